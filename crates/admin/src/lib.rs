@@ -1,0 +1,1 @@
+//! Control plane of a server: admin listener, auth, metrics text.

@@ -1,0 +1,1 @@
+//! Workers, connections, queues, timers and mailboxes over epoll.

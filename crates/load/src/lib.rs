@@ -1,0 +1,1 @@
+//! Program 3: makes the sockets and measures.

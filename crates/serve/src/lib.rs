@@ -1,0 +1,1 @@
+//! Program 1: holds and feeds the sockets.

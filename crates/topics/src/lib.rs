@@ -1,0 +1,1 @@
+//! Subscribe and publish across workers, without brokers or protocols.

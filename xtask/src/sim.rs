@@ -1,0 +1,43 @@
+//! `cargo xtask sim`: the engine over simulated system calls, one run per seed.
+//!
+//! The simulation itself is the engine's example `sim`; this hands it the arguments.
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::step;
+
+/// Which seeds to run.
+#[derive(Args)]
+pub(crate) struct SimArgs {
+    /// How many seeds to run.
+    #[arg(long, default_value_t = 200)]
+    seeds: u64,
+    /// The first seed.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Plant five bugs and require that each is found.
+    #[arg(long)]
+    planted: bool,
+}
+
+/// Whether every seed went through (with `--planted`: whether every bug was found).
+pub(crate) fn run(args: &SimArgs) -> Result<bool> {
+    let (seeds, seed) = (args.seeds.to_string(), args.seed.to_string());
+    let mut words = vec!["--seeds", &seeds, "--seed", &seed];
+    if args.planted {
+        words.push("--planted");
+    }
+    Ok(command(&words).status()?.success())
+}
+
+/// The simulation with `words` as its arguments.
+pub(crate) fn command(words: &[&str]) -> std::process::Command {
+    let mut command = step::cargo(&["run", "--release", "--quiet"]);
+    command.args(["--package", "standfast-engine", "--example", "sim"]);
+    if words.contains(&"--planted") {
+        command.args(["--features", "planted"]);
+    }
+    command.arg("--").args(words);
+    command
+}

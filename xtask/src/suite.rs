@@ -1,0 +1,60 @@
+//! `cargo xtask test`: the whole suite, from a machine with nothing but Rust to a verdict.
+//!
+//! Every step runs even when an earlier one failed, so one run tells everything. Unit tests run
+//! in a debug build, where overflow and invariants are checked; the executable is tested, and
+//! proves its sockets, in the release build people use.
+
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::step::{self, Outcome};
+use crate::{machine, sim};
+
+/// Runs the suite; the last line printed is `N passed, N failed`. Whether nothing failed.
+pub(crate) fn run() -> Result<bool> {
+    let mut outcomes = vec![machine::prepare()?];
+    for (name, mut command) in steps() {
+        outcomes.push(step::run(name, &mut command)?);
+    }
+    Ok(summarise(&outcomes))
+}
+
+fn steps() -> Vec<(&'static str, Command)> {
+    let cargo = step::cargo;
+    vec![
+        ("format", cargo(&["fmt", "--all", "--check"])),
+        ("lints", clippy()),
+        ("release build", cargo(&["build", "--release"])),
+        ("unit tests", cargo(&["test", "--workspace", "--exclude", "standfast", "--no-fail-fast"])),
+        (
+            "the built executable",
+            cargo(&["test", "--release", "--package", "standfast", "--no-fail-fast"]),
+        ),
+        ("simulation, 200 seeds", sim::command(&["--seeds", "200"])),
+        ("simulation, planted bugs", sim::command(&["--seeds", "1000", "--planted"])),
+        (
+            "50,000 sockets",
+            cargo(&["run", "--release", "--quiet", "--", "prove", "--connections", "50000"]),
+        ),
+    ]
+}
+
+fn clippy() -> Command {
+    let mut clippy = step::cargo(&["clippy", "--workspace", "--all-targets", "--quiet"]);
+    clippy.args(["--", "--deny", "warnings"]);
+    clippy
+}
+
+fn summarise(outcomes: &[Outcome]) -> bool {
+    println!("\n=== summary");
+    for Outcome { name, passed, failed, took } in outcomes {
+        let verdict = if *failed == 0 { "ok    " } else { "FAILED" };
+        let seconds = took.as_secs();
+        println!("{verdict} {passed:>4} passed {failed:>3} failed {seconds:>5} s  {name}");
+    }
+    let passed: u64 = outcomes.iter().map(|outcome| outcome.passed).sum();
+    let failed: u64 = outcomes.iter().map(|outcome| outcome.failed).sum();
+    println!("{passed} passed, {failed} failed");
+    failed == 0
+}

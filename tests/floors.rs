@@ -1,0 +1,189 @@
+//! The shape of the house: which crate may stand on which, and the few rules no lint checks.
+//!
+//! Declared edges come from `cargo metadata`, what arrives through others from `cargo tree`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Each workspace package and the workspace packages it may depend on, from the ground up.
+const HOUSE: &[(&str, &[&str])] = &[
+    ("standfast-wire", &[]),
+    ("standfast-host", &[]),
+    ("standfast-engine", &["standfast-wire"]),
+    ("standfast-topics", &["standfast-engine", "standfast-wire"]),
+    ("standfast-admin", &["standfast-engine", "standfast-host", "standfast-topics"]),
+    (
+        "standfast-serve",
+        &[
+            "standfast-admin",
+            "standfast-engine",
+            "standfast-host",
+            "standfast-topics",
+            "standfast-wire",
+        ],
+    ),
+    ("standfast-load", &["standfast-engine", "standfast-host", "standfast-wire"]),
+    ("standfast", &["standfast-engine", "standfast-host", "standfast-load", "standfast-serve"]),
+    ("xtask", &[]),
+];
+
+/// Packages that bring a runtime or a control plane: none may reach the data plane.
+const CONTROL_PLANE: &[&str] = &["tokio", "mio", "axum", "hyper", "tracing"];
+
+/// Names that say nothing about what a crate is for.
+const EMPTY_NAMES: &[&str] = &["common", "utils", "types", "core", "config", "macros"];
+
+#[test]
+fn every_crate_stands_only_on_lower_floors() {
+    let house: BTreeMap<&str, &[&str]> = HOUSE.iter().copied().collect();
+    let declared = declared_edges();
+    let members: BTreeSet<&str> = declared.keys().map(String::as_str).collect();
+    let known: BTreeSet<&str> = house.keys().copied().collect();
+    assert_eq!(members, known, "a crate without a floor, or a floor without its crate");
+    for (package, dependencies) in &declared {
+        let allowed = house[package.as_str()];
+        let members_only = dependencies.iter().filter(|name| members.contains(name.as_str()));
+        for dependency in members_only {
+            let may = allowed.contains(&dependency.as_str());
+            assert!(may, "{package} may not depend on {dependency}");
+        }
+    }
+}
+
+#[test]
+fn the_data_plane_carries_no_runtime() {
+    for package in ["wire", "host", "engine", "topics", "load"] {
+        let loaded = loaded_by(&format!("standfast-{package}"));
+        for name in CONTROL_PLANE {
+            assert!(!loaded.contains(*name), "{package} loads {name}");
+        }
+    }
+}
+
+#[test]
+fn the_ground_floor_touches_no_operating_system() {
+    let wire = loaded_by("standfast-wire");
+    for name in ["libc", "rustix", "polling", "socket2"] {
+        assert!(!wire.contains(name), "wire loads {name}");
+    }
+    assert!(!loaded_by("standfast-host").contains("libc"), "host goes through rustix alone");
+    let lib = fs::read_to_string(root().join("crates/wire/src/lib.rs")).unwrap();
+    assert!(lib.lines().any(|line| line.contains("no_std")), "wire is no_std + alloc");
+}
+
+#[test]
+fn crates_have_telling_names() {
+    for package in declared_edges().keys() {
+        let last = package.rsplit('-').next().unwrap();
+        assert!(!EMPTY_NAMES.contains(&last), "{package} says nothing about what it is for");
+    }
+    for file in rust_files() {
+        let stem = file.file_stem().unwrap().to_string_lossy().into_owned();
+        let empty = ["common", "util", "utils", "helpers", "misc"].contains(&stem.as_str());
+        assert!(!empty, "{} says nothing about what it holds", file.display());
+    }
+}
+
+#[test]
+fn unsafe_code_is_allowed_in_the_sys_layer_alone() {
+    // The workspace denies the lint, so unsafe code compiles only where an attribute lifts it.
+    let lint = ["unsafe", "code"].join("_");
+    let lifting = ["allow(", "expect(", "warn("];
+    let sys = root().join("crates/engine/src/sys");
+    for file in rust_files() {
+        let text = fs::read_to_string(&file).unwrap();
+        let mut about_it = text.lines().filter(|line| line.contains(&lint));
+        let lifts = about_it.any(|line| lifting.iter().any(|word| line.contains(word)));
+        let inside = file.starts_with(&sys);
+        assert!(!lifts || inside, "{} lifts the ban on unsafe code", file.display());
+    }
+}
+
+#[test]
+fn every_crate_takes_the_workspace_lints() {
+    let root_manifest = manifest(&root().join("Cargo.toml"));
+    let rust = &root_manifest["workspace"]["lints"]["rust"];
+    assert_eq!(rust["unsafe_code"].as_str(), Some("deny"));
+    assert_eq!(rust["missing_docs"].as_str(), Some("warn"));
+    for package in metadata()["packages"].as_array().unwrap() {
+        let path = package["manifest_path"].as_str().unwrap();
+        let lints = manifest(Path::new(path)).get("lints").cloned();
+        let inherits = lints.and_then(|lints| lints.get("workspace")?.as_bool());
+        assert_eq!(inherits, Some(true), "{path} does not inherit the workspace's lints");
+    }
+}
+
+#[test]
+fn every_module_says_what_it_is() {
+    let files = rust_files();
+    assert!(files.len() > 10, "found only {} files: looking in the wrong place", files.len());
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        let first = text.lines().next().unwrap_or_default();
+        assert!(first.starts_with("//!"), "{} does not open with `//!`", file.display());
+    }
+}
+
+/// Every workspace package with the packages it names, whatever the kind of dependency.
+fn declared_edges() -> BTreeMap<String, BTreeSet<String>> {
+    let name = |value: &Value| value["name"].as_str().unwrap().to_owned();
+    let metadata = metadata();
+    let packages = metadata["packages"].as_array().unwrap().iter();
+    packages
+        .map(|package| {
+            let dependencies = package["dependencies"].as_array().unwrap();
+            (name(package), dependencies.iter().map(name).collect())
+        })
+        .collect()
+}
+
+/// The names of everything `package` loads on Linux x86-64, itself included, tests left out.
+fn loaded_by(package: &str) -> BTreeSet<String> {
+    let target = "--target=x86_64-unknown-linux-gnu";
+    let text = cargo(&["tree", "--package", package, "--edges=normal", "--prefix=none", target]);
+    let names = text.lines().filter_map(|line| line.split_whitespace().next());
+    names.map(str::to_owned).collect()
+}
+
+fn metadata() -> Value {
+    serde_json::from_str(&cargo(&["metadata", "--no-deps", "--format-version", "1"])).unwrap()
+}
+
+fn cargo(args: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(args).current_dir(root());
+    let output = command.output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "cargo {args:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn manifest(path: &Path) -> toml::Table {
+    toml::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// Every Rust file we wrote.
+fn rust_files() -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let mut folders: Vec<PathBuf> =
+        ["crates", "src", "tests", "xtask"].iter().map(|name| root().join(name)).collect();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.extension().and_then(|extension| extension.to_str()) {
+                _ if path.is_dir() => folders.push(path),
+                Some("rs") => files.push(path),
+                _ => {}
+            }
+        }
+    }
+    files
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}

@@ -1,0 +1,71 @@
+//! The built executable run to its end: arguments in; exit code, standard output and error out.
+
+use std::io::Read;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::{self, JoinHandle};
+
+use super::eventually;
+
+/// What a finished run left behind.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+/// The executable under test with `args`, nothing of ours in its environment.
+pub(crate) fn standfast(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_standfast"));
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Runs the executable and waits for its end.
+///
+/// # Panics
+/// When it does not end within the tests' patience; it is killed then.
+pub(crate) fn run(args: &[&str]) -> Finished {
+    run_command(standfast(args))
+}
+
+/// Runs `command`, made by [`standfast`], and waits for its end.
+pub(crate) fn run_command(mut command: Command) -> Finished {
+    let mut running = Running(command.spawn().expect("the executable starts"));
+    let stdout = collect(running.0.stdout.take().expect("stdout is piped"));
+    let stderr = collect(running.0.stderr.take().expect("stderr is piped"));
+    let status = running.wait();
+    let text = |reader: JoinHandle<String>| reader.join().expect("the reader does not panic");
+    Finished { code: status.code(), stdout: text(stdout), stderr: text(stderr) }
+}
+
+/// A child that does not outlive its test.
+pub(crate) struct Running(pub(crate) Child);
+
+impl Running {
+    /// Waits for the child's end.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        let mut status = None;
+        eventually("the child process ends", || {
+            status = self.0.try_wait().expect("the child is ours to wait for");
+            status.is_some()
+        });
+        status.expect("the condition held")
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Both fail only when the child is gone already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn collect(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        from.read_to_end(&mut bytes).expect("a pipe reads");
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}

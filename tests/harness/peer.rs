@@ -1,0 +1,60 @@
+//! Foreign clients (`tests/peers/`): programs that share no code with us, run to their end.
+//!
+//! A client prints `ok NAME` for each thing that worked, anything else for a person to read,
+//! and exits with 0 only when everything did.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::server::Server;
+
+/// What runs a client, and how to see that this machine has it.
+pub(crate) struct Runtime {
+    program: &'static str,
+    check: &'static [&'static str],
+}
+
+/// Node.js with the npm packages of `tests/peers`.
+pub(crate) const NODE: Runtime =
+    Runtime { program: "node", check: &["-e", "require('ws'); require('playwright-core')"] };
+/// Debian's Python with its `websockets`.
+pub(crate) const PYTHON: Runtime =
+    Runtime { program: "/usr/bin/python3", check: &["-c", "import websockets"] };
+/// Chromium, driven from Node.js.
+pub(crate) const BROWSER: Runtime = Runtime {
+    program: "node",
+    check: &["-e", "require('playwright-core'); fs.accessSync('/usr/bin/chromium')"],
+};
+
+/// Runs `script` against `server` and requires that it reports exactly `expected`.
+///
+/// A machine without the runtime skips the client; under `CI` that is a failure.
+pub(crate) fn talks(runtime: &Runtime, script: &str, server: &Server, expected: &[&str]) {
+    if !command(runtime, runtime.check).status().is_ok_and(|status| status.success()) {
+        assert!(env::var_os("CI").is_none(), "{} cannot run {script}", runtime.program);
+        eprintln!("skipped {script}: run `cargo xtask test`, which installs what it needs");
+        return;
+    }
+    let script = root().join("tests/peers").join(script);
+    let script = script.to_str().expect("the repository's path is text");
+    let (public, admin) = (format!("ws://{}", server.listen), format!("http://{}", server.admin));
+    let mut client = command(runtime, &[script, &public, &admin]);
+    let output = client.stdout(Stdio::piped()).output().expect("the client starts");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{script}: {}\n{stdout}{stderr}", output.status);
+    let worked: Vec<&str> = stdout.lines().filter_map(|line| line.strip_prefix("ok ")).collect();
+    assert_eq!(worked, expected, "{stdout}{stderr}");
+}
+
+fn command(runtime: &Runtime, args: &[&str]) -> Command {
+    let mut command = Command::new(runtime.program);
+    command.args(args).env("NODE_PATH", root().join(".peers/node_modules"));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    command
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).to_path_buf()
+}

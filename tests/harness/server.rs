@@ -1,0 +1,134 @@
+//! `standfast serve` as a child process: started on free loopback ports, ended with its test.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::ExitStatus;
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use super::executable::{Running, standfast};
+use super::http::{self, Response};
+use super::{PATIENCE, eventually};
+
+/// A running server.
+pub(crate) struct Server {
+    running: Running,
+    log: Arc<Mutex<String>>,
+    /// Where clients connect.
+    pub(crate) listen: SocketAddr,
+    /// Where the admin listener answers.
+    pub(crate) admin: SocketAddr,
+}
+
+impl Server {
+    /// A server with `/echo` and `more` flags, ready when this returns.
+    pub(crate) fn start(more: &[&str]) -> Self {
+        let mut args = vec!["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+        args.extend(["--echo", "--ready-json"]);
+        args.extend(more);
+        let mut running = Running(standfast(&args).spawn().expect("the executable starts"));
+        let log = Arc::new(Mutex::new(String::new()));
+        let stderr = BufReader::new(running.0.stderr.take().expect("stderr is piped"));
+        let sink = Arc::clone(&log);
+        thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                *sink.lock().expect("no writer panics") += &(line + "\n");
+            }
+        });
+        let mut stdout = BufReader::new(running.0.stdout.take().expect("stdout is piped"));
+        let (ready, is_ready) = mpsc::channel();
+        thread::spawn(move || {
+            let mut line = String::new();
+            let _ = stdout.read_line(&mut line);
+            let _ = ready.send(line);
+            // Read on, or a server that prints more would meet a full or broken pipe.
+            let _ = std::io::copy(&mut stdout, &mut std::io::sink());
+        });
+        let line = is_ready.recv_timeout(PATIENCE).unwrap_or_default();
+        let Ok(ready) = serde_json::from_str::<Value>(&line) else {
+            let log = log.lock().expect("no writer panics");
+            panic!("serve {more:?} said {line:?} instead of its ready line; its log:\n{log}");
+        };
+        let address = |key: &str| -> SocketAddr {
+            let text = ready[key].as_str().unwrap_or_else(|| panic!("no {key} in {ready}"));
+            text.parse().unwrap_or_else(|error| panic!("{key} is {text}: {error}"))
+        };
+        assert_eq!(ready["pid"], running.0.id(), "the ready line names our child");
+        let (listen, admin) = (address("listen"), address("admin"));
+        Self { running, log, listen, admin }
+    }
+
+    /// Sends the process a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.running.0.id()).ok().and_then(Pid::from_raw);
+        kill_process(pid.expect("a child's pid is positive"), signal).expect("the child lives");
+    }
+
+    /// Waits until the process has ended by itself.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        self.running.wait()
+    }
+
+    /// What it has written to standard error so far.
+    pub(crate) fn log(&self) -> String {
+        self.log.lock().expect("no writer panics").clone()
+    }
+
+    /// `POST /api/publish` on the admin listener.
+    pub(crate) fn publish(&self, body: &Value) -> Response {
+        http::post(self.admin, "/api/publish", &body.to_string())
+    }
+
+    /// Every sample of `/metrics`, by name and labels as printed.
+    pub(crate) fn metrics(&self) -> HashMap<String, f64> {
+        let response = http::get(self.admin, "/metrics");
+        assert_eq!(response.status, 200, "{response:?}");
+        let samples = response.body.lines().filter(|line| !line.starts_with('#'));
+        samples
+            .filter_map(|line| line.rsplit_once(' '))
+            .map(|(name, value)| (name.to_owned(), value.parse().expect("a sample is a number")))
+            .collect()
+    }
+
+    /// How many connections have ended for `cause` so far.
+    pub(crate) fn closed(&self, cause: &str) -> u64 {
+        let name = format!("standfast_closed_total{{cause=\"{cause}\"}}");
+        self.metrics().get(&name).map_or(0, |count| *count as u64)
+    }
+
+    /// Waits until `count` connections have ended for `cause`.
+    pub(crate) fn until_closed(&self, cause: &str, count: u64) {
+        eventually(&format!("{count} connections closed by {cause}"), || {
+            self.closed(cause) == count
+        });
+    }
+
+    /// The whole process's resident memory, in bytes.
+    pub(crate) fn rss_bytes(&self) -> u64 {
+        let path = format!("/proc/{}/status", self.running.0.id());
+        let status = fs::read_to_string(path).expect("the child lives");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        kib.expect("VmRSS is in kB") * 1024
+    }
+
+    /// Open descriptors, summed over every thread's table (workers have their own).
+    pub(crate) fn descriptors(&self) -> usize {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.running.0.id()));
+        let tasks = tasks.expect("the child lives").filter_map(Result::ok);
+        tasks.filter_map(|task| fs::read_dir(task.path().join("fd")).ok()).flatten().count()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("--- the server's log\n{}---", self.log());
+        }
+    }
+}

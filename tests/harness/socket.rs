@@ -1,0 +1,163 @@
+//! A raw client socket that can misbehave: whole WebSocket frames, or any bytes at all.
+//!
+//! Test-only and not a codec: it builds what it is told to and reads only what a server sends
+//! (unmasked frames). Its source is RFC 6455 §4.1 and §5.2.
+
+use std::io::Write;
+use std::net::{Shutdown, SocketAddr, TcpStream};
+
+use super::PATIENCE;
+use super::http::{self, Response};
+
+/// The first byte of a whole text message.
+pub(crate) const TEXT: u8 = 0x81;
+/// The first byte of a whole binary message.
+pub(crate) const BINARY: u8 = 0x82;
+/// The first byte of a close frame.
+pub(crate) const CLOSE: u8 = 0x88;
+/// The first byte of a ping.
+pub(crate) const PING: u8 = 0x89;
+/// The first byte of a pong.
+pub(crate) const PONG: u8 = 0x8A;
+
+/// The key of RFC 6455 §1.3 …
+pub(crate) const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
+/// … and the one right answer to it.
+pub(crate) const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
+
+/// One frame from the server.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Frame {
+    /// FIN, reserved bits and opcode, as on the wire.
+    pub(crate) first: u8,
+    pub(crate) payload: Vec<u8>,
+}
+
+/// A connection to the server under test.
+pub(crate) struct Socket {
+    stream: TcpStream,
+    pending: Vec<u8>,
+}
+
+impl Socket {
+    /// A TCP connection on which nothing has been said.
+    pub(crate) fn connect(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).expect("the server accepts");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
+        stream.set_nodelay(true).expect("Nagle can be switched off");
+        Self { stream, pending: Vec::new() }
+    }
+
+    /// An open WebSocket at `path`.
+    pub(crate) fn open(address: SocketAddr, path: &str) -> Self {
+        let mut socket = Self::connect(address);
+        socket.send(upgrade(path, &[]).as_bytes());
+        let response = socket.response();
+        assert_eq!(response.status, 101, "{response:?}");
+        assert_eq!(response.header("sec-websocket-accept"), Some(ACCEPT));
+        socket
+    }
+
+    /// Sends `bytes` as they are. What the far side refuses to take is not an error here.
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        let _ = self.stream.write_all(bytes);
+    }
+
+    /// Sends one masked frame.
+    pub(crate) fn send_frame(&mut self, first: u8, payload: &[u8]) {
+        self.send(&masked(first, payload));
+    }
+
+    /// Tells the server that nothing more comes.
+    pub(crate) fn finish_sending(&self) {
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+
+    /// The server's answer to a request.
+    pub(crate) fn response(&mut self) -> Response {
+        http::read_response(&mut self.stream, &mut self.pending)
+    }
+
+    /// The next frame; `None` once the server has closed the connection.
+    pub(crate) fn frame(&mut self) -> Option<Frame> {
+        loop {
+            if let Some((frame, size)) = parse(&self.pending) {
+                self.pending.drain(..size);
+                return Some(frame);
+            }
+            if !http::read_more(&mut self.stream, &mut self.pending) {
+                assert!(self.pending.is_empty(), "closed within a frame: {:?}", self.pending);
+                return None;
+            }
+        }
+    }
+
+    /// The code of the close frame that comes next, other frames passed over.
+    pub(crate) fn close_code(&mut self) -> u16 {
+        loop {
+            let frame = self.frame().expect("a close frame before the end");
+            if frame.first == CLOSE {
+                let code = frame.payload.first_chunk().expect("a close frame with a code");
+                return u16::from_be_bytes(*code);
+            }
+        }
+    }
+
+    /// Whether the server ends the connection without a further frame.
+    pub(crate) fn ends(&mut self) -> bool {
+        self.frame().is_none()
+    }
+}
+
+/// A right upgrade request for `path`, with `changes` replacing or adding headers. A change to
+/// an empty value leaves the header out.
+pub(crate) fn upgrade(path: &str, changes: &[(&str, &str)]) -> String {
+    let right = [
+        ("Host", "127.0.0.1"),
+        ("Upgrade", "websocket"),
+        ("Connection", "Upgrade"),
+        ("Sec-WebSocket-Key", KEY),
+        ("Sec-WebSocket-Version", "13"),
+    ];
+    let changed = |name: &str| changes.iter().any(|(other, _)| *other == name);
+    let kept = right.iter().filter(|(name, _)| !changed(name));
+    let headers: String = kept
+        .chain(changes.iter().filter(|(_, value)| !value.is_empty()))
+        .map(|(name, value)| format!("{name}: {value}\r\n"))
+        .collect();
+    format!("GET {path} HTTP/1.1\r\n{headers}\r\n")
+}
+
+/// A masked frame with the shortest length form.
+pub(crate) fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
+    let mask = [0x37, 0xFA, 0x21, 0x3D];
+    let mut frame = vec![first];
+    match payload.len() {
+        length @ 0..126 => frame.push(0x80 | length as u8),
+        length @ 126..65_536 => {
+            frame.push(0x80 | 126);
+            frame.extend_from_slice(&(length as u16).to_be_bytes());
+        }
+        length => {
+            frame.push(0x80 | 127);
+            frame.extend_from_slice(&(length as u64).to_be_bytes());
+        }
+    }
+    frame.extend_from_slice(&mask);
+    frame.extend(payload.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask));
+    frame
+}
+
+/// The first frame of `bytes` and its size, once it is whole.
+fn parse(bytes: &[u8]) -> Option<(Frame, usize)> {
+    let (&first, &second) = (bytes.first()?, bytes.get(1)?);
+    assert!(second & 0x80 == 0, "a server masks no frame (§5.1)");
+    let (length, head) = match second {
+        126 => (u64::from(u16::from_be_bytes(*bytes.get(2..)?.first_chunk()?)), 4),
+        127 => (u64::from_be_bytes(*bytes.get(2..)?.first_chunk()?), 10),
+        length => (u64::from(length), 2),
+    };
+    let size = head + usize::try_from(length).expect("a frame fits memory");
+    let payload = bytes.get(head..size)?.to_vec();
+    Some((Frame { first, payload }, size))
+}

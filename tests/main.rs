@@ -1,0 +1,10 @@
+//! The built executable, run as its users run it: over real sockets, against foreign clients,
+//! with good and bad input. Also the repository's own shape (`floors`).
+//!
+//! Nothing here links the programs' crates; what a test knows, it learnt through the command
+//! line, a socket or `/proc`. Tests wait for conditions, never for a time to pass.
+
+#![allow(clippy::disallowed_methods, reason = "tests run in real time; there is no `Sys` here")]
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
+
+mod floors;

@@ -1,1 +1,27 @@
 //! What this machine allows, and what N sockets need.
+//!
+//! [`Machine::read`] collects the limits as plain data, [`check`] compares them with a [`Goal`] and
+//! names each [`Limit`] that is short, how many connections fit and the command that helps.
+//! [`ProcessMemory`] and [`KernelMemory`] measure what the sockets then really cost.
+//!
+//! It opens no socket, starts no thread, reads no clock and changes one thing only: the soft
+//! descriptor limit of its own process, in [`raise_nofile`]. Everything else is a read of `/proc`
+//! and `/sys`. Sources: proc(5), getrlimit(2), cgroups(7), the kernel's `ip-sysctl` and `cgroup-v2`.
+
+mod cgroup;
+mod check;
+mod fix;
+pub mod limits;
+mod machine;
+mod nofile;
+mod root;
+mod text;
+mod usage;
+
+pub use check::{Goal, Limit, Need, Report, Role, Shortfall, Sources, Warning, check};
+pub use fix::{Command, Fix};
+pub use limits::{sources_needed, worker_capacity, workers_needed};
+pub use machine::{Conntrack, Files, Machine, Memory, Ports, Process, Tcp, Threads, Vm};
+pub use nofile::{Nofile, nofile, raise_nofile};
+pub use text::{Bytes, Count, about};
+pub use usage::{KernelMemory, ProcessMemory, SocketCounts};

@@ -1,0 +1,541 @@
+//! The judgement: does this machine hold what is asked, and if not, which limit is in the way.
+//!
+//! Pure arithmetic over a [`Machine`] and the budget of [`crate::limits`]; a limit that could not be
+//! read is not judged. It is asked before anything is opened, so it counts on [`crate::raise_nofile`]
+//! having been called or being called next.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::fix::Fix;
+use crate::limits::{
+    BACKLOG, CONNECTIONS_DEFAULT_MAX, CONTROL_THREADS, FILES_BASE, KERNEL_BYTES_PER_SOCKET,
+    LOOPBACK_SOURCES, MEMORY_PERCENT, TABLE_RESERVED, TCP_PAGES_PER_UNREAD, USER_BYTES_BASE,
+    USER_BYTES_PER_SOCKET, percent, ports_per_source, private_capacity, sources_needed,
+    worker_capacity, workers_max, workers_needed,
+};
+use crate::machine::Machine;
+use crate::text::{Bytes, Count, about};
+
+/// Compares what `goal` needs with what `machine` allows.
+pub fn check(machine: &Machine, goal: &Goal) -> Report {
+    let judge = Judge { machine, goal, workers: workers(machine, goal) };
+    let judged: Vec<(Need, Vec<Fix>)> = [
+        judge.memory(),
+        judge.open_files(),
+        judge.system_files(),
+        judge.ports(),
+        judge.threads(),
+        judge.conntrack(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let fits = judged.iter().map(|(need, _)| need.fits).min().unwrap_or(u64::MAX);
+    let needs = judged.iter().map(|(need, _)| need.clone()).collect();
+    let mut shortfalls: Vec<Shortfall> = judged
+        .into_iter()
+        .filter(|(need, _)| need.is_short())
+        .map(|(need, fixes)| Shortfall { text: judge.explain(&need), need, fixes })
+        .collect();
+    shortfalls.sort_by_key(|shortfall| shortfall.need.fits);
+    let warnings = [judge.accept_queue(), judge.tcp_memory()].into_iter().flatten().collect();
+    Report { goal: goal.clone(), workers: judge.workers, fits, needs, shortfalls, warnings }
+}
+
+/// What somebody wants this machine to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Goal {
+    /// Connections held at once. Where both ends are here, each is two sockets.
+    pub connections: u64,
+    /// Which ends are on this machine.
+    pub role: Role,
+    /// Whether workers may leave the shared descriptor table, so that each has one of its own.
+    pub private_tables: bool,
+    /// Workers in each process, where that was asked for; otherwise as many as are needed.
+    pub workers: Option<u64>,
+    /// Where connections come from.
+    pub sources: Sources,
+    /// Addresses and ports they go to.
+    pub destinations: u64,
+}
+
+impl Goal {
+    /// `connections` by private tables, with as many workers as needed, over loopback to one port.
+    pub fn new(role: Role, connections: u64) -> Self {
+        Self {
+            connections,
+            role,
+            private_tables: true,
+            workers: None,
+            sources: Sources::Loopback,
+            destinations: 1,
+        }
+    }
+}
+
+/// Which ends of the connections are on this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// The server's.
+    Serve,
+    /// The clients'.
+    Load,
+    /// Both, in a process each.
+    Prove,
+}
+
+impl Role {
+    /// Sockets on this machine per connection, and processes that hold them.
+    pub const fn ends(self) -> u64 {
+        match self {
+            Self::Serve | Self::Load => 1,
+            Self::Prove => 2,
+        }
+    }
+
+    const fn connects(self) -> bool {
+        matches!(self, Self::Load | Self::Prove)
+    }
+
+    const fn accepts(self) -> bool {
+        matches!(self, Self::Serve | Self::Prove)
+    }
+
+    const fn flag(self) -> &'static str {
+        match self {
+            Self::Serve => "--max-connections",
+            Self::Load | Self::Prove => "--connections",
+        }
+    }
+}
+
+/// The addresses connections come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sources {
+    /// As many of 127.0.0.0/8 as are needed.
+    Loopback,
+    /// This many addresses.
+    Addresses(u64),
+}
+
+/// A limit that can be in the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    /// Available memory, in bytes.
+    Memory,
+    /// `RLIMIT_NOFILE`: descriptors, counted per table.
+    OpenFiles,
+    /// `fs.file-max`: open files of the whole machine.
+    SystemFiles,
+    /// Ephemeral ports, counted in source addresses.
+    Ports,
+    /// Threads: the control group's, the kernel's, or process numbers.
+    Threads,
+    /// Entries of connection tracking.
+    Conntrack,
+    /// `net.core.somaxconn`: connections that wait to be accepted.
+    AcceptQueue,
+    /// `net.ipv4.tcp_mem`, in pages.
+    TcpMemory,
+}
+
+impl Limit {
+    /// Its name in a sentence: `not enough …`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::OpenFiles => "descriptors",
+            Self::SystemFiles => "open files on the whole machine",
+            Self::Ports => "ephemeral ports",
+            Self::Threads => "threads",
+            Self::Conntrack => "room for connection tracking",
+            Self::AcceptQueue => "accept queue",
+            Self::TcpMemory => "TCP memory",
+        }
+    }
+}
+
+/// A limit, what there is of it and what is needed, in its own unit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Need {
+    /// Which.
+    pub limit: Limit,
+    /// What may be used now: bytes, descriptors of a process, files, source addresses, threads,
+    /// entries.
+    pub now: u64,
+    /// What the goal needs of it. `u64::MAX` where no amount would do.
+    pub needed: u64,
+    /// Connections that this limit alone would allow.
+    pub fits: u64,
+}
+
+impl Need {
+    /// Whether there is less than is needed.
+    pub const fn is_short(&self) -> bool {
+        self.now < self.needed
+    }
+}
+
+/// A limit that is in the way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Shortfall {
+    /// The figures.
+    pub need: Need,
+    /// What to do; each line helps by itself unless the text says otherwise.
+    pub fixes: Vec<Fix>,
+    /// What is short and how much fits, for people.
+    pub text: String,
+}
+
+/// Something that does not stop the goal but will show.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Warning {
+    /// Which limit.
+    pub limit: Limit,
+    /// What there is now.
+    pub now: u64,
+    /// What would be better.
+    pub needed: u64,
+    /// How to get it.
+    pub fix: Fix,
+    /// What will be seen, for people.
+    pub text: String,
+}
+
+/// What [`check`] found. Shown as text for people, serialised for programs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// What was asked.
+    pub goal: Goal,
+    /// Workers each process needs. `None`: no number of them is enough.
+    pub workers: Option<u64>,
+    /// Connections this machine honestly holds in that role: the least over all limits.
+    pub fits: u64,
+    /// Every limit that could be read.
+    pub needs: Vec<Need>,
+    /// Those in the way, tightest first.
+    pub shortfalls: Vec<Shortfall>,
+    /// What will show without being in the way.
+    pub warnings: Vec<Warning>,
+}
+
+impl Report {
+    /// Whether nothing is in the way.
+    pub fn holds(&self) -> bool {
+        self.shortfalls.is_empty()
+    }
+
+    /// The number to ask for when nobody said one: what fits, rounded down to two digits, at most
+    /// [`CONNECTIONS_DEFAULT_MAX`].
+    pub fn suggested(&self) -> u64 {
+        about(self.fits).min(CONNECTIONS_DEFAULT_MAX)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for shortfall in &self.shortfalls {
+            writeln!(f, "{}", shortfall.text)?;
+            write_fixes(f, &shortfall.fixes)?;
+        }
+        for warning in &self.warnings {
+            writeln!(f, "note: {}", warning.text)?;
+            write_fixes(f, std::slice::from_ref(&warning.fix))?;
+        }
+        if self.holds() {
+            return write!(f, "{} fit on this machine", self.goal);
+        }
+        if self.fits == 0 {
+            return write!(f, "nothing fits until that is fixed");
+        }
+        let (fits, flag) = (about(self.fits), self.goal.role.flag());
+        write!(f, "as things are, ask for what fits: {flag} {fits}")
+    }
+}
+
+fn write_fixes(f: &mut fmt::Formatter<'_>, fixes: &[Fix]) -> fmt::Result {
+    for command in fixes.iter().flat_map(Fix::commands) {
+        writeln!(f, "  fix ({}): {}", command.place, command.line)?;
+    }
+    Ok(())
+}
+
+impl fmt::Display for Goal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let connections = Count(self.connections);
+        match self.role {
+            Role::Serve | Role::Load => write!(f, "{connections} sockets"),
+            Role::Prove => write!(f, "{connections} sockets on this machine (both ends)"),
+        }
+    }
+}
+
+/// Workers per process that hold the goal, at least one per core unless another number was asked.
+fn workers(machine: &Machine, goal: &Goal) -> Option<u64> {
+    let cores = machine.cores as u64;
+    match (goal.workers, goal.private_tables) {
+        (Some(workers), _) => Some(workers.max(1)),
+        (None, false) => Some(cores),
+        (None, true) => Some(workers_needed(goal.connections, machine.files.table())?.max(cores)),
+    }
+}
+
+/// One check under way. Each method answers for one limit, `None` where that limit is unknown or
+/// does not concern the goal.
+struct Judge<'a> {
+    machine: &'a Machine,
+    goal: &'a Goal,
+    workers: Option<u64>,
+}
+
+type Judged = Option<(Need, Vec<Fix>)>;
+
+impl Judge<'_> {
+    fn memory(&self) -> Judged {
+        let (ends, connections) = (self.goal.role.ends(), self.goal.connections);
+        let available = self.machine.memory.available_bytes?;
+        let now = percent(available, MEMORY_PERCENT);
+        let each = ends * (KERNEL_BYTES_PER_SOCKET + USER_BYTES_PER_SOCKET);
+        let base = ends * USER_BYTES_BASE;
+        let needed = connections.saturating_mul(each).saturating_add(base);
+        let fits = now.saturating_sub(base) / each;
+        let mut fixes = vec![self.fewer(fits)];
+        if let (true, Some(max)) =
+            (self.machine.memory.cgroup_limits, self.machine.memory.cgroup_max_bytes)
+        {
+            let missing = needed.saturating_sub(now) / MEMORY_PERCENT * 100;
+            fixes.push(Fix::GroupMemory { bytes: max.saturating_add(missing) });
+        }
+        Some((Need { limit: Limit::Memory, now, needed, fits }, fixes))
+    }
+
+    /// Counted over one process: with private tables they add up, otherwise there is one.
+    fn open_files(&self) -> Judged {
+        let (table, connections) = (self.machine.files.table(), self.goal.connections);
+        let (now, needed, files) = match (self.goal.private_tables, self.goal.workers) {
+            (true, Some(workers)) => {
+                let workers = workers.max(1);
+                let share = connections.div_ceil(workers);
+                let now = workers.saturating_mul(worker_capacity(table, workers));
+                (now, connections, table_holding(share, workers))
+            }
+            (true, None) => (private_capacity(table), connections, smallest_table(connections)),
+            (false, workers) => {
+                let workers = workers.unwrap_or(self.machine.cores as u64);
+                let own = TABLE_RESERVED.saturating_add(workers.saturating_mul(2));
+                (table, connections.saturating_add(own), connections.saturating_add(own))
+            }
+        };
+        let fits = now.saturating_sub(needed.saturating_sub(connections));
+        let mut fixes = Vec::new();
+        if self.goal.private_tables && self.goal.workers.is_some() {
+            fixes
+                .extend(workers_needed(connections, table).map(|workers| Fix::Workers { workers }));
+        }
+        if self.machine.files.nr_open.is_some_and(|nr_open| nr_open < files) {
+            fixes.push(Fix::Sysctl { key: "fs.nr_open", value: files.to_string() });
+        }
+        fixes.push(Fix::Nofile { files });
+        Some((Need { limit: Limit::OpenFiles, now, needed, fits }, fixes))
+    }
+
+    fn system_files(&self) -> Judged {
+        let (ends, file_max) = (self.goal.role.ends(), self.machine.files.file_max?);
+        let used = self.machine.files.used.unwrap_or(0);
+        let now = file_max.saturating_sub(used);
+        let base = ends * FILES_BASE;
+        let needed = self.goal.connections.saturating_mul(ends).saturating_add(base);
+        let fits = now.saturating_sub(base) / ends;
+        let value = needed.saturating_add(used).to_string();
+        let need = Need { limit: Limit::SystemFiles, now, needed, fits };
+        Some((need, vec![Fix::Sysctl { key: "fs.file-max", value }]))
+    }
+
+    fn ports(&self) -> Judged {
+        let (goal, usable) = (self.goal, self.machine.ports.usable()?);
+        if !goal.role.connects() {
+            return None;
+        }
+        let now = match goal.sources {
+            Sources::Loopback => LOOPBACK_SOURCES,
+            Sources::Addresses(addresses) => addresses,
+        };
+        let needed = sources_needed(goal.connections, usable, goal.destinations);
+        let per_source = ports_per_source(usable).saturating_mul(goal.destinations);
+        let mut fixes = Vec::new();
+        if let Some(sources) = needed {
+            fixes.push(Fix::Sources { sources });
+        }
+        if usable < u64::from(u16::MAX - 1_024) {
+            let key = "net.ipv4.ip_local_port_range";
+            fixes.push(Fix::Sysctl { key, value: "1024 65535".to_owned() });
+        }
+        let fits = now.saturating_mul(per_source);
+        let need = Need { limit: Limit::Ports, now, needed: needed.unwrap_or(u64::MAX), fits };
+        Some((need, fixes))
+    }
+
+    fn threads(&self) -> Judged {
+        let (processes, table) = (self.goal.role.ends(), self.machine.files.table());
+        let workers = self.workers?;
+        let needed = processes.saturating_mul(workers.saturating_add(CONTROL_THREADS));
+        let (now, fix) = self.thread_room(needed)?;
+        let most = (now / processes).saturating_sub(CONTROL_THREADS);
+        let fits = match (self.goal.private_tables, self.goal.workers) {
+            (true, None) => {
+                let most = most.min(workers_max(table));
+                most.saturating_mul(worker_capacity(table, most))
+            }
+            _ if now < needed => 0,
+            _ => u64::MAX,
+        };
+        Some((Need { limit: Limit::Threads, now, needed, fits }, vec![fix]))
+    }
+
+    /// The tightest of the three limits on threads, and what raises it to leave `needed`.
+    fn thread_room(&self, needed: u64) -> Option<(u64, Fix)> {
+        let threads = &self.machine.threads;
+        let used = threads.used.unwrap_or(0);
+        let kernel = |max: Option<u64>, key| {
+            let value = used.saturating_add(needed).to_string();
+            Some((max?.saturating_sub(used), Fix::Sysctl { key, value }))
+        };
+        let group = threads.cgroup_left.zip(threads.cgroup_max).map(|(left, max)| {
+            let pids = max.saturating_add(needed.saturating_sub(left));
+            (left, Fix::GroupPids { pids })
+        });
+        let rooms = [
+            group,
+            kernel(threads.threads_max, "kernel.threads-max"),
+            kernel(threads.pid_max, "kernel.pid_max"),
+        ];
+        rooms.into_iter().flatten().min_by_key(|(room, _)| *room)
+    }
+
+    /// One entry per connection, both ends included. An empty table means that nothing tracks.
+    fn conntrack(&self) -> Judged {
+        let tracked = self.machine.conntrack.filter(|conntrack| conntrack.count > 0)?;
+        let now = tracked.max.saturating_sub(tracked.count);
+        let needed = self.goal.connections;
+        let value = needed.saturating_add(tracked.count).to_string();
+        let need = Need { limit: Limit::Conntrack, now, needed, fits: now };
+        Some((need, vec![Fix::Sysctl { key: "net.netfilter.nf_conntrack_max", value }]))
+    }
+
+    fn accept_queue(&self) -> Option<Warning> {
+        let now = self.machine.tcp.somaxconn?;
+        let concerned = self.goal.role.accepts() && self.goal.connections > now;
+        (concerned && now < BACKLOG).then(|| Warning {
+            limit: Limit::AcceptQueue,
+            now,
+            needed: BACKLOG,
+            fix: Fix::Sysctl { key: "net.core.somaxconn", value: BACKLOG.to_string() },
+            text: format!(
+                "net.core.somaxconn lets {} connections wait to be accepted, {} were asked for: \
+                 in a storm some connect a second late",
+                Count(now),
+                Count(BACKLOG)
+            ),
+        })
+    }
+
+    fn tcp_memory(&self) -> Option<Warning> {
+        let [low, pressure, high] = self.machine.tcp.mem_pages?;
+        let needed = self.goal.connections.saturating_mul(TCP_PAGES_PER_UNREAD);
+        let raised =
+            [low.max(needed), pressure.max(percent(needed, 125)), high.max(percent(needed, 150))];
+        (pressure < needed).then(|| Warning {
+            limit: Limit::TcpMemory,
+            now: pressure,
+            needed,
+            fix: Fix::Sysctl {
+                key: "net.ipv4.tcp_mem",
+                value: raised.map(|pages| pages.to_string()).join(" "),
+            },
+            text: format!(
+                "a broadcast that no socket has read yet takes {} pages of TCP memory; from {} on \
+                 the kernel shrinks windows and it is slower",
+                Count(needed),
+                Count(pressure)
+            ),
+        })
+    }
+
+    fn fewer(&self, fits: u64) -> Fix {
+        Fix::Fewer { connections: about(fits), flag: self.goal.role.flag() }
+    }
+
+    fn explain(&self, need: &Need) -> String {
+        let (goal, name, fits) = (self.goal, need.limit.name(), Count(about(need.fits)));
+        let (now, needed) = (Count(need.now), Count(need.needed));
+        let what = match need.limit {
+            Limit::Memory => format!(
+                "need about {}, {} are available ({} % of it kept free)",
+                Bytes(need.needed),
+                Bytes(self.machine.memory.available_bytes.unwrap_or(need.now)),
+                100 - MEMORY_PERCENT
+            ),
+            Limit::OpenFiles => self.explain_open_files(now, needed),
+            Limit::SystemFiles => format!("need {needed}, fs.file-max leaves {now}"),
+            Limit::Ports => self.explain_ports(need),
+            Limit::Threads => format!("need {needed}, {now} are left"),
+            Limit::Conntrack => format!("need {needed} entries, {now} are free"),
+            Limit::AcceptQueue | Limit::TcpMemory => format!("need {needed}, there are {now}"),
+        };
+        format!("not enough {name}: {goal} {what}; about {fits} fit")
+    }
+
+    fn explain_open_files(&self, now: Count, needed: Count) -> String {
+        let table = Count(self.machine.files.table());
+        match (self.goal.private_tables, self.goal.workers) {
+            (true, Some(workers)) => format!(
+                "need room for {needed} in each process, {} workers with {table} descriptors each \
+                 have room for {now}",
+                Count(workers)
+            ),
+            (true, None) => format!(
+                "need room for {needed} in each process, workers with {table} descriptors each \
+                 have room for {now}, however many"
+            ),
+            (false, _) => format!(
+                "need {needed} in each process, {table} are allowed (one table for all workers)"
+            ),
+        }
+    }
+
+    fn explain_ports(&self, need: &Need) -> String {
+        let usable = self.machine.ports.usable().unwrap_or(0);
+        let each = Count(ports_per_source(usable).saturating_mul(self.goal.destinations));
+        if need.needed == u64::MAX {
+            return format!("need some, {} are usable", Count(usable));
+        }
+        format!(
+            "need {} source addresses with {each} each (half of the range, beyond which connects \
+             crawl), there are {}",
+            Count(need.needed),
+            Count(need.now)
+        )
+    }
+}
+
+/// The smallest table with which `workers` plan for `share` connections each.
+fn table_holding(share: u64, workers: u64) -> u64 {
+    let own = workers.saturating_add(TABLE_RESERVED);
+    let filled = u128::from(share) * 100;
+    let filled = filled.div_ceil(u128::from(crate::limits::TABLE_PERCENT));
+    u64::try_from(filled).unwrap_or(u64::MAX).saturating_add(own)
+}
+
+/// The smallest power of two with which some number of workers holds `connections`.
+fn smallest_table(connections: u64) -> u64 {
+    let sizes = (6..63).map(|bits| 1_u64 << bits);
+    sizes.into_iter().find(|&table| private_capacity(table) >= connections).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

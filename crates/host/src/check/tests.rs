@@ -1,0 +1,327 @@
+//! Each limit lowered in turn is named, with what there is, what is needed and what to do.
+
+use super::*;
+use crate::machine::{Conntrack, Process};
+use crate::nofile::Nofile;
+use crate::root::fake::FakeRoot;
+
+/// A machine that holds a million with both ends: 2 cores, 24 GB, 20,000 descriptors.
+const ROOMY: &[(&str, &str)] = &[
+    ("/proc/meminfo", "MemTotal: 24000000 kB\nMemAvailable: 23000000 kB\n"),
+    ("/proc/sys/fs/nr_open", "1048576"),
+    ("/proc/sys/fs/file-max", "2466183"),
+    ("/proc/sys/fs/file-nr", "448 0 2466183"),
+    ("/proc/sys/net/ipv4/ip_local_port_range", "32768 60999"),
+    ("/proc/sys/net/ipv4/tcp_mem", "1000000 2000000 3000000"),
+    ("/proc/sys/net/core/somaxconn", "4096"),
+    ("/proc/sys/net/netfilter/nf_conntrack_max", "1500000"),
+    ("/proc/sys/net/netfilter/nf_conntrack_count", "10"),
+    ("/proc/sys/kernel/threads-max", "192731"),
+    ("/proc/sys/kernel/pid_max", "32768"),
+    ("/proc/loadavg", "0.2 0.3 0.2 1/87 8166"),
+];
+
+const ROOMY_PROCESS: Process = Process { nofile: Nofile { soft: 1_024, hard: 20_000 }, cores: 2 };
+
+fn machine(changes: &[(&str, &str)]) -> Machine {
+    let root = FakeRoot::new(ROOMY);
+    for (path, text) in changes {
+        root.write(path, text);
+    }
+    Machine::read_from(root.path(), ROOMY_PROCESS)
+}
+
+fn prove() -> Goal {
+    Goal::new(Role::Prove, 1_000_000)
+}
+
+/// The report's only shortfall, with its figures checked against each other.
+fn only_shortfall(report: &Report, limit: Limit) -> &Shortfall {
+    let [shortfall] = report.shortfalls.as_slice() else { panic!("{report}") };
+    assert_eq!(shortfall.need.limit, limit, "{report}");
+    assert!(shortfall.need.now < shortfall.need.needed);
+    assert!(shortfall.need.fits < report.goal.connections);
+    assert_eq!(report.fits, shortfall.need.fits);
+    assert!(!report.holds());
+    assert!(report.to_string().starts_with(&shortfall.text));
+    shortfall
+}
+
+/// What fits does hold, and one step more does not: the prediction is exact.
+fn assert_fits_exactly(machine: &Machine, goal: &Goal) {
+    let fits = check(machine, goal).fits;
+    let with = |connections| check(machine, &Goal { connections, ..goal.clone() });
+    assert!(with(fits).holds(), "{fits} should fit: {}", with(fits));
+    assert!(!with(fits + 1).holds(), "{} should not fit", fits + 1);
+}
+
+#[test]
+fn a_million_fits_a_roomy_machine() {
+    let report = check(&machine(&[]), &prove());
+    assert!(report.holds(), "{report}");
+    assert_eq!(report.workers, Some(54));
+    assert_eq!(report.suggested(), 1_000_000);
+    assert!(report.warnings.is_empty());
+    assert_eq!(report.needs.len(), 6);
+    assert_eq!(
+        report.to_string(),
+        "1,000,000 sockets on this machine (both ends) fit on this machine"
+    );
+}
+
+#[test]
+fn memory() {
+    let machine = machine(&[("/proc/meminfo", "MemTotal: 8000000 kB\nMemAvailable: 6054688 kB\n")]);
+    let report = check(&machine, &prove());
+    let shortfall = only_shortfall(&report, Limit::Memory);
+    assert_eq!(
+        shortfall.text,
+        "not enough memory: 1,000,000 sockets on this machine (both ends) need about 9.1 GB, \
+         6.2 GB are available (5 % of it kept free); about 640,000 fit"
+    );
+    assert_eq!(shortfall.fixes, [Fix::Fewer { connections: 640_000, flag: "--connections" }]);
+    assert_eq!(report.suggested(), 640_000);
+    assert!(report.to_string().ends_with("ask for what fits: --connections 640000"));
+    assert_fits_exactly(&machine, &prove());
+}
+
+#[test]
+fn memory_of_the_control_group() {
+    let machine = machine(&[
+        ("/proc/self/cgroup", "0::/\n"),
+        ("/sys/fs/cgroup/memory.max", "2000000000"),
+        ("/sys/fs/cgroup/memory.current", "100000000"),
+    ]);
+    let report = check(&machine, &Goal::new(Role::Serve, 1_000_000));
+    let shortfall = only_shortfall(&report, Limit::Memory);
+    assert!(shortfall.text.contains("need about 4.6 GB, 1.9 GB are available"));
+    assert!(shortfall.fixes.contains(&Fix::Fewer {
+        connections: about(shortfall.need.fits),
+        flag: "--max-connections"
+    }));
+    assert!(report.to_string().contains("fix (docker run): --memory"));
+    let Some(&Fix::GroupMemory { bytes }) = shortfall.fixes.last() else { panic!("{report}") };
+    let mut larger = machine;
+    larger.memory.available_bytes = Some(bytes - 100_000_000 + 100);
+    assert!(check(&larger, &report.goal).holds());
+}
+
+#[test]
+fn descriptors_of_one_shared_table() {
+    let goal = Goal { private_tables: false, ..prove() };
+    let report = check(&machine(&[]), &goal);
+    let shortfall = only_shortfall(&report, Limit::OpenFiles);
+    assert_eq!(
+        shortfall.text,
+        "not enough descriptors: 1,000,000 sockets on this machine (both ends) need 1,000,020 in \
+         each process, 20,000 are allowed (one table for all workers); about 19,000 fit"
+    );
+    assert_eq!(shortfall.fixes, [Fix::Nofile { files: 1_000_020 }]);
+    assert!(report.to_string().contains("fix (this shell, as root): ulimit -n 1000020"));
+    assert_eq!(report.workers, Some(2));
+    assert_fits_exactly(&machine(&[]), &goal);
+}
+
+#[test]
+fn descriptors_beyond_nr_open_raise_that_first() {
+    let machine = machine(&[("/proc/sys/fs/nr_open", "16384")]);
+    let report = check(&machine, &Goal { private_tables: false, ..prove() });
+    let shortfall = only_shortfall(&report, Limit::OpenFiles);
+    assert_eq!(shortfall.need.now, 16_384);
+    let nr_open = Fix::Sysctl { key: "fs.nr_open", value: "1000020".into() };
+    assert_eq!(shortfall.fixes, [nr_open, Fix::Nofile { files: 1_000_020 }]);
+}
+
+#[test]
+fn workers_that_were_asked_for() {
+    let goal = Goal { workers: Some(4), ..prove() };
+    let report = check(&machine(&[]), &goal);
+    let shortfall = only_shortfall(&report, Limit::OpenFiles);
+    assert!(shortfall.text.contains("4 workers with 20,000 descriptors each"), "{report}");
+    assert_eq!(shortfall.need.now, 4 * worker_capacity(20_000, 4));
+    let [Fix::Workers { workers: 54 }, Fix::Nofile { files }] = shortfall.fixes[..] else {
+        panic!("{report}")
+    };
+    assert!(check(&machine(&[]), &Goal { workers: Some(54), ..prove() }).holds());
+    let mut raised = machine(&[]);
+    raised.files.nofile.hard = files;
+    assert!(check(&raised, &goal).holds());
+    raised.files.nofile.hard = files - 1;
+    assert!(!check(&raised, &goal).holds());
+    assert_fits_exactly(&machine(&[]), &goal);
+}
+
+#[test]
+fn a_table_too_small_for_any_number_of_workers() {
+    let mut small = machine(&[]);
+    small.files.nofile = Nofile { soft: 256, hard: 256 };
+    let report = check(&small, &prove());
+    let shortfall = only_shortfall(&report, Limit::OpenFiles);
+    assert!(shortfall.text.contains("workers with 256 descriptors each"), "{report}");
+    assert_eq!(report.workers, None);
+    let Fix::Nofile { files } = shortfall.fixes[0] else { panic!("{report}") };
+    small.files.nofile.hard = files;
+    assert!(check(&small, &prove()).holds(), "{}", check(&small, &prove()));
+}
+
+#[test]
+fn open_files_of_the_whole_machine() {
+    let machine = machine(&[("/proc/sys/fs/file-max", "1000000")]);
+    let report = check(&machine, &prove());
+    let shortfall = only_shortfall(&report, Limit::SystemFiles);
+    assert_eq!(
+        shortfall.text,
+        "not enough open files on the whole machine: 1,000,000 sockets on this machine (both \
+         ends) need 2,002,000, fs.file-max leaves 999,552; about 490,000 fit"
+    );
+    let expected = Fix::Sysctl { key: "fs.file-max", value: "2002448".into() };
+    assert_eq!(shortfall.fixes, [expected]);
+    assert_fits_exactly(&machine, &prove());
+    assert!(check(&machine, &Goal::new(Role::Serve, 990_000)).holds());
+}
+
+#[test]
+fn ports_of_a_few_sources() {
+    let goal = Goal { sources: Sources::Addresses(2), ..Goal::new(Role::Load, 100_000) };
+    let report = check(&machine(&[]), &goal);
+    let shortfall = only_shortfall(&report, Limit::Ports);
+    assert_eq!(
+        shortfall.text,
+        "not enough ephemeral ports: 100,000 sockets need 8 source addresses with 14,116 each \
+         (half of the range, beyond which connects crawl), there are 2; about 28,000 fit"
+    );
+    let range = Fix::Sysctl { key: "net.ipv4.ip_local_port_range", value: "1024 65535".into() };
+    assert_eq!(shortfall.fixes, [Fix::Sources { sources: 8 }, range]);
+    assert_fits_exactly(&machine(&[]), &goal);
+    assert!(check(&machine(&[]), &Goal { destinations: 4, ..goal.clone() }).holds());
+    assert!(check(&machine(&[]), &Goal { role: Role::Serve, ..goal }).holds());
+}
+
+#[test]
+fn no_ports_at_all() {
+    let machine = machine(&[
+        ("/proc/sys/net/ipv4/ip_local_port_range", "40000 40009"),
+        ("/proc/sys/net/ipv4/ip_local_reserved_ports", "40000-40009"),
+    ]);
+    let report = check(&machine, &prove());
+    let shortfall = only_shortfall(&report, Limit::Ports);
+    assert!(shortfall.text.contains("need some, 0 are usable"));
+    assert!(report.to_string().ends_with("nothing fits until that is fixed"));
+    assert!(report.to_string().contains("ip_local_port_range=\"1024 65535\""));
+}
+
+#[test]
+fn threads_of_the_control_group() {
+    let machine = machine(&[
+        ("/proc/self/cgroup", "0::/\n"),
+        ("/sys/fs/cgroup/pids.max", "64"),
+        ("/sys/fs/cgroup/pids.current", "4"),
+    ]);
+    let report = check(&machine, &prove());
+    let shortfall = only_shortfall(&report, Limit::Threads);
+    assert!(shortfall.text.contains("need 124, 60 are left; about 410,000 fit"), "{report}");
+    assert_eq!(shortfall.fixes, [Fix::GroupPids { pids: 128 }]);
+    assert_fits_exactly(&machine, &prove());
+}
+
+#[test]
+fn threads_of_the_kernel() {
+    for (path, key) in [
+        ("/proc/sys/kernel/threads-max", "kernel.threads-max"),
+        ("/proc/sys/kernel/pid_max", "kernel.pid_max"),
+    ] {
+        let machine = machine(&[(path, "150")]);
+        let report = check(&machine, &prove());
+        let shortfall = only_shortfall(&report, Limit::Threads);
+        assert_eq!((shortfall.need.now, shortfall.need.needed), (63, 124));
+        assert_eq!(shortfall.fixes, [Fix::Sysctl { key, value: "211".into() }]);
+        assert_fits_exactly(&machine, &prove());
+    }
+    let report = check(
+        &machine(&[("/proc/sys/kernel/pid_max", "100")]),
+        &Goal { workers: Some(60), ..prove() },
+    );
+    assert_eq!(only_shortfall(&report, Limit::Threads).need.fits, 0);
+}
+
+#[test]
+fn connection_tracking_only_where_something_tracks() {
+    let mut machine = machine(&[("/proc/sys/net/netfilter/nf_conntrack_max", "262144")]);
+    let report = check(&machine, &prove());
+    let shortfall = only_shortfall(&report, Limit::Conntrack);
+    assert!(shortfall.text.contains("need 1,000,000 entries, 262,134 are free"), "{report}");
+    let expected = Fix::Sysctl { key: "net.netfilter.nf_conntrack_max", value: "1000010".into() };
+    assert_eq!(shortfall.fixes, [expected]);
+    assert_fits_exactly(&machine, &prove());
+    machine.conntrack = Some(Conntrack { max: 262_144, count: 0 });
+    assert!(check(&machine, &prove()).holds());
+}
+
+#[test]
+fn several_shortfalls_come_tightest_first() {
+    let machine = machine(&[
+        ("/proc/sys/fs/file-max", "1000000"),
+        ("/proc/meminfo", "MemAvailable: 2000000 kB\n"),
+    ]);
+    let report = check(&machine, &prove());
+    let limits: Vec<Limit> = report.shortfalls.iter().map(|short| short.need.limit).collect();
+    assert_eq!(limits, [Limit::Memory, Limit::SystemFiles]);
+    assert_eq!(report.fits, report.shortfalls[0].need.fits);
+}
+
+#[test]
+fn a_short_accept_queue_is_a_note() {
+    let machine = machine(&[("/proc/sys/net/core/somaxconn", "128")]);
+    let report = check(&machine, &prove());
+    assert!(report.holds());
+    let text = report.to_string();
+    assert!(text.contains("note: net.core.somaxconn lets 128 connections wait"), "{text}");
+    assert!(text.contains("sysctl -w net.core.somaxconn=4096"), "{text}");
+    assert!(check(&machine, &Goal::new(Role::Load, 1_000_000)).warnings.is_empty());
+    assert!(check(&machine, &Goal::new(Role::Prove, 100)).warnings.is_empty());
+}
+
+#[test]
+fn tcp_memory_below_a_broadcast_is_a_note() {
+    let machine = machine(&[("/proc/sys/net/ipv4/tcp_mem", "287901 383869 575802")]);
+    let report = check(&machine, &prove());
+    assert!(report.holds());
+    let text = report.to_string();
+    assert!(text.contains("takes 1,000,000 pages of TCP memory; from 383,869 on"), "{text}");
+    assert!(text.contains("sysctl -w net.ipv4.tcp_mem=\"1000000 1250000 1500000\""), "{text}");
+    assert!(check(&machine, &Goal::new(Role::Prove, 300_000)).warnings.is_empty());
+}
+
+#[test]
+fn what_is_unknown_is_not_judged() {
+    let root = FakeRoot::new(&[]);
+    let machine = Machine::read_from(root.path(), ROOMY_PROCESS);
+    let report = check(&machine, &prove());
+    assert!(report.holds());
+    let limits: Vec<Limit> = report.needs.iter().map(|need| need.limit).collect();
+    assert_eq!(limits, [Limit::OpenFiles]);
+}
+
+#[test]
+fn no_goal_is_too_large_to_judge() {
+    for role in [Role::Serve, Role::Load, Role::Prove] {
+        for workers in [None, Some(0), Some(u64::MAX)] {
+            for private_tables in [true, false] {
+                let goal = Goal { workers, private_tables, ..Goal::new(role, u64::MAX) };
+                let report = check(&machine(&[]), &goal);
+                assert!(!report.holds());
+                assert!(!report.to_string().is_empty());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_report_is_data_too() {
+    let report = check(&machine(&[("/proc/sys/fs/file-max", "1000000")]), &prove());
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["goal"]["role"], "prove");
+    assert_eq!(json["shortfalls"][0]["need"]["limit"], "system_files");
+    assert_eq!(json["shortfalls"][0]["fixes"][0]["kind"], "sysctl");
+    assert_eq!(json["needs"].as_array().unwrap().len(), 6);
+}

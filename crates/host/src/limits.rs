@@ -1,0 +1,149 @@
+//! The budget: what a socket costs and how far each limit may be filled, in one place, with units.
+//!
+//! Figures of this project's own measurements (Linux 6.18, x86-64, 4 KiB pages); `prove` prints the
+//! real ones beside them. What the machine allows is [`crate::Machine`]'s to say.
+
+/// Bytes of kernel memory an established, idle TCP socket takes with its file, inode, dentry, epoll
+/// item and slot in a descriptor table. Measured 4,100–4,400; the upper end, so that what fits
+/// really fits. A connection whose two ends are on one machine costs it twice.
+pub const KERNEL_BYTES_PER_SOCKET: u64 = 4_400;
+
+/// Bytes of user memory per socket, in `serve` and in `load` alike: what we promise to stay below.
+pub const USER_BYTES_PER_SOCKET: u64 = 128;
+
+/// Bytes of user memory a process takes with no socket open.
+pub const USER_BYTES_BASE: u64 = 32 * 1024 * 1024;
+
+/// Percent of the available memory that sockets may take. The rest stays for page cache, skbs in
+/// flight and everybody else: a machine at its last page is slow long before it is full.
+pub const MEMORY_PERCENT: u64 = 95;
+
+/// Percent of a private descriptor table that may be planned for. Connections are spread over
+/// workers by hash (±2 % over 53 workers), so the average has to stay below the fullest.
+pub const TABLE_PERCENT: u64 = 94;
+
+/// Descriptors of each table that hold no connection: standard streams, epoll, listener, and the
+/// control plane's own where the table is shared.
+pub const TABLE_RESERVED: u64 = 16;
+
+/// Files a process keeps open next to its connections, for the count over the whole machine.
+pub const FILES_BASE: u64 = 1_000;
+
+/// Threads of a process that are not workers: main and control plane.
+pub const CONTROL_THREADS: u64 = 8;
+
+/// Connections `prove` asks for when it is not told, on a machine that can hold more.
+pub const CONNECTIONS_DEFAULT_MAX: u64 = 1_000_000;
+
+/// Connections that may wait to be accepted, as `serve` asks of `listen`. `net.core.somaxconn` caps
+/// it silently.
+pub const BACKLOG: u64 = 4_096;
+
+/// Addresses in 127.0.0.0/8 that can be a source without being configured, less network and
+/// broadcast.
+pub const LOOPBACK_SOURCES: u64 = (1 << 24) - 2;
+
+/// Pages of `tcp_mem` that a socket is charged with while one small message waits unread: the
+/// kernel reserves whole pages per socket. Measured: 0.96.
+pub const TCP_PAGES_PER_UNREAD: u64 = 1;
+
+const _: () = assert!(MEMORY_PERCENT < 100 && TABLE_PERCENT < 100);
+const _: () = assert!(USER_BYTES_PER_SOCKET < KERNEL_BYTES_PER_SOCKET);
+
+/// Ports per (source, destination address and port) that can be had at full speed: half of them.
+///
+/// `connect` without a bound port looks first at ports of one parity (`ip_local_port_range` in
+/// ip-sysctl); when those are gone each call scans thousands. Seen: 50,000 connects/s up to half
+/// the range, then 260/s.
+pub const fn ports_per_source(usable_ports: u64) -> u64 {
+    usable_ports / 2
+}
+
+/// Source addresses needed for `connections`, each with `usable_ports` towards each of
+/// `destinations` (address and port). `None` when there is no port or no destination.
+pub fn sources_needed(connections: u64, usable_ports: u64, destinations: u64) -> Option<u64> {
+    let per_source = ports_per_source(usable_ports).saturating_mul(destinations);
+    (per_source > 0).then(|| connections.div_ceil(per_source).max(1))
+}
+
+/// Connections that one worker's private table of `table` descriptors is planned for, in a process
+/// of `workers`: each table also holds every worker's eventfd, made before the tables part.
+pub fn worker_capacity(table: u64, workers: u64) -> u64 {
+    percent(table.saturating_sub(workers).saturating_sub(TABLE_RESERVED), TABLE_PERCENT)
+}
+
+/// Workers with private tables of `table` descriptors that hold `connections` between them, at
+/// least 1. `None` when no number does: past half a table, a further worker's eventfd costs the
+/// others more than it brings.
+pub fn workers_needed(connections: u64, table: u64) -> Option<u64> {
+    if connections > private_capacity(table) {
+        return None;
+    }
+    let lower_bound = connections.div_ceil(percent(table, TABLE_PERCENT).max(1)).max(1);
+    (lower_bound..=workers_max(table))
+        .find(|&workers| workers.saturating_mul(worker_capacity(table, workers)) >= connections)
+}
+
+/// Connections that any number of workers with private tables of `table` descriptors can hold.
+pub fn private_capacity(table: u64) -> u64 {
+    let workers = workers_max(table);
+    workers.saturating_mul(worker_capacity(table, workers))
+}
+
+/// The number of workers past which a further one lowers the sum.
+pub(crate) fn workers_max(table: u64) -> u64 {
+    table.saturating_sub(TABLE_RESERVED) / 2
+}
+
+/// `percent` % of `value`, rounded down.
+pub(crate) fn percent(value: u64, percent: u64) -> u64 {
+    let wide = u128::from(value) * u128::from(percent) / 100;
+    u64::try_from(wide).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_million_need_54_workers_at_20_000_descriptors() {
+        assert_eq!(workers_needed(1_000_000, 20_000), Some(54));
+        assert_eq!(workers_needed(1, 20_000), Some(1));
+        assert_eq!(workers_needed(0, 20_000), Some(1));
+        assert_eq!(workers_needed(1_000_000, 2_000_000), Some(1));
+    }
+
+    #[test]
+    fn workers_needed_is_the_smallest_that_holds() {
+        for table in [64, 256, 1_024, 4_096, 20_000, 1_048_576] {
+            for connections in [1, 100, 999, 10_000, 13_000, 500_000] {
+                match workers_needed(connections, table) {
+                    Some(workers) => {
+                        assert!(workers * worker_capacity(table, workers) >= connections);
+                        let fewer = workers - 1;
+                        assert!(fewer * worker_capacity(table, fewer) < connections);
+                    }
+                    None => assert!(private_capacity(table) < connections),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_small_table_has_an_end_however_many_workers() {
+        assert_eq!(private_capacity(256), 120 * percent(120, 94));
+        assert_eq!(workers_needed(1_000_000, 256), None);
+        assert_eq!(workers_needed(1, 10), None);
+        assert_eq!(private_capacity(0), 0);
+        assert_eq!(workers_needed(1, u64::MAX), Some(1));
+    }
+
+    #[test]
+    fn half_the_ports_of_each_source_and_destination_count() {
+        assert_eq!(sources_needed(1_000_000, 28_232, 1), Some(71));
+        assert_eq!(sources_needed(1_000_000, 28_232, 2), Some(36));
+        assert_eq!(sources_needed(10, 28_232, 1), Some(1));
+        assert_eq!(sources_needed(10, 1, 1), None);
+        assert_eq!(sources_needed(10, 100, 0), None);
+    }
+}

@@ -1,0 +1,401 @@
+//! The limits of this machine, as plain data.
+//!
+//! It reads and judges nothing: what is short is [`crate::check`]'s to say. A limit that is not
+//! there or not readable is `None`. Sources: proc(5), the kernel's `ip-sysctl`, `sysctl/fs`,
+//! `sysctl/kernel`, `sysctl/vm` and `nf_conntrack-sysctl`.
+
+use std::path::Path;
+use std::thread::available_parallelism;
+
+use serde::Serialize;
+
+use crate::cgroup;
+use crate::nofile::{Nofile, nofile};
+use crate::root::{Root, field_kb};
+
+/// What this machine, or the container we are in, allows.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Machine {
+    /// Kernel release, as `uname -r` prints it.
+    pub kernel: Option<String>,
+    /// Name of the first processor.
+    pub cpu_model: Option<String>,
+    /// Cores this process may use: affinity and the control group's quota counted in.
+    pub cores: usize,
+    /// Whether this looks like the inside of a container.
+    pub container: bool,
+    /// Memory, in bytes.
+    pub memory: Memory,
+    /// Descriptors and open files.
+    pub files: Files,
+    /// Ephemeral ports.
+    pub ports: Ports,
+    /// TCP's own limits.
+    pub tcp: Tcp,
+    /// Connection tracking, where the kernel has it.
+    pub conntrack: Option<Conntrack>,
+    /// Threads and processes.
+    pub threads: Threads,
+    /// Virtual memory.
+    pub vm: Vm,
+}
+
+/// Memory in bytes, the machine's or the control group's where that is tighter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Memory {
+    /// All there is.
+    pub total_bytes: Option<u64>,
+    /// What can be had without swapping (`MemAvailable`).
+    pub available_bytes: Option<u64>,
+    /// The control group's limit, when there is one.
+    pub cgroup_max_bytes: Option<u64>,
+    /// Whether the control group, not the machine, is what limits `available_bytes`.
+    pub cgroup_limits: bool,
+}
+
+/// Descriptors of this process and open files of the whole machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Files {
+    /// `RLIMIT_NOFILE` of this process, per descriptor table.
+    pub nofile: Nofile,
+    /// `fs.nr_open`: the highest value a hard limit can have.
+    pub nr_open: Option<u64>,
+    /// `fs.file-max`: open files of the whole machine.
+    pub file_max: Option<u64>,
+    /// Files open now on the whole machine (`fs.file-nr`).
+    pub used: Option<u64>,
+}
+
+impl Files {
+    /// Descriptors one table can hold once the soft limit has been raised to the hard one.
+    pub fn table(&self) -> u64 {
+        self.nofile.hard.min(self.nr_open.unwrap_or(u64::MAX))
+    }
+}
+
+/// Ephemeral ports, which outgoing connections get when they ask for none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Ports {
+    /// First and last, both included (`net.ipv4.ip_local_port_range`).
+    pub range: Option<(u16, u16)>,
+    /// How many of them `net.ipv4.ip_local_reserved_ports` takes away.
+    pub reserved: u64,
+}
+
+impl Ports {
+    /// Ports in the range that may be used, `None` when the range is unknown.
+    pub fn usable(&self) -> Option<u64> {
+        let (first, last) = self.range?;
+        let all = (u64::from(last) + 1).saturating_sub(u64::from(first));
+        Some(all.saturating_sub(self.reserved))
+    }
+}
+
+/// TCP's own limits, of this network namespace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Tcp {
+    /// `net.core.somaxconn`: connections that may wait to be accepted, per listener.
+    pub somaxconn: Option<u64>,
+    /// `net.ipv4.tcp_max_syn_backlog`: handshakes under way, per listener.
+    pub max_syn_backlog: Option<u64>,
+    /// `net.ipv4.tcp_mem` in pages: low, pressure, high; of the whole machine.
+    pub mem_pages: Option<[u64; 3]>,
+    /// `net.ipv4.tcp_rmem` in bytes: least, default, most; per socket.
+    pub rmem_bytes: Option<[u64; 3]>,
+    /// `net.ipv4.tcp_wmem` in bytes: least, default, most; per socket.
+    pub wmem_bytes: Option<[u64; 3]>,
+    /// `net.ipv4.tcp_tw_reuse`: 0 never, 1 always, 2 on loopback.
+    pub tw_reuse: Option<u64>,
+}
+
+/// Connections the kernel's tracking may hold and holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Conntrack {
+    /// `net.netfilter.nf_conntrack_max`.
+    pub max: u64,
+    /// `net.netfilter.nf_conntrack_count`; 0 means that no rule asks for tracking.
+    pub count: u64,
+}
+
+/// Threads and processes, which the kernel counts alike.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Threads {
+    /// `kernel.threads-max`.
+    pub threads_max: Option<u64>,
+    /// `kernel.pid_max`; each thread takes a number.
+    pub pid_max: Option<u64>,
+    /// Threads on the machine now (`/proc/loadavg`).
+    pub used: Option<u64>,
+    /// The control group's `pids.max`.
+    pub cgroup_max: Option<u64>,
+    /// What the control group has left of it.
+    pub cgroup_left: Option<u64>,
+}
+
+/// Virtual memory settings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Vm {
+    /// `vm.overcommit_memory`: 0 heuristic, 1 always, 2 never.
+    pub overcommit: Option<u64>,
+    /// `vm.max_map_count`: mappings per process.
+    pub max_map_count: Option<u64>,
+}
+
+/// What only system calls tell, given apart so that a test can say it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// The descriptor limits.
+    pub nofile: Nofile,
+    /// The cores it may run on.
+    pub cores: usize,
+}
+
+impl Process {
+    /// Of this process, now.
+    pub fn current() -> Self {
+        Self { nofile: nofile(), cores: available_parallelism().map_or(1, usize::from) }
+    }
+}
+
+impl Machine {
+    /// This machine, as it is now.
+    pub fn read() -> Self {
+        Self::read_from(Path::new("/"), Process::current())
+    }
+
+    /// The machine whose `/proc` and `/sys` are below `root`.
+    pub fn read_from(root: &Path, process: Process) -> Self {
+        let root = &Root(root);
+        let kernel = root.text("/proc/sys/kernel/osrelease").map(|text| text.trim().to_owned());
+        Self {
+            kernel,
+            cpu_model: cpu_model(root),
+            cores: cgroup::cores(root).unwrap_or(usize::MAX).min(process.cores).max(1),
+            container: container(root),
+            memory: memory(root),
+            files: Files {
+                nofile: process.nofile,
+                nr_open: root.number("/proc/sys/fs/nr_open"),
+                file_max: root.number("/proc/sys/fs/file-max"),
+                used: root.number("/proc/sys/fs/file-nr"),
+            },
+            ports: ports(root),
+            tcp: tcp(root),
+            conntrack: conntrack(root),
+            threads: threads(root),
+            vm: Vm {
+                overcommit: root.number("/proc/sys/vm/overcommit_memory"),
+                max_map_count: root.number("/proc/sys/vm/max_map_count"),
+            },
+        }
+    }
+}
+
+fn cpu_model(root: &Root<'_>) -> Option<String> {
+    let text = root.text("/proc/cpuinfo")?;
+    let line = text.lines().find(|line| line.starts_with("model name"))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+fn container(root: &Root<'_>) -> bool {
+    const RUNTIMES: [&str; 5] = ["docker", "kubepods", "containerd", "libpod", "lxc"];
+    let first = root.text("/proc/1/cgroup").unwrap_or_default();
+    root.exists("/.dockerenv")
+        || root.exists("/run/.containerenv")
+        || RUNTIMES.iter().any(|runtime| first.contains(runtime))
+}
+
+fn memory(root: &Root<'_>) -> Memory {
+    let text = root.text("/proc/meminfo").unwrap_or_default();
+    let total = field_kb(&text, "MemTotal");
+    let available = field_kb(&text, "MemAvailable");
+    let group = cgroup::memory(root);
+    let tighter = |machine: Option<u64>, group: Option<u64>| machine.into_iter().chain(group).min();
+    let available_bytes = tighter(available, group.map(|quota| quota.left));
+    Memory {
+        total_bytes: tighter(total, group.map(|quota| quota.max)),
+        available_bytes,
+        cgroup_max_bytes: group.map(|quota| quota.max),
+        cgroup_limits: available_bytes != available,
+    }
+}
+
+fn ports(root: &Root<'_>) -> Ports {
+    let range = root.numbers("/proc/sys/net/ipv4/ip_local_port_range").map(|[a, b]| (a, b));
+    let reserved = root.text("/proc/sys/net/ipv4/ip_local_reserved_ports").unwrap_or_default();
+    Ports { range, reserved: range.map_or(0, |range| reserved_in(&reserved, range)) }
+}
+
+/// How many ports of `range` a list such as `8080,9148-9150` names (the kernel keeps it disjoint).
+fn reserved_in(list: &str, (first, last): (u16, u16)) -> u64 {
+    let spans = list.trim().split(',').filter_map(|span| {
+        let (from, to) = span.split_once('-').unwrap_or((span, span));
+        Some((from.parse::<u16>().ok()?, to.parse::<u16>().ok()?))
+    });
+    spans
+        .map(|(from, to)| (u64::from(to.min(last)) + 1).saturating_sub(u64::from(from.max(first))))
+        .sum()
+}
+
+fn tcp(root: &Root<'_>) -> Tcp {
+    Tcp {
+        somaxconn: root.number("/proc/sys/net/core/somaxconn"),
+        max_syn_backlog: root.number("/proc/sys/net/ipv4/tcp_max_syn_backlog"),
+        mem_pages: root.numbers("/proc/sys/net/ipv4/tcp_mem"),
+        rmem_bytes: root.numbers("/proc/sys/net/ipv4/tcp_rmem"),
+        wmem_bytes: root.numbers("/proc/sys/net/ipv4/tcp_wmem"),
+        tw_reuse: root.number("/proc/sys/net/ipv4/tcp_tw_reuse"),
+    }
+}
+
+fn conntrack(root: &Root<'_>) -> Option<Conntrack> {
+    let max = root.number("/proc/sys/net/netfilter/nf_conntrack_max")?;
+    let count = root.number("/proc/sys/net/netfilter/nf_conntrack_count")?;
+    Some(Conntrack { max, count })
+}
+
+fn threads(root: &Root<'_>) -> Threads {
+    let group = cgroup::pids(root);
+    // The fourth word of loadavg is running/all.
+    let used = root
+        .text("/proc/loadavg")
+        .and_then(|text| text.split_whitespace().nth(3)?.split_once('/')?.1.parse().ok());
+    Threads {
+        threads_max: root.number("/proc/sys/kernel/threads-max"),
+        pid_max: root.number("/proc/sys/kernel/pid_max"),
+        used,
+        cgroup_max: group.map(|quota| quota.max),
+        cgroup_left: group.map(|quota| quota.left),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::root::fake::FakeRoot;
+
+    const PROCESS: Process = Process { nofile: Nofile { soft: 1_024, hard: 20_000 }, cores: 8 };
+
+    #[test]
+    fn everything_is_read() {
+        let root = FakeRoot::new(&[
+            ("/proc/sys/kernel/osrelease", "6.18.0\n"),
+            ("/proc/cpuinfo", "processor\t: 0\nmodel\t\t: 85\nmodel name\t: A Processor @ 2\n"),
+            ("/proc/meminfo", "MemTotal:  1000 kB\nMemFree: 1 kB\nMemAvailable:   600 kB\n"),
+            ("/proc/sys/fs/nr_open", "1048576\n"),
+            ("/proc/sys/fs/file-max", "2000000\n"),
+            ("/proc/sys/fs/file-nr", "448\t0\t2000000\n"),
+            ("/proc/sys/net/ipv4/ip_local_port_range", "32768\t60999\n"),
+            ("/proc/sys/net/ipv4/ip_local_reserved_ports", "8080,32760-32769,60000,60999-65000\n"),
+            ("/proc/sys/net/core/somaxconn", "4096\n"),
+            ("/proc/sys/net/ipv4/tcp_max_syn_backlog", "2048\n"),
+            ("/proc/sys/net/ipv4/tcp_mem", "1\t2\t3\n"),
+            ("/proc/sys/net/ipv4/tcp_rmem", "4\t5\t6\n"),
+            ("/proc/sys/net/ipv4/tcp_wmem", "7\t8\t9\n"),
+            ("/proc/sys/net/ipv4/tcp_tw_reuse", "2\n"),
+            ("/proc/sys/net/netfilter/nf_conntrack_max", "262144\n"),
+            ("/proc/sys/net/netfilter/nf_conntrack_count", "12\n"),
+            ("/proc/sys/kernel/threads-max", "192731\n"),
+            ("/proc/sys/kernel/pid_max", "32768\n"),
+            ("/proc/loadavg", "0.20 0.32 0.21 1/87 8166\n"),
+            ("/proc/sys/vm/overcommit_memory", "0\n"),
+            ("/proc/sys/vm/max_map_count", "65530\n"),
+            ("/proc/self/cgroup", "0::/\n"),
+            ("/sys/fs/cgroup/cpu.max", "350000 100000\n"),
+            ("/sys/fs/cgroup/memory.max", "819200\n"),
+            ("/sys/fs/cgroup/memory.current", "409600\n"),
+            ("/sys/fs/cgroup/pids.max", "100\n"),
+            ("/sys/fs/cgroup/pids.current", "40\n"),
+            ("/.dockerenv", ""),
+        ]);
+        let read = Machine::read_from(root.path(), PROCESS);
+        let expected = Machine {
+            kernel: Some("6.18.0".into()),
+            cpu_model: Some("A Processor @ 2".into()),
+            cores: 3,
+            container: true,
+            memory: Memory {
+                total_bytes: Some(819_200),
+                available_bytes: Some(409_600),
+                cgroup_max_bytes: Some(819_200),
+                cgroup_limits: true,
+            },
+            files: Files {
+                nofile: PROCESS.nofile,
+                nr_open: Some(1_048_576),
+                file_max: Some(2_000_000),
+                used: Some(448),
+            },
+            ports: Ports { range: Some((32_768, 60_999)), reserved: 4 },
+            tcp: Tcp {
+                somaxconn: Some(4_096),
+                max_syn_backlog: Some(2_048),
+                mem_pages: Some([1, 2, 3]),
+                rmem_bytes: Some([4, 5, 6]),
+                wmem_bytes: Some([7, 8, 9]),
+                tw_reuse: Some(2),
+            },
+            conntrack: Some(Conntrack { max: 262_144, count: 12 }),
+            threads: Threads {
+                threads_max: Some(192_731),
+                pid_max: Some(32_768),
+                used: Some(87),
+                cgroup_max: Some(100),
+                cgroup_left: Some(60),
+            },
+            vm: Vm { overcommit: Some(0), max_map_count: Some(65_530) },
+        };
+        assert_eq!(read, expected);
+        assert_eq!(read.ports.usable(), Some(28_228));
+        let json = serde_json::to_value(&read).unwrap();
+        assert_eq!(json["files"]["nofile"]["hard"], 20_000);
+        assert_eq!(json["ports"]["range"][1], 60_999);
+    }
+
+    #[test]
+    fn what_is_missing_is_none() {
+        let root = FakeRoot::new(&[("/proc/sys/fs/file-max", "not a number")]);
+        let read = Machine::read_from(root.path(), PROCESS);
+        assert_eq!((read.kernel, read.cpu_model, read.cores), (None, None, 8));
+        assert_eq!(read.memory, Memory::default());
+        assert_eq!(read.files.file_max, None);
+        assert_eq!(read.ports.usable(), None);
+        assert_eq!((read.tcp, read.conntrack), (Tcp::default(), None));
+        assert_eq!((read.threads, read.vm), (Threads::default(), Vm::default()));
+        assert!(!read.container);
+    }
+
+    #[test]
+    fn an_unlimited_group_does_not_hide_the_machine() {
+        let root = FakeRoot::new(&[
+            ("/proc/meminfo", "MemTotal: 10 kB\nMemAvailable: 8 kB\n"),
+            ("/proc/self/cgroup", "0::/\n"),
+            ("/sys/fs/cgroup/memory.max", "1000000\n"),
+            ("/sys/fs/cgroup/memory.current", "1\n"),
+            ("/proc/1/cgroup", "0::/kubepods/pod1\n"),
+        ]);
+        let read = Machine::read_from(root.path(), PROCESS);
+        assert_eq!(read.memory.total_bytes, Some(10_240));
+        assert_eq!(read.memory.available_bytes, Some(8_192));
+        assert!(!read.memory.cgroup_limits);
+        assert!(read.container);
+    }
+
+    #[test]
+    fn a_table_ends_at_nr_open_too() {
+        let nofile = Nofile { soft: 10, hard: u64::MAX };
+        let mut files = Files { nofile, nr_open: Some(1_048_576), file_max: None, used: None };
+        assert_eq!(files.table(), 1_048_576);
+        files.nofile.hard = 4_096;
+        assert_eq!(files.table(), 4_096);
+    }
+
+    #[test]
+    fn this_machine_has_memory_cores_and_ports() {
+        let read = Machine::read();
+        assert!(read.cores >= 1);
+        assert!(read.memory.available_bytes.unwrap() <= read.memory.total_bytes.unwrap());
+        assert!(read.files.nofile.soft <= read.files.nofile.hard);
+        assert!(read.kernel.is_some());
+    }
+}

@@ -1,0 +1,54 @@
+//! The descriptor limit of this process. Source: getrlimit(2), `RLIMIT_NOFILE`.
+//!
+//! The limit counts per descriptor table, so a worker that has left the shared table has all of it
+//! to itself.
+
+use std::io;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde::Serialize;
+
+/// Descriptors a table may hold; `u64::MAX` stands for unlimited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Nofile {
+    /// What holds now.
+    pub soft: u64,
+    /// How far the process may raise it by itself.
+    pub hard: u64,
+}
+
+/// This process's descriptor limits now.
+pub fn nofile() -> Nofile {
+    let limit = getrlimit(Resource::Nofile);
+    Nofile { soft: limit.current.unwrap_or(u64::MAX), hard: limit.maximum.unwrap_or(u64::MAX) }
+}
+
+/// Raises the soft limit of this process to the hard one and returns the limit that then holds.
+///
+/// # Errors
+/// What setrlimit(2) says, for instance where a sandbox refuses it; the limit is then unchanged.
+pub fn raise_nofile() -> io::Result<u64> {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?;
+    }
+    Ok(nofile().soft)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn soft_is_raised_to_hard() {
+        let before = nofile();
+        let lowered = Rlimit {
+            current: Some(before.hard.min(before.soft) / 2),
+            maximum: (before.hard != u64::MAX).then_some(before.hard),
+        };
+        setrlimit(Resource::Nofile, lowered).unwrap();
+        assert!(nofile().soft < before.soft);
+        assert_eq!(raise_nofile().unwrap(), before.hard);
+        assert_eq!(nofile(), Nofile { soft: before.hard, hard: before.hard });
+    }
+}

@@ -1,1 +1,46 @@
 //! HTTP/1.1 and WebSocket: bytes to events and back, both roles, no I/O.
+//!
+//! A decoder is fed the bytes that have arrived and answers complete, partial or a [`Violation`];
+//! short input is never an error and nothing is allocated by a size the peer declares. Encoders
+//! append to the caller's buffer. There are no sockets, no clock and no randomness here: mask keys
+//! and nonces are the caller's.
+//!
+//! - [`http`]: heads (found, then parsed) and bodies, RFC 9110 and RFC 9112.
+//! - [`websocket`]: the opening handshake and frames, RFC 6455.
+//!
+//! Not here yet: permessage-deflate (RFC 7692) will sit between the frame decoder and its caller,
+//! see [`websocket::Decoder`].
+
+#![no_std]
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used))]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+pub mod http;
+mod limits;
+mod violation;
+pub mod websocket;
+
+pub use limits::Limits;
+pub use violation::Violation;
+
+/// Whose side of the connection we are: a server requires masked frames, a client unmasked ones.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Role {
+    /// We accepted the connection.
+    Server,
+    /// We opened the connection.
+    Client,
+}
+
+/// What a decoder made of the bytes so far; a breach of the protocol is the `Err` around it.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Status<T> {
+    /// Enough bytes for one result.
+    Complete(T),
+    /// More bytes are needed; nothing was consumed.
+    Partial,
+}

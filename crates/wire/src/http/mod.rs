@@ -1,0 +1,24 @@
+//! HTTP/1.1 and 1.0: heads are found, then parsed; bodies are streamed (RFC 9110, RFC 9112). Not
+//! here: routing, policy, and whatever needs a socket or a clock (timeouts, the Date header).
+
+mod body;
+mod encode;
+mod head;
+mod parse;
+mod scan;
+
+pub use body::{BodyDecoder, BodyEvent};
+pub use encode::{
+    CONTINUE, LAST_CHUNK, encode_chunk, encode_request_head, encode_response, encode_response_head,
+    reason_phrase,
+};
+pub use head::{Head, Request, Response, expects_continue, keep_alive};
+pub use httparse::{EMPTY_HEADER, Header};
+pub use parse::{parse_request, parse_response};
+pub use scan::HeadScanner;
+
+pub(crate) use encode::{push_clean, push_field, push_headers, push_request_line};
+pub(crate) use head::{Framing, is_token, list_items};
+
+/// Most header lines ever parsed; what the array handed to the parsers need hold.
+pub const MAX_HEADERS: usize = 100;

@@ -1,0 +1,145 @@
+//! Every way a peer can break the protocol, on one page: what it did, where that is forbidden, how
+//! it is counted and what it is answered. Not here: timeouts and refusals of policy (origin, rate,
+//! capacity), which are the caller's.
+
+use core::fmt;
+
+use crate::websocket::CloseCode;
+
+macro_rules! violations {
+    ($($variant:ident = $name:literal, $section:literal, $status:literal, $close:ident, $text:literal;)*) => {
+        /// What a peer did wrong.
+        #[repr(u8)]
+        #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
+        pub enum Violation {
+            $(#[doc = concat!("The peer ", $text, " (", $section, ").")] $variant,)*
+        }
+
+        impl Violation {
+            /// Every violation, in order of its discriminant: a table of counters has this length.
+            pub const ALL: &'static [Violation] = &[$(Violation::$variant,)*];
+
+            /// The label it is counted under, in snake case.
+            pub const fn name(self) -> &'static str {
+                match self { $(Violation::$variant => $name,)* }
+            }
+
+            /// The document and section that forbids it.
+            pub const fn section(self) -> &'static str {
+                match self { $(Violation::$variant => $section,)* }
+            }
+
+            /// The code of the close frame that answers it on a WebSocket.
+            pub const fn close_code(self) -> CloseCode {
+                match self { $(Violation::$variant => CloseCode::$close,)* }
+            }
+
+            /// The status that answers it while the connection still speaks HTTP.
+            pub const fn http_status(self) -> u16 {
+                match self { $(Violation::$variant => $status,)* }
+            }
+
+            const fn text(self) -> &'static str {
+                match self { $(Violation::$variant => $text,)* }
+            }
+        }
+    };
+}
+
+violations! {
+    // HTTP heads.
+    NotHttp = "not_http", "RFC 9112 3", 400, PROTOCOL_ERROR, "sent bytes that do not begin an HTTP message";
+    HeadTooLarge = "head_too_large", "RFC 6585 5", 431, PROTOCOL_ERROR, "sent a head longer than allowed";
+    TooManyHeaders = "too_many_headers", "RFC 6585 5", 431, PROTOCOL_ERROR, "sent more header lines than allowed";
+    BadRequestLine = "bad_request_line", "RFC 9112 3", 400, PROTOCOL_ERROR, "sent a malformed request line";
+    BadTarget = "bad_target", "RFC 9112 3.2", 400, PROTOCOL_ERROR, "sent a malformed request target";
+    BadStatusLine = "bad_status_line", "RFC 9112 4", 400, PROTOCOL_ERROR, "sent a malformed status line";
+    UnsupportedVersion = "unsupported_version", "RFC 9112 2.3", 505, PROTOCOL_ERROR, "spoke an HTTP version other than 1.0 or 1.1";
+    ControlCharacter = "control_character", "RFC 9110 5.5", 400, PROTOCOL_ERROR, "put a control character into a head";
+    BareCarriageReturn = "bare_carriage_return", "RFC 9112 2.2", 400, PROTOCOL_ERROR, "sent a carriage return without a line feed";
+    BareLineFeed = "bare_line_feed", "RFC 9112 2.2", 400, PROTOCOL_ERROR, "ended a line without a carriage return";
+    FoldedHeader = "folded_header", "RFC 9112 5.2", 400, PROTOCOL_ERROR, "folded a header over several lines";
+    SpaceBeforeColon = "space_before_colon", "RFC 9112 5.1", 400, PROTOCOL_ERROR, "put a space between a header's name and its colon";
+    BadHeaderName = "bad_header_name", "RFC 9110 5.1", 400, PROTOCOL_ERROR, "sent a malformed header name";
+    MissingHost = "missing_host", "RFC 9112 3.2", 400, PROTOCOL_ERROR, "sent an HTTP/1.1 request without Host";
+    DuplicateHost = "duplicate_host", "RFC 9112 3.2", 400, PROTOCOL_ERROR, "sent Host more than once";
+    BadHost = "bad_host", "RFC 9112 3.2", 400, PROTOCOL_ERROR, "sent a malformed Host";
+    BadContentLength = "bad_content_length", "RFC 9112 6.3", 400, PROTOCOL_ERROR, "sent a Content-Length that is no number";
+    ConflictingContentLength = "conflicting_content_length", "RFC 9112 6.3", 400, PROTOCOL_ERROR, "sent two Content-Lengths that differ";
+    LengthAndTransferEncoding = "length_and_transfer_encoding", "RFC 9112 6.3", 400, PROTOCOL_ERROR, "sent both Content-Length and Transfer-Encoding";
+    TransferEncodingInHttp10 = "transfer_encoding_in_http10", "RFC 9112 6.1", 400, PROTOCOL_ERROR, "sent Transfer-Encoding in an HTTP/1.0 message";
+    UnsupportedTransferEncoding = "unsupported_transfer_encoding", "RFC 9112 6.1", 501, PROTOCOL_ERROR, "used a Transfer-Encoding other than chunked";
+    // HTTP bodies.
+    BodyTooLarge = "body_too_large", "RFC 9110 15.5.14", 413, TOO_BIG, "sent a body longer than allowed";
+    BodyTruncated = "body_truncated", "RFC 9112 8", 400, PROTOCOL_ERROR, "closed before the end of the body";
+    BadChunk = "bad_chunk", "RFC 9112 7.1", 400, PROTOCOL_ERROR, "sent a malformed chunk";
+    ChunkLineTooLong = "chunk_line_too_long", "RFC 9112 7.1.1", 413, PROTOCOL_ERROR, "sent a chunk-size line longer than allowed";
+    BadTrailer = "bad_trailer", "RFC 9112 7.1.2", 400, PROTOCOL_ERROR, "sent a malformed trailer";
+    TrailersTooLarge = "trailers_too_large", "RFC 9112 7.1.2", 431, PROTOCOL_ERROR, "sent trailers longer than allowed";
+    // The opening handshake, seen by a server.
+    UpgradeMethod = "upgrade_method", "RFC 6455 4.2.1", 405, PROTOCOL_ERROR, "asked for a WebSocket by a method other than GET";
+    UpgradeHttp10 = "upgrade_http10", "RFC 6455 4.2.1", 400, PROTOCOL_ERROR, "asked for a WebSocket over HTTP/1.0";
+    UpgradeConnection = "upgrade_connection", "RFC 6455 4.2.1", 400, PROTOCOL_ERROR, "asked for a WebSocket without \"Connection: Upgrade\"";
+    UpgradeVersion = "upgrade_version", "RFC 6455 4.2.2", 426, PROTOCOL_ERROR, "asked for a WebSocket version other than 13";
+    UpgradeMissingKey = "upgrade_missing_key", "RFC 6455 4.2.1", 400, PROTOCOL_ERROR, "asked for a WebSocket without Sec-WebSocket-Key";
+    UpgradeDuplicateKey = "upgrade_duplicate_key", "RFC 6455 11.3.1", 400, PROTOCOL_ERROR, "sent Sec-WebSocket-Key more than once";
+    UpgradeBadKey = "upgrade_bad_key", "RFC 6455 4.2.1", 400, PROTOCOL_ERROR, "sent a Sec-WebSocket-Key that is not 16 bytes in base64";
+    UpgradeBadProtocol = "upgrade_bad_protocol", "RFC 6455 11.3.4", 400, PROTOCOL_ERROR, "sent a malformed Sec-WebSocket-Protocol";
+    UpgradeBody = "upgrade_body", "RFC 9110 7.8", 400, PROTOCOL_ERROR, "asked for a WebSocket in a request with a body";
+    // The opening handshake, seen by a client.
+    NotSwitched = "not_switched", "RFC 6455 4.1", 502, PROTOCOL_ERROR, "answered the WebSocket handshake with a status other than 101";
+    SwitchedWithoutUpgrade = "switched_without_upgrade", "RFC 6455 4.1", 502, PROTOCOL_ERROR, "answered 101 without \"Upgrade: websocket\"";
+    SwitchedWithoutConnection = "switched_without_connection", "RFC 6455 4.1", 502, PROTOCOL_ERROR, "answered 101 without \"Connection: Upgrade\"";
+    WrongAccept = "wrong_accept", "RFC 6455 4.1", 502, PROTOCOL_ERROR, "answered 101 with a wrong Sec-WebSocket-Accept";
+    UnofferedProtocol = "unoffered_protocol", "RFC 6455 4.1", 502, PROTOCOL_ERROR, "chose a subprotocol that was not offered";
+    UnofferedExtension = "unoffered_extension", "RFC 6455 4.1", 502, PROTOCOL_ERROR, "chose an extension that was not offered";
+    // WebSocket frames.
+    UnmaskedFrame = "unmasked_frame", "RFC 6455 5.1", 400, PROTOCOL_ERROR, "sent a frame without a mask to a server";
+    MaskedFrame = "masked_frame", "RFC 6455 5.1", 400, PROTOCOL_ERROR, "sent a masked frame to a client";
+    ReservedBits = "reserved_bits", "RFC 6455 5.2", 400, PROTOCOL_ERROR, "set a reserved bit that no extension defines";
+    ReservedOpCode = "reserved_opcode", "RFC 6455 5.2", 400, PROTOCOL_ERROR, "used a reserved opcode";
+    FragmentedControl = "fragmented_control", "RFC 6455 5.5", 400, PROTOCOL_ERROR, "fragmented a control frame";
+    ControlTooLong = "control_too_long", "RFC 6455 5.5", 400, PROTOCOL_ERROR, "sent a control frame of more than 125 bytes";
+    UnexpectedContinuation = "unexpected_continuation", "RFC 6455 5.4", 400, PROTOCOL_ERROR, "continued a message that was not begun";
+    InterruptedMessage = "interrupted_message", "RFC 6455 5.4", 400, PROTOCOL_ERROR, "began a message inside another";
+    LengthNotMinimal = "length_not_minimal", "RFC 6455 5.2", 400, PROTOCOL_ERROR, "wrote a length in more bytes than it needs";
+    LengthTopBit = "length_top_bit", "RFC 6455 5.2", 400, PROTOCOL_ERROR, "set the top bit of a 64-bit length";
+    MessageTooBig = "message_too_big", "RFC 6455 7.4.1", 413, TOO_BIG, "announced a message longer than allowed";
+    InvalidUtf8 = "invalid_utf8", "RFC 6455 8.1", 400, INVALID_PAYLOAD, "sent a text message that is not UTF-8";
+    CloseTooShort = "close_too_short", "RFC 6455 5.5.1", 400, PROTOCOL_ERROR, "sent a close frame of one byte";
+    CloseCodeInvalid = "close_code_invalid", "RFC 6455 7.4", 400, PROTOCOL_ERROR, "sent a close code that may not be sent";
+    CloseReasonUtf8 = "close_reason_utf8", "RFC 6455 5.5.1", 400, INVALID_PAYLOAD, "sent a close reason that is not UTF-8";
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the peer {} ({})", self.text(), self.section())
+    }
+}
+
+impl core::error::Error for Violation {}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::string::ToString;
+
+    use super::*;
+
+    #[test]
+    fn the_table_is_consistent() {
+        let mut names = HashSet::new();
+        let mut texts = HashSet::new();
+        for (index, &violation) in Violation::ALL.iter().enumerate() {
+            assert_eq!(violation as usize, index, "{violation:?} is out of order");
+            assert!(names.insert(violation.name()), "{} twice", violation.name());
+            assert!(texts.insert(violation.to_string()), "{violation} twice");
+            assert!(
+                violation.name().bytes().all(|b| b"abcdefghijklmnopqrstuvwxyz0189_".contains(&b))
+            );
+            assert!(violation.section().starts_with("RFC "));
+            assert!((400..=599).contains(&violation.http_status()));
+            assert!(violation.close_code().is_sendable());
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! Bytes to frames and messages (RFC 6455 5), in place and without memory of its own: what a
+//! connection must remember between reads is one [`Decoder`] of 16 bytes. Not here: assembling
+//! fragments and answering control frames.
+
+use super::utf8::Utf8Carry;
+use super::{CONTROL_BYTES_MAX, CloseCode, OpCode, mask};
+use crate::{Limits, Role, Status, Violation};
+
+/// What one call of [`Decoder::decode`] found. All data is unmasked and borrows the buffer.
+#[derive(Eq, PartialEq, Debug)]
+pub enum Event<'b> {
+    /// A whole message that came in one frame. Text is valid UTF-8.
+    Message {
+        /// `Text` or `Binary`.
+        opcode: OpCode,
+        /// The payload.
+        data: &'b mut [u8],
+    },
+    /// A piece of a message that is fragmented, or of whose frame only a part has arrived. Empty
+    /// only for a frame that is empty. Text is valid so far, but may end within a character.
+    Fragment {
+        /// Of the message: `Text` or `Binary`.
+        opcode: OpCode,
+        /// The next bytes of the message.
+        data: &'b mut [u8],
+        /// The message is complete with this piece.
+        last: bool,
+    },
+    /// To be answered by a pong with the same payload.
+    Ping(&'b mut [u8]),
+    /// The answer to a ping, or unasked.
+    Pong(&'b mut [u8]),
+    /// The peer's last frame. Without a code the payload was empty.
+    Close {
+        /// What the peer gave as cause.
+        code: Option<CloseCode>,
+        /// Free text, at most 123 bytes.
+        reason: &'b str,
+    },
+}
+
+/// The state of one direction of a WebSocket between reads.
+///
+/// Feed it the bytes at hand until it says `Partial`, each time passing what was not consumed; then
+/// keep the unconsumed bytes (a torn header or control frame, fewer than 139) in front of the next
+/// read. After a close frame it says `Partial` for ever and consumes nothing: what follows a close
+/// frame is to be thrown away. A violation is final; the decoder is not to be used after it.
+///
+/// RSV1 is a violation as long as no extension is agreed. permessage-deflate (RFC 7692) will remember
+/// it here as a flag of the message, deliver compressed pieces as such, and check UTF-8 and
+/// the message limit on what comes out of the inflater.
+#[derive(Copy, Clone, Default, Debug)]
+pub struct Decoder {
+    /// Payload bytes of the current data frame still to come.
+    remaining: u32,
+    /// Payload bytes announced by the frames of the current message so far.
+    message_bytes: u32,
+    /// Of the current data frame, rotated so that its first byte meets the next payload byte.
+    mask: [u8; 4],
+    utf8: Utf8Carry,
+    flags: Flags,
+}
+
+const _: () = assert!(size_of::<Decoder>() == 16 && align_of::<Decoder>() == 4);
+
+/// The opcode of the message under way in the low bits (0: none), and the marks below.
+#[derive(Copy, Clone, Default, Debug)]
+struct Flags(u8);
+
+impl Flags {
+    const OPCODE: u8 = 0b0011;
+    /// The current data frame is the last of its message.
+    const FIN: u8 = 0b0100;
+    /// A close frame was decoded.
+    const CLOSED: u8 = 0b1000;
+
+    fn message(self) -> Option<OpCode> {
+        match self.0 & Self::OPCODE {
+            0 => None,
+            1 => Some(OpCode::Text),
+            _ => Some(OpCode::Binary),
+        }
+    }
+}
+
+/// A checked frame header.
+struct Header {
+    opcode: OpCode,
+    fin: bool,
+    /// Of the payload, at most the message limit.
+    payload_bytes: u32,
+    mask: [u8; 4],
+    header_bytes: usize,
+}
+
+type Decoded<'b> = Result<Status<(usize, Event<'b>)>, Violation>;
+
+impl Decoder {
+    /// Decodes the next event from the front of `buf`, unmasking in place. `Complete` says how many
+    /// bytes it consumed, those of its data included.
+    ///
+    /// # Errors
+    /// The peer's [`Violation`], decided as early as the bytes allow: from the header before any of
+    /// the payload, and for text at the first byte that cannot be UTF-8.
+    #[inline]
+    pub fn decode<'b>(&mut self, role: Role, limits: &Limits, buf: &'b mut [u8]) -> Decoded<'b> {
+        // A whole small data frame between messages: nearly every frame there is.
+        if self.flags.0 == 0
+            && role == Role::Server
+            && let Some(&[first @ (0x81 | 0x82), second @ 0x80..=0xFD, a, b, c, d]) =
+                buf.first_chunk()
+            && let payload_bytes = second & 0x7F
+            && let end = 6 + usize::from(payload_bytes)
+            && end <= buf.len()
+            && u32::from(payload_bytes) <= limits.message_bytes
+        {
+            let Some(data) = buf.get_mut(6..end) else { return Ok(Status::Partial) };
+            let ascii = mask::apply(data, [a, b, c, d]);
+            let opcode = if first == 0x81 { OpCode::Text } else { OpCode::Binary };
+            if first == 0x81 && !ascii && core::str::from_utf8(data).is_err() {
+                return Err(Violation::InvalidUtf8);
+            }
+            return Ok(Status::Complete((end, Event::Message { opcode, data })));
+        }
+        self.decode_any(role, limits, buf)
+    }
+
+    /// Whether a close frame was decoded.
+    #[inline]
+    pub const fn is_closed(&self) -> bool {
+        self.flags.0 & Flags::CLOSED != 0
+    }
+
+    /// Whether a message has begun and not ended.
+    #[inline]
+    pub const fn is_within_message(&self) -> bool {
+        self.flags.0 & Flags::OPCODE != 0
+    }
+
+    fn decode_any<'b>(&mut self, role: Role, limits: &Limits, buf: &'b mut [u8]) -> Decoded<'b> {
+        if self.is_closed() {
+            return Ok(Status::Partial);
+        }
+        if self.remaining > 0 {
+            return match self.flags.message() {
+                Some(opcode) if !buf.is_empty() => self.payload(role, opcode, 0, buf),
+                _ => Ok(Status::Partial),
+            };
+        }
+        let Some(header) = self.header(role, limits, buf)? else { return Ok(Status::Partial) };
+        if header.opcode.is_control() {
+            return self.control(role, &header, buf);
+        }
+        if header.payload_bytes > 0 && buf.len() == header.header_bytes {
+            return Ok(Status::Partial);
+        }
+        self.begin_frame(role, &header, buf)
+    }
+
+    /// The next frame's header, checked; `None` if it is torn.
+    fn header(&self, role: Role, limits: &Limits, buf: &[u8]) -> Result<Option<Header>, Violation> {
+        let Some((&[first, second], rest)) = buf.split_first_chunk() else { return Ok(None) };
+        if first & 0x70 != 0 {
+            return Err(Violation::ReservedBits);
+        }
+        let fin = first & 0x80 != 0;
+        let opcode = OpCode::from_byte(first).ok_or(Violation::ReservedOpCode)?;
+        let length = second & 0x7F;
+        match opcode {
+            _ if opcode.is_control() => {
+                if !fin {
+                    return Err(Violation::FragmentedControl);
+                }
+                if usize::from(length) > CONTROL_BYTES_MAX {
+                    return Err(Violation::ControlTooLong);
+                }
+            }
+            OpCode::Continuation if !self.is_within_message() => {
+                return Err(Violation::UnexpectedContinuation);
+            }
+            OpCode::Text | OpCode::Binary if self.is_within_message() => {
+                return Err(Violation::InterruptedMessage);
+            }
+            _ => {}
+        }
+        match (role, second & 0x80 != 0) {
+            (Role::Server, false) => return Err(Violation::UnmaskedFrame),
+            (Role::Client, true) => return Err(Violation::MaskedFrame),
+            _ => {}
+        }
+
+        let Some((length, rest)) = payload_length(length, rest)? else { return Ok(None) };
+        let allowed = limits.message_bytes.saturating_sub(self.message_bytes);
+        let payload_bytes = match u32::try_from(length) {
+            Ok(bytes) if bytes <= allowed || opcode.is_control() => bytes,
+            _ => return Err(Violation::MessageTooBig),
+        };
+        let (mask, rest) = match (role, rest.split_first_chunk()) {
+            (Role::Client, _) => ([0; 4], rest),
+            (Role::Server, Some((mask, rest))) => (*mask, rest),
+            (Role::Server, None) => return Ok(None),
+        };
+        let header_bytes = buf.len() - rest.len();
+        Ok(Some(Header { opcode, fin, payload_bytes, mask, header_bytes }))
+    }
+
+    /// A control frame: whole or not at all.
+    fn control<'b>(&mut self, role: Role, header: &Header, buf: &'b mut [u8]) -> Decoded<'b> {
+        let end = header.header_bytes + header.payload_bytes as usize;
+        let Some(data) = buf.get_mut(header.header_bytes..end) else { return Ok(Status::Partial) };
+        if role == Role::Server {
+            mask::apply(data, header.mask);
+        }
+        let event = match header.opcode {
+            OpCode::Ping => Event::Ping(data),
+            OpCode::Pong => Event::Pong(data),
+            _ => {
+                let event = close(data)?;
+                self.flags.0 |= Flags::CLOSED;
+                event
+            }
+        };
+        Ok(Status::Complete((end, event)))
+    }
+
+    /// A data frame of which at least one payload byte is there, or that has none.
+    fn begin_frame<'b>(&mut self, role: Role, header: &Header, buf: &'b mut [u8]) -> Decoded<'b> {
+        let begun = self.flags.message();
+        let opcode = begun.unwrap_or(header.opcode);
+        self.remaining = header.payload_bytes;
+        self.message_bytes += header.payload_bytes;
+        self.mask = header.mask;
+        self.flags = Flags(opcode as u8 | if header.fin { Flags::FIN } else { 0 });
+
+        let whole = buf.len() - header.header_bytes >= header.payload_bytes as usize;
+        match self.payload(role, opcode, header.header_bytes, buf)? {
+            Status::Complete((end, Event::Fragment { opcode, data, last: true }))
+                if whole && begun.is_none() =>
+            {
+                Ok(Status::Complete((end, Event::Message { opcode, data })))
+            }
+            fragment => Ok(fragment),
+        }
+    }
+
+    /// The payload bytes at hand of the current data frame, from `start` on.
+    fn payload<'b>(
+        &mut self,
+        role: Role,
+        opcode: OpCode,
+        start: usize,
+        buf: &'b mut [u8],
+    ) -> Decoded<'b> {
+        let end = buf.len().min(start.saturating_add(self.remaining as usize));
+        let Some(data) = buf.get_mut(start..end) else { return Ok(Status::Partial) };
+        let mut ascii = false;
+        if role == Role::Server {
+            ascii = mask::apply(data, self.mask);
+            self.mask.rotate_left(data.len() % 4);
+        }
+        // At most `remaining`, so the cast keeps the value.
+        self.remaining -= data.len() as u32;
+        let last = self.remaining == 0 && self.flags.0 & Flags::FIN != 0;
+
+        if opcode == OpCode::Text {
+            let plain = ascii && self.utf8.is_empty();
+            if !plain && !self.utf8.check(data) || last && !self.utf8.is_empty() {
+                return Err(Violation::InvalidUtf8);
+            }
+        }
+        if last {
+            *self = Decoder::default();
+        }
+        Ok(Status::Complete((end, Event::Fragment { opcode, data, last })))
+    }
+}
+
+/// The payload length that the second byte and those after it give, in its shortest form only, and
+/// what follows it; `None` if it is torn (RFC 6455 5.2).
+fn payload_length(length: u8, rest: &[u8]) -> Result<Option<(u64, &[u8])>, Violation> {
+    let (length, floor, rest) = match length {
+        126 => {
+            let Some((bytes, rest)) = rest.split_first_chunk() else { return Ok(None) };
+            (u64::from(u16::from_be_bytes(*bytes)), 126, rest)
+        }
+        127 => {
+            let Some((bytes, rest)) = rest.split_first_chunk() else { return Ok(None) };
+            (u64::from_be_bytes(*bytes), 0x1_0000, rest)
+        }
+        _ => (u64::from(length), 0, rest),
+    };
+    if length >> 63 != 0 {
+        return Err(Violation::LengthTopBit);
+    }
+    if length < floor {
+        return Err(Violation::LengthNotMinimal);
+    }
+    Ok(Some((length, rest)))
+}
+
+/// The payload of a close frame (RFC 6455 5.5.1, 7.4).
+fn close(data: &[u8]) -> Result<Event<'_>, Violation> {
+    let Some((code, reason)) = data.split_first_chunk() else {
+        return match data {
+            [] => Ok(Event::Close { code: None, reason: "" }),
+            _ => Err(Violation::CloseTooShort),
+        };
+    };
+    let code = CloseCode(u16::from_be_bytes(*code));
+    if !code.is_sendable() {
+        return Err(Violation::CloseCodeInvalid);
+    }
+    let reason = core::str::from_utf8(reason).map_err(|_| Violation::CloseReasonUtf8)?;
+    Ok(Event::Close { code: Some(code), reason })
+}

@@ -1,0 +1,100 @@
+//! Frames to bytes (RFC 6455 5.2), appended to the caller's buffer. Not here: fragmentation policy,
+//! and choosing mask keys, which a client must draw unpredictably for each frame (5.3).
+
+use alloc::vec::Vec;
+
+use super::{CONTROL_BYTES_MAX, CloseCode, HEADER_BYTES_MAX, OpCode, mask};
+
+const FIN: u8 = 0x80;
+const MASKED: u8 = 0x80;
+
+/// The header of one frame, on the stack; its payload follows from wherever it lies.
+#[derive(Copy, Clone, Debug)]
+pub struct FrameHeader {
+    bytes: [u8; HEADER_BYTES_MAX],
+    len: u8,
+}
+
+impl FrameHeader {
+    /// A header for a payload of `len` bytes, in the shortest form. With a mask, the payload is to
+    /// be sent masked with the same key.
+    #[inline]
+    pub fn new(opcode: OpCode, fin: bool, len: usize, mask: Option<[u8; 4]>) -> FrameHeader {
+        let mut header = FrameHeader { bytes: [0; HEADER_BYTES_MAX], len: 0 };
+        let masked = if mask.is_some() { MASKED } else { 0 };
+        header.push(&[opcode as u8 | if fin { FIN } else { 0 }]);
+        match len {
+            0..=125 => header.push(&[masked | len as u8]),
+            126..=0xFFFF => {
+                let [high, low] = (len as u16).to_be_bytes();
+                header.push(&[masked | 126, high, low]);
+            }
+            _ => {
+                header.push(&[masked | 127]);
+                header.push(&(len as u64).to_be_bytes());
+            }
+        }
+        if let Some(key) = mask {
+            header.push(&key);
+        }
+        header
+    }
+
+    /// The bytes to send, 2 to 14 of them.
+    #[inline]
+    pub fn as_slice(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.len)).unwrap_or(&self.bytes)
+    }
+
+    #[inline]
+    fn push(&mut self, bytes: &[u8]) {
+        for (place, byte) in self.bytes.iter_mut().skip(usize::from(self.len)).zip(bytes) {
+            *place = *byte;
+        }
+        self.len += bytes.len() as u8;
+    }
+}
+
+/// Appends a whole unmasked frame: what a server sends.
+#[inline]
+pub fn encode(out: &mut Vec<u8>, opcode: OpCode, data: &[u8]) {
+    let first = FIN | opcode as u8;
+    out.reserve(HEADER_BYTES_MAX + data.len());
+    match data.len() {
+        len @ 0..=125 => out.extend_from_slice(&[first, len as u8]),
+        len => out.extend_from_slice(FrameHeader::new(opcode, true, len, None).as_slice()),
+    }
+    out.extend_from_slice(data);
+}
+
+/// Appends a whole masked frame: what a client sends.
+#[inline]
+pub fn encode_masked(out: &mut Vec<u8>, opcode: OpCode, data: &[u8], mask: [u8; 4]) {
+    out.reserve(HEADER_BYTES_MAX + data.len());
+    out.extend_from_slice(FrameHeader::new(opcode, true, data.len(), Some(mask)).as_slice());
+    let start = out.len();
+    out.extend_from_slice(data);
+    mask::apply(out.get_mut(start..).unwrap_or_default(), mask);
+}
+
+/// Appends a close frame. The reason is cut at a character so that it fits in 123 bytes, and left
+/// out without a code, as the frame has no place for it then. Masked for a client, not for a server.
+pub fn encode_close(
+    out: &mut Vec<u8>,
+    code: Option<CloseCode>,
+    reason: &str,
+    mask: Option<[u8; 4]>,
+) {
+    let longest = reason.len().min(CONTROL_BYTES_MAX - 2);
+    let reason = (0..=longest).rev().find_map(|end| reason.get(..end)).unwrap_or_default();
+    let len = if code.is_some() { 2 + reason.len() } else { 0 };
+    out.extend_from_slice(FrameHeader::new(OpCode::Close, true, len, mask).as_slice());
+    let start = out.len();
+    if let Some(CloseCode(code)) = code {
+        out.extend_from_slice(&code.to_be_bytes());
+        out.extend_from_slice(reason.as_bytes());
+    }
+    if let Some(key) = mask {
+        mask::apply(out.get_mut(start..).unwrap_or_default(), key);
+    }
+}

@@ -1,0 +1,29 @@
+//! The opening handshake, both roles (RFC 6455 4). Extensions are not offered and offers of them are
+//! not answered, which declines them. Not here: who may connect; the origin is handed on.
+
+mod client;
+mod server;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use sha1::{Digest, Sha1};
+
+pub use client::{check_upgrade_response, encode_key, encode_upgrade_request};
+pub use server::{Protocols, Upgrade, check_upgrade, encode_refusal, encode_upgrade_response};
+
+/// Joined to the key before hashing (RFC 6455 1.3).
+const GUID: &[u8; 36] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+
+/// The Sec-WebSocket-Accept that answers a Sec-WebSocket-Key.
+pub fn accept_key(key: &[u8]) -> [u8; 28] {
+    let digest = Sha1::new().chain_update(key).chain_update(GUID).finalize();
+    base64_array(&digest)
+}
+
+/// Base64 into a place of exactly the length it needs.
+fn base64_array<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    let mut out = [0; N];
+    let written = BASE64.encode_slice(bytes, &mut out);
+    debug_assert_eq!(written.ok(), Some(N));
+    out
+}

@@ -1,0 +1,198 @@
+//! The server's half: is this request a WebSocket handshake, is it a good one, and the answer
+//! (RFC 6455 4.2).
+
+use alloc::vec::Vec;
+use core::fmt::Write as _;
+
+use crate::Violation;
+use crate::http::{Framing, Request, encode_response, is_token, list_items, push_field};
+
+/// A good request to become a WebSocket.
+#[derive(Copy, Clone, Debug)]
+pub struct Upgrade<'b> {
+    /// Sec-WebSocket-Key: 24 characters, to be answered by [`accept_key`](super::accept_key).
+    pub key: &'b [u8],
+    /// Origin, as sent: present from every browser, to be checked by the caller.
+    pub origin: Option<&'b [u8]>,
+    /// All lines of the head, to find the subprotocols in if anyone asks.
+    head: &'b [u8],
+}
+
+impl<'b> Upgrade<'b> {
+    /// The subprotocols offered, best first, over all lines of Sec-WebSocket-Protocol.
+    pub fn protocols(&self) -> Protocols<'b> {
+        Protocols { lines: self.head, items: &[] }
+    }
+
+    /// Whether this subprotocol is offered; names are case-sensitive.
+    pub fn offers(&self, protocol: &str) -> bool {
+        self.protocols().any(|offered| offered == protocol)
+    }
+}
+
+/// The subprotocols that a client offers, best first. Made by [`Upgrade::protocols`].
+#[derive(Clone, Debug)]
+pub struct Protocols<'b> {
+    /// Lines not looked at yet.
+    lines: &'b [u8],
+    /// Items not given out yet of the current line.
+    items: &'b [u8],
+}
+
+impl<'b> Iterator for Protocols<'b> {
+    type Item = &'b str;
+
+    fn next(&mut self) -> Option<&'b str> {
+        loop {
+            while !self.items.is_empty() {
+                let (item, rest) = split_at_byte(self.items, b',');
+                self.items = rest;
+                match core::str::from_utf8(item.trim_ascii()) {
+                    Ok(item) if !item.is_empty() => return Some(item),
+                    _ => {}
+                }
+            }
+            if self.lines.is_empty() {
+                return None;
+            }
+            let (line, rest) = split_at_byte(self.lines, b'\n');
+            self.lines = rest;
+            let (name, value) = split_at_byte(line, b':');
+            if name.eq_ignore_ascii_case(b"sec-websocket-protocol") {
+                self.items = value;
+            }
+        }
+    }
+}
+
+/// Whether a request asks for a WebSocket, and rightly. `None` is an ordinary request.
+///
+/// # Errors
+/// What is wrong with the handshake; [`encode_refusal`] tells the client.
+pub fn check_upgrade<'b>(request: &Request<'_, 'b>) -> Result<Option<Upgrade<'b>>, Violation> {
+    let offer = Offer::read(request);
+    if !offer.websocket {
+        return Ok(None);
+    }
+    if request.version == 0 {
+        return Err(Violation::UpgradeHttp10);
+    }
+    if request.method != "GET" {
+        return Err(Violation::UpgradeMethod);
+    }
+    if !offer.connection {
+        return Err(Violation::UpgradeConnection);
+    }
+    if offer.version != Some(b"13") {
+        return Err(Violation::UpgradeVersion);
+    }
+    let key = match (offer.key, offer.keys) {
+        (None, _) => return Err(Violation::UpgradeMissingKey),
+        (Some(key), 1) if is_key(key) => key,
+        (Some(_), 1) => return Err(Violation::UpgradeBadKey),
+        _ => return Err(Violation::UpgradeDuplicateKey),
+    };
+    if offer.bad_protocol {
+        return Err(Violation::UpgradeBadProtocol);
+    }
+    if !matches!(request.framing, Framing::Unsaid | Framing::Length(0)) {
+        return Err(Violation::UpgradeBody);
+    }
+    Ok(Some(Upgrade { key, origin: offer.origin, head: request.head }))
+}
+
+/// Appends the response that makes the connection a WebSocket. `protocol` must be one the client
+/// offered.
+pub fn encode_upgrade_response(out: &mut Vec<u8>, accept: &[u8; 28], protocol: Option<&str>) {
+    out.extend_from_slice(
+        b"HTTP/1.1 101 Switching Protocols\r\n\
+          Upgrade: websocket\r\n\
+          Connection: Upgrade\r\n\
+          Sec-WebSocket-Accept: ",
+    );
+    out.extend_from_slice(accept);
+    out.extend_from_slice(b"\r\n");
+    if let Some(protocol) = protocol {
+        push_field(out, "Sec-WebSocket-Protocol", protocol);
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends a whole response that refuses a request and says why; the connection is to be closed
+/// after it.
+#[cold]
+pub fn encode_refusal(out: &mut Vec<u8>, violation: Violation) {
+    let mut body = alloc::string::String::new();
+    // Writing to a string cannot fail.
+    let _ = writeln!(body, "Refused: {violation}.");
+    let hint = match violation {
+        Violation::UpgradeVersion => Some(("Sec-WebSocket-Version", "13")),
+        Violation::UpgradeMethod => Some(("Allow", "GET")),
+        _ => None,
+    };
+    let upgrade = (violation == Violation::UpgradeVersion).then_some(("Upgrade", "websocket"));
+    let connection = if upgrade.is_some() { "Upgrade, close" } else { "close" };
+    let fixed = [("Content-Type", "text/plain; charset=utf-8"), ("Connection", connection)];
+    let headers = fixed.into_iter().chain(upgrade).chain(hint);
+    encode_response(out, violation.http_status(), headers, body.as_bytes());
+}
+
+/// The headers of a handshake, gathered in one pass.
+#[derive(Default)]
+struct Offer<'b> {
+    websocket: bool,
+    connection: bool,
+    version: Option<&'b [u8]>,
+    key: Option<&'b [u8]>,
+    keys: u32,
+    bad_protocol: bool,
+    origin: Option<&'b [u8]>,
+}
+
+impl<'b> Offer<'b> {
+    fn read(request: &Request<'_, 'b>) -> Offer<'b> {
+        let mut offer = Offer::default();
+        for header in request.headers {
+            let is = |name| header.name.eq_ignore_ascii_case(name);
+            let has = |token: &[u8]| {
+                list_items(header.value).any(|item| item.eq_ignore_ascii_case(token))
+            };
+            match header.name.len() {
+                6 if is("origin") => offer.origin = offer.origin.or(Some(header.value)),
+                7 if is("upgrade") => offer.websocket |= has(b"websocket"),
+                10 if is("connection") => offer.connection |= has(b"upgrade"),
+                17 if is("sec-websocket-key") => {
+                    offer.key = Some(header.value);
+                    offer.keys += 1;
+                }
+                21 if is("sec-websocket-version") => {
+                    // A second line may not contradict the first.
+                    offer.version = match offer.version {
+                        Some(version) if version != header.value => Some(b""),
+                        _ => Some(header.value),
+                    };
+                }
+                22 if is("sec-websocket-protocol") => {
+                    offer.bad_protocol |= !list_items(header.value).all(is_token);
+                }
+                _ => {}
+            }
+        }
+        offer
+    }
+}
+
+/// Sixteen bytes in base64: 22 characters and two of padding.
+fn is_key(key: &[u8]) -> bool {
+    let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
+    matches!(key.split_last_chunk(), Some((digits, b"=="))
+        if digits.len() == 22 && digits.iter().all(is_digit))
+}
+
+/// What stands before the first `byte` and what after it; all and nothing without one.
+fn split_at_byte(bytes: &[u8], byte: u8) -> (&[u8], &[u8]) {
+    match bytes.iter().position(|found| *found == byte).and_then(|at| bytes.split_at_checked(at)) {
+        Some((before, [_, after @ ..])) => (before, after),
+        _ => (bytes, &[]),
+    }
+}

@@ -4,18 +4,16 @@
 //! read is not judged. It is asked before anything is opened, so it counts on [`crate::raise_nofile`]
 //! having been called or being called next.
 
-use std::fmt;
-
-use serde::Serialize;
-
 use crate::fix::Fix;
+use crate::goal::{Goal, Sources};
 use crate::limits::{
-    BACKLOG, CONNECTIONS_DEFAULT_MAX, CONTROL_THREADS, FILES_BASE, KERNEL_BYTES_PER_SOCKET,
-    LOOPBACK_SOURCES, MEMORY_PERCENT, TABLE_RESERVED, TCP_PAGES_PER_UNREAD, USER_BYTES_BASE,
-    USER_BYTES_PER_SOCKET, percent, ports_per_source, private_capacity, sources_needed,
-    worker_capacity, workers_max, workers_needed,
+    BACKLOG, CONTROL_THREADS, FILES_BASE, KERNEL_BYTES_PER_SOCKET, LOOPBACK_SOURCES,
+    MEMORY_PERCENT, TABLE_RESERVED, TCP_PAGES_PER_UNREAD, USER_BYTES_BASE, USER_BYTES_PER_SOCKET,
+    percent, ports_per_source, private_capacity, sources_needed, worker_capacity, workers_max,
+    workers_needed,
 };
 use crate::machine::Machine;
+use crate::report::{Limit, Need, Report, Shortfall, Warning};
 use crate::text::{Bytes, Count, about};
 
 /// Compares what `goal` needs with what `machine` allows.
@@ -42,237 +40,6 @@ pub fn check(machine: &Machine, goal: &Goal) -> Report {
     shortfalls.sort_by_key(|shortfall| shortfall.need.fits);
     let warnings = [judge.accept_queue(), judge.tcp_memory()].into_iter().flatten().collect();
     Report { goal: goal.clone(), workers: judge.workers, fits, needs, shortfalls, warnings }
-}
-
-/// What somebody wants this machine to do.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Goal {
-    /// Connections held at once. Where both ends are here, each is two sockets.
-    pub connections: u64,
-    /// Which ends are on this machine.
-    pub role: Role,
-    /// Whether workers may leave the shared descriptor table, so that each has one of its own.
-    pub private_tables: bool,
-    /// Workers in each process, where that was asked for; otherwise as many as are needed.
-    pub workers: Option<u64>,
-    /// Where connections come from.
-    pub sources: Sources,
-    /// Addresses and ports they go to.
-    pub destinations: u64,
-}
-
-impl Goal {
-    /// `connections` by private tables, with as many workers as needed, over loopback to one port.
-    pub fn new(role: Role, connections: u64) -> Self {
-        Self {
-            connections,
-            role,
-            private_tables: true,
-            workers: None,
-            sources: Sources::Loopback,
-            destinations: 1,
-        }
-    }
-}
-
-/// Which ends of the connections are on this machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Role {
-    /// The server's.
-    Serve,
-    /// The clients'.
-    Load,
-    /// Both, in a process each.
-    Prove,
-}
-
-impl Role {
-    /// Sockets on this machine per connection, and processes that hold them.
-    pub const fn ends(self) -> u64 {
-        match self {
-            Self::Serve | Self::Load => 1,
-            Self::Prove => 2,
-        }
-    }
-
-    const fn connects(self) -> bool {
-        matches!(self, Self::Load | Self::Prove)
-    }
-
-    const fn accepts(self) -> bool {
-        matches!(self, Self::Serve | Self::Prove)
-    }
-
-    const fn flag(self) -> &'static str {
-        match self {
-            Self::Serve => "--max-connections",
-            Self::Load | Self::Prove => "--connections",
-        }
-    }
-}
-
-/// The addresses connections come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Sources {
-    /// As many of 127.0.0.0/8 as are needed.
-    Loopback,
-    /// This many addresses.
-    Addresses(u64),
-}
-
-/// A limit that can be in the way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Limit {
-    /// Available memory, in bytes.
-    Memory,
-    /// `RLIMIT_NOFILE`: descriptors, counted per table.
-    OpenFiles,
-    /// `fs.file-max`: open files of the whole machine.
-    SystemFiles,
-    /// Ephemeral ports, counted in source addresses.
-    Ports,
-    /// Threads: the control group's, the kernel's, or process numbers.
-    Threads,
-    /// Entries of connection tracking.
-    Conntrack,
-    /// `net.core.somaxconn`: connections that wait to be accepted.
-    AcceptQueue,
-    /// `net.ipv4.tcp_mem`, in pages.
-    TcpMemory,
-}
-
-impl Limit {
-    /// Its name in a sentence: `not enough …`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Memory => "memory",
-            Self::OpenFiles => "descriptors",
-            Self::SystemFiles => "open files on the whole machine",
-            Self::Ports => "ephemeral ports",
-            Self::Threads => "threads",
-            Self::Conntrack => "room for connection tracking",
-            Self::AcceptQueue => "accept queue",
-            Self::TcpMemory => "TCP memory",
-        }
-    }
-}
-
-/// A limit, what there is of it and what is needed, in its own unit.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Need {
-    /// Which.
-    pub limit: Limit,
-    /// What may be used now: bytes, descriptors of a process, files, source addresses, threads,
-    /// entries.
-    pub now: u64,
-    /// What the goal needs of it. `u64::MAX` where no amount would do.
-    pub needed: u64,
-    /// Connections that this limit alone would allow.
-    pub fits: u64,
-}
-
-impl Need {
-    /// Whether there is less than is needed.
-    pub const fn is_short(&self) -> bool {
-        self.now < self.needed
-    }
-}
-
-/// A limit that is in the way.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Shortfall {
-    /// The figures.
-    pub need: Need,
-    /// What to do; each line helps by itself unless the text says otherwise.
-    pub fixes: Vec<Fix>,
-    /// What is short and how much fits, for people.
-    pub text: String,
-}
-
-/// Something that does not stop the goal but will show.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Warning {
-    /// Which limit.
-    pub limit: Limit,
-    /// What there is now.
-    pub now: u64,
-    /// What would be better.
-    pub needed: u64,
-    /// How to get it.
-    pub fix: Fix,
-    /// What will be seen, for people.
-    pub text: String,
-}
-
-/// What [`check`] found. Shown as text for people, serialised for programs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Report {
-    /// What was asked.
-    pub goal: Goal,
-    /// Workers each process needs. `None`: no number of them is enough.
-    pub workers: Option<u64>,
-    /// Connections this machine honestly holds in that role: the least over all limits.
-    pub fits: u64,
-    /// Every limit that could be read.
-    pub needs: Vec<Need>,
-    /// Those in the way, tightest first.
-    pub shortfalls: Vec<Shortfall>,
-    /// What will show without being in the way.
-    pub warnings: Vec<Warning>,
-}
-
-impl Report {
-    /// Whether nothing is in the way.
-    pub fn holds(&self) -> bool {
-        self.shortfalls.is_empty()
-    }
-
-    /// The number to ask for when nobody said one: what fits, rounded down to two digits, at most
-    /// [`CONNECTIONS_DEFAULT_MAX`].
-    pub fn suggested(&self) -> u64 {
-        about(self.fits).min(CONNECTIONS_DEFAULT_MAX)
-    }
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for shortfall in &self.shortfalls {
-            writeln!(f, "{}", shortfall.text)?;
-            write_fixes(f, &shortfall.fixes)?;
-        }
-        for warning in &self.warnings {
-            writeln!(f, "note: {}", warning.text)?;
-            write_fixes(f, std::slice::from_ref(&warning.fix))?;
-        }
-        if self.holds() {
-            return write!(f, "{} fit on this machine", self.goal);
-        }
-        if self.fits == 0 {
-            return write!(f, "nothing fits until that is fixed");
-        }
-        let (fits, flag) = (about(self.fits), self.goal.role.flag());
-        write!(f, "as things are, ask for what fits: {flag} {fits}")
-    }
-}
-
-fn write_fixes(f: &mut fmt::Formatter<'_>, fixes: &[Fix]) -> fmt::Result {
-    for command in fixes.iter().flat_map(Fix::commands) {
-        writeln!(f, "  fix ({}): {}", command.place, command.line)?;
-    }
-    Ok(())
-}
-
-impl fmt::Display for Goal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let connections = Count(self.connections);
-        match self.role {
-            Role::Serve | Role::Load => write!(f, "{connections} sockets"),
-            Role::Prove => write!(f, "{connections} sockets on this machine (both ends)"),
-        }
-    }
 }
 
 /// Workers per process that hold the goal, at least one per core unless another number was asked.
@@ -304,11 +71,14 @@ impl Judge<'_> {
         let base = ends * USER_BYTES_BASE;
         let needed = connections.saturating_mul(each).saturating_add(base);
         let fits = now.saturating_sub(base) / each;
-        let mut fixes = vec![self.fewer(fits)];
+        let mut fixes = Vec::new();
+        if fits > 0 {
+            fixes.push(Fix::Fewer { connections: about(fits), flag: self.goal.role.flag() });
+        }
         if let (true, Some(max)) =
             (self.machine.memory.cgroup_limits, self.machine.memory.cgroup_max_bytes)
         {
-            let missing = needed.saturating_sub(now) / MEMORY_PERCENT * 100;
+            let missing = needed.saturating_sub(now).div_ceil(MEMORY_PERCENT).saturating_mul(100);
             fixes.push(Fix::GroupMemory { bytes: max.saturating_add(missing) });
         }
         Some((Need { limit: Limit::Memory, now, needed, fits }, fixes))
@@ -458,20 +228,17 @@ impl Judge<'_> {
                 value: raised.map(|pages| pages.to_string()).join(" "),
             },
             text: format!(
-                "a broadcast that no socket has read yet takes {} pages of TCP memory; from {} on \
-                 the kernel shrinks windows and it is slower",
+                "a broadcast that nobody has read yet takes {} pages of TCP memory; the kernel \
+                 slows TCP beyond {} and drops segments beyond {}",
                 Count(needed),
-                Count(pressure)
+                Count(pressure),
+                Count(high)
             ),
         })
     }
 
-    fn fewer(&self, fits: u64) -> Fix {
-        Fix::Fewer { connections: about(fits), flag: self.goal.role.flag() }
-    }
-
     fn explain(&self, need: &Need) -> String {
-        let (goal, name, fits) = (self.goal, need.limit.name(), Count(about(need.fits)));
+        let (name, fits) = (need.limit.name(), Count(about(need.fits)));
         let (now, needed) = (Count(need.now), Count(need.needed));
         let what = match need.limit {
             Limit::Memory => format!(
@@ -487,7 +254,8 @@ impl Judge<'_> {
             Limit::Conntrack => format!("need {needed} entries, {now} are free"),
             Limit::AcceptQueue | Limit::TcpMemory => format!("need {needed}, there are {now}"),
         };
-        format!("not enough {name}: {goal} {what}; about {fits} fit")
+        let (connections, place) = (Count(self.goal.connections), self.goal.role.place());
+        format!("not enough {name}: {connections} sockets{place} {what}; about {fits} fit")
     }
 
     fn explain_open_files(&self, now: Count, needed: Count) -> String {

@@ -75,7 +75,7 @@ impl Fix {
                     "/etc/security/limits.conf, then log in again",
                     format!("* - nofile {files}"),
                 ),
-                command("systemd, [Service]", format!("LimitNOFILE={files}")),
+                command("systemd unit", format!("LimitNOFILE={files}")),
                 command("docker run", format!("--ulimit nofile={files}:{files}")),
             ],
             Self::Workers { workers } => {
@@ -89,12 +89,12 @@ impl Fix {
                 let mebibytes = bytes.div_ceil(1 << 20);
                 vec![
                     command("docker run", format!("--memory {mebibytes}m")),
-                    command("systemd, [Service]", format!("MemoryMax={mebibytes}M")),
+                    command("systemd unit", format!("MemoryMax={mebibytes}M")),
                 ]
             }
             Self::GroupPids { pids } => vec![
                 command("docker run", format!("--pids-limit {pids}")),
-                command("systemd, [Service]", format!("TasksMax={pids}")),
+                command("systemd unit", format!("TasksMax={pids}")),
             ],
             Self::Fewer { connections, flag } => {
                 vec![command("command line", format!("{flag} {connections}"))]

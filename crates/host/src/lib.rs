@@ -11,17 +11,21 @@
 mod cgroup;
 mod check;
 mod fix;
+mod goal;
 pub mod limits;
 mod machine;
 mod nofile;
+mod report;
 mod root;
 mod text;
 mod usage;
 
-pub use check::{Goal, Limit, Need, Report, Role, Shortfall, Sources, Warning, check};
+pub use check::check;
 pub use fix::{Command, Fix};
+pub use goal::{Goal, Role, Sources};
 pub use limits::{sources_needed, worker_capacity, workers_needed};
 pub use machine::{Conntrack, Files, Machine, Memory, Ports, Process, Tcp, Threads, Vm};
 pub use nofile::{Nofile, nofile, raise_nofile};
+pub use report::{Limit, Need, Report, Shortfall, Warning};
 pub use text::{Bytes, Count, about};
 pub use usage::{KernelMemory, ProcessMemory, SocketCounts};

@@ -1,6 +1,7 @@
 //! Each limit lowered in turn is named, with what there is, what is needed and what to do.
 
 use super::*;
+use crate::goal::Role;
 use crate::machine::{Conntrack, Process};
 use crate::nofile::Nofile;
 use crate::root::fake::FakeRoot;
@@ -65,7 +66,8 @@ fn a_million_fits_a_roomy_machine() {
     assert_eq!(report.needs.len(), 6);
     assert_eq!(
         report.to_string(),
-        "1,000,000 sockets on this machine (both ends) fit on this machine"
+        "1,000,000 sockets on this machine (both ends) fit: 54 workers in each process, \
+         about 9.1 GB of the 22 GB that may be used"
     );
 }
 
@@ -102,7 +104,7 @@ fn memory_of_the_control_group() {
     assert!(report.to_string().contains("fix (docker run): --memory"));
     let Some(&Fix::GroupMemory { bytes }) = shortfall.fixes.last() else { panic!("{report}") };
     let mut larger = machine;
-    larger.memory.available_bytes = Some(bytes - 100_000_000 + 100);
+    larger.memory.available_bytes = Some(bytes - 100_000_000);
     assert!(check(&larger, &report.goal).holds());
 }
 
@@ -287,7 +289,7 @@ fn tcp_memory_below_a_broadcast_is_a_note() {
     let report = check(&machine, &prove());
     assert!(report.holds());
     let text = report.to_string();
-    assert!(text.contains("takes 1,000,000 pages of TCP memory; from 383,869 on"), "{text}");
+    assert!(text.contains("beyond 383,869 and drops segments beyond 575,802"), "{text}");
     assert!(text.contains("sysctl -w net.ipv4.tcp_mem=\"1000000 1250000 1500000\""), "{text}");
     assert!(check(&machine, &Goal::new(Role::Prove, 300_000)).warnings.is_empty());
 }

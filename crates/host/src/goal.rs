@@ -1,0 +1,92 @@
+//! What somebody wants this machine to do: how many connections, which ends, from where to where.
+//!
+//! Plain data that a command fills in from its flags; [`crate::check`] compares it with the machine.
+
+use serde::Serialize;
+
+/// What somebody wants this machine to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Goal {
+    /// Connections held at once. Where both ends are here, each is two sockets.
+    pub connections: u64,
+    /// Which ends are on this machine.
+    pub role: Role,
+    /// Whether workers may leave the shared descriptor table, so that each has one of its own.
+    pub private_tables: bool,
+    /// Workers in each process, where that was asked for; otherwise as many as are needed.
+    pub workers: Option<u64>,
+    /// Where connections come from.
+    pub sources: Sources,
+    /// Addresses and ports they go to.
+    pub destinations: u64,
+}
+
+impl Goal {
+    /// `connections` by private tables, with as many workers as needed, over loopback to one port.
+    pub fn new(role: Role, connections: u64) -> Self {
+        Self {
+            connections,
+            role,
+            private_tables: true,
+            workers: None,
+            sources: Sources::Loopback,
+            destinations: 1,
+        }
+    }
+}
+
+/// Which ends of the connections are on this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// The server's.
+    Serve,
+    /// The clients'.
+    Load,
+    /// Both, in a process each.
+    Prove,
+}
+
+impl Role {
+    /// Sockets on this machine per connection, and processes that hold them.
+    pub const fn ends(self) -> u64 {
+        match self {
+            Self::Serve | Self::Load => 1,
+            Self::Prove => 2,
+        }
+    }
+
+    pub(crate) const fn connects(self) -> bool {
+        matches!(self, Self::Load | Self::Prove)
+    }
+
+    pub(crate) const fn accepts(self) -> bool {
+        matches!(self, Self::Serve | Self::Prove)
+    }
+
+    /// What follows "sockets" in a sentence.
+    pub(crate) const fn place(self) -> &'static str {
+        match self {
+            Self::Serve | Self::Load => "",
+            Self::Prove => " on this machine (both ends)",
+        }
+    }
+
+    /// The flag that says how many connections are wanted.
+    pub(crate) const fn flag(self) -> &'static str {
+        match self {
+            Self::Serve => "--max-connections",
+            Self::Load | Self::Prove => "--connections",
+        }
+    }
+}
+
+/// The addresses connections come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sources {
+    /// As many of 127.0.0.0/8 as are needed.
+    Loopback,
+    /// This many addresses.
+    Addresses(u64),
+}

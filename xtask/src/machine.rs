@@ -88,7 +88,7 @@ fn debian_packages() -> Result<()> {
 }
 
 /// `npm ci` into `.peers`, unless what lies there came from the same lock file.
-fn npm_packages() -> Result<()> {
+pub(crate) fn npm_packages() -> Result<()> {
     let (source, target) = (step::root().join("tests/peers"), step::root().join(".peers"));
     let lock = fs::read(source.join("package-lock.json")).context("tests/peers has no lock")?;
     let done = target.join("node_modules/.installed-from");

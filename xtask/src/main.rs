@@ -5,6 +5,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "chores run in real time; there is no `Sys` here")]
 
+mod bench;
 mod machine;
 mod sim;
 mod step;
@@ -23,12 +24,15 @@ enum Chore {
     Test,
     /// Runs the engine over simulated system calls, one run per seed.
     Sim(sim::SimArgs),
+    /// Measures ours beside rivals and the bare C floor; raw results go to bench/results.
+    Bench(bench::BenchArgs),
 }
 
 fn main() -> ExitCode {
     let outcome = match Chore::parse() {
         Chore::Test => suite::run(),
         Chore::Sim(args) => sim::run(&args),
+        Chore::Bench(args) => bench::run(&args),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,

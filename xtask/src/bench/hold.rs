@@ -1,0 +1,115 @@
+//! Holding: memory of many sockets while held and after, and the CPU of a million that say nothing.
+//!
+//! The crowd is `standfast load` in a process of its own, so both our programs are measured. What is
+//! open is counted by the kernel (`/proc/net/sockstat`), what is resident by `smaps_rollup`.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use serde_json::json;
+
+use super::Context;
+use super::peer::{Core, Peer, words};
+use super::proc;
+use super::report::{self, Target};
+use super::server::Server;
+
+const MEMORY_SOCKETS: usize = 100_000;
+const MEMORY_HOLD_S: f64 = 60.0;
+const IDLE_SOCKETS: usize = 1_000_000;
+const IDLE_SECONDS: f64 = 60.0;
+/// The byte budget: a fixed part, and so much for each socket.
+const FIXED_BYTES: usize = 32 << 20;
+const BYTES_PER_SOCKET: usize = 128;
+const OPEN_TIMEOUT: Duration = Duration::from_secs(240);
+
+/// Resident memory with heartbeats going on, at the end of the hold and after all have left.
+pub(super) fn memory(bench: &Context) -> Result<bool> {
+    let sockets = bench.connections.unwrap_or(MEMORY_SOCKETS);
+    let hold = bench.seconds.unwrap_or(MEMORY_HOLD_S);
+    println!("\n=== memory: {sockets} sockets, held {hold} s with a heartbeat each 30 s");
+    let server = Server::start_ours(&bench.tools, &[])?;
+    let start = server.rss_bytes()?;
+    let mut load = load(bench, &server, sockets, hold + OPEN_TIMEOUT.as_secs_f64(), "30s")?;
+    wait_open(&mut load, sockets)?;
+    let mut samples = Vec::new();
+    let opened = Instant::now();
+    while opened.elapsed().as_secs_f64() < hold {
+        samples.push((server.rss_bytes()?, proc::rss_bytes(load.pid())?));
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    drop(load);
+    std::thread::sleep(Duration::from_secs(5));
+    let end = server.rss_bytes()?;
+
+    let most = |values: &dyn Fn(&(u64, u64)) -> u64| samples.iter().map(values).max().unwrap_or(0);
+    let (serve, client) = (most(&|s| s.0), most(&|s| s.1));
+    let budget = (FIXED_BYTES + BYTES_PER_SOCKET * sockets) as f64;
+    let kept = end.saturating_sub(start) as f64;
+    let targets = [
+        Target::at_most("serve, resident bytes at most", serve as f64, budget),
+        Target::at_most("load, resident bytes at most", client as f64, budget),
+        Target::at_most("serve keeps after all have left", kept, (serve - start) as f64 * 0.05),
+    ];
+    let per_socket = (serve - start) as f64 / sockets as f64;
+    println!("serve grew {per_socket:.1} bytes per socket");
+    let settings = json!({ "sockets": sockets, "hold_seconds": hold, "heartbeat_seconds": 30 });
+    let results = json!({
+        "serve_bytes_at_start": start, "serve_bytes_most": serve, "load_bytes_most": client,
+        "serve_bytes_after": end, "serve_growth_per_socket": per_socket,
+        "samples_serve_load": samples,
+    });
+    report::finish(&bench.out, "memory", settings, results, &targets)
+}
+
+/// CPU that `serve` uses for sockets that say nothing, with pings off.
+pub(super) fn idle(bench: &Context) -> Result<bool> {
+    let sockets = bench.connections.unwrap_or(IDLE_SOCKETS);
+    let seconds = bench.seconds.unwrap_or(IDLE_SECONDS);
+    println!("\n=== idle: {sockets} sockets, no pings, {seconds} s");
+    let server = Server::start_ours(&bench.tools, &["--idle-timeout", "0"])?;
+    let mut load = load(bench, &server, sockets, seconds + OPEN_TIMEOUT.as_secs_f64(), "0")?;
+    wait_open(&mut load, sockets)?;
+    std::thread::sleep(Duration::from_secs(3));
+    let before = (server.cpu_seconds()?, proc::cpu_seconds(load.pid())?);
+    std::thread::sleep(Duration::from_secs_f64(seconds));
+    let cpu = server.cpu_seconds()? - before.0;
+    let load_cpu = proc::cpu_seconds(load.pid())? - before.1;
+    let still = proc::tcp_sockets()?;
+    ensure!(still >= 2 * sockets as u64, "sockets were lost meanwhile: {still} are open");
+
+    let allowed = 0.6 * seconds / IDLE_SECONDS;
+    let targets = [Target::at_most("server CPU seconds", cpu, allowed)];
+    let settings = json!({ "sockets": sockets, "seconds": seconds });
+    let results = json!({ "serve_cpu_seconds": cpu, "load_cpu_seconds": load_cpu,
+                          "serve_rss_bytes": server.rss_bytes()? });
+    report::finish(&bench.out, "idle", settings, results, &targets)
+}
+
+fn load(bench: &Context, server: &Server, n: usize, hold: f64, heartbeat: &str) -> Result<Peer> {
+    let command = words([
+        &bench.tools.standfast(),
+        &"load",
+        &format!("ws://127.0.0.1:{}/topics/bench", server.port()),
+        &"--connections",
+        &n.to_string(),
+        &"--hold",
+        &format!("{}s", hold.ceil()),
+        &"--heartbeat",
+        &heartbeat,
+    ]);
+    // Named a server because it is stopped by a signal, not by the end of its input.
+    Peer::start("server's crowd", Core::Any, &command)
+}
+
+/// Waits until the kernel counts both ends of every connection.
+fn wait_open(load: &mut Peer, sockets: usize) -> Result<()> {
+    let started = Instant::now();
+    while proc::tcp_sockets()? < 2 * sockets as u64 {
+        ensure!(load.is_running(), "the load generator ended before all were open");
+        ensure!(started.elapsed() < OPEN_TIMEOUT, "not open after {} s", OPEN_TIMEOUT.as_secs());
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    println!("open after {:.1} s", started.elapsed().as_secs_f64());
+    Ok(())
+}

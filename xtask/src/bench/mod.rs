@@ -1,0 +1,148 @@
+//! `cargo xtask bench`: our figures beside those of rivals and of the bare C floor, on this machine.
+//!
+//! Every comparison runs its servers in turn, in an order shuffled anew each round, with the same
+//! foreign C client; ratios are taken within a round and their median over the rounds is judged.
+//! CPU is the scheduler's own count (`/proc/PID/task/*/schedstat`). Tables go to the screen, every
+//! raw figure to `bench/results/NAME.json`.
+//!
+//! Not a profiler and not a test: run it alone on the machine, or the figures mean nothing.
+
+mod connects;
+mod echo;
+mod fanout;
+mod hold;
+mod million;
+mod peer;
+mod proc;
+mod report;
+mod rounds;
+mod server;
+mod tools;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+
+use crate::step;
+use server::Kind;
+use tools::Tools;
+
+/// What to measure, and how long.
+#[derive(Args)]
+pub(crate) struct BenchArgs {
+    /// The figures to measure.
+    #[arg(value_enum, required = true)]
+    what: Vec<Bench>,
+    /// Rounds; each runs every server once.
+    #[arg(long, default_value_t = 7)]
+    pairs: usize,
+    /// Where the raw results go.
+    #[arg(long, default_value = "bench/results")]
+    out: PathBuf,
+    /// Sockets, instead of what the figure is defined for (for a rehearsal).
+    #[arg(long)]
+    connections: Option<usize>,
+    /// Seconds of each echo run, or of each hold, instead of the defined ones.
+    #[arg(long)]
+    seconds: Option<f64>,
+    /// The servers to run, instead of the defined ones.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    servers: Vec<Kind>,
+    /// An executable to measure instead of the release build.
+    #[arg(long)]
+    binary: Option<PathBuf>,
+}
+
+/// One figure.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Bench {
+    /// Messages echoed per server-CPU-second: 100 sockets, 20 bytes.
+    Echo,
+    /// Server CPU of 10,000 connects at once.
+    Connects,
+    /// Server CPU of one message to 10,000 sockets, one message at a time.
+    Fanout,
+    /// 100 messages a second to 10,000 sockets: delivery, latency, CPU.
+    Rate,
+    /// Whole-process memory at 100,000 sockets, while held and after.
+    Memory,
+    /// CPU of a million sockets that say nothing.
+    Idle,
+    /// `standfast prove` with a million sockets.
+    Million,
+    /// All of these, the million last.
+    All,
+}
+
+const ALL: [Bench; 7] = [
+    Bench::Echo,
+    Bench::Connects,
+    Bench::Fanout,
+    Bench::Rate,
+    Bench::Memory,
+    Bench::Idle,
+    Bench::Million,
+];
+
+/// How long ports rest after many sockets were closed (TIME_WAIT is 60 s).
+const REST: Duration = Duration::from_secs(61);
+
+/// Measures what was asked. Whether every target was met.
+///
+/// # Errors
+/// When something cannot be built, started or read; a missed target is not an error.
+pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
+    let wanted: Vec<Bench> =
+        if args.what.contains(&Bench::All) { ALL.to_vec() } else { args.what.clone() };
+    let bench = Context {
+        tools: Tools::prepare(args.binary.clone(), needs_ours(args, &wanted))?,
+        pairs: args.pairs.max(1),
+        connections: args.connections,
+        seconds: args.seconds,
+        servers: args.servers.clone(),
+        out: step::root().join(&args.out),
+    };
+    let mut met = true;
+    for (index, what) in wanted.iter().enumerate() {
+        if index > 0 && matches!(what, Bench::Idle | Bench::Million) {
+            println!("\nports rest for {} s", REST.as_secs());
+            std::thread::sleep(REST);
+        }
+        met &= match what {
+            Bench::Echo => echo::run(&bench)?,
+            Bench::Connects => connects::run(&bench)?,
+            Bench::Fanout => fanout::one_at_a_time(&bench)?,
+            Bench::Rate => fanout::at_a_rate(&bench)?,
+            Bench::Memory => hold::memory(&bench)?,
+            Bench::Idle => hold::idle(&bench)?,
+            Bench::Million => million::run(&bench)?,
+            Bench::All => true,
+        };
+    }
+    Ok(met)
+}
+
+/// Whether our executable takes part, so that it must be built.
+fn needs_ours(args: &BenchArgs, wanted: &[Bench]) -> bool {
+    let alone = wanted.iter().any(|b| matches!(b, Bench::Memory | Bench::Idle | Bench::Million));
+    alone || args.servers.is_empty() || args.servers.iter().any(|kind| kind.is_ours())
+}
+
+/// What every figure needs.
+struct Context {
+    tools: Tools,
+    pairs: usize,
+    connections: Option<usize>,
+    seconds: Option<f64>,
+    servers: Vec<Kind>,
+    out: PathBuf,
+}
+
+impl Context {
+    /// The servers asked for, or those the figure is defined with.
+    fn servers(&self, defined: &[Kind]) -> Vec<Kind> {
+        if self.servers.is_empty() { defined.to_vec() } else { self.servers.clone() }
+    }
+}

@@ -1,0 +1,127 @@
+//! A child process that talks in lines: one JSON object per line on its standard output.
+//!
+//! Every wait is bounded, and a child is killed when its owner drops it. Not a shell: words are
+//! passed as they are, optionally pinned to one core by `taskset` (which replaces itself by the
+//! program, so the child's id is the program's).
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use super::proc;
+
+/// Which core a process may use. Servers and clients get one each, so neither steals from the other.
+#[derive(Clone, Copy)]
+pub(super) enum Core {
+    Server,
+    Client,
+    Any,
+}
+
+/// A running child.
+pub(super) struct Peer {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<String>,
+    name: String,
+}
+
+impl Peer {
+    /// Starts `words`.
+    pub(super) fn start(name: &str, core: Core, words: &[OsString]) -> Result<Peer> {
+        let mut all = pinning(core);
+        all.extend(words.iter().cloned());
+        let (program, args) = all.split_first().context("nothing to start")?;
+        let mut child = Command::new(program)
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {name}"))?;
+        let stdout = child.stdout.take().context("no pipe")?;
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Ok(Peer { stdin: child.stdin.take(), child, lines, name: name.to_owned() })
+    }
+
+    /// The process id.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends one command line.
+    pub(super) fn tell(&mut self, line: &str) -> Result<()> {
+        let stdin = self.stdin.as_mut().context("standard input is closed")?;
+        writeln!(stdin, "{line}").with_context(|| format!("{} is gone", self.name))
+    }
+
+    /// The next line, as JSON.
+    pub(super) fn hear(&mut self, within: Duration) -> Result<Value> {
+        match self.lines.recv_timeout(within) {
+            Ok(line) => serde_json::from_str(&line)
+                .with_context(|| format!("{} said something else than JSON: {line}", self.name)),
+            Err(RecvTimeoutError::Timeout) => {
+                bail!("{} said nothing for {} s", self.name, within.as_secs())
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                bail!("{} ended early ({})", self.name, self.child.wait()?)
+            }
+        }
+    }
+
+    /// Sends one command line and reads its answer.
+    pub(super) fn ask(&mut self, line: &str, within: Duration) -> Result<Value> {
+        self.tell(line)?;
+        self.hear(within)
+    }
+
+    /// Whether the process still runs.
+    pub(super) fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+}
+
+impl Drop for Peer {
+    /// Kills what still runs; the end of its input has told a client to go by itself before.
+    fn drop(&mut self) {
+        drop(self.stdin.take());
+        for _ in 0..100 {
+            if !self.is_running() {
+                return;
+            }
+            // Servers do not read their input and are killed at once.
+            if self.name.starts_with("server") {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The words of an argument list.
+pub(super) fn words<const N: usize>(list: [&dyn AsRef<std::ffi::OsStr>; N]) -> Vec<OsString> {
+    list.iter().map(|word| word.as_ref().to_owned()).collect()
+}
+
+fn pinning(core: Core) -> Vec<OsString> {
+    let last = proc::cores().saturating_sub(1);
+    let cpu = match core {
+        Core::Any => return Vec::new(),
+        Core::Server => 0,
+        Core::Client => last,
+    };
+    if last == 0 { Vec::new() } else { words([&"taskset", &"-c", &cpu.to_string()]) }
+}

@@ -1,0 +1,178 @@
+//! Rounds: every server once per round in a shuffled order, figures kept raw, ratios within a round.
+//!
+//! The machine changes speed by the minute; two servers in the same round meet the same speed, so
+//! the ratio of a round says more than two medians. The control (ours twice) says how much a ratio
+//! moves by itself.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::server::Kind;
+
+/// The figures of one run, by name.
+pub(super) type Figures = BTreeMap<&'static str, f64>;
+
+/// All runs of a comparison.
+pub(super) struct Rounds {
+    servers: Vec<Kind>,
+    /// Each round's runs in the order they were made.
+    rounds: Vec<Vec<(Kind, Figures)>>,
+}
+
+impl Rounds {
+    /// Runs every server once per round and says each result as it comes.
+    pub(super) fn run(
+        servers: &[Kind],
+        pairs: usize,
+        mut once: impl FnMut(Kind) -> Result<Figures>,
+    ) -> Result<Rounds> {
+        let mut rounds = Vec::with_capacity(pairs);
+        for number in 1..=pairs {
+            let mut round = Vec::with_capacity(servers.len());
+            for kind in shuffled(servers) {
+                let figures = once(kind)?;
+                let said: Vec<String> = figures
+                    .iter()
+                    .map(|(name, value)| format!("{name} {}", short(*value)))
+                    .collect();
+                println!("round {number}  {:<16} {}", kind.name(), said.join("  "));
+                round.push((kind, figures));
+            }
+            rounds.push(round);
+        }
+        Ok(Rounds { servers: servers.to_vec(), rounds })
+    }
+
+    /// Whether both took part.
+    pub(super) fn have(&self, one: Kind, other: Kind) -> bool {
+        self.servers.contains(&one) && self.servers.contains(&other)
+    }
+
+    /// Every value of one figure of one server.
+    pub(super) fn values(&self, kind: Kind, figure: &str) -> Vec<f64> {
+        self.rounds.iter().filter_map(|round| value(round, kind, figure)).collect()
+    }
+
+    /// The median of one figure of one server.
+    pub(super) fn median(&self, kind: Kind, figure: &str) -> f64 {
+        median(self.values(kind, figure))
+    }
+
+    /// `one ÷ other` of a figure, per round.
+    pub(super) fn ratios(&self, one: Kind, other: Kind, figure: &str) -> Vec<f64> {
+        let ratio = |round: &Vec<(Kind, Figures)>| {
+            Some(value(round, one, figure)? / value(round, other, figure)?)
+        };
+        self.rounds.iter().filter_map(ratio).collect()
+    }
+
+    /// One line per server and figure: median and range.
+    pub(super) fn print(&self, figures: &[&str]) {
+        println!("\n{:<18} {:<26} {:>12} {:>12} {:>12}", "server", "", "median", "least", "most");
+        for figure in figures {
+            for &kind in &self.servers {
+                let mut values = self.values(kind, figure);
+                values.sort_by(f64::total_cmp);
+                if let [least, .., most] | [least @ most] = values[..] {
+                    let middle = short(median(values));
+                    let (least, most) = (short(least), short(most));
+                    println!(
+                        "{:<18} {figure:<26} {middle:>12} {least:>12} {most:>12}",
+                        kind.name()
+                    );
+                }
+            }
+        }
+    }
+
+    /// Everything, raw and as medians.
+    pub(super) fn json(&self) -> Value {
+        let rounds: Vec<Vec<Value>> = self
+            .rounds
+            .iter()
+            .map(|round| {
+                let run = |(kind, figures): &(Kind, Figures)| {
+                    json!({ "server": kind.name(), "figures": figures })
+                };
+                round.iter().map(run).collect()
+            })
+            .collect();
+        let mut medians = serde_json::Map::new();
+        for &kind in &self.servers {
+            let names =
+                self.rounds.first().and_then(|round| round.iter().find(|run| run.0 == kind));
+            let of: BTreeMap<&str, f64> = names
+                .map(|(_, figures)| {
+                    figures.keys().map(|name| (*name, self.median(kind, name))).collect()
+                })
+                .unwrap_or_default();
+            medians.insert(kind.name().to_owned(), json!(of));
+        }
+        json!({ "medians": medians, "rounds": rounds })
+    }
+}
+
+/// The middle value, or the mean of the two in the middle; 0 for none.
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.get(middle) {
+        None => 0.0,
+        Some(upper) if values.len() % 2 == 1 => *upper,
+        Some(upper) => (values[middle - 1] + upper) / 2.0,
+    }
+}
+
+/// A number as a table shows it: four digits that matter.
+pub(super) fn short(value: f64) -> String {
+    match value.abs() {
+        size if size >= 1000.0 || value.fract() == 0.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        size if size >= 1.0 => format!("{value:.2}"),
+        _ => format!("{value:.4}"),
+    }
+}
+
+fn value(round: &[(Kind, Figures)], kind: Kind, figure: &str) -> Option<f64> {
+    round.iter().find(|run| run.0 == kind)?.1.get(figure).copied()
+}
+
+/// A fair shuffle; the standard library's hash keys are its source of chance.
+fn shuffled(servers: &[Kind]) -> Vec<Kind> {
+    let mut order = servers.to_vec();
+    for last in (1..order.len()).rev() {
+        let chance = RandomState::new().build_hasher().finish();
+        order.swap(last, (chance % (last as u64 + 1)) as usize);
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_median_ignores_the_ends() {
+        assert_eq!(median(vec![9.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 100.0]), 3.0);
+        assert_eq!(median(vec![]), 0.0);
+    }
+
+    #[test]
+    fn ratios_are_taken_within_a_round() {
+        let mut runs = 0.0;
+        let rounds = Rounds::run(&[Kind::Bun, Kind::Floor], 5, |kind| {
+            // The machine slows down all the time; the floor is always twice as fast.
+            runs += 1.0;
+            let speed = if kind == Kind::Floor { 200.0 } else { 100.0 };
+            Ok(Figures::from([("speed", speed), ("run", runs)]))
+        })
+        .unwrap();
+        assert_eq!(rounds.ratios(Kind::Floor, Kind::Bun, "speed"), [2.0; 5]);
+        let all = [rounds.values(Kind::Bun, "run"), rounds.values(Kind::Floor, "run")].concat();
+        assert_eq!(all.iter().sum::<f64>(), 55.0, "each server ran once in each round");
+    }
+}

@@ -1,0 +1,164 @@
+//! The servers that take part: ours, the rivals and the C floor, behind one handle.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+
+use super::peer::{Core, Peer, words};
+use super::proc;
+use super::tools::Tools;
+
+/// A server that can be started.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Kind {
+    /// `standfast serve`, one worker.
+    Standfast,
+    /// The same once more: what two runs of one thing differ by.
+    Control,
+    /// Bun's `Bun.serve` (uWebSockets inside).
+    Bun,
+    /// npm `ws` on Node.js.
+    Ws,
+    /// `bench/floor/echo_server.c`.
+    Floor,
+}
+
+impl Kind {
+    /// Its name in tables and results.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Kind::Standfast => "standfast",
+            Kind::Control => "standfast again",
+            Kind::Bun => "bun",
+            Kind::Ws => "ws",
+            Kind::Floor => "floor",
+        }
+    }
+
+    /// Whether this runs our executable.
+    pub(super) fn is_ours(self) -> bool {
+        matches!(self, Kind::Standfast | Kind::Control)
+    }
+}
+
+/// A server that is ready, and killed when dropped.
+pub(super) struct Server {
+    kind: Kind,
+    peer: Peer,
+    /// Port of the public listener, on 127.0.0.1.
+    port: u16,
+    /// Port of the admin listener, where it has one.
+    admin: Option<u16>,
+}
+
+impl Server {
+    /// Starts one on the servers' core and waits until it listens.
+    pub(super) fn start(kind: Kind, tools: &Tools) -> Result<Server> {
+        let command = match kind {
+            Kind::Standfast | Kind::Control => {
+                let mut command = ours(tools);
+                command.extend(words([&"--workers", &"1"]));
+                command
+            }
+            Kind::Bun => words([&tools.bun(), &tools.rival("bun_server.js")]),
+            Kind::Ws => words([&"node", &tools.rival("ws_server.js"), &tools.peers()]),
+            Kind::Floor => words([&tools.floor("echo_server")]),
+        };
+        Server::ready(kind, Core::Server, &command)
+    }
+
+    /// Starts ours as it comes: every core, its own number of workers, and `more` flags.
+    pub(super) fn start_ours(tools: &Tools, more: &[&str]) -> Result<Server> {
+        let mut command = ours(tools);
+        command.extend(more.iter().map(OsString::from));
+        Server::ready(Kind::Standfast, Core::Any, &command)
+    }
+
+    fn ready(kind: Kind, core: Core, command: &[OsString]) -> Result<Server> {
+        let mut peer = Peer::start(&format!("server {}", kind.name()), core, command)?;
+        let ready = peer.hear(Duration::from_secs(20))?;
+        let port_of = |key: &str| ready[key].as_str()?.rsplit(':').next()?.parse().ok();
+        let port = ready["port"].as_u64().and_then(|port| port.try_into().ok());
+        let port = port.or_else(|| port_of("listen")).context("the ready line names no port")?;
+        let server = Server { kind, peer, port, admin: port_of("admin") };
+        std::thread::sleep(Duration::from_millis(100)); // what it still does after its ready line
+        Ok(server)
+    }
+
+    /// The process id.
+    pub(super) fn pid(&self) -> u32 {
+        self.peer.pid()
+    }
+
+    /// Its public port.
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// CPU it has used so far, in seconds.
+    pub(super) fn cpu_seconds(&self) -> Result<f64> {
+        proc::cpu_seconds(self.pid())
+    }
+
+    /// Its resident memory now, in bytes.
+    pub(super) fn rss_bytes(&self) -> Result<u64> {
+        proc::rss_bytes(self.pid())
+    }
+
+    /// An echo client of `sockets` sockets and messages of `bytes`, with its sockets open.
+    pub(super) fn echo_client(&self, tools: &Tools, sockets: usize, bytes: usize) -> Result<Peer> {
+        let command = words([
+            &tools.floor("echo_client"),
+            &"127.0.0.1",
+            &self.port.to_string(),
+            &"/echo",
+            &sockets.to_string(),
+            &bytes.to_string(),
+        ]);
+        let mut client = Peer::start("echo client", Core::Client, &command)?;
+        client.hear(Duration::from_secs(20))?;
+        Ok(client)
+    }
+
+    /// A crowd that connects to topic `bench` as `how` says; its first line is still to be heard.
+    pub(super) fn crowd(&self, tools: &Tools, sockets: usize, how: &str) -> Result<Peer> {
+        let command = words([
+            &tools.floor("connect_client"),
+            &"127.0.0.1",
+            &self.port.to_string(),
+            &"/topics/bench",
+            &sockets.to_string(),
+            &how,
+        ]);
+        Peer::start("crowd", Core::Client, &command)
+    }
+
+    /// A publisher of messages of `bytes` to topic `bench`, by this server's own HTTP door.
+    pub(super) fn publisher(&self, tools: &Tools, bytes: usize) -> Result<Peer> {
+        let (port, path, form) = if self.kind.is_ours() {
+            (self.admin.context("the ready line names no admin")?, "/api/publish", "json")
+        } else {
+            (self.port, "/publish?topic=bench", "text")
+        };
+        let command = words([
+            &tools.floor("publish_client"),
+            &"127.0.0.1",
+            &port.to_string(),
+            &path,
+            &"bench",
+            &bytes.to_string(),
+            &form,
+        ]);
+        Peer::start("publisher", Core::Client, &command)
+    }
+}
+
+fn ours(tools: &Tools) -> Vec<OsString> {
+    let listen = ["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+    let mut command = words([&tools.standfast()]);
+    command.extend(listen.map(OsString::from));
+    command.extend(words([&"--echo", &"--ready-json"]));
+    command
+}

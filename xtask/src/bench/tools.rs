@@ -1,0 +1,77 @@
+//! What a bench runs: our release build, the C programs of `bench/floor`, the rivals
+//! from npm (versions pinned in `tests/peers`).
+//!
+//! Built or installed when missing; nothing is upgraded.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::{machine, step};
+
+/// Where the programs lie.
+pub(super) struct Tools {
+    binary: PathBuf,
+}
+
+const FLOOR: [&str; 4] = ["echo_server", "echo_client", "connect_client", "publish_client"];
+
+impl Tools {
+    /// Builds and installs; `ours` = our executable takes part. `binary` replaces the release build.
+    pub(super) fn prepare(binary: Option<PathBuf>, ours: bool) -> Result<Tools> {
+        if ours && binary.is_none() {
+            must(&mut step::cargo(&["build", "--release", "--bin", "standfast"]))?;
+        }
+        fs::create_dir_all(floor_bin())?;
+        for name in FLOOR {
+            let mut cc = Command::new("cc");
+            cc.args(["-O2", "-Wall", "-Wextra", "-o"]).arg(floor_bin().join(name));
+            must(cc.arg(step::root().join(format!("bench/floor/{name}.c"))))?;
+        }
+        machine::npm_packages()?;
+        Ok(Tools { binary: binary.unwrap_or_else(release_build) })
+    }
+
+    /// Our executable.
+    pub(super) fn standfast(&self) -> PathBuf {
+        self.binary.clone()
+    }
+
+    /// A program of `bench/floor`.
+    pub(super) fn floor(&self, name: &str) -> PathBuf {
+        floor_bin().join(name)
+    }
+
+    /// A script of `bench/rivals`.
+    pub(super) fn rival(&self, name: &str) -> PathBuf {
+        step::root().join("bench/rivals").join(name)
+    }
+
+    /// The directory whose `node_modules` holds the rivals.
+    pub(super) fn peers(&self) -> PathBuf {
+        step::root().join(".peers")
+    }
+
+    /// Bun's executable, as npm lays it.
+    pub(super) fn bun(&self) -> PathBuf {
+        self.peers().join("node_modules/.bin/bun")
+    }
+}
+
+fn floor_bin() -> PathBuf {
+    step::root().join("bench/floor/bin")
+}
+
+fn release_build() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    step::root().join(target.unwrap_or_else(|| "target".into())).join("release/standfast")
+}
+
+fn must(command: &mut Command) -> Result<()> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let status = command.status().with_context(|| format!("cannot start {name}"))?;
+    ensure!(status.success(), "{name} failed ({status})");
+    Ok(())
+}

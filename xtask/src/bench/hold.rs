@@ -21,6 +21,8 @@ const IDLE_SECONDS: f64 = 60.0;
 /// The byte budget: a fixed part, and so much for each socket.
 const FIXED_BYTES: usize = 32 << 20;
 const BYTES_PER_SOCKET: usize = 128;
+/// What counts as flat: growth from the first tenth of the hold to its end.
+const FLAT_BYTES: f64 = (1 << 20) as f64;
 const OPEN_TIMEOUT: Duration = Duration::from_secs(240);
 
 /// Resident memory with heartbeats going on, at the end of the hold and after all have left.
@@ -44,11 +46,14 @@ pub(super) fn memory(bench: &Context) -> Result<bool> {
 
     let most = |values: &dyn Fn(&(u64, u64)) -> u64| samples.iter().map(values).max().unwrap_or(0);
     let (serve, client) = (most(&|s| s.0), most(&|s| s.1));
+    let settled = samples.get(samples.len() / 10).map_or(0, |sample| sample.0);
+    let crept = samples.last().map_or(0, |sample| sample.0).saturating_sub(settled);
     let budget = (FIXED_BYTES + BYTES_PER_SOCKET * sockets) as f64;
     let kept = end.saturating_sub(start) as f64;
     let targets = [
         Target::at_most("serve, resident bytes at most", serve as f64, budget),
         Target::at_most("load, resident bytes at most", client as f64, budget),
+        Target::at_most("serve grows while held", crept as f64, FLAT_BYTES),
         Target::at_most("serve keeps after all have left", kept, (serve - start) as f64 * 0.05),
     ];
     let per_socket = (serve - start) as f64 / sockets as f64;

@@ -7,6 +7,7 @@
 //!
 //! Not a profiler and not a test: run it alone on the machine, or the figures mean nothing.
 
+mod answers;
 mod connects;
 mod echo;
 mod fanout;
@@ -66,6 +67,8 @@ enum Bench {
     Fanout,
     /// 100 messages a second to 10,000 sockets: delivery, latency, CPU.
     Rate,
+    /// How soon `/health` and the admin listener answer in a storm and in a broadcast.
+    Answers,
     /// Whole-process memory at 100,000 sockets, while held and after.
     Memory,
     /// CPU of a million sockets that say nothing.
@@ -76,11 +79,12 @@ enum Bench {
     All,
 }
 
-const ALL: [Bench; 7] = [
+const ALL: [Bench; 8] = [
     Bench::Echo,
     Bench::Connects,
     Bench::Fanout,
     Bench::Rate,
+    Bench::Answers,
     Bench::Memory,
     Bench::Idle,
     Bench::Million,
@@ -115,6 +119,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
             Bench::Connects => connects::run(&bench)?,
             Bench::Fanout => fanout::one_at_a_time(&bench)?,
             Bench::Rate => fanout::at_a_rate(&bench)?,
+            Bench::Answers => answers::run(&bench)?,
             Bench::Memory => hold::memory(&bench)?,
             Bench::Idle => hold::idle(&bench)?,
             Bench::Million => million::run(&bench)?,
@@ -126,8 +131,12 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
 
 /// Whether our executable takes part, so that it must be built.
 fn needs_ours(args: &BenchArgs, wanted: &[Bench]) -> bool {
-    let alone = wanted.iter().any(|b| matches!(b, Bench::Memory | Bench::Idle | Bench::Million));
-    alone || args.servers.is_empty() || args.servers.iter().any(|kind| kind.is_ours())
+    let compared = |bench: &Bench| {
+        matches!(bench, Bench::Echo | Bench::Connects | Bench::Fanout | Bench::Rate)
+    };
+    !wanted.iter().all(compared)
+        || args.servers.is_empty()
+        || args.servers.iter().any(|kind| kind.is_ours())
 }
 
 /// What every figure needs.

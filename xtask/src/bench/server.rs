@@ -97,6 +97,11 @@ impl Server {
         self.port
     }
 
+    /// Its admin port, where it has one.
+    pub(super) fn admin(&self) -> Option<u16> {
+        self.admin
+    }
+
     /// CPU it has used so far, in seconds.
     pub(super) fn cpu_seconds(&self) -> Result<f64> {
         proc::cpu_seconds(self.pid())

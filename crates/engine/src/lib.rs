@@ -1,1 +1,44 @@
-//! Workers, connections, queues, timers and mailboxes over epoll.
+//! Workers, connections, queues, timers and mailboxes over epoll: what holds a million sockets.
+//!
+//! A [`Worker`] is one thread's share: its slab of connections, one read buffer, its timers, and a
+//! [`Handler`] that says what to do. Between reading a message and writing its answer there is no
+//! lock, no task and no channel. Other threads reach a worker by its mailbox ([`Remote`]).
+//! [`Workers`] starts several, each with a descriptor table of its own.
+//!
+//! What it is not: it knows no topics, no paths and no brokers, and it reads no clock but
+//! [`Sys`]'s. TLS will sit between `read` and `ingest`, and permessage-deflate in `wire`'s decoder.
+
+mod accept;
+mod closed;
+mod conn;
+mod core;
+mod counters;
+mod handler;
+mod http;
+mod id;
+mod limits;
+mod mailbox;
+mod queue;
+mod read;
+mod slab;
+pub mod sys;
+mod target;
+mod timers;
+mod worker;
+#[cfg(target_os = "linux")]
+mod workers;
+
+pub use crate::closed::Closed;
+pub use crate::conn::Mode;
+pub use crate::core::{ConnInfo, Core, Sent};
+pub use crate::counters::{Counter, Counters, Totals};
+pub use crate::handler::{Answer, Handler, Incoming, Response};
+pub use crate::id::{ConnId, SLOTS_MAX, WORKERS_MAX};
+pub use crate::limits::{Limits, READ_BUFFER_BYTES};
+pub use crate::mailbox::{Full, Remote, Wake};
+pub use crate::queue::{SharedFrame, SlowConsumer};
+pub use crate::sys::Sys;
+pub use crate::target::Target;
+pub use crate::worker::{Turn, Worker};
+#[cfg(target_os = "linux")]
+pub use crate::workers::{Plan, Tables, Workers};

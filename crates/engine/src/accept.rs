@@ -1,0 +1,228 @@
+//! Accepting: budgets, a listener that rests when the kernel has no room, and one that a full
+//! worker hands on so that no queued connection is lost.
+
+use std::io;
+use std::sync::atomic::Ordering;
+
+use crate::Handler;
+use crate::conn::Mode;
+use crate::limits::{ACCEPT_PAUSE, ACCEPTS_PER_TURN};
+use crate::sys::{Fd, Interest, Sys};
+use crate::timers::nanoseconds;
+use crate::worker::{KEY_LISTENER, Worker};
+
+/// A listener as one worker knows it. All workers' tables share the socket behind it.
+pub(crate) struct Listener {
+    fd: Fd,
+    /// This worker is the one that accepts from it now.
+    mine: bool,
+    watched: bool,
+    /// It rests until then.
+    pub(crate) paused_until_ns: Option<u64>,
+    closed: bool,
+}
+
+impl Listener {
+    pub(crate) fn new(number: i32) -> Self {
+        Listener {
+            fd: Fd::new(number),
+            mine: false,
+            watched: false,
+            paused_until_ns: None,
+            closed: false,
+        }
+    }
+}
+
+/// Whether the kernel may have room again later.
+fn is_exhaustion(error: &io::Error) -> bool {
+    let code = error.raw_os_error();
+    matches!(code, Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
+}
+
+impl<S: Sys, H: Handler> Worker<S, H> {
+    /// Takes the listener over: from now on this worker accepts from it.
+    pub(crate) fn start_listening(&mut self, index: usize) {
+        let Some(listener) = self.listeners.get_mut(index) else { return };
+        if listener.closed {
+            return;
+        }
+        listener.mine = true;
+        listener.paused_until_ns = None;
+        self.set_accepting();
+        if self.is_full() {
+            return self.hand_on(index);
+        }
+        self.watch_listener(index);
+        self.accept_from(index);
+    }
+
+    /// Stops accepting for good, after taking what waits already.
+    pub(crate) fn stop_listening(&mut self) {
+        for index in 0..self.listeners.len() {
+            let mine = self.listeners.get(index).is_some_and(|listener| listener.mine);
+            if mine {
+                self.accept_from(index);
+            }
+            // Other tables hold the same listener, so closing alone would leave it watched.
+            self.unwatch_listener(index);
+            if let Some(listener) = self.listeners.get_mut(index)
+                && !listener.closed
+            {
+                self.core.sys.close(listener.fd);
+                *listener = Listener { closed: true, ..Listener::new(listener.fd.number()) };
+            }
+        }
+        self.set_accepting();
+    }
+
+    /// Accepts up to the turn's budget.
+    pub(crate) fn accept_from(&mut self, index: usize) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            let Some(listener) = self.listeners.get(index).filter(|l| l.mine) else { return };
+            if self.is_full() {
+                return self.hand_on(index);
+            }
+            match self.core.sys.accept(listener.fd) {
+                Ok(fd) => self.accepted(fd),
+                Err(error) if is_exhaustion(&error) => return self.accept_failed(index, &error),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // The peer gave up while it waited (ECONNABORTED) or a signal came: the next one.
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn accepted(&mut self, fd: Fd) {
+        self.core.counters().accepted.add(1);
+        let slot = self.core.insert(fd, Mode::Http);
+        // With TCP_DEFER_ACCEPT the request is here already: most connections are WebSockets
+        // before epoll hears of them.
+        self.read(slot);
+        self.core.arm_handshake(slot);
+        self.core.watch_first(slot);
+        if self.core.dead.len() > ACCEPTS_PER_TURN {
+            self.reap();
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        let mailbox = &self.core.remote.shared.mailboxes[usize::from(self.core.index)];
+        self.core.slab.live() >= mailbox.capacity.load(Ordering::Relaxed)
+    }
+
+    /// No descriptor or memory for one more: rest, or let a worker with room go on.
+    fn accept_failed(&mut self, index: usize, error: &io::Error) {
+        self.core.counters().accept_paused.add(1);
+        self.unwatch_listener(index);
+        if error.raw_os_error() == Some(libc::EMFILE) {
+            let me = usize::from(self.core.index);
+            if let Some(next) = self.core.remote.worker_with_room(me) {
+                if let Some(listener) = self.listeners.get_mut(index) {
+                    listener.mine = false;
+                }
+                self.set_accepting();
+                self.core.counters().listener_handed_on.add(1);
+                return self.core.remote.give_listener(next, index);
+            }
+        }
+        if let Some(listener) = self.listeners.get_mut(index) {
+            listener.paused_until_ns = Some(self.core.now_ns + nanoseconds(ACCEPT_PAUSE));
+        }
+    }
+
+    /// Full: a worker with room goes on with this listener; if there is none it waits for one.
+    fn hand_on(&mut self, index: usize) {
+        self.unwatch_listener(index);
+        if let Some(listener) = self.listeners.get_mut(index) {
+            listener.mine = false;
+        }
+        self.set_accepting();
+        let me = usize::from(self.core.index);
+        match self.core.remote.worker_with_room(me) {
+            Some(next) => {
+                self.core.counters().listener_handed_on.add(1);
+                self.core.remote.give_listener(next, index);
+            }
+            None => {
+                self.core.remote.shared.parked.fetch_or(1 << index, Ordering::AcqRel);
+                // Room may have come between the question and the parking.
+                if self.core.remote.worker_with_room(me).is_some() {
+                    self.adopt_or_pass(index, me);
+                }
+            }
+        }
+    }
+
+    fn adopt_or_pass(&mut self, index: usize, me: usize) {
+        let bit = 1u64 << index;
+        let parked = &self.core.remote.shared.parked;
+        if parked.fetch_and(!bit, Ordering::AcqRel) & bit == 0 {
+            return;
+        }
+        match self.core.remote.worker_with_room(me) {
+            Some(next) => self.core.remote.give_listener(next, index),
+            None => {
+                parked.fetch_or(bit, Ordering::AcqRel);
+            }
+        }
+    }
+
+    /// After connections ended: takes a listener that nobody had room for.
+    pub(crate) fn adopt_parked_listener(&mut self) {
+        if self.core.remote.shared.parked.load(Ordering::Acquire) == 0 || self.is_full() {
+            return;
+        }
+        for index in 0..self.listeners.len() {
+            let bit = 1u64 << index;
+            let parked = &self.core.remote.shared.parked;
+            if parked.fetch_and(!bit, Ordering::AcqRel) & bit != 0 {
+                self.start_listening(index);
+            }
+        }
+    }
+
+    /// Watches listeners again whose rest is over.
+    pub(crate) fn wake_listeners(&mut self) {
+        for index in 0..self.listeners.len() {
+            let due = self.listeners.get(index).is_some_and(|listener| {
+                listener.paused_until_ns.is_some_and(|until| until <= self.core.now_ns)
+            });
+            if due {
+                if let Some(listener) = self.listeners.get_mut(index) {
+                    listener.paused_until_ns = None;
+                }
+                self.watch_listener(index);
+            }
+        }
+    }
+
+    fn watch_listener(&mut self, index: usize) {
+        let Some(listener) = self.listeners.get_mut(index) else { return };
+        if !listener.watched && listener.mine {
+            let key = KEY_LISTENER - index as u64;
+            match self.core.sys.watch(listener.fd, Interest::READ, key) {
+                Ok(()) => listener.watched = true,
+                Err(_) => {
+                    let rest = nanoseconds(ACCEPT_PAUSE);
+                    listener.paused_until_ns = Some(self.core.now_ns + rest);
+                }
+            }
+        }
+    }
+
+    fn unwatch_listener(&mut self, index: usize) {
+        if let Some(listener) = self.listeners.get_mut(index)
+            && listener.watched
+        {
+            let _ = self.core.sys.unwatch(listener.fd);
+            listener.watched = false;
+        }
+    }
+
+    fn set_accepting(&self) {
+        let mailbox = &self.core.remote.shared.mailboxes[usize::from(self.core.index)];
+        let any = self.listeners.iter().any(|listener| listener.mine);
+        mailbox.accepting.store(any, Ordering::Relaxed);
+    }
+}

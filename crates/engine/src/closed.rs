@@ -1,0 +1,135 @@
+//! [`Closed`]: why a connection ended. Code, counters, logs and tests use this one list.
+
+use std::fmt;
+
+/// Why a connection ended, told once for each.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Hash)]
+#[repr(u8)]
+pub enum Closed {
+    /// The peer began the closing handshake (RFC 6455 section 5.5.1).
+    ByPeer,
+    /// We began it, and the peer answered or its time was up.
+    ByUs,
+    /// We are shutting down (close code 1001).
+    Draining,
+    /// The peer ended its stream without a close frame.
+    Gone,
+    /// The peer reset the connection.
+    Reset,
+    /// The peer broke a rule of HTTP or WebSocket.
+    Violation,
+    /// The handshake was answered with a refusal: no such path, not allowed, not an upgrade.
+    Refused,
+    /// A plain HTTP exchange came to its end.
+    Answered,
+    /// Nothing was heard for the idle timeout.
+    IdleTimeout,
+    /// The request head or the answer to our handshake did not come in time.
+    HandshakeTimeout,
+    /// The peer read too slowly and its queue passed the limit (close code 1013).
+    SlowConsumer,
+    /// Our connect was refused: nobody listens there.
+    ConnectRefused,
+    /// Our connect was not answered in time.
+    ConnectTimeout,
+    /// No free port on the source address for this destination (`EADDRNOTAVAIL`).
+    NoAddress,
+    /// This process or machine has no descriptors left (`EMFILE`, `ENFILE`).
+    NoDescriptors,
+    /// The kernel has no memory for another socket (`ENOBUFS`, `ENOMEM`).
+    NoMemory,
+    /// Our connect failed for another reason.
+    ConnectFailed,
+    /// The server did not agree to our handshake.
+    HandshakeRejected,
+    /// Dropped by us without ceremony.
+    Aborted,
+}
+
+impl Closed {
+    /// Every cause, in the order of its number.
+    pub const ALL: [Closed; 19] = [
+        Closed::ByPeer,
+        Closed::ByUs,
+        Closed::Draining,
+        Closed::Gone,
+        Closed::Reset,
+        Closed::Violation,
+        Closed::Refused,
+        Closed::Answered,
+        Closed::IdleTimeout,
+        Closed::HandshakeTimeout,
+        Closed::SlowConsumer,
+        Closed::ConnectRefused,
+        Closed::ConnectTimeout,
+        Closed::NoAddress,
+        Closed::NoDescriptors,
+        Closed::NoMemory,
+        Closed::ConnectFailed,
+        Closed::HandshakeRejected,
+        Closed::Aborted,
+    ];
+
+    /// The name in metrics, JSON and logs.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Closed::ByPeer => "by_peer",
+            Closed::ByUs => "by_us",
+            Closed::Draining => "draining",
+            Closed::Gone => "gone",
+            Closed::Reset => "reset",
+            Closed::Violation => "violation",
+            Closed::Refused => "refused",
+            Closed::Answered => "answered",
+            Closed::IdleTimeout => "idle_timeout",
+            Closed::HandshakeTimeout => "handshake_timeout",
+            Closed::SlowConsumer => "slow_consumer",
+            Closed::ConnectRefused => "connect_refused",
+            Closed::ConnectTimeout => "connect_timeout",
+            Closed::NoAddress => "no_address",
+            Closed::NoDescriptors => "no_descriptors",
+            Closed::NoMemory => "no_memory",
+            Closed::ConnectFailed => "connect_failed",
+            Closed::HandshakeRejected => "handshake_rejected",
+            Closed::Aborted => "aborted",
+        }
+    }
+
+    /// The cause that an error of a connect means.
+    #[must_use]
+    pub fn of_connect(error: &std::io::Error) -> Closed {
+        match error.raw_os_error() {
+            Some(libc::ECONNREFUSED) => Closed::ConnectRefused,
+            Some(libc::ETIMEDOUT) => Closed::ConnectTimeout,
+            Some(libc::EADDRNOTAVAIL | libc::EADDRINUSE) => Closed::NoAddress,
+            Some(libc::EMFILE | libc::ENFILE) => Closed::NoDescriptors,
+            Some(libc::ENOBUFS | libc::ENOMEM) => Closed::NoMemory,
+            Some(libc::ECONNRESET) => Closed::Reset,
+            _ => Closed::ConnectFailed,
+        }
+    }
+}
+
+impl fmt::Display for Closed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cause_stands_at_its_number_under_its_own_name() {
+        let mut names = Vec::new();
+        for (number, cause) in Closed::ALL.into_iter().enumerate() {
+            assert_eq!(cause as usize, number);
+            names.push(cause.name());
+        }
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Closed::ALL.len());
+    }
+}

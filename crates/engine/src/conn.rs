@@ -1,0 +1,156 @@
+//! [`Conn`]: one connection's place in the slab, 64 bytes with a handler's 16, and [`Cold`], what
+//! only a busy connection needs.
+
+use wire::http::HeadScanner;
+use wire::websocket::Decoder;
+
+use crate::queue::SendQueue;
+use crate::{Closed, sys::Fd};
+
+/// Where a connection is in its life.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Mode {
+    /// Our connect is under way.
+    Connecting,
+    /// A server waits for a request head, a client for the answer to its handshake.
+    Http,
+    /// A request waits for [`crate::Answer`]`::Later` to be settled.
+    Parked,
+    /// Frames both ways.
+    WebSocket,
+    /// Bytes both ways.
+    Raw,
+    /// Our close frame is out, the peer's is awaited.
+    Closing,
+    /// Our side of the stream is ended, what still comes is thrown away until the peer's end.
+    Lingering,
+    /// To be reaped at the end of the turn.
+    Dead,
+}
+
+/// Yes-or-no facts of a connection.
+#[derive(Copy, Clone, Default)]
+pub(crate) struct Flags(u16);
+
+macro_rules! flags {
+    ($($(#[$doc:meta])* $name:ident = $bit:expr,)*) => {
+        impl Flags {
+            $($(#[$doc])* pub(crate) const $name: u16 = 1 << $bit;)*
+        }
+    };
+}
+
+flags! {
+    /// We connected; else we accepted.
+    CLIENT = 0,
+    /// The handler's `open` was called.
+    OPENED = 1,
+    /// The descriptor is known to epoll.
+    WATCHED = 2,
+    WATCHED_READ = 3,
+    WATCHED_WRITE = 4,
+    /// The handler asked not to read.
+    PAUSED = 5,
+    /// Not read because its own queue is long.
+    STALLED = 6,
+    CLOSE_SENT = 7,
+    /// End our side once the queue is empty.
+    FINISH = 8,
+    /// A keep-alive ping is out and nothing was heard since.
+    PINGED = 9,
+    /// An entry in the handshake deadlines names this connection.
+    DEADLINE = 10,
+    /// Stands in the list of connections to pump again.
+    RESUMED = 11,
+    /// The queue had grown: tell the handler when it is empty.
+    TELL_DRAINED = 12,
+    /// This plain HTTP connection was answered at least once.
+    ANSWERED = 13,
+}
+
+impl Flags {
+    #[inline]
+    pub(crate) fn has(self, flag: u16) -> bool {
+        self.0 & flag != 0
+    }
+
+    #[inline]
+    pub(crate) fn set(&mut self, flag: u16) {
+        self.0 |= flag;
+    }
+
+    #[inline]
+    pub(crate) fn clear(&mut self, flag: u16) {
+        self.0 &= !flag;
+    }
+}
+
+/// One connection. It owns no buffer while idle.
+pub(crate) struct Conn<U> {
+    pub(crate) user: U,
+    pub(crate) cold: Option<Box<Cold>>,
+    pub(crate) decoder: Decoder,
+    pub(crate) fd: Fd,
+    pub(crate) generation: u32,
+    /// The tick at which something was last heard.
+    pub(crate) last_active: u16,
+    pub(crate) flags: Flags,
+    pub(crate) mode: Mode,
+    /// Why it is ending, once that is known.
+    pub(crate) closed: Closed,
+    /// Which of the worker's targets it connects to.
+    pub(crate) target: u8,
+}
+
+/// What a connection holds while it is in the middle of something.
+#[derive(Default)]
+pub(crate) struct Cold {
+    /// Bytes read but not yet taken: a torn head, frame header or control frame, or what a paused
+    /// connection left.
+    pub(crate) tail: Vec<u8>,
+    pub(crate) scanner: HeadScanner,
+    /// The message being assembled.
+    pub(crate) message: Vec<u8>,
+    pub(crate) queue: SendQueue,
+    /// The pong owed to a peer whose queue is not empty: the latest only.
+    pub(crate) pong: Option<Box<[u8]>>,
+    /// The answer to a handshake that is parked.
+    pub(crate) accept: Option<[u8; 28]>,
+}
+
+impl Cold {
+    /// Whether nothing is left in it and the box may go.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tail.is_empty()
+            && self.message.is_empty()
+            && self.queue.is_empty()
+            && self.pong.is_none()
+            && self.accept.is_none()
+    }
+}
+
+impl<U> Conn<U> {
+    pub(crate) fn cold(&mut self) -> &mut Cold {
+        self.cold.get_or_insert_default()
+    }
+
+    /// Bytes waiting in its queue.
+    #[inline]
+    pub(crate) fn backlog(&self) -> usize {
+        self.cold.as_ref().map_or(0, |cold| cold.queue.len())
+    }
+
+    pub(crate) fn is_client(&self) -> bool {
+        self.flags.has(Flags::CLIENT)
+    }
+
+    /// Frees the box when nothing is in it.
+    pub(crate) fn thaw(&mut self) {
+        if self.cold.as_ref().is_some_and(|cold| cold.is_empty()) {
+            self.cold = None;
+        }
+    }
+}
+
+const _: () = assert!(size_of::<Conn<[u64; 2]>>() <= 64);

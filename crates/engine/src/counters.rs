@@ -1,0 +1,149 @@
+//! What a worker counts. One writer, any reader: a plain add for the worker, and the control plane
+//! sums the workers when somebody asks.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::Closed;
+
+/// A number that its one worker raises and everybody may read.
+#[derive(Default, Debug)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds, from the owning worker only.
+    #[inline]
+    pub fn add(&self, n: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    /// Takes away, from the owning worker only; for gauges.
+    #[inline]
+    pub fn sub(&self, n: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_sub(n), Ordering::Relaxed);
+    }
+
+    /// The value now.
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// The counters of one worker.
+        #[derive(Debug)]
+        #[repr(align(128))]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: Counter,)*
+            closed: [Counter; Closed::ALL.len()],
+            violations: [Counter; wire::Violation::ALL.len()],
+        }
+
+        impl Default for Counters {
+            fn default() -> Self {
+                Counters {
+                    $($name: Counter::default(),)*
+                    closed: std::array::from_fn(|_| Counter::default()),
+                    violations: std::array::from_fn(|_| Counter::default()),
+                }
+            }
+        }
+
+        /// The sum of several workers' counters.
+        #[derive(Default, Clone, Debug)]
+        pub struct Totals {
+            $($(#[$doc])* pub $name: u64,)*
+            /// Connections ended, by cause, in the order of [`Closed::ALL`].
+            pub closed: Vec<u64>,
+            /// Rules broken by peers, in the order of [`wire::Violation::ALL`].
+            pub violations: Vec<u64>,
+        }
+
+        impl Totals {
+            /// The sum over workers.
+            #[must_use]
+            pub fn sum<'a>(workers: impl IntoIterator<Item = &'a Counters>) -> Totals {
+                let mut totals = Totals {
+                    closed: vec![0; Closed::ALL.len()],
+                    violations: vec![0; wire::Violation::ALL.len()],
+                    ..Totals::default()
+                };
+                for worker in workers {
+                    $(totals.$name += worker.$name.get();)*
+                    for (sum, one) in totals.closed.iter_mut().zip(&worker.closed) {
+                        *sum += one.get();
+                    }
+                    for (sum, one) in totals.violations.iter_mut().zip(&worker.violations) {
+                        *sum += one.get();
+                    }
+                }
+                totals
+            }
+
+            /// Name and value of the plain counters, for metrics.
+            pub fn plain(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name),)*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Connections that exist now, whatever their state (gauge).
+    connections,
+    /// WebSockets open now (gauge).
+    websockets,
+    /// Connections accepted.
+    accepted,
+    /// Connects begun.
+    connects,
+    /// WebSocket handshakes completed, either role.
+    upgrades,
+    /// HTTP requests answered without an upgrade.
+    requests,
+    /// Messages received whole.
+    messages_in,
+    /// Messages handed to `send`, each receiver counted.
+    messages_out,
+    /// Bytes read from sockets.
+    bytes_in,
+    /// Bytes written to sockets.
+    bytes_out,
+    /// Pings sent by us.
+    pings_out,
+    /// Pings received.
+    pings_in,
+    /// Pongs received.
+    pongs_in,
+    /// Bytes that wait in send queues now (gauge).
+    queued_bytes,
+    /// Messages dropped because the receiver's queue was full.
+    dropped_slow,
+    /// Messages dropped because their receiver was gone.
+    dropped_gone,
+    /// Posts to other workers that found a full mailbox.
+    mailbox_full,
+    /// Times accepting paused: no descriptors or no memory (`EMFILE`, `ENFILE`, `ENOBUFS`).
+    accept_paused,
+    /// Times a full worker passed its listener on.
+    listener_handed_on,
+    /// Turns of the worker.
+    turns,
+}
+
+impl Counters {
+    /// Counts an ended connection.
+    pub fn count_closed(&self, cause: Closed) {
+        if let Some(counter) = self.closed.get(cause as usize) {
+            counter.add(1);
+        }
+    }
+
+    /// Counts a broken rule.
+    pub fn count_violation(&self, violation: wire::Violation) {
+        if let Some(counter) = self.violations.get(violation as usize) {
+            counter.add(1);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! [`Handler`]: what a program does with its connections, and the answers it may give.
+
+use std::borrow::Cow;
+
+use wire::http::Request;
+use wire::websocket::{OpCode, Upgrade};
+
+use crate::{Closed, ConnId, Core, Sys};
+
+/// A request on the public listener, borrowed from the read buffer.
+pub struct Incoming<'r, 'b> {
+    /// Method, target and headers.
+    pub head: &'r Request<'r, 'b>,
+    /// What a WebSocket handshake asks for, if it is one.
+    pub upgrade: Option<&'r Upgrade<'b>>,
+}
+
+/// What a handler says to a request.
+#[derive(Debug)]
+pub enum Answer {
+    /// Become a WebSocket, speaking this subprotocol if any. Something that is no handshake is
+    /// told so with 426.
+    Upgrade(Option<Box<str>>),
+    /// A whole answer.
+    Respond(Response),
+    /// A head and the first bytes of a body that goes on: the connection becomes raw, and
+    /// [`Core::write`] sends the rest.
+    Stream(Response),
+    /// Somebody will say it later by [`crate::Remote::answer`]; reading stops until then.
+    Later,
+}
+
+/// A small HTTP answer.
+#[derive(Debug, Clone)]
+pub struct Response {
+    /// Status code.
+    pub status: u16,
+    /// Headers beside Content-Length, Content-Type and Connection.
+    pub headers: Vec<(Cow<'static, str>, Cow<'static, str>)>,
+    /// Content-Type.
+    pub content_type: &'static str,
+    /// The body, or with [`Answer::Stream`] its beginning.
+    pub body: Cow<'static, [u8]>,
+    /// Close the connection afterwards.
+    pub close: bool,
+}
+
+impl Response {
+    /// A short text for people, with a line end.
+    #[must_use]
+    pub fn text(status: u16, body: impl Into<Cow<'static, str>>) -> Self {
+        let body = match body.into() {
+            Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+            Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+        };
+        let content_type = "text/plain; charset=utf-8";
+        Response { status, headers: Vec::new(), content_type, body, close: false }
+    }
+}
+
+/// What a program does with its connections. One handler per worker, called in its thread only;
+/// it may send to any connection of this worker from any call, the calling one included.
+pub trait Handler: Sized {
+    /// Kept with each connection: it should be small, 16 bytes fill the slot to 64.
+    type User: Default;
+    /// What other threads may post to this worker.
+    type Post: Send + 'static;
+
+    /// A request head has arrived whole and obeys the rules.
+    fn request<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        request: &Incoming<'_, '_>,
+    ) -> Answer;
+
+    /// A WebSocket is open, in either role.
+    fn open<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId);
+
+    /// A whole message; `data` is void after the call.
+    fn message<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        opcode: OpCode,
+        data: &mut [u8],
+    );
+
+    /// A pong arrived.
+    fn pong<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId, _data: &[u8]) {}
+
+    /// Bytes on a raw connection.
+    fn data<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId, _data: &mut [u8]) {}
+
+    /// A queue that had grown is empty again.
+    fn drained<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId) {}
+
+    /// A connection has ended; called once for each, with [`Core::user_mut`] still there. `opened`
+    /// tells whether [`Handler::open`] was called for it.
+    fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed, opened: bool);
+
+    /// A post from another thread.
+    fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, post: Self::Post);
+
+    /// Once per turn, after events and posts: background work in small portions. Returns the time
+    /// at which it wants to be called at the latest, in the nanoseconds of [`Core::now_ns`]; a
+    /// time that has come means that there is more to do now.
+    fn turn<S: Sys>(&mut self, _core: &mut Core<S, Self>) -> Option<u64> {
+        None
+    }
+
+    /// Whether the handler takes posts now. While it says no they stay in the mailbox, which fills
+    /// and pushes back on those who post.
+    fn takes_posts(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,315 @@
+//! Connections in HTTP mode: a server's requests and answers, a client's handshake.
+
+use wire::http::{
+    EMPTY_HEADER, HeadScanner, MAX_HEADERS, encode_response_head, expects_continue, keep_alive,
+    parse_request, parse_response,
+};
+use wire::websocket::{
+    accept_key, check_upgrade, check_upgrade_response, encode_refusal, encode_upgrade_response,
+};
+use wire::{Status, Violation};
+
+use crate::conn::{Flags, Mode};
+use crate::core::{Core, would_block};
+use crate::sys::Sys;
+use crate::target::key_for;
+use crate::timers::nanoseconds;
+use crate::worker::Worker;
+use crate::{Answer, Closed, ConnId, Handler, Incoming, Response};
+
+/// What must be known of a request when it is answered, perhaps later.
+struct Asked {
+    /// The answer to its handshake, if it was one.
+    accept: Option<[u8; 28]>,
+    /// Further requests may follow on this connection.
+    keep_alive: bool,
+    /// The answer has no body (HEAD).
+    head_only: bool,
+}
+
+impl<S: Sys, H: Handler> Worker<S, H> {
+    /// Looks for a whole head; returns the bytes used.
+    pub(crate) fn on_head(&mut self, slot: u32, bytes: &mut [u8]) -> usize {
+        let Some(conn) = self.core.slab.get_mut(slot) else { return bytes.len() };
+        let client = conn.is_client();
+        let mut scanner = conn.cold.as_ref().map_or(HeadScanner::default(), |cold| cold.scanner);
+        let length = match scanner.scan(bytes, &self.core.limits.wire) {
+            Ok(Status::Complete(length)) => length,
+            Ok(Status::Partial) => {
+                conn.cold().scanner = scanner;
+                return 0;
+            }
+            Err(violation) => {
+                self.core.refuse(slot, violation);
+                return bytes.len();
+            }
+        };
+        if let Some(cold) = conn.cold.as_mut() {
+            cold.scanner = HeadScanner::default();
+        }
+        let head = bytes.get(..length).unwrap_or_default();
+        if client {
+            self.on_response(slot, head);
+        } else {
+            self.on_request(slot, head);
+        }
+        length
+    }
+
+    fn on_request(&mut self, slot: u32, head: &[u8]) {
+        let mut headers = [EMPTY_HEADER; MAX_HEADERS];
+        let allowed = self.core.limits.wire.headers.min(MAX_HEADERS);
+        let request = match parse_request(head, headers.get_mut(..allowed).unwrap_or_default()) {
+            Ok(request) => request,
+            Err(violation) => return self.core.refuse(slot, violation),
+        };
+        let upgrade = match check_upgrade(&request) {
+            Ok(upgrade) => upgrade,
+            Err(violation) => return self.core.refuse(slot, violation),
+        };
+        let Some(id) = self.core.id_at(slot) else { return };
+        let incoming = Incoming { head: &request, upgrade: upgrade.as_ref() };
+        let answer = self.handler.request(&mut self.core, id, &incoming);
+        // A body is not for us: the answer goes out and what still comes is thrown away.
+        let has_body = request.header("transfer-encoding").is_some()
+            || request.header("content-length").is_some_and(|length| length != b"0")
+            || expects_continue(&request);
+        let wants_key = matches!(answer, Answer::Upgrade(_) | Answer::Later);
+        let asked = Asked {
+            accept: upgrade.filter(|_| wants_key).map(|upgrade| accept_key(upgrade.key)),
+            keep_alive: keep_alive(&request) && !has_body,
+            head_only: request.method == "HEAD",
+        };
+        self.answer(slot, answer, &asked);
+    }
+
+    /// The late answer to a parked request.
+    pub(crate) fn settle(&mut self, id: ConnId, answer: Answer) {
+        let slot = id.slot();
+        let Some(conn) = self.core.live_mut(id).filter(|conn| conn.mode == Mode::Parked) else {
+            return;
+        };
+        conn.mode = Mode::Http;
+        let accept = conn.cold.as_mut().and_then(|cold| cold.accept.take());
+        let asked = Asked { accept, keep_alive: false, head_only: false };
+        self.core.corked = Some(slot);
+        self.answer(slot, answer, &asked);
+        self.core.flush_cork();
+        self.core.corked = None;
+        self.pump(slot);
+    }
+
+    fn answer(&mut self, slot: u32, answer: Answer, asked: &Asked) {
+        match answer {
+            Answer::Upgrade(protocol) => match &asked.accept {
+                Some(accept) => {
+                    encode_upgrade_response(&mut self.core.cork, accept, protocol.as_deref());
+                    self.opened(slot);
+                }
+                None => self.core.respond(slot, &upgrade_required(), false, asked, false),
+            },
+            Answer::Respond(response) => {
+                let keep = asked.keep_alive && !response.close;
+                self.core.respond(slot, &response, keep, asked, false);
+            }
+            Answer::Stream(response) => self.core.respond(slot, &response, false, asked, true),
+            Answer::Later => {
+                let Some(conn) = self.core.slab.get_mut(slot) else { return };
+                conn.mode = Mode::Parked;
+                conn.cold().accept = asked.accept;
+                self.core.sync_interest(slot);
+            }
+        }
+    }
+
+    /// The handshake is complete: frames from here on.
+    fn opened(&mut self, slot: u32) {
+        let Some(conn) = self.core.slab.get_mut(slot) else { return };
+        conn.mode = Mode::WebSocket;
+        conn.flags.set(Flags::OPENED);
+        let id = ConnId::new(self.core.index, slot, conn.generation);
+        let counters = self.core.counters();
+        counters.upgrades.add(1);
+        counters.websockets.add(1);
+        self.handler.open(&mut self.core, id);
+    }
+
+    /// The server's answer to our handshake.
+    fn on_response(&mut self, slot: u32, head: &[u8]) {
+        let mut headers = [EMPTY_HEADER; MAX_HEADERS];
+        let Some(conn) = self.core.slab.get(slot) else { return };
+        let key = key_for(self.core.key_secret, slot, conn.generation);
+        let target = self.core.targets.get(usize::from(conn.target));
+        let offered = target.map(|target| target.protocols.as_slice()).unwrap_or_default();
+        let offered: Vec<&str> = offered.iter().map(String::as_str).collect();
+        let checked = parse_response(head, &mut headers)
+            .and_then(|response| check_upgrade_response(&response, &key, &offered).map(|_| ()));
+        match checked {
+            Ok(()) => self.opened(slot),
+            Err(violation) => {
+                self.core.counters().count_violation(violation);
+                self.core.end(slot, Closed::HandshakeRejected);
+            }
+        }
+    }
+}
+
+impl<S: Sys, H: Handler> Core<S, H> {
+    /// Writes an answer and settles what the connection is from then on.
+    fn respond(&mut self, slot: u32, response: &Response, keep: bool, asked: &Asked, stream: bool) {
+        let mut length = [0u8; 20];
+        let length = decimal(response.body.len(), &mut length);
+        let connection = if keep { "keep-alive" } else { "close" };
+        let own = [("Content-Type", response.content_type), ("Connection", connection)];
+        let framing = (!stream).then_some(("Content-Length", length));
+        let extra = response.headers.iter().map(|(name, value)| (&**name, &**value));
+        let headers = own.into_iter().chain(framing).chain(extra);
+        encode_response_head(&mut self.cork, response.status, headers);
+        if !asked.head_only {
+            self.cork.extend_from_slice(&response.body);
+        }
+        self.counters().requests.add(1);
+        let tick = self.timers.tick(self.now_ns);
+        let Some(conn) = self.slab.get_mut(slot) else { return };
+        conn.flags.set(Flags::ANSWERED);
+        conn.last_active = tick;
+        if stream {
+            conn.mode = Mode::Raw;
+        } else if !keep {
+            let refused = response.status >= 400;
+            conn.closed = if refused { Closed::Refused } else { Closed::Answered };
+            self.finish(slot);
+        }
+    }
+
+    /// Answers a broken request as the RFC says, counts it, ends the connection.
+    fn refuse(&mut self, slot: u32, violation: Violation) {
+        self.counters().count_violation(violation);
+        let Some(conn) = self.slab.get_mut(slot) else { return };
+        if conn.is_client() {
+            return self.end(slot, Closed::HandshakeRejected);
+        }
+        conn.closed = Closed::Violation;
+        encode_refusal(&mut self.cork, violation);
+        self.finish(slot);
+    }
+
+    /// Waits for the peer to end the stream.
+    pub(crate) fn await_end(&mut self, slot: u32) {
+        let timeout = self.limits.close_timeout;
+        let Some(conn) = self.slab.get_mut(slot) else { return };
+        if matches!(conn.mode, Mode::Lingering | Mode::Dead) {
+            return;
+        }
+        conn.mode = Mode::Lingering;
+        conn.flags.clear(Flags::PAUSED | Flags::STALLED);
+        let generation = conn.generation;
+        self.timers.closing.push(self.now_ns, timeout, slot, generation);
+        self.sync_interest(slot);
+    }
+
+    // ---- our own connects ----
+
+    /// A connect has succeeded or failed.
+    pub(crate) fn on_connected(&mut self, slot: u32) {
+        let Some(conn) = self.slab.get(slot) else { return };
+        match self.sys.connect_outcome(conn.fd) {
+            Ok(()) => self.begin_handshake(slot),
+            Err(error) => self.end(slot, Closed::of_connect(&error)),
+        }
+    }
+
+    /// Sends the handshake if the connection is there already, as it mostly is on loopback;
+    /// otherwise waits until it is.
+    pub(crate) fn begin_handshake(&mut self, slot: u32) {
+        let Some(conn) = self.slab.get(slot) else { return };
+        let (fd, generation) = (conn.fd, conn.generation);
+        let Some(target) = self.targets.get(usize::from(conn.target)) else { return };
+        let mut head = std::mem::take(&mut self.cork);
+        head.clear();
+        target.encode(&mut head, &key_for(self.key_secret, slot, generation));
+        match self.sys.send(fd, &head) {
+            Ok(sent) => {
+                self.counters().bytes_out.add(sent as u64);
+                if let Some(conn) = self.slab.get_mut(slot) {
+                    conn.mode = Mode::Http;
+                    if sent < head.len() {
+                        conn.cold().queue.push_owned(head.get(sent..).unwrap_or_default());
+                        self.counters().queued_bytes.add((head.len() - sent) as u64);
+                    }
+                }
+            }
+            Err(error)
+                if would_block(&error) || error.kind() == std::io::ErrorKind::NotConnected => {}
+            Err(error) => self.end(slot, Closed::of_connect(&error)),
+        }
+        head.clear();
+        self.cork = head;
+        self.watch_first(slot);
+        self.sync_interest(slot);
+    }
+
+    // ---- deadlines ----
+
+    /// Gives an accepted connection its time for the handshake, unless that is done already.
+    pub(crate) fn arm_handshake(&mut self, slot: u32) {
+        let timeout = self.limits.handshake_timeout;
+        let Some(conn) = self.slab.get_mut(slot) else { return };
+        if matches!(conn.mode, Mode::Http | Mode::Parked) && !conn.flags.has(Flags::DEADLINE) {
+            conn.flags.set(Flags::DEADLINE);
+            self.timers.handshake.push(self.now_ns, timeout, slot, conn.generation);
+        }
+    }
+
+    /// The time for a handshake, or between two requests, has passed.
+    pub(crate) fn handshake_is_late(&mut self, slot: u32, generation: u32) {
+        let timeout = self.limits.handshake_timeout;
+        let now = self.timers.tick(self.now_ns);
+        let Some(conn) = self.slab.get_mut(slot).filter(|conn| conn.generation == generation)
+        else {
+            return;
+        };
+        conn.flags.clear(Flags::DEADLINE);
+        let answered = conn.flags.has(Flags::ANSWERED);
+        match conn.mode {
+            Mode::Connecting => self.end(slot, Closed::ConnectTimeout),
+            Mode::Http if answered => {
+                let idle = self.timers.seconds_between(conn.last_active, now);
+                if idle * 1e9 >= nanoseconds(timeout) as f64 {
+                    self.end(slot, Closed::Answered);
+                } else {
+                    self.arm_handshake(slot);
+                }
+            }
+            Mode::Http => self.end(slot, Closed::HandshakeTimeout),
+            Mode::Parked => self.arm_handshake(slot),
+            _ => {}
+        }
+    }
+}
+
+/// The answer to a plain request where only WebSockets live (RFC 9110 section 15.5.22).
+fn upgrade_required() -> Response {
+    let mut response =
+        Response::text(426, "This is a WebSocket endpoint: connect with a WebSocket client.\n");
+    response.headers =
+        vec![("Upgrade".into(), "websocket".into()), ("Sec-WebSocket-Version".into(), "13".into())];
+    response.close = true;
+    response
+}
+
+fn decimal(number: usize, into: &mut [u8; 20]) -> &str {
+    let mut at = into.len();
+    let mut rest = number;
+    loop {
+        at -= 1;
+        if let Some(place) = into.get_mut(at) {
+            *place = b'0' + (rest % 10) as u8;
+        }
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    std::str::from_utf8(into.get(at..).unwrap_or_default()).unwrap_or_default()
+}

@@ -1,0 +1,70 @@
+//! [`ConnId`]: the name of a connection, safe to keep after the connection is gone.
+
+use std::fmt;
+
+/// Workers a process may have: 10 bits of a [`ConnId`].
+pub const WORKERS_MAX: usize = 1 << 10;
+/// Connections a worker may have at a time: 22 bits of a [`ConnId`].
+pub const SLOTS_MAX: u32 = 1 << 22;
+
+/// Names one connection of one process in 8 bytes: worker, slot and generation. A slot is used
+/// again, a generation is not (until 2³² connections of that worker later), so sending to a dead
+/// id reaches nobody.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnId(u64);
+
+impl ConnId {
+    pub(crate) fn new(worker: u16, slot: u32, generation: u32) -> Self {
+        debug_assert!(usize::from(worker) < WORKERS_MAX && slot < SLOTS_MAX);
+        ConnId(u64::from(worker) << 54 | u64::from(slot) << 32 | u64::from(generation))
+    }
+
+    /// The worker that owns the connection.
+    #[must_use]
+    pub fn worker(self) -> u16 {
+        (self.0 >> 54) as u16
+    }
+
+    /// The connection's place in that worker's slab.
+    #[must_use]
+    pub fn slot(self) -> u32 {
+        (self.0 >> 32) as u32 & (SLOTS_MAX - 1)
+    }
+
+    /// Which of the connections that used the slot is meant.
+    #[must_use]
+    pub fn generation(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// All of it as a number, for logs and JSON.
+    #[must_use]
+    pub fn as_u64(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Debug for ConnId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.worker(), self.slot(), self.generation())
+    }
+}
+
+impl fmt::Display for ConnId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_come_back_whole_at_their_limits() {
+        for (worker, slot, generation) in [(0, 0, 0), (1023, SLOTS_MAX - 1, u32::MAX), (53, 7, 9)] {
+            let id = ConnId::new(worker, slot, generation);
+            assert_eq!((id.worker(), id.slot(), id.generation()), (worker, slot, generation));
+        }
+    }
+}

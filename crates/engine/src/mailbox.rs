@@ -1,0 +1,238 @@
+//! Mailboxes: how other threads speak to a worker. Bounded in bytes, never dropped silently, never
+//! blocking a worker; one wake-up for all that is posted before the worker looks.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::{Answer, ConnId, Counters};
+
+/// Wakes one worker from any thread.
+pub trait Wake: Send + Sync {
+    /// Makes the worker's next wait return at once.
+    fn wake(&self);
+}
+
+/// The mailbox was full: nothing was posted. Try again later, or say so to who asked.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Full;
+
+impl std::fmt::Display for Full {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a worker's mailbox is full; try again later")
+    }
+}
+
+impl std::error::Error for Full {}
+
+/// What may lie in a worker's mailbox.
+pub(crate) enum Letter<P> {
+    /// For the handler.
+    Post(P),
+    /// The late answer to a request.
+    Answer(ConnId, Answer),
+    /// Accept from the listener with this index from now on.
+    Listen(usize),
+    /// Stop accepting, close all connections with 1001 over this time, then stop.
+    Drain(Duration),
+}
+
+/// One worker's mailbox, and what others may know of that worker.
+pub(crate) struct Mailbox<P> {
+    letters: Mutex<VecDeque<(Letter<P>, usize)>>,
+    bytes: AtomicUsize,
+    bytes_max: usize,
+    /// A wake-up is under way; who sets it first does the waking.
+    woken: AtomicBool,
+    waker: Box<dyn Wake>,
+    /// Connections the worker has, and may have.
+    pub(crate) open: AtomicU32,
+    pub(crate) capacity: AtomicU32,
+    pub(crate) accepting: AtomicBool,
+    pub(crate) counters: Counters,
+}
+
+impl<P> Mailbox<P> {
+    /// Claims room for `bytes`; the letter must follow.
+    fn reserve(&self, bytes: usize) -> Result<(), Full> {
+        let before = self.bytes.fetch_add(bytes, Ordering::AcqRel);
+        // A letter larger than the whole mailbox may pass an empty one, or it never could.
+        if before > 0 && before + bytes > self.bytes_max {
+            self.bytes.fetch_sub(bytes, Ordering::AcqRel);
+            return Err(Full);
+        }
+        Ok(())
+    }
+
+    fn put(&self, letter: Letter<P>, bytes: usize) {
+        self.letters.lock().unwrap_or_else(PoisonError::into_inner).push_back((letter, bytes));
+        if !self.woken.swap(true, Ordering::AcqRel) {
+            self.waker.wake();
+        }
+    }
+
+    /// The worker saw its wake-up: later posts must wake it again. Call before [`Mailbox::take`].
+    pub(crate) fn seen(&self) {
+        self.woken.store(false, Ordering::Release);
+    }
+
+    /// Moves up to `max` letters out.
+    pub(crate) fn take(&self, max: usize, into: &mut VecDeque<Letter<P>>) {
+        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut freed = 0;
+        for _ in 0..max {
+            let Some((letter, bytes)) = letters.pop_front() else { break };
+            freed += bytes;
+            into.push_back(letter);
+        }
+        if letters.is_empty() && letters.capacity() > 1024 {
+            letters.shrink_to(64);
+        }
+        let more = !letters.is_empty();
+        drop(letters);
+        self.bytes.fetch_sub(freed, Ordering::AcqRel);
+        if more && !self.woken.swap(true, Ordering::AcqRel) {
+            self.waker.wake();
+        }
+    }
+}
+
+/// What all workers of a process share: their mailboxes, and the listeners that wait for room.
+pub(crate) struct Shared<P> {
+    pub(crate) mailboxes: Vec<Mailbox<P>>,
+    /// Bit per listener that no worker has room for.
+    pub(crate) parked: AtomicU64,
+}
+
+/// Reaches every worker of the process from any thread. Cheap to clone.
+pub struct Remote<P> {
+    pub(crate) shared: Arc<Shared<P>>,
+}
+
+impl<P> Clone for Remote<P> {
+    fn clone(&self) -> Self {
+        Remote { shared: Arc::clone(&self.shared) }
+    }
+}
+
+/// Bytes a letter of the engine's own counts in a mailbox, beside the payload of a post.
+const LETTER_BYTES: usize = 64;
+
+impl<P> Remote<P> {
+    /// Mailboxes for one worker per waker, each holding at most `bytes_max` bytes.
+    #[must_use]
+    pub fn new(wakers: Vec<Box<dyn Wake>>, bytes_max: usize) -> Self {
+        let mailboxes = wakers
+            .into_iter()
+            .map(|waker| Mailbox {
+                letters: Mutex::new(VecDeque::new()),
+                bytes: AtomicUsize::new(0),
+                bytes_max,
+                woken: AtomicBool::new(false),
+                waker,
+                open: AtomicU32::new(0),
+                capacity: AtomicU32::new(0),
+                accepting: AtomicBool::new(false),
+                counters: Counters::default(),
+            })
+            .collect();
+        Remote { shared: Arc::new(Shared { mailboxes, parked: AtomicU64::new(0) }) }
+    }
+
+    /// Workers of the process, busy or not yet needed.
+    #[must_use]
+    pub fn workers(&self) -> usize {
+        self.shared.mailboxes.len()
+    }
+
+    /// The counters of each worker.
+    pub fn counters(&self) -> impl Iterator<Item = &Counters> {
+        self.shared.mailboxes.iter().map(|mailbox| &mailbox.counters)
+    }
+
+    /// Connections each worker has now, with what it may have.
+    pub fn open(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.shared.mailboxes.iter().map(|mailbox| {
+            (mailbox.open.load(Ordering::Relaxed), mailbox.capacity.load(Ordering::Relaxed))
+        })
+    }
+
+    /// Posts to one worker; `bytes` is what the post holds in memory.
+    ///
+    /// # Errors
+    /// [`Full`] when the mailbox holds its limit; the post comes back by the caller's own copy.
+    pub fn post(&self, worker: usize, post: P, bytes: usize) -> Result<(), Full> {
+        let mailbox = self.shared.mailboxes.get(worker).ok_or(Full)?;
+        mailbox.reserve(bytes + LETTER_BYTES)?;
+        mailbox.put(Letter::Post(post), bytes + LETTER_BYTES);
+        Ok(())
+    }
+
+    /// Posts to all of `workers` or to none of them.
+    ///
+    /// # Errors
+    /// [`Full`] when one of the mailboxes holds its limit; then nobody got anything.
+    pub fn post_all(
+        &self,
+        workers: impl Iterator<Item = usize> + Clone,
+        bytes: usize,
+        mut post: impl FnMut() -> P,
+    ) -> Result<(), Full> {
+        let bytes = bytes + LETTER_BYTES;
+        let boxes = || workers.clone().filter_map(|w| self.shared.mailboxes.get(w));
+        for (reserved, mailbox) in boxes().enumerate() {
+            if mailbox.reserve(bytes).is_err() {
+                for mailbox in boxes().take(reserved) {
+                    mailbox.bytes.fetch_sub(bytes, Ordering::AcqRel);
+                }
+                return Err(Full);
+            }
+        }
+        for mailbox in boxes() {
+            mailbox.put(Letter::Post(post()), bytes);
+        }
+        Ok(())
+    }
+
+    /// Settles a request that was answered with [`Answer::Later`]. An answer to a connection that
+    /// is gone is dropped.
+    pub fn answer(&self, id: ConnId, answer: Answer) {
+        if let Some(mailbox) = self.shared.mailboxes.get(usize::from(id.worker())) {
+            mailbox.bytes.fetch_add(LETTER_BYTES, Ordering::AcqRel);
+            mailbox.put(Letter::Answer(id, answer), LETTER_BYTES);
+        }
+    }
+
+    /// Tells every worker to stop accepting, close its connections over `over`, and stop.
+    pub fn drain(&self, over: Duration) {
+        for mailbox in &self.shared.mailboxes {
+            mailbox.bytes.fetch_add(LETTER_BYTES, Ordering::AcqRel);
+            mailbox.put(Letter::Drain(over), LETTER_BYTES);
+        }
+    }
+
+    /// Gives a listener to a worker: from its next turn on it accepts from there.
+    pub(crate) fn give_listener(&self, worker: usize, listener: usize) {
+        if let Some(mailbox) = self.shared.mailboxes.get(worker) {
+            mailbox.bytes.fetch_add(LETTER_BYTES, Ordering::AcqRel);
+            mailbox.put(Letter::Listen(listener), LETTER_BYTES);
+        }
+    }
+
+    /// The next worker after `from` that has room and accepts nothing yet, else one with room.
+    pub(crate) fn worker_with_room(&self, from: usize) -> Option<usize> {
+        let n = self.workers();
+        let room = |w: &usize| {
+            self.shared.mailboxes.get(*w).is_some_and(|mailbox| {
+                mailbox.open.load(Ordering::Relaxed) < mailbox.capacity.load(Ordering::Relaxed)
+            })
+        };
+        let idle = |w: &usize| {
+            let mailbox = self.shared.mailboxes.get(*w);
+            mailbox.is_some_and(|mailbox| !mailbox.accepting.load(Ordering::Relaxed))
+        };
+        let others = || (1..n).map(move |step| (from + step) % n);
+        others().filter(room).find(idle).or_else(|| others().find(room))
+    }
+}

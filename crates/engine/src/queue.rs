@@ -1,0 +1,197 @@
+//! What waits to be sent to one socket: bytes that are its own and frames shared with many.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::rc::Rc;
+
+/// Encoded bytes that many queues of one worker refer to: a publication is one of these.
+#[derive(Clone, Debug)]
+pub struct SharedFrame {
+    bytes: Rc<[u8]>,
+    /// Messages in it; merged publications count each of theirs.
+    messages: u32,
+}
+
+impl SharedFrame {
+    /// Wraps bytes already encoded for the wire, holding so many messages.
+    #[must_use]
+    pub fn new(bytes: &[u8], messages: u32) -> Self {
+        SharedFrame { bytes: bytes.into(), messages }
+    }
+
+    /// The bytes as they go to the wire.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Messages in it.
+    #[must_use]
+    pub fn messages(&self) -> u32 {
+        self.messages
+    }
+}
+
+/// What happens to a peer whose queue would pass its limit.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub enum SlowConsumer {
+    /// Close with 1013 (default): the client reconnects and knows that it missed something.
+    #[default]
+    Disconnect,
+    /// Forget the oldest waiting publications.
+    DropOldest,
+    /// Keep only the newest publication.
+    LatestOnly,
+}
+
+#[derive(Debug)]
+enum Piece {
+    Owned(Box<[u8]>),
+    Shared(SharedFrame),
+}
+
+impl Piece {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Piece::Owned(bytes) => bytes,
+            Piece::Shared(frame) => frame.bytes(),
+        }
+    }
+}
+
+/// Pieces given to one vectored write.
+pub(crate) const PIECES_MAX: usize = 16;
+
+/// A queue of pieces in order, the first perhaps partly sent.
+#[derive(Default, Debug)]
+pub(crate) struct SendQueue {
+    pieces: VecDeque<Piece>,
+    /// Bytes of the first piece that have left already.
+    sent: usize,
+    bytes: usize,
+}
+
+impl SendQueue {
+    /// Bytes that wait.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    pub(crate) fn push_owned(&mut self, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            self.bytes += bytes.len();
+            self.pieces.push_back(Piece::Owned(bytes.into()));
+        }
+    }
+
+    /// Queues a shared frame of which `skip` bytes have left already. Only the first piece of a
+    /// queue may be partly sent, so `skip` is zero unless the queue is empty.
+    pub(crate) fn push_shared(&mut self, frame: &SharedFrame, skip: usize) {
+        debug_assert!(skip == 0 || self.pieces.is_empty());
+        if self.pieces.is_empty() {
+            self.sent = skip;
+        }
+        self.bytes += frame.bytes().len() - skip;
+        self.pieces.push_back(Piece::Shared(frame.clone()));
+    }
+
+    /// The waiting bytes, as pieces for one vectored write.
+    pub(crate) fn slices<'a>(&'a self, into: &mut [IoSlice<'a>; PIECES_MAX]) -> usize {
+        let mut filled = 0;
+        for (index, (place, piece)) in into.iter_mut().zip(&self.pieces).enumerate() {
+            let skip = if index == 0 { self.sent } else { 0 };
+            *place = IoSlice::new(piece.bytes().get(skip..).unwrap_or_default());
+            filled = index + 1;
+        }
+        filled
+    }
+
+    /// Takes note that so many bytes have left.
+    pub(crate) fn advance(&mut self, mut n: usize) {
+        self.bytes -= n;
+        while n > 0 {
+            let Some(first) = self.pieces.front() else { return };
+            let left = first.bytes().len() - self.sent;
+            if n < left {
+                self.sent += n;
+                return;
+            }
+            n -= left;
+            self.sent = 0;
+            self.pieces.pop_front();
+        }
+    }
+
+    /// Forgets the oldest publications that have not begun to leave, until `room` bytes more fit
+    /// under `limit`. Returns the messages dropped.
+    pub(crate) fn drop_oldest(&mut self, room: usize, limit: usize) -> u64 {
+        let mut dropped = 0;
+        let mut index = usize::from(self.sent > 0);
+        while self.bytes + room > limit {
+            let Some(piece) = self.pieces.get(index) else { break };
+            if let Piece::Shared(frame) = piece {
+                dropped += u64::from(frame.messages());
+                self.bytes -= frame.bytes().len();
+                self.pieces.remove(index);
+            } else {
+                index += 1;
+            }
+        }
+        dropped
+    }
+
+    /// Forgets every publication that has not begun to leave. Returns the messages dropped.
+    pub(crate) fn drop_publications(&mut self) -> u64 {
+        self.drop_oldest(1, 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drain(queue: &mut SendQueue, step: usize) -> Vec<u8> {
+        let mut out = Vec::new();
+        while !queue.is_empty() {
+            let mut slices = [IoSlice::new(&[]); PIECES_MAX];
+            let filled = queue.slices(&mut slices);
+            let flat: Vec<u8> = slices[..filled].iter().flat_map(|s| s.iter().copied()).collect();
+            let n = step.min(flat.len());
+            out.extend_from_slice(&flat[..n]);
+            queue.advance(n);
+        }
+        out
+    }
+
+    #[test]
+    fn leaves_in_order_however_it_is_cut() {
+        for step in 1..12 {
+            let mut queue = SendQueue::default();
+            queue.push_shared(&SharedFrame::new(b"abc", 1), 1);
+            queue.push_owned(b"defg");
+            queue.push_owned(b"");
+            queue.push_shared(&SharedFrame::new(b"hi", 1), 0);
+            assert_eq!(queue.len(), 8);
+            assert_eq!(drain(&mut queue, step), b"bcdefghi");
+        }
+    }
+
+    #[test]
+    fn drops_publications_but_never_a_reply_nor_a_frame_begun() {
+        let mut queue = SendQueue::default();
+        queue.push_shared(&SharedFrame::new(b"begun", 1), 2);
+        queue.push_shared(&SharedFrame::new(b"old", 3), 0);
+        queue.push_owned(b"reply");
+        queue.push_shared(&SharedFrame::new(b"new", 1), 0);
+        assert_eq!(queue.drop_oldest(3, 14), 3);
+        assert_eq!(drain(&mut queue, 100), b"gunreplynew");
+        queue.push_owned(b"reply");
+        queue.push_shared(&SharedFrame::new(b"new", 1), 0);
+        assert_eq!(queue.drop_publications(), 1);
+        assert_eq!(drain(&mut queue, 100), b"reply");
+    }
+}

@@ -1,0 +1,291 @@
+//! Reading: from a socket's bytes to the handler's calls. Bytes are worked on where the worker's
+//! one buffer has them; only what is torn off at the end of a read is copied to the connection.
+
+use wire::websocket::{CloseCode, Event, OpCode};
+use wire::{Role, Status, Violation};
+
+use crate::conn::{Flags, Mode};
+use crate::core::{Core, would_block};
+use crate::limits::READ_BUFFER_BYTES;
+use crate::sys::Sys;
+use crate::worker::Worker;
+use crate::{Closed, ConnId, Handler};
+
+impl<S: Sys, H: Handler> Worker<S, H> {
+    /// One bounded read of a connection, and everything that follows from it.
+    pub(crate) fn read(&mut self, slot: u32) {
+        let core = &mut self.core;
+        let Some(conn) = core.slab.get_mut(slot) else { return };
+        if matches!(conn.mode, Mode::Dead | Mode::Parked)
+            || conn.flags.has(Flags::PAUSED | Flags::STALLED)
+        {
+            return;
+        }
+        let fd = conn.fd;
+        let kept = conn.cold.as_ref().map_or(0, |cold| cold.tail.len());
+        let mut buffer = std::mem::take(&mut core.read_buffer);
+        let room = buffer.get_mut(kept..kept + READ_BUFFER_BYTES).unwrap_or_default();
+        match core.sys.recv(fd, room) {
+            Ok(0) => self.on_end_of_stream(slot),
+            Ok(got) => {
+                core.counters().bytes_in.add(got as u64);
+                let tick = core.timers.tick(core.now_ns);
+                if let Some(conn) = core.slab.get_mut(slot) {
+                    conn.last_active = tick;
+                    conn.flags.clear(Flags::PINGED);
+                }
+                if let Some(bytes) = buffer.get_mut(..kept + got) {
+                    self.core.restore_tail(slot, bytes);
+                    self.ingest(slot, bytes);
+                }
+            }
+            Err(error) if would_block(&error) => {}
+            Err(_) => core.end(slot, Closed::Reset),
+        }
+        self.core.read_buffer = buffer;
+    }
+
+    /// Works on what a connection had kept, without reading more.
+    pub(crate) fn pump(&mut self, slot: u32) {
+        let kept = self.core.slab.get(slot).and_then(|conn| conn.cold.as_ref());
+        let kept = kept.map_or(0, |cold| cold.tail.len());
+        let mut buffer = std::mem::take(&mut self.core.read_buffer);
+        if let Some(bytes) = buffer.get_mut(..kept) {
+            self.core.restore_tail(slot, bytes);
+            self.ingest(slot, bytes);
+        }
+        self.core.read_buffer = buffer;
+        self.core.sync_interest(slot);
+    }
+
+    /// Delivers all that is whole in `bytes`, writes the replies, keeps the rest.
+    fn ingest(&mut self, slot: u32, bytes: &mut [u8]) {
+        self.core.corked = Some(slot);
+        let mut at = 0;
+        loop {
+            let Some(rest) = bytes.get_mut(at..).filter(|rest| !rest.is_empty()) else { break };
+            let Some(conn) = self.core.slab.get(slot) else { break };
+            if conn.flags.has(Flags::PAUSED | Flags::STALLED) {
+                break;
+            }
+            let before = (at, conn.mode);
+            at += match conn.mode {
+                Mode::Http => self.on_head(slot, rest),
+                Mode::WebSocket | Mode::Closing => self.on_frames(slot, rest),
+                Mode::Raw => self.on_raw(slot, rest),
+                Mode::Lingering | Mode::Dead => rest.len(),
+                Mode::Connecting | Mode::Parked => break,
+            };
+            let mode = self.core.slab.get(slot).map(|conn| conn.mode);
+            if before == (at, mode.unwrap_or(Mode::Dead)) {
+                break;
+            }
+        }
+        self.core.flush_cork();
+        self.core.corked = None;
+        self.core.keep_tail(slot, bytes.get(at..).unwrap_or_default());
+        self.core.finish_if_flushed(slot);
+    }
+
+    fn on_raw(&mut self, slot: u32, bytes: &mut [u8]) -> usize {
+        if let Some(id) = self.core.id_at(slot) {
+            self.handler.data(&mut self.core, id, bytes);
+        }
+        bytes.len()
+    }
+
+    /// Decodes frames until the bytes run out or the handler wants no more; returns what was used.
+    fn on_frames(&mut self, slot: u32, bytes: &mut [u8]) -> usize {
+        let Some(conn) = self.core.slab.get(slot) else { return bytes.len() };
+        let id = ConnId::new(self.core.index, slot, conn.generation);
+        let role = if conn.is_client() { Role::Client } else { Role::Server };
+        let mut decoder = conn.decoder;
+        let mut at = 0;
+        while let Some(rest) = bytes.get_mut(at..).filter(|rest| !rest.is_empty()) {
+            match decoder.decode(role, &self.core.limits.wire, rest) {
+                Ok(Status::Complete((used, event))) => {
+                    at += used;
+                    self.on_event_of_peer(id, event);
+                }
+                Ok(Status::Partial) => break,
+                Err(violation) => {
+                    self.core.violated(slot, violation);
+                    return bytes.len();
+                }
+            }
+            let Some(conn) = self.core.slab.get(slot) else { return bytes.len() };
+            if !matches!(conn.mode, Mode::WebSocket | Mode::Closing)
+                || conn.flags.has(Flags::PAUSED | Flags::STALLED)
+            {
+                break;
+            }
+        }
+        if let Some(conn) = self.core.slab.get_mut(slot) {
+            conn.decoder = decoder;
+        }
+        at
+    }
+
+    fn on_event_of_peer(&mut self, id: ConnId, event: Event<'_>) {
+        let core = &mut self.core;
+        let slot = id.slot();
+        let open = core.slab.get(slot).is_some_and(|conn| conn.mode == Mode::WebSocket);
+        match event {
+            Event::Message { opcode, data } if open => {
+                core.counters().messages_in.add(1);
+                self.handler.message(core, id, opcode, data);
+            }
+            Event::Fragment { opcode, data, last } if open => {
+                self.on_fragment(id, opcode, data, last);
+            }
+            Event::Ping(payload) if open => core.answer_ping(slot, payload),
+            Event::Pong(payload) if open => {
+                core.counters().pongs_in.add(1);
+                self.handler.pong(core, id, payload);
+            }
+            Event::Close { code, .. } => core.peer_closes(slot, code),
+            // After our close frame the peer's data no longer matters (RFC 6455 section 5.5.1).
+            _ => {}
+        }
+    }
+
+    fn on_fragment(&mut self, id: ConnId, opcode: OpCode, data: &[u8], last: bool) {
+        let core = &mut self.core;
+        let fresh = core
+            .slab
+            .get(id.slot())
+            .is_some_and(|conn| conn.cold.as_ref().is_none_or(|cold| cold.message.capacity() == 0));
+        let buffer = if fresh { core.take_buffer() } else { Vec::new() };
+        let Some(conn) = core.slab.get_mut(id.slot()) else { return };
+        let cold = conn.cold();
+        if fresh {
+            cold.message = buffer;
+        }
+        cold.message.extend_from_slice(data);
+        if !last {
+            return;
+        }
+        let mut message = std::mem::take(&mut cold.message);
+        conn.thaw();
+        core.counters().messages_in.add(1);
+        self.handler.message(core, id, opcode, &mut message);
+        self.core.give_buffer(message);
+    }
+
+    fn on_end_of_stream(&mut self, slot: u32) {
+        let Some(conn) = self.core.slab.get(slot) else { return };
+        let cause = match conn.mode {
+            Mode::Http if conn.flags.has(Flags::ANSWERED) => Closed::Answered,
+            _ => Closed::Gone,
+        };
+        self.core.end(slot, cause);
+    }
+}
+
+impl<S: Sys, H: Handler> Core<S, H> {
+    /// Puts what the last read left torn in front of the new bytes.
+    fn restore_tail(&mut self, slot: u32, bytes: &mut [u8]) {
+        let Some(conn) = self.slab.get_mut(slot) else { return };
+        let Some(cold) = conn.cold.as_mut().filter(|cold| !cold.tail.is_empty()) else { return };
+        let tail = std::mem::take(&mut cold.tail);
+        if let Some(front) = bytes.get_mut(..tail.len()) {
+            front.copy_from_slice(&tail);
+        }
+        self.give_buffer(tail);
+    }
+
+    /// Keeps what could not be delivered yet; a connection without any gives its box back.
+    fn keep_tail(&mut self, slot: u32, rest: &[u8]) {
+        let keeps = self.slab.get(slot).is_some_and(|conn| {
+            !rest.is_empty() && !matches!(conn.mode, Mode::Dead | Mode::Lingering)
+        });
+        let buffer = keeps.then(|| {
+            let mut buffer = self.take_buffer();
+            buffer.extend_from_slice(rest);
+            buffer
+        });
+        let Some(conn) = self.slab.get_mut(slot) else { return };
+        match buffer {
+            Some(buffer) => {
+                conn.cold().tail = buffer;
+                let paused = conn.flags.has(Flags::PAUSED | Flags::STALLED);
+                if paused {
+                    return;
+                }
+            }
+            None => conn.thaw(),
+        }
+    }
+
+    fn finish_if_flushed(&mut self, slot: u32) {
+        let due = self.slab.get(slot).is_some_and(|conn| {
+            conn.mode == Mode::Lingering && conn.flags.has(Flags::FINISH) && conn.backlog() == 0
+        });
+        if due {
+            self.finish(slot);
+        }
+    }
+
+    fn answer_ping(&mut self, slot: u32, payload: &[u8]) {
+        self.counters().pings_in.add(1);
+        let Some(conn) = self.slab.get_mut(slot) else { return };
+        let client = conn.is_client();
+        if conn.backlog() > 0 {
+            // Only the latest is owed (RFC 6455 section 5.5.3), so a peer that pings without
+            // reading makes nothing grow.
+            conn.cold().pong = Some(payload.into());
+        } else {
+            self.send_control(slot, client, OpCode::Pong, payload);
+        }
+    }
+
+    fn peer_closes(&mut self, slot: u32, code: Option<CloseCode>) {
+        let Some(conn) = self.slab.get_mut(slot) else { return };
+        let client = conn.is_client();
+        if conn.mode == Mode::WebSocket {
+            conn.closed = Closed::ByPeer;
+        }
+        self.send_close(slot, client, code, "");
+        if client {
+            // The server ends the stream first (RFC 6455 section 7.1.1); the timer guards us.
+            self.await_end(slot);
+        } else {
+            self.finish(slot);
+        }
+    }
+
+    /// A rule was broken: tell the peer by which code, end our side, count it.
+    fn violated(&mut self, slot: u32, violation: Violation) {
+        self.counters().count_violation(violation);
+        let Some(conn) = self.slab.get_mut(slot) else { return };
+        let client = conn.is_client();
+        if conn.mode == Mode::WebSocket {
+            conn.closed = Closed::Violation;
+        }
+        let reason = violation.name();
+        self.send_close(slot, client, Some(violation.close_code()), reason);
+        self.finish(slot);
+    }
+
+    /// What the keep-alive sweep does with one slot.
+    pub(crate) fn look_at_idle(&mut self, slot: u32) {
+        let Some(idle_max) = self.timers.idle_ticks else { return };
+        let now = self.timers.tick(self.now_ns);
+        let ping_after = self.timers.ping_ticks;
+        let pings = self.limits.pings;
+        let Some(conn) = self.slab.get_mut(slot) else { return };
+        if conn.mode != Mode::WebSocket {
+            return;
+        }
+        let idle = now.wrapping_sub(conn.last_active);
+        if idle >= idle_max {
+            let reason = "idle timeout";
+            self.close_with(slot, Closed::IdleTimeout, Some(CloseCode::GOING_AWAY), reason);
+        } else if pings && idle >= ping_after && !conn.flags.has(Flags::PINGED) {
+            conn.flags.set(Flags::PINGED);
+            let client = conn.is_client();
+            self.counters().pings_out.add(1);
+            self.send_control(slot, client, OpCode::Ping, b"");
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! [`Sys`] on Linux: level-triggered epoll and plain socket calls on a descriptor table that may
+//! be this worker's own. Sources: epoll(7), tcp(7), ip(7), close_range(2).
+
+#![allow(unsafe_code)]
+
+use std::io::{self, IoSlice};
+use std::mem::{MaybeUninit, size_of};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::time::Duration;
+
+use super::{Event, Fd, Interest, Sys};
+
+/// Reports taken from the kernel by one `epoll_wait`.
+const EVENTS_MAX: usize = 512;
+
+/// Turns the -1 of a system call into its `errno`.
+pub(super) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// The kernel, as one worker sees it. Make it in the worker's own thread, after the thread has
+/// left the shared descriptor table: the epoll instance belongs to that table.
+pub struct Linux {
+    epoll: Fd,
+    wake: Option<Fd>,
+    random: fastrand::Rng,
+    raw: Box<[MaybeUninit<libc::epoll_event>; EVENTS_MAX]>,
+}
+
+impl Linux {
+    /// A new epoll instance. `wake` is the number of an eventfd made before any worker left the
+    /// shared table (see [`super::process::wake_descriptor`]).
+    ///
+    /// # Errors
+    /// What `epoll_create1(2)` and `getrandom(2)` may answer.
+    pub fn new(wake: Option<i32>) -> io::Result<Self> {
+        // SAFETY: no pointers are passed.
+        let epoll = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        Ok(Linux {
+            epoll: Fd::new(epoll),
+            wake: wake.map(Fd::new),
+            random: fastrand::Rng::with_seed(seed()?),
+            raw: Box::new([MaybeUninit::uninit(); EVENTS_MAX]),
+        })
+    }
+
+    fn control(&mut self, op: libc::c_int, fd: Fd, interest: Interest, key: u64) -> io::Result<()> {
+        let mut events = 0u32;
+        if interest.read {
+            events |= libc::EPOLLIN as u32;
+        }
+        if interest.write {
+            events |= libc::EPOLLOUT as u32;
+        }
+        let mut event = libc::epoll_event { events, u64: key };
+        // SAFETY: `event` lives through the call, which copies it.
+        check(unsafe { libc::epoll_ctl(self.epoll.number(), op, fd.number(), &mut event) })?;
+        Ok(())
+    }
+}
+
+impl Drop for Linux {
+    fn drop(&mut self) {
+        // SAFETY: the descriptor is ours and `Linux` is not used after this.
+        unsafe { libc::close(self.epoll.number()) };
+    }
+}
+
+impl Sys for Linux {
+    fn now_ns(&self) -> u64 {
+        super::process::now_ns()
+    }
+
+    fn random(&mut self) -> u64 {
+        self.random.u64(..)
+    }
+
+    fn wait(
+        &mut self,
+        events: &mut Vec<Event>,
+        events_max: usize,
+        timeout: Option<Duration>,
+    ) -> io::Result<()> {
+        let timeout_ms = timeout
+            .map_or(-1, |t| i32::try_from(t.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX));
+        let want = events_max.min(EVENTS_MAX) as i32;
+        // SAFETY: the buffer holds at least `want` events and outlives the call.
+        let got = check(unsafe {
+            libc::epoll_wait(self.epoll.number(), self.raw.as_mut_ptr().cast(), want, timeout_ms)
+        })?;
+        for raw in self.raw.iter().take(got as usize) {
+            // SAFETY: the kernel has written the first `got` events.
+            let raw = unsafe { raw.assume_init() };
+            let mask = raw.events;
+            let failed = mask & (libc::EPOLLERR | libc::EPOLLHUP) as u32 != 0;
+            events.push(Event {
+                key: raw.u64,
+                readable: failed || mask & libc::EPOLLIN as u32 != 0,
+                writable: failed || mask & libc::EPOLLOUT as u32 != 0,
+            });
+        }
+        Ok(())
+    }
+
+    fn poll_fd(&self) -> Option<i32> {
+        Some(self.epoll.number())
+    }
+
+    fn watch(&mut self, fd: Fd, interest: Interest, key: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd, interest, key)
+    }
+
+    fn rewatch(&mut self, fd: Fd, interest: Interest, key: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_MOD, fd, interest, key)
+    }
+
+    fn unwatch(&mut self, fd: Fd) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_DEL, fd, Interest::NONE, 0)
+    }
+
+    fn wake_fd(&self) -> Option<Fd> {
+        self.wake
+    }
+
+    fn clear_wake(&mut self) {
+        if let Some(wake) = self.wake {
+            let mut count = [0u8; 8];
+            let _ = self.read(wake, &mut count);
+        }
+    }
+
+    fn accept(&mut self, listener: Fd) -> io::Result<Fd> {
+        // SAFETY: null address pointers mean "not wanted".
+        let fd = check(unsafe {
+            libc::accept4(
+                listener.number(),
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+                libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC,
+            )
+        })?;
+        Ok(Fd::new(fd))
+    }
+
+    fn connect(&mut self, destination: SocketAddr, source: Option<IpAddr>) -> io::Result<Fd> {
+        let domain = if destination.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+        let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: no pointers are passed.
+        let fd = Fd::new(check(unsafe { libc::socket(domain, kind, 0) })?);
+        let started = (|| {
+            set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
+            if let Some(source) = source {
+                set(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)?;
+                let (address, length) = to_raw(SocketAddr::new(source, 0));
+                // SAFETY: `address` holds a socket address of `length` bytes.
+                check(unsafe { libc::bind(fd.number(), (&raw const address).cast(), length) })?;
+            }
+            let (address, length) = to_raw(destination);
+            // SAFETY: as above.
+            let result =
+                check(unsafe { libc::connect(fd.number(), (&raw const address).cast(), length) });
+            match result {
+                Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+                _ => Ok(()),
+            }
+        })();
+        match started {
+            Ok(()) => Ok(fd),
+            Err(error) => {
+                self.close(fd);
+                Err(error)
+            }
+        }
+    }
+
+    fn connect_outcome(&mut self, fd: Fd) -> io::Result<()> {
+        let mut code: libc::c_int = 0;
+        let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+        // SAFETY: `code` and `length` live through the call and match in size.
+        check(unsafe {
+            libc::getsockopt(
+                fd.number(),
+                libc::SOL_SOCKET,
+                libc::SO_ERROR,
+                (&raw mut code).cast(),
+                &mut length,
+            )
+        })?;
+        if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(code)) }
+    }
+
+    fn recv(&mut self, fd: Fd, into: &mut [u8]) -> io::Result<usize> {
+        // SAFETY: the kernel writes at most `into.len()` bytes to a buffer that is ours.
+        let got = unsafe { libc::recv(fd.number(), into.as_mut_ptr().cast(), into.len(), 0) };
+        if got < 0 { Err(io::Error::last_os_error()) } else { Ok(got as usize) }
+    }
+
+    fn send(&mut self, fd: Fd, bytes: &[u8]) -> io::Result<usize> {
+        let flags = libc::MSG_NOSIGNAL;
+        // SAFETY: the kernel reads `bytes.len()` bytes that we hold borrowed.
+        let sent = unsafe { libc::send(fd.number(), bytes.as_ptr().cast(), bytes.len(), flags) };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
+    }
+
+    fn send_vectored(&mut self, fd: Fd, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        // SAFETY: an all-zero `msghdr` is a valid empty one.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = pieces.as_ptr().cast_mut().cast();
+        message.msg_iovlen = pieces.len();
+        // SAFETY: `IoSlice` has the layout of `iovec`; the kernel only reads the pieces.
+        let sent = unsafe { libc::sendmsg(fd.number(), &message, libc::MSG_NOSIGNAL) };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
+    }
+
+    fn shutdown_write(&mut self, fd: Fd) {
+        // SAFETY: no pointers are passed; a dead socket only makes the call fail.
+        unsafe { libc::shutdown(fd.number(), libc::SHUT_WR) };
+    }
+
+    fn close(&mut self, fd: Fd) {
+        // SAFETY: the caller gives up the descriptor.
+        unsafe { libc::close(fd.number()) };
+    }
+
+    fn reset_on_close(&mut self, fd: Fd) {
+        let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+        let length = size_of::<libc::linger>() as libc::socklen_t;
+        // SAFETY: `linger` lives through the call and `length` is its size.
+        unsafe {
+            libc::setsockopt(
+                fd.number(),
+                libc::SOL_SOCKET,
+                libc::SO_LINGER,
+                (&raw const linger).cast(),
+                length,
+            )
+        };
+    }
+
+    fn peer(&self, fd: Fd) -> Option<SocketAddr> {
+        address_of(fd.number(), libc::getpeername).ok()
+    }
+}
+
+impl Linux {
+    fn read(&mut self, fd: Fd, into: &mut [u8]) -> io::Result<usize> {
+        // SAFETY: the kernel writes at most `into.len()` bytes to a buffer that is ours.
+        let got = unsafe { libc::read(fd.number(), into.as_mut_ptr().cast(), into.len()) };
+        if got < 0 { Err(io::Error::last_os_error()) } else { Ok(got as usize) }
+    }
+}
+
+/// Sets an integer socket option.
+pub(super) fn set(fd: Fd, level: i32, name: i32, value: libc::c_int) -> io::Result<()> {
+    let length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: `value` lives through the call and `length` is its size.
+    check(unsafe {
+        libc::setsockopt(fd.number(), level, name, (&raw const value).cast(), length)
+    })?;
+    Ok(())
+}
+
+/// The address `call` (getsockname or getpeername) tells of a socket.
+pub(super) fn address_of(
+    number: i32,
+    call: unsafe extern "C" fn(i32, *mut libc::sockaddr, *mut libc::socklen_t) -> i32,
+) -> io::Result<SocketAddr> {
+    // SAFETY: an all-zero `sockaddr_storage` is valid.
+    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let mut length = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    // SAFETY: storage and length live through the call and match in size.
+    check(unsafe { call(number, (&raw mut storage).cast(), &mut length) })?;
+    from_raw(&storage).ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))
+}
+
+/// An address as the kernel takes it, with its length.
+pub(super) fn to_raw(address: SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
+    // SAFETY: an all-zero `sockaddr_storage` is valid.
+    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let length = match address {
+        SocketAddr::V4(v4) => {
+            let raw = libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: v4.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v4.ip().octets()) },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: `sockaddr_storage` is large enough and aligned for every address family.
+            unsafe { (&raw mut storage).cast::<libc::sockaddr_in>().write(raw) };
+            size_of::<libc::sockaddr_in>()
+        }
+        SocketAddr::V6(v6) => {
+            let raw = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: v6.port().to_be(),
+                sin6_flowinfo: v6.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
+                sin6_scope_id: v6.scope_id(),
+            };
+            // SAFETY: as above.
+            unsafe { (&raw mut storage).cast::<libc::sockaddr_in6>().write(raw) };
+            size_of::<libc::sockaddr_in6>()
+        }
+    };
+    (storage, length as libc::socklen_t)
+}
+
+fn from_raw(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    match i32::from(storage.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the family says which address the storage holds.
+            let raw = unsafe { (&raw const *storage).cast::<libc::sockaddr_in>().read() };
+            let ip = Ipv4Addr::from(raw.sin_addr.s_addr.to_ne_bytes());
+            Some(SocketAddrV4::new(ip, u16::from_be(raw.sin_port)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let raw = unsafe { (&raw const *storage).cast::<libc::sockaddr_in6>().read() };
+            let ip = Ipv6Addr::from(raw.sin6_addr.s6_addr);
+            let port = u16::from_be(raw.sin6_port);
+            Some(SocketAddrV6::new(ip, port, raw.sin6_flowinfo, raw.sin6_scope_id).into())
+        }
+        _ => None,
+    }
+}
+
+fn seed() -> io::Result<u64> {
+    let mut bytes = [0u8; 8];
+    // SAFETY: the kernel writes at most 8 bytes to a buffer that is ours.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if got != 8 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(u64::from_ne_bytes(bytes))
+}

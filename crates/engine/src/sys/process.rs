@@ -1,0 +1,244 @@
+//! What a process does around its workers: wake-up descriptors, listeners, private descriptor
+//! tables, signals, the clock and the allocator. Not for use inside a worker's turn.
+//!
+//! Order matters, because a private table is a copy cut off at a number: wake-up descriptors and
+//! listeners first, then threads that call [`leave_shared_table`], then everything else.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem::{MaybeUninit, size_of};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::Fd;
+use super::linux::{address_of, check, set, to_raw};
+
+/// Monotonic time in nanoseconds: the same for all processes of this boot.
+#[must_use]
+pub fn now_ns() -> u64 {
+    let mut now = MaybeUninit::<libc::timespec>::uninit();
+    // SAFETY: the call fills `now`; CLOCK_MONOTONIC cannot fail on Linux.
+    let now = unsafe {
+        libc::clock_gettime(libc::CLOCK_MONOTONIC, now.as_mut_ptr());
+        now.assume_init()
+    };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// A descriptor that wakes whoever watches it (eventfd(2)). Make all of them before any worker
+/// leaves the shared table: one made later has a number that means something else there.
+///
+/// # Errors
+/// `EMFILE` and `ENFILE`, as the process has no descriptors left.
+pub fn wake_descriptor() -> io::Result<i32> {
+    // SAFETY: no pointers are passed.
+    check(unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) })
+}
+
+/// Wakes the watcher of a descriptor from [`wake_descriptor`], from any thread.
+pub fn wake(descriptor: i32) {
+    let one = 1u64.to_ne_bytes();
+    // SAFETY: the kernel reads 8 bytes that are ours. A full counter (EAGAIN) is awake already.
+    unsafe { libc::write(descriptor, one.as_ptr().cast(), one.len()) };
+}
+
+/// Blocks until a descriptor from [`wake_descriptor`] was woken, and makes it quiet again.
+pub fn wait_for_wake(descriptor: i32) {
+    let mut poll = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
+    let mut count = [0u8; 8];
+    loop {
+        // SAFETY: one `pollfd` is passed and lives through the call.
+        unsafe { libc::poll(&raw mut poll, 1, -1) };
+        // SAFETY: the kernel writes 8 bytes to a buffer that is ours.
+        let got = unsafe { libc::read(descriptor, count.as_mut_ptr().cast(), count.len()) };
+        if got == 8 {
+            return;
+        }
+    }
+}
+
+/// How a listener is opened.
+#[derive(Copy, Clone, Debug)]
+pub struct Listen {
+    /// Where to listen; port 0 takes a free one.
+    pub address: SocketAddr,
+    /// Connections that may wait to be accepted; the kernel caps it at `net.core.somaxconn`.
+    pub backlog: u32,
+    /// Share the port with other listeners of this user (`SO_REUSEPORT`).
+    pub shared_port: bool,
+    /// Report a connection only once its first bytes are here (`TCP_DEFER_ACCEPT`), at most this
+    /// long. Zero reports at once.
+    pub defer: Duration,
+}
+
+/// Opens a listener and tells its number and address. Connections accepted from it inherit
+/// `TCP_NODELAY`.
+///
+/// # Errors
+/// What socket(2), bind(2) and listen(2) answer, first of all `EADDRINUSE`.
+pub fn listen(options: &Listen) -> io::Result<(i32, SocketAddr)> {
+    let domain = if options.address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: no pointers are passed.
+    let number = check(unsafe { libc::socket(domain, kind, 0) })?;
+    let fd = Fd::new(number);
+    let opened = (|| {
+        set(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+        if options.shared_port {
+            set(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+        }
+        set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
+        if !options.defer.is_zero() {
+            let seconds = i32::try_from(options.defer.as_secs().max(1)).unwrap_or(i32::MAX);
+            set(fd, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, seconds)?;
+        }
+        let (address, length) = to_raw(options.address);
+        // SAFETY: `address` holds a socket address of `length` bytes.
+        check(unsafe { libc::bind(number, (&raw const address).cast(), length) })?;
+        let backlog = i32::try_from(options.backlog).unwrap_or(i32::MAX);
+        // SAFETY: no pointers are passed.
+        check(unsafe { libc::listen(number, backlog) })?;
+        address_of(number, libc::getsockname)
+    })();
+    match opened {
+        Ok(address) => Ok((number, address)),
+        Err(error) => {
+            close(number);
+            Err(error)
+        }
+    }
+}
+
+/// Closes a descriptor by number in this thread's table.
+pub fn close(number: i32) {
+    // SAFETY: the caller gives up the descriptor.
+    unsafe { libc::close(number) };
+}
+
+/// Gives the calling thread a descriptor table of its own: the numbers below `keep_below` stay
+/// open in it, all others are closed in the new table only. From then on `RLIMIT_NOFILE` counts
+/// this table by itself.
+///
+/// # Errors
+/// `ENOSYS` before Linux 5.9, `EPERM` where a sandbox forbids it: the thread then still shares.
+pub fn leave_shared_table(keep_below: i32) -> io::Result<()> {
+    let first = keep_below.max(3) as libc::c_uint;
+    // SAFETY: closes no descriptor that this thread uses: it has opened none yet.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            first,
+            libc::c_uint::MAX,
+            libc::CLOSE_RANGE_UNSHARE as libc::c_uint,
+        )
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Tells whether threads of this process may have tables of their own, by trying it on a thread
+/// that then ends.
+#[must_use]
+pub fn private_tables_work() -> bool {
+    std::thread::spawn(|| leave_shared_table(i32::MAX - 1).is_ok()).join().unwrap_or(false)
+}
+
+/// A signal that asks the process for something.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Signal {
+    /// SIGTERM: end in good order.
+    Terminate,
+    /// SIGINT: Ctrl-C.
+    Interrupt,
+    /// SIGHUP: read the configuration again.
+    Reload,
+}
+
+/// Blocks the signals of [`Signal`] in this thread and in all it will start, so that only
+/// [`wait_signal`] takes them. Call it first in `main`.
+pub fn block_signals() {
+    let set = signal_set();
+    // SAFETY: `set` is a valid signal set; the old one is not wanted.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) };
+}
+
+/// Waits for one of the blocked signals, at most `timeout`.
+#[must_use]
+pub fn wait_signal(timeout: Duration) -> Option<Signal> {
+    let set = signal_set();
+    let timeout = libc::timespec {
+        tv_sec: timeout.as_secs() as libc::time_t,
+        tv_nsec: i64::from(timeout.subsec_nanos()),
+    };
+    // SAFETY: both pointers live through the call; no information is asked back.
+    match unsafe { libc::sigtimedwait(&set, std::ptr::null_mut(), &timeout) } {
+        libc::SIGTERM => Some(Signal::Terminate),
+        libc::SIGINT => Some(Signal::Interrupt),
+        libc::SIGHUP => Some(Signal::Reload),
+        _ => None,
+    }
+}
+
+fn signal_set() -> libc::sigset_t {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigemptyset initialises the set that the others add to.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+            libc::sigaddset(set.as_mut_ptr(), signal);
+        }
+        set.assume_init()
+    }
+}
+
+/// Sends SIGTERM to a process that this one started.
+pub fn terminate(pid: u32) {
+    if let Ok(pid) = i32::try_from(pid)
+        && pid > 1
+    {
+        // SAFETY: no pointers are passed; a dead process only makes the call fail.
+        unsafe { libc::kill(pid, libc::SIGTERM) };
+    }
+}
+
+/// Has the kernel send SIGKILL to this process when its parent ends, so that a killed `prove`
+/// leaves no half of itself behind (prctl(2), `PR_SET_PDEATHSIG`).
+pub fn end_with_parent() {
+    // SAFETY: no pointers are passed.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+}
+
+/// Ties the calling thread to one core, counted from 0 (sched_setaffinity(2)).
+///
+/// # Errors
+/// `EINVAL` when the process may not run there.
+pub fn pin_to_core(core: usize) -> io::Result<()> {
+    // SAFETY: an all-zero `cpu_set_t` is the empty set.
+    let mut cores: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: CPU_SET ignores a core beyond the set's size.
+    unsafe { libc::CPU_SET(core, &mut cores) };
+    // SAFETY: `cores` lives through the call and the size is its own.
+    check(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &cores) })?;
+    Ok(())
+}
+
+/// Makes glibc's allocator give large blocks back as soon as they are freed, and keeps it from
+/// making an arena for each of many threads (mallopt(3)). Call it once, before threads start.
+pub fn tune_allocator() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: no pointers are passed; unknown parameters are ignored.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 128 * 1024);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 256 * 1024);
+        libc::mallopt(libc::M_ARENA_MAX, 4);
+    }
+}
+
+/// Returns freed memory to the system now (malloc_trim(3)).
+pub fn trim_allocator() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: no pointers are passed.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}

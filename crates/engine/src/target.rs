@@ -1,0 +1,91 @@
+//! [`Target`]: a place to connect to, with the handshake request made once for all connections.
+
+use std::net::SocketAddr;
+
+use wire::websocket::{encode_key, encode_upgrade_request};
+
+/// Where a client connects and what it asks for.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// Address and port.
+    pub address: SocketAddr,
+    /// Subprotocols offered, in order of preference.
+    pub protocols: Vec<String>,
+    head: Vec<u8>,
+    key_at: usize,
+}
+
+/// Stands where each connection's own key goes.
+const PLACEHOLDER: [u8; 24] = *b"////////////////////////";
+
+impl Target {
+    /// A WebSocket endpoint: `host` as in the Host header, `path` with its query, and further
+    /// header lines.
+    #[must_use]
+    pub fn websocket(
+        address: SocketAddr,
+        host: &str,
+        path: &str,
+        protocols: &[&str],
+        headers: &[(&str, &str)],
+    ) -> Self {
+        let mut head = Vec::new();
+        let headers = headers.iter().copied();
+        encode_upgrade_request(&mut head, host, path, &PLACEHOLDER, protocols, headers);
+        let key_at = head
+            .windows(PLACEHOLDER.len())
+            .position(|window| window == PLACEHOLDER)
+            .unwrap_or(head.len());
+        let protocols = protocols.iter().map(ToString::to_string).collect();
+        Target { address, protocols, head, key_at }
+    }
+
+    /// Appends the request with this key.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>, key: &[u8; 24]) {
+        let at = out.len() + self.key_at;
+        out.extend_from_slice(&self.head);
+        if let Some(place) = out.get_mut(at..at + key.len()) {
+            place.copy_from_slice(key);
+        }
+    }
+}
+
+/// The handshake key of one connection, drawn from the worker's secret: nothing has to be kept
+/// until the answer comes, and nobody can foresee it (RFC 6455 section 4.1, step 7).
+pub(crate) fn key_for(secret: u64, slot: u32, generation: u32) -> [u8; 24] {
+    let mut state = secret ^ (u64::from(generation) << 32 | u64::from(slot));
+    let mut nonce = [0u8; 16];
+    for half in nonce.chunks_exact_mut(8) {
+        half.copy_from_slice(&mix(&mut state).to_le_bytes());
+    }
+    encode_key(nonce)
+}
+
+/// SplitMix64.
+fn mix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_connection_sends_its_own_key() {
+        let address = SocketAddr::from(([127, 0, 0, 1], 80));
+        let target = Target::websocket(address, "localhost", "/echo", &["chat"], &[]);
+        let (a, b) = (key_for(1, 2, 3), key_for(1, 2, 4));
+        assert_ne!(a, b);
+        let mut out = b"before".to_vec();
+        target.encode(&mut out, &a);
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.starts_with("beforeGET /echo HTTP/1.1\r\n"), "{text}");
+        assert!(text.contains(std::str::from_utf8(&a).unwrap()), "{text}");
+        assert!(!text.contains("////////"), "{text}");
+        assert!(text.ends_with("\r\n\r\n"), "{text}");
+    }
+}

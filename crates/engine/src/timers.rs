@@ -1,0 +1,167 @@
+//! Time in a worker: deadlines in the order they were set, and a tick for everything idle. No
+//! entry per idle connection: its slot says when it is looked at.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::Limits;
+
+/// Slices of the sweep per idle period: the tick is a quarter of the idle timeout ÷ this, within
+/// [`TICK_MIN`] and [`TICK_MAX`].
+const SLICES: u32 = 64;
+const TICK_MIN: Duration = Duration::from_millis(20);
+const TICK_MAX: Duration = Duration::from_secs(1);
+
+/// Deadlines that all lie the same time ahead, so that the first to be set is the first to come.
+#[derive(Default)]
+pub(crate) struct Deadlines {
+    entries: VecDeque<Deadline>,
+}
+
+#[derive(Copy, Clone)]
+pub(crate) struct Deadline {
+    pub(crate) at_ns: u64,
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+}
+
+impl Deadlines {
+    pub(crate) fn push(&mut self, now_ns: u64, timeout: Duration, slot: u32, generation: u32) {
+        let at_ns = now_ns.saturating_add(nanoseconds(timeout));
+        self.entries.push_back(Deadline { at_ns, slot, generation });
+    }
+
+    pub(crate) fn next_ns(&self) -> Option<u64> {
+        self.entries.front().map(|deadline| deadline.at_ns)
+    }
+
+    /// The next deadline that has passed.
+    pub(crate) fn pop(&mut self, now_ns: u64) -> Option<Deadline> {
+        let due = self.entries.front().is_some_and(|deadline| deadline.at_ns <= now_ns);
+        if !due {
+            return None;
+        }
+        let deadline = self.entries.pop_front();
+        if self.entries.is_empty() {
+            self.entries = VecDeque::new();
+        }
+        deadline
+    }
+}
+
+/// The timers of one worker.
+pub(crate) struct Timers {
+    pub(crate) handshake: Deadlines,
+    pub(crate) closing: Deadlines,
+    tick_ns: u64,
+    began_ns: u64,
+    /// Idle ticks after which a connection is pinged and after which it is closed.
+    pub(crate) ping_ticks: u16,
+    pub(crate) idle_ticks: Option<u16>,
+    /// Ticks in which the sweep looks at every slot once.
+    period_ticks: u64,
+    /// The tick of the last sweep, and the slot it stopped at.
+    swept_tick: u64,
+    pub(crate) sweep_slot: u32,
+}
+
+impl Timers {
+    pub(crate) fn new(limits: &Limits, now_ns: u64) -> Self {
+        let quarter = limits.idle_timeout.map(|timeout| timeout / 4);
+        let tick = quarter.map_or(TICK_MAX, |q| (q / SLICES).clamp(TICK_MIN, TICK_MAX));
+        let tick_ns = nanoseconds(tick);
+        let in_ticks = |d: Duration| (nanoseconds(d) / tick_ns).clamp(1, 60_000);
+        let idle = limits.idle_timeout.map(in_ticks);
+        Timers {
+            handshake: Deadlines::default(),
+            closing: Deadlines::default(),
+            tick_ns,
+            began_ns: now_ns,
+            ping_ticks: idle.map_or(u16::MAX, |idle| (idle / 2).max(1) as u16),
+            idle_ticks: idle.map(|idle| idle as u16),
+            period_ticks: quarter.map_or(1, in_ticks),
+            swept_tick: 0,
+            sweep_slot: 0,
+        }
+    }
+
+    /// The tick that `now_ns` lies in, as a connection keeps it.
+    #[inline]
+    pub(crate) fn tick(&self, now_ns: u64) -> u16 {
+        (now_ns.wrapping_sub(self.began_ns) / self.tick_ns) as u16
+    }
+
+    /// The slots to look at now: the share of `slots` that the ticks since the last call make.
+    pub(crate) fn sweep(&mut self, now_ns: u64, slots: u32) -> std::ops::Range<u32> {
+        let tick = now_ns.wrapping_sub(self.began_ns) / self.tick_ns;
+        let ticks = (tick - self.swept_tick).min(self.period_ticks);
+        if self.idle_ticks.is_none() || ticks == 0 {
+            return 0..0;
+        }
+        self.swept_tick = tick;
+        if self.sweep_slot >= slots {
+            self.sweep_slot = 0;
+        }
+        let share = (u64::from(slots) * ticks).div_ceil(self.period_ticks) as u32;
+        let from = self.sweep_slot;
+        let to = from.saturating_add(share).min(slots);
+        self.sweep_slot = to;
+        from..to
+    }
+
+    /// When something is due next, if ever. The tick matters only while there are connections.
+    pub(crate) fn next_ns(&self, connections: u32) -> Option<u64> {
+        let tick = (connections > 0 && self.idle_ticks.is_some())
+            .then(|| self.began_ns + (self.swept_tick + 1) * self.tick_ns);
+        [self.handshake.next_ns(), self.closing.next_ns(), tick].into_iter().flatten().min()
+    }
+
+    /// Seconds between two ticks that connections keep.
+    pub(crate) fn seconds_between(&self, from: u16, to: u16) -> f64 {
+        f64::from(to.wrapping_sub(from)) * self.tick_ns as f64 / 1e9
+    }
+}
+
+pub(crate) fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deadlines_come_in_order_and_never_early() {
+        let mut deadlines = Deadlines::default();
+        for slot in 0..3 {
+            deadlines.push(u64::from(slot) * 10, Duration::from_nanos(100), slot, 0);
+        }
+        assert!(deadlines.pop(99).is_none());
+        assert_eq!(deadlines.pop(110).map(|d| d.slot), Some(0));
+        assert_eq!(deadlines.pop(110).map(|d| d.slot), Some(1));
+        assert!(deadlines.pop(110).is_none());
+        assert_eq!(deadlines.next_ns(), Some(120));
+    }
+
+    #[test]
+    fn a_period_of_ticks_looks_at_every_slot_once() {
+        let limits = Limits { idle_timeout: Some(Duration::from_secs(120)), ..Limits::default() };
+        let mut timers = Timers::new(&limits, 0);
+        let slots = 10_007;
+        let mut seen = vec![0u32; slots as usize];
+        for tick in 1..=timers.period_ticks {
+            let range = timers.sweep(tick * timers.tick_ns, slots);
+            assert!(range.len() <= (slots as usize).div_ceil(SLICES as usize) + 1);
+            for slot in range {
+                seen[slot as usize] += 1;
+            }
+        }
+        assert!(seen.iter().all(|&n| n == 1), "each slot once per period");
+    }
+
+    #[test]
+    fn without_an_idle_timeout_nothing_is_due() {
+        let timers = Timers::new(&Limits { idle_timeout: None, ..Limits::default() }, 5);
+        assert_eq!(timers.next_ns(1_000_000), None);
+    }
+}

@@ -1,0 +1,308 @@
+//! [`Worker`]: one thread's loop over its connections, a turn at a time.
+//!
+//! The driving contract: call [`Worker::turn`] until it says [`Turn::Stopped`]. Each turn waits
+//! (no longer than asked, nor beyond [`Worker::deadline`]), reads what is ready, takes posts, looks
+//! at timers, gives the handler its turn, flushes and reaps. It owns no loop, no signal handling
+//! and no descriptor table, so it can be driven from another event loop by [`Worker::poll_fd`].
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use wire::websocket::CloseCode;
+
+use crate::accept::Listener;
+use crate::conn::{Flags, Mode};
+use crate::core::Core;
+use crate::limits::{EVENTS_PER_TURN, POSTS_PER_TURN};
+use crate::mailbox::Letter;
+use crate::sys::{Event, Interest, Sys};
+use crate::timers::nanoseconds;
+use crate::{Closed, ConnId, Handler, Limits, Remote};
+
+pub(crate) const KEY_WAKE: u64 = u64::MAX;
+/// Listener `i` is watched under this minus `i`.
+pub(crate) const KEY_LISTENER: u64 = u64::MAX - 1;
+pub(crate) const LISTENERS_MAX: usize = 64;
+
+/// What a turn came to.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Turn {
+    /// Go on.
+    Running,
+    /// Draining is over: no connection is left and none is accepted.
+    Stopped,
+}
+
+struct Drain {
+    began_ns: u64,
+    over_ns: u64,
+    next_slot: u32,
+}
+
+/// One thread's share of the house: its slab of connections, its buffers, its way to the kernel.
+pub struct Worker<S: Sys, H: Handler> {
+    pub(crate) core: Core<S, H>,
+    pub(crate) handler: H,
+    pub(crate) listeners: Vec<Listener>,
+    events: Vec<Event>,
+    letters: VecDeque<Letter<H::Post>>,
+    posts_pending: bool,
+    handler_wants_ns: Option<u64>,
+    drain: Option<Drain>,
+}
+
+impl<S: Sys, H: Handler> Worker<S, H> {
+    /// Worker `index` of those `remote` reaches. `listeners` are the numbers under which its table
+    /// knows the process's listeners; it accepts from none of them until it is told to.
+    ///
+    /// # Errors
+    /// What epoll answers to watching the wake-up descriptor.
+    pub fn new(
+        mut sys: S,
+        index: u16,
+        limits: Limits,
+        remote: Remote<H::Post>,
+        listeners: &[i32],
+        capacity: u32,
+        handler: H,
+    ) -> io::Result<Self> {
+        if let Some(wake) = sys.wake_fd() {
+            sys.watch(wake, Interest::READ, KEY_WAKE)?;
+        }
+        let mailbox =
+            remote.shared.mailboxes.get(usize::from(index)).ok_or(io::ErrorKind::InvalidInput)?;
+        mailbox.capacity.store(capacity, Ordering::Relaxed);
+        Ok(Worker {
+            core: Core::new(sys, index, limits, remote),
+            handler,
+            listeners: listeners.iter().map(|&number| Listener::new(number)).collect(),
+            events: Vec::with_capacity(EVENTS_PER_TURN),
+            letters: VecDeque::new(),
+            posts_pending: true,
+            handler_wants_ns: None,
+            drain: None,
+        })
+    }
+
+    /// The handler, to look at.
+    #[must_use]
+    pub fn handler(&self) -> &H {
+        &self.handler
+    }
+
+    /// Handler and core together, for whoever drives the worker.
+    pub fn parts(&mut self) -> (&mut H, &mut Core<S, H>) {
+        (&mut self.handler, &mut self.core)
+    }
+
+    /// Readable when a turn would find something to do, for embedding in another loop.
+    #[must_use]
+    pub fn poll_fd(&self) -> Option<i32> {
+        self.core.sys.poll_fd()
+    }
+
+    /// When the next turn is due even if nothing happens, in nanoseconds of the monotonic clock.
+    #[must_use]
+    pub fn deadline(&self) -> Option<u64> {
+        let core = &self.core;
+        let mut next = core.timers.next_ns(core.slab.live());
+        if !core.resumed.is_empty() || !core.dead.is_empty() || self.drain_is_due() {
+            next = Some(core.now_ns);
+        }
+        let paused = self.listeners.iter().filter_map(|listener| listener.paused_until_ns).min();
+        let drain = self.drain.as_ref().map(|_| core.now_ns + 10_000_000);
+        let posts = (self.posts_pending && self.handler.takes_posts()).then_some(core.now_ns);
+        [next, self.handler_wants_ns, paused, drain, posts].into_iter().flatten().min()
+    }
+
+    /// One turn; waits at most `timeout` for something to do.
+    ///
+    /// # Errors
+    /// Only what makes the worker useless: epoll itself failing.
+    pub fn turn(&mut self, timeout: Option<Duration>) -> io::Result<Turn> {
+        self.wait(timeout)?;
+        self.core.now_ns = self.core.sys.now_ns();
+        self.core.counters().turns.add(1);
+        let events = std::mem::take(&mut self.events);
+        for event in &events {
+            self.on_event(event);
+        }
+        self.events = events;
+        self.on_posts();
+        self.on_resumed();
+        self.on_timers();
+        self.on_drain();
+        self.handler_wants_ns = self.handler.turn(&mut self.core);
+        self.tell_drained();
+        self.reap();
+        let stopped = self.drain.is_some() && self.core.slab.live() == 0;
+        Ok(if stopped { Turn::Stopped } else { Turn::Running })
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        let now_ns = self.core.sys.now_ns();
+        let until =
+            self.deadline().map(|deadline| Duration::from_nanos(deadline.saturating_sub(now_ns)));
+        let timeout = match (timeout, until) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        self.events.clear();
+        match self.core.sys.wait(&mut self.events, EVENTS_PER_TURN, timeout) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            other => other,
+        }
+    }
+
+    fn on_event(&mut self, event: &Event) {
+        if event.key == KEY_WAKE {
+            self.core.sys.clear_wake();
+            self.posts_pending = true;
+            return;
+        }
+        if event.key > KEY_LISTENER - LISTENERS_MAX as u64 {
+            self.accept_from((KEY_LISTENER - event.key) as usize);
+            return;
+        }
+        let (slot, generation) = (event.key as u32, (event.key >> 32) as u32);
+        let Some(conn) = self.core.slab.get(slot) else { return };
+        if conn.generation != generation || conn.mode == Mode::Dead {
+            return;
+        }
+        if conn.mode == Mode::Connecting {
+            return self.core.on_connected(slot);
+        }
+        if event.writable && conn.backlog() > 0 {
+            self.core.flush(slot);
+        }
+        if event.readable {
+            self.read(slot);
+        }
+    }
+
+    fn on_posts(&mut self) {
+        if !self.posts_pending || !self.handler.takes_posts() {
+            return;
+        }
+        self.posts_pending = false;
+        let mut letters = std::mem::take(&mut self.letters);
+        let mailbox = &self.core.remote.shared.mailboxes[usize::from(self.core.index)];
+        mailbox.seen();
+        mailbox.take(POSTS_PER_TURN, &mut letters);
+        for letter in letters.drain(..) {
+            match letter {
+                Letter::Post(post) => self.handler.post(&mut self.core, post),
+                Letter::Answer(id, answer) => self.settle(id, answer),
+                Letter::Listen(index) => self.start_listening(index),
+                Letter::Drain(over) => self.start_draining(over),
+            }
+        }
+        self.letters = letters;
+    }
+
+    /// Works on what paused connections had kept.
+    fn on_resumed(&mut self) {
+        for _ in 0..self.core.resumed.len() {
+            let Some(slot) = self.core.resumed.pop_front() else { return };
+            let Some(conn) = self.core.slab.get_mut(slot) else { continue };
+            conn.flags.clear(Flags::RESUMED);
+            if conn.mode != Mode::Dead && !conn.flags.has(Flags::PAUSED | Flags::STALLED) {
+                self.pump(slot);
+            }
+        }
+    }
+
+    fn on_timers(&mut self) {
+        let now_ns = self.core.now_ns;
+        while let Some(deadline) = self.core.timers.handshake.pop(now_ns) {
+            self.core.handshake_is_late(deadline.slot, deadline.generation);
+        }
+        while let Some(deadline) = self.core.timers.closing.pop(now_ns) {
+            let conn = self.core.slab.get(deadline.slot);
+            let late = conn.is_some_and(|conn| {
+                conn.generation == deadline.generation
+                    && matches!(conn.mode, Mode::Closing | Mode::Lingering)
+            });
+            if late {
+                self.core.end(deadline.slot, Closed::ByUs);
+            }
+        }
+        let slots = self.core.slab.end();
+        for slot in self.core.timers.sweep(now_ns, slots) {
+            self.core.look_at_idle(slot);
+        }
+        self.wake_listeners();
+    }
+
+    fn tell_drained(&mut self) {
+        while let Some(slot) = self.core.drained.pop() {
+            if let Some(id) = self.core.id_at(slot) {
+                self.handler.drained(&mut self.core, id);
+            }
+        }
+    }
+
+    /// Tells the handler of ended connections and frees them. Telling may end further ones.
+    pub(crate) fn reap(&mut self) {
+        let reaped = !self.core.dead.is_empty();
+        while let Some(slot) = self.core.dead.pop() {
+            let Some(conn) = self.core.slab.get(slot) else { continue };
+            let id = ConnId::new(self.core.index, slot, conn.generation);
+            let (cause, opened) = (conn.closed, conn.flags.has(Flags::OPENED));
+            self.handler.closed(&mut self.core, id, cause, opened);
+            let Some(conn) = self.core.slab.remove(slot) else { continue };
+            self.core.sys.close(conn.fd);
+            let counters = self.core.counters();
+            counters.count_closed(cause);
+            counters.connections.sub(1);
+            counters.websockets.sub(u64::from(opened));
+            counters.queued_bytes.sub(conn.backlog() as u64);
+        }
+        if reaped {
+            self.core.publish_open();
+            self.adopt_parked_listener();
+        }
+    }
+
+    // ---- draining ----
+
+    fn start_draining(&mut self, over: Duration) {
+        if self.drain.is_some() {
+            return;
+        }
+        self.stop_listening();
+        let over_ns = nanoseconds(over);
+        self.drain = Some(Drain { began_ns: self.core.now_ns, over_ns, next_slot: 0 });
+    }
+
+    fn drain_is_due(&self) -> bool {
+        self.drain.as_ref().is_some_and(|drain| drain.over_ns == 0 && drain.next_slot == 0)
+    }
+
+    /// Closes the share of connections whose time has come, in the order of their slots.
+    fn on_drain(&mut self) {
+        let Some(drain) = &mut self.drain else { return };
+        let slots = u64::from(self.core.slab.end());
+        let elapsed = self.core.now_ns.saturating_sub(drain.began_ns);
+        let due = if elapsed >= drain.over_ns {
+            slots
+        } else {
+            (u128::from(slots) * u128::from(elapsed) / u128::from(drain.over_ns)) as u64
+        };
+        // All at once would keep one turn busy for long with a full slab.
+        let from = drain.next_slot;
+        let to = (due as u32).min(from.saturating_add(4096));
+        drain.next_slot = to.max(u32::from(drain.over_ns == 0));
+        if u64::from(to) == slots && elapsed >= drain.over_ns {
+            // Once more from the start, for connections accepted meanwhile.
+            drain.next_slot = 0;
+        }
+        for slot in from..to {
+            let reason = "server is shutting down";
+            let going = Some(CloseCode::GOING_AWAY);
+            self.core.close_with(slot, Closed::Draining, going, reason);
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! [`Workers`]: the threads of a process, started in the order that private descriptor tables
+//! demand. One worker per core accepts at first; further ones begin only when tables fill.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+use crate::sys::linux::Linux;
+use crate::sys::process;
+use crate::worker::LISTENERS_MAX;
+use crate::{Handler, Limits, Remote, Turn, WORKERS_MAX, Wake, Worker};
+
+/// Whose descriptors a worker uses.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Tables {
+    /// Each worker its own: `RLIMIT_NOFILE` counts per worker.
+    Private,
+    /// All share the process's: the system refused private ones, or they were not wanted.
+    Shared,
+}
+
+/// How many workers there are and what each may hold.
+#[derive(Copy, Clone, Debug)]
+pub struct Plan {
+    /// Threads, at most [`WORKERS_MAX`].
+    pub workers: usize,
+    /// Connections per worker.
+    pub capacity: u32,
+    /// Whose descriptors they use.
+    pub tables: Tables,
+}
+
+impl Plan {
+    /// Descriptors of a table that are not for connections: standard streams, wake-ups, epoll,
+    /// and what the process opens for itself.
+    pub const RESERVED_DESCRIPTORS: u64 = 64;
+
+    /// A plan for `connections` sockets on `cores` cores where a table holds `nofile` descriptors.
+    /// With private tables the workers are as many as their tables need, at least one per core;
+    /// with a shared one they are as many as the cores, and hold what the table holds.
+    #[must_use]
+    pub fn new(connections: u64, cores: usize, nofile: u64, tables: Tables) -> Plan {
+        let cores = cores.clamp(1, WORKERS_MAX);
+        let room =
+            |workers: u64| nofile.saturating_sub(Self::RESERVED_DESCRIPTORS + workers).max(1);
+        let most = u64::from(crate::SLOTS_MAX);
+        if tables == Tables::Shared {
+            let each = room(cores as u64) / cores as u64;
+            return Plan { workers: cores, capacity: each.clamp(1, most) as u32, tables };
+        }
+        let each = room(connections.div_ceil(room(0)).max(cores as u64)).min(most);
+        let workers = connections.div_ceil(each).max(cores as u64).min(WORKERS_MAX as u64);
+        Plan { workers: workers as usize, capacity: each as u32, tables }
+    }
+
+    /// Connections that all workers together may hold.
+    #[must_use]
+    pub fn connections(&self) -> u64 {
+        self.workers as u64 * u64::from(self.capacity)
+    }
+}
+
+/// The running workers of a process.
+pub struct Workers<P> {
+    remote: Remote<P>,
+    wakes: Vec<i32>,
+    threads: Vec<JoinHandle<io::Result<()>>>,
+}
+
+struct WakeByDescriptor(i32);
+
+impl Wake for WakeByDescriptor {
+    fn wake(&self) {
+        process::wake(self.0);
+    }
+}
+
+impl<P: Send + 'static> Workers<P> {
+    /// Starts the workers. `listeners` are descriptors of this process ([`process::listen`]), each
+    /// given to a worker of its own to begin with. `handler` is called in each worker's thread, and
+    /// only when that worker is first needed.
+    ///
+    /// Call it before anything else opens descriptors: those below the highest wake-up descriptor
+    /// or listener stay open in the workers' tables.
+    ///
+    /// # Errors
+    /// No descriptors for the wake-ups (`EMFILE`), or no threads (`EAGAIN`).
+    pub fn start<H, F>(
+        plan: Plan,
+        limits: &Limits,
+        listeners: &[i32],
+        handler: F,
+    ) -> io::Result<Self>
+    where
+        H: Handler<Post = P> + 'static,
+        F: Fn(u16, &Remote<P>) -> H + Send + Sync + 'static,
+    {
+        assert!(listeners.len() <= LISTENERS_MAX && plan.workers <= WORKERS_MAX);
+        let wakes: Vec<i32> =
+            (0..plan.workers).map(|_| process::wake_descriptor()).collect::<io::Result<_>>()?;
+        let wakers = wakes.iter().map(|&fd| Box::new(WakeByDescriptor(fd)) as Box<dyn Wake>);
+        let remote = Remote::new(wakers.collect(), limits.mailbox_bytes);
+        for mailbox in &remote.shared.mailboxes {
+            mailbox.capacity.store(plan.capacity, std::sync::atomic::Ordering::Relaxed);
+        }
+        let keep_below = wakes.iter().chain(listeners).max().map_or(3, |highest| highest + 1);
+        let handler = Arc::new(handler);
+        let mut threads = Vec::new();
+        for (index, &wake) in wakes.iter().enumerate() {
+            let (remote, limits, handler) = (remote.clone(), limits.clone(), Arc::clone(&handler));
+            let listeners = listeners.to_vec();
+            let run = move || {
+                if plan.tables == Tables::Private {
+                    process::leave_shared_table(keep_below)?;
+                }
+                process::wait_for_wake(wake);
+                let handler = handler(index as u16, &remote);
+                let sys = Linux::new(Some(wake))?;
+                let (index, capacity) = (index as u16, plan.capacity);
+                let mut worker =
+                    Worker::new(sys, index, limits, remote, &listeners, capacity, handler)?;
+                while worker.turn(None)? == Turn::Running {}
+                Ok(())
+            };
+            let builder = Builder::new().name(format!("worker-{index}")).stack_size(512 * 1024);
+            threads.push(builder.spawn(run)?);
+        }
+        for index in 0..listeners.len() {
+            remote.give_listener(index % plan.workers, index);
+        }
+        Ok(Workers { remote, wakes, threads })
+    }
+
+    /// Reaches the workers.
+    #[must_use]
+    pub fn remote(&self) -> &Remote<P> {
+        &self.remote
+    }
+
+    /// Whether a worker has ended: after a drain, or because of an error.
+    #[must_use]
+    pub fn any_ended(&self) -> bool {
+        self.threads.iter().any(JoinHandle::is_finished)
+    }
+
+    /// Stops accepting, closes every WebSocket with 1001 spread over `over`, and waits for the
+    /// workers to end.
+    ///
+    /// # Errors
+    /// What made a worker fail, now or before; a panic of one comes as an error too.
+    pub fn drain(self, over: Duration) -> io::Result<()> {
+        self.remote.drain(over);
+        self.join()
+    }
+
+    /// Waits for the workers to end.
+    ///
+    /// # Errors
+    /// What made a worker fail.
+    pub fn join(self) -> io::Result<()> {
+        let mut result = Ok(());
+        for thread in self.threads {
+            let ended =
+                thread.join().unwrap_or_else(|_| Err(io::Error::other("a worker panicked")));
+            result = result.and(ended);
+        }
+        for wake in self.wakes {
+            process::close(wake);
+        }
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_million_fits_into_many_small_tables() {
+        let plan = Plan::new(1_000_000, 2, 20_000, Tables::Private);
+        assert!(plan.connections() >= 1_000_000, "{plan:?}");
+        assert!(plan.workers <= 54, "{plan:?}");
+        let plan = Plan::new(100, 2, 20_000, Tables::Private);
+        assert_eq!(plan.workers, 2, "one per core when the tables suffice");
+        let plan = Plan::new(1_000_000, 4, 1_048_576, Tables::Private);
+        assert_eq!(plan.workers, 4);
+        let plan = Plan::new(1_000_000, 2, 20_000, Tables::Shared);
+        assert!(plan.connections() < 20_000, "{plan:?}");
+    }
+}

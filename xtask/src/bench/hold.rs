@@ -41,7 +41,7 @@ pub(super) fn memory(bench: &Context) -> Result<bool> {
         std::thread::sleep(Duration::from_secs(1));
     }
     drop(load);
-    std::thread::sleep(Duration::from_secs(5));
+    wait_gone(sockets)?;
     let end = server.rss_bytes()?;
 
     let most = |values: &dyn Fn(&(u64, u64)) -> u64| samples.iter().map(values).max().unwrap_or(0);
@@ -116,5 +116,16 @@ fn wait_open(load: &mut Peer, sockets: usize) -> Result<()> {
         std::thread::sleep(Duration::from_millis(200));
     }
     println!("open after {:.1} s", started.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// Waits until hardly any socket is left, and a little longer for what the server does after.
+fn wait_gone(sockets: usize) -> Result<()> {
+    let started = Instant::now();
+    while proc::tcp_sockets()? > sockets as u64 / 100 + 50 {
+        ensure!(started.elapsed() < OPEN_TIMEOUT, "the server keeps sockets whose peers have left");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    std::thread::sleep(Duration::from_secs(5));
     Ok(())
 }

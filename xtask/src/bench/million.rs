@@ -45,7 +45,7 @@ fn targets(proved: &Value, sockets: f64) -> Result<Vec<Target>> {
         proved.pointer(pointer).and_then(Value::as_f64).with_context(|| format!("no {pointer}"))
     };
     let closed = proved["closed"].as_object().context("no /closed")?;
-    let closed: f64 = closed.values().filter_map(Value::as_f64).sum();
+    let closed = closed.values().filter_map(Value::as_u64).sum::<u64>() as f64;
     let budget = FIXED_BYTES + BYTES_PER_SOCKET * sockets;
     let open_seconds = OPEN_SECONDS_PER_MILLION * (sockets / SOCKETS as f64);
     let wrong = get("/broadcast/lost")? + get("/broadcast/duplicated")?;

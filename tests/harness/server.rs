@@ -28,10 +28,19 @@ pub(crate) struct Server {
 impl Server {
     /// A server with `/echo` and `more` flags, ready when this returns.
     pub(crate) fn start(more: &[&str]) -> Self {
-        let mut args = vec!["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
-        args.extend(["--echo", "--ready-json"]);
+        Self::start_with(more, &[])
+    }
+
+    /// The same with `env` in its environment. A `--listen` in `more` replaces the usual one.
+    pub(crate) fn start_with(more: &[&str], env: &[(&str, &str)]) -> Self {
+        let mut args = vec!["serve", "--admin", "127.0.0.1:0", "--echo", "--ready-json"];
+        if !more.contains(&"--listen") {
+            args.extend(["--listen", "127.0.0.1:0"]);
+        }
         args.extend(more);
-        let mut running = Running(standfast(&args).spawn().expect("the executable starts"));
+        let mut command = standfast(&args);
+        command.envs(env.iter().copied());
+        let mut running = Running(command.spawn().expect("the executable starts"));
         let log = Arc::new(Mutex::new(String::new()));
         let stderr = BufReader::new(running.0.stderr.take().expect("stderr is piped"));
         let sink = Arc::clone(&log);

@@ -2,7 +2,7 @@
 //! decided here on the strict side, because two readers of one head must not disagree (RFC 9112).
 
 use super::head::{Framing, Request, Response};
-use super::scan::{check_whole, is_tchar};
+use super::scan::{check_lines, is_tchar};
 use super::{Header, list_items};
 use crate::Violation;
 
@@ -16,11 +16,9 @@ pub fn parse_request<'h, 'b>(
     head: &'b [u8],
     headers: &'h mut [Header<'b>],
 ) -> Result<Request<'h, 'b>, Violation> {
-    check_whole(head)?;
+    check_lines(head)?;
     let mut parsed = httparse::Request::new(headers);
-    if let Err(error) = parsed.parse(head) {
-        return Err(explain(error, head, Violation::BadRequestLine));
-    }
+    whole(parsed.parse(head), head, Violation::BadRequestLine)?;
     let (Some(method), Some(target), Some(version)) = (parsed.method, parsed.path, parsed.version)
     else {
         return Err(Violation::BadRequestLine);
@@ -48,11 +46,9 @@ pub fn parse_response<'h, 'b>(
     head: &'b [u8],
     headers: &'h mut [Header<'b>],
 ) -> Result<Response<'h, 'b>, Violation> {
-    check_whole(head)?;
+    check_lines(head)?;
     let mut parsed = httparse::Response::new(headers);
-    if let Err(error) = parsed.parse(head) {
-        return Err(explain(error, head, Violation::BadStatusLine));
-    }
+    whole(parsed.parse(head), head, Violation::BadStatusLine)?;
     let (Some(status @ 100..=999), Some(version)) = (parsed.code, parsed.version) else {
         return Err(Violation::BadStatusLine);
     };
@@ -139,6 +135,20 @@ fn is_target(method: &str, target: &str) -> bool {
         }),
     };
     form && target.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#')
+}
+
+/// Whether httparse found all of `head` to be one head.
+#[inline]
+fn whole(
+    parsed: httparse::Result<usize>,
+    head: &[u8],
+    bad_first_line: Violation,
+) -> Result<(), Violation> {
+    match parsed {
+        Ok(httparse::Status::Complete(len)) if len == head.len() => Ok(()),
+        Ok(_) => Err(Violation::NotHttp),
+        Err(error) => Err(explain(error, head, bad_first_line)),
+    }
 }
 
 /// Which violation httparse's error stands for; it tells bad header lines not apart.

@@ -46,13 +46,16 @@ impl HeadScanner {
     }
 }
 
-/// Whether a head is one as [`HeadScanner`] would find it, all of `head` and no more.
-pub(super) fn check_whole(head: &[u8]) -> Result<(), Violation> {
+/// What httparse lets pass and [`HeadScanner`] does not: other first bytes, and lines that end in LF
+/// alone.
+pub(super) fn check_lines(head: &[u8]) -> Result<(), Violation> {
     check_first(head)?;
-    match next_blank_line(head, 0)? {
-        Status::Complete(end) if end == head.len() => Ok(()),
-        _ => Err(Violation::NotHttp),
-    }
+    // No early exit, so that the compiler can use vectors.
+    let pairs = head.iter().zip(head.iter().skip(1));
+    let bare = pairs.fold(0, |bare, (first, second)| {
+        bare | u8::from(*second == b'\n') & u8::from(*first != b'\r')
+    });
+    if bare == 0 { Ok(()) } else { Err(Violation::BareLineFeed) }
 }
 
 /// The first byte of a method or a version, after at most one empty line.

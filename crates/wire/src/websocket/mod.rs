@@ -7,6 +7,9 @@ mod handshake;
 mod mask;
 mod utf8;
 
+#[cfg(test)]
+mod tests;
+
 use core::fmt;
 
 pub use decoder::{Decoder, Event};

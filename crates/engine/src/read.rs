@@ -62,8 +62,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     fn ingest(&mut self, slot: u32, bytes: &mut [u8]) {
         self.core.corked = Some(slot);
         let mut at = 0;
-        loop {
-            let Some(rest) = bytes.get_mut(at..).filter(|rest| !rest.is_empty()) else { break };
+        while let Some(rest) = bytes.get_mut(at..).filter(|rest| !rest.is_empty()) {
             let Some(conn) = self.core.slab.get(slot) else { break };
             if conn.flags.has(Flags::PAUSED | Flags::STALLED) {
                 break;
@@ -206,13 +205,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         });
         let Some(conn) = self.slab.get_mut(slot) else { return };
         match buffer {
-            Some(buffer) => {
-                conn.cold().tail = buffer;
-                let paused = conn.flags.has(Flags::PAUSED | Flags::STALLED);
-                if paused {
-                    return;
-                }
-            }
+            Some(buffer) => conn.cold().tail = buffer,
             None => conn.thaw(),
         }
     }

@@ -1,0 +1,167 @@
+//! [`Directory`]: which workers have subscribers of which topic. Asked once per publication,
+//! written only when a worker gets its first subscriber of a topic or loses its last.
+
+use std::hash::BuildHasher;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use engine::{Full, Remote, WORKERS_MAX};
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+
+/// Something to be delivered to all subscribers of a topic, whatever protocol they speak.
+#[derive(Debug)]
+pub struct Publication {
+    /// The topic's name.
+    pub topic: Arc<str>,
+    /// What is sent.
+    pub data: Box<[u8]>,
+    /// The data is not text.
+    pub binary: bool,
+}
+
+impl Publication {
+    /// Bytes it holds in memory, for the limits of mailboxes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        size_of::<Self>() + self.data.len() + self.topic.len()
+    }
+}
+
+/// One bit per worker.
+#[derive(Clone, Default)]
+struct WorkerSet([u64; WORKERS_MAX / 64]);
+
+impl WorkerSet {
+    fn set(&mut self, worker: u16, there: bool) {
+        if let Some(word) = self.0.get_mut(usize::from(worker) / 64) {
+            let bit = 1 << (worker % 64);
+            *word = if there { *word | bit } else { *word & !bit };
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.iter().all(|&word| word == 0)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = usize> + Clone + '_ {
+        self.0.iter().enumerate().flat_map(|(at, &word)| {
+            (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| at * 64 + bit)
+        })
+    }
+}
+
+struct Entry {
+    name: Arc<str>,
+    workers: Box<WorkerSet>,
+}
+
+/// Locks of the directory; a publication takes one of them for reading.
+const SHARDS: usize = 64;
+
+type Shard = RwLock<HashMap<Arc<str>, Entry, RandomState>>;
+
+/// Which workers have subscribers of which topic. Cheap to clone, shared by all.
+#[derive(Clone)]
+pub struct Directory {
+    shards: Arc<[Shard; SHARDS]>,
+    hasher: RandomState,
+}
+
+impl Default for Directory {
+    fn default() -> Self {
+        Directory::new()
+    }
+}
+
+impl Directory {
+    /// An empty directory.
+    #[must_use]
+    pub fn new() -> Self {
+        let shards = std::array::from_fn(|_| RwLock::new(HashMap::default()));
+        Directory { shards: Arc::new(shards), hasher: RandomState::default() }
+    }
+
+    /// Topics that have a subscriber somewhere.
+    #[must_use]
+    pub fn topics(&self) -> usize {
+        self.shards.iter().map(|s| s.read().unwrap_or_else(PoisonError::into_inner).len()).sum()
+    }
+
+    /// Publishes from a thread that is no worker: to all workers that have subscribers, or to none
+    /// if one of their mailboxes is full. Returns how many workers got it.
+    ///
+    /// # Errors
+    /// [`Full`]: try again later, or tell the publisher.
+    pub fn publish<P: From<Arc<Publication>>>(
+        &self,
+        remote: &Remote<P>,
+        publication: &Arc<Publication>,
+    ) -> Result<usize, Full> {
+        self.post(remote, publication, None)
+    }
+
+    pub(crate) fn post<P: From<Arc<Publication>>>(
+        &self,
+        remote: &Remote<P>,
+        publication: &Arc<Publication>,
+        except: Option<usize>,
+    ) -> Result<usize, Full> {
+        let topic = &*publication.topic;
+        let shard = self.shard(topic).read().unwrap_or_else(PoisonError::into_inner);
+        let Some(entry) = shard.get(topic) else { return Ok(0) };
+        let workers = entry.workers.iter().filter(move |&worker| Some(worker) != except);
+        let reached = workers.clone().count();
+        // Under the lock, so that two publications reach all workers in the same order.
+        remote.post_all(workers, publication.bytes(), || Arc::clone(publication).into())?;
+        Ok(reached)
+    }
+
+    /// The worker has its first subscriber of a topic. Returns the name all share.
+    pub(crate) fn join(&self, topic: &str, worker: u16) -> Arc<str> {
+        let mut shard = self.shard(topic).write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = shard.get_mut(topic) {
+            entry.workers.set(worker, true);
+            return Arc::clone(&entry.name);
+        }
+        let name: Arc<str> = topic.into();
+        let mut workers = Box::<WorkerSet>::default();
+        workers.set(worker, true);
+        shard.insert(Arc::clone(&name), Entry { name: Arc::clone(&name), workers });
+        name
+    }
+
+    /// The worker has lost its last subscriber of a topic.
+    pub(crate) fn leave(&self, topic: &str, worker: u16) {
+        let mut shard = self.shard(topic).write().unwrap_or_else(PoisonError::into_inner);
+        let Some(entry) = shard.get_mut(topic) else { return };
+        entry.workers.set(worker, false);
+        if entry.workers.is_empty() {
+            shard.remove(topic);
+        }
+    }
+
+    fn shard(&self, topic: &str) -> &Shard {
+        let hash = self.hasher.hash_one(topic) as usize;
+        &self.shards[hash % SHARDS]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_topic_lives_as_long_as_a_worker_has_subscribers() {
+        let directory = Directory::new();
+        directory.join("a", 1);
+        directory.join("a", 700);
+        directory.join("b", 3);
+        assert_eq!(directory.topics(), 2);
+        let shard = directory.shard("a").read().unwrap();
+        assert_eq!(shard.get("a").unwrap().workers.iter().collect::<Vec<_>>(), [1, 700]);
+        drop(shard);
+        directory.leave("a", 1);
+        directory.leave("a", 700);
+        assert_eq!(directory.topics(), 1);
+    }
+}

@@ -1,0 +1,200 @@
+//! [`Group`]: the members of one topic that get the same bytes, and the rolling sweep over them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use engine::{Core, Handler, SharedFrame, Sys};
+
+/// Pending frames of a member up to this many bytes are sent as one.
+const MERGED_BYTES_MAX: usize = 256 * 1024;
+
+#[derive(Copy, Clone)]
+struct Member {
+    slot: u32,
+    /// The number of the next frame it has to get.
+    cursor: u32,
+}
+
+/// One topic in one encoding on one worker.
+pub(crate) struct Group {
+    kind: u32,
+    topic: Arc<str>,
+    members: Vec<Member>,
+    /// Frames that some member has not got, oldest first.
+    log: VecDeque<SharedFrame>,
+    log_bytes: usize,
+    /// The number of the first frame in the log.
+    base: u32,
+    /// Where the sweep goes on: it never starts anew, so no member is always last.
+    position: usize,
+    /// Members still to be visited in this round, and the frames all will have got after it.
+    left: usize,
+    round_head: u32,
+    /// Frames sent together last time; the next members mostly lack the same.
+    merged: Option<(u32, u32, SharedFrame)>,
+}
+
+impl Group {
+    pub(crate) fn new(kind: u32, topic: Arc<str>) -> Self {
+        Group {
+            kind,
+            topic,
+            members: Vec::new(),
+            log: VecDeque::new(),
+            log_bytes: 0,
+            base: 0,
+            position: 0,
+            left: 0,
+            round_head: 0,
+            merged: None,
+        }
+    }
+
+    pub(crate) fn kind(&self) -> u32 {
+        self.kind
+    }
+
+    pub(crate) fn topic(&self) -> Arc<str> {
+        Arc::clone(&self.topic)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Bytes of frames in the log.
+    pub(crate) fn waiting_bytes(&self) -> usize {
+        self.log_bytes
+    }
+
+    pub(crate) fn next_place(&self) -> u32 {
+        self.members.len() as u32
+    }
+
+    pub(crate) fn add(&mut self, slot: u32) {
+        self.members.push(Member { slot, cursor: self.head() });
+    }
+
+    /// Takes the member at a place out; the slot of the one that moved there, if one did.
+    pub(crate) fn remove(&mut self, place: u32) -> Option<u32> {
+        if place as usize >= self.members.len() {
+            return None;
+        }
+        self.members.swap_remove(place as usize);
+        if self.left > 0 {
+            // The one that moved may have been passed by: the round begins again.
+            self.left = self.members.len();
+        }
+        if self.members.capacity() > 64 && self.members.len() < self.members.capacity() / 4 {
+            self.members.shrink_to(self.members.len() * 2);
+        }
+        self.members.get(place as usize).map(|member| member.slot)
+    }
+
+    fn head(&self) -> u32 {
+        self.base.wrapping_add(self.log.len() as u32)
+    }
+
+    /// Adds a frame for all members; true if the group was at rest and needs a sweep now.
+    pub(crate) fn publish(&mut self, frame: SharedFrame) -> bool {
+        self.log_bytes += frame.bytes().len();
+        self.log.push_back(frame);
+        if self.left > 0 {
+            return false;
+        }
+        self.begin_round();
+        true
+    }
+
+    fn begin_round(&mut self) {
+        self.left = self.members.len();
+        self.round_head = self.head();
+    }
+
+    /// Visits members while the budgets last; true if there is more to do.
+    pub(crate) fn sweep<S: Sys, H: Handler>(
+        &mut self,
+        core: &mut Core<S, H>,
+        sends: &mut usize,
+        visits: &mut usize,
+    ) -> bool {
+        while self.left > 0 && *sends > 0 && *visits > 0 {
+            *visits -= 1;
+            if self.visit(core) {
+                *sends -= 1;
+            }
+            self.left -= 1;
+            if self.left == 0 {
+                self.trim();
+                if self.log.is_empty() {
+                    self.merged = None;
+                    return false;
+                }
+                self.begin_round();
+            }
+        }
+        self.left > 0
+    }
+
+    /// Sends the next member all that it lacks; false if it lacked nothing.
+    fn visit<S: Sys, H: Handler>(&mut self, core: &mut Core<S, H>) -> bool {
+        if self.position >= self.members.len() {
+            self.position = 0;
+        }
+        let head = self.head();
+        let Some(member) = self.members.get_mut(self.position) else { return false };
+        self.position += 1;
+        let (slot, cursor) = (member.slot, member.cursor);
+        if cursor == head {
+            return false;
+        }
+        member.cursor = head;
+        let Some(id) = core.id_at(slot) else { return false };
+        let first = cursor.wrapping_sub(self.base) as usize;
+        if self.log.len() - first == 1 {
+            if let Some(frame) = self.log.get(first) {
+                core.send_shared(id, frame);
+            }
+        } else if let Some(frame) = self.merged(cursor, head) {
+            core.send_shared(id, &frame);
+        } else {
+            for frame in self.log.range(first..) {
+                core.send_shared(id, frame);
+            }
+        }
+        true
+    }
+
+    /// The frames from `cursor` on as one, unless they are too long for that.
+    fn merged(&mut self, cursor: u32, head: u32) -> Option<SharedFrame> {
+        if let Some((from, to, frame)) = &self.merged
+            && (*from, *to) == (cursor, head)
+        {
+            return Some(frame.clone());
+        }
+        let first = cursor.wrapping_sub(self.base) as usize;
+        let length: usize = self.log.range(first..).map(|frame| frame.bytes().len()).sum();
+        if length > MERGED_BYTES_MAX {
+            return None;
+        }
+        let mut bytes = Vec::with_capacity(length);
+        for frame in self.log.range(first..) {
+            bytes.extend_from_slice(frame.bytes());
+        }
+        let frame = SharedFrame::new(&bytes, (self.log.len() - first) as u32);
+        self.merged = Some((cursor, head, frame.clone()));
+        Some(frame)
+    }
+
+    /// Forgets the frames that all members have got.
+    fn trim(&mut self) {
+        let done = self.round_head.wrapping_sub(self.base) as usize;
+        for frame in self.log.drain(..done.min(self.log.len())) {
+            self.log_bytes -= frame.bytes().len();
+        }
+        self.base = self.round_head;
+        if self.log.is_empty() && self.log.capacity() > 1024 {
+            self.log = VecDeque::new();
+        }
+    }
+}

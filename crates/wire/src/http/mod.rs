@@ -6,6 +6,8 @@ mod encode;
 mod head;
 mod parse;
 mod scan;
+#[cfg(test)]
+mod tests;
 
 pub use body::{BodyDecoder, BodyEvent};
 pub use encode::{

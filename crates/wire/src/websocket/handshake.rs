@@ -3,6 +3,8 @@
 
 mod client;
 mod server;
+#[cfg(test)]
+mod tests;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;

@@ -1,0 +1,526 @@
+//! Heads and bodies: what is refused and as what, every split, and the bad inputs that broke others
+//! (BI-nn).
+
+use std::string::String;
+use std::vec::Vec;
+use std::{format, vec};
+
+use proptest::collection::vec as vec_of;
+use proptest::prelude::*;
+
+use super::*;
+use crate::{Limits, Status, Violation};
+
+/// What a head says, owned.
+#[derive(Clone, PartialEq, Debug)]
+struct Parsed {
+    /// Method and target, or status and reason.
+    first: (String, String),
+    version: u8,
+    headers: Vec<(String, Vec<u8>)>,
+}
+
+fn owned(headers: &[Header<'_>]) -> Vec<(String, Vec<u8>)> {
+    headers.iter().map(|header| (header.name.into(), header.value.into())).collect()
+}
+
+/// Finds a head as it arrives in reads of the given sizes, the rest at once, and parses it.
+fn read_request(
+    stream: &[u8],
+    reads: impl IntoIterator<Item = usize>,
+) -> Result<Status<(usize, Parsed)>, Violation> {
+    let limits = Limits::default();
+    let mut scanner = HeadScanner::default();
+    let mut arrived = 0;
+    for size in reads.into_iter().chain([stream.len()]) {
+        arrived = stream.len().min(arrived + size);
+        let scanned = scanner.scanned();
+        if let Status::Complete(len) = scanner.scan(&stream[..arrived], &limits)? {
+            let mut headers = [EMPTY_HEADER; MAX_HEADERS];
+            let request = parse_request(&stream[..len], &mut headers)?;
+            let first = (request.method.into(), request.target.into());
+            let headers = owned(request.headers);
+            let parsed = Parsed { first, version: request.version, headers };
+            return Ok(Status::Complete((len, parsed)));
+        }
+        // Linear: all but the last three bytes are done with, for good.
+        assert!(scanner.scanned() + 3 >= arrived && scanner.scanned() >= scanned);
+    }
+    Ok(Status::Partial)
+}
+
+fn refusal(stream: &str) -> Option<Violation> {
+    let whole = read_request(stream.as_bytes(), []);
+    assert_eq!(whole, read_request(stream.as_bytes(), vec![1; stream.len()]), "{stream:?}");
+    whole.err()
+}
+
+/// A good request with these further header lines.
+fn with(lines: &str) -> String {
+    format!("GET / HTTP/1.1\r\nHost: x\r\n{lines}\r\n")
+}
+
+#[test]
+fn a_request_is_found_and_parsed() {
+    let stream =
+        b"\r\nGET /a?b=c HTTP/1.1\r\nHost: a.b:1\r\nX-Tab:\t one\ttwo \r\nEmpty:\r\n\r\nrest";
+    let Ok(Status::Complete((len, parsed))) = read_request(stream, []) else { panic!() };
+    assert_eq!(&stream[len..], b"rest");
+    assert_eq!(parsed.first, ("GET".into(), "/a?b=c".into()));
+    assert_eq!(parsed.version, 1);
+    let headers = [("Host", "a.b:1"), ("X-Tab", "one\ttwo"), ("Empty", "")];
+    assert_eq!(parsed.headers, headers.map(|(name, value)| (name.into(), value.into())));
+}
+
+#[test]
+fn questions_to_a_request() {
+    let ask = |target: &str, lines: &str, question: &dyn Fn(&Request<'_, '_>) -> bool| {
+        let head = format!("GET {target} HTTP/1.1\r\nHost: x\r\n{lines}\r\n");
+        let mut headers = [EMPTY_HEADER; MAX_HEADERS];
+        question(&parse_request(head.as_bytes(), &mut headers).unwrap())
+    };
+    let lists = "Connection: keep-alive , UPGRADE\r\nconnection: ,,close\r\n";
+    assert!(ask("/", lists, &|r| r.header_list_contains("Connection", "upgrade")));
+    assert!(ask("/", lists, &|r| r.header_list_contains("CONNECTION", "close")));
+    assert!(!ask("/", lists, &|r| r.header_list_contains("connection", "alive")));
+    assert!(!ask("/", lists, &|r| keep_alive(r)));
+    assert!(ask("/", lists, &|r| r.header("connection") == Some(b"keep-alive , UPGRADE")));
+    assert!(ask("/", "", &|r| keep_alive(r) && r.header("connection").is_none()));
+    let paths = [
+        ("/", "/", None),
+        ("/a?b?c", "/a", Some("b?c")),
+        ("/to?u=http://x/y", "/to", Some("u=http://x/y")),
+        ("/a/b://c", "/a/b://c", None),
+        ("//host/a", "//host/a", None),
+        ("http://host/a?b", "/a", Some("b")),
+        ("ws://host", "/", None),
+        ("ws://host?x", "/", Some("x")),
+    ];
+    for (target, path, query) in paths {
+        assert!(ask(target, "", &|r| (r.path(), r.query()) == (path, query)), "{target}");
+    }
+    let expect = "Expect: 100-Continue\r\nContent-Length: ";
+    assert!(ask("/", &format!("{expect}5\r\n"), &|r| expects_continue(r)));
+    assert!(!ask("/", &format!("{expect}0\r\n"), &|r| expects_continue(r)));
+    assert!(!ask("/", "Content-Length: 5\r\n", &|r| expects_continue(r)));
+    assert!(ask("/", "Expect: 100-continue\r\nTransfer-Encoding: chunked\r\n", &|r| {
+        expects_continue(r)
+    }));
+}
+
+#[test]
+fn http_1_0_closes_unless_it_says_otherwise() {
+    for (lines, expected) in [("", false), ("Connection: Keep-Alive\r\n", true)] {
+        let head = format!("GET / HTTP/1.0\r\n{lines}\r\n");
+        let mut headers = [EMPTY_HEADER; 1];
+        assert_eq!(keep_alive(&parse_request(head.as_bytes(), &mut headers).unwrap()), expected);
+    }
+}
+
+#[test]
+fn bad_first_lines() {
+    let lines = [
+        ("\x16\x03\x01", Violation::NotHttp),
+        ("\0", Violation::NotHttp),
+        (" GET / HTTP/1.1", Violation::NotHttp),
+        ("\r\n\r\n", Violation::NotHttp),
+        ("\n", Violation::NotHttp),
+        ("GET / HTTP/1.1\n", Violation::BareLineFeed),
+        ("GET /\0", Violation::ControlCharacter),
+        ("GET / HTTP/1.1\r\n\r\n", Violation::MissingHost),
+        ("GET\r\n\r\n", Violation::BadRequestLine),
+        ("GET /\r\n\r\n", Violation::BadRequestLine),
+        ("GET  / HTTP/1.1\r\n\r\n", Violation::BadRequestLine),
+        ("GET / HTTP/1.1 \r\n\r\n", Violation::BadRequestLine),
+        ("GET / HTTPS/1.1\r\n\r\n", Violation::BadRequestLine),
+        ("G(T / HTTP/1.1\r\n\r\n", Violation::BadRequestLine),
+        ("PRI * HTTP/2.0\r\n\r\n", Violation::UnsupportedVersion),
+        ("GET / HTTP/1.2\r\n\r\n", Violation::UnsupportedVersion),
+        ("GET a HTTP/1.1\r\n\r\n", Violation::BadTarget),
+        ("GET * HTTP/1.1\r\n\r\n", Violation::BadTarget),
+        ("GET x:1 HTTP/1.1\r\n\r\n", Violation::BadTarget),
+        ("GET /é HTTP/1.1\r\n\r\n", Violation::BadTarget),
+        ("GET /#a HTTP/1.1\r\n\r\n", Violation::BadTarget),
+    ];
+    for (stream, violation) in lines {
+        assert_eq!(refusal(stream), Some(violation), "{stream:?}");
+    }
+    for stream in ["OPTIONS * HTTP/1.1", "CONNECT x:1 HTTP/1.1", "GET http://x/ HTTP/1.1"] {
+        assert_eq!(refusal(&format!("{stream}\r\nHost: x\r\n\r\n")), None, "{stream}");
+    }
+}
+
+#[test]
+fn what_cannot_be_http_is_refused_at_once() {
+    let limits = Limits::default();
+    for first in 0..=255 {
+        let token = first > 32 && first < 127 && !b"\"(),/:;<=>?@[\\]{}".contains(&first);
+        let found = HeadScanner::default().scan(&[first], &limits).is_ok();
+        assert_eq!(found, token || first == b'\r', "{first}");
+    }
+}
+
+#[test]
+fn bi_13_a_dribbled_head_is_scanned_once_and_capped() {
+    // That each byte is looked at a constant number of times, `read_request` asserts.
+    let endless = with(&format!("X: {}", "y".repeat(1 << 20)));
+    assert_eq!(refusal(&endless), Some(Violation::HeadTooLarge));
+    let fits = Limits::HEAD_BYTES - with("X: \r\n").len();
+    assert_eq!(refusal(&with(&format!("X: {}\r\n", "y".repeat(fits)))), None);
+    let longer = with(&format!("X: {}\r\n", "y".repeat(fits + 1)));
+    assert_eq!(refusal(&longer), Some(Violation::HeadTooLarge));
+    // As soon as the limit is reached, not when the head ends.
+    let limits = Limits::default();
+    let dribble = vec![b'y'; Limits::HEAD_BYTES];
+    let mut scanner = HeadScanner::default();
+    for len in 0..Limits::HEAD_BYTES {
+        assert_eq!(scanner.scan(&dribble[..len], &limits), Ok(Status::Partial));
+    }
+    assert_eq!(scanner.scan(&dribble, &limits), Err(Violation::HeadTooLarge));
+}
+
+#[test]
+fn bi_14_too_many_headers_hide_nothing() {
+    let lines = |count: usize| with(&"a: b\r\n".repeat(count));
+    assert_eq!(refusal(&lines(MAX_HEADERS - 1)), None);
+    assert_eq!(refusal(&lines(MAX_HEADERS)), Some(Violation::TooManyHeaders));
+    assert_eq!(refusal(&lines(2000)), Some(Violation::TooManyHeaders));
+    assert_eq!(refusal(&with("X-Forwarded-For:\r\nX-Forwarded-For: a\r\n")), None);
+}
+
+#[test]
+fn bi_19_lines_that_two_parsers_would_read_differently() {
+    let lines = [
+        ("X: a\0b\r\n", Violation::ControlCharacter),
+        ("X: a\x7f\r\n", Violation::ControlCharacter),
+        ("X: a\rb\r\n", Violation::BareCarriageReturn),
+        ("X: a\nY: b\r\n", Violation::BareLineFeed),
+        ("X: a\r\r\n", Violation::BareCarriageReturn),
+        ("X: a\r\n b\r\n", Violation::FoldedHeader),
+        ("X: a\r\n\tb\r\n", Violation::FoldedHeader),
+        ("X : a\r\n", Violation::SpaceBeforeColon),
+        ("X\t: a\r\n", Violation::SpaceBeforeColon),
+        ("X\r\n", Violation::BadHeaderName),
+        (": a\r\n", Violation::BadHeaderName),
+        ("é: a\r\n", Violation::BadHeaderName),
+        ("X(: a\r\n", Violation::BadHeaderName),
+        ("Host: x\r\n", Violation::DuplicateHost),
+        ("Content-Length: 5\r\nContent-Length: 6\r\n", Violation::ConflictingContentLength),
+        (
+            "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+            Violation::LengthAndTransferEncoding,
+        ),
+        (
+            "Transfer-Encoding: chunked\r\nContent-Length: 0\r\n",
+            Violation::LengthAndTransferEncoding,
+        ),
+        ("Transfer-Encoding: gzip, chunked\r\n", Violation::UnsupportedTransferEncoding),
+        ("Transfer-Encoding: chunked, chunked\r\n", Violation::UnsupportedTransferEncoding),
+        (
+            "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+            Violation::UnsupportedTransferEncoding,
+        ),
+        ("Transfer-Encoding: xchunked\r\n", Violation::UnsupportedTransferEncoding),
+        ("Transfer-Encoding:\r\n", Violation::UnsupportedTransferEncoding),
+        ("Content-Length: 5, 5\r\n", Violation::BadContentLength),
+        ("Content-Length: +5\r\n", Violation::BadContentLength),
+        ("Content-Length: -1\r\n", Violation::BadContentLength),
+        ("Content-Length: 0x5\r\n", Violation::BadContentLength),
+        ("Content-Length:\r\n", Violation::BadContentLength),
+        ("Content-Length: 18446744073709551616\r\n", Violation::BadContentLength),
+    ];
+    for (lines, violation) in lines {
+        assert_eq!(refusal(&with(lines)), Some(violation), "{lines:?}");
+    }
+    assert_eq!(refusal(&with("Content-Length: 5\r\ncontent-length: 5\r\n")), None);
+    for host in ["a b", "a/b", "a@b", "a,b", "é", "a?b"] {
+        let head = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        assert_eq!(refusal(&head), Some(Violation::BadHost), "{host}");
+    }
+    let old = "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n";
+    assert_eq!(refusal(old), Some(Violation::TransferEncodingInHttp10));
+}
+
+#[test]
+fn parsing_is_as_strict_as_scanning() {
+    let heads = [
+        "GET / HTTP/1.1\nHost: x\n\n",
+        "GET / HTTP/1.1\r\nHost: x\n\r\n",
+        "\n\r\nGET / HTTP/1.1\r\n",
+    ];
+    for head in heads {
+        let mut headers = [EMPTY_HEADER; 4];
+        assert!(parse_request(head.as_bytes(), &mut headers).is_err(), "{head:?}");
+    }
+    for head in ["", "GET / HTTP/1.1\r\nHost: x\r\n", "GET / HTTP/1.1\r\nHost: x\r\n\r\nmore"] {
+        let mut headers = [EMPTY_HEADER; 4];
+        let parsed = parse_request(head.as_bytes(), &mut headers);
+        assert_eq!(parsed.err(), Some(Violation::NotHttp), "{head:?}");
+    }
+}
+
+#[test]
+fn responses() {
+    let parse = |head: &str| {
+        let mut headers = [EMPTY_HEADER; 4];
+        let response = parse_response(head.as_bytes(), &mut headers)?;
+        Ok((response.status, String::from(response.reason), keep_alive(&response)))
+    };
+    assert_eq!(parse("HTTP/1.1 200 OK\r\n\r\n"), Ok((200, "OK".into(), true)));
+    assert_eq!(parse("HTTP/1.1 404 \r\n\r\n"), Ok((404, "".into(), true)));
+    assert_eq!(parse("HTTP/1.0 204\r\n\r\n"), Ok((204, "".into(), false)));
+    assert_eq!(parse("HTTP/1.1 099 No\r\n\r\n"), Err(Violation::BadStatusLine));
+    assert_eq!(parse("HTTP/1.1 20x No\r\n\r\n"), Err(Violation::BadStatusLine));
+    assert_eq!(parse("HTTP/2.0 200 OK\r\n\r\n"), Err(Violation::UnsupportedVersion));
+    assert_eq!(parse("ICY 200 OK\r\n\r\n"), Err(Violation::BadStatusLine));
+    assert_eq!(parse("HTTP/1.1 200 OK\r\nA : b\r\n\r\n"), Err(Violation::SpaceBeforeColon));
+    assert_eq!(parse("HTTP/1.1 200 OK\r\nA: b\r\n c\r\n\r\n"), Err(Violation::FoldedHeader));
+}
+
+/// Feeds a body in reads of the given sizes, the rest at once, then the end of the connection:
+/// the data, how many bytes were consumed if it ended, and what was wrong.
+fn read_body(
+    mut body: BodyDecoder,
+    stream: &[u8],
+    reads: impl IntoIterator<Item = usize>,
+) -> (Vec<u8>, Result<usize, Violation>) {
+    let (mut data, mut at, mut arrived) = (vec![], 0, 0);
+    for size in reads.into_iter().chain([stream.len()]) {
+        arrived = stream.len().min(arrived + size);
+        loop {
+            match body.decode(&stream[at..arrived]) {
+                Ok(Status::Complete((used, BodyEvent::End))) => {
+                    assert!(body.is_done());
+                    assert_eq!(body.decode(b"x"), Ok(Status::Complete((0, BodyEvent::End))));
+                    return (data, Ok(at + used));
+                }
+                Ok(Status::Complete((used, BodyEvent::Data(piece)))) => {
+                    assert!(used > 0);
+                    data.extend_from_slice(piece);
+                    at += used;
+                }
+                Ok(Status::Partial) => break,
+                Err(violation) => return (data, Err(violation)),
+            }
+        }
+        assert_eq!(at, arrived, "nothing is to be kept");
+    }
+    (data, body.finish_eof().map(|()| at))
+}
+
+fn request_body(lines: &str, limits: &Limits) -> Result<BodyDecoder, Violation> {
+    let head = with(lines);
+    let mut headers = [EMPTY_HEADER; 8];
+    BodyDecoder::for_request(&parse_request(head.as_bytes(), &mut headers)?, limits)
+}
+
+fn response_body(status: u16, lines: &str, method: &str) -> BodyDecoder {
+    let head = format!("HTTP/1.1 {status} X\r\n{lines}\r\n");
+    let mut headers = [EMPTY_HEADER; 8];
+    let response = parse_response(head.as_bytes(), &mut headers).unwrap();
+    BodyDecoder::for_response(&response, method, &Limits::default()).unwrap()
+}
+
+fn chunked(stream: &str) -> (String, Result<usize, Violation>) {
+    let limits = Limits { chunk_line_bytes: 40, trailer_bytes: 60, ..Limits::default() };
+    let body = request_body("Transfer-Encoding: chunked\r\n", &limits).unwrap();
+    let whole = read_body(body.clone(), stream.as_bytes(), []);
+    for cut in 0..stream.len() {
+        assert_eq!(read_body(body.clone(), stream.as_bytes(), [cut]), whole, "{stream:?}");
+    }
+    assert_eq!(read_body(body, stream.as_bytes(), vec![1; stream.len()]), whole, "{stream:?}");
+    (String::from_utf8(whole.0).unwrap(), whole.1)
+}
+
+#[test]
+fn counted_bodies() {
+    let limits = Limits { body_bytes: 10, ..Limits::default() };
+    let body = |length: &str| request_body(&format!("Content-Length: {length}\r\n"), &limits);
+    let next = b"helloGET / HTTP/1.1";
+    assert_eq!(read_body(body("5").unwrap(), next, []), (b"hello".into(), Ok(5)));
+    assert_eq!(read_body(body("5").unwrap(), next, [2, 1]), (b"hello".into(), Ok(5)));
+    assert_eq!(read_body(body("0").unwrap(), next, []), (vec![], Ok(0)));
+    assert_eq!(
+        read_body(body("6").unwrap(), b"hello", []),
+        (b"hello".into(), Err(Violation::BodyTruncated))
+    );
+    assert_eq!(body("11").err(), Some(Violation::BodyTooLarge));
+    assert!(request_body("", &limits).unwrap().is_done());
+}
+
+#[test]
+fn which_responses_have_bodies() {
+    for (status, method) in
+        [(200, "HEAD"), (204, "GET"), (304, "GET"), (100, "GET"), (101, "GET"), (200, "CONNECT")]
+    {
+        assert!(
+            response_body(status, "Content-Length: 9\r\n", method).is_done(),
+            "{status} {method}"
+        );
+        assert!(response_body(status, "", method).is_done(), "{status} {method}");
+    }
+    let body = response_body(200, "", "GET");
+    assert!(body.is_until_close());
+    assert_eq!(read_body(body, b"to the end", [3]), (b"to the end".into(), Ok(10)));
+    assert!(!response_body(404, "Content-Length: 9\r\n", "GET").is_done());
+    assert!(!response_body(502, "Content-Length: 9\r\n", "CONNECT").is_done());
+    let body = response_body(200, "Transfer-Encoding: Chunked\r\n", "GET");
+    assert_eq!(read_body(body, b"1\r\nx\r\n0\r\n\r\n", []), (b"x".into(), Ok(11)));
+}
+
+#[test]
+fn until_close_is_limited_too() {
+    let mut headers = [EMPTY_HEADER; 1];
+    let response = parse_response(b"HTTP/1.1 200 OK\r\n\r\n", &mut headers).unwrap();
+    let limits = Limits { body_bytes: 4, ..Limits::default() };
+    let body = BodyDecoder::for_response(&response, "GET", &limits).unwrap();
+    assert_eq!(read_body(body.clone(), b"four", []), (b"four".into(), Ok(4)));
+    assert_eq!(read_body(body, b"fours", [4]), (b"four".into(), Err(Violation::BodyTooLarge)));
+}
+
+#[test]
+fn chunked_bodies() {
+    let all = |stream: &str, data: &str| {
+        assert_eq!(chunked(stream), (data.into(), Ok(stream.len())), "{stream:?}");
+    };
+    all("0\r\n\r\n", "");
+    all("5\r\nhello\r\n6\r\n world\r\n0\r\n\r\n", "hello world");
+    all("00a\r\n0123456789\r\nA;x=\"y\"\r\n0123456789\r\n0 ;z\r\n\r\n", "01234567890123456789");
+    all("1\r\nx\r\n0\r\nDigest: abc\r\nEmpty:\r\n\r\n", "x");
+    assert_eq!(chunked("0\r\n\r\nGET"), (String::new(), Ok(5)));
+    for torn in ["", "5", "5\r\nhel", "5\r\nhello\r\n", "0\r\n", "0\r\nA: b\r\n"] {
+        assert_eq!(chunked(torn).1, Err(Violation::BodyTruncated), "{torn:?}");
+    }
+    let bad = [
+        ("\r\n", Violation::BadChunk),
+        ("x\r\n", Violation::BadChunk),
+        ("-1\r\n", Violation::BadChunk),
+        (" 5\r\n", Violation::BadChunk),
+        ("5 \r\n", Violation::BadChunk),
+        ("5\n", Violation::BadChunk),
+        ("5;a\nb\r\n", Violation::BadChunk),
+        ("5;a\rb\r\n", Violation::BadChunk),
+        ("0x5\r\n", Violation::BadChunk),
+        ("1\r\nxy", Violation::BadChunk),
+        ("1\r\nx\n", Violation::BadChunk),
+        ("1\r\nx\r\n\r\n", Violation::BadChunk),
+        ("10000000000000000\r\n", Violation::BadChunk),
+        ("ffffffffffffffff\r\n", Violation::BodyTooLarge),
+        ("100001\r\n", Violation::BodyTooLarge),
+        ("0\r\n a: b\r\n", Violation::BadTrailer),
+        ("0\r\na\r\n", Violation::BadTrailer),
+        ("0\r\na : b\r\n", Violation::BadTrailer),
+        ("0\r\na: b\n", Violation::BadTrailer),
+        ("0\r\na: b\r\n c", Violation::BadTrailer),
+    ];
+    for (stream, violation) in bad {
+        assert_eq!(chunked(stream).1, Err(violation), "{stream:?}");
+    }
+    assert_eq!(chunked(&format!("5;{}", "x".repeat(39))).1, Err(Violation::ChunkLineTooLong));
+    assert_eq!(chunked(&"0".repeat(41)).1, Err(Violation::ChunkLineTooLong));
+    assert_eq!(chunked(&format!("0\r\nA: {}", "x".repeat(58))).1, Err(Violation::TrailersTooLarge));
+}
+
+#[test]
+fn chunks_are_limited_in_sum() {
+    let limits = Limits { body_bytes: 20, ..Limits::default() };
+    let body = request_body("Transfer-Encoding: chunked\r\n", &limits).unwrap();
+    let chunk = b"a\r\n0123456789\r\n";
+    assert_eq!(read_body(body.clone(), &chunk.repeat(2), []).1, Err(Violation::BodyTruncated));
+    let (data, end) = read_body(body, &chunk.repeat(3), []);
+    assert_eq!((data.len(), end), (20, Err(Violation::BodyTooLarge)));
+}
+
+#[test]
+fn encoding() {
+    let mut out = vec![];
+    encode_response(&mut out, 404, [("A", "b\r\nEvil: 1"), ("C", "d")], b"gone");
+    let expected =
+        "HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\nA: b  Evil: 1\r\nC: d\r\n\r\ngone";
+    assert_eq!(String::from_utf8(out).unwrap(), expected);
+
+    let mut out = vec![];
+    encode_response_head(&mut out, 299, []);
+    assert_eq!(out, b"HTTP/1.1 299 \r\n\r\n");
+
+    let mut out = vec![];
+    encode_request_head(&mut out, "GET", "/a b\r\n", [("Host", "x")]);
+    assert_eq!(out, b"GET /a+b++ HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert!(matches!(read_request(&out, []), Ok(Status::Complete(_))));
+
+    for (len, line) in
+        [(1, "1"), (15, "f"), (16, "10"), (255, "ff"), (256, "100"), (65536, "10000")]
+    {
+        let mut out = vec![];
+        encode_chunk(&mut out, &vec![b'x'; len]);
+        assert!(out.starts_with(format!("{line}\r\nx").as_bytes()), "{len}");
+        assert_eq!(out.len(), line.len() + len + 4);
+    }
+    let mut out = vec![];
+    encode_chunk(&mut out, b"");
+    assert!(out.is_empty());
+}
+
+fn reads() -> impl Strategy<Value = Vec<usize>> {
+    prop_oneof![vec_of(0usize..9, 0..200), vec_of(1usize..200, 0..20)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn any_head_is_read_alike_in_any_reads(
+        lines in vec_of("[A-Za-z-]{0,12}: ?[ -~\t]{0,30}", 0..8), reads in reads(),
+        flips in vec_of((any::<u16>(), any::<u8>()), 0..3),
+    ) {
+        let mut lines = lines.join("\r\n");
+        lines.push_str("\r\n");
+        let mut stream = with(&lines).into_bytes();
+        for (at, byte) in flips {
+            let len = stream.len();
+            stream[usize::from(at) % len] = byte;
+        }
+        prop_assert_eq!(read_request(&stream, reads), read_request(&stream, []));
+    }
+
+    #[test]
+    fn what_is_encoded_parses(
+        target in "/[!-\"$-~]{0,40}",
+        headers in vec_of(("[A-Za-z0-9_-]{1,16}", "([!-~]([ -~]{0,40}[!-~])?)?"), 0..20),
+    ) {
+        let headers: Vec<_> = headers
+            .iter()
+            .filter(|(name, _)| !name.eq_ignore_ascii_case("host"))
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+            .chain([("Host", "example.com")])
+            .collect();
+        let mut out = vec![];
+        encode_request_head(&mut out, "POST", &target, headers.iter().copied());
+        let Ok(Status::Complete((len, parsed))) = read_request(&out, []) else { panic!("{out:?}") };
+        prop_assert_eq!(len, out.len());
+        prop_assert_eq!(parsed.first, ("POST".into(), target));
+        let expected: Vec<_> =
+            headers.iter().map(|(name, value)| ((*name).into(), value.as_bytes().to_vec())).collect();
+        prop_assert_eq!(parsed.headers, expected);
+    }
+
+    #[test]
+    fn chunks_are_read_in_any_reads(
+        chunks in vec_of(vec_of(any::<u8>(), 0..300), 0..6), reads in reads(),
+        flips in vec_of((any::<u16>(), any::<u8>()), 0..2),
+    ) {
+        let mut stream = vec![];
+        chunks.iter().for_each(|chunk| encode_chunk(&mut stream, chunk));
+        stream.extend_from_slice(b"0\r\nA: b\r\n\r\n");
+        let body = request_body("Transfer-Encoding: chunked\r\n", &Limits::default()).unwrap();
+        let whole = read_body(body.clone(), &stream, []);
+        prop_assert_eq!(&whole, &(chunks.concat(), Ok(stream.len())));
+        prop_assert_eq!(read_body(body.clone(), &stream, reads.clone()), whole);
+        for (at, byte) in flips {
+            let len = stream.len();
+            stream[usize::from(at) % len] = byte;
+        }
+        let torn = read_body(body.clone(), &stream, reads);
+        prop_assert_eq!(torn, read_body(body, &stream, []));
+    }
+}

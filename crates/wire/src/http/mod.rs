@@ -22,5 +22,6 @@ pub use scan::HeadScanner;
 pub(crate) use encode::{push_clean, push_field, push_headers, push_request_line};
 pub(crate) use head::{Framing, is_token, list_items};
 
-/// Most header lines ever parsed; what the array handed to the parsers need hold.
+/// Most header lines ever parsed; what the array handed to the parsers need hold. Clearing an array
+/// of this length costs as much as parsing five lines: whoever minds tries a third of it first.
 pub const MAX_HEADERS: usize = 100;

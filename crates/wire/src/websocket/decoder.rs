@@ -2,7 +2,7 @@
 //! connection must remember between reads is one [`Decoder`] of 16 bytes. Not here: assembling
 //! fragments and answering control frames.
 
-use super::utf8::Utf8Carry;
+use super::utf8::{self, Utf8Carry};
 use super::{CONTROL_BYTES_MAX, CloseCode, OpCode, mask};
 use crate::{Limits, Role, Status, Violation};
 
@@ -45,6 +45,30 @@ pub enum Event<'b> {
 /// keep the unconsumed bytes (a torn header or control frame, fewer than 139) in front of the next
 /// read. After a close frame it says `Partial` for ever and consumes nothing: what follows a close
 /// frame is to be thrown away. A violation is final; the decoder is not to be used after it.
+///
+/// ```
+/// use wire::websocket::{Decoder, Event, OpCode, encode_masked};
+/// use wire::{Limits, Role, Status, Violation};
+///
+/// let mut read = Vec::new();
+/// encode_masked(&mut read, OpCode::Text, b"hello", [1, 2, 3, 4]);
+/// encode_masked(&mut read, OpCode::Ping, b"?", [5, 6, 7, 8]);
+/// read.pop(); // The last byte is still on its way.
+///
+/// let (mut decoder, limits, mut at) = (Decoder::default(), Limits::default(), 0);
+/// let mut heard = Vec::new();
+/// while let Status::Complete((used, event)) =
+///     decoder.decode(Role::Server, &limits, &mut read[at..])?
+/// {
+///     if let Event::Message { data, .. } = event {
+///         heard.extend_from_slice(data);
+///     }
+///     at += used;
+/// }
+/// assert_eq!(heard, b"hello");
+/// assert_eq!(read.len() - at, 6); // To be kept: a ping without its payload.
+/// # Ok::<(), Violation>(())
+/// ```
 ///
 /// RSV1 is a violation as long as no extension is agreed. permessage-deflate (RFC 7692) will remember
 /// it here as a flag of the message, deliver compressed pieces as such, and check UTF-8 and
@@ -105,21 +129,20 @@ impl Decoder {
     #[inline]
     pub fn decode<'b>(&mut self, role: Role, limits: &Limits, buf: &'b mut [u8]) -> Decoded<'b> {
         // A whole small data frame between messages: nearly every frame there is.
+        let masked = role == Role::Server;
+        let start = if masked { 6 } else { 2 };
         if self.flags.0 == 0
-            && role == Role::Server
-            && let Some(&[first @ (0x81 | 0x82), second @ 0x80..=0xFD, a, b, c, d]) =
-                buf.first_chunk()
+            && let Some(&[first @ (0x81 | 0x82), second]) = buf.first_chunk()
+            && (second >= 0x80) == masked
             && let payload_bytes = second & 0x7F
-            && let end = 6 + usize::from(payload_bytes)
-            && end <= buf.len()
+            && usize::from(payload_bytes) <= CONTROL_BYTES_MAX
             && u32::from(payload_bytes) <= limits.message_bytes
+            && let end = start + usize::from(payload_bytes)
+            && end <= buf.len()
         {
-            let Some(data) = buf.get_mut(6..end) else { return Ok(Status::Partial) };
-            let ascii = mask::apply(data, [a, b, c, d]);
-            let opcode = if first == 0x81 { OpCode::Text } else { OpCode::Binary };
-            if first == 0x81 && !ascii && core::str::from_utf8(data).is_err() {
-                return Err(Violation::InvalidUtf8);
-            }
+            let text = first == 0x81;
+            let data = small_payload(text, start, buf.get_mut(..end).unwrap_or_default())?;
+            let opcode = if text { OpCode::Text } else { OpCode::Binary };
             return Ok(Status::Complete((end, Event::Message { opcode, data })));
         }
         self.decode_any(role, limits, buf)
@@ -273,6 +296,20 @@ impl Decoder {
         }
         Ok(Status::Complete((end, Event::Fragment { opcode, data, last })))
     }
+}
+
+/// The payload of a whole frame whose header is `start` bytes, unmasked if that holds a mask.
+#[inline]
+fn small_payload(text: bool, start: usize, frame: &mut [u8]) -> Result<&mut [u8], Violation> {
+    let (header, data) = frame.split_at_mut_checked(start).unwrap_or_default();
+    let ascii = match *header {
+        [_, _, a, b, c, d] => mask::apply(data, [a, b, c, d]),
+        _ => data.is_ascii(),
+    };
+    if text && !ascii && !utf8::is_valid(data) {
+        return Err(Violation::InvalidUtf8);
+    }
+    Ok(data)
 }
 
 /// The payload length that the second byte and those after it give, in its shortest form only, and

@@ -11,47 +11,36 @@ const MASKED: u8 = 0x80;
 /// The header of one frame, on the stack; its payload follows from wherever it lies.
 #[derive(Copy, Clone, Debug)]
 pub struct FrameHeader {
-    bytes: [u8; HEADER_BYTES_MAX],
+    bytes: [u8; 16],
     len: u8,
 }
+
+const _: () = assert!(HEADER_BYTES_MAX <= 16);
 
 impl FrameHeader {
     /// A header for a payload of `len` bytes, in the shortest form. With a mask, the payload is to
     /// be sent masked with the same key.
     #[inline]
     pub fn new(opcode: OpCode, fin: bool, len: usize, mask: Option<[u8; 4]>) -> FrameHeader {
-        let mut header = FrameHeader { bytes: [0; HEADER_BYTES_MAX], len: 0 };
+        let first = opcode as u8 | if fin { FIN } else { 0 };
         let masked = if mask.is_some() { MASKED } else { 0 };
-        header.push(&[opcode as u8 | if fin { FIN } else { 0 }]);
-        match len {
-            0..=125 => header.push(&[masked | len as u8]),
-            126..=0xFFFF => {
-                let [high, low] = (len as u16).to_be_bytes();
-                header.push(&[masked | 126, high, low]);
-            }
-            _ => {
-                header.push(&[masked | 127]);
-                header.push(&(len as u64).to_be_bytes());
-            }
-        }
+        let start = |second: u8| u128::from(u16::from_be_bytes([first, masked | second]));
+        let (mut bits, mut bytes) = match len {
+            0..=125 => (start(len as u8), 2),
+            126..=0xFFFF => (start(126) << 16 | len as u128, 4),
+            _ => (start(127) << 64 | len as u128, 10),
+        };
         if let Some(key) = mask {
-            header.push(&key);
+            bits = bits << 32 | u128::from(u32::from_be_bytes(key));
+            bytes += 4;
         }
-        header
+        FrameHeader { bytes: (bits << (128 - 8 * bytes)).to_be_bytes(), len: bytes }
     }
 
     /// The bytes to send, 2 to 14 of them.
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.len)).unwrap_or(&self.bytes)
-    }
-
-    #[inline]
-    fn push(&mut self, bytes: &[u8]) {
-        for (place, byte) in self.bytes.iter_mut().skip(usize::from(self.len)).zip(bytes) {
-            *place = *byte;
-        }
-        self.len += bytes.len() as u8;
     }
 }
 
@@ -71,7 +60,13 @@ pub fn encode(out: &mut Vec<u8>, opcode: OpCode, data: &[u8]) {
 #[inline]
 pub fn encode_masked(out: &mut Vec<u8>, opcode: OpCode, data: &[u8], mask: [u8; 4]) {
     out.reserve(HEADER_BYTES_MAX + data.len());
-    out.extend_from_slice(FrameHeader::new(opcode, true, data.len(), Some(mask)).as_slice());
+    match data.len() {
+        len @ 0..=125 => {
+            let [a, b, c, d] = mask;
+            out.extend_from_slice(&[FIN | opcode as u8, MASKED | len as u8, a, b, c, d]);
+        }
+        len => out.extend_from_slice(FrameHeader::new(opcode, true, len, Some(mask)).as_slice()),
+    }
     let start = out.len();
     out.extend_from_slice(data);
     mask::apply(out.get_mut(start..).unwrap_or_default(), mask);

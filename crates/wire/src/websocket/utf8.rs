@@ -63,6 +63,12 @@ impl Utf8Carry {
     }
 }
 
+/// Whether this is a whole text.
+#[inline]
+pub(super) fn is_valid(data: &[u8]) -> bool {
+    simdutf8::basic::from_utf8(data).is_ok()
+}
+
 /// How long a sequence is by its first byte, which is known to begin one of two to four.
 fn sequence_len(first: u8) -> usize {
     match first {

@@ -387,6 +387,8 @@ fn chunked_bodies() {
     all("5\r\nhello\r\n6\r\n world\r\n0\r\n\r\n", "hello world");
     all("00a\r\n0123456789\r\nA;x=\"y\"\r\n0123456789\r\n0 ;z\r\n\r\n", "01234567890123456789");
     all("1\r\nx\r\n0\r\nDigest: abc\r\nEmpty:\r\n\r\n", "x");
+    let many = format!("{}0\r\n\r\n", "1;extension\r\nx\r\n".repeat(20));
+    all(&many, &"x".repeat(20));
     assert_eq!(chunked("0\r\n\r\nGET"), (String::new(), Ok(5)));
     for torn in ["", "5", "5\r\nhel", "5\r\nhello\r\n", "0\r\n", "0\r\nA: b\r\n"] {
         assert_eq!(chunked(torn).1, Err(Violation::BodyTruncated), "{torn:?}");

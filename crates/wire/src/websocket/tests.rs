@@ -383,6 +383,8 @@ const TRICKY: &[&[u8]] = &[
     b"\xe2\x82",
     b"\xe2\x82\xe2\x82\xac",
     b"\xc3\xc3\xa9",
+    b"\xc3a\xa9",
+    b"\xe2a\x82\xac",
     b"\xed\xbf\xbf",
     b"\xfe",
     b"\xff\xff",

@@ -289,6 +289,10 @@ fn bi_05_the_limit_is_on_the_sum_of_fragments() {
     assert_eq!(violation(&full), None);
     let one_more = frame(OpCode::Continuation, true, b"x", Some(MASK));
     assert_eq!(violation(&[&full[..], &one_more].concat()), Some(Violation::MessageTooBig));
+    // Also where it is smaller than the smallest frames.
+    let limits = Limits { message_bytes: 4, ..Limits::default() };
+    let small = |data| read(Role::Server, &limits, &masked(OpCode::Text, data), []).1;
+    assert_eq!((small(b"four"), small(b"fours")), (None, Some(Violation::MessageTooBig)));
     // And it starts anew with each message.
     let end = frame(OpCode::Continuation, true, b"", Some(MASK));
     assert_eq!(violation(&[&full[..], &end, &full].concat()), None);

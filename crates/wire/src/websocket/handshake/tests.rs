@@ -216,6 +216,8 @@ fn answers_a_client_refuses() {
     let deflate = "Sec-WebSocket-Extensions: permessage-deflate";
     assert_eq!(with(deflate), Err(Violation::UnofferedExtension));
     assert_eq!(with("Sec-WebSocket-Accept: x"), Err(Violation::WrongAccept));
+    let again = "Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
+    assert_eq!(with(again), Err(Violation::WrongAccept));
     assert_eq!(without("Upgrade"), Err(Violation::SwitchedWithoutUpgrade));
     assert_eq!(without("Connection"), Err(Violation::SwitchedWithoutConnection));
     assert_eq!(without("Sec-WebSocket-Accept"), Err(Violation::WrongAccept));

@@ -222,12 +222,16 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// Sends one message to an open WebSocket. A reply to the connection being read leaves with
     /// all others at the end of that read; anything else leaves now as far as the kernel takes it.
     pub fn send(&mut self, id: ConnId, opcode: OpCode, data: &[u8]) -> Sent {
-        let Some(conn) = self.live(id).filter(|conn| conn.mode == Mode::WebSocket) else {
+        let slot = id.slot();
+        let Some(conn) = self
+            .slab
+            .get(slot)
+            .filter(|conn| conn.generation == id.generation() && conn.mode == Mode::WebSocket)
+        else {
             self.counters().dropped_gone.add(1);
             return Sent::Dropped;
         };
         let (client, backlog) = (conn.is_client(), conn.backlog());
-        let slot = id.slot();
         if backlog > self.limits.send_queue_bytes && !self.relieve(slot, data.len()) {
             return Sent::Dropped;
         }
@@ -368,7 +372,9 @@ impl<S: Sys, H: Handler> Core<S, H> {
 
     /// Writes bytes of one connection, behind what waits already.
     pub(crate) fn write_out(&mut self, slot: u32, bytes: &[u8]) -> Sent {
-        let Some(conn) = self.slab.get(slot) else { return Sent::Dropped };
+        let Some(conn) = self.slab.get(slot).filter(|conn| conn.mode != Mode::Dead) else {
+            return Sent::Dropped;
+        };
         let mut sent = 0;
         if conn.backlog() == 0 {
             sent = match self.sys.send(conn.fd, bytes) {
@@ -435,11 +441,11 @@ impl<S: Sys, H: Handler> Core<S, H> {
             return;
         }
         let mut cork = std::mem::take(&mut self.cork);
-        if self.slab.get(slot).is_some_and(|conn| conn.mode != Mode::Dead) {
-            self.write_out(slot, &cork);
-        }
+        self.write_out(slot, &cork);
         cork.clear();
-        cork.shrink_to(CORK_BYTES * 2);
+        if cork.capacity() > CORK_BYTES * 2 {
+            cork.shrink_to(CORK_BYTES * 2);
+        }
         self.cork = cork;
     }
 

@@ -35,7 +35,9 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                     conn.flags.clear(Flags::PINGED);
                 }
                 if let Some(bytes) = buffer.get_mut(..kept + got) {
-                    self.core.restore_tail(slot, bytes);
+                    if kept > 0 {
+                        self.core.restore_tail(slot, bytes);
+                    }
                     self.ingest(slot, bytes);
                 }
             }
@@ -82,8 +84,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         }
         self.core.flush_cork();
         self.core.corked = None;
-        self.core.keep_tail(slot, bytes.get(at..).unwrap_or_default());
-        self.core.finish_if_flushed(slot);
+        self.core.after_read(slot, bytes.get(at..).unwrap_or_default());
     }
 
     fn on_raw(&mut self, slot: u32, bytes: &mut [u8]) -> usize {
@@ -98,13 +99,14 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let Some(conn) = self.core.slab.get(slot) else { return bytes.len() };
         let id = ConnId::new(self.core.index, slot, conn.generation);
         let role = if conn.is_client() { Role::Client } else { Role::Server };
+        let mut open = conn.mode == Mode::WebSocket;
         let mut decoder = conn.decoder;
         let mut at = 0;
         while let Some(rest) = bytes.get_mut(at..).filter(|rest| !rest.is_empty()) {
             match decoder.decode(role, &self.core.limits.wire, rest) {
                 Ok(Status::Complete((used, event))) => {
                     at += used;
-                    self.on_event_of_peer(id, event);
+                    self.on_event_of_peer(id, open, event);
                 }
                 Ok(Status::Partial) => break,
                 Err(violation) => {
@@ -112,23 +114,23 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                     return bytes.len();
                 }
             }
-            let Some(conn) = self.core.slab.get(slot) else { return bytes.len() };
-            if !matches!(conn.mode, Mode::WebSocket | Mode::Closing)
+            // The handler may have closed, paused or ended it.
+            let Some(conn) = self.core.slab.get_mut(slot) else { return bytes.len() };
+            conn.decoder = decoder;
+            open = conn.mode == Mode::WebSocket;
+            if !(open || conn.mode == Mode::Closing)
                 || conn.flags.has(Flags::PAUSED | Flags::STALLED)
             {
                 break;
             }
         }
-        if let Some(conn) = self.core.slab.get_mut(slot) {
-            conn.decoder = decoder;
-        }
         at
     }
 
-    fn on_event_of_peer(&mut self, id: ConnId, event: Event<'_>) {
+    #[inline]
+    fn on_event_of_peer(&mut self, id: ConnId, open: bool, event: Event<'_>) {
         let core = &mut self.core;
         let slot = id.slot();
-        let open = core.slab.get(slot).is_some_and(|conn| conn.mode == Mode::WebSocket);
         match event {
             Event::Message { opcode, data } if open => {
                 core.counters().messages_in.add(1);
@@ -194,28 +196,20 @@ impl<S: Sys, H: Handler> Core<S, H> {
     }
 
     /// Keeps what could not be delivered yet; a connection without any gives its box back.
-    fn keep_tail(&mut self, slot: u32, rest: &[u8]) {
-        let keeps = self.slab.get(slot).is_some_and(|conn| {
-            !rest.is_empty() && !matches!(conn.mode, Mode::Dead | Mode::Lingering)
-        });
-        let buffer = keeps.then(|| {
-            let mut buffer = self.take_buffer();
-            buffer.extend_from_slice(rest);
-            buffer
-        });
+    fn after_read(&mut self, slot: u32, rest: &[u8]) {
         let Some(conn) = self.slab.get_mut(slot) else { return };
-        match buffer {
-            Some(buffer) => conn.cold().tail = buffer,
-            None => conn.thaw(),
-        }
-    }
-
-    fn finish_if_flushed(&mut self, slot: u32) {
-        let due = self.slab.get(slot).is_some_and(|conn| {
-            conn.mode == Mode::Lingering && conn.flags.has(Flags::FINISH) && conn.backlog() == 0
-        });
-        if due {
-            self.finish(slot);
+        if conn.mode == Mode::Lingering {
+            if conn.flags.has(Flags::FINISH) && conn.backlog() == 0 {
+                self.finish(slot);
+            }
+        } else if !rest.is_empty() && conn.mode != Mode::Dead {
+            let mut tail = self.take_buffer();
+            tail.extend_from_slice(rest);
+            if let Some(conn) = self.slab.get_mut(slot) {
+                conn.cold().tail = tail;
+            }
+        } else if conn.cold.is_some() {
+            conn.thaw();
         }
     }
 

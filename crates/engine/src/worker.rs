@@ -25,6 +25,9 @@ pub(crate) const KEY_WAKE: u64 = u64::MAX;
 /// Listener `i` is watched under this minus `i`.
 pub(crate) const KEY_LISTENER: u64 = u64::MAX - 1;
 pub(crate) const LISTENERS_MAX: usize = 64;
+/// Connections closed in one turn of a drain, and the time between two such turns.
+const DRAINS_PER_TURN: u32 = 4096;
+const DRAIN_STEP: Duration = Duration::from_millis(10);
 
 /// What a turn came to.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -108,11 +111,11 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     pub fn deadline(&self) -> Option<u64> {
         let core = &self.core;
         let mut next = core.timers.next_ns(core.slab.live());
-        if !core.resumed.is_empty() || !core.dead.is_empty() || self.drain_is_due() {
+        if !core.resumed.is_empty() || !core.dead.is_empty() {
             next = Some(core.now_ns);
         }
         let paused = self.listeners.iter().filter_map(|listener| listener.paused_until_ns).min();
-        let drain = self.drain.as_ref().map(|_| core.now_ns + 10_000_000);
+        let drain = self.drain.as_ref().map(|_| core.now_ns + nanoseconds(DRAIN_STEP));
         let posts = (self.posts_pending && self.handler.takes_posts()).then_some(core.now_ns);
         [next, self.handler_wants_ns, paused, drain, posts].into_iter().flatten().min()
     }
@@ -277,10 +280,6 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         self.drain = Some(Drain { began_ns: self.core.now_ns, over_ns, next_slot: 0 });
     }
 
-    fn drain_is_due(&self) -> bool {
-        self.drain.as_ref().is_some_and(|drain| drain.over_ns == 0 && drain.next_slot == 0)
-    }
-
     /// Closes the share of connections whose time has come, in the order of their slots.
     fn on_drain(&mut self) {
         let Some(drain) = &mut self.drain else { return };
@@ -293,12 +292,8 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         };
         // All at once would keep one turn busy for long with a full slab.
         let from = drain.next_slot;
-        let to = (due as u32).min(from.saturating_add(4096));
-        drain.next_slot = to.max(u32::from(drain.over_ns == 0));
-        if u64::from(to) == slots && elapsed >= drain.over_ns {
-            // Once more from the start, for connections accepted meanwhile.
-            drain.next_slot = 0;
-        }
+        let to = (due as u32).min(from.saturating_add(DRAINS_PER_TURN));
+        drain.next_slot = to;
         for slot in from..to {
             let reason = "server is shutting down";
             let going = Some(CloseCode::GOING_AWAY);

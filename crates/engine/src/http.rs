@@ -222,11 +222,10 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// Sends the handshake if the connection is there already, as it mostly is on loopback;
     /// otherwise waits until it is.
     pub(crate) fn begin_handshake(&mut self, slot: u32) {
+        let mut head = self.take_buffer();
         let Some(conn) = self.slab.get(slot) else { return };
         let (fd, generation) = (conn.fd, conn.generation);
         let Some(target) = self.targets.get(usize::from(conn.target)) else { return };
-        let mut head = std::mem::take(&mut self.cork);
-        head.clear();
         target.encode(&mut head, &key_for(self.key_secret, slot, generation));
         match self.sys.send(fd, &head) {
             Ok(sent) => {
@@ -243,8 +242,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
                 if would_block(&error) || error.kind() == std::io::ErrorKind::NotConnected => {}
             Err(error) => self.end(slot, Closed::of_connect(&error)),
         }
-        head.clear();
-        self.cork = head;
+        self.give_buffer(head);
         self.watch_first(slot);
         self.sync_interest(slot);
     }

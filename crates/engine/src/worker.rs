@@ -177,6 +177,10 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         if conn.mode == Mode::Connecting {
             return self.core.on_connected(slot);
         }
+        if event.failed && !conn.flags.has(Flags::WATCHED_READ) {
+            // Nobody will read it to find out, and it would be reported for ever.
+            return self.core.end(slot, Closed::Reset);
+        }
         if event.writable && conn.backlog() > 0 {
             self.core.flush(slot);
         }

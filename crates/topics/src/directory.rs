@@ -111,7 +111,6 @@ impl Directory {
         let Some(entry) = shard.get(topic) else { return Ok(0) };
         let workers = entry.workers.iter().filter(move |&worker| Some(worker) != except);
         let reached = workers.clone().count();
-        // Under the lock, so that two publications reach all workers in the same order.
         remote.post_all(workers, publication.bytes(), || Arc::clone(publication).into())?;
         Ok(reached)
     }

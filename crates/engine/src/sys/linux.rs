@@ -97,6 +97,7 @@ impl Sys for Linux {
                 key: raw.u64,
                 readable: failed || mask & libc::EPOLLIN as u32 != 0,
                 writable: failed || mask & libc::EPOLLOUT as u32 != 0,
+                failed,
             });
         }
         Ok(())

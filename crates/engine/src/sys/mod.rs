@@ -73,6 +73,8 @@ pub struct Event {
     pub readable: bool,
     /// Room to write, or an error that a write will tell.
     pub writable: bool,
+    /// The connection is broken or both sides have ended it; reported whatever it is watched for.
+    pub failed: bool,
 }
 
 /// What a worker asks of its operating system. See the module's text for the contract.

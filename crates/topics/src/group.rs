@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use engine::planted::{self, Bug};
 use engine::{Core, Handler, SharedFrame, Sys};
 
 /// Pending frames of a member up to this many bytes are sent as one.
@@ -73,6 +74,8 @@ impl Group {
 
     pub(crate) fn add(&mut self, slot: u32) {
         self.members.push(Member { slot, cursor: self.head() });
+        // It stands in the way of a round under way, and must not cost another member its visit.
+        self.left += usize::from(self.left > 0);
     }
 
     /// Takes the member at a place out; the slot of the one that moved there, if one did.
@@ -81,7 +84,7 @@ impl Group {
             return None;
         }
         self.members.swap_remove(place as usize);
-        if self.left > 0 {
+        if self.left > 0 && !planted::on(Bug::MovedMemberSkipped) {
             // The one that moved may have been passed by: the round begins again.
             self.left = self.members.len();
         }

@@ -74,6 +74,13 @@ impl Topics {
         self.subscriptions
     }
 
+    /// The topic of somebody who is subscribed to exactly one.
+    #[must_use]
+    pub fn only_topic(&self, memberships: &Memberships) -> Option<Arc<str>> {
+        let index = memberships.only()?;
+        self.groups.get(index as usize)?.as_ref().map(Group::topic)
+    }
+
     /// Subscribes a connection in the encoding `group`; it gets what is published from now on.
     /// False if it was subscribed already or is gone.
     pub fn subscribe<S: Sys, H>(

@@ -42,6 +42,15 @@ impl Memberships {
         self.len() == 0
     }
 
+    /// The group, if there is exactly one.
+    pub(crate) fn only(&self) -> Option<u32> {
+        match &self.0 {
+            Set::One { group, .. } => Some(*group),
+            Set::Many(many) if many.len() == 1 => many.first().map(|(group, _)| *group),
+            _ => None,
+        }
+    }
+
     /// Adds a group unless it is there; the place is the one it will have.
     pub(crate) fn add(&mut self, group: u32, place: u32) -> bool {
         match &mut self.0 {
@@ -115,10 +124,12 @@ mod tests {
         assert!(set.add(2, 20) && set.add(3, 30) && !set.add(3, 31));
         set.moved(2, 21);
         assert_eq!((set.remove(2), set.remove(2), set.len()), (Some(21), None, 2));
+        assert_eq!(set.only(), None);
         let mut left = vec![set.pop(), set.pop(), set.pop()];
         left.sort();
         assert_eq!(left, [None, Some((1, 10)), Some((3, 30))]);
         assert!(set.is_empty() && set.add(1, 5));
+        assert_eq!(set.only(), Some(1));
         set.moved(1, 6);
         assert_eq!(set.pop(), Some((1, 6)));
     }

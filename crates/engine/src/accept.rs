@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use crate::Handler;
 use crate::conn::Mode;
 use crate::limits::{ACCEPT_PAUSE, ACCEPTS_PER_TURN};
+use crate::planted::{self, Bug};
 use crate::sys::{Fd, Interest, Sys};
 use crate::timers::nanoseconds;
 use crate::worker::{KEY_LISTENER, Worker};
@@ -81,6 +82,9 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         for _ in 0..ACCEPTS_PER_TURN {
             let Some(listener) = self.listeners.get(index).filter(|l| l.mine) else { return };
             if self.is_full() {
+                if planted::on(Bug::ListenerKept) {
+                    return self.unwatch_listener(index);
+                }
                 return self.hand_on(index);
             }
             match self.core.sys.accept(listener.fd) {
@@ -191,6 +195,9 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             if due {
                 if let Some(listener) = self.listeners.get_mut(index) {
                     listener.paused_until_ns = None;
+                }
+                if planted::on(Bug::ListenerForgotten) {
+                    continue;
                 }
                 self.watch_listener(index);
             }

@@ -11,6 +11,7 @@ use crate::limits::{
     CORK_BYTES, FLUSH_BYTES_PER_TURN, POOLED_BUFFER_BYTES, POOLED_BUFFERS, READ_BUFFER_BYTES,
     TAIL_BYTES_MAX, VECTORED_BYTES,
 };
+use crate::planted::{self, Bug};
 use crate::queue::PIECES_MAX;
 use crate::slab::Slab;
 use crate::sys::{Fd, Interest, Sys};
@@ -226,7 +227,10 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let Some(conn) = self
             .slab
             .get(slot)
-            .filter(|conn| conn.generation == id.generation() && conn.mode == Mode::WebSocket)
+            .filter(|conn| {
+                conn.generation == id.generation() || planted::on(Bug::GenerationIgnored)
+            })
+            .filter(|conn| conn.mode == Mode::WebSocket)
         else {
             self.counters().dropped_gone.add(1);
             return Sent::Dropped;
@@ -412,7 +416,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
         self.queue(slot, |cold| {
             cold.queue.push_owned(header.get(sent..).unwrap_or_default());
-            let skip = sent.saturating_sub(header.len());
+            let cut = if planted::on(Bug::CutMiscounted) { 0 } else { header.len() };
+            let skip = sent.saturating_sub(cut);
             cold.queue.push_owned(data.get(skip..).unwrap_or_default());
         })
     }
@@ -730,7 +735,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
                     conn.mode,
                     Mode::Http | Mode::WebSocket | Mode::Raw | Mode::Closing | Mode::Lingering
                 ),
-            write: conn.mode == Mode::Connecting || conn.backlog() > 0,
+            write: conn.mode == Mode::Connecting
+                || conn.backlog() > 0 && !planted::on(Bug::RoomForgotten),
         };
         let now = Interest {
             read: conn.flags.has(Flags::WATCHED_READ),

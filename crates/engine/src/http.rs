@@ -11,6 +11,7 @@ use wire::{Status, Violation};
 
 use crate::conn::{Flags, Mode};
 use crate::core::{Core, would_block};
+use crate::planted::{self, Bug};
 use crate::sys::Sys;
 use crate::target::key_for;
 use crate::timers::nanoseconds;
@@ -263,7 +264,10 @@ impl<S: Sys, H: Handler> Core<S, H> {
     pub(crate) fn handshake_is_late(&mut self, slot: u32, generation: u32) {
         let timeout = self.limits.handshake_timeout;
         let now = self.timers.tick(self.now_ns);
-        let Some(conn) = self.slab.get_mut(slot).filter(|conn| conn.generation == generation)
+        let Some(conn) = self
+            .slab
+            .get_mut(slot)
+            .filter(|conn| conn.generation == generation || planted::on(Bug::DeadlineOfAnother))
         else {
             return;
         };

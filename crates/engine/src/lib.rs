@@ -18,6 +18,7 @@ mod http;
 mod id;
 mod limits;
 mod mailbox;
+pub mod planted;
 mod queue;
 mod read;
 mod slab;

@@ -212,8 +212,9 @@ impl<P> Remote<P> {
         }
     }
 
-    /// Gives a listener to a worker: from its next turn on it accepts from there.
-    pub(crate) fn give_listener(&self, worker: usize, listener: usize) {
+    /// Gives a listener, by its place among those of [`crate::Worker::new`], to a worker: from its
+    /// next turn on it accepts from there. Each listener is with one worker at a time.
+    pub fn give_listener(&self, worker: usize, listener: usize) {
         if let Some(mailbox) = self.shared.mailboxes.get(worker) {
             mailbox.bytes.fetch_add(LETTER_BYTES, Ordering::AcqRel);
             mailbox.put(Letter::Listen(listener), LETTER_BYTES);

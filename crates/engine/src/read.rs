@@ -7,6 +7,7 @@ use wire::{Role, Status, Violation};
 use crate::conn::{Flags, Mode};
 use crate::core::{Core, would_block};
 use crate::limits::READ_BUFFER_BYTES;
+use crate::planted::{self, Bug};
 use crate::sys::Sys;
 use crate::worker::Worker;
 use crate::{Closed, ConnId, Handler};
@@ -202,7 +203,9 @@ impl<S: Sys, H: Handler> Core<S, H> {
             if conn.flags.has(Flags::FINISH) && conn.backlog() == 0 {
                 self.finish(slot);
             }
-        } else if !rest.is_empty() && conn.mode != Mode::Dead {
+        } else if rest.len() > usize::from(planted::on(Bug::TornTailLost))
+            && conn.mode != Mode::Dead
+        {
             let mut tail = self.take_buffer();
             tail.extend_from_slice(rest);
             if let Some(conn) = self.slab.get_mut(slot) {

@@ -17,6 +17,7 @@ use crate::conn::{Flags, Mode};
 use crate::core::Core;
 use crate::limits::{EVENTS_PER_TURN, POSTS_PER_TURN};
 use crate::mailbox::Letter;
+use crate::planted::{self, Bug};
 use crate::sys::{Event, Interest, Sys};
 use crate::timers::nanoseconds;
 use crate::{Closed, ConnId, Handler, Limits, Remote};
@@ -196,7 +197,9 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         self.posts_pending = false;
         let mut letters = std::mem::take(&mut self.letters);
         let mailbox = &self.core.remote.shared.mailboxes[usize::from(self.core.index)];
-        mailbox.seen();
+        if !planted::on(Bug::WakeUpLost) {
+            mailbox.seen();
+        }
         mailbox.take(POSTS_PER_TURN, &mut letters);
         for letter in letters.drain(..) {
             match letter {
@@ -205,6 +208,9 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 Letter::Listen(index) => self.start_listening(index),
                 Letter::Drain(over) => self.start_draining(over),
             }
+        }
+        if planted::on(Bug::WakeUpLost) {
+            self.core.remote.shared.mailboxes[usize::from(self.core.index)].seen();
         }
         self.letters = letters;
     }
@@ -229,7 +235,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         while let Some(deadline) = self.core.timers.closing.pop(now_ns) {
             let conn = self.core.slab.get(deadline.slot);
             let late = conn.is_some_and(|conn| {
-                conn.generation == deadline.generation
+                (conn.generation == deadline.generation || planted::on(Bug::DeadlineOfAnother))
                     && matches!(conn.mode, Mode::Closing | Mode::Lingering)
             });
             if late {

@@ -1,0 +1,274 @@
+//! [`Kernel`]: the clock, the files and the tables of a simulated machine.
+
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use super::faults::{Fault, Faults};
+use super::stream::{File, FileId, Listener, Stream};
+use super::table::Table;
+use super::{Sim, WakeByFlag};
+use crate::Wake;
+use crate::sys::Fd;
+
+/// A simulated machine. Clones are the same machine.
+#[derive(Clone)]
+pub struct Kernel {
+    state: Rc<RefCell<State>>,
+}
+
+/// A place for one worker: its table with a wake-up descriptor and the listeners in it.
+pub struct Seat {
+    /// The worker's view.
+    pub sys: Sim,
+    /// Wakes it.
+    pub wake: Box<dyn Wake>,
+    /// The numbers of the listeners, in the order given.
+    pub listeners: Vec<i32>,
+}
+
+/// A connection that a worker closed.
+#[derive(Copy, Clone, Debug)]
+pub struct Ended {
+    /// For how long the worker had it, in nanoseconds.
+    pub held_ns: u64,
+}
+
+/// What happens at a time of its own.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Due {
+    /// A SYN arrives at the listener.
+    Connect(FileId, u64),
+    /// A connect is refused.
+    Refuse(FileId, u64),
+    /// A connection that was held back shows.
+    Show,
+}
+
+pub(super) struct State {
+    pub(super) now_ns: u64,
+    pub(super) random: fastrand::Rng,
+    pub(super) faults: Faults,
+    pub(super) files: Vec<File>,
+    free: Vec<FileId>,
+    pub(super) tables: Vec<Table>,
+    due: BinaryHeap<Reverse<(u64, u64, Due)>>,
+    pub(super) serial: u64,
+    pub(super) buffer_bytes: (usize, usize),
+    /// Connections lost because their listener was closed over their heads.
+    pub(super) lost: u64,
+    pub(super) reports: u64,
+    trace: u64,
+}
+
+impl Kernel {
+    /// A machine that draws everything from `seed`. Each stream's buffer holds between
+    /// `buffer_bytes.0` and `buffer_bytes.1` bytes.
+    #[must_use]
+    pub fn new(seed: u64, buffer_bytes: (usize, usize)) -> Self {
+        let state = State {
+            now_ns: 1_000_000_000,
+            random: fastrand::Rng::with_seed(seed),
+            faults: Faults::default(),
+            files: Vec::new(),
+            free: Vec::new(),
+            tables: Vec::new(),
+            due: BinaryHeap::new(),
+            serial: 0,
+            buffer_bytes,
+            lost: 0,
+            reports: 0,
+            trace: seed,
+        };
+        Kernel { state: Rc::new(RefCell::new(state)) }
+    }
+
+    /// From now on the fault is drawn `rate` times out of 10,000 where it can happen.
+    pub fn set_rate(&self, fault: Fault, rate: u32) {
+        self.state.borrow_mut().faults.set_rate(fault, rate);
+    }
+
+    /// From now on no fault is drawn.
+    pub fn calm(&self) {
+        self.state.borrow_mut().faults.calm();
+    }
+
+    /// Draws a fault that the driver brings about itself.
+    #[must_use]
+    pub fn strike(&self, fault: Fault) -> bool {
+        self.state.borrow_mut().strike(fault)
+    }
+
+    /// How often a fault happened.
+    #[must_use]
+    pub fn counted(&self, fault: Fault) -> u64 {
+        self.state.borrow().faults.counted(fault)
+    }
+
+    /// Opens a listener; no table has a number for it yet.
+    #[must_use]
+    pub fn listen(&self, address: SocketAddr, backlog: usize, defer_ns: u64) -> usize {
+        let listener =
+            Listener { address, backlog, defer_ns, pending: Default::default(), references: 0 };
+        self.state.borrow_mut().add(File::Listener(listener))
+    }
+
+    /// A new table that holds at most `limit` numbers, with a wake-up descriptor and `listeners`.
+    #[must_use]
+    pub fn seat(&self, limit: usize, listeners: &[usize]) -> Seat {
+        let state = &mut *self.state.borrow_mut();
+        let table = state.tables.len();
+        state.tables.push(Table::new(limit));
+        let flag = Arc::new(AtomicBool::new(false));
+        let file = state.add(File::Wake(Arc::clone(&flag)));
+        let wake = state.install(table, file);
+        let mut numbers = Vec::new();
+        for &file in listeners {
+            if let Some(File::Listener(listener)) = state.files.get_mut(file) {
+                listener.references += 1;
+                numbers.push(state.install(table, file).number());
+            }
+        }
+        let sys = Sim { state: Rc::clone(&self.state), table, wake };
+        Seat { sys, wake: Box::new(WakeByFlag(flag)), listeners: numbers }
+    }
+
+    /// The time, in nanoseconds.
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        self.state.borrow().now_ns
+    }
+
+    /// Lets time pass, and what is due in it happen.
+    pub fn advance(&self, by_ns: u64) {
+        self.state.borrow_mut().advance(by_ns);
+    }
+
+    /// When the kernel itself has something to do next.
+    #[must_use]
+    pub fn next_ns(&self) -> Option<u64> {
+        self.state.borrow().due.peek().map(|Reverse((at_ns, _, _))| *at_ns)
+    }
+
+    /// Whether a wait on the table would report something.
+    #[must_use]
+    pub fn is_ready(&self, table: usize) -> bool {
+        self.state.borrow().is_ready(table)
+    }
+
+    /// Numbers in use in a table.
+    #[must_use]
+    pub fn used(&self, table: usize) -> usize {
+        self.state.borrow().tables[table].used
+    }
+
+    /// Calls of a table that moved bytes, took or closed connections, or took a wake-up.
+    #[must_use]
+    pub fn progress(&self, table: usize) -> u64 {
+        self.state.borrow().tables[table].progress
+    }
+
+    /// The connections that a table closed since this was last asked, in order.
+    #[must_use]
+    pub fn take_ended(&self, table: usize) -> Vec<Ended> {
+        std::mem::take(&mut self.state.borrow_mut().tables[table].ended)
+    }
+
+    /// Connections that could be accepted from all listeners now.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        let state = self.state.borrow();
+        let pending = state.files.iter().map(|file| match file {
+            File::Listener(listener) => listener.pending.len(),
+            _ => 0,
+        });
+        pending.sum()
+    }
+
+    /// Connections that were reset because their listener was closed before they were accepted.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.state.borrow().lost
+    }
+
+    /// Readiness reports given so far.
+    #[must_use]
+    pub fn reports(&self) -> u64 {
+        self.state.borrow().reports
+    }
+
+    /// A digest of every call and its outcome, in order.
+    #[must_use]
+    pub fn trace(&self) -> u64 {
+        self.state.borrow().trace
+    }
+}
+
+impl State {
+    pub(super) fn strike(&mut self, fault: Fault) -> bool {
+        self.faults.strike(fault, &mut self.random)
+    }
+
+    /// Adds a call to the trace.
+    pub(super) fn note(&mut self, call: u64, table: usize, fd: Fd, outcome: u64) {
+        let place = call << 56 | (table as u64) << 48 | (fd.number() as u64) << 16;
+        for word in [place ^ self.now_ns, outcome] {
+            self.trace = (self.trace.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        }
+    }
+
+    pub(super) fn add(&mut self, file: File) -> FileId {
+        if let Some(id) = self.free.pop() {
+            self.files[id] = file;
+            return id;
+        }
+        self.files.push(file);
+        self.files.len() - 1
+    }
+
+    pub(super) fn remove(&mut self, id: FileId) -> File {
+        self.free.push(id);
+        std::mem::replace(&mut self.files[id], File::Free)
+    }
+
+    pub(super) fn at(&mut self, in_ns: u64, due: Due) {
+        self.serial += 1;
+        self.due.push(Reverse((self.now_ns + in_ns, self.serial, due)));
+    }
+
+    fn advance(&mut self, by_ns: u64) {
+        self.now_ns += by_ns;
+        while let Some(&Reverse((at_ns, _, due))) = self.due.peek() {
+            if at_ns > self.now_ns {
+                return;
+            }
+            self.due.pop();
+            match due {
+                Due::Connect(id, serial) if self.is_connecting(id, serial) => self.arrive(id),
+                Due::Refuse(id, serial) if self.is_connecting(id, serial) => {
+                    if let Some(stream) = self.files[id].stream_mut() {
+                        stream.fail(libc::ECONNREFUSED);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn is_connecting(&self, id: FileId, serial: u64) -> bool {
+        let stream = self.files.get(id).and_then(File::stream);
+        stream.is_some_and(|stream| stream.serial == serial && stream.connecting)
+    }
+
+    pub(super) fn new_stream(&mut self, local: SocketAddr, remote: SocketAddr) -> FileId {
+        self.serial += 1;
+        let (least, most) = self.buffer_bytes;
+        let room = self.random.usize(least..=most);
+        let stream = Stream::new(self.serial, room, local, remote);
+        self.add(File::Stream(Box::new(stream)))
+    }
+}

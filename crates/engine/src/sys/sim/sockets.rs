@@ -1,0 +1,373 @@
+//! The socket calls of a simulated kernel.
+
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use super::Ended;
+use super::faults::Fault;
+use super::kernel::{Due, State};
+use super::stream::{File, FileId, Stream, shows};
+use crate::sys::Fd;
+
+/// What a SYN waits that found the listener's queue full.
+const SYN_AGAIN_NS: u64 = 1_000_000_000;
+
+fn error(code: i32) -> io::Error {
+    io::Error::from_raw_os_error(code)
+}
+
+impl State {
+    // ---- connections come ----
+
+    pub(super) fn accept(&mut self, table: usize, fd: Fd) -> io::Result<Fd> {
+        let result = self.accept_inner(table, fd);
+        let outcome = result.as_ref().map_or_else(code, |fd| fd.number() as u64);
+        self.note(5, table, fd, outcome);
+        result
+    }
+
+    fn accept_inner(&mut self, table: usize, fd: Fd) -> io::Result<Fd> {
+        let id = self.tables[table].file(fd)?;
+        if self.strike(Fault::Interrupted) {
+            return Err(error(libc::EINTR));
+        }
+        // The number is claimed before the queue is looked at, so a full table shows even when
+        // nobody waits.
+        if self.tables[table].used >= self.tables[table].limit {
+            self.faults.count(Fault::TableFull);
+            return Err(error(libc::EMFILE));
+        }
+        if self.strike(Fault::SystemFull) {
+            return Err(error(libc::ENFILE));
+        }
+        if self.strike(Fault::NoBuffers) {
+            return Err(error(libc::ENOBUFS));
+        }
+        let Some(File::Listener(listener)) = self.files.get(id) else {
+            return Err(error(libc::EINVAL));
+        };
+        let mut waiting = listener.pending.iter();
+        let shown = |&(id, at_ns): &(FileId, u64)| shows(&self.files, id, at_ns, self.now_ns);
+        let Some(place) = waiting.position(shown) else { return Err(error(libc::EAGAIN)) };
+        if self.strike(Fault::AgainOnRead) {
+            return Err(error(libc::EAGAIN));
+        }
+        let Some(File::Listener(listener)) = self.files.get_mut(id) else {
+            return Err(error(libc::EINVAL));
+        };
+        let Some((accepted, _)) = listener.pending.remove(place) else {
+            return Err(error(libc::EAGAIN));
+        };
+        self.tables[table].progress += 1;
+        if self.strike(Fault::Aborted) {
+            self.reset(accepted);
+            self.remove(accepted);
+            return Err(error(libc::ECONNABORTED));
+        }
+        let now_ns = self.now_ns;
+        if let Some(stream) = self.files[accepted].stream_mut() {
+            stream.queued = false;
+            stream.since_ns = now_ns;
+        }
+        Ok(self.install(table, accepted))
+    }
+
+    pub(super) fn connect(
+        &mut self,
+        table: usize,
+        destination: SocketAddr,
+        source: Option<IpAddr>,
+    ) -> io::Result<Fd> {
+        let result = self.connect_inner(table, destination, source);
+        let outcome = result.as_ref().map_or_else(code, |fd| fd.number() as u64);
+        self.note(6, table, Fd::new(0), outcome);
+        result
+    }
+
+    fn connect_inner(
+        &mut self,
+        table: usize,
+        destination: SocketAddr,
+        source: Option<IpAddr>,
+    ) -> io::Result<Fd> {
+        if self.tables[table].used >= self.tables[table].limit {
+            self.faults.count(Fault::TableFull);
+            return Err(error(libc::EMFILE));
+        }
+        if self.strike(Fault::NoBuffers) {
+            return Err(error(libc::ENOBUFS));
+        }
+        if self.strike(Fault::NoAddress) {
+            return Err(error(libc::EADDRNOTAVAIL));
+        }
+        let refused = self.strike(Fault::ConnectRefused);
+        if refused && self.random.bool() {
+            return Err(error(libc::ECONNREFUSED));
+        }
+        let source = source.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let port = 1024 + (self.serial % 60_000) as u16;
+        let id = self.new_stream(SocketAddr::new(source, port), destination);
+        let (serial, now_ns) = (self.serial, self.now_ns);
+        if let Some(stream) = self.files[id].stream_mut() {
+            stream.connecting = true;
+            stream.since_ns = now_ns;
+        }
+        let delay_ns = self.random.u64(10_000..20_000_000);
+        if refused {
+            self.at(delay_ns, Due::Refuse(id, serial));
+        } else if self.strike(Fault::ConnectInProgress) {
+            self.at(delay_ns, Due::Connect(id, serial));
+        } else {
+            self.arrive(id);
+        }
+        self.tables[table].progress += 1;
+        Ok(self.install(table, id))
+    }
+
+    /// The SYN of a connect arrives at whoever listens there.
+    pub(super) fn arrive(&mut self, id: FileId) {
+        let Some(stream) = self.files[id].stream() else { return };
+        let (serial, local, remote) = (stream.serial, stream.local, stream.remote);
+        let listens = |file: &File| matches!(file, File::Listener(l) if l.address == remote);
+        let Some(at) = self.files.iter().position(listens) else {
+            if let Some(stream) = self.files[id].stream_mut() {
+                stream.fail(libc::ECONNREFUSED);
+            }
+            return;
+        };
+        let full = matches!(&self.files[at], File::Listener(l) if l.pending.len() >= l.backlog);
+        if full {
+            self.faults.count(Fault::BacklogFull);
+            return self.at(SYN_AGAIN_NS, Due::Connect(id, serial));
+        }
+        let other = self.new_stream(remote, local);
+        for (end, peer, queued) in [(id, other, false), (other, id, true)] {
+            if let Some(stream) = self.files[end].stream_mut() {
+                stream.connecting = false;
+                stream.peer = Some(peer);
+                stream.queued = queued;
+            }
+        }
+        let mut defer_ns = 0;
+        if let File::Listener(listener) = &mut self.files[at] {
+            defer_ns = listener.defer_ns;
+            listener.pending.push_back((other, self.now_ns + defer_ns));
+        }
+        self.at(defer_ns, Due::Show);
+    }
+
+    pub(super) fn connect_outcome(&mut self, table: usize, fd: Fd) -> io::Result<()> {
+        let stream = self.stream(table, fd)?;
+        stream.error.take().map_or(Ok(()), |code| Err(error(code)))
+    }
+
+    // ---- bytes ----
+
+    pub(super) fn recv(&mut self, table: usize, fd: Fd, into: &mut [u8]) -> io::Result<usize> {
+        let result = self.recv_inner(table, fd, into);
+        let outcome = result.as_ref().map_or_else(code, |&got| got as u64);
+        self.note(7, table, fd, outcome);
+        result
+    }
+
+    fn recv_inner(&mut self, table: usize, fd: Fd, into: &mut [u8]) -> io::Result<usize> {
+        let id = self.tables[table].file(fd)?;
+        if self.strike(Fault::Interrupted) {
+            return Err(error(libc::EINTR));
+        }
+        if self.strike(Fault::Reset) {
+            self.reset(id);
+        }
+        if into.is_empty() {
+            return Ok(0);
+        }
+        let stream = self.stream(table, fd)?;
+        let there = stream.inbox.len().min(into.len());
+        if there == 0 {
+            if let Some(code) = stream.error.take() {
+                return Err(error(code));
+            }
+            let over = stream.ended || stream.dead;
+            self.tables[table].progress += u64::from(over);
+            return if over { Ok(0) } else { Err(error(libc::EAGAIN)) };
+        }
+        if self.strike(Fault::AgainOnRead) {
+            return Err(error(libc::EAGAIN));
+        }
+        let short = there > 1 && self.strike(Fault::ShortRead);
+        let got = if short { self.random.usize(1..there) } else { there };
+        let stream = self.stream(table, fd)?;
+        for (place, byte) in into.iter_mut().zip(stream.inbox.drain(..got)) {
+            *place = byte;
+        }
+        self.tables[table].progress += 1;
+        Ok(got)
+    }
+
+    pub(super) fn send(
+        &mut self,
+        table: usize,
+        fd: Fd,
+        pieces: &[IoSlice<'_>],
+    ) -> io::Result<usize> {
+        let result = self.send_inner(table, fd, pieces);
+        let outcome = result.as_ref().map_or_else(code, |&sent| sent as u64);
+        self.note(8, table, fd, outcome);
+        result
+    }
+
+    fn send_inner(&mut self, table: usize, fd: Fd, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        let id = self.tables[table].file(fd)?;
+        if self.strike(Fault::Interrupted) {
+            return Err(error(libc::EINTR));
+        }
+        if self.strike(Fault::Reset) {
+            self.reset(id);
+        }
+        let stream = self.stream(table, fd)?;
+        if let Some(code) = stream.error.take() {
+            return Err(error(code));
+        }
+        if stream.dead || stream.shut {
+            return Err(error(libc::EPIPE));
+        }
+        if stream.connecting {
+            return Err(error(libc::EAGAIN));
+        }
+        let offered: usize = pieces.iter().map(|piece| piece.len()).sum();
+        let Some(peer) = stream.peer else {
+            // The other end is closed: these bytes are answered by an RST.
+            stream.fail(libc::ECONNRESET);
+            return Ok(offered);
+        };
+        let other = self.files[peer].stream();
+        let room = other.map_or(0, |other| other.room - other.inbox.len());
+        if room == 0 {
+            self.faults.count(Fault::SlowReader);
+            return Err(error(libc::EAGAIN));
+        }
+        if self.strike(Fault::AgainOnSend) {
+            return Err(error(libc::EAGAIN));
+        }
+        let fits = offered.min(room);
+        let short = fits > 1 && self.strike(Fault::ShortSend);
+        let sent = if short { self.random.usize(1..fits) } else { fits };
+        if let Some(other) = self.files[peer].stream_mut() {
+            other.inbox.extend(pieces.iter().flat_map(|piece| piece.iter()).take(sent));
+        }
+        self.tables[table].progress += 1;
+        Ok(sent)
+    }
+
+    // ---- connections go ----
+
+    pub(super) fn shutdown_write(&mut self, table: usize, fd: Fd) {
+        self.note(9, table, fd, 0);
+        let Ok(stream) = self.stream(table, fd) else { return };
+        if stream.shut || stream.dead {
+            return;
+        }
+        stream.shut = true;
+        let (peer, ended) = (stream.peer, stream.ended);
+        if let Some(other) = peer.and_then(|peer| self.files[peer].stream_mut()) {
+            other.ended = true;
+        }
+        if !ended {
+            self.faults.count(Fault::HalfClose);
+        }
+    }
+
+    pub(super) fn reset_on_close(&mut self, table: usize, fd: Fd) {
+        if let Ok(stream) = self.stream(table, fd) {
+            stream.reset_on_close = true;
+        }
+    }
+
+    pub(super) fn close(&mut self, table: usize, fd: Fd) {
+        self.note(10, table, fd, 0);
+        let Ok(id) = self.uninstall(table, fd) else { return };
+        match &mut self.files[id] {
+            File::Listener(listener) => {
+                listener.references -= 1;
+                if listener.references > 0 {
+                    return;
+                }
+                let pending = std::mem::take(&mut listener.pending);
+                for (waiting, _) in pending {
+                    self.lost += 1;
+                    self.reset(waiting);
+                    self.remove(waiting);
+                }
+            }
+            File::Stream(stream) => {
+                let held_ns = self.now_ns - stream.since_ns;
+                self.tables[table].ended.push(Ended { held_ns });
+                let resets = stream.reset_on_close || !stream.inbox.is_empty();
+                if resets {
+                    self.reset(id);
+                } else {
+                    self.part(id);
+                }
+            }
+            File::Wake(_) | File::Free => {}
+        }
+        for table in &mut self.tables {
+            table.forget(id);
+        }
+        self.remove(id);
+    }
+
+    /// Ends a stream in order: the other end reads what is on its way and then the end.
+    fn part(&mut self, id: FileId) {
+        let peer = self.files[id].stream().and_then(|stream| stream.peer);
+        if let Some(other) = peer.and_then(|peer| self.files[peer].stream_mut()) {
+            other.ended = true;
+            other.peer = None;
+        }
+    }
+
+    /// An RST reaches both ends; what they had not read may be lost with it.
+    pub(super) fn reset(&mut self, id: FileId) {
+        let Some(stream) = self.files[id].stream_mut().filter(|stream| !stream.connecting) else {
+            return;
+        };
+        let peer = stream.peer;
+        stream.fail(libc::ECONNRESET);
+        let forgets = self.random.bool();
+        for end in [Some(id), peer].into_iter().flatten() {
+            if let Some(stream) = self.files[end].stream_mut() {
+                stream.fail(libc::ECONNRESET);
+                if forgets {
+                    stream.inbox.clear();
+                }
+            }
+        }
+    }
+
+    // ---- questions ----
+
+    pub(super) fn peer(&self, table: usize, fd: Fd) -> Option<SocketAddr> {
+        let id = self.tables[table].file(fd).ok()?;
+        let stream = self.files.get(id)?.stream()?;
+        (!stream.dead).then_some(stream.remote)
+    }
+
+    pub(super) fn was_accepted(&self, table: usize, fd: Fd) -> bool {
+        let Ok(id) = self.tables[table].file(fd) else { return false };
+        let Some(stream) = self.files[id].stream().filter(|stream| !stream.connecting) else {
+            return false;
+        };
+        let other = stream.peer.and_then(|peer| self.files[peer].stream());
+        other.is_none_or(|other| !other.queued)
+    }
+
+    fn stream(&mut self, table: usize, fd: Fd) -> io::Result<&mut Stream> {
+        let id = self.tables[table].file(fd)?;
+        self.files[id].stream_mut().ok_or_else(|| error(libc::ENOTSOCK))
+    }
+}
+
+/// An error as a number for the trace.
+fn code(error: &io::Error) -> u64 {
+    u64::MAX - error.raw_os_error().unwrap_or(0) as u64
+}

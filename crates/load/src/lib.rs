@@ -1,1 +1,41 @@
 //! Program 3: makes the sockets and measures.
+//!
+//! [`Run`] is one run under control: it opens connections on [`engine::Workers`] of its own, holds
+//! them with heartbeats, sends and checks messages, counts what a broadcast brought to each
+//! receiver, and says what came of it in a [`Summary`]. [`drive`] goes through the phases of a
+//! [`Config`]; [`control`] obeys another process line by line.
+//!
+//! What it is not: it reads no command line, prints nothing, and knows nothing of `serve`. It
+//! checks every message at the socket that gets it: lost, duplicated, reordered, corrupted and
+//! late are counts, not estimates.
+
+pub mod broadcast;
+mod client;
+mod closing;
+mod config;
+mod connector;
+pub mod control;
+mod drive;
+mod echo;
+mod endpoint;
+mod heartbeat;
+mod ledger;
+mod message;
+mod pacer;
+mod reception;
+mod recorder;
+mod run;
+mod shares;
+mod socket;
+mod sources;
+mod summary;
+mod sweep;
+mod window;
+
+pub use crate::config::{Close, Config, Connect, Echo};
+pub use crate::drive::{Ended, Row, drive};
+pub use crate::endpoint::Endpoint;
+pub use crate::ledger::Snapshot;
+pub use crate::recorder::{Latency, Recorder, Series};
+pub use crate::run::{Run, StartError};
+pub use crate::summary::{BroadcastSummary, Connections, EchoSummary, HeartbeatSummary, Summary};

@@ -1,0 +1,108 @@
+//! A publication that its receivers can check: who published it, its number, when, and a checksum,
+//! as text so that every server passes it on. The layout is in `docs/protocol/load-messages.md`.
+//!
+//! `sf1 PUBLISHER SEQUENCE NANOSECONDS CHECKSUM`: decimal numbers, the time in nanoseconds of
+//! CLOCK_MONOTONIC, which all processes of one machine share, and FNV-1a over all before the last
+//! blank, in eight hexadecimal digits.
+
+use std::fmt::Write;
+
+/// What a publication says of itself.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Publication {
+    /// Whose it is; a number of the publisher's choice.
+    pub publisher: u32,
+    /// Its number among that publisher's, counted from 0.
+    pub sequence: u32,
+    /// When it was published, in nanoseconds of the monotonic clock.
+    pub published_ns: u64,
+}
+
+/// Bytes of the longest publication.
+pub const LONGEST_BYTES: usize = "sf1 4294967295 4294967295 18446744073709551615 ffffffff".len();
+
+/// The text to publish.
+#[must_use]
+pub fn encode(publication: &Publication) -> String {
+    let Publication { publisher, sequence, published_ns } = publication;
+    let mut text = String::with_capacity(LONGEST_BYTES);
+    // Writing to a String cannot fail.
+    let _ = write!(text, "sf1 {publisher} {sequence} {published_ns}");
+    let check = fnv1a(text.as_bytes());
+    let _ = write!(text, " {check:08x}");
+    text
+}
+
+/// Reads a text that may be one of ours; `None` if it is not, or not as it was sent.
+#[must_use]
+pub fn parse(data: &[u8]) -> Option<Publication> {
+    let (text, check) = data.split_last_chunk::<9>()?;
+    let digits = check.strip_prefix(b" ")?;
+    let check = digits.iter().try_fold(0_u32, |sum, byte| match byte {
+        b'0'..=b'9' => Some(sum << 4 | u32::from(byte - b'0')),
+        b'a'..=b'f' => Some(sum << 4 | u32::from(byte - b'a' + 10)),
+        _ => None,
+    })?;
+    let mut words = text.strip_prefix(b"sf1 ")?.split(|&byte| byte == b' ');
+    let publisher = u32::try_from(decimal(words.next()?)?).ok()?;
+    let sequence = u32::try_from(decimal(words.next()?)?).ok()?;
+    let published_ns = decimal(words.next()?)?;
+    let whole = words.next().is_none() && fnv1a(text) == check;
+    whole.then_some(Publication { publisher, sequence, published_ns })
+}
+
+fn decimal(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() {
+        return None;
+    }
+    digits.iter().try_fold(0_u64, |sum, byte| {
+        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
+        sum.checked_mul(10)?.checked_add(digit)
+    })
+}
+
+/// FNV-1a, 32 bits: fits in a line of any language, which is what a foreign publisher needs.
+fn fnv1a(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "sf1 7 42 123456789012 ";
+
+    fn publication() -> Publication {
+        Publication { publisher: 7, sequence: 42, published_ns: 123_456_789_012 }
+    }
+
+    #[test]
+    fn what_was_encoded_is_parsed() {
+        let text = encode(&publication());
+        assert!(text.starts_with(TEXT), "{text}");
+        assert_eq!(parse(text.as_bytes()), Some(publication()));
+        let most = Publication { publisher: u32::MAX, sequence: u32::MAX, published_ns: u64::MAX };
+        assert_eq!(encode(&most).len(), LONGEST_BYTES);
+        assert_eq!(parse(encode(&most).as_bytes()), Some(most));
+    }
+
+    #[test]
+    fn the_checksum_is_the_published_one() {
+        // Test vectors of FNV-1a by its authors.
+        assert_eq!(fnv1a(b""), 0x811c_9dc5);
+        assert_eq!(fnv1a(b"foobar"), 0xbf9c_f968);
+    }
+
+    #[test]
+    fn anything_else_is_not_ours() {
+        let text = encode(&publication());
+        for at in 0..text.len() {
+            let mut changed = text.clone().into_bytes();
+            changed[at] ^= 1;
+            assert_eq!(parse(&changed), None, "byte {at}");
+        }
+        for other in ["", "sf1", "hello", " 00000000", "sf1 1 2 3", "sf1 4294967296 0 0 00000000"] {
+            assert_eq!(parse(other.as_bytes()), None, "{other:?}");
+        }
+    }
+}

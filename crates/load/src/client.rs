@@ -1,0 +1,151 @@
+//! [`Client`]: the handler of a worker that connects: it obeys [`Order`]s and counts what happens
+//! to its sockets.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Response, Sys, Target};
+use wire::websocket::OpCode;
+
+use crate::Close;
+use crate::closing::Closing;
+use crate::connector::Connector;
+use crate::echo::{EchoOrder, EchoRun};
+use crate::heartbeat::{self, Heartbeat};
+use crate::ledger::Ledger;
+use crate::reception::Reception;
+use crate::socket::Socket;
+
+/// What the main thread, or a worker before in the lane, asks of a worker.
+pub(crate) enum Order {
+    /// Have so many connections begun, each worker its own number.
+    Open(Arc<[u32]>),
+    /// Ping every socket once in this time, or no more.
+    Heartbeat(Option<Duration>),
+    /// Send messages and expect them back.
+    Echo(EchoOrder),
+    /// Count what this publisher's broadcasts bring.
+    Expect(u32),
+    /// End all connections.
+    Finish(Close),
+}
+
+/// One worker's side of a run.
+pub(crate) struct Client {
+    targets: Arc<[Target]>,
+    ledger: Arc<Ledger>,
+    connector: Connector,
+    heartbeat: Option<Heartbeat>,
+    traffic: Traffic,
+    closing: Option<Closing>,
+}
+
+/// What messages mean at present.
+enum Traffic {
+    Nothing,
+    Echo(EchoRun),
+    Broadcast(Reception),
+}
+
+impl Client {
+    pub(crate) fn new(targets: Arc<[Target]>, ledger: Arc<Ledger>, connector: Connector) -> Client {
+        let traffic = Traffic::Nothing;
+        Client { targets, ledger, connector, heartbeat: None, traffic, closing: None }
+    }
+
+    /// The worker's targets are set when it first has to connect.
+    fn add_targets<S: Sys>(&mut self, core: &mut Core<S, Self>) {
+        for target in self.targets.iter() {
+            // The run has at most 256, and a target left out would fail every connect there.
+            let _ = core.add_target(target.clone());
+        }
+        self.targets = Arc::new([]);
+    }
+}
+
+impl Handler for Client {
+    type User = Socket;
+    type Post = Order;
+
+    /// Never called: nobody connects to us.
+    fn request<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, _: &Incoming) -> Answer {
+        Answer::Respond(Response::text(404, "This is a client.\n"))
+    }
+
+    fn open<S: Sys>(&mut self, core: &mut Core<S, Self>, _: ConnId) {
+        self.connector.settled();
+        self.ledger.count_opened(core.now_ns());
+    }
+
+    fn message<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        opcode: OpCode,
+        data: &mut [u8],
+    ) {
+        match &mut self.traffic {
+            Traffic::Nothing => {}
+            Traffic::Echo(echo) => echo.message(core, id, opcode, data, &self.ledger),
+            Traffic::Broadcast(reception) => reception.message(core, id, data, &self.ledger),
+        }
+    }
+
+    fn pong<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, data: &[u8]) {
+        heartbeat::pong(core, id, data, &self.ledger);
+    }
+
+    fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed, opened: bool) {
+        if !opened {
+            self.connector.settled();
+            return self.ledger.count_failed(why);
+        }
+        self.ledger.count_closed(why);
+        if let Some(socket) = core.user(id) {
+            heartbeat::forget(socket, &self.ledger);
+            if let Traffic::Echo(echo) = &mut self.traffic {
+                echo.forget(socket);
+            }
+        }
+    }
+
+    fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, order: Order) {
+        match order {
+            Order::Open(shares) => {
+                self.add_targets(core);
+                self.connector.open(core, shares);
+            }
+            Order::Heartbeat(period) => {
+                if self.heartbeat.as_ref().map(Heartbeat::period) != period {
+                    let now_ns = core.now_ns();
+                    self.heartbeat = period.map(|period| Heartbeat::new(now_ns, period));
+                }
+            }
+            Order::Echo(order) => {
+                self.traffic = Traffic::Echo(EchoRun::begin(core, order, &self.ledger));
+            }
+            Order::Expect(publisher) => {
+                let reception = Reception::begin(core, publisher, &self.ledger);
+                self.traffic = Traffic::Broadcast(reception);
+            }
+            Order::Finish(how) => {
+                self.connector.stop();
+                self.heartbeat = None;
+                self.traffic = Traffic::Nothing;
+                self.closing = Some(Closing::new(how));
+            }
+        }
+    }
+
+    fn turn<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
+        let ledger = &self.ledger;
+        let connect_ns = self.connector.turn(core, ledger);
+        let heartbeat_ns = self.heartbeat.as_mut().map(|heartbeat| heartbeat.turn(core, ledger));
+        let echo_ns = match &mut self.traffic {
+            Traffic::Echo(echo) => echo.turn(core, ledger),
+            Traffic::Nothing | Traffic::Broadcast(_) => None,
+        };
+        let close_ns = self.closing.as_mut().and_then(|closing| closing.turn(core, ledger));
+        [connect_ns, heartbeat_ns, echo_ns, close_ns].into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,92 @@
+//! [`Config`]: what a run is to do, as plain data. Texts become these in the command line's hands.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::Endpoint;
+
+/// One run.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where to connect; several are taken in turn. At most 256.
+    pub endpoints: Vec<Endpoint>,
+    /// Connections in all.
+    pub connections: u64,
+    /// How they are opened.
+    pub connect: Connect,
+    /// Time for one connection to become a WebSocket, before it counts as failed.
+    pub connect_timeout: Duration,
+    /// Addresses of this machine to connect from; empty leaves it to the kernel, and on loopback
+    /// to us.
+    pub sources: Vec<IpAddr>,
+    /// Further header lines of the handshake.
+    pub headers: Vec<(String, String)>,
+    /// Subprotocols offered, in order of preference.
+    pub protocols: Vec<String>,
+    /// Ping each socket once in this time while connections are held; `None` never.
+    pub heartbeat: Option<Duration>,
+    /// How long the open connections are held before the echo, or before the end.
+    pub hold: Duration,
+    /// Messages to send and to get back.
+    pub echo: Option<Echo>,
+}
+
+/// How connections are opened.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Connect {
+    /// As fast as the far side opens them: each busy worker has at most
+    /// [`Connect::WINDOW`] handshakes under way.
+    Windowed,
+    /// All at once: nothing is waited for.
+    Storm,
+    /// So many begun per second, however many are under way.
+    Paced(u64),
+    /// The next begins when the one before is open.
+    OneByOne,
+}
+
+impl Connect {
+    /// Handshakes that one worker has under way in [`Connect::Windowed`]. One worker per core
+    /// connects at a time, so a server's backlog of 4,096 has room for eight cores.
+    pub const WINDOW: u32 = 512;
+
+    /// Handshakes one worker may have under way.
+    pub(crate) fn window(self) -> u32 {
+        match self {
+            Connect::Windowed => Self::WINDOW,
+            Connect::Storm | Connect::Paced(_) => u32::MAX,
+            Connect::OneByOne => 1,
+        }
+    }
+}
+
+/// Messages that the far side is expected to send back as they are.
+#[derive(Clone, Debug)]
+pub struct Echo {
+    /// Bytes of a message's payload, at least [`Echo::SIZE_MIN`].
+    pub size: usize,
+    /// Messages per second over all sockets (open model); `None` sends a socket's next message
+    /// when its last was answered (closed loop).
+    pub rate: Option<u64>,
+    /// Messages per socket; `None` leaves the end to `duration`.
+    pub messages: Option<u32>,
+    /// No message is due after this time; `None` leaves the end to `messages`.
+    pub duration: Option<Duration>,
+    /// How long an answer is waited for: in the closed loop before the socket's next message is
+    /// sent, at the end of a run for what is still under way.
+    pub timeout: Duration,
+}
+
+impl Echo {
+    /// The least payload: a message carries its number.
+    pub const SIZE_MIN: usize = crate::message::SEQUENCE_BYTES;
+}
+
+/// How a run leaves its connections.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Close {
+    /// By the closing handshake, code 1000 (RFC 6455 section 7.1.2).
+    Graceful,
+    /// By RST, which leaves no port resting.
+    Abort,
+}

@@ -1,0 +1,139 @@
+//! [`Connector`]: opens one worker's share of the connections, some per turn, and hands on to the
+//! next worker of its lane when the share is done: only as many workers connect at a time as there
+//! are lanes.
+
+use std::sync::Arc;
+
+use engine::{Closed, Core, Sys};
+
+use crate::client::{Client, Order};
+use crate::ledger::Ledger;
+use crate::pacer::Pacer;
+use crate::sources::Sources;
+use crate::{Config, Connect};
+
+/// Connects begun in one turn, so that those under way are served between.
+const CONNECTS_PER_TURN: usize = 64;
+/// How soon to look again while connecting: ends are told after the handler's turn, and an end
+/// makes room in the window without waking anybody.
+const LOOK_AGAIN_NS: u64 = 5_000_000;
+
+/// One worker's connecting.
+pub(crate) struct Connector {
+    connect: Connect,
+    sources: Sources,
+    /// The run's number of this worker's first connection.
+    first: u64,
+    lanes: usize,
+    /// Connections every worker is to have begun, this one among them.
+    shares: Arc<[u32]>,
+    share: u32,
+    begun: u32,
+    /// Begun and not yet settled.
+    under_way: u32,
+    /// Begun when the order in force came, and the rate since.
+    pace: Option<(u32, Pacer)>,
+    /// Source addresses that had no port left.
+    changes: u32,
+    handed_on: bool,
+}
+
+impl Connector {
+    pub(crate) fn new(config: &Config, sources: Sources, first: u64, lanes: usize) -> Connector {
+        Connector {
+            connect: config.connect,
+            sources,
+            first,
+            lanes,
+            shares: Arc::new([]),
+            share: 0,
+            begun: 0,
+            under_way: 0,
+            pace: None,
+            changes: 0,
+            handed_on: true,
+        }
+    }
+
+    /// Goes on to this worker's part of `shares`.
+    pub(crate) fn open<S: Sys>(&mut self, core: &Core<S, Client>, shares: Arc<[u32]>) {
+        let me = usize::from(core.worker());
+        self.share = shares.get(me).copied().unwrap_or(0).max(self.begun);
+        self.handed_on = false;
+        if let Connect::Paced(rate) = self.connect {
+            let group = shares.chunks(self.lanes).nth(me / self.lanes).unwrap_or_default();
+            let busy = group.iter().filter(|&&share| share > 0).count() as u64;
+            self.pace = Some((self.begun, Pacer::new(core.now_ns(), rate, 1, busy)));
+        }
+        self.shares = shares;
+    }
+
+    /// Begins no more.
+    pub(crate) fn stop(&mut self) {
+        self.share = self.begun;
+        self.handed_on = true;
+    }
+
+    /// A connect that was begun is open, or has failed.
+    pub(crate) fn settled(&mut self) {
+        self.under_way = self.under_way.saturating_sub(1);
+    }
+
+    pub(crate) fn turn<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Client>,
+        ledger: &Ledger,
+    ) -> Option<u64> {
+        let again_ns = core.now_ns() + LOOK_AGAIN_NS;
+        for _ in 0..CONNECTS_PER_TURN {
+            if self.begun >= self.share {
+                return self.finish_share(core).then_some(again_ns);
+            }
+            if self.under_way >= self.connect.window() {
+                return Some(again_ns);
+            }
+            if let Some((begun, pacer)) = &self.pace {
+                let due_ns = pacer.due_ns(u64::from(self.begun - begun));
+                if due_ns > core.clock_ns() {
+                    return Some(due_ns);
+                }
+            }
+            self.begin_one(core, ledger);
+        }
+        Some(core.now_ns())
+    }
+
+    /// Hands on once nothing is under way; tells whether there is something left to do.
+    fn finish_share<S: Sys>(&mut self, core: &Core<S, Client>) -> bool {
+        if self.handed_on {
+            return false;
+        }
+        if self.under_way == 0 {
+            let next = usize::from(core.worker()) + self.lanes;
+            let wanted = self.shares.get(next).is_some_and(|&share| share > 0);
+            let order = Order::Open(Arc::clone(&self.shares));
+            self.handed_on = !wanted || core.remote().post(next, order, 0).is_ok();
+        }
+        !self.handed_on
+    }
+
+    fn begin_one<S: Sys>(&mut self, core: &mut Core<S, Client>, ledger: &Ledger) {
+        ledger.counts.begun.add(1);
+        let position = self.first + u64::from(self.begun);
+        self.begun += 1;
+        while let Some((destination, source)) = self.sources.place(position, self.changes) {
+            match core.connect(destination, source).map_err(|error| Closed::of_connect(&error)) {
+                Ok(_) => {
+                    self.under_way += 1;
+                    return;
+                }
+                Err(Closed::NoAddress) => {
+                    self.changes += 1;
+                    ledger.counts.sources_changed.add(1);
+                }
+                Err(cause) => return ledger.count_failed(cause),
+            }
+        }
+        ledger.count_failed(Closed::NoAddress);
+    }
+}

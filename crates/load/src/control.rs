@@ -1,0 +1,273 @@
+//! A run steered by another process, line by line: how `prove` uses `load`.
+//!
+//! One JSON object per line in each direction. Commands on standard input:
+//!
+//! | command | meaning |
+//! |---|---|
+//! | `{"target":10000}` | have so many connections begun in all; never fewer than before |
+//! | `{"heartbeat":30}` | ping every open socket once in so many seconds, spread; 0 stops |
+//! | `{"expect":{"publisher":7,"messages":1}}` | every open socket counts that publisher's broadcasts anew |
+//! | `{"finish":"graceful"}` | end: by the closing handshake, or `"abort"` by RST |
+//!
+//! Events on standard output, each with `"event"`:
+//!
+//! | event | when | fields |
+//! |---|---|---|
+//! | `ready` | once, first | `pid`, `workers`, `private_tables` |
+//! | `reached` | all of a target are open or have failed | `connections` (the target), `open`, `failed`, `seconds` since the command |
+//! | `answered` | once after `heartbeat`: every open socket has answered a ping | `sockets` |
+//! | `expecting` | the sockets count from now on: publish | `publisher`, `expected` |
+//! | `received` | all that was expected came | `publisher`, `received`, `duplicated` |
+//! | `row` | each 250 ms | `elapsed` (seconds), `open`, `failed`, `closed`, `heartbeats_sent`, `heartbeats_received`, `answered`, `unanswered_sockets`, `publications`, `publications_duplicated` |
+//! | `error` | a line was no command | `message` |
+//! | `summary` | once, last, before the connections are closed | the whole [`Summary`](crate::Summary) |
+//!
+//! A publication is a text made by [`crate::broadcast::encode`]. The end of standard input is an
+//! abort. The run never ends by itself.
+
+use std::io::{self, BufRead, Write};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use engine::Tables;
+use engine::sys::process;
+use serde::{Deserialize, Serialize};
+
+use crate::{Close, Config, Ended, Run, Snapshot, StartError, Summary};
+
+const LOOK: Duration = Duration::from_millis(20);
+const ROW_NS: u64 = 250_000_000;
+
+/// A command line.
+#[derive(Deserialize, Debug, PartialEq)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum Command {
+    Target(u64),
+    Heartbeat(f64),
+    Expect { publisher: u32, messages: u32 },
+    Finish(Finish),
+}
+
+#[derive(Deserialize, Debug, PartialEq, Copy, Clone)]
+#[serde(rename_all = "snake_case")]
+enum Finish {
+    Graceful,
+    Abort,
+}
+
+/// An event line.
+#[derive(Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+enum Event<'a> {
+    Ready { pid: u32, workers: usize, private_tables: bool },
+    Reached { connections: u64, open: u64, failed: u64, seconds: f64 },
+    Answered { sockets: u64 },
+    Expecting { publisher: u32, expected: u64 },
+    Received { publisher: u32, received: u64, duplicated: u64 },
+    Row(Row),
+    Error { message: String },
+    Summary(&'a Summary),
+}
+
+#[derive(Serialize)]
+struct Row {
+    elapsed: f64,
+    open: u64,
+    failed: u64,
+    closed: u64,
+    heartbeats_sent: u64,
+    heartbeats_received: u64,
+    answered: u64,
+    unanswered_sockets: u64,
+    publications: u64,
+    publications_duplicated: u64,
+}
+
+/// Runs `config` as the lines of `input` say and tells on `output`; its phases are not gone
+/// through. `interrupted` is asked 50 times a second and ends the run.
+///
+/// # Errors
+/// What [`Run::start`] says, what made a worker fail, and an `output` that takes no more.
+pub fn obey(
+    config: &Config,
+    input: impl BufRead + Send + 'static,
+    output: impl Write,
+    mut interrupted: impl FnMut() -> bool,
+) -> Result<Ended, StartError> {
+    let run = Run::start(config)?;
+    let lines = read_lines(input);
+    let mut control = Control::new(run, output);
+    let private_tables = control.run.tables() == Tables::Private;
+    let workers = control.run.workers();
+    control.say(&Event::Ready { pid: std::process::id(), workers, private_tables })?;
+    let mut cut = false;
+    let how = loop {
+        match lines.recv_timeout(LOOK) {
+            Ok(line) => {
+                if let Some(how) = control.command(&line)? {
+                    break how;
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break Close::Abort,
+        }
+        if interrupted() {
+            cut = true;
+            break Close::Abort;
+        }
+        control.look()?;
+    };
+    let summary = control.run.summary(config);
+    control.say(&Event::Summary(&summary))?;
+    control.run.finish(config, how)?;
+    Ok(Ended { summary, interrupted: cut })
+}
+
+/// Lines come through a thread of their own, which ends with the input.
+fn read_lines(input: impl BufRead + Send + 'static) -> Receiver<String> {
+    let (sender, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in input.lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    lines
+}
+
+struct Control<W> {
+    run: Run,
+    output: W,
+    began_ns: u64,
+    last_row_ns: u64,
+    /// Events that were asked for and are still to come.
+    reach: bool,
+    answer: bool,
+    expect: Option<u32>,
+    receive: Option<u32>,
+}
+
+impl<W: Write> Control<W> {
+    fn new(run: Run, output: W) -> Self {
+        let began_ns = process::now_ns();
+        Control {
+            run,
+            output,
+            began_ns,
+            last_row_ns: began_ns,
+            reach: false,
+            answer: false,
+            expect: None,
+            receive: None,
+        }
+    }
+
+    fn say(&mut self, event: &Event<'_>) -> io::Result<()> {
+        let mut line = serde_json::to_vec(event)?;
+        line.push(b'\n');
+        self.output.write_all(&line)?;
+        self.output.flush()
+    }
+
+    /// Does what a line says; tells how to end if it says so.
+    fn command(&mut self, line: &str) -> io::Result<Option<Close>> {
+        match serde_json::from_str(line) {
+            Ok(Command::Target(connections)) => {
+                self.run.set_target(connections);
+                self.reach = true;
+            }
+            Ok(Command::Heartbeat(seconds)) => {
+                let period = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+                self.run.heartbeat(Some(period));
+                self.answer = !period.is_zero();
+            }
+            Ok(Command::Expect { publisher, messages }) => {
+                self.run.expect_broadcasts(publisher, messages);
+                (self.expect, self.receive) = (Some(publisher), None);
+            }
+            Ok(Command::Finish(Finish::Graceful)) => return Ok(Some(Close::Graceful)),
+            Ok(Command::Finish(Finish::Abort)) => return Ok(Some(Close::Abort)),
+            Err(error) => {
+                let message = format!("{line:?} is no command: {error}");
+                self.say(&Event::Error { message })?;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Tells what has come true since the last look.
+    fn look(&mut self) -> io::Result<()> {
+        let counts = self.run.snapshot();
+        if self.reach && self.run.reached() {
+            self.reach = false;
+            let (connections, open) = (self.run.target(), counts.open);
+            let (failed, seconds) = (counts.failed_total(), self.run.connecting().as_secs_f64());
+            self.say(&Event::Reached { connections, open, failed, seconds })?;
+        }
+        if self.answer && counts.unanswered_sockets() == 0 {
+            self.answer = false;
+            self.say(&Event::Answered { sockets: counts.answered })?;
+        }
+        if let Some(publisher) = self.expect
+            && self.run.expecting()
+        {
+            (self.expect, self.receive) = (None, Some(publisher));
+            let expected = self.run.expected();
+            self.say(&Event::Expecting { publisher, expected })?;
+        }
+        if let Some(publisher) = self.receive
+            && counts.publications >= self.run.expected()
+        {
+            self.receive = None;
+            let (received, duplicated) = (counts.publications, counts.publications_duplicated);
+            self.say(&Event::Received { publisher, received, duplicated })?;
+        }
+        self.row(&counts)
+    }
+
+    fn row(&mut self, counts: &Snapshot) -> io::Result<()> {
+        let now_ns = process::now_ns();
+        if now_ns < self.last_row_ns + ROW_NS {
+            return Ok(());
+        }
+        self.last_row_ns = now_ns;
+        self.say(&Event::Row(Row {
+            elapsed: (now_ns - self.began_ns) as f64 / 1e9,
+            open: counts.open,
+            failed: counts.failed_total(),
+            closed: counts.closed_total(),
+            heartbeats_sent: counts.heartbeats_sent,
+            heartbeats_received: counts.heartbeats_received,
+            answered: counts.answered,
+            unanswered_sockets: counts.unanswered_sockets(),
+            publications: counts.publications,
+            publications_duplicated: counts.publications_duplicated,
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_read_as_documented() {
+        let read = |line| serde_json::from_str::<Command>(line).unwrap();
+        assert_eq!(read(r#"{"target":10000}"#), Command::Target(10_000));
+        assert_eq!(read(r#"{"heartbeat":30}"#), Command::Heartbeat(30.0));
+        let expect = Command::Expect { publisher: 7, messages: 1 };
+        assert_eq!(read(r#"{"expect":{"publisher":7,"messages":1}}"#), expect);
+        assert_eq!(read(r#"{"finish":"abort"}"#), Command::Finish(Finish::Abort));
+        for wrong in ["", "{}", r#"{"stop":1}"#, r#"{"target":-1}"#, r#"{"expect":{"x":1}}"#] {
+            assert!(serde_json::from_str::<Command>(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn events_name_themselves() {
+        let event = Event::Reached { connections: 3, open: 2, failed: 1, seconds: 0.5 };
+        let json = serde_json::to_value(event).unwrap();
+        assert_eq!((&json["event"], &json["open"]), (&"reached".into(), &2.into()));
+    }
+}

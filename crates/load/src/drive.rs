@@ -1,0 +1,156 @@
+//! [`drive`]: a whole run by its phases: connect, hold, echo, end.
+
+use std::time::Duration;
+
+use engine::sys::process;
+
+use crate::{Close, Config, Latency, Recorder, Run, Series, Snapshot, StartError, Summary};
+
+/// How often the phases are looked at, and how often a row is made.
+const LOOK_NS: u64 = 20_000_000;
+const ROW_NS: u64 = 1_000_000_000;
+/// How long the end of a hold waits for pongs that are under way.
+const PONGS_NS: u64 = 2_000_000_000;
+
+/// A second of a run.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Since the run began.
+    pub elapsed: Duration,
+    /// What the run is doing.
+    pub phase: &'static str,
+    /// WebSockets open now.
+    pub open: u64,
+    /// Connects that brought none, so far.
+    pub failed: u64,
+    /// Messages received per second, or pongs where no messages are sent.
+    pub messages_per_second: f64,
+    /// Of the values of this second.
+    pub latency: Option<Latency>,
+    /// Whatever went wrong so far: failed and ended connections, messages given up, wrong or
+    /// repeated.
+    pub errors: u64,
+}
+
+/// How a run came to its end.
+#[derive(Debug)]
+pub struct Ended {
+    /// What it came to.
+    pub summary: Summary,
+    /// It was cut short.
+    pub interrupted: bool,
+}
+
+/// Goes through all phases of `config`. `row` is called once a second; `wait` waits for the time
+/// given, or less, and says whether the run is to end now.
+///
+/// # Errors
+/// What [`Run::start`] says, and what made a worker fail.
+pub fn drive(
+    config: &Config,
+    row: impl FnMut(&Row),
+    wait: impl FnMut(Duration) -> bool,
+) -> Result<Ended, StartError> {
+    let mut run = Run::start(config)?;
+    let now_ns = process::now_ns();
+    let mut watch = Watch { row, wait, began_ns: now_ns, rows: Rows::new(now_ns) };
+    let interrupted = phases(&mut run, config, &mut watch);
+    let summary = run.finish(config, Close::Graceful)?;
+    Ok(Ended { summary, interrupted })
+}
+
+/// Goes through the phases; true when one was interrupted.
+fn phases<R: FnMut(&Row), W: FnMut(Duration) -> bool>(
+    run: &mut Run,
+    config: &Config,
+    watch: &mut Watch<R, W>,
+) -> bool {
+    run.set_target(config.connections);
+    if watch.until(run, "connect", |run, _| run.reached()) {
+        return true;
+    }
+    run.heartbeat(config.heartbeat);
+    let over_ns = process::now_ns() + config.hold.as_nanos() as u64;
+    let held = |run: &Run, now_ns: u64| {
+        let counts = run.snapshot();
+        let waits = counts.waiting > 0 && now_ns < over_ns + PONGS_NS;
+        counts.open == 0 || now_ns >= over_ns && !waits
+    };
+    if !config.hold.is_zero() && watch.until(run, "hold", held) {
+        return true;
+    }
+    if let Some(echo) = &config.echo {
+        run.echo(echo);
+        return watch.until(run, "echo", |run, _| run.echo_done() || run.snapshot().open == 0);
+    }
+    false
+}
+
+struct Watch<R, W> {
+    row: R,
+    wait: W,
+    began_ns: u64,
+    rows: Rows,
+}
+
+impl<R: FnMut(&Row), W: FnMut(Duration) -> bool> Watch<R, W> {
+    /// Looks on until `done`; true when interrupted before.
+    fn until(&mut self, run: &Run, phase: &'static str, done: impl Fn(&Run, u64) -> bool) -> bool {
+        loop {
+            let now_ns = process::now_ns();
+            if self.rows.due(now_ns) {
+                let elapsed = Duration::from_nanos(now_ns - self.began_ns);
+                (self.row)(&self.rows.make(run, now_ns, elapsed, phase));
+            }
+            if done(run, now_ns) {
+                return false;
+            }
+            if (self.wait)(Duration::from_nanos(LOOK_NS)) {
+                return true;
+            }
+        }
+    }
+}
+
+/// Makes rows: the difference between now and a second ago.
+pub(crate) struct Rows {
+    last_ns: u64,
+    counts: Snapshot,
+    recorder: Recorder,
+}
+
+impl Rows {
+    pub(crate) fn new(now_ns: u64) -> Rows {
+        Rows { last_ns: now_ns, counts: Snapshot::default(), recorder: Recorder::default() }
+    }
+
+    fn due(&self, now_ns: u64) -> bool {
+        now_ns >= self.last_ns + ROW_NS
+    }
+
+    fn make(&mut self, run: &Run, now_ns: u64, elapsed: Duration, phase: &'static str) -> Row {
+        let (counts, recorder) = (run.snapshot(), run.recorder());
+        let seconds = (now_ns - self.last_ns) as f64 / 1e9;
+        let came = |counts: &Snapshot| counts.echo_received + counts.heartbeats_received;
+        let mut second = recorder.clone();
+        second.subtract(&self.recorder);
+        let latency = second.latency(Series::Latency).or(second.latency(Series::Heartbeat));
+        let row = Row {
+            elapsed,
+            phase,
+            open: counts.open,
+            failed: counts.failed_total(),
+            messages_per_second: (came(&counts) - came(&self.counts)) as f64 / seconds,
+            latency,
+            errors: counts.failed_total()
+                + counts.closed_total()
+                + counts.given_up
+                + counts.duplicated
+                + counts.reordered
+                + counts.corrupted
+                + counts.late,
+        };
+        *self = Rows { last_ns: now_ns, counts, recorder };
+        row
+    }
+}

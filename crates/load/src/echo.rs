@@ -1,0 +1,323 @@
+//! [`EchoRun`]: sends messages that the far side sends back, and judges every answer.
+//!
+//! What the counts mean, at every socket:
+//! - an answer is *duplicated* when its message was answered before, *corrupted* when it is none
+//!   of the messages sent there;
+//! - open model: an answer is *reordered* when a later message was answered before it;
+//! - closed loop: a message not answered within the timeout is given up and the next is sent. An
+//!   answer that comes all the same is *late*: its message is not lost;
+//! - 64 or more messages behind the newest answer, a first answer and a repetition look alike:
+//!   such an answer is *late* too, and its message stays lost;
+//! - *lost* is what was sent and never answered when the run ended.
+//!
+//! So received = sent − lost + duplicated + corrupted + those late ones that came 64 behind.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::{ConnId, Core, Sent, Sys};
+use wire::websocket::OpCode;
+
+use crate::client::Client;
+use crate::ledger::Ledger;
+use crate::message::Format;
+use crate::pacer::Pacer;
+use crate::socket::Socket;
+use crate::sweep::Sweep;
+use crate::window::Seen;
+use crate::{Echo, Series};
+
+/// Messages sent, and sockets looked at, in one turn.
+const SENDS_PER_TURN: usize = 256;
+const VISITS_PER_TURN: u32 = 4096;
+
+/// What every worker is told of an echo.
+#[derive(Clone)]
+pub(crate) struct EchoOrder {
+    pub(crate) echo: Arc<Echo>,
+    /// When it begins, in monotonic nanoseconds, the same for all.
+    pub(crate) begin_ns: u64,
+    /// This worker's sockets, of so many.
+    pub(crate) part: u64,
+    pub(crate) whole: u64,
+}
+
+/// One worker's echo.
+pub(crate) struct EchoRun {
+    echo: Arc<Echo>,
+    format: Format,
+    /// From then on no message is due.
+    until_ns: u64,
+    pace: Pace,
+    /// Sent, and answered at least once, by this worker.
+    sent: u64,
+    answered: u64,
+}
+
+enum Pace {
+    /// Messages leave when they are due, round the sockets.
+    Open(Rounds),
+    /// A socket's next message leaves when its last was answered or given up.
+    Closed(Loops),
+}
+
+/// The open model's way round the sockets.
+struct Rounds {
+    pacer: Pacer,
+    number: u64,
+    next_slot: u32,
+    round: u32,
+    sent_in_round: bool,
+    /// All was sent; answers are awaited until then.
+    give_up_ns: Option<u64>,
+}
+
+/// The closed loop's sockets.
+struct Loops {
+    /// Sockets below this have sent their first message.
+    begun_slot: u32,
+    /// Sockets that still send or wait.
+    active: u64,
+    timeouts: Sweep,
+}
+
+impl EchoRun {
+    /// Begins with all sockets that are open now.
+    pub(crate) fn begin<S: Sys>(
+        core: &mut Core<S, Client>,
+        order: EchoOrder,
+        ledger: &Ledger,
+    ) -> EchoRun {
+        let EchoOrder { echo, begin_ns, part, whole } = order;
+        let mut active = 0;
+        for slot in 0..core.slots() {
+            let open = core.id_at(slot).is_some_and(|id| core.is_open(id));
+            let Some(socket) = core.user_at(slot) else { continue };
+            socket.begin_messages();
+            if open {
+                socket.set(Socket::ECHOING);
+                active += 1;
+            }
+        }
+        ledger.set_echo_done(false);
+        let pace = match echo.rate {
+            Some(rate) => Pace::Open(Rounds {
+                pacer: Pacer::new(begin_ns, rate, part, whole),
+                number: 0,
+                next_slot: 0,
+                round: 0,
+                sent_in_round: false,
+                give_up_ns: None,
+            }),
+            None => {
+                let timeouts = Sweep::new(begin_ns, echo.timeout / 4, 8);
+                Pace::Closed(Loops { begun_slot: 0, active, timeouts })
+            }
+        };
+        let after = |duration: Duration| begin_ns.saturating_add(duration.as_nanos() as u64);
+        let until_ns = echo.duration.map_or(u64::MAX, after);
+        EchoRun { format: Format::new(echo.size), echo, until_ns, pace, sent: 0, answered: 0 }
+    }
+
+    /// Sends what is due. Returns when it wants to be called again; `None` when all is over.
+    pub(crate) fn turn<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Client>,
+        ledger: &Ledger,
+    ) -> Option<u64> {
+        let next_ns = match self.pace {
+            Pace::Open(_) => self.turn_open(core, ledger),
+            Pace::Closed(_) => self.turn_closed(core, ledger),
+        };
+        if next_ns.is_none() {
+            ledger.set_echo_done(true);
+        }
+        next_ns
+    }
+
+    /// A message came.
+    pub(crate) fn message<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Client>,
+        id: ConnId,
+        opcode: OpCode,
+        data: &[u8],
+        ledger: &Ledger,
+    ) {
+        let now_ns = core.clock_ns();
+        let counts = &ledger.counts;
+        counts.echo_received.add(1);
+        let carried = self.format.decode(id.as_u64(), data).filter(|_| opcode == OpCode::Binary);
+        let Some((carried, socket)) = carried.zip(core.user_mut(id)) else {
+            return counts.corrupted.add(1);
+        };
+        if carried.sequence >= socket.sent {
+            return counts.corrupted.add(1);
+        }
+        let seen = socket.window.note(carried.sequence);
+        match seen {
+            Seen::InOrder | Seen::Reordered => {}
+            Seen::Duplicate => return counts.duplicated.add(1),
+            Seen::Stale => return counts.late.add(1),
+        }
+        counts.echo_answered.add(1);
+        self.answered += 1;
+        let awaited = socket.has(Socket::AWAITING) && carried.sequence + 1 == socket.sent;
+        let times_ns = carried.times_ns.or(awaited.then_some((socket.sent_ns(), socket.sent_ns())));
+        if let Some((due_ns, sent_ns)) = times_ns {
+            let mut recorder = ledger.recorder();
+            recorder.record(Series::Latency, now_ns.saturating_sub(due_ns));
+            recorder.record(Series::ServiceTime, now_ns.saturating_sub(sent_ns));
+        }
+        match self.pace {
+            Pace::Open(_) => counts.reordered.add(u64::from(seen == Seen::Reordered)),
+            Pace::Closed(_) if awaited => self.next_in_loop(core, id, now_ns, ledger),
+            Pace::Closed(_) => counts.late.add(1),
+        }
+    }
+
+    /// A socket has ended.
+    pub(crate) fn forget(&mut self, socket: &Socket) {
+        if let Pace::Closed(loops) = &mut self.pace
+            && socket.has(Socket::ECHOING)
+        {
+            loops.active -= 1;
+        }
+    }
+
+    // ---- open model ----
+
+    fn turn_open<S: Sys>(&mut self, core: &mut Core<S, Client>, ledger: &Ledger) -> Option<u64> {
+        for _ in 0..SENDS_PER_TURN {
+            let Pace::Open(rounds) = &mut self.pace else { return None };
+            let now_ns = core.clock_ns();
+            if let Some(give_up_ns) = rounds.give_up_ns {
+                let over = self.answered >= self.sent || now_ns >= give_up_ns;
+                return (!over).then_some(give_up_ns);
+            }
+            let due_ns = rounds.pacer.due_ns(rounds.number);
+            if due_ns < self.until_ns && due_ns > now_ns {
+                return Some(due_ns);
+            }
+            let next = rounds.next(core, self.echo.messages).filter(|_| due_ns < self.until_ns);
+            let Some(id) = next else {
+                rounds.give_up_ns = Some(now_ns + self.echo.timeout.as_nanos() as u64);
+                continue;
+            };
+            if self.send(core, id, due_ns, now_ns, ledger)
+                && let Pace::Open(rounds) = &mut self.pace
+            {
+                rounds.number += 1;
+            }
+        }
+        Some(core.now_ns())
+    }
+
+    // ---- closed loop ----
+
+    fn turn_closed<S: Sys>(&mut self, core: &mut Core<S, Client>, ledger: &Ledger) -> Option<u64> {
+        let (slots, now_ns) = (core.slots(), core.clock_ns());
+        let Pace::Closed(loops) = &mut self.pace else { return None };
+        let from = loops.begun_slot;
+        let to = slots.min(from.saturating_add(SENDS_PER_TURN as u32));
+        loops.begun_slot = to.max(from);
+        let begun = loops.begun_slot >= slots;
+        let due = loops.timeouts.due(now_ns, slots, VISITS_PER_TURN);
+        for slot in from..to {
+            let waits = core.user_at(slot).is_some_and(|socket| socket.has(Socket::ECHOING));
+            if let Some(id) = core.id_at(slot).filter(|_| waits) {
+                self.next_in_loop(core, id, core.clock_ns(), ledger);
+            }
+        }
+        let timeout_ns = self.echo.timeout.as_nanos() as u64;
+        for slot in due {
+            let given_up = core.user_at(slot).is_some_and(|socket| {
+                socket.has(Socket::AWAITING) && now_ns.saturating_sub(socket.sent_ns()) > timeout_ns
+            });
+            if let Some(id) = core.id_at(slot).filter(|_| given_up) {
+                ledger.counts.given_up.add(1);
+                self.next_in_loop(core, id, now_ns, ledger);
+            }
+        }
+        let Pace::Closed(loops) = &self.pace else { return None };
+        match (loops.active, begun) {
+            (0, _) => None,
+            (_, false) => Some(core.now_ns()),
+            (_, true) => Some(loops.timeouts.next_ns(now_ns, slots)),
+        }
+    }
+
+    /// Sends a socket's next message, if it has one.
+    fn next_in_loop<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Client>,
+        id: ConnId,
+        now_ns: u64,
+        ledger: &Ledger,
+    ) {
+        let Some(socket) = core.user_mut(id) else { return };
+        socket.clear(Socket::AWAITING);
+        let more = self.echo.messages.is_none_or(|messages| socket.sent < messages);
+        if more && now_ns < self.until_ns {
+            // A socket that takes nothing has ended: that will be told.
+            if self.send(core, id, now_ns, now_ns, ledger)
+                && let Some(socket) = core.user_mut(id)
+            {
+                socket.set(Socket::AWAITING);
+            }
+            return;
+        }
+        socket.clear(Socket::ECHOING);
+        if let Pace::Closed(loops) = &mut self.pace {
+            loops.active -= 1;
+        }
+    }
+
+    fn send<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Client>,
+        id: ConnId,
+        due_ns: u64,
+        now_ns: u64,
+        ledger: &Ledger,
+    ) -> bool {
+        let Some(sequence) = core.user(id).map(|socket| socket.sent) else { return false };
+        let message = self.format.encode(id.as_u64(), sequence, due_ns, now_ns);
+        if core.send(id, OpCode::Binary, message) == Sent::Dropped {
+            return false;
+        }
+        if let Some(socket) = core.user_mut(id) {
+            socket.sent += 1;
+            socket.set_sent_ns(now_ns);
+        }
+        ledger.counts.echo_sent.add(1);
+        self.sent += 1;
+        true
+    }
+}
+
+impl Rounds {
+    /// The next open socket; `None` after `messages` rounds, or when no socket is left.
+    fn next<S: Sys>(&mut self, core: &Core<S, Client>, messages: Option<u32>) -> Option<ConnId> {
+        loop {
+            if messages.is_some_and(|messages| self.round >= messages) {
+                return None;
+            }
+            if self.next_slot >= core.slots() {
+                if !self.sent_in_round {
+                    return None;
+                }
+                (self.next_slot, self.sent_in_round) = (0, false);
+                self.round += 1;
+                continue;
+            }
+            let id = core.id_at(self.next_slot).filter(|&id| core.is_open(id));
+            self.next_slot += 1;
+            let echoing = |id: &ConnId| core.user(*id).is_some_and(|s| s.has(Socket::ECHOING));
+            if let Some(id) = id.filter(echoing) {
+                self.sent_in_round = true;
+                return Some(id);
+            }
+        }
+    }
+}

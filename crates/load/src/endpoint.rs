@@ -1,0 +1,98 @@
+//! [`Endpoint`]: a `ws://` URL with its name already looked up. Not here: `wss`.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+
+/// Where connections go.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Endpoint {
+    /// Address and port.
+    pub address: SocketAddr,
+    /// As in the Host header.
+    pub host: String,
+    /// Path and query.
+    pub path: String,
+}
+
+impl Endpoint {
+    /// Reads a URL and looks its name up, which may take as long as the resolver does.
+    ///
+    /// # Errors
+    /// A text for people: what is wrong with the URL, or that the name leads nowhere.
+    pub fn parse(url: &str) -> Result<Endpoint, String> {
+        let Some((scheme, rest)) = url.split_once("://") else {
+            return Err(format!("{url:?} is no URL: write ws://HOST:PORT/PATH"));
+        };
+        if !scheme.eq_ignore_ascii_case("ws") {
+            return Err(format!("{url:?}: load speaks ws:// only, not {scheme}://"));
+        }
+        let rest = rest.split('#').next().unwrap_or_default();
+        let end = rest.find(['/', '?']).unwrap_or(rest.len());
+        let (host, path) = rest.split_at(end);
+        let path = match path.chars().next() {
+            None => "/".to_owned(),
+            Some('?') => format!("/{path}"),
+            Some(_) => path.to_owned(),
+        };
+        if host.is_empty() || host.contains('@') || !is_header_text(host) || !is_header_text(&path)
+        {
+            return Err(format!("{url:?} is no usable URL: write ws://HOST:PORT/PATH"));
+        }
+        let address = look_up(host).map_err(|error| format!("{url:?}: {error}"))?;
+        Ok(Endpoint { address, host: host.to_owned(), path })
+    }
+
+    /// Whether it is reached from any address of 127.0.0.0/8.
+    pub(crate) fn is_ipv4_loopback(&self) -> bool {
+        matches!(self.address.ip(), IpAddr::V4(ip) if ip.is_loopback())
+    }
+}
+
+/// What may stand in a request line or header without breaking out of it.
+fn is_header_text(text: &str) -> bool {
+    text.bytes().all(|byte| (0x21..=0x7e).contains(&byte))
+}
+
+fn look_up(host: &str) -> Result<SocketAddr, String> {
+    let unbracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    if let Some(ip) = unbracketed.and_then(|ip| ip.parse().ok()) {
+        return Ok(SocketAddr::new(ip, 80));
+    }
+    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    let named = if has_port { host.to_owned() } else { format!("{host}:80") };
+    let mut found = named.to_socket_addrs().map_err(|error| error.to_string())?;
+    found.next().ok_or_else(|| format!("{host} has no address"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(url: &str) -> (String, String, String) {
+        let endpoint = Endpoint::parse(url).unwrap();
+        (endpoint.address.to_string(), endpoint.host, endpoint.path)
+    }
+
+    fn of(address: &str, host: &str, path: &str) -> (String, String, String) {
+        (address.to_owned(), host.to_owned(), path.to_owned())
+    }
+
+    #[test]
+    fn urls_come_apart() {
+        let full = parsed("ws://127.0.0.1:8080/topics/a?x=1#part");
+        assert_eq!(full, of("127.0.0.1:8080", "127.0.0.1:8080", "/topics/a?x=1"));
+        assert_eq!(parsed("WS://127.0.0.1"), of("127.0.0.1:80", "127.0.0.1", "/"));
+        assert_eq!(parsed("ws://[::1]:81?q"), of("[::1]:81", "[::1]:81", "/?q"));
+        assert_eq!(parsed("ws://[::1]/"), of("[::1]:80", "[::1]", "/"));
+    }
+
+    #[test]
+    fn what_is_no_endpoint_is_named() {
+        for url in ["127.0.0.1:80", "wss://127.0.0.1/", "gopher://127.0.0.1/", "ws://", "ws:///x"] {
+            let error = Endpoint::parse(url).unwrap_err();
+            assert!(error.contains(url), "{error}");
+        }
+        assert!(Endpoint::parse("ws://127.0.0.1/a b").is_err());
+        assert!(Endpoint::parse("ws://127.0.0.1/\r\nX: y").is_err());
+        assert!(Endpoint::parse("ws://127.0.0.1:99999/").is_err());
+    }
+}

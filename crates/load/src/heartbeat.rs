@@ -1,0 +1,90 @@
+//! [`Heartbeat`]: pings each socket once per period and times the pongs. A ping carries the time
+//! it was sent, in eight bytes, so an answer needs no memory to be timed.
+
+use std::time::Duration;
+
+use engine::{ConnId, Core, Sent, Sys};
+
+use crate::Series;
+use crate::client::Client;
+use crate::ledger::Ledger;
+use crate::socket::Socket;
+use crate::sweep::Sweep;
+
+/// Sockets visited in one turn.
+const VISITS_PER_TURN: u32 = 256;
+/// A round's pings leave in the first seven eighths of the period, so that with it ends the
+/// waiting too.
+const SPAN_EIGHTHS: u64 = 7;
+
+/// The pings of one worker.
+pub(crate) struct Heartbeat {
+    period: Duration,
+    sweep: Sweep,
+}
+
+impl Heartbeat {
+    pub(crate) fn new(now_ns: u64, period: Duration) -> Heartbeat {
+        Heartbeat { period, sweep: Sweep::new(now_ns, period, SPAN_EIGHTHS) }
+    }
+
+    pub(crate) fn period(&self) -> Duration {
+        self.period
+    }
+
+    pub(crate) fn turn<S: Sys>(&mut self, core: &mut Core<S, Client>, ledger: &Ledger) -> u64 {
+        let slots = core.slots();
+        let due = self.sweep.due(core.now_ns(), slots, VISITS_PER_TURN);
+        let full = due.len() as u32 == VISITS_PER_TURN;
+        for slot in due {
+            if let Some(id) = core.id_at(slot) {
+                ping(core, id, ledger);
+            }
+        }
+        if full { core.now_ns() } else { self.sweep.next_ns(core.now_ns(), slots) }
+    }
+}
+
+fn ping<S: Sys>(core: &mut Core<S, Client>, id: ConnId, ledger: &Ledger) {
+    let stamp = core.clock_ns().to_le_bytes();
+    if core.ping(id, &stamp) == Sent::Dropped {
+        return;
+    }
+    ledger.counts.heartbeats_sent.add(1);
+    if let Some(socket) = core.user_mut(id)
+        && !socket.has(Socket::PINGED)
+    {
+        socket.set(Socket::PINGED);
+        ledger.counts.waiting.add(1);
+    }
+}
+
+/// A pong came.
+pub(crate) fn pong<S: Sys>(
+    core: &mut Core<S, Client>,
+    id: ConnId,
+    payload: &[u8],
+    ledger: &Ledger,
+) {
+    let now_ns = core.clock_ns();
+    let Some(socket) = core.user_mut(id) else { return };
+    // An unasked pong (RFC 6455 section 5.5.3) answers nothing.
+    let stamp = payload.try_into().ok().map(u64::from_le_bytes);
+    let Some(sent_ns) = stamp.filter(|&sent_ns| sent_ns <= now_ns && socket.has(Socket::PINGED))
+    else {
+        return;
+    };
+    socket.clear(Socket::PINGED);
+    let first = !socket.has(Socket::ANSWERED);
+    socket.set(Socket::ANSWERED);
+    ledger.counts.waiting.sub(1);
+    ledger.counts.answered.add(u64::from(first));
+    ledger.counts.heartbeats_received.add(1);
+    ledger.record(Series::Heartbeat, now_ns - sent_ns);
+}
+
+/// A socket has ended.
+pub(crate) fn forget(socket: &Socket, ledger: &Ledger) {
+    ledger.counts.waiting.sub(u64::from(socket.has(Socket::PINGED)));
+    ledger.counts.answered.sub(u64::from(socket.has(Socket::ANSWERED)));
+}

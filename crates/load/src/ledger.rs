@@ -1,0 +1,215 @@
+//! [`Ledger`]: what one worker counts and times, for the main thread to read at any moment.
+//! Counters have one writer; histograms sit behind a lock that only a report ever contends for.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use engine::{Closed, Counter};
+
+use crate::{Recorder, Series};
+
+/// Causes a connection can end for, or fail to begin.
+const CAUSES: usize = Closed::ALL.len();
+
+macro_rules! counts {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// The counters of one worker.
+        #[repr(align(128))]
+        pub(crate) struct Counts {
+            $($(#[$doc])* pub(crate) $name: Counter,)*
+            failed: [Counter; CAUSES],
+            closed: [Counter; CAUSES],
+        }
+
+        /// The counters of all workers, summed at one moment.
+        #[derive(Clone, Default, Debug)]
+        pub struct Snapshot {
+            $($(#[$doc])* pub $name: u64,)*
+            /// Connects that brought no WebSocket, by cause in the order of [`Closed::ALL`].
+            pub failed: [u64; CAUSES],
+            /// WebSockets that ended, by cause in the same order.
+            pub closed: [u64; CAUSES],
+            /// When the last WebSocket opened, in monotonic nanoseconds; 0 before the first.
+            pub last_open_ns: u64,
+        }
+
+        impl Counts {
+            fn new() -> Self {
+                Counts {
+                    $($name: Counter::default(),)*
+                    failed: std::array::from_fn(|_| Counter::default()),
+                    closed: std::array::from_fn(|_| Counter::default()),
+                }
+            }
+        }
+
+        impl Snapshot {
+            fn add(&mut self, counts: &Counts) {
+                $(self.$name += counts.$name.get();)*
+                for (sum, one) in self.failed.iter_mut().zip(&counts.failed) {
+                    *sum += one.get();
+                }
+                for (sum, one) in self.closed.iter_mut().zip(&counts.closed) {
+                    *sum += one.get();
+                }
+            }
+        }
+    };
+}
+
+counts! {
+    /// Connects begun.
+    begun,
+    /// Connects that became WebSockets.
+    opened,
+    /// WebSockets open now (gauge).
+    open,
+    /// Times a source address had no port left and the next was taken.
+    sources_changed,
+    /// Pings sent.
+    heartbeats_sent,
+    /// Pongs that answer one of them.
+    heartbeats_received,
+    /// Open sockets that have answered a ping at least once (gauge).
+    answered,
+    /// Open sockets whose last ping is not answered (gauge).
+    waiting,
+    /// Echo messages sent.
+    echo_sent,
+    /// Messages that came while an echo ran, whatever they were.
+    echo_received,
+    /// Echo messages whose answer came, each counted once.
+    echo_answered,
+    /// Answers that came again.
+    duplicated,
+    /// Answers that came after one to a later message.
+    reordered,
+    /// Messages that are no answer to one that was sent on that socket.
+    corrupted,
+    /// Answers that came after they were given up.
+    late,
+    /// Echo messages given up (closed loop).
+    given_up,
+    /// Publications of the expected publisher that came, each counted once per socket.
+    publications,
+    /// Publications that came again.
+    publications_duplicated,
+    /// Publications 64 or more behind the newest of their socket.
+    publications_late,
+    /// Messages that are no publication of the expected publisher.
+    publications_foreign,
+}
+
+impl Snapshot {
+    /// The sum over `ledgers`.
+    pub(crate) fn of<'a>(ledgers: impl IntoIterator<Item = &'a Ledger>) -> Snapshot {
+        let mut sum = Snapshot::default();
+        for ledger in ledgers {
+            sum.add(&ledger.counts);
+            sum.last_open_ns = sum.last_open_ns.max(ledger.last_open_ns.load(Ordering::Relaxed));
+        }
+        sum
+    }
+
+    /// Connects that brought no WebSocket.
+    #[must_use]
+    pub fn failed_total(&self) -> u64 {
+        self.failed.iter().sum()
+    }
+
+    /// WebSockets that ended.
+    #[must_use]
+    pub fn closed_total(&self) -> u64 {
+        self.closed.iter().sum()
+    }
+
+    /// Open sockets that never answered a ping.
+    #[must_use]
+    pub fn unanswered_sockets(&self) -> u64 {
+        self.open.saturating_sub(self.answered)
+    }
+
+    /// Echo messages sent whose answer has not come.
+    #[must_use]
+    pub fn unanswered_messages(&self) -> u64 {
+        self.echo_sent.saturating_sub(self.echo_answered)
+    }
+}
+
+/// One worker's counters, histograms and milestones.
+pub(crate) struct Ledger {
+    pub(crate) counts: Counts,
+    recorder: Mutex<Recorder>,
+    last_open_ns: AtomicU64,
+    /// The echo that was ordered has ended here.
+    echo_done: AtomicBool,
+    /// The publisher that is expected here, plus one.
+    expecting: AtomicU64,
+    /// No connection is left after the order to finish.
+    finished: AtomicBool,
+}
+
+impl Ledger {
+    pub(crate) fn new() -> Self {
+        Ledger {
+            counts: Counts::new(),
+            recorder: Mutex::default(),
+            last_open_ns: AtomicU64::new(0),
+            echo_done: AtomicBool::new(false),
+            expecting: AtomicU64::new(0),
+            finished: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn record(&self, series: Series, nanoseconds: u64) {
+        self.recorder().record(series, nanoseconds);
+    }
+
+    /// Locks the histograms, for more than one value or to merge them.
+    pub(crate) fn recorder(&self) -> MutexGuard<'_, Recorder> {
+        self.recorder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn count_opened(&self, now_ns: u64) {
+        self.counts.opened.add(1);
+        self.counts.open.add(1);
+        self.last_open_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_failed(&self, cause: Closed) {
+        if let Some(counter) = self.counts.failed.get(cause as usize) {
+            counter.add(1);
+        }
+    }
+
+    pub(crate) fn count_closed(&self, cause: Closed) {
+        self.counts.open.sub(1);
+        if let Some(counter) = self.counts.closed.get(cause as usize) {
+            counter.add(1);
+        }
+    }
+
+    pub(crate) fn echo_is_done(&self) -> bool {
+        self.echo_done.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_echo_done(&self, done: bool) {
+        self.echo_done.store(done, Ordering::Release);
+    }
+
+    pub(crate) fn expects(&self, publisher: u32) -> bool {
+        self.expecting.load(Ordering::Acquire) == u64::from(publisher) + 1
+    }
+
+    pub(crate) fn set_expecting(&self, publisher: u32) {
+        self.expecting.store(u64::from(publisher) + 1, Ordering::Release);
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        self.finished.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_finished(&self) {
+        self.finished.store(true, Ordering::Release);
+    }
+}

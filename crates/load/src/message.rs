@@ -1,0 +1,123 @@
+//! What an echo message carries, so that its answer can be judged: its number always, and from 20
+//! bytes on the time it was due, the time it was sent and a checksum over these. The layout is in
+//! `docs/protocol/load-messages.md`. Not here: what the judgement is worth (`echo`).
+
+/// Every message begins with its number.
+pub(crate) const SEQUENCE_BYTES: usize = 4;
+/// From here on a message carries its times and a checksum.
+pub(crate) const STAMPED_BYTES: usize = 20;
+
+/// A run's messages: all of one size, with the same filling.
+pub(crate) struct Format {
+    buffer: Vec<u8>,
+}
+
+/// What a right answer says.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Carried {
+    pub(crate) sequence: u32,
+    /// When it was due and when it was sent, in monotonic nanoseconds; small messages have no
+    /// place for it.
+    pub(crate) times_ns: Option<(u64, u64)>,
+}
+
+impl Format {
+    /// Messages of `size` bytes, at least [`SEQUENCE_BYTES`].
+    pub(crate) fn new(size: usize) -> Format {
+        let filling = (0..size.max(SEQUENCE_BYTES)).map(|at| b' ' + (at % 95) as u8);
+        Format { buffer: filling.collect() }
+    }
+
+    /// Message `sequence` of the socket that `salt` names.
+    pub(crate) fn encode(&mut self, salt: u64, sequence: u32, due_ns: u64, sent_ns: u64) -> &[u8] {
+        let sequence_bytes = sequence.to_le_bytes();
+        if self.buffer.len() < STAMPED_BYTES {
+            let check = check(salt, sequence, 0, 0).to_le_bytes();
+            let bytes = sequence_bytes.iter().chain(check.iter().cycle());
+            self.buffer.iter_mut().zip(bytes).for_each(|(place, byte)| *place = *byte);
+        } else {
+            let delay_us = delay_us(due_ns, sent_ns);
+            let check = check(salt, sequence, due_ns, delay_us);
+            let (due, delay) = (due_ns.to_le_bytes(), delay_us.to_le_bytes());
+            let check = check.to_le_bytes();
+            let bytes = sequence_bytes.iter().chain(&due).chain(&delay).chain(&check);
+            self.buffer.iter_mut().zip(bytes).for_each(|(place, byte)| *place = *byte);
+        }
+        &self.buffer
+    }
+
+    /// What an answer to the socket that `salt` names carries; `None` if it is not one of the
+    /// messages that were sent there.
+    pub(crate) fn decode(&self, salt: u64, data: &[u8]) -> Option<Carried> {
+        if data.len() != self.buffer.len() {
+            return None;
+        }
+        let (sequence, rest) = data.split_first_chunk()?;
+        let sequence = u32::from_le_bytes(*sequence);
+        if data.len() < STAMPED_BYTES {
+            let check = check(salt, sequence, 0, 0).to_le_bytes();
+            let right = rest.iter().zip(check.iter().cycle()).all(|(byte, check)| byte == check);
+            return right.then_some(Carried { sequence, times_ns: None });
+        }
+        let (due, rest) = rest.split_first_chunk()?;
+        let (delay, rest) = rest.split_first_chunk()?;
+        let (carried_check, filling) = rest.split_first_chunk()?;
+        let (due_ns, delay_us) = (u64::from_le_bytes(*due), u32::from_le_bytes(*delay));
+        let right = u32::from_le_bytes(*carried_check) == check(salt, sequence, due_ns, delay_us)
+            && Some(filling) == self.buffer.get(STAMPED_BYTES..);
+        let sent_ns = due_ns.saturating_add(u64::from(delay_us) * 1_000);
+        right.then_some(Carried { sequence, times_ns: Some((due_ns, sent_ns)) })
+    }
+}
+
+fn delay_us(due_ns: u64, sent_ns: u64) -> u32 {
+    u32::try_from(sent_ns.saturating_sub(due_ns) / 1_000).unwrap_or(u32::MAX)
+}
+
+/// 32 bits over all that a message carries and the socket it belongs to: two rounds of
+/// multiply-and-fold.
+fn check(salt: u64, sequence: u32, due_ns: u64, delay_us: u32) -> u32 {
+    let fold = |x: u64| x ^ (x >> 32);
+    let first = fold((salt ^ due_ns).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let rest = u64::from(sequence) << 32 | u64::from(delay_us);
+    fold((first ^ rest).wrapping_mul(0xd6e8_feb8_6659_fd93)) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_carried_comes_back() {
+        for size in [4, 5, 8, 19, 20, 21, 64, 70_000] {
+            let mut format = Format::new(size);
+            let message = format.encode(9, 77, 5_000_000_000, 5_000_123_456).to_vec();
+            assert_eq!(message.len(), size);
+            let times_ns = (size >= 20).then_some((5_000_000_000, 5_000_123_000));
+            assert_eq!(format.decode(9, &message), Some(Carried { sequence: 77, times_ns }));
+        }
+    }
+
+    #[test]
+    fn every_changed_byte_is_found() {
+        for size in [8, 20, 300] {
+            let mut format = Format::new(size);
+            let message = format.encode(9, 77, 5_000_000_000, 5_000_123_456).to_vec();
+            for at in 0..size {
+                for bit in 0..8 {
+                    let mut changed = message.clone();
+                    changed[at] ^= 1 << bit;
+                    assert_eq!(format.decode(9, &changed), None, "size {size}, byte {at}");
+                }
+            }
+            assert_eq!(format.decode(9, &message[..size - 1]), None);
+            assert_eq!(format.decode(8, &message), None, "an answer to somebody else");
+        }
+    }
+
+    #[test]
+    fn a_send_that_is_very_late_saturates() {
+        assert_eq!(delay_us(0, u64::MAX), u32::MAX);
+        assert_eq!(delay_us(10, 5), 0);
+    }
+}

@@ -1,0 +1,137 @@
+//! [`Recorder`]: HDR histograms of one worker, merged by whoever reports. Percentiles are made
+//! after merging, never merged. 1 µs to 60 s, three digits; what takes longer counts as 60 s.
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+/// What is timed.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Series {
+    /// Echo, from the time the message was due.
+    Latency,
+    /// Echo, from the time the message was sent.
+    ServiceTime,
+    /// Ping to pong.
+    Heartbeat,
+    /// Publication, from the publisher's stamp to the receipt.
+    Broadcast,
+}
+
+const SERIES: usize = 4;
+const LONGEST_US: u64 = 60_000_000;
+const DIGITS: u8 = 3;
+
+/// A histogram per series; none takes memory before its first value.
+#[derive(Default, Clone)]
+pub struct Recorder {
+    series: [Option<Histogram<u64>>; SERIES],
+}
+
+impl Recorder {
+    /// Records one duration.
+    pub fn record(&mut self, series: Series, nanoseconds: u64) {
+        if let Some(histogram) = self.histogram(series) {
+            histogram.saturating_record((nanoseconds / 1_000).clamp(1, LONGEST_US));
+        }
+    }
+
+    /// Adds all that another has recorded.
+    pub fn merge(&mut self, other: &Recorder) {
+        for (mine, theirs) in self.series.iter_mut().zip(&other.series) {
+            let Some(theirs) = theirs else { continue };
+            match mine {
+                // Both have the same bounds, so everything fits.
+                Some(mine) => {
+                    let _ = mine.add(theirs);
+                }
+                None => *mine = Some(theirs.clone()),
+            }
+        }
+    }
+
+    /// Takes away what an earlier state of the same had recorded.
+    pub fn subtract(&mut self, earlier: &Recorder) {
+        for (mine, earlier) in self.series.iter_mut().zip(&earlier.series) {
+            if let (Some(mine), Some(earlier)) = (mine, earlier) {
+                let _ = mine.subtract(earlier);
+            }
+        }
+    }
+
+    /// The percentiles of a series; `None` when nothing was recorded.
+    #[must_use]
+    pub fn latency(&self, series: Series) -> Option<Latency> {
+        let histogram = self.series.get(series as usize)?.as_ref()?;
+        if histogram.is_empty() {
+            return None;
+        }
+        let ms = |us: u64| us as f64 / 1_000.0;
+        Some(Latency {
+            count: histogram.len(),
+            p50_ms: ms(histogram.value_at_quantile(0.5)),
+            p90_ms: ms(histogram.value_at_quantile(0.9)),
+            p99_ms: ms(histogram.value_at_quantile(0.99)),
+            p999_ms: ms(histogram.value_at_quantile(0.999)),
+            max_ms: ms(histogram.max()),
+        })
+    }
+
+    fn histogram(&mut self, series: Series) -> Option<&mut Histogram<u64>> {
+        let place = self.series.get_mut(series as usize)?;
+        if place.is_none() {
+            *place = Histogram::new_with_bounds(1, LONGEST_US, DIGITS).ok();
+        }
+        place.as_mut()
+    }
+}
+
+/// Percentiles in milliseconds, exact to three digits.
+#[derive(Copy, Clone, PartialEq, Debug, Serialize)]
+pub struct Latency {
+    /// Values they were made from.
+    pub count: u64,
+    /// Half were not slower.
+    pub p50_ms: f64,
+    /// 90 % were not slower.
+    pub p90_ms: f64,
+    /// 99 % were not slower.
+    pub p99_ms: f64,
+    /// 99.9 % were not slower.
+    pub p999_ms: f64,
+    /// The slowest.
+    pub max_ms: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_made_after_merging() {
+        let (mut fast, mut slow) = (Recorder::default(), Recorder::default());
+        for _ in 0..98 {
+            fast.record(Series::Latency, 1_000_000);
+        }
+        for _ in 0..2 {
+            slow.record(Series::Latency, 100_000_000);
+        }
+        let before = fast.clone();
+        fast.merge(&slow);
+        let latency = fast.latency(Series::Latency).unwrap();
+        assert_eq!((latency.count, latency.p50_ms), (100, 1.0));
+        assert!((latency.p99_ms - 100.0).abs() < 0.1, "{latency:?}");
+        fast.subtract(&before);
+        assert_eq!(fast.latency(Series::Latency).unwrap().count, 2);
+        assert_eq!(fast.latency(Series::Heartbeat), None);
+    }
+
+    #[test]
+    fn what_is_out_of_range_is_kept_at_the_edge() {
+        let mut recorder = Recorder::default();
+        recorder.record(Series::Broadcast, 0);
+        recorder.record(Series::Broadcast, u64::MAX);
+        let latency = recorder.latency(Series::Broadcast).unwrap();
+        assert_eq!(latency.count, 2);
+        assert!(latency.max_ms >= 60_000.0 && latency.max_ms < 60_100.0, "{latency:?}");
+    }
+}

@@ -1,0 +1,333 @@
+//! [`Run`]: the workers of one run, steered from the main thread.
+//!
+//! The order of use: [`Run::start`], then [`Run::set_target`] as often as wanted and
+//! [`Run::reached`] to see it come true, then heartbeats, echo or broadcasts on what is open, and
+//! [`Run::finish`] once. Nothing here waits except `finish`.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::sys::process;
+use engine::{Limits, Plan, Tables, Target, Workers};
+
+use crate::client::{Client, Order};
+use crate::connector::Connector;
+use crate::echo::EchoOrder;
+use crate::ledger::{Ledger, Snapshot};
+use crate::shares::shares;
+use crate::sources::Sources;
+use crate::summary::Expected;
+use crate::{Close, Config, Connect, Echo, Endpoint, Recorder, Summary};
+
+/// Destinations of one run: what an engine's worker can have.
+const ENDPOINTS_MAX: usize = 256;
+/// How long `finish` waits for closing handshakes before it resets what is left.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why a run could not begin.
+#[derive(Debug)]
+pub enum StartError {
+    /// What was asked does not fit; the text says what to do.
+    Unfit(String),
+    /// The system refused.
+    System(io::Error),
+}
+
+impl std::fmt::Display for StartError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            StartError::Unfit(text) => f.write_str(text),
+            StartError::System(error) => write!(f, "cannot start: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+impl From<io::Error> for StartError {
+    fn from(error: io::Error) -> Self {
+        StartError::System(error)
+    }
+}
+
+/// A run under way.
+pub struct Run {
+    workers: Workers<Order>,
+    ledgers: Vec<Arc<Ledger>>,
+    plan: Plan,
+    lanes: usize,
+    shares: Arc<[u32]>,
+    target: u64,
+    heartbeat: Option<Duration>,
+    expected: Option<Expected>,
+    echoed: bool,
+    began_ns: u64,
+}
+
+impl Run {
+    /// Starts workers for at most `config.connections` connections; opens none yet. Raises the
+    /// soft descriptor limit to the hard one. Call it before anything else opens descriptors that
+    /// stay.
+    ///
+    /// # Errors
+    /// [`StartError::Unfit`] when descriptors, ports or destinations do not suffice for the
+    /// connections, else what the system refused.
+    pub fn start(config: &Config) -> Result<Run, StartError> {
+        let machine = host::Machine::read();
+        let nofile = host::raise_nofile().unwrap_or_else(|_| host::nofile().soft);
+        let plan = fit(config, machine.cores, nofile)?;
+        let seed = std::process::id();
+        let ports = machine.ports.usable();
+        let (endpoints, listed) = (&config.endpoints, &config.sources);
+        let sources = Sources::plan(config.connections, endpoints, listed, ports, seed)
+            .map_err(StartError::Unfit)?;
+        let one_by_one = config.connect == Connect::OneByOne;
+        let lanes = if one_by_one { 1 } else { machine.cores.clamp(1, plan.workers) };
+        let at_most = shares(config.connections, plan.workers, lanes, plan.capacity);
+        let firsts: Vec<u64> = at_most
+            .iter()
+            .scan(0, |first, share| {
+                *first += u64::from(*share);
+                Some(*first - u64::from(*share))
+            })
+            .collect();
+        let targets: Arc<[Target]> =
+            config.endpoints.iter().map(|endpoint| target(endpoint, config)).collect();
+        let ledgers: Vec<_> = (0..plan.workers).map(|_| Arc::new(Ledger::new())).collect();
+        let (books, config) = (ledgers.clone(), config.clone());
+        let workers = Workers::start(plan, &limits(&config), &[], move |worker, _| {
+            let at = usize::from(worker);
+            let ledger = books.get(at).cloned().unwrap_or_else(|| Arc::new(Ledger::new()));
+            let first = firsts.get(at).copied().unwrap_or(0);
+            let connector = Connector::new(&config, sources.clone(), first, lanes);
+            Client::new(Arc::clone(&targets), ledger, connector)
+        })?;
+        let shares = vec![0; plan.workers].into();
+        let began_ns = process::now_ns();
+        Ok(Run {
+            workers,
+            ledgers,
+            plan,
+            lanes,
+            shares,
+            target: 0,
+            heartbeat: None,
+            expected: None,
+            echoed: false,
+            began_ns,
+        })
+    }
+
+    /// Threads that hold connections, or will.
+    #[must_use]
+    pub fn workers(&self) -> usize {
+        self.plan.workers
+    }
+
+    /// Whose descriptors the workers use.
+    #[must_use]
+    pub fn tables(&self) -> Tables {
+        self.plan.tables
+    }
+
+    /// Connections to have begun in all; never fewer than before. The time that
+    /// [`Run::connecting`] tells runs from here.
+    pub fn set_target(&mut self, connections: u64) {
+        self.target = self.target.max(connections.min(self.plan.connections()));
+        let (workers, capacity) = (self.plan.workers, self.plan.capacity);
+        self.shares = shares(self.target, workers, self.lanes, capacity).into();
+        self.began_ns = process::now_ns();
+        // The first group of workers hands on to the next when it is done.
+        for worker in self.busy().filter(|worker| *worker < self.lanes) {
+            self.tell(worker, Order::Open(Arc::clone(&self.shares)));
+        }
+        if self.heartbeat.is_some() {
+            self.heartbeat(self.heartbeat);
+        }
+    }
+
+    /// What [`Run::set_target`] was last asked for.
+    #[must_use]
+    pub fn target(&self) -> u64 {
+        self.target
+    }
+
+    /// Whether every connection of the target is open or has failed.
+    #[must_use]
+    pub fn reached(&self) -> bool {
+        let now = self.snapshot();
+        now.opened + now.failed_total() >= self.target
+    }
+
+    /// Time from the last [`Run::set_target`] to the last connection that opened.
+    #[must_use]
+    pub fn connecting(&self) -> Duration {
+        Duration::from_nanos(self.snapshot().last_open_ns.saturating_sub(self.began_ns))
+    }
+
+    /// Pings every open socket once per period, spread over it, or no more.
+    pub fn heartbeat(&mut self, period: Option<Duration>) {
+        self.heartbeat = period.filter(|period| !period.is_zero());
+        for worker in self.busy() {
+            self.tell(worker, Order::Heartbeat(self.heartbeat));
+        }
+    }
+
+    /// Sends messages on all sockets that are open now and expects them back.
+    pub fn echo(&mut self, echo: &Echo) {
+        self.echoed = true;
+        let echo = Arc::new(echo.clone());
+        let open: Vec<u64> = self.ledgers.iter().map(|ledger| ledger.counts.open.get()).collect();
+        let whole = open.iter().sum();
+        let begin_ns = process::now_ns();
+        for (worker, &part) in open.iter().enumerate() {
+            let Some(ledger) = self.ledgers.get(worker) else { continue };
+            ledger.set_echo_done(part == 0);
+            if part > 0 {
+                let echo = Arc::clone(&echo);
+                self.tell(worker, Order::Echo(EchoOrder { echo, begin_ns, part, whole }));
+            }
+        }
+    }
+
+    /// Whether the echo has ended everywhere: all answered, or no longer waited for.
+    #[must_use]
+    pub fn echo_done(&self) -> bool {
+        self.ledgers.iter().all(|ledger| ledger.echo_is_done())
+    }
+
+    /// Makes all sockets that are open now count the publications of `publisher`, of which there
+    /// will be `messages`. Publish once [`Run::expecting`] says yes.
+    pub fn expect_broadcasts(&mut self, publisher: u32, messages: u32) {
+        let receivers = self.snapshot().open;
+        self.expected = Some(Expected { publisher, receivers, messages });
+        for worker in self.busy() {
+            self.tell(worker, Order::Expect(publisher));
+        }
+    }
+
+    /// Whether all sockets count the publications that were announced.
+    #[must_use]
+    pub fn expecting(&self) -> bool {
+        let Some(expected) = self.expected else { return false };
+        self.busy()
+            .filter_map(|worker| self.ledgers.get(worker))
+            .all(|ledger| ledger.expects(expected.publisher))
+    }
+
+    /// Publications that all receivers together are to get.
+    #[must_use]
+    pub fn expected(&self) -> u64 {
+        self.expected.map_or(0, |expected| expected.total())
+    }
+
+    /// What has been counted so far.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::of(self.ledgers.iter().map(|ledger| &**ledger))
+    }
+
+    /// All that was timed so far.
+    #[must_use]
+    pub fn recorder(&self) -> Recorder {
+        let mut merged = Recorder::default();
+        for ledger in &self.ledgers {
+            merged.merge(&ledger.recorder());
+        }
+        merged
+    }
+
+    /// What came of it so far.
+    #[must_use]
+    pub fn summary(&self, config: &Config) -> Summary {
+        let now = self.snapshot();
+        let requested = if self.target > 0 { self.target } else { config.connections };
+        let echoed = self.echoed.then_some(());
+        Summary::new(requested, self.connecting(), &now, &self.recorder(), echoed, self.expected)
+    }
+
+    /// Closes all connections and ends the workers. Takes the summary before that.
+    ///
+    /// # Errors
+    /// What made a worker fail.
+    pub fn finish(self, config: &Config, how: Close) -> io::Result<Summary> {
+        let summary = self.summary(config);
+        self.end_connections(how, CLOSE_TIMEOUT);
+        if how == Close::Graceful {
+            self.end_connections(Close::Abort, CLOSE_TIMEOUT);
+        }
+        self.workers.drain(Duration::ZERO)?;
+        Ok(summary)
+    }
+
+    fn end_connections(&self, how: Close, timeout: Duration) {
+        for worker in self.busy() {
+            self.tell(worker, Order::Finish(how));
+        }
+        let over_ns = process::now_ns() + timeout.as_nanos() as u64;
+        let finished = || {
+            let mut busy = self.busy().filter_map(|worker| self.ledgers.get(worker));
+            busy.all(|ledger| ledger.is_finished())
+        };
+        while !finished() && !self.workers.any_ended() && process::now_ns() < over_ns {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Workers that have, or will have, connections.
+    fn busy(&self) -> impl Iterator<Item = usize> + use<> {
+        let shares = Arc::clone(&self.shares);
+        (0..shares.len()).filter(move |worker| shares.get(*worker).is_some_and(|&n| n > 0))
+    }
+
+    fn tell(&self, worker: usize, order: Order) {
+        // A mailbox holds 8 MiB and an order counts 64 bytes: it fills only if the worker is gone.
+        let _ = self.workers.remote().post(worker, order, 0);
+    }
+}
+
+/// How many workers, and whose descriptors; or why it cannot be.
+fn fit(config: &Config, cores: usize, nofile: u64) -> Result<Plan, StartError> {
+    if config.endpoints.is_empty() || config.endpoints.len() > ENDPOINTS_MAX {
+        return Err(StartError::Unfit(format!("give 1 to {ENDPOINTS_MAX} URLs")));
+    }
+    let private = process::private_tables_work();
+    let tables = if private { Tables::Private } else { Tables::Shared };
+    let plan = Plan::new(config.connections, cores, nofile, tables);
+    if plan.connections() < config.connections {
+        let why = if private { "" } else { ", which all workers share on this system" };
+        return Err(StartError::Unfit(format!(
+            "--connections {}: a table of {nofile} descriptors{why} holds {} at most; raise the \
+             limit with `ulimit -Hn` or ask for fewer",
+            config.connections,
+            plan.connections()
+        )));
+    }
+    Ok(plan)
+}
+
+fn target(endpoint: &Endpoint, config: &Config) -> Target {
+    let protocols: Vec<&str> = config.protocols.iter().map(String::as_str).collect();
+    let headers: Vec<(&str, &str)> =
+        config.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let (host, path) = (&endpoint.host, &endpoint.path);
+    Target::websocket(endpoint.address, host, path, &protocols, &headers)
+}
+
+/// The engine's limits for a client that only does what it is told: no pings of its own, no idle
+/// timeout, and room for the messages that were asked for.
+fn limits(config: &Config) -> Limits {
+    let mut limits = Limits {
+        idle_timeout: None,
+        pings: false,
+        handshake_timeout: config.connect_timeout,
+        close_timeout: CLOSE_TIMEOUT,
+        ..Limits::default()
+    };
+    let size = config.echo.as_ref().map_or(0, |echo| echo.size);
+    let longest = u32::try_from(size).unwrap_or(u32::MAX);
+    limits.wire.message_bytes = limits.wire.message_bytes.max(longest);
+    limits.send_queue_bytes = limits.send_queue_bytes.max(4 * size);
+    limits
+}

@@ -1,0 +1,74 @@
+//! [`Socket`]: what a run knows of one connection, 24 bytes in the engine's slab.
+
+use crate::window::Window;
+
+/// One connection's count of messages and pings.
+#[derive(Copy, Clone, Default, Debug)]
+pub(crate) struct Socket {
+    /// Which answers, or which publications, have arrived.
+    pub(crate) window: Window,
+    /// Messages sent: the number of the next.
+    pub(crate) sent: u32,
+    /// When the last message was sent, monotonic nanoseconds (good for two years of uptime), and
+    /// above it the flags.
+    stamp: u64,
+}
+
+const TIME_BITS: u32 = 56;
+const TIME_MASK: u64 = (1 << TIME_BITS) - 1;
+
+impl Socket {
+    /// Has answered at least one ping.
+    pub(crate) const ANSWERED: u8 = 1;
+    /// Its last ping is not answered yet.
+    pub(crate) const PINGED: u8 = 1 << 1;
+    /// Takes part in the echo that runs.
+    pub(crate) const ECHOING: u8 = 1 << 2;
+    /// Its last message is not answered yet (closed loop).
+    pub(crate) const AWAITING: u8 = 1 << 3;
+
+    pub(crate) fn has(&self, flag: u8) -> bool {
+        (self.stamp >> TIME_BITS) as u8 & flag != 0
+    }
+
+    pub(crate) fn set(&mut self, flag: u8) {
+        self.stamp |= u64::from(flag) << TIME_BITS;
+    }
+
+    pub(crate) fn clear(&mut self, flag: u8) {
+        self.stamp &= !(u64::from(flag) << TIME_BITS);
+    }
+
+    pub(crate) fn sent_ns(&self) -> u64 {
+        self.stamp & TIME_MASK
+    }
+
+    pub(crate) fn set_sent_ns(&mut self, now_ns: u64) {
+        self.stamp = self.stamp & !TIME_MASK | now_ns & TIME_MASK;
+    }
+
+    /// Begins counting messages anew; what is known of its pings stays.
+    pub(crate) fn begin_messages(&mut self) {
+        self.window = Window::default();
+        self.sent = 0;
+        self.clear(Self::ECHOING | Self::AWAITING);
+    }
+}
+
+const _: () = assert!(size_of::<Socket>() == 24);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_and_flags_do_not_touch_each_other() {
+        let mut socket = Socket::default();
+        socket.set(Socket::ANSWERED | Socket::AWAITING);
+        socket.set_sent_ns(TIME_MASK);
+        socket.clear(Socket::AWAITING);
+        socket.set_sent_ns(12_345);
+        assert!(socket.has(Socket::ANSWERED) && !socket.has(Socket::AWAITING));
+        assert_eq!(socket.sent_ns(), 12_345);
+    }
+}

@@ -1,0 +1,154 @@
+//! [`Sources`]: from which address and to which destination each connection goes, so that no pair
+//! is asked for more than half the ephemeral ports: beyond that each connect scans thousands
+//! (ip-sysctl, `ip_local_port_range`), and the kernel says `EADDRNOTAVAIL` at the end.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use crate::Endpoint;
+
+/// Ports taken where the system does not say how many there are: the kernel's default range.
+const USABLE_PORTS_DEFAULT: u64 = 28_232;
+
+/// Further addresses tried, one after another, when a planned one has no port left.
+const CHANGES_MAX: u32 = 64;
+
+/// The plan for a whole run, shared by its workers.
+#[derive(Clone, Debug)]
+pub(crate) struct Sources {
+    addresses: Addresses,
+    destinations: u64,
+    /// Connections per source and destination.
+    per_source: u64,
+    /// Sources the plan takes in all.
+    planned: u32,
+}
+
+#[derive(Clone, Debug)]
+enum Addresses {
+    /// The kernel chooses.
+    Kernel,
+    /// 127.0.0.0/8 from this address on; the kernel chooses while one source is enough.
+    Loopback(u32),
+    List(Arc<[IpAddr]>),
+}
+
+impl Sources {
+    /// A plan for `connections` to `endpoints`, with `usable_ports` ephemeral ports. `seed` sets
+    /// where in 127.0.0.0/8 it begins, so that a run does not meet ports that rest after the last.
+    ///
+    /// # Errors
+    /// A text for people: how many addresses are needed.
+    pub(crate) fn plan(
+        connections: u64,
+        endpoints: &[Endpoint],
+        listed: &[IpAddr],
+        usable_ports: Option<u64>,
+        seed: u32,
+    ) -> Result<Sources, String> {
+        let destinations = endpoints.len().max(1) as u64;
+        let usable = usable_ports.unwrap_or(USABLE_PORTS_DEFAULT);
+        let per_source = host::limits::ports_per_source(usable).max(1);
+        let needed = host::sources_needed(connections, usable, destinations).unwrap_or(u64::MAX);
+        let (addresses, available) = if !listed.is_empty() {
+            (Addresses::List(listed.into()), listed.len() as u64)
+        } else if endpoints.iter().all(Endpoint::is_ipv4_loopback) {
+            // 127.0.1.2 to 127.127.255.2, in steps of 256.
+            let first = u32::from(Ipv4Addr::new(127, 0, 0, 2)) + (1 + seed % 0x7fff) * 256;
+            (Addresses::Loopback(first), host::limits::LOOPBACK_SOURCES / 2)
+        } else {
+            (Addresses::Kernel, 1)
+        };
+        if needed > available {
+            return Err(format!(
+                "{connections} connections to {destinations} destination(s) need {needed} source \
+                 addresses, as each has {per_source} ports to use, and there is {available}: give \
+                 --source IP,IP,… or further URLs"
+            ));
+        }
+        Ok(Sources { addresses, destinations, per_source, planned: needed as u32 })
+    }
+
+    /// Destination and source of connection `position` of the run, after `changes` addresses had
+    /// no port left; `None` when none is left to try.
+    pub(crate) fn place(&self, position: u64, changes: u32) -> Option<(u8, Option<IpAddr>)> {
+        let destination = (position % self.destinations) as u8;
+        let planned = (position / self.destinations / self.per_source) as u32;
+        let source = match &self.addresses {
+            Addresses::Kernel if changes > 0 => return None,
+            Addresses::Kernel => None,
+            Addresses::Loopback(_) if changes == 0 && self.planned <= 1 => None,
+            Addresses::Loopback(_) if changes > CHANGES_MAX => return None,
+            Addresses::Loopback(first) => {
+                // Beyond what is planned nobody else goes.
+                let at = first + planned + changes * self.planned;
+                Some(IpAddr::V4(Ipv4Addr::from(at)))
+            }
+            Addresses::List(list) if changes as usize >= list.len() => return None,
+            Addresses::List(list) => {
+                list.get((planned as usize + changes as usize) % list.len()).copied()
+            }
+        };
+        Some((destination, source))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    fn endpoints(urls: &[&str]) -> Vec<Endpoint> {
+        urls.iter().map(|url| Endpoint::parse(url).unwrap()).collect()
+    }
+
+    #[test]
+    fn no_pair_gets_more_than_half_the_ports() {
+        for urls in [&["ws://127.0.0.1:1/"][..], &["ws://127.0.0.1:1/", "ws://127.0.0.1:2/"]] {
+            let sources = Sources::plan(2_000, &endpoints(urls), &[], Some(200), 7).unwrap();
+            let mut pairs: HashMap<_, u64> = HashMap::new();
+            for position in 0..2_000 {
+                let (destination, source) = sources.place(position, 0).unwrap();
+                assert!(source.unwrap().is_loopback());
+                *pairs.entry((destination, source)).or_default() += 1;
+            }
+            assert_eq!(pairs.len(), 20);
+            assert!(pairs.values().all(|&n| n == 100));
+        }
+    }
+
+    #[test]
+    fn one_source_that_is_enough_is_the_kernels() {
+        let local = endpoints(&["ws://127.0.0.1:1/"]);
+        let sources = Sources::plan(100, &local, &[], Some(200), 0).unwrap();
+        assert_eq!(sources.place(99, 0), Some((0, None)));
+        let (_, next) = sources.place(99, 1).unwrap();
+        assert!(next.unwrap().is_loopback(), "and its ports may be taken by others");
+        assert_eq!(sources.place(99, CHANGES_MAX + 1), None);
+    }
+
+    #[test]
+    fn changes_leave_the_planned_addresses() {
+        let local = endpoints(&["ws://127.0.0.1:1/"]);
+        let sources = Sources::plan(1_000, &local, &[], Some(200), u32::MAX).unwrap();
+        let planned: Vec<_> = (0..10).map(|n| sources.place(n * 100, 0).unwrap()).collect();
+        for changes in 1..=CHANGES_MAX {
+            let next = sources.place(950, changes).unwrap();
+            assert!(next.1.unwrap().is_loopback() && !planned.contains(&next));
+        }
+    }
+
+    #[test]
+    fn too_few_addresses_are_told_with_the_number_needed() {
+        let far = endpoints(&["ws://192.0.2.1:80/"]);
+        let error = Sources::plan(1_000, &far, &[], Some(200), 0).unwrap_err();
+        assert!(error.contains("10 source") && error.contains("--source"), "{error}");
+        let list: Vec<IpAddr> = (1..=10).map(|n| IpAddr::from([192, 0, 2, n])).collect();
+        let sources = Sources::plan(1_000, &far, &list, Some(200), 0).unwrap();
+        assert_eq!(sources.place(0, 0), Some((0, Some(list[0]))));
+        assert_eq!(sources.place(999, 0), Some((0, Some(list[9]))));
+        assert_eq!(sources.place(999, 1), Some((0, Some(list[0]))));
+        assert_eq!(sources.place(999, 10), None);
+    }
+}

@@ -1,0 +1,346 @@
+//! [`Summary`]: what a run came to, as JSON and as text for people. The schema is in
+//! `docs/protocol/load-summary.md`.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Display, Formatter};
+use std::time::Duration;
+
+use engine::Closed;
+use serde::Serialize;
+
+use crate::{Latency, Recorder, Series, Snapshot};
+
+/// What a run came to.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// Whether all that was asked for was got.
+    pub held: bool,
+    /// Why not, for people; empty when held.
+    pub reasons: Vec<String>,
+    /// Connections.
+    pub connections: Connections,
+    /// Connects that brought no WebSocket, by cause.
+    pub connect_errors: BTreeMap<&'static str, u64>,
+    /// Pings and pongs.
+    pub heartbeats: HeartbeatSummary,
+    /// Messages sent and got back; null when there was no echo.
+    pub echo: Option<EchoSummary>,
+    /// Echo, from the due time; null when nothing was timed.
+    pub latency: Option<Latency>,
+    /// Echo, from the send.
+    pub service_time: Option<Latency>,
+    /// WebSockets that ended before the run did, by cause.
+    pub closed: BTreeMap<&'static str, u64>,
+    /// What broadcasts brought; null when none was expected.
+    pub broadcast: Option<BroadcastSummary>,
+}
+
+/// Connections of a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Connections {
+    /// Asked for.
+    pub requested: u64,
+    /// Open at the end.
+    pub open: u64,
+    /// Brought no WebSocket.
+    pub failed: u64,
+    /// From the first connect to the last that opened.
+    pub seconds: f64,
+    /// Opened ÷ seconds.
+    pub per_second: f64,
+    /// Times a source address had no port left and the next was taken.
+    pub sources_changed: u64,
+}
+
+/// Pings and pongs of a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct HeartbeatSummary {
+    /// Pings sent.
+    pub sent: u64,
+    /// Pongs that answered one.
+    pub received: u64,
+    /// Sockets open at the end that have answered none.
+    pub unanswered_sockets: u64,
+    /// Ping to pong; null when nothing was timed.
+    pub latency: Option<Latency>,
+}
+
+/// Messages of an echo. received = sent − lost + duplicated + corrupted + those late ones that
+/// came 64 or more messages behind.
+#[derive(Clone, Debug, Serialize)]
+pub struct EchoSummary {
+    /// Messages sent.
+    pub sent: u64,
+    /// Messages received.
+    pub received: u64,
+    /// Sent and never answered.
+    pub lost: u64,
+    /// Answered again.
+    pub duplicated: u64,
+    /// Answered after a later message (open model).
+    pub reordered: u64,
+    /// Received, but no answer to a message of that socket.
+    pub corrupted: u64,
+    /// Answered after being given up, or 64 or more messages behind.
+    pub late: u64,
+}
+
+/// What broadcasts brought to all receivers.
+#[derive(Clone, Debug, Serialize)]
+pub struct BroadcastSummary {
+    /// Receivers × messages.
+    pub expected: u64,
+    /// Came, each counted once per receiver.
+    pub received: u64,
+    /// Did not come.
+    pub lost: u64,
+    /// Came again.
+    pub duplicated: u64,
+    /// Publication to receipt: half were not slower.
+    pub p50_ms: Option<f64>,
+    /// 99 % were not slower.
+    pub p99_ms: Option<f64>,
+    /// The last.
+    pub last_ms: Option<f64>,
+}
+
+/// What broadcasts were announced.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Expected {
+    pub(crate) publisher: u32,
+    pub(crate) receivers: u64,
+    pub(crate) messages: u32,
+}
+
+impl Expected {
+    pub(crate) fn total(&self) -> u64 {
+        self.receivers * u64::from(self.messages)
+    }
+}
+
+impl Summary {
+    pub(crate) fn new(
+        requested: u64,
+        connecting: Duration,
+        counts: &Snapshot,
+        recorder: &Recorder,
+        echoed: Option<()>,
+        expected: Option<Expected>,
+    ) -> Summary {
+        let seconds = connecting.as_secs_f64();
+        let connections = Connections {
+            requested,
+            open: counts.open,
+            failed: counts.failed_total(),
+            seconds,
+            per_second: if seconds > 0.0 { counts.opened as f64 / seconds } else { 0.0 },
+            sources_changed: counts.sources_changed,
+        };
+        let heartbeats = HeartbeatSummary {
+            sent: counts.heartbeats_sent,
+            received: counts.heartbeats_received,
+            unanswered_sockets: counts.unanswered_sockets(),
+            latency: recorder.latency(Series::Heartbeat),
+        };
+        let echo = echoed.map(|()| EchoSummary {
+            sent: counts.echo_sent,
+            received: counts.echo_received,
+            lost: counts.unanswered_messages(),
+            duplicated: counts.duplicated,
+            reordered: counts.reordered,
+            corrupted: counts.corrupted,
+            late: counts.late,
+        });
+        let mut summary = Summary {
+            held: false,
+            reasons: Vec::new(),
+            connections,
+            connect_errors: by_cause(&counts.failed),
+            heartbeats,
+            echo,
+            latency: recorder.latency(Series::Latency),
+            service_time: recorder.latency(Series::ServiceTime),
+            closed: by_cause(&counts.closed),
+            broadcast: expected.map(|expected| broadcast(expected, counts, recorder)),
+        };
+        summary.reasons = summary.shortfalls();
+        summary.held = summary.reasons.is_empty();
+        summary
+    }
+
+    /// Everything that fell short of what was asked.
+    fn shortfalls(&self) -> Vec<String> {
+        let Connections { requested, open, failed, .. } = self.connections;
+        let ended: u64 = self.closed.values().sum();
+        let never = requested.saturating_sub(open + failed + ended);
+        let mut shortfalls = vec![
+            (failed, "connections failed"),
+            (never, "connections were not begun or not open yet"),
+            (ended, "connections ended before the run did"),
+        ];
+        if let Some(echo) = &self.echo {
+            shortfalls.extend([
+                (echo.lost, "messages were lost"),
+                (echo.duplicated, "answers came twice"),
+                (echo.reordered, "answers came out of order"),
+                (echo.corrupted, "messages were no answer to what was sent"),
+                (echo.late, "answers came late"),
+            ]);
+        }
+        if let Some(broadcast) = &self.broadcast {
+            shortfalls.extend([
+                (broadcast.lost, "publications were lost"),
+                (broadcast.duplicated, "publications came twice"),
+            ]);
+        }
+        let some = shortfalls.into_iter().filter(|(count, _)| *count > 0);
+        some.map(|(count, what)| format!("{count} {what}")).collect()
+    }
+}
+
+fn broadcast(expected: Expected, counts: &Snapshot, recorder: &Recorder) -> BroadcastSummary {
+    let latency = recorder.latency(Series::Broadcast);
+    BroadcastSummary {
+        expected: expected.total(),
+        received: counts.publications,
+        lost: expected.total().saturating_sub(counts.publications),
+        duplicated: counts.publications_duplicated,
+        p50_ms: latency.map(|latency| latency.p50_ms),
+        p99_ms: latency.map(|latency| latency.p99_ms),
+        last_ms: latency.map(|latency| latency.max_ms),
+    }
+}
+
+fn by_cause(counts: &[u64; Closed::ALL.len()]) -> BTreeMap<&'static str, u64> {
+    let named = Closed::ALL.iter().map(|cause| cause.name()).zip(counts.iter().copied());
+    named.filter(|(_, count)| *count > 0).collect()
+}
+
+impl Display for Summary {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Connections { requested, open, failed, seconds, per_second, .. } = self.connections;
+        write!(f, "connections   {open} open of {requested}, {failed} failed")?;
+        writeln!(f, "; {seconds:.2} s, {per_second:.0} per second")?;
+        write_causes(f, "  failed by   ", &self.connect_errors)?;
+        write_causes(f, "  ended by    ", &self.closed)?;
+        let HeartbeatSummary { sent, received, unanswered_sockets, latency } = &self.heartbeats;
+        if *sent > 0 {
+            write!(f, "heartbeats    {sent} sent, {received} answered")?;
+            writeln!(f, "; {unanswered_sockets} sockets answered none")?;
+            write_latency(f, "  ping to pong", latency.as_ref())?;
+        }
+        if let Some(echo) = &self.echo {
+            let EchoSummary { sent, received, lost, duplicated, .. } = echo;
+            write!(f, "echo          {sent} sent, {received} received; ")?;
+            write!(f, "{lost} lost, {duplicated} duplicated, {} reordered, ", echo.reordered)?;
+            writeln!(f, "{} corrupted, {} late", echo.corrupted, echo.late)?;
+            write_latency(f, "  from due    ", self.latency.as_ref())?;
+            write_latency(f, "  from send   ", self.service_time.as_ref())?;
+        }
+        if let Some(broadcast) = &self.broadcast {
+            let BroadcastSummary { expected, received, lost, duplicated, .. } = broadcast;
+            write!(f, "broadcast     {received} received of {expected}; ")?;
+            writeln!(f, "{lost} lost, {duplicated} duplicated")?;
+            if let (Some(p50), Some(p99), Some(last)) =
+                (broadcast.p50_ms, broadcast.p99_ms, broadcast.last_ms)
+            {
+                writeln!(f, "  latency      p50 {p50:.3} ms, p99 {p99:.3} ms, last {last:.3} ms")?;
+            }
+        }
+        match self.reasons.as_slice() {
+            [] => writeln!(f, "result        all held"),
+            reasons => writeln!(f, "result        fell short: {}", reasons.join("; ")),
+        }
+    }
+}
+
+fn write_causes(
+    f: &mut Formatter<'_>,
+    title: &str,
+    causes: &BTreeMap<&'static str, u64>,
+) -> fmt::Result {
+    if causes.is_empty() {
+        return Ok(());
+    }
+    let causes: Vec<String> =
+        causes.iter().map(|(name, count)| format!("{name} {count}")).collect();
+    writeln!(f, "{title}{}", causes.join(", "))
+}
+
+fn write_latency(f: &mut Formatter<'_>, title: &str, latency: Option<&Latency>) -> fmt::Result {
+    let Some(Latency { p50_ms, p90_ms, p99_ms, p999_ms, max_ms, .. }) = latency else {
+        return Ok(());
+    };
+    write!(f, "{title}  p50 {p50_ms:.3} ms, p90 {p90_ms:.3} ms, p99 {p99_ms:.3} ms, ")?;
+    writeln!(f, "p99.9 {p999_ms:.3} ms, max {max_ms:.3} ms")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(counts: &Snapshot, expected: Option<Expected>) -> Summary {
+        let second = Duration::from_secs(2);
+        Summary::new(10, second, counts, &Recorder::default(), Some(()), expected)
+    }
+
+    #[test]
+    fn all_that_was_asked_is_held() {
+        let counts = Snapshot {
+            opened: 10,
+            open: 10,
+            echo_sent: 5,
+            echo_received: 5,
+            echo_answered: 5,
+            publications: 30,
+            ..Snapshot::default()
+        };
+        let expected = Expected { publisher: 0, receivers: 10, messages: 3 };
+        let summary = of(&counts, Some(expected));
+        assert!(summary.held, "{:?}", summary.reasons);
+        assert_eq!(summary.connections.per_second, 5.0);
+        assert!(summary.to_string().contains("all held"), "{summary}");
+    }
+
+    #[test]
+    fn every_shortfall_is_told() {
+        let mut counts = Snapshot {
+            opened: 8,
+            open: 7,
+            echo_sent: 9,
+            echo_received: 9,
+            echo_answered: 6,
+            duplicated: 2,
+            corrupted: 1,
+            ..Snapshot::default()
+        };
+        counts.failed[Closed::ConnectRefused as usize] = 1;
+        counts.closed[Closed::Gone as usize] = 1;
+        let summary = of(&counts, None);
+        assert!(!summary.held);
+        assert_eq!(summary.connect_errors["connect_refused"], 1);
+        assert_eq!(summary.closed["gone"], 1);
+        assert_eq!(summary.echo.as_ref().unwrap().lost, 3);
+        let text = summary.to_string();
+        for told in ["1 connections failed", "3 messages were lost", "1 connections were not"] {
+            assert!(text.contains(told), "{told}:\n{text}");
+        }
+    }
+
+    #[test]
+    fn json_has_the_names_of_the_schema() {
+        let expected = Expected { publisher: 0, receivers: 1, messages: 1 };
+        let json = serde_json::to_value(of(&Snapshot::default(), Some(expected))).unwrap();
+        for name in ["requested", "open", "failed", "seconds", "per_second"] {
+            assert!(json["connections"].get(name).is_some(), "{name}");
+        }
+        for name in ["sent", "received", "lost", "duplicated", "reordered", "corrupted", "late"] {
+            assert!(json["echo"].get(name).is_some(), "{name}");
+        }
+        for name in ["expected", "received", "lost", "duplicated", "p50_ms", "p99_ms", "last_ms"] {
+            assert!(json["broadcast"].get(name).is_some(), "{name}");
+        }
+        assert_eq!(json["broadcast"]["lost"], 1);
+        assert_eq!(json["latency"], serde_json::Value::Null);
+    }
+}

@@ -1,0 +1,100 @@
+//! [`Window`]: which of a socket's messages have arrived, told exactly within the newest 64.
+
+/// What a message's number says about it.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Seen {
+    /// The newest so far.
+    InOrder,
+    /// Older than another that came before it, and here for the first time.
+    Reordered,
+    /// Here already.
+    Duplicate,
+    /// 64 or more behind the newest: whether it came before is no longer known.
+    Stale,
+}
+
+/// The newest 64 numbers of one sender, 12 bytes.
+#[derive(Copy, Clone, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Window {
+    /// One more than the highest number seen.
+    next: u32,
+    /// Bit i: number `next - 1 - i` was seen. Two halves, so that nothing needs 8-byte alignment.
+    seen: [u32; 2],
+}
+
+impl Window {
+    const BITS: u32 = u64::BITS;
+
+    /// Takes note of number `sequence`. Numbers count from 0 to `u32::MAX - 1`.
+    pub(crate) fn note(&mut self, sequence: u32) -> Seen {
+        let bits = u64::from(self.seen[0]) | u64::from(self.seen[1]) << 32;
+        let (bits, seen) = if sequence >= self.next {
+            let ahead = sequence - self.next + 1;
+            self.next = sequence.saturating_add(1);
+            (bits.checked_shl(ahead).unwrap_or(0) | 1, Seen::InOrder)
+        } else {
+            let behind = self.next - 1 - sequence;
+            if behind >= Self::BITS {
+                return Seen::Stale;
+            }
+            let bit = 1 << behind;
+            (bits | bit, if bits & bit == 0 { Seen::Reordered } else { Seen::Duplicate })
+        };
+        self.seen = [bits as u32, (bits >> 32) as u32];
+        seen
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn notes(sequences: &[u32]) -> Vec<Seen> {
+        let mut window = Window::default();
+        sequences.iter().map(|&sequence| window.note(sequence)).collect()
+    }
+
+    #[test]
+    fn order_gaps_and_repeats_are_told_apart() {
+        use Seen::{Duplicate, InOrder, Reordered};
+        assert_eq!(notes(&[0, 1, 2]), [InOrder; 3]);
+        assert_eq!(notes(&[0, 0, 1, 0, 1]), [InOrder, Duplicate, InOrder, Duplicate, Duplicate]);
+        assert_eq!(notes(&[0, 2, 1, 3, 1]), [InOrder, InOrder, Reordered, InOrder, Duplicate]);
+        assert_eq!(notes(&[5, 0, 5]), [InOrder, Reordered, Duplicate]);
+    }
+
+    #[test]
+    fn sixty_four_are_known_and_no_more() {
+        assert_eq!(notes(&[0, 64, 1])[2], Seen::Reordered);
+        assert_eq!(notes(&[0, 64, 0])[2], Seen::Stale);
+        assert_eq!(notes(&[0, 63, 0])[2], Seen::Duplicate);
+        assert_eq!(notes(&[1, 1_000_000, 999_999, 1])[2..], [Seen::Reordered, Seen::Stale]);
+        assert_eq!(notes(&[u32::MAX - 1, u32::MAX - 2])[1], Seen::Reordered);
+    }
+
+    /// Against a list that remembers everything.
+    #[test]
+    fn it_agrees_with_a_full_memory_in_random_traffic() {
+        let mut random = 0x2545_f491_4f6c_dd1d_u64;
+        let mut draw = |below: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random % below
+        };
+        let mut window = Window::default();
+        let (mut all, mut highest) = (std::collections::HashSet::new(), None::<u32>);
+        for step in 0..20_000_u32 {
+            let sequence = step.saturating_sub(draw(100) as u32) + draw(3) as u32;
+            let fresh = all.insert(sequence);
+            let expected = match highest {
+                Some(top) if sequence <= top && top - sequence >= 64 => Seen::Stale,
+                Some(top) if sequence <= top && fresh => Seen::Reordered,
+                Some(top) if sequence <= top => Seen::Duplicate,
+                _ => Seen::InOrder,
+            };
+            highest = highest.max(Some(sequence));
+            assert_eq!(window.note(sequence), expected, "{sequence} at step {step}");
+        }
+    }
+}

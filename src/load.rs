@@ -1,0 +1,294 @@
+//! `standfast load`: flags to a [`Config`], rows and a summary to people, an exit code.
+
+use std::fs;
+use std::io::{self, BufReader, Write};
+use std::net::{IpAddr, UdpSocket};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::builder::ValueParser;
+use engine::sys::process::{self, Signal};
+use load::{Config, Connect, Echo, Ended, Endpoint, Row};
+
+use crate::units;
+
+/// Opens WebSockets, holds them, sends messages and checks every answer.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Where to connect, ws://HOST:PORT/PATH; several are taken in turn
+    #[arg(required = true, value_name = "URL")]
+    urls: Vec<String>,
+
+    /// Connections to open
+    #[arg(long, value_name = "N", default_value = "100", value_parser = units::positive_count)]
+    connections: u64,
+
+    /// How to open them: windowed (as fast as the server opens them), storm (all at once),
+    /// paced:RATE (so many per second) or one-by-one
+    #[arg(long, value_name = "HOW", default_value = "windowed", value_parser = connect)]
+    connect: Connect,
+
+    /// How long one connection may take to open
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::positive_duration)]
+    connect_timeout: Duration,
+
+    /// How long to hold the open connections [default: 10s, or 0 before an echo]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    hold: Option<Duration>,
+
+    /// Ping each connection once in this time; 0 never
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::duration)]
+    heartbeat: Duration,
+
+    /// Send messages and expect them back; implied by the five flags that follow
+    #[arg(long)]
+    echo: bool,
+
+    /// Bytes of a message [default: 20]
+    #[arg(long, value_name = "BYTES", value_parser = units::size)]
+    size: Option<u64>,
+
+    /// Messages per second over all connections, sent when due; without it, a connection sends its
+    /// next message when its last was answered
+    #[arg(long, value_name = "N", value_parser = units::positive_count)]
+    rate: Option<u64>,
+
+    /// Messages per connection
+    #[arg(long, value_name = "N", value_parser = units::positive_count)]
+    messages: Option<u64>,
+
+    /// How long to send messages [default: 10s without --messages]
+    #[arg(long, value_name = "TIME", value_parser = units::positive_duration)]
+    duration: Option<Duration>,
+
+    /// How long to wait for an answer [default: 1s]
+    #[arg(long, value_name = "TIME", value_parser = units::positive_duration)]
+    timeout: Option<Duration>,
+
+    /// Addresses of this machine to connect from; loopback needs none
+    #[arg(long, value_name = "IP", value_delimiter = ',', value_parser = units::ip)]
+    source: Vec<IpAddr>,
+
+    /// A further header line of the handshake
+    #[arg(long, short = 'H', value_name = "NAME: VALUE", value_parser = ValueParser::new(header))]
+    header: Vec<(String, String)>,
+
+    /// A subprotocol to offer
+    #[arg(long, value_name = "NAME")]
+    subprotocol: Vec<String>,
+
+    /// Write the summary as JSON to a file, or to standard output with -
+    #[arg(long, value_name = "FILE")]
+    json: Option<String>,
+
+    /// Obey JSON lines on standard input and answer on standard output
+    #[arg(long, hide = true)]
+    control: bool,
+}
+
+/// Runs the command. 0: all held; 1: something fell short; 130: interrupted.
+///
+/// # Errors
+/// What cannot be used or is not allowed here: exit code 2.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let config = config(args)?;
+    let interrupted =
+        |wait| matches!(process::wait_signal(wait), Some(Signal::Interrupt | Signal::Terminate));
+    let ended = if args.control {
+        process::end_with_parent();
+        let input = BufReader::new(io::stdin());
+        load::control::obey(&config, input, io::stdout(), || interrupted(Duration::ZERO))?
+    } else {
+        let mut rows = 0;
+        let row = |row: &Row| {
+            print_row(row, rows);
+            rows += 1;
+        };
+        let ended = load::drive(&config, row, interrupted)?;
+        report(args.json.as_deref(), &ended)?;
+        ended
+    };
+    Ok(match ended {
+        Ended { interrupted: true, .. } => ExitCode::from(130),
+        Ended { summary, .. } => ExitCode::from(u8::from(!summary.held)),
+    })
+}
+
+fn config(args: &Args) -> Result<Config> {
+    let endpoints = args.urls.iter().map(|url| Endpoint::parse(url)).collect::<Result<_, _>>();
+    let endpoints: Vec<Endpoint> = endpoints.map_err(anyhow::Error::msg)?;
+    for &source in &args.source {
+        if let Some(other) = endpoints.iter().find(|e| e.address.is_ipv4() != source.is_ipv4()) {
+            bail!("--source {source}: cannot reach {} from there", other.address);
+        }
+        // Binding is how to ask whether an address is ours.
+        UdpSocket::bind((source, 0))
+            .with_context(|| format!("--source {source} is no address of this machine"))?;
+    }
+    let echo = echo(args)?;
+    let hold_default = if echo.is_some() { Duration::ZERO } else { Duration::from_secs(10) };
+    Ok(Config {
+        endpoints,
+        connections: args.connections,
+        connect: args.connect,
+        connect_timeout: args.connect_timeout,
+        sources: args.source.clone(),
+        headers: args.header.clone(),
+        protocols: args.subprotocol.clone(),
+        heartbeat: (!args.heartbeat.is_zero()).then_some(args.heartbeat),
+        hold: args.hold.unwrap_or(hold_default),
+        echo,
+    })
+}
+
+fn echo(args: &Args) -> Result<Option<Echo>> {
+    let Args { size, rate, messages, duration, timeout, .. } = args;
+    let counted = size.or(*rate).or(*messages);
+    if !args.echo && counted.is_none() && duration.is_none() && timeout.is_none() {
+        return Ok(None);
+    }
+    let size = size.unwrap_or(20);
+    let size = usize::try_from(size).ok().filter(|size| (Echo::SIZE_MIN..=1 << 30).contains(size));
+    let Some(size) = size else {
+        bail!("--size must be {} to 1GiB: a message carries its number", Echo::SIZE_MIN);
+    };
+    let messages = match messages.map(u32::try_from) {
+        Some(Ok(u32::MAX) | Err(_)) => bail!("--messages must be below {}", u32::MAX),
+        Some(Ok(messages)) => Some(messages),
+        None => None,
+    };
+    let duration_default = messages.is_none().then_some(Duration::from_secs(10));
+    Ok(Some(Echo {
+        size,
+        rate: *rate,
+        messages,
+        duration: duration.or(duration_default),
+        timeout: timeout.unwrap_or(Duration::from_secs(1)),
+    }))
+}
+
+fn connect(text: &str) -> Result<Connect, String> {
+    match text {
+        "windowed" => Ok(Connect::Windowed),
+        "storm" => Ok(Connect::Storm),
+        "one-by-one" => Ok(Connect::OneByOne),
+        _ => match text.strip_prefix("paced:") {
+            Some(rate) => units::positive_count(rate).map(Connect::Paced),
+            None => Err("write windowed, storm, paced:RATE or one-by-one".to_owned()),
+        },
+    }
+}
+
+fn header(text: &str) -> Result<(String, String), String> {
+    let parts = text.split_once(':').map(|(name, value)| (name.trim(), value.trim()));
+    let is_name = |name: &str| {
+        let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        !name.is_empty() && name.bytes().all(token)
+    };
+    match parts {
+        Some((name, value)) if is_name(name) && !value.contains(char::is_control) => {
+            Ok((name.to_owned(), value.to_owned()))
+        }
+        _ => Err(format!("{text:?} is no header line: write 'Name: value'")),
+    }
+}
+
+/// A row a second, to standard error; the titles again every 20 rows.
+fn print_row(row: &Row, rows: u32) {
+    let mut lines = String::new();
+    if rows.is_multiple_of(20) {
+        lines +=
+            " elapsed  phase        open    failed     msgs/s     p50 ms     p99 ms   errors\n";
+    }
+    let ms = |ms: Option<f64>| ms.map_or("-".to_owned(), |ms| format!("{ms:.3}"));
+    lines += &format!(
+        "{:>7.1}s  {:<7} {:>9} {:>9} {:>10.0} {:>10} {:>10} {:>8}\n",
+        row.elapsed.as_secs_f64(),
+        row.phase,
+        row.open,
+        row.failed,
+        row.messages_per_second,
+        ms(row.latency.map(|latency| latency.p50_ms)),
+        ms(row.latency.map(|latency| latency.p99_ms)),
+        row.errors,
+    );
+    // Nobody may be reading; the run goes on.
+    let _ = io::stderr().write_all(lines.as_bytes());
+}
+
+/// The summary: text to standard output, unless JSON is to go there.
+fn report(json: Option<&str>, ended: &Ended) -> Result<()> {
+    let text = ended.summary.to_string();
+    let Some(file) = json else {
+        return Ok(io::stdout().write_all(text.as_bytes())?);
+    };
+    let mut document = serde_json::to_string_pretty(&ended.summary)?;
+    document.push('\n');
+    if file == "-" {
+        let _ = io::stderr().write_all(text.as_bytes());
+        return Ok(io::stdout().write_all(document.as_bytes())?);
+    }
+    io::stdout().write_all(text.as_bytes())?;
+    fs::write(Path::new(file), document).with_context(|| format!("--json {file}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn read(line: &str) -> Result<Config> {
+        let words = std::iter::once("load").chain(line.split(' '));
+        config(&Command::try_parse_from(words)?.args)
+    }
+
+    #[test]
+    fn any_flag_of_the_echo_asks_for_one() {
+        let plain = read("ws://127.0.0.1:1/").unwrap();
+        assert!(plain.echo.is_none());
+        assert_eq!((plain.hold, plain.connections), (Duration::from_secs(10), 100));
+        for flag in ["--echo", "--size 64KiB", "--rate 1k", "--messages 5", "--duration 1m"] {
+            let config = read(&format!("ws://127.0.0.1:1/ {flag}")).unwrap();
+            assert!(config.echo.is_some() && config.hold.is_zero(), "{flag}");
+        }
+        let echo = read("ws://127.0.0.1:1/ --messages 2k").unwrap().echo.unwrap();
+        assert_eq!((echo.size, echo.messages, echo.duration), (20, Some(2_000), None));
+        let echo = read("ws://127.0.0.1:1/ --rate 10k").unwrap().echo.unwrap();
+        assert_eq!((echo.rate, echo.duration), (Some(10_000), Some(Duration::from_secs(10))));
+    }
+
+    #[test]
+    fn ways_to_connect() {
+        assert_eq!(connect("paced:5k"), Ok(Connect::Paced(5_000)));
+        assert_eq!(connect("storm"), Ok(Connect::Storm));
+        assert!(connect("fast").is_err() && connect("paced:").is_err());
+        assert!(read("ws://127.0.0.1:1/ --heartbeat 0").unwrap().heartbeat.is_none());
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_named() {
+        for (line, named) in [
+            ("gopher://127.0.0.1/", "gopher"),
+            ("ws://127.0.0.1:1/ --size 3", "--size"),
+            ("ws://127.0.0.1:1/ --messages 5000M", "--messages"),
+            ("ws://127.0.0.1:1/ --connections 0", "--connections"),
+            ("ws://127.0.0.1:1/ --source 192.0.2.1", "192.0.2.1"),
+            ("ws://127.0.0.1:1/ --source ::1", "::1"),
+            ("ws://127.0.0.1:1/ --hold 5", "--hold"),
+        ] {
+            let error = format!("{:#}", read(line).unwrap_err());
+            assert!(error.contains(named), "{line}: {error}");
+        }
+        assert!(header("X: a\r\nY: b").is_err() && header("no colon").is_err());
+        assert_eq!(header("Origin: http://a"), Ok(("Origin".into(), "http://a".into())));
+    }
+}

@@ -1,0 +1,114 @@
+//! Units of the command line and of config files: counts `10k`, durations `30s`, sizes `64KiB`.
+//! Each parser says in its error what a right value looks like.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// A count: digits, then nothing, `k` (thousand) or `M` (million). `_` may group digits.
+pub(crate) fn count(text: &str) -> Result<u64, String> {
+    let units = [("k", 1_000), ("K", 1_000), ("M", 1_000_000), ("", 1)];
+    scaled(text, &units).ok_or_else(|| format!("{text:?} is no count: write 500, 10k or 1M"))
+}
+
+/// A count that is not 0.
+pub(crate) fn positive_count(text: &str) -> Result<u64, String> {
+    match count(text)? {
+        0 => Err("it must be at least 1".to_owned()),
+        count => Ok(count),
+    }
+}
+
+/// A duration: digits and `ms`, `s`, `m` or `h`. A bare `0` is one too.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let units = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
+    let milliseconds = scaled(text, &units);
+    milliseconds
+        .map(Duration::from_millis)
+        .ok_or_else(|| format!("{text:?} is no duration: write 500ms, 30s, 5m or 1h"))
+}
+
+/// A duration that is not 0.
+pub(crate) fn positive_duration(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("it must be more than 0".to_owned()),
+        duration => Ok(duration),
+    }
+}
+
+/// A size in bytes: digits, then nothing, `B`, `KiB`, `MiB` or `GiB`.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    let units = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("B", 1), ("", 1)];
+    scaled(text, &units).ok_or_else(|| format!("{text:?} is no size: write 20, 64KiB or 1MiB"))
+}
+
+/// An IP address.
+pub(crate) fn ip(text: &str) -> Result<IpAddr, String> {
+    text.trim().parse().map_err(|_| format!("{text:?} is no IP address"))
+}
+
+/// Digits times the unit that ends the text; the first unit that leaves only digits counts.
+fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+    units.iter().find_map(|(unit, factor)| {
+        let digits = text.strip_suffix(unit)?;
+        let grouped = !digits.starts_with('_') && !digits.ends_with('_');
+        let right = grouped && digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'_');
+        let number: u64 = digits.replace('_', "").parse().ok().filter(|_| right)?;
+        number.checked_mul(*factor)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts() {
+        assert_eq!(count("0"), Ok(0));
+        assert_eq!(count("10k"), Ok(10_000));
+        assert_eq!(count("1M"), Ok(1_000_000));
+        assert_eq!(count("1_000_000"), Ok(1_000_000));
+        for wrong in ["", "k", "-1", "+1", "1.5k", "1m", "many", "_1", "99999999999999999999", " 1"]
+        {
+            let error = count(wrong).unwrap_err();
+            assert!(error.contains("10k") && error.contains(wrong), "{error}");
+        }
+        assert!(count("18446744073709551615k").is_err());
+        assert!(positive_count("0").is_err());
+        assert_eq!(positive_count("3"), Ok(3));
+    }
+
+    #[test]
+    fn durations() {
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("30s"), Ok(Duration::from_secs(30)));
+        assert_eq!(duration("5m"), Ok(Duration::from_secs(300)));
+        assert_eq!(duration("1h"), Ok(Duration::from_secs(3_600)));
+        assert_eq!(duration("0"), Ok(Duration::ZERO));
+        for wrong in ["", "30", "s", "ms", "1d", "-1s", "1 s"] {
+            let error = duration(wrong).unwrap_err();
+            assert!(error.contains("30s"), "{error}");
+        }
+        assert!(positive_duration("0s").is_err());
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(size("20"), Ok(20));
+        assert_eq!(size("20B"), Ok(20));
+        assert_eq!(size("64KiB"), Ok(65_536));
+        assert_eq!(size("1MiB"), Ok(1 << 20));
+        assert_eq!(size("2GiB"), Ok(2 << 30));
+        for wrong in ["", "KiB", "64KB", "64k", "-1B"] {
+            assert!(size(wrong).unwrap_err().contains("64KiB"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn addresses() {
+        assert_eq!(ip("127.0.0.2"), Ok(IpAddr::from([127, 0, 0, 2])));
+        assert!(ip("localhost").unwrap_err().contains("localhost"));
+    }
+}

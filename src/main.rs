@@ -1,1 +1,52 @@
-fn main() {}
+//! One binary, a program per subcommand. It reads the command line and maps what came of it to the
+//! exit code: 0 held, 1 measured and fell short, 2 usage, configuration or environment, 130 Ctrl-C.
+
+mod args;
+mod load;
+mod prove;
+mod serve;
+mod settings;
+mod units;
+
+use std::io::{self, ErrorKind};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
+use engine::sys::process;
+
+use crate::args::{Args, Command};
+
+/// Usage, configuration or environment: whatever kept a command from its work.
+const EXIT_ENVIRONMENT: u8 = 2;
+
+fn main() -> ExitCode {
+    // Before any thread: all inherit it, and workers must never run a signal handler.
+    process::block_signals();
+    process::tune_allocator();
+    let matches = Args::command().get_matches();
+    let args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let flags = matches.subcommand().map_or(&matches, |(_, flags)| flags);
+    match run(args, flags) {
+        Ok(code) => code,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("standfast: {error:#}");
+            ExitCode::from(EXIT_ENVIRONMENT)
+        }
+    }
+}
+
+fn run(args: Args, flags: &ArgMatches) -> Result<ExitCode> {
+    match args.command {
+        Command::Serve(_) => serve::run(flags),
+        Command::Load(args) => load::run(&args),
+        Command::Prove(args) => prove::run(&args),
+    }
+}
+
+/// Whoever read our output has had enough of it (`… | head`).
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let io = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
+    io.into_iter().any(|cause| cause.kind() == ErrorKind::BrokenPipe)
+}

@@ -15,7 +15,10 @@ const HOUSE: &[(&str, &[&str])] = &[
     ("standfast-host", &[]),
     ("standfast-engine", &["standfast-wire"]),
     ("standfast-topics", &["standfast-engine", "standfast-wire"]),
-    ("standfast-admin", &["standfast-engine", "standfast-host", "standfast-topics"]),
+    (
+        "standfast-admin",
+        &["standfast-engine", "standfast-host", "standfast-topics", "standfast-wire"],
+    ),
     (
         "standfast-serve",
         &[

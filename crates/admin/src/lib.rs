@@ -1,1 +1,57 @@
-//! Control plane of a server: admin listener, auth, metrics text.
+//! The control plane of a server: an admin listener with metrics, statistics, connections and
+//! publishing, on a tokio runtime of its own in a thread of its own.
+//!
+//! What it is not: it knows no topic and no protocol. A program ([`Program`]: `serve`, later the
+//! proxy) supplies what is told; this crate owns the listener, who may ask, the sizes and the form
+//! of answers. It never waits for a worker on the runtime's thread, and no worker ever wakes a
+//! tokio task: a worker's descriptors are not this thread's.
+
+mod address;
+mod auth;
+mod listener;
+mod metrics;
+mod reply;
+mod routes;
+
+use serde_json::Value;
+
+pub use crate::address::Address;
+pub use crate::listener::{Config, Running, StartError, start};
+pub use crate::metrics::{Exposition, Kind, engine_metrics, engine_stats};
+pub use crate::reply::Reply;
+
+/// What the admin listener tells and takes on behalf of a program. All calls but
+/// [`Program::connections`] answer at once.
+pub trait Program: Send + Sync + 'static {
+    /// False while the program drains: load balancers should send nobody any more.
+    fn healthy(&self) -> bool;
+
+    /// Writes every metric.
+    fn metrics(&self, exposition: &mut Exposition);
+
+    /// The same as one JSON object, with a part per worker.
+    fn stats(&self) -> Value;
+
+    /// One page of connections. It may block for a second: it is called on a thread where that
+    /// hinders nobody.
+    fn connections(&self, page: &Page) -> Reply;
+
+    /// A body posted to `/api/publish`.
+    fn publish(&self, body: &[u8]) -> Reply;
+}
+
+/// Which connections to list.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// At most so many, 1 to [`Page::LIMIT_MAX`].
+    pub limit: usize,
+    /// Those after this connection, in the order of their numbers; 0 begins.
+    pub after: u64,
+}
+
+impl Page {
+    /// Connections in a page when nothing was said.
+    pub const LIMIT: usize = 100;
+    /// The longest page: each entry costs its worker a system call.
+    pub const LIMIT_MAX: usize = 1000;
+}

@@ -42,6 +42,12 @@ impl ConnId {
     pub fn as_u64(self) -> u64 {
         self.0
     }
+
+    /// The name that [`ConnId::as_u64`] gave as a number. Any number names somebody or nobody.
+    #[must_use]
+    pub fn from_u64(number: u64) -> Self {
+        ConnId(number)
+    }
 }
 
 impl fmt::Debug for ConnId {
@@ -65,6 +71,7 @@ mod tests {
         for (worker, slot, generation) in [(0, 0, 0), (1023, SLOTS_MAX - 1, u32::MAX), (53, 7, 9)] {
             let id = ConnId::new(worker, slot, generation);
             assert_eq!((id.worker(), id.slot(), id.generation()), (worker, slot, generation));
+            assert_eq!(ConnId::from_u64(id.as_u64()), id);
         }
     }
 }

@@ -1,1 +1,29 @@
-//! Program 1: holds and feeds the sockets.
+//! Program 1: holds the sockets and feeds them.
+//!
+//! [`start`] opens the listeners, starts the engine's workers with a [`door::Door`] each, then the
+//! control plane. `/echo` answers what it hears, `/topics/NAME` subscribes whoever connects,
+//! `/health` says ok or draining; publishing over HTTP and all detail are the admin listener's.
+//!
+//! What it is not: it parses no command line and no file (the binary does), it knows no system call
+//! (the engine does), and it has no protocol beyond its dialects.
+
+mod config;
+mod control;
+mod dialect;
+mod door;
+mod held;
+mod origin;
+mod path;
+mod publish;
+mod records;
+mod server;
+mod shared;
+mod start;
+
+pub use admin::Address;
+pub use engine::{Limits, SlowConsumer};
+
+pub use crate::config::{Config, Live, TOPIC_BYTES_MAX};
+pub use crate::origin::Origin;
+pub use crate::server::Running;
+pub use crate::start::{StartError, start};

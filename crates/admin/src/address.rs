@@ -1,0 +1,66 @@
+//! [`Address`]: where the admin listener is, a TCP address or a UNIX socket.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Where the admin listener is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// Address and port; port 0 takes a free one.
+    Tcp(SocketAddr),
+    /// A UNIX socket that only its owner may open.
+    Unix(PathBuf),
+}
+
+impl Address {
+    /// Whether only this machine reaches it.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        match self {
+            Address::Tcp(address) => address.ip().is_loopback(),
+            Address::Unix(_) => true,
+        }
+    }
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            if path.is_empty() {
+                return Err("unix: needs a path, as in unix:/run/standfast.sock".to_owned());
+            }
+            return Ok(Address::Unix(path.into()));
+        }
+        text.parse().map(Address::Tcp).map_err(|_| {
+            format!("\"{text}\" is neither an address with a port nor unix:/path/to/socket")
+        })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(address) => address.fmt(f),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_forms_come_back_as_written() {
+        for text in ["127.0.0.1:8090", "[::1]:0", "unix:/run/a.sock"] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+        }
+        for text in ["", "localhost", "unix:", "127.0.0.1"] {
+            assert!(text.parse::<Address>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Metrics as Prometheus reads them (text format 0.0.4), written by hand, and the same numbers of
+//! the engine as JSON.
+
+use std::fmt::Write;
+
+use engine::{Closed, Counters, Totals};
+use serde_json::{Map, Value};
+use wire::Violation;
+
+/// What a metric is to Prometheus.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows; its name ends in `_total`.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+}
+
+/// Metrics text under construction. Every name gets the prefix `standfast_`.
+#[derive(Default)]
+pub struct Exposition {
+    text: String,
+}
+
+impl Exposition {
+    /// One metric without labels.
+    pub fn single(&mut self, name: &str, kind: Kind, help: &str, value: f64) {
+        let name = self.family(name, kind, help);
+        let _ = writeln!(self.text, "{name} {value}");
+    }
+
+    /// One metric with a sample for each value of a label.
+    pub fn labelled(
+        &mut self,
+        name: &str,
+        kind: Kind,
+        help: &str,
+        label: &str,
+        samples: impl IntoIterator<Item = (String, f64)>,
+    ) {
+        let name = self.family(name, kind, help);
+        for (of, value) in samples {
+            let of = of.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            let _ = writeln!(self.text, "{name}{{{label}=\"{of}\"}} {value}");
+        }
+    }
+
+    fn family(&mut self, name: &str, kind: Kind, help: &str) -> String {
+        let (ending, kind) = match kind {
+            Kind::Counter => ("_total", "counter"),
+            Kind::Gauge => ("", "gauge"),
+        };
+        let name = format!("standfast_{name}{ending}");
+        if !help.is_empty() {
+            let _ = writeln!(self.text, "# HELP {name} {help}");
+        }
+        let _ = writeln!(self.text, "# TYPE {name} {kind}");
+        name
+    }
+
+    pub(crate) fn finish(self) -> Vec<u8> {
+        self.text.into_bytes()
+    }
+}
+
+/// Those of the engine's plain numbers that go down too.
+const GAUGES: [&str; 3] = ["connections", "websockets", "queued_bytes"];
+
+/// Writes everything the engine counts, summed over workers.
+pub fn engine_metrics(exposition: &mut Exposition, totals: &Totals) {
+    for (name, value) in totals.plain() {
+        let kind = if GAUGES.contains(&name) { Kind::Gauge } else { Kind::Counter };
+        exposition.single(name, kind, "", value as f64);
+    }
+    let causes = Closed::ALL.iter().map(|cause| cause.name().to_owned());
+    let closed = causes.zip(totals.closed.iter().map(|count| *count as f64));
+    let help = "Connections ended, by cause.";
+    exposition.labelled("closed", Kind::Counter, help, "cause", closed);
+    let rules = Violation::ALL.iter().map(|violation| violation.name().to_owned());
+    let broken = rules.zip(totals.violations.iter().map(|count| *count as f64));
+    let help = "Rules of HTTP and WebSocket broken by peers; /api/stats names their sections.";
+    exposition.labelled("violations", Kind::Counter, help, "violation", broken);
+}
+
+/// The same as a JSON object: plain numbers, `closed` by cause, and `violations` by name with the
+/// section that forbids each. Causes and rules that never came up are left out.
+#[must_use]
+pub fn engine_stats<'a>(workers: impl IntoIterator<Item = &'a Counters>) -> Map<String, Value> {
+    let totals = Totals::sum(workers);
+    let mut stats: Map<String, Value> =
+        totals.plain().map(|(name, value)| (name.to_owned(), value.into())).collect();
+    let causes = Closed::ALL.iter().zip(&totals.closed).filter(|(_, count)| **count > 0);
+    let closed: Map<String, Value> =
+        causes.map(|(cause, count)| (cause.name().to_owned(), (*count).into())).collect();
+    let rules = Violation::ALL.iter().zip(&totals.violations).filter(|(_, count)| **count > 0);
+    let violations: Map<String, Value> = rules
+        .map(|(rule, count)| {
+            let told = serde_json::json!({ "count": count, "section": rule.section() });
+            (rule.name().to_owned(), told)
+        })
+        .collect();
+    stats.insert("closed".to_owned(), closed.into());
+    stats.insert("violations".to_owned(), violations.into());
+    stats
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_counter_of_the_engine_is_written_once() {
+        let counters = Counters::default();
+        counters.accepted.add(3);
+        counters.count_closed(Closed::Gone);
+        counters.count_violation(Violation::InvalidUtf8);
+        let totals = Totals::sum([&counters]);
+        let mut exposition = Exposition::default();
+        engine_metrics(&mut exposition, &totals);
+        let text = String::from_utf8(exposition.finish()).unwrap();
+        let samples: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        let expected = totals.plain().count() + Closed::ALL.len() + Violation::ALL.len();
+        assert_eq!(samples.len(), expected);
+        for line in [
+            "standfast_accepted_total 3",
+            "standfast_connections 0",
+            "standfast_closed_total{cause=\"gone\"} 1",
+            "standfast_violations_total{violation=\"invalid_utf8\"} 1",
+        ] {
+            assert_eq!(samples.iter().filter(|sample| **sample == line).count(), 1, "{line}");
+        }
+        assert!(text.contains("# TYPE standfast_connections gauge\n"));
+        assert!(text.contains("# TYPE standfast_accepted_total counter\n"));
+    }
+
+    #[test]
+    fn a_label_is_escaped() {
+        let mut exposition = Exposition::default();
+        let sample = ("a\"b\\c\nd".to_owned(), 1.0);
+        exposition.labelled("x", Kind::Gauge, "", "of", [sample]);
+        let text = String::from_utf8(exposition.finish()).unwrap();
+        assert!(text.ends_with("standfast_x{of=\"a\\\"b\\\\c\\nd\"} 1\n"), "{text}");
+    }
+}

@@ -1,0 +1,59 @@
+//! [`Reply`]: an answer of the admin listener. Everything under `/api/` is JSON, errors too.
+
+use axum::body::Body;
+use axum::http::{Response, StatusCode, header};
+use axum::response::IntoResponse;
+use serde_json::{Value, json};
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// Status code.
+    pub status: u16,
+    /// Content-Type.
+    pub content_type: &'static str,
+    /// The body.
+    pub body: Vec<u8>,
+}
+
+impl Reply {
+    /// A JSON answer with status 200.
+    #[must_use]
+    pub fn json(value: &Value) -> Self {
+        Reply::json_with(200, value)
+    }
+
+    /// A JSON answer.
+    #[must_use]
+    pub fn json_with(status: u16, value: &Value) -> Self {
+        let mut body = value.to_string().into_bytes();
+        body.push(b'\n');
+        Reply { status, content_type: "application/json", body }
+    }
+
+    /// An error: `error` is one word for programs, `message` a sentence for people that says what
+    /// to do.
+    #[must_use]
+    pub fn error(status: u16, error: &str, message: &str) -> Self {
+        Reply::json_with(status, &json!({ "error": error, "message": message }))
+    }
+
+    pub(crate) fn text(status: u16, body: &str) -> Self {
+        let content_type = "text/plain; charset=utf-8";
+        Reply { status, content_type, body: body.as_bytes().to_vec() }
+    }
+}
+
+impl IntoResponse for Reply {
+    fn into_response(self) -> Response<Body> {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let content_type = (header::CONTENT_TYPE, self.content_type);
+        match status {
+            // RFC 9110 section 15.6.4: when to come back.
+            StatusCode::SERVICE_UNAVAILABLE => {
+                (status, [content_type, (header::RETRY_AFTER, "1")], self.body).into_response()
+            }
+            _ => (status, [content_type], self.body).into_response(),
+        }
+    }
+}

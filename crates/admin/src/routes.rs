@@ -1,0 +1,109 @@
+//! The admin listener's paths. `/health` is open to all who reach it; everything else needs the
+//! key, where one is set.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{DefaultBodyLimit, Query, Request, State};
+use axum::http::header;
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use serde::Deserialize;
+
+use crate::auth::Key;
+use crate::metrics::Exposition;
+use crate::{Page, Program, Reply};
+
+/// The Content-Type of Prometheus's text format.
+const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+type Shared = Arc<dyn Program>;
+
+pub(crate) fn router(program: Shared, key: Key, body_bytes_max: usize) -> Router {
+    let guarded = Router::new()
+        .route("/metrics", get(metrics))
+        .route("/api/stats", get(stats))
+        .route("/api/connections", get(connections))
+        .route("/api/publish", post(publish))
+        .fallback(not_found)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(middleware::from_fn_with_state(key, guard));
+    Router::new()
+        .route("/health", get(health))
+        .merge(guarded)
+        .layer(DefaultBodyLimit::max(body_bytes_max))
+        .with_state(program)
+}
+
+async fn guard(State(key): State<Key>, request: Request<Body>, next: Next) -> Response {
+    let authorization = request.headers().get(header::AUTHORIZATION);
+    if key.admits(authorization.map(header::HeaderValue::as_bytes)) {
+        return next.run(request).await;
+    }
+    let reply = Reply::error(401, "unauthorized", "send Authorization: Bearer with the admin key");
+    ([(header::WWW_AUTHENTICATE, "Bearer")], reply).into_response()
+}
+
+async fn health(State(program): State<Shared>) -> Reply {
+    if program.healthy() { Reply::text(200, "ok\n") } else { Reply::text(503, "draining\n") }
+}
+
+async fn metrics(State(program): State<Shared>) -> Reply {
+    let mut exposition = Exposition::default();
+    program.metrics(&mut exposition);
+    Reply { status: 200, content_type: METRICS_TYPE, body: exposition.finish() }
+}
+
+async fn stats(State(program): State<Shared>) -> Reply {
+    Reply::json(&program.stats())
+}
+
+#[derive(Deserialize)]
+struct PageQuery {
+    limit: Option<String>,
+    after: Option<String>,
+}
+
+async fn connections(State(program): State<Shared>, Query(query): Query<PageQuery>) -> Reply {
+    let page = match page(&query) {
+        Ok(page) => page,
+        Err(message) => return Reply::error(400, "bad_request", &message),
+    };
+    let asked = tokio::task::spawn_blocking(move || program.connections(&page)).await;
+    asked.unwrap_or_else(|_| Reply::error(500, "internal", "listing connections failed"))
+}
+
+fn page(query: &PageQuery) -> Result<Page, String> {
+    let number = |name: &str, value: &Option<String>, default: u64, max: u64| {
+        let Some(text) = value else { return Ok(default) };
+        let number = text.parse().ok().filter(|number| *number <= max);
+        number.ok_or_else(|| format!("{name} must be a number up to {max}, not \"{text}\""))
+    };
+    let most = Page::LIMIT_MAX as u64;
+    let limit = number("limit", &query.limit, Page::LIMIT as u64, most)?.max(1) as usize;
+    let after = number("after", &query.after, 0, u64::MAX)?;
+    Ok(Page { limit, after })
+}
+
+async fn publish(State(program): State<Shared>, body: Result<Bytes, BytesRejection>) -> Reply {
+    match body {
+        Ok(body) => program.publish(&body),
+        Err(rejection) if rejection.status() == 413 => {
+            let message = "the body is longer than this server takes; publish in several requests";
+            Reply::error(413, "too_large", message)
+        }
+        Err(rejection) => Reply::error(400, "bad_request", &rejection.body_text()),
+    }
+}
+
+async fn not_found() -> Reply {
+    let message = "there are /metrics, /health, /api/publish, /api/stats and /api/connections";
+    Reply::error(404, "not_found", message)
+}
+
+async fn wrong_method() -> Reply {
+    Reply::error(405, "method_not_allowed", "POST to /api/publish, GET everything else")
+}

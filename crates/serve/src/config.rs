@@ -1,0 +1,69 @@
+//! What a server is told: plain data, from wherever it comes.
+
+use std::net::SocketAddr;
+
+use admin::Address;
+use engine::Limits;
+
+use crate::origin::Origin;
+
+/// Longest topic name, in bytes of UTF-8: names are kept per worker and compared at each publish.
+pub const TOPIC_BYTES_MAX: usize = 256;
+
+/// Sockets to plan for when nobody said how many.
+pub(crate) const CONNECTIONS_DEFAULT: u64 = 1_000_000;
+
+/// What a server is told at its start.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Public listeners; port 0 takes a free one. Default `127.0.0.1:8080`.
+    pub listen: Vec<SocketAddr>,
+    /// The admin listener, if there is to be one. Default `127.0.0.1:8090`.
+    pub admin: Option<Address>,
+    /// Serve `/echo`. Default off.
+    pub echo: bool,
+    /// Anyone may subscribe and publish. Implied when all listeners are loopback.
+    pub public: bool,
+    /// Workers at most; otherwise as many as cores, and further ones as descriptor tables fill.
+    pub workers: Option<usize>,
+    /// Connections at most; otherwise what the workers' tables hold.
+    pub max_connections: Option<u64>,
+    /// Connections that may wait to be accepted. Default 4096.
+    pub backlog: u32,
+    /// What may change while the server runs.
+    pub live: Live,
+}
+
+/// What may change while the server runs.
+#[derive(Clone, Debug, Default)]
+pub struct Live {
+    /// The engine's limits. The idle timeout and the mailboxes' size are taken at start only.
+    pub limits: Limits,
+    /// Origins that may connect beside those that always may.
+    pub allow_origin: Vec<Origin>,
+    /// The bearer key of the admin listener.
+    pub admin_key: Option<String>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            listen: vec![([127, 0, 0, 1], 8080).into()],
+            admin: Some(Address::Tcp(([127, 0, 0, 1], 8090).into())),
+            echo: false,
+            public: false,
+            workers: None,
+            max_connections: None,
+            backlog: 4096,
+            live: Live::default(),
+        }
+    }
+}
+
+impl Config {
+    /// Whether all public listeners are reachable from this machine only.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        self.listen.iter().all(|address| address.ip().is_loopback())
+    }
+}

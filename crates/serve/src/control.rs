@@ -1,0 +1,227 @@
+//! [`Control`]: what the admin listener tells of a server and takes for it. It runs in the control
+//! plane's threads and reaches workers by their mailboxes and counters only.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+use admin::{Exposition, Kind, Page, Program, Reply, engine_metrics, engine_stats};
+use engine::sys::process::now_ns;
+use engine::{ConnId, Mode, Remote, Totals};
+use host::ProcessMemory;
+use serde_json::{Value, json};
+
+use crate::door::{List, Listed, Post};
+use crate::publish::{self, Refused};
+use crate::shared::Shared;
+
+/// How long a page of connections may take. A worker that is busier than that is passed over.
+const LIST_WAIT: Duration = Duration::from_secs(1);
+/// Bytes a question counts in a mailbox.
+const LIST_BYTES: usize = 256;
+
+/// A server as its admin listener sees it.
+pub(crate) struct Control {
+    shared: Arc<Shared>,
+    remote: Remote<Post>,
+    began_ns: u64,
+    published: AtomicU64,
+    overloaded: AtomicU64,
+}
+
+impl Control {
+    pub(crate) fn new(shared: Arc<Shared>, remote: Remote<Post>) -> Self {
+        let (published, overloaded) = (AtomicU64::new(0), AtomicU64::new(0));
+        Control { shared, remote, began_ns: now_ns(), published, overloaded }
+    }
+
+    fn uptime_seconds(&self) -> f64 {
+        now_ns().saturating_sub(self.began_ns) as f64 / 1e9
+    }
+
+    fn sum(&self, of: impl Fn(&crate::shared::DoorCounters) -> u64) -> u64 {
+        self.shared.counters.iter().map(of).sum()
+    }
+
+    /// Asks one worker for connections from a slot on; `None` if it did not answer in time.
+    fn ask(&self, worker: usize, slot: u32, limit: usize, until_ns: u64) -> Option<Listed> {
+        let (reply, answer) = sync_channel(1);
+        let list = List { slot, limit, reply };
+        self.remote.post(worker, Post::List(list), LIST_BYTES).ok()?;
+        let left = until_ns.saturating_sub(now_ns());
+        answer.recv_timeout(Duration::from_nanos(left)).ok()
+    }
+
+    fn status(&self) -> &'static str {
+        if self.healthy() { "ok" } else { "draining" }
+    }
+}
+
+impl Program for Control {
+    fn healthy(&self) -> bool {
+        !self.shared.is_draining()
+    }
+
+    fn metrics(&self, exposition: &mut Exposition) {
+        engine_metrics(exposition, &Totals::sum(self.remote.counters()));
+        let mut gauge = |name, help, value: u64| {
+            exposition.single(name, Kind::Gauge, help, value as f64);
+        };
+        let subscriptions = self.sum(|door| door.subscriptions.get());
+        gauge("subscriptions", "Subscriptions of connections to topics.", subscriptions);
+        let topics = self.shared.directory.topics() as u64;
+        gauge("topics", "Topics that have a subscriber.", topics);
+        let running = self.shared.running().count() as u64;
+        gauge("workers", "Workers that were needed so far.", running);
+        gauge("workers_max", "Workers there may be.", self.remote.workers() as u64);
+        let capacity = self.remote.open().map(|(_, capacity)| u64::from(capacity)).sum();
+        gauge("connections_max", "Connections that all workers may hold.", capacity);
+        if let Ok(memory) = ProcessMemory::of(std::process::id()) {
+            gauge("resident_memory_bytes", "Resident memory of the process.", memory.rss_bytes);
+            let help = "CPU time of all threads of the process.";
+            exposition.single("cpu_seconds", Kind::Counter, help, memory.cpu_seconds);
+        }
+        let doors = [
+            ("api", self.published.load(Ordering::Relaxed)),
+            ("socket", self.sum(|door| door.published.get())),
+        ];
+        let doors = doors.map(|(door, count)| (door.to_owned(), count as f64));
+        let help = "Publications taken, by the door they came through.";
+        exposition.labelled("published", Kind::Counter, help, "door", doors);
+        let mut counter = |name, help, value: u64| {
+            exposition.single(name, Kind::Counter, help, value as f64);
+        };
+        let overloaded = self.overloaded.load(Ordering::Relaxed);
+        counter("publish_overloaded", "Publish requests answered 503.", overloaded);
+        let paused = self.sum(|door| door.publish_paused.get());
+        counter("publish_paused", "Times a publishing socket had to wait.", paused);
+        let refused = self.sum(|door| door.origin_refused.get());
+        counter("origin_refused", "Handshakes refused for their Origin.", refused);
+    }
+
+    fn stats(&self) -> Value {
+        let mut stats = engine_stats(self.remote.counters());
+        let memory = ProcessMemory::of(std::process::id()).ok();
+        let own = json!({
+            "status": self.status(),
+            "version": env!("CARGO_PKG_VERSION"),
+            "pid": std::process::id(),
+            "uptime_seconds": self.uptime_seconds(),
+            "rss_bytes": memory.as_ref().map(|memory| memory.rss_bytes),
+            "cpu_seconds": memory.as_ref().map(|memory| memory.cpu_seconds),
+            "topics": self.shared.directory.topics(),
+            "subscriptions": self.sum(|door| door.subscriptions.get()),
+            "published": {
+                "api": self.published.load(Ordering::Relaxed),
+                "socket": self.sum(|door| door.published.get()),
+            },
+            "publish_overloaded": self.overloaded.load(Ordering::Relaxed),
+            "publish_paused": self.sum(|door| door.publish_paused.get()),
+            "origin_refused": self.sum(|door| door.origin_refused.get()),
+            "workers_max": self.remote.workers(),
+        });
+        if let Value::Object(own) = own {
+            stats.extend(own);
+        }
+        let running: Vec<usize> = self.shared.running().collect();
+        let all = self.remote.counters().zip(self.remote.open()).zip(&self.shared.counters);
+        let workers = all.enumerate().filter(|(worker, _)| running.contains(worker));
+        let workers = workers.map(|(worker, ((counters, (open, capacity)), door))| {
+            let mut told = engine_stats([counters]);
+            told.insert("worker".to_owned(), worker.into());
+            told.insert("open".to_owned(), open.into());
+            told.insert("capacity".to_owned(), capacity.into());
+            told.insert("subscriptions".to_owned(), door.subscriptions.get().into());
+            Value::from(told)
+        });
+        stats.insert("workers".to_owned(), workers.collect());
+        stats.into()
+    }
+
+    fn connections(&self, page: &Page) -> Reply {
+        let until_ns = now_ns() + LIST_WAIT.as_nanos() as u64;
+        let (from, mut slot) = match page.after {
+            0 => (0, 0),
+            after => {
+                let after = ConnId::from_u64(after);
+                (usize::from(after.worker()), after.slot() + 1)
+            }
+        };
+        let mut listed = Vec::new();
+        let mut silent = Vec::new();
+        for worker in self.shared.running().filter(|worker| *worker >= from) {
+            if worker > from {
+                slot = 0;
+            }
+            while listed.len() < page.limit {
+                let Some(answer) = self.ask(worker, slot, page.limit - listed.len(), until_ns)
+                else {
+                    silent.push(worker);
+                    break;
+                };
+                listed.extend(answer.connections);
+                match answer.next_slot {
+                    Some(next) => slot = next,
+                    None => break,
+                }
+            }
+        }
+        let full = listed.len() >= page.limit;
+        let next = listed.last().filter(|_| full).map(|(info, _)| info.id.as_u64().to_string());
+        let connections: Vec<Value> = listed
+            .into_iter()
+            .map(|(info, topic)| {
+                json!({
+                    "id": info.id.as_u64().to_string(),
+                    "worker": info.id.worker(),
+                    "peer": info.peer.map(|peer| peer.to_string()),
+                    "state": state(info.mode),
+                    "topic": topic.as_deref(),
+                    "queued_bytes": info.queued_bytes,
+                    "idle_seconds": info.idle_seconds,
+                })
+            })
+            .collect();
+        let told = json!({ "connections": connections, "next": next, "silent_workers": silent });
+        Reply::json(&told)
+    }
+
+    fn publish(&self, body: &[u8]) -> Reply {
+        let max = self.shared.policy().limits.wire.message_bytes as usize;
+        let publications = match publish::parse(body, max) {
+            Ok(publications) => publications,
+            Err(Refused::Malformed(what)) => return Reply::error(400, "bad_request", &what),
+            Err(Refused::TooLarge(what)) => return Reply::error(413, "too_large", &what),
+        };
+        let mut published = 0u64;
+        for publication in &publications {
+            if self.shared.directory.publish(&self.remote, publication).is_err() {
+                self.overloaded.fetch_add(1, Ordering::Relaxed);
+                break;
+            }
+            published += 1;
+        }
+        self.published.fetch_add(published, Ordering::Relaxed);
+        if published as usize == publications.len() {
+            return Reply::json(&json!({ "published": published }));
+        }
+        let message = "workers have more to deliver than their mailboxes hold: publish again \
+                       what comes after the first `published`";
+        let told = json!({ "error": "overloaded", "message": message, "published": published });
+        Reply::json_with(503, &told)
+    }
+}
+
+fn state(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Connecting => "connecting",
+        Mode::Http => "http",
+        Mode::Parked => "parked",
+        Mode::WebSocket => "websocket",
+        Mode::Raw => "raw",
+        Mode::Closing => "closing",
+        Mode::Lingering => "lingering",
+        Mode::Dead => "dead",
+    }
+}

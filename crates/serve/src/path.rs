@@ -1,0 +1,99 @@
+//! The public listener's paths.
+
+use std::borrow::Cow;
+
+use crate::config::TOPIC_BYTES_MAX;
+
+/// What a path names.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Route<'p> {
+    Health,
+    Echo,
+    /// A topic, percent-decoded.
+    Topic(Cow<'p, str>),
+    /// A topic's name that cannot be one, and why.
+    BadTopic(&'static str),
+    Unknown,
+}
+
+impl<'p> Route<'p> {
+    pub(crate) fn of(path: &'p str) -> Self {
+        match path {
+            "/health" => Route::Health,
+            "/echo" => Route::Echo,
+            _ => match path.strip_prefix("/topics/") {
+                None | Some("") => Route::Unknown,
+                Some(name) => match decode(name).and_then(|name| check_topic(&name).map(|()| name))
+                {
+                    Ok(name) => Route::Topic(name),
+                    Err(why) => Route::BadTopic(why),
+                },
+            },
+        }
+    }
+}
+
+/// Whether this can be a topic's name.
+pub(crate) fn check_topic(name: &str) -> Result<(), &'static str> {
+    const { assert!(TOPIC_BYTES_MAX == 256, "the message below says so") };
+    match name.len() {
+        0 => Err("a topic needs a name"),
+        1..=TOPIC_BYTES_MAX => Ok(()),
+        _ => Err("a topic's name has at most 256 bytes"),
+    }
+}
+
+/// Percent-decodes (RFC 3986 section 2.1).
+fn decode(text: &str) -> Result<Cow<'_, str>, &'static str> {
+    if !text.contains('%') {
+        return Ok(Cow::Borrowed(text));
+    }
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let mut digit = || rest.next().and_then(|digit| char::from(digit).to_digit(16));
+        match (digit(), digit()) {
+            (Some(high), Some(low)) => bytes.push((high * 16 + low) as u8),
+            _ => return Err("a % in a topic's name must be followed by two hexadecimal digits"),
+        }
+    }
+    String::from_utf8(bytes).map(Cow::Owned).map_err(|_| "a topic's name must be UTF-8")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_lead_where_they_say() {
+        let topic = |name: &'static str| Route::Topic(Cow::Borrowed(name));
+        let long = format!("/topics/{}", "x".repeat(256));
+        let too_long = format!("/topics/{}", "x".repeat(257));
+        let cases = [
+            ("/health", Route::Health),
+            ("/echo", Route::Echo),
+            ("/echo/more", Route::Unknown),
+            ("/", Route::Unknown),
+            ("/topics", Route::Unknown),
+            ("/topics/", Route::Unknown),
+            ("/topics/a", topic("a")),
+            ("/topics/a/b", topic("a/b")),
+            ("/topics/a%2Fb%20%C3%A9", topic("a/b é")),
+            ("/topics/%c3%a9", topic("é")),
+            (
+                "/topics/%",
+                Route::BadTopic("a % in a topic's name must be followed by two hexadecimal digits"),
+            ),
+            ("/topics/%FF", Route::BadTopic("a topic's name must be UTF-8")),
+            (&long, Route::Topic(Cow::Owned("x".repeat(256)))),
+            (&too_long, Route::BadTopic("a topic's name has at most 256 bytes")),
+        ];
+        for (path, expected) in cases {
+            assert_eq!(Route::of(path), expected, "{path}");
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! [`Running`]: a server from its start to its end.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use admin::Address;
+use engine::{Remote, Workers};
+use tracing::info;
+
+use crate::config::Live;
+use crate::door::Post;
+use crate::records::Records;
+use crate::shared::Shared;
+
+/// A running server. Whoever holds it should call [`Running::look_after`] about once a second.
+pub struct Running {
+    pub(crate) listen: Vec<SocketAddr>,
+    pub(crate) admin: Option<admin::Running>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) remote: Remote<Post>,
+    pub(crate) records: Records,
+    pub(crate) stage: Stage,
+}
+
+/// Where a server is in its life.
+pub(crate) enum Stage {
+    Serving(Workers<Post>),
+    Draining(JoinHandle<io::Result<()>>),
+    Ended,
+}
+
+impl Running {
+    /// The public listeners, with the ports the system chose.
+    #[must_use]
+    pub fn listen(&self) -> &[SocketAddr] {
+        &self.listen
+    }
+
+    /// The admin listener, if there is one.
+    #[must_use]
+    pub fn admin(&self) -> Option<&Address> {
+        self.admin.as_ref().map(admin::Running::address)
+    }
+
+    /// Puts new settings in force: at once for new connections, with their next event for those
+    /// that are open.
+    ///
+    /// # Errors
+    /// A sentence that says why not; nothing was changed then.
+    pub fn reload(&self, live: &Live) -> Result<(), &'static str> {
+        if let Some(admin) = &self.admin
+            && !admin.set_key(live.admin_key.as_deref())
+        {
+            return Err("the admin listener can be reached from elsewhere and needs its admin_key");
+        }
+        let policy = self.shared.set_policy(live);
+        for worker in self.shared.running() {
+            // A few hundred bytes: a mailbox that has no room even for this frees itself soon.
+            while self.remote.post(worker, Post::Policy(Arc::clone(&policy)), 0).is_err() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what workers had to say, and notices one that failed.
+    ///
+    /// # Errors
+    /// A worker has ended although nobody asked it to.
+    pub fn look_after(&mut self) -> io::Result<()> {
+        self.records.write();
+        match std::mem::replace(&mut self.stage, Stage::Ended) {
+            Stage::Serving(workers) if workers.any_ended() => {
+                workers.drain(Duration::ZERO)?;
+                Err(io::Error::other("a worker has ended"))
+            }
+            stage => {
+                self.stage = stage;
+                Ok(())
+            }
+        }
+    }
+
+    /// Begins the end: stops accepting, says `draining` on `/health`, and closes every WebSocket
+    /// with 1001, spread over `over`.
+    pub fn drain(&mut self, over: Duration) {
+        self.shared.set_draining();
+        let stage = std::mem::replace(&mut self.stage, Stage::Ended);
+        self.stage = match stage {
+            Stage::Serving(workers) => {
+                let open: u64 = self.remote.open().map(|(open, _)| u64::from(open)).sum();
+                info!("draining {open} connections over {over:?}");
+                Stage::Draining(std::thread::spawn(move || workers.drain(over)))
+            }
+            stage => stage,
+        };
+    }
+
+    /// Whether draining is over, and how it went.
+    pub fn ended(&mut self) -> Option<io::Result<()>> {
+        match std::mem::replace(&mut self.stage, Stage::Ended) {
+            Stage::Draining(thread) if thread.is_finished() => {
+                self.records.write();
+                let failed = |_| Err(io::Error::other("draining panicked"));
+                Some(thread.join().unwrap_or_else(failed))
+            }
+            Stage::Ended => Some(Ok(())),
+            stage => {
+                self.stage = stage;
+                None
+            }
+        }
+    }
+}

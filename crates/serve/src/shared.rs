@@ -1,0 +1,104 @@
+//! What the workers' doors and the control plane share: settings, counters, the topics' directory.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use engine::{Counter, Limits};
+use topics::Directory;
+
+use crate::config::{Config, Live};
+use crate::origin::Origins;
+use crate::records::Recorder;
+
+/// What may change while running, as workers use it.
+#[derive(Debug)]
+pub(crate) struct Policy {
+    pub(crate) limits: Limits,
+    pub(crate) origins: Origins,
+}
+
+/// What one worker's door counts; only that worker writes.
+#[derive(Default)]
+#[repr(align(128))]
+pub(crate) struct DoorCounters {
+    /// Subscriptions now (gauge).
+    pub(crate) subscriptions: Counter,
+    /// Messages published by sockets.
+    pub(crate) published: Counter,
+    /// Times a publishing socket was paused because a mailbox was full.
+    pub(crate) publish_paused: Counter,
+    /// Handshakes refused for their origin.
+    pub(crate) origin_refused: Counter,
+}
+
+/// One for all threads of a server.
+pub(crate) struct Shared {
+    /// `/echo` is served.
+    pub(crate) echo: bool,
+    /// Anyone may subscribe and publish.
+    pub(crate) public: bool,
+    local: bool,
+    pub(crate) directory: Directory,
+    pub(crate) recorder: Recorder,
+    pub(crate) counters: Box<[DoorCounters]>,
+    /// Workers that were needed so far; the others are not to be woken by a question.
+    started: Box<[AtomicBool]>,
+    draining: AtomicBool,
+    policy: RwLock<Arc<Policy>>,
+}
+
+impl Shared {
+    pub(crate) fn new(config: &Config, workers: usize, recorder: Recorder) -> Self {
+        let local = config.is_local();
+        Shared {
+            echo: config.echo,
+            public: config.public || local,
+            local,
+            directory: Directory::new(),
+            recorder,
+            counters: (0..workers).map(|_| DoorCounters::default()).collect(),
+            started: (0..workers).map(|_| AtomicBool::new(false)).collect(),
+            draining: AtomicBool::new(false),
+            policy: RwLock::new(Arc::new(policy(&config.live, local))),
+        }
+    }
+
+    /// Puts new settings in force for workers that start later, and returns them for the others.
+    pub(crate) fn set_policy(&self, live: &Live) -> Arc<Policy> {
+        let policy = Arc::new(policy(live, self.local));
+        *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&policy);
+        policy
+    }
+
+    pub(crate) fn policy(&self) -> Arc<Policy> {
+        Arc::clone(&self.policy.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A worker begins. It must look at [`Shared::policy`] after this, so that it misses none.
+    pub(crate) fn worker_started(&self, worker: u16) {
+        if let Some(started) = self.started.get(usize::from(worker)) {
+            started.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// The workers that have begun.
+    pub(crate) fn running(&self) -> impl Iterator<Item = usize> {
+        let running = |(worker, started): (usize, &AtomicBool)| {
+            started.load(Ordering::SeqCst).then_some(worker)
+        };
+        self.started.iter().enumerate().filter_map(running)
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_draining(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+}
+
+fn policy(live: &Live, local: bool) -> Policy {
+    let origins = Origins { loopback: local, allowed: live.allow_origin.clone() };
+    Policy { limits: live.limits.clone(), origins }
+}

@@ -1,0 +1,24 @@
+//! The command line: one subcommand per program, its flags in the module of that name.
+
+use clap::{Parser, Subcommand};
+
+use crate::{load, prove, serve};
+
+/// Hold a million WebSockets on one machine, and prove it.
+#[derive(Parser, Debug)]
+#[command(name = "standfast", version, about, disable_help_subcommand = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Serve WebSockets: /topics/NAME, /echo, /health
+    Serve(serve::Args),
+    /// Open WebSockets, hold them, send messages and check every answer
+    Load(load::Args),
+    /// Hold a million WebSockets on this machine and say what held
+    Prove(prove::Args),
+}

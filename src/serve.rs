@@ -1,0 +1,280 @@
+//! `standfast serve`: flags, file and environment become a [`serve::Config`]; then signals are
+//! waited for until the end.
+
+use std::io::{self, IsTerminal, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::{ArgMatches, ValueEnum};
+use engine::sys::process::{Signal, wait_signal};
+use serde_json::json;
+use serve::{Address, Config, Limits, Live, Origin, Running};
+use tracing::level_filters::LevelFilter;
+use tracing::{error, info, warn};
+
+use crate::settings::Settings;
+use crate::units;
+
+/// How often a server is looked after between signals.
+const LOOK_AFTER: Duration = Duration::from_secs(1);
+/// How often the end is asked for while draining.
+const END_WAIT: Duration = Duration::from_millis(20);
+
+/// Keys that take effect on SIGHUP; a change of any other needs a restart.
+const RELOADABLE: [&str; 8] = [
+    "admin_key",
+    "allow_origin",
+    "drain",
+    "handshake_timeout",
+    "max_message",
+    "pings",
+    "send_queue",
+    "slow_consumer",
+];
+
+/// Serve WebSockets: /topics/NAME, /echo, /health
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Address and port for clients; port 0 takes a free one. May be given several times
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080", value_delimiter = ',')]
+    listen: Vec<SocketAddr>,
+    /// Address and port for operators, unix:/PATH, or off
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8090", value_parser = admin)]
+    admin: Admin,
+    /// Serve /echo, which sends each message back
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL",
+        default_value = "false", default_missing_value = "true", hide_default_value = true)]
+    echo: bool,
+    /// Let anyone subscribe and publish; implied when all listeners are loopback
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL",
+        default_value = "false", default_missing_value = "true", hide_default_value = true)]
+    public: bool,
+    /// Let pages of this origin connect, such as https://example.com. May be given several times
+    #[arg(long, value_name = "ORIGIN", value_delimiter = ',')]
+    allow_origin: Vec<Origin>,
+    /// Key that operators must send as a Bearer token
+    #[arg(long, value_name = "KEY", value_parser = key)]
+    admin_key: Option<String>,
+    /// Worker threads [default: one per core, more as descriptor tables fill]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    workers: Option<u16>,
+    /// Connections at most, such as 50k [default: what the workers' descriptor tables hold]
+    #[arg(long, value_name = "N", value_parser = units::count)]
+    max_connections: Option<u64>,
+    /// Longest message from a client, summed over its fragments
+    #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = message_bytes)]
+    max_message: u32,
+    /// Bytes that may wait for one slow client
+    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = queue_bytes)]
+    send_queue: usize,
+    /// What happens to a client beyond that
+    #[arg(long, value_name = "POLICY", default_value = "disconnect")]
+    slow_consumer: SlowConsumer,
+    /// Close clients that were silent for so long, or off
+    #[arg(long, value_name = "TIME", default_value = "120s", value_parser = idle)]
+    idle_timeout: Idle,
+    /// Ping clients after half the idle timeout, so that live ones stay
+    #[arg(long, value_name = "WHEN", default_value = "on")]
+    pings: Switch,
+    /// Time for a whole request head
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::positive_duration)]
+    handshake_timeout: Duration,
+    /// Connections that may wait to be accepted; net.core.somaxconn caps it
+    #[arg(long, value_name = "N", default_value = "4096",
+        value_parser = clap::value_parser!(u32).range(1..))]
+    backlog: u32,
+    /// On SIGTERM, spread the closing of clients over this time
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::duration)]
+    drain: Duration,
+    /// Read settings from the [serve] section of this TOML file
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print one JSON line with addresses and process id when ready
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL",
+        default_value = "false", default_missing_value = "true", hide_default_value = true)]
+    ready_json: bool,
+    /// What to log: off, error, warn, info or debug
+    #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = level)]
+    log: LevelFilter,
+}
+
+/// Where the admin listener is, if anywhere.
+#[derive(Clone, Debug)]
+struct Admin(Option<Address>);
+
+/// The idle timeout, if any.
+#[derive(Clone, Copy, Debug)]
+struct Idle(Option<Duration>);
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Switch {
+    On,
+    Off,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum SlowConsumer {
+    /// Close it with 1013
+    Disconnect,
+    /// Drop its oldest messages
+    DropOldest,
+    /// Keep only the latest message
+    LatestOnly,
+}
+
+/// Serves until SIGTERM or SIGINT.
+///
+/// # Errors
+/// Whatever keeps it from starting. Afterwards only a failed worker ends it, with exit code 1.
+pub(crate) fn run(flags: &ArgMatches) -> Result<ExitCode> {
+    let settings = Settings::<Args>::read("serve", flags)?;
+    start_log(settings.args.log);
+    let config = config(&settings.args);
+    let running = serve::start(&config)?;
+    if settings.args.ready_json {
+        print_ready(&running).context("cannot print the ready line")?;
+    }
+    match serve_until_told(running, settings, flags) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(failure) => {
+            error!("{failure:#}");
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+fn serve_until_told(
+    mut running: Running,
+    mut settings: Settings<Args>,
+    flags: &ArgMatches,
+) -> io::Result<()> {
+    loop {
+        match wait_signal(LOOK_AFTER) {
+            Some(Signal::Terminate | Signal::Interrupt) => break,
+            Some(Signal::Reload) => match reload(&running, &settings, flags) {
+                Ok(new) => {
+                    info!("settings were read again and hold");
+                    settings = new;
+                }
+                Err(refused) => error!("settings stay as they were: {refused:#}"),
+            },
+            None => {}
+        }
+        running.look_after()?;
+    }
+    running.drain(settings.args.drain);
+    loop {
+        if let Some(ended) = running.ended() {
+            return ended;
+        }
+        if let Some(Signal::Terminate | Signal::Interrupt) = wait_signal(END_WAIT) {
+            warn!("told again: ending at once");
+            return Ok(());
+        }
+    }
+}
+
+/// Reads all layers again and puts them in force, all or nothing.
+fn reload(
+    running: &Running,
+    settings: &Settings<Args>,
+    flags: &ArgMatches,
+) -> Result<Settings<Args>> {
+    let new = Settings::<Args>::read("serve", flags)?;
+    let mut fixed = settings.differ(&new);
+    fixed.retain(|key| !RELOADABLE.contains(key));
+    if !fixed.is_empty() {
+        anyhow::bail!("a change of {} needs a restart", fixed.join(", "));
+    }
+    running.reload(&live(&new.args)).map_err(anyhow::Error::msg)?;
+    Ok(new)
+}
+
+fn config(args: &Args) -> Config {
+    Config {
+        listen: args.listen.clone(),
+        admin: args.admin.0.clone(),
+        echo: args.echo,
+        public: args.public,
+        workers: args.workers.map(usize::from),
+        max_connections: args.max_connections,
+        backlog: args.backlog,
+        live: live(args),
+    }
+}
+
+fn live(args: &Args) -> Live {
+    let mut limits = Limits::default();
+    limits.wire.message_bytes = args.max_message;
+    limits.send_queue_bytes = args.send_queue;
+    limits.slow_consumer = match args.slow_consumer {
+        SlowConsumer::Disconnect => serve::SlowConsumer::Disconnect,
+        SlowConsumer::DropOldest => serve::SlowConsumer::DropOldest,
+        SlowConsumer::LatestOnly => serve::SlowConsumer::LatestOnly,
+    };
+    limits.idle_timeout = args.idle_timeout.0;
+    limits.pings = matches!(args.pings, Switch::On);
+    limits.handshake_timeout = args.handshake_timeout;
+    Live { limits, allow_origin: args.allow_origin.clone(), admin_key: args.admin_key.clone() }
+}
+
+fn start_log(level: LevelFilter) {
+    let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_target(false)
+        .with_ansi(io::stderr().is_terminal() && !no_color)
+        .with_writer(io::stderr)
+        .init();
+}
+
+fn print_ready(running: &Running) -> io::Result<()> {
+    let line = json!({
+        "listen": running.listen().first().map(SocketAddr::to_string),
+        "admin": running.admin().map(Address::to_string),
+        "pid": std::process::id(),
+    });
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{line}")?;
+    stdout.flush()
+}
+
+fn admin(text: &str) -> Result<Admin, String> {
+    match text {
+        "off" => Ok(Admin(None)),
+        _ => text.parse().map(|address| Admin(Some(address))).map_err(|e| format!("{e}, nor off")),
+    }
+}
+
+fn key(text: &str) -> Result<String, String> {
+    let usable = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
+    usable
+        .then(|| text.to_owned())
+        .ok_or_else(|| "a key is visible ASCII without blanks".to_owned())
+}
+
+fn idle(text: &str) -> Result<Idle, String> {
+    if text == "off" {
+        return Ok(Idle(None));
+    }
+    let time = units::positive_duration(text).map_err(|error| format!("{error}, or off"))?;
+    Ok(Idle(Some(time)))
+}
+
+fn message_bytes(text: &str) -> Result<u32, String> {
+    let bytes = units::size(text)?;
+    let within = u32::try_from(bytes).ok().filter(|bytes| *bytes > 0);
+    within.ok_or_else(|| "a message has 1 byte to 4 GiB".to_owned())
+}
+
+fn queue_bytes(text: &str) -> Result<usize, String> {
+    let bytes = units::size(text)?;
+    usize::try_from(bytes).map_err(|_| format!("\"{text}\" is more than this machine addresses"))
+}
+
+fn level(text: &str) -> Result<LevelFilter, String> {
+    text.parse().map_err(|_| format!("{text:?} is no level: off, error, warn, info or debug"))
+}

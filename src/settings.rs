@@ -1,0 +1,224 @@
+//! Layered settings: file < environment < flag. A key is a flag's name with `_` for `-`, a value is
+//! what would stand on the command line, so each layer goes through the same parser.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+
+/// Sections a configuration file may have, one per program.
+const SECTIONS: [&str; 3] = ["serve", "proxy", "load"];
+/// The flag that names the file; in the environment it may stand too, in the file not.
+const FILE_KEY: &str = "config";
+
+/// Key → values as on the command line.
+type Layer = BTreeMap<String, Vec<String>>;
+
+/// The settings of one program with what each was said to be.
+pub(crate) struct Settings<A> {
+    /// As the program takes them.
+    pub(crate) args: A,
+    said: Layer,
+}
+
+impl<A: Args + FromArgMatches> Settings<A> {
+    /// Reads all layers. `section` is the subcommand's name, `flags` what clap made of the command
+    /// line.
+    ///
+    /// # Errors
+    /// A file that cannot be read, an unknown key with the nearest known one, or a value that is
+    /// none; each with where it stands.
+    pub(crate) fn read(section: &str, flags: &ArgMatches) -> Result<Self> {
+        let command = A::augment_args(Command::new("standfast").no_binary_name(true));
+        let flags = said_by(&command, flags, |source| source == ValueSource::CommandLine);
+        let environment = from_environment(section, &command)?;
+        check::<A>(&command, &environment).map_err(|error| {
+            anyhow!("in the environment (STANDFAST_{}_…): {error}", section.to_uppercase())
+        })?;
+        let file =
+            [&flags, &environment].into_iter().find_map(|layer| layer.get(FILE_KEY)?.first());
+        let file = file.map(|path| from_file::<A>(Path::new(path), section, &command));
+        let mut all = file.transpose()?.unwrap_or_default();
+        all.extend(environment);
+        all.extend(flags);
+        let matches = parse(&command, &all).map_err(|error| anyhow!(said_shortly(&error)))?;
+        let args = A::from_arg_matches(&matches)?;
+        Ok(Settings { args, said: said_by(&command, &matches, |_| true) })
+    }
+
+    /// Keys whose values differ.
+    pub(crate) fn differ<'a>(&'a self, other: &'a Self) -> Vec<&'a str> {
+        let keys =
+            self.said.keys().chain(other.said.keys().filter(|k| !self.said.contains_key(*k)));
+        keys.filter(|key| self.said.get(*key) != other.said.get(*key)).map(String::as_str).collect()
+    }
+}
+
+/// The values of every flag of `command` whose source is wanted.
+fn said_by(command: &Command, flags: &ArgMatches, wanted: impl Fn(ValueSource) -> bool) -> Layer {
+    let said = command.get_arguments().filter_map(|argument| {
+        let key = argument.get_id().as_str();
+        let source = flags.value_source(key)?;
+        let values = flags.get_raw(key)?.map(|value| value.to_string_lossy().into_owned());
+        wanted(source).then(|| (key.to_owned(), values.collect()))
+    });
+    said.collect()
+}
+
+fn from_environment(section: &str, command: &Command) -> Result<Layer> {
+    let prefix = format!("STANDFAST_{}_", section.to_uppercase());
+    let mut layer = Layer::new();
+    for (name, value) in std::env::vars_os() {
+        let Some(name) = name.to_str().and_then(|name| name.strip_prefix(&prefix)) else {
+            continue;
+        };
+        let key = name.to_lowercase();
+        let full = format!("{prefix}{name}");
+        if let Some(unknown) = unknown(&key, command, false) {
+            let near =
+                unknown.map(|near| format!("; did you mean {prefix}{}?", near.to_uppercase()));
+            bail!("{full} is no setting of standfast {section}{}", near.unwrap_or_default());
+        }
+        let value = value.into_string().map_err(|_| anyhow!("{full} is not UTF-8"))?;
+        layer.insert(key, vec![value]);
+    }
+    Ok(layer)
+}
+
+fn from_file<A: Args + FromArgMatches>(
+    path: &Path,
+    section: &str,
+    command: &Command,
+) -> Result<Layer> {
+    let shown = path.display();
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
+    let table: toml::Table = text.parse().with_context(|| format!("{shown} is not TOML"))?;
+    let mut layer = Layer::new();
+    for (name, value) in table {
+        if !SECTIONS.contains(&name.as_str()) {
+            let near = nearest(&name, SECTIONS.into_iter());
+            let near = near.map(|near| format!("; did you mean [{near}]?"));
+            let sections = SECTIONS.map(|section| format!("[{section}]")).join(", ");
+            bail!(
+                "{shown}: {name} is no section; there are {sections}{}",
+                near.unwrap_or_default()
+            );
+        }
+        let toml::Value::Table(keys) = value else { bail!("{shown}: [{name}] must be a section") };
+        if name != section {
+            continue;
+        }
+        for (key, value) in keys {
+            if let Some(unknown) = unknown(&key, command, true) {
+                let near = unknown.map(|near| format!("; did you mean {near}?"));
+                bail!("{shown}: [{section}] has no key {key}{}", near.unwrap_or_default());
+            }
+            let values = as_said(value);
+            layer.insert(key.clone(), values.with_context(|| format!("{shown}: {key}"))?);
+        }
+    }
+    check::<A>(command, &layer).map_err(|error| anyhow!("{shown}: {error}"))?;
+    Ok(layer)
+}
+
+/// A TOML value as it would stand on the command line.
+fn as_said(value: toml::Value) -> Result<Vec<String>> {
+    match value {
+        toml::Value::String(text) => Ok(vec![text]),
+        toml::Value::Integer(number) => Ok(vec![number.to_string()]),
+        toml::Value::Boolean(truth) => Ok(vec![truth.to_string()]),
+        toml::Value::Array(values) => {
+            let each: Result<Vec<Vec<String>>> = values.into_iter().map(as_said).collect();
+            Ok(each?.concat())
+        }
+        _ => bail!("the value must be a string, a whole number, true, false, or an array of them"),
+    }
+}
+
+/// `None` for a known key, else the nearest known one, if any is near.
+fn unknown(key: &str, command: &Command, in_file: bool) -> Option<Option<String>> {
+    let known = || {
+        let ids = command.get_arguments().map(|argument| argument.get_id().as_str());
+        ids.filter(|id| !in_file || *id != FILE_KEY)
+    };
+    let is_known = known().any(|id| id == key);
+    (!is_known).then(|| nearest(key, known()).map(str::to_owned))
+}
+
+/// Whether one layer alone parses.
+fn check<A: FromArgMatches>(command: &Command, layer: &Layer) -> Result<(), String> {
+    let parsed = parse(command, layer).and_then(|matches| A::from_arg_matches(&matches));
+    parsed.map(|_| ()).map_err(|error| said_shortly(&error))
+}
+
+fn parse(command: &Command, layer: &Layer) -> Result<ArgMatches, clap::Error> {
+    let flags = layer.iter().flat_map(|(key, values)| {
+        values.iter().map(move |value| format!("--{}={value}", key.replace('_', "-")))
+    });
+    command.clone().try_get_matches_from(flags)
+}
+
+/// clap's first line, without its prefix and usage.
+fn said_shortly(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let line = text.lines().next().unwrap_or_default();
+    line.strip_prefix("error: ").unwrap_or(line).to_owned()
+}
+
+/// The known word that is least different, unless all are quite different.
+fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let by_distance = known.map(|other| (distance(word, other), other)).min()?;
+    (by_distance.0 <= word.len().max(3) / 3).then_some(by_distance.1)
+}
+
+/// Insertions, deletions and replacements between two words (Levenshtein).
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (at, ours) in a.chars().enumerate() {
+        let mut before = at + 1;
+        let mut next = vec![before];
+        for (theirs, pair) in b.iter().zip(row.windows(2)) {
+            let &[replaced, removed] = pair else { continue };
+            let cost = usize::from(ours != *theirs);
+            before = (replaced + cost).min(removed + 1).min(before + 1);
+            next.push(before);
+        }
+        row = next;
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_word_is_found_unless_none_is_near() {
+        let known = ["max_message", "max_connections", "backlog", "drain"];
+        let near = |word| nearest(word, known.into_iter());
+        assert_eq!(near("max_mesage"), Some("max_message"));
+        assert_eq!(near("drian"), Some("drain").filter(|_| distance("drian", "drain") <= 1));
+        assert_eq!(near("backlogs"), Some("backlog"));
+        assert_eq!(near("colour"), None);
+        assert_eq!(
+            (distance("", "abc"), distance("abc", "abc"), distance("abc", "axc")),
+            (3, 0, 1)
+        );
+    }
+
+    #[test]
+    fn toml_values_are_said_as_on_the_command_line() {
+        let table: toml::Table =
+            "a = 'x'\nb = 7\nc = true\nd = ['x', 'y']\ne = 1.5".parse().unwrap();
+        let said = |key: &str| as_said(table.get(key).cloned().unwrap());
+        assert_eq!(said("a").unwrap(), ["x"]);
+        assert_eq!(said("b").unwrap(), ["7"]);
+        assert_eq!(said("c").unwrap(), ["true"]);
+        assert_eq!(said("d").unwrap(), ["x", "y"]);
+        assert!(said("e").is_err());
+    }
+}

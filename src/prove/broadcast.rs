@@ -1,0 +1,39 @@
+//! One publish to the server's admin listener, timed by the clock that the receivers read.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use engine::sys::process::now_ns;
+use load::broadcast::Publication;
+
+/// The one publisher of a proof.
+pub(super) const PUBLISHER: u32 = 1;
+/// Longest wait for the server to take a publication.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Publishes message `sequence` to `topic` and returns how long the server took to answer. The
+/// message carries its sequence and the time it was sent, so that each receiver can judge it.
+pub(super) fn publish(admin: SocketAddr, topic: &str, sequence: u32) -> Result<Duration> {
+    let mut stream = TcpStream::connect_timeout(&admin, TIMEOUT)
+        .with_context(|| format!("cannot reach the admin listener {admin}"))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_nodelay(true)?;
+    let sent_ns = now_ns();
+    let publication = Publication { publisher: PUBLISHER, sequence, published_ns: sent_ns };
+    let data = load::broadcast::encode(&publication);
+    let body = serde_json::json!({ "topic": topic, "data": data }).to_string();
+    let request = format!(
+        "POST /api/publish HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes())?;
+    let mut answer = Vec::new();
+    stream.take(64 * 1024).read_to_end(&mut answer).context("no answer to the publish")?;
+    let took = Duration::from_nanos(now_ns() - sent_ns);
+    if !answer.starts_with(b"HTTP/1.1 200") {
+        bail!("the server answered {}", String::from_utf8_lossy(&answer));
+    }
+    Ok(took)
+}

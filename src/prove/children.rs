@@ -1,0 +1,278 @@
+//! The two processes of a proof: `serve`, which announces itself by one JSON line, and `load`,
+//! which is steered by JSON lines (see `load::control`).
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use engine::sys::process;
+use serde_json::{Value, json};
+
+use super::Stop;
+
+/// Longest wait for a child to be ready.
+const READY_WAIT: Duration = Duration::from_secs(20);
+/// Longest wait for a child to end after it was asked.
+const END_WAIT: Duration = Duration::from_secs(60);
+
+/// Starts this very program with other arguments, in a process group of its own so that Ctrl-C
+/// reaches only the proof, which then ends its children in order.
+fn start(arguments: &[String]) -> Result<(Child, Receiver<Value>)> {
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .process_group(0)
+        .spawn()
+        .with_context(|| format!("cannot start `standfast {}`", arguments.join(" ")))?;
+    let stdout = child.stdout.take().context("the child has no standard output")?;
+    let (sender, lines) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            if let Ok(value) = serde_json::from_str(&line)
+                && sender.send(value).is_err()
+            {
+                return;
+            }
+        }
+    });
+    Ok((child, lines))
+}
+
+/// Waits for a child that was asked to end; kills it when it does not.
+fn reap(child: &mut Child) {
+    let deadline_ns = process::now_ns() + END_WAIT.as_nanos() as u64;
+    while process::now_ns() < deadline_ns {
+        if !matches!(child.try_wait(), Ok(None)) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// The server process.
+pub(super) struct Serve {
+    child: Child,
+    listen: SocketAddr,
+    admin: SocketAddr,
+}
+
+impl Serve {
+    pub(super) fn start(connections: u64) -> Result<Serve> {
+        let max = (connections + 1_000).to_string();
+        let arguments = [
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--admin",
+            "127.0.0.1:0",
+            "--ready-json",
+            "--drain",
+            "0s",
+            "--log",
+            "warn",
+            "--max-connections",
+            &max,
+        ];
+        let (mut child, lines) = start(&arguments.map(String::from))?;
+        let Ok(ready) = lines.recv_timeout(READY_WAIT) else {
+            let _ = child.kill();
+            let _ = child.wait();
+            bail!("the server did not start; what it said stands above");
+        };
+        let address = |key: &str| {
+            ready[key]
+                .as_str()
+                .and_then(|text| text.parse().ok())
+                .ok_or_else(|| anyhow!("the server's ready line lacks `{key}`: {ready}"))
+        };
+        Ok(Serve { listen: address("listen")?, admin: address("admin")?, child })
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(super) fn url(&self, topic: &str) -> String {
+        format!("ws://{}/topics/{topic}", self.listen)
+    }
+
+    pub(super) fn admin(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// How the process ended, if it has.
+    pub(super) fn ended(&mut self) -> Option<String> {
+        self.child.try_wait().ok().flatten().map(|status| status.to_string())
+    }
+
+    pub(super) fn stop(&mut self) {
+        process::terminate(self.child.id());
+        reap(&mut self.child);
+    }
+}
+
+impl Drop for Serve {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What the load process last told of itself.
+#[derive(Copy, Clone, Default, Debug)]
+pub(super) struct Progress {
+    /// Sockets open now.
+    pub(super) open: u64,
+    /// Connects given up.
+    pub(super) failed: u64,
+    /// Sockets that were open and are not any more.
+    pub(super) lost: u64,
+    /// Heartbeats sent and answered.
+    pub(super) heartbeats_sent: u64,
+    pub(super) heartbeats_received: u64,
+    /// Open sockets that have answered no heartbeat yet.
+    pub(super) unanswered: u64,
+    /// Broadcast messages received over all sockets.
+    pub(super) broadcast_received: u64,
+    reached: u64,
+}
+
+impl Progress {
+    /// All connects up to `mark` have succeeded or failed.
+    pub(super) fn reached(&self, mark: u64) -> bool {
+        self.reached >= mark
+    }
+}
+
+/// The load process.
+pub(super) struct Load {
+    child: Child,
+    stdin: ChildStdin,
+    lines: Receiver<Value>,
+    progress: Progress,
+    expecting: bool,
+}
+
+impl Load {
+    pub(super) fn start(url: &str, connections: u64) -> Result<Load> {
+        let connections = connections.to_string();
+        let arguments = ["load", url, "--control", "--connections", &connections];
+        let (mut child, lines) = start(&arguments.map(String::from))?;
+        let stdin = child.stdin.take().context("the load process has no standard input")?;
+        if lines.recv_timeout(READY_WAIT).is_err() {
+            let _ = child.kill();
+            let _ = child.wait();
+            bail!("the load process did not start; what it said stands above");
+        }
+        Ok(Load { child, stdin, lines, progress: Progress::default(), expecting: false })
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Has it open sockets until it has so many.
+    pub(super) fn target(&mut self, connections: u64) -> Result<(), Stop> {
+        self.tell(&json!({ "target": connections }))
+    }
+
+    /// Has it begin with heartbeats, one per socket and period.
+    pub(super) fn heartbeat(&mut self, period: Duration) -> Result<(), Stop> {
+        self.tell(&json!({ "heartbeat": period.as_secs_f64() }))
+    }
+
+    /// Has every open socket expect so many broadcasts of one publisher, and waits until it does.
+    pub(super) fn expect(&mut self, publisher: u32, messages: u32) -> Result<(), Stop> {
+        self.tell(&json!({ "expect": { "publisher": publisher, "messages": messages } }))?;
+        while !self.expecting {
+            self.progress(Duration::from_millis(250))?;
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, command: &Value) -> Result<(), Stop> {
+        writeln!(self.stdin, "{command}")
+            .and_then(|()| self.stdin.flush())
+            .map_err(|error| Stop::Broken(format!("the load process does not listen: {error}")))
+    }
+
+    pub(super) fn last_progress(&self) -> Progress {
+        self.progress
+    }
+
+    /// Waits for news, at most so long, and returns where it stands.
+    pub(super) fn progress(&mut self, wait: Duration) -> Result<Progress, Stop> {
+        match self.lines.recv_timeout(wait) {
+            Ok(line) => self.take_news(&line),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                let how = self.child.wait().map_or_else(|e| e.to_string(), |s| s.to_string());
+                return Err(Stop::Broken(format!("load ended in the middle of it: {how}")));
+            }
+        }
+        Ok(self.progress)
+    }
+
+    fn take_news(&mut self, line: &Value) {
+        let number = |value: &Value| value.as_u64();
+        let progress = &mut self.progress;
+        match line["event"].as_str() {
+            Some("reached") => {
+                progress.reached = number(&line["connections"]).unwrap_or(progress.reached);
+            }
+            Some("expecting") => self.expecting = true,
+            _ => {}
+        }
+        for (key, place) in [
+            ("open", &mut progress.open),
+            ("failed", &mut progress.failed),
+            ("closed", &mut progress.lost),
+            ("heartbeats_sent", &mut progress.heartbeats_sent),
+            ("heartbeats_received", &mut progress.heartbeats_received),
+            ("unanswered_sockets", &mut progress.unanswered),
+            ("publications", &mut progress.broadcast_received),
+        ] {
+            if let Some(value) = number(&line[key]) {
+                *place = value;
+            }
+        }
+    }
+
+    /// Ends it and returns its summary.
+    pub(super) fn finish(&mut self) -> Result<Value, String> {
+        let asked = self.tell(&json!({ "finish": "abort" }));
+        if let Err(Stop::Broken(why)) = asked {
+            return Err(why);
+        }
+        let deadline_ns = process::now_ns() + END_WAIT.as_nanos() as u64;
+        while process::now_ns() < deadline_ns {
+            match self.lines.recv_timeout(Duration::from_millis(250)) {
+                Ok(line) if line["event"] == "summary" => {
+                    // Its sockets end by RST: a million closing handshakes would prove nothing
+                    // more.
+                    reap(&mut self.child);
+                    return Ok(line);
+                }
+                Ok(_) | Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        Err("the load process ended without a summary".into())
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

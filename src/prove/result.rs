@@ -1,0 +1,319 @@
+//! What a proof measured, the verdict, and both as JSON (`docs/protocol/prove-json.md`).
+
+use std::collections::BTreeMap;
+
+use host::{Machine, ProcessMemory};
+use serde::Serialize;
+use serde_json::Value;
+
+/// Server and client at one moment; `None` where a process could not be read.
+pub(super) type ProcessFigures = (Option<ProcessMemory>, Option<ProcessMemory>);
+
+/// One process over the proof.
+#[derive(Default)]
+pub(super) struct Samples {
+    pub(super) start: Option<ProcessMemory>,
+    pub(super) held: Option<ProcessMemory>,
+    pub(super) end: Option<ProcessMemory>,
+}
+
+/// Everything seen, before anybody judged it.
+pub(super) struct Measured {
+    pub(super) requested: u64,
+    pub(super) open: u64,
+    pub(super) failed: u64,
+    pub(super) unanswered: u64,
+    pub(super) connect_seconds: f64,
+    pub(super) hold_seconds: f64,
+    pub(super) seconds: f64,
+    pub(super) server: Samples,
+    pub(super) client: Samples,
+    pub(super) kernel_growth: Option<u64>,
+    pub(super) system_growth: Option<u64>,
+    pub(super) marks: Vec<Mark>,
+    pub(super) publish_seconds: Vec<f64>,
+    /// The summary of the load process.
+    pub(super) load: Option<Value>,
+    pub(super) interrupted: bool,
+    /// What went wrong with the proof itself.
+    pub(super) broken: Vec<String>,
+}
+
+impl Measured {
+    pub(super) fn new(requested: u64) -> Self {
+        Measured {
+            requested,
+            open: 0,
+            failed: 0,
+            unanswered: 0,
+            connect_seconds: 0.0,
+            hold_seconds: 0.0,
+            seconds: 0.0,
+            server: Samples::default(),
+            client: Samples::default(),
+            kernel_growth: None,
+            system_growth: None,
+            marks: Vec::new(),
+            publish_seconds: Vec::new(),
+            load: None,
+            interrupted: false,
+            broken: Vec::new(),
+        }
+    }
+
+    /// A count of the load process's summary.
+    fn count(&self, section: &str, key: &str) -> u64 {
+        self.load.as_ref().and_then(|load| load[section][key].as_u64()).unwrap_or(0)
+    }
+
+    fn milliseconds(&self, section: &str, key: &str) -> Option<f64> {
+        self.load.as_ref().and_then(|load| load[section][key].as_f64())
+    }
+}
+
+/// Memory when so many sockets were open.
+#[derive(Serialize, Clone, Debug)]
+pub(super) struct Mark {
+    pub(super) connections: u64,
+    pub(super) server_rss_bytes: u64,
+    pub(super) client_rss_bytes: u64,
+    /// Growth of the kernel's own memory since before the proof, for both ends of each socket.
+    pub(super) kernel_bytes: Option<u64>,
+}
+
+#[derive(Serialize)]
+pub(super) struct Connections {
+    pub(super) requested: u64,
+    /// At the end of the hold.
+    pub(super) open: u64,
+    pub(super) failed: u64,
+    pub(super) seconds: f64,
+    pub(super) per_second: f64,
+}
+
+#[derive(Serialize)]
+pub(super) struct ProcessResult {
+    /// Whole process, at the end of the hold.
+    pub(super) rss_bytes: u64,
+    /// Growth since the process was ready ÷ sockets open.
+    pub(super) rss_bytes_per_connection: f64,
+    /// Over the whole proof, closing not included.
+    pub(super) cpu_seconds: f64,
+}
+
+#[derive(Serialize)]
+pub(super) struct Heartbeats {
+    pub(super) sent: u64,
+    pub(super) received: u64,
+    /// Sockets that never answered one.
+    pub(super) unanswered_sockets: u64,
+}
+
+#[derive(Serialize)]
+pub(super) struct Broadcast {
+    pub(super) expected: u64,
+    pub(super) received: u64,
+    pub(super) lost: u64,
+    pub(super) duplicated: u64,
+    pub(super) p50_ms: Option<f64>,
+    pub(super) p99_ms: Option<f64>,
+    /// The last receipt of the slowest broadcast, from its publish.
+    pub(super) last_ms: Option<f64>,
+}
+
+/// The proof as stored and shown.
+#[derive(Serialize)]
+pub(super) struct Proof {
+    pub(super) version: u32,
+    pub(super) standfast: &'static str,
+    pub(super) command: String,
+    pub(super) machine: Machine,
+    pub(super) connections: Connections,
+    pub(super) hold_seconds: f64,
+    pub(super) seconds: f64,
+    pub(super) server: ProcessResult,
+    pub(super) client: ProcessResult,
+    /// Growth of the kernel's memory ÷ sockets, of which each connection has two here.
+    pub(super) kernel_bytes_per_socket: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) kernel_bytes_unknown: Option<&'static str>,
+    /// Growth of the memory in use on the whole machine.
+    pub(super) system_bytes: Option<u64>,
+    pub(super) marks: Vec<Mark>,
+    pub(super) heartbeats: Heartbeats,
+    pub(super) broadcast: Broadcast,
+    pub(super) closed: BTreeMap<String, u64>,
+    pub(super) connect_errors: BTreeMap<String, u64>,
+    pub(super) verdict: &'static str,
+    pub(super) reasons: Vec<String>,
+    #[serde(skip)]
+    pub(super) interrupted: bool,
+}
+
+/// Every socket stayed, answered, and got each message once.
+const HELD: &str = "HELD";
+const FELL_SHORT: &str = "FELL SHORT";
+const INTERRUPTED: &str = "INTERRUPTED";
+
+impl Proof {
+    /// Puts the figures together and says whether it held, and if not why.
+    pub(super) fn judge(measured: Measured, machine: &Machine) -> Proof {
+        let m = &measured;
+        let expected = m.count("broadcast", "expected");
+        let broadcast = Broadcast {
+            expected,
+            received: m.count("broadcast", "received"),
+            lost: m.count("broadcast", "lost"),
+            duplicated: m.count("broadcast", "duplicated"),
+            p50_ms: m.milliseconds("broadcast", "p50_ms"),
+            p99_ms: m.milliseconds("broadcast", "p99_ms"),
+            last_ms: m.milliseconds("broadcast", "last_ms"),
+        };
+        let closed = causes(m.load.as_ref(), "closed");
+        let reasons = reasons(m, &broadcast, &closed);
+        let verdict = match (m.interrupted, reasons.is_empty()) {
+            (true, _) => INTERRUPTED,
+            (false, true) => HELD,
+            (false, false) => FELL_SHORT,
+        };
+        let kernel_bytes_per_socket =
+            m.kernel_growth.filter(|_| m.open > 0).map(|bytes| bytes as f64 / (2 * m.open) as f64);
+        let unknown = "the kernel's memory could not be read from /proc/meminfo";
+        Proof {
+            version: 1,
+            standfast: env!("CARGO_PKG_VERSION"),
+            command: std::iter::once("standfast".to_string())
+                .chain(std::env::args().skip(1))
+                .collect::<Vec<_>>()
+                .join(" "),
+            machine: machine.clone(),
+            connections: Connections {
+                requested: m.requested,
+                open: m.open,
+                failed: m.failed,
+                seconds: m.connect_seconds,
+                per_second: ratio(m.open as f64, m.connect_seconds),
+            },
+            hold_seconds: m.hold_seconds,
+            seconds: m.seconds,
+            server: process(&m.server, m.open),
+            client: process(&m.client, m.open),
+            kernel_bytes_unknown: kernel_bytes_per_socket.is_none().then_some(unknown),
+            kernel_bytes_per_socket,
+            system_bytes: m.system_growth,
+            marks: m.marks.clone(),
+            heartbeats: Heartbeats {
+                sent: m.count("heartbeats", "sent"),
+                received: m.count("heartbeats", "received"),
+                unanswered_sockets: m.unanswered,
+            },
+            broadcast,
+            closed,
+            connect_errors: causes(m.load.as_ref(), "connect_errors"),
+            verdict,
+            reasons,
+            interrupted: m.interrupted,
+        }
+    }
+
+    pub(super) fn held(&self) -> bool {
+        self.verdict == HELD
+    }
+}
+
+fn reasons(m: &Measured, broadcast: &Broadcast, closed: &BTreeMap<String, u64>) -> Vec<String> {
+    let mut reasons = m.broken.clone();
+    let mut say = |count: u64, text: String| {
+        if count > 0 {
+            reasons.push(text);
+        }
+    };
+    if m.interrupted {
+        say(1, "interrupted before the end".into());
+    }
+    say(m.failed, format!("{} connections failed to open", m.failed));
+    let missing = m.requested.saturating_sub(m.open + m.failed);
+    say(missing, format!("{missing} sockets that were asked for are not open"));
+    let lost: u64 = closed.values().sum();
+    say(lost, format!("{lost} sockets were closed before the end: {}", list(closed)));
+    say(m.unanswered, format!("{} sockets answered no heartbeat", m.unanswered));
+    say(broadcast.lost, format!("{} deliveries of the broadcasts are missing", broadcast.lost));
+    say(
+        broadcast.duplicated,
+        format!("{} deliveries of the broadcasts came twice", broadcast.duplicated),
+    );
+    reasons
+}
+
+fn list(causes: &BTreeMap<String, u64>) -> String {
+    causes.iter().map(|(cause, n)| format!("{cause} {n}")).collect::<Vec<_>>().join(", ")
+}
+
+fn causes(load: Option<&Value>, key: &str) -> BTreeMap<String, u64> {
+    let object = load.and_then(|load| load[key].as_object());
+    let pairs = object.into_iter().flatten();
+    pairs.filter_map(|(cause, n)| Some((cause.clone(), n.as_u64().filter(|&n| n > 0)?))).collect()
+}
+
+fn process(samples: &Samples, open: u64) -> ProcessResult {
+    let rss = |sample: Option<ProcessMemory>| sample.map_or(0, |memory| memory.rss_bytes);
+    let held = rss(samples.held);
+    ProcessResult {
+        rss_bytes: held,
+        rss_bytes_per_connection: ratio(
+            held.saturating_sub(rss(samples.start)) as f64,
+            open as f64,
+        ),
+        cpu_seconds: samples.end.or(samples.held).map_or(0.0, |memory| memory.cpu_seconds),
+    }
+}
+
+fn ratio(a: f64, b: f64) -> f64 {
+    if b > 0.0 { a / b } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn measured() -> Measured {
+        let mut m = Measured::new(10);
+        m.open = 10;
+        m.load = Some(json!({
+            "heartbeats": { "sent": 10, "received": 10 },
+            "broadcast": { "expected": 10, "received": 10, "lost": 0, "duplicated": 0 },
+            "closed": { "gone": 0 },
+            "connect_errors": {},
+        }));
+        m
+    }
+
+    fn verdict(m: Measured) -> (&'static str, String) {
+        let proof = Proof::judge(m, &Machine::read());
+        (proof.verdict, proof.reasons.join("; "))
+    }
+
+    #[test]
+    fn held_only_if_nothing_at_all_went_wrong() {
+        assert_eq!(verdict(measured()), (HELD, String::new()));
+        let spoilt: [(fn(&mut Measured), &str); 6] = [
+            (|m| m.failed = 1, "1 connections failed"),
+            (|m| m.open = 9, "1 sockets that were asked for"),
+            (|m| m.unanswered = 2, "2 sockets answered no heartbeat"),
+            (|m| m.load.as_mut().unwrap()["broadcast"]["lost"] = 3.into(), "3 deliveries"),
+            (|m| m.load.as_mut().unwrap()["broadcast"]["duplicated"] = 4.into(), "came twice"),
+            (|m| m.load.as_mut().unwrap()["closed"]["gone"] = 5.into(), "gone 5"),
+        ];
+        for (spoil, why) in spoilt {
+            let mut m = measured();
+            spoil(&mut m);
+            let (verdict, reasons) = verdict(m);
+            assert_eq!(verdict, FELL_SHORT, "{why}");
+            assert!(reasons.contains(why), "{reasons}");
+        }
+        let mut m = measured();
+        m.interrupted = true;
+        assert_eq!(verdict(m).0, INTERRUPTED);
+    }
+}

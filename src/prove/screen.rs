@@ -1,0 +1,253 @@
+//! What a person sees of a proof: one line that moves on a terminal, plain rows elsewhere, and the
+//! verdict with its table at the end.
+
+use std::io::{IsTerminal, Write};
+
+use host::{Bytes, Count, Machine};
+
+use super::children::Progress;
+use super::result::{Mark, Measured, ProcessFigures, Proof};
+
+/// Seconds between rows where nobody can see a line move.
+const ROW_SECONDS: f64 = 1.0;
+
+/// Progress goes to standard error; the verdict to standard output, unless JSON does.
+pub(super) struct Screen {
+    terminal: bool,
+    json_to_stdout: bool,
+    last_row: f64,
+    /// A moving line stands on the screen.
+    moving: bool,
+}
+
+impl Screen {
+    pub(super) fn new(json_to_stdout: bool) -> Screen {
+        let terminal = std::io::stderr().is_terminal();
+        Screen { terminal, json_to_stdout, last_row: f64::NEG_INFINITY, moving: false }
+    }
+
+    pub(super) fn machine(&mut self, machine: &Machine) {
+        let known = |bytes: Option<u64>| bytes.map_or("unknown".into(), |b| Bytes(b).to_string());
+        self.note(&format!(
+            "standfast {}: {} cores, {} memory ({} available), {} descriptors per table, Linux {}",
+            env!("CARGO_PKG_VERSION"),
+            machine.cores,
+            known(machine.memory.total_bytes),
+            known(machine.memory.available_bytes),
+            Count(machine.files.table()),
+            machine.kernel.as_deref().unwrap_or("unknown"),
+        ));
+    }
+
+    /// A line that stays.
+    pub(super) fn note(&mut self, text: &str) {
+        self.end_moving();
+        eprintln!("{text}");
+    }
+
+    /// A line that is replaced by the next one on a terminal, and printed each second elsewhere.
+    fn row(&mut self, elapsed: f64, text: &str) {
+        if self.terminal {
+            eprint!("\r\x1b[K{elapsed:6.1} s  {text}");
+            let _ = std::io::stderr().flush();
+            self.moving = true;
+        } else if elapsed - self.last_row >= ROW_SECONDS {
+            self.last_row = elapsed;
+            eprintln!("{elapsed:6.1} s  {text}");
+        }
+    }
+
+    fn end_moving(&mut self) {
+        if self.moving {
+            eprint!("\r\x1b[K");
+            self.moving = false;
+        }
+    }
+
+    pub(super) fn connecting(
+        &mut self,
+        elapsed: f64,
+        requested: u64,
+        progress: Progress,
+        processes: &ProcessFigures,
+    ) {
+        let rate = if elapsed > 0.0 { progress.open as f64 / elapsed } else { 0.0 };
+        self.row(
+            elapsed,
+            &format!(
+                "connecting  {:>9} of {} open  {:>6}/s  {}{}",
+                Count(progress.open).to_string(),
+                Count(requested),
+                Count(rate as u64).to_string(),
+                memory(processes),
+                troubles(progress),
+            ),
+        );
+    }
+
+    pub(super) fn mark(&mut self, mark: &Mark) {
+        let kernel = mark.kernel_bytes.map_or("unknown".into(), |b| Bytes(b).to_string());
+        self.note(&format!(
+            "   {:>9} sockets: server {}, client {}, kernel {kernel}",
+            Count(mark.connections).to_string(),
+            Bytes(mark.server_rss_bytes),
+            Bytes(mark.client_rss_bytes),
+        ));
+    }
+
+    pub(super) fn connected(&mut self, measured: &Measured, progress: Progress) {
+        self.note(&format!(
+            "connected: {} open, {} failed, {:.1} s",
+            Count(progress.open),
+            Count(progress.failed),
+            measured.connect_seconds
+        ));
+    }
+
+    pub(super) fn holding(
+        &mut self,
+        elapsed: f64,
+        held: f64,
+        hold: f64,
+        progress: Progress,
+        processes: &ProcessFigures,
+    ) {
+        self.row(
+            elapsed,
+            &format!(
+                "holding {held:.0} of {hold:.0} s  {} open  heartbeats {} of {}  {}{}",
+                Count(progress.open),
+                Count(progress.heartbeats_received),
+                Count(progress.heartbeats_sent),
+                memory(processes),
+                troubles(progress),
+            ),
+        );
+    }
+
+    pub(super) fn held(&mut self, measured: &Measured, progress: Progress) {
+        self.note(&format!(
+            "held for {:.0} s: {} open, {} lost, {} heartbeats answered",
+            measured.hold_seconds,
+            Count(progress.open),
+            Count(progress.lost),
+            Count(progress.heartbeats_received),
+        ));
+    }
+
+    pub(super) fn broadcasting(
+        &mut self,
+        elapsed: f64,
+        sequence: u32,
+        open: u64,
+        progress: Progress,
+    ) {
+        let received = progress.broadcast_received.saturating_sub(open * u64::from(sequence));
+        self.row(
+            elapsed,
+            &format!("broadcast {}: {} of {} received", sequence + 1, Count(received), Count(open)),
+        );
+    }
+
+    /// The last word: what held, what it cost, and why not if it did not.
+    pub(super) fn verdict(&mut self, proof: &Proof) {
+        self.end_moving();
+        let text = render(proof);
+        if self.json_to_stdout {
+            eprint!("{text}");
+        } else {
+            print!("{text}");
+        }
+    }
+}
+
+fn memory((server, client): &ProcessFigures) -> String {
+    let of =
+        |m: &Option<host::ProcessMemory>| m.map_or("?".into(), |m| Bytes(m.rss_bytes).to_string());
+    format!("server {}  client {}", of(server), of(client))
+}
+
+fn troubles(progress: Progress) -> String {
+    let mut text = String::new();
+    if progress.failed > 0 {
+        text += &format!("  {} failed", Count(progress.failed));
+    }
+    if progress.lost > 0 {
+        text += &format!("  {} lost", Count(progress.lost));
+    }
+    text
+}
+
+fn render(proof: &Proof) -> String {
+    let c = &proof.connections;
+    let mut text = format!(
+        "\n{}: {} of {} WebSockets open after {:.0} s\n\n",
+        proof.verdict,
+        Count(c.open),
+        Count(c.requested),
+        proof.hold_seconds
+    );
+    for reason in &proof.reasons {
+        text += &format!("  ! {reason}\n");
+    }
+    if !proof.reasons.is_empty() {
+        text.push('\n');
+    }
+    let mut line = |name: &str, value: String| text += &format!("  {name:<12} {value}\n");
+    line(
+        "connects",
+        format!("{:.1} s, {}/s, {} failed", c.seconds, Count(c.per_second as u64), Count(c.failed)),
+    );
+    for (name, process) in [("server", &proof.server), ("client", &proof.client)] {
+        line(
+            name,
+            format!(
+                "{} resident, {:.0} bytes a socket, {:.1} CPU seconds",
+                Bytes(process.rss_bytes),
+                process.rss_bytes_per_connection,
+                process.cpu_seconds
+            ),
+        );
+    }
+    line(
+        "kernel",
+        match (proof.kernel_bytes_per_socket, proof.system_bytes) {
+            (Some(each), Some(all)) => {
+                format!(
+                    "{:.1} KB a socket, both ends here; whole machine +{}",
+                    each / 1e3,
+                    Bytes(all)
+                )
+            }
+            _ => "unknown".into(),
+        },
+    );
+    let h = &proof.heartbeats;
+    line("heartbeats", format!("{} sent, {} answered", Count(h.sent), Count(h.received)));
+    let b = &proof.broadcast;
+    let ms = |v: Option<f64>| v.map_or("-".into(), |v| format!("{v:.0} ms"));
+    line(
+        "broadcast",
+        format!(
+            "{} of {} delivered, {} lost, {} twice; p50 {}, p99 {}, last {}",
+            Count(b.received),
+            Count(b.expected),
+            Count(b.lost),
+            Count(b.duplicated),
+            ms(b.p50_ms),
+            ms(b.p99_ms),
+            ms(b.last_ms)
+        ),
+    );
+    text += &format!("\n  {:>12} {:>12} {:>12} {:>12}\n", "sockets", "server", "client", "kernel");
+    for mark in &proof.marks {
+        text += &format!(
+            "  {:>12} {:>12} {:>12} {:>12}\n",
+            Count(mark.connections).to_string(),
+            Bytes(mark.server_rss_bytes).to_string(),
+            Bytes(mark.client_rss_bytes).to_string(),
+            mark.kernel_bytes.map_or("unknown".into(), |bytes| Bytes(bytes).to_string())
+        );
+    }
+    text
+}

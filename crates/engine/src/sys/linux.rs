@@ -25,6 +25,8 @@ pub struct Linux {
     wake: Option<Fd>,
     random: fastrand::Rng,
     raw: Box<[MaybeUninit<libc::epoll_event>; EVENTS_MAX]>,
+    /// The kernel takes timeouts in nanoseconds (epoll_pwait2, Linux 5.11).
+    exact_timeouts: bool,
 }
 
 impl Linux {
@@ -41,7 +43,38 @@ impl Linux {
             wake: wake.map(Fd::new),
             random: fastrand::Rng::with_seed(seed()?),
             raw: Box::new([MaybeUninit::uninit(); EVENTS_MAX]),
+            exact_timeouts: true,
         })
+    }
+
+    /// Waits for up to `want` events, to the nanosecond where the kernel and the sandbox let us,
+    /// else in milliseconds rounded up. Returns how many it has written to `raw`.
+    fn wait_raw(&mut self, want: i32, timeout: Option<Duration>) -> io::Result<usize> {
+        let (epoll, raw) = (self.epoll.number(), self.raw.as_mut_ptr().cast());
+        if self.exact_timeouts {
+            let timeout = timeout.map(|timeout| libc::timespec {
+                tv_sec: timeout.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+                tv_nsec: timeout.subsec_nanos().into(),
+            });
+            let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+            let mask = std::ptr::null::<libc::sigset_t>();
+            // SAFETY: the buffer holds at least `want` events; it and the timeout outlive the call.
+            let got = unsafe {
+                libc::syscall(libc::SYS_epoll_pwait2, epoll, raw, want, timeout, mask, 0_usize)
+            };
+            if got >= 0 {
+                return Ok(got as usize);
+            }
+            let error = io::Error::last_os_error();
+            if !matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) {
+                return Err(error);
+            }
+            self.exact_timeouts = false;
+        }
+        let timeout_ms = timeout
+            .map_or(-1, |t| i32::try_from(t.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX));
+        // SAFETY: the buffer holds at least `want` events and outlives the call.
+        Ok(check(unsafe { libc::epoll_wait(epoll, raw, want, timeout_ms) })? as usize)
     }
 
     fn control(&mut self, op: libc::c_int, fd: Fd, interest: Interest, key: u64) -> io::Result<()> {
@@ -81,14 +114,8 @@ impl Sys for Linux {
         events_max: usize,
         timeout: Option<Duration>,
     ) -> io::Result<()> {
-        let timeout_ms = timeout
-            .map_or(-1, |t| i32::try_from(t.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX));
-        let want = events_max.min(EVENTS_MAX) as i32;
-        // SAFETY: the buffer holds at least `want` events and outlives the call.
-        let got = check(unsafe {
-            libc::epoll_wait(self.epoll.number(), self.raw.as_mut_ptr().cast(), want, timeout_ms)
-        })?;
-        for raw in self.raw.iter().take(got as usize) {
+        let got = self.wait_raw(events_max.min(EVENTS_MAX) as i32, timeout)?;
+        for raw in self.raw.iter().take(got) {
             // SAFETY: the kernel has written the first `got` events.
             let raw = unsafe { raw.assume_init() };
             let mask = raw.events;

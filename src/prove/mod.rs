@@ -190,7 +190,9 @@ impl Run {
 
     /// Keeps the sockets open for the time asked, and until each has answered a heartbeat.
     fn hold(&mut self, args: &Args, screen: &mut Screen) -> Result<(), Stop> {
-        self.load.heartbeat(args.heartbeat)?;
+        if !args.heartbeat.is_zero() {
+            self.load.heartbeat(args.heartbeat)?;
+        }
         let began_ns = process::now_ns();
         let hold = args.hold.as_secs_f64();
         // Every socket gets its turn within one period; a pong may take some seconds more.
@@ -223,6 +225,8 @@ impl Run {
         if args.broadcasts == 0 {
             return Ok(());
         }
+        // What is timed now is the broadcast alone.
+        self.load.heartbeat(Duration::ZERO)?;
         let open = self.load.last_progress().open;
         self.load.expect(broadcast::PUBLISHER, args.broadcasts)?;
         for sequence in 0..args.broadcasts {

@@ -1,0 +1,258 @@
+//! Whole runs against a server that mistreats its clients and knows how often: what a run counts
+//! must be the same, to the unit. The server is the engine's, each behaviour a path of its own;
+//! `tests/counting.rs` of the repository asks the same of the binary with a foreign server.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
+
+mod server;
+
+use std::io::{self, BufReader, Read, Write};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::Duration;
+
+use load::broadcast::{self, Publication};
+use load::{Close, Config, Connect, Echo, Endpoint, Run, Summary};
+use serde_json::{Value, json};
+
+use server::Server;
+
+const CONNECTIONS: u64 = 4;
+const MESSAGES: u32 = 250;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn config(port: u16, path: &str) -> Config {
+    Config {
+        endpoints: vec![Endpoint::parse(&format!("ws://127.0.0.1:{port}{path}")).unwrap()],
+        connections: CONNECTIONS,
+        connect: Connect::Windowed,
+        connect_timeout: PATIENCE,
+        sources: Vec::new(),
+        headers: Vec::new(),
+        protocols: Vec::new(),
+        heartbeat: None,
+        hold: Duration::ZERO,
+        echo: None,
+    }
+}
+
+fn echo(rate: Option<u64>) -> Echo {
+    let timeout = Duration::from_secs(1);
+    Echo { size: 20, rate, messages: Some(MESSAGES), duration: None, timeout }
+}
+
+fn drive(config: &Config) -> Summary {
+    let wait = |time| {
+        std::thread::sleep(time);
+        false
+    };
+    let ended = load::drive(config, |_| {}, wait).unwrap();
+    assert!(!ended.interrupted);
+    ended.summary
+}
+
+#[test]
+fn a_right_server_is_found_right_in_either_model_and_any_size() {
+    let server = Server::start();
+    for rate in [None, Some(1_000)] {
+        for size in [4, 20, 70_000] {
+            let echo = Echo { size, timeout: PATIENCE, ..echo(rate) };
+            let config = Config { echo: Some(echo), ..config(server.port, "/echo") };
+            let summary = drive(&config);
+            assert!(summary.held, "size {size}, rate {rate:?}: {:?}", summary.reasons);
+            let echo = summary.echo.unwrap();
+            assert_eq!(echo.sent, CONNECTIONS * u64::from(MESSAGES));
+            assert_eq!(echo.received, echo.sent);
+            let timed = summary.latency.map_or(0, |latency| latency.count);
+            let small_and_open = size < 20 && rate.is_some();
+            assert_eq!(timed, if small_and_open { 0 } else { echo.sent }, "size {size}");
+        }
+    }
+}
+
+/// The server drops each 100th message of a socket, doubles each 101st, answers the 50th after the
+/// 51st and changes a byte of the 70th.
+#[test]
+fn the_open_model_counts_every_fault_to_the_unit() {
+    let server = Server::start();
+    let config = Config { echo: Some(echo(Some(5_000))), ..config(server.port, "/faults") };
+    let summary = drive(&config);
+    let echo = summary.echo.unwrap();
+    assert_eq!(echo.sent, CONNECTIONS * u64::from(MESSAGES));
+    assert_eq!(echo.lost, CONNECTIONS * 3, "two dropped and one changed: {echo:?}");
+    assert_eq!(echo.duplicated, CONNECTIONS * 2, "{echo:?}");
+    assert_eq!(echo.reordered, CONNECTIONS, "{echo:?}");
+    assert_eq!(echo.corrupted, CONNECTIONS, "{echo:?}");
+    assert_eq!(echo.late, 0, "{echo:?}");
+    assert_eq!(echo.received, echo.sent - echo.lost + echo.duplicated + echo.corrupted);
+    assert!(!summary.held && summary.reasons.len() == 4, "{:?}", summary.reasons);
+}
+
+/// A message that is never answered stops its socket for the timeout only.
+#[test]
+fn the_closed_loop_gives_up_what_is_dropped_and_goes_on() {
+    let server = Server::start();
+    let config = Config { echo: Some(echo(None)), ..config(server.port, "/drops") };
+    let echo = drive(&config).echo.unwrap();
+    assert_eq!(echo.sent, CONNECTIONS * u64::from(MESSAGES));
+    assert_eq!(echo.lost, CONNECTIONS * 2, "{echo:?}");
+    assert_eq!(echo.received, echo.sent - echo.lost, "{echo:?}");
+    assert_eq!((echo.duplicated, echo.reordered, echo.corrupted), (0, 0, 0));
+}
+
+/// The server answers the 20th message of each socket only after the 21st has come.
+#[test]
+fn the_closed_loop_tells_late_from_lost() {
+    let server = Server::start();
+    let config = Config { echo: Some(echo(None)), ..config(server.port, "/late") };
+    let echo = drive(&config).echo.unwrap();
+    assert_eq!(echo.sent, CONNECTIONS * u64::from(MESSAGES));
+    assert_eq!(echo.received, echo.sent, "{echo:?}");
+    assert!(echo.late >= CONNECTIONS, "a slow machine makes more late: {echo:?}");
+    assert_eq!((echo.lost, echo.duplicated, echo.reordered, echo.corrupted), (0, 0, 0, 0));
+}
+
+#[test]
+fn failed_connects_are_counted_by_cause_and_end_the_run() {
+    let closed = {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap().port()
+    };
+    let summary = drive(&Config { hold: PATIENCE, ..config(closed, "/") });
+    assert_eq!(summary.connections.failed, CONNECTIONS);
+    assert_eq!(summary.connect_errors["connect_refused"], CONNECTIONS);
+    let server = Server::start();
+    let summary = drive(&Config { hold: PATIENCE, ..config(server.port, "/no-such-path") });
+    assert_eq!(summary.connect_errors["handshake_rejected"], CONNECTIONS);
+    assert!(!summary.held);
+}
+
+#[test]
+fn every_way_to_connect_opens_all() {
+    let server = Server::start();
+    for connect in [Connect::Windowed, Connect::Storm, Connect::OneByOne, Connect::Paced(2_000)] {
+        let wanted = 600;
+        let config = Config { connections: wanted, connect, ..config(server.port, "/echo") };
+        let mut run = Run::start(&config).unwrap();
+        run.set_target(wanted / 3);
+        wait_until(|| run.reached());
+        assert_eq!(run.snapshot().open, wanted / 3, "{connect:?}");
+        run.set_target(wanted);
+        wait_until(|| run.reached());
+        if let Connect::Paced(rate) = connect {
+            let paced = (wanted * 2 / 3) as f64 / rate as f64;
+            assert!(run.connecting().as_secs_f64() > paced * 0.9, "{:?}", run.connecting());
+        }
+        let summary = run.finish(&config, Close::Graceful).unwrap();
+        assert!(summary.held, "{connect:?}: {:?}", summary.reasons);
+        assert_eq!(summary.connections.open, wanted);
+    }
+}
+
+/// One socket is answered no ping, the others each.
+#[test]
+fn heartbeats_find_the_sockets_that_do_not_answer() {
+    let server = Server::start();
+    let period = Some(Duration::from_millis(400));
+    let config = config(server.port, "/echo");
+    let mut run = Run::start(&config).unwrap();
+    run.set_target(CONNECTIONS);
+    wait_until(|| run.reached());
+    server.mute_one();
+    run.heartbeat(period);
+    wait_until(|| run.snapshot().heartbeats_sent >= 3 * CONNECTIONS);
+    wait_until(|| run.snapshot().waiting == 1);
+    assert_eq!(run.snapshot().unanswered_sockets(), 1);
+    let summary = run.finish(&config, Close::Abort).unwrap();
+    assert_eq!(summary.heartbeats.unanswered_sockets, 1);
+    assert!(summary.heartbeats.latency.is_some());
+}
+
+/// Steered line by line; the server leaves one receiver out of the first publication and gives
+/// another the second one twice.
+#[test]
+fn broadcasts_are_counted_at_every_receiver() {
+    let server = Server::start();
+    let (commands, events) = obey(config(server.port, "/topic"));
+    let tell = |line: Value| commands.send(format!("{line}\n").into_bytes()).unwrap();
+    let until = |name: &str| loop {
+        let event = events.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no event {name}"));
+        if event["event"] == name {
+            return event;
+        }
+    };
+    assert_eq!(until("ready")["pid"], std::process::id());
+    tell(json!({ "target": CONNECTIONS }));
+    assert_eq!(until("reached")["open"], CONNECTIONS);
+    tell(json!({ "heartbeat": 0.2 }));
+    assert_eq!(until("answered")["sockets"], CONNECTIONS);
+    commands.send(b"nonsense\n".to_vec()).unwrap();
+    assert!(until("error")["message"].as_str().unwrap().contains("nonsense"));
+    let (publisher, messages) = (7, 3);
+    tell(json!({ "expect": { "publisher": publisher, "messages": messages } }));
+    let expected = CONNECTIONS * messages;
+    assert_eq!(until("expecting")["expected"], expected);
+    for sequence in 0..messages as u32 {
+        let published_ns = engine::sys::process::now_ns();
+        server.publish(broadcast::encode(&Publication { publisher, sequence, published_ns }));
+    }
+    while until("row")["publications"] != expected - 1 {}
+    tell(json!({ "finish": "abort" }));
+    let summary = until("summary");
+    let broadcast = &summary["broadcast"];
+    assert_eq!(broadcast["expected"], expected);
+    assert_eq!(broadcast["received"], expected - 1);
+    assert_eq!((&broadcast["lost"], &broadcast["duplicated"]), (&1.into(), &1.into()));
+    assert!(broadcast["last_ms"].as_f64().unwrap() >= broadcast["p50_ms"].as_f64().unwrap());
+    assert_eq!(summary["held"], false);
+}
+
+fn wait_until(mut condition: impl FnMut() -> bool) {
+    let deadline = engine::sys::process::now_ns() + PATIENCE.as_nanos() as u64;
+    while !condition() {
+        assert!(engine::sys::process::now_ns() < deadline, "gave up waiting");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Runs `config` under control in a thread: lines in, events out.
+fn obey(config: Config) -> (Sender<Vec<u8>>, Receiver<Value>) {
+    let (commands, lines) = mpsc::channel();
+    let (said, events) = mpsc::channel();
+    std::thread::spawn(move || {
+        let input = BufReader::new(Input { lines, pending: Vec::new() });
+        load::control::obey(&config, input, Output(said), || false).unwrap();
+    });
+    (commands, events)
+}
+
+struct Input {
+    lines: Receiver<Vec<u8>>,
+    pending: Vec<u8>,
+}
+
+impl Read for Input {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.pending.is_empty() {
+            self.pending = self.lines.recv().unwrap_or_default();
+        }
+        let taken = into.len().min(self.pending.len());
+        into[..taken].copy_from_slice(&self.pending[..taken]);
+        self.pending.drain(..taken);
+        Ok(taken)
+    }
+}
+
+struct Output(Sender<Value>);
+
+impl Write for Output {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let event = serde_json::from_slice(line).expect("each write is one line of JSON");
+        // The test may have seen enough.
+        let _ = self.0.send(event);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -119,8 +119,10 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     fn accept_failed(&mut self, index: usize, error: &io::Error) {
         self.core.counters().accept_paused.add(1);
         self.unwatch_listener(index);
-        if error.raw_os_error() == Some(libc::EMFILE) {
+        // Without connections of its own no room would come back here that could be told.
+        if error.raw_os_error() == Some(libc::EMFILE) && self.core.slab.live() > 0 {
             let me = usize::from(self.core.index);
+            self.core.remote.shared.mailboxes[me].exhausted.store(true, Ordering::Relaxed);
             if let Some(next) = self.core.remote.worker_with_room(me) {
                 if let Some(listener) = self.listeners.get_mut(index) {
                     listener.mine = false;

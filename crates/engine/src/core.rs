@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::Ordering;
 
 use wire::websocket::{self, CloseCode, FrameHeader, OpCode};
 
@@ -722,7 +723,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// Tells the other workers how full this one is.
     pub(crate) fn publish_open(&self) {
         let mailbox = &self.remote.shared.mailboxes[usize::from(self.index)];
-        mailbox.open.store(self.slab.live(), std::sync::atomic::Ordering::Relaxed);
+        mailbox.open.store(self.slab.live(), Ordering::Relaxed);
+        mailbox.exhausted.store(false, Ordering::Relaxed);
     }
 
     /// Makes epoll watch exactly what the connection now waits for.

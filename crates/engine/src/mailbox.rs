@@ -50,6 +50,8 @@ pub(crate) struct Mailbox<P> {
     pub(crate) open: AtomicU32,
     pub(crate) capacity: AtomicU32,
     pub(crate) accepting: AtomicBool,
+    /// The worker's table is full, until one of its connections has ended.
+    pub(crate) exhausted: AtomicBool,
     pub(crate) counters: Counters,
 }
 
@@ -134,6 +136,7 @@ impl<P> Remote<P> {
                 open: AtomicU32::new(0),
                 capacity: AtomicU32::new(0),
                 accepting: AtomicBool::new(false),
+                exhausted: AtomicBool::new(false),
                 counters: Counters::default(),
             })
             .collect();
@@ -226,7 +229,9 @@ impl<P> Remote<P> {
         let n = self.workers();
         let room = |w: &usize| {
             self.shared.mailboxes.get(*w).is_some_and(|mailbox| {
-                mailbox.open.load(Ordering::Relaxed) < mailbox.capacity.load(Ordering::Relaxed)
+                !mailbox.exhausted.load(Ordering::Relaxed)
+                    && mailbox.open.load(Ordering::Relaxed)
+                        < mailbox.capacity.load(Ordering::Relaxed)
             })
         };
         let idle = |w: &usize| {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::sys::linux::Linux;
 use crate::sys::process;
 use crate::worker::LISTENERS_MAX;
-use crate::{Handler, Limits, Remote, Turn, WORKERS_MAX, Wake, Worker};
+use crate::{Handler, Limits, Remote, SLOTS_MAX, Turn, WORKERS_MAX, Wake, Worker};
 
 /// Whose descriptors a worker uses.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -32,26 +32,32 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Descriptors of a table that are not for connections: standard streams, wake-ups, epoll,
-    /// and what the process opens for itself.
-    pub const RESERVED_DESCRIPTORS: u64 = 64;
+    /// Descriptors of a table that are not for connections, beside one wake-up per worker:
+    /// standard streams, listeners, epoll, and what the process inherited.
+    pub const RESERVED_DESCRIPTORS: u64 = LISTENERS_MAX as u64 + 16;
 
     /// A plan for `connections` sockets on `cores` cores where a table holds `nofile` descriptors.
     /// With private tables the workers are as many as their tables need, at least one per core;
-    /// with a shared one they are as many as the cores, and hold what the table holds.
+    /// with a shared one they are as many as the cores, and hold what the table holds. Where not
+    /// all fit, the plan holds as many as it can: compare [`Plan::connections`].
     #[must_use]
     pub fn new(connections: u64, cores: usize, nofile: u64, tables: Tables) -> Plan {
-        let cores = cores.clamp(1, WORKERS_MAX);
-        let room =
-            |workers: u64| nofile.saturating_sub(Self::RESERVED_DESCRIPTORS + workers).max(1);
-        let most = u64::from(crate::SLOTS_MAX);
-        if tables == Tables::Shared {
-            let each = room(cores as u64) / cores as u64;
-            return Plan { workers: cores, capacity: each.clamp(1, most) as u32, tables };
-        }
-        let each = room(connections.div_ceil(room(0)).max(cores as u64)).min(most);
-        let workers = connections.div_ceil(each).max(cores as u64).min(WORKERS_MAX as u64);
-        Plan { workers: workers as usize, capacity: each as u32, tables }
+        let cores = cores.clamp(1, WORKERS_MAX) as u64;
+        // Every table holds the wake-ups of all workers, so more workers leave each less room.
+        let room = |workers: u64| {
+            nofile.saturating_sub(Self::RESERVED_DESCRIPTORS + workers).min(u64::from(SLOTS_MAX))
+        };
+        let (workers, capacity) = match tables {
+            Tables::Shared => (cores, room(cores) / cores),
+            Tables::Private => {
+                let most = WORKERS_MAX as u64;
+                let enough = (cores..=most).find(|&n| n * room(n) >= connections);
+                let workers =
+                    enough.or_else(|| (cores..=most).max_by_key(|&n| n * room(n))).unwrap_or(cores);
+                (workers, room(workers))
+            }
+        };
+        Plan { workers: workers as usize, capacity: capacity.max(1) as u32, tables }
     }
 
     /// Connections that all workers together may hold.
@@ -185,6 +191,8 @@ mod tests {
         assert_eq!(plan.workers, 2, "one per core when the tables suffice");
         let plan = Plan::new(1_000_000, 4, 1_048_576, Tables::Private);
         assert_eq!(plan.workers, 4);
+        let plan = Plan::new(1_000_000, 2, 1_024, Tables::Private);
+        assert!(plan.connections() > 200_000, "as many as can be: {plan:?}");
         let plan = Plan::new(1_000_000, 2, 20_000, Tables::Shared);
         assert!(plan.connections() < 20_000, "{plan:?}");
     }

@@ -1,6 +1,7 @@
 //! `cargo xtask sim`: the engine over simulated system calls, one run per seed.
 //!
-//! The simulation itself is the engine's example `sim`; this hands it the arguments.
+//! The simulation itself is an example of `topics`, over the kernel of `engine::sys::sim`; this hands
+//! it the arguments.
 
 use anyhow::Result;
 use clap::Args;
@@ -34,7 +35,7 @@ pub(crate) fn run(args: &SimArgs) -> Result<bool> {
 /// The simulation with `words` as its arguments.
 pub(crate) fn command(words: &[&str]) -> std::process::Command {
     let mut command = step::cargo(&["run", "--release", "--quiet"]);
-    command.args(["--package", "standfast-engine", "--example", "sim"]);
+    command.args(["--package", "standfast-topics", "--example", "sim"]);
     if words.contains(&"--planted") {
         command.args(["--features", "planted"]);
     }

@@ -117,6 +117,7 @@ pub(super) const CERTAIN: u32 = 10_000;
 pub(super) struct Faults {
     rates: [u32; Fault::ALL.len()],
     counts: [u64; Fault::ALL.len()],
+    pub(super) drawn: u64,
 }
 
 impl Faults {
@@ -142,6 +143,7 @@ impl Faults {
         let rate = self.rates[fault as usize];
         let struck = rate > 0 && random.u32(..CERTAIN) < rate;
         if struck {
+            self.drawn += 1;
             self.count(fault);
         }
         struck

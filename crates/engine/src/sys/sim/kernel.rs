@@ -100,13 +100,19 @@ impl Kernel {
     /// Draws a fault that the driver brings about itself.
     #[must_use]
     pub fn strike(&self, fault: Fault) -> bool {
-        self.state.borrow_mut().strike(fault)
+        self.state.borrow_mut().draw(fault)
     }
 
     /// How often a fault happened.
     #[must_use]
     pub fn counted(&self, fault: Fault) -> u64 {
         self.state.borrow().faults.counted(fault)
+    }
+
+    /// How many faults were drawn; the natural ones are not among them.
+    #[must_use]
+    pub fn drawn(&self) -> u64 {
+        self.state.borrow().faults.drawn
     }
 
     /// Opens a listener; no table has a number for it yet.
@@ -135,6 +141,15 @@ impl Kernel {
         }
         let sys = Sim { state: Rc::clone(&self.state), table, wake };
         Seat { sys, wake: Box::new(WakeByFlag(flag)), listeners: numbers }
+    }
+
+    /// A table for peers outside: no fault happens in their own calls, so that whoever scripts them
+    /// knows what they have said and heard.
+    #[must_use]
+    pub fn outside(&self) -> Sim {
+        let seat = self.seat(usize::MAX, &[]);
+        self.state.borrow_mut().tables[seat.sys.table].spared = true;
+        seat.sys
     }
 
     /// The time, in nanoseconds.
@@ -166,7 +181,7 @@ impl Kernel {
         self.state.borrow().tables[table].used
     }
 
-    /// Calls of a table that moved bytes, took or closed connections, or took a wake-up.
+    /// Calls of a table that moved bytes or took or closed connections.
     #[must_use]
     pub fn progress(&self, table: usize) -> u64 {
         self.state.borrow().tables[table].progress
@@ -209,7 +224,12 @@ impl Kernel {
 }
 
 impl State {
-    pub(super) fn strike(&mut self, fault: Fault) -> bool {
+    /// Draws whether a call on the table meets the fault.
+    pub(super) fn strike(&mut self, table: usize, fault: Fault) -> bool {
+        !self.tables[table].spared && self.draw(fault)
+    }
+
+    fn draw(&mut self, fault: Fault) -> bool {
         self.faults.strike(fault, &mut self.random)
     }
 

@@ -28,7 +28,7 @@ impl State {
 
     fn accept_inner(&mut self, table: usize, fd: Fd) -> io::Result<Fd> {
         let id = self.tables[table].file(fd)?;
-        if self.strike(Fault::Interrupted) {
+        if self.strike(table, Fault::Interrupted) {
             return Err(error(libc::EINTR));
         }
         // The number is claimed before the queue is looked at, so a full table shows even when
@@ -37,10 +37,10 @@ impl State {
             self.faults.count(Fault::TableFull);
             return Err(error(libc::EMFILE));
         }
-        if self.strike(Fault::SystemFull) {
+        if self.strike(table, Fault::SystemFull) {
             return Err(error(libc::ENFILE));
         }
-        if self.strike(Fault::NoBuffers) {
+        if self.strike(table, Fault::NoBuffers) {
             return Err(error(libc::ENOBUFS));
         }
         let Some(File::Listener(listener)) = self.files.get(id) else {
@@ -49,7 +49,7 @@ impl State {
         let mut waiting = listener.pending.iter();
         let shown = |&(id, at_ns): &(FileId, u64)| shows(&self.files, id, at_ns, self.now_ns);
         let Some(place) = waiting.position(shown) else { return Err(error(libc::EAGAIN)) };
-        if self.strike(Fault::AgainOnRead) {
+        if self.strike(table, Fault::AgainOnRead) {
             return Err(error(libc::EAGAIN));
         }
         let Some(File::Listener(listener)) = self.files.get_mut(id) else {
@@ -59,7 +59,7 @@ impl State {
             return Err(error(libc::EAGAIN));
         };
         self.tables[table].progress += 1;
-        if self.strike(Fault::Aborted) {
+        if self.strike(table, Fault::Aborted) {
             self.reset(accepted);
             self.remove(accepted);
             return Err(error(libc::ECONNABORTED));
@@ -94,13 +94,13 @@ impl State {
             self.faults.count(Fault::TableFull);
             return Err(error(libc::EMFILE));
         }
-        if self.strike(Fault::NoBuffers) {
+        if self.strike(table, Fault::NoBuffers) {
             return Err(error(libc::ENOBUFS));
         }
-        if self.strike(Fault::NoAddress) {
+        if self.strike(table, Fault::NoAddress) {
             return Err(error(libc::EADDRNOTAVAIL));
         }
-        let refused = self.strike(Fault::ConnectRefused);
+        let refused = self.strike(table, Fault::ConnectRefused);
         if refused && self.random.bool() {
             return Err(error(libc::ECONNREFUSED));
         }
@@ -115,7 +115,7 @@ impl State {
         let delay_ns = self.random.u64(10_000..20_000_000);
         if refused {
             self.at(delay_ns, Due::Refuse(id, serial));
-        } else if self.strike(Fault::ConnectInProgress) {
+        } else if self.strike(table, Fault::ConnectInProgress) {
             self.at(delay_ns, Due::Connect(id, serial));
         } else {
             self.arrive(id);
@@ -172,10 +172,10 @@ impl State {
 
     fn recv_inner(&mut self, table: usize, fd: Fd, into: &mut [u8]) -> io::Result<usize> {
         let id = self.tables[table].file(fd)?;
-        if self.strike(Fault::Interrupted) {
+        if self.strike(table, Fault::Interrupted) {
             return Err(error(libc::EINTR));
         }
-        if self.strike(Fault::Reset) {
+        if self.strike(table, Fault::Reset) {
             self.reset(id);
         }
         if into.is_empty() {
@@ -191,10 +191,10 @@ impl State {
             self.tables[table].progress += u64::from(over);
             return if over { Ok(0) } else { Err(error(libc::EAGAIN)) };
         }
-        if self.strike(Fault::AgainOnRead) {
+        if self.strike(table, Fault::AgainOnRead) {
             return Err(error(libc::EAGAIN));
         }
-        let short = there > 1 && self.strike(Fault::ShortRead);
+        let short = there > 1 && self.strike(table, Fault::ShortRead);
         let got = if short { self.random.usize(1..there) } else { there };
         let stream = self.stream(table, fd)?;
         for (place, byte) in into.iter_mut().zip(stream.inbox.drain(..got)) {
@@ -218,10 +218,10 @@ impl State {
 
     fn send_inner(&mut self, table: usize, fd: Fd, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         let id = self.tables[table].file(fd)?;
-        if self.strike(Fault::Interrupted) {
+        if self.strike(table, Fault::Interrupted) {
             return Err(error(libc::EINTR));
         }
-        if self.strike(Fault::Reset) {
+        if self.strike(table, Fault::Reset) {
             self.reset(id);
         }
         let stream = self.stream(table, fd)?;
@@ -246,11 +246,11 @@ impl State {
             self.faults.count(Fault::SlowReader);
             return Err(error(libc::EAGAIN));
         }
-        if self.strike(Fault::AgainOnSend) {
+        if self.strike(table, Fault::AgainOnSend) {
             return Err(error(libc::EAGAIN));
         }
         let fits = offered.min(room);
-        let short = fits > 1 && self.strike(Fault::ShortSend);
+        let short = fits > 1 && self.strike(table, Fault::ShortSend);
         let sent = if short { self.random.usize(1..fits) } else { fits };
         if let Some(other) = self.files[peer].stream_mut() {
             other.inbox.extend(pieces.iter().flat_map(|piece| piece.iter()).take(sent));

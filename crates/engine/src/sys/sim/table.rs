@@ -17,6 +17,8 @@ pub(super) struct Table {
     /// Numbers in the batch reported last.
     batch: Vec<i32>,
     last_closed: Option<i32>,
+    /// Nothing is drawn for calls on this table.
+    pub(super) spared: bool,
     /// Calls that got somewhere: bytes moved, connections came or went.
     pub(super) progress: u64,
     /// Connections closed since somebody asked.
@@ -42,6 +44,7 @@ impl Table {
             watches: Vec::new(),
             batch: Vec::new(),
             last_closed: None,
+            spared: false,
             progress: 0,
             ended: Vec::new(),
         }
@@ -100,7 +103,7 @@ impl State {
         let file = self.tables[table].file(fd)?;
         self.note(if known { 2 } else { 1 }, table, fd, key);
         let wake = matches!(self.files.get(file), Some(File::Wake(_)));
-        if !wake && self.strike(Fault::WatchNoMemory) {
+        if !wake && self.strike(table, Fault::WatchNoMemory) {
             return Err(io::Error::from_raw_os_error(libc::ENOMEM));
         }
         let watches = &mut self.tables[table].watches;
@@ -139,7 +142,7 @@ impl State {
         events: &mut Vec<Event>,
         events_max: usize,
     ) -> io::Result<()> {
-        if self.strike(Fault::Interrupted) {
+        if self.strike(table, Fault::Interrupted) {
             return Err(io::Error::from_raw_os_error(libc::EINTR));
         }
         self.reset_one(table);
@@ -147,9 +150,9 @@ impl State {
         for at in 0..self.tables[table].watches.len() {
             let watch = self.tables[table].watches[at];
             match report(watch, poll(&self.files, watch.file, self.now_ns)) {
-                Some(_) if self.strike(Fault::LateEvent) => {}
+                Some(_) if self.strike(table, Fault::LateEvent) => {}
                 Some(event) => batch.push((watch.number, event)),
-                None if self.strike(Fault::SpuriousEvent) => {
+                None if self.strike(table, Fault::SpuriousEvent) => {
                     let readable = self.random.bool();
                     let event =
                         Event { key: watch.key, readable, writable: !readable, failed: false };
@@ -169,7 +172,7 @@ impl State {
 
     /// Resets a stream that the table watches, if that is drawn.
     fn reset_one(&mut self, table: usize) {
-        if self.tables[table].watches.is_empty() || !self.strike(Fault::Reset) {
+        if self.tables[table].watches.is_empty() || !self.strike(table, Fault::Reset) {
             return;
         }
         let at = self.random.usize(..self.tables[table].watches.len());
@@ -180,9 +183,8 @@ impl State {
     pub(super) fn clear_wake(&mut self, table: usize, fd: Fd) {
         if let Ok(file) = self.tables[table].file(fd)
             && let Some(File::Wake(flag)) = self.files.get(file)
-            && flag.swap(false, Ordering::AcqRel)
         {
-            self.tables[table].progress += 1;
+            flag.store(false, Ordering::Release);
         }
     }
 }

@@ -1,0 +1,271 @@
+//! [`Client`]: the handler of workers in the client's role. They echo, subscribe, publish, close in
+//! every way and come back, and check all that comes to them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Response, Sent, Sys};
+use wire::websocket::{CloseCode, OpCode};
+
+use crate::ledger::Ledger;
+use crate::letter::{Kind, Letter};
+
+/// Messages of an echo connection that may be on their way.
+const WINDOW: u32 = 8;
+
+/// What a connection is for, by its path.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Purpose {
+    Echo,
+    Topic,
+}
+
+struct Conversation {
+    id: ConnId,
+    purpose: Purpose,
+    began_ns: u64,
+    due_ns: u64,
+    open: bool,
+    /// Its queue had grown and was not told empty again.
+    blocked: bool,
+    subscribed: bool,
+    /// Echoes asked and got.
+    asked: u32,
+    got: u32,
+    published: u32,
+}
+
+pub(crate) struct Client {
+    ledger: Ledger,
+    process: usize,
+    wanted: usize,
+    rest: Duration,
+    filler_max: usize,
+    /// What each of the worker's targets is for.
+    targets: Vec<Purpose>,
+    conversations: BTreeMap<u32, Conversation>,
+    connect_ns: u64,
+}
+
+impl Client {
+    pub(crate) fn new(
+        ledger: Ledger,
+        process: usize,
+        wanted: usize,
+        rest: Duration,
+        filler_max: usize,
+        targets: Vec<Purpose>,
+    ) -> Self {
+        let conversations = BTreeMap::new();
+        let connect_ns = 0;
+        Client { ledger, process, wanted, rest, filler_max, targets, conversations, connect_ns }
+    }
+
+    /// After a calm nothing may be under way on what is open.
+    pub(crate) fn check_calm(&self, now_ns: u64, handshake_ns: u64) {
+        let mut book = self.ledger.book();
+        for (who, conversation) in &self.conversations {
+            let Conversation { id, asked, got, blocked, open, .. } = conversation;
+            book.require(asked == got || !open, || {
+                format!("{who} ({id}) still waits for the echo of {got} of {asked}")
+            });
+            book.require(!blocked || !open, || format!("{who} ({id}) was never told `drained`"));
+            let late = !open && now_ns - conversation.began_ns > handshake_ns + 500_000_000;
+            book.require(!late, || format!("{who} ({id}) neither opened nor closed"));
+        }
+    }
+
+    fn rest_ns<S: Sys>(&self, core: &mut Core<S, Self>) -> u64 {
+        core.now_ns() + core.random() % (self.rest.as_nanos() as u64 + 1)
+    }
+
+    fn connect<S: Sys>(&mut self, core: &mut Core<S, Self>) {
+        let target = core.random() as usize % self.targets.len().max(1);
+        let Some(&purpose) = self.targets.get(target) else { return };
+        let Ok(id) = core.connect(target as u8, None) else { return };
+        let who = self.ledger.book().new_peer();
+        if let Some(user) = core.user_mut(id) {
+            *user = who;
+        }
+        let conversation = Conversation {
+            id,
+            purpose,
+            began_ns: core.now_ns(),
+            due_ns: u64::MAX,
+            open: false,
+            blocked: false,
+            subscribed: false,
+            asked: 0,
+            got: 0,
+            published: 0,
+        };
+        self.conversations.insert(who, conversation);
+    }
+
+    /// What one open connection does next.
+    fn act<S: Sys>(&mut self, core: &mut Core<S, Self>, who: u32) {
+        let calm = self.ledger.book().calm;
+        let due_ns = self.rest_ns(core);
+        let chance = core.random() % 100;
+        let filler = self.filler(core);
+        let Some(conversation) = self.conversations.get_mut(&who) else { return };
+        conversation.due_ns = due_ns;
+        let id = conversation.id;
+        if calm || conversation.blocked {
+            return;
+        }
+        match chance {
+            0 => return core.close(id, CloseCode::NORMAL, "done"),
+            1 if due_ns.is_multiple_of(4) => return core.abort(id),
+            2 if due_ns.is_multiple_of(4) => return core.reset(id),
+            3 => {
+                core.ping(id, b"there?");
+            }
+            _ => {}
+        }
+        let (kind, number) = match conversation.purpose {
+            Purpose::Echo if conversation.asked - conversation.got < WINDOW => {
+                conversation.asked += 1;
+                (Kind::Echo, conversation.asked - 1)
+            }
+            Purpose::Echo => return,
+            Purpose::Topic if !conversation.subscribed => {
+                conversation.subscribed = true;
+                (Kind::Subscribe, 0)
+            }
+            Purpose::Topic if chance < 6 => {
+                // Once is enough: from then on it does nothing but wait.
+                conversation.due_ns = u64::MAX;
+                (Kind::Unsubscribe, 0)
+            }
+            Purpose::Topic if chance < 40 => {
+                conversation.published += 1;
+                (Kind::Publish, conversation.published - 1)
+            }
+            Purpose::Topic => return,
+        };
+        let letter = Letter { kind, who, number };
+        let filler = if kind == Kind::Echo { filler } else { 0 };
+        if let Sent::Queued(_) = core.send(id, letter.opcode(), &letter.write(filler)) {
+            conversation.blocked = true;
+        }
+    }
+
+    fn filler<S: Sys>(&self, core: &mut Core<S, Self>) -> usize {
+        let random = core.random() as usize;
+        match random % 10 {
+            0 => random / 16 % self.filler_max,
+            1 => random / 16 % self.filler_max.min(5000),
+            _ => random / 16 % 100,
+        }
+    }
+}
+
+impl Handler for Client {
+    /// Who it is.
+    type User = u32;
+    type Post = ();
+
+    fn request<S: Sys>(&mut self, _: &mut Core<S, Self>, id: ConnId, _: &Incoming) -> Answer {
+        self.ledger.book().fail(format!("a request to the client's {id}"));
+        Answer::Respond(Response::text(500, ""))
+    }
+
+    fn open<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
+        self.ledger.book().opened(self.process, id);
+        let due_ns = self.rest_ns(core);
+        let conversation = core.user(id).and_then(|who| self.conversations.get_mut(who));
+        match conversation {
+            Some(conversation) if conversation.id == id => {
+                conversation.open = true;
+                conversation.due_ns = due_ns;
+            }
+            _ => self.ledger.book().fail(format!("{id} opened, but nobody made it")),
+        }
+    }
+
+    fn message<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        opcode: OpCode,
+        data: &mut [u8],
+    ) {
+        let mut book = self.ledger.book();
+        book.called(self.process, id, "message");
+        let Some(letter) = Letter::read(data) else {
+            return book.fail(format!("{id} got a message that is not whole"));
+        };
+        let who = core.user(id).copied().unwrap_or(0);
+        let Some(conversation) = self.conversations.get_mut(&who) else {
+            return book.fail(format!("{id} got {letter:?}, but nobody made it"));
+        };
+        book.require(opcode == letter.opcode(), || format!("{who} got {letter:?} as {opcode:?}"));
+        match letter.kind {
+            Kind::Echo => {
+                let expected = conversation.got;
+                let right = (letter.who, letter.number) == (who, expected);
+                book.require(right && expected < conversation.asked, || {
+                    format!("{who} ({id}) got {letter:?}, expected the echo of {expected}")
+                });
+                conversation.got += 1;
+            }
+            Kind::Direct => {
+                book.require(letter.who == who, || format!("{who} ({id}) got {letter:?}"));
+            }
+            Kind::Publish => book.received(who, letter.who, letter.number),
+            Kind::Subscribe | Kind::Unsubscribe => book.fail(format!("{who} got {letter:?}")),
+        }
+    }
+
+    fn pong<S: Sys>(&mut self, _: &mut Core<S, Self>, id: ConnId, _: &[u8]) {
+        self.ledger.book().called(self.process, id, "pong");
+    }
+
+    fn drained<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
+        self.ledger.book().called(self.process, id, "drained");
+        let conversation = core.user(id).and_then(|who| self.conversations.get_mut(who));
+        if let Some(conversation) = conversation {
+            conversation.blocked = false;
+        }
+    }
+
+    fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed, opened: bool) {
+        let mut book = self.ledger.book();
+        book.ended(self.process, id, why, opened);
+        let who = core.user(id).copied().unwrap_or(0);
+        book.peer_gone(who);
+        let Some(conversation) = self.conversations.remove(&who) else {
+            return book.fail(format!("{id} closed, but nobody made it"));
+        };
+        let age_ns = core.now_ns() - conversation.began_ns;
+        let timed_out = matches!(why, Closed::ConnectTimeout | Closed::HandshakeTimeout);
+        let early = timed_out && age_ns < core.limits().handshake_timeout.as_nanos() as u64;
+        book.require(!early, || format!("{id} ended by {why} after {age_ns} ns"));
+    }
+
+    fn post<S: Sys>(&mut self, _: &mut Core<S, Self>, (): ()) {}
+
+    fn turn<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
+        let now_ns = core.now_ns();
+        let calm = self.ledger.book().calm;
+        let wants = !calm && self.conversations.len() < self.wanted;
+        if wants && self.connect_ns <= now_ns {
+            self.connect(core);
+            self.connect_ns = now_ns + core.random() % 3_000_000;
+        }
+        let due: Vec<u32> = self
+            .conversations
+            .iter()
+            .filter(|(_, conversation)| conversation.open && conversation.due_ns <= now_ns)
+            .map(|(who, _)| *who)
+            .collect();
+        for who in due {
+            self.act(core, who);
+        }
+        let acts = self.conversations.values().filter(|conversation| conversation.open);
+        let next = acts.map(|conversation| conversation.due_ns).min();
+        let connect = (!calm && self.conversations.len() < self.wanted).then_some(self.connect_ns);
+        [next.filter(|_| !calm), connect].into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,101 @@
+//! [`Control`]: the control plane as a scripted peer: it publishes, answers what was put off, speaks
+//! to single connections and ends some, all through mailboxes.
+
+use std::sync::Arc;
+
+use engine::{Answer, Remote, Response};
+use fastrand::Rng;
+use topics::{Directory, Publication};
+use wire::websocket::OpCode;
+
+use crate::ledger::{CONTROL, Ledger};
+use crate::letter::{Kind, Letter};
+use crate::server::Post;
+
+pub(crate) struct Control {
+    ledger: Ledger,
+    remote: Remote<Post>,
+    directory: Directory,
+    said: u32,
+    pub(crate) due_ns: u64,
+}
+
+impl Control {
+    pub(crate) fn new(ledger: Ledger, remote: Remote<Post>, directory: Directory) -> Self {
+        Control { ledger, remote, directory, said: 0, due_ns: 0 }
+    }
+
+    pub(crate) fn step(&mut self, now_ns: u64, topics: u32, random: &mut Rng) {
+        let calm = self.ledger.book().calm;
+        self.due_ns = now_ns + random.u64(..3_000_000);
+        match if calm { 0 } else { random.u8(..8) } {
+            0 | 1 => self.settle(random, calm),
+            2 => self.kick(random),
+            3 | 4 => self.speak(random),
+            _ => (0..random.u8(1..6)).for_each(|_| self.publish(random.u32(..topics))),
+        }
+        if calm && self.ledger.book().later.is_empty() {
+            self.due_ns = now_ns + 100_000_000;
+        }
+    }
+
+    fn publish(&mut self, topic: u32) {
+        let number = self.ledger.book().published(topic, CONTROL);
+        let letter = Letter { kind: Kind::Publish, who: CONTROL, number };
+        let publication = Arc::new(Publication {
+            topic: topic.to_string().into(),
+            data: letter.write(number as usize % 700).into(),
+            binary: letter.opcode() == OpCode::Binary,
+        });
+        if self.directory.publish(&self.remote, &publication).is_ok() {
+            self.ledger.book().publishes(topic, CONTROL, number);
+        }
+    }
+
+    /// Answers a request that was put off, in any order; some of them belong to the dead.
+    fn settle(&mut self, random: &mut Rng, calm: bool) {
+        let mut book = self.ledger.book();
+        while !book.later.is_empty() {
+            let at = random.usize(..book.later.len());
+            let id = book.later.swap_remove(at);
+            let answer = match random.u8(..8) {
+                0 => Answer::Respond(Response::text(403, "no\n")),
+                1 => Answer::Respond(Response::text(200, "no WebSocket here\n")),
+                _ => Answer::Upgrade(None),
+            };
+            self.remote.answer(id, answer);
+            if !calm {
+                return;
+            }
+        }
+    }
+
+    /// To a connection that may be dead by now, and its slot another's.
+    fn speak(&mut self, random: &mut Rng) {
+        let mut book = self.ledger.book();
+        if book.known.is_empty() {
+            return;
+        }
+        let at = random.usize(..book.known.len());
+        let Some(&(id, who)) = book.known.get(at) else { return };
+        self.said += 1;
+        let letter = Letter { kind: Kind::Direct, who, number: self.said };
+        let worker = usize::from(id.worker());
+        if self.remote.post(worker, Post::Direct(id, letter), 64).is_ok() {
+            book.posted += 1;
+        }
+    }
+
+    fn kick(&mut self, random: &mut Rng) {
+        let mut book = self.ledger.book();
+        if book.known.is_empty() || random.u8(..4) > 0 {
+            return;
+        }
+        let at = random.usize(..book.known.len());
+        let Some(&(id, _)) = book.known.get(at) else { return };
+        let worker = usize::from(id.worker());
+        if self.remote.post(worker, Post::Kick(id, random.u8(..3)), 64).is_ok() {
+            book.posted += 1;
+        }
+    }
+}

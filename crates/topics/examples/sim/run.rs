@@ -1,0 +1,158 @@
+//! One run: a storm of work and faults, a calm in which everything must come to rest, an idle
+//! second, and a drain after which nothing may be left.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use engine::Totals;
+use engine::sys::sim::Fault;
+
+use crate::house::House;
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// A storm that takes longer than this has got stuck.
+const STORM_NS_MAX: u64 = 600 * SECOND_NS;
+/// Turns in a second of a worker with nothing to do: its timers tick at most 50 times.
+const IDLE_TURNS_MAX: u64 = 120;
+
+/// What a run came to.
+pub(crate) struct Outcome {
+    pub(crate) failure: Option<String>,
+    pub(crate) events: u64,
+    pub(crate) faults: [u64; Fault::ALL.len()],
+    /// The same for the same seed.
+    pub(crate) trace: u64,
+}
+
+/// Runs one seed.
+pub(crate) fn run(seed: u64) -> Outcome {
+    let mut house = match House::build(seed) {
+        Ok(house) => house,
+        Err(error) => {
+            let failure = Some(format!("no worker could be made: {error}"));
+            return Outcome { failure, events: 0, faults: [0; Fault::ALL.len()], trace: 0 };
+        }
+    };
+    let ended = catch_unwind(AssertUnwindSafe(|| play(&mut house)));
+    let mut failure = match ended {
+        Ok(()) => house.ledger.book().failure.take(),
+        Err(panic) => Some(format!("a panic: {}", text_of(&*panic))),
+    };
+    if let Some(failure) = &mut failure {
+        failure.push_str(&format!(" (at {} ms)", house.kernel.now_ns() / 1_000_000));
+    }
+    Outcome {
+        failure,
+        events: house.events(),
+        faults: Fault::ALL.map(|fault| house.kernel.counted(fault)),
+        trace: house.kernel.trace(),
+    }
+}
+
+fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
+}
+
+/// The phases, until the first of them fails.
+fn play(house: &mut House) {
+    for phase in [storm, calm, idle, drain] {
+        phase(house);
+        if house.ledger.book().failure.is_some() {
+            return;
+        }
+    }
+}
+
+/// Steps until the time has come, or `done`, or something is wrong; whether the time ran out.
+fn steps(house: &mut House, for_ns: u64, done: impl Fn(&House) -> bool) -> bool {
+    let until_ns = house.kernel.now_ns() + for_ns;
+    while house.ledger.book().failure.is_none() && !done(house) {
+        if house.kernel.now_ns() >= until_ns {
+            return true;
+        }
+        house.step(until_ns);
+    }
+    false
+}
+
+fn storm(house: &mut House) {
+    let wanted = house.scenario.events;
+    if steps(house, STORM_NS_MAX, |house| house.events() >= wanted) {
+        house.ledger.book().fail("the house has come to a standstill");
+    }
+    let lost = house.kernel.lost();
+    house.ledger.book().require(lost == 0, || format!("{lost} queued connections were lost"));
+}
+
+/// Faults stop; whatever is pending completes.
+fn calm(house: &mut House) {
+    house.kernel.calm();
+    house.ledger.book().calm = true;
+    let now_ns = house.kernel.now_ns();
+    house.control.due_ns = now_ns;
+    let limits = house.scenario.limits.clone();
+    let idle = limits.idle_timeout.unwrap_or_default();
+    let time = limits.handshake_timeout + idle * 3 / 2 + limits.close_timeout * 3;
+    steps(house, time.as_nanos() as u64 + 2 * SECOND_NS, |_| false);
+    let now_ns = house.kernel.now_ns();
+    for client in &house.clients {
+        client.worker.handler().check_calm(now_ns, limits.handshake_timeout.as_nanos() as u64);
+    }
+    house.raws.iter().for_each(|raw| raw.check_calm());
+    let waiting = house.kernel.waiting();
+    let full = house.is_full();
+    let dropped = Totals::sum(house.remote.counters()).dropped_slow;
+    let mut book = house.ledger.book();
+    let missed = book.check_topics();
+    book.require(missed <= dropped, || format!("{missed} missed, {dropped} counted as dropped"));
+    book.require(waiting == 0 || full, || format!("{waiting} wait although there is room"));
+    let (posted, taken) = (book.posted, book.taken);
+    book.require(posted == taken, || format!("{posted} posts, {taken} taken"));
+}
+
+/// Nothing happens, and nobody works.
+fn idle(house: &mut House) {
+    let turns = |house: &House| -> Vec<u64> {
+        let servers = house.servers.iter().map(|member| member.idle_turns);
+        servers.chain(house.clients.iter().map(|member| member.idle_turns)).collect()
+    };
+    let before = turns(house);
+    steps(house, SECOND_NS, |_| false);
+    let worst = turns(house).iter().zip(&before).map(|(after, before)| after - before).max();
+    let worst = worst.unwrap_or(0);
+    house.ledger.book().require(worst <= IDLE_TURNS_MAX, || {
+        format!(
+            "an idle worker took {worst} turns in a second {:?}",
+            turns(house).iter().zip(&before).map(|(a, b)| a - b).collect::<Vec<_>>()
+        )
+    });
+}
+
+/// The server ends, then the clients; nothing is left.
+fn drain(house: &mut House) {
+    let over = house.scenario.drain;
+    let bound = (over + house.scenario.limits.close_timeout).as_nanos() as u64 + SECOND_NS;
+    house.remote.drain(over);
+    let servers = |house: &House| house.servers.iter().all(|member| member.stopped);
+    if steps(house, bound, servers) {
+        house.ledger.book().fail("the server does not end");
+    }
+    for remote in &house.client_remotes {
+        remote.drain(over);
+    }
+    let clients = |house: &House| house.clients.iter().all(|member| member.stopped);
+    if steps(house, bound, clients) {
+        house.ledger.book().fail("a client does not end");
+    }
+    let mut book = house.ledger.book();
+    let remotes = house.client_remotes.iter().flat_map(|remote| remote.counters());
+    for counters in house.remote.counters().chain(remotes) {
+        let totals = Totals::sum([counters]);
+        let left = (totals.connections, totals.websockets, totals.queued_bytes);
+        book.require(left == (0, 0, 0), || format!("left over: {left:?}"));
+    }
+    for member in &house.servers {
+        let subscriptions = member.worker.handler().subscriptions();
+        book.require(subscriptions == 0, || format!("{subscriptions} subscriptions left over"));
+    }
+}

@@ -1,0 +1,112 @@
+//! [`Scenario`]: everything a seed decides before the run begins.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use engine::sys::sim::Fault;
+use engine::{Limits, SlowConsumer};
+use fastrand::Rng;
+
+/// Where the simulated server listens.
+pub(crate) fn address() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 8080))
+}
+
+/// One run's shape.
+#[derive(Debug)]
+pub(crate) struct Scenario {
+    pub(crate) servers: usize,
+    pub(crate) clients: usize,
+    pub(crate) raw_peers: usize,
+    pub(crate) listeners: usize,
+    /// Connections each client worker wants to have.
+    pub(crate) wanted: usize,
+    pub(crate) capacity: u32,
+    /// Descriptors of a server's table for connections.
+    pub(crate) table: usize,
+    pub(crate) backlog: usize,
+    pub(crate) defer: Duration,
+    pub(crate) topics: u32,
+    pub(crate) limits: Limits,
+    /// The longest rest of a peer between two things it does.
+    pub(crate) rest: Duration,
+    /// Filler of the longest messages.
+    pub(crate) filler_max: usize,
+    pub(crate) buffers: (usize, usize),
+    pub(crate) events: u64,
+    pub(crate) rates: Vec<(Fault, u32)>,
+    pub(crate) drain: Duration,
+}
+
+impl Scenario {
+    pub(crate) fn draw(random: &mut Rng) -> Self {
+        let (servers, clients) = (random.usize(1..=4), random.usize(1..=3));
+        let wanted = random.usize(2..=10);
+        let roomy = random.u8(..3) > 0;
+        let capacity = if roomy { 64 } else { random.u32(2..=12) };
+        let short_table = random.u8(..4) == 0;
+        let table = if short_table { random.usize(2..=8) } else { capacity as usize };
+        let policies =
+            [SlowConsumer::Disconnect, SlowConsumer::DropOldest, SlowConsumer::LatestOnly];
+        let policy = if random.u8(..2) == 0 { 0 } else { random.usize(..3) };
+        let limits = Limits {
+            send_queue_bytes: random.usize(4..=64) * 1024,
+            slow_consumer: policies.get(policy).copied().unwrap_or_default(),
+            idle_timeout: Some(Duration::from_millis(random.u64(600..3000))),
+            handshake_timeout: Duration::from_millis(random.u64(300..1500)),
+            close_timeout: Duration::from_millis(random.u64(100..500)),
+            mailbox_bytes: random.usize(1..=64) * 1024,
+            ..Limits::default()
+        };
+        let small = random.usize(64..=4096);
+        let buffers = if random.bool() { (small, small * 4) } else { (32 * 1024, 256 * 1024) };
+        Scenario {
+            servers,
+            clients,
+            raw_peers: random.usize(2..=8),
+            listeners: random.usize(1..=servers),
+            wanted,
+            capacity,
+            table,
+            backlog: random.usize(1..=64),
+            defer: if random.bool() { Duration::from_secs(1) } else { Duration::ZERO },
+            topics: random.u32(1..=3),
+            limits,
+            rest: Duration::from_micros(1 << random.u32(8..17)),
+            filler_max: if random.u8(..3) == 0 { 60_000 } else { random.usize(100..4000) },
+            buffers,
+            events: random.u64(1000..2000),
+            rates: rates(random),
+            drain: Duration::from_millis(random.choice([0, 50, 400]).unwrap_or(0)),
+        }
+    }
+}
+
+/// Which faults this run has and how often, out of 10,000. Each run lacks some, so that none can
+/// hide behind another.
+fn rates(random: &mut Rng) -> Vec<(Fault, u32)> {
+    let most = [
+        (Fault::ShortRead, 5000),
+        (Fault::ShortSend, 5000),
+        (Fault::AgainOnRead, 1000),
+        (Fault::AgainOnSend, 1500),
+        (Fault::Interrupted, 500),
+        (Fault::Reset, 20),
+        (Fault::SystemFull, 1000),
+        (Fault::NoBuffers, 500),
+        (Fault::Aborted, 500),
+        (Fault::ConnectInProgress, 6000),
+        (Fault::ConnectRefused, 500),
+        (Fault::NoAddress, 500),
+        (Fault::WatchNoMemory, 50),
+        (Fault::SpuriousEvent, 300),
+        (Fault::LateEvent, 3000),
+        (Fault::ClockJump, 10),
+    ];
+    let rate = |(fault, most): (Fault, u32)| match random.u8(..3) {
+        0 => (fault, 0),
+        1 => (fault, most / 5),
+        _ => (fault, most),
+    };
+    most.into_iter().map(rate).collect()
+}

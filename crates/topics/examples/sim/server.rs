@@ -1,0 +1,276 @@
+//! [`Server`]: the simulated server's handler: echo, topics, answers that come later, plain HTTP and
+//! streams, as a program on the engine would write it.
+
+use std::sync::Arc;
+
+use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Response, Sys};
+use topics::{Memberships, Publication, Subscriber, Topics};
+use wire::websocket::{OpCode, encode};
+
+use crate::ledger::Ledger;
+use crate::letter::{Kind, Letter};
+
+/// Frames for WebSockets, and lines for streams.
+const FRAMES: u32 = 0;
+const LINES: u32 = 1;
+
+/// The server is the first process.
+pub(crate) const PROCESS: usize = 0;
+
+/// What other threads tell a server's worker.
+pub(crate) enum Post {
+    Publication(Arc<Publication>),
+    /// Send this to one connection, if it is still that one.
+    Direct(ConnId, Letter),
+    /// End a connection in one of several ways.
+    Kick(ConnId, u8),
+    /// Nothing but a sign that posts arrive.
+    Mark,
+}
+
+impl From<Arc<Publication>> for Post {
+    fn from(publication: Arc<Publication>) -> Self {
+        Post::Publication(publication)
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct User {
+    memberships: Memberships,
+    /// The topic of its path, if it has one.
+    topic: Option<u32>,
+    /// Who it says it is.
+    who: u32,
+    /// How many messages of it came.
+    heard: u32,
+}
+
+impl Subscriber for User {
+    fn memberships(&mut self) -> &mut Memberships {
+        &mut self.memberships
+    }
+}
+
+pub(crate) struct Server {
+    ledger: Ledger,
+    worker: u16,
+    topics: Topics,
+    /// Publications that found a full mailbox; their publishers are paused.
+    waiting: Vec<(ConnId, u32, Letter, Arc<Publication>)>,
+    /// Paused connections with the time at which they are read again.
+    paused: Vec<(u64, ConnId)>,
+    /// Streams to be subscribed once their answer is out.
+    streams: Vec<ConnId>,
+}
+
+impl Server {
+    pub(crate) fn new(ledger: Ledger, worker: u16, topics: Topics) -> Self {
+        let (waiting, paused, streams) = (Vec::new(), Vec::new(), Vec::new());
+        Server { ledger, worker, topics, waiting, paused, streams }
+    }
+
+    pub(crate) fn subscriptions(&self) -> u64 {
+        self.topics.subscriptions()
+    }
+
+    fn on_topic<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, letter: Letter, on: u32) {
+        match letter.kind {
+            Kind::Subscribe => {
+                let joined = self.topics.subscribe(core, id, &on.to_string(), FRAMES);
+                let mut book = self.ledger.book();
+                book.require(joined, || format!("{id} could not subscribe"));
+                book.subscribes(letter.who, on);
+            }
+            Kind::Unsubscribe => {
+                let left = self.topics.unsubscribe(core, id, &on.to_string(), FRAMES);
+                let mut book = self.ledger.book();
+                book.require(left, || format!("{id} could not unsubscribe"));
+                book.unsubscribes(letter.who);
+            }
+            Kind::Publish => {
+                let data = letter.write(letter.number as usize % 300).into();
+                let binary = letter.opcode() == OpCode::Binary;
+                let publication = Publication { topic: on.to_string().into(), data, binary };
+                self.waiting.push((id, on, letter, Arc::new(publication)));
+                if !self.publish_waiting(core, id) {
+                    core.pause(id);
+                }
+            }
+            Kind::Echo | Kind::Direct => {
+                self.ledger.book().fail(format!("{letter:?} on a topic"));
+            }
+        }
+    }
+
+    /// Publishes what waits of one connection; false if the mailboxes are still full.
+    fn publish_waiting<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) -> bool {
+        let Some(at) = self.waiting.iter().position(|(of, ..)| *of == id) else { return true };
+        let Some((_, topic, letter, publication)) = self.waiting.get(at) else { return true };
+        // Before it is delivered, as the deliveries are checked against it.
+        if self.topics.publish(core, publication, write).is_err() {
+            return false;
+        }
+        self.ledger.book().publishes(*topic, letter.who, letter.number);
+        self.waiting.remove(at);
+        true
+    }
+
+    fn take_up_paused<S: Sys>(&mut self, core: &mut Core<S, Self>) {
+        let now_ns = core.now_ns();
+        let due = |&(at_ns, id): &(u64, ConnId)| (at_ns <= now_ns).then_some(id);
+        let resumed: Vec<ConnId> = self.paused.iter().filter_map(due).collect();
+        self.paused.retain(|(at_ns, _)| *at_ns > now_ns);
+        for id in resumed {
+            core.resume(id);
+        }
+        let publishers: Vec<ConnId> = self.waiting.iter().map(|(id, ..)| *id).collect();
+        for id in publishers {
+            if self.publish_waiting(core, id) {
+                core.resume(id);
+            }
+        }
+    }
+}
+
+/// A publication as WebSockets and as streams get it.
+fn write(kind: u32, publication: &Publication, out: &mut Vec<u8>) {
+    if kind == LINES {
+        out.extend_from_slice(&publication.data);
+        out.push(b'\n');
+        return;
+    }
+    let opcode = if publication.binary { OpCode::Binary } else { OpCode::Text };
+    encode(out, opcode, &publication.data);
+}
+
+impl Handler for Server {
+    type User = User;
+    type Post = Post;
+
+    fn request<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        request: &Incoming<'_, '_>,
+    ) -> Answer {
+        self.ledger.book().called(PROCESS, id, "request");
+        let path = request.head.target;
+        let topic = path.strip_prefix("/topics/").and_then(|topic| topic.parse().ok());
+        if let Some(user) = core.user_mut(id) {
+            user.topic = topic;
+        }
+        match path {
+            "/health" => Answer::Respond(Response::text(200, "ok\n")),
+            "/stream" => {
+                self.streams.push(id);
+                Answer::Stream(Response::text(200, ""))
+            }
+            "/later" => {
+                self.ledger.book().later.push(id);
+                Answer::Later
+            }
+            "/echo" => Answer::Upgrade(None),
+            _ if topic.is_some() => Answer::Upgrade(None),
+            _ => Answer::Respond(Response::text(404, "nothing here\n")),
+        }
+    }
+
+    fn open<S: Sys>(&mut self, _: &mut Core<S, Self>, id: ConnId) {
+        self.ledger.book().opened(PROCESS, id);
+    }
+
+    fn message<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        opcode: OpCode,
+        data: &mut [u8],
+    ) {
+        self.ledger.book().called(PROCESS, id, "message");
+        let Some(letter) = Letter::read(data) else {
+            return self.ledger.book().fail(format!("{id} sent a message that is not whole"));
+        };
+        let Some(user) = core.user_mut(id) else {
+            return self.ledger.book().fail(format!("{id} has no place"));
+        };
+        let (first, expected, topic) = (user.heard == 0, user.heard, user.topic);
+        if first {
+            user.who = letter.who;
+            self.ledger.book().known.push((id, letter.who));
+        }
+        user.heard += 1;
+        let in_order = topic.is_some() || letter.number == expected;
+        let right = user.who == letter.who && in_order && opcode == letter.opcode();
+        self.ledger.book().require(right, || {
+            format!("{id} of {} got {letter:?} as {opcode:?}, expected {expected}", user.who)
+        });
+        match topic {
+            Some(topic) => self.on_topic(core, id, letter, topic),
+            None => {
+                core.send(id, opcode, data);
+            }
+        }
+        if core.random().is_multiple_of(64) && self.waiting.iter().all(|(of, ..)| *of != id) {
+            core.pause(id);
+            self.paused.push((core.now_ns() + core.random() % 30_000_000, id));
+        }
+    }
+
+    fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed, opened: bool) {
+        self.ledger.book().ended(PROCESS, id, why, opened);
+        self.topics.forget(core, id);
+        self.waiting.retain(|(of, ..)| *of != id);
+    }
+
+    fn pong<S: Sys>(&mut self, _: &mut Core<S, Self>, id: ConnId, _: &[u8]) {
+        self.ledger.book().called(PROCESS, id, "pong");
+    }
+
+    fn data<S: Sys>(&mut self, _: &mut Core<S, Self>, id: ConnId, _: &mut [u8]) {
+        self.ledger.book().called(PROCESS, id, "data");
+    }
+
+    fn drained<S: Sys>(&mut self, _: &mut Core<S, Self>, id: ConnId) {
+        self.ledger.book().called(PROCESS, id, "drained");
+    }
+
+    fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, post: Post) {
+        match post {
+            Post::Publication(publication) => self.topics.deliver(&publication, write),
+            Post::Direct(id, letter) => {
+                core.send(id, letter.opcode(), &letter.write(40));
+                self.ledger.book().taken += 1;
+            }
+            Post::Kick(id, how) => {
+                match how {
+                    0 => core.close(id, wire::websocket::CloseCode::NORMAL, "enough"),
+                    1 => core.abort(id),
+                    _ => core.reset(id),
+                }
+                self.ledger.book().taken += 1;
+            }
+            Post::Mark => self.ledger.book().taken += 1,
+        }
+        // Other threads do not wait for the end of a turn: one of them posts just now.
+        if core.random().is_multiple_of(4)
+            && core.remote().post(usize::from(self.worker), Post::Mark, 0).is_ok()
+        {
+            self.ledger.book().posted += 1;
+        }
+    }
+
+    fn turn<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
+        for id in std::mem::take(&mut self.streams) {
+            self.topics.subscribe(core, id, "0", LINES);
+        }
+        self.take_up_paused(core);
+        let sweep = self.topics.turn(core);
+        let resume = self.paused.iter().map(|(at_ns, _)| *at_ns).min();
+        let retry = (!self.waiting.is_empty()).then(|| core.now_ns() + 5_000_000);
+        [sweep, resume, retry].into_iter().flatten().min()
+    }
+
+    fn takes_posts(&self) -> bool {
+        self.topics.takes_posts()
+    }
+}

@@ -1,5 +1,5 @@
 //! [`Summary`]: what a run came to, as JSON and as text for people. The schema is in
-//! `docs/protocol/load-summary.md`.
+//! `docs/protocol/load-json.md`.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};

@@ -7,4 +7,10 @@
 #![allow(clippy::disallowed_methods, reason = "tests run in real time; there is no `Sys` here")]
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
 
+mod bad_input;
+mod counting;
 mod floors;
+mod harness;
+mod lifecycle;
+mod peers;
+mod topics;

@@ -1,0 +1,135 @@
+//! How `serve` starts, is told to change, and ends: configuration, signals, exit codes.
+
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+
+use rustix::process::Signal;
+
+use crate::harness::executable::{self, Finished};
+use crate::harness::server::Server;
+use crate::harness::socket::{Socket, TEXT};
+use crate::harness::{eventually, http};
+
+#[test]
+fn sigterm_tells_every_client_and_exits_with_0() {
+    let mut server = Server::start(&["--drain", "1s"]);
+    let mut sockets: Vec<Socket> =
+        (0..20).map(|_| Socket::open(server.listen, "/topics/x")).collect();
+    server.signal(Signal::TERM);
+    eventually("nobody new is accepted", || TcpStream::connect(server.listen).is_err());
+    for socket in &mut sockets {
+        assert_eq!(socket.close_code(), 1001);
+        socket.send_frame(0x88, &1001_u16.to_be_bytes());
+        assert!(socket.ends());
+    }
+    assert_eq!(server.wait().code(), Some(0), "{}", server.log());
+}
+
+#[test]
+fn a_client_that_never_answers_does_not_hold_up_the_end() {
+    let mut server = Server::start(&["--drain", "200ms"]);
+    let _silent = Socket::open(server.listen, "/echo");
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait().code(), Some(0), "{}", server.log());
+}
+
+#[test]
+fn sighup_applies_what_may_change_and_refuses_what_may_not() {
+    let config = Scratch::new("reload.toml", "[serve]\nmax_message = \"1KiB\"\nbacklog = 128\n");
+    let server = Server::start(&["--config", config.path()]);
+    let mut before = Socket::open(server.listen, "/echo");
+    before.send_frame(TEXT, &[b'x'; 2048]);
+    assert_eq!(before.close_code(), 1009);
+
+    config.write("[serve]\nmax_message = \"1KiB\"\nbacklog = 256\n");
+    server.signal(Signal::HUP);
+    eventually("the key that needs a restart is named", || server.log().contains("backlog"));
+
+    config.write("[serve]\nmax_message = \"4KiB\"\nbacklog = 128\n");
+    server.signal(Signal::HUP);
+    eventually("the new limit holds", || {
+        let mut after = Socket::open(server.listen, "/echo");
+        after.send_frame(TEXT, &[b'x'; 2048]);
+        after.frame().is_some_and(|frame| frame.first == TEXT)
+    });
+    assert_eq!(http::get(server.listen, "/health").status, 200);
+}
+
+#[test]
+fn a_flag_wins_over_the_environment_and_that_over_the_file() {
+    let config = Scratch::new("order.toml", "[serve]\nmax_message = \"1KiB\"\n");
+    let echoes = |server: &Server, length: usize| {
+        let mut socket = Socket::open(server.listen, "/echo");
+        socket.send_frame(TEXT, &vec![b'x'; length]);
+        socket.frame().is_some_and(|frame| frame.first == TEXT)
+    };
+    let file = Server::start(&["--config", config.path()]);
+    assert!(echoes(&file, 1024) && !echoes(&file, 1025));
+    let env = [("STANDFAST_SERVE_MAX_MESSAGE", "2KiB")];
+    let environment = Server::start_with(&["--config", config.path()], &env);
+    assert!(echoes(&environment, 2048) && !echoes(&environment, 2049));
+    let flags = ["--config", config.path(), "--max-message", "3KiB"];
+    let flag = Server::start_with(&flags, &env);
+    assert!(echoes(&flag, 3072) && !echoes(&flag, 3073));
+}
+
+#[test]
+fn what_cannot_be_used_exits_with_2_and_says_why() {
+    let unknown = Scratch::new("unknown.toml", "[serve]\nmax_mesage = \"1KiB\"\n");
+    let busy = TcpListener::bind("127.0.0.1:0").unwrap();
+    let busy = busy.local_addr().unwrap().to_string();
+    let cases: &[(&[&str], &str)] = &[
+        (&["no-such-command"], "no-such-command"),
+        (&["serve", "--no-such-flag"], "--no-such-flag"),
+        (&["serve", "--listen", "nowhere"], "nowhere"),
+        (&["serve", "--max-message", "many"], "many"),
+        (&["serve", "--config", "/does/not/exist.toml"], "/does/not/exist.toml"),
+        (&["serve", "--config", unknown.path()], "max_message"),
+        (&["serve", "--listen", &busy, "--admin", "127.0.0.1:0"], &busy),
+        (&["serve", "--listen", "127.0.0.1:0", "--admin", &busy], &busy),
+        (&["serve", "--listen", "127.0.0.1:0", "--admin", "0.0.0.0:0"], "--admin-key"),
+        (&["load", "gopher://127.0.0.1/"], "gopher"),
+    ];
+    for (args, named) in cases {
+        let Finished { code, stdout, stderr } = executable::run(args);
+        assert_eq!(code, Some(2), "{args:?}\n{stdout}{stderr}");
+        assert!(stderr.contains(named), "{args:?} does not name {named}:\n{stderr}");
+        assert!(stdout.is_empty(), "{args:?} printed to stdout: {stdout}");
+    }
+}
+
+#[test]
+fn workers_that_cannot_hold_the_connections_are_refused_with_the_number_needed() {
+    let args = ["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+    let impossible = ["--workers", "1", "--max-connections", "1000M"];
+    let Finished { code, stderr, .. } = executable::run(&[&args[..], &impossible[..]].concat());
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stderr.contains("workers"), "{stderr}");
+}
+
+/// A file of this test's own in cargo's scratch folder for integration tests.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str, text: &str) -> Self {
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+        let file = Self(folder.join(format!("{}-{name}", std::process::id())));
+        file.write(text);
+        file
+    }
+
+    fn write(&self, text: &str) {
+        fs::write(&self.0, text).unwrap();
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}

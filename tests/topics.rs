@@ -1,0 +1,119 @@
+//! `/topics/NAME` and `/api/publish`: what anyone may do, what is delivered, what is refused.
+
+use serde_json::json;
+
+use crate::harness::http;
+use crate::harness::server::Server;
+use crate::harness::socket::{BINARY, Frame, Socket, TEXT, upgrade};
+
+#[test]
+fn a_publication_reaches_the_subscribers_of_its_topic_alone() {
+    let server = Server::start(&[]);
+    let mut ours = Socket::open(server.listen, "/topics/ours");
+    let mut also_ours = Socket::open(server.listen, "/topics/ours");
+    let mut other = Socket::open(server.listen, "/topics/other");
+    assert_eq!(server.publish(&json!({"topic": "ours", "data": "for two"})).status, 200);
+    assert_eq!(server.publish(&json!({"topic": "other", "data": "for one"})).status, 200);
+    assert_eq!(ours.frame(), Some(text("for two")));
+    assert_eq!(also_ours.frame(), Some(text("for two")));
+    assert_eq!(other.frame(), Some(text("for one")), "the first thing it hears is its own");
+}
+
+#[test]
+fn an_array_is_delivered_in_its_order() {
+    let server = Server::start(&[]);
+    let mut socket = Socket::open(server.listen, "/topics/x");
+    let publications: Vec<_> =
+        (0..100).map(|number| json!({"topic": "x", "data": number.to_string()})).collect();
+    assert_eq!(server.publish(&json!(publications)).status, 200);
+    for number in 0..100 {
+        assert_eq!(socket.frame(), Some(text(&number.to_string())));
+    }
+}
+
+#[test]
+fn base64_is_delivered_as_a_binary_message() {
+    let server = Server::start(&[]);
+    let mut socket = Socket::open(server.listen, "/topics/x");
+    assert_eq!(server.publish(&json!({"topic": "x", "data_base64": "AAH+/w=="})).status, 200);
+    assert_eq!(socket.frame(), Some(Frame { first: BINARY, payload: vec![0, 1, 254, 255] }));
+}
+
+#[test]
+fn a_malformed_publication_is_refused_whole() {
+    let server = Server::start(&[]);
+    let mut socket = Socket::open(server.listen, "/topics/x");
+    let right = json!({"topic": "x", "data": "right"});
+    let bad = [
+        "not JSON".to_owned(),
+        "{}".to_owned(),
+        json!({"topic": "x"}).to_string(),
+        json!({"topic": "x", "data": 7}).to_string(),
+        json!({"topic": "x", "data_base64": "!"}).to_string(),
+        json!({"topic": "x", "data": "a", "data_base64": "YQ=="}).to_string(),
+        json!([right, {"topic": "x"}]).to_string(),
+    ];
+    for body in bad {
+        let response = http::post(server.admin, "/api/publish", &body);
+        assert_eq!(response.status, 400, "{body}: {response:?}");
+        assert!(!response.body.is_empty(), "{body} is refused without a word");
+    }
+    assert_eq!(server.publish(&right).status, 200);
+    assert_eq!(socket.frame(), Some(text("right")), "nothing of the refused was delivered");
+}
+
+#[test]
+fn a_client_publishes_on_loopback_without_being_asked() {
+    let server = Server::start(&[]);
+    let mut one = Socket::open(server.listen, "/topics/x");
+    let mut two = Socket::open(server.listen, "/topics/x");
+    one.send_frame(TEXT, b"anyone?");
+    assert_eq!(two.frame(), Some(text("anyone?")));
+    assert!(server.log().contains("--public"), "the openness is said at start: {}", server.log());
+}
+
+#[test]
+fn beyond_loopback_nobody_subscribes_unless_public() {
+    let closed = Server::start(&["--listen", "0.0.0.0:0"]);
+    let address = (std::net::Ipv4Addr::LOCALHOST, closed.listen.port()).into();
+    let mut socket = Socket::connect(address);
+    socket.send(upgrade("/topics/x", &[]).as_bytes());
+    assert_eq!(socket.response().status, 403);
+
+    let open = Server::start(&["--listen", "0.0.0.0:0", "--public"]);
+    let address = (std::net::Ipv4Addr::LOCALHOST, open.listen.port()).into();
+    let mut one = Socket::open(address, "/topics/x");
+    one.send_frame(TEXT, b"to myself");
+    assert_eq!(one.frame(), Some(text("to myself")));
+}
+
+#[test]
+fn unknown_paths_are_not_found() {
+    let server = Server::start(&[]);
+    for path in ["/", "/nope", "/topics", "/topics/", "/echo/more"] {
+        let mut socket = Socket::connect(server.listen);
+        socket.send(upgrade(path, &[]).as_bytes());
+        assert_eq!(socket.response().status, 404, "{path}");
+        assert_eq!(http::get(server.listen, path).status, 404, "{path}");
+    }
+    assert_eq!(http::get(server.admin, "/nope").status, 404);
+}
+
+#[test]
+fn health_is_told_to_everyone_and_detail_to_the_admin() {
+    let server = Server::start(&[]);
+    let _socket = Socket::open(server.listen, "/topics/x");
+    let health = http::get(server.listen, "/health");
+    assert_eq!((health.status, health.body.trim()), (200, "ok"));
+    assert_eq!(http::get(server.admin, "/health").status, 200);
+    assert_eq!(http::get(server.listen, "/metrics").status, 404);
+    let stats = http::get(server.admin, "/api/stats");
+    assert!(stats.status == 200 && stats.json().is_object(), "{stats:?}");
+    let connections = http::get(server.admin, "/api/connections");
+    assert_eq!(connections.status, 200);
+    assert!(connections.body.contains("127.0.0.1:"), "who is there: {connections:?}");
+}
+
+fn text(payload: &str) -> Frame {
+    Frame { first: TEXT, payload: payload.as_bytes().to_vec() }
+}

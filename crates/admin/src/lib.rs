@@ -10,6 +10,7 @@ mod address;
 mod auth;
 mod listener;
 mod metrics;
+mod process;
 mod reply;
 mod routes;
 
@@ -18,6 +19,7 @@ use serde_json::Value;
 pub use crate::address::Address;
 pub use crate::listener::{Config, Running, StartError, start};
 pub use crate::metrics::{Exposition, Kind, engine_metrics, engine_stats};
+pub use crate::process::{cpu_seconds, rss_bytes};
 pub use crate::reply::Reply;
 
 /// What the admin listener tells and takes on behalf of a program. All calls but

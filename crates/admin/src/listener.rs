@@ -10,7 +10,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::Builder;
+use std::time::Duration;
 
+use engine::sys::process;
 use rustix::fs::Mode;
 use rustix::process::umask;
 
@@ -23,6 +25,10 @@ const BLOCKING_THREADS: usize = 2;
 /// Bytes of stack for those and for the listener's own thread.
 const STACK_BYTES: usize = 512 * 1024;
 
+/// The scheduler's slice for the listener's thread, the shortest there is: it works little, and
+/// must be heard while every core is busy with workers.
+const SLICE: Duration = Duration::from_micros(100);
+
 /// How the admin listener is to be.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -34,7 +40,7 @@ pub struct Config {
     pub body_bytes_max: usize,
 }
 
-/// Why the admin listener did not start.
+/// Why the admin listener did not start; the system's own word for it is the source.
 #[derive(Debug)]
 pub enum StartError {
     /// It would be reachable from elsewhere and has no key.
@@ -51,8 +57,8 @@ impl fmt::Display for StartError {
                 "the admin listener on {address} can be reached from elsewhere: give it \
                  --admin-key KEY, or leave it on loopback or on unix:/path"
             ),
-            StartError::Listen(address, error) => {
-                write!(f, "cannot open the admin listener on {address}: {error}")
+            StartError::Listen(address, _) => {
+                write!(f, "cannot open the admin listener on {address}")
             }
         }
     }
@@ -132,6 +138,7 @@ pub fn start(config: &Config, program: Arc<dyn Program>) -> Result<Running, Star
         .build()
         .map_err(failed)?;
     let serve = move || {
+        process::run_in_slices(SLICE);
         runtime.block_on(async move {
             match bound {
                 Bound::Tcp(listener) => {

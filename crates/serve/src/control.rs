@@ -9,7 +9,6 @@ use std::time::Duration;
 use admin::{Exposition, Kind, Page, Program, Reply, engine_metrics, engine_stats};
 use engine::sys::process::now_ns;
 use engine::{ConnId, Mode, Remote, Totals};
-use host::ProcessMemory;
 use serde_json::{Value, json};
 
 use crate::door::{List, Listed, Post};
@@ -77,11 +76,11 @@ impl Program for Control {
         gauge("workers_max", "Workers there may be.", self.remote.workers() as u64);
         let capacity = self.remote.open().map(|(_, capacity)| u64::from(capacity)).sum();
         gauge("connections_max", "Connections that all workers may hold.", capacity);
-        if let Ok(memory) = ProcessMemory::of(std::process::id()) {
-            gauge("resident_memory_bytes", "Resident memory of the process.", memory.rss_bytes);
-            let help = "CPU time of all threads of the process.";
-            exposition.single("cpu_seconds", Kind::Counter, help, memory.cpu_seconds);
+        if let Some(rss_bytes) = admin::rss_bytes() {
+            gauge("resident_memory_bytes", "Resident memory of the process.", rss_bytes);
         }
+        let help = "CPU time of all threads of the process.";
+        exposition.single("cpu_seconds", Kind::Counter, help, admin::cpu_seconds());
         let doors = [
             ("api", self.published.load(Ordering::Relaxed)),
             ("socket", self.sum(|door| door.published.get())),
@@ -102,14 +101,13 @@ impl Program for Control {
 
     fn stats(&self) -> Value {
         let mut stats = engine_stats(self.remote.counters());
-        let memory = ProcessMemory::of(std::process::id()).ok();
         let own = json!({
             "status": self.status(),
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
             "uptime_seconds": self.uptime_seconds(),
-            "rss_bytes": memory.as_ref().map(|memory| memory.rss_bytes),
-            "cpu_seconds": memory.as_ref().map(|memory| memory.cpu_seconds),
+            "rss_bytes": admin::rss_bytes(),
+            "cpu_seconds": admin::cpu_seconds(),
             "topics": self.shared.directory.topics(),
             "subscriptions": self.sum(|door| door.subscriptions.get()),
             "published": {

@@ -28,7 +28,7 @@ const BODY_BYTES: usize = wire::Limits::BODY_BYTES as usize;
 /// Warnings about the machine said at start; the `doctor` says all.
 const WARNINGS_MAX: usize = 2;
 
-/// Why a server did not start.
+/// Why a server did not start; the system's own word for it is the source.
 #[derive(Debug)]
 pub enum StartError {
     /// Nothing to listen on.
@@ -63,7 +63,7 @@ impl fmt::Display for StartError {
             StartError::TooManyListeners => {
                 write!(f, "at most {LISTENERS_MAX} addresses can be listened on")
             }
-            StartError::Listen(address, error) => write!(f, "cannot listen on {address}: {error}"),
+            StartError::Listen(address, _) => write!(f, "cannot listen on {address}"),
             StartError::Tables { workers, hold, asked, needed, private } => {
                 let (hold, asked) = (Count(*hold), Count(*asked));
                 write!(f, "{workers} workers hold {hold} connections, not {asked}: ")?;
@@ -79,7 +79,7 @@ impl fmt::Display for StartError {
                     ),
                 }
             }
-            StartError::Workers(error) => write!(f, "cannot start the workers: {error}"),
+            StartError::Workers(_) => f.write_str("cannot start the workers"),
             StartError::Admin(error) => error.fmt(f),
         }
     }
@@ -89,7 +89,7 @@ impl std::error::Error for StartError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             StartError::Listen(_, error) | StartError::Workers(error) => Some(error),
-            StartError::Admin(error) => Some(error),
+            StartError::Admin(error) => std::error::Error::source(error),
             _ => None,
         }
     }

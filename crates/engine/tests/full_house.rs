@@ -1,0 +1,142 @@
+//! A full house over real sockets: workers that fill up hand their listener on, and nobody who
+//! waits in its queue is reset.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use engine::sys::process;
+use engine::{
+    Answer, Closed, ConnId, Core, Handler, Incoming, Limits, Plan, Sys, Tables, Totals, Workers,
+};
+use wire::websocket::OpCode;
+
+const HANDSHAKE: &[u8] = b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\n\
+    Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+
+/// Workers' tables begin as copies of the process's, so one test at a time opens sockets.
+static ALONE: Mutex<()> = Mutex::new(());
+
+struct Echo;
+
+impl Handler for Echo {
+    type User = ();
+    type Post = ();
+
+    fn request<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, _: &Incoming) -> Answer {
+        Answer::Upgrade(None)
+    }
+
+    fn open<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId) {}
+
+    fn message<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        opcode: OpCode,
+        data: &mut [u8],
+    ) {
+        core.send(id, opcode, data);
+    }
+
+    fn closed<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, _: Closed, _: bool) {}
+
+    fn post<S: Sys>(&mut self, _: &mut Core<S, Self>, (): ()) {}
+}
+
+fn start(workers: usize, capacity: u32, listeners: usize) -> (Workers<()>, SocketAddr) {
+    let mut address = SocketAddr::from(([127, 0, 0, 1], 0));
+    let mut numbers = Vec::new();
+    for _ in 0..listeners {
+        let defer = Duration::ZERO;
+        let listen = process::Listen { address, backlog: 1024, shared_port: true, defer };
+        let (number, bound) = process::listen(&listen).unwrap();
+        numbers.push(number);
+        address = bound;
+    }
+    let plan = Plan { workers, capacity, tables: Tables::Private };
+    let limits = Limits { close_timeout: Duration::from_millis(200), ..Limits::default() };
+    let workers = Workers::start(plan, &limits, &numbers, |_, _| Echo).unwrap();
+    (workers, address)
+}
+
+/// Connects and asks for a WebSocket without waiting for the answer.
+fn ask(address: SocketAddr) -> TcpStream {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(HANDSHAKE).unwrap();
+    stream
+}
+
+/// Whether the answer came within the time.
+fn is_open(stream: &mut TcpStream, within: Duration) -> bool {
+    stream.set_read_timeout(Some(within)).unwrap();
+    let mut head = Vec::new();
+    let mut byte = [0u8; 1];
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut byte) {
+            Ok(1) => head.push(byte[0]),
+            Ok(_) => panic!("the stream ended before its answer"),
+            Err(error) if error.kind() == ErrorKind::WouldBlock && head.is_empty() => return false,
+            Err(error) => panic!("lost while waiting to be accepted: {error}"),
+        }
+    }
+    assert!(head.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&head));
+    true
+}
+
+fn echo(stream: &mut TcpStream) {
+    stream.write_all(b"\x82\x84\0\0\0\0echo").unwrap();
+    let mut answer = [0u8; 6];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"\x82\x04echo");
+}
+
+#[test]
+fn a_storm_fills_one_worker_after_the_other_and_nobody_is_reset() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for listeners in [1, 3] {
+        let (workers, address) = start(8, 50, listeners);
+        let mut streams: Vec<TcpStream> = (0..300).map(|_| ask(address)).collect();
+        for stream in &mut streams {
+            assert!(
+                is_open(stream, Duration::from_secs(10)),
+                "not accepted although there is room"
+            );
+            echo(stream);
+        }
+        let open: Vec<u32> = workers.remote().open().map(|(open, _)| open).collect();
+        assert_eq!(open.iter().sum::<u32>(), 300, "{open:?}");
+        assert!(open.iter().all(|&open| open <= 50), "{open:?}");
+        let totals = Totals::sum(workers.remote().counters());
+        assert!(totals.listener_handed_on >= 5, "{totals:?}");
+        workers.drain(Duration::ZERO).unwrap();
+    }
+}
+
+#[test]
+fn whoever_waits_outside_a_full_house_comes_in_when_another_leaves() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (workers, address) = start(2, 2, 1);
+    let mut inside: Vec<TcpStream> = (0..4).map(|_| ask(address)).collect();
+    for stream in &mut inside {
+        assert!(is_open(stream, Duration::from_secs(10)));
+    }
+    let mut waiting: Vec<TcpStream> = (0..4).map(|_| ask(address)).collect();
+    for stream in &mut waiting {
+        assert!(!is_open(stream, Duration::from_millis(50)), "accepted beyond the capacity");
+    }
+    for stream in &mut inside {
+        echo(stream);
+    }
+    drop(inside);
+    for stream in &mut waiting {
+        assert!(is_open(stream, Duration::from_secs(10)), "never came in");
+        echo(stream);
+    }
+    workers.drain(Duration::ZERO).unwrap();
+}

@@ -45,6 +45,8 @@ pub(crate) struct Client {
     targets: Vec<Purpose>,
     conversations: BTreeMap<u32, Conversation>,
     connect_ns: u64,
+    /// Messages given to `send`.
+    pub(crate) spoken: u64,
 }
 
 impl Client {
@@ -56,9 +58,17 @@ impl Client {
         filler_max: usize,
         targets: Vec<Purpose>,
     ) -> Self {
-        let conversations = BTreeMap::new();
-        let connect_ns = 0;
-        Client { ledger, process, wanted, rest, filler_max, targets, conversations, connect_ns }
+        Client {
+            ledger,
+            process,
+            wanted,
+            rest,
+            filler_max,
+            targets,
+            conversations: BTreeMap::new(),
+            connect_ns: 0,
+            spoken: 0,
+        }
     }
 
     /// After a calm nothing may be under way on what is open.
@@ -146,6 +156,7 @@ impl Client {
         };
         let letter = Letter { kind, who, number };
         let filler = if kind == Kind::Echo { filler } else { 0 };
+        self.spoken += 1;
         if let Sent::Queued(_) = core.send(id, letter.opcode(), &letter.write(filler)) {
             conversation.blocked = true;
         }
@@ -252,7 +263,8 @@ impl Handler for Client {
         let wants = !calm && self.conversations.len() < self.wanted;
         if wants && self.connect_ns <= now_ns {
             self.connect(core);
-            self.connect_ns = now_ns + core.random() % 3_000_000;
+            // So that all are there after some 20 ms.
+            self.connect_ns = now_ns + core.random() % (40_000_000 / self.wanted as u64);
         }
         let due: Vec<u32> = self
             .conversations

@@ -105,13 +105,14 @@ impl Raw {
     pub(crate) fn new(sys: Sim, ledger: Ledger, mut random: Rng, scenario: &Scenario) -> Self {
         let script = random.choice(SCRIPTS).unwrap_or(Script::Echo);
         let who = ledger.book().new_peer();
-        let echoes = random.u32(1..30);
-        let filler = random.usize(1..scenario.filler_max.min(3000));
+        // Those who write some bytes at a time have less to say.
+        let slow = random.u8(..3) == 0;
+        let echoes = random.u32(1..if slow { 8 } else { 30 });
+        let filler = random.usize(1..scenario.filler_max.min(if slow { 100 } else { 3000 }));
         let out = script_bytes(script, who, echoes, filler, &mut random);
         let leaves = random.u8(..3) == 0;
         let how = random.choice([Leave::Reset, Leave::HalfClose, Leave::Close]);
         let leave = how.filter(|_| leaves).map(|how| (random.usize(..=out.len()), how));
-        let slow = random.u8(..3) == 0;
         let limits = &scenario.limits;
         let idle = limits.idle_timeout.unwrap_or_default();
         let patience = limits.handshake_timeout.max(idle * 5 / 4) + limits.close_timeout * 2;
@@ -215,6 +216,10 @@ impl Raw {
                 Ok(got) => {
                     self.inbox.extend_from_slice(buffer.get(..got).unwrap_or_default());
                     self.understand();
+                    if self.ledger.book().calm {
+                        // With a small buffer the rest comes piece by piece.
+                        self.due_ns = self.due_ns.min(self.sys.now_ns() + 500_000);
+                    }
                 }
                 Err(error) if waits(&error) => {
                     self.heard_ns = self.sys.now_ns();

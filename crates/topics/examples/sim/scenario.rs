@@ -27,6 +27,8 @@ pub(crate) struct Scenario {
     pub(crate) backlog: usize,
     pub(crate) defer: Duration,
     pub(crate) topics: u32,
+    /// Places to connect to that are no topics.
+    pub(crate) echo_targets: usize,
     pub(crate) limits: Limits,
     /// The longest rest of a peer between two things it does.
     pub(crate) rest: Duration,
@@ -40,11 +42,14 @@ pub(crate) struct Scenario {
 
 impl Scenario {
     pub(crate) fn draw(random: &mut Rng) -> Self {
-        let (servers, clients) = (random.usize(1..=4), random.usize(1..=3));
-        let wanted = random.usize(2..=10);
-        let roomy = random.u8(..3) > 0;
-        let capacity = if roomy { 64 } else { random.u32(2..=12) };
-        let short_table = random.u8(..4) == 0;
+        // More subscribers than a turn serves, on one worker.
+        let crowd = random.u8(..8) == 0;
+        let (servers, clients) = if crowd { (1..=1, 2..=3) } else { (1..=4, 1..=3) };
+        let (servers, clients) = (random.usize(servers), random.usize(clients));
+        let wanted = if crowd { random.usize(60..=90) } else { random.usize(2..=10) };
+        let roomy = crowd || random.u8(..3) > 0;
+        let capacity = if roomy { 300 } else { random.u32(2..=12) };
+        let short_table = !crowd && random.u8(..4) == 0;
         let table = if short_table { random.usize(2..=8) } else { capacity as usize };
         let policies =
             [SlowConsumer::Disconnect, SlowConsumer::DropOldest, SlowConsumer::LatestOnly];
@@ -70,12 +75,13 @@ impl Scenario {
             table,
             backlog: random.usize(1..=64),
             defer: if random.bool() { Duration::from_secs(1) } else { Duration::ZERO },
-            topics: random.u32(1..=3),
+            topics: if crowd { 1 } else { random.u32(1..=3) },
+            echo_targets: if crowd { 0 } else { 3 },
             limits,
             rest: Duration::from_micros(1 << random.u32(8..17)),
             filler_max: if random.u8(..3) == 0 { 60_000 } else { random.usize(100..4000) },
             buffers,
-            events: random.u64(1000..2000),
+            events: random.u64(1000..2000) * if crowd { 3 } else { 1 },
             rates: rates(random),
             drain: Duration::from_millis(random.choice([0, 50, 400]).unwrap_or(0)),
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::sys::process::{self, Listen};
-use engine::{Plan, SLOTS_MAX, Tables, WORKERS_MAX, Workers};
+use engine::{Plan, Tables, Workers};
 use host::{Count, Goal, Machine, Role};
 use tracing::{info, warn};
 
@@ -134,14 +134,8 @@ fn choose_tables() -> Tables {
 fn plan(config: &Config, cores: usize, nofile: u64, tables: Tables) -> Result<Plan, StartError> {
     let asked = config.max_connections.unwrap_or(CONNECTIONS_DEFAULT);
     let most = Plan::new(asked, cores, nofile, tables);
-    let mut plan = most;
-    if let Some(workers) = config.workers {
-        let workers = workers.clamp(1, WORKERS_MAX);
-        let room = nofile.saturating_sub(Plan::RESERVED_DESCRIPTORS + workers as u64);
-        let each = if tables == Tables::Private { room } else { room / workers as u64 };
-        let capacity = each.clamp(1, u64::from(SLOTS_MAX)) as u32;
-        plan = Plan { workers, capacity, tables };
-    }
+    // As many workers as cores is what a plan for a few connections has.
+    let mut plan = config.workers.map_or(most, |workers| Plan::new(1, workers, nofile, tables));
     let Some(asked) = config.max_connections else { return Ok(plan) };
     if plan.connections() < asked {
         let needed = (most.connections() >= asked).then_some(most.workers);

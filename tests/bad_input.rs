@@ -171,6 +171,20 @@ fn refusals() -> Vec<Refusal> {
             431,
         ),
         ("unsupported_version", line("GET /echo HTTP/2.0").into_bytes(), 505),
+        ("bad_request_line", line("GET  /echo HTTP/1.1").into_bytes(), 400),
+        ("bad_target", line("GET echo HTTP/1.1").into_bytes(), 400),
+        ("control_character", with(&[("X-Null", "\0")]), 400),
+        ("bare_line_feed", b"GET /echo HTTP/1.1\nHost: a\n\n".to_vec(), 400),
+        ("folded_header", with(&[("X-Folded", "one\r\n two")]), 400),
+        ("space_before_colon", with(&[("X-Space ", "x")]), 400),
+        ("duplicate_host", with(&[("Host", "a"), ("Host", "b")]), 400),
+        ("bad_content_length", with(&[("Content-Length", "four")]), 400),
+        (
+            "length_and_transfer_encoding",
+            with(&[("Content-Length", "4"), ("Transfer-Encoding", "chunked")]),
+            400,
+        ),
+        ("unsupported_transfer_encoding", with(&[("Transfer-Encoding", "gzip")]), 501),
         ("missing_host", with(&[("Host", "")]), 400),
         ("upgrade_method", line("POST /echo HTTP/1.1").into_bytes(), 405),
         ("upgrade_http10", line("GET /echo HTTP/1.0").into_bytes(), 400),
@@ -179,6 +193,12 @@ fn refusals() -> Vec<Refusal> {
         ("upgrade_version", with(&[("Sec-WebSocket-Version", "")]), 426),
         ("upgrade_missing_key", with(&[("Sec-WebSocket-Key", "")]), 400),
         ("upgrade_bad_key", with(&[("Sec-WebSocket-Key", "c2hvcnQ=")]), 400),
+        (
+            "upgrade_duplicate_key",
+            with(&[("Sec-WebSocket-Key", socket::KEY), ("Sec-WebSocket-Key", socket::KEY)]),
+            400,
+        ),
+        ("upgrade_bad_protocol", with(&[("Sec-WebSocket-Protocol", "one,,two words")]), 400),
         ("upgrade_body", with(&[("Content-Length", "4")]), 400),
     ]
 }

@@ -7,10 +7,15 @@
 #![allow(clippy::disallowed_methods, reason = "tests run in real time; there is no `Sys` here")]
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
 
+mod admin;
 mod bad_input;
 mod counting;
 mod floors;
+mod full_house;
 mod harness;
 mod lifecycle;
+mod limits;
+mod load;
 mod peers;
+mod prove;
 mod topics;

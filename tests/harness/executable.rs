@@ -21,6 +21,15 @@ pub(crate) fn standfast(args: &[&str]) -> Command {
     command
 }
 
+/// The same where a process, or a table of its own, may have `nofile` descriptors.
+pub(crate) fn limited(nofile: u64, args: &[&str]) -> Command {
+    let mut command = Command::new("sh");
+    let script = format!("ulimit -n {nofile} && exec \"$0\" \"$@\"");
+    command.args(["-c", &script, env!("CARGO_BIN_EXE_standfast")]).args(args);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
 /// Runs the executable and waits for its end.
 ///
 /// # Panics
@@ -29,9 +38,13 @@ pub(crate) fn run(args: &[&str]) -> Finished {
     run_command(standfast(args))
 }
 
-/// Runs `command`, made by [`standfast`], and waits for its end.
+/// Runs `command`, made by [`standfast`] or [`limited`], and waits for its end.
 pub(crate) fn run_command(mut command: Command) -> Finished {
-    let mut running = Running(command.spawn().expect("the executable starts"));
+    finish(Running(command.spawn().expect("the executable starts")))
+}
+
+/// Waits for the end of a run whose output nobody has taken.
+pub(crate) fn finish(mut running: Running) -> Finished {
     let stdout = collect(running.0.stdout.take().expect("stdout is piped"));
     let stderr = collect(running.0.stderr.take().expect("stderr is piped"));
     let status = running.wait();

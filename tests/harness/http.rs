@@ -43,7 +43,8 @@ pub(crate) fn post(address: SocketAddr, path: &str, body: &str) -> Response {
     )
 }
 
-fn ask(address: SocketAddr, request: &str) -> Response {
+/// Sends `request`, which must end its connection, and reads the answer.
+pub(crate) fn ask(address: SocketAddr, request: &str) -> Response {
     let mut stream = TcpStream::connect(address).expect("the server accepts");
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
     stream.write_all(request.as_bytes()).expect("the request is taken");

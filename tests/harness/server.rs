@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::process::ExitStatus;
+use std::process::{Command, ExitStatus};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::executable::{Running, standfast};
+use super::executable::{Running, limited, standfast};
 use super::http::{self, Response};
 use super::{PATIENCE, eventually};
 
@@ -31,15 +31,19 @@ impl Server {
         Self::start_with(more, &[])
     }
 
-    /// The same with `env` in its environment. A `--listen` in `more` replaces the usual one.
+    /// The same with `env` in its environment.
     pub(crate) fn start_with(more: &[&str], env: &[(&str, &str)]) -> Self {
-        let mut args = vec!["serve", "--admin", "127.0.0.1:0", "--echo", "--ready-json"];
-        if !more.contains(&"--listen") {
-            args.extend(["--listen", "127.0.0.1:0"]);
-        }
-        args.extend(more);
-        let mut command = standfast(&args);
+        let mut command = standfast(&arguments(more));
         command.envs(env.iter().copied());
+        Self::run(command)
+    }
+
+    /// The same with tables of `nofile` descriptors.
+    pub(crate) fn start_limited(nofile: u64, more: &[&str]) -> Self {
+        Self::run(limited(nofile, &arguments(more)))
+    }
+
+    fn run(mut command: Command) -> Self {
         let mut running = Running(command.spawn().expect("the executable starts"));
         let log = Arc::new(Mutex::new(String::new()));
         let stderr = BufReader::new(running.0.stderr.take().expect("stderr is piped"));
@@ -61,7 +65,7 @@ impl Server {
         let line = is_ready.recv_timeout(PATIENCE).unwrap_or_default();
         let Ok(ready) = serde_json::from_str::<Value>(&line) else {
             let log = log.lock().expect("no writer panics");
-            panic!("serve {more:?} said {line:?} instead of its ready line; its log:\n{log}");
+            panic!("{command:?} said {line:?} instead of its ready line; its log:\n{log}");
         };
         let address = |key: &str| -> SocketAddr {
             let text = ready[key].as_str().unwrap_or_else(|| panic!("no {key} in {ready}"));
@@ -140,4 +144,14 @@ impl Drop for Server {
             eprintln!("--- the server's log\n{}---", self.log());
         }
     }
+}
+
+/// A `--listen` in `more` replaces the usual one.
+fn arguments<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    let mut args = vec!["serve", "--admin", "127.0.0.1:0", "--echo", "--ready-json"];
+    if !more.contains(&"--listen") {
+        args.extend(["--listen", "127.0.0.1:0"]);
+    }
+    args.extend(more);
+    args
 }

@@ -58,6 +58,11 @@ impl Socket {
         socket
     }
 
+    /// Our end, as the server sees it.
+    pub(crate) fn local_address(&self) -> String {
+        self.stream.local_addr().expect("it is connected").to_string()
+    }
+
     /// Sends `bytes` as they are. What the far side refuses to take is not an error here.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
@@ -86,7 +91,8 @@ impl Socket {
                 return Some(frame);
             }
             if !http::read_more(&mut self.stream, &mut self.pending) {
-                assert!(self.pending.is_empty(), "closed within a frame: {:?}", self.pending);
+                let rest = self.pending.len();
+                assert!(rest == 0, "closed {rest} bytes into a frame");
                 return None;
             }
         }

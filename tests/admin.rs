@@ -1,0 +1,93 @@
+//! Who may ask what: the key of the admin listener, its UNIX socket, origins of browser pages.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+
+use crate::harness::executable::{Running, standfast};
+use crate::harness::server::Server;
+use crate::harness::socket::{Socket, upgrade};
+use crate::harness::{eventually, http};
+
+#[test]
+fn with_a_key_only_health_answers_without_it() {
+    let server = Server::start(&["--admin-key", "correct-horse"]);
+    let ask = |path: &str, authorization: &str| {
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{authorization}\r\n");
+        http::ask(server.admin, &request).status
+    };
+    assert_eq!(ask("/health", ""), 200);
+    for path in ["/api/stats", "/api/connections", "/metrics"] {
+        assert_eq!(ask(path, ""), 401, "{path}");
+        assert_eq!(ask(path, "Authorization: Bearer correct-horsf\r\n"), 401, "{path}");
+        assert_eq!(ask(path, "Authorization: Basic correct-horse\r\n"), 401, "{path}");
+        assert_eq!(ask(path, "Authorization: Bearer correct-horse\r\n"), 200, "{path}");
+    }
+    let publication = r#"{"topic":"x","data":"x"}"#;
+    assert_eq!(http::post(server.admin, "/api/publish", publication).status, 401);
+}
+
+#[test]
+fn the_unix_socket_is_its_owners_alone() {
+    let path = std::env::temp_dir().join(format!("standfast-test-{}.sock", std::process::id()));
+    let admin = format!("unix:{}", path.display());
+    let serve = standfast(&["serve", "--listen", "127.0.0.1:0", "--admin", &admin]).spawn();
+    let _running = Running(serve.unwrap());
+    let mut stream = None;
+    eventually("the socket answers", || {
+        stream = UnixStream::connect(&path).ok();
+        stream.is_some()
+    });
+    let mut stream = stream.unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    stream.write_all(b"GET /api/stats HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+    let response = http::read_response(&mut stream, &mut Vec::new());
+    assert_eq!(response.status, 200, "{response:?}");
+    fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn connections_are_listed_page_by_page() {
+    let server = Server::start(&[]);
+    let sockets: Vec<Socket> = (0..7).map(|_| Socket::open(server.listen, "/topics/x")).collect();
+    let mut peers = Vec::new();
+    let mut after = "0".to_owned();
+    loop {
+        let path = format!("/api/connections?limit=3&after={after}");
+        let page = http::get(server.admin, &path).json();
+        for connection in page["connections"].as_array().unwrap() {
+            assert_eq!(connection["topic"], "x", "{page}");
+            peers.push(connection["peer"].as_str().unwrap().to_owned());
+        }
+        match page["next"].as_str() {
+            Some(next) => after = next.to_owned(),
+            None => break,
+        }
+    }
+    peers.sort();
+    let mut expected: Vec<String> = sockets.iter().map(Socket::local_address).collect();
+    expected.sort();
+    assert_eq!(peers, expected);
+}
+
+#[test]
+fn a_page_from_elsewhere_is_refused_and_the_log_says_what_would_admit_it() {
+    let asks = |server: &Server, origin: &str| {
+        let mut socket = Socket::connect(server.listen);
+        socket.send(upgrade("/topics/x", &[("Origin", origin)]).as_bytes());
+        socket.response().status
+    };
+    let server = Server::start(&[]);
+    assert_eq!(asks(&server, "http://localhost:3000"), 101, "this machine's own page");
+    assert_eq!(asks(&server, &format!("http://{}", server.listen)), 101, "the same origin");
+    assert_eq!(asks(&server, "https://app.example"), 403);
+    eventually("the log names the flag", || {
+        server.log().contains("--allow-origin https://app.example")
+    });
+    assert_eq!(server.metrics()["standfast_origin_refused_total"], 1.0);
+    let open = Server::start(&["--allow-origin", "https://app.example"]);
+    assert_eq!(asks(&open, "https://app.example"), 101);
+    assert_eq!(asks(&open, "https://other.example"), 403);
+}

@@ -1,0 +1,99 @@
+//! `standfast load` against targets that are dead, deaf, unwilling or dying: it ends, says what
+//! went wrong by cause, and exits with 1. Right and faulty servers: `counting`.
+
+use std::net::TcpListener;
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::harness::eventually;
+use crate::harness::executable::{self, Finished, Running, standfast};
+use crate::harness::server::Server;
+
+#[test]
+fn a_dead_target_is_reported_by_cause() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap();
+    drop(free);
+    let summary = falls_short(&format!("ws://{address}/"), &[]);
+    assert_eq!(summary["connect_errors"], json!({"connect_refused": 20}), "{summary}");
+}
+
+#[test]
+fn a_deaf_target_is_given_up_in_time() {
+    let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("ws://{}/", deaf.local_addr().unwrap());
+    let summary = falls_short(&url, &["--connect-timeout", "500ms"]);
+    assert_eq!(summary["connect_errors"], json!({"handshake_timeout": 20}), "{summary}");
+}
+
+#[test]
+fn an_unwilling_target_is_reported_by_cause() {
+    let server = Server::start(&[]);
+    let summary = falls_short(&format!("ws://{}/nowhere", server.listen), &[]);
+    assert_eq!(summary["connect_errors"], json!({"handshake_rejected": 20}), "{summary}");
+}
+
+#[test]
+fn sockets_lost_on_the_way_are_reported_by_cause() {
+    let mut server = Server::start(&["--drain", "0s"]);
+    let load = hold(&server, "3s");
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait().code(), Some(0));
+    let finished = executable::finish(load);
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    let summary = summary(&finished);
+    assert_eq!(summary["connections"]["open"], 0, "{summary}");
+    assert_eq!(summary["closed"], json!({"by_peer": 20}), "{summary}");
+}
+
+#[test]
+fn an_interrupted_run_says_what_it_has_and_exits_with_130() {
+    let server = Server::start(&[]);
+    let load = hold(&server, "10m");
+    let pid = Pid::from_raw(load.0.id().try_into().unwrap());
+    kill_process(pid.unwrap(), Signal::INT).unwrap();
+    let finished = executable::finish(load);
+    assert_eq!(finished.code, Some(130), "{finished:?}");
+    assert_eq!(summary(&finished)["connections"]["open"], 20, "{finished:?}");
+}
+
+#[test]
+fn the_ways_to_connect_all_open_everyone() {
+    let server = Server::start(&[]);
+    let url = format!("ws://{}/echo", server.listen);
+    for connect in ["windowed", "one-by-one", "paced:1k", "storm"] {
+        let numbers = ["--connections", "300", "--connect", connect, "--messages", "3"];
+        let finished = executable::run(&[&["load", &url], &numbers[..], &["--json", "-"]].concat());
+        assert_eq!(finished.code, Some(0), "{connect}: {finished:?}");
+        let summary = summary(&finished);
+        assert_eq!(summary["connections"]["open"], 300, "{connect}: {summary}");
+        assert_eq!(summary["echo"]["received"], 900, "{connect}: {summary}");
+    }
+}
+
+/// Runs 20 connections against `url`, requires that none opens and exit code 1; the summary.
+fn falls_short(url: &str, more: &[&str]) -> Value {
+    let args = ["load", url, "--connections", "20", "--json", "-"];
+    let finished = executable::run(&[&args[..], more].concat());
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    assert!(finished.stderr.contains("fell short"), "people are told too: {finished:?}");
+    let summary = summary(&finished);
+    assert_eq!((&summary["held"], &summary["connections"]["failed"]), (&json!(false), &json!(20)));
+    summary
+}
+
+/// Starts holding 20 connections for `time`; returns once the server has them.
+fn hold(server: &Server, time: &str) -> Running {
+    let url = format!("ws://{}/echo", server.listen);
+    let args = ["load", &url, "--connections", "20", "--hold", time, "--json", "-"];
+    let mut load = standfast(&args);
+    let load = Running(load.stdin(Stdio::null()).spawn().unwrap());
+    eventually("all are open", || server.metrics()["standfast_websockets"] == 20.0);
+    load
+}
+
+fn summary(finished: &Finished) -> Value {
+    serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {finished:?}"))
+}

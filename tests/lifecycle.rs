@@ -5,6 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 
 use rustix::process::Signal;
+use serde_json::json;
 
 use crate::harness::executable::{self, Finished};
 use crate::harness::server::Server;
@@ -23,6 +24,24 @@ fn sigterm_tells_every_client_and_exits_with_0() {
         socket.send_frame(0x88, &1001_u16.to_be_bytes());
         assert!(socket.ends());
     }
+    assert_eq!(server.wait().code(), Some(0), "{}", server.log());
+}
+
+#[test]
+fn health_says_draining_until_a_second_signal_ends_it() {
+    let mut server = Server::start(&["--drain", "10m", "--workers", "1"]);
+    let mut sockets: Vec<Socket> =
+        (0..8).map(|_| Socket::open(server.listen, "/topics/x")).collect();
+    assert_eq!(http::get(server.admin, "/health").status, 200);
+    server.signal(Signal::TERM);
+    eventually("health says so", || http::get(server.admin, "/health").status == 503);
+    assert_eq!(http::get(server.admin, "/health").body.trim(), "draining");
+    assert_eq!(http::get(server.admin, "/api/stats").json()["status"], "draining");
+    // Ten minutes spread over eight: most are still served.
+    let last = sockets.last_mut().unwrap();
+    assert_eq!(server.publish(&json!({"topic": "x", "data": "meanwhile"})).status, 200);
+    assert_eq!(last.frame().map(|frame| frame.payload), Some(b"meanwhile".to_vec()));
+    server.signal(Signal::TERM);
     assert_eq!(server.wait().code(), Some(0), "{}", server.log());
 }
 

@@ -69,6 +69,8 @@ fn a_client_publishes_on_loopback_without_being_asked() {
     let mut two = Socket::open(server.listen, "/topics/x");
     one.send_frame(TEXT, b"anyone?");
     assert_eq!(two.frame(), Some(text("anyone?")));
+    one.send_frame(BINARY, &[0, 255]);
+    assert_eq!(two.frame(), Some(Frame { first: BINARY, payload: vec![0, 255] }));
     assert!(server.log().contains("--public"), "the openness is said at start: {}", server.log());
 }
 

@@ -58,7 +58,7 @@ pub struct Core<S: Sys, H: Handler> {
     pub(crate) targets: Vec<Target>,
     /// From which client handshake keys are drawn.
     pub(crate) key_secret: u64,
-    /// Taken out while a read is worked on.
+    /// Taken out while a read is worked on; empty while there are no connections.
     pub(crate) read_buffer: Vec<u8>,
     /// Replies to the connection being read.
     pub(crate) cork: Vec<u8>,
@@ -90,7 +90,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             timers,
             targets: Vec::new(),
             key_secret,
-            read_buffer: vec![0; TAIL_BYTES_MAX + READ_BUFFER_BYTES],
+            read_buffer: Vec::new(),
             cork: Vec::new(),
             corked: None,
             scratch: Vec::new(),
@@ -788,6 +788,24 @@ impl<S: Sys, H: Handler> Core<S, H> {
     }
 
     // ---- buffers ----
+
+    /// The read buffer, to be put back. An empty worker has none.
+    #[inline]
+    pub(crate) fn take_read_buffer(&mut self) -> Vec<u8> {
+        let buffer = std::mem::take(&mut self.read_buffer);
+        if buffer.is_empty() { vec![0; TAIL_BYTES_MAX + READ_BUFFER_BYTES] } else { buffer }
+    }
+
+    /// Gives back what only connections need, when there are none.
+    pub(crate) fn release_buffers(&mut self) {
+        self.read_buffer = Vec::new();
+        self.cork = Vec::new();
+        self.scratch = Vec::new();
+        self.resumed = VecDeque::new();
+        self.drained = Vec::new();
+        self.dead = Vec::new();
+        self.pool = Vec::new();
+    }
 
     pub(crate) fn take_buffer(&mut self) -> Vec<u8> {
         self.pool.pop().unwrap_or_default()

@@ -24,7 +24,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         }
         let fd = conn.fd;
         let kept = conn.cold.as_ref().map_or(0, |cold| cold.tail.len());
-        let mut buffer = std::mem::take(&mut core.read_buffer);
+        let mut buffer = core.take_read_buffer();
         let room = buffer.get_mut(kept..kept + READ_BUFFER_BYTES).unwrap_or_default();
         match core.sys.recv(fd, room) {
             Ok(0) => self.on_end_of_stream(slot),
@@ -52,7 +52,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     pub(crate) fn pump(&mut self, slot: u32) {
         let kept = self.core.slab.get(slot).and_then(|conn| conn.cold.as_ref());
         let kept = kept.map_or(0, |cold| cold.tail.len());
-        let mut buffer = std::mem::take(&mut self.core.read_buffer);
+        let mut buffer = self.core.take_read_buffer();
         if let Some(bytes) = buffer.get_mut(..kept) {
             self.core.restore_tail(slot, bytes);
             self.ingest(slot, bytes);

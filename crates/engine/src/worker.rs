@@ -274,6 +274,9 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             counters.queued_bytes.sub(conn.backlog() as u64);
         }
         if reaped {
+            if self.core.slab.live() == 0 {
+                self.core.release_buffers();
+            }
             self.core.publish_open();
             self.adopt_parked_listener();
         }

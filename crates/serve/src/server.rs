@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use admin::Address;
+use engine::sys::process::trim_allocator;
 use engine::{Remote, Workers};
 use tracing::info;
 
@@ -23,7 +24,12 @@ pub struct Running {
     pub(crate) remote: Remote<Post>,
     pub(crate) records: Records,
     pub(crate) stage: Stage,
+    /// The most connections since memory was last returned to the system.
+    pub(crate) crowd: u64,
 }
+
+/// Fewer connections than this leave nothing worth returning.
+const CROWD: u64 = 1_000;
 
 /// Where a server is in its life.
 pub(crate) enum Stage {
@@ -72,6 +78,7 @@ impl Running {
     /// A worker has ended although nobody asked it to.
     pub fn look_after(&mut self) -> io::Result<()> {
         self.records.write();
+        self.return_memory();
         match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Serving(workers) if workers.any_ended() => {
                 workers.drain(Duration::ZERO)?;
@@ -82,6 +89,16 @@ impl Running {
                 Ok(())
             }
         }
+    }
+
+    /// After most of a crowd has left, gives what the allocator kept for it back to the system.
+    fn return_memory(&mut self) {
+        let open: u64 = self.remote.open().map(|(open, _)| u64::from(open)).sum();
+        if self.crowd >= CROWD && open < self.crowd / 2 {
+            trim_allocator();
+            self.crowd = open;
+        }
+        self.crowd = self.crowd.max(open);
     }
 
     /// Begins the end: stops accepting, says `draining` on `/health`, and closes every WebSocket

@@ -116,7 +116,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let remote = workers.remote().clone();
     let admin = start_admin(config, Control::new(Arc::clone(&shared), remote.clone()))?;
     say_ready(config, &listen, admin.as_ref());
-    Ok(Running { listen, admin, shared, remote, records, stage: Stage::Serving(workers) })
+    Ok(Running { listen, admin, shared, remote, records, stage: Stage::Serving(workers), crowd: 0 })
 }
 
 fn choose_tables() -> Tables {

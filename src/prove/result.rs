@@ -297,7 +297,8 @@ mod tests {
     #[test]
     fn held_only_if_nothing_at_all_went_wrong() {
         assert_eq!(verdict(measured()), (HELD, String::new()));
-        let spoilt: [(fn(&mut Measured), &str); 6] = [
+        type Spoil = fn(&mut Measured);
+        let spoilt: [(Spoil, &str); 6] = [
             (|m| m.failed = 1, "1 connections failed"),
             (|m| m.open = 9, "1 sockets that were asked for"),
             (|m| m.unanswered = 2, "2 sockets answered no heartbeat"),

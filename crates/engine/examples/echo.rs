@@ -40,7 +40,7 @@ fn main() -> std::io::Result<()> {
     let defer = Duration::from_secs(1);
     let listen = process::Listen { address, backlog: 4096, shared_port: true, defer };
     let (listener, address) = process::listen(&listen)?;
-    let plan = Plan { workers: 1, capacity: 15_000, tables: Tables::Private };
+    let plan = Plan { workers: 1, accepting: 1, capacity: 15_000, tables: Tables::Private };
     let workers = Workers::start(plan, &Limits::default(), &[listener], |_, _| Echo)?;
     println!("{{\"port\":{},\"pid\":{}}}", address.port(), std::process::id());
     std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;

@@ -25,6 +25,8 @@ pub enum Tables {
 pub struct Plan {
     /// Threads, at most [`WORKERS_MAX`].
     pub workers: usize,
+    /// Workers that accept to begin with; the others begin when these are full.
+    pub accepting: usize,
     /// Connections per worker.
     pub capacity: u32,
     /// Whose descriptors they use.
@@ -57,7 +59,8 @@ impl Plan {
                 (workers, room(workers))
             }
         };
-        Plan { workers: workers as usize, capacity: capacity.max(1) as u32, tables }
+        let (workers, accepting) = (workers as usize, cores as usize);
+        Plan { workers, accepting, capacity: capacity.max(1) as u32, tables }
     }
 
     /// Connections that all workers together may hold.
@@ -84,8 +87,8 @@ impl Wake for WakeByDescriptor {
 
 impl<P: Send + 'static> Workers<P> {
     /// Starts the workers. `listeners` are descriptors of this process ([`process::listen`]), each
-    /// given to a worker of its own to begin with. `handler` is called in each worker's thread, and
-    /// only when that worker is first needed.
+    /// given to one of the workers that accept to begin with. `handler` is called in each worker's
+    /// thread, and only when that worker is first needed.
     ///
     /// Call it before anything else opens descriptors: those below the highest wake-up descriptor
     /// or listener stay open in the workers' tables.
@@ -133,7 +136,7 @@ impl<P: Send + 'static> Workers<P> {
             threads.push(builder.spawn(run)?);
         }
         for index in 0..listeners.len() {
-            remote.give_listener(index % plan.workers, index);
+            remote.give_listener(index % plan.accepting.clamp(1, plan.workers), index);
         }
         Ok(Workers { remote, wakes, threads })
     }

@@ -59,7 +59,7 @@ fn start(workers: usize, capacity: u32, listeners: usize) -> (Workers<()>, Socke
         numbers.push(number);
         address = bound;
     }
-    let plan = Plan { workers, capacity, tables: Tables::Private };
+    let plan = Plan { workers, accepting: workers, capacity, tables: Tables::Private };
     let limits = Limits { close_timeout: Duration::from_millis(200), ..Limits::default() };
     let workers = Workers::start(plan, &limits, &numbers, |_, _| Echo).unwrap();
     (workers, address)

@@ -33,7 +33,9 @@ impl fmt::Display for Origin {
 /// The origins a server admits.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origins {
-    /// Any page of this machine: all listeners are loopback.
+    /// Any page of this machine and no other: all listeners are loopback. A page of the same
+    /// origin does not count then, because a name that its owner points at 127.0.0.1 would make
+    /// any site one of ours (DNS rebinding).
     pub(crate) loopback: bool,
     pub(crate) allowed: Vec<Origin>,
 }
@@ -47,11 +49,11 @@ impl Origins {
             return true;
         }
         let Some(authority) = authority(origin) else { return false };
-        let own = host.and_then(|host| std::str::from_utf8(host).ok());
-        if own.is_some_and(|own| without_port(own, origin) == without_port(authority, origin)) {
-            return true;
+        if self.loopback {
+            return is_loopback(authority);
         }
-        self.loopback && is_loopback(authority)
+        let own = host.and_then(|host| std::str::from_utf8(host).ok());
+        own.is_some_and(|own| without_port(own, origin) == without_port(authority, origin))
     }
 }
 
@@ -100,9 +102,9 @@ mod tests {
             ("http://[::1]:9", "[::1]:8080", true, false),
             ("http://127.0.0.1.evil.example", "127.0.0.1:8080", false, false),
             ("http://localhost.evil.example", "127.0.0.1:8080", false, false),
-            ("https://chat.example", "chat.example", true, true),
-            ("https://chat.example", "Chat.example:443", true, true),
-            ("http://chat.example:80", "chat.example", true, true),
+            ("https://chat.example", "chat.example", false, true),
+            ("https://chat.example", "Chat.example:443", false, true),
+            ("http://chat.example:80", "chat.example", false, true),
             ("https://chat.example:8443", "chat.example", false, false),
             ("https://app.example", "chat.example", false, true),
             ("null", "chat.example", false, true),

@@ -86,7 +86,7 @@ fn main() -> std::io::Result<()> {
     let defer = Duration::from_secs(1);
     let listen = process::Listen { address, backlog: 4096, shared_port: true, defer };
     let (listener, address) = process::listen(&listen)?;
-    let plan = Plan { workers: 1, capacity: 15_000, tables: Tables::Private };
+    let plan = Plan { workers: 1, accepting: 1, capacity: 15_000, tables: Tables::Private };
     let directory = Directory::new();
     let handler = move |worker: u16, _: &Remote<Post>| Ticker {
         topics: Topics::new(worker, directory.clone()),

@@ -26,7 +26,7 @@ impl Server {
         let listen =
             process::Listen { address, backlog: 1024, shared_port: false, defer: Duration::ZERO };
         let (listener, address) = process::listen(&listen).unwrap();
-        let plan = Plan { workers: 1, capacity: 2_000, tables: Tables::Private };
+        let plan = Plan { workers: 1, accepting: 1, capacity: 2_000, tables: Tables::Private };
         let mut limits = Limits::default();
         limits.wire.message_bytes = 1 << 20;
         let faults = |_, _: &_| Faults { published: 0 };

@@ -251,7 +251,9 @@ impl<S: Sys, H: Handler> Worker<S, H> {
 
     fn tell_drained(&mut self) {
         while let Some(slot) = self.core.drained.pop() {
-            if let Some(id) = self.core.id_at(slot) {
+            // What was sent since then is told of once it has left, too.
+            let empty = self.core.slab.get(slot).is_some_and(|conn| conn.backlog() == 0);
+            if let Some(id) = self.core.id_at(slot).filter(|_| empty) {
                 self.handler.drained(&mut self.core, id);
             }
         }

@@ -475,6 +475,10 @@ impl<S: Sys, H: Handler> Core<S, H> {
                 Ok(0) => break,
                 Ok(sent) => {
                     cold.queue.advance(sent);
+                    if conn.flags.has(Flags::STALLED) {
+                        // Its pongs are not read, so that it takes bytes is the sign of life.
+                        conn.last_active = self.timers.tick(self.now_ns);
+                    }
                     self.counters().bytes_out.add(sent as u64);
                     self.counters().queued_bytes.sub(sent as u64);
                     budget = budget.saturating_sub(sent);

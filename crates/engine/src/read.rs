@@ -267,6 +267,11 @@ impl<S: Sys, H: Handler> Core<S, H> {
         if conn.mode != Mode::WebSocket {
             return;
         }
+        if conn.flags.has(Flags::PAUSED) {
+            // It may speak all the time: it is we who do not listen.
+            conn.last_active = now;
+            return;
+        }
         let idle = now.wrapping_sub(conn.last_active);
         if idle >= idle_max {
             let reason = "idle timeout";

@@ -25,10 +25,14 @@ struct Conversation {
     purpose: Purpose,
     began_ns: u64,
     due_ns: u64,
+    /// It does not read until then.
+    paused_ns: Option<u64>,
     open: bool,
     /// Its queue had grown and was not told empty again.
     blocked: bool,
     subscribed: bool,
+    /// It wants nothing more and only waits.
+    resigned: bool,
     /// Echoes asked and got.
     asked: u32,
     got: u32,
@@ -102,9 +106,11 @@ impl Client {
             purpose,
             began_ns: core.now_ns(),
             due_ns: u64::MAX,
+            paused_ns: None,
             open: false,
             blocked: false,
             subscribed: false,
+            resigned: false,
             asked: 0,
             got: 0,
             published: 0,
@@ -121,7 +127,12 @@ impl Client {
         let Some(conversation) = self.conversations.get_mut(&who) else { return };
         conversation.due_ns = due_ns;
         let id = conversation.id;
-        if calm || conversation.blocked {
+        if calm {
+            return;
+        }
+        if conversation.blocked || conversation.resigned {
+            // Until `drained`.
+            conversation.due_ns = u64::MAX;
             return;
         }
         match chance {
@@ -130,6 +141,10 @@ impl Client {
             2 if due_ns.is_multiple_of(4) => return core.reset(id),
             3 => {
                 core.ping(id, b"there?");
+            }
+            4 if conversation.paused_ns.is_none() => {
+                conversation.paused_ns = Some(due_ns + due_ns % 200_000_000);
+                core.pause(id);
             }
             _ => {}
         }
@@ -144,8 +159,7 @@ impl Client {
                 (Kind::Subscribe, 0)
             }
             Purpose::Topic if chance < 6 => {
-                // Once is enough: from then on it does nothing but wait.
-                conversation.due_ns = u64::MAX;
+                conversation.resigned = true;
                 (Kind::Unsubscribe, 0)
             }
             Purpose::Topic if chance < 40 => {
@@ -234,10 +248,11 @@ impl Handler for Client {
     }
 
     fn drained<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
-        self.ledger.book().called(self.process, id, "drained");
+        self.ledger.book().drained(self.process, id, core.info(id));
         let conversation = core.user(id).and_then(|who| self.conversations.get_mut(who));
-        if let Some(conversation) = conversation {
+        if let Some(conversation) = conversation.filter(|conversation| conversation.blocked) {
             conversation.blocked = false;
+            conversation.due_ns = core.now_ns();
         }
     }
 
@@ -260,6 +275,12 @@ impl Handler for Client {
     fn turn<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
         let now_ns = core.now_ns();
         let calm = self.ledger.book().calm;
+        for conversation in self.conversations.values_mut() {
+            if conversation.paused_ns.is_some_and(|until_ns| calm || until_ns <= now_ns) {
+                conversation.paused_ns = None;
+                core.resume(conversation.id);
+            }
+        }
         let wants = !calm && self.conversations.len() < self.wanted;
         if wants && self.connect_ns <= now_ns {
             self.connect(core);
@@ -277,7 +298,8 @@ impl Handler for Client {
         }
         let acts = self.conversations.values().filter(|conversation| conversation.open);
         let next = acts.map(|conversation| conversation.due_ns).min();
+        let paused = self.conversations.values().filter_map(|c| c.paused_ns).min();
         let connect = (!calm && self.conversations.len() < self.wanted).then_some(self.connect_ns);
-        [next.filter(|_| !calm), connect].into_iter().flatten().min()
+        [next.filter(|_| !calm), connect, paused].into_iter().flatten().min()
     }
 }

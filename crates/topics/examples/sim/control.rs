@@ -44,7 +44,8 @@ impl Control {
         let letter = Letter { kind: Kind::Publish, who: CONTROL, number };
         let publication = Arc::new(Publication {
             topic: topic.to_string().into(),
-            data: letter.write(number as usize % 700).into(),
+            // Some are longer than the shortest queues allow.
+            data: letter.write(if number % 16 == 9 { 9000 } else { number as usize % 700 }).into(),
             binary: letter.opcode() == OpCode::Binary,
         });
         if self.directory.publish(&self.remote, &publication).is_ok() {

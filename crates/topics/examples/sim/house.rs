@@ -26,6 +26,8 @@ pub(crate) struct Member<H: Handler> {
     /// Numbers of its table that are no connections.
     own: usize,
     pub(crate) stopped: bool,
+    /// When the worker has something to do even if nothing happens, as of its last turn.
+    deadline_ns: Option<u64>,
     /// Turns that moved nothing.
     pub(crate) idle_turns: u64,
     window_turns: u64,
@@ -162,6 +164,7 @@ impl House {
         let mut pass_ns = next_ns - now_ns;
         if self.kernel.strike(Fault::ClockJump) {
             pass_ns += self.random.u64(..2 * SECOND_NS);
+            self.ledger.book().jumped_ns = now_ns + pass_ns;
         }
         self.kernel.advance(pass_ns);
     }
@@ -214,12 +217,21 @@ impl House {
 
 impl<H: Handler> Member<H> {
     fn new(worker: Worker<Sim, H>, process: usize, table: usize, own: usize) -> Self {
-        let (stopped, idle_turns, window_turns, window_ns) = (false, 0, 0, 0);
-        Member { worker, process, table, own, stopped, idle_turns, window_turns, window_ns }
+        Member {
+            worker,
+            process,
+            table,
+            own,
+            stopped: false,
+            deadline_ns: Some(0),
+            idle_turns: 0,
+            window_turns: 0,
+            window_ns: 0,
+        }
     }
 
     fn deadline(&self) -> Option<u64> {
-        if self.stopped { None } else { self.worker.deadline() }
+        self.deadline_ns.filter(|_| !self.stopped)
     }
 
     /// Gives the worker a turn if it would not sleep.
@@ -234,6 +246,7 @@ impl<H: Handler> Member<H> {
             Ok(turn) => self.stopped = turn == Turn::Stopped,
             Err(error) => ledger.book().fail(format!("a turn failed: {error}")),
         }
+        self.deadline_ns = self.worker.deadline();
         let idle = before == (kernel.progress(self.table), kernel.drawn());
         self.check_pace(idle, kernel.now_ns(), ledger);
         self.check_books(kernel, ledger);

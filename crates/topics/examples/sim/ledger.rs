@@ -5,7 +5,7 @@ use std::cell::{RefCell, RefMut};
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
-use engine::{Closed, ConnId, SlowConsumer};
+use engine::{Closed, ConnId, ConnInfo, SlowConsumer};
 
 /// The control plane's name as a publisher.
 pub(crate) const CONTROL: u32 = 0;
@@ -40,6 +40,8 @@ pub(crate) struct Book {
     lossy: bool,
     /// No new work is begun, and no fault is drawn.
     pub(crate) calm: bool,
+    /// When the clock jumped last.
+    pub(crate) jumped_ns: u64,
     /// Per process and connection: `open` was called, `closed` was called.
     lives: HashMap<(usize, ConnId), (bool, bool)>,
     /// Per process and worker: connections on which `open` was called and `closed` was not.
@@ -64,6 +66,7 @@ impl Ledger {
             failure: None,
             lossy: policy != SlowConsumer::Disconnect,
             calm: false,
+            jumped_ns: 0,
             lives: HashMap::new(),
             open: BTreeMap::new(),
             closed: Vec::new(),
@@ -99,6 +102,12 @@ impl Book {
     pub(crate) fn called(&mut self, process: usize, id: ConnId, about: &str) {
         let closed = self.lives.entry((process, id)).or_default().1;
         self.require(!closed, || format!("`{about}` after `closed` of {id}"));
+    }
+
+    pub(crate) fn drained(&mut self, process: usize, id: ConnId, info: Option<ConnInfo>) {
+        self.called(process, id, "drained");
+        let queued = info.map_or(0, |info| info.queued_bytes);
+        self.require(queued == 0, || format!("{id} told drained with {queued} bytes queued"));
     }
 
     pub(crate) fn opened(&mut self, process: usize, id: ConnId) {

@@ -302,8 +302,8 @@ impl Raw {
         let silent_ns = self.sys.now_ns() - self.spoke_ns;
         // Two ticks, and the time that bytes take to be read.
         let least = self.idle.saturating_sub(Duration::from_millis(300));
-        // What it said since it last listened may have crossed with this.
-        let sure = self.heard_ns >= self.spoke_ns;
+        // What it said shortly before it last listened may have crossed with this.
+        let sure = self.heard_ns >= self.spoke_ns + 50_000_000;
         let early = idle && sure && silent_ns < least.as_nanos() as u64;
         let (who, script) = (self.who, self.script);
         self.ledger.book().require(!early, || {
@@ -323,7 +323,8 @@ impl Raw {
         if !self.sys.was_accepted(fd) {
             self.queued_ns = self.sys.now_ns();
         }
-        let since_ns = self.spoke_ns.max(self.queued_ns);
+        let jumped_ns = self.ledger.book().jumped_ns;
+        let since_ns = self.spoke_ns.max(self.queued_ns).max(jumped_ns);
         let silent_ns = self.sys.now_ns() - since_ns;
         let patience_ns = self.patience.as_nanos() as u64;
         if silent_ns < patience_ns {
@@ -331,7 +332,7 @@ impl Raw {
             self.due_ns = self.due_ns.min(since_ns + patience_ns + 1);
             return;
         }
-        // By now there is an end to be read, though perhaps the clock has only just jumped.
+        // By now there is an end to be read.
         self.reads = true;
         self.overdue += 1;
         if self.overdue > 60 && silent_ns > patience_ns + 1_000_000_000 {

@@ -38,6 +38,8 @@ pub(crate) struct Scenario {
     pub(crate) events: u64,
     pub(crate) rates: Vec<(Fault, u32)>,
     pub(crate) drain: Duration,
+    /// The drain comes while everything is at work and faults go on.
+    pub(crate) ends_in_storm: bool,
 }
 
 impl Scenario {
@@ -84,6 +86,7 @@ impl Scenario {
             events: random.u64(1000..2000) * if crowd { 3 } else { 1 },
             rates: rates(random),
             drain: Duration::from_millis(random.choice([0, 50, 400]).unwrap_or(0)),
+            ends_in_storm: random.u8(..5) == 0,
         }
     }
 }

@@ -230,8 +230,8 @@ impl Handler for Server {
         self.ledger.book().called(PROCESS, id, "data");
     }
 
-    fn drained<S: Sys>(&mut self, _: &mut Core<S, Self>, id: ConnId) {
-        self.ledger.book().called(PROCESS, id, "drained");
+    fn drained<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
+        self.ledger.book().drained(PROCESS, id, core.info(id));
     }
 
     fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, post: Post) {

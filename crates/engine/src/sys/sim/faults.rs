@@ -44,7 +44,7 @@ pub enum Fault {
     SpuriousEvent,
     /// A descriptor that is ready is left out of this report.
     LateEvent,
-    /// *Natural*: a report for a descriptor that was closed earlier in the same batch.
+    /// *Natural*: a descriptor was closed that stood in the batch reported last.
     StaleEvent,
     /// *Natural*: a number was given out again right after it was closed.
     NumberReused,
@@ -102,7 +102,7 @@ impl Fault {
             Fault::WatchNoMemory => "epoll_ctl ENOMEM",
             Fault::SpuriousEvent => "spurious event",
             Fault::LateEvent => "late event",
-            Fault::StaleEvent => "stale event in batch",
+            Fault::StaleEvent => "closed within batch",
             Fault::NumberReused => "descriptor reused",
             Fault::ClockJump => "clock jump",
         }

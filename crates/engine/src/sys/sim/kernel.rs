@@ -172,7 +172,7 @@ impl Kernel {
     /// Whether a wait on the table would report something.
     #[must_use]
     pub fn is_ready(&self, table: usize) -> bool {
-        self.state.borrow().is_ready(table)
+        self.state.borrow_mut().is_ready(table)
     }
 
     /// Numbers in use in a table.
@@ -235,6 +235,7 @@ impl State {
 
     /// Adds a call to the trace.
     pub(super) fn note(&mut self, call: u64, table: usize, fd: Fd, outcome: u64) {
+        self.tables[table].quiet = false;
         let place = call << 56 | (table as u64) << 48 | (fd.number() as u64) << 16;
         for word in [place ^ self.now_ns, outcome] {
             self.trace = (self.trace.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -267,6 +268,7 @@ impl State {
                 return;
             }
             self.due.pop();
+            self.stir_all();
             match due {
                 Due::Connect(id, serial) if self.is_connecting(id, serial) => self.arrive(id),
                 Due::Refuse(id, serial) if self.is_connecting(id, serial) => {

@@ -153,6 +153,7 @@ impl State {
             defer_ns = listener.defer_ns;
             listener.pending.push_back((other, self.now_ns + defer_ns));
         }
+        self.stir_all();
         self.at(defer_ns, Due::Show);
     }
 
@@ -197,8 +198,15 @@ impl State {
         let short = there > 1 && self.strike(table, Fault::ShortRead);
         let got = if short { self.random.usize(1..there) } else { there };
         let stream = self.stream(table, fd)?;
-        for (place, byte) in into.iter_mut().zip(stream.inbox.drain(..got)) {
-            *place = byte;
+        let (front, back) = stream.inbox.as_slices();
+        let (first, second) = into[..got].split_at_mut(got.min(front.len()));
+        first.copy_from_slice(&front[..first.len()]);
+        second.copy_from_slice(&back[..second.len()]);
+        stream.inbox.drain(..got);
+        let peer = stream.peer;
+        if let Some(peer) = peer {
+            // It may have waited for room.
+            self.stir(peer);
         }
         self.tables[table].progress += 1;
         Ok(got)
@@ -253,8 +261,14 @@ impl State {
         let short = fits > 1 && self.strike(table, Fault::ShortSend);
         let sent = if short { self.random.usize(1..fits) } else { fits };
         if let Some(other) = self.files[peer].stream_mut() {
-            other.inbox.extend(pieces.iter().flat_map(|piece| piece.iter()).take(sent));
+            let mut left = sent;
+            for piece in pieces {
+                let taken = left.min(piece.len());
+                other.inbox.extend(&piece[..taken]);
+                left -= taken;
+            }
         }
+        self.stir(peer);
         self.tables[table].progress += 1;
         Ok(sent)
     }
@@ -271,6 +285,9 @@ impl State {
         let (peer, ended) = (stream.peer, stream.ended);
         if let Some(other) = peer.and_then(|peer| self.files[peer].stream_mut()) {
             other.ended = true;
+        }
+        if let Some(peer) = peer {
+            self.stir(peer);
         }
         if !ended {
             self.faults.count(Fault::HalfClose);
@@ -324,6 +341,9 @@ impl State {
             other.ended = true;
             other.peer = None;
         }
+        if let Some(peer) = peer {
+            self.stir(peer);
+        }
     }
 
     /// An RST reaches both ends; what they had not read may be lost with it.
@@ -341,6 +361,7 @@ impl State {
                     stream.inbox.clear();
                 }
             }
+            self.stir(end);
         }
     }
 

@@ -47,6 +47,8 @@ pub(super) struct Stream {
     /// Reset or never connected: nothing comes or goes any more.
     pub(super) dead: bool,
     pub(super) reset_on_close: bool,
+    /// The table that has a number for it.
+    pub(super) owner: Option<usize>,
     /// Waits in a listener's queue.
     pub(super) queued: bool,
     pub(super) local: SocketAddr,
@@ -93,6 +95,7 @@ impl Stream {
             error: None,
             dead: false,
             reset_on_close: false,
+            owner: None,
             queued: false,
             local,
             remote,

@@ -17,6 +17,9 @@ pub(super) struct Table {
     /// Numbers in the batch reported last.
     batch: Vec<i32>,
     last_closed: Option<i32>,
+    /// Nothing was ready when somebody last looked, and nothing can have changed since.
+    pub(super) quiet: bool,
+    wake: Option<FileId>,
     /// Nothing is drawn for calls on this table.
     pub(super) spared: bool,
     /// Calls that got somewhere: bytes moved, connections came or went.
@@ -44,6 +47,8 @@ impl Table {
             watches: Vec::new(),
             batch: Vec::new(),
             last_closed: None,
+            quiet: false,
+            wake: None,
             spared: false,
             progress: 0,
             ended: Vec::new(),
@@ -64,6 +69,11 @@ impl Table {
 impl State {
     /// Gives a file a number in a table, without asking for the limit.
     pub(super) fn install(&mut self, table: usize, file: FileId) -> Fd {
+        match &mut self.files[file] {
+            File::Stream(stream) => stream.owner = Some(table),
+            File::Wake(_) => self.tables[table].wake = Some(file),
+            File::Listener(_) | File::Free => {}
+        }
         let table = &mut self.tables[table];
         let free = table.numbers.iter().skip(3).position(Option::is_none);
         let number = free.map_or(table.numbers.len(), |free| free + 3);
@@ -130,9 +140,30 @@ impl State {
     }
 
     /// Whether a wait would report something.
-    pub(super) fn is_ready(&self, table: usize) -> bool {
+    pub(super) fn is_ready(&mut self, table: usize) -> bool {
+        let awake = |file: FileId| poll(&self.files, file, self.now_ns).readable;
+        if self.tables[table].quiet && !self.tables[table].wake.is_some_and(awake) {
+            return false;
+        }
         let ready = |watch: &Watch| report(*watch, poll(&self.files, watch.file, self.now_ns));
-        self.tables[table].watches.iter().any(|watch| ready(watch).is_some())
+        let any = self.tables[table].watches.iter().any(|watch| ready(watch).is_some());
+        self.tables[table].quiet = !any;
+        any
+    }
+
+    /// Something about a stream has changed: whoever holds it has to look again.
+    pub(super) fn stir(&mut self, id: FileId) {
+        match self.files[id].stream().map(|stream| stream.owner) {
+            Some(Some(owner)) => self.tables[owner].quiet = false,
+            // It waits in a listener's queue, and may show only now.
+            Some(None) => self.stir_all(),
+            None => {}
+        }
+    }
+
+    /// Something has changed that may concern every table.
+    pub(super) fn stir_all(&mut self) {
+        self.tables.iter_mut().for_each(|table| table.quiet = false);
     }
 
     /// Reports what is ready, in any order; some of it perhaps only next time.

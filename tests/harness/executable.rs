@@ -1,5 +1,7 @@
 //! The built executable run to its end: arguments in; exit code, standard output and error out.
 
+use std::env;
+use std::ffi::OsString;
 use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
@@ -14,9 +16,9 @@ pub(crate) struct Finished {
     pub(crate) stderr: String,
 }
 
-/// The executable under test with `args`, nothing of ours in its environment.
+/// The executable under test with `args`.
 pub(crate) fn standfast(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_standfast"));
+    let mut command = Command::new(path());
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -25,9 +27,15 @@ pub(crate) fn standfast(args: &[&str]) -> Command {
 pub(crate) fn limited(nofile: u64, args: &[&str]) -> Command {
     let mut command = Command::new("sh");
     let script = format!("ulimit -n {nofile} && exec \"$0\" \"$@\"");
-    command.args(["-c", &script, env!("CARGO_BIN_EXE_standfast")]).args(args);
+    command.args(["-c", &script]).arg(path()).args(args);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
+}
+
+/// What `STANDFAST_EXECUTABLE` names (`cargo xtask test`: the release build), or else the one that
+/// was built together with the tests.
+fn path() -> OsString {
+    env::var_os("STANDFAST_EXECUTABLE").unwrap_or_else(|| env!("CARGO_BIN_EXE_standfast").into())
 }
 
 /// Runs the executable and waits for its end.

@@ -32,6 +32,12 @@ pub(crate) fn cargo(args: &[&str]) -> Command {
     command
 }
 
+/// Where `cargo build --release` puts the executable.
+pub(crate) fn release_executable() -> PathBuf {
+    let target = env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+    root().join(target).join("release/standfast")
+}
+
 /// Whether `command` starts and succeeds; nothing it prints is shown.
 pub(crate) fn succeeds(mut command: Command) -> bool {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

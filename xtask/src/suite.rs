@@ -1,8 +1,8 @@
 //! `cargo xtask test`: the whole suite, from a machine with nothing but Rust to a verdict.
 //!
-//! Every step runs even when an earlier one failed, so one run tells everything. Unit tests run
-//! in a debug build, where overflow and invariants are checked; the executable is tested, and
-//! proves its sockets, in the release build people use.
+//! Every step runs even when an earlier one failed, so one run tells everything. Tests are built
+//! once, for debugging, where overflow and invariants are checked; the executable they run, and
+//! which proves its sockets, is the release build people use.
 
 use std::process::{self, Command};
 use std::{env, fs};
@@ -29,11 +29,7 @@ fn steps() -> Vec<(&'static str, Command)> {
         ("format", cargo(&["fmt", "--all", "--check"])),
         ("lints", clippy()),
         ("release build", cargo(&["build", "--release"])),
-        ("unit tests", cargo(&["test", "--workspace", "--exclude", "standfast", "--no-fail-fast"])),
-        (
-            "the built executable",
-            cargo(&["test", "--release", "--package", "standfast", "--no-fail-fast"]),
-        ),
+        ("tests", tests()),
         ("simulation, 200 seeds", sim::command(&["--seeds", "200"])),
         ("simulation, planted bugs", sim::command(&["--seeds", "1000", "--planted"])),
     ]
@@ -43,6 +39,13 @@ fn clippy() -> Command {
     let mut clippy = step::cargo(&["clippy", "--workspace", "--all-targets", "--quiet"]);
     clippy.args(["--", "--deny", "warnings"]);
     clippy
+}
+
+fn tests() -> Command {
+    let mut test = step::cargo(&["test", "--workspace", "--no-fail-fast"]);
+    // `tests/harness/executable.rs` runs this instead of a debug build.
+    test.env("STANDFAST_EXECUTABLE", step::release_executable());
+    test
 }
 
 /// Proves `connections` sockets as a user would, and reads in the report that they were held.

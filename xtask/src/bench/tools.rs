@@ -31,7 +31,7 @@ impl Tools {
             must(cc.arg(step::root().join(format!("bench/floor/{name}.c"))))?;
         }
         machine::npm_packages()?;
-        Ok(Tools { binary: binary.unwrap_or_else(release_build) })
+        Ok(Tools { binary: binary.unwrap_or_else(step::release_executable) })
     }
 
     /// Our executable.
@@ -62,11 +62,6 @@ impl Tools {
 
 fn floor_bin() -> PathBuf {
     step::root().join("bench/floor/bin")
-}
-
-fn release_build() -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    step::root().join(target.unwrap_or_else(|| "target".into())).join("release/standfast")
 }
 
 fn must(command: &mut Command) -> Result<()> {

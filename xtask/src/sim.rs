@@ -17,7 +17,7 @@ pub(crate) struct SimArgs {
     /// The first seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Plant five bugs and require that each is found.
+    /// Plant bugs, one after another, and require that each is found.
     #[arg(long)]
     planted: bool,
 }

@@ -52,7 +52,9 @@ pub struct Worker<S: Sys, H: Handler> {
     pub(crate) listeners: Vec<Listener>,
     events: Vec<Event>,
     letters: VecDeque<Letter<H::Post>>,
+    /// The mailbox may hold something, and may hold more than when it was last looked into.
     posts_pending: bool,
+    woken: bool,
     handler_wants_ns: Option<u64>,
     drain: Option<Drain>,
 }
@@ -85,6 +87,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             events: Vec::with_capacity(EVENTS_PER_TURN),
             letters: VecDeque::new(),
             posts_pending: true,
+            woken: true,
             handler_wants_ns: None,
             drain: None,
         })
@@ -164,6 +167,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         if event.key == KEY_WAKE {
             self.core.sys.clear_wake();
             self.posts_pending = true;
+            self.woken = true;
             return;
         }
         if event.key > KEY_LISTENER - LISTENERS_MAX as u64 {
@@ -182,7 +186,8 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             // Nobody will read it to find out, and it would be reported for ever.
             return self.core.end(slot, Closed::Reset);
         }
-        if event.writable && conn.backlog() > 0 {
+        if event.writable && conn.flags.has(Flags::WATCHED_WRITE) {
+            // Even with nothing left: a queue whose publications were all dropped is watched still.
             self.core.flush(slot);
         }
         if event.readable {
@@ -191,16 +196,18 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     }
 
     fn on_posts(&mut self) {
-        if !self.posts_pending || !self.handler.takes_posts() {
+        let takes_posts = self.handler.takes_posts();
+        if !self.posts_pending || !(takes_posts || self.woken) {
             return;
         }
-        self.posts_pending = false;
+        self.woken = false;
         let mut letters = std::mem::take(&mut self.letters);
         let mailbox = &self.core.remote.shared.mailboxes[usize::from(self.core.index)];
         if !planted::on(Bug::WakeUpLost) {
             mailbox.seen();
         }
-        mailbox.take(POSTS_PER_TURN, &mut letters);
+        let posts_max = if takes_posts { POSTS_PER_TURN } else { 0 };
+        self.posts_pending = mailbox.take(posts_max, &mut letters);
         for letter in letters.drain(..) {
             match letter {
                 Letter::Post(post) => self.handler.post(&mut self.core, post),
@@ -286,13 +293,17 @@ impl<S: Sys, H: Handler> Worker<S, H> {
 
     // ---- draining ----
 
+    pub(crate) fn is_draining(&self) -> bool {
+        self.drain.is_some()
+    }
+
     fn start_draining(&mut self, over: Duration) {
-        if self.drain.is_some() {
+        if self.is_draining() {
             return;
         }
-        self.stop_listening();
         let over_ns = nanoseconds(over);
         self.drain = Some(Drain { began_ns: self.core.now_ns, over_ns, next_slot: 0 });
+        self.stop_listening();
     }
 
     /// Closes the share of connections whose time has come, in the order of their slots.

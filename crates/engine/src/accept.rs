@@ -2,7 +2,7 @@
 //! worker hands on so that no queued connection is lost.
 
 use std::io;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 use crate::Handler;
 use crate::conn::Mode;
@@ -12,6 +12,10 @@ use crate::sys::{Fd, Interest, Sys};
 use crate::timers::nanoseconds;
 use crate::worker::{KEY_LISTENER, Worker};
 
+/// Turns' worth of connections taken from a listener that is about to stop: as many as the longest
+/// queue holds.
+const DRAIN_ROUNDS: usize = 65_536 / ACCEPTS_PER_TURN;
+
 /// A listener as one worker knows it. All workers' tables share the socket behind it.
 pub(crate) struct Listener {
     fd: Fd,
@@ -20,18 +24,11 @@ pub(crate) struct Listener {
     watched: bool,
     /// It rests until then.
     pub(crate) paused_until_ns: Option<u64>,
-    closed: bool,
 }
 
 impl Listener {
     pub(crate) fn new(number: i32) -> Self {
-        Listener {
-            fd: Fd::new(number),
-            mine: false,
-            watched: false,
-            paused_until_ns: None,
-            closed: false,
-        }
+        Listener { fd: Fd::new(number), mine: false, watched: false, paused_until_ns: None }
     }
 }
 
@@ -44,12 +41,13 @@ fn is_exhaustion(error: &io::Error) -> bool {
 impl<S: Sys, H: Handler> Worker<S, H> {
     /// Takes the listener over: from now on this worker accepts from it.
     pub(crate) fn start_listening(&mut self, index: usize) {
+        let draining = self.is_draining();
         let Some(listener) = self.listeners.get_mut(index) else { return };
-        if listener.closed {
-            return;
-        }
         listener.mine = true;
         listener.paused_until_ns = None;
+        if draining {
+            return self.stop_listening();
+        }
         self.set_accepting();
         if self.is_full() {
             return self.hand_on(index);
@@ -58,20 +56,22 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         self.accept_from(index);
     }
 
-    /// Stops accepting for good, after taking what waits already.
+    /// Stops accepting for good, after taking what waits already. Only this worker's own
+    /// listeners: each of the others is stopped by the worker that has it.
     pub(crate) fn stop_listening(&mut self) {
         for index in 0..self.listeners.len() {
-            let mine = self.listeners.get(index).is_some_and(|listener| listener.mine);
-            if mine {
+            for _ in 0..DRAIN_ROUNDS {
+                let accepted = self.core.counters().accepted.get();
                 self.accept_from(index);
+                if self.core.counters().accepted.get() == accepted {
+                    break;
+                }
             }
-            // Other tables hold the same listener, so closing alone would leave it watched.
             self.unwatch_listener(index);
-            if let Some(listener) = self.listeners.get_mut(index)
-                && !listener.closed
-            {
-                self.core.sys.close(listener.fd);
-                *listener = Listener { closed: true, ..Listener::new(listener.fd.number()) };
+            if let Some(listener) = self.listeners.get_mut(index).filter(|l| l.mine) {
+                listener.mine = false;
+                listener.paused_until_ns = None;
+                self.core.sys.stop_listening(listener.fd);
             }
         }
         self.set_accepting();
@@ -91,6 +91,10 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 Ok(fd) => self.accepted(fd),
                 Err(error) if is_exhaustion(&error) => return self.accept_failed(index, &error),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // It listens no more: another worker has stopped it for all.
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                    return self.unwatch_listener(index);
+                }
                 // The peer gave up while it waited (ECONNABORTED) or a signal came: the next one.
                 Err(_) => {}
             }
@@ -146,12 +150,18 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         self.set_accepting();
         let me = usize::from(self.core.index);
         match self.core.remote.worker_with_room(me) {
+            _ if self.is_draining() => {
+                if let Some(listener) = self.listeners.get(index) {
+                    self.core.sys.stop_listening(listener.fd);
+                }
+            }
             Some(next) => {
                 self.core.counters().listener_handed_on.add(1);
                 self.core.remote.give_listener(next, index);
             }
             None => {
                 self.core.remote.shared.parked.fetch_or(1 << index, Ordering::AcqRel);
+                fence(Ordering::SeqCst);
                 // Room may have come between the question and the parking.
                 if self.core.remote.worker_with_room(me).is_some() {
                     self.adopt_or_pass(index, me);
@@ -170,12 +180,15 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             Some(next) => self.core.remote.give_listener(next, index),
             None => {
                 parked.fetch_or(bit, Ordering::AcqRel);
+                fence(Ordering::SeqCst);
             }
         }
     }
 
     /// After connections ended: takes a listener that nobody had room for.
     pub(crate) fn adopt_parked_listener(&mut self) {
+        // Against whoever parks one while it still saw us full: one of the two sees the other.
+        fence(Ordering::SeqCst);
         if self.core.remote.shared.parked.load(Ordering::Acquire) == 0 || self.is_full() {
             return;
         }

@@ -4,6 +4,7 @@
 use wire::http::HeadScanner;
 use wire::websocket::Decoder;
 
+use crate::http::Asked;
 use crate::queue::SendQueue;
 use crate::{Closed, sys::Fd};
 
@@ -115,8 +116,8 @@ pub(crate) struct Cold {
     pub(crate) queue: SendQueue,
     /// The pong owed to a peer whose queue is not empty: the latest only.
     pub(crate) pong: Option<Box<[u8]>>,
-    /// The answer to a handshake that is parked.
-    pub(crate) accept: Option<[u8; 28]>,
+    /// The request that is parked.
+    pub(crate) asked: Option<Asked>,
 }
 
 impl Cold {
@@ -126,7 +127,7 @@ impl Cold {
             && self.message.is_empty()
             && self.queue.is_empty()
             && self.pong.is_none()
-            && self.accept.is_none()
+            && self.asked.is_none()
     }
 }
 
@@ -139,6 +140,12 @@ impl<U> Conn<U> {
     #[inline]
     pub(crate) fn backlog(&self) -> usize {
         self.cold.as_ref().map_or(0, |cold| cold.queue.len())
+    }
+
+    /// What its queue holds in memory.
+    #[inline]
+    pub(crate) fn weight(&self) -> usize {
+        self.cold.as_ref().map_or(0, |cold| cold.queue.weight())
     }
 
     pub(crate) fn is_client(&self) -> bool {

@@ -62,6 +62,7 @@ pub struct Core<S: Sys, H: Handler> {
     pub(crate) read_buffer: Vec<u8>,
     /// Replies to the connection being read.
     pub(crate) cork: Vec<u8>,
+    cork_messages: u32,
     pub(crate) corked: Option<u32>,
     /// Where frames for other connections are encoded.
     scratch: Vec<u8>,
@@ -92,6 +93,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             key_secret,
             read_buffer: Vec::new(),
             cork: Vec::new(),
+            cork_messages: 0,
             corked: None,
             scratch: Vec::new(),
             dead: Vec::new(),
@@ -225,6 +227,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// all others at the end of that read; anything else leaves now as far as the kernel takes it.
     pub fn send(&mut self, id: ConnId, opcode: OpCode, data: &[u8]) -> Sent {
         let slot = id.slot();
+        self.counters().messages_out.add(1);
         let Some(conn) = self
             .slab
             .get(slot)
@@ -236,14 +239,14 @@ impl<S: Sys, H: Handler> Core<S, H> {
             self.counters().dropped_gone.add(1);
             return Sent::Dropped;
         };
-        let (client, backlog) = (conn.is_client(), conn.backlog());
-        if backlog > self.limits.send_queue_bytes && !self.relieve(slot, data.len()) {
+        let (client, backlog, weight) = (conn.is_client(), conn.backlog(), conn.weight());
+        if weight > self.limits.send_queue_bytes && !self.relieve(slot, data.len(), 1) {
             return Sent::Dropped;
         }
-        self.counters().messages_out.add(1);
         let mask = client.then(|| (self.sys.random() as u32).to_ne_bytes());
         if self.corked == Some(slot) {
             encode(&mut self.cork, opcode, data, mask);
+            self.cork_messages += 1;
             if self.cork.len() >= CORK_BYTES {
                 self.flush_cork();
             }
@@ -256,7 +259,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         encode(&mut scratch, opcode, data, mask);
-        let sent = self.write_out(slot, &scratch);
+        let sent = self.write_out(slot, &scratch, 1);
         scratch.shrink_to(CORK_BYTES);
         self.scratch = scratch;
         sent
@@ -266,25 +269,25 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// accepted. What the kernel refuses is queued as a reference.
     pub fn send_shared(&mut self, id: ConnId, frame: &SharedFrame) -> Sent {
         let messages = u64::from(frame.messages());
+        self.counters().messages_out.add(messages);
         let Some(conn) =
             self.live(id).filter(|conn| matches!(conn.mode, Mode::WebSocket | Mode::Raw))
         else {
             self.counters().dropped_gone.add(messages);
             return Sent::Dropped;
         };
-        let (fd, backlog, slot) = (conn.fd, conn.backlog(), id.slot());
+        let (fd, backlog, weight, slot) = (conn.fd, conn.backlog(), conn.weight(), id.slot());
         debug_assert!(!conn.is_client(), "a client's frames are masked one by one");
         let length = frame.bytes().len();
         if backlog > 0
-            && backlog + length > self.limits.send_queue_bytes
-            && !self.relieve(slot, length)
+            && weight + length > self.limits.send_queue_bytes
+            && !self.relieve(slot, length, messages)
         {
-            self.counters().dropped_slow.add(messages.saturating_sub(1));
             return Sent::Dropped;
         }
-        self.counters().messages_out.add(messages);
         if self.corked == Some(slot) {
             self.cork.extend_from_slice(frame.bytes());
+            self.cork_messages += frame.messages();
             return Sent::Sent;
         }
         let mut sent = 0;
@@ -292,10 +295,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             sent = match self.sys.send(fd, frame.bytes()) {
                 Ok(sent) => sent,
                 Err(error) if would_block(&error) => 0,
-                Err(_) => {
-                    self.end(slot, Closed::Reset);
-                    return Sent::Dropped;
-                }
+                Err(_) => return self.lost(slot, messages),
             };
             self.counters().bytes_out.add(sent as u64);
             if sent == length {
@@ -311,14 +311,14 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let Some(conn) = self.live(id).filter(|conn| conn.mode == Mode::Raw) else {
             return Sent::Dropped;
         };
-        if conn.backlog() > self.limits.send_queue_bytes && !self.relieve(slot, bytes.len()) {
+        if conn.weight() > self.limits.send_queue_bytes && !self.relieve(slot, bytes.len(), 0) {
             return Sent::Dropped;
         }
         if self.corked == Some(slot) {
             self.cork.extend_from_slice(bytes);
             return Sent::Sent;
         }
-        self.write_out(slot, bytes)
+        self.write_out(slot, bytes, 0)
     }
 
     /// Sends a ping with at most 125 bytes. Like pongs and close frames it is exempt from the
@@ -348,13 +348,13 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         encode(&mut scratch, opcode, payload, mask);
-        let sent = self.write_out(slot, &scratch);
+        let sent = self.write_out(slot, &scratch, 0);
         self.scratch = scratch;
         sent
     }
 
-    /// Makes room in a full queue as the policy says. False: the new message is to be dropped.
-    fn relieve(&mut self, slot: u32, room: usize) -> bool {
+    /// Makes room in a full queue as the policy says. False: the new messages are dropped.
+    fn relieve(&mut self, slot: u32, room: usize, messages: u64) -> bool {
         let (policy, limit) = (self.limits.slow_consumer, self.limits.send_queue_bytes);
         let Some(conn) = self.slab.get_mut(slot) else { return false };
         let queue = &mut conn.cold.get_or_insert_default().queue;
@@ -365,9 +365,9 @@ impl<S: Sys, H: Handler> Core<S, H> {
             SlowConsumer::LatestOnly => queue.drop_publications(),
         };
         let freed = (before - queue.len()) as u64;
-        let fits = queue.len() + room <= limit;
+        let fits = queue.weight() + room <= limit;
         self.counters().queued_bytes.sub(freed);
-        self.counters().dropped_slow.add(dropped + u64::from(!fits));
+        self.counters().dropped_slow.add(dropped + if fits { 0 } else { messages });
         if policy == SlowConsumer::Disconnect {
             let reason = "reading too slowly";
             self.close_with(slot, Closed::SlowConsumer, Some(CloseCode::TRY_AGAIN_LATER), reason);
@@ -376,8 +376,9 @@ impl<S: Sys, H: Handler> Core<S, H> {
     }
 
     /// Writes bytes of one connection, behind what waits already.
-    pub(crate) fn write_out(&mut self, slot: u32, bytes: &[u8]) -> Sent {
+    pub(crate) fn write_out(&mut self, slot: u32, bytes: &[u8], messages: u32) -> Sent {
         let Some(conn) = self.slab.get(slot).filter(|conn| conn.mode != Mode::Dead) else {
+            self.counters().dropped_gone.add(u64::from(messages));
             return Sent::Dropped;
         };
         let mut sent = 0;
@@ -385,10 +386,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             sent = match self.sys.send(conn.fd, bytes) {
                 Ok(sent) => sent,
                 Err(error) if would_block(&error) => 0,
-                Err(_) => {
-                    self.end(slot, Closed::Reset);
-                    return Sent::Dropped;
-                }
+                Err(_) => return self.lost(slot, u64::from(messages)),
             };
             self.counters().bytes_out.add(sent as u64);
             if sent == bytes.len() {
@@ -396,7 +394,14 @@ impl<S: Sys, H: Handler> Core<S, H> {
             }
         }
         let rest = bytes.get(sent..).unwrap_or_default();
-        self.queue(slot, |cold| cold.queue.push_owned(rest))
+        self.queue(slot, |cold| cold.queue.push_owned(rest, messages))
+    }
+
+    /// The kernel says that the peer is gone, and messages for it with it.
+    fn lost(&mut self, slot: u32, messages: u64) -> Sent {
+        self.counters().dropped_gone.add(messages);
+        self.end(slot, Closed::Reset);
+        Sent::Dropped
     }
 
     /// Writes a header and a payload without copying them together.
@@ -406,20 +411,17 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let sent = match self.sys.send_vectored(conn.fd, &pieces) {
             Ok(sent) => sent,
             Err(error) if would_block(&error) => 0,
-            Err(_) => {
-                self.end(slot, Closed::Reset);
-                return Sent::Dropped;
-            }
+            Err(_) => return self.lost(slot, 1),
         };
         self.counters().bytes_out.add(sent as u64);
         if sent == header.len() + data.len() {
             return Sent::Sent;
         }
         self.queue(slot, |cold| {
-            cold.queue.push_owned(header.get(sent..).unwrap_or_default());
+            cold.queue.push_owned(header.get(sent..).unwrap_or_default(), 0);
             let cut = if planted::on(Bug::CutMiscounted) { 0 } else { header.len() };
             let skip = sent.saturating_sub(cut);
-            cold.queue.push_owned(data.get(skip..).unwrap_or_default());
+            cold.queue.push_owned(data.get(skip..).unwrap_or_default(), 1);
         })
     }
 
@@ -447,7 +449,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
             return;
         }
         let mut cork = std::mem::take(&mut self.cork);
-        self.write_out(slot, &cork);
+        let messages = std::mem::take(&mut self.cork_messages);
+        self.write_out(slot, &cork, messages);
         cork.clear();
         if cork.capacity() > CORK_BYTES * 2 {
             cork.shrink_to(CORK_BYTES * 2);
@@ -509,9 +512,10 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let pong = conn.cold.as_mut().and_then(|cold| cold.pong.take());
         conn.thaw();
         let finish = conn.flags.has(Flags::FINISH);
+        let close_sent = conn.flags.has(Flags::CLOSE_SENT);
         let tell = conn.flags.has(Flags::TELL_DRAINED);
         conn.flags.clear(Flags::TELL_DRAINED);
-        if let Some(pong) = pong {
+        if let Some(pong) = pong.filter(|_| !close_sent) {
             self.send_control(slot, client, OpCode::Pong, &pong);
         }
         if tell {
@@ -621,7 +625,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
         let mut frame = Vec::new();
         websocket::encode_close(&mut frame, code, reason, mask);
-        self.write_out(slot, &frame);
+        self.write_out(slot, &frame, 0);
     }
 
     /// Ends our side of the stream once everything has left, and waits for the peer's end.

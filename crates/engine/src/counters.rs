@@ -104,7 +104,7 @@ counters! {
     requests,
     /// Messages received whole.
     messages_in,
-    /// Messages handed to `send`, each receiver counted.
+    /// Messages handed to `send`, each receiver counted, whether they arrive or are dropped.
     messages_out,
     /// Bytes read from sockets.
     bytes_in,

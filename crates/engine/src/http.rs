@@ -19,7 +19,8 @@ use crate::worker::Worker;
 use crate::{Answer, Closed, ConnId, Handler, Incoming, Response};
 
 /// What must be known of a request when it is answered, perhaps later.
-struct Asked {
+#[derive(Copy, Clone, Default)]
+pub(crate) struct Asked {
     /// The answer to its handshake, if it was one.
     accept: Option<[u8; 28]>,
     /// Further requests may follow on this connection.
@@ -91,8 +92,8 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             return;
         };
         conn.mode = Mode::Http;
-        let accept = conn.cold.as_mut().and_then(|cold| cold.accept.take());
-        let asked = Asked { accept, keep_alive: false, head_only: false };
+        let asked = conn.cold.as_mut().and_then(|cold| cold.asked.take());
+        let asked = asked.unwrap_or_default();
         self.core.corked = Some(slot);
         self.answer(slot, answer, &asked);
         self.core.flush_cork();
@@ -117,7 +118,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             Answer::Later => {
                 let Some(conn) = self.core.slab.get_mut(slot) else { return };
                 conn.mode = Mode::Parked;
-                conn.cold().accept = asked.accept;
+                conn.cold().asked = Some(Asked { keep_alive: false, ..*asked });
                 self.core.sync_interest(slot);
             }
         }
@@ -125,8 +126,10 @@ impl<S: Sys, H: Handler> Worker<S, H> {
 
     /// The handshake is complete: frames from here on.
     fn opened(&mut self, slot: u32) {
+        let tick = self.core.timers.tick(self.core.now_ns);
         let Some(conn) = self.core.slab.get_mut(slot) else { return };
         conn.mode = Mode::WebSocket;
+        conn.last_active = tick;
         conn.flags.set(Flags::OPENED);
         let id = ConnId::new(self.core.index, slot, conn.generation);
         let counters = self.core.counters();
@@ -174,7 +177,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let Some(conn) = self.slab.get_mut(slot) else { return };
         conn.flags.set(Flags::ANSWERED);
         conn.last_active = tick;
-        if stream {
+        if stream && !asked.head_only {
             conn.mode = Mode::Raw;
         } else if !keep {
             let refused = response.status >= 400;
@@ -234,7 +237,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
                 if let Some(conn) = self.slab.get_mut(slot) {
                     conn.mode = Mode::Http;
                     if sent < head.len() {
-                        conn.cold().queue.push_owned(head.get(sent..).unwrap_or_default());
+                        conn.cold().queue.push_owned(head.get(sent..).unwrap_or_default(), 0);
                         self.counters().queued_bytes.add((head.len() - sent) as u64);
                     }
                 }
@@ -258,6 +261,19 @@ impl<S: Sys, H: Handler> Core<S, H> {
             conn.flags.set(Flags::DEADLINE);
             self.timers.handshake.push(self.now_ns, timeout, slot, conn.generation);
         }
+    }
+
+    /// Nobody has settled [`Answer::Later`] in time.
+    fn give_up_on_answer(&mut self, slot: u32) {
+        let Some(conn) = self.slab.get_mut(slot) else { return };
+        conn.mode = Mode::Http;
+        let asked = conn.cold.as_mut().and_then(|cold| cold.asked.take()).unwrap_or_default();
+        self.corked = Some(slot);
+        let response = Response::text(504, "The answer to this request did not come in time.\n");
+        self.respond(slot, &response, false, &asked, false);
+        self.flush_cork();
+        self.corked = None;
+        self.after_read(slot, b"");
     }
 
     /// The time for a handshake, or between two requests, has passed.
@@ -284,7 +300,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
                 }
             }
             Mode::Http => self.end(slot, Closed::HandshakeTimeout),
-            Mode::Parked => self.arm_handshake(slot),
+            Mode::Parked => self.give_up_on_answer(slot),
             _ => {}
         }
     }

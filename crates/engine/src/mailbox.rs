@@ -38,9 +38,15 @@ pub(crate) enum Letter<P> {
     Drain(Duration),
 }
 
+/// Letters of the engine's own do not wait behind posts that the handler does not take yet.
+struct Letters<P> {
+    own: VecDeque<Letter<P>>,
+    posts: VecDeque<(Letter<P>, usize)>,
+}
+
 /// One worker's mailbox, and what others may know of that worker.
 pub(crate) struct Mailbox<P> {
-    letters: Mutex<VecDeque<(Letter<P>, usize)>>,
+    letters: Mutex<Letters<P>>,
     bytes: AtomicUsize,
     bytes_max: usize,
     /// A wake-up is under way; who sets it first does the waking.
@@ -68,7 +74,12 @@ impl<P> Mailbox<P> {
     }
 
     fn put(&self, letter: Letter<P>, bytes: usize) {
-        self.letters.lock().unwrap_or_else(PoisonError::into_inner).push_back((letter, bytes));
+        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        match letter {
+            Letter::Post(_) => letters.posts.push_back((letter, bytes)),
+            _ => letters.own.push_back(letter),
+        }
+        drop(letters);
         if !self.woken.swap(true, Ordering::AcqRel) {
             self.waker.wake();
         }
@@ -79,24 +90,23 @@ impl<P> Mailbox<P> {
         self.woken.store(false, Ordering::Release);
     }
 
-    /// Moves up to `max` letters out.
-    pub(crate) fn take(&self, max: usize, into: &mut VecDeque<Letter<P>>) {
+    /// Moves the engine's own letters out, and up to `posts_max` posts; true if posts are left.
+    pub(crate) fn take(&self, posts_max: usize, into: &mut VecDeque<Letter<P>>) -> bool {
         let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        into.append(&mut letters.own);
         let mut freed = 0;
-        for _ in 0..max {
-            let Some((letter, bytes)) = letters.pop_front() else { break };
+        for _ in 0..posts_max {
+            let Some((letter, bytes)) = letters.posts.pop_front() else { break };
             freed += bytes;
             into.push_back(letter);
         }
-        if letters.is_empty() && letters.capacity() > 1024 {
-            letters.shrink_to(64);
+        if letters.posts.is_empty() && letters.posts.capacity() > 1024 {
+            letters.posts.shrink_to(64);
         }
-        let more = !letters.is_empty();
+        let more = !letters.posts.is_empty();
         drop(letters);
         self.bytes.fetch_sub(freed, Ordering::AcqRel);
-        if more && !self.woken.swap(true, Ordering::AcqRel) {
-            self.waker.wake();
-        }
+        more
     }
 }
 
@@ -118,7 +128,7 @@ impl<P> Clone for Remote<P> {
     }
 }
 
-/// Bytes a letter of the engine's own counts in a mailbox, beside the payload of a post.
+/// Bytes a post counts in a mailbox beside its payload.
 const LETTER_BYTES: usize = 64;
 
 impl<P> Remote<P> {
@@ -128,7 +138,7 @@ impl<P> Remote<P> {
         let mailboxes = wakers
             .into_iter()
             .map(|waker| Mailbox {
-                letters: Mutex::new(VecDeque::new()),
+                letters: Mutex::new(Letters { own: VecDeque::new(), posts: VecDeque::new() }),
                 bytes: AtomicUsize::new(0),
                 bytes_max,
                 woken: AtomicBool::new(false),
@@ -202,16 +212,14 @@ impl<P> Remote<P> {
     /// is gone is dropped.
     pub fn answer(&self, id: ConnId, answer: Answer) {
         if let Some(mailbox) = self.shared.mailboxes.get(usize::from(id.worker())) {
-            mailbox.bytes.fetch_add(LETTER_BYTES, Ordering::AcqRel);
-            mailbox.put(Letter::Answer(id, answer), LETTER_BYTES);
+            mailbox.put(Letter::Answer(id, answer), 0);
         }
     }
 
     /// Tells every worker to stop accepting, close its connections over `over`, and stop.
     pub fn drain(&self, over: Duration) {
         for mailbox in &self.shared.mailboxes {
-            mailbox.bytes.fetch_add(LETTER_BYTES, Ordering::AcqRel);
-            mailbox.put(Letter::Drain(over), LETTER_BYTES);
+            mailbox.put(Letter::Drain(over), 0);
         }
     }
 
@@ -219,8 +227,7 @@ impl<P> Remote<P> {
     /// next turn on it accepts from there. Each listener is with one worker at a time.
     pub fn give_listener(&self, worker: usize, listener: usize) {
         if let Some(mailbox) = self.shared.mailboxes.get(worker) {
-            mailbox.bytes.fetch_add(LETTER_BYTES, Ordering::AcqRel);
-            mailbox.put(Letter::Listen(listener), LETTER_BYTES);
+            mailbox.put(Letter::Listen(listener), 0);
         }
     }
 

@@ -46,19 +46,22 @@ pub enum SlowConsumer {
 
 #[derive(Debug)]
 enum Piece {
-    Owned(Box<[u8]>),
+    /// Bytes, and the messages in them.
+    Owned(Box<[u8]>, u32),
     Shared(SharedFrame),
 }
 
 impl Piece {
     fn bytes(&self) -> &[u8] {
         match self {
-            Piece::Owned(bytes) => bytes,
+            Piece::Owned(bytes, _) => bytes,
             Piece::Shared(frame) => frame.bytes(),
         }
     }
 }
 
+/// What a piece holds in memory beside its bytes.
+const PIECE_BYTES: usize = 32;
 /// Pieces given to one vectored write.
 pub(crate) const PIECES_MAX: usize = 16;
 
@@ -81,10 +84,24 @@ impl SendQueue {
         self.bytes == 0
     }
 
-    pub(crate) fn push_owned(&mut self, bytes: &[u8]) {
+    /// What it holds in memory, which is what its limit is about.
+    pub(crate) fn weight(&self) -> usize {
+        self.bytes + self.pieces.len() * PIECE_BYTES
+    }
+
+    /// Messages that have not left whole.
+    pub(crate) fn messages(&self) -> u64 {
+        let of = |piece: &Piece| match piece {
+            Piece::Owned(_, messages) => u64::from(*messages),
+            Piece::Shared(frame) => u64::from(frame.messages()),
+        };
+        self.pieces.iter().map(of).sum()
+    }
+
+    pub(crate) fn push_owned(&mut self, bytes: &[u8], messages: u32) {
         if !bytes.is_empty() {
             self.bytes += bytes.len();
-            self.pieces.push_back(Piece::Owned(bytes.into()));
+            self.pieces.push_back(Piece::Owned(bytes.into(), messages));
         }
     }
 
@@ -131,7 +148,7 @@ impl SendQueue {
     pub(crate) fn drop_oldest(&mut self, room: usize, limit: usize) -> u64 {
         let mut dropped = 0;
         let mut index = usize::from(self.sent > 0);
-        while self.bytes + room > limit {
+        while self.weight() + room > limit {
             let Some(piece) = self.pieces.get(index) else { break };
             if let Piece::Shared(frame) = piece {
                 dropped += u64::from(frame.messages());
@@ -172,8 +189,8 @@ mod tests {
         for step in 1..12 {
             let mut queue = SendQueue::default();
             queue.push_shared(&SharedFrame::new(b"abc", 1), 1);
-            queue.push_owned(b"defg");
-            queue.push_owned(b"");
+            queue.push_owned(b"defg", 1);
+            queue.push_owned(b"", 1);
             queue.push_shared(&SharedFrame::new(b"hi", 1), 0);
             assert_eq!(queue.len(), 8);
             assert_eq!(drain(&mut queue, step), b"bcdefghi");
@@ -185,11 +202,11 @@ mod tests {
         let mut queue = SendQueue::default();
         queue.push_shared(&SharedFrame::new(b"begun", 1), 2);
         queue.push_shared(&SharedFrame::new(b"old", 3), 0);
-        queue.push_owned(b"reply");
+        queue.push_owned(b"reply", 1);
         queue.push_shared(&SharedFrame::new(b"new", 1), 0);
-        assert_eq!(queue.drop_oldest(3, 14), 3);
+        assert_eq!(queue.drop_oldest(3, 14 + 3 * PIECE_BYTES), 3);
         assert_eq!(drain(&mut queue, 100), b"gunreplynew");
-        queue.push_owned(b"reply");
+        queue.push_owned(b"reply", 1);
         queue.push_shared(&SharedFrame::new(b"new", 1), 0);
         assert_eq!(queue.drop_publications(), 1);
         assert_eq!(drain(&mut queue, 100), b"reply");

@@ -17,8 +17,9 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     pub(crate) fn read(&mut self, slot: u32) {
         let core = &mut self.core;
         let Some(conn) = core.slab.get_mut(slot) else { return };
+        // What a resumed connection had kept comes first, and is seen to in this very turn.
         if matches!(conn.mode, Mode::Dead | Mode::Parked)
-            || conn.flags.has(Flags::PAUSED | Flags::STALLED)
+            || conn.flags.has(Flags::PAUSED | Flags::STALLED | Flags::RESUMED)
         {
             return;
         }
@@ -26,12 +27,14 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let kept = conn.cold.as_ref().map_or(0, |cold| cold.tail.len());
         let mut buffer = core.take_read_buffer();
         let room = buffer.get_mut(kept..kept + READ_BUFFER_BYTES).unwrap_or_default();
+        assert!(!room.is_empty(), "a tail is at most TAIL_BYTES_MAX");
         match core.sys.recv(fd, room) {
             Ok(0) => self.on_end_of_stream(slot),
             Ok(got) => {
                 core.counters().bytes_in.add(got as u64);
                 let tick = core.timers.tick(core.now_ns);
-                if let Some(conn) = core.slab.get_mut(slot) {
+                // A request head that dribbles in does not count as activity.
+                if let Some(conn) = core.slab.get_mut(slot).filter(|c| c.mode != Mode::Http) {
                     conn.last_active = tick;
                     conn.flags.clear(Flags::PINGED);
                 }
@@ -197,7 +200,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     }
 
     /// Keeps what could not be delivered yet; a connection without any gives its box back.
-    fn after_read(&mut self, slot: u32, rest: &[u8]) {
+    pub(crate) fn after_read(&mut self, slot: u32, rest: &[u8]) {
         let Some(conn) = self.slab.get_mut(slot) else { return };
         if conn.mode == Mode::Lingering {
             if conn.flags.has(Flags::FINISH) && conn.backlog() == 0 {

@@ -10,7 +10,9 @@ use crate::Limits;
 /// [`TICK_MIN`] and [`TICK_MAX`].
 const SLICES: u32 = 64;
 const TICK_MIN: Duration = Duration::from_millis(20);
-const TICK_MAX: Duration = Duration::from_secs(1);
+const TICK_MAX: Duration = Duration::from_secs(60);
+/// The tick where no idle timeout asks for another.
+const TICK_DEFAULT: Duration = Duration::from_secs(1);
 
 /// Deadlines that all lie the same time ahead, so that the first to be set is the first to come.
 #[derive(Default)]
@@ -68,7 +70,7 @@ pub(crate) struct Timers {
 impl Timers {
     pub(crate) fn new(limits: &Limits, now_ns: u64) -> Self {
         let quarter = limits.idle_timeout.map(|timeout| timeout / 4);
-        let tick = quarter.map_or(TICK_MAX, |q| (q / SLICES).clamp(TICK_MIN, TICK_MAX));
+        let tick = quarter.map_or(TICK_DEFAULT, |q| (q / SLICES).clamp(TICK_MIN, TICK_MAX));
         let tick_ns = nanoseconds(tick);
         let in_ticks = |d: Duration| (nanoseconds(d) / tick_ns).clamp(1, 60_000);
         let idle = limits.idle_timeout.map(in_ticks);

@@ -281,6 +281,13 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             counters.connections.sub(1);
             counters.websockets.sub(u64::from(opened));
             counters.queued_bytes.sub(conn.backlog() as u64);
+            // What still waited will not arrive: sent = delivered + dropped.
+            let undelivered = conn.cold.as_ref().map_or(0, |cold| cold.queue.messages());
+            let dropped = match cause {
+                Closed::SlowConsumer => &counters.dropped_slow,
+                _ => &counters.dropped_gone,
+            };
+            dropped.add(undelivered);
         }
         if reaped {
             if self.core.slab.live() == 0 {
@@ -319,7 +326,9 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         // All at once would keep one turn busy for long with a full slab.
         let from = drain.next_slot;
         let to = (due as u32).min(from.saturating_add(DRAINS_PER_TURN));
-        drain.next_slot = to;
+        // Once all were told, again from the start: a listener handed on may bring latecomers.
+        let round_is_over = u64::from(to) == slots && elapsed >= drain.over_ns;
+        drain.next_slot = if round_is_over { 0 } else { to };
         for slot in from..to {
             let reason = "server is shutting down";
             let going = Some(CloseCode::GOING_AWAY);

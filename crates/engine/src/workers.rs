@@ -3,6 +3,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
@@ -73,11 +74,18 @@ impl Plan {
 /// The running workers of a process.
 pub struct Workers<P> {
     remote: Remote<P>,
-    wakes: Vec<i32>,
+    listeners: Vec<i32>,
     threads: Vec<JoinHandle<io::Result<()>>>,
 }
 
+/// Open as long as anybody may write to it.
 struct WakeByDescriptor(i32);
+
+impl Drop for WakeByDescriptor {
+    fn drop(&mut self) {
+        process::close(self.0);
+    }
+}
 
 impl Wake for WakeByDescriptor {
     fn wake(&self) {
@@ -111,7 +119,7 @@ impl<P: Send + 'static> Workers<P> {
         let wakers = wakes.iter().map(|&fd| Box::new(WakeByDescriptor(fd)) as Box<dyn Wake>);
         let remote = Remote::new(wakers.collect(), limits.mailbox_bytes);
         for mailbox in &remote.shared.mailboxes {
-            mailbox.capacity.store(plan.capacity, std::sync::atomic::Ordering::Relaxed);
+            mailbox.capacity.store(plan.capacity, Ordering::Relaxed);
         }
         let keep_below = wakes.iter().chain(listeners).max().map_or(3, |highest| highest + 1);
         let handler = Arc::new(handler);
@@ -138,7 +146,7 @@ impl<P: Send + 'static> Workers<P> {
         for index in 0..listeners.len() {
             remote.give_listener(index % plan.accepting.clamp(1, plan.workers), index);
         }
-        Ok(Workers { remote, wakes, threads })
+        Ok(Workers { remote, listeners: listeners.to_vec(), threads })
     }
 
     /// Reaches the workers.
@@ -160,6 +168,13 @@ impl<P: Send + 'static> Workers<P> {
     /// What made a worker fail, now or before; a panic of one comes as an error too.
     pub fn drain(self, over: Duration) -> io::Result<()> {
         self.remote.drain(over);
+        // Nobody accepts from a listener that waits for a worker with room.
+        let parked = self.remote.shared.parked.swap(0, Ordering::AcqRel);
+        for (index, &listener) in self.listeners.iter().enumerate() {
+            if parked >> index & 1 == 1 {
+                process::stop_listening(listener);
+            }
+        }
         self.join()
     }
 
@@ -174,8 +189,8 @@ impl<P: Send + 'static> Workers<P> {
                 thread.join().unwrap_or_else(|_| Err(io::Error::other("a worker panicked")));
             result = result.and(ended);
         }
-        for wake in self.wakes {
-            process::close(wake);
+        for listener in self.listeners {
+            process::close(listener);
         }
         result
     }

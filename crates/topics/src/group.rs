@@ -9,6 +9,9 @@ use engine::{Core, Handler, SharedFrame, Sys};
 /// Pending frames of a member up to this many bytes are sent as one.
 const MERGED_BYTES_MAX: usize = 256 * 1024;
 
+/// What a frame holds in memory beside its bytes.
+const FRAME_BYTES: usize = 64;
+
 #[derive(Copy, Clone)]
 struct Member {
     slot: u32,
@@ -84,14 +87,19 @@ impl Group {
             return None;
         }
         self.members.swap_remove(place as usize);
+        let moved = self.members.get(place as usize).copied();
         if self.left > 0 && !planted::on(Bug::MovedMemberSkipped) {
-            // The one that moved may have been passed by: the round begins again.
-            self.left = self.members.len();
+            // The one that moved may have been passed by: the round begins again, unless it has
+            // got what this round brings. Else a steady leaving would keep a round from ending.
+            let lacks =
+                |member: Member| (self.round_head.wrapping_sub(member.cursor) as i32).is_positive();
+            let members = self.members.len();
+            self.left = if moved.is_some_and(lacks) { members } else { self.left.min(members) };
         }
         if self.members.capacity() > 64 && self.members.len() < self.members.capacity() / 4 {
             self.members.shrink_to(self.members.len() * 2);
         }
-        self.members.get(place as usize).map(|member| member.slot)
+        moved.map(|member| member.slot)
     }
 
     fn head(&self) -> u32 {
@@ -100,7 +108,7 @@ impl Group {
 
     /// Adds a frame for all members; true if the group was at rest and needs a sweep now.
     pub(crate) fn publish(&mut self, frame: SharedFrame) -> bool {
-        self.log_bytes += frame.bytes().len();
+        self.log_bytes += frame.bytes().len() + FRAME_BYTES;
         self.log.push_back(frame);
         if self.left > 0 {
             return false;
@@ -158,7 +166,7 @@ impl Group {
             if let Some(frame) = self.log.get(first) {
                 core.send_shared(id, frame);
             }
-        } else if let Some(frame) = self.merged(cursor, head) {
+        } else if let Some(frame) = self.merged(cursor, head, core.limits().send_queue_bytes) {
             core.send_shared(id, &frame);
         } else {
             for frame in self.log.range(first..) {
@@ -169,7 +177,7 @@ impl Group {
     }
 
     /// The frames from `cursor` on as one, unless they are too long for that.
-    fn merged(&mut self, cursor: u32, head: u32) -> Option<SharedFrame> {
+    fn merged(&mut self, cursor: u32, head: u32, longest: usize) -> Option<SharedFrame> {
         if let Some((from, to, frame)) = &self.merged
             && (*from, *to) == (cursor, head)
         {
@@ -177,7 +185,7 @@ impl Group {
         }
         let first = cursor.wrapping_sub(self.base) as usize;
         let length: usize = self.log.range(first..).map(|frame| frame.bytes().len()).sum();
-        if length > MERGED_BYTES_MAX {
+        if length > MERGED_BYTES_MAX.min(longest) {
             return None;
         }
         let mut bytes = Vec::with_capacity(length);
@@ -193,7 +201,7 @@ impl Group {
     fn trim(&mut self) {
         let done = self.round_head.wrapping_sub(self.base) as usize;
         for frame in self.log.drain(..done.min(self.log.len())) {
-            self.log_bytes -= frame.bytes().len();
+            self.log_bytes -= frame.bytes().len() + FRAME_BYTES;
         }
         self.base = self.round_head;
         if self.log.is_empty() && self.log.capacity() > 1024 {

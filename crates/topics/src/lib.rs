@@ -155,7 +155,10 @@ impl Topics {
             return Err(Full);
         }
         let me = Some(usize::from(self.worker));
-        self.directory.post(core.remote(), publication, me)?;
+        if let Err(full) = self.directory.post(core.remote(), publication, me) {
+            core.counters().mailbox_full.add(1);
+            return Err(full);
+        }
         self.deliver(publication, encode);
         Ok(())
     }
@@ -171,10 +174,11 @@ impl Topics {
             let Some(Some(group)) = self.groups.get_mut(index as usize) else { continue };
             self.scratch.clear();
             encode(group.kind(), publication, &mut self.scratch);
-            self.waiting_bytes += self.scratch.len();
+            let before = group.waiting_bytes();
             if group.publish(SharedFrame::new(&self.scratch, 1)) {
                 self.active.push_back(index);
             }
+            self.waiting_bytes += group.waiting_bytes() - before;
         }
         self.scratch.shrink_to(64 * 1024);
     }

@@ -271,6 +271,10 @@ impl Sys for Linux {
         unsafe { libc::close(fd.number()) };
     }
 
+    fn stop_listening(&mut self, listener: Fd) {
+        super::process::stop_listening(listener.number());
+    }
+
     fn reset_on_close(&mut self, fd: Fd) {
         let linger = libc::linger { l_onoff: 1, l_linger: 0 };
         let length = size_of::<libc::linger>() as libc::socklen_t;

@@ -138,6 +138,12 @@ pub trait Sys {
     /// Closes a descriptor of this worker.
     fn close(&mut self, fd: Fd);
 
+    /// Makes a listener refuse further connections, for everybody who shares it. Whoever opened it
+    /// closes it.
+    fn stop_listening(&mut self, listener: Fd) {
+        self.close(listener);
+    }
+
     /// Makes the coming close send RST instead of FIN, leaving no `TIME_WAIT` behind.
     fn reset_on_close(&mut self, fd: Fd);
 

@@ -110,6 +110,12 @@ pub fn listen(options: &Listen) -> io::Result<(i32, SocketAddr)> {
     }
 }
 
+/// Makes a listener refuse further connections in every table that holds it (shutdown(2)).
+pub fn stop_listening(listener: i32) {
+    // SAFETY: no pointers are passed; a listener that has stopped only makes the call fail.
+    unsafe { libc::shutdown(listener, libc::SHUT_RDWR) };
+}
+
 /// Closes a descriptor by number in this thread's table.
 pub fn close(number: i32) {
     // SAFETY: the caller gives up the descriptor.

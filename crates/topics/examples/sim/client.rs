@@ -9,9 +9,13 @@ use wire::websocket::{CloseCode, OpCode};
 
 use crate::ledger::Ledger;
 use crate::letter::{Kind, Letter};
+use crate::scenario::Scenario;
 
 /// Messages of an echo connection that may be on their way.
 const WINDOW: u32 = 8;
+
+/// The target of a client worker whose requests are answered later, if it has so many.
+const LATER: usize = 2;
 
 /// What a connection is for, by its path.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -23,6 +27,8 @@ pub(crate) enum Purpose {
 struct Conversation {
     id: ConnId,
     purpose: Purpose,
+    /// Its request waits for an answer that may be no.
+    may_fail: bool,
     began_ns: u64,
     due_ns: u64,
     /// It does not read until then.
@@ -45,6 +51,7 @@ pub(crate) struct Client {
     wanted: usize,
     rest: Duration,
     filler_max: usize,
+    pauses: u64,
     /// What each of the worker's targets is for.
     targets: Vec<Purpose>,
     conversations: BTreeMap<u32, Conversation>,
@@ -57,17 +64,16 @@ impl Client {
     pub(crate) fn new(
         ledger: Ledger,
         process: usize,
-        wanted: usize,
-        rest: Duration,
-        filler_max: usize,
+        scenario: &Scenario,
         targets: Vec<Purpose>,
     ) -> Self {
         Client {
             ledger,
             process,
-            wanted,
-            rest,
-            filler_max,
+            wanted: scenario.wanted,
+            rest: scenario.rest,
+            filler_max: scenario.filler_max,
+            pauses: scenario.pauses,
             targets,
             conversations: BTreeMap::new(),
             connect_ns: 0,
@@ -97,13 +103,14 @@ impl Client {
         let target = core.random() as usize % self.targets.len().max(1);
         let Some(&purpose) = self.targets.get(target) else { return };
         let Ok(id) = core.connect(target as u8, None) else { return };
-        let who = self.ledger.book().new_peer();
+        let who = self.ledger.book().new_peer(true);
         if let Some(user) = core.user_mut(id) {
             *user = who;
         }
         let conversation = Conversation {
             id,
             purpose,
+            may_fail: target == LATER,
             began_ns: core.now_ns(),
             due_ns: u64::MAX,
             paused_ns: None,
@@ -124,6 +131,7 @@ impl Client {
         let due_ns = self.rest_ns(core);
         let chance = core.random() % 100;
         let filler = self.filler(core);
+        let pause = core.random() % 100 < self.pauses;
         let Some(conversation) = self.conversations.get_mut(&who) else { return };
         conversation.due_ns = due_ns;
         let id = conversation.id;
@@ -142,7 +150,7 @@ impl Client {
             3 => {
                 core.ping(id, b"there?");
             }
-            4 if conversation.paused_ns.is_none() => {
+            _ if pause && conversation.paused_ns.is_none() => {
                 conversation.paused_ns = Some(due_ns + due_ns % 200_000_000);
                 core.pause(id);
             }
@@ -268,6 +276,8 @@ impl Handler for Client {
         let timed_out = matches!(why, Closed::ConnectTimeout | Closed::HandshakeTimeout);
         let early = timed_out && age_ns < core.limits().handshake_timeout.as_nanos() as u64;
         book.require(!early, || format!("{id} ended by {why} after {age_ns} ns"));
+        let refused = why == Closed::HandshakeRejected && !conversation.may_fail;
+        book.require(!refused && why != Closed::Violation, || format!("{id} ended by {why}"));
     }
 
     fn post<S: Sys>(&mut self, _: &mut Core<S, Self>, (): ()) {}

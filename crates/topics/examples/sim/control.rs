@@ -10,6 +10,7 @@ use wire::websocket::OpCode;
 
 use crate::ledger::{CONTROL, Ledger};
 use crate::letter::{Kind, Letter};
+use crate::scenario::Scenario;
 use crate::server::Post;
 
 pub(crate) struct Control {
@@ -25,14 +26,18 @@ impl Control {
         Control { ledger, remote, directory, said: 0, due_ns: 0 }
     }
 
-    pub(crate) fn step(&mut self, now_ns: u64, topics: u32, random: &mut Rng) {
+    pub(crate) fn step(&mut self, now_ns: u64, scenario: &Scenario, random: &mut Rng) {
         let calm = self.ledger.book().calm;
         self.due_ns = now_ns + random.u64(..3_000_000);
         match if calm { 0 } else { random.u8(..8) } {
             0 | 1 => self.settle(random, calm),
             2 => self.kick(random),
-            3 | 4 => self.speak(random),
-            _ => (0..random.u8(1..6)).for_each(|_| self.publish(random.u32(..topics))),
+            3 | 4 => (0..scenario.burst / 5).for_each(|_| self.speak(random)),
+            _ => {
+                for _ in 0..random.u8(1..=scenario.burst) {
+                    self.publish(random.u32(..scenario.topics));
+                }
+            }
         }
         if calm && self.ledger.book().later.is_empty() {
             self.due_ns = now_ns + 100_000_000;

@@ -113,14 +113,7 @@ impl House {
             let mut purposes = vec![Purpose::Echo; echo];
             purposes.resize(echo + scenario.topics as usize, Purpose::Topic);
             let process = PROCESS + 1 + index;
-            let handler = Client::new(
-                self.ledger.clone(),
-                process,
-                scenario.wanted,
-                scenario.rest,
-                scenario.filler_max,
-                purposes,
-            );
+            let handler = Client::new(self.ledger.clone(), process, scenario, purposes);
             let (table, remote2) = (seat.sys.table(), remote.clone());
             let mut worker =
                 Worker::new(seat.sys, 0, limits.clone(), remote2, &[], u32::MAX, handler)?;
@@ -192,7 +185,7 @@ impl House {
         }
         let due = self.control.due_ns <= now_ns;
         if due {
-            self.control.step(now_ns, self.scenario.topics, &mut self.random);
+            self.control.step(now_ns, &self.scenario, &mut self.random);
             self.acts += 1;
         }
         due
@@ -281,8 +274,7 @@ impl<H: Handler> Member<H> {
             format!("table {table}: the gauge of connections is off")
         });
         let used = kernel.used(table) as u64;
-        let own = if self.stopped { 1 } else { self.own as u64 };
-        let leaks = used != own + totals.connections && used != 1 + totals.connections;
+        let leaks = used != self.own as u64 + totals.connections;
         book.require(!leaks, || {
             format!("table {table}: {used} numbers for {} connections", totals.connections)
         });
@@ -299,6 +291,13 @@ impl<H: Handler> Member<H> {
         let mut ended = kernel.take_ended(table);
         book.require(causes.len() == ended.len(), || {
             format!("table {table}: {} told closed, {} closed", causes.len(), ended.len())
+        });
+        let unsaid = causes.iter().zip(&ended).find(|(why, ended)| {
+            matches!(why, Closed::Gone | Closed::Reset | Closed::ConnectRefused)
+                && !ended.peer_ended
+        });
+        book.require(unsaid.is_none(), || {
+            format!("table {table}: {unsaid:?} though the peer stays")
         });
         for (why, ended) in causes.into_iter().zip(ended.drain(..)) {
             let least = match why {

@@ -32,6 +32,8 @@ struct Subscription {
 struct Peer {
     subscription: Option<Subscription>,
     open: bool,
+    /// It breaks no rule.
+    behaves: bool,
 }
 
 pub(crate) struct Book {
@@ -61,7 +63,7 @@ pub(crate) struct Book {
 
 impl Ledger {
     pub(crate) fn new(policy: SlowConsumer) -> Self {
-        let control = Peer { subscription: None, open: false };
+        let control = Peer { subscription: None, open: false, behaves: false };
         Ledger(Rc::new(RefCell::new(Book {
             failure: None,
             lossy: policy != SlowConsumer::Disconnect,
@@ -137,9 +139,13 @@ impl Book {
     // ---- peers ----
 
     /// A client makes a connection; its name.
-    pub(crate) fn new_peer(&mut self) -> u32 {
-        self.peers.push(Peer { subscription: None, open: true });
+    pub(crate) fn new_peer(&mut self, behaves: bool) -> u32 {
+        self.peers.push(Peer { subscription: None, open: true, behaves });
         self.peers.len() as u32 - 1
+    }
+
+    pub(crate) fn behaves(&self, who: u32) -> bool {
+        self.peers.get(who as usize).is_some_and(|peer| peer.behaves)
     }
 
     /// The client's side of a connection has ended.

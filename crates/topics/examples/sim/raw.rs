@@ -104,7 +104,7 @@ struct Frame<'b> {
 impl Raw {
     pub(crate) fn new(sys: Sim, ledger: Ledger, mut random: Rng, scenario: &Scenario) -> Self {
         let script = random.choice(SCRIPTS).unwrap_or(Script::Echo);
-        let who = ledger.book().new_peer();
+        let who = ledger.book().new_peer(false);
         // Those who write some bytes at a time have less to say.
         let slow = random.u8(..3) == 0;
         let echoes = random.u32(1..if slow { 8 } else { 30 });

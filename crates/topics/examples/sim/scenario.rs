@@ -29,6 +29,10 @@ pub(crate) struct Scenario {
     pub(crate) topics: u32,
     /// Places to connect to that are no topics.
     pub(crate) echo_targets: usize,
+    /// Publications that the control plane makes at once at most.
+    pub(crate) burst: u8,
+    /// Times out of 100 that a client stops reading instead of doing something.
+    pub(crate) pauses: u64,
     pub(crate) limits: Limits,
     /// The longest rest of a peer between two things it does.
     pub(crate) rest: Duration,
@@ -49,6 +53,8 @@ impl Scenario {
         let (servers, clients) = if crowd { (1..=1, 2..=3) } else { (1..=4, 1..=3) };
         let (servers, clients) = (random.usize(servers), random.usize(clients));
         let wanted = if crowd { random.usize(60..=90) } else { random.usize(2..=10) };
+        // More publications than slow readers take.
+        let flood = !crowd && random.u8(..5) == 0;
         let roomy = crowd || random.u8(..3) > 0;
         let capacity = if roomy { 300 } else { random.u32(2..=12) };
         let short_table = !crowd && random.u8(..4) == 0;
@@ -57,7 +63,7 @@ impl Scenario {
             [SlowConsumer::Disconnect, SlowConsumer::DropOldest, SlowConsumer::LatestOnly];
         let policy = if random.u8(..2) == 0 { 0 } else { random.usize(..3) };
         let limits = Limits {
-            send_queue_bytes: random.usize(4..=64) * 1024,
+            send_queue_bytes: random.usize(if flood { 1..=8 } else { 4..=64 }) * 1024,
             slow_consumer: policies.get(policy).copied().unwrap_or_default(),
             idle_timeout: Some(Duration::from_millis(random.u64(600..3000))),
             handshake_timeout: Duration::from_millis(random.u64(300..1500)),
@@ -66,7 +72,8 @@ impl Scenario {
             ..Limits::default()
         };
         let small = random.usize(64..=4096);
-        let buffers = if random.bool() { (small, small * 4) } else { (32 * 1024, 256 * 1024) };
+        let buffers =
+            if flood || random.bool() { (small, small * 4) } else { (32 * 1024, 256 * 1024) };
         Scenario {
             servers,
             clients,
@@ -78,7 +85,9 @@ impl Scenario {
             backlog: random.usize(1..=64),
             defer: if random.bool() { Duration::from_secs(1) } else { Duration::ZERO },
             topics: if crowd { 1 } else { random.u32(1..=3) },
-            echo_targets: if crowd { 0 } else { 3 },
+            echo_targets: if crowd || flood { 0 } else { 3 },
+            burst: if flood { 24 } else { 5 },
+            pauses: if flood { 20 } else { 1 },
             limits,
             rest: Duration::from_micros(1 << random.u32(8..17)),
             filler_max: if random.u8(..3) == 0 { 60_000 } else { random.usize(100..4000) },

@@ -218,6 +218,10 @@ impl Handler for Server {
 
     fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed, opened: bool) {
         self.ledger.book().ended(PROCESS, id, why, opened);
+        let who = core.user(id).map_or(0, |user| user.who);
+        if why == Closed::Violation && self.ledger.book().behaves(who) {
+            self.ledger.book().fail(format!("{id} of {who} is said to have broken a rule"));
+        }
         self.topics.forget(core, id);
         self.waiting.retain(|(of, ..)| *of != id);
     }

@@ -36,6 +36,8 @@ pub struct Seat {
 pub struct Ended {
     /// For how long the worker had it, in nanoseconds.
     pub held_ns: u64,
+    /// The peer had ended its side, or the stream was reset or never there.
+    pub peer_ended: bool,
 }
 
 /// What happens at a time of its own.
@@ -118,8 +120,14 @@ impl Kernel {
     /// Opens a listener; no table has a number for it yet.
     #[must_use]
     pub fn listen(&self, address: SocketAddr, backlog: usize, defer_ns: u64) -> usize {
-        let listener =
-            Listener { address, backlog, defer_ns, pending: Default::default(), references: 0 };
+        let listener = Listener {
+            address,
+            backlog,
+            defer_ns,
+            pending: Default::default(),
+            references: 0,
+            stopped: false,
+        };
         self.state.borrow_mut().add(File::Listener(listener))
     }
 

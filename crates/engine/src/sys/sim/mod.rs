@@ -136,6 +136,10 @@ impl Sys for Sim {
         self.state.borrow_mut().close(self.table, fd);
     }
 
+    fn stop_listening(&mut self, listener: Fd) {
+        self.state.borrow_mut().stop_listening(self.table, listener);
+    }
+
     fn reset_on_close(&mut self, fd: Fd) {
         self.state.borrow_mut().reset_on_close(self.table, fd);
     }

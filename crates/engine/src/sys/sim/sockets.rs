@@ -43,7 +43,8 @@ impl State {
         if self.strike(table, Fault::NoBuffers) {
             return Err(error(libc::ENOBUFS));
         }
-        let Some(File::Listener(listener)) = self.files.get(id) else {
+        let Some(File::Listener(listener)) = self.files.get(id).filter(|file| file.listens())
+        else {
             return Err(error(libc::EINVAL));
         };
         let mut waiting = listener.pending.iter();
@@ -128,7 +129,9 @@ impl State {
     pub(super) fn arrive(&mut self, id: FileId) {
         let Some(stream) = self.files[id].stream() else { return };
         let (serial, local, remote) = (stream.serial, stream.local, stream.remote);
-        let listens = |file: &File| matches!(file, File::Listener(l) if l.address == remote);
+        let listens = |file: &File| {
+            file.listens() && matches!(file, File::Listener(l) if l.address == remote)
+        };
         let Some(at) = self.files.iter().position(listens) else {
             if let Some(stream) = self.files[id].stream_mut() {
                 stream.fail(libc::ECONNREFUSED);
@@ -300,6 +303,25 @@ impl State {
         }
     }
 
+    pub(super) fn stop_listening(&mut self, table: usize, fd: Fd) {
+        self.note(14, table, fd, 0);
+        let Ok(id) = self.tables[table].file(fd) else { return };
+        if let Some(File::Listener(listener)) = self.files.get_mut(id) {
+            listener.stopped = true;
+            self.turn_away(id);
+        }
+    }
+
+    /// Resets all that waits to be accepted.
+    fn turn_away(&mut self, listener: FileId) {
+        let File::Listener(listener) = &mut self.files[listener] else { return };
+        for (waiting, _) in std::mem::take(&mut listener.pending) {
+            self.lost += 1;
+            self.reset(waiting);
+            self.remove(waiting);
+        }
+    }
+
     pub(super) fn close(&mut self, table: usize, fd: Fd) {
         self.note(10, table, fd, 0);
         let Ok(id) = self.uninstall(table, fd) else { return };
@@ -309,16 +331,12 @@ impl State {
                 if listener.references > 0 {
                     return;
                 }
-                let pending = std::mem::take(&mut listener.pending);
-                for (waiting, _) in pending {
-                    self.lost += 1;
-                    self.reset(waiting);
-                    self.remove(waiting);
-                }
+                self.turn_away(id);
             }
             File::Stream(stream) => {
                 let held_ns = self.now_ns - stream.since_ns;
-                self.tables[table].ended.push(Ended { held_ns });
+                let peer_ended = stream.ended || stream.dead;
+                self.tables[table].ended.push(Ended { held_ns, peer_ended });
                 let resets = stream.reset_on_close || !stream.inbox.is_empty();
                 if resets {
                     self.reset(id);

@@ -15,6 +15,13 @@ pub(super) enum File {
     Stream(Box<Stream>),
 }
 
+impl File {
+    /// Whether it takes connections.
+    pub(super) fn listens(&self) -> bool {
+        matches!(self, File::Listener(listener) if !listener.stopped)
+    }
+}
+
 /// A listening socket, shared by all tables that have a number for it.
 pub(super) struct Listener {
     pub(super) address: SocketAddr,
@@ -25,6 +32,8 @@ pub(super) struct Listener {
     pub(super) pending: VecDeque<(FileId, u64)>,
     /// Numbers that refer to it.
     pub(super) references: usize,
+    /// Nobody may connect or accept any more.
+    pub(super) stopped: bool,
 }
 
 /// One end of a TCP stream.

@@ -202,7 +202,8 @@ impl Run {
             let progress = self.load.progress(Duration::from_millis(250))?;
             let held = (process::now_ns() - began_ns) as f64 / 1e9;
             screen.holding(self.elapsed(), held, hold, progress, &self.weigh_processes());
-            let waits = progress.unanswered > 0 && !args.heartbeat.is_zero();
+            let answered = progress.heartbeats_received > 0 && progress.unanswered == 0;
+            let waits = !answered && !args.heartbeat.is_zero();
             if held >= longest || (held >= hold && !waits) {
                 break;
             }

@@ -19,6 +19,11 @@ impl Key {
         *place = key.map(|key| key.as_bytes().into());
     }
 
+    /// Whether a key is set at all.
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
     /// Whether a request with this Authorization header may go on.
     pub(crate) fn admits(&self, authorization: Option<&[u8]>) -> bool {
         let key = self.0.read().unwrap_or_else(PoisonError::into_inner);

@@ -9,6 +9,7 @@
 mod address;
 mod auth;
 mod listener;
+mod local;
 mod metrics;
 mod process;
 mod reply;
@@ -18,6 +19,7 @@ use serde_json::Value;
 
 pub use crate::address::Address;
 pub use crate::listener::{Config, Running, StartError, start};
+pub use crate::local::means_this_machine;
 pub use crate::metrics::{Exposition, Kind, engine_metrics, engine_stats};
 pub use crate::process::{cpu_seconds, rss_bytes};
 pub use crate::reply::Reply;

@@ -132,6 +132,8 @@ pub fn start(config: &Config, program: Arc<dyn Program>) -> Result<Running, Star
     let app = router(program, key, config.body_bytes_max);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
+        // axum waits a second after EMFILE.
+        .enable_time()
         .max_blocking_threads(BLOCKING_THREADS)
         .thread_stack_size(STACK_BYTES)
         .thread_name("admin-wait")

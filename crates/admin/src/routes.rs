@@ -14,6 +14,7 @@ use axum::routing::{get, post};
 use serde::Deserialize;
 
 use crate::auth::Key;
+use crate::local::may_be_foreign_page;
 use crate::metrics::Exposition;
 use crate::{Page, Program, Reply};
 
@@ -39,12 +40,24 @@ pub(crate) fn router(program: Shared, key: Key, body_bytes_max: usize) -> Router
 }
 
 async fn guard(State(key): State<Key>, request: Request<Body>, next: Next) -> Response {
+    // No key: whoever reaches the listener is trusted, but a web page reaches it through the
+    // browser of somebody who does.
+    if !key.is_set() && is_foreign(&request) {
+        let why = "not for web pages of other origins, nor by a name that is not this machine's: \
+                   use 127.0.0.1 or localhost, or set --admin-key";
+        return Reply::error(403, "forbidden", why).into_response();
+    }
     let authorization = request.headers().get(header::AUTHORIZATION);
     if key.admits(authorization.map(header::HeaderValue::as_bytes)) {
         return next.run(request).await;
     }
     let reply = Reply::error(401, "unauthorized", "send Authorization: Bearer with the admin key");
     ([(header::WWW_AUTHENTICATE, "Bearer")], reply).into_response()
+}
+
+fn is_foreign(request: &Request<Body>) -> bool {
+    let field = |name| request.headers().get(name).map(header::HeaderValue::as_bytes);
+    may_be_foreign_page(field(header::HOST), field(header::ORIGIN))
 }
 
 async fn health(State(program): State<Shared>) -> Reply {

@@ -6,6 +6,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use admin::means_this_machine;
+
 /// An origin that is allowed: `https://example.com`, `null`, or `*` for all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin(Box<str>);
@@ -50,7 +52,7 @@ impl Origins {
         }
         let Some(authority) = authority(origin) else { return false };
         if self.loopback {
-            return is_loopback(authority);
+            return means_this_machine(authority);
         }
         let own = host.and_then(|host| std::str::from_utf8(host).ok());
         own.is_some_and(|own| without_port(own, origin) == without_port(authority, origin))
@@ -70,18 +72,6 @@ fn without_port(authority: &str, origin: &str) -> String {
         _ => ":80",
     };
     authority.strip_suffix(implied).unwrap_or(authority).to_ascii_lowercase()
-}
-
-/// Whether an authority can only mean this machine (RFC 6761 section 6.3 for names).
-fn is_loopback(authority: &str) -> bool {
-    let host = match authority.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or_default(),
-        None => authority.split(':').next().unwrap_or_default(),
-    };
-    let name = host.to_ascii_lowercase();
-    name == "localhost"
-        || name.ends_with(".localhost")
-        || host.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
 }
 
 #[cfg(test)]

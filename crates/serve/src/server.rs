@@ -28,6 +28,8 @@ pub struct Running {
     pub(crate) crowd: u64,
 }
 
+/// Tries, a millisecond apart, to hand a worker its new settings.
+const RELOAD_TRIES: u32 = 1_000;
 /// Fewer connections than this leave nothing worth returning.
 const CROWD: u64 = 1_000;
 
@@ -64,8 +66,11 @@ impl Running {
         }
         let policy = self.shared.set_policy(live);
         for worker in self.shared.running() {
-            // A few hundred bytes: a mailbox that has no room even for this frees itself soon.
-            while self.remote.post(worker, Post::Policy(Arc::clone(&policy)), 0).is_err() {
+            // A mailbox that has no room even for this frees itself soon, or its worker is dead.
+            for _ in 0..RELOAD_TRIES {
+                if self.remote.post(worker, Post::Policy(Arc::clone(&policy)), 0).is_ok() {
+                    break;
+                }
                 std::thread::sleep(Duration::from_millis(1));
             }
         }

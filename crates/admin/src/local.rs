@@ -1,0 +1,53 @@
+//! Which names can only mean this machine: what stands between a browser's pages and a listener
+//! that trusts whoever reaches it on loopback (DNS rebinding, cross-site requests).
+
+use std::net::IpAddr;
+
+/// Whether `host` or `host:port`, as in a Host header or an origin, can only mean this machine
+/// (RFC 6761 section 6.3 for names).
+#[must_use]
+pub fn means_this_machine(authority: &str) -> bool {
+    let host = match authority.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => authority.split(':').next().unwrap_or_default(),
+    };
+    let name = host.to_ascii_lowercase();
+    name == "localhost"
+        || name.ends_with(".localhost")
+        || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+}
+
+/// Whether a request with these headers may be a browser acting for a page from elsewhere. Without
+/// a Host there is no browser.
+pub(crate) fn may_be_foreign_page(host: Option<&[u8]>, origin: Option<&[u8]>) -> bool {
+    let local = |authority: &[u8]| std::str::from_utf8(authority).is_ok_and(means_this_machine);
+    let page = |origin: &[u8]| {
+        let authority = origin.windows(3).position(|part| part == b"://");
+        authority.and_then(|at| origin.get(at + 3..)).is_some_and(local)
+    };
+    host.is_some_and(|host| !local(host)) || origin.is_some_and(|origin| !page(origin))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_this_machine_is_no_foreign_page() {
+        type Field = Option<&'static [u8]>;
+        let cases: [(Field, Field, bool); 9] = [
+            (None, None, false),
+            (Some(b"127.0.0.1:8090"), None, false),
+            (Some(b"localhost:8090"), Some(b"http://localhost:3000"), false),
+            (Some(b"[::1]:8090"), Some(b"http://[::1]"), false),
+            (Some(b"rebind.example:8090"), None, true),
+            (Some(b"localhost.evil.example"), None, true),
+            (Some(b"127.0.0.1:8090"), Some(b"https://evil.example"), true),
+            (Some(b"127.0.0.1:8090"), Some(b"null"), true),
+            (Some(b"127.0.0.1:8090"), Some(b"http://127.0.0.1.evil.example"), true),
+        ];
+        for (host, origin, foreign) in cases {
+            assert_eq!(may_be_foreign_page(host, origin), foreign, "{host:?} {origin:?}");
+        }
+    }
+}

@@ -393,8 +393,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
                 return Sent::Sent;
             }
         }
-        let rest = bytes.get(sent..).unwrap_or_default();
-        self.queue(slot, |cold| cold.queue.push_owned(rest, messages))
+        self.queue(slot, |cold| cold.queue.push_rest(bytes, sent, messages))
     }
 
     /// The kernel says that the peer is gone, and messages for it with it.
@@ -418,10 +417,10 @@ impl<S: Sys, H: Handler> Core<S, H> {
             return Sent::Sent;
         }
         self.queue(slot, |cold| {
-            cold.queue.push_owned(header.get(sent..).unwrap_or_default(), 0);
+            cold.queue.push_torn(header.get(sent..).unwrap_or_default(), false);
             let cut = if planted::on(Bug::CutMiscounted) { 0 } else { header.len() };
             let skip = sent.saturating_sub(cut);
-            cold.queue.push_owned(data.get(skip..).unwrap_or_default(), 1);
+            cold.queue.push_torn(data.get(skip..).unwrap_or_default(), true);
         })
     }
 

@@ -13,6 +13,7 @@ mod closed;
 mod conn;
 mod core;
 mod counters;
+mod cut;
 mod handler;
 mod http;
 mod id;

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::rc::Rc;
 
+use crate::cut::cut;
+
 /// Encoded bytes that many queues of one worker refer to: a publication is one of these.
 #[derive(Clone, Debug)]
 pub struct SharedFrame {
@@ -46,16 +48,26 @@ pub enum SlowConsumer {
 
 #[derive(Debug)]
 enum Piece {
-    /// Bytes, and the messages in them.
+    /// Whole frames, or bytes that are none, and the messages in them.
     Owned(Box<[u8]>, u32),
+    /// What is left of one frame, and whether it is a message.
+    Torn(Box<[u8]>, bool),
     Shared(SharedFrame),
 }
 
 impl Piece {
     fn bytes(&self) -> &[u8] {
         match self {
-            Piece::Owned(bytes, _) => bytes,
+            Piece::Owned(bytes, _) | Piece::Torn(bytes, _) => bytes,
             Piece::Shared(frame) => frame.bytes(),
+        }
+    }
+
+    fn messages(&self) -> u32 {
+        match self {
+            Piece::Owned(_, messages) => *messages,
+            Piece::Torn(_, message) => u32::from(*message),
+            Piece::Shared(frame) => frame.messages(),
         }
     }
 }
@@ -89,20 +101,43 @@ impl SendQueue {
         self.bytes + self.pieces.len() * PIECE_BYTES
     }
 
-    /// Messages that have not left whole.
-    pub(crate) fn messages(&self) -> u64 {
-        let of = |piece: &Piece| match piece {
-            Piece::Owned(_, messages) => u64::from(*messages),
-            Piece::Shared(frame) => u64::from(frame.messages()),
-        };
-        self.pieces.iter().map(of).sum()
+    /// Messages that have not left whole. `framed`: its connection speaks WebSocket, so that those
+    /// of a piece that is partly sent can be told apart.
+    pub(crate) fn messages(&self, framed: bool) -> u64 {
+        let all: u64 = self.pieces.iter().map(|piece| u64::from(piece.messages())).sum();
+        let begun = self.pieces.front().filter(|_| framed && self.sent > 0);
+        let whole = begun.map_or(0, |piece| match piece {
+            Piece::Torn(..) => 0,
+            piece => cut(piece.bytes(), self.sent).whole.min(piece.messages()),
+        });
+        all - u64::from(whole)
     }
 
+    /// Queues whole frames holding so many messages, or with none of them any bytes.
     pub(crate) fn push_owned(&mut self, bytes: &[u8], messages: u32) {
         if !bytes.is_empty() {
             self.bytes += bytes.len();
             self.pieces.push_back(Piece::Owned(bytes.into(), messages));
         }
+    }
+
+    /// Queues what is left of one frame.
+    pub(crate) fn push_torn(&mut self, bytes: &[u8], message: bool) {
+        if !bytes.is_empty() {
+            self.bytes += bytes.len();
+            self.pieces.push_back(Piece::Torn(bytes.into(), message));
+        }
+    }
+
+    /// Queues what is left after `sent` bytes of frames that hold so many messages.
+    pub(crate) fn push_rest(&mut self, bytes: &[u8], sent: usize, messages: u32) {
+        if sent == 0 || messages == 0 {
+            return self.push_owned(bytes.get(sent..).unwrap_or_default(), messages);
+        }
+        let cut = cut(bytes, sent);
+        self.push_torn(bytes.get(sent..cut.end).unwrap_or_default(), cut.message);
+        let rest = messages.saturating_sub(cut.whole + u32::from(cut.message));
+        self.push_owned(bytes.get(cut.end..).unwrap_or_default(), rest);
     }
 
     /// Queues a shared frame of which `skip` bytes have left already. Only the first piece of a

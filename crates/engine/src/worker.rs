@@ -282,7 +282,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             counters.websockets.sub(u64::from(opened));
             counters.queued_bytes.sub(conn.backlog() as u64);
             // What still waited will not arrive: sent = delivered + dropped.
-            let undelivered = conn.cold.as_ref().map_or(0, |cold| cold.queue.messages());
+            let undelivered = conn.cold.as_ref().map_or(0, |cold| cold.queue.messages(opened));
             let dropped = match cause {
                 Closed::SlowConsumer => &counters.dropped_slow,
                 _ => &counters.dropped_gone,

@@ -226,6 +226,7 @@ impl Handler for Client {
     ) {
         let mut book = self.ledger.book();
         book.called(self.process, id, "message");
+        book.arrived += 1;
         let Some(letter) = Letter::read(data) else {
             return book.fail(format!("{id} got a message that is not whole"));
         };

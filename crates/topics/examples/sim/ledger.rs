@@ -56,6 +56,9 @@ pub(crate) struct Book {
     pub(crate) later: Vec<ConnId>,
     /// Names of the server's connections with whom they belong to, some long dead.
     pub(crate) known: Vec<(ConnId, u32)>,
+    /// Messages of the server that arrived somewhere. Lines of streams are not among them: those in
+    /// a write that was cut short all count as dropped.
+    pub(crate) arrived: u64,
     /// Posts put into mailboxes and taken out of them.
     pub(crate) posted: u64,
     pub(crate) taken: u64,
@@ -76,6 +79,7 @@ impl Ledger {
             published: BTreeMap::new(),
             later: Vec::new(),
             known: Vec::new(),
+            arrived: 0,
             posted: 0,
             taken: 0,
         })))

@@ -80,7 +80,6 @@ pub(crate) struct Raw {
     echoes: u32,
     got: u32,
     healthy: usize,
-    lines: usize,
     /// When it last said something, and when it had last read all there was.
     spoke_ns: u64,
     heard_ns: u64,
@@ -131,7 +130,6 @@ impl Raw {
             echoes,
             got: 0,
             healthy: 0,
-            lines: 0,
             spoke_ns: sys.now_ns(),
             heard_ns: 0,
             queued_ns: 0,
@@ -265,7 +263,6 @@ impl Raw {
             let line = line.strip_suffix(b"\n").unwrap_or_default();
             if self.upgraded {
                 let whole = Letter::read(line).is_some_and(|letter| letter.kind == Kind::Publish);
-                self.lines += 1;
                 self.ledger.book().require(whole, || "a line of a stream is not whole".into());
             }
             // The empty line that ends the head.
@@ -281,6 +278,7 @@ impl Raw {
                     return self.ledger.book().fail(format!("raw {who} got a broken message"));
                 };
                 let echo = letter.kind == Kind::Echo && letter.number == self.got;
+                self.ledger.book().arrived += 1;
                 self.got += u32::from(letter.kind == Kind::Echo);
                 let right = letter.who == who && (echo || letter.kind == Kind::Direct);
                 let opcode = letter.opcode() as u8 == frame.opcode;

@@ -153,7 +153,13 @@ fn drain(house: &mut House) {
     if steps(house, bound, clients) {
         house.ledger.book().fail("a client does not end");
     }
+    let server = Totals::sum(house.remote.counters());
+    let dropped = server.dropped_slow + server.dropped_gone;
     let mut book = house.ledger.book();
+    let (sent, arrived) = (server.messages_out, book.arrived);
+    book.require(arrived + dropped <= sent, || {
+        format!("{arrived} messages arrived and {dropped} were dropped of {sent}")
+    });
     let remotes = house.client_remotes.iter().flat_map(|remote| remote.counters());
     for counters in house.remote.counters().chain(remotes) {
         let totals = Totals::sum([counters]);

@@ -1,34 +1,17 @@
 //! [`Core`]: what a worker has beside its handler, and what a handler may do with it.
 
 use std::collections::VecDeque;
-use std::io::{self, IoSlice};
+use std::io::{self};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 
-use wire::websocket::{self, CloseCode, FrameHeader, OpCode};
-
-use crate::conn::{Cold, Conn, Flags, Mode};
-use crate::limits::{
-    CORK_BYTES, FLUSH_BYTES_PER_TURN, POOLED_BUFFER_BYTES, POOLED_BUFFERS, READ_BUFFER_BYTES,
-    TAIL_BYTES_MAX, VECTORED_BYTES,
-};
+use crate::conn::{Conn, Flags, Mode};
+use crate::limits::{POOLED_BUFFER_BYTES, POOLED_BUFFERS, READ_BUFFER_BYTES, TAIL_BYTES_MAX};
 use crate::planted::{self, Bug};
-use crate::queue::PIECES_MAX;
 use crate::slab::Slab;
 use crate::sys::{Fd, Interest, Sys};
 use crate::timers::Timers;
-use crate::{Closed, ConnId, Counters, Handler, Limits, Remote, SharedFrame, SlowConsumer, Target};
-
-/// What became of a message given to [`Core::send`].
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Sent {
-    /// The kernel has it, or it leaves at the end of this read.
-    Sent,
-    /// It waits; so many bytes are in the queue now.
-    Queued(usize),
-    /// The connection is gone or closing, or its queue was full. Counted.
-    Dropped,
-}
+use crate::{Closed, ConnId, Counters, Handler, Limits, Remote, Target};
 
 /// What a report tells of one connection.
 #[derive(Clone, Debug)]
@@ -62,10 +45,10 @@ pub struct Core<S: Sys, H: Handler> {
     pub(crate) read_buffer: Vec<u8>,
     /// Replies to the connection being read.
     pub(crate) cork: Vec<u8>,
-    cork_messages: u32,
+    pub(crate) cork_messages: u32,
     pub(crate) corked: Option<u32>,
     /// Where frames for other connections are encoded.
-    scratch: Vec<u8>,
+    pub(crate) scratch: Vec<u8>,
     /// Ended connections, to be told and freed at the end of the turn.
     pub(crate) dead: Vec<u32>,
     /// Connections whose reading was taken up again.
@@ -211,7 +194,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         })
     }
 
-    fn live(&self, id: ConnId) -> Option<&Conn<H::User>> {
+    pub(crate) fn live(&self, id: ConnId) -> Option<&Conn<H::User>> {
         let conn = self.slab.get(id.slot())?;
         (conn.generation == id.generation() && conn.mode != Mode::Dead).then_some(conn)
     }
@@ -219,311 +202,6 @@ impl<S: Sys, H: Handler> Core<S, H> {
     pub(crate) fn live_mut(&mut self, id: ConnId) -> Option<&mut Conn<H::User>> {
         let conn = self.slab.get_mut(id.slot())?;
         (conn.generation == id.generation() && conn.mode != Mode::Dead).then_some(conn)
-    }
-
-    // ---- sending ----
-
-    /// Sends one message to an open WebSocket. A reply to the connection being read leaves with
-    /// all others at the end of that read; anything else leaves now as far as the kernel takes it.
-    pub fn send(&mut self, id: ConnId, opcode: OpCode, data: &[u8]) -> Sent {
-        let slot = id.slot();
-        self.counters().messages_out.add(1);
-        let Some(conn) = self
-            .slab
-            .get(slot)
-            .filter(|conn| {
-                conn.generation == id.generation() || planted::on(Bug::GenerationIgnored)
-            })
-            .filter(|conn| conn.mode == Mode::WebSocket)
-        else {
-            self.counters().dropped_gone.add(1);
-            return Sent::Dropped;
-        };
-        let (client, backlog, weight) = (conn.is_client(), conn.backlog(), conn.weight());
-        if weight > self.limits.send_queue_bytes && !self.relieve(slot, data.len(), 1) {
-            return Sent::Dropped;
-        }
-        let mask = client.then(|| (self.sys.random() as u32).to_ne_bytes());
-        if self.corked == Some(slot) {
-            encode(&mut self.cork, opcode, data, mask);
-            self.cork_messages += 1;
-            if self.cork.len() >= CORK_BYTES {
-                self.flush_cork();
-            }
-            return Sent::Sent;
-        }
-        if backlog == 0 && mask.is_none() && data.len() >= VECTORED_BYTES {
-            let header = FrameHeader::new(opcode, true, data.len(), None);
-            return self.write_pieces(slot, header.as_slice(), data);
-        }
-        let mut scratch = std::mem::take(&mut self.scratch);
-        scratch.clear();
-        encode(&mut scratch, opcode, data, mask);
-        let sent = self.write_out(slot, &scratch, 1);
-        scratch.shrink_to(CORK_BYTES);
-        self.scratch = scratch;
-        sent
-    }
-
-    /// Sends a frame that many connections share to an open WebSocket or raw connection that we
-    /// accepted. What the kernel refuses is queued as a reference.
-    pub fn send_shared(&mut self, id: ConnId, frame: &SharedFrame) -> Sent {
-        let messages = u64::from(frame.messages());
-        self.counters().messages_out.add(messages);
-        let Some(conn) =
-            self.live(id).filter(|conn| matches!(conn.mode, Mode::WebSocket | Mode::Raw))
-        else {
-            self.counters().dropped_gone.add(messages);
-            return Sent::Dropped;
-        };
-        let (fd, backlog, weight, slot) = (conn.fd, conn.backlog(), conn.weight(), id.slot());
-        debug_assert!(!conn.is_client(), "a client's frames are masked one by one");
-        let length = frame.bytes().len();
-        if backlog > 0
-            && weight + length > self.limits.send_queue_bytes
-            && !self.relieve(slot, length, messages)
-        {
-            return Sent::Dropped;
-        }
-        if self.corked == Some(slot) {
-            self.cork.extend_from_slice(frame.bytes());
-            self.cork_messages += frame.messages();
-            return Sent::Sent;
-        }
-        let mut sent = 0;
-        if backlog == 0 {
-            sent = match self.sys.send(fd, frame.bytes()) {
-                Ok(sent) => sent,
-                Err(error) if would_block(&error) => 0,
-                Err(_) => return self.lost(slot, messages),
-            };
-            self.counters().bytes_out.add(sent as u64);
-            if sent == length {
-                return Sent::Sent;
-            }
-        }
-        self.queue(slot, |cold| cold.queue.push_shared(frame, sent))
-    }
-
-    /// Sends bytes on a raw connection.
-    pub fn write(&mut self, id: ConnId, bytes: &[u8]) -> Sent {
-        let slot = id.slot();
-        let Some(conn) = self.live(id).filter(|conn| conn.mode == Mode::Raw) else {
-            return Sent::Dropped;
-        };
-        if conn.weight() > self.limits.send_queue_bytes && !self.relieve(slot, bytes.len(), 0) {
-            return Sent::Dropped;
-        }
-        if self.corked == Some(slot) {
-            self.cork.extend_from_slice(bytes);
-            return Sent::Sent;
-        }
-        self.write_out(slot, bytes, 0)
-    }
-
-    /// Sends a ping with at most 125 bytes. Like pongs and close frames it is exempt from the
-    /// queue's limit.
-    pub fn ping(&mut self, id: ConnId, payload: &[u8]) -> Sent {
-        let Some(conn) = self.live(id).filter(|conn| conn.mode == Mode::WebSocket) else {
-            return Sent::Dropped;
-        };
-        let client = conn.is_client();
-        self.counters().pings_out.add(1);
-        self.send_control(id.slot(), client, OpCode::Ping, payload)
-    }
-
-    pub(crate) fn send_control(
-        &mut self,
-        slot: u32,
-        client: bool,
-        opcode: OpCode,
-        payload: &[u8],
-    ) -> Sent {
-        let mask = client.then(|| (self.sys.random() as u32).to_ne_bytes());
-        let payload = payload.get(..125).unwrap_or(payload);
-        if self.corked == Some(slot) {
-            encode(&mut self.cork, opcode, payload, mask);
-            return Sent::Sent;
-        }
-        let mut scratch = std::mem::take(&mut self.scratch);
-        scratch.clear();
-        encode(&mut scratch, opcode, payload, mask);
-        let sent = self.write_out(slot, &scratch, 0);
-        self.scratch = scratch;
-        sent
-    }
-
-    /// Makes room in a full queue as the policy says. False: the new messages are dropped.
-    fn relieve(&mut self, slot: u32, room: usize, messages: u64) -> bool {
-        let (policy, limit) = (self.limits.slow_consumer, self.limits.send_queue_bytes);
-        let Some(conn) = self.slab.get_mut(slot) else { return false };
-        let queue = &mut conn.cold.get_or_insert_default().queue;
-        let before = queue.len();
-        let dropped = match policy {
-            SlowConsumer::Disconnect => 0,
-            SlowConsumer::DropOldest => queue.drop_oldest(room, limit),
-            SlowConsumer::LatestOnly => queue.drop_publications(),
-        };
-        let freed = (before - queue.len()) as u64;
-        let fits = queue.weight() + room <= limit;
-        self.counters().queued_bytes.sub(freed);
-        self.counters().dropped_slow.add(dropped + if fits { 0 } else { messages });
-        if policy == SlowConsumer::Disconnect {
-            let reason = "reading too slowly";
-            self.close_with(slot, Closed::SlowConsumer, Some(CloseCode::TRY_AGAIN_LATER), reason);
-        }
-        fits
-    }
-
-    /// Writes bytes of one connection, behind what waits already.
-    pub(crate) fn write_out(&mut self, slot: u32, bytes: &[u8], messages: u32) -> Sent {
-        let Some(conn) = self.slab.get(slot).filter(|conn| conn.mode != Mode::Dead) else {
-            self.counters().dropped_gone.add(u64::from(messages));
-            return Sent::Dropped;
-        };
-        let mut sent = 0;
-        if conn.backlog() == 0 {
-            sent = match self.sys.send(conn.fd, bytes) {
-                Ok(sent) => sent,
-                Err(error) if would_block(&error) => 0,
-                Err(_) => return self.lost(slot, u64::from(messages)),
-            };
-            self.counters().bytes_out.add(sent as u64);
-            if sent == bytes.len() {
-                return Sent::Sent;
-            }
-        }
-        self.queue(slot, |cold| cold.queue.push_rest(bytes, sent, messages))
-    }
-
-    /// The kernel says that the peer is gone, and messages for it with it.
-    fn lost(&mut self, slot: u32, messages: u64) -> Sent {
-        self.counters().dropped_gone.add(messages);
-        self.end(slot, Closed::Reset);
-        Sent::Dropped
-    }
-
-    /// Writes a header and a payload without copying them together.
-    fn write_pieces(&mut self, slot: u32, header: &[u8], data: &[u8]) -> Sent {
-        let Some(conn) = self.slab.get(slot) else { return Sent::Dropped };
-        let pieces = [IoSlice::new(header), IoSlice::new(data)];
-        let sent = match self.sys.send_vectored(conn.fd, &pieces) {
-            Ok(sent) => sent,
-            Err(error) if would_block(&error) => 0,
-            Err(_) => return self.lost(slot, 1),
-        };
-        self.counters().bytes_out.add(sent as u64);
-        if sent == header.len() + data.len() {
-            return Sent::Sent;
-        }
-        self.queue(slot, |cold| {
-            cold.queue.push_torn(header.get(sent..).unwrap_or_default(), false);
-            let cut = if planted::on(Bug::CutMiscounted) { 0 } else { header.len() };
-            let skip = sent.saturating_sub(cut);
-            cold.queue.push_torn(data.get(skip..).unwrap_or_default(), true);
-        })
-    }
-
-    /// Adds to a queue by `push` and sees that it will be flushed.
-    fn queue(&mut self, slot: u32, push: impl FnOnce(&mut Cold)) -> Sent {
-        let stall = self.limits.send_queue_bytes / 4;
-        let Some(conn) = self.slab.get_mut(slot) else { return Sent::Dropped };
-        let cold = conn.cold();
-        let before = cold.queue.len();
-        push(cold);
-        let waiting = cold.queue.len();
-        if waiting > stall {
-            conn.flags.set(Flags::STALLED);
-        }
-        conn.flags.set(Flags::TELL_DRAINED);
-        self.counters().queued_bytes.add((waiting - before) as u64);
-        self.sync_interest(slot);
-        Sent::Queued(waiting)
-    }
-
-    /// Writes what was gathered for the connection being read.
-    pub(crate) fn flush_cork(&mut self) {
-        let Some(slot) = self.corked else { return };
-        if self.cork.is_empty() {
-            return;
-        }
-        let mut cork = std::mem::take(&mut self.cork);
-        let messages = std::mem::take(&mut self.cork_messages);
-        self.write_out(slot, &cork, messages);
-        cork.clear();
-        if cork.capacity() > CORK_BYTES * 2 {
-            cork.shrink_to(CORK_BYTES * 2);
-        }
-        self.cork = cork;
-    }
-
-    /// Flushes a queue after the kernel reported room.
-    pub(crate) fn flush(&mut self, slot: u32) {
-        let mut budget = FLUSH_BYTES_PER_TURN;
-        while budget > 0 {
-            let Some(conn) = self.slab.get_mut(slot) else { return };
-            let fd = conn.fd;
-            let Some(cold) = conn.cold.as_mut().filter(|cold| !cold.queue.is_empty()) else {
-                break;
-            };
-            let mut pieces = [IoSlice::new(&[]); PIECES_MAX];
-            let filled = cold.queue.slices(&mut pieces);
-            let result = match pieces.get(..filled) {
-                Some([one]) => self.sys.send(fd, one),
-                Some(many) => self.sys.send_vectored(fd, many),
-                None => Ok(0),
-            };
-            match result {
-                Ok(0) => break,
-                Ok(sent) => {
-                    cold.queue.advance(sent);
-                    if conn.flags.has(Flags::STALLED) {
-                        // Its pongs are not read, so that it takes bytes is the sign of life.
-                        conn.last_active = self.timers.tick(self.now_ns);
-                    }
-                    self.counters().bytes_out.add(sent as u64);
-                    self.counters().queued_bytes.sub(sent as u64);
-                    budget = budget.saturating_sub(sent);
-                }
-                Err(error) if would_block(&error) => break,
-                Err(_) => return self.end(slot, Closed::Reset),
-            }
-        }
-        self.after_flush(slot);
-    }
-
-    fn after_flush(&mut self, slot: u32) {
-        let stall = self.limits.send_queue_bytes / 8;
-        let Some(conn) = self.slab.get_mut(slot) else { return };
-        if conn.mode == Mode::Dead {
-            return;
-        }
-        let backlog = conn.backlog();
-        if backlog <= stall && conn.flags.has(Flags::STALLED) {
-            conn.flags.clear(Flags::STALLED);
-            self.resume_soon(slot);
-        }
-        if backlog > 0 {
-            return;
-        }
-        let Some(conn) = self.slab.get_mut(slot) else { return };
-        let client = conn.is_client();
-        let pong = conn.cold.as_mut().and_then(|cold| cold.pong.take());
-        conn.thaw();
-        let finish = conn.flags.has(Flags::FINISH);
-        let close_sent = conn.flags.has(Flags::CLOSE_SENT);
-        let tell = conn.flags.has(Flags::TELL_DRAINED);
-        conn.flags.clear(Flags::TELL_DRAINED);
-        if let Some(pong) = pong.filter(|_| !close_sent) {
-            self.send_control(slot, client, OpCode::Pong, &pong);
-        }
-        if tell {
-            self.drained.push(slot);
-        }
-        if finish {
-            self.finish(slot);
-        }
-        self.sync_interest(slot);
     }
 
     // ---- reading ----
@@ -551,122 +229,6 @@ impl<S: Sys, H: Handler> Core<S, H> {
         if has_tail && !conn.flags.has(Flags::RESUMED) {
             conn.flags.set(Flags::RESUMED);
             self.resumed.push_back(slot);
-        }
-    }
-
-    // ---- ending ----
-
-    /// Begins the closing handshake of a WebSocket; a connection in another mode is ended.
-    pub fn close(&mut self, id: ConnId, code: CloseCode, reason: &str) {
-        if self.live(id).is_some() {
-            self.close_with(id.slot(), Closed::ByUs, Some(code), reason);
-        }
-    }
-
-    /// Ends a connection at once, without a close frame.
-    pub fn abort(&mut self, id: ConnId) {
-        if self.live(id).is_some() {
-            self.end(id.slot(), Closed::Aborted);
-        }
-    }
-
-    /// Ends a connection at once by RST, which leaves no `TIME_WAIT` behind.
-    pub fn reset(&mut self, id: ConnId) {
-        if let Some(fd) = self.live(id).map(|conn| conn.fd) {
-            self.sys.reset_on_close(fd);
-            self.end(id.slot(), Closed::Aborted);
-        }
-    }
-
-    pub(crate) fn close_with(
-        &mut self,
-        slot: u32,
-        cause: Closed,
-        code: Option<CloseCode>,
-        reason: &str,
-    ) {
-        let Some(conn) = self.slab.get_mut(slot) else { return };
-        match conn.mode {
-            Mode::WebSocket => {
-                conn.mode = Mode::Closing;
-                conn.closed = cause;
-                conn.flags.clear(Flags::PAUSED | Flags::STALLED);
-                let client = conn.is_client();
-                self.send_close(slot, client, code, reason);
-                self.arm_close(slot);
-                self.resume_soon(slot);
-            }
-            Mode::Raw => {
-                conn.closed = cause;
-                self.finish(slot);
-            }
-            Mode::Closing | Mode::Lingering | Mode::Dead => {}
-            Mode::Connecting | Mode::Http | Mode::Parked => self.end(slot, cause),
-        }
-    }
-
-    pub(crate) fn send_close(
-        &mut self,
-        slot: u32,
-        client: bool,
-        code: Option<CloseCode>,
-        reason: &str,
-    ) {
-        let Some(conn) = self.slab.get_mut(slot) else { return };
-        if conn.flags.has(Flags::CLOSE_SENT) {
-            return;
-        }
-        conn.flags.set(Flags::CLOSE_SENT);
-        let mask = client.then(|| (self.sys.random() as u32).to_ne_bytes());
-        if self.corked == Some(slot) {
-            websocket::encode_close(&mut self.cork, code, reason, mask);
-            return;
-        }
-        let mut frame = Vec::new();
-        websocket::encode_close(&mut frame, code, reason, mask);
-        self.write_out(slot, &frame, 0);
-    }
-
-    /// Ends our side of the stream once everything has left, and waits for the peer's end.
-    pub(crate) fn finish(&mut self, slot: u32) {
-        let corked = self.corked == Some(slot) && !self.cork.is_empty();
-        let Some(conn) = self.slab.get_mut(slot) else { return };
-        if conn.mode == Mode::Dead {
-            return;
-        }
-        if conn.mode != Mode::Lingering {
-            conn.mode = Mode::Lingering;
-            self.arm_close(slot);
-        }
-        let Some(conn) = self.slab.get_mut(slot) else { return };
-        conn.flags.clear(Flags::PAUSED | Flags::STALLED);
-        if corked || conn.backlog() > 0 {
-            conn.flags.set(Flags::FINISH);
-        } else {
-            conn.flags.clear(Flags::FINISH);
-            let fd = conn.fd;
-            self.sys.shutdown_write(fd);
-        }
-        self.sync_interest(slot);
-    }
-
-    /// Marks a connection as ended; it is told and freed at the end of the turn.
-    pub(crate) fn end(&mut self, slot: u32, cause: Closed) {
-        let Some(conn) = self.slab.get_mut(slot) else { return };
-        match conn.mode {
-            Mode::Dead => return,
-            // Why it is closing was settled when that began.
-            Mode::Closing | Mode::Lingering => {}
-            _ => conn.closed = cause,
-        }
-        conn.mode = Mode::Dead;
-        self.dead.push(slot);
-    }
-
-    fn arm_close(&mut self, slot: u32) {
-        let timeout = self.limits.close_timeout;
-        if let Some(conn) = self.slab.get(slot) {
-            self.timers.closing.push(self.now_ns, timeout, slot, conn.generation);
         }
     }
 
@@ -830,15 +392,4 @@ impl<S: Sys, H: Handler> Core<S, H> {
 /// match its generation.
 pub(crate) fn key_of(slot: u32, generation: u32) -> u64 {
     u64::from(generation) << 32 | u64::from(slot)
-}
-
-pub(crate) fn would_block(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
-}
-
-fn encode(out: &mut Vec<u8>, opcode: OpCode, data: &[u8], mask: Option<[u8; 4]>) {
-    match mask {
-        None => websocket::encode(out, opcode, data),
-        Some(mask) => websocket::encode_masked(out, opcode, data, mask),
-    }
 }

@@ -10,8 +10,9 @@ use wire::websocket::{
 use wire::{Status, Violation};
 
 use crate::conn::{Flags, Mode};
-use crate::core::{Core, would_block};
+use crate::core::Core;
 use crate::planted::{self, Bug};
+use crate::send::would_block;
 use crate::sys::Sys;
 use crate::target::key_for;
 use crate::timers::nanoseconds;

@@ -9,6 +9,7 @@
 //! [`Sys`]'s. TLS will sit between `read` and `ingest`, and permessage-deflate in `wire`'s decoder.
 
 mod accept;
+mod close;
 mod closed;
 mod conn;
 mod core;
@@ -22,6 +23,7 @@ mod mailbox;
 pub mod planted;
 mod queue;
 mod read;
+mod send;
 mod slab;
 pub mod sys;
 mod target;
@@ -32,13 +34,14 @@ mod workers;
 
 pub use crate::closed::Closed;
 pub use crate::conn::Mode;
-pub use crate::core::{ConnInfo, Core, Sent};
+pub use crate::core::{ConnInfo, Core};
 pub use crate::counters::{Counter, Counters, Totals};
 pub use crate::handler::{Answer, Handler, Incoming, Response};
 pub use crate::id::{ConnId, SLOTS_MAX, WORKERS_MAX};
 pub use crate::limits::{Limits, READ_BUFFER_BYTES};
 pub use crate::mailbox::{Full, Remote, Wake};
 pub use crate::queue::{SharedFrame, SlowConsumer};
+pub use crate::send::Sent;
 pub use crate::sys::Sys;
 pub use crate::target::Target;
 pub use crate::worker::{Turn, Worker};

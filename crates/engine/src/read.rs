@@ -5,9 +5,10 @@ use wire::websocket::{CloseCode, Event, OpCode};
 use wire::{Role, Status, Violation};
 
 use crate::conn::{Flags, Mode};
-use crate::core::{Core, would_block};
+use crate::core::Core;
 use crate::limits::READ_BUFFER_BYTES;
 use crate::planted::{self, Bug};
+use crate::send::would_block;
 use crate::sys::Sys;
 use crate::worker::Worker;
 use crate::{Closed, ConnId, Handler};

@@ -1,0 +1,125 @@
+//! Ending a connection: by the closing handshake, by ending the stream, or at once. Each way leads
+//! to [`Mode::Dead`], and the worker's reaping tells and frees it.
+
+use wire::websocket::{self, CloseCode};
+
+use crate::conn::{Flags, Mode};
+use crate::core::Core;
+use crate::sys::Sys;
+use crate::{Closed, ConnId, Handler};
+
+impl<S: Sys, H: Handler> Core<S, H> {
+    /// Begins the closing handshake of a WebSocket; a connection in another mode is ended.
+    pub fn close(&mut self, id: ConnId, code: CloseCode, reason: &str) {
+        if self.live(id).is_some() {
+            self.close_with(id.slot(), Closed::ByUs, Some(code), reason);
+        }
+    }
+
+    /// Ends a connection at once, without a close frame.
+    pub fn abort(&mut self, id: ConnId) {
+        if self.live(id).is_some() {
+            self.end(id.slot(), Closed::Aborted);
+        }
+    }
+
+    /// Ends a connection at once by RST, which leaves no `TIME_WAIT` behind.
+    pub fn reset(&mut self, id: ConnId) {
+        if let Some(fd) = self.live(id).map(|conn| conn.fd) {
+            self.sys.reset_on_close(fd);
+            self.end(id.slot(), Closed::Aborted);
+        }
+    }
+
+    pub(crate) fn close_with(
+        &mut self,
+        slot: u32,
+        cause: Closed,
+        code: Option<CloseCode>,
+        reason: &str,
+    ) {
+        let Some(conn) = self.slab.get_mut(slot) else { return };
+        match conn.mode {
+            Mode::WebSocket => {
+                conn.mode = Mode::Closing;
+                conn.closed = cause;
+                conn.flags.clear(Flags::PAUSED | Flags::STALLED);
+                let client = conn.is_client();
+                self.send_close(slot, client, code, reason);
+                self.arm_close(slot);
+                self.resume_soon(slot);
+            }
+            Mode::Raw => {
+                conn.closed = cause;
+                self.finish(slot);
+            }
+            Mode::Closing | Mode::Lingering | Mode::Dead => {}
+            Mode::Connecting | Mode::Http | Mode::Parked => self.end(slot, cause),
+        }
+    }
+
+    pub(crate) fn send_close(
+        &mut self,
+        slot: u32,
+        client: bool,
+        code: Option<CloseCode>,
+        reason: &str,
+    ) {
+        let Some(conn) = self.slab.get_mut(slot) else { return };
+        if conn.flags.has(Flags::CLOSE_SENT) {
+            return;
+        }
+        conn.flags.set(Flags::CLOSE_SENT);
+        let mask = client.then(|| (self.sys.random() as u32).to_ne_bytes());
+        if self.corked == Some(slot) {
+            websocket::encode_close(&mut self.cork, code, reason, mask);
+            return;
+        }
+        let mut frame = Vec::new();
+        websocket::encode_close(&mut frame, code, reason, mask);
+        self.write_out(slot, &frame, 0);
+    }
+
+    /// Ends our side of the stream once everything has left, and waits for the peer's end.
+    pub(crate) fn finish(&mut self, slot: u32) {
+        let corked = self.corked == Some(slot) && !self.cork.is_empty();
+        let Some(conn) = self.slab.get_mut(slot) else { return };
+        if conn.mode == Mode::Dead {
+            return;
+        }
+        if conn.mode != Mode::Lingering {
+            conn.mode = Mode::Lingering;
+            self.arm_close(slot);
+        }
+        let Some(conn) = self.slab.get_mut(slot) else { return };
+        conn.flags.clear(Flags::PAUSED | Flags::STALLED);
+        if corked || conn.backlog() > 0 {
+            conn.flags.set(Flags::FINISH);
+        } else {
+            conn.flags.clear(Flags::FINISH);
+            let fd = conn.fd;
+            self.sys.shutdown_write(fd);
+        }
+        self.sync_interest(slot);
+    }
+
+    /// Marks a connection as ended; it is told and freed at the end of the turn.
+    pub(crate) fn end(&mut self, slot: u32, cause: Closed) {
+        let Some(conn) = self.slab.get_mut(slot) else { return };
+        match conn.mode {
+            Mode::Dead => return,
+            // Why it is closing was settled when that began.
+            Mode::Closing | Mode::Lingering => {}
+            _ => conn.closed = cause,
+        }
+        conn.mode = Mode::Dead;
+        self.dead.push(slot);
+    }
+
+    fn arm_close(&mut self, slot: u32) {
+        let timeout = self.limits.close_timeout;
+        if let Some(conn) = self.slab.get(slot) {
+            self.timers.closing.push(self.now_ns, timeout, slot, conn.generation);
+        }
+    }
+}

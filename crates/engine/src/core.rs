@@ -37,6 +37,8 @@ pub struct Core<S: Sys, H: Handler> {
     pub(crate) slab: Slab<Conn<H::User>>,
     pub(crate) generation: u32,
     pub(crate) now_ns: u64,
+    /// The tick that `now_ns` lies in, as connections keep it.
+    pub(crate) tick: u16,
     pub(crate) timers: Timers,
     pub(crate) targets: Vec<Target>,
     /// From which client handshake keys are drawn.
@@ -71,6 +73,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             slab: Slab::new(),
             generation: 0,
             now_ns,
+            tick: 0,
             timers,
             targets: Vec::new(),
             key_secret,
@@ -188,9 +191,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             peer: self.sys.peer(conn.fd),
             mode: conn.mode,
             queued_bytes: conn.backlog(),
-            idle_seconds: self
-                .timers
-                .seconds_between(conn.last_active, self.timers.tick(self.now_ns)),
+            idle_seconds: self.timers.seconds_between(conn.last_active, self.tick),
         })
     }
 
@@ -278,7 +279,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             decoder: wire::websocket::Decoder::default(),
             fd,
             generation: self.generation,
-            last_active: self.timers.tick(self.now_ns),
+            last_active: self.tick,
             flags: Flags::default(),
             mode,
             closed: Closed::Aborted,

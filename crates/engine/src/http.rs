@@ -31,7 +31,9 @@ pub(crate) struct Asked {
 }
 
 impl<S: Sys, H: Handler> Worker<S, H> {
-    /// Looks for a whole head; returns the bytes used.
+    /// Looks for a whole head; returns the bytes used. Kept apart from the path of frames, which
+    /// else would carry its stack and registers.
+    #[inline(never)]
     pub(crate) fn on_head(&mut self, slot: u32, bytes: &mut [u8]) -> usize {
         let Some(conn) = self.core.slab.get_mut(slot) else { return bytes.len() };
         let client = conn.is_client();
@@ -127,7 +129,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
 
     /// The handshake is complete: frames from here on.
     fn opened(&mut self, slot: u32) {
-        let tick = self.core.timers.tick(self.core.now_ns);
+        let tick = self.core.tick;
         let Some(conn) = self.core.slab.get_mut(slot) else { return };
         conn.mode = Mode::WebSocket;
         conn.last_active = tick;
@@ -174,7 +176,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             self.cork.extend_from_slice(&response.body);
         }
         self.counters().requests.add(1);
-        let tick = self.timers.tick(self.now_ns);
+        let tick = self.tick;
         let Some(conn) = self.slab.get_mut(slot) else { return };
         conn.flags.set(Flags::ANSWERED);
         conn.last_active = tick;
@@ -280,7 +282,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// The time for a handshake, or between two requests, has passed.
     pub(crate) fn handshake_is_late(&mut self, slot: u32, generation: u32) {
         let timeout = self.limits.handshake_timeout;
-        let now = self.timers.tick(self.now_ns);
+        let now = self.tick;
         let Some(conn) = self
             .slab
             .get_mut(slot)

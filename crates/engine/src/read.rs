@@ -33,7 +33,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             Ok(0) => self.on_end_of_stream(slot),
             Ok(got) => {
                 core.counters().bytes_in.add(got as u64);
-                let tick = core.timers.tick(core.now_ns);
+                let tick = core.tick;
                 // A request head that dribbles in does not count as activity.
                 if let Some(conn) = core.slab.get_mut(slot).filter(|c| c.mode != Mode::Http) {
                     conn.last_active = tick;
@@ -155,6 +155,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         }
     }
 
+    #[inline(never)]
     fn on_fragment(&mut self, id: ConnId, opcode: OpCode, data: &[u8], last: bool) {
         let core = &mut self.core;
         let fresh = core
@@ -220,6 +221,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
     }
 
+    #[inline(never)]
     fn answer_ping(&mut self, slot: u32, payload: &[u8]) {
         self.counters().pings_in.add(1);
         let Some(conn) = self.slab.get_mut(slot) else { return };
@@ -233,6 +235,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
     }
 
+    #[inline(never)]
     fn peer_closes(&mut self, slot: u32, code: Option<CloseCode>) {
         let Some(conn) = self.slab.get_mut(slot) else { return };
         let client = conn.is_client();
@@ -249,6 +252,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     }
 
     /// A rule was broken: tell the peer by which code, end our side, count it.
+    #[inline(never)]
     fn violated(&mut self, slot: u32, violation: Violation) {
         self.counters().count_violation(violation);
         let Some(conn) = self.slab.get_mut(slot) else { return };
@@ -264,7 +268,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// What the keep-alive sweep does with one slot.
     pub(crate) fn look_at_idle(&mut self, slot: u32) {
         let Some(idle_max) = self.timers.idle_ticks else { return };
-        let now = self.timers.tick(self.now_ns);
+        let now = self.tick;
         let ping_after = self.timers.ping_ticks;
         let pings = self.limits.pings;
         let Some(conn) = self.slab.get_mut(slot) else { return };

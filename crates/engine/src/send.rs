@@ -281,7 +281,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
                     cold.queue.advance(sent);
                     if conn.flags.has(Flags::STALLED) {
                         // Its pongs are not read, so that it takes bytes is the sign of life.
-                        conn.last_active = self.timers.tick(self.now_ns);
+                        conn.last_active = self.tick;
                     }
                     self.counters().bytes_out.add(sent as u64);
                     self.counters().queued_bytes.sub(sent as u64);

@@ -131,6 +131,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     pub fn turn(&mut self, timeout: Option<Duration>) -> io::Result<Turn> {
         self.wait(timeout)?;
         self.core.now_ns = self.core.sys.now_ns();
+        self.core.tick = self.core.timers.tick(self.core.now_ns);
         self.core.counters().turns.add(1);
         let events = std::mem::take(&mut self.events);
         for event in &events {

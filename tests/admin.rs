@@ -30,6 +30,20 @@ fn with_a_key_only_health_answers_without_it() {
 }
 
 #[test]
+fn without_a_key_no_page_from_elsewhere_is_answered() {
+    let server = Server::start(&[]);
+    let ask = |host: &str, origin: &str| {
+        let request =
+            format!("GET /api/stats HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{origin}\r\n");
+        http::ask(server.admin, &request).status
+    };
+    assert_eq!(ask("localhost:8090", ""), 200);
+    assert_eq!(ask("127.0.0.1", "Origin: http://localhost:3000\r\n"), 200);
+    assert_eq!(ask("rebound.example", ""), 403, "DNS rebinding");
+    assert_eq!(ask("127.0.0.1", "Origin: https://elsewhere.example\r\n"), 403);
+}
+
+#[test]
 fn the_unix_socket_is_its_owners_alone() {
     let path = std::env::temp_dir().join(format!("standfast-test-{}.sock", std::process::id()));
     let admin = format!("unix:{}", path.display());

@@ -17,7 +17,7 @@ use rustix::fs::Mode;
 use rustix::process::umask;
 
 use crate::auth::Key;
-use crate::routes::router;
+use crate::routes::{Guard, router};
 use crate::{Address, Program};
 
 /// Threads that wait for workers' answers at a time; further requests queue.
@@ -128,8 +128,9 @@ pub fn start(config: &Config, program: Arc<dyn Program>) -> Result<Running, Star
         Address::Unix(path) => Some(path.clone()),
     };
     let key = Key::new(config.key.as_deref());
-    let running = Running { address: actual, key: key.clone(), socket_file };
-    let app = router(program, key, config.body_bytes_max);
+    let guard = Guard { key, browsers: socket_file.is_none() };
+    let running = Running { address: actual, key: guard.key.clone(), socket_file };
+    let app = router(program, guard, config.body_bytes_max);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         // axum waits a second after EMFILE.

@@ -23,7 +23,15 @@ const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 type Shared = Arc<dyn Program>;
 
-pub(crate) fn router(program: Shared, key: Key, body_bytes_max: usize) -> Router {
+/// Who may ask.
+#[derive(Clone)]
+pub(crate) struct Guard {
+    pub(crate) key: Key,
+    /// A browser can reach the listener: it is no UNIX socket.
+    pub(crate) browsers: bool,
+}
+
+pub(crate) fn router(program: Shared, guard: Guard, body_bytes_max: usize) -> Router {
     let guarded = Router::new()
         .route("/metrics", get(metrics))
         .route("/api/stats", get(stats))
@@ -31,7 +39,7 @@ pub(crate) fn router(program: Shared, key: Key, body_bytes_max: usize) -> Router
         .route("/api/publish", post(publish))
         .fallback(not_found)
         .method_not_allowed_fallback(wrong_method)
-        .layer(middleware::from_fn_with_state(key, guard));
+        .layer(middleware::from_fn_with_state(guard, admit));
     Router::new()
         .route("/health", get(health))
         .merge(guarded)
@@ -39,16 +47,16 @@ pub(crate) fn router(program: Shared, key: Key, body_bytes_max: usize) -> Router
         .with_state(program)
 }
 
-async fn guard(State(key): State<Key>, request: Request<Body>, next: Next) -> Response {
+async fn admit(State(guard): State<Guard>, request: Request<Body>, next: Next) -> Response {
     // No key: whoever reaches the listener is trusted, but a web page reaches it through the
     // browser of somebody who does.
-    if !key.is_set() && is_foreign(&request) {
+    if guard.browsers && !guard.key.is_set() && is_foreign(&request) {
         let why = "not for web pages of other origins, nor by a name that is not this machine's: \
                    use 127.0.0.1 or localhost, or set --admin-key";
         return Reply::error(403, "forbidden", why).into_response();
     }
     let authorization = request.headers().get(header::AUTHORIZATION);
-    if key.admits(authorization.map(header::HeaderValue::as_bytes)) {
+    if guard.key.admits(authorization.map(header::HeaderValue::as_bytes)) {
         return next.run(request).await;
     }
     let reply = Reply::error(401, "unauthorized", "send Authorization: Bearer with the admin key");

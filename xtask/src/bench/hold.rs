@@ -72,7 +72,7 @@ pub(super) fn idle(bench: &Context) -> Result<bool> {
     let sockets = bench.connections.unwrap_or(IDLE_SOCKETS);
     let seconds = bench.seconds.unwrap_or(IDLE_SECONDS);
     println!("\n=== idle: {sockets} sockets, no pings, {seconds} s");
-    let server = Server::start_ours(&bench.tools, &["--idle-timeout", "0"])?;
+    let server = Server::start_ours(&bench.tools, &["--idle-timeout", "off"])?;
     let mut load = load(bench, &server, sockets, seconds + OPEN_TIMEOUT.as_secs_f64(), "0")?;
     wait_open(&mut load, sockets)?;
     std::thread::sleep(Duration::from_secs(3));

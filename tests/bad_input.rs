@@ -100,10 +100,10 @@ fn an_announced_size_allocates_nothing() {
 fn a_hundred_thousand_refused_handshakes_leave_nothing() {
     const THREADS: usize = 4;
     let server = Server::start(&["--handshake-timeout", "2s"]);
-    let descriptors = server.descriptors();
     // Some first, so that what a worker needs once is there before the measurement.
     refuse(server.listen, 2_000);
     settle(&server, 2_000);
+    let descriptors = server.descriptors();
     let rss = server.rss_bytes();
     thread::scope(|scope| {
         for _ in 0..THREADS {

@@ -2,8 +2,8 @@
 //! demand. One worker per core accepts at first; further ones begin only when tables fill.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
@@ -96,13 +96,15 @@ impl Wake for WakeByDescriptor {
 impl<P: Send + 'static> Workers<P> {
     /// Starts the workers. `listeners` are descriptors of this process ([`process::listen`]), each
     /// given to one of the workers that accept to begin with. `handler` is called in each worker's
-    /// thread, and only when that worker is first needed.
+    /// thread, and only when that worker is first needed. When this returns, the workers that accept
+    /// to begin with do.
     ///
     /// Call it before anything else opens descriptors: those below the highest wake-up descriptor
     /// or listener stay open in the workers' tables.
     ///
     /// # Errors
-    /// No descriptors for the wake-ups (`EMFILE`), or no threads (`EAGAIN`).
+    /// No descriptors for the wake-ups (`EMFILE`), no threads (`EAGAIN`), or what kept a worker that
+    /// is to accept from beginning.
     pub fn start<H, F>(
         plan: Plan,
         limits: &Limits,
@@ -124,10 +126,11 @@ impl<P: Send + 'static> Workers<P> {
         let keep_below = wakes.iter().chain(listeners).max().map_or(3, |highest| highest + 1);
         let handler = Arc::new(handler);
         let mut threads = Vec::new();
+        let (begun, beginnings) = mpsc::channel();
         for (index, &wake) in wakes.iter().enumerate() {
             let (remote, limits, handler) = (remote.clone(), limits.clone(), Arc::clone(&handler));
-            let listeners = listeners.to_vec();
-            let run = move || {
+            let (listeners, begun) = (listeners.to_vec(), begun.clone());
+            let begin = move || {
                 if plan.tables == Tables::Private {
                     process::leave_shared_table(keep_below)?;
                 }
@@ -135,18 +138,29 @@ impl<P: Send + 'static> Workers<P> {
                 let handler = handler(index as u16, &remote);
                 let sys = Linux::new(Some(wake))?;
                 let (index, capacity) = (index as u16, plan.capacity);
-                let mut worker =
-                    Worker::new(sys, index, limits, remote, &listeners, capacity, handler)?;
+                Worker::new(sys, index, limits, remote, &listeners, capacity, handler)
+            };
+            let run = move || {
+                let worker = begin();
+                // Nobody listens for those that begin later.
+                let _ = begun.send(worker.is_ok());
+                let mut worker = worker?;
                 while worker.turn(None)? == Turn::Running {}
                 Ok(())
             };
             let builder = Builder::new().name(format!("worker-{index}")).stack_size(512 * 1024);
             threads.push(builder.spawn(run)?);
         }
+        let accepting = plan.accepting.clamp(1, plan.workers);
         for index in 0..listeners.len() {
-            remote.give_listener(index % plan.accepting.clamp(1, plan.workers), index);
+            remote.give_listener(index % accepting, index);
         }
-        Ok(Workers { remote, listeners: listeners.to_vec(), threads })
+        let workers = Workers { remote, listeners: listeners.to_vec(), threads };
+        if beginnings.iter().take(accepting.min(listeners.len())).all(|begun| begun) {
+            return Ok(workers);
+        }
+        let why = workers.drain(Duration::ZERO).err();
+        Err(why.unwrap_or_else(|| io::Error::other("a worker ended as it began")))
     }
 
     /// Reaches the workers.

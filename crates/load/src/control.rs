@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `{"target":10000}` | have so many connections begun in all; never fewer than before |
 //! | `{"heartbeat":30}` | ping every open socket once in so many seconds, spread; 0 stops |
+//! | `{"echo":{"size":20,"rate":1000,"messages":60}}` | send so many messages on every open socket, so many a second over all, and expect them back |
 //! | `{"expect":{"publisher":7,"messages":1}}` | every open socket counts that publisher's broadcasts anew |
 //! | `{"finish":"graceful"}` | end: by the closing handshake, or `"abort"` by RST |
 //!
@@ -16,9 +17,10 @@
 //! | `ready` | once, first | `pid`, `workers`, `private_tables` |
 //! | `reached` | all of a target are open or have failed | `connections` (the target), `open`, `failed`, `seconds` since the command |
 //! | `answered` | once after `heartbeat`: every open socket has answered a ping | `sockets` |
+//! | `echoed` | once after `echo`: all messages were answered, or are no longer waited for | `sent`, `received` |
 //! | `expecting` | the sockets count from now on: publish | `publisher`, `expected` |
 //! | `received` | all that was expected came | `publisher`, `received`, `duplicated` |
-//! | `row` | each 250 ms | `elapsed` (seconds), `open`, `failed`, `closed`, `heartbeats_sent`, `heartbeats_received`, `answered`, `unanswered_sockets`, `publications`, `publications_duplicated` |
+//! | `row` | each 250 ms | `elapsed` (seconds), `open`, `failed`, `closed`, `heartbeats_sent`, `heartbeats_received`, `answered`, `unanswered_sockets`, `messages_sent`, `messages_received`, `publications`, `publications_duplicated`; `p50_ms`, `p99_ms`, `max_ms` of the last whole second, null without values |
 //! | `error` | a line was no command | `message` |
 //! | `summary` | once, last, before the connections are closed | the whole [`Summary`](crate::Summary) |
 //!
@@ -33,10 +35,16 @@ use engine::Tables;
 use engine::sys::process;
 use serde::{Deserialize, Serialize};
 
-use crate::{Close, Config, Ended, Run, Snapshot, StartError, Summary};
+use crate::{
+    Close, Config, Echo, Ended, Latency, Recorder, Run, Series, Snapshot, StartError, Summary,
+};
 
 const LOOK: Duration = Duration::from_millis(20);
 const ROW_NS: u64 = 250_000_000;
+/// How often percentiles are made: merging every worker's histograms is not free.
+const SECOND_NS: u64 = 1_000_000_000;
+/// How long the answers to the last messages are waited for.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A command line.
 #[derive(Deserialize, Debug, PartialEq)]
@@ -44,6 +52,7 @@ const ROW_NS: u64 = 250_000_000;
 enum Command {
     Target(u64),
     Heartbeat(f64),
+    Echo { size: usize, rate: u64, messages: u32 },
     Expect { publisher: u32, messages: u32 },
     Finish(Finish),
 }
@@ -62,6 +71,7 @@ enum Event<'a> {
     Ready { pid: u32, workers: usize, private_tables: bool },
     Reached { connections: u64, open: u64, failed: u64, seconds: f64 },
     Answered { sockets: u64 },
+    Echoed { sent: u64, received: u64 },
     Expecting { publisher: u32, expected: u64 },
     Received { publisher: u32, received: u64, duplicated: u64 },
     Row(Row),
@@ -79,8 +89,13 @@ struct Row {
     heartbeats_received: u64,
     answered: u64,
     unanswered_sockets: u64,
+    messages_sent: u64,
+    messages_received: u64,
     publications: u64,
     publications_duplicated: u64,
+    p50_ms: Option<f64>,
+    p99_ms: Option<f64>,
+    max_ms: Option<f64>,
 }
 
 /// Runs `config` as the lines of `input` say and tells on `output`; its phases are not gone
@@ -141,9 +156,11 @@ struct Control<W> {
     output: W,
     began_ns: u64,
     last_row_ns: u64,
+    second: Second,
     /// Events that were asked for and are still to come.
     reach: bool,
     answer: bool,
+    echo: bool,
     expect: Option<u32>,
     receive: Option<u32>,
 }
@@ -156,8 +173,10 @@ impl<W: Write> Control<W> {
             output,
             began_ns,
             last_row_ns: began_ns,
+            second: Second { began_ns, before: Recorder::default(), latency: None },
             reach: false,
             answer: false,
+            echo: false,
             expect: None,
             receive: None,
         }
@@ -181,6 +200,16 @@ impl<W: Write> Control<W> {
                 let period = Duration::try_from_secs_f64(seconds).unwrap_or_default();
                 self.run.heartbeat(Some(period));
                 self.answer = !period.is_zero();
+            }
+            Ok(Command::Echo { size, rate, messages }) => {
+                self.run.echo(&Echo {
+                    size: size.max(Echo::SIZE_MIN),
+                    rate: Some(rate),
+                    messages: Some(messages),
+                    duration: None,
+                    timeout: ANSWER_TIMEOUT,
+                });
+                self.echo = true;
             }
             Ok(Command::Expect { publisher, messages }) => {
                 self.run.expect_broadcasts(publisher, messages);
@@ -209,6 +238,11 @@ impl<W: Write> Control<W> {
             self.answer = false;
             self.say(&Event::Answered { sockets: counts.answered })?;
         }
+        if self.echo && self.run.echo_done() {
+            self.echo = false;
+            let (sent, received) = (counts.echo_sent, counts.echo_received);
+            self.say(&Event::Echoed { sent, received })?;
+        }
         if let Some(publisher) = self.expect
             && self.run.expecting()
         {
@@ -232,6 +266,7 @@ impl<W: Write> Control<W> {
             return Ok(());
         }
         self.last_row_ns = now_ns;
+        let latency = self.second.latency(&self.run, now_ns);
         self.say(&Event::Row(Row {
             elapsed: (now_ns - self.began_ns) as f64 / 1e9,
             open: counts.open,
@@ -241,9 +276,37 @@ impl<W: Write> Control<W> {
             heartbeats_received: counts.heartbeats_received,
             answered: counts.answered,
             unanswered_sockets: counts.unanswered_sockets(),
+            messages_sent: counts.echo_sent,
+            messages_received: counts.echo_received,
             publications: counts.publications,
             publications_duplicated: counts.publications_duplicated,
+            p50_ms: latency.map(|latency| latency.p50_ms),
+            p99_ms: latency.map(|latency| latency.p99_ms),
+            max_ms: latency.map(|latency| latency.max_ms),
         }))
+    }
+}
+
+/// The percentiles of the last whole second.
+struct Second {
+    began_ns: u64,
+    before: Recorder,
+    latency: Option<Latency>,
+}
+
+impl Second {
+    fn latency(&mut self, run: &Run, now_ns: u64) -> Option<Latency> {
+        if now_ns >= self.began_ns + SECOND_NS {
+            self.began_ns = now_ns;
+            let recorder = run.recorder();
+            let mut second = recorder.clone();
+            second.subtract(&self.before);
+            self.before = recorder;
+            self.latency = [Series::Latency, Series::Broadcast, Series::Heartbeat]
+                .into_iter()
+                .find_map(|series| second.latency(series));
+        }
+        self.latency
     }
 }
 
@@ -258,6 +321,8 @@ mod tests {
         assert_eq!(read(r#"{"heartbeat":30}"#), Command::Heartbeat(30.0));
         let expect = Command::Expect { publisher: 7, messages: 1 };
         assert_eq!(read(r#"{"expect":{"publisher":7,"messages":1}}"#), expect);
+        let echo = Command::Echo { size: 20, rate: 1_000, messages: 60 };
+        assert_eq!(read(r#"{"echo":{"size":20,"rate":1000,"messages":60}}"#), echo);
         assert_eq!(read(r#"{"finish":"abort"}"#), Command::Finish(Finish::Abort));
         for wrong in ["", "{}", r#"{"stop":1}"#, r#"{"target":-1}"#, r#"{"expect":{"x":1}}"#] {
             assert!(serde_json::from_str::<Command>(wrong).is_err(), "{wrong}");

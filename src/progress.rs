@@ -1,0 +1,126 @@
+//! What a run looked like over time, for whoever shows it: the rows, the live screen, the report.
+//! A [`Sample`] is one moment of a run; a [`Series`] keeps a bounded number of them.
+//!
+//! What it is not: it measures nothing and draws nothing.
+
+use serde::Serialize;
+
+/// Most samples that are kept; with more, each second one goes and the rest stand for twice the
+/// time.
+const SAMPLES_MAX: usize = 1_024;
+
+/// One moment of a run. Counts are totals so far unless they say otherwise.
+#[derive(Clone, Default, Debug, Serialize)]
+pub(crate) struct Sample {
+    /// Since the run began.
+    pub(crate) elapsed_seconds: f64,
+    /// What the run is doing: connect, hold, echo, broadcast …
+    pub(crate) phase: &'static str,
+    /// WebSockets open now.
+    pub(crate) open: u64,
+    /// Connects that brought none.
+    pub(crate) failed: u64,
+    /// WebSockets that ended.
+    pub(crate) closed: u64,
+    /// Messages and heartbeats sent, and what came back or in.
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
+    /// Of the values since the last sample: answers, or receipts of publications.
+    #[serde(flatten)]
+    pub(crate) latency: Option<Latency>,
+    /// The server and the generator, where they are known.
+    pub(crate) server: Option<Usage>,
+    pub(crate) client: Option<Usage>,
+    /// Growth of the kernel's own memory since the run began.
+    pub(crate) kernel_bytes: Option<u64>,
+}
+
+/// Milliseconds.
+#[derive(Copy, Clone, Debug, Serialize)]
+pub(crate) struct Latency {
+    pub(crate) p50_ms: f64,
+    pub(crate) p99_ms: f64,
+    pub(crate) max_ms: f64,
+}
+
+/// What a process takes.
+#[derive(Copy, Clone, Default, Debug, Serialize)]
+pub(crate) struct Usage {
+    pub(crate) rss_bytes: u64,
+    /// CPU time since it began.
+    pub(crate) cpu_seconds: f64,
+}
+
+/// Samples over a whole run, however long, in bounded memory.
+#[derive(Default, Debug)]
+pub(crate) struct Series {
+    samples: Vec<Sample>,
+    /// Least time between two samples.
+    every_seconds: f64,
+}
+
+impl Series {
+    /// At most one sample a second, and fewer as a run grows long.
+    pub(crate) fn new() -> Series {
+        Series { samples: Vec::new(), every_seconds: 1.0 }
+    }
+
+    /// Keeps a sample unless the last one is too near. The first of a phase is always kept.
+    pub(crate) fn push(&mut self, sample: &Sample) {
+        if let Some(last) = self.samples.last() {
+            let near = sample.elapsed_seconds - last.elapsed_seconds < self.every_seconds;
+            if near && last.phase == sample.phase {
+                return;
+            }
+        }
+        if self.samples.len() >= SAMPLES_MAX {
+            let mut keep = false;
+            self.samples.retain(|_| {
+                keep = !keep;
+                keep
+            });
+            self.every_seconds *= 2.0;
+        }
+        self.samples.push(sample.clone());
+    }
+
+    /// In the order of time.
+    pub(crate) fn samples(&self) -> &[Sample] {
+        &self.samples
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: u32, phase: &'static str) -> Sample {
+        Sample { elapsed_seconds: f64::from(second) / 4.0, phase, ..Sample::default() }
+    }
+
+    #[test]
+    fn a_long_run_keeps_a_bounded_number_evenly() {
+        let mut series = Series::new();
+        for quarter in 0..4 * 10_000 {
+            series.push(&at(quarter, "hold"));
+        }
+        let samples = series.samples();
+        assert!((SAMPLES_MAX / 2..=SAMPLES_MAX).contains(&samples.len()), "{}", samples.len());
+        let gaps: Vec<f64> = samples
+            .windows(2)
+            .map(|pair| pair[1].elapsed_seconds - pair[0].elapsed_seconds)
+            .collect();
+        assert!(gaps.iter().all(|gap| (8.0..=32.0).contains(gap)), "{gaps:?}");
+        assert!(samples.last().unwrap().elapsed_seconds > 9_980.0);
+    }
+
+    #[test]
+    fn a_short_phase_is_seen() {
+        let mut series = Series::new();
+        for (quarter, phase) in [(0, "connect"), (1, "connect"), (2, "hold"), (3, "broadcast")] {
+            series.push(&at(quarter, phase));
+        }
+        let phases: Vec<_> = series.samples().iter().map(|sample| sample.phase).collect();
+        assert_eq!(phases, ["connect", "hold", "broadcast"]);
+    }
+}

@@ -169,7 +169,17 @@ fn echo(args: &Args) -> Result<Option<Echo>> {
     }))
 }
 
-fn connect(text: &str) -> Result<Connect, String> {
+/// How to open connections, as [`connect`] reads it.
+pub(crate) fn connect_as_said(connect: Connect) -> String {
+    match connect {
+        Connect::Windowed => "windowed".to_owned(),
+        Connect::Storm => "storm".to_owned(),
+        Connect::OneByOne => "one-by-one".to_owned(),
+        Connect::Paced(rate) => format!("paced:{rate}"),
+    }
+}
+
+pub(crate) fn connect(text: &str) -> Result<Connect, String> {
     match text {
         "windowed" => Ok(Connect::Windowed),
         "storm" => Ok(Connect::Storm),

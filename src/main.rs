@@ -3,7 +3,6 @@
 
 mod args;
 mod load;
-#[allow(dead_code, reason = "the report and the screen come next")]
 mod progress;
 mod prove;
 mod serve;

@@ -42,6 +42,13 @@ const FIELDS: &[&str] = &[
     "/broadcast/last_ms",
     "/closed",
     "/connect_errors",
+    "/scenario",
+    "/messages",
+    "/link",
+    "/samples/0/elapsed_seconds",
+    "/samples/0/phase",
+    "/samples/0/open",
+    "/samples/0/server/rss_bytes",
     "/verdict",
     "/reasons",
 ];
@@ -63,6 +70,58 @@ fn a_small_proof_is_held_and_its_json_is_whole() {
     assert_eq!((at("/broadcast/expected"), at("/broadcast/received")), (1000.into(), 1000.into()));
     assert_eq!((at("/broadcast/lost"), at("/broadcast/duplicated")), (0.into(), 0.into()));
     assert!(finished.stderr.contains("HELD"), "people see the verdict: {}", finished.stderr);
+}
+
+#[test]
+fn a_scenario_is_run_with_its_messages_and_flags_go_before_it() {
+    let less = ["--connections", "300", "--hold", "2s", "--message-every", "500ms", "--json", "-"];
+    let finished = executable::run(&[&["prove", "million"], &less[..]].concat());
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    let report: Value = serde_json::from_str(&finished.stdout).expect("JSON alone on stdout");
+    assert_eq!((&report["scenario"], &report["verdict"]), (&"million".into(), &"HELD".into()));
+    // Four messages each way for each socket, not one more.
+    for (count, expected) in [("sent", 1_200), ("received", 1_200), ("lost", 0), ("duplicated", 0)]
+    {
+        assert_eq!(report["messages"][count], expected, "{count} in {report}");
+    }
+    assert_eq!(report["heartbeats"]["sent"], 0);
+}
+
+#[test]
+fn a_scenario_of_ones_own_is_a_file_and_what_is_wrong_in_it_is_said() {
+    let file = std::env::temp_dir().join(format!("standfast-scenario-{}.toml", std::process::id()));
+    let path = file.to_str().expect("a plain path");
+    let prove = |text: &str| {
+        std::fs::write(&file, text).expect("the scenario is written");
+        executable::run(&["prove", path])
+    };
+    let storm = "version = 1\nconnections = '400'\nconnect = 'storm'\nhold = '1s'\n\
+                 heartbeat = '1s'\nbroadcasts = 2\n[serve]\nmax_message = '1KiB'\n";
+    let finished = prove(storm);
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    assert!(finished.stdout.contains("800 of 800 delivered"), "{}", finished.stdout);
+    let finished = prove(&storm.replace("'1s'", "'1 second'"));
+    assert_eq!(finished.code, Some(2), "{finished:?}");
+    assert!(finished.stderr.contains("line 4"), "{}", finished.stderr);
+    let finished = prove(&storm.replace("max_message", "max_mesage"));
+    assert_eq!(finished.code, Some(2), "{finished:?}");
+    assert!(finished.stderr.contains("max-mesage"), "{}", finished.stderr);
+    let _ = std::fs::remove_file(&file);
+}
+
+/// The founding Wi-Fi run, small: a link that cannot carry the messages delays them for long.
+#[test]
+fn a_slow_link_is_slow_and_says_what_passed() {
+    let small = ["prove", "slow-link", "--connections", "3k", "--hold", "6s"];
+    let more = ["--message-every", "100ms", "--json", "-"];
+    let finished = executable::run(&[&small[..], &more[..]].concat());
+    let report: Value = serde_json::from_str(&finished.stdout)
+        .unwrap_or_else(|_| panic!("needs root and iproute2: {finished:?}"));
+    // 30,000 messages of 20 bytes a second are 22 Mbit/s at least; with acknowledgements twice that.
+    let bytes = report["link"]["to_server"]["bytes"].as_u64().unwrap_or(0);
+    let most = 72_000_000.0 / 8.0 * report["seconds"].as_f64().unwrap_or(0.0);
+    assert!(bytes > 1_000_000 && (bytes as f64) < most * 1.05, "{report}");
+    assert_eq!(report["connections"]["open"], 3_000, "{report}");
 }
 
 #[test]

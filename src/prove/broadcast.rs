@@ -1,7 +1,10 @@
 //! One publish to the server's admin listener, timed by the clock that the receivers read.
 
-use std::io::{Read, Write};
+use std::fmt::{self, Display};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -13,19 +16,33 @@ pub(super) const PUBLISHER: u32 = 1;
 /// Longest wait for the server to take a publication.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Where the server's admin listener is.
+#[derive(Clone, Debug)]
+pub(super) enum Admin {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+impl Display for Admin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Admin::Tcp(address) => address.fmt(f),
+            Admin::Unix(path) => path.display().fmt(f),
+        }
+    }
+}
+
 /// Publishes message `sequence` to `topic` and returns how long the server took to answer. The
 /// message carries its sequence and the time it was sent, so that each receiver can judge it.
-pub(super) fn publish(admin: SocketAddr, topic: &str, sequence: u32) -> Result<Duration> {
-    let mut stream = TcpStream::connect_timeout(&admin, TIMEOUT)
-        .with_context(|| format!("cannot reach the admin listener {admin}"))?;
-    stream.set_read_timeout(Some(TIMEOUT))?;
-    stream.set_nodelay(true)?;
+pub(super) fn publish(admin: &Admin, topic: &str, sequence: u32) -> Result<Duration> {
+    let mut stream =
+        connect(admin).with_context(|| format!("cannot reach the admin listener {admin}"))?;
     let sent_ns = now_ns();
     let publication = Publication { publisher: PUBLISHER, sequence, published_ns: sent_ns };
     let data = load::broadcast::encode(&publication);
     let body = serde_json::json!({ "topic": topic, "data": data }).to_string();
     let request = format!(
-        "POST /api/publish HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+        "POST /api/publish HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     );
     stream.write_all(request.as_bytes())?;
@@ -36,4 +53,24 @@ pub(super) fn publish(admin: SocketAddr, topic: &str, sequence: u32) -> Result<D
         bail!("the server answered {}", String::from_utf8_lossy(&answer));
     }
     Ok(took)
+}
+
+trait Stream: Read + Write {}
+impl Stream for TcpStream {}
+impl Stream for UnixStream {}
+
+fn connect(admin: &Admin) -> io::Result<Box<dyn Stream>> {
+    match admin {
+        Admin::Tcp(address) => {
+            let stream = TcpStream::connect_timeout(address, TIMEOUT)?;
+            stream.set_read_timeout(Some(TIMEOUT))?;
+            stream.set_nodelay(true)?;
+            Ok(Box::new(stream))
+        }
+        Admin::Unix(path) => {
+            let stream = UnixStream::connect(path)?;
+            stream.set_read_timeout(Some(TIMEOUT))?;
+            Ok(Box::new(stream))
+        }
+    }
 }

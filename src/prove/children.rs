@@ -1,6 +1,7 @@
 //! The two processes of a proof: `serve`, which announces itself by one JSON line, and `load`,
 //! which is steered by JSON lines (see `load::control`).
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
@@ -12,18 +13,25 @@ use anyhow::{Context, Result, anyhow, bail};
 use engine::sys::process;
 use serde_json::{Value, json};
 
-use super::Stop;
+use super::broadcast::Admin;
+use super::link::{self, Namespaces};
+use super::phases::Stop;
+use super::plan::Plan;
+use crate::load::connect_as_said;
+use crate::progress::Latency;
 
 /// Longest wait for a child to be ready.
 const READY_WAIT: Duration = Duration::from_secs(20);
 /// Longest wait for a child to end after it was asked.
 const END_WAIT: Duration = Duration::from_secs(60);
 
-/// Starts this very program with other arguments, in a process group of its own so that Ctrl-C
+/// Starts this very program with other arguments, `before` them what runs it elsewhere, in a process group of its own so that Ctrl-C
 /// reaches only the proof, which then ends its children in order.
-fn start(arguments: &[String]) -> Result<(Child, Receiver<Value>)> {
+fn start(before: &[String], arguments: &[String]) -> Result<(Child, Receiver<Value>)> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
-    let mut child = Command::new(program)
+    let mut words = before.iter().map(OsString::from).chain([program.into()]);
+    let mut child = Command::new(words.next().unwrap_or_default())
+        .args(words)
         .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -62,51 +70,60 @@ fn reap(child: &mut Child) {
 pub(super) struct Serve {
     child: Child,
     listen: SocketAddr,
-    admin: SocketAddr,
+    admin: Admin,
 }
 
 impl Serve {
-    pub(super) fn start(connections: u64) -> Result<Serve> {
-        let max = (connections + 1_000).to_string();
-        let arguments = [
-            "serve",
-            "--listen",
-            "127.0.0.1:0",
-            "--admin",
-            "127.0.0.1:0",
-            "--ready-json",
-            "--drain",
-            "0s",
-            "--log",
-            "warn",
-            "--max-connections",
-            &max,
-        ];
-        let (mut child, lines) = start(&arguments.map(String::from))?;
+    pub(super) fn start(
+        connections: u64,
+        plan: &Plan,
+        namespaces: Option<&Namespaces>,
+    ) -> Result<Serve> {
+        let socket = std::env::temp_dir().join(format!("standfast-prove-{}", std::process::id()));
+        let max = format!("--max-connections={}", connections + 1_000);
+        let mut arguments = ["serve", "--ready-json", "--drain=0s", "--log=warn", "--echo", &max]
+            .map(String::from)
+            .to_vec();
+        match namespaces {
+            // Its own loopback is out of reach, a path is not.
+            Some(_) => arguments.extend([
+                format!("--listen={}:0", link::SERVER),
+                format!("--admin=unix:{}", socket.display()),
+                "--public".into(),
+            ]),
+            None => {
+                arguments.extend(["--listen=127.0.0.1:0", "--admin=127.0.0.1:0"].map(String::from))
+            }
+        }
+        arguments.extend(plan.serve.iter().cloned());
+        let before = namespaces.map(Namespaces::at_server).unwrap_or_default();
+        let (mut child, lines) = start(&before, &arguments)?;
         let Ok(ready) = lines.recv_timeout(READY_WAIT) else {
             let _ = child.kill();
             let _ = child.wait();
             bail!("the server did not start; what it said stands above");
         };
         let address = |key: &str| {
-            ready[key]
-                .as_str()
-                .and_then(|text| text.parse().ok())
-                .ok_or_else(|| anyhow!("the server's ready line lacks `{key}`: {ready}"))
+            let text = ready[key].as_str().and_then(|text| text.parse().ok());
+            text.ok_or_else(|| anyhow!("the server's ready line lacks `{key}`: {ready}"))
         };
-        Ok(Serve { listen: address("listen")?, admin: address("admin")?, child })
+        let admin = match namespaces {
+            Some(_) => Admin::Unix(socket),
+            None => Admin::Tcp(address("admin")?),
+        };
+        Ok(Serve { listen: address("listen")?, admin, child })
     }
 
     pub(super) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    pub(super) fn url(&self, topic: &str) -> String {
-        format!("ws://{}/topics/{topic}", self.listen)
+    pub(super) fn url(&self, path: &str) -> String {
+        format!("ws://{}{path}", self.listen)
     }
 
-    pub(super) fn admin(&self) -> SocketAddr {
-        self.admin
+    pub(super) fn admin(&self) -> &Admin {
+        &self.admin
     }
 
     /// How the process ended, if it has.
@@ -141,15 +158,26 @@ pub(super) struct Progress {
     pub(super) heartbeats_received: u64,
     /// Open sockets that have answered no heartbeat yet.
     pub(super) unanswered: u64,
+    /// Messages sent to be sent back, and what came of them.
+    pub(super) messages_sent: u64,
+    pub(super) messages_received: u64,
     /// Broadcast messages received over all sockets.
     pub(super) broadcast_received: u64,
+    /// Of the last whole second.
+    pub(super) latency: Option<Latency>,
     reached: u64,
+    echoed: bool,
 }
 
 impl Progress {
     /// All connects up to `mark` have succeeded or failed.
     pub(super) fn reached(&self, mark: u64) -> bool {
         self.reached >= mark
+    }
+
+    /// All messages that were asked for have been answered, or are no longer waited for.
+    pub(super) fn echoed(&self) -> bool {
+        self.echoed
     }
 }
 
@@ -163,10 +191,20 @@ pub(super) struct Load {
 }
 
 impl Load {
-    pub(super) fn start(url: &str, connections: u64) -> Result<Load> {
-        let connections = connections.to_string();
-        let arguments = ["load", url, "--control", "--connections", &connections];
-        let (mut child, lines) = start(&arguments.map(String::from))?;
+    pub(super) fn start(
+        url: &str,
+        connections: u64,
+        plan: &Plan,
+        namespaces: Option<&Namespaces>,
+    ) -> Result<Load> {
+        let connections = format!("--connections={connections}");
+        let connect = format!("--connect={}", connect_as_said(plan.connect));
+        let mut arguments =
+            ["load", url, "--control", &connections, &connect].map(String::from).to_vec();
+        let sources = namespaces.map(Namespaces::sources).unwrap_or_default();
+        arguments.extend(sources.iter().map(|source| format!("--source={source}")));
+        let before = namespaces.map(Namespaces::at_clients).unwrap_or_default();
+        let (mut child, lines) = start(&before, &arguments)?;
         let stdin = child.stdin.take().context("the load process has no standard input")?;
         if lines.recv_timeout(READY_WAIT).is_err() {
             let _ = child.kill();
@@ -188,6 +226,12 @@ impl Load {
     /// Has it begin with heartbeats, one per socket and period.
     pub(super) fn heartbeat(&mut self, period: Duration) -> Result<(), Stop> {
         self.tell(&json!({ "heartbeat": period.as_secs_f64() }))
+    }
+
+    /// Has every open socket send so many messages that come back, so many a second over all.
+    pub(super) fn echo(&mut self, size: usize, rate: u64, messages: u32) -> Result<(), Stop> {
+        self.progress.echoed = false;
+        self.tell(&json!({ "echo": { "size": size, "rate": rate, "messages": messages } }))
     }
 
     /// Has every open socket expect so many broadcasts of one publisher, and waits until it does.
@@ -229,7 +273,9 @@ impl Load {
             Some("reached") => {
                 progress.reached = number(&line["connections"]).unwrap_or(progress.reached);
             }
+            Some("echoed") => progress.echoed = true,
             Some("expecting") => self.expecting = true,
+            Some("row") => progress.latency = latency(line),
             _ => {}
         }
         for (key, place) in [
@@ -239,6 +285,8 @@ impl Load {
             ("heartbeats_sent", &mut progress.heartbeats_sent),
             ("heartbeats_received", &mut progress.heartbeats_received),
             ("unanswered_sockets", &mut progress.unanswered),
+            ("messages_sent", &mut progress.messages_sent),
+            ("messages_received", &mut progress.messages_received),
             ("publications", &mut progress.broadcast_received),
         ] {
             if let Some(value) = number(&line[key]) {
@@ -268,6 +316,11 @@ impl Load {
         }
         Err("the load process ended without a summary".into())
     }
+}
+
+fn latency(row: &Value) -> Option<Latency> {
+    let ms = |key: &str| row[key].as_f64();
+    Some(Latency { p50_ms: ms("p50_ms")?, p99_ms: ms("p99_ms")?, max_ms: ms("max_ms")? })
 }
 
 impl Drop for Load {

@@ -6,6 +6,10 @@ use host::{Machine, ProcessMemory};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::link::LinkResult;
+use super::plan::Plan;
+use crate::progress::{Sample, Series};
+
 /// Server and client at one moment; `None` where a process could not be read.
 pub(super) type ProcessFigures = (Option<ProcessMemory>, Option<ProcessMemory>);
 
@@ -22,7 +26,8 @@ pub(super) struct Measured {
     pub(super) requested: u64,
     pub(super) open: u64,
     pub(super) failed: u64,
-    pub(super) unanswered: u64,
+    /// Sockets that answered no heartbeat; `None` where there were no heartbeats.
+    pub(super) unanswered: Option<u64>,
     pub(super) connect_seconds: f64,
     pub(super) hold_seconds: f64,
     pub(super) seconds: f64,
@@ -32,6 +37,8 @@ pub(super) struct Measured {
     pub(super) system_growth: Option<u64>,
     pub(super) marks: Vec<Mark>,
     pub(super) publish_seconds: Vec<f64>,
+    pub(super) link: Option<LinkResult>,
+    pub(super) series: Series,
     /// The summary of the load process.
     pub(super) load: Option<Value>,
     pub(super) interrupted: bool,
@@ -45,7 +52,7 @@ impl Measured {
             requested,
             open: 0,
             failed: 0,
-            unanswered: 0,
+            unanswered: None,
             connect_seconds: 0.0,
             hold_seconds: 0.0,
             seconds: 0.0,
@@ -55,6 +62,8 @@ impl Measured {
             system_growth: None,
             marks: Vec::new(),
             publish_seconds: Vec::new(),
+            link: None,
+            series: Series::new(),
             load: None,
             interrupted: false,
             broken: Vec::new(),
@@ -109,6 +118,21 @@ pub(super) struct Heartbeats {
     pub(super) unanswered_sockets: u64,
 }
 
+/// What each socket sent to have it back.
+#[derive(Serialize)]
+pub(super) struct MessageCounts {
+    pub(super) sent: u64,
+    pub(super) received: u64,
+    pub(super) lost: u64,
+    pub(super) duplicated: u64,
+    pub(super) reordered: u64,
+    pub(super) corrupted: u64,
+    /// From the time the message was due.
+    pub(super) p50_ms: Option<f64>,
+    pub(super) p99_ms: Option<f64>,
+    pub(super) max_ms: Option<f64>,
+}
+
 #[derive(Serialize)]
 pub(super) struct Broadcast {
     pub(super) expected: u64,
@@ -127,6 +151,8 @@ pub(super) struct Proof {
     pub(super) version: u32,
     pub(super) standfast: &'static str,
     pub(super) command: String,
+    /// The scenario it ran, if any.
+    pub(super) scenario: Option<String>,
     pub(super) machine: Machine,
     pub(super) connections: Connections,
     pub(super) hold_seconds: f64,
@@ -141,11 +167,17 @@ pub(super) struct Proof {
     pub(super) system_bytes: Option<u64>,
     pub(super) marks: Vec<Mark>,
     pub(super) heartbeats: Heartbeats,
+    /// `None` when sockets sent none.
+    pub(super) messages: Option<MessageCounts>,
     pub(super) broadcast: Broadcast,
+    /// `None` when server and clients met on loopback.
+    pub(super) link: Option<LinkResult>,
     pub(super) closed: BTreeMap<String, u64>,
     pub(super) connect_errors: BTreeMap<String, u64>,
     pub(super) verdict: &'static str,
     pub(super) reasons: Vec<String>,
+    /// How it went, at most some thousand moments.
+    pub(super) samples: Vec<Sample>,
     #[serde(skip)]
     pub(super) interrupted: bool,
 }
@@ -157,7 +189,7 @@ const INTERRUPTED: &str = "INTERRUPTED";
 
 impl Proof {
     /// Puts the figures together and says whether it held, and if not why.
-    pub(super) fn judge(measured: Measured, machine: &Machine) -> Proof {
+    pub(super) fn judge(measured: Measured, machine: &Machine, plan: &Plan) -> Proof {
         let m = &measured;
         let expected = m.count("broadcast", "expected");
         let broadcast = Broadcast {
@@ -169,8 +201,19 @@ impl Proof {
             p99_ms: m.milliseconds("broadcast", "p99_ms"),
             last_ms: m.milliseconds("broadcast", "last_ms"),
         };
+        let messages = plan.messages.map(|_| MessageCounts {
+            sent: m.count("echo", "sent"),
+            received: m.count("echo", "received"),
+            lost: m.count("echo", "lost"),
+            duplicated: m.count("echo", "duplicated"),
+            reordered: m.count("echo", "reordered"),
+            corrupted: m.count("echo", "corrupted"),
+            p50_ms: m.milliseconds("latency", "p50_ms"),
+            p99_ms: m.milliseconds("latency", "p99_ms"),
+            max_ms: m.milliseconds("latency", "max_ms"),
+        });
         let closed = causes(m.load.as_ref(), "closed");
-        let reasons = reasons(m, &broadcast, &closed);
+        let reasons = reasons(m, messages.as_ref(), &broadcast, &closed);
         let verdict = match (m.interrupted, reasons.is_empty()) {
             (true, _) => INTERRUPTED,
             (false, true) => HELD,
@@ -186,6 +229,7 @@ impl Proof {
                 .chain(std::env::args().skip(1))
                 .collect::<Vec<_>>()
                 .join(" "),
+            scenario: plan.scenario.clone(),
             machine: machine.clone(),
             connections: Connections {
                 requested: m.requested,
@@ -205,13 +249,16 @@ impl Proof {
             heartbeats: Heartbeats {
                 sent: m.count("heartbeats", "sent"),
                 received: m.count("heartbeats", "received"),
-                unanswered_sockets: m.unanswered,
+                unanswered_sockets: m.unanswered.unwrap_or(0),
             },
+            messages,
             broadcast,
+            link: m.link.clone(),
             closed,
             connect_errors: causes(m.load.as_ref(), "connect_errors"),
             verdict,
             reasons,
+            samples: m.series.samples().to_vec(),
             interrupted: m.interrupted,
         }
     }
@@ -221,7 +268,12 @@ impl Proof {
     }
 }
 
-fn reasons(m: &Measured, broadcast: &Broadcast, closed: &BTreeMap<String, u64>) -> Vec<String> {
+fn reasons(
+    m: &Measured,
+    messages: Option<&MessageCounts>,
+    broadcast: &Broadcast,
+    closed: &BTreeMap<String, u64>,
+) -> Vec<String> {
     let mut reasons = m.broken.clone();
     let mut say = |count: u64, text: String| {
         if count > 0 {
@@ -236,7 +288,20 @@ fn reasons(m: &Measured, broadcast: &Broadcast, closed: &BTreeMap<String, u64>) 
     say(missing, format!("{missing} sockets that were asked for are not open"));
     let lost: u64 = closed.values().sum();
     say(lost, format!("{lost} sockets were closed before the end: {}", list(closed)));
-    say(m.unanswered, format!("{} sockets answered no heartbeat", m.unanswered));
+    let unanswered = m.unanswered.unwrap_or(0);
+    say(unanswered, format!("{unanswered} sockets answered no heartbeat"));
+    if m.unanswered.is_none() && messages.is_none() {
+        say(
+            1,
+            "nothing shows that the sockets lived: there were no heartbeats and no messages".into(),
+        );
+    }
+    if let Some(&MessageCounts { lost, duplicated, reordered, corrupted, .. }) = messages {
+        say(lost, format!("{lost} messages were not answered"));
+        say(duplicated, format!("{duplicated} answers came twice"));
+        say(reordered, format!("{reordered} answers came out of order"));
+        say(corrupted, format!("{corrupted} messages were no answer to what was sent"));
+    }
     say(broadcast.lost, format!("{} deliveries of the broadcasts are missing", broadcast.lost));
     say(
         broadcast.duplicated,
@@ -274,12 +339,17 @@ fn ratio(a: f64, b: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::time::Duration;
+
     use serde_json::json;
+
+    use super::*;
+    use crate::prove::plan::Messages;
 
     fn measured() -> Measured {
         let mut m = Measured::new(10);
         m.open = 10;
+        m.unanswered = Some(0);
         m.load = Some(json!({
             "heartbeats": { "sent": 10, "received": 10 },
             "broadcast": { "expected": 10, "received": 10, "lost": 0, "duplicated": 0 },
@@ -289,8 +359,24 @@ mod tests {
         m
     }
 
+    fn plan(messages: Option<Messages>) -> Plan {
+        let second = Duration::from_secs(1);
+        Plan {
+            scenario: None,
+            about: None,
+            connections: Some(10),
+            connect: load::Connect::Windowed,
+            hold: second,
+            heartbeat: second,
+            broadcasts: 1,
+            messages,
+            link: None,
+            serve: Vec::new(),
+        }
+    }
+
     fn verdict(m: Measured) -> (&'static str, String) {
-        let proof = Proof::judge(m, &Machine::read());
+        let proof = Proof::judge(m, &Machine::read(), &plan(None));
         (proof.verdict, proof.reasons.join("; "))
     }
 
@@ -298,10 +384,11 @@ mod tests {
     fn held_only_if_nothing_at_all_went_wrong() {
         assert_eq!(verdict(measured()), (HELD, String::new()));
         type Spoil = fn(&mut Measured);
-        let spoilt: [(Spoil, &str); 6] = [
+        let spoilt: [(Spoil, &str); 7] = [
             (|m| m.failed = 1, "1 connections failed"),
             (|m| m.open = 9, "1 sockets that were asked for"),
-            (|m| m.unanswered = 2, "2 sockets answered no heartbeat"),
+            (|m| m.unanswered = Some(2), "2 sockets answered no heartbeat"),
+            (|m| m.unanswered = None, "no heartbeats and no messages"),
             (|m| m.load.as_mut().unwrap()["broadcast"]["lost"] = 3.into(), "3 deliveries"),
             (|m| m.load.as_mut().unwrap()["broadcast"]["duplicated"] = 4.into(), "came twice"),
             (|m| m.load.as_mut().unwrap()["closed"]["gone"] = 5.into(), "gone 5"),
@@ -316,5 +403,20 @@ mod tests {
         let mut m = measured();
         m.interrupted = true;
         assert_eq!(verdict(m).0, INTERRUPTED);
+    }
+
+    #[test]
+    fn messages_show_life_and_each_must_come_back() {
+        let every = Duration::from_millis(100);
+        let plan = plan(Some(Messages { every, size: 20 }));
+        for (lost, verdict) in [(0, HELD), (1, FELL_SHORT)] {
+            let mut m = measured();
+            m.unanswered = None;
+            m.load.as_mut().unwrap()["echo"] =
+                json!({ "sent": 100, "received": 100, "lost": lost });
+            let proof = Proof::judge(m, &Machine::read(), &plan);
+            assert_eq!(proof.verdict, verdict, "{:?}", proof.reasons);
+            assert_eq!(proof.messages.unwrap().sent, 100);
+        }
     }
 }

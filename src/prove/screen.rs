@@ -6,7 +6,8 @@ use std::io::{IsTerminal, Write};
 use host::{Bytes, Count, Machine};
 
 use super::children::Progress;
-use super::result::{Mark, Measured, ProcessFigures, Proof};
+use super::result::{Mark, Measured, Proof};
+use crate::progress::{Sample, Usage};
 
 /// Seconds between rows where nobody can see a line move.
 const ROW_SECONDS: f64 = 1.0;
@@ -64,23 +65,18 @@ impl Screen {
         }
     }
 
-    pub(super) fn connecting(
-        &mut self,
-        elapsed: f64,
-        requested: u64,
-        progress: Progress,
-        processes: &ProcessFigures,
-    ) {
-        let rate = if elapsed > 0.0 { progress.open as f64 / elapsed } else { 0.0 };
+    pub(super) fn connecting(&mut self, sample: &Sample, requested: u64) {
+        let elapsed = sample.elapsed_seconds;
+        let rate = if elapsed > 0.0 { sample.open as f64 / elapsed } else { 0.0 };
         self.row(
             elapsed,
             &format!(
                 "connecting  {:>9} of {} open  {:>6}/s  {}{}",
-                Count(progress.open).to_string(),
+                Count(sample.open).to_string(),
                 Count(requested),
                 Count(rate as u64).to_string(),
-                memory(processes),
-                troubles(progress),
+                memory(sample),
+                troubles(sample),
             ),
         );
     }
@@ -104,47 +100,50 @@ impl Screen {
         ));
     }
 
-    pub(super) fn holding(
-        &mut self,
-        elapsed: f64,
-        held: f64,
-        hold: f64,
-        progress: Progress,
-        processes: &ProcessFigures,
-    ) {
+    pub(super) fn holding(&mut self, sample: &Sample, held: f64, hold: f64) {
+        self.keeping(sample, held, hold, "heartbeats");
+    }
+
+    pub(super) fn exchanging(&mut self, sample: &Sample, held: f64, hold: f64) {
+        self.keeping(sample, held, hold, "messages");
+    }
+
+    fn keeping(&mut self, sample: &Sample, held: f64, hold: f64, what: &str) {
+        let p99 = sample.latency.map_or(String::new(), |l| format!("  p99 {:.0} ms", l.p99_ms));
         self.row(
-            elapsed,
+            sample.elapsed_seconds,
             &format!(
-                "holding {held:.0} of {hold:.0} s  {} open  heartbeats {} of {}  {}{}",
-                Count(progress.open),
-                Count(progress.heartbeats_received),
-                Count(progress.heartbeats_sent),
-                memory(processes),
-                troubles(progress),
+                "holding {held:.0} of {hold:.0} s  {} open  {what} {} of {}{p99}  {}{}",
+                Count(sample.open),
+                Count(sample.received),
+                Count(sample.sent),
+                memory(sample),
+                troubles(sample),
             ),
         );
     }
 
     pub(super) fn held(&mut self, measured: &Measured, progress: Progress) {
         self.note(&format!(
-            "held for {:.0} s: {} open, {} lost, {} heartbeats answered",
+            "held for {:.0} s: {} open, {} lost, {} heartbeats and {} messages answered",
             measured.hold_seconds,
             Count(progress.open),
             Count(progress.lost),
             Count(progress.heartbeats_received),
+            Count(progress.messages_received),
         ));
     }
 
     pub(super) fn broadcasting(
         &mut self,
-        elapsed: f64,
+        sample: &Sample,
         sequence: u32,
         open: u64,
         progress: Progress,
     ) {
         let received = progress.broadcast_received.saturating_sub(open * u64::from(sequence));
         self.row(
-            elapsed,
+            sample.elapsed_seconds,
             &format!("broadcast {}: {} of {} received", sequence + 1, Count(received), Count(open)),
         );
     }
@@ -161,19 +160,18 @@ impl Screen {
     }
 }
 
-fn memory((server, client): &ProcessFigures) -> String {
-    let of =
-        |m: &Option<host::ProcessMemory>| m.map_or("?".into(), |m| Bytes(m.rss_bytes).to_string());
-    format!("server {}  client {}", of(server), of(client))
+fn memory(sample: &Sample) -> String {
+    let of = |usage: Option<Usage>| usage.map_or("?".into(), |u| Bytes(u.rss_bytes).to_string());
+    format!("server {}  client {}", of(sample.server), of(sample.client))
 }
 
-fn troubles(progress: Progress) -> String {
+fn troubles(sample: &Sample) -> String {
     let mut text = String::new();
-    if progress.failed > 0 {
-        text += &format!("  {} failed", Count(progress.failed));
+    if sample.failed > 0 {
+        text += &format!("  {} failed", Count(sample.failed));
     }
-    if progress.lost > 0 {
-        text += &format!("  {} lost", Count(progress.lost));
+    if sample.closed > 0 {
+        text += &format!("  {} lost", Count(sample.closed));
     }
     text
 }
@@ -224,21 +222,50 @@ fn render(proof: &Proof) -> String {
     );
     let h = &proof.heartbeats;
     line("heartbeats", format!("{} sent, {} answered", Count(h.sent), Count(h.received)));
-    let b = &proof.broadcast;
     let ms = |v: Option<f64>| v.map_or("-".into(), |v| format!("{v:.0} ms"));
-    line(
-        "broadcast",
-        format!(
-            "{} of {} delivered, {} lost, {} twice; p50 {}, p99 {}, last {}",
-            Count(b.received),
-            Count(b.expected),
-            Count(b.lost),
-            Count(b.duplicated),
-            ms(b.p50_ms),
-            ms(b.p99_ms),
-            ms(b.last_ms)
-        ),
-    );
+    if let Some(m) = &proof.messages {
+        line(
+            "messages",
+            format!(
+                "{} sent, {} came back, {} lost; p50 {}, p99 {}, longest {}",
+                Count(m.sent),
+                Count(m.received),
+                Count(m.lost),
+                ms(m.p50_ms),
+                ms(m.p99_ms),
+                ms(m.max_ms)
+            ),
+        );
+    }
+    let b = &proof.broadcast;
+    if b.expected > 0 {
+        line(
+            "broadcast",
+            format!(
+                "{} of {} delivered, {} lost, {} twice; p50 {}, p99 {}, last {}",
+                Count(b.received),
+                Count(b.expected),
+                Count(b.lost),
+                Count(b.duplicated),
+                ms(b.p50_ms),
+                ms(b.p99_ms),
+                ms(b.last_ms)
+            ),
+        );
+    }
+    if let Some(l) = &proof.link {
+        for (end, traffic) in [("to server", l.to_server), ("to clients", l.to_clients)] {
+            line(
+                end,
+                format!(
+                    "{} in {} packets passed the link, {} packets dropped",
+                    Bytes(traffic.bytes),
+                    Count(traffic.packets),
+                    Count(traffic.dropped)
+                ),
+            );
+        }
+    }
     text += &format!("\n  {:>12} {:>12} {:>12} {:>12}\n", "sockets", "server", "client", "kernel");
     for mark in &proof.marks {
         text += &format!(

@@ -1,0 +1,281 @@
+//! A proof under way: its phases in order, and what is measured in each.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use engine::sys::process::{self, Signal};
+use host::{Count, KernelMemory, ProcessMemory};
+
+use super::broadcast;
+use super::children::{Load, Progress, Serve};
+use super::link::Namespaces;
+use super::plan::{Messages, Plan};
+use super::result::{Mark, Measured, ProcessFigures};
+use super::screen::Screen;
+use crate::progress::{Sample, Usage};
+
+/// Stops on the way up, as in the founding document's table.
+const MARKS: [u64; 4] = [10_000, 100_000, 200_000, 500_000];
+/// Longest wait for a broadcast to reach everybody, and for the answers to the last messages.
+const LAST_WAIT: Duration = Duration::from_secs(30);
+/// How often it is looked at.
+const LOOK: Duration = Duration::from_millis(250);
+/// The topic every socket is subscribed to.
+const TOPIC: &str = "prove";
+
+/// The two processes and what was measured of them.
+pub(super) struct Run<'a> {
+    plan: &'a Plan,
+    screen: &'a mut Screen,
+    serve: Serve,
+    load: Load,
+    measured: Measured,
+    /// Kernel and system memory before anything was started.
+    kernel_before: Option<KernelMemory>,
+    began_ns: u64,
+    // Last: the namespaces go when the processes in them have gone.
+    namespaces: Option<Namespaces>,
+}
+
+/// Ctrl-C, or a child that ended: the proof goes straight to its summary.
+pub(super) enum Stop {
+    Interrupted,
+    Broken(String),
+}
+
+impl<'a> Run<'a> {
+    /// Starts both processes.
+    ///
+    /// # Errors
+    /// One that does not start, or namespaces that cannot be made.
+    pub(super) fn start(connections: u64, plan: &'a Plan, screen: &'a mut Screen) -> Result<Self> {
+        let kernel_before = KernelMemory::read().ok();
+        let namespaces = plan.link.map(|link| Namespaces::create(link, connections)).transpose()?;
+        if let Some(namespaces) = &namespaces {
+            screen.note(&namespaces.describe());
+        }
+        let serve = Serve::start(connections, plan, namespaces.as_ref())?;
+        let path = match plan.messages {
+            Some(_) => "/echo".to_owned(),
+            None => format!("/topics/{TOPIC}"),
+        };
+        let url = serve.url(&path);
+        let load = Load::start(&url, connections, plan, namespaces.as_ref())?;
+        screen.note(&format!(
+            "serve is process {}, load is process {}; {} sockets to open on {url}",
+            serve.pid(),
+            load.pid(),
+            Count(connections),
+        ));
+        let mut measured = Measured::new(connections);
+        measured.server.start = ProcessMemory::of(serve.pid()).ok();
+        measured.client.start = ProcessMemory::of(load.pid()).ok();
+        let began_ns = process::now_ns();
+        Ok(Run { plan, screen, serve, load, measured, kernel_before, began_ns, namespaces })
+    }
+
+    /// All phases in order; whatever stops them, what was measured is kept.
+    pub(super) fn measure(mut self) -> Measured {
+        let phases = self.connect().and_then(|()| self.hold()).and_then(|()| self.broadcast());
+        match phases {
+            Ok(()) => {}
+            Err(Stop::Interrupted) => self.measured.interrupted = true,
+            Err(Stop::Broken(why)) => self.measured.broken.push(why),
+        }
+        self.finish();
+        self.measured
+    }
+
+    /// Opens sockets up to each mark and weighs memory there.
+    fn connect(&mut self) -> Result<(), Stop> {
+        let requested = self.measured.requested;
+        let marks = MARKS.iter().copied().filter(|&mark| mark < requested);
+        for mark in marks.chain([requested]).collect::<Vec<_>>() {
+            let began_ns = process::now_ns();
+            self.load.target(mark)?;
+            loop {
+                let (progress, sample) = self.look("connect")?;
+                self.screen.connecting(&sample, requested);
+                if progress.reached(mark) {
+                    break;
+                }
+            }
+            self.measured.connect_seconds += seconds_since(began_ns);
+            self.mark(mark);
+        }
+        let progress = self.load.last_progress();
+        self.measured.failed = progress.failed;
+        self.screen.connected(&self.measured, progress);
+        Ok(())
+    }
+
+    fn mark(&mut self, connections: u64) {
+        let (server, client) = self.weigh_processes();
+        let mark = Mark {
+            connections,
+            server_rss_bytes: server.map_or(0, |memory| memory.rss_bytes),
+            client_rss_bytes: client.map_or(0, |memory| memory.rss_bytes),
+            kernel_bytes: self.kernel_growth(),
+        };
+        self.screen.mark(&mark);
+        self.measured.marks.push(mark);
+    }
+
+    /// Keeps the sockets open for the time asked, and until each has answered.
+    fn hold(&mut self) -> Result<(), Stop> {
+        if !self.plan.heartbeat.is_zero() {
+            self.load.heartbeat(self.plan.heartbeat)?;
+        }
+        let began_ns = process::now_ns();
+        match self.plan.messages {
+            Some(messages) => self.exchange(messages, began_ns)?,
+            None => self.wait_for_heartbeats(began_ns)?,
+        }
+        self.measured.hold_seconds = seconds_since(began_ns);
+        let progress = self.load.last_progress();
+        self.measured.open = progress.open;
+        self.measured.unanswered = (!self.plan.heartbeat.is_zero()).then_some(progress.unanswered);
+        let (server, client) = self.weigh_processes();
+        self.measured.server.held = server;
+        self.measured.client.held = client;
+        self.measured.kernel_growth = self.kernel_growth();
+        self.measured.system_growth = self.system_growth();
+        self.screen.held(&self.measured, progress);
+        Ok(())
+    }
+
+    /// Holds until each socket has answered a ping, if there are any.
+    fn wait_for_heartbeats(&mut self, began_ns: u64) -> Result<(), Stop> {
+        let (hold, period) = (self.plan.hold.as_secs_f64(), self.plan.heartbeat.as_secs_f64());
+        // Every socket gets its turn within one period; a pong may take some seconds more.
+        let longest = hold.max(period + 10.0);
+        loop {
+            let (progress, sample) = self.look("hold")?;
+            let held = seconds_since(began_ns);
+            self.screen.holding(&sample, held, hold);
+            let answered = progress.heartbeats_received > 0 && progress.unanswered == 0;
+            let waits = !answered && period > 0.0;
+            if held >= longest || (held >= hold && !waits) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Holds while each socket sends its messages and gets them back.
+    fn exchange(&mut self, messages: Messages, began_ns: u64) -> Result<(), Stop> {
+        let rate = messages.rate(self.load.last_progress().open);
+        self.load.echo(messages.size, rate, messages.per_socket(self.plan.hold))?;
+        let hold = self.plan.hold.as_secs_f64();
+        let longest = hold + LAST_WAIT.as_secs_f64();
+        loop {
+            let (progress, sample) = self.look("hold")?;
+            let held = seconds_since(began_ns);
+            self.screen.exchanging(&sample, held, hold);
+            let over = progress.echoed() || progress.open == 0;
+            if held >= longest || (held >= hold && over) {
+                // The next row has the last answers in it.
+                return self.look("hold").map(drop);
+            }
+        }
+    }
+
+    /// Publishes to all sockets, each message when the one before has arrived everywhere.
+    fn broadcast(&mut self) -> Result<(), Stop> {
+        if self.plan.broadcasts == 0 {
+            return Ok(());
+        }
+        // What is timed now is the broadcast alone.
+        self.load.heartbeat(Duration::ZERO)?;
+        let open = self.load.last_progress().open;
+        self.load.expect(broadcast::PUBLISHER, self.plan.broadcasts)?;
+        for sequence in 0..self.plan.broadcasts {
+            let began_ns = process::now_ns();
+            let took = broadcast::publish(self.serve.admin(), TOPIC, sequence)
+                .map_err(|error| Stop::Broken(format!("publishing failed: {error:#}")))?;
+            self.measured.publish_seconds.push(took.as_secs_f64());
+            loop {
+                let (progress, sample) = self.look("broadcast")?;
+                self.screen.broadcasting(&sample, sequence, open, progress);
+                let everywhere = progress.broadcast_received >= open * u64::from(sequence + 1);
+                if everywhere || seconds_since(began_ns) > LAST_WAIT.as_secs_f64() {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the last figures and ends both processes.
+    fn finish(&mut self) {
+        let (server, client) = self.weigh_processes();
+        self.measured.server.end = server;
+        self.measured.client.end = client;
+        self.measured.seconds = seconds_since(self.began_ns);
+        self.measured.link = self.namespaces.as_ref().map(Namespaces::result);
+        self.screen.note("closing");
+        match self.load.finish() {
+            Ok(summary) => self.measured.load = Some(summary),
+            Err(why) => self.measured.broken.push(why),
+        }
+        self.serve.stop();
+    }
+
+    /// Waits a moment for news and keeps a sample of how it stands.
+    fn look(&mut self, phase: &'static str) -> Result<(Progress, Sample), Stop> {
+        self.check_signals()?;
+        let progress = self.load.progress(LOOK)?;
+        let (server, client) = self.weigh_processes();
+        let usage = |memory: ProcessMemory| Usage {
+            rss_bytes: memory.rss_bytes,
+            cpu_seconds: memory.cpu_seconds,
+        };
+        let sample = Sample {
+            elapsed_seconds: seconds_since(self.began_ns),
+            phase,
+            open: progress.open,
+            failed: progress.failed,
+            closed: progress.lost,
+            sent: progress.heartbeats_sent + progress.messages_sent,
+            received: progress.heartbeats_received
+                + progress.messages_received
+                + progress.broadcast_received,
+            latency: progress.latency,
+            server: server.map(usage),
+            client: client.map(usage),
+            kernel_bytes: self.kernel_growth(),
+        };
+        self.measured.series.push(&sample);
+        Ok((progress, sample))
+    }
+
+    fn weigh_processes(&self) -> ProcessFigures {
+        (ProcessMemory::of(self.serve.pid()).ok(), ProcessMemory::of(self.load.pid()).ok())
+    }
+
+    /// How much more memory the kernel uses for itself than before the proof.
+    fn kernel_growth(&self) -> Option<u64> {
+        let now = KernelMemory::read().ok()?;
+        Some(now.total().saturating_sub(self.kernel_before?.total()))
+    }
+
+    /// How much less memory is available to anybody than before the proof.
+    fn system_growth(&self) -> Option<u64> {
+        let now = KernelMemory::read().ok()?;
+        Some(self.kernel_before?.available_bytes.saturating_sub(now.available_bytes))
+    }
+
+    fn check_signals(&mut self) -> Result<(), Stop> {
+        let signal = process::wait_signal(Duration::ZERO);
+        if matches!(signal, Some(Signal::Interrupt | Signal::Terminate)) {
+            return Err(Stop::Interrupted);
+        }
+        match self.serve.ended() {
+            Some(how) => Err(Stop::Broken(format!("serve ended in the middle of it: {how}"))),
+            None => Ok(()),
+        }
+    }
+}
+
+fn seconds_since(began_ns: u64) -> f64 {
+    (process::now_ns() - began_ns) as f64 / 1e9
+}

@@ -1,0 +1,135 @@
+//! [`Plan`]: what a proof is to do: flags before scenario before defaults.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use load::Connect;
+
+use super::Args;
+use super::link::Link;
+use super::scenario::Scenario;
+
+/// Everything about a proof but the machine.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) scenario: Option<String>,
+    pub(super) about: Option<String>,
+    /// `None`: as many as this machine holds, at most a million.
+    pub(super) connections: Option<u64>,
+    pub(super) connect: Connect,
+    pub(super) hold: Duration,
+    /// Zero: none.
+    pub(super) heartbeat: Duration,
+    pub(super) broadcasts: u32,
+    pub(super) messages: Option<Messages>,
+    pub(super) link: Option<Link>,
+    /// Further flags of `standfast serve`.
+    pub(super) serve: Vec<String>,
+}
+
+/// Each socket sends a message once in this time while it is held, and gets it back.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) struct Messages {
+    pub(super) every: Duration,
+    /// Bytes of payload.
+    pub(super) size: usize,
+}
+
+impl Messages {
+    pub(super) const SIZE_DEFAULT: usize = 20;
+
+    /// Messages per socket in a hold; the last one is due before its end.
+    pub(super) fn per_socket(&self, hold: Duration) -> u32 {
+        u32::try_from(hold.as_nanos() / self.every.as_nanos().max(1)).unwrap_or(u32::MAX)
+    }
+
+    /// Messages a second over all sockets, at least one.
+    pub(super) fn rate(&self, sockets: u64) -> u64 {
+        let per_second = sockets as f64 / self.every.as_secs_f64();
+        (per_second.round() as u64).max(1)
+    }
+}
+
+impl Plan {
+    /// # Errors
+    /// A scenario that cannot be read, or what does not go together.
+    pub(super) fn new(args: &Args) -> Result<Plan> {
+        let scenario =
+            args.scenario.as_deref().map(Scenario::read).transpose()?.unwrap_or_default();
+        let messages = match args.message_every {
+            Some(Duration::ZERO) => None,
+            Some(every) => Some(Messages { every, size: Messages::SIZE_DEFAULT }),
+            None => scenario.messages,
+        };
+        let heartbeat_default = Duration::from_secs(if messages.is_some() { 0 } else { 30 });
+        let plan = Plan {
+            scenario: scenario.name,
+            about: scenario.about,
+            connections: args.connections.or(scenario.connections),
+            connect: args.connect.or(scenario.connect).unwrap_or(Connect::Windowed),
+            hold: args.hold.or(scenario.hold).unwrap_or(Duration::from_secs(30)),
+            heartbeat: args.heartbeat.or(scenario.heartbeat).unwrap_or(heartbeat_default),
+            broadcasts: args.broadcasts.or(scenario.broadcasts).unwrap_or(if messages.is_some() {
+                0
+            } else {
+                1
+            }),
+            messages,
+            link: scenario.link,
+            serve: scenario.serve,
+        };
+        if plan.messages.is_some() && plan.broadcasts > 0 {
+            bail!(
+                "messages go to /echo and broadcasts to a topic, so a proof has one or the other: \
+                 leave out --broadcasts, or set --message-every 0"
+            );
+        }
+        if plan.messages.is_some_and(|messages| messages.per_socket(plan.hold) == 0) {
+            bail!("a hold of {:?} is too short for one message per socket", plan.hold);
+        }
+        Ok(plan)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn plan(line: &str) -> Result<Plan> {
+        let words = std::iter::once("prove").chain(line.split_whitespace());
+        Plan::new(&Command::try_parse_from(words)?.args)
+    }
+
+    #[test]
+    fn a_flag_goes_before_the_scenario_and_that_before_the_default() {
+        let bare = plan("").unwrap();
+        assert_eq!((bare.hold, bare.heartbeat), (Duration::from_secs(30), Duration::from_secs(30)));
+        assert_eq!((bare.broadcasts, bare.connections), (1, None));
+        let million = plan("million --connections 2k --hold 2m").unwrap();
+        assert_eq!(million.connections, Some(2_000));
+        let messages = million.messages.unwrap();
+        assert_eq!((messages.per_socket(million.hold), messages.rate(2_000)), (2, 33));
+        assert_eq!((million.broadcasts, million.heartbeat), (0, Duration::ZERO));
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_refused() {
+        for (line, named) in [
+            ("million --broadcasts 1", "--message-every 0"),
+            ("million --hold 5s", "too short"),
+            ("no-such", "million-hold"),
+        ] {
+            let error = format!("{:#}", plan(line).unwrap_err());
+            assert!(error.contains(named), "{line}: {error}");
+        }
+        assert!(plan("million --broadcasts 1 --message-every 0").unwrap().messages.is_none());
+    }
+}

@@ -1,0 +1,241 @@
+//! Scenario files: an experiment of `prove` as TOML, version 1 (`docs/protocol/scenario.md`). Its
+//! keys are the flags of `prove` with `_` for `-`, its values what would stand there; a flag goes
+//! before the file.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use load::Connect;
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::link::Link;
+use super::plan::Messages;
+use crate::units;
+
+/// The experiments this project began with, by name.
+const BUILT_IN: [(&str, &str); 4] = [
+    ("million", include_str!("../../scenarios/million.toml")),
+    ("million-hold", include_str!("../../scenarios/million-hold.toml")),
+    ("slow-link", include_str!("../../scenarios/slow-link.toml")),
+    ("storm", include_str!("../../scenarios/storm.toml")),
+];
+
+/// The one version there is.
+const VERSION: u32 = 1;
+
+/// What a scenario says; what it does not say is left to flags and defaults.
+#[derive(Default, Debug)]
+pub(super) struct Scenario {
+    /// The built-in name, or the file's.
+    pub(super) name: Option<String>,
+    pub(super) about: Option<String>,
+    pub(super) connections: Option<u64>,
+    pub(super) connect: Option<Connect>,
+    pub(super) hold: Option<Duration>,
+    pub(super) heartbeat: Option<Duration>,
+    pub(super) broadcasts: Option<u32>,
+    pub(super) messages: Option<Messages>,
+    pub(super) link: Option<Link>,
+    /// Flags of `standfast serve`.
+    pub(super) serve: Vec<String>,
+}
+
+impl Scenario {
+    /// Reads a file, or the built-in scenario of that name if there is no such file.
+    ///
+    /// # Errors
+    /// No such scenario, or what is wrong in which line of it.
+    pub(super) fn read(name: &str) -> Result<Scenario> {
+        let path = Path::new(name);
+        let built_in = BUILT_IN.iter().find(|(known, _)| *known == name);
+        let (text, shown) = match built_in {
+            Some((_, text)) if !path.exists() => ((*text).to_owned(), name.to_owned()),
+            None if !path.exists() => {
+                let known = BUILT_IN.map(|(known, _)| known).join(", ");
+                bail!("no file {name}, and no scenario of that name: there are {known}");
+            }
+            _ => {
+                let text = std::fs::read_to_string(path);
+                (text.with_context(|| format!("cannot read {name}"))?, name.to_owned())
+            }
+        };
+        Self::parse(&text, &shown)
+    }
+
+    fn parse(text: &str, shown: &str) -> Result<Scenario> {
+        let file: File = toml::from_str(text).map_err(|error| anyhow!("{shown}: {error}"))?;
+        let reader = Reader { text, shown };
+        if file.version != VERSION {
+            bail!("{shown}: version {} is unknown; this program reads {VERSION}", file.version);
+        }
+        let messages = file.messages.map(|messages| -> Result<Messages> {
+            Ok(Messages {
+                every: reader.value(&messages.every, units::positive_duration)?,
+                size: match &messages.size {
+                    Some(size) => reader.value(size, message_size)?,
+                    None => Messages::SIZE_DEFAULT,
+                },
+            })
+        });
+        let link = file.link.map(|link| -> Result<Link> {
+            Ok(Link {
+                megabits: reader.value(&link.rate, megabits)?,
+                delay: match &link.delay {
+                    Some(delay) => reader.value(delay, units::duration)?,
+                    None => Duration::ZERO,
+                },
+            })
+        });
+        Ok(Scenario {
+            name: Some(shown.to_owned()),
+            about: file.about,
+            connections: reader.optional(&file.connections, units::positive_count)?,
+            connect: reader.optional(&file.connect, crate::load::connect)?,
+            hold: reader.optional(&file.hold, units::duration)?,
+            heartbeat: reader.optional(&file.heartbeat, units::duration)?,
+            broadcasts: file.broadcasts,
+            messages: messages.transpose()?,
+            link: link.transpose()?,
+            serve: file
+                .serve
+                .into_iter()
+                .map(as_flag)
+                .collect::<Result<_>>()
+                .context(format!("{shown}: [serve]"))?,
+        })
+    }
+}
+
+/// The file as it stands.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    version: u32,
+    about: Option<String>,
+    connections: Option<Spanned<String>>,
+    connect: Option<Spanned<String>>,
+    hold: Option<Spanned<String>>,
+    heartbeat: Option<Spanned<String>>,
+    broadcasts: Option<u32>,
+    messages: Option<MessagesTable>,
+    link: Option<LinkTable>,
+    #[serde(default)]
+    serve: BTreeMap<String, toml::Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MessagesTable {
+    every: Spanned<String>,
+    size: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LinkTable {
+    rate: Spanned<String>,
+    delay: Option<Spanned<String>>,
+}
+
+/// Values as on the command line, and the line of one that is none.
+struct Reader<'a> {
+    text: &'a str,
+    shown: &'a str,
+}
+
+impl Reader<'_> {
+    fn value<T, E: Display>(
+        &self,
+        value: &Spanned<String>,
+        parse: impl Fn(&str) -> Result<T, E>,
+    ) -> Result<T> {
+        parse(value.as_ref()).map_err(|error| {
+            let before = self.text.get(..value.span().start).unwrap_or_default();
+            anyhow!("{}, line {}: {error}", self.shown, before.matches('\n').count() + 1)
+        })
+    }
+
+    fn optional<T, E: Display>(
+        &self,
+        value: &Option<Spanned<String>>,
+        parse: impl Fn(&str) -> Result<T, E>,
+    ) -> Result<Option<T>> {
+        value.as_ref().map(|value| self.value(value, parse)).transpose()
+    }
+}
+
+fn message_size(text: &str) -> Result<usize, String> {
+    let size = usize::try_from(units::size(text)?).unwrap_or(usize::MAX);
+    let range = load::Echo::SIZE_MIN..=1 << 20;
+    if !range.contains(&size) {
+        return Err(format!(
+            "size must be {} B to 1MiB: a message carries its number",
+            range.start()
+        ));
+    }
+    Ok(size)
+}
+
+/// A link's rate, such as `72mbit`.
+fn megabits(text: &str) -> Result<u32, String> {
+    let rate = text.strip_suffix("mbit").and_then(|digits| digits.parse().ok());
+    rate.filter(|&rate| rate > 0).ok_or_else(|| format!("{text:?} is no rate: write 72mbit"))
+}
+
+/// A key of [serve] as the flag it stands for.
+fn as_flag((key, value): (String, toml::Value)) -> Result<String> {
+    let flag = key.replace('_', "-");
+    if ["listen", "admin", "ready-json", "drain", "log"].contains(&flag.as_str()) {
+        bail!("{key} is prove's own matter");
+    }
+    match value {
+        toml::Value::String(text) => Ok(format!("--{flag}={text}")),
+        toml::Value::Integer(number) => Ok(format!("--{flag}={number}")),
+        toml::Value::Boolean(truth) => Ok(format!("--{flag}={truth}")),
+        _ => bail!("{key} must be a string, a whole number, true or false"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_built_in_scenario_reads_and_says_what_it_is() {
+        for (name, _) in BUILT_IN {
+            let scenario = Scenario::read(name).unwrap();
+            assert_eq!(scenario.name.as_deref(), Some(name));
+            assert!(scenario.about.is_some() && scenario.connections.is_some(), "{name}");
+        }
+        let million = Scenario::read("million").unwrap();
+        assert_eq!(million.connections, Some(1_000_000));
+        assert_eq!(million.hold, Some(Duration::from_secs(3_600)));
+        assert_eq!(million.messages.unwrap().every, Duration::from_secs(60));
+        assert_eq!(million.serve, ["--idle-timeout=60s"]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_line() {
+        let error = |text: &str| format!("{:#}", Scenario::parse(text, "x.toml").unwrap_err());
+        for (text, parts) in [
+            ("version = 2", &["x.toml", "version 2", "reads 1"][..]),
+            ("connections = '1k'", &["version"]),
+            ("version = 1\nhold = '5'", &["line 2", "duration"]),
+            ("version = 1\n\nconections = '1k'", &["conections", "connections"]),
+            ("version = 1\n[messages]\nevery = '0s'", &["line 3", "more than 0"]),
+            ("version = 1\n[messages]\nevery = '1s'\nsize = '2'", &["line 4", "size"]),
+            ("version = 1\n[link]\nrate = '72'", &["line 3", "72mbit"]),
+            ("version = 1\n[serve]\nlisten = '0.0.0.0:1'", &["[serve]", "listen"]),
+            ("version = 1\nconnect = 'fast'", &["line 2", "windowed"]),
+        ] {
+            let said = error(text);
+            assert!(parts.iter().all(|part| said.contains(part)), "{text}: {said}");
+        }
+        let unknown = format!("{:#}", Scenario::read("milion").unwrap_err());
+        assert!(unknown.contains("million, million-hold"), "{unknown}");
+    }
+}

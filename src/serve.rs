@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{ArgMatches, ValueEnum};
-use engine::sys::process::{Signal, wait_signal};
+use engine::sys::process::{self, Signal, wait_signal};
 use serde_json::json;
 use serve::{Address, Config, Limits, Live, Origin, Running};
 use tracing::level_filters::LevelFilter;
@@ -96,6 +96,10 @@ pub(crate) struct Args {
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL",
         default_value = "false", default_missing_value = "true", hide_default_value = true)]
     ready_json: bool,
+    /// End when the process that started this one does
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true,
+        default_value = "false", default_missing_value = "true")]
+    end_with_parent: bool,
     /// What to log: off, error, warn, info or debug
     #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = level)]
     log: LevelFilter,
@@ -131,6 +135,9 @@ enum SlowConsumer {
 /// Whatever keeps it from starting. Afterwards only a failed worker ends it, with exit code 1.
 pub(crate) fn run(flags: &ArgMatches) -> Result<ExitCode> {
     let settings = Settings::<Args>::read("serve", flags)?;
+    if settings.args.end_with_parent {
+        process::end_with_parent();
+    }
     start_log(settings.args.log);
     let config = config(&settings.args);
     let running = serve::start(&config)?;

@@ -1,9 +1,12 @@
 //! `standfast prove`, small: the whole proof with its JSON, and a machine that is too small for
 //! what was asked. 50,000 sockets: `cargo xtask test`; the million: `cargo xtask bench million`.
 
+use std::fs;
+
 use serde_json::Value;
 
-use crate::harness::executable::{self, limited};
+use crate::harness::eventually;
+use crate::harness::executable::{self, Running, limited};
 
 /// Every field of docs/protocol/prove-json.md, as a JSON pointer.
 const FIELDS: &[&str] = &[
@@ -92,7 +95,7 @@ fn a_scenario_of_ones_own_is_a_file_and_what_is_wrong_in_it_is_said() {
     let file = std::env::temp_dir().join(format!("standfast-scenario-{}.toml", std::process::id()));
     let path = file.to_str().expect("a plain path");
     let prove = |text: &str| {
-        std::fs::write(&file, text).expect("the scenario is written");
+        fs::write(&file, text).expect("the scenario is written");
         executable::run(&["prove", path])
     };
     let storm = "version = 1\nconnections = '400'\nconnect = 'storm'\nhold = '1s'\n\
@@ -106,7 +109,7 @@ fn a_scenario_of_ones_own_is_a_file_and_what_is_wrong_in_it_is_said() {
     let finished = prove(&storm.replace("max_message", "max_mesage"));
     assert_eq!(finished.code, Some(2), "{finished:?}");
     assert!(finished.stderr.contains("max-mesage"), "{}", finished.stderr);
-    let _ = std::fs::remove_file(&file);
+    let _ = fs::remove_file(&file);
 }
 
 /// The founding Wi-Fi run, small: a link that cannot carry the messages delays them for long.
@@ -122,6 +125,22 @@ fn a_slow_link_is_slow_and_says_what_passed() {
     let most = 72_000_000.0 / 8.0 * report["seconds"].as_f64().unwrap_or(0.0);
     assert!(bytes > 1_000_000 && (bytes as f64) < most * 1.05, "{report}");
     assert_eq!(report["connections"]["open"], 3_000, "{report}");
+}
+
+#[test]
+fn a_proof_that_is_killed_leaves_no_process_behind() {
+    let prove = executable::standfast(&["prove", "--connections", "200", "--hold", "60s"]).spawn();
+    let prove = Running(prove.expect("the executable starts"));
+    let mut children = String::new();
+    eventually("both processes are there", || {
+        let of = format!("/proc/{0}/task/{0}/children", prove.0.id());
+        children = fs::read_to_string(of).expect("prove runs");
+        children.split_whitespace().count() == 2
+    });
+    // Dropping it is a SIGKILL.
+    drop(prove);
+    let runs = |child: &str| fs::exists(format!("/proc/{child}")).unwrap_or(true);
+    eventually("both have ended", || !children.split_whitespace().any(runs));
 }
 
 #[test]

@@ -81,9 +81,17 @@ impl Serve {
     ) -> Result<Serve> {
         let socket = std::env::temp_dir().join(format!("standfast-prove-{}", std::process::id()));
         let max = format!("--max-connections={}", connections + 1_000);
-        let mut arguments = ["serve", "--ready-json", "--drain=0s", "--log=warn", "--echo", &max]
-            .map(String::from)
-            .to_vec();
+        let mut arguments = [
+            "serve",
+            "--ready-json",
+            "--end-with-parent",
+            "--drain=0s",
+            "--log=warn",
+            "--echo",
+            &max,
+        ]
+        .map(String::from)
+        .to_vec();
         match namespaces {
             // Its own loopback is out of reach, a path is not.
             Some(_) => arguments.extend([

@@ -189,7 +189,8 @@ fn megabits(text: &str) -> Result<u32, String> {
 /// A key of [serve] as the flag it stands for.
 fn as_flag((key, value): (String, toml::Value)) -> Result<String> {
     let flag = key.replace('_', "-");
-    if ["listen", "admin", "ready-json", "drain", "log"].contains(&flag.as_str()) {
+    if ["listen", "admin", "ready-json", "end-with-parent", "drain", "log"].contains(&flag.as_str())
+    {
         bail!("{key} is prove's own matter");
     }
     match value {

@@ -23,6 +23,7 @@ const NEEDS: &[Need] = &[
     Need { what: "Node.js", check: &["node", "--version"], packages: &["nodejs"] },
     Need { what: "npm", check: &["npm", "--version"], packages: &["npm"] },
     Need { what: "Chromium", check: &["test", "-x", "/usr/bin/chromium"], packages: &["chromium"] },
+    Need { what: "ip and tc", check: &["ip", "-V"], packages: &["iproute2"] },
     Need {
         what: "Python's websockets",
         check: &["/usr/bin/python3", "-c", "import websockets"],

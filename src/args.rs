@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::{load, prove, serve};
+use crate::{doctor, load, prove, serve};
 
 /// Hold a million WebSockets on one machine, and prove it.
 #[derive(Parser, Debug)]
@@ -21,4 +21,6 @@ pub(crate) enum Command {
     Load(load::Args),
     /// Hold a million WebSockets on this machine and say what held
     Prove(prove::Args),
+    /// Say what this machine allows, what N sockets need, and what to do; explain error messages
+    Doctor(doctor::Args),
 }

@@ -1,9 +1,7 @@
 //! `standfast load`: flags to a [`Config`], rows and a summary to people, an exit code.
 
-use std::fs;
 use std::io::{self, BufReader, Write};
 use std::net::{IpAddr, UdpSocket};
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -12,7 +10,7 @@ use clap::builder::ValueParser;
 use engine::sys::process::{self, Signal};
 use load::{Config, Connect, Echo, Ended, Endpoint, Row};
 
-use crate::units;
+use crate::{output, units};
 
 /// Opens WebSockets, holds them, sends messages and checks every answer.
 #[derive(clap::Args, Debug)]
@@ -83,6 +81,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     json: Option<String>,
 
+    /// Begin even though the machine seems too small
+    #[arg(long)]
+    force: bool,
+
     /// Obey JSON lines on standard input and answer on standard output
     #[arg(long, hide = true)]
     control: bool,
@@ -94,6 +96,7 @@ pub(crate) struct Args {
 /// What cannot be used or is not allowed here: exit code 2.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let config = config(args)?;
+    args.json.as_deref().map_or(Ok(()), output::check_writable)?;
     let interrupted =
         |wait| matches!(process::wait_signal(wait), Some(Signal::Interrupt | Signal::Terminate));
     let ended = if args.control {
@@ -140,6 +143,7 @@ fn config(args: &Args) -> Result<Config> {
         heartbeat: (!args.heartbeat.is_zero()).then_some(args.heartbeat),
         hold: args.hold.unwrap_or(hold_default),
         echo,
+        force: args.force,
     })
 }
 
@@ -231,17 +235,13 @@ fn print_row(row: &Row, rows: u32) {
 /// The summary: text to standard output, unless JSON is to go there.
 fn report(json: Option<&str>, ended: &Ended) -> Result<()> {
     let text = ended.summary.to_string();
-    let Some(file) = json else {
-        return Ok(io::stdout().write_all(text.as_bytes())?);
-    };
-    let mut document = serde_json::to_string_pretty(&ended.summary)?;
-    document.push('\n');
-    if file == "-" {
-        let _ = io::stderr().write_all(text.as_bytes());
-        return Ok(io::stdout().write_all(document.as_bytes())?);
+    match json {
+        Some(output::STDOUT) => {
+            let _ = io::stderr().write_all(text.as_bytes());
+        }
+        _ => output::print(&text)?,
     }
-    io::stdout().write_all(text.as_bytes())?;
-    fs::write(Path::new(file), document).with_context(|| format!("--json {file}"))
+    json.map_or(Ok(()), |file| output::write_json(file, &ended.summary))
 }
 
 #[cfg(test)]

@@ -2,7 +2,9 @@
 //! exit code: 0 held, 1 measured and fell short, 2 usage, configuration or environment, 130 Ctrl-C.
 
 mod args;
+mod doctor;
 mod load;
+mod output;
 mod progress;
 mod prove;
 mod serve;
@@ -43,6 +45,7 @@ fn run(args: Args, flags: &ArgMatches) -> Result<ExitCode> {
         Command::Serve(_) => serve::run(flags),
         Command::Load(args) => load::run(&args),
         Command::Prove(args) => prove::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
     }
 }
 

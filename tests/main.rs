@@ -10,6 +10,7 @@
 mod admin;
 mod bad_input;
 mod counting;
+mod doctor;
 mod floors;
 mod full_house;
 mod harness;

@@ -207,8 +207,9 @@ impl Load {
     ) -> Result<Load> {
         let connections = format!("--connections={connections}");
         let connect = format!("--connect={}", connect_as_said(plan.connect));
-        let mut arguments =
-            ["load", url, "--control", &connections, &connect].map(String::from).to_vec();
+        let mut arguments = ["load", url, "--control", "--force", &connections, &connect]
+            .map(String::from)
+            .to_vec();
         let sources = namespaces.map(Namespaces::sources).unwrap_or_default();
         arguments.extend(sources.iter().map(|source| format!("--source={source}")));
         let before = namespaces.map(Namespaces::at_clients).unwrap_or_default();

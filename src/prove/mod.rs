@@ -11,7 +11,6 @@ mod result;
 mod scenario;
 mod screen;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -24,7 +23,7 @@ use self::phases::Run;
 use self::plan::Plan;
 use self::result::Proof;
 use self::screen::Screen;
-use crate::{load as load_command, units};
+use crate::{load as load_command, output, units};
 
 /// Hold WebSockets on this machine and say what held
 #[derive(clap::Args, Debug)]
@@ -55,7 +54,7 @@ pub(crate) struct Args {
     broadcasts: Option<u32>,
     /// Write all figures as JSON to a file, or to standard output with `-`
     #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    json: Option<String>,
     /// Begin even though the machine seems too small
     #[arg(long)]
     force: bool,
@@ -63,15 +62,16 @@ pub(crate) struct Args {
 
 /// Runs the proof. Exit code 0: held; 1: fell short; 2: could not begin; 130: Ctrl-C.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let json_to_stdout = args.json.as_deref().is_some_and(|path| path.as_os_str() == "-");
+    let json_to_stdout = args.json.as_deref() == Some(output::STDOUT);
     let mut screen = Screen::new(json_to_stdout);
     let plan = Plan::new(args)?;
+    args.json.as_deref().map_or(Ok(()), output::check_writable)?;
     let (connections, machine) = preflight(&plan, args.force, &mut screen)?;
     let measured = Run::start(connections, &plan, &mut screen)?.measure();
     let proof = Proof::judge(measured, &machine, &plan);
     screen.verdict(&proof);
-    if let Some(path) = &args.json {
-        write_json(path, &proof)?;
+    if let Some(file) = &args.json {
+        output::write_json(file, &proof)?;
     }
     Ok(match (proof.interrupted, proof.held()) {
         (true, _) => ExitCode::from(130),
@@ -105,14 +105,4 @@ fn preflight(plan: &Plan, force: bool, screen: &mut Screen) -> Result<(u64, Mach
     }
     screen.note(&report.to_string());
     Ok((connections, machine))
-}
-
-fn write_json(path: &PathBuf, proof: &Proof) -> Result<()> {
-    let text = serde_json::to_string_pretty(proof)?;
-    if path.as_os_str() == "-" {
-        println!("{text}");
-        return Ok(());
-    }
-    std::fs::write(path, text + "\n")
-        .with_context(|| format!("cannot write --json {}", path.display()))
 }

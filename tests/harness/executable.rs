@@ -2,7 +2,9 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::fs;
 use std::io::Read;
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
 
@@ -36,6 +38,15 @@ pub(crate) fn limited(nofile: u64, args: &[&str]) -> Command {
 /// was built together with the tests.
 fn path() -> OsString {
     env::var_os("STANDFAST_EXECUTABLE").unwrap_or_else(|| env!("CARGO_BIN_EXE_standfast").into())
+}
+
+/// A copy of the executable that every user may run, wherever the project lies.
+pub(crate) fn copy_for_anybody() -> PathBuf {
+    let copy = env::temp_dir().join(format!("standfast-{}", std::process::id()));
+    if !copy.exists() {
+        fs::copy(path(), &copy).expect("the executable can be copied");
+    }
+    copy
 }
 
 /// Runs the executable and waits for its end.

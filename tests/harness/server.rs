@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::process::{Command, ExitStatus};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::executable::{Running, limited, standfast};
 use super::http::{self, Response};
+use super::namespace::Namespace;
 use super::{PATIENCE, eventually};
 
 /// A running server.
@@ -41,6 +42,13 @@ impl Server {
     /// The same with tables of `nofile` descriptors.
     pub(crate) fn start_limited(nofile: u64, more: &[&str]) -> Self {
         Self::run(limited(nofile, &arguments(more)))
+    }
+
+    /// The same in a network namespace; only who is in there reaches it.
+    pub(crate) fn start_in(namespace: &Namespace, more: &[&str]) -> Self {
+        let mut command = namespace.inside(&standfast(&arguments(more)));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self::run(command)
     }
 
     fn run(mut command: Command) -> Self {

@@ -149,7 +149,8 @@ impl<P: Send + 'static> Workers<P> {
                 Ok(())
             };
             let builder = Builder::new().name(format!("worker-{index}")).stack_size(512 * 1024);
-            threads.push(builder.spawn(run)?);
+            let thread = builder.spawn(run).map_err(|error| no_thread(&error, index, &plan))?;
+            threads.push(thread);
         }
         let accepting = plan.accepting.clamp(1, plan.workers);
         for index in 0..listeners.len() {
@@ -208,6 +209,17 @@ impl<P: Send + 'static> Workers<P> {
         }
         result
     }
+}
+
+/// `EAGAIN` alone does not say that threads are what lacks.
+fn no_thread(error: &io::Error, index: usize, plan: &Plan) -> io::Error {
+    let text = format!(
+        "no thread for worker {} of {}: {error}; `ulimit -u`, the control group's pids.max or \
+         kernel.threads-max is in the way",
+        index + 1,
+        plan.workers
+    );
+    io::Error::new(error.kind(), text)
 }
 
 #[cfg(test)]

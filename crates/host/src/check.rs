@@ -7,14 +7,16 @@
 use crate::fix::Fix;
 use crate::goal::{Goal, Sources};
 use crate::limits::{
-    BACKLOG, CONTROL_THREADS, FILES_BASE, KERNEL_BYTES_PER_SOCKET, LOOPBACK_SOURCES,
-    MEMORY_PERCENT, TABLE_RESERVED, TCP_PAGES_PER_UNREAD, USER_BYTES_BASE, USER_BYTES_PER_SOCKET,
-    percent, ports_per_source, private_capacity, sources_needed, worker_capacity, workers_max,
-    workers_needed,
+    BACKLOG, FILES_BASE, KERNEL_BYTES_PER_SOCKET, LOOPBACK_SOURCES, MEMORY_PERCENT, TABLE_RESERVED,
+    TCP_PAGES_PER_UNREAD, USER_BYTES_BASE, USER_BYTES_PER_SOCKET, percent, ports_per_source,
+    private_capacity, sources_needed, worker_capacity, workers_max, workers_needed,
 };
 use crate::machine::Machine;
 use crate::report::{Limit, Need, Report, Shortfall, Warning};
 use crate::text::{Bytes, Count, about};
+
+/// Handshakes under way that a listener should be able to have; below, storms are lost.
+const SYN_BACKLOG_LEAST: u64 = 1_024;
 
 /// Compares what `goal` needs with what `machine` allows.
 pub fn check(machine: &Machine, goal: &Goal) -> Report {
@@ -26,6 +28,7 @@ pub fn check(machine: &Machine, goal: &Goal) -> Report {
         judge.ports(),
         judge.threads(),
         judge.conntrack(),
+        judge.epoll_watches(),
     ]
     .into_iter()
     .flatten()
@@ -38,7 +41,15 @@ pub fn check(machine: &Machine, goal: &Goal) -> Report {
         .map(|(need, fixes)| Shortfall { text: judge.explain(&need), need, fixes })
         .collect();
     shortfalls.sort_by_key(|shortfall| shortfall.need.fits);
-    let warnings = [judge.accept_queue(), judge.tcp_memory()].into_iter().flatten().collect();
+    let warnings = [
+        judge.accept_queue(),
+        judge.handshakes(),
+        judge.tcp_memory(),
+        judge.logins(),
+        judge.port_reuse(),
+        judge.overcommit(),
+    ];
+    let warnings = warnings.into_iter().flatten().collect();
     Report { goal: goal.clone(), workers: judge.workers, fits, needs, shortfalls, warnings }
 }
 
@@ -48,7 +59,10 @@ fn workers(machine: &Machine, goal: &Goal) -> Option<u64> {
     match (goal.workers, goal.private_tables) {
         (Some(workers), _) => Some(workers.max(1)),
         (None, false) => Some(cores),
-        (None, true) => Some(workers_needed(goal.connections, machine.files.table())?.max(cores)),
+        (None, true) => {
+            let sockets = goal.connections.saturating_mul(goal.role.ends_each());
+            Some(workers_needed(sockets, machine.files.table())?.max(cores))
+        }
     }
 }
 
@@ -68,7 +82,7 @@ impl Judge<'_> {
         let available = self.machine.memory.available_bytes?;
         let now = percent(available, MEMORY_PERCENT);
         let each = ends * (KERNEL_BYTES_PER_SOCKET + USER_BYTES_PER_SOCKET);
-        let base = ends * USER_BYTES_BASE;
+        let base = self.goal.role.processes() * USER_BYTES_BASE;
         let needed = connections.saturating_mul(each).saturating_add(base);
         let fits = now.saturating_sub(base) / each;
         let mut fixes = Vec::new();
@@ -81,48 +95,48 @@ impl Judge<'_> {
             let missing = needed.saturating_sub(now).div_ceil(MEMORY_PERCENT).saturating_mul(100);
             fixes.push(Fix::GroupMemory { bytes: max.saturating_add(missing) });
         }
-        Some((Need { limit: Limit::Memory, now, needed, fits }, fixes))
+        Some((Need { limit: Limit::Memory, now, needed, fits, breaks: fits }, fixes))
     }
 
     /// Counted over one process: with private tables they add up, otherwise there is one.
     fn open_files(&self) -> Judged {
-        let (table, connections) = (self.machine.files.table(), self.goal.connections);
+        let (table, ends) = (self.machine.files.table(), self.goal.role.ends_each());
+        let sockets = self.goal.connections.saturating_mul(ends);
         let (now, needed, files) = match (self.goal.private_tables, self.goal.workers) {
             (true, Some(workers)) => {
                 let workers = workers.max(1);
-                let share = connections.div_ceil(workers);
+                let share = sockets.div_ceil(workers);
                 let now = workers.saturating_mul(worker_capacity(table, workers));
-                (now, connections, table_holding(share, workers))
+                (now, sockets, share.saturating_add(workers).saturating_add(TABLE_RESERVED))
             }
-            (true, None) => (private_capacity(table), connections, smallest_table(connections)),
+            (true, None) => (private_capacity(table), sockets, smallest_table(sockets)),
             (false, workers) => {
                 let workers = workers.unwrap_or(self.machine.cores as u64);
-                let own = TABLE_RESERVED.saturating_add(workers.saturating_mul(2));
-                (table, connections.saturating_add(own), connections.saturating_add(own))
+                let own = TABLE_RESERVED.saturating_add(workers);
+                (table, sockets.saturating_add(own), sockets.saturating_add(own))
             }
         };
-        let fits = now.saturating_sub(needed.saturating_sub(connections));
+        let fits = now.saturating_sub(needed.saturating_sub(sockets)) / ends;
         let mut fixes = Vec::new();
         if self.goal.private_tables && self.goal.workers.is_some() {
-            fixes
-                .extend(workers_needed(connections, table).map(|workers| Fix::Workers { workers }));
+            fixes.extend(workers_needed(sockets, table).map(|workers| Fix::Workers { workers }));
         }
         if self.machine.files.nr_open.is_some_and(|nr_open| nr_open < files) {
             fixes.push(Fix::Sysctl { key: "fs.nr_open", value: files.to_string() });
         }
         fixes.push(Fix::Nofile { files });
-        Some((Need { limit: Limit::OpenFiles, now, needed, fits }, fixes))
+        Some((Need { limit: Limit::OpenFiles, now, needed, fits, breaks: fits }, fixes))
     }
 
     fn system_files(&self) -> Judged {
         let (ends, file_max) = (self.goal.role.ends(), self.machine.files.file_max?);
         let used = self.machine.files.used.unwrap_or(0);
         let now = file_max.saturating_sub(used);
-        let base = ends * FILES_BASE;
+        let base = self.goal.role.processes() * FILES_BASE;
         let needed = self.goal.connections.saturating_mul(ends).saturating_add(base);
         let fits = now.saturating_sub(base) / ends;
         let value = needed.saturating_add(used).to_string();
-        let need = Need { limit: Limit::SystemFiles, now, needed, fits };
+        let need = Need { limit: Limit::SystemFiles, now, needed, fits, breaks: fits };
         Some((need, vec![Fix::Sysctl { key: "fs.file-max", value }]))
     }
 
@@ -146,28 +160,32 @@ impl Judge<'_> {
             fixes.push(Fix::Sysctl { key, value: "1024 65535".to_owned() });
         }
         let fits = now.saturating_mul(per_source);
-        let need = Need { limit: Limit::Ports, now, needed: needed.unwrap_or(u64::MAX), fits };
+        let breaks = now.saturating_mul(usable).saturating_mul(goal.destinations);
+        let needed = needed.unwrap_or(u64::MAX);
+        let need = Need { limit: Limit::Ports, now, needed, fits, breaks };
         Some((need, fixes))
     }
 
     fn threads(&self) -> Judged {
-        let (processes, table) = (self.goal.role.ends(), self.machine.files.table());
-        let workers = self.workers?;
-        let needed = processes.saturating_mul(workers.saturating_add(CONTROL_THREADS));
+        let (processes, table) = (self.goal.role.processes(), self.machine.files.table());
+        // Where no number of workers holds the goal, as many as bring anything.
+        let workers = self.workers.unwrap_or_else(|| workers_max(table));
+        let control = self.goal.role.control_threads();
+        let needed = processes.saturating_mul(workers).saturating_add(control);
         let (now, fix) = self.thread_room(needed)?;
-        let most = (now / processes).saturating_sub(CONTROL_THREADS);
+        let most = now.saturating_sub(control) / processes;
         let fits = match (self.goal.private_tables, self.goal.workers) {
             (true, None) => {
                 let most = most.min(workers_max(table));
-                most.saturating_mul(worker_capacity(table, most))
+                most.saturating_mul(worker_capacity(table, most)) / self.goal.role.ends_each()
             }
             _ if now < needed => 0,
             _ => u64::MAX,
         };
-        Some((Need { limit: Limit::Threads, now, needed, fits }, vec![fix]))
+        Some((Need { limit: Limit::Threads, now, needed, fits, breaks: fits }, vec![fix]))
     }
 
-    /// The tightest of the three limits on threads, and what raises it to leave `needed`.
+    /// The tightest of the limits on threads, and what raises it to leave `needed`.
     fn thread_room(&self, needed: u64) -> Option<(u64, Fix)> {
         let threads = &self.machine.threads;
         let used = threads.used.unwrap_or(0);
@@ -179,8 +197,13 @@ impl Judge<'_> {
             let pids = max.saturating_add(needed.saturating_sub(left));
             (left, Fix::GroupPids { pids })
         });
+        let user = threads.nproc.map(|max| {
+            let used = threads.user_threads.unwrap_or(0);
+            (max.saturating_sub(used), Fix::Nproc { threads: used.saturating_add(needed) })
+        });
         let rooms = [
             group,
+            user,
             kernel(threads.threads_max, "kernel.threads-max"),
             kernel(threads.pid_max, "kernel.pid_max"),
         ];
@@ -193,8 +216,18 @@ impl Judge<'_> {
         let now = tracked.max.saturating_sub(tracked.count);
         let needed = self.goal.connections;
         let value = needed.saturating_add(tracked.count).to_string();
-        let need = Need { limit: Limit::Conntrack, now, needed, fits: now };
+        let need = Need { limit: Limit::Conntrack, now, needed, fits: now, breaks: now };
         Some((need, vec![Fix::Sysctl { key: "net.netfilter.nf_conntrack_max", value }]))
+    }
+
+    /// Every socket is watched, and all are the same user's.
+    fn epoll_watches(&self) -> Judged {
+        let (now, ends) = (self.machine.files.epoll_watches?, self.goal.role.ends());
+        let needed = self.goal.connections.saturating_mul(ends);
+        let fits = now / ends;
+        let need = Need { limit: Limit::EpollWatches, now, needed, fits, breaks: fits };
+        let value = needed.saturating_add(needed / 10).to_string();
+        Some((need, vec![Fix::Sysctl { key: "fs.epoll.max_user_watches", value }]))
     }
 
     fn accept_queue(&self) -> Option<Warning> {
@@ -211,6 +244,66 @@ impl Judge<'_> {
                 Count(now),
                 Count(BACKLOG)
             ),
+        })
+    }
+
+    /// Half-open connections, which a storm from elsewhere fills.
+    fn handshakes(&self) -> Option<Warning> {
+        let now = self.machine.tcp.max_syn_backlog?;
+        let concerned = self.goal.role.accepts() && self.goal.connections > now;
+        (concerned && now < SYN_BACKLOG_LEAST).then(|| Warning {
+            limit: Limit::AcceptQueue,
+            now,
+            needed: BACKLOG,
+            fix: Fix::Sysctl { key: "net.ipv4.tcp_max_syn_backlog", value: BACKLOG.to_string() },
+            text: format!(
+                "net.ipv4.tcp_max_syn_backlog lets {} handshakes be under way: in a storm the \
+                 kernel answers by SYN cookies or not at all",
+                Count(now)
+            ),
+        })
+    }
+
+    /// A hard limit beyond the machine's: `su`, `sudo` and `sshd` set it and fail (limits.conf(5)).
+    fn logins(&self) -> Option<Warning> {
+        let (files, needed) = (self.machine.files.file_max?, self.machine.files.nofile.hard);
+        (files < needed && needed != u64::MAX).then(|| Warning {
+            limit: Limit::SystemFiles,
+            now: files,
+            needed,
+            fix: Fix::Sysctl { key: "fs.file-max", value: needed.to_string() },
+            text: format!(
+                "one process may open {} files, the whole machine {}: when that is reached \
+                 nobody can log in",
+                Count(needed),
+                Count(files)
+            ),
+        })
+    }
+
+    fn port_reuse(&self) -> Option<Warning> {
+        let now = self.machine.tcp.tw_reuse?;
+        (self.goal.role.connects() && now == 0).then(|| Warning {
+            limit: Limit::PortReuse,
+            now,
+            needed: 1,
+            fix: Fix::Sysctl { key: "net.ipv4.tcp_tw_reuse", value: "1".to_owned() },
+            text: "the ports of closed connections rest for 60 s (TIME_WAIT) before they can be \
+                   used again: a second run within that time finds fewer"
+                .to_owned(),
+        })
+    }
+
+    fn overcommit(&self) -> Option<Warning> {
+        let now = self.machine.vm.overcommit?;
+        (now == 2).then(|| Warning {
+            limit: Limit::Overcommit,
+            now,
+            needed: 0,
+            fix: Fix::Sysctl { key: "vm.overcommit_memory", value: "0".to_owned() },
+            text: "vm.overcommit_memory is 2: memory must be there before it is used, so threads \
+                   may fail to start while much is free"
+                .to_owned(),
         })
     }
 
@@ -252,7 +345,10 @@ impl Judge<'_> {
             Limit::Ports => self.explain_ports(need),
             Limit::Threads => format!("need {needed}, {now} are left"),
             Limit::Conntrack => format!("need {needed} entries, {now} are free"),
-            Limit::AcceptQueue | Limit::TcpMemory => format!("need {needed}, there are {now}"),
+            Limit::EpollWatches => format!("need {needed}, fs.epoll.max_user_watches is {now}"),
+            Limit::AcceptQueue | Limit::TcpMemory | Limit::PortReuse | Limit::Overcommit => {
+                format!("need {needed}, there are {now}")
+            }
         };
         let (connections, place) = (Count(self.goal.connections), self.goal.role.place());
         format!("not enough {name}: {connections} sockets{place} {what}; about {fits} fit")
@@ -289,14 +385,6 @@ impl Judge<'_> {
             Count(need.now)
         )
     }
-}
-
-/// The smallest table with which `workers` plan for `share` connections each.
-fn table_holding(share: u64, workers: u64) -> u64 {
-    let own = workers.saturating_add(TABLE_RESERVED);
-    let filled = u128::from(share) * 100;
-    let filled = filled.div_ceil(u128::from(crate::limits::TABLE_PERCENT));
-    u64::try_from(filled).unwrap_or(u64::MAX).saturating_add(own)
 }
 
 /// The smallest power of two with which some number of workers holds `connections`.

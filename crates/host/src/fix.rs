@@ -21,6 +21,11 @@ pub enum Fix {
         /// Descriptors, soft and hard.
         files: u64,
     },
+    /// Let a user have more processes and threads.
+    Nproc {
+        /// In all.
+        threads: u64,
+    },
     /// Start more workers, each with a table of its own.
     Workers {
         /// In each process.
@@ -67,7 +72,28 @@ impl Fix {
             Self::Sysctl { key, value } => {
                 // Values of several words need quotes in a shell.
                 let quote = if value.contains(' ') { "\"" } else { "" };
-                vec![command("as root", format!("sysctl -w {key}={quote}{value}{quote}"))]
+                let mut commands = vec![
+                    command("as root", format!("sysctl -w {key}={quote}{value}{quote}")),
+                    command(
+                        "/etc/sysctl.d/90-standfast.conf, to keep it",
+                        format!("{key} = {value}"),
+                    ),
+                ];
+                // A container has these to itself; the others are the host's.
+                if key.starts_with("net.") && *key != "net.ipv4.tcp_mem" {
+                    commands.push(command(
+                        "docker run",
+                        format!("--sysctl {key}={quote}{value}{quote}"),
+                    ));
+                    commands.push(command(
+                        "Kubernetes, securityContext.sysctls",
+                        format!("- {{name: {key}, value: \"{value}\"}}"),
+                    ));
+                }
+                if *key == "net.core.somaxconn" {
+                    commands.push(command("nginx, server", format!("listen 80 backlog={value};")));
+                }
+                commands
             }
             Self::Nofile { files } => vec![
                 command("this shell, as root", format!("ulimit -n {files}")),
@@ -77,6 +103,30 @@ impl Fix {
                 ),
                 command("systemd unit", format!("LimitNOFILE={files}")),
                 command("docker run", format!("--ulimit nofile={files}:{files}")),
+                command(
+                    "docker compose",
+                    format!("ulimits: {{nofile: {{soft: {files}, hard: {files}}}}}"),
+                ),
+                command(
+                    "Kubernetes, containerd.service on the node",
+                    format!("[Service] LimitNOFILE={files}"),
+                ),
+                command(
+                    "nginx, main",
+                    format!(
+                        "worker_rlimit_nofile {files}; events {{ worker_connections {files}; }}"
+                    ),
+                ),
+                command("HAProxy, global", format!("ulimit-n {files}")),
+            ],
+            Self::Nproc { threads } => vec![
+                command("this shell, as root", format!("ulimit -u {threads}")),
+                command(
+                    "/etc/security/limits.conf, then log in again",
+                    format!("* - nproc {threads}"),
+                ),
+                command("systemd unit", format!("LimitNPROC={threads}")),
+                command("docker run", format!("--ulimit nproc={threads}:{threads}")),
             ],
             Self::Workers { workers } => {
                 vec![command("command line", format!("--workers {workers}"))]
@@ -90,11 +140,13 @@ impl Fix {
                 vec![
                     command("docker run", format!("--memory {mebibytes}m")),
                     command("systemd unit", format!("MemoryMax={mebibytes}M")),
+                    command("Kubernetes, resources.limits", format!("memory: {mebibytes}Mi")),
                 ]
             }
             Self::GroupPids { pids } => vec![
                 command("docker run", format!("--pids-limit {pids}")),
                 command("systemd unit", format!("TasksMax={pids}")),
+                command("Kubernetes, the kubelet's configuration", format!("podPidsLimit: {pids}")),
             ],
             Self::Fewer { connections, flag } => {
                 vec![command("command line", format!("{flag} {connections}"))]
@@ -114,17 +166,29 @@ mod tests {
     #[test]
     fn every_fix_is_a_line_to_paste() {
         let tcp_mem = Fix::Sysctl { key: "net.ipv4.tcp_mem", value: "1 2 3".into() };
-        assert_eq!(lines(&tcp_mem), ["sysctl -w net.ipv4.tcp_mem=\"1 2 3\""]);
+        let kept = "net.ipv4.tcp_mem = 1 2 3";
+        assert_eq!(lines(&tcp_mem), ["sysctl -w net.ipv4.tcp_mem=\"1 2 3\"", kept]);
         let file_max = Fix::Sysctl { key: "fs.file-max", value: "7".into() };
-        assert_eq!(lines(&file_max), ["sysctl -w fs.file-max=7"]);
-        assert_eq!(
-            lines(&Fix::Nofile { files: 9 }),
-            ["ulimit -n 9", "* - nofile 9", "LimitNOFILE=9", "--ulimit nofile=9:9"]
-        );
+        assert_eq!(lines(&file_max), ["sysctl -w fs.file-max=7", "fs.file-max = 7"]);
+        let range = "net.ipv4.ip_local_port_range";
+        let range = lines(&Fix::Sysctl { key: range, value: "1024 65535".into() });
+        assert!(range.contains(&"--sysctl net.ipv4.ip_local_port_range=\"1024 65535\"".into()));
+        let nofile = lines(&Fix::Nofile { files: 9 });
+        for line in [
+            "ulimit -n 9",
+            "* - nofile 9",
+            "LimitNOFILE=9",
+            "--ulimit nofile=9:9",
+            "worker_rlimit_nofile 9; events { worker_connections 9; }",
+        ] {
+            assert!(nofile.iter().any(|fix| fix == line), "no {line:?} in {nofile:?}");
+        }
+        assert_eq!(lines(&Fix::Nproc { threads: 99 })[0], "ulimit -u 99");
         assert_eq!(lines(&Fix::Workers { workers: 54 }), ["--workers 54"]);
         let memory = Fix::GroupMemory { bytes: (1 << 30) + 1 };
-        assert_eq!(lines(&memory), ["--memory 1025m", "MemoryMax=1025M"]);
-        assert_eq!(lines(&Fix::GroupPids { pids: 99 }), ["--pids-limit 99", "TasksMax=99"]);
+        assert_eq!(lines(&memory), ["--memory 1025m", "MemoryMax=1025M", "memory: 1025Mi"]);
+        let pids = ["--pids-limit 99", "TasksMax=99", "podPidsLimit: 99"];
+        assert_eq!(lines(&Fix::GroupPids { pids: 99 }), pids);
         let fewer = Fix::Fewer { connections: 640_000, flag: "--connections" };
         assert_eq!(lines(&fewer), ["--connections 640000"]);
         assert!(lines(&Fix::Sources { sources: 71 })[0].contains("71 addresses"));

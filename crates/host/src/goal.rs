@@ -4,6 +4,8 @@
 
 use serde::Serialize;
 
+use crate::limits::CONTROL_THREADS;
+
 /// What somebody wants this machine to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Goal {
@@ -45,23 +47,47 @@ pub enum Role {
     Load,
     /// Both, in a process each.
     Prove,
+    /// A load balancer: each connection comes in and goes on, two sockets of one process.
+    Proxy,
 }
 
 impl Role {
-    /// Sockets on this machine per connection, and processes that hold them.
+    /// Sockets on this machine per connection.
     pub const fn ends(self) -> u64 {
         match self {
             Self::Serve | Self::Load => 1,
+            Self::Prove | Self::Proxy => 2,
+        }
+    }
+
+    /// Processes that hold them.
+    pub const fn processes(self) -> u64 {
+        match self {
+            Self::Serve | Self::Load | Self::Proxy => 1,
             Self::Prove => 2,
         }
     }
 
+    /// Threads beside the workers, in all processes: a client has none but its main thread, which
+    /// runs when the limits are read.
+    pub(crate) const fn control_threads(self) -> u64 {
+        match self {
+            Self::Load => 0,
+            Self::Serve | Self::Proxy | Self::Prove => self.processes() * CONTROL_THREADS,
+        }
+    }
+
+    /// Sockets of one process per connection.
+    pub(crate) const fn ends_each(self) -> u64 {
+        self.ends() / self.processes()
+    }
+
     pub(crate) const fn connects(self) -> bool {
-        matches!(self, Self::Load | Self::Prove)
+        matches!(self, Self::Load | Self::Prove | Self::Proxy)
     }
 
     pub(crate) const fn accepts(self) -> bool {
-        matches!(self, Self::Serve | Self::Prove)
+        matches!(self, Self::Serve | Self::Prove | Self::Proxy)
     }
 
     /// What follows "sockets" in a sentence.
@@ -69,13 +95,14 @@ impl Role {
         match self {
             Self::Serve | Self::Load => "",
             Self::Prove => " on this machine (both ends)",
+            Self::Proxy => " in and out of this machine",
         }
     }
 
     /// The flag that says how many connections are wanted.
     pub(crate) const fn flag(self) -> &'static str {
         match self {
-            Self::Serve => "--max-connections",
+            Self::Serve | Self::Proxy => "--max-connections",
             Self::Load | Self::Prove => "--connections",
         }
     }

@@ -14,6 +14,7 @@ mod fix;
 mod goal;
 pub mod limits;
 mod machine;
+pub mod messages;
 mod nofile;
 mod report;
 mod root;

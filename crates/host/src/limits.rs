@@ -18,13 +18,15 @@ pub const USER_BYTES_BASE: u64 = 32 * 1024 * 1024;
 /// flight and everybody else: a machine at its last page is slow long before it is full.
 pub const MEMORY_PERCENT: u64 = 95;
 
-/// Percent of a private descriptor table that may be planned for. Connections are spread over
-/// workers by hash (±2 % over 53 workers), so the average has to stay below the fullest.
-pub const TABLE_PERCENT: u64 = 94;
+/// Descriptors of each table that hold no connection, beside one wake-up per worker: standard
+/// streams, epoll, up to 64 listeners, and what the process inherited. The engine plans with the
+/// same number.
+pub const TABLE_RESERVED: u64 = 80;
 
-/// Descriptors of each table that hold no connection: standard streams, epoll, listener, and the
-/// control plane's own where the table is shared.
-pub const TABLE_RESERVED: u64 = 16;
+/// Workers a process may have, and connections one of them may.
+pub const WORKERS_MAX: u64 = 1 << 10;
+/// See [`WORKERS_MAX`].
+pub const WORKER_CONNECTIONS_MAX: u64 = 1 << 22;
 
 /// Files a process keeps open next to its connections, for the count over the whole machine.
 pub const FILES_BASE: u64 = 1_000;
@@ -47,7 +49,7 @@ pub const LOOPBACK_SOURCES: u64 = (1 << 24) - 2;
 /// kernel reserves whole pages per socket. Measured: 0.96.
 pub const TCP_PAGES_PER_UNREAD: u64 = 1;
 
-const _: () = assert!(MEMORY_PERCENT < 100 && TABLE_PERCENT < 100);
+const _: () = assert!(MEMORY_PERCENT < 100);
 const _: () = assert!(USER_BYTES_PER_SOCKET < KERNEL_BYTES_PER_SOCKET);
 
 /// Ports per (source, destination address and port) that can be had at full speed: half of them.
@@ -66,10 +68,11 @@ pub fn sources_needed(connections: u64, usable_ports: u64, destinations: u64) ->
     (per_source > 0).then(|| connections.div_ceil(per_source).max(1))
 }
 
-/// Connections that one worker's private table of `table` descriptors is planned for, in a process
-/// of `workers`: each table also holds every worker's eventfd, made before the tables part.
+/// Connections that one worker's private table of `table` descriptors holds, in a process of
+/// `workers`: each table also holds every worker's eventfd, made before the tables part. Tables
+/// are filled to the end, as a full worker hands its listener on.
 pub fn worker_capacity(table: u64, workers: u64) -> u64 {
-    percent(table.saturating_sub(workers).saturating_sub(TABLE_RESERVED), TABLE_PERCENT)
+    table.saturating_sub(workers).saturating_sub(TABLE_RESERVED).min(WORKER_CONNECTIONS_MAX)
 }
 
 /// Workers with private tables of `table` descriptors that hold `connections` between them, at
@@ -79,8 +82,7 @@ pub fn workers_needed(connections: u64, table: u64) -> Option<u64> {
     if connections > private_capacity(table) {
         return None;
     }
-    let lower_bound = connections.div_ceil(percent(table, TABLE_PERCENT).max(1)).max(1);
-    (lower_bound..=workers_max(table))
+    (1..=workers_max(table).max(1))
         .find(|&workers| workers.saturating_mul(worker_capacity(table, workers)) >= connections)
 }
 
@@ -90,9 +92,9 @@ pub fn private_capacity(table: u64) -> u64 {
     workers.saturating_mul(worker_capacity(table, workers))
 }
 
-/// The number of workers past which a further one lowers the sum.
+/// The number of workers past which a further one lowers the sum, or that there may be.
 pub(crate) fn workers_max(table: u64) -> u64 {
-    table.saturating_sub(TABLE_RESERVED) / 2
+    (table.saturating_sub(TABLE_RESERVED) / 2).min(WORKERS_MAX)
 }
 
 /// `percent` % of `value`, rounded down.
@@ -106,16 +108,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_million_need_54_workers_at_20_000_descriptors() {
-        assert_eq!(workers_needed(1_000_000, 20_000), Some(54));
+    fn a_million_need_51_workers_at_20_000_descriptors() {
+        assert_eq!(workers_needed(1_000_000, 20_000), Some(51));
         assert_eq!(workers_needed(1, 20_000), Some(1));
         assert_eq!(workers_needed(0, 20_000), Some(1));
         assert_eq!(workers_needed(1_000_000, 2_000_000), Some(1));
+        assert_eq!(workers_needed(1_000_000, 4_096), Some(267));
     }
 
     #[test]
     fn workers_needed_is_the_smallest_that_holds() {
-        for table in [64, 256, 1_024, 4_096, 20_000, 1_048_576] {
+        for table in [90, 256, 1_024, 4_096, 20_000, 1_048_576] {
             for connections in [1, 100, 999, 10_000, 13_000, 500_000] {
                 match workers_needed(connections, table) {
                     Some(workers) => {
@@ -131,9 +134,9 @@ mod tests {
 
     #[test]
     fn a_small_table_has_an_end_however_many_workers() {
-        assert_eq!(private_capacity(256), 120 * percent(120, 94));
+        assert_eq!(private_capacity(256), 88 * 88);
         assert_eq!(workers_needed(1_000_000, 256), None);
-        assert_eq!(workers_needed(1, 10), None);
+        assert_eq!(workers_needed(1, 80), None);
         assert_eq!(private_capacity(0), 0);
         assert_eq!(workers_needed(1, u64::MAX), Some(1));
     }

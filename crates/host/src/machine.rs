@@ -10,8 +10,8 @@ use std::thread::available_parallelism;
 use serde::Serialize;
 
 use crate::cgroup;
-use crate::nofile::{Nofile, nofile};
-use crate::root::{Root, field_kb};
+use crate::nofile::{Nofile, nofile, nproc};
+use crate::root::{Root, field, field_kb};
 
 /// What this machine, or the container we are in, allows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -64,6 +64,8 @@ pub struct Files {
     pub file_max: Option<u64>,
     /// Files open now on the whole machine (`fs.file-nr`).
     pub used: Option<u64>,
+    /// `fs.epoll.max_user_watches`: sockets that epoll may watch for one user.
+    pub epoll_watches: Option<u64>,
 }
 
 impl Files {
@@ -130,6 +132,10 @@ pub struct Threads {
     pub cgroup_max: Option<u64>,
     /// What the control group has left of it.
     pub cgroup_left: Option<u64>,
+    /// `RLIMIT_NPROC`: threads of this user; `None` without a limit, and for root.
+    pub nproc: Option<u64>,
+    /// Threads this user has now, where there is such a limit.
+    pub user_threads: Option<u64>,
 }
 
 /// Virtual memory settings.
@@ -148,12 +154,21 @@ pub struct Process {
     pub nofile: Nofile,
     /// The cores it may run on.
     pub cores: usize,
+    /// Threads its user may have, if that is limited.
+    pub nproc: Option<u64>,
+    /// Its user.
+    pub uid: u32,
 }
 
 impl Process {
     /// Of this process, now.
     pub fn current() -> Self {
-        Self { nofile: nofile(), cores: available_parallelism().map_or(1, usize::from) }
+        Self {
+            nofile: nofile(),
+            cores: available_parallelism().map_or(1, usize::from),
+            nproc: nproc(),
+            uid: rustix::process::getuid().as_raw(),
+        }
     }
 }
 
@@ -178,11 +193,12 @@ impl Machine {
                 nr_open: root.number("/proc/sys/fs/nr_open"),
                 file_max: root.number("/proc/sys/fs/file-max"),
                 used: root.number("/proc/sys/fs/file-nr"),
+                epoll_watches: root.number("/proc/sys/fs/epoll/max_user_watches"),
             },
             ports: ports(root),
             tcp: tcp(root),
             conntrack: conntrack(root),
-            threads: threads(root),
+            threads: threads(root, process),
             vm: Vm {
                 overcommit: root.number("/proc/sys/vm/overcommit_memory"),
                 max_map_count: root.number("/proc/sys/vm/max_map_count"),
@@ -254,7 +270,7 @@ fn conntrack(root: &Root<'_>) -> Option<Conntrack> {
     Some(Conntrack { max, count })
 }
 
-fn threads(root: &Root<'_>) -> Threads {
+fn threads(root: &Root<'_>, process: Process) -> Threads {
     let group = cgroup::pids(root);
     // The fourth word of loadavg is running/all.
     let used = root
@@ -266,7 +282,22 @@ fn threads(root: &Root<'_>) -> Threads {
         used,
         cgroup_max: group.map(|quota| quota.max),
         cgroup_left: group.map(|quota| quota.left),
+        nproc: process.nproc,
+        user_threads: process.nproc.map(|_| threads_of(root, process.uid)),
     }
+}
+
+/// Threads of all processes of a user, which is what `RLIMIT_NPROC` counts.
+fn threads_of(root: &Root<'_>, uid: u32) -> u64 {
+    let uid = u64::from(uid);
+    let statuses = root.names("/proc").into_iter().filter_map(|name| {
+        name.parse::<u32>().ok()?;
+        root.text(&format!("/proc/{name}/status"))
+    });
+    statuses
+        .filter(|status| field(status, "Uid") == Some(uid))
+        .filter_map(|status| field(&status, "Threads"))
+        .sum()
 }
 
 #[cfg(test)]
@@ -274,7 +305,12 @@ mod tests {
     use super::*;
     use crate::root::fake::FakeRoot;
 
-    const PROCESS: Process = Process { nofile: Nofile { soft: 1_024, hard: 20_000 }, cores: 8 };
+    const PROCESS: Process = Process {
+        nofile: Nofile { soft: 1_024, hard: 20_000 },
+        cores: 8,
+        nproc: Some(500),
+        uid: 65_534,
+    };
 
     #[test]
     fn everything_is_read() {
@@ -307,6 +343,10 @@ mod tests {
             ("/sys/fs/cgroup/pids.max", "100\n"),
             ("/sys/fs/cgroup/pids.current", "40\n"),
             ("/.dockerenv", ""),
+            ("/proc/sys/fs/epoll/max_user_watches", "5000000\n"),
+            ("/proc/7/status", "Name:\ta\nUid:\t65534\t65534\nThreads:\t5\n"),
+            ("/proc/8/status", "Name:\tb\nUid:\t65534\t65534\nThreads:\t2\n"),
+            ("/proc/9/status", "Name:\tc\nUid:\t0\t0\nThreads:\t50\n"),
         ]);
         let read = Machine::read_from(root.path(), PROCESS);
         let expected = Machine {
@@ -325,6 +365,7 @@ mod tests {
                 nr_open: Some(1_048_576),
                 file_max: Some(2_000_000),
                 used: Some(448),
+                epoll_watches: Some(5_000_000),
             },
             ports: Ports { range: Some((32_768, 60_999)), reserved: 4 },
             tcp: Tcp {
@@ -342,6 +383,8 @@ mod tests {
                 used: Some(87),
                 cgroup_max: Some(100),
                 cgroup_left: Some(60),
+                nproc: Some(500),
+                user_threads: Some(7),
             },
             vm: Vm { overcommit: Some(0), max_map_count: Some(65_530) },
         };
@@ -361,7 +404,8 @@ mod tests {
         assert_eq!(read.files.file_max, None);
         assert_eq!(read.ports.usable(), None);
         assert_eq!((read.tcp, read.conntrack), (Tcp::default(), None));
-        assert_eq!((read.threads, read.vm), (Threads::default(), Vm::default()));
+        let threads = Threads { nproc: Some(500), user_threads: Some(0), ..Threads::default() };
+        assert_eq!((read.threads, read.vm), (threads, Vm::default()));
         assert!(!read.container);
     }
 
@@ -384,7 +428,13 @@ mod tests {
     #[test]
     fn a_table_ends_at_nr_open_too() {
         let nofile = Nofile { soft: 10, hard: u64::MAX };
-        let mut files = Files { nofile, nr_open: Some(1_048_576), file_max: None, used: None };
+        let mut files = Files {
+            nofile,
+            nr_open: Some(1_048_576),
+            file_max: None,
+            used: None,
+            epoll_watches: None,
+        };
         assert_eq!(files.table(), 1_048_576);
         files.nofile.hard = 4_096;
         assert_eq!(files.table(), 4_096);

@@ -23,6 +23,15 @@ pub fn nofile() -> Nofile {
     Nofile { soft: limit.current.unwrap_or(u64::MAX), hard: limit.maximum.unwrap_or(u64::MAX) }
 }
 
+/// Processes and threads that this process's user may have (getrlimit(2), `RLIMIT_NPROC`); `None`
+/// where there is no limit, or for root, who is exempt.
+pub(crate) fn nproc() -> Option<u64> {
+    if rustix::process::geteuid().is_root() {
+        return None;
+    }
+    getrlimit(Resource::Nproc).current
+}
+
 /// Raises the soft limit of this process to the hard one and returns the limit that then holds.
 ///
 /// # Errors

@@ -27,10 +27,16 @@ pub enum Limit {
     Threads,
     /// Entries of connection tracking.
     Conntrack,
+    /// `fs.epoll.max_user_watches`: sockets of one user that epoll watches.
+    EpollWatches,
     /// `net.core.somaxconn`: connections that wait to be accepted.
     AcceptQueue,
     /// `net.ipv4.tcp_mem`, in pages.
     TcpMemory,
+    /// `net.ipv4.tcp_tw_reuse`: whether ports that rest after a close may be used again.
+    PortReuse,
+    /// `vm.overcommit_memory`: whether memory must be there before it is used.
+    Overcommit,
 }
 
 impl Limit {
@@ -43,8 +49,11 @@ impl Limit {
             Self::Ports => "ephemeral ports",
             Self::Threads => "threads",
             Self::Conntrack => "room for connection tracking",
+            Self::EpollWatches => "epoll watches",
             Self::AcceptQueue => "accept queue",
             Self::TcpMemory => "TCP memory",
+            Self::PortReuse => "reuse of ports",
+            Self::Overcommit => "overcommit",
         }
     }
 }
@@ -61,6 +70,8 @@ pub struct Need {
     pub needed: u64,
     /// Connections that this limit alone would allow.
     pub fits: u64,
+    /// Connections at which it breaks: `fits`, or more where things go on slowly beyond that.
+    pub breaks: u64,
 }
 
 impl Need {
@@ -166,10 +177,15 @@ impl fmt::Display for Report {
 }
 
 /// What to ask for instead is said once, at the end, for all limits together.
+/// The places people mostly look; `standfast doctor` shows all.
+const FIXES_SHOWN: usize = 4;
+
 fn write_fixes(f: &mut fmt::Formatter<'_>, fixes: &[Fix]) -> fmt::Result {
     let said_here = fixes.iter().filter(|fix| !matches!(fix, Fix::Fewer { .. }));
-    for command in said_here.flat_map(Fix::commands) {
-        writeln!(f, "  fix ({}): {}", command.place, command.line)?;
+    for fix in said_here {
+        for command in fix.commands().into_iter().take(FIXES_SHOWN) {
+            writeln!(f, "  fix ({}): {}", command.place, command.line)?;
+        }
     }
     Ok(())
 }

@@ -24,6 +24,12 @@ impl Root<'_> {
         fs::read_to_string(self.path(path)).ok()
     }
 
+    /// What a directory holds; nothing if it cannot be read.
+    pub(crate) fn names(&self, path: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.path(path)).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+    }
+
     /// The file's first word as a number.
     pub(crate) fn number<T: FromStr>(&self, path: &str) -> Option<T> {
         self.text(path)?.split_whitespace().next()?.parse().ok()

@@ -29,6 +29,8 @@ pub struct Config {
     pub hold: Duration,
     /// Messages to send and to get back.
     pub echo: Option<Echo>,
+    /// Begin though the machine is too small for it, and open what can be opened.
+    pub force: bool,
 }
 
 /// How connections are opened.

@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use engine::sys::process;
 use engine::{Limits, Plan, Tables, Target, Workers};
+use host::{Goal, Role};
 
 use crate::client::{Client, Order};
 use crate::connector::Connector;
 use crate::echo::EchoOrder;
 use crate::ledger::{Ledger, Snapshot};
 use crate::shares::shares;
-use crate::sources::Sources;
+use crate::sources::{Sources, host_sources};
 use crate::summary::Expected;
 use crate::{Close, Config, Connect, Echo, Endpoint, Recorder, Summary};
 
@@ -58,7 +59,9 @@ pub struct Run {
     plan: Plan,
     lanes: usize,
     shares: Arc<[u32]>,
+    /// Connections to be begun, at most what the workers hold, and what was asked for.
     target: u64,
+    requested: u64,
     heartbeat: Option<Duration>,
     expected: Option<Expected>,
     echoed: bool,
@@ -76,12 +79,11 @@ impl Run {
     pub fn start(config: &Config) -> Result<Run, StartError> {
         let machine = host::Machine::read();
         let nofile = host::raise_nofile().unwrap_or_else(|_| host::nofile().soft);
-        let plan = fit(config, machine.cores, nofile)?;
+        let plan = fit(config, &machine, nofile)?;
         let seed = std::process::id();
         let ports = machine.ports.usable();
         let (endpoints, listed) = (&config.endpoints, &config.sources);
-        let sources = Sources::plan(config.connections, endpoints, listed, ports, seed)
-            .map_err(StartError::Unfit)?;
+        let sources = Sources::plan(config.connections, endpoints, listed, ports, seed);
         let one_by_one = config.connect == Connect::OneByOne;
         let lanes = if one_by_one { 1 } else { machine.cores.clamp(1, plan.workers) };
         let at_most = shares(config.connections, plan.workers, lanes, plan.capacity);
@@ -112,6 +114,7 @@ impl Run {
             lanes,
             shares,
             target: 0,
+            requested: 0,
             heartbeat: None,
             expected: None,
             echoed: false,
@@ -134,7 +137,8 @@ impl Run {
     /// Connections to have begun in all; never fewer than before. The time that
     /// [`Run::connecting`] tells runs from here.
     pub fn set_target(&mut self, connections: u64) {
-        self.target = self.target.max(connections.min(self.plan.connections()));
+        self.requested = self.requested.max(connections);
+        self.target = self.requested.min(self.plan.connections());
         let (workers, capacity) = (self.plan.workers, self.plan.capacity);
         self.shares = shares(self.target, workers, self.lanes, capacity).into();
         self.began_ns = process::now_ns();
@@ -242,7 +246,7 @@ impl Run {
     #[must_use]
     pub fn summary(&self, config: &Config) -> Summary {
         let now = self.snapshot();
-        let requested = if self.target > 0 { self.target } else { config.connections };
+        let requested = if self.requested > 0 { self.requested } else { config.connections };
         let echoed = self.echoed.then_some(());
         Summary::new(requested, self.connecting(), &now, &self.recorder(), echoed, self.expected)
     }
@@ -288,23 +292,24 @@ impl Run {
 }
 
 /// How many workers, and whose descriptors; or why it cannot be.
-fn fit(config: &Config, cores: usize, nofile: u64) -> Result<Plan, StartError> {
-    if config.endpoints.is_empty() || config.endpoints.len() > ENDPOINTS_MAX {
+fn fit(config: &Config, machine: &host::Machine, nofile: u64) -> Result<Plan, StartError> {
+    let Config { connections, endpoints, sources, .. } = config;
+    if endpoints.is_empty() || endpoints.len() > ENDPOINTS_MAX {
         return Err(StartError::Unfit(format!("give 1 to {ENDPOINTS_MAX} URLs")));
     }
-    let private = process::private_tables_work();
-    let tables = if private { Tables::Private } else { Tables::Shared };
-    let plan = Plan::new(config.connections, cores, nofile, tables);
-    if plan.connections() < config.connections {
-        let why = if private { "" } else { ", which all workers share on this system" };
-        return Err(StartError::Unfit(format!(
-            "--connections {}: a table of {nofile} descriptors{why} holds {} at most; raise the \
-             limit with `ulimit -Hn` or ask for fewer",
-            config.connections,
-            plan.connections()
-        )));
+    let private_tables = process::private_tables_work();
+    let goal = Goal {
+        private_tables,
+        sources: host_sources(endpoints, sources),
+        destinations: endpoints.len() as u64,
+        ..Goal::new(Role::Load, *connections)
+    };
+    let report = host::check(machine, &goal);
+    if !report.holds() && !config.force {
+        return Err(StartError::Unfit(format!("{report}\nTo begin all the same, add --force.")));
     }
-    Ok(plan)
+    let tables = if private_tables { Tables::Private } else { Tables::Shared };
+    Ok(Plan::new(*connections, machine.cores, nofile, tables))
 }
 
 fn target(endpoint: &Endpoint, config: &Config) -> Target {

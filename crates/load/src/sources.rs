@@ -33,40 +33,48 @@ enum Addresses {
     List(Arc<[IpAddr]>),
 }
 
+/// The addresses there are to connect from.
+pub(crate) fn host_sources(endpoints: &[Endpoint], listed: &[IpAddr]) -> host::Sources {
+    if !listed.is_empty() {
+        host::Sources::Addresses(listed.len() as u64)
+    } else if endpoints.iter().all(Endpoint::is_ipv4_loopback) {
+        host::Sources::Loopback
+    } else {
+        host::Sources::Addresses(1)
+    }
+}
+
 impl Sources {
-    /// A plan for `connections` to `endpoints`, with `usable_ports` ephemeral ports. `seed` sets
-    /// where in 127.0.0.0/8 it begins, so that a run does not meet ports that rest after the last.
-    ///
-    /// # Errors
-    /// A text for people: how many addresses are needed.
+    /// A plan for `connections` to `endpoints`, with `usable_ports` ephemeral ports. With fewer
+    /// addresses than are needed each is asked for more ports. `seed` sets where in 127.0.0.0/8 it
+    /// begins, so that a run does not meet ports that rest after the last.
     pub(crate) fn plan(
         connections: u64,
         endpoints: &[Endpoint],
         listed: &[IpAddr],
         usable_ports: Option<u64>,
         seed: u32,
-    ) -> Result<Sources, String> {
+    ) -> Sources {
         let destinations = endpoints.len().max(1) as u64;
         let usable = usable_ports.unwrap_or(USABLE_PORTS_DEFAULT);
-        let per_source = host::limits::ports_per_source(usable).max(1);
         let needed = host::sources_needed(connections, usable, destinations).unwrap_or(u64::MAX);
-        let (addresses, available) = if !listed.is_empty() {
-            (Addresses::List(listed.into()), listed.len() as u64)
-        } else if endpoints.iter().all(Endpoint::is_ipv4_loopback) {
-            // 127.0.1.2 to 127.127.255.2, in steps of 256.
-            let first = u32::from(Ipv4Addr::new(127, 0, 0, 2)) + (1 + seed % 0x7fff) * 256;
-            (Addresses::Loopback(first), host::limits::LOOPBACK_SOURCES / 2)
-        } else {
-            (Addresses::Kernel, 1)
+        let (addresses, available) = match host_sources(endpoints, listed) {
+            host::Sources::Loopback => {
+                // 127.0.1.2 to 127.127.255.2, in steps of 256.
+                let first = u32::from(Ipv4Addr::new(127, 0, 0, 2)) + (1 + seed % 0x7fff) * 256;
+                (Addresses::Loopback(first), host::limits::LOOPBACK_SOURCES / 2)
+            }
+            host::Sources::Addresses(_) if listed.is_empty() => (Addresses::Kernel, 1),
+            host::Sources::Addresses(available) => (Addresses::List(listed.into()), available),
         };
-        if needed > available {
-            return Err(format!(
-                "{connections} connections to {destinations} destination(s) need {needed} source \
-                 addresses, as each has {per_source} ports to use, and there is {available}: give \
-                 --source IP,IP,… or further URLs"
-            ));
-        }
-        Ok(Sources { addresses, destinations, per_source, planned: needed as u32 })
+        let planned = needed.clamp(1, available.max(1));
+        let per_source = connections.div_ceil(planned * destinations).max(1);
+        let per_source = if planned < needed {
+            per_source
+        } else {
+            host::limits::ports_per_source(usable).max(1)
+        };
+        Sources { addresses, destinations, per_source, planned: planned as u32 }
     }
 
     /// Destination and source of connection `position` of the run, after `changes` addresses had
@@ -106,7 +114,7 @@ mod tests {
     #[test]
     fn no_pair_gets_more_than_half_the_ports() {
         for urls in [&["ws://127.0.0.1:1/"][..], &["ws://127.0.0.1:1/", "ws://127.0.0.1:2/"]] {
-            let sources = Sources::plan(2_000, &endpoints(urls), &[], Some(200), 7).unwrap();
+            let sources = Sources::plan(2_000, &endpoints(urls), &[], Some(200), 7);
             let mut pairs: HashMap<_, u64> = HashMap::new();
             for position in 0..2_000 {
                 let (destination, source) = sources.place(position, 0).unwrap();
@@ -121,7 +129,7 @@ mod tests {
     #[test]
     fn one_source_that_is_enough_is_the_kernels() {
         let local = endpoints(&["ws://127.0.0.1:1/"]);
-        let sources = Sources::plan(100, &local, &[], Some(200), 0).unwrap();
+        let sources = Sources::plan(100, &local, &[], Some(200), 0);
         assert_eq!(sources.place(99, 0), Some((0, None)));
         let (_, next) = sources.place(99, 1).unwrap();
         assert!(next.unwrap().is_loopback(), "and its ports may be taken by others");
@@ -131,7 +139,7 @@ mod tests {
     #[test]
     fn changes_leave_the_planned_addresses() {
         let local = endpoints(&["ws://127.0.0.1:1/"]);
-        let sources = Sources::plan(1_000, &local, &[], Some(200), u32::MAX).unwrap();
+        let sources = Sources::plan(1_000, &local, &[], Some(200), u32::MAX);
         let planned: Vec<_> = (0..10).map(|n| sources.place(n * 100, 0).unwrap()).collect();
         for changes in 1..=CHANGES_MAX {
             let next = sources.place(950, changes).unwrap();
@@ -140,15 +148,18 @@ mod tests {
     }
 
     #[test]
-    fn too_few_addresses_are_told_with_the_number_needed() {
+    fn with_too_few_addresses_each_is_asked_for_more() {
         let far = endpoints(&["ws://192.0.2.1:80/"]);
-        let error = Sources::plan(1_000, &far, &[], Some(200), 0).unwrap_err();
-        assert!(error.contains("10 source") && error.contains("--source"), "{error}");
+        let sources = Sources::plan(1_000, &far, &[], Some(200), 0);
+        assert_eq!((sources.place(999, 0), sources.place(999, 1)), (Some((0, None)), None));
         let list: Vec<IpAddr> = (1..=10).map(|n| IpAddr::from([192, 0, 2, n])).collect();
-        let sources = Sources::plan(1_000, &far, &list, Some(200), 0).unwrap();
+        let sources = Sources::plan(1_000, &far, &list, Some(200), 0);
         assert_eq!(sources.place(0, 0), Some((0, Some(list[0]))));
         assert_eq!(sources.place(999, 0), Some((0, Some(list[9]))));
         assert_eq!(sources.place(999, 1), Some((0, Some(list[0]))));
         assert_eq!(sources.place(999, 10), None);
+        let sources = Sources::plan(1_000, &far, &list[..4], Some(200), 0);
+        assert_eq!(sources.place(249, 0), Some((0, Some(list[0]))));
+        assert_eq!(sources.place(999, 0), Some((0, Some(list[3]))));
     }
 }

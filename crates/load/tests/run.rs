@@ -32,6 +32,7 @@ fn config(port: u16, path: &str) -> Config {
         heartbeat: None,
         hold: Duration::ZERO,
         echo: None,
+        force: false,
     }
 }
 

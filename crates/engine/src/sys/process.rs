@@ -14,6 +14,10 @@ use std::time::Duration;
 use super::Fd;
 use super::linux::{address_of, check, set, to_raw};
 
+/// How often, and after which time, it is looked whether a thread that was joined is gone.
+const THREAD_GONE_LOOKS: u32 = 100;
+const THREAD_GONE_LOOK: Duration = Duration::from_millis(1);
+
 /// Monotonic time in nanoseconds: the same for all processes of this boot.
 #[must_use]
 pub fn now_ns() -> u64 {
@@ -146,7 +150,18 @@ pub fn leave_shared_table(keep_below: i32) -> io::Result<()> {
 /// that then ends.
 #[must_use]
 pub fn private_tables_work() -> bool {
-    std::thread::spawn(|| leave_shared_table(i32::MAX - 1).is_ok()).join().unwrap_or(false)
+    let threads = || std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
+    let before = threads();
+    let works = std::thread::spawn(|| leave_shared_table(i32::MAX - 1).is_ok()).join();
+    // Joined is not gone: for a moment longer it counts against RLIMIT_NPROC, where every thread
+    // may be wanted.
+    for _ in 0..THREAD_GONE_LOOKS {
+        if threads() <= before {
+            break;
+        }
+        std::thread::sleep(THREAD_GONE_LOOK);
+    }
+    works.unwrap_or(false)
 }
 
 /// A signal that asks the process for something.

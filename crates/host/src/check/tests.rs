@@ -22,7 +22,8 @@ const ROOMY: &[(&str, &str)] = &[
     ("/proc/loadavg", "0.2 0.3 0.2 1/87 8166"),
 ];
 
-const ROOMY_PROCESS: Process = Process { nofile: Nofile { soft: 1_024, hard: 20_000 }, cores: 2 };
+const ROOMY_PROCESS: Process =
+    Process { nofile: Nofile { soft: 1_024, hard: 20_000 }, cores: 2, nproc: None, uid: 0 };
 
 fn machine(changes: &[(&str, &str)]) -> Machine {
     let root = FakeRoot::new(ROOMY);
@@ -60,13 +61,13 @@ fn assert_fits_exactly(machine: &Machine, goal: &Goal) {
 fn a_million_fits_a_roomy_machine() {
     let report = check(&machine(&[]), &prove());
     assert!(report.holds(), "{report}");
-    assert_eq!(report.workers, Some(54));
+    assert_eq!(report.workers, Some(51));
     assert_eq!(report.suggested(), 1_000_000);
     assert!(report.warnings.is_empty());
     assert_eq!(report.needs.len(), 6);
     assert_eq!(
         report.to_string(),
-        "1,000,000 sockets on this machine (both ends) fit: 54 workers in each process, \
+        "1,000,000 sockets on this machine (both ends) fit: 51 workers in each process, \
          about 9.1 GB of the 22 GB that may be used"
     );
 }
@@ -115,11 +116,11 @@ fn descriptors_of_one_shared_table() {
     let shortfall = only_shortfall(&report, Limit::OpenFiles);
     assert_eq!(
         shortfall.text,
-        "not enough descriptors: 1,000,000 sockets on this machine (both ends) need 1,000,020 in \
+        "not enough descriptors: 1,000,000 sockets on this machine (both ends) need 1,000,082 in \
          each process, 20,000 are allowed (one table for all workers); about 19,000 fit"
     );
-    assert_eq!(shortfall.fixes, [Fix::Nofile { files: 1_000_020 }]);
-    assert!(report.to_string().contains("fix (this shell, as root): ulimit -n 1000020"));
+    assert_eq!(shortfall.fixes, [Fix::Nofile { files: 1_000_082 }]);
+    assert!(report.to_string().contains("fix (this shell, as root): ulimit -n 1000082"));
     assert_eq!(report.workers, Some(2));
     assert_fits_exactly(&machine(&[]), &goal);
 }
@@ -130,8 +131,8 @@ fn descriptors_beyond_nr_open_raise_that_first() {
     let report = check(&machine, &Goal { private_tables: false, ..prove() });
     let shortfall = only_shortfall(&report, Limit::OpenFiles);
     assert_eq!(shortfall.need.now, 16_384);
-    let nr_open = Fix::Sysctl { key: "fs.nr_open", value: "1000020".into() };
-    assert_eq!(shortfall.fixes, [nr_open, Fix::Nofile { files: 1_000_020 }]);
+    let nr_open = Fix::Sysctl { key: "fs.nr_open", value: "1000082".into() };
+    assert_eq!(shortfall.fixes, [nr_open, Fix::Nofile { files: 1_000_082 }]);
 }
 
 #[test]
@@ -141,10 +142,10 @@ fn workers_that_were_asked_for() {
     let shortfall = only_shortfall(&report, Limit::OpenFiles);
     assert!(shortfall.text.contains("4 workers with 20,000 descriptors each"), "{report}");
     assert_eq!(shortfall.need.now, 4 * worker_capacity(20_000, 4));
-    let [Fix::Workers { workers: 54 }, Fix::Nofile { files }] = shortfall.fixes[..] else {
+    let [Fix::Workers { workers: 51 }, Fix::Nofile { files }] = shortfall.fixes[..] else {
         panic!("{report}")
     };
-    assert!(check(&machine(&[]), &Goal { workers: Some(54), ..prove() }).holds());
+    assert!(check(&machine(&[]), &Goal { workers: Some(51), ..prove() }).holds());
     let mut raised = machine(&[]);
     raised.files.nofile.hard = files;
     assert!(check(&raised, &goal).holds());
@@ -221,8 +222,8 @@ fn threads_of_the_control_group() {
     ]);
     let report = check(&machine, &prove());
     let shortfall = only_shortfall(&report, Limit::Threads);
-    assert!(shortfall.text.contains("need 124, 60 are left; about 410,000 fit"), "{report}");
-    assert_eq!(shortfall.fixes, [Fix::GroupPids { pids: 128 }]);
+    assert!(shortfall.text.contains("need 118, 60 are left; about 430,000 fit"), "{report}");
+    assert_eq!(shortfall.fixes, [Fix::GroupPids { pids: 122 }]);
     assert_fits_exactly(&machine, &prove());
 }
 
@@ -235,8 +236,8 @@ fn threads_of_the_kernel() {
         let machine = machine(&[(path, "150")]);
         let report = check(&machine, &prove());
         let shortfall = only_shortfall(&report, Limit::Threads);
-        assert_eq!((shortfall.need.now, shortfall.need.needed), (63, 124));
-        assert_eq!(shortfall.fixes, [Fix::Sysctl { key, value: "211".into() }]);
+        assert_eq!((shortfall.need.now, shortfall.need.needed), (63, 118));
+        assert_eq!(shortfall.fixes, [Fix::Sysctl { key, value: "205".into() }]);
         assert_fits_exactly(&machine, &prove());
     }
     let report = check(
@@ -244,6 +245,61 @@ fn threads_of_the_kernel() {
         &Goal { workers: Some(60), ..prove() },
     );
     assert_eq!(only_shortfall(&report, Limit::Threads).need.fits, 0);
+}
+
+#[test]
+fn threads_of_the_user() {
+    let mut machine = machine(&[]);
+    machine.threads.nproc = Some(70);
+    machine.threads.user_threads = Some(10);
+    let report = check(&machine, &prove());
+    let shortfall = only_shortfall(&report, Limit::Threads);
+    assert_eq!((shortfall.need.now, shortfall.need.needed), (60, 118));
+    assert_eq!(shortfall.fixes, [Fix::Nproc { threads: 128 }]);
+    assert_fits_exactly(&machine, &prove());
+}
+
+#[test]
+fn epoll_watches() {
+    let machine = machine(&[("/proc/sys/fs/epoll/max_user_watches", "1500000")]);
+    let report = check(&machine, &prove());
+    let shortfall = only_shortfall(&report, Limit::EpollWatches);
+    assert!(shortfall.text.contains("need 2,000,000, fs.epoll.max_user_watches is 1,500,000"));
+    assert_fits_exactly(&machine, &prove());
+}
+
+#[test]
+fn a_proxy_has_both_ends_in_one_process() {
+    let goal = Goal { workers: Some(2), ..Goal::new(Role::Proxy, 1_000_000) };
+    let machine = machine(&[]);
+    let report = check(&machine, &goal);
+    let shortfall = only_shortfall(&report, Limit::OpenFiles);
+    assert_eq!(shortfall.need.fits, 2 * worker_capacity(20_000, 2) / 2);
+    assert_fits_exactly(&machine, &goal);
+}
+
+#[test]
+fn what_bites_later_is_a_note() {
+    for (path, text, word) in [
+        ("/proc/sys/fs/file-max", "19000", "nobody can log in"),
+        ("/proc/sys/net/ipv4/tcp_tw_reuse", "0", "TIME_WAIT"),
+        ("/proc/sys/net/ipv4/tcp_max_syn_backlog", "512", "SYN cookies"),
+        ("/proc/sys/vm/overcommit_memory", "2", "threads may fail"),
+    ] {
+        let goal = Goal::new(Role::Prove, 5_000);
+        let report = check(&machine(&[(path, text)]), &goal);
+        assert!(report.holds(), "{report}");
+        let [warning] = report.warnings.as_slice() else { panic!("{path}: {report}") };
+        assert!(warning.text.contains(word), "{report}");
+    }
+}
+
+#[test]
+fn ports_break_at_the_whole_range_and_crawl_from_the_half() {
+    let goal = Goal { sources: Sources::Addresses(2), ..Goal::new(Role::Load, 100_000) };
+    let report = check(&machine(&[]), &goal);
+    let need = &only_shortfall(&report, Limit::Ports).need;
+    assert_eq!((need.fits, need.breaks), (2 * 14_116, 2 * 28_232));
 }
 
 #[test]
@@ -306,7 +362,7 @@ fn what_is_unknown_is_not_judged() {
 
 #[test]
 fn no_goal_is_too_large_to_judge() {
-    for role in [Role::Serve, Role::Load, Role::Prove] {
+    for role in [Role::Serve, Role::Load, Role::Prove, Role::Proxy] {
         for workers in [None, Some(0), Some(u64::MAX)] {
             for private_tables in [true, false] {
                 let goal = Goal { workers, private_tables, ..Goal::new(role, u64::MAX) };

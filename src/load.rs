@@ -8,9 +8,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::builder::ValueParser;
 use engine::sys::process::{self, Signal};
-use load::{Config, Connect, Echo, Ended, Endpoint, Row};
+use load::{Config, Connect, Echo, Ended, Endpoint, Fanout, HttpPublish, Publish, Row};
 
 use crate::{output, units};
+
+const FANOUT: &str = "Fan-out";
 
 /// Opens WebSockets, holds them, sends messages and checks every answer.
 #[derive(clap::Args, Debug)]
@@ -53,7 +55,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = units::positive_count)]
     rate: Option<u64>,
 
-    /// Messages per connection
+    /// Messages per connection, or publications in all
     #[arg(long, value_name = "N", value_parser = units::positive_count)]
     messages: Option<u64>,
 
@@ -64,6 +66,34 @@ pub(crate) struct Args {
     /// How long to wait for an answer [default: 1s]
     #[arg(long, value_name = "TIME", value_parser = units::positive_duration)]
     timeout: Option<Duration>,
+
+    /// Publish so many messages a second, of which every connection is to receive each once;
+    /// --messages, --duration and --size are of the publications then
+    #[arg(long, value_name = "RATE", value_parser = units::positive_count, help_heading = FANOUT)]
+    fanout: Option<u64>,
+
+    /// Where to publish by HTTP POST, http://HOST:PORT/api/publish
+    #[arg(long, value_name = "URL", help_heading = FANOUT, requires = "fanout")]
+    publish_url: Option<String>,
+
+    /// Publish by the first connection, which is to receive its messages too
+    #[arg(long, help_heading = FANOUT, requires = "fanout", conflicts_with = "publish_url")]
+    publish_by_socket: bool,
+
+    /// A further header line of the publish request, such as 'Authorization: Bearer KEY'
+    #[arg(long, value_name = "NAME: VALUE", value_parser = ValueParser::new(header),
+        help_heading = FANOUT, requires = "publish_url")]
+    publish_header: Vec<(String, String)>,
+
+    /// The request's body, in which $DATA is the message
+    /// [default: {"topic":"NAME","data":"$DATA"}, NAME from the URL's path /topics/NAME]
+    #[arg(long, value_name = "TEXT", help_heading = FANOUT, requires = "publish_url")]
+    publish_body: Option<String>,
+
+    /// A receipt later than this after its publish counts as late
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::positive_duration,
+        help_heading = FANOUT)]
+    late_after: Duration,
 
     /// Addresses of this machine to connect from; loopback needs none
     #[arg(long, value_name = "IP", value_delimiter = ',', value_parser = units::ip)]
@@ -130,8 +160,10 @@ fn config(args: &Args) -> Result<Config> {
         UdpSocket::bind((source, 0))
             .with_context(|| format!("--source {source} is no address of this machine"))?;
     }
-    let echo = echo(args)?;
-    let hold_default = if echo.is_some() { Duration::ZERO } else { Duration::from_secs(10) };
+    let fanout = fanout(args, &endpoints)?;
+    let echo = if fanout.is_some() { None } else { echo(args)? };
+    let hold_default =
+        if echo.is_some() || fanout.is_some() { Duration::ZERO } else { Duration::from_secs(10) };
     Ok(Config {
         endpoints,
         connections: args.connections,
@@ -143,13 +175,69 @@ fn config(args: &Args) -> Result<Config> {
         heartbeat: (!args.heartbeat.is_zero()).then_some(args.heartbeat),
         hold: args.hold.unwrap_or(hold_default),
         echo,
+        fanout,
         force: args.force,
     })
 }
 
+fn fanout(args: &Args, endpoints: &[Endpoint]) -> Result<Option<Fanout>> {
+    let Some(rate) = args.fanout else { return Ok(None) };
+    if args.echo || args.rate.is_some() {
+        bail!("--fanout publishes to all connections; --echo and --rate are another run");
+    }
+    let publish = match &args.publish_url {
+        None if args.publish_by_socket => Publish::Socket,
+        None => bail!(
+            "--fanout: say how messages are published: --publish-url URL (for standfast serve \
+             http://127.0.0.1:8090/api/publish) or --publish-by-socket"
+        ),
+        Some(url) => Publish::Http(HttpPublish {
+            endpoint: Endpoint::parse_http(url).map_err(anyhow::Error::msg)?,
+            headers: args.publish_header.clone(),
+            body: publish_body(args, endpoints)?,
+        }),
+    };
+    let messages = messages(args)?;
+    let duration_default = messages.is_none().then_some(Duration::from_secs(10));
+    let size = args.size.unwrap_or(0);
+    let size = usize::try_from(size).ok().filter(|&size| size <= 1 << 20);
+    Ok(Some(Fanout {
+        rate,
+        messages,
+        duration: args.duration.or(duration_default),
+        size: size.context("--size of a publication is at most 1MiB")?,
+        late_after: args.late_after,
+        publish,
+    }))
+}
+
+fn publish_body(args: &Args, endpoints: &[Endpoint]) -> Result<String> {
+    if let Some(body) = &args.publish_body {
+        if !body.contains("$DATA") {
+            bail!("--publish-body: $DATA must stand where the message goes");
+        }
+        return Ok(body.clone());
+    }
+    let path = endpoints.first().map(|endpoint| endpoint.path.as_str()).unwrap_or_default();
+    let topic = path.strip_prefix("/topics/").map(|rest| rest.split('?').next().unwrap_or(rest));
+    let topic = topic.context(
+        "--publish-body is needed, as the URL's path is not /topics/NAME: for example \
+         --publish-body '{\"channel\":\"news\",\"data\":\"$DATA\"}'",
+    )?;
+    Ok(HttpPublish::body_for(topic))
+}
+
+fn messages(args: &Args) -> Result<Option<u32>> {
+    match args.messages.map(u32::try_from) {
+        Some(Ok(u32::MAX) | Err(_)) => bail!("--messages must be below {}", u32::MAX),
+        Some(Ok(messages)) => Ok(Some(messages)),
+        None => Ok(None),
+    }
+}
+
 fn echo(args: &Args) -> Result<Option<Echo>> {
-    let Args { size, rate, messages, duration, timeout, .. } = args;
-    let counted = size.or(*rate).or(*messages);
+    let Args { size, rate, duration, timeout, .. } = args;
+    let counted = size.or(*rate).or(args.messages);
     if !args.echo && counted.is_none() && duration.is_none() && timeout.is_none() {
         return Ok(None);
     }
@@ -158,11 +246,7 @@ fn echo(args: &Args) -> Result<Option<Echo>> {
     let Some(size) = size else {
         bail!("--size must be {} to 1GiB: a message carries its number", Echo::SIZE_MIN);
     };
-    let messages = match messages.map(u32::try_from) {
-        Some(Ok(u32::MAX) | Err(_)) => bail!("--messages must be below {}", u32::MAX),
-        Some(Ok(messages)) => Some(messages),
-        None => None,
-    };
+    let messages = self::messages(args)?;
     let duration_default = messages.is_none().then_some(Duration::from_secs(10));
     Ok(Some(Echo {
         size,

@@ -1,7 +1,7 @@
 //! A publication that its receivers can check: who published it, its number, when, and a checksum,
 //! as text so that every server passes it on. The layout is in `docs/protocol/load-messages.md`.
 //!
-//! `sf1 PUBLISHER SEQUENCE NANOSECONDS CHECKSUM`: decimal numbers, the time in nanoseconds of
+//! `sf1 PUBLISHER SEQUENCE NANOSECONDS [FILLING] CHECKSUM`: decimal numbers, the time in nanoseconds of
 //! CLOCK_MONOTONIC, which all processes of one machine share, and FNV-1a over all before the last
 //! blank, in eight hexadecimal digits.
 
@@ -18,16 +18,24 @@ pub struct Publication {
     pub published_ns: u64,
 }
 
-/// Bytes of the longest publication.
+/// What every publication begins with.
+pub const BEGINNING: &[u8] = b"sf1 ";
+
+/// Bytes of the longest publication without filling.
 pub const LONGEST_BYTES: usize = "sf1 4294967295 4294967295 18446744073709551615 ffffffff".len();
 
-/// The text to publish.
+/// The text to publish, filled up to `size` bytes where it is shorter.
 #[must_use]
-pub fn encode(publication: &Publication) -> String {
+pub fn encode(publication: &Publication, size: usize) -> String {
     let Publication { publisher, sequence, published_ns } = publication;
-    let mut text = String::with_capacity(LONGEST_BYTES);
+    let mut text = String::with_capacity(LONGEST_BYTES.max(size));
     // Writing to a String cannot fail.
     let _ = write!(text, "sf1 {publisher} {sequence} {published_ns}");
+    let missing = size.saturating_sub(text.len() + CHECKSUM_BYTES);
+    if missing > 1 {
+        text.push(' ');
+        text.extend(std::iter::repeat_n('x', missing - 1));
+    }
     let check = fnv1a(text.as_bytes());
     let _ = write!(text, " {check:08x}");
     text
@@ -36,20 +44,24 @@ pub fn encode(publication: &Publication) -> String {
 /// Reads a text that may be one of ours; `None` if it is not, or not as it was sent.
 #[must_use]
 pub fn parse(data: &[u8]) -> Option<Publication> {
-    let (text, check) = data.split_last_chunk::<9>()?;
+    let (text, check) = data.split_last_chunk::<CHECKSUM_BYTES>()?;
     let digits = check.strip_prefix(b" ")?;
     let check = digits.iter().try_fold(0_u32, |sum, byte| match byte {
         b'0'..=b'9' => Some(sum << 4 | u32::from(byte - b'0')),
         b'a'..=b'f' => Some(sum << 4 | u32::from(byte - b'a' + 10)),
         _ => None,
     })?;
-    let mut words = text.strip_prefix(b"sf1 ")?.split(|&byte| byte == b' ');
+    let mut words = text.strip_prefix(BEGINNING)?.split(|&byte| byte == b' ');
     let publisher = u32::try_from(decimal(words.next()?)?).ok()?;
     let sequence = u32::try_from(decimal(words.next()?)?).ok()?;
     let published_ns = decimal(words.next()?)?;
-    let whole = words.next().is_none() && fnv1a(text) == check;
+    let filled = words.next().is_none_or(|filling| filling.iter().all(|&byte| byte == b'x'));
+    let whole = filled && words.next().is_none() && fnv1a(text) == check;
     whole.then_some(Publication { publisher, sequence, published_ns })
 }
+
+/// A blank and eight digits.
+const CHECKSUM_BYTES: usize = 9;
 
 fn decimal(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
@@ -78,12 +90,17 @@ mod tests {
 
     #[test]
     fn what_was_encoded_is_parsed() {
-        let text = encode(&publication());
+        let text = encode(&publication(), 0);
         assert_eq!(text, TEXT, "the example in docs/protocol/load-messages.md");
         assert_eq!(parse(text.as_bytes()), Some(publication()));
         let most = Publication { publisher: u32::MAX, sequence: u32::MAX, published_ns: u64::MAX };
-        assert_eq!(encode(&most).len(), LONGEST_BYTES);
-        assert_eq!(parse(encode(&most).as_bytes()), Some(most));
+        assert_eq!(encode(&most, 0).len(), LONGEST_BYTES);
+        assert_eq!(parse(encode(&most, 0).as_bytes()), Some(most));
+        for size in [30, 31, 32, 100, 5_000] {
+            let text = encode(&publication(), size);
+            assert_eq!(parse(text.as_bytes()), Some(publication()), "{text}");
+            assert!(text.len() == size || size < 33 && text.len() == TEXT.len(), "{size}: {text}");
+        }
     }
 
     #[test]
@@ -95,7 +112,7 @@ mod tests {
 
     #[test]
     fn anything_else_is_not_ours() {
-        let text = encode(&publication());
+        let text = encode(&publication(), 0);
         for at in 0..text.len() {
             let mut changed = text.clone().into_bytes();
             changed[at] ^= 1;

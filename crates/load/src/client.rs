@@ -13,7 +13,7 @@ use crate::connector::Connector;
 use crate::echo::{EchoOrder, EchoRun};
 use crate::heartbeat::{self, Heartbeat};
 use crate::ledger::Ledger;
-use crate::reception::Reception;
+use crate::reception::{Expect, Reception};
 use crate::socket::Socket;
 
 /// What the main thread, or a worker before in the lane, asks of a worker.
@@ -24,8 +24,12 @@ pub(crate) enum Order {
     Heartbeat(Option<Duration>),
     /// Send messages and expect them back.
     Echo(EchoOrder),
-    /// Count what this publisher's broadcasts bring.
-    Expect(u32),
+    /// Count what a publisher's publications bring.
+    Expect(Expect),
+    /// Send this on the first open socket.
+    Publish(Box<[u8]>),
+    /// Judge every receiver of so many publications.
+    Judge(u32),
     /// End all connections.
     Finish(Close),
 }
@@ -124,10 +128,17 @@ impl Handler for Client {
             Order::Echo(order) => {
                 self.traffic = Traffic::Echo(EchoRun::begin(core, order, &self.ledger));
             }
-            Order::Expect(publisher) => {
-                let reception = Reception::begin(core, publisher, &self.ledger);
+            Order::Expect(expect) => {
+                let reception = Reception::begin(core, expect, &self.ledger);
                 self.traffic = Traffic::Broadcast(reception);
             }
+            Order::Publish(data) => {
+                let mut open = (0..core.slots()).filter_map(|slot| core.id_at(slot));
+                if let Some(id) = open.find(|&id| core.is_open(id)) {
+                    core.send(id, OpCode::Text, &data);
+                }
+            }
+            Order::Judge(published) => Reception::judge(core, published, &self.ledger),
             Order::Finish(how) => {
                 self.connector.stop();
                 self.heartbeat = None;

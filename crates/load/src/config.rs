@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::Endpoint;
+use crate::{Endpoint, HttpPublish};
 
 /// One run.
 #[derive(Clone, Debug)]
@@ -29,6 +29,8 @@ pub struct Config {
     pub hold: Duration,
     /// Messages to send and to get back.
     pub echo: Option<Echo>,
+    /// Publish to all connections and judge what each receives.
+    pub fanout: Option<Fanout>,
     /// Begin though the machine is too small for it, and open what can be opened.
     pub force: bool,
 }
@@ -82,6 +84,37 @@ pub struct Echo {
 impl Echo {
     /// The least payload: a message carries its number.
     pub const SIZE_MIN: usize = crate::message::SEQUENCE_BYTES;
+}
+
+/// Publications at a rate, of which every connection is to receive each once.
+#[derive(Clone, Debug)]
+pub struct Fanout {
+    /// Publications per second (open model).
+    pub rate: u64,
+    /// Publications in all; `None` leaves the end to `duration`.
+    pub messages: Option<u32>,
+    /// None is due after this time; `None` leaves the end to `messages`.
+    pub duration: Option<Duration>,
+    /// Bytes of a publication, at least what it needs for its numbers.
+    pub size: usize,
+    /// A receipt later than this after the publish is late.
+    pub late_after: Duration,
+    /// How they enter.
+    pub publish: Publish,
+}
+
+impl Fanout {
+    /// The one publisher of a run.
+    pub const PUBLISHER: u32 = 1;
+}
+
+/// How publications enter.
+#[derive(Clone, Debug)]
+pub enum Publish {
+    /// By one HTTP request each.
+    Http(HttpPublish),
+    /// By the first open connection of the run, which receives them too.
+    Socket,
 }
 
 /// How a run leaves its connections.

@@ -54,7 +54,8 @@ pub fn drive(
     let mut run = Run::start(config)?;
     let now_ns = process::now_ns();
     let mut watch = Watch { row, wait, began_ns: now_ns, rows: Rows::new(now_ns) };
-    let interrupted = phases(&mut run, config, &mut watch);
+    let interrupted = phases(&mut run, config, &mut watch)?;
+    run.finish_fanout();
     let summary = run.finish(config, Close::Graceful)?;
     Ok(Ended { summary, interrupted })
 }
@@ -64,26 +65,38 @@ fn phases<R: FnMut(&Row), W: FnMut(Duration) -> bool>(
     run: &mut Run,
     config: &Config,
     watch: &mut Watch<R, W>,
-) -> bool {
+) -> Result<bool, StartError> {
     run.set_target(config.connections);
     if watch.until(run, "connect", |run, _| run.reached()) {
-        return true;
+        return Ok(true);
     }
     run.heartbeat(config.heartbeat);
     let over_ns = process::now_ns() + config.hold.as_nanos() as u64;
-    let held = |run: &Run, now_ns: u64| {
+    let held = |run: &mut Run, now_ns: u64| {
         let counts = run.snapshot();
         let waits = counts.waiting > 0 && now_ns < over_ns + PONGS_NS;
         counts.open == 0 || now_ns >= over_ns && !waits
     };
     if !config.hold.is_zero() && watch.until(run, "hold", held) {
-        return true;
+        return Ok(true);
     }
     if let Some(echo) = &config.echo {
         run.echo(echo);
-        return watch.until(run, "echo", |run, _| run.echo_done() || run.snapshot().open == 0);
+        let over = |run: &mut Run, _| run.echo_done() || run.snapshot().open == 0;
+        if watch.until(run, "echo", over) {
+            return Ok(true);
+        }
     }
-    false
+    if let Some(fanout) = &config.fanout {
+        run.expect_fanout(fanout);
+        if watch.until(run, "fanout", |run, _| run.expecting()) {
+            return Ok(true);
+        }
+        run.fan_out(fanout)?;
+        let over = |run: &mut Run, _| run.tend_fanout() || run.snapshot().open == 0;
+        return Ok(watch.until(run, "fanout", over));
+    }
+    Ok(false)
 }
 
 struct Watch<R, W> {
@@ -95,7 +108,12 @@ struct Watch<R, W> {
 
 impl<R: FnMut(&Row), W: FnMut(Duration) -> bool> Watch<R, W> {
     /// Looks on until `done`; true when interrupted before.
-    fn until(&mut self, run: &Run, phase: &'static str, done: impl Fn(&Run, u64) -> bool) -> bool {
+    fn until(
+        &mut self,
+        run: &mut Run,
+        phase: &'static str,
+        done: impl Fn(&mut Run, u64) -> bool,
+    ) -> bool {
         loop {
             let now_ns = process::now_ns();
             if self.rows.due(now_ns) {
@@ -131,10 +149,14 @@ impl Rows {
     fn make(&mut self, run: &Run, now_ns: u64, elapsed: Duration, phase: &'static str) -> Row {
         let (counts, recorder) = (run.snapshot(), run.recorder());
         let seconds = (now_ns - self.last_ns) as f64 / 1e9;
-        let came = |counts: &Snapshot| counts.echo_received + counts.heartbeats_received;
+        let came = |counts: &Snapshot| {
+            counts.echo_received + counts.heartbeats_received + counts.publications
+        };
         let mut second = recorder.clone();
         second.subtract(&self.recorder);
-        let latency = second.latency(Series::Latency).or(second.latency(Series::Heartbeat));
+        let latency = [Series::Latency, Series::Broadcast, Series::Heartbeat]
+            .into_iter()
+            .find_map(|series| second.latency(series));
         let row = Row {
             elapsed,
             phase,
@@ -148,7 +170,11 @@ impl Rows {
                 + counts.duplicated
                 + counts.reordered
                 + counts.corrupted
-                + counts.late,
+                + counts.late
+                + counts.publications_duplicated
+                + counts.publications_reordered
+                + counts.publications_late
+                + counts.publications_stale,
         };
         *self = Rows { last_ns: now_ns, counts, recorder };
         row

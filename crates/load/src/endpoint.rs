@@ -19,11 +19,23 @@ impl Endpoint {
     /// # Errors
     /// A text for people: what is wrong with the URL, or that the name leads nowhere.
     pub fn parse(url: &str) -> Result<Endpoint, String> {
+        Self::parse_as("ws", url)
+    }
+
+    /// The same for a URL of HTTP.
+    ///
+    /// # Errors
+    /// As [`Endpoint::parse`].
+    pub fn parse_http(url: &str) -> Result<Endpoint, String> {
+        Self::parse_as("http", url)
+    }
+
+    fn parse_as(expected: &str, url: &str) -> Result<Endpoint, String> {
         let Some((scheme, rest)) = url.split_once("://") else {
-            return Err(format!("{url:?} is no URL: write ws://HOST:PORT/PATH"));
+            return Err(format!("{url:?} is no URL: write {expected}://HOST:PORT/PATH"));
         };
-        if !scheme.eq_ignore_ascii_case("ws") {
-            return Err(format!("{url:?}: load speaks ws:// only, not {scheme}://"));
+        if !scheme.eq_ignore_ascii_case(expected) {
+            return Err(format!("{url:?}: this must be {expected}://, not {scheme}://"));
         }
         let rest = rest.split('#').next().unwrap_or_default();
         let end = rest.find(['/', '?']).unwrap_or(rest.len());
@@ -35,7 +47,7 @@ impl Endpoint {
         };
         if host.is_empty() || host.contains('@') || !is_header_text(host) || !is_header_text(&path)
         {
-            return Err(format!("{url:?} is no usable URL: write ws://HOST:PORT/PATH"));
+            return Err(format!("{url:?} is no usable URL: write {expected}://HOST:PORT/PATH"));
         }
         let address = look_up(host).map_err(|error| format!("{url:?}: {error}"))?;
         Ok(Endpoint { address, host: host.to_owned(), path })

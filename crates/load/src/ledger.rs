@@ -6,6 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use engine::{Closed, Counter};
 
+use crate::spread::Arrivals;
+use crate::summary::Receiver;
 use crate::{Recorder, Series};
 
 /// Causes a connection can end for, or fail to begin.
@@ -94,10 +96,16 @@ counts! {
     publications,
     /// Publications that came again.
     publications_duplicated,
-    /// Publications 64 or more behind the newest of their socket.
+    /// Publications that came after a later one.
+    publications_reordered,
+    /// Publications that came later than allowed.
     publications_late,
+    /// Publications 64 or more behind the newest of their socket.
+    publications_stale,
     /// Messages that are no publication of the expected publisher.
     publications_foreign,
+    /// Receivers that lost publications, once that was judged.
+    receivers_short,
 }
 
 impl Snapshot {
@@ -140,6 +148,9 @@ impl Snapshot {
 pub(crate) struct Ledger {
     pub(crate) counts: Counts,
     recorder: Mutex<Recorder>,
+    arrivals: Mutex<Arrivals>,
+    /// The receivers that lost most, once that was judged.
+    judged: Mutex<Option<Vec<Receiver>>>,
     last_open_ns: AtomicU64,
     /// The echo that was ordered has ended here.
     echo_done: AtomicBool,
@@ -154,6 +165,8 @@ impl Ledger {
         Ledger {
             counts: Counts::new(),
             recorder: Mutex::default(),
+            arrivals: Mutex::default(),
+            judged: Mutex::default(),
             last_open_ns: AtomicU64::new(0),
             echo_done: AtomicBool::new(false),
             expecting: AtomicU64::new(0),
@@ -168,6 +181,20 @@ impl Ledger {
     /// Locks the histograms, for more than one value or to merge them.
     pub(crate) fn recorder(&self) -> MutexGuard<'_, Recorder> {
         self.recorder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks the arrivals of publications.
+    pub(crate) fn arrivals(&self) -> MutexGuard<'_, Arrivals> {
+        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_judged(&self, worst: Vec<Receiver>) {
+        *self.judged.lock().unwrap_or_else(PoisonError::into_inner) = Some(worst);
+    }
+
+    /// `None` until it was judged.
+    pub(crate) fn judged(&self) -> Option<Vec<Receiver>> {
+        self.judged.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn count_opened(&self, now_ns: u64) {

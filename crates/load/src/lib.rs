@@ -18,24 +18,30 @@ pub mod control;
 mod drive;
 mod echo;
 mod endpoint;
+mod fanout;
 mod heartbeat;
 mod ledger;
 mod message;
 mod pacer;
+mod publisher;
 mod reception;
 mod recorder;
 mod run;
 mod shares;
 mod socket;
 mod sources;
+mod spread;
 mod summary;
 mod sweep;
 mod window;
 
-pub use crate::config::{Close, Config, Connect, Echo};
+pub use crate::config::{Close, Config, Connect, Echo, Fanout, Publish};
 pub use crate::drive::{Ended, Row, drive};
 pub use crate::endpoint::Endpoint;
 pub use crate::ledger::Snapshot;
+pub use crate::publisher::HttpPublish;
 pub use crate::recorder::{Latency, Recorder, Series};
 pub use crate::run::{Run, StartError};
-pub use crate::summary::{BroadcastSummary, Connections, EchoSummary, HeartbeatSummary, Summary};
+pub use crate::summary::{
+    BroadcastSummary, Connections, EchoSummary, FanoutSummary, HeartbeatSummary, Receiver, Summary,
+};

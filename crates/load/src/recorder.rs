@@ -15,9 +15,19 @@ pub enum Series {
     Heartbeat,
     /// Publication, from the publisher's stamp to the receipt.
     Broadcast,
+    /// Publication, to its first receipt, to its last, and from the one to the other.
+    First,
+    /// See [`Series::First`].
+    Last,
+    /// See [`Series::First`].
+    Spread,
+    /// From when a publication was due to when it was sent.
+    PublishLag,
+    /// From then to the server's answer.
+    Publish,
 }
 
-const SERIES: usize = 4;
+const SERIES: usize = 9;
 const LONGEST_US: u64 = 60_000_000;
 const DIGITS: u8 = 3;
 

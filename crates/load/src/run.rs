@@ -15,16 +15,21 @@ use host::{Goal, Role};
 use crate::client::{Client, Order};
 use crate::connector::Connector;
 use crate::echo::EchoOrder;
+use crate::fanout::FanoutRun;
 use crate::ledger::{Ledger, Snapshot};
+use crate::reception::Expect;
 use crate::shares::shares;
 use crate::sources::{Sources, host_sources};
 use crate::summary::Expected;
-use crate::{Close, Config, Connect, Echo, Endpoint, Recorder, Summary};
+use crate::{Close, Config, Connect, Echo, Endpoint, Fanout, FanoutSummary, Recorder, Summary};
 
 /// Destinations of one run: what an engine's worker can have.
 const ENDPOINTS_MAX: usize = 256;
 /// How long `finish` waits for closing handshakes before it resets what is left.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long the receivers of a fan-out may take to judge themselves.
+const JUDGE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why a run could not begin.
 #[derive(Debug)]
@@ -64,6 +69,8 @@ pub struct Run {
     requested: u64,
     heartbeat: Option<Duration>,
     expected: Option<Expected>,
+    fanout: Option<FanoutRun>,
+    judged: Option<FanoutSummary>,
     echoed: bool,
     began_ns: u64,
 }
@@ -117,6 +124,8 @@ impl Run {
             requested: 0,
             heartbeat: None,
             expected: None,
+            fanout: None,
+            judged: None,
             echoed: false,
             began_ns,
         })
@@ -204,11 +213,74 @@ impl Run {
     /// Makes all sockets that are open now count the publications of `publisher`, of which there
     /// will be `messages`. Publish once [`Run::expecting`] says yes.
     pub fn expect_broadcasts(&mut self, publisher: u32, messages: u32) {
+        self.expect(publisher, messages, u64::MAX);
+    }
+
+    fn expect(&mut self, publisher: u32, messages: u32, late_after_ns: u64) {
         let receivers = self.snapshot().open;
         self.expected = Some(Expected { publisher, receivers, messages });
         for worker in self.busy() {
-            self.tell(worker, Order::Expect(publisher));
+            self.tell(worker, Order::Expect(Expect { publisher, late_after_ns }));
         }
+    }
+
+    /// Makes all sockets that are open now receivers of a fan-out. Begin with
+    /// [`Run::fan_out`] once [`Run::expecting`] says yes.
+    pub fn expect_fanout(&mut self, fanout: &Fanout) {
+        let late_after_ns = u64::try_from(fanout.late_after.as_nanos()).unwrap_or(u64::MAX);
+        self.expect(Fanout::PUBLISHER, 0, late_after_ns);
+    }
+
+    /// Begins to publish.
+    ///
+    /// # Errors
+    /// No thread for it.
+    pub fn fan_out(&mut self, fanout: &Fanout) -> io::Result<()> {
+        let Some(expected) = self.expected else { return Ok(()) };
+        let open = |worker: &usize| {
+            self.ledgers.get(*worker).is_some_and(|ledger| ledger.counts.open.get() > 0)
+        };
+        let worker = self.busy().find(open).unwrap_or(0);
+        let (remote, now_ns) = (self.workers.remote().clone(), process::now_ns());
+        let run = FanoutRun::start(fanout, remote, expected.receivers, worker, now_ns)?;
+        self.fanout = Some(run);
+        Ok(())
+    }
+
+    /// Looks after a fan-out, some times a second. True when all was published and nothing more
+    /// is waited for.
+    pub fn tend_fanout(&mut self) -> bool {
+        let counts = self.snapshot();
+        let Some(fanout) = &mut self.fanout else { return true };
+        let done = fanout.tend(&self.ledgers, &counts, process::now_ns());
+        if let Some(expected) = &mut self.expected {
+            expected.messages = fanout.published();
+        }
+        done
+    }
+
+    /// Ends a fan-out and has every receiver judged, waiting for that.
+    pub fn finish_fanout(&mut self) {
+        let Some(mut fanout) = self.fanout.take() else { return };
+        let now_ns = process::now_ns();
+        fanout.stop(now_ns);
+        let published = fanout.published();
+        if let Some(expected) = &mut self.expected {
+            expected.messages = published;
+        }
+        let busy: Vec<usize> = self.busy().collect();
+        for &worker in &busy {
+            self.tell(worker, Order::Judge(published));
+        }
+        let over_ns = now_ns + JUDGE_TIMEOUT.as_nanos() as u64;
+        let judged = || {
+            let mut ledgers = busy.iter().filter_map(|worker| self.ledgers.get(*worker));
+            ledgers.all(|ledger| ledger.judged().is_some())
+        };
+        while !judged() && !self.workers.any_ended() && process::now_ns() < over_ns {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        self.judged = Some(fanout.summary(&self.ledgers, &self.snapshot()));
     }
 
     /// Whether all sockets count the publications that were announced.
@@ -248,7 +320,9 @@ impl Run {
         let now = self.snapshot();
         let requested = if self.requested > 0 { self.requested } else { config.connections };
         let echoed = self.echoed.then_some(());
-        Summary::new(requested, self.connecting(), &now, &self.recorder(), echoed, self.expected)
+        let fanout = self.judged.clone();
+        let recorder = self.recorder();
+        Summary::new(requested, self.connecting(), &now, &recorder, echoed, self.expected, fanout)
     }
 
     /// Closes all connections and ends the workers. Takes the summary before that.

@@ -85,10 +85,15 @@ pub struct EchoSummary {
     pub late: u64,
 }
 
-/// What broadcasts brought to all receivers.
+/// What publications brought to all receivers. received = expected − lost; late and reordered
+/// ones are received too.
 #[derive(Clone, Debug, Serialize)]
 pub struct BroadcastSummary {
-    /// Receivers × messages.
+    /// Publications.
+    pub published: u64,
+    /// Connections that were to get each.
+    pub receivers: u64,
+    /// Receivers × publications.
     pub expected: u64,
     /// Came, each counted once per receiver.
     pub received: u64,
@@ -96,12 +101,67 @@ pub struct BroadcastSummary {
     pub lost: u64,
     /// Came again.
     pub duplicated: u64,
+    /// Came after a later one.
+    pub reordered: u64,
+    /// Came changed.
+    pub corrupted: u64,
+    /// Came later than allowed.
+    pub late: u64,
+    /// Came 64 or more behind the newest of their connection: for the first time or again.
+    pub stale: u64,
+    /// Messages that are no publication of ours.
+    pub foreign: u64,
     /// Publication to receipt: half were not slower.
     pub p50_ms: Option<f64>,
     /// 99 % were not slower.
     pub p99_ms: Option<f64>,
     /// The last.
     pub last_ms: Option<f64>,
+    /// Publication to receipt.
+    pub latency: Option<Latency>,
+    /// Only of a fan-out.
+    #[serde(flatten)]
+    pub fanout: Option<FanoutSummary>,
+}
+
+/// More of a fan-out at a rate.
+#[derive(Clone, Debug, Serialize)]
+pub struct FanoutSummary {
+    /// Publications that were refused or not answered, by cause.
+    pub publish_failed: BTreeMap<String, u64>,
+    /// Publications per second that were asked for, and that were reached.
+    pub rate: f64,
+    /// See `rate`.
+    pub reached_rate: f64,
+    /// From when a publication was due to when it was sent.
+    pub publish_lag: Option<Latency>,
+    /// From then to the server's answer; null by socket.
+    pub publish: Option<Latency>,
+    /// Per publication: to its first receipt, to its last, and from first to last.
+    pub to_first: Option<Latency>,
+    /// See `to_first`.
+    pub to_last: Option<Latency>,
+    /// See `to_first`.
+    pub first_to_last: Option<Latency>,
+    /// Publications whose first and last receipt were not kept.
+    pub untimed: u64,
+    /// Receivers that lost some.
+    pub receivers_short: u64,
+    /// The receivers that lost most, at most ten.
+    pub worst: Vec<Receiver>,
+}
+
+/// One receiver.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Receiver {
+    /// The worker that has it, and its slot there.
+    pub worker: u16,
+    /// See `worker`.
+    pub slot: u32,
+    /// Publications it received, each counted once.
+    pub received: u32,
+    /// Publications it did not.
+    pub lost: u32,
 }
 
 /// What broadcasts were announced.
@@ -126,6 +186,7 @@ impl Summary {
         recorder: &Recorder,
         echoed: Option<()>,
         expected: Option<Expected>,
+        fanout: Option<FanoutSummary>,
     ) -> Summary {
         let seconds = connecting.as_secs_f64();
         let connections = Connections {
@@ -161,7 +222,10 @@ impl Summary {
             latency: recorder.latency(Series::Latency),
             service_time: recorder.latency(Series::ServiceTime),
             closed: by_cause(&counts.closed),
-            broadcast: expected.map(|expected| broadcast(expected, counts, recorder)),
+            broadcast: expected.map(|expected| BroadcastSummary {
+                fanout,
+                ..broadcast(expected, counts, recorder)
+            }),
         };
         summary.reasons = summary.shortfalls();
         summary.held = summary.reasons.is_empty();
@@ -191,7 +255,13 @@ impl Summary {
             shortfalls.extend([
                 (broadcast.lost, "publications were lost"),
                 (broadcast.duplicated, "publications came twice"),
+                (broadcast.reordered, "publications came out of order"),
+                (broadcast.corrupted, "publications came changed"),
+                (broadcast.late, "publications came late"),
+                (broadcast.stale, "publications came 64 or more behind"),
             ]);
+            let failed = broadcast.fanout.iter().flat_map(|fanout| fanout.publish_failed.values());
+            shortfalls.push((failed.sum(), "publications were not taken"));
         }
         let some = shortfalls.into_iter().filter(|(count, _)| *count > 0);
         some.map(|(count, what)| format!("{count} {what}")).collect()
@@ -201,13 +271,22 @@ impl Summary {
 fn broadcast(expected: Expected, counts: &Snapshot, recorder: &Recorder) -> BroadcastSummary {
     let latency = recorder.latency(Series::Broadcast);
     BroadcastSummary {
+        published: u64::from(expected.messages),
+        receivers: expected.receivers,
         expected: expected.total(),
         received: counts.publications,
         lost: expected.total().saturating_sub(counts.publications),
         duplicated: counts.publications_duplicated,
+        reordered: counts.publications_reordered,
+        corrupted: counts.corrupted,
+        late: counts.publications_late,
+        stale: counts.publications_stale,
+        foreign: counts.publications_foreign,
         p50_ms: latency.map(|latency| latency.p50_ms),
         p99_ms: latency.map(|latency| latency.p99_ms),
         last_ms: latency.map(|latency| latency.max_ms),
+        latency,
+        fanout: None,
     }
 }
 
@@ -238,19 +317,44 @@ impl Display for Summary {
             write_latency(f, "  from send   ", self.service_time.as_ref())?;
         }
         if let Some(broadcast) = &self.broadcast {
-            let BroadcastSummary { expected, received, lost, duplicated, .. } = broadcast;
-            write!(f, "broadcast     {received} received of {expected}; ")?;
-            writeln!(f, "{lost} lost, {duplicated} duplicated")?;
-            if let (Some(p50), Some(p99), Some(last)) =
-                (broadcast.p50_ms, broadcast.p99_ms, broadcast.last_ms)
-            {
-                writeln!(f, "  latency      p50 {p50:.3} ms, p99 {p99:.3} ms, last {last:.3} ms")?;
-            }
+            write!(f, "{broadcast}")?;
         }
         match self.reasons.as_slice() {
             [] => writeln!(f, "result        all held"),
             reasons => writeln!(f, "result        fell short: {}", reasons.join("; ")),
         }
+    }
+}
+
+impl Display for BroadcastSummary {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let BroadcastSummary { published, receivers, expected, received, lost, .. } = self;
+        writeln!(
+            f,
+            "publications  {published} to {receivers} receivers, {received} of {expected} received"
+        )?;
+        write!(f, "              {lost} lost, {} duplicated, ", self.duplicated)?;
+        write!(f, "{} reordered, {} corrupted, ", self.reordered, self.corrupted)?;
+        writeln!(f, "{} late, {} stale, {} foreign", self.late, self.stale, self.foreign)?;
+        write_latency(f, "  to receipt  ", self.latency.as_ref())?;
+        let Some(fanout) = &self.fanout else { return Ok(()) };
+        write_latency(f, "  to the first", fanout.to_first.as_ref())?;
+        write_latency(f, "  to the last ", fanout.to_last.as_ref())?;
+        write_latency(f, "  first–last  ", fanout.first_to_last.as_ref())?;
+        let FanoutSummary { rate, reached_rate, receivers_short, worst, .. } = fanout;
+        writeln!(f, "  published     {reached_rate:.1} per second of {rate:.1} asked for")?;
+        write_latency(f, "  sent late by", fanout.publish_lag.as_ref())?;
+        write_latency(f, "  answered in ", fanout.publish.as_ref())?;
+        for (cause, count) in &fanout.publish_failed {
+            writeln!(f, "  not taken     {count}: {cause}")?;
+        }
+        if *receivers_short > 0 {
+            writeln!(f, "  {receivers_short} receivers lost some; the worst:")?;
+        }
+        for Receiver { worker, slot, received, lost } in worst {
+            writeln!(f, "    worker {worker}, slot {slot}: {lost} lost, {received} received")?;
+        }
+        Ok(())
     }
 }
 
@@ -281,7 +385,7 @@ mod tests {
 
     fn of(counts: &Snapshot, expected: Option<Expected>) -> Summary {
         let second = Duration::from_secs(2);
-        Summary::new(10, second, counts, &Recorder::default(), Some(()), expected)
+        Summary::new(10, second, counts, &Recorder::default(), Some(()), expected, None)
     }
 
     #[test]

@@ -32,6 +32,7 @@ fn config(port: u16, path: &str) -> Config {
         heartbeat: None,
         hold: Duration::ZERO,
         echo: None,
+        fanout: None,
         force: false,
     }
 }
@@ -194,7 +195,7 @@ fn broadcasts_are_counted_at_every_receiver() {
     assert_eq!(until("expecting")["expected"], expected);
     for sequence in 0..messages as u32 {
         let published_ns = engine::sys::process::now_ns();
-        server.publish(broadcast::encode(&Publication { publisher, sequence, published_ns }));
+        server.publish(broadcast::encode(&Publication { publisher, sequence, published_ns }, 0));
     }
     while until("row")["publications"] != expected - 1 {}
     tell(json!({ "finish": "abort" }));

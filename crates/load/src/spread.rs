@@ -1,0 +1,122 @@
+//! When a publication first and last arrived: [`Arrivals`] of one worker, gathered over all of them
+//! by [`Spread`], which times publish → first, publish → last, and first → last.
+//!
+//! Both are bounded: what is not gathered in time, or never finished, is let go and counted.
+
+use std::collections::BTreeMap;
+
+use crate::{Recorder, Series};
+
+/// Publications one worker keeps until they are gathered.
+const ARRIVALS_MAX: usize = 8_192;
+/// Publications under way that are gathered.
+const UNDER_WAY_MAX: usize = 65_536;
+
+/// First and last receipt of one publication, in monotonic nanoseconds.
+#[derive(Copy, Clone, Debug)]
+struct Arrival {
+    published_ns: u64,
+    first_ns: u64,
+    last_ns: u64,
+    receivers: u64,
+}
+
+/// By sequence.
+#[derive(Default, Debug)]
+pub(crate) struct Arrivals {
+    by_sequence: BTreeMap<u32, Arrival>,
+    let_go: u64,
+}
+
+impl Arrivals {
+    /// A receiver got it for the first time.
+    pub(crate) fn note(&mut self, sequence: u32, published_ns: u64, now_ns: u64) {
+        if self.by_sequence.len() >= ARRIVALS_MAX && !self.by_sequence.contains_key(&sequence) {
+            self.by_sequence.pop_first();
+            self.let_go += 1;
+        }
+        let fresh = Arrival { published_ns, first_ns: now_ns, last_ns: now_ns, receivers: 0 };
+        let arrival = self.by_sequence.entry(sequence).or_insert(fresh);
+        arrival.last_ns = now_ns;
+        arrival.receivers += 1;
+    }
+}
+
+/// Of all workers.
+#[derive(Default)]
+pub(crate) struct Spread {
+    by_sequence: BTreeMap<u32, Arrival>,
+    recorder: Recorder,
+    let_go: u64,
+}
+
+impl Spread {
+    /// Takes what a worker has seen, and times what has reached so many receivers.
+    pub(crate) fn gather(&mut self, arrivals: &mut Arrivals, receivers: u64) {
+        self.let_go += std::mem::take(&mut arrivals.let_go);
+        for (sequence, new) in std::mem::take(&mut arrivals.by_sequence) {
+            let none = Arrival { receivers: 0, ..new };
+            let known = self.by_sequence.entry(sequence).or_insert(none);
+            known.first_ns = known.first_ns.min(new.first_ns);
+            known.last_ns = known.last_ns.max(new.last_ns);
+            known.receivers += new.receivers;
+            if known.receivers >= receivers {
+                let whole = *known;
+                self.by_sequence.remove(&sequence);
+                self.time(whole);
+            }
+        }
+        while self.by_sequence.len() > UNDER_WAY_MAX {
+            self.by_sequence.pop_first();
+            self.let_go += 1;
+        }
+    }
+
+    /// Times the rest too: those that did not reach everybody.
+    pub(crate) fn finish(&mut self) -> (Recorder, u64) {
+        while let Some((_, arrival)) = self.by_sequence.pop_first() {
+            self.time(arrival);
+        }
+        (self.recorder.clone(), self.let_go)
+    }
+
+    fn time(&mut self, arrival: Arrival) {
+        let Arrival { published_ns, first_ns, last_ns, .. } = arrival;
+        self.recorder.record(Series::First, first_ns.saturating_sub(published_ns));
+        self.recorder.record(Series::Last, last_ns.saturating_sub(published_ns));
+        self.recorder.record(Series::Spread, last_ns - first_ns);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn first_and_last_are_taken_over_all_workers() {
+        let (mut one, mut two, mut spread) =
+            (Arrivals::default(), Arrivals::default(), Spread::default());
+        one.note(7, 10 * MS, 15 * MS);
+        one.note(7, 10 * MS, 30 * MS);
+        two.note(7, 10 * MS, 12 * MS);
+        one.note(8, 20 * MS, 21 * MS);
+        spread.gather(&mut one, 3);
+        spread.gather(&mut two, 3);
+        assert_eq!(spread.by_sequence.len(), 1, "8 has not reached everybody");
+        let (recorder, let_go) = spread.finish();
+        let max = |series| recorder.latency(series).unwrap().max_ms.round();
+        assert_eq!((max(Series::First), max(Series::Last), max(Series::Spread)), (2.0, 20.0, 18.0));
+        assert_eq!((recorder.latency(Series::Last).unwrap().count, let_go), (2, 0));
+    }
+
+    #[test]
+    fn what_nobody_gathers_is_let_go_and_counted() {
+        let mut arrivals = Arrivals::default();
+        for sequence in 0..ARRIVALS_MAX as u32 + 5 {
+            arrivals.note(sequence, 0, 1);
+        }
+        assert_eq!((arrivals.by_sequence.len(), arrivals.let_go), (ARRIVALS_MAX, 5));
+    }
+}

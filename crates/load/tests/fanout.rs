@@ -1,0 +1,253 @@
+//! A fan-out through a server that drops, doubles, swaps, corrupts and delays by a seeded plan, and
+//! counts what it did: the run must say the same, to the unit.
+//!
+//! `STANDFAST_RECEIVERS=100000 cargo test --release -p standfast-load --test fanout` does it with so
+//! many receivers; it takes a minute and a gigabyte.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use engine::sys::process;
+use engine::{
+    Answer, Closed, ConnId, Core, Handler, Incoming, Limits, Plan, Remote, Response, Sys, Tables,
+    Workers,
+};
+use load::{Config, Connect, Endpoint, Fanout, Publish, Summary, broadcast};
+use wire::websocket::OpCode;
+
+/// How the run and the server's delays lie in time: no delay may be as long as 64 publications, and
+/// what is not delayed must be far from late on a slow machine.
+struct Timing {
+    rate: u64,
+    messages: u32,
+    late_after: Duration,
+    delay: Duration,
+}
+
+const FEW: Timing = Timing {
+    rate: 40,
+    messages: 64,
+    late_after: Duration::from_secs(5),
+    delay: Duration::from_millis(6_500),
+};
+const MANY: Timing = Timing {
+    rate: 1,
+    messages: 16,
+    late_after: Duration::from_secs(12),
+    delay: Duration::from_secs(15),
+};
+
+#[test]
+fn what_a_server_does_to_its_receivers_is_told_to_the_unit() {
+    let receivers = std::env::var("STANDFAST_RECEIVERS").ok().and_then(|n| n.parse().ok());
+    let receivers: u64 = receivers.unwrap_or(500);
+    let timing = if receivers > 5_000 { MANY } else { FEW };
+    let (port, done, _server) = start(receivers, timing.delay);
+    let summary = drive(&config(port, receivers, &timing));
+    let said = summary.broadcast.as_ref().unwrap();
+    let did = |count: &AtomicU64| count.load(Ordering::SeqCst);
+    let fanout = said.fanout.as_ref().unwrap();
+    println!("{receivers} receivers, the server did {done:?}\n{said}");
+    assert_eq!((said.published, said.receivers), (u64::from(timing.messages), receivers));
+    assert_eq!(said.expected, receivers * u64::from(timing.messages));
+    for count in [&done.dropped, &done.doubled, &done.swapped, &done.corrupted, &done.delayed] {
+        assert!(did(count) > 0, "the server did what it is for: {done:?}");
+    }
+    // A changed message is not received as what it was.
+    assert_eq!(said.lost, did(&done.dropped) + did(&done.corrupted), "{done:?}");
+    assert_eq!(said.received, said.expected - said.lost);
+    assert_eq!(said.duplicated, did(&done.doubled));
+    assert_eq!(said.corrupted, did(&done.corrupted));
+    assert_eq!(said.reordered, did(&done.swapped) + did(&done.delayed), "{done:?}");
+    assert_eq!(said.late, did(&done.delayed), "{done:?}");
+    assert_eq!((said.stale, said.foreign), (0, 0));
+    assert!(fanout.receivers_short > 0 && fanout.worst.len() == 10, "{fanout:?}");
+    assert!(fanout.worst.iter().all(|worst| worst.lost >= 1), "{fanout:?}");
+    assert_eq!(fanout.worst[0].received + fanout.worst[0].lost, timing.messages);
+    let last = fanout.to_last.as_ref().unwrap();
+    assert!(last.max_ms > timing.delay.as_secs_f64() * 900.0, "the delays are the last: {last:?}");
+    assert_eq!((last.count, fanout.untimed), (u64::from(timing.messages), 0));
+    assert!(!summary.held && summary.reasons.len() == 5, "{:?}", summary.reasons);
+}
+
+fn config(port: u16, connections: u64, timing: &Timing) -> Config {
+    let Timing { rate, messages, late_after, .. } = *timing;
+    Config {
+        endpoints: vec![Endpoint::parse(&format!("ws://127.0.0.1:{port}/")).unwrap()],
+        connections,
+        connect: Connect::Windowed,
+        connect_timeout: Duration::from_secs(60),
+        sources: Vec::new(),
+        headers: Vec::new(),
+        protocols: Vec::new(),
+        heartbeat: None,
+        hold: Duration::ZERO,
+        echo: None,
+        fanout: Some(Fanout {
+            rate,
+            messages: Some(messages),
+            duration: None,
+            size: 100,
+            late_after,
+            publish: Publish::Socket,
+        }),
+        force: false,
+    }
+}
+
+fn drive(config: &Config) -> Summary {
+    let wait = |time| {
+        std::thread::sleep(time);
+        false
+    };
+    load::drive(config, |_| {}, wait).unwrap().summary
+}
+
+/// What the server did.
+#[derive(Default, Debug)]
+struct Done {
+    dropped: AtomicU64,
+    doubled: AtomicU64,
+    swapped: AtomicU64,
+    corrupted: AtomicU64,
+    delayed: AtomicU64,
+}
+
+fn start(receivers: u64, delay: Duration) -> (u16, Arc<Done>, Workers<Arc<[u8]>>) {
+    let host = host::Machine::read();
+    let nofile = host::raise_nofile().unwrap();
+    let plan = Plan::new(receivers + 1_000, host.cores, nofile, Tables::Private);
+    let address = ([127, 0, 0, 1], 0).into();
+    let defer = Duration::ZERO;
+    let listen = process::Listen { address, backlog: 4_096, shared_port: false, defer };
+    let (listener, address) = process::listen(&listen).unwrap();
+    let done = Arc::new(Done::default());
+    let counts = Arc::clone(&done);
+    let faulty = move |worker, remote: &Remote<Arc<[u8]>>| Faulty {
+        worker,
+        remote: remote.clone(),
+        done: Arc::clone(&counts),
+        delay_ns: delay.as_nanos() as u64,
+        delayed: VecDeque::new(),
+    };
+    let limits = Limits { idle_timeout: None, ..Limits::default() };
+    let workers = Workers::start(plan, &limits, &[listener], faulty).unwrap();
+    (address.port(), done, workers)
+}
+
+/// Sends whatever anybody says to everybody, but for its faults.
+struct Faulty {
+    worker: u16,
+    remote: Remote<Arc<[u8]>>,
+    done: Arc<Done>,
+    delay_ns: u64,
+    delayed: VecDeque<(u64, ConnId, Arc<[u8]>)>,
+}
+
+enum Fault {
+    None,
+    Drop,
+    Double,
+    Swap,
+    Corrupt,
+    Delay,
+}
+
+impl Faulty {
+    /// Each eighth publication is mistreated, each receiver's in its own way.
+    fn fault(&self, slot: u32, sequence: u32) -> Fault {
+        if sequence % 8 != 3 {
+            return Fault::None;
+        }
+        let mut hash = u64::from(self.worker) << 48 | u64::from(slot) << 16 | u64::from(sequence);
+        for _ in 0..3 {
+            hash = (hash ^ hash >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        }
+        match hash >> 40 & 0x7 {
+            0 => Fault::Drop,
+            1 => Fault::Double,
+            2 => Fault::Swap,
+            3 => Fault::Corrupt,
+            4 => Fault::Delay,
+            _ => Fault::None,
+        }
+    }
+}
+
+impl Handler for Faulty {
+    /// What is held back to be sent after the next.
+    type User = Option<Box<Arc<[u8]>>>;
+    type Post = Arc<[u8]>;
+
+    fn request<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, incoming: &Incoming) -> Answer {
+        match incoming.head.target {
+            "/" => Answer::Upgrade(None),
+            _ => Answer::Respond(Response::text(404, "no such path\n")),
+        }
+    }
+
+    fn open<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId) {}
+
+    fn message<S: Sys>(&mut self, core: &mut Core<S, Self>, _: ConnId, _: OpCode, data: &mut [u8]) {
+        let data: Arc<[u8]> = Arc::from(&*data);
+        for worker in (0..self.remote.workers()).filter(|&to| to != usize::from(self.worker)) {
+            let _ = self.remote.post(worker, Arc::clone(&data), data.len());
+        }
+        self.post(core, data);
+    }
+
+    fn closed<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, _: Closed, _: bool) {}
+
+    fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, data: Arc<[u8]>) {
+        let sequence = broadcast::parse(&data).expect("ours").sequence;
+        let count = |count: &AtomicU64| count.fetch_add(1, Ordering::SeqCst);
+        for slot in 0..core.slots() {
+            let Some(id) = core.id_at(slot).filter(|&id| core.is_open(id)) else { continue };
+            match self.fault(slot, sequence) {
+                Fault::None => drop(core.send(id, OpCode::Text, &data)),
+                Fault::Drop => drop(count(&self.done.dropped)),
+                Fault::Double => {
+                    count(&self.done.doubled);
+                    core.send(id, OpCode::Text, &data);
+                    core.send(id, OpCode::Text, &data);
+                }
+                Fault::Swap => {
+                    count(&self.done.swapped);
+                    if let Some(held) = core.user_at(slot) {
+                        *held = Some(Box::new(Arc::clone(&data)));
+                    }
+                    continue;
+                }
+                Fault::Corrupt => {
+                    count(&self.done.corrupted);
+                    let mut changed = data.to_vec();
+                    changed[20] ^= 1;
+                    core.send(id, OpCode::Text, &changed);
+                }
+                Fault::Delay => {
+                    count(&self.done.delayed);
+                    let due_ns = core.clock_ns() + self.delay_ns;
+                    self.delayed.push_back((due_ns, id, Arc::clone(&data)));
+                }
+            }
+            if let Some(held) = core.user_at(slot).and_then(Option::take) {
+                core.send(id, OpCode::Text, &held);
+            }
+        }
+    }
+
+    fn turn<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
+        while let Some((due_ns, id, data)) = self.delayed.pop_front() {
+            if due_ns > core.now_ns() {
+                self.delayed.push_front((due_ns, id, data));
+                return Some(due_ns);
+            }
+            core.send(id, OpCode::Text, &data);
+        }
+        None
+    }
+}

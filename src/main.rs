@@ -7,6 +7,7 @@ mod load;
 mod output;
 mod progress;
 mod prove;
+mod report;
 mod serve;
 mod settings;
 mod units;

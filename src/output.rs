@@ -45,6 +45,21 @@ pub(crate) fn write_file(path: &Path, text: &str) -> Result<()> {
     written.with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// The command line, to be pasted into a shell again.
+pub(crate) fn command_line() -> String {
+    let words = std::env::args().skip(1).map(|word| quoted(&word));
+    std::iter::once("standfast".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
+}
+
+/// A word as a POSIX shell takes it.
+fn quoted(word: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:=,@%+".contains(&byte);
+    if !word.is_empty() && word.bytes().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
 /// Whether a result can be written there later; asked before a run that takes long.
 ///
 /// # Errors
@@ -74,4 +89,37 @@ fn beside(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}", std::process::id()));
     path.with_file_name(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_is_quoted_where_a_shell_would_read_it_otherwise() {
+        for (word, text) in [
+            ("--hold=5m", "--hold=5m"),
+            ("X: it's", "'X: it'\\''s'"),
+            ("", "''"),
+            ("$HOME", "'$HOME'"),
+        ] {
+            assert_eq!(quoted(word), text);
+        }
+    }
+
+    #[test]
+    fn a_file_is_replaced_whole_and_a_directory_is_none() {
+        let file = std::env::temp_dir().join(format!("standfast-output-{}", std::process::id()));
+        let name = file.to_str().unwrap();
+        check_writable(name).unwrap();
+        assert!(!file.exists(), "asking leaves nothing behind");
+        write_file(&file, "one").unwrap();
+        write_file(&file, "two").unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "two");
+        fs::remove_file(&file).unwrap();
+        assert!(check_writable(std::env::temp_dir().to_str().unwrap()).is_err());
+        assert!(check_writable("/no/such/directory/file").is_err());
+        write_file(Path::new("/dev/null"), "gone").unwrap();
+        assert!(is_special(Path::new("/dev/null")), "and still a device");
+    }
 }

@@ -3,7 +3,7 @@
 //!
 //! What it is not: it measures nothing and draws nothing.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 /// Most samples that are kept; with more, each second one goes and the rest stand for twice the
 /// time.
@@ -87,6 +87,12 @@ impl Series {
     /// In the order of time.
     pub(crate) fn samples(&self) -> &[Sample] {
         &self.samples
+    }
+}
+
+impl Serialize for Series {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.samples.serialize(serializer)
     }
 }
 

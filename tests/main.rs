@@ -19,4 +19,5 @@ mod limits;
 mod load;
 mod peers;
 mod prove;
+mod report;
 mod topics;

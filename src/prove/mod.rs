@@ -5,6 +5,7 @@
 mod broadcast;
 mod children;
 mod link;
+mod page;
 mod phases;
 mod plan;
 mod result;
@@ -55,6 +56,9 @@ pub(crate) struct Args {
     /// Write all figures as JSON to a file, or to standard output with `-`
     #[arg(long, value_name = "FILE")]
     json: Option<String>,
+    /// Write the whole proof as one HTML page
+    #[arg(long, value_name = "FILE")]
+    html: Option<String>,
     /// Begin even though the machine seems too small
     #[arg(long)]
     force: bool,
@@ -65,13 +69,19 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let json_to_stdout = args.json.as_deref() == Some(output::STDOUT);
     let mut screen = Screen::new(json_to_stdout);
     let plan = Plan::new(args)?;
-    args.json.as_deref().map_or(Ok(()), output::check_writable)?;
+    for file in [&args.json, &args.html].into_iter().flatten() {
+        output::check_writable(file)?;
+    }
     let (connections, machine) = preflight(&plan, args.force, &mut screen)?;
     let measured = Run::start(connections, &plan, &mut screen)?.measure();
     let proof = Proof::judge(measured, &machine, &plan);
     screen.verdict(&proof);
     if let Some(file) = &args.json {
         output::write_json(file, &proof)?;
+    }
+    if let Some(file) = &args.html {
+        page::report(&proof).write(file)?;
+        screen.note(&format!("the whole proof as a page: {file}"));
     }
     Ok(match (proof.interrupted, proof.held()) {
         (true, _) => ExitCode::from(130),

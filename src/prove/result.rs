@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use super::link::LinkResult;
 use super::plan::Plan;
-use crate::progress::{Sample, Series};
+use crate::output;
+use crate::progress::Series;
 
 /// Server and client at one moment; `None` where a process could not be read.
 pub(super) type ProcessFigures = (Option<ProcessMemory>, Option<ProcessMemory>);
@@ -177,7 +178,8 @@ pub(super) struct Proof {
     pub(super) verdict: &'static str,
     pub(super) reasons: Vec<String>,
     /// How it went, at most some thousand moments.
-    pub(super) samples: Vec<Sample>,
+    #[serde(rename = "samples")]
+    pub(super) series: Series,
     #[serde(skip)]
     pub(super) interrupted: bool,
 }
@@ -189,7 +191,8 @@ const INTERRUPTED: &str = "INTERRUPTED";
 
 impl Proof {
     /// Puts the figures together and says whether it held, and if not why.
-    pub(super) fn judge(measured: Measured, machine: &Machine, plan: &Plan) -> Proof {
+    pub(super) fn judge(mut measured: Measured, machine: &Machine, plan: &Plan) -> Proof {
+        let series = std::mem::take(&mut measured.series);
         let m = &measured;
         let expected = m.count("broadcast", "expected");
         let broadcast = Broadcast {
@@ -225,10 +228,7 @@ impl Proof {
         Proof {
             version: 1,
             standfast: env!("CARGO_PKG_VERSION"),
-            command: std::iter::once("standfast".to_string())
-                .chain(std::env::args().skip(1))
-                .collect::<Vec<_>>()
-                .join(" "),
+            command: output::command_line(),
             scenario: plan.scenario.clone(),
             machine: machine.clone(),
             connections: Connections {
@@ -258,7 +258,7 @@ impl Proof {
             connect_errors: causes(m.load.as_ref(), "connect_errors"),
             verdict,
             reasons,
-            samples: m.series.samples().to_vec(),
+            series,
             interrupted: m.interrupted,
         }
     }

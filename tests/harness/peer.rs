@@ -31,6 +31,12 @@ pub(crate) const BROWSER: Runtime = Runtime {
 ///
 /// A machine without the runtime skips the client; under `CI` that is a failure.
 pub(crate) fn talks(runtime: &Runtime, script: &str, server: &Server, expected: &[&str]) {
+    let (public, admin) = (format!("ws://{}", server.listen), format!("http://{}", server.admin));
+    works(runtime, script, &[&public, &admin], expected);
+}
+
+/// The same with arguments of the script's own.
+pub(crate) fn works(runtime: &Runtime, script: &str, args: &[&str], expected: &[&str]) {
     if !command(runtime, runtime.check).status().is_ok_and(|status| status.success()) {
         assert!(env::var_os("CI").is_none(), "{} cannot run {script}", runtime.program);
         eprintln!("skipped {script}: run `cargo xtask test`, which installs what it needs");
@@ -38,8 +44,7 @@ pub(crate) fn talks(runtime: &Runtime, script: &str, server: &Server, expected: 
     }
     let script = root().join("tests/peers").join(script);
     let script = script.to_str().expect("the repository's path is text");
-    let (public, admin) = (format!("ws://{}", server.listen), format!("http://{}", server.admin));
-    let mut client = command(runtime, &[script, &public, &admin]);
+    let mut client = command(runtime, &[&[script], args].concat());
     let output = client.stdout(Stdio::piped()).output().expect("the client starts");
     let stdout = String::from_utf8_lossy(&output.stdout);
     let stderr = String::from_utf8_lossy(&output.stderr);

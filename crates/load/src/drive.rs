@@ -23,6 +23,12 @@ pub struct Row {
     pub open: u64,
     /// Connects that brought none, so far.
     pub failed: u64,
+    /// WebSockets that ended so far.
+    pub closed: u64,
+    /// Messages and pings sent so far, and messages, pongs and publications received.
+    pub sent: u64,
+    /// See `sent`.
+    pub received: u64,
     /// Messages received per second, or pongs where no messages are sent.
     pub messages_per_second: f64,
     /// Of the values of this second.
@@ -162,6 +168,9 @@ impl Rows {
             phase,
             open: counts.open,
             failed: counts.failed_total(),
+            closed: counts.closed_total(),
+            sent: counts.echo_sent + counts.heartbeats_sent,
+            received: came(&counts),
             messages_per_second: (came(&counts) - came(&self.counts)) as f64 / seconds,
             latency,
             errors: counts.failed_total()

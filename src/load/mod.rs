@@ -1,5 +1,7 @@
 //! `standfast load`: flags to a [`Config`], rows and a summary to people, an exit code.
 
+mod page;
+
 use std::io::{self, BufReader, Write};
 use std::net::{IpAddr, UdpSocket};
 use std::process::ExitCode;
@@ -8,8 +10,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::builder::ValueParser;
 use engine::sys::process::{self, Signal};
+use host::Machine;
 use load::{Config, Connect, Echo, Ended, Endpoint, Fanout, HttpPublish, Publish, Row};
 
+use crate::progress::Series;
 use crate::{output, units};
 
 const FANOUT: &str = "Fan-out";
@@ -111,6 +115,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     json: Option<String>,
 
+    /// Write the whole run as one HTML page
+    #[arg(long, value_name = "FILE")]
+    html: Option<String>,
+
     /// Begin even though the machine seems too small
     #[arg(long)]
     force: bool,
@@ -126,7 +134,9 @@ pub(crate) struct Args {
 /// What cannot be used or is not allowed here: exit code 2.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let config = config(args)?;
-    args.json.as_deref().map_or(Ok(()), output::check_writable)?;
+    for file in [&args.json, &args.html].into_iter().flatten() {
+        output::check_writable(file)?;
+    }
     let interrupted =
         |wait| matches!(process::wait_signal(wait), Some(Signal::Interrupt | Signal::Terminate));
     let ended = if args.control {
@@ -134,13 +144,18 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let input = BufReader::new(io::stdin());
         load::control::obey(&config, input, io::stdout(), || interrupted(Duration::ZERO))?
     } else {
-        let mut rows = 0;
+        let machine = Machine::read();
+        let (mut rows, mut series) = (0, Series::new());
         let row = |row: &Row| {
+            series.push(&page::sample(row));
             print_row(row, rows);
             rows += 1;
         };
         let ended = load::drive(&config, row, interrupted)?;
         report(args.json.as_deref(), &ended)?;
+        if let Some(file) = &args.html {
+            page::report(&args.urls, &ended, &series, &machine).write(file)?;
+        }
         ended
     };
     Ok(match ended {

@@ -1,0 +1,121 @@
+//! A proof as a page: its figures as rows for [`Report`].
+
+use host::{Bytes, Count};
+
+use super::result::{Mark, ProcessResult, Proof};
+use crate::report::{Report, Rows, Table};
+
+/// The proof, ready to be written.
+pub(super) fn report(proof: &Proof) -> Report<'_> {
+    let connections = &proof.connections;
+    let title = match &proof.scenario {
+        Some(scenario) => format!("Scenario {scenario}"),
+        None => "A proof on this machine".to_owned(),
+    };
+    Report {
+        title,
+        verdict: (proof.verdict, proof.held()),
+        result: format!(
+            "{} of {} WebSockets open after {:.0} s",
+            Count(connections.open),
+            Count(connections.requested),
+            proof.hold_seconds
+        ),
+        reasons: &proof.reasons,
+        figures: figures(proof),
+        table: Some(Table {
+            title: "Memory on the way up",
+            heads: vec!["sockets", "server", "client", "kernel, both ends"],
+            rows: proof.marks.iter().map(mark).collect(),
+        }),
+        series: &proof.series,
+        machine: &proof.machine,
+        command: proof.command.clone(),
+    }
+}
+
+fn figures(proof: &Proof) -> Rows {
+    let c = &proof.connections;
+    let ms = |value: Option<f64>| value.map_or("–".to_owned(), |value| format!("{value:.1} ms"));
+    let mut rows = vec![
+        ("opened in", format!("{:.1} s, {} per second", c.seconds, Count(c.per_second as u64))),
+        ("failed to open", causes(c.failed, &proof.connect_errors)),
+        ("closed before the end", causes(proof.closed.values().sum(), &proof.closed)),
+        ("server, resident", resident(&proof.server)),
+        ("server, CPU", format!("{:.1} s", proof.server.cpu_seconds)),
+        ("client, resident", resident(&proof.client)),
+        ("client, CPU", format!("{:.1} s", proof.client.cpu_seconds)),
+        (
+            "kernel",
+            proof.kernel_bytes_per_socket.map_or("unknown".to_owned(), |bytes| {
+                format!("{} a socket, two a connection", Bytes(bytes as u64))
+            }),
+        ),
+        (
+            "whole machine",
+            proof.system_bytes.map_or("unknown".to_owned(), |bytes| format!("+{}", Bytes(bytes))),
+        ),
+    ];
+    let h = &proof.heartbeats;
+    if h.sent > 0 {
+        let answered = format!("{} of {} answered", Count(h.received), Count(h.sent));
+        rows.push(("heartbeats", answered));
+    }
+    if let Some(m) = &proof.messages {
+        rows.push(("messages", format!("{} of {} came back", Count(m.received), Count(m.sent))));
+        rows.push((
+            "messages lost, twice, changed",
+            format!("{}, {}, {}", Count(m.lost), Count(m.duplicated), Count(m.corrupted)),
+        ));
+        let times = [m.p50_ms, m.p99_ms, m.max_ms].map(ms).join(", ");
+        rows.push(("round trip: half, 99 %, longest", times));
+    }
+    let b = &proof.broadcast;
+    if b.expected > 0 {
+        rows.push((
+            "broadcast",
+            format!("{} of {} delivered", Count(b.received), Count(b.expected)),
+        ));
+        rows.push((
+            "deliveries lost, twice",
+            format!("{}, {}", Count(b.lost), Count(b.duplicated)),
+        ));
+        let times = [b.p50_ms, b.p99_ms, b.last_ms].map(ms).join(", ");
+        rows.push(("delivery: half, 99 %, last", times));
+    }
+    if let Some(link) = &proof.link {
+        rows.push(("link, each way", format!("{} Mbit/s, {:.0} ms", link.megabits, link.delay_ms)));
+        for (name, way) in [("to the server", link.to_server), ("to the clients", link.to_clients)]
+        {
+            let passed =
+                format!("{} passed, {} packets dropped", Bytes(way.bytes), Count(way.dropped));
+            rows.push((name, passed));
+        }
+    }
+    rows.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+fn causes(all: u64, by_cause: &std::collections::BTreeMap<String, u64>) -> String {
+    let named: Vec<_> =
+        by_cause.iter().map(|(cause, count)| format!("{cause} {}", Count(*count))).collect();
+    if named.is_empty() {
+        Count(all).to_string()
+    } else {
+        format!("{} ({})", Count(all), named.join(", "))
+    }
+}
+
+fn resident(process: &ProcessResult) -> String {
+    let each = process.rss_bytes_per_connection;
+    format!("{}, {each:.0} B a socket", Bytes(process.rss_bytes))
+}
+
+fn mark(mark: &Mark) -> Vec<String> {
+    let kernel = mark.kernel_bytes.map_or("unknown".to_owned(), |bytes| Bytes(bytes).to_string());
+    vec![
+        Count(mark.connections).to_string(),
+        Bytes(mark.server_rss_bytes).to_string(),
+        Bytes(mark.client_rss_bytes).to_string(),
+        kernel,
+    ]
+}

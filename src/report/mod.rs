@@ -1,0 +1,253 @@
+//! [`Report`]: a run as one HTML file that needs nothing else: verdict and reasons, figures, charts
+//! over time, the machine, the command that repeats it.
+//!
+//! It knows neither `prove` nor `load`: they fill in plain rows. Values become text of the page
+//! through a template that escapes them.
+
+mod chart;
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use host::{Bytes, Count, Machine};
+use minijinja::value::Serde;
+use minijinja::{AutoEscape, Environment, context};
+use serde::Serialize;
+
+use self::chart::{Chart, Drawing, Line, Unit};
+use crate::output;
+use crate::progress::{Sample, Series, Usage};
+
+/// Rows of a name and what is said of it.
+pub(crate) type Rows = Vec<(String, String)>;
+
+/// A run, ready to be shown.
+pub(crate) struct Report<'a> {
+    /// What was run.
+    pub(crate) title: String,
+    /// One word, and whether it is a good one.
+    pub(crate) verdict: (&'a str, bool),
+    /// What came of it, in a sentence.
+    pub(crate) result: String,
+    pub(crate) reasons: &'a [String],
+    /// The figures that matter, with a line on each.
+    pub(crate) figures: Rows,
+    pub(crate) table: Option<Table>,
+    pub(crate) series: &'a Series,
+    pub(crate) machine: &'a Machine,
+    pub(crate) command: String,
+}
+
+/// A table of the report.
+#[derive(Serialize)]
+pub(crate) struct Table {
+    pub(crate) title: &'static str,
+    pub(crate) heads: Vec<&'static str>,
+    pub(crate) rows: Vec<Vec<String>>,
+}
+
+impl Report<'_> {
+    /// Writes the page.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub(crate) fn write(&self, file: &str) -> Result<()> {
+        output::write_file(Path::new(file), &self.render()?)
+    }
+
+    fn render(&self) -> Result<String> {
+        let mut environment = Environment::new();
+        environment.set_auto_escape_callback(|_| AutoEscape::Html);
+        let template = environment.template_from_str(include_str!("report.html"));
+        let samples = self.series.samples();
+        let (verdict, good) = self.verdict;
+        template
+            .and_then(|template| {
+                template.render(context! {
+                    title => self.title.as_str(),
+                    verdict => verdict,
+                    good => good,
+                    result => self.result.as_str(),
+                    reasons => Serde(self.reasons),
+                    figures => Serde(&self.figures),
+                    table => Serde(&self.table),
+                    charts => Serde(charts(samples)),
+                    quiet => samples.iter().all(|sample| sample.failed + sample.closed == 0),
+                    machine => Serde(machine(self.machine)),
+                    command => self.command.as_str(),
+                    version => env!("CARGO_PKG_VERSION"),
+                    style => include_str!("report.css"),
+                    script => include_str!("report.js"),
+                })
+            })
+            .context("the report cannot be made")
+    }
+}
+
+fn charts(samples: &[Sample]) -> Vec<Drawing> {
+    let seconds: Vec<f64> = samples.iter().map(|sample| sample.elapsed_seconds).collect();
+    let phases = phases(samples);
+    let chart = |title, unit, lines| {
+        Chart { title, seconds: &seconds, lines, unit, phases: &phases }.draw()
+    };
+    let line = |name, value: &dyn Fn(&Sample) -> Option<f64>| Line {
+        name,
+        values: samples.iter().map(value).collect(),
+    };
+    let rate = |name, count: &dyn Fn(&Sample) -> Option<f64>| Line {
+        name,
+        values: per_second(samples, count),
+    };
+    let rss = |usage: Option<Usage>| usage.map(|usage| usage.rss_bytes as f64);
+    let cpu = |usage: Option<Usage>| usage.map(|usage| usage.cpu_seconds);
+    let troubled = samples.iter().any(|sample| sample.failed + sample.closed > 0);
+    let errors = if troubled {
+        vec![
+            line("failed to open", &|s| Some(s.failed as f64)),
+            line("closed", &|s| Some(s.closed as f64)),
+        ]
+    } else {
+        Vec::new()
+    };
+    [
+        chart("Open sockets", Unit::Count, vec![line("open", &|s| Some(s.open as f64))]),
+        chart(
+            "Memory of the programs",
+            Unit::Bytes,
+            vec![line("server", &|s| rss(s.server)), line("client", &|s| rss(s.client))],
+        ),
+        chart(
+            "Memory of the kernel, growth",
+            Unit::Bytes,
+            vec![line("both ends", &|s| s.kernel_bytes.map(|bytes| bytes as f64))],
+        ),
+        chart(
+            "CPU, in cores",
+            Unit::Cores,
+            vec![rate("server", &|s| cpu(s.server)), rate("client", &|s| cpu(s.client))],
+        ),
+        chart(
+            "Messages and heartbeats",
+            Unit::PerSecond,
+            vec![
+                rate("sent", &|s| Some(s.sent as f64)),
+                rate("received", &|s| Some(s.received as f64)),
+            ],
+        ),
+        chart(
+            "Latency",
+            Unit::Milliseconds,
+            vec![
+                line("half within", &|s| s.latency.map(|latency| latency.p50_ms)),
+                line("99 % within", &|s| s.latency.map(|latency| latency.p99_ms)),
+                line("longest", &|s| s.latency.map(|latency| latency.max_ms)),
+            ],
+        ),
+        chart("Errors so far", Unit::Count, errors),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// The growth of a count per second, from one sample to the next.
+fn per_second(samples: &[Sample], count: &dyn Fn(&Sample) -> Option<f64>) -> Vec<Option<f64>> {
+    let growth = |pair: &[Sample]| {
+        let [before, after] = pair else { return None };
+        let seconds = after.elapsed_seconds - before.elapsed_seconds;
+        let grown = count(after)? - count(before)?;
+        (seconds > 0.0).then(|| (grown / seconds).max(0.0))
+    };
+    let first = samples.first().map(|_| None);
+    first.into_iter().chain(samples.windows(2).map(growth)).collect()
+}
+
+/// Where each phase begins.
+fn phases(samples: &[Sample]) -> Vec<(f64, &'static str)> {
+    let mut phases: Vec<(f64, &'static str)> = Vec::new();
+    for sample in samples {
+        if phases.last().is_none_or(|(_, last)| *last != sample.phase) {
+            let begins = if phases.is_empty() { 0.0 } else { sample.elapsed_seconds };
+            phases.push((begins, sample.phase));
+        }
+    }
+    phases
+}
+
+fn machine(machine: &Machine) -> Rows {
+    let unknown = || "unknown".to_owned();
+    let bytes = |bytes: Option<u64>| bytes.map_or_else(unknown, |bytes| Bytes(bytes).to_string());
+    let count = |count: Option<u64>| count.map_or_else(unknown, |count| Count(count).to_string());
+    let pages = machine
+        .tcp
+        .mem_pages
+        .map_or_else(unknown, |pages| pages.map(|pages| Count(pages).to_string()).join(" · "));
+    let range = machine.ports.range.map_or_else(unknown, |(a, b)| format!("{a}–{b}"));
+    [
+        ("processor", machine.cpu_model.clone().unwrap_or_else(unknown)),
+        ("cores", machine.cores.to_string()),
+        ("memory", bytes(machine.memory.total_bytes)),
+        ("memory available before", bytes(machine.memory.available_bytes)),
+        ("kernel", format!("Linux {}", machine.kernel.clone().unwrap_or_else(unknown))),
+        ("in a container", if machine.container { "yes" } else { "no" }.to_owned()),
+        ("descriptors of a table", Count(machine.files.table()).to_string()),
+        ("open files of the machine", count(machine.files.file_max)),
+        ("ports", range),
+        ("accept queue (somaxconn)", count(machine.tcp.somaxconn)),
+        ("TCP memory, pages", pages),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(series: &Series) -> String {
+        let reasons = ["<script>alert(1)</script> & more".to_owned()];
+        Report {
+            title: "a <b>bold</b> run".to_owned(),
+            verdict: ("FELL SHORT", false),
+            result: "9 of 10".to_owned(),
+            reasons: &reasons,
+            figures: vec![("open".into(), "9".into())],
+            table: None,
+            series,
+            machine: &Machine::read(),
+            command: "standfast load -H 'X: \"</script>\"'".to_owned(),
+        }
+        .render()
+        .unwrap()
+    }
+
+    #[test]
+    fn what_people_wrote_stays_text() {
+        let page = report(&Series::new());
+        assert!(!page.contains("<b>bold") && !page.contains("<script>alert"), "{page}");
+        assert!(page.contains("&lt;script&gt;alert(1)") && page.contains("a &lt;b&gt;bold"));
+        assert_eq!(page.matches("</script>").count(), 1);
+    }
+
+    #[test]
+    fn what_was_not_measured_has_no_chart() {
+        let mut series = Series::new();
+        for second in 0..5 {
+            let elapsed_seconds = f64::from(second);
+            let phase = if second < 2 { "connect" } else { "hold" };
+            series.push(&Sample { elapsed_seconds, phase, open: 7, ..Sample::default() });
+        }
+        let page = report(&series);
+        assert!(page.contains("Open sockets") && page.contains("<polyline"));
+        assert!(!page.contains("Memory of the programs") && !page.contains("Latency"));
+        assert!(page.contains(">connect<") || page.contains(">hold<"));
+    }
+
+    #[test]
+    fn rates_are_between_samples() {
+        let at = |elapsed_seconds, sent| Sample { elapsed_seconds, sent, ..Sample::default() };
+        let samples = [at(0.0, 0), at(2.0, 10), at(2.0, 10), at(3.0, 10)];
+        let rates = per_second(&samples, &|s| Some(s.sent as f64));
+        assert_eq!(rates, [None, Some(5.0), None, Some(0.0)]);
+    }
+}

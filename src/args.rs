@@ -18,7 +18,7 @@ pub(crate) enum Command {
     /// Serve WebSockets: /topics/NAME, /echo, /health
     Serve(serve::Args),
     /// Open WebSockets, hold them, send messages and check every answer
-    Load(load::Args),
+    Load(Box<load::Args>),
     /// Hold a million WebSockets on this machine and say what held
     Prove(prove::Args),
     /// Say what this machine allows, what N sockets need, and what to do; explain error messages

@@ -38,6 +38,16 @@ pub(crate) fn positive_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Two durations, `100ms..30s`, or one that stands for both.
+pub(crate) fn duration_range(text: &str) -> Result<(Duration, Duration), String> {
+    let (from, to) = text.split_once("..").unwrap_or((text, text));
+    let (from, to) = (duration(from)?, duration(to)?);
+    if from > to {
+        return Err(format!("{text:?}: the first must not be longer than the second"));
+    }
+    Ok((from, to))
+}
+
 /// A size in bytes: digits, then nothing, `B`, `KiB`, `MiB` or `GiB`.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let units = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("B", 1), ("", 1)];

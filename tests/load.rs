@@ -52,6 +52,9 @@ fn sockets_lost_on_the_way_are_reported_by_cause() {
 fn an_interrupted_run_says_what_it_has_and_exits_with_130() {
     let server = Server::start(&[]);
     let load = hold(&server, "10m");
+    // It pings what it counts as open, and only then holds.
+    let pings = || server.metrics().get("standfast_pings_in_total").copied();
+    eventually("each connection has pinged", || pings() >= Some(20.0));
     let pid = Pid::from_raw(load.0.id().try_into().unwrap());
     kill_process(pid.unwrap(), Signal::INT).unwrap();
     let finished = executable::finish(load);
@@ -132,4 +135,62 @@ fn a_fan_out_that_is_refused_or_cannot_be_published_says_so() {
     let how = executable::run(&[&["load", &url], &few[..]].concat());
     assert_eq!(how.code, Some(2), "{how:?}");
     assert!(how.stderr.contains("--publish-url"), "{}", how.stderr);
+}
+
+/// Nobody listens at first, as after a crash; then the crowd comes in, spread by chance.
+#[test]
+fn a_crowd_that_was_refused_comes_back_with_jitter() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap().to_string();
+    drop(free);
+    let url = format!("ws://{address}/echo");
+    let crowd = ["--connections", "200", "--connect", "storm", "--hold", "1s", "--json", "-"];
+    let retry = ["--retry", "forever", "--backoff", "20ms..300ms"];
+    let load = standfast(&[&["load", &url], &crowd[..], &retry].concat()).spawn();
+    let load = Running(load.expect("the executable starts"));
+    // Each of its attempts is refused until the server is there; it must outlive that.
+    let server = Server::start(&["--listen", &address]);
+    let finished = executable::finish(load);
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    let summary: Value = serde_json::from_str(&finished.stdout).expect("JSON alone on stdout");
+    let connections = &summary["connections"];
+    assert_eq!(
+        (&connections["open"], &connections["failed"]),
+        (&200.into(), &0.into()),
+        "{summary}"
+    );
+    let retried = connections["retries"].as_u64().unwrap();
+    assert_eq!(
+        summary["retried_by"]["connect_refused"].as_u64().unwrap_or(0),
+        retried,
+        "{summary}"
+    );
+    drop(server);
+}
+
+#[test]
+fn attempts_that_all_fail_are_counted_apart_from_what_failed_in_the_end() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("ws://{}/echo", free.local_addr().unwrap());
+    drop(free);
+    let summary = falls_short(&url, &["--retry", "3", "--backoff", "1ms..5ms"]);
+    assert_eq!(summary["connect_errors"], json!({"connect_refused": 20}), "{summary}");
+    assert_eq!(summary["retried_by"], json!({"connect_refused": 60}), "{summary}");
+}
+
+/// Each socket is closed by the server for its silence; each comes back, again and again.
+#[test]
+fn sockets_that_ended_are_opened_again() {
+    let server = Server::start(&["--idle-timeout", "1s", "--pings", "off"]);
+    let url = format!("ws://{}/echo", server.listen);
+    let again = ["--connections", "20", "--hold", "4s", "--heartbeat", "0", "--json", "-"];
+    let reconnect = ["--reconnect", "--backoff", "1ms..10ms"];
+    let finished = executable::run(&[&["load", &url], &again[..], &reconnect].concat());
+    let summary: Value = serde_json::from_str(&finished.stdout).expect("JSON alone on stdout");
+    let connections = &summary["connections"];
+    let reconnects = connections["reconnects"].as_u64().unwrap();
+    let ended: u64 =
+        summary["closed"].as_object().unwrap().values().filter_map(Value::as_u64).sum();
+    assert!(reconnects >= 20 && reconnects == ended, "{summary}");
+    assert_eq!(connections["failed"], 0, "{summary}");
 }

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use clap::builder::ValueParser;
 use engine::sys::process::{self, Signal};
 use host::Machine;
-use load::{Config, Connect, Echo, Ended, Endpoint, Fanout, HttpPublish, Publish, Row};
+use load::{Config, Connect, Echo, Ended, Endpoint, Fanout, HttpPublish, Publish, Retry, Row};
 
 use crate::progress::Series;
 use crate::{output, units};
@@ -37,6 +37,18 @@ pub(crate) struct Args {
     /// How long one connection may take to open
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::positive_duration)]
     connect_timeout: Duration,
+
+    /// Try a connect that failed so many times more, or forever [default: 0]
+    #[arg(long, value_name = "N", value_parser = attempts)]
+    retry: Option<u32>,
+
+    /// Wait before it, at random up to a bound that doubles from the first time to the second
+    #[arg(long, value_name = "TIME..TIME", default_value = "100ms..30s", value_parser = units::duration_range)]
+    backoff: (Duration, Duration),
+
+    /// Open WebSockets that ended again, with the same waits
+    #[arg(long)]
+    reconnect: bool,
 
     /// How long to hold the open connections [default: 10s, or 0 before an echo]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
@@ -184,6 +196,12 @@ fn config(args: &Args) -> Result<Config> {
         connections: args.connections,
         connect: args.connect,
         connect_timeout: args.connect_timeout,
+        retry: Retry {
+            attempts: args.retry.unwrap_or(if args.reconnect { u32::MAX } else { 0 }),
+            base: args.backoff.0,
+            most: args.backoff.1,
+            reconnect: args.reconnect,
+        },
         sources: args.source.clone(),
         headers: args.header.clone(),
         protocols: args.subprotocol.clone(),
@@ -292,6 +310,14 @@ pub(crate) fn connect(text: &str) -> Result<Connect, String> {
             None => Err("write windowed, storm, paced:RATE or one-by-one".to_owned()),
         },
     }
+}
+
+fn attempts(text: &str) -> Result<u32, String> {
+    if text == "forever" {
+        return Ok(u32::MAX);
+    }
+    let count = units::count(text).ok().and_then(|count| u32::try_from(count).ok());
+    count.ok_or_else(|| format!("{text:?} is no number of attempts: write 5 or forever"))
 }
 
 fn header(text: &str) -> Result<(String, String), String> {

@@ -76,9 +76,8 @@ impl Handler for Client {
         Answer::Respond(Response::text(404, "This is a client.\n"))
     }
 
-    fn open<S: Sys>(&mut self, core: &mut Core<S, Self>, _: ConnId) {
-        self.connector.settled();
-        self.ledger.count_opened(core.now_ns());
+    fn open<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
+        self.connector.opened(core, id, &self.ledger);
     }
 
     fn message<S: Sys>(
@@ -101,10 +100,10 @@ impl Handler for Client {
 
     fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed, opened: bool) {
         if !opened {
-            self.connector.settled();
-            return self.ledger.count_failed(why);
+            return self.connector.failed(core, id, why, &self.ledger);
         }
         self.ledger.count_closed(why);
+        self.connector.lost(core, &self.ledger);
         if let Some(socket) = core.user(id) {
             heartbeat::forget(socket, &self.ledger);
             if let Traffic::Echo(echo) = &mut self.traffic {

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::{Endpoint, HttpPublish};
+use crate::{Endpoint, HttpPublish, Retry};
 
 /// One run.
 #[derive(Clone, Debug)]
@@ -16,6 +16,8 @@ pub struct Config {
     pub connect: Connect,
     /// Time for one connection to become a WebSocket, before it counts as failed.
     pub connect_timeout: Duration,
+    /// What becomes of connects that fail.
+    pub retry: Retry,
     /// Addresses of this machine to connect from; empty leaves it to the kernel, and on loopback
     /// to us.
     pub sources: Vec<IpAddr>,

@@ -4,11 +4,12 @@
 
 use std::sync::Arc;
 
-use engine::{Closed, Core, Sys};
+use engine::{Closed, ConnId, Core, Sys};
 
 use crate::client::{Client, Order};
 use crate::ledger::Ledger;
 use crate::pacer::Pacer;
+use crate::retry::Retries;
 use crate::sources::Sources;
 use crate::{Config, Connect};
 
@@ -36,6 +37,9 @@ pub(crate) struct Connector {
     /// Source addresses that had no port left.
     changes: u32,
     handed_on: bool,
+    retries: Retries,
+    /// Places for further attempts are taken round the run's.
+    retried: u64,
 }
 
 impl Connector {
@@ -52,6 +56,8 @@ impl Connector {
             pace: None,
             changes: 0,
             handed_on: true,
+            retries: Retries::new(config.retry),
+            retried: 0,
         }
     }
 
@@ -72,11 +78,58 @@ impl Connector {
     pub(crate) fn stop(&mut self) {
         self.share = self.begun;
         self.handed_on = true;
+        self.retries.stop();
     }
 
-    /// A connect that was begun is open, or has failed.
-    pub(crate) fn settled(&mut self) {
+    /// A connect that was begun is open.
+    pub(crate) fn opened<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Client>,
+        id: ConnId,
+        ledger: &Ledger,
+    ) {
         self.under_way = self.under_way.saturating_sub(1);
+        ledger.count_opened(core.now_ns());
+        if let Some(socket) = core.user_mut(id) {
+            ledger.counts.opened_late.add(u64::from(std::mem::take(&mut socket.sent) > 0));
+        }
+    }
+
+    /// An attempt that was under way has failed.
+    pub(crate) fn failed<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Client>,
+        id: ConnId,
+        cause: Closed,
+        ledger: &Ledger,
+    ) {
+        self.under_way = self.under_way.saturating_sub(1);
+        // While a socket opens, the place of messages sent holds the attempts that went before.
+        let before = core.user(id).map_or(0, |socket| socket.sent);
+        self.try_again(core, before.saturating_add(1), cause, ledger);
+    }
+
+    /// A WebSocket has ended; it may be opened again.
+    pub(crate) fn lost<S: Sys>(&mut self, core: &mut Core<S, Client>, ledger: &Ledger) {
+        let random = core.random();
+        if self.retries.reconnects() && self.retries.again(1, core.now_ns(), random) {
+            ledger.counts.reconnects.add(1);
+        }
+    }
+
+    fn try_again<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Client>,
+        attempts: u32,
+        cause: Closed,
+        ledger: &Ledger,
+    ) {
+        let random = core.random();
+        if self.retries.again(attempts, core.now_ns(), random) {
+            ledger.count_retried(cause);
+        } else {
+            ledger.count_failed(cause);
+        }
     }
 
     pub(crate) fn turn<S: Sys>(
@@ -84,6 +137,23 @@ impl Connector {
         core: &mut Core<S, Client>,
         ledger: &Ledger,
     ) -> Option<u64> {
+        let retry_ns = self.retry_due(core, ledger);
+        let begin_ns = self.begin_due(core, ledger);
+        [retry_ns, begin_ns].into_iter().flatten().min()
+    }
+
+    /// Makes the further attempts that are due.
+    fn retry_due<S: Sys>(&mut self, core: &mut Core<S, Client>, ledger: &Ledger) -> Option<u64> {
+        for _ in 0..CONNECTS_PER_TURN {
+            let Some(attempts) = self.retries.next_due(core.clock_ns()) else { break };
+            let position = self.first + self.retried % u64::from(self.begun.max(1));
+            self.retried += 1;
+            self.attempt(core, position, attempts, ledger);
+        }
+        self.retries.due_ns()
+    }
+
+    fn begin_due<S: Sys>(&mut self, core: &mut Core<S, Client>, ledger: &Ledger) -> Option<u64> {
         let again_ns = core.now_ns() + LOOK_AGAIN_NS;
         for _ in 0..CONNECTS_PER_TURN {
             if self.begun >= self.share {
@@ -121,19 +191,33 @@ impl Connector {
         ledger.counts.begun.add(1);
         let position = self.first + u64::from(self.begun);
         self.begun += 1;
+        self.attempt(core, position, 0, ledger);
+    }
+
+    /// One attempt of a connect, of which `before` have failed.
+    fn attempt<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Client>,
+        position: u64,
+        before: u32,
+        ledger: &Ledger,
+    ) {
         while let Some((destination, source)) = self.sources.place(position, self.changes) {
             match core.connect(destination, source).map_err(|error| Closed::of_connect(&error)) {
-                Ok(_) => {
+                Ok(id) => {
                     self.under_way += 1;
+                    if let Some(socket) = core.user_mut(id) {
+                        socket.sent = before;
+                    }
                     return;
                 }
                 Err(Closed::NoAddress) => {
                     self.changes += 1;
                     ledger.counts.sources_changed.add(1);
                 }
-                Err(cause) => return ledger.count_failed(cause),
+                Err(cause) => return self.try_again(core, before + 1, cause, ledger),
             }
         }
-        ledger.count_failed(Closed::NoAddress);
+        self.try_again(core, before + 1, Closed::NoAddress, ledger);
     }
 }

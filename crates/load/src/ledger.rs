@@ -20,6 +20,7 @@ macro_rules! counts {
         pub(crate) struct Counts {
             $($(#[$doc])* pub(crate) $name: Counter,)*
             failed: [Counter; CAUSES],
+            retried: [Counter; CAUSES],
             closed: [Counter; CAUSES],
         }
 
@@ -29,6 +30,8 @@ macro_rules! counts {
             $($(#[$doc])* pub $name: u64,)*
             /// Connects that brought no WebSocket, by cause in the order of [`Closed::ALL`].
             pub failed: [u64; CAUSES],
+            /// Attempts that failed and were followed by another, by cause in the same order.
+            pub retried: [u64; CAUSES],
             /// WebSockets that ended, by cause in the same order.
             pub closed: [u64; CAUSES],
             /// When the last WebSocket opened, in monotonic nanoseconds; 0 before the first.
@@ -40,6 +43,7 @@ macro_rules! counts {
                 Counts {
                     $($name: Counter::default(),)*
                     failed: std::array::from_fn(|_| Counter::default()),
+                    retried: std::array::from_fn(|_| Counter::default()),
                     closed: std::array::from_fn(|_| Counter::default()),
                 }
             }
@@ -49,6 +53,9 @@ macro_rules! counts {
             fn add(&mut self, counts: &Counts) {
                 $(self.$name += counts.$name.get();)*
                 for (sum, one) in self.failed.iter_mut().zip(&counts.failed) {
+                    *sum += one.get();
+                }
+                for (sum, one) in self.retried.iter_mut().zip(&counts.retried) {
                     *sum += one.get();
                 }
                 for (sum, one) in self.closed.iter_mut().zip(&counts.closed) {
@@ -66,6 +73,10 @@ counts! {
     opened,
     /// WebSockets open now (gauge).
     open,
+    /// Connects that opened at a later attempt than their first.
+    opened_late,
+    /// WebSockets that ended and are to be opened again.
+    reconnects,
     /// Times a source address had no port left and the next was taken.
     sources_changed,
     /// Pings sent.
@@ -123,6 +134,12 @@ impl Snapshot {
     #[must_use]
     pub fn failed_total(&self) -> u64 {
         self.failed.iter().sum()
+    }
+
+    /// Attempts that were followed by another.
+    #[must_use]
+    pub fn retried_total(&self) -> u64 {
+        self.retried.iter().sum()
     }
 
     /// WebSockets that ended.
@@ -205,6 +222,13 @@ impl Ledger {
 
     pub(crate) fn count_failed(&self, cause: Closed) {
         if let Some(counter) = self.counts.failed.get(cause as usize) {
+            counter.add(1);
+        }
+    }
+
+    /// An attempt failed, and another will follow.
+    pub(crate) fn count_retried(&self, cause: Closed) {
+        if let Some(counter) = self.counts.retried.get(cause as usize) {
             counter.add(1);
         }
     }

@@ -26,6 +26,7 @@ mod pacer;
 mod publisher;
 mod reception;
 mod recorder;
+mod retry;
 mod run;
 mod shares;
 mod socket;
@@ -41,6 +42,7 @@ pub use crate::endpoint::Endpoint;
 pub use crate::ledger::Snapshot;
 pub use crate::publisher::HttpPublish;
 pub use crate::recorder::{Latency, Recorder, Series};
+pub use crate::retry::Retry;
 pub use crate::run::{Run, StartError};
 pub use crate::summary::{
     BroadcastSummary, Connections, EchoSummary, FanoutSummary, HeartbeatSummary, Receiver, Summary,

@@ -21,6 +21,8 @@ pub struct Summary {
     pub connections: Connections,
     /// Connects that brought no WebSocket, by cause.
     pub connect_errors: BTreeMap<&'static str, u64>,
+    /// Attempts that were followed by another, by cause.
+    pub retried_by: BTreeMap<&'static str, u64>,
     /// Pings and pongs.
     pub heartbeats: HeartbeatSummary,
     /// Messages sent and got back; null when there was no echo.
@@ -44,6 +46,12 @@ pub struct Connections {
     pub open: u64,
     /// Brought no WebSocket.
     pub failed: u64,
+    /// Opened at a later attempt than their first.
+    pub opened_late: u64,
+    /// Attempts that failed and were followed by another.
+    pub retries: u64,
+    /// WebSockets that ended and were to be opened again.
+    pub reconnects: u64,
     /// From the first connect to the last that opened.
     pub seconds: f64,
     /// Opened ÷ seconds.
@@ -193,6 +201,9 @@ impl Summary {
             requested,
             open: counts.open,
             failed: counts.failed_total(),
+            opened_late: counts.opened_late,
+            retries: counts.retried_total(),
+            reconnects: counts.reconnects,
             seconds,
             per_second: if seconds > 0.0 { counts.opened as f64 / seconds } else { 0.0 },
             sources_changed: counts.sources_changed,
@@ -217,6 +228,7 @@ impl Summary {
             reasons: Vec::new(),
             connections,
             connect_errors: by_cause(&counts.failed),
+            retried_by: by_cause(&counts.retried),
             heartbeats,
             echo,
             latency: recorder.latency(Series::Latency),
@@ -236,7 +248,8 @@ impl Summary {
     fn shortfalls(&self) -> Vec<String> {
         let Connections { requested, open, failed, .. } = self.connections;
         let ended: u64 = self.closed.values().sum();
-        let never = requested.saturating_sub(open + failed + ended);
+        let gone = ended.saturating_sub(self.connections.reconnects);
+        let never = requested.saturating_sub(open + failed + gone);
         let mut shortfalls = vec![
             (failed, "connections failed"),
             (never, "connections were not begun or not open yet"),
@@ -300,6 +313,12 @@ impl Display for Summary {
         let Connections { requested, open, failed, seconds, per_second, .. } = self.connections;
         write!(f, "connections   {open} open of {requested}, {failed} failed")?;
         writeln!(f, "; {seconds:.2} s, {per_second:.0} per second")?;
+        let Connections { opened_late, retries, reconnects, .. } = self.connections;
+        if retries + reconnects > 0 {
+            write!(f, "  tried again   {retries} times, {opened_late} opened then")?;
+            writeln!(f, "; {reconnects} ended ones were opened again")?;
+        }
+        write_causes(f, "  tried after ", &self.retried_by)?;
         write_causes(f, "  failed by   ", &self.connect_errors)?;
         write_causes(f, "  ended by    ", &self.closed)?;
         let HeartbeatSummary { sent, received, unanswered_sockets, latency } = &self.heartbeats;

@@ -16,7 +16,7 @@ use engine::{
     Answer, Closed, ConnId, Core, Handler, Incoming, Limits, Plan, Remote, Response, Sys, Tables,
     Workers,
 };
-use load::{Config, Connect, Endpoint, Fanout, Publish, Summary, broadcast};
+use load::{Config, Connect, Endpoint, Fanout, Publish, Retry, Summary, broadcast};
 use wire::websocket::OpCode;
 
 /// How the run and the server's delays lie in time: no delay may be as long as 64 publications, and
@@ -81,6 +81,7 @@ fn config(port: u16, connections: u64, timing: &Timing) -> Config {
         connections,
         connect: Connect::Windowed,
         connect_timeout: Duration::from_secs(60),
+        retry: Retry::NONE,
         sources: Vec::new(),
         headers: Vec::new(),
         protocols: Vec::new(),

@@ -1,0 +1,118 @@
+//! [`Retries`]: connects that failed are tried again, as real clients do: after a random time
+//! between nothing and a bound that doubles with each attempt (*full jitter*, as the article
+//! "Exponential Backoff and Jitter" of AWS has it), so that a crowd that was refused together does
+//! not come back together.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+/// Which connects are tried again, and when.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Retry {
+    /// Attempts after the first; `u32::MAX` for ever.
+    pub attempts: u32,
+    /// The bound of the first wait; it doubles with each attempt.
+    pub base: Duration,
+    /// What the bound does not exceed.
+    pub most: Duration,
+    /// Whether a WebSocket that ended is opened again too.
+    pub reconnect: bool,
+}
+
+impl Retry {
+    /// None.
+    pub const NONE: Retry =
+        Retry { attempts: 0, base: Duration::ZERO, most: Duration::ZERO, reconnect: false };
+
+    /// How long to wait after `attempt` attempts have failed, of which the first is 1. `random` is
+    /// any number.
+    fn wait_ns(&self, attempt: u32, random: u64) -> u64 {
+        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let doubled = nanoseconds(self.base).saturating_mul(1 << attempt.saturating_sub(1).min(40));
+        let bound = doubled.min(nanoseconds(self.most));
+        ((u128::from(random) * u128::from(bound)) >> 64) as u64
+    }
+}
+
+/// Connects that wait for their next attempt.
+#[derive(Debug)]
+pub(crate) struct Retries {
+    retry: Retry,
+    /// When, and how many attempts went before.
+    waiting: BinaryHeap<Reverse<(u64, u32)>>,
+}
+
+impl Retries {
+    pub(crate) fn new(retry: Retry) -> Retries {
+        Retries { retry, waiting: BinaryHeap::new() }
+    }
+
+    /// Whether a WebSocket that ended is to be opened again.
+    pub(crate) fn reconnects(&self) -> bool {
+        self.retry.reconnect
+    }
+
+    /// A connect has failed after so many attempts. False when that was the last.
+    pub(crate) fn again(&mut self, attempts: u32, now_ns: u64, random: u64) -> bool {
+        if attempts > self.retry.attempts {
+            return false;
+        }
+        let due_ns = now_ns.saturating_add(self.retry.wait_ns(attempts, random));
+        self.waiting.push(Reverse((due_ns, attempts)));
+        true
+    }
+
+    /// The attempts made by the next that is due.
+    pub(crate) fn next_due(&mut self, now_ns: u64) -> Option<u32> {
+        let &Reverse((due_ns, attempts)) = self.waiting.peek()?;
+        (due_ns <= now_ns).then(|| {
+            self.waiting.pop();
+            attempts
+        })
+    }
+
+    /// When the next is due.
+    pub(crate) fn due_ns(&self) -> Option<u64> {
+        self.waiting.peek().map(|Reverse((due_ns, _))| *due_ns)
+    }
+
+    /// Gives up what waits.
+    pub(crate) fn stop(&mut self) {
+        self.retry = Retry::NONE;
+        self.waiting.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RETRY: Retry = Retry {
+        attempts: 5,
+        base: Duration::from_millis(100),
+        most: Duration::from_secs(1),
+        reconnect: false,
+    };
+
+    #[test]
+    fn the_bound_doubles_up_to_its_most_and_the_wait_is_anywhere_below() {
+        for (attempt, most_ms) in [(1, 100), (2, 200), (4, 800), (5, 1_000), (u32::MAX, 1_000)] {
+            assert_eq!(RETRY.wait_ns(attempt, 0), 0);
+            assert_eq!(RETRY.wait_ns(attempt, u64::MAX), most_ms * 1_000_000 - 1);
+            assert_eq!(RETRY.wait_ns(attempt, 1 << 63), most_ms * 500_000);
+        }
+    }
+
+    #[test]
+    fn the_earliest_is_next_and_after_the_last_attempt_it_is_over() {
+        let mut retries = Retries::new(RETRY);
+        assert!(retries.again(3, 0, u64::MAX) && retries.again(1, 0, u64::MAX));
+        assert!(!retries.again(6, 0, 0));
+        assert_eq!(retries.next_due(50_000_000), None);
+        assert_eq!(retries.next_due(100_000_000), Some(1));
+        assert_eq!(retries.due_ns(), Some(400_000_000 - 1));
+        assert_eq!(retries.next_due(400_000_000), Some(3));
+        assert_eq!(retries.due_ns(), None);
+    }
+}

@@ -79,13 +79,16 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             output::print(&messages::page())?;
             return Ok(ExitCode::SUCCESS);
         }
-        let found = messages::explain(&text.join(" "));
-        output::print(&explanation(&text.join(" "), &found))?;
+        let (text, machine) = (text.join(" "), Machine::read());
+        let found = messages::explain(&text);
+        output::print(&explanation(&text, &found, &machine))?;
         return Ok(ExitCode::from(u8::from(found.is_empty())));
     }
-    // As serve, load and prove do; what cannot be raised is judged as it is.
-    let _ = host::raise_nofile();
-    let machine = Machine::read();
+    // serve, load and prove raise the soft limit; what cannot be raised is judged as it is.
+    let mut machine = Machine::read();
+    if host::raise_nofile().is_err() {
+        machine.files.nofile.hard = machine.files.nofile.soft;
+    }
     let goal = Goal {
         private_tables: process::private_tables_work(),
         workers: args.workers,
@@ -268,8 +271,10 @@ fn describe(limit: Limit) -> &'static str {
         Limit::Threads => "threads",
         Limit::Conntrack => "tracked connections",
         Limit::EpollWatches => "epoll watches",
+        Limit::AddressSpace => "address space of a process",
         Limit::AcceptQueue => "accept queue",
         Limit::TcpMemory => "TCP memory, pages",
+        Limit::TcpBuffers => "TCP buffers of all",
         Limit::PortReuse => "reuse of resting ports",
         Limit::Overcommit => "overcommit",
     }
@@ -278,7 +283,7 @@ fn describe(limit: Limit) -> &'static str {
 fn amount(limit: Limit, value: u64) -> String {
     match limit {
         _ if value == u64::MAX => "no amount".to_owned(),
-        Limit::Memory => Bytes(value).to_string(),
+        Limit::Memory | Limit::AddressSpace | Limit::TcpBuffers => Bytes(value).to_string(),
         _ => Count(value).to_string(),
     }
 }
@@ -308,11 +313,11 @@ fn conclusion(report: &Report) -> String {
     }
 }
 
-fn explanation(text: &str, found: &[&Message]) -> String {
+fn explanation(text: &str, found: &[&Message], machine: &Machine) -> String {
     if found.is_empty() {
         return unknown(text);
     }
-    let each: Vec<String> = found.iter().map(|message| cause_and_cure(message)).collect();
+    let each: Vec<String> = found.iter().map(|message| cause_and_cure(message, machine)).collect();
     each.join("\nor, less likely:\n\n")
 }
 
@@ -329,7 +334,7 @@ fn unknown(text: &str) -> String {
         + "\nall that are known: docs/operate/troubleshooting.md; the limits here: standfast doctor\n"
 }
 
-fn cause_and_cure(message: &Message) -> String {
+fn cause_and_cure(message: &Message, machine: &Machine) -> String {
     let mut text = format!(
         "{}\n  said by {}: {}\n\n{}\n\n",
         message.trouble.name(),
@@ -337,6 +342,9 @@ fn cause_and_cure(message: &Message) -> String {
         message.text,
         wrapped(message.trouble.cause())
     );
+    if let Some(here) = message.trouble.here(machine) {
+        let _ = writeln!(text, "    {:<27} {here}", "on this machine:");
+    }
     for (place, line) in message.trouble.cures() {
         let _ = writeln!(text, "    {:<27} {line}", format!("{place}:"));
     }

@@ -214,8 +214,8 @@ impl<P: Send + 'static> Workers<P> {
 /// `EAGAIN` alone does not say that threads are what lacks.
 fn no_thread(error: &io::Error, index: usize, plan: &Plan) -> io::Error {
     let text = format!(
-        "no thread for worker {} of {}: {error}; `ulimit -u`, the control group's pids.max or \
-         kernel.threads-max is in the way",
+        "no thread for worker {} of {}: {error}; `ulimit -u`, the control group's pids.max, \
+         kernel.threads-max or `ulimit -v` is in the way",
         index + 1,
         plan.workers
     );

@@ -4,19 +4,19 @@
 //! read is not judged. It is asked before anything is opened, so it counts on [`crate::raise_nofile`]
 //! having been called or being called next.
 
+mod notes;
+
 use crate::fix::Fix;
 use crate::goal::{Goal, Sources};
 use crate::limits::{
-    BACKLOG, FILES_BASE, KERNEL_BYTES_PER_SOCKET, LOOPBACK_SOURCES, MEMORY_PERCENT, TABLE_RESERVED,
-    TCP_PAGES_PER_UNREAD, USER_BYTES_BASE, USER_BYTES_PER_SOCKET, percent, ports_per_source,
+    ADDRESS_BYTES_BASE, ADDRESS_BYTES_PER_CONTROL_THREAD, ADDRESS_BYTES_PER_WORKER, FILES_BASE,
+    KERNEL_BYTES_PER_SOCKET, LOOPBACK_SOURCES, MAPPINGS_BASE, MAPPINGS_PER_THREAD, MEMORY_PERCENT,
+    TABLE_RESERVED, USER_BYTES_BASE, USER_BYTES_PER_SOCKET, percent, ports_per_source,
     private_capacity, sources_needed, worker_capacity, workers_max, workers_needed,
 };
 use crate::machine::Machine;
-use crate::report::{Limit, Need, Report, Shortfall, Warning};
+use crate::report::{Limit, Need, Report, Shortfall};
 use crate::text::{Bytes, Count, about};
-
-/// Handshakes under way that a listener should be able to have; below, storms are lost.
-const SYN_BACKLOG_LEAST: u64 = 1_024;
 
 /// Compares what `goal` needs with what `machine` allows.
 pub fn check(machine: &Machine, goal: &Goal) -> Report {
@@ -29,6 +29,7 @@ pub fn check(machine: &Machine, goal: &Goal) -> Report {
         judge.threads(),
         judge.conntrack(),
         judge.epoll_watches(),
+        judge.address_space(),
     ]
     .into_iter()
     .flatten()
@@ -45,6 +46,7 @@ pub fn check(machine: &Machine, goal: &Goal) -> Report {
         judge.accept_queue(),
         judge.handshakes(),
         judge.tcp_memory(),
+        judge.tcp_buffers(),
         judge.logins(),
         judge.port_reuse(),
         judge.overcommit(),
@@ -201,11 +203,18 @@ impl Judge<'_> {
             let used = threads.user_threads.unwrap_or(0);
             (max.saturating_sub(used), Fix::Nproc { threads: used.saturating_add(needed) })
         });
+        // Stacks, their guards and the allocator's arenas are mappings of their own.
+        let mappings = self.machine.vm.max_map_count.map(|max| {
+            let room = max.saturating_sub(MAPPINGS_BASE) / MAPPINGS_PER_THREAD;
+            let value = MAPPINGS_BASE + needed.saturating_mul(MAPPINGS_PER_THREAD);
+            (room, Fix::Sysctl { key: "vm.max_map_count", value: value.to_string() })
+        });
         let rooms = [
             group,
             user,
             kernel(threads.threads_max, "kernel.threads-max"),
             kernel(threads.pid_max, "kernel.pid_max"),
+            mappings,
         ];
         rooms.into_iter().flatten().min_by_key(|(room, _)| *room)
     }
@@ -230,104 +239,31 @@ impl Judge<'_> {
         Some((need, vec![Fix::Sysctl { key: "fs.epoll.max_user_watches", value }]))
     }
 
-    fn accept_queue(&self) -> Option<Warning> {
-        let now = self.machine.tcp.somaxconn?;
-        let concerned = self.goal.role.accepts() && self.goal.connections > now;
-        (concerned && now < BACKLOG).then(|| Warning {
-            limit: Limit::AcceptQueue,
-            now,
-            needed: BACKLOG,
-            fix: Fix::Sysctl { key: "net.core.somaxconn", value: BACKLOG.to_string() },
-            text: format!(
-                "net.core.somaxconn lets {} connections wait to be accepted, {} were asked for: \
-                 in a storm some connect a second late",
-                Count(now),
-                Count(BACKLOG)
-            ),
-        })
+    /// `RLIMIT_AS` of one process: nobody sets it for servers, some shells and batch systems do.
+    fn address_space(&self) -> Judged {
+        let now = self.machine.vm.address_space_bytes?;
+        let needed = self.address_space_of(self.goal.connections);
+        // More sockets take more workers too, so the number is looked for.
+        let (mut fits, mut beyond) = (0, 1 << 40);
+        while beyond - fits > 1 {
+            let middle = fits + (beyond - fits) / 2;
+            *(if self.address_space_of(middle) <= now { &mut fits } else { &mut beyond }) = middle;
+        }
+        let need = Need { limit: Limit::AddressSpace, now, needed, fits, breaks: fits };
+        Some((need, vec![Fix::AddressSpace { bytes: needed }]))
     }
 
-    /// Half-open connections, which a storm from elsewhere fills.
-    fn handshakes(&self) -> Option<Warning> {
-        let now = self.machine.tcp.max_syn_backlog?;
-        let concerned = self.goal.role.accepts() && self.goal.connections > now;
-        (concerned && now < SYN_BACKLOG_LEAST).then(|| Warning {
-            limit: Limit::AcceptQueue,
-            now,
-            needed: BACKLOG,
-            fix: Fix::Sysctl { key: "net.ipv4.tcp_max_syn_backlog", value: BACKLOG.to_string() },
-            text: format!(
-                "net.ipv4.tcp_max_syn_backlog lets {} handshakes be under way: in a storm the \
-                 kernel answers by SYN cookies or not at all",
-                Count(now)
-            ),
-        })
-    }
-
-    /// A hard limit beyond the machine's: `su`, `sudo` and `sshd` set it and fail (limits.conf(5)).
-    fn logins(&self) -> Option<Warning> {
-        let (files, needed) = (self.machine.files.file_max?, self.machine.files.nofile.hard);
-        (files < needed && needed != u64::MAX).then(|| Warning {
-            limit: Limit::SystemFiles,
-            now: files,
-            needed,
-            fix: Fix::Sysctl { key: "fs.file-max", value: needed.to_string() },
-            text: format!(
-                "one process may open {} files, the whole machine {}: when that is reached \
-                 nobody can log in",
-                Count(needed),
-                Count(files)
-            ),
-        })
-    }
-
-    fn port_reuse(&self) -> Option<Warning> {
-        let now = self.machine.tcp.tw_reuse?;
-        (self.goal.role.connects() && now == 0).then(|| Warning {
-            limit: Limit::PortReuse,
-            now,
-            needed: 1,
-            fix: Fix::Sysctl { key: "net.ipv4.tcp_tw_reuse", value: "1".to_owned() },
-            text: "the ports of closed connections rest for 60 s (TIME_WAIT) before they can be \
-                   used again: a second run within that time finds fewer"
-                .to_owned(),
-        })
-    }
-
-    fn overcommit(&self) -> Option<Warning> {
-        let now = self.machine.vm.overcommit?;
-        (now == 2).then(|| Warning {
-            limit: Limit::Overcommit,
-            now,
-            needed: 0,
-            fix: Fix::Sysctl { key: "vm.overcommit_memory", value: "0".to_owned() },
-            text: "vm.overcommit_memory is 2: memory must be there before it is used, so threads \
-                   may fail to start while much is free"
-                .to_owned(),
-        })
-    }
-
-    fn tcp_memory(&self) -> Option<Warning> {
-        let [low, pressure, high] = self.machine.tcp.mem_pages?;
-        let needed = self.goal.connections.saturating_mul(TCP_PAGES_PER_UNREAD);
-        let raised =
-            [low.max(needed), pressure.max(percent(needed, 125)), high.max(percent(needed, 150))];
-        (pressure < needed).then(|| Warning {
-            limit: Limit::TcpMemory,
-            now: pressure,
-            needed,
-            fix: Fix::Sysctl {
-                key: "net.ipv4.tcp_mem",
-                value: raised.map(|pages| pages.to_string()).join(" "),
-            },
-            text: format!(
-                "a broadcast that nobody has read yet takes {} pages of TCP memory; the kernel \
-                 slows TCP beyond {} and drops segments beyond {}",
-                Count(needed),
-                Count(pressure),
-                Count(high)
-            ),
-        })
+    /// What one process with so many connections takes of it, in bytes.
+    fn address_space_of(&self, connections: u64) -> u64 {
+        let role = self.goal.role;
+        let goal = Goal { connections, ..self.goal.clone() };
+        let most = || workers_max(self.machine.files.table());
+        let workers = workers(self.machine, &goal).unwrap_or_else(most);
+        let control = role.control_threads() / role.processes();
+        let threads = workers.saturating_mul(ADDRESS_BYTES_PER_WORKER)
+            + control * ADDRESS_BYTES_PER_CONTROL_THREAD;
+        let each = role.ends_each() * USER_BYTES_PER_SOCKET;
+        connections.saturating_mul(each).saturating_add(ADDRESS_BYTES_BASE + threads)
     }
 
     fn explain(&self, need: &Need) -> String {
@@ -346,9 +282,16 @@ impl Judge<'_> {
             Limit::Threads => format!("need {needed}, {now} are left"),
             Limit::Conntrack => format!("need {needed} entries, {now} are free"),
             Limit::EpollWatches => format!("need {needed}, fs.epoll.max_user_watches is {now}"),
-            Limit::AcceptQueue | Limit::TcpMemory | Limit::PortReuse | Limit::Overcommit => {
-                format!("need {needed}, there are {now}")
-            }
+            Limit::AddressSpace => format!(
+                "need about {} of address space in a process, `ulimit -v` allows {}",
+                Bytes(need.needed),
+                Bytes(need.now)
+            ),
+            Limit::AcceptQueue
+            | Limit::TcpMemory
+            | Limit::TcpBuffers
+            | Limit::PortReuse
+            | Limit::Overcommit => format!("need {needed}, there are {now}"),
         };
         let (connections, place) = (Count(self.goal.connections), self.goal.role.place());
         format!("not enough {name}: {connections} sockets{place} {what}; about {fits} fit")

@@ -46,6 +46,11 @@ pub enum Fix {
         /// In all.
         pids: u64,
     },
+    /// Let a process have more address space.
+    AddressSpace {
+        /// In all.
+        bytes: u64,
+    },
     /// Ask for fewer connections.
     Fewer {
         /// How many fit.
@@ -84,6 +89,10 @@ impl Fix {
                     commands.push(command(
                         "docker run",
                         format!("--sysctl {key}={quote}{value}{quote}"),
+                    ));
+                    commands.push(command(
+                        "docker compose",
+                        format!("sysctls: {{{key}: \"{value}\"}}"),
                     ));
                     commands.push(command(
                         "Kubernetes, securityContext.sysctls",
@@ -131,22 +140,42 @@ impl Fix {
             Self::Workers { workers } => {
                 vec![command("command line", format!("--workers {workers}"))]
             }
-            Self::Sources { sources } => vec![command(
-                "command line",
-                format!("--source ADDRESS, repeated for {sources} addresses of this machine"),
-            )],
+            Self::Sources { sources } => vec![
+                command(
+                    "command line",
+                    format!("--source ADDRESS, repeated for {sources} addresses of this machine"),
+                ),
+                command(
+                    "nginx, location",
+                    format!("proxy_bind $source;    # by split_clients over {sources} addresses"),
+                ),
+                command(
+                    "HAProxy, server",
+                    format!("source ADDRESS    # in {sources} server lines, one address each"),
+                ),
+            ],
             Self::GroupMemory { bytes } => {
                 let mebibytes = bytes.div_ceil(1 << 20);
                 vec![
                     command("docker run", format!("--memory {mebibytes}m")),
+                    command("docker compose", format!("mem_limit: {mebibytes}m")),
                     command("systemd unit", format!("MemoryMax={mebibytes}M")),
                     command("Kubernetes, resources.limits", format!("memory: {mebibytes}Mi")),
                 ]
             }
             Self::GroupPids { pids } => vec![
                 command("docker run", format!("--pids-limit {pids}")),
+                command("docker compose", format!("pids_limit: {pids}")),
                 command("systemd unit", format!("TasksMax={pids}")),
                 command("Kubernetes, the kubelet's configuration", format!("podPidsLimit: {pids}")),
+            ],
+            Self::AddressSpace { bytes } => vec![
+                command("this shell, as root", "ulimit -v unlimited".to_owned()),
+                command(
+                    "/etc/security/limits.conf (KiB), log in again",
+                    format!("* - as {}", bytes.div_ceil(1_024)),
+                ),
+                command("systemd unit", format!("LimitAS={bytes}")),
             ],
             Self::Fewer { connections, flag } => {
                 vec![command("command line", format!("{flag} {connections}"))]
@@ -186,9 +215,14 @@ mod tests {
         assert_eq!(lines(&Fix::Nproc { threads: 99 })[0], "ulimit -u 99");
         assert_eq!(lines(&Fix::Workers { workers: 54 }), ["--workers 54"]);
         let memory = Fix::GroupMemory { bytes: (1 << 30) + 1 };
-        assert_eq!(lines(&memory), ["--memory 1025m", "MemoryMax=1025M", "memory: 1025Mi"]);
-        let pids = ["--pids-limit 99", "TasksMax=99", "podPidsLimit: 99"];
+        assert_eq!(
+            lines(&memory),
+            ["--memory 1025m", "mem_limit: 1025m", "MemoryMax=1025M", "memory: 1025Mi"]
+        );
+        let pids = ["--pids-limit 99", "pids_limit: 99", "TasksMax=99", "podPidsLimit: 99"];
         assert_eq!(lines(&Fix::GroupPids { pids: 99 }), pids);
+        let space = lines(&Fix::AddressSpace { bytes: 2_049 });
+        assert_eq!(space, ["ulimit -v unlimited", "* - as 3", "LimitAS=2049"]);
         let fewer = Fix::Fewer { connections: 640_000, flag: "--connections" };
         assert_eq!(lines(&fewer), ["--connections 640000"]);
         assert!(lines(&Fix::Sources { sources: 71 })[0].contains("71 addresses"));

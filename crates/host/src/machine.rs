@@ -10,7 +10,7 @@ use std::thread::available_parallelism;
 use serde::Serialize;
 
 use crate::cgroup;
-use crate::nofile::{Nofile, nofile, nproc};
+use crate::nofile::{Nofile, address_space, nofile, nproc};
 use crate::root::{Root, field, field_kb};
 
 /// What this machine, or the container we are in, allows.
@@ -145,6 +145,8 @@ pub struct Vm {
     pub overcommit: Option<u64>,
     /// `vm.max_map_count`: mappings per process.
     pub max_map_count: Option<u64>,
+    /// `RLIMIT_AS` of this process in bytes; `None` without a limit.
+    pub address_space_bytes: Option<u64>,
 }
 
 /// What only system calls tell, given apart so that a test can say it.
@@ -158,6 +160,8 @@ pub struct Process {
     pub nproc: Option<u64>,
     /// Its user.
     pub uid: u32,
+    /// Bytes of address space it may have, if that is limited.
+    pub address_space: Option<u64>,
 }
 
 impl Process {
@@ -168,6 +172,7 @@ impl Process {
             cores: available_parallelism().map_or(1, usize::from),
             nproc: nproc(),
             uid: rustix::process::getuid().as_raw(),
+            address_space: address_space(),
         }
     }
 }
@@ -202,6 +207,7 @@ impl Machine {
             vm: Vm {
                 overcommit: root.number("/proc/sys/vm/overcommit_memory"),
                 max_map_count: root.number("/proc/sys/vm/max_map_count"),
+                address_space_bytes: process.address_space,
             },
         }
     }
@@ -310,6 +316,7 @@ mod tests {
         cores: 8,
         nproc: Some(500),
         uid: 65_534,
+        address_space: Some(1 << 30),
     };
 
     #[test]
@@ -386,7 +393,11 @@ mod tests {
                 nproc: Some(500),
                 user_threads: Some(7),
             },
-            vm: Vm { overcommit: Some(0), max_map_count: Some(65_530) },
+            vm: Vm {
+                overcommit: Some(0),
+                max_map_count: Some(65_530),
+                address_space_bytes: Some(1 << 30),
+            },
         };
         assert_eq!(read, expected);
         assert_eq!(read.ports.usable(), Some(28_228));
@@ -405,7 +416,10 @@ mod tests {
         assert_eq!(read.ports.usable(), None);
         assert_eq!((read.tcp, read.conntrack), (Tcp::default(), None));
         let threads = Threads { nproc: Some(500), user_threads: Some(0), ..Threads::default() };
-        assert_eq!((read.threads, read.vm), (threads, Vm::default()));
+        assert_eq!(
+            (read.threads, read.vm),
+            (threads, Vm { address_space_bytes: Some(1 << 30), ..Vm::default() })
+        );
         assert!(!read.container);
     }
 

@@ -32,6 +32,11 @@ pub(crate) fn nproc() -> Option<u64> {
     getrlimit(Resource::Nproc).current
 }
 
+/// Bytes of address space this process may have (getrlimit(2), `RLIMIT_AS`); `None` without a limit.
+pub(crate) fn address_space() -> Option<u64> {
+    getrlimit(Resource::As).current
+}
+
 /// Raises the soft limit of this process to the hard one and returns the limit that then holds.
 ///
 /// # Errors

@@ -29,10 +29,14 @@ pub enum Limit {
     Conntrack,
     /// `fs.epoll.max_user_watches`: sockets of one user that epoll watches.
     EpollWatches,
+    /// `RLIMIT_AS`: address space of a process, in bytes.
+    AddressSpace,
     /// `net.core.somaxconn`: connections that wait to be accepted.
     AcceptQueue,
     /// `net.ipv4.tcp_mem`, in pages.
     TcpMemory,
+    /// `net.ipv4.tcp_rmem` and `tcp_wmem`: what each socket may keep, in bytes of memory for all.
+    TcpBuffers,
     /// `net.ipv4.tcp_tw_reuse`: whether ports that rest after a close may be used again.
     PortReuse,
     /// `vm.overcommit_memory`: whether memory must be there before it is used.
@@ -50,8 +54,10 @@ impl Limit {
             Self::Threads => "threads",
             Self::Conntrack => "room for connection tracking",
             Self::EpollWatches => "epoll watches",
+            Self::AddressSpace => "address space",
             Self::AcceptQueue => "accept queue",
             Self::TcpMemory => "TCP memory",
+            Self::TcpBuffers => "TCP buffers",
             Self::PortReuse => "reuse of ports",
             Self::Overcommit => "overcommit",
         }
@@ -176,10 +182,10 @@ impl fmt::Display for Report {
     }
 }
 
-/// What to ask for instead is said once, at the end, for all limits together.
-/// The places people mostly look; `standfast doctor` shows all.
+/// Places per remedy, those people mostly look; `standfast doctor` shows all.
 const FIXES_SHOWN: usize = 4;
 
+/// What to ask for instead is said once, at the end, for all limits together.
 fn write_fixes(f: &mut fmt::Formatter<'_>, fixes: &[Fix]) -> fmt::Result {
     let said_here = fixes.iter().filter(|fix| !matches!(fix, Fix::Fewer { .. }));
     for fix in said_here {

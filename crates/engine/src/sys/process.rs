@@ -152,7 +152,10 @@ pub fn leave_shared_table(keep_below: i32) -> io::Result<()> {
 pub fn private_tables_work() -> bool {
     let threads = || std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
     let before = threads();
-    let works = std::thread::spawn(|| leave_shared_table(i32::MAX - 1).is_ok()).join();
+    // Where no thread can be had the workers cannot be either, and they say so better.
+    let looks = std::thread::Builder::new().stack_size(64 * 1024);
+    let Ok(looking) = looks.spawn(|| leave_shared_table(i32::MAX - 1).is_ok()) else { return true };
+    let works = looking.join();
     // Joined is not gone: for a moment longer it counts against RLIMIT_NPROC, where every thread
     // may be wanted.
     for _ in 0..THREAD_GONE_LOOKS {

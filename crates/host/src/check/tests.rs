@@ -22,8 +22,13 @@ const ROOMY: &[(&str, &str)] = &[
     ("/proc/loadavg", "0.2 0.3 0.2 1/87 8166"),
 ];
 
-const ROOMY_PROCESS: Process =
-    Process { nofile: Nofile { soft: 1_024, hard: 20_000 }, cores: 2, nproc: None, uid: 0 };
+const ROOMY_PROCESS: Process = Process {
+    nofile: Nofile { soft: 1_024, hard: 20_000 },
+    cores: 2,
+    nproc: None,
+    uid: 0,
+    address_space: None,
+};
 
 fn machine(changes: &[(&str, &str)]) -> Machine {
     let root = FakeRoot::new(ROOMY);
@@ -382,4 +387,41 @@ fn a_report_is_data_too() {
     assert_eq!(json["shortfalls"][0]["need"]["limit"], "system_files");
     assert_eq!(json["shortfalls"][0]["fixes"][0]["kind"], "sysctl");
     assert_eq!(json["needs"].as_array().unwrap().len(), 6);
+}
+
+#[test]
+fn address_space() {
+    let process = Process { address_space: Some(100_000_000), ..ROOMY_PROCESS };
+    let machine = Machine::read_from(FakeRoot::new(ROOMY).path(), process);
+    let goal = Goal::new(Role::Load, 1_000_000);
+    let report = check(&machine, &goal);
+    let shortfall = only_shortfall(&report, Limit::AddressSpace);
+    assert!(shortfall.text.contains("`ulimit -v` allows 100 MB"), "{}", shortfall.text);
+    assert!(report.fits > 400_000, "{report}");
+    assert_fits_exactly(&machine, &goal);
+}
+
+#[test]
+fn mappings_are_a_limit_of_threads() {
+    let machine = machine(&[("/proc/sys/vm/max_map_count", "500")]);
+    let goal = Goal::new(Role::Load, 1_000_000);
+    let report = check(&machine, &goal);
+    let shortfall = only_shortfall(&report, Limit::Threads);
+    assert_eq!(shortfall.need.now, 40);
+    let fix = Fix::Sysctl { key: "vm.max_map_count", value: "555".to_owned() };
+    assert_eq!(shortfall.fixes, [fix]);
+}
+
+#[test]
+fn buffers_that_are_guaranteed_are_held_against_memory() {
+    let of = |least: &str| {
+        let machine = machine(&[("/proc/sys/net/ipv4/tcp_rmem", least)]);
+        let warnings = check(&machine, &prove()).warnings;
+        warnings.into_iter().find(|warning| warning.limit == Limit::TcpBuffers)
+    };
+    assert_eq!(of("4096 131072 6291456"), None);
+    let raised = of("65536 131072 6291456").expect("2,000,000 × 64 KiB are not there");
+    assert_eq!(raised.needed, 2_000_000 * 65_536);
+    let value = "4096 131072 6291456".to_owned();
+    assert_eq!(raised.fix, Fix::Sysctl { key: "net.ipv4.tcp_rmem", value });
 }

@@ -1,0 +1,140 @@
+//! What does not refuse a connection and bites later: queues, TCP's memory, settings of the system. Each
+//! method answers for one setting, `None` where it is as it should be, unknown, or no concern.
+
+use super::Judge;
+use crate::fix::Fix;
+use crate::limits::{BACKLOG, PAGE_BYTES, TCP_PAGES_PER_UNREAD, percent};
+use crate::report::{Limit, Warning};
+use crate::text::{Bytes, Count};
+
+/// Handshakes under way that a listener should be able to have; below, storms are lost.
+const SYN_BACKLOG_LEAST: u64 = 1_024;
+
+impl Judge<'_> {
+    pub(super) fn accept_queue(&self) -> Option<Warning> {
+        let now = self.machine.tcp.somaxconn?;
+        let concerned = self.goal.role.accepts() && self.goal.connections > now;
+        (concerned && now < BACKLOG).then(|| Warning {
+            limit: Limit::AcceptQueue,
+            now,
+            needed: BACKLOG,
+            fix: Fix::Sysctl { key: "net.core.somaxconn", value: BACKLOG.to_string() },
+            text: format!(
+                "net.core.somaxconn lets {} connections wait to be accepted, {} were asked for: \
+                 in a storm some connect a second late",
+                Count(now),
+                Count(BACKLOG)
+            ),
+        })
+    }
+
+    /// Half-open connections, which a storm from elsewhere fills.
+    pub(super) fn handshakes(&self) -> Option<Warning> {
+        let now = self.machine.tcp.max_syn_backlog?;
+        let concerned = self.goal.role.accepts() && self.goal.connections > now;
+        (concerned && now < SYN_BACKLOG_LEAST).then(|| Warning {
+            limit: Limit::AcceptQueue,
+            now,
+            needed: BACKLOG,
+            fix: Fix::Sysctl { key: "net.ipv4.tcp_max_syn_backlog", value: BACKLOG.to_string() },
+            text: format!(
+                "net.ipv4.tcp_max_syn_backlog lets {} handshakes be under way: in a storm the \
+                 kernel answers by SYN cookies or not at all",
+                Count(now)
+            ),
+        })
+    }
+
+    /// A hard limit beyond the machine's: `su`, `sudo` and `sshd` set it and fail (limits.conf(5)).
+    pub(super) fn logins(&self) -> Option<Warning> {
+        let (files, needed) = (self.machine.files.file_max?, self.machine.files.nofile.hard);
+        (files < needed && needed != u64::MAX).then(|| Warning {
+            limit: Limit::SystemFiles,
+            now: files,
+            needed,
+            fix: Fix::Sysctl { key: "fs.file-max", value: needed.to_string() },
+            text: format!(
+                "one process may open {} files, the whole machine {}: when that is reached \
+                 nobody can log in",
+                Count(needed),
+                Count(files)
+            ),
+        })
+    }
+
+    pub(super) fn port_reuse(&self) -> Option<Warning> {
+        let now = self.machine.tcp.tw_reuse?;
+        (self.goal.role.connects() && now == 0).then(|| Warning {
+            limit: Limit::PortReuse,
+            now,
+            needed: 1,
+            fix: Fix::Sysctl { key: "net.ipv4.tcp_tw_reuse", value: "1".to_owned() },
+            text: "the ports of closed connections rest for 60 s (TIME_WAIT) before they can be \
+                   used again: a second run within that time finds fewer"
+                .to_owned(),
+        })
+    }
+
+    pub(super) fn overcommit(&self) -> Option<Warning> {
+        let now = self.machine.vm.overcommit?;
+        (now == 2).then(|| Warning {
+            limit: Limit::Overcommit,
+            now,
+            needed: 0,
+            fix: Fix::Sysctl { key: "vm.overcommit_memory", value: "0".to_owned() },
+            text: "vm.overcommit_memory is 2: memory must be there before it is used, so threads \
+                   may fail to start while much is free"
+                .to_owned(),
+        })
+    }
+
+    pub(super) fn tcp_memory(&self) -> Option<Warning> {
+        let [low, pressure, high] = self.machine.tcp.mem_pages?;
+        let needed = self.goal.connections.saturating_mul(TCP_PAGES_PER_UNREAD);
+        let raised =
+            [low.max(needed), pressure.max(percent(needed, 125)), high.max(percent(needed, 150))];
+        (pressure < needed).then(|| Warning {
+            limit: Limit::TcpMemory,
+            now: pressure,
+            needed,
+            fix: Fix::Sysctl {
+                key: "net.ipv4.tcp_mem",
+                value: raised.map(|pages| pages.to_string()).join(" "),
+            },
+            text: format!(
+                "a broadcast that nobody has read yet takes {} pages of TCP memory; the kernel \
+                 slows TCP beyond {} and drops segments beyond {}",
+                Count(needed),
+                Count(pressure),
+                Count(high)
+            ),
+        })
+    }
+
+    /// What each socket may keep even when TCP's memory is out: the first number of `tcp_rmem` and
+    /// `tcp_wmem` (ip-sysctl). A page by default; raised, `tcp_mem` no longer holds.
+    pub(super) fn tcp_buffers(&self) -> Option<Warning> {
+        let tcp = &self.machine.tcp;
+        let (key, [least, usual, most]) =
+            [("net.ipv4.tcp_rmem", tcp.rmem_bytes), ("net.ipv4.tcp_wmem", tcp.wmem_bytes)]
+                .into_iter()
+                .filter_map(|(key, sizes)| Some((key, sizes?)))
+                .find(|(_, sizes)| sizes[0] > PAGE_BYTES)?;
+        let sockets = self.goal.connections.saturating_mul(self.goal.role.ends());
+        let (now, needed) = (self.machine.memory.available_bytes?, sockets.saturating_mul(least));
+        (now < needed).then(|| Warning {
+            limit: Limit::TcpBuffers,
+            now,
+            needed,
+            fix: Fix::Sysctl { key, value: format!("{PAGE_BYTES} {usual} {most}") },
+            text: format!(
+                "{key} lets each socket keep {} bytes even when TCP's memory is out: {} sockets may \
+                 take {}, {} are available",
+                Count(least),
+                Count(sockets),
+                Bytes(needed),
+                Bytes(now)
+            ),
+        })
+    }
+}

@@ -1,0 +1,350 @@
+//! [`Trouble`]: what can go wrong at these limits, why, and what helps. Each is said once here, however
+//! many messages mean it. Sources: proc(5), getrlimit(2), limits.conf(5), the kernel's `ip-sysctl`, and
+//! the manuals of the programs named.
+
+use crate::machine::Machine;
+use crate::text::{Bytes, Count};
+
+/// What goes wrong, with all that is to be said of it once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Trouble {
+    /// A process's descriptors.
+    Descriptors,
+    /// Open files of the whole machine.
+    SystemFiles,
+    /// nginx's own limit.
+    WorkerConnections,
+    /// Ephemeral ports.
+    Ports,
+    /// Connections that wait to be accepted.
+    AcceptQueue,
+    /// Connection tracking.
+    Conntrack,
+    /// TCP's memory.
+    TcpMemory,
+    /// Memory.
+    Memory,
+    /// Threads and processes.
+    Threads,
+    /// Watches of epoll or inotify.
+    Watches,
+    /// Name lookups that fail under load.
+    Names,
+    /// Hardware addresses of neighbours.
+    Neighbours,
+    /// nginx's tables of names.
+    NginxHash,
+    /// The far side ends or refuses connections.
+    Peer,
+}
+
+impl Trouble {
+    /// All, in the order of the page.
+    pub const ALL: [Trouble; 14] = [
+        Trouble::Descriptors,
+        Trouble::SystemFiles,
+        Trouble::WorkerConnections,
+        Trouble::Ports,
+        Trouble::AcceptQueue,
+        Trouble::Conntrack,
+        Trouble::TcpMemory,
+        Trouble::Memory,
+        Trouble::Threads,
+        Trouble::Watches,
+        Trouble::Names,
+        Trouble::Neighbours,
+        Trouble::NginxHash,
+        Trouble::Peer,
+    ];
+
+    /// Its name, as a heading.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Descriptors => "Descriptors of a process",
+            Self::SystemFiles => "Open files of the whole machine",
+            Self::WorkerConnections => "nginx's worker_connections",
+            Self::Ports => "Ephemeral ports",
+            Self::AcceptQueue => "The accept queue and handshakes",
+            Self::Conntrack => "Connection tracking",
+            Self::TcpMemory => "TCP memory",
+            Self::Memory => "Memory",
+            Self::Threads => "Threads and processes",
+            Self::Watches => "Watches of epoll and inotify",
+            Self::Names => "Name lookups under load",
+            Self::Neighbours => "The table of neighbours",
+            Self::NginxHash => "nginx's tables of names",
+            Self::Peer => "The far side, not this machine",
+        }
+    }
+
+    /// Why it happens.
+    pub const fn cause(self) -> &'static str {
+        match self {
+            Self::Descriptors => {
+                "Each socket and file takes a descriptor, and the process has as many as its limit \
+                 (RLIMIT_NOFILE, `ulimit -n`) allows: 256 by default on macOS, 1,024 on most \
+                 Linux systems. A server at the limit cannot accept, open a file, or resolve a \
+                 name; a proxy needs two descriptors per connection. A service manager or \
+                 container sets its own limit and does not read limits.conf. A hard limit above \
+                 `fs.nr_open` cannot be set: named in limits.conf it keeps `sshd`, `su` and `sudo` \
+                 from opening a session."
+            }
+            Self::SystemFiles => {
+                "All processes together have `fs.file-max` open files (kern.maxfiles on macOS). It \
+                 must not be below the limit of one process, or one busy service keeps everybody \
+                 from logging in, after a reboot too."
+            }
+            Self::WorkerConnections => {
+                "nginx allows each worker so many connections, to clients and to servers behind it \
+                 together: 512 by default, 768 in the configuration that Debian and Ubuntu ship. A \
+                 proxied WebSocket takes two for as long as it lives. `worker_connections` beyond \
+                 the worker's descriptors is a warning at start and EMFILE later."
+            }
+            Self::Ports => {
+                "A connection is told apart by both addresses and both ports, so from one address \
+                 to one address and port there are as many as ephemeral ports: 28,232 by default on \
+                 Linux (32768 to 60999), 16,384 on macOS (49152 to 65535), and on Linux the second \
+                 half of them comes slowly. Ports of connections that this side closed first rest \
+                 for 60 s (TIME_WAIT; 30 s on macOS)."
+            }
+            Self::AcceptQueue => {
+                "Connections wait in the listener's queue until the program accepts them. It has \
+                 the length that `listen` asked for, at most `net.core.somaxconn` (kern.ipc.somaxconn \
+                 on macOS, 128): when it is full Linux drops the handshake and the client tries \
+                 again after 1, 3, 7 s; macOS refuses."
+            }
+            Self::Conntrack => {
+                "A firewall or NAT keeps an entry per connection, of both ends where both are here. \
+                 When the table is full new connections are dropped while old ones live on; \
+                 docker's networking and kube-proxy switch it on."
+            }
+            Self::TcpMemory => {
+                "TCP's buffers of the whole machine are limited by `net.ipv4.tcp_mem`, in pages of \
+                 4 KiB: low, pressure, high. A socket with one unread message takes a page, so a \
+                 broadcast to a million takes a million pages (4 GB). Beyond the second number TCP \
+                 slows down, beyond the third it drops. `Out of socket memory` is said too when \
+                 there are more than `tcp_max_orphans` sockets nobody owns any more."
+            }
+            Self::Memory => {
+                "A TCP socket takes about 4.4 KB of the kernel's memory, which counts for the \
+                 container that made it, and whatever the program keeps for it. With \
+                 `vm.overcommit_memory` at 2, or address space limited (`ulimit -v`), allocation \
+                 fails while memory is free."
+            }
+            Self::Threads => {
+                "Threads and processes are limited per user (`ulimit -u`), per service or container \
+                 (pids.max: TasksMax, --pids-limit), and by the kernel (kernel.threads-max, \
+                 kernel.pid_max). Little address space or a short vm.max_map_count has the same \
+                 effect."
+            }
+            Self::Watches => {
+                "epoll may watch `fs.epoll.max_user_watches` descriptors for one user, inotify \
+                 `fs.inotify.max_user_watches` files with `max_user_instances` instances. inotify \
+                 says \"no space left on device\" and means this, not a disk."
+            }
+            Self::Names => {
+                "A lookup needs a descriptor, a port and a resolver that answers in time. Under \
+                 load one of them lacks (look for EMFILE and EADDRNOTAVAIL beside it), or the \
+                 resolver drops what is too much: docker's at 127.0.0.11, a cluster's DNS behind \
+                 connection tracking. Node looks names up in 4 threads, and each connection asks \
+                 again."
+            }
+            Self::Neighbours => {
+                "The kernel keeps the hardware address of each neighbour on a link, at most \
+                 `net.ipv4.neigh.default.gc_thresh3` (1,024): with more clients, containers or \
+                 source addresses on one link new connections fail while old ones live on."
+            }
+            Self::NginxHash => {
+                "nginx keeps names (servers, map, types, variables) in tables of a fixed size and \
+                 does not start when they do not fit. It concerns the number and length of names, \
+                 not connections."
+            }
+            Self::Peer => {
+                "The far side is not there, is full, or closed the connection: nothing listens on \
+                 that port, its own limit is reached (look there), or a proxy between ended an idle \
+                 connection. nginx closes a silent WebSocket after 60 s (proxy_read_timeout), most \
+                 cloud load balancers after 60 to 350 s: send pings more often than that."
+            }
+        }
+    }
+
+    /// What helps: where, and the line.
+    pub const fn cures(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Descriptors => &[
+                ("see it", "cat /proc/PID/limits | grep 'open files'"),
+                ("this shell", "ulimit -n 1048576    # up to `ulimit -Hn`; beyond it as root"),
+                ("/etc/security/limits.conf", "* - nofile 1048576    # then log in again"),
+                ("systemd", "LimitNOFILE=1048576    # in the unit; then daemon-reload, restart"),
+                ("docker", "docker run --ulimit nofile=1048576:1048576 …"),
+                ("Kubernetes", "LimitNOFILE=1048576 in containerd.service on the node"),
+                ("nginx", "worker_rlimit_nofile 1048576;"),
+                ("HAProxy", "global: ulimit-n 1048576 (or a maxconn it can derive it from)"),
+                ("macOS", "sudo launchctl limit maxfiles 65536 200000; ulimit -n 65536"),
+            ],
+            Self::SystemFiles => &[
+                ("see it", "cat /proc/sys/fs/file-nr    # open, free, most"),
+                ("as root", "sysctl -w fs.file-max=2500000"),
+                ("to keep it", "fs.file-max = 2500000    # /etc/sysctl.d/90-standfast.conf"),
+                ("macOS", "sudo sysctl -w kern.maxfiles=400000 kern.maxfilesperproc=200000"),
+            ],
+            Self::WorkerConnections => &[
+                ("nginx, events", "worker_connections 65536;    # two per proxied connection"),
+                ("nginx, main", "worker_rlimit_nofile 131072;    # above worker_connections"),
+                ("nginx, main", "worker_processes auto;    # the limit is per worker"),
+                ("apply", "nginx -t && nginx -s reload"),
+            ],
+            Self::Ports => &[
+                ("see it", "ss -s; cat /proc/sys/net/ipv4/ip_local_port_range"),
+                ("as root", "sysctl -w net.ipv4.ip_local_port_range=\"1024 65535\""),
+                ("as root", "sysctl -w net.ipv4.tcp_tw_reuse=1 net.ipv4.tcp_max_tw_buckets=262144"),
+                ("docker", "docker run --sysctl net.ipv4.ip_local_port_range=\"1024 65535\" …"),
+                (
+                    "standfast load",
+                    "--source IP,IP,…, or several URLs; on loopback it does so itself",
+                ),
+                ("nginx", "proxy_bind with several addresses, or several servers in the upstream"),
+                ("any proxy", "keep connections to servers open instead of one per request"),
+                ("macOS", "sudo sysctl -w net.inet.ip.portrange.first=16384"),
+            ],
+            Self::AcceptQueue => &[
+                ("see it", "nstat -az TcpExtListenOverflows TcpExtListenDrops; ss -ltn"),
+                ("as root", "sysctl -w net.core.somaxconn=4096 net.ipv4.tcp_max_syn_backlog=4096"),
+                ("standfast serve", "--backlog 4096"),
+                ("nginx", "listen 80 backlog=4096;"),
+                ("Node", "server.listen({ port, backlog: 4096 })"),
+                ("Ruby (Puma)", "bind 'tcp://0.0.0.0:3000?backlog=4096'"),
+                ("macOS", "sudo sysctl -w kern.ipc.somaxconn=4096"),
+            ],
+            Self::Conntrack => &[
+                (
+                    "see it",
+                    "sysctl net.netfilter.nf_conntrack_count net.netfilter.nf_conntrack_max",
+                ),
+                ("as root", "sysctl -w net.netfilter.nf_conntrack_max=2000000"),
+                ("not track at all", "nft: ct state untracked by a `notrack` rule for the port"),
+                ("docker", "docker run --network host …"),
+            ],
+            Self::TcpMemory => &[
+                ("see it", "cat /proc/net/sockstat    # mem is in pages; compare with tcp_mem"),
+                ("as root", "sysctl -w net.ipv4.tcp_mem=\"786432 2097152 3145728\""),
+                (
+                    "as root",
+                    "sysctl -w net.ipv4.tcp_rmem=\"4096 4096 16777216\" net.ipv4.tcp_wmem=\"4096 4096 16777216\"",
+                ),
+                ("as root", "sysctl -w net.ipv4.tcp_max_orphans=262144"),
+            ],
+            Self::Memory => &[
+                ("see it", "free -m; dmesg | grep -i oom; cat /sys/fs/cgroup/memory.max"),
+                ("how much is needed", "standfast doctor --connections N"),
+                ("docker", "docker run --memory 16g …"),
+                ("systemd", "MemoryMax=16G"),
+                ("as root", "sysctl -w vm.overcommit_memory=0"),
+            ],
+            Self::Threads => &[
+                ("see it", "cat /proc/PID/limits | grep processes; cat /sys/fs/cgroup/pids.max"),
+                ("this shell", "ulimit -u 65536"),
+                ("/etc/security/limits.conf", "* - nproc 65536"),
+                ("systemd", "TasksMax=65536"),
+                ("docker", "docker run --pids-limit 65536 …"),
+                (
+                    "as root",
+                    "sysctl -w kernel.threads-max=200000 kernel.pid_max=400000 vm.max_map_count=262144",
+                ),
+            ],
+            Self::Watches => &[
+                ("as root", "sysctl -w fs.epoll.max_user_watches=4000000"),
+                (
+                    "as root",
+                    "sysctl -w fs.inotify.max_user_watches=524288 fs.inotify.max_user_instances=1024",
+                ),
+            ],
+            Self::Names => &[
+                ("see it", "cat /etc/resolv.conf; dig +tries=1 NAME; ls /proc/PID/fd | wc -l"),
+                ("standfast load", "give the address instead of the name, or several URLs"),
+                ("Node", "UV_THREADPOOL_SIZE=64; an http.Agent with keepAlive"),
+                (
+                    "Kubernetes",
+                    "dnsConfig: {options: [{name: ndots, value: \"1\"}]}; NodeLocal DNSCache",
+                ),
+                ("any system", "a caching resolver on this machine: systemd-resolved, unbound"),
+            ],
+            Self::Neighbours => &[
+                ("see it", "ip -s neigh show nud all | wc -l; dmesg | grep neigh"),
+                (
+                    "as root",
+                    "sysctl -w net.ipv4.neigh.default.gc_thresh1=8192 net.ipv4.neigh.default.gc_thresh2=32768 net.ipv4.neigh.default.gc_thresh3=65536",
+                ),
+            ],
+            Self::NginxHash => &[
+                (
+                    "nginx, http",
+                    "server_names_hash_bucket_size 128; server_names_hash_max_size 4096;",
+                ),
+                ("apply", "nginx -t && nginx -s reload"),
+            ],
+            Self::Peer => &[
+                ("is anybody there", "ss -ltn; curl -v http://HOST:PORT/health"),
+                ("nginx", "proxy_read_timeout 3600s; proxy_send_timeout 3600s;"),
+                (
+                    "nginx",
+                    "proxy_http_version 1.1; proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection upgrade;",
+                ),
+                ("standfast serve", "--idle-timeout 60s    # pings go out after half of it"),
+            ],
+        }
+    }
+
+    /// How it stands with that limit on `machine`; `None` where it has nothing to do with it or is
+    /// not known.
+    pub fn here(self, machine: &Machine) -> Option<String> {
+        let (files, tcp) = (&machine.files, &machine.tcp);
+        Some(match self {
+            Self::Descriptors => format!(
+                "ulimit -n is {} (soft), {} (hard)",
+                Count(files.nofile.soft),
+                Count(files.nofile.hard)
+            ),
+            Self::SystemFiles => {
+                let used = Count(files.used?);
+                format!("{used} files are open, fs.file-max is {}", Count(files.file_max?))
+            }
+            Self::Ports => {
+                let (first, last) = machine.ports.range?;
+                let usable = Count(machine.ports.usable()?);
+                format!("ports {first} to {last}, {usable} of them usable")
+            }
+            Self::AcceptQueue => format!(
+                "net.core.somaxconn is {}, net.ipv4.tcp_max_syn_backlog {}",
+                Count(tcp.somaxconn?),
+                Count(tcp.max_syn_backlog?)
+            ),
+            Self::Conntrack => {
+                let Some(tracked) = machine.conntrack else {
+                    return Some("this kernel tracks no connections".to_owned());
+                };
+                format!("{} of {} entries are taken", Count(tracked.count), Count(tracked.max))
+            }
+            Self::TcpMemory => {
+                let [low, pressure, high] = tcp.mem_pages?.map(Count);
+                format!("net.ipv4.tcp_mem is {low} · {pressure} · {high} pages")
+            }
+            Self::Memory => format!("{} are available", Bytes(machine.memory.available_bytes?)),
+            Self::Threads => {
+                let used = Count(machine.threads.used?);
+                format!(
+                    "{used} threads run, kernel.threads-max is {}",
+                    Count(machine.threads.threads_max?)
+                )
+            }
+            Self::Watches => {
+                format!("fs.epoll.max_user_watches is {}", Count(files.epoll_watches?))
+            }
+            Self::WorkerConnections
+            | Self::Names
+            | Self::Neighbours
+            | Self::NginxHash
+            | Self::Peer => return None,
+        })
+    }
+}

@@ -194,3 +194,71 @@ fn sockets_that_ended_are_opened_again() {
     assert!(reconnects >= 20 && reconnects == ended, "{summary}");
     assert_eq!(connections["failed"], 0, "{summary}");
 }
+
+#[test]
+fn thresholds_decide_the_exit_code() {
+    let server = Server::start(&[]);
+    let url = format!("ws://{}/echo", server.listen);
+    let few = ["--connections", "10", "--messages", "20", "--json", "-"];
+    let run = |threshold: &str| {
+        executable::run(&[&["load", &url], &few[..], &["--threshold", threshold]].concat())
+    };
+    for (threshold, code) in [("p99<1m", 0), ("max<0", 1), ("failed<1", 0), ("lost>0", 1)] {
+        let finished = run(threshold);
+        assert_eq!(finished.code, Some(code), "{threshold}: {finished:?}");
+        let outcome = summary(&finished)["thresholds"][0].clone();
+        assert_eq!(outcome["met"], code == 0, "{outcome}");
+        assert!(outcome["value"].is_number(), "{outcome}");
+    }
+    assert_eq!(run("p99<soon").code, Some(2));
+}
+
+#[test]
+fn the_target_is_watched_and_a_rate_beyond_reach_is_said_to_be() {
+    let server = Server::start(&[]);
+    let pid = server.pid().to_string();
+    let url = format!("ws://{}/echo", server.listen);
+    let watch = ["--connections", "500", "--hold", "1s", "--watch-pid", &pid, "--json", "-"];
+    let finished = executable::run(&[&["load", &url], &watch[..]].concat());
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    let watched = summary(&finished)["watched"].clone();
+    let number = |key: &str| watched[key].as_f64().unwrap_or_else(|| panic!("no {key}: {watched}"));
+    assert!(number("rss_bytes") >= number("rss_bytes_before"), "{watched}");
+    assert!(number("cpu_seconds") > 0.0 && number("rss_bytes_per_connection") >= 0.0, "{watched}");
+    let missing = ["--watch-pid", "4194304"];
+    assert_eq!(executable::run(&[&["load", &url], &missing[..]].concat()).code, Some(2));
+
+    let much = ["--connections", "10", "--rate", "50M", "--duration", "1s", "--json", "-"];
+    let finished = executable::run(&[&["load", &url], &much[..]].concat());
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    assert!(summary(&finished)["generator"]["saturated"].is_string(), "{finished:?}");
+    assert!(finished.stderr.contains("bottleneck"), "{}", finished.stderr);
+}
+
+#[test]
+fn a_range_of_ports_is_several_destinations() {
+    let [first, second] = two_ports_in_a_row();
+    let one = Server::start(&["--listen", &format!("127.0.0.1:{first}")]);
+    let two = Server::start(&["--listen", &format!("127.0.0.1:{second}")]);
+    let url = format!("ws://127.0.0.1:{{{first}..{second}}}/echo");
+    let mut load = standfast(&["load", &url, "--connections", "40", "--hold", "10m"]);
+    let load = Running(load.spawn().unwrap());
+    for server in [&one, &two] {
+        eventually("half are there", || server.metrics()["standfast_websockets"] == 20.0);
+    }
+    drop(load);
+}
+
+/// Two neighbours that were free a moment ago.
+fn two_ports_in_a_row() -> [u16; 2] {
+    let mut found = None;
+    eventually("two free ports in a row", || {
+        let one = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = one.local_addr().unwrap().port();
+        let next = port.checked_add(1);
+        found = next.filter(|&next| TcpListener::bind(("127.0.0.1", next)).is_ok());
+        found.is_some()
+    });
+    let second = found.unwrap();
+    [second - 1, second]
+}

@@ -1,6 +1,9 @@
 //! `standfast load`: flags to a [`Config`], rows and a summary to people, an exit code.
 
 mod page;
+mod threshold;
+mod urls;
+mod watch;
 
 use std::io::{self, BufReader, Write};
 use std::net::{IpAddr, UdpSocket};
@@ -11,8 +14,14 @@ use anyhow::{Context, Result, bail};
 use clap::builder::ValueParser;
 use engine::sys::process::{self, Signal};
 use host::Machine;
-use load::{Config, Connect, Echo, Ended, Endpoint, Fanout, HttpPublish, Publish, Retry, Row};
+use load::{
+    Config, Connect, Echo, Ended, Endpoint, Fanout, HttpPublish, Publish, Retry, Row, Summary,
+};
 
+use serde::Serialize;
+
+use self::threshold::{Outcome, Threshold};
+use self::watch::{Generator, Watched};
 use crate::progress::Series;
 use crate::{output, units};
 
@@ -21,7 +30,8 @@ const FANOUT: &str = "Fan-out";
 /// Opens WebSockets, holds them, sends messages and checks every answer.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Where to connect, ws://HOST:PORT/PATH; several are taken in turn
+    /// Where to connect, ws://HOST:PORT/PATH; several are taken in turn, and {9000..9003} stands
+    /// for each number of a range
     #[arg(required = true, value_name = "URL")]
     urls: Vec<String>,
 
@@ -127,6 +137,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     json: Option<String>,
 
+    /// What must be reached for exit code 0, such as 'p99<50ms' or 'failed<1': p50, p90, p99, p999,
+    /// max (times); failed, closed, lost, errors, rate (counts)
+    #[arg(long, value_name = "CONDITION")]
+    threshold: Vec<Threshold>,
+
+    /// Tell what this process takes: memory, CPU, descriptors
+    #[arg(long, value_name = "PID")]
+    watch_pid: Option<u32>,
+
     /// Write the whole run as one HTML page
     #[arg(long, value_name = "FILE")]
     html: Option<String>,
@@ -156,19 +175,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let input = BufReader::new(io::stdin());
         load::control::obey(&config, input, io::stdout(), || interrupted(Duration::ZERO))?
     } else {
-        let machine = Machine::read();
-        let (mut rows, mut series) = (0, Series::new());
-        let row = |row: &Row| {
-            series.push(&page::sample(row));
-            print_row(row, rows);
-            rows += 1;
-        };
-        let ended = load::drive(&config, row, interrupted)?;
-        report(args.json.as_deref(), &ended)?;
-        if let Some(file) = &args.html {
-            page::report(&args.urls, &ended, &series, &machine).write(file)?;
-        }
-        ended
+        return measure(args, &config, interrupted);
     };
     Ok(match ended {
         Ended { interrupted: true, .. } => ExitCode::from(130),
@@ -176,8 +183,76 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
+/// What a run says of itself beside its summary: `--json`.
+#[derive(Serialize)]
+struct Document<'a> {
+    #[serde(flatten)]
+    summary: &'a Summary,
+    generator: &'a Generator,
+    watched: Option<&'a Watched>,
+    thresholds: &'a [Outcome],
+}
+
+fn measure(
+    args: &Args,
+    config: &Config,
+    interrupted: impl FnMut(Duration) -> bool,
+) -> Result<ExitCode> {
+    let machine = Machine::read();
+    let mut watched = args.watch_pid.map(Watched::begin).transpose().map_err(anyhow::Error::msg)?;
+    let mut generator = Generator::new(machine.cores);
+    let (mut rows, mut series) = (0, Series::new());
+    let row = |row: &Row| {
+        let sample = page::sample(row, watched.as_mut().and_then(Watched::look));
+        generator.row(row, sample.client);
+        series.push(&sample);
+        print_row(row, rows);
+        rows += 1;
+    };
+    let mut ended = load::drive(config, row, interrupted)?;
+    generator.finish(&ended.summary, asked_rate(config), sending_seconds(config));
+    if let Some(watched) = &mut watched {
+        watched.finish(&ended.summary);
+    }
+    if generator.missed_the_rate() {
+        // What was measured is another rate than the one asked for.
+        ended.summary.held = false;
+        ended.summary.reasons.push("the rate asked for was not reached in time".to_owned());
+    }
+    let rate = generator.messages_per_second();
+    let outcomes: Vec<Outcome> =
+        args.threshold.iter().map(|threshold| threshold.judge(&ended.summary, rate)).collect();
+    let (generator, thresholds) = (&generator, &outcomes[..]);
+    let document =
+        Document { summary: &ended.summary, generator, watched: watched.as_ref(), thresholds };
+    report(args.json.as_deref(), &document)?;
+    if let Some(file) = &args.html {
+        page::report(&args.urls, &ended, &series, &machine).write(file)?;
+    }
+    let missed = outcomes.iter().any(|outcome| !outcome.met);
+    let short = match outcomes.as_slice() {
+        [] => !ended.summary.held,
+        _ => missed || generator.missed_the_rate(),
+    };
+    Ok(if ended.interrupted { ExitCode::from(130) } else { ExitCode::from(u8::from(short)) })
+}
+
+/// Messages per second of an open model.
+fn asked_rate(config: &Config) -> Option<f64> {
+    let fanout = config.fanout.as_ref().map(|fanout| fanout.rate);
+    fanout.or(config.echo.as_ref().and_then(|echo| echo.rate)).map(|rate| rate as f64)
+}
+
+/// How long messages are due, where that was said.
+fn sending_seconds(config: &Config) -> Option<f64> {
+    let echo = config.echo.as_ref()?;
+    echo.duration.filter(|_| echo.messages.is_none()).map(|time| time.as_secs_f64())
+}
+
 fn config(args: &Args) -> Result<Config> {
-    let endpoints = args.urls.iter().map(|url| Endpoint::parse(url)).collect::<Result<_, _>>();
+    let urls = args.urls.iter().map(|url| urls::expand(url, load::ENDPOINTS_MAX));
+    let urls: Vec<Vec<String>> = urls.collect::<Result<_, _>>().map_err(anyhow::Error::msg)?;
+    let endpoints = urls.iter().flatten().map(|url| Endpoint::parse(url)).collect::<Result<_, _>>();
     let endpoints: Vec<Endpoint> = endpoints.map_err(anyhow::Error::msg)?;
     for &source in &args.source {
         if let Some(other) = endpoints.iter().find(|e| e.address.is_ipv4() != source.is_ipv4()) {
@@ -358,15 +433,18 @@ fn print_row(row: &Row, rows: u32) {
 }
 
 /// The summary: text to standard output, unless JSON is to go there.
-fn report(json: Option<&str>, ended: &Ended) -> Result<()> {
-    let text = ended.summary.to_string();
+fn report(json: Option<&str>, document: &Document<'_>) -> Result<()> {
+    let mut text = document.summary.to_string();
+    text += &document.generator.to_string();
+    text += &document.watched.map(Watched::to_string).unwrap_or_default();
+    document.thresholds.iter().for_each(|outcome| text += &outcome.to_string());
     match json {
         Some(output::STDOUT) => {
             let _ = io::stderr().write_all(text.as_bytes());
         }
         _ => output::print(&text)?,
     }
-    json.map_or(Ok(()), |file| output::write_json(file, &ended.summary))
+    json.map_or(Ok(()), |file| output::write_json(file, document))
 }
 
 #[cfg(test)]

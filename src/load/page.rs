@@ -9,8 +9,8 @@ use crate::output;
 use crate::progress::{self, Sample, Series, Usage};
 use crate::report::{Report, Rows};
 
-/// A second of the run.
-pub(super) fn sample(row: &Row) -> Sample {
+/// A second of the run, with what the watched process takes.
+pub(super) fn sample(row: &Row, watched: Option<Usage>) -> Sample {
     let usage = ProcessMemory::of(std::process::id()).ok();
     Sample {
         elapsed_seconds: row.elapsed.as_secs_f64(),
@@ -25,7 +25,7 @@ pub(super) fn sample(row: &Row) -> Sample {
             p99_ms,
             max_ms,
         }),
-        server: None,
+        server: watched,
         client: usage
             .map(|usage| Usage { rss_bytes: usage.rss_bytes, cpu_seconds: usage.cpu_seconds }),
         kernel_bytes: None,

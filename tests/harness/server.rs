@@ -84,6 +84,11 @@ impl Server {
         Self { running, log, listen, admin }
     }
 
+    /// The process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.running.0.id()
+    }
+
     /// Sends the process a signal.
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.running.0.id()).ok().and_then(Pid::from_raw);

@@ -27,6 +27,9 @@ use crate::sweep::Sweep;
 use crate::window::Seen;
 use crate::{Echo, Series};
 
+/// How long after the end messages that were due before it are still sent: a rate beyond reach must
+/// not make a run longer than it was to be.
+const OVERDUE_NS: u64 = 250_000_000;
 /// Messages sent, and sockets looked at, in one turn.
 const SENDS_PER_TURN: usize = 256;
 const VISITS_PER_TURN: u32 = 4096;
@@ -196,10 +199,13 @@ impl EchoRun {
                 return (!over).then_some(give_up_ns);
             }
             let due_ns = rounds.pacer.due_ns(rounds.number);
+            let overdue = now_ns > self.until_ns.saturating_add(OVERDUE_NS);
             if due_ns < self.until_ns && due_ns > now_ns {
                 return Some(due_ns);
             }
-            let next = rounds.next(core, self.echo.messages).filter(|_| due_ns < self.until_ns);
+            let next = rounds
+                .next(core, self.echo.messages)
+                .filter(|_| due_ns < self.until_ns && !overdue);
             let Some(id) = next else {
                 rounds.give_up_ns = Some(now_ns + self.echo.timeout.as_nanos() as u64);
                 continue;

@@ -28,7 +28,6 @@ pub(crate) struct FanoutRun {
     spread: Spread,
     fanout: Fanout,
     receivers: u64,
-    began_ns: u64,
     gathered_ns: u64,
     /// When the publisher was done.
     done_ns: Option<u64>,
@@ -51,7 +50,6 @@ impl FanoutRun {
             spread: Spread::default(),
             fanout: fanout.clone(),
             receivers,
-            began_ns: now_ns,
             gathered_ns: now_ns,
             done_ns: None,
             received: 0,
@@ -101,11 +99,10 @@ impl FanoutRun {
     pub(crate) fn summary(&mut self, ledgers: &[Arc<Ledger>], counts: &Snapshot) -> FanoutSummary {
         self.gather(ledgers);
         let (spread, untimed) = self.spread.finish();
-        let Books { failed, recorder } = self.publisher.books();
+        let Books { failed, recorder, sending_ns } = self.publisher.books();
         let mut worst: Vec<_> =
             ledgers.iter().filter_map(|ledger| ledger.judged()).flatten().collect();
         keep_worst(&mut worst);
-        let seconds = self.done_ns.unwrap_or(self.gathered_ns).saturating_sub(self.began_ns);
         let published = f64::from(self.published());
         // The first is due at once, so n publications take n - 1 intervals.
         let intervals = (published - 1.0).max(0.0);
@@ -113,7 +110,11 @@ impl FanoutRun {
         FanoutSummary {
             publish_failed: failed,
             rate: self.fanout.rate as f64,
-            reached_rate: if seconds > 0 { intervals * 1e9 / seconds as f64 } else { published },
+            reached_rate: if sending_ns > 0 {
+                intervals * 1e9 / sending_ns as f64
+            } else {
+                published
+            },
             publish_lag: recorder.latency(Series::PublishLag),
             publish: recorder.latency(Series::Publish).filter(|_| by_http),
             to_first: spread.latency(Series::First),

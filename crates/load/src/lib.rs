@@ -43,7 +43,7 @@ pub use crate::ledger::Snapshot;
 pub use crate::publisher::HttpPublish;
 pub use crate::recorder::{Latency, Recorder, Series};
 pub use crate::retry::Retry;
-pub use crate::run::{Run, StartError};
+pub use crate::run::{ENDPOINTS_MAX, Run, StartError};
 pub use crate::summary::{
     BroadcastSummary, Connections, EchoSummary, FanoutSummary, HeartbeatSummary, Receiver, Summary,
 };

@@ -26,6 +26,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const HEADERS_MAX: usize = 100;
 /// Different failures that are told apart.
 const CAUSES_MAX: usize = 32;
+/// How long after the end publications that were due before it are still sent.
+const OVERDUE_NS: u64 = 250_000_000;
 /// Longest sleep at a time, so that an interrupted run ends soon.
 const NAP: Duration = Duration::from_millis(50);
 
@@ -51,6 +53,8 @@ pub(crate) struct Books {
     pub(crate) failed: BTreeMap<String, u64>,
     /// [`Series::PublishLag`], and [`Series::Publish`] where there is an answer.
     pub(crate) recorder: Recorder,
+    /// From the beginning to when the last was sent.
+    pub(crate) sending_ns: u64,
 }
 
 impl Publisher {
@@ -122,11 +126,15 @@ fn publish(fanout: &Fanout, mut door: Box<dyn Door>, shared: &Shared) {
             return;
         }
         let sent_ns = now_ns();
+        if sent_ns > until_ns.saturating_add(OVERDUE_NS) {
+            return;
+        }
         let (publisher, published_ns) = (Fanout::PUBLISHER, sent_ns);
         let data =
             broadcast::encode(&Publication { publisher, sequence, published_ns }, fanout.size);
         let result = door.publish(&data);
         let mut books = shared.books();
+        books.sending_ns = sent_ns - begin_ns;
         books.recorder.record(Series::PublishLag, sent_ns.saturating_sub(due_ns));
         books.recorder.record(Series::Publish, now_ns().saturating_sub(sent_ns));
         match result {

@@ -24,7 +24,7 @@ use crate::summary::Expected;
 use crate::{Close, Config, Connect, Echo, Endpoint, Fanout, FanoutSummary, Recorder, Summary};
 
 /// Destinations of one run: what an engine's worker can have.
-const ENDPOINTS_MAX: usize = 256;
+pub const ENDPOINTS_MAX: usize = 256;
 /// How long `finish` waits for closing handshakes before it resets what is left.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 

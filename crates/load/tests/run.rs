@@ -63,8 +63,7 @@ fn a_right_server_is_found_right_in_either_model_and_any_size() {
                 (Some(_), 70_000) => (Some(100), MESSAGES / 10),
                 _ => (rate, MESSAGES),
             };
-            let echo =
-                Echo { size, timeout: PATIENCE, messages: Some(messages), ..echo(rate) };
+            let echo = Echo { size, timeout: PATIENCE, messages: Some(messages), ..echo(rate) };
             let config = Config { echo: Some(echo), ..config(server.port, "/echo") };
             let summary = drive(&config);
             assert!(summary.held, "size {size}, rate {rate:?}: {:?}", summary.reasons);

@@ -1,0 +1,214 @@
+//! What the processes of a run took: the watched target (`--watch-pid`), and the generator itself,
+//! which says so when it was the bottleneck.
+
+use std::collections::BTreeSet;
+use std::fmt::{self, Display};
+use std::fs;
+
+use host::{Bytes, Count, ProcessMemory};
+use load::{Row, Summary};
+use serde::Serialize;
+
+use crate::progress::Usage;
+
+/// Nine tenths of the cores, from which on a generator measures itself.
+const BUSY: f64 = 0.9;
+/// A message that leaves so much later than it was due is no longer the rate that was asked for.
+const LATE_MS: f64 = 100.0;
+/// From here on the rate that was asked for was not what the target saw.
+const TOO_LATE_MS: f64 = 1_000.0;
+/// Share of the rate asked for that counts as reached.
+const REACHED: f64 = 0.98;
+
+/// A process that is looked at from outside.
+#[derive(Serialize, Debug)]
+pub(super) struct Watched {
+    pid: u32,
+    rss_bytes_before: u64,
+    rss_bytes: u64,
+    descriptors_before: u64,
+    descriptors: u64,
+    /// During the run.
+    cpu_seconds: f64,
+    /// Growth of its memory ÷ connections open; null without connections.
+    rss_bytes_per_connection: Option<f64>,
+    /// CPU time per 1,000 messages or publications received; null without.
+    cpu_ms_per_1000_messages: Option<f64>,
+    #[serde(skip)]
+    cpu_before: f64,
+}
+
+impl Watched {
+    /// # Errors
+    /// A process that is not there or may not be looked at, as text.
+    pub(super) fn begin(pid: u32) -> Result<Watched, String> {
+        let now = ProcessMemory::of(pid).map_err(|error| format!("--watch-pid {pid}: {error}"))?;
+        let descriptors = descriptors(pid);
+        Ok(Watched {
+            pid,
+            rss_bytes_before: now.rss_bytes,
+            rss_bytes: now.rss_bytes,
+            descriptors_before: descriptors,
+            descriptors,
+            cpu_seconds: 0.0,
+            rss_bytes_per_connection: None,
+            cpu_ms_per_1000_messages: None,
+            cpu_before: now.cpu_seconds,
+        })
+    }
+
+    /// Looks again; `None` once it has ended.
+    pub(super) fn look(&mut self) -> Option<Usage> {
+        let now = ProcessMemory::of(self.pid).ok()?;
+        self.rss_bytes = now.rss_bytes;
+        self.cpu_seconds = now.cpu_seconds - self.cpu_before;
+        Some(Usage { rss_bytes: now.rss_bytes, cpu_seconds: now.cpu_seconds })
+    }
+
+    /// After the last look, while the connections are still there.
+    pub(super) fn finish(&mut self, summary: &Summary) {
+        self.descriptors = descriptors(self.pid);
+        let grown = self.rss_bytes.saturating_sub(self.rss_bytes_before) as f64;
+        let open = summary.connections.open;
+        self.rss_bytes_per_connection = (open > 0).then(|| grown / open as f64);
+        let messages = received(summary);
+        self.cpu_ms_per_1000_messages =
+            (messages > 0).then(|| self.cpu_seconds * 1e6 / messages as f64);
+    }
+}
+
+impl Display for Watched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Watched { pid, rss_bytes_before, rss_bytes, cpu_seconds, .. } = self;
+        write!(f, "process {pid}  {} → {} resident", Bytes(*rss_bytes_before), Bytes(*rss_bytes))?;
+        if let Some(each) = self.rss_bytes_per_connection {
+            write!(f, ", {each:.0} B a connection")?;
+        }
+        write!(f, "; {cpu_seconds:.2} CPU seconds")?;
+        if let Some(each) = self.cpu_ms_per_1000_messages {
+            write!(f, ", {each:.2} ms per 1,000 messages")?;
+        }
+        let (before, after) = (Count(self.descriptors_before), Count(self.descriptors));
+        writeln!(f, "; {before} → {after} descriptors")
+    }
+}
+
+/// Open descriptors of a process: of the table its main thread has, and of those that workers of
+/// ours have to themselves.
+fn descriptors(pid: u32) -> u64 {
+    let count = |task: &str| {
+        fs::read_dir(format!("/proc/{pid}/task/{task}/fd")).map_or(0, |fds| fds.count() as u64)
+    };
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let own: BTreeSet<String> = tasks
+        .filter_map(|task| task.file_name().into_string().ok())
+        .filter(|task| {
+            fs::read_to_string(format!("/proc/{pid}/task/{task}/comm"))
+                .is_ok_and(|name| name.starts_with("worker-"))
+        })
+        .collect();
+    count(&pid.to_string()) + own.iter().map(|task| count(task)).sum::<u64>()
+}
+
+/// The generator over a run.
+#[derive(Serialize, Default, Debug)]
+pub(super) struct Generator {
+    cores: usize,
+    cpu_seconds: f64,
+    /// The highest of any second, in cores.
+    cpu_cores_most: f64,
+    /// Messages per second over the time that messages were sent; null without.
+    messages_per_second: Option<f64>,
+    /// Why the figures are the generator's and not the target's; null when they are not.
+    saturated: Option<String>,
+    /// Whether the rate of an open model was not reached, or far too late.
+    rate_missed: bool,
+    #[serde(skip)]
+    last: Option<(f64, f64)>,
+    /// Seconds in all and those in which it was busy, while messages were sent.
+    #[serde(skip)]
+    seconds: (f64, f64),
+}
+
+impl Generator {
+    pub(super) fn new(cores: usize) -> Generator {
+        Generator { cores, ..Generator::default() }
+    }
+
+    /// A second of the run, with what this process has taken so far.
+    pub(super) fn row(&mut self, row: &Row, usage: Option<Usage>) {
+        let elapsed = row.elapsed.as_secs_f64();
+        let cpu = usage.map_or(0.0, |usage| usage.cpu_seconds);
+        if let Some((before, cpu_before)) = self.last.replace((elapsed, cpu)) {
+            let seconds = (elapsed - before).max(1e-3);
+            let cores = (cpu - cpu_before) / seconds;
+            self.cpu_cores_most = self.cpu_cores_most.max(cores);
+            if matches!(row.phase, "echo" | "fanout") {
+                let busy = cores >= BUSY * self.cores as f64;
+                self.seconds.0 += seconds;
+                self.seconds.1 += if busy { seconds } else { 0.0 };
+            }
+        }
+        self.cpu_seconds = cpu;
+    }
+
+    /// What the run says of it; `asked` is the rate of an open model, `sending` the seconds in which
+    /// messages were due.
+    pub(super) fn finish(&mut self, summary: &Summary, asked: Option<f64>, sending: Option<f64>) {
+        let fanout = summary.broadcast.as_ref().and_then(|broadcast| broadcast.fanout.as_ref());
+        let echoed = summary.echo.as_ref().zip(sending).map(|(echo, s)| echo.sent as f64 / s);
+        let reached = fanout.map(|fanout| fanout.reached_rate).or(echoed);
+        self.messages_per_second = reached;
+        let lag = match (fanout.and_then(|fanout| fanout.publish_lag.as_ref()), &summary.latency) {
+            (Some(lag), _) => lag.p99_ms,
+            (None, Some(latency)) => {
+                let service = summary.service_time.as_ref().map_or(0.0, |time| time.p99_ms);
+                latency.p99_ms - service
+            }
+            (None, None) => 0.0,
+        };
+        let short = asked.zip(reached).filter(|(asked, reached)| *reached < REACHED * asked);
+        self.rate_missed = asked.is_some() && (short.is_some() || lag > TOO_LATE_MS);
+        let (seconds, busy) = self.seconds;
+        self.saturated = if let Some((asked, reached)) = short {
+            Some(format!("{reached:.0} messages a second were sent of {asked:.0} asked for"))
+        } else if asked.is_some() && lag > LATE_MS {
+            Some(format!("1 % of the messages left more than {lag:.0} ms after they were due"))
+        } else if seconds > 0.0 && busy > seconds / 2.0 {
+            Some(format!("it used nine tenths of the {} cores or more", self.cores))
+        } else {
+            None
+        };
+    }
+
+    pub(super) fn messages_per_second(&self) -> Option<f64> {
+        self.messages_per_second
+    }
+
+    /// Whether an open model was not what was asked for.
+    pub(super) fn missed_the_rate(&self) -> bool {
+        self.rate_missed
+    }
+}
+
+impl Display for Generator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Generator { cpu_seconds, cpu_cores_most, cores, .. } = self;
+        writeln!(
+            f,
+            "generator     {cpu_seconds:.1} CPU seconds, at most {cpu_cores_most:.1} of {cores} cores"
+        )?;
+        match &self.saturated {
+            Some(why) => writeln!(
+                f,
+                "              it was the bottleneck, or the machine it shares with the target: {why}"
+            ),
+            None => Ok(()),
+        }
+    }
+}
+
+fn received(summary: &Summary) -> u64 {
+    let echo = summary.echo.as_ref().map_or(0, |echo| echo.received);
+    echo + summary.broadcast.as_ref().map_or(0, |broadcast| broadcast.received)
+}

@@ -262,3 +262,21 @@ fn two_ports_in_a_row() -> [u16; 2] {
     let second = found.unwrap();
     [second - 1, second]
 }
+
+#[test]
+fn stages_go_up_stay_and_come_down_again() {
+    let server = Server::start(&[]);
+    let url = format!("ws://{}/echo", server.listen);
+    let stages = ["--stages", "500ms:100,300ms:100,500ms:20,300ms:50", "--json", "-"];
+    let finished = executable::run(&[&["load", &url], &stages[..]].concat());
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    let connections = summary(&finished)["connections"].clone();
+    let said = ["requested", "open", "retired", "failed"].map(|key| connections[key].as_u64());
+    assert_eq!(said, [Some(50), Some(50), Some(80), Some(0)], "{connections}");
+    assert_eq!(summary(&finished)["closed"], json!({}), "{finished:?}");
+    let metrics = server.metrics();
+    assert_eq!(metrics["standfast_accepted_total"], 130.0);
+    let wrong = executable::run(&["load", &url, "--stages", "10k"]);
+    assert_eq!(wrong.code, Some(2), "{wrong:?}");
+    assert!(wrong.stderr.contains("30s:10k"), "{}", wrong.stderr);
+}

@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use clap::builder::ValueParser;
 use engine::sys::process::{self, Signal};
 use host::Machine;
+use load::stages::{self, Stage};
 use load::{
     Config, Connect, Echo, Ended, Endpoint, Fanout, HttpPublish, Publish, Retry, Row, Summary,
 };
@@ -38,6 +39,12 @@ pub(crate) struct Args {
     /// Connections to open
     #[arg(long, value_name = "N", default_value = "100", value_parser = units::positive_count)]
     connections: u64,
+
+    /// A number of connections that goes up and down: 30s:10k,2m:10k,30s:0 takes 30 s to 10,000,
+    /// stays 2 min, and closes them within 30 s; instead of --connections
+    #[arg(long, value_name = "TIME:N,…", value_delimiter = ',', value_parser = stage,
+        conflicts_with_all = ["connections", "echo", "fanout", "rate", "messages"])]
+    stages: Vec<Stage>,
 
     /// How to open them: windowed (as fast as the server opens them), storm (all at once),
     /// paced:RATE (so many per second) or one-by-one
@@ -264,11 +271,15 @@ fn config(args: &Args) -> Result<Config> {
     }
     let fanout = fanout(args, &endpoints)?;
     let echo = if fanout.is_some() { None } else { echo(args)? };
-    let hold_default =
-        if echo.is_some() || fanout.is_some() { Duration::ZERO } else { Duration::from_secs(10) };
+    let phases = echo.is_some() || fanout.is_some() || !args.stages.is_empty();
+    let hold_default = if phases { Duration::ZERO } else { Duration::from_secs(10) };
     Ok(Config {
         endpoints,
-        connections: args.connections,
+        connections: match args.stages.as_slice() {
+            [] => args.connections,
+            stages => stages::begun(stages).max(1),
+        },
+        stages: args.stages.clone(),
         connect: args.connect,
         connect_timeout: args.connect_timeout,
         retry: Retry {
@@ -385,6 +396,12 @@ pub(crate) fn connect(text: &str) -> Result<Connect, String> {
             None => Err("write windowed, storm, paced:RATE or one-by-one".to_owned()),
         },
     }
+}
+
+fn stage(text: &str) -> Result<Stage, String> {
+    let (time, connections) =
+        text.split_once(':').ok_or_else(|| format!("{text:?} is no stage: write 30s:10k"))?;
+    Ok(Stage { time: units::duration(time)?, connections: units::count(connections)? })
 }
 
 fn attempts(text: &str) -> Result<u32, String> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Response, Sys, Target};
-use wire::websocket::OpCode;
+use wire::websocket::{CloseCode, OpCode};
 
 use crate::Close;
 use crate::closing::Closing;
@@ -30,6 +30,8 @@ pub(crate) enum Order {
     Publish(Box<[u8]>),
     /// Judge every receiver of so many publications.
     Judge(u32),
+    /// End so many of the open connections, in order.
+    Retire(u32),
     /// End all connections.
     Finish(Close),
 }
@@ -102,8 +104,13 @@ impl Handler for Client {
         if !opened {
             return self.connector.failed(core, id, why, &self.ledger);
         }
-        self.ledger.count_closed(why);
-        self.connector.lost(core, &self.ledger);
+        if core.user(id).is_some_and(|socket| socket.has(Socket::RETIRED)) {
+            self.ledger.counts.open.sub(1);
+            self.ledger.counts.retired.add(1);
+        } else {
+            self.ledger.count_closed(why);
+            self.connector.lost(core, &self.ledger);
+        }
         if let Some(socket) = core.user(id) {
             heartbeat::forget(socket, &self.ledger);
             if let Traffic::Echo(echo) = &mut self.traffic {
@@ -138,6 +145,23 @@ impl Handler for Client {
                 }
             }
             Order::Judge(published) => Reception::judge(core, published, &self.ledger),
+            Order::Retire(count) => {
+                let mut slot = 0;
+                let mut left = count;
+                while left > 0 && slot < core.slots() {
+                    let id = core.id_at(slot).filter(|&id| core.is_open(id));
+                    let fresh =
+                        core.user_at(slot).is_some_and(|socket| !socket.has(Socket::RETIRED));
+                    if let Some(id) = id.filter(|_| fresh) {
+                        if let Some(socket) = core.user_at(slot) {
+                            socket.set(Socket::RETIRED);
+                        }
+                        core.close(id, CloseCode::NORMAL, "");
+                        left -= 1;
+                    }
+                    slot += 1;
+                }
+            }
             Order::Finish(how) => {
                 self.connector.stop();
                 self.heartbeat = None;

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use crate::stages::Stage;
 use crate::{Endpoint, HttpPublish, Retry};
 
 /// One run.
@@ -10,8 +11,10 @@ use crate::{Endpoint, HttpPublish, Retry};
 pub struct Config {
     /// Where to connect; several are taken in turn. At most 256.
     pub endpoints: Vec<Endpoint>,
-    /// Connections in all.
+    /// Connections in all: with stages, all that are begun.
     pub connections: u64,
+    /// How their number changes over time; empty opens all at once and holds them.
+    pub stages: Vec<Stage>,
     /// How they are opened.
     pub connect: Connect,
     /// Time for one connection to become a WebSocket, before it counts as failed.

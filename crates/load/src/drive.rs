@@ -4,11 +4,14 @@ use std::time::Duration;
 
 use engine::sys::process;
 
+use crate::stages;
 use crate::{Close, Config, Latency, Recorder, Run, Series, Snapshot, StartError, Summary};
 
 /// How often the phases are looked at, and how often a row is made.
 const LOOK_NS: u64 = 20_000_000;
 const ROW_NS: u64 = 1_000_000_000;
+/// How often the number of connections is set anew in a stage.
+const STEP_NS: u64 = 100_000_000;
 /// How long the end of a hold waits for pongs that are under way.
 const PONGS_NS: u64 = 2_000_000_000;
 
@@ -72,6 +75,9 @@ fn phases<R: FnMut(&Row), W: FnMut(Duration) -> bool>(
     config: &Config,
     watch: &mut Watch<R, W>,
 ) -> Result<bool, StartError> {
+    if !config.stages.is_empty() {
+        return Ok(watch.stages(run, config));
+    }
     run.set_target(config.connections);
     if watch.until(run, "connect", |run, _| run.reached()) {
         return Ok(true);
@@ -133,6 +139,31 @@ impl<R: FnMut(&Row), W: FnMut(Duration) -> bool> Watch<R, W> {
                 return true;
             }
         }
+    }
+}
+
+impl<R: FnMut(&Row), W: FnMut(Duration) -> bool> Watch<R, W> {
+    /// Goes through the stages with heartbeats, then holds; true when interrupted before.
+    fn stages(&mut self, run: &mut Run, config: &Config) -> bool {
+        run.heartbeat(config.heartbeat);
+        let began_ns = process::now_ns();
+        let mut next_ns = began_ns;
+        let mut turns = stages::ends(&config.stages).peekable();
+        loop {
+            let elapsed = Duration::from_nanos(process::now_ns() - began_ns);
+            // No turn is passed by, however short a stage is.
+            while let Some((_, connections)) = turns.next_if(|(end, _)| *end <= elapsed) {
+                run.set_open(connections);
+            }
+            let Some(wanted) = stages::connections_at(&config.stages, elapsed) else { break };
+            run.set_open(wanted);
+            next_ns += STEP_NS;
+            if self.until(run, "stages", |_, now_ns| now_ns >= next_ns) {
+                return true;
+            }
+        }
+        let over_ns = process::now_ns() + config.hold.as_nanos() as u64;
+        self.until(run, "hold", |run, now_ns| run.reached() && now_ns >= over_ns)
     }
 }
 

@@ -73,6 +73,8 @@ counts! {
     opened,
     /// WebSockets open now (gauge).
     open,
+    /// WebSockets that were closed because there were to be fewer.
+    retired,
     /// Connects that opened at a later attempt than their first.
     opened_late,
     /// WebSockets that ended and are to be opened again.

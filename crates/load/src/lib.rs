@@ -32,6 +32,7 @@ mod shares;
 mod socket;
 mod sources;
 mod spread;
+pub mod stages;
 mod summary;
 mod sweep;
 mod window;

@@ -67,6 +67,9 @@ pub struct Run {
     /// Connections to be begun, at most what the workers hold, and what was asked for.
     target: u64,
     requested: u64,
+    /// With stages: connections begun in all, and those that should be open.
+    stepped: u64,
+    standing: u64,
     heartbeat: Option<Duration>,
     expected: Option<Expected>,
     fanout: Option<FanoutRun>,
@@ -122,6 +125,8 @@ impl Run {
             shares,
             target: 0,
             requested: 0,
+            stepped: 0,
+            standing: 0,
             heartbeat: None,
             expected: None,
             fanout: None,
@@ -157,6 +162,38 @@ impl Run {
         }
         if self.heartbeat.is_some() {
             self.heartbeat(self.heartbeat);
+        }
+    }
+
+    /// Has so many connections, more or fewer than now; those that end are closed by the closing
+    /// handshake, and do not count as lost.
+    pub fn set_open(&mut self, connections: u64) {
+        let wanted = self.stepped.saturating_add(connections.saturating_sub(self.standing));
+        if connections > self.standing {
+            self.stepped = wanted;
+            let began_ns = self.began_ns;
+            self.set_target(wanted);
+            self.began_ns = began_ns;
+        } else {
+            self.retire(self.standing - connections);
+        }
+        self.standing = connections;
+    }
+
+    /// Ends some connections of every worker, in proportion.
+    fn retire(&self, connections: u64) {
+        let open: Vec<u64> = self.ledgers.iter().map(|ledger| ledger.counts.open.get()).collect();
+        let whole = open.iter().sum::<u64>().max(1);
+        let (mut before, mut told) = (0_u64, 0_u64);
+        for (worker, part) in open.into_iter().enumerate() {
+            before += part;
+            let until = u128::from(connections) * u128::from(before) / u128::from(whole);
+            let until = u64::try_from(until).unwrap_or(connections);
+            let count = u32::try_from(until - told).unwrap_or(u32::MAX);
+            told = until;
+            if count > 0 {
+                self.tell(worker, Order::Retire(count));
+            }
         }
     }
 
@@ -318,7 +355,8 @@ impl Run {
     #[must_use]
     pub fn summary(&self, config: &Config) -> Summary {
         let now = self.snapshot();
-        let requested = if self.requested > 0 { self.requested } else { config.connections };
+        let begun = if self.requested > 0 { self.requested } else { config.connections };
+        let requested = begun.saturating_sub(now.retired);
         let echoed = self.echoed.then_some(());
         let fanout = self.judged.clone();
         let recorder = self.recorder();

@@ -27,6 +27,9 @@ impl Socket {
     /// Its last message is not answered yet (closed loop).
     pub(crate) const AWAITING: u8 = 1 << 3;
 
+    /// Is being closed because there are to be fewer.
+    pub(crate) const RETIRED: u8 = 1 << 4;
+
     pub(crate) fn has(&self, flag: u8) -> bool {
         (self.stamp >> TIME_BITS) as u8 & flag != 0
     }

@@ -44,6 +44,8 @@ pub struct Connections {
     pub requested: u64,
     /// Open at the end.
     pub open: u64,
+    /// Closed because there were to be fewer.
+    pub retired: u64,
     /// Brought no WebSocket.
     pub failed: u64,
     /// Opened at a later attempt than their first.
@@ -200,6 +202,7 @@ impl Summary {
         let connections = Connections {
             requested,
             open: counts.open,
+            retired: counts.retired,
             failed: counts.failed_total(),
             opened_late: counts.opened_late,
             retries: counts.retried_total(),
@@ -314,6 +317,13 @@ impl Display for Summary {
         write!(f, "connections   {open} open of {requested}, {failed} failed")?;
         writeln!(f, "; {seconds:.2} s, {per_second:.0} per second")?;
         let Connections { opened_late, retries, reconnects, .. } = self.connections;
+        if self.connections.retired > 0 {
+            writeln!(
+                f,
+                "  retired       {} closed as there were to be fewer",
+                self.connections.retired
+            )?;
+        }
         if retries + reconnects > 0 {
             write!(f, "  tried again   {retries} times, {opened_late} opened then")?;
             writeln!(f, "; {reconnects} ended ones were opened again")?;

@@ -79,6 +79,7 @@ fn config(port: u16, connections: u64, timing: &Timing) -> Config {
     Config {
         endpoints: vec![Endpoint::parse(&format!("ws://127.0.0.1:{port}/")).unwrap()],
         connections,
+        stages: Vec::new(),
         connect: Connect::Windowed,
         connect_timeout: Duration::from_secs(60),
         retry: Retry::NONE,

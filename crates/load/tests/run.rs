@@ -24,6 +24,7 @@ fn config(port: u16, path: &str) -> Config {
     Config {
         endpoints: vec![Endpoint::parse(&format!("ws://127.0.0.1:{port}{path}")).unwrap()],
         connections: CONNECTIONS,
+        stages: Vec::new(),
         connect: Connect::Windowed,
         connect_timeout: PATIENCE,
         retry: Retry::NONE,

@@ -1,0 +1,70 @@
+//! [`Stage`]s: a number of connections that goes up and down over time, each stage in a straight
+//! line from where the last one ended.
+
+use std::time::Duration;
+
+/// One leg of the way.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Stage {
+    /// How long it takes; with no time it is a step.
+    pub time: Duration,
+    /// Connections at its end.
+    pub connections: u64,
+}
+
+/// Connections that should be open so long after the beginning, from none on; `None` when the last
+/// stage is over.
+#[must_use]
+pub fn connections_at(stages: &[Stage], elapsed: Duration) -> Option<u64> {
+    let (mut left, mut from) = (elapsed, 0_u64);
+    for &Stage { time, connections } in stages {
+        if left < time {
+            let done = left.as_secs_f64() / time.as_secs_f64();
+            let way = connections as f64 - from as f64;
+            return Some((from as f64 + way * done).round() as u64);
+        }
+        left -= time;
+        from = connections;
+    }
+    None
+}
+
+/// When each stage is over, and the connections there are then.
+pub fn ends(stages: &[Stage]) -> impl Iterator<Item = (Duration, u64)> {
+    stages.iter().scan(Duration::ZERO, |end, stage| {
+        *end += stage.time;
+        Some((*end, stage.connections))
+    })
+}
+
+/// Connections that are begun in all when nothing fails: each way up counts.
+#[must_use]
+pub fn begun(stages: &[Stage]) -> u64 {
+    let from = std::iter::once(0).chain(stages.iter().map(|stage| stage.connections));
+    from.zip(stages).map(|(from, stage)| stage.connections.saturating_sub(from)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stage(seconds: u64, connections: u64) -> Stage {
+        Stage { time: Duration::from_secs(seconds), connections }
+    }
+
+    #[test]
+    fn each_stage_is_a_straight_line_from_the_last() {
+        let stages = [stage(10, 100), stage(5, 100), stage(0, 40), stage(10, 20)];
+        let at = |seconds: f64| connections_at(&stages, Duration::from_secs_f64(seconds));
+        for (seconds, connections) in
+            [(0.0, 0), (5.0, 50), (10.0, 100), (12.0, 100), (15.0, 40), (20.0, 30)]
+        {
+            assert_eq!(at(seconds), Some(connections), "{seconds} s");
+        }
+        assert_eq!((at(25.0), begun(&stages)), (None, 100));
+        let seconds: Vec<_> = ends(&stages).map(|(end, n)| (end.as_secs(), n)).collect();
+        assert_eq!(seconds, [(10, 100), (15, 100), (15, 40), (25, 20)]);
+        assert_eq!(begun(&[stage(1, 10), stage(1, 0), stage(1, 10)]), 20);
+        assert_eq!(connections_at(&[], Duration::ZERO), None);
+    }
+}

@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::{doctor, load, prove, serve};
+use crate::{completions, doctor, load, prove, serve};
 
 /// Hold a million WebSockets on one machine, and prove it.
 #[derive(Parser, Debug)]
@@ -23,4 +23,9 @@ pub(crate) enum Command {
     Prove(prove::Args),
     /// Say what this machine allows, what N sockets need, and what to do; explain error messages
     Doctor(doctor::Args),
+    /// Print completions for bash, zsh, fish and others
+    Completions(completions::Args),
+    /// Write the pages of the manual into a folder
+    #[command(hide = true)]
+    Man(completions::ManArgs),
 }

@@ -2,6 +2,7 @@
 //! exit code: 0 held, 1 measured and fell short, 2 usage, configuration or environment, 130 Ctrl-C.
 
 mod args;
+mod completions;
 mod doctor;
 mod load;
 mod output;
@@ -47,6 +48,8 @@ fn run(args: Args, flags: &ArgMatches) -> Result<ExitCode> {
         Command::Load(args) => load::run(&args),
         Command::Prove(args) => prove::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => completions::write_manual(&args),
     }
 }
 

@@ -14,6 +14,7 @@ mod doctor;
 mod floors;
 mod full_house;
 mod harness;
+mod install;
 mod lifecycle;
 mod limits;
 mod load;

@@ -6,6 +6,8 @@
 #![allow(clippy::disallowed_methods, reason = "chores run in real time; there is no `Sys` here")]
 
 mod bench;
+mod dist;
+mod elf;
 mod machine;
 mod sim;
 mod step;
@@ -26,6 +28,8 @@ enum Chore {
     Sim(sim::SimArgs),
     /// Measures ours beside rivals and the bare C floor; raw results go to bench/results.
     Bench(bench::BenchArgs),
+    /// Builds the static executable and packs it with completions and manual into target/dist.
+    Dist(dist::DistArgs),
 }
 
 fn main() -> ExitCode {
@@ -33,6 +37,7 @@ fn main() -> ExitCode {
         Chore::Test => suite::run(),
         Chore::Sim(args) => sim::run(&args),
         Chore::Bench(args) => bench::run(&args),
+        Chore::Dist(args) => dist::run(&args),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,

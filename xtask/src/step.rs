@@ -32,10 +32,14 @@ pub(crate) fn cargo(args: &[&str]) -> Command {
     command
 }
 
+/// Where cargo builds.
+pub(crate) fn target_folder() -> PathBuf {
+    root().join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
+}
+
 /// Where `cargo build --release` puts the executable.
 pub(crate) fn release_executable() -> PathBuf {
-    let target = env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
-    root().join(target).join("release/standfast")
+    target_folder().join("release/standfast")
 }
 
 /// Whether `command` starts and succeeds; nothing it prints is shown.

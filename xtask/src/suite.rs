@@ -28,6 +28,7 @@ fn steps() -> Vec<(&'static str, Command)> {
     vec![
         ("format", cargo(&["fmt", "--all", "--check"])),
         ("lints", clippy()),
+        ("without features", cargo(&["check", "--quiet", "--no-default-features"])),
         ("release build", cargo(&["build", "--release"])),
         ("tests", tests()),
         ("simulation, 200 seeds", sim::command(&["--seeds", "200"])),

@@ -53,7 +53,7 @@ impl Linux {
         let (epoll, raw) = (self.epoll.number(), self.raw.as_mut_ptr().cast());
         if self.exact_timeouts {
             let timeout = timeout.map(|timeout| libc::timespec {
-                tv_sec: timeout.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+                tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
                 tv_nsec: timeout.subsec_nanos().into(),
             });
             let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
@@ -255,7 +255,8 @@ impl Sys for Linux {
         // SAFETY: an all-zero `msghdr` is a valid empty one.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = pieces.as_ptr().cast_mut().cast();
-        message.msg_iovlen = pieces.len();
+        // As wide as the C library has it: glibc a word, musl 32 bits. Few pieces fit both.
+        message.msg_iovlen = pieces.len() as _;
         // SAFETY: `IoSlice` has the layout of `iovec`; the kernel only reads the pieces.
         let sent = unsafe { libc::sendmsg(fd.number(), &message, libc::MSG_NOSIGNAL) };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }

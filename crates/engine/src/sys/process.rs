@@ -191,7 +191,7 @@ pub fn block_signals() {
 pub fn wait_signal(timeout: Duration) -> Option<Signal> {
     let set = signal_set();
     let timeout = libc::timespec {
-        tv_sec: timeout.as_secs() as libc::time_t,
+        tv_sec: timeout.as_secs() as i64,
         tv_nsec: i64::from(timeout.subsec_nanos()),
     };
     // SAFETY: both pointers live through the call; no information is asked back.

@@ -1,0 +1,63 @@
+//! Whether an executable needs a loader and libraries of its system: the program headers of a
+//! 64-bit little-endian ELF file (elf(5)). Works for any architecture, which `ldd` does not.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+
+/// Names the loader (`PT_INTERP`).
+const PT_INTERP: u32 = 3;
+
+/// Whether the kernel runs `executable` without any other file.
+///
+/// # Errors
+/// A file that cannot be read or is no 64-bit little-endian ELF.
+pub(crate) fn is_static(executable: &Path) -> Result<bool> {
+    let bytes = fs::read(executable).with_context(|| executable.display().to_string())?;
+    is_static_elf(&bytes).with_context(|| executable.display().to_string())
+}
+
+fn is_static_elf(bytes: &[u8]) -> Result<bool> {
+    ensure!(bytes.starts_with(b"\x7fELF\x02\x01"), "no 64-bit little-endian ELF file");
+    let short = "ends within its headers";
+    let table = u64::from_le_bytes(at(bytes, 0x20).context(short)?) as usize;
+    let size = usize::from(u16::from_le_bytes(at(bytes, 0x36).context(short)?));
+    let count = usize::from(u16::from_le_bytes(at(bytes, 0x38).context(short)?));
+    for header in 0..count {
+        let kind = u32::from_le_bytes(at(bytes, table + header * size).context(short)?);
+        if kind == PT_INTERP {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn at<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
+    bytes.get(offset..)?.get(..N)?.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_asks_for_a_loader_is_not_static() {
+        // Any shell of a distribution with shared libraries has one.
+        assert!(!is_static(Path::new("/bin/sh")).unwrap());
+        let mut bytes = fs::read("/bin/sh").unwrap();
+        let table = u64::from_le_bytes(at(&bytes, 0x20).unwrap()) as usize;
+        let size = usize::from(u16::from_le_bytes(at(&bytes, 0x36).unwrap()));
+        let count = usize::from(u16::from_le_bytes(at(&bytes, 0x38).unwrap()));
+        for header in 0..count {
+            bytes[table + header * size] = 1;
+        }
+        assert!(is_static_elf(&bytes).unwrap());
+    }
+
+    #[test]
+    fn what_is_no_executable_is_refused() {
+        assert!(is_static_elf(b"#!/bin/sh\n").is_err());
+        assert!(is_static_elf(b"\x7fELF\x02\x01").is_err());
+    }
+}

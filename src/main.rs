@@ -9,6 +9,7 @@ mod output;
 mod progress;
 mod prove;
 mod report;
+mod screen;
 mod serve;
 mod settings;
 mod units;

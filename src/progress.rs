@@ -33,6 +33,10 @@ pub(crate) struct Sample {
     pub(crate) client: Option<Usage>,
     /// Growth of the kernel's own memory since the run began.
     pub(crate) kernel_bytes: Option<u64>,
+    /// What went wrong so far, by cause; causes that have not come are left out.
+    #[serde(skip)]
+    #[cfg_attr(not(feature = "screen"), allow(dead_code, reason = "rows give the totals"))]
+    pub(crate) errors: Vec<(String, u64)>,
 }
 
 /// Milliseconds.

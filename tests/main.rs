@@ -21,4 +21,5 @@ mod load;
 mod peers;
 mod prove;
 mod report;
+mod screen;
 mod topics;

@@ -1,6 +1,7 @@
 //! `standfast load`: flags to a [`Config`], rows and a summary to people, an exit code.
 
 mod page;
+mod screen;
 mod threshold;
 mod urls;
 mod watch;
@@ -18,9 +19,9 @@ use load::stages::{self, Stage};
 use load::{
     Config, Connect, Echo, Ended, Endpoint, Fanout, HttpPublish, Publish, Retry, Row, Summary,
 };
-
 use serde::Serialize;
 
+use self::screen::Screen;
 use self::threshold::{Outcome, Threshold};
 use self::watch::{Generator, Watched};
 use crate::progress::Series;
@@ -161,6 +162,10 @@ pub(crate) struct Args {
     #[arg(long)]
     force: bool,
 
+    /// Rows of text instead of a live screen
+    #[arg(long)]
+    plain: bool,
+
     /// Obey JSON lines on standard input and answer on standard output
     #[arg(long, hide = true)]
     control: bool,
@@ -208,15 +213,16 @@ fn measure(
     let machine = Machine::read();
     let mut watched = args.watch_pid.map(Watched::begin).transpose().map_err(anyhow::Error::msg)?;
     let mut generator = Generator::new(machine.cores);
-    let (mut rows, mut series) = (0, Series::new());
+    let before = watched.as_mut().and_then(Watched::look);
+    let mut screen = Screen::new(config, &args.urls, args.plain, before);
+    let mut series = Series::new();
     let row = |row: &Row| {
-        let sample = page::sample(row, watched.as_mut().and_then(Watched::look));
+        let sample = screen.row(row, watched.as_mut().and_then(Watched::look));
         generator.row(row, sample.client);
         series.push(&sample);
-        print_row(row, rows);
-        rows += 1;
     };
     let mut ended = load::drive(config, row, interrupted)?;
+    drop(screen);
     generator.finish(&ended.summary, asked_rate(config), sending_seconds(config));
     if let Some(watched) = &mut watched {
         watched.finish(&ended.summary);
@@ -424,29 +430,6 @@ fn header(text: &str) -> Result<(String, String), String> {
         }
         _ => Err(format!("{text:?} is no header line: write 'Name: value'")),
     }
-}
-
-/// A row a second, to standard error; the titles again every 20 rows.
-fn print_row(row: &Row, rows: u32) {
-    let mut lines = String::new();
-    if rows.is_multiple_of(20) {
-        lines +=
-            " elapsed  phase        open    failed     msgs/s     p50 ms     p99 ms   errors\n";
-    }
-    let ms = |ms: Option<f64>| ms.map_or("-".to_owned(), |ms| format!("{ms:.3}"));
-    lines += &format!(
-        "{:>7.1}s  {:<7} {:>9} {:>9} {:>10.0} {:>10} {:>10} {:>8}\n",
-        row.elapsed.as_secs_f64(),
-        row.phase,
-        row.open,
-        row.failed,
-        row.messages_per_second,
-        ms(row.latency.map(|latency| latency.p50_ms)),
-        ms(row.latency.map(|latency| latency.p99_ms)),
-        row.errors,
-    );
-    // Nobody may be reading; the run goes on.
-    let _ = io::stderr().write_all(lines.as_bytes());
 }
 
 /// The summary: text to standard output, unless JSON is to go there.

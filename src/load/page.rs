@@ -2,35 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use host::{Count, Machine, ProcessMemory};
-use load::{BroadcastSummary, Ended, Latency, Row, Summary};
+use host::{Count, Machine};
+use load::{BroadcastSummary, Ended, Latency, Summary};
 
 use crate::output;
-use crate::progress::{self, Sample, Series, Usage};
+use crate::progress::Series;
 use crate::report::{Report, Rows};
-
-/// A second of the run, with what the watched process takes.
-pub(super) fn sample(row: &Row, watched: Option<Usage>) -> Sample {
-    let usage = ProcessMemory::of(std::process::id()).ok();
-    Sample {
-        elapsed_seconds: row.elapsed.as_secs_f64(),
-        phase: row.phase,
-        open: row.open,
-        failed: row.failed,
-        closed: row.closed,
-        sent: row.sent,
-        received: row.received,
-        latency: row.latency.map(|Latency { p50_ms, p99_ms, max_ms, .. }| progress::Latency {
-            p50_ms,
-            p99_ms,
-            max_ms,
-        }),
-        server: watched,
-        client: usage
-            .map(|usage| Usage { rss_bytes: usage.rss_bytes, cpu_seconds: usage.cpu_seconds }),
-        kernel_bytes: None,
-    }
-}
 
 /// The run, ready to be written.
 pub(super) fn report<'a>(

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -19,15 +20,34 @@ use super::phases::Stop;
 use super::plan::Plan;
 use crate::load::connect_as_said;
 use crate::progress::Latency;
+use crate::screen;
 
 /// Longest wait for a child to be ready.
 const READY_WAIT: Duration = Duration::from_secs(20);
 /// Longest wait for a child to end after it was asked.
 const END_WAIT: Duration = Duration::from_secs(60);
 
-/// Starts this very program with other arguments, `before` them what runs it elsewhere, in a process group of its own so that Ctrl-C
-/// reaches only the proof, which then ends its children in order.
-fn start(before: &[String], arguments: &[String]) -> Result<(Child, Receiver<Value>)> {
+/// A process with what it tells us on standard output, and whoever passes on what it says to
+/// people.
+struct Started {
+    child: Child,
+    lines: Receiver<Value>,
+    says: JoinHandle<()>,
+}
+
+impl Started {
+    /// It is of no use: ends it and lets it have its last word.
+    fn give_up(mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = self.says.join();
+    }
+}
+
+/// Starts this very program with other arguments, `before` them what runs it elsewhere, in a
+/// process group of its own so that Ctrl-C reaches only the proof, which then ends its children in
+/// order. What it says on standard error goes by the screen, which may have the terminal.
+fn start(before: &[String], arguments: &[String]) -> Result<Started> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let mut words = before.iter().map(OsString::from).chain([program.into()]);
     let mut child = Command::new(words.next().unwrap_or_default())
@@ -35,11 +55,12 @@ fn start(before: &[String], arguments: &[String]) -> Result<(Child, Receiver<Val
         .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .stderr(Stdio::inherit())
+        .stderr(Stdio::piped())
         .process_group(0)
         .spawn()
         .with_context(|| format!("cannot start `standfast {}`", arguments.join(" ")))?;
     let stdout = child.stdout.take().context("the child has no standard output")?;
+    let stderr = child.stderr.take().context("the child has no standard error")?;
     let (sender, lines) = channel();
     std::thread::spawn(move || {
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
@@ -50,7 +71,10 @@ fn start(before: &[String], arguments: &[String]) -> Result<(Child, Receiver<Val
             }
         }
     });
-    Ok((child, lines))
+    let says = std::thread::spawn(move || {
+        BufReader::new(stderr).lines().map_while(Result::ok).for_each(screen::aside);
+    });
+    Ok(Started { child, lines, says })
 }
 
 /// Waits for a child that was asked to end; kills it when it does not.
@@ -105,10 +129,9 @@ impl Serve {
         }
         arguments.extend(plan.serve.iter().cloned());
         let before = namespaces.map(Namespaces::at_server).unwrap_or_default();
-        let (mut child, lines) = start(&before, &arguments)?;
-        let Ok(ready) = lines.recv_timeout(READY_WAIT) else {
-            let _ = child.kill();
-            let _ = child.wait();
+        let started = start(&before, &arguments)?;
+        let Ok(ready) = started.lines.recv_timeout(READY_WAIT) else {
+            started.give_up();
             bail!("the server did not start; what it said stands above");
         };
         let address = |key: &str| {
@@ -119,7 +142,7 @@ impl Serve {
             Some(_) => Admin::Unix(socket),
             None => Admin::Tcp(address("admin")?),
         };
-        Ok(Serve { listen: address("listen")?, admin, child })
+        Ok(Serve { listen: address("listen")?, admin, child: started.child })
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -195,6 +218,8 @@ pub(super) struct Load {
     stdin: ChildStdin,
     lines: Receiver<Value>,
     progress: Progress,
+    /// What went wrong so far, by cause.
+    errors: Vec<(String, u64)>,
     expecting: bool,
 }
 
@@ -213,14 +238,15 @@ impl Load {
         let sources = namespaces.map(Namespaces::sources).unwrap_or_default();
         arguments.extend(sources.iter().map(|source| format!("--source={source}")));
         let before = namespaces.map(Namespaces::at_clients).unwrap_or_default();
-        let (mut child, lines) = start(&before, &arguments)?;
-        let stdin = child.stdin.take().context("the load process has no standard input")?;
-        if lines.recv_timeout(READY_WAIT).is_err() {
-            let _ = child.kill();
-            let _ = child.wait();
+        let started = start(&before, &arguments)?;
+        if started.lines.recv_timeout(READY_WAIT).is_err() {
+            started.give_up();
             bail!("the load process did not start; what it said stands above");
         }
-        Ok(Load { child, stdin, lines, progress: Progress::default(), expecting: false })
+        let Started { mut child, lines, .. } = started;
+        let stdin = child.stdin.take().context("the load process has no standard input")?;
+        let progress = Progress::default();
+        Ok(Load { child, stdin, lines, progress, errors: Vec::new(), expecting: false })
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -258,6 +284,10 @@ impl Load {
             .map_err(|error| Stop::Broken(format!("the load process does not listen: {error}")))
     }
 
+    pub(super) fn errors(&self) -> &[(String, u64)] {
+        &self.errors
+    }
+
     pub(super) fn last_progress(&self) -> Progress {
         self.progress
     }
@@ -284,7 +314,10 @@ impl Load {
             }
             Some("echoed") => progress.echoed = true,
             Some("expecting") => self.expecting = true,
-            Some("row") => progress.latency = latency(line),
+            Some("row") => {
+                progress.latency = latency(line);
+                self.errors = errors(line);
+            }
             _ => {}
         }
         for (key, place) in [
@@ -325,6 +358,11 @@ impl Load {
         }
         Err("the load process ended without a summary".into())
     }
+}
+
+fn errors(row: &Value) -> Vec<(String, u64)> {
+    let causes = row["errors"].as_object().into_iter().flatten();
+    causes.filter_map(|(cause, count)| Some((cause.clone(), count.as_u64()?))).collect()
 }
 
 fn latency(row: &Value) -> Option<Latency> {

@@ -62,12 +62,15 @@ pub(crate) struct Args {
     /// Begin even though the machine seems too small
     #[arg(long)]
     force: bool,
+    /// Rows of text instead of a live screen
+    #[arg(long)]
+    plain: bool,
 }
 
 /// Runs the proof. Exit code 0: held; 1: fell short; 2: could not begin; 130: Ctrl-C.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let json_to_stdout = args.json.as_deref() == Some(output::STDOUT);
-    let mut screen = Screen::new(json_to_stdout);
+    let mut screen = Screen::new(args.plain, json_to_stdout);
     let plan = Plan::new(args)?;
     for file in [&args.json, &args.html].into_iter().flatten() {
         output::check_writable(file)?;

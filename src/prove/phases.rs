@@ -71,6 +71,13 @@ impl<'a> Run<'a> {
         measured.server.start = ProcessMemory::of(serve.pid()).ok();
         measured.client.start = ProcessMemory::of(load.pid()).ok();
         let began_ns = process::now_ns();
+        let before = Sample {
+            server: measured.server.start.map(usage),
+            client: measured.client.start.map(usage),
+            kernel_bytes: Some(0),
+            ..Sample::default()
+        };
+        screen.begin(plan, connections, before);
         Ok(Run { plan, screen, serve, load, measured, kernel_before, began_ns, namespaces })
     }
 
@@ -225,10 +232,6 @@ impl<'a> Run<'a> {
         self.check_signals()?;
         let progress = self.load.progress(LOOK)?;
         let (server, client) = self.weigh_processes();
-        let usage = |memory: ProcessMemory| Usage {
-            rss_bytes: memory.rss_bytes,
-            cpu_seconds: memory.cpu_seconds,
-        };
         let sample = Sample {
             elapsed_seconds: seconds_since(self.began_ns),
             phase,
@@ -243,6 +246,7 @@ impl<'a> Run<'a> {
             server: server.map(usage),
             client: client.map(usage),
             kernel_bytes: self.kernel_growth(),
+            errors: self.load.errors().to_vec(),
         };
         self.measured.series.push(&sample);
         Ok((progress, sample))
@@ -274,6 +278,10 @@ impl<'a> Run<'a> {
             None => Ok(()),
         }
     }
+}
+
+fn usage(memory: ProcessMemory) -> Usage {
+    Usage { rss_bytes: memory.rss_bytes, cpu_seconds: memory.cpu_seconds }
 }
 
 fn seconds_since(began_ns: u64) -> f64 {

@@ -1,30 +1,35 @@
-//! What a person sees of a proof: one line that moves on a terminal, plain rows elsewhere, and the
-//! verdict with its table at the end.
-
-use std::io::{IsTerminal, Write};
+//! A proof in words: its notes, its rows, and the verdict with its table at the end. How they come
+//! to the terminal is [`crate::screen`]'s.
 
 use host::{Bytes, Count, Machine};
 
 use super::children::Progress;
+use super::plan::Plan;
 use super::result::{Mark, Measured, Proof};
 use crate::progress::{Sample, Usage};
-
-/// Seconds between rows where nobody can see a line move.
-const ROW_SECONDS: f64 = 1.0;
+use crate::screen::{self, About, Rows, Step};
 
 /// Progress goes to standard error; the verdict to standard output, unless JSON does.
 pub(super) struct Screen {
-    terminal: bool,
+    screen: screen::Screen,
     json_to_stdout: bool,
-    last_row: f64,
-    /// A moving line stands on the screen.
-    moving: bool,
 }
 
 impl Screen {
-    pub(super) fn new(json_to_stdout: bool) -> Screen {
-        let terminal = std::io::stderr().is_terminal();
-        Screen { terminal, json_to_stdout, last_row: f64::NEG_INFINITY, moving: false }
+    /// `plain`: rows of text whatever the terminal can do.
+    pub(super) fn new(plain: bool, json_to_stdout: bool) -> Screen {
+        Screen { screen: screen::Screen::new(Rows::Replaced, plain), json_to_stdout }
+    }
+
+    /// The processes are there, as they stood `before` the first socket.
+    pub(super) fn begin(&mut self, plan: &Plan, sockets: u64, before: Sample) {
+        let scenario = plan.scenario.as_ref().map_or(String::new(), |name| format!(" {name}"));
+        let mut phases = vec!["connect", "hold"];
+        if plan.broadcasts > 0 {
+            phases.push("broadcast");
+        }
+        let title = format!("standfast prove{scenario}");
+        self.screen.begin(About { title, phases, sockets, before });
     }
 
     pub(super) fn machine(&mut self, machine: &Machine) {
@@ -42,34 +47,20 @@ impl Screen {
 
     /// A line that stays.
     pub(super) fn note(&mut self, text: &str) {
-        self.end_moving();
-        eprintln!("{text}");
+        self.screen.note(text);
     }
 
-    /// A line that is replaced by the next one on a terminal, and printed each second elsewhere.
-    fn row(&mut self, elapsed: f64, text: &str) {
-        if self.terminal {
-            eprint!("\r\x1b[K{elapsed:6.1} s  {text}");
-            let _ = std::io::stderr().flush();
-            self.moving = true;
-        } else if elapsed - self.last_row >= ROW_SECONDS {
-            self.last_row = elapsed;
-            eprintln!("{elapsed:6.1} s  {text}");
-        }
-    }
-
-    fn end_moving(&mut self) {
-        if self.moving {
-            eprint!("\r\x1b[K");
-            self.moving = false;
-        }
+    fn row(&mut self, sample: &Sample, done: f64, text: &str) {
+        let row = format!("{:6.1} s  {text}", sample.elapsed_seconds);
+        self.screen.show(sample, &Step { row, done });
     }
 
     pub(super) fn connecting(&mut self, sample: &Sample, requested: u64) {
         let elapsed = sample.elapsed_seconds;
         let rate = if elapsed > 0.0 { sample.open as f64 / elapsed } else { 0.0 };
         self.row(
-            elapsed,
+            sample,
+            share(sample.open + sample.failed, requested),
             &format!(
                 "connecting  {:>9} of {} open  {:>6}/s  {}{}",
                 Count(sample.open).to_string(),
@@ -111,7 +102,8 @@ impl Screen {
     fn keeping(&mut self, sample: &Sample, held: f64, hold: f64, what: &str) {
         let p99 = sample.latency.map_or(String::new(), |l| format!("  p99 {:.0} ms", l.p99_ms));
         self.row(
-            sample.elapsed_seconds,
+            sample,
+            held / hold,
             &format!(
                 "holding {held:.0} of {hold:.0} s  {} open  {what} {} of {}{p99}  {}{}",
                 Count(sample.open),
@@ -143,14 +135,15 @@ impl Screen {
     ) {
         let received = progress.broadcast_received.saturating_sub(open * u64::from(sequence));
         self.row(
-            sample.elapsed_seconds,
+            sample,
+            share(received, open),
             &format!("broadcast {}: {} of {} received", sequence + 1, Count(received), Count(open)),
         );
     }
 
     /// The last word: what held, what it cost, and why not if it did not.
     pub(super) fn verdict(&mut self, proof: &Proof) {
-        self.end_moving();
+        self.screen.end();
         let text = render(proof);
         if self.json_to_stdout {
             eprint!("{text}");
@@ -158,6 +151,10 @@ impl Screen {
             print!("{text}");
         }
     }
+}
+
+fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 1.0 } else { part as f64 / whole as f64 }
 }
 
 fn memory(sample: &Sample) -> String {

@@ -8,6 +8,7 @@ pub(crate) mod namespace;
 pub(crate) mod peer;
 pub(crate) mod server;
 pub(crate) mod socket;
+pub(crate) mod terminal;
 
 use std::thread;
 use std::time::{Duration, Instant};

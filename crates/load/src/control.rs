@@ -20,13 +20,14 @@
 //! | `echoed` | once after `echo`: all messages were answered, or are no longer waited for | `sent`, `received` |
 //! | `expecting` | the sockets count from now on: publish | `publisher`, `expected` |
 //! | `received` | all that was expected came | `publisher`, `received`, `duplicated` |
-//! | `row` | each 250 ms | `elapsed` (seconds), `open`, `failed`, `closed`, `heartbeats_sent`, `heartbeats_received`, `answered`, `unanswered_sockets`, `messages_sent`, `messages_received`, `publications`, `publications_duplicated`; `p50_ms`, `p99_ms`, `max_ms` of the last whole second, null without values |
+//! | `row` | each 250 ms | `elapsed` (seconds), `open`, `failed`, `closed`, `heartbeats_sent`, `heartbeats_received`, `answered`, `unanswered_sockets`, `messages_sent`, `messages_received`, `publications`, `publications_duplicated`; `errors` by cause, left out while there are none; `p50_ms`, `p99_ms`, `max_ms` of the last whole second, null without values |
 //! | `error` | a line was no command | `message` |
 //! | `summary` | once, last, before the connections are closed | the whole [`Summary`](crate::Summary) |
 //!
 //! A publication is a text made by [`crate::broadcast::encode`]. The end of standard input is an
 //! abort. The run never ends by itself.
 
+use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
@@ -93,6 +94,9 @@ struct Row {
     messages_received: u64,
     publications: u64,
     publications_duplicated: u64,
+    /// Left out while nothing went wrong.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    errors: BTreeMap<&'static str, u64>,
     p50_ms: Option<f64>,
     p99_ms: Option<f64>,
     max_ms: Option<f64>,
@@ -280,6 +284,7 @@ impl<W: Write> Control<W> {
             messages_received: counts.echo_received,
             publications: counts.publications,
             publications_duplicated: counts.publications_duplicated,
+            errors: counts.errors().into_iter().collect(),
             p50_ms: latency.map(|latency| latency.p50_ms),
             p99_ms: latency.map(|latency| latency.p99_ms),
             max_ms: latency.map(|latency| latency.max_ms),

@@ -39,6 +39,8 @@ pub struct Row {
     /// Whatever went wrong so far: failed and ended connections, messages given up, wrong or
     /// repeated.
     pub errors: u64,
+    /// The same by cause; causes that have not come are left out.
+    pub causes: Vec<(&'static str, u64)>,
 }
 
 /// How a run came to its end.
@@ -194,6 +196,7 @@ impl Rows {
         let latency = [Series::Latency, Series::Broadcast, Series::Heartbeat]
             .into_iter()
             .find_map(|series| second.latency(series));
+        let causes = counts.errors();
         let row = Row {
             elapsed,
             phase,
@@ -204,17 +207,8 @@ impl Rows {
             received: came(&counts),
             messages_per_second: (came(&counts) - came(&self.counts)) as f64 / seconds,
             latency,
-            errors: counts.failed_total()
-                + counts.closed_total()
-                + counts.given_up
-                + counts.duplicated
-                + counts.reordered
-                + counts.corrupted
-                + counts.late
-                + counts.publications_duplicated
-                + counts.publications_reordered
-                + counts.publications_late
-                + counts.publications_stale,
+            errors: causes.iter().map(|(_, count)| count).sum(),
+            causes,
         };
         *self = Rows { last_ns: now_ns, counts, recorder };
         row

@@ -150,6 +150,23 @@ impl Snapshot {
         self.closed.iter().sum()
     }
 
+    /// Whatever went wrong, by cause: connects that failed, WebSockets that ended, messages given
+    /// up, wrong or repeated. Causes that have not come are left out.
+    #[must_use]
+    pub fn errors(&self) -> Vec<(&'static str, u64)> {
+        let ends = self.failed.iter().zip(&self.closed).map(|(failed, closed)| failed + closed);
+        let ends = Closed::ALL.iter().map(|cause| cause.name()).zip(ends);
+        let messages = [
+            ("given_up", self.given_up),
+            ("duplicated", self.duplicated + self.publications_duplicated),
+            ("reordered", self.reordered + self.publications_reordered),
+            ("corrupted", self.corrupted),
+            ("late", self.late + self.publications_late),
+            ("stale", self.publications_stale),
+        ];
+        ends.chain(messages).filter(|(_, count)| *count > 0).collect()
+    }
+
     /// Open sockets that never answered a ping.
     #[must_use]
     pub fn unanswered_sockets(&self) -> u64 {

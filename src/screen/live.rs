@@ -1,0 +1,78 @@
+//! The live screen: draws its [`Model`] on the terminal's other screen a few times a second.
+
+use ratatui::layout::Rect;
+use ratatui::{Terminal, TerminalOptions, Viewport};
+
+use super::model::Model;
+use super::terminal::{self, Backend};
+use super::{About, Face, Step, say, view};
+use crate::progress::Sample;
+
+/// Least time between two drawings, unless the phase or the size of the terminal changed.
+const DRAW_SECONDS: f64 = 0.24;
+
+pub(super) struct Live {
+    terminal: Terminal<Backend>,
+    area: Rect,
+    model: Model,
+    drawn_seconds: f64,
+}
+
+impl Live {
+    /// Takes the terminal. `None` where it is not to be had.
+    pub(super) fn begin(about: About) -> Option<Live> {
+        let backend = terminal::take()?;
+        let area = terminal::size();
+        // Fixed: its size is asked of standard error, which need not be the controlling terminal.
+        let options = TerminalOptions { viewport: Viewport::Fixed(area) };
+        match Terminal::with_options(backend, options) {
+            Ok(terminal) => {
+                let model = Model::new(about);
+                Some(Live { terminal, area, model, drawn_seconds: f64::NEG_INFINITY })
+            }
+            Err(_) => {
+                terminal::give_back();
+                None
+            }
+        }
+    }
+
+    /// A terminal that takes no more is no reason to end the run.
+    fn draw(&mut self, area: Rect) {
+        if area != self.area {
+            self.area = area;
+            let _ = self.terminal.resize(area);
+        }
+        let model = &self.model;
+        let _ = self.terminal.draw(|frame| view::draw(frame, model));
+    }
+}
+
+impl Face for Live {
+    fn note(&mut self, text: &str) {
+        self.model.note(text);
+    }
+
+    fn show(&mut self, sample: &Sample, step: &Step) {
+        let news = self.model.take(sample, step);
+        let area = terminal::size();
+        let due = sample.elapsed_seconds - self.drawn_seconds >= DRAW_SECONDS;
+        if (due || news || area != self.area) && terminal::is_taken() {
+            self.drawn_seconds = sample.elapsed_seconds;
+            self.draw(area);
+        }
+    }
+
+    fn end(&mut self) {
+        terminal::give_back();
+        for note in self.model.take_notes() {
+            say(&note);
+        }
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        terminal::give_back();
+    }
+}

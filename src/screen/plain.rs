@@ -1,0 +1,52 @@
+//! Rows of text: for files, pipes, terminals that move no cursor, and whoever wants them.
+
+use std::io::{self, Write};
+
+use super::{Face, Step, say};
+use crate::progress::Sample;
+
+/// Least time between rows that stay.
+const ROW_SECONDS: f64 = 0.99;
+/// Back to the first column, and nothing right of it.
+const CLEAR_LINE: &str = "\r\x1b[K";
+
+pub(super) struct Plain {
+    /// Each row takes the place of the one before.
+    replaced: bool,
+    /// A row stands there that is to be replaced.
+    standing: bool,
+    last_seconds: f64,
+}
+
+impl Plain {
+    pub(super) fn new(replaced: bool) -> Plain {
+        Plain { replaced, standing: false, last_seconds: f64::NEG_INFINITY }
+    }
+
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.standing) {
+            let _ = io::stderr().write_all(CLEAR_LINE.as_bytes());
+        }
+    }
+}
+
+impl Face for Plain {
+    fn note(&mut self, text: &str) {
+        self.clear();
+        say(text);
+    }
+
+    fn show(&mut self, sample: &Sample, step: &Step) {
+        if self.replaced {
+            let _ = io::stderr().write_all(format!("{CLEAR_LINE}{}", step.row).as_bytes());
+            self.standing = true;
+        } else if sample.elapsed_seconds - self.last_seconds >= ROW_SECONDS {
+            self.last_seconds = sample.elapsed_seconds;
+            say(&step.row);
+        }
+    }
+
+    fn end(&mut self) {
+        self.clear();
+    }
+}

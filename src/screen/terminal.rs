@@ -1,0 +1,94 @@
+//! The terminal of standard error while a live screen has it: taken by [`take`], given back by
+//! [`give_back`], also by a panic of any thread.
+//!
+//! It stays in the mode where the kernel makes signals of keys, so Ctrl-C is SIGINT as ever. Keys
+//! are not echoed, and what was typed meanwhile is thrown away. Source: termios(3).
+
+use std::io::{self, BufWriter, Stderr, Write};
+use std::panic;
+use std::sync::{Mutex, Once, PoisonError};
+
+use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::cursor::{Hide, Show};
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen};
+use ratatui::layout::Rect;
+use rustix::process::getpgrp;
+use rustix::termios::{
+    InputModes, LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetpgrp,
+    tcgetwinsize, tcsetattr,
+};
+
+/// Gathers what one drawing writes: one system call, and no half picture.
+pub(super) type Backend = CrosstermBackend<BufWriter<Stderr>>;
+
+/// Bytes of a drawing before it is written in parts.
+const DRAWING_BYTES: usize = 32 * 1024;
+/// For terminals that do not say.
+const SIZE_DEFAULT: Rect = Rect { x: 0, y: 0, width: 80, height: 24 };
+/// No key means this (`_POSIX_VDISABLE`).
+const DISABLED: u8 = 0;
+
+/// How the terminal was before it was taken.
+static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
+
+/// Takes the terminal: another screen, no cursor, no echo. `None` where that is not to be had, or
+/// where it belongs to another job of the shell.
+pub(super) fn take() -> Option<Backend> {
+    let stderr = io::stderr();
+    if tcgetpgrp(&stderr).ok()? != getpgrp() {
+        return None;
+    }
+    let before = tcgetattr(&stderr).ok()?;
+    give_back_on_panic();
+    let mut quiet = before.clone();
+    quiet.local_modes -= LocalModes::ECHO | LocalModes::ICANON;
+    // Ctrl-S would stop the run at its next drawing, Ctrl-Z leave the shell on this screen.
+    quiet.input_modes -= InputModes::IXON;
+    quiet.special_codes[SpecialCodeIndex::VSUSP] = DISABLED;
+    tcsetattr(&stderr, OptionalActions::Now, &quiet).ok()?;
+    *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(before);
+    if execute!(&stderr, EnterAlternateScreen, Hide).is_err() {
+        give_back();
+        return None;
+    }
+    Some(CrosstermBackend::new(BufWriter::with_capacity(DRAWING_BYTES, stderr)))
+}
+
+/// Gives it back as it was; does nothing when it is not taken.
+pub(super) fn give_back() {
+    let before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let Some(before) = before else { return };
+    // A terminal that is gone needs nothing.
+    let mut stderr = io::stderr();
+    let _ = execute!(stderr, LeaveAlternateScreen, Show);
+    let _ = stderr.flush();
+    let _ = tcsetattr(&stderr, OptionalActions::Flush, &before);
+}
+
+/// Whether it is taken now.
+pub(super) fn is_taken() -> bool {
+    BEFORE.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+}
+
+/// Columns and rows.
+pub(super) fn size() -> Rect {
+    match tcgetwinsize(io::stderr()) {
+        Ok(size) if size.ws_col > 0 && size.ws_row > 0 => {
+            Rect { width: size.ws_col, height: size.ws_row, ..SIZE_DEFAULT }
+        }
+        _ => SIZE_DEFAULT,
+    }
+}
+
+/// The message of a panic is to stand on the terminal that stays.
+fn give_back_on_panic() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |panic| {
+            give_back();
+            before(panic);
+        }));
+    });
+}

@@ -280,3 +280,28 @@ fn stages_go_up_stay_and_come_down_again() {
     assert_eq!(wrong.code, Some(2), "{wrong:?}");
     assert!(wrong.stderr.contains("30s:10k"), "{}", wrong.stderr);
 }
+
+#[test]
+fn a_message_of_ones_own_is_sent_thought_about_and_answered() {
+    let server = Server::start(&["--public"]);
+    let echo = format!("ws://{}/echo", server.listen);
+    let own = ["--connections", "5", "--messages", "4", "--message", r#"{"cmd":"ping"}"#];
+    let think = ["--think", "50ms..100ms", "--json", "-"];
+    for more in [&[][..], &["--binary"], &["--answer", "any"]] {
+        let finished = executable::run(&[&["load", &echo], &own[..], more, &think].concat());
+        assert_eq!(finished.code, Some(0), "{more:?}: {finished:?}");
+        let echo = summary(&finished)["echo"].clone();
+        assert_eq!(
+            (&echo["sent"], &echo["received"], &echo["lost"]),
+            (&20.into(), &20.into(), &0.into())
+        );
+        assert_eq!(summary(&finished)["latency"]["count"], 20, "{finished:?}");
+    }
+    // Five subscribers of one topic hear what each says: four answers too many, each time.
+    let topic = format!("ws://{}/topics/x", server.listen);
+    let finished = executable::run(&[&["load", &topic], &own[..], &["--json", "-"]].concat());
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    assert!(summary(&finished)["echo"]["corrupted"].as_u64() > Some(0), "{finished:?}");
+    let missing = executable::run(&["load", &echo, "--message", "@/no/such/file"]);
+    assert_eq!(missing.code, Some(2), "{missing:?}");
+}

@@ -12,12 +12,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
 use clap::builder::ValueParser;
 use engine::sys::process::{self, Signal};
 use host::Machine;
 use load::stages::{self, Stage};
 use load::{
-    Config, Connect, Echo, Ended, Endpoint, Fanout, HttpPublish, Publish, Retry, Row, Summary,
+    Config, Connect, Content, Echo, Ended, Endpoint, Fanout, HttpPublish, Publish, Retry, Row,
+    Summary,
 };
 use serde::Serialize;
 
@@ -83,6 +85,22 @@ pub(crate) struct Args {
     /// Bytes of a message [default: 20]
     #[arg(long, value_name = "BYTES", value_parser = units::size)]
     size: Option<u64>,
+
+    /// What each message says, or @FILE; text, unless --binary. Answers are taken in their order
+    #[arg(long, value_name = "TEXT", conflicts_with = "size", value_parser = content)]
+    message: Option<Bytes>,
+
+    /// Send --message as a binary message
+    #[arg(long, requires = "message")]
+    binary: bool,
+
+    /// What an answer is: the same, or any message
+    #[arg(long, value_enum, default_value = "same", requires = "message")]
+    answer: Answer,
+
+    /// Wait between an answer and the next message, 1s, or at random 500ms..2s
+    #[arg(long, value_name = "TIME", value_parser = units::duration_range, conflicts_with = "rate")]
+    think: Option<(Duration, Duration)>,
 
     /// Messages per second over all connections, sent when due; without it, a connection sends its
     /// next message when its last was answered
@@ -363,7 +381,8 @@ fn messages(args: &Args) -> Result<Option<u32>> {
 fn echo(args: &Args) -> Result<Option<Echo>> {
     let Args { size, rate, duration, timeout, .. } = args;
     let counted = size.or(*rate).or(args.messages);
-    if !args.echo && counted.is_none() && duration.is_none() && timeout.is_none() {
+    let worded = args.message.is_some() || args.think.is_some();
+    if !worded && !args.echo && counted.is_none() && duration.is_none() && timeout.is_none() {
         return Ok(None);
     }
     let size = size.unwrap_or(20);
@@ -371,6 +390,12 @@ fn echo(args: &Args) -> Result<Option<Echo>> {
     let Some(size) = size else {
         bail!("--size must be {} to 1GiB: a message carries its number", Echo::SIZE_MIN);
     };
+    if let Some(Bytes(data)) = &args.message
+        && !args.binary
+        && std::str::from_utf8(data).is_err()
+    {
+        bail!("--message is not UTF-8, which a text message must be: send it with --binary");
+    }
     let messages = self::messages(args)?;
     let duration_default = messages.is_none().then_some(Duration::from_secs(10));
     Ok(Some(Echo {
@@ -378,6 +403,12 @@ fn echo(args: &Args) -> Result<Option<Echo>> {
         rate: *rate,
         messages,
         duration: duration.or(duration_default),
+        content: args.message.as_ref().map(|Bytes(data)| Content {
+            data: data.clone(),
+            binary: args.binary,
+            any_answer: matches!(args.answer, Answer::Any),
+        }),
+        think: args.think,
         timeout: timeout.unwrap_or(Duration::from_secs(1)),
     }))
 }
@@ -402,6 +433,23 @@ pub(crate) fn connect(text: &str) -> Result<Connect, String> {
             None => Err("write windowed, storm, paced:RATE or one-by-one".to_owned()),
         },
     }
+}
+
+/// A message of the user's own.
+#[derive(Clone, Debug)]
+struct Bytes(Vec<u8>);
+
+#[derive(ValueEnum, Copy, Clone, Debug)]
+enum Answer {
+    /// The message as it was sent
+    Same,
+    /// Any message
+    Any,
+}
+
+fn content(text: &str) -> Result<Bytes, String> {
+    let Some(file) = text.strip_prefix('@') else { return Ok(Bytes(text.as_bytes().to_vec())) };
+    std::fs::read(file).map(Bytes).map_err(|error| format!("cannot read {file}: {error}"))
 }
 
 fn stage(text: &str) -> Result<Stage, String> {

@@ -81,9 +81,25 @@ pub struct Echo {
     pub messages: Option<u32>,
     /// No message is due after this time; `None` leaves the end to `messages`.
     pub duration: Option<Duration>,
+    /// What every message says; `None` sends numbered messages that check themselves.
+    pub content: Option<Content>,
+    /// In the closed loop: how long a connection waits between an answer and its next message, at
+    /// random between these two.
+    pub think: Option<(Duration, Duration)>,
     /// How long an answer is waited for: in the closed loop before the socket's next message is
     /// sent, at the end of a run for what is still under way.
     pub timeout: Duration,
+}
+
+/// Messages of the user's own. They carry no number, so answers are taken in their order.
+#[derive(Clone, Debug)]
+pub struct Content {
+    /// The payload.
+    pub data: Vec<u8>,
+    /// Binary, not text.
+    pub binary: bool,
+    /// Any message is an answer, not only the same.
+    pub any_answer: bool,
 }
 
 impl Echo {

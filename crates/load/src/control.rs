@@ -211,6 +211,8 @@ impl<W: Write> Control<W> {
                     rate: Some(rate),
                     messages: Some(messages),
                     duration: None,
+                    content: None,
+                    think: None,
                     timeout: ANSWER_TIMEOUT,
                 });
                 self.echo = true;

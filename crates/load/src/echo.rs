@@ -12,6 +12,8 @@
 //!
 //! So received = sent − lost + duplicated + corrupted + those late ones that came 64 behind.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,12 +22,12 @@ use wire::websocket::OpCode;
 
 use crate::client::Client;
 use crate::ledger::Ledger;
-use crate::message::Format;
+use crate::message::{Carried, Format};
 use crate::pacer::Pacer;
 use crate::socket::Socket;
 use crate::sweep::Sweep;
 use crate::window::Seen;
-use crate::{Echo, Series};
+use crate::{Content, Echo, Series};
 
 /// How long after the end messages that were due before it are still sent: a rate beyond reach must
 /// not make a run longer than it was to be.
@@ -82,6 +84,8 @@ struct Loops {
     /// Sockets that still send or wait.
     active: u64,
     timeouts: Sweep,
+    /// When a socket has thought enough, and which (its number breaks ties).
+    thinking: BinaryHeap<Reverse<(u64, u64, ConnId)>>,
 }
 
 impl EchoRun {
@@ -114,7 +118,7 @@ impl EchoRun {
             }),
             None => {
                 let timeouts = Sweep::new(begin_ns, echo.timeout / 4, 8);
-                Pace::Closed(Loops { begun_slot: 0, active, timeouts })
+                Pace::Closed(Loops { begun_slot: 0, active, timeouts, thinking: BinaryHeap::new() })
             }
         };
         let after = |duration: Duration| begin_ns.saturating_add(duration.as_nanos() as u64);
@@ -150,13 +154,14 @@ impl EchoRun {
         let now_ns = core.clock_ns();
         let counts = &ledger.counts;
         counts.echo_received.add(1);
-        let carried = self.format.decode(id.as_u64(), data).filter(|_| opcode == OpCode::Binary);
-        let Some((carried, socket)) = carried.zip(core.user_mut(id)) else {
+        let Some(socket) = core.user_mut(id) else { return };
+        let carried = match &self.echo.content {
+            None => self.format.decode(id.as_u64(), data).filter(|_| opcode == OpCode::Binary),
+            Some(content) => taken_in_order(content, socket, opcode, data),
+        };
+        let Some(carried) = carried.filter(|carried| carried.sequence < socket.sent) else {
             return counts.corrupted.add(1);
         };
-        if carried.sequence >= socket.sent {
-            return counts.corrupted.add(1);
-        }
         let seen = socket.window.note(carried.sequence);
         match seen {
             Seen::InOrder | Seen::Reordered => {}
@@ -174,7 +179,7 @@ impl EchoRun {
         }
         match self.pace {
             Pace::Open(_) => counts.reordered.add(u64::from(seen == Seen::Reordered)),
-            Pace::Closed(_) if awaited => self.next_in_loop(core, id, now_ns, ledger),
+            Pace::Closed(_) if awaited => self.answered_in_loop(core, id, now_ns, ledger),
             Pace::Closed(_) => counts.late.add(1),
         }
     }
@@ -245,11 +250,39 @@ impl EchoRun {
                 self.next_in_loop(core, id, now_ns, ledger);
             }
         }
+        for _ in 0..SENDS_PER_TURN {
+            let Pace::Closed(loops) = &mut self.pace else { return None };
+            let Some(id) = loops.thought(now_ns) else { break };
+            self.next_in_loop(core, id, now_ns, ledger);
+        }
         let Pace::Closed(loops) = &self.pace else { return None };
+        let thought_ns = loops.thinking.peek().map_or(u64::MAX, |Reverse((due_ns, ..))| *due_ns);
         match (loops.active, begun) {
             (0, _) => None,
             (_, false) => Some(core.now_ns()),
-            (_, true) => Some(loops.timeouts.next_ns(now_ns, slots)),
+            (_, true) => Some(loops.timeouts.next_ns(now_ns, slots).min(thought_ns)),
+        }
+    }
+
+    /// The next message follows, at once or after some thought.
+    fn answered_in_loop<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Client>,
+        id: ConnId,
+        now_ns: u64,
+        ledger: &Ledger,
+    ) {
+        let Some((least, most)) = self.echo.think else {
+            return self.next_in_loop(core, id, now_ns, ledger);
+        };
+        let (least, most) = (least.as_nanos() as u64, most.as_nanos() as u64);
+        let more = (u128::from(core.random()) * u128::from(most - least)) >> 64;
+        let due_ns = now_ns.saturating_add(least).saturating_add(more as u64);
+        if let Some(socket) = core.user_mut(id) {
+            socket.clear(Socket::AWAITING);
+        }
+        if let Pace::Closed(loops) = &mut self.pace {
+            loops.thinking.push(Reverse((due_ns, id.as_u64(), id)));
         }
     }
 
@@ -288,8 +321,12 @@ impl EchoRun {
         ledger: &Ledger,
     ) -> bool {
         let Some(sequence) = core.user(id).map(|socket| socket.sent) else { return false };
-        let message = self.format.encode(id.as_u64(), sequence, due_ns, now_ns);
-        if core.send(id, OpCode::Binary, message) == Sent::Dropped {
+        let (opcode, message) = match &self.echo.content {
+            None => (OpCode::Binary, self.format.encode(id.as_u64(), sequence, due_ns, now_ns)),
+            Some(content) if content.binary => (OpCode::Binary, &content.data[..]),
+            Some(content) => (OpCode::Text, &content.data[..]),
+        };
+        if core.send(id, opcode, message) == Sent::Dropped {
             return false;
         }
         if let Some(socket) = core.user_mut(id) {
@@ -300,6 +337,32 @@ impl EchoRun {
         self.sent += 1;
         true
     }
+}
+
+impl Loops {
+    /// A socket that has thought enough.
+    fn thought(&mut self, now_ns: u64) -> Option<ConnId> {
+        let &Reverse((due_ns, _, id)) = self.thinking.peek()?;
+        (due_ns <= now_ns).then(|| {
+            self.thinking.pop();
+            id
+        })
+    }
+}
+
+/// An answer without a number is the one to the first message that has none.
+fn taken_in_order(
+    content: &Content,
+    socket: &Socket,
+    opcode: OpCode,
+    data: &[u8],
+) -> Option<Carried> {
+    let same = data == content.data && (opcode == OpCode::Binary) == content.binary;
+    let sequence = socket.window.next();
+    // With nothing else under way the last send was this one's.
+    let alone = sequence + 1 == socket.sent;
+    let times_ns = alone.then_some((socket.sent_ns(), socket.sent_ns()));
+    (same || content.any_answer).then_some(Carried { sequence, times_ns })
 }
 
 impl Rounds {

@@ -37,7 +37,7 @@ mod summary;
 mod sweep;
 mod window;
 
-pub use crate::config::{Close, Config, Connect, Echo, Fanout, Publish};
+pub use crate::config::{Close, Config, Connect, Content, Echo, Fanout, Publish};
 pub use crate::drive::{Ended, Row, drive};
 pub use crate::endpoint::Endpoint;
 pub use crate::ledger::Snapshot;

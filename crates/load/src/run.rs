@@ -442,7 +442,10 @@ fn limits(config: &Config) -> Limits {
         close_timeout: CLOSE_TIMEOUT,
         ..Limits::default()
     };
-    let size = config.echo.as_ref().map_or(0, |echo| echo.size);
+    let size = config
+        .echo
+        .as_ref()
+        .map_or(0, |echo| echo.content.as_ref().map_or(echo.size, |content| content.data.len()));
     let longest = u32::try_from(size).unwrap_or(u32::MAX);
     limits.wire.message_bytes = limits.wire.message_bytes.max(longest);
     limits.send_queue_bytes = limits.send_queue_bytes.max(4 * size);

@@ -23,6 +23,11 @@ pub(crate) struct Window {
 }
 
 impl Window {
+    /// One more than the highest number seen.
+    pub(crate) fn next(&self) -> u32 {
+        self.next
+    }
+
     const BITS: u32 = u64::BITS;
 
     /// Takes note of number `sequence`. Numbers count from 0 to `u32::MAX - 1`.

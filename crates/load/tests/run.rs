@@ -41,7 +41,15 @@ fn config(port: u16, path: &str) -> Config {
 
 fn echo(rate: Option<u64>) -> Echo {
     let timeout = Duration::from_secs(1);
-    Echo { size: 20, rate, messages: Some(MESSAGES), duration: None, timeout }
+    Echo {
+        size: 20,
+        rate,
+        messages: Some(MESSAGES),
+        duration: None,
+        content: None,
+        think: None,
+        timeout,
+    }
 }
 
 fn drive(config: &Config) -> Summary {

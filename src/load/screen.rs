@@ -1,6 +1,8 @@
 //! A run of `load` under way: each second's [`Row`] becomes a sample and a line of text. How they
 //! come to the terminal is [`crate::screen`]'s.
 
+use std::time::Duration;
+
 use host::{KernelMemory, ProcessMemory};
 use load::{Config, Row};
 
@@ -33,8 +35,10 @@ impl<'a> Screen<'a> {
         plain: bool,
         server: Option<Usage>,
     ) -> Screen<'a> {
+        let staged = !config.stages.is_empty();
         let phases = [
-            ("connect", true),
+            ("stages", staged),
+            ("connect", !staged),
             ("hold", !config.hold.is_zero()),
             ("echo", config.echo.is_some()),
             ("fanout", config.fanout.is_some()),
@@ -42,7 +46,8 @@ impl<'a> Screen<'a> {
         let about = About {
             title: format!("standfast load {}", urls.join(" ")),
             phases: phases.iter().filter(|(_, is)| *is).map(|(phase, _)| *phase).collect(),
-            sockets: config.connections,
+            sockets: most(config),
+            ends_here: 1 + u64::from(config.endpoints.iter().all(|e| e.address.ip().is_loopback())),
             before: Sample { server, client: usage(), kernel_bytes: Some(0), ..Sample::default() },
         };
         Screen {
@@ -99,29 +104,28 @@ impl<'a> Screen<'a> {
 
     /// How much of the phase is done.
     fn done(&self, sample: &Sample) -> f64 {
-        let Config { connections, hold, echo, fanout, .. } = self.config;
+        let Config { connections, stages, hold, echo, fanout, .. } = self.config;
         let since = sample.elapsed_seconds - self.phase_began_seconds;
-        let of_time = |whole: std::time::Duration| since / whole.as_secs_f64();
+        let of_time = |whole: Duration| since / whole.as_secs_f64();
         let of_count = |done: u64, whole: u64| done as f64 / whole.max(1) as f64;
+        let of_sending = |duration: Option<Duration>, messages: Option<u32>| match messages {
+            Some(messages) => of_count(sample.received, u64::from(messages) * sample.open),
+            None => duration.map_or(0.0, of_time),
+        };
         match (self.phase, echo, fanout) {
+            ("stages", ..) => of_time(stages.iter().map(|stage| stage.time).sum()),
             ("hold", ..) => of_time(*hold),
-            ("echo", Some(echo), _) => match (echo.duration, echo.messages) {
-                (Some(duration), _) => of_time(duration),
-                (None, Some(messages)) => {
-                    of_count(sample.received, u64::from(messages) * sample.open)
-                }
-                (None, None) => 0.0,
-            },
-            ("fanout", _, Some(fanout)) => match (fanout.duration, fanout.messages) {
-                (Some(duration), _) => of_time(duration),
-                (None, Some(messages)) => {
-                    of_count(sample.received, u64::from(messages) * sample.open)
-                }
-                (None, None) => 0.0,
-            },
+            ("echo", Some(echo), _) => of_sending(echo.duration, echo.messages),
+            ("fanout", _, Some(fanout)) => of_sending(fanout.duration, fanout.messages),
             _ => of_count(sample.open + sample.failed, *connections),
         }
     }
+}
+
+/// Connections that are to be open at the same time.
+fn most(config: &Config) -> u64 {
+    let highest = config.stages.iter().map(|stage| stage.connections).max();
+    highest.unwrap_or(config.connections)
 }
 
 /// What this process takes.

@@ -29,7 +29,7 @@ impl Screen {
             phases.push("broadcast");
         }
         let title = format!("standfast prove{scenario}");
-        self.screen.begin(About { title, phases, sockets, before });
+        self.screen.begin(About { title, phases, sockets, ends_here: 2, before });
     }
 
     pub(super) fn machine(&mut self, machine: &Machine) {

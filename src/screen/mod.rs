@@ -31,6 +31,8 @@ pub(crate) struct About {
     pub(crate) phases: Vec<&'static str>,
     /// To be opened in all.
     pub(crate) sockets: u64,
+    /// Ends of a connection that are on this machine, 1 or 2: each is a socket of the kernel.
+    pub(crate) ends_here: u64,
     /// Before any of them; what sockets cost is growth since then.
     pub(crate) before: Sample,
 }

@@ -20,6 +20,7 @@ pub(super) struct Model {
     pub(super) done: f64,
     pub(super) now: Sample,
     before: Sample,
+    ends_here: u64,
     recent: VecDeque<Sample>,
     series: Series,
     notes: Vec<String>,
@@ -54,6 +55,7 @@ impl Model {
             done: 0.0,
             now: Sample::default(),
             before: about.before,
+            ends_here: about.ends_here,
             recent: VecDeque::new(),
             series: Series::new(),
             notes: Vec::new(),
@@ -70,7 +72,8 @@ impl Model {
         }
         let begins = self.now.phase != sample.phase;
         self.at = self.place_of(sample.phase);
-        self.done = step.done.clamp(0.0, 1.0);
+        // A phase that takes no time is done.
+        self.done = if step.done.is_finite() { step.done.clamp(0.0, 1.0) } else { 1.0 };
         self.now = sample.clone();
         begins
     }
@@ -124,6 +127,11 @@ impl Model {
         of(&self.now)?.saturating_sub(of(&self.before)?).checked_div(self.now.open)
     }
 
+    /// The same of the kernel, which has a socket for each end.
+    pub(super) fn kernel_bytes_per_socket(&self) -> Option<u64> {
+        self.bytes_per_socket(|sample| sample.kernel_bytes)?.checked_div(self.ends_here)
+    }
+
     /// At most `width` values over the whole run, the latest last: the greatest of their time.
     pub(super) fn curve(&self, curve: Curve, width: usize) -> Vec<u64> {
         let samples = self.series.samples();
@@ -166,7 +174,7 @@ mod tests {
         let server = Some(Usage { rss_bytes: 10_000, cpu_seconds: 1.0 });
         let before = Sample { server, ..Sample::default() };
         let phases = vec!["connect", "hold"];
-        Model::new(About { title: "test".to_owned(), phases, sockets: 1_000, before })
+        Model::new(About { title: "test".to_owned(), phases, sockets: 1_000, ends_here: 2, before })
     }
 
     fn at(elapsed_seconds: f64, open: u64) -> Sample {
@@ -199,7 +207,7 @@ mod tests {
         assert_eq!(rates.client_cpu, None);
         let rss = |sample: &Sample| sample.server.map(|usage| usage.rss_bytes);
         assert_eq!(model.bytes_per_socket(rss), Some(70));
-        assert_eq!(model.bytes_per_socket(|sample| sample.kernel_bytes), None);
+        assert_eq!(model.kernel_bytes_per_socket(), None, "not known before");
     }
 
     #[test]

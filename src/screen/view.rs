@@ -171,7 +171,7 @@ fn table(pen: &mut Pen<'_, '_>, model: &Model) {
     let each = |of: fn(&Sample) -> Option<u64>| model.bytes_per_socket(of);
     let server = each(|sample| sample.server.map(|usage| usage.rss_bytes));
     let client = each(|sample| sample.client.map(|usage| usage.rss_bytes));
-    let kernel = each(|sample| sample.kernel_bytes);
+    let kernel = model.kernel_bytes_per_socket();
     pen.line(Line::styled(columns(pen.is_wide(), ["", "memory", "a socket", "CPU"]), DIM));
     for (name, memory, each, cpu) in [
         ("server", rss(model.now.server), server, rates.server_cpu),
@@ -327,7 +327,8 @@ mod tests {
         let before = Sample { server: usage(0, 0.0), kernel_bytes: Some(0), ..Sample::default() };
         let phases = vec!["connect", "hold", "broadcast"];
         let title = "standfast prove million".to_owned();
-        let mut model = Model::new(About { title, phases, sockets: 1_000_000, before });
+        let mut model =
+            Model::new(About { title, phases, sockets: 1_000_000, ends_here: 2, before });
         for second in 0..3_700 {
             let sample = Sample {
                 elapsed_seconds: f64::from(second),
@@ -339,7 +340,7 @@ mod tests {
                 latency: Some(Latency { p50_ms: 1.25, p99_ms: 88.0, max_ms: 120.0 }),
                 server: usage(63_000_000, f64::from(second) * 1.5),
                 client: usage(70_000_000, f64::from(second) * 0.5),
-                kernel_bytes: Some(3_780_000_000),
+                kernel_bytes: Some(7_560_000_000),
                 errors: vec![("connect_timeout".to_owned(), 3), ("reset".to_owned(), 2)],
                 ..Sample::default()
             };
@@ -367,7 +368,7 @@ mod tests {
                 "received 34,567/s",
                 "server             63 MB          70 B          150%",
                 "client             70 MB             –           50%",
-                "kernel            3.8 GB        4.2 kB",
+                "kernel            7.6 GB        4.2 kB",
                 "p50 1.25 ms",
                 "p99 88 ms",
                 "connect timeout 3 · reset 2",

@@ -17,6 +17,7 @@ mod peer;
 mod proc;
 mod report;
 mod rounds;
+mod screen;
 mod server;
 mod tools;
 
@@ -71,6 +72,8 @@ enum Bench {
     Answers,
     /// Whole-process memory at 100,000 sockets, while held and after.
     Memory,
+    /// What the live screen costs `load`: CPU with it and without.
+    Screen,
     /// CPU of a million sockets that say nothing.
     Idle,
     /// `standfast prove` with a million sockets.
@@ -79,13 +82,14 @@ enum Bench {
     All,
 }
 
-const ALL: [Bench; 8] = [
+const ALL: [Bench; 9] = [
     Bench::Echo,
     Bench::Connects,
     Bench::Fanout,
     Bench::Rate,
     Bench::Answers,
     Bench::Memory,
+    Bench::Screen,
     Bench::Idle,
     Bench::Million,
 ];
@@ -121,6 +125,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
             Bench::Rate => fanout::at_a_rate(&bench)?,
             Bench::Answers => answers::run(&bench)?,
             Bench::Memory => hold::memory(&bench)?,
+            Bench::Screen => screen::run(&bench)?,
             Bench::Idle => hold::idle(&bench)?,
             Bench::Million => million::run(&bench)?,
             Bench::All => true,

@@ -141,8 +141,9 @@ fn value(round: &[(Kind, Figures)], kind: Kind, figure: &str) -> Option<f64> {
 }
 
 /// A fair shuffle; the standard library's hash keys are its source of chance.
-fn shuffled(servers: &[Kind]) -> Vec<Kind> {
-    let mut order = servers.to_vec();
+/// The same things in an order of chance.
+pub(super) fn shuffled<T: Copy>(things: &[T]) -> Vec<T> {
+    let mut order = things.to_vec();
     for last in (1..order.len()).rev() {
         let chance = RandomState::new().build_hasher().finish();
         order.swap(last, (chance % (last as u64 + 1)) as usize);

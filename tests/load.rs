@@ -101,42 +101,6 @@ fn summary(finished: &Finished) -> Value {
     serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {finished:?}"))
 }
 
-#[test]
-fn a_fan_out_is_published_by_http_or_by_a_socket_and_every_receipt_is_judged() {
-    let server = Server::start(&[]);
-    let url = format!("ws://{}/topics/fan", server.listen);
-    let publish = format!("http://{}/api/publish", server.admin);
-    let few = ["--connections", "50", "--fanout", "100", "--messages", "40", "--size", "300"];
-    for door in [&["--publish-url", &publish][..], &["--publish-by-socket"]] {
-        let finished =
-            executable::run(&[&["load", &url], &few[..], door, &["--json", "-"]].concat());
-        assert_eq!(finished.code, Some(0), "{finished:?}");
-        let summary: Value = serde_json::from_str(&finished.stdout).expect("JSON alone on stdout");
-        let broadcast = &summary["broadcast"];
-        let fields = ["published", "receivers", "expected", "received", "lost", "duplicated"];
-        let said = fields.map(|field| broadcast[field].as_u64().unwrap_or(u64::MAX));
-        assert_eq!(said, [40, 50, 2_000, 2_000, 0, 0], "{broadcast}");
-        for times in ["latency", "to_first", "to_last", "first_to_last", "publish_lag"] {
-            assert!(broadcast[times]["p99_ms"].is_number(), "no {times} in {broadcast}");
-        }
-    }
-}
-
-#[test]
-fn a_fan_out_that_is_refused_or_cannot_be_published_says_so() {
-    let server = Server::start(&[]);
-    let url = format!("ws://{}/topics/fan", server.listen);
-    let nowhere = format!("http://{}/api/no-such-door", server.admin);
-    let few = ["--connections", "2", "--fanout", "100", "--messages", "5"];
-    let refused = [&["load", &url], &few[..], &["--publish-url", &nowhere]].concat();
-    let refused = executable::run(&refused);
-    assert_eq!(refused.code, Some(1), "{refused:?}");
-    assert!(refused.stdout.contains("5: HTTP 404"), "{}", refused.stdout);
-    let how = executable::run(&[&["load", &url], &few[..]].concat());
-    assert_eq!(how.code, Some(2), "{how:?}");
-    assert!(how.stderr.contains("--publish-url"), "{}", how.stderr);
-}
-
 /// Nobody listens at first, as after a crash; then the crowd comes in, spread by chance.
 #[test]
 fn a_crowd_that_was_refused_comes_back_with_jitter() {

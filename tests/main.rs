@@ -11,6 +11,7 @@ mod admin;
 mod bad_input;
 mod counting;
 mod doctor;
+mod fanout;
 mod floors;
 mod full_house;
 mod harness;

@@ -124,21 +124,38 @@ pub(crate) struct Args {
     #[arg(long, value_name = "RATE", value_parser = units::positive_count, help_heading = FANOUT)]
     fanout: Option<u64>,
 
+    /// So many publishers take turns at the rate, each over an HTTP connection or by a socket of its
+    /// own and with numbers of its own; at most 64
+    #[arg(long, value_name = "K", default_value_t = 1, help_heading = FANOUT,
+        requires = "fanout",
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(Fanout::PUBLISHERS_MAX)))]
+    publishers: u32,
+
     /// Where to publish by HTTP POST, http://HOST:PORT/api/publish
     #[arg(long, value_name = "URL", help_heading = FANOUT, requires = "fanout")]
     publish_url: Option<String>,
 
-    /// Publish by the first connection, which is to receive its messages too
+    /// Publish by the first connections, which are to receive their messages too
     #[arg(long, help_heading = FANOUT, requires = "fanout", conflicts_with = "publish_url")]
     publish_by_socket: bool,
 
-    /// A further header line of the publish request, such as 'Authorization: Bearer KEY'
+    /// The key that publishing needs, sent as 'Authorization: Bearer KEY'
+    #[arg(long, value_name = "KEY", value_parser = ValueParser::new(publish_key),
+        help_heading = FANOUT, requires = "publish_url")]
+    publish_key: Option<(String, String)>,
+
+    /// A further header line of the publish request
     #[arg(long, value_name = "NAME: VALUE", value_parser = ValueParser::new(header),
         help_heading = FANOUT, requires = "publish_url")]
     publish_header: Vec<(String, String)>,
 
-    /// The request's body, in which $DATA is the message
-    /// [default: {"topic":"NAME","data":"$DATA"}, NAME from the URL's path /topics/NAME]
+    /// The topic to publish to [default: NAME where the URL's path is /topics/NAME]
+    #[arg(long, value_name = "NAME", help_heading = FANOUT, requires = "publish_url",
+        conflicts_with = "publish_body")]
+    topic: Option<String>,
+
+    /// The request's body for other servers, in which $DATA is the message
+    /// [default: {"topic":"NAME","data":"$DATA"}]
     #[arg(long, value_name = "TEXT", help_heading = FANOUT, requires = "publish_url")]
     publish_body: Option<String>,
 
@@ -336,16 +353,20 @@ fn fanout(args: &Args, endpoints: &[Endpoint]) -> Result<Option<Fanout>> {
         ),
         Some(url) => Publish::Http(HttpPublish {
             endpoint: Endpoint::parse_http(url).map_err(anyhow::Error::msg)?,
-            headers: args.publish_header.clone(),
+            headers: args.publish_key.iter().chain(&args.publish_header).cloned().collect(),
             body: publish_body(args, endpoints)?,
         }),
     };
+    if args.publish_by_socket && u64::from(args.publishers) > args.connections {
+        bail!("--publishers {}: there are fewer --connections to publish by", args.publishers);
+    }
     let messages = messages(args)?;
     let duration_default = messages.is_none().then_some(Duration::from_secs(10));
     let size = args.size.unwrap_or(0);
     let size = usize::try_from(size).ok().filter(|&size| size <= 1 << 20);
     Ok(Some(Fanout {
         rate,
+        publishers: args.publishers,
         messages,
         duration: args.duration.or(duration_default),
         size: size.context("--size of a publication is at most 1MiB")?,
@@ -361,10 +382,13 @@ fn publish_body(args: &Args, endpoints: &[Endpoint]) -> Result<String> {
         }
         return Ok(body.clone());
     }
+    if let Some(topic) = &args.topic {
+        return Ok(HttpPublish::body_for(topic));
+    }
     let path = endpoints.first().map(|endpoint| endpoint.path.as_str()).unwrap_or_default();
     let topic = path.strip_prefix("/topics/").map(|rest| rest.split('?').next().unwrap_or(rest));
     let topic = topic.context(
-        "--publish-body is needed, as the URL's path is not /topics/NAME: for example \
+        "--topic NAME is needed, as the URL's path is not /topics/NAME; or for another server \
          --publish-body '{\"channel\":\"news\",\"data\":\"$DATA\"}'",
     )?;
     Ok(HttpPublish::body_for(topic))
@@ -464,6 +488,12 @@ fn attempts(text: &str) -> Result<u32, String> {
     }
     let count = units::count(text).ok().and_then(|count| u32::try_from(count).ok());
     count.ok_or_else(|| format!("{text:?} is no number of attempts: write 5 or forever"))
+}
+
+fn publish_key(key: &str) -> Result<(String, String), String> {
+    let usable = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic());
+    let line = || ("Authorization".to_owned(), format!("Bearer {key}"));
+    usable.then(line).ok_or_else(|| "a key is letters, digits and signs without blanks".to_owned())
 }
 
 fn header(text: &str) -> Result<(String, String), String> {

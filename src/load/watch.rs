@@ -167,7 +167,12 @@ impl Generator {
             }
             (None, None) => 0.0,
         };
-        let short = asked.zip(reached).filter(|(asked, reached)| *reached < REACHED * asked);
+        // Of a short run a moment is more than two per cent.
+        let on_time = fanout
+            .and_then(|fanout| fanout.publish_lag.as_ref())
+            .is_some_and(|lag| lag.max_ms <= LATE_MS);
+        let below = |(asked, reached): &(f64, f64)| !on_time && *reached < REACHED * asked;
+        let short = asked.zip(reached).filter(below);
         self.rate_missed = asked.is_some() && (short.is_some() || lag > TOO_LATE_MS);
         let (seconds, busy) = self.seconds;
         self.saturated = if let Some((asked, reached)) = short {

@@ -41,6 +41,19 @@ pub fn encode(publication: &Publication, size: usize) -> String {
     text
 }
 
+/// Where in a message a publication may be: all of it, or a JSON string in the envelope of another
+/// server. `None` when no part of it begins like one.
+#[must_use]
+pub fn find(message: &[u8]) -> Option<&[u8]> {
+    if message.starts_with(BEGINNING) {
+        return Some(message);
+    }
+    let begins = |window: &[u8]| window.strip_prefix(b"\"").is_some_and(|it| it == BEGINNING);
+    let quote = message.windows(BEGINNING.len() + 1).position(begins)?;
+    let text = message.get(quote + 1..)?;
+    text.split(|&byte| byte == b'"').next()
+}
+
 /// Reads a text that may be one of ours; `None` if it is not, or not as it was sent.
 #[must_use]
 pub fn parse(data: &[u8]) -> Option<Publication> {
@@ -108,6 +121,17 @@ mod tests {
         // Test vectors of FNV-1a by its authors.
         assert_eq!(fnv1a(b""), 0x811c_9dc5);
         assert_eq!(fnv1a(b"foobar"), 0xbf9c_f968);
+    }
+
+    #[test]
+    fn it_is_found_in_an_envelope() {
+        assert_eq!(find(TEXT.as_bytes()), Some(TEXT.as_bytes()));
+        let message = format!(r#"{{"push":{{"channel":"sf1","pub":{{"data":"{TEXT}"}}}}}}"#);
+        assert_eq!(find(message.as_bytes()), Some(TEXT.as_bytes()));
+        assert_eq!(find(format!("\"{TEXT}").as_bytes()), Some(TEXT.as_bytes()), "cut short");
+        for other in ["", "{}", "{\"type\":\"ping\"}", "sf1", " sf1 1 2 3", "\"sf1\""] {
+            assert_eq!(find(other.as_bytes()), None, "{other:?}");
+        }
     }
 
     #[test]

@@ -11,9 +11,9 @@ use crate::Close;
 use crate::closing::Closing;
 use crate::connector::Connector;
 use crate::echo::{EchoOrder, EchoRun};
+use crate::fanout::reception::{Expect, Reception};
 use crate::heartbeat::{self, Heartbeat};
 use crate::ledger::Ledger;
-use crate::reception::{Expect, Reception};
 use crate::socket::Socket;
 
 /// What the main thread, or a worker before in the lane, asks of a worker.
@@ -24,12 +24,12 @@ pub(crate) enum Order {
     Heartbeat(Option<Duration>),
     /// Send messages and expect them back.
     Echo(EchoOrder),
-    /// Count what a publisher's publications bring.
+    /// Count what publications bring.
     Expect(Expect),
-    /// Send this on the first open socket.
-    Publish(Box<[u8]>),
-    /// Judge every receiver of so many publications.
-    Judge(u32),
+    /// Send this on the open socket of that number.
+    Publish { nth: u32, data: Box<[u8]> },
+    /// Judge every receiver of so many publications of each publisher.
+    Judge(Arc<[u32]>),
     /// End so many of the open connections, in order.
     Retire(u32),
     /// End all connections.
@@ -138,13 +138,18 @@ impl Handler for Client {
                 let reception = Reception::begin(core, expect, &self.ledger);
                 self.traffic = Traffic::Broadcast(reception);
             }
-            Order::Publish(data) => {
-                let mut open = (0..core.slots()).filter_map(|slot| core.id_at(slot));
-                if let Some(id) = open.find(|&id| core.is_open(id)) {
+            Order::Publish { nth, data } => {
+                let ids = (0..core.slots()).filter_map(|slot| core.id_at(slot));
+                let mut open = ids.filter(|&id| core.is_open(id));
+                if let Some(id) = open.nth(nth as usize) {
                     core.send(id, OpCode::Text, &data);
                 }
             }
-            Order::Judge(published) => Reception::judge(core, published, &self.ledger),
+            Order::Judge(published) => {
+                if let Traffic::Broadcast(reception) = &self.traffic {
+                    reception.judge(core, &published, self.connector.first(), &self.ledger);
+                }
+            }
             Order::Retire(count) => {
                 let mut slot = 0;
                 let mut left = count;

@@ -110,8 +110,11 @@ impl Echo {
 /// Publications at a rate, of which every connection is to receive each once.
 #[derive(Clone, Debug)]
 pub struct Fanout {
-    /// Publications per second (open model).
+    /// Publications per second (open model), of all publishers together.
     pub rate: u64,
+    /// Who publishes them in turn, each with numbers of its own and by a request or a socket of its
+    /// own; 1 to [`Fanout::PUBLISHERS_MAX`]. A receiver remembers 16 bytes of each.
+    pub publishers: u32,
     /// Publications in all; `None` leaves the end to `duration`.
     pub messages: Option<u32>,
     /// None is due after this time; `None` leaves the end to `messages`.
@@ -125,8 +128,10 @@ pub struct Fanout {
 }
 
 impl Fanout {
-    /// The one publisher of a run.
-    pub const PUBLISHER: u32 = 1;
+    /// The most publishers of a run.
+    pub const PUBLISHERS_MAX: u32 = 64;
+    /// The first publisher's number; the others' follow.
+    pub(crate) const FIRST_PUBLISHER: u32 = 1;
 }
 
 /// How publications enter.
@@ -134,7 +139,7 @@ impl Fanout {
 pub enum Publish {
     /// By one HTTP request each.
     Http(HttpPublish),
-    /// By the first open connection of the run, which receives them too.
+    /// By as many of the open connections as there are publishers, which receive them too.
     Socket,
 }
 

@@ -74,6 +74,11 @@ impl Connector {
         self.shares = shares;
     }
 
+    /// The run's number of this worker's first connection.
+    pub(crate) fn first(&self) -> u64 {
+        self.first
+    }
+
     /// Begins no more.
     pub(crate) fn stop(&mut self) {
         self.share = self.begun;

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use engine::{Closed, Counter};
 
-use crate::spread::Arrivals;
+use crate::fanout::spread::Arrivals;
 use crate::summary::Receiver;
 use crate::{Recorder, Series};
 
@@ -105,7 +105,7 @@ counts! {
     late,
     /// Echo messages given up (closed loop).
     given_up,
-    /// Publications of the expected publisher that came, each counted once per socket.
+    /// Publications of the expected publishers that came, each counted once per socket.
     publications,
     /// Publications that came again.
     publications_duplicated,
@@ -115,7 +115,7 @@ counts! {
     publications_late,
     /// Publications 64 or more behind the newest of their socket.
     publications_stale,
-    /// Messages that are no publication of the expected publisher.
+    /// Messages that are no publication of an expected publisher.
     publications_foreign,
     /// Receivers that lost publications, once that was judged.
     receivers_short,
@@ -190,7 +190,7 @@ pub(crate) struct Ledger {
     last_open_ns: AtomicU64,
     /// The echo that was ordered has ended here.
     echo_done: AtomicBool,
-    /// The publisher that is expected here, plus one.
+    /// The first publisher that is expected here, plus one.
     expecting: AtomicU64,
     /// No connection is left after the order to finish.
     finished: AtomicBool,

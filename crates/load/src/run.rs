@@ -16,8 +16,8 @@ use crate::client::{Client, Order};
 use crate::connector::Connector;
 use crate::echo::EchoOrder;
 use crate::fanout::FanoutRun;
+use crate::fanout::reception::Expect;
 use crate::ledger::{Ledger, Snapshot};
-use crate::reception::Expect;
 use crate::shares::shares;
 use crate::sources::{Sources, host_sources};
 use crate::summary::Expected;
@@ -250,14 +250,15 @@ impl Run {
     /// Makes all sockets that are open now count the publications of `publisher`, of which there
     /// will be `messages`. Publish once [`Run::expecting`] says yes.
     pub fn expect_broadcasts(&mut self, publisher: u32, messages: u32) {
-        self.expect(publisher, messages, u64::MAX);
+        let expect = Expect { first: publisher, publishers: 1, late_after_ns: u64::MAX };
+        self.expect(expect, u64::from(messages));
     }
 
-    fn expect(&mut self, publisher: u32, messages: u32, late_after_ns: u64) {
+    fn expect(&mut self, expect: Expect, messages: u64) {
         let receivers = self.snapshot().open;
-        self.expected = Some(Expected { publisher, receivers, messages });
+        self.expected = Some(Expected { publisher: expect.first, receivers, messages });
         for worker in self.busy() {
-            self.tell(worker, Order::Expect(Expect { publisher, late_after_ns }));
+            self.tell(worker, Order::Expect(expect));
         }
     }
 
@@ -265,21 +266,17 @@ impl Run {
     /// [`Run::fan_out`] once [`Run::expecting`] says yes.
     pub fn expect_fanout(&mut self, fanout: &Fanout) {
         let late_after_ns = u64::try_from(fanout.late_after.as_nanos()).unwrap_or(u64::MAX);
-        self.expect(Fanout::PUBLISHER, 0, late_after_ns);
+        let (first, publishers) = (Fanout::FIRST_PUBLISHER, fanout.publishers);
+        self.expect(Expect { first, publishers, late_after_ns }, 0);
     }
 
     /// Begins to publish.
     ///
     /// # Errors
-    /// No thread for it.
+    /// No threads for it.
     pub fn fan_out(&mut self, fanout: &Fanout) -> io::Result<()> {
-        let Some(expected) = self.expected else { return Ok(()) };
-        let open = |worker: &usize| {
-            self.ledgers.get(*worker).is_some_and(|ledger| ledger.counts.open.get() > 0)
-        };
-        let worker = self.busy().find(open).unwrap_or(0);
-        let (remote, now_ns) = (self.workers.remote().clone(), process::now_ns());
-        let run = FanoutRun::start(fanout, remote, expected.receivers, worker, now_ns)?;
+        let open: Vec<u64> = self.ledgers.iter().map(|ledger| ledger.counts.open.get()).collect();
+        let run = FanoutRun::start(fanout, self.workers.remote(), &open, process::now_ns())?;
         self.fanout = Some(run);
         Ok(())
     }
@@ -299,17 +296,16 @@ impl Run {
     /// Ends a fan-out and has every receiver judged, waiting for that.
     pub fn finish_fanout(&mut self) {
         let Some(mut fanout) = self.fanout.take() else { return };
-        let now_ns = process::now_ns();
-        fanout.stop(now_ns);
-        let published = fanout.published();
+        fanout.stop();
         if let Some(expected) = &mut self.expected {
-            expected.messages = published;
+            expected.messages = fanout.published();
         }
+        let published = fanout.published_each();
         let busy: Vec<usize> = self.busy().collect();
         for &worker in &busy {
-            self.tell(worker, Order::Judge(published));
+            self.tell(worker, Order::Judge(Arc::clone(&published)));
         }
-        let over_ns = now_ns + JUDGE_TIMEOUT.as_nanos() as u64;
+        let over_ns = process::now_ns() + JUDGE_TIMEOUT.as_nanos() as u64;
         let judged = || {
             let mut ledgers = busy.iter().filter_map(|worker| self.ledgers.get(*worker));
             ledgers.all(|ledger| ledger.judged().is_some())
@@ -442,10 +438,11 @@ fn limits(config: &Config) -> Limits {
         close_timeout: CLOSE_TIMEOUT,
         ..Limits::default()
     };
-    let size = config
+    let echoed = config
         .echo
         .as_ref()
         .map_or(0, |echo| echo.content.as_ref().map_or(echo.size, |content| content.data.len()));
+    let size = config.fanout.as_ref().map_or(0, |fanout| fanout.size).max(echoed);
     let longest = u32::try_from(size).unwrap_or(u32::MAX);
     limits.wire.message_bytes = limits.wire.message_bytes.max(longest);
     limits.send_queue_bytes = limits.send_queue_bytes.max(4 * size);

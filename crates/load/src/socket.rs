@@ -26,9 +26,11 @@ impl Socket {
     pub(crate) const ECHOING: u8 = 1 << 2;
     /// Its last message is not answered yet (closed loop).
     pub(crate) const AWAITING: u8 = 1 << 3;
+    /// Was open when publications began to be expected.
+    pub(crate) const RECEIVING: u8 = 1 << 4;
 
     /// Is being closed because there are to be fewer.
-    pub(crate) const RETIRED: u8 = 1 << 4;
+    pub(crate) const RETIRED: u8 = 1 << 5;
 
     pub(crate) fn has(&self, flag: u8) -> bool {
         (self.stamp >> TIME_BITS) as u8 & flag != 0
@@ -54,7 +56,7 @@ impl Socket {
     pub(crate) fn begin_messages(&mut self) {
         self.window = Window::default();
         self.sent = 0;
-        self.clear(Self::ECHOING | Self::AWAITING);
+        self.clear(Self::ECHOING | Self::AWAITING | Self::RECEIVING);
     }
 }
 

@@ -137,7 +137,10 @@ pub struct BroadcastSummary {
 /// More of a fan-out at a rate.
 #[derive(Clone, Debug, Serialize)]
 pub struct FanoutSummary {
-    /// Publications that were refused or not answered, by cause.
+    /// Who published in turn.
+    pub publishers: u32,
+    /// Publications that were refused or not answered, by cause. What was not answered may have
+    /// been published and is expected.
     pub publish_failed: BTreeMap<String, u64>,
     /// Publications per second that were asked for, and that were reached.
     pub rate: f64,
@@ -164,14 +167,12 @@ pub struct FanoutSummary {
 /// One receiver.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Receiver {
-    /// The worker that has it, and its slot there.
-    pub worker: u16,
-    /// See `worker`.
-    pub slot: u32,
+    /// Its number among the connections of the run, from 0.
+    pub connection: u64,
     /// Publications it received, each counted once.
-    pub received: u32,
+    pub received: u64,
     /// Publications it did not.
-    pub lost: u32,
+    pub lost: u64,
 }
 
 /// What broadcasts were announced.
@@ -179,12 +180,12 @@ pub struct Receiver {
 pub(crate) struct Expected {
     pub(crate) publisher: u32,
     pub(crate) receivers: u64,
-    pub(crate) messages: u32,
+    pub(crate) messages: u64,
 }
 
 impl Expected {
     pub(crate) fn total(&self) -> u64 {
-        self.receivers * u64::from(self.messages)
+        self.receivers * self.messages
     }
 }
 
@@ -287,7 +288,7 @@ impl Summary {
 fn broadcast(expected: Expected, counts: &Snapshot, recorder: &Recorder) -> BroadcastSummary {
     let latency = recorder.latency(Series::Broadcast);
     BroadcastSummary {
-        published: u64::from(expected.messages),
+        published: expected.messages,
         receivers: expected.receivers,
         expected: expected.total(),
         received: counts.publications,
@@ -371,7 +372,11 @@ impl Display for BroadcastSummary {
         write_latency(f, "  to the last ", fanout.to_last.as_ref())?;
         write_latency(f, "  first–last  ", fanout.first_to_last.as_ref())?;
         let FanoutSummary { rate, reached_rate, receivers_short, worst, .. } = fanout;
-        writeln!(f, "  published     {reached_rate:.1} per second of {rate:.1} asked for")?;
+        write!(f, "  published     {reached_rate:.1} per second of {rate:.1} asked for, by ")?;
+        match fanout.publishers {
+            1 => writeln!(f, "1 publisher")?,
+            publishers => writeln!(f, "{publishers} publishers in turn")?,
+        }
         write_latency(f, "  sent late by", fanout.publish_lag.as_ref())?;
         write_latency(f, "  answered in ", fanout.publish.as_ref())?;
         for (cause, count) in &fanout.publish_failed {
@@ -380,8 +385,8 @@ impl Display for BroadcastSummary {
         if *receivers_short > 0 {
             writeln!(f, "  {receivers_short} receivers lost some; the worst:")?;
         }
-        for Receiver { worker, slot, received, lost } in worst {
-            writeln!(f, "    worker {worker}, slot {slot}: {lost} lost, {received} received")?;
+        for Receiver { connection, received, lost } in worst {
+            writeln!(f, "    connection {connection}: {lost} lost, {received} received")?;
         }
         Ok(())
     }

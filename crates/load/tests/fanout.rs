@@ -1,14 +1,15 @@
 //! A fan-out through a server that drops, doubles, swaps, corrupts and delays by a seeded plan, and
 //! counts what it did: the run must say the same, to the unit.
 //!
-//! `STANDFAST_RECEIVERS=100000 cargo test --release -p standfast-load --test fanout` does it with so
-//! many receivers; it takes a minute and a gigabyte.
+//! `STANDFAST_RECEIVERS=100000 cargo test --release -p standfast-load --test fanout -- --nocapture
+//! what_a_server` does it with so many receivers; it takes a minute and a gigabyte. With
+//! `STANDFAST_RESULT=FILE` it writes what both sides counted.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
 
-use std::collections::VecDeque;
-use std::sync::Arc;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use engine::sys::process;
@@ -22,21 +23,25 @@ use wire::websocket::OpCode;
 /// How the run and the server's delays lie in time: no delay may be as long as 64 publications, and
 /// what is not delayed must be far from late on a slow machine.
 struct Timing {
+    publishers: u32,
     rate: u64,
+    /// Of all publishers.
     messages: u32,
     late_after: Duration,
     delay: Duration,
 }
 
 const FEW: Timing = Timing {
-    rate: 40,
-    messages: 64,
+    publishers: 4,
+    rate: 120,
+    messages: 192,
     late_after: Duration::from_secs(5),
     delay: Duration::from_millis(6_500),
 };
 const MANY: Timing = Timing {
+    publishers: 3,
     rate: 1,
-    messages: 16,
+    messages: 24,
     late_after: Duration::from_secs(12),
     delay: Duration::from_secs(15),
 };
@@ -67,15 +72,39 @@ fn what_a_server_does_to_its_receivers_is_told_to_the_unit() {
     assert_eq!((said.stale, said.foreign), (0, 0));
     assert!(fanout.receivers_short > 0 && fanout.worst.len() == 10, "{fanout:?}");
     assert!(fanout.worst.iter().all(|worst| worst.lost >= 1), "{fanout:?}");
-    assert_eq!(fanout.worst[0].received + fanout.worst[0].lost, timing.messages);
+    assert_eq!(fanout.worst[0].received + fanout.worst[0].lost, u64::from(timing.messages));
+    // Who is the worst the server knows too; the run names the tenth of those alike it likes.
+    let mut lost: Vec<u64> = done.lost.lock().unwrap().values().copied().collect();
+    lost.sort_unstable_by(|one, other| other.cmp(one));
+    let named: Vec<u64> = fanout.worst.iter().map(|worst| worst.lost).collect();
+    assert_eq!(named, lost[..10]);
+    assert_eq!(fanout.receivers_short, lost.len() as u64);
+    assert!(fanout.worst.iter().all(|worst| worst.connection < receivers));
+    assert_eq!(fanout.publishers, timing.publishers);
     let last = fanout.to_last.as_ref().unwrap();
     assert!(last.max_ms > timing.delay.as_secs_f64() * 900.0, "the delays are the last: {last:?}");
     assert_eq!((last.count, fanout.untimed), (u64::from(timing.messages), 0));
     assert!(!summary.held && summary.reasons.len() == 5, "{:?}", summary.reasons);
+    if let Ok(file) = std::env::var("STANDFAST_RESULT") {
+        let result = serde_json::json!({ "server_did": did_json(&done), "load_said": summary });
+        std::fs::write(file, format!("{result:#}\n")).unwrap();
+    }
+}
+
+fn did_json(done: &Done) -> serde_json::Value {
+    let did = |count: &AtomicU64| count.load(Ordering::SeqCst);
+    serde_json::json!({
+        "dropped": did(&done.dropped),
+        "doubled": did(&done.doubled),
+        "swapped": did(&done.swapped),
+        "corrupted": did(&done.corrupted),
+        "delayed": did(&done.delayed),
+        "receivers_short": done.lost.lock().unwrap().len(),
+    })
 }
 
 fn config(port: u16, connections: u64, timing: &Timing) -> Config {
-    let Timing { rate, messages, late_after, .. } = *timing;
+    let Timing { publishers, rate, messages, late_after, .. } = *timing;
     Config {
         endpoints: vec![Endpoint::parse(&format!("ws://127.0.0.1:{port}/")).unwrap()],
         connections,
@@ -91,6 +120,7 @@ fn config(port: u16, connections: u64, timing: &Timing) -> Config {
         echo: None,
         fanout: Some(Fanout {
             rate,
+            publishers,
             messages: Some(messages),
             duration: None,
             size: 100,
@@ -117,6 +147,8 @@ struct Done {
     swapped: AtomicU64,
     corrupted: AtomicU64,
     delayed: AtomicU64,
+    /// What was dropped or corrupted, by worker and slot.
+    lost: Mutex<HashMap<(u16, u32), u64>>,
 }
 
 fn start(receivers: u64, delay: Duration) -> (u16, Arc<Done>, Workers<Arc<[u8]>>) {
@@ -160,12 +192,13 @@ enum Fault {
 }
 
 impl Faulty {
-    /// Each eighth publication is mistreated, each receiver's in its own way.
-    fn fault(&self, slot: u32, sequence: u32) -> Fault {
+    /// Each eighth publication of a publisher is mistreated, each receiver's in its own way.
+    fn fault(&self, slot: u32, publisher: u32, sequence: u32) -> Fault {
         if sequence % 8 != 3 {
             return Fault::None;
         }
-        let mut hash = u64::from(self.worker) << 48 | u64::from(slot) << 16 | u64::from(sequence);
+        let receiver = u64::from(self.worker) << 20 | u64::from(slot);
+        let mut hash = receiver << 28 | u64::from(publisher) << 20 | u64::from(sequence);
         for _ in 0..3 {
             hash = (hash ^ hash >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         }
@@ -181,8 +214,8 @@ impl Faulty {
 }
 
 impl Handler for Faulty {
-    /// What is held back to be sent after the next.
-    type User = Option<Box<Arc<[u8]>>>;
+    /// What is held back to be sent after the next of its publisher, and by whom it is.
+    type User = Vec<(u32, Arc<[u8]>)>;
     type Post = Arc<[u8]>;
 
     fn request<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, incoming: &Incoming) -> Answer {
@@ -205,13 +238,19 @@ impl Handler for Faulty {
     fn closed<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, _: Closed, _: bool) {}
 
     fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, data: Arc<[u8]>) {
-        let sequence = broadcast::parse(&data).expect("ours").sequence;
+        let broadcast::Publication { publisher, sequence, .. } =
+            broadcast::parse(&data).expect("ours");
         let count = |count: &AtomicU64| count.fetch_add(1, Ordering::SeqCst);
+        let lose =
+            |slot| *self.done.lost.lock().unwrap().entry((self.worker, slot)).or_default() += 1;
         for slot in 0..core.slots() {
             let Some(id) = core.id_at(slot).filter(|&id| core.is_open(id)) else { continue };
-            match self.fault(slot, sequence) {
+            match self.fault(slot, publisher, sequence) {
                 Fault::None => drop(core.send(id, OpCode::Text, &data)),
-                Fault::Drop => drop(count(&self.done.dropped)),
+                Fault::Drop => {
+                    count(&self.done.dropped);
+                    lose(slot);
+                }
                 Fault::Double => {
                     count(&self.done.doubled);
                     core.send(id, OpCode::Text, &data);
@@ -220,12 +259,13 @@ impl Handler for Faulty {
                 Fault::Swap => {
                     count(&self.done.swapped);
                     if let Some(held) = core.user_at(slot) {
-                        *held = Some(Box::new(Arc::clone(&data)));
+                        held.push((publisher, Arc::clone(&data)));
                     }
                     continue;
                 }
                 Fault::Corrupt => {
                     count(&self.done.corrupted);
+                    lose(slot);
                     let mut changed = data.to_vec();
                     changed[20] ^= 1;
                     core.send(id, OpCode::Text, &changed);
@@ -236,9 +276,10 @@ impl Handler for Faulty {
                     self.delayed.push_back((due_ns, id, Arc::clone(&data)));
                 }
             }
-            if let Some(held) = core.user_at(slot).and_then(Option::take) {
-                core.send(id, OpCode::Text, &held);
-            }
+            let Some(held) = core.user_at(slot) else { continue };
+            let Some(at) = held.iter().position(|(whose, _)| *whose == publisher) else { continue };
+            let (_, held) = held.swap_remove(at);
+            core.send(id, OpCode::Text, &held);
         }
     }
 

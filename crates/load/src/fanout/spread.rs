@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::broadcast::Publication;
 use crate::{Recorder, Series};
 
 /// Publications one worker keeps until they are gathered.
@@ -21,22 +22,27 @@ struct Arrival {
     receivers: u64,
 }
 
-/// By sequence.
+/// Sequence before publisher: the first is one of the oldest.
+type Key = (u32, u32);
+
+/// By sequence and publisher.
 #[derive(Default, Debug)]
 pub(crate) struct Arrivals {
-    by_sequence: BTreeMap<u32, Arrival>,
+    by_key: BTreeMap<Key, Arrival>,
     let_go: u64,
 }
 
 impl Arrivals {
     /// A receiver got it for the first time.
-    pub(crate) fn note(&mut self, sequence: u32, published_ns: u64, now_ns: u64) {
-        if self.by_sequence.len() >= ARRIVALS_MAX && !self.by_sequence.contains_key(&sequence) {
-            self.by_sequence.pop_first();
+    pub(crate) fn note(&mut self, publication: &Publication, now_ns: u64) {
+        let Publication { publisher, sequence, published_ns } = *publication;
+        let key = (sequence, publisher);
+        if self.by_key.len() >= ARRIVALS_MAX && !self.by_key.contains_key(&key) {
+            self.by_key.pop_first();
             self.let_go += 1;
         }
         let fresh = Arrival { published_ns, first_ns: now_ns, last_ns: now_ns, receivers: 0 };
-        let arrival = self.by_sequence.entry(sequence).or_insert(fresh);
+        let arrival = self.by_key.entry(key).or_insert(fresh);
         arrival.last_ns = now_ns;
         arrival.receivers += 1;
     }
@@ -45,7 +51,7 @@ impl Arrivals {
 /// Of all workers.
 #[derive(Default)]
 pub(crate) struct Spread {
-    by_sequence: BTreeMap<u32, Arrival>,
+    by_key: BTreeMap<Key, Arrival>,
     recorder: Recorder,
     let_go: u64,
 }
@@ -54,27 +60,27 @@ impl Spread {
     /// Takes what a worker has seen, and times what has reached so many receivers.
     pub(crate) fn gather(&mut self, arrivals: &mut Arrivals, receivers: u64) {
         self.let_go += std::mem::take(&mut arrivals.let_go);
-        for (sequence, new) in std::mem::take(&mut arrivals.by_sequence) {
+        for (key, new) in std::mem::take(&mut arrivals.by_key) {
             let none = Arrival { receivers: 0, ..new };
-            let known = self.by_sequence.entry(sequence).or_insert(none);
+            let known = self.by_key.entry(key).or_insert(none);
             known.first_ns = known.first_ns.min(new.first_ns);
             known.last_ns = known.last_ns.max(new.last_ns);
             known.receivers += new.receivers;
             if known.receivers >= receivers {
                 let whole = *known;
-                self.by_sequence.remove(&sequence);
+                self.by_key.remove(&key);
                 self.time(whole);
             }
         }
-        while self.by_sequence.len() > UNDER_WAY_MAX {
-            self.by_sequence.pop_first();
+        while self.by_key.len() > UNDER_WAY_MAX {
+            self.by_key.pop_first();
             self.let_go += 1;
         }
     }
 
     /// Times the rest too: those that did not reach everybody.
     pub(crate) fn finish(&mut self) -> (Recorder, u64) {
-        while let Some((_, arrival)) = self.by_sequence.pop_first() {
+        while let Some((_, arrival)) = self.by_key.pop_first() {
             self.time(arrival);
         }
         (self.recorder.clone(), self.let_go)
@@ -98,13 +104,15 @@ mod tests {
     fn first_and_last_are_taken_over_all_workers() {
         let (mut one, mut two, mut spread) =
             (Arrivals::default(), Arrivals::default(), Spread::default());
-        one.note(7, 10 * MS, 15 * MS);
-        one.note(7, 10 * MS, 30 * MS);
-        two.note(7, 10 * MS, 12 * MS);
-        one.note(8, 20 * MS, 21 * MS);
+        let seventh = Publication { publisher: 1, sequence: 7, published_ns: 10 * MS };
+        one.note(&seventh, 15 * MS);
+        one.note(&seventh, 30 * MS);
+        two.note(&seventh, 12 * MS);
+        let of_another = Publication { publisher: 2, published_ns: 20 * MS, ..seventh };
+        one.note(&of_another, 21 * MS);
         spread.gather(&mut one, 3);
         spread.gather(&mut two, 3);
-        assert_eq!(spread.by_sequence.len(), 1, "8 has not reached everybody");
+        assert_eq!(spread.by_key.len(), 1, "the other has not reached everybody");
         let (recorder, let_go) = spread.finish();
         let max = |series| recorder.latency(series).unwrap().max_ms.round();
         assert_eq!((max(Series::First), max(Series::Last), max(Series::Spread)), (2.0, 20.0, 18.0));
@@ -115,8 +123,8 @@ mod tests {
     fn what_nobody_gathers_is_let_go_and_counted() {
         let mut arrivals = Arrivals::default();
         for sequence in 0..ARRIVALS_MAX as u32 + 5 {
-            arrivals.note(sequence, 0, 1);
+            arrivals.note(&Publication { publisher: 1, sequence, published_ns: 0 }, 1);
         }
-        assert_eq!((arrivals.by_sequence.len(), arrivals.let_go), (ARRIVALS_MAX, 5));
+        assert_eq!((arrivals.by_key.len(), arrivals.let_go), (ARRIVALS_MAX, 5));
     }
 }

@@ -1,0 +1,149 @@
+//! [`HttpPublish`]: publishing by one HTTP request each (RFC 9112), over a connection that is kept
+//! while it is in use. Blocking: it has the publisher's thread to itself. Not here: TLS.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use engine::sys::process::now_ns;
+use serde_json::Value;
+use wire::http::{BodyDecoder, BodyEvent, HeadScanner, encode_request_head, parse_response};
+use wire::{Limits, Status};
+
+use super::publisher::{Door, Failure};
+use crate::Endpoint;
+
+/// Longest wait for a server to take a connection or to answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// A connection that rested longer is not used again: its server may be closing it just now, and a
+/// request lost in that is neither taken nor refused.
+const REST_NS: u64 = 1_000_000_000;
+/// Header lines of an answer.
+const HEADERS_MAX: usize = 100;
+
+/// How to publish over HTTP.
+#[derive(Clone, Debug)]
+pub struct HttpPublish {
+    /// Where.
+    pub endpoint: Endpoint,
+    /// Further header lines.
+    pub headers: Vec<(String, String)>,
+    /// The body, in which `$DATA` is replaced by the message as a JSON string without its quotes.
+    pub body: String,
+}
+
+impl HttpPublish {
+    /// The body that `standfast serve` takes, for a topic.
+    #[must_use]
+    pub fn body_for(topic: &str) -> String {
+        format!("{{\"topic\":{},\"data\":\"$DATA\"}}", Value::from(topic))
+    }
+}
+
+/// The door of one publisher.
+pub(super) struct Http {
+    http: HttpPublish,
+    /// With when it was last used.
+    connection: Option<(TcpStream, u64)>,
+}
+
+impl Door for Http {
+    fn publish(&mut self, data: &str) -> Result<(), Failure> {
+        let failure = |error: &io::Error, certain| {
+            let cause = match error.kind() {
+                ErrorKind::WouldBlock | ErrorKind::TimedOut => "no answer in time".to_owned(),
+                kind => kind.to_string(),
+            };
+            Failure { cause, certain }
+        };
+        let request = self.request(data);
+        let kept = self.connection.take().filter(|(_, used_ns)| now_ns() < used_ns + REST_NS);
+        let mut connection = match kept {
+            Some((connection, _)) => connection,
+            None => self.connect().map_err(|error| failure(&error, true))?,
+        };
+        let sent = connection.write_all(&request);
+        let answered = sent.and_then(|()| answer(&mut connection));
+        let (status, keep) = answered.map_err(|error| failure(&error, false))?;
+        self.connection = keep.then(|| (connection, now_ns()));
+        if (200..300).contains(&status) {
+            return Ok(());
+        }
+        Err(Failure { cause: format!("HTTP {status}"), certain: true })
+    }
+}
+
+impl Http {
+    pub(super) fn new(http: HttpPublish) -> Http {
+        Http { http, connection: None }
+    }
+
+    fn connect(&self) -> io::Result<TcpStream> {
+        let connection = TcpStream::connect_timeout(&self.http.endpoint.address, TIMEOUT)?;
+        connection.set_nodelay(true)?;
+        connection.set_read_timeout(Some(TIMEOUT))?;
+        connection.set_write_timeout(Some(TIMEOUT))?;
+        Ok(connection)
+    }
+
+    fn request(&self, data: &str) -> Vec<u8> {
+        let HttpPublish { endpoint, headers, body } = &self.http;
+        // Nothing in it needs escaping: words of letters, digits and blanks.
+        let body = body.replace("$DATA", data);
+        let length = body.len().to_string();
+        let own = [
+            ("Host", endpoint.host.as_str()),
+            ("Content-Type", "application/json"),
+            ("Content-Length", &length),
+        ];
+        let more = headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let mut request = Vec::with_capacity(256 + body.len());
+        encode_request_head(&mut request, "POST", &endpoint.path, own.into_iter().chain(more));
+        request.extend_from_slice(body.as_bytes());
+        request
+    }
+}
+
+/// Reads one answer whole: its status, and whether the connection can be used again.
+fn answer(connection: &mut TcpStream) -> io::Result<(u16, bool)> {
+    let limits = Limits::default();
+    let wrong = |violation: wire::Violation| io::Error::new(ErrorKind::InvalidData, violation);
+    let (mut scanner, mut bytes) = (HeadScanner::default(), Vec::new());
+    let end = loop {
+        if let Status::Complete(end) = scanner.scan(&bytes, &limits).map_err(wrong)? {
+            break end;
+        }
+        read_more(connection, &mut bytes)?;
+    };
+    let rest = bytes.split_off(end);
+    let mut headers = [wire::http::EMPTY_HEADER; HEADERS_MAX];
+    let response = parse_response(&bytes, &mut headers).map_err(wrong)?;
+    let keep = wire::http::keep_alive(&response);
+    let mut body = BodyDecoder::for_response(&response, "POST", &limits).map_err(wrong)?;
+    let until_close = body.is_until_close();
+    let (status, mut bytes) = (response.status, rest);
+    while !body.is_done() {
+        match body.decode(&bytes).map_err(wrong)? {
+            Status::Complete((used, BodyEvent::End)) => {
+                bytes.drain(..used);
+                break;
+            }
+            Status::Complete((used, BodyEvent::Data(_))) => drop(bytes.drain(..used)),
+            Status::Partial => match read_more(connection, &mut bytes) {
+                Err(error) if until_close && error.kind() == ErrorKind::UnexpectedEof => break,
+                read => read?,
+            },
+        }
+    }
+    Ok((status, keep && !until_close))
+}
+
+fn read_more(connection: &mut TcpStream, bytes: &mut Vec<u8>) -> io::Result<()> {
+    let mut some = [0; 4_096];
+    let read = connection.read(&mut some)?;
+    if read == 0 {
+        return Err(ErrorKind::UnexpectedEof.into());
+    }
+    bytes.extend_from_slice(some.get(..read).unwrap_or_default());
+    Ok(())
+}

@@ -1,0 +1,191 @@
+//! [`FanoutRun`]: a fan-out under way, seen from the main thread: the publishers, when to stop
+//! waiting for receipts, and the summary of it.
+
+mod http;
+mod publisher;
+pub(crate) mod reception;
+pub(crate) mod spread;
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::Remote;
+
+pub use self::http::HttpPublish;
+use self::publisher::{Books, Place, Publisher};
+use self::reception::keep_worst;
+use self::spread::Spread;
+use crate::client::Order;
+use crate::ledger::{Ledger, Snapshot};
+use crate::summary::FanoutSummary;
+use crate::{Fanout, Publish, Series};
+
+/// How often arrivals are gathered from the workers.
+const GATHER_NS: u64 = 250_000_000;
+/// After the last publication: how long nothing may arrive before the rest is lost, at least, and
+/// how long is waited in all.
+const QUIET: Duration = Duration::from_secs(2);
+const WAIT: Duration = Duration::from_secs(30);
+
+/// A fan-out under way.
+pub(crate) struct FanoutRun {
+    publishers: Vec<Publisher>,
+    spread: Spread,
+    fanout: Fanout,
+    receivers: u64,
+    began_ns: u64,
+    gathered_ns: u64,
+    /// When the publishers were done.
+    done_ns: Option<u64>,
+    /// Receipts when there last was a new one, and when that was.
+    received: u64,
+    received_ns: u64,
+}
+
+impl FanoutRun {
+    /// Begins to publish to all sockets that are `open`, so many on each worker, which count
+    /// already.
+    pub(crate) fn start(
+        fanout: &Fanout,
+        remote: &Remote<Order>,
+        open: &[u64],
+        now_ns: u64,
+    ) -> io::Result<FanoutRun> {
+        let receivers = open.iter().sum();
+        let places = sockets(open).zip(0..fanout.publishers);
+        let publishers = places.map(|((worker, nth), index)| {
+            let place = Place { index, remote: remote.clone(), worker, nth, begin_ns: now_ns };
+            Publisher::start(fanout, place)
+        });
+        Ok(FanoutRun {
+            publishers: publishers.collect::<io::Result<_>>()?,
+            spread: Spread::default(),
+            fanout: fanout.clone(),
+            receivers,
+            began_ns: now_ns,
+            gathered_ns: now_ns,
+            done_ns: None,
+            received: 0,
+            received_ns: now_ns,
+        })
+    }
+
+    /// Publications that were taken, or may have been, of all publishers.
+    pub(crate) fn published(&self) -> u64 {
+        self.publishers.iter().map(|publisher| u64::from(publisher.published())).sum()
+    }
+
+    /// The same of each.
+    pub(crate) fn published_each(&self) -> Arc<[u32]> {
+        self.publishers.iter().map(Publisher::published).collect()
+    }
+
+    /// Gathers arrivals now and then. Returns true when nothing more is waited for.
+    pub(crate) fn tend(&mut self, ledgers: &[Arc<Ledger>], counts: &Snapshot, now_ns: u64) -> bool {
+        if now_ns >= self.gathered_ns + GATHER_NS {
+            self.gathered_ns = now_ns;
+            self.gather(ledgers);
+        }
+        if counts.publications != self.received {
+            (self.received, self.received_ns) = (counts.publications, now_ns);
+        }
+        if self.done_ns.is_none() && self.publishers.iter().all(Publisher::is_done) {
+            self.done_ns = Some(now_ns);
+        }
+        let Some(done_ns) = self.done_ns else { return false };
+        let quiet_ns = QUIET.max(self.fanout.late_after).as_nanos() as u64;
+        let all = self.published() * self.receivers;
+        counts.publications >= all
+            || now_ns > self.received_ns.max(done_ns) + quiet_ns
+            || now_ns > done_ns + WAIT.as_nanos() as u64
+    }
+
+    fn gather(&mut self, ledgers: &[Arc<Ledger>]) {
+        for ledger in ledgers {
+            let mut arrivals = std::mem::take(&mut *ledger.arrivals());
+            self.spread.gather(&mut arrivals, self.receivers);
+        }
+    }
+
+    /// Ends publishing.
+    pub(crate) fn stop(&mut self) {
+        for publisher in &self.publishers {
+            publisher.stop();
+        }
+        for publisher in &mut self.publishers {
+            publisher.join();
+        }
+    }
+
+    /// What came of it; the receivers have been judged.
+    pub(crate) fn summary(&mut self, ledgers: &[Arc<Ledger>], counts: &Snapshot) -> FanoutSummary {
+        self.gather(ledgers);
+        let (spread, untimed) = self.spread.finish();
+        let mut books = Books::default();
+        for publisher in &self.publishers {
+            books.merge(publisher.books());
+        }
+        let mut worst: Vec<_> =
+            ledgers.iter().filter_map(|ledger| ledger.judged()).flatten().collect();
+        keep_worst(&mut worst);
+        let by_http = matches!(self.fanout.publish, Publish::Http(_));
+        let took_ns = books.last_sent_ns.saturating_sub(self.began_ns);
+        let rate = self.fanout.rate as f64;
+        FanoutSummary {
+            publishers: self.publishers.len() as u32,
+            publish_failed: books.failed,
+            rate,
+            reached_rate: reached_rate(rate, books.sent, took_ns),
+            publish_lag: books.recorder.latency(Series::PublishLag),
+            publish: books.recorder.latency(Series::Publish).filter(|_| by_http),
+            to_first: spread.latency(Series::First),
+            to_last: spread.latency(Series::Last),
+            first_to_last: spread.latency(Series::Spread),
+            untimed,
+            receivers_short: counts.receivers_short,
+            worst,
+        }
+    }
+}
+
+/// The first is due at once, so n publications take n - 1 intervals. One alone has no rate but the
+/// one asked for.
+fn reached_rate(rate: f64, sent: u64, took_ns: u64) -> f64 {
+    match sent {
+        0 => 0.0,
+        1 => rate,
+        _ if took_ns == 0 => rate,
+        _ => (sent - 1) as f64 * 1e9 / took_ns as f64,
+    }
+}
+
+/// Worker and number there of every open socket, one of each worker in turn; without any, the first
+/// of the first worker again and again, so that publishers over HTTP have a place.
+fn sockets(open: &[u64]) -> impl Iterator<Item = (usize, u32)> {
+    let rounds = open.iter().copied().max().unwrap_or(0).min(u64::from(Fanout::PUBLISHERS_MAX));
+    let turn = move |nth: u64| {
+        let has = move |&(_, &open): &(usize, &u64)| open > nth;
+        open.iter().enumerate().filter(has).map(move |(worker, _)| (worker, nth as u32))
+    };
+    (0..rounds).flat_map(turn).chain(std::iter::repeat((0, 0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn publishing_sockets_are_of_all_workers_in_turn() {
+        let places: Vec<_> = sockets(&[2, 0, 3, 1]).take(7).collect();
+        assert_eq!(places, [(0, 0), (2, 0), (3, 0), (0, 1), (2, 1), (2, 2), (0, 0)]);
+        assert_eq!(sockets(&[]).take(2).collect::<Vec<_>>(), [(0, 0); 2]);
+    }
+
+    #[test]
+    fn the_rate_is_of_intervals() {
+        assert_eq!(reached_rate(10.0, 11, 1_000_000_000), 10.0);
+        assert_eq!(reached_rate(10.0, 11, 2_000_000_000), 5.0);
+        assert_eq!((reached_rate(10.0, 1, 0), reached_rate(10.0, 0, 0)), (10.0, 0.0));
+    }
+}

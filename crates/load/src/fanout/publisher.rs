@@ -1,0 +1,214 @@
+//! [`Publisher`]: publishes at its part of a rate, from a thread of its own, over HTTP or by a socket
+//! of the run. Open model: each publication is due at its time; how much later it left is recorded.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use engine::Remote;
+use engine::sys::process::now_ns;
+
+use super::http::Http;
+use crate::broadcast::{self, Publication};
+use crate::client::Order;
+use crate::pacer::Pacer;
+use crate::{Fanout, Publish, Recorder, Series};
+
+/// Different failures that are told apart.
+const CAUSES_MAX: usize = 32;
+/// How long after the end publications that were due before it are still sent.
+const OVERDUE_NS: u64 = 250_000_000;
+/// Longest sleep at a time, so that an interrupted run ends soon.
+const NAP: Duration = Duration::from_millis(50);
+
+/// A publisher at work.
+pub(crate) struct Publisher {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    stop: AtomicBool,
+    done: AtomicBool,
+    /// Publications that the server took or may have taken, or that a socket was told to send.
+    published: AtomicU32,
+    books: Mutex<Books>,
+}
+
+/// How publishing went.
+#[derive(Clone, Default)]
+pub(crate) struct Books {
+    /// Publications refused or unanswered, by cause.
+    pub(crate) failed: BTreeMap<String, u64>,
+    /// [`Series::PublishLag`], and [`Series::Publish`] where there is an answer.
+    pub(crate) recorder: Recorder,
+    /// Publications sent, taken or not.
+    pub(crate) sent: u64,
+    /// When the last of them left.
+    pub(crate) last_sent_ns: u64,
+}
+
+impl Books {
+    /// Adds those of another publisher.
+    pub(crate) fn merge(&mut self, other: Books) {
+        for (cause, count) in other.failed {
+            *self.failed.entry(cause).or_default() += count;
+        }
+        self.recorder.merge(&other.recorder);
+        self.sent += other.sent;
+        self.last_sent_ns = self.last_sent_ns.max(other.last_sent_ns);
+    }
+}
+
+/// Which publisher, where its publications enter, and when the first of all is due.
+pub(crate) struct Place {
+    /// Counted from 0.
+    pub(crate) index: u32,
+    pub(crate) remote: Remote<Order>,
+    /// The worker with its socket, and which of the sockets open there it is.
+    pub(crate) worker: usize,
+    /// See `worker`.
+    pub(crate) nth: u32,
+    pub(crate) begin_ns: u64,
+}
+
+impl Publisher {
+    /// Begins to publish every `fanout.publishers`th publication.
+    pub(crate) fn start(fanout: &Fanout, place: Place) -> io::Result<Publisher> {
+        let shared = Arc::new(Shared::default());
+        let (fanout, inside) = (fanout.clone(), Arc::clone(&shared));
+        let run = move || {
+            let Place { index, remote, worker, nth, begin_ns } = place;
+            let door: Box<dyn Door> = match fanout.publish.clone() {
+                Publish::Http(http) => Box::new(Http::new(http)),
+                Publish::Socket => Box::new(Socket { remote, worker, nth }),
+            };
+            publish(&fanout, index, begin_ns, door, &inside);
+            inside.done.store(true, Ordering::Release);
+        };
+        let thread = std::thread::Builder::new().name("publisher".to_owned()).spawn(run)?;
+        Ok(Publisher { shared, thread: Some(thread) })
+    }
+
+    /// Whether all that was to be published has been, or has failed.
+    pub(crate) fn is_done(&self) -> bool {
+        self.shared.done.load(Ordering::Acquire)
+    }
+
+    /// Publications so far that receivers are to get.
+    pub(crate) fn published(&self) -> u32 {
+        self.shared.published.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn books(&self) -> Books {
+        self.shared.books().clone()
+    }
+
+    /// Tells it to end.
+    pub(crate) fn stop(&self) {
+        self.shared.stop.store(true, Ordering::Release);
+    }
+
+    /// Waits until it has ended.
+    pub(crate) fn join(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            // A panic in there has been printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        self.stop();
+        self.join();
+    }
+}
+
+impl Shared {
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn publish(fanout: &Fanout, index: u32, begin_ns: u64, mut door: Box<dyn Door>, shared: &Shared) {
+    let pacer = Pacer::new(begin_ns, fanout.rate, 1, 1);
+    let until_ns = fanout.duration.map_or(u64::MAX, |time| begin_ns + time.as_nanos() as u64);
+    let publisher = Fanout::FIRST_PUBLISHER + index;
+    let all = 0..u64::from(fanout.messages.unwrap_or(u32::MAX));
+    let mut sequence = 0;
+    for number in all.skip(index as usize).step_by(fanout.publishers.max(1) as usize) {
+        let due_ns = pacer.due_ns(number);
+        if due_ns >= until_ns || !wait_until(due_ns, shared) {
+            return;
+        }
+        let sent_ns = now_ns();
+        if sent_ns > until_ns.saturating_add(OVERDUE_NS) {
+            return;
+        }
+        let publication = Publication { publisher, sequence, published_ns: sent_ns };
+        let result = door.publish(&broadcast::encode(&publication, fanout.size));
+        let mut books = shared.books();
+        books.sent += 1;
+        books.last_sent_ns = sent_ns;
+        books.recorder.record(Series::PublishLag, sent_ns.saturating_sub(due_ns));
+        books.recorder.record(Series::Publish, now_ns().saturating_sub(sent_ns));
+        // What may have been taken is expected, so that its receipts hide no losses. The number of
+        // one that was not is used again.
+        let refused = result.as_ref().is_err_and(|failure| failure.certain);
+        sequence += u32::from(!refused);
+        shared.published.fetch_add(u32::from(!refused), Ordering::Release);
+        if let Err(Failure { cause, .. }) = result {
+            let known = books.failed.len() < CAUSES_MAX || books.failed.contains_key(&cause);
+            let cause = if known { cause } else { "other".to_owned() };
+            *books.failed.entry(cause).or_default() += 1;
+        }
+    }
+}
+
+/// False when the run is over before.
+fn wait_until(due_ns: u64, shared: &Shared) -> bool {
+    loop {
+        if shared.stop.load(Ordering::Acquire) {
+            return false;
+        }
+        let left = Duration::from_nanos(due_ns.saturating_sub(now_ns()));
+        if left.is_zero() {
+            return true;
+        }
+        std::thread::sleep(left.min(NAP));
+    }
+}
+
+/// Where publications enter.
+pub(super) trait Door {
+    fn publish(&mut self, data: &str) -> Result<(), Failure>;
+}
+
+/// Why a publication was not taken.
+pub(super) struct Failure {
+    /// In a few words.
+    pub(super) cause: String,
+    /// Whether it is certain that it was not.
+    pub(super) certain: bool,
+}
+
+/// A socket of the run sends it.
+struct Socket {
+    remote: Remote<Order>,
+    worker: usize,
+    nth: u32,
+}
+
+impl Door for Socket {
+    fn publish(&mut self, data: &str) -> Result<(), Failure> {
+        let order = Order::Publish { nth: self.nth, data: data.as_bytes().into() };
+        let posted = self.remote.post(self.worker, order, data.len());
+        posted
+            .map_err(|_| Failure { cause: "the generator is overloaded".to_owned(), certain: true })
+    }
+}

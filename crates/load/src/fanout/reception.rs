@@ -1,0 +1,165 @@
+//! [`Reception`]: checks at every socket what the publications of some publishers brought there.
+//!
+//! What the counts mean, at every socket and for every publisher by itself:
+//! - *received*: came, each number counted once;
+//! - *reordered*: came after a later one (also counted as received);
+//! - *late*: came more than the time allowed after it was published (also received);
+//! - *duplicated*: came again; *stale*: 64 or more behind the newest, where a first receipt and a
+//!   repetition look alike;
+//! - *corrupted*: begins like a publication and is none as it was sent; *foreign*: anything else;
+//! - *lost*: published, and not received when the run ended.
+//!
+//! What is remembered is 16 bytes per socket and publisher. Those of the first publisher have their
+//! place in [`Socket`], so that nobody else pays for more than one.
+
+use engine::{ConnId, Core, Sys};
+
+use crate::Series;
+use crate::broadcast::{self, Publication};
+use crate::client::Client;
+use crate::ledger::Ledger;
+use crate::socket::Socket;
+use crate::summary::Receiver;
+use crate::window::{Seen, Window};
+
+/// Receivers that are named for what they lost.
+pub(crate) const WORST_MAX: usize = 10;
+
+/// What every worker is told of the publishers.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Expect {
+    /// The least of their numbers, and how many there are: they have no gaps.
+    pub(crate) first: u32,
+    /// See `first`.
+    pub(crate) publishers: u32,
+    /// A receipt later than this after the publish is late.
+    pub(crate) late_after_ns: u64,
+}
+
+/// One worker's receivers.
+pub(crate) struct Reception {
+    expect: Expect,
+    /// By slot, those of the publishers after the first.
+    further: Vec<Track>,
+}
+
+/// What one socket has of one publisher.
+#[derive(Copy, Clone, Default)]
+struct Track {
+    window: Window,
+    received: u32,
+}
+
+const _: () = assert!(size_of::<Track>() == 16);
+
+impl Reception {
+    /// All sockets that are open now begin to count. One that opens later is no receiver.
+    pub(crate) fn begin<S: Sys>(
+        core: &mut Core<S, Client>,
+        expect: Expect,
+        ledger: &Ledger,
+    ) -> Reception {
+        for slot in 0..core.slots() {
+            let open = core.id_at(slot).is_some_and(|id| core.is_open(id));
+            if let Some(socket) = core.user_at(slot).filter(|_| open) {
+                socket.begin_messages();
+                socket.set(Socket::RECEIVING);
+            }
+        }
+        ledger.set_expecting(expect.first);
+        let tracks = core.slots() as usize * further(expect.publishers);
+        Reception { expect, further: vec![Track::default(); tracks] }
+    }
+
+    pub(crate) fn message<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Client>,
+        id: ConnId,
+        data: &[u8],
+        ledger: &Ledger,
+    ) {
+        let now_ns = core.clock_ns();
+        let counts = &ledger.counts;
+        let Some(text) = broadcast::find(data) else { return counts.publications_foreign.add(1) };
+        let Some(publication) = broadcast::parse(text) else { return counts.corrupted.add(1) };
+        let socket = core.user_mut(id).filter(|socket| socket.has(Socket::RECEIVING));
+        let Some(seen) = socket.and_then(|socket| self.note(socket, id.slot(), &publication))
+        else {
+            return counts.publications_foreign.add(1);
+        };
+        match seen {
+            Seen::InOrder => {}
+            Seen::Reordered => counts.publications_reordered.add(1),
+            Seen::Duplicate => return counts.publications_duplicated.add(1),
+            Seen::Stale => return counts.publications_stale.add(1),
+        }
+        counts.publications.add(1);
+        let took_ns = now_ns.saturating_sub(publication.published_ns);
+        if took_ns > self.expect.late_after_ns {
+            counts.publications_late.add(1);
+        }
+        ledger.record(Series::Broadcast, took_ns);
+        ledger.arrivals().note(&publication, now_ns);
+    }
+
+    /// Takes note of a publication at its socket; `None` if nobody expects its publisher there.
+    fn note(&mut self, socket: &mut Socket, slot: u32, publication: &Publication) -> Option<Seen> {
+        let index = publication.publisher.checked_sub(self.expect.first)?;
+        // Counted per socket in the place of messages sent, of which there are none here.
+        let (window, received) = match index.checked_sub(1) {
+            None => (&mut socket.window, &mut socket.sent),
+            Some(_) if index >= self.expect.publishers => return None,
+            Some(at) => {
+                let at = slot as usize * further(self.expect.publishers) + at as usize;
+                let track = self.further.get_mut(at)?;
+                (&mut track.window, &mut track.received)
+            }
+        };
+        let seen = window.note(publication.sequence);
+        *received += u32::from(matches!(seen, Seen::InOrder | Seen::Reordered));
+        Some(seen)
+    }
+
+    /// Names the receivers that lost most of what each publisher has published. The worker's first
+    /// connection is the run's connection `first`.
+    pub(crate) fn judge<S: Sys>(
+        &self,
+        core: &mut Core<S, Client>,
+        published: &[u32],
+        first: u64,
+        ledger: &Ledger,
+    ) {
+        let mut short = Vec::new();
+        for slot in 0..core.slots() {
+            let Some(id) = core.id_at(slot).filter(|&id| core.is_open(id)) else { continue };
+            let socket = core.user(id).filter(|socket| socket.has(Socket::RECEIVING));
+            let Some(mine) = socket.map(|socket| socket.sent) else { continue };
+            let further = further(self.expect.publishers);
+            let tracks = self.further.iter().skip(slot as usize * further).take(further);
+            let each = || std::iter::once(mine).chain(tracks.clone().map(|track| track.received));
+            let missing = published.iter().zip(each()).map(|(all, got)| all.saturating_sub(got));
+            let lost: u64 = missing.map(u64::from).sum();
+            if lost > 0 {
+                ledger.counts.receivers_short.add(1);
+                let (connection, received) = (first + u64::from(slot), each().map(u64::from).sum());
+                short.push(Receiver { connection, received, lost });
+            }
+            if short.len() > 64 * WORST_MAX {
+                keep_worst(&mut short);
+            }
+        }
+        keep_worst(&mut short);
+        ledger.set_judged(short);
+    }
+}
+
+/// Tracks a socket has beside its own.
+fn further(publishers: u32) -> usize {
+    publishers.saturating_sub(1) as usize
+}
+
+/// Leaves the few that lost most.
+pub(crate) fn keep_worst(receivers: &mut Vec<Receiver>) {
+    receivers.sort_by_key(|receiver| (std::cmp::Reverse(receiver.lost), receiver.connection));
+    receivers.truncate(WORST_MAX);
+}

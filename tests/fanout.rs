@@ -1,0 +1,97 @@
+//! `standfast load --fanout`: publications enter by HTTP or by sockets, every receipt is judged, and
+//! what cannot be published or kept up with is told. To the unit against a faulty server:
+//! `crates/load/tests/fanout.rs`.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::harness::executable;
+use crate::harness::server::Server;
+
+#[test]
+fn a_fan_out_is_published_by_http_or_by_a_socket_and_every_receipt_is_judged() {
+    let server = Server::start(&["--admin-key", "secret"]);
+    let url = format!("ws://{}/topics/fan", server.listen);
+    let publish = format!("http://{}/api/publish", server.admin);
+    let few = ["--connections", "50", "--fanout", "100", "--messages", "40", "--size", "300"];
+    let http = ["--publish-url", &publish, "--publish-key", "secret"];
+    let envelope = r#"{"topic":"fan","data":"{\"message\":\"$DATA\"}"}"#;
+    for door in [
+        &http[..],
+        &["--publish-by-socket"],
+        &["--publish-by-socket", "--publishers", "7"],
+        &[&http[..], &["--publishers", "3", "--topic", "fan"]].concat(),
+        &[&http[..], &["--publish-body", envelope]].concat(),
+    ] {
+        let finished =
+            executable::run(&[&["load", &url], &few[..], door, &["--json", "-"]].concat());
+        assert_eq!(finished.code, Some(0), "{finished:?}");
+        let summary: Value = serde_json::from_str(&finished.stdout).expect("JSON alone on stdout");
+        let broadcast = &summary["broadcast"];
+        let publishers = door.iter().position(|&word| word == "--publishers");
+        let publishers = publishers.map_or(1, |at| door[at + 1].parse().unwrap());
+        assert_eq!(broadcast["publishers"].as_u64(), Some(publishers), "{broadcast}");
+        let fields = ["published", "receivers", "expected", "received", "lost", "duplicated"];
+        let said = fields.map(|field| broadcast[field].as_u64().unwrap_or(u64::MAX));
+        assert_eq!(said, [40, 50, 2_000, 2_000, 0, 0], "{broadcast}");
+        for times in ["latency", "to_first", "to_last", "first_to_last", "publish_lag"] {
+            assert!(broadcast[times]["p99_ms"].is_number(), "no {times} in {broadcast}");
+        }
+    }
+}
+
+#[test]
+fn a_fan_out_that_is_refused_or_cannot_be_published_says_so() {
+    let server = Server::start(&[]);
+    let url = format!("ws://{}/topics/fan", server.listen);
+    let nowhere = format!("http://{}/api/no-such-door", server.admin);
+    let few = ["--connections", "2", "--fanout", "100", "--messages", "5"];
+    let refused = [&["load", &url], &few[..], &["--publish-url", &nowhere]].concat();
+    let refused = executable::run(&refused);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stdout.contains("5: HTTP 404"), "{}", refused.stdout);
+    let how = executable::run(&[&["load", &url], &few[..]].concat());
+    assert_eq!(how.code, Some(2), "{how:?}");
+    assert!(how.stderr.contains("--publish-url"), "{}", how.stderr);
+}
+
+#[test]
+fn a_slow_publish_endpoint_and_one_that_hangs_up_are_both_told() {
+    let server = Server::start(&[]);
+    let url = format!("ws://{}/topics/fan", server.listen);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let publish = format!("http://{}/publish", listener.local_addr().unwrap());
+    // The first publication is answered when the second and third are long due, though nobody gets
+    // it; the second is not answered at all; the third is refused.
+    let endpoint = std::thread::spawn(move || {
+        let mut request = [0; 4_096];
+        let (mut first, _) = listener.accept().unwrap();
+        assert!(first.read(&mut request).unwrap() > 0);
+        std::thread::sleep(Duration::from_millis(900));
+        first.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
+        assert!(first.read(&mut request).unwrap() > 0);
+        drop(first);
+        let (mut third, _) = listener.accept().unwrap();
+        assert!(third.read(&mut request).unwrap() > 0);
+        third.write_all(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n").unwrap();
+    });
+    let few = ["--connections", "2", "--fanout", "100", "--messages", "3", "--json", "-"];
+    let finished =
+        executable::run(&[&["load", &url, "--publish-url", &publish], &few[..]].concat());
+    endpoint.join().unwrap();
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    let summary: Value = serde_json::from_str(&finished.stdout).expect("JSON alone on stdout");
+    let broadcast = &summary["broadcast"];
+    let fields = ["published", "expected", "received", "lost"];
+    let said = fields.map(|field| broadcast[field].as_u64().unwrap_or(u64::MAX));
+    assert_eq!(said, [2, 4, 0, 4], "what may have been taken is expected: {broadcast}");
+    let failed = broadcast["publish_failed"].as_object().unwrap();
+    assert_eq!((failed.len(), &failed["HTTP 503"]), (2, &json!(1)), "{broadcast}");
+    let reasons = summary["reasons"].to_string();
+    assert!(reasons.contains("the rate asked for was not reached"), "{reasons}");
+    let worst = broadcast["worst"].as_array().unwrap();
+    assert!(worst.iter().all(|worst| worst["lost"] == 2) && worst.len() == 2, "{broadcast}");
+}

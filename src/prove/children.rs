@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use engine::sys::process;
+use host::{Goal, Limit, Machine, Role};
 use serde_json::{Value, json};
 
 use super::broadcast::Admin;
@@ -26,6 +27,8 @@ use crate::screen;
 const READY_WAIT: Duration = Duration::from_secs(20);
 /// Longest wait for a child to end after it was asked.
 const END_WAIT: Duration = Duration::from_secs(60);
+/// Connections beside those that are held.
+const SPARE: u64 = 1_000;
 
 /// A process with what it tells us on standard output, and whoever passes on what it says to
 /// people.
@@ -90,6 +93,16 @@ fn reap(child: &mut Child) {
     let _ = child.wait();
 }
 
+/// What the server may hold: some to spare for connections that come before it has noticed the end of
+/// others, as far as its tables go.
+fn room(connections: u64) -> u64 {
+    let private_tables = process::private_tables_work();
+    let goal = Goal { private_tables, ..Goal::new(Role::Serve, connections + SPARE) };
+    let needs = host::check(&Machine::read(), &goal).needs;
+    let tables = needs.iter().find(|need| need.limit == Limit::OpenFiles);
+    goal.connections.min(tables.map_or(u64::MAX, |need| need.fits)).max(1)
+}
+
 /// The server process.
 pub(super) struct Serve {
     child: Child,
@@ -104,7 +117,7 @@ impl Serve {
         namespaces: Option<&Namespaces>,
     ) -> Result<Serve> {
         let socket = std::env::temp_dir().join(format!("standfast-prove-{}", std::process::id()));
-        let max = format!("--max-connections={}", connections + 1_000);
+        let max = format!("--max-connections={}", room(connections));
         let mut arguments = [
             "serve",
             "--ready-json",

@@ -9,6 +9,7 @@
 
 mod admin;
 mod bad_input;
+mod breaking;
 mod counting;
 mod doctor;
 mod fanout;

@@ -4,7 +4,7 @@
 
 pub(crate) mod executable;
 pub(crate) mod http;
-pub(crate) mod namespace;
+pub(crate) mod lowered;
 pub(crate) mod peer;
 pub(crate) mod server;
 pub(crate) mod socket;

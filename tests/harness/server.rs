@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::executable::{Running, limited, standfast};
 use super::http::{self, Response};
-use super::namespace::Namespace;
+use super::lowered::Namespace;
 use super::{PATIENCE, eventually};
 
 /// A running server.
@@ -42,6 +42,13 @@ impl Server {
     /// The same with tables of `nofile` descriptors.
     pub(crate) fn start_limited(nofile: u64, more: &[&str]) -> Self {
         Self::run(limited(nofile, &arguments(more)))
+    }
+
+    /// The same with tables of `nofile` descriptors and whatever else `lowered` makes of it.
+    pub(crate) fn start_as(lowered: impl Fn(&Command) -> Command, nofile: u64) -> Self {
+        let mut command = lowered(&limited(nofile, &arguments(&[])));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self::run(command)
     }
 
     /// The same in a network namespace; only who is in there reaches it.

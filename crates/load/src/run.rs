@@ -200,7 +200,7 @@ impl Run {
     /// What [`Run::set_target`] was last asked for.
     #[must_use]
     pub fn target(&self) -> u64 {
-        self.target
+        self.requested
     }
 
     /// Whether every connection of the target is open or has failed.

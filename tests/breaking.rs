@@ -1,0 +1,248 @@
+//! Is `doctor` right? For limits lowered in turn it names the one that breaks, and where; `load` then
+//! breaks there, within 2 %. Lowered are only limits of processes, namespaces and control groups that
+//! the test made, so nobody else on the machine feels them.
+
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::harness::executable::{self, Finished, limited, standfast};
+use crate::harness::lowered::{Group, Namespace, address_space, nobody, one_table};
+use crate::harness::server::Server;
+
+/// More than any of the lowered limits lets through, and few enough to be tried.
+const TOO_MANY: &str = "3000";
+
+fn run(mut command: Command) -> Finished {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    executable::run_command(command)
+}
+
+/// What doctor says of so many connections, run by a command such as the one to be judged.
+fn prediction(command: Command) -> Value {
+    let finished = run(command);
+    assert_eq!(finished.code, Some(1), "it is too small: {finished:?}");
+    serde_json::from_str(&finished.stdout).expect("JSON alone on stdout")
+}
+
+/// Which limit breaks first, and at how many connections.
+fn breaks(report: &Value) -> (String, f64) {
+    let short = report["shortfalls"].as_array().expect("shortfalls").iter();
+    let needs = short.map(|shortfall| &shortfall["need"]);
+    let first = needs.min_by_key(|need| need["breaks"].as_u64()).expect("one is short");
+    let name = first["limit"].as_str().expect("a name").to_owned();
+    (name, first["breaks"].as_u64().expect("a number") as f64)
+}
+
+/// How many connections `load` gets when it tries for too many.
+fn reached(command: Command) -> f64 {
+    let finished = run(command);
+    let summary: Value = serde_json::from_str(&finished.stdout)
+        .unwrap_or_else(|_| panic!("JSON alone on stdout: {finished:?}"));
+    summary["connections"]["open"].as_u64().expect("a number") as f64
+}
+
+fn assert_within_2_percent(what: &str, predicted: f64, reached: f64) {
+    let off = (reached - predicted).abs() / predicted;
+    assert!(off <= 0.02, "{what}: predicted {predicted}, reached {reached}");
+    eprintln!("{what}: predicted {predicted}, reached {reached}");
+}
+
+fn doctor<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&["doctor", "--json", "-", "--connections", TOO_MANY], more].concat()
+}
+
+fn load<'a>(url: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [&load_of(TOO_MANY, url)[..], more].concat()
+}
+
+fn load_of<'a>(connections: &'a str, url: &'a str) -> Vec<&'a str> {
+    let how = ["load", url, "--connections", connections, "--connect-timeout", "5s", "--force"];
+    [&how[..], &["--hold", "1s", "--heartbeat", "0", "--json", "-"]].concat()
+}
+
+#[test]
+fn descriptors_of_a_client_break_where_it_is_said() {
+    for nofile in [96, 128, 160] {
+        let server = Server::start(&[]);
+        let url = format!("ws://{}/echo", server.listen);
+        let report = prediction(limited(nofile, &doctor(&["--role", "load"])));
+        let (limit, predicted) = breaks(&report);
+        assert_eq!(limit, "open_files", "{report}");
+        let reached = reached(limited(nofile, &load(&url, &[])));
+        assert_within_2_percent(&format!("client, ulimit -n {nofile}"), predicted, reached);
+    }
+}
+
+#[test]
+fn descriptors_of_a_server_break_where_it_is_said() {
+    for (nofile, workers) in [(300, "1"), (512, "2"), (640, "4")] {
+        let more = ["--role", "serve", "--workers", workers];
+        let (limit, predicted) = breaks(&prediction(limited(nofile, &doctor(&more))));
+        assert_eq!(limit, "open_files");
+        let server = Server::start_limited(nofile, &["--workers", workers]);
+        let url = format!("ws://{}/echo", server.listen);
+        let reached = reached(standfast(&load(&url, &[])));
+        let what = format!("server, ulimit -n {nofile}, {workers} workers");
+        assert_within_2_percent(&what, predicted, reached);
+    }
+}
+
+/// The soft limit is raised to the hard one, so only the hard one breaks.
+#[test]
+fn a_soft_limit_alone_is_no_limit() {
+    let lowered = |args: &[&str]| {
+        let mut command = Command::new("sh");
+        let script = "ulimit -Sn 32 && ulimit -Hn 128 && exec \"$0\" \"$@\"";
+        let inner = standfast(args);
+        command.args(["-c", script]).arg(inner.get_program()).args(inner.get_args());
+        command
+    };
+    let server = Server::start(&[]);
+    let url = format!("ws://{}/echo", server.listen);
+    let (limit, predicted) = breaks(&prediction(lowered(&doctor(&["--role", "load"]))));
+    assert_eq!(limit, "open_files");
+    assert_within_2_percent("soft 32, hard 128", predicted, reached(lowered(&load(&url, &[]))));
+}
+
+#[test]
+fn ports_break_where_it_is_said() {
+    // Ports of the range, ports reserved in it, source addresses, destinations.
+    for (range, reserved, sources, destinations) in [
+        ("40000 40999", "", 1, 1),
+        ("40000 40999", "40100-40299", 1, 1),
+        ("40000 40999", "", 2, 1),
+        ("40000 40499", "", 1, 2),
+        ("40000 40499", "40001,40100-40149", 2, 2),
+    ] {
+        let Some(namespace) = Namespace::create() else { return };
+        namespace.set("net.ipv4.ip_local_port_range", range);
+        namespace.set("net.ipv4.ip_local_reserved_ports", reserved);
+        let listen = ["127.0.0.1:9001", "127.0.0.1:9001,127.0.0.1:9002"][destinations - 1];
+        let server = Server::start_in(&namespace, &["--listen", listen]);
+        let source = ["127.0.0.1", "127.0.0.2"].get(..sources).unwrap_or_default().join(",");
+        let (count, urls) =
+            (destinations.to_string(), ["ws://127.0.0.1:9001/echo", "ws://127.0.0.1:9002/echo"]);
+        let more = ["--role", "load", "--source", &source, "--destinations", &count];
+        let (limit, predicted) = breaks(&prediction(namespace.inside(&standfast(&doctor(&more)))));
+        assert_eq!(limit, "ports");
+        let more = [urls.get(1..destinations).unwrap_or_default(), &["--source", &source]].concat();
+        let reached = reached(namespace.inside(&standfast(&load(urls[0], &more))));
+        let what = format!("ports {range}, reserved {reserved:?}, {sources} × {destinations}");
+        assert_within_2_percent(&what, predicted, reached);
+        drop(server);
+    }
+}
+
+/// Where workers may not leave the shared table, as under an old seccomp profile, one limit is for all.
+#[test]
+fn descriptors_of_one_table_break_where_it_is_said() {
+    for nofile in [150, 400] {
+        let server = Server::start(&[]);
+        let url = format!("ws://{}/echo", server.listen);
+        let report = prediction(one_table(&limited(nofile, &doctor(&["--role", "load"]))));
+        assert_eq!(report["goal"]["private_tables"], false);
+        let (limit, predicted) = breaks(&report);
+        assert_eq!(limit, "open_files", "{report}");
+        let reached = reached(one_table(&limited(nofile, &load(&url, &[]))));
+        assert_within_2_percent(&format!("client, one table of {nofile}"), predicted, reached);
+    }
+    let (limit, predicted) =
+        breaks(&prediction(one_table(&limited(300, &doctor(&["--role", "serve"])))));
+    assert_eq!(limit, "open_files");
+    let server = Server::start_as(|command| one_table(command), 300);
+    let url = format!("ws://{}/echo", server.listen);
+    let reached = reached(standfast(&load(&url, &[])));
+    assert_within_2_percent("server, one table of 300", predicted, reached);
+}
+
+/// A proof has both ends, each with tables of its own; the number it reports is the number said.
+#[test]
+fn descriptors_of_both_ends_break_where_it_is_said() {
+    let (limit, predicted) = breaks(&prediction(limited(128, &doctor(&["--role", "prove"]))));
+    assert_eq!(limit, "open_files");
+    let all = ["prove", "--connections", TOO_MANY, "--force", "--json", "-"];
+    let proof = limited(128, &[&all[..], &["--hold", "1s", "--heartbeat", "1s"]].concat());
+    let finished = executable::run_command(proof);
+    assert_eq!(finished.code, Some(1), "it falls short and ends: {finished:?}");
+    let proof: Value = serde_json::from_str(&finished.stdout).expect("JSON alone on stdout");
+    let open = proof["connections"]["open"].as_u64().expect("a number") as f64;
+    assert_within_2_percent("both ends, ulimit -n 128", predicted, open);
+}
+
+/// On loopback `load` takes as many sources as a narrow range needs: nothing is short, all is held.
+#[test]
+fn a_narrow_range_is_enough_on_loopback() {
+    let Some(namespace) = Namespace::create() else { return };
+    namespace.set("net.ipv4.ip_local_port_range", "40000 40999");
+    let server = Server::start_in(&namespace, &[]);
+    let fine = run(namespace.inside(&standfast(&doctor(&["--role", "load"]))));
+    assert_eq!(fine.code, Some(0), "{fine:?}");
+    let url = format!("ws://{}/echo", server.listen);
+    assert_eq!(reached(namespace.inside(&standfast(&load(&url, &[])))), 3_000.0);
+}
+
+#[test]
+fn threads_of_a_user_break_where_it_is_said() {
+    if !rustix::process::geteuid().is_root() {
+        assert!(std::env::var_os("CI").is_none(), "needs root to become somebody else");
+        eprintln!("skipped: needs root to become somebody else");
+        return;
+    }
+    threads_break_where_it_is_said(|args| nobody(12, 160, args));
+}
+
+#[test]
+fn threads_of_a_control_group_break_where_it_is_said() {
+    let Some(group) = Group::of_tasks(12) else { return };
+    threads_break_where_it_is_said(|args| group.inside(&limited(160, args)));
+}
+
+/// Threads are all or nothing: what is said to fit is held, two percent more does not begin.
+fn threads_break_where_it_is_said(lowered: impl Fn(&[&str]) -> Command) {
+    let report = prediction(lowered(&doctor(&["--role", "load"])));
+    let (limit, predicted) = breaks(&report);
+    assert_eq!(limit, "threads", "{report}");
+    let server = Server::start(&[]);
+    let url = format!("ws://{}/echo", server.listen);
+    let load_of = |connections: f64| run(lowered(&load_of(&connections.to_string(), &url)));
+    let fits = load_of(predicted);
+    let summary: Value = serde_json::from_str(&fits.stdout).expect("a summary");
+    assert_eq!(summary["connections"]["open"].as_f64(), Some(predicted), "{fits:?}");
+    let more = load_of((predicted * 1.02).ceil());
+    assert_eq!(more.code, Some(2), "{more:?}");
+    assert!(more.stderr.contains("thread"), "{more:?}");
+    eprintln!("threads: predicted {predicted}, held {predicted}, not begun 2 % beyond");
+}
+
+/// Address space is budgeted, not counted: what is said to fit is held, and half of it is too little.
+#[test]
+fn address_space_that_is_said_to_do_does() {
+    let server = Server::start(&[]);
+    let url = format!("ws://{}/echo", server.listen);
+    let lowered = |bytes: u64, args: &[&str]| address_space(bytes, &limited(160, args));
+    let report = prediction(lowered(40_000_000, &doctor(&["--role", "load"])));
+    let (limit, predicted) = breaks(&report);
+    assert_eq!(limit, "address_space", "{report}");
+    let connections = predicted.to_string();
+    let load = load_of(&connections, &url);
+    assert_eq!(reached(lowered(40_000_000, &load)), predicted);
+    let half = run(lowered(20_000_000, &load));
+    assert_eq!(half.code, Some(2), "{half:?}");
+    assert!(half.stderr.contains("ulimit -v"), "{half:?}");
+}
+
+/// Memory is budgeted, too: of a control group's, what is said to fit is held.
+#[test]
+fn memory_that_is_said_to_do_does() {
+    let Some(group) = Group::of_memory(48 << 20) else { return };
+    let report = prediction(group.inside(&standfast(&doctor(&["--role", "load"]))));
+    let (limit, predicted) = breaks(&report);
+    assert_eq!(limit, "memory", "{report}");
+    let fixes = report["shortfalls"][0]["fixes"].to_string();
+    assert!(fixes.contains("group_memory"), "{fixes}");
+    let server = Server::start(&[]);
+    let url = format!("ws://{}/echo", server.listen);
+    let connections = predicted.to_string();
+    assert_eq!(reached(group.inside(&standfast(&load_of(&connections, &url)))), predicted);
+}

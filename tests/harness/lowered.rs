@@ -1,0 +1,147 @@
+//! Limits lowered for some processes only: a network namespace with its own sysctls, a control group,
+//! resource limits, a system call refused. Namespaces and groups are taken away at their end.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::{env, fs};
+
+use super::executable;
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// The namespace; its loopback device is up.
+pub(crate) struct Namespace(String);
+
+impl Namespace {
+    /// Makes one. `None`, and said so, where this process may not: never under `CI`.
+    pub(crate) fn create() -> Option<Namespace> {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("standfast-test-{}-{number}", std::process::id());
+        if let Err(why) = run("ip", &["netns", "add", &name]) {
+            assert!(env::var_os("CI").is_none(), "no network namespaces: {why}");
+            eprintln!("skipped: no network namespaces here (needs root and iproute2): {why}");
+            return None;
+        }
+        let namespace = Namespace(name);
+        run("ip", &["-n", &namespace.0, "link", "set", "lo", "up"]).expect("loopback comes up");
+        Some(namespace)
+    }
+
+    /// Sets a sysctl of this namespace.
+    pub(crate) fn set(&self, key: &str, value: &str) {
+        let path = format!("/proc/sys/{}", key.replace('.', "/"));
+        let script = "printf %s \"$1\" > \"$0\"";
+        run("ip", &["netns", "exec", &self.0, "sh", "-c", script, &path, value])
+            .unwrap_or_else(|why| panic!("{key} cannot be set: {why}"));
+    }
+
+    /// The same command, inside.
+    pub(crate) fn inside(&self, command: &Command) -> Command {
+        let mut inside = Command::new("ip");
+        inside.args(["netns", "exec", &self.0]).arg(command.get_program()).args(command.get_args());
+        inside
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = run("ip", &["netns", "del", &self.0]);
+    }
+}
+
+/// A control group with one limit.
+pub(crate) struct Group(PathBuf);
+
+impl Group {
+    /// With so many tasks. `None`, and said so, where groups cannot be made, as in most containers.
+    pub(crate) fn of_tasks(max: u64) -> Option<Group> {
+        Self::create("pids", ["pids.max", "pids.max"], max)
+    }
+
+    /// With so many bytes of memory. `None` as above.
+    pub(crate) fn of_memory(max: u64) -> Option<Group> {
+        Self::create("memory", ["memory.limit_in_bytes", "memory.max"], max)
+    }
+
+    /// Version 1 has a hierarchy for each controller, version 2 one for all.
+    fn create(controller: &str, files: [&str; 2], max: u64) -> Option<Group> {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("standfast-test-{}-{number}", std::process::id());
+        let parent = Path::new("/sys/fs/cgroup");
+        let groups = [parent.join(controller).join(&name), parent.join(&name)];
+        for (group, file) in groups.into_iter().zip(files) {
+            let made = fs::create_dir(&group).is_ok();
+            let group = Group(group);
+            let file = fs::OpenOptions::new().write(true).open(group.0.join(file));
+            let lowered = file.and_then(|mut file| file.write_all(max.to_string().as_bytes()));
+            if made && lowered.is_ok() {
+                return Some(group);
+            }
+        }
+        eprintln!("skipped: no control group with the controller {controller} can be made here");
+        None
+    }
+
+    /// The same command, inside.
+    pub(crate) fn inside(&self, command: &Command) -> Command {
+        let mut inside = Command::new("sh");
+        inside.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(self.0.join("cgroup.procs"));
+        inside.arg(command.get_program()).args(command.get_args());
+        inside
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// The executable as somebody else, who may have so many threads and descriptors.
+pub(crate) fn nobody(threads: u32, nofile: u32, args: &[&str]) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "prlimit"]);
+    command.args([format!("--nproc={threads}"), format!("--nofile={nofile}")]);
+    command.arg(executable::copy_for_anybody()).args(args);
+    command
+}
+
+/// The same command with so many bytes of address space.
+pub(crate) fn address_space(bytes: u64, command: &Command) -> Command {
+    let mut inside = Command::new("prlimit");
+    inside.arg(format!("--as={bytes}")).arg(command.get_program()).args(command.get_args());
+    inside
+}
+
+/// The same command where close_range(2) is refused, so that no thread may leave the shared table.
+pub(crate) fn one_table(command: &Command) -> Command {
+    let mut inside = Command::new("/usr/bin/python3");
+    inside.args(["-c", REFUSE_CLOSE_RANGE]).arg(command.get_program()).args(command.get_args());
+    inside
+}
+
+/// seccomp(2): system call 436, which is close_range everywhere, answers EPERM.
+const REFUSE_CLOSE_RANGE: &str = "
+import ctypes, os, struct, sys
+LOAD_NUMBER, EQUALS, RETURN, EPERM, ALLOW = 0x20, 0x15, 0x06, 0x00050001, 0x7fff0000
+steps = [(LOAD_NUMBER, 0, 0, 0), (EQUALS, 0, 1, 436), (RETURN, 0, 0, EPERM), (RETURN, 0, 0, ALLOW)]
+code = ctypes.create_string_buffer(b''.join(struct.pack('HBBI', *step) for step in steps))
+class Program(ctypes.Structure):
+    _fields_ = [('steps', ctypes.c_ushort), ('code', ctypes.c_void_p)]
+program = Program(len(steps), ctypes.addressof(code))
+prctl = ctypes.CDLL(None, use_errno=True).prctl
+NO_NEW_PRIVILEGES, SECCOMP, FILTER = 38, 22, 2
+assert prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0) == 0
+assert prctl(SECCOMP, FILTER, ctypes.byref(program), 0, 0) == 0, ctypes.get_errno()
+os.execvp(sys.argv[1], sys.argv[1:])
+";
+
+fn run(program: &str, args: &[&str]) -> Result<(), String> {
+    let output = Command::new(program).args(args).output().map_err(|error| error.to_string())?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+}

@@ -88,6 +88,17 @@ fn descriptors_of_a_server_break_where_it_is_said() {
     }
 }
 
+/// Begun by force, what falls short is said together with the limit that was in the way.
+#[test]
+fn what_was_begun_by_force_names_its_limit() {
+    let server = Server::start(&[]);
+    let url = format!("ws://{}/echo", server.listen);
+    let forced = run(limited(96, &load(&url, &[])));
+    assert_eq!(forced.code, Some(1), "{forced:?}");
+    let summary: Value = serde_json::from_str(&forced.stdout).expect("JSON alone on stdout");
+    assert!(summary["reasons"].to_string().contains("not enough descriptors"), "{summary}");
+}
+
 /// The soft limit is raised to the hard one, so only the hard one breaks.
 #[test]
 fn a_soft_limit_alone_is_no_limit() {
@@ -150,7 +161,7 @@ fn descriptors_of_one_table_break_where_it_is_said() {
     let (limit, predicted) =
         breaks(&prediction(one_table(&limited(300, &doctor(&["--role", "serve"])))));
     assert_eq!(limit, "open_files");
-    let server = Server::start_as(|command| one_table(command), 300);
+    let server = Server::start_as(one_table, 300);
     let url = format!("ws://{}/echo", server.listen);
     let reached = reached(standfast(&load(&url, &[])));
     assert_within_2_percent("server, one table of 300", predicted, reached);

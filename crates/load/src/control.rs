@@ -236,7 +236,7 @@ impl<W: Write> Control<W> {
         let counts = self.run.snapshot();
         if self.reach && self.run.reached() {
             self.reach = false;
-            let (connections, open) = (self.run.target(), counts.open);
+            let (connections, open) = (self.run.requested(), counts.open);
             let (failed, seconds) = (counts.failed_total(), self.run.connecting().as_secs_f64());
             self.say(&Event::Reached { connections, open, failed, seconds })?;
         }

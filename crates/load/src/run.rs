@@ -62,6 +62,7 @@ pub struct Run {
     workers: Workers<Order>,
     ledgers: Vec<Arc<Ledger>>,
     plan: Plan,
+    fit: host::Report,
     lanes: usize,
     shares: Arc<[u32]>,
     /// Connections to be begun, at most what the workers hold, and what was asked for.
@@ -89,7 +90,7 @@ impl Run {
     pub fn start(config: &Config) -> Result<Run, StartError> {
         let machine = host::Machine::read();
         let nofile = host::raise_nofile().unwrap_or_else(|_| host::nofile().soft);
-        let plan = fit(config, &machine, nofile)?;
+        let (plan, fit) = fit(config, &machine, nofile)?;
         let seed = std::process::id();
         let ports = machine.ports.usable();
         let (endpoints, listed) = (&config.endpoints, &config.sources);
@@ -121,6 +122,7 @@ impl Run {
             workers,
             ledgers,
             plan,
+            fit,
             lanes,
             shares,
             target: 0,
@@ -199,7 +201,7 @@ impl Run {
 
     /// What [`Run::set_target`] was last asked for.
     #[must_use]
-    pub fn target(&self) -> u64 {
+    pub fn requested(&self) -> u64 {
         self.requested
     }
 
@@ -356,7 +358,15 @@ impl Run {
         let echoed = self.echoed.then_some(());
         let fanout = self.judged.clone();
         let recorder = self.recorder();
-        Summary::new(requested, self.connecting(), &now, &recorder, echoed, self.expected, fanout)
+        let expected = self.expected;
+        let mut summary =
+            Summary::new(requested, self.connecting(), &now, &recorder, echoed, expected, fanout);
+        if !summary.held {
+            // Begun by force: what was said then is the likeliest cause.
+            let short = self.fit.shortfalls.iter();
+            summary.reasons.extend(short.map(|shortfall| shortfall.text.clone()));
+        }
+        summary
     }
 
     /// Closes all connections and ends the workers. Takes the summary before that.
@@ -400,7 +410,11 @@ impl Run {
 }
 
 /// How many workers, and whose descriptors; or why it cannot be.
-fn fit(config: &Config, machine: &host::Machine, nofile: u64) -> Result<Plan, StartError> {
+fn fit(
+    config: &Config,
+    machine: &host::Machine,
+    nofile: u64,
+) -> Result<(Plan, host::Report), StartError> {
     let Config { connections, endpoints, sources, .. } = config;
     if endpoints.is_empty() || endpoints.len() > ENDPOINTS_MAX {
         return Err(StartError::Unfit(format!("give 1 to {ENDPOINTS_MAX} URLs")));
@@ -417,7 +431,7 @@ fn fit(config: &Config, machine: &host::Machine, nofile: u64) -> Result<Plan, St
         return Err(StartError::Unfit(format!("{report}\nTo begin all the same, add --force.")));
     }
     let tables = if private_tables { Tables::Private } else { Tables::Shared };
-    Ok(Plan::new(*connections, machine.cores, nofile, tables))
+    Ok((Plan::new(*connections, machine.cores, nofile, tables), report))
 }
 
 fn target(endpoint: &Endpoint, config: &Config) -> Target {

@@ -236,7 +236,7 @@ impl Proof {
                 open: m.open,
                 failed: m.failed,
                 seconds: m.connect_seconds,
-                per_second: ratio(m.open as f64, m.connect_seconds),
+                per_second: ratio(m.requested.saturating_sub(m.failed) as f64, m.connect_seconds),
             },
             hold_seconds: m.hold_seconds,
             seconds: m.seconds,

@@ -56,7 +56,8 @@ fn what_a_server_does_to_its_receivers_is_told_to_the_unit() {
     let said = summary.broadcast.as_ref().unwrap();
     let did = |count: &AtomicU64| count.load(Ordering::SeqCst);
     let fanout = said.fanout.as_ref().unwrap();
-    println!("{receivers} receivers, the server did {done:?}\n{said}");
+    let counts = [&done.dropped, &done.doubled, &done.swapped, &done.corrupted, &done.delayed];
+    println!("dropped, doubled, swapped, corrupted, delayed: {:?}\n{said}", counts.map(did));
     assert_eq!((said.published, said.receivers), (u64::from(timing.messages), receivers));
     assert_eq!(said.expected, receivers * u64::from(timing.messages));
     for count in [&done.dropped, &done.doubled, &done.swapped, &done.corrupted, &done.delayed] {

@@ -307,10 +307,17 @@ fn conclusion(report: &Report) -> String {
         let workers = Count(report.workers.unwrap_or(0));
         return format!("it fits, with {workers} workers in each process");
     }
-    match about(report.fits) {
-        0 => "nothing fits until that is fixed".to_owned(),
-        fits => format!("as things are, about {} fit", Count(fits)),
+    let fits = about(report.fits);
+    if fits == 0 {
+        return "nothing fits until that is fixed".to_owned();
     }
+    let next = match report.goal.role {
+        Role::Serve => format!(": standfast serve --max-connections {fits}"),
+        Role::Load => format!(": standfast load URL --connections {fits}"),
+        Role::Prove => format!(": standfast prove --connections {fits}"),
+        Role::Proxy => String::new(),
+    };
+    format!("as things are, about {} fit{next}", Count(fits))
 }
 
 fn explanation(text: &str, found: &[&Message], machine: &Machine) -> String {

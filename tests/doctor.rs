@@ -67,6 +67,8 @@ fn doctor_says_what_fits_and_how_to_get_more() {
         assert!(short.stdout.contains(line), "no {line:?} in {}", short.stdout);
     }
     assert!(!short.stdout.contains('\x1b'), "no colours into a pipe");
+    let next = executable::run_command(limited(256, &["doctor", "--connections", "100k"]));
+    assert!(next.stdout.ends_with("fit: standfast prove --connections 7700\n"), "{next:?}");
     let usage = executable::run(&["doctor", "--connections", "many"]);
     assert_eq!(usage.code, Some(2), "{usage:?}");
 }

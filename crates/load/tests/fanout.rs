@@ -21,7 +21,8 @@ use load::{Config, Connect, Endpoint, Fanout, Publish, Retry, Summary, broadcast
 use wire::websocket::OpCode;
 
 /// How the run and the server's delays lie in time: no delay may be as long as 64 publications, and
-/// what is not delayed must be far from late on a slow machine.
+/// what is not delayed must be far from late on a slow machine. Nor may the run end before the
+/// delayed ones are there: from one receipt to the next it waits for `late_after`.
 struct Timing {
     publishers: u32,
     rate: u64,
@@ -33,7 +34,7 @@ struct Timing {
 
 const FEW: Timing = Timing {
     publishers: 4,
-    rate: 120,
+    rate: 24,
     messages: 192,
     late_after: Duration::from_secs(5),
     delay: Duration::from_millis(6_500),
@@ -56,20 +57,19 @@ fn what_a_server_does_to_its_receivers_is_told_to_the_unit() {
     let said = summary.broadcast.as_ref().unwrap();
     let did = |count: &AtomicU64| count.load(Ordering::SeqCst);
     let fanout = said.fanout.as_ref().unwrap();
-    let counts = [&done.dropped, &done.doubled, &done.swapped, &done.corrupted, &done.delayed];
-    println!("dropped, doubled, swapped, corrupted, delayed: {:?}\n{said}", counts.map(did));
+    println!("{receivers} receivers, the server did {}\n{said}", did_json(&done));
     assert_eq!((said.published, said.receivers), (u64::from(timing.messages), receivers));
     assert_eq!(said.expected, receivers * u64::from(timing.messages));
     for count in [&done.dropped, &done.doubled, &done.swapped, &done.corrupted, &done.delayed] {
-        assert!(did(count) > 0, "the server did what it is for: {done:?}");
+        assert!(did(count) > 0, "the server did what it is for");
     }
     // A changed message is not received as what it was.
-    assert_eq!(said.lost, did(&done.dropped) + did(&done.corrupted), "{done:?}");
+    assert_eq!(said.lost, did(&done.dropped) + did(&done.corrupted));
     assert_eq!(said.received, said.expected - said.lost);
     assert_eq!(said.duplicated, did(&done.doubled));
     assert_eq!(said.corrupted, did(&done.corrupted));
-    assert_eq!(said.reordered, did(&done.swapped) + did(&done.delayed), "{done:?}");
-    assert_eq!(said.late, did(&done.delayed), "{done:?}");
+    assert_eq!(said.reordered, did(&done.swapped) + did(&done.delayed));
+    assert_eq!(said.late, did(&done.delayed));
     assert_eq!((said.stale, said.foreign), (0, 0));
     assert!(fanout.receivers_short > 0 && fanout.worst.len() == 10, "{fanout:?}");
     assert!(fanout.worst.iter().all(|worst| worst.lost >= 1), "{fanout:?}");
@@ -141,7 +141,7 @@ fn drive(config: &Config) -> Summary {
 }
 
 /// What the server did.
-#[derive(Default, Debug)]
+#[derive(Default)]
 struct Done {
     dropped: AtomicU64,
     doubled: AtomicU64,

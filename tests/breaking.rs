@@ -245,7 +245,7 @@ fn address_space_that_is_said_to_do_does() {
 /// Memory is budgeted, too: of a control group's, what is said to fit is held.
 #[test]
 fn memory_that_is_said_to_do_does() {
-    let Some(group) = Group::of_memory(48 << 20) else { return };
+    let Some(group) = Group::of_memory(44 << 20) else { return };
     let report = prediction(group.inside(&standfast(&doctor(&["--role", "load"]))));
     let (limit, predicted) = breaks(&report);
     assert_eq!(limit, "memory", "{report}");

@@ -139,7 +139,7 @@ mod tests {
             (Metric::Rate, false, 10_000.0)
         );
         for (text, named) in
-            [("p99", "p99<50ms"), ("p98<1s", "p999"), ("p99<50", "50ms"), ("lost<many", "10k")]
+            [("p99", "p99<50ms"), ("p98<1s", "p999"), ("p99<50", "500ms"), ("lost<many", "10k")]
         {
             let error = text.parse::<Threshold>().unwrap_err();
             assert!(error.contains(named), "{text}: {error}");

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -49,6 +50,27 @@ pub(crate) fn write_file(path: &Path, text: &str) -> Result<()> {
 pub(crate) fn command_line() -> String {
     let words = std::env::args().skip(1).map(|word| quoted(&word));
     std::iter::once("standfast".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
+}
+
+/// A moment as date and time of day in UTC: 2026-01-31 18:05.
+pub(crate) fn utc(moment: SystemTime) -> String {
+    let minutes = moment.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() / 60);
+    let (mut days, minute) = (minutes / 1_440, minutes % 1_440);
+    let leap = |year: u64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let (mut year, mut month) = (1970, 1);
+    while days >= 365 + u64::from(leap(year)) {
+        days -= 365 + u64::from(leap(year));
+        year += 1;
+    }
+    let february = 28 + u64::from(leap(year));
+    for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
+        if days < length {
+            break;
+        }
+        days -= length;
+        month += 1;
+    }
+    format!("{year}-{month:02}-{:02} {:02}:{:02} UTC", days + 1, minute / 60, minute % 60)
 }
 
 /// A word as a POSIX shell takes it.
@@ -104,6 +126,19 @@ mod tests {
             ("$HOME", "'$HOME'"),
         ] {
             assert_eq!(quoted(word), text);
+        }
+    }
+
+    #[test]
+    fn days_are_those_of_the_calendar() {
+        for (seconds, text) in [
+            (0, "1970-01-01 00:00 UTC"),
+            (951_782_399, "2000-02-28 23:59 UTC"),
+            (951_782_400, "2000-02-29 00:00 UTC"),
+            (1_767_225_599, "2025-12-31 23:59 UTC"),
+            (1_767_225_600, "2026-01-01 00:00 UTC"),
+        ] {
+            assert_eq!(utc(UNIX_EPOCH + std::time::Duration::from_secs(seconds)), text);
         }
     }
 

@@ -30,6 +30,15 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("{text:?} is no duration: write 500ms, 30s, 5m or 1h"))
 }
 
+/// A duration as [`duration`] reads it.
+pub(crate) fn time_as_said(time: Duration) -> String {
+    let milliseconds = time.as_millis();
+    let units = [(3_600_000, "h"), (60_000, "m"), (1_000, "s")];
+    let whole = units.into_iter().find(|(unit, _)| milliseconds > 0 && milliseconds % unit == 0);
+    let (unit, name) = whole.unwrap_or((1, "ms"));
+    format!("{}{name}", milliseconds / unit)
+}
+
 /// A duration that is not 0.
 pub(crate) fn positive_duration(text: &str) -> Result<Duration, String> {
     match duration(text)? {

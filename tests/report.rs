@@ -22,7 +22,8 @@ impl Page {
 
     /// Opens it; these charts must be there with their lines.
     fn is_shown_with(&self, charts: &[&str]) {
-        let mut expected = vec!["loaded", "charts", "crosshair", "phone", "dark", "print"];
+        let mut expected =
+            vec!["loaded", "charts", "tables", "crosshair", "phone", "dark", "print"];
         expected.extend(charts);
         works(&peer::BROWSER, "report.js", &[self.path()], &expected);
     }
@@ -49,7 +50,14 @@ fn a_proof_as_a_page() {
         "Latency",
     ]);
     let text = fs::read_to_string(&page.0).expect("the page is there");
-    for part in ["HELD", "Memory on the way up", "The machine", "standfast prove --connections"] {
+    for part in [
+        "HELD",
+        " UTC</p>",
+        "Memory on the way up",
+        "<dt>held for</dt><dd>3s</dd>",
+        "The machine and its limits",
+        "standfast prove --connections",
+    ] {
         assert!(text.contains(part), "no {part:?}");
     }
 }
@@ -61,7 +69,8 @@ fn a_load_that_fell_short_as_a_page() {
     let url = format!("ws://{}/echo", server.listen);
     let some =
         ["--connections", "30", "--connect-timeout", "1s", "--rate", "100", "--duration", "3s"];
-    let odd = ["--header", "X-Odd: <script>alert('odd')</script>", "--html", page.path()];
+    let odd = ["--header", "X-Odd: <script>alert('ö ☃')</script>", "--threshold", "p99<1ms"];
+    let odd = [&odd[..], &["--threshold", "failed<1", "--html", page.path()]].concat();
     let finished = executable::run(&[&["load", &url], &some[..], &odd].concat());
     assert_eq!(finished.code, Some(1), "{finished:?}");
     page.is_shown_with(&[
@@ -74,6 +83,22 @@ fn a_load_that_fell_short_as_a_page() {
     ]);
     let text = fs::read_to_string(&page.0).expect("the page is there");
     assert!(text.contains("FELL SHORT") && !text.contains("<script>alert"), "{text}");
+    for part in ["ö ☃", "<td>failed&lt;1</td>", "<td>MISSED</td>", "<dt>generator</dt>", "X-Odd"]
+    {
+        assert!(text.contains(part), "no {part:?}: {text}");
+    }
+}
+
+#[test]
+fn a_threshold_that_was_missed_is_the_verdict() {
+    let server = Server::start(&[]);
+    let page = Page::new("threshold");
+    let url = format!("ws://{}/echo", server.listen);
+    let few = ["--connections", "3", "--messages", "2", "--threshold", "max<0"];
+    let finished = executable::run(&[&["load", &url], &few[..], &["--html", page.path()]].concat());
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    let text = fs::read_to_string(&page.0).expect("the page is there");
+    assert!(text.contains("THRESHOLD MISSED") && text.contains("<td>max&lt;0</td>"), "{text}");
 }
 
 #[test]

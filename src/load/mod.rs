@@ -275,7 +275,8 @@ fn measure(
         Document { summary: &ended.summary, generator, watched: watched.as_ref(), thresholds };
     report(args.json.as_deref(), &document)?;
     if let Some(file) = &args.html {
-        page::report(&args.urls, &ended, &series, &machine).write(file)?;
+        let (asked, came) = ((&args.urls[..], config), (&document, ended.interrupted));
+        page::report(asked, came, &series, &machine).write(file)?;
     }
     let missed = outcomes.iter().any(|outcome| !outcome.met);
     let short = match outcomes.as_slice() {

@@ -3,24 +3,29 @@
 use std::collections::BTreeMap;
 
 use host::{Count, Machine};
-use load::{BroadcastSummary, Ended, Latency, Summary};
+use load::{BroadcastSummary, Config, Echo, Fanout, Latency, Publish, Summary};
 
+use super::threshold::Outcome;
+use super::{Document, connect_as_said};
 use crate::output;
 use crate::progress::Series;
-use crate::report::{Report, Rows};
+use crate::report::{Report, Rows, Table};
+use crate::units::time_as_said;
 
 /// The run, ready to be written.
 pub(super) fn report<'a>(
-    urls: &[String],
-    ended: &'a Ended,
+    (urls, config): (&[String], &Config),
+    (document, interrupted): (&Document<'a>, bool),
     series: &'a Series,
     machine: &'a Machine,
 ) -> Report<'a> {
-    let summary = &ended.summary;
-    let verdict = match (ended.interrupted, summary.held) {
+    let summary = document.summary;
+    let missed = document.thresholds.iter().any(|outcome| !outcome.met);
+    let verdict = match (interrupted, summary.held) {
         (true, _) => ("INTERRUPTED", false),
-        (false, true) => ("HELD", true),
         (false, false) => ("FELL SHORT", false),
+        (false, true) if missed => ("THRESHOLD MISSED", false),
+        (false, true) => ("HELD", true),
     };
     let connections = &summary.connections;
     Report {
@@ -32,15 +37,82 @@ pub(super) fn report<'a>(
             Count(connections.requested)
         ),
         reasons: &summary.reasons,
-        figures: figures(summary),
-        table: None,
+        figures: figures(document),
+        tables: thresholds(document.thresholds).into_iter().collect(),
+        configuration: configuration(config),
         series,
         machine,
         command: output::command_line(),
     }
 }
 
-fn figures(summary: &Summary) -> Rows {
+fn thresholds(outcomes: &[Outcome]) -> Option<Table> {
+    let row = |outcome: &Outcome| {
+        let value = outcome.value.map_or("not measured".to_owned(), |value| format!("{value:.3}"));
+        let met = if outcome.met { "met" } else { "MISSED" };
+        vec![outcome.threshold.clone(), value, met.to_owned()]
+    };
+    (!outcomes.is_empty()).then(|| Table {
+        title: "Thresholds",
+        heads: vec!["condition", "measured", ""],
+        rows: outcomes.iter().map(row).collect(),
+    })
+}
+
+fn configuration(config: &Config) -> Rows {
+    let mut rows = Vec::new();
+    let mut say = |name: &str, value: String| rows.push((name.to_owned(), value));
+    say("connections", Count(config.connections).to_string());
+    let stage = |stage: &load::stages::Stage| {
+        format!("{} in {}", Count(stage.connections), time_as_said(stage.time))
+    };
+    if !config.stages.is_empty() {
+        say("stages", config.stages.iter().map(stage).collect::<Vec<_>>().join(", then "));
+    }
+    say("opened", connect_as_said(config.connect));
+    say("time to open", time_as_said(config.connect_timeout));
+    say("held for", time_as_said(config.hold));
+    let heartbeat = config.heartbeat.map(|every| format!("every {}", time_as_said(every)));
+    say("heartbeats", heartbeat.unwrap_or_else(|| "none".to_owned()));
+    if !config.headers.is_empty() {
+        // Values may be secrets; the command has them where they were typed.
+        let names: Vec<_> = config.headers.iter().map(|(name, _)| name.as_str()).collect();
+        say("further header lines", names.join(", "));
+    }
+    if !config.protocols.is_empty() {
+        say("subprotocols", config.protocols.join(", "));
+    }
+    if let Some(echo) = &config.echo {
+        echo_asked(echo, &mut say);
+    }
+    if let Some(fanout) = &config.fanout {
+        fanout_asked(fanout, &mut say);
+    }
+    rows
+}
+
+fn echo_asked(echo: &Echo, mut say: impl FnMut(&str, String)) {
+    let size = echo.content.as_ref().map_or(echo.size, |content| content.data.len());
+    say("bytes of a message", Count(size as u64).to_string());
+    let rate = echo.rate.map(|rate| format!("{} per second", Count(rate)));
+    say("messages sent", rate.unwrap_or_else(|| "when the last was answered".to_owned()));
+    if let Some((least, most)) = echo.think {
+        say("time to think", format!("{}..{}", time_as_said(least), time_as_said(most)));
+    }
+    say("time to answer", time_as_said(echo.timeout));
+}
+
+fn fanout_asked(fanout: &Fanout, mut say: impl FnMut(&str, String)) {
+    let way = match &fanout.publish {
+        Publish::Http(_) => "by HTTP",
+        Publish::Socket => "by socket",
+    };
+    say("publications", format!("{} per second, {way}", Count(fanout.rate)));
+    say("late after", time_as_said(fanout.late_after));
+}
+
+fn figures(document: &Document<'_>) -> Rows {
+    let summary: &Summary = document.summary;
     let mut rows = Vec::new();
     let mut say = |name: &str, value: String| rows.push((name.to_owned(), value));
     let c = &summary.connections;
@@ -61,7 +133,14 @@ fn figures(summary: &Summary) -> Rows {
         say("from send to answer", times(summary.service_time.as_ref()));
     }
     if let Some(broadcast) = &summary.broadcast {
-        fan_out(broadcast, say);
+        fan_out(broadcast, &mut say);
+    }
+    say("generator", document.generator.figures());
+    if let Some(why) = document.generator.saturated() {
+        say("it was the bottleneck, or its machine", why.to_owned());
+    }
+    if let Some(watched) = document.watched {
+        say("process that was watched", watched.figures());
     }
     rows
 }

@@ -65,6 +65,21 @@ impl Watched {
         Some(Usage { rss_bytes: now.rss_bytes, cpu_seconds: now.cpu_seconds })
     }
 
+    /// Memory, CPU and descriptors in a line.
+    pub(super) fn figures(&self) -> String {
+        let (before, after) = (Bytes(self.rss_bytes_before), Bytes(self.rss_bytes));
+        let memory = self.rss_bytes_per_connection;
+        let memory = memory.map(|each| format!(", {each:.0} B a connection")).unwrap_or_default();
+        let cpu = self.cpu_ms_per_1000_messages;
+        let cpu = cpu.map(|each| format!(", {each:.2} ms per 1,000 messages")).unwrap_or_default();
+        let (first, last) = (Count(self.descriptors_before), Count(self.descriptors));
+        let seconds = self.cpu_seconds;
+        format!(
+            "{before} → {after} resident{memory}; {seconds:.2} CPU seconds{cpu}; \
+             {first} → {last} descriptors"
+        )
+    }
+
     /// After the last look, while the connections are still there.
     pub(super) fn finish(&mut self, summary: &Summary) {
         self.descriptors = descriptors(self.pid);
@@ -79,17 +94,7 @@ impl Watched {
 
 impl Display for Watched {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Watched { pid, rss_bytes_before, rss_bytes, cpu_seconds, .. } = self;
-        write!(f, "process {pid}  {} → {} resident", Bytes(*rss_bytes_before), Bytes(*rss_bytes))?;
-        if let Some(each) = self.rss_bytes_per_connection {
-            write!(f, ", {each:.0} B a connection")?;
-        }
-        write!(f, "; {cpu_seconds:.2} CPU seconds")?;
-        if let Some(each) = self.cpu_ms_per_1000_messages {
-            write!(f, ", {each:.2} ms per 1,000 messages")?;
-        }
-        let (before, after) = (Count(self.descriptors_before), Count(self.descriptors));
-        writeln!(f, "; {before} → {after} descriptors")
+        writeln!(f, "process {}  {}", self.pid, self.figures())
     }
 }
 
@@ -190,6 +195,17 @@ impl Generator {
         self.messages_per_second
     }
 
+    /// CPU in a line.
+    pub(super) fn figures(&self) -> String {
+        let Generator { cpu_seconds, cpu_cores_most, cores, .. } = self;
+        format!("{cpu_seconds:.1} CPU seconds, at most {cpu_cores_most:.1} of {cores} cores")
+    }
+
+    /// Why its figures are not the target's, where they are not.
+    pub(super) fn saturated(&self) -> Option<&str> {
+        self.saturated.as_deref()
+    }
+
     /// Whether an open model was not what was asked for.
     pub(super) fn missed_the_rate(&self) -> bool {
         self.rate_missed
@@ -198,11 +214,7 @@ impl Generator {
 
 impl Display for Generator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Generator { cpu_seconds, cpu_cores_most, cores, .. } = self;
-        writeln!(
-            f,
-            "generator     {cpu_seconds:.1} CPU seconds, at most {cpu_cores_most:.1} of {cores} cores"
-        )?;
+        writeln!(f, "generator     {}", self.figures())?;
         match &self.saturated {
             Some(why) => writeln!(
                 f,

@@ -83,7 +83,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         output::write_json(file, &proof)?;
     }
     if let Some(file) = &args.html {
-        page::report(&proof).write(file)?;
+        page::report(&proof, &plan).write(file)?;
         screen.note(&format!("the whole proof as a page: {file}"));
     }
     Ok(match (proof.interrupted, proof.held()) {

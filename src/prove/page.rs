@@ -1,12 +1,17 @@
 //! A proof as a page: its figures as rows for [`Report`].
 
+use std::time::Duration;
+
 use host::{Bytes, Count};
 
+use super::plan::Plan;
 use super::result::{Mark, ProcessResult, Proof};
+use crate::load as load_command;
 use crate::report::{Report, Rows, Table};
+use crate::units::time_as_said;
 
 /// The proof, ready to be written.
-pub(super) fn report(proof: &Proof) -> Report<'_> {
+pub(super) fn report<'a>(proof: &'a Proof, plan: &Plan) -> Report<'a> {
     let connections = &proof.connections;
     let title = match &proof.scenario {
         Some(scenario) => format!("Scenario {scenario}"),
@@ -23,20 +28,46 @@ pub(super) fn report(proof: &Proof) -> Report<'_> {
         ),
         reasons: &proof.reasons,
         figures: figures(proof),
-        table: Some(Table {
+        tables: vec![Table {
             title: "Memory on the way up",
             heads: vec!["sockets", "server", "client", "kernel, both ends"],
             rows: proof.marks.iter().map(mark).collect(),
-        }),
+        }],
+        configuration: configuration(proof, plan),
         series: &proof.series,
         machine: &proof.machine,
         command: proof.command.clone(),
     }
 }
 
+fn configuration(proof: &Proof, plan: &Plan) -> Rows {
+    let every = |time: Duration| {
+        if time.is_zero() { "none".to_owned() } else { format!("every {}", time_as_said(time)) }
+    };
+    let messages = plan.messages.map_or("none".to_owned(), |messages| {
+        format!("{} bytes every {}", messages.size, time_as_said(messages.every))
+    });
+    let mut rows = vec![
+        ("sockets", Count(proof.connections.requested).to_string()),
+        ("opened", load_command::connect_as_said(plan.connect)),
+        ("held for", time_as_said(plan.hold)),
+        ("heartbeats", every(plan.heartbeat)),
+        ("messages of each socket", messages),
+        ("broadcasts", Count(plan.broadcasts.into()).to_string()),
+    ];
+    if !plan.serve.is_empty() {
+        rows.push(("further flags of serve", plan.serve.join(" ")));
+    }
+    rows.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
 fn figures(proof: &Proof) -> Rows {
     let c = &proof.connections;
-    let ms = |value: Option<f64>| value.map_or("–".to_owned(), |value| format!("{value:.1} ms"));
+    let ms = |value: Option<f64>| match value {
+        Some(value) if value >= 1e3 => format!("{:.1} s", value / 1e3),
+        Some(value) => format!("{value:.1} ms"),
+        None => "–".to_owned(),
+    };
     let mut rows = vec![
         ("opened in", format!("{:.1} s, {} per second", c.seconds, Count(c.per_second as u64))),
         ("failed to open", causes(c.failed, &proof.connect_errors)),

@@ -16,6 +16,8 @@ const BOTTOM: f64 = 26.0;
 /// Ticks aimed at, per axis.
 const TICKS_Y: f64 = 4.0;
 const TICKS_X: f64 = 6.0;
+/// Most rows of the table that stands for a chart.
+const ROWS_MAX: usize = 25;
 
 /// Lines over the same time.
 pub(super) struct Chart<'a> {
@@ -53,6 +55,8 @@ pub(super) struct Drawing {
     legend: Vec<&'static str>,
     /// For the crosshair: seconds, and each line's values as text.
     data: String,
+    /// The same to be read: time and values of moments spread over the run.
+    rows: Vec<Vec<String>>,
     summary: String,
 }
 
@@ -76,6 +80,7 @@ impl Chart<'_> {
             title: self.title,
             svg,
             data: self.data(end),
+            rows: self.rows(),
             summary: format!(
                 "{}: {}, at most {}",
                 self.title,
@@ -150,11 +155,27 @@ impl Chart<'_> {
     fn data(&self, end: f64) -> String {
         let times: Vec<_> = self.seconds.iter().map(|&second| clock(second)).collect();
         let places: Vec<_> = self.seconds.iter().map(|&second| x(second, end)).collect();
-        let text =
-            |value: &Option<f64>| value.map_or("–".to_owned(), |value| self.unit.text(value));
+        let text = |value: &Option<f64>| self.text(*value);
         let values: Vec<Vec<_>> =
             self.lines.iter().map(|line| line.values.iter().map(text).collect()).collect();
         serde_json::json!({ "x": places, "times": times, "values": values }).to_string()
+    }
+
+    /// Evenly chosen moments, the first and the last among them.
+    fn rows(&self) -> Vec<Vec<String>> {
+        let last = self.seconds.len().saturating_sub(1);
+        let count = self.seconds.len().min(ROWS_MAX);
+        let chosen = (0..count).map(|row| row * last / count.saturating_sub(1).max(1));
+        let row = |moment: usize| {
+            let second = self.seconds.get(moment).copied().unwrap_or_default();
+            let value = |line: &Line| self.text(line.values.get(moment).copied().flatten());
+            std::iter::once(clock(second)).chain(self.lines.iter().map(value)).collect()
+        };
+        chosen.map(row).collect()
+    }
+
+    fn text(&self, value: Option<f64>) -> String {
+        value.map_or("–".to_owned(), |value| self.unit.text(value))
     }
 }
 
@@ -260,6 +281,16 @@ mod tests {
         assert!(drawing.svg.contains(">connect<") && drawing.data.contains("–"));
         assert!(chart(vec![None, None]).is_none());
         assert!(chart(vec![Some(0.0)]).is_some(), "zero is a value");
+    }
+
+    #[test]
+    fn a_table_spans_a_short_run_and_a_long_one() {
+        for (moments, rows) in [(1, 1), (2, 2), (25, 25), (1_000, ROWS_MAX)] {
+            let values = (0..moments).map(|moment| Some(f64::from(moment))).collect();
+            let table = chart(values).unwrap().rows;
+            assert_eq!((table.len(), table[0][0].as_str()), (rows, "0 s"));
+            assert_eq!(table[rows - 1][1], short(f64::from(moments - 1)), "the last moment");
+        }
     }
 
     #[test]

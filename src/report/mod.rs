@@ -7,6 +7,7 @@
 mod chart;
 
 use std::path::Path;
+use std::time::SystemTime;
 
 use anyhow::{Context, Result};
 use host::{Bytes, Count, Machine};
@@ -32,7 +33,9 @@ pub(crate) struct Report<'a> {
     pub(crate) reasons: &'a [String],
     /// The figures that matter, with a line on each.
     pub(crate) figures: Rows,
-    pub(crate) table: Option<Table>,
+    pub(crate) tables: Vec<Table>,
+    /// What was asked for, defaults included.
+    pub(crate) configuration: Rows,
     pub(crate) series: &'a Series,
     pub(crate) machine: &'a Machine,
     pub(crate) command: String,
@@ -70,7 +73,9 @@ impl Report<'_> {
                     result => self.result.as_str(),
                     reasons => Serde(self.reasons),
                     figures => Serde(&self.figures),
-                    table => Serde(&self.table),
+                    tables => Serde(&self.tables),
+                    configuration => Serde(&self.configuration),
+                    ended => output::utc(SystemTime::now()),
                     charts => Serde(charts(samples)),
                     quiet => samples.iter().all(|sample| sample.failed + sample.closed == 0),
                     machine => Serde(machine(self.machine)),
@@ -212,7 +217,8 @@ mod tests {
             result: "9 of 10".to_owned(),
             reasons: &reasons,
             figures: vec![("open".into(), "9".into())],
-            table: None,
+            tables: Vec::new(),
+            configuration: vec![("subprotocol".into(), "☃ & <i>co</i>".into())],
             series,
             machine: &Machine::read(),
             command: "standfast load -H 'X: \"</script>\"'".to_owned(),
@@ -226,6 +232,7 @@ mod tests {
         let page = report(&Series::new());
         assert!(!page.contains("<b>bold") && !page.contains("<script>alert"), "{page}");
         assert!(page.contains("&lt;script&gt;alert(1)") && page.contains("a &lt;b&gt;bold"));
+        assert!(page.contains("☃ &amp; &lt;i&gt;co"), "{page}");
         assert_eq!(page.matches("</script>").count(), 1);
     }
 
@@ -241,6 +248,9 @@ mod tests {
         assert!(page.contains("Open sockets") && page.contains("<polyline"));
         assert!(!page.contains("Memory of the programs") && !page.contains("Latency"));
         assert!(page.contains(">connect<") || page.contains(">hold<"));
+        let (charts, rows) =
+            (page.matches("<svg ").count(), page.matches("<th scope=\"row\">").count());
+        assert_eq!(rows, 5 * charts, "each moment is a row as well");
     }
 
     #[test]

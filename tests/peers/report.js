@@ -39,6 +39,13 @@ async function main() {
     }
     console.log('ok charts');
 
+    for (const figure of figures) {
+      assert.ok((await figure.$eval('svg', (svg) => svg.getAttribute('aria-label'))).length > 10);
+      await (await figure.$('summary')).click();
+      assert.ok(await (await figure.$('tbody td')).isVisible(), 'values without a chart');
+    }
+    console.log('ok tables');
+
     const drawing = await page.$('svg[data-chart]');
     await drawing.hover();
     const shown = await page.$$eval('output', (all) => all.filter((one) => one.textContent).length);
@@ -46,6 +53,7 @@ async function main() {
     console.log('ok crosshair');
 
     const phone = await open(browser, { viewport: { width: 360, height: 780 } });
+    for (const summary of await phone.$$('summary')) await summary.click();
     const width = await phone.evaluate(() => document.documentElement.scrollWidth);
     assert.ok(width <= 360, `${width} px wide`);
     const cut = await phone.$$eval('svg text.tick', (all) =>

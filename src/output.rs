@@ -56,7 +56,9 @@ pub(crate) fn command_line() -> String {
 pub(crate) fn utc(moment: SystemTime) -> String {
     let minutes = moment.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() / 60);
     let (mut days, minute) = (minutes / 1_440, minutes % 1_440);
-    let leap = |year: u64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let leap = |year: u64| {
+        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+    };
     let (mut year, mut month) = (1970, 1);
     while days >= 365 + u64::from(leap(year)) {
         days -= 365 + u64::from(leap(year));

@@ -33,8 +33,11 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 /// A duration as [`duration`] reads it.
 pub(crate) fn time_as_said(time: Duration) -> String {
     let milliseconds = time.as_millis();
+    if milliseconds == 0 {
+        return "0".to_owned();
+    }
     let units = [(3_600_000, "h"), (60_000, "m"), (1_000, "s")];
-    let whole = units.into_iter().find(|(unit, _)| milliseconds > 0 && milliseconds % unit == 0);
+    let whole = units.into_iter().find(|(unit, _)| milliseconds.is_multiple_of(*unit));
     let (unit, name) = whole.unwrap_or((1, "ms"));
     format!("{}{name}", milliseconds / unit)
 }
@@ -97,6 +100,13 @@ mod tests {
         assert!(count("18446744073709551615k").is_err());
         assert!(positive_count("0").is_err());
         assert_eq!(positive_count("3"), Ok(3));
+    }
+
+    #[test]
+    fn a_duration_is_said_as_it_is_read() {
+        for text in ["0", "250ms", "90s", "2m", "1h"] {
+            assert_eq!(time_as_said(duration(text).unwrap()), text);
+        }
     }
 
     #[test]

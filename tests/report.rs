@@ -76,6 +76,7 @@ fn a_load_that_fell_short_as_a_page() {
     page.is_shown_with(&[
         "Open sockets",
         "Memory of the programs",
+        "Memory of the kernel, growth",
         "CPU, in cores",
         "Messages and heartbeats",
         "Latency",

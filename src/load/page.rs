@@ -1,6 +1,7 @@
 //! A run of `load` as a page: its figures as rows for [`Report`].
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use host::{Count, Machine};
 use load::{BroadcastSummary, Config, Echo, Fanout, Latency, Publish, Summary};
@@ -71,7 +72,9 @@ fn configuration(config: &Config) -> Rows {
     }
     say("opened", connect_as_said(config.connect));
     say("time to open", time_as_said(config.connect_timeout));
-    say("held for", time_as_said(config.hold));
+    if !config.hold.is_zero() {
+        say("held for", time_as_said(config.hold));
+    }
     let heartbeat = config.heartbeat.map(|every| format!("every {}", time_as_said(every)));
     say("heartbeats", heartbeat.unwrap_or_else(|| "none".to_owned()));
     if !config.headers.is_empty() {
@@ -96,6 +99,7 @@ fn echo_asked(echo: &Echo, mut say: impl FnMut(&str, String)) {
     say("bytes of a message", Count(size as u64).to_string());
     let rate = echo.rate.map(|rate| format!("{} per second", Count(rate)));
     say("messages sent", rate.unwrap_or_else(|| "when the last was answered".to_owned()));
+    say("sent for", end(echo.messages, echo.duration, "messages each"));
     if let Some((least, most)) = echo.think {
         say("time to think", format!("{}..{}", time_as_said(least), time_as_said(most)));
     }
@@ -108,7 +112,15 @@ fn fanout_asked(fanout: &Fanout, mut say: impl FnMut(&str, String)) {
         Publish::Socket => "by socket",
     };
     say("publications", format!("{} per second, {way}", Count(fanout.rate)));
+    say("published for", end(fanout.messages, fanout.duration, "messages"));
     say("late after", time_as_said(fanout.late_after));
+}
+
+/// What ends the sending: a number, a time, or whichever comes first.
+fn end(messages: Option<u32>, duration: Option<Duration>, unit: &str) -> String {
+    let number = messages.map(|messages| format!("{} {unit}", Count(messages.into())));
+    let parts: Vec<String> = number.into_iter().chain(duration.map(time_as_said)).collect();
+    parts.join(" or ")
 }
 
 fn figures(document: &Document<'_>) -> Rows {
@@ -140,7 +152,10 @@ fn figures(document: &Document<'_>) -> Rows {
         say("it was the bottleneck, or its machine", why.to_owned());
     }
     if let Some(watched) = document.watched {
-        say("process that was watched", watched.figures());
+        let [memory, cpu, descriptors] = watched.figures();
+        say("watched, memory", memory);
+        say("watched, CPU", cpu);
+        say("watched, descriptors", descriptors);
     }
     rows
 }

@@ -65,8 +65,8 @@ impl Watched {
         Some(Usage { rss_bytes: now.rss_bytes, cpu_seconds: now.cpu_seconds })
     }
 
-    /// Memory, CPU and descriptors in a line.
-    pub(super) fn figures(&self) -> String {
+    /// Memory, CPU and descriptors.
+    pub(super) fn figures(&self) -> [String; 3] {
         let (before, after) = (Bytes(self.rss_bytes_before), Bytes(self.rss_bytes));
         let memory = self.rss_bytes_per_connection;
         let memory = memory.map(|each| format!(", {each:.0} B a connection")).unwrap_or_default();
@@ -74,10 +74,11 @@ impl Watched {
         let cpu = cpu.map(|each| format!(", {each:.2} ms per 1,000 messages")).unwrap_or_default();
         let (first, last) = (Count(self.descriptors_before), Count(self.descriptors));
         let seconds = self.cpu_seconds;
-        format!(
-            "{before} → {after} resident{memory}; {seconds:.2} CPU seconds{cpu}; \
-             {first} → {last} descriptors"
-        )
+        [
+            format!("{before} → {after} resident{memory}"),
+            format!("{seconds:.2} CPU seconds{cpu}"),
+            format!("{first} → {last} descriptors"),
+        ]
     }
 
     /// After the last look, while the connections are still there.
@@ -94,7 +95,7 @@ impl Watched {
 
 impl Display for Watched {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "process {}  {}", self.pid, self.figures())
+        writeln!(f, "process {}  {}", self.pid, self.figures().join("; "))
     }
 }
 

@@ -189,6 +189,8 @@ fn the_target_is_watched_and_a_rate_beyond_reach_is_said_to_be() {
     let number = |key: &str| watched[key].as_f64().unwrap_or_else(|| panic!("no {key}: {watched}"));
     assert!(number("rss_bytes") >= number("rss_bytes_before"), "{watched}");
     assert!(number("cpu_seconds") > 0.0 && number("rss_bytes_per_connection") >= 0.0, "{watched}");
+    let opened = number("descriptors") - number("descriptors_before");
+    assert!((500.0..600.0).contains(&opened), "one for each connection: {watched}");
     let missing = ["--watch-pid", "4194304"];
     assert_eq!(executable::run(&[&["load", &url], &missing[..]].concat()).code, Some(2));
 

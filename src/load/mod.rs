@@ -252,7 +252,8 @@ fn measure(
     let mut screen = Screen::new(config, &args.urls, args.plain, before);
     let mut series = Series::new();
     let row = |row: &Row| {
-        let sample = screen.row(row, watched.as_mut().and_then(Watched::look));
+        let usage = watched.as_mut().and_then(|watched| watched.look_during(row));
+        let sample = screen.row(row, usage);
         generator.row(row, sample.client);
         series.push(&sample);
     };

@@ -27,6 +27,7 @@ pub(super) struct Watched {
     rss_bytes_before: u64,
     rss_bytes: u64,
     descriptors_before: u64,
+    /// The most that any look saw.
     descriptors: u64,
     /// During the run.
     cpu_seconds: f64,
@@ -36,6 +37,9 @@ pub(super) struct Watched {
     cpu_ms_per_1000_messages: Option<f64>,
     #[serde(skip)]
     cpu_before: f64,
+    /// Connections open, and the phase, when the descriptors were counted last.
+    #[serde(skip)]
+    counted_at: (u64, &'static str),
 }
 
 impl Watched {
@@ -54,10 +58,23 @@ impl Watched {
             rss_bytes_per_connection: None,
             cpu_ms_per_1000_messages: None,
             cpu_before: now.cpu_seconds,
+            counted_at: (0, ""),
         })
     }
 
-    /// Looks again; `None` once it has ended.
+    /// Looks again, as a row of the run is told; `None` once it has ended.
+    pub(super) fn look_during(&mut self, row: &Row) -> Option<Usage> {
+        let (open, phase) = self.counted_at;
+        // Counting a million takes a second, so it is done as they grow by a quarter or when
+        // another phase begins with more of them.
+        if row.open > open + open / 4 || (row.open > open && row.phase != phase) {
+            self.counted_at = (row.open, row.phase);
+            self.descriptors = self.descriptors.max(descriptors(self.pid));
+        }
+        self.look()
+    }
+
+    /// Looks at memory and CPU; `None` once it has ended.
     pub(super) fn look(&mut self) -> Option<Usage> {
         let now = ProcessMemory::of(self.pid).ok()?;
         self.rss_bytes = now.rss_bytes;
@@ -77,13 +94,12 @@ impl Watched {
         [
             format!("{before} → {after} resident{memory}"),
             format!("{seconds:.2} CPU seconds{cpu}"),
-            format!("{first} → {last} descriptors"),
+            format!("{first} → {last} descriptors at most"),
         ]
     }
 
-    /// After the last look, while the connections are still there.
+    /// After the last look.
     pub(super) fn finish(&mut self, summary: &Summary) {
-        self.descriptors = descriptors(self.pid);
         let grown = self.rss_bytes.saturating_sub(self.rss_bytes_before) as f64;
         let open = summary.connections.open;
         self.rss_bytes_per_connection = (open > 0).then(|| grown / open as f64);

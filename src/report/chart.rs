@@ -115,7 +115,8 @@ impl Chart<'_> {
         let step = nice_step(top / TICKS_Y);
         for tick in ticks(top, step) {
             let (at, right) = (y(tick, top), WIDTH - RIGHT);
-            let label = self.unit.text(tick);
+            // Both axes begin at nought; the lower one says so.
+            let label = if tick > 0.0 { self.unit.text(tick) } else { String::new() };
             let _ = write!(
                 svg,
                 "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\

@@ -40,6 +40,30 @@ pub struct Config {
     pub force: bool,
 }
 
+impl Config {
+    /// Opens so many connections as fast as the far side does, and closes them: what a run adds to
+    /// that is set on it.
+    #[must_use]
+    pub fn new(endpoints: Vec<Endpoint>, connections: u64) -> Config {
+        Config {
+            endpoints,
+            connections,
+            stages: Vec::new(),
+            connect: Connect::Windowed,
+            connect_timeout: Duration::from_secs(30),
+            retry: Retry::NONE,
+            sources: Vec::new(),
+            headers: Vec::new(),
+            protocols: Vec::new(),
+            heartbeat: None,
+            hold: Duration::ZERO,
+            echo: None,
+            fanout: None,
+            force: false,
+        }
+    }
+}
+
 /// How connections are opened.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Connect {

@@ -106,29 +106,20 @@ fn did_json(done: &Done) -> serde_json::Value {
 
 fn config(port: u16, connections: u64, timing: &Timing) -> Config {
     let Timing { publishers, rate, messages, late_after, .. } = *timing;
+    let endpoint = Endpoint::parse(&format!("ws://127.0.0.1:{port}/")).unwrap();
+    let fanout = Fanout {
+        rate,
+        publishers,
+        messages: Some(messages),
+        duration: None,
+        size: 100,
+        late_after,
+        publish: Publish::Socket,
+    };
     Config {
-        endpoints: vec![Endpoint::parse(&format!("ws://127.0.0.1:{port}/")).unwrap()],
-        connections,
-        stages: Vec::new(),
-        connect: Connect::Windowed,
         connect_timeout: Duration::from_secs(60),
-        retry: Retry::NONE,
-        sources: Vec::new(),
-        headers: Vec::new(),
-        protocols: Vec::new(),
-        heartbeat: None,
-        hold: Duration::ZERO,
-        echo: None,
-        fanout: Some(Fanout {
-            rate,
-            publishers,
-            messages: Some(messages),
-            duration: None,
-            size: 100,
-            late_after,
-            publish: Publish::Socket,
-        }),
-        force: false,
+        fanout: Some(fanout),
+        ..Config::new(vec![endpoint], connections)
     }
 }
 

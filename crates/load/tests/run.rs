@@ -21,22 +21,8 @@ const MESSAGES: u32 = 250;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn config(port: u16, path: &str) -> Config {
-    Config {
-        endpoints: vec![Endpoint::parse(&format!("ws://127.0.0.1:{port}{path}")).unwrap()],
-        connections: CONNECTIONS,
-        stages: Vec::new(),
-        connect: Connect::Windowed,
-        connect_timeout: PATIENCE,
-        retry: Retry::NONE,
-        sources: Vec::new(),
-        headers: Vec::new(),
-        protocols: Vec::new(),
-        heartbeat: None,
-        hold: Duration::ZERO,
-        echo: None,
-        fanout: None,
-        force: false,
-    }
+    let endpoint = Endpoint::parse(&format!("ws://127.0.0.1:{port}{path}")).unwrap();
+    Config { connect_timeout: PATIENCE, ..Config::new(vec![endpoint], CONNECTIONS) }
 }
 
 fn echo(rate: Option<u64>) -> Echo {

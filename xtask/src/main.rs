@@ -5,6 +5,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "chores run in real time; there is no `Sys` here")]
 
+mod autobahn;
 mod bench;
 mod dist;
 mod elf;
@@ -28,6 +29,8 @@ enum Chore {
     Sim(sim::SimArgs),
     /// Measures ours beside rivals and the bare C floor; raw results go to bench/results.
     Bench(bench::BenchArgs),
+    /// Runs the Autobahn TestSuite against our server or our client.
+    Autobahn(autobahn::AutobahnArgs),
     /// Builds the static executable and packs it with completions and manual into target/dist.
     Dist(dist::DistArgs),
 }
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
         Chore::Test => suite::run(),
         Chore::Sim(args) => sim::run(&args),
         Chore::Bench(args) => bench::run(&args),
+        Chore::Autobahn(args) => autobahn::run(&args),
         Chore::Dist(args) => dist::run(&args),
     };
     match outcome {

@@ -65,17 +65,18 @@ pub(crate) fn run(name: &str, command: &mut Command) -> Result<Outcome> {
         .spawn()
         .with_context(|| format!("cannot start {}", command.get_program().to_string_lossy()))?;
     let stdout = child.stdout.take().context("the step's output is not piped")?;
-    let (mut passed, mut failed) = (0, 0);
+    let (mut passed, mut failed, mut told) = (0, 0, false);
     for line in BufReader::new(stdout).lines() {
         let line = line?;
         println!("{line}");
         if let Some((more_passed, more_failed)) = test_result(&line) {
             passed += more_passed;
             failed += more_failed;
+            told = true;
         }
     }
     let success = child.wait()?.success();
-    if success && passed + failed == 0 {
+    if success && !told {
         passed = 1;
     }
     if !success && failed == 0 {
@@ -114,5 +115,8 @@ mod tests {
         assert_eq!((ok.passed, ok.failed), (1, 0));
         let bad = run("false", &mut Command::new("false")).unwrap();
         assert_eq!((bad.passed, bad.failed), (0, 1));
+        let said = "test result: ok. 0 passed; 0 failed; 1 ignored";
+        let skipped = run("echo", Command::new("echo").arg(said)).unwrap();
+        assert_eq!((skipped.passed, skipped.failed), (0, 0), "a skip is no success");
     }
 }

@@ -31,6 +31,8 @@ fn steps() -> Vec<(&'static str, Command)> {
         ("without features", cargo(&["check", "--quiet", "--no-default-features"])),
         ("release build", cargo(&["build", "--release"])),
         ("tests", tests()),
+        ("Autobahn, our server", autobahn("server")),
+        ("Autobahn, our client", autobahn("client")),
         ("simulation, 200 seeds", sim::command(&["--seeds", "200"])),
         ("simulation, planted bugs", sim::command(&["--seeds", "1000", "--planted"])),
     ]
@@ -40,6 +42,11 @@ fn clippy() -> Command {
     let mut clippy = step::cargo(&["clippy", "--workspace", "--all-targets", "--quiet"]);
     clippy.args(["--", "--deny", "warnings"]);
     clippy
+}
+
+/// A test per case, those that are quick.
+fn autobahn(role: &str) -> Command {
+    step::cargo(&["xtask", "autobahn", role])
 }
 
 fn tests() -> Command {

@@ -1,0 +1,124 @@
+//! The client's half of an Autobahn run (`cargo xtask autobahn client`): goes through every case of
+//! a fuzzing server, sends back whatever it is told, and has the report written.
+//! `cargo run -p standfast-load --example autobahn -- ws://127.0.0.1:9001 AGENT`
+//!
+//! It is the engine's client as `load` uses it, with room for the suite's largest messages. It
+//! judges nothing; that is the fuzzing server's part.
+
+use std::sync::mpsc::{self, Sender};
+use std::time::Duration;
+use std::{env, error, io};
+
+use engine::{
+    Answer, Closed, ConnId, Core, Handler, Incoming, Limits, Plan, Response, Sys, Tables, Target,
+    Workers,
+};
+use load::Endpoint;
+use wire::websocket::OpCode;
+
+/// The largest message of the suite is 16 MiB.
+const MESSAGE_BYTES: u32 = 32 * 1024 * 1024;
+/// The slowest case takes some seconds; a fuzzing server that says nothing for longer is stuck.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+type Error = Box<dyn error::Error>;
+
+/// One connection to make: where, and whether it sends back what comes.
+struct Visit {
+    target: Target,
+    echo: bool,
+}
+
+/// How a visit ended, and the last message it brought where none was sent back.
+struct End {
+    opened: bool,
+    why: Result<Closed, io::Error>,
+    heard: Vec<u8>,
+}
+
+struct Visitor {
+    echo: bool,
+    heard: Vec<u8>,
+    ends: Sender<End>,
+}
+
+impl Visitor {
+    fn tell(&mut self, opened: bool, why: Result<Closed, io::Error>) {
+        // The main thread has given up when nobody listens.
+        let _ = self.ends.send(End { opened, why, heard: std::mem::take(&mut self.heard) });
+    }
+}
+
+impl Handler for Visitor {
+    type User = ();
+    type Post = Visit;
+
+    /// Never called: nobody connects to us.
+    fn request<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, _: &Incoming) -> Answer {
+        Answer::Respond(Response::text(404, "This is a client.\n"))
+    }
+
+    fn open<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId) {}
+
+    fn message<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        opcode: OpCode,
+        data: &mut [u8],
+    ) {
+        if self.echo {
+            core.send(id, opcode, data);
+        } else {
+            self.heard = data.to_vec();
+        }
+    }
+
+    fn closed<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, why: Closed, opened: bool) {
+        self.tell(opened, Ok(why));
+    }
+
+    fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, visit: Visit) {
+        self.echo = visit.echo;
+        let begun = core.add_target(visit.target).and_then(|target| core.connect(target, None));
+        if let Err(error) = begun {
+            self.tell(false, Err(error));
+        }
+    }
+}
+
+fn main() -> Result<(), Error> {
+    let mut arguments = env::args().skip(1);
+    let (Some(url), Some(agent)) = (arguments.next(), arguments.next()) else {
+        return Err("usage: autobahn ws://HOST:PORT AGENT".into());
+    };
+    let counted = visit(&format!("{url}/getCaseCount"), false)?;
+    let cases: u32 = String::from_utf8(counted)?.trim().parse()?;
+    for case in 1..=cases {
+        visit(&format!("{url}/runCase?case={case}&agent={agent}"), true)?;
+    }
+    visit(&format!("{url}/updateReports?agent={agent}"), false)?;
+    println!("{cases} cases");
+    Ok(())
+}
+
+/// Connects, stays until the connection has ended, and returns the last message not sent back. A
+/// worker of its own for each visit, because a worker keeps every place it has connected to.
+fn visit(url: &str, echo: bool) -> Result<Vec<u8>, Error> {
+    let Endpoint { address, host, path } = Endpoint::parse(url)?;
+    let target = Target::websocket(address, &host, &path, &[], &[]);
+    let mut limits = Limits::default();
+    limits.wire.message_bytes = MESSAGE_BYTES;
+    let plan = Plan { workers: 1, accepting: 1, capacity: 4, tables: Tables::Shared };
+    let (ends, ended) = mpsc::channel();
+    let handler = move |_: u16, _: &_| Visitor { echo, heard: Vec::new(), ends: ends.clone() };
+    let workers = Workers::start(plan, &limits, &[], handler)?;
+    workers.remote().post(0, Visit { target, echo }, 0).map_err(|_| "a mailbox is full")?;
+    let end = ended.recv_timeout(PATIENCE).map_err(|_| format!("{url} did not end"))?;
+    workers.drain(Duration::ZERO)?;
+    let why = end.why.map_err(|error| format!("{url}: {error}"))?;
+    if !end.opened {
+        return Err(format!("{url} was not opened: {why:?}").into());
+    }
+    Ok(end.heard)
+}

@@ -1,0 +1,127 @@
+//! `cargo xtask autobahn`: the Autobahn TestSuite against our server, or as the server of our client.
+//!
+//! The suite is a peer that shares nothing with us: it breaks the protocol in 517 ways and judges
+//! what it gets back. What it should say is kept in `conformance/autobahn`, case by case; a run must
+//! say the same. Not here: what a MUST is; that is RFC 6455 and the tests of `wire` and `engine`.
+
+mod page;
+mod python;
+mod run;
+mod testsuite;
+mod verdict;
+
+use anyhow::{Result, ensure};
+use clap::{Args, Subcommand};
+
+use crate::step;
+use testsuite::TestSuite;
+use verdict::{Expected, selects};
+
+/// What every run of the whole test suite of this repository goes through; the rest of the suite
+/// takes minutes.
+const QUICK: [&str; 9] = ["1.*", "2.*", "3.*", "4.*", "5.*", "6.*", "7.*", "9.*", "10.*"];
+/// Every case.
+const ALL: &str = "*";
+
+/// What to do.
+#[derive(Args)]
+pub(crate) struct AutobahnArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Our server against the suite's fuzzing client.
+    Server(RunArgs),
+    /// Our client against the suite's fuzzing server.
+    Client(RunArgs),
+    /// Writes docs/protocol/conformance.md from the results that are kept.
+    Page,
+}
+
+/// Which cases, and what becomes of the results.
+#[derive(Args)]
+struct RunArgs {
+    /// Every case, not only those that are quick.
+    #[arg(long, conflicts_with = "cases")]
+    all: bool,
+    /// Cases to run: '1.*' a group, 1.1.8 a case. May be given several times.
+    #[arg(long, value_name = "PATTERN")]
+    cases: Vec<String>,
+    /// Keep what the suite says as what it should say, in conformance/autobahn.
+    #[arg(long)]
+    keep: bool,
+}
+
+impl RunArgs {
+    fn patterns(&self) -> Vec<String> {
+        if self.all {
+            return vec![ALL.to_owned()];
+        }
+        if self.cases.is_empty() {
+            return QUICK.iter().map(ToString::to_string).collect();
+        }
+        self.cases.clone()
+    }
+}
+
+/// Which of our programs is tested.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Role {
+    Server,
+    Client,
+}
+
+impl Role {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Role::Server => "server",
+            Role::Client => "client",
+        }
+    }
+}
+
+/// Whether everything went as expected.
+pub(crate) fn run(args: &AutobahnArgs) -> Result<bool> {
+    match &args.what {
+        What::Server(args) => judge(Role::Server, args),
+        What::Client(args) => judge(Role::Client, args),
+        What::Page => page::write().map(|()| true),
+    }
+}
+
+fn judge(role: Role, args: &RunArgs) -> Result<bool> {
+    let suite = match TestSuite::ready() {
+        Ok(suite) => suite,
+        Err(error) if step::is_ci() => return Err(error),
+        Err(error) => {
+            println!("skipped, because the suite is not here: {error:#}");
+            println!("(with CI set this is a failure)");
+            println!("test result: ok. 0 passed; 0 failed; 1 ignored");
+            return Ok(true);
+        }
+    };
+    let patterns = args.patterns();
+    let mut expected = Expected::read(role)?;
+    println!("our {} and {}, cases {}", role.name(), testsuite::VERSION, patterns.join(" "));
+    let results = run::results(&suite, role, &patterns)?;
+    if args.keep {
+        ensure!(!results.is_empty(), "the suite ran no case, so there is nothing to keep");
+        expected.replace(&patterns, &results);
+        expected.write(role)?;
+        page::write()?;
+    }
+    let wrong = expected.differences(&patterns, &results);
+    for line in &wrong {
+        println!("{line}");
+    }
+    let planned = expected.cases.keys().filter(|case| selects(&patterns, case)).count();
+    let verdict = if wrong.is_empty() { "ok" } else { "FAILED" };
+    println!(
+        "test result: {verdict}. {} passed; {} failed",
+        planned.saturating_sub(wrong.len()),
+        wrong.len()
+    );
+    Ok(wrong.is_empty())
+}

@@ -1,0 +1,125 @@
+//! `docs/protocol/conformance.md`, made from the results that are kept and from what stands here:
+//! where the RFC leaves a choice, what we chose and why.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use super::verdict::{CaseId, Expected};
+use super::{Role, testsuite};
+use crate::step;
+
+const GROUPS: [(u16, &str); 11] = [
+    (1, "Messages of every length"),
+    (2, "Ping and pong"),
+    (3, "Reserved bits"),
+    (4, "Reserved opcodes"),
+    (5, "Fragments"),
+    (6, "UTF-8, refused at its first wrong byte"),
+    (7, "The closing handshake"),
+    (9, "Large messages, many fragments, many messages"),
+    (10, "Writing in small pieces"),
+    (12, "permessage-deflate: lengths and contents"),
+    (13, "permessage-deflate: parameters"),
+];
+
+const HEAD: &str = "# Conformance
+
+For whoever wants to know how exactly RFC 6455 is kept, and on what evidence. This page is made by
+`cargo xtask autobahn page` from [`conformance/autobahn`](../../conformance/autobahn); a test fails when it is
+not current. What is answered to which mistake: [websocket.md](websocket.md).
+
+";
+
+const CHOICES: &str = "## Where the RFC leaves a choice
+
+| question | what we do | why |
+|---|---|---|
+| When is text that is not UTF-8 refused (6455 8.1)? | at the first byte that cannot be right, also in the middle of a frame | what is wrong is not kept, and the peer learns it soonest |
+| A close code of 1000–2999 that the RFC does not define (7.4.2) | 1012, 1013 and 1014, which IANA has registered since, are taken; 1004, 1005, 1006, 1015, 1016–2999 are answered with 1002 | a code that may not be sent is a mistake like others |
+| A close code of 5000 or more | answered with 1002 | no range of 7.4.2 has it |
+| Which code answers a close frame (5.5.1) | the one it came with, without its reason; an empty one gets an empty one | it is what most implementations echo and tests expect |
+| Data after our close frame (5.5.1) | thrown away, also messages begun before | the connection has ended; only the peer's close frame counts |
+| Data after the peer's close frame (1.4) | thrown away unread | it may not be sent |
+| Who ends the TCP stream (7.1.1) | the server, at once; our client waits for it, at most `close_timeout` (5 s) | so TIME_WAIT stays with the server, and a server that forgets cannot hold a client |
+| Pongs when pings come faster than they are read (5.5.3) | the latest only | the queue does not grow by a peer's will |
+| How many fragments a message may have | as many as fit `--max-message` | they are joined as they come, so a fragment costs nothing |
+| A length in more bytes than needed (5.2) | refused, 1002 | the shortest form is a MUST |
+| Offers of unknown extensions (9.1) | ignored | declining is the RFC's way |
+| An answer with an extension or subprotocol we did not offer (4.1) | our client ends the connection | a MUST |
+| A handshake that is refused | `Connection: close`, whatever follows is thrown away | bytes sent in hope of a WebSocket are not parsed as requests (RFC 9931) |
+";
+
+/// Writes the page.
+pub(super) fn write() -> Result<()> {
+    let path = path();
+    fs::write(&path, text()?).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn path() -> PathBuf {
+    step::root().join("docs/protocol/conformance.md")
+}
+
+fn text() -> Result<String> {
+    let (server, client) = (Expected::read(Role::Server)?, Expected::read(Role::Client)?);
+    let mut page = HEAD.to_owned();
+    let suite = testsuite::VERSION;
+    writeln!(
+        page,
+        "## The Autobahn TestSuite\n\n{suite}: `cargo xtask autobahn server --all`, and `client` for our client. Cases that are\nOK, of those that were run; the others are explained below. With the defaults and `--max-message 32MiB`.\n"
+    )?;
+    writeln!(page, "| group | | server | client |\n|---|---|---|---|")?;
+    for (group, title) in GROUPS {
+        let of = |expected: &Expected| share(expected, |case| case.group() == group);
+        writeln!(page, "| {group} | {title} | {} | {} |", of(&server), of(&client))?;
+    }
+    writeln!(page, "| | all | {} | {} |\n", share(&server, |_| true), share(&client, |_| true))?;
+    writeln!(
+        page,
+        "No case is FAILED, NON-STRICT or UNIMPLEMENTED: such a result cannot be kept. Not simply OK:\n"
+    )?;
+    writeln!(page, "| case | server | client | why |\n|---|---|---|---|")?;
+    let mut cases: Vec<&CaseId> = server.reasons.keys().chain(client.reasons.keys()).collect();
+    cases.sort();
+    cases.dedup();
+    for case in cases {
+        let said = |expected: &Expected| match expected.cases.get(case) {
+            Some(verdict) if !verdict.is_ok() => verdict.behaviour.clone(),
+            Some(_) => "OK".to_owned(),
+            None => "not run".to_owned(),
+        };
+        let why = server.reasons.get(case).or_else(|| client.reasons.get(case));
+        let why = why.map(String::as_str).unwrap_or_default();
+        writeln!(page, "| {case} | {} | {} | {why} |", said(&server), said(&client))?;
+    }
+    writeln!(page, "\n{CHOICES}").map(|()| page.truncate(page.trim_end().len()))?;
+    page.push('\n');
+    Ok(page)
+}
+
+/// How many of a role's cases are OK, and how many there are.
+fn share(expected: &Expected, belongs: impl Fn(&CaseId) -> bool) -> String {
+    let mine = || expected.cases.iter().filter(|(case, _)| belongs(case));
+    match mine().count() {
+        0 => "not run".to_owned(),
+        all => format!("{} of {all}", mine().filter(|(_, verdict)| verdict.is_ok()).count()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_is_current_and_knows_every_group() {
+        let kept = fs::read_to_string(path()).unwrap();
+        assert!(kept == text().unwrap(), "run `cargo xtask autobahn page` and commit the page");
+        for role in [Role::Server, Role::Client] {
+            for case in Expected::read(role).unwrap().cases.keys() {
+                assert!(GROUPS.iter().any(|(group, _)| *group == case.group()), "{case}");
+            }
+        }
+    }
+}

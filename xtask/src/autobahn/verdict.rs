@@ -1,0 +1,273 @@
+//! What the suite says of a case, what it should say (`conformance/autobahn/ROLE.json`), and the
+//! comparison. A run that ends early shows here as cases without a verdict: the suite itself exits
+//! with success when the other side has died.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::{fmt, fs};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use super::{Role, testsuite};
+use crate::step;
+
+/// A case's number, `9.4.10` after `9.4.9`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(super) struct CaseId(Vec<u16>);
+
+impl CaseId {
+    /// The first part of its number.
+    pub(super) fn group(&self) -> u16 {
+        self.0.first().copied().unwrap_or_default()
+    }
+}
+
+impl TryFrom<String> for CaseId {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<CaseId, String> {
+        let parts: Result<Vec<u16>, _> = text.split('.').map(str::parse).collect();
+        parts.map(CaseId).map_err(|error| format!("{text:?} is no case: {error}"))
+    }
+}
+
+impl From<CaseId> for String {
+    fn from(case: CaseId) -> String {
+        case.to_string()
+    }
+}
+
+impl fmt::Display for CaseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts: Vec<String> = self.0.iter().map(u16::to_string).collect();
+        f.write_str(&parts.join("."))
+    }
+}
+
+/// What the suite says of one case.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Verdict {
+    /// Of the messages.
+    #[serde(alias = "behavior")]
+    pub(super) behaviour: String,
+    /// Of the closing handshake.
+    #[serde(alias = "behaviorClose")]
+    pub(super) close: String,
+}
+
+impl Verdict {
+    /// Nothing to explain.
+    pub(super) fn is_ok(&self) -> bool {
+        self.behaviour == "OK" && self.close == "OK"
+    }
+
+    /// What may be kept as expected: the RFC leaves these to us, and the suite says so.
+    fn is_acceptable(&self) -> bool {
+        [&self.behaviour, &self.close]
+            .iter()
+            .all(|word| ["OK", "INFORMATIONAL"].contains(&word.as_str()))
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, close {}", self.behaviour, self.close)
+    }
+}
+
+/// By case, what a run said.
+pub(super) type Results = BTreeMap<CaseId, Verdict>;
+
+/// What the suite should say of one role.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Expected {
+    /// The version that said it.
+    pub(super) suite: String,
+    /// Why a case is not simply OK.
+    pub(super) reasons: BTreeMap<CaseId, String>,
+    pub(super) cases: Results,
+}
+
+impl Expected {
+    /// Reads what is kept for `role`.
+    pub(super) fn read(role: Role) -> Result<Expected> {
+        let path = path(role);
+        let text =
+            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        serde_json::from_str(&text).with_context(|| format!("{} is damaged", path.display()))
+    }
+
+    /// Keeps it, a line for each case.
+    pub(super) fn write(&self, role: Role) -> Result<()> {
+        let path = path(role);
+        fs::write(&path, self.to_json()?)
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    fn to_json(&self) -> Result<String> {
+        let reasons: Result<Vec<String>> = self
+            .reasons
+            .iter()
+            .map(|(case, why)| Ok(format!("    \"{case}\": {}", serde_json::to_string(why)?)))
+            .collect();
+        let cases: Result<Vec<String>> = self
+            .cases
+            .iter()
+            .map(|(case, verdict)| {
+                Ok(format!("    \"{case}\": {}", serde_json::to_string(verdict)?))
+            })
+            .collect();
+        Ok(format!(
+            "{{\n  \"suite\": {},\n  \"reasons\": {{\n{}\n  }},\n  \"cases\": {{\n{}\n  }}\n}}\n",
+            serde_json::to_string(&self.suite)?,
+            reasons?.join(",\n"),
+            cases?.join(",\n")
+        ))
+    }
+
+    /// Takes what a run said of the cases that `patterns` select. Reasons are a person's to write.
+    pub(super) fn replace(&mut self, patterns: &[String], results: &Results) {
+        testsuite::VERSION.clone_into(&mut self.suite);
+        self.cases.retain(|case, _| !selects(patterns, case));
+        self.cases.extend(results.iter().map(|(case, verdict)| (case.clone(), verdict.clone())));
+    }
+
+    /// A line for each case of `patterns` that did not run, said something else, is not known, or
+    /// is neither right nor explained.
+    pub(super) fn differences(&self, patterns: &[String], results: &Results) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (case, verdict) in &self.cases {
+            if !selects(patterns, case) {
+                continue;
+            }
+            match results.get(case) {
+                None => lines.push(format!("{case}: did not run")),
+                Some(said) if said != verdict => {
+                    lines.push(format!("{case}: {said}; expected {verdict}"));
+                }
+                Some(_) => lines.extend(self.fault(case, verdict)),
+            }
+        }
+        let known = |case: &&CaseId| !self.cases.contains_key(case);
+        lines.extend(results.keys().filter(known).map(|case| format!("{case}: not known")));
+        lines
+    }
+
+    /// Why what is kept of a case may not be kept.
+    pub(super) fn fault(&self, case: &CaseId, verdict: &Verdict) -> Option<String> {
+        if !verdict.is_acceptable() {
+            return Some(format!("{case}: {verdict}"));
+        }
+        let explained = self.reasons.contains_key(case);
+        (verdict.is_ok() == explained).then(|| match explained {
+            true => format!("{case}: OK, and still a reason is kept"),
+            false => format!("{case}: {verdict}, without a reason"),
+        })
+    }
+}
+
+/// Whether a case is one of those that `patterns` name, as the suite reads them.
+pub(super) fn selects(patterns: &[String], case: &CaseId) -> bool {
+    let case = case.to_string();
+    patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
+        Some(beginning) => case.starts_with(beginning),
+        None => case == *pattern,
+    })
+}
+
+/// Reads the report that the suite has written for one agent.
+pub(super) fn read_report(report: &Path, agent: &str) -> Result<Results> {
+    let text = fs::read_to_string(report)
+        .with_context(|| format!("the suite wrote no {}", report.display()))?;
+    let mut agents: BTreeMap<String, Results> = serde_json::from_str(&text)?;
+    Ok(agents.remove(agent).unwrap_or_default())
+}
+
+fn path(role: Role) -> PathBuf {
+    step::root().join(format!("conformance/autobahn/{}.json", role.name()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn case(text: &str) -> CaseId {
+        CaseId::try_from(text.to_owned()).unwrap()
+    }
+
+    fn verdict(behaviour: &str, close: &str) -> Verdict {
+        Verdict { behaviour: behaviour.to_owned(), close: close.to_owned() }
+    }
+
+    fn expected(cases: &[(&str, Verdict)], reasons: &[&str]) -> Expected {
+        Expected {
+            suite: String::new(),
+            reasons: reasons.iter().map(|text| (case(text), "because".to_owned())).collect(),
+            cases: cases.iter().map(|(text, said)| (case(text), said.clone())).collect(),
+        }
+    }
+
+    fn all() -> Vec<String> {
+        vec!["*".to_owned()]
+    }
+
+    #[test]
+    fn whatever_differs_is_told() {
+        let ok = || verdict("OK", "OK");
+        let kept = expected(&[("1.1", ok()), ("1.2", ok()), ("1.10", ok()), ("2.1", ok())], &[]);
+        let said = Results::from([
+            (case("1.1"), ok()),
+            (case("1.10"), verdict("OK", "UNCLEAN")),
+            (case("3.1"), ok()),
+        ]);
+        let lines = kept.differences(&["1.*".to_owned()], &said);
+        let expected = [
+            "1.2: did not run",
+            "1.10: OK, close UNCLEAN; expected OK, close OK",
+            "3.1: not known",
+        ];
+        assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn what_may_not_be_kept_fails_though_it_is_kept() {
+        for word in ["FAILED", "NON-STRICT", "UNIMPLEMENTED", "WRONG CODE", "UNCLEAN"] {
+            for said in [verdict(word, "OK"), verdict("OK", word)] {
+                let kept = expected(&[("1.1", said.clone())], &["1.1"]);
+                let results = Results::from([(case("1.1"), said)]);
+                assert_eq!(kept.differences(&all(), &results).len(), 1, "{word}");
+            }
+        }
+        let unexplained = expected(&[("7.1.6", verdict("INFORMATIONAL", "INFORMATIONAL"))], &[]);
+        assert_eq!(unexplained.differences(&all(), &unexplained.cases).len(), 1);
+        let superfluous = expected(&[("1.1", verdict("OK", "OK"))], &["1.1"]);
+        assert_eq!(superfluous.differences(&all(), &superfluous.cases).len(), 1);
+    }
+
+    #[test]
+    fn what_is_kept_has_nothing_to_hide() {
+        for role in [Role::Server, Role::Client] {
+            let kept = Expected::read(role).unwrap();
+            let faults: Vec<String> =
+                kept.cases.iter().filter_map(|(case, said)| kept.fault(case, said)).collect();
+            assert_eq!(faults, Vec::<String>::new(), "{role:?}");
+            assert!(kept.reasons.keys().all(|case| kept.cases.contains_key(case)), "{role:?}");
+            let text = fs::read_to_string(path(role)).unwrap();
+            assert_eq!(kept.to_json().unwrap(), text, "{role:?} is not as --keep writes it");
+        }
+    }
+
+    #[test]
+    fn the_suites_own_report_is_read() {
+        let report = std::env::temp_dir().join(format!("autobahn-{}.json", std::process::id()));
+        let text = r#"{"x": {"9.10": {"behavior": "OK", "behaviorClose": "UNCLEAN",
+            "duration": 3, "remoteCloseCode": null, "reportfile": "r.json"}}}"#;
+        fs::write(&report, text).unwrap();
+        let results = read_report(&report, "x").unwrap();
+        assert_eq!(results, Results::from([(case("9.10"), verdict("OK", "UNCLEAN"))]));
+        assert!(read_report(&report, "y").unwrap().is_empty());
+        fs::remove_file(&report).unwrap();
+    }
+}

@@ -24,9 +24,11 @@ const LOOK_AFTER: Duration = Duration::from_secs(1);
 const END_WAIT: Duration = Duration::from_millis(20);
 
 /// Keys that take effect on SIGHUP; a change of any other needs a restart.
-const RELOADABLE: [&str; 8] = [
+const RELOADABLE: [&str; 10] = [
     "admin_key",
     "allow_origin",
+    "compress_above",
+    "compression",
     "drain",
     "handshake_timeout",
     "max_message",
@@ -67,6 +69,13 @@ pub(crate) struct Args {
     /// Longest message from a client, summed over its fragments
     #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = message_bytes)]
     max_message: u32,
+    /// Whether messages may be compressed (permessage-deflate): off; shared, each by itself; or
+    /// takeover, with what each client keeps, for 430 KB a client
+    #[arg(long, value_name = "HOW", default_value = "shared")]
+    compression: Compression,
+    /// Bytes from which on a message is compressed
+    #[arg(long, value_name = "SIZE", default_value = "1KiB", value_parser = units::size)]
+    compress_above: u64,
     /// Bytes that may wait for one slow client
     #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = queue_bytes)]
     send_queue: usize,
@@ -117,6 +126,16 @@ struct Idle(Option<Duration>);
 enum Switch {
     On,
     Off,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Compression {
+    /// Not at all
+    Off,
+    /// Each message by itself: an idle client costs no more than without
+    Shared,
+    /// With what each client has sent and received before
+    Takeover,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -217,6 +236,12 @@ fn live(args: &Args) -> Live {
     let mut limits = Limits::default();
     limits.wire.message_bytes = args.max_message;
     limits.send_queue_bytes = args.send_queue;
+    limits.compression = match args.compression {
+        Compression::Off => serve::Compression::Off,
+        Compression::Shared => serve::Compression::Shared,
+        Compression::Takeover => serve::Compression::Takeover,
+    };
+    limits.compress_above_bytes = usize::try_from(args.compress_above).unwrap_or(usize::MAX);
     limits.slow_consumer = match args.slow_consumer {
         SlowConsumer::Disconnect => serve::SlowConsumer::Disconnect,
         SlowConsumer::DropOldest => serve::SlowConsumer::DropOldest,

@@ -176,6 +176,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME")]
     subprotocol: Vec<String>,
 
+    /// Offer permessage-deflate, and compress what is sent, each message by itself
+    #[arg(long, value_name = "HOW", value_enum, default_value = "off")]
+    compression: Compression,
+
+    /// Bytes from which on a message is compressed
+    #[arg(long, value_name = "SIZE", default_value = "1KiB", value_parser = units::size)]
+    compress_above: u64,
+
     /// Write the summary as JSON to a file, or to standard output with -
     #[arg(long, value_name = "FILE")]
     json: Option<String>,
@@ -334,6 +342,10 @@ fn config(args: &Args) -> Result<Config> {
         sources: args.source.clone(),
         headers: args.header.clone(),
         protocols: args.subprotocol.clone(),
+        compress_above: match args.compression {
+            Compression::Off => None,
+            Compression::Shared => Some(usize::try_from(args.compress_above).unwrap_or(usize::MAX)),
+        },
         heartbeat: (!args.heartbeat.is_zero()).then_some(args.heartbeat),
         hold: args.hold.unwrap_or(hold_default),
         echo,
@@ -471,6 +483,14 @@ enum Answer {
     Same,
     /// Any message
     Any,
+}
+
+#[derive(ValueEnum, Copy, Clone, Debug)]
+enum Compression {
+    /// Nothing is offered
+    Off,
+    /// Each message by itself
+    Shared,
 }
 
 fn content(text: &str) -> Result<Bytes, String> {

@@ -4,6 +4,7 @@
 use wire::http::HeadScanner;
 use wire::websocket::Decoder;
 
+use crate::deflate::{Agreed, Contexts};
 use crate::http::Asked;
 use crate::queue::SendQueue;
 use crate::{Closed, sys::Fd};
@@ -102,6 +103,8 @@ pub(crate) struct Conn<U> {
     pub(crate) closed: Closed,
     /// Which of the worker's targets it connects to.
     pub(crate) target: u8,
+    /// How its messages are compressed.
+    pub(crate) deflate: Agreed,
 }
 
 /// What a connection holds while it is in the middle of something.
@@ -118,6 +121,8 @@ pub(crate) struct Cold {
     pub(crate) pong: Option<Box<[u8]>>,
     /// The request that is parked.
     pub(crate) asked: Option<Asked>,
+    /// What it has compressed and inflated, as long as it lives.
+    pub(crate) contexts: Option<Box<Contexts>>,
 }
 
 impl Cold {
@@ -128,6 +133,7 @@ impl Cold {
             && self.queue.is_empty()
             && self.pong.is_none()
             && self.asked.is_none()
+            && self.contexts.is_none()
     }
 }
 

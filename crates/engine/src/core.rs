@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 
 use crate::conn::{Conn, Flags, Mode};
+use crate::deflate::{Agreed, Codec};
 use crate::limits::{POOLED_BUFFER_BYTES, POOLED_BUFFERS, READ_BUFFER_BYTES, TAIL_BYTES_MAX};
 use crate::planted::{self, Bug};
 use crate::slab::Slab;
@@ -57,6 +58,8 @@ pub struct Core<S: Sys, H: Handler> {
     pub(crate) resumed: VecDeque<u32>,
     /// Connections whose queue became empty while flushing.
     pub(crate) drained: Vec<u32>,
+    /// What compressed connections share.
+    pub(crate) codec: Codec,
     pool: Vec<Vec<u8>>,
 }
 
@@ -85,6 +88,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             dead: Vec::new(),
             resumed: VecDeque::new(),
             drained: Vec::new(),
+            codec: Codec::default(),
             pool: Vec::new(),
         }
     }
@@ -284,6 +288,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             mode,
             closed: Closed::Aborted,
             target: 0,
+            deflate: Agreed::default(),
         });
         self.counters().connections.add(1);
         self.publish_open();
@@ -374,6 +379,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.resumed = VecDeque::new();
         self.drained = Vec::new();
         self.dead = Vec::new();
+        self.codec = Codec::default();
         self.pool = Vec::new();
     }
 

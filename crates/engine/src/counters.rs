@@ -128,6 +128,14 @@ counters! {
     accept_paused,
     /// Times a full worker passed its listener on.
     listener_handed_on,
+    /// Bytes of messages that were compressed.
+    deflate_in_bytes,
+    /// Bytes that came of them.
+    deflate_out_bytes,
+    /// Bytes of compressed messages received.
+    inflate_in_bytes,
+    /// Bytes that came of them.
+    inflate_out_bytes,
     /// Turns of the worker.
     turns,
 }

@@ -5,25 +5,29 @@ use wire::http::{
     parse_request, parse_response,
 };
 use wire::websocket::{
-    accept_key, check_upgrade, check_upgrade_response, encode_refusal, encode_upgrade_response,
+    Deflate, accept_key, check_upgrade, check_upgrade_response, encode_refusal,
+    encode_upgrade_response,
 };
 use wire::{Status, Violation};
 
 use crate::conn::{Flags, Mode};
 use crate::core::Core;
+use crate::deflate::Agreed;
 use crate::planted::{self, Bug};
 use crate::send::would_block;
 use crate::sys::Sys;
 use crate::target::key_for;
 use crate::timers::nanoseconds;
 use crate::worker::Worker;
-use crate::{Answer, Closed, ConnId, Handler, Incoming, Response};
+use crate::{Answer, Closed, Compression, ConnId, Handler, Incoming, Response};
 
 /// What must be known of a request when it is answered, perhaps later.
 #[derive(Copy, Clone, Default)]
 pub(crate) struct Asked {
     /// The answer to its handshake, if it was one.
     accept: Option<[u8; 28]>,
+    /// The answer to what it offered to compress.
+    deflate: Option<Deflate>,
     /// Further requests may follow on this connection.
     keep_alive: bool,
     /// The answer has no body (HEAD).
@@ -72,6 +76,14 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             Ok(upgrade) => upgrade,
             Err(violation) => return self.core.refuse(slot, violation),
         };
+        let compression = self.core.limits.compression;
+        let deflate = match upgrade.as_ref().filter(|_| compression != Compression::Off) {
+            None => None,
+            Some(upgrade) => match upgrade.deflate(compression == Compression::Takeover) {
+                Ok(deflate) => deflate,
+                Err(violation) => return self.core.refuse(slot, violation),
+            },
+        };
         let Some(id) = self.core.id_at(slot) else { return };
         let incoming = Incoming { head: &request, upgrade: upgrade.as_ref() };
         let answer = self.handler.request(&mut self.core, id, &incoming);
@@ -82,6 +94,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let wants_key = matches!(answer, Answer::Upgrade(_) | Answer::Later);
         let asked = Asked {
             accept: upgrade.filter(|_| wants_key).map(|upgrade| accept_key(upgrade.key)),
+            deflate,
             keep_alive: keep_alive(&request) && !has_body,
             head_only: request.method == "HEAD",
         };
@@ -108,8 +121,9 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         match answer {
             Answer::Upgrade(protocol) => match &asked.accept {
                 Some(accept) => {
-                    encode_upgrade_response(&mut self.core.cork, accept, protocol.as_deref());
-                    self.opened(slot);
+                    let (protocol, deflate) = (protocol.as_deref(), asked.deflate.as_ref());
+                    encode_upgrade_response(&mut self.core.cork, accept, protocol, deflate);
+                    self.opened(slot, deflate.map(Agreed::as_server));
                 }
                 None => self.core.respond(slot, &upgrade_required(), false, asked, false),
             },
@@ -128,12 +142,16 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     }
 
     /// The handshake is complete: frames from here on.
-    fn opened(&mut self, slot: u32) {
+    fn opened(&mut self, slot: u32, deflate: Option<Agreed>) {
         let tick = self.core.tick;
         let Some(conn) = self.core.slab.get_mut(slot) else { return };
         conn.mode = Mode::WebSocket;
         conn.last_active = tick;
         conn.flags.set(Flags::OPENED);
+        if let Some(deflate) = deflate {
+            conn.deflate = deflate;
+            conn.decoder.agree_deflate();
+        }
         let id = ConnId::new(self.core.index, slot, conn.generation);
         let counters = self.core.counters();
         counters.upgrades.add(1);
@@ -147,12 +165,14 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let Some(conn) = self.core.slab.get(slot) else { return };
         let key = key_for(self.core.key_secret, slot, conn.generation);
         let target = self.core.targets.get(usize::from(conn.target));
+        let deflate = target.is_some_and(|target| target.deflate);
         let offered = target.map(|target| target.protocols.as_slice()).unwrap_or_default();
         let offered: Vec<&str> = offered.iter().map(String::as_str).collect();
         let checked = parse_response(head, &mut headers)
-            .and_then(|response| check_upgrade_response(&response, &key, &offered).map(|_| ()));
+            .and_then(|response| check_upgrade_response(&response, &key, &offered, deflate))
+            .map(|switched| switched.deflate.as_ref().map(Agreed::as_client));
         match checked {
-            Ok(()) => self.opened(slot),
+            Ok(deflate) => self.opened(slot, deflate),
             Err(violation) => {
                 self.core.counters().count_violation(violation);
                 self.core.end(slot, Closed::HandshakeRejected);

@@ -6,7 +6,7 @@
 //! [`Workers`] starts several, each with a descriptor table of its own.
 //!
 //! What it is not: it knows no topics, no paths and no brokers, and it reads no clock but
-//! [`Sys`]'s. TLS will sit between `read` and `ingest`, and permessage-deflate in `wire`'s decoder.
+//! [`Sys`]'s. TLS will sit between `read` and `ingest`.
 
 mod accept;
 mod close;
@@ -15,6 +15,7 @@ mod conn;
 mod core;
 mod counters;
 mod cut;
+mod deflate;
 mod handler;
 mod http;
 mod id;
@@ -36,6 +37,7 @@ pub use crate::closed::Closed;
 pub use crate::conn::Mode;
 pub use crate::core::{ConnInfo, Core};
 pub use crate::counters::{Counter, Counters, Totals};
+pub use crate::deflate::Compression;
 pub use crate::handler::{Answer, Handler, Incoming, Response};
 pub use crate::id::{ConnId, SLOTS_MAX, WORKERS_MAX};
 pub use crate::limits::{Limits, READ_BUFFER_BYTES};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::SlowConsumer;
+use crate::{Compression, SlowConsumer};
 
 /// Bytes a worker reads from one socket by one call. One buffer per worker, none per connection.
 pub const READ_BUFFER_BYTES: usize = 64 * 1024;
@@ -44,6 +44,10 @@ pub struct Limits {
     pub handshake_timeout: Duration,
     /// Time for the peer to answer our close frame and end its stream. Default 5 s.
     pub close_timeout: Duration,
+    /// Whether messages are compressed; a client offers it by its targets. Default off.
+    pub compression: Compression,
+    /// Messages shorter than this, in bytes, are sent as they are. Default 1 KiB.
+    pub compress_above_bytes: usize,
     /// Bytes that may wait in one worker's mailbox. Default 8 MiB.
     pub mailbox_bytes: usize,
 }
@@ -58,6 +62,8 @@ impl Default for Limits {
             pings: true,
             handshake_timeout: Duration::from_secs(10),
             close_timeout: Duration::from_secs(5),
+            compression: Compression::Off,
+            compress_above_bytes: 1024,
             mailbox_bytes: 8 * 1024 * 1024,
         }
     }

@@ -137,12 +137,23 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let core = &mut self.core;
         let slot = id.slot();
         match event {
-            Event::Message { opcode, data } if open => {
+            Event::Message { opcode, data, deflated: false } if open => {
                 core.counters().messages_in.add(1);
                 self.handler.message(core, id, opcode, data);
             }
-            Event::Fragment { opcode, data, last } if open => {
-                self.on_fragment(id, opcode, data, last);
+            Event::Message { opcode, data, deflated: true } if open => {
+                self.on_deflated(id, opcode, data);
+            }
+            Event::Fragment { opcode, data, last, deflated } if open => {
+                if let Some(mut message) = core.gather(slot, data, last) {
+                    if deflated {
+                        self.on_deflated(id, opcode, &message);
+                    } else {
+                        core.counters().messages_in.add(1);
+                        self.handler.message(core, id, opcode, &mut message);
+                    }
+                    self.core.give_buffer(message);
+                }
             }
             Event::Ping(payload) if open => core.answer_ping(slot, payload),
             Event::Pong(payload) if open => {
@@ -153,30 +164,6 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             // After our close frame the peer's data no longer matters (RFC 6455 section 5.5.1).
             _ => {}
         }
-    }
-
-    #[inline(never)]
-    fn on_fragment(&mut self, id: ConnId, opcode: OpCode, data: &[u8], last: bool) {
-        let core = &mut self.core;
-        let fresh = core
-            .slab
-            .get(id.slot())
-            .is_some_and(|conn| conn.cold.as_ref().is_none_or(|cold| cold.message.capacity() == 0));
-        let buffer = if fresh { core.take_buffer() } else { Vec::new() };
-        let Some(conn) = core.slab.get_mut(id.slot()) else { return };
-        let cold = conn.cold();
-        if fresh {
-            cold.message = buffer;
-        }
-        cold.message.extend_from_slice(data);
-        if !last {
-            return;
-        }
-        let mut message = std::mem::take(&mut cold.message);
-        conn.thaw();
-        core.counters().messages_in.add(1);
-        self.handler.message(core, id, opcode, &mut message);
-        self.core.give_buffer(message);
     }
 
     fn on_end_of_stream(&mut self, slot: u32) {
@@ -221,6 +208,23 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
     }
 
+    /// Adds a piece to the message under way; the whole message with its last.
+    #[inline(never)]
+    fn gather(&mut self, slot: u32, data: &[u8], last: bool) -> Option<Vec<u8>> {
+        let conn = self.slab.get(slot)?;
+        let fresh = conn.cold.as_ref().is_none_or(|cold| cold.message.capacity() == 0);
+        let buffer = if fresh { self.take_buffer() } else { Vec::new() };
+        let conn = self.slab.get_mut(slot)?;
+        let cold = conn.cold();
+        if fresh {
+            cold.message = buffer;
+        }
+        cold.message.extend_from_slice(data);
+        let message = last.then(|| std::mem::take(&mut cold.message))?;
+        conn.thaw();
+        Some(message)
+    }
+
     #[inline(never)]
     fn answer_ping(&mut self, slot: u32, payload: &[u8]) {
         self.counters().pings_in.add(1);
@@ -253,7 +257,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
 
     /// A rule was broken: tell the peer by which code, end our side, count it.
     #[inline(never)]
-    fn violated(&mut self, slot: u32, violation: Violation) {
+    pub(crate) fn violated(&mut self, slot: u32, violation: Violation) {
         self.counters().count_violation(violation);
         let Some(conn) = self.slab.get_mut(slot) else { return };
         let client = conn.is_client();

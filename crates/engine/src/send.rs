@@ -41,13 +41,30 @@ impl<S: Sys, H: Handler> Core<S, H> {
             self.counters().dropped_gone.add(1);
             return Sent::Dropped;
         };
-        let (client, backlog, weight) = (conn.is_client(), conn.backlog(), conn.weight());
+        let (compresses, weight) = (conn.deflate.compresses(), conn.weight());
         if weight > self.limits.send_queue_bytes && !self.relieve(slot, data.len(), 1) {
             return Sent::Dropped;
         }
+        if compresses && data.len() >= self.limits.compress_above_bytes {
+            return self.send_deflated(slot, opcode, data);
+        }
+        self.send_frame(slot, opcode, false, data)
+    }
+
+    /// Sends one frame that is a message to an open WebSocket whose queue has room.
+    #[inline]
+    pub(crate) fn send_frame(
+        &mut self,
+        slot: u32,
+        opcode: OpCode,
+        deflated: bool,
+        data: &[u8],
+    ) -> Sent {
+        let Some(conn) = self.slab.get(slot) else { return Sent::Dropped };
+        let (client, backlog) = (conn.is_client(), conn.backlog());
         let mask = client.then(|| (self.sys.random() as u32).to_ne_bytes());
         if self.corked == Some(slot) {
-            encode(&mut self.cork, opcode, data, mask);
+            encode(&mut self.cork, opcode, deflated, data, mask);
             self.cork_messages += 1;
             if self.cork.len() >= CORK_BYTES {
                 self.flush_cork();
@@ -56,11 +73,12 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
         if backlog == 0 && mask.is_none() && data.len() >= VECTORED_BYTES {
             let header = FrameHeader::new(opcode, true, data.len(), None);
+            let header = if deflated { header.deflated() } else { header };
             return self.write_pieces(slot, header.as_slice(), data);
         }
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
-        encode(&mut scratch, opcode, data, mask);
+        encode(&mut scratch, opcode, deflated, data, mask);
         let sent = self.write_out(slot, &scratch, 1);
         scratch.shrink_to(CORK_BYTES);
         self.scratch = scratch;
@@ -80,6 +98,9 @@ impl<S: Sys, H: Handler> Core<S, H> {
         };
         let (fd, backlog, weight, slot) = (conn.fd, conn.backlog(), conn.weight(), id.slot());
         debug_assert!(!conn.is_client(), "a client's frames are masked one by one");
+        if conn.deflate.keeps_out() {
+            self.forget_sent(slot);
+        }
         let length = frame.bytes().len();
         if backlog > 0
             && weight + length > self.limits.send_queue_bytes
@@ -144,12 +165,12 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let mask = client.then(|| (self.sys.random() as u32).to_ne_bytes());
         let payload = payload.get(..125).unwrap_or(payload);
         if self.corked == Some(slot) {
-            encode(&mut self.cork, opcode, payload, mask);
+            encode(&mut self.cork, opcode, false, payload, mask);
             return Sent::Sent;
         }
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
-        encode(&mut scratch, opcode, payload, mask);
+        encode(&mut scratch, opcode, false, payload, mask);
         let sent = self.write_out(slot, &scratch, 0);
         self.scratch = scratch;
         sent
@@ -333,8 +354,10 @@ pub(crate) fn would_block(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-fn encode(out: &mut Vec<u8>, opcode: OpCode, data: &[u8], mask: Option<[u8; 4]>) {
+#[inline]
+fn encode(out: &mut Vec<u8>, opcode: OpCode, deflated: bool, data: &[u8], mask: Option<[u8; 4]>) {
     match mask {
+        _ if deflated => websocket::encode_deflated(out, opcode, data, mask),
         None => websocket::encode(out, opcode, data),
         Some(mask) => websocket::encode_masked(out, opcode, data, mask),
     }

@@ -11,6 +11,8 @@ pub struct Target {
     pub address: SocketAddr,
     /// Subprotocols offered, in order of preference.
     pub protocols: Vec<String>,
+    /// permessage-deflate is offered.
+    pub deflate: bool,
     head: Vec<u8>,
     key_at: usize,
 }
@@ -19,25 +21,26 @@ pub struct Target {
 const PLACEHOLDER: [u8; 24] = *b"////////////////////////";
 
 impl Target {
-    /// A WebSocket endpoint: `host` as in the Host header, `path` with its query, and further
-    /// header lines.
+    /// A WebSocket endpoint: `host` as in the Host header, `path` with its query, whether to offer
+    /// permessage-deflate, and further header lines.
     #[must_use]
     pub fn websocket(
         address: SocketAddr,
         host: &str,
         path: &str,
         protocols: &[&str],
+        deflate: bool,
         headers: &[(&str, &str)],
     ) -> Self {
         let mut head = Vec::new();
         let headers = headers.iter().copied();
-        encode_upgrade_request(&mut head, host, path, &PLACEHOLDER, protocols, headers);
+        encode_upgrade_request(&mut head, host, path, &PLACEHOLDER, protocols, deflate, headers);
         let key_at = head
             .windows(PLACEHOLDER.len())
             .position(|window| window == PLACEHOLDER)
             .unwrap_or(head.len());
         let protocols = protocols.iter().map(ToString::to_string).collect();
-        Target { address, protocols, head, key_at }
+        Target { address, protocols, deflate, head, key_at }
     }
 
     /// Appends the request with this key.
@@ -77,7 +80,7 @@ mod tests {
     #[test]
     fn each_connection_sends_its_own_key() {
         let address = SocketAddr::from(([127, 0, 0, 1], 80));
-        let target = Target::websocket(address, "localhost", "/echo", &["chat"], &[]);
+        let target = Target::websocket(address, "localhost", "/echo", &["chat"], false, &[]);
         let (a, b) = (key_for(1, 2, 3), key_for(1, 2, 4));
         assert_ne!(a, b);
         let mut out = b"before".to_vec();

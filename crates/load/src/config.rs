@@ -28,6 +28,8 @@ pub struct Config {
     pub headers: Vec<(String, String)>,
     /// Subprotocols offered, in order of preference.
     pub protocols: Vec<String>,
+    /// Offer permessage-deflate; what is sent is compressed from this many bytes on.
+    pub compress_above: Option<usize>,
     /// Ping each socket once in this time while connections are held; `None` never.
     pub heartbeat: Option<Duration>,
     /// How long the open connections are held before the echo, or before the end.
@@ -55,6 +57,7 @@ impl Config {
             sources: Vec::new(),
             headers: Vec::new(),
             protocols: Vec::new(),
+            compress_above: None,
             heartbeat: None,
             hold: Duration::ZERO,
             echo: None,

@@ -439,7 +439,8 @@ fn target(endpoint: &Endpoint, config: &Config) -> Target {
     let headers: Vec<(&str, &str)> =
         config.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let (host, path) = (&endpoint.host, &endpoint.path);
-    Target::websocket(endpoint.address, host, path, &protocols, &headers)
+    let deflate = config.compress_above.is_some();
+    Target::websocket(endpoint.address, host, path, &protocols, deflate, &headers)
 }
 
 /// The engine's limits for a client that only does what it is told: no pings of its own, no idle
@@ -457,6 +458,9 @@ fn limits(config: &Config) -> Limits {
         .as_ref()
         .map_or(0, |echo| echo.content.as_ref().map_or(echo.size, |content| content.data.len()));
     let size = config.fanout.as_ref().map_or(0, |fanout| fanout.size).max(echoed);
+    if let Some(bytes) = config.compress_above {
+        limits.compress_above_bytes = bytes;
+    }
     let longest = u32::try_from(size).unwrap_or(u32::MAX);
     limits.wire.message_bytes = limits.wire.message_bytes.max(longest);
     limits.send_queue_bytes = limits.send_queue_bytes.max(4 * size);

@@ -17,7 +17,7 @@ use engine::{
     Answer, Closed, ConnId, Core, Handler, Incoming, Limits, Plan, Remote, Response, Sys, Tables,
     Workers,
 };
-use load::{Config, Connect, Endpoint, Fanout, Publish, Retry, Summary, broadcast};
+use load::{Config, Endpoint, Fanout, Publish, Summary, broadcast};
 use wire::websocket::OpCode;
 
 /// How the run and the server's delays lie in time: no delay may be as long as 64 publications, and

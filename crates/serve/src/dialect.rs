@@ -3,8 +3,9 @@
 //!
 //! Keep-alive pings are the engine's (RFC 6455 section 5.5.2) for every dialect here.
 
+use engine::{Core, Handler, Sys};
 use topics::Publication;
-use wire::websocket::{self, CloseCode, OpCode, Protocols};
+use wire::websocket::{CloseCode, OpCode, Protocols};
 
 /// What a message asks for.
 pub(crate) enum Command<'m> {
@@ -31,10 +32,16 @@ pub(crate) trait Dialect {
     /// What a message asks for.
     fn decode(opcode: OpCode, data: &[u8]) -> Command<'_>;
 
-    /// Appends a publication as this dialect's subscribers of group `group` get it.
-    fn encode(_group: u32, publication: &Publication, out: &mut Vec<u8>) {
+    /// Appends a publication as this dialect's subscribers of group `group` get it. A group is those
+    /// who have one [encoding](Core::encoding).
+    fn encode<S: Sys, H: Handler>(
+        core: &mut Core<S, H>,
+        group: u32,
+        publication: &Publication,
+        out: &mut Vec<u8>,
+    ) {
         let opcode = if publication.binary { OpCode::Binary } else { OpCode::Text };
-        websocket::encode(out, opcode, &publication.data);
+        core.encode_message(group, opcode, &publication.data, out);
     }
 
     /// How a session is told that it ends.
@@ -47,11 +54,6 @@ pub(crate) trait Dialect {
 
 /// `/topics/NAME`: a message is a publication and a publication is a message, text or binary.
 pub(crate) struct PlainTopic;
-
-impl PlainTopic {
-    /// The one group of its subscribers: all get the same bytes.
-    pub(crate) const GROUP: u32 = 0;
-}
 
 impl Dialect for PlainTopic {
     fn decode(opcode: OpCode, data: &[u8]) -> Command<'_> {

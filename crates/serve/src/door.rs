@@ -233,7 +233,8 @@ impl Handler for Door {
                 }
             }
             Some(Opening::Topic(name)) => {
-                self.topics.subscribe(core, id, &name, PlainTopic::GROUP);
+                let group = core.encoding(id);
+                self.topics.subscribe(core, id, &name, group);
                 self.counters(core.worker()).subscriptions.add(1);
             }
             None => core.abort(id),
@@ -267,7 +268,7 @@ impl Handler for Door {
     fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, post: Post) {
         match post {
             Post::Publication(publication) => {
-                self.topics.deliver(&publication, PlainTopic::encode);
+                self.topics.deliver(core, &publication, PlainTopic::encode);
             }
             Post::Policy(policy) => {
                 self.policy = policy;

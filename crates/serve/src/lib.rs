@@ -21,7 +21,7 @@ mod shared;
 mod start;
 
 pub use admin::Address;
-pub use engine::{Limits, SlowConsumer};
+pub use engine::{Compression, Limits, SlowConsumer};
 
 pub use crate::config::{Config, Live, TOPIC_BYTES_MAX};
 pub use crate::origin::Origin;

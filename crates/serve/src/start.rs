@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::sys::process::{self, Listen};
-use engine::{Plan, Tables, Workers};
-use host::{Count, Goal, Machine, Role};
+use engine::{Compression, Plan, Tables, Workers};
+use host::{Bytes, Count, Goal, Machine, Role};
 use tracing::{info, warn};
 
 use crate::config::{CONNECTIONS_DEFAULT, Config};
@@ -221,6 +221,10 @@ fn say_ready(config: &Config, listen: &[SocketAddr], admin: Option<&admin::Runni
     match admin {
         Some(admin) => info!("admin on {}", admin.address()),
         None => info!("no admin listener: nothing can be published over HTTP"),
+    }
+    if config.live.limits.compression == Compression::Takeover {
+        let each = Bytes(Compression::TAKEOVER_BYTES);
+        info!("compression takeover: up to {each} for each client that agrees to it and speaks");
     }
     if config.public {
         info!("public: whoever reaches a listener may subscribe and publish");

@@ -35,7 +35,7 @@ impl From<Arc<Publication>> for Post {
     }
 }
 
-fn as_text(_group: u32, publication: &Publication, out: &mut Vec<u8>) {
+fn as_text<C>(_: &mut C, _group: u32, publication: &Publication, out: &mut Vec<u8>) {
     encode(out, OpCode::Text, &publication.data);
 }
 
@@ -57,8 +57,8 @@ impl Handler for Ticker {
         self.topics.forget(core, id);
     }
 
-    fn post<S: Sys>(&mut self, _: &mut Core<S, Self>, Post(publication): Post) {
-        self.topics.deliver(&publication, as_text);
+    fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, Post(publication): Post) {
+        self.topics.deliver(core, &publication, as_text);
     }
 
     fn turn<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {

@@ -146,7 +146,7 @@ impl Topics {
         &mut self,
         core: &mut Core<S, H>,
         publication: &Arc<Publication>,
-        encode: impl FnMut(u32, &Publication, &mut Vec<u8>),
+        encode: impl FnMut(&mut Core<S, H>, u32, &Publication, &mut Vec<u8>),
     ) -> Result<(), Full>
     where
         H: Handler<User: Subscriber, Post: From<Arc<Publication>>>,
@@ -159,21 +159,22 @@ impl Topics {
             core.counters().mailbox_full.add(1);
             return Err(full);
         }
-        self.deliver(publication, encode);
+        self.deliver(core, publication, encode);
         Ok(())
     }
 
     /// Takes a publication for this worker's subscribers; [`Topics::turn`] sends it.
-    pub fn deliver(
+    pub fn deliver<S: Sys, H: Handler>(
         &mut self,
+        core: &mut Core<S, H>,
         publication: &Publication,
-        mut encode: impl FnMut(u32, &Publication, &mut Vec<u8>),
+        mut encode: impl FnMut(&mut Core<S, H>, u32, &Publication, &mut Vec<u8>),
     ) {
         let Some(indexes) = self.names.get(&*publication.topic) else { return };
         for &index in indexes {
             let Some(Some(group)) = self.groups.get_mut(index as usize) else { continue };
             self.scratch.clear();
-            encode(group.kind(), publication, &mut self.scratch);
+            encode(core, group.kind(), publication, &mut self.scratch);
             let before = group.waiting_bytes();
             if group.publish(SharedFrame::new(&self.scratch, 1)) {
                 self.active.push_back(index);

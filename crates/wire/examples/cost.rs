@@ -84,7 +84,7 @@ fn frames(name: &str, role: Role, text: &str) {
         let mut decoder = Decoder::default();
         let mut rest = &mut buf[..];
         while let Ok(Status::Complete((used, event))) = decoder.decode(role, &limits, rest) {
-            let Event::Message { opcode: OpCode::Text, data } = event else { panic!() };
+            let Event::Message { opcode: OpCode::Text, data, .. } = event else { panic!() };
             black_box(data.as_ptr());
             rest = &mut rest[used..];
         }
@@ -98,7 +98,7 @@ fn upgrade(request: &[u8], limits: &Limits, out: &mut Vec<u8>) {
     let mut headers = [EMPTY_HEADER; MAX_HEADERS];
     let request = parse_request(&request[..len], &mut headers).expect("a good head");
     let upgrade = check_upgrade(&request).expect("a good handshake").expect("a handshake");
-    encode_upgrade_response(out, &accept_key(upgrade.key), None);
+    encode_upgrade_response(out, &accept_key(upgrade.key), None, None);
 }
 
 fn report(name: &str, units: u32, mut work: impl FnMut()) {

@@ -6,10 +6,7 @@
 //! and nonces are the caller's.
 //!
 //! - [`http`]: heads (found, then parsed) and bodies, RFC 9110 and RFC 9112.
-//! - [`websocket`]: the opening handshake and frames, RFC 6455.
-//!
-//! Not here yet: permessage-deflate (RFC 7692) will sit between the frame decoder and its caller,
-//! see [`websocket::Decoder`].
+//! - [`websocket`]: the opening handshake, frames, RFC 6455, and permessage-deflate, RFC 7692.
 
 #![no_std]
 #![forbid(unsafe_code)]

@@ -85,6 +85,7 @@ violations! {
     UpgradeDuplicateKey = "upgrade_duplicate_key", "RFC 6455 11.3.1", 400, PROTOCOL_ERROR, "sent Sec-WebSocket-Key more than once";
     UpgradeBadKey = "upgrade_bad_key", "RFC 6455 4.2.1", 400, PROTOCOL_ERROR, "sent a Sec-WebSocket-Key that is not 16 bytes in base64";
     UpgradeBadProtocol = "upgrade_bad_protocol", "RFC 6455 11.3.4", 400, PROTOCOL_ERROR, "sent a malformed Sec-WebSocket-Protocol";
+    UpgradeBadExtension = "upgrade_bad_extension", "RFC 6455 9.1", 400, PROTOCOL_ERROR, "sent a malformed Sec-WebSocket-Extensions";
     UpgradeBody = "upgrade_body", "RFC 9110 7.8", 400, PROTOCOL_ERROR, "asked for a WebSocket in a request with a body";
     // The opening handshake, seen by a client.
     NotSwitched = "not_switched", "RFC 6455 4.1", 502, PROTOCOL_ERROR, "answered the WebSocket handshake with a status other than 101";
@@ -93,6 +94,7 @@ violations! {
     WrongAccept = "wrong_accept", "RFC 6455 4.1", 502, PROTOCOL_ERROR, "answered 101 with a wrong Sec-WebSocket-Accept";
     UnofferedProtocol = "unoffered_protocol", "RFC 6455 4.1", 502, PROTOCOL_ERROR, "chose a subprotocol that was not offered";
     UnofferedExtension = "unoffered_extension", "RFC 6455 4.1", 502, PROTOCOL_ERROR, "chose an extension that was not offered";
+    BadExtensionAnswer = "bad_extension_answer", "RFC 7692 7.1", 502, PROTOCOL_ERROR, "answered permessage-deflate with parameters that are wrong or were not offered";
     // WebSocket frames.
     UnmaskedFrame = "unmasked_frame", "RFC 6455 5.1", 400, PROTOCOL_ERROR, "sent a frame without a mask to a server";
     MaskedFrame = "masked_frame", "RFC 6455 5.1", 400, PROTOCOL_ERROR, "sent a masked frame to a client";
@@ -105,6 +107,8 @@ violations! {
     LengthNotMinimal = "length_not_minimal", "RFC 6455 5.2", 400, PROTOCOL_ERROR, "wrote a length in more bytes than it needs";
     LengthTopBit = "length_top_bit", "RFC 6455 5.2", 400, PROTOCOL_ERROR, "set the top bit of a 64-bit length";
     MessageTooBig = "message_too_big", "RFC 6455 7.4.1", 413, TOO_BIG, "announced a message longer than allowed";
+    BadDeflate = "bad_deflate", "RFC 7692 7.2.2", 400, INVALID_PAYLOAD, "sent a compressed message that cannot be inflated";
+    InflatedTooBig = "inflated_too_big", "RFC 6455 7.4.1", 413, TOO_BIG, "sent a message that inflates to more than allowed";
     InvalidUtf8 = "invalid_utf8", "RFC 6455 8.1", 400, INVALID_PAYLOAD, "sent a text message that is not UTF-8";
     CloseTooShort = "close_too_short", "RFC 6455 5.5.1", 400, PROTOCOL_ERROR, "sent a close frame of one byte";
     CloseCodeInvalid = "close_code_invalid", "RFC 6455 7.4", 400, PROTOCOL_ERROR, "sent a close code that may not be sent";

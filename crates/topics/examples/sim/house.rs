@@ -119,11 +119,11 @@ impl House {
                 Worker::new(seat.sys, 0, limits.clone(), remote2, &[], u32::MAX, handler)?;
             let (_, core) = worker.parts();
             for path in ["/echo", "/echo", "/later"].into_iter().take(echo) {
-                core.add_target(Target::websocket(address(), "sim", path, &[], &[]))?;
+                core.add_target(Target::websocket(address(), "sim", path, &[], false, &[]))?;
             }
             for topic in 0..scenario.topics {
                 let path = format!("/topics/{topic}");
-                core.add_target(Target::websocket(address(), "sim", &path, &[], &[]))?;
+                core.add_target(Target::websocket(address(), "sim", &path, &[], false, &[]))?;
             }
             self.client_remotes.push(remote);
             self.clients.push(Member::new(worker, process, table, 1));

@@ -133,7 +133,7 @@ impl Server {
 }
 
 /// A publication as WebSockets and as streams get it.
-fn write(kind: u32, publication: &Publication, out: &mut Vec<u8>) {
+fn write<C>(_: &mut C, kind: u32, publication: &Publication, out: &mut Vec<u8>) {
     if kind == LINES {
         out.extend_from_slice(&publication.data);
         out.push(b'\n');
@@ -240,7 +240,7 @@ impl Handler for Server {
 
     fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, post: Post) {
         match post {
-            Post::Publication(publication) => self.topics.deliver(&publication, write),
+            Post::Publication(publication) => self.topics.deliver(core, &publication, write),
             Post::Direct(id, letter) => {
                 // Some are long enough to leave by a vectored write.
                 let filler = if letter.number.is_multiple_of(4) { 12_000 } else { 40 };

@@ -15,6 +15,9 @@ pub enum Event<'b> {
         opcode: OpCode,
         /// The payload.
         data: &'b mut [u8],
+        /// It is compressed (RFC 7692): text is not checked, and the limit held is that of these
+        /// bytes.
+        deflated: bool,
     },
     /// A piece of a message that is fragmented, or of whose frame only a part has arrived. Empty
     /// only for a frame that is empty. Text is valid so far, but may end within a character.
@@ -25,6 +28,8 @@ pub enum Event<'b> {
         data: &'b mut [u8],
         /// The message is complete with this piece.
         last: bool,
+        /// As in a whole message.
+        deflated: bool,
     },
     /// To be answered by a pong with the same payload.
     Ping(&'b mut [u8]),
@@ -70,9 +75,9 @@ pub enum Event<'b> {
 /// # Ok::<(), Violation>(())
 /// ```
 ///
-/// RSV1 is a violation as long as no extension is agreed. permessage-deflate (RFC 7692) will remember
-/// it here as a flag of the message, deliver compressed pieces as such, and check UTF-8 and
-/// the message limit on what comes out of the inflater.
+/// RSV1 is a violation unless permessage-deflate (RFC 7692) was agreed on, see
+/// [`Decoder::agree_deflate`]. Then compressed messages are delivered as they came; inflating them,
+/// and checking their length and UTF-8 after that, is the caller's.
 #[derive(Copy, Clone, Default, Debug)]
 pub struct Decoder {
     /// Payload bytes of the current data frame still to come.
@@ -97,6 +102,10 @@ impl Flags {
     const FIN: u8 = 0b0100;
     /// A close frame was decoded.
     const CLOSED: u8 = 0b1000;
+    /// The message under way is compressed.
+    const DEFLATED: u8 = 0b1_0000;
+    /// Messages may be compressed, as long as the connection lives.
+    const AGREED: u8 = 0b10_0000;
 
     fn message(self) -> Option<OpCode> {
         match self.0 & Self::OPCODE {
@@ -111,6 +120,8 @@ impl Flags {
 struct Header {
     opcode: OpCode,
     fin: bool,
+    /// Begins a compressed message.
+    deflated: bool,
     /// Of the payload, at most the message limit.
     payload_bytes: u32,
     mask: [u8; 4],
@@ -131,7 +142,7 @@ impl Decoder {
         // A whole small data frame between messages: nearly every frame there is.
         let masked = role == Role::Server;
         let start = if masked { 6 } else { 2 };
-        if self.flags.0 == 0
+        if self.flags.0 & !Flags::AGREED == 0
             && let Some(&[first @ (0x81 | 0x82), second]) = buf.first_chunk()
             && (second >= 0x80) == masked
             && let payload_bytes = second & 0x7F
@@ -143,9 +154,14 @@ impl Decoder {
             let text = first == 0x81;
             let data = small_payload(text, start, buf.get_mut(..end).unwrap_or_default())?;
             let opcode = if text { OpCode::Text } else { OpCode::Binary };
-            return Ok(Status::Complete((end, Event::Message { opcode, data })));
+            return Ok(Status::Complete((end, Event::Message { opcode, data, deflated: false })));
         }
         self.decode_any(role, limits, buf)
+    }
+
+    /// Takes compressed messages from now on: permessage-deflate was agreed on.
+    pub fn agree_deflate(&mut self) {
+        self.flags.0 |= Flags::AGREED;
     }
 
     /// Whether a close frame was decoded.
@@ -183,10 +199,13 @@ impl Decoder {
     /// The next frame's header, checked; `None` if it is torn.
     fn header(&self, role: Role, limits: &Limits, buf: &[u8]) -> Result<Option<Header>, Violation> {
         let Some((&[first, second], rest)) = buf.split_first_chunk() else { return Ok(None) };
-        if first & 0x70 != 0 {
+        let fin = first & 0x80 != 0;
+        let rsv = first & 0x70;
+        let deflated =
+            rsv == 0x40 && self.flags.0 & Flags::AGREED != 0 && matches!(first & 0x0F, 1 | 2);
+        if rsv != 0 && !deflated {
             return Err(Violation::ReservedBits);
         }
-        let fin = first & 0x80 != 0;
         let opcode = OpCode::from_byte(first).ok_or(Violation::ReservedOpCode)?;
         let length = second & 0x7F;
         match opcode {
@@ -224,7 +243,7 @@ impl Decoder {
             (Role::Server, None) => return Ok(None),
         };
         let header_bytes = buf.len() - rest.len();
-        Ok(Some(Header { opcode, fin, payload_bytes, mask, header_bytes }))
+        Ok(Some(Header { opcode, fin, deflated, payload_bytes, mask, header_bytes }))
     }
 
     /// A control frame: whole or not at all.
@@ -253,14 +272,17 @@ impl Decoder {
         self.remaining = header.payload_bytes;
         self.message_bytes += header.payload_bytes;
         self.mask = header.mask;
-        self.flags = Flags(opcode as u8 | if header.fin { Flags::FIN } else { 0 });
+        let kept = self.flags.0 & (Flags::AGREED | Flags::DEFLATED);
+        let fin = if header.fin { Flags::FIN } else { 0 };
+        let deflated = if header.deflated { Flags::DEFLATED } else { 0 };
+        self.flags = Flags(opcode as u8 | kept | fin | deflated);
 
         let whole = buf.len() - header.header_bytes >= header.payload_bytes as usize;
         match self.payload(role, opcode, header.header_bytes, buf)? {
-            Status::Complete((end, Event::Fragment { opcode, data, last: true }))
+            Status::Complete((end, Event::Fragment { opcode, data, last: true, deflated }))
                 if whole && begun.is_none() =>
             {
-                Ok(Status::Complete((end, Event::Message { opcode, data })))
+                Ok(Status::Complete((end, Event::Message { opcode, data, deflated })))
             }
             fragment => Ok(fragment),
         }
@@ -285,16 +307,18 @@ impl Decoder {
         self.remaining -= data.len() as u32;
         let last = self.remaining == 0 && self.flags.0 & Flags::FIN != 0;
 
-        if opcode == OpCode::Text {
+        let deflated = self.flags.0 & Flags::DEFLATED != 0;
+        if opcode == OpCode::Text && !deflated {
             let plain = ascii && self.utf8.is_empty();
             if !plain && !self.utf8.check(data) || last && !self.utf8.is_empty() {
                 return Err(Violation::InvalidUtf8);
             }
         }
         if last {
-            *self = Decoder::default();
+            let flags = Flags(self.flags.0 & Flags::AGREED);
+            *self = Decoder { flags, ..Decoder::default() };
         }
-        Ok(Status::Complete((end, Event::Fragment { opcode, data, last })))
+        Ok(Status::Complete((end, Event::Fragment { opcode, data, last, deflated })))
     }
 }
 

@@ -7,6 +7,8 @@ use super::{CONTROL_BYTES_MAX, CloseCode, HEADER_BYTES_MAX, OpCode, mask};
 
 const FIN: u8 = 0x80;
 const MASKED: u8 = 0x80;
+/// Of the first frame of a compressed message (RFC 7692 6).
+const RSV1: u8 = 0x40;
 
 /// The header of one frame, on the stack; its payload follows from wherever it lies.
 #[derive(Copy, Clone, Debug)]
@@ -35,6 +37,13 @@ impl FrameHeader {
             bytes += 4;
         }
         FrameHeader { bytes: (bits << (128 - 8 * bytes)).to_be_bytes(), len: bytes }
+    }
+
+    /// The same for the first frame of a compressed message (RFC 7692 6).
+    #[must_use]
+    pub fn deflated(mut self) -> FrameHeader {
+        self.bytes[0] |= RSV1;
+        self
     }
 
     /// The bytes to send, 2 to 14 of them.
@@ -70,6 +79,18 @@ pub fn encode_masked(out: &mut Vec<u8>, opcode: OpCode, data: &[u8], mask: [u8; 
     let start = out.len();
     out.extend_from_slice(data);
     mask::apply(out.get_mut(start..).unwrap_or_default(), mask);
+}
+
+/// Appends a whole frame whose payload a [`Compressor`](super::Compressor) wrote; masked for a client.
+pub fn encode_deflated(out: &mut Vec<u8>, opcode: OpCode, payload: &[u8], mask: Option<[u8; 4]>) {
+    out.reserve(HEADER_BYTES_MAX + payload.len());
+    let header = FrameHeader::new(opcode, true, payload.len(), mask).deflated();
+    out.extend_from_slice(header.as_slice());
+    let start = out.len();
+    out.extend_from_slice(payload);
+    if let Some(key) = mask {
+        mask::apply(out.get_mut(start..).unwrap_or_default(), key);
+    }
 }
 
 /// Appends a close frame. The reason is cut at a character so that it fits in 123 bytes, and left

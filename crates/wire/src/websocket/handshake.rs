@@ -1,7 +1,8 @@
-//! The opening handshake, both roles (RFC 6455 4). Extensions are not offered and offers of them are
-//! not answered, which declines them. Not here: who may connect; the origin is handed on.
+//! The opening handshake, both roles (RFC 6455 4). The one extension that is offered or agreed to is
+//! permessage-deflate; others are declined by not answering them. Not here: who may connect; the origin is handed on.
 
 mod client;
+mod deflate;
 mod server;
 #[cfg(test)]
 mod tests;
@@ -10,7 +11,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use sha1::{Digest, Sha1};
 
-pub use client::{check_upgrade_response, encode_key, encode_upgrade_request};
+pub use client::{Switched, check_upgrade_response, encode_key, encode_upgrade_request};
+pub use deflate::Deflate;
 pub use server::{Protocols, Upgrade, check_upgrade, encode_refusal, encode_upgrade_response};
 
 /// Joined to the key before hashing (RFC 6455 1.3).

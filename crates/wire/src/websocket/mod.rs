@@ -1,7 +1,9 @@
-//! WebSocket: the opening handshake, frames and messages, both roles (RFC 6455). Not here: answering
+//! WebSocket: the opening handshake, frames and messages, both roles (RFC 6455), and their compression
+//! (RFC 7692). Not here: answering
 //! pings, the closing handshake's timers, and assembling fragments, which are the connection's.
 
 mod decoder;
+mod deflate;
 mod encode;
 mod handshake;
 mod mask;
@@ -13,10 +15,11 @@ mod tests;
 use core::fmt;
 
 pub use decoder::{Decoder, Event};
-pub use encode::{FrameHeader, encode, encode_close, encode_masked};
+pub use deflate::{Compressor, Inflater};
+pub use encode::{FrameHeader, encode, encode_close, encode_deflated, encode_masked};
 pub use handshake::{
-    Protocols, Upgrade, accept_key, check_upgrade, check_upgrade_response, encode_key,
-    encode_refusal, encode_upgrade_request, encode_upgrade_response,
+    Deflate, Protocols, Switched, Upgrade, accept_key, check_upgrade, check_upgrade_response,
+    encode_key, encode_refusal, encode_upgrade_request, encode_upgrade_response,
 };
 
 /// Longest payload of a control frame, in bytes (RFC 6455 5.5).
@@ -99,4 +102,11 @@ impl fmt::Display for CloseCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
+}
+
+/// Whether a message put together from pieces, or inflated, is UTF-8.
+#[inline]
+#[must_use]
+pub fn is_utf8(data: &[u8]) -> bool {
+    utf8::is_valid(data)
 }

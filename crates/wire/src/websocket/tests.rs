@@ -47,12 +47,12 @@ fn read(
                 Err(violation) => return (seen, Some(violation)),
             };
             match event {
-                Event::Message { opcode, data } => {
+                Event::Message { opcode, data, .. } => {
                     assert!(message.is_empty());
                     assert!(opcode == OpCode::Binary || core::str::from_utf8(data).is_ok());
                     seen.push(Seen::Message(opcode, data.to_vec()));
                 }
-                Event::Fragment { opcode, data, last } => {
+                Event::Fragment { opcode, data, last, .. } => {
                     message.extend_from_slice(data);
                     if last {
                         seen.push(Seen::Message(opcode, std::mem::take(&mut message)));
@@ -212,11 +212,21 @@ fn a_torn_data_frame_is_delivered_as_it_comes() {
     let (header, payload) = stream.split_at_mut(6);
     assert_eq!(decoder.decode(Role::Server, &limits, header), Ok(Status::Partial));
     let mut first = [&*header, &payload[..3]].concat();
-    let event = Event::Fragment { opcode: OpCode::Text, data: &mut b"abc".clone(), last: false };
+    let event = Event::Fragment {
+        opcode: OpCode::Text,
+        data: &mut b"abc".clone(),
+        last: false,
+        deflated: false,
+    };
     let decoded = decoder.decode(Role::Server, &limits, &mut first);
     assert_eq!(decoded, Ok(Status::Complete((9, event))));
     assert_eq!(decoder.decode(Role::Server, &limits, &mut []), Ok(Status::Partial));
-    let event = Event::Fragment { opcode: OpCode::Text, data: &mut b"defgh".clone(), last: true };
+    let event = Event::Fragment {
+        opcode: OpCode::Text,
+        data: &mut b"defgh".clone(),
+        last: true,
+        deflated: false,
+    };
     let decoded = decoder.decode(Role::Server, &limits, &mut payload[3..]);
     assert_eq!(decoded, Ok(Status::Complete((5, event))));
 }

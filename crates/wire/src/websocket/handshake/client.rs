@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use super::{accept_key, base64_array};
+use super::{Deflate, accept_key, base64_array};
 use crate::Violation;
 use crate::http::{Response, list_items, push_clean, push_field, push_headers, push_request_line};
 
@@ -12,14 +12,16 @@ pub fn encode_key(nonce: [u8; 16]) -> [u8; 24] {
     base64_array(&nonce)
 }
 
-/// Appends the request for a WebSocket. `protocols` are offered in this order; `headers` follow and
-/// are not checked against those written here. Nothing is allocated but in `out`.
+/// Appends the request for a WebSocket. `protocols` are offered in this order; `deflate` offers
+/// [`Deflate::OFFER`]; `headers` follow and are not checked against those written here. Nothing is
+/// allocated but in `out`.
 pub fn encode_upgrade_request<'a>(
     out: &mut Vec<u8>,
     host: &str,
     target: &str,
     key: &[u8; 24],
     protocols: &[&str],
+    deflate: bool,
     headers: impl IntoIterator<Item = (&'a str, &'a str)>,
 ) {
     push_request_line(out, "GET", target);
@@ -41,11 +43,23 @@ pub fn encode_upgrade_request<'a>(
         }
         out.extend_from_slice(b"\r\n");
     }
+    if deflate {
+        push_field(out, "Sec-WebSocket-Extensions", Deflate::OFFER);
+    }
     push_headers(out, headers);
 }
 
+/// What a server agreed to.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Switched<'b> {
+    /// The subprotocol it chose.
+    pub protocol: Option<&'b str>,
+    /// How messages may be compressed.
+    pub deflate: Option<Deflate>,
+}
+
 /// Whether a response makes the connection a WebSocket, and with which of the subprotocols offered.
-/// The request must have been sent with this key.
+/// The request must have been sent with this key; `deflate` says whether it offered that.
 ///
 /// # Errors
 /// `NotSwitched` for any status but 101, or what is wrong with the 101.
@@ -53,7 +67,8 @@ pub fn check_upgrade_response<'b>(
     response: &Response<'_, 'b>,
     key: &[u8; 24],
     offered: &[&str],
-) -> Result<Option<&'b str>, Violation> {
+    deflate: bool,
+) -> Result<Switched<'b>, Violation> {
     if response.status != 101 {
         return Err(Violation::NotSwitched);
     }
@@ -63,7 +78,7 @@ pub fn check_upgrade_response<'b>(
     if !response.header_list_contains("connection", "upgrade") {
         return Err(Violation::SwitchedWithoutConnection);
     }
-    let mut protocol = None;
+    let mut switched = Switched::default();
     let mut accepts = 0;
     for header in response.headers {
         let is = |name| header.name.eq_ignore_ascii_case(name);
@@ -72,15 +87,22 @@ pub fn check_upgrade_response<'b>(
             if header.value != accept_key(key) {
                 return Err(Violation::WrongAccept);
             }
-        } else if is("sec-websocket-extensions") && list_items(header.value).next().is_some() {
-            return Err(Violation::UnofferedExtension);
+        } else if is("sec-websocket-extensions") {
+            if !deflate && list_items(header.value).next().is_some() {
+                return Err(Violation::UnofferedExtension);
+            }
+            let agreed = Deflate::check_answer(header.value)?;
+            if agreed.is_some() && switched.deflate.is_some() {
+                return Err(Violation::UnofferedExtension);
+            }
+            switched.deflate = switched.deflate.or(agreed);
         } else if is("sec-websocket-protocol") {
             let chosen = core::str::from_utf8(header.value).unwrap_or_default();
-            if protocol.is_some() || !offered.contains(&chosen) {
+            if switched.protocol.is_some() || !offered.contains(&chosen) {
                 return Err(Violation::UnofferedProtocol);
             }
-            protocol = Some(chosen);
+            switched.protocol = Some(chosen);
         }
     }
-    if accepts == 1 { Ok(protocol) } else { Err(Violation::WrongAccept) }
+    if accepts == 1 { Ok(switched) } else { Err(Violation::WrongAccept) }
 }

@@ -4,6 +4,7 @@
 use alloc::vec::Vec;
 use core::fmt::Write as _;
 
+use super::Deflate;
 use crate::Violation;
 use crate::http::{Framing, Request, encode_response, is_token, list_items, push_field};
 
@@ -22,6 +23,15 @@ impl<'b> Upgrade<'b> {
     /// The subprotocols offered, best first, over all lines of Sec-WebSocket-Protocol.
     pub fn protocols(&self) -> Protocols<'b> {
         Protocols { lines: self.head, items: &[] }
+    }
+
+    /// What to answer to the offers of permessage-deflate; `None` declines them. See
+    /// [`Deflate::accept`].
+    ///
+    /// # Errors
+    /// Sec-WebSocket-Extensions that is no list of extensions.
+    pub fn deflate(&self, takeover: bool) -> Result<Option<Deflate>, Violation> {
+        Deflate::accept(values(self.head, b"sec-websocket-extensions"), takeover)
     }
 
     /// Whether this subprotocol is offered; names are case-sensitive.
@@ -52,15 +62,8 @@ impl<'b> Iterator for Protocols<'b> {
                     _ => {}
                 }
             }
-            if self.lines.is_empty() {
-                return None;
-            }
-            let (line, rest) = split_at_byte(self.lines, b'\n');
-            self.lines = rest;
-            let (name, value) = split_at_byte(line, b':');
-            if name.eq_ignore_ascii_case(b"sec-websocket-protocol") {
-                self.items = value;
-            }
+            let (value, rest) = next_value(self.lines, b"sec-websocket-protocol")?;
+            (self.items, self.lines) = (value, rest);
         }
     }
 }
@@ -102,8 +105,13 @@ pub fn check_upgrade<'b>(request: &Request<'_, 'b>) -> Result<Option<Upgrade<'b>
 }
 
 /// Appends the response that makes the connection a WebSocket. `protocol` must be one the client
-/// offered.
-pub fn encode_upgrade_response(out: &mut Vec<u8>, accept: &[u8; 28], protocol: Option<&str>) {
+/// offered, and `deflate` the answer to an offer of it.
+pub fn encode_upgrade_response(
+    out: &mut Vec<u8>,
+    accept: &[u8; 28],
+    protocol: Option<&str>,
+    deflate: Option<&Deflate>,
+) {
     out.extend_from_slice(
         b"HTTP/1.1 101 Switching Protocols\r\n\
           Upgrade: websocket\r\n\
@@ -114,6 +122,11 @@ pub fn encode_upgrade_response(out: &mut Vec<u8>, accept: &[u8; 28], protocol: O
     out.extend_from_slice(b"\r\n");
     if let Some(protocol) = protocol {
         push_field(out, "Sec-WebSocket-Protocol", protocol);
+    }
+    if let Some(deflate) = deflate {
+        out.extend_from_slice(b"Sec-WebSocket-Extensions: ");
+        deflate.encode(out);
+        out.extend_from_slice(b"\r\n");
     }
     out.extend_from_slice(b"\r\n");
 }
@@ -180,6 +193,29 @@ impl<'b> Offer<'b> {
         }
         offer
     }
+}
+
+/// The values of all lines of this name.
+fn values<'b>(head: &'b [u8], name: &'static [u8]) -> impl Iterator<Item = &'b [u8]> {
+    let mut lines = head;
+    core::iter::from_fn(move || {
+        let (value, rest) = next_value(lines, name)?;
+        lines = rest;
+        Some(value)
+    })
+}
+
+/// The value of the first line of this name, in lower case, and the lines behind it.
+fn next_value<'b>(mut lines: &'b [u8], name: &[u8]) -> Option<(&'b [u8], &'b [u8])> {
+    while !lines.is_empty() {
+        let (line, rest) = split_at_byte(lines, b'\n');
+        let (found, value) = split_at_byte(line, b':');
+        if found.eq_ignore_ascii_case(name) {
+            return Some((value.trim_ascii(), rest));
+        }
+        lines = rest;
+    }
+    None
 }
 
 /// Sixteen bytes in base64: 22 characters and two of padding.

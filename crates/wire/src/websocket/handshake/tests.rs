@@ -49,7 +49,7 @@ fn rfc_6455_1_3_example() {
     assert_eq!(&accept_key(KEY), ACCEPT);
     assert_eq!(&encode_key(*b"the sample nonce"), KEY);
     let mut out = vec![];
-    encode_upgrade_response(&mut out, ACCEPT, Some("chat"));
+    encode_upgrade_response(&mut out, ACCEPT, Some("chat"), None);
     let expected = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\
         Connection: Upgrade\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\
         Sec-WebSocket-Protocol: chat\r\n\r\n";
@@ -175,7 +175,15 @@ fn bi_19_smuggling_by_a_handshake() {
 fn a_client_and_a_server_shake_hands() {
     for offered in [&[][..], &["v1"], &["v2", "v1"]] {
         let mut out = vec![];
-        encode_upgrade_request(&mut out, "x:80", "/a?b", KEY, offered, [("Origin", "http://x")]);
+        encode_upgrade_request(
+            &mut out,
+            "x:80",
+            "/a?b",
+            KEY,
+            offered,
+            false,
+            [("Origin", "http://x")],
+        );
         let mut headers = [EMPTY_HEADER; MAX_HEADERS];
         let request = parse_request(&out, &mut headers).unwrap();
         assert_eq!((request.target, request.header("host")), ("/a?b", Some(&b"x:80"[..])));
@@ -186,10 +194,11 @@ fn a_client_and_a_server_shake_hands() {
         assert_eq!(chosen.is_some(), !offered.is_empty());
 
         let mut answer = vec![];
-        encode_upgrade_response(&mut answer, &accept_key(upgrade.key), chosen);
+        encode_upgrade_response(&mut answer, &accept_key(upgrade.key), chosen, None);
         let mut headers = [EMPTY_HEADER; MAX_HEADERS];
         let response = parse_response(&answer, &mut headers).unwrap();
-        assert_eq!(check_upgrade_response(&response, KEY, offered), Ok(chosen));
+        let switched = Switched { protocol: chosen, deflate: None };
+        assert_eq!(check_upgrade_response(&response, KEY, offered, false), Ok(switched));
     }
 }
 
@@ -201,7 +210,8 @@ fn answers_a_client_refuses() {
         let mut headers = [EMPTY_HEADER; MAX_HEADERS];
         let head = format!("{head}\r\n");
         let response = parse_response(head.as_bytes(), &mut headers)?;
-        check_upgrade_response(&response, KEY, &["v1"]).map(|protocol| protocol.map(String::from))
+        check_upgrade_response(&response, KEY, &["v1"], false)
+            .map(|switched| switched.protocol.map(String::from))
     };
     let with = |line: &str| check(&format!("{good}{line}\r\n"));
     let without = |name: &str| check(&good.replace(&format!("{name}:"), "X:"));

@@ -1,0 +1,227 @@
+//! permessage-deflate on a worker's connections (RFC 7692): who compresses with what, and whose
+//! windows are kept. By default nobody's: one inflater and a compressor for each size of window serve
+//! all connections of a worker, so that agreeing on compression costs an idle socket nothing. Not
+//! here: the codec, see [`wire::websocket::Compressor`].
+
+use wire::Violation;
+use wire::websocket::{self, Compressor, Deflate, FrameHeader, Inflater, OpCode, is_utf8};
+
+use crate::conn::Cold;
+use crate::core::Core;
+use crate::limits::POOLED_BUFFER_BYTES;
+use crate::sys::Sys;
+use crate::worker::Worker;
+use crate::{ConnId, Handler, Sent};
+
+/// Whether messages are compressed, and what is remembered between them.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub enum Compression {
+    /// Nothing is agreed on.
+    #[default]
+    Off,
+    /// Each message by itself, with what all connections of a worker share.
+    Shared,
+    /// Each connection keeps what it has compressed and inflated: smaller messages, for
+    /// [`Compression::TAKEOVER_BYTES`] a socket.
+    Takeover,
+}
+
+impl Compression {
+    /// What a socket takes once both of its contexts are in use, in bytes: measured, see
+    /// `docs/operate/serve.md`.
+    pub const TAKEOVER_BYTES: u64 = 430_000;
+}
+
+/// What a connection agreed to, in a byte: the window of its compressor as a power of two (0: it
+/// sends plain), and which contexts it keeps.
+#[derive(Copy, Clone, Default)]
+pub(crate) struct Agreed(u8);
+
+impl Agreed {
+    const BITS: u8 = 0x0F;
+    const KEEPS_OUT: u8 = 0x10;
+    const KEEPS_IN: u8 = 0x20;
+    /// A window of 256 bytes is read but not written.
+    const BITS_MIN: u8 = 9;
+
+    pub(crate) fn as_server(deflate: &Deflate) -> Agreed {
+        let keeps_out = if deflate.server_no_context_takeover { 0 } else { Self::KEEPS_OUT };
+        let keeps_in = if deflate.client_no_context_takeover { 0 } else { Self::KEEPS_IN };
+        Agreed(deflate.server_bits() & Self::BITS | keeps_out | keeps_in)
+    }
+
+    pub(crate) fn as_client(deflate: &Deflate) -> Agreed {
+        let bits = deflate.client_bits();
+        Agreed(if bits < Self::BITS_MIN { 0 } else { bits & Self::BITS })
+    }
+
+    #[inline]
+    pub(crate) fn compresses(self) -> bool {
+        self.0 & Self::BITS != 0
+    }
+
+    #[inline]
+    pub(crate) fn keeps_out(self) -> bool {
+        self.0 & Self::KEEPS_OUT != 0
+    }
+
+    fn keeps_in(self) -> bool {
+        self.0 & Self::KEEPS_IN != 0
+    }
+
+    fn bits(self) -> u8 {
+        self.0 & Self::BITS
+    }
+}
+
+/// What a connection keeps between messages, where that was agreed on.
+#[derive(Default)]
+pub(crate) struct Contexts {
+    compressor: Option<Compressor>,
+    inflater: Option<Inflater>,
+}
+
+/// What the connections of a worker share, made when it is first needed.
+#[derive(Default)]
+pub(crate) struct Codec {
+    /// By window, from 9 bits on.
+    compressors: [Option<Box<Compressor>>; 7],
+    inflater: Option<Box<Inflater>>,
+    compressed: Vec<u8>,
+    inflated: Vec<u8>,
+}
+
+impl Codec {
+    /// Compresses a message by itself.
+    fn compress(&mut self, bits: u8, message: &[u8], out: &mut Vec<u8>) {
+        let index = usize::from(bits.saturating_sub(Agreed::BITS_MIN)).min(6);
+        let Some(compressor) = self.compressors.get_mut(index) else { return };
+        let compressor = compressor.get_or_insert_with(|| Box::new(Compressor::new(bits)));
+        compressor.compress(message, out);
+        compressor.forget();
+    }
+}
+
+impl<S: Sys, H: Handler> Worker<S, H> {
+    /// A compressed message, whole.
+    #[inline(never)]
+    pub(crate) fn on_deflated(&mut self, id: ConnId, opcode: OpCode, data: &[u8]) {
+        let core = &mut self.core;
+        let mut message = std::mem::take(&mut core.codec.inflated);
+        message.clear();
+        match core.inflate(id.slot(), opcode, data, &mut message) {
+            Ok(()) => {
+                core.counters().messages_in.add(1);
+                self.handler.message(core, id, opcode, &mut message);
+            }
+            Err(violation) => core.violated(id.slot(), violation),
+        }
+        message.shrink_to(POOLED_BUFFER_BYTES);
+        self.core.codec.inflated = message;
+    }
+}
+
+impl<S: Sys, H: Handler> Core<S, H> {
+    /// How messages for this connection are encoded: the same number, the same bytes. For groups of
+    /// receivers, see [`Core::encode_message`].
+    #[must_use]
+    pub fn encoding(&self, id: ConnId) -> u32 {
+        self.live(id).map_or(0, |conn| u32::from(conn.deflate.bits()))
+    }
+
+    /// Appends a message as a frame for connections that we accepted and that have this
+    /// [encoding](Core::encoding), for [`Core::send_shared`].
+    pub fn encode_message(
+        &mut self,
+        encoding: u32,
+        opcode: OpCode,
+        data: &[u8],
+        out: &mut Vec<u8>,
+    ) {
+        let bits = encoding as u8 & Agreed::BITS;
+        if bits == 0 || data.len() < self.limits.compress_above_bytes {
+            return websocket::encode(out, opcode, data);
+        }
+        let mut compressed = std::mem::take(&mut self.codec.compressed);
+        compressed.clear();
+        self.codec.compress(bits, data, &mut compressed);
+        self.count_compressed(data, &compressed);
+        if compressed.len() < data.len() {
+            let header = FrameHeader::new(opcode, true, compressed.len(), None).deflated();
+            out.extend_from_slice(header.as_slice());
+            out.extend_from_slice(&compressed);
+        } else {
+            websocket::encode(out, opcode, data);
+        }
+        self.give_compressed(compressed);
+    }
+
+    /// Sends a message compressed, unless that makes it longer.
+    #[inline(never)]
+    pub(crate) fn send_deflated(&mut self, slot: u32, opcode: OpCode, data: &[u8]) -> Sent {
+        let mut compressed = std::mem::take(&mut self.codec.compressed);
+        compressed.clear();
+        let Some(conn) = self.slab.get_mut(slot) else { return Sent::Dropped };
+        let (bits, keeps) = (conn.deflate.bits(), conn.deflate.keeps_out());
+        if keeps {
+            let contexts = conn.cold().contexts.get_or_insert_default();
+            let compressor = contexts.compressor.get_or_insert_with(|| Compressor::new(bits));
+            compressor.compress(data, &mut compressed);
+        } else {
+            self.codec.compress(bits, data, &mut compressed);
+        }
+        self.count_compressed(data, &compressed);
+        // What went into a context must arrive, however long.
+        let sent = if keeps || compressed.len() < data.len() {
+            self.send_frame(slot, opcode, true, &compressed)
+        } else {
+            self.send_frame(slot, opcode, false, data)
+        };
+        self.give_compressed(compressed);
+        sent
+    }
+
+    /// A frame that others share went to a connection whose compressor has not seen it: what that
+    /// refers to from now on begins behind it.
+    pub(crate) fn forget_sent(&mut self, slot: u32) {
+        let cold: Option<&mut Cold> =
+            self.slab.get_mut(slot).and_then(|conn| conn.cold.as_deref_mut());
+        let contexts = cold.and_then(|cold| cold.contexts.as_mut());
+        if let Some(compressor) = contexts.and_then(|contexts| contexts.compressor.as_mut()) {
+            compressor.forget();
+        }
+    }
+
+    fn inflate(
+        &mut self,
+        slot: u32,
+        opcode: OpCode,
+        data: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), Violation> {
+        let most = self.limits.wire.message_bytes as usize;
+        let Some(conn) = self.slab.get_mut(slot) else { return Ok(()) };
+        if conn.deflate.keeps_in() {
+            let contexts = conn.cold().contexts.get_or_insert_default();
+            contexts.inflater.get_or_insert_default().inflate_on(data, out, most)?;
+        } else {
+            self.codec.inflater.get_or_insert_default().inflate(data, out, most)?;
+        }
+        self.counters().inflate_in_bytes.add(data.len() as u64);
+        self.counters().inflate_out_bytes.add(out.len() as u64);
+        if opcode == OpCode::Text && !is_utf8(out) {
+            return Err(Violation::InvalidUtf8);
+        }
+        Ok(())
+    }
+
+    fn count_compressed(&self, message: &[u8], compressed: &[u8]) {
+        self.counters().deflate_in_bytes.add(message.len() as u64);
+        self.counters().deflate_out_bytes.add(compressed.len() as u64);
+    }
+
+    fn give_compressed(&mut self, mut compressed: Vec<u8>) {
+        compressed.shrink_to(POOLED_BUFFER_BYTES);
+        self.codec.compressed = compressed;
+    }
+}

@@ -1,0 +1,293 @@
+//! Messages compressed and inflated (RFC 7692 7.2) by zlib-rs, which checks all it reads and writes.
+//! Not here: which messages are worth it, and whose window is kept.
+
+use alloc::vec::Vec;
+
+use zlib_rs::{
+    Deflate, DeflateConfig, DeflateFlush, Inflate, InflateFlush, Method, Status, Strategy,
+};
+
+use crate::Violation;
+
+/// What ends a message's last block and is left out on the wire (RFC 7692 7.2.1).
+const TAIL: [u8; 4] = [0x00, 0x00, 0xFF, 0xFF];
+/// A last block with nothing in it: whether a stream ends with it tells whether it was whole.
+const END: [u8; 2] = [0x03, 0x00];
+/// Bytes that output grows by.
+const STEP: usize = 16 * 1024;
+/// The largest window, in bytes.
+const WINDOW_BYTES: usize = 32 * 1024;
+/// Fast, and on short texts as good as the slower ones.
+const LEVEL: i32 = 2;
+
+/// Compresses messages of one direction.
+pub struct Compressor {
+    zlib: Deflate,
+}
+
+impl Compressor {
+    /// With a window of two to the power of `bits`, 9 to 15; others are taken as the nearest.
+    #[must_use]
+    pub fn new(bits: u8) -> Compressor {
+        let config = DeflateConfig {
+            level: LEVEL,
+            method: Method::Deflated,
+            window_bits: -i32::from(bits.clamp(9, 15)),
+            mem_level: 8,
+            strategy: Strategy::Default,
+        };
+        Compressor { zlib: Deflate::new_with_config(config) }
+    }
+
+    /// Appends a message as the payload of its frame. What the messages since the last
+    /// [`Compressor::forget`] said again is referred to.
+    pub fn compress(&mut self, message: &[u8], out: &mut Vec<u8>) {
+        if message.is_empty() {
+            return out.push(0x00);
+        }
+        let begin = out.len();
+        let (mut read, mut written) = (0, begin);
+        loop {
+            let room = (message.len() - read) / 2 + 64;
+            out.resize(written + room.min(STEP), 0);
+            let (in_before, out_before) = (self.zlib.total_in(), self.zlib.total_out());
+            let input = message.get(read..).unwrap_or_default();
+            let output = out.get_mut(written..).unwrap_or_default();
+            // The one error there is means a wrong parameter, and all of them stand above.
+            let _ = self.zlib.compress(input, output, DeflateFlush::SyncFlush);
+            read += (self.zlib.total_in() - in_before) as usize;
+            written += (self.zlib.total_out() - out_before) as usize;
+            if written < out.len() {
+                break;
+            }
+        }
+        debug_assert!(out.get(begin..written).is_some_and(|bytes| bytes.ends_with(&TAIL)));
+        out.truncate(written.saturating_sub(TAIL.len()).max(begin));
+    }
+
+    /// Begins anew: the next message refers to nothing before it.
+    pub fn forget(&mut self) {
+        self.zlib.reset();
+    }
+}
+
+/// Inflates messages of one direction, whatever window they were compressed with.
+pub struct Inflater {
+    zlib: Inflate,
+}
+
+impl Default for Inflater {
+    fn default() -> Inflater {
+        Inflater { zlib: Inflate::new(false, 15) }
+    }
+}
+
+impl Inflater {
+    /// Appends a message that refers to nothing before it, given the payload of its frames, and
+    /// forgets it.
+    ///
+    /// # Errors
+    /// `InflatedTooBig` as soon as it is more than `most` bytes, `BadDeflate` for what is no whole
+    /// message. `out` then holds what came before that.
+    pub fn inflate(
+        &mut self,
+        data: &[u8],
+        out: &mut Vec<u8>,
+        most: usize,
+    ) -> Result<(), Violation> {
+        self.forget();
+        let begin = out.len();
+        let most = begin + most;
+        let ended = self.feed(data, out, begin, most)?;
+        // A last block may end the message without an empty one behind it.
+        if ended || self.feed(&TAIL, out, begin, most)? || self.feed(&END, out, begin, most)? {
+            return Ok(());
+        }
+        Err(Violation::BadDeflate)
+    }
+
+    /// Appends a message that may refer to those before it, and remembers it. That it breaks off is
+    /// noticed at the next one.
+    ///
+    /// # Errors
+    /// As [`Inflater::inflate`]; nothing can be inflated after an error.
+    pub fn inflate_on(
+        &mut self,
+        data: &[u8],
+        out: &mut Vec<u8>,
+        most: usize,
+    ) -> Result<(), Violation> {
+        let begin = out.len();
+        let most = begin + most;
+        if !self.feed(data, out, begin, most)? {
+            self.feed(&TAIL, out, begin, most)?;
+        }
+        Ok(())
+    }
+
+    /// Begins anew.
+    pub fn forget(&mut self) {
+        self.zlib.reset(false);
+    }
+
+    /// Inflates all of `data`; true if it ended with a last block.
+    fn feed(
+        &mut self,
+        data: &[u8],
+        out: &mut Vec<u8>,
+        begin: usize,
+        most: usize,
+    ) -> Result<bool, Violation> {
+        let mut read = 0;
+        let mut written = out.len();
+        loop {
+            // One byte beyond tells that there is more than may be.
+            let room = (most + 1).saturating_sub(written).min(STEP);
+            out.resize(written + room, 0);
+            let (in_before, out_before) = (self.zlib.total_in(), self.zlib.total_out());
+            let input = data.get(read..).unwrap_or_default();
+            let output = out.get_mut(written..).unwrap_or_default();
+            let status = self.zlib.decompress(input, output, InflateFlush::SyncFlush);
+            read += (self.zlib.total_in() - in_before) as usize;
+            written += (self.zlib.total_out() - out_before) as usize;
+            let full = written == out.len();
+            out.truncate(written);
+            if written > most {
+                out.truncate(most);
+                return Err(Violation::InflatedTooBig);
+            }
+            let status = status.map_err(|_| Violation::BadDeflate)?;
+            if status == Status::StreamEnd {
+                self.go_on_after_last_block(out.get(begin..).unwrap_or_default());
+                if read == data.len() {
+                    return Ok(true);
+                }
+            } else if !full {
+                return if read == data.len() { Ok(false) } else { Err(Violation::BadDeflate) };
+            }
+        }
+    }
+
+    /// Blocks may follow one that says it is the last (RFC 7692 7.2.3.4), and refer to what came
+    /// before it in the message.
+    fn go_on_after_last_block(&mut self, message: &[u8]) {
+        self.zlib.reset(false);
+        let window = message.get(message.len().saturating_sub(WINDOW_BYTES)..).unwrap_or_default();
+        // A stream that has just begun takes any dictionary.
+        let _ = self.zlib.set_dictionary(window);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MOST: usize = 1 << 20;
+
+    fn inflated(data: &[u8]) -> Result<Vec<u8>, Violation> {
+        let mut out = vec![];
+        Inflater::default().inflate(data, &mut out, MOST).map(|()| out)
+    }
+
+    fn compressed(message: &[u8], bits: u8) -> Vec<u8> {
+        let mut out = vec![];
+        Compressor::new(bits).compress(message, &mut out);
+        out
+    }
+
+    /// The examples of RFC 7692 7.2.3.
+    #[test]
+    fn the_examples_of_the_rfc() {
+        let cases: [&[u8]; 5] = [
+            &[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00],
+            &[0x00, 0x05, 0x00, 0xfa, 0xff, 0x48, 0x65, 0x6c, 0x6c, 0x6f, 0x00],
+            // A last block, and an empty one behind it.
+            &[0xf3, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00, 0x00],
+            // Two blocks.
+            &[0xf2, 0x48, 0x05, 0x00, 0x00, 0x00, 0xff, 0xff, 0xca, 0xc9, 0xc9, 0x07, 0x00],
+            // A last block and nothing behind it.
+            &[0xf3, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00],
+        ];
+        for case in cases {
+            assert_eq!(inflated(case).as_deref(), Ok(&b"Hello"[..]), "{case:02x?}");
+        }
+        assert_eq!(compressed(b"", 15), [0x00]);
+        assert_eq!(inflated(&[0x00]).as_deref(), Ok(&b""[..]));
+    }
+
+    #[test]
+    fn a_kept_window_makes_the_second_message_short() {
+        let (mut compressor, mut inflater) = (Compressor::new(15), Inflater::default());
+        let message = b"the quick brown fox jumps over the lazy dog".as_slice();
+        let mut sizes = vec![];
+        for _ in 0..3 {
+            let (mut data, mut out) = (vec![], vec![]);
+            compressor.compress(message, &mut data);
+            sizes.push(data.len());
+            inflater.inflate_on(&data, &mut out, MOST).unwrap();
+            assert_eq!(out, message);
+        }
+        assert!(sizes[1] < sizes[0] / 2 && sizes[2] < sizes[0] / 2, "{sizes:?}");
+        compressor.forget();
+        let mut data = vec![];
+        compressor.compress(message, &mut data);
+        assert_eq!(inflated(&data).as_deref(), Ok(message), "it refers to nothing before it");
+    }
+
+    /// BI-09: a bomb is stopped at the limit and not after it.
+    #[test]
+    fn bi_09_no_more_than_allowed_comes_out() {
+        let bomb = compressed(&vec![0; 8 << 20], 15);
+        assert!(bomb.len() < 16 * 1024, "{}", bomb.len());
+        let mut out = vec![];
+        let refused = Inflater::default().inflate(&bomb, &mut out, 64 * 1024);
+        assert_eq!(refused, Err(Violation::InflatedTooBig));
+        assert!(out.len() <= 64 * 1024 && out.capacity() < 256 * 1024, "{}", out.capacity());
+        let exactly = compressed(&[7; 1000], 15);
+        assert_eq!(Inflater::default().inflate(&exactly, &mut vec![], 1000), Ok(()));
+        let over = Inflater::default().inflate(&exactly, &mut vec![], 999);
+        assert_eq!(over, Err(Violation::InflatedTooBig));
+    }
+
+    /// BI-10: broken streams, and that the next message does not suffer from them.
+    #[test]
+    fn bi_10_what_is_no_whole_message_is_refused() {
+        let whole = compressed(b"a message that is long enough to be cut anywhere", 15);
+        let mut inflater = Inflater::default();
+        for cut in 1..whole.len() {
+            let mut out = vec![];
+            let result = inflater.inflate(&whole[..cut], &mut out, MOST);
+            assert_eq!(result, Err(Violation::BadDeflate), "cut at {cut}: {out:?}");
+            let mut next = vec![];
+            inflater.inflate(&whole, &mut next, MOST).unwrap();
+            assert_eq!(next, b"a message that is long enough to be cut anywhere");
+        }
+        let too_far = [0x62, 0x60, 0x18, 0x05, 0x00, 0xff];
+        let cases: [&[u8]; 4] = [&[], &[0xff; 8], &[0x06, 0x00], &too_far];
+        for case in cases {
+            assert!(inflated(case).is_err(), "{case:02x?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_compressed_comes_back(
+            words in prop::collection::vec(0u8..40, 0..40_000),
+            bits in 9u8..=15,
+        ) {
+            let data = compressed(&words, bits);
+            prop_assert_eq!(inflated(&data), Ok(words));
+        }
+
+        #[test]
+        fn anything_is_inflated_or_refused(data in prop::collection::vec(any::<u8>(), 0..300)) {
+            let mut out = vec![];
+            let _ = Inflater::default().inflate(&data, &mut out, 1000);
+            prop_assert!(out.len() <= 1000);
+        }
+    }
+}

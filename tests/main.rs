@@ -10,6 +10,7 @@
 mod admin;
 mod bad_input;
 mod breaking;
+mod compression;
 mod counting;
 mod doctor;
 mod fanout;

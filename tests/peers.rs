@@ -11,6 +11,7 @@ fn node_ws() {
         "echo_every_length_form",
         "echo_fragments",
         "echo_many_in_order",
+        "compressed",
         "topic_from_admin",
         "topic_from_client",
     ];

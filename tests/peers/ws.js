@@ -8,8 +8,8 @@ const WebSocket = require('ws');
 const [publicUrl, adminUrl] = process.argv.slice(2);
 
 // Messages are collected from the start: one may follow the handshake in the same packet.
-async function open(path) {
-  const socket = new WebSocket(publicUrl + path);
+async function open(path, options = {}) {
+  const socket = new WebSocket(publicUrl + path, { perMessageDeflate: false, ...options });
   socket.received = [];
   socket.on('message', (data, isBinary) => {
     socket.received.push({ data, isBinary });
@@ -82,6 +82,22 @@ const tests = {
       assert.strictEqual((await next(socket)).data.toString(), String(index));
     }
     await close(socket);
+  },
+  // Offers of its own accord: any window, and contexts kept.
+  async compressed() {
+    for (const offer of [true, { clientMaxWindowBits: 9, serverMaxWindowBits: 10 }]) {
+      const socket = await open('/echo', { perMessageDeflate: offer });
+      assert.ok(socket.extensions.startsWith('permessage-deflate'), socket.extensions);
+      for (const length of [0, 1, 1023, 1024, 5000, 65536]) {
+        await echoes(socket, 'héllo '.repeat(length / 7), false);
+        await echoes(socket, Buffer.alloc(length, 'x'), true);
+      }
+      const topic = await open('/topics/long', { perMessageDeflate: offer });
+      await publish({ topic: 'long', data: 'news '.repeat(1000) });
+      assert.strictEqual((await next(topic)).data.toString(), 'news '.repeat(1000));
+      await close(topic);
+      await close(socket);
+    }
   },
   async topic_from_admin() {
     const socket = await open('/topics/node');

@@ -1,7 +1,9 @@
 // Bun's server (uWebSockets inside) with the same surface as ours: /echo echoes, /topics/NAME subscribes,
-// POST /publish?topic=NAME publishes the body. No compression; Bun's other defaults stand.
+// POST /publish?topic=NAME publishes the body. No compression unless asked for; Bun's other defaults stand.
 //
-// Usage: bun bun_server.js [PORT]    prints {"listen":"127.0.0.1:PORT","pid":P} when ready
+// Usage: bun bun_server.js [PORT [deflate]]    prints {"listen":"127.0.0.1:PORT","pid":P} when ready
+
+const deflate = process.argv[3] === "deflate";
 
 const server = Bun.serve({
   hostname: "127.0.0.1",
@@ -17,12 +19,12 @@ const server = Bun.serve({
     return new Response("not found\n", { status: 404 });
   },
   websocket: {
-    perMessageDeflate: false,
+    perMessageDeflate: deflate,
     open(socket) {
       if (socket.data) socket.subscribe(socket.data);
     },
     message(socket, message) {
-      if (!socket.data) socket.send(message);
+      if (!socket.data) socket.send(message, deflate);
     },
   },
 });

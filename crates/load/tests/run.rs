@@ -11,7 +11,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
 use load::broadcast::{self, Publication};
-use load::{Close, Config, Echo, Endpoint, Run, Summary};
+use load::{Close, Config, Connect, Echo, Endpoint, Run, Summary};
 use serde_json::{Value, json};
 
 use server::Server;

@@ -9,6 +9,7 @@
 
 mod answers;
 mod connects;
+mod deflate;
 mod echo;
 mod fanout;
 mod hold;
@@ -62,6 +63,8 @@ pub(crate) struct BenchArgs {
 enum Bench {
     /// Messages echoed per server-CPU-second: 100 sockets, 20 bytes.
     Echo,
+    /// Messages echoed compressed per server-CPU-second: 100 sockets, 1 KiB of JSON.
+    Deflate,
     /// Server CPU of 10,000 connects at once.
     Connects,
     /// Server CPU of one message to 10,000 sockets, one message at a time.
@@ -82,8 +85,9 @@ enum Bench {
     All,
 }
 
-const ALL: [Bench; 9] = [
+const ALL: [Bench; 10] = [
     Bench::Echo,
+    Bench::Deflate,
     Bench::Connects,
     Bench::Fanout,
     Bench::Rate,
@@ -120,6 +124,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
         }
         met &= match what {
             Bench::Echo => echo::run(&bench)?,
+            Bench::Deflate => deflate::run(&bench)?,
             Bench::Connects => connects::run(&bench)?,
             Bench::Fanout => fanout::one_at_a_time(&bench)?,
             Bench::Rate => fanout::at_a_rate(&bench)?,

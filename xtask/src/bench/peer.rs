@@ -116,7 +116,8 @@ pub(super) fn words<const N: usize>(list: [&dyn AsRef<std::ffi::OsStr>; N]) -> V
     list.iter().map(|word| word.as_ref().to_owned()).collect()
 }
 
-fn pinning(core: Core) -> Vec<OsString> {
+/// What makes a program keep to its core.
+pub(super) fn pinning(core: Core) -> Vec<OsString> {
     let last = proc::cores().saturating_sub(1);
     let cpu = match core {
         Core::Any => return Vec::new(),

@@ -56,7 +56,12 @@ pub(super) struct Server {
 impl Server {
     /// Starts one on the servers' core and waits until it listens.
     pub(super) fn start(kind: Kind, tools: &Tools) -> Result<Server> {
-        let command = match kind {
+        Server::start_with(kind, tools, &[])
+    }
+
+    /// The same with further arguments.
+    pub(super) fn start_with(kind: Kind, tools: &Tools, more: &[&str]) -> Result<Server> {
+        let mut command = match kind {
             Kind::Standfast | Kind::Control => {
                 let mut command = ours(tools);
                 command.extend(words([&"--workers", &"1"]));
@@ -66,6 +71,7 @@ impl Server {
             Kind::Ws => words([&"node", &tools.rival("ws_server.js"), &tools.peers()]),
             Kind::Floor => words([&tools.floor("echo_server")]),
         };
+        command.extend(more.iter().map(OsString::from));
         Server::ready(kind, Core::Server, &command)
     }
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 use std::{env, error, io};
 
 use engine::{
-    Answer, Closed, ConnId, Core, Handler, Incoming, Limits, Plan, Response, Sys, Tables, Target,
-    Workers,
+    Answer, Closed, Compression, ConnId, Core, Handler, Incoming, Limits, Plan, Response, Sys,
+    Tables, Target, Workers,
 };
 use load::Endpoint;
 use wire::websocket::OpCode;
@@ -106,9 +106,10 @@ fn main() -> Result<(), Error> {
 /// worker of its own for each visit, because a worker keeps every place it has connected to.
 fn visit(url: &str, echo: bool) -> Result<Vec<u8>, Error> {
     let Endpoint { address, host, path } = Endpoint::parse(url)?;
-    let target = Target::websocket(address, &host, &path, &[], &[]);
+    let target = Target::websocket(address, &host, &path, &[], true, &[]);
     let mut limits = Limits::default();
     limits.wire.message_bytes = MESSAGE_BYTES;
+    limits.compression = Compression::Shared;
     let plan = Plan { workers: 1, accepting: 1, capacity: 4, tables: Tables::Shared };
     let (ends, ended) = mpsc::channel();
     let handler = move |_: u16, _: &_| Visitor { echo, heard: Vec::new(), ends: ends.clone() };

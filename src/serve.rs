@@ -54,7 +54,8 @@ pub(crate) struct Args {
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL",
         default_value = "false", default_missing_value = "true", hide_default_value = true)]
     public: bool,
-    /// Let pages of this origin connect, such as https://example.com. May be given several times
+    /// Let pages of this origin connect: https://example.com, https://*.example.com or * for all.
+    /// May be given several times
     #[arg(long, value_name = "ORIGIN", value_delimiter = ',')]
     allow_origin: Vec<Origin>,
     /// Key that operators must send as a Bearer token

@@ -41,6 +41,28 @@ fn without_a_key_no_page_from_elsewhere_is_answered() {
     assert_eq!(ask("127.0.0.1", "Origin: http://localhost:3000\r\n"), 200);
     assert_eq!(ask("rebound.example", ""), 403, "DNS rebinding");
     assert_eq!(ask("127.0.0.1", "Origin: https://elsewhere.example\r\n"), 403);
+    assert_eq!(server.metrics()["standfast_admin_refused_total"], 2.0);
+}
+
+#[test]
+fn on_loopback_a_host_must_mean_this_machine_or_an_allowed_site() {
+    let asks = |server: &Server, host: &str, target: &str| {
+        let mut socket = Socket::connect(server.listen);
+        socket.send(upgrade(target, &[("Host", host)]).as_bytes());
+        socket.response()
+    };
+    let server = Server::start(&["--allow-origin", "https://*.site.example"]);
+    assert_eq!(asks(&server, "localhost:8080", "/echo").status, 101);
+    assert_eq!(asks(&server, "chat.site.example", "/echo").status, 101, "a proxy's site");
+    let refused = asks(&server, "rebound.example", "/echo");
+    assert_eq!(refused.status, 421, "DNS rebinding");
+    assert!(refused.body.contains("--allow-origin"), "{refused:?}");
+    // The target's own authority counts, not Host (RFC 9112 section 3.2.2).
+    assert_eq!(asks(&server, "localhost", "http://rebound.example/echo").status, 421);
+    assert_eq!(server.metrics()["standfast_host_refused_total"], 2.0);
+    eventually("the log names the host", || server.log().contains("rebound.example"));
+    let open = Server::start(&["--allow-origin", "*"]);
+    assert_eq!(asks(&open, "anything.example", "/echo").status, 101);
 }
 
 #[test]
@@ -104,4 +126,5 @@ fn a_page_from_elsewhere_is_refused_and_the_log_says_what_would_admit_it() {
     let open = Server::start(&["--allow-origin", "https://app.example"]);
     assert_eq!(asks(&open, "https://app.example"), 101);
     assert_eq!(asks(&open, "https://other.example"), 403);
+    assert_eq!(asks(&open, "null"), 403, "a sandboxed frame of any site");
 }

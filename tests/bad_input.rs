@@ -52,7 +52,7 @@ fn what_is_no_upgrade_is_told_to_upgrade() {
     let server = Server::start(&[]);
     for path in ["/echo", "/topics/x"] {
         let mut socket = Socket::connect(server.listen);
-        socket.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
+        socket.send(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes());
         let response = socket.response();
         assert_eq!(response.status, 426, "{response:?}");
         assert_eq!(response.header("upgrade"), Some("websocket"), "{response:?}");

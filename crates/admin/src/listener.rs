@@ -128,7 +128,7 @@ pub fn start(config: &Config, program: Arc<dyn Program>) -> Result<Running, Star
         Address::Unix(path) => Some(path.clone()),
     };
     let key = Key::new(config.key.as_deref());
-    let guard = Guard { key, browsers: socket_file.is_none() };
+    let guard = Guard { key, browsers: socket_file.is_none(), foreign: Arc::default() };
     let running = Running { address: actual, key: guard.key.clone(), socket_file };
     let app = router(program, guard, config.body_bytes_max);
     let runtime = tokio::runtime::Builder::new_current_thread()

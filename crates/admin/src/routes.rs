@@ -2,6 +2,7 @@
 //! key, where one is set.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -15,13 +16,11 @@ use serde::Deserialize;
 
 use crate::auth::Key;
 use crate::local::may_be_foreign_page;
-use crate::metrics::Exposition;
+use crate::metrics::{Exposition, Kind};
 use crate::{Page, Program, Reply};
 
 /// The Content-Type of Prometheus's text format.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-
-type Shared = Arc<dyn Program>;
 
 /// Who may ask.
 #[derive(Clone)]
@@ -29,9 +28,25 @@ pub(crate) struct Guard {
     pub(crate) key: Key,
     /// A browser can reach the listener: it is no UNIX socket.
     pub(crate) browsers: bool,
+    /// Requests refused as those of a foreign page, or by a foreign name.
+    pub(crate) foreign: Arc<AtomicU64>,
 }
 
-pub(crate) fn router(program: Shared, guard: Guard, body_bytes_max: usize) -> Router {
+/// What the routes work with.
+#[derive(Clone)]
+struct Shared {
+    program: Arc<dyn Program>,
+    foreign: Arc<AtomicU64>,
+}
+
+impl Shared {
+    fn foreign(&self) -> u64 {
+        self.foreign.load(Ordering::Relaxed)
+    }
+}
+
+pub(crate) fn router(program: Arc<dyn Program>, guard: Guard, body_bytes_max: usize) -> Router {
+    let shared = Shared { program, foreign: Arc::clone(&guard.foreign) };
     let guarded = Router::new()
         .route("/metrics", get(metrics))
         .route("/api/stats", get(stats))
@@ -44,7 +59,7 @@ pub(crate) fn router(program: Shared, guard: Guard, body_bytes_max: usize) -> Ro
         .route("/health", get(health))
         .merge(guarded)
         .layer(DefaultBodyLimit::max(body_bytes_max))
-        .with_state(program)
+        .with_state(shared)
 }
 
 async fn admit(State(guard): State<Guard>, request: Request<Body>, next: Next) -> Response {
@@ -53,6 +68,7 @@ async fn admit(State(guard): State<Guard>, request: Request<Body>, next: Next) -
     if guard.browsers && !guard.key.is_set() && is_foreign(&request) {
         let why = "not for web pages of other origins, nor by a name that is not this machine's: \
                    use 127.0.0.1 or localhost, or set --admin-key";
+        guard.foreign.fetch_add(1, Ordering::Relaxed);
         return Reply::error(403, "forbidden", why).into_response();
     }
     let authorization = request.headers().get(header::AUTHORIZATION);
@@ -68,18 +84,24 @@ fn is_foreign(request: &Request<Body>) -> bool {
     may_be_foreign_page(field(header::HOST), field(header::ORIGIN))
 }
 
-async fn health(State(program): State<Shared>) -> Reply {
-    if program.healthy() { Reply::text(200, "ok\n") } else { Reply::text(503, "draining\n") }
+async fn health(State(shared): State<Shared>) -> Reply {
+    if shared.program.healthy() { Reply::text(200, "ok\n") } else { Reply::text(503, "draining\n") }
 }
 
-async fn metrics(State(program): State<Shared>) -> Reply {
+async fn metrics(State(shared): State<Shared>) -> Reply {
     let mut exposition = Exposition::default();
-    program.metrics(&mut exposition);
+    shared.program.metrics(&mut exposition);
+    let help = "Requests at the admin listener refused for their Host or Origin.";
+    exposition.single("admin_refused", Kind::Counter, help, shared.foreign() as f64);
     Reply { status: 200, content_type: METRICS_TYPE, body: exposition.finish() }
 }
 
-async fn stats(State(program): State<Shared>) -> Reply {
-    Reply::json(&program.stats())
+async fn stats(State(shared): State<Shared>) -> Reply {
+    let mut stats = shared.program.stats();
+    if let Some(stats) = stats.as_object_mut() {
+        stats.insert("admin_refused".to_owned(), shared.foreign().into());
+    }
+    Reply::json(&stats)
 }
 
 #[derive(Deserialize)]
@@ -88,12 +110,12 @@ struct PageQuery {
     after: Option<String>,
 }
 
-async fn connections(State(program): State<Shared>, Query(query): Query<PageQuery>) -> Reply {
+async fn connections(State(shared): State<Shared>, Query(query): Query<PageQuery>) -> Reply {
     let page = match page(&query) {
         Ok(page) => page,
         Err(message) => return Reply::error(400, "bad_request", &message),
     };
-    let asked = tokio::task::spawn_blocking(move || program.connections(&page)).await;
+    let asked = tokio::task::spawn_blocking(move || shared.program.connections(&page)).await;
     asked.unwrap_or_else(|_| Reply::error(500, "internal", "listing connections failed"))
 }
 
@@ -109,9 +131,9 @@ fn page(query: &PageQuery) -> Result<Page, String> {
     Ok(Page { limit, after })
 }
 
-async fn publish(State(program): State<Shared>, body: Result<Bytes, BytesRejection>) -> Reply {
+async fn publish(State(shared): State<Shared>, body: Result<Bytes, BytesRejection>) -> Reply {
     match body {
-        Ok(body) => program.publish(&body),
+        Ok(body) => shared.program.publish(&body),
         Err(rejection) if rejection.status() == 413 => {
             let message = "the body is longer than this server takes; publish in several requests";
             Reply::error(413, "too_large", message)

@@ -97,6 +97,8 @@ impl Program for Control {
         counter("publish_paused", "Times a publishing socket had to wait.", paused);
         let refused = self.sum(|door| door.origin_refused.get());
         counter("origin_refused", "Handshakes refused for their Origin.", refused);
+        let refused = self.sum(|door| door.host_refused.get());
+        counter("host_refused", "Requests on loopback refused for their Host.", refused);
     }
 
     fn stats(&self) -> Value {
@@ -117,6 +119,7 @@ impl Program for Control {
             "publish_overloaded": self.overloaded.load(Ordering::Relaxed),
             "publish_paused": self.sum(|door| door.publish_paused.get()),
             "origin_refused": self.sum(|door| door.origin_refused.get()),
+            "host_refused": self.sum(|door| door.host_refused.get()),
             "workers_max": self.remote.workers(),
         });
         if let Value::Object(own) = own {

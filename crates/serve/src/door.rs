@@ -19,6 +19,9 @@ use crate::shared::{DoorCounters, Policy, Shared};
 /// Slots looked at for one question about connections, so that no question holds a worker up.
 const LIST_SLOTS_MAX: u32 = 16 * 1024;
 
+/// What the public listeners speak, as an origin names it.
+const SCHEME: &str = "http";
+
 /// What a connection is, kept with it in the engine: 16 bytes, no allocation with one topic.
 #[derive(Default)]
 pub(crate) enum Session {
@@ -114,7 +117,7 @@ impl Door {
     fn admit(&mut self, worker: u16, request: &Incoming<'_, '_>, opening: Opening) -> Answer {
         let Some(upgrade) = request.upgrade else { return Answer::Upgrade(None) };
         if let Some(origin) = upgrade.origin
-            && !self.policy.origins.admit(origin, request.head.header("host"))
+            && !self.policy.origins.admit(origin, request.head.authority(), SCHEME)
         {
             self.counters(worker).origin_refused.add(1);
             let origin = String::from_utf8_lossy(origin).into();
@@ -127,6 +130,18 @@ impl Door {
         };
         self.opening = Some(opening);
         Answer::Upgrade(protocol)
+    }
+
+    /// Answers a request that calls this machine by a name that is not its own.
+    fn misdirected(&self, worker: u16, request: &Request<'_, '_>) -> Answer {
+        self.counters(worker).host_refused.add(1);
+        let host = String::from_utf8_lossy(request.authority().unwrap_or_default()).into();
+        self.shared.recorder.post(Record::HostRefused(host));
+        refuse(
+            421,
+            "This server listens on loopback only and Host does not mean this machine: use \
+             127.0.0.1 or localhost, or allow the site by --allow-origin.\n",
+        )
     }
 
     fn obey<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, command: Command<'_>) {
@@ -213,6 +228,9 @@ impl Handler for Door {
         request: &Incoming<'_, '_>,
     ) -> Answer {
         let worker = core.worker();
+        if !self.policy.origins.admit_host(request.head.authority()) {
+            return self.misdirected(worker, request.head);
+        }
         match Route::of(request.head.path()) {
             Route::Health => health(request.head, self.shared.is_draining()),
             Route::Echo if self.shared.echo => self.admit(worker, request, Opening::Echo),

@@ -1,118 +1,334 @@
-//! Which web pages may connect (RFC 6455 section 10.2): a browser names the page's origin, and
-//! nothing else stops a page of one site from speaking to the server of another.
+//! Which web pages may connect, and by which names (RFC 6455 section 10.2, RFC 6454): a browser
+//! tells the page's origin, and nothing else stops a page of one site from speaking to the server
+//! of another.
 //!
-//! Clients that send no Origin are no browsers and are not concerned.
+//! Clients that send no Origin are no browsers and are not concerned. Not here: what the admin
+//! listener trusts (`admin`).
 
 use std::fmt;
 use std::str::FromStr;
 
 use admin::means_this_machine;
 
-/// An origin that is allowed: `https://example.com`, `null`, or `*` for all.
+/// An origin that is allowed: exactly one, all names below one, or all.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Origin(Box<str>);
+pub enum Origin {
+    /// `*`: every page of every site.
+    All,
+    /// `https://example.com`: scheme, host and port.
+    One(Page),
+    /// `https://*.example.com`: one or more labels in front of this one.
+    Below(Page),
+}
+
+/// What an origin consists of, in lower case, with the port that the scheme implies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    scheme: Box<str>,
+    host: Box<str>,
+    /// 0 where neither the origin nor its scheme has one.
+    port: u16,
+}
+
+impl Page {
+    /// An origin as a browser sends it; `None` for `null` and whatever else is none.
+    fn parse(text: &str) -> Option<Page> {
+        let text = text.to_ascii_lowercase();
+        let (scheme, authority) = text.split_once("://")?;
+        let mut letters = scheme.bytes();
+        let named = letters.next().is_some_and(|first| first.is_ascii_lowercase())
+            && letters.all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b));
+        let (host, port) = host_and_port(authority)?;
+        let port = port.or_else(|| implied_port(scheme)).unwrap_or(0);
+        named.then(|| Page { scheme: scheme.into(), host: host.into(), port })
+    }
+
+    fn is_below(&self, parent: &Page) -> bool {
+        let labels = self.host.strip_suffix(&*parent.host).and_then(|rest| rest.strip_suffix('.'));
+        self.scheme == parent.scheme
+            && self.port == parent.port
+            && labels.is_some_and(|labels| !labels.is_empty())
+    }
+}
+
+/// Splits an authority. Names are of letters, digits, `-`, `_` and single dots between; addresses
+/// of IPv6 stand in brackets.
+fn host_and_port(authority: &str) -> Option<(&str, Option<u16>)> {
+    let end = match authority.strip_prefix('[') {
+        Some(rest) => rest.find(']')? + 2,
+        None => authority.find(':').unwrap_or(authority.len()),
+    };
+    let (host, rest) = authority.split_at_checked(end)?;
+    let port = match rest.strip_prefix(':') {
+        Some(digits) if digits.bytes().all(|b| b.is_ascii_digit()) => Some(digits.parse().ok()?),
+        Some(_) => return None,
+        None if rest.is_empty() => None,
+        None => return None,
+    };
+    let is_name = |host: &str| {
+        let label = |label: &str| {
+            !label.is_empty()
+                && label.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b))
+        };
+        host.strip_suffix('.').unwrap_or(host).split('.').all(label)
+    };
+    let is_address = |host: &str| {
+        let inner = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        inner.is_some_and(|inner| inner.parse::<std::net::Ipv6Addr>().is_ok())
+    };
+    (is_name(host) || is_address(host)).then_some((host, port))
+}
+
+fn implied_port(scheme: &str) -> Option<u16> {
+    match scheme {
+        "http" => Some(80),
+        "https" => Some(443),
+        _ => None,
+    }
+}
 
 impl FromStr for Origin {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let origin = text.strip_suffix('/').unwrap_or(text).to_ascii_lowercase();
-        let well_formed = matches!(&*origin, "*" | "null")
-            || authority(&origin).is_some_and(|host| !host.is_empty() && !host.contains('/'));
-        if well_formed {
-            return Ok(Origin(origin.into()));
+        if text == "*" {
+            return Ok(Origin::All);
         }
-        Err(format!("\"{text}\" is no origin: write it as https://example.com, null or *"))
+        if text.eq_ignore_ascii_case("null") {
+            return Err("null cannot be allowed: every sandboxed page and local file of any site \
+                        has that origin"
+                .to_owned());
+        }
+        let no_origin = || {
+            format!(
+                "\"{text}\" is no origin: write it as https://example.com, \
+                 https://*.example.com or *"
+            )
+        };
+        let text = text.strip_suffix('/').unwrap_or(text);
+        let Some((scheme, below)) = text.split_once("://*.") else {
+            return Page::parse(text).map(Origin::One).ok_or_else(no_origin);
+        };
+        let parent = Page::parse(&format!("{scheme}://{below}")).ok_or_else(no_origin)?;
+        let last = parent.host.rsplit('.').next().unwrap_or_default();
+        if !parent.host.contains('.') || last.bytes().all(|b| b.is_ascii_digit()) {
+            return Err(format!(
+                "\"{text}\" is too wide: a name of at least two labels follows the *, as in \
+                 https://*.example.com"
+            ));
+        }
+        Ok(Origin::Below(parent))
     }
 }
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        let (star, page) = match self {
+            Origin::All => return f.write_str("*"),
+            Origin::One(page) => ("", page),
+            Origin::Below(page) => ("*.", page),
+        };
+        write!(f, "{}://{star}{}", page.scheme, page.host)?;
+        if page.port == 0 || implied_port(&page.scheme) == Some(page.port) {
+            return Ok(());
+        }
+        write!(f, ":{}", page.port)
     }
 }
 
 /// The origins a server admits.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origins {
-    /// Any page of this machine and no other: all listeners are loopback. A page of the same
-    /// origin does not count then, because a name that its owner points at 127.0.0.1 would make
-    /// any site one of ours (DNS rebinding).
+    /// Any page of this machine and no other, and only by names of this machine: all listeners are
+    /// loopback. A page of the same origin does not count then, because a name that its owner
+    /// points at 127.0.0.1 would make any site one of ours (DNS rebinding).
     pub(crate) loopback: bool,
     pub(crate) allowed: Vec<Origin>,
 }
 
 impl Origins {
-    /// Whether a page of `origin` may connect to the server it calls `host`.
-    pub(crate) fn admit(&self, origin: &[u8], host: Option<&[u8]>) -> bool {
-        let Ok(origin) = std::str::from_utf8(origin) else { return false };
-        let named = |allowed: &Origin| &*allowed.0 == "*" || allowed.0.eq_ignore_ascii_case(origin);
-        if self.allowed.iter().any(named) {
+    /// Whether a page of `origin` may connect to the server it calls `authority`, by a listener
+    /// that speaks `scheme` (`http` or `https`).
+    pub(crate) fn admit(&self, origin: &[u8], authority: Option<&[u8]>, scheme: &str) -> bool {
+        if self.allowed.contains(&Origin::All) {
+            return origin != b"null";
+        }
+        let Some(page) = std::str::from_utf8(origin).ok().and_then(Page::parse) else {
+            return false;
+        };
+        let named = self.allowed.iter().any(|allowed| match allowed {
+            Origin::All => true,
+            Origin::One(one) => *one == page,
+            Origin::Below(parent) => page.is_below(parent),
+        });
+        if named || self.loopback {
+            return named || means_this_machine(&page.host);
+        }
+        let own = authority.and_then(|own| std::str::from_utf8(own).ok());
+        own.and_then(|own| Page::parse(&format!("{scheme}://{own}"))) == Some(page)
+    }
+
+    /// Whether a request may call this server `authority`. On loopback a name must mean this
+    /// machine, or be that of an allowed origin: a proxy in front passes its site's name on.
+    pub(crate) fn admit_host(&self, authority: Option<&[u8]>) -> bool {
+        if !self.loopback || self.allowed.contains(&Origin::All) {
             return true;
         }
-        let Some(authority) = authority(origin) else { return false };
-        if self.loopback {
-            return means_this_machine(authority);
-        }
-        let own = host.and_then(|host| std::str::from_utf8(host).ok());
-        own.is_some_and(|own| without_port(own, origin) == without_port(authority, origin))
+        // HTTP/1.1 demands it, and what speaks HTTP/1.0 is no browser.
+        let Some(authority) = authority else { return true };
+        let Ok(authority) = std::str::from_utf8(authority) else { return false };
+        means_this_machine(authority)
+            || self.allowed.iter().any(|allowed| match allowed {
+                Origin::All => true,
+                Origin::One(one) => host_of(authority, one).is_some_and(|page| page == *one),
+                Origin::Below(parent) => {
+                    host_of(authority, parent).is_some_and(|page| page.is_below(parent))
+                }
+            })
     }
 }
 
-/// Host and port of an origin.
-fn authority(origin: &str) -> Option<&str> {
-    let (scheme, authority) = origin.split_once("://")?;
-    (!scheme.is_empty()).then_some(authority)
-}
-
-/// Host and port in lower case, without the port that the origin's scheme implies.
-fn without_port(authority: &str, origin: &str) -> String {
-    let implied = match origin.get(..6) {
-        Some(start) if start.eq_ignore_ascii_case("https:") => ":443",
-        _ => ":80",
-    };
-    authority.strip_suffix(implied).unwrap_or(authority).to_ascii_lowercase()
+/// The host of an authority, as a page with everything else as `like` has it.
+fn host_of(authority: &str, like: &Page) -> Option<Page> {
+    let authority = authority.to_ascii_lowercase();
+    let (host, _) = host_and_port(&authority)?;
+    Some(Page { host: host.into(), ..like.clone() })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn pages_of_this_machine_and_of_the_same_origin_are_admitted() {
-        let local = Origins { loopback: true, allowed: Vec::new() };
-        let remote = Origins {
-            loopback: false,
-            allowed: vec!["https://App.example/".parse().unwrap(), "null".parse().unwrap()],
-        };
-        let cases = [
-            ("http://localhost:3000", "127.0.0.1:8080", true, false),
-            ("http://app.localhost", "127.0.0.1:8080", true, false),
-            ("http://127.0.0.1:9", "127.0.0.1:8080", true, false),
-            ("http://[::1]:9", "[::1]:8080", true, false),
-            ("http://127.0.0.1.evil.example", "127.0.0.1:8080", false, false),
-            ("http://localhost.evil.example", "127.0.0.1:8080", false, false),
-            ("https://chat.example", "chat.example", false, true),
-            ("https://chat.example", "Chat.example:443", false, true),
-            ("http://chat.example:80", "chat.example", false, true),
-            ("https://chat.example:8443", "chat.example", false, false),
-            ("https://app.example", "chat.example", false, true),
-            ("null", "chat.example", false, true),
-            ("garbage", "chat.example", false, false),
-        ];
-        for (origin, host, locally, remotely) in cases {
-            let host = Some(host.as_bytes());
-            assert_eq!(local.admit(origin.as_bytes(), host), locally, "local {origin}");
-            assert_eq!(remote.admit(origin.as_bytes(), host), remotely, "remote {origin}");
-        }
-        let all = Origins { loopback: false, allowed: vec!["*".parse().unwrap()] };
-        assert!(all.admit(b"https://anywhere.example", None));
+    fn origins(loopback: bool, allowed: &[&str]) -> Origins {
+        let allowed = allowed.iter().map(|text| text.parse().unwrap()).collect();
+        Origins { loopback, allowed }
     }
 
     #[test]
-    fn only_origins_can_be_allowed() {
-        for wrong in ["example.com", "https://", "https://a/path", ""] {
+    fn pages_of_this_machine_and_of_the_same_origin_are_admitted() {
+        let local = origins(true, &[]);
+        let remote = origins(false, &["https://App.example/"]);
+        // Origin, Host, and whether it is let in: locally, remotely over http, and over https.
+        let cases = [
+            ("http://localhost:3000", "127.0.0.1:8080", true, false, false),
+            ("http://app.localhost", "127.0.0.1:8080", true, false, false),
+            ("http://127.0.0.1:9", "127.0.0.1:8080", true, false, false),
+            ("http://[::1]:9", "[::1]:8080", true, false, false),
+            ("http://127.0.0.1.evil.example", "127.0.0.1:8080", false, false, false),
+            ("http://localhost.evil.example", "127.0.0.1:8080", false, false, false),
+            ("https://chat.example", "chat.example", false, false, true),
+            ("https://chat.example", "Chat.example:443", false, false, true),
+            ("http://chat.example:80", "chat.example", false, true, false),
+            ("http://chat.example", "chat.example:80", false, true, false),
+            ("http://chat.example:8080", "chat.example:8080", false, true, false),
+            ("http://chat.example:8081", "chat.example:8080", false, false, false),
+            ("https://chat.example:8443", "chat.example", false, false, false),
+            ("ftp://chat.example", "chat.example", false, false, false),
+            ("https://app.example", "chat.example", false, true, true),
+            ("https://APP.example:443", "chat.example", false, true, true),
+            ("http://app.example", "chat.example", false, false, false),
+            ("https://app.example:444", "chat.example", false, false, false),
+            ("https://app.example.", "chat.example", false, false, false),
+            ("null", "chat.example", false, false, false),
+            ("NULL", "null", false, false, false),
+            ("garbage", "chat.example", false, false, false),
+            ("http://chat.example@evil.example", "chat.example", false, false, false),
+        ];
+        for (origin, host, locally, plain, encrypted) in cases {
+            let host = Some(host.as_bytes());
+            let admit = |origins: &Origins, scheme| origins.admit(origin.as_bytes(), host, scheme);
+            assert_eq!(admit(&local, "http"), locally, "local {origin}");
+            assert_eq!(admit(&remote, "http"), plain, "http {origin}");
+            assert_eq!(admit(&remote, "https"), encrypted, "https {origin}");
+        }
+    }
+
+    #[test]
+    fn a_star_stands_for_one_label_or_more_and_for_nothing_else() {
+        let origins = origins(false, &["https://*.example.org", "http://*.a.test:81"]);
+        let cases = [
+            ("https://www.example.org", true),
+            ("https://a.b.EXAMPLE.org:443", true),
+            ("https://example.org", false),
+            ("https://.example.org", false),
+            ("https://a..example.org", false),
+            ("https://evilexample.org", false),
+            ("https://evil-example.org", false),
+            ("https://www.example.org.evil.test", false),
+            ("https://www.example.org:8443", false),
+            ("http://www.example.org", false),
+            ("https://*.example.org", false),
+            ("https://evil.test/.example.org", false),
+            ("http://x.a.test:81", true),
+            ("http://x.a.test", false),
+        ];
+        for (origin, admitted) in cases {
+            assert_eq!(origins.admit(origin.as_bytes(), None, "https"), admitted, "{origin}");
+        }
+    }
+
+    #[test]
+    fn all_is_all_but_null() {
+        for loopback in [false, true] {
+            let all = origins(loopback, &["*"]);
+            assert!(all.admit(b"https://anywhere.example", None, "http"));
+            assert!(!all.admit(b"null", None, "http"));
+            assert!(all.admit_host(Some(b"anything.example")));
+        }
+    }
+
+    #[test]
+    fn on_loopback_a_host_means_this_machine_or_an_allowed_site() {
+        let local = origins(true, &["https://chat.example", "https://*.site.example"]);
+        let cases = [
+            ("127.0.0.1:8080", true),
+            ("LOCALHOST", true),
+            ("[::1]:8080", true),
+            ("Chat.example", true),
+            ("chat.example:8080", true),
+            ("a.site.example", true),
+            ("site.example", false),
+            ("rebound.example:8080", false),
+            ("127.0.0.1.evil.example", false),
+            ("chat.example.evil.example", false),
+        ];
+        for (host, admitted) in cases {
+            assert_eq!(local.admit_host(Some(host.as_bytes())), admitted, "{host}");
+            assert!(origins(false, &[]).admit_host(Some(host.as_bytes())), "elsewhere {host}");
+        }
+        assert!(local.admit_host(None), "HTTP/1.0");
+    }
+
+    #[test]
+    fn only_origins_can_be_allowed_and_they_read_as_written() {
+        for wrong in [
+            "example.com",
+            "https://",
+            "https://a/path",
+            "",
+            "null",
+            "https://*",
+            "https://*.",
+            "https://*.org",
+            "https://a.*.org",
+            "https://*.*.example.org",
+            "https://*.0.0.1",
+            "https://a:99999",
+            "https://a:",
+            "https://user@a.example",
+            "://a.example",
+        ] {
             assert!(wrong.parse::<Origin>().is_err(), "{wrong}");
+        }
+        for right in [
+            "*",
+            "https://example.com",
+            "https://*.example.com:8443",
+            "http://[::1]:80",
+            "chrome-extension://abcdef",
+        ] {
+            let shown = right.strip_suffix(":80").unwrap_or(right);
+            assert_eq!(right.parse::<Origin>().unwrap().to_string(), shown);
         }
     }
 }

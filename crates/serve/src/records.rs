@@ -16,6 +16,8 @@ const WRITTEN_MAX: usize = 10;
 pub(crate) enum Record {
     /// A page of this origin was refused.
     OriginRefused(Box<str>),
+    /// A request called this machine by this name, on loopback.
+    HostRefused(Box<str>),
 }
 
 /// Where workers post. Posting wakes nobody by a descriptor.
@@ -51,10 +53,15 @@ impl Records {
                     times,
                     "refused a page of origin {origin}; to let it in, add --allow-origin {origin}"
                 ),
+                Record::HostRefused(host) => warn!(
+                    times,
+                    "refused a request for {host}, which is no name of this machine; behind a \
+                     proxy, add --allow-origin https://{host}"
+                ),
             }
         }
         if different > WRITTEN_MAX {
-            warn!("and {} further origins", different - WRITTEN_MAX);
+            warn!("and {} further names", different - WRITTEN_MAX);
         }
     }
 }

@@ -29,6 +29,8 @@ pub(crate) struct DoorCounters {
     pub(crate) publish_paused: Counter,
     /// Handshakes refused for their origin.
     pub(crate) origin_refused: Counter,
+    /// Requests refused for their Host.
+    pub(crate) host_refused: Counter,
 }
 
 /// One for all threads of a server.

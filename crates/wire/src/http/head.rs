@@ -84,6 +84,18 @@ impl<'b> Request<'_, 'b> {
         self.split_target().0
     }
 
+    /// Whom the request calls us: the authority of a target that has one, else Host (RFC 9112
+    /// 3.2.2).
+    pub fn authority(&self) -> Option<&'b [u8]> {
+        let authority = match self.target.split_once("://") {
+            Some((scheme, rest)) if !scheme.contains(['/', '?']) => {
+                rest.split(['/', '?']).next().map(str::as_bytes)
+            }
+            _ => None,
+        };
+        authority.or_else(|| self.header("host"))
+    }
+
     /// What follows the first `?` of the target.
     pub fn query(&self) -> Option<&'b str> {
         self.split_target().1

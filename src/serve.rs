@@ -71,7 +71,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = message_bytes)]
     max_message: u32,
     /// Whether messages may be compressed (permessage-deflate): off; shared, each by itself; or
-    /// takeover, with what each client keeps, for 430 KB a client
+    /// takeover, with what each client keeps, for 310 KB a client
     #[arg(long, value_name = "HOW", default_value = "shared")]
     compression: Compression,
     /// Bytes from which on a message is compressed

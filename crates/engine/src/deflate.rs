@@ -29,7 +29,7 @@ pub enum Compression {
 impl Compression {
     /// What a socket takes once both of its contexts are in use, in bytes: measured, see
     /// `docs/operate/serve.md`.
-    pub const TAKEOVER_BYTES: u64 = 430_000;
+    pub const TAKEOVER_BYTES: u64 = 310_000;
 }
 
 /// What a connection agreed to, in a byte: the window of its compressor as a power of two (0: it

@@ -11,14 +11,18 @@ use crate::Violation;
 
 /// What ends a message's last block and is left out on the wire (RFC 7692 7.2.1).
 const TAIL: [u8; 4] = [0x00, 0x00, 0xFF, 0xFF];
-/// A last block with nothing in it: whether a stream ends with it tells whether it was whole.
-const END: [u8; 2] = [0x03, 0x00];
+/// The same with a last block behind it that is empty: whether a stream ends with it tells whether
+/// the stream was whole.
+const TAIL_AND_END: [u8; 6] = [0x00, 0x00, 0xFF, 0xFF, 0x03, 0x00];
 /// Bytes that output grows by.
 const STEP: usize = 16 * 1024;
 /// The largest window, in bytes.
 const WINDOW_BYTES: usize = 32 * 1024;
 /// Fast, and on short texts as good as the slower ones.
 const LEVEL: i32 = 2;
+/// Of 9. A third faster for 1 KiB than the usual 8, since less is cleared before each message, at the
+/// same length from 1 to 128 KiB.
+const MEM_LEVEL: i32 = 5;
 
 /// Compresses messages of one direction.
 pub struct Compressor {
@@ -33,7 +37,7 @@ impl Compressor {
             level: LEVEL,
             method: Method::Deflated,
             window_bits: -i32::from(bits.clamp(9, 15)),
-            mem_level: 8,
+            mem_level: MEM_LEVEL,
             strategy: Strategy::Default,
         };
         Compressor { zlib: Deflate::new_with_config(config) }
@@ -100,7 +104,7 @@ impl Inflater {
         let most = begin + most;
         let ended = self.feed(data, out, begin, most)?;
         // A last block may end the message without an empty one behind it.
-        if ended || self.feed(&TAIL, out, begin, most)? || self.feed(&END, out, begin, most)? {
+        if ended || self.feed(&TAIL_AND_END, out, begin, most)? {
             return Ok(());
         }
         Err(Violation::BadDeflate)

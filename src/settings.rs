@@ -93,8 +93,18 @@ fn from_file<A: Args + FromArgMatches>(
     section: &str,
     command: &Command,
 ) -> Result<Layer> {
-    let shown = path.display();
+    let shown = path.display().to_string();
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
+    from_text::<A>(&text, &shown, section, command)
+}
+
+/// What a file of that name says in `section`; the file may be anybody's.
+pub(crate) fn from_text<A: Args + FromArgMatches>(
+    text: &str,
+    shown: &str,
+    section: &str,
+    command: &Command,
+) -> Result<Layer> {
     let table: toml::Table = text.parse().with_context(|| format!("{shown} is not TOML"))?;
     let mut layer = Layer::new();
     for (name, value) in table {

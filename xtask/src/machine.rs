@@ -20,6 +20,7 @@ struct Need {
 
 const NEEDS: &[Need] = &[
     Need { what: "a C compiler", check: &["cc", "--version"], packages: &["gcc", "libc6-dev"] },
+    Need { what: "a C++ compiler", check: &["c++", "--version"], packages: &["g++"] },
     Need { what: "Node.js", check: &["node", "--version"], packages: &["nodejs"] },
     Need { what: "npm", check: &["npm", "--version"], packages: &["npm"] },
     Need { what: "Chromium", check: &["test", "-x", "/usr/bin/chromium"], packages: &["chromium"] },

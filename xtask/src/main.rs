@@ -9,6 +9,7 @@ mod autobahn;
 mod bench;
 mod dist;
 mod elf;
+mod fuzz;
 mod machine;
 mod sim;
 mod step;
@@ -27,6 +28,8 @@ enum Chore {
     Test,
     /// Runs the engine over simulated system calls, one run per seed.
     Sim(sim::SimArgs),
+    /// Looks for inputs that break what reads them, with libFuzzer.
+    Fuzz(fuzz::FuzzArgs),
     /// Measures ours beside rivals and the bare C floor; raw results go to bench/results.
     Bench(bench::BenchArgs),
     /// Runs the Autobahn TestSuite against our server or our client.
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
     let outcome = match Chore::parse() {
         Chore::Test => suite::run(),
         Chore::Sim(args) => sim::run(&args),
+        Chore::Fuzz(args) => fuzz::run(&args),
         Chore::Bench(args) => bench::run(&args),
         Chore::Autobahn(args) => autobahn::run(&args),
         Chore::Dist(args) => dist::run(&args),

@@ -11,7 +11,7 @@ use anyhow::Result;
 use serde_json::Value;
 
 use crate::step::{self, Outcome};
-use crate::{machine, sim};
+use crate::{fuzz, machine, sim};
 
 /// Runs the suite; the last line printed is `N passed, N failed`. Whether nothing failed.
 pub(crate) fn run() -> Result<bool> {
@@ -19,6 +19,7 @@ pub(crate) fn run() -> Result<bool> {
     for (name, mut command) in steps() {
         outcomes.push(step::run(name, &mut command)?);
     }
+    outcomes.push(fuzz::suite()?);
     outcomes.push(prove(50_000)?);
     Ok(summarise(&outcomes))
 }

@@ -1,0 +1,51 @@
+//! Heads found and parsed, and what must be true of every head that is let pass.
+
+use wire::http::{HeadScanner, Header, encode_request_head};
+use wire::{Limits, Status, Violation};
+
+/// How far a head reaches in `bytes`, however they arrive.
+pub fn find(bytes: &[u8], limits: &Limits, sizes: impl Iterator<Item = usize>) -> Found {
+    let whole = HeadScanner::default().scan(bytes, limits);
+    let mut scanner = HeadScanner::default();
+    let mut there = 0;
+    for size in sizes {
+        there = bytes.len().min(there + size);
+        let before = scanner.scanned();
+        let torn = scanner.scan(&bytes[..there], limits);
+        assert!(scanner.scanned() >= before && scanner.scanned() <= there);
+        if torn != Ok(Status::Partial) || there == bytes.len() {
+            assert_eq!(torn, whole, "the reads decide what a head is");
+            break;
+        }
+    }
+    if let Ok(Status::Complete(length)) = whole {
+        assert!(length <= limits.head_bytes && bytes[..length].ends_with(b"\r\n\r\n"));
+    }
+    whole
+}
+
+type Found = Result<Status<usize>, Violation>;
+
+/// Nothing in a header that was let pass could be read as another line by somebody else.
+pub fn check_headers(headers: &[Header<'_>]) {
+    for header in headers {
+        assert!(!header.name.is_empty() && !header.name.contains([':', ' ', '\r', '\n', '\t']));
+        assert!(header.value.iter().all(|byte| *byte >= b' ' && *byte != 127 || *byte == b'\t'));
+        assert_eq!(header.value.trim_ascii(), header.value);
+    }
+}
+
+/// The same request once more, from what was understood; `None` if a value is not text.
+pub fn write_again(method: &str, target: &str, headers: &[Header<'_>]) -> Option<Vec<u8>> {
+    let mut pairs = Vec::new();
+    for header in headers {
+        pairs.push((header.name, std::str::from_utf8(header.value).ok()?));
+    }
+    // A tab within a value is written as a blank.
+    if pairs.iter().any(|(_, value)| value.contains('\t')) {
+        return None;
+    }
+    let mut out = Vec::new();
+    encode_request_head(&mut out, method, target, pairs);
+    Some(out)
+}

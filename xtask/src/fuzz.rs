@@ -1,0 +1,250 @@
+//! `cargo xtask fuzz`: builds the targets of `fuzz/` with the compiler's coverage counters and lets
+//! libFuzzer look for inputs that break them.
+//!
+//! The counters are options of LLVM that every toolchain knows, so the stable one is enough and
+//! `cargo-fuzz` is not needed; the address sanitizer (`--address`) is nightly's. What libFuzzer finds
+//! worth keeping stays under the target folder; only `fuzz/seeds` is committed.
+
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+
+use crate::step::{self, Outcome};
+
+/// What each target gets in the suite.
+const SUITE_SECONDS: u64 = 20;
+/// An input that takes longer is a finding.
+const TIMEOUT_SECONDS: u32 = 10;
+/// A process that holds more is a finding: whatever a peer announces, none of it needs much.
+const MEMORY_MIB: u32 = 512;
+/// Longest input.
+const INPUT_BYTES: u32 = 4096;
+/// Where the instrumentation goes (LLVM's SanitizerCoverage).
+const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module \
+    -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+    -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares";
+
+/// Which targets, and for how long.
+#[derive(Args)]
+pub(crate) struct FuzzArgs {
+    /// Targets, by the names of the files in fuzz/targets [default: all]
+    targets: Vec<String>,
+    /// Minutes for each target
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    minutes: u64,
+    /// Run one target once with this file instead
+    #[arg(long, value_name = "FILE")]
+    input: Option<PathBuf>,
+    /// With the address sanitizer, by the nightly toolchain
+    #[arg(long)]
+    address: bool,
+}
+
+/// Whether no target found anything.
+pub(crate) fn run(args: &FuzzArgs) -> Result<bool> {
+    let mut targets = targets()?;
+    for named in &args.targets {
+        let known = targets.join(", ");
+        ensure!(targets.contains(named), "there is no target {named}; there are {known}");
+    }
+    if !args.targets.is_empty() {
+        targets.retain(|target| args.targets.contains(target));
+    }
+    let folder = build(args.address)?;
+    if let Some(input) = &args.input {
+        let [target] = targets.as_slice() else { bail!("--input needs the name of one target") };
+        return Ok(Command::new(folder.join(target)).arg(input).status()?.success());
+    }
+    Ok(run_all(&folder, targets, args.minutes * 60)?.failed == 0)
+}
+
+/// Every target for a short time.
+pub(crate) fn suite() -> Result<Outcome> {
+    println!("\n=== fuzzing, {SUITE_SECONDS} s a target");
+    run_all(&build(false)?, targets()?, SUITE_SECONDS)
+}
+
+fn targets() -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(step::root().join("fuzz/targets"))? {
+        names.extend(entry?.path().file_stem().and_then(|name| name.to_str()).map(str::to_owned));
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Where everything goes that is not committed.
+fn work_folder() -> PathBuf {
+    step::target_folder().join("fuzz")
+}
+
+/// Builds all targets; the folder they are in.
+fn build(address: bool) -> Result<PathBuf> {
+    let host = host()?;
+    let (mut cargo, mut flags) = (step::cargo(&[]), COVERAGE.to_owned());
+    let mut work = work_folder();
+    if address {
+        cargo = Command::new("rustup");
+        cargo.args(["run", "nightly", "cargo"]).current_dir(step::root());
+        flags.push_str(" -Zsanitizer=address");
+        work.push("address");
+    }
+    cargo.args(["build", "--release", "--locked", "--manifest-path", "fuzz/Cargo.toml"]);
+    // With a target named, the flags are for the targets and not for build scripts.
+    cargo.args(["--target", &host]).arg("--target-dir").arg(&work).env("RUSTFLAGS", flags);
+    cargo.env_remove("CARGO_ENCODED_RUSTFLAGS").env_remove("RUSTUP_TOOLCHAIN");
+    ensure!(
+        cargo.status().context("cannot start the build")?.success(),
+        "the fuzz targets do not build{}",
+        if address { ": rustup toolchain install nightly" } else { "; they need a C++ compiler" }
+    );
+    Ok(work.join(host).join("release"))
+}
+
+/// The name of this machine's target, from the compiler.
+fn host() -> Result<String> {
+    let output = Command::new("rustc").arg("-vV").output().context("cannot start rustc")?;
+    let text = String::from_utf8(output.stdout)?;
+    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(host.context("rustc does not say its host")?.to_owned())
+}
+
+/// Runs the targets, as many at a time as there are cores.
+fn run_all(folder: &Path, targets: Vec<String>, seconds: u64) -> Result<Outcome> {
+    let started = Instant::now();
+    let queue = Mutex::new(VecDeque::from(targets));
+    let next = || queue.lock().ok().and_then(|mut queue| queue.pop_front());
+    let lanes = thread::available_parallelism().map_or(1, usize::from);
+    let lane = || {
+        let mut found = Vec::new();
+        while let Some(target) = next() {
+            found.push(fuzz(folder, &target, seconds));
+        }
+        found
+    };
+    let verdicts: Vec<Result<bool>> = thread::scope(|scope| {
+        let lanes: Vec<_> = (0..lanes).map(|_| scope.spawn(lane)).collect();
+        lanes.into_iter().flat_map(|lane| lane.join().unwrap_or_default()).collect()
+    });
+    let mut outcome =
+        Outcome { name: "fuzzing".to_owned(), passed: 0, failed: 0, took: started.elapsed() };
+    for verdict in verdicts {
+        match verdict? {
+            true => outcome.passed += 1,
+            false => outcome.failed += 1,
+        }
+    }
+    Ok(outcome)
+}
+
+/// Runs one target from its seeds and what it found before; whether nothing broke.
+fn fuzz(folder: &Path, target: &str, seconds: u64) -> Result<bool> {
+    let (seeds, dictionary) = (format!("fuzz/seeds/{target}"), dictionary(target));
+    let corpus = work_folder().join("corpus").join(target);
+    let findings = work_folder().join("findings").join(target);
+    let log = work_folder().join(format!("{target}.log"));
+    fs::create_dir_all(&corpus)?;
+    fs::create_dir_all(&findings)?;
+    let mut command = Command::new(folder.join(target));
+    command.current_dir(step::root()).arg(&corpus).arg(&seeds).args(dictionary);
+    command.arg(format!("-max_total_time={seconds}"));
+    command.arg(format!("-timeout={TIMEOUT_SECONDS}"));
+    command.arg(format!("-rss_limit_mb={MEMORY_MIB}"));
+    command.arg(format!("-max_len={INPUT_BYTES}"));
+    command.arg(format!("-artifact_prefix={}/", findings.display()));
+    let output = File::create(&log)?;
+    command.stdout(output.try_clone()?).stderr(output);
+    let good = command.status().with_context(|| format!("cannot start {target}"))?.success();
+    let said = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
+    if good {
+        println!("ok     {target:<20} {}", figures(&said));
+    } else {
+        println!("FAILED {target:<20} {}", explain(target, &said, &log));
+    }
+    Ok(good)
+}
+
+/// Words that are hard to come upon by chance, for the targets that read text.
+fn dictionary(target: &str) -> Option<String> {
+    let file = match target {
+        "request_head"
+        | "response_head"
+        | "http_body"
+        | "server_machine"
+        | "client_machine"
+        | "handshake_extensions" => "http",
+        "config" => "config",
+        _ => return None,
+    };
+    Some(format!("-dict=fuzz/dictionaries/{file}.dict"))
+}
+
+/// From libFuzzer's last lines: runs, and how many edges of the code were seen.
+fn figures(said: &str) -> String {
+    let word_after = |mark: &str| {
+        said.lines().rev().find_map(|line| line.split(mark).nth(1)?.split_whitespace().next())
+    };
+    let (runs, seen) = (word_after("Done ").unwrap_or("?"), word_after(" cov: ").unwrap_or("?"));
+    format!("{runs} runs, {seen} places in the code seen")
+}
+
+/// What broke, with which input, and how to see it again.
+fn explain(target: &str, said: &str, log: &Path) -> String {
+    let mut lines = said.lines();
+    let panic = lines.find(|line| line.contains(" panicked at ")).unwrap_or("no panic");
+    let what = lines.next().unwrap_or_default();
+    let file = said.lines().find_map(|line| line.split("Test unit written to ").nth(1));
+    match file {
+        Some(file) => format!(
+            "{panic} {what}\n  \
+             see it again: cargo xtask fuzz {target} --input {file}\n  \
+             when it is mended: mv {file} fuzz/seeds/{target}/\n  \
+             all it said: {}",
+            log.display()
+        ),
+        None => format!("it ended without an input to blame; what it said: {}", log.display()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_told_by_its_last_figures() {
+        let said =
+            "#2 INITED cov: 7 ft: 7\n#90 NEW    cov: 31 ft: 40\nDone 123 runs in 9 second(s)";
+        assert_eq!(figures(said), "123 runs, 31 places in the code seen");
+    }
+
+    #[test]
+    fn a_finding_is_told_with_its_input_and_how_to_repeat_it() {
+        let said = "thread 'x' panicked at src/a.rs:1:2:\nleft is not right\nstack\n\
+                    artifact_prefix='f/'; Test unit written to f/crash-1";
+        let told = explain("decoder", said, Path::new("log"));
+        assert!(told.contains("src/a.rs:1:2: left is not right"), "{told}");
+        assert!(told.contains("cargo xtask fuzz decoder --input f/crash-1"), "{told}");
+        assert!(explain("decoder", "killed", Path::new("log")).contains("log"));
+    }
+
+    #[test]
+    fn every_target_has_seeds_and_a_place_in_the_manifest() {
+        let manifest = fs::read_to_string(step::root().join("fuzz/Cargo.toml")).unwrap();
+        let targets = targets().unwrap();
+        assert!(targets.len() >= 7, "{targets:?}");
+        for target in targets {
+            assert!(manifest.contains(&format!("name = \"{target}\"")), "{target}");
+            let seeds = fs::read_dir(step::root().join("fuzz/seeds").join(&target));
+            assert!(seeds.is_ok_and(|mut seeds| seeds.next().is_some()), "{target} has no seeds");
+        }
+    }
+}

@@ -183,7 +183,18 @@ fn load_and_serve_compress_for_each_other() {
     let server = Server::start(&[]);
     let url = format!("ws://{}/echo", server.listen);
     let text = long_text("load");
-    let echo = ["--connections", "20", "--messages", "50", "--message", &text, "--json", "-"];
+    let echo = [
+        "--connections",
+        "20",
+        "--messages",
+        "50",
+        "--message",
+        &text,
+        "--timeout",
+        "60s",
+        "--json",
+        "-",
+    ];
     let finished =
         executable::run(&[&["load", &url, "--compression", "shared"], &echo[..]].concat());
     assert_eq!(finished.code, Some(0), "{finished:?}");

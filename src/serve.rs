@@ -2,7 +2,6 @@
 //! waited for until the end.
 
 use std::io::{self, IsTerminal, Write};
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,27 +10,33 @@ use anyhow::{Context, Result};
 use clap::{ArgMatches, ValueEnum};
 use engine::sys::process::{self, Signal, wait_signal};
 use serde_json::json;
-use serve::{Address, Config, Limits, Live, Origin, Running};
+use serve::{Address, AdmissionLimits, Config, Limits, Live, Origin, Prefix, Running};
 use tracing::level_filters::LevelFilter;
 use tracing::{error, info, warn};
 
 use crate::settings::Settings;
 use crate::units;
 
-/// How often a server is looked after between signals.
-const LOOK_AFTER: Duration = Duration::from_secs(1);
+/// The least that memory can be limited to.
+const MEMORY_MIN: u64 = 16 << 20;
 /// How often the end is asked for while draining.
 const END_WAIT: Duration = Duration::from_millis(20);
 
 /// Keys that take effect on SIGHUP; a change of any other needs a restart.
-const RELOADABLE: [&str; 10] = [
+const RELOADABLE: [&str; 16] = [
     "admin_key",
     "allow_origin",
     "compress_above",
     "compression",
+    "connect_rate",
     "drain",
     "handshake_timeout",
+    "max_handshakes",
     "max_message",
+    "max_per_address",
+    "memory_limit",
+    "per_address_prefix",
+    "per_address_rate",
     "pings",
     "send_queue",
     "slow_consumer",
@@ -40,9 +45,10 @@ const RELOADABLE: [&str; 10] = [
 /// Serve WebSockets: /topics/NAME, /echo, /health
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Address and port for clients; port 0 takes a free one. May be given several times
+    /// Address and port for clients, or unix:/PATH; port 0 takes a free one. May be given several
+    /// times
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080", value_delimiter = ',')]
-    listen: Vec<SocketAddr>,
+    listen: Vec<Address>,
     /// Address and port for operators, unix:/PATH, or off
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8090", value_parser = admin)]
     admin: Admin,
@@ -92,6 +98,24 @@ pub(crate) struct Args {
     /// Time for a whole request head
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::positive_duration)]
     handshake_timeout: Duration,
+    /// Requests whose head is not whole yet, at most; beyond it the oldest is answered 503
+    #[arg(long, value_name = "N", default_value = "16k", value_parser = number)]
+    max_handshakes: u32,
+    /// New connections per second, at most; further ones are answered 503
+    #[arg(long, value_name = "N", value_parser = number)]
+    connect_rate: Option<u32>,
+    /// Connections of one address at a time, at most
+    #[arg(long, value_name = "N", value_parser = number)]
+    max_per_address: Option<u32>,
+    /// New connections of one address per second, at most
+    #[arg(long, value_name = "N", value_parser = number)]
+    per_address_rate: Option<u32>,
+    /// Leading bits that make one address, of IPv4 and of IPv6
+    #[arg(long, value_name = "V4/V6", default_value = "32/64", value_parser = prefix)]
+    per_address_prefix: Prefix,
+    /// Resident memory beyond which nobody is let in and connections are shed, such as 2GiB
+    #[arg(long, value_name = "SIZE", value_parser = memory_bytes)]
+    memory_limit: Option<u64>,
     /// Connections that may wait to be accepted; net.core.somaxconn caps it
     #[arg(long, value_name = "N", default_value = "4096",
         value_parser = clap::value_parser!(u32).range(1..))]
@@ -179,7 +203,7 @@ fn serve_until_told(
     flags: &ArgMatches,
 ) -> io::Result<()> {
     loop {
-        match wait_signal(LOOK_AFTER) {
+        match wait_signal(running.look_every()) {
             Some(Signal::Terminate | Signal::Interrupt) => break,
             Some(Signal::Reload) => match reload(&running, &settings, flags) {
                 Ok(new) => {
@@ -251,6 +275,14 @@ fn live(args: &Args) -> Live {
     limits.idle_timeout = args.idle_timeout.0;
     limits.pings = matches!(args.pings, Switch::On);
     limits.handshake_timeout = args.handshake_timeout;
+    limits.admission = AdmissionLimits {
+        handshakes: args.max_handshakes,
+        connect_rate: args.connect_rate,
+        per_address: args.max_per_address,
+        per_address_rate: args.per_address_rate,
+        prefix: args.per_address_prefix,
+        memory_bytes: args.memory_limit,
+    };
     Live { limits, allow_origin: args.allow_origin.clone(), admin_key: args.admin_key.clone() }
 }
 
@@ -266,7 +298,8 @@ fn start_log(level: LevelFilter) {
 
 fn print_ready(running: &Running) -> io::Result<()> {
     let line = json!({
-        "listen": running.listen().first().map(SocketAddr::to_string),
+        "listen": running.listen().first().map(Address::to_string),
+        "listeners": running.listen().iter().map(Address::to_string).collect::<Vec<_>>(),
         "admin": running.admin().map(Address::to_string),
         "pid": std::process::id(),
     });
@@ -295,6 +328,26 @@ fn idle(text: &str) -> Result<Idle, String> {
     }
     let time = units::positive_duration(text).map_err(|error| format!("{error}, or off"))?;
     Ok(Idle(Some(time)))
+}
+
+fn number(text: &str) -> Result<u32, String> {
+    let number = units::positive_count(text)?;
+    u32::try_from(number).map_err(|_| format!("{text} is too many: 4G is the most"))
+}
+
+fn prefix(text: &str) -> Result<Prefix, String> {
+    let bits = |text: &str, most: u8| text.parse().ok().filter(|bits: &u8| *bits <= most);
+    let parts = text.split_once('/').and_then(|(v4, v6)| Some((bits(v4, 32)?, bits(v6, 128)?)));
+    let (v4, v6) = parts.ok_or_else(|| {
+        format!("\"{text}\" is no pair of prefixes: write it as 32/64, for IPv4 and IPv6")
+    })?;
+    Ok(Prefix { v4, v6 })
+}
+
+fn memory_bytes(text: &str) -> Result<u64, String> {
+    let bytes = units::size(text)?;
+    let enough = (bytes >= MEMORY_MIN).then_some(bytes);
+    enough.ok_or_else(|| format!("{text} is too little: the program alone takes 16MiB"))
 }
 
 fn message_bytes(text: &str) -> Result<u32, String> {

@@ -8,6 +8,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
 
 mod admin;
+mod admission;
 mod bad_input;
 mod breaking;
 mod compression;

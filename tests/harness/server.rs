@@ -22,6 +22,8 @@ pub(crate) struct Server {
     log: Arc<Mutex<String>>,
     /// Where clients connect.
     pub(crate) listen: SocketAddr,
+    /// All places where clients connect, as told.
+    pub(crate) listeners: Vec<String>,
     /// Where the admin listener answers.
     pub(crate) admin: SocketAddr,
 }
@@ -88,7 +90,9 @@ impl Server {
         };
         assert_eq!(ready["pid"], running.0.id(), "the ready line names our child");
         let (listen, admin) = (address("listen"), address("admin"));
-        Self { running, log, listen, admin }
+        let listeners = ready["listeners"].as_array().expect("all listeners are told");
+        let listeners = listeners.iter().filter_map(|l| l.as_str().map(str::to_owned)).collect();
+        Self { running, log, listen, listeners, admin }
     }
 
     /// The process.

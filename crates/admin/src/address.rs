@@ -1,11 +1,11 @@
-//! [`Address`]: where the admin listener is, a TCP address or a UNIX socket.
+//! [`Address`]: where a listener is, a TCP address or a UNIX socket.
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Where the admin listener is.
+/// Where a listener is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// Address and port; port 0 takes a free one.
@@ -15,6 +15,15 @@ pub enum Address {
 }
 
 impl Address {
+    /// The file of a UNIX socket.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Address::Tcp(_) => None,
+            Address::Unix(path) => Some(path),
+        }
+    }
+
     /// Whether only this machine reaches it.
     #[must_use]
     pub fn is_local(&self) -> bool {

@@ -18,7 +18,7 @@ mod routes;
 use serde_json::Value;
 
 pub use crate::address::Address;
-pub use crate::listener::{Config, Running, StartError, start};
+pub use crate::listener::{Config, Running, StartError, listen_unix, start};
 pub use crate::local::means_this_machine;
 pub use crate::metrics::{Exposition, Kind, engine_metrics, engine_stats};
 pub use crate::process::{cpu_seconds, rss_bytes};

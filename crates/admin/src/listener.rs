@@ -165,17 +165,24 @@ fn bind(address: &Address) -> io::Result<(Bound, Address)> {
             let actual = listener.local_addr()?;
             Ok((Bound::Tcp(listener), Address::Tcp(actual)))
         }
-        Address::Unix(path) => {
-            remove_stale(path)?;
-            // Mode 0600 from the start: between bind and a later chmod anyone could come in.
-            let before = umask(Mode::RWXG | Mode::RWXO | Mode::XUSR);
-            let listener = UnixListener::bind(path);
-            umask(before);
-            let listener = listener?;
-            listener.set_nonblocking(true)?;
-            Ok((Bound::Unix(listener), Address::Unix(path.clone())))
-        }
+        Address::Unix(path) => Ok((Bound::Unix(listen_unix(path)?), Address::Unix(path.clone()))),
     }
+}
+
+/// Listens on a UNIX socket that only its owner may open, in place of one that an ended process
+/// left behind. It does not block.
+///
+/// # Errors
+/// A file that is no socket or that somebody listens on, and what bind(2) answers.
+pub fn listen_unix(path: &Path) -> io::Result<UnixListener> {
+    remove_stale(path)?;
+    // Mode 0600 from the start: between bind and a later chmod anyone could come in.
+    let before = umask(Mode::RWXG | Mode::RWXO | Mode::XUSR);
+    let listener = UnixListener::bind(path);
+    umask(before);
+    let listener = listener?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }
 
 /// Removes the socket that an ended process left behind, and nothing else.

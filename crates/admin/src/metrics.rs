@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use engine::{Closed, Counters, Totals};
+use engine::{Closed, Counters, Refusal, Totals};
 use serde_json::{Map, Value};
 use wire::Violation;
 
@@ -76,6 +76,10 @@ pub fn engine_metrics(exposition: &mut Exposition, totals: &Totals) {
     let closed = causes.zip(totals.closed.iter().map(|count| *count as f64));
     let help = "Connections ended, by cause.";
     exposition.labelled("closed", Kind::Counter, help, "cause", closed);
+    let reasons = Refusal::ALL.iter().map(|refusal| refusal.name().to_owned());
+    let refused = reasons.zip(totals.refused.iter().map(|count| *count as f64));
+    let help = "Connections that were not let in, by the limit in their way.";
+    exposition.labelled("refused", Kind::Counter, help, "limit", refused);
     let rules = Violation::ALL.iter().map(|violation| violation.name().to_owned());
     let broken = rules.zip(totals.violations.iter().map(|count| *count as f64));
     let help = "Rules of HTTP and WebSocket broken by peers; /api/stats names their sections.";
@@ -92,6 +96,9 @@ pub fn engine_stats<'a>(workers: impl IntoIterator<Item = &'a Counters>) -> Map<
     let causes = Closed::ALL.iter().zip(&totals.closed).filter(|(_, count)| **count > 0);
     let closed: Map<String, Value> =
         causes.map(|(cause, count)| (cause.name().to_owned(), (*count).into())).collect();
+    let reasons = Refusal::ALL.iter().zip(&totals.refused).filter(|(_, count)| **count > 0);
+    let refused: Map<String, Value> =
+        reasons.map(|(refusal, count)| (refusal.name().to_owned(), (*count).into())).collect();
     let rules = Violation::ALL.iter().zip(&totals.violations).filter(|(_, count)| **count > 0);
     let violations: Map<String, Value> = rules
         .map(|(rule, count)| {
@@ -100,6 +107,7 @@ pub fn engine_stats<'a>(workers: impl IntoIterator<Item = &'a Counters>) -> Map<
         })
         .collect();
     stats.insert("closed".to_owned(), closed.into());
+    stats.insert("refused".to_owned(), refused.into());
     stats.insert("violations".to_owned(), violations.into());
     stats
 }
@@ -114,17 +122,20 @@ mod tests {
         counters.accepted.add(3);
         counters.count_closed(Closed::Gone);
         counters.count_violation(Violation::InvalidUtf8);
+        counters.count_refused(Refusal::PerAddress);
         let totals = Totals::sum([&counters]);
         let mut exposition = Exposition::default();
         engine_metrics(&mut exposition, &totals);
         let text = String::from_utf8(exposition.finish()).unwrap();
         let samples: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
-        let expected = totals.plain().count() + Closed::ALL.len() + Violation::ALL.len();
+        let expected =
+            totals.plain().count() + Closed::ALL.len() + Violation::ALL.len() + Refusal::ALL.len();
         assert_eq!(samples.len(), expected);
         for line in [
             "standfast_accepted_total 3",
             "standfast_connections 0",
             "standfast_closed_total{cause=\"gone\"} 1",
+            "standfast_refused_total{limit=\"max_per_address\"} 1",
             "standfast_violations_total{violation=\"invalid_utf8\"} 1",
         ] {
             assert_eq!(samples.iter().filter(|sample| **sample == line).count(), 1, "{line}");

@@ -38,7 +38,8 @@ fn main() -> std::io::Result<()> {
     process::tune_allocator();
     let address = ([127, 0, 0, 1], 0).into();
     let defer = Duration::from_secs(1);
-    let listen = process::Listen { address, backlog: 4096, shared_port: true, defer };
+    let listen =
+        process::Listen { address, backlog: 4096, shared_port: true, defer, v6_only: false };
     let (listener, address) = process::listen(&listen)?;
     let plan = Plan { workers: 1, accepting: 1, capacity: 15_000, tables: Tables::Private };
     let workers = Workers::start(plan, &Limits::default(), &[listener], |_, _| Echo)?;

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::atomic::{Ordering, fence};
 
 use crate::Handler;
+use crate::admission::Client;
 use crate::conn::Mode;
 use crate::limits::{ACCEPT_PAUSE, ACCEPTS_PER_TURN};
 use crate::planted::{self, Bug};
@@ -61,9 +62,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     pub(crate) fn stop_listening(&mut self) {
         for index in 0..self.listeners.len() {
             for _ in 0..DRAIN_ROUNDS {
-                let accepted = self.core.counters().accepted.get();
-                self.accept_from(index);
-                if self.core.counters().accepted.get() == accepted {
+                if self.accept_from(index) == 0 {
                     break;
                 }
             }
@@ -77,33 +76,50 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         self.set_accepting();
     }
 
-    /// Accepts up to the turn's budget.
-    pub(crate) fn accept_from(&mut self, index: usize) {
-        for _ in 0..ACCEPTS_PER_TURN {
-            let Some(listener) = self.listeners.get(index).filter(|l| l.mine) else { return };
+    /// Accepts up to the turn's budget; returns how many came, let in or not.
+    pub(crate) fn accept_from(&mut self, index: usize) -> usize {
+        for came in 0..ACCEPTS_PER_TURN {
+            let Some(listener) = self.listeners.get(index).filter(|l| l.mine) else { return came };
             if self.is_full() {
                 if planted::on(Bug::ListenerKept) {
-                    return self.unwatch_listener(index);
+                    self.unwatch_listener(index);
+                } else {
+                    self.hand_on(index);
                 }
-                return self.hand_on(index);
+                return came;
             }
             match self.core.sys.accept(listener.fd) {
-                Ok(fd) => self.accepted(fd),
-                Err(error) if is_exhaustion(&error) => return self.accept_failed(index, &error),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Ok(fd) => self.arrived(fd),
+                Err(error) if is_exhaustion(&error) => {
+                    self.accept_failed(index, &error);
+                    return came;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return came,
                 // It listens no more: another worker has stopped it for all.
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                    return self.unwatch_listener(index);
+                    self.unwatch_listener(index);
+                    return came;
                 }
                 // The peer gave up while it waited (ECONNABORTED) or a signal came: the next one.
                 Err(_) => {}
             }
         }
+        ACCEPTS_PER_TURN
     }
 
-    fn accepted(&mut self, fd: Fd) {
+    fn arrived(&mut self, fd: Fd) {
+        match self.core.may_enter(fd) {
+            Ok(client) => self.accepted(fd, client),
+            Err(why) => self.core.turn_away(fd, why),
+        }
+    }
+
+    fn accepted(&mut self, fd: Fd, client: Option<Client>) {
         self.core.counters().accepted.add(1);
         let slot = self.core.insert(fd, Mode::Http);
+        if let Some(client) = client {
+            self.core.clients.insert(slot, client);
+        }
         // With TCP_DEFER_ACCEPT the request is here already: most connections are WebSockets
         // before epoll hears of them.
         self.read(slot);

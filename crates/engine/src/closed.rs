@@ -44,11 +44,14 @@ pub enum Closed {
     HandshakeRejected,
     /// Dropped by us without ceremony.
     Aborted,
+    /// We ended it to make room: too many handshakes, or too little memory (503, or close code
+    /// 1013).
+    Shed,
 }
 
 impl Closed {
     /// Every cause, in the order of its number.
-    pub const ALL: [Closed; 19] = [
+    pub const ALL: [Closed; 20] = [
         Closed::ByPeer,
         Closed::ByUs,
         Closed::Draining,
@@ -68,6 +71,7 @@ impl Closed {
         Closed::ConnectFailed,
         Closed::HandshakeRejected,
         Closed::Aborted,
+        Closed::Shed,
     ];
 
     /// The name in metrics, JSON and logs.
@@ -93,6 +97,7 @@ impl Closed {
             Closed::ConnectFailed => "connect_failed",
             Closed::HandshakeRejected => "handshake_rejected",
             Closed::Aborted => "aborted",
+            Closed::Shed => "shed",
         }
     }
 

@@ -1,10 +1,11 @@
 //! [`Core`]: what a worker has beside its handler, and what a handler may do with it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{self};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 
+use crate::admission::Client;
 use crate::conn::{Conn, Flags, Mode};
 use crate::deflate::{Agreed, Codec};
 use crate::limits::{POOLED_BUFFER_BYTES, POOLED_BUFFERS, READ_BUFFER_BYTES, TAIL_BYTES_MAX};
@@ -60,6 +61,10 @@ pub struct Core<S: Sys, H: Handler> {
     pub(crate) drained: Vec<u32>,
     /// What compressed connections share.
     pub(crate) codec: Codec,
+    /// What is known of clients beside their connections, by slot; empty unless a limit asks.
+    pub(crate) clients: BTreeMap<u32, Client>,
+    /// Where the next round of shedding begins to look.
+    pub(crate) shed_slot: u32,
     pool: Vec<Vec<u8>>,
 }
 
@@ -89,6 +94,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
             resumed: VecDeque::new(),
             drained: Vec::new(),
             codec: Codec::default(),
+            clients: BTreeMap::new(),
+            shed_slot: 0,
             pool: Vec::new(),
         }
     }

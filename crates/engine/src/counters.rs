@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::Closed;
+use crate::{Closed, Refusal};
 
 /// A number that its one worker raises and everybody may read.
 #[derive(Default, Debug)]
@@ -38,6 +38,7 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: Counter,)*
             closed: [Counter; Closed::ALL.len()],
             violations: [Counter; wire::Violation::ALL.len()],
+            refused: [Counter; Refusal::ALL.len()],
         }
 
         impl Default for Counters {
@@ -46,6 +47,7 @@ macro_rules! counters {
                     $($name: Counter::default(),)*
                     closed: std::array::from_fn(|_| Counter::default()),
                     violations: std::array::from_fn(|_| Counter::default()),
+                    refused: Default::default(),
                 }
             }
         }
@@ -58,6 +60,8 @@ macro_rules! counters {
             pub closed: Vec<u64>,
             /// Rules broken by peers, in the order of [`wire::Violation::ALL`].
             pub violations: Vec<u64>,
+            /// Connections not let in, by reason, in the order of [`Refusal::ALL`].
+            pub refused: Vec<u64>,
         }
 
         impl Totals {
@@ -67,11 +71,15 @@ macro_rules! counters {
                 let mut totals = Totals {
                     closed: vec![0; Closed::ALL.len()],
                     violations: vec![0; wire::Violation::ALL.len()],
+                    refused: vec![0; Refusal::ALL.len()],
                     ..Totals::default()
                 };
                 for worker in workers {
                     $(totals.$name += worker.$name.get();)*
                     for (sum, one) in totals.closed.iter_mut().zip(&worker.closed) {
+                        *sum += one.get();
+                    }
+                    for (sum, one) in totals.refused.iter_mut().zip(&worker.refused) {
                         *sum += one.get();
                     }
                     for (sum, one) in totals.violations.iter_mut().zip(&worker.violations) {
@@ -94,7 +102,7 @@ counters! {
     connections,
     /// WebSockets open now (gauge).
     websockets,
-    /// Connections accepted.
+    /// Connections accepted and let in.
     accepted,
     /// Connects begun.
     connects,
@@ -136,6 +144,10 @@ counters! {
     inflate_in_bytes,
     /// Bytes that came of them.
     inflate_out_bytes,
+    /// Connections let in without counting for their address: too many addresses are kept.
+    addresses_uncounted,
+    /// Connections closed because memory was short.
+    shed,
     /// Turns of the worker.
     turns,
 }
@@ -144,6 +156,13 @@ impl Counters {
     /// Counts an ended connection.
     pub fn count_closed(&self, cause: Closed) {
         if let Some(counter) = self.closed.get(cause as usize) {
+            counter.add(1);
+        }
+    }
+
+    /// Counts a connection that was not let in.
+    pub fn count_refused(&self, refusal: Refusal) {
+        if let Some(counter) = self.refused.get(refusal as usize) {
             counter.add(1);
         }
     }

@@ -147,12 +147,14 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let Some(conn) = self.core.slab.get_mut(slot) else { return };
         conn.mode = Mode::WebSocket;
         conn.last_active = tick;
+        let before = conn.flags;
         conn.flags.set(Flags::OPENED);
         if let Some(deflate) = deflate {
             conn.deflate = deflate;
             conn.decoder.agree_deflate();
         }
         let id = ConnId::new(self.core.index, slot, conn.generation);
+        self.core.handshake_over(before);
         let counters = self.core.counters();
         counters.upgrades.add(1);
         counters.websockets.add(1);
@@ -198,7 +200,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.counters().requests.add(1);
         let tick = self.tick;
         let Some(conn) = self.slab.get_mut(slot) else { return };
-        conn.flags.set(Flags::ANSWERED);
+        let before = conn.set_answered();
         conn.last_active = tick;
         if stream && !asked.head_only {
             conn.mode = Mode::Raw;
@@ -207,6 +209,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             conn.closed = if refused { Closed::Refused } else { Closed::Answered };
             self.finish(slot);
         }
+        self.handshake_over(before);
     }
 
     /// Answers a broken request as the RFC says, counts it, ends the connection.
@@ -217,6 +220,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
             return self.end(slot, Closed::HandshakeRejected);
         }
         conn.closed = Closed::Violation;
+        let before = conn.set_answered();
+        self.handshake_over(before);
         encode_refusal(&mut self.cork, violation);
         self.finish(slot);
     }
@@ -282,7 +287,11 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let Some(conn) = self.slab.get_mut(slot) else { return };
         if matches!(conn.mode, Mode::Http | Mode::Parked) && !conn.flags.has(Flags::DEADLINE) {
             conn.flags.set(Flags::DEADLINE);
-            self.timers.handshake.push(self.now_ns, timeout, slot, conn.generation);
+            let (generation, flags) = (conn.generation, conn.flags);
+            self.timers.handshake.push(self.now_ns, timeout, slot, generation);
+            if Self::is_in_flight(flags) {
+                self.handshake_begins();
+            }
         }
     }
 
@@ -310,12 +319,14 @@ impl<S: Sys, H: Handler> Core<S, H> {
         else {
             return;
         };
+        let before = conn.flags;
         conn.flags.clear(Flags::DEADLINE);
-        let answered = conn.flags.has(Flags::ANSWERED);
-        match conn.mode {
+        let (mode, last_active) = (conn.mode, conn.last_active);
+        self.handshake_over(before);
+        match mode {
             Mode::Connecting => self.end(slot, Closed::ConnectTimeout),
-            Mode::Http if answered => {
-                let idle = self.timers.seconds_between(conn.last_active, now);
+            Mode::Http if before.has(Flags::ANSWERED) => {
+                let idle = self.timers.seconds_between(last_active, now);
                 if idle * 1e9 >= nanoseconds(timeout) as f64 {
                     self.end(slot, Closed::Answered);
                 } else {

@@ -9,6 +9,7 @@
 //! [`Sys`]'s. TLS will sit between `read` and `ingest`.
 
 mod accept;
+mod admission;
 mod close;
 mod closed;
 mod conn;
@@ -33,6 +34,7 @@ mod worker;
 #[cfg(target_os = "linux")]
 mod workers;
 
+pub use crate::admission::{AdmissionLimits, Prefix, Refusal};
 pub use crate::closed::Closed;
 pub use crate::conn::Mode;
 pub use crate::core::{ConnInfo, Core};

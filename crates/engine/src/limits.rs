@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Compression, SlowConsumer};
+use crate::{AdmissionLimits, Compression, SlowConsumer};
 
 /// Bytes a worker reads from one socket by one call. One buffer per worker, none per connection.
 pub const READ_BUFFER_BYTES: usize = 64 * 1024;
@@ -27,6 +27,21 @@ pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(crate) const POOLED_BUFFERS: usize = 8;
 pub(crate) const POOLED_BUFFER_BYTES: usize = 64 * 1024;
 
+/// Addresses kept for the limits per address, in the process: some 60 bytes each. Of those beyond
+/// it new ones are let in and not counted.
+pub(crate) const ADDRESSES_MAX: usize = 1 << 20;
+/// What a client that is turned away is told to wait: at random between these, in whole seconds.
+pub(crate) const RETRY_AFTER: (Duration, Duration) =
+    (Duration::from_secs(1), Duration::from_secs(10));
+/// Deadlines looked at to find the oldest handshake in flight.
+pub(crate) const EVICTION_LOOKS: usize = 256;
+/// Of its connections a worker that is short of memory sheds one of so many a round, within bounds,
+/// and looks at so many slots to find them.
+pub(crate) const SHED_SHARE: u32 = 64;
+pub(crate) const SHED_MIN: u32 = 8;
+pub(crate) const SHED_MAX: u32 = 1024;
+pub(crate) const SHED_LOOKS: u32 = 16 * 1024;
+
 /// The limits an operator sets, the same for every worker.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -50,6 +65,8 @@ pub struct Limits {
     pub compress_above_bytes: usize,
     /// Bytes that may wait in one worker's mailbox. Default 8 MiB.
     pub mailbox_bytes: usize,
+    /// Who may come in.
+    pub admission: AdmissionLimits,
 }
 
 impl Default for Limits {
@@ -65,6 +82,7 @@ impl Default for Limits {
             compression: Compression::Off,
             compress_above_bytes: 1024,
             mailbox_bytes: 8 * 1024 * 1024,
+            admission: AdmissionLimits::default(),
         }
     }
 }

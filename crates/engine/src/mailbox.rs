@@ -2,10 +2,12 @@
 //! blocking a worker; one wake-up for all that is posted before the worker looks.
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::admission::Admission;
 use crate::{Answer, ConnId, Counters};
 
 /// Wakes one worker from any thread.
@@ -36,6 +38,8 @@ pub(crate) enum Letter<P> {
     Listen(usize),
     /// Stop accepting, close all connections with 1001 over this time, then stop.
     Drain(Duration),
+    /// One round of shedding.
+    Shed,
 }
 
 /// Letters of the engine's own do not wait behind posts that the handler does not take yet.
@@ -115,6 +119,7 @@ pub(crate) struct Shared<P> {
     pub(crate) mailboxes: Vec<Mailbox<P>>,
     /// Bit per listener that no worker has room for.
     pub(crate) parked: AtomicU64,
+    pub(crate) admission: Admission,
 }
 
 /// Reaches every worker of the process from any thread. Cheap to clone.
@@ -150,7 +155,13 @@ impl<P> Remote<P> {
                 counters: Counters::default(),
             })
             .collect();
-        Remote { shared: Arc::new(Shared { mailboxes, parked: AtomicU64::new(0) }) }
+        Remote {
+            shared: Arc::new(Shared {
+                mailboxes,
+                parked: AtomicU64::new(0),
+                admission: Admission::default(),
+            }),
+        }
     }
 
     /// Workers of the process, busy or not yet needed.
@@ -221,6 +232,37 @@ impl<P> Remote<P> {
         for mailbox in &self.shared.mailboxes {
             mailbox.put(Letter::Drain(over), 0);
         }
+    }
+
+    /// Says whether the process holds more memory than it may: while it does, nobody is let in.
+    pub fn set_short_of_memory(&self, short: bool) {
+        self.shared.admission.short_of_memory.store(short, Ordering::Relaxed);
+    }
+
+    /// Has every worker that holds connections close some of them, so that memory comes back.
+    pub fn shed(&self) {
+        let busy = |mailbox: &&Mailbox<P>| mailbox.open.load(Ordering::Relaxed) > 0;
+        for mailbox in self.shared.mailboxes.iter().filter(busy) {
+            mailbox.put(Letter::Shed, 0);
+        }
+    }
+
+    /// Handshakes in flight now.
+    #[must_use]
+    pub fn handshakes(&self) -> u32 {
+        self.shared.admission.handshakes.load(Ordering::Relaxed)
+    }
+
+    /// Addresses that are kept for the limits per address.
+    #[must_use]
+    pub fn addresses(&self) -> usize {
+        self.shared.admission.addresses()
+    }
+
+    /// The address refused last since this was last asked.
+    #[must_use]
+    pub fn take_refused(&self) -> Option<IpAddr> {
+        self.shared.admission.take_refused()
     }
 
     /// Gives a listener, by its place among those of [`crate::Worker::new`], to a worker: from its

@@ -37,6 +37,11 @@ impl Deadlines {
         self.entries.front().map(|deadline| deadline.at_ns)
     }
 
+    /// The deadline at a place, the first to come at 0.
+    pub(crate) fn get(&self, at: usize) -> Option<Deadline> {
+        self.entries.get(at).copied()
+    }
+
     /// The next deadline that has passed.
     pub(crate) fn pop(&mut self, now_ns: u64) -> Option<Deadline> {
         let due = self.entries.front().is_some_and(|deadline| deadline.at_ns <= now_ns);
@@ -109,6 +114,11 @@ impl Timers {
         let to = from.saturating_add(share).min(slots);
         self.sweep_slot = to;
         from..to
+    }
+
+    /// Whether ticks of silence are long: a quarter of the idle timeout.
+    pub(crate) fn is_quiet(&self, ticks: u16) -> bool {
+        u64::from(ticks) >= self.period_ticks
     }
 
     /// When something is due next, if ever. The tick matters only while there are connections.

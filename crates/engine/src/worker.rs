@@ -215,6 +215,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 Letter::Answer(id, answer) => self.settle(id, answer),
                 Letter::Listen(index) => self.start_listening(index),
                 Letter::Drain(over) => self.start_draining(over),
+                Letter::Shed => self.core.shed(),
             }
         }
         if planted::on(Bug::WakeUpLost) {
@@ -274,6 +275,10 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             let Some(conn) = self.core.slab.get(slot) else { continue };
             let id = ConnId::new(self.core.index, slot, conn.generation);
             let (cause, opened) = (conn.closed, conn.flags.has(Flags::OPENED));
+            self.core.handshake_over(conn.flags);
+            if let Some(client) = self.core.clients.remove(&slot) {
+                self.core.forget_client(client);
+            }
             self.handler.closed(&mut self.core, id, cause, opened);
             let Some(conn) = self.core.slab.remove(slot) else { continue };
             self.core.sys.close(conn.fd);

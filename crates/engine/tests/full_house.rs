@@ -54,7 +54,8 @@ fn start(workers: usize, capacity: u32, listeners: usize) -> (Workers<()>, Socke
     let mut numbers = Vec::new();
     for _ in 0..listeners {
         let defer = Duration::ZERO;
-        let listen = process::Listen { address, backlog: 1024, shared_port: true, defer };
+        let listen =
+            process::Listen { address, backlog: 1024, shared_port: true, defer, v6_only: false };
         let (number, bound) = process::listen(&listen).unwrap();
         numbers.push(number);
         address = bound;

@@ -149,7 +149,8 @@ fn start(receivers: u64, delay: Duration) -> (u16, Arc<Done>, Workers<Arc<[u8]>>
     let plan = Plan::new(receivers + 1_000, host.cores, nofile, Tables::Private);
     let address = ([127, 0, 0, 1], 0).into();
     let defer = Duration::ZERO;
-    let listen = process::Listen { address, backlog: 4_096, shared_port: false, defer };
+    let listen =
+        process::Listen { address, backlog: 4_096, shared_port: false, defer, v6_only: false };
     let (listener, address) = process::listen(&listen).unwrap();
     let done = Arc::new(Done::default());
     let counts = Arc::clone(&done);

@@ -1,7 +1,5 @@
 //! What a server is told: plain data, from wherever it comes.
 
-use std::net::SocketAddr;
-
 use admin::Address;
 use engine::Limits;
 
@@ -17,7 +15,7 @@ pub(crate) const CONNECTIONS_DEFAULT: u64 = 1_000_000;
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Public listeners; port 0 takes a free one. Default `127.0.0.1:8080`.
-    pub listen: Vec<SocketAddr>,
+    pub listen: Vec<Address>,
     /// The admin listener, if there is to be one. Default `127.0.0.1:8090`.
     pub admin: Option<Address>,
     /// Serve `/echo`. Default off.
@@ -48,7 +46,7 @@ pub struct Live {
 impl Default for Config {
     fn default() -> Self {
         Config {
-            listen: vec![([127, 0, 0, 1], 8080).into()],
+            listen: vec![Address::Tcp(([127, 0, 0, 1], 8080).into())],
             admin: Some(Address::Tcp(([127, 0, 0, 1], 8090).into())),
             echo: false,
             public: false,
@@ -64,6 +62,12 @@ impl Config {
     /// Whether all public listeners are reachable from this machine only.
     #[must_use]
     pub fn is_local(&self) -> bool {
-        self.listen.iter().all(|address| address.ip().is_loopback())
+        self.listen.iter().all(Address::is_local)
+    }
+
+    /// Whether that is so and a browser of this machine reaches one of them.
+    pub(crate) fn is_named(&self) -> bool {
+        let tcp = |address: &Address| matches!(address, Address::Tcp(_));
+        self.is_local() && self.listen.iter().any(tcp)
     }
 }

@@ -67,6 +67,10 @@ impl Program for Control {
         let mut gauge = |name, help, value: u64| {
             exposition.single(name, Kind::Gauge, help, value as f64);
         };
+        let handshakes = self.remote.handshakes().into();
+        gauge("handshakes", "Requests whose head is not whole yet.", handshakes);
+        let addresses = self.remote.addresses() as u64;
+        gauge("addresses", "Addresses kept for the limits per address.", addresses);
         let subscriptions = self.sum(|door| door.subscriptions.get());
         gauge("subscriptions", "Subscriptions of connections to topics.", subscriptions);
         let topics = self.shared.directory.topics() as u64;
@@ -110,6 +114,8 @@ impl Program for Control {
             "uptime_seconds": self.uptime_seconds(),
             "rss_bytes": admin::rss_bytes(),
             "cpu_seconds": admin::cpu_seconds(),
+            "handshakes": self.remote.handshakes(),
+            "addresses": self.remote.addresses(),
             "topics": self.shared.directory.topics(),
             "subscriptions": self.sum(|door| door.subscriptions.get()),
             "published": {

@@ -19,9 +19,10 @@ mod records;
 mod server;
 mod shared;
 mod start;
+mod watch;
 
 pub use admin::Address;
-pub use engine::{Compression, Limits, SlowConsumer};
+pub use engine::{AdmissionLimits, Compression, Limits, Prefix, SlowConsumer};
 
 pub use crate::config::{Config, Live, TOPIC_BYTES_MAX};
 pub use crate::origin::Origin;

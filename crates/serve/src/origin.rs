@@ -139,10 +139,12 @@ impl fmt::Display for Origin {
 /// The origins a server admits.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origins {
-    /// Any page of this machine and no other, and only by names of this machine: all listeners are
-    /// loopback. A page of the same origin does not count then, because a name that its owner
-    /// points at 127.0.0.1 would make any site one of ours (DNS rebinding).
+    /// Any page of this machine and no other: all listeners are loopback or UNIX sockets. A page of
+    /// the same origin does not count then, because a name that its owner points at 127.0.0.1 would
+    /// make any site one of ours (DNS rebinding).
     pub(crate) loopback: bool,
+    /// Only by names of this machine: that, and a browser reaches one of the listeners.
+    pub(crate) named: bool,
     pub(crate) allowed: Vec<Origin>,
 }
 
@@ -171,7 +173,7 @@ impl Origins {
     /// Whether a request may call this server `authority`. On loopback a name must mean this
     /// machine, or be that of an allowed origin: a proxy in front passes its site's name on.
     pub(crate) fn admit_host(&self, authority: Option<&[u8]>) -> bool {
-        if !self.loopback || self.allowed.contains(&Origin::All) {
+        if !self.named || self.allowed.contains(&Origin::All) {
             return true;
         }
         // HTTP/1.1 demands it, and what speaks HTTP/1.0 is no browser.
@@ -201,7 +203,7 @@ mod tests {
 
     fn origins(loopback: bool, allowed: &[&str]) -> Origins {
         let allowed = allowed.iter().map(|text| text.parse().unwrap()).collect();
-        Origins { loopback, allowed }
+        Origins { loopback, named: loopback, allowed }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! [`Running`]: a server from its start to its end.
 
 use std::io;
-use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -15,19 +15,27 @@ use crate::config::Live;
 use crate::door::Post;
 use crate::records::Records;
 use crate::shared::Shared;
+use crate::watch::Watch;
 
-/// A running server. Whoever holds it should call [`Running::look_after`] about once a second.
+/// A running server. Whoever holds it should call [`Running::look_after`] as often as
+/// [`Running::look_every`] says.
 pub struct Running {
-    pub(crate) listen: Vec<SocketAddr>,
+    pub(crate) listen: Vec<Address>,
+    /// Files of UNIX sockets, which go with this.
+    pub(crate) socket_files: Vec<PathBuf>,
     pub(crate) admin: Option<admin::Running>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) remote: Remote<Post>,
     pub(crate) records: Records,
+    pub(crate) watch: Watch,
     pub(crate) stage: Stage,
     /// The most connections since memory was last returned to the system.
     pub(crate) crowd: u64,
 }
 
+/// How often a server is looked after, and how often where its memory has a limit.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+const LOOK_AT_MEMORY_EVERY: Duration = Duration::from_millis(100);
 /// Tries, a millisecond apart, to hand a worker its new settings.
 const RELOAD_TRIES: u32 = 1_000;
 /// Fewer connections than this leave nothing worth returning.
@@ -43,7 +51,7 @@ pub(crate) enum Stage {
 impl Running {
     /// The public listeners, with the ports the system chose.
     #[must_use]
-    pub fn listen(&self) -> &[SocketAddr] {
+    pub fn listen(&self) -> &[Address] {
         &self.listen
     }
 
@@ -77,12 +85,20 @@ impl Running {
         Ok(())
     }
 
+    /// How often this should be looked after.
+    #[must_use]
+    pub fn look_every(&self) -> Duration {
+        self.shared.memory_limit().map_or(LOOK_EVERY, |_| LOOK_AT_MEMORY_EVERY)
+    }
+
     /// Writes what workers had to say, and notices one that failed.
     ///
     /// # Errors
     /// A worker has ended although nobody asked it to.
     pub fn look_after(&mut self) -> io::Result<()> {
         self.records.write();
+        self.watch.refusals(&self.remote);
+        self.watch.memory(&self.remote, self.shared.memory_limit());
         self.return_memory();
         match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Serving(workers) if workers.any_ended() => {
@@ -134,6 +150,14 @@ impl Running {
                 self.stage = stage;
                 None
             }
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        for file in &self.socket_files {
+            let _ = std::fs::remove_file(file);
         }
     }
 }

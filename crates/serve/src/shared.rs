@@ -40,6 +40,8 @@ pub(crate) struct Shared {
     /// Anyone may subscribe and publish.
     pub(crate) public: bool,
     local: bool,
+    /// All listeners are loopback, and a browser reaches one.
+    named: bool,
     pub(crate) directory: Directory,
     pub(crate) recorder: Recorder,
     pub(crate) counters: Box<[DoorCounters]>,
@@ -56,20 +58,25 @@ impl Shared {
             echo: config.echo,
             public: config.public || local,
             local,
+            named: config.is_named(),
             directory: Directory::new(),
             recorder,
             counters: (0..workers).map(|_| DoorCounters::default()).collect(),
             started: (0..workers).map(|_| AtomicBool::new(false)).collect(),
             draining: AtomicBool::new(false),
-            policy: RwLock::new(Arc::new(policy(&config.live, local))),
+            policy: RwLock::new(Arc::new(policy(&config.live, local, config.is_named()))),
         }
     }
 
     /// Puts new settings in force for workers that start later, and returns them for the others.
     pub(crate) fn set_policy(&self, live: &Live) -> Arc<Policy> {
-        let policy = Arc::new(policy(live, self.local));
+        let policy = Arc::new(policy(live, self.local, self.named));
         *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&policy);
         policy
+    }
+
+    pub(crate) fn memory_limit(&self) -> Option<u64> {
+        self.policy().limits.admission.memory_bytes
     }
 
     pub(crate) fn policy(&self) -> Arc<Policy> {
@@ -100,7 +107,7 @@ impl Shared {
     }
 }
 
-fn policy(live: &Live, local: bool) -> Policy {
-    let origins = Origins { loopback: local, allowed: live.allow_origin.clone() };
+fn policy(live: &Live, loopback: bool, named: bool) -> Policy {
+    let origins = Origins { loopback, named, allowed: live.allow_origin.clone() };
     Policy { limits: live.limits.clone(), origins }
 }

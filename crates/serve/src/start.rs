@@ -4,9 +4,12 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::IntoRawFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use admin::Address;
 use engine::sys::process::{self, Listen};
 use engine::{Compression, Plan, Tables, Workers};
 use host::{Bytes, Count, Goal, Machine, Role};
@@ -18,6 +21,7 @@ use crate::door::Door;
 use crate::records;
 use crate::server::{Running, Stage};
 use crate::shared::Shared;
+use crate::watch::Watch;
 
 /// A connection is accepted once its request is here, at most this late.
 const ACCEPT_DEFER: Duration = Duration::from_secs(1);
@@ -36,7 +40,7 @@ pub enum StartError {
     /// More addresses than listeners there can be.
     TooManyListeners,
     /// A public listener's address cannot be had.
-    Listen(SocketAddr, io::Error),
+    Listen(Address, io::Error),
     /// What was asked for does not fit into descriptor tables.
     Tables {
         /// Workers there would be.
@@ -116,7 +120,18 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let remote = workers.remote().clone();
     let admin = start_admin(config, Control::new(Arc::clone(&shared), remote.clone()))?;
     say_ready(config, &listen, admin.as_ref());
-    Ok(Running { listen, admin, shared, remote, records, stage: Stage::Serving(workers), crowd: 0 })
+    let socket_files = config.listen.iter().filter_map(Address::path).map(Path::to_owned);
+    Ok(Running {
+        socket_files: socket_files.collect(),
+        watch: Watch::default(),
+        listen,
+        admin,
+        shared,
+        remote,
+        records,
+        stage: Stage::Serving(workers),
+        crowd: 0,
+    })
 }
 
 fn choose_tables() -> Tables {
@@ -165,11 +180,11 @@ fn say_fit(config: &Config, machine: &Machine, tables: Tables) {
     }
 }
 
-/// Opens each address once per worker that accepts from the start, all on one port.
+/// Opens each address once per worker that accepts from the start, those of TCP on one port.
 fn open_listeners(
     config: &Config,
     accepting: usize,
-) -> Result<(Vec<i32>, Vec<SocketAddr>), StartError> {
+) -> Result<(Vec<i32>, Vec<Address>), StartError> {
     let addresses = config.listen.len();
     if addresses == 0 {
         return Err(StartError::NoListener);
@@ -180,28 +195,57 @@ fn open_listeners(
     let each = accepting.clamp(1, LISTENERS_MAX / addresses);
     let mut opened = Vec::new();
     let mut listen = Vec::new();
-    for &asked in &config.listen {
-        let failed = |error| StartError::Listen(asked, error);
-        let mut options = Listen {
-            address: asked,
-            backlog: config.backlog,
-            shared_port: false,
-            defer: ACCEPT_DEFER,
-        };
-        if asked.port() != 0 {
-            // A port that may be shared would be shared with another server of this user, too.
-            let (alone, _) = process::listen(&options).map_err(failed)?;
-            process::close(alone);
-        }
-        options.shared_port = true;
-        for _ in 0..each {
-            let (number, actual) = process::listen(&options).map_err(failed)?;
-            options.address = actual;
-            opened.push(number);
-        }
-        listen.push(options.address);
+    for address in &config.listen {
+        let failed = |error| StartError::Listen(address.clone(), error);
+        listen.push(match address {
+            Address::Tcp(asked) => {
+                let options = Listen {
+                    address: *asked,
+                    backlog: config.backlog,
+                    shared_port: false,
+                    defer: ACCEPT_DEFER,
+                    v6_only: v4_has_the_port(config, *asked),
+                };
+                Address::Tcp(open_tcp(options, each, &mut opened).map_err(failed)?)
+            }
+            Address::Unix(path) => {
+                open_unix(path, each, &mut opened).map_err(failed)?;
+                address.clone()
+            }
+        });
     }
     Ok((opened, listen))
+}
+
+fn open_tcp(mut options: Listen, each: usize, opened: &mut Vec<i32>) -> io::Result<SocketAddr> {
+    if options.address.port() != 0 {
+        // A port that may be shared would be shared with another server of this user, too.
+        let (alone, _) = process::listen(&options)?;
+        process::close(alone);
+    }
+    options.shared_port = true;
+    for _ in 0..each {
+        let (number, actual) = process::listen(&options)?;
+        options.address = actual;
+        opened.push(number);
+    }
+    Ok(options.address)
+}
+
+/// One socket under several numbers: each worker that accepts from the start watches its own.
+fn open_unix(path: &Path, each: usize, opened: &mut Vec<i32>) -> io::Result<()> {
+    let listener = admin::listen_unix(path)?;
+    for _ in 1..each {
+        opened.push(listener.try_clone()?.into_raw_fd());
+    }
+    opened.push(listener.into_raw_fd());
+    Ok(())
+}
+
+/// Whether `[::]` must leave IPv4 to another listener; by itself it takes both.
+fn v4_has_the_port(config: &Config, address: SocketAddr) -> bool {
+    let v4 = |other: &Address| matches!(other, Address::Tcp(v4) if v4.is_ipv4() && v4.port() == address.port());
+    address.is_ipv6() && config.listen.iter().any(v4)
 }
 
 fn start_admin(config: &Config, control: Control) -> Result<Option<admin::Running>, StartError> {
@@ -214,7 +258,7 @@ fn start_admin(config: &Config, control: Control) -> Result<Option<admin::Runnin
     admin::start(&admin, Arc::new(control)).map(Some).map_err(StartError::Admin)
 }
 
-fn say_ready(config: &Config, listen: &[SocketAddr], admin: Option<&admin::Running>) {
+fn say_ready(config: &Config, listen: &[Address], admin: Option<&admin::Running>) {
     for address in listen {
         info!("listening on {address}");
     }

@@ -84,7 +84,8 @@ fn main() -> std::io::Result<()> {
     let rate: u64 = std::env::args().nth(1).and_then(|rate| rate.parse().ok()).unwrap_or(1);
     let address = ([127, 0, 0, 1], 0).into();
     let defer = Duration::from_secs(1);
-    let listen = process::Listen { address, backlog: 4096, shared_port: true, defer };
+    let listen =
+        process::Listen { address, backlog: 4096, shared_port: true, defer, v6_only: false };
     let (listener, address) = process::listen(&listen)?;
     let plan = Plan { workers: 1, accepting: 1, capacity: 15_000, tables: Tables::Private };
     let directory = Directory::new();

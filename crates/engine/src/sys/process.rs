@@ -74,6 +74,8 @@ pub struct Listen {
     /// Report a connection only once its first bytes are here (`TCP_DEFER_ACCEPT`), at most this
     /// long. Zero reports at once.
     pub defer: Duration,
+    /// Leave IPv4 alone (`IPV6_V6ONLY`); else `[::]` takes both. Of no meaning to an IPv4 address.
+    pub v6_only: bool,
 }
 
 /// Opens a listener and tells its number and address. Connections accepted from it inherit
@@ -91,6 +93,9 @@ pub fn listen(options: &Listen) -> io::Result<(i32, SocketAddr)> {
         set(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
         if options.shared_port {
             set(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+        }
+        if options.address.is_ipv6() {
+            set(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, options.v6_only.into())?;
         }
         set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
         if !options.defer.is_zero() {

@@ -23,8 +23,13 @@ pub(crate) enum Post {
 impl Server {
     pub(crate) fn start() -> Server {
         let address = ([127, 0, 0, 1], 0).into();
-        let listen =
-            process::Listen { address, backlog: 1024, shared_port: false, defer: Duration::ZERO };
+        let listen = process::Listen {
+            address,
+            backlog: 1024,
+            shared_port: false,
+            defer: Duration::ZERO,
+            v6_only: false,
+        };
         let (listener, address) = process::listen(&listen).unwrap();
         let plan = Plan { workers: 1, accepting: 1, capacity: 2_000, tables: Tables::Private };
         let mut limits = Limits::default();

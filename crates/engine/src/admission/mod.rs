@@ -1,0 +1,193 @@
+//! Admission: who may come in, for the whole process. What is shared is touched when a connection
+//! is accepted, when a handshake waits, and when a connection ends; never per message, and not at
+//! all while no limit asks for it.
+//!
+//! Not here: what a request may do once it is in (the handler's), and connections at most (the
+//! worker's table).
+
+mod addresses;
+mod gate;
+mod shed;
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+pub(crate) use self::gate::Client;
+
+use self::addresses::Addresses;
+
+/// Who may come in. Everything but the handshakes is off by default.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdmissionLimits {
+    /// Requests whose head is not whole yet, in the process; beyond it the oldest of the worker
+    /// gives way. Default 16,000.
+    pub handshakes: u32,
+    /// New connections per second, in the process, with bursts of as many.
+    pub connect_rate: Option<u32>,
+    /// Connections of one address.
+    pub per_address: Option<u32>,
+    /// New connections per second of one address, with bursts of as many.
+    pub per_address_rate: Option<u32>,
+    /// What counts as one address.
+    pub prefix: Prefix,
+    /// Resident memory of the process, in bytes. Whoever watches it says by
+    /// [`crate::Remote::set_short_of_memory`] when it is passed.
+    pub memory_bytes: Option<u64>,
+}
+
+impl Default for AdmissionLimits {
+    fn default() -> Self {
+        AdmissionLimits {
+            handshakes: 16_000,
+            connect_rate: None,
+            per_address: None,
+            per_address_rate: None,
+            prefix: Prefix::default(),
+            memory_bytes: None,
+        }
+    }
+}
+
+impl AdmissionLimits {
+    /// Whether a peer's address matters.
+    pub(crate) fn by_address(&self) -> bool {
+        self.per_address.is_some() || self.per_address_rate.is_some()
+    }
+}
+
+/// How many leading bits of an address tell one client from another.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    /// Of IPv4, at most 32.
+    pub v4: u8,
+    /// Of IPv6, at most 128.
+    pub v6: u8,
+}
+
+impl Default for Prefix {
+    /// One host of IPv4; of IPv6 what one host can choose from.
+    fn default() -> Self {
+        Prefix { v4: 32, v6: 64 }
+    }
+}
+
+/// Why somebody was not let in.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+#[repr(u8)]
+pub enum Refusal {
+    /// Too many handshakes were in flight and this was the oldest.
+    Handshakes,
+    /// Too many connections came within a second.
+    ConnectRate,
+    /// Its address has too many connections.
+    PerAddress,
+    /// Too many connections of its address came within a second.
+    PerAddressRate,
+    /// The process holds more memory than it may.
+    MemoryLimit,
+}
+
+impl Refusal {
+    /// Every reason, in the order of its number.
+    pub const ALL: [Refusal; 5] = [
+        Refusal::Handshakes,
+        Refusal::ConnectRate,
+        Refusal::PerAddress,
+        Refusal::PerAddressRate,
+        Refusal::MemoryLimit,
+    ];
+
+    /// The name in metrics, JSON and logs: the limit's.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Refusal::Handshakes => "max_handshakes",
+            Refusal::ConnectRate => "connect_rate",
+            Refusal::PerAddress => "max_per_address",
+            Refusal::PerAddressRate => "per_address_rate",
+            Refusal::MemoryLimit => "memory_limit",
+        }
+    }
+}
+
+/// What all workers of a process share of this.
+#[derive(Default)]
+pub(crate) struct Admission {
+    /// Handshakes in flight: accepted, and no answer begun when the first read was over.
+    pub(crate) handshakes: AtomicU32,
+    arrivals: Rate,
+    addresses: Addresses,
+    pub(crate) short_of_memory: AtomicBool,
+    /// The address refused last, for the log.
+    refused: Mutex<Option<IpAddr>>,
+}
+
+impl Admission {
+    pub(crate) fn note_refused(&self, address: IpAddr) {
+        // Whoever finds it taken has nothing newer to say.
+        if let Ok(mut refused) = self.refused.try_lock() {
+            *refused = Some(address);
+        }
+    }
+
+    pub(crate) fn addresses(&self) -> usize {
+        self.addresses.len()
+    }
+
+    pub(crate) fn take_refused(&self) -> Option<IpAddr> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// So many a second and as many at once (generic cell rate algorithm, ITU-T I.371): the time at
+/// which all that came would have come at the rate.
+#[derive(Default)]
+struct Rate(AtomicU64);
+
+impl Rate {
+    /// Counts one more, unless it comes too early.
+    fn take(&self, per_second: u32, now_ns: u64) -> bool {
+        let step = |paid_ns| spend(paid_ns, per_second, now_ns);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step).is_ok()
+    }
+}
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// The time paid for after one more, if it may come now.
+fn spend(paid_ns: u64, per_second: u32, now_ns: u64) -> Option<u64> {
+    let price_ns = SECOND_NS / u64::from(per_second.max(1));
+    let paid_ns = paid_ns.max(now_ns) + price_ns;
+    (paid_ns <= now_ns + SECOND_NS).then_some(paid_ns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_lets_a_burst_of_itself_through_and_then_its_pace() {
+        for per_second in [1, 3, 10, 1_000] {
+            let rate = Rate::default();
+            let mut now_ns = 7 * SECOND_NS;
+            let burst = (0..2 * per_second).filter(|_| rate.take(per_second, now_ns)).count();
+            assert_eq!(burst, per_second as usize);
+            let mut later = 0;
+            for _ in 0..10_000 {
+                now_ns += SECOND_NS / 1_000;
+                later += u32::from(rate.take(per_second, now_ns));
+            }
+            assert!((10 * per_second - 1..=10 * per_second).contains(&later), "{later}");
+        }
+    }
+
+    #[test]
+    fn each_reason_stands_at_its_number_under_its_own_name() {
+        for (number, refusal) in Refusal::ALL.into_iter().enumerate() {
+            assert_eq!(refusal as usize, number);
+            let others = Refusal::ALL.iter().filter(|other| other.name() == refusal.name());
+            assert_eq!(others.count(), 1);
+        }
+    }
+}

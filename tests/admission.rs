@@ -1,0 +1,277 @@
+//! Who may come in: each limit is reached, whoever is beyond it gets 503 and a time to come again,
+//! it is counted by the limit's name, and those inside notice nothing.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::thread;
+
+use crate::harness::executable::{Running, run, standfast};
+use crate::harness::server::Server;
+use crate::harness::socket::{Socket, TEXT, upgrade};
+use crate::harness::{PATIENCE, eventually, http};
+
+/// What `Retry-After` may say, in seconds.
+const RETRY_AFTER: std::ops::RangeInclusive<u64> = 1..=10;
+/// Refused connects of the test that counts what they leave.
+const REFUSED: u64 = 100_000;
+
+/// Asks for a WebSocket; whether it was opened. A refusal must say when to come again.
+fn asks(address: SocketAddr) -> Option<Socket> {
+    let mut socket = Socket::connect(address);
+    socket.send(upgrade("/echo", &[]).as_bytes());
+    let response = socket.response();
+    if response.status == 101 {
+        return Some(socket);
+    }
+    assert_eq!(response.status, 503, "{response:?}");
+    let seconds = response.header("retry-after").and_then(|value| value.parse().ok());
+    assert!(seconds.is_some_and(|seconds| RETRY_AFTER.contains(&seconds)), "{response:?}");
+    assert!(socket.ends(), "a refused connection goes on");
+    None
+}
+
+fn is_heard(socket: &mut Socket) {
+    socket.send_frame(TEXT, b"is anybody there?");
+    assert_eq!(socket.frame().map(|frame| frame.payload), Some(b"is anybody there?".to_vec()));
+}
+
+fn refused(server: &Server, limit: &str) -> u64 {
+    server.metrics()[&format!("standfast_refused_total{{limit=\"{limit}\"}}")] as u64
+}
+
+fn logs(server: &Server, flag: &str) {
+    eventually("the log names the limit", || server.log().contains(flag));
+}
+
+#[test]
+fn an_address_has_so_many_sockets_and_gets_further_ones_as_they_end() {
+    let server = Server::start(&["--max-per-address", "3"]);
+    let mut inside: Vec<Socket> = (0..3).filter_map(|_| asks(server.listen)).collect();
+    assert_eq!(inside.len(), 3);
+    for _ in 0..5 {
+        assert!(asks(server.listen).is_none());
+    }
+    assert_eq!(refused(&server, "max_per_address"), 5);
+    logs(&server, "--max-per-address");
+    assert!(server.log().contains("127.0.0.1"), "{}", server.log());
+    inside.iter_mut().for_each(is_heard);
+    assert_eq!(server.metrics()["standfast_addresses"], 1.0);
+    inside.pop();
+    eventually("there is room for one more", || asks(server.listen).is_some());
+    drop(inside);
+    eventually("nothing is kept of the address", || server.metrics()["standfast_addresses"] == 0.0);
+}
+
+#[test]
+fn addresses_of_one_prefix_are_one_address() {
+    let server = Server::start(&[
+        "--max-per-address",
+        "1",
+        "--per-address-prefix",
+        "24/64",
+        "--workers",
+        "2",
+    ]);
+    let _inside = asks(server.listen).expect("there is room");
+    assert!(!opens_from([127, 0, 0, 9], server.listen), "the same /24");
+    assert!(opens_from([127, 0, 1, 1], server.listen), "another /24");
+}
+
+/// Whether a WebSocket is opened for another address of loopback.
+fn opens_from(source: [u8; 4], to: SocketAddr) -> bool {
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    bind(&socket, &SocketAddr::from((source, 0))).unwrap();
+    connect(&socket, &to).unwrap();
+    let mut stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(upgrade("/echo", &[]).as_bytes()).unwrap();
+    http::read_response(&mut stream, &mut Vec::new()).status == 101
+}
+
+#[test]
+fn sockets_that_come_too_fast_are_refused_by_address_and_for_all() {
+    for (flag, limit) in
+        [("--per-address-rate", "per_address_rate"), ("--connect-rate", "connect_rate")]
+    {
+        let server = Server::start(&[flag, "5"]);
+        let mut inside: Vec<Socket> = (0..5).filter_map(|_| asks(server.listen)).collect();
+        assert_eq!(inside.len(), 5, "{flag}: a burst of a second's worth");
+        eventually("one comes too fast", || {
+            inside.extend(asks(server.listen));
+            refused(&server, limit) > 0
+        });
+        inside.iter_mut().for_each(is_heard);
+        logs(&server, flag);
+        eventually("its time has come", || asks(server.listen).is_some());
+    }
+}
+
+#[test]
+fn the_oldest_half_open_head_gives_way_to_the_next() {
+    let server = Server::start(&["--max-handshakes", "3", "--workers", "1"]);
+    let mut neighbour = Socket::open(server.listen, "/echo");
+    let mut slow: Vec<Socket> = Vec::new();
+    for n in 0..3 {
+        let mut socket = Socket::connect(server.listen);
+        socket.send(b"GET /echo HTTP/1.1\r\nX-Slow: ");
+        slow.push(socket);
+        eventually("it is in flight", || {
+            server.metrics()["standfast_handshakes"] == f64::from(n + 1)
+        });
+    }
+    let mut late = Socket::connect(server.listen);
+    late.send(b"GET /echo HTTP/1.1\r\n");
+    let answer = slow[0].response();
+    assert_eq!(answer.status, 503, "{answer:?}");
+    assert!(slow[0].ends());
+    server.until_closed("shed", 1);
+    assert_eq!(refused(&server, "max_handshakes"), 1);
+    logs(&server, "--max-handshakes");
+    // Whoever is quick never counts, and those still inside complete what they began.
+    is_heard(&mut neighbour);
+    is_heard(&mut asks(server.listen).expect("a whole head is answered at once"));
+    late.send(upgrade("/echo", &[]).split_once("\r\n").unwrap().1.as_bytes());
+    assert_eq!(late.response().status, 101);
+    eventually("two are left", || server.metrics()["standfast_handshakes"] == 2.0);
+}
+
+#[test]
+fn ten_thousand_slow_heads_leave_nothing() {
+    let server = Server::start(&["--max-handshakes", "100", "--handshake-timeout", "2s"]);
+    let mut neighbour = Socket::open(server.listen, "/echo");
+    let flood = |count: usize| {
+        for _ in 0..count {
+            let mut socket = Socket::connect(server.listen);
+            socket.send(b"GET /echo HTTP/1.1\r\nX-Slow: ");
+        }
+    };
+    let settle = || {
+        eventually("only the neighbour is left", || {
+            let metrics = server.metrics();
+            metrics["standfast_connections"] == 1.0 && metrics["standfast_handshakes"] == 0.0
+        });
+    };
+    flood(500);
+    settle();
+    let (descriptors, rss) = (server.descriptors(), server.rss_bytes());
+    flood(10_000);
+    is_heard(&mut neighbour);
+    settle();
+    eventually("every descriptor is given back", || server.descriptors() <= descriptors);
+    eventually("memory is given back", || server.rss_bytes() <= rss + (1 << 20));
+}
+
+#[test]
+fn refused_connects_leave_nothing() {
+    let server = Server::start(&["--max-per-address", "1"]);
+    let mut inside = asks(server.listen).expect("there is room");
+    let refuse = |count: u64| {
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..count / 4).for_each(|_| assert!(asks(server.listen).is_none())));
+            }
+        });
+    };
+    refuse(4_000);
+    let (descriptors, rss) = (server.descriptors(), server.rss_bytes());
+    refuse(REFUSED);
+    assert_eq!(refused(&server, "max_per_address"), 4_000 + REFUSED);
+    is_heard(&mut inside);
+    eventually("every descriptor is given back", || server.descriptors() <= descriptors);
+    eventually("memory is given back", || server.rss_bytes() <= rss + (1 << 20));
+    let lines = server.log().matches("--max-per-address").count();
+    assert!(lines < 60, "the log is limited: {lines} lines");
+}
+
+#[test]
+fn over_the_memory_limit_nobody_comes_in_and_the_idle_leave_a_share_at_a_time() {
+    // Of no use yet with so much; then the limit is lowered while it runs.
+    let file = std::env::temp_dir().join(format!("standfast-memory-{}.toml", std::process::id()));
+    fs::write(&file, "[serve]\nmemory_limit = \"4GiB\"\n").unwrap();
+    let server = Server::start(&[
+        "--config",
+        file.to_str().unwrap(),
+        "--idle-timeout",
+        "2s",
+        "--workers",
+        "1",
+        "--max-message",
+        "16MiB",
+    ]);
+    let mut sockets: Vec<Socket> = (0..40).filter_map(|_| asks(server.listen)).collect();
+    assert_eq!(sockets.len(), 40, "memory suffices");
+    let mut half = Socket::connect(server.listen);
+    half.send(b"GET /echo HTTP/1.1\r\nX-Slow: ");
+    eventually("it is in flight", || server.metrics()["standfast_handshakes"] == 1.0);
+    // Half a message, which the server has to keep.
+    let mut heavy = Socket::open(server.listen, "/echo");
+    heavy.send(&[0x02, 0xFF, 0, 0, 0, 0, 0x00, 0xF0, 0, 0, 1, 2, 3, 4]);
+    heavy.send(&vec![7; 0xF0_0000 - 1]);
+    eventually("it is kept", || server.rss_bytes() > 20 << 20);
+    fs::write(&file, "[serve]\nmemory_limit = \"16MiB\"\n").unwrap();
+    server.signal(rustix::process::Signal::HUP);
+    assert_eq!(half.response().status, 503, "a head that is not whole goes first");
+    assert!(asks(server.listen).is_none());
+    assert!(refused(&server, "memory_limit") >= 2);
+    logs(&server, "--memory-limit");
+    // One of 64, but at least eight, each tenth of a second: some are told while others stay.
+    assert_eq!(sockets[0].close_code(), 1013);
+    drop(heavy);
+    eventually("memory is below the limit", || asks(server.listen).is_some());
+    assert_eq!(server.metrics()["standfast_shed_total"] as u64 + 1, server.closed("shed"));
+    fs::remove_file(&file).unwrap();
+}
+
+#[test]
+fn it_listens_on_ipv4_ipv6_and_a_unix_socket_together() {
+    let path = std::env::temp_dir().join(format!("standfast-listen-{}.sock", std::process::id()));
+    // What an ended process left behind is in nobody's way.
+    drop(UnixListener::bind(&path).unwrap());
+    let unix = format!("unix:{}", path.display());
+    let listen = ["--listen", "127.0.0.1:0", "--listen", "[::1]:0", "--listen", &unix];
+    let mut server = Server::start(&listen);
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let v6 = server.listeners.iter().find_map(|listener| {
+        listener.parse().ok().filter(|address: &SocketAddr| address.is_ipv6())
+    });
+    is_heard(&mut asks(v6.expect("it tells the port")).unwrap());
+    is_heard(&mut asks(server.listen).unwrap());
+    let mut stream = UnixStream::connect(&path).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(upgrade("/echo", &[]).as_bytes()).unwrap();
+    assert_eq!(http::read_response(&mut stream, &mut Vec::new()).status, 101);
+    let second = run(&["serve", "--listen", &unix, "--admin", "off"]);
+    assert_eq!(second.code, Some(2), "somebody listens there: {second:?}");
+    let peers = http::get(server.admin, "/api/connections").json();
+    assert!(
+        peers["connections"].as_array().unwrap().iter().any(|c| c["peer"].is_null()),
+        "{peers}"
+    );
+    server.signal(rustix::process::Signal::TERM);
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut rest = Vec::new();
+    let _ = stream.read_to_end(&mut rest);
+    assert!(server.wait().success());
+    assert!(!path.exists(), "the file goes with the server");
+}
+
+#[test]
+fn both_families_share_a_port_number_only_if_they_are_both_named() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (v4, v6) = (format!("127.0.0.1:{free}"), format!("[::]:{free}"));
+    let serve = |listen: &[&str]| {
+        let mut args = vec!["serve", "--admin", "off", "--echo", "--ready-json", "--log", "error"];
+        args.extend(listen.iter().flat_map(|address| ["--listen", *address]));
+        Running(standfast(&args).spawn().unwrap())
+    };
+    for listen in [&[&*v4, &*v6][..], &[&*v6]] {
+        let _running = serve(listen);
+        for address in [v4.clone(), format!("[::1]:{free}")] {
+            eventually("it answers on both", || TcpStream::connect(&address).is_ok());
+        }
+    }
+}

@@ -10,7 +10,10 @@ use anyhow::{Context, Result};
 use clap::{ArgMatches, ValueEnum};
 use engine::sys::process::{self, Signal, wait_signal};
 use serde_json::json;
-use serve::{Address, AdmissionLimits, Config, Limits, Live, Origin, Prefix, Running};
+use serve::{
+    Address, AdmissionLimits, Config, ForwardedBy, Limits, Live, Network, Origin, Prefix, Proxies,
+    Running,
+};
 use tracing::level_filters::LevelFilter;
 use tracing::{error, info, warn};
 
@@ -23,13 +26,14 @@ const MEMORY_MIN: u64 = 16 << 20;
 const END_WAIT: Duration = Duration::from_millis(20);
 
 /// Keys that take effect on SIGHUP; a change of any other needs a restart.
-const RELOADABLE: [&str; 16] = [
+const RELOADABLE: [&str; 19] = [
     "admin_key",
     "allow_origin",
     "compress_above",
     "compression",
     "connect_rate",
     "drain",
+    "forwarded_header",
     "handshake_timeout",
     "max_handshakes",
     "max_message",
@@ -38,8 +42,10 @@ const RELOADABLE: [&str; 16] = [
     "per_address_prefix",
     "per_address_rate",
     "pings",
+    "proxy_protocol",
     "send_queue",
     "slow_consumer",
+    "trusted_proxy",
 ];
 
 /// Serve WebSockets: /topics/NAME, /echo, /health
@@ -113,6 +119,17 @@ pub(crate) struct Args {
     /// Leading bits that make one address, of IPv4 and of IPv6
     #[arg(long, value_name = "V4/V6", default_value = "32/64", value_parser = prefix)]
     per_address_prefix: Prefix,
+    /// Believe these peers, such as 10.0.0.0/8, when they tell a client's address. May be given
+    /// several times
+    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    trusted_proxy: Vec<Network>,
+    /// They tell it by a PROXY header (v1 or v2) in front of each connection, and must
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL",
+        default_value = "false", default_missing_value = "true", hide_default_value = true)]
+    proxy_protocol: bool,
+    /// The header by which they tell it otherwise
+    #[arg(long, value_name = "HEADER", default_value = "x-forwarded-for")]
+    forwarded_header: Forwarded,
     /// Resident memory beyond which nobody is let in and connections are shed, such as 2GiB
     #[arg(long, value_name = "SIZE", value_parser = memory_bytes)]
     memory_limit: Option<u64>,
@@ -146,6 +163,14 @@ struct Admin(Option<Address>);
 /// The idle timeout, if any.
 #[derive(Clone, Copy, Debug)]
 struct Idle(Option<Duration>);
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Forwarded {
+    /// X-Forwarded-For
+    XForwardedFor,
+    /// Forwarded (RFC 7239)
+    Forwarded,
+}
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Switch {
@@ -182,6 +207,7 @@ pub(crate) fn run(flags: &ArgMatches) -> Result<ExitCode> {
     if settings.args.end_with_parent {
         process::end_with_parent();
     }
+    agree(&settings.args)?;
     start_log(settings.args.log);
     let config = config(&settings.args);
     let running = serve::start(&config)?;
@@ -195,6 +221,14 @@ pub(crate) fn run(flags: &ArgMatches) -> Result<ExitCode> {
             Ok(ExitCode::FAILURE)
         }
     }
+}
+
+/// What flags say only together.
+fn agree(args: &Args) -> Result<()> {
+    if args.proxy_protocol && args.trusted_proxy.is_empty() {
+        anyhow::bail!("--proxy-protocol needs --trusted-proxy: whose PROXY headers to believe");
+    }
+    Ok(())
 }
 
 fn serve_until_told(
@@ -240,6 +274,7 @@ fn reload(
     if !fixed.is_empty() {
         anyhow::bail!("a change of {} needs a restart", fixed.join(", "));
     }
+    agree(&new.args)?;
     running.reload(&live(&new.args)).map_err(anyhow::Error::msg)?;
     Ok(new)
 }
@@ -282,6 +317,14 @@ fn live(args: &Args) -> Live {
         per_address_rate: args.per_address_rate,
         prefix: args.per_address_prefix,
         memory_bytes: args.memory_limit,
+    };
+    limits.proxies = Proxies {
+        trusted: args.trusted_proxy.clone(),
+        protocol: args.proxy_protocol,
+        forwarded: match args.forwarded_header {
+            Forwarded::XForwardedFor => ForwardedBy::XForwardedFor,
+            Forwarded::Forwarded => ForwardedBy::Forwarded,
+        },
     };
     Live { limits, allow_origin: args.allow_origin.clone(), admin_key: args.admin_key.clone() }
 }

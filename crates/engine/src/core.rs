@@ -22,6 +22,8 @@ pub struct ConnInfo {
     pub id: ConnId,
     /// The peer's address, if it still has one.
     pub peer: Option<SocketAddr>,
+    /// The client's address, where a proxy that is believed told it.
+    pub client: Option<IpAddr>,
     /// Where it is in its life.
     pub mode: Mode,
     /// Bytes in its queue.
@@ -200,6 +202,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         Some(ConnInfo {
             id,
             peer: self.sys.peer(conn.fd),
+            client: self.clients.get(&id.slot()).and_then(|client| client.address),
             mode: conn.mode,
             queued_bytes: conn.backlog(),
             idle_seconds: self.timers.seconds_between(conn.last_active, self.tick),

@@ -41,6 +41,18 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     pub(crate) fn on_head(&mut self, slot: u32, bytes: &mut [u8]) -> usize {
         let Some(conn) = self.core.slab.get_mut(slot) else { return bytes.len() };
         let client = conn.is_client();
+        if !self.core.clients.is_empty() && !client {
+            match self.core.take_proxy_header(slot, bytes) {
+                Ok(Status::Complete(0)) => {}
+                Ok(Status::Complete(used)) => return used,
+                Ok(Status::Partial) => return 0,
+                Err(violation) => {
+                    self.core.refuse(slot, violation);
+                    return bytes.len();
+                }
+            }
+        }
+        let Some(conn) = self.core.slab.get_mut(slot) else { return bytes.len() };
         let mut scanner = conn.cold.as_ref().map_or(HeadScanner::default(), |cold| cold.scanner);
         let length = match scanner.scan(bytes, &self.core.limits.wire) {
             Ok(Status::Complete(length)) => length,
@@ -84,6 +96,13 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 Err(violation) => return self.core.refuse(slot, violation),
             },
         };
+        if !self.core.clients.is_empty() {
+            self.core.learn_client(slot, &request);
+            let mode = self.core.slab.get(slot).map(|conn| conn.mode);
+            if mode != Some(Mode::Http) {
+                return;
+            }
+        }
         let Some(id) = self.core.id_at(slot) else { return };
         let incoming = Incoming { head: &request, upgrade: upgrade.as_ref() };
         let answer = self.handler.request(&mut self.core, id, &incoming);

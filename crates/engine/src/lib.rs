@@ -34,7 +34,7 @@ mod worker;
 #[cfg(target_os = "linux")]
 mod workers;
 
-pub use crate::admission::{AdmissionLimits, Prefix, Refusal};
+pub use crate::admission::{AdmissionLimits, Network, Prefix, Proxies, Refusal};
 pub use crate::closed::Closed;
 pub use crate::conn::Mode;
 pub use crate::core::{ConnInfo, Core};

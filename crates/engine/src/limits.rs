@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{AdmissionLimits, Compression, SlowConsumer};
+use crate::{AdmissionLimits, Compression, Proxies, SlowConsumer};
 
 /// Bytes a worker reads from one socket by one call. One buffer per worker, none per connection.
 pub const READ_BUFFER_BYTES: usize = 64 * 1024;
@@ -67,6 +67,8 @@ pub struct Limits {
     pub mailbox_bytes: usize,
     /// Who may come in.
     pub admission: AdmissionLimits,
+    /// Whose word on a client's address is taken. Default: nobody's.
+    pub proxies: Proxies,
 }
 
 impl Default for Limits {
@@ -83,6 +85,7 @@ impl Default for Limits {
             compress_above_bytes: 1024,
             mailbox_bytes: 8 * 1024 * 1024,
             admission: AdmissionLimits::default(),
+            proxies: Proxies::default(),
         }
     }
 }

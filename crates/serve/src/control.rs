@@ -183,6 +183,7 @@ impl Program for Control {
                     "id": info.id.as_u64().to_string(),
                     "worker": info.id.worker(),
                     "peer": info.peer.map(|peer| peer.to_string()),
+                    "client": info.client.map(|client| client.to_string()),
                     "state": state(info.mode),
                     "topic": topic.as_deref(),
                     "queued_bytes": info.queued_bytes,

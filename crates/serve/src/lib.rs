@@ -22,7 +22,8 @@ mod start;
 mod watch;
 
 pub use admin::Address;
-pub use engine::{AdmissionLimits, Compression, Limits, Prefix, SlowConsumer};
+pub use engine::{AdmissionLimits, Compression, Limits, Network, Prefix, Proxies, SlowConsumer};
+pub use wire::http::ForwardedBy;
 
 pub use crate::config::{Config, Live, TOPIC_BYTES_MAX};
 pub use crate::origin::Origin;

@@ -6,6 +6,7 @@
 //! and nonces are the caller's.
 //!
 //! - [`http`]: heads (found, then parsed) and bodies, RFC 9110 and RFC 9112.
+//! - [`parse_proxy_header`]: the PROXY protocol, versions 1 and 2.
 //! - [`websocket`]: the opening handshake, frames, RFC 6455, and permessage-deflate, RFC 7692.
 
 #![no_std]
@@ -18,10 +19,12 @@ extern crate std;
 
 pub mod http;
 mod limits;
+mod proxy;
 mod violation;
 pub mod websocket;
 
 pub use limits::Limits;
+pub use proxy::{ProxyHeader, V2_BYTES_MAX, parse_proxy_header};
 pub use violation::Violation;
 
 /// Whose side of the connection we are: a server requires masked frames, a client unmasked ones.

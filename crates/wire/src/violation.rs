@@ -69,6 +69,8 @@ violations! {
     LengthAndTransferEncoding = "length_and_transfer_encoding", "RFC 9112 6.3", 400, PROTOCOL_ERROR, "sent both Content-Length and Transfer-Encoding";
     TransferEncodingInHttp10 = "transfer_encoding_in_http10", "RFC 9112 6.1", 400, PROTOCOL_ERROR, "sent Transfer-Encoding in an HTTP/1.0 message";
     UnsupportedTransferEncoding = "unsupported_transfer_encoding", "RFC 9112 6.1", 501, PROTOCOL_ERROR, "used a Transfer-Encoding other than chunked";
+    // In front of a connection, from a proxy.
+    BadProxyHeader = "bad_proxy_header", "PROXY protocol 2", 400, PROTOCOL_ERROR, "is a proxy and did not begin with a PROXY header, or with a malformed one";
     // HTTP bodies.
     BodyTooLarge = "body_too_large", "RFC 9110 15.5.14", 413, TOO_BIG, "sent a body longer than allowed";
     BodyTruncated = "body_truncated", "RFC 9112 8", 400, PROTOCOL_ERROR, "closed before the end of the body";
@@ -141,7 +143,8 @@ mod tests {
             assert!(
                 violation.name().bytes().all(|b| b"abcdefghijklmnopqrstuvwxyz0189_".contains(&b))
             );
-            assert!(violation.section().starts_with("RFC "));
+            let section = violation.section();
+            assert!(section.starts_with("RFC ") || section.starts_with("PROXY protocol "));
             assert!((400..=599).contains(&violation.http_status()));
             assert!(violation.close_code().is_sendable());
         }

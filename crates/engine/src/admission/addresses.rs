@@ -9,7 +9,6 @@ use super::{AdmissionLimits, Prefix, Refusal, SECOND_NS, spend};
 use crate::limits::ADDRESSES_MAX;
 
 const SHARDS: usize = 64;
-const SHARD_MAX: usize = ADDRESSES_MAX / SHARDS;
 
 /// An address cut to its prefix. IPv4 is where IPv6 maps it (RFC 4291 section 2.5.5.2).
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -70,15 +69,21 @@ pub(crate) enum Counted {
 /// All addresses that have connections, or had one within the last second.
 pub(crate) struct Addresses {
     shards: Box<[Mutex<Shard>]>,
+    shard_max: usize,
 }
 
 impl Default for Addresses {
     fn default() -> Self {
-        Addresses { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+        Addresses::new(ADDRESSES_MAX)
     }
 }
 
 impl Addresses {
+    fn new(max: usize) -> Self {
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        Addresses { shards, shard_max: max / SHARDS }
+    }
+
     fn shard(&self, key: Key) -> MutexGuard<'_, Shard> {
         self.shards[key.shard()].lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -89,7 +94,7 @@ impl Addresses {
             shard.swept_ns = now_ns;
             shard.entries.retain(|_, entry| !entry.is_idle(now_ns));
         }
-        let full = shard.entries.len() >= SHARD_MAX;
+        let full = shard.entries.len() >= self.shard_max;
         if full && !shard.entries.contains_key(&key) {
             return Counted::Uncounted;
         }
@@ -188,9 +193,10 @@ mod tests {
     #[test]
     fn there_is_a_bound_to_the_addresses_and_those_that_left_make_room() {
         let limits = AdmissionLimits { per_address_rate: Some(1), ..Default::default() };
-        let addresses = Addresses::default();
+        const MOST: usize = 1024;
+        let addresses = Addresses::new(MOST);
         let mut uncounted = 0;
-        for n in 0..2 * ADDRESSES_MAX as u32 {
+        for n in 0..2 * MOST as u32 {
             let key = Key::new(Ipv4Addr::from(n).into(), Prefix::default());
             match addresses.enter(key, &limits, 1) {
                 Counted::In => addresses.leave(key, 1),
@@ -198,7 +204,7 @@ mod tests {
                 Counted::Refused(why) => panic!("{why:?}"),
             }
         }
-        assert!(uncounted > 0 && addresses.len() <= ADDRESSES_MAX, "{uncounted}");
+        assert!(uncounted > 0 && addresses.len() <= MOST, "{uncounted}");
         let late = key("192.0.2.1");
         assert_eq!(addresses.enter(late, &limits, 5 * SECOND_NS), Counted::In);
     }

@@ -19,6 +19,12 @@ use crate::{Handler, Response};
 pub(crate) struct Client {
     /// It counts for this address.
     pub(crate) key: Option<Key>,
+    /// What a proxy told.
+    pub(crate) address: Option<IpAddr>,
+    /// It came by a proxy that is believed.
+    pub(crate) by_proxy: bool,
+    /// That proxy must send a PROXY header first.
+    pub(crate) owes_header: bool,
 }
 
 impl<S: Sys, H: Handler> Core<S, H> {
@@ -32,22 +38,26 @@ impl<S: Sys, H: Handler> Core<S, H> {
         if self.admission().short_of_memory.load(Ordering::Relaxed) {
             return Err(Refusal::MemoryLimit);
         }
+        let proxies = &self.limits.proxies;
         // Asking the kernel costs a system call.
-        let address = if limits.by_address() { self.sys.peer(fd) } else { None };
-        let key = match address {
-            Some(address) => self.count_address(address.ip())?,
-            None => None,
-        };
+        let wanted = limits.by_address() || !proxies.trusted.is_empty();
+        let peer = if wanted { self.sys.peer(fd).map(|peer| peer.ip()) } else { None };
+        let by_proxy = peer.is_some_and(|peer| proxies.trust(peer));
+        let mut client = Client { by_proxy, ..Client::default() };
+        client.owes_header = by_proxy && proxies.protocol;
+        if let Some(peer) = peer.filter(|_| limits.by_address() && !by_proxy) {
+            client.key = self.count_address(peer)?;
+        }
         let (rate, now_ns) = (self.limits.admission.connect_rate, self.now_ns);
         if rate.is_some_and(|rate| !self.admission().arrivals.take(rate, now_ns)) {
-            self.forget_client(Client { key });
+            self.forget_client(client);
             return Err(Refusal::ConnectRate);
         }
-        Ok(key.map(|key| Client { key: Some(key) }))
+        Ok((by_proxy || client.key.is_some()).then_some(client))
     }
 
     /// Counts one more connection of an address.
-    fn count_address(&self, address: IpAddr) -> Result<Option<Key>, Refusal> {
+    pub(super) fn count_address(&self, address: IpAddr) -> Result<Option<Key>, Refusal> {
         let limits = &self.limits.admission;
         let key = Key::new(address, limits.prefix);
         match self.admission().addresses.enter(key, limits, self.now_ns) {
@@ -86,6 +96,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
 
     /// Writes a 503 to a connection to which nothing was written before, as far as it goes.
     pub(super) fn say_unavailable(&mut self, fd: Fd, why: Refusal) {
+        // Counted before anybody can know of it.
+        self.counters().count_refused(why);
         let mut answer = self.take_buffer();
         let jitter = self.sys.random();
         encode_unavailable(&mut answer, jitter);
@@ -94,7 +106,6 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
         self.give_buffer(answer);
         self.sys.shutdown_write(fd);
-        self.counters().count_refused(why);
     }
 
     // ---- handshakes in flight ----
@@ -131,7 +142,7 @@ impl<U> Conn<U> {
 
 /// The answer to whom there is no room for: try again, and not all at the same time (RFC 9110
 /// section 10.2.3).
-fn encode_unavailable(out: &mut Vec<u8>, jitter: u64) {
+pub(super) fn encode_unavailable(out: &mut Vec<u8>, jitter: u64) {
     let (least, most) = (RETRY_AFTER.0.as_secs(), RETRY_AFTER.1.as_secs());
     let seconds = (least + jitter % (most - least + 1)).to_string();
     let response = Response::text(503, "This server takes no more connections now.\n");

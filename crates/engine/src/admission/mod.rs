@@ -7,6 +7,7 @@
 
 mod addresses;
 mod gate;
+mod proxies;
 mod shed;
 
 use std::net::IpAddr;
@@ -14,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 pub(crate) use self::gate::Client;
+pub use self::proxies::{Network, Proxies};
 
 use self::addresses::Addresses;
 

@@ -3,6 +3,7 @@
 
 mod body;
 mod encode;
+mod forwarded;
 mod head;
 mod parse;
 mod scan;
@@ -14,6 +15,7 @@ pub use encode::{
     CONTINUE, LAST_CHUNK, encode_chunk, encode_request_head, encode_response, encode_response_head,
     reason_phrase,
 };
+pub use forwarded::ForwardedBy;
 pub use head::{Head, Request, Response, expects_continue, keep_alive};
 pub use httparse::{EMPTY_HEADER, Header};
 pub use parse::{parse_request, parse_response};

@@ -1,0 +1,192 @@
+//! Proxies in front: which peers are believed, and the address of the client that they tell. From a
+//! peer that is not listed nothing of this is read: a PROXY header is a broken request to it, and
+//! X-Forwarded-For a header like any other.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+use std::str::FromStr;
+
+use wire::http::{ForwardedBy, Request};
+use wire::{Status, Violation, parse_proxy_header};
+
+use super::Refusal;
+use super::gate::Client;
+use crate::core::Core;
+use crate::{Closed, Handler, Sys};
+
+/// Addresses with a prefix in common.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Network {
+    /// IPv4 is where IPv6 maps it (RFC 4291 section 2.5.5.2).
+    first: u128,
+    /// Leading bits of those 128 that are meant.
+    bits: u8,
+}
+
+impl Network {
+    /// Whether an address is in it.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let other = (wide(address) ^ self.first).leading_zeros();
+        other >= u32::from(self.bits)
+    }
+}
+
+fn wide(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(v4) => u128::from(v4.to_ipv6_mapped()),
+        IpAddr::V6(v6) => u128::from(v6),
+    }
+}
+
+impl FromStr for Network {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            format!("\"{text}\" is no network: write it as 10.0.0.0/8, 2001:db8::/32 or an address")
+        };
+        let (address, bits) = match text.split_once('/') {
+            Some((address, bits)) => (address, Some(bits.parse::<u8>().map_err(|_| wrong())?)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| wrong())?;
+        let width = if address.is_ipv4() { 32 } else { 128 };
+        let bits = bits.unwrap_or(width);
+        if bits > width {
+            return Err(wrong());
+        }
+        let network = Network { first: wide(address), bits: 128 - width + bits };
+        let rest = u128::MAX.checked_shr(network.bits.into()).unwrap_or(0);
+        if network.first & rest != 0 {
+            return Err(format!("\"{text}\" has bits beyond its prefix"));
+        }
+        Ok(network)
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match Ipv6Addr::from(self.first).to_ipv4_mapped().filter(|_| self.bits >= 96) {
+            Some(v4) => write!(f, "{v4}/{}", self.bits - 96),
+            None => write!(f, "{}/{}", Ipv6Addr::from(self.first), self.bits),
+        }
+    }
+}
+
+/// Which proxies are believed, and how they tell the client's address.
+#[derive(Clone, Debug, Default)]
+pub struct Proxies {
+    /// Peers that are proxies of ours. Without any, no address but the peer's is known.
+    pub trusted: Vec<Network>,
+    /// They begin each connection with a PROXY header, and must. Else they write `forwarded`.
+    pub protocol: bool,
+    /// The header that they append to.
+    pub forwarded: ForwardedBy,
+}
+
+impl Proxies {
+    pub(crate) fn trust(&self, address: IpAddr) -> bool {
+        self.trusted.iter().any(|network| network.contains(address))
+    }
+}
+
+impl<S: Sys, H: Handler> Core<S, H> {
+    /// Takes the PROXY header off a connection that owes one; the bytes used, 0 if it owes none.
+    pub(crate) fn take_proxy_header(
+        &mut self,
+        slot: u32,
+        bytes: &[u8],
+    ) -> Result<Status<usize>, Violation> {
+        let Some(client) = self.clients.get_mut(&slot).filter(|client| client.owes_header) else {
+            return Ok(Status::Complete(0));
+        };
+        let Status::Complete(header) = parse_proxy_header(bytes)? else {
+            return Ok(Status::Partial);
+        };
+        client.owes_header = false;
+        if let Some(address) = header.client {
+            self.client_is(slot, address);
+        }
+        Ok(Status::Complete(header.bytes))
+    }
+
+    /// Learns from a proxy's header whose request this is.
+    pub(crate) fn learn_client(&mut self, slot: u32, request: &Request<'_, '_>) {
+        let proxies = &self.limits.proxies;
+        if proxies.protocol || !self.clients.get(&slot).is_some_and(|client| client.by_proxy) {
+            return;
+        }
+        let told = request.forwarded_for(proxies.forwarded, |address| proxies.trust(address));
+        if let Some(address) = told {
+            self.client_is(slot, address);
+        }
+    }
+
+    /// A proxy has told the client's address: from now on it counts for that one, or is refused.
+    fn client_is(&mut self, slot: u32, address: IpAddr) {
+        let address = address.to_canonical();
+        let Some(before) = self.clients.get(&slot).copied() else { return };
+        if before.address == Some(address) {
+            return;
+        }
+        self.forget_client(before);
+        let counted =
+            if self.limits.admission.by_address() { self.count_address(address) } else { Ok(None) };
+        let key = counted.unwrap_or(None);
+        self.clients.insert(slot, Client { key, address: Some(address), ..before });
+        if let Err(why) = counted {
+            self.refuse_late(slot, why);
+        }
+    }
+
+    /// Answers 503 to a connection that came in before it was known whose it is.
+    fn refuse_late(&mut self, slot: u32, why: Refusal) {
+        let Some(conn) = self.slab.get_mut(slot) else { return };
+        conn.closed = Closed::Refused;
+        let before = conn.set_answered();
+        self.handshake_over(before);
+        self.counters().count_refused(why);
+        let jitter = self.sys.random();
+        super::gate::encode_unavailable(&mut self.cork, jitter);
+        self.finish(slot);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_holds_what_its_prefix_says() {
+        let cases = [
+            ("10.0.0.0/8", "10.255.0.1", true),
+            ("10.0.0.0/8", "11.0.0.1", false),
+            ("10.0.0.0/8", "::ffff:10.1.1.1", true),
+            ("192.0.2.7", "192.0.2.7", true),
+            ("192.0.2.7", "192.0.2.6", false),
+            ("0.0.0.0/0", "1.2.3.4", true),
+            ("0.0.0.0/0", "2001:db8::1", false),
+            ("2001:db8::/32", "2001:db8:ffff::1", true),
+            ("2001:db8::/32", "2001:db9::1", false),
+            ("::/0", "2001:db9::1", true),
+            ("::1", "::1", true),
+            ("::1", "127.0.0.1", false),
+        ];
+        for (network, address, inside) in cases {
+            let parsed: Network = network.parse().unwrap();
+            assert_eq!(parsed.contains(address.parse().unwrap()), inside, "{network} {address}");
+        }
+    }
+
+    #[test]
+    fn a_network_reads_as_it_is_written_and_nothing_else_is_one() {
+        for text in ["10.0.0.0/8", "192.0.2.7/32", "0.0.0.0/0", "2001:db8::/32", "::/0"] {
+            assert_eq!(text.parse::<Network>().unwrap().to_string(), text);
+        }
+        for text in ["", "10.0.0.0/33", "10.0.0.1/8", "::/129", "example.com", "10.0.0.0/", "10/8"]
+        {
+            assert!(text.parse::<Network>().is_err(), "{text}");
+        }
+    }
+}

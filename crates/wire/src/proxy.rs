@@ -1,0 +1,256 @@
+//! The PROXY protocol, versions 1 and 2, as a receiver: the few bytes in front of a connection by
+//! which a proxy tells whose it is. Source: "The PROXY protocol", HAProxy Technologies, sections
+//! 2.1 and 2.2.
+//!
+//! Not here: whom to believe (the caller's), sending, and what else a version 2 header may carry
+//! (its TLVs are passed over, the checksum among them).
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::str::FromStr;
+
+use crate::{Status, Violation};
+
+/// Longest header of version 1, its line end included (section 2.1).
+const V1_BYTES_MAX: usize = 107;
+/// Longest header of version 2 that is taken: addresses and some kilobytes of TLVs.
+pub const V2_BYTES_MAX: usize = 4096;
+const V1_BEGIN: &[u8] = b"PROXY ";
+const V2_BEGIN: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
+/// The fixed part of version 2: signature, command, family, length.
+const V2_FIXED: usize = 16;
+
+/// A header in front of a connection.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct ProxyHeader {
+    /// How long it is; what follows is the connection's own.
+    pub bytes: usize,
+    /// The client's address. The proxy may speak for itself (a health check) or not know it.
+    pub client: Option<IpAddr>,
+}
+
+/// Looks for a header at the beginning of `bytes`.
+///
+/// # Errors
+/// Bytes that begin no header, or one that breaks its rules.
+pub fn parse_proxy_header(bytes: &[u8]) -> Result<Status<ProxyHeader>, Violation> {
+    if begins(bytes, V1_BEGIN) {
+        return version_1(bytes);
+    }
+    if begins(bytes, V2_BEGIN) {
+        return version_2(bytes);
+    }
+    Err(Violation::BadProxyHeader)
+}
+
+/// Whether `bytes`, as far as they are here, are those of `signature`.
+fn begins(bytes: &[u8], signature: &[u8]) -> bool {
+    bytes.iter().zip(signature).all(|(one, other)| one == other)
+}
+
+fn version_1(bytes: &[u8]) -> Result<Status<ProxyHeader>, Violation> {
+    let longest = bytes.get(..V1_BYTES_MAX).unwrap_or(bytes);
+    let Some(end) = longest.windows(2).position(|pair| pair == b"\r\n") else {
+        let whole = longest.len() == V1_BYTES_MAX;
+        return if whole { Err(Violation::BadProxyHeader) } else { Ok(Status::Partial) };
+    };
+    let line = longest.get(..end).and_then(|line| core::str::from_utf8(line).ok());
+    let client = line.and_then(line_of_version_1).ok_or(Violation::BadProxyHeader)?;
+    Ok(Status::Complete(ProxyHeader { bytes: end + 2, client }))
+}
+
+/// `PROXY TCP4 source destination port port`, by single blanks; `None` is a malformed one.
+fn line_of_version_1(line: &str) -> Option<Option<IpAddr>> {
+    let mut words = line.split(' ');
+    words.next().filter(|word| *word == "PROXY")?;
+    let family = words.next()?;
+    if family == "UNKNOWN" {
+        return Some(None);
+    }
+    let (source, destination) = (words.next()?, words.next()?);
+    let source: IpAddr = match family {
+        "TCP4" => both::<Ipv4Addr>(source, destination)?.into(),
+        "TCP6" => both::<Ipv6Addr>(source, destination)?.into(),
+        _ => return None,
+    };
+    let ports = is_port(words.next()?) && is_port(words.next()?);
+    (ports && words.next().is_none()).then_some(Some(source))
+}
+
+/// The source, if both are addresses of the family.
+fn both<A: FromStr>(source: &str, destination: &str) -> Option<A> {
+    let source = source.parse().ok()?;
+    destination.parse::<A>().ok().map(|_| source)
+}
+
+fn is_port(text: &str) -> bool {
+    let plain = text == "0" || !text.starts_with('0');
+    plain && text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok()
+}
+
+fn version_2(bytes: &[u8]) -> Result<Status<ProxyHeader>, Violation> {
+    let bad = Err(Violation::BadProxyHeader);
+    let Some(fixed) = bytes.first_chunk::<V2_FIXED>() else { return Ok(Status::Partial) };
+    let [.., command, family, high, low] = *fixed;
+    let length = V2_FIXED + usize::from(u16::from_be_bytes([high, low]));
+    if length > V2_BYTES_MAX {
+        return bad;
+    }
+    // The high half of each byte is one thing and the low half another.
+    let has_addresses = match command {
+        0x20 => false,
+        0x21 => true,
+        _ => return bad,
+    };
+    let (family, transport) = (family >> 4, family & 0x0F);
+    if family > 3 || transport > 2 {
+        return bad;
+    }
+    let Some(rest) = bytes.get(V2_FIXED..length) else { return Ok(Status::Partial) };
+    let told = has_addresses && transport != 0;
+    let client = match family {
+        1 if told => rest.get(..12).and_then(<[u8]>::first_chunk::<4>).map(|ip| Some((*ip).into())),
+        2 if told => {
+            rest.get(..36).and_then(<[u8]>::first_chunk::<16>).map(|ip| Some((*ip).into()))
+        }
+        3 if told => rest.get(..216).map(|_| None),
+        _ => Some(None),
+    };
+    match client {
+        Some(client) => Ok(Status::Complete(ProxyHeader { bytes: length, client })),
+        None => bad,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec;
+    use std::vec::Vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn v2(command: u8, family: u8, body: &[u8]) -> Vec<u8> {
+        let mut header = V2_BEGIN.to_vec();
+        header.extend([command, family]);
+        header.extend((body.len() as u16).to_be_bytes());
+        header.extend(body);
+        header
+    }
+
+    fn told(bytes: usize, client: &str) -> Result<Status<ProxyHeader>, Violation> {
+        let client = Some(client.parse().unwrap());
+        Ok(Status::Complete(ProxyHeader { bytes, client }))
+    }
+
+    fn untold(bytes: usize) -> Result<Status<ProxyHeader>, Violation> {
+        Ok(Status::Complete(ProxyHeader { bytes, client: None }))
+    }
+
+    fn good() -> Vec<(Vec<u8>, Result<Status<ProxyHeader>, Violation>)> {
+        let v4 = [192, 0, 2, 7, 192, 0, 2, 9, 0, 80, 1, 0];
+        let mut v6 = [0; 36];
+        v6[0..4].copy_from_slice(&[0x20, 1, 0x0d, 0xb8]);
+        v6[15] = 5;
+        let mut with_tlv = v4.to_vec();
+        with_tlv.extend([0x04, 0, 2, 0, 0]);
+        let line = |text: &str| text.as_bytes().to_vec();
+        vec![
+            (line("PROXY TCP4 192.0.2.7 192.0.2.9 56324 443\r\n"), told(42, "192.0.2.7")),
+            (line("PROXY TCP6 2001:db8::5 ::1 0 65535\r\n"), told(36, "2001:db8::5")),
+            (line("PROXY UNKNOWN\r\n"), untold(15)),
+            (line("PROXY UNKNOWN ff 1 2 whatever\r\n"), untold(31)),
+            (v2(0x21, 0x11, &v4), told(28, "192.0.2.7")),
+            (v2(0x21, 0x11, &with_tlv), told(33, "192.0.2.7")),
+            (v2(0x21, 0x21, &v6), told(52, "2001:db8::5")),
+            (v2(0x21, 0x31, &[b'/'; 216]), untold(232)),
+            (v2(0x20, 0x11, &v4), untold(28)),
+            (v2(0x20, 0x00, &[]), untold(16)),
+            (v2(0x21, 0x00, &[1, 2, 3]), untold(19)),
+        ]
+    }
+
+    #[test]
+    fn a_header_is_found_however_it_is_torn_and_what_follows_is_left() {
+        for (header, expected) in good() {
+            for end in 0..header.len() {
+                assert_eq!(parse_proxy_header(&header[..end]), Ok(Status::Partial), "{end}");
+            }
+            let mut more = header.clone();
+            more.extend(b"GET / HTTP/1.1\r\n");
+            assert_eq!(parse_proxy_header(&more), expected, "{}", header.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn whatever_is_no_header_is_refused_at_its_first_wrong_byte_or_line_end() {
+        let v4 = [192, 0, 2, 7, 192, 0, 2, 9, 0, 80, 1, 0];
+        let mut bad: Vec<Vec<u8>> = [
+            "GET / HTTP/1.1\r\n",
+            "PROXI ",
+            "proxy TCP4",
+            "\r\n\r\n\r",
+            "PROXY\r\n",
+            "PROXY TCP4 192.0.2.7 192.0.2.9 56324\r\n",
+            "PROXY TCP4 192.0.2.7 192.0.2.9 56324 443 \r\n",
+            "PROXY TCP4  192.0.2.7 192.0.2.9 56324 443\r\n",
+            "PROXY TCP4 192.0.2.7 192.0.2.9 56324 0443\r\n",
+            "PROXY TCP4 192.0.2.7 192.0.2.9 56324 65536\r\n",
+            "PROXY TCP4 192.0.2.7 192.0.2.9 +1 443\r\n",
+            "PROXY TCP4 192.0.2.007 192.0.2.9 1 443\r\n",
+            "PROXY TCP4 ::1 ::1 1 443\r\n",
+            "PROXY TCP6 192.0.2.7 ::1 1 443\r\n",
+            "PROXY TCP5 192.0.2.7 192.0.2.9 1 443\r\n",
+            "PROXY UDP4 192.0.2.7 192.0.2.9 1 443\r\n",
+        ]
+        .iter()
+        .map(|text| text.as_bytes().to_vec())
+        .collect();
+        bad.push([b"PROXY UNKNOWN ".as_slice(), &[b'x'; 120]].concat());
+        bad.push(v2(0x11, 0x11, &v4));
+        bad.push(v2(0x22, 0x11, &v4));
+        bad.push(v2(0x21, 0x41, &v4));
+        bad.push(v2(0x21, 0x13, &v4));
+        bad.push(v2(0x21, 0x11, &v4[..11]));
+        bad.push(v2(0x21, 0x21, &v4));
+        bad.push(v2(0x21, 0x11, &[0; V2_BYTES_MAX]));
+        for bytes in bad {
+            let parsed = parse_proxy_header(&bytes);
+            assert_eq!(parsed, Err(Violation::BadProxyHeader), "{}", bytes.escape_ascii());
+        }
+    }
+
+    proptest! {
+        /// Whatever a well-kept implementation makes of a line or a header, so do we.
+        #[test]
+        fn another_implementation_says_the_same(
+            source in any::<[u8; 4]>(), source_port in any::<u16>(), port in any::<u16>(),
+            bytes in proptest::collection::vec(any::<u8>(), 0..64), wreck in 0..60_usize, v2_too in any::<bool>(),
+        ) {
+            let from = Ipv4Addr::from(source);
+            let mut header = std::format!("PROXY TCP4 {from} 192.0.2.1 {source_port} {port}\r\n").into_bytes();
+            if v2_too {
+                let mut body = source.to_vec();
+                body.extend([192, 0, 2, 1]);
+                body.extend(source_port.to_be_bytes());
+                body.extend(port.to_be_bytes());
+                header = v2(0x21, 0x11, &body);
+            }
+            if let (Some(byte), Some(&with)) = (header.get_mut(wreck), bytes.first()) {
+                *byte = with;
+            }
+            header.extend(&bytes);
+            let config = proxy_header::ParseConfig { include_tlvs: false, allow_v1: true, allow_v2: true };
+            match (parse_proxy_header(&header), proxy_header::ProxyHeader::parse(&header, config)) {
+                (Ok(Status::Complete(ours)), Ok((theirs, length))) => {
+                    prop_assert_eq!(ours.bytes, length);
+                    prop_assert_eq!(ours.client, theirs.proxied_address().map(|address| address.source.ip()));
+                }
+                // We are the stricter in what is no canonical number or too long.
+                (Err(_), _) => {}
+                (Ok(Status::Partial), Err(_)) => {}
+                (ours, theirs) => prop_assert!(false, "{ours:?} {theirs:?}"),
+            }
+        }
+    }
+}

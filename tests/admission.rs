@@ -298,10 +298,15 @@ fn answer(server: &Server, bytes: &[u8], at_a_time: usize) -> (Socket, u16) {
     (socket, status)
 }
 
+/// The clients of open WebSockets, as told by proxies, in order.
 fn clients(server: &Server) -> Vec<String> {
     let page = http::get(server.admin, "/api/connections").json();
     let connections = page["connections"].as_array().expect("a list").iter();
-    connections.filter_map(|c| c["client"].as_str().map(str::to_owned)).collect()
+    let open = connections.filter(|connection| connection["state"] == "websocket");
+    let mut clients: Vec<String> =
+        open.filter_map(|c| c["client"].as_str().map(str::to_owned)).collect();
+    clients.sort();
+    clients
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! worker hands on so that no queued connection is lost.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::atomic::{Ordering, fence};
 
 use crate::Handler;
@@ -88,8 +89,13 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 }
                 return came;
             }
-            match self.core.sys.accept(listener.fd) {
-                Ok(fd) => self.arrived(fd),
+            let accepted = if self.core.wants_peers() {
+                self.core.sys.accept_with_peer(listener.fd)
+            } else {
+                self.core.sys.accept(listener.fd).map(|fd| (fd, None))
+            };
+            match accepted {
+                Ok((fd, peer)) => self.arrived(fd, peer),
                 Err(error) if is_exhaustion(&error) => {
                     self.accept_failed(index, &error);
                     return came;
@@ -107,8 +113,8 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         ACCEPTS_PER_TURN
     }
 
-    fn arrived(&mut self, fd: Fd) {
-        match self.core.may_enter(fd) {
+    fn arrived(&mut self, fd: Fd, peer: Option<IpAddr>) {
+        match self.core.may_enter(peer) {
             Ok(client) => self.accepted(fd, client),
             Err(why) => self.core.turn_away(fd, why),
         }

@@ -138,16 +138,18 @@ mod tests {
         header
     }
 
-    fn told(bytes: usize, client: &str) -> Result<Status<ProxyHeader>, Violation> {
+    type Parsed = Result<Status<ProxyHeader>, Violation>;
+
+    fn told(bytes: usize, client: &str) -> Parsed {
         let client = Some(client.parse().unwrap());
         Ok(Status::Complete(ProxyHeader { bytes, client }))
     }
 
-    fn untold(bytes: usize) -> Result<Status<ProxyHeader>, Violation> {
+    fn untold(bytes: usize) -> Parsed {
         Ok(Status::Complete(ProxyHeader { bytes, client: None }))
     }
 
-    fn good() -> Vec<(Vec<u8>, Result<Status<ProxyHeader>, Violation>)> {
+    fn good() -> Vec<(Vec<u8>, Parsed)> {
         let v4 = [192, 0, 2, 7, 192, 0, 2, 9, 0, 80, 1, 0];
         let mut v6 = [0; 36];
         v6[0..4].copy_from_slice(&[0x20, 1, 0x0d, 0xb8]);

@@ -32,16 +32,17 @@ impl<S: Sys, H: Handler> Core<S, H> {
         &self.remote.shared.admission
     }
 
+    /// Whether a limit or a list asks for the addresses of peers.
+    pub(crate) fn wants_peers(&self) -> bool {
+        self.limits.admission.by_address() || !self.limits.proxies.trusted.is_empty()
+    }
+
     /// Whether a connection that was just accepted may come in, and what to remember of it.
-    pub(crate) fn may_enter(&mut self, fd: Fd) -> Result<Option<Client>, Refusal> {
-        let limits = &self.limits.admission;
+    pub(crate) fn may_enter(&mut self, peer: Option<IpAddr>) -> Result<Option<Client>, Refusal> {
+        let (limits, proxies) = (&self.limits.admission, &self.limits.proxies);
         if self.admission().short_of_memory.load(Ordering::Relaxed) {
             return Err(Refusal::MemoryLimit);
         }
-        let proxies = &self.limits.proxies;
-        // Asking the kernel costs a system call.
-        let wanted = limits.by_address() || !proxies.trusted.is_empty();
-        let peer = if wanted { self.sys.peer(fd).map(|peer| peer.ip()) } else { None };
         let by_proxy = peer.is_some_and(|peer| proxies.trust(peer));
         let mut client = Client { by_proxy, ..Client::default() };
         client.owes_header = by_proxy && proxies.protocol;

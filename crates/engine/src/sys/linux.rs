@@ -170,6 +170,22 @@ impl Sys for Linux {
         Ok(Fd::new(fd))
     }
 
+    fn accept_with_peer(&mut self, listener: Fd) -> io::Result<(Fd, Option<IpAddr>)> {
+        // SAFETY: an all-zero `sockaddr_storage` is valid.
+        let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+        let mut length = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+        // SAFETY: storage and length live through the call and match in size.
+        let fd = check(unsafe {
+            libc::accept4(
+                listener.number(),
+                (&raw mut storage).cast(),
+                &mut length,
+                libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC,
+            )
+        })?;
+        Ok((Fd::new(fd), from_raw(&storage).map(|address| address.ip())))
+    }
+
     fn connect(&mut self, destination: SocketAddr, source: Option<IpAddr>) -> io::Result<Fd> {
         let domain = if destination.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
         let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;

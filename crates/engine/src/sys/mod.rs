@@ -116,6 +116,10 @@ pub trait Sys {
     /// Takes one connection from a listener's queue; it is non-blocking.
     fn accept(&mut self, listener: Fd) -> io::Result<Fd>;
 
+    /// The same with the peer's address, if it is one of IP. Known even of a peer that has reset
+    /// the connection since, unlike [`Sys::peer`].
+    fn accept_with_peer(&mut self, listener: Fd) -> io::Result<(Fd, Option<IpAddr>)>;
+
     /// Starts a non-blocking connect, from `source` if given (any port of it). The connect may
     /// still be under way when this returns.
     fn connect(&mut self, destination: SocketAddr, source: Option<IpAddr>) -> io::Result<Fd>;

@@ -108,6 +108,12 @@ impl Sys for Sim {
         self.state.borrow_mut().accept(self.table, listener)
     }
 
+    fn accept_with_peer(&mut self, listener: Fd) -> io::Result<(Fd, Option<IpAddr>)> {
+        let mut state = self.state.borrow_mut();
+        let fd = state.accept(self.table, listener)?;
+        Ok((fd, state.remote(self.table, fd).map(|remote| remote.ip())))
+    }
+
     fn connect(&mut self, destination: SocketAddr, source: Option<IpAddr>) -> io::Result<Fd> {
         self.state.borrow_mut().connect(self.table, destination, source)
     }

@@ -391,6 +391,12 @@ impl State {
         (!stream.dead).then_some(stream.remote)
     }
 
+    /// The same of a stream that may be broken.
+    pub(super) fn remote(&self, table: usize, fd: Fd) -> Option<SocketAddr> {
+        let id = self.tables[table].file(fd).ok()?;
+        self.files.get(id)?.stream().map(|stream| stream.remote)
+    }
+
     pub(super) fn was_accepted(&self, table: usize, fd: Fd) -> bool {
         let Ok(id) = self.tables[table].file(fd) else { return false };
         let Some(stream) = self.files[id].stream().filter(|stream| !stream.connecting) else {

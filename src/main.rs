@@ -12,6 +12,7 @@ mod report;
 mod screen;
 mod serve;
 mod settings;
+mod tls;
 mod units;
 
 use std::io::{self, ErrorKind};

@@ -18,7 +18,7 @@ use tracing::level_filters::LevelFilter;
 use tracing::{error, info, warn};
 
 use crate::settings::Settings;
-use crate::units;
+use crate::{tls, units};
 
 /// The least that memory can be limited to.
 const MEMORY_MIN: u64 = 16 << 20;
@@ -26,7 +26,7 @@ const MEMORY_MIN: u64 = 16 << 20;
 const END_WAIT: Duration = Duration::from_millis(20);
 
 /// Keys that take effect on SIGHUP; a change of any other needs a restart.
-const RELOADABLE: [&str; 19] = [
+const RELOADABLE: [&str; 23] = [
     "admin_key",
     "allow_origin",
     "compress_above",
@@ -45,6 +45,10 @@ const RELOADABLE: [&str; 19] = [
     "proxy_protocol",
     "send_queue",
     "slow_consumer",
+    "tls_cert",
+    "tls_client_ca",
+    "tls_key",
+    "tls_min",
     "trusted_proxy",
 ];
 
@@ -133,6 +137,8 @@ pub(crate) struct Args {
     /// Resident memory beyond which nobody is let in and connections are shed, such as 2GiB
     #[arg(long, value_name = "SIZE", value_parser = memory_bytes)]
     memory_limit: Option<u64>,
+    #[command(flatten)]
+    tls: tls::ServerFlags,
     /// Connections that may wait to be accepted; net.core.somaxconn caps it
     #[arg(long, value_name = "N", default_value = "4096",
         value_parser = clap::value_parser!(u32).range(1..))]
@@ -209,7 +215,7 @@ pub(crate) fn run(flags: &ArgMatches) -> Result<ExitCode> {
     }
     agree(&settings.args)?;
     start_log(settings.args.log);
-    let config = config(&settings.args);
+    let config = config(&settings.args)?;
     let running = serve::start(&config)?;
     if settings.args.ready_json {
         print_ready(&running).context("cannot print the ready line")?;
@@ -275,12 +281,12 @@ fn reload(
         anyhow::bail!("a change of {} needs a restart", fixed.join(", "));
     }
     agree(&new.args)?;
-    running.reload(&live(&new.args)).map_err(anyhow::Error::msg)?;
+    running.reload(&live(&new.args)?).map_err(anyhow::Error::msg)?;
     Ok(new)
 }
 
-fn config(args: &Args) -> Config {
-    Config {
+fn config(args: &Args) -> Result<Config> {
+    Ok(Config {
         listen: args.listen.clone(),
         admin: args.admin.0.clone(),
         echo: args.echo,
@@ -288,11 +294,11 @@ fn config(args: &Args) -> Config {
         workers: args.workers.map(usize::from),
         max_connections: args.max_connections,
         backlog: args.backlog,
-        live: live(args),
-    }
+        live: live(args)?,
+    })
 }
 
-fn live(args: &Args) -> Live {
+fn live(args: &Args) -> Result<Live> {
     let mut limits = Limits::default();
     limits.wire.message_bytes = args.max_message;
     limits.send_queue_bytes = args.send_queue;
@@ -326,7 +332,8 @@ fn live(args: &Args) -> Live {
             Forwarded::Forwarded => ForwardedBy::Forwarded,
         },
     };
-    Live { limits, allow_origin: args.allow_origin.clone(), admin_key: args.admin_key.clone() }
+    let (allow_origin, admin_key) = (args.allow_origin.clone(), args.admin_key.clone());
+    Ok(Live { limits, allow_origin, admin_key, tls: args.tls.server()? })
 }
 
 fn start_log(level: LevelFilter) {

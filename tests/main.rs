@@ -26,4 +26,5 @@ mod peers;
 mod prove;
 mod report;
 mod screen;
+mod tls;
 mod topics;

@@ -27,14 +27,14 @@ use self::screen::Screen;
 use self::threshold::{Outcome, Threshold};
 use self::watch::{Generator, Watched};
 use crate::progress::Series;
-use crate::{output, units};
+use crate::{output, tls, units};
 
 const FANOUT: &str = "Fan-out";
 
 /// Opens WebSockets, holds them, sends messages and checks every answer.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Where to connect, ws://HOST:PORT/PATH; several are taken in turn, and {9000..9003} stands
+    /// Where to connect, ws://HOST:PORT/PATH or wss://…; several are taken in turn, and {9000..9003} stands
     /// for each number of a range
     #[arg(required = true, value_name = "URL")]
     urls: Vec<String>,
@@ -184,6 +184,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE", default_value = "1KiB", value_parser = units::size)]
     compress_above: u64,
 
+    #[command(flatten)]
+    tls: tls::ClientFlags,
+
     /// Write the summary as JSON to a file, or to standard output with -
     #[arg(long, value_name = "FILE")]
     json: Option<String>,
@@ -311,7 +314,8 @@ fn config(args: &Args) -> Result<Config> {
     let urls = args.urls.iter().map(|url| urls::expand(url, load::ENDPOINTS_MAX));
     let urls: Vec<Vec<String>> = urls.collect::<Result<_, _>>().map_err(anyhow::Error::msg)?;
     let endpoints = urls.iter().flatten().map(|url| Endpoint::parse(url)).collect::<Result<_, _>>();
-    let endpoints: Vec<Endpoint> = endpoints.map_err(anyhow::Error::msg)?;
+    let mut endpoints: Vec<Endpoint> = endpoints.map_err(anyhow::Error::msg)?;
+    args.tls.set(&mut endpoints)?;
     for &source in &args.source {
         if let Some(other) = endpoints.iter().find(|e| e.address.is_ipv4() != source.is_ipv4()) {
             bail!("--source {source}: cannot reach {} from there", other.address);

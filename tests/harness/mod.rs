@@ -9,6 +9,7 @@ pub(crate) mod peer;
 pub(crate) mod server;
 pub(crate) mod socket;
 pub(crate) mod terminal;
+pub(crate) mod tls;
 
 use std::thread;
 use std::time::{Duration, Instant};

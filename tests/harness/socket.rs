@@ -155,7 +155,7 @@ pub(crate) fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
 }
 
 /// The first frame of `bytes` and its size, once it is whole.
-fn parse(bytes: &[u8]) -> Option<(Frame, usize)> {
+pub(crate) fn parse(bytes: &[u8]) -> Option<(Frame, usize)> {
     let (&first, &second) = (bytes.first()?, bytes.get(1)?);
     assert!(second & 0x80 == 0, "a server masks no frame (§5.1)");
     let (length, head) = match second {

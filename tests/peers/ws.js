@@ -1,15 +1,16 @@
 // Node.js's `ws` as a client of /echo and /topics.
-// usage: node ws.js ws://PUBLIC http://ADMIN
+// usage: node ws.js ws://PUBLIC http://ADMIN, or node ws.js wss://PUBLIC http://ADMIN AUTHORITY.pem
 'use strict';
 const assert = require('node:assert');
 const { once } = require('node:events');
 const WebSocket = require('ws');
 
-const [publicUrl, adminUrl] = process.argv.slice(2);
+const [publicUrl, adminUrl, authority] = process.argv.slice(2);
+const ca = authority && require('node:fs').readFileSync(authority);
 
 // Messages are collected from the start: one may follow the handshake in the same packet.
 async function open(path, options = {}) {
-  const socket = new WebSocket(publicUrl + path, { perMessageDeflate: false, ...options });
+  const socket = new WebSocket(publicUrl + path, { perMessageDeflate: false, ca, ...options });
   socket.received = [];
   socket.on('message', (data, isBinary) => {
     socket.received.push({ data, isBinary });

@@ -7,6 +7,7 @@
 
 mod autobahn;
 mod bench;
+mod cert;
 mod dist;
 mod elf;
 mod fuzz;
@@ -34,6 +35,8 @@ enum Chore {
     Bench(bench::BenchArgs),
     /// Runs the Autobahn TestSuite against our server or our client.
     Autobahn(autobahn::AutobahnArgs),
+    /// Makes an authority with certificates for a server on this machine and for a client.
+    Cert(cert::CertArgs),
     /// Builds the static executable and packs it with completions and manual into target/dist.
     Dist(dist::DistArgs),
 }
@@ -45,6 +48,7 @@ fn main() -> ExitCode {
         Chore::Fuzz(args) => fuzz::run(&args),
         Chore::Bench(args) => bench::run(&args),
         Chore::Autobahn(args) => autobahn::run(&args),
+        Chore::Cert(args) => cert::run(&args),
         Chore::Dist(args) => dist::run(&args),
     };
     match outcome {

@@ -126,6 +126,10 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         if let Some(client) = client {
             self.core.clients.insert(slot, client);
         }
+        // A PROXY header stands in front of TLS, in the clear.
+        if !client.is_some_and(|client| client.owes_header) {
+            self.core.begin_tls(slot);
+        }
         // With TCP_DEFER_ACCEPT the request is here already: most connections are WebSockets
         // before epoll hears of them.
         self.read(slot);

@@ -93,12 +93,14 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
         let Some(conn) = self.slab.get_mut(slot) else { return };
         conn.flags.clear(Flags::PAUSED | Flags::STALLED);
-        if corked || conn.backlog() > 0 {
-            conn.flags.set(Flags::FINISH);
-        } else {
-            conn.flags.clear(Flags::FINISH);
-            let fd = conn.fd;
+        conn.flags.set(Flags::FINISH);
+        let waits = corked || conn.backlog() > 0;
+        let fd = conn.fd;
+        if !waits && self.end_records(slot) {
             self.sys.shutdown_write(fd);
+            if let Some(conn) = self.slab.get_mut(slot) {
+                conn.flags.clear(Flags::FINISH);
+            }
         }
         self.sync_interest(slot);
     }

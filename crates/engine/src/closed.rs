@@ -47,11 +47,13 @@ pub enum Closed {
     /// We ended it to make room: too many handshakes, or too little memory (503, or close code
     /// 1013).
     Shed,
+    /// What the peer sent is not TLS as agreed, or one of us refused the other's certificate.
+    TlsFailed,
 }
 
 impl Closed {
     /// Every cause, in the order of its number.
-    pub const ALL: [Closed; 20] = [
+    pub const ALL: [Closed; 21] = [
         Closed::ByPeer,
         Closed::ByUs,
         Closed::Draining,
@@ -72,6 +74,7 @@ impl Closed {
         Closed::HandshakeRejected,
         Closed::Aborted,
         Closed::Shed,
+        Closed::TlsFailed,
     ];
 
     /// The name in metrics, JSON and logs.
@@ -98,6 +101,7 @@ impl Closed {
             Closed::HandshakeRejected => "handshake_rejected",
             Closed::Aborted => "aborted",
             Closed::Shed => "shed",
+            Closed::TlsFailed => "tls_failed",
         }
     }
 

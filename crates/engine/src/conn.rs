@@ -7,6 +7,7 @@ use wire::websocket::Decoder;
 use crate::deflate::{Agreed, Contexts};
 use crate::http::Asked;
 use crate::queue::SendQueue;
+use crate::tls::Tls;
 use crate::{Closed, sys::Fd};
 
 /// Where a connection is in its life.
@@ -123,6 +124,8 @@ pub(crate) struct Cold {
     pub(crate) asked: Option<Asked>,
     /// What it has compressed and inflated, as long as it lives.
     pub(crate) contexts: Option<Box<Contexts>>,
+    /// What it keeps for TLS, if it speaks that: then this box stays for its life.
+    pub(crate) tls: Option<Box<Tls>>,
 }
 
 impl Cold {
@@ -134,6 +137,7 @@ impl Cold {
             && self.pong.is_none()
             && self.asked.is_none()
             && self.contexts.is_none()
+            && self.tls.is_none()
     }
 }
 
@@ -160,8 +164,12 @@ impl<U> Conn<U> {
 
     /// Frees the box when nothing is in it.
     pub(crate) fn thaw(&mut self) {
-        if self.cold.as_ref().is_some_and(|cold| cold.is_empty()) {
+        let Some(cold) = &mut self.cold else { return };
+        if cold.is_empty() {
             self.cold = None;
+        } else if cold.queue.is_empty() {
+            // An empty queue keeps its room, where the box has to stay.
+            cold.queue = SendQueue::default();
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::planted::{self, Bug};
 use crate::slab::Slab;
 use crate::sys::{Fd, Interest, Sys};
 use crate::timers::Timers;
-use crate::{Closed, ConnId, Counters, Handler, Limits, Remote, Target};
+use crate::{Closed, ConnId, Counters, Handler, Limits, Remote, Target, TlsServer, tls};
 
 /// What a report tells of one connection.
 #[derive(Clone, Debug)]
@@ -45,6 +45,11 @@ pub struct Core<S: Sys, H: Handler> {
     pub(crate) tick: u16,
     pub(crate) timers: Timers,
     pub(crate) targets: Vec<Target>,
+    /// How accepted connections speak TLS, if they do.
+    pub(crate) tls_server: Option<TlsServer>,
+    pub(crate) tls_buffers: tls::Buffers,
+    /// Steps of TLS handshakes carried out in this turn.
+    pub(crate) tls_handshakes: usize,
     /// From which client handshake keys are drawn.
     pub(crate) key_secret: u64,
     /// Taken out while a read is worked on; empty while there are no connections.
@@ -86,6 +91,9 @@ impl<S: Sys, H: Handler> Core<S, H> {
             tick: 0,
             timers,
             targets: Vec::new(),
+            tls_server: None,
+            tls_buffers: tls::Buffers::default(),
+            tls_handshakes: 0,
             key_secret,
             read_buffer: Vec::new(),
             cork: Vec::new(),
@@ -323,7 +331,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
                     Mode::Http | Mode::WebSocket | Mode::Raw | Mode::Closing | Mode::Lingering
                 ),
             write: conn.mode == Mode::Connecting
-                || conn.backlog() > 0 && !planted::on(Bug::RoomForgotten),
+                || conn.waits() && !planted::on(Bug::RoomForgotten),
         };
         let now = Interest {
             read: conn.flags.has(Flags::WATCHED_READ),
@@ -344,7 +352,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let interest = match conn.mode {
             Mode::Connecting => Interest::WRITE,
             Mode::Parked => Interest::NONE,
-            _ => Interest { read: true, write: conn.backlog() > 0 },
+            _ => Interest { read: true, write: conn.waits() },
         };
         self.watch(slot, interest);
         self.sync_interest(slot);
@@ -386,6 +394,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.read_buffer = Vec::new();
         self.cork = Vec::new();
         self.scratch = Vec::new();
+        self.tls_buffers = tls::Buffers::default();
         self.resumed = VecDeque::new();
         self.drained = Vec::new();
         self.dead = Vec::new();

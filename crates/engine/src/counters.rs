@@ -108,6 +108,10 @@ counters! {
     connects,
     /// WebSocket handshakes completed, either role.
     upgrades,
+    /// TLS handshakes completed, either role.
+    tls_handshakes,
+    /// Of them those that took up an earlier session.
+    tls_resumed,
     /// HTTP requests answered without an upgrade.
     requests,
     /// Messages received whole.

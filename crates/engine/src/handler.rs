@@ -66,6 +66,9 @@ pub trait Handler: Sized {
     /// What other threads may post to this worker.
     type Post: Send + 'static;
 
+    /// The worker begins: before it accepts, connects or takes a post.
+    fn begin<S: Sys>(&mut self, _core: &mut Core<S, Self>) {}
+
     /// A request head has arrived whole and obeys the rules.
     fn request<S: Sys>(
         &mut self,

@@ -44,7 +44,9 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         if !self.core.clients.is_empty() && !client {
             match self.core.take_proxy_header(slot, bytes) {
                 Ok(Status::Complete(0)) => {}
-                Ok(Status::Complete(used)) => return used,
+                Ok(Status::Complete(used)) => {
+                    return used + self.begin_tls_after(slot, bytes.get_mut(used..));
+                }
                 Ok(Status::Partial) => return 0,
                 Err(violation) => {
                     self.core.refuse(slot, violation);
@@ -273,6 +275,10 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// Sends the handshake if the connection is there already, as it mostly is on loopback;
     /// otherwise waits until it is.
     pub(crate) fn begin_handshake(&mut self, slot: u32) {
+        let target = self.slab.get(slot).map_or(0, |conn| usize::from(conn.target));
+        if self.targets.get(target).is_some_and(|target| target.tls.is_some()) {
+            return self.begin_tls_handshake(slot);
+        }
         let mut head = self.take_buffer();
         let Some(conn) = self.slab.get(slot) else { return };
         let (fd, generation) = (conn.fd, conn.generation);
@@ -296,6 +302,17 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.give_buffer(head);
         self.watch_first(slot);
         self.sync_interest(slot);
+    }
+
+    /// Sends the request of a handshake on a connection that is there.
+    pub(crate) fn send_request(&mut self, slot: u32) {
+        let mut head = self.take_buffer();
+        let Some(conn) = self.slab.get(slot) else { return };
+        let key = key_for(self.key_secret, slot, conn.generation);
+        let Some(target) = self.targets.get(usize::from(conn.target)) else { return };
+        target.encode(&mut head, &key);
+        self.write_out(slot, &head, 0);
+        self.give_buffer(head);
     }
 
     // ---- deadlines ----

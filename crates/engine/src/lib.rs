@@ -6,7 +6,7 @@
 //! [`Workers`] starts several, each with a descriptor table of its own.
 //!
 //! What it is not: it knows no topics, no paths and no brokers, and it reads no clock but
-//! [`Sys`]'s. TLS will sit between `read` and `ingest`.
+//! [`Sys`]'s. TLS sits between the kernel and `ingest`, and below every send.
 
 mod accept;
 mod admission;
@@ -30,6 +30,7 @@ mod slab;
 pub mod sys;
 mod target;
 mod timers;
+mod tls;
 mod worker;
 #[cfg(target_os = "linux")]
 mod workers;
@@ -48,6 +49,7 @@ pub use crate::queue::{SharedFrame, SlowConsumer};
 pub use crate::send::Sent;
 pub use crate::sys::Sys;
 pub use crate::target::Target;
+pub use crate::tls::{TlsClient, TlsIdentity, TlsServer, TlsTrust, TlsUnusable, TlsVersion};
 pub use crate::worker::{Turn, Worker};
 #[cfg(target_os = "linux")]
 pub use crate::workers::{Plan, Tables, Workers};

@@ -13,6 +13,12 @@ pub(crate) const TAIL_BYTES_MAX: usize = READ_BUFFER_BYTES + 16 * 1024;
 pub(crate) const CORK_BYTES: usize = 32 * 1024;
 /// Frames at least this long are written from where they lie instead of being copied together.
 pub(crate) const VECTORED_BYTES: usize = 8 * 1024;
+/// Steps of TLS handshakes that cost cryptography carried out in one turn: a storm of handshakes
+/// leaves room for those inside. The rest are reported again in the next turn.
+pub(crate) const TLS_HANDSHAKES_PER_TURN: usize = 16;
+/// Ciphertext kept of one connection because it is not whole: a record is at most 18 KiB
+/// (RFC 5246 section 6.2.3), a chain of certificates in a handshake may be longer.
+pub(crate) const TLS_TORN_BYTES_MAX: usize = 32 * 1024;
 /// Readiness reports handled in one turn.
 pub(crate) const EVENTS_PER_TURN: usize = 512;
 /// Connections accepted from one listener in one turn: a storm leaves room for those inside.

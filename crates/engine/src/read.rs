@@ -24,6 +24,9 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         {
             return;
         }
+        if conn.cold.as_ref().is_some_and(|cold| cold.tls.is_some()) {
+            return self.read_tls(slot);
+        }
         let fd = conn.fd;
         let kept = conn.cold.as_ref().map_or(0, |cold| cold.tail.len());
         let mut buffer = core.take_read_buffer();
@@ -32,13 +35,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         match core.sys.recv(fd, room) {
             Ok(0) => self.on_end_of_stream(slot),
             Ok(got) => {
-                core.counters().bytes_in.add(got as u64);
-                let tick = core.tick;
-                // A request head that dribbles in does not count as activity.
-                if let Some(conn) = core.slab.get_mut(slot).filter(|c| c.mode != Mode::Http) {
-                    conn.last_active = tick;
-                    conn.flags.clear(Flags::PINGED);
-                }
+                core.heard(slot, got);
                 if let Some(bytes) = buffer.get_mut(..kept + got) {
                     if kept > 0 {
                         self.core.restore_tail(slot, bytes);
@@ -66,7 +63,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     }
 
     /// Delivers all that is whole in `bytes`, writes the replies, keeps the rest.
-    fn ingest(&mut self, slot: u32, bytes: &mut [u8]) {
+    pub(crate) fn ingest(&mut self, slot: u32, bytes: &mut [u8]) {
         self.core.corked = Some(slot);
         let mut at = 0;
         while let Some(rest) = bytes.get_mut(at..).filter(|rest| !rest.is_empty()) {
@@ -166,7 +163,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         }
     }
 
-    fn on_end_of_stream(&mut self, slot: u32) {
+    pub(crate) fn on_end_of_stream(&mut self, slot: u32) {
         let Some(conn) = self.core.slab.get(slot) else { return };
         let cause = match conn.mode {
             Mode::Http if conn.flags.has(Flags::ANSWERED) => Closed::Answered,
@@ -177,8 +174,20 @@ impl<S: Sys, H: Handler> Worker<S, H> {
 }
 
 impl<S: Sys, H: Handler> Core<S, H> {
+    /// Counts what was read; a connection that is open was heard with it.
+    #[inline]
+    pub(crate) fn heard(&mut self, slot: u32, got: usize) {
+        self.counters().bytes_in.add(got as u64);
+        let tick = self.tick;
+        // A request head that dribbles in does not count as activity.
+        if let Some(conn) = self.slab.get_mut(slot).filter(|c| c.mode != Mode::Http) {
+            conn.last_active = tick;
+            conn.flags.clear(Flags::PINGED);
+        }
+    }
+
     /// Puts what the last read left torn in front of the new bytes.
-    fn restore_tail(&mut self, slot: u32, bytes: &mut [u8]) {
+    pub(crate) fn restore_tail(&mut self, slot: u32, bytes: &mut [u8]) {
         let Some(conn) = self.slab.get_mut(slot) else { return };
         let Some(cold) = conn.cold.as_mut().filter(|cold| !cold.tail.is_empty()) else { return };
         let tail = std::mem::take(&mut cold.tail);
@@ -192,7 +201,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     pub(crate) fn after_read(&mut self, slot: u32, rest: &[u8]) {
         let Some(conn) = self.slab.get_mut(slot) else { return };
         if conn.mode == Mode::Lingering {
-            if conn.flags.has(Flags::FINISH) && conn.backlog() == 0 {
+            if conn.flags.has(Flags::FINISH) && !conn.waits() {
                 self.finish(slot);
             }
         } else if rest.len() > usize::from(planted::on(Bug::TornTailLost))

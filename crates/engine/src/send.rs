@@ -5,12 +5,13 @@ use std::io::{self, IoSlice};
 
 use wire::websocket::{self, CloseCode, FrameHeader, OpCode};
 
-use crate::conn::{Cold, Flags, Mode};
+use crate::conn::{Cold, Conn, Flags, Mode};
 use crate::core::Core;
 use crate::limits::{CORK_BYTES, FLUSH_BYTES_PER_TURN, VECTORED_BYTES};
 use crate::planted::{self, Bug};
 use crate::queue::PIECES_MAX;
 use crate::sys::Sys;
+use crate::tls::Way;
 use crate::{Closed, ConnId, Handler, SharedFrame, SlowConsumer};
 
 /// What became of a message given to [`Core::send`].
@@ -96,7 +97,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             self.counters().dropped_gone.add(messages);
             return Sent::Dropped;
         };
-        let (fd, backlog, weight, slot) = (conn.fd, conn.backlog(), conn.weight(), id.slot());
+        let (backlog, weight, slot) = (conn.backlog(), conn.weight(), id.slot());
         debug_assert!(!conn.is_client(), "a client's frames are masked one by one");
         if conn.deflate.keeps_out() {
             self.forget_sent(slot);
@@ -115,12 +116,10 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
         let mut sent = 0;
         if backlog == 0 {
-            sent = match self.sys.send(fd, frame.bytes()) {
+            sent = match self.transmit(slot, frame.bytes()) {
                 Ok(sent) => sent,
-                Err(error) if would_block(&error) => 0,
                 Err(_) => return self.lost(slot, messages),
             };
-            self.counters().bytes_out.add(sent as u64);
             if sent == length {
                 return Sent::Sent;
             }
@@ -206,17 +205,41 @@ impl<S: Sys, H: Handler> Core<S, H> {
         };
         let mut sent = 0;
         if conn.backlog() == 0 {
-            sent = match self.sys.send(conn.fd, bytes) {
+            sent = match self.transmit(slot, bytes) {
                 Ok(sent) => sent,
-                Err(error) if would_block(&error) => 0,
                 Err(_) => return self.lost(slot, u64::from(messages)),
             };
-            self.counters().bytes_out.add(sent as u64);
             if sent == bytes.len() {
                 return Sent::Sent;
             }
         }
         self.queue(slot, |cold| cold.queue.push_rest(bytes, sent, messages))
+    }
+
+    /// Sends what the kernel takes now, encrypted where TLS is spoken; returns how many of the bytes
+    /// are taken.
+    #[inline]
+    fn transmit(&mut self, slot: u32, bytes: &[u8]) -> io::Result<usize> {
+        self.transmit_by(slot, |way, conn| way.send(conn, bytes))
+    }
+
+    #[inline]
+    fn transmit_by(
+        &mut self,
+        slot: u32,
+        send: impl FnOnce(&mut Way<'_, S>, &mut Conn<H::User>) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        let (slab, mut way) = self.split();
+        let Some(conn) = slab.get_mut(slot) else { return Ok(0) };
+        let sent = send(&mut way, conn);
+        if conn.cold.is_some() && conn.waits() {
+            // Records that found no room.
+            self.sync_interest(slot);
+        }
+        match sent {
+            Err(error) if would_block(&error) => Ok(0),
+            other => other,
+        }
     }
 
     /// The kernel says that the peer is gone, and messages for it with it.
@@ -228,14 +251,15 @@ impl<S: Sys, H: Handler> Core<S, H> {
 
     /// Writes a header and a payload without copying them together.
     fn write_pieces(&mut self, slot: u32, header: &[u8], data: &[u8]) -> Sent {
-        let Some(conn) = self.slab.get(slot) else { return Sent::Dropped };
         let pieces = [IoSlice::new(header), IoSlice::new(data)];
-        let sent = match self.sys.send_vectored(conn.fd, &pieces) {
+        let sent = self.transmit_by(slot, |way, conn| {
+            let tls = conn.cold.as_mut().and_then(|cold| cold.tls.as_deref_mut());
+            way.send_pieces(conn.fd, tls, &pieces)
+        });
+        let sent = match sent {
             Ok(sent) => sent,
-            Err(error) if would_block(&error) => 0,
             Err(_) => return self.lost(slot, 1),
         };
-        self.counters().bytes_out.add(sent as u64);
         if sent == header.len() + data.len() {
             return Sent::Sent;
         }
@@ -282,29 +306,30 @@ impl<S: Sys, H: Handler> Core<S, H> {
 
     /// Flushes a queue after the kernel reported room.
     pub(crate) fn flush(&mut self, slot: u32) {
+        if !self.flush_records(slot) {
+            return;
+        }
         let mut budget = FLUSH_BYTES_PER_TURN;
+        let tick = self.tick;
         while budget > 0 {
-            let Some(conn) = self.slab.get_mut(slot) else { return };
+            let (slab, mut way) = self.split();
+            let Some(conn) = slab.get_mut(slot) else { return };
             let fd = conn.fd;
             let Some(cold) = conn.cold.as_mut().filter(|cold| !cold.queue.is_empty()) else {
                 break;
             };
+            let Cold { queue, tls, .. } = &mut **cold;
             let mut pieces = [IoSlice::new(&[]); PIECES_MAX];
-            let filled = cold.queue.slices(&mut pieces);
-            let result = match pieces.get(..filled) {
-                Some([one]) => self.sys.send(fd, one),
-                Some(many) => self.sys.send_vectored(fd, many),
-                None => Ok(0),
-            };
-            match result {
+            let filled = queue.slices(&mut pieces);
+            let pieces = pieces.get(..filled).unwrap_or_default();
+            match way.send_pieces(fd, tls.as_deref_mut(), pieces) {
                 Ok(0) => break,
                 Ok(sent) => {
-                    cold.queue.advance(sent);
+                    queue.advance(sent);
                     if conn.flags.has(Flags::STALLED) {
                         // Its pongs are not read, so that it takes bytes is the sign of life.
-                        conn.last_active = self.tick;
+                        conn.last_active = tick;
                     }
-                    self.counters().bytes_out.add(sent as u64);
                     self.counters().queued_bytes.sub(sent as u64);
                     budget = budget.saturating_sub(sent);
                 }
@@ -326,10 +351,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             conn.flags.clear(Flags::STALLED);
             self.resume_soon(slot);
         }
-        if backlog > 0 {
-            return;
-        }
-        let Some(conn) = self.slab.get_mut(slot) else { return };
+        let Some(conn) = self.slab.get_mut(slot).filter(|conn| !conn.waits()) else { return };
         let client = conn.is_client();
         let pong = conn.cold.as_mut().and_then(|cold| cold.pong.take());
         conn.thaw();

@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 
 use wire::websocket::{encode_key, encode_upgrade_request};
 
+use crate::TlsClient;
+
 /// Where a client connects and what it asks for.
 #[derive(Clone, Debug)]
 pub struct Target {
@@ -13,6 +15,8 @@ pub struct Target {
     pub protocols: Vec<String>,
     /// permessage-deflate is offered.
     pub deflate: bool,
+    /// How the connections speak TLS, if they do.
+    pub tls: Option<TlsClient>,
     head: Vec<u8>,
     key_at: usize,
 }
@@ -40,7 +44,7 @@ impl Target {
             .position(|window| window == PLACEHOLDER)
             .unwrap_or(head.len());
         let protocols = protocols.iter().map(ToString::to_string).collect();
-        Target { address, protocols, deflate, head, key_at }
+        Target { address, protocols, deflate, tls: None, head, key_at }
     }
 
     /// Appends the request with this key.

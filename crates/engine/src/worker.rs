@@ -72,7 +72,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         remote: Remote<H::Post>,
         listeners: &[i32],
         capacity: u32,
-        handler: H,
+        mut handler: H,
     ) -> io::Result<Self> {
         if let Some(wake) = sys.wake_fd() {
             sys.watch(wake, Interest::READ, KEY_WAKE)?;
@@ -80,8 +80,10 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let mailbox =
             remote.shared.mailboxes.get(usize::from(index)).ok_or(io::ErrorKind::InvalidInput)?;
         mailbox.capacity.store(capacity, Ordering::Relaxed);
+        let mut core = Core::new(sys, index, limits, remote);
+        handler.begin(&mut core);
         Ok(Worker {
-            core: Core::new(sys, index, limits, remote),
+            core,
             handler,
             listeners: listeners.iter().map(|&number| Listener::new(number)).collect(),
             events: Vec::with_capacity(EVENTS_PER_TURN),
@@ -132,6 +134,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         self.wait(timeout)?;
         self.core.now_ns = self.core.sys.now_ns();
         self.core.tick = self.core.timers.tick(self.core.now_ns);
+        self.core.tls_handshakes = 0;
         self.core.counters().turns.add(1);
         let events = std::mem::take(&mut self.events);
         for event in &events {
@@ -261,7 +264,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     fn tell_drained(&mut self) {
         while let Some(slot) = self.core.drained.pop() {
             // What was sent since then is told of once it has left, too.
-            let empty = self.core.slab.get(slot).is_some_and(|conn| conn.backlog() == 0);
+            let empty = self.core.slab.get(slot).is_some_and(|conn| !conn.waits());
             if let Some(id) = self.core.id_at(slot).filter(|_| empty) {
                 self.handler.drained(&mut self.core, id);
             }

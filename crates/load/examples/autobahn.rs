@@ -11,7 +11,7 @@ use std::{env, error, io};
 
 use engine::{
     Answer, Closed, Compression, ConnId, Core, Handler, Incoming, Limits, Plan, Response, Sys,
-    Tables, Target, Workers,
+    Tables, Target, TlsClient, TlsTrust, Workers,
 };
 use load::Endpoint;
 use wire::websocket::OpCode;
@@ -105,8 +105,14 @@ fn main() -> Result<(), Error> {
 /// Connects, stays until the connection has ended, and returns the last message not sent back. A
 /// worker of its own for each visit, because a worker keeps every place it has connected to.
 fn visit(url: &str, echo: bool) -> Result<Vec<u8>, Error> {
-    let Endpoint { address, host, path } = Endpoint::parse(url)?;
-    let target = Target::websocket(address, &host, &path, &[], true, &[]);
+    let endpoint = Endpoint::parse(url)?;
+    let Endpoint { address, host, path, .. } = &endpoint;
+    let mut target = Target::websocket(*address, host, path, &[], true, &[]);
+    if endpoint.tls {
+        // The TestSuite's certificate is its own.
+        let client = TlsClient::new(&TlsTrust::Anyone, None, true)?;
+        target.tls = Some(client.named(endpoint.server_name())?);
+    }
     let mut limits = Limits::default();
     limits.wire.message_bytes = MESSAGE_BYTES;
     limits.compression = Compression::Shared;

@@ -1,9 +1,11 @@
-//! [`Endpoint`]: a `ws://` URL with its name already looked up. Not here: `wss`.
+//! [`Endpoint`]: a `ws://` or `wss://` URL with its name already looked up.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
+use engine::TlsClient;
+
 /// Where connections go.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct Endpoint {
     /// Address and port.
     pub address: SocketAddr,
@@ -11,6 +13,10 @@ pub struct Endpoint {
     pub host: String,
     /// Path and query.
     pub path: String,
+    /// TLS is spoken there.
+    pub tls: bool,
+    /// How: to be set before the run where `tls` says so.
+    pub client: Option<TlsClient>,
 }
 
 impl Endpoint {
@@ -19,7 +25,7 @@ impl Endpoint {
     /// # Errors
     /// A text for people: what is wrong with the URL, or that the name leads nowhere.
     pub fn parse(url: &str) -> Result<Endpoint, String> {
-        Self::parse_as("ws", url)
+        Self::parse_as("ws", Some("wss"), url)
     }
 
     /// The same for a URL of HTTP.
@@ -27,14 +33,23 @@ impl Endpoint {
     /// # Errors
     /// As [`Endpoint::parse`].
     pub fn parse_http(url: &str) -> Result<Endpoint, String> {
-        Self::parse_as("http", url)
+        Self::parse_as("http", None, url)
     }
 
-    fn parse_as(expected: &str, url: &str) -> Result<Endpoint, String> {
+    /// The name or address without brackets and port, as a certificate holds it.
+    #[must_use]
+    pub fn server_name(&self) -> &str {
+        let host = self.host.strip_prefix('[').and_then(|host| host.split_once(']'));
+        let plain = || self.host.rsplit_once(':').map_or(self.host.as_str(), |(name, _)| name);
+        host.map_or_else(plain, |(address, _)| address)
+    }
+
+    fn parse_as(expected: &str, secure: Option<&str>, url: &str) -> Result<Endpoint, String> {
         let Some((scheme, rest)) = url.split_once("://") else {
             return Err(format!("{url:?} is no URL: write {expected}://HOST:PORT/PATH"));
         };
-        if !scheme.eq_ignore_ascii_case(expected) {
+        let tls = secure.is_some_and(|secure| scheme.eq_ignore_ascii_case(secure));
+        if !tls && !scheme.eq_ignore_ascii_case(expected) {
             return Err(format!("{url:?}: this must be {expected}://, not {scheme}://"));
         }
         let rest = rest.split('#').next().unwrap_or_default();
@@ -49,8 +64,9 @@ impl Endpoint {
         {
             return Err(format!("{url:?} is no usable URL: write {expected}://HOST:PORT/PATH"));
         }
-        let address = look_up(host).map_err(|error| format!("{url:?}: {error}"))?;
-        Ok(Endpoint { address, host: host.to_owned(), path })
+        let port = if tls { 443 } else { 80 };
+        let address = look_up(host, port).map_err(|error| format!("{url:?}: {error}"))?;
+        Ok(Endpoint { address, host: host.to_owned(), path, tls, client: None })
     }
 
     /// Whether it is reached from any address of 127.0.0.0/8.
@@ -64,13 +80,13 @@ fn is_header_text(text: &str) -> bool {
     text.bytes().all(|byte| (0x21..=0x7e).contains(&byte))
 }
 
-fn look_up(host: &str) -> Result<SocketAddr, String> {
+fn look_up(host: &str, port: u16) -> Result<SocketAddr, String> {
     let unbracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     if let Some(ip) = unbracketed.and_then(|ip| ip.parse().ok()) {
-        return Ok(SocketAddr::new(ip, 80));
+        return Ok(SocketAddr::new(ip, port));
     }
     let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-    let named = if has_port { host.to_owned() } else { format!("{host}:80") };
+    let named = if has_port { host.to_owned() } else { format!("{host}:{port}") };
     let mut found = named.to_socket_addrs().map_err(|error| error.to_string())?;
     found.next().ok_or_else(|| format!("{host} has no address"))
 }
@@ -95,11 +111,28 @@ mod tests {
         assert_eq!(parsed("WS://127.0.0.1"), of("127.0.0.1:80", "127.0.0.1", "/"));
         assert_eq!(parsed("ws://[::1]:81?q"), of("[::1]:81", "[::1]:81", "/?q"));
         assert_eq!(parsed("ws://[::1]/"), of("[::1]:80", "[::1]", "/"));
+        assert_eq!(parsed("wss://127.0.0.1/"), of("127.0.0.1:443", "127.0.0.1", "/"));
+    }
+
+    #[test]
+    fn a_certificate_is_asked_for_the_host_alone() {
+        for (url, name) in [
+            ("wss://127.0.0.1:81/", "127.0.0.1"),
+            ("wss://[::1]:81/", "::1"),
+            ("wss://[::1]/", "::1"),
+            ("wss://localhost/", "localhost"),
+        ] {
+            let endpoint = Endpoint::parse(url).unwrap();
+            assert_eq!((endpoint.server_name(), endpoint.tls), (name, true));
+        }
+        assert!(!Endpoint::parse("ws://127.0.0.1/").unwrap().tls);
+        assert!(Endpoint::parse_http("wss://127.0.0.1/").is_err());
     }
 
     #[test]
     fn what_is_no_endpoint_is_named() {
-        for url in ["127.0.0.1:80", "wss://127.0.0.1/", "gopher://127.0.0.1/", "ws://", "ws:///x"] {
+        for url in ["127.0.0.1:80", "https://127.0.0.1/", "gopher://127.0.0.1/", "ws://", "ws:///x"]
+        {
             let error = Endpoint::parse(url).unwrap_err();
             assert!(error.contains(url), "{error}");
         }

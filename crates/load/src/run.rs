@@ -105,8 +105,11 @@ impl Run {
                 Some(*first - u64::from(*share))
             })
             .collect();
-        let targets: Arc<[Target]> =
-            config.endpoints.iter().map(|endpoint| target(endpoint, config)).collect();
+        let targets: Arc<[Target]> = config
+            .endpoints
+            .iter()
+            .map(|endpoint| target(endpoint, config))
+            .collect::<Result<_, _>>()?;
         let ledgers: Vec<_> = (0..plan.workers).map(|_| Arc::new(Ledger::new())).collect();
         let (books, config) = (ledgers.clone(), config.clone());
         let workers = Workers::start(plan, &limits(&config), &[], move |worker, _| {
@@ -434,13 +437,18 @@ fn fit(
     Ok((Plan::new(*connections, machine.cores, nofile, tables), report))
 }
 
-fn target(endpoint: &Endpoint, config: &Config) -> Target {
+fn target(endpoint: &Endpoint, config: &Config) -> Result<Target, StartError> {
     let protocols: Vec<&str> = config.protocols.iter().map(String::as_str).collect();
     let headers: Vec<(&str, &str)> =
         config.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let (host, path) = (&endpoint.host, &endpoint.path);
     let deflate = config.compress_above.is_some();
-    Target::websocket(endpoint.address, host, path, &protocols, deflate, &headers)
+    let mut target = Target::websocket(endpoint.address, host, path, &protocols, deflate, &headers);
+    if endpoint.tls {
+        let missing = || StartError::Unfit(format!("wss://{host}: nobody said whom to believe"));
+        target.tls = Some(endpoint.client.clone().ok_or_else(missing)?);
+    }
+    Ok(target)
 }
 
 /// The engine's limits for a client that only does what it is told: no pings of its own, no idle

@@ -1,7 +1,7 @@
 //! What a server is told: plain data, from wherever it comes.
 
 use admin::Address;
-use engine::Limits;
+use engine::{Limits, TlsServer};
 
 use crate::origin::Origin;
 
@@ -41,6 +41,8 @@ pub struct Live {
     pub allow_origin: Vec<Origin>,
     /// The bearer key of the admin listener.
     pub admin_key: Option<String>,
+    /// How the public listeners speak TLS. Whether they do at all is settled at start.
+    pub tls: Option<TlsServer>,
 }
 
 impl Default for Config {

@@ -19,9 +19,6 @@ use crate::shared::{DoorCounters, Policy, Shared};
 /// Slots looked at for one question about connections, so that no question holds a worker up.
 const LIST_SLOTS_MAX: u32 = 16 * 1024;
 
-/// What the public listeners speak, as an origin names it.
-const SCHEME: &str = "http";
-
 /// What a connection is, kept with it in the engine: 16 bytes, no allocation with one topic.
 #[derive(Default)]
 pub(crate) enum Session {
@@ -116,8 +113,9 @@ impl Door {
     /// Answers a request for a WebSocket at a path that has one.
     fn admit(&mut self, worker: u16, request: &Incoming<'_, '_>, opening: Opening) -> Answer {
         let Some(upgrade) = request.upgrade else { return Answer::Upgrade(None) };
+        let scheme = if self.policy.tls.is_some() { "https" } else { "http" };
         if let Some(origin) = upgrade.origin
-            && !self.policy.origins.admit(origin, request.head.authority(), SCHEME)
+            && !self.policy.origins.admit(origin, request.head.authority(), scheme)
         {
             self.counters(worker).origin_refused.add(1);
             let origin = String::from_utf8_lossy(origin).into();
@@ -221,6 +219,10 @@ impl Handler for Door {
     type User = Session;
     type Post = Post;
 
+    fn begin<S: Sys>(&mut self, core: &mut Core<S, Self>) {
+        core.set_tls(self.policy.tls.clone());
+    }
+
     fn request<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
@@ -291,6 +293,7 @@ impl Handler for Door {
             Post::Policy(policy) => {
                 self.policy = policy;
                 self.set_limits(core);
+                core.set_tls(self.policy.tls.clone());
             }
             Post::List(list) => self.list(core, &list),
         }

@@ -67,6 +67,9 @@ impl Running {
     /// # Errors
     /// A sentence that says why not; nothing was changed then.
     pub fn reload(&self, live: &Live) -> Result<(), &'static str> {
+        if live.tls.is_some() != self.shared.policy().tls.is_some() {
+            return Err("speaking TLS begins or ends with a restart only");
+        }
         if let Some(admin) = &self.admin
             && !admin.set_key(live.admin_key.as_deref())
         {

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use engine::{Counter, Limits};
+use engine::{Counter, Limits, TlsServer};
 use topics::Directory;
 
 use crate::config::{Config, Live};
@@ -15,6 +15,7 @@ use crate::records::Recorder;
 pub(crate) struct Policy {
     pub(crate) limits: Limits,
     pub(crate) origins: Origins,
+    pub(crate) tls: Option<TlsServer>,
 }
 
 /// What one worker's door counts; only that worker writes.
@@ -109,5 +110,5 @@ impl Shared {
 
 fn policy(live: &Live, loopback: bool, named: bool) -> Policy {
     let origins = Origins { loopback, named, allowed: live.allow_origin.clone() };
-    Policy { limits: live.limits.clone(), origins }
+    Policy { limits: live.limits.clone(), origins, tls: live.tls.clone() }
 }

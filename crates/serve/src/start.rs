@@ -259,8 +259,9 @@ fn start_admin(config: &Config, control: Control) -> Result<Option<admin::Runnin
 }
 
 fn say_ready(config: &Config, listen: &[Address], admin: Option<&admin::Running>) {
+    let tls = if config.live.tls.is_some() { " (TLS)" } else { "" };
     for address in listen {
-        info!("listening on {address}");
+        info!("listening on {address}{tls}");
     }
     match admin {
         Some(admin) => info!("admin on {}", admin.address()),

@@ -99,6 +99,10 @@ impl<S: Sys, H: Handler> Core<S, H> {
     pub(super) fn say_unavailable(&mut self, fd: Fd, why: Refusal) {
         // Counted before anybody can know of it.
         self.counters().count_refused(why);
+        if self.tls_server.is_some() {
+            // It could not read an answer before its handshake, which is what it may not have.
+            return self.sys.shutdown_write(fd);
+        }
         let mut answer = self.take_buffer();
         let jitter = self.sys.random();
         encode_unavailable(&mut answer, jitter);

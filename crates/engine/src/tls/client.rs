@@ -1,0 +1,152 @@
+//! [`TlsClient`]: how connections that we make speak TLS, and whom they trust.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, UnbufferedClientConnection};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::sign::SingleCertAndKey;
+use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+
+use super::Tls;
+use super::pem::{TlsIdentity, TlsUnusable, authorities, provider, unusable};
+use super::server::ALPN;
+use super::session::Connection;
+
+/// Which servers a client believes.
+#[derive(Clone, Debug, Default)]
+pub enum TlsTrust {
+    /// Those whose certificate leads to an authority that this machine trusts.
+    #[default]
+    System,
+    /// Those whose certificate leads to one of these, in PEM.
+    Authorities(Vec<u8>),
+    /// Any, whatever certificate it shows: for tests only.
+    Anyone,
+}
+
+/// How a client's connections to one place speak TLS. A clone is another reference to the same.
+#[derive(Clone)]
+pub struct TlsClient {
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+}
+
+impl fmt::Debug for TlsClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TlsClient({:?})", self.name)
+    }
+}
+
+impl TlsClient {
+    /// A client that trusts as said, shows `identity` to servers that ask, and with `resume` takes
+    /// sessions up again. The name is set by [`TlsClient::named`].
+    ///
+    /// # Errors
+    /// Authorities or an identity that cannot be used.
+    pub fn new(
+        trust: &TlsTrust,
+        identity: Option<&TlsIdentity>,
+        resume: bool,
+    ) -> Result<TlsClient, TlsUnusable> {
+        let provider = provider();
+        let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .map_err(unusable)?;
+        let builder = match trust {
+            TlsTrust::System => builder.with_root_certificates(system_roots()?),
+            TlsTrust::Authorities(pem) => builder.with_root_certificates(authorities(pem)?),
+            TlsTrust::Anyone => builder
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(BelieveAll { provider })),
+        };
+        let mut config = match identity {
+            None => builder.with_no_client_auth(),
+            Some(identity) => {
+                let certified = SingleCertAndKey::from(Arc::clone(&identity.certified));
+                builder.with_client_cert_resolver(Arc::new(certified))
+            }
+        };
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        if !resume {
+            config.resumption = Resumption::disabled();
+        }
+        let name = ServerName::try_from("localhost").map_err(unusable)?;
+        Ok(TlsClient { config: Arc::new(config), name })
+    }
+
+    /// The same for a server of this name or address, which its certificate must hold. A name is
+    /// sent with the handshake (SNI), an address is not.
+    ///
+    /// # Errors
+    /// What is neither a name nor an address.
+    pub fn named(&self, name: &str) -> Result<TlsClient, TlsUnusable> {
+        let server = ServerName::try_from(name.to_owned())
+            .map_err(|_| unusable(format_args!("{name:?} is no name of a server")))?;
+        Ok(TlsClient { config: Arc::clone(&self.config), name: server })
+    }
+
+    /// A connection about to be made.
+    pub(crate) fn begin(&self) -> Result<Tls, TlsUnusable> {
+        let connection =
+            UnbufferedClientConnection::new(Arc::clone(&self.config), self.name.clone());
+        let connection = connection.map_err(unusable)?;
+        Ok(Tls::new(Box::new(Connection::Client(connection))))
+    }
+}
+
+fn system_roots() -> Result<RootCertStore, TlsUnusable> {
+    let found = rustls_native_certs::load_native_certs();
+    let mut roots = RootCertStore::empty();
+    let (usable, _) = roots.add_parsable_certificates(found.certs);
+    if usable > 0 {
+        return Ok(roots);
+    }
+    let why = found.errors.first().map(|error| format!(" ({error})")).unwrap_or_default();
+    Err(unusable(format_args!("this machine has no certificates of authorities{why}")))
+}
+
+/// Believes every certificate, and checks only that the server has its key.
+#[derive(Debug)]
+struct BelieveAll {
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for BelieveAll {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signed, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signed, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,279 @@
+//! The way in: ciphertext becomes plaintext between the kernel and the decoder of frames, and the
+//! handshakes of both roles are carried out.
+
+use std::io;
+
+use super::{Handshake, Received, Then, Tls};
+use crate::conn::{Conn, Flags, Mode};
+use crate::core::Core;
+use crate::limits::{READ_BUFFER_BYTES, TLS_HANDSHAKES_PER_TURN, TLS_TORN_BYTES_MAX};
+use crate::send::would_block;
+use crate::sys::Sys;
+use crate::worker::Worker;
+use crate::{Closed, Handler, TlsServer};
+
+impl<S: Sys, H: Handler> Worker<S, H> {
+    /// One bounded read of a connection that speaks TLS, and everything that follows from it.
+    pub(crate) fn read_tls(&mut self, slot: u32) {
+        let core = &mut self.core;
+        let Some(conn) = core.slab.get_mut(slot) else { return };
+        let fd = conn.fd;
+        let Some(tls) = conn.tls() else { return };
+        if !tls.opened && core.tls_handshakes >= TLS_HANDSHAKES_PER_TURN {
+            // It is reported again in the next turn.
+            return;
+        }
+        let kept = tls.torn.len();
+        let mut cipher = core.take_cipher_buffer();
+        let room = cipher.get_mut(kept..).unwrap_or_default();
+        match core.sys.recv(fd, room) {
+            Ok(0) => self.on_end_of_stream(slot),
+            Ok(got) => {
+                core.heard(slot, got);
+                if let Some(bytes) = cipher.get_mut(..kept + got) {
+                    self.decrypt(slot, bytes, kept);
+                }
+            }
+            Err(error) if would_block(&error) => {}
+            Err(_) => core.end(slot, Closed::Reset),
+        }
+        self.core.tls_buffers.cipher = cipher;
+    }
+
+    /// Begins TLS, where it is spoken, with what came in one read behind a PROXY header; returns the
+    /// bytes used.
+    pub(crate) fn begin_tls_after(&mut self, slot: u32, rest: Option<&mut [u8]>) -> usize {
+        let Some(rest) = rest else { return 0 };
+        let here = self.core.slab.get(slot).is_some_and(|conn| conn.mode == Mode::Http);
+        if !here || self.core.tls_server.is_none() {
+            return 0;
+        }
+        self.core.begin_tls(slot);
+        if !rest.is_empty() {
+            self.decrypt(slot, rest, 0);
+        }
+        rest.len()
+    }
+
+    /// Decrypts what is whole, answers what belongs to the handshake, and hands the rest on.
+    fn decrypt(&mut self, slot: u32, bytes: &mut [u8], kept: usize) {
+        let core = &mut self.core;
+        let mut plain = core.take_read_buffer();
+        let mut out = std::mem::take(&mut core.tls_buffers.out);
+        let Some(conn) = core.slab.get_mut(slot) else { return };
+        // Once our side has ended what comes is thrown away unseen.
+        let cold = conn.cold.as_deref_mut().filter(|_| conn.mode != Mode::Lingering);
+        let tail = cold.as_ref().map_or(0, |cold| cold.tail.len());
+        let tls = cold.and_then(|cold| cold.tls.as_deref_mut());
+        let room = plain.get_mut(tail..).unwrap_or_default();
+        let received = tls.map(|tls| tls.receive(bytes, kept, room, &mut out));
+        core.answer_handshake(slot, &out);
+        out.clear();
+        core.tls_buffers.out = out;
+        let (whole, then) = received.map_or((0, Then::Open), |got| (got.plain, got.then));
+        let whole = plain.get_mut(..tail + whole).filter(|_| whole > 0 && then != Then::Broken);
+        if let Some(bytes) = whole {
+            core.restore_tail(slot, bytes);
+            self.ingest(slot, bytes);
+        }
+        self.core.read_buffer = plain;
+        match then {
+            Then::Open => {}
+            Then::Closed if self.core.is_held_up(slot) => {
+                // What it said before is still to be delivered; the stream itself ends after that.
+            }
+            Then::Closed => self.on_end_of_stream(slot),
+            Then::Broken => self.core.tls_failed(slot),
+        }
+    }
+}
+
+impl Tls {
+    /// Works on what was read behind `kept` bytes that had been torn off before.
+    pub(super) fn receive(
+        &mut self,
+        bytes: &mut [u8],
+        kept: usize,
+        plain: &mut [u8],
+        out: &mut Vec<u8>,
+    ) -> Received {
+        if self.ended {
+            return Received { used: bytes.len(), plain: 0, then: Then::Open };
+        }
+        let torn = std::mem::take(&mut self.torn);
+        if let Some(front) = bytes.get_mut(..kept).filter(|front| front.len() == torn.len()) {
+            front.copy_from_slice(&torn);
+        }
+        let mut received = self.session.receive(bytes, plain, out);
+        self.keep_torn(bytes, &mut received);
+        received
+    }
+
+    /// Keeps the front of what is not whole yet, unless it is longer than anything may be.
+    fn keep_torn(&mut self, bytes: &[u8], received: &mut Received) {
+        let rest = bytes.get(received.used..).unwrap_or_default();
+        if rest.len() > TLS_TORN_BYTES_MAX {
+            received.then = Then::Broken;
+        }
+        if received.then == Then::Broken {
+            self.ended = true;
+        } else if !rest.is_empty() {
+            self.torn = rest.into();
+        }
+    }
+}
+
+impl<S: Sys, H: Handler> Core<S, H> {
+    /// From now on connections that are accepted speak TLS like this, or with `None` not at all.
+    /// Those that are open stay as they are.
+    pub fn set_tls(&mut self, tls: Option<TlsServer>) {
+        self.tls_server = tls;
+    }
+
+    /// Whether a connection is not read for now.
+    fn is_held_up(&self, slot: u32) -> bool {
+        self.slab.get(slot).is_some_and(|conn| conn.flags.has(Flags::PAUSED | Flags::STALLED))
+    }
+
+    fn take_cipher_buffer(&mut self) -> Vec<u8> {
+        let buffer = std::mem::take(&mut self.tls_buffers.cipher);
+        // Plaintext is shorter, so what was kept and what is read together fit a read buffer.
+        if buffer.is_empty() { vec![0; READ_BUFFER_BYTES] } else { buffer }
+    }
+
+    /// Gives an accepted connection its session, where this server speaks TLS.
+    pub(crate) fn begin_tls(&mut self, slot: u32) {
+        let Some(server) = &self.tls_server else { return };
+        match (server.begin(), self.slab.get_mut(slot)) {
+            (Ok(tls), Some(conn)) => conn.cold().tls = Some(Box::new(tls)),
+            _ => self.end(slot, Closed::TlsFailed),
+        }
+    }
+
+    /// Sends what the handshake asks for, and notes its end.
+    fn answer_handshake(&mut self, slot: u32, out: &[u8]) {
+        let (slab, mut way) = self.split();
+        let Some(conn) = slab.get_mut(slot) else { return };
+        let fd = conn.fd;
+        let client = conn.is_client();
+        let Some(tls) = conn.tls() else { return };
+        let worked = !tls.opened && !out.is_empty();
+        let opened = tls.session.handshake().filter(|_| !tls.opened);
+        tls.opened |= opened.is_some();
+        let result = way.send_or_keep(fd, tls, out);
+        let waits = tls.has_records();
+        self.tls_handshakes += usize::from(worked);
+        if result.is_err() {
+            return self.end(slot, Closed::Reset);
+        }
+        if waits {
+            self.sync_interest(slot);
+        }
+        if let Some(how) = opened {
+            let counters = self.counters();
+            counters.tls_handshakes.add(1);
+            counters.tls_resumed.add(u64::from(how == Handshake::Resumed));
+            if client {
+                self.send_request(slot);
+            }
+        }
+    }
+
+    /// What came was no TLS, or the peer refused ours: the alert is out, the stream ends.
+    fn tls_failed(&mut self, slot: u32) {
+        let Some(conn) = self.slab.get_mut(slot) else { return };
+        if matches!(conn.mode, Mode::Lingering | Mode::Dead) {
+            return;
+        }
+        if conn.is_client() {
+            return self.end(slot, Closed::TlsFailed);
+        }
+        if conn.mode != Mode::Closing {
+            conn.closed = Closed::TlsFailed;
+        }
+        self.finish(slot);
+    }
+
+    /// Begins the handshake of a connection of our own, as soon as the kernel has connected it.
+    pub(crate) fn begin_tls_handshake(&mut self, slot: u32) {
+        if let Err(error) = self.try_tls_handshake(slot) {
+            let cause = match error.kind() {
+                io::ErrorKind::InvalidInput => Closed::TlsFailed,
+                _ => Closed::of_connect(&error),
+            };
+            self.end(slot, cause);
+        }
+        self.watch_first(slot);
+        self.sync_interest(slot);
+    }
+
+    fn try_tls_handshake(&mut self, slot: u32) -> io::Result<()> {
+        let Some(conn) = self.slab.get_mut(slot) else { return Ok(()) };
+        if conn.tls().is_none() {
+            let target = self.targets.get(usize::from(conn.target));
+            let Some(client) = target.and_then(|target| target.tls.as_ref()) else {
+                return Ok(());
+            };
+            let mut tls = client.begin().map_err(|_| io::ErrorKind::InvalidInput)?;
+            // The ClientHello; nothing is there to be received yet.
+            tls.session.receive(&mut [], &mut [], &mut tls.out);
+            conn.cold().tls = Some(Box::new(tls));
+        }
+        let (slab, mut way) = self.split();
+        let Some(conn) = slab.get_mut(slot) else { return Ok(()) };
+        let fd = conn.fd;
+        let Some(tls) = conn.tls() else { return Ok(()) };
+        match way.send_records(fd, tls) {
+            Ok(_) => {
+                conn.mode = Mode::Http;
+                Ok(())
+            }
+            Err(error) if would_block(&error) || error.kind() == io::ErrorKind::NotConnected => {
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sends ciphertext that waited. False: the connection is ended.
+    pub(crate) fn flush_records(&mut self, slot: u32) -> bool {
+        let (slab, mut way) = self.split();
+        let Some(conn) = slab.get_mut(slot) else { return false };
+        let fd = conn.fd;
+        let Some(tls) = conn.tls() else { return true };
+        match way.send_records(fd, tls) {
+            Err(error) if !would_block(&error) => {
+                self.end(slot, Closed::Reset);
+                false
+            }
+            _ => true,
+        }
+    }
+
+    /// Announces the end of our side where TLS is spoken; tells whether the stream may be ended.
+    pub(crate) fn end_records(&mut self, slot: u32) -> bool {
+        let (slab, mut way) = self.split();
+        let Some(conn) = slab.get_mut(slot) else { return true };
+        let fd = conn.fd;
+        conn.tls().is_none_or(|tls| way.close(fd, tls))
+    }
+}
+
+impl<U> Conn<U> {
+    /// Its share of TLS, if it speaks that.
+    #[inline]
+    pub(crate) fn tls(&mut self) -> Option<&mut Tls> {
+        self.cold.as_mut()?.tls.as_deref_mut()
+    }
+
+    /// Whether anything waits to leave.
+    #[inline]
+    pub(crate) fn waits(&self) -> bool {
+        self.cold.as_ref().is_some_and(|cold| {
+            !cold.queue.is_empty() || cold.tls.as_ref().is_some_and(|tls| tls.has_records())
+        })
+    }
+}
+
+// What is kept in front of a read leaves room for more.
+const _: () = assert!(TLS_TORN_BYTES_MAX < READ_BUFFER_BYTES);

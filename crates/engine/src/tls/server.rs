@@ -1,0 +1,126 @@
+//! [`TlsServer`]: how connections that were accepted speak TLS. One for all workers; to change
+//! something is to make another.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::client::verify_server_name;
+use rustls::crypto::aws_lc_rs::Ticketer;
+use rustls::pki_types::ServerName;
+use rustls::server::{
+    ClientHello, NoServerSessionStorage, ParsedCertificate, ResolvesServerCert,
+    UnbufferedServerConnection, WebPkiClientVerifier,
+};
+use rustls::sign::CertifiedKey;
+use rustls::version::{TLS12, TLS13};
+use rustls::{ServerConfig, SupportedProtocolVersion};
+
+use super::Tls;
+use super::pem::{TlsIdentity, TlsUnusable, authorities, provider, unusable};
+use super::session::Connection;
+
+/// The only protocol spoken here (RFC 7301).
+pub(super) const ALPN: &[u8] = b"http/1.1";
+
+/// The oldest version of TLS that is accepted.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub enum TlsVersion {
+    /// 1.2 and 1.3.
+    #[default]
+    Tls12,
+    /// 1.3 only.
+    Tls13,
+}
+
+impl TlsVersion {
+    fn versions(self) -> &'static [&'static SupportedProtocolVersion] {
+        static FROM_1_2: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
+        static FROM_1_3: [&SupportedProtocolVersion; 1] = [&TLS13];
+        match self {
+            TlsVersion::Tls12 => &FROM_1_2,
+            TlsVersion::Tls13 => &FROM_1_3,
+        }
+    }
+}
+
+/// How a server's connections speak TLS. A clone is another reference to the same.
+#[derive(Clone)]
+pub struct TlsServer {
+    config: Arc<ServerConfig>,
+}
+
+impl fmt::Debug for TlsServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TlsServer")
+    }
+}
+
+impl TlsServer {
+    /// A server that has these certificates: the first whose names hold the one that a client asks
+    /// for (SNI, RFC 6066 section 3), else the first of all. With `client_authorities`, PEM, every
+    /// client must show a certificate of one of them.
+    ///
+    /// # Errors
+    /// No certificate, authorities that are none, or no randomness for the tickets.
+    pub fn new(
+        identities: &[TlsIdentity],
+        oldest: TlsVersion,
+        client_authorities: Option<&[u8]>,
+    ) -> Result<TlsServer, TlsUnusable> {
+        let provider = provider();
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(oldest.versions())
+            .map_err(unusable)?;
+        let builder = match client_authorities {
+            None => builder.with_no_client_auth(),
+            Some(pem) => {
+                let roots = Arc::new(authorities(pem)?);
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
+                builder.with_client_cert_verifier(verifier.build().map_err(unusable)?)
+            }
+        };
+        let identities: Vec<_> =
+            identities.iter().map(|identity| Arc::clone(&identity.certified)).collect();
+        if identities.is_empty() {
+            return Err(unusable("a server needs a certificate"));
+        }
+        let mut config = builder.with_cert_resolver(Arc::new(ByName { identities }));
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        // What a session needs to be resumed is kept by the client, encrypted (RFC 5077, RFC 8446
+        // section 4.6.1). The key of that is new with each set-up, so a client authority that is
+        // taken away is not outlived by its tickets.
+        config.ticketer = Ticketer::new().map_err(unusable)?;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        Ok(TlsServer { config: Arc::new(config) })
+    }
+
+    /// A connection that was accepted just now.
+    pub(crate) fn begin(&self) -> Result<Tls, TlsUnusable> {
+        let connection = UnbufferedServerConnection::new(Arc::clone(&self.config));
+        let connection = connection.map_err(unusable)?;
+        Ok(Tls::new(Box::new(Connection::Server(connection))))
+    }
+}
+
+/// Chooses among certificates by the name asked for.
+#[derive(Debug)]
+struct ByName {
+    identities: Vec<Arc<CertifiedKey>>,
+}
+
+impl ResolvesServerCert for ByName {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let default = self.identities.first();
+        let name = hello.server_name().filter(|_| self.identities.len() > 1);
+        let name = name.and_then(|name| ServerName::try_from(name).ok());
+        let fitting = name.and_then(|name| self.identities.iter().find(|one| holds(one, &name)));
+        fitting.or(default).cloned()
+    }
+}
+
+/// Whether the certificate is one for that name.
+fn holds(identity: &CertifiedKey, name: &ServerName<'_>) -> bool {
+    let certificate = identity.end_entity_cert().ok();
+    let parsed = certificate.and_then(|certificate| ParsedCertificate::try_from(certificate).ok());
+    parsed.is_some_and(|parsed| verify_server_name(&parsed, name).is_ok())
+}

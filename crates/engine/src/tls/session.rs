@@ -1,0 +1,221 @@
+//! The record layer by rustls, in the form that keeps no buffers (`Unbuffered…Connection`). The
+//! only file that knows that form: the next version of the library names it differently.
+
+use rustls::HandshakeKind;
+use rustls::client::UnbufferedClientConnection;
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
+
+use super::{Broken, Handshake, Received, Session, Then};
+
+/// Room for one record's header, nonce and tag, whatever the cipher, and for a key update.
+const OVERHEAD_BYTES: usize = 256;
+const RECORD_BYTES: usize = 16 * 1024;
+
+/// A server's or a client's connection.
+pub(super) enum Connection {
+    Server(UnbufferedServerConnection),
+    Client(UnbufferedClientConnection),
+}
+
+/// What one step came to.
+enum Step {
+    /// There may be more to do with what is there.
+    On,
+    /// All that is there is done with.
+    Idle,
+    Closed,
+    Broken,
+}
+
+impl Connection {
+    /// One step over the front of `bytes`: what it used, what it wrote into `plain`, how it goes on.
+    fn step(
+        &mut self,
+        bytes: &mut [u8],
+        plain: &mut [u8],
+        out: &mut Vec<u8>,
+    ) -> (usize, usize, Step) {
+        match self {
+            Connection::Server(connection) => {
+                take(connection.process_tls_records(bytes), plain, out)
+            }
+            Connection::Client(connection) => {
+                take(connection.process_tls_records(bytes), plain, out)
+            }
+        }
+    }
+
+    /// Calls `write` if application data may be sent now. `torn` is what was not whole when last
+    /// received: the library knows places in it and wants to see it again.
+    fn write(&mut self, torn: &mut [u8], write: impl Write) -> Result<(), Broken> {
+        match self {
+            Connection::Server(connection) => writable(connection.process_tls_records(torn), write),
+            Connection::Client(connection) => writable(connection.process_tls_records(torn), write),
+        }
+    }
+}
+
+fn take<Data>(
+    status: UnbufferedStatus<'_, '_, Data>,
+    plain: &mut [u8],
+    out: &mut Vec<u8>,
+) -> (usize, usize, Step) {
+    let mut used = status.discard;
+    let mut written = 0;
+    let step = match status.state {
+        Ok(ConnectionState::ReadTraffic(mut traffic)) => {
+            let mut step = Step::On;
+            while let Some(record) = traffic.next_record() {
+                let Ok(record) = record else { return (used, written, Step::Broken) };
+                used += record.discard;
+                let end = written + record.payload.len();
+                // Plaintext is shorter than its ciphertext, for which there is room.
+                let Some(room) = plain.get_mut(written..end) else {
+                    step = Step::Broken;
+                    break;
+                };
+                room.copy_from_slice(record.payload);
+                written = end;
+            }
+            step
+        }
+        Ok(ConnectionState::EncodeTlsData(mut data)) => {
+            let encoded = grow(out, OVERHEAD_BYTES, |room| match data.encode(room) {
+                Ok(written) => Ok(written),
+                Err(EncodeError::InsufficientSize(size)) => Err(Some(size.required_size)),
+                Err(EncodeError::AlreadyEncoded) => Err(None),
+            });
+            if encoded.is_ok() { Step::On } else { Step::Broken }
+        }
+        // What was encoded is in `out`, and whoever called sees that it is sent.
+        Ok(ConnectionState::TransmitTlsData(data)) => {
+            data.done();
+            Step::On
+        }
+        Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Step::Closed,
+        Ok(ConnectionState::BlockedHandshake | ConnectionState::WriteTraffic(_)) => Step::Idle,
+        // Early data is never offered, nor accepted.
+        Ok(_) | Err(_) => Step::Broken,
+    };
+    (used, written, step)
+}
+
+/// Something to write once application data may be sent; a trait as it is generic over the role.
+trait Write {
+    fn write<Data>(
+        self,
+        traffic: rustls::unbuffered::WriteTraffic<'_, Data>,
+    ) -> Result<(), EncryptError>;
+}
+
+fn writable<Data>(status: UnbufferedStatus<'_, '_, Data>, write: impl Write) -> Result<(), Broken> {
+    match status.state {
+        Ok(ConnectionState::WriteTraffic(traffic)) => write.write(traffic).map_err(|_| Broken),
+        _ => Err(Broken),
+    }
+}
+
+struct Seal<'a> {
+    plain: &'a [u8],
+    out: &'a mut Vec<u8>,
+}
+
+impl Write for Seal<'_> {
+    fn write<Data>(
+        self,
+        mut traffic: rustls::unbuffered::WriteTraffic<'_, Data>,
+    ) -> Result<(), EncryptError> {
+        let records = self.plain.len() / RECORD_BYTES + 1;
+        let room = self.plain.len() + records * OVERHEAD_BYTES;
+        let sealed = grow(self.out, room, |room| match traffic.encrypt(self.plain, room) {
+            Ok(written) => Ok(written),
+            Err(EncryptError::InsufficientSize(size)) => Err(Some(size.required_size)),
+            Err(EncryptError::EncryptExhausted) => Err(None),
+        });
+        sealed.map_err(|Broken| EncryptError::EncryptExhausted)
+    }
+}
+
+struct Close<'a>(&'a mut Vec<u8>);
+
+impl Write for Close<'_> {
+    fn write<Data>(
+        self,
+        mut traffic: rustls::unbuffered::WriteTraffic<'_, Data>,
+    ) -> Result<(), EncryptError> {
+        let closed = grow(self.0, OVERHEAD_BYTES, |room| match traffic.queue_close_notify(room) {
+            Ok(written) => Ok(written),
+            Err(EncryptError::InsufficientSize(size)) => Err(Some(size.required_size)),
+            Err(EncryptError::EncryptExhausted) => Err(None),
+        });
+        closed.map_err(|Broken| EncryptError::EncryptExhausted)
+    }
+}
+
+/// Lets `write` fill room at the end of `out`, with more of it if it asks for more.
+fn grow(
+    out: &mut Vec<u8>,
+    mut room: usize,
+    mut write: impl FnMut(&mut [u8]) -> Result<usize, Option<usize>>,
+) -> Result<(), Broken> {
+    let start = out.len();
+    for _ in 0..2 {
+        out.resize(start + room, 0);
+        match write(out.get_mut(start..).unwrap_or_default()) {
+            Ok(written) => {
+                out.truncate(start + written);
+                return Ok(());
+            }
+            Err(Some(more)) => room = more,
+            Err(None) => break,
+        }
+    }
+    out.truncate(start);
+    Err(Broken)
+}
+
+impl Session for Connection {
+    fn receive(&mut self, bytes: &mut [u8], plain: &mut [u8], out: &mut Vec<u8>) -> Received {
+        let mut received = Received { used: 0, plain: 0, then: Then::Open };
+        loop {
+            let rest = bytes.get_mut(received.used..).unwrap_or_default();
+            let room = plain.get_mut(received.plain..).unwrap_or_default();
+            let (used, written, step) = self.step(rest, room, out);
+            received.used += used;
+            received.plain += written;
+            received.then = match step {
+                Step::On => continue,
+                Step::Idle => Then::Open,
+                Step::Closed => Then::Closed,
+                Step::Broken => Then::Broken,
+            };
+            break;
+        }
+        if received.then == Then::Broken {
+            // The alert that says why comes with the next step; a further one may not be taken.
+            let rest = bytes.get_mut(received.used..).unwrap_or_default();
+            self.step(rest, &mut [], out);
+        }
+        received
+    }
+
+    fn seal(&mut self, plain: &[u8], torn: &mut [u8], out: &mut Vec<u8>) -> Result<(), Broken> {
+        self.write(torn, Seal { plain, out })
+    }
+
+    fn close(&mut self, torn: &mut [u8], out: &mut Vec<u8>) {
+        // Before the handshake is complete there is nothing to announce.
+        let _ = self.write(torn, Close(out));
+    }
+
+    fn handshake(&self) -> Option<Handshake> {
+        let (handshaking, kind) = match self {
+            Connection::Server(one) => (one.is_handshaking(), one.handshake_kind()),
+            Connection::Client(one) => (one.is_handshaking(), one.handshake_kind()),
+        };
+        let resumed = matches!(kind, Some(HandshakeKind::Resumed));
+        let how = if resumed { Handshake::Resumed } else { Handshake::Full };
+        (!handshaking).then_some(how)
+    }
+}

@@ -1,0 +1,171 @@
+//! The way out of a worker: what is plain goes to the kernel as it is, the rest as records. Both
+//! answer how many bytes of what was given have been taken, so queues need not know the difference.
+
+use std::io::{self, IoSlice};
+
+use super::{Buffers, Tls};
+use crate::conn::Conn;
+use crate::core::Core;
+use crate::send::would_block;
+use crate::slab::Slab;
+use crate::sys::{Fd, Sys};
+use crate::{Counters, Handler};
+
+/// Plaintext encrypted for one send: what is left of it when the kernel takes nothing is the most
+/// that a connection holds as ciphertext.
+const SEALED_BYTES: usize = 32 * 1024;
+
+/// A worker's way to the kernel while its slab is borrowed.
+pub(crate) struct Way<'a, S> {
+    sys: &'a mut S,
+    buffers: &'a mut Buffers,
+    counters: &'a Counters,
+}
+
+impl<S: Sys, H: Handler> Core<S, H> {
+    /// The connections, and the way out for their bytes.
+    #[inline]
+    pub(crate) fn split(&mut self) -> (&mut Slab<Conn<H::User>>, Way<'_, S>) {
+        let counters = &self.remote.shared.mailboxes[usize::from(self.index)].counters;
+        (&mut self.slab, Way { sys: &mut self.sys, buffers: &mut self.tls_buffers, counters })
+    }
+}
+
+impl<S: Sys> Way<'_, S> {
+    /// Sends what the kernel takes of `bytes`, as they are or as records; returns how many of them
+    /// have not to be given again.
+    #[inline]
+    pub(crate) fn send<U>(&mut self, conn: &mut Conn<U>, bytes: &[u8]) -> io::Result<usize> {
+        match conn.cold.as_mut().and_then(|cold| cold.tls.as_deref_mut()) {
+            None => self.sent(|sys| sys.send(conn.fd, bytes)),
+            Some(tls) => self.seal_and_send(conn.fd, tls, &[IoSlice::new(bytes)]),
+        }
+    }
+
+    /// The same for several pieces.
+    #[inline]
+    pub(crate) fn send_pieces(
+        &mut self,
+        fd: Fd,
+        tls: Option<&mut Tls>,
+        pieces: &[IoSlice<'_>],
+    ) -> io::Result<usize> {
+        match (tls, pieces) {
+            (Some(tls), _) => self.seal_and_send(fd, tls, pieces),
+            (None, []) => Ok(0),
+            (None, [one]) => self.sent(|sys| sys.send(fd, one)),
+            (None, many) => self.sent(|sys| sys.send_vectored(fd, many)),
+        }
+    }
+
+    #[inline]
+    fn sent(&mut self, send: impl FnOnce(&mut S) -> io::Result<usize>) -> io::Result<usize> {
+        let sent = send(self.sys)?;
+        self.counters.bytes_out.add(sent as u64);
+        Ok(sent)
+    }
+
+    /// Sends ciphertext that waited; tells whether all of it has left.
+    pub(crate) fn send_records(&mut self, fd: Fd, tls: &mut Tls) -> io::Result<bool> {
+        if tls.out.is_empty() {
+            return Ok(true);
+        }
+        let sent = self.sent(|sys| sys.send(fd, &tls.out))?;
+        if sent == tls.out.len() {
+            tls.out = Vec::new();
+            return Ok(true);
+        }
+        tls.out.drain(..sent);
+        Ok(false)
+    }
+
+    /// Sends records, or keeps what the kernel has no room for.
+    pub(super) fn send_or_keep(&mut self, fd: Fd, tls: &mut Tls, records: &[u8]) -> io::Result<()> {
+        let mut sent = 0;
+        if tls.out.is_empty() && !records.is_empty() {
+            sent = match self.sent(|sys| sys.send(fd, records)) {
+                Err(error) if would_block(&error) => 0,
+                other => other?,
+            };
+        }
+        tls.out.extend_from_slice(records.get(sent..).unwrap_or_default());
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn seal_and_send(
+        &mut self,
+        fd: Fd,
+        tls: &mut Tls,
+        pieces: &[IoSlice<'_>],
+    ) -> io::Result<usize> {
+        if !self.send_records(fd, tls)? {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let mut records = std::mem::take(&mut self.buffers.out);
+        let result = self.seal_all(fd, tls, pieces, &mut records);
+        records.clear();
+        self.buffers.out = records;
+        result
+    }
+
+    /// Encrypts and sends until all is taken or ciphertext is left over.
+    fn seal_all(
+        &mut self,
+        fd: Fd,
+        tls: &mut Tls,
+        pieces: &[IoSlice<'_>],
+        records: &mut Vec<u8>,
+    ) -> io::Result<usize> {
+        let mut taken = 0;
+        while tls.out.is_empty() {
+            let plain = next_plain(pieces, taken, &mut self.buffers.gathered);
+            if plain.is_empty() {
+                break;
+            }
+            records.clear();
+            // Nothing is sent before the handshake, so that this fails means that it is over.
+            tls.seal(plain, records).map_err(|_| io::ErrorKind::BrokenPipe)?;
+            taken += plain.len();
+            self.send_or_keep(fd, tls, records)?;
+        }
+        Ok(taken)
+    }
+
+    /// Announces the end of our side, once; tells whether all has left.
+    pub(crate) fn close(&mut self, fd: Fd, tls: &mut Tls) -> bool {
+        let mut records = std::mem::take(&mut self.buffers.out);
+        tls.close(&mut records);
+        let kept = self.send_or_keep(fd, tls, &records);
+        records.clear();
+        self.buffers.out = records;
+        // Where nothing can be sent, nothing has to be waited for.
+        kept.is_err() || tls.out.is_empty()
+    }
+}
+
+/// What comes after the first `taken` bytes, at most [`SEALED_BYTES`] of it, in one piece.
+fn next_plain<'a>(
+    pieces: &'a [IoSlice<'_>],
+    mut taken: usize,
+    gathered: &'a mut Vec<u8>,
+) -> &'a [u8] {
+    let mut pieces = pieces.iter();
+    let first = loop {
+        let Some(piece) = pieces.next() else { return &[] };
+        if taken < piece.len() {
+            break piece.get(taken..).unwrap_or_default();
+        }
+        taken -= piece.len();
+    };
+    if first.len() >= SEALED_BYTES || pieces.as_slice().is_empty() {
+        return first.get(..SEALED_BYTES).unwrap_or(first);
+    }
+    gathered.clear();
+    gathered.extend_from_slice(first);
+    for piece in pieces {
+        let room = SEALED_BYTES - gathered.len();
+        gathered.extend_from_slice(piece.get(..room).unwrap_or(piece));
+    }
+    gathered
+}

@@ -1,0 +1,153 @@
+//! The flags of TLS and the files they name: what `serve` shows to clients, whom `load` believes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+use engine::{TlsClient, TlsIdentity, TlsServer, TlsTrust, TlsVersion};
+use load::Endpoint;
+
+const HEADING: &str = "TLS";
+
+/// What `serve` is told.
+#[derive(clap::Args, Debug)]
+pub(crate) struct ServerFlags {
+    /// Speak TLS on all listeners for clients, with the certificate in this PEM file and those that
+    /// lead to its authority. May be given several times: the name a client asks for chooses, the
+    /// first is for all others
+    #[arg(long, value_name = "FILE", value_delimiter = ',', help_heading = HEADING)]
+    tls_cert: Vec<PathBuf>,
+    /// The certificate's key, PEM; one for each certificate, in their order
+    #[arg(long, value_name = "FILE", value_delimiter = ',', help_heading = HEADING)]
+    tls_key: Vec<PathBuf>,
+    /// The oldest version of TLS that is accepted
+    #[arg(long, value_name = "VERSION", default_value = "1.2", help_heading = HEADING)]
+    tls_min: Version,
+    /// Accept only clients with a certificate of an authority in this PEM file (mTLS)
+    #[arg(long, value_name = "FILE", help_heading = HEADING)]
+    tls_client_ca: Option<PathBuf>,
+}
+
+/// What `load` is told.
+#[derive(clap::Args, Debug)]
+pub(crate) struct ClientFlags {
+    /// Believe any certificate of a wss:// server: for tests
+    #[arg(long, help_heading = HEADING, conflicts_with = "ca")]
+    insecure: bool,
+    /// Believe servers with a certificate of an authority in this PEM file, instead of those the
+    /// machine trusts
+    #[arg(long, value_name = "FILE", help_heading = HEADING)]
+    ca: Option<PathBuf>,
+    /// A certificate to show to servers that ask for one, PEM
+    #[arg(long, value_name = "FILE", help_heading = HEADING, requires = "key")]
+    cert: Option<PathBuf>,
+    /// Its key, PEM
+    #[arg(long, value_name = "FILE", help_heading = HEADING, requires = "cert")]
+    key: Option<PathBuf>,
+    /// The name to ask for, and to look for in the certificate [default: the URL's host]
+    #[arg(long, value_name = "NAME", help_heading = HEADING)]
+    sni: Option<String>,
+    /// Take up an earlier TLS session where the server offers that, which is cheaper for both
+    #[arg(long, value_name = "WHEN", default_value = "on", help_heading = HEADING)]
+    tls_resume: Resume,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Version {
+    #[value(name = "1.2")]
+    Tls12,
+    #[value(name = "1.3")]
+    Tls13,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Resume {
+    On,
+    Off,
+}
+
+impl ServerFlags {
+    /// Reads the files; `None` without a certificate.
+    pub(crate) fn server(&self) -> Result<Option<TlsServer>> {
+        if self.tls_cert.len() != self.tls_key.len() {
+            bail!(
+                "{} certificates (--tls-cert) and {} keys (--tls-key): give one key for each \
+                 certificate, in the same order",
+                self.tls_cert.len(),
+                self.tls_key.len()
+            );
+        }
+        if self.tls_cert.is_empty() {
+            if self.tls_client_ca.is_some() {
+                bail!("--tls-client-ca: clients show certificates in TLS only; add --tls-cert");
+            }
+            return Ok(None);
+        }
+        let pairs = self.tls_cert.iter().zip(&self.tls_key);
+        let identities: Vec<TlsIdentity> =
+            pairs.map(|(certificate, key)| identity(certificate, key)).collect::<Result<_>>()?;
+        let oldest = match self.tls_min {
+            Version::Tls12 => TlsVersion::Tls12,
+            Version::Tls13 => TlsVersion::Tls13,
+        };
+        let authorities = self.tls_client_ca.as_deref().map(read).transpose()?;
+        let server = TlsServer::new(&identities, oldest, authorities.as_deref());
+        let blamed = self.tls_client_ca.as_deref().map(shown);
+        server
+            .with_context(|| blamed.unwrap_or_else(|| "TLS cannot be set up".to_owned()))
+            .map(Some)
+    }
+}
+
+impl ClientFlags {
+    /// How TLS is spoken with each endpoint whose URL asks for it.
+    pub(crate) fn set(&self, endpoints: &mut [Endpoint]) -> Result<()> {
+        if !endpoints.iter().any(|endpoint| endpoint.tls) {
+            if self.insecure || self.ca.is_some() || self.cert.is_some() || self.sni.is_some() {
+                bail!("flags of TLS were given, but no URL is wss://");
+            }
+            return Ok(());
+        }
+        let client = self.client()?;
+        for endpoint in endpoints.iter_mut().filter(|endpoint| endpoint.tls) {
+            let name = self.sni.as_deref().unwrap_or(endpoint.server_name());
+            let named = client.named(name).with_context(|| match &self.sni {
+                Some(_) => "--sni".to_owned(),
+                None => format!("wss://{}: say with --sni which name to ask for", endpoint.host),
+            })?;
+            endpoint.client = Some(named);
+        }
+        Ok(())
+    }
+
+    fn client(&self) -> Result<TlsClient> {
+        let trust = match &self.ca {
+            _ if self.insecure => TlsTrust::Anyone,
+            Some(file) => TlsTrust::Authorities(read(file)?),
+            None => TlsTrust::System,
+        };
+        let pair = self.cert.as_deref().zip(self.key.as_deref());
+        let identity = pair.map(|(certificate, key)| identity(certificate, key)).transpose()?;
+        let client = TlsClient::new(&trust, identity.as_ref(), self.tls_resume == Resume::On);
+        client.with_context(|| match &self.ca {
+            Some(file) => shown(file),
+            None => "wss:// needs authorities to believe: --ca FILE names them, --insecure does \
+                     without"
+                .to_owned(),
+        })
+    }
+}
+
+fn identity(certificate: &Path, key: &Path) -> Result<TlsIdentity> {
+    let identity = TlsIdentity::from_pem(&read(certificate)?, &read(key)?);
+    identity.with_context(|| format!("{} with {}", certificate.display(), key.display()))
+}
+
+fn read(file: &Path) -> Result<Vec<u8>> {
+    fs::read(file).with_context(|| format!("cannot read {}", file.display()))
+}
+
+fn shown(file: &Path) -> String {
+    file.display().to_string()
+}

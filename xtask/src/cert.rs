@@ -1,0 +1,80 @@
+//! `cargo xtask cert`: an authority of one's own, a certificate for a server on this machine and one
+//! for a client. For trying TLS out; nothing here is kept safe.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+
+/// Names a server on this machine is reached by.
+const LOCAL: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
+
+/// Where to, and for which names.
+#[derive(clap::Args)]
+pub(crate) struct CertArgs {
+    /// The folder for ca.pem, server.pem, server.key, client.pem and client.key
+    #[arg(default_value = "target/cert")]
+    folder: PathBuf,
+    /// A further name or address of the server
+    #[arg(long, value_name = "NAME")]
+    name: Vec<String>,
+}
+
+/// Writes the files; those that are there are replaced.
+pub(crate) fn run(args: &CertArgs) -> Result<bool> {
+    let folder = &args.folder;
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let mut ca = CertificateParams::default();
+    ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    ca.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    ca.distinguished_name.push(DnType::CommonName, "standfast test authority");
+    let key = KeyPair::generate()?;
+    write(folder, "ca.pem", &ca.self_signed(&key)?.pem())?;
+    let issuer = Issuer::new(ca, key);
+
+    let own = args.name.iter().map(String::as_str);
+    let names: Vec<String> = LOCAL.into_iter().chain(own).map(str::to_owned).collect();
+    let server = leaf(names, "standfast test server", ExtendedKeyUsagePurpose::ServerAuth)?;
+    sign(folder, "server", &server, &issuer)?;
+    let client = leaf(Vec::new(), "standfast test client", ExtendedKeyUsagePurpose::ClientAuth)?;
+    sign(folder, "client", &client, &issuer)?;
+
+    let shown = folder.display();
+    println!(
+        "standfast serve --echo --tls-cert {shown}/server.pem --tls-key {shown}/server.key\n\
+         standfast load wss://localhost:8080/echo --echo --ca {shown}/ca.pem"
+    );
+    Ok(true)
+}
+
+fn leaf(
+    names: Vec<String>,
+    called: &str,
+    usage: ExtendedKeyUsagePurpose,
+) -> Result<CertificateParams> {
+    let mut params = CertificateParams::new(names)?;
+    params.distinguished_name.push(DnType::CommonName, called);
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![usage];
+    Ok(params)
+}
+
+fn sign(
+    folder: &Path,
+    name: &str,
+    params: &CertificateParams,
+    issuer: &Issuer<'_, KeyPair>,
+) -> Result<()> {
+    let key = KeyPair::generate()?;
+    write(folder, &format!("{name}.pem"), &params.signed_by(&key, issuer)?.pem())?;
+    write(folder, &format!("{name}.key"), &key.serialize_pem())
+}
+
+fn write(folder: &Path, name: &str, text: &str) -> Result<()> {
+    let file = folder.join(name);
+    fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))
+}

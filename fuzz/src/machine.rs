@@ -11,7 +11,8 @@ use std::time::Duration;
 use engine::sys::sim::{Fault, Kernel, Sim};
 use engine::sys::{Fd, Sys};
 use engine::{
-    Answer, Compression, Limits, Remote, Response, SlowConsumer, Target, Totals, Turn, Worker,
+    AdmissionLimits, Answer, Compression, Limits, Network, Proxies, Remote, Response, SlowConsumer,
+    Target, Totals, Turn, Worker,
 };
 use wire::Role;
 use wire::websocket::{CloseCode, FrameHeader, OpCode, accept_key, encode_masked};
@@ -83,6 +84,29 @@ fn address() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 80))
 }
 
+/// So little that it is often too little.
+fn admission(strict: bool) -> AdmissionLimits {
+    if !strict {
+        return AdmissionLimits::default();
+    }
+    AdmissionLimits {
+        handshakes: 1,
+        connect_rate: Some(5),
+        per_address: Some(3),
+        per_address_rate: Some(4),
+        ..AdmissionLimits::default()
+    }
+}
+
+/// All peers are proxies that have to say whose a connection is.
+fn proxies(trusted: bool) -> Proxies {
+    let everybody: Network = "127.0.0.0/8".parse().expect("a network");
+    match trusted {
+        true => Proxies { trusted: vec![everybody], protocol: true, ..Proxies::default() },
+        false => Proxies::default(),
+    }
+}
+
 impl Machine {
     fn new(role: Role, choice: u8) -> Self {
         let buffers = if choice & 1 == 0 { (64 * 1024, 64 * 1024) } else { (64, 300) };
@@ -103,6 +127,8 @@ impl Machine {
             close_timeout: Duration::from_millis(500),
             compression: compressions[usize::from(choice >> 3) % 3],
             compress_above_bytes: 16,
+            admission: admission(choice & 0x80 != 0),
+            proxies: proxies(choice & 0x20 != 0),
             mailbox_bytes: 64 * 1024,
             ..Limits::default()
         };
@@ -192,7 +218,13 @@ impl Machine {
             10 => self.open(),
             11 => self.worker_acts(input),
             12 => self.answer_later(input.byte()),
-            13 => self.remote.drain(Duration::from_millis(u64::from(input.byte()))),
+            13 => match input.byte() {
+                short @ 240.. => {
+                    self.remote.set_short_of_memory(short & 1 != 0);
+                    self.remote.shed();
+                }
+                over => self.remote.drain(Duration::from_millis(u64::from(over))),
+            },
             14 => self.set_faults(input.byte()),
             _ => self.flood(at, input.byte()),
         }

@@ -361,7 +361,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.handshake_over(before);
         match mode {
             Mode::Connecting => self.end(slot, Closed::ConnectTimeout),
-            Mode::Http if before.has(Flags::ANSWERED) => {
+            Mode::Http if before.has(Flags::ANSWERED) || planted::on(Bug::HeadProlonged) => {
                 let idle = self.timers.seconds_between(last_active, now);
                 if idle * 1e9 >= nanoseconds(timeout) as f64 {
                     self.end(slot, Closed::Answered);

@@ -22,11 +22,13 @@ pub enum Bug {
     CutMiscounted,
     /// A subscriber moved to a free place is passed by in the round under way.
     MovedMemberSkipped,
+    /// Bytes of a request head put off the time at which it has to be whole.
+    HeadProlonged,
 }
 
 impl Bug {
     /// Every bug.
-    pub const ALL: [Bug; 9] = [
+    pub const ALL: [Bug; 10] = [
         Bug::RoomForgotten,
         Bug::GenerationIgnored,
         Bug::DeadlineOfAnother,
@@ -36,6 +38,7 @@ impl Bug {
         Bug::ListenerKept,
         Bug::CutMiscounted,
         Bug::MovedMemberSkipped,
+        Bug::HeadProlonged,
     ];
 }
 

@@ -14,6 +14,7 @@ mod letter;
 mod raw;
 mod run;
 mod scenario;
+mod script;
 mod server;
 
 use std::process::ExitCode;

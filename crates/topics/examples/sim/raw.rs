@@ -6,49 +6,12 @@ use std::time::Duration;
 use engine::sys::sim::Sim;
 use engine::sys::{Fd, Sys};
 use fastrand::Rng;
-use wire::websocket::{FrameHeader, OpCode, encode_close, encode_masked};
+use wire::websocket::{OpCode, encode_close, encode_masked};
 
 use crate::ledger::Ledger;
 use crate::letter::{Kind, Letter};
 use crate::scenario::{Scenario, address};
-
-/// What a raw peer does.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Script {
-    /// Echo, in good order but torn anyhow.
-    Echo,
-    /// Echo in fragments with pings between them.
-    Fragments,
-    /// Bytes of no meaning.
-    Garbage,
-    /// A request head that never ends.
-    EndlessHead,
-    /// Nothing after the handshake, not even pongs.
-    Silent,
-    /// Nothing after the handshake but pongs.
-    Ponger,
-    /// Echo without ever reading.
-    Deaf,
-    /// A frame that breaks a rule.
-    Violator,
-    /// Plain requests, several at once.
-    Health,
-    /// A stream of lines.
-    Stream,
-}
-
-const SCRIPTS: [Script; 10] = [
-    Script::Echo,
-    Script::Fragments,
-    Script::Garbage,
-    Script::EndlessHead,
-    Script::Silent,
-    Script::Ponger,
-    Script::Deaf,
-    Script::Violator,
-    Script::Health,
-    Script::Stream,
-];
+use crate::script::{SCRIPTS, Script, script_bytes};
 
 /// How it leaves in the middle of what it has to say.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -57,6 +20,9 @@ enum Leave {
     HalfClose,
     Close,
 }
+
+/// Leaving before this many bytes is leaving during the handshake or soon after.
+const HEAD_BYTES: usize = 220;
 
 pub(crate) struct Raw {
     sys: Sim,
@@ -80,6 +46,8 @@ pub(crate) struct Raw {
     echoes: u32,
     got: u32,
     healthy: usize,
+    /// When it connected.
+    began_ns: u64,
     /// When it last said something, and when it had last read all there was.
     spoke_ns: u64,
     heard_ns: u64,
@@ -111,7 +79,9 @@ impl Raw {
         let out = script_bytes(script, who, echoes, filler, &mut random);
         let leaves = random.u8(..3) == 0;
         let how = random.choice([Leave::Reset, Leave::HalfClose, Leave::Close]);
-        let leave = how.filter(|_| leaves).map(|how| (random.usize(..=out.len()), how));
+        // As often in the handshake or right after it as in all that follows.
+        let most = if random.bool() { out.len().min(HEAD_BYTES) } else { out.len() };
+        let leave = how.filter(|_| leaves).map(|how| (random.usize(..=most), how));
         let limits = &scenario.limits;
         let idle = limits.idle_timeout.unwrap_or_default();
         let patience = limits.handshake_timeout.max(idle * 5 / 4) + limits.close_timeout * 2;
@@ -121,15 +91,24 @@ impl Raw {
             fd: None,
             over: false,
             sent: 0,
-            chunk: if slow { random.usize(1..=3) } else { random.usize(1..=20_000) },
-            rest: if slow { scenario.rest.min(Duration::from_millis(1)) } else { scenario.rest },
+            chunk: match script {
+                Script::Dribble => 1,
+                _ if slow => random.usize(1..=3),
+                _ => random.usize(1..=20_000),
+            },
+            rest: match script {
+                Script::Dribble => limits.handshake_timeout / 50,
+                _ if slow => scenario.rest.min(Duration::from_millis(1)),
+                _ => scenario.rest,
+            },
             leave,
-            reads: script != Script::Deaf,
+            reads: !matches!(script, Script::Deaf | Script::Pings),
             inbox: Vec::new(),
             upgraded: false,
             echoes,
             got: 0,
             healthy: 0,
+            began_ns: sys.now_ns(),
             spoke_ns: sys.now_ns(),
             heard_ns: 0,
             queued_ns: 0,
@@ -162,7 +141,7 @@ impl Raw {
         self.due_ns = now_ns + 1 + self.random.u64(..=rest.as_nanos() as u64);
         let Some(fd) = self.fd else {
             self.fd = self.sys.connect(address(), None).ok();
-            self.spoke_ns = now_ns;
+            (self.began_ns, self.spoke_ns) = (now_ns, now_ns);
             return;
         };
         self.write(fd);
@@ -238,7 +217,9 @@ impl Raw {
                 return;
             }
             Script::Stream => return self.understand_lines(),
-            Script::Garbage | Script::EndlessHead => return self.inbox.clear(),
+            Script::Garbage | Script::EndlessHead | Script::Dribble => {
+                return self.inbox.clear();
+            }
             _ => {}
         }
         if !self.upgraded {
@@ -296,6 +277,7 @@ impl Raw {
     }
 
     fn on_close(&mut self, payload: &[u8]) {
+        self.check_code(payload);
         let idle = payload.get(2..) == Some(b"idle timeout");
         let silent_ns = self.sys.now_ns() - self.spoke_ns;
         // Two ticks, and the time that bytes take to be read.
@@ -312,6 +294,16 @@ impl Raw {
         }
     }
 
+    /// Whoever broke a rule is told which; only silence, slowness and the end may come first.
+    fn check_code(&mut self, payload: &[u8]) {
+        let broke = self.script.breaks();
+        let Some(&code) = payload.first_chunk().filter(|_| broke) else { return };
+        let code = u16::from_be_bytes(code);
+        let (who, script) = (self.who, self.script);
+        let told = matches!(code, 1001 | 1002 | 1007 | 1009 | 1013);
+        self.ledger.book().require(told, || format!("raw {who} ({script:?}) is told {code}"));
+    }
+
     /// Whoever says nothing more is not kept for ever.
     fn check_patience(&mut self, fd: Fd) {
         let quiet = self.script != Script::Stream && self.script != Script::Health;
@@ -322,7 +314,10 @@ impl Raw {
             self.queued_ns = self.sys.now_ns();
         }
         let jumped_ns = self.ledger.book().jumped_ns;
-        let since_ns = self.spoke_ns.max(self.queued_ns).max(jumped_ns);
+        // A head has to be whole in time, whatever dribbles in.
+        let dribbles = self.script == Script::Dribble;
+        let last_ns = if dribbles { self.began_ns } else { self.spoke_ns };
+        let since_ns = last_ns.max(self.queued_ns).max(jumped_ns);
         let silent_ns = self.sys.now_ns() - since_ns;
         let patience_ns = self.patience.as_nanos() as u64;
         if silent_ns < patience_ns {
@@ -350,6 +345,8 @@ impl Raw {
         let (who, script) = (self.who, self.script);
         let (had, owed) = match script {
             Script::Echo | Script::Fragments => (self.got as usize, self.echoes as usize),
+            // It was told and should have ended.
+            Script::BreaksOff => (usize::from(self.over), 1),
             Script::Health => (self.healthy, self.echoes as usize),
             _ => return,
         };
@@ -362,68 +359,6 @@ impl Raw {
 fn waits(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{Interrupted, WouldBlock};
     matches!(error.kind(), WouldBlock | Interrupted)
-}
-
-/// Everything a script has to say, in bytes.
-fn script_bytes(script: Script, who: u32, echoes: u32, filler: usize, random: &mut Rng) -> Vec<u8> {
-    let mut out = Vec::new();
-    match script {
-        Script::Garbage => out.extend((0..random.usize(1..400)).map(|_| random.u8(..))),
-        Script::EndlessHead => {
-            out.extend_from_slice(b"GET /echo HTTP/1.1\r\n");
-            out.extend((0..random.usize(..300)).flat_map(|_| *b"X-Word: y\r\n").take(1000));
-        }
-        Script::Health => {
-            out.extend((0..echoes).flat_map(|_| *b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n"));
-        }
-        Script::Stream => out.extend_from_slice(b"GET /stream HTTP/1.1\r\nHost: h\r\n\r\n"),
-        _ => out.extend_from_slice(
-            b"GET /echo HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-              Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
-        ),
-    }
-    let says = matches!(script, Script::Echo | Script::Fragments | Script::Deaf);
-    for number in 0..if says { echoes } else { 0 } {
-        let letter = Letter { kind: Kind::Echo, who, number };
-        let data = letter.write(random.usize(..filler));
-        let opcode = letter.opcode();
-        if script == Script::Fragments {
-            push_fragments(&mut out, opcode, &data, random);
-        } else {
-            encode_masked(&mut out, opcode, &data, random.u32(..).to_ne_bytes());
-        }
-    }
-    if script == Script::Violator {
-        let broken: [&[u8]; 5] = [
-            b"\x81\x02hi",
-            b"\xf1\x80\0\0\0\0",
-            b"\x83\x80\0\0\0\0",
-            b"\x89\xfe\x00\x80\0\0\0\0",
-            b"\x81\x82\0\0\0\0\xff\xfe",
-        ];
-        out.extend_from_slice(random.choice(broken).unwrap_or_default());
-    }
-    out
-}
-
-fn push_fragments(out: &mut Vec<u8>, opcode: OpCode, data: &[u8], random: &mut Rng) {
-    let mut rest = data;
-    let mut opcode = opcode;
-    loop {
-        let (piece, more) = rest.split_at(random.usize(..=rest.len()));
-        let last = more.is_empty();
-        let mask = random.u32(..).to_ne_bytes();
-        let header = FrameHeader::new(opcode, last, piece.len(), Some(mask));
-        out.extend_from_slice(header.as_slice());
-        out.extend(piece.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask));
-        if last {
-            return;
-        }
-        if random.u8(..4) == 0 {
-            encode_masked(out, OpCode::Ping, b"between", mask);
-        }
-        (rest, opcode) = (more, OpCode::Continuation);
-    }
 }
 
 /// The first frame, if it is there whole. A server's frames are neither masked nor fragmented.

@@ -98,7 +98,7 @@ fn build(address: bool) -> Result<PathBuf> {
         flags.push_str(" -Zsanitizer=address");
         work.push("address");
     }
-    cargo.args(["build", "--release", "--locked", "--manifest-path", "fuzz/Cargo.toml"]);
+    cargo.args(["build", "--release", "--manifest-path", "fuzz/Cargo.toml"]);
     // With a target named, the flags are for the targets and not for build scripts.
     cargo.args(["--target", &host]).arg("--target-dir").arg(&work).env("RUSTFLAGS", flags);
     cargo.env_remove("CARGO_ENCODED_RUSTFLAGS").env_remove("RUSTUP_TOOLCHAIN");

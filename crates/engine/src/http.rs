@@ -361,7 +361,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.handshake_over(before);
         match mode {
             Mode::Connecting => self.end(slot, Closed::ConnectTimeout),
-            Mode::Http if before.has(Flags::ANSWERED) || planted::on(Bug::HeadProlonged) => {
+            Mode::Http if before.has(Flags::ANSWERED) => {
                 let idle = self.timers.seconds_between(last_active, now);
                 if idle * 1e9 >= nanoseconds(timeout) as f64 {
                     self.end(slot, Closed::Answered);
@@ -369,6 +369,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
                     self.arm_handshake(slot);
                 }
             }
+            Mode::Http if planted::on(Bug::HeadProlonged) => self.arm_handshake(slot),
             Mode::Http => self.end(slot, Closed::HandshakeTimeout),
             Mode::Parked => self.give_up_on_answer(slot),
             _ => {}

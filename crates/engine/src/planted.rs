@@ -22,7 +22,7 @@ pub enum Bug {
     CutMiscounted,
     /// A subscriber moved to a free place is passed by in the round under way.
     MovedMemberSkipped,
-    /// Bytes of a request head put off the time at which it has to be whole.
+    /// A request head that is not whole in time is given as much time again.
     HeadProlonged,
 }
 

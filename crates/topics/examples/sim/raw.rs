@@ -294,13 +294,14 @@ impl Raw {
         }
     }
 
-    /// Whoever broke a rule is told which; only silence, slowness and the end may come first.
+    /// Whoever broke a rule is told which; only silence, slowness, the end
+    /// and the control plane (1000) may come first.
     fn check_code(&mut self, payload: &[u8]) {
         let broke = self.script.breaks();
         let Some(&code) = payload.first_chunk().filter(|_| broke) else { return };
         let code = u16::from_be_bytes(code);
         let (who, script) = (self.who, self.script);
-        let told = matches!(code, 1001 | 1002 | 1007 | 1009 | 1013);
+        let told = matches!(code, 1000 | 1001 | 1002 | 1007 | 1009 | 1013);
         self.ledger.book().require(told, || format!("raw {who} ({script:?}) is told {code}"));
     }
 

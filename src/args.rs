@@ -16,7 +16,7 @@ pub(crate) struct Args {
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     /// Serve WebSockets: /topics/NAME, /echo, /health
-    Serve(serve::Args),
+    Serve(Box<serve::Args>),
     /// Open WebSockets, hold them, send messages and check every answer
     Load(Box<load::Args>),
     /// Hold a million WebSockets on this machine and say what held

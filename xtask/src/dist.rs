@@ -66,6 +66,15 @@ fn build(target: &str) -> Result<PathBuf> {
             "Rust's standard library for {target} is missing: rustup target add {target}"
         );
     }
+    // The cryptography of TLS is partly C.
+    if let Some(arch) = target.strip_suffix("-unknown-linux-musl") {
+        let compiler = format!("{arch}-linux-musl-gcc");
+        let named = std::env::var_os(format!("CC_{}", target.replace('-', "_"))).is_some();
+        ensure!(
+            named || output(Command::new(&compiler).arg("--version")).is_ok(),
+            "a C compiler for {target} is missing ({compiler}): apt-get install musl-tools"
+        );
+    }
     println!("=== {target}");
     let mut cargo = step::cargo(&["build", "--release", "--locked", "--package", "standfast"]);
     cargo.args(["--target", target]);

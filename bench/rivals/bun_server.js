@@ -1,11 +1,13 @@
 // Bun's server (uWebSockets inside) with the same surface as ours: /echo echoes, /topics/NAME subscribes,
 // POST /publish?topic=NAME publishes the body. No compression unless asked for; Bun's other defaults stand.
 //
-// Usage: bun bun_server.js [PORT [deflate]]    prints {"listen":"127.0.0.1:PORT","pid":P} when ready
+// Usage: bun bun_server.js [PORT [deflate | tls CERTIFICATE KEY]]    prints {"listen":"127.0.0.1:PORT","pid":P} when ready
 
-const deflate = process.argv[3] === "deflate";
+const [layer, cert, key] = process.argv.slice(3);
+const deflate = layer === "deflate";
 
 const server = Bun.serve({
+  ...(layer === "tls" && { tls: { cert: Bun.file(cert), key: Bun.file(key) } }),
   hostname: "127.0.0.1",
   port: Number(process.argv[2] ?? 0),
   async fetch(request, server) {

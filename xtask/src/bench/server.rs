@@ -60,7 +60,7 @@ impl Server {
     }
 
     /// The same with further arguments.
-    pub(super) fn start_with(kind: Kind, tools: &Tools, more: &[&str]) -> Result<Server> {
+    pub(super) fn start_with(kind: Kind, tools: &Tools, more: &[String]) -> Result<Server> {
         let mut command = match kind {
             Kind::Standfast | Kind::Control => {
                 let mut command = ours(tools);

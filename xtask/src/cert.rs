@@ -24,9 +24,19 @@ pub(crate) struct CertArgs {
     name: Vec<String>,
 }
 
-/// Writes the files; those that are there are replaced.
+/// Writes the files and says how they are used.
 pub(crate) fn run(args: &CertArgs) -> Result<bool> {
-    let folder = &args.folder;
+    write_all(&args.folder, &args.name)?;
+    let shown = args.folder.display();
+    println!(
+        "standfast serve --echo --tls-cert {shown}/server.pem --tls-key {shown}/server.key\n\
+         standfast load wss://localhost:8080/echo --echo --ca {shown}/ca.pem"
+    );
+    Ok(true)
+}
+
+/// Writes the files, with further names of the server; those that are there are replaced.
+pub(crate) fn write_all(folder: &Path, further: &[String]) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let mut ca = CertificateParams::default();
     ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -36,19 +46,11 @@ pub(crate) fn run(args: &CertArgs) -> Result<bool> {
     write(folder, "ca.pem", &ca.self_signed(&key)?.pem())?;
     let issuer = Issuer::new(ca, key);
 
-    let own = args.name.iter().map(String::as_str);
-    let names: Vec<String> = LOCAL.into_iter().chain(own).map(str::to_owned).collect();
+    let names = LOCAL.into_iter().map(str::to_owned).chain(further.iter().cloned()).collect();
     let server = leaf(names, "standfast test server", ExtendedKeyUsagePurpose::ServerAuth)?;
     sign(folder, "server", &server, &issuer)?;
     let client = leaf(Vec::new(), "standfast test client", ExtendedKeyUsagePurpose::ClientAuth)?;
-    sign(folder, "client", &client, &issuer)?;
-
-    let shown = folder.display();
-    println!(
-        "standfast serve --echo --tls-cert {shown}/server.pem --tls-key {shown}/server.key\n\
-         standfast load wss://localhost:8080/echo --echo --ca {shown}/ca.pem"
-    );
-    Ok(true)
+    sign(folder, "client", &client, &issuer)
 }
 
 fn leaf(

@@ -64,8 +64,13 @@ pub(super) fn tls(bench: &Context) -> Result<bool> {
     let (rounds, mut targets) = compare(bench, &layer)?;
     let held = idle(bench, &layer)?;
     println!("\n{IDLE_SOCKETS} idle sockets: {held} bytes resident, {IDLE_BYTES} allowed");
-    targets.push(Target::at_most("memory of idle sockets ÷ allowed", held as f64 / IDLE_BYTES as f64, 1.0));
-    let results = json!({ "echo": rounds.json(), "idle": { "sockets": IDLE_SOCKETS, "rss_bytes": held } });
+    targets.push(Target::at_most(
+        "memory of idle sockets ÷ allowed",
+        held as f64 / IDLE_BYTES as f64,
+        1.0,
+    ));
+    let results =
+        json!({ "echo": rounds.json(), "idle": { "sockets": IDLE_SOCKETS, "rss_bytes": held } });
     finish(bench, &layer, results, &targets)
 }
 
@@ -81,7 +86,8 @@ fn compare(bench: &Context, layer: &Layer) -> Result<(Rounds, Vec<Target>)> {
     let (name, bytes) = (layer.name, layer.message.len());
     println!("\n=== {name}: {sockets} sockets, {bytes} bytes, one worker, {seconds} s each");
     let servers = bench.servers(&[Kind::Standfast, Kind::Control, Kind::Bun]);
-    let rounds = Rounds::run(&servers, bench.pairs, |kind| once(bench, layer, kind, sockets, seconds))?;
+    let rounds =
+        Rounds::run(&servers, bench.pairs, |kind| once(bench, layer, kind, sockets, seconds))?;
     rounds.print(&[FIGURE, "messages/s"]);
     let mut targets = Vec::new();
     let ratio = |other| median(rounds.ratios(Kind::Standfast, other, FIGURE));
@@ -94,12 +100,27 @@ fn compare(bench: &Context, layer: &Layer) -> Result<(Rounds, Vec<Target>)> {
     Ok((rounds, targets))
 }
 
-fn once(bench: &Context, layer: &Layer, kind: Kind, sockets: usize, seconds: f64) -> Result<Figures> {
+fn once(
+    bench: &Context,
+    layer: &Layer,
+    kind: Kind,
+    sockets: usize,
+    seconds: f64,
+) -> Result<Figures> {
     let more = if kind.is_ours() { &layer.ours } else { &layer.buns };
     let server = Server::start_with(kind, &bench.tools, more)?;
     let echoes = |seconds: f64| {
         let (sockets, time) = (sockets.to_string(), format!("{seconds}s"));
-        let echo = ["--connections", &sockets, "--message", &layer.message, "--duration", &time, "--timeout", "5s"];
+        let echo = [
+            "--connections",
+            &sockets,
+            "--message",
+            &layer.message,
+            "--duration",
+            &time,
+            "--timeout",
+            "5s",
+        ];
         load(bench, layer, &server, &echo)
     };
     echoes(1.0)?; // Long enough for a JIT to have compiled the path.
@@ -142,7 +163,7 @@ fn load(bench: &Context, layer: &Layer, server: &Server, flags: &[&str]) -> Resu
 
 /// A folder with an authority, and a server's certificate of it.
 fn certificates() -> Result<PathBuf> {
-    let folder = step::target().join("cert");
+    let folder = step::target_folder().join("cert");
     cert::write_all(&folder, &[])?;
     Ok(folder)
 }

@@ -18,6 +18,7 @@ mod fanout;
 mod floors;
 mod full_house;
 mod harness;
+mod hostile;
 mod install;
 mod lifecycle;
 mod limits;

@@ -37,6 +37,9 @@ pub(crate) struct Frame {
 pub(crate) struct Socket {
     stream: TcpStream,
     pending: Vec<u8>,
+    /// What [`Socket::pour`] could not send yet, and how much it has sent.
+    unsent: Vec<u8>,
+    poured: usize,
 }
 
 impl Socket {
@@ -45,7 +48,7 @@ impl Socket {
         let stream = TcpStream::connect(address).expect("the server accepts");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
         stream.set_nodelay(true).expect("Nagle can be switched off");
-        Self { stream, pending: Vec::new() }
+        Self { stream, pending: Vec::new(), unsent: Vec::new(), poured: 0 }
     }
 
     /// An open WebSocket at `path`.
@@ -71,6 +74,31 @@ impl Socket {
     /// Sends one masked frame.
     pub(crate) fn send_frame(&mut self, first: u8, payload: &[u8]) {
         self.send(&masked(first, payload));
+    }
+
+    /// Sends `bytes` as far as the kernel takes them; the rest goes before those of the next call.
+    /// While a rest waits, `bytes` are left out.
+    pub(crate) fn pour(&mut self, bytes: &[u8]) {
+        if self.unsent.is_empty() {
+            self.unsent.extend_from_slice(bytes);
+        }
+        self.stream.set_nonblocking(true).expect("it can be told not to wait");
+        while let Ok(sent @ 1..) = self.stream.write(&self.unsent) {
+            self.unsent.drain(..sent);
+            self.poured += sent;
+        }
+        self.stream.set_nonblocking(false).expect("it can be told to wait");
+    }
+
+    /// How many bytes [`Socket::pour`] has sent.
+    pub(crate) fn poured(&self) -> usize {
+        self.poured
+    }
+
+    /// Ends the connection by RST.
+    pub(crate) fn reset(self) {
+        rustix::net::sockopt::set_socket_linger(&self.stream, Some(std::time::Duration::ZERO))
+            .expect("the time to linger can be set");
     }
 
     /// Tells the server that nothing more comes.

@@ -44,6 +44,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
                 conn.mode = Mode::Closing;
                 conn.closed = cause;
                 conn.flags.clear(Flags::PAUSED | Flags::STALLED);
+                conn.forget_unread();
                 let client = conn.is_client();
                 self.send_close(slot, client, code, reason);
                 self.arm_close(slot);
@@ -93,6 +94,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
         let Some(conn) = self.slab.get_mut(slot) else { return };
         conn.flags.clear(Flags::PAUSED | Flags::STALLED);
+        conn.forget_unread();
         conn.flags.set(Flags::FINISH);
         let waits = corked || conn.backlog() > 0;
         let fd = conn.fd;

@@ -158,6 +158,18 @@ impl<U> Conn<U> {
         self.cold.as_ref().map_or(0, |cold| cold.queue.weight())
     }
 
+    /// Gives back what only reading on would need. Nothing that a peer sends counts once it has been
+    /// told that the connection ends, so it may not keep us holding half a message.
+    pub(crate) fn forget_unread(&mut self) {
+        let lingering = self.mode == Mode::Lingering;
+        let Some(cold) = self.cold.as_mut() else { return };
+        cold.message = Vec::new();
+        if lingering {
+            cold.contexts = None;
+        }
+        self.thaw();
+    }
+
     pub(crate) fn is_client(&self) -> bool {
         self.flags.has(Flags::CLIENT)
     }

@@ -256,6 +256,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
         conn.mode = Mode::Lingering;
         conn.flags.clear(Flags::PAUSED | Flags::STALLED);
+        conn.forget_unread();
         let generation = conn.generation;
         self.timers.closing.push(self.now_ns, timeout, slot, generation);
         self.sync_interest(slot);

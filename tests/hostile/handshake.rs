@@ -1,0 +1,225 @@
+//! BI-13 … BI-16, BI-18, BI-19: requests (RFC 9112, RFC 6455 section 4).
+
+use crate::harness::eventually;
+use crate::harness::socket::{ACCEPT, KEY, Socket, upgrade};
+
+use super::siege::{Attack, RSS_BYTES, Siege};
+
+/// A right request with `line` among its headers.
+fn with(line: &str) -> Vec<u8> {
+    upgrade("/echo", &[]).replacen("\r\n", &format!("\r\n{line}\r\n"), 1).into_bytes()
+}
+
+/// A right request for another target.
+fn aimed(target: &str) -> Vec<u8> {
+    upgrade("/echo", &[]).replacen("/echo", target, 1).into_bytes()
+}
+
+/// Requires that each of `requests` is answered by 101 while the neighbour is served.
+fn accepts(requests: &[Vec<u8>]) {
+    let mut siege = Siege::begin(&[]);
+    let mut turn = requests.iter().cycle();
+    let begun = siege.withstands(
+        RSS_BYTES,
+        |address| {
+            let mut socket = Socket::connect(address);
+            let request = turn.next().unwrap();
+            socket.send(request);
+            (request, socket)
+        },
+        |(request, mut socket)| {
+            let response = socket.response();
+            assert_eq!(response.status, 101, "{}: {response:?}", request.escape_ascii());
+            assert_eq!(response.header("sec-websocket-accept"), Some(ACCEPT));
+            assert_eq!(response.header("sec-websocket-protocol"), None, "none was asked for");
+        },
+    );
+    siege.server.until_closed("gone", begun);
+}
+
+/// It is refused when it is too long, and looked at once however it comes.
+#[test]
+fn bi_13_a_head_that_dribbles_for_ever() {
+    let mut siege = Siege::begin(&[]);
+    let begun = siege.withstands(
+        RSS_BYTES,
+        |address| {
+            let mut socket = Socket::connect(address);
+            socket.send(b"GET /echo HTTP/1.1\r\nHost: a\r\nX: ");
+            (0..17).for_each(|_| socket.send(&[b'x'; 1024]));
+            socket
+        },
+        |mut socket| {
+            assert_eq!(socket.response().status, 431);
+            // What would follow, up to 1 MiB of it, is not kept.
+            (0..64).for_each(|_| socket.send(&[b'x'; 16 * 1024]));
+            socket.finish_sending();
+            assert!(socket.ends());
+        },
+    );
+    siege.server.until_closed("violation", begun);
+}
+
+#[test]
+fn bi_14_thousands_of_headers() {
+    let many = "a: b\r\n".repeat(2_000);
+    let before = with(many.trim_end());
+    let after = upgrade("/echo", &[]).replacen("\r\n\r\n", &format!("\r\n{many}\r\n"), 1);
+    Siege::begin(&[]).refuses(&[
+        Attack::request("too_many_headers", 431, before),
+        Attack::request("too_many_headers", 431, after.into_bytes()),
+    ]);
+}
+
+#[test]
+fn bi_14_headers_that_are_missing() {
+    Siege::begin(&[]).refuses(&[
+        Attack::upgrade("missing_host", 400, &[("Host", "")]),
+        Attack::upgrade("upgrade_connection", 400, &[("Connection", "")]),
+        Attack::upgrade("upgrade_missing_key", 400, &[("Sec-WebSocket-Key", "")]),
+        Attack::upgrade("upgrade_version", 426, &[("Sec-WebSocket-Version", "")]),
+    ]);
+}
+
+/// Without `Upgrade` it is a request like others.
+#[test]
+fn bi_14_upgrade_is_missing() {
+    let mut siege = Siege::begin(&[]);
+    let begun = siege.withstands(
+        RSS_BYTES,
+        |address| {
+            let mut socket = Socket::connect(address);
+            socket.send(upgrade("/echo", &[("Upgrade", "")]).as_bytes());
+            socket
+        },
+        |mut socket| {
+            assert_eq!(socket.response().status, 426);
+            assert!(socket.ends());
+        },
+    );
+    siege.server.until_closed("refused", begun);
+}
+
+#[test]
+fn bi_14_forwarding_headers_empty_and_twice() {
+    accepts(&[
+        with("X-Forwarded-For:"),
+        with("X-Forwarded-For: ,,\r\nX-Forwarded-For: 1.2.3.4, x"),
+        with("Forwarded: for=\"[::\r\nX-Forwarded-Host:\r\nX-Forwarded-Proto: "),
+    ]);
+}
+
+#[test]
+fn bi_15_lists_of_protocols() {
+    let blanks = |count: usize| format!("a{}b", " ".repeat(count));
+    Siege::begin(&[]).refuses(&[
+        Attack::upgrade("upgrade_bad_protocol", 400, &[("Sec-WebSocket-Protocol", &blanks(8_000))]),
+        Attack::upgrade("head_too_large", 431, &[("Sec-WebSocket-Protocol", &blanks(32_000))]),
+        Attack::upgrade("upgrade_bad_protocol", 400, &[("Sec-WebSocket-Protocol", "a, b c")]),
+        Attack::upgrade(
+            "head_too_large",
+            431,
+            &[("Sec-WebSocket-Extensions", &"a,".repeat(10_000))],
+        ),
+    ]);
+}
+
+#[test]
+fn bi_15_quotes_that_are_not_closed() {
+    let attack = |value: &str| {
+        Attack::upgrade("upgrade_bad_extension", 400, &[("Sec-WebSocket-Extensions", value)])
+    };
+    Siege::begin(&[]).refuses(&[
+        attack("permessage-deflate; x=\"unclosed"),
+        attack(&format!("x; y=\"{}", "\\".repeat(6_001))),
+    ]);
+}
+
+/// What cannot be agreed to is declined; the socket opens without.
+#[test]
+fn bi_15_lists_of_extensions() {
+    let offer = |value: &str| with(&format!("Sec-WebSocket-Extensions: {value}"));
+    accepts(&[
+        offer("permessage-deflate; x=y; x=\"z\", permessage-deflate; server_max_window_bits=99"),
+        offer(&"a;b=c,".repeat(1_500)),
+        offer("constructor, __proto__; hasOwnProperty=1"),
+        with("Sec-WebSocket-Protocol: constructor\r\nSec-WebSocket-Protocol: __proto__"),
+    ]);
+}
+
+#[test]
+fn bi_16_keys() {
+    let key =
+        |violation, value: &str| Attack::upgrade(violation, 400, &[("Sec-WebSocket-Key", value)]);
+    let twice = Attack::upgrade(
+        "upgrade_duplicate_key",
+        400,
+        &[("Sec-WebSocket-Key", KEY), ("Sec-WebSocket-Key", KEY)],
+    );
+    Siege::begin(&[]).refuses(&[
+        key("upgrade_bad_key", "c2hvcnQ="),
+        key("upgrade_bad_key", "dGhlIHNhbXBsZSBub25jZSBhbmQgbW9yZQ=="),
+        key("upgrade_bad_key", "dGhlIHNhbXBsZSBub25jZQ"),
+        key("upgrade_bad_key", "dGhlIHNhbXBsZSBub25j*Q=="),
+        key("upgrade_bad_key", &format!("{KEY}, {KEY}")),
+        twice,
+    ]);
+}
+
+/// A target with an authority of its own leads to no other place and past no check.
+#[test]
+fn bi_18_targets_and_hosts() {
+    Siege::begin(&[]).refuses(&[
+        Attack::request("bad_target", 400, aimed("echo")),
+        Attack::request("bad_target", 400, aimed("127.0.0.1/echo")),
+        Attack::request("bad_target", 400, aimed("/echo#x")),
+        Attack::upgrade("bad_host", 400, &[("Host", "a b")]),
+        Attack::upgrade("bad_host", 400, &[("Host", "a/echo")]),
+        Attack::upgrade("bad_host", 400, &[("Host", "user@a")]),
+        Attack::upgrade("duplicate_host", 400, &[("Host", "a"), ("Host", "b")]),
+    ]);
+    let mut siege = Siege::begin(&[]);
+    // Another authority than the one connected to is none of ours (421); the rest names nothing.
+    let targets = [
+        ("http://example.com/echo", 421),
+        ("http://127.0.0.1/metrics", 404),
+        ("//example.com/echo", 404),
+        ("/echo/../metrics", 404),
+        ("/%65cho", 404),
+    ];
+    let mut turn = targets.iter().cycle();
+    let begun = siege.withstands(
+        RSS_BYTES,
+        |address| {
+            let (target, status) = turn.next().unwrap();
+            let mut socket = Socket::connect(address);
+            socket.send(&aimed(target));
+            (target, *status, socket)
+        },
+        |(target, status, mut socket)| {
+            assert_eq!(socket.response().status, status, "{target}");
+            socket.finish_sending();
+            assert!(socket.ends());
+        },
+    );
+    eventually("each was answered", || {
+        siege.server.closed("answered") + siege.server.closed("refused") == begun
+    });
+}
+
+#[test]
+fn bi_19_lines_that_two_parsers_would_read_differently() {
+    let bare_lf = upgrade("/echo", &[]).replacen("\r\n", "\n", 1).into_bytes();
+    let attack = |violation, line: &str| Attack::request(violation, 400, with(line));
+    Siege::begin(&[]).refuses(&[
+        attack("control_character", "X: a\0b"),
+        attack("bare_carriage_return", "X: a\rb"),
+        attack("folded_header", "X: a\r\n b"),
+        attack("space_before_colon", "X : a"),
+        attack("conflicting_content_length", "Content-Length: 0\r\nContent-Length: 1"),
+        attack("length_and_transfer_encoding", "Content-Length: 0\r\nTransfer-Encoding: chunked"),
+        attack("upgrade_body", "Transfer-Encoding: chunked"),
+        attack("upgrade_body", "Content-Length: 4"),
+        Attack::request("bare_line_feed", 400, bare_lf),
+    ]);
+}

@@ -1,0 +1,284 @@
+//! BI-17, BI-27, BI-28, BI-30: peers that come in masses, stop reading, or leave in any state.
+
+use std::net::SocketAddr;
+use std::thread;
+
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+use serde_json::json;
+
+use crate::harness::eventually;
+use crate::harness::server::Server;
+use crate::harness::socket::{BINARY, CLOSE, PING, PONG, Socket, TEXT, masked, upgrade};
+
+use super::siege::{RSS_BYTES, Siege};
+
+/// How many come. A tenth of what is promised, because this suite runs often.
+const MASSES: usize = 100_000 / SCALE;
+const SLOWLORIS: usize = 10_000 / SCALE;
+const SCALE: usize = 10;
+/// What may be left of them in memory: a byte for each ten.
+const LEFT_BYTES: u64 = 1 << 20;
+
+/// Has `leave` send `count` peers through the server by four threads, after some that warm it up,
+/// and requires that memory and descriptors are back at the start.
+fn nothing_is_left(server: &Server, count: usize, leave: impl Fn(SocketAddr, usize) + Sync) {
+    const THREADS: usize = 4;
+    let settle = || {
+        eventually("no connection is left", || server.metrics()["standfast_connections"] == 0.0);
+    };
+    leave(server.listen, count / 10);
+    settle();
+    let (descriptors, rss) = (server.descriptors(), server.rss_bytes());
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| leave(server.listen, count / THREADS));
+        }
+    });
+    settle();
+    eventually("every descriptor is given back", || server.descriptors() <= descriptors);
+    eventually("memory is given back", || server.rss_bytes() <= rss + LEFT_BYTES);
+}
+
+fn through(count: usize) -> u64 {
+    (count / 10 + count / 4 * 4) as u64
+}
+
+#[test]
+fn bi_17_masses_of_refused_handshakes() {
+    let server = Server::start(&["--workers", "1", "--handshake-timeout", "2s"]);
+    nothing_is_left(&server, MASSES, |address, count| {
+        let request = upgrade("/echo", &[("Sec-WebSocket-Key", "short")]);
+        for _ in 0..count {
+            let mut socket = Socket::connect(address);
+            socket.send(request.as_bytes());
+            assert_eq!(socket.response().status, 400);
+        }
+    });
+    server.until_closed("violation", through(MASSES));
+}
+
+#[test]
+fn bi_17_masses_of_resets() {
+    let server = Server::start(&["--workers", "1", "--handshake-timeout", "2s"]);
+    nothing_is_left(&server, MASSES, |address, count| {
+        for _ in 0..count {
+            Socket::open(address, "/echo").reset();
+        }
+    });
+    server.until_closed("reset", through(MASSES));
+}
+
+#[test]
+fn bi_17_slowloris() {
+    let server = Server::start(&["--workers", "1", "--handshake-timeout", "1s"]);
+    nothing_is_left(&server, SLOWLORIS, |address, count| {
+        let begin = |_| {
+            let mut socket = Socket::connect(address);
+            socket.send(b"GET /echo HTTP/1.1\r\nHost: a\r\nX-Slow: ");
+            socket
+        };
+        let mut sockets: Vec<Socket> = (0..count).map(begin).collect();
+        for socket in &mut sockets {
+            socket.send(b"x");
+        }
+        assert!(sockets.iter_mut().all(Socket::ends), "nobody is answered and nobody stays");
+    });
+    server.until_closed("handshake_timeout", through(SLOWLORIS));
+}
+
+/// The reader of the echo has stopped, so the server stops reading it: what waits is bounded, and
+/// nothing of it is lost.
+#[test]
+fn bi_27_a_writer_that_does_not_read() {
+    let mut siege = Siege::begin(&[]);
+    let mut hostile = Socket::open(siege.server.listen, "/echo");
+    let frame = masked(BINARY, &[7; 16 * 1024]);
+    let attack = |_| (0..64).for_each(|_| hostile.pour(&frame));
+    siege.withstands(2 * RSS_BYTES, attack, |()| ());
+    let echoes = hostile.poured() / frame.len();
+    assert!(echoes > 64, "{echoes} messages were taken");
+    for _ in 0..echoes {
+        assert_eq!(hostile.frame().unwrap().payload, [7; 16 * 1024]);
+    }
+    drop(hostile);
+    eventually("it is gone", || siege.server.metrics()["standfast_connections"] == 1.0);
+}
+
+#[test]
+fn bi_27_a_subscriber_that_does_not_read() {
+    let mut siege = Siege::begin(&[]);
+    let mut hostile = Socket::open(siege.server.listen, "/topics/x");
+    let (admin, body) = (siege.server.admin, json!({ "topic": "x", "data": "x".repeat(32_768) }));
+    let body = body.to_string();
+    let attack = |_| {
+        let response = crate::harness::http::post(admin, "/api/publish", &body);
+        assert_eq!(response.status, 200, "{response:?}");
+    };
+    siege.withstands(4 * RSS_BYTES, attack, |()| ());
+    eventually("its queue is full", || {
+        attack(siege.server.listen);
+        siege.server.metrics()["standfast_dropped_slow_total"] > 0.0
+    });
+    assert_eq!(hostile.close_code(), 1013);
+    drop(hostile);
+    siege.server.until_closed("slow_consumer", 1);
+}
+
+/// Where a peer may be when it leaves: what it has sent, and as what that is counted.
+fn states() -> [(&'static str, Vec<u8>, &'static str); 7] {
+    let closing = masked(CLOSE, &1000_u16.to_be_bytes());
+    let broken = masked(CLOSE, &[3]);
+    let frame = masked(TEXT, b"torn");
+    [
+        ("open", vec![], "reset"),
+        ("in a header", frame[..3].to_vec(), "reset"),
+        ("in a payload", masked(BINARY, &[7; 9_000])[..5_000].to_vec(), "reset"),
+        ("in a message", masked(0x01, b"begun"), "reset"),
+        ("after an echo", masked(TEXT, b"unread"), "reset"),
+        ("after its close frame", closing, "by_peer"),
+        ("after a violation", broken, "violation"),
+    ]
+}
+
+#[test]
+fn bi_28_resets_in_every_state() {
+    for (state, bytes, cause) in states() {
+        let mut siege = Siege::begin(&[]);
+        let begun = siege.withstands(
+            RSS_BYTES,
+            |address| {
+                let mut socket = Socket::open(address, "/echo");
+                // The pong shows that the server has read up to here.
+                socket.send(&[masked(PING, b""), bytes.clone()].concat());
+                assert_eq!(socket.frame().unwrap().first, PONG);
+                socket
+            },
+            Socket::reset,
+        );
+        eventually(state, || siege.server.closed(cause) == begun);
+    }
+}
+
+#[test]
+fn bi_28_resets_within_a_head() {
+    let mut siege = Siege::begin(&[]);
+    let begun = siege.withstands(
+        RSS_BYTES,
+        |address| {
+            let mut socket = Socket::connect(address);
+            socket.send(b"GET /echo HTTP/1.1\r\nHost: a\r\n");
+            socket
+        },
+        Socket::reset,
+    );
+    // Reset before it was accepted, or after.
+    eventually("nobody but the neighbour is there", || {
+        siege.server.metrics()["standfast_connections"] == 1.0
+    });
+    assert!(siege.server.closed("reset") <= begun);
+}
+
+/// The client ends its side of the stream, with and without data before; then the server does.
+#[test]
+fn bi_28_half_closes() {
+    let mut siege = Siege::begin(&[]);
+    let begun = siege.withstands(
+        RSS_BYTES,
+        |address| {
+            let mut socket = Socket::open(address, "/echo");
+            socket.send_frame(TEXT, b"last words");
+            socket.finish_sending();
+            socket
+        },
+        |mut socket| {
+            assert_eq!(socket.frame().unwrap().payload, b"last words");
+            assert!(socket.ends());
+        },
+    );
+    siege.server.until_closed("gone", begun);
+    let closed = siege.withstands(
+        RSS_BYTES,
+        |address| {
+            let mut socket = Socket::open(address, "/echo");
+            socket.send_frame(CLOSE, &1000_u16.to_be_bytes());
+            socket
+        },
+        |mut socket| {
+            assert_eq!(socket.close_code(), 1000);
+            assert!(socket.ends(), "the server ends the stream first (RFC 6455 section 7.1.1)");
+            socket.send_frame(TEXT, b"still here?");
+        },
+    );
+    siege.server.until_closed("by_peer", closed);
+}
+
+/// One that is unplugged sends no FIN; to the server it is one that says nothing any more.
+#[test]
+fn bi_28_a_peer_that_is_gone_without_a_word() {
+    let server = Server::start(&["--workers", "1", "--idle-timeout", "1s"]);
+    let mut gone = Socket::open(server.listen, "/echo");
+    let mut live = Socket::open(server.listen, "/echo");
+    while server.closed("idle_timeout") == 0 {
+        let ping = live.frame().expect("one that answers stays");
+        assert_eq!(ping.first, PING);
+        live.send_frame(PONG, &ping.payload);
+    }
+    assert_eq!(gone.close_code(), 1001);
+}
+
+/// The process has no descriptor for those who come: they wait, those inside are served, the server
+/// does not spin, and when there are descriptors again they are let in.
+#[test]
+fn bi_30_no_descriptor_to_accept_with() {
+    const ECHOES: usize = 1_000;
+    let mut siege = Siege::begin(&[]);
+    let pid = i32::try_from(siege.server.pid()).ok().and_then(Pid::from_raw);
+    // The server has inherited our limits.
+    let few = Rlimit { current: Some(4), ..getrlimit(Resource::Nofile) };
+    let usual = prlimit(pid, Resource::Nofile, few).unwrap();
+    let mut waiting = Vec::new();
+    for _ in 0..50 {
+        let mut socket = Socket::connect(siege.server.listen);
+        socket.send(upgrade("/echo", &[]).as_bytes());
+        waiting.push(socket);
+    }
+    (0..ECHOES).for_each(|_| drop(siege.echo()));
+    prlimit(pid, Resource::Nofile, usual).unwrap();
+    for socket in &mut waiting {
+        assert_eq!(socket.response().status, 101);
+    }
+    let metrics = siege.server.metrics();
+    let rests = metrics["standfast_accept_paused_total"];
+    assert!(rests > 0.0, "there were descriptors all the time");
+    assert!(rests < ECHOES as f64 / 2.0, "{rests} rests in {ECHOES} echoes: it spins");
+    assert_eq!(metrics["standfast_websockets"], 51.0);
+}
+
+/// A descriptor that is free again belongs to the next at once; nothing of the last one may reach
+/// it. Whoever gets it hears its own echo and nothing else.
+#[test]
+fn bi_30_descriptors_that_change_hands() {
+    let mut siege = Siege::begin(&[]);
+    let mut number = 0;
+    let begun = siege.withstands(
+        RSS_BYTES,
+        |address| {
+            number += 1;
+            let mut leaving = Socket::open(address, "/echo");
+            leaving.send_frame(TEXT, b"nobody reads this");
+            leaving.reset();
+            let mut next = Socket::open(address, "/echo");
+            let mine = format!("{number} only");
+            next.send_frame(TEXT, mine.as_bytes());
+            (mine, next)
+        },
+        |(mine, mut next)| {
+            assert_eq!(next.frame().unwrap().payload, mine.as_bytes());
+            next.send_frame(CLOSE, &1000_u16.to_be_bytes());
+            assert_eq!(next.close_code(), 1000);
+            assert!(next.ends());
+        },
+    );
+    siege.server.until_closed("by_peer", begun);
+    siege.server.until_closed("reset", begun);
+}

@@ -242,7 +242,9 @@ fn bi_30_no_descriptor_to_accept_with() {
         socket.send(upgrade("/echo", &[]).as_bytes());
         waiting.push(socket);
     }
-    (0..ECHOES).for_each(|_| drop(siege.echo()));
+    for _ in 0..ECHOES {
+        siege.echo();
+    }
     prlimit(pid, Resource::Nofile, usual).unwrap();
     for socket in &mut waiting {
         assert_eq!(socket.response().status, 101);

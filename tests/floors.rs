@@ -12,6 +12,7 @@ use serde_json::Value;
 /// Each workspace package and the workspace packages it may depend on, from the ground up.
 const HOUSE: &[(&str, &[&str])] = &[
     ("standfast-wire", &[]),
+    ("standfast-cable", &[]),
     ("standfast-host", &[]),
     ("standfast-engine", &["standfast-wire"]),
     ("standfast-topics", &["standfast-engine", "standfast-wire"]),
@@ -23,13 +24,17 @@ const HOUSE: &[(&str, &[&str])] = &[
         "standfast-serve",
         &[
             "standfast-admin",
+            "standfast-cable",
             "standfast-engine",
             "standfast-host",
             "standfast-topics",
             "standfast-wire",
         ],
     ),
-    ("standfast-load", &["standfast-engine", "standfast-host", "standfast-wire"]),
+    (
+        "standfast-load",
+        &["standfast-cable", "standfast-engine", "standfast-host", "standfast-wire"],
+    ),
     ("standfast", &["standfast-engine", "standfast-host", "standfast-load", "standfast-serve"]),
     ("xtask", &[]),
 ];
@@ -59,7 +64,7 @@ fn every_crate_stands_only_on_lower_floors() {
 
 #[test]
 fn the_data_plane_carries_no_runtime() {
-    for package in ["wire", "host", "engine", "topics", "load"] {
+    for package in ["wire", "cable", "host", "engine", "topics", "load"] {
         let loaded = loaded_by(&format!("standfast-{package}"));
         for name in CONTROL_PLANE {
             assert!(!loaded.contains(*name), "{package} loads {name}");
@@ -69,13 +74,17 @@ fn the_data_plane_carries_no_runtime() {
 
 #[test]
 fn the_ground_floor_touches_no_operating_system() {
-    let wire = loaded_by("standfast-wire");
-    for name in ["libc", "rustix", "polling", "socket2"] {
-        assert!(!wire.contains(name), "wire loads {name}");
+    for package in ["wire", "cable"] {
+        let loaded = loaded_by(&format!("standfast-{package}"));
+        for name in ["libc", "rustix", "polling", "socket2"] {
+            assert!(!loaded.contains(name), "{package} loads {name}");
+        }
+        let lib = root().join("crates").join(package).join("src/lib.rs");
+        let lib = fs::read_to_string(lib).unwrap();
+        let no_std = lib.lines().any(|line| line.contains("no_std"));
+        assert!(no_std, "{package} is no_std + alloc");
     }
     assert!(!loaded_by("standfast-host").contains("libc"), "host goes through rustix alone");
-    let lib = fs::read_to_string(root().join("crates/wire/src/lib.rs")).unwrap();
-    assert!(lib.lines().any(|line| line.contains("no_std")), "wire is no_std + alloc");
 }
 
 #[test]

@@ -183,6 +183,7 @@ fn dictionary(target: &str) -> Option<String> {
         | "client_machine"
         | "handshake_extensions" => "http",
         "config" => "config",
+        "cable" => "cable",
         _ => return None,
     };
     Some(format!("-dict=fuzz/dictionaries/{file}.dict"))

@@ -1,0 +1,111 @@
+//! [`DisconnectReason`]: why a server ends a connection, and what follows from it for the client.
+
+use alloc::borrow::Cow;
+
+/// Why a server ends a connection.
+#[derive(Clone, Eq, PartialEq, Hash, Debug)]
+pub enum DisconnectReason<'a> {
+    /// Who this is was not shown, or may not come in.
+    Unauthorized,
+    /// The server goes away and another takes its place.
+    ServerRestart,
+    /// The application asked for it.
+    Remote,
+    /// The client said something that is no command.
+    InvalidRequest,
+    /// Nothing was subscribed or said for too long.
+    IdleTimeout,
+    /// Pings were not answered where that was asked.
+    NoPong,
+    /// More waited for the client than it read.
+    TooSlow,
+    /// The token was good once.
+    TokenExpired,
+    /// Any other.
+    Other(Cow<'a, str>),
+}
+
+use DisconnectReason as Reason;
+
+impl<'a> DisconnectReason<'a> {
+    /// Those that have a name.
+    const NAMED: [(&'static str, DisconnectReason<'static>); 8] = [
+        ("unauthorized", Reason::Unauthorized),
+        ("server_restart", Reason::ServerRestart),
+        ("remote", Reason::Remote),
+        ("invalid_request", Reason::InvalidRequest),
+        ("idle_timeout", Reason::IdleTimeout),
+        ("no_pong", Reason::NoPong),
+        ("too_slow", Reason::TooSlow),
+        ("token_expired", Reason::TokenExpired),
+    ];
+
+    /// As it is sent.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        if let Reason::Other(text) = self {
+            return text;
+        }
+        let named = Self::NAMED.iter().find(|(_, reason)| reason == self);
+        named.map_or("", |(name, _)| name)
+    }
+
+    /// Whether the client should come again, if nobody says otherwise.
+    #[must_use]
+    pub fn reconnect(&self) -> bool {
+        use Reason::{IdleTimeout, InvalidRequest, TokenExpired, Unauthorized};
+        !matches!(self, Unauthorized | InvalidRequest | IdleTimeout | TokenExpired)
+    }
+
+    /// The code of the close frame that follows: one that RFC 6455 (7.4) lets be sent.
+    #[must_use]
+    pub fn close_code(&self) -> u16 {
+        match self {
+            Reason::ServerRestart => 1001,
+            Reason::InvalidRequest => 1008,
+            _ => 1000,
+        }
+    }
+}
+
+impl<'a> From<Cow<'a, str>> for DisconnectReason<'a> {
+    fn from(text: Cow<'a, str>) -> Self {
+        let named = Self::NAMED.into_iter().find(|(name, _)| *name == text);
+        named.map_or(Reason::Other(text), |(_, reason)| reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_lead_back_to_themselves_and_close_legally() {
+        for (name, reason) in DisconnectReason::NAMED {
+            assert_eq!(reason.as_str(), name);
+            assert_eq!(DisconnectReason::from(Cow::Borrowed(name)), reason);
+            assert!(matches!(reason.close_code(), 1000 | 1001 | 1008), "{name}");
+        }
+        let other = DisconnectReason::from(Cow::Borrowed("tea_time"));
+        assert_eq!(
+            (other.as_str(), other.reconnect(), other.close_code()),
+            ("tea_time", true, 1000)
+        );
+    }
+
+    #[test]
+    fn who_may_not_come_in_is_not_to_come_again() {
+        for (name, again) in [
+            ("unauthorized", false),
+            ("token_expired", false),
+            ("idle_timeout", false),
+            ("invalid_request", false),
+            ("server_restart", true),
+            ("remote", true),
+            ("no_pong", true),
+            ("too_slow", true),
+        ] {
+            assert_eq!(DisconnectReason::from(Cow::Borrowed(name)).reconnect(), again, "{name}");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Who is there: what a client says of itself, and what a server tells of everybody. Of the extended
+//! protocol only.
+
+use alloc::borrow::Cow;
+use alloc::vec::Vec;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::Malformed;
+use crate::json::{Object, Raw, object, scalar, text};
+
+/// Somebody who is there.
+#[derive(Clone, Eq, PartialEq, Debug)]
+pub struct Presence<'a> {
+    /// Whoever it is; several connections may be the same.
+    pub id: Cow<'a, str>,
+    /// What others are told, JSON.
+    pub info: Option<&'a str>,
+}
+
+/// What a server tells of who is there.
+#[derive(Clone, Eq, PartialEq, Debug)]
+pub enum PresenceEvent<'a> {
+    /// Somebody came.
+    Join(Presence<'a>),
+    /// Somebody left.
+    Leave {
+        /// Who.
+        id: Cow<'a, str>,
+    },
+    /// The answer to `presence`.
+    Info {
+        /// How many are there.
+        total: u64,
+        /// Who they are, if that was asked.
+        records: Vec<Presence<'a>>,
+    },
+    /// The request failed.
+    Error,
+}
+
+#[derive(Deserialize)]
+struct Fields<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Option<Raw<'a>>,
+    #[serde(borrow)]
+    id: Option<Raw<'a>>,
+    #[serde(borrow)]
+    info: Option<Raw<'a>>,
+    #[serde(borrow)]
+    total: Option<Raw<'a>>,
+    #[serde(borrow)]
+    records: Option<Raw<'a>>,
+}
+
+const KEY: &str = "presence";
+
+impl<'a> Presence<'a> {
+    pub(crate) fn decode(value: Option<Raw<'a>>) -> Result<Option<Presence<'a>>, Malformed> {
+        let Some(value) = value else { return Ok(None) };
+        let fields: Fields = object(value.get()).map_err(|_| Malformed::Invalid(KEY))?;
+        Self::of(&fields).map(Some)
+    }
+
+    /// The id alone; a client may leave without one.
+    pub(crate) fn decode_id(value: Option<Raw<'a>>) -> Result<Option<Cow<'a, str>>, Malformed> {
+        let Some(value) = value else { return Ok(None) };
+        let fields: Fields = object(value.get()).map_err(|_| Malformed::Invalid(KEY))?;
+        crate::json::optional_text(fields.id, "presence.id")
+    }
+
+    fn of(fields: &Fields<'a>) -> Result<Presence<'a>, Malformed> {
+        let id = text(fields.id, "presence.id")?;
+        Ok(Presence { id, info: fields.info.map(RawValue::get) })
+    }
+
+    pub(crate) fn put(&self, object: &mut Object) {
+        let mut presence = Object::begin(object.key(KEY));
+        self.put_fields(&mut presence);
+        presence.end();
+    }
+
+    fn put_fields(&self, object: &mut Object) {
+        object.text("id", &self.id);
+        if let Some(info) = self.info {
+            object.raw("info", info);
+        }
+    }
+}
+
+impl<'a> PresenceEvent<'a> {
+    pub(crate) fn decode(value: Raw<'a>) -> Result<PresenceEvent<'a>, Malformed> {
+        let fields: Fields = object(value.get()).map_err(|_| Malformed::Invalid("message"))?;
+        Ok(match &*text(fields.kind, "message.type")? {
+            "join" => PresenceEvent::Join(Presence::of(&fields)?),
+            "leave" => PresenceEvent::Leave { id: text(fields.id, "presence.id")? },
+            "info" => {
+                let total = scalar(fields.total, "total")?.ok_or(Malformed::Missing("total"))?;
+                let raw: Vec<Raw> = scalar(fields.records, "records")?.unwrap_or_default();
+                let records =
+                    raw.into_iter().filter_map(|raw| Presence::decode(Some(raw)).transpose());
+                PresenceEvent::Info { total, records: records.collect::<Result<_, _>>()? }
+            }
+            "error" => PresenceEvent::Error,
+            _ => return Err(Malformed::Invalid("message.type")),
+        })
+    }
+
+    pub(crate) fn put(&self, key: &str, object: &mut Object) {
+        let mut event = Object::begin(object.key(key));
+        match self {
+            PresenceEvent::Join(presence) => presence.put_fields(event.text("type", "join")),
+            PresenceEvent::Leave { id } => {
+                event.text("type", "leave").text("id", id);
+            }
+            PresenceEvent::Info { total, records } => {
+                let out = event.text("type", "info").number("total", *total).key("records");
+                out.push(b'[');
+                for (at, record) in records.iter().enumerate() {
+                    if at > 0 {
+                        out.push(b',');
+                    }
+                    let mut one = Object::begin(out);
+                    record.put_fields(&mut one);
+                    one.end();
+                }
+                out.push(b']');
+            }
+            PresenceEvent::Error => {
+                event.text("type", "error");
+            }
+        }
+        event.end();
+    }
+}

@@ -1,0 +1,64 @@
+//! The names under which the protocols are offered in the WebSocket handshake.
+
+/// Action Cable v1.
+pub const V1: &str = "actioncable-v1-json";
+/// AnyCable's extension of it.
+pub const V1_EXT: &str = "actioncable-v1-ext-json";
+/// What Rails' client offers last, to be refused by: a server that echoes it speaks no cable.
+pub const UNSUPPORTED: &str = "actioncable-unsupported";
+/// What a subprotocol begins with that is no protocol but carries a token; never echoed.
+pub const TOKEN_PREFIX: &str = "anycable-token.";
+
+/// A protocol that this crate speaks.
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
+pub enum Protocol {
+    /// Action Cable v1.
+    V1,
+    /// With history, resumption, presence, whispers and pongs.
+    V1Ext,
+}
+
+impl Protocol {
+    /// As it is offered.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Protocol::V1 => V1,
+            Protocol::V1Ext => V1_EXT,
+        }
+    }
+
+    /// The protocol of an offer; `None` for any other.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Protocol> {
+        [Protocol::V1, Protocol::V1Ext].into_iter().find(|protocol| protocol.name() == name)
+    }
+}
+
+/// The token that an offered subprotocol carries, if it is one of those.
+#[must_use]
+pub fn token(offered: &str) -> Option<&str> {
+    offered.strip_prefix(TOKEN_PREFIX).filter(|token| !token.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lead_back_to_their_protocols() {
+        for protocol in [Protocol::V1, Protocol::V1Ext] {
+            assert_eq!(Protocol::from_name(protocol.name()), Some(protocol));
+        }
+        for other in ["", UNSUPPORTED, "actioncable-v1-msgpack", "ACTIONCABLE-V1-JSON"] {
+            assert_eq!(Protocol::from_name(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_token_rides_in_a_subprotocol() {
+        assert_eq!(token("anycable-token.a.b-c_d"), Some("a.b-c_d"));
+        assert_eq!(token("anycable-token."), None);
+        assert_eq!(token(V1), None);
+    }
+}

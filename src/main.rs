@@ -1,7 +1,9 @@
 //! One binary, a program per subcommand. It reads the command line and maps what came of it to the
 //! exit code: 0 held, 1 measured and fell short, 2 usage, configuration or environment, 130 Ctrl-C.
 
+mod anycable;
 mod args;
+mod auth;
 mod completions;
 mod doctor;
 mod load;

@@ -17,8 +17,9 @@ use serve::{
 use tracing::level_filters::LevelFilter;
 use tracing::{error, info, warn};
 
+use crate::anycable::Anycable;
 use crate::settings::Settings;
-use crate::{tls, units};
+use crate::{anycable, auth, tls, units};
 
 /// The least that memory can be limited to.
 const MEMORY_MIN: u64 = 16 << 20;
@@ -26,15 +27,21 @@ const MEMORY_MIN: u64 = 16 << 20;
 const END_WAIT: Duration = Duration::from_millis(20);
 
 /// Keys that take effect on SIGHUP; a change of any other needs a restart.
-const RELOADABLE: [&str; 23] = [
+const RELOADABLE: [&str; 34] = [
     "admin_key",
     "allow_origin",
+    "broadcast_key",
+    "cable_ready_secret",
     "compress_above",
     "compression",
     "connect_rate",
     "drain",
+    "enforce_jwt",
     "forwarded_header",
     "handshake_timeout",
+    "jwt_keys",
+    "jwt_param",
+    "jwt_secret",
     "max_handshakes",
     "max_message",
     "max_per_address",
@@ -43,13 +50,18 @@ const RELOADABLE: [&str; 23] = [
     "per_address_rate",
     "pings",
     "proxy_protocol",
+    "public_streams",
+    "secret",
     "send_queue",
     "slow_consumer",
+    "streams_secret",
+    "streams_whisper",
     "tls_cert",
     "tls_client_ca",
     "tls_key",
     "tls_min",
     "trusted_proxy",
+    "turbo_secret",
 ];
 
 /// Serve WebSockets: /topics/NAME, /echo, /health
@@ -138,6 +150,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE", value_parser = memory_bytes)]
     memory_limit: Option<u64>,
     #[command(flatten)]
+    auth: auth::Flags,
+    #[command(flatten)]
     tls: tls::ServerFlags,
     /// Connections that may wait to be accepted; net.core.somaxconn caps it
     #[arg(long, value_name = "N", default_value = "4096",
@@ -209,12 +223,15 @@ enum SlowConsumer {
 /// # Errors
 /// Whatever keeps it from starting. Afterwards only a failed worker ends it, with exit code 1.
 pub(crate) fn run(flags: &ArgMatches) -> Result<ExitCode> {
-    let settings = Settings::<Args>::read("serve", flags)?;
+    let (settings, ignored) = read(flags)?;
     if settings.args.end_with_parent {
         process::end_with_parent();
     }
     agree(&settings.args)?;
     start_log(settings.args.log);
+    if !ignored.is_empty() {
+        warn!("these have no effect here: {}", ignored.join(", "));
+    }
     let config = config(&settings.args)?;
     let running = serve::start(&config)?;
     if settings.args.ready_json {
@@ -227,6 +244,12 @@ pub(crate) fn run(flags: &ArgMatches) -> Result<ExitCode> {
             Ok(ExitCode::FAILURE)
         }
     }
+}
+
+/// Reads all settings, and names variables of AnyCable's that have no effect.
+fn read(flags: &ArgMatches) -> Result<(Settings<Args>, Vec<String>)> {
+    let Anycable { layer, ignored } = Anycable::from_environment()?;
+    Ok((Settings::read("serve", flags, (anycable::PREFIX, layer))?, ignored))
 }
 
 /// What flags say only together.
@@ -274,7 +297,7 @@ fn reload(
     settings: &Settings<Args>,
     flags: &ArgMatches,
 ) -> Result<Settings<Args>> {
-    let new = Settings::<Args>::read("serve", flags)?;
+    let (new, _) = read(flags)?;
     let mut fixed = settings.differ(&new);
     fixed.retain(|key| !RELOADABLE.contains(key));
     if !fixed.is_empty() {
@@ -333,7 +356,8 @@ fn live(args: &Args) -> Result<Live> {
         },
     };
     let (allow_origin, admin_key) = (args.allow_origin.clone(), args.admin_key.clone());
-    Ok(Live { limits, allow_origin, admin_key, tls: args.tls.server()? })
+    let (auth, tls) = (args.auth.auth()?, args.tls.server()?);
+    Ok(Live { limits, allow_origin, admin_key, auth, tls })
 }
 
 fn start_log(level: LevelFilter) {

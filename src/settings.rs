@@ -1,4 +1,4 @@
-//! Layered settings: file < environment < flag. A key is a flag's name with `_` for `-`, a value is
+//! Layered settings: file < what another program's environment says < environment < flag. A key is a flag's name with `_` for `-`, a value is
 //! what would stand on the command line, so each layer goes through the same parser.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ const SECTIONS: [&str; 3] = ["serve", "proxy", "load"];
 const FILE_KEY: &str = "config";
 
 /// Key → values as on the command line.
-type Layer = BTreeMap<String, Vec<String>>;
+pub(crate) type Layer = BTreeMap<String, Vec<String>>;
 
 /// The settings of one program with what each was said to be.
 pub(crate) struct Settings<A> {
@@ -26,22 +26,29 @@ pub(crate) struct Settings<A> {
 
 impl<A: Args + FromArgMatches> Settings<A> {
     /// Reads all layers. `section` is the subcommand's name, `flags` what clap made of the command
-    /// line.
+    /// line, `borrowed` a layer from elsewhere with its name for messages.
     ///
     /// # Errors
     /// A file that cannot be read, an unknown key with the nearest known one, or a value that is
     /// none; each with where it stands.
-    pub(crate) fn read(section: &str, flags: &ArgMatches) -> Result<Self> {
+    pub(crate) fn read(
+        section: &str,
+        flags: &ArgMatches,
+        (from, borrowed): (&str, Layer),
+    ) -> Result<Self> {
         let command = A::augment_args(Command::new("standfast").no_binary_name(true));
         let flags = said_by(&command, flags, |source| source == ValueSource::CommandLine);
         let environment = from_environment(section, &command)?;
         check::<A>(&command, &environment).map_err(|error| {
             anyhow!("in the environment (STANDFAST_{}_…): {error}", section.to_uppercase())
         })?;
+        check::<A>(&command, &borrowed)
+            .map_err(|error| anyhow!("in the environment ({from}…): {error}"))?;
         let file =
             [&flags, &environment].into_iter().find_map(|layer| layer.get(FILE_KEY)?.first());
         let file = file.map(|path| from_file::<A>(Path::new(path), section, &command));
         let mut all = file.transpose()?.unwrap_or_default();
+        all.extend(borrowed);
         all.extend(environment);
         all.extend(flags);
         let matches = parse(&command, &all).map_err(|error| anyhow!(said_shortly(&error)))?;

@@ -9,6 +9,7 @@
 
 mod admin;
 mod admission;
+mod anycable_env;
 mod bad_input;
 mod breaking;
 mod compression;

@@ -41,6 +41,13 @@ impl Server {
         Self::run(command)
     }
 
+    /// A server that is told by `env` alone where clients connect.
+    pub(crate) fn start_where_told(env: &[(&str, &str)]) -> Self {
+        let mut command = standfast(&["serve", "--admin", "127.0.0.1:0", "--echo", "--ready-json"]);
+        command.envs(env.iter().copied());
+        Self::run(command)
+    }
+
     /// The same with tables of `nofile` descriptors.
     pub(crate) fn start_limited(nofile: u64, more: &[&str]) -> Self {
         Self::run(limited(nofile, &arguments(more)))

@@ -3,6 +3,7 @@
 use admin::Address;
 use engine::{Limits, TlsServer};
 
+use crate::auth::Auth;
 use crate::origin::Origin;
 
 /// Longest topic name, in bytes of UTF-8: names are kept per worker and compared at each publish.
@@ -20,7 +21,8 @@ pub struct Config {
     pub admin: Option<Address>,
     /// Serve `/echo`. Default off.
     pub echo: bool,
-    /// Anyone may subscribe and publish. Implied when all listeners are loopback.
+    /// Anyone may subscribe and publish. Implied when all listeners are loopback and nothing is to
+    /// be checked.
     pub public: bool,
     /// Workers at most; otherwise as many as cores, and further ones as descriptor tables fill.
     pub workers: Option<usize>,
@@ -41,6 +43,8 @@ pub struct Live {
     pub allow_origin: Vec<Origin>,
     /// The bearer key of the admin listener.
     pub admin_key: Option<String>,
+    /// Who may connect, and listen to what. Whether anything is checked at all is settled at start.
+    pub auth: Auth,
     /// How the public listeners speak TLS. Whether they do at all is settled at start.
     pub tls: Option<TlsServer>,
 }
@@ -67,7 +71,12 @@ impl Config {
         self.listen.iter().all(Address::is_local)
     }
 
-    /// Whether that is so and a browser of this machine reaches one of them.
+    /// Whether anyone may subscribe and publish.
+    pub(crate) fn is_public(&self) -> bool {
+        self.public || self.is_local() && !self.live.auth.is_set()
+    }
+
+    /// Whether all listeners are loopback and a browser of this machine reaches one of them.
     pub(crate) fn is_named(&self) -> bool {
         let tcp = |address: &Address| matches!(address, Address::Tcp(_));
         self.is_local() && self.listen.iter().any(tcp)

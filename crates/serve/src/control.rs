@@ -11,6 +11,7 @@ use engine::sys::process::now_ns;
 use engine::{ConnId, Mode, Remote, Totals};
 use serde_json::{Value, json};
 
+use crate::auth::Cause;
 use crate::door::{List, Listed, Post};
 use crate::publish::{self, Refused};
 use crate::shared::Shared;
@@ -50,6 +51,15 @@ impl Control {
         self.remote.post(worker, Post::List(list), LIST_BYTES).ok()?;
         let left = until_ns.saturating_sub(now_ns());
         answer.recv_timeout(Duration::from_nanos(left)).ok()
+    }
+
+    /// By cause, those that were met.
+    fn auth_refused(&self) -> Value {
+        let met = Cause::ALL.into_iter().filter_map(|cause| {
+            let times = self.sum(|door| door.auth_refused.get(cause));
+            (times > 0).then(|| (cause.name().to_owned(), times.into()))
+        });
+        Value::Object(met.collect())
     }
 
     fn status(&self) -> &'static str {
@@ -103,6 +113,11 @@ impl Program for Control {
         counter("origin_refused", "Handshakes refused for their Origin.", refused);
         let refused = self.sum(|door| door.host_refused.get());
         counter("host_refused", "Requests on loopback refused for their Host.", refused);
+        let refused = Cause::ALL.map(|cause| {
+            (cause.name().to_owned(), self.sum(|door| door.auth_refused.get(cause)) as f64)
+        });
+        let help = "Connections not let in, and subscriptions refused, by cause.";
+        exposition.labelled("auth_refused", Kind::Counter, help, "cause", refused);
     }
 
     fn stats(&self) -> Value {
@@ -126,6 +141,7 @@ impl Program for Control {
             "publish_paused": self.sum(|door| door.publish_paused.get()),
             "origin_refused": self.sum(|door| door.origin_refused.get()),
             "host_refused": self.sum(|door| door.host_refused.get()),
+            "auth_refused": self.auth_refused(),
             "workers_max": self.remote.workers(),
         });
         if let Value::Object(own) = own {

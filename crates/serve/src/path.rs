@@ -44,7 +44,7 @@ pub(crate) fn check_topic(name: &str) -> Result<(), &'static str> {
 }
 
 /// Percent-decodes (RFC 3986 section 2.1).
-fn decode(text: &str) -> Result<Cow<'_, str>, &'static str> {
+pub(crate) fn decode(text: &str) -> Result<Cow<'_, str>, &'static str> {
     if !text.contains('%') {
         return Ok(Cow::Borrowed(text));
     }

@@ -70,6 +70,10 @@ impl Running {
         if live.tls.is_some() != self.shared.policy().tls.is_some() {
             return Err("speaking TLS begins or ends with a restart only");
         }
+        // On loopback the first secret ends what was public by itself, and the last one begins it.
+        if live.auth.is_set() != self.shared.policy().checks {
+            return Err("the first secret, and having none, take effect with a restart only");
+        }
         if let Some(admin) = &self.admin
             && !admin.set_key(live.admin_key.as_deref())
         {

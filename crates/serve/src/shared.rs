@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use engine::{Counter, Limits, TlsServer};
 use topics::Directory;
 
+use crate::auth::{Access, Refusals};
 use crate::config::{Config, Live};
 use crate::origin::Origins;
 use crate::records::Recorder;
@@ -16,6 +17,10 @@ pub(crate) struct Policy {
     pub(crate) limits: Limits,
     pub(crate) origins: Origins,
     pub(crate) tls: Option<TlsServer>,
+    #[expect(dead_code, reason = "the cable dialect is still to ask")]
+    pub(crate) access: Access,
+    /// Whether anything is to be checked.
+    pub(crate) checks: bool,
 }
 
 /// What one worker's door counts; only that worker writes.
@@ -32,6 +37,8 @@ pub(crate) struct DoorCounters {
     pub(crate) origin_refused: Counter,
     /// Requests refused for their Host.
     pub(crate) host_refused: Counter,
+    /// Who was not let in, or not let listen, and why.
+    pub(crate) auth_refused: Refusals,
 }
 
 /// One for all threads of a server.
@@ -57,7 +64,7 @@ impl Shared {
         let local = config.is_local();
         Shared {
             echo: config.echo,
-            public: config.public || local,
+            public: config.is_public(),
             local,
             named: config.is_named(),
             directory: Directory::new(),
@@ -65,13 +72,18 @@ impl Shared {
             counters: (0..workers).map(|_| DoorCounters::default()).collect(),
             started: (0..workers).map(|_| AtomicBool::new(false)).collect(),
             draining: AtomicBool::new(false),
-            policy: RwLock::new(Arc::new(policy(&config.live, local, config.is_named()))),
+            policy: RwLock::new(Arc::new(policy(
+                &config.live,
+                local,
+                config.is_named(),
+                config.is_public(),
+            ))),
         }
     }
 
     /// Puts new settings in force for workers that start later, and returns them for the others.
     pub(crate) fn set_policy(&self, live: &Live) -> Arc<Policy> {
-        let policy = Arc::new(policy(live, self.local, self.named));
+        let policy = Arc::new(policy(live, self.local, self.named, self.public));
         *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&policy);
         policy
     }
@@ -108,7 +120,13 @@ impl Shared {
     }
 }
 
-fn policy(live: &Live, loopback: bool, named: bool) -> Policy {
+fn policy(live: &Live, loopback: bool, named: bool, public: bool) -> Policy {
     let origins = Origins { loopback, named, allowed: live.allow_origin.clone() };
-    Policy { limits: live.limits.clone(), origins, tls: live.tls.clone() }
+    Policy {
+        limits: live.limits.clone(),
+        origins,
+        tls: live.tls.clone(),
+        access: Access::new(&live.auth, public),
+        checks: live.auth.is_set(),
+    }
 }

@@ -273,7 +273,7 @@ fn say_ready(config: &Config, listen: &[Address], admin: Option<&admin::Running>
     }
     if config.public {
         info!("public: whoever reaches a listener may subscribe and publish");
-    } else if config.is_local() {
+    } else if config.is_public() {
         info!("public, as all listeners are loopback: elsewhere it would need --public");
     } else {
         info!("not public: /topics answers 403; to let anyone subscribe and publish, add --public");

@@ -1,0 +1,234 @@
+//! Secrets: which serves which purpose, and the keys derived from them. The derivations are those of
+//! AnyCable's server, so that an application's own libraries make the same: HMAC-SHA256 (RFC 2104)
+//! of a phrase, in lower-case hexadecimal.
+
+use std::fmt;
+use std::sync::Arc;
+
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use aws_lc_rs::hmac;
+
+use super::jwt::KeySet;
+
+/// In place of a secret: there is none, and the common one does not stand in.
+const NONE: &str = "none";
+/// What is signed with the common secret to get the key for `/_broadcast` …
+const BROADCAST: &[u8] = b"broadcast-cable";
+/// … and the one for publishing below `/api/`.
+const API: &[u8] = b"api-cable";
+
+/// A secret, which is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Box<str>);
+
+impl Secret {
+    /// As it was said; `none` switches off what it is for.
+    pub fn new(text: impl Into<Box<str>>) -> Self {
+        Secret(text.into())
+    }
+
+    /// Whether it switches off what it is for.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        &*self.0 == NONE
+    }
+
+    /// Whether it can be sent as a key in a header: visible ASCII without blanks.
+    #[must_use]
+    pub fn fits_a_header(&self) -> bool {
+        self.0.bytes().all(|byte| byte.is_ascii_graphic())
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+
+    /// Compares in a time that depends on lengths only.
+    pub(super) fn is(&self, given: &[u8]) -> bool {
+        verify_slices_are_equal(given, self.bytes()).is_ok()
+    }
+
+    fn derive(&self, phrase: &[u8]) -> Secret {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, self.bytes());
+        let tag = hmac::sign(&key, phrase);
+        let digits = tag.as_ref().iter().map(|byte| format!("{byte:02x}"));
+        Secret::new(digits.collect::<String>())
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// Who may connect and listen, as it was configured.
+#[derive(Clone, Debug)]
+pub struct Auth {
+    /// Serves every purpose that has no secret of its own.
+    pub secret: Option<Secret>,
+    /// Checks tokens signed by HS256, HS384 and HS512.
+    pub jwt_secret: Option<Secret>,
+    /// Checks tokens of other algorithms, or of several keys.
+    pub jwt_keys: Option<Arc<KeySet>>,
+    /// The query parameter that carries a token; the header is `x-` and this. Default `jid`.
+    pub jwt_param: Box<str>,
+    /// Nobody connects without a token.
+    pub enforce_jwt: bool,
+    /// Checks signed names of streams.
+    pub streams_secret: Option<Secret>,
+    /// Checks those of Turbo. By default that of the others.
+    pub turbo_secret: Option<Secret>,
+    /// Checks those of CableReady. By default that of the others.
+    pub cable_ready_secret: Option<Secret>,
+    /// Streams may be asked for by their plain names, too.
+    pub public_streams: bool,
+    /// Listeners of signed streams may whisper to each other.
+    pub streams_whisper: bool,
+    /// Who publishes at `/_broadcast` must show this. By default it is derived.
+    pub broadcast_key: Option<Secret>,
+}
+
+impl Default for Auth {
+    fn default() -> Self {
+        Auth {
+            secret: None,
+            jwt_secret: None,
+            jwt_keys: None,
+            jwt_param: "jid".into(),
+            enforce_jwt: false,
+            streams_secret: None,
+            turbo_secret: None,
+            cable_ready_secret: None,
+            public_streams: false,
+            streams_whisper: false,
+            broadcast_key: None,
+        }
+    }
+}
+
+impl Auth {
+    /// Whether anything is to be checked: then nothing is public unless that is said.
+    #[must_use]
+    pub fn is_set(&self) -> bool {
+        let keys = Keys::of(self);
+        self.enforce_jwt
+            || self.jwt_keys.is_some()
+            || [keys.jwt, keys.streams, keys.turbo, keys.cable_ready].iter().any(Option::is_some)
+    }
+
+    /// Whether there is anything to check a token by.
+    #[must_use]
+    pub fn checks_tokens(&self) -> bool {
+        self.jwt_keys.is_some() || Keys::of(self).jwt.is_some()
+    }
+}
+
+/// The secrets by purpose, what stands in for what having been settled.
+pub(super) struct Keys<'a> {
+    pub(super) jwt: Option<&'a Secret>,
+    pub(super) streams: Option<&'a Secret>,
+    pub(super) turbo: Option<&'a Secret>,
+    pub(super) cable_ready: Option<&'a Secret>,
+    pub(super) broadcast: Option<Secret>,
+    pub(super) api: Option<Secret>,
+}
+
+impl<'a> Keys<'a> {
+    pub(super) fn of(auth: &'a Auth) -> Self {
+        let secret = auth.secret.as_ref().filter(|secret| !secret.is_none());
+        let streams = own_or(auth.streams_secret.as_ref(), secret);
+        let derived = |phrase| secret.map(|secret| secret.derive(phrase));
+        Keys {
+            jwt: own_or(auth.jwt_secret.as_ref(), secret),
+            streams,
+            turbo: own_or(auth.turbo_secret.as_ref(), streams),
+            cable_ready: own_or(auth.cable_ready_secret.as_ref(), streams),
+            broadcast: match &auth.broadcast_key {
+                Some(key) => Some(key.clone()).filter(|key| !key.is_none()),
+                None => derived(BROADCAST),
+            },
+            api: derived(API),
+        }
+    }
+}
+
+/// A purpose's own secret, or the one that stands in where it has none.
+fn own_or<'a>(own: Option<&'a Secret>, other: Option<&'a Secret>) -> Option<&'a Secret> {
+    own.or(other).filter(|secret| !secret.is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(secret: Option<&Secret>) -> Option<&[u8]> {
+        secret.map(Secret::bytes)
+    }
+
+    #[test]
+    fn keys_are_derived_as_by_the_libraries_of_applications() {
+        // Computed by Python's hmac.
+        let secret = Secret::new("s3Krit");
+        let of = |phrase: &str| secret.derive(phrase.as_bytes());
+        let expected = [
+            ("broadcast-cable", "a239a7ca182c90fc32bdedf73703d271388cf433843affffd3a5e757041fc716"),
+            ("api-cable", "1db397202b5bd68b12665b638515c3aeac9100f721fd7c4fcb6f29c69f32c886"),
+            ("rpc-cable", "08ac56f1562c6377ddd5d2d55cee2e35e117a55959d6a6ea3a63548ef0a7e559"),
+        ];
+        for (phrase, key) in expected {
+            assert_eq!(&*of(phrase).0, key, "{phrase}");
+        }
+        assert_eq!((BROADCAST, API), (&b"broadcast-cable"[..], &b"api-cable"[..]));
+    }
+
+    #[test]
+    fn one_secret_serves_all_that_have_none_of_their_own() {
+        let auth = Auth {
+            secret: Some(Secret::new("all")),
+            streams_secret: Some(Secret::new("streams")),
+            cable_ready_secret: Some(Secret::new("ready")),
+            ..Auth::default()
+        };
+        let keys = Keys::of(&auth);
+        assert_eq!(said(keys.jwt), Some(&b"all"[..]));
+        assert_eq!(said(keys.streams), Some(&b"streams"[..]));
+        assert_eq!(said(keys.turbo), Some(&b"streams"[..]));
+        assert_eq!(said(keys.cable_ready), Some(&b"ready"[..]));
+        assert!(keys.broadcast.is_some() && keys.api.is_some());
+    }
+
+    #[test]
+    fn none_switches_off() {
+        let none = || Some(Secret::new("none"));
+        let auth = Auth {
+            secret: Some(Secret::new("all")),
+            jwt_secret: none(),
+            streams_secret: none(),
+            broadcast_key: none(),
+            ..Auth::default()
+        };
+        let keys = Keys::of(&auth);
+        assert!(keys.jwt.is_none() && keys.streams.is_none() && keys.turbo.is_none());
+        assert!(keys.broadcast.is_none() && keys.api.is_some());
+        let auth = Auth { secret: none(), ..Auth::default() };
+        assert!(!auth.is_set() && !auth.checks_tokens());
+        let keys = Keys::of(&auth);
+        assert!(keys.jwt.is_none() && keys.broadcast.is_none() && keys.api.is_none());
+    }
+
+    #[test]
+    fn whatever_can_be_checked_counts_as_set() {
+        let secret = || Some(Secret::new("a"));
+        for auth in [
+            Auth { secret: secret(), ..Auth::default() },
+            Auth { jwt_secret: secret(), ..Auth::default() },
+            Auth { turbo_secret: secret(), ..Auth::default() },
+            Auth { enforce_jwt: true, ..Auth::default() },
+        ] {
+            assert!(auth.is_set(), "{auth:?}");
+        }
+        let key = Auth { broadcast_key: secret(), ..Auth::default() };
+        assert!(!key.is_set(), "who publishes says nothing about who listens");
+    }
+}

@@ -1,0 +1,392 @@
+//! Who may connect and who may listen to what: tokens (JWT), signed names of streams, and which
+//! secret serves which purpose. Applications that sign for AnyCable's server or by Rails'
+//! `MessageVerifier` need no change.
+//!
+//! What it is not: it knows no socket, no clock and no session, and tells a client nothing. Whoever
+//! asks gets a [`Cause`], which is counted; clients hear the same of all causes but an expired
+//! token.
+
+mod jwt;
+mod keys;
+mod signed;
+mod token;
+#[cfg(test)]
+mod vectors;
+
+use cable::Channel;
+use engine::Counter;
+
+pub use self::jwt::KeySet;
+pub use self::keys::{Auth, Secret};
+
+use self::jwt::Tokens;
+use self::keys::Keys;
+use self::signed::Verifier;
+
+/// Why somebody was refused. All of them are here, to be counted by name.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// There is no token, and one is asked of everybody.
+    TokenMissing,
+    /// The token is longer than [`jwt::TOKEN_BYTES_MAX`].
+    TokenTooLong,
+    /// It is no JWT, its algorithm is none of ours, or it says things we must not pass over.
+    TokenMalformed,
+    /// No key fits its algorithm and its key's name.
+    TokenKey,
+    /// Its signature is wrong.
+    TokenSignature,
+    /// It holds from later on (`nbf`).
+    TokenEarly,
+    /// It held until some time ago (`exp`).
+    TokenExpired,
+    /// It names nobody: claim `ext` is missing or is neither a string nor an object.
+    TokenIdentifiers,
+    /// A signed name that is none, or is longer than [`signed::SIGNED_BYTES_MAX`].
+    StreamMalformed,
+    /// Its signature is wrong.
+    StreamSignature,
+    /// It was signed for a time that is over.
+    StreamExpired,
+    /// It was signed for something else than a stream.
+    StreamPurpose,
+    /// What was signed, or asked for, cannot be a stream's name.
+    StreamName,
+    /// There is no secret for names of this kind.
+    StreamOff,
+    /// The name is not signed, and unsigned ones are off.
+    StreamPublic,
+    /// The channel is the application's, and no application can be asked.
+    Channel,
+}
+
+impl Cause {
+    /// All, in the order of their declaration.
+    pub(crate) const ALL: [Cause; 16] = [
+        Cause::TokenMissing,
+        Cause::TokenTooLong,
+        Cause::TokenMalformed,
+        Cause::TokenKey,
+        Cause::TokenSignature,
+        Cause::TokenEarly,
+        Cause::TokenExpired,
+        Cause::TokenIdentifiers,
+        Cause::StreamMalformed,
+        Cause::StreamSignature,
+        Cause::StreamExpired,
+        Cause::StreamPurpose,
+        Cause::StreamName,
+        Cause::StreamOff,
+        Cause::StreamPublic,
+        Cause::Channel,
+    ];
+
+    /// The name under which it is counted.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Cause::TokenMissing => "token_missing",
+            Cause::TokenTooLong => "token_too_long",
+            Cause::TokenMalformed => "token_malformed",
+            Cause::TokenKey => "token_key",
+            Cause::TokenSignature => "token_signature",
+            Cause::TokenEarly => "token_early",
+            Cause::TokenExpired => "token_expired",
+            Cause::TokenIdentifiers => "token_identifiers",
+            Cause::StreamMalformed => "stream_malformed",
+            Cause::StreamSignature => "stream_signature",
+            Cause::StreamExpired => "stream_expired",
+            Cause::StreamPurpose => "stream_purpose",
+            Cause::StreamName => "stream_name",
+            Cause::StreamOff => "stream_off",
+            Cause::StreamPublic => "stream_public",
+            Cause::Channel => "channel",
+        }
+    }
+}
+
+/// How often each [`Cause`] was met; one writer.
+#[derive(Default)]
+pub(crate) struct Refusals([Counter; Cause::ALL.len()]);
+
+impl Refusals {
+    /// Counts one.
+    pub(crate) fn add(&self, cause: Cause) {
+        if let Some(counter) = self.0.get(cause as usize) {
+            counter.add(1);
+        }
+    }
+
+    pub(crate) fn get(&self, cause: Cause) -> u64 {
+        self.0.get(cause as usize).map_or(0, Counter::get)
+    }
+}
+
+/// What connecting came to.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Connect {
+    /// A token says who this is.
+    Known {
+        /// The identifiers as the application wrote them, JSON.
+        identifiers: Box<str>,
+        /// When the token's time is over, in seconds since 1970, leeway included.
+        until_unix_s: Option<u64>,
+    },
+    /// Nobody in particular: no token was shown, and none is required. What such a connection may
+    /// listen to is decided by signatures.
+    Anonymous,
+    /// The token is good, but over: its holder may fetch another one.
+    Expired,
+    /// Not let in.
+    Refused(Cause),
+}
+
+/// A stream that may be listened to.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Granted {
+    pub(crate) stream: Box<str>,
+    /// Whether its listeners may whisper to each other.
+    pub(crate) whispers: bool,
+}
+
+/// What decides: settings made ready, the same for all workers until they are read again.
+#[derive(Debug)]
+pub(crate) struct Access {
+    tokens: Option<Tokens>,
+    enforce: bool,
+    /// The query parameter that carries a token, and the header.
+    param: Box<str>,
+    header: Box<str>,
+    streams: Option<Verifier>,
+    turbo: Option<Verifier>,
+    cable_ready: Option<Verifier>,
+    public_streams: bool,
+    whispers: bool,
+    broadcast_key: Option<Secret>,
+    api_key: Option<Secret>,
+}
+
+impl Access {
+    /// `public` lets everybody listen to everything that is asked for by its plain name.
+    pub(crate) fn new(auth: &Auth, public: bool) -> Self {
+        let keys = Keys::of(auth);
+        Access {
+            tokens: Tokens::new(keys.jwt, auth.jwt_keys.as_deref()),
+            enforce: auth.enforce_jwt,
+            header: format!("x-{}", auth.jwt_param).into(),
+            param: auth.jwt_param.clone(),
+            streams: keys.streams.map(Verifier::new),
+            turbo: keys.turbo.map(Verifier::new),
+            cable_ready: keys.cable_ready.map(Verifier::new),
+            public_streams: auth.public_streams || public,
+            whispers: auth.streams_whisper,
+            broadcast_key: keys.broadcast,
+            api_key: keys.api,
+        }
+    }
+
+    /// The token that a handshake brings, wherever it rides.
+    pub(crate) fn token<'b>(
+        &self,
+        query: Option<&'b str>,
+        header: impl Fn(&str) -> Option<&'b [u8]>,
+        protocols: impl IntoIterator<Item = &'b str>,
+    ) -> Option<std::borrow::Cow<'b, str>> {
+        token::find((&self.param, &self.header), query, header, protocols)
+    }
+
+    /// Whether the holder of this token may connect, and as whom. Where no token can be checked,
+    /// none is looked at.
+    pub(crate) fn connect(&self, token: Option<&str>, now_unix_s: u64) -> Connect {
+        let (Some(token), Some(tokens)) = (token, &self.tokens) else {
+            return match self.enforce {
+                true => Connect::Refused(Cause::TokenMissing),
+                false => Connect::Anonymous,
+            };
+        };
+        match tokens.verify(token, now_unix_s) {
+            Ok(holder) => Connect::Known {
+                identifiers: holder.identifiers,
+                until_unix_s: holder.until_unix_s,
+            },
+            Err(Cause::TokenExpired) => Connect::Expired,
+            Err(cause) => Connect::Refused(cause),
+        }
+    }
+
+    /// The stream that a subscription asks for, if it may be listened to.
+    pub(crate) fn stream(&self, channel: &Channel<'_>, now_unix_s: u64) -> Result<Granted, Cause> {
+        let (verifier, signed) = match channel {
+            Channel::PubSubSigned(name) => (&self.streams, name),
+            Channel::Turbo(name) => (&self.turbo, name),
+            Channel::CableReady(name) => (&self.cable_ready, name),
+            Channel::PubSubPublic(_) if !self.public_streams => return Err(Cause::StreamPublic),
+            Channel::PubSubPublic(name) => {
+                return Ok(Granted { stream: signed::stream(name)?, whispers: true });
+            }
+            Channel::App { .. } => return Err(Cause::Channel),
+        };
+        let verifier = verifier.as_ref().ok_or(Cause::StreamOff)?;
+        let whispers = self.whispers && matches!(channel, Channel::PubSubSigned(_));
+        Ok(Granted { stream: verifier.stream(signed, now_unix_s)?, whispers })
+    }
+
+    /// Whether publishing at `/_broadcast` takes a key of its own.
+    pub(crate) fn broadcasts_are_keyed(&self) -> bool {
+        self.broadcast_key.is_some()
+    }
+
+    /// Whether this is that key.
+    pub(crate) fn opens_broadcast(&self, given: &[u8]) -> bool {
+        self.broadcast_key.as_ref().is_some_and(|key| key.is(given))
+    }
+
+    /// Whether this is the key for publishing below `/api/`.
+    pub(crate) fn opens_api(&self, given: &[u8]) -> bool {
+        self.api_key.as_ref().is_some_and(|key| key.is(given))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::vectors::HS256 as TOKEN;
+    use super::*;
+
+    /// `chat:2021`, signed with `s3Krit`.
+    const SIGNED: &str = "ImNoYXQ6MjAyMSI=--f9ee45dbccb1da04d8ceb99cc820207804370ba0d06b46fc3b8b373af1\
+                          315628";
+    const NOW: u64 = 1_900_000_000;
+
+    fn auth(secret: &str) -> Auth {
+        Auth { secret: Some(Secret::new(secret)), ..Auth::default() }
+    }
+
+    fn signed(name: &str) -> Channel<'_> {
+        Channel::PubSubSigned(name.into())
+    }
+
+    fn turbo(name: &str) -> Channel<'_> {
+        Channel::Turbo(name.into())
+    }
+
+    fn name(granted: Result<Granted, Cause>) -> Result<Box<str>, Cause> {
+        granted.map(|granted| granted.stream)
+    }
+
+    #[test]
+    fn a_token_says_who_connects() {
+        let access = Access::new(&auth("ruby-to-go"), false);
+        let known = access.connect(Some(TOKEN), NOW);
+        let identifiers = r#"{"user_id":"15"}"#.into();
+        let until = 2_000_000_000 + jwt::LEEWAY_S;
+        assert_eq!(known, Connect::Known { identifiers, until_unix_s: Some(until) });
+        assert_eq!(access.connect(Some(TOKEN), until + 1), Connect::Expired);
+        assert_eq!(access.connect(Some("x"), NOW), Connect::Refused(Cause::TokenMalformed));
+        let other = Access::new(&auth("another"), false);
+        assert_eq!(other.connect(Some(TOKEN), NOW), Connect::Refused(Cause::TokenSignature));
+    }
+
+    #[test]
+    fn a_token_is_looked_for_by_the_name_that_is_set() {
+        let named = Auth { jwt_param: "token".into(), ..auth("a") };
+        let access = Access::new(&named, false);
+        let header = |name: &str| (name == "x-token").then_some(&b"h"[..]);
+        assert_eq!(access.token(Some("jid=a"), header, []).as_deref(), Some("h"));
+        assert_eq!(access.token(Some("token=q"), |_| None, []).as_deref(), Some("q"));
+    }
+
+    #[test]
+    fn without_a_token_it_depends_on_whether_one_is_asked_for() {
+        assert_eq!(Access::new(&auth("a"), false).connect(None, NOW), Connect::Anonymous);
+        let enforced = Auth { enforce_jwt: true, ..auth("a") };
+        let enforced = Access::new(&enforced, true);
+        assert_eq!(enforced.connect(None, NOW), Connect::Refused(Cause::TokenMissing));
+        // Nothing to check it by: it is somebody else's.
+        let without = Access::new(&Auth::default(), false);
+        assert_eq!(without.connect(Some(TOKEN), NOW), Connect::Anonymous);
+        let broken = Auth { enforce_jwt: true, ..Auth::default() };
+        let refused = Connect::Refused(Cause::TokenMissing);
+        assert_eq!(Access::new(&broken, false).connect(Some(TOKEN), NOW), refused);
+    }
+
+    #[test]
+    fn each_kind_of_stream_has_its_secret() {
+        let auth = Auth {
+            turbo_secret: Some(Secret::new("s3Krit")),
+            cable_ready_secret: Some(Secret::new("none")),
+            ..auth("another")
+        };
+        let access = Access::new(&auth, false);
+        assert_eq!(name(access.stream(&turbo(SIGNED), NOW)), Ok("chat:2021".into()));
+        let refused = [
+            (signed(SIGNED), Cause::StreamSignature),
+            (Channel::CableReady(SIGNED.into()), Cause::StreamOff),
+            (Channel::PubSubPublic("chat:2021".into()), Cause::StreamPublic),
+            (Channel::App { channel: "ChatChannel".into() }, Cause::Channel),
+        ];
+        for (channel, cause) in refused {
+            assert_eq!(access.stream(&channel, NOW), Err(cause), "{channel:?}");
+        }
+    }
+
+    #[test]
+    fn unsigned_names_are_for_public_servers_or_by_request() {
+        let asked =
+            |access: Access, name: &str| access.stream(&Channel::PubSubPublic(name.into()), NOW);
+        let granted = Ok(Granted { stream: "news".into(), whispers: true });
+        assert_eq!(asked(Access::new(&Auth::default(), true), "news"), granted);
+        let on = Auth { public_streams: true, ..auth("a") };
+        assert_eq!(asked(Access::new(&on, false), "news"), granted);
+        assert_eq!(asked(Access::new(&on, false), ""), Err(Cause::StreamName));
+        assert_eq!(asked(Access::new(&auth("a"), false), "news"), Err(Cause::StreamPublic));
+    }
+
+    #[test]
+    fn whispers_are_for_public_streams_and_others_by_request() {
+        let whispers = |auth: &Auth, channel: &Channel<'_>| {
+            Access::new(auth, false).stream(channel, NOW).map(|granted| granted.whispers)
+        };
+        let quiet = auth("s3Krit");
+        let loud = Auth { streams_whisper: true, ..quiet.clone() };
+        assert_eq!(whispers(&quiet, &signed(SIGNED)), Ok(false));
+        assert_eq!(whispers(&loud, &signed(SIGNED)), Ok(true));
+        assert_eq!(whispers(&loud, &turbo(SIGNED)), Ok(false));
+    }
+
+    #[test]
+    fn publishing_takes_the_key_that_is_derived_or_given() {
+        let derived = Access::new(&auth("s3Krit"), false);
+        let key = b"a239a7ca182c90fc32bdedf73703d271388cf433843affffd3a5e757041fc716";
+        let api = b"1db397202b5bd68b12665b638515c3aeac9100f721fd7c4fcb6f29c69f32c886";
+        assert!(derived.broadcasts_are_keyed() && derived.opens_broadcast(key));
+        assert!(!derived.opens_broadcast(api) && !derived.opens_broadcast(b""));
+        assert!(derived.opens_api(api) && !derived.opens_api(key));
+        let given = Auth { broadcast_key: Some(Secret::new("key")), ..auth("s3Krit") };
+        let given = Access::new(&given, false);
+        assert!(given.opens_broadcast(b"key") && !given.opens_broadcast(key));
+        let none = Access::new(&Auth::default(), false);
+        assert!(!none.broadcasts_are_keyed() && !none.opens_broadcast(b""));
+    }
+
+    #[test]
+    fn causes_are_counted_by_their_own_names() {
+        let refusals = Refusals::default();
+        for (at, cause) in Cause::ALL.into_iter().enumerate() {
+            assert_eq!(cause as usize, at, "{cause:?}");
+            (0..=at).for_each(|_| refusals.add(cause));
+        }
+        let mut names: Vec<&str> = Cause::ALL.into_iter().map(Cause::name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Cause::ALL.len());
+        assert_eq!(refusals.get(Cause::Channel), Cause::ALL.len() as u64);
+    }
+
+    #[test]
+    fn no_secret_is_ever_shown() {
+        let auth = Auth { broadcast_key: Some(Secret::new("hush-hush")), ..auth("hush-hush") };
+        let access = Access::new(&auth, false);
+        let shown = format!("{auth:?} {access:?}");
+        // As text, or as the bytes of it.
+        assert!(!shown.contains("hush") && !shown.contains("104, 117, 115, 104"), "{shown}");
+    }
+}

@@ -1,0 +1,251 @@
+//! Signed names of streams, as Rails' `MessageVerifier` makes them with SHA256 and JSON: the base64
+//! of a JSON string, `--`, and the HMAC-SHA256 of that base64 in lower-case hexadecimal. Turbo,
+//! CableReady and AnyCable's libraries all sign so.
+//!
+//! Rails wraps what has an expiry or a purpose in an envelope, `{"_rails":{…}}`; of its two forms
+//! the older has the JSON once more in base64. What was signed for a purpose is no stream's name.
+
+use aws_lc_rs::hmac;
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use serde::Deserialize;
+
+use super::{Cause, Secret};
+use crate::path::check_topic;
+
+/// Longest signed name, in bytes: the longest stream's name, escaped, twice in base64, with room for
+/// an envelope.
+pub(super) const SIGNED_BYTES_MAX: usize = 2048;
+
+const SEPARATOR: &str = "--";
+/// Digits of a SHA-256.
+const DIGITS: usize = 64;
+
+/// Checks names that were signed with one secret.
+#[derive(Debug)]
+pub(super) struct Verifier(hmac::Key);
+
+impl Verifier {
+    pub(super) fn new(secret: &Secret) -> Self {
+        Verifier(hmac::Key::new(hmac::HMAC_SHA256, secret.bytes()))
+    }
+
+    /// The stream that was signed.
+    pub(super) fn stream(&self, signed: &str, now_unix_s: u64) -> Result<Box<str>, Cause> {
+        let encoded = self.encoded(signed)?;
+        // Rails takes either alphabet, whichever it writes.
+        let bytes = STANDARD.decode(encoded).or_else(|_| URL_SAFE_NO_PAD.decode(encoded));
+        let bytes = bytes.map_err(|_| Cause::StreamMalformed)?;
+        let signed = serde_json::from_slice(&bytes).map_err(|_| Cause::StreamName)?;
+        let name = match signed {
+            Signed::Name(name) => name,
+            Signed::Envelope { rails } => rails.open(now_unix_s)?,
+        };
+        stream(&name)
+    }
+
+    /// The part that was signed, if the other one is its signature.
+    fn encoded<'s>(&self, signed: &'s str) -> Result<&'s str, Cause> {
+        if signed.len() > SIGNED_BYTES_MAX {
+            return Err(Cause::StreamMalformed);
+        }
+        // The signature has one length, and base64 of the other alphabet may contain `--`.
+        let at = signed.len().checked_sub(DIGITS).ok_or(Cause::StreamMalformed)?;
+        let (rest, digits) = signed.split_at_checked(at).ok_or(Cause::StreamMalformed)?;
+        let encoded = rest.strip_suffix(SEPARATOR).ok_or(Cause::StreamMalformed)?;
+        let tag = unhex(digits).ok_or(Cause::StreamMalformed)?;
+        let right = hmac::verify(&self.0, encoded.as_bytes(), &tag);
+        right.map(|()| encoded).map_err(|_| Cause::StreamSignature)
+    }
+}
+
+/// A name that can be a stream's.
+pub(super) fn stream(name: &str) -> Result<Box<str>, Cause> {
+    check_topic(name).map(|()| name.into()).map_err(|_| Cause::StreamName)
+}
+
+/// What was signed.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Signed {
+    Name(String),
+    Envelope {
+        #[serde(rename = "_rails")]
+        rails: Envelope,
+    },
+}
+
+/// What Rails wraps around a message that has an expiry or a purpose.
+#[derive(Deserialize)]
+struct Envelope {
+    data: Option<String>,
+    /// The older form: the message's JSON in base64.
+    message: Option<String>,
+    #[serde(rename = "exp")]
+    expiry: Option<String>,
+    #[serde(rename = "pur")]
+    purpose: Option<String>,
+}
+
+impl Envelope {
+    fn open(self, now_unix_s: u64) -> Result<String, Cause> {
+        if self.purpose.is_some_and(|purpose| !purpose.is_empty()) {
+            return Err(Cause::StreamPurpose);
+        }
+        if let Some(expiry) = self.expiry {
+            let expiry = unix_seconds(&expiry).ok_or(Cause::StreamMalformed)?;
+            if now_unix_s >= expiry {
+                return Err(Cause::StreamExpired);
+            }
+        }
+        let older = |text: String| serde_json::from_slice(&STANDARD.decode(text).ok()?).ok();
+        self.data.or_else(|| older(self.message?)).ok_or(Cause::StreamName)
+    }
+}
+
+fn unhex(digits: &str) -> Option<[u8; DIGITS / 2]> {
+    let value = |digit: u8| match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        _ => None,
+    };
+    let mut bytes = [0; DIGITS / 2];
+    let (pairs, _) = digits.as_bytes().as_chunks::<2>();
+    for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
+        *byte = value(*high)? << 4 | value(*low)?;
+    }
+    Some(bytes)
+}
+
+/// The seconds since 1970 of a moment as Rails writes it, `2033-05-18T03:33:20.000Z` (RFC 3339 in
+/// UTC). A fraction is left out.
+fn unix_seconds(text: &str) -> Option<u64> {
+    let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
+    let time = time.split_once('.').map_or(time, |(whole, _)| whole);
+    let mut date = date.splitn(3, '-').map(|part| part.parse::<u64>().ok());
+    let mut time = time.splitn(3, ':').map(|part| part.parse::<u64>().ok());
+    let (year, month, day) = (date.next()??, date.next()??, date.next()??);
+    let (hour, minute, second) = (time.next()??, time.next()??, time.next()??);
+    let right = (1970..=9999).contains(&year)
+        && (1..=12).contains(&month)
+        && (1..=31).contains(&day)
+        && hour < 24
+        && minute < 60
+        && second <= 60;
+    if !right {
+        return None;
+    }
+    // Days of years that begin in March, so that a leap day is the last one.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days = year * 365 + year / 4 - year / 100 + year / 400 + (month * 153 + 2) / 5 + day - 1;
+    // … from March of the year 0 to January of 1970.
+    let since_1970 = days - 719_468;
+    Some(since_1970 * 86_400 + hour * 3_600 + minute * 60 + second)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_900_000_000;
+
+    /// Computed by Python's `hmac` with the secret `s3Krit`. The first is also what turbo-rails makes
+    /// of `Turbo::StreamsChannel.signed_stream_name([:chat, "2021"])` with this key.
+    const TURBO: &str = "ImNoYXQ6MjAyMSI=--\
+        f9ee45dbccb1da04d8ceb99cc820207804370ba0d06b46fc3b8b373af1315628";
+    /// `{"_rails":{"data":"chat:2021","exp":"2033-05-18T03:33:20.000Z"}}`
+    const EXPIRES: &str = "eyJfcmFpbHMiOnsiZGF0YSI6ImNoYXQ6MjAyMSIsImV4cCI6IjIwMzMtMDUtMThUMDM6MzM6MjAuMDAwWiJ9fQ==--\
+        fe354daee9f76ee395001f0d46d3f1bed5f4eb300c54b93113b9cede19e3e222";
+    /// `{"_rails":{"message":"ImNoYXQ6MjAyMSI=","exp":null,"pur":null}}`
+    const OLDER: &str = "eyJfcmFpbHMiOnsibWVzc2FnZSI6IkltTm9ZWFE2TWpBeU1TST0iLCJleHAiOm51bGwsInB1ciI6bnVsbH19--\
+        360855a95ae48877cde4d0546a6152616314f186370901b6517619112cf41386";
+    /// `{"_rails":{"data":"chat:2021","pur":"login"}}`
+    const PURPOSE: &str = "eyJfcmFpbHMiOnsiZGF0YSI6ImNoYXQ6MjAyMSIsInB1ciI6ImxvZ2luIn19--\
+        927bfb95badc74d645425b1a5b3252a7e3213dfdd46cd4c12de27c6218d4dd1e";
+    /// `["chat/2023",1685024017]`
+    const ARRAY: &str = "WyJjaGF0LzIwMjMiLDE2ODUwMjQwMTdd--\
+        5b6661024d4c463c4936cd1542bc9a7672dd8039ac407d0b6c901697190e8aeb";
+
+    fn verifier(secret: &str) -> Verifier {
+        Verifier::new(&Secret::new(secret))
+    }
+
+    /// What the test itself signs, for what no library would sign.
+    fn sign(encoded: &str) -> String {
+        let tag = hmac::sign(&verifier("s3Krit").0, encoded.as_bytes());
+        let digits: String = tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{encoded}--{digits}")
+    }
+
+    #[test]
+    fn what_rails_signs_is_read() {
+        let verifier = verifier("s3Krit");
+        for signed in [TURBO, EXPIRES, OLDER] {
+            assert_eq!(verifier.stream(signed, NOW), Ok("chat:2021".into()), "{signed}");
+        }
+        assert_eq!(sign("ImNoYXQ6MjAyMSI="), TURBO, "the test signs as Rails does");
+        // A name with a `--` within, in the alphabet for URLs.
+        let name = "~~>>??/é";
+        let encoded = URL_SAFE_NO_PAD.encode(serde_json::to_string(name).unwrap());
+        assert!(encoded.contains(['-', '_']), "{encoded}");
+        assert_eq!(verifier.stream(&sign(&encoded), NOW), Ok(name.into()));
+    }
+
+    #[test]
+    fn what_is_wrong_is_refused_by_its_cause() {
+        let verifier = verifier("s3Krit");
+        let last = TURBO.strip_suffix('8').unwrap();
+        let upper = TURBO.replace("--f9ee", "--F9EE");
+        let long = sign(&STANDARD.encode(format!("\"{}\"", "x".repeat(257))));
+        let huge = sign(&"A".repeat(SIGNED_BYTES_MAX));
+        let empty = sign(&STANDARD.encode("\"\""));
+        let junk = sign("!!!!");
+        let number = sign(&STANDARD.encode("7"));
+        let cases = [
+            ("", Cause::StreamMalformed),
+            ("--", Cause::StreamMalformed),
+            ("ImNoYXQ6MjAyMSI=", Cause::StreamMalformed),
+            (last, Cause::StreamMalformed),
+            (&upper, Cause::StreamMalformed),
+            (&format!("{last}9"), Cause::StreamSignature),
+            (&TURBO.replace("MSI=", "MiI="), Cause::StreamSignature),
+            (&"é".repeat(60), Cause::StreamMalformed),
+            (&huge, Cause::StreamMalformed),
+            (&junk, Cause::StreamMalformed),
+            (ARRAY, Cause::StreamName),
+            (&number, Cause::StreamName),
+            (&empty, Cause::StreamName),
+            (&long, Cause::StreamName),
+            (PURPOSE, Cause::StreamPurpose),
+        ];
+        for (signed, cause) in cases {
+            assert_eq!(verifier.stream(signed, NOW), Err(cause), "{signed}");
+        }
+        assert_eq!(super::tests::verifier("other").stream(TURBO, NOW), Err(Cause::StreamSignature));
+    }
+
+    #[test]
+    fn an_expiry_is_kept_to_the_second() {
+        let verifier = verifier("s3Krit");
+        assert!(verifier.stream(EXPIRES, 1_999_999_999).is_ok());
+        assert_eq!(verifier.stream(EXPIRES, 2_000_000_000), Err(Cause::StreamExpired));
+    }
+
+    #[test]
+    fn moments_are_read_as_rails_writes_them() {
+        let cases = [
+            ("1970-01-01T00:00:00.000Z", Some(0)),
+            ("2000-02-29T12:00:00Z", Some(951_825_600)),
+            ("2000-03-01T00:00:00Z", Some(951_868_800)),
+            ("2033-05-18T03:33:20.123Z", Some(2_000_000_000)),
+            ("2033-05-18T03:33:20+01:00", None),
+            ("2033-13-18T03:33:20Z", None),
+            ("0000-00-00T00:00:00Z", None),
+            ("18446744073709551615-01-01T00:00:00Z", None),
+            ("tomorrow", None),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(unix_seconds(text), expected, "{text}");
+        }
+    }
+}

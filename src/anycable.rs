@@ -1,0 +1,314 @@
+//! The environment of AnyCable's server, read as settings of `serve`, so that a server may take its
+//! place without a new configuration. What has no meaning here is named once.
+//!
+//! What it is not: it reads no other source of AnyCable's settings (its file, its flags), and it
+//! does not act by itself: the result is a layer of settings like any other, below our own
+//! environment.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use anyhow::{Result, bail};
+
+use crate::settings::Layer;
+
+/// How its variables begin.
+pub(crate) const PREFIX: &str = "ANYCABLE_";
+
+/// Variables whose value is the setting's.
+const SAME: [(&str, &str); 11] = [
+    ("BROADCAST_KEY", "broadcast_key"),
+    ("CABLE_READY_SECRET", "cable_ready_secret"),
+    ("HTTP_BROADCAST_SECRET", "broadcast_key"),
+    ("JWT_PARAM", "jwt_param"),
+    ("JWT_SECRET", "jwt_secret"),
+    ("LOG_LEVEL", "log"),
+    ("SECRET", "secret"),
+    ("SSL_CERT", "tls_cert"),
+    ("SSL_KEY", "tls_key"),
+    ("STREAMS_SECRET", "streams_secret"),
+    ("TURBO_STREAMS_SECRET", "turbo_secret"),
+];
+/// Those that are on or off.
+const SWITCHES: [(&str, &str); 4] = [
+    ("ENFORCE_JWT", "enforce_jwt"),
+    ("PUBLIC", "public"),
+    ("PUBLIC_STREAMS", "public_streams"),
+    ("STREAMS_WHISPER", "streams_whisper"),
+];
+/// Whole numbers, with the unit that ours take.
+const NUMBERS: [(&str, &str, &str); 3] = [
+    ("MAX_MESSAGE_SIZE", "max_message", "B"),
+    ("SHUTDOWN_TIMEOUT", "drain", "s"),
+    ("WS_MAX_PENDING_SIZE", "send_queue", "B"),
+];
+/// What is so here in any case: nothing need be said when it is asked for.
+const AGREED: [(&str, &[&str]); 14] = [
+    ("BROADCAST_ADAPTER", &["http"]),
+    ("BROKER", &["none"]),
+    ("CABLE_READY", &["true", "1"]),
+    ("DEBUG", &["false", "0"]),
+    ("HEALTH_PATH", &["/health"]),
+    ("HTTP_BROADCAST_PATH", &["/_broadcast"]),
+    // Who has no token and needs none is let in, and listens to what is signed.
+    ("NOAUTH", &["true", "1"]),
+    ("NORPC", &["true", "1"]),
+    ("PATH", &["/cable"]),
+    ("PUBSUB", &["none"]),
+    ("RPC_HOST", &["none"]),
+    ("SSE", &["false", "0"]),
+    ("STREAMS_PRESENCE", &["false", "0"]),
+    ("TURBO_STREAMS", &["true", "1"]),
+];
+
+/// What the environment says.
+#[derive(Debug, Default)]
+pub(crate) struct Anycable {
+    /// As settings of `serve`.
+    pub(crate) layer: Layer,
+    /// Variables that have no effect here, in order.
+    pub(crate) ignored: Vec<String>,
+}
+
+impl Anycable {
+    /// Reads this process's environment.
+    ///
+    /// # Errors
+    /// A variable with a value that it cannot have, by name.
+    pub(crate) fn from_environment() -> Result<Self> {
+        let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        };
+        Self::read(std::env::vars_os().filter_map(text))
+    }
+
+    fn read(variables: impl Iterator<Item = (String, String)>) -> Result<Self> {
+        // Sorted, and an empty variable is none.
+        let said: BTreeMap<String, String> = variables
+            .filter_map(|(name, value)| Some((name.strip_prefix(PREFIX)?.to_owned(), value)))
+            .filter(|(_, value)| !value.is_empty())
+            .collect();
+        let mut this = Anycable::default();
+        for (name, value) in &said {
+            if !this.take(name, value)? {
+                this.ignored.push(format!("{PREFIX}{name}"));
+            }
+        }
+        this.take_addresses(&said)?;
+        Ok(this)
+    }
+
+    fn set(&mut self, key: &str, value: impl Into<String>) -> bool {
+        self.layer.insert(key.to_owned(), vec![value.into()]);
+        true
+    }
+
+    /// Takes one variable; false when it has no effect.
+    fn take(&mut self, name: &str, value: &str) -> Result<bool> {
+        if let Some((_, key)) = SAME.iter().find(|(theirs, _)| *theirs == name) {
+            return Ok(self.set(key, value));
+        }
+        if let Some((_, key)) = SWITCHES.iter().find(|(theirs, _)| *theirs == name) {
+            return Ok(self.set(key, truth(name, value)?.to_string()));
+        }
+        if let Some((_, key, unit)) = NUMBERS.iter().find(|(theirs, ..)| *theirs == name) {
+            return Ok(self.set(key, format!("{}{unit}", number(name, value)?)));
+        }
+        if let Some((_, agreed)) = AGREED.iter().find(|(theirs, _)| *theirs == name)
+            && agreed.contains(&value)
+        {
+            return Ok(true);
+        }
+        match name {
+            // Of these two more is made once all are known.
+            "HOST" | "PORT" | "HTTP_BROADCAST_PORT" => Ok(true),
+            "ALLOWED_ORIGINS" => {
+                self.layer.insert("allow_origin".to_owned(), origins(value));
+                Ok(true)
+            }
+            "MAX_CONN" => match number(name, value)? {
+                0 => Ok(true),
+                most => Ok(self.set("max_connections", most.to_string())),
+            },
+            "ENABLE_WS_COMPRESSION" => {
+                let how = if truth(name, value)? { "shared" } else { "off" };
+                Ok(self.set("compression", how))
+            }
+            "DEBUG" => {
+                truth(name, value)?;
+                Ok(self.set("log", "debug"))
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Where clients and publishers connect.
+    fn take_addresses(&mut self, said: &BTreeMap<String, String>) -> Result<()> {
+        let port = |name: &str| said.get(name).map(|value| number(name, value)).transpose();
+        let main = port("PORT")?;
+        if main.is_some() || said.contains_key("HOST") {
+            let host = said.get("HOST").map_or("localhost", String::as_str);
+            let main = main.unwrap_or(8080);
+            self.set("listen", address(host, main)?);
+        }
+        match port("HTTP_BROADCAST_PORT")? {
+            None | Some(0) => {}
+            // On the listener for clients nothing is published.
+            Some(port) if port == main.unwrap_or(8080) => {
+                self.ignored.push(format!("{PREFIX}HTTP_BROADCAST_PORT"));
+            }
+            Some(port) => {
+                self.set("admin", address("localhost", port)?);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn address(host: &str, port: u64) -> Result<String> {
+    match host {
+        "localhost" => Ok(format!("127.0.0.1:{port}")),
+        _ => match host.parse() {
+            Ok(IpAddr::V4(address)) => Ok(format!("{address}:{port}")),
+            Ok(IpAddr::V6(address)) => Ok(format!("[{address}]:{port}")),
+            Err(_) => bail!("{PREFIX}HOST must be localhost or an IP address, not \"{host}\""),
+        },
+    }
+}
+
+fn number(name: &str, value: &str) -> Result<u64> {
+    match value.parse() {
+        Ok(number) => Ok(number),
+        Err(_) => bail!("{PREFIX}{name} must be a whole number, not \"{value}\""),
+    }
+}
+
+fn truth(name: &str, value: &str) -> Result<bool> {
+    match value.to_ascii_lowercase().as_str() {
+        "1" | "t" | "true" => Ok(true),
+        "0" | "f" | "false" => Ok(false),
+        _ => bail!("{PREFIX}{name} must be true or false, not \"{value}\""),
+    }
+}
+
+/// Hosts become origins of both schemes. A host that begins with `*` means all that end so; here
+/// that is the host itself and all below it, but not another host that merely ends alike.
+fn origins(hosts: &str) -> Vec<String> {
+    let hosts = hosts.split(',').map(str::trim).filter(|host| !host.is_empty());
+    let mut origins = Vec::new();
+    for host in hosts {
+        let names = match host.strip_prefix('*') {
+            None => vec![host.to_owned()],
+            Some("") => {
+                origins.push("*".to_owned());
+                continue;
+            }
+            Some(below) => match below.strip_prefix('.') {
+                Some(below) => vec![format!("*.{below}")],
+                None => vec![below.to_owned(), format!("*.{below}")],
+            },
+        };
+        let schemes = |name: String| [format!("https://{name}"), format!("http://{name}")];
+        origins.extend(names.into_iter().flat_map(schemes));
+    }
+    origins
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(said: &[(&str, &str)]) -> Result<Anycable> {
+        Anycable::read(said.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
+    }
+
+    fn layer(said: &[(&str, &str)]) -> Vec<(String, String)> {
+        let layer = read(said).unwrap().layer;
+        layer.into_iter().map(|(key, values)| (key, values.join(","))).collect()
+    }
+
+    fn one(name: &str, value: &str) -> (String, String) {
+        let layer = layer(&[(name, value)]);
+        assert_eq!(layer.len(), 1, "{name}: {layer:?}");
+        layer.into_iter().next().unwrap()
+    }
+
+    #[test]
+    fn a_variable_becomes_the_setting_of_the_same_meaning() {
+        let cases = [
+            ("ANYCABLE_SECRET", "s", "secret", "s"),
+            ("ANYCABLE_TURBO_STREAMS_SECRET", "t", "turbo_secret", "t"),
+            ("ANYCABLE_ENFORCE_JWT", "1", "enforce_jwt", "true"),
+            ("ANYCABLE_PUBLIC", "false", "public", "false"),
+            ("ANYCABLE_SHUTDOWN_TIMEOUT", "30", "drain", "30s"),
+            ("ANYCABLE_MAX_MESSAGE_SIZE", "65536", "max_message", "65536B"),
+            ("ANYCABLE_MAX_CONN", "5000", "max_connections", "5000"),
+            ("ANYCABLE_PORT", "9000", "listen", "127.0.0.1:9000"),
+            ("ANYCABLE_HOST", "0.0.0.0", "listen", "0.0.0.0:8080"),
+            ("ANYCABLE_HOST", "::", "listen", "[::]:8080"),
+            ("ANYCABLE_HTTP_BROADCAST_PORT", "9090", "admin", "127.0.0.1:9090"),
+            ("ANYCABLE_ENABLE_WS_COMPRESSION", "false", "compression", "off"),
+            ("ANYCABLE_DEBUG", "true", "log", "debug"),
+        ];
+        for (name, value, key, setting) in cases {
+            assert_eq!(one(name, value), (key.to_owned(), setting.to_owned()), "{name}");
+        }
+    }
+
+    #[test]
+    fn hosts_become_origins() {
+        let (key, origins) = one("ANYCABLE_ALLOWED_ORIGINS", "a.example, *b.example,*.c.example");
+        assert_eq!(key, "allow_origin");
+        let expected = [
+            "https://a.example",
+            "http://a.example",
+            "https://b.example",
+            "http://b.example",
+            "https://*.b.example",
+            "http://*.b.example",
+            "https://*.c.example",
+            "http://*.c.example",
+        ];
+        assert_eq!(origins, expected.join(","));
+        assert_eq!(one("ANYCABLE_ALLOWED_ORIGINS", "*").1, "*");
+    }
+
+    #[test]
+    fn what_is_so_anyway_is_taken_in_silence_and_the_rest_is_named() {
+        let said = [
+            ("ANYCABLE_PATH", "/cable"),
+            ("ANYCABLE_BROADCAST_ADAPTER", "http"),
+            ("ANYCABLE_MAX_CONN", "0"),
+            ("ANYCABLE_TURBO_STREAMS", "true"),
+            ("ANYCABLE_RPC_HOST", ""),
+            ("ANYCABLE", "x"),
+            ("OTHER", "x"),
+        ];
+        let silent = read(&said).unwrap();
+        assert!(silent.ignored.is_empty() && silent.layer.is_empty(), "{silent:?}");
+        let said = [
+            ("ANYCABLE_REDIS_URL", "redis://user:password@elsewhere"),
+            ("ANYCABLE_PATH", "/ws"),
+            ("ANYCABLE_BROADCAST_ADAPTER", "http,redis"),
+            ("ANYCABLE_HTTP_BROADCAST_PORT", "8080"),
+        ];
+        let loud = read(&said).unwrap();
+        let expected = ["BROADCAST_ADAPTER", "PATH", "REDIS_URL", "HTTP_BROADCAST_PORT"];
+        assert_eq!(loud.ignored, expected.map(|name| format!("ANYCABLE_{name}")));
+        assert!(loud.layer.is_empty(), "{loud:?}");
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_is_an_error_by_name() {
+        let cases = [
+            ("ANYCABLE_PORT", "http"),
+            ("ANYCABLE_PUBLIC", "maybe"),
+            ("ANYCABLE_HOST", "example.com"),
+            ("ANYCABLE_SHUTDOWN_TIMEOUT", "30s"),
+        ];
+        for (name, value) in cases {
+            let error = read(&[(name, value)]).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains(value), "{error}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The flags that say who may: secrets, key sets and what is left open. A secret is given as it is,
+//! or as the file it stands in, and is shown by nothing.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use serve::{Auth, KeySet, Secret};
+
+const HEADING: &str = "Who may";
+
+/// What `serve` is told.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Flags {
+    /// The secret shared with the application: for tokens, signed names of streams and the keys of
+    /// publishers. Whoever lists processes sees a flag: give file:PATH, or set
+    /// STANDFAST_SERVE_SECRET. Here and below `none` switches off what a secret is for
+    #[arg(long, value_name = "SECRET", value_parser = said, help_heading = HEADING)]
+    secret: Option<Said>,
+    /// Check tokens (JWT, HS256 to HS512) by this one instead; or file:PATH
+    #[arg(long, value_name = "SECRET", value_parser = said, help_heading = HEADING)]
+    jwt_secret: Option<Said>,
+    /// Check tokens by the public keys in this file too (JWKS)
+    #[arg(long, value_name = "FILE", help_heading = HEADING)]
+    jwt_keys: Option<PathBuf>,
+    /// The parameter of a URL that carries a token; the header is x- and this
+    #[arg(long, value_name = "NAME", default_value = "jid", value_parser = param, help_heading = HEADING)]
+    jwt_param: String,
+    /// Let nobody connect without a token
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL",
+        default_value = "false", default_missing_value = "true", hide_default_value = true,
+        help_heading = HEADING)]
+    enforce_jwt: bool,
+    /// Check signed names of streams by this one instead; or file:PATH
+    #[arg(long, value_name = "SECRET", value_parser = said, help_heading = HEADING)]
+    streams_secret: Option<Said>,
+    /// Check those of Turbo by this one; or file:PATH
+    #[arg(long, value_name = "SECRET", value_parser = said, help_heading = HEADING)]
+    turbo_secret: Option<Said>,
+    /// Check those of CableReady by this one; or file:PATH
+    #[arg(long, value_name = "SECRET", value_parser = said, help_heading = HEADING)]
+    cable_ready_secret: Option<Said>,
+    /// Let clients listen to streams by their plain names, too
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL",
+        default_value = "false", default_missing_value = "true", hide_default_value = true,
+        help_heading = HEADING)]
+    public_streams: bool,
+    /// Let listeners of signed streams whisper to each other; those of public ones may
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL",
+        default_value = "false", default_missing_value = "true", hide_default_value = true,
+        help_heading = HEADING)]
+    streams_whisper: bool,
+    /// Key that publishers must send to /_broadcast as a Bearer token; or file:PATH [default: derived
+    /// from the secret, as AnyCable's libraries do]
+    #[arg(long, value_name = "KEY", value_parser = said, help_heading = HEADING)]
+    broadcast_key: Option<Said>,
+}
+
+/// A secret as it was said.
+#[derive(Clone, Debug)]
+enum Said {
+    Here(Secret),
+    In(PathBuf),
+}
+
+impl Said {
+    /// The secret itself; `flag` is for messages.
+    fn read(&self, flag: &str) -> Result<Secret> {
+        match self {
+            Said::Here(secret) => Ok(secret.clone()),
+            Said::In(file) => from_file(file).with_context(|| format!("--{flag}")),
+        }
+    }
+}
+
+impl Flags {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or flags that contradict each other.
+    pub(crate) fn auth(&self) -> Result<Auth> {
+        let read =
+            |said: &Option<Said>, flag| said.as_ref().map(|said| said.read(flag)).transpose();
+        let auth = Auth {
+            secret: read(&self.secret, "secret")?,
+            jwt_secret: read(&self.jwt_secret, "jwt-secret")?,
+            jwt_keys: self.jwt_keys.as_deref().map(key_set).transpose()?.map(Arc::new),
+            jwt_param: self.jwt_param.as_str().into(),
+            enforce_jwt: self.enforce_jwt,
+            streams_secret: read(&self.streams_secret, "streams-secret")?,
+            turbo_secret: read(&self.turbo_secret, "turbo-secret")?,
+            cable_ready_secret: read(&self.cable_ready_secret, "cable-ready-secret")?,
+            public_streams: self.public_streams,
+            streams_whisper: self.streams_whisper,
+            broadcast_key: read(&self.broadcast_key, "broadcast-key")?,
+        };
+        if auth.enforce_jwt && !auth.checks_tokens() {
+            bail!(
+                "--enforce-jwt needs something to check tokens by: --secret, --jwt-secret or \
+                   --jwt-keys"
+            );
+        }
+        if auth.broadcast_key.as_ref().is_some_and(|key| !key.fits_a_header()) {
+            bail!("--broadcast-key: a key is visible ASCII without blanks");
+        }
+        Ok(auth)
+    }
+}
+
+fn key_set(file: &Path) -> Result<KeySet> {
+    let shown = file.display();
+    let text =
+        fs::read_to_string(file).with_context(|| format!("--jwt-keys: cannot read {shown}"))?;
+    KeySet::parse(&text).map_err(|why| anyhow::anyhow!("--jwt-keys: {shown}: {why}"))
+}
+
+/// The secret in a file, less the end of its line.
+fn from_file(file: &Path) -> Result<Secret> {
+    let shown = file.display();
+    let text = fs::read_to_string(file).with_context(|| format!("cannot read {shown}"))?;
+    let text = text.trim_end_matches(['\r', '\n']);
+    if text.is_empty() {
+        bail!("{shown} is empty");
+    }
+    Ok(Secret::new(text))
+}
+
+/// No message of this may show what was said.
+fn said(text: &str) -> Result<Said, String> {
+    match text.strip_prefix("file:") {
+        Some("") => Err("file: needs a path, as in file:/run/secrets/standfast".to_owned()),
+        Some(path) => Ok(Said::In(path.into())),
+        None if text.is_empty() => Err("a secret has at least one character".to_owned()),
+        None => Ok(Said::Here(Secret::new(text))),
+    }
+}
+
+fn param(text: &str) -> Result<String, String> {
+    let named = !text.is_empty()
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+    named.then(|| text.to_owned()).ok_or_else(|| "a name is of letters, digits, - and _".to_owned())
+}

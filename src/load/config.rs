@@ -1,0 +1,211 @@
+//! From flags to a [`Config`]: what goes together, and what is meant where nothing is said.
+
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use load::{Config, Content, Echo, Endpoint, Fanout, HttpPublish, Publish, Retry, stages};
+
+use super::flags::{Answer, Args, Bytes, Compression};
+use super::urls;
+
+/// # Errors
+/// What cannot be used, or does not go together.
+pub(super) fn config(args: &Args) -> Result<Config> {
+    let urls = args.urls.iter().map(|url| urls::expand(url, load::ENDPOINTS_MAX));
+    let urls: Vec<Vec<String>> = urls.collect::<Result<_, _>>().map_err(anyhow::Error::msg)?;
+    let endpoints = urls.iter().flatten().map(|url| Endpoint::parse(url)).collect::<Result<_, _>>();
+    let mut endpoints: Vec<Endpoint> = endpoints.map_err(anyhow::Error::msg)?;
+    args.tls.set(&mut endpoints)?;
+    for &source in &args.source {
+        if let Some(other) = endpoints.iter().find(|e| e.address.is_ipv4() != source.is_ipv4()) {
+            bail!("--source {source}: cannot reach {} from there", other.address);
+        }
+        // Binding is how to ask whether an address is ours.
+        UdpSocket::bind((source, 0))
+            .with_context(|| format!("--source {source} is no address of this machine"))?;
+    }
+    let fanout = fanout(args, &endpoints)?;
+    let echo = if fanout.is_some() { None } else { echo(args)? };
+    let phases = echo.is_some() || fanout.is_some() || !args.stages.is_empty();
+    let hold_default = if phases { Duration::ZERO } else { Duration::from_secs(10) };
+    Ok(Config {
+        endpoints,
+        connections: match args.stages.as_slice() {
+            [] => args.connections,
+            stages => stages::begun(stages).max(1),
+        },
+        stages: args.stages.clone(),
+        connect: args.connect,
+        connect_timeout: args.connect_timeout,
+        retry: Retry {
+            attempts: args.retry.unwrap_or(if args.reconnect { u32::MAX } else { 0 }),
+            base: args.backoff.0,
+            most: args.backoff.1,
+            reconnect: args.reconnect,
+        },
+        sources: args.source.clone(),
+        headers: args.header.clone(),
+        protocols: args.subprotocol.clone(),
+        compress_above: match args.compression {
+            Compression::Off => None,
+            Compression::Shared => Some(usize::try_from(args.compress_above).unwrap_or(usize::MAX)),
+        },
+        heartbeat: (!args.heartbeat.is_zero()).then_some(args.heartbeat),
+        hold: args.hold.unwrap_or(hold_default),
+        echo,
+        fanout,
+        force: args.force,
+    })
+}
+
+fn fanout(args: &Args, endpoints: &[Endpoint]) -> Result<Option<Fanout>> {
+    let Some(rate) = args.fanout else { return Ok(None) };
+    if args.echo || args.rate.is_some() {
+        bail!("--fanout publishes to all connections; --echo and --rate are another run");
+    }
+    let publish = match &args.publish_url {
+        None if args.publish_by_socket => Publish::Socket,
+        None => bail!(
+            "--fanout: say how messages are published: --publish-url URL (for standfast serve \
+             http://127.0.0.1:8090/api/publish) or --publish-by-socket"
+        ),
+        Some(url) => Publish::Http(HttpPublish {
+            endpoint: Endpoint::parse_http(url).map_err(anyhow::Error::msg)?,
+            headers: args.publish_key.iter().chain(&args.publish_header).cloned().collect(),
+            body: publish_body(args, endpoints)?,
+        }),
+    };
+    if args.publish_by_socket && u64::from(args.publishers) > args.connections {
+        bail!("--publishers {}: there are fewer --connections to publish by", args.publishers);
+    }
+    let messages = messages(args)?;
+    let duration_default = messages.is_none().then_some(Duration::from_secs(10));
+    let size = args.size.unwrap_or(0);
+    let size = usize::try_from(size).ok().filter(|&size| size <= 1 << 20);
+    Ok(Some(Fanout {
+        rate,
+        publishers: args.publishers,
+        messages,
+        duration: args.duration.or(duration_default),
+        size: size.context("--size of a publication is at most 1MiB")?,
+        late_after: args.late_after,
+        publish,
+    }))
+}
+
+fn publish_body(args: &Args, endpoints: &[Endpoint]) -> Result<String> {
+    if let Some(body) = &args.publish_body {
+        if !body.contains("$DATA") {
+            bail!("--publish-body: $DATA must stand where the message goes");
+        }
+        return Ok(body.clone());
+    }
+    if let Some(topic) = &args.topic {
+        return Ok(HttpPublish::body_for(topic));
+    }
+    let path = endpoints.first().map(|endpoint| endpoint.path.as_str()).unwrap_or_default();
+    let topic = path.strip_prefix("/topics/").map(|rest| rest.split('?').next().unwrap_or(rest));
+    let topic = topic.context(
+        "--topic NAME is needed, as the URL's path is not /topics/NAME; or for another server \
+         --publish-body '{\"channel\":\"news\",\"data\":\"$DATA\"}'",
+    )?;
+    Ok(HttpPublish::body_for(topic))
+}
+
+fn messages(args: &Args) -> Result<Option<u32>> {
+    match args.messages.map(u32::try_from) {
+        Some(Ok(u32::MAX) | Err(_)) => bail!("--messages must be below {}", u32::MAX),
+        Some(Ok(messages)) => Ok(Some(messages)),
+        None => Ok(None),
+    }
+}
+
+fn echo(args: &Args) -> Result<Option<Echo>> {
+    let Args { size, rate, duration, timeout, .. } = args;
+    let counted = size.or(*rate).or(args.messages);
+    let worded = args.message.is_some() || args.think.is_some();
+    if !worded && !args.echo && counted.is_none() && duration.is_none() && timeout.is_none() {
+        return Ok(None);
+    }
+    let size = size.unwrap_or(20);
+    let size = usize::try_from(size).ok().filter(|size| (Echo::SIZE_MIN..=1 << 30).contains(size));
+    let Some(size) = size else {
+        bail!("--size must be {} to 1GiB: a message carries its number", Echo::SIZE_MIN);
+    };
+    if let Some(Bytes(data)) = &args.message
+        && !args.binary
+        && std::str::from_utf8(data).is_err()
+    {
+        bail!("--message is not UTF-8, which a text message must be: send it with --binary");
+    }
+    let messages = self::messages(args)?;
+    let duration_default = messages.is_none().then_some(Duration::from_secs(10));
+    Ok(Some(Echo {
+        size,
+        rate: *rate,
+        messages,
+        duration: duration.or(duration_default),
+        content: args.message.as_ref().map(|Bytes(data)| Content {
+            data: data.clone(),
+            binary: args.binary,
+            any_answer: matches!(args.answer, Answer::Any),
+        }),
+        think: args.think,
+        timeout: timeout.unwrap_or(Duration::from_secs(1)),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn read(line: &str) -> Result<Config> {
+        let words = std::iter::once("load").chain(line.split(' '));
+        config(&Command::try_parse_from(words)?.args)
+    }
+
+    #[test]
+    fn any_flag_of_the_echo_asks_for_one() {
+        let plain = read("ws://127.0.0.1:1/").unwrap();
+        assert!(plain.echo.is_none());
+        assert_eq!((plain.hold, plain.connections), (Duration::from_secs(10), 100));
+        for flag in ["--echo", "--size 64KiB", "--rate 1k", "--messages 5", "--duration 1m"] {
+            let config = read(&format!("ws://127.0.0.1:1/ {flag}")).unwrap();
+            assert!(config.echo.is_some() && config.hold.is_zero(), "{flag}");
+        }
+        let echo = read("ws://127.0.0.1:1/ --messages 2k").unwrap().echo.unwrap();
+        assert_eq!((echo.size, echo.messages, echo.duration), (20, Some(2_000), None));
+        let echo = read("ws://127.0.0.1:1/ --rate 10k").unwrap().echo.unwrap();
+        assert_eq!((echo.rate, echo.duration), (Some(10_000), Some(Duration::from_secs(10))));
+    }
+
+    #[test]
+    fn zero_means_none() {
+        assert!(read("ws://127.0.0.1:1/ --heartbeat 0").unwrap().heartbeat.is_none());
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_named() {
+        for (line, named) in [
+            ("gopher://127.0.0.1/", "gopher"),
+            ("ws://127.0.0.1:1/ --size 3", "--size"),
+            ("ws://127.0.0.1:1/ --messages 5000M", "--messages"),
+            ("ws://127.0.0.1:1/ --connections 0", "--connections"),
+            ("ws://127.0.0.1:1/ --source 192.0.2.1", "192.0.2.1"),
+            ("ws://127.0.0.1:1/ --source ::1", "::1"),
+            ("ws://127.0.0.1:1/ --hold 5", "--hold"),
+        ] {
+            let error = format!("{:#}", read(line).unwrap_err());
+            assert!(error.contains(named), "{line}: {error}");
+        }
+    }
+}

@@ -35,7 +35,16 @@ const HOUSE: &[(&str, &[&str])] = &[
         "standfast-load",
         &["standfast-cable", "standfast-engine", "standfast-host", "standfast-wire"],
     ),
-    ("standfast", &["standfast-engine", "standfast-host", "standfast-load", "standfast-serve"]),
+    (
+        "standfast",
+        &[
+            "standfast-cable",
+            "standfast-engine",
+            "standfast-host",
+            "standfast-load",
+            "standfast-serve",
+        ],
+    ),
     ("xtask", &[]),
 ];
 

@@ -4,8 +4,11 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use load::{Config, Content, Echo, Endpoint, Fanout, HttpPublish, Publish, Retry, stages};
+use load::{
+    Cable, Config, Content, Echo, Endpoint, Fanout, Growth, HttpPublish, Publish, Retry, stages,
+};
 
+use super::cable::{self, Clients};
 use super::flags::{Answer, Args, Bytes, Compression};
 use super::urls;
 
@@ -14,7 +17,9 @@ use super::urls;
 pub(super) fn config(args: &Args) -> Result<Config> {
     let urls = args.urls.iter().map(|url| urls::expand(url, load::ENDPOINTS_MAX));
     let urls: Vec<Vec<String>> = urls.collect::<Result<_, _>>().map_err(anyhow::Error::msg)?;
-    let endpoints = urls.iter().flatten().map(|url| Endpoint::parse(url)).collect::<Result<_, _>>();
+    let (urls, is_cable) = cable::to_websocket(urls.into_iter().flatten().collect())?;
+    let clients = Clients::new(args, is_cable)?;
+    let endpoints = urls.iter().map(|url| Endpoint::parse(url)).collect::<Result<_, _>>();
     let mut endpoints: Vec<Endpoint> = endpoints.map_err(anyhow::Error::msg)?;
     args.tls.set(&mut endpoints)?;
     for &source in &args.source {
@@ -25,8 +30,10 @@ pub(super) fn config(args: &Args) -> Result<Config> {
         UdpSocket::bind((source, 0))
             .with_context(|| format!("--source {source} is no address of this machine"))?;
     }
-    let fanout = fanout(args, &endpoints)?;
-    let echo = if fanout.is_some() { None } else { echo(args)? };
+    let clients = clients.as_ref();
+    let fanout = fanout(args, &endpoints, clients)?;
+    let echo = if fanout.is_some() { None } else { echo(args, clients)? };
+    let heartbeat_default = clients.is_none().then_some(Duration::from_secs(30));
     let phases = echo.is_some() || fanout.is_some() || !args.stages.is_empty();
     let hold_default = if phases { Duration::ZERO } else { Duration::from_secs(10) };
     Ok(Config {
@@ -37,21 +44,23 @@ pub(super) fn config(args: &Args) -> Result<Config> {
         },
         stages: args.stages.clone(),
         connect: args.connect,
-        connect_timeout: args.connect_timeout,
-        retry: Retry {
-            attempts: args.retry.unwrap_or(if args.reconnect { u32::MAX } else { 0 }),
-            base: args.backoff.0,
-            most: args.backoff.1,
-            reconnect: args.reconnect,
-        },
+        connect_timeout: args.connect_timeout.unwrap_or(match clients {
+            Some(_) => Cable::STALE_AFTER,
+            None => Duration::from_secs(30),
+        }),
+        retry: retry(args, clients.is_some()),
         sources: args.source.clone(),
         headers: args.header.clone(),
-        protocols: args.subprotocol.clone(),
+        protocols: match clients {
+            Some(clients) => clients.protocols(&args.subprotocol),
+            None => args.subprotocol.clone(),
+        },
+        cable: clients.map(|clients| Cable::new(clients.identifiers.clone())),
         compress_above: match args.compression {
             Compression::Off => None,
             Compression::Shared => Some(usize::try_from(args.compress_above).unwrap_or(usize::MAX)),
         },
-        heartbeat: (!args.heartbeat.is_zero()).then_some(args.heartbeat),
+        heartbeat: args.heartbeat.or(heartbeat_default).filter(|period| !period.is_zero()),
         hold: args.hold.unwrap_or(hold_default),
         echo,
         fanout,
@@ -59,7 +68,30 @@ pub(super) fn config(args: &Args) -> Result<Config> {
     })
 }
 
-fn fanout(args: &Args, endpoints: &[Endpoint]) -> Result<Option<Fanout>> {
+/// Real clients of Action Cable come again, and wait as theirs do; that a server which is not there
+/// fails a run is what a load generator is for, so it is not for ever.
+fn retry(args: &Args, cable: bool) -> Retry {
+    let reconnect = args.reconnect || cable;
+    let attempts_default = match (cable, args.reconnect) {
+        (true, _) => 10,
+        (false, true) => u32::MAX,
+        (false, false) => 0,
+    };
+    let attempts = args.retry.unwrap_or(attempts_default);
+    let (base, most) = args.backoff.unwrap_or(match cable {
+        true => (Cable::STALE_AFTER, Duration::ZERO),
+        false => (Duration::from_millis(100), Duration::from_secs(30)),
+    });
+    let as_rails = cable && args.backoff.is_none();
+    let growth = if as_rails { Growth::Cable } else { Growth::Doubling };
+    Retry { attempts, base, most, growth, reconnect }
+}
+
+fn fanout(
+    args: &Args,
+    endpoints: &[Endpoint],
+    clients: Option<&Clients>,
+) -> Result<Option<Fanout>> {
     let Some(rate) = args.fanout else { return Ok(None) };
     if args.echo || args.rate.is_some() {
         bail!("--fanout publishes to all connections; --echo and --rate are another run");
@@ -73,7 +105,7 @@ fn fanout(args: &Args, endpoints: &[Endpoint]) -> Result<Option<Fanout>> {
         Some(url) => Publish::Http(HttpPublish {
             endpoint: Endpoint::parse_http(url).map_err(anyhow::Error::msg)?,
             headers: args.publish_key.iter().chain(&args.publish_header).cloned().collect(),
-            body: publish_body(args, endpoints)?,
+            body: publish_body(args, endpoints, url, clients)?,
         }),
     };
     if args.publish_by_socket && u64::from(args.publishers) > args.connections {
@@ -94,15 +126,27 @@ fn fanout(args: &Args, endpoints: &[Endpoint]) -> Result<Option<Fanout>> {
     }))
 }
 
-fn publish_body(args: &Args, endpoints: &[Endpoint]) -> Result<String> {
+fn publish_body(
+    args: &Args,
+    endpoints: &[Endpoint],
+    publish_url: &str,
+    clients: Option<&Clients>,
+) -> Result<String> {
     if let Some(body) = &args.publish_body {
         if !body.contains("$DATA") {
             bail!("--publish-body: $DATA must stand where the message goes");
         }
         return Ok(body.clone());
     }
+    let body_for = match publish_url.ends_with("/_broadcast") {
+        true => HttpPublish::broadcast_body_for,
+        false => HttpPublish::body_for,
+    };
     if let Some(topic) = &args.topic {
-        return Ok(HttpPublish::body_for(topic));
+        return Ok(body_for(topic));
+    }
+    if let Some(clients) = clients {
+        return Ok(body_for(&clients.public_stream()?));
     }
     let path = endpoints.first().map(|endpoint| endpoint.path.as_str()).unwrap_or_default();
     let topic = path.strip_prefix("/topics/").map(|rest| rest.split('?').next().unwrap_or(rest));
@@ -110,7 +154,7 @@ fn publish_body(args: &Args, endpoints: &[Endpoint]) -> Result<String> {
         "--topic NAME is needed, as the URL's path is not /topics/NAME; or for another server \
          --publish-body '{\"channel\":\"news\",\"data\":\"$DATA\"}'",
     )?;
-    Ok(HttpPublish::body_for(topic))
+    Ok(body_for(topic))
 }
 
 fn messages(args: &Args) -> Result<Option<u32>> {
@@ -121,7 +165,7 @@ fn messages(args: &Args) -> Result<Option<u32>> {
     }
 }
 
-fn echo(args: &Args) -> Result<Option<Echo>> {
+fn echo(args: &Args, clients: Option<&Clients>) -> Result<Option<Echo>> {
     let Args { size, rate, duration, timeout, .. } = args;
     let counted = size.or(*rate).or(args.messages);
     let worded = args.message.is_some() || args.think.is_some();
@@ -141,16 +185,20 @@ fn echo(args: &Args) -> Result<Option<Echo>> {
     }
     let messages = self::messages(args)?;
     let duration_default = messages.is_none().then_some(Duration::from_secs(10));
+    let content = match clients {
+        Some(clients) => Some(clients.performed(args)?),
+        None => args.message.as_ref().map(|Bytes(data)| Content {
+            data: data.clone(),
+            binary: args.binary,
+            any_answer: matches!(args.answer, Answer::Any),
+        }),
+    };
     Ok(Some(Echo {
         size,
         rate: *rate,
         messages,
         duration: duration.or(duration_default),
-        content: args.message.as_ref().map(|Bytes(data)| Content {
-            data: data.clone(),
-            binary: args.binary,
-            any_answer: matches!(args.answer, Answer::Any),
-        }),
+        content,
         think: args.think,
         timeout: timeout.unwrap_or(Duration::from_secs(1)),
     }))
@@ -189,6 +237,70 @@ mod tests {
     }
 
     #[test]
+    fn clients_of_action_cable_do_as_real_ones_do() {
+        let cable = read("cable://127.0.0.1:1").unwrap();
+        let endpoint = &cable.endpoints[0];
+        assert_eq!((endpoint.path.as_str(), endpoint.tls), ("/cable", false));
+        assert_eq!(cable.protocols, ["actioncable-v1-json", "actioncable-unsupported"]);
+        let clients = cable.cable.unwrap();
+        assert_eq!(clients.identifiers, [r#"{"channel":"$pubsub","stream_name":"load"}"#]);
+        assert_eq!((cable.heartbeat, cable.connect_timeout), (None, Duration::from_secs(6)));
+        assert!(cable.retry.reconnect && cable.retry.growth == Growth::Cable);
+        assert_eq!(cable.retry.attempts, 10);
+        let line = "cable://127.0.0.1:1/live?jid=x --cable-extended --subprotocol anycable-token.a \
+                    --backoff 1s..2s --heartbeat 5s";
+        let asked = read(line).unwrap();
+        let offered = ["actioncable-v1-ext-json", "anycable-token.a", "actioncable-unsupported"];
+        assert_eq!(
+            (asked.endpoints[0].path.as_str(), asked.protocols.as_slice()),
+            ("/live?jid=x", &offered.map(str::to_owned)[..])
+        );
+        assert_eq!(
+            (asked.retry.growth, asked.heartbeat),
+            (Growth::Doubling, Some(Duration::from_secs(5)))
+        );
+    }
+
+    #[test]
+    fn what_is_published_reaches_the_stream_of_the_channel() {
+        let body = |line: &str| match read(line).unwrap().fanout.unwrap().publish {
+            Publish::Http(http) => http.body,
+            Publish::Socket => "a whisper".to_owned(),
+        };
+        let cable =
+            r#"cable://127.0.0.1:1 --fanout 1 --channel {"channel":"$pubsub","stream_name":"a"}"#;
+        let broadcast = format!("{cable} --publish-url http://127.0.0.1:1/_broadcast");
+        assert_eq!(body(&broadcast), r#"{"stream":"a","data":"\"$DATA\""}"#);
+        let publish = format!("{cable} --publish-url http://127.0.0.1:1/api/publish");
+        assert_eq!(body(&publish), r#"{"topic":"a","data":"$DATA"}"#);
+        let signed = r#"cable://127.0.0.1:1 --fanout 1 --channel {"channel":"Turbo::StreamsChannel","signed_stream_name":"x"}"#;
+        let named = format!("{signed} --publish-url http://127.0.0.1:1/_broadcast --topic b");
+        assert_eq!(body(&named), r#"{"stream":"b","data":"\"$DATA\""}"#);
+        assert_eq!(body(&format!("{signed} --publish-by-socket")), "a whisper");
+        for (line, named) in [
+            (format!("{signed} --publish-url http://127.0.0.1:1/_broadcast"), "--topic"),
+            (
+                format!("{cable} --channel {{\"channel\":\"B\"}} --publish-by-socket"),
+                "one --channel",
+            ),
+        ] {
+            let error = format!("{:#}", read(&line).unwrap_err());
+            assert!(error.contains(named), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_message_of_a_cable_client_is_performed() {
+        let line = r#"cable://127.0.0.1:1 --message {"action":"echo"} --channel {"channel":"A"}"#;
+        let content = read(line).unwrap().echo.unwrap().content.unwrap();
+        let text = r#"{"command":"message","identifier":"{\"channel\":\"A\"}","data":"{\"action\":\"echo\"}"}"#;
+        assert_eq!(
+            (String::from_utf8(content.data).unwrap().as_str(), content.any_answer),
+            (text, true)
+        );
+    }
+
+    #[test]
     fn zero_means_none() {
         assert!(read("ws://127.0.0.1:1/ --heartbeat 0").unwrap().heartbeat.is_none());
     }
@@ -203,6 +315,13 @@ mod tests {
             ("ws://127.0.0.1:1/ --source 192.0.2.1", "192.0.2.1"),
             ("ws://127.0.0.1:1/ --source ::1", "::1"),
             ("ws://127.0.0.1:1/ --hold 5", "--hold"),
+            ("ws://127.0.0.1:1/ --channel {}", "cable://"),
+            ("ws://127.0.0.1:1/ --cable-extended", "cable://"),
+            ("ws://127.0.0.1:1/ cable://127.0.0.1:1/", "cable://"),
+            ("cable://127.0.0.1:1/ --channel Chat", "not JSON"),
+            ("cable://127.0.0.1:1/ --channel {}", "channel is missing"),
+            ("cable://127.0.0.1:1/ --echo", "--message"),
+            ("cable://127.0.0.1:1/ --message hello", "--message"),
         ] {
             let error = format!("{:#}", read(line).unwrap_err());
             assert!(error.contains(named), "{line}: {error}");

@@ -12,12 +12,13 @@ use super::threshold::Threshold;
 use crate::{tls, units};
 
 const FANOUT: &str = "Fan-out";
+const CABLE: &str = "Action Cable";
 
 /// Opens WebSockets, holds them, sends messages and checks every answer.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Where to connect, ws://HOST:PORT/PATH or wss://…; several are taken in turn, and {9000..9003} stands
-    /// for each number of a range
+    /// Where to connect, ws://HOST:PORT/PATH or wss://…, or cable://… and cables://… for clients of
+    /// Action Cable; several are taken in turn, and {9000..9003} stands for each number of a range
     #[arg(required = true, value_name = "URL")]
     pub(super) urls: Vec<String>,
 
@@ -36,19 +37,20 @@ pub(crate) struct Args {
     #[arg(long, value_name = "HOW", default_value = "windowed", value_parser = connect)]
     pub(super) connect: Connect,
 
-    /// How long one connection may take to open
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::positive_duration)]
-    pub(super) connect_timeout: Duration,
+    /// How long one connection may take to open [default: 30s, with cable:// 6s]
+    #[arg(long, value_name = "TIME", value_parser = units::positive_duration)]
+    pub(super) connect_timeout: Option<Duration>,
 
-    /// Try a connect that failed so many times more, or forever [default: 0]
+    /// Try a connect that failed so many times more, or forever [default: 0, with cable:// 10]
     #[arg(long, value_name = "N", value_parser = attempts)]
     pub(super) retry: Option<u32>,
 
     /// Wait before it, at random up to a bound that doubles from the first time to the second
-    #[arg(long, value_name = "TIME..TIME", default_value = "100ms..30s", value_parser = units::duration_range)]
-    pub(super) backoff: (Duration, Duration),
+    /// [default: 100ms..30s, with cable:// as Rails' client waits: 6s to 12s, then 15 % longer each time]
+    #[arg(long, value_name = "TIME..TIME", value_parser = units::duration_range)]
+    pub(super) backoff: Option<(Duration, Duration)>,
 
-    /// Open WebSockets that ended again, with the same waits
+    /// Open WebSockets that ended again, with the same waits; with cable:// they always are
     #[arg(long)]
     pub(super) reconnect: bool,
 
@@ -56,9 +58,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub(super) hold: Option<Duration>,
 
-    /// Ping each connection once in this time; 0 never
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::duration)]
-    pub(super) heartbeat: Duration,
+    /// Ping each connection once in this time; 0 never [default: 30s, with cable:// 0: browsers send none]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub(super) heartbeat: Option<Duration>,
 
     /// Send messages and expect them back; implied by the five flags that follow
     #[arg(long)]
@@ -68,7 +70,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "BYTES", value_parser = units::size)]
     pub(super) size: Option<u64>,
 
-    /// What each message says, or @FILE; text, unless --binary. Answers are taken in their order
+    /// What each message says, or @FILE; text, unless --binary. Answers are taken in their order.
+    /// With cable:// it is performed on the channel, as '{"action":"echo"}', and any message answers it
     #[arg(long, value_name = "TEXT", conflicts_with = "size", value_parser = content)]
     pub(super) message: Option<Bytes>,
 
@@ -117,7 +120,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL", help_heading = FANOUT, requires = "fanout")]
     pub(super) publish_url: Option<String>,
 
-    /// Publish by the first connections, which are to receive their messages too
+    /// Publish by the first connections, which are to receive their messages too; with cable:// they
+    /// whisper to the others
     #[arg(long, help_heading = FANOUT, requires = "fanout", conflicts_with = "publish_url")]
     pub(super) publish_by_socket: bool,
 
@@ -131,13 +135,15 @@ pub(crate) struct Args {
         help_heading = FANOUT, requires = "publish_url")]
     pub(super) publish_header: Vec<(String, String)>,
 
-    /// The topic to publish to [default: NAME where the URL's path is /topics/NAME]
+    /// The topic to publish to [default: NAME where the URL's path is /topics/NAME, with cable:// the
+    /// public stream of --channel]
     #[arg(long, value_name = "NAME", help_heading = FANOUT, requires = "publish_url",
         conflicts_with = "publish_body")]
     pub(super) topic: Option<String>,
 
     /// The request's body for other servers, in which $DATA is the message
-    /// [default: {"topic":"NAME","data":"$DATA"}]
+    /// [default: {"topic":"NAME","data":"$DATA"}, for AnyCable's /_broadcast
+    /// {"stream":"NAME","data":"\"$DATA\""}]
     #[arg(long, value_name = "TEXT", help_heading = FANOUT, requires = "publish_url")]
     pub(super) publish_body: Option<String>,
 
@@ -145,6 +151,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::positive_duration,
         help_heading = FANOUT)]
     pub(super) late_after: Duration,
+
+    /// What a client of Action Cable subscribes by; several are taken in turn, and {1..4} stands for
+    /// each number of a range [default: {"channel":"$pubsub","stream_name":"load"}]
+    #[arg(long, value_name = "JSON", help_heading = CABLE)]
+    pub(super) channel: Vec<String>,
+
+    /// Offer AnyCable's extended protocol, actioncable-v1-ext-json, instead of actioncable-v1-json
+    #[arg(long, help_heading = CABLE)]
+    pub(super) cable_extended: bool,
 
     /// Addresses of this machine to connect from; loopback needs none
     #[arg(long, value_name = "IP", value_delimiter = ',', value_parser = units::ip)]

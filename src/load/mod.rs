@@ -1,5 +1,6 @@
 //! `standfast load`: flags to a [`Config`], rows and a summary to people, an exit code.
 
+mod cable;
 mod config;
 mod flags;
 mod page;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use host::{Count, Machine};
-use load::{BroadcastSummary, Config, Echo, Fanout, Latency, Publish, Summary};
+use load::{BroadcastSummary, CableSummary, Config, Echo, Fanout, Latency, Publish, Summary};
 
 use super::threshold::Outcome;
 use super::{Document, connect_as_said};
@@ -85,6 +85,15 @@ fn configuration(config: &Config) -> Rows {
     if !config.protocols.is_empty() {
         say("subprotocols", config.protocols.join(", "));
     }
+    if let Some(cable) = &config.cable {
+        let first = cable.identifiers.first().map(String::as_str).unwrap_or_default();
+        match cable.identifiers.len() {
+            1 => say("subscribed by", first.to_owned()),
+            all => {
+                say("subscribed by", format!("{} channels, the first {first}", Count(all as u64)))
+            }
+        }
+    }
     if let Some(echo) = &config.echo {
         echo_asked(echo, &mut say);
     }
@@ -136,6 +145,9 @@ fn figures(document: &Document<'_>) -> Rows {
         say("heartbeats", format!("{} of {} answered", Count(h.received), Count(h.sent)));
         say("ping to pong", times(h.latency.as_ref()));
     }
+    if let Some(cable) = &summary.cable {
+        subscribed(cable, &mut say);
+    }
     if let Some(echo) = &summary.echo {
         say("messages", format!("{} sent, {} received", Count(echo.sent), Count(echo.received)));
         say("lost, twice", format!("{}, {}", Count(echo.lost), Count(echo.duplicated)));
@@ -158,6 +170,17 @@ fn figures(document: &Document<'_>) -> Rows {
         say("watched, descriptors", descriptors);
     }
     rows
+}
+
+fn subscribed(cable: &CableSummary, mut say: impl FnMut(&str, String)) {
+    let CableSummary { subscribed, rejected, waiting, repeated, stale, .. } = cable;
+    let waits = rejected + waiting;
+    say("subscribed, not subscribed", format!("{}, {}", Count(*subscribed), Count(waits)));
+    say("subscribes sent again", Count(*repeated).to_string());
+    say("given up without pings", Count(*stale).to_string());
+    say("connect to welcome", times(cable.to_welcome.as_ref()));
+    say("subscribe to confirmation", times(cable.to_confirm.as_ref()));
+    say("connect to confirmation", times(cable.to_subscribed.as_ref()));
 }
 
 fn fan_out(broadcast: &BroadcastSummary, mut say: impl FnMut(&str, String)) {

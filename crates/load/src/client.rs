@@ -15,6 +15,7 @@ use crate::fanout::reception::{Expect, Reception};
 use crate::heartbeat::{self, Heartbeat};
 use crate::ledger::Ledger;
 use crate::socket::Socket;
+use crate::subscriber::Subscribers;
 
 /// What the main thread, or a worker before in the lane, asks of a worker.
 pub(crate) enum Order {
@@ -26,7 +27,7 @@ pub(crate) enum Order {
     Echo(EchoOrder),
     /// Count what publications bring.
     Expect(Expect),
-    /// Send this on the open socket of that number.
+    /// Send this on the socket of that number, of those that publications reach.
     Publish { nth: u32, data: Box<[u8]> },
     /// Judge every receiver of so many publications of each publisher.
     Judge(Arc<[u32]>),
@@ -41,6 +42,8 @@ pub(crate) struct Client {
     targets: Arc<[Target]>,
     ledger: Arc<Ledger>,
     connector: Connector,
+    /// With Action Cable.
+    subscribers: Option<Subscribers>,
     heartbeat: Option<Heartbeat>,
     traffic: Traffic,
     closing: Option<Closing>,
@@ -54,9 +57,53 @@ enum Traffic {
 }
 
 impl Client {
-    pub(crate) fn new(targets: Arc<[Target]>, ledger: Arc<Ledger>, connector: Connector) -> Client {
+    pub(crate) fn new(
+        targets: Arc<[Target]>,
+        ledger: Arc<Ledger>,
+        connector: Connector,
+        subscribers: Option<Subscribers>,
+    ) -> Client {
         let traffic = Traffic::Nothing;
-        Client { targets, ledger, connector, heartbeat: None, traffic, closing: None }
+        Client { targets, ledger, connector, subscribers, heartbeat: None, traffic, closing: None }
+    }
+
+    /// Sends a text from the socket of that number, of those that publications reach.
+    fn publish<S: Sys>(&mut self, core: &mut Core<S, Self>, nth: u32, data: &[u8]) {
+        let reached = |core: &Core<S, Self>, id: ConnId| match &self.subscribers {
+            Some(subscribers) => subscribers.is_subscribed(id.slot()),
+            None => core.is_open(id),
+        };
+        let ids = (0..core.slots()).filter_map(|slot| core.id_at(slot));
+        let Some(id) = ids.filter(|&id| reached(core, id)).nth(nth as usize) else { return };
+        match &self.subscribers {
+            None => {
+                core.send(id, OpCode::Text, data);
+            }
+            Some(subscribers) => {
+                let whisper = subscribers.whisper(&self.connector, id.slot(), data);
+                if let Some(whisper) = whisper {
+                    core.send(id, OpCode::Text, &whisper);
+                }
+            }
+        }
+    }
+
+    /// Ends so many of the open connections, in order.
+    fn retire<S: Sys>(core: &mut Core<S, Self>, count: u32) {
+        let mut slot = 0;
+        let mut left = count;
+        while left > 0 && slot < core.slots() {
+            let id = core.id_at(slot).filter(|&id| core.is_open(id));
+            let fresh = core.user_at(slot).is_some_and(|socket| !socket.has(Socket::RETIRED));
+            if let Some(id) = id.filter(|_| fresh) {
+                if let Some(socket) = core.user_at(slot) {
+                    socket.set(Socket::RETIRED);
+                }
+                core.close(id, CloseCode::NORMAL, "");
+                left -= 1;
+            }
+            slot += 1;
+        }
     }
 
     /// The worker's targets are set when it first has to connect.
@@ -79,7 +126,11 @@ impl Handler for Client {
     }
 
     fn open<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
-        self.connector.opened(core, id, &self.ledger);
+        let before = self.connector.opened(core, id, &self.ledger);
+        match &mut self.subscribers {
+            Some(subscribers) => subscribers.opened(core, id, before),
+            None => self.connector.settled(),
+        }
     }
 
     fn message<S: Sys>(
@@ -89,6 +140,12 @@ impl Handler for Client {
         opcode: OpCode,
         data: &mut [u8],
     ) {
+        let mut data = &*data;
+        if let Some(subscribers) = &mut self.subscribers {
+            let published = subscribers.message(core, id, data, &mut self.connector, &self.ledger);
+            let Some(published) = published else { return };
+            data = published;
+        }
         match &mut self.traffic {
             Traffic::Nothing => {}
             Traffic::Echo(echo) => echo.message(core, id, opcode, data, &self.ledger),
@@ -104,12 +161,16 @@ impl Handler for Client {
         if !opened {
             return self.connector.failed(core, id, why, &self.ledger);
         }
+        let attempts = match &mut self.subscribers {
+            Some(clients) => clients.closed(id.slot(), &mut self.connector, &self.ledger),
+            None => Some(1),
+        };
         if core.user(id).is_some_and(|socket| socket.has(Socket::RETIRED)) {
             self.ledger.counts.open.sub(1);
             self.ledger.counts.retired.add(1);
         } else {
             self.ledger.count_closed(why);
-            self.connector.lost(core, &self.ledger);
+            attempts.into_iter().for_each(|n| self.connector.lost(core, n, &self.ledger));
         }
         if let Some(socket) = core.user(id) {
             heartbeat::forget(socket, &self.ledger);
@@ -135,42 +196,23 @@ impl Handler for Client {
                 self.traffic = Traffic::Echo(EchoRun::begin(core, order, &self.ledger));
             }
             Order::Expect(expect) => {
-                let reception = Reception::begin(core, expect, &self.ledger);
+                let clients = self.subscribers.as_ref();
+                let reached = |slot| clients.is_none_or(|clients| clients.is_subscribed(slot));
+                let reception = Reception::begin(core, expect, reached, &self.ledger);
                 self.traffic = Traffic::Broadcast(reception);
             }
-            Order::Publish { nth, data } => {
-                let ids = (0..core.slots()).filter_map(|slot| core.id_at(slot));
-                let mut open = ids.filter(|&id| core.is_open(id));
-                if let Some(id) = open.nth(nth as usize) {
-                    core.send(id, OpCode::Text, &data);
-                }
-            }
+            Order::Publish { nth, data } => self.publish(core, nth, &data),
             Order::Judge(published) => {
                 if let Traffic::Broadcast(reception) = &self.traffic {
                     reception.judge(core, &published, self.connector.first(), &self.ledger);
                 }
             }
-            Order::Retire(count) => {
-                let mut slot = 0;
-                let mut left = count;
-                while left > 0 && slot < core.slots() {
-                    let id = core.id_at(slot).filter(|&id| core.is_open(id));
-                    let fresh =
-                        core.user_at(slot).is_some_and(|socket| !socket.has(Socket::RETIRED));
-                    if let Some(id) = id.filter(|_| fresh) {
-                        if let Some(socket) = core.user_at(slot) {
-                            socket.set(Socket::RETIRED);
-                        }
-                        core.close(id, CloseCode::NORMAL, "");
-                        left -= 1;
-                    }
-                    slot += 1;
-                }
-            }
+            Order::Retire(count) => Self::retire(core, count),
             Order::Finish(how) => {
                 self.connector.stop();
                 self.heartbeat = None;
                 self.traffic = Traffic::Nothing;
+                self.subscribers = None;
                 self.closing = Some(Closing::new(how));
             }
         }
@@ -179,12 +221,14 @@ impl Handler for Client {
     fn turn<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
         let ledger = &self.ledger;
         let connect_ns = self.connector.turn(core, ledger);
+        let cable_ns = self.subscribers.as_mut();
+        let cable_ns = cable_ns.and_then(|clients| clients.turn(core, &mut self.connector, ledger));
         let heartbeat_ns = self.heartbeat.as_mut().map(|heartbeat| heartbeat.turn(core, ledger));
         let echo_ns = match &mut self.traffic {
             Traffic::Echo(echo) => echo.turn(core, ledger),
             Traffic::Nothing | Traffic::Broadcast(_) => None,
         };
         let close_ns = self.closing.as_mut().and_then(|closing| closing.turn(core, ledger));
-        [connect_ns, heartbeat_ns, echo_ns, close_ns].into_iter().flatten().min()
+        [connect_ns, cable_ns, heartbeat_ns, echo_ns, close_ns].into_iter().flatten().min()
     }
 }

@@ -28,6 +28,8 @@ pub struct Config {
     pub headers: Vec<(String, String)>,
     /// Subprotocols offered, in order of preference.
     pub protocols: Vec<String>,
+    /// Speak Action Cable on every connection; `None`: plain WebSockets.
+    pub cable: Option<Cable>,
     /// Offer permessage-deflate; what is sent is compressed from this many bytes on.
     pub compress_above: Option<usize>,
     /// Ping each socket once in this time while connections are held; `None` never.
@@ -57,6 +59,7 @@ impl Config {
             sources: Vec::new(),
             headers: Vec::new(),
             protocols: Vec::new(),
+            cable: None,
             compress_above: None,
             heartbeat: None,
             hold: Duration::ZERO,
@@ -64,6 +67,31 @@ impl Config {
             fanout: None,
             force: false,
         }
+    }
+}
+
+/// Every connection is a client of Action Cable with one subscription. Which subprotocols it offers
+/// is [`Config::protocols`]' to say.
+#[derive(Clone, Debug)]
+pub struct Cable {
+    /// What to subscribe by, taken in turn by the connections' numbers. At least one.
+    pub identifiers: Vec<String>,
+    /// A connection that got no ping for so long is given up.
+    pub stale_after: Duration,
+    /// A subscribe that was not confirmed in this time is sent again, and so on.
+    pub repeat: Duration,
+}
+
+impl Cable {
+    /// What Rails' client has for `stale_after`.
+    pub const STALE_AFTER: Duration = Duration::from_secs(6);
+    /// What it has for `repeat`.
+    pub const REPEAT: Duration = Duration::from_millis(500);
+
+    /// A client with these times.
+    #[must_use]
+    pub fn new(identifiers: Vec<String>) -> Cable {
+        Cable { identifiers, stale_after: Self::STALE_AFTER, repeat: Self::REPEAT }
     }
 }
 
@@ -166,7 +194,8 @@ impl Fanout {
 pub enum Publish {
     /// By one HTTP request each.
     Http(HttpPublish),
-    /// By as many of the open connections as there are publishers, which receive them too.
+    /// By as many of the open connections as there are publishers, which receive them too; with
+    /// [`Config::cable`] as whispers, which they do not receive.
     Socket,
 }
 

@@ -86,18 +86,24 @@ impl Connector {
         self.retries.stop();
     }
 
-    /// A connect that was begun is open.
+    /// A connect that was begun is open. Returns how many attempts failed before; it stays under
+    /// way until [`Connector::settled`].
     pub(crate) fn opened<S: Sys>(
         &mut self,
         core: &mut Core<S, Client>,
         id: ConnId,
         ledger: &Ledger,
-    ) {
-        self.under_way = self.under_way.saturating_sub(1);
+    ) -> u32 {
         ledger.count_opened(core.now_ns());
-        if let Some(socket) = core.user_mut(id) {
-            ledger.counts.opened_late.add(u64::from(std::mem::take(&mut socket.sent) > 0));
-        }
+        let Some(socket) = core.user_mut(id) else { return 0 };
+        let before = std::mem::take(&mut socket.sent);
+        ledger.counts.opened_late.add(u64::from(before > 0));
+        before
+    }
+
+    /// A connect that was under way is what it was to become, or will never be.
+    pub(crate) fn settled(&mut self) {
+        self.under_way = self.under_way.saturating_sub(1);
     }
 
     /// An attempt that was under way has failed.
@@ -114,10 +120,16 @@ impl Connector {
         self.try_again(core, before.saturating_add(1), cause, ledger);
     }
 
-    /// A WebSocket has ended; it may be opened again.
-    pub(crate) fn lost<S: Sys>(&mut self, core: &mut Core<S, Client>, ledger: &Ledger) {
+    /// A WebSocket has ended; it may be opened again. It was the last of so many attempts in a row
+    /// that came to nothing.
+    pub(crate) fn lost<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Client>,
+        attempts: u32,
+        ledger: &Ledger,
+    ) {
         let random = core.random();
-        if self.retries.reconnects() && self.retries.again(1, core.now_ns(), random) {
+        if self.retries.reconnects() && self.retries.again(attempts, core.now_ns(), random) {
             ledger.counts.reconnects.add(1);
         }
     }
@@ -207,12 +219,14 @@ impl Connector {
         before: u32,
         ledger: &Ledger,
     ) {
+        let began_ns = core.clock_ns();
         while let Some((destination, source)) = self.sources.place(position, self.changes) {
             match core.connect(destination, source).map_err(|error| Closed::of_connect(&error)) {
                 Ok(id) => {
                     self.under_way += 1;
                     if let Some(socket) = core.user_mut(id) {
                         socket.sent = before;
+                        socket.set_sent_ns(began_ns);
                     }
                     return;
                 }

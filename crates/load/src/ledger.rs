@@ -1,6 +1,7 @@
 //! [`Ledger`]: what one worker counts and times, for the main thread to read at any moment.
 //! Counters have one writer; histograms sit behind a lock that only a report ever contends for.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -12,6 +13,8 @@ use crate::{Recorder, Series};
 
 /// Causes a connection can end for, or fail to begin.
 const CAUSES: usize = Closed::ALL.len();
+/// Different reasons of disconnects that are told apart.
+const REASONS_MAX: usize = 32;
 
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -119,6 +122,22 @@ counts! {
     publications_foreign,
     /// Receivers that lost publications, once that was judged.
     receivers_short,
+    /// Open sockets that are subscribed (gauge).
+    subscribed,
+    /// Open sockets whose subscription was rejected (gauge).
+    rejected,
+    /// Subscribes sent.
+    subscribes,
+    /// Subscribes that were not the first of their socket.
+    subscribes_again,
+    /// Confirmations of what was confirmed already.
+    confirmed_again,
+    /// Pings of Action Cable received.
+    cable_pings,
+    /// WebSockets given up because no ping came.
+    stale,
+    /// Messages that are none of Action Cable, or were not due.
+    unexpected,
 }
 
 impl Snapshot {
@@ -163,8 +182,20 @@ impl Snapshot {
             ("corrupted", self.corrupted),
             ("late", self.late + self.publications_late),
             ("stale", self.publications_stale),
+            ("rejected", self.rejected),
+            ("unexpected", self.unexpected),
         ];
         ends.chain(messages).filter(|(_, count)| *count > 0).collect()
+    }
+
+    /// Connections that came to something: with Action Cable subscribed or rejected, else open at
+    /// least once; or that failed or ended for good.
+    pub(crate) fn settled(&self, cable: bool) -> u64 {
+        if !cable {
+            return self.opened + self.failed_total();
+        }
+        let gone = self.closed_total().saturating_sub(self.reconnects);
+        self.subscribed + self.rejected + self.retired + self.failed_total() + gone
     }
 
     /// Open sockets that never answered a ping.
@@ -187,6 +218,8 @@ pub(crate) struct Ledger {
     arrivals: Mutex<Arrivals>,
     /// The receivers that lost most, once that was judged.
     judged: Mutex<Option<Vec<Receiver>>>,
+    /// Why servers said they end connections, and how often.
+    disconnects: Mutex<BTreeMap<String, u64>>,
     last_open_ns: AtomicU64,
     /// The echo that was ordered has ended here.
     echo_done: AtomicBool,
@@ -203,6 +236,7 @@ impl Ledger {
             recorder: Mutex::default(),
             arrivals: Mutex::default(),
             judged: Mutex::default(),
+            disconnects: Mutex::default(),
             last_open_ns: AtomicU64::new(0),
             echo_done: AtomicBool::new(false),
             expecting: AtomicU64::new(0),
@@ -237,6 +271,23 @@ impl Ledger {
         self.counts.opened.add(1);
         self.counts.open.add(1);
         self.last_open_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// A WebSocket has its subscription: only now is it what it was opened for.
+    pub(crate) fn count_subscribed(&self, now_ns: u64) {
+        self.counts.subscribed.add(1);
+        self.last_open_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// A server has said why it ends a connection.
+    pub(crate) fn count_disconnect(&self, reason: &str) {
+        let mut disconnects = self.disconnects();
+        let known = disconnects.len() < REASONS_MAX || disconnects.contains_key(reason);
+        *disconnects.entry(if known { reason } else { "other" }.to_owned()).or_default() += 1;
+    }
+
+    pub(crate) fn disconnects(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
+        self.disconnects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn count_failed(&self, cause: Closed) {

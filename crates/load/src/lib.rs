@@ -30,18 +30,20 @@ mod shares;
 mod socket;
 mod sources;
 pub mod stages;
+mod subscriber;
 mod summary;
 mod sweep;
 mod window;
 
-pub use crate::config::{Close, Config, Connect, Content, Echo, Fanout, Publish};
+pub use crate::config::{Cable, Close, Config, Connect, Content, Echo, Fanout, Publish};
 pub use crate::drive::{Ended, Row, drive};
 pub use crate::endpoint::Endpoint;
 pub use crate::fanout::HttpPublish;
 pub use crate::ledger::Snapshot;
 pub use crate::recorder::{Latency, Recorder, Series};
-pub use crate::retry::Retry;
+pub use crate::retry::{Growth, Retry};
 pub use crate::run::{ENDPOINTS_MAX, Run, StartError};
+pub use crate::subscriber::CableSummary;
 pub use crate::summary::{
     BroadcastSummary, Connections, EchoSummary, FanoutSummary, HeartbeatSummary, Receiver, Summary,
 };

@@ -25,9 +25,16 @@ pub enum Series {
     PublishLag,
     /// From then to the server's answer.
     Publish,
+    /// Cable: from the connect to the welcome, from the first subscribe to its confirmation, and
+    /// from the connect to that.
+    Welcome,
+    /// See [`Series::Welcome`].
+    Confirm,
+    /// See [`Series::Welcome`].
+    Subscribed,
 }
 
-const SERIES: usize = 9;
+const SERIES: usize = 12;
 const LONGEST_US: u64 = 60_000_000;
 const DIGITS: u8 = 3;
 

@@ -16,19 +16,43 @@ pub struct Retry {
     pub base: Duration,
     /// What the bound does not exceed.
     pub most: Duration,
+    /// How it grows.
+    pub growth: Growth,
     /// Whether a WebSocket that ended is opened again too.
     pub reconnect: bool,
 }
 
+/// How waits grow.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Growth {
+    /// Anywhere below a bound that doubles.
+    Doubling,
+    /// As Rails' client for Action Cable waits (`connection_monitor.js`): the first bound to twice
+    /// that; then 1.15 times longer with each attempt up to the tenth, and up to 15 % more.
+    Cable,
+}
+
 impl Retry {
     /// None.
-    pub const NONE: Retry =
-        Retry { attempts: 0, base: Duration::ZERO, most: Duration::ZERO, reconnect: false };
+    pub const NONE: Retry = Retry {
+        attempts: 0,
+        base: Duration::ZERO,
+        most: Duration::ZERO,
+        growth: Growth::Doubling,
+        reconnect: false,
+    };
 
     /// How long to wait after `attempt` attempts have failed, of which the first is 1. `random` is
     /// any number.
     fn wait_ns(&self, attempt: u32, random: u64) -> u64 {
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        if self.growth == Growth::Cable {
+            let jitter = if attempt <= 1 { 1.0 } else { 0.15 };
+            let grown = 1.15_f64.powi(attempt.saturating_sub(1).min(10) as i32);
+            let wait =
+                self.base.as_secs_f64() * grown * (1.0 + jitter * (random as f64 / 2f64.powi(64)));
+            return (wait * 1e9) as u64;
+        }
         let doubled = nanoseconds(self.base).saturating_mul(1 << attempt.saturating_sub(1).min(40));
         let bound = doubled.min(nanoseconds(self.most));
         ((u128::from(random) * u128::from(bound)) >> 64) as u64
@@ -92,6 +116,7 @@ mod tests {
         attempts: 5,
         base: Duration::from_millis(100),
         most: Duration::from_secs(1),
+        growth: Growth::Doubling,
         reconnect: false,
     };
 
@@ -101,6 +126,19 @@ mod tests {
             assert_eq!(RETRY.wait_ns(attempt, 0), 0);
             assert_eq!(RETRY.wait_ns(attempt, u64::MAX), most_ms * 1_000_000 - 1);
             assert_eq!(RETRY.wait_ns(attempt, 1 << 63), most_ms * 500_000);
+        }
+    }
+
+    #[test]
+    fn cable_clients_wait_between_their_stale_time_and_twice_that_and_then_longer() {
+        let base = Duration::from_secs(6);
+        let cable = Retry { base, growth: Growth::Cable, ..RETRY };
+        let wait = |attempt, random| cable.wait_ns(attempt, random) as f64 / 1e9;
+        for (attempt, least, most) in
+            [(1, 6.0, 12.0), (2, 6.9, 7.935), (11, 24.273, 27.914), (u32::MAX, 24.273, 27.914)]
+        {
+            assert!((wait(attempt, 0) - least).abs() < 1e-3, "{attempt}");
+            assert!((wait(attempt, u64::MAX) - most).abs() < 1e-3, "{attempt}");
         }
     }
 

@@ -15,13 +15,16 @@ use host::{Goal, Role};
 use crate::client::{Client, Order};
 use crate::connector::Connector;
 use crate::echo::EchoOrder;
-use crate::fanout::FanoutRun;
 use crate::fanout::reception::Expect;
+use crate::fanout::{FanoutRun, sockets};
 use crate::ledger::{Ledger, Snapshot};
 use crate::shares::shares;
 use crate::sources::{Sources, host_sources};
+use crate::subscriber::{CableSummary, Line, Subscribers};
 use crate::summary::Expected;
-use crate::{Close, Config, Connect, Echo, Endpoint, Fanout, FanoutSummary, Recorder, Summary};
+use crate::{
+    Close, Config, Connect, Echo, Endpoint, Fanout, FanoutSummary, Publish, Recorder, Summary,
+};
 
 /// Destinations of one run: what an engine's worker can have.
 pub const ENDPOINTS_MAX: usize = 256;
@@ -76,6 +79,8 @@ pub struct Run {
     fanout: Option<FanoutRun>,
     judged: Option<FanoutSummary>,
     echoed: bool,
+    /// Connections are clients of Action Cable.
+    cable: bool,
     began_ns: u64,
 }
 
@@ -112,12 +117,16 @@ impl Run {
             .collect::<Result<_, _>>()?;
         let ledgers: Vec<_> = (0..plan.workers).map(|_| Arc::new(Ledger::new())).collect();
         let (books, config) = (ledgers.clone(), config.clone());
+        let cable = config.cable.is_some();
+        let lines = config.cable.as_ref().map(Line::all);
         let workers = Workers::start(plan, &limits(&config), &[], move |worker, _| {
             let at = usize::from(worker);
             let ledger = books.get(at).cloned().unwrap_or_else(|| Arc::new(Ledger::new()));
             let first = firsts.get(at).copied().unwrap_or(0);
             let connector = Connector::new(&config, sources.clone(), first, lanes);
-            Client::new(Arc::clone(&targets), ledger, connector)
+            let cable = config.cable.as_ref().zip(lines.clone());
+            let subscribers = cable.map(|(cable, lines)| Subscribers::new(cable, lines));
+            Client::new(Arc::clone(&targets), ledger, connector, subscribers)
         })?;
         let shares = vec![0; plan.workers].into();
         let began_ns = process::now_ns();
@@ -137,6 +146,7 @@ impl Run {
             fanout: None,
             judged: None,
             echoed: false,
+            cable,
             began_ns,
         })
     }
@@ -208,11 +218,19 @@ impl Run {
         self.requested
     }
 
-    /// Whether every connection of the target is open or has failed.
+    /// Whether every connection of the target is open or has failed; with Action Cable, is
+    /// subscribed or never will be.
     #[must_use]
     pub fn reached(&self) -> bool {
-        let now = self.snapshot();
-        now.opened + now.failed_total() >= self.target
+        self.snapshot().settled(self.cable) >= self.target
+    }
+
+    /// Sockets of each worker that publications reach.
+    fn reached_each(&self) -> Vec<u64> {
+        let counts = self.ledgers.iter().map(|ledger| &ledger.counts);
+        counts
+            .map(|counts| if self.cable { &counts.subscribed } else { &counts.open }.get())
+            .collect()
     }
 
     /// Time from the last [`Run::set_target`] to the last connection that opened.
@@ -233,7 +251,7 @@ impl Run {
     pub fn echo(&mut self, echo: &Echo) {
         self.echoed = true;
         let echo = Arc::new(echo.clone());
-        let open: Vec<u64> = self.ledgers.iter().map(|ledger| ledger.counts.open.get()).collect();
+        let open = self.reached_each();
         let whole = open.iter().sum();
         let begin_ns = process::now_ns();
         for (worker, &part) in open.iter().enumerate() {
@@ -255,16 +273,28 @@ impl Run {
     /// Makes all sockets that are open now count the publications of `publisher`, of which there
     /// will be `messages`. Publish once [`Run::expecting`] says yes.
     pub fn expect_broadcasts(&mut self, publisher: u32, messages: u32) {
-        let expect = Expect { first: publisher, publishers: 1, late_after_ns: u64::MAX };
-        self.expect(expect, u64::from(messages));
+        let expect =
+            Expect { first: publisher, publishers: 1, late_after_ns: u64::MAX, senders: 0 };
+        self.expect(expect, 0, u64::from(messages));
     }
 
-    fn expect(&mut self, expect: Expect, messages: u64) {
-        let receivers = self.snapshot().open;
+    /// So many sockets send what the others are to receive.
+    fn expect(&mut self, expect: Expect, senders: u32, messages: u64) {
+        let reached = self.reached_each();
+        let receivers = reached.iter().sum::<u64>().saturating_sub(senders.into());
         self.expected = Some(Expected { publisher: expect.first, receivers, messages });
+        let places: Vec<usize> =
+            sockets(&reached).take(senders as usize).map(|(worker, _)| worker).collect();
         for worker in self.busy() {
-            self.tell(worker, Order::Expect(expect));
+            let senders = places.iter().filter(|place| **place == worker).count() as u32;
+            self.tell(worker, Order::Expect(Expect { senders, ..expect }));
         }
+    }
+
+    /// Whispers do not come back to whom they are from.
+    fn senders(&self, fanout: &Fanout) -> u32 {
+        let whispers = self.cable && matches!(fanout.publish, Publish::Socket);
+        if whispers { fanout.publishers } else { 0 }
     }
 
     /// Makes all sockets that are open now receivers of a fan-out. Begin with
@@ -272,7 +302,8 @@ impl Run {
     pub fn expect_fanout(&mut self, fanout: &Fanout) {
         let late_after_ns = u64::try_from(fanout.late_after.as_nanos()).unwrap_or(u64::MAX);
         let (first, publishers) = (Fanout::FIRST_PUBLISHER, fanout.publishers);
-        self.expect(Expect { first, publishers, late_after_ns }, 0);
+        let expect = Expect { first, publishers, late_after_ns, senders: 0 };
+        self.expect(expect, self.senders(fanout), 0);
     }
 
     /// Begins to publish.
@@ -280,8 +311,9 @@ impl Run {
     /// # Errors
     /// No threads for it.
     pub fn fan_out(&mut self, fanout: &Fanout) -> io::Result<()> {
-        let open: Vec<u64> = self.ledgers.iter().map(|ledger| ledger.counts.open.get()).collect();
-        let run = FanoutRun::start(fanout, self.workers.remote(), &open, process::now_ns())?;
+        let (open, senders) = (self.reached_each(), self.senders(fanout).into());
+        let now_ns = process::now_ns();
+        let run = FanoutRun::start(fanout, self.workers.remote(), &open, senders, now_ns)?;
         self.fanout = Some(run);
         Ok(())
     }
@@ -364,6 +396,10 @@ impl Run {
         let expected = self.expected;
         let mut summary =
             Summary::new(requested, self.connecting(), &now, &recorder, echoed, expected, fanout);
+        if self.cable {
+            let ledgers = self.ledgers.iter().map(|ledger| &**ledger);
+            summary.add_cable(CableSummary::new(&now, &recorder, ledgers));
+        }
         if !summary.held {
             // Begun by force: what was said then is the likeliest cause.
             let short = self.fit.shortfalls.iter();
@@ -469,6 +505,9 @@ fn limits(config: &Config) -> Limits {
     if let Some(bytes) = config.compress_above {
         limits.compress_above_bytes = bytes;
     }
+    // Around a message stands its identifier, each byte of which may be escaped.
+    let identifiers = config.cable.iter().flat_map(|cable| &cable.identifiers);
+    let size = size + identifiers.map(|one| 2 * one.len() + 256).max().unwrap_or(0);
     let longest = u32::try_from(size).unwrap_or(u32::MAX);
     limits.wire.message_bytes = limits.wire.message_bytes.max(longest);
     limits.send_queue_bytes = limits.send_queue_bytes.max(4 * size);

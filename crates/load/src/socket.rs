@@ -9,7 +9,7 @@ pub(crate) struct Socket {
     pub(crate) window: Window,
     /// Messages sent: the number of the next.
     pub(crate) sent: u32,
-    /// When the last message was sent, monotonic nanoseconds (good for two years of uptime), and
+    /// When the last message was sent, or until there is one the connect, monotonic nanoseconds (good for two years of uptime), and
     /// above it the flags.
     stamp: u64,
 }
@@ -31,6 +31,8 @@ impl Socket {
 
     /// Is being closed because there are to be fewer.
     pub(crate) const RETIRED: u8 = 1 << 5;
+    /// Publishes what the others are to receive, and is no receiver itself.
+    pub(crate) const SENDING: u8 = 1 << 6;
 
     pub(crate) fn has(&self, flag: u8) -> bool {
         (self.stamp >> TIME_BITS) as u8 & flag != 0
@@ -56,7 +58,7 @@ impl Socket {
     pub(crate) fn begin_messages(&mut self) {
         self.window = Window::default();
         self.sent = 0;
-        self.clear(Self::ECHOING | Self::AWAITING | Self::RECEIVING);
+        self.clear(Self::ECHOING | Self::AWAITING | Self::RECEIVING | Self::SENDING);
     }
 }
 

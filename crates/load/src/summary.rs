@@ -8,7 +8,7 @@ use std::time::Duration;
 use engine::Closed;
 use serde::Serialize;
 
-use crate::{Latency, Recorder, Series, Snapshot};
+use crate::{CableSummary, Latency, Recorder, Series, Snapshot};
 
 /// What a run came to.
 #[derive(Clone, Debug, Serialize)]
@@ -35,6 +35,8 @@ pub struct Summary {
     pub closed: BTreeMap<&'static str, u64>,
     /// What broadcasts brought; null when none was expected.
     pub broadcast: Option<BroadcastSummary>,
+    /// Clients of Action Cable; null where they were plain WebSockets.
+    pub cable: Option<CableSummary>,
 }
 
 /// Connections of a run.
@@ -242,10 +244,19 @@ impl Summary {
                 fanout,
                 ..broadcast(expected, counts, recorder)
             }),
+            cable: None,
         };
         summary.reasons = summary.shortfalls();
         summary.held = summary.reasons.is_empty();
         summary
+    }
+
+    /// What the connections were as clients of Action Cable, and whether that fell short.
+    pub(crate) fn add_cable(&mut self, cable: CableSummary) {
+        let some = cable.shortfalls().into_iter().filter(|(count, _)| *count > 0);
+        self.reasons.extend(some.map(|(count, what)| format!("{count} {what}")));
+        self.held = self.reasons.is_empty();
+        self.cable = Some(cable);
     }
 
     /// Everything that fell short of what was asked.
@@ -346,6 +357,9 @@ impl Display for Summary {
             write_latency(f, "  from due    ", self.latency.as_ref())?;
             write_latency(f, "  from send   ", self.service_time.as_ref())?;
         }
+        if let Some(cable) = &self.cable {
+            write!(f, "{cable}")?;
+        }
         if let Some(broadcast) = &self.broadcast {
             write!(f, "{broadcast}")?;
         }
@@ -405,7 +419,12 @@ fn write_causes(
     writeln!(f, "{title}{}", causes.join(", "))
 }
 
-fn write_latency(f: &mut Formatter<'_>, title: &str, latency: Option<&Latency>) -> fmt::Result {
+/// One line of percentiles under a title; none if nothing was timed.
+pub(crate) fn write_latency(
+    f: &mut Formatter<'_>,
+    title: &str,
+    latency: Option<&Latency>,
+) -> fmt::Result {
     let Some(Latency { p50_ms, p90_ms, p99_ms, p999_ms, max_ms, .. }) = latency else {
         return Ok(());
     };

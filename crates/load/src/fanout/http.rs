@@ -38,6 +38,12 @@ impl HttpPublish {
     pub fn body_for(topic: &str) -> String {
         format!("{{\"topic\":{},\"data\":\"$DATA\"}}", Value::from(topic))
     }
+
+    /// The body that AnyCable's `/_broadcast` takes, for a stream: `data` is JSON in a string.
+    #[must_use]
+    pub fn broadcast_body_for(stream: &str) -> String {
+        format!(r#"{{"stream":{},"data":"\"$DATA\""}}"#, Value::from(stream))
+    }
 }
 
 /// The door of one publisher.

@@ -45,14 +45,15 @@ pub(crate) struct FanoutRun {
 
 impl FanoutRun {
     /// Begins to publish to all sockets that are `open`, so many on each worker, which count
-    /// already.
+    /// already; so many of them are no receivers.
     pub(crate) fn start(
         fanout: &Fanout,
         remote: &Remote<Order>,
         open: &[u64],
+        senders: u64,
         now_ns: u64,
     ) -> io::Result<FanoutRun> {
-        let receivers = open.iter().sum();
+        let receivers = open.iter().sum::<u64>().saturating_sub(senders);
         let places = sockets(open).zip(0..fanout.publishers);
         let publishers = places.map(|((worker, nth), index)| {
             let place = Place { index, remote: remote.clone(), worker, nth, begin_ns: now_ns };
@@ -162,7 +163,7 @@ fn reached_rate(rate: f64, sent: u64, took_ns: u64) -> f64 {
 
 /// Worker and number there of every open socket, one of each worker in turn; without any, the first
 /// of the first worker again and again, so that publishers over HTTP have a place.
-fn sockets(open: &[u64]) -> impl Iterator<Item = (usize, u32)> {
+pub(crate) fn sockets(open: &[u64]) -> impl Iterator<Item = (usize, u32)> {
     let rounds = open.iter().copied().max().unwrap_or(0).min(u64::from(Fanout::PUBLISHERS_MAX));
     let turn = move |nth: u64| {
         let has = move |&(_, &open): &(usize, &u64)| open > nth;

@@ -34,6 +34,8 @@ pub(crate) struct Expect {
     pub(crate) publishers: u32,
     /// A receipt later than this after the publish is late.
     pub(crate) late_after_ns: u64,
+    /// The worker's first so many sockets send what the others receive, and are no receivers.
+    pub(crate) senders: u32,
 }
 
 /// One worker's receivers.
@@ -53,17 +55,21 @@ struct Track {
 const _: () = assert!(size_of::<Track>() == 16);
 
 impl Reception {
-    /// All sockets that are open now begin to count. One that opens later is no receiver.
+    /// All sockets that are open now, and reached, begin to count. One that opens later is no
+    /// receiver.
     pub(crate) fn begin<S: Sys>(
         core: &mut Core<S, Client>,
         expect: Expect,
+        reached: impl Fn(u32) -> bool,
         ledger: &Ledger,
     ) -> Reception {
+        let mut senders = expect.senders;
         for slot in 0..core.slots() {
-            let open = core.id_at(slot).is_some_and(|id| core.is_open(id));
+            let open = core.id_at(slot).is_some_and(|id| core.is_open(id)) && reached(slot);
             if let Some(socket) = core.user_at(slot).filter(|_| open) {
                 socket.begin_messages();
-                socket.set(Socket::RECEIVING);
+                socket.set(if senders > 0 { Socket::SENDING } else { Socket::RECEIVING });
+                senders = senders.saturating_sub(1);
             }
         }
         ledger.set_expecting(expect.first);
@@ -85,7 +91,8 @@ impl Reception {
         let socket = core.user_mut(id).filter(|socket| socket.has(Socket::RECEIVING));
         let Some(seen) = socket.and_then(|socket| self.note(socket, id.slot(), &publication))
         else {
-            return counts.publications_foreign.add(1);
+            let sends = core.user(id).is_some_and(|socket| socket.has(Socket::SENDING));
+            return counts.publications_foreign.add(u64::from(!sends));
         };
         match seen {
             Seen::InOrder => {}

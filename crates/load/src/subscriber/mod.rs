@@ -1,0 +1,295 @@
+//! [`Subscribers`]: every connection of a worker is a client of Action Cable with one subscription. It
+//! waits for the welcome, subscribes, asks again while nobody confirms, gives the connection up when
+//! no ping comes, and leaves when it is told to: what Rails' client does (`connection.js`,
+//! `connection_monitor.js`, `subscription_guarantor.js`). How long it waits before it comes again is
+//! [`crate::Retry`]'s. What is published to the subscription is handed on to whoever counts it.
+//!
+//! What is remembered is 40 bytes per socket, beside the slab, so that other runs pay nothing.
+
+mod summary;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cable::{Command, Message, data_prefix, put_string};
+use engine::{ConnId, Core, Sys};
+use wire::websocket::{CloseCode, OpCode};
+
+pub use self::summary::CableSummary;
+use crate::client::Client;
+use crate::connector::Connector;
+use crate::ledger::Ledger;
+use crate::sweep::Sweep;
+use crate::{Cable, Series};
+
+/// How often each socket is looked at: nothing is late by more.
+const LOOK: Duration = Duration::from_millis(250);
+const VISITS_PER_TURN: u32 = 4_096;
+
+/// One worker's clients.
+pub(crate) struct Subscribers {
+    lines: Arc<[Line]>,
+    stale_ns: u64,
+    repeat_ns: u64,
+    /// By slot.
+    seats: Vec<Seat>,
+    /// Begun with the first connection.
+    sweep: Option<Sweep>,
+}
+
+/// One identifier with what is sent and received under it.
+pub(crate) struct Line {
+    identifier: String,
+    subscribe: Vec<u8>,
+    /// What data begins with, as most servers write it.
+    prefix: Vec<u8>,
+}
+
+/// One client.
+#[derive(Copy, Clone, Default)]
+struct Seat {
+    state: State,
+    /// In a row, that came to no welcome.
+    attempts: u32,
+    began_ns: u64,
+    /// When it opened, was welcomed or last pinged.
+    heard_ns: u64,
+    /// The first subscribe and the last.
+    asked_ns: u64,
+    asked_last_ns: u64,
+}
+
+const _: () = assert!(size_of::<Seat>() == 40);
+
+#[derive(Copy, Clone, Default, Eq, PartialEq)]
+enum State {
+    #[default]
+    Gone,
+    /// Open and not welcome yet.
+    Opened,
+    Asking,
+    Subscribed,
+    Rejected,
+    /// Closing, to come again or not.
+    Leaving {
+        again: bool,
+    },
+}
+
+impl Line {
+    /// Those of a run.
+    pub(crate) fn all(cable: &Cable) -> Arc<[Line]> {
+        let line = |identifier: &String| {
+            let (mut subscribe, mut prefix) = (Vec::new(), Vec::new());
+            let named = Cow::Borrowed(identifier.as_str());
+            let command = Command::Subscribe { identifier: named, history: None, presence: None };
+            command.encode(&mut subscribe);
+            data_prefix(identifier, &mut prefix);
+            Line { identifier: identifier.clone(), subscribe, prefix }
+        };
+        cable.identifiers.iter().map(line).collect()
+    }
+}
+
+impl Subscribers {
+    pub(crate) fn new(cable: &Cable, lines: Arc<[Line]>) -> Subscribers {
+        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        Subscribers {
+            lines,
+            stale_ns: nanoseconds(cable.stale_after),
+            repeat_ns: nanoseconds(cable.repeat),
+            seats: Vec::new(),
+            sweep: None,
+        }
+    }
+
+    /// Whether what is published reaches this slot's connection.
+    pub(crate) fn is_subscribed(&self, slot: u32) -> bool {
+        self.seats.get(slot as usize).is_some_and(|seat| seat.state == State::Subscribed)
+    }
+
+    /// A connection is open, after so many attempts that failed.
+    pub(crate) fn opened<S: Sys>(&mut self, core: &mut Core<S, Client>, id: ConnId, before: u32) {
+        let now_ns = core.clock_ns();
+        let began_ns = core.user(id).map_or(now_ns, |socket| socket.sent_ns());
+        let slot = id.slot() as usize;
+        if slot >= self.seats.len() {
+            self.seats.resize(slot + 1, Seat::default());
+        }
+        let attempts = before + 1;
+        let state = State::Opened;
+        if let Some(seat) = self.seats.get_mut(slot) {
+            *seat = Seat { state, attempts, began_ns, heard_ns: now_ns, ..Seat::default() };
+        }
+        self.sweep.get_or_insert_with(|| Sweep::new(now_ns, LOOK, 8));
+    }
+
+    /// Takes a message. What was published to the connection's own subscription is returned: the
+    /// JSON, and perhaps what stands behind it.
+    pub(crate) fn message<'d, S: Sys>(
+        &mut self,
+        core: &mut Core<S, Client>,
+        id: ConnId,
+        data: &'d [u8],
+        connector: &mut Connector,
+        ledger: &Ledger,
+    ) -> Option<&'d [u8]> {
+        let line = line_of(&self.lines, connector, id.slot())?;
+        let seat = self.seats.get_mut(id.slot() as usize)?;
+        if matches!(seat.state, State::Gone | State::Leaving { .. }) {
+            return None;
+        }
+        if let Some(published) = data.strip_prefix(line.prefix.as_slice()) {
+            return Some(published);
+        }
+        let message = std::str::from_utf8(data).ok().and_then(|text| Message::decode(text).ok());
+        let now_ns = core.clock_ns();
+        match message {
+            Some(Message::Ping { .. }) => {
+                seat.heard_ns = now_ns;
+                ledger.counts.cable_pings.add(1);
+            }
+            Some(Message::Welcome { .. }) if seat.state == State::Opened => {
+                ledger.record(Series::Welcome, now_ns.saturating_sub(seat.began_ns));
+                *seat = Seat { state: State::Asking, attempts: 0, heard_ns: now_ns, ..*seat };
+                subscribe(core, id, seat, line, ledger);
+            }
+            Some(Message::Confirm { identifier }) if identifier == line.identifier => {
+                confirmed(seat, now_ns, connector, ledger);
+            }
+            Some(Message::Reject { identifier }) if identifier == line.identifier => {
+                if seat.state != State::Asking {
+                    ledger.counts.unexpected.add(1);
+                } else {
+                    seat.state = State::Rejected;
+                    ledger.counts.rejected.add(1);
+                    connector.settled();
+                }
+            }
+            Some(Message::Disconnect { reason, reconnect }) => {
+                ledger.count_disconnect(reason.as_str());
+                leave(seat, reconnect, connector, ledger);
+                core.close(id, CloseCode::NORMAL, "");
+            }
+            Some(Message::Data { identifier, message, .. }) if identifier == line.identifier => {
+                return Some(message.as_bytes());
+            }
+            // Not asked for, and nothing wrong with it.
+            Some(Message::Pong | Message::Presence { .. }) => {}
+            _ => ledger.counts.unexpected.add(1),
+        }
+        None
+    }
+
+    /// A connection has ended. Returns how many attempts in a row came to nothing with it, if it is
+    /// to be opened again.
+    pub(crate) fn closed(
+        &mut self,
+        slot: u32,
+        connector: &mut Connector,
+        ledger: &Ledger,
+    ) -> Option<u32> {
+        let seat = self.seats.get_mut(slot as usize)?;
+        let again = match seat.state {
+            State::Leaving { again } => again,
+            _ => true,
+        };
+        leave(seat, again, connector, ledger);
+        seat.state = State::Gone;
+        again.then_some(seat.attempts.max(1))
+    }
+
+    /// Asks again and gives up what is due. Returns when it wants to be called again.
+    pub(crate) fn turn<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Client>,
+        connector: &mut Connector,
+        ledger: &Ledger,
+    ) -> Option<u64> {
+        let (now_ns, slots) = (core.now_ns(), self.seats.len() as u32);
+        let sweep = self.sweep.as_mut()?;
+        let due = sweep.due(now_ns, slots, VISITS_PER_TURN);
+        let full = due.len() as u32 == VISITS_PER_TURN;
+        let next_ns = if full { now_ns } else { sweep.next_ns(now_ns, slots) };
+        for slot in due {
+            let (Some(seat), Some(id)) = (self.seats.get_mut(slot as usize), core.id_at(slot))
+            else {
+                continue;
+            };
+            if matches!(seat.state, State::Gone | State::Leaving { .. }) {
+                continue;
+            }
+            if now_ns > seat.heard_ns.saturating_add(self.stale_ns) {
+                ledger.counts.stale.add(1);
+                leave(seat, true, connector, ledger);
+                core.close(id, CloseCode::NORMAL, "");
+            } else if seat.state == State::Asking
+                && now_ns >= seat.asked_last_ns.saturating_add(self.repeat_ns)
+                && let Some(line) = line_of(&self.lines, connector, slot)
+            {
+                subscribe(core, id, seat, line, ledger);
+            }
+        }
+        Some(next_ns)
+    }
+
+    /// A text to whisper to the others on the stream of this slot's connection.
+    pub(crate) fn whisper(&self, connector: &Connector, slot: u32, text: &[u8]) -> Option<Vec<u8>> {
+        let line = line_of(&self.lines, connector, slot)?;
+        let (mut quoted, mut whisper) = (Vec::new(), Vec::new());
+        put_string(std::str::from_utf8(text).ok()?, &mut quoted);
+        let data = std::str::from_utf8(&quoted).ok()?;
+        let identifier = Cow::Borrowed(line.identifier.as_str());
+        Command::Whisper { identifier, data }.encode(&mut whisper);
+        Some(whisper)
+    }
+}
+
+/// By the number of the connection in the run, which is that of its place.
+fn line_of<'l>(lines: &'l [Line], connector: &Connector, slot: u32) -> Option<&'l Line> {
+    let number = connector.first() + u64::from(slot);
+    lines.get((number % lines.len().max(1) as u64) as usize)
+}
+
+fn subscribe<S: Sys>(
+    core: &mut Core<S, Client>,
+    id: ConnId,
+    seat: &mut Seat,
+    line: &Line,
+    ledger: &Ledger,
+) {
+    let now_ns = core.clock_ns();
+    ledger.counts.subscribes.add(1);
+    match seat.asked_ns {
+        0 => seat.asked_ns = now_ns,
+        _ => ledger.counts.subscribes_again.add(1),
+    }
+    seat.asked_last_ns = now_ns;
+    core.send(id, OpCode::Text, &line.subscribe);
+}
+
+fn confirmed(seat: &mut Seat, now_ns: u64, connector: &mut Connector, ledger: &Ledger) {
+    match seat.state {
+        State::Asking => {}
+        State::Subscribed => return ledger.counts.confirmed_again.add(1),
+        _ => return ledger.counts.unexpected.add(1),
+    }
+    seat.state = State::Subscribed;
+    ledger.count_subscribed(now_ns);
+    connector.settled();
+    let mut recorder = ledger.recorder();
+    recorder.record(Series::Confirm, now_ns.saturating_sub(seat.asked_ns));
+    recorder.record(Series::Subscribed, now_ns.saturating_sub(seat.began_ns));
+}
+
+/// What it was it is no more.
+fn leave(seat: &mut Seat, again: bool, connector: &mut Connector, ledger: &Ledger) {
+    match seat.state {
+        State::Opened | State::Asking => connector.settled(),
+        State::Subscribed => ledger.counts.subscribed.sub(1),
+        State::Rejected => ledger.counts.rejected.sub(1),
+        State::Gone | State::Leaving { .. } => {}
+    }
+    seat.state = State::Leaving { again };
+}

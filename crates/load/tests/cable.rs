@@ -1,0 +1,195 @@
+//! Clients of Action Cable against a server that mistreats some of them and knows how many: they do
+//! what real clients do, and what a run counts is the same to the unit.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
+
+mod cable_server;
+
+use std::time::Duration;
+
+use load::{
+    Cable, CableSummary, Config, Connect, Content, Echo, Endpoint, Fanout, Growth, Publish, Retry,
+    Summary,
+};
+
+use cable_server::Server;
+
+const CLIENTS: u64 = 40;
+const MISTREATED: u64 = 7;
+const NEWS: &str = r#"{"channel":"$pubsub","stream_name":"news"}"#;
+
+fn config(server: &Server, path: &str) -> Config {
+    let endpoint = Endpoint::parse(&format!("ws://127.0.0.1:{}{path}", server.port)).unwrap();
+    Config {
+        cable: Some(Cable::new(vec![NEWS.to_owned()])),
+        protocols: vec![cable::V1.to_owned(), cable::UNSUPPORTED.to_owned()],
+        retry: Retry {
+            attempts: 20,
+            base: Duration::from_millis(50),
+            most: Duration::ZERO,
+            growth: Growth::Cable,
+            reconnect: true,
+        },
+        ..Config::new(vec![endpoint], CLIENTS)
+    }
+}
+
+fn drive(config: &Config) -> (Summary, CableSummary) {
+    let wait = |time| {
+        std::thread::sleep(time);
+        false
+    };
+    let summary = load::drive(config, |_| {}, wait).unwrap().summary;
+    let cable = summary.cable.clone().unwrap();
+    println!("{summary}");
+    (summary, cable)
+}
+
+#[test]
+fn every_way_to_connect_brings_subscriptions() {
+    for connect in [Connect::Windowed, Connect::Storm, Connect::OneByOne, Connect::Paced(1_000)] {
+        let server = Server::start(0);
+        let config =
+            Config { connect, hold: Duration::from_millis(300), ..config(&server, "/cable") };
+        let (summary, cable) = drive(&config);
+        assert!(summary.held, "{connect:?}: {:?}", summary.reasons);
+        assert_eq!((cable.subscribed, cable.rejected, cable.waiting), (CLIENTS, 0, 0));
+        let asked = server.said.lock().unwrap().subscribes.get(NEWS).copied();
+        assert_eq!(asked, Some(cable.subscribes), "{connect:?}");
+        assert!(cable.pings >= CLIENTS, "{cable:?}");
+        for series in [&cable.to_welcome, &cable.to_confirm, &cable.to_subscribed] {
+            assert_eq!(series.as_ref().map(|series| series.count), Some(CLIENTS));
+        }
+        let (part, whole) = (cable.to_welcome.unwrap(), cable.to_subscribed.unwrap());
+        assert!(
+            part.p50_ms <= whole.p50_ms && whole.max_ms <= summary.connections.seconds * 1e3 + 1.0
+        );
+    }
+}
+
+/// The next client begins when the one before is subscribed, not when it is open.
+#[test]
+fn one_by_one_waits_for_the_subscription() {
+    let server = Server::start(0);
+    let cable = Cable { repeat: Duration::from_millis(1), ..Cable::new(vec![NEWS.to_owned()]) };
+    let connect = Connect::OneByOne;
+    let slow = Config { connections: 3, cable: Some(cable), connect, ..config(&server, "/late") };
+    let (summary, cable) = drive(&slow);
+    assert!(summary.held, "{:?}", summary.reasons);
+    let each = cable.to_subscribed.unwrap();
+    assert!(summary.connections.seconds * 1e3 >= each.p50_ms * 2.0, "{each:?}");
+    assert_eq!(cable.repeated, 6, "two are left unanswered of each");
+}
+
+#[test]
+fn identifiers_are_taken_in_turn() {
+    let server = Server::start(0);
+    let names = ["a", "b", "c"].map(|name| format!(r#"{{"channel":"Chat","room":"{name}"}}"#));
+    let cable = Some(Cable::new(names.to_vec()));
+    let (summary, _) = drive(&Config { connections: 30, cable, ..config(&server, "/cable") });
+    assert!(summary.held, "{:?}", summary.reasons);
+    let asked = server.said.lock().unwrap().subscribes.clone();
+    assert!(names.iter().all(|name| asked.get(name).is_some_and(|&n| n >= 10)), "{asked:?}");
+    assert_eq!(asked.len(), 3);
+}
+
+#[test]
+fn what_is_rejected_stays_open_and_is_no_success() {
+    let server = Server::start(MISTREATED);
+    let (summary, cable) = drive(&config(&server, "/rejects"));
+    assert_eq!((cable.subscribed, cable.rejected), (CLIENTS - MISTREATED, MISTREATED));
+    assert_eq!(summary.connections.open, CLIENTS);
+    assert!(!summary.held && summary.reasons == ["7 subscriptions were rejected"]);
+}
+
+#[test]
+fn a_connection_without_pings_is_given_up_and_another_taken() {
+    let server = Server::start(MISTREATED);
+    let cable = Cable { stale_after: Duration::from_secs(2), ..Cable::new(vec![NEWS.to_owned()]) };
+    let hold = Duration::from_secs(4);
+    let (summary, cable) = drive(&Config { cable: Some(cable), hold, ..config(&server, "/mute") });
+    assert_eq!((cable.stale, cable.subscribed), (MISTREATED, CLIENTS), "{cable:?}");
+    assert_eq!(summary.connections.reconnects, MISTREATED);
+    assert_eq!(summary.closed.values().sum::<u64>(), MISTREATED);
+    assert!(!summary.held, "a client that was cut off is a shortfall");
+}
+
+#[test]
+fn a_server_that_restarts_is_come_back_to_and_one_that_forbids_is_not() {
+    let server = Server::start(MISTREATED);
+    let hold = Duration::from_secs(1);
+    let (summary, cable) = drive(&Config { hold, ..config(&server, "/restarts") });
+    assert_eq!(cable.disconnects, [("server_restart".to_owned(), MISTREATED)].into());
+    assert_eq!((cable.subscribed, summary.connections.reconnects), (CLIENTS, MISTREATED));
+    let server = Server::start(MISTREATED);
+    let (summary, cable) = drive(&config(&server, "/forbids"));
+    assert_eq!(cable.disconnects, [("unauthorized".to_owned(), MISTREATED)].into());
+    assert_eq!(cable.subscribed, CLIENTS - MISTREATED);
+    assert_eq!(
+        (summary.connections.open, summary.connections.reconnects),
+        (CLIENTS - MISTREATED, 0)
+    );
+}
+
+#[test]
+fn a_server_of_something_else_is_no_success() {
+    let server = Server::start(0);
+    let mut config = config(&server, "/cable");
+    config.protocols = vec!["mqtt".to_owned()];
+    config.retry = Retry::NONE;
+    let (summary, cable) = drive(&config);
+    assert_eq!((summary.connections.failed, cable.subscribed), (CLIENTS, 0));
+}
+
+/// What a channel answers is counted; pings in between are no answers.
+#[test]
+fn performed_actions_are_answered_each_by_one_message() {
+    let server = Server::start(0);
+    let (mut data, action) = (Vec::new(), r#"{"action":"echo"}"#);
+    cable::Command::Message { identifier: NEWS.into(), data: action.into() }.encode(&mut data);
+    let echo = Echo {
+        size: 0,
+        rate: Some(1_000),
+        messages: Some(25),
+        duration: None,
+        content: Some(Content { data, binary: false, any_answer: true }),
+        think: None,
+        timeout: Duration::from_secs(60),
+    };
+    let (summary, cable) = drive(&Config { echo: Some(echo), ..config(&server, "/cable") });
+    assert!(summary.held, "{:?}", summary.reasons);
+    let echo = summary.echo.unwrap();
+    assert_eq!((echo.sent, echo.received), (CLIENTS * 25, CLIENTS * 25));
+    assert_eq!(server.said.lock().unwrap().performed, CLIENTS * 25);
+    assert!(cable.pings > 0);
+}
+
+/// Whispers reach everybody but who whispers; what the server does to them is told to the unit.
+#[test]
+fn whispers_are_received_by_all_others_and_faults_are_told() {
+    let whispers = 64;
+    // Two hear each other, and are no receivers; of one it is known whom a fault hits.
+    for (path, publishers, lost, doubled, misnamed) in
+        [("/cable", 2, 0, 0, 0), ("/loses", 1, 16, 8, 8)]
+    {
+        let server = Server::start(0);
+        let fanout = Fanout {
+            rate: 200,
+            publishers,
+            messages: Some(whispers),
+            duration: None,
+            size: 100,
+            late_after: Duration::from_secs(2),
+            publish: Publish::Socket,
+        };
+        let (summary, cable) = drive(&Config { fanout: Some(fanout), ..config(&server, path) });
+        let said = summary.broadcast.unwrap();
+        assert_eq!(server.said.lock().unwrap().whispers, u64::from(whispers));
+        let receivers = CLIENTS - u64::from(publishers);
+        assert_eq!((said.receivers, said.published), (receivers, u64::from(whispers)));
+        assert_eq!((said.lost, said.duplicated), (lost, doubled), "{path}: {said:?}");
+        assert_eq!((said.corrupted, said.foreign, said.late), (0, 0, 0), "{path}: {said:?}");
+        assert_eq!(cable.unexpected, misnamed, "{path}");
+        assert_eq!(summary.held, lost == 0, "{:?}", summary.reasons);
+    }
+}

@@ -1,0 +1,208 @@
+//! A small server of Action Cable on the engine, one worker. Each path treats its clients in its own
+//! way; what they have said is counted.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use cable::{Command, DisconnectReason, Message};
+use engine::sys::process;
+use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Limits, Plan, Response, Sys};
+use engine::{Tables, Workers};
+use wire::websocket::OpCode;
+
+/// A running server on loopback; it ends with the test.
+pub(crate) struct Server {
+    pub(crate) port: u16,
+    pub(crate) said: Arc<Mutex<Said>>,
+    _workers: Workers<()>,
+}
+
+/// What clients have said.
+#[derive(Default)]
+pub(crate) struct Said {
+    pub(crate) subscribes: BTreeMap<String, u64>,
+    pub(crate) performed: u64,
+    pub(crate) whispers: u64,
+}
+
+const PING_EVERY_NS: u64 = 50_000_000;
+
+impl Server {
+    /// The first so many connections are mistreated, where their path says so.
+    pub(crate) fn start(mistreated: u64) -> Server {
+        let address = ([127, 0, 0, 1], 0).into();
+        let defer = Duration::ZERO;
+        let listen =
+            process::Listen { address, backlog: 1_024, shared_port: false, defer, v6_only: false };
+        let (listener, address) = process::listen(&listen).unwrap();
+        let plan = Plan { workers: 1, accepting: 1, capacity: 2_000, tables: Tables::Private };
+        let said = Arc::new(Mutex::new(Said::default()));
+        let shared = Arc::clone(&said);
+        let cable = move |_, _: &_| Cable {
+            said: Arc::clone(&shared),
+            mistreated,
+            begun: 0,
+            whispered: 0,
+            next_ns: 0,
+        };
+        let workers = Workers::start(plan, &Limits::default(), &[listener], cable).unwrap();
+        Server { port: address.port(), said, _workers: workers }
+    }
+}
+
+struct Cable {
+    said: Arc<Mutex<Said>>,
+    mistreated: u64,
+    begun: u64,
+    whispered: u64,
+    next_ns: u64,
+}
+
+#[derive(Default)]
+struct Peer {
+    path: String,
+    mistreated: bool,
+    asked: u32,
+    identifier: Option<String>,
+}
+
+fn say<S: Sys>(core: &mut Core<S, Cable>, id: ConnId, message: &Message) {
+    let mut text = Vec::new();
+    message.encode(&mut text);
+    core.send(id, OpCode::Text, &text);
+}
+
+fn disconnect<S: Sys>(core: &mut Core<S, Cable>, id: ConnId, reason: DisconnectReason) {
+    let reconnect = reason.reconnect();
+    say(core, id, &Message::Disconnect { reason, reconnect });
+}
+
+impl Cable {
+    fn subscribe<S: Sys>(&self, core: &mut Core<S, Self>, id: ConnId, identifier: Cow<str>) {
+        *self.said.lock().unwrap().subscribes.entry(identifier.to_string()).or_default() += 1;
+        let Some(peer) = core.user_mut(id) else { return };
+        peer.asked += 1;
+        let (path, asked, mistreated) = (peer.path.clone(), peer.asked, peer.mistreated);
+        match path.as_str() {
+            "/rejects" if mistreated => return say(core, id, &Message::Reject { identifier }),
+            "/late" if asked <= 2 => return,
+            "/late" if asked == 3 => say(core, id, &Message::Pong),
+            _ => {}
+        }
+        if let Some(peer) = core.user_mut(id) {
+            peer.identifier = Some(identifier.to_string());
+        }
+        say(core, id, &Message::Confirm { identifier });
+        if path == "/restarts" && mistreated {
+            disconnect(core, id, DisconnectReason::ServerRestart);
+        }
+    }
+
+    /// To all others of the same subscription; on `/loses`, each eighth whisper is lost by one of
+    /// them, doubled for another, and comes under another name to a third.
+    fn whisper<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        from: ConnId,
+        identifier: &str,
+        message: &str,
+    ) {
+        self.said.lock().unwrap().whispers += 1;
+        self.whispered += 1;
+        let loses = core.user(from).is_some_and(|peer| peer.path == "/loses");
+        let mut number = if loses && self.whispered.is_multiple_of(8) { 0 } else { 3 };
+        for slot in 0..core.slots() {
+            let Some(id) = core.id_at(slot).filter(|&id| id != from && core.is_open(id)) else {
+                continue;
+            };
+            if core.user(id).and_then(|peer| peer.identifier.as_deref()) != Some(identifier) {
+                continue;
+            }
+            let identifier = match number {
+                2 => Cow::Borrowed("another"),
+                _ => Cow::Borrowed(identifier),
+            };
+            for _ in 0..[0, 2, 1, 1][number] {
+                let identifier = identifier.clone();
+                say(core, id, &Message::Data { identifier, message, position: None });
+            }
+            number = (number + 1).min(3);
+        }
+    }
+}
+
+impl Handler for Cable {
+    type User = Peer;
+    type Post = ();
+
+    fn request<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        incoming: &Incoming,
+    ) -> Answer {
+        let offers = |upgrade: &wire::websocket::Upgrade| {
+            upgrade.protocols().any(|offered| offered == cable::V1)
+        };
+        if !incoming.upgrade.is_some_and(offers) {
+            return Answer::Respond(Response::text(404, "Page not found\n"));
+        }
+        self.begun += 1;
+        if let Some(peer) = core.user_mut(id) {
+            peer.path = incoming.head.target.to_owned();
+            peer.mistreated = self.begun <= self.mistreated;
+        }
+        Answer::Upgrade(Some(cable::V1.into()))
+    }
+
+    fn open<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
+        let forbidden =
+            core.user(id).is_some_and(|peer| peer.path == "/forbids" && peer.mistreated);
+        if forbidden {
+            return disconnect(core, id, DisconnectReason::Unauthorized);
+        }
+        say(core, id, &Message::Welcome { sid: None, restored: None });
+    }
+
+    fn message<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        _: OpCode,
+        data: &mut [u8],
+    ) {
+        let text = std::str::from_utf8(data).unwrap();
+        match Command::decode(text).unwrap() {
+            Command::Subscribe { identifier, .. } => self.subscribe(core, id, identifier),
+            Command::Message { identifier, data } => {
+                self.said.lock().unwrap().performed += 1;
+                let message = &*data;
+                say(core, id, &Message::Data { identifier, message, position: None });
+            }
+            Command::Whisper { identifier, data } => self.whisper(core, id, &identifier, data),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn closed<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, _: Closed, _: bool) {}
+
+    fn post<S: Sys>(&mut self, _: &mut Core<S, Self>, (): ()) {}
+
+    fn turn<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
+        let now_ns = core.now_ns();
+        if now_ns >= self.next_ns {
+            self.next_ns = now_ns + PING_EVERY_NS;
+            for slot in 0..core.slots() {
+                let Some(id) = core.id_at(slot).filter(|&id| core.is_open(id)) else { continue };
+                let mute =
+                    core.user(id).is_some_and(|peer| peer.path == "/mute" && peer.mistreated);
+                if !mute {
+                    say(core, id, &Message::Ping { message: 1 });
+                }
+            }
+        }
+        Some(self.next_ns)
+    }
+}

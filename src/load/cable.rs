@@ -1,0 +1,171 @@
+//! `cable://`: which URLs and flags make every connection a client of Action Cable, and what follows
+//! from that for messages and publications.
+
+use std::borrow::Cow;
+
+use anyhow::{Context, Result, bail};
+use cable::{Channel, Command, Protocol};
+use load::Content;
+
+use super::flags::{Args, Bytes};
+
+/// What to subscribe by if nobody says.
+const CHANNEL: &str = r#"{"channel":"$pubsub","stream_name":"load"}"#;
+/// The path where Rails has its cable, for URLs without one.
+const PATH: &str = "/cable";
+/// What ranges in channels may stand for.
+const CHANNELS_MAX: usize = 100_000;
+
+/// Clients of Action Cable, as flags have them.
+pub(super) struct Clients {
+    pub(super) identifiers: Vec<String>,
+    protocol: Protocol,
+}
+
+/// The WebSocket URLs of `cable://` and `cables://` ones, and whether they were such.
+pub(super) fn to_websocket(urls: Vec<String>) -> Result<(Vec<String>, bool)> {
+    let replace = |url: &String| {
+        let (scheme, rest) = url.split_once("://")?;
+        let scheme = match scheme.to_ascii_lowercase().as_str() {
+            "cable" => "ws",
+            "cables" => "wss",
+            _ => return None,
+        };
+        let path = if rest.contains(['/', '?']) { "" } else { PATH };
+        Some(format!("{scheme}://{rest}{path}"))
+    };
+    let cable: Vec<String> = urls.iter().filter_map(replace).collect();
+    match cable.len() {
+        0 => Ok((urls, false)),
+        all if all == urls.len() => Ok((cable, true)),
+        _ => bail!("a run has clients of Action Cable or plain ones: all URLs cable://, or none"),
+    }
+}
+
+impl Clients {
+    /// `None` where the URLs are plain ones.
+    pub(super) fn new(args: &Args, is_cable: bool) -> Result<Option<Clients>> {
+        if !is_cable {
+            if !args.channel.is_empty() || args.cable_extended {
+                bail!("--channel and --cable-extended are for URLs with cable:// or cables://");
+            }
+            return Ok(None);
+        }
+        let mut identifiers = Vec::new();
+        for text in &args.channel {
+            expand(text, &mut identifiers)?;
+        }
+        for identifier in &identifiers {
+            cable::channel(identifier)
+                .with_context(|| format!("--channel {identifier}: write JSON like {CHANNEL}"))?;
+        }
+        if identifiers.is_empty() {
+            identifiers.push(CHANNEL.to_owned());
+        }
+        let protocol = if args.cable_extended { Protocol::V1Ext } else { Protocol::V1 };
+        if args.fanout.is_some() && identifiers.len() > 1 {
+            bail!("--fanout publishes to one stream: give one --channel");
+        }
+        Ok(Some(Clients { identifiers, protocol }))
+    }
+
+    /// What is offered, others between as in a browser.
+    pub(super) fn protocols(&self, others: &[String]) -> Vec<String> {
+        let own = |name: &str| name.to_owned();
+        let others = others.iter().cloned();
+        let first = std::iter::once(own(self.protocol.name()));
+        first.chain(others).chain(std::iter::once(own(cable::UNSUPPORTED))).collect()
+    }
+
+    /// The stream that the only channel names openly.
+    pub(super) fn public_stream(&self) -> Result<String> {
+        let identifier = self.identifiers.first().map(String::as_str).unwrap_or_default();
+        match cable::channel(identifier) {
+            Ok(Channel::PubSubPublic(stream)) => Ok(stream.into_owned()),
+            _ => bail!("--topic NAME is needed: {identifier} does not tell its stream"),
+        }
+    }
+
+    /// What performs `--message` on the only channel.
+    pub(super) fn performed(&self, args: &Args) -> Result<Content> {
+        let [identifier] = self.identifiers.as_slice() else {
+            bail!("--message is performed on one channel: give one --channel");
+        };
+        let data = args.message.as_ref().and_then(|Bytes(data)| std::str::from_utf8(data).ok());
+        let object = |text: &&str| {
+            serde_json::from_str::<serde_json::Value>(text).is_ok_and(|value| value.is_object())
+        };
+        let Some(action) = data.filter(object).filter(|_| !args.binary) else {
+            bail!(
+                "with cable:// messages are performed by the channel: say what by \
+                 --message '{{\"action\":\"echo\"}}', without --binary"
+            );
+        };
+        let (identifier, action) = (Cow::Borrowed(identifier.as_str()), Cow::Borrowed(action));
+        let mut data = Vec::new();
+        Command::Message { identifier, data: action }.encode(&mut data);
+        Ok(Content { data, binary: false, any_answer: true })
+    }
+}
+
+/// Adds every text that `text` stands for: `{1..4}` is each number of a range, and any other brace
+/// itself.
+fn expand(text: &str, all: &mut Vec<String>) -> Result<()> {
+    let Some((before, first, last, after)) = range(text) else {
+        if all.len() >= CHANNELS_MAX {
+            bail!("--channel: more than {CHANNELS_MAX} channels");
+        }
+        all.push(text.to_owned());
+        return Ok(());
+    };
+    for number in first..=last {
+        expand(&format!("{before}{number}{after}"), all)?;
+    }
+    Ok(())
+}
+
+/// The first range in a text, with what stands around it.
+fn range(text: &str) -> Option<(&str, u32, u32, &str)> {
+    text.match_indices('{').find_map(|(at, _)| {
+        let (before, rest) = text.split_at(at);
+        let (range, after) = rest.strip_prefix('{')?.split_once('}')?;
+        let (first, last) = range.split_once("..")?;
+        let (first, last) = (first.parse().ok()?, last.parse().ok()?);
+        (first <= last).then_some((before, first, last, after))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_of_cable_is_one_of_a_websocket() {
+        for (url, becomes) in [
+            ("cable://127.0.0.1:80", "ws://127.0.0.1:80/cable"),
+            ("CABLES://a", "wss://a/cable"),
+            ("cable://a/", "ws://a/"),
+            ("cable://a?jid=1", "ws://a?jid=1"),
+            ("cables://a/live", "wss://a/live"),
+        ] {
+            let (urls, is_cable) = to_websocket(vec![url.to_owned()]).unwrap();
+            assert_eq!((urls, is_cable), (vec![becomes.to_owned()], true));
+        }
+        let plain = vec!["ws://a/".to_owned()];
+        assert_eq!(to_websocket(plain.clone()).unwrap(), (plain, false));
+    }
+
+    #[test]
+    fn ranges_stand_for_channels_and_other_braces_for_themselves() {
+        let mut all = Vec::new();
+        expand(r#"{"channel":"A","room":"{1..2}-{8..9}"}"#, &mut all).unwrap();
+        let rooms = ["1-8", "1-9", "2-8", "2-9"];
+        assert_eq!(all, rooms.map(|room| format!(r#"{{"channel":"A","room":"{room}"}}"#)));
+        for text in [r#"{"channel":"A"}"#, "{3..1}", "{a..b}", "{1..2", "{}"] {
+            let mut all = Vec::new();
+            expand(text, &mut all).unwrap();
+            assert_eq!(all, [text]);
+        }
+        assert!(expand("{0..100000}", &mut Vec::new()).is_err());
+    }
+}

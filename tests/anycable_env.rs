@@ -1,15 +1,12 @@
 //! `serve` in the place of AnyCable's server: the same environment, secrets that stay secret, and
 //! what a secret changes.
 
-use std::fs;
-use std::path::PathBuf;
-
 use rustix::process::Signal;
 
 use crate::harness::executable::{Finished, run_command, standfast};
 use crate::harness::server::Server;
 use crate::harness::socket::{Socket, TEXT, upgrade};
-use crate::harness::{eventually, http};
+use crate::harness::{Scratch, eventually, http};
 
 /// Whether a message of so many bytes is taken.
 fn takes(server: &Server, bytes: usize) -> bool {
@@ -94,6 +91,19 @@ fn with_a_secret_nothing_is_public_unless_it_is_said() {
 }
 
 #[test]
+fn the_first_secret_waits_for_a_restart() {
+    let file = Scratch::new("secret.toml", "[serve]\n");
+    let server = Server::start(&["--config", file.path()]);
+    file.write("[serve]\nsecret = \"hush-hush\"\n");
+    server.signal(Signal::HUP);
+    eventually("it is refused", || server.log().contains("with a restart only"));
+    assert!(!server.log().contains("hush"), "{}", server.log());
+    let mut socket = Socket::connect(server.listen);
+    socket.send(upgrade("/topics/x", &[]).as_bytes());
+    assert_eq!(socket.response().status, 101, "as before");
+}
+
+#[test]
 fn no_secret_is_shown() {
     let secret = ("STANDFAST_SERVE_SECRET", "hush-hush");
     let server = Server::start_with(&["--broadcast-key", "hush-key"], &[secret]);
@@ -123,25 +133,4 @@ fn secrets_and_keys_come_from_files_that_can_be_read() {
     assert!(finished.stderr.contains("no key in it"), "{finished:?}");
     let finished = refused(&["--enforce-jwt"], &[]);
     assert!(finished.stderr.contains("--jwt-keys"), "what would do: {finished:?}");
-}
-
-/// A file that goes with its test.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str, text: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("standfast-{}-{name}", std::process::id()));
-        fs::write(&path, text).unwrap();
-        Scratch(path)
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
 }

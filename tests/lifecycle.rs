@@ -1,8 +1,6 @@
 //! How `serve` starts, is told to change, and ends: configuration, signals, exit codes.
 
-use std::fs;
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
 
 use rustix::process::Signal;
 use serde_json::json;
@@ -10,7 +8,7 @@ use serde_json::json;
 use crate::harness::executable::{self, Finished};
 use crate::harness::server::Server;
 use crate::harness::socket::{Socket, TEXT};
-use crate::harness::{eventually, http};
+use crate::harness::{Scratch, eventually, http};
 
 #[test]
 fn sigterm_tells_every_client_and_exits_with_0() {
@@ -125,30 +123,4 @@ fn workers_that_cannot_hold_the_connections_are_refused_with_the_number_needed()
     let Finished { code, stderr, .. } = executable::run(&[&args[..], &impossible[..]].concat());
     assert_eq!(code, Some(2), "{stderr}");
     assert!(stderr.contains("workers"), "{stderr}");
-}
-
-/// A file of this test's own in cargo's scratch folder for integration tests.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str, text: &str) -> Self {
-        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-        let file = Self(folder.join(format!("{}-{name}", std::process::id())));
-        file.write(text);
-        file
-    }
-
-    fn write(&self, text: &str) {
-        fs::write(&self.0, text).unwrap();
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
 }

@@ -12,6 +12,7 @@ mod admission;
 mod anycable_env;
 mod bad_input;
 mod breaking;
+mod broadcast;
 mod compression;
 mod counting;
 mod doctor;

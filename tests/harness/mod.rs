@@ -6,6 +6,7 @@ pub(crate) mod executable;
 pub(crate) mod http;
 pub(crate) mod lowered;
 pub(crate) mod peer;
+mod scratch;
 pub(crate) mod server;
 pub(crate) mod socket;
 pub(crate) mod terminal;
@@ -13,6 +14,8 @@ pub(crate) mod tls;
 
 use std::thread;
 use std::time::{Duration, Instant};
+
+pub(crate) use self::scratch::Scratch;
 
 /// How long a condition may take before a test gives up. Never a time a passing test waits for.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

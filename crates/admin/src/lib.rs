@@ -42,6 +42,37 @@ pub trait Program: Send + Sync + 'static {
 
     /// A body posted to `/api/publish`.
     fn publish(&self, body: &[u8]) -> Reply;
+
+    /// A body posted to `/_broadcast`, in the form of AnyCable's server.
+    fn broadcast(&self, body: &[u8]) -> Reply;
+
+    /// A body posted to `/api/disconnect`.
+    fn disconnect(&self, body: &[u8]) -> Reply;
+
+    /// Whether this entrance takes a key even where the listener has none.
+    fn is_keyed(&self, entrance: Entrance) -> bool;
+
+    /// Whether this key, which need not be the admin key, opens this entrance.
+    fn opens(&self, entrance: Entrance, key: &[u8]) -> bool;
+}
+
+/// Where applications may come in with a key of their own; the admin key opens every door.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Entrance {
+    /// `/_broadcast`.
+    Broadcast,
+    /// `/api/publish` and `/api/disconnect`.
+    Api,
+}
+
+impl Entrance {
+    fn of(path: &str) -> Option<Self> {
+        match path {
+            "/_broadcast" => Some(Entrance::Broadcast),
+            "/api/publish" | "/api/disconnect" => Some(Entrance::Api),
+            _ => None,
+        }
+    }
 }
 
 /// Which connections to list.

@@ -1,5 +1,5 @@
 //! The admin listener's paths. `/health` is open to all who reach it; everything else needs the
-//! key, where one is set.
+//! key, where one is set. Where applications publish, a key of the program's does as well.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,10 +14,10 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::Deserialize;
 
-use crate::auth::Key;
+use crate::auth::{Key, bearer};
 use crate::local::may_be_foreign_page;
 use crate::metrics::{Exposition, Kind};
-use crate::{Page, Program, Reply};
+use crate::{Entrance, Page, Program, Reply};
 
 /// The Content-Type of Prometheus's text format.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -46,15 +46,17 @@ impl Shared {
 }
 
 pub(crate) fn router(program: Arc<dyn Program>, guard: Guard, body_bytes_max: usize) -> Router {
-    let shared = Shared { program, foreign: Arc::clone(&guard.foreign) };
+    let shared = Shared { program: Arc::clone(&program), foreign: Arc::clone(&guard.foreign) };
     let guarded = Router::new()
         .route("/metrics", get(metrics))
         .route("/api/stats", get(stats))
         .route("/api/connections", get(connections))
         .route("/api/publish", post(publish))
+        .route("/api/disconnect", post(disconnect))
+        .route("/_broadcast", post(broadcast))
         .fallback(not_found)
         .method_not_allowed_fallback(wrong_method)
-        .layer(middleware::from_fn_with_state(guard, admit));
+        .layer(middleware::from_fn_with_state((guard, program), admit));
     Router::new()
         .route("/health", get(health))
         .merge(guarded)
@@ -62,21 +64,34 @@ pub(crate) fn router(program: Arc<dyn Program>, guard: Guard, body_bytes_max: us
         .with_state(shared)
 }
 
-async fn admit(State(guard): State<Guard>, request: Request<Body>, next: Next) -> Response {
+async fn admit(
+    State((guard, program)): State<(Guard, Arc<dyn Program>)>,
+    request: Request<Body>,
+    next: Next,
+) -> Response {
+    let entrance = Entrance::of(request.uri().path());
+    let authorization = request.headers().get(header::AUTHORIZATION);
+    let authorization = authorization.map(header::HeaderValue::as_bytes);
+    let own = entrance.zip(authorization.and_then(bearer));
+    let opened = own.is_some_and(|(entrance, key)| program.opens(entrance, key));
+    if opened || guard.key.is_set() && guard.key.admits(authorization) {
+        return next.run(request).await;
+    }
+    if guard.key.is_set() || entrance.is_some_and(|entrance| program.is_keyed(entrance)) {
+        let key = if entrance.is_some() { "its key or the admin key" } else { "the admin key" };
+        let message = format!("send Authorization: Bearer with {key}");
+        let reply = Reply::error(401, "unauthorized", &message);
+        return ([(header::WWW_AUTHENTICATE, "Bearer")], reply).into_response();
+    }
     // No key: whoever reaches the listener is trusted, but a web page reaches it through the
     // browser of somebody who does.
-    if guard.browsers && !guard.key.is_set() && is_foreign(&request) {
+    if guard.browsers && is_foreign(&request) {
         let why = "not for web pages of other origins, nor by a name that is not this machine's: \
                    use 127.0.0.1 or localhost, or set --admin-key";
         guard.foreign.fetch_add(1, Ordering::Relaxed);
         return Reply::error(403, "forbidden", why).into_response();
     }
-    let authorization = request.headers().get(header::AUTHORIZATION);
-    if guard.key.admits(authorization.map(header::HeaderValue::as_bytes)) {
-        return next.run(request).await;
-    }
-    let reply = Reply::error(401, "unauthorized", "send Authorization: Bearer with the admin key");
-    ([(header::WWW_AUTHENTICATE, "Bearer")], reply).into_response()
+    next.run(request).await
 }
 
 fn is_foreign(request: &Request<Body>) -> bool {
@@ -132,21 +147,43 @@ fn page(query: &PageQuery) -> Result<Page, String> {
 }
 
 async fn publish(State(shared): State<Shared>, body: Result<Bytes, BytesRejection>) -> Reply {
+    posted(body, 400, |body| shared.program.publish(body))
+}
+
+async fn disconnect(State(shared): State<Shared>, body: Result<Bytes, BytesRejection>) -> Reply {
+    posted(body, 400, |body| shared.program.disconnect(body))
+}
+
+async fn broadcast(State(shared): State<Shared>, body: Result<Bytes, BytesRejection>) -> Reply {
+    posted(body, 422, |body| shared.program.broadcast(body))
+}
+
+/// Answers a post; `unreadable` is the status of a body that did not come whole.
+fn posted(
+    body: Result<Bytes, BytesRejection>,
+    unreadable: u16,
+    answer: impl FnOnce(&[u8]) -> Reply,
+) -> Reply {
     match body {
-        Ok(body) => shared.program.publish(&body),
+        Ok(body) => answer(&body),
         Err(rejection) if rejection.status() == 413 => {
             let message = "the body is longer than this server takes; publish in several requests";
             Reply::error(413, "too_large", message)
         }
-        Err(rejection) => Reply::error(400, "bad_request", &rejection.body_text()),
+        Err(rejection) => Reply::error(unreadable, "bad_request", &rejection.body_text()),
     }
 }
 
 async fn not_found() -> Reply {
-    let message = "there are /metrics, /health, /api/publish, /api/stats and /api/connections";
+    let message = "there are /metrics, /health, /_broadcast, /api/publish, /api/disconnect, \
+                   /api/stats and /api/connections";
     Reply::error(404, "not_found", message)
 }
 
 async fn wrong_method() -> Reply {
-    Reply::error(405, "method_not_allowed", "POST to /api/publish, GET everything else")
+    Reply::error(
+        405,
+        "method_not_allowed",
+        "POST to /_broadcast, /api/publish and /api/disconnect, GET everything else",
+    )
 }

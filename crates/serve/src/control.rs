@@ -6,12 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-use admin::{Exposition, Kind, Page, Program, Reply, engine_metrics, engine_stats};
+use admin::{Entrance, Exposition, Kind, Page, Program, Reply, engine_metrics, engine_stats};
 use engine::sys::process::now_ns;
 use engine::{ConnId, Mode, Remote, Totals};
 use serde_json::{Value, json};
+use topics::Publication;
 
 use crate::auth::Cause;
+use crate::broadcast::{self, Broadcast, Disconnect, Posted};
 use crate::door::{List, Listed, Post};
 use crate::publish::{self, Refused};
 use crate::shared::Shared;
@@ -27,13 +29,20 @@ pub(crate) struct Control {
     remote: Remote<Post>,
     began_ns: u64,
     published: AtomicU64,
+    broadcast: AtomicU64,
     overloaded: AtomicU64,
 }
 
 impl Control {
     pub(crate) fn new(shared: Arc<Shared>, remote: Remote<Post>) -> Self {
-        let (published, overloaded) = (AtomicU64::new(0), AtomicU64::new(0));
-        Control { shared, remote, began_ns: now_ns(), published, overloaded }
+        Control {
+            shared,
+            remote,
+            began_ns: now_ns(),
+            published: AtomicU64::new(0),
+            broadcast: AtomicU64::new(0),
+            overloaded: AtomicU64::new(0),
+        }
     }
 
     fn uptime_seconds(&self) -> f64 {
@@ -51,6 +60,40 @@ impl Control {
         self.remote.post(worker, Post::List(list), LIST_BYTES).ok()?;
         let left = until_ns.saturating_sub(now_ns());
         answer.recv_timeout(Duration::from_nanos(left)).ok()
+    }
+
+    fn message_bytes_max(&self) -> usize {
+        self.shared.policy().limits.wire.message_bytes as usize
+    }
+
+    /// Publishes in order; `status` is the answer when all was taken, `taken` counts.
+    fn publish_all(
+        &self,
+        publications: &[Arc<Publication>],
+        status: u16,
+        taken: &AtomicU64,
+    ) -> Reply {
+        let mut published = 0u64;
+        for publication in publications {
+            if self.shared.directory.publish(&self.remote, publication).is_err() {
+                self.overloaded.fetch_add(1, Ordering::Relaxed);
+                break;
+            }
+            published += 1;
+        }
+        taken.fetch_add(published, Ordering::Relaxed);
+        if published as usize == publications.len() {
+            return Reply::json_with(status, &json!({ "published": published }));
+        }
+        let message = "workers have more to deliver than their mailboxes hold: publish again \
+                       what comes after the first `published`";
+        let told = json!({ "error": "overloaded", "message": message, "published": published });
+        Reply::json_with(503, &told)
+    }
+
+    fn end_sessions(&self, _: &Disconnect, _: u16) -> Reply {
+        let message = "ending sessions by identifier is not implemented: nobody was disconnected";
+        Reply::error(501, "not_implemented", message)
     }
 
     /// By cause, those that were met.
@@ -97,6 +140,7 @@ impl Program for Control {
         exposition.single("cpu_seconds", Kind::Counter, help, admin::cpu_seconds());
         let doors = [
             ("api", self.published.load(Ordering::Relaxed)),
+            ("broadcast", self.broadcast.load(Ordering::Relaxed)),
             ("socket", self.sum(|door| door.published.get())),
         ];
         let doors = doors.map(|(door, count)| (door.to_owned(), count as f64));
@@ -135,6 +179,7 @@ impl Program for Control {
             "subscriptions": self.sum(|door| door.subscriptions.get()),
             "published": {
                 "api": self.published.load(Ordering::Relaxed),
+                "broadcast": self.broadcast.load(Ordering::Relaxed),
                 "socket": self.sum(|door| door.published.get()),
             },
             "publish_overloaded": self.overloaded.load(Ordering::Relaxed),
@@ -212,29 +257,60 @@ impl Program for Control {
     }
 
     fn publish(&self, body: &[u8]) -> Reply {
-        let max = self.shared.policy().limits.wire.message_bytes as usize;
-        let publications = match publish::parse(body, max) {
-            Ok(publications) => publications,
-            Err(Refused::Malformed(what)) => return Reply::error(400, "bad_request", &what),
-            Err(Refused::TooLarge(what)) => return Reply::error(413, "too_large", &what),
-        };
-        let mut published = 0u64;
-        for publication in &publications {
-            if self.shared.directory.publish(&self.remote, publication).is_err() {
-                self.overloaded.fetch_add(1, Ordering::Relaxed);
-                break;
-            }
-            published += 1;
+        match publish::parse(body, self.message_bytes_max()) {
+            Ok(publications) => self.publish_all(&publications, 200, &self.published),
+            Err(Refused::Malformed(what)) => Reply::error(400, "bad_request", &what),
+            Err(Refused::TooLarge(what)) => Reply::error(413, "too_large", &what),
         }
-        self.published.fetch_add(published, Ordering::Relaxed);
-        if published as usize == publications.len() {
-            return Reply::json(&json!({ "published": published }));
-        }
-        let message = "workers have more to deliver than their mailboxes hold: publish again \
-                       what comes after the first `published`";
-        let told = json!({ "error": "overloaded", "message": message, "published": published });
-        Reply::json_with(503, &told)
     }
+
+    fn broadcast(&self, body: &[u8]) -> Reply {
+        match broadcast::parse(body, self.message_bytes_max()) {
+            Ok(Posted::Publications(items)) => match publications(items) {
+                Ok(publications) => self.publish_all(&publications, 201, &self.broadcast),
+                Err(what) => Reply::error(501, "not_implemented", what),
+            },
+            Ok(Posted::Disconnect(whose)) => self.end_sessions(&whose, 201),
+            Err(Refused::Malformed(what)) => Reply::error(422, "unreadable", &what),
+            Err(Refused::TooLarge(what)) => Reply::error(413, "too_large", &what),
+        }
+    }
+
+    fn disconnect(&self, body: &[u8]) -> Reply {
+        match broadcast::parse_disconnect(body) {
+            Ok(whose) => self.end_sessions(&whose, 200),
+            Err(Refused::Malformed(what) | Refused::TooLarge(what)) => {
+                Reply::error(400, "bad_request", &what)
+            }
+        }
+    }
+
+    fn is_keyed(&self, entrance: Entrance) -> bool {
+        entrance == Entrance::Broadcast && self.shared.policy().access.broadcasts_are_keyed()
+    }
+
+    fn opens(&self, entrance: Entrance, key: &[u8]) -> bool {
+        let policy = self.shared.policy();
+        match entrance {
+            Entrance::Broadcast => policy.access.opens_broadcast(key),
+            Entrance::Api => policy.access.opens_api(key),
+        }
+    }
+}
+
+/// What can be published of what was asked for, or what cannot.
+fn publications(items: Vec<Broadcast>) -> Result<Vec<Arc<Publication>>, &'static str> {
+    let publication = |item: Broadcast| {
+        if item.exclude.is_some() {
+            return Err("meta.exclude_socket is not implemented: nothing was published");
+        }
+        if item.kind.is_some() {
+            return Err("meta.broadcast_type is not implemented: nothing was published");
+        }
+        let (topic, data) = (item.stream.into(), item.data.into_bytes().into());
+        Ok(Arc::new(Publication { topic, data, binary: false }))
+    };
+    items.into_iter().map(publication).collect()
 }
 
 fn state(mode: Mode) -> &'static str {

@@ -9,6 +9,7 @@
 
 #[cfg_attr(not(test), expect(dead_code, reason = "the cable dialect is still to ask"))]
 mod auth;
+mod broadcast;
 mod config;
 mod control;
 mod dialect;

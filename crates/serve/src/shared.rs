@@ -17,7 +17,6 @@ pub(crate) struct Policy {
     pub(crate) limits: Limits,
     pub(crate) origins: Origins,
     pub(crate) tls: Option<TlsServer>,
-    #[expect(dead_code, reason = "the cable dialect is still to ask")]
     pub(crate) access: Access,
     /// Whether anything is to be checked.
     pub(crate) checks: bool,

@@ -1,0 +1,193 @@
+//! What applications post to `/_broadcast`, in the form of AnyCable's server: publications, one or
+//! an array in order, or a command. A body becomes what it asks for, or a sentence that says what is
+//! wrong; all of it is checked before any of it is done.
+//!
+//! The form is theirs, so what it does not know is passed over. `/api/publish` is our own and
+//! stricter (`publish.rs`).
+
+use serde::Deserialize;
+
+use crate::path::check_topic;
+use crate::publish::Refused;
+
+/// What is asked for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Posted {
+    /// To be published, in this order.
+    Publications(Vec<Broadcast>),
+    /// All sessions of somebody are to end.
+    Disconnect(Disconnect),
+}
+
+/// One publication.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Broadcast {
+    pub(crate) stream: String,
+    /// JSON, or what is to be passed on as a string.
+    pub(crate) data: String,
+    /// The session that is not to get it, by its id.
+    pub(crate) exclude: Option<String>,
+    /// What its receivers are to be told it is.
+    pub(crate) kind: Option<String>,
+}
+
+/// Whose sessions are to end.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Disconnect {
+    /// As the token had them, byte for byte.
+    pub(crate) identifiers: String,
+    /// Whether the clients may come back.
+    pub(crate) reconnect: bool,
+}
+
+#[derive(Deserialize)]
+struct Item {
+    stream: Option<String>,
+    data: Option<String>,
+    meta: Option<Meta>,
+    command: Option<String>,
+    payload: Option<Payload>,
+}
+
+/// `transient` keeps a publication out of the history, and there is none.
+#[derive(Deserialize)]
+struct Meta {
+    exclude_socket: Option<String>,
+    broadcast_type: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Payload {
+    identifier: Option<String>,
+    reconnect: Option<bool>,
+}
+
+/// Reads what was posted to `/_broadcast`.
+pub(crate) fn parse(body: &[u8], message_bytes_max: usize) -> Result<Posted, Refused> {
+    let publication = |(at, item)| publication(item, at, message_bytes_max);
+    if body.trim_ascii_start().starts_with(b"[") {
+        let items: Vec<Item> = read(body)?;
+        let items = items.into_iter().enumerate().map(publication);
+        return items.collect::<Result<_, _>>().map(Posted::Publications);
+    }
+    let item: Item = read(body)?;
+    match (&item.stream, &item.command) {
+        (None, Some(command)) if command == "disconnect" => {
+            let payload = item.payload.ok_or_else(|| malformed("payload is missing"))?;
+            disconnect(payload, "payload.identifier").map(Posted::Disconnect)
+        }
+        (None, Some(_)) => Err(malformed("command is unknown: there is disconnect")),
+        _ => publication((0, item)).map(|publication| Posted::Publications(vec![publication])),
+    }
+}
+
+/// Reads what was posted to `/api/disconnect`.
+pub(crate) fn parse_disconnect(body: &[u8]) -> Result<Disconnect, Refused> {
+    disconnect(read(body)?, "identifier")
+}
+
+fn disconnect(payload: Payload, field: &str) -> Result<Disconnect, Refused> {
+    match payload.identifier {
+        Some(identifiers) if !identifiers.is_empty() => {
+            Ok(Disconnect { identifiers, reconnect: payload.reconnect.unwrap_or(true) })
+        }
+        _ => Err(malformed(&format!("{field} is missing: whose sessions are to end"))),
+    }
+}
+
+fn publication(item: Item, at: usize, max: usize) -> Result<Broadcast, Refused> {
+    let wrong = |what: &str| malformed(&format!("publication {at}: {what}"));
+    let stream = item.stream.ok_or_else(|| wrong("stream is missing"))?;
+    check_topic(&stream).map_err(|why| wrong(&format!("stream: {why}")))?;
+    let data = item.data.ok_or_else(|| wrong("data is missing"))?;
+    if data.len() > max {
+        let bytes = data.len();
+        let what = format!("publication {at}: data has {bytes} bytes; --max-message allows {max}");
+        return Err(Refused::TooLarge(what));
+    }
+    let (exclude, kind) =
+        item.meta.map_or((None, None), |meta| (meta.exclude_socket, meta.broadcast_type));
+    let said = |text: &String| !text.is_empty();
+    Ok(Broadcast { stream, data, exclude: exclude.filter(said), kind: kind.filter(said) })
+}
+
+fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Refused> {
+    serde_json::from_slice(body).map_err(|error| malformed(&error.to_string()))
+}
+
+fn malformed(what: &str) -> Refused {
+    Refused::Malformed(what.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn parsed(body: &Value) -> Result<Posted, Refused> {
+        parse(body.to_string().as_bytes(), 10)
+    }
+
+    fn broadcast(stream: &str, data: &str) -> Broadcast {
+        Broadcast { stream: stream.into(), data: data.into(), exclude: None, kind: None }
+    }
+
+    #[test]
+    fn one_publication_and_many_are_read_in_order() {
+        let one = json!({"stream": "a", "data": "{}"});
+        assert_eq!(parsed(&one), Ok(Posted::Publications(vec![broadcast("a", "{}")])));
+        let many = json!([
+            {"stream": "a", "data": "1", "meta": {"transient": true, "later": 1}},
+            {"stream": "b", "data": "two", "meta": {"exclude_socket": "sid", "broadcast_type": ""}},
+            {"stream": "a", "data": "3", "meta": null, "offset": 7},
+        ]);
+        let two = Broadcast { exclude: Some("sid".into()), ..broadcast("b", "two") };
+        let expected = vec![broadcast("a", "1"), two, broadcast("a", "3")];
+        assert_eq!(parsed(&many), Ok(Posted::Publications(expected)));
+        assert_eq!(parsed(&json!([])), Ok(Posted::Publications(Vec::new())));
+        assert_eq!(parse(b" \n[]", 10), Ok(Posted::Publications(Vec::new())));
+    }
+
+    #[test]
+    fn sessions_are_ended_by_identifier() {
+        let asked = |payload: Value| parsed(&json!({"command": "disconnect", "payload": payload}));
+        let ends = |reconnect| Disconnect { identifiers: r#"{"user":1}"#.into(), reconnect };
+        let user = r#"{"user":1}"#;
+        let told = asked(json!({"identifier": user, "reconnect": false}));
+        assert_eq!(told, Ok(Posted::Disconnect(ends(false))));
+        // As Action Cable has it.
+        assert_eq!(asked(json!({ "identifier": user })), Ok(Posted::Disconnect(ends(true))));
+        let body = json!({"identifier": user, "reconnect": false}).to_string();
+        assert_eq!(parse_disconnect(body.as_bytes()), Ok(ends(false)));
+        for nobody in [json!({}), json!({"identifier": ""}), json!(null)] {
+            assert!(asked(nobody.clone()).is_err(), "{nobody}");
+        }
+        assert!(parse_disconnect(b"{}").is_err());
+    }
+
+    #[test]
+    fn a_refusal_says_what_is_wrong_and_where() {
+        let cases = [
+            (json!({"data": "x"}), "publication 0: stream is missing"),
+            (json!({"stream": "a"}), "publication 0: data is missing"),
+            (json!({"stream": "", "data": "x"}), "needs a name"),
+            (json!([{"stream": "a", "data": "x"}, {"stream": "a"}]), "publication 1: data"),
+            (json!({"stream": "a", "data": {"not": "a string"}}), "expected a string"),
+            (json!({"command": "dance"}), "there is disconnect"),
+            (json!({"command": "disconnect"}), "payload is missing"),
+            (json!("text"), "expected"),
+            (json!([7]), "expected"),
+        ];
+        for (body, named) in cases {
+            match parsed(&body) {
+                Err(Refused::Malformed(what)) => assert!(what.contains(named), "{body}: {what}"),
+                other => panic!("{body}: {other:?}"),
+            }
+        }
+        assert!(matches!(parse(b"{", 10), Err(Refused::Malformed(_))));
+        let long = parsed(&json!({"stream": "a", "data": "12345678901"}));
+        let Err(Refused::TooLarge(what)) = long else { panic!("taken: {long:?}") };
+        assert!(what.contains("data has 11 bytes"), "{what}");
+    }
+}

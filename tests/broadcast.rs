@@ -1,0 +1,150 @@
+//! Publishing as applications of AnyCable's do it: `POST /_broadcast` on the admin listener, its
+//! key, its codes; and `/api/disconnect`.
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::harness::http::{self, Response};
+use crate::harness::server::Server;
+use crate::harness::socket::{Frame, Socket, TEXT};
+use crate::harness::{Scratch, eventually};
+
+/// Derived from the secret `s3Krit`, by Python's `hmac`: for `/_broadcast` …
+const KEY: &str = "a239a7ca182c90fc32bdedf73703d271388cf433843affffd3a5e757041fc716";
+/// … and for `/api/`.
+const API_KEY: &str = "1db397202b5bd68b12665b638515c3aeac9100f721fd7c4fcb6f29c69f32c886";
+
+fn post(server: &Server, path: &str, key: &str, body: &str) -> Response {
+    let length = body.len();
+    let key = match key {
+        "" => String::new(),
+        key => format!("Authorization: Bearer {key}\r\n"),
+    };
+    http::ask(
+        server.admin,
+        &format!(
+            "POST {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n{key}\
+             Content-Length: {length}\r\n\r\n{body}",
+            server.admin
+        ),
+    )
+}
+
+fn broadcast(server: &Server, body: &Value) -> Response {
+    post(server, "/_broadcast", "", &body.to_string())
+}
+
+fn texts(socket: &mut Socket, count: usize) -> Vec<String> {
+    let text = |frame: Frame| {
+        assert_eq!(frame.first, TEXT);
+        String::from_utf8(frame.payload).unwrap()
+    };
+    (0..count).map(|_| text(socket.frame().expect("the socket stays open"))).collect()
+}
+
+#[test]
+fn publications_arrive_in_order_one_or_many() {
+    let server = Server::start(&[]);
+    let mut a = Socket::open(server.listen, "/topics/a");
+    let mut b = Socket::open(server.listen, "/topics/b");
+    let one = broadcast(&server, &json!({"stream": "a", "data": "{\"n\":0}"}));
+    assert_eq!((one.status, one.json()["published"].as_u64()), (201, Some(1)));
+    let many: Vec<Value> = (1..100)
+        .map(|n| {
+            let stream = if n % 10 == 0 { "b" } else { "a" };
+            json!({"stream": stream, "data": format!("{n}"), "meta": {"transient": true}})
+        })
+        .collect();
+    assert_eq!(broadcast(&server, &json!(many)).status, 201);
+    let numbers = |of: fn(&usize) -> bool| (1..100).filter(of).map(|n| n.to_string());
+    let expected: Vec<String> =
+        ["{\"n\":0}".to_owned()].into_iter().chain(numbers(|n| n % 10 != 0)).collect();
+    assert_eq!(texts(&mut a, expected.len()), expected);
+    assert_eq!(texts(&mut b, 9), numbers(|n| n % 10 == 0).collect::<Vec<_>>());
+    assert_eq!(server.metrics()["standfast_published_total{door=\"broadcast\"}"], 100.0);
+}
+
+#[test]
+fn of_a_broken_batch_nothing_is_published() {
+    let server = Server::start(&["--max-message", "1KiB"]);
+    let mut a = Socket::open(server.listen, "/topics/a");
+    let broken = [
+        (json!([{"stream": "a", "data": "x"}, {"stream": "a"}]), 422),
+        (json!([{"stream": "a", "data": "x"}, {"stream": "a", "data": "x".repeat(1025)}]), 413),
+        (json!({"command": "dance"}), 422),
+    ];
+    for (body, status) in broken {
+        let answer = broadcast(&server, &body);
+        assert_eq!(answer.status, status, "{body}: {answer:?}");
+        assert!(answer.json()["message"].is_string(), "{answer:?}");
+    }
+    assert_eq!(post(&server, "/_broadcast", "", "{").status, 422, "AnyCable says 201");
+    assert_eq!(http::get(server.admin, "/_broadcast").status, 405);
+    assert_eq!(broadcast(&server, &json!({"stream": "a", "data": "last"})).status, 201);
+    assert_eq!(texts(&mut a, 1), ["last"], "and nothing before it");
+}
+
+#[test]
+fn with_a_secret_publishing_takes_its_key() {
+    let server = Server::start_with(&[], &[("ANYCABLE_SECRET", "s3Krit")]);
+    let body = r#"{"stream":"a","data":"x"}"#;
+    for (key, status) in [("", 401), ("wrong", 401), (API_KEY, 401), (KEY, 201)] {
+        assert_eq!(post(&server, "/_broadcast", key, body).status, status, "{key}");
+    }
+    // The rest of the listener is as open as without: it is on loopback and has no key of its own.
+    assert_eq!(server.publish(&json!({"topic": "a", "data": "x"})).status, 200);
+}
+
+#[test]
+fn the_admin_key_opens_all_and_an_application_s_key_its_own_door() {
+    let secret = ("STANDFAST_SERVE_SECRET", "s3Krit");
+    let server = Server::start_with(&["--admin-key", "operator"], &[secret]);
+    let opens = |path: &str, key: &str, body: &str| post(&server, path, key, body).status != 401;
+    let (theirs, ours) = (r#"{"stream":"a","data":"x"}"#, r#"{"topic":"a","data":"x"}"#);
+    for key in [KEY, "operator"] {
+        assert!(opens("/_broadcast", key, theirs), "{key}");
+    }
+    for key in [API_KEY, "operator"] {
+        assert!(opens("/api/publish", key, ours) && opens("/api/disconnect", key, "{}"), "{key}");
+    }
+    for key in [KEY, ""] {
+        assert!(!opens("/api/publish", key, ours) && !opens("/api/disconnect", key, "{}"), "{key}");
+    }
+    assert!(!opens("/_broadcast", API_KEY, theirs));
+    let stats = |key: &str| {
+        let head = format!("GET /api/stats HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {key}\r\n");
+        http::ask(server.admin, &format!("{head}Connection: close\r\n\r\n")).status
+    };
+    assert_eq!((stats(API_KEY), stats(KEY), stats("operator")), (401, 401, 200));
+}
+
+#[test]
+fn a_key_of_its_own_or_none_is_said() {
+    let secret = ("ANYCABLE_SECRET", "s3Krit");
+    let body = r#"{"stream":"a","data":"x"}"#;
+    let own = Server::start_with(&[], &[secret, ("ANYCABLE_BROADCAST_KEY", "publisher")]);
+    assert_eq!(post(&own, "/_broadcast", KEY, body).status, 401);
+    assert_eq!(post(&own, "/_broadcast", "publisher", body).status, 201);
+    let none = Server::start_with(&[], &[secret, ("ANYCABLE_BROADCAST_KEY", "none")]);
+    assert_eq!(post(&none, "/_broadcast", "", body).status, 201);
+}
+
+#[test]
+fn a_new_secret_in_its_file_holds_after_a_reload() {
+    let file = Scratch::new("reloaded.secret", "first\n");
+    let server = Server::start(&["--broadcast-key", &format!("file:{}", file.path())]);
+    let status = |key: &str| post(&server, "/_broadcast", key, "[]").status;
+    assert_eq!((status("first"), status("second")), (201, 401));
+    file.write("second\n");
+    server.signal(Signal::HUP);
+    eventually("the new key opens", || status("second") == 201);
+    assert_eq!(status("first"), 401);
+}
+
+#[test]
+fn without_a_key_no_page_from_elsewhere_publishes() {
+    let server = Server::start(&[]);
+    let request = "POST /_broadcast HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: https://evil.example\r\n\
+                   Connection: close\r\nContent-Length: 2\r\n\r\n[]";
+    assert_eq!(http::ask(server.admin, request).status, 403);
+}

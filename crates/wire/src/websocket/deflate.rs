@@ -14,8 +14,12 @@ const TAIL: [u8; 4] = [0x00, 0x00, 0xFF, 0xFF];
 /// The same with a last block behind it that is empty: whether a stream ends with it tells whether
 /// the stream was whole.
 const TAIL_AND_END: [u8; 6] = [0x00, 0x00, 0xFF, 0xFF, 0x03, 0x00];
-/// Bytes that output grows by.
+/// Bytes that output grows by, and by what at first: what grows is cleared, so a short message asks
+/// for little.
 const STEP: usize = 16 * 1024;
+const STEP_MIN: usize = 256;
+/// Texts are inflated to about so many times their length.
+const USUAL_RATIO: usize = 4;
 /// The largest window, in bytes.
 const WINDOW_BYTES: usize = 32 * 1024;
 /// Fast, and on short texts as good as the slower ones.
@@ -144,9 +148,11 @@ impl Inflater {
     ) -> Result<bool, Violation> {
         let mut read = 0;
         let mut written = out.len();
+        let mut step = (data.len() * USUAL_RATIO).clamp(STEP_MIN, STEP);
         loop {
             // One byte beyond tells that there is more than may be.
-            let room = (most + 1).saturating_sub(written).min(STEP);
+            let room = (most + 1).saturating_sub(written).min(step);
+            step = STEP;
             out.resize(written + room, 0);
             let (in_before, out_before) = (self.zlib.total_in(), self.zlib.total_out());
             let input = data.get(read..).unwrap_or_default();

@@ -203,6 +203,13 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.live(id).is_some_and(|conn| conn.mode == Mode::WebSocket)
     }
 
+    /// How long nothing was heard of a connection, in nanoseconds and steps of the keep-alive tick.
+    #[must_use]
+    pub fn silent_ns(&self, id: ConnId) -> Option<u64> {
+        let conn = self.live(id)?;
+        Some(self.timers.ns_between(conn.last_active, self.tick))
+    }
+
     /// A report on one connection.
     #[must_use]
     pub fn info(&self, id: ConnId) -> Option<ConnInfo> {
@@ -213,7 +220,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             client: self.clients.get(&id.slot()).and_then(|client| client.address),
             mode: conn.mode,
             queued_bytes: conn.backlog(),
-            idle_seconds: self.timers.seconds_between(conn.last_active, self.tick),
+            idle_seconds: self.timers.ns_between(conn.last_active, self.tick) as f64 / 1e9,
         })
     }
 

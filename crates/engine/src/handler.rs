@@ -98,6 +98,10 @@ pub trait Handler: Sized {
     /// A queue that had grown is empty again.
     fn drained<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId) {}
 
+    /// The server drains and an open WebSocket is about to be closed with 1001: the last chance to
+    /// say something.
+    fn leaving<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId) {}
+
     /// A connection has ended; called once for each, with [`Core::user_mut`] still there. `opened`
     /// tells whether [`Handler::open`] was called for it.
     fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed, opened: bool);

@@ -363,8 +363,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         match mode {
             Mode::Connecting => self.end(slot, Closed::ConnectTimeout),
             Mode::Http if before.has(Flags::ANSWERED) => {
-                let idle = self.timers.seconds_between(last_active, now);
-                if idle * 1e9 >= nanoseconds(timeout) as f64 {
+                if self.timers.ns_between(last_active, now) >= nanoseconds(timeout) {
                     self.end(slot, Closed::Answered);
                 } else {
                     self.arm_handshake(slot);

@@ -53,13 +53,15 @@ enum Piece {
     /// What is left of one frame, and whether it is a message.
     Torn(Box<[u8]>, bool),
     Shared(SharedFrame),
+    /// Goes before all that has not begun to leave; no message, and one at most.
+    Urgent(SharedFrame),
 }
 
 impl Piece {
     fn bytes(&self) -> &[u8] {
         match self {
             Piece::Owned(bytes, _) | Piece::Torn(bytes, _) => bytes,
-            Piece::Shared(frame) => frame.bytes(),
+            Piece::Shared(frame) | Piece::Urgent(frame) => frame.bytes(),
         }
     }
 
@@ -68,6 +70,7 @@ impl Piece {
             Piece::Owned(_, messages) => *messages,
             Piece::Torn(_, message) => u32::from(*message),
             Piece::Shared(frame) => frame.messages(),
+            Piece::Urgent(_) => 0,
         }
     }
 }
@@ -131,8 +134,11 @@ impl SendQueue {
 
     /// Queues what is left after `sent` bytes of frames that hold so many messages.
     pub(crate) fn push_rest(&mut self, bytes: &[u8], sent: usize, messages: u32) {
-        if sent == 0 || messages == 0 {
-            return self.push_owned(bytes.get(sent..).unwrap_or_default(), messages);
+        if sent == 0 {
+            return self.push_owned(bytes, messages);
+        }
+        if messages == 0 {
+            return self.push_torn(bytes.get(sent..).unwrap_or_default(), false);
         }
         let cut = cut(bytes, sent);
         self.push_torn(bytes.get(sent..cut.end).unwrap_or_default(), cut.message);
@@ -149,6 +155,24 @@ impl SendQueue {
         }
         self.bytes += frame.bytes().len() - skip;
         self.pieces.push_back(Piece::Shared(frame.clone()));
+    }
+
+    /// Queues a frame before all that has not begun to leave. One that waits so already gives way
+    /// to it.
+    pub(crate) fn push_urgent(&mut self, frame: &SharedFrame) {
+        let begun = match self.sent {
+            0 => self.pieces.iter().take_while(|piece| matches!(piece, Piece::Torn(..))).count(),
+            _ => 1,
+        };
+        self.bytes += frame.bytes().len();
+        let urgent = Piece::Urgent(frame.clone());
+        match self.pieces.get_mut(begun) {
+            Some(earlier @ Piece::Urgent(_)) => {
+                self.bytes -= earlier.bytes().len();
+                *earlier = urgent;
+            }
+            _ => self.pieces.insert(begun, urgent),
+        }
     }
 
     /// The waiting bytes, as pieces for one vectored write.
@@ -230,6 +254,28 @@ mod tests {
             assert_eq!(queue.len(), 8);
             assert_eq!(drain(&mut queue, step), b"bcdefghi");
         }
+    }
+
+    #[test]
+    fn what_is_urgent_goes_between_frames_and_only_the_newest() {
+        let urgent = |text: &[u8]| SharedFrame::new(text, 0);
+        let mut queue = SendQueue::default();
+        queue.push_shared(&SharedFrame::new(b"begun", 1), 2);
+        queue.push_owned(b"reply", 1);
+        queue.push_urgent(&urgent(b"<1>"));
+        queue.push_urgent(&urgent(b"<two>"));
+        assert_eq!((queue.len(), queue.messages(false)), (13, 2));
+        assert_eq!(drain(&mut queue, 2), b"gun<two>reply");
+        // A header and its payload are one frame, though two pieces.
+        queue.push_torn(b"header", false);
+        queue.push_torn(b"payload", true);
+        queue.push_owned(b"reply", 1);
+        queue.push_urgent(&urgent(b"<3>"));
+        assert_eq!(drain(&mut queue, 5), b"headerpayload<3>reply");
+        // The rest of a pong is no place to begin a frame at either.
+        queue.push_rest(b"pong", 2, 0);
+        queue.push_urgent(&urgent(b"<4>"));
+        assert_eq!(drain(&mut queue, 1), b"ng<4>");
     }
 
     #[test]

@@ -127,6 +127,27 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.queue(slot, |cold| cold.queue.push_shared(frame, sent))
     }
 
+    /// Sends a small frame before all that waits for an open WebSocket or raw connection that we
+    /// accepted, though never in the middle of another frame: a sign of life that a client judges us
+    /// by. It counts as no message, is exempt from the queue's limit, and of several that wait only
+    /// the last is sent.
+    pub fn send_urgent(&mut self, id: ConnId, frame: &SharedFrame) -> Sent {
+        let slot = id.slot();
+        let open = |mode| matches!(mode, Mode::WebSocket | Mode::Raw);
+        let Some(conn) = self.live(id).filter(|conn| open(conn.mode)) else {
+            return Sent::Dropped;
+        };
+        debug_assert!(!conn.is_client(), "a client's frames are masked one by one");
+        if conn.backlog() > 0 {
+            return self.queue(slot, |cold| cold.queue.push_urgent(frame));
+        }
+        if self.corked == Some(slot) {
+            self.cork.extend_from_slice(frame.bytes());
+            return Sent::Sent;
+        }
+        self.write_out(slot, frame.bytes(), 0)
+    }
+
     /// Sends bytes on a raw connection.
     pub fn write(&mut self, id: ConnId, bytes: &[u8]) -> Sent {
         let slot = id.slot();
@@ -283,7 +304,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
             conn.flags.set(Flags::STALLED);
         }
         conn.flags.set(Flags::TELL_DRAINED);
-        self.counters().queued_bytes.add((waiting - before) as u64);
+        self.counters().queued_bytes.add(waiting.saturating_sub(before) as u64);
+        self.counters().queued_bytes.sub(before.saturating_sub(waiting) as u64);
         self.sync_interest(slot);
         Sent::Queued(waiting)
     }

@@ -128,9 +128,9 @@ impl Timers {
         [self.handshake.next_ns(), self.closing.next_ns(), tick].into_iter().flatten().min()
     }
 
-    /// Seconds between two ticks that connections keep.
-    pub(crate) fn seconds_between(&self, from: u16, to: u16) -> f64 {
-        f64::from(to.wrapping_sub(from)) * self.tick_ns as f64 / 1e9
+    /// Nanoseconds between two ticks that connections keep.
+    pub(crate) fn ns_between(&self, from: u16, to: u16) -> u64 {
+        u64::from(to.wrapping_sub(from)) * self.tick_ns
     }
 }
 

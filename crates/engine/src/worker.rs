@@ -339,6 +339,9 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let round_is_over = u64::from(to) == slots && elapsed >= drain.over_ns;
         drain.next_slot = if round_is_over { 0 } else { to };
         for slot in from..to {
+            if let Some(id) = self.core.id_at(slot).filter(|&id| self.core.is_open(id)) {
+                self.handler.leaving(&mut self.core, id);
+            }
             let reason = "server is shutting down";
             let going = Some(CloseCode::GOING_AWAY);
             self.core.close_with(slot, Closed::Draining, going, reason);

@@ -150,7 +150,7 @@ impl Door {
             Command::Publish { data, binary } => {
                 let Some(Session::Topic(memberships)) = core.user(id) else { return };
                 let Some(topic) = self.topics.only_topic(memberships) else { return };
-                let publication = Publication { topic, data: data.into(), binary };
+                let publication = Publication::new(topic, data.into(), binary);
                 self.publish(core, id, Arc::new(publication));
             }
         }
@@ -281,7 +281,7 @@ impl Handler for Door {
         if let Some(Session::Topic(memberships)) = core.user(id) {
             let ended = memberships.len() as u64;
             self.counters(core.worker()).subscriptions.sub(ended);
-            self.topics.forget(core, id);
+            self.topics.forget(core, id, |_| {});
         }
     }
 

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     fn publication(bytes: usize) -> Arc<Publication> {
-        Arc::new(Publication { topic: "x".into(), data: vec![0; bytes].into(), binary: true })
+        Arc::new(Publication::new("x".into(), vec![0; bytes].into(), true))
     }
 
     fn id() -> ConnId {

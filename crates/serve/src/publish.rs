@@ -77,7 +77,7 @@ fn publication(item: Value, at: &str, max: usize) -> Result<Arc<Publication>, Re
         let what = format!("{field} has {bytes} bytes; --max-message allows {max}");
         return Err(Refused::TooLarge(what));
     }
-    Ok(Arc::new(Publication { topic: topic.into(), data: data.into(), binary }))
+    Ok(Arc::new(Publication::new(topic.into(), data.into(), binary)))
 }
 
 #[cfg(test)]

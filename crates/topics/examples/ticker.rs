@@ -54,7 +54,7 @@ impl Handler for Ticker {
     fn message<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, _: OpCode, _: &mut [u8]) {}
 
     fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, _: Closed, _: bool) {
-        self.topics.forget(core, id);
+        self.topics.forget(core, id, |_| {});
     }
 
     fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, Post(publication): Post) {
@@ -67,7 +67,7 @@ impl Handler for Ticker {
             self.due_ns =
                 self.due_ns.max(now_ns.saturating_sub(10 * self.period_ns)) + self.period_ns;
             let data = format!("{now_ns} ").into_bytes().into();
-            let publication = Arc::new(Publication { topic: "time".into(), data, binary: false });
+            let publication = Arc::new(Publication::new("time".into(), data, false));
             // A full mailbox skips a tick of the clock.
             let _ = self.topics.publish(core, &publication, as_text);
         }

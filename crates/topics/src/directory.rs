@@ -4,7 +4,7 @@
 use std::hash::BuildHasher;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use engine::{Full, Remote, WORKERS_MAX};
+use engine::{ConnId, Full, Remote, WORKERS_MAX};
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
@@ -17,9 +17,17 @@ pub struct Publication {
     pub data: Box<[u8]>,
     /// The data is not text.
     pub binary: bool,
+    /// The subscriber that is not to get it: who whispered it, mostly.
+    pub except: Option<ConnId>,
 }
 
 impl Publication {
+    /// For all subscribers of a topic.
+    #[must_use]
+    pub fn new(topic: Arc<str>, data: Box<[u8]>, binary: bool) -> Self {
+        Publication { topic, data, binary, except: None }
+    }
+
     /// Bytes it holds in memory, for the limits of mailboxes.
     #[must_use]
     pub fn bytes(&self) -> usize {

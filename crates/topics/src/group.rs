@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use engine::planted::{self, Bug};
-use engine::{Core, Handler, SharedFrame, Sys};
+use engine::{ConnId, Core, Handler, SharedFrame, Sys};
 
 /// Pending frames of a member up to this many bytes are sent as one.
 const MERGED_BYTES_MAX: usize = 256 * 1024;
@@ -19,13 +19,21 @@ struct Member {
     cursor: u32,
 }
 
+/// A frame, and the member that is not to get it.
+struct Logged {
+    frame: SharedFrame,
+    except: Option<ConnId>,
+}
+
 /// One topic in one encoding on one worker.
 pub(crate) struct Group {
     kind: u32,
     topic: Arc<str>,
     members: Vec<Member>,
     /// Frames that some member has not got, oldest first.
-    log: VecDeque<SharedFrame>,
+    log: VecDeque<Logged>,
+    /// How many of them are not for everybody.
+    exceptions: usize,
     log_bytes: usize,
     /// The number of the first frame in the log.
     base: u32,
@@ -45,6 +53,7 @@ impl Group {
             topic,
             members: Vec::new(),
             log: VecDeque::new(),
+            exceptions: 0,
             log_bytes: 0,
             base: 0,
             position: 0,
@@ -106,10 +115,11 @@ impl Group {
         self.base.wrapping_add(self.log.len() as u32)
     }
 
-    /// Adds a frame for all members; true if the group was at rest and needs a sweep now.
-    pub(crate) fn publish(&mut self, frame: SharedFrame) -> bool {
+    /// Adds a frame for all members but one, perhaps; true if the group was at rest and needs a sweep now.
+    pub(crate) fn publish(&mut self, frame: SharedFrame, except: Option<ConnId>) -> bool {
         self.log_bytes += frame.bytes().len() + FRAME_BYTES;
-        self.log.push_back(frame);
+        self.exceptions += usize::from(except.is_some());
+        self.log.push_back(Logged { frame, except });
         if self.left > 0 {
             return false;
         }
@@ -162,16 +172,20 @@ impl Group {
         member.cursor = head;
         let Some(id) = core.id_at(slot) else { return false };
         let first = cursor.wrapping_sub(self.base) as usize;
-        if self.log.len() - first == 1 {
-            if let Some(frame) = self.log.get(first) {
-                core.send_shared(id, frame);
-            }
-        } else if let Some(frame) = self.merged(cursor, head, core.limits().send_queue_bytes) {
-            core.send_shared(id, &frame);
+        let single = self.log.len() - first == 1;
+        let excepted =
+            self.exceptions > 0 && self.log.range(first..).any(|logged| logged.except == Some(id));
+        let merged = if single || excepted {
+            None
         } else {
-            for frame in self.log.range(first..) {
-                core.send_shared(id, frame);
-            }
+            self.merged(cursor, head, core.limits().send_queue_bytes)
+        };
+        if let Some(frame) = merged {
+            core.send_shared(id, &frame);
+            return true;
+        }
+        for logged in self.log.range(first..).filter(|logged| logged.except != Some(id)) {
+            core.send_shared(id, &logged.frame);
         }
         true
     }
@@ -184,13 +198,13 @@ impl Group {
             return Some(frame.clone());
         }
         let first = cursor.wrapping_sub(self.base) as usize;
-        let length: usize = self.log.range(first..).map(|frame| frame.bytes().len()).sum();
+        let length: usize = self.log.range(first..).map(|logged| logged.frame.bytes().len()).sum();
         if length > MERGED_BYTES_MAX.min(longest) {
             return None;
         }
         let mut bytes = Vec::with_capacity(length);
-        for frame in self.log.range(first..) {
-            bytes.extend_from_slice(frame.bytes());
+        for logged in self.log.range(first..) {
+            bytes.extend_from_slice(logged.frame.bytes());
         }
         let frame = SharedFrame::new(&bytes, (self.log.len() - first) as u32);
         self.merged = Some((cursor, head, frame.clone()));
@@ -200,8 +214,9 @@ impl Group {
     /// Forgets the frames that all members have got.
     fn trim(&mut self) {
         let done = self.round_head.wrapping_sub(self.base) as usize;
-        for frame in self.log.drain(..done.min(self.log.len())) {
-            self.log_bytes -= frame.bytes().len() + FRAME_BYTES;
+        for logged in self.log.drain(..done.min(self.log.len())) {
+            self.log_bytes -= logged.frame.bytes().len() + FRAME_BYTES;
+            self.exceptions -= usize::from(logged.except.is_some());
         }
         self.base = self.round_head;
         if self.log.is_empty() && self.log.capacity() > 1024 {

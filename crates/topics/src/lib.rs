@@ -125,15 +125,29 @@ impl Topics {
         true
     }
 
-    /// Ends all subscriptions of a connection. To be called when it has closed.
-    pub fn forget<S: Sys, H>(&mut self, core: &mut Core<S, H>, id: ConnId)
-    where
+    /// Ends all subscriptions of a connection. To be called when it has closed. `ended` is told the
+    /// encoding of each.
+    pub fn forget<S: Sys, H>(
+        &mut self,
+        core: &mut Core<S, H>,
+        id: ConnId,
+        mut ended: impl FnMut(u32),
+    ) where
         H: Handler<User: Subscriber>,
     {
         while let Some((index, place)) = core.user_mut(id).and_then(|user| user.memberships().pop())
         {
+            if let Some(Some(group)) = self.groups.get(index as usize) {
+                ended(group.kind());
+            }
             self.leave(core, index, place);
         }
+    }
+
+    /// Whether a connection is subscribed in the encoding `kind`.
+    #[must_use]
+    pub fn is_subscribed(&self, memberships: &Memberships, topic: &str, kind: u32) -> bool {
+        self.find(topic, kind).is_some_and(|index| memberships.has(index))
     }
 
     /// Publishes from this worker: to the others that have subscribers by one post each, and to
@@ -163,7 +177,8 @@ impl Topics {
         Ok(())
     }
 
-    /// Takes a publication for this worker's subscribers; [`Topics::turn`] sends it.
+    /// Takes a publication for this worker's subscribers; [`Topics::turn`] sends it. A group for which
+    /// `encode` appends nothing gets nothing.
     pub fn deliver<S: Sys, H: Handler>(
         &mut self,
         core: &mut Core<S, H>,
@@ -175,8 +190,11 @@ impl Topics {
             let Some(Some(group)) = self.groups.get_mut(index as usize) else { continue };
             self.scratch.clear();
             encode(core, group.kind(), publication, &mut self.scratch);
+            if self.scratch.is_empty() {
+                continue;
+            }
             let before = group.waiting_bytes();
-            if group.publish(SharedFrame::new(&self.scratch, 1)) {
+            if group.publish(SharedFrame::new(&self.scratch, 1), publication.except) {
                 self.active.push_back(index);
             }
             self.waiting_bytes += group.waiting_bytes() - before;

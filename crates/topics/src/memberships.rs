@@ -6,33 +6,60 @@ pub trait Subscriber {
     fn memberships(&mut self) -> &mut Memberships;
 }
 
-/// Group and place in it, for each subscription. One needs no memory of its own.
-#[derive(Default, Debug)]
+/// Group and place in it, for each subscription. One needs no memory of its own. Two bytes are left
+/// over: the handler's mark.
+#[derive(Debug)]
 pub struct Memberships(Set);
 
-#[derive(Default, Debug)]
+#[derive(Debug)]
 enum Set {
-    #[default]
-    None,
+    None {
+        mark: u16,
+    },
     One {
+        mark: u16,
         group: u32,
         place: u32,
     },
     // A thin pointer keeps all of it at 16 bytes.
     #[expect(clippy::box_collection)]
-    Many(Box<Vec<(u32, u32)>>),
+    Many {
+        mark: u16,
+        list: Box<Vec<(u32, u32)>>,
+    },
 }
 
 const _: () = assert!(size_of::<Memberships>() == 16);
 
+impl Default for Memberships {
+    fn default() -> Self {
+        Memberships::marked(0)
+    }
+}
+
 impl Memberships {
+    /// None, with a mark.
+    #[must_use]
+    pub fn marked(mark: u16) -> Self {
+        Memberships(Set::None { mark })
+    }
+
+    /// What the handler noted with it; 0 at first.
+    #[inline]
+    #[must_use]
+    pub fn mark(&self) -> u16 {
+        match &self.0 {
+            Set::None { mark } | Set::One { mark, .. } | Set::Many { mark, .. } => *mark,
+        }
+    }
+
     /// Number of subscriptions.
     #[must_use]
     pub fn len(&self) -> usize {
         match &self.0 {
-            Set::None => 0,
+            Set::None { .. } => 0,
             Set::One { .. } => 1,
-            Set::Many(many) => many.len(),
+            Set::Many { list, .. } => list.len(),
         }
     }
 
@@ -46,25 +73,32 @@ impl Memberships {
     pub(crate) fn only(&self) -> Option<u32> {
         match &self.0 {
             Set::One { group, .. } => Some(*group),
-            Set::Many(many) if many.len() == 1 => many.first().map(|(group, _)| *group),
+            Set::Many { list, .. } if list.len() == 1 => list.first().map(|(group, _)| *group),
             _ => None,
+        }
+    }
+
+    /// Whether a group is there.
+    pub(crate) fn has(&self, group: u32) -> bool {
+        match &self.0 {
+            Set::None { .. } => false,
+            Set::One { group: only, .. } => *only == group,
+            Set::Many { list, .. } => list.iter().any(|&(other, _)| other == group),
         }
     }
 
     /// Adds a group unless it is there; the place is the one it will have.
     pub(crate) fn add(&mut self, group: u32, place: u32) -> bool {
+        if self.has(group) {
+            return false;
+        }
         match &mut self.0 {
-            Set::None => self.0 = Set::One { group, place },
-            Set::One { group: first, .. } if *first == group => return false,
-            Set::One { group: first, place: at } => {
-                self.0 = Set::Many(Box::new(vec![(*first, *at), (group, place)]));
+            Set::None { mark } => self.0 = Set::One { mark: *mark, group, place },
+            Set::One { mark, group: first, place: at } => {
+                let list = Box::new(vec![(*first, *at), (group, place)]);
+                self.0 = Set::Many { mark: *mark, list };
             }
-            Set::Many(many) => {
-                if many.iter().any(|&(other, _)| other == group) {
-                    return false;
-                }
-                many.push((group, place));
-            }
+            Set::Many { list, .. } => list.push((group, place)),
         }
         true
     }
@@ -72,16 +106,16 @@ impl Memberships {
     /// Removes a group and tells its place.
     pub(crate) fn remove(&mut self, group: u32) -> Option<u32> {
         match &mut self.0 {
-            Set::One { group: only, place } if *only == group => {
+            Set::One { mark, group: only, place } if *only == group => {
                 let place = *place;
-                self.0 = Set::None;
+                self.0 = Set::None { mark: *mark };
                 Some(place)
             }
-            Set::Many(many) => {
-                let at = many.iter().position(|&(other, _)| other == group)?;
-                let (_, place) = many.swap_remove(at);
-                if many.is_empty() {
-                    self.0 = Set::None;
+            Set::Many { mark, list } => {
+                let at = list.iter().position(|&(other, _)| other == group)?;
+                let (_, place) = list.swap_remove(at);
+                if list.is_empty() {
+                    self.0 = Set::None { mark: *mark };
                 }
                 Some(place)
             }
@@ -92,9 +126,9 @@ impl Memberships {
     /// Removes any one.
     pub(crate) fn pop(&mut self) -> Option<(u32, u32)> {
         let group = match &self.0 {
-            Set::None => return None,
+            Set::None { .. } => return None,
             Set::One { group, .. } => *group,
-            Set::Many(many) => many.last()?.0,
+            Set::Many { list, .. } => list.last()?.0,
         };
         self.remove(group).map(|place| (group, place))
     }
@@ -102,9 +136,9 @@ impl Memberships {
     /// The member has another place in the group now.
     pub(crate) fn moved(&mut self, group: u32, to: u32) {
         match &mut self.0 {
-            Set::One { group: only, place } if *only == group => *place = to,
-            Set::Many(many) => {
-                if let Some((_, place)) = many.iter_mut().find(|(other, _)| *other == group) {
+            Set::One { group: only, place, .. } if *only == group => *place = to,
+            Set::Many { list, .. } => {
+                if let Some((_, place)) = list.iter_mut().find(|(other, _)| *other == group) {
                     *place = to;
                 }
             }
@@ -118,19 +152,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grows_and_shrinks_through_all_forms() {
-        let mut set = Memberships::default();
+    fn grows_and_shrinks_through_all_forms_and_keeps_its_mark() {
+        let mut set = Memberships::marked(7);
         assert!(set.add(1, 10) && !set.add(1, 11));
         assert!(set.add(2, 20) && set.add(3, 30) && !set.add(3, 31));
+        assert!(set.has(2) && set.mark() == 7);
         set.moved(2, 21);
         assert_eq!((set.remove(2), set.remove(2), set.len()), (Some(21), None, 2));
         assert_eq!(set.only(), None);
         let mut left = vec![set.pop(), set.pop(), set.pop()];
         left.sort();
         assert_eq!(left, [None, Some((1, 10)), Some((3, 30))]);
-        assert!(set.is_empty() && set.add(1, 5));
+        assert!(set.is_empty() && set.add(1, 5) && set.mark() == 7);
         assert_eq!(set.only(), Some(1));
         set.moved(1, 6);
-        assert_eq!(set.pop(), Some((1, 6)));
+        assert_eq!((set.pop(), set.mark()), (Some((1, 6)), 7));
     }
 }

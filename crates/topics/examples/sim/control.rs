@@ -47,12 +47,10 @@ impl Control {
     fn publish(&mut self, topic: u32) {
         let number = self.ledger.book().published(topic, CONTROL);
         let letter = Letter { kind: Kind::Publish, who: CONTROL, number };
-        let publication = Arc::new(Publication {
-            topic: topic.to_string().into(),
-            // Some are longer than the shortest queues allow.
-            data: letter.write(if number % 16 == 9 { 9000 } else { number as usize % 700 }).into(),
-            binary: letter.opcode() == OpCode::Binary,
-        });
+        // Some are longer than the shortest queues allow.
+        let data = letter.write(if number % 16 == 9 { 9000 } else { number as usize % 700 });
+        let binary = letter.opcode() == OpCode::Binary;
+        let publication = Arc::new(Publication::new(topic.to_string().into(), data.into(), binary));
         if self.directory.publish(&self.remote, &publication).is_ok() {
             self.ledger.book().publishes(topic, CONTROL, number);
         }

@@ -90,7 +90,7 @@ impl Server {
             Kind::Publish => {
                 let data = letter.write(letter.number as usize % 300).into();
                 let binary = letter.opcode() == OpCode::Binary;
-                let publication = Publication { topic: on.to_string().into(), data, binary };
+                let publication = Publication::new(on.to_string().into(), data, binary);
                 self.waiting.push((id, on, letter, Arc::new(publication)));
                 if !self.publish_waiting(core, id) {
                     core.pause(id);
@@ -222,7 +222,7 @@ impl Handler for Server {
         if why == Closed::Violation && self.ledger.book().behaves(who) {
             self.ledger.book().fail(format!("{id} of {who} is said to have broken a rule"));
         }
-        self.topics.forget(core, id);
+        self.topics.forget(core, id, |_| {});
         self.waiting.retain(|(of, ..)| *of != id);
     }
 

@@ -37,8 +37,9 @@ const SWITCHES: [(&str, &str); 4] = [
     ("STREAMS_WHISPER", "streams_whisper"),
 ];
 /// Whole numbers, with the unit that ours take.
-const NUMBERS: [(&str, &str, &str); 3] = [
+const NUMBERS: [(&str, &str, &str); 4] = [
     ("MAX_MESSAGE_SIZE", "max_message", "B"),
+    ("PING_INTERVAL", "ping_interval", "s"),
     ("SHUTDOWN_TIMEOUT", "drain", "s"),
     ("WS_MAX_PENDING_SIZE", "send_queue", "B"),
 ];
@@ -53,7 +54,7 @@ const AGREED: [(&str, &[&str]); 14] = [
     // Who has no token and needs none is let in, and listens to what is signed.
     ("NOAUTH", &["true", "1"]),
     ("NORPC", &["true", "1"]),
-    ("PATH", &["/cable"]),
+    ("PING_TIMESTAMP_PRECISION", &["s"]),
     ("PUBSUB", &["none"]),
     ("RPC_HOST", &["none"]),
     ("SSE", &["false", "0"]),
@@ -134,6 +135,14 @@ impl Anycable {
                 let how = if truth(name, value)? { "shared" } else { "off" };
                 Ok(self.set("compression", how))
             }
+            // One path; lists and patterns of them are not to be had.
+            "PATH" if !value.contains([',', '*', '{']) => {
+                Ok(self.set("cable_path", format!("/{}", value.trim_start_matches('/'))))
+            }
+            "PONG_TIMEOUT" => match number(name, value)? {
+                0 => Ok(true),
+                seconds => Ok(self.set("pong_timeout", format!("{seconds}s"))),
+            },
             "DEBUG" => {
                 truth(name, value)?;
                 Ok(self.set("log", "debug"))
@@ -276,7 +285,6 @@ mod tests {
     #[test]
     fn what_is_so_anyway_is_taken_in_silence_and_the_rest_is_named() {
         let said = [
-            ("ANYCABLE_PATH", "/cable"),
             ("ANYCABLE_BROADCAST_ADAPTER", "http"),
             ("ANYCABLE_MAX_CONN", "0"),
             ("ANYCABLE_TURBO_STREAMS", "true"),
@@ -288,7 +296,7 @@ mod tests {
         assert!(silent.ignored.is_empty() && silent.layer.is_empty(), "{silent:?}");
         let said = [
             ("ANYCABLE_REDIS_URL", "redis://user:password@elsewhere"),
-            ("ANYCABLE_PATH", "/ws"),
+            ("ANYCABLE_PATH", "/ws,/cable"),
             ("ANYCABLE_BROADCAST_ADAPTER", "http,redis"),
             ("ANYCABLE_HTTP_BROADCAST_PORT", "8080"),
         ];

@@ -15,7 +15,7 @@ pub(crate) struct Args {
 /// What to do.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Serve WebSockets: /topics/NAME, /echo, /health
+    /// Serve WebSockets: /cable, /topics/NAME, /events, /echo, /health
     Serve(Box<serve::Args>),
     /// Open WebSockets, hold them, send messages and check every answer
     Load(Box<load::Args>),

@@ -4,6 +4,7 @@
 mod anycable;
 mod args;
 mod auth;
+mod channels;
 mod completions;
 mod doctor;
 mod load;

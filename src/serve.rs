@@ -19,7 +19,7 @@ use tracing::{error, info, warn};
 
 use crate::anycable::Anycable;
 use crate::settings::Settings;
-use crate::{anycable, auth, tls, units};
+use crate::{anycable, auth, channels, tls, units};
 
 /// The least that memory can be limited to.
 const MEMORY_MIN: u64 = 16 << 20;
@@ -27,7 +27,7 @@ const MEMORY_MIN: u64 = 16 << 20;
 const END_WAIT: Duration = Duration::from_millis(20);
 
 /// Keys that take effect on SIGHUP; a change of any other needs a restart.
-const RELOADABLE: [&str; 34] = [
+const RELOADABLE: [&str; 37] = [
     "admin_key",
     "allow_origin",
     "broadcast_key",
@@ -45,10 +45,13 @@ const RELOADABLE: [&str; 34] = [
     "max_handshakes",
     "max_message",
     "max_per_address",
+    "max_subscriptions",
     "memory_limit",
     "per_address_prefix",
     "per_address_rate",
+    "ping_interval",
     "pings",
+    "pong_timeout",
     "proxy_protocol",
     "public_streams",
     "secret",
@@ -64,7 +67,7 @@ const RELOADABLE: [&str; 34] = [
     "turbo_secret",
 ];
 
-/// Serve WebSockets: /topics/NAME, /echo, /health
+/// Serve WebSockets: /cable, /topics/NAME, /events, /echo, /health
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Address and port for clients, or unix:/PATH; port 0 takes a free one. May be given several
@@ -149,6 +152,8 @@ pub(crate) struct Args {
     /// Resident memory beyond which nobody is let in and connections are shed, such as 2GiB
     #[arg(long, value_name = "SIZE", value_parser = memory_bytes)]
     memory_limit: Option<u64>,
+    #[command(flatten)]
+    channels: channels::Flags,
     #[command(flatten)]
     auth: auth::Flags,
     #[command(flatten)]
@@ -313,6 +318,7 @@ fn config(args: &Args) -> Result<Config> {
         listen: args.listen.clone(),
         admin: args.admin.0.clone(),
         echo: args.echo,
+        cable_path: args.channels.path(),
         public: args.public,
         workers: args.workers.map(usize::from),
         max_connections: args.max_connections,
@@ -357,7 +363,8 @@ fn live(args: &Args) -> Result<Live> {
     };
     let (allow_origin, admin_key) = (args.allow_origin.clone(), args.admin_key.clone());
     let (auth, tls) = (args.auth.auth()?, args.tls.server()?);
-    Ok(Live { limits, allow_origin, admin_key, auth, tls })
+    let channels = args.channels.channels();
+    Ok(Live { limits, allow_origin, admin_key, channels, auth, tls })
 }
 
 fn start_log(level: LevelFilter) {

@@ -13,6 +13,7 @@ mod anycable_env;
 mod bad_input;
 mod breaking;
 mod broadcast;
+mod cable;
 mod compression;
 mod counting;
 mod doctor;

@@ -111,6 +111,15 @@ impl Socket {
         http::read_response(&mut self.stream, &mut self.pending)
     }
 
+    /// What comes until it ends with `end`.
+    pub(crate) fn text_until(&mut self, end: &str) -> String {
+        while !self.pending.ends_with(end.as_bytes()) {
+            let more = http::read_more(&mut self.stream, &mut self.pending);
+            assert!(more, "it ended with {}", String::from_utf8_lossy(&self.pending));
+        }
+        String::from_utf8(std::mem::take(&mut self.pending)).expect("text")
+    }
+
     /// The next frame; `None` once the server has closed the connection.
     pub(crate) fn frame(&mut self) -> Option<Frame> {
         loop {

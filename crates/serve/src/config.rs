@@ -1,5 +1,7 @@
 //! What a server is told: plain data, from wherever it comes.
 
+use std::time::Duration;
+
 use admin::Address;
 use engine::{Limits, TlsServer};
 
@@ -21,6 +23,8 @@ pub struct Config {
     pub admin: Option<Address>,
     /// Serve `/echo`. Default off.
     pub echo: bool,
+    /// The path of Action Cable. Default `/cable`.
+    pub cable_path: Box<str>,
     /// Anyone may subscribe and publish. Implied when all listeners are loopback and nothing is to
     /// be checked.
     pub public: bool,
@@ -43,10 +47,32 @@ pub struct Live {
     pub allow_origin: Vec<Origin>,
     /// The bearer key of the admin listener.
     pub admin_key: Option<String>,
+    /// What sessions with channels are like.
+    pub channels: Channels,
     /// Who may connect, and listen to what. Whether anything is checked at all is settled at start.
     pub auth: Auth,
     /// How the public listeners speak TLS. Whether they do at all is settled at start.
     pub tls: Option<TlsServer>,
+}
+
+/// What sessions with channels are like.
+#[derive(Clone, Debug)]
+pub struct Channels {
+    /// How often clients are told that we are there. Default 3 s, which Action Cable's clients
+    /// expect: twice that without a ping and they connect anew.
+    pub ping_interval: Duration,
+    /// Clients of the extended protocol that were silent for this long are disconnected; `None`
+    /// leaves them alone. Default `None`.
+    pub pong_timeout: Option<Duration>,
+    /// Subscriptions that one connection may have. Default 1,000.
+    pub max_subscriptions: usize,
+}
+
+impl Default for Channels {
+    fn default() -> Self {
+        let ping_interval = Duration::from_secs(3);
+        Channels { ping_interval, pong_timeout: None, max_subscriptions: 1_000 }
+    }
 }
 
 impl Default for Config {
@@ -55,6 +81,7 @@ impl Default for Config {
             listen: vec![Address::Tcp(([127, 0, 0, 1], 8080).into())],
             admin: Some(Address::Tcp(([127, 0, 0, 1], 8090).into())),
             echo: false,
+            cable_path: "/cable".into(),
             public: false,
             workers: None,
             max_connections: None,

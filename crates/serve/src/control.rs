@@ -157,6 +157,14 @@ impl Program for Control {
         counter("origin_refused", "Handshakes refused for their Origin.", refused);
         let refused = self.sum(|door| door.host_refused.get());
         counter("host_refused", "Requests on loopback refused for their Host.", refused);
+        let ignored = self.sum(|door| door.commands_ignored.get());
+        counter("commands_ignored", "Commands that nobody here carries out.", ignored);
+        let malformed = self.sum(|door| door.commands_malformed.get());
+        counter("commands_malformed", "Sessions ended for what cannot be understood.", malformed);
+        let no_pong = self.sum(|door| door.no_pong.get());
+        counter("no_pong", "Sessions ended because pings were not answered.", no_pong);
+        let disconnected = self.sum(|door| door.disconnected.get());
+        counter("disconnected", "Sessions ended by the application.", disconnected);
         let refused = Cause::ALL.map(|cause| {
             (cause.name().to_owned(), self.sum(|door| door.auth_refused.get(cause)) as f64)
         });
@@ -187,6 +195,10 @@ impl Program for Control {
             "origin_refused": self.sum(|door| door.origin_refused.get()),
             "host_refused": self.sum(|door| door.host_refused.get()),
             "auth_refused": self.auth_refused(),
+            "commands_ignored": self.sum(|door| door.commands_ignored.get()),
+            "commands_malformed": self.sum(|door| door.commands_malformed.get()),
+            "no_pong": self.sum(|door| door.no_pong.get()),
+            "disconnected": self.sum(|door| door.disconnected.get()),
             "workers_max": self.remote.workers(),
         });
         if let Value::Object(own) = own {
@@ -308,7 +320,7 @@ fn publications(items: Vec<Broadcast>) -> Result<Vec<Arc<Publication>>, &'static
             return Err("meta.broadcast_type is not implemented: nothing was published");
         }
         let (topic, data) = (item.stream.into(), item.data.into_bytes().into());
-        Ok(Arc::new(Publication { topic, data, binary: false }))
+        Ok(Arc::new(Publication::new(topic, data, false)))
     };
     items.into_iter().map(publication).collect()
 }

@@ -7,7 +7,6 @@
 //! What it is not: it parses no command line and no file (the binary does), it knows no system call
 //! (the engine does), and it has no protocol beyond its dialects.
 
-#[cfg_attr(not(test), expect(dead_code, reason = "the cable dialect is still to ask"))]
 mod auth;
 mod broadcast;
 mod config;
@@ -15,12 +14,16 @@ mod control;
 mod dialect;
 mod door;
 mod held;
+mod identifiers;
+mod known;
 mod origin;
 mod path;
 mod publish;
 mod records;
 mod server;
+mod session;
 mod shared;
+mod sid;
 mod start;
 mod watch;
 
@@ -29,7 +32,7 @@ pub use engine::{AdmissionLimits, Compression, Limits, Network, Prefix, Proxies,
 pub use wire::http::ForwardedBy;
 
 pub use crate::auth::{Auth, KeySet, Secret};
-pub use crate::config::{Config, Live, TOPIC_BYTES_MAX};
+pub use crate::config::{Channels, Config, Live, TOPIC_BYTES_MAX};
 pub use crate::origin::Origin;
 pub use crate::server::Running;
 pub use crate::start::{StartError, start};

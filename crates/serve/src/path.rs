@@ -9,6 +9,10 @@ use crate::config::TOPIC_BYTES_MAX;
 pub(crate) enum Route<'p> {
     Health,
     Echo,
+    /// Action Cable.
+    Cable,
+    /// Server-sent events.
+    Events,
     /// A topic, percent-decoded.
     Topic(Cow<'p, str>),
     /// A topic's name that cannot be one, and why.
@@ -17,10 +21,12 @@ pub(crate) enum Route<'p> {
 }
 
 impl<'p> Route<'p> {
-    pub(crate) fn of(path: &'p str) -> Self {
+    pub(crate) fn of(path: &'p str, cable: &str) -> Self {
         match path {
             "/health" => Route::Health,
             "/echo" => Route::Echo,
+            "/events" => Route::Events,
+            _ if path == cable => Route::Cable,
             _ => match path.strip_prefix("/topics/") {
                 None | Some("") => Route::Unknown,
                 Some(name) => match decode(name).and_then(|name| check_topic(&name).map(|()| name))
@@ -43,8 +49,17 @@ pub(crate) fn check_topic(name: &str) -> Result<(), &'static str> {
     }
 }
 
+/// The value of a query's parameter, decoded; an empty one is none.
+pub(crate) fn parameter<'q>(query: Option<&'q str>, name: &str) -> Option<Cow<'q, str>> {
+    let pairs = query?.split('&').filter_map(|pair| pair.split_once('='));
+    let mut values = pairs.filter(|(key, _)| *key == name).map(|(_, value)| value);
+    let value = values.find(|value| !value.is_empty())?;
+    // What cannot be decoded is no name and no token either, which whoever looks it up will say.
+    Some(decode(value).unwrap_or(Cow::Borrowed(value)))
+}
+
 /// Percent-decodes (RFC 3986 section 2.1).
-pub(crate) fn decode(text: &str) -> Result<Cow<'_, str>, &'static str> {
+fn decode(text: &str) -> Result<Cow<'_, str>, &'static str> {
     if !text.contains('%') {
         return Ok(Cow::Borrowed(text));
     }
@@ -76,6 +91,8 @@ mod tests {
         let cases = [
             ("/health", Route::Health),
             ("/echo", Route::Echo),
+            ("/cable", Route::Cable),
+            ("/events", Route::Events),
             ("/echo/more", Route::Unknown),
             ("/", Route::Unknown),
             ("/topics", Route::Unknown),
@@ -93,7 +110,7 @@ mod tests {
             (&too_long, Route::BadTopic("a topic's name has at most 256 bytes")),
         ];
         for (path, expected) in cases {
-            assert_eq!(Route::of(path), expected, "{path}");
+            assert_eq!(Route::of(path, "/cable"), expected, "{path}");
         }
     }
 }

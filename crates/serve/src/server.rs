@@ -104,6 +104,7 @@ impl Running {
     /// A worker has ended although nobody asked it to.
     pub fn look_after(&mut self) -> io::Result<()> {
         self.records.write();
+        self.shared.follow_clock();
         self.watch.refusals(&self.remote);
         self.watch.memory(&self.remote, self.shared.memory_limit());
         self.return_memory();

@@ -1,15 +1,18 @@
 //! What the workers' doors and the control plane share: settings, counters, the topics' directory.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::SystemTime;
 
+use engine::sys::process::now_ns;
 use engine::{Counter, Limits, TlsServer};
 use topics::Directory;
 
 use crate::auth::{Access, Refusals};
-use crate::config::{Config, Live};
+use crate::config::{Channels, Config, Live};
 use crate::origin::Origins;
 use crate::records::Recorder;
+use crate::sid::Sids;
 
 /// What may change while running, as workers use it.
 #[derive(Debug)]
@@ -18,6 +21,7 @@ pub(crate) struct Policy {
     pub(crate) origins: Origins,
     pub(crate) tls: Option<TlsServer>,
     pub(crate) access: Access,
+    pub(crate) channels: Channels,
     /// Whether anything is to be checked.
     pub(crate) checks: bool,
 }
@@ -38,12 +42,25 @@ pub(crate) struct DoorCounters {
     pub(crate) host_refused: Counter,
     /// Who was not let in, or not let listen, and why.
     pub(crate) auth_refused: Refusals,
+    /// Commands for an application, whispers where there are none, commands we do not know.
+    pub(crate) commands_ignored: Counter,
+    /// Commands that cannot be understood; each ends its session.
+    pub(crate) commands_malformed: Counter,
+    /// Sessions ended because pings were not answered.
+    pub(crate) no_pong: Counter,
+    /// Sessions ended because the application said so.
+    pub(crate) disconnected: Counter,
 }
 
 /// One for all threads of a server.
 pub(crate) struct Shared {
     /// `/echo` is served.
     pub(crate) echo: bool,
+    /// The path of Action Cable.
+    pub(crate) cable_path: Box<str>,
+    pub(crate) sids: Sids,
+    /// What has to be added to the monotonic clock for the time of day, in nanoseconds.
+    unix_ns: AtomicU64,
     /// Anyone may subscribe and publish.
     pub(crate) public: bool,
     local: bool,
@@ -63,6 +80,9 @@ impl Shared {
         let local = config.is_local();
         Shared {
             echo: config.echo,
+            cable_path: config.cable_path.clone(),
+            sids: Sids::default(),
+            unix_ns: AtomicU64::new(unix_ns_at_zero()),
             public: config.is_public(),
             local,
             named: config.is_named(),
@@ -85,6 +105,16 @@ impl Shared {
         let policy = Arc::new(policy(live, self.local, self.named, self.public));
         *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&policy);
         policy
+    }
+
+    /// Seconds since 1970, at a moment of the monotonic clock.
+    pub(crate) fn unix_s(&self, now_ns: u64) -> u64 {
+        now_ns.wrapping_add(self.unix_ns.load(Ordering::Relaxed)) / 1_000_000_000
+    }
+
+    /// Follows the time of day, which people set. To be called now and then.
+    pub(crate) fn follow_clock(&self) {
+        self.unix_ns.store(unix_ns_at_zero(), Ordering::Relaxed);
     }
 
     pub(crate) fn memory_limit(&self) -> Option<u64> {
@@ -119,6 +149,12 @@ impl Shared {
     }
 }
 
+/// The time of day when the monotonic clock was zero, in nanoseconds since 1970.
+fn unix_ns_at_zero() -> u64 {
+    let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    (unix.as_nanos() as u64).wrapping_sub(now_ns())
+}
+
 fn policy(live: &Live, loopback: bool, named: bool, public: bool) -> Policy {
     let origins = Origins { loopback, named, allowed: live.allow_origin.clone() };
     Policy {
@@ -126,6 +162,7 @@ fn policy(live: &Live, loopback: bool, named: bool, public: bool) -> Policy {
         origins,
         tls: live.tls.clone(),
         access: Access::new(&live.auth, public),
+        channels: live.channels.clone(),
         checks: live.auth.is_set(),
     }
 }

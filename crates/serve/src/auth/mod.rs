@@ -58,11 +58,15 @@ pub(crate) enum Cause {
     StreamPublic,
     /// The channel is the application's, and no application can be asked.
     Channel,
+    /// The identifier names no channel, or is too long.
+    Identifier,
+    /// The connection has as many subscriptions as it may.
+    Subscriptions,
 }
 
 impl Cause {
     /// All, in the order of their declaration.
-    pub(crate) const ALL: [Cause; 16] = [
+    pub(crate) const ALL: [Cause; 18] = [
         Cause::TokenMissing,
         Cause::TokenTooLong,
         Cause::TokenMalformed,
@@ -79,6 +83,8 @@ impl Cause {
         Cause::StreamOff,
         Cause::StreamPublic,
         Cause::Channel,
+        Cause::Identifier,
+        Cause::Subscriptions,
     ];
 
     /// The name under which it is counted.
@@ -100,6 +106,8 @@ impl Cause {
             Cause::StreamOff => "stream_off",
             Cause::StreamPublic => "stream_public",
             Cause::Channel => "channel",
+            Cause::Identifier => "identifier",
+            Cause::Subscriptions => "subscriptions",
         }
     }
 }
@@ -378,7 +386,7 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), Cause::ALL.len());
-        assert_eq!(refusals.get(Cause::Channel), Cause::ALL.len() as u64);
+        assert_eq!(refusals.get(Cause::Subscriptions), Cause::ALL.len() as u64);
     }
 
     #[test]

@@ -21,13 +21,7 @@ pub(super) fn find<'b>(
         let mut tokens = protocols.into_iter().filter_map(|p| p.strip_prefix(PROTOCOL_PREFIX));
         tokens.find(|token| !token.is_empty()).map(Cow::Borrowed)
     };
-    let in_query = || {
-        let mut pairs = query?.split('&').filter_map(|pair| pair.split_once('='));
-        let (_, value) = pairs.find(|(name, value)| *name == param && !value.is_empty())?;
-        // What cannot be decoded is no token either, which whoever checks it will say.
-        Some(path::decode(value).unwrap_or(Cow::Borrowed(value)))
-    };
-    in_header.or_else(in_protocols).or_else(in_query)
+    in_header.or_else(in_protocols).or_else(|| path::parameter(query, param))
 }
 
 #[cfg(test)]

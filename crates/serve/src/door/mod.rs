@@ -1,48 +1,29 @@
 //! [`Door`]: one worker's public side. Requests become sessions, messages become commands, and
 //! publications go to the worker's topics.
 
-use std::borrow::Cow;
+mod admit;
+mod channels;
+mod heartbeat;
+
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
-use engine::{Answer, Closed, ConnId, ConnInfo, Core, Handler, Incoming, Response, Sys};
-use topics::{Memberships, Publication, Subscriber, Topics};
-use wire::http::Request;
+use cable::Message;
+use engine::{Answer, Closed, ConnId, ConnInfo, Core, Handler, Incoming, Sys};
+use topics::{Publication, Topics};
 use wire::websocket::OpCode;
 
-use crate::dialect::{Command, Dialect, Disconnect, Echo, PlainTopic};
+use self::heartbeat::Heartbeat;
+use crate::broadcast;
+use crate::dialect::{Cable, Command, Dialect, Disconnect, Echo, Events, PlainTopic, encode};
 use crate::held::Held;
-use crate::path::Route;
-use crate::records::Record;
+use crate::identifiers::{Form, Group, Identifiers};
+use crate::known::Known;
+use crate::session::{Session, Speaks};
 use crate::shared::{DoorCounters, Policy, Shared};
 
 /// Slots looked at for one question about connections, so that no question holds a worker up.
 const LIST_SLOTS_MAX: u32 = 16 * 1024;
-
-/// What a connection is, kept with it in the engine: 16 bytes, no allocation with one topic.
-#[derive(Default)]
-pub(crate) enum Session {
-    /// Not a WebSocket (yet).
-    #[default]
-    Http,
-    Echo,
-    Topic(Memberships),
-}
-
-const _: () = assert!(size_of::<Session>() == 16);
-
-impl Subscriber for Session {
-    /// Whoever is asked for subscriptions has some from then on.
-    fn memberships(&mut self) -> &mut Memberships {
-        if !matches!(self, Session::Topic(_)) {
-            *self = Session::Topic(Memberships::default());
-        }
-        match self {
-            Session::Topic(memberships) => memberships,
-            Session::Http | Session::Echo => unreachable!("it was made a topic's session above"),
-        }
-    }
-}
 
 /// What other threads post to a worker.
 pub(crate) enum Post {
@@ -52,6 +33,9 @@ pub(crate) enum Post {
     Policy(Arc<Policy>),
     /// A question about connections.
     List(List),
+    /// The sessions of somebody are to end.
+    #[expect(dead_code, reason = "the admin listener is still to take it")]
+    Disconnect(Arc<broadcast::Disconnect>),
 }
 
 impl From<Arc<Publication>> for Post {
@@ -78,6 +62,11 @@ pub(crate) struct Listed {
 enum Opening {
     Echo,
     Topic(Box<str>),
+    /// Who it is, if anybody in particular, or why it may not come in.
+    Cable {
+        speaks: Speaks,
+        who: Result<Option<Box<str>>, Disconnect>,
+    },
 }
 
 /// One worker's public side.
@@ -87,7 +76,14 @@ pub(crate) struct Door {
     /// The policy's limits are the engine's already.
     limits_set: bool,
     topics: Topics,
+    identifiers: Identifiers,
+    known: Known,
     held: Held,
+    heartbeat: Heartbeat,
+    /// Connections that are told now and then that we are there.
+    beating: u32,
+    /// Where messages of a dialect are written.
+    text: Vec<u8>,
     /// Set by `request` for the `open` that follows within the same call of the engine.
     opening: Option<Opening>,
 }
@@ -100,7 +96,12 @@ impl Door {
             limits_set: false,
             topics: Topics::new(worker, shared.directory.clone()),
             shared,
+            identifiers: Identifiers::default(),
+            known: Known::default(),
             held: Held::default(),
+            heartbeat: Heartbeat::default(),
+            beating: 0,
+            text: Vec::new(),
             opening: None,
         }
     }
@@ -110,48 +111,36 @@ impl Door {
         &self.shared.counters[usize::from(worker)]
     }
 
-    /// Answers a request for a WebSocket at a path that has one.
-    fn admit(&mut self, worker: u16, request: &Incoming<'_, '_>, opening: Opening) -> Answer {
-        let Some(upgrade) = request.upgrade else { return Answer::Upgrade(None) };
-        let scheme = if self.policy.tls.is_some() { "https" } else { "http" };
-        if let Some(origin) = upgrade.origin
-            && !self.policy.origins.admit(origin, request.head.authority(), scheme)
-        {
-            self.counters(worker).origin_refused.add(1);
-            let origin = String::from_utf8_lossy(origin).into();
-            self.shared.recorder.post(Record::OriginRefused(origin));
-            return refuse(403, "Pages of this origin may not connect here.\n");
-        }
-        let protocol = match opening {
-            Opening::Echo => Echo::accept(upgrade.protocols()),
-            Opening::Topic(_) => PlainTopic::accept(upgrade.protocols()),
-        };
-        self.opening = Some(opening);
-        Answer::Upgrade(protocol)
-    }
-
-    /// Answers a request that calls this machine by a name that is not its own.
-    fn misdirected(&self, worker: u16, request: &Request<'_, '_>) -> Answer {
-        self.counters(worker).host_refused.add(1);
-        let host = String::from_utf8_lossy(request.authority().unwrap_or_default()).into();
-        self.shared.recorder.post(Record::HostRefused(host));
-        refuse(
-            421,
-            "This server listens on loopback only and Host does not mean this machine: use \
-             127.0.0.1 or localhost, or allow the site by --allow-origin.\n",
-        )
-    }
-
     fn obey<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, command: Command<'_>) {
         match command {
             Command::Reply(opcode, data) => {
                 core.send(id, opcode, data);
             }
             Command::Publish { data, binary } => {
-                let Some(Session::Topic(memberships)) = core.user(id) else { return };
-                let Some(topic) = self.topics.only_topic(memberships) else { return };
-                let publication = Publication::new(topic, data.into(), binary);
-                self.publish(core, id, Arc::new(publication));
+                let Some(session) = core.user(id) else { return };
+                let Some(topic) = self.topics.only_topic(session.subscriptions()) else { return };
+                self.publish(core, id, Arc::new(Publication::new(topic, data.into(), binary)));
+            }
+            Command::Subscribe { identifier, history, presence } => {
+                let named = identifier.clone();
+                let subscribed = self.subscribe(core, id, identifier);
+                if subscribed && history {
+                    self.reject_history(core, id, named.clone());
+                }
+                if subscribed && presence {
+                    self.refuse_presence(core, id, named);
+                }
+            }
+            Command::Unsubscribe { identifier } => self.unsubscribe(core, id, &identifier),
+            Command::Whisper { identifier, data } => self.whisper(core, id, &identifier, data),
+            Command::History { identifier } => self.reject_history(core, id, identifier),
+            Command::Presence { identifier } => self.refuse_presence(core, id, identifier),
+            Command::Ping => self.tell(core, id, &Message::Pong),
+            Command::Nothing => {}
+            Command::Unknown => self.counters(core.worker()).commands_ignored.add(1),
+            Command::Malformed => {
+                self.counters(core.worker()).commands_malformed.add(1);
+                self.disconnect(core, id, Disconnect::Malformed);
             }
         }
     }
@@ -163,24 +152,36 @@ impl Door {
         id: ConnId,
         publication: Arc<Publication>,
     ) {
-        let result = self.topics.publish(core, &publication, PlainTopic::encode);
+        let published = self.pass_on(core, &publication);
         let counters = self.counters(core.worker());
-        if result.is_ok() {
+        if published {
             return counters.published.add(1);
         }
         counters.publish_paused.add(1);
         if self.held.hold(core.now_ns(), id, publication) {
             core.pause(id);
         } else {
-            let (code, reason) = PlainTopic::disconnect(Disconnect::Overloaded);
-            core.close(id, code, reason);
+            self.disconnect(core, id, Disconnect::Overloaded);
         }
+    }
+
+    /// To all workers that have subscribers, or to none if one of them has no room.
+    fn pass_on<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        publication: &Arc<Publication>,
+    ) -> bool {
+        let identifiers = &self.identifiers;
+        let encode = |core: &mut _, group, publication: &_, out: &mut _| {
+            encode(identifiers, core, group, publication, out);
+        };
+        self.topics.publish(core, publication, encode).is_ok()
     }
 
     /// Tries again what found mailboxes full.
     fn publish_held<S: Sys>(&mut self, core: &mut Core<S, Self>) {
         for (id, publication) in self.held.due(core.now_ns()) {
-            if self.topics.publish(core, &publication, PlainTopic::encode).is_ok() {
+            if self.pass_on(core, &publication) {
                 self.counters(core.worker()).published.add(1);
                 core.resume(id);
             } else {
@@ -196,10 +197,8 @@ impl Door {
         let mut slot = list.slot;
         while slot < end && connections.len() < list.limit {
             if let Some(info) = core.id_at(slot).and_then(|id| core.info(id)) {
-                let topic = match core.user(info.id) {
-                    Some(Session::Topic(memberships)) => self.topics.only_topic(memberships),
-                    _ => None,
-                };
+                let session = core.user(info.id);
+                let topic = session.and_then(|s| self.topics.only_topic(s.subscriptions()));
                 connections.push((info, topic));
             }
             slot += 1;
@@ -226,37 +225,22 @@ impl Handler for Door {
     fn request<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
-        _: ConnId,
+        id: ConnId,
         request: &Incoming<'_, '_>,
     ) -> Answer {
-        let worker = core.worker();
-        if !self.policy.origins.admit_host(request.head.authority()) {
-            return self.misdirected(worker, request.head);
-        }
-        match Route::of(request.head.path()) {
-            Route::Health => health(request.head, self.shared.is_draining()),
-            Route::Echo if self.shared.echo => self.admit(worker, request, Opening::Echo),
-            Route::Topic(_) if !self.shared.public => {
-                refuse(403, "Subscribing without credentials is off here.\n")
-            }
-            Route::Topic(name) => self.admit(worker, request, Opening::Topic(name.into())),
-            Route::BadTopic(why) => refuse(400, format!("{why}\n")),
-            Route::Echo | Route::Unknown => refuse(404, "There is nothing here.\n"),
-        }
+        self.answer(core, id, request)
     }
 
     fn open<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
         match self.opening.take() {
-            Some(Opening::Echo) => {
-                if let Some(session) = core.user_mut(id) {
-                    *session = Session::Echo;
-                }
-            }
+            Some(Opening::Echo) => self.begin_session(core, id, Session::new(Speaks::Echo)),
             Some(Opening::Topic(name)) => {
-                let group = core.encoding(id);
-                self.topics.subscribe(core, id, &name, group);
+                self.begin_session(core, id, Session::new(Speaks::Topic));
+                let group = Group { encoding: core.encoding(id), form: Form::Plain };
+                self.topics.subscribe(core, id, &name, group.number());
                 self.counters(core.worker()).subscriptions.add(1);
             }
+            Some(Opening::Cable { speaks, who }) => self.open_cable(core, id, speaks, who),
             None => core.abort(id),
         }
     }
@@ -269,26 +253,44 @@ impl Handler for Door {
         opcode: OpCode,
         data: &mut [u8],
     ) {
-        let command = match core.user(id) {
-            Some(Session::Echo) => Echo::decode(opcode, data),
-            Some(Session::Topic(_)) => PlainTopic::decode(opcode, data),
-            Some(Session::Http) | None => return,
+        let Some(session) = core.user(id) else { return };
+        let command = match session.speaks() {
+            Speaks::Echo => Echo::decode(opcode, data),
+            Speaks::Topic => PlainTopic::decode(opcode, data),
+            Speaks::Cable | Speaks::CableExt => Cable::decode(opcode, data),
+            Speaks::Events => Events::decode(opcode, data),
+            Speaks::Http => return,
         };
         self.obey(core, id, command);
     }
 
-    fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, _: Closed, _: bool) {
-        if let Some(Session::Topic(memberships)) = core.user(id) {
-            let ended = memberships.len() as u64;
-            self.counters(core.worker()).subscriptions.sub(ended);
-            self.topics.forget(core, id, |_| {});
+    fn leaving<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
+        if core.user(id).is_some_and(|session| session.speaks().beats()) {
+            self.disconnect(core, id, Disconnect::Restart);
         }
+    }
+
+    fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, _: Closed, _: bool) {
+        let Some(session) = core.user(id) else { return };
+        self.beating -= u32::from(session.speaks().beats());
+        let ended = session.subscriptions().len() as u64;
+        self.counters(core.worker()).subscriptions.sub(ended);
+        self.known.remove(id);
+        let identifiers = &mut self.identifiers;
+        self.topics.forget(core, id, |group| {
+            if let Form::Cable(index) = Group::of(group).form {
+                identifiers.end(index);
+            }
+        });
     }
 
     fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, post: Post) {
         match post {
             Post::Publication(publication) => {
-                self.topics.deliver(core, &publication, PlainTopic::encode);
+                let identifiers = &self.identifiers;
+                self.topics.deliver(core, &publication, |core, group, publication, out| {
+                    encode(identifiers, core, group, publication, out);
+                });
             }
             Post::Policy(policy) => {
                 self.policy = policy;
@@ -296,6 +298,9 @@ impl Handler for Door {
                 core.set_tls(self.policy.tls.clone());
             }
             Post::List(list) => self.list(core, &list),
+            Post::Disconnect(whose) => {
+                self.disconnect_all(core, &whose.identifiers, whose.reconnect);
+            }
         }
     }
 
@@ -305,26 +310,11 @@ impl Handler for Door {
         }
         self.publish_held(core);
         let sweep = self.topics.turn(core);
-        [sweep, self.held.next_ns()].into_iter().flatten().min()
+        let beat = self.beat(core);
+        [sweep, self.held.next_ns(), beat].into_iter().flatten().min()
     }
 
     fn takes_posts(&self) -> bool {
         self.topics.takes_posts()
     }
-}
-
-fn health(request: &Request<'_, '_>, draining: bool) -> Answer {
-    if !matches!(request.method, "GET" | "HEAD") {
-        let mut response = Response::text(405, "GET /health\n");
-        response.headers.push((Cow::Borrowed("Allow"), Cow::Borrowed("GET, HEAD")));
-        return Answer::Respond(response);
-    }
-    let (status, body) = if draining { (503, "draining\n") } else { (200, "ok\n") };
-    Answer::Respond(Response::text(status, body))
-}
-
-fn refuse(status: u16, why: impl Into<Cow<'static, str>>) -> Answer {
-    let mut response = Response::text(status, why);
-    response.close = true;
-    Answer::Respond(response)
 }

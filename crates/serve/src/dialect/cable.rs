@@ -1,0 +1,142 @@
+//! Action Cable and AnyCable's extended form of it: each message is a JSON object in a text frame.
+//! The codec is the crate [`cable`]'s; what its commands mean here is said in this file, what they
+//! do in `door/channels.rs`.
+
+use std::str;
+
+use ::cable::{self, DisconnectReason, Message, Protocol};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use engine::{Core, Handler, Sys};
+use topics::Publication;
+use wire::websocket::{self, CloseCode, OpCode, Protocols};
+
+use super::{Command, Dialect, Disconnect, Receivers};
+
+/// `/cable`.
+pub(crate) struct Cable;
+
+impl Dialect for Cable {
+    /// The first that is offered of those we speak: the client knows what it likes best.
+    fn accept(mut offered: Protocols<'_>) -> Option<Box<str>> {
+        offered.find_map(Protocol::from_name).map(|protocol| protocol.name().into())
+    }
+
+    fn decode(opcode: OpCode, data: &[u8]) -> Command<'_> {
+        let text = str::from_utf8(data).ok().filter(|_| opcode == OpCode::Text);
+        let Some(text) = text else { return Command::Malformed };
+        match cable::Command::decode(text) {
+            Ok(command) => meaning(command),
+            Err(cable::Malformed::UnknownCommand) => Command::Unknown,
+            Err(_) => Command::Malformed,
+        }
+    }
+
+    /// What is not JSON is passed on as a string, and what is not text as one in base64.
+    fn encode<S: Sys, H: Handler>(
+        core: &mut Core<S, H>,
+        group: Receivers<'_>,
+        publication: &Publication,
+        out: &mut Vec<u8>,
+    ) {
+        let mut message = Vec::with_capacity(group.prefix.len() + publication.data.len() + 1);
+        message.extend_from_slice(group.prefix);
+        match str::from_utf8(&publication.data) {
+            Ok(text) if !publication.binary => cable::put_payload(text, &mut message),
+            _ => cable::put_string(&STANDARD.encode(&publication.data), &mut message),
+        }
+        cable::data_suffix(None, &mut message);
+        core.encode_message(group.encoding, OpCode::Text, &message, out);
+    }
+
+    fn beat(unix_s: u64, out: &mut Vec<u8>) {
+        let mut ping = Vec::new();
+        Message::Ping { message: unix_s }.encode(&mut ping);
+        websocket::encode(out, OpCode::Text, &ping);
+    }
+
+    fn disconnect(reason: Disconnect, out: &mut Vec<u8>) -> (CloseCode, &'static str) {
+        let told = match reason {
+            Disconnect::Overloaded => DisconnectReason::TooSlow,
+            Disconnect::Unauthorized => DisconnectReason::Unauthorized,
+            Disconnect::TokenExpired => DisconnectReason::TokenExpired,
+            Disconnect::Malformed => DisconnectReason::InvalidRequest,
+            Disconnect::NoPong => DisconnectReason::NoPong,
+            Disconnect::Restart => DisconnectReason::ServerRestart,
+            Disconnect::Remote { .. } => DisconnectReason::Remote,
+        };
+        let reconnect = match reason {
+            Disconnect::Remote { reconnect } => reconnect,
+            _ => told.reconnect(),
+        };
+        let code = CloseCode(told.close_code());
+        Message::Disconnect { reason: told, reconnect }.encode(out);
+        (code, "see the message before")
+    }
+}
+
+/// Sends nothing: `text` becomes a message.
+pub(crate) fn say<'t>(message: &Message<'_>, text: &'t mut Vec<u8>) -> &'t [u8] {
+    text.clear();
+    message.encode(text);
+    text
+}
+
+fn meaning(command: cable::Command<'_>) -> Command<'_> {
+    use cable::Command as Said;
+    match command {
+        Said::Subscribe { identifier, history, presence } => Command::Subscribe {
+            identifier,
+            history: history.is_some(),
+            presence: presence.is_some(),
+        },
+        Said::Unsubscribe { identifier } => Command::Unsubscribe { identifier },
+        Said::Whisper { identifier, data } => Command::Whisper { identifier, data },
+        Said::History { identifier, .. } => Command::History { identifier },
+        Said::Join { identifier, .. }
+        | Said::Leave { identifier, .. }
+        | Said::Presence { identifier, .. } => Command::Presence { identifier },
+        Said::Ping => Command::Ping,
+        Said::Pong => Command::Nothing,
+        // For the application's channel, and there is none to ask.
+        Said::Message { .. } => Command::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_mean_what_they_say() {
+        let text = |text: &'static str| Cable::decode(OpCode::Text, text.as_bytes());
+        let subscribe = text(r#"{"command":"subscribe","identifier":"a"}"#);
+        let identifier = "a".into();
+        assert_eq!(subscribe, Command::Subscribe { identifier, history: false, presence: false });
+        assert_eq!(text(r#"{"command":"pong"}"#), Command::Nothing);
+        let message = r#"{"command":"message","identifier":"a","data":"{}"}"#;
+        assert_eq!(text(message), Command::Unknown);
+        assert_eq!(text(r#"{"command":"dance"}"#), Command::Unknown);
+        for malformed in ["", "{", "[]", r#"{"command":"subscribe"}"#] {
+            assert_eq!(text(malformed), Command::Malformed, "{malformed}");
+        }
+        let binary = Cable::decode(OpCode::Binary, br#"{"command":"pong"}"#);
+        assert_eq!(binary, Command::Malformed);
+    }
+
+    #[test]
+    fn a_session_is_told_why_it_ends() {
+        for (reason, said, code) in [
+            (Disconnect::Unauthorized, r#""unauthorized","reconnect":false"#, 1000),
+            (Disconnect::Restart, r#""server_restart","reconnect":true"#, 1001),
+            (Disconnect::Malformed, r#""invalid_request","reconnect":false"#, 1008),
+            (Disconnect::Remote { reconnect: false }, r#""remote","reconnect":false"#, 1000),
+            (Disconnect::Remote { reconnect: true }, r#""remote","reconnect":true"#, 1000),
+        ] {
+            let mut out = Vec::new();
+            let (given, _) = Cable::disconnect(reason, &mut out);
+            let told = format!(r#"{{"type":"disconnect","reason":{said}}}"#);
+            assert_eq!((out, given.0), (told.into_bytes(), code), "{reason:?}");
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Server-sent events (the HTML standard, section 9.2): a publication is an event, a line of data for
+//! each line of it. Clients only listen.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use engine::{Core, Handler, Sys};
+use topics::Publication;
+use wire::websocket::OpCode;
+
+use super::{Command, Dialect, Receivers};
+
+/// `/events`.
+pub(crate) struct Events;
+
+impl Dialect for Events {
+    fn decode(_: OpCode, _: &[u8]) -> Command<'_> {
+        Command::Nothing
+    }
+
+    /// What is not text is written in base64, as everywhere where only text can be.
+    fn encode<S: Sys, H: Handler>(
+        _: &mut Core<S, H>,
+        _: Receivers<'_>,
+        publication: &Publication,
+        out: &mut Vec<u8>,
+    ) {
+        if publication.binary {
+            return event(STANDARD.encode(&publication.data).as_bytes(), out);
+        }
+        event(&publication.data, out);
+    }
+
+    /// A comment, which no page hears of.
+    fn beat(_: u64, out: &mut Vec<u8>) {
+        out.extend_from_slice(b":\n\n");
+    }
+}
+
+/// One event. A line ends with CR, LF or both, as the standard reads them.
+fn event(data: &[u8], out: &mut Vec<u8>) {
+    let mut rest = data;
+    loop {
+        let end = rest.iter().position(|byte| matches!(byte, b'\r' | b'\n'));
+        let (line, after) = rest.split_at(end.unwrap_or(rest.len()));
+        out.extend_from_slice(b"data: ");
+        out.extend_from_slice(line);
+        out.push(b'\n');
+        let Some(_) = end else { break };
+        rest = after.strip_prefix(b"\r\n").or_else(|| after.get(1..)).unwrap_or_default();
+    }
+    out.push(b'\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_has_a_line_of_data_for_each_line() {
+        for (data, written) in [
+            ("hello", "data: hello\n\n"),
+            ("", "data: \n\n"),
+            ("a\nb\r\nc\rd", "data: a\ndata: b\ndata: c\ndata: d\n\n"),
+            ("a\n", "data: a\ndata: \n\n"),
+            ("\n\r", "data: \ndata: \ndata: \n\n"),
+        ] {
+            let mut out = Vec::new();
+            event(data.as_bytes(), &mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), written, "{data:?}");
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! Dialects without a protocol of their own: a message is what it says.
+
+use wire::websocket::OpCode;
+
+use super::{Command, Dialect};
+
+/// `/topics/NAME`: a message is a publication and a publication is a message, text or binary.
+pub(crate) struct PlainTopic;
+
+impl Dialect for PlainTopic {
+    fn decode(opcode: OpCode, data: &[u8]) -> Command<'_> {
+        Command::Publish { data, binary: opcode == OpCode::Binary }
+    }
+}
+
+/// `/echo`: every message comes back. For trying things out and for measuring.
+pub(crate) struct Echo;
+
+impl Dialect for Echo {
+    #[inline]
+    fn decode(opcode: OpCode, data: &[u8]) -> Command<'_> {
+        Command::Reply(opcode, data)
+    }
+}

@@ -1,0 +1,222 @@
+//! What the commands of dialects with subscriptions do, and how their sessions begin and end.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use cable::{Message, PresenceEvent};
+use engine::{ConnId, Core, Sys};
+use topics::Publication;
+use wire::websocket::OpCode;
+
+use super::Door;
+use crate::auth::{Cause, Granted};
+use crate::dialect::{Cable, Dialect, Disconnect, PlainTopic, say};
+use crate::identifiers::{Form, Group};
+use crate::session::{Session, Speaks};
+
+/// Longest identifier, in bytes: signed names are some hundreds. Kept once per worker while somebody
+/// has subscribed by it.
+const IDENTIFIER_BYTES_MAX: usize = 4096;
+
+impl Door {
+    /// An Action Cable session begins, or is told why it does not.
+    pub(super) fn open_cable<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        speaks: Speaks,
+        who: Result<Option<Box<str>>, Disconnect>,
+    ) {
+        self.begin_session(core, id, Session::new(speaks));
+        match who {
+            Err(reason) => return self.disconnect(core, id, reason),
+            Ok(Some(identifiers)) => self.known.add(id, &identifiers),
+            Ok(None) => {}
+        }
+        let sid = Some(self.shared.sids.of(id).into());
+        self.tell(core, id, &Message::Welcome { sid, restored: None });
+    }
+
+    pub(super) fn begin_session<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        session: Session,
+    ) {
+        self.beating += u32::from(session.speaks().beats());
+        if let Some(user) = core.user_mut(id) {
+            *user = session;
+        }
+    }
+
+    pub(super) fn subscribe<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        identifier: Cow<'_, str>,
+    ) -> bool {
+        // Clients ask again every half second until they are answered.
+        if self.is_subscribed(core, id, &identifier) {
+            self.tell(core, id, &Message::Confirm { identifier });
+            return true;
+        }
+        let granted = match self.grant(core, id, &identifier) {
+            Ok(granted) => granted,
+            Err(cause) => {
+                self.counters(core.worker()).auth_refused.add(cause);
+                self.tell(core, id, &Message::Reject { identifier });
+                return false;
+            }
+        };
+        let index = self.identifiers.begin(&identifier, &granted.stream, granted.whispers);
+        let group = Group { encoding: core.encoding(id), form: Form::Cable(index) };
+        if self.topics.subscribe(core, id, &granted.stream, group.number()) {
+            self.counters(core.worker()).subscriptions.add(1);
+        } else {
+            self.identifiers.end(index);
+        }
+        self.tell(core, id, &Message::Confirm { identifier });
+        true
+    }
+
+    pub(super) fn unsubscribe<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        identifier: &str,
+    ) {
+        let Some((index, found)) = self.identifiers.find(identifier) else { return };
+        let topic = Arc::clone(&found.topic);
+        let group = Group { encoding: core.encoding(id), form: Form::Cable(index) };
+        if self.topics.unsubscribe(core, id, &topic, group.number()) {
+            self.identifiers.end(index);
+            self.counters(core.worker()).subscriptions.sub(1);
+        }
+    }
+
+    pub(super) fn subscribe_to_events<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        topic: &str,
+    ) {
+        let group = Group { encoding: 0, form: Form::Event };
+        self.topics.subscribe(core, id, topic, group.number());
+        self.counters(core.worker()).subscriptions.add(1);
+    }
+
+    /// To the others of a subscription, if they may whisper and this is one of them.
+    pub(super) fn whisper<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        identifier: &str,
+        data: &str,
+    ) {
+        let may = self.is_subscribed(core, id, identifier);
+        let found = self.identifiers.find(identifier).filter(|(_, found)| may && found.whispers);
+        let Some((_, found)) = found else {
+            return self.counters(core.worker()).commands_ignored.add(1);
+        };
+        let topic = Arc::clone(&found.topic);
+        let publication = Publication::new(topic, data.as_bytes().into(), false);
+        self.publish(core, id, Arc::new(Publication { except: Some(id), ..publication }));
+    }
+
+    /// There is no history: nothing that was missed can be told.
+    pub(super) fn reject_history<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        identifier: Cow<'_, str>,
+    ) {
+        self.tell(core, id, &Message::RejectHistory { identifier });
+    }
+
+    /// There is no presence either.
+    pub(super) fn refuse_presence<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        identifier: Cow<'_, str>,
+    ) {
+        self.tell(core, id, &Message::Presence { identifier, event: PresenceEvent::Error });
+    }
+
+    /// Ends a session as its dialect does.
+    pub(super) fn disconnect<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        reason: Disconnect,
+    ) {
+        let mut text = std::mem::take(&mut self.text);
+        text.clear();
+        let speaks = core.user(id).map_or(Speaks::Http, Session::speaks);
+        let (code, why) = match speaks {
+            Speaks::Cable | Speaks::CableExt => Cable::disconnect(reason, &mut text),
+            _ => PlainTopic::disconnect(reason, &mut text),
+        };
+        if !text.is_empty() {
+            core.send(id, OpCode::Text, &text);
+        }
+        self.text = text;
+        core.close(id, code, why);
+    }
+
+    /// Ends all sessions of somebody, whom a token has named or a session id names.
+    pub(super) fn disconnect_all<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        identifiers: &str,
+        reconnect: bool,
+    ) {
+        let named = sid_of(identifiers).and_then(|sid| self.shared.sids.find(&sid));
+        let named = named.filter(|id| id.worker() == core.worker() && core.is_open(*id));
+        for id in self.known.find(identifiers).into_iter().chain(named) {
+            self.counters(core.worker()).disconnected.add(1);
+            self.disconnect(core, id, Disconnect::Remote { reconnect });
+        }
+    }
+
+    pub(super) fn tell<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        message: &Message<'_>,
+    ) {
+        core.send(id, OpCode::Text, say(message, &mut self.text));
+    }
+
+    fn is_subscribed<S: Sys>(&self, core: &Core<S, Self>, id: ConnId, identifier: &str) -> bool {
+        let Some((index, found)) = self.identifiers.find(identifier) else { return false };
+        let group = Group { encoding: core.encoding(id), form: Form::Cable(index) };
+        core.user(id).is_some_and(|session| {
+            self.topics.is_subscribed(session.subscriptions(), &found.topic, group.number())
+        })
+    }
+
+    /// Whether, and to what, a connection may subscribe by an identifier.
+    fn grant<S: Sys>(
+        &self,
+        core: &Core<S, Self>,
+        id: ConnId,
+        identifier: &str,
+    ) -> Result<Granted, Cause> {
+        let held = core.user(id).map_or(0, |session| session.subscriptions().len());
+        if held >= self.policy.channels.max_subscriptions {
+            return Err(Cause::Subscriptions);
+        }
+        if identifier.len() > IDENTIFIER_BYTES_MAX {
+            return Err(Cause::Identifier);
+        }
+        let channel = cable::channel(identifier).map_err(|_| Cause::Identifier)?;
+        self.policy.access.stream(&channel, self.shared.unix_s(core.now_ns()))
+    }
+}
+
+/// The session id in `{"sid":"…"}`: how a connection without a token is called.
+fn sid_of(identifiers: &str) -> Option<String> {
+    let value: serde_json::Value = serde_json::from_str(identifiers).ok()?;
+    Some(value.get("sid")?.as_str()?.to_owned())
+}

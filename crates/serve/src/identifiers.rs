@@ -1,0 +1,163 @@
+//! [`Identifiers`]: the texts by which this worker's Action Cable clients have subscribed. Many
+//! subscribe by the same text; it is kept once, and who shares it gets the same bytes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// What subscribers of a topic must have in common to get the same bytes: a group of
+/// [`topics::Topics`], as the number it is known by there.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Group {
+    /// The [encoding](engine::Core::encoding) of their connections.
+    pub(crate) encoding: u32,
+    pub(crate) form: Form,
+}
+
+/// How a publication is put.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// As it is.
+    Plain,
+    /// As a server-sent event.
+    Event,
+    /// As Action Cable's data for this identifier.
+    Cable(Index),
+}
+
+/// The place of an identifier.
+pub(crate) type Index = u32;
+
+const ENCODING_BITS: u32 = 4;
+
+impl Group {
+    pub(crate) fn number(self) -> u32 {
+        let form = match self.form {
+            Form::Plain => 0,
+            Form::Event => 1,
+            Form::Cable(index) => index + 2,
+        };
+        form << ENCODING_BITS | self.encoding & ((1 << ENCODING_BITS) - 1)
+    }
+
+    pub(crate) fn of(number: u32) -> Self {
+        let form = match number >> ENCODING_BITS {
+            0 => Form::Plain,
+            1 => Form::Event,
+            index => Form::Cable(index - 2),
+        };
+        Group { encoding: number & ((1 << ENCODING_BITS) - 1), form }
+    }
+}
+
+/// An identifier that somebody has subscribed by.
+pub(crate) struct Identifier {
+    text: Arc<str>,
+    /// The topic it means.
+    pub(crate) topic: Arc<str>,
+    /// Whether its subscribers may whisper to each other.
+    pub(crate) whispers: bool,
+    /// What stands before a message in each frame for it.
+    pub(crate) prefix: Box<[u8]>,
+    subscriptions: u32,
+}
+
+/// The identifiers of one worker.
+#[derive(Default)]
+pub(crate) struct Identifiers {
+    by_text: HashMap<Arc<str>, Index>,
+    all: Vec<Option<Identifier>>,
+    free: Vec<Index>,
+}
+
+impl Identifiers {
+    /// The identifier that this is, if somebody has subscribed by it.
+    pub(crate) fn find(&self, text: &str) -> Option<(Index, &Identifier)> {
+        let index = *self.by_text.get(text)?;
+        Some((index, self.get(index)?))
+    }
+
+    pub(crate) fn get(&self, index: Index) -> Option<&Identifier> {
+        self.all.get(index as usize)?.as_ref()
+    }
+
+    /// The place of an identifier; [`Identifiers::end`] is to be called as often as this.
+    pub(crate) fn begin(&mut self, text: &str, topic: &str, whispers: bool) -> Index {
+        let index = match self.by_text.get(text) {
+            Some(index) => *index,
+            None => self.insert(text, topic, whispers),
+        };
+        if let Some(Some(identifier)) = self.all.get_mut(index as usize) {
+            identifier.subscriptions += 1;
+        }
+        index
+    }
+
+    /// One subscription less; an identifier without any is forgotten.
+    pub(crate) fn end(&mut self, index: Index) {
+        let Some(place) = self.all.get_mut(index as usize) else { return };
+        let Some(identifier) = place else { return };
+        identifier.subscriptions -= 1;
+        if identifier.subscriptions == 0 {
+            self.by_text.remove(&identifier.text);
+            *place = None;
+            self.free.push(index);
+        }
+    }
+
+    fn insert(&mut self, text: &str, topic: &str, whispers: bool) -> Index {
+        let shared: Arc<str> = text.into();
+        let mut prefix = Vec::new();
+        cable::data_prefix(text, &mut prefix);
+        let identifier = Identifier {
+            text: Arc::clone(&shared),
+            topic: topic.into(),
+            whispers,
+            prefix: prefix.into(),
+            subscriptions: 0,
+        };
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => {
+                self.all.push(None);
+                (self.all.len() - 1) as Index
+            }
+        };
+        if let Some(place) = self.all.get_mut(index as usize) {
+            *place = Some(identifier);
+        }
+        self.by_text.insert(shared, index);
+        index
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_is_known_by_its_number() {
+        for form in [Form::Plain, Form::Event, Form::Cable(0), Form::Cable(1_000_000)] {
+            for encoding in [0, 9, 15] {
+                let group = Group { encoding, form };
+                assert_eq!(Group::of(group.number()), group);
+            }
+        }
+    }
+
+    #[test]
+    fn an_identifier_lives_as_long_as_somebody_uses_it() {
+        let mut identifiers = Identifiers::default();
+        let a = identifiers.begin("a", "news", false);
+        assert_eq!(identifiers.begin("a", "news", false), a);
+        let b = identifiers.begin("b", "news", true);
+        assert_ne!(a, b);
+        identifiers.end(a);
+        let (found, identifier) = identifiers.find("a").unwrap();
+        assert_eq!((found, &*identifier.topic, identifier.whispers), (a, "news", false));
+        assert_eq!(&*identifier.prefix, br#"{"identifier":"a","message":"#);
+        identifiers.end(a);
+        identifiers.end(a);
+        assert!(identifiers.find("a").is_none() && identifiers.find("b").is_some());
+        assert_eq!(identifiers.begin("c", "x", false), a, "its place is used again");
+    }
+}

@@ -1,0 +1,82 @@
+//! The flags that say what sessions with channels are like: Action Cable and server-sent events.
+
+use std::time::Duration;
+
+use serve::Channels;
+
+use crate::units;
+
+const HEADING: &str = "Channels";
+
+/// What `serve` is told.
+#[derive(clap::Args, Debug)]
+#[group(id = "channels")]
+pub(crate) struct Flags {
+    /// The path of Action Cable
+    #[arg(long, value_name = "PATH", default_value = "/cable", value_parser = path, help_heading = HEADING)]
+    cable_path: String,
+    /// How often clients of /cable and /events are told that the server is there. Action Cable's
+    /// connect anew after 6 s without it
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = units::positive_duration,
+        help_heading = HEADING)]
+    ping_interval: Duration,
+    /// Disconnect clients of AnyCable's extended protocol that were silent for so long, or off
+    #[arg(long, value_name = "TIME", default_value = "off", value_parser = timeout, help_heading = HEADING)]
+    pong_timeout: Timeout,
+    /// Subscriptions of one connection, at most
+    #[arg(long, value_name = "N", default_value = "1k", value_parser = units::positive_count,
+        help_heading = HEADING)]
+    max_subscriptions: u64,
+}
+
+/// A time, if any.
+#[derive(Clone, Copy, Debug)]
+struct Timeout(Option<Duration>);
+
+impl Flags {
+    pub(crate) fn path(&self) -> Box<str> {
+        self.cable_path.as_str().into()
+    }
+
+    pub(crate) fn channels(&self) -> Channels {
+        Channels {
+            ping_interval: self.ping_interval,
+            pong_timeout: self.pong_timeout.0,
+            max_subscriptions: usize::try_from(self.max_subscriptions).unwrap_or(usize::MAX),
+        }
+    }
+}
+
+fn timeout(text: &str) -> Result<Timeout, String> {
+    match text {
+        "off" => Ok(Timeout(None)),
+        _ => units::positive_duration(text).map(|time| Timeout(Some(time))),
+    }
+}
+
+fn path(text: &str) -> Result<String, String> {
+    const OTHERS: [&str; 3] = ["/echo", "/events", "/health"];
+    let plain = text.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#%".contains(&byte));
+    if !plain || !text.starts_with('/') || text == "/" {
+        return Err("a path begins with / and is plain ASCII, without ?, # and %".to_owned());
+    }
+    if OTHERS.contains(&text) || text.starts_with("/topics/") {
+        return Err(format!("{text} is served already"));
+    }
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_one_that_a_request_can_have() {
+        for good in ["/cable", "/ws/cable", "/c-1"] {
+            assert_eq!(path(good), Ok(good.to_owned()));
+        }
+        for bad in ["", "/", "cable", "/a?b", "/a b", "/é", "/health", "/topics/x"] {
+            assert!(path(bad).is_err(), "{bad}");
+        }
+    }
+}

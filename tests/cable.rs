@@ -1,0 +1,378 @@
+//! `/cable`: what Action Cable's clients say and hear, frame by frame; the real clients are in
+//! `peers.rs`.
+
+use std::time::Instant;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::harness::server::Server;
+use crate::harness::socket::{BINARY, CLOSE, Socket, TEXT, upgrade};
+use crate::harness::{eventually, http};
+
+const NEWS: &str = r#"{"channel":"$pubsub","stream_name":"news"}"#;
+/// Means the same, is another text.
+const NEWS_TOO: &str = r#"{"stream_name":"news","channel":"$pubsub"}"#;
+
+/// A client that offered `protocol`, after its welcome.
+struct Client {
+    socket: Socket,
+    sid: String,
+}
+
+impl Client {
+    fn connect(server: &Server) -> Self {
+        Self::with(server, "/cable", "actioncable-v1-json")
+    }
+
+    fn with(server: &Server, path: &str, protocol: &str) -> Self {
+        let mut socket = handshake(server, path, protocol, Some(protocol));
+        let welcome = next(&mut socket).expect("a welcome");
+        assert_eq!(welcome["type"], "welcome");
+        let sid = welcome["sid"].as_str().expect("a session id").to_owned();
+        Self { socket, sid }
+    }
+
+    fn say(&mut self, command: &Value) {
+        self.socket.send_frame(TEXT, command.to_string().as_bytes());
+    }
+
+    fn command(&mut self, command: &str, identifier: &str) {
+        self.say(&json!({"command": command, "identifier": identifier}));
+    }
+
+    fn subscribe(&mut self, identifier: &str) {
+        self.command("subscribe", identifier);
+        let confirmed = json!({"type": "confirm_subscription", "identifier": identifier});
+        assert_eq!(self.hear(), confirmed);
+    }
+
+    /// The next message that is no ping.
+    fn hear(&mut self) -> Value {
+        next(&mut self.socket).expect("a message before the end")
+    }
+}
+
+fn handshake(server: &Server, path: &str, offered: &str, agreed: Option<&str>) -> Socket {
+    let mut socket = Socket::connect(server.listen);
+    socket.send(upgrade(path, &[("Sec-WebSocket-Protocol", offered)]).as_bytes());
+    let response = socket.response();
+    assert_eq!((response.status, response.header("sec-websocket-protocol")), (101, agreed));
+    socket
+}
+
+/// The next message that is no ping; `None` at a close frame.
+fn next(socket: &mut Socket) -> Option<Value> {
+    loop {
+        let frame = socket.frame().expect("a frame before the end");
+        if frame.first == CLOSE {
+            return None;
+        }
+        assert_eq!(frame.first, TEXT);
+        let message: Value = serde_json::from_slice(&frame.payload).expect("JSON");
+        if message["type"] != "ping" {
+            return Some(message);
+        }
+    }
+}
+
+fn publish(server: &Server, data: &str) {
+    assert_eq!(server.publish(&json!({"topic": "news", "data": data})).status, 200);
+}
+
+fn data(identifier: &str, message: impl Into<Value>) -> Value {
+    json!({"identifier": identifier, "message": message.into()})
+}
+
+#[test]
+fn a_subscription_is_confirmed_and_hears_what_is_published() {
+    let server = Server::start(&[]);
+    let (mut one, mut two) = (Client::connect(&server), Client::connect(&server));
+    one.subscribe(NEWS);
+    two.subscribe(NEWS_TOO);
+    publish(&server, r#"{"text":"hello"}"#);
+    publish(&server, "not JSON");
+    let plain = json!({"topic": "news", "data_base64": "AP8="});
+    assert_eq!(server.publish(&plain).status, 200);
+    for (client, identifier) in [(&mut one, NEWS), (&mut two, NEWS_TOO)] {
+        assert_eq!(client.hear(), data(identifier, json!({"text": "hello"})));
+        assert_eq!(client.hear(), data(identifier, "not JSON"));
+        assert_eq!(client.hear(), data(identifier, "AP8="));
+    }
+    assert_ne!(one.sid, two.sid);
+}
+
+/// One namespace: what a plain subscriber says, Action Cable's clients hear, and events too.
+#[test]
+fn a_topic_is_one_thing_for_all_dialects() {
+    let server = Server::start(&[]);
+    let mut plain = Socket::open(server.listen, "/topics/news");
+    let mut cable = Client::connect(&server);
+    cable.subscribe(NEWS);
+    let mut events = Socket::connect(server.listen);
+    events.send(b"GET /events?topic=news HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
+    eventually("all have subscribed", || server.metrics()["standfast_subscriptions"] == 3.0);
+    plain.send_frame(TEXT, b"7");
+    assert_eq!(cable.hear(), data(NEWS, 7));
+    assert_eq!(plain.frame().map(|frame| frame.payload), Some(b"7".to_vec()));
+    let said = events.text_until("data: 7\n\n");
+    assert!(said.starts_with("HTTP/1.1 200 OK\r\n"), "{said}");
+    assert!(said.to_ascii_lowercase().contains("content-type: text/event-stream\r\n"), "{said}");
+}
+
+#[test]
+fn a_second_subscribe_is_confirmed_and_delivers_once() {
+    let server = Server::start(&[]);
+    let mut client = Client::connect(&server);
+    client.subscribe(NEWS);
+    client.subscribe(NEWS);
+    publish(&server, "1");
+    publish(&server, "2");
+    assert_eq!((client.hear(), client.hear()), (data(NEWS, 1), data(NEWS, 2)));
+    assert_eq!(server.metrics()["standfast_subscriptions"], 1.0);
+}
+
+/// Commands of one socket are carried out strictly in order, in one read or many.
+#[test]
+fn unsubscribing_and_subscribing_again_keeps_its_order() {
+    let server = Server::start(&[]);
+    let mut client = Client::connect(&server);
+    for _ in 0..50 {
+        client.command("subscribe", NEWS);
+        client.command("unsubscribe", NEWS);
+    }
+    client.command("unsubscribe", NEWS_TOO);
+    client.command("subscribe", NEWS_TOO);
+    for identifier in std::iter::repeat_n(NEWS, 50).chain([NEWS_TOO]) {
+        assert_eq!(client.hear()["identifier"], identifier);
+    }
+    publish(&server, "1");
+    assert_eq!(client.hear(), data(NEWS_TOO, 1));
+    client.command("unsubscribe", NEWS_TOO);
+    eventually("nothing is left", || server.metrics()["standfast_topics"] == 0.0);
+}
+
+#[test]
+fn what_may_not_be_listened_to_is_rejected_and_counted() {
+    let server = Server::start(&["--max-subscriptions", "2"]);
+    let mut client = Client::connect(&server);
+    let long = json!({"channel": "$pubsub", "stream_name": "x", "more": "x".repeat(4096)});
+    for (identifier, cause) in [
+        (r#"{"channel":"ChatChannel"}"#, "channel"),
+        (r#"{"channel":"$pubsub","stream_name":""}"#, "stream_name"),
+        (r#"{"channel":"Turbo::StreamsChannel","signed_stream_name":"x"}"#, "stream_off"),
+        ("no JSON", "identifier"),
+        (&long.to_string(), "identifier"),
+    ] {
+        client.command("subscribe", identifier);
+        let rejected = json!({"type": "reject_subscription", "identifier": identifier});
+        assert_eq!(client.hear(), rejected);
+        let counted = format!("standfast_auth_refused_total{{cause=\"{cause}\"}}");
+        assert!(server.metrics()[&counted] > 0.0, "{identifier}");
+    }
+    client.subscribe(NEWS);
+    client.subscribe(NEWS_TOO);
+    let third = r#"{"channel":"$pubsub","stream_name":"third"}"#;
+    client.command("subscribe", third);
+    assert_eq!(client.hear()["type"], "reject_subscription");
+    client.command("unsubscribe", NEWS);
+    client.subscribe(third);
+}
+
+#[test]
+fn who_whispers_does_not_hear_it() {
+    let server = Server::start(&[]);
+    let mut clients: Vec<Client> = (0..3).map(|_| Client::connect(&server)).collect();
+    clients.iter_mut().for_each(|client| client.subscribe(NEWS));
+    let whisper = json!({"command": "whisper", "identifier": NEWS, "data": {"typing": [1, 2]}});
+    clients[0].say(&whisper);
+    publish(&server, "1");
+    assert_eq!(clients[0].hear(), data(NEWS, 1));
+    for client in &mut clients[1..] {
+        let heard = [client.hear(), client.hear()];
+        assert!(heard.contains(&data(NEWS, json!({"typing": [1, 2]}))), "{heard:?}");
+    }
+    // Who has not subscribed whispers to nobody.
+    let mut stranger = Client::connect(&server);
+    stranger.say(&whisper);
+    eventually("it is counted", || server.metrics()["standfast_commands_ignored_total"] == 1.0);
+}
+
+#[test]
+fn what_needs_a_history_or_presence_is_answered_though_there_is_none() {
+    let server = Server::start(&[]);
+    let mut client = Client::with(&server, "/cable", "actioncable-v1-ext-json");
+    let since = json!({"since": 1_700_000_000});
+    client.say(&json!({"command": "subscribe", "identifier": NEWS, "history": since}));
+    assert_eq!(client.hear()["type"], "confirm_subscription");
+    assert_eq!(client.hear(), json!({"type": "reject_history", "identifier": NEWS}));
+    client.say(&json!({"command": "history", "identifier": NEWS, "history": since}));
+    assert_eq!(client.hear()["type"], "reject_history");
+    client.say(&json!({"command": "presence", "identifier": NEWS}));
+    assert_eq!(client.hear()["message"], json!({"type": "error"}));
+    client.say(&json!({"command": "ping"}));
+    assert_eq!(client.hear(), json!({"type": "pong"}));
+}
+
+#[test]
+fn the_first_subprotocol_that_we_speak_is_agreed_on() {
+    let server = Server::start(&[]);
+    let (v1, ext) = ("actioncable-v1-json", "actioncable-v1-ext-json");
+    for (offered, agreed) in [
+        (format!("{v1}, actioncable-unsupported"), Some(v1)),
+        (format!("{ext}, {v1}"), Some(ext)),
+        (format!("actioncable-v1-msgpack, {v1}"), Some(v1)),
+        (format!("{v1}, anycable-token.x.y.z"), Some(v1)),
+        ("actioncable-unsupported".to_owned(), None),
+    ] {
+        handshake(&server, "/cable", &offered, agreed);
+    }
+    let mut plain = Socket::open(server.listen, "/cable");
+    assert_eq!(next(&mut plain).expect("a welcome")["type"], "welcome");
+}
+
+#[test]
+fn what_cannot_be_understood_ends_the_session_with_a_reason() {
+    let server = Server::start(&[]);
+    let what: [(u8, &[u8]); 4] =
+        [(TEXT, b"{"), (TEXT, b"[]"), (TEXT, br#"{"command":"subscribe"}"#), (BINARY, b"{}")];
+    for (count, (first, payload)) in what.into_iter().enumerate() {
+        let mut client = Client::connect(&server);
+        client.socket.send_frame(first, payload);
+        let told = json!({"type": "disconnect", "reason": "invalid_request", "reconnect": false});
+        assert_eq!(client.hear(), told);
+        assert_eq!(client.socket.close_code(), 1008);
+        let malformed = server.metrics()["standfast_commands_malformed_total"];
+        assert_eq!(malformed, (count + 1) as f64);
+    }
+    // A command we do not know is none of our business.
+    let mut client = Client::connect(&server);
+    client.say(&json!({"command": "dance", "identifier": NEWS}));
+    client.subscribe(NEWS);
+}
+
+#[test]
+fn pings_come_from_the_moment_of_opening_with_the_time() {
+    let server = Server::start(&["--ping-interval", "50ms"]);
+    let mut client = Client::connect(&server);
+    let mut seen = 0;
+    while seen < 5 {
+        let frame = client.socket.frame().expect("a ping");
+        let ping: Value = serde_json::from_slice(&frame.payload).expect("JSON");
+        assert_eq!(ping["type"], "ping");
+        assert!(ping["message"].as_u64().expect("a time") > 1_700_000_000);
+        seen += 1;
+    }
+}
+
+/// A reader that takes little still hears each ping between two messages, long before all that
+/// waits for it has come.
+#[test]
+fn a_ping_does_not_wait_behind_data() {
+    let flags = ["--ping-interval", "100ms", "--send-queue", "64MiB", "--max-message", "1MiB"];
+    let server = Server::start(&flags);
+    let mut client = Client::connect(&server);
+    client.subscribe(NEWS);
+    let big = json!({"topic": "news", "data": "x".repeat(1_000_000)});
+    for _ in 0..20 {
+        assert_eq!(server.publish(&big).status, 200);
+    }
+    eventually("much waits for it", || server.metrics()["standfast_queued_bytes"] > 10_000_000.0);
+    let before = Instant::now();
+    // A ping is queued once per interval, in front.
+    eventually("two intervals pass", || before.elapsed().as_millis() > 250);
+    let mut messages = 0;
+    loop {
+        let frame = client.socket.frame().expect("a frame");
+        if frame.payload.starts_with(br#"{"type":"ping""#) {
+            break;
+        }
+        messages += 1;
+    }
+    assert!(messages < 15, "the ping came after {messages} of 20 messages");
+}
+
+#[test]
+fn silence_ends_a_session_where_pongs_are_asked_for() {
+    // The tick of the idle timeout is what silence is measured in.
+    let flags = ["--ping-interval", "50ms", "--pong-timeout", "300ms", "--idle-timeout", "8s"];
+    let server = Server::start(&flags);
+    let mut silent = Client::with(&server, "/cable", "actioncable-v1-ext-json");
+    let mut basic = Client::connect(&server);
+    let mut live = Client::with(&server, "/cable", "actioncable-v1-ext-json");
+    let mut ended = false;
+    while !ended {
+        let frame = live.socket.frame().expect("it stays");
+        assert_ne!(frame.first, CLOSE, "whoever answers stays");
+        live.say(&json!({"command": "pong"}));
+        ended = server.metrics()["standfast_no_pong_total"] >= 1.0;
+    }
+    let told = json!({"type": "disconnect", "reason": "no_pong", "reconnect": true});
+    assert_eq!(silent.hear(), told);
+    assert_eq!(silent.socket.close_code(), 1000);
+    basic.subscribe(NEWS);
+    assert_eq!(server.metrics()["standfast_no_pong_total"], 1.0);
+}
+
+#[test]
+fn a_server_that_goes_tells_its_clients_to_come_back() {
+    let mut server = Server::start(&["--drain", "200ms"]);
+    let mut clients: Vec<Client> = (0..4).map(|_| Client::connect(&server)).collect();
+    server.signal(Signal::TERM);
+    for client in &mut clients {
+        let told = json!({"type": "disconnect", "reason": "server_restart", "reconnect": true});
+        assert_eq!(client.hear(), told);
+        assert_eq!(client.socket.close_code(), 1001);
+        client.socket.send_frame(CLOSE, &1001u16.to_be_bytes());
+    }
+    assert!(server.wait().success());
+}
+
+#[test]
+fn tokens_say_who_may_come_in() {
+    let server = Server::start(&["--secret", "s3Krit", "--enforce-jwt"]);
+    let told = |path: &str, protocols: &str| {
+        let mut socket = handshake(&server, path, protocols, Some("actioncable-v1-json"));
+        let message = next(&mut socket).expect("a message");
+        (message["type"].clone(), message["reason"].clone())
+    };
+    let v1 = "actioncable-v1-json";
+    assert_eq!(told("/cable", v1), (json!("disconnect"), json!("unauthorized")));
+    assert_eq!(told("/cable?jid=x.y.z", v1), (json!("disconnect"), json!("unauthorized")));
+    let good = token(&json!({"ext": r#"{"user":1}"#}));
+    assert_eq!(told(&format!("/cable?jid={good}"), v1), (json!("welcome"), Value::Null));
+    let protocols = format!("{v1}, anycable-token.{good}");
+    assert_eq!(told("/cable", &protocols), (json!("welcome"), Value::Null));
+    let old = token(&json!({"ext": "{}", "exp": 1_000_000_000}));
+    let expired = (json!("disconnect"), json!("token_expired"));
+    assert_eq!(told(&format!("/cable?jid={old}"), v1), expired);
+}
+
+#[test]
+fn signed_streams_are_checked() {
+    let server = Server::start(&["--turbo-secret", "s3Krit"]);
+    let mut client = Client::connect(&server);
+    // "chat:2021", signed with s3Krit as Rails does.
+    let signed =
+        "ImNoYXQ6MjAyMSI=--f9ee45dbccb1da04d8ceb99cc820207804370ba0d06b46fc3b8b373af1315628";
+    let turbo = |name: &str| {
+        json!({"channel": "Turbo::StreamsChannel", "signed_stream_name": name}).to_string()
+    };
+    client.subscribe(&turbo(signed));
+    let message = json!({"topic": "chat:2021", "data": "\"<turbo-stream></turbo-stream>\""});
+    assert_eq!(server.publish(&message).status, 200);
+    let heard = client.hear();
+    assert_eq!(heard, data(&turbo(signed), "<turbo-stream></turbo-stream>"));
+    client.command("subscribe", &turbo(&signed.replace("f9ee", "f9ef")));
+    assert_eq!(client.hear()["type"], "reject_subscription");
+    // With a secret nothing is public that is not signed.
+    client.command("subscribe", NEWS);
+    assert_eq!(client.hear()["type"], "reject_subscription");
+    assert_eq!(http::get(server.listen, "/events?topic=news").status, 403);
+}
+
+/// A token for the secret `s3Krit`.
+fn token(claims: &Value) -> String {
+    let key = jsonwebtoken::EncodingKey::from_secret(b"s3Krit");
+    jsonwebtoken::encode(&jsonwebtoken::Header::default(), claims, &key).expect("it can be signed")
+}

@@ -31,4 +31,6 @@ mod prove;
 mod report;
 mod screen;
 mod tls;
+mod tls_admission;
+mod tls_streams;
 mod topics;

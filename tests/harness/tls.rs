@@ -14,7 +14,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use super::PATIENCE;
-use super::http;
+use super::http::{self, Response};
 use super::socket::{Frame, parse, upgrade};
 
 /// An authority, and a folder with what it signed.
@@ -146,13 +146,18 @@ impl Secure {
     /// Makes a WebSocket of it.
     pub(crate) fn upgrade(&mut self, path: &str) {
         self.send(upgrade(path, &[]).as_bytes()).expect("TLS is agreed on");
-        let response = http::read_response(&mut self.stream, &mut self.pending);
+        let response = self.response();
         assert_eq!(response.status, 101, "{response:?}");
     }
 
     pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes)?;
         self.stream.flush()
+    }
+
+    /// The server's answer to a request.
+    pub(crate) fn response(&mut self) -> Response {
+        http::read_response(&mut self.stream, &mut self.pending)
     }
 
     /// The next frame; `None` at an announced end.
@@ -186,10 +191,42 @@ impl Secure {
         self.stream.conn.alpn_protocol().map(<[u8]>::to_vec)
     }
 
+    /// The records of `bytes`, not sent.
+    pub(crate) fn seal(&mut self, bytes: &[u8]) -> Vec<u8> {
+        self.stream.conn.writer().write_all(bytes).unwrap();
+        let mut records = Vec::new();
+        self.stream.conn.write_tls(&mut records).unwrap();
+        records
+    }
+
+    /// From now on we encrypt with another key, and so shall the server (RFC 8446 section 4.6.3).
+    pub(crate) fn update_keys(&mut self) {
+        self.stream.conn.refresh_traffic_keys().expect("TLS 1.3");
+        let _ = self.stream.flush();
+    }
+
+    /// What carries the records.
+    pub(crate) fn tcp(&self) -> &TcpStream {
+        &self.stream.sock.stream
+    }
+
     /// Announces our end.
     pub(crate) fn say_goodbye(&mut self) {
         self.stream.conn.send_close_notify();
         let _ = self.stream.flush();
+    }
+}
+
+impl Read for Secure {
+    /// What the next frames are made of.
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.pending.is_empty() {
+            return self.stream.read(into);
+        }
+        let count = into.len().min(self.pending.len());
+        into[..count].copy_from_slice(&self.pending[..count]);
+        self.pending.drain(..count);
+        Ok(count)
     }
 }
 

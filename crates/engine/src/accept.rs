@@ -8,7 +8,7 @@ use std::sync::atomic::{Ordering, fence};
 use crate::Handler;
 use crate::admission::Client;
 use crate::conn::Mode;
-use crate::limits::{ACCEPT_PAUSE, ACCEPTS_PER_TURN};
+use crate::limits::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, TLS_ARRIVALS_PER_TURN};
 use crate::planted::{self, Bug};
 use crate::sys::{Fd, Interest, Sys};
 use crate::timers::nanoseconds;
@@ -81,6 +81,9 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     pub(crate) fn accept_from(&mut self, index: usize) -> usize {
         for came in 0..ACCEPTS_PER_TURN {
             let Some(listener) = self.listeners.get(index).filter(|l| l.mine) else { return came };
+            if self.must_wait_for_handshakes() {
+                return came;
+            }
             if self.is_full() {
                 if planted::on(Bug::ListenerKept) {
                     self.unwatch_listener(index);
@@ -111,6 +114,11 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             }
         }
         ACCEPTS_PER_TURN
+    }
+
+    /// Others' TLS handshakes come first: who waits is left to the kernel's queue, for this turn.
+    fn must_wait_for_handshakes(&self) -> bool {
+        self.core.tls_handshakes >= TLS_ARRIVALS_PER_TURN && !self.is_draining()
     }
 
     fn arrived(&mut self, fd: Fd, peer: Option<IpAddr>) {

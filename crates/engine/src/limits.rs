@@ -16,6 +16,10 @@ pub(crate) const VECTORED_BYTES: usize = 8 * 1024;
 /// Steps of TLS handshakes that cost cryptography carried out in one turn: a storm of handshakes
 /// leaves room for those inside. The rest are reported again in the next turn.
 pub(crate) const TLS_HANDSHAKES_PER_TURN: usize = 16;
+/// Of those steps, after how many no further connection is accepted in a turn. A handshake takes two
+/// to four of them: were all spent on the first, those that came in a storm would wait in flight
+/// until they had to give way to those behind them.
+pub(crate) const TLS_ARRIVALS_PER_TURN: usize = TLS_HANDSHAKES_PER_TURN / 4;
 /// Ciphertext kept of one connection because it is not whole: a record is at most 18 KiB
 /// (RFC 5246 section 6.2.3), a chain of certificates in a handshake may be longer.
 pub(crate) const TLS_TORN_BYTES_MAX: usize = 32 * 1024;

@@ -12,7 +12,7 @@ use crate::conn::{Conn, Flags};
 use crate::core::Core;
 use crate::limits::{READ_BUFFER_BYTES, RETRY_AFTER};
 use crate::sys::{Fd, Sys};
-use crate::{Handler, Response};
+use crate::{Closed, Handler, Response};
 
 /// What is known of a client beside its connection, for the few that have a reason.
 #[derive(Copy, Clone, Default, Debug)]
@@ -95,8 +95,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.sys.close(fd);
     }
 
-    /// Writes a 503 to a connection to which nothing was written before, as far as it goes.
-    pub(super) fn say_unavailable(&mut self, fd: Fd, why: Refusal) {
+    /// Writes a 503 to a connection that has no slot, as far as it goes.
+    fn say_unavailable(&mut self, fd: Fd, why: Refusal) {
         // Counted before anybody can know of it.
         self.counters().count_refused(why);
         if self.tls_server.is_some() {
@@ -111,6 +111,25 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
         self.give_buffer(answer);
         self.sys.shutdown_write(fd);
+    }
+
+    /// The same to a handshake in flight, to which nothing was said yet; it is over with that.
+    pub(super) fn send_away(&mut self, slot: u32, why: Refusal) {
+        let Some(conn) = self.slab.get_mut(slot) else { return };
+        let fd = conn.fd;
+        if conn.tls().is_some_and(|tls| tls.is_open()) {
+            self.counters().count_refused(why);
+            let mut answer = self.take_buffer();
+            let jitter = self.sys.random();
+            encode_unavailable(&mut answer, jitter);
+            self.write_out(slot, &answer, 0);
+            self.give_buffer(answer);
+            self.end_records(slot);
+            self.sys.shutdown_write(fd);
+        } else {
+            self.say_unavailable(fd, why);
+        }
+        self.end(slot, Closed::Shed);
     }
 
     // ---- handshakes in flight ----

@@ -145,10 +145,14 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let Some(conn) = self.slab.get_mut(slot) else { return };
         conn.closed = Closed::Refused;
         let before = conn.set_answered();
+        let in_the_clear = self.tls_server.is_some() && conn.tls().is_none();
         self.handshake_over(before);
         self.counters().count_refused(why);
-        let jitter = self.sys.random();
-        super::gate::encode_unavailable(&mut self.cork, jitter);
+        // In front of TLS nobody reads an answer in the clear.
+        if !in_the_clear {
+            let jitter = self.sys.random();
+            super::gate::encode_unavailable(&mut self.cork, jitter);
+        }
         self.finish(slot);
     }
 }

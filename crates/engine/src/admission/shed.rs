@@ -32,13 +32,12 @@ impl<S: Sys, H: Handler> Core<S, H> {
             let Some(deadline) = self.timers.handshake.get(at) else { return false };
             let conn = self.slab.get(deadline.slot);
             let conn = conn.filter(|conn| conn.generation == deadline.generation);
-            match conn.map(|conn| (conn.mode, conn.flags, conn.fd)) {
-                Some((Mode::Http, flags, fd)) if Self::is_in_flight(flags) => {
-                    self.say_unavailable(fd, why);
-                    self.end(deadline.slot, Closed::Shed);
+            match conn.map(|conn| (conn.mode, conn.flags)) {
+                Some((Mode::Http, flags)) if Self::is_in_flight(flags) => {
+                    self.send_away(deadline.slot, why);
                     return true;
                 }
-                Some((Mode::Http | Mode::Parked | Mode::Connecting, ..)) => at += 1,
+                Some((Mode::Http | Mode::Parked | Mode::Connecting, _)) => at += 1,
                 // Its deadline means nothing any more.
                 _ if at == 0 => self.drop_first_deadline(),
                 _ => at += 1,

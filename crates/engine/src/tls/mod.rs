@@ -54,7 +54,14 @@ impl Tls {
     fn close(&mut self, out: &mut Vec<u8>) {
         if !std::mem::replace(&mut self.ended, true) {
             self.session.close(&mut self.torn, out);
+            // Nothing that comes is looked at any more.
+            self.torn = Vec::new();
         }
+    }
+
+    /// The handshake is complete.
+    pub(crate) fn is_open(&self) -> bool {
+        self.opened
     }
 
     /// Ciphertext waits for room in the kernel.

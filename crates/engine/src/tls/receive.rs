@@ -27,7 +27,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let mut cipher = core.take_cipher_buffer();
         let room = cipher.get_mut(kept..).unwrap_or_default();
         match core.sys.recv(fd, room) {
-            Ok(0) => self.on_end_of_stream(slot),
+            Ok(0) => self.end_with_peer(slot),
             Ok(got) => {
                 core.heard(slot, got);
                 if let Some(bytes) = cipher.get_mut(..kept + got) {
@@ -38,6 +38,13 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             Err(_) => core.end(slot, Closed::Reset),
         }
         self.core.tls_buffers.cipher = cipher;
+    }
+
+    /// The peer has ended its side: ours is announced, too, which it may wait for (RFC 8446 section
+    /// 6.1), and the connection is over.
+    fn end_with_peer(&mut self, slot: u32) {
+        self.core.end_records(slot);
+        self.on_end_of_stream(slot);
     }
 
     /// Begins TLS, where it is spoken, with what came in one read behind a PROXY header; returns the
@@ -82,7 +89,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             Then::Closed if self.core.is_held_up(slot) => {
                 // What it said before is still to be delivered; the stream itself ends after that.
             }
-            Then::Closed => self.on_end_of_stream(slot),
+            Then::Closed => self.end_with_peer(slot),
             Then::Broken => self.core.tls_failed(slot),
         }
     }
@@ -191,6 +198,9 @@ impl<S: Sys, H: Handler> Core<S, H> {
         if conn.mode != Mode::Closing {
             conn.closed = Closed::TlsFailed;
         }
+        // An alert is an answer: what lingers is no handshake in flight any more.
+        let before = conn.set_answered();
+        self.handshake_over(before);
         self.finish(slot);
     }
 

@@ -6,13 +6,13 @@ use super::*;
 use crate::limits::TLS_TORN_BYTES_MAX;
 
 /// An authority, and what it signs.
-struct House {
+pub(super) struct House {
     ca: String,
     issuer: Issuer<'static, KeyPair>,
 }
 
 impl House {
-    fn new() -> House {
+    pub(super) fn new() -> House {
         let mut params = CertificateParams::default();
         params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();
@@ -20,7 +20,7 @@ impl House {
         House { ca, issuer: Issuer::new(params, key) }
     }
 
-    fn identity(&self, name: &str) -> TlsIdentity {
+    pub(super) fn identity(&self, name: &str) -> TlsIdentity {
         let (certificate, key) = self.pem(name);
         TlsIdentity::from_pem(certificate.as_bytes(), key.as_bytes()).unwrap()
     }
@@ -31,16 +31,16 @@ impl House {
         (params.signed_by(&key, &self.issuer).unwrap().pem(), key.serialize_pem())
     }
 
-    fn client(&self, name: &str) -> TlsClient {
+    pub(super) fn client(&self, name: &str) -> TlsClient {
         let trust = TlsTrust::Authorities(self.ca.clone().into_bytes());
         TlsClient::new(&trust, None, true).unwrap().named(name).unwrap()
     }
 }
 
 /// One end, and what it was told.
-struct End {
-    tls: Tls,
-    heard: Vec<u8>,
+pub(super) struct End {
+    pub(super) tls: Tls,
+    pub(super) heard: Vec<u8>,
     then: Then,
 }
 
@@ -50,7 +50,7 @@ impl End {
     }
 
     /// Receives `bytes` in pieces of `step` and returns what is to be sent for it.
-    fn take(&mut self, bytes: &[u8], step: usize) -> Vec<u8> {
+    pub(super) fn take(&mut self, bytes: &[u8], step: usize) -> Vec<u8> {
         let mut out = Vec::new();
         for piece in bytes.chunks(step.max(1)) {
             let kept = self.tls.torn.len();
@@ -75,7 +75,7 @@ impl End {
 }
 
 /// Both ends after their handshake, carried out in pieces of `step`; or as far as it came.
-fn meet(server: &TlsServer, client: &TlsClient, step: usize) -> (End, End) {
+pub(super) fn meet(server: &TlsServer, client: &TlsClient, step: usize) -> (End, End) {
     let (mut server, mut client) =
         (End::new(server.begin().unwrap()), End::new(client.begin().unwrap()));
     let mut flight = Vec::new();
@@ -87,7 +87,7 @@ fn meet(server: &TlsServer, client: &TlsClient, step: usize) -> (End, End) {
     (server, client)
 }
 
-fn server_of(identities: &[TlsIdentity]) -> TlsServer {
+pub(super) fn server_of(identities: &[TlsIdentity]) -> TlsServer {
     TlsServer::new(identities, TlsVersion::Tls12, None).unwrap()
 }
 

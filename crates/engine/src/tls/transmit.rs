@@ -6,6 +6,7 @@ use std::io::{self, IoSlice};
 use super::{Buffers, Tls};
 use crate::conn::Conn;
 use crate::core::Core;
+use crate::limits::FLUSH_BYTES_PER_TURN;
 use crate::send::would_block;
 use crate::slab::Slab;
 use crate::sys::{Fd, Sys};
@@ -109,7 +110,8 @@ impl<S: Sys> Way<'_, S> {
         result
     }
 
-    /// Encrypts and sends until all is taken or ciphertext is left over.
+    /// Encrypts and sends until all is taken, ciphertext is left over, or it is enough for a turn: a
+    /// peer that reads as fast as we encrypt would else have the worker for itself.
     fn seal_all(
         &mut self,
         fd: Fd,
@@ -118,7 +120,7 @@ impl<S: Sys> Way<'_, S> {
         records: &mut Vec<u8>,
     ) -> io::Result<usize> {
         let mut taken = 0;
-        while tls.out.is_empty() {
+        while tls.out.is_empty() && taken < FLUSH_BYTES_PER_TURN {
             let plain = next_plain(pieces, taken, &mut self.buffers.gathered);
             if plain.is_empty() {
                 break;
@@ -168,4 +170,50 @@ fn next_plain<'a>(
         gathered.extend_from_slice(piece.get(..room).unwrap_or(piece));
     }
     gathered
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::super::tests::{House, meet, server_of};
+    use super::*;
+    use crate::sys::sim::Kernel;
+
+    #[test]
+    fn however_much_the_kernel_takes_a_turn_encrypts_a_share() {
+        let house = House::new();
+        let server = server_of(&[house.identity("one.test")]);
+        let (mut server, mut client) = meet(&server, &house.client("one.test"), 4_096);
+        let address = SocketAddr::from(([127, 0, 0, 1], 443));
+        let kernel = Kernel::new(1, (64 << 20, 64 << 20));
+        let listener = kernel.listen(address, 4, 0);
+        let mut outside = kernel.outside();
+        let peer = outside.connect(address, None).unwrap();
+        let mut seat = kernel.seat(10, &[listener]);
+        let fd = seat.sys.accept(Fd::new(seat.listeners[0])).unwrap();
+        let (mut buffers, counters) = (Buffers::default(), Counters::default());
+        let mut way = Way { sys: &mut seat.sys, buffers: &mut buffers, counters: &counters };
+
+        let plain: Vec<u8> = (0..3 * FLUSH_BYTES_PER_TURN).map(|n| (n ^ (n >> 8)) as u8).collect();
+        let (header, mut left) = plain.split_at(100);
+        let pieces = [IoSlice::new(header), IoSlice::new(left)];
+        let mut turns = 1;
+        let taken = way.send_pieces(fd, Some(&mut server.tls), &pieces).unwrap();
+        assert!((FLUSH_BYTES_PER_TURN..FLUSH_BYTES_PER_TURN + SEALED_BYTES).contains(&taken));
+        left = &left[taken - header.len()..];
+        while !left.is_empty() {
+            let pieces = [IoSlice::new(left)];
+            let taken = way.send_pieces(fd, Some(&mut server.tls), &pieces).unwrap();
+            assert!(taken < FLUSH_BYTES_PER_TURN + SEALED_BYTES, "{taken}");
+            left = &left[taken..];
+            turns += 1;
+        }
+        assert_eq!(turns, 3);
+        let mut wire = vec![0; 60_000];
+        while let Ok(got @ 1..) = outside.recv(peer, &mut wire) {
+            client.take(&wire[..got], usize::MAX);
+        }
+        assert!(client.heard == plain);
+    }
 }

@@ -19,6 +19,40 @@ fn node_ws() {
 }
 
 #[test]
+fn rails_action_cable() {
+    let expected = [
+        "receives",
+        "rejects",
+        "many_subscriptions",
+        "unsubscribes_and_subscribes_again",
+        "hears_pings",
+        "reconnects",
+    ];
+    talks(&peer::NODE, "actioncable.js", &Server::start(&[]), &expected);
+}
+
+#[test]
+fn anycable_core() {
+    let expected = [
+        "actioncable-v1-json receives",
+        "actioncable-v1-json rejects",
+        "actioncable-v1-json comes back",
+        "actioncable-v1-ext-json receives",
+        "actioncable-v1-ext-json rejects",
+        "actioncable-v1-ext-json comes back",
+        "whispers",
+    ];
+    talks(&peer::NODE, "anycable.js", &Server::start(&[]), &expected);
+}
+
+/// The example, as its first lines say.
+#[test]
+fn turbo_in_a_browser() {
+    let server = Server::start(&["--turbo-secret", "demo"]);
+    talks(&peer::BROWSER, "turbo.js", &server, &["connected", "appended", "replaced"]);
+}
+
+#[test]
 fn python_websockets() {
     let expected = [
         "echo_text",

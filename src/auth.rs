@@ -32,6 +32,11 @@ pub(crate) struct Flags {
         default_value = "false", default_missing_value = "true", hide_default_value = true,
         help_heading = HEADING)]
     enforce_jwt: bool,
+    /// End sessions when their token's time is over; otherwise it is looked at when they connect only
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL",
+        default_value = "false", default_missing_value = "true", hide_default_value = true,
+        help_heading = HEADING)]
+    end_expired: bool,
     /// Check signed names of streams by this one instead; or file:PATH
     #[arg(long, value_name = "SECRET", value_parser = said, help_heading = HEADING)]
     streams_secret: Option<Said>,
@@ -88,6 +93,7 @@ impl Flags {
             jwt_keys: self.jwt_keys.as_deref().map(key_set).transpose()?.map(Arc::new),
             jwt_param: self.jwt_param.as_str().into(),
             enforce_jwt: self.enforce_jwt,
+            end_expired: self.end_expired,
             streams_secret: read(&self.streams_secret, "streams-secret")?,
             turbo_secret: read(&self.turbo_secret, "turbo-secret")?,
             cable_ready_secret: read(&self.cable_ready_secret, "cable-ready-secret")?,

@@ -27,7 +27,7 @@ const MEMORY_MIN: u64 = 16 << 20;
 const END_WAIT: Duration = Duration::from_millis(20);
 
 /// Keys that take effect on SIGHUP; a change of any other needs a restart.
-const RELOADABLE: [&str; 37] = [
+const RELOADABLE: [&str; 38] = [
     "admin_key",
     "allow_origin",
     "broadcast_key",
@@ -36,6 +36,7 @@ const RELOADABLE: [&str; 37] = [
     "compression",
     "connect_rate",
     "drain",
+    "end_expired",
     "enforce_jwt",
     "forwarded_header",
     "handshake_timeout",

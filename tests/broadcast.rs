@@ -4,8 +4,10 @@
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::harness::cable::Cable;
 use crate::harness::http::{self, Response};
 use crate::harness::server::Server;
+use crate::harness::signing::{SECRET, identifiers, token};
 use crate::harness::socket::{Frame, Socket, TEXT};
 use crate::harness::{Scratch, eventually};
 
@@ -64,6 +66,85 @@ fn publications_arrive_in_order_one_or_many() {
     assert_eq!(server.metrics()["standfast_published_total{door=\"broadcast\"}"], 100.0);
 }
 
+/// A client of `/cable` with this token, if any, that listens to a stream; and its session's id.
+fn listener(server: &Server, token: Option<&str>, stream: &str) -> (Cable, String) {
+    let mut client = Cable::join(server.listen, token);
+    let sid = client.welcome();
+    let wanted = json!({"channel": "$pubsub", "stream_name": stream});
+    assert_eq!(client.subscribe(&wanted), "confirm_subscription");
+    (client, sid)
+}
+
+#[test]
+fn data_is_json_or_else_a_string() {
+    let server = Server::start(&[]);
+    let (mut client, _) = listener(&server, None, "news");
+    for (data, message) in [
+        ("{\"n\":1}", json!({"n": 1})),
+        ("\"text\"", json!("text")),
+        ("plain text", json!("plain text")),
+        ("{broken", json!("{broken")),
+        ("", json!("")),
+    ] {
+        assert_eq!(broadcast(&server, &json!({"stream": "news", "data": data})).status, 201);
+        assert_eq!(client.hear()["message"], message, "{data}");
+    }
+}
+
+#[test]
+fn a_session_may_be_left_out() {
+    let server = Server::start(&["--workers", "2"]);
+    let mut clients: Vec<(Cable, String)> =
+        (0..4).map(|_| listener(&server, None, "news")).collect();
+    let said = |data: &str, sid: &str| {
+        let meta = json!({"exclude_socket": sid});
+        let body = json!({"stream": "news", "data": data, "meta": meta});
+        assert_eq!(broadcast(&server, &body).status, 201);
+    };
+    let sids: Vec<String> = clients.iter().map(|(_, sid)| sid.clone()).collect();
+    for (at, sid) in sids.iter().enumerate() {
+        said(&at.to_string(), sid);
+    }
+    // Nobody is left out for a session that is not there.
+    said("9", "0123456789abcdef0123456789abcdef");
+    for (at, (client, _)) in clients.iter_mut().enumerate() {
+        let heard: Vec<u64> = (0..4).map(|_| client.hear()["message"].as_u64().unwrap()).collect();
+        let others = (0..4).filter(|other| *other != at).map(|other| other as u64);
+        assert_eq!(heard, others.chain([9]).collect::<Vec<_>>());
+    }
+}
+
+/// AnyCable ends the first that it finds; Action Cable all, and so do we.
+#[test]
+fn all_sessions_of_somebody_end_and_no_others() {
+    let server = Server::start_with(
+        &["--workers", "2", "--public", "--broadcast-key", "none"],
+        &[("STANDFAST_SERVE_SECRET", SECRET)],
+    );
+    let of = |user| listener(&server, Some(&token(user)), "news").0;
+    for (path, reconnect) in [("/_broadcast", false), ("/api/disconnect", true)] {
+        let mut theirs: Vec<Cable> = (0..5).map(|_| of(1)).collect();
+        let (mut other, mut nobody) = (of(2), listener(&server, None, "news").0);
+        let whose = json!({"identifier": identifiers(1), "reconnect": reconnect});
+        let (body, status) = match path {
+            "/_broadcast" => (json!({"command": "disconnect", "payload": whose}), 201),
+            _ => (whose, 200),
+        };
+        let answer = post(&server, path, "", &body.to_string());
+        assert_eq!(answer.status, status, "{answer:?}");
+        for client in &mut theirs {
+            assert_eq!(client.told_to_go(), ("remote".to_owned(), reconnect));
+            assert_eq!(client.socket.close_code(), 1000);
+        }
+        assert_eq!(broadcast(&server, &json!({"stream": "news", "data": "1"})).status, 201);
+        assert_eq!(
+            (other.hear()["message"].as_u64(), nobody.hear()["message"].as_u64()),
+            (Some(1), Some(1))
+        );
+    }
+    assert_eq!(server.metrics()["standfast_disconnected_total"], 10.0);
+}
+
 #[test]
 fn of_a_broken_batch_nothing_is_published() {
     let server = Server::start(&["--max-message", "1KiB"]);
@@ -72,6 +153,7 @@ fn of_a_broken_batch_nothing_is_published() {
         (json!([{"stream": "a", "data": "x"}, {"stream": "a"}]), 422),
         (json!([{"stream": "a", "data": "x"}, {"stream": "a", "data": "x".repeat(1025)}]), 413),
         (json!({"command": "dance"}), 422),
+        (json!({"stream": "a", "data": "x", "meta": {"broadcast_type": "presence"}}), 501),
     ];
     for (body, status) in broken {
         let answer = broadcast(&server, &body);

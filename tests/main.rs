@@ -34,3 +34,4 @@ mod tls;
 mod tls_admission;
 mod tls_streams;
 mod topics;
+mod who_may;

@@ -2,12 +2,14 @@
 //!
 //! No test lives here, and nothing here knows what any test expects.
 
+pub(crate) mod cable;
 pub(crate) mod executable;
 pub(crate) mod http;
 pub(crate) mod lowered;
 pub(crate) mod peer;
 mod scratch;
 pub(crate) mod server;
+pub(crate) mod signing;
 pub(crate) mod socket;
 pub(crate) mod terminal;
 pub(crate) mod tls;

@@ -66,6 +66,21 @@ impl Control {
         self.shared.policy().limits.wire.message_bytes as usize
     }
 
+    /// What can be published of what was asked for, or what cannot. A session that is gone, or is
+    /// none of ours, need not be left out.
+    fn publications(&self, items: Vec<Broadcast>) -> Result<Vec<Arc<Publication>>, &'static str> {
+        let publication = |item: Broadcast| {
+            if item.kind.is_some() {
+                return Err("meta.broadcast_type is not implemented: nothing was published");
+            }
+            let except = item.exclude.and_then(|sid| self.shared.sids.find(&sid));
+            let data = item.data.into_bytes().into();
+            let publication = Publication::new(item.stream.into(), data, false);
+            Ok(Arc::new(Publication { except, ..publication }))
+        };
+        items.into_iter().map(publication).collect()
+    }
+
     /// Publishes in order; `status` is the answer when all was taken, `taken` counts.
     fn publish_all(
         &self,
@@ -91,9 +106,20 @@ impl Control {
         Reply::json_with(503, &told)
     }
 
-    fn end_sessions(&self, _: &Disconnect, _: u16) -> Reply {
-        let message = "ending sessions by identifier is not implemented: nobody was disconnected";
-        Reply::error(501, "not_implemented", message)
+    /// Has every worker end the sessions of somebody; each does as it comes to it.
+    fn end_sessions(&self, whose: Disconnect, status: u16) -> Reply {
+        let bytes = size_of::<Disconnect>() + whose.identifiers.len();
+        let whose = Arc::new(whose);
+        let mut told = 0u64;
+        for worker in self.shared.running() {
+            if self.remote.post(worker, Post::Disconnect(Arc::clone(&whose)), bytes).is_err() {
+                self.overloaded.fetch_add(1, Ordering::Relaxed);
+                let message = "a worker's mailbox is full: ask again";
+                return Reply::error(503, "overloaded", message);
+            }
+            told += 1;
+        }
+        Reply::json_with(status, &json!({ "workers": told }))
     }
 
     /// By cause, those that were met.
@@ -278,11 +304,11 @@ impl Program for Control {
 
     fn broadcast(&self, body: &[u8]) -> Reply {
         match broadcast::parse(body, self.message_bytes_max()) {
-            Ok(Posted::Publications(items)) => match publications(items) {
+            Ok(Posted::Publications(items)) => match self.publications(items) {
                 Ok(publications) => self.publish_all(&publications, 201, &self.broadcast),
                 Err(what) => Reply::error(501, "not_implemented", what),
             },
-            Ok(Posted::Disconnect(whose)) => self.end_sessions(&whose, 201),
+            Ok(Posted::Disconnect(whose)) => self.end_sessions(whose, 201),
             Err(Refused::Malformed(what)) => Reply::error(422, "unreadable", &what),
             Err(Refused::TooLarge(what)) => Reply::error(413, "too_large", &what),
         }
@@ -290,7 +316,7 @@ impl Program for Control {
 
     fn disconnect(&self, body: &[u8]) -> Reply {
         match broadcast::parse_disconnect(body) {
-            Ok(whose) => self.end_sessions(&whose, 200),
+            Ok(whose) => self.end_sessions(whose, 200),
             Err(Refused::Malformed(what) | Refused::TooLarge(what)) => {
                 Reply::error(400, "bad_request", &what)
             }
@@ -308,21 +334,6 @@ impl Program for Control {
             Entrance::Api => policy.access.opens_api(key),
         }
     }
-}
-
-/// What can be published of what was asked for, or what cannot.
-fn publications(items: Vec<Broadcast>) -> Result<Vec<Arc<Publication>>, &'static str> {
-    let publication = |item: Broadcast| {
-        if item.exclude.is_some() {
-            return Err("meta.exclude_socket is not implemented: nothing was published");
-        }
-        if item.kind.is_some() {
-            return Err("meta.broadcast_type is not implemented: nothing was published");
-        }
-        let (topic, data) = (item.stream.into(), item.data.into_bytes().into());
-        Ok(Arc::new(Publication::new(topic, data, false)))
-    };
-    items.into_iter().map(publication).collect()
 }
 
 fn state(mode: Mode) -> &'static str {

@@ -150,6 +150,7 @@ impl Shared {
 }
 
 /// The time of day when the monotonic clock was zero, in nanoseconds since 1970.
+#[expect(clippy::disallowed_methods, reason = "the time of day, once for all workers")]
 fn unix_ns_at_zero() -> u64 {
     let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     (unix.as_nanos() as u64).wrapping_sub(now_ns())

@@ -21,7 +21,7 @@ pub(super) const TOKEN_BYTES_MAX: usize = 8 * 1024;
 pub(super) const LEEWAY_S: u64 = 5;
 /// Keys of a key set.
 const KEYS_MAX: usize = 64;
-/// Keys that are tried for a token which names none: each costs a worker up to 0.1 ms.
+/// Keys that are tried for a token which names none: each costs its worker the check of a signature.
 const TRIES_MAX: usize = 4;
 /// Shortest modulus of an RSA key, in characters of base64: 2,048 bits (RFC 7518 section 3.3).
 const RSA_CHARS_MIN: usize = 342;
@@ -126,9 +126,11 @@ impl Key {
 
 /// Whoever a token was given to.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Holder {
-    pub(super) identifiers: Box<str>,
-    pub(super) until_unix_s: Option<u64>,
+pub(crate) struct Holder {
+    /// The identifiers as the application wrote them, JSON.
+    pub(crate) identifiers: Box<str>,
+    /// When its time is over, in seconds since 1970, leeway included.
+    pub(crate) until_unix_s: Option<u64>,
 }
 
 /// What checks tokens.
@@ -226,7 +228,9 @@ mod tests {
     use jsonwebtoken::{EncodingKey, encode};
     use serde_json::json;
 
-    use super::super::vectors::{CONFUSED, ES256, ES384, HS256, HS384, HS512, KEYS, RS256, RS512};
+    use super::super::vectors::{
+        CONFUSED, EDDSA, ES256, ES384, HS256, HS384, HS512, KEYS, PS256, RS256, RS384, RS512,
+    };
     use super::*;
 
     const NOW: u64 = 1_900_000_000;
@@ -266,7 +270,7 @@ mod tests {
         for token in [HS256, HS384, HS512] {
             assert_eq!(secret().verify(token, NOW).as_ref(), Ok(&holder), "{token}");
         }
-        for token in [RS256, RS512, ES256, ES384] {
+        for token in [RS256, RS384, RS512, PS256, ES256, ES384, EDDSA] {
             assert_eq!(set().verify(token, NOW).as_ref(), Ok(&holder), "{token}");
         }
     }
@@ -349,6 +353,21 @@ mod tests {
     }
 
     #[test]
+    fn no_letter_of_a_token_may_be_another() {
+        for (tokens, token) in [(secret(), HS256), (set(), ES256)] {
+            for at in 0..token.len() {
+                for letter in ["A", "x", "_", ".", "=", " ", "\u{e9}"] {
+                    let (before, after) = (&token[..at], &token[at + 1..]);
+                    let changed = format!("{before}{letter}{after}");
+                    let taken = changed != token && tokens.verify(&changed, NOW).is_ok();
+                    assert!(!taken, "{changed}");
+                }
+                assert!(tokens.verify(&token[..at], NOW).is_err());
+            }
+        }
+    }
+
+    #[test]
     fn identifiers_are_kept_to_the_byte() {
         let said = |ext: Value| name(&secret(), &says(&json!({ "ext": ext })));
         assert_eq!(said(json!("{ \"b\":1,\"a\":2 }")), Ok("{ \"b\":1,\"a\":2 }".into()));
@@ -381,7 +400,7 @@ mod tests {
     #[test]
     fn a_key_set_says_what_is_wrong_with_it() {
         let set = KeySet::parse(KEYS).unwrap();
-        assert_eq!((set.usable(), set.skipped()), (3, 2));
+        assert_eq!((set.usable(), set.skipped()), (4, 2));
         assert!(!format!("{set:?}").contains("173, 211"), "no key is shown");
         let cases = [
             ("", "not JSON"),

@@ -75,6 +75,8 @@ pub struct Auth {
     pub jwt_param: Box<str>,
     /// Nobody connects without a token.
     pub enforce_jwt: bool,
+    /// Sessions end when their token's time is over. Otherwise a token is for connecting only.
+    pub end_expired: bool,
     /// Checks signed names of streams.
     pub streams_secret: Option<Secret>,
     /// Checks those of Turbo. By default that of the others.
@@ -97,6 +99,7 @@ impl Default for Auth {
             jwt_keys: None,
             jwt_param: "jid".into(),
             enforce_jwt: false,
+            end_expired: false,
             streams_secret: None,
             turbo_secret: None,
             cable_ready_secret: None,

@@ -16,6 +16,7 @@ mod vectors;
 use cable::Channel;
 use engine::Counter;
 
+pub(crate) use self::jwt::Holder;
 pub use self::jwt::KeySet;
 pub use self::keys::{Auth, Secret};
 
@@ -132,13 +133,8 @@ impl Refusals {
 /// What connecting came to.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Connect {
-    /// A token says who this is.
-    Known {
-        /// The identifiers as the application wrote them, JSON.
-        identifiers: Box<str>,
-        /// When the token's time is over, in seconds since 1970, leeway included.
-        until_unix_s: Option<u64>,
-    },
+    /// A token says who this is. Until when is kept only where sessions end with their tokens.
+    Known(Holder),
     /// Nobody in particular: no token was shown, and none is required. What such a connection may
     /// listen to is decided by signatures.
     Anonymous,
@@ -161,6 +157,7 @@ pub(crate) struct Granted {
 pub(crate) struct Access {
     tokens: Option<Tokens>,
     enforce: bool,
+    end_expired: bool,
     /// The query parameter that carries a token, and the header.
     param: Box<str>,
     header: Box<str>,
@@ -180,6 +177,7 @@ impl Access {
         Access {
             tokens: Tokens::new(keys.jwt, auth.jwt_keys.as_deref()),
             enforce: auth.enforce_jwt,
+            end_expired: auth.end_expired,
             header: format!("x-{}", auth.jwt_param).into(),
             param: auth.jwt_param.clone(),
             streams: keys.streams.map(Verifier::new),
@@ -212,10 +210,10 @@ impl Access {
             };
         };
         match tokens.verify(token, now_unix_s) {
-            Ok(holder) => Connect::Known {
-                identifiers: holder.identifiers,
-                until_unix_s: holder.until_unix_s,
-            },
+            Ok(holder) => {
+                let until_unix_s = holder.until_unix_s.filter(|_| self.end_expired);
+                Connect::Known(Holder { until_unix_s, ..holder })
+            }
             Err(Cause::TokenExpired) => Connect::Expired,
             Err(cause) => Connect::Refused(cause),
         }
@@ -284,9 +282,14 @@ mod tests {
     fn a_token_says_who_connects() {
         let access = Access::new(&auth("ruby-to-go"), false);
         let known = access.connect(Some(TOKEN), NOW);
-        let identifiers = r#"{"user_id":"15"}"#.into();
         let until = 2_000_000_000 + jwt::LEEWAY_S;
-        assert_eq!(known, Connect::Known { identifiers, until_unix_s: Some(until) });
+        let holder = |until_unix_s| {
+            Connect::Known(Holder { identifiers: r#"{"user_id":"15"}"#.into(), until_unix_s })
+        };
+        assert_eq!(known, holder(None), "it holds for connecting");
+        let ending = Auth { end_expired: true, ..auth("ruby-to-go") };
+        let ending = Access::new(&ending, false);
+        assert_eq!(ending.connect(Some(TOKEN), NOW), holder(Some(until)));
         assert_eq!(access.connect(Some(TOKEN), until + 1), Connect::Expired);
         assert_eq!(access.connect(Some("x"), NOW), Connect::Refused(Cause::TokenMalformed));
         let other = Access::new(&auth("another"), false);

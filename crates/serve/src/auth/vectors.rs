@@ -41,11 +41,32 @@ pub(super) const ES384: &str = "\
     eyJhbGciOiJFUzM4NCIsImtpZCI6ImVzMzg0LTEifQ.eyJleHQiOiJ7XCJ1c2VyX2lkXCI6XCIxNVwifSIsI\
     mV4cCI6MjAwMDAwMDAwMH0.HemxCvu0R4PXhsMeydrRhh3aFaeFshSezfKAZClKEKkSNxr98awl4DSIR87cl\
     sHvoGPq_0-HC6wEG0_ClJEE5AFv9m35fWihEAbXbvGlo9Ucsi8bkn1uBYN7Sa5-yd92";
+/// Signed by RS384, with the name of its key.
+pub(super) const RS384: &str = "\
+    eyJhbGciOiJSUzM4NCIsImtpZCI6InJzYS0xIn0.eyJleHQiOiJ7XCJ1c2VyX2lkXCI6XCIxNVwifSIsImV4\
+    cCI6MjAwMDAwMDAwMH0.A6leVtbl5oQwXng399NqCJavNfqPMauKpqkqnM9aOjCg_Du8bQXSm21ZvedibSU4\
+    lH0HMSN8nrP0hmijOf0MMfzseEwx9W7dHyH_UxZ9Sy2pVp8dwWsPZ5nI8Cvu00WfHYqWv7y4CBtPv_j1FNTZ\
+    HbeFuB0W_iO4JFgvd1aLm9LiWoO-dj0JZWiLSehcfb5WsBCtPESnXgkedHzGDAWBGcY-3MQEoGefEXq35nhx\
+    F5klwnpuus982dIGeNRqAt0XU5VMIaYRva_G-e4DUDuRivpl9zRtS8Q_d4E8INDSFBsvYmOnDxKmsNBaCPUl\
+    r5pPzQbV8EeR3fVjPguejewSgg";
+/// Signed by PS256, with the name of its key.
+pub(super) const PS256: &str = "\
+    eyJhbGciOiJQUzI1NiIsImtpZCI6InJzYS0xIn0.eyJleHQiOiJ7XCJ1c2VyX2lkXCI6XCIxNVwifSIsImV4\
+    cCI6MjAwMDAwMDAwMH0.JGY5iY6jaX7NcCGEtU3QxOYXXqjUiN6p2Z8FDWF4HktfxCPtvYgz5NLY5cH2hckg\
+    fM4hP8-DTE5S4AyEIQf1M937cxRmPo3dM52-IGP2NxHZybCzlt_n2FqiNRKXgh6cOyMLYWKC5oy2uW0QdStv\
+    2aCbrqpGxK-r_LZAgJOHbMEABlCTCgUNPqQT0xLuvf68GFaWfBn8dqpdOxEkInY4gE-oWE_tKEurcElKCx8B\
+    __vmPEq8-DHMvPibuYYz7EBPqzCUsCAxKTqDCymzFCzluQ8nOfgEaHR0vFpSJ_upGuphZAxOn5gBLeMHdiV-\
+    pn19fOYgzwv92ql-oWuuKvXjHw";
+/// Signed by EdDSA (Ed25519), with the name of its key.
+pub(super) const EDDSA: &str = "\
+    eyJhbGciOiJFZERTQSIsImtpZCI6ImVkLTEifQ.eyJleHQiOiJ7XCJ1c2VyX2lkXCI6XCIxNVwifSIsImV4c\
+    CI6MjAwMDAwMDAwMH0.42P3J5ma4k3icjmfTPZIbCmGVWmqDkR_ui80HwjLVQJOUwl4XP5UfDALtYtIqVKSV\
+    vY8lo5bbqtvbtq3-9UuCQ";
 /// Signed by HS256 with the PEM text of the public RSA key as its secret.
 pub(super) const CONFUSED: &str = "\
     eyJhbGciOiJIUzI1NiIsImtpZCI6InJzYS0xIn0.eyJleHQiOiJ7XCJ1c2VyX2lkXCI6XCIxNVwifSIsImV4\
     cCI6MjAwMDAwMDAwMH0.VtelWTDEIiXrpTce8GXGUJyO1iabzIV3f9w-8QYrOas";
-/// The public keys: three that can be used, one for encryption, one of a type to come.
+/// The public keys: four that can be used, one for encryption, one of a type to come.
 pub(super) const KEYS: &str = r#"{"keys":[
     {"kty":"RSA","kid":"rsa-1","use":"sig","e":"AQAB",
      "n":"rdMjWkbPsmuhcrjm3qtiVqkb8HIMLLJ8SyuARMbq1rUPSkNZ8K9CBHsZRjjBsRJg4ul2Y0EvF67hLIeBfBytityOOhks1V9GKIS1U2YYhzNhEEtaviRh5C3NnBOIadk9unOBgY-XQJWEeDpZQUu03rgVqsbR6c-EMJQ4jdtbElZGQkxbOpz5NqTanCLpfeamZAww56gCNMI02e_e32rOu3OlB-atx9d5YaZoIDXP-8ibZf7y1OaoBWnEfgcdvuQ5KPmfreGKG-q-6PY2o1HHYYE-R6hr0ef_ru3go5BPwG0QnF2jl-9H7v0gEVF6ZforWlZvRIq5phCE-05EBovjiw"},
@@ -55,6 +76,7 @@ pub(super) const KEYS: &str = r#"{"keys":[
     {"kty":"EC","kid":"es384-1","crv":"P-384",
      "x":"5N-KAPlaW6hTj9j--mRSpNXxS0n2pJ3bHI5liCsPXum-tPIiKRAtfKpSopZD6EPT",
      "y":"G415PVbKcwhOL8opmQ_ssP8vIosBSrz9cq5Kt7e7Zr6krJr49uOp3I5XQAxoheko"},
+    {"kty":"OKP","kid":"ed-1","crv":"Ed25519","x":"jJthl9MDV8KQsmE00PoXghP545o0VdZwnIa36ZZqFPc"},
     {"kty":"RSA","kid":"for-encryption","use":"enc","e":"AQAB","n":"AQAB"},
     {"kty":"AKP","kid":"of-a-later-type","alg":"ML-DSA-44","pub":"AQAB"}
 ]}"#;

@@ -76,7 +76,7 @@ impl Door {
         let (head, access) = (request.head, &self.policy.access);
         let token = access.token(head.query(), |name| head.header(name), upgrade.protocols());
         let who = match access.connect(token.as_deref(), self.shared.unix_s(core.now_ns())) {
-            Connect::Known { identifiers, .. } => Ok(Some(identifiers)),
+            Connect::Known(holder) => Ok(Some(holder)),
             Connect::Anonymous => Ok(None),
             Connect::Expired => {
                 self.counters(core.worker()).auth_refused.add(Cause::TokenExpired);

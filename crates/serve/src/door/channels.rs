@@ -9,7 +9,7 @@ use topics::Publication;
 use wire::websocket::OpCode;
 
 use super::Door;
-use crate::auth::{Cause, Granted};
+use crate::auth::{Cause, Granted, Holder};
 use crate::dialect::{Cable, Dialect, Disconnect, PlainTopic, say};
 use crate::identifiers::{Form, Group};
 use crate::session::{Session, Speaks};
@@ -25,12 +25,12 @@ impl Door {
         core: &mut Core<S, Self>,
         id: ConnId,
         speaks: Speaks,
-        who: Result<Option<Box<str>>, Disconnect>,
+        who: Result<Option<Holder>, Disconnect>,
     ) {
         self.begin_session(core, id, Session::new(speaks));
         match who {
             Err(reason) => return self.disconnect(core, id, reason),
-            Ok(Some(identifiers)) => self.known.add(id, &identifiers),
+            Ok(Some(holder)) => self.known.add(id, &holder),
             Ok(None) => {}
         }
         let sid = Some(self.shared.sids.of(id).into());

@@ -3,6 +3,7 @@
 
 mod admit;
 mod channels;
+mod expiry;
 mod heartbeat;
 
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use topics::{Publication, Topics};
 use wire::websocket::OpCode;
 
 use self::heartbeat::Heartbeat;
+use crate::auth::Holder;
 use crate::broadcast;
 use crate::dialect::{Cable, Command, Dialect, Disconnect, Echo, Events, PlainTopic, encode};
 use crate::held::Held;
@@ -34,7 +36,6 @@ pub(crate) enum Post {
     /// A question about connections.
     List(List),
     /// The sessions of somebody are to end.
-    #[expect(dead_code, reason = "the admin listener is still to take it")]
     Disconnect(Arc<broadcast::Disconnect>),
 }
 
@@ -65,7 +66,7 @@ enum Opening {
     /// Who it is, if anybody in particular, or why it may not come in.
     Cable {
         speaks: Speaks,
-        who: Result<Option<Box<str>>, Disconnect>,
+        who: Result<Option<Holder>, Disconnect>,
     },
 }
 
@@ -310,8 +311,8 @@ impl Handler for Door {
         }
         self.publish_held(core);
         let sweep = self.topics.turn(core);
-        let beat = self.beat(core);
-        [sweep, self.held.next_ns(), beat].into_iter().flatten().min()
+        let (beat, expiry) = (self.beat(core), self.end_expired(core));
+        [sweep, self.held.next_ns(), beat, expiry].into_iter().flatten().min()
     }
 
     fn takes_posts(&self) -> bool {

@@ -1,0 +1,31 @@
+//! Sessions whose token's time is over are ended, where that is asked for.
+
+use engine::{Core, Sys};
+
+use super::Door;
+use crate::auth::Cause;
+use crate::dialect::Disconnect;
+
+/// Sessions ended in one turn: many tokens may end at the same moment.
+const ENDED_PER_TURN: usize = 256;
+const NS_PER_S: u64 = 1_000_000_000;
+
+impl Door {
+    /// Ends what is due, and says when to be called again.
+    pub(super) fn end_expired<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
+        let next_unix_s = self.known.next_end_unix_s()?;
+        let now_ns = core.now_ns();
+        let now_unix_s = self.shared.unix_s(now_ns);
+        if now_unix_s <= next_unix_s {
+            // To the second: a token holds for the whole of its last one.
+            let left_s = next_unix_s.saturating_sub(now_unix_s).saturating_add(1);
+            return Some(now_ns.saturating_add(left_s.saturating_mul(NS_PER_S)));
+        }
+        for _ in 0..ENDED_PER_TURN {
+            let Some(id) = self.known.take_expired(now_unix_s) else { break };
+            self.counters(core.worker()).auth_refused.add(Cause::TokenExpired);
+            self.disconnect(core, id, Disconnect::TokenExpired);
+        }
+        Some(now_ns)
+    }
+}

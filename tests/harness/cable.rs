@@ -1,0 +1,91 @@
+//! A client of Action Cable, just enough to be told things: it judges nothing and pings nobody.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+
+use super::socket::{Socket, TEXT, upgrade};
+
+/// The subprotocol that a client of Action Cable offers first.
+pub(crate) const V1: &str = "actioncable-v1-json";
+
+/// An open WebSocket at `/cable`.
+pub(crate) struct Cable {
+    pub(crate) socket: Socket,
+}
+
+impl Cable {
+    /// Connects with this query, these further subprotocols and this header, as far as not empty.
+    pub(crate) fn connect(
+        server: SocketAddr,
+        query: &str,
+        protocols: &str,
+        header: (&str, &str),
+    ) -> Self {
+        let mut socket = Socket::connect(server);
+        let offered = format!("{V1}{protocols}");
+        let changes = [("Sec-WebSocket-Protocol", offered.as_str()), header];
+        socket.send(upgrade(&format!("/cable{query}"), &changes).as_bytes());
+        let response = socket.response();
+        assert_eq!(response.status, 101, "{response:?}");
+        assert_eq!(response.header("sec-websocket-protocol"), Some(V1), "{response:?}");
+        Cable { socket }
+    }
+
+    /// Connects with a token in the query, or without any.
+    pub(crate) fn join(server: SocketAddr, token: Option<&str>) -> Self {
+        let query = token.map_or_else(String::new, |token| format!("?jid={token}"));
+        Cable::connect(server, &query, "", ("", ""))
+    }
+
+    /// The next message that is no ping.
+    pub(crate) fn hear(&mut self) -> Value {
+        loop {
+            let frame = self.socket.frame().expect("a message before the end");
+            assert_eq!(frame.first, TEXT, "{frame:?}");
+            let message: Value = serde_json::from_slice(&frame.payload).expect("it is JSON");
+            if message["type"] != "ping" {
+                return message;
+            }
+        }
+    }
+
+    /// The session id that the welcome tells, which comes next.
+    pub(crate) fn welcome(&mut self) -> String {
+        let message = self.hear();
+        assert_eq!(message["type"], "welcome", "{message}");
+        message["sid"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// The same, for the connection's sake.
+    pub(crate) fn welcomed(mut self) -> Self {
+        self.welcome();
+        self
+    }
+
+    /// Why the session ends next, and whether its client may come back.
+    pub(crate) fn told_to_go(&mut self) -> (String, bool) {
+        let message = self.hear();
+        assert_eq!(message["type"], "disconnect", "{message}");
+        let reason = message["reason"].as_str().expect("a reason").to_owned();
+        (reason, message["reconnect"].as_bool().expect("whether to reconnect"))
+    }
+
+    /// Why one is not let in, having been told not to come back.
+    pub(crate) fn refused(mut self) -> String {
+        let (reason, reconnect) = self.told_to_go();
+        assert!(!reconnect, "{reason}");
+        assert_eq!(self.socket.close_code(), 1000);
+        reason
+    }
+
+    /// Subscribes, and tells the type of the answer.
+    pub(crate) fn subscribe(&mut self, identifier: &Value) -> String {
+        let identifier = identifier.to_string();
+        let command = json!({"command": "subscribe", "identifier": identifier});
+        self.socket.send_frame(TEXT, command.to_string().as_bytes());
+        let answer = self.hear();
+        assert_eq!(answer["identifier"], json!(identifier), "{answer}");
+        answer["type"].as_str().expect("a type").to_owned()
+    }
+}

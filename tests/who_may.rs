@@ -1,0 +1,121 @@
+//! Who may connect and listen, over real sockets: tokens wherever they ride, signed names of
+//! streams, keys that change.
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::harness::cable::Cable;
+use crate::harness::server::Server;
+use crate::harness::signing::{
+    SECRET, Signer, hs256, identifiers, now_unix_s, signed, token, unsigned,
+};
+use crate::harness::{Scratch, eventually, http};
+
+fn server(more: &[&str]) -> Server {
+    Server::start_with(more, &[("STANDFAST_SERVE_SECRET", SECRET)])
+}
+
+/// How often a cause was met.
+fn met(server: &Server, cause: &str) -> u64 {
+    let stats = http::get(server.admin, "/api/stats").json();
+    stats["auth_refused"][cause].as_u64().unwrap_or_default()
+}
+
+#[test]
+fn a_token_lets_in_wherever_it_rides() {
+    let server = server(&["--enforce-jwt"]);
+    let token = token(1);
+    let query = format!("?jid={token}");
+    Cable::connect(server.listen, &query, "", ("", "")).welcomed();
+    Cable::connect(server.listen, "", "", ("X-JID", &token)).welcomed();
+    let protocol = format!(", anycable-token.{token}");
+    Cable::connect(server.listen, "", &protocol, ("", "")).welcomed();
+    let named = self::server(&["--enforce-jwt", "--jwt-param", "token"]);
+    Cable::connect(named.listen, &format!("?token={token}"), "", ("", "")).welcomed();
+    assert_eq!(Cable::connect(named.listen, &query, "", ("", "")).refused(), "unauthorized");
+}
+
+#[test]
+fn who_is_not_let_in_hears_the_same_unless_its_time_is_over() {
+    let server = server(&["--enforce-jwt"]);
+    let says = |claims: Value| hs256(SECRET, &claims);
+    let none = unsigned(&json!({"alg": "none"}), &json!({"ext": identifiers(1)}));
+    let cases = [
+        (None, "unauthorized", "token_missing"),
+        (Some("no.token.this".to_owned()), "unauthorized", "token_malformed"),
+        (Some(format!("{none}.")), "unauthorized", "token_malformed"),
+        (Some(hs256("other", &json!({"ext": "{}"}))), "unauthorized", "token_signature"),
+        (Some(says(json!({"sub": "1"}))), "unauthorized", "token_identifiers"),
+        (Some(says(json!({"ext": "{}", "nbf": now_unix_s() + 60}))), "unauthorized", "token_early"),
+        (
+            Some(says(json!({"ext": "{}", "exp": now_unix_s() - 60}))),
+            "token_expired",
+            "token_expired",
+        ),
+    ];
+    for (token, reason, cause) in cases {
+        let before = met(&server, cause);
+        assert_eq!(Cable::join(server.listen, token.as_deref()).refused(), reason, "{cause}");
+        assert_eq!(met(&server, cause), before + 1, "{cause}");
+    }
+}
+
+#[test]
+fn public_keys_check_tokens_and_may_change() {
+    let (old, new) = (Signer::new("old"), Signer::new("new"));
+    let file = Scratch::new("rotated.json", &json!({"keys": [old.public()]}).to_string());
+    let server = Server::start(&["--jwt-keys", file.path(), "--enforce-jwt"]);
+    let lets_in = |token: &str| Cable::join(server.listen, Some(token)).hear()["type"] == "welcome";
+    assert!(lets_in(&old.token(1)) && !lets_in(&new.token(1)));
+    file.write(&json!({"keys": [new.public()]}).to_string());
+    server.signal(Signal::HUP);
+    eventually("the new key's token lets in", || lets_in(&new.token(1)));
+    // Each worker hears of it by itself.
+    eventually("the old one's does no longer", || !lets_in(&old.token(1)));
+}
+
+#[test]
+fn whoever_comes_without_a_token_listens_to_what_is_signed() {
+    let server = server(&["--turbo-secret", "turbo", "--cable-ready-secret", "none"]);
+    let mut client = Cable::join(server.listen, None).welcomed();
+    let pubsub = |name: &str, value: &str| json!({"channel": "$pubsub", name: value});
+    let turbo = |secret: &str| json!({"channel": "Turbo::StreamsChannel", "signed_stream_name": signed(secret, "chat")});
+    let good = signed(SECRET, "chat");
+    let cases = [
+        (pubsub("signed_stream_name", &good), None),
+        (turbo("turbo"), None),
+        (turbo(SECRET), Some("stream_signature")),
+        (pubsub("signed_stream_name", "chat"), Some("stream_malformed")),
+        (pubsub("stream_name", "chat"), Some("stream_public")),
+        (json!({"channel": "CableReady::Stream", "identifier": good}), Some("stream_off")),
+        (json!({"channel": "ChatChannel", "id": 1}), Some("channel")),
+    ];
+    for (identifier, cause) in cases {
+        let expected = if cause.is_some() { "reject_subscription" } else { "confirm_subscription" };
+        assert_eq!(client.subscribe(&identifier), expected, "{identifier}");
+        if let Some(cause) = cause {
+            assert_eq!(met(&server, cause), 1, "{cause}");
+        }
+    }
+    let open = self::server(&["--public-streams"]);
+    let mut client = Cable::join(open.listen, None).welcomed();
+    let plain = pubsub("stream_name", "chat");
+    assert_eq!(client.subscribe(&plain), "confirm_subscription");
+}
+
+#[test]
+fn a_session_ends_with_its_token_where_that_is_asked_for() {
+    // Its last second is already running; the leeway of 5 s keeps it good a moment longer.
+    let ends_soon = |user: u64| {
+        let claims = json!({"ext": identifiers(user), "exp": now_unix_s().saturating_sub(3)});
+        hs256(SECRET, &claims)
+    };
+    let ending = server(&["--end-expired"]);
+    let mut short = Cable::join(ending.listen, Some(&ends_soon(1))).welcomed();
+    let mut long = Cable::join(ending.listen, Some(&token(2))).welcomed();
+    assert_eq!(short.told_to_go(), ("token_expired".to_owned(), false));
+    assert_eq!(short.socket.close_code(), 1000);
+    let stream = json!({"channel": "$pubsub", "signed_stream_name": signed(SECRET, "chat")});
+    assert_eq!(long.subscribe(&stream), "confirm_subscription", "another's session goes on");
+    assert_eq!(met(&ending, "token_expired"), 1);
+}

@@ -1,6 +1,6 @@
-//! [`Heartbeat`]: when which connections are told that we are there. Each turn looks at a share of the
-//! slots, so that all of them are seen once per interval and a million are never looked at at once:
-//! beats are thereby spread by slot.
+//! [`Heartbeat`]: when which connections are told that we are there. A slot has its own moment in the
+//! interval, whatever becomes of the others: all are told once per interval, spread over it, also while
+//! thousands come in.
 
 use std::time::Duration;
 
@@ -10,40 +10,36 @@ use super::Door;
 use crate::dialect::{Cable, Dialect, Disconnect, Events};
 use crate::session::{Session, Speaks};
 
-/// How often a worker looks, at most.
+/// The moments of an interval lie so far apart.
 const STEP: Duration = Duration::from_millis(20);
 
-/// Where the round over the slots is.
+/// Which moments have been.
 #[derive(Default)]
 pub(crate) struct Heartbeat {
-    next_slot: u32,
-    looked_ns: u64,
+    /// Steps since the clock began.
+    step: u64,
 }
 
 impl Heartbeat {
-    /// The slots that are due: the share of `slots` that the time since the last call makes of
-    /// `interval`. The rest of a round is its own share, so a range never wraps.
-    fn due(&mut self, now_ns: u64, slots: u32, interval: Duration) -> std::ops::Range<u32> {
-        let interval_ns = (interval.as_nanos() as u64).max(1);
-        let passed = now_ns.saturating_sub(self.looked_ns).min(interval_ns);
-        let share = (u128::from(slots) * u128::from(passed) / u128::from(interval_ns)) as u32;
-        if share == 0 {
-            // Not yet a slot's worth; but who was at rest for long begins anew.
-            if passed == interval_ns {
-                self.looked_ns = now_ns;
-            }
-            return 0..0;
-        }
-        // What is less than a slot's worth counts for the next call.
-        let used = u128::from(share) * u128::from(interval_ns) / u128::from(slots);
-        self.looked_ns = if passed == interval_ns { now_ns } else { self.looked_ns + used as u64 };
-        if self.next_slot >= slots {
-            self.next_slot = 0;
-        }
-        let from = self.next_slot;
-        let to = from.saturating_add(share).min(slots);
-        self.next_slot = to;
-        from..to
+    /// When the next moment comes; it may have come.
+    fn next_ns(&self) -> u64 {
+        (self.step + 1) * STEP.as_nanos() as u64
+    }
+
+    /// The slots whose moment has come since the last call, of `slots`.
+    fn due(
+        &mut self,
+        now_ns: u64,
+        slots: u32,
+        interval: Duration,
+    ) -> impl Iterator<Item = u32> + use<> {
+        let moments = (interval.as_nanos() / STEP.as_nanos()).max(1) as u64;
+        let now = now_ns / STEP.as_nanos() as u64;
+        // Who was late by an interval or more is not late twice.
+        let first = (self.step + 1).max((now + 1).saturating_sub(moments));
+        self.step = self.step.max(now);
+        let stride = usize::try_from(moments).unwrap_or(usize::MAX);
+        (first..=now).flat_map(move |step| ((step % moments) as u32..slots).step_by(stride))
     }
 }
 
@@ -54,23 +50,23 @@ impl Door {
             return None;
         }
         let now_ns = core.now_ns();
+        if now_ns < self.heartbeat.next_ns() {
+            return Some(self.heartbeat.next_ns());
+        }
         let interval = self.policy.channels.ping_interval;
-        let due = self.heartbeat.due(now_ns, core.slots(), interval);
-        if !due.is_empty() {
-            let unix_s = self.shared.unix_s(now_ns);
-            let ping = frame(|out| Cable::beat(unix_s, out));
-            let comment = frame(|out| Events::beat(unix_s, out));
-            for slot in due {
-                let Some(id) = core.id_at(slot) else { continue };
-                match core.user(id).map_or(Speaks::Http, Session::speaks) {
-                    Speaks::Cable => drop(core.send_urgent(id, &ping)),
-                    Speaks::CableExt => self.beat_extended(core, id, &ping),
-                    Speaks::Events => drop(core.send_urgent(id, &comment)),
-                    Speaks::Http | Speaks::Echo | Speaks::Topic => {}
-                }
+        let unix_s = self.shared.unix_s(now_ns);
+        let ping = frame(|out| Cable::beat(unix_s, out));
+        let comment = frame(|out| Events::beat(unix_s, out));
+        for slot in self.heartbeat.due(now_ns, core.slots(), interval) {
+            let Some(id) = core.id_at(slot) else { continue };
+            match core.user(id).map_or(Speaks::Http, Session::speaks) {
+                Speaks::Cable => drop(core.send_urgent(id, &ping)),
+                Speaks::CableExt => self.beat_extended(core, id, &ping),
+                Speaks::Events => drop(core.send_urgent(id, &comment)),
+                Speaks::Http | Speaks::Echo | Speaks::Topic => {}
             }
         }
-        Some(now_ns + STEP.as_nanos() as u64)
+        Some(self.heartbeat.next_ns())
     }
 
     /// Clients of the extended protocol answer pings. Where that is asked of them, silence ends
@@ -98,40 +94,46 @@ mod tests {
 
     const INTERVAL: Duration = Duration::from_secs(3);
 
-    /// Beats of each slot over some intervals, looked at each `step`.
-    fn beats(slots: u32, step: Duration, intervals: u32) -> Vec<u32> {
+    /// When each slot is told, over some intervals, looked at each `step`, where slot n is there from
+    /// `from(n)` on.
+    fn told(step: Duration, slots: u32, from: impl Fn(u32) -> Duration) -> Vec<Vec<Duration>> {
         let mut heartbeat = Heartbeat::default();
-        let mut seen = vec![0; slots as usize];
-        let (mut now, end) = (Duration::ZERO, INTERVAL * intervals);
-        while now < end {
+        let mut told = vec![Vec::new(); slots as usize];
+        let mut now = Duration::ZERO;
+        while now < INTERVAL * 10 {
             now += step;
-            for slot in heartbeat.due(now.as_nanos() as u64, slots, INTERVAL) {
-                seen[slot as usize] += 1;
+            let there = (0..slots).take_while(|&slot| from(slot) <= now).count() as u32;
+            for slot in heartbeat.due(now.as_nanos() as u64, there, INTERVAL) {
+                told[slot as usize].push(now);
             }
         }
-        seen
+        told
     }
 
     #[test]
-    fn each_connection_is_told_once_per_interval() {
-        for (slots, step) in [(1, 20), (7, 20), (1_000, 20), (20_000, 20), (1_000, 7), (1_000, 171)]
-        {
-            let seen = beats(slots, Duration::from_millis(step), 10);
-            let (least, most) = (seen.iter().min().unwrap(), seen.iter().max().unwrap());
-            assert!(
-                (9..=11).contains(least) && (9..=11).contains(most),
-                "{slots} {step}: {seen:?}"
-            );
+    fn each_connection_is_told_once_per_interval_also_while_many_come_in() {
+        let at_once = |_| Duration::ZERO;
+        let in_a_storm = |slot: u32| Duration::from_millis(3) * slot;
+        for step in [7, 20, 171].map(Duration::from_millis) {
+            for told in [told(step, 1_000, at_once), told(step, 3_000, in_a_storm)] {
+                for (slot, told) in told.iter().enumerate() {
+                    let gaps = told.windows(2).map(|pair| pair[1] - pair[0]);
+                    let most = gaps.clone().max().unwrap_or_default();
+                    assert!(most <= INTERVAL + step, "slot {slot} waited {most:?}");
+                    let least = gaps.min().unwrap_or(INTERVAL);
+                    assert!(least + step >= INTERVAL, "slot {slot} waited {least:?}");
+                }
+            }
         }
     }
 
     #[test]
     fn a_step_is_a_small_share_and_a_long_rest_no_storm() {
         let mut heartbeat = Heartbeat::default();
-        heartbeat.due(1, 10_000, INTERVAL);
-        let after = heartbeat.due(20_000_001, 10_000, INTERVAL).len();
-        assert!((60..=70).contains(&after), "{after}");
-        assert!(heartbeat.due(u64::MAX, 10_000, INTERVAL).len() <= 10_000);
-        assert!(heartbeat.due(u64::MAX, 10_000, INTERVAL).is_empty());
+        let mut due = |ms: u64| heartbeat.due(ms * 1_000_000, 9_000, INTERVAL).count();
+        assert_eq!(due(1_000_000), 9_000, "once, after however long a rest");
+        assert_eq!(due(1_000_019), 0);
+        assert_eq!((due(1_000_020), due(1_000_060)), (60, 120));
+        assert_eq!(due(9_000_000), 9_000);
     }
 }

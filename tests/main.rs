@@ -14,6 +14,7 @@ mod bad_input;
 mod breaking;
 mod broadcast;
 mod cable;
+mod cable_load;
 mod compression;
 mod counting;
 mod doctor;

@@ -43,6 +43,8 @@ const FIELDS: &[&str] = &[
     "/broadcast/p50_ms",
     "/broadcast/p99_ms",
     "/broadcast/last_ms",
+    "/broadcast/to_last/p50_ms",
+    "/broadcast/first_to_last/max_ms",
     "/closed",
     "/connect_errors",
     "/scenario",

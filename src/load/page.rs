@@ -191,10 +191,10 @@ fn fan_out(broadcast: &BroadcastSummary, mut say: impl FnMut(&str, String)) {
     let rest = [b.reordered, b.corrupted, b.late].map(|n| Count(n).to_string());
     say("out of order, changed, late", rest.join(", "));
     say("publish to receipt", times(b.latency.as_ref()));
+    say("to the first receipt", times(b.times.to_first.as_ref()));
+    say("to the last receipt", times(b.times.to_last.as_ref()));
+    say("from first to last", times(b.times.first_to_last.as_ref()));
     if let Some(fanout) = &b.fanout {
-        say("to the first receipt", times(fanout.to_first.as_ref()));
-        say("to the last receipt", times(fanout.to_last.as_ref()));
-        say("from first to last", times(fanout.first_to_last.as_ref()));
         say(
             "rate reached, asked for",
             format!("{:.1}, {:.1} per second", fanout.reached_rate, fanout.rate),

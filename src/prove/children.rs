@@ -23,6 +23,8 @@ use crate::load::connect_as_said;
 use crate::progress::Latency;
 use crate::screen;
 
+/// The topic every socket is subscribed to.
+pub(super) const TOPIC: &str = "prove";
 /// Longest wait for a child to be ready.
 const READY_WAIT: Duration = Duration::from_secs(20);
 /// Longest wait for a child to end after it was asked.
@@ -162,8 +164,14 @@ impl Serve {
         self.child.id()
     }
 
-    pub(super) fn url(&self, path: &str) -> String {
-        format!("ws://{}{path}", self.listen)
+    /// Where clients of this plan connect.
+    pub(super) fn url(&self, plan: &Plan) -> String {
+        let listen = self.listen;
+        match (plan.cable, plan.messages) {
+            (true, _) => format!("cable://{listen}/cable"),
+            (false, Some(_)) => format!("ws://{listen}/echo"),
+            (false, None) => format!("ws://{listen}/topics/{TOPIC}"),
+        }
     }
 
     pub(super) fn admin(&self) -> &Admin {
@@ -248,6 +256,10 @@ impl Load {
         let mut arguments = ["load", url, "--control", "--force", &connections, &connect]
             .map(String::from)
             .to_vec();
+        if plan.cable {
+            let channel = json!({ "channel": "$pubsub", "stream_name": TOPIC });
+            arguments.push(format!("--channel={channel}"));
+        }
         let sources = namespaces.map(Namespaces::sources).unwrap_or_default();
         arguments.extend(sources.iter().map(|source| format!("--source={source}")));
         let before = namespaces.map(Namespaces::at_clients).unwrap_or_default();

@@ -9,6 +9,7 @@ mod page;
 mod phases;
 mod plan;
 mod result;
+mod rounds;
 mod scenario;
 mod screen;
 
@@ -29,7 +30,7 @@ use crate::{load as load_command, output, units};
 /// Hold WebSockets on this machine and say what held
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// A scenario file, or one of million, million-hold, storm, slow-link; flags go before it
+    /// A scenario file, or one of cable-10k, million, million-hold, storm, slow-link; flags go before it
     #[arg(value_name = "SCENARIO")]
     scenario: Option<String>,
     /// Sockets to hold, such as 50k or 1M [default: what this machine holds, at most 1M]
@@ -76,6 +77,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         output::check_writable(file)?;
     }
     let (connections, machine) = preflight(&plan, args.force, &mut screen)?;
+    if !plan.rounds.is_empty() {
+        drop(screen);
+        return rounds::run(args, &plan, connections, &machine);
+    }
     let measured = Run::start(connections, &plan, &mut screen)?.measure();
     let proof = Proof::judge(measured, &machine, &plan);
     screen.verdict(&proof);

@@ -7,7 +7,7 @@ use engine::sys::process::{self, Signal};
 use host::{Count, KernelMemory, ProcessMemory};
 
 use super::broadcast;
-use super::children::{Load, Progress, Serve};
+use super::children::{Load, Progress, Serve, TOPIC};
 use super::link::Namespaces;
 use super::plan::{Messages, Plan};
 use super::result::{Mark, Measured, ProcessFigures};
@@ -20,8 +20,6 @@ const MARKS: [u64; 4] = [10_000, 100_000, 200_000, 500_000];
 const LAST_WAIT: Duration = Duration::from_secs(30);
 /// How often it is looked at.
 const LOOK: Duration = Duration::from_millis(250);
-/// The topic every socket is subscribed to.
-const TOPIC: &str = "prove";
 
 /// The two processes and what was measured of them.
 pub(super) struct Run<'a> {
@@ -55,11 +53,7 @@ impl<'a> Run<'a> {
             screen.note(&namespaces.describe());
         }
         let serve = Serve::start(connections, plan, namespaces.as_ref())?;
-        let path = match plan.messages {
-            Some(_) => "/echo".to_owned(),
-            None => format!("/topics/{TOPIC}"),
-        };
-        let url = serve.url(&path);
+        let url = serve.url(plan);
         let load = Load::start(&url, connections, plan, namespaces.as_ref())?;
         screen.note(&format!(
             "serve is process {}, load is process {}; {} sockets to open on {url}",

@@ -10,7 +10,7 @@ use super::link::Link;
 use super::scenario::Scenario;
 
 /// Everything about a proof but the machine.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) scenario: Option<String>,
     pub(super) about: Option<String>,
@@ -23,8 +23,20 @@ pub(super) struct Plan {
     pub(super) broadcasts: u32,
     pub(super) messages: Option<Messages>,
     pub(super) link: Option<Link>,
+    /// Sockets are clients of Action Cable.
+    pub(super) cable: bool,
+    /// The whole proof anew for each; none: once.
+    pub(super) rounds: Vec<Round>,
     /// Further flags of `standfast serve`.
     pub(super) serve: Vec<String>,
+}
+
+/// What is different each time.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) struct Round {
+    pub(super) connect: Connect,
+    /// Of the server.
+    pub(super) workers: u16,
 }
 
 /// Each socket sends a message once in this time while it is held, and gets it back.
@@ -62,7 +74,7 @@ impl Plan {
             None => scenario.messages,
         };
         let heartbeat_default = Duration::from_secs(if messages.is_some() { 0 } else { 30 });
-        let plan = Plan {
+        let mut plan = Plan {
             scenario: scenario.name,
             about: scenario.about,
             connections: args.connections.or(scenario.connections),
@@ -76,8 +88,24 @@ impl Plan {
             }),
             messages,
             link: scenario.link,
+            cable: scenario.cable,
+            rounds: scenario.rounds,
             serve: scenario.serve,
         };
+        if let Some(connect) = args.connect {
+            let mut rounds = Vec::new();
+            for round in &plan.rounds {
+                let round = Round { connect, ..*round };
+                rounds.extend((!rounds.contains(&round)).then_some(round));
+            }
+            plan.rounds = rounds;
+        }
+        if plan.messages.is_some() && plan.cable {
+            bail!("clients of Action Cable get no messages back without an application");
+        }
+        if !plan.rounds.is_empty() && args.html.is_some() {
+            bail!("--html shows one proof and this scenario is several: leave it out");
+        }
         if plan.messages.is_some() && plan.broadcasts > 0 {
             bail!(
                 "messages go to /echo and broadcasts to a topic, so a proof has one or the other: \
@@ -88,6 +116,14 @@ impl Plan {
             bail!("a hold of {:?} is too short for one message per socket", plan.hold);
         }
         Ok(plan)
+    }
+
+    /// One of its rounds alone.
+    pub(super) fn round(&self, round: Round) -> Plan {
+        let mut serve = self.serve.clone();
+        serve.retain(|flag| !flag.starts_with("--workers="));
+        serve.push(format!("--workers={}", round.workers));
+        Plan { connect: round.connect, rounds: Vec::new(), serve, ..self.clone() }
     }
 }
 
@@ -121,11 +157,25 @@ mod tests {
     }
 
     #[test]
+    fn a_round_is_a_proof_with_its_own_way_to_connect_and_workers() {
+        let cable = plan("cable-10k").unwrap();
+        assert!(cable.cable && cable.rounds.len() == 4, "{cable:?}");
+        let round = cable.round(cable.rounds[0]);
+        assert_eq!((round.connect, round.rounds.len()), (Connect::OneByOne, 0));
+        assert!(round.serve.contains(&"--workers=1".to_owned()), "{:?}", round.serve);
+        let storms = plan("cable-10k --connect storm").unwrap().rounds;
+        let of = |workers| Round { connect: Connect::Storm, workers };
+        assert_eq!(storms, [of(1), of(2)]);
+    }
+
+    #[test]
     fn what_does_not_go_together_is_refused() {
         for (line, named) in [
             ("million --broadcasts 1", "--message-every 0"),
             ("million --hold 5s", "too short"),
             ("no-such", "million-hold"),
+            ("cable-10k --message-every 1s --broadcasts 0", "Action Cable"),
+            ("cable-10k --html x.html", "--html"),
         ] {
             let error = format!("{:#}", plan(line).unwrap_err());
             assert!(error.contains(named), "{line}: {error}");

@@ -79,6 +79,11 @@ impl Measured {
     fn milliseconds(&self, section: &str, key: &str) -> Option<f64> {
         self.load.as_ref().and_then(|load| load[section][key].as_f64())
     }
+
+    fn spread(&self, key: &str) -> Option<Spread> {
+        let latency = &self.load.as_ref()?["broadcast"][key];
+        Some(Spread { p50_ms: latency["p50_ms"].as_f64()?, max_ms: latency["max_ms"].as_f64()? })
+    }
 }
 
 /// Memory when so many sockets were open.
@@ -144,6 +149,18 @@ pub(super) struct Broadcast {
     pub(super) p99_ms: Option<f64>,
     /// The last receipt of the slowest broadcast, from its publish.
     pub(super) last_ms: Option<f64>,
+    /// Of each broadcast, from its publish to its last receipt, and from its first receipt to that:
+    /// half of them were not slower, and the slowest.
+    pub(super) to_last: Option<Spread>,
+    /// See `to_last`.
+    pub(super) first_to_last: Option<Spread>,
+}
+
+/// A figure of several broadcasts.
+#[derive(Copy, Clone, Serialize)]
+pub(super) struct Spread {
+    pub(super) p50_ms: f64,
+    pub(super) max_ms: f64,
 }
 
 /// The proof as stored and shown.
@@ -203,6 +220,8 @@ impl Proof {
             p50_ms: m.milliseconds("broadcast", "p50_ms"),
             p99_ms: m.milliseconds("broadcast", "p99_ms"),
             last_ms: m.milliseconds("broadcast", "last_ms"),
+            to_last: m.spread("to_last"),
+            first_to_last: m.spread("first_to_last"),
         };
         let messages = plan.messages.map(|_| MessageCounts {
             sent: m.count("echo", "sent"),
@@ -302,6 +321,14 @@ fn reasons(
         say(reordered, format!("{reordered} answers came out of order"));
         say(corrupted, format!("{corrupted} messages were no answer to what was sent"));
     }
+    for (key, what) in [
+        ("rejected", "subscriptions were rejected"),
+        ("waiting", "sockets are open and not subscribed"),
+        ("unexpected", "messages were none of Action Cable, or were not due"),
+    ] {
+        let count = m.count("cable", key);
+        say(count, format!("{count} {what}"));
+    }
     say(broadcast.lost, format!("{} deliveries of the broadcasts are missing", broadcast.lost));
     say(
         broadcast.duplicated,
@@ -371,6 +398,8 @@ mod tests {
             broadcasts: 1,
             messages,
             link: None,
+            cable: false,
+            rounds: Vec::new(),
             serve: Vec::new(),
         }
     }
@@ -384,7 +413,8 @@ mod tests {
     fn held_only_if_nothing_at_all_went_wrong() {
         assert_eq!(verdict(measured()), (HELD, String::new()));
         type Spoil = fn(&mut Measured);
-        let spoilt: [(Spoil, &str); 7] = [
+        let spoilt: [(Spoil, &str); 8] = [
+            (|m| m.load.as_mut().unwrap()["cable"] = json!({ "waiting": 6 }), "6 sockets are open"),
             (|m| m.failed = 1, "1 connections failed"),
             (|m| m.open = 9, "1 sockets that were asked for"),
             (|m| m.unanswered = Some(2), "2 sockets answered no heartbeat"),

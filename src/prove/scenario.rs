@@ -13,11 +13,12 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::link::Link;
-use super::plan::Messages;
+use super::plan::{Messages, Round};
 use crate::units;
 
 /// The experiments this project began with, by name.
-const BUILT_IN: [(&str, &str); 4] = [
+const BUILT_IN: [(&str, &str); 5] = [
+    ("cable-10k", include_str!("../../scenarios/cable-10k.toml")),
     ("million", include_str!("../../scenarios/million.toml")),
     ("million-hold", include_str!("../../scenarios/million-hold.toml")),
     ("slow-link", include_str!("../../scenarios/slow-link.toml")),
@@ -40,6 +41,8 @@ pub(super) struct Scenario {
     pub(super) broadcasts: Option<u32>,
     pub(super) messages: Option<Messages>,
     pub(super) link: Option<Link>,
+    pub(super) cable: bool,
+    pub(super) rounds: Vec<Round>,
     /// Flags of `standfast serve`.
     pub(super) serve: Vec<String>,
 }
@@ -90,6 +93,12 @@ impl Scenario {
                 },
             })
         });
+        let round = |round: &RoundTable| -> Result<Round> {
+            Ok(Round {
+                connect: reader.value(&round.connect, crate::load::connect)?,
+                workers: round.workers,
+            })
+        };
         Ok(Scenario {
             name: Some(shown.to_owned()),
             about: file.about,
@@ -100,6 +109,8 @@ impl Scenario {
             broadcasts: file.broadcasts,
             messages: messages.transpose()?,
             link: link.transpose()?,
+            cable: file.cable,
+            rounds: file.rounds.iter().map(round).collect::<Result<_>>()?,
             serve: file
                 .serve
                 .into_iter()
@@ -124,6 +135,10 @@ struct File {
     messages: Option<MessagesTable>,
     link: Option<LinkTable>,
     #[serde(default)]
+    cable: bool,
+    #[serde(default)]
+    rounds: Vec<RoundTable>,
+    #[serde(default)]
     serve: BTreeMap<String, toml::Value>,
 }
 
@@ -139,6 +154,13 @@ struct MessagesTable {
 struct LinkTable {
     rate: Spanned<String>,
     delay: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RoundTable {
+    connect: Spanned<String>,
+    workers: u16,
 }
 
 /// Values as on the command line, and the line of one that is none.
@@ -232,11 +254,13 @@ mod tests {
             ("version = 1\n[link]\nrate = '72'", &["line 3", "72mbit"]),
             ("version = 1\n[serve]\nlisten = '0.0.0.0:1'", &["[serve]", "listen"]),
             ("version = 1\nconnect = 'fast'", &["line 2", "windowed"]),
+            ("version = 1\n[[rounds]]\nconnect = 'fast'\nworkers = 1", &["line 3", "windowed"]),
+            ("version = 1\n[[rounds]]\nconnect = 'storm'", &["workers"]),
         ] {
             let said = error(text);
             assert!(parts.iter().all(|part| said.contains(part)), "{text}: {said}");
         }
         let unknown = format!("{:#}", Scenario::read("milion").unwrap_err());
-        assert!(unknown.contains("million, million-hold"), "{unknown}");
+        assert!(unknown.contains("cable-10k, million, million-hold"), "{unknown}");
     }
 }

@@ -5,7 +5,7 @@ use host::{Bytes, Count, Machine};
 
 use super::children::Progress;
 use super::plan::Plan;
-use super::result::{Mark, Measured, Proof};
+use super::result::{Mark, Measured, Proof, Spread};
 use crate::progress::{Sample, Usage};
 use crate::screen::{self, About, Rows, Step};
 
@@ -249,6 +249,11 @@ fn render(proof: &Proof) -> String {
                 ms(b.last_ms)
             ),
         );
+    }
+    if let Some((last, spread)) = b.to_last.zip(b.first_to_last) {
+        let both = |s: Spread| format!("half {:.1} ms, longest {:.1} ms", s.p50_ms, s.max_ms);
+        line("to the last", both(last));
+        line("first → last", both(spread));
     }
     if let Some(l) = &proof.link {
         for (end, traffic) in [("to server", l.to_server), ("to clients", l.to_clients)] {

@@ -39,6 +39,7 @@ pub use crate::config::{Cable, Close, Config, Connect, Content, Echo, Fanout, Pu
 pub use crate::drive::{Ended, Row, drive};
 pub use crate::endpoint::Endpoint;
 pub use crate::fanout::HttpPublish;
+pub use crate::fanout::spread::Times;
 pub use crate::ledger::Snapshot;
 pub use crate::recorder::{Latency, Recorder, Series};
 pub use crate::retry::{Growth, Retry};

@@ -16,6 +16,7 @@ use crate::client::{Client, Order};
 use crate::connector::Connector;
 use crate::echo::EchoOrder;
 use crate::fanout::reception::Expect;
+use crate::fanout::spread::{Spread, Times};
 use crate::fanout::{FanoutRun, sockets};
 use crate::ledger::{Ledger, Snapshot};
 use crate::shares::shares;
@@ -77,7 +78,7 @@ pub struct Run {
     heartbeat: Option<Duration>,
     expected: Option<Expected>,
     fanout: Option<FanoutRun>,
-    judged: Option<FanoutSummary>,
+    judged: Option<(FanoutSummary, Times)>,
     echoed: bool,
     /// Connections are clients of Action Cable.
     cable: bool,
@@ -391,7 +392,10 @@ impl Run {
         let begun = if self.requested > 0 { self.requested } else { config.connections };
         let requested = begun.saturating_sub(now.retired);
         let echoed = self.echoed.then_some(());
-        let fanout = self.judged.clone();
+        let fanout = match self.judged.clone() {
+            Some((fanout, times)) => (Some(fanout), times),
+            None => (None, self.times(now.open)),
+        };
         let recorder = self.recorder();
         let expected = self.expected;
         let mut summary =
@@ -406,6 +410,16 @@ impl Run {
             summary.reasons.extend(short.map(|shortfall| shortfall.text.clone()));
         }
         summary
+    }
+
+    /// When publications arrived that nobody gathers meanwhile.
+    fn times(&self, receivers: u64) -> Times {
+        let mut spread = Spread::default();
+        for ledger in &self.ledgers {
+            let mut arrivals = ledger.arrivals().clone();
+            spread.gather(&mut arrivals, receivers);
+        }
+        spread.finish()
     }
 
     /// Closes all connections and ends the workers. Takes the summary before that.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use engine::Closed;
 use serde::Serialize;
 
-use crate::{CableSummary, Latency, Recorder, Series, Snapshot};
+use crate::{CableSummary, Latency, Recorder, Series, Snapshot, Times};
 
 /// What a run came to.
 #[derive(Clone, Debug, Serialize)]
@@ -131,6 +131,9 @@ pub struct BroadcastSummary {
     pub last_ms: Option<f64>,
     /// Publication to receipt.
     pub latency: Option<Latency>,
+    /// When each arrived.
+    #[serde(flatten)]
+    pub times: Times,
     /// Only of a fan-out.
     #[serde(flatten)]
     pub fanout: Option<FanoutSummary>,
@@ -152,14 +155,6 @@ pub struct FanoutSummary {
     pub publish_lag: Option<Latency>,
     /// From then to the server's answer; null by socket.
     pub publish: Option<Latency>,
-    /// Per publication: to its first receipt, to its last, and from first to last.
-    pub to_first: Option<Latency>,
-    /// See `to_first`.
-    pub to_last: Option<Latency>,
-    /// See `to_first`.
-    pub first_to_last: Option<Latency>,
-    /// Publications whose first and last receipt were not kept.
-    pub untimed: u64,
     /// Receivers that lost some.
     pub receivers_short: u64,
     /// The receivers that lost most, at most ten.
@@ -199,7 +194,7 @@ impl Summary {
         recorder: &Recorder,
         echoed: Option<()>,
         expected: Option<Expected>,
-        fanout: Option<FanoutSummary>,
+        (fanout, times): (Option<FanoutSummary>, Times),
     ) -> Summary {
         let seconds = connecting.as_secs_f64();
         let connections = Connections {
@@ -242,6 +237,7 @@ impl Summary {
             closed: by_cause(&counts.closed),
             broadcast: expected.map(|expected| BroadcastSummary {
                 fanout,
+                times,
                 ..broadcast(expected, counts, recorder)
             }),
             cable: None,
@@ -314,6 +310,7 @@ fn broadcast(expected: Expected, counts: &Snapshot, recorder: &Recorder) -> Broa
         p99_ms: latency.map(|latency| latency.p99_ms),
         last_ms: latency.map(|latency| latency.max_ms),
         latency,
+        times: Times::default(),
         fanout: None,
     }
 }
@@ -381,10 +378,10 @@ impl Display for BroadcastSummary {
         write!(f, "{} reordered, {} corrupted, ", self.reordered, self.corrupted)?;
         writeln!(f, "{} late, {} stale, {} foreign", self.late, self.stale, self.foreign)?;
         write_latency(f, "  to receipt  ", self.latency.as_ref())?;
+        write_latency(f, "  to the first", self.times.to_first.as_ref())?;
+        write_latency(f, "  to the last ", self.times.to_last.as_ref())?;
+        write_latency(f, "  first–last  ", self.times.first_to_last.as_ref())?;
         let Some(fanout) = &self.fanout else { return Ok(()) };
-        write_latency(f, "  to the first", fanout.to_first.as_ref())?;
-        write_latency(f, "  to the last ", fanout.to_last.as_ref())?;
-        write_latency(f, "  first–last  ", fanout.first_to_last.as_ref())?;
         let FanoutSummary { rate, reached_rate, receivers_short, worst, .. } = fanout;
         write!(f, "  published     {reached_rate:.1} per second of {rate:.1} asked for, by ")?;
         match fanout.publishers {
@@ -438,7 +435,15 @@ mod tests {
 
     fn of(counts: &Snapshot, expected: Option<Expected>) -> Summary {
         let second = Duration::from_secs(2);
-        Summary::new(10, second, counts, &Recorder::default(), Some(()), expected, None)
+        Summary::new(
+            10,
+            second,
+            counts,
+            &Recorder::default(),
+            Some(()),
+            expected,
+            (None, Times::default()),
+        )
     }
 
     #[test]

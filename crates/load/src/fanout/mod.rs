@@ -15,7 +15,7 @@ use engine::Remote;
 pub use self::http::HttpPublish;
 use self::publisher::{Books, Place, Publisher};
 use self::reception::keep_worst;
-use self::spread::Spread;
+use self::spread::{Spread, Times};
 use crate::client::Order;
 use crate::ledger::{Ledger, Snapshot};
 use crate::summary::FanoutSummary;
@@ -120,9 +120,13 @@ impl FanoutRun {
     }
 
     /// What came of it; the receivers have been judged.
-    pub(crate) fn summary(&mut self, ledgers: &[Arc<Ledger>], counts: &Snapshot) -> FanoutSummary {
+    pub(crate) fn summary(
+        &mut self,
+        ledgers: &[Arc<Ledger>],
+        counts: &Snapshot,
+    ) -> (FanoutSummary, Times) {
         self.gather(ledgers);
-        let (spread, untimed) = self.spread.finish();
+        let times = self.spread.finish();
         let mut books = Books::default();
         for publisher in &self.publishers {
             books.merge(publisher.books());
@@ -133,20 +137,17 @@ impl FanoutRun {
         let by_http = matches!(self.fanout.publish, Publish::Http(_));
         let took_ns = books.last_sent_ns.saturating_sub(self.began_ns);
         let rate = self.fanout.rate as f64;
-        FanoutSummary {
+        let summary = FanoutSummary {
             publishers: self.publishers.len() as u32,
             publish_failed: books.failed,
             rate,
             reached_rate: reached_rate(rate, books.sent, took_ns),
             publish_lag: books.recorder.latency(Series::PublishLag),
             publish: books.recorder.latency(Series::Publish).filter(|_| by_http),
-            to_first: spread.latency(Series::First),
-            to_last: spread.latency(Series::Last),
-            first_to_last: spread.latency(Series::Spread),
-            untimed,
             receivers_short: counts.receivers_short,
             worst,
-        }
+        };
+        (summary, times)
     }
 }
 

@@ -5,8 +5,10 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
+
 use crate::broadcast::Publication;
-use crate::{Recorder, Series};
+use crate::{Latency, Recorder, Series};
 
 /// Publications one worker keeps until they are gathered.
 const ARRIVALS_MAX: usize = 8_192;
@@ -25,8 +27,21 @@ struct Arrival {
 /// Sequence before publisher: the first is one of the oldest.
 type Key = (u32, u32);
 
+/// When publications arrived.
+#[derive(Clone, Default, Debug, Serialize)]
+pub struct Times {
+    /// Per publication: to its first receipt, to its last, and from first to last.
+    pub to_first: Option<Latency>,
+    /// See `to_first`.
+    pub to_last: Option<Latency>,
+    /// See `to_first`.
+    pub first_to_last: Option<Latency>,
+    /// Publications whose first and last receipt were not kept.
+    pub untimed: u64,
+}
+
 /// By sequence and publisher.
-#[derive(Default, Debug)]
+#[derive(Clone, Default, Debug)]
 pub(crate) struct Arrivals {
     by_key: BTreeMap<Key, Arrival>,
     let_go: u64,
@@ -79,11 +94,17 @@ impl Spread {
     }
 
     /// Times the rest too: those that did not reach everybody.
-    pub(crate) fn finish(&mut self) -> (Recorder, u64) {
+    pub(crate) fn finish(&mut self) -> Times {
         while let Some((_, arrival)) = self.by_key.pop_first() {
             self.time(arrival);
         }
-        (self.recorder.clone(), self.let_go)
+        let of = |series| self.recorder.latency(series);
+        Times {
+            to_first: of(Series::First),
+            to_last: of(Series::Last),
+            first_to_last: of(Series::Spread),
+            untimed: self.let_go,
+        }
     }
 
     fn time(&mut self, arrival: Arrival) {
@@ -113,10 +134,11 @@ mod tests {
         spread.gather(&mut one, 3);
         spread.gather(&mut two, 3);
         assert_eq!(spread.by_key.len(), 1, "the other has not reached everybody");
-        let (recorder, let_go) = spread.finish();
-        let max = |series| recorder.latency(series).unwrap().max_ms.round();
-        assert_eq!((max(Series::First), max(Series::Last), max(Series::Spread)), (2.0, 20.0, 18.0));
-        assert_eq!((recorder.latency(Series::Last).unwrap().count, let_go), (2, 0));
+        let times = spread.finish();
+        let max = |latency: Option<Latency>| latency.unwrap().max_ms.round();
+        let of_all = [times.to_first, times.to_last, times.first_to_last].map(max);
+        assert_eq!(of_all, [2.0, 20.0, 18.0]);
+        assert_eq!((times.to_last.unwrap().count, times.untimed), (2, 0));
     }
 
     #[test]

@@ -1,0 +1,113 @@
+//! `standfast load cable://` against `standfast serve`, and the scenario of 10,000 clients, small.
+//! Against a server that mistreats its clients: `crates/load/tests/cable.rs`.
+
+use std::process::Stdio;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::harness::eventually;
+use crate::harness::executable::{self, Finished, Running, standfast};
+use crate::harness::server::Server;
+
+fn start() -> Server {
+    Server::start(&["--public-streams", "--drain", "1s"])
+}
+
+fn summary(finished: &Finished) -> Value {
+    serde_json::from_str(&finished.stdout).expect("JSON alone on stdout")
+}
+
+/// A run of 200 clients with `more` flags.
+fn load(server: &Server, more: &[&str]) -> (Finished, Value) {
+    let url = format!("cable://{}", server.listen);
+    let all = ["load", &url, "--connections", "200", "--json", "-"];
+    let finished = executable::run(&[&all[..], more].concat());
+    let summary = summary(&finished);
+    (finished, summary)
+}
+
+#[test]
+fn every_client_is_subscribed_however_they_come_and_gets_each_broadcast() {
+    let server = start();
+    let admin = server.admin;
+    let (broadcast, publish) =
+        (format!("http://{admin}/_broadcast"), format!("http://{admin}/api/publish"));
+    for (how, url, more) in [
+        ("one-by-one", &broadcast, &[][..]),
+        ("storm", &publish, &["--cable-extended"]),
+        ("windowed", &broadcast, &["--channel", r#"{"stream_name":"a b","channel":"$pubsub"}"#]),
+    ] {
+        let fanout = ["--fanout", "100", "--messages", "20", "--publish-url", url];
+        let flags = [&["--connect", how][..], &fanout, more].concat();
+        let (finished, summary) = load(&server, &flags);
+        assert_eq!(finished.code, Some(0), "{finished:?}");
+        let cable = &summary["cable"];
+        assert_eq!((&cable["subscribed"], &cable["rejected"]), (&200.into(), &0.into()), "{cable}");
+        assert_eq!(cable["to_subscribed"]["count"], 200, "{cable}");
+        let broadcast = &summary["broadcast"];
+        let fields = ["published", "receivers", "received", "lost", "duplicated", "foreign"];
+        let said = fields.map(|field| broadcast[field].as_u64().unwrap_or(u64::MAX));
+        assert_eq!(said, [20, 200, 4_000, 0, 0, 0], "{how}: {broadcast}");
+    }
+}
+
+#[test]
+fn clients_whisper_to_all_others() {
+    let server = start();
+    let flags = ["--fanout", "100", "--messages", "20", "--publish-by-socket"];
+    let (finished, summary) = load(&server, &flags);
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    let broadcast = &summary["broadcast"];
+    let said = ["receivers", "received", "lost"].map(|field| broadcast[field].as_u64());
+    assert_eq!(said, [Some(199), Some(199 * 20), Some(0)], "{broadcast}");
+}
+
+#[test]
+fn a_channel_that_nobody_serves_is_rejected_and_said_to_be() {
+    let server = start();
+    let channel = r#"{"channel":"ChatChannel","room":{1..3}}"#;
+    let (finished, summary) = load(&server, &["--hold", "0", "--channel", channel]);
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    assert_eq!(summary["cable"]["rejected"], 200, "{summary}");
+    assert_eq!(summary["reasons"], json!(["200 subscriptions were rejected"]));
+}
+
+#[test]
+fn a_server_that_goes_tells_its_clients_that_another_comes() {
+    let mut server = start();
+    let url = format!("cable://{}", server.listen);
+    let mut command = standfast(&["load", &url, "--hold", "10m", "--json", "-"]);
+    let running = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let running = Running(running.spawn().expect("the executable starts"));
+    let topics = || server.metrics().get("standfast_subscriptions").copied();
+    eventually("all are subscribed", || topics() >= Some(100.0));
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait().code(), Some(0));
+    // Its hold ends when nobody is left to be held.
+    let finished = executable::finish(running);
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    let summary = summary(&finished);
+    assert_eq!(summary["cable"]["disconnects"], json!({ "server_restart": 100 }), "{summary}");
+}
+
+#[test]
+fn ten_thousand_clients_are_a_scenario_that_ends_in_one_table() {
+    let small = ["--connections", "100", "--hold", "1s", "--heartbeat", "1s", "--broadcasts", "2"];
+    let finished = executable::run(&[&["prove", "cable-10k"], &small[..]].concat());
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    let rows: Vec<&str> = finished.stdout.lines().filter(|line| line.ends_with("  HELD")).collect();
+    let begins = |at: usize, words: &str| rows[at].trim_start().starts_with(words);
+    assert_eq!(rows.len(), 4, "{}", finished.stdout);
+    assert!(begins(0, "one after another, 1 worker ") && begins(3, "all at once, 2 workers"));
+    assert!(finished.stdout.contains("Action Cable standalone"), "{}", finished.stdout);
+    let storm = [&["prove", "cable-10k", "--connect", "storm"], &small[..], &["--json", "-"]];
+    let finished = executable::run(&storm.concat());
+    let json: Value = summary(&finished);
+    let rounds = json["rounds"].as_array().expect("a round each");
+    assert_eq!((rounds.len(), &json["held"]), (2, &true.into()), "{json}");
+    for round in rounds {
+        assert_eq!(round["proof"]["broadcast"]["received"], 200, "{round}");
+        assert!(round["proof"]["broadcast"]["first_to_last"]["p50_ms"].is_number(), "{round}");
+    }
+}

@@ -1,7 +1,9 @@
 //! Foreign clients talk to `/echo` and `/topics/NAME` as they would to any server.
 
+use crate::harness::Scratch;
 use crate::harness::peer::{self, talks};
 use crate::harness::server::Server;
+use crate::harness::signing::SECRET;
 
 #[test]
 fn node_ws() {
@@ -43,6 +45,33 @@ fn anycable_core() {
         "whispers",
     ];
     talks(&peer::NODE, "anycable.js", &Server::start(&[]), &expected);
+}
+
+/// Tokens, signatures and broadcasts by the libraries of applications.
+#[test]
+fn an_application_of_anycable() {
+    let (public, private) = (Scratch::new("jose.json", ""), Scratch::new("jose.private", ""));
+    let (public, private) = (public.path(), private.path());
+    peer::works(&peer::APPLICATION, "application.js", &["keys", public, private], &["keys"]);
+    if std::fs::read(public).is_ok_and(|keys| keys.is_empty()) {
+        return;
+    }
+    let secret = ("ANYCABLE_SECRET", SECRET);
+    let server = Server::start_with(&["--enforce-jwt", "--jwt-keys", public], &[secret]);
+    let (listen, admin) = (format!("ws://{}", server.listen), format!("http://{}", server.admin));
+    let args = ["talk", &listen, &admin, SECRET, private];
+    let expected = [
+        "param",
+        "header",
+        "sub-protocol",
+        "RS256",
+        "PS512",
+        "ES384",
+        "EdDSA",
+        "refused",
+        "disconnects",
+    ];
+    peer::works(&peer::APPLICATION, "application.js", &args, &expected);
 }
 
 /// The example, as its first lines say.

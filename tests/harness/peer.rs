@@ -18,6 +18,9 @@ pub(crate) struct Runtime {
 /// Node.js with the npm packages of `tests/peers`.
 pub(crate) const NODE: Runtime =
     Runtime { program: "node", check: &["-e", "require('ws'); require('playwright-core')"] };
+/// The same, with what applications of AnyCable's use.
+pub(crate) const APPLICATION: Runtime =
+    Runtime { program: "node", check: &["-e", "require('jose'); require('@anycable/core')"] };
 /// Debian's Python with its `websockets`.
 pub(crate) const PYTHON: Runtime =
     Runtime { program: "/usr/bin/python3", check: &["-c", "import websockets"] };

@@ -165,6 +165,20 @@ mod tests {
     /// `["chat/2023",1685024017]`
     const ARRAY: &str = "WyJjaGF0LzIwMjMiLDE2ODUwMjQwMTdd--\
         5b6661024d4c463c4936cd1542bc9a7672dd8039ac407d0b6c901697190e8aeb";
+    /// Made by Rails 6.1 with the same secret: `Z2lkOi8vY2hhdC9Sb29tLzc:messages é/💬`.
+    const RAILS_LONG: &str = "\
+        IloybGtPaTh2WTJoaGRDOVNiMjl0THpjOm1lc3NhZ2VzIMOpL/Cfkqwi--\
+        f76cbd5cd3dc2cd9c7b1e2df291f0698dc6cb28b678c6ce2e61ece9315cade8f";
+    /// `chat:2021` with `expires_at: Time.at(2000000000)` …
+    const RAILS_EXPIRES: &str = "\
+        eyJfcmFpbHMiOnsibWVzc2FnZSI6IkltTm9ZWFE2TWpBeU1TST0iLCJleHAiOiIyMDMzLTA1LTE4VDAzOjMz\
+        OjIwLjAwMFoiLCJwdXIiOm51bGx9fQ==--\
+        39acf241fbefdcfc9f77ebde963c9b606e273bbbab96a051ef0d34e7263bff45";
+    /// … and with `purpose: "login"`.
+    const RAILS_PURPOSE: &str = "\
+        eyJfcmFpbHMiOnsibWVzc2FnZSI6IkltTm9ZWFE2TWpBeU1TST0iLCJleHAiOm51bGwsInB1ciI6ImxvZ2lu\
+        In19--\
+        7410d15d7afc70daca4fcbf8d8da5dcd44a2f7f1e869745d12de231910394a4e";
 
     fn verifier(secret: &str) -> Verifier {
         Verifier::new(&Secret::new(secret))
@@ -180,9 +194,11 @@ mod tests {
     #[test]
     fn what_rails_signs_is_read() {
         let verifier = verifier("s3Krit");
-        for signed in [TURBO, EXPIRES, OLDER] {
+        for signed in [TURBO, EXPIRES, OLDER, RAILS_EXPIRES] {
             assert_eq!(verifier.stream(signed, NOW), Ok("chat:2021".into()), "{signed}");
         }
+        let long = "Z2lkOi8vY2hhdC9Sb29tLzc:messages é/💬";
+        assert_eq!(verifier.stream(RAILS_LONG, NOW), Ok(long.into()));
         assert_eq!(sign("ImNoYXQ6MjAyMSI="), TURBO, "the test signs as Rails does");
         // A name with a `--` within, in the alphabet for URLs.
         let name = "~~>>??/é";
@@ -217,11 +233,12 @@ mod tests {
             (&empty, Cause::StreamName),
             (&long, Cause::StreamName),
             (PURPOSE, Cause::StreamPurpose),
+            (RAILS_PURPOSE, Cause::StreamPurpose),
         ];
         for (signed, cause) in cases {
             assert_eq!(verifier.stream(signed, NOW), Err(cause), "{signed}");
         }
-        assert_eq!(super::tests::verifier("other").stream(TURBO, NOW), Err(Cause::StreamSignature));
+        assert_eq!(self::verifier("other").stream(TURBO, NOW), Err(Cause::StreamSignature));
     }
 
     #[test]
@@ -240,8 +257,10 @@ mod tests {
     #[test]
     fn an_expiry_is_kept_to_the_second() {
         let verifier = verifier("s3Krit");
-        assert!(verifier.stream(EXPIRES, 1_999_999_999).is_ok());
-        assert_eq!(verifier.stream(EXPIRES, 2_000_000_000), Err(Cause::StreamExpired));
+        for expires in [EXPIRES, RAILS_EXPIRES] {
+            assert!(verifier.stream(expires, 1_999_999_999).is_ok());
+            assert_eq!(verifier.stream(expires, 2_000_000_000), Err(Cause::StreamExpired));
+        }
     }
 
     #[test]

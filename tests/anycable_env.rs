@@ -107,6 +107,7 @@ fn the_first_secret_waits_for_a_restart() {
 fn no_secret_is_shown() {
     let secret = ("STANDFAST_SERVE_SECRET", "hush-hush");
     let server = Server::start_with(&["--broadcast-key", "hush-key"], &[secret]);
+    eventually("it has said where it is", || server.log().contains("admin on"));
     let told = [
         server.log(),
         http::get(server.admin, "/api/stats").body,

@@ -2,9 +2,9 @@
 
 use serde_json::json;
 
-use crate::harness::http;
 use crate::harness::server::Server;
 use crate::harness::socket::{BINARY, Frame, Socket, TEXT, upgrade};
+use crate::harness::{eventually, http};
 
 #[test]
 fn a_publication_reaches_the_subscribers_of_its_topic_alone() {
@@ -71,7 +71,7 @@ fn a_client_publishes_on_loopback_without_being_asked() {
     assert_eq!(two.frame(), Some(text("anyone?")));
     one.send_frame(BINARY, &[0, 255]);
     assert_eq!(two.frame(), Some(Frame { first: BINARY, payload: vec![0, 255] }));
-    assert!(server.log().contains("--public"), "the openness is said at start: {}", server.log());
+    eventually("the openness is said at start", || server.log().contains("--public"));
 }
 
 #[test]

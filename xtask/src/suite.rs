@@ -32,8 +32,10 @@ fn steps() -> Vec<(&'static str, Command)> {
         ("without features", cargo(&["check", "--quiet", "--no-default-features"])),
         ("release build", cargo(&["build", "--release"])),
         ("tests", tests()),
-        ("Autobahn, our server", autobahn("server")),
-        ("Autobahn, our client", autobahn("client")),
+        ("Autobahn, our server", autobahn(&["server"])),
+        ("Autobahn, our client", autobahn(&["client"])),
+        ("Autobahn over TLS, our server", autobahn(&["server", "--tls"])),
+        ("Autobahn over TLS, our client", autobahn(&["client", "--tls"])),
         ("simulation, 200 seeds", sim::command(&["--seeds", "200"])),
         ("simulation, planted bugs", sim::command(&["--seeds", "1000", "--planted"])),
     ]
@@ -46,8 +48,8 @@ fn clippy() -> Command {
 }
 
 /// A test per case, those that are quick.
-fn autobahn(role: &str) -> Command {
-    step::cargo(&["xtask", "autobahn", role])
+fn autobahn(which: &[&str]) -> Command {
+    step::cargo(&[&["xtask", "autobahn"], which].concat())
 }
 
 fn tests() -> Command {

@@ -1,13 +1,14 @@
 //! The client's half of an Autobahn run (`cargo xtask autobahn client`): goes through every case of
 //! a fuzzing server, sends back whatever it is told, and has the report written.
-//! `cargo run -p standfast-load --example autobahn -- ws://127.0.0.1:9001 AGENT`
+//! `cargo run -p standfast-load --example autobahn -- ws://127.0.0.1:9001 AGENT`, or `wss://…` and
+//! behind the agent the file with the authority whose certificate the server shows.
 //!
 //! It is the engine's client as `load` uses it, with room for the suite's largest messages. It
 //! judges nothing; that is the fuzzing server's part.
 
 use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
-use std::{env, error, io};
+use std::{env, error, fs, io};
 
 use engine::{
     Answer, Closed, Compression, ConnId, Core, Handler, Incoming, Limits, Plan, Response, Sys,
@@ -90,28 +91,33 @@ impl Handler for Visitor {
 fn main() -> Result<(), Error> {
     let mut arguments = env::args().skip(1);
     let (Some(url), Some(agent)) = (arguments.next(), arguments.next()) else {
-        return Err("usage: autobahn ws://HOST:PORT AGENT".into());
+        return Err("usage: autobahn ws[s]://HOST:PORT AGENT [CA.pem]".into());
     };
-    let counted = visit(&format!("{url}/getCaseCount"), false)?;
+    // One for all visits, so that sessions are taken up again.
+    let tls = match arguments.next() {
+        Some(file) => Some(TlsClient::new(&TlsTrust::Authorities(fs::read(file)?), None, true)?),
+        None => None,
+    };
+    let tls = tls.as_ref();
+    let counted = visit(&format!("{url}/getCaseCount"), false, tls)?;
     let cases: u32 = String::from_utf8(counted)?.trim().parse()?;
     for case in 1..=cases {
-        visit(&format!("{url}/runCase?case={case}&agent={agent}"), true)?;
+        visit(&format!("{url}/runCase?case={case}&agent={agent}"), true, tls)?;
     }
-    visit(&format!("{url}/updateReports?agent={agent}"), false)?;
+    visit(&format!("{url}/updateReports?agent={agent}"), false, tls)?;
     println!("{cases} cases");
     Ok(())
 }
 
 /// Connects, stays until the connection has ended, and returns the last message not sent back. A
 /// worker of its own for each visit, because a worker keeps every place it has connected to.
-fn visit(url: &str, echo: bool) -> Result<Vec<u8>, Error> {
+fn visit(url: &str, echo: bool, tls: Option<&TlsClient>) -> Result<Vec<u8>, Error> {
     let endpoint = Endpoint::parse(url)?;
     let Endpoint { address, host, path, .. } = &endpoint;
     let mut target = Target::websocket(*address, host, path, &[], true, &[]);
     if endpoint.tls {
-        // The TestSuite's certificate is its own.
-        let client = TlsClient::new(&TlsTrust::Anyone, None, true)?;
-        target.tls = Some(client.named(endpoint.server_name())?);
+        let tls = tls.ok_or("wss:// needs the file with the authority")?;
+        target.tls = Some(tls.named(endpoint.server_name())?);
     }
     let mut limits = Limits::default();
     limits.wire.message_bytes = MESSAGE_BYTES;

@@ -23,6 +23,9 @@ const QUICK: [&str; 21] = [
     "1.*", "2.*", "3.*", "4.*", "5.*", "6.*", "7.*", "9.*", "10.*", "12.1.1", "12.1.3", "12.2.1",
     "12.3.1", "12.4.1", "12.5.1", "13.1.1", "13.2.1", "13.3.1", "13.4.1", "13.5.1", "13.6.1",
 ];
+/// The same over TLS, which only carries the bytes: frames of each kind, a large message in many
+/// records, one refused in its middle, a close, and a compressed one.
+const QUICK_TLS: [&str; 8] = ["1.1.1", "1.2.6", "2.1", "5.3", "6.4.1", "7.1.1", "9.1.1", "12.1.1"];
 /// Every case.
 const ALL: &str = "*";
 
@@ -55,6 +58,9 @@ struct RunArgs {
     /// Keep what the suite says as what it should say, in conformance/autobahn.
     #[arg(long)]
     keep: bool,
+    /// Over wss://, with a certificate made for this run.
+    #[arg(long)]
+    tls: bool,
 }
 
 impl RunArgs {
@@ -62,10 +68,11 @@ impl RunArgs {
         if self.all {
             return vec![ALL.to_owned()];
         }
-        if self.cases.is_empty() {
-            return QUICK.iter().map(ToString::to_string).collect();
+        if !self.cases.is_empty() {
+            return self.cases.clone();
         }
-        self.cases.clone()
+        let quick = if self.tls { &QUICK_TLS[..] } else { &QUICK };
+        quick.iter().map(ToString::to_string).collect()
     }
 }
 
@@ -76,12 +83,43 @@ pub(crate) enum Role {
     Client,
 }
 
-impl Role {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
+/// What is tested: a program, and what carries its bytes.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Tested {
+    role: Role,
+    tls: bool,
+}
+
+impl Tested {
+    /// Everything that results are kept of, in the order of the page.
+    const ALL: [Tested; 4] = [
+        Tested { role: Role::Server, tls: false },
+        Tested { role: Role::Server, tls: true },
+        Tested { role: Role::Client, tls: false },
+        Tested { role: Role::Client, tls: true },
+    ];
+
+    /// The name of its results.
+    fn name(self) -> &'static str {
+        match (self.role, self.tls) {
+            (Role::Server, false) => "server",
+            (Role::Server, true) => "server-tls",
+            (Role::Client, false) => "client",
+            (Role::Client, true) => "client-tls",
+        }
+    }
+
+    /// The same for people.
+    fn title(self) -> String {
+        let role = match self.role {
             Role::Server => "server",
             Role::Client => "client",
-        }
+        };
+        format!("{role}, {}://", self.scheme())
+    }
+
+    fn scheme(self) -> &'static str {
+        if self.tls { "wss" } else { "ws" }
     }
 }
 
@@ -95,6 +133,7 @@ pub(crate) fn run(args: &AutobahnArgs) -> Result<bool> {
 }
 
 fn judge(role: Role, args: &RunArgs) -> Result<bool> {
+    let tested = Tested { role, tls: args.tls };
     let suite = match TestSuite::ready() {
         Ok(suite) => suite,
         Err(error) if step::is_ci() => return Err(error),
@@ -106,13 +145,13 @@ fn judge(role: Role, args: &RunArgs) -> Result<bool> {
         }
     };
     let patterns = args.patterns();
-    let mut expected = Expected::read(role)?;
-    println!("our {} and {}, cases {}", role.name(), testsuite::VERSION, patterns.join(" "));
-    let results = run::results(&suite, role, &patterns)?;
+    let mut expected = Expected::read(tested)?;
+    println!("our {} and {}, cases {}", tested.title(), testsuite::VERSION, patterns.join(" "));
+    let results = run::results(&suite, tested, &patterns)?;
     if args.keep {
         ensure!(!results.is_empty(), "the suite ran no case, so there is nothing to keep");
         expected.replace(&patterns, &results);
-        expected.write(role)?;
+        expected.write(tested)?;
         page::write()?;
     }
     let wrong = expected.differences(&patterns, &results);

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 
 use super::verdict::{CaseId, Expected};
-use super::{Role, testsuite};
+use super::{Tested, testsuite};
 use crate::step;
 
 const GROUPS: [(u16, &str); 11] = [
@@ -63,43 +63,70 @@ fn path() -> PathBuf {
 }
 
 fn text() -> Result<String> {
-    let (server, client) = (Expected::read(Role::Server)?, Expected::read(Role::Client)?);
-    let mut page = HEAD.to_owned();
+    let columns: Result<Vec<Column>> = Tested::ALL.into_iter().map(Column::read).collect();
+    let columns = columns?;
     let suite = testsuite::VERSION;
+    let titles = cells(&columns, |column| column.title.clone());
+    let rules = "---|".repeat(columns.len());
+    let mut page = HEAD.to_owned();
     writeln!(
         page,
-        "## The Autobahn TestSuite\n\n{suite}: `cargo xtask autobahn server --all`, and `client` for our client. Cases that are\nOK, of those that were run; the others are explained below. With the defaults and `--max-message 32MiB`.\n"
+        "## The Autobahn TestSuite\n\n{suite}: `cargo xtask autobahn server --all`, `client` for our client, `--tls` over `wss://`.\nCases that are OK, of those that were run; the others are explained below. With the defaults and\n`--max-message 32MiB`.\n"
     )?;
-    writeln!(page, "| group | | server | client |\n|---|---|---|---|")?;
+    writeln!(page, "| group | |{titles}\n|---|---|{rules}")?;
     for (group, title) in GROUPS {
-        let of = |expected: &Expected| share(expected, |case| case.group() == group);
-        writeln!(page, "| {group} | {title} | {} | {} |", of(&server), of(&client))?;
+        let shares = cells(&columns, |column| share(&column.kept, |case| case.group() == group));
+        writeln!(page, "| {group} | {title} |{shares}")?;
     }
-    writeln!(page, "| | all | {} | {} |\n", share(&server, |_| true), share(&client, |_| true))?;
+    let shares = cells(&columns, |column| share(&column.kept, |_| true));
+    writeln!(page, "| | all |{shares}\n")?;
     writeln!(
         page,
         "No case is FAILED, NON-STRICT or UNIMPLEMENTED: such a result cannot be kept. Not simply OK:\n"
     )?;
-    writeln!(page, "| case | server | client | why |\n|---|---|---|---|")?;
-    let mut cases: Vec<&CaseId> = server.reasons.keys().chain(client.reasons.keys()).collect();
+    writeln!(page, "| case |{titles} why |\n|---|{rules}---|")?;
+    let mut cases: Vec<(&CaseId, &str)> = columns.iter().flat_map(Column::reasons).collect();
     cases.sort();
-    cases.dedup();
-    for case in cases {
-        let said = |expected: &Expected| match expected.cases.get(case) {
-            Some(verdict) if !verdict.is_ok() => verdict.behaviour.clone(),
-            Some(_) => "OK".to_owned(),
-            None => "not run".to_owned(),
-        };
-        let why = server.reasons.get(case).or_else(|| client.reasons.get(case));
-        let why = why.map(String::as_str).unwrap_or_default();
-        writeln!(page, "| {case} | {} | {} | {why} |", said(&server), said(&client))?;
+    cases.dedup_by_key(|(case, _)| *case);
+    for (case, why) in cases {
+        let said = cells(&columns, |column| column.said(case));
+        writeln!(page, "| {case} |{said} {why} |")?;
     }
     writeln!(page, "\n{CHOICES}").map(|()| page.truncate(page.trim_end().len()))?;
     page.push('\n');
     Ok(page)
 }
 
-/// How many of a role's cases are OK, and how many there are.
+/// What is kept of one of ours.
+struct Column {
+    title: String,
+    kept: Expected,
+}
+
+impl Column {
+    fn read(tested: Tested) -> Result<Column> {
+        Ok(Column { title: tested.title(), kept: Expected::read(tested)? })
+    }
+
+    fn reasons(&self) -> impl Iterator<Item = (&CaseId, &str)> {
+        self.kept.reasons.iter().map(|(case, why)| (case, why.as_str()))
+    }
+
+    fn said(&self, case: &CaseId) -> String {
+        match self.kept.cases.get(case) {
+            Some(verdict) if !verdict.is_ok() => verdict.behaviour.clone(),
+            Some(_) => "OK".to_owned(),
+            None => "not run".to_owned(),
+        }
+    }
+}
+
+/// A cell of each column, for the end of a row.
+fn cells(columns: &[Column], cell: impl Fn(&Column) -> String) -> String {
+    columns.iter().map(|column| format!(" {} |", cell(column))).collect()
+}
+
+/// How many cases are OK, and how many there are.
 fn share(expected: &Expected, belongs: impl Fn(&CaseId) -> bool) -> String {
     let mine = || expected.cases.iter().filter(|(case, _)| belongs(case));
     match mine().count() {
@@ -116,8 +143,8 @@ mod tests {
     fn the_page_is_current_and_knows_every_group() {
         let kept = fs::read_to_string(path()).unwrap();
         assert!(kept == text().unwrap(), "run `cargo xtask autobahn page` and commit the page");
-        for role in [Role::Server, Role::Client] {
-            for case in Expected::read(role).unwrap().cases.keys() {
+        for tested in Tested::ALL {
+            for case in Expected::read(tested).unwrap().cases.keys() {
                 assert!(GROUPS.iter().any(|(group, _)| *group == case.group()), "{case}");
             }
         }

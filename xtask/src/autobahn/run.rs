@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
@@ -10,10 +10,10 @@ use std::{env, fs, thread};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
-use super::Role;
 use super::testsuite::TestSuite;
 use super::verdict::{self, Results};
-use crate::step;
+use super::{Role, Tested};
+use crate::{cert, step};
 
 /// The name that our programs have in reports.
 const AGENT: &str = "standfast";
@@ -31,83 +31,109 @@ impl Drop for Running {
     }
 }
 
+/// What both programs of a run are told.
+struct Run<'a> {
+    suite: &'a TestSuite,
+    tested: Tested,
+    patterns: &'a [String],
+    /// Where reports, log and certificates lie.
+    folder: PathBuf,
+}
+
 /// Runs the cases and returns what the suite said of each.
-pub(super) fn results(suite: &TestSuite, role: Role, patterns: &[String]) -> Result<Results> {
-    let folder = step::target_folder().join("autobahn").join(role.name());
+pub(super) fn results(suite: &TestSuite, tested: Tested, patterns: &[String]) -> Result<Results> {
+    let folder = step::target_folder().join("autobahn").join(tested.name());
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
     }
     fs::create_dir_all(&folder)?;
     println!("its reports and log: {}", folder.display());
-    match role {
-        Role::Server => test_server(suite, &folder, patterns)?,
-        Role::Client => test_client(suite, &folder, patterns)?,
+    if tested.tls {
+        cert::write_all(&folder, &[])?;
     }
-    verdict::read_report(&folder.join("index.json"), AGENT)
+    let report = folder.join("index.json");
+    let run = Run { suite, tested, patterns, folder };
+    match tested.role {
+        Role::Server => run.test_server()?,
+        Role::Client => run.test_client()?,
+    }
+    verdict::read_report(&report, AGENT)
 }
 
-fn test_server(suite: &TestSuite, folder: &Path, patterns: &[String]) -> Result<()> {
-    let mut command = Command::new(server_executable()?);
-    command.args(["serve", "--echo", "--max-message", "32MiB", "--ready-json"]);
-    command.args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
-    let mut server = Running(start(command.stdout(Stdio::piped()))?);
-    let stdout = server.0.stdout.take().context("the server's output is not piped")?;
-    let mut line = String::new();
-    BufReader::new(stdout).read_line(&mut line)?;
-    let ready: Value = serde_json::from_str(&line).context("the server did not become ready")?;
-    let listen = ready["listen"].as_str().context("the ready line names no address")?;
-    let specification = json!({
-        "outdir": folder,
-        "servers": [{"agent": AGENT, "url": format!("ws://{listen}/echo")}],
-        "cases": patterns,
-        "exclude-cases": [],
-        "exclude-agent-cases": {},
-    });
-    let status = wstest(suite, "fuzzingclient", folder, &specification)?.status()?;
-    ensure!(status.success(), "the suite failed ({status}); see its log");
-    if let Some(status) = server.0.try_wait()? {
-        bail!("the server ended during the run ({status})");
+impl Run<'_> {
+    fn test_server(&self) -> Result<()> {
+        let mut command = Command::new(server_executable()?);
+        command.args(["serve", "--echo", "--max-message", "32MiB", "--ready-json"]);
+        command.args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        if self.tested.tls {
+            command.arg("--tls-cert").arg(self.folder.join("server.pem"));
+            command.arg("--tls-key").arg(self.folder.join("server.key"));
+        }
+        let mut server = Running(start(command.stdout(Stdio::piped()))?);
+        let stdout = server.0.stdout.take().context("the server's output is not piped")?;
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line)?;
+        let ready: Value =
+            serde_json::from_str(&line).context("the server did not become ready")?;
+        let listen = ready["listen"].as_str().context("the ready line names no address")?;
+        let url = format!("{}://{listen}/echo", self.tested.scheme());
+        let mut place = json!({"agent": AGENT, "url": url});
+        if self.tested.tls {
+            // Given a name it asks for that one and believes only a certificate that holds it.
+            place["hostname"] = "localhost".into();
+        }
+        let mut command = self.wstest("fuzzingclient", json!({"servers": [place]}))?;
+        // Which authorities OpenSSL takes for those of this machine.
+        let status = command.env("SSL_CERT_FILE", self.folder.join("ca.pem")).status()?;
+        ensure!(status.success(), "the suite failed ({status}); see its log");
+        if let Some(status) = server.0.try_wait()? {
+            bail!("the server ended during the run ({status})");
+        }
+        Ok(())
     }
-    Ok(())
-}
 
-fn test_client(suite: &TestSuite, folder: &Path, patterns: &[String]) -> Result<()> {
-    let client = client_executable()?;
-    // Free now; that somebody takes it in between shows as a suite that does not listen.
-    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-    let url = format!("ws://127.0.0.1:{port}");
-    let specification = json!({
-        "outdir": folder,
-        "url": url,
-        "cases": patterns,
-        "exclude-cases": [],
-        "exclude-agent-cases": {},
-    });
-    let mut command = wstest(suite, "fuzzingserver", folder, &specification)?;
-    let mut fuzzing = Running(start(command.args(["--webport", "0"]))?);
-    let deadline = Instant::now() + PATIENCE;
-    while TcpStream::connect(("127.0.0.1", port)).is_err() {
-        let ended = fuzzing.0.try_wait()?;
-        ensure!(
-            ended.is_none() && Instant::now() < deadline,
-            "the suite does not listen; see its log"
-        );
-        thread::sleep(Duration::from_millis(50));
+    fn test_client(&self) -> Result<()> {
+        let mut client = Command::new(client_executable()?);
+        // Free now; that somebody takes it in between shows as a suite that does not listen.
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let url = format!("{}://127.0.0.1:{port}", self.tested.scheme());
+        client.args([&url, AGENT]).stdin(Stdio::null());
+        let mut place = json!({"url": url});
+        if self.tested.tls {
+            place["cert"] = self.folder.join("server.pem").to_str().into();
+            place["key"] = self.folder.join("server.key").to_str().into();
+            client.arg(self.folder.join("ca.pem"));
+        }
+        let mut command = self.wstest("fuzzingserver", place)?;
+        let mut fuzzing = Running(start(command.args(["--webport", "0"]))?);
+        let deadline = Instant::now() + PATIENCE;
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            let ended = fuzzing.0.try_wait()?;
+            ensure!(
+                ended.is_none() && Instant::now() < deadline,
+                "the suite does not listen; see its log"
+            );
+            thread::sleep(Duration::from_millis(50));
+        }
+        let status = client.status()?;
+        ensure!(status.success(), "the client did not get through every case ({status})");
+        Ok(())
     }
-    let status = Command::new(client).args([&url, AGENT]).stdin(Stdio::null()).status()?;
-    ensure!(status.success(), "the client did not get through every case ({status})");
-    Ok(())
-}
 
-/// `wstest` in `mode`, writing what it says into a log.
-fn wstest(suite: &TestSuite, mode: &str, folder: &Path, specification: &Value) -> Result<Command> {
-    let path = folder.join("specification.json");
-    fs::write(&path, serde_json::to_string_pretty(specification)?)?;
-    let log = fs::File::create(folder.join("log.txt"))?;
-    let mut command = suite.wstest();
-    command.args(["--mode", mode, "--spec"]).arg(path).current_dir(folder);
-    command.stdout(log.try_clone()?).stderr(log);
-    Ok(command)
+    /// `wstest` in `mode` with what belongs to that, writing what it says into a log.
+    fn wstest(&self, mode: &str, mut specification: Value) -> Result<Command> {
+        specification["outdir"] = self.folder.to_str().into();
+        specification["cases"] = self.patterns.into();
+        specification["exclude-cases"] = json!([]);
+        specification["exclude-agent-cases"] = json!({});
+        let path = self.folder.join("specification.json");
+        fs::write(&path, serde_json::to_string_pretty(&specification)?)?;
+        let log = fs::File::create(self.folder.join("log.txt"))?;
+        let mut command = self.suite.wstest();
+        command.args(["--mode", mode, "--spec"]).arg(path).current_dir(&self.folder);
+        command.stdout(log.try_clone()?).stderr(log);
+        Ok(command)
+    }
 }
 
 fn start(command: &mut Command) -> Result<Child> {

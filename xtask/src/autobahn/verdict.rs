@@ -1,4 +1,4 @@
-//! What the suite says of a case, what it should say (`conformance/autobahn/ROLE.json`), and the
+//! What the suite says of a case, what it should say (`conformance/autobahn/NAME.json`), and the
 //! comparison. A run that ends early shows here as cases without a verdict: the suite itself exits
 //! with success when the other side has died.
 
@@ -9,7 +9,7 @@ use std::{fmt, fs};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use super::{Role, testsuite};
+use super::{Tested, testsuite};
 use crate::step;
 
 /// A case's number, `9.4.10` after `9.4.9`.
@@ -80,7 +80,7 @@ impl fmt::Display for Verdict {
 /// By case, what a run said.
 pub(super) type Results = BTreeMap<CaseId, Verdict>;
 
-/// What the suite should say of one role.
+/// What the suite should say of one of ours.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Expected {
     /// The version that said it.
@@ -91,17 +91,17 @@ pub(super) struct Expected {
 }
 
 impl Expected {
-    /// Reads what is kept for `role`.
-    pub(super) fn read(role: Role) -> Result<Expected> {
-        let path = path(role);
+    /// Reads what is kept of one of ours.
+    pub(super) fn read(tested: Tested) -> Result<Expected> {
+        let path = path(tested);
         let text =
             fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         serde_json::from_str(&text).with_context(|| format!("{} is damaged", path.display()))
     }
 
     /// Keeps it, a line for each case.
-    pub(super) fn write(&self, role: Role) -> Result<()> {
-        let path = path(role);
+    pub(super) fn write(&self, tested: Tested) -> Result<()> {
+        let path = path(tested);
         fs::write(&path, self.to_json()?)
             .with_context(|| format!("cannot write {}", path.display()))
     }
@@ -185,8 +185,8 @@ pub(super) fn read_report(report: &Path, agent: &str) -> Result<Results> {
     Ok(agents.remove(agent).unwrap_or_default())
 }
 
-fn path(role: Role) -> PathBuf {
-    step::root().join(format!("conformance/autobahn/{}.json", role.name()))
+fn path(tested: Tested) -> PathBuf {
+    step::root().join(format!("conformance/autobahn/{}.json", tested.name()))
 }
 
 #[cfg(test)]
@@ -248,14 +248,14 @@ mod tests {
 
     #[test]
     fn what_is_kept_has_nothing_to_hide() {
-        for role in [Role::Server, Role::Client] {
-            let kept = Expected::read(role).unwrap();
+        for tested in Tested::ALL {
+            let kept = Expected::read(tested).unwrap();
             let faults: Vec<String> =
                 kept.cases.iter().filter_map(|(case, said)| kept.fault(case, said)).collect();
-            assert_eq!(faults, Vec::<String>::new(), "{role:?}");
-            assert!(kept.reasons.keys().all(|case| kept.cases.contains_key(case)), "{role:?}");
-            let text = fs::read_to_string(path(role)).unwrap();
-            assert_eq!(kept.to_json().unwrap(), text, "{role:?} is not as --keep writes it");
+            assert_eq!(faults, Vec::<String>::new(), "{tested:?}");
+            assert!(kept.reasons.keys().all(|case| kept.cases.contains_key(case)), "{tested:?}");
+            let text = fs::read_to_string(path(tested)).unwrap();
+            assert_eq!(kept.to_json().unwrap(), text, "{tested:?} is not as --keep writes it");
         }
     }
 

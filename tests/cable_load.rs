@@ -77,14 +77,16 @@ fn a_channel_that_nobody_serves_is_rejected_and_said_to_be() {
 fn a_server_that_goes_tells_its_clients_that_another_comes() {
     let mut server = start();
     let url = format!("cable://{}", server.listen);
-    let mut command = standfast(&["load", &url, "--hold", "10m", "--json", "-"]);
+    let once = ["--retry", "1", "--backoff", "10ms..20ms"];
+    let hold = ["load", &url, "--hold", "10m", "--json", "-"];
+    let mut command = standfast(&[&hold[..], &once].concat());
     let running = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let running = Running(running.spawn().expect("the executable starts"));
     let topics = || server.metrics().get("standfast_subscriptions").copied();
     eventually("all are subscribed", || topics() >= Some(100.0));
     server.signal(Signal::TERM);
     assert_eq!(server.wait().code(), Some(0));
-    // Its hold ends when nobody is left to be held.
+    // Its hold ends when nobody is left to be held, and nobody to come again.
     let finished = executable::finish(running);
     assert_eq!(finished.code, Some(1), "{finished:?}");
     let summary = summary(&finished);

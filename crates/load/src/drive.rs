@@ -89,7 +89,8 @@ fn phases<R: FnMut(&Row), W: FnMut(Duration) -> bool>(
     let held = |run: &mut Run, now_ns: u64| {
         let counts = run.snapshot();
         let waits = counts.waiting > 0 && now_ns < over_ns + PONGS_NS;
-        counts.open == 0 || now_ns >= over_ns && !waits
+        let nobody = counts.open == 0 && counts.coming() == 0;
+        nobody || now_ns >= over_ns && !waits
     };
     if !config.hold.is_zero() && watch.until(run, "hold", held) {
         return Ok(true);

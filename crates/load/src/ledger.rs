@@ -198,6 +198,11 @@ impl Snapshot {
         self.subscribed + self.rejected + self.retired + self.failed_total() + gone
     }
 
+    /// Connections that are not open and will be: begun or to be begun again, and not given up.
+    pub(crate) fn coming(&self) -> u64 {
+        (self.begun + self.reconnects).saturating_sub(self.opened + self.failed_total())
+    }
+
     /// Open sockets that never answered a ping.
     #[must_use]
     pub fn unanswered_sockets(&self) -> u64 {

@@ -131,6 +131,27 @@ fn a_server_that_restarts_is_come_back_to_and_one_that_forbids_is_not() {
     );
 }
 
+/// A run goes on though for a moment nobody is there: they all come back.
+#[test]
+fn a_server_that_tells_all_to_go_finds_all_again() {
+    let server = Server::start(0);
+    let config = Config { hold: Duration::from_secs(3), ..config(&server, "/cable") };
+    let mut told = false;
+    let wait = |time| {
+        let all = server.said.lock().unwrap().subscribes.get(NEWS) >= Some(&CLIENTS);
+        if all && !told {
+            server.restart();
+            told = true;
+        }
+        std::thread::sleep(time);
+        false
+    };
+    let summary = load::drive(&config, |_| {}, wait).unwrap().summary;
+    let cable = summary.cable.unwrap();
+    assert_eq!(cable.disconnects, [("server_restart".to_owned(), CLIENTS)].into());
+    assert_eq!((cable.subscribed, cable.to_subscribed.unwrap().count), (CLIENTS, 2 * CLIENTS));
+}
+
 #[test]
 fn a_server_of_something_else_is_no_success() {
     let server = Server::start(0);

@@ -16,7 +16,7 @@ use wire::websocket::OpCode;
 pub(crate) struct Server {
     pub(crate) port: u16,
     pub(crate) said: Arc<Mutex<Said>>,
-    _workers: Workers<()>,
+    workers: Workers<()>,
 }
 
 /// What clients have said.
@@ -48,7 +48,12 @@ impl Server {
             next_ns: 0,
         };
         let workers = Workers::start(plan, &Limits::default(), &[listener], cable).unwrap();
-        Server { port: address.port(), said, _workers: workers }
+        Server { port: address.port(), said, workers }
+    }
+
+    /// Tells everybody who is there that another server comes.
+    pub(crate) fn restart(&self) {
+        self.workers.remote().post(0, (), 0).unwrap();
     }
 }
 
@@ -188,7 +193,13 @@ impl Handler for Cable {
 
     fn closed<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, _: Closed, _: bool) {}
 
-    fn post<S: Sys>(&mut self, _: &mut Core<S, Self>, (): ()) {}
+    fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, (): ()) {
+        for slot in 0..core.slots() {
+            if let Some(id) = core.id_at(slot) {
+                disconnect(core, id, DisconnectReason::ServerRestart);
+            }
+        }
+    }
 
     fn turn<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
         let now_ns = core.now_ns();

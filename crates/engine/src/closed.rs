@@ -49,11 +49,13 @@ pub enum Closed {
     Shed,
     /// What the peer sent is not TLS as agreed, or one of us refused the other's certificate.
     TlsFailed,
+    /// The peer was heard, but a message of its did not come to its end (close code 1008).
+    Unfinished,
 }
 
 impl Closed {
     /// Every cause, in the order of its number.
-    pub const ALL: [Closed; 21] = [
+    pub const ALL: [Closed; 22] = [
         Closed::ByPeer,
         Closed::ByUs,
         Closed::Draining,
@@ -75,6 +77,7 @@ impl Closed {
         Closed::Aborted,
         Closed::Shed,
         Closed::TlsFailed,
+        Closed::Unfinished,
     ];
 
     /// The name in metrics, JSON and logs.
@@ -102,6 +105,7 @@ impl Closed {
             Closed::Aborted => "aborted",
             Closed::Shed => "shed",
             Closed::TlsFailed => "tls_failed",
+            Closed::Unfinished => "unfinished",
         }
     }
 

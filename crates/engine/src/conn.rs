@@ -72,6 +72,9 @@ flags! {
     ANSWERED = 13,
 }
 
+/// Where [`Flags::grown`] begins.
+const GROWN: u16 = 14;
+
 impl Flags {
     #[inline]
     pub(crate) fn has(self, flag: u16) -> bool {
@@ -86,6 +89,17 @@ impl Flags {
     #[inline]
     pub(crate) fn clear(&mut self, flag: u16) {
         self.0 &= !flag;
+    }
+
+    /// The span of time in which the sweep last saw the message under way grow, 1 to 3; 0 if it has
+    /// not looked yet.
+    pub(crate) fn grown(self) -> u16 {
+        self.0 >> GROWN
+    }
+
+    #[inline]
+    pub(crate) fn set_grown(&mut self, span: u16) {
+        self.0 = self.0 & ((1 << GROWN) - 1) | span << GROWN;
     }
 }
 
@@ -117,6 +131,8 @@ pub(crate) struct Cold {
     pub(crate) scanner: HeadScanner,
     /// The message being assembled.
     pub(crate) message: Vec<u8>,
+    /// Its length when the sweep last saw that it had grown.
+    pub(crate) message_seen: usize,
     pub(crate) queue: SendQueue,
     /// The pong owed to a peer whose queue is not empty: the latest only.
     pub(crate) pong: Option<Box<[u8]>>,

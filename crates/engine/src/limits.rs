@@ -29,6 +29,9 @@ pub(crate) const EVENTS_PER_TURN: usize = 512;
 pub(crate) const ACCEPTS_PER_TURN: usize = 64;
 /// Bytes flushed to one slow socket in one turn.
 pub(crate) const FLUSH_BYTES_PER_TURN: usize = 1024 * 1024;
+/// What a message under way has to grow by in the time of the idle timeout, or its peer is closed
+/// however lively it is. With the defaults 9 bytes a second are enough.
+pub(crate) const MESSAGE_GROWS_BYTES: usize = 1024;
 /// Posts taken from the mailbox in one turn.
 pub(crate) const POSTS_PER_TURN: usize = 1024;
 /// How long a listener rests after the kernel had no descriptor or memory for a connection.

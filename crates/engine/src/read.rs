@@ -6,7 +6,7 @@ use wire::{Role, Status, Violation};
 
 use crate::conn::{Flags, Mode};
 use crate::core::Core;
-use crate::limits::READ_BUFFER_BYTES;
+use crate::limits::{MESSAGE_GROWS_BYTES, READ_BUFFER_BYTES};
 use crate::planted::{self, Bug};
 use crate::send::would_block;
 use crate::sys::Sys;
@@ -227,9 +227,11 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let cold = conn.cold();
         if fresh {
             cold.message = buffer;
+            cold.message_seen = 0;
         }
         cold.message.extend_from_slice(data);
         let message = last.then(|| std::mem::take(&mut cold.message))?;
+        conn.flags.set_grown(0);
         conn.thaw();
         Some(message)
     }
@@ -302,6 +304,31 @@ impl<S: Sys, H: Handler> Core<S, H> {
             let client = conn.is_client();
             self.counters().pings_out.add(1);
             self.send_control(slot, client, OpCode::Ping, b"");
+        } else if idle < ping_after && self.is_unfinished(slot) {
+            let reason = "message unfinished";
+            self.close_with(slot, Closed::Unfinished, Some(CloseCode::POLICY), reason);
         }
+    }
+
+    /// Whether the peer is heard and yet keeps us waiting for the end of a message, which has hardly
+    /// grown for the idle timeout: by empty fragments, say. What a silent peer has begun is the idle
+    /// timeout's.
+    fn is_unfinished(&mut self, slot: u32) -> bool {
+        let span = self.timers.span(self.now_ns);
+        let Some(conn) = self.slab.get_mut(slot) else { return false };
+        if !conn.decoder.is_within_message() || conn.flags.has(Flags::STALLED) {
+            return false;
+        }
+        let length = conn.cold.as_ref().map_or(0, |cold| cold.message.len());
+        let seen = conn.cold.as_ref().map_or(0, |cold| cold.message_seen);
+        let begun = conn.flags.grown();
+        if begun == 0 || length >= seen + MESSAGE_GROWS_BYTES {
+            conn.flags.set_grown(span);
+            if let Some(cold) = conn.cold.as_mut() {
+                cold.message_seen = length;
+            }
+            return false;
+        }
+        (span + 3 - begun) % 3 == 2
     }
 }

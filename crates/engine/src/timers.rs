@@ -116,6 +116,14 @@ impl Timers {
         from..to
     }
 
+    /// Which of three spans, each as long as the idle timeout, `now_ns` lies in: 1 to 3, in turn.
+    /// What was seen two spans ago is older than the timeout, and the sweep looks often enough not to
+    /// miss that.
+    pub(crate) fn span(&self, now_ns: u64) -> u16 {
+        let span_ns = u64::from(self.idle_ticks.unwrap_or(u16::MAX)) * self.tick_ns;
+        (now_ns.wrapping_sub(self.began_ns) / span_ns % 3) as u16 + 1
+    }
+
     /// Whether ticks of silence are long: a quarter of the idle timeout.
     pub(crate) fn is_quiet(&self, ticks: u16) -> bool {
         u64::from(ticks) >= self.period_ticks

@@ -1,0 +1,232 @@
+//! Messages that were begun and are not ended (BI-04: fragments without end), over the simulated
+//! kernel and its clock: who only seems to be alive is closed, who is merely slow is not.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use engine::sys::sim::{Kernel, Sim};
+use engine::sys::{Fd, Sys};
+use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Limits, Remote, Worker};
+use wire::Role;
+use wire::websocket::{Decoder, Event, FrameHeader, OpCode, encode_masked};
+
+const HANDSHAKE: &[u8] = b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\n\
+    Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+const SECOND_NS: u64 = 1_000_000_000;
+const IDLE_SECONDS: usize = 120;
+const MASK: [u8; 4] = [1, 2, 3, 4];
+
+/// What became of connections and messages.
+#[derive(Default)]
+struct Host {
+    closed: Vec<Closed>,
+    messages: Vec<usize>,
+}
+
+impl Handler for Host {
+    type User = ();
+    type Post = ();
+
+    fn request<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, _: &Incoming) -> Answer {
+        Answer::Upgrade(None)
+    }
+
+    fn open<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId) {}
+
+    fn message<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, _: OpCode, data: &mut [u8]) {
+        self.messages.push(data.len());
+    }
+
+    fn closed<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, why: Closed, _: bool) {
+        self.closed.push(why);
+    }
+
+    fn post<S: Sys>(&mut self, _: &mut Core<S, Self>, (): ()) {}
+}
+
+/// One worker and one client that answers every ping.
+struct House {
+    kernel: Kernel,
+    worker: Worker<Sim, Host>,
+    table: usize,
+    outside: Sim,
+    client: Fd,
+    decoder: Decoder,
+    read: Vec<u8>,
+    /// The code and reason of the server's close frame.
+    told: Option<(u16, String)>,
+}
+
+impl House {
+    fn new() -> House {
+        let address = SocketAddr::from(([127, 0, 0, 1], 80));
+        let kernel = Kernel::new(1, (1 << 20, 1 << 20));
+        let listener = kernel.listen(address, 16, 0);
+        let seat = kernel.seat(64, &[listener]);
+        let limits = Limits {
+            idle_timeout: Some(Duration::from_secs(IDLE_SECONDS as u64)),
+            ..Limits::default()
+        };
+        let remote = Remote::new(vec![seat.wake], limits.mailbox_bytes);
+        let table = seat.sys.table();
+        let worker =
+            Worker::new(seat.sys, 0, limits, remote.clone(), &seat.listeners, 50, Host::default())
+                .unwrap();
+        remote.give_listener(0, 0);
+        let mut outside = kernel.outside();
+        let client = outside.connect(address, None).unwrap();
+        outside.send(client, HANDSHAKE).unwrap();
+        let (decoder, read, told) = (Decoder::default(), Vec::new(), None);
+        let mut house = House { kernel, worker, table, outside, client, decoder, read, told };
+        house.settle();
+        house.read.drain(..house.read.windows(4).position(|w| w == b"\r\n\r\n").unwrap() + 4);
+        house
+    }
+
+    fn says(&mut self, opcode: OpCode, last: bool, data: &[u8]) {
+        let mut frame =
+            FrameHeader::new(opcode, last, data.len(), Some([0; 4])).as_slice().to_vec();
+        frame.extend_from_slice(data);
+        // Once it is told to go nobody listens.
+        let _ = self.outside.send(self.client, &frame);
+        self.settle();
+    }
+
+    /// Lets a second pass; pings are answered.
+    fn second(&mut self) {
+        self.kernel.advance(SECOND_NS);
+        self.settle();
+        let mut read = std::mem::take(&mut self.read);
+        let mut at = 0;
+        let mut pongs = Vec::new();
+        while let Ok(wire::Status::Complete((used, event))) =
+            self.decoder.decode(Role::Client, &wire::Limits::default(), &mut read[at..])
+        {
+            match event {
+                Event::Ping(payload) => encode_masked(&mut pongs, OpCode::Pong, payload, MASK),
+                Event::Close { code, reason } => {
+                    self.told = Some((code.unwrap().0, reason.to_owned()));
+                }
+                other => panic!("{other:?}"),
+            }
+            at += used;
+        }
+        self.read = read.split_off(at);
+        if !pongs.is_empty() {
+            let _ = self.outside.send(self.client, &pongs);
+            self.settle();
+        }
+    }
+
+    fn settle(&mut self) {
+        let due = |house: &House| {
+            let now_ns = house.kernel.now_ns();
+            house.worker.deadline().is_some_and(|at_ns| at_ns <= now_ns)
+        };
+        while due(self) || self.kernel.is_ready(self.table) {
+            self.worker.turn(None).unwrap();
+        }
+        let mut buffer = [0; 4096];
+        while let Ok(got @ 1..) = self.outside.recv(self.client, &mut buffer) {
+            self.read.extend_from_slice(&buffer[..got]);
+        }
+    }
+
+    fn host(&mut self) -> &Host {
+        self.worker.parts().0
+    }
+
+    /// Seconds until it is closed, while `each` happens in every one of them.
+    fn lives(&mut self, most: usize, mut each: impl FnMut(&mut House, usize)) -> usize {
+        for second in 0..most {
+            each(self, second);
+            self.second();
+            if self.told.is_some() {
+                // The time to answer our close frame passes.
+                (0..10).for_each(|_| self.second());
+                return second;
+            }
+        }
+        most
+    }
+}
+
+#[test]
+fn empty_fragments_without_end_are_not_a_life() {
+    let mut house = House::new();
+    house.says(OpCode::Text, false, b"begun");
+    let lived = house.lives(1_000, |house, _| house.says(OpCode::Continuation, false, b""));
+    assert!((IDLE_SECONDS..=IDLE_SECONDS * 9 / 4).contains(&lived), "{lived} s");
+    assert_eq!(house.told, Some((1008, "message unfinished".to_owned())));
+    assert_eq!(house.host().closed, [Closed::Unfinished]);
+    assert!(house.host().messages.is_empty());
+}
+
+/// Not even the first byte has come.
+#[test]
+fn nothing_but_empty_fragments_is_not_a_life_either() {
+    let mut house = House::new();
+    house.says(OpCode::Binary, false, b"");
+    let lived = house.lives(1_000, |house, _| house.says(OpCode::Continuation, false, b""));
+    assert!((IDLE_SECONDS..=IDLE_SECONDS * 9 / 4).contains(&lived), "{lived} s");
+    assert_eq!(house.host().closed, [Closed::Unfinished]);
+}
+
+/// Half a frame, and then nothing but pongs to our pings.
+#[test]
+fn pongs_do_not_excuse_half_a_frame() {
+    let mut house = House::new();
+    let header = FrameHeader::new(OpCode::Binary, true, 5_000, Some([0; 4]));
+    let torn = [header.as_slice(), &[7; 100]].concat();
+    house.outside.send(house.client, &torn).unwrap();
+    house.settle();
+    // A pong would stand within the frame, so it is this client's other frames that are missing.
+    let lived = house.lives(1_000, |house, second| {
+        if second % 20 == 0 {
+            house.outside.send(house.client, b"x").unwrap();
+            house.settle();
+        }
+    });
+    assert!(lived <= IDLE_SECONDS * 9 / 4, "{lived} s");
+    assert_eq!(house.host().closed, [Closed::Unfinished]);
+}
+
+#[test]
+fn who_is_slow_stays_and_is_heard_in_the_end() {
+    let mut house = House::new();
+    house.says(OpCode::Binary, false, b"");
+    let lived = house.lives(IDLE_SECONDS * 5, |house, _| {
+        house.says(OpCode::Continuation, false, &[7; 10]);
+    });
+    assert_eq!((lived, house.told.as_ref()), (IDLE_SECONDS * 5, None));
+    house.says(OpCode::Continuation, true, b"");
+    assert_eq!(house.host().messages, [IDLE_SECONDS * 5 * 10]);
+}
+
+/// Each message is another: what was held against one is not held against the next.
+#[test]
+fn messages_that_end_are_as_many_as_they_like() {
+    let mut house = House::new();
+    let lived = house.lives(IDLE_SECONDS * 5, |house, second| {
+        let begins = second % 100 == 0;
+        let opcode = if begins { OpCode::Text } else { OpCode::Continuation };
+        house.says(opcode, second % 100 == 99, b"x");
+    });
+    assert_eq!((lived, house.told.as_ref()), (IDLE_SECONDS * 5, None));
+    assert_eq!(house.host().messages, [100; 6]);
+}
+
+#[test]
+fn silence_within_a_message_is_silence() {
+    let mut house = House::new();
+    house.says(OpCode::Text, false, b"begun");
+    // Nobody answers pings here.
+    for _ in 0..IDLE_SECONDS * 2 {
+        house.kernel.advance(SECOND_NS);
+        house.settle();
+    }
+    assert_eq!(house.host().closed, [Closed::IdleTimeout]);
+}

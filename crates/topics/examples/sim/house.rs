@@ -302,7 +302,9 @@ impl<H: Handler> Member<H> {
         for (why, ended) in causes.into_iter().zip(ended.drain(..)) {
             let least = match why {
                 Closed::HandshakeTimeout => limits.handshake_timeout,
-                Closed::IdleTimeout => limits.idle_timeout.unwrap_or_default() * 9 / 10,
+                Closed::IdleTimeout | Closed::Unfinished => {
+                    limits.idle_timeout.unwrap_or_default() * 9 / 10
+                }
                 _ => continue,
             };
             book.require(u128::from(ended.held_ns) >= least.as_nanos(), || {

@@ -294,14 +294,16 @@ impl Raw {
         }
     }
 
-    /// Whoever broke a rule is told which; only silence, slowness, the end
-    /// and the control plane (1000) may come first.
+    /// Whoever broke a rule is told which; only silence, slowness, the end and the control plane (1000)
+    /// may come first, or that a message does not end (1008), once it has been given time.
     fn check_code(&mut self, payload: &[u8]) {
         let broke = self.script.breaks();
         let Some(&code) = payload.first_chunk().filter(|_| broke) else { return };
         let code = u16::from_be_bytes(code);
         let (who, script) = (self.who, self.script);
-        let told = matches!(code, 1000 | 1001 | 1002 | 1007 | 1009 | 1013);
+        let age_ns = self.sys.now_ns() - self.began_ns;
+        let told = matches!(code, 1000 | 1001 | 1002 | 1007 | 1009 | 1013)
+            || code == 1008 && age_ns > self.idle.as_nanos() as u64;
         self.ledger.book().require(told, || format!("raw {who} ({script:?}) is told {code}"));
     }
 

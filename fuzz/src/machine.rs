@@ -19,8 +19,8 @@ use wire::websocket::{CloseCode, FrameHeader, OpCode, accept_key, encode_masked}
 
 use crate::input::Input;
 
-mod handler;
-mod output;
+pub(crate) mod handler;
+pub(crate) mod output;
 
 use handler::Echo;
 

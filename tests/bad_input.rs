@@ -79,6 +79,41 @@ fn dribbled_bytes_are_as_good_as_whole_ones() {
     assert_eq!((message.first, message.payload.as_slice()), (TEXT, &b"one two"[..]));
 }
 
+/// RFC 6455 5.5.2: a pong is due as soon as may be, not once the message is whole.
+#[test]
+fn the_pong_leaves_before_the_message_ends() {
+    let server = Server::start(&[]);
+    let mut socket = Socket::open(server.listen, "/echo");
+    socket.send_frame(0x01, b"one ");
+    socket.send_frame(PING, b"the same bytes");
+    let pong = socket.frame().unwrap();
+    assert_eq!((pong.first, pong.payload.as_slice()), (socket::PONG, &b"the same bytes"[..]));
+    socket.send_frame(0x80, b"two");
+    assert_eq!(socket.frame().unwrap().payload, b"one two");
+}
+
+/// RFC 6455 5.5.1, whoever begins: one close frame from each side, and no message after it.
+#[test]
+fn one_close_frame_each_way() {
+    let server = Server::start(&[]);
+    for ours_first in [true, false] {
+        let mut socket = Socket::open(server.listen, "/echo");
+        if !ours_first {
+            // The server begins, because of this.
+            socket.send_frame(0x83, b"");
+            assert_eq!(socket.close_code(), 1002);
+        }
+        for _ in 0..3 {
+            socket.send_frame(CLOSE, &1000_u16.to_be_bytes());
+            socket.send_frame(TEXT, b"after the end");
+        }
+        if ours_first {
+            assert_eq!(socket.close_code(), 1000);
+        }
+        assert!(socket.ends(), "something follows the close frame");
+    }
+}
+
 #[test]
 fn an_announced_size_allocates_nothing() {
     let server = Server::start(&["--max-message", "1MiB"]);

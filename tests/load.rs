@@ -7,9 +7,9 @@ use std::process::Stdio;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::harness::eventually;
 use crate::harness::executable::{self, Finished, Running, standfast};
 use crate::harness::server::Server;
+use crate::harness::{eventually, two_ports_in_a_row};
 
 #[test]
 fn a_dead_target_is_reported_by_cause() {
@@ -213,20 +213,6 @@ fn a_range_of_ports_is_several_destinations() {
         eventually("half are there", || server.metrics()["standfast_websockets"] == 20.0);
     }
     drop(load);
-}
-
-/// Two neighbours that were free a moment ago.
-fn two_ports_in_a_row() -> [u16; 2] {
-    let mut found = None;
-    eventually("two free ports in a row", || {
-        let one = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = one.local_addr().unwrap().port();
-        let next = port.checked_add(1);
-        found = next.filter(|&next| TcpListener::bind(("127.0.0.1", next)).is_ok());
-        found.is_some()
-    });
-    let second = found.unwrap();
-    [second - 1, second]
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! TLS on the public listener and in `load`: who is let in, what is shown to whom, what hostile
 //! peers come to, and that nobody beside them notices.
 
+use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::{fs, iter};
 
 use rustix::process::Signal;
 use rustls::ClientConfig;
@@ -256,78 +256,6 @@ fn a_proxy_says_whose_connection_it_is_in_front_of_tls() {
     let mut answer = [0; 5];
     stream.read_exact(&mut answer).unwrap();
     assert_eq!(answer[0], 22, "a record of the handshake");
-}
-
-/// BI-29 of the list of bad inputs.
-#[test]
-fn hostile_handshakes_end_and_a_neighbour_does_not_notice() {
-    let authority = Authority::new();
-    let server = start(&authority, &["--handshake-timeout", "1s", "--workers", "1"]);
-    let config = authority.client(None);
-    let mut neighbour = Secure::open(server.listen, &config, "/echo");
-    let hello = client_hello(&config);
-
-    let connect = || {
-        let stream = TcpStream::connect(server.listen).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_nodelay(true).unwrap();
-        stream
-    };
-    // Nothing, half a hello, and one that dribbles in for longer than the time allows.
-    let silent: Vec<TcpStream> = iter::repeat_with(connect).take(20).collect();
-    let mut stalled = connect();
-    stalled.write_all(&hello[..hello.len() / 2]).unwrap();
-    let mut dribbling = connect();
-    for byte in hello.iter().cycle().take(5_000) {
-        echoes(&mut neighbour, b"meanwhile");
-        if dribbling.write_all(&[*byte]).is_err() || server_ended(&mut dribbling) {
-            break;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(4));
-    }
-    for mut stream in silent.into_iter().chain([stalled]) {
-        assert!(matches!(stream.read(&mut [0; 64]), Ok(0) | Err(_)), "ended without a word");
-    }
-    eventually("each ended by its deadline or its nonsense", || {
-        server.closed("handshake_timeout") + server.closed("tls_failed") == 22
-    });
-
-    let failed = server.closed("tls_failed");
-    let mut junk = connect();
-    let _ = junk.write_all(&[b'G'; 65_536]);
-    let mut answer = Vec::new();
-    let _ = junk.read_to_end(&mut answer);
-    drop(junk);
-    server.until_closed("tls_failed", failed + 1);
-    // Plain HTTP is not TLS either.
-    let mut plain = connect();
-    plain.write_all(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
-    let mut answer = Vec::new();
-    plain.read_to_end(&mut answer).unwrap();
-    assert_eq!(answer.first(), Some(&21), "an alert, not HTTP: {answer:?}");
-    drop(plain);
-    server.until_closed("tls_failed", failed + 2);
-    echoes(&mut neighbour, b"after junk");
-
-    let gone = server.closed("gone");
-    drop(Secure::open(server.listen, &config, "/echo"));
-    server.until_closed("gone", gone + 1);
-    let mut polite = Secure::open(server.listen, &config, "/echo");
-    polite.say_goodbye();
-    server.until_closed("gone", gone + 2);
-    echoes(&mut neighbour, b"in the end");
-}
-
-/// Whether the far side has ended the stream, without waiting for it.
-fn server_ended(stream: &mut TcpStream) -> bool {
-    stream.set_nonblocking(true).unwrap();
-    let ended = match stream.read(&mut [0; 4_096]) {
-        Ok(0) => true,
-        Ok(_) => false,
-        Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
-    };
-    stream.set_nonblocking(false).unwrap();
-    ended
 }
 
 #[test]

@@ -40,6 +40,11 @@ fn path() -> OsString {
     env::var_os("STANDFAST_EXECUTABLE").unwrap_or_else(|| env!("CARGO_BIN_EXE_standfast").into())
 }
 
+/// Whether the executable was built without optimisation, so that its times say little.
+pub(crate) fn is_debug() -> bool {
+    PathBuf::from(path()).components().any(|part| part.as_os_str() == "debug")
+}
+
 /// A copy of the executable that every user may run, wherever the project lies.
 pub(crate) fn copy_for_anybody() -> PathBuf {
     let copy = env::temp_dir().join(format!("standfast-{}", std::process::id()));

@@ -3,6 +3,7 @@
 //! No test lives here, and nothing here knows what any test expects.
 
 pub(crate) mod cable;
+pub(crate) mod deflate;
 pub(crate) mod executable;
 pub(crate) mod http;
 pub(crate) mod lowered;
@@ -14,6 +15,7 @@ pub(crate) mod socket;
 pub(crate) mod terminal;
 pub(crate) mod tls;
 
+use std::net::TcpListener;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -32,4 +34,18 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "gave up waiting until {what}");
         thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Two neighbours that were free a moment ago.
+pub(crate) fn two_ports_in_a_row() -> [u16; 2] {
+    let mut found = None;
+    eventually("two free ports in a row", || {
+        let one = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = one.local_addr().unwrap().port();
+        let next = port.checked_add(1);
+        found = next.filter(|&next| TcpListener::bind(("127.0.0.1", next)).is_ok());
+        found.is_some()
+    });
+    let second = found.unwrap();
+    [second - 1, second]
 }

@@ -53,8 +53,13 @@ impl Socket {
 
     /// An open WebSocket at `path`.
     pub(crate) fn open(address: SocketAddr, path: &str) -> Self {
+        Self::open_with(address, path, "")
+    }
+
+    /// The same with this offer of extensions, if it is one.
+    pub(crate) fn open_with(address: SocketAddr, path: &str, extensions: &str) -> Self {
         let mut socket = Self::connect(address);
-        socket.send(upgrade(path, &[]).as_bytes());
+        socket.send(upgrade(path, &[("Sec-WebSocket-Extensions", extensions)]).as_bytes());
         let response = socket.response();
         assert_eq!(response.status, 101, "{response:?}");
         assert_eq!(response.header("sec-websocket-accept"), Some(ACCEPT));

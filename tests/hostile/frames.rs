@@ -69,10 +69,35 @@ fn bi_04_fragments_of_one_byte_without_end() {
     endless_fragments(&masked(0x00, b"x").repeat(EACH), EACH);
 }
 
-/// They are what a client that pings all the time is: alive, and no burden.
+/// For a time they are what pings are: alive, and no burden.
+#[test]
+fn bi_04_empty_fragments_in_masses() {
+    endless_fragments(&masked(0x00, b"").repeat(655), 0);
+}
+
+/// But not for ever: a message has to grow, or to end, within the idle timeout.
 #[test]
 fn bi_04_empty_fragments_without_end() {
-    endless_fragments(&masked(0x00, b"").repeat(655), 0);
+    let mut siege = Siege::begin(&["--idle-timeout", "1s"]);
+    let mut hostile: Vec<Socket> =
+        (0..HELD).map(|_| Socket::open(siege.server.listen, "/echo")).collect();
+    hostile.iter_mut().for_each(|socket| socket.send_frame(0x01, b""));
+    let rss = siege.server.rss_bytes();
+    let fragments = masked(0x00, b"").repeat(10);
+    let mut turn = (0..HELD).cycle();
+    while siege.server.closed("unfinished") < HELD as u64 {
+        siege.serves_as_before(|siege, times| {
+            for number in 0..HELD {
+                let next = turn.next().unwrap_or_default();
+                times.take(number, siege, |_| hostile[next].send(&fragments));
+            }
+        });
+    }
+    assert!(siege.server.rss_bytes() <= rss + RSS_BYTES);
+    for mut socket in hostile {
+        assert_eq!(socket.close_code(), 1008);
+        assert!(socket.ends());
+    }
 }
 
 /// One message grows between the neighbour's echoes, is ended at last, and comes back whole.

@@ -1,7 +1,7 @@
 //! BI-13 … BI-16, BI-18, BI-19: requests (RFC 9112, RFC 6455 section 4).
 
 use crate::harness::eventually;
-use crate::harness::socket::{ACCEPT, KEY, Socket, upgrade};
+use crate::harness::socket::{ACCEPT, CLOSE, KEY, Socket, TEXT, masked, upgrade};
 
 use super::siege::{Attack, RSS_BYTES, Siege};
 
@@ -222,4 +222,52 @@ fn bi_19_lines_that_two_parsers_would_read_differently() {
         attack("upgrade_body", "Content-Length: 4"),
         Attack::request("bare_line_feed", 400, bare_lf),
     ]);
+}
+
+/// An empty line behind the head, as some clients send it, is no frame. Nobody may read it as one
+/// and the next bytes as another.
+#[test]
+fn bi_19_an_empty_line_behind_the_head() {
+    let request = upgrade("/echo", &[]) + "\r\n";
+    let mut siege = Siege::begin(&[]);
+    let begun = siege.withstands(
+        RSS_BYTES,
+        |address| {
+            let mut socket = Socket::connect(address);
+            socket.send(&[request.as_bytes(), &masked(TEXT, b"not read")].concat());
+            socket
+        },
+        |mut socket| {
+            assert_eq!(socket.response().status, 101);
+            let close = socket.frame().unwrap();
+            assert_eq!((close.first, &close.payload[..2]), (CLOSE, &1002_u16.to_be_bytes()[..]));
+            assert!(socket.ends());
+        },
+    );
+    siege.server.until_closed("violation", begun);
+    let refused = "standfast_violations_total{violation=\"reserved_opcode\"}";
+    assert_eq!(siege.server.metrics()[refused], begun as f64);
+}
+
+/// The first frames may come in the segment of the request.
+#[test]
+fn bi_06_frames_in_the_segment_of_the_request() {
+    let request = upgrade("/echo", &[]);
+    let mut siege = Siege::begin(&[]);
+    let begun = siege.withstands(
+        RSS_BYTES,
+        |address| {
+            let mut socket = Socket::connect(address);
+            let frames = [masked(TEXT, b"at once"), masked(CLOSE, b"\x03\xE8")].concat();
+            socket.send(&[request.as_bytes(), &frames].concat());
+            socket
+        },
+        |mut socket| {
+            assert_eq!(socket.response().status, 101);
+            assert_eq!(socket.frame().unwrap().payload, b"at once");
+            assert_eq!(socket.close_code(), 1000);
+            assert!(socket.ends());
+        },
+    );
+    siege.server.until_closed("by_peer", begun);
 }

@@ -10,7 +10,7 @@ use crate::harness::eventually;
 use crate::harness::server::Server;
 use crate::harness::socket::{BINARY, CLOSE, PING, PONG, Socket, TEXT, masked, upgrade};
 
-use super::siege::{RSS_BYTES, Siege};
+use super::siege::{HELD, RSS_BYTES, Siege};
 
 /// How many come. A tenth of what is promised, because this suite runs often.
 const MASSES: usize = 100_000 / SCALE;
@@ -20,11 +20,11 @@ const SCALE: usize = 10;
 const LEFT_BYTES: u64 = 1 << 20;
 
 /// Has `leave` send `count` peers through the server by four threads, after some that warm it up,
-/// and requires that memory and descriptors are back at the start.
+/// and requires that memory and descriptors are back at the start. The neighbour stays.
 fn nothing_is_left(server: &Server, count: usize, leave: impl Fn(SocketAddr, usize) + Sync) {
     const THREADS: usize = 4;
     let settle = || {
-        eventually("no connection is left", || server.metrics()["standfast_connections"] == 0.0);
+        eventually("only one is left", || server.metrics()["standfast_connections"] == 1.0);
     };
     leave(server.listen, count / 10);
     settle();
@@ -45,45 +45,59 @@ fn through(count: usize) -> u64 {
 
 #[test]
 fn bi_17_masses_of_refused_handshakes() {
-    let server = Server::start(&["--workers", "1", "--handshake-timeout", "2s"]);
-    nothing_is_left(&server, MASSES, |address, count| {
-        let request = upgrade("/echo", &[("Sec-WebSocket-Key", "short")]);
-        for _ in 0..count {
-            let mut socket = Socket::connect(address);
-            socket.send(request.as_bytes());
-            assert_eq!(socket.response().status, 400);
-        }
+    let mut siege = Siege::begin(&["--handshake-timeout", "2s"]);
+    let request = upgrade("/echo", &[("Sec-WebSocket-Key", "short")]);
+    let ask = |address| {
+        let mut socket = Socket::connect(address);
+        socket.send(request.as_bytes());
+        socket
+    };
+    let refused = |mut socket: Socket| assert_eq!(socket.response().status, 400);
+    let begun = siege.withstands(RSS_BYTES, ask, refused);
+    nothing_is_left(&siege.server, MASSES, |address, count| {
+        (0..count).for_each(|_| refused(ask(address)));
     });
-    server.until_closed("violation", through(MASSES));
+    siege.server.until_closed("violation", begun + through(MASSES));
+    siege.echo();
 }
 
 #[test]
 fn bi_17_masses_of_resets() {
-    let server = Server::start(&["--workers", "1", "--handshake-timeout", "2s"]);
-    nothing_is_left(&server, MASSES, |address, count| {
-        for _ in 0..count {
-            Socket::open(address, "/echo").reset();
-        }
+    let mut siege = Siege::begin(&[]);
+    let open = |address| Socket::open(address, "/echo");
+    let begun = siege.withstands(RSS_BYTES, open, Socket::reset);
+    nothing_is_left(&siege.server, MASSES, |address, count| {
+        (0..count).for_each(|_| open(address).reset());
     });
-    server.until_closed("reset", through(MASSES));
+    siege.server.until_closed("reset", begun + through(MASSES));
+    siege.echo();
 }
 
+/// Heads that are begun and go on, a byte at a time, until their time is up.
 #[test]
 fn bi_17_slowloris() {
-    let server = Server::start(&["--workers", "1", "--handshake-timeout", "1s"]);
-    nothing_is_left(&server, SLOWLORIS, |address, count| {
-        let begin = |_| {
-            let mut socket = Socket::connect(address);
-            socket.send(b"GET /echo HTTP/1.1\r\nHost: a\r\nX-Slow: ");
-            socket
-        };
-        let mut sockets: Vec<Socket> = (0..count).map(begin).collect();
-        for socket in &mut sockets {
-            socket.send(b"x");
-        }
-        assert!(sockets.iter_mut().all(Socket::ends), "nobody is answered and nobody stays");
+    let mut siege = Siege::begin(&["--handshake-timeout", "1s", "--idle-timeout", "off"]);
+    let begin = |address| {
+        let mut socket = Socket::connect(address);
+        socket.send(b"GET /echo HTTP/1.1\r\nHost: a\r\nX-Slow: ");
+        socket
+    };
+    let ended = |mut socket: Socket| {
+        socket.send(b"x");
+        assert!(socket.ends(), "nobody is answered and nobody stays");
+    };
+    // Those of the first kind would be waited for one by one.
+    let leave = |socket: Socket| socket.reset();
+    let begun = siege.withstands(RSS_BYTES, begin, leave);
+    eventually("they have left", || siege.server.metrics()["standfast_connections"] == 1.0);
+    let timeouts = siege.server.closed("handshake_timeout");
+    assert!(timeouts <= begun);
+    nothing_is_left(&siege.server, SLOWLORIS, |address, count| {
+        let sockets: Vec<Socket> = (0..count).map(|_| begin(address)).collect();
+        sockets.into_iter().for_each(ended);
     });
-    server.until_closed("handshake_timeout", through(SLOWLORIS));
+    siege.server.until_closed("handshake_timeout", timeouts + through(SLOWLORIS));
+    siege.echo();
 }
 
 /// The reader of the echo has stopped, so the server stops reading it: what waits is bounded, and
@@ -101,7 +115,7 @@ fn bi_27_a_writer_that_does_not_read() {
         assert_eq!(hostile.frame().unwrap().payload, [7; 16 * 1024]);
     }
     drop(hostile);
-    eventually("it is gone", || siege.server.metrics()["standfast_connections"] == 1.0);
+    siege.server.until_closed("gone", 1);
 }
 
 #[test]
@@ -212,18 +226,23 @@ fn bi_28_half_closes() {
     siege.server.until_closed("by_peer", closed);
 }
 
-/// One that is unplugged sends no FIN; to the server it is one that says nothing any more.
+/// Who is unplugged sends no FIN; to the server it is one that says nothing any more. The neighbour
+/// speaks and stays.
 #[test]
-fn bi_28_a_peer_that_is_gone_without_a_word() {
-    let server = Server::start(&["--workers", "1", "--idle-timeout", "1s"]);
-    let mut gone = Socket::open(server.listen, "/echo");
-    let mut live = Socket::open(server.listen, "/echo");
-    while server.closed("idle_timeout") == 0 {
-        let ping = live.frame().expect("one that answers stays");
-        assert_eq!(ping.first, PING);
-        live.send_frame(PONG, &ping.payload);
+fn bi_28_peers_that_are_gone_without_a_word() {
+    let mut siege = Siege::begin(&["--idle-timeout", "1s"]);
+    let rss = siege.server.rss_bytes();
+    let gone: Vec<Socket> = (0..HELD).map(|_| Socket::open(siege.server.listen, "/echo")).collect();
+    while siege.server.closed("idle_timeout") < HELD as u64 {
+        siege.serves_as_before(|siege, times| {
+            (0..HELD).for_each(|turn| times.take(turn, siege, |_| ()));
+        });
     }
-    assert_eq!(gone.close_code(), 1001);
+    assert!(siege.server.rss_bytes() <= rss + RSS_BYTES);
+    for mut socket in gone {
+        assert_eq!(socket.close_code(), 1001);
+        assert!(socket.ends());
+    }
 }
 
 /// The process has no descriptor for those who come: they wait, those inside are served, the server
@@ -242,9 +261,14 @@ fn bi_30_no_descriptor_to_accept_with() {
         socket.send(upgrade("/echo", &[]).as_bytes());
         waiting.push(socket);
     }
-    for _ in 0..ECHOES {
-        siege.echo();
+    let rss = siege.server.rss_bytes();
+    let mut echoes = 0;
+    while echoes < ECHOES {
+        siege.serves_as_before(|siege, times| {
+            (0..HELD).for_each(|turn| times.take(turn, siege, |_| echoes += 1));
+        });
     }
+    assert!(siege.server.rss_bytes() <= rss + RSS_BYTES);
     prlimit(pid, Resource::Nofile, usual).unwrap();
     for socket in &mut waiting {
         assert_eq!(socket.response().status, 101);
@@ -252,7 +276,7 @@ fn bi_30_no_descriptor_to_accept_with() {
     let metrics = siege.server.metrics();
     let rests = metrics["standfast_accept_paused_total"];
     assert!(rests > 0.0, "there were descriptors all the time");
-    assert!(rests < ECHOES as f64 / 2.0, "{rests} rests in {ECHOES} echoes: it spins");
+    assert!(rests < echoes as f64 / 2.0, "{rests} rests in {echoes} echoes: it spins");
     assert_eq!(metrics["standfast_websockets"], 51.0);
 }
 

@@ -5,7 +5,10 @@
 //! Not here: what each rule of the protocols is answered with, one by one (`bad_input`), and the
 //! same inputs at the codecs, torn in every way (`wire`).
 
+mod client;
+mod compression;
 mod frames;
 mod handshake;
 mod leaving;
 mod siege;
+mod tls;

@@ -1,0 +1,71 @@
+//! BI-11: what a server may not answer to an offer of compression, at our own client. Its other
+//! rules stand in `crates/engine/tests/client.rs`.
+
+use std::io::Write;
+use std::net::TcpListener;
+use std::thread;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use sha1::{Digest, Sha1};
+
+use crate::harness::executable;
+use crate::harness::http::read_more;
+use crate::harness::server::Server;
+use crate::harness::two_ports_in_a_row;
+
+const MESSAGES: u64 = 200;
+
+/// Each answer is refused and counted, and those beside them that met a good server have all their
+/// echoes.
+#[test]
+fn bi_11_windows_that_do_not_exist() {
+    let bits = |name: &str| {
+        ["0", "7", "16", "099", "\"\"", "", "x", "4294967305"]
+            .map(|value| format!("{name}={value}"))
+    };
+    let mut answers = bits("server_max_window_bits").to_vec();
+    answers.extend(bits("client_max_window_bits"));
+    answers.extend(["server_no_context_takeover=1", "unknown"].map(str::to_owned));
+    let lies = answers.len();
+    let [first, second] = two_ports_in_a_row();
+    let _good = Server::start(&["--listen", &format!("127.0.0.1:{first}")]);
+    let listener = TcpListener::bind(("127.0.0.1", second)).unwrap();
+    thread::spawn(move || {
+        for (number, stream) in listener.incoming().enumerate() {
+            let (Ok(mut stream), answer) = (stream, &answers[number % answers.len()]) else {
+                break;
+            };
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") && read_more(&mut stream, &mut head) {}
+            let head = String::from_utf8(head).unwrap();
+            let key = head.lines().find_map(|line| line.strip_prefix("Sec-WebSocket-Key: "));
+            let mut sha = Sha1::new();
+            sha.update(key.unwrap_or_default());
+            sha.update("258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
+            let accept = STANDARD.encode(sha.finalize());
+            let _ = stream.write_all(
+                format!(
+                    "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\
+                     Connection: Upgrade\r\nSec-WebSocket-Accept: {accept}\r\n\
+                     Sec-WebSocket-Extensions: permessage-deflate; {answer}\r\n\r\n"
+                )
+                .as_bytes(),
+            );
+            // A client that believes it would wait for an echo.
+        }
+    });
+    let url = format!("ws://127.0.0.1:{{{first}..{second}}}/echo");
+    let (both, messages) = ((2 * lies).to_string(), MESSAGES.to_string());
+    let counts = ["--connections", &both, "--messages", &messages, "--timeout", "30s"];
+    let how = ["--compression", "shared", "--json", "-"];
+    let finished = executable::run(&[&["load", &url][..], &counts, &how].concat());
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    let summary: Value = serde_json::from_str(&finished.stdout).unwrap();
+    assert_eq!(summary["connect_errors"], json!({ "handshake_rejected": lies }), "{summary}");
+    assert_eq!(summary["connections"]["open"], lies, "{summary}");
+    let echo = &summary["echo"];
+    assert_eq!(echo["received"], lies as u64 * MESSAGES, "{echo}");
+    assert_eq!((&echo["lost"], &echo["corrupted"]), (&json!(0), &json!(0)), "{echo}");
+}

@@ -1,5 +1,5 @@
-//! TLS on the public listener and in `load`: who is let in, what is shown to whom, what hostile
-//! peers come to, and that nobody beside them notices.
+//! TLS on the public listener and in `load`: who is let in, and what is shown to whom. What hostile
+//! peers come to stands in `hostile`.
 
 use std::fs;
 use std::io::{Read, Write};

@@ -4,6 +4,7 @@
 //! [`Run::reached`] to see it come true, then heartbeats, echo or broadcasts on what is open, and
 //! [`Run::finish`] once. Nothing here waits except `finish`.
 
+use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,6 +84,8 @@ pub struct Run {
     /// Connections are clients of Action Cable.
     cable: bool,
     began_ns: u64,
+    /// How long the target took, once it was reached: what is opened again later does not count.
+    connected: Cell<Option<Duration>>,
 }
 
 impl Run {
@@ -149,6 +152,7 @@ impl Run {
             echoed: false,
             cable,
             began_ns,
+            connected: Cell::new(None),
         })
     }
 
@@ -172,6 +176,7 @@ impl Run {
         let (workers, capacity) = (self.plan.workers, self.plan.capacity);
         self.shares = shares(self.target, workers, self.lanes, capacity).into();
         self.began_ns = process::now_ns();
+        self.connected.set(None);
         // The first group of workers hands on to the next when it is done.
         for worker in self.busy().filter(|worker| *worker < self.lanes) {
             self.tell(worker, Order::Open(Arc::clone(&self.shares)));
@@ -223,7 +228,11 @@ impl Run {
     /// subscribed or never will be.
     #[must_use]
     pub fn reached(&self) -> bool {
-        self.snapshot().settled(self.cable) >= self.target
+        let reached = self.snapshot().settled(self.cable) >= self.target;
+        if reached && self.connected.get().is_none() {
+            self.connected.set(Some(self.connecting()));
+        }
+        reached
     }
 
     /// Sockets of each worker that publications reach.
@@ -234,9 +243,13 @@ impl Run {
             .collect()
     }
 
-    /// Time from the last [`Run::set_target`] to the last connection that opened.
+    /// Time from the last [`Run::set_target`] to the last connection that opened, so far or until
+    /// the target was reached.
     #[must_use]
     pub fn connecting(&self) -> Duration {
+        if let Some(connected) = self.connected.get() {
+            return connected;
+        }
         Duration::from_nanos(self.snapshot().last_open_ns.saturating_sub(self.began_ns))
     }
 

@@ -5,11 +5,13 @@
 
 mod cable_server;
 
+use std::cell::Cell;
 use std::time::Duration;
 
+use engine::sys::process;
 use load::{
     Cable, CableSummary, Config, Connect, Content, Echo, Endpoint, Fanout, Growth, Publish, Retry,
-    Summary,
+    Row, Summary,
 };
 
 use cable_server::Server;
@@ -136,20 +138,26 @@ fn a_server_that_restarts_is_come_back_to_and_one_that_forbids_is_not() {
 fn a_server_that_tells_all_to_go_finds_all_again() {
     let server = Server::start(0);
     let config = Config { hold: Duration::from_secs(3), ..config(&server, "/cable") };
-    let mut told = false;
-    let wait = |time| {
-        let all = server.said.lock().unwrap().subscribes.get(NEWS) >= Some(&CLIENTS);
-        if all && !told {
+    // A row of the hold says that all were subscribed.
+    let held = Cell::new(None);
+    let row = |row: &Row| {
+        if row.phase == "hold" && held.get().is_none() {
+            held.set(Some(row.elapsed));
             server.restart();
-            told = true;
         }
+    };
+    let wait = |time| {
         std::thread::sleep(time);
         false
     };
-    let summary = load::drive(&config, |_| {}, wait).unwrap().summary;
+    let began_ns = process::now_ns();
+    let summary = load::drive(&config, row, wait).unwrap().summary;
+    assert!(process::now_ns() - began_ns >= 3_000_000_000, "the whole hold: {summary}");
     let cable = summary.cable.unwrap();
     assert_eq!(cable.disconnects, [("server_restart".to_owned(), CLIENTS)].into());
     assert_eq!((cable.subscribed, cable.to_subscribed.unwrap().count), (CLIENTS, 2 * CLIENTS));
+    let connecting = Duration::from_secs_f64(summary.connections.seconds);
+    assert!(connecting < held.get().unwrap(), "what opens again is no part of {connecting:?}");
 }
 
 #[test]

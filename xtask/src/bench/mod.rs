@@ -19,6 +19,7 @@ mod report;
 mod rounds;
 mod screen;
 mod server;
+mod siege;
 mod tools;
 mod wrapped;
 
@@ -79,6 +80,8 @@ enum Bench {
     Memory,
     /// What the live screen costs `load`: CPU with it and without.
     Screen,
+    /// 100,000 refused handshakes, 100,000 resets, 10,000 heads without end: what is left of them.
+    Siege,
     /// CPU of a million sockets that say nothing.
     Idle,
     /// `standfast prove` with a million sockets.
@@ -87,7 +90,7 @@ enum Bench {
     All,
 }
 
-const ALL: [Bench; 11] = [
+const ALL: [Bench; 12] = [
     Bench::Echo,
     Bench::Deflate,
     Bench::Tls,
@@ -97,6 +100,7 @@ const ALL: [Bench; 11] = [
     Bench::Answers,
     Bench::Memory,
     Bench::Screen,
+    Bench::Siege,
     Bench::Idle,
     Bench::Million,
 ];
@@ -135,6 +139,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
             Bench::Answers => answers::run(&bench)?,
             Bench::Memory => hold::memory(&bench)?,
             Bench::Screen => screen::run(&bench)?,
+            Bench::Siege => siege::run(&bench)?,
             Bench::Idle => hold::idle(&bench)?,
             Bench::Million => million::run(&bench)?,
             Bench::All => true,

@@ -1,0 +1,294 @@
+//! A siege: masses of peers that are refused, that reset, and that never end their heads. What the
+//! server holds while they are there, whether all of it is given back, and how a neighbour fares.
+//!
+//! The masses are threads of this process, and they take what CPU they get: the neighbour's times say
+//! how it is to share two cores with them, and are no target.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde_json::{Value, json};
+
+use super::Context;
+use super::proc;
+use super::report::{self, Target};
+use super::server::Server;
+
+const MASSES: usize = 100_000;
+/// Heads that are begun and never ended, all at once.
+const SLOWLORIS_SHARE: usize = 10;
+/// Those who come first, so that what is needed once is there when the measurement begins.
+const FIRST_SHARE: usize = 10;
+const THREADS: usize = 4;
+/// Ten bytes for each of a hundred thousand would be found.
+const LEFT_BYTES: f64 = (1 << 20) as f64;
+const PATIENCE: Duration = Duration::from_secs(120);
+const HANDSHAKE: &str = "GET /echo HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\n\
+    Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+const REFUSED: &str = "GET /echo HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\n\
+    Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: short\r\n\r\n";
+const SLOW: &str = "GET /echo HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ";
+/// A text message with the mask 0, and its echo.
+const MESSAGE: &[u8] = b"\x81\x84\0\0\0\0beat";
+const ECHO: &[u8] = b"\x81\x04beat";
+
+/// What comes at the server.
+struct Mass {
+    name: &'static str,
+    count: usize,
+    /// How each of them is counted when it has ended.
+    cause: &'static str,
+    /// Sends so many at the port.
+    send: fn(u16, usize) -> Result<()>,
+}
+
+/// Besieges; whether everything was given back.
+pub(super) fn run(bench: &Context) -> Result<bool> {
+    let count = bench.connections.unwrap_or(MASSES);
+    raise_descriptors(count / SLOWLORIS_SHARE + 100)?;
+    let masses = [
+        Mass { name: "refused handshakes", count, cause: "violation", send: refused },
+        Mass { name: "resets", count, cause: "reset", send: resets },
+        Mass {
+            name: "slowloris heads",
+            count: count / SLOWLORIS_SHARE,
+            cause: "handshake_timeout",
+            send: slowloris,
+        },
+    ];
+    let (mut targets, mut results) = (Vec::new(), Vec::new());
+    for mass in &masses {
+        println!("\n=== siege: {} {}", mass.count, mass.name);
+        results.push(besiege(bench, mass, &mut targets)?);
+    }
+    let settings = json!({ "masses": count, "threads": THREADS, "handshake_timeout_seconds": 10 });
+    report::finish(&bench.out, "siege", settings, json!(results), &targets)
+}
+
+fn besiege(bench: &Context, mass: &Mass, targets: &mut Vec<Target>) -> Result<Value> {
+    let server = Server::start_ours(&bench.tools, &[])?;
+    let admin = server.admin().context("the ready line names no admin")?;
+    let mut neighbour = websocket(server.port())?;
+    let in_peace = while_beating(&mut neighbour, || {
+        thread::sleep(Duration::from_secs(2));
+        Ok(())
+    })?;
+    (mass.send)(server.port(), mass.count / FIRST_SHARE)?;
+    settle(admin)?;
+    let before = (server.rss_bytes()?, descriptors(server.pid())?, closed(admin, mass.cause)?);
+    let (pid, port, send) = (server.pid(), server.port(), mass.send);
+    let (begun, mut most) = (Instant::now(), 0);
+    let under_siege = while_beating(&mut neighbour, || {
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let watch = scope.spawn(|| watch_memory(pid, &done));
+            let senders: Vec<_> =
+                (0..THREADS).map(|_| scope.spawn(|| send(port, mass.count / THREADS))).collect();
+            let sent: Vec<_> = senders.into_iter().map(thread::ScopedJoinHandle::join).collect();
+            done.store(true, Ordering::Relaxed);
+            most = watch.join().map_err(|_| anyhow::anyhow!("the watch panicked"))??;
+            for result in sent {
+                result.map_err(|_| anyhow::anyhow!("a sender panicked"))??;
+            }
+            Ok(())
+        })
+    })?;
+    let seconds = begun.elapsed().as_secs_f64();
+    settle(admin)?;
+    let after = (server.rss_bytes()?, descriptors(server.pid())?, closed(admin, mass.cause)?);
+    let left = after.0.saturating_sub(before.0) as f64;
+    let sent = mass.count / THREADS * THREADS;
+    let counted = (after.2 - before.2) as f64;
+    let name = mass.name;
+    println!("in {seconds:.1} s; resident {} before, {most} at most, {} after", before.0, after.0);
+    println!("neighbour: {in_peace} in peace, {under_siege} under siege");
+    targets.push(Target::at_most(format!("{name}: resident bytes left"), left, LEFT_BYTES));
+    targets.push(Target::at_most(
+        format!("{name}: descriptors after"),
+        after.1 as f64,
+        before.1 as f64,
+    ));
+    targets.push(Target::at_least(
+        format!("{name}: counted as {}", mass.cause),
+        counted,
+        sent as f64,
+    ));
+    Ok(json!({ "what": name, "sent": sent, "seconds": seconds, "counted": counted,
+               "rss_before": before.0, "rss_most": most, "rss_after": after.0,
+               "descriptors_before": before.1, "descriptors_after": after.1,
+               "neighbour_in_peace": in_peace, "neighbour_under_siege": under_siege }))
+}
+
+// ---- those who come ----
+
+fn refused(port: u16, count: usize) -> Result<()> {
+    for _ in 0..count {
+        let mut stream = connect(port)?;
+        stream.write_all(REFUSED.as_bytes())?;
+        ensure!(head(&mut stream)?.starts_with(b"HTTP/1.1 400 "), "not refused");
+    }
+    Ok(())
+}
+
+fn resets(port: u16, count: usize) -> Result<()> {
+    for _ in 0..count {
+        let stream = websocket(port)?;
+        rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO))?;
+    }
+    Ok(())
+}
+
+fn slowloris(port: u16, count: usize) -> Result<()> {
+    let mut streams = Vec::with_capacity(count);
+    for _ in 0..count {
+        let mut stream = connect(port)?;
+        stream.write_all(SLOW.as_bytes())?;
+        streams.push(stream);
+    }
+    for stream in &mut streams {
+        stream.write_all(b"x")?;
+    }
+    for mut stream in streams {
+        // It is ended without an answer, by RST where something of ours was not read.
+        ensure!(matches!(stream.read(&mut [0; 64]), Ok(0) | Err(_)), "a slow one was answered");
+    }
+    Ok(())
+}
+
+fn connect(port: u16) -> Result<TcpStream> {
+    let stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+fn websocket(port: u16) -> Result<TcpStream> {
+    let mut stream = connect(port)?;
+    stream.write_all(HANDSHAKE.as_bytes())?;
+    ensure!(head(&mut stream)?.starts_with(b"HTTP/1.1 101 "), "no WebSocket");
+    Ok(stream)
+}
+
+/// The head of an answer, and whatever came with it.
+fn head(stream: &mut TcpStream) -> Result<Vec<u8>> {
+    let (mut head, mut piece) = (Vec::new(), [0; 1024]);
+    while !head.windows(4).any(|four| four == b"\r\n\r\n") {
+        let got = stream.read(&mut piece)?;
+        ensure!(got > 0, "the connection ended within an answer");
+        head.extend_from_slice(&piece[..got]);
+    }
+    Ok(head)
+}
+
+// ---- the neighbour ----
+
+/// Echoes, one a millisecond, until `work` is done: how long they took.
+fn while_beating(stream: &mut TcpStream, work: impl FnOnce() -> Result<()>) -> Result<Value> {
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let beats = scope.spawn(|| -> Result<Vec<f64>> {
+            let (mut times, mut echo) = (Vec::new(), [0; ECHO.len()]);
+            while !done.load(Ordering::Relaxed) {
+                let begun = Instant::now();
+                stream.write_all(MESSAGE)?;
+                stream.read_exact(&mut echo)?;
+                times.push(begun.elapsed().as_secs_f64() * 1e3);
+                ensure!(echo == ECHO, "the neighbour heard something else");
+                thread::sleep(Duration::from_millis(1));
+            }
+            Ok(times)
+        });
+        let worked = work();
+        done.store(true, Ordering::Relaxed);
+        let times = beats.join().map_err(|_| anyhow::anyhow!("the neighbour panicked"))?;
+        worked?;
+        let mut times = times?;
+        times.sort_by(f64::total_cmp);
+        let at = |share: f64| times.get((times.len() as f64 * share) as usize);
+        Ok(json!({ "echoes": times.len(), "p50_ms": at(0.5), "p99_ms": at(0.99) }))
+    })
+}
+
+// ---- what the server holds ----
+
+/// The most that is resident until `done`.
+fn watch_memory(pid: u32, done: &AtomicBool) -> Result<u64> {
+    let mut most = 0;
+    while !done.load(Ordering::Relaxed) {
+        most = most.max(proc::rss_bytes(pid)?);
+        thread::sleep(Duration::from_millis(50));
+    }
+    Ok(most)
+}
+
+/// Open descriptors in the tables of all threads.
+fn descriptors(pid: u32) -> Result<usize> {
+    let mut open = 0;
+    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        open += std::fs::read_dir(task?.path().join("fd"))?.count();
+    }
+    Ok(open)
+}
+
+/// Waits until only the neighbour is left, and no deadline of those who left is kept any more.
+fn settle(admin: u16) -> Result<()> {
+    let begun = Instant::now();
+    while sample(admin, "standfast_connections")? > 1 {
+        ensure!(begun.elapsed() < PATIENCE, "the server keeps connections whose peers have left");
+        thread::sleep(Duration::from_millis(100));
+    }
+    // The handshake timeout, by default.
+    thread::sleep(Duration::from_secs(11));
+    Ok(())
+}
+
+fn closed(admin: u16, cause: &str) -> Result<u64> {
+    sample(admin, &format!("standfast_closed_total{{cause=\"{cause}\"}}"))
+}
+
+/// One sample of the metrics.
+fn sample(admin: u16, name: &str) -> Result<u64> {
+    let mut stream = connect(admin)?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    Ok(line.with_context(|| format!("no {name} in the metrics"))?.trim().parse()?)
+}
+
+/// The slow ones are all held at once.
+fn raise_descriptors(needed: usize) -> Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
+    let enough = limit.maximum.is_none_or(|most| most >= needed as u64);
+    ensure!(enough, "the hard limit of descriptors is below {needed}: ulimit -Hn");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// Whoever is not refused, or answered though it is slow, is said to be.
+    #[test]
+    fn a_server_that_lets_everybody_in_is_found_out() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let _ = stream.unwrap().write_all(b"HTTP/1.1 101 Y\r\n\r\n");
+            }
+        });
+        assert!(refused(port, 1).is_err());
+        assert!(slowloris(port, 1).is_err());
+        assert!(resets(port, 3).is_ok());
+    }
+}

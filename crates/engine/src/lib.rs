@@ -17,6 +17,8 @@ mod core;
 mod counters;
 mod cut;
 mod deflate;
+#[cfg(test)]
+mod generations;
 mod handler;
 mod http;
 mod id;

@@ -185,7 +185,7 @@ fn a_client_of_a_proxy_that_is_refused_in_front_of_tls_hears_nothing_in_the_clea
 
 #[test]
 fn handshakes_that_stall_hold_little_and_leave_nothing() {
-    const STALLED: usize = 1_000;
+    const STALLED: usize = 500;
     let (server, config) = start(&["--handshake-timeout", "3s", "--workers", "1"]);
     let mut neighbour = Secure::open(server.listen, &config, "/echo");
     let hello = client_hello(&config);

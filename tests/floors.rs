@@ -209,25 +209,30 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The table of what must be, in `docs/protocol/websocket.md`, names tests that exist.
+/// The tables that say where something is shown name tests that exist.
 #[test]
-fn what_must_be_is_shown_by_tests_that_exist() {
+fn what_is_said_to_be_shown_is_shown_by_tests_that_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let page = fs::read_to_string(root.join("docs/protocol/websocket.md")).unwrap();
-    let (_, table) = page.split_once("## Where each MUST is shown").expect("the table");
     let mut sources = String::new();
     for folder in ["tests", "crates"] {
         read_sources(&root.join(folder), &mut sources);
     }
-    let mut named = 0;
-    for row in table.lines().filter(|line| line.starts_with("| ")) {
-        let shown = row.split('|').nth(2).unwrap_or_default();
-        for test in shown.split('`').skip(1).step_by(2) {
-            named += 1;
-            assert!(sources.contains(&format!("fn {test}(")), "there is no test {test}");
+    for (page, heading, at_least) in [
+        ("docs/protocol/websocket.md", "## Where each MUST is shown", 40),
+        ("docs/protocol/cable.md", "## Where theirs is shown", 20),
+    ] {
+        let text = fs::read_to_string(root.join(page)).unwrap();
+        let (_, table) = text.split_once(heading).expect("the table");
+        let mut named = 0;
+        for row in table.lines().filter(|line| line.starts_with("| ")) {
+            let shown = row.split('|').nth(2).unwrap_or_default();
+            for test in shown.split('`').skip(1).step_by(2) {
+                named += 1;
+                assert!(sources.contains(&format!("fn {test}(")), "{page}: no test {test}");
+            }
         }
+        assert!(named >= at_least, "{named} tests in the table of {page}");
     }
-    assert!(named > 40, "{named} tests in the table");
 }
 
 fn read_sources(folder: &Path, all: &mut String) {

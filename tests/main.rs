@@ -27,6 +27,8 @@ mod install;
 mod lifecycle;
 mod limits;
 mod load;
+mod many_clients;
+mod oracle;
 mod peers;
 mod prove;
 mod report;

@@ -8,6 +8,7 @@ pub(crate) mod executable;
 pub(crate) mod http;
 pub(crate) mod lowered;
 pub(crate) mod peer;
+pub(crate) mod rails;
 mod scratch;
 pub(crate) mod server;
 pub(crate) mod signing;

@@ -11,8 +11,8 @@ use super::server::Server;
 
 /// What runs a client, and how to see that this machine has it.
 pub(crate) struct Runtime {
-    program: &'static str,
-    check: &'static [&'static str],
+    pub(crate) program: &'static str,
+    pub(crate) check: &'static [&'static str],
 }
 
 /// Node.js with the npm packages of `tests/peers`.
@@ -40,9 +40,7 @@ pub(crate) fn talks(runtime: &Runtime, script: &str, server: &Server, expected: 
 
 /// The same with arguments of the script's own.
 pub(crate) fn works(runtime: &Runtime, script: &str, args: &[&str], expected: &[&str]) {
-    if !command(runtime, runtime.check).status().is_ok_and(|status| status.success()) {
-        assert!(env::var_os("CI").is_none(), "{} cannot run {script}", runtime.program);
-        eprintln!("skipped {script}: run `cargo xtask test`, which installs what it needs");
+    if !is_here(runtime, script) {
         return;
     }
     let script = root().join("tests/peers").join(script);
@@ -54,6 +52,16 @@ pub(crate) fn works(runtime: &Runtime, script: &str, args: &[&str], expected: &[
     assert!(output.status.success(), "{script}: {}\n{stdout}{stderr}", output.status);
     let worked: Vec<&str> = stdout.lines().filter_map(|line| line.strip_prefix("ok ")).collect();
     assert_eq!(worked, expected, "{stdout}{stderr}");
+}
+
+/// Whether this machine can run `what`. If not, that is said; under `CI` it is a failure.
+pub(crate) fn is_here(runtime: &Runtime, what: &str) -> bool {
+    let here = command(runtime, runtime.check).status().is_ok_and(|status| status.success());
+    if !here {
+        assert!(env::var_os("CI").is_none(), "{} cannot run {what}", runtime.program);
+        eprintln!("skipped {what}: run `cargo xtask test`, which installs what it needs");
+    }
+    here
 }
 
 fn command(runtime: &Runtime, args: &[&str]) -> Command {

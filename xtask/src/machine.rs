@@ -30,6 +30,11 @@ const NEEDS: &[Need] = &[
         check: &["/usr/bin/python3", "-c", "import websockets"],
         packages: &["python3", "python3-websockets"],
     },
+    Need {
+        what: "Rails' Action Cable on Puma",
+        check: &["/usr/bin/ruby", "-e", "gem 'actioncable'; gem 'puma'"],
+        packages: &["ruby-actioncable", "puma"],
+    },
 ];
 
 /// Installs what is missing.

@@ -1,0 +1,92 @@
+//! What Rails' own tests of a client on the wire show of Action Cable, as far as it needs many
+//! clients or clients that go: the rest is in `cable.rs`, `broadcast.rs` and `oracle/`.
+//!
+//! Theirs perform actions of a channel; without an application, whispers and publications stand
+//! for these.
+
+use serde_json::{Value, json};
+
+use crate::harness::cable::Cable;
+use crate::harness::eventually;
+use crate::harness::server::Server;
+use crate::harness::socket::TEXT;
+
+fn news() -> Value {
+    json!({"channel": "$pubsub", "stream_name": "news"})
+}
+
+fn whisper(client: &mut Cable, data: usize) {
+    let command = json!({"command": "whisper", "identifier": news().to_string(), "data": data});
+    client.socket.send_frame(TEXT, command.to_string().as_bytes());
+}
+
+/// Each says something to all others; everybody hears everybody else, once.
+fn all_hear_each_other(count: usize) {
+    let server = Server::start(&["--workers", "2"]);
+    let mut clients: Vec<Cable> =
+        (0..count).map(|_| Cable::join(server.listen, None).welcomed()).collect();
+    for client in &mut clients {
+        assert_eq!(client.subscribe(&news()), "confirm_subscription");
+    }
+    for (number, client) in clients.iter_mut().enumerate() {
+        whisper(client, number);
+    }
+    for (number, client) in clients.iter_mut().enumerate() {
+        let mut heard: Vec<u64> =
+            (1..count).map(|_| client.hear()["message"].as_u64().expect("a number")).collect();
+        heard.sort_unstable();
+        let others = (0..count).filter(|other| *other != number).map(|other| other as u64);
+        assert_eq!(heard, others.collect::<Vec<_>>());
+    }
+    assert_eq!(server.publish(&json!({"topic": "news", "data": "\"last\""})).status, 200);
+    for client in &mut clients {
+        assert_eq!(client.hear()["message"], "last", "and nothing twice");
+    }
+}
+
+#[test]
+fn ten_clients_hear_each_other() {
+    all_hear_each_other(10);
+}
+
+#[test]
+fn a_hundred_clients_hear_each_other() {
+    all_hear_each_other(100);
+}
+
+/// Clients that go before they are answered, by RST and FIN, cost the others nothing.
+#[test]
+fn clients_that_disappear_leave_the_others_in_peace() {
+    let server = Server::start(&[]);
+    let mut stays = Cable::join(server.listen, None).welcomed();
+    assert_eq!(stays.subscribe(&news()), "confirm_subscription");
+    for number in 0..20 {
+        let mut goes = Cable::join(server.listen, None);
+        let command = json!({"command": "subscribe", "identifier": news().to_string()});
+        goes.socket.send_frame(TEXT, command.to_string().as_bytes());
+        whisper(&mut goes, number);
+        if number % 2 == 0 {
+            goes.socket.reset();
+        }
+    }
+    eventually("only one is left", || server.metrics()["standfast_subscriptions"] == 1.0);
+    assert_eq!(server.publish(&json!({"topic": "news", "data": "\"still here\""})).status, 200);
+    while stays.hear()["message"] != "still here" {}
+}
+
+#[test]
+fn who_goes_has_unsubscribed() {
+    let server = Server::start(&[]);
+    let mut client = Cable::join(server.listen, None).welcomed();
+    for stream in ["news", "weather"] {
+        let identifier = json!({"channel": "$pubsub", "stream_name": stream});
+        assert_eq!(client.subscribe(&identifier), "confirm_subscription");
+    }
+    let metrics = server.metrics();
+    assert_eq!((metrics["standfast_subscriptions"], metrics["standfast_topics"]), (2.0, 2.0));
+    drop(client);
+    eventually("nothing is left of it", || {
+        let metrics = server.metrics();
+        (metrics["standfast_subscriptions"], metrics["standfast_topics"]) == (0.0, 0.0)
+    });
+}

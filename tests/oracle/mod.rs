@@ -1,0 +1,133 @@
+//! Rails' own Action Cable as the oracle of `/cable`: one transcript is played to both, and what
+//! they say differs where `conformance/cable/differences.toml` says so and why, nowhere else.
+//!
+//! Pings are left out but for one step of their own, and so are the time in them and what a
+//! session id is. The oracle is Rails 6.1, as Debian 12 has it.
+
+mod player;
+mod transcript;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::{fs, thread};
+
+use rustix::process::Signal;
+use serde::Deserialize;
+use serde_json::json;
+
+use self::player::{Oracle, play};
+use crate::harness::rails::Rails;
+use crate::harness::server::Server;
+
+/// What both say to one step, line by line: Rails' first.
+type Both = (Vec<String>, Vec<String>);
+
+#[derive(Deserialize)]
+struct Listed {
+    difference: Vec<Difference>,
+}
+
+#[derive(Deserialize)]
+struct Difference {
+    step: String,
+    rails: Vec<String>,
+    here: Vec<String>,
+    reason: String,
+}
+
+#[test]
+fn what_rails_says_is_said_here_but_for_listed_differences() {
+    let Some(rails) = Rails::start() else { return };
+    let server = Server::start(&[
+        "--workers=1",
+        "--drain=200ms",
+        "--allow-origin=https://friend.example",
+        "--jwt-secret=s3Krit",
+        "--public-streams",
+    ]);
+    let theirs = thread::spawn(move || play(&rails, transcript::steps()));
+    let ours = play(&server, transcript::steps());
+    let theirs = theirs.join().expect("Rails has been heard to the end");
+    assert_eq!(theirs.len(), ours.len());
+    let found: BTreeMap<String, Both> = theirs
+        .into_iter()
+        .zip(ours)
+        .filter(|((_, theirs), (_, ours))| theirs != ours)
+        .map(|((step, theirs), (_, ours))| (step.to_owned(), (theirs, ours)))
+        .collect();
+    let listed = listed();
+    assert!(found == listed, "{}", complaint(&found, &listed));
+}
+
+fn listed() -> BTreeMap<String, Both> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("conformance/cable/differences.toml");
+    let text = fs::read_to_string(path).expect("the differences are listed");
+    let listed: Listed = toml::from_str(&text).expect("each has a step, rails, here and reason");
+    let count = listed.difference.len();
+    let by_step: BTreeMap<String, Both> = listed
+        .difference
+        .into_iter()
+        .inspect(|one| assert!(one.reason.len() > 20, "{}: why is that so?", one.step))
+        .map(|one| (one.step, (one.rails, one.here)))
+        .collect();
+    assert_eq!(by_step.len(), count, "each step is listed once");
+    by_step
+}
+
+/// What is not as listed, as the list would have it.
+fn complaint(found: &BTreeMap<String, Both>, listed: &BTreeMap<String, Both>) -> String {
+    let mut text = "conformance/cable/differences.toml is not what was heard\n".to_owned();
+    for step in listed.keys().filter(|step| !found.contains_key(*step)) {
+        let _ = writeln!(text, "\n{step:?}: both say the same now, or there is no such step");
+    }
+    let lines = |lines: &[String]| -> String {
+        lines.iter().map(|line| format!("    '{line}',\n")).collect()
+    };
+    let unlisted = found.iter().filter(|(step, both)| listed.get(*step) != Some(both));
+    for (step, (rails, here)) in unlisted {
+        let (rails, here) = (lines(rails), lines(here));
+        let _ = writeln!(
+            text,
+            "\n[[difference]]\nstep = \"{step}\"\nreason = \"\"\nrails = [\n{rails}]\nhere = [\n{here}]"
+        );
+    }
+    text
+}
+
+impl Oracle for Rails {
+    fn address(&self) -> std::net::SocketAddr {
+        self.address
+    }
+
+    fn channel(&self) -> &'static str {
+        "NewsChannel"
+    }
+
+    fn publish(&self, stream: &str, data: &str) {
+        Rails::publish(self, stream, data);
+    }
+
+    fn restart(&self) {
+        Rails::restart(self);
+    }
+}
+
+impl Oracle for Server {
+    fn address(&self) -> std::net::SocketAddr {
+        self.listen
+    }
+
+    fn channel(&self) -> &'static str {
+        "$pubsub"
+    }
+
+    fn publish(&self, stream: &str, data: &str) {
+        let answer = Server::publish(self, &json!({"topic": stream, "data": data}));
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+
+    fn restart(&self) {
+        self.signal(Signal::TERM);
+    }
+}

@@ -1,0 +1,234 @@
+//! Plays a transcript to a server of Action Cable and writes down what it says.
+//!
+//! Nothing waits for a time. After each act every client subscribes to something new, and then
+//! something is published to all: whatever was to be said before has been said once these come.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+
+use crate::harness::socket::{CLOSE, Socket, TEXT, masked, upgrade};
+
+/// What stands for the channel's name in a transcript.
+pub(super) const CHANNEL: &str = "CHANNEL";
+/// What stands for much.
+pub(super) const MUCH: &str = "MUCH";
+/// The subprotocols that Rails' client offers.
+pub(super) const OFFER: &str = "actioncable-v1-json, actioncable-unsupported";
+/// The stream of the messages that end an act.
+const FENCE: &str = "fence";
+
+/// A server that is spoken to.
+pub(super) trait Oracle {
+    fn address(&self) -> SocketAddr;
+    /// The name of its channel that streams from `stream_name`.
+    fn channel(&self) -> &'static str;
+    fn publish(&self, stream: &str, data: &str);
+    /// Sends all clients away, to come again.
+    fn restart(&self);
+}
+
+/// Acts that begin with new clients.
+pub(super) struct Step {
+    pub(super) name: &'static str,
+    pub(super) clients: usize,
+    pub(super) acts: Vec<Act>,
+}
+
+pub(super) enum Act {
+    /// Connects as Rails' client does, and takes down the welcome as it is.
+    Greet,
+    /// Connects to this path with these headers, hears what comes first (a session's id aside), and goes.
+    Knock(&'static str, Vec<(&'static str, &'static str)>),
+    /// The client of this number sends these frames, all in one packet.
+    Send(usize, Vec<(u8, String)>),
+    Publish(&'static str, &'static str),
+    /// The first client waits for a ping.
+    HearPing,
+    Restart,
+}
+
+/// What was heard in each step.
+pub(super) fn play(server: &impl Oracle, steps: Vec<Step>) -> Vec<(&'static str, Vec<String>)> {
+    let heard = |step: &Step| Stage::open(server, step.clients).perform(&step.acts);
+    steps.iter().map(|step| (step.name, heard(step))).collect()
+}
+
+/// The clients of one step; `None` where one has been told to go.
+struct Stage<'a, S> {
+    server: &'a S,
+    clients: Vec<Option<Socket>>,
+    fences: usize,
+    heard: Vec<String>,
+}
+
+impl<'a, S: Oracle> Stage<'a, S> {
+    fn open(server: &'a S, count: usize) -> Self {
+        let clients = (0..count).map(|_| Some(client(server).0)).collect();
+        let mut stage = Self { server, clients, fences: 0, heard: Vec::new() };
+        for number in 0..count {
+            stage.send(number, &[(TEXT, subscribe(&identifier(FENCE, "")))]);
+            stage.hear_until(number, |message| message["type"] == "confirm_subscription");
+        }
+        stage
+    }
+
+    fn perform(mut self, acts: &[Act]) -> Vec<String> {
+        for act in acts {
+            match act {
+                Act::Greet => self.greet(),
+                Act::Knock(path, headers) => self.knock(path, headers),
+                Act::Send(number, frames) => self.send(*number, frames),
+                Act::Publish(stream, data) => self.server.publish(stream, data),
+                Act::HearPing => self.hear_ping(),
+                Act::Restart => return self.restart(),
+            }
+            self.settle();
+        }
+        self.heard
+    }
+
+    fn greet(&mut self) {
+        let mut welcome = client(self.server).1;
+        if let Some(sid) = welcome.get_mut("sid") {
+            *sid = json!("SID");
+        }
+        self.heard.push(welcome.to_string());
+    }
+
+    fn knock(&mut self, path: &str, headers: &[(&str, &str)]) {
+        let mut socket = knocking(self.server, path, headers);
+        let response = socket.response();
+        let agreed = response.header("sec-websocket-protocol").unwrap_or("no subprotocol");
+        self.heard.push(format!("{} {agreed}", response.status));
+        if response.status == 101 {
+            self.clients.push(Some(socket));
+            self.hear_until(0, |message| message["type"] == "welcome");
+            self.clients.clear();
+        }
+    }
+
+    fn send(&mut self, number: usize, frames: &[(u8, String)]) {
+        let (name, much) = (self.server.channel(), "x".repeat(4096));
+        let spoken = |text: &str| text.replace(CHANNEL, name).replace(MUCH, &much);
+        let bytes: Vec<u8> = frames
+            .iter()
+            .flat_map(|(first, text)| masked(*first, spoken(text).as_bytes()))
+            .collect();
+        if let Some(client) = &mut self.clients[number] {
+            client.send(&bytes);
+        }
+    }
+
+    fn hear_ping(&mut self) {
+        let client = self.clients[0].as_mut().expect("the first client is there");
+        let ping = loop {
+            let frame = client.frame().expect("a ping before the end");
+            let mut message: Value = serde_json::from_slice(&frame.payload).expect("it is JSON");
+            if message["type"] == "ping" {
+                assert!(message["message"].as_u64().is_some_and(|seconds| seconds > 1_700_000_000));
+                message["message"] = json!("TIME");
+                break message;
+            }
+        };
+        self.heard.push(ping.to_string());
+    }
+
+    fn restart(mut self) -> Vec<String> {
+        self.server.restart();
+        for number in 0..self.clients.len() {
+            self.hear_until(number, |_| false);
+        }
+        self.heard
+    }
+
+    /// Hears all that follows from an act, and takes it down client by client.
+    fn settle(&mut self) {
+        self.fences += 1;
+        let before = self.heard.len();
+        let fence = self.fences;
+        for number in 0..self.clients.len() {
+            let new = identifier(FENCE, &fence.to_string());
+            self.send(number, &[(TEXT, subscribe(&new))]);
+            let confirmed = json!({"type": "confirm_subscription", "identifier": new});
+            self.hear_until(number, |message| *message == confirmed);
+        }
+        self.server.publish(FENCE, &fence.to_string());
+        for number in 0..self.clients.len() {
+            let came = json!({"identifier": identifier(FENCE, ""), "message": fence});
+            self.hear_until(number, |message| *message == came);
+        }
+        if self.clients.len() > 1 {
+            self.heard[before..].sort_by_key(|line| line.split(':').next().map(str::to_owned));
+        }
+    }
+
+    /// Takes down what a client hears until `last`, or until it is sent away. Fences are heard and
+    /// passed over.
+    fn hear_until(&mut self, number: usize, last: impl Fn(&Value) -> bool) {
+        let who = if self.clients.len() > 1 { format!("{number}: ") } else { String::new() };
+        while let Some(client) = &mut self.clients[number] {
+            let frame = client.frame().expect("a close frame before the end");
+            if frame.first == CLOSE {
+                client.send_frame(CLOSE, &frame.payload);
+                self.clients[number] = None;
+                self.heard.push(format!("{who}close {}", close_code(&frame.payload)));
+                return;
+            }
+            assert_eq!(frame.first, TEXT, "{frame:?}");
+            let mut message = self.message(&frame.payload);
+            let is_last = last(&message);
+            if !is_fence(&message) && message["type"] != "ping" {
+                message.as_object_mut().map(|message| message.remove("sid"));
+                self.heard.push(format!("{who}{message}"));
+            }
+            if is_last {
+                return;
+            }
+        }
+    }
+
+    fn message(&self, payload: &[u8]) -> Value {
+        let text = String::from_utf8(payload.to_vec()).expect("it is text");
+        let text = text.replace(self.server.channel(), CHANNEL).replace(&"x".repeat(4096), MUCH);
+        serde_json::from_str(&text).expect("it is JSON")
+    }
+}
+
+fn knocking(server: &impl Oracle, path: &str, headers: &[(&str, &str)]) -> Socket {
+    let mut socket = Socket::connect(server.address());
+    socket.send(upgrade(path, headers).as_bytes());
+    socket
+}
+
+/// A client after its welcome, and the welcome.
+fn client(server: &impl Oracle) -> (Socket, Value) {
+    let mut socket = knocking(server, "/cable", &[("Sec-WebSocket-Protocol", OFFER)]);
+    assert_eq!(socket.response().status, 101);
+    loop {
+        let frame = socket.frame().expect("a welcome");
+        let message: Value = serde_json::from_slice(&frame.payload).expect("it is JSON");
+        if message["type"] != "ping" {
+            return (socket, message);
+        }
+    }
+}
+
+fn is_fence(message: &Value) -> bool {
+    let identifier = message["identifier"].as_str();
+    identifier.is_some_and(|identifier| identifier.contains(r#""stream_name":"fence""#))
+}
+
+fn close_code(payload: &[u8]) -> String {
+    let code = payload.first_chunk().map(|code| u16::from_be_bytes(*code));
+    code.map_or_else(|| "without a code".to_owned(), |code| code.to_string())
+}
+
+/// The identifier of a subscription to `stream`, one of several by `which`.
+pub(super) fn identifier(stream: &str, which: &str) -> String {
+    format!("{{\"channel\":\"{CHANNEL}\",\"stream_name\":\"{stream}\",\"which\":\"{which}\"}}")
+}
+
+pub(super) fn subscribe(identifier: &str) -> String {
+    json!({"command": "subscribe", "identifier": identifier}).to_string()
+}

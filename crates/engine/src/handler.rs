@@ -80,6 +80,9 @@ pub trait Handler: Sized {
     /// A WebSocket is open, in either role.
     fn open<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId);
 
+    /// A connect to a raw [`crate::Target`] is through: bytes both ways from here.
+    fn connected<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId) {}
+
     /// A whole message; `data` is void after the call.
     fn message<S: Sys>(
         &mut self,

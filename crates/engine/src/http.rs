@@ -182,6 +182,29 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         self.handler.open(&mut self.core, id);
     }
 
+    /// A connect has succeeded or failed.
+    pub(crate) fn on_connected(&mut self, slot: u32) {
+        let Some(conn) = self.core.slab.get(slot) else { return };
+        let target = self.core.targets.get(usize::from(conn.target));
+        let raw = target.is_some_and(|target| target.is_raw() && target.tls.is_none());
+        match self.core.sys.connect_outcome(conn.fd) {
+            Ok(()) if raw => self.connected_raw(slot),
+            Ok(()) => self.core.begin_handshake(slot),
+            Err(error) => self.core.end(slot, Closed::of_connect(&error)),
+        }
+    }
+
+    /// From here on a connection of our own is bytes both ways.
+    pub(crate) fn connected_raw(&mut self, slot: u32) {
+        let tick = self.core.tick;
+        let Some(conn) = self.core.slab.get_mut(slot) else { return };
+        conn.mode = Mode::Raw;
+        conn.last_active = tick;
+        let id = ConnId::new(self.core.index, slot, conn.generation);
+        self.handler.connected(&mut self.core, id);
+        self.core.sync_interest(slot);
+    }
+
     /// The server's answer to our handshake.
     fn on_response(&mut self, slot: u32, head: &[u8]) {
         let mut headers = [EMPTY_HEADER; MAX_HEADERS];
@@ -264,21 +287,16 @@ impl<S: Sys, H: Handler> Core<S, H> {
 
     // ---- our own connects ----
 
-    /// A connect has succeeded or failed.
-    pub(crate) fn on_connected(&mut self, slot: u32) {
-        let Some(conn) = self.slab.get(slot) else { return };
-        match self.sys.connect_outcome(conn.fd) {
-            Ok(()) => self.begin_handshake(slot),
-            Err(error) => self.end(slot, Closed::of_connect(&error)),
-        }
-    }
-
     /// Sends the handshake if the connection is there already, as it mostly is on loopback;
     /// otherwise waits until it is.
     pub(crate) fn begin_handshake(&mut self, slot: u32) {
         let target = self.slab.get(slot).map_or(0, |conn| usize::from(conn.target));
-        if self.targets.get(target).is_some_and(|target| target.tls.is_some()) {
+        let Some(target) = self.targets.get(target) else { return };
+        if target.tls.is_some() {
             return self.begin_tls_handshake(slot);
+        }
+        if target.is_raw() {
+            return self.watch_first(slot);
         }
         let mut head = self.take_buffer();
         let Some(conn) = self.slab.get(slot) else { return };

@@ -1,4 +1,5 @@
-//! [`Target`]: a place to connect to, with the handshake request made once for all connections.
+//! [`Target`]: a place to connect to, with the handshake request made once for all connections; or
+//! without any, for protocols that the handler speaks itself.
 
 use std::net::SocketAddr;
 
@@ -17,6 +18,7 @@ pub struct Target {
     pub deflate: bool,
     /// How the connections speak TLS, if they do.
     pub tls: Option<TlsClient>,
+    /// The handshake request; empty if the connections are raw.
     head: Vec<u8>,
     key_at: usize,
 }
@@ -45,6 +47,18 @@ impl Target {
             .unwrap_or(head.len());
         let protocols = protocols.iter().map(ToString::to_string).collect();
         Target { address, protocols, deflate, tls: None, head, key_at }
+    }
+
+    /// Bytes both ways from the moment of connecting, or of the end of the TLS handshake, which
+    /// [`crate::Handler::connected`] is told.
+    #[must_use]
+    pub fn raw(address: SocketAddr) -> Self {
+        let (protocols, head) = (Vec::new(), Vec::new());
+        Target { address, protocols, deflate: false, tls: None, head, key_at: 0 }
+    }
+
+    pub(crate) fn is_raw(&self) -> bool {
+        self.head.is_empty()
     }
 
     /// Appends the request with this key.

@@ -184,7 +184,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             return;
         }
         if conn.mode == Mode::Connecting {
-            return self.core.on_connected(slot);
+            return self.on_connected(slot);
         }
         if event.failed && !conn.flags.has(Flags::WATCHED_READ) {
             // Nobody will read it to find out, and it would be reported for ever.

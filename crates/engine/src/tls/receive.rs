@@ -10,7 +10,7 @@ use crate::limits::{READ_BUFFER_BYTES, TLS_HANDSHAKES_PER_TURN, TLS_TORN_BYTES_M
 use crate::send::would_block;
 use crate::sys::Sys;
 use crate::worker::Worker;
-use crate::{Closed, Handler, TlsServer};
+use crate::{Closed, Handler, Target, TlsServer};
 
 impl<S: Sys, H: Handler> Worker<S, H> {
     /// One bounded read of a connection that speaks TLS, and everything that follows from it.
@@ -74,13 +74,16 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let tls = cold.and_then(|cold| cold.tls.as_deref_mut());
         let room = plain.get_mut(tail..).unwrap_or_default();
         let received = tls.map(|tls| tls.receive(bytes, kept, room, &mut out));
-        core.answer_handshake(slot, &out);
+        let connected = core.answer_handshake(slot, &out);
         out.clear();
         core.tls_buffers.out = out;
         let (whole, then) = received.map_or((0, Then::Open), |got| (got.plain, got.then));
+        if connected {
+            self.connected_raw(slot);
+        }
         let whole = plain.get_mut(..tail + whole).filter(|_| whole > 0 && then != Then::Broken);
         if let Some(bytes) = whole {
-            core.restore_tail(slot, bytes);
+            self.core.restore_tail(slot, bytes);
             self.ingest(slot, bytes);
         }
         self.core.read_buffer = plain;
@@ -157,13 +160,13 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
     }
 
-    /// Sends what the handshake asks for, and notes its end.
-    fn answer_handshake(&mut self, slot: u32, out: &[u8]) {
+    /// Sends what the handshake asks for, and notes its end. True: a raw connect of ours is through.
+    fn answer_handshake(&mut self, slot: u32, out: &[u8]) -> bool {
         let (slab, mut way) = self.split();
-        let Some(conn) = slab.get_mut(slot) else { return };
+        let Some(conn) = slab.get_mut(slot) else { return false };
         let fd = conn.fd;
-        let client = conn.is_client();
-        let Some(tls) = conn.tls() else { return };
+        let (client, target) = (conn.is_client(), usize::from(conn.target));
+        let Some(tls) = conn.tls() else { return false };
         let worked = !tls.opened && !out.is_empty();
         let opened = tls.session.handshake().filter(|_| !tls.opened);
         tls.opened |= opened.is_some();
@@ -171,19 +174,21 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let waits = tls.has_records();
         self.tls_handshakes += usize::from(worked);
         if result.is_err() {
-            return self.end(slot, Closed::Reset);
+            self.end(slot, Closed::Reset);
+            return false;
         }
         if waits {
             self.sync_interest(slot);
         }
-        if let Some(how) = opened {
-            let counters = self.counters();
-            counters.tls_handshakes.add(1);
-            counters.tls_resumed.add(u64::from(how == Handshake::Resumed));
-            if client {
-                self.send_request(slot);
-            }
+        let Some(how) = opened else { return false };
+        let counters = self.counters();
+        counters.tls_handshakes.add(1);
+        counters.tls_resumed.add(u64::from(how == Handshake::Resumed));
+        let raw = client && self.targets.get(target).is_some_and(Target::is_raw);
+        if client && !raw {
+            self.send_request(slot);
         }
+        raw
     }
 
     /// What came was no TLS, or the peer refused ours: the alert is out, the stream ends.

@@ -36,6 +36,10 @@ const HOUSE: &[(&str, &[&str])] = &[
         &["standfast-cable", "standfast-engine", "standfast-host", "standfast-wire"],
     ),
     (
+        "standfast-proxy",
+        &["standfast-admin", "standfast-engine", "standfast-host", "standfast-wire"],
+    ),
+    (
         "standfast",
         &[
             "standfast-cable",

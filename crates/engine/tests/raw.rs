@@ -1,0 +1,105 @@
+//! Raw connects: bytes both ways from the moment of connecting, and no handshake of the engine's.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::mpsc::{self, Sender};
+use std::time::Duration;
+
+use engine::{
+    Answer, Closed, ConnId, Core, Handler, Incoming, Limits, Plan, Response, Sent, Sys, Tables,
+    Target, Workers,
+};
+use wire::websocket::OpCode;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What the handler was told, in order.
+#[derive(Debug, PartialEq)]
+enum Told {
+    Connected(Sent),
+    Data(Vec<u8>),
+    Closed(Closed, bool),
+}
+
+/// Says hello, answers every byte by one more than it, and tells what happens.
+struct Counting(Sender<Told>);
+
+impl Handler for Counting {
+    type User = ();
+    type Post = SocketAddr;
+
+    fn request<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, _: &Incoming) -> Answer {
+        Answer::Respond(Response::text(404, ""))
+    }
+
+    fn open<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId) {
+        unreachable!("a raw connection is no WebSocket");
+    }
+
+    fn message<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, _: OpCode, _: &mut [u8]) {
+        unreachable!("a raw connection is no WebSocket");
+    }
+
+    fn connected<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
+        let sent = core.write(id, b"hello");
+        self.0.send(Told::Connected(sent)).unwrap();
+    }
+
+    fn data<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, data: &mut [u8]) {
+        self.0.send(Told::Data(data.to_vec())).unwrap();
+        data.iter_mut().for_each(|byte| *byte += 1);
+        core.write(id, data);
+    }
+
+    fn closed<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, why: Closed, opened: bool) {
+        self.0.send(Told::Closed(why, opened)).unwrap();
+    }
+
+    fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, address: SocketAddr) {
+        let target = core.add_target(Target::raw(address)).unwrap();
+        core.connect(target, None).unwrap();
+    }
+}
+
+#[test]
+fn a_raw_connect_is_bytes_both_ways_and_nothing_else() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (told, tell) = mpsc::channel();
+    let workers = workers(told);
+    workers.remote().post(0, listener.local_addr().unwrap(), 0).unwrap();
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut hello = [0; 5];
+    stream.read_exact(&mut hello).unwrap();
+    assert_eq!(&hello, b"hello");
+    stream.write_all(&[7]).unwrap();
+    let mut answer = [0];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(answer, [8]);
+    drop(stream);
+    let next = || tell.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(next(), Told::Connected(Sent::Sent));
+    assert_eq!(next(), Told::Data(vec![7]));
+    assert_eq!(next(), Told::Closed(Closed::Gone, false));
+    workers.drain(Duration::ZERO).unwrap();
+}
+
+#[test]
+fn a_raw_connect_that_is_refused_is_told_as_such() {
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (told, tell) = mpsc::channel();
+    let workers = workers(told);
+    workers.remote().post(0, address, 0).unwrap();
+    let why = tell.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(why, Told::Closed(Closed::ConnectRefused, false));
+    workers.drain(Duration::ZERO).unwrap();
+}
+
+fn workers(told: Sender<Told>) -> Workers<SocketAddr> {
+    let plan = Plan { workers: 1, accepting: 1, capacity: 4, tables: Tables::Shared };
+    let limits = Limits::default();
+    Workers::start(plan, &limits, &[], move |_, _| Counting(told.clone())).unwrap()
+}

@@ -40,9 +40,41 @@ impl Exposition {
     ) {
         let name = self.family(name, kind, help);
         for (of, value) in samples {
-            let of = of.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-            let _ = writeln!(self.text, "{name}{{{label}=\"{of}\"}} {value}");
+            let _ = writeln!(self.text, "{name}{{{label}=\"{}\"}} {value}", escaped(&of));
         }
+    }
+
+    /// One metric with a sample for each set of labels.
+    pub fn tagged(
+        &mut self,
+        name: &str,
+        kind: Kind,
+        help: &str,
+        samples: impl IntoIterator<Item = (Vec<(&'static str, String)>, f64)>,
+    ) {
+        let name = self.family(name, kind, help);
+        for (labels, value) in samples {
+            let labels: Vec<String> =
+                labels.iter().map(|(label, of)| format!("{label}=\"{}\"", escaped(of))).collect();
+            let _ = writeln!(self.text, "{name}{{{}}} {value}", labels.join(","));
+        }
+    }
+
+    /// A histogram: for each upper end, which the last has at infinity, how many took no more; then
+    /// the sum of all values and their number.
+    pub fn histogram(
+        &mut self,
+        name: &str,
+        help: &str,
+        (ends, sum, count): (Vec<(f64, u64)>, f64, u64),
+    ) {
+        let name = format!("standfast_{name}");
+        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} histogram");
+        for (end, count) in ends {
+            let end = if end.is_finite() { end.to_string() } else { "+Inf".to_owned() };
+            let _ = writeln!(self.text, "{name}_bucket{{le=\"{end}\"}} {count}");
+        }
+        let _ = writeln!(self.text, "{name}_sum {sum}\n{name}_count {count}");
     }
 
     fn family(&mut self, name: &str, kind: Kind, help: &str) -> String {
@@ -58,9 +90,20 @@ impl Exposition {
         name
     }
 
+    /// What is written so far.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     pub(crate) fn finish(self) -> Vec<u8> {
         self.text.into_bytes()
     }
+}
+
+/// The value of a label as the text format has it.
+fn escaped(of: &str) -> String {
+    of.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 /// Those of the engine's plain numbers that go down too.
@@ -142,6 +185,25 @@ mod tests {
         }
         assert!(text.contains("# TYPE standfast_connections gauge\n"));
         assert!(text.contains("# TYPE standfast_accepted_total counter\n"));
+    }
+
+    #[test]
+    fn several_labels_and_a_histogram_read_as_prometheus_does() {
+        let mut exposition = Exposition::default();
+        let labels = vec![("pool", "a\"b".to_owned()), ("upstream", "c".to_owned())];
+        exposition.tagged("x", Kind::Gauge, "", [(labels, 2.0)]);
+        exposition.histogram("t", "h", (vec![(0.5, 1), (f64::INFINITY, 3)], 7.5, 3));
+        let text = String::from_utf8(exposition.finish()).unwrap();
+        for line in [
+            "standfast_x{pool=\"a\\\"b\",upstream=\"c\"} 2",
+            "# TYPE standfast_t histogram",
+            "standfast_t_bucket{le=\"0.5\"} 1",
+            "standfast_t_bucket{le=\"+Inf\"} 3",
+            "standfast_t_sum 7.5",
+            "standfast_t_count 3",
+        ] {
+            assert!(text.lines().any(|written| written == line), "{line} in {text}");
+        }
     }
 
     #[test]

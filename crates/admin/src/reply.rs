@@ -38,6 +38,12 @@ impl Reply {
         Reply::json_with(status, &json!({ "error": error, "message": message }))
     }
 
+    /// There is no such path; `paths` there are.
+    #[must_use]
+    pub fn not_found(paths: &str) -> Self {
+        Reply::error(404, "not_found", &format!("there are {paths}"))
+    }
+
     pub(crate) fn text(status: u16, body: &str) -> Self {
         let content_type = "text/plain; charset=utf-8";
         Reply { status, content_type, body: body.as_bytes().to_vec() }

@@ -8,7 +8,7 @@ use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, Query, Request, State};
-use axum::http::header;
+use axum::http::{Method, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -17,7 +17,7 @@ use serde::Deserialize;
 use crate::auth::{Key, bearer};
 use crate::local::may_be_foreign_page;
 use crate::metrics::{Exposition, Kind};
-use crate::{Entrance, Page, Program, Reply};
+use crate::{Asked, Entrance, Page, Program, Reply};
 
 /// The Content-Type of Prometheus's text format.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -54,7 +54,7 @@ pub(crate) fn router(program: Arc<dyn Program>, guard: Guard, body_bytes_max: us
         .route("/api/publish", post(publish))
         .route("/api/disconnect", post(disconnect))
         .route("/_broadcast", post(broadcast))
-        .fallback(not_found)
+        .fallback(other)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state((guard, program), admit));
     Router::new()
@@ -174,10 +174,28 @@ fn posted(
     }
 }
 
-async fn not_found() -> Reply {
-    let message = "there are /metrics, /health, /_broadcast, /api/publish, /api/disconnect, \
-                   /api/stats and /api/connections";
-    Reply::error(404, "not_found", message)
+/// What is none of the listener's own paths is the program's, if it has it.
+async fn other(
+    State(shared): State<Shared>,
+    method: Method,
+    uri: Uri,
+    body: Result<Bytes, BytesRejection>,
+) -> Reply {
+    let body = match body {
+        Ok(body) => body,
+        Err(rejection) if rejection.status() == 413 => {
+            return Reply::error(413, "too_large", "the body is longer than this listener takes");
+        }
+        Err(rejection) => return Reply::error(400, "bad_request", &rejection.body_text()),
+    };
+    let asked = move || {
+        let (path, query) = (uri.path(), uri.query().unwrap_or_default());
+        let asked = Asked { method: method.as_str(), path, query, body: &body };
+        let reply = shared.program.api(&asked);
+        reply.unwrap_or_else(|| Reply::not_found(shared.program.paths()))
+    };
+    let answer = tokio::task::spawn_blocking(asked).await;
+    answer.unwrap_or_else(|_| Reply::error(500, "internal", "the request was not carried out"))
 }
 
 async fn wrong_method() -> Reply {

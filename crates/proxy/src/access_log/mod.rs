@@ -1,0 +1,341 @@
+//! The access log: a line per tunnel or request when it ends, as JSON or in the combined format.
+//!
+//! A worker posts an [`Entry`] and never waits: the queue is bounded, what finds it full is counted
+//! and said. A thread of the control plane looks at the queue ([`WRITE_EVERY`]) and writes; posting
+//! wakes nobody.
+
+mod line;
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+use tracing::warn;
+
+/// How often the queue is emptied.
+const WRITE_EVERY: Duration = Duration::from_millis(50);
+/// Entries that may wait to be written.
+const ENTRIES_MAX: usize = 16 * 1024;
+const STACK_BYTES: usize = 256 * 1024;
+
+/// How a line looks.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
+pub enum Form {
+    /// One JSON object.
+    #[default]
+    Json,
+    /// As Apache and nginx write it, and three fields more.
+    Combined,
+}
+
+impl FromStr for Form {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "json" => Ok(Form::Json),
+            "combined" => Ok(Form::Combined),
+            _ => Err(format!("\"{text}\" is no form of a log: write json or combined")),
+        }
+    }
+}
+
+/// Who ended a tunnel.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The client.
+    Client,
+    /// The upstream.
+    Upstream,
+    /// This proxy.
+    Proxy,
+}
+
+impl Side {
+    /// The name in logs and metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Side::Client => "client",
+            Side::Upstream => "upstream",
+            Side::Proxy => "proxy",
+        }
+    }
+}
+
+/// What is told of one tunnel or request.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// When it began, in milliseconds since 1970.
+    pub began_ms: u64,
+    /// How long it took.
+    pub duration: Duration,
+    /// Whose it was, if that is known.
+    pub client: Option<IpAddr>,
+    /// The method.
+    pub method: Box<str>,
+    /// As in the request.
+    pub host: Box<str>,
+    /// With the query.
+    pub target: Box<str>,
+    /// As in the request, if it was.
+    pub agent: Option<Box<str>>,
+    /// As in the request, if it was.
+    pub referer: Option<Box<str>>,
+    /// The pool, if a route was found.
+    pub pool: Option<Box<str>>,
+    /// The upstream's address, if one was chosen.
+    pub upstream: Option<Box<str>>,
+    /// What the client was answered.
+    pub status: u16,
+    /// Bytes from the client after its request's head.
+    pub bytes_in: u64,
+    /// Bytes to the client after the answer's head.
+    pub bytes_out: u64,
+    /// Who ended it.
+    pub closed_by: Side,
+    /// Why, by the name that metrics use.
+    pub why: &'static str,
+}
+
+/// Where workers post.
+#[derive(Clone)]
+pub struct Recorder {
+    queue: SyncSender<Entry>,
+    dropped: Arc<AtomicU64>,
+}
+
+impl Recorder {
+    /// Posts an entry, or counts it where too many wait.
+    pub fn post(&self, entry: Entry) {
+        if self.queue.try_send(entry).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Entries that found no room.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+}
+
+/// Why there is no log; the system's own word for it is the source.
+#[derive(Debug)]
+pub struct LogError(PathBuf, io::Error);
+
+impl fmt::Display for LogError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot write the access log to {}", self.0.display())
+    }
+}
+
+impl std::error::Error for LogError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.1)
+    }
+}
+
+/// The thread that writes; dropping it writes what is left.
+pub struct AccessLog {
+    reopen: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    recorder: Recorder,
+}
+
+impl AccessLog {
+    /// Appends to a file, or writes to standard output where the path is `-`.
+    ///
+    /// # Errors
+    /// A file that cannot be opened, or no thread.
+    pub fn start(path: &Path, form: Form) -> Result<Self, LogError> {
+        let failed = |error| LogError(path.to_owned(), error);
+        let (queue, entries) = sync_channel(ENTRIES_MAX);
+        let recorder = Recorder { queue, dropped: Arc::default() };
+        let (reopen, stop) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+        let mut writer = Writer {
+            out: open(path).map_err(failed)?,
+            path: path.to_owned(),
+            form,
+            line: String::new(),
+            failing: false,
+            dropped: Arc::clone(&recorder.dropped),
+            told: 0,
+        };
+        let (reopened, stopped) = (Arc::clone(&reopen), Arc::clone(&stop));
+        let write = move || loop {
+            let last = stopped.load(Ordering::Acquire);
+            if reopened.swap(false, Ordering::AcqRel) {
+                writer.reopen();
+            }
+            writer.write(&entries);
+            if last {
+                return;
+            }
+            std::thread::sleep(WRITE_EVERY);
+        };
+        let thread = Builder::new().name("access-log".to_owned()).stack_size(STACK_BYTES);
+        let thread = Some(thread.spawn(write).map_err(failed)?);
+        Ok(AccessLog { reopen, stop, thread, recorder })
+    }
+
+    /// Where workers post.
+    #[must_use]
+    pub fn recorder(&self) -> &Recorder {
+        &self.recorder
+    }
+
+    /// Opens the file again by its name: somebody has moved it away.
+    pub fn reopen(&self) {
+        self.reopen.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for AccessLog {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Writer {
+    out: BufWriter<Box<dyn Write + Send>>,
+    path: PathBuf,
+    form: Form,
+    line: String,
+    failing: bool,
+    dropped: Arc<AtomicU64>,
+    told: u64,
+}
+
+impl Writer {
+    fn write(&mut self, entries: &Receiver<Entry>) {
+        let mut result = Ok(());
+        for entry in entries.try_iter().take(ENTRIES_MAX) {
+            self.line.clear();
+            match self.form {
+                Form::Json => line::json(&mut self.line, &entry),
+                Form::Combined => line::combined(&mut self.line, &entry),
+            }
+            result = result.and(self.out.write_all(self.line.as_bytes()));
+        }
+        result = result.and_then(|()| self.out.flush());
+        let failing = result.is_err();
+        if let Err(error) = result
+            && !self.failing
+        {
+            warn!("cannot write the access log to {}: {error}", self.path.display());
+        }
+        self.failing = failing;
+        let dropped = self.dropped.load(Ordering::Relaxed);
+        if dropped > self.told {
+            warn!("{} lines of the access log were dropped: it is slow", dropped - self.told);
+            self.told = dropped;
+        }
+    }
+
+    fn reopen(&mut self) {
+        match open(&self.path) {
+            Ok(out) => self.out = out,
+            Err(error) => warn!(
+                "cannot open the access log {} again, so the one that is open is written on: {error}",
+                self.path.display()
+            ),
+        }
+    }
+}
+
+fn open(path: &Path) -> io::Result<BufWriter<Box<dyn Write + Send>>> {
+    let out: Box<dyn Write + Send> = if path == Path::new("-") {
+        Box::new(io::stdout())
+    } else {
+        let file: File = OpenOptions::new().create(true).append(true).open(path)?;
+        Box::new(file)
+    };
+    Ok(BufWriter::new(out))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn entry(target: &str) -> Entry {
+        Entry {
+            began_ms: 1_700_000_000_123,
+            duration: Duration::from_millis(1_500),
+            client: Some([10, 0, 0, 1].into()),
+            method: "GET".into(),
+            host: "chat.example.com".into(),
+            target: target.into(),
+            agent: Some("say \"hi\"\n".into()),
+            referer: None,
+            pool: Some("chat".into()),
+            upstream: Some("10.0.0.2:80".into()),
+            status: 101,
+            bytes_in: 7,
+            bytes_out: 11,
+            closed_by: Side::Client,
+            why: "gone",
+        }
+    }
+
+    fn scratch(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("standfast-log-{}-{name}", std::process::id()))
+    }
+
+    #[test]
+    fn all_that_was_posted_is_written_and_a_moved_file_is_left() {
+        let (path, moved) = (scratch("now"), scratch("moved"));
+        let _ = std::fs::remove_file(&path);
+        let log = AccessLog::start(&path, Form::Json).unwrap();
+        for number in 0..100 {
+            log.recorder().post(entry(&format!("/{number}")));
+        }
+        let lines =
+            |path: &Path| std::fs::read_to_string(path).map_or(0, |text| text.lines().count());
+        while lines(&path) < 100 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::fs::rename(&path, &moved).unwrap();
+        log.reopen();
+        while !path.exists() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        log.recorder().post(entry("/last"));
+        drop(log);
+        assert_eq!((lines(&moved), lines(&path)), (100, 1));
+        let text = std::fs::read_to_string(&path).unwrap();
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value["target"], "/last");
+        let _ = std::fs::remove_file(path);
+        let _ = std::fs::remove_file(moved);
+    }
+
+    #[test]
+    fn what_finds_no_room_is_counted() {
+        let (queue, entries) = sync_channel(2);
+        let recorder = Recorder { queue, dropped: Arc::default() };
+        for _ in 0..5 {
+            recorder.post(entry("/"));
+        }
+        assert_eq!(recorder.dropped(), 3);
+        assert_eq!(entries.try_iter().count(), 2);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_opened_is_said_at_once() {
+        let error = AccessLog::start(Path::new("/proc/none/x"), Form::Json).err().unwrap();
+        assert!(error.to_string().contains("/proc/none/x"));
+    }
+}

@@ -1,0 +1,485 @@
+//! [`Api`]: what operators ask of upstreams, routes and tunnels while the proxy runs, as JSON, and
+//! the metrics of pools. It runs in the control plane's threads.
+//!
+//! A change is in force with its answer, for every request from then on, and is gone with the next
+//! reload or restart unless the file says it too. Tunnels are ended only by what says so.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use admin::{Asked, Exposition, Kind, Page, Reply};
+use engine::sys::process::now_ns;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tracing::info;
+
+use crate::balance::{Balance, Member, Place, Pool, Standing, Upstream};
+use crate::ending::{HowMany, Order, Which};
+use crate::routes::{Change, Fleet, MemberConfig, RouteConfig, Table};
+
+/// The longest time over which tunnels may be ended: a day.
+const OVER_SECONDS_MAX: f64 = 86_400.0;
+
+/// The workers, as operators' requests reach them.
+pub(crate) trait Crew: Send + Sync {
+    /// Sends an order to all that run; how many got it.
+    fn end(&self, order: &Arc<Order>) -> u32;
+    /// One page of tunnels, of these upstreams if any are given.
+    fn tunnels(&self, page: &Page, upstreams: Option<&[u32]>) -> Reply;
+}
+
+/// Upstreams, routes and tunnels for operators.
+pub(crate) struct Api {
+    pub(crate) table: Arc<Table>,
+    pub(crate) fleet: Arc<Mutex<Fleet>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct UpstreamAsked {
+    action: String,
+    pool: Option<String>,
+    upstream: String,
+    weight: Option<u16>,
+    max: Option<u32>,
+    over_seconds: Option<f64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RouteAsked {
+    action: String,
+    host: Option<String>,
+    path: Option<String>,
+    pool: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CloseAsked {
+    count: Option<u64>,
+    percent: Option<f64>,
+    pool: Option<String>,
+    upstream: Option<String>,
+    over_seconds: Option<f64>,
+}
+
+/// What was wrong with a request.
+type Refusal = Reply;
+
+impl Api {
+    /// The paths there are.
+    pub(crate) const PATHS: &str = "/metrics, /health, /api/stats, /api/upstreams, /api/routes, \
+                                    /api/tunnels and /api/close";
+
+    /// Answers a request; nothing where it is for none of these paths.
+    pub(crate) fn answer(&self, crew: &dyn Crew, asked: &Asked<'_>) -> Option<Reply> {
+        let answer = match (asked.method, asked.path) {
+            ("GET", "/api/upstreams") => Ok(Reply::json(&self.upstreams())),
+            ("POST", "/api/upstreams") => read(asked.body).and_then(|a| self.upstream(crew, &a)),
+            ("GET", "/api/routes") => Ok(Reply::json(&self.routes())),
+            ("POST", "/api/routes") => read(asked.body).and_then(|a| self.route(&a)),
+            ("GET", "/api/tunnels") => self.tunnels(crew, asked),
+            ("POST", "/api/close") => read(asked.body).and_then(|a| self.close(crew, &a)),
+            (_, "/api/upstreams" | "/api/routes" | "/api/tunnels" | "/api/close") => {
+                let message = "GET /api/tunnels, POST /api/close, both for the others";
+                Ok(Reply::error(405, "method_not_allowed", message))
+            }
+            _ => return None,
+        };
+        Some(answer.unwrap_or_else(|refusal| refusal))
+    }
+
+    /// Everything that is known of pools and their upstreams.
+    pub(crate) fn upstreams(&self) -> Value {
+        let now_ns = now_ns();
+        let mut fleet = self.fleet();
+        let routes = self.table.routes();
+        let pools = routes.pools().iter().map(|pool| {
+            let of_pool = |left: &&crate::routes::Retired| *left.pool == *pool.name();
+            let left: Vec<Value> = fleet
+                .retired()
+                .iter()
+                .filter(of_pool)
+                .map(|left| told(&left.upstream, None, "removed"))
+                .collect();
+            let members = pool.members().iter().map(|member| {
+                told(&member.upstream, Some(member), member.upstream.standing(now_ns).name())
+            });
+            json!({
+                "pool": pool.name(),
+                "balance": balance_name(pool.balance()),
+                "waiting": pool.waiting(),
+                "upstreams": members.chain(left).collect::<Vec<_>>(),
+            })
+        });
+        json!({ "pools": pools.collect::<Vec<_>>() })
+    }
+
+    fn routes(&self) -> Value {
+        let routes = self.table.routes();
+        let each = routes.all().map(|route| {
+            let host = route.host.to_string();
+            json!({ "host": host, "path": route.path, "pool": route.pool.name() })
+        });
+        json!({ "routes": each.collect::<Vec<_>>() })
+    }
+
+    fn upstream(&self, crew: &dyn Crew, asked: &UpstreamAsked) -> Result<Reply, Refusal> {
+        let place: Place = asked.upstream.parse().map_err(|why: String| bad(&why))?;
+        let pool = self.pool_named(asked.pool.as_deref())?;
+        let over = over(asked.over_seconds)?;
+        let concerned = self.fleet().upstreams(Some(&pool), Some(&place));
+        let change = match asked.action.as_str() {
+            "set" => Change::Set(pool.clone(), self.member(&pool, place, asked)),
+            "remove" => Change::Remove(pool.clone(), place),
+            "drain" => Change::Draining(pool.clone(), place, true),
+            "resume" => Change::Draining(pool.clone(), place, false),
+            other => {
+                let why = format!("\"{other}\" is no action: set, remove, drain or resume");
+                return Err(bad(&why));
+            }
+        };
+        let changed = self.fleet().change(&change, now_ns()).map_err(|why| bad(&why))?;
+        info!("{} of upstream {} in pool {pool}, by the API", asked.action, asked.upstream);
+        let ends = matches!(change, Change::Remove(..) | Change::Draining(_, _, true));
+        if let (true, Some(over)) = (ends, over) {
+            self.end(crew, Some(&concerned), HowMany::Share(10_000), over)?;
+        }
+        let tunnels: u64 = concerned.iter().map(|one| u64::from(one.tunnels())).sum();
+        let (added, removed) = (changed.added, changed.removed);
+        Ok(Reply::json(&json!({ "added": added, "removed": removed, "tunnels": tunnels })))
+    }
+
+    /// An upstream as it is to be; what is not said stays.
+    fn member(&self, pool: &str, place: Place, asked: &UpstreamAsked) -> MemberConfig {
+        let fleet = self.fleet();
+        let pool = fleet.said().pools.iter().find(|known| *known.name == *pool);
+        let known = pool.and_then(|pool| pool.members.iter().find(|known| known.place == place));
+        let mut member = known.cloned().unwrap_or_else(|| MemberConfig::new(place));
+        member.weight = asked.weight.unwrap_or(member.weight);
+        member.max = asked.max.or(member.max);
+        member
+    }
+
+    fn route(&self, asked: &RouteAsked) -> Result<Reply, Refusal> {
+        let host = asked.host.as_deref().unwrap_or("*");
+        let host = host.parse().map_err(|why: String| bad(&why))?;
+        let path: Box<str> = asked.path.as_deref().unwrap_or("/").into();
+        if !path.starts_with('/') {
+            return Err(bad("a path begins with /"));
+        }
+        let change = match asked.action.as_str() {
+            "set" => {
+                let pool = self.pool_named(asked.pool.as_deref())?;
+                Change::Route(RouteConfig { host, path, pool })
+            }
+            "remove" => Change::Unroute(host, path),
+            other => return Err(bad(&format!("\"{other}\" is no action: set or remove"))),
+        };
+        self.fleet().change(&change, now_ns()).map_err(|why| bad(&why))?;
+        info!("{} of a route, by the API", asked.action);
+        Ok(Reply::json(&self.routes()))
+    }
+
+    fn tunnels(&self, crew: &dyn Crew, asked: &Asked<'_>) -> Result<Reply, Refusal> {
+        let number = |name: &str, default: u64, most: u64| match asked.parameter(name) {
+            None => Ok(default),
+            Some(text) => text.parse().ok().filter(|number| *number <= most).ok_or_else(|| {
+                bad(&format!("{name} must be a number up to {most}, not \"{text}\""))
+            }),
+        };
+        let limit = number("limit", Page::LIMIT as u64, Page::LIMIT_MAX as u64)?.max(1);
+        let page = Page {
+            limit: usize::try_from(limit).unwrap_or(Page::LIMIT),
+            after: number("after", 0, u64::MAX)?,
+        };
+        let (pool, upstream) = (asked.parameter("pool"), asked.parameter("upstream"));
+        let wanted = self.wanted(pool, upstream)?;
+        let numbers = wanted.map(|upstreams| numbers(&upstreams));
+        Ok(crew.tunnels(&page, numbers.as_deref()))
+    }
+
+    fn close(&self, crew: &dyn Crew, asked: &CloseAsked) -> Result<Reply, Refusal> {
+        let many = match (asked.count, asked.percent) {
+            (Some(count), None) => HowMany::Count(count),
+            (None, Some(percent)) if (0.0..=100.0).contains(&percent) => {
+                HowMany::Share((percent * 100.0).ceil() as u32)
+            }
+            (None, Some(_)) => return Err(bad("percent is a number from 0 to 100")),
+            _ => return Err(bad("say how many: count or percent")),
+        };
+        let over = over(asked.over_seconds)?.unwrap_or_default();
+        let wanted = self.wanted(asked.pool.as_deref(), asked.upstream.as_deref())?;
+        self.end(crew, wanted.as_deref(), many, over)?;
+        let seconds = over.as_secs_f64();
+        Ok(Reply::json_with(202, &json!({ "over_seconds": seconds })))
+    }
+
+    /// Upstreams by pool and place; none where neither is said.
+    fn wanted(
+        &self,
+        pool: Option<&str>,
+        upstream: Option<&str>,
+    ) -> Result<Option<Vec<Arc<Upstream>>>, Refusal> {
+        if pool.is_none() && upstream.is_none() {
+            return Ok(None);
+        }
+        let place = upstream.map(str::parse::<Place>).transpose().map_err(|why| bad(&why))?;
+        let found = self.fleet().upstreams(pool, place.as_ref());
+        if found.is_empty() {
+            return Err(bad("there is no such upstream: GET /api/upstreams lists them"));
+        }
+        Ok(Some(found))
+    }
+
+    fn end(
+        &self,
+        crew: &dyn Crew,
+        upstreams: Option<&[Arc<Upstream>]>,
+        many: HowMany,
+        over: Duration,
+    ) -> Result<(), Refusal> {
+        let which = upstreams.map_or(Which::All, |of| Which::Of(numbers(of).into()));
+        info!("ending tunnels over {over:?}: {many:?}, {which:?}");
+        let order = Arc::new(Order::new(which, many, over, now_ns()));
+        let workers = crew.end(&order);
+        order.sent_to(workers);
+        if workers == 0 {
+            return Err(Reply::error(503, "overloaded", "no worker takes orders now: ask again"));
+        }
+        Ok(())
+    }
+
+    /// The pool of that name, or the only one.
+    fn pool_named(&self, name: Option<&str>) -> Result<Box<str>, Refusal> {
+        let fleet = self.fleet();
+        match (name, fleet.said().pools.as_slice()) {
+            (Some(name), _) => Ok(name.into()),
+            (None, [only]) => Ok(only.name.clone()),
+            (None, pools) => {
+                let names: Vec<&str> = pools.iter().map(|pool| &*pool.name).collect();
+                Err(bad(&format!("say which pool: {}", names.join(", "))))
+            }
+        }
+    }
+
+    fn fleet(&self) -> MutexGuard<'_, Fleet> {
+        self.fleet.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The metrics of pools and upstreams.
+    pub(crate) fn metrics(&self, exposition: &mut Exposition) {
+        let now_ns = now_ns();
+        let routes = self.table.routes();
+        let members: Vec<(&Pool, &Member)> = routes
+            .pools()
+            .iter()
+            .flat_map(|pool| pool.members().iter().map(move |member| (&**pool, member)))
+            .collect();
+        let labels = |pool: &Pool, upstream: &Upstream| {
+            vec![("pool", pool.name().to_owned()), ("upstream", upstream.address().to_string())]
+        };
+        let mut each = |name, kind, help, value: &dyn Fn(&Upstream) -> f64| {
+            let samples = members
+                .iter()
+                .map(|(pool, member)| (labels(pool, &member.upstream), value(&member.upstream)));
+            exposition.tagged(name, kind, help, samples);
+        };
+        each("upstream_tunnels", Kind::Gauge, "Tunnels to each upstream.", &|upstream| {
+            upstream.tunnels().into()
+        });
+        each("upstream_up", Kind::Gauge, "Whether it takes tunnels.", &|upstream| {
+            f64::from(u8::from(upstream.standing(now_ns) == Standing::Up))
+        });
+        let counter = Kind::Counter;
+        each("upstream_picked", counter, "Times it was chosen.", &|up| up.taken() as f64);
+        each("upstream_failed", counter, "Connects and handshakes that failed.", &|up| {
+            up.failed_times() as f64
+        });
+        each("upstream_ejections", counter, "Times it was ejected.", &|up| up.ejections() as f64);
+        each("upstream_flips", counter, "Times its checks changed their verdict.", &|up| {
+            up.flips() as f64
+        });
+        let mut of_pool = |name, kind, help, value: &dyn Fn(&Pool) -> u64| {
+            let samples =
+                routes.pools().iter().map(|pool| (pool.name().to_owned(), value(pool) as f64));
+            exposition.labelled(name, kind, help, "pool", samples);
+        };
+        let waiting = "Requests that wait for a place.";
+        of_pool("pool_waiting", Kind::Gauge, waiting, &|pool| pool.waiting().into());
+        of_pool("pool_queued", counter, "Requests that had to wait.", &|pool| {
+            pool.state().queued.load(Ordering::Relaxed)
+        });
+        of_pool("pool_overflowed", counter, "Requests that found the queue full.", &|pool| {
+            pool.state().overflowed.load(Ordering::Relaxed)
+        });
+        of_pool("pool_busy", counter, "Choices that found every upstream at its most.", &|pool| {
+            pool.state().busy.load(Ordering::Relaxed)
+        });
+        of_pool("pool_down", counter, "Choices that found no upstream up.", &|pool| {
+            pool.state().down.load(Ordering::Relaxed)
+        });
+    }
+}
+
+fn told(upstream: &Upstream, member: Option<&Member>, state: &str) -> Value {
+    json!({
+        "upstream": upstream.name(),
+        "address": upstream.address().to_string(),
+        "state": state,
+        "weight": member.map(|member| member.weight),
+        "max": member.map(|member| member.most).filter(|most| *most != u32::MAX),
+        "tunnels": upstream.tunnels(),
+        "picked": upstream.taken(),
+        "failed": upstream.failed_times(),
+        "ejections": upstream.ejections(),
+        "flips": upstream.flips(),
+    })
+}
+
+fn balance_name(balance: &Balance) -> &'static str {
+    match balance {
+        Balance::LeastConnections => "least_connections",
+        Balance::RoundRobin => "round_robin",
+        Balance::Random => "random",
+        Balance::Hash(_) => "hash",
+    }
+}
+
+fn numbers(upstreams: &[Arc<Upstream>]) -> Vec<u32> {
+    upstreams.iter().map(|upstream| upstream.number()).collect()
+}
+
+fn read<A: DeserializeOwned>(body: &[u8]) -> Result<A, Refusal> {
+    serde_json::from_slice(body).map_err(|error| bad(&error.to_string()))
+}
+
+fn over(seconds: Option<f64>) -> Result<Option<Duration>, Refusal> {
+    match seconds {
+        None => Ok(None),
+        Some(seconds) if (0.0..=OVER_SECONDS_MAX).contains(&seconds) => {
+            Ok(Some(Duration::from_secs_f64(seconds)))
+        }
+        Some(_) => Err(bad("over_seconds is a number from 0 to 86400")),
+    }
+}
+
+fn bad(message: &str) -> Refusal {
+    Reply::error(400, "bad_request", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::routes::RoutesConfig;
+
+    /// Workers that only remember what they were told.
+    #[derive(Default)]
+    struct Told(Mutex<Vec<Arc<Order>>>);
+
+    impl Crew for Told {
+        fn end(&self, order: &Arc<Order>) -> u32 {
+            self.0.lock().unwrap().push(Arc::clone(order));
+            2
+        }
+        fn tunnels(&self, page: &Page, upstreams: Option<&[u32]>) -> Reply {
+            Reply::json(&json!({ "limit": page.limit, "of": upstreams }))
+        }
+    }
+
+    fn api() -> Api {
+        let table = Arc::new(Table::default());
+        let mut fleet = Fleet::new(Arc::clone(&table));
+        let places = ["10.0.0.1:80", "10.0.0.2:80"].map(|place| place.parse().unwrap());
+        fleet.say(RoutesConfig::to(places), 1).unwrap();
+        Api { table, fleet: Arc::new(Mutex::new(fleet)) }
+    }
+
+    fn ask(api: &Api, crew: &Told, method: &str, target: &str, body: &str) -> (u16, Value) {
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let asked = Asked { method, path, query, body: body.as_bytes() };
+        let reply = api.answer(crew, &asked).unwrap();
+        (reply.status, serde_json::from_slice(&reply.body).unwrap())
+    }
+
+    #[test]
+    fn upstreams_are_set_drained_and_removed() {
+        let (api, crew) = (api(), Told::default());
+        let post = |body: &str| ask(&api, &crew, "POST", "/api/upstreams", body);
+        let states = || {
+            let told = api.upstreams();
+            let each = told["pools"][0]["upstreams"].as_array().unwrap().clone();
+            each.iter().map(|one| one["state"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        let set = r#"{"action":"set","upstream":"10.0.0.3:80","weight":5,"max":9}"#;
+        assert_eq!(post(set).1["added"], 1);
+        let told = api.upstreams();
+        let third = &told["pools"][0]["upstreams"][2];
+        assert_eq!((&third["weight"], &third["max"]), (&json!(5), &json!(9)));
+        let drain = r#"{"action":"drain","upstream":"10.0.0.2:80","over_seconds":2}"#;
+        assert_eq!(post(drain).0, 200);
+        assert_eq!(states(), ["up", "draining", "up"]);
+        assert_eq!(crew.0.lock().unwrap().len(), 1, "its tunnels are to end");
+        assert_eq!(post(r#"{"action":"resume","upstream":"10.0.0.2:80"}"#).0, 200);
+        assert_eq!(post(r#"{"action":"remove","upstream":"10.0.0.1:80"}"#).1["removed"], 1);
+        assert_eq!(states(), ["up", "up"]);
+        assert_eq!(crew.0.lock().unwrap().len(), 1, "tunnels of who is removed stay");
+    }
+
+    #[test]
+    fn what_cannot_be_done_is_refused_with_a_reason() {
+        let (api, crew) = (api(), Told::default());
+        for (target, body, why) in [
+            ("/api/upstreams", "{}", "missing field"),
+            ("/api/upstreams", r#"{"action":"stop","upstream":"a:1"}"#, "set, remove, drain"),
+            ("/api/upstreams", r#"{"action":"set","upstream":"a"}"#, "is no upstream"),
+            ("/api/upstreams", r#"{"action":"drain","upstream":"a:1"}"#, "10.0.0.1:80"),
+            ("/api/upstreams", r#"{"action":"set","upstream":"a:1","weigth":1}"#, "weigth"),
+            ("/api/upstreams", r#"{"action":"set","upstream":"a:1","weight":0}"#, "1 to 256"),
+            ("/api/upstreams", r#"{"action":"set","pool":"x","upstream":"a:1"}"#, "no pool x"),
+            ("/api/close", "{}", "count or percent"),
+            ("/api/close", r#"{"percent":101}"#, "0 to 100"),
+            ("/api/close", r#"{"count":1,"over_seconds":-1}"#, "86400"),
+            ("/api/close", r#"{"count":1,"upstream":"10.9.9.9:80"}"#, "no such upstream"),
+            ("/api/routes", r#"{"action":"set","path":"x"}"#, "begins with /"),
+            ("/api/routes", r#"{"action":"remove","path":"/"}"#, "no route"),
+        ] {
+            let (status, answer) = ask(&api, &crew, "POST", target, body);
+            assert_eq!(status, 400, "{body}: {answer}");
+            assert!(answer["message"].as_str().unwrap().contains(why), "{body}: {answer}");
+        }
+        assert!(crew.0.lock().unwrap().is_empty());
+        assert_eq!(ask(&api, &crew, "DELETE", "/api/close", "").0, 405);
+    }
+
+    #[test]
+    fn tunnels_are_listed_by_page_and_closed_by_part() {
+        let (api, crew) = (api(), Told::default());
+        let get = |target: &str| ask(&api, &crew, "GET", target, "");
+        assert_eq!(get("/api/tunnels").1, json!({ "limit": 100, "of": null }));
+        let one = get("/api/tunnels?limit=5&upstream=10.0.0.2:80").1;
+        assert_eq!(one, json!({ "limit": 5, "of": [2] }));
+        assert_eq!(get("/api/tunnels?limit=5000").0, 400);
+        let close = r#"{"percent":12.5,"pool":"default","over_seconds":1}"#;
+        assert_eq!(ask(&api, &crew, "POST", "/api/close", close).0, 202);
+        assert_eq!(crew.0.lock().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn metrics_name_pool_and_upstream() {
+        let mut exposition = Exposition::default();
+        api().metrics(&mut exposition);
+        let text = exposition.text();
+        for line in [
+            "standfast_upstream_tunnels{pool=\"default\",upstream=\"10.0.0.1:80\"} 0",
+            "standfast_upstream_up{pool=\"default\",upstream=\"10.0.0.2:80\"} 1",
+            "standfast_pool_waiting{pool=\"default\"} 0",
+            "standfast_upstream_picked_total{pool=\"default\",upstream=\"10.0.0.1:80\"} 0",
+        ] {
+            assert!(text.lines().any(|written| written == line), "{line} in {text}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Where upstreams are: [`Place`] as an operator writes it, [`UpstreamAddress`] as it is connected
+//! to. A name may mean several addresses, and others a moment later.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// Where to connect.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum UpstreamAddress {
+    /// Address and port.
+    Tcp(SocketAddr),
+    /// A UNIX socket.
+    Unix(Arc<Path>),
+}
+
+impl fmt::Display for UpstreamAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            UpstreamAddress::Tcp(address) => address.fmt(f),
+            UpstreamAddress::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// An upstream as it is written: an address with a port, a name with a port, or `unix:/PATH`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Place {
+    /// It needs no resolving.
+    Address(UpstreamAddress),
+    /// A name, to be resolved now and again.
+    Name(Box<str>, u16),
+}
+
+impl FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            if path.is_empty() {
+                return Err("unix: needs a path, as in unix:/run/app.sock".to_owned());
+            }
+            return Ok(Place::Address(UpstreamAddress::Unix(Path::new(path).into())));
+        }
+        if let Ok(address) = text.parse() {
+            return Ok(Place::Address(UpstreamAddress::Tcp(address)));
+        }
+        let named = text.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
+        match named {
+            Some((host, port)) if is_name(host) && port > 0 => Ok(Place::Name(host.into(), port)),
+            _ => Err(format!(
+                "\"{text}\" is no upstream: write 10.0.0.1:8080, app.internal:8080 or \
+                 unix:/run/app.sock"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Address(address) => address.fmt(f),
+            Place::Name(host, port) => write!(f, "{host}:{port}"),
+        }
+    }
+}
+
+/// Whether this may be a host's name (RFC 1123 section 2.1, and the underscore some use).
+fn is_name(text: &str) -> bool {
+    let label = |label: &str| {
+        let right = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        !label.is_empty() && label.len() <= 63 && label.bytes().all(right)
+    };
+    let digits = |byte: u8| byte.is_ascii_digit() || byte == b'.';
+    // What is digits and dots alone was meant for an address.
+    text.len() <= 253 && text.split('.').all(label) && !text.bytes().all(digits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_come_back_as_written() {
+        for text in ["10.0.0.1:80", "[::1]:8080", "unix:/run/a.sock", "app.internal:8080", "app:1"]
+        {
+            assert_eq!(text.parse::<Place>().unwrap().to_string(), text);
+        }
+        for text in
+            ["", "app", "app:", "app:0", "app:70000", "unix:", "1.2.3:80", "a b:80", "a..b:1"]
+        {
+            assert!(text.parse::<Place>().is_err(), "{text}");
+        }
+    }
+}

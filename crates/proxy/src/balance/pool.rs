@@ -1,0 +1,426 @@
+//! [`Pool`]: the upstreams of a route, and the choice among them.
+//!
+//! A pool does not change: another table brings another one, with the same upstreams and the same
+//! counts. Least connections by two choices is Mitzenmacher's ("The power of two choices in
+//! randomized load balancing", 2001): the less loaded of two drawn by weight, so that many workers
+//! which look at the same moment do not all run to the same upstream.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::cookie::{Sticky, cookie};
+use super::hash::{hash_bytes, score};
+use super::upstream::{Picked, Standing, Upstream, WARM};
+
+/// How a pool chooses.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum Balance {
+    /// The less loaded of two, by live tunnels and weight. The default: sockets live long, and turns
+    /// taken drift apart.
+    #[default]
+    LeastConnections,
+    /// In turn, by weight.
+    RoundRobin,
+    /// At random, by weight.
+    Random,
+    /// The same for the same key (rendezvous hashing), by weight.
+    Hash(HashBy),
+}
+
+/// What the key of a hash is. A request without it goes anywhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HashBy {
+    /// The client's address.
+    Address,
+    /// The path, without the query.
+    Path,
+    /// A header's value.
+    Header(Box<str>),
+    /// A cookie's value.
+    Cookie(Box<str>),
+}
+
+/// Limits of a pool.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct PoolLimits {
+    /// An upstream that comes up takes its full share only after this.
+    pub slow_start: Duration,
+    /// Requests that may wait for a place when every upstream has its most.
+    pub queue: u32,
+    /// How long each may wait.
+    pub queue_timeout: Duration,
+}
+
+impl Default for PoolLimits {
+    fn default() -> Self {
+        let queue_timeout = Duration::from_secs(5);
+        PoolLimits { slow_start: Duration::ZERO, queue: 0, queue_timeout }
+    }
+}
+
+/// An upstream in a pool.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// Which.
+    pub upstream: Arc<Upstream>,
+    /// Its share, 1 to [`Pool::WEIGHT_MAX`].
+    pub weight: u16,
+    /// Tunnels it takes at most.
+    pub most: u32,
+}
+
+/// What is known of a request when an upstream is chosen for it.
+#[derive(Copy, Clone, Debug, Default)]
+pub struct Key<'r> {
+    /// The worker's time.
+    pub now_ns: u64,
+    /// 64 random bits.
+    pub random: u64,
+    /// From [`Pool::hash`].
+    pub hash: u64,
+    /// From [`Pool::asked`].
+    pub sticky: Option<u64>,
+    /// Numbers of upstreams that failed this request already.
+    pub tried: &'r [u32],
+}
+
+/// Why there is no upstream.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Every one that is up has its most: a place may come free.
+    Busy,
+    /// None is up, or all were tried.
+    Down,
+}
+
+/// What pools of one name have in common over all tables.
+#[derive(Debug, Default)]
+pub(crate) struct PoolState {
+    turn: AtomicU64,
+    waiting: AtomicU32,
+    pub(crate) busy: AtomicU64,
+    pub(crate) down: AtomicU64,
+    pub(crate) queued: AtomicU64,
+    pub(crate) overflowed: AtomicU64,
+}
+
+/// The upstreams of a route.
+#[derive(Debug)]
+pub struct Pool {
+    name: Box<str>,
+    balance: Balance,
+    sticky: Option<Sticky>,
+    limits: PoolLimits,
+    members: Vec<Member>,
+    /// Whose turn it is, one round; empty unless turns are taken.
+    round: Vec<u16>,
+    state: Arc<PoolState>,
+}
+
+impl Pool {
+    /// Upstreams of one pool at most: each choice looks at all of them.
+    pub const MEMBERS_MAX: usize = 256;
+    /// The heaviest weight.
+    pub const WEIGHT_MAX: u16 = 256;
+
+    pub(crate) fn new(
+        name: &str,
+        balance: Balance,
+        sticky: Option<Sticky>,
+        limits: PoolLimits,
+        mut members: Vec<Member>,
+        state: Arc<PoolState>,
+    ) -> Self {
+        members.truncate(Self::MEMBERS_MAX);
+        for member in &mut members {
+            member.weight = member.weight.clamp(1, Self::WEIGHT_MAX);
+        }
+        let round = if balance == Balance::RoundRobin { round(&members) } else { Vec::new() };
+        Pool { name: name.into(), balance, sticky, limits, members, round, state }
+    }
+
+    /// A pool with the defaults, of upstreams with equal shares.
+    #[must_use]
+    pub fn of(name: &str, upstreams: Vec<Arc<Upstream>>) -> Self {
+        let member = |upstream| Member { upstream, weight: 1, most: u32::MAX };
+        let members = upstreams.into_iter().map(member).collect();
+        Pool::new(name, Balance::default(), None, PoolLimits::default(), members, Arc::default())
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its upstreams.
+    #[must_use]
+    pub fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// How it chooses.
+    #[must_use]
+    pub fn balance(&self) -> &Balance {
+        &self.balance
+    }
+
+    /// Its limits.
+    #[must_use]
+    pub fn limits(&self) -> &PoolLimits {
+        &self.limits
+    }
+
+    pub(crate) fn state(&self) -> &Arc<PoolState> {
+        &self.state
+    }
+
+    /// Requests that wait for a place now.
+    #[must_use]
+    pub fn waiting(&self) -> u32 {
+        self.state.waiting.load(Ordering::Relaxed)
+    }
+
+    /// The hash of a request, for [`Key::hash`]: `random` unless this pool hashes and the request
+    /// has what it hashes by. `header` finds a header's value.
+    pub fn hash<'b>(
+        &self,
+        client: Option<IpAddr>,
+        path: &str,
+        header: impl Fn(&str) -> Option<&'b [u8]>,
+        random: u64,
+    ) -> u64 {
+        let Balance::Hash(by) = &self.balance else { return random };
+        let hash = match by {
+            HashBy::Address => client.map(|client| match client.to_canonical() {
+                IpAddr::V4(address) => hash_bytes(&address.octets()),
+                IpAddr::V6(address) => hash_bytes(&address.octets()),
+            }),
+            HashBy::Path => Some(hash_bytes(path.as_bytes())),
+            HashBy::Header(name) => header(name).map(hash_bytes),
+            HashBy::Cookie(name) => {
+                header("cookie").and_then(|value| cookie(value, name)).map(hash_bytes)
+            }
+        };
+        hash.unwrap_or(random)
+    }
+
+    /// The upstream a client was told to come back to, for [`Key::sticky`]. `cookies` is the value
+    /// of its `Cookie` header.
+    #[must_use]
+    pub fn asked(&self, cookies: Option<&[u8]>) -> Option<u64> {
+        self.sticky.as_ref()?.asked(cookies?)
+    }
+
+    /// The value of the `Set-Cookie` header that the answer needs, whatever its status; none where
+    /// the client has the right one already.
+    #[must_use]
+    pub fn set_cookie(&self, picked: &Picked, asked: Option<u64>) -> Option<String> {
+        let hash = picked.upstream().hash();
+        self.sticky.as_ref().filter(|_| asked != Some(hash)).map(|sticky| sticky.set(hash))
+    }
+
+    /// Chooses an upstream and takes a place there.
+    ///
+    /// # Errors
+    /// There is none to have.
+    pub fn pick(&self, key: &Key<'_>) -> Result<Picked, Refused> {
+        let wanted = key.sticky.and_then(|hash| self.sticky_member(key, hash));
+        if let Some(picked) = wanted.and_then(|member| self.take(member, key)) {
+            return Ok(picked);
+        }
+        match self.choose(key, Standing::Up) {
+            // Nobody was seen alive lately: a rested one is better than none.
+            Err(Refused::Down) => {
+                self.choose(key, Standing::Ejected).inspect_err(|why| match why {
+                    Refused::Busy => count(&self.state.busy),
+                    Refused::Down => count(&self.state.down),
+                })
+            }
+            Err(Refused::Busy) => {
+                count(&self.state.busy);
+                Err(Refused::Busy)
+            }
+            picked => picked,
+        }
+    }
+
+    /// A place among those who wait for one; none where enough wait.
+    #[must_use]
+    pub fn wait(&self) -> Option<Waiting> {
+        let more = |waiting| (waiting < self.limits.queue).then_some(waiting + 1);
+        let waiting = &self.state.waiting;
+        if waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
+            count(&self.state.overflowed);
+            return None;
+        }
+        count(&self.state.queued);
+        Some(Waiting(Arc::clone(&self.state)))
+    }
+
+    fn sticky_member(&self, key: &Key<'_>, hash: u64) -> Option<&Member> {
+        let member = self.members.iter().find(|member| member.upstream.hash() == hash)?;
+        self.is_candidate(member, key, Standing::Up).then_some(member)
+    }
+
+    fn choose(&self, key: &Key<'_>, standing: Standing) -> Result<Picked, Refused> {
+        let mut busy = false;
+        let alive = self.members.iter().any(|member| {
+            let candidate = self.is_candidate(member, key, standing);
+            let room = candidate && self.has_room(member, key);
+            busy |= candidate && !room;
+            room
+        });
+        // Between looking and taking another worker may take the last place.
+        for _ in 0..TAKE_TRIES {
+            let member = if alive { self.best(key, standing) } else { None };
+            let Some(member) = member else { break };
+            if let Some(picked) = self.take(member, key) {
+                return Ok(picked);
+            }
+            busy = true;
+        }
+        Err(if busy { Refused::Busy } else { Refused::Down })
+    }
+
+    fn best(&self, key: &Key<'_>, standing: Standing) -> Option<&Member> {
+        let open = |member: &&Member| {
+            self.is_candidate(member, key, standing) && self.has_room(member, key)
+        };
+        match &self.balance {
+            Balance::LeastConnections => {
+                let first = self.draw(key, key.random >> 32, open)?;
+                let other = |member: &&Member| {
+                    open(member) && !Arc::ptr_eq(&member.upstream, &first.upstream)
+                };
+                let second = self.draw(key, key.random & 0xffff_ffff, other);
+                Some(second.map_or(first, |second| self.less_loaded(key, first, second)))
+            }
+            Balance::RoundRobin => self.in_turn(key, open),
+            Balance::Random => self.draw(key, key.random >> 32, open),
+            Balance::Hash(_) => {
+                let by_score = |member: &&Member| {
+                    score(key.hash, member.upstream.hash(), member.weight.into())
+                };
+                let scored = self.members.iter().filter(open).map(|m| (by_score(&m), m));
+                scored.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, member)| member)
+            }
+        }
+    }
+
+    /// One at random, by weight: `bits` are 32.
+    fn draw(&self, key: &Key<'_>, bits: u64, open: impl Fn(&&Member) -> bool) -> Option<&Member> {
+        let total: u64 = self.members.iter().filter(&open).map(|m| self.share(m, key)).sum();
+        let mut at = (bits * total) >> 32;
+        self.members.iter().filter(&open).find(|member| {
+            let share = self.share(member, key);
+            let here = at < share;
+            at = at.saturating_sub(share);
+            here
+        })
+    }
+
+    fn less_loaded<'m>(&self, key: &Key<'_>, a: &'m Member, b: &'m Member) -> &'m Member {
+        let load = |m: &Member| u64::from(m.upstream.tunnels()) + 1;
+        // a/share(a) against b/share(b), without dividing.
+        let (of_a, of_b) = (load(a) * self.share(b, key), load(b) * self.share(a, key));
+        if of_b < of_a { b } else { a }
+    }
+
+    /// The next in turn. One who is not there costs nobody else a turn; a cold one is passed over
+    /// now and then.
+    fn in_turn(&self, key: &Key<'_>, open: impl Fn(&&Member) -> bool) -> Option<&Member> {
+        let length = self.round.len() as u64;
+        let mut bits = key.random;
+        for _ in 0..2 * length {
+            let turn = self.state.turn.fetch_add(1, Ordering::Relaxed) % length;
+            let index = self.round.get(turn as usize)?;
+            let Some(member) = self.members.get(usize::from(*index)).filter(&open) else {
+                continue;
+            };
+            bits = bits.rotate_left(10);
+            if bits % WARM < member.upstream.warmth(self.slow_start_ns(), key.now_ns) {
+                return Some(member);
+            }
+        }
+        self.members.iter().find(open)
+    }
+
+    fn is_candidate(&self, member: &Member, key: &Key<'_>, standing: Standing) -> bool {
+        !key.tried.contains(&member.upstream.number())
+            && member.upstream.standing(key.now_ns) == standing
+    }
+
+    fn has_room(&self, member: &Member, key: &Key<'_>) -> bool {
+        member.upstream.tunnels() < self.most(member, key)
+    }
+
+    fn take(&self, member: &Member, key: &Key<'_>) -> Option<Picked> {
+        member.upstream.take(self.most(member, key))
+    }
+
+    /// Its weight, less while it warms up.
+    fn share(&self, member: &Member, key: &Key<'_>) -> u64 {
+        u64::from(member.weight) * member.upstream.warmth(self.slow_start_ns(), key.now_ns)
+    }
+
+    /// Its most tunnels, fewer while it warms up.
+    fn most(&self, member: &Member, key: &Key<'_>) -> u32 {
+        if member.most == u32::MAX {
+            return member.most;
+        }
+        let warmth = member.upstream.warmth(self.slow_start_ns(), key.now_ns);
+        let most = (u64::from(member.most) * warmth).div_ceil(WARM);
+        u32::try_from(most).unwrap_or(member.most)
+    }
+
+    fn slow_start_ns(&self) -> u64 {
+        u64::try_from(self.limits.slow_start.as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Tries to take the last places before it is said that there is none.
+const TAKE_TRIES: usize = 4;
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// One round of turns by weight, as evenly mixed as can be: everybody gains its weight each turn,
+/// and whoever has most takes the turn and pays what all gained.
+fn round(members: &[Member]) -> Vec<u16> {
+    let divisor = members.iter().fold(0, |divisor, member| common(divisor, member.weight));
+    let weights: Vec<i64> =
+        members.iter().map(|member| i64::from(member.weight / divisor.max(1))).collect();
+    let total: i64 = weights.iter().sum();
+    let mut credit = vec![0i64; weights.len()];
+    let mut round = Vec::new();
+    for _ in 0..total {
+        for (credit, weight) in credit.iter_mut().zip(&weights) {
+            *credit += weight;
+        }
+        // The first of equals.
+        let richest = credit.iter_mut().enumerate().rev().max_by_key(|(_, credit)| **credit);
+        let Some((index, credit)) = richest else { break };
+        *credit -= total;
+        round.push(u16::try_from(index).unwrap_or_default());
+    }
+    round
+}
+
+/// The greatest common divisor.
+fn common(a: u16, b: u16) -> u16 {
+    if b == 0 { a } else { common(b, a % b) }
+}
+
+/// A place among those who wait; whoever drops it leaves.
+#[derive(Debug)]
+pub struct Waiting(Arc<PoolState>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,282 @@
+//! Distributions and limits of the choice, from seeds: what a share is, and who moves when somebody
+//! leaves.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::*;
+
+fn upstream(number: u32) -> Arc<Upstream> {
+    let address = UpstreamAddress::Tcp(([10, 0, (number / 256) as u8, number as u8], 80).into());
+    Arc::new(Upstream::new(number, &address.to_string(), address, 0))
+}
+
+fn member(number: u32, weight: u16) -> Member {
+    Member { upstream: upstream(number), weight, most: u32::MAX }
+}
+
+fn pool(balance: Balance, members: Vec<Member>) -> Pool {
+    Pool::new("p", balance, None, PoolLimits::default(), members, Arc::default())
+}
+
+/// Picks `times` and keeps what was picked.
+fn picks(pool: &Pool, times: usize, seed: u64) -> Vec<Picked> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut key =
+        || Key { now_ns: 1, random: random.u64(..), hash: random.u64(..), ..Key::default() };
+    (0..times).map(|_| pool.pick(&key()).unwrap()).collect()
+}
+
+fn tunnels(pool: &Pool) -> Vec<u32> {
+    pool.members().iter().map(|member| member.upstream.tunnels()).collect()
+}
+
+#[test]
+fn two_choices_keep_live_tunnels_level() {
+    let pool = pool(Balance::LeastConnections, (0..10).map(|number| member(number, 1)).collect());
+    let _held = picks(&pool, 10_000, 7);
+    for tunnels in tunnels(&pool) {
+        // At random alone the spread would be about ±95.
+        assert!((990..=1_010).contains(&tunnels), "{tunnels}");
+    }
+}
+
+#[test]
+fn least_connections_fill_up_who_has_few() {
+    let members: Vec<Member> = (0..4).map(|number| member(number, 1)).collect();
+    let pool = pool(Balance::LeastConnections, members.clone());
+    let mut held = picks(&pool, 4_000, 3);
+    // One restarts: its tunnels are gone and come again.
+    held.retain(|picked| picked.upstream().number() != 2);
+    assert_eq!(members[2].upstream.tunnels(), 0);
+    held.extend(picks(&pool, 400, 4));
+    // It is drawn in every other choice of two among four, and wins each.
+    let few = members[2].upstream.tunnels();
+    assert!((160..=240).contains(&few), "{few}");
+    held.extend(picks(&pool, 3_600, 5));
+    for tunnels in tunnels(&pool) {
+        assert!((1_740..=1_760).contains(&tunnels), "{tunnels}");
+    }
+}
+
+#[test]
+fn weights_are_shares_whatever_the_method() {
+    let weights = [1u16, 2, 5, 12];
+    let balances = [
+        Balance::LeastConnections,
+        Balance::RoundRobin,
+        Balance::Random,
+        Balance::Hash(HashBy::Path),
+    ];
+    for balance in balances {
+        let members = weights.iter().enumerate().map(|(n, weight)| member(n as u32, *weight));
+        let pool = pool(balance.clone(), members.collect());
+        let _held = picks(&pool, 20_000, 11);
+        for (tunnels, weight) in tunnels(&pool).into_iter().zip(weights) {
+            let expected = 20_000.0 * f64::from(weight) / 20.0;
+            // Five deviations of a binomial; the methods that know better are far below.
+            let bound = 5.0 * (expected * (1.0 - expected / 20_000.0)).sqrt();
+            let off = (f64::from(tunnels) - expected).abs();
+            assert!(
+                off <= bound,
+                "{balance:?}, weight {weight}: {tunnels}, not {expected} ± {bound}"
+            );
+        }
+    }
+}
+
+#[test]
+fn turns_are_mixed_and_nobody_inherits_those_of_one_who_is_away() {
+    let members = vec![member(0, 3), member(1, 1), member(2, 2)];
+    let pool = pool(Balance::RoundRobin, members);
+    let order: Vec<u32> = picks(&pool, 6, 1).iter().map(|p| p.upstream().number()).collect();
+    assert_eq!(order, [0, 2, 0, 1, 2, 0]);
+    let even = super::tests::pool(Balance::RoundRobin, (0..3).map(|n| member(n, 1)).collect());
+    even.members()[1].upstream.set_down(true, 0);
+    drop(picks(&even, 1_000, 1));
+    let taken: Vec<u64> = even.members().iter().map(|m| m.upstream.taken()).collect();
+    assert_eq!(taken, [500, 0, 500]);
+}
+
+#[test]
+fn who_leaves_takes_only_its_own_keys() {
+    let members: Vec<Member> = (0..8).map(|number| member(number, 1 + number as u16 % 3)).collect();
+    let whole = pool(Balance::Hash(HashBy::Address), members.clone());
+    let fewer = pool(
+        Balance::Hash(HashBy::Address),
+        members.iter().filter(|member| member.upstream.number() != 5).cloned().collect(),
+    );
+    let at = |pool: &Pool, hash| {
+        let key = Key { now_ns: 1, hash, random: hash, ..Key::default() };
+        pool.pick(&key).unwrap().upstream().number()
+    };
+    let mut random = fastrand::Rng::with_seed(5);
+    let mut moved = 0;
+    for _ in 0..20_000 {
+        let hash = random.u64(..);
+        let (before, after) = (at(&whole, hash), at(&fewer, hash));
+        assert!(before == after || before == 5, "{hash}: from {before} to {after}");
+        moved += u32::from(before == 5);
+    }
+    // Its weight is 3 of 15.
+    assert!((3_700..=4_300).contains(&moved), "{moved}");
+}
+
+#[test]
+fn the_order_of_a_file_does_not_matter_to_a_hash() {
+    let members: Vec<Member> = (0..5).map(|number| member(number, 1)).collect();
+    let forwards = pool(Balance::Hash(HashBy::Path), members.clone());
+    let backwards = pool(Balance::Hash(HashBy::Path), members.into_iter().rev().collect());
+    for hash in 0..500u64 {
+        let key =
+            Key { hash: hash.wrapping_mul(0x9e37_79b9_7f4a_7c15), now_ns: 1, ..Key::default() };
+        let number = |pool: &Pool| pool.pick(&key).unwrap().upstream().number();
+        assert_eq!(number(&forwards), number(&backwards));
+    }
+}
+
+#[test]
+fn what_a_request_hashes_by_is_what_was_said() {
+    let header = |name: &str| match name {
+        "x-user" => Some(&b"ann"[..]),
+        "cookie" => Some(&b"a=1; session=s"[..]),
+        _ => None,
+    };
+    let hash = |by, client: [u8; 4], path| {
+        pool(Balance::Hash(by), vec![member(0, 1)]).hash(Some(client.into()), path, header, 9)
+    };
+    let one = [10, 0, 0, 1];
+    let other = [10, 0, 0, 2];
+    assert_eq!(hash(HashBy::Address, one, "/a"), hash(HashBy::Address, one, "/b"));
+    assert_ne!(hash(HashBy::Address, one, "/a"), hash(HashBy::Address, other, "/a"));
+    assert_ne!(hash(HashBy::Path, one, "/a"), hash(HashBy::Path, one, "/b"));
+    assert_eq!(hash(HashBy::Header("x-user".into()), one, "/"), super::hash::hash_bytes(b"ann"));
+    assert_eq!(hash(HashBy::Cookie("session".into()), one, "/"), super::hash::hash_bytes(b"s"));
+    assert_eq!(hash(HashBy::Header("x-none".into()), one, "/"), 9, "without it: anywhere");
+    assert_eq!(pool(Balance::Random, vec![]).hash(None, "/", header, 9), 9);
+}
+
+#[test]
+fn a_sticky_client_comes_back_while_its_upstream_is_up() {
+    let sticky = Sticky { cookie: "lb".into(), max_age: None, secure: false };
+    let members: Vec<Member> = (0..5).map(|number| member(number, 1)).collect();
+    let (balance, limits) = (Balance::default(), PoolLimits::default());
+    let pool = Pool::new("p", balance, Some(sticky), limits, members.clone(), Arc::default());
+    let first = pool.pick(&Key { now_ns: 1, random: 1 << 60, ..Key::default() }).unwrap();
+    let set = pool.set_cookie(&first, None).unwrap();
+    let asked = pool.asked(set.split(';').next().map(str::as_bytes));
+    assert_eq!(asked, Some(first.upstream().hash()));
+    assert_eq!(pool.set_cookie(&first, asked), None, "it has the right one");
+    let again = |random| {
+        let key = Key { now_ns: 1, random, sticky: asked, ..Key::default() };
+        pool.pick(&key).unwrap().upstream().number()
+    };
+    let mut random = fastrand::Rng::with_seed(1);
+    for _ in 0..100 {
+        assert_eq!(again(random.u64(..)), first.upstream().number());
+    }
+    first.upstream().set_draining(true, 1);
+    for _ in 0..100 {
+        assert_ne!(again(random.u64(..)), first.upstream().number());
+    }
+}
+
+#[test]
+fn who_comes_up_takes_its_share_slowly() {
+    let limits = PoolLimits {
+        slow_start: std::time::Duration::from_nanos(1_000_000),
+        ..PoolLimits::default()
+    };
+    for balance in [Balance::Random, Balance::RoundRobin] {
+        let members = vec![member(0, 1), member(1, 1)];
+        let pool = Pool::new("p", balance.clone(), None, limits, members, Arc::default());
+        pool.members()[1].upstream.set_down(true, 1);
+        pool.members()[1].upstream.set_down(false, 1_000_000);
+        let share_at = |now_ns: u64| {
+            let before = pool.members()[1].upstream.taken();
+            let mut random = fastrand::Rng::with_seed(now_ns);
+            for _ in 0..4_000 {
+                drop(pool.pick(&Key { now_ns, random: random.u64(..), ..Key::default() }).unwrap());
+            }
+            (pool.members()[1].upstream.taken() - before) as f64 / 4_000.0
+        };
+        let (cold, half, warm) = (share_at(1_000_000), share_at(1_500_000), share_at(2_000_000));
+        assert!(cold > 0.0 && cold < 0.06, "{balance:?}: {cold}");
+        assert!((0.28..0.39).contains(&half), "{balance:?}: {half}");
+        assert!((0.46..0.54).contains(&warm), "{balance:?}: {warm}");
+    }
+}
+
+#[test]
+fn nobody_takes_more_than_its_most_and_the_next_may_wait() {
+    let mut members: Vec<Member> = (0..3).map(|number| member(number, 1)).collect();
+    for member in &mut members {
+        member.most = 2;
+    }
+    let limits = PoolLimits { queue: 2, ..PoolLimits::default() };
+    let pool = Pool::new("p", Balance::default(), None, limits, members, Arc::default());
+    let mut held = picks(&pool, 6, 1);
+    assert_eq!(tunnels(&pool), [2, 2, 2]);
+    let key = Key { now_ns: 1, random: 5, ..Key::default() };
+    assert_eq!(pool.pick(&key).unwrap_err(), Refused::Busy);
+    let waiting = [pool.wait().unwrap(), pool.wait().unwrap()];
+    assert!(pool.wait().is_none(), "the queue has its most");
+    assert_eq!(pool.waiting(), 2);
+    drop(waiting);
+    assert_eq!(pool.waiting(), 0);
+    held.pop();
+    assert!(pool.pick(&key).is_ok());
+    pool.members()[0].upstream.set_down(true, 0);
+    pool.members()[1].upstream.set_draining(true, 0);
+    pool.members()[2].upstream.set_down(true, 0);
+    assert_eq!(pool.pick(&key).unwrap_err(), Refused::Down);
+}
+
+#[test]
+fn who_failed_a_request_is_not_asked_again_and_the_ejected_only_if_all_are() {
+    let pool = pool(Balance::default(), (0..3).map(|number| member(number, 1)).collect());
+    let key = |tried| Key { now_ns: 1, random: 5, tried, ..Key::default() };
+    assert_eq!(pool.pick(&key(&[0, 2])).unwrap().upstream().number(), 1);
+    assert_eq!(pool.pick(&key(&[0, 1, 2])).unwrap_err(), Refused::Down);
+    for number in [0, 1] {
+        let upstream = &pool.members()[number].upstream;
+        upstream.set_ejection(Ejection { after: 1, for_ns: 100 });
+        upstream.failed(0);
+    }
+    for _ in 0..10 {
+        assert_eq!(pool.pick(&key(&[])).unwrap().upstream().number(), 2);
+    }
+    assert_ne!(pool.pick(&key(&[2])).unwrap().upstream().number(), 2);
+}
+
+#[test]
+fn workers_that_choose_at_once_pass_no_limit() {
+    let mut members: Vec<Member> = (0..3).map(|number| member(number, 1)).collect();
+    for member in &mut members {
+        member.most = 100;
+    }
+    let pool = pool(Balance::default(), members);
+    let mut all: BTreeMap<u32, usize> = BTreeMap::new();
+    std::thread::scope(|scope| {
+        let pool = &pool;
+        let worker = |seed| {
+            scope.spawn(move || {
+                let mut random = fastrand::Rng::with_seed(seed);
+                let mut held = Vec::new();
+                for _ in 0..200 {
+                    let key = Key { now_ns: 1, random: random.u64(..), ..Key::default() };
+                    held.extend(pool.pick(&key));
+                }
+                held
+            })
+        };
+        let workers: Vec<_> = (0..4).map(worker).collect();
+        let held: Vec<Picked> =
+            workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect();
+        for picked in &held {
+            *all.entry(picked.upstream().number()).or_default() += 1;
+        }
+    });
+    assert_eq!(all.into_values().collect::<Vec<_>>(), [100, 100, 100]);
+    assert_eq!(tunnels(&pool), [0, 0, 0]);
+}

@@ -1,0 +1,320 @@
+//! [`Upstream`]: one address that tunnels go to, with its live counts, shared by all threads, and
+//! [`Picked`], a place taken there. Who chooses among several is [`super::Pool`].
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use super::UpstreamAddress;
+use super::hash::hash_bytes;
+
+/// Consecutive failures that eject an upstream, and for how long.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Ejection {
+    /// Failures in a row; 0 never ejects.
+    pub after: u32,
+    /// For so long, in nanoseconds.
+    pub for_ns: u64,
+}
+
+/// What an upstream is at a moment.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It takes tunnels.
+    Up,
+    /// Connects to it failed in a row: it rests for a while.
+    Ejected,
+    /// Its checks fail.
+    Down,
+    /// It takes nothing new, as somebody said so.
+    Draining,
+}
+
+impl Standing {
+    /// The name in JSON and metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Standing::Up => "up",
+            Standing::Ejected => "ejected",
+            Standing::Down => "down",
+            Standing::Draining => "draining",
+        }
+    }
+}
+
+/// One upstream. It lives as long as a table names it or a tunnel goes to it.
+#[derive(Debug)]
+pub struct Upstream {
+    number: u32,
+    name: Box<str>,
+    address: UpstreamAddress,
+    hash: u64,
+    tunnels: AtomicU32,
+    taken: AtomicU64,
+    failed: AtomicU64,
+    ejections: AtomicU64,
+    flips: AtomicU64,
+    failures: AtomicU32,
+    eject_after: AtomicU32,
+    eject_for_ns: AtomicU64,
+    ejected_until_ns: AtomicU64,
+    up_since_ns: AtomicU64,
+    down: AtomicBool,
+    draining: AtomicBool,
+}
+
+impl Upstream {
+    /// `number` is its own in this process, `name` the place it came from. `up_since_ns` is when a
+    /// slow start begins; 0 means that there is none.
+    #[must_use]
+    pub fn new(number: u32, name: &str, address: UpstreamAddress, up_since_ns: u64) -> Self {
+        Upstream {
+            number,
+            name: name.into(),
+            hash: hash_bytes(address.to_string().as_bytes()),
+            address,
+            tunnels: AtomicU32::new(0),
+            taken: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            ejections: AtomicU64::new(0),
+            flips: AtomicU64::new(0),
+            failures: AtomicU32::new(0),
+            eject_after: AtomicU32::new(0),
+            eject_for_ns: AtomicU64::new(0),
+            ejected_until_ns: AtomicU64::new(0),
+            up_since_ns: AtomicU64::new(up_since_ns),
+            down: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
+        }
+    }
+
+    /// Its number, never used again in this process.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The place it came from, as it is written.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where to connect.
+    #[must_use]
+    pub fn address(&self) -> &UpstreamAddress {
+        &self.address
+    }
+
+    /// Of its address: the same in every process, whatever else a pool has.
+    #[must_use]
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// Tunnels that go there now, those that are still being connected included.
+    #[must_use]
+    pub fn tunnels(&self) -> u32 {
+        self.tunnels.load(Ordering::Relaxed)
+    }
+
+    /// Times it was picked.
+    #[must_use]
+    pub fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// Connects and handshakes that failed.
+    #[must_use]
+    pub fn failed_times(&self) -> u64 {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// Times it was ejected.
+    #[must_use]
+    pub fn ejections(&self) -> u64 {
+        self.ejections.load(Ordering::Relaxed)
+    }
+
+    /// Times checks changed their verdict.
+    #[must_use]
+    pub fn flips(&self) -> u64 {
+        self.flips.load(Ordering::Relaxed)
+    }
+
+    /// What it is now.
+    #[must_use]
+    pub fn standing(&self, now_ns: u64) -> Standing {
+        if self.draining.load(Ordering::Relaxed) {
+            Standing::Draining
+        } else if self.down.load(Ordering::Relaxed) {
+            Standing::Down
+        } else if self.ejected_until_ns.load(Ordering::Relaxed) > now_ns {
+            Standing::Ejected
+        } else {
+            Standing::Up
+        }
+    }
+
+    /// It answered a handshake: whatever it said, it is there.
+    pub fn succeeded(&self) {
+        // Read first: the line stays shared between cores while all is well.
+        if self.failures.load(Ordering::Relaxed) != 0 {
+            self.failures.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// A connect to it failed, or it ended before it answered.
+    pub fn failed(&self, now_ns: u64) {
+        self.failed.fetch_add(1, Ordering::Relaxed);
+        let after = self.eject_after.load(Ordering::Relaxed);
+        let failures = self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        if after == 0 || failures < after {
+            return;
+        }
+        self.failures.store(0, Ordering::Relaxed);
+        let until_ns = now_ns.saturating_add(self.eject_for_ns.load(Ordering::Relaxed));
+        self.ejected_until_ns.store(until_ns, Ordering::Relaxed);
+        self.up_since_ns.store(until_ns, Ordering::Relaxed);
+        self.ejections.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Its checks changed their verdict; going up begins a slow start.
+    pub(crate) fn set_down(&self, down: bool, now_ns: u64) {
+        if self.down.swap(down, Ordering::Relaxed) == down {
+            return;
+        }
+        self.flips.fetch_add(1, Ordering::Relaxed);
+        if !down {
+            self.failures.store(0, Ordering::Relaxed);
+            self.ejected_until_ns.store(0, Ordering::Relaxed);
+            self.up_since_ns.store(now_ns, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it takes nothing new; taking it back begins a slow start.
+    pub(crate) fn set_draining(&self, draining: bool, now_ns: u64) {
+        if self.draining.swap(draining, Ordering::Relaxed) && !draining {
+            self.up_since_ns.store(now_ns, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn set_ejection(&self, ejection: Ejection) {
+        self.eject_after.store(ejection.after, Ordering::Relaxed);
+        self.eject_for_ns.store(ejection.for_ns, Ordering::Relaxed);
+    }
+
+    /// How far its slow start is, in 1,024ths.
+    pub(crate) fn warmth(&self, slow_start_ns: u64, now_ns: u64) -> u64 {
+        let since = self.up_since_ns.load(Ordering::Relaxed);
+        let up_ns = now_ns.saturating_sub(since);
+        if since == 0 || up_ns >= slow_start_ns {
+            return WARM;
+        }
+        let part = u128::from(up_ns) * u128::from(WARM) / u128::from(slow_start_ns);
+        u64::try_from(part).unwrap_or(WARM).max(COLD)
+    }
+
+    /// Takes a place, unless `most` are taken.
+    pub(crate) fn take(self: &Arc<Self>, most: u32) -> Option<Picked> {
+        let more = |tunnels| (tunnels < most).then_some(tunnels + 1);
+        self.tunnels.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        self.taken.fetch_add(1, Ordering::Relaxed);
+        Some(Picked(Arc::clone(self)))
+    }
+}
+
+/// Warmth of an upstream that is past its slow start.
+pub(crate) const WARM: u64 = 1024;
+/// The least there is, so that a cold one is heard of at all.
+const COLD: u64 = 32;
+
+/// A place at an upstream, taken from the choice to the end of the tunnel. Whoever drops it gives
+/// the place back, on whatever path: none can be lost.
+#[derive(Debug)]
+pub struct Picked(Arc<Upstream>);
+
+// It stays with its tunnel.
+const _: () = assert!(size_of::<Option<Picked>>() == 8);
+
+impl Picked {
+    /// Where to connect.
+    #[must_use]
+    pub fn address(&self) -> &UpstreamAddress {
+        &self.0.address
+    }
+
+    /// The upstream, to tell it how things went.
+    #[must_use]
+    pub fn upstream(&self) -> &Arc<Upstream> {
+        &self.0
+    }
+}
+
+impl Drop for Picked {
+    fn drop(&mut self) {
+        self.0.tunnels.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn upstream() -> Arc<Upstream> {
+        let address = UpstreamAddress::Tcp(([127, 0, 0, 1], 80).into());
+        Arc::new(Upstream::new(1, "127.0.0.1:80", address, 0))
+    }
+
+    #[test]
+    fn a_place_comes_back_when_it_is_dropped() {
+        let upstream = upstream();
+        let first = upstream.take(2).unwrap();
+        let second = upstream.take(2).unwrap();
+        assert!(upstream.take(2).is_none());
+        drop(first);
+        assert_eq!(upstream.tunnels(), 1);
+        let third = upstream.take(2).unwrap();
+        drop((second, third));
+        assert_eq!((upstream.tunnels(), upstream.taken()), (0, 3));
+    }
+
+    #[test]
+    fn failures_in_a_row_eject_for_a_while() {
+        let upstream = upstream();
+        upstream.set_ejection(Ejection { after: 3, for_ns: 10 });
+        upstream.failed(1);
+        upstream.failed(2);
+        upstream.succeeded();
+        upstream.failed(3);
+        upstream.failed(4);
+        assert_eq!(upstream.standing(4), Standing::Up, "an answer between them starts anew");
+        upstream.failed(5);
+        assert_eq!(upstream.standing(6), Standing::Ejected);
+        assert_eq!(upstream.standing(15), Standing::Up);
+        assert_eq!((upstream.ejections(), upstream.failed_times()), (1, 5));
+    }
+
+    #[test]
+    fn checks_that_say_the_same_again_are_no_flip() {
+        let upstream = upstream();
+        for down in [true, true, false, false, true] {
+            upstream.set_down(down, 7);
+        }
+        assert_eq!((upstream.flips(), upstream.standing(8)), (3, Standing::Down));
+        upstream.set_draining(true, 9);
+        assert_eq!(upstream.standing(9), Standing::Draining);
+    }
+
+    #[test]
+    fn who_comes_up_warms_up() {
+        let upstream = upstream();
+        assert_eq!(upstream.warmth(1_000, 1), WARM, "there from the start");
+        upstream.set_down(true, 10);
+        upstream.set_down(false, 1_000);
+        assert_eq!(upstream.warmth(1_000, 1_000), COLD);
+        assert_eq!(upstream.warmth(1_000, 1_500), WARM / 2);
+        assert_eq!(upstream.warmth(1_000, 2_000), WARM);
+        assert_eq!(upstream.warmth(0, 1_000), WARM, "no slow start was asked for");
+    }
+}

@@ -1,0 +1,74 @@
+//! Health: who is asked whether it is alive, how, and what answers in a row mean.
+//!
+//! The control plane asks ([`Watcher`], a thread with a runtime of its own); workers only read the
+//! verdict. What workers see themselves, connects that fail, is counted at
+//! [`crate::balance::Upstream::failed`] and ejects for a while.
+
+mod ask;
+mod judge;
+mod watcher;
+
+pub use self::watcher::{WatchError, Watcher, resolve_first};
+
+use std::fmt;
+use std::str::FromStr;
+
+/// What an upstream is asked.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum How {
+    /// Nothing: only connects that fail tell.
+    #[default]
+    Off,
+    /// To accept a connect.
+    Tcp,
+    /// A GET of this path, to be answered with a status from 200 to 399.
+    Http(Box<str>),
+    /// A WebSocket handshake at this path, to be answered with a valid 101.
+    WebSocket(Box<str>),
+}
+
+impl FromStr for How {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong =
+            || format!("\"{text}\" is no check: write off, tcp, http:/health or websocket:/echo");
+        let path = |path: &str| -> Result<Box<str>, String> {
+            let visible = path.bytes().all(|byte| byte.is_ascii_graphic());
+            if path.starts_with('/') && visible { Ok(path.into()) } else { Err(wrong()) }
+        };
+        match text.split_once(':') {
+            None if text == "off" => Ok(How::Off),
+            None if text == "tcp" => Ok(How::Tcp),
+            Some(("http", rest)) => Ok(How::Http(path(rest)?)),
+            Some(("websocket", rest)) => Ok(How::WebSocket(path(rest)?)),
+            _ => Err(wrong()),
+        }
+    }
+}
+
+impl fmt::Display for How {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            How::Off => f.write_str("off"),
+            How::Tcp => f.write_str("tcp"),
+            How::Http(path) => write!(f, "http:{path}"),
+            How::WebSocket(path) => write!(f, "websocket:{path}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checks_come_back_as_written() {
+        for text in ["off", "tcp", "http:/health?full=1", "websocket:/echo"] {
+            assert_eq!(text.parse::<How>().unwrap().to_string(), text);
+        }
+        for text in ["", "on", "http", "http:", "http:health", "http:/a b", "ftp:/"] {
+            assert!(text.parse::<How>().unwrap_err().contains("http:/health"), "{text}");
+        }
+    }
+}

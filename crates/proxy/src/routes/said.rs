@@ -1,0 +1,309 @@
+//! [`RoutesConfig`]: routes and pools as they are said, plain data from wherever it comes, and what
+//! can be wrong with them.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::balance::{Balance, Place, Pool, PoolLimits, Sticky};
+use crate::health::How;
+
+/// Routes at most.
+pub(crate) const ROUTES_MAX: usize = 1_000;
+/// Pools at most.
+pub(crate) const POOLS_MAX: usize = 256;
+/// The pool of `--upstream`, and what routes mean that name none.
+const DEFAULT_POOL: &str = "default";
+
+/// Routes and pools.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct RoutesConfig {
+    /// In any order: the most telling one counts.
+    pub routes: Vec<RouteConfig>,
+    /// Each with a name of its own.
+    pub pools: Vec<PoolConfig>,
+}
+
+/// One route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteConfig {
+    /// Whose requests.
+    pub host: HostPattern,
+    /// Those whose path is this or goes on below it.
+    pub path: Box<str>,
+    /// Where they go.
+    pub pool: Box<str>,
+}
+
+/// The hosts of a route.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HostPattern {
+    /// This one, in lower case.
+    Exact(Box<str>),
+    /// All names that end in this, which begins with a dot.
+    Below(Box<str>),
+    /// All.
+    Any,
+}
+
+/// One pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolConfig {
+    /// Its name.
+    pub name: Box<str>,
+    /// Its upstreams.
+    pub members: Vec<MemberConfig>,
+    /// How it chooses.
+    pub balance: Balance,
+    /// The cookie that brings clients back.
+    pub sticky: Option<Sticky>,
+    /// Tunnels that each upstream takes at most, unless it says itself.
+    pub max: Option<u32>,
+    /// Slow start and queue.
+    pub limits: PoolLimits,
+    /// How upstreams are looked after.
+    pub check: Check,
+    /// Failures in a row that eject an upstream; 0 never does.
+    pub eject_after: u32,
+    /// For how long.
+    pub eject_for: Duration,
+    /// How often names are resolved.
+    pub resolve_every: Duration,
+}
+
+/// An upstream as it is said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberConfig {
+    /// Where.
+    pub place: Place,
+    /// Its share.
+    pub weight: u16,
+    /// Tunnels it takes at most.
+    pub max: Option<u32>,
+}
+
+/// How upstreams are looked after.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// What is asked.
+    pub how: How,
+    /// How often.
+    pub every: Duration,
+    /// How long an answer may take.
+    pub timeout: Duration,
+    /// Answers in a row that bring an upstream back.
+    pub rise: u32,
+    /// Failures in a row that take it out.
+    pub fall: u32,
+}
+
+impl Default for Check {
+    fn default() -> Self {
+        Check {
+            how: How::Off,
+            every: Duration::from_secs(5),
+            timeout: Duration::from_secs(2),
+            rise: 2,
+            fall: 3,
+        }
+    }
+}
+
+impl MemberConfig {
+    /// With an equal share and no limit.
+    #[must_use]
+    pub fn new(place: Place) -> Self {
+        MemberConfig { place, weight: 1, max: None }
+    }
+}
+
+impl PoolConfig {
+    /// With the defaults.
+    #[must_use]
+    pub fn new(name: &str, places: impl IntoIterator<Item = Place>) -> Self {
+        PoolConfig {
+            name: name.into(),
+            members: places.into_iter().map(MemberConfig::new).collect(),
+            balance: Balance::default(),
+            sticky: None,
+            max: None,
+            limits: PoolLimits::default(),
+            check: Check::default(),
+            eject_after: 3,
+            eject_for: Duration::from_secs(10),
+            resolve_every: Duration::from_secs(30),
+        }
+    }
+}
+
+impl RoutesConfig {
+    /// Everything to these upstreams, in a pool of the name `default`.
+    #[must_use]
+    pub fn to(places: impl IntoIterator<Item = Place>) -> Self {
+        let pool = DEFAULT_POOL.into();
+        RoutesConfig {
+            routes: vec![RouteConfig { host: HostPattern::Any, path: "/".into(), pool }],
+            pools: vec![PoolConfig::new(DEFAULT_POOL, places)],
+        }
+    }
+
+    /// Whether it can be put in force.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, and what to do.
+    pub fn check(&self) -> Result<(), String> {
+        if self.routes.len() > ROUTES_MAX || self.pools.len() > POOLS_MAX {
+            return Err(format!("at most {ROUTES_MAX} routes and {POOLS_MAX} pools can be had"));
+        }
+        if self.routes.is_empty() {
+            return Err("there is no route: give --upstream, or [[route]] with a pool".to_owned());
+        }
+        for (at, pool) in self.pools.iter().enumerate() {
+            if self.pools.iter().take(at).any(|other| other.name == pool.name) {
+                return Err(format!("there are two pools named {}", pool.name));
+            }
+            pool.check()?;
+        }
+        for (at, route) in self.routes.iter().enumerate() {
+            let same = |other: &&RouteConfig| other.host == route.host && other.path == route.path;
+            if let Some(other) = self.routes.iter().take(at).find(same) {
+                let (host, path) = (&route.host, &route.path);
+                let pools = format!("{} and {}", other.pool, route.pool);
+                return Err(format!("two routes are for host {host}, path {path}: to {pools}"));
+            }
+            if !self.pools.iter().any(|pool| pool.name == route.pool) {
+                return Err(format!(
+                    "a route names the pool {}, and there is no [pool.{}]",
+                    route.pool, route.pool
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Pools that no route leads to.
+    pub fn unused(&self) -> impl Iterator<Item = &str> {
+        let unused = |pool: &&PoolConfig| !self.routes.iter().any(|route| route.pool == pool.name);
+        self.pools.iter().filter(unused).map(|pool| &*pool.name)
+    }
+}
+
+impl PoolConfig {
+    fn check(&self) -> Result<(), String> {
+        let name = &self.name;
+        let most = Pool::MEMBERS_MAX;
+        if self.members.is_empty() || self.members.len() > most {
+            let given = self.members.len();
+            return Err(format!("[pool.{name}] has {given} upstreams: give it 1 to {most}"));
+        }
+        for (at, member) in self.members.iter().enumerate() {
+            let place = &member.place;
+            if self.members.iter().take(at).any(|other| other.place == *place) {
+                return Err(format!("[pool.{name}] names the upstream {place} twice"));
+            }
+            if member.weight == 0 || member.weight > Pool::WEIGHT_MAX {
+                let most = Pool::WEIGHT_MAX;
+                return Err(format!("[pool.{name}], {place}: a weight is 1 to {most}"));
+            }
+        }
+        let limited = self.max.is_some() || self.members.iter().any(|m| m.max.is_some());
+        if self.limits.queue > 0 && !limited {
+            return Err(format!(
+                "[pool.{name}] has a queue and no upstream has a max: nobody would ever wait"
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for HostPattern {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "*" {
+            return Ok(HostPattern::Any);
+        }
+        let (below, name) = match text.strip_prefix("*.") {
+            Some(name) => (true, name),
+            None => (false, text),
+        };
+        let right = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:[]".contains(&byte);
+        if name.is_empty() || name.len() > 253 || !name.bytes().all(right) {
+            return Err(format!(
+                "\"{text}\" is no host: write chat.example.com, *.example.com or * for all, \
+                 without a port"
+            ));
+        }
+        let name = name.to_ascii_lowercase();
+        Ok(if below {
+            HostPattern::Below(format!(".{name}").into())
+        } else {
+            HostPattern::Exact(name.into())
+        })
+    }
+}
+
+impl fmt::Display for HostPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HostPattern::Exact(name) => f.write_str(name),
+            HostPattern::Below(name) => write!(f, "*{name}"),
+            HostPattern::Any => f.write_str("*"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(pools: &[(&str, &[&str])], routes: &[(&str, &str, &str)]) -> Result<(), String> {
+        let pool = |(name, places): &(&str, &[&str])| {
+            PoolConfig::new(name, places.iter().map(|place| place.parse().unwrap()))
+        };
+        let route = |(host, path, pool): &(&str, &str, &str)| RouteConfig {
+            host: host.parse().unwrap(),
+            path: (*path).into(),
+            pool: (*pool).into(),
+        };
+        let pools = pools.iter().map(pool).collect();
+        RoutesConfig { routes: routes.iter().map(route).collect(), pools }.check()
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_by_name() {
+        let one: (&str, &[&str]) = ("a", &["app:80"]);
+        assert_eq!(said(&[one], &[("*", "/", "a")]), Ok(()));
+        for (pools, routes, named) in [
+            (&[one][..], &[][..], "no route"),
+            (&[one], &[("*", "/", "b")], "[pool.b]"),
+            (&[one, one], &[("*", "/", "a")], "two pools named a"),
+            (&[("a", &[][..])], &[("*", "/", "a")], "0 upstreams"),
+            (&[("a", &["b:1", "b:1"][..])], &[("*", "/", "a")], "b:1 twice"),
+            (&[one], &[("X.de", "/", "a"), ("x.de", "/", "a")], "host x.de, path /"),
+        ] {
+            let error = said(pools, routes).unwrap_err();
+            assert!(error.contains(named), "{error}");
+        }
+        let mut config = RoutesConfig::to(["app:80".parse().unwrap()]);
+        config.pools[0].limits.queue = 1;
+        assert!(config.check().unwrap_err().contains("nobody would ever wait"));
+        config.pools[0].max = Some(5);
+        config.pools[0].members[0].weight = 300;
+        assert!(config.check().unwrap_err().contains("1 to 256"));
+    }
+
+    #[test]
+    fn hosts_come_back_in_lower_case() {
+        for (text, shown) in [
+            ("Chat.Example.com", "chat.example.com"),
+            ("*.Example.com", "*.example.com"),
+            ("*", "*"),
+        ] {
+            assert_eq!(text.parse::<HostPattern>().unwrap().to_string(), shown);
+        }
+        for text in ["", "a b", "*.", "*a", "https://x"] {
+            assert!(text.parse::<HostPattern>().is_err(), "{text}");
+        }
+    }
+}

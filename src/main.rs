@@ -12,6 +12,8 @@ mod output;
 mod progress;
 mod prove;
 mod report;
+#[allow(dead_code, reason = "`standfast proxy` takes it up")]
+mod routes;
 mod screen;
 mod serve;
 mod settings;

@@ -9,6 +9,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 
+use crate::routes::{TABLES, line_of};
+
 /// Sections a configuration file may have, one per program.
 const SECTIONS: [&str; 3] = ["serve", "proxy", "load"];
 /// The flag that names the file; in the environment it may stand too, in the file not.
@@ -115,8 +117,12 @@ pub(crate) fn from_text<A: Args + FromArgMatches>(
     let table: toml::Table = text.parse().with_context(|| format!("{shown} is not TOML"))?;
     let mut layer = Layer::new();
     for (name, value) in table {
+        // Those of the proxy beside its section are read by `routes`.
+        if TABLES.contains(&name.as_str()) {
+            continue;
+        }
         if !SECTIONS.contains(&name.as_str()) {
-            let near = nearest(&name, SECTIONS.into_iter());
+            let near = nearest(&name, SECTIONS.into_iter().chain(TABLES));
             let near = near.map(|near| format!("; did you mean [{near}]?"));
             let sections = SECTIONS.map(|section| format!("[{section}]")).join(", ");
             bail!(
@@ -131,7 +137,8 @@ pub(crate) fn from_text<A: Args + FromArgMatches>(
         for (key, value) in keys {
             if let Some(unknown) = unknown(&key, command, true) {
                 let near = unknown.map(|near| format!("; did you mean {near}?"));
-                bail!("{shown}: [{section}] has no key {key}{}", near.unwrap_or_default());
+                let line = line_of_key(text, section, &key);
+                bail!("{shown}{line}: [{section}] has no key {key}{}", near.unwrap_or_default());
             }
             let values = as_said(value);
             layer.insert(key.clone(), values.with_context(|| format!("{shown}: {key}"))?);
@@ -139,6 +146,17 @@ pub(crate) fn from_text<A: Args + FromArgMatches>(
     }
     check::<A>(command, &layer).map_err(|error| anyhow!("{shown}: {error}"))?;
     Ok(layer)
+}
+
+/// `:` and the line of a key, if it can be found.
+fn line_of_key(text: &str, section: &str, key: &str) -> String {
+    let found = || {
+        let table = toml::de::DeTable::parse(text).ok()?;
+        let (_, value) = table.get_ref().get_key_value(section)?;
+        let (name, _) = value.get_ref().as_table()?.get_key_value(key)?;
+        Some(format!(":{}", line_of(text, name.span().start)))
+    };
+    found().unwrap_or_default()
 }
 
 /// A TOML value as it would stand on the command line.
@@ -186,7 +204,7 @@ fn said_shortly(error: &clap::Error) -> String {
 }
 
 /// The known word that is least different, unless all are quite different.
-fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let by_distance = known.map(|other| (distance(word, other), other)).min()?;
     (by_distance.0 <= word.len().max(3) / 3).then_some(by_distance.1)
 }

@@ -46,6 +46,7 @@ const HOUSE: &[(&str, &[&str])] = &[
             "standfast-engine",
             "standfast-host",
             "standfast-load",
+            "standfast-proxy",
             "standfast-serve",
         ],
     ),

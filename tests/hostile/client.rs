@@ -1,6 +1,6 @@
-//! BI-11: what a server may not answer to an offer of compression, at our own client. What it costs
-//! a neighbour and in memory is in `crates/engine/tests/refused_answers.rs`, its other rules in
-//! `crates/engine/tests/client.rs`.
+//! BI-11: what a server may not answer to an offer of compression, at our own client. What it costs a neighbour
+//! and in memory is in `crates/engine/tests/refused_answers.rs`, its other
+//! rules in `crates/engine/tests/client.rs`.
 
 use std::io::Write;
 use std::net::TcpListener;

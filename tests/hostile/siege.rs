@@ -17,14 +17,12 @@ use crate::harness::tls::Secure;
 const FIRST: usize = 20;
 /// Attacks per round, all held at once, with an echo of each neighbour for each.
 pub(super) const HELD: usize = 200;
-/// The neighbour's 99th percentile may be so many times that of the one who is left in peace.
+/// Of so many echoes a hundredth may be slower than the 99th percentile.
+const SLOW: usize = HELD / 100;
+/// The neighbour's 99th percentile may be so many times that of the one who is left in peace …
 const SLOWER: f64 = 2.0;
-/// In every so manieth turn the neighbour goes on echoing, so often, before the next attack: some
-/// two hundred attacks a second.
-const GOES_ON_EVERY: usize = 8;
-const GOES_ON: usize = 120;
-/// An echo right behind an attack may take what that costs the worker longer. In seconds; a debug
-/// build takes its time.
+/// … and what one attack costs the worker longer, as each of its echoes comes right behind one. In
+/// seconds; a debug build takes its time.
 const ATTACK: f64 = 200e-6;
 const ATTACK_DEBUG: f64 = 10e-3;
 /// Rounds after which that has to be so.
@@ -70,9 +68,8 @@ impl Siege {
     /// Begins `attack` over and over and has each judged by `judge`; how many there were.
     ///
     /// While all attacks of the first round are held, the process has grown by no more than
-    /// `rss_bytes`. The neighbour echoes all the while, and so does the one in peace: the 99th
-    /// percentile of the one is at most twice that of the other. Of those echoes alone that come
-    /// right behind an attack it is that and the time for one attack.
+    /// `rss_bytes`. After each attack the neighbour echoes, and so does the one in peace: the 99th
+    /// percentile of the one is at most twice that of the other, and the time for one attack.
     pub(super) fn withstands<T>(
         &mut self,
         rss_bytes: u64,
@@ -107,21 +104,17 @@ impl Siege {
     /// percentiles is taken, of the one and of the other, until they are as they have to be.
     pub(super) fn serves_as_before(&mut self, mut round: impl FnMut(&mut Siege, &mut Times)) {
         let attack = if executable::is_debug() { ATTACK_DEBUG } else { ATTACK };
-        let [mut behind, mut attacked, mut calm] = [f64::INFINITY; 3];
+        let (mut attacked, mut calm) = (f64::INFINITY, f64::INFINITY);
         for _ in 0..ROUNDS_MAX {
             let mut times = Times::default();
             round(self, &mut times);
-            behind = behind.min(p99(times.behind));
             attacked = attacked.min(p99(times.attacked));
             calm = calm.min(p99(times.calm));
-            if attacked <= SLOWER * calm && behind <= SLOWER * calm + attack {
+            if attacked <= SLOWER * calm + attack {
                 return;
             }
         }
-        panic!(
-            "the neighbour's echo takes {attacked} s, right behind an attack {behind} s; in peace \
-             {calm} s"
-        );
+        panic!("the neighbour's echo takes {attacked} s, in peace it takes {calm} s");
     }
 
     /// The same for attacks that are bytes and an answer, taken in turn. Each must be counted as
@@ -157,40 +150,27 @@ impl Siege {
 /// How long echoes took in one round.
 #[derive(Default)]
 pub(super) struct Times {
-    /// The neighbour's right behind an attack.
-    behind: Vec<Duration>,
-    /// The neighbour's while it goes on echoing, those behind an attack among them.
     attacked: Vec<Duration>,
     calm: Vec<Duration>,
 }
 
 impl Times {
-    /// An echo of the neighbour right after `attack`, and one in peace, before or after those. Now
-    /// and then both go on.
+    /// An echo of the neighbour right after `attack`, and one in peace, before or after those.
     pub(super) fn take(&mut self, turn: usize, siege: &mut Siege, attack: impl FnOnce(&mut Siege)) {
         if turn.is_multiple_of(2) {
             self.calm.push(siege.calm.echo());
         }
         attack(siege);
-        let behind = siege.neighbour.echo();
-        self.behind.push(behind);
+        self.attacked.push(siege.neighbour.echo());
         if !turn.is_multiple_of(2) {
             self.calm.push(siege.calm.echo());
-        }
-        if turn.is_multiple_of(GOES_ON_EVERY) {
-            self.attacked.push(behind);
-            for _ in 1..GOES_ON {
-                self.attacked.push(siege.neighbour.echo());
-                self.calm.push(siege.calm.echo());
-            }
         }
     }
 }
 
-/// The time that a hundredth of them exceed.
 fn p99(mut times: Vec<Duration>) -> f64 {
     times.sort_unstable();
-    times[times.len() - 1 - times.len() / 100].as_secs_f64()
+    times[HELD - 1 - SLOW].as_secs_f64()
 }
 
 impl Neighbour {

@@ -1,0 +1,419 @@
+//! Routes and pools from a configuration file: `[[route]]` and `[pool.NAME]` beside `[proxy]`. Each
+//! wrong or unknown key is refused with its line, an unknown one with the nearest known.
+//!
+//! Values are what they would be on a command line, and go through the same parsers of units.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use proxy::{Balance, HashBy, How, MemberConfig, PoolConfig, RouteConfig, RoutesConfig, Sticky};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::settings::nearest;
+use crate::units;
+
+/// Sections of a file that are read here.
+pub(crate) const TABLES: [&str; 2] = ["route", "pool"];
+
+const ROUTE_KEYS: [&str; 3] = ["host", "path", "pool"];
+const MEMBER_KEYS: [&str; 3] = ["address", "weight", "max"];
+const POOL_KEYS: [&str; 18] = [
+    "upstreams",
+    "balance",
+    "hash",
+    "sticky",
+    "sticky_max_age",
+    "sticky_secure",
+    "slow_start",
+    "max",
+    "queue",
+    "queue_timeout",
+    "check",
+    "check_interval",
+    "check_timeout",
+    "rise",
+    "fall",
+    "eject_after",
+    "eject_for",
+    "resolve",
+];
+
+/// A file being read.
+struct Source<'t> {
+    text: &'t str,
+    shown: &'t str,
+}
+
+type Value<'t> = Spanned<DeValue<'t>>;
+
+/// Reads the routes of a file; nothing where it has none.
+///
+/// # Errors
+/// A file that cannot be read, or what is wrong in it and where.
+pub(crate) fn from_file(path: &Path) -> Result<Option<RoutesConfig>> {
+    let shown = path.display().to_string();
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
+    from_text(&text, &shown)
+}
+
+/// What a file of that name says.
+pub(crate) fn from_text(text: &str, shown: &str) -> Result<Option<RoutesConfig>> {
+    let source = Source { text, shown };
+    let table = DeTable::parse(text).with_context(|| format!("{shown} is not TOML"))?;
+    let mut routes = RoutesConfig::default();
+    for (name, value) in table.get_ref() {
+        match name.get_ref().as_ref() {
+            "route" => routes.routes = source.routes(value)?,
+            "pool" => routes.pools = source.pools(value)?,
+            _ => {}
+        }
+    }
+    if routes == RoutesConfig::default() {
+        return Ok(None);
+    }
+    if let (true, [only]) = (routes.routes.is_empty(), routes.pools.as_slice()) {
+        // One pool and no route: everything goes there.
+        let (host, path, pool) = (proxy::HostPattern::Any, "/".into(), only.name.clone());
+        routes.routes.push(RouteConfig { host, path, pool });
+    }
+    routes.check().map_err(|why| anyhow!("{shown}: {why}"))?;
+    Ok(Some(routes))
+}
+
+impl Source<'_> {
+    /// A complaint about what stands there.
+    fn at(&self, value: &Spanned<impl Sized>, why: impl std::fmt::Display) -> anyhow::Error {
+        anyhow!("{}:{}: {why}", self.shown, line_of(self.text, value.span().start))
+    }
+
+    fn table<'v, 't>(&self, value: &'v Value<'t>, what: &str) -> Result<&'v DeTable<'t>> {
+        let table = value.get_ref().as_table();
+        table.ok_or_else(|| self.at(value, format!("{what} must be a table")))
+    }
+
+    /// Refuses keys that are not known.
+    fn known(&self, table: &DeTable<'_>, of: &str, keys: &[&str]) -> Result<()> {
+        for name in table.keys() {
+            let key: &str = name.get_ref();
+            if keys.contains(&key) {
+                continue;
+            }
+            let near = nearest(key, keys.iter().copied());
+            let near = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+            return Err(self.at(name, format!("{of} has no key {key}{near}")));
+        }
+        Ok(())
+    }
+
+    /// The value of a key as it would stand on a command line, read by `parse`.
+    fn value<V>(
+        &self,
+        table: &DeTable<'_>,
+        key: &str,
+        parse: impl Fn(&str) -> Result<V, String>,
+    ) -> Result<Option<V>> {
+        let Some(value) = table.get(key) else { return Ok(None) };
+        let text = said(value.get_ref()).ok_or_else(|| {
+            self.at(value, format!("{key} must be a string, a whole number, true or false"))
+        })?;
+        parse(&text).map(Some).map_err(|why| self.at(value, format!("{key}: {why}")))
+    }
+
+    fn routes(&self, value: &Value<'_>) -> Result<Vec<RouteConfig>> {
+        let Some(array) = value.get_ref().as_array() else {
+            return Err(self.at(value, "routes are written [[route]], each for itself"));
+        };
+        array.iter().map(|route| self.route(route)).collect()
+    }
+
+    fn route(&self, value: &Value<'_>) -> Result<RouteConfig> {
+        let table = self.table(value, "a route")?;
+        self.known(table, "[[route]]", &ROUTE_KEYS)?;
+        let host = self.value(table, "host", str::parse)?.unwrap_or(proxy::HostPattern::Any);
+        let path = self.value(table, "path", path)?.unwrap_or_else(|| "/".into());
+        let pool = self.value(table, "pool", |text| Ok(text.into()))?;
+        let pool = pool.ok_or_else(|| self.at(value, "a route needs a pool"))?;
+        Ok(RouteConfig { host, path, pool })
+    }
+
+    fn pools(&self, value: &Value<'_>) -> Result<Vec<PoolConfig>> {
+        let pools = self.table(value, "[pool.NAME]")?;
+        let pool = |(name, value): (&Spanned<_>, &Value<'_>)| {
+            let name: &std::borrow::Cow<'_, str> = name.get_ref();
+            self.pool(name, value)
+        };
+        pools.iter().map(pool).collect()
+    }
+
+    fn pool(&self, name: &str, value: &Value<'_>) -> Result<PoolConfig> {
+        let of = format!("[pool.{name}]");
+        let table = self.table(value, &of)?;
+        self.known(table, &of, &POOL_KEYS)?;
+        let mut pool = PoolConfig::new(name, []);
+        pool.members = match table.get("upstreams") {
+            Some(upstreams) => self.members(upstreams)?,
+            None => return Err(self.at(value, format!("{of} needs upstreams"))),
+        };
+        pool.balance = self.balance(table, value)?;
+        pool.sticky = self.sticky(table, value)?;
+        pool.max = self.value(table, "max", number)?;
+        let limits = &mut pool.limits;
+        set(&mut limits.slow_start, self.value(table, "slow_start", units::duration)?);
+        set(&mut limits.queue, self.value(table, "queue", number_or_none)?);
+        let positive = units::positive_duration;
+        set(&mut limits.queue_timeout, self.value(table, "queue_timeout", positive)?);
+        let check = &mut pool.check;
+        set(&mut check.how, self.value(table, "check", str::parse::<How>)?);
+        set(&mut check.every, self.value(table, "check_interval", at_least_100_ms)?);
+        set(&mut check.timeout, self.value(table, "check_timeout", positive)?);
+        set(&mut check.rise, self.value(table, "rise", number)?);
+        set(&mut check.fall, self.value(table, "fall", number)?);
+        set(&mut pool.eject_after, self.value(table, "eject_after", number_or_none)?);
+        set(&mut pool.eject_for, self.value(table, "eject_for", positive)?);
+        set(&mut pool.resolve_every, self.value(table, "resolve", at_least_1_s)?);
+        Ok(pool)
+    }
+
+    fn members(&self, value: &Value<'_>) -> Result<Vec<MemberConfig>> {
+        let Some(array) = value.get_ref().as_array() else {
+            return Err(self.at(value, "upstreams must be an array"));
+        };
+        array.iter().map(|member| self.member(member)).collect()
+    }
+
+    fn member(&self, value: &Value<'_>) -> Result<MemberConfig> {
+        if let Some(text) = value.get_ref().as_str() {
+            return text.parse().map(MemberConfig::new).map_err(|why| self.at(value, why));
+        }
+        let table = self.table(value, "an upstream that is no string")?;
+        self.known(table, "an upstream", &MEMBER_KEYS)?;
+        let place = self.value(table, "address", str::parse)?;
+        let place = place.ok_or_else(|| self.at(value, "an upstream needs an address"))?;
+        let mut member = MemberConfig::new(place);
+        set(&mut member.weight, self.value(table, "weight", weight)?);
+        member.max = self.value(table, "max", number)?;
+        Ok(member)
+    }
+
+    fn balance(&self, table: &DeTable<'_>, pool: &Value<'_>) -> Result<Balance> {
+        let by = self.value(table, "hash", hash_by)?;
+        let named = self.value(table, "balance", |text| Ok(text.to_owned()))?;
+        let balance = match (named.as_deref(), by) {
+            (None | Some("least_connections"), None) => Balance::LeastConnections,
+            (Some("round_robin"), None) => Balance::RoundRobin,
+            (Some("random"), None) => Balance::Random,
+            (None | Some("hash"), Some(by)) => Balance::Hash(by),
+            (Some("hash"), None) => {
+                let why = "balance = \"hash\" needs hash: address, path, header:NAME, cookie:NAME";
+                return Err(self.at(pool, why));
+            }
+            (Some(other @ ("least_connections" | "round_robin" | "random")), Some(_)) => {
+                return Err(self.at(pool, format!("balance = \"{other}\" does not hash")));
+            }
+            (Some(other), _) => {
+                let why = format!(
+                    "\"{other}\" is no way to balance: least_connections, round_robin, random or \
+                     hash"
+                );
+                return Err(self.at(table.get("balance").unwrap_or(pool), why));
+            }
+        };
+        Ok(balance)
+    }
+
+    fn sticky(&self, table: &DeTable<'_>, pool: &Value<'_>) -> Result<Option<Sticky>> {
+        let max_age = self.value(table, "sticky_max_age", units::positive_duration)?;
+        let secure = self.value(table, "sticky_secure", truth)?;
+        let Some(cookie) = self.value(table, "sticky", cookie_name)? else {
+            if max_age.is_some() || secure.is_some() {
+                bail!(
+                    self.at(pool, "sticky_max_age and sticky_secure need sticky: a cookie's name")
+                );
+            }
+            return Ok(None);
+        };
+        Ok(Some(Sticky { cookie, max_age, secure: secure.unwrap_or(false) }))
+    }
+}
+
+fn set<V>(place: &mut V, said: Option<V>) {
+    if let Some(said) = said {
+        *place = said;
+    }
+}
+
+fn said(value: &DeValue<'_>) -> Option<String> {
+    match value {
+        DeValue::String(text) => Some(text.to_string()),
+        DeValue::Integer(number) if number.radix() == 10 => Some(number.as_str().to_owned()),
+        DeValue::Boolean(truth) => Some(truth.to_string()),
+        _ => None,
+    }
+}
+
+/// The line of a byte, from 1.
+pub(crate) fn line_of(text: &str, at: usize) -> usize {
+    1 + text.bytes().take(at).filter(|byte| *byte == b'\n').count()
+}
+
+fn path(text: &str) -> Result<Box<str>, String> {
+    let right = text.starts_with('/') && text.bytes().all(|b| b.is_ascii_graphic() && b != b'?');
+    if right { Ok(text.into()) } else { Err(format!("\"{text}\" is no path: write /cable")) }
+}
+
+fn hash_by(text: &str) -> Result<HashBy, String> {
+    match text.split_once(':') {
+        None if text == "address" => Ok(HashBy::Address),
+        None if text == "path" => Ok(HashBy::Path),
+        Some(("header", name)) if is_token(name) => {
+            Ok(HashBy::Header(name.to_ascii_lowercase().into()))
+        }
+        Some(("cookie", name)) if is_token(name) => Ok(HashBy::Cookie(name.into())),
+        _ => Err(format!("\"{text}\": write address, path, header:NAME or cookie:NAME")),
+    }
+}
+
+fn cookie_name(text: &str) -> Result<Box<str>, String> {
+    if is_token(text) { Ok(text.into()) } else { Err(format!("\"{text}\" is no cookie's name")) }
+}
+
+/// RFC 9110 section 5.6.2.
+fn is_token(text: &str) -> bool {
+    let right = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !text.is_empty() && text.bytes().all(right)
+}
+
+fn number(text: &str) -> Result<u32, String> {
+    let number = units::positive_count(text)?;
+    u32::try_from(number).map_err(|_| format!("{number} is too large"))
+}
+
+fn number_or_none(text: &str) -> Result<u32, String> {
+    let number = units::count(text)?;
+    u32::try_from(number).map_err(|_| format!("{number} is too large"))
+}
+
+fn weight(text: &str) -> Result<u16, String> {
+    let weight = text.parse().ok().filter(|weight| (1..=256).contains(weight));
+    weight.ok_or_else(|| format!("\"{text}\" is no weight: 1 to 256"))
+}
+
+fn truth(text: &str) -> Result<bool, String> {
+    text.parse().map_err(|_| format!("\"{text}\" is neither true nor false"))
+}
+
+fn at_least(text: &str, least: Duration) -> Result<Duration, String> {
+    let time = units::duration(text)?;
+    if time < least { Err(format!("at least {}", units::time_as_said(least))) } else { Ok(time) }
+}
+
+fn at_least_100_ms(text: &str) -> Result<Duration, String> {
+    at_least(text, Duration::from_millis(100))
+}
+
+fn at_least_1_s(text: &str) -> Result<Duration, String> {
+    at_least(text, Duration::from_secs(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WHOLE: &str = r#"
+[proxy]
+listen = "127.0.0.1:8080"
+
+[[route]]
+host = "*.example.com"
+path = "/cable"
+pool = "chat"
+
+[[route]]
+pool = "app"
+
+[pool.chat]
+upstreams = ["10.0.0.1:80", { address = "app.internal:80", weight = 3, max = "10k" }]
+hash = "header:X-User"
+sticky = "lb"
+sticky_max_age = "1h"
+slow_start = "30s"
+max = 50_000
+queue = 100
+queue_timeout = "2s"
+check = "websocket:/cable"
+check_interval = "1s"
+rise = 1
+eject_after = 0
+resolve = "10s"
+
+[pool.app]
+upstreams = ["unix:/run/app.sock"]
+balance = "round_robin"
+"#;
+
+    #[test]
+    fn a_whole_file_is_read() {
+        let said = from_text(WHOLE, "f").unwrap().unwrap();
+        assert_eq!(said.routes.len(), 2);
+        assert_eq!(said.routes[0].host.to_string(), "*.example.com");
+        let [app, chat] = said.pools.as_slice() else { panic!("{said:?}") };
+        assert_eq!((&*app.name, &app.balance), ("app", &Balance::RoundRobin));
+        assert_eq!(chat.balance, Balance::Hash(HashBy::Header("x-user".into())));
+        assert_eq!((chat.members[1].weight, chat.members[1].max), (3, Some(10_000)));
+        assert_eq!((chat.max, chat.limits.queue), (Some(50_000), 100));
+        assert_eq!(chat.check.how, How::WebSocket("/cable".into()));
+        assert_eq!((chat.check.rise, chat.check.fall, chat.eject_after), (1, 3, 0));
+        assert_eq!(chat.sticky.as_ref().unwrap().max_age, Some(Duration::from_secs(3_600)));
+    }
+
+    #[test]
+    fn a_file_without_routes_has_none_and_one_pool_needs_none() {
+        assert_eq!(from_text("[proxy]\nlisten = 'x'", "f").unwrap(), None);
+        let one = from_text("[pool.a]\nupstreams = ['b:1']", "f").unwrap().unwrap();
+        assert_eq!((&*one.routes[0].path, &*one.routes[0].pool), ("/", "a"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_line() {
+        for (text, complaint) in [
+            (
+                "\n[pool.a]\nupstream = ['b:1']",
+                "f:3: [pool.a] has no key upstream; did you mean upstreams?",
+            ),
+            (
+                "[[route]]\npool = 'a'\nhosts = 'x'",
+                "f:3: [[route]] has no key hosts; did you mean host?",
+            ),
+            ("[pool.a]\nupstreams = ['b']", "f:2: \"b\" is no upstream"),
+            (
+                "[pool.a]\nupstreams = [{ address = 'b:1', wieght = 2 }]",
+                "f:2: an upstream has no key wieght; did you mean weight?",
+            ),
+            (
+                "[pool.a]\nupstreams = ['b:1']\nslow_start = '30'",
+                "f:3: slow_start: \"30\" is no duration",
+            ),
+            (
+                "[pool.a]\nupstreams = ['b:1']\nbalance = 'fair'",
+                "f:3: \"fair\" is no way to balance",
+            ),
+            ("[pool.a]\nupstreams = ['b:1']\nhash = 'ip'", "f:3: hash: \"ip\": write address"),
+            ("[pool.a]\nupstreams = ['b:1']\nbalance = 'random'\nhash = 'path'", "does not hash"),
+            ("[pool.a]\nupstreams = ['b:1']\ncheck = 'ping'", "f:3: check: \"ping\" is no check"),
+            ("[pool.a]\nupstreams = ['b:1']\ncheck_interval = '1ms'", "at least 100ms"),
+            ("[pool.a]\nupstreams = ['b:1']\nsticky_secure = true", "need sticky"),
+            ("[pool.a]\nupstreams = ['b:1']\nmax = 1.5", "f:3: max must be a string"),
+            ("[pool.a]", "f:1: [pool.a] needs upstreams"),
+            ("[[route]]\npath = '/'", "f:1: a route needs a pool"),
+            ("[[route]]\npath = 'x'\npool = 'a'", "f:2: path: \"x\" is no path"),
+            ("[route]\npool = 'a'", "written [[route]]"),
+            ("[[route]]\npool = 'a'", "there is no [pool.a]"),
+            ("[pool.a\n", "f is not TOML"),
+        ] {
+            let error = format!("{:#}", from_text(text, "f").unwrap_err());
+            assert!(error.contains(complaint), "{text:?}: {error}");
+        }
+    }
+}

@@ -17,7 +17,7 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Serve WebSockets: /cable, /topics/NAME, /events, /echo, /health
     Serve(Box<serve::Args>),
-    /// Open WebSockets, hold them, send messages and check every answer
+    /// Send requests, or open WebSockets and hold them, and check every answer
     Load(Box<load::Args>),
     /// Hold a million WebSockets on this machine and say what held
     Prove(prove::Args),

@@ -52,7 +52,7 @@ fn main() -> ExitCode {
 fn run(args: Args, flags: &ArgMatches) -> Result<ExitCode> {
     match args.command {
         Command::Serve(_) => serve::run(flags),
-        Command::Load(args) => load::run(&args),
+        Command::Load(args) => load::run(&args, flags),
         Command::Prove(args) => prove::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Completions(args) => completions::run(&args),

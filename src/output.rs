@@ -23,6 +23,20 @@ pub(crate) fn write_json(file: &str, document: &impl Serialize) -> Result<()> {
     write_file(Path::new(file), &text)
 }
 
+/// The summary of a run: text to standard output, unless JSON is to go there.
+///
+/// # Errors
+/// As [`write_json`] and [`print`].
+pub(crate) fn report(json: Option<&str>, text: &str, document: &impl Serialize) -> Result<()> {
+    match json {
+        Some(STDOUT) => {
+            let _ = io::stderr().write_all(text.as_bytes());
+        }
+        _ => print(text)?,
+    }
+    json.map_or(Ok(()), |file| write_json(file, document))
+}
+
 /// Prints to standard output.
 ///
 /// # Errors

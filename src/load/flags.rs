@@ -8,17 +8,20 @@ use clap::builder::ValueParser;
 use load::stages::Stage;
 use load::{Connect, Fanout};
 
+use super::requests::flags as requests;
 use super::threshold::Threshold;
 use crate::{tls, units};
 
 const FANOUT: &str = "Fan-out";
 const CABLE: &str = "Action Cable";
 
-/// Opens WebSockets, holds them, sends messages and checks every answer.
+/// Sends requests, or opens WebSockets and holds them, and checks every answer.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Where to connect, ws://HOST:PORT/PATH or wss://…, or cable://… and cables://… for clients of
-    /// Action Cable; several are taken in turn, and {9000..9003} stands for each number of a range
+    /// Where to: http://HOST:PORT/PATH or https://… for requests, tcp://HOST:PORT or tls://… for a
+    /// protocol of one's own, ws://HOST:PORT/PATH or wss://… for WebSockets, cable://… or cables://…
+    /// for clients of Action Cable; several of one kind are taken in turn, and {9000..9003} stands for
+    /// each number of a range
     #[arg(required = true, value_name = "URL")]
     pub(super) urls: Vec<String>,
 
@@ -87,8 +90,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", value_parser = units::duration_range, conflicts_with = "rate")]
     pub(super) think: Option<(Duration, Duration)>,
 
-    /// Messages per second over all connections, sent when due; without it, a connection sends its
-    /// next message when its last was answered
+    /// Messages or requests per second over all connections, sent when due; without it, a connection
+    /// sends its next when its last was answered
     #[arg(long, value_name = "N", value_parser = units::positive_count)]
     pub(super) rate: Option<u64>,
 
@@ -96,11 +99,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = units::positive_count)]
     pub(super) messages: Option<u64>,
 
-    /// How long to send messages [default: 10s without --messages]
+    /// How long to send messages or requests [default: 10s without a number of them]
     #[arg(long, value_name = "TIME", value_parser = units::positive_duration)]
     pub(super) duration: Option<Duration>,
 
-    /// How long to wait for an answer [default: 1s]
+    /// How long to wait for an answer [default: 1s, to a request 30s]
     #[arg(long, value_name = "TIME", value_parser = units::positive_duration)]
     pub(super) timeout: Option<Duration>,
 
@@ -165,7 +168,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "IP", value_delimiter = ',', value_parser = units::ip)]
     pub(super) source: Vec<IpAddr>,
 
-    /// A further header line of the handshake
+    /// A further header line of the handshake, or of each request
     #[arg(long, short = 'H', value_name = "NAME: VALUE", value_parser = ValueParser::new(header))]
     pub(super) header: Vec<(String, String)>,
 
@@ -182,20 +185,27 @@ pub(crate) struct Args {
     pub(super) compress_above: u64,
 
     #[command(flatten)]
+    pub(super) requests: requests::Flags,
+
+    #[command(flatten)]
     pub(super) tls: tls::ClientFlags,
 
     /// Write the summary as JSON to a file, or to standard output with -
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<String>,
 
-    /// What must be reached for exit code 0, such as 'p99<50ms' or 'failed<1': p50, p90, p99, p999,
-    /// max (times); failed, closed, lost, errors, rate (counts)
-    #[arg(long, value_name = "CONDITION")]
+    /// What must be reached for exit code 0, such as 'p99<50ms' or 'failed<1': p50, p90, p95, p99,
+    /// p999, max (times); failed, closed, lost, errors, rate (counts); errors also as 'errors<0.1%'
+    #[arg(long, visible_alias = "fail", value_name = "CONDITION")]
     pub(super) threshold: Vec<Threshold>,
 
     /// Tell what this process takes: memory, CPU, descriptors
     #[arg(long, value_name = "PID")]
     pub(super) watch_pid: Option<u32>,
+
+    /// Write a line per second of the run
+    #[arg(long, value_name = "FILE")]
+    pub(super) csv: Option<String>,
 
     /// Write the whole run as one HTML page
     #[arg(long, value_name = "FILE")]
@@ -256,12 +266,12 @@ pub(super) enum Compression {
     Shared,
 }
 
-fn content(text: &str) -> Result<Bytes, String> {
+pub(super) fn content(text: &str) -> Result<Bytes, String> {
     let Some(file) = text.strip_prefix('@') else { return Ok(Bytes(text.as_bytes().to_vec())) };
     std::fs::read(file).map(Bytes).map_err(|error| format!("cannot read {file}: {error}"))
 }
 
-fn stage(text: &str) -> Result<Stage, String> {
+pub(super) fn stage(text: &str) -> Result<Stage, String> {
     let (time, connections) =
         text.split_once(':').ok_or_else(|| format!("{text:?} is no stage: write 30s:10k"))?;
     Ok(Stage { time: units::duration(time)?, connections: units::count(connections)? })

@@ -1,27 +1,32 @@
-//! `standfast load`: flags to a [`Config`], rows and a summary to people, an exit code.
+//! `standfast load`: flags to a [`Config`], rows and a summary to people, an exit code. What the
+//! scheme of a URL makes requests and answers is in [`requests`].
 
 mod cable;
 mod config;
+mod csv;
 mod flags;
 mod page;
+mod requests;
 mod screen;
 mod threshold;
 mod urls;
 mod watch;
 
-use std::io::{self, BufReader, Write};
+use std::io::{self, BufReader};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
+use clap::ArgMatches;
 use engine::sys::process::{self, Signal};
 use host::Machine;
-use load::{Config, Ended, Row, Summary};
+use load::{Config, Ended, Latency, Row, Summary};
 use serde::Serialize;
 
+use self::csv::Csv;
 pub(crate) use self::flags::{Args, connect, connect_as_said};
 use self::screen::Screen;
-use self::threshold::Outcome;
+use self::threshold::{Metric, Outcome};
 use self::watch::{Generator, Watched};
 use crate::output;
 use crate::progress::Series;
@@ -30,13 +35,17 @@ use crate::progress::Series;
 ///
 /// # Errors
 /// What cannot be used or is not allowed here: exit code 2.
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let config = config::config(args)?;
-    for file in [&args.json, &args.html].into_iter().flatten() {
+pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
+    for file in [&args.json, &args.html, &args.csv].into_iter().flatten() {
         output::check_writable(file)?;
     }
     let interrupted =
         |wait| matches!(process::wait_signal(wait), Some(Signal::Interrupt | Signal::Terminate));
+    if requests::is_meant(&args.urls) {
+        return requests::run(args, flags, interrupted);
+    }
+    requests::flags::check(flags, false)?;
+    let config = config::config(args)?;
     let ended = if args.control {
         process::end_with_parent();
         let input = BufReader::new(io::stdin());
@@ -69,19 +78,22 @@ fn measure(
     let mut watched = args.watch_pid.map(Watched::begin).transpose().map_err(anyhow::Error::msg)?;
     let mut generator = Generator::new(machine.cores);
     let before = watched.as_mut().and_then(Watched::look);
-    let mut screen = Screen::new(config, &args.urls, args.plain, before);
+    let mut csv = args.csv.as_deref().map(Csv::create).transpose()?;
+    let mut screen = Screen::of_sockets(config, &args.urls, args.plain, before);
     let mut series = Series::new();
     let row = |row: &Row| {
         let usage = watched.as_mut().and_then(|watched| watched.look_during(row));
         let sample = screen.row(row, usage);
         generator.row(row, sample.client);
+        csv.iter_mut().for_each(|csv| csv.row(row));
         series.push(&sample);
     };
     let mut ended = load::drive(config, row, interrupted)?;
     drop(screen);
     generator.finish(&ended.summary, asked_rate(config), sending_seconds(config));
     if let Some(watched) = &mut watched {
-        watched.finish(&ended.summary);
+        let summary = &ended.summary;
+        watched.finish(summary.connections.open, watch::received(summary));
     }
     if generator.missed_the_rate() {
         // What was measured is another rate than the one asked for.
@@ -89,8 +101,9 @@ fn measure(
         ended.summary.reasons.push("the rate asked for was not reached in time".to_owned());
     }
     let rate = generator.messages_per_second();
+    let value = |metric| value(metric, &ended.summary, rate);
     let outcomes: Vec<Outcome> =
-        args.threshold.iter().map(|threshold| threshold.judge(&ended.summary, rate)).collect();
+        args.threshold.iter().map(|threshold| threshold.judge(value)).collect();
     let (generator, thresholds) = (&generator, &outcomes[..]);
     let document =
         Document { summary: &ended.summary, generator, watched: watched.as_ref(), thresholds };
@@ -99,6 +112,7 @@ fn measure(
         let (asked, came) = ((&args.urls[..], config), (&document, ended.interrupted));
         page::report(asked, came, &series, &machine).write(file)?;
     }
+    csv.map_or(Ok(()), Csv::finish)?;
     let missed = outcomes.iter().any(|outcome| !outcome.met);
     let short = match outcomes.as_slice() {
         [] => !ended.summary.held,
@@ -125,11 +139,39 @@ fn report(json: Option<&str>, document: &Document<'_>) -> Result<()> {
     text += &document.generator.to_string();
     text += &document.watched.map(Watched::to_string).unwrap_or_default();
     document.thresholds.iter().for_each(|outcome| text += &outcome.to_string());
-    match json {
-        Some(output::STDOUT) => {
-            let _ = io::stderr().write_all(text.as_bytes());
+    output::report(json, &text, document)
+}
+
+/// What a threshold asks for; `rate` is of messages, per second.
+fn value(metric: Metric, summary: &Summary, rate: Option<f64>) -> Option<f64> {
+    let broadcast = summary.broadcast.as_ref();
+    let published = broadcast.and_then(|broadcast| broadcast.latency.as_ref());
+    let latency = summary.latency.as_ref().or(published).or(summary.heartbeats.latency.as_ref());
+    let of = |pick: fn(&Latency) -> f64| latency.map(pick);
+    let closed = summary.closed.values().sum::<u64>();
+    let echo = summary.echo.as_ref();
+    let lost = echo.map_or(0, |echo| echo.lost) + broadcast.map_or(0, |b| b.lost);
+    let wrong = echo.map_or(0, |e| e.duplicated + e.reordered + e.corrupted + e.late)
+        + broadcast.map_or(0, |b| b.duplicated + b.reordered + b.corrupted + b.late + b.stale);
+    let count = |count: u64| Some(count as f64);
+    let errors = summary.connections.failed + closed + lost + wrong;
+    match metric {
+        Metric::P50 => of(|latency| latency.p50_ms),
+        Metric::P90 => of(|latency| latency.p90_ms),
+        Metric::P95 => of(|latency| latency.p95_ms),
+        Metric::P99 => of(|latency| latency.p99_ms),
+        Metric::P999 => of(|latency| latency.p999_ms),
+        Metric::Max => of(|latency| latency.max_ms),
+        Metric::Failed => count(summary.connections.failed),
+        Metric::Closed => count(closed),
+        Metric::Lost => count(lost),
+        Metric::Errors => count(errors),
+        // Of all that was tried: connections and messages.
+        Metric::ErrorShare => {
+            let expected = broadcast.map_or(0, |b| b.expected) + echo.map_or(0, |echo| echo.sent);
+            let tried = summary.connections.requested + expected;
+            Some(100.0 * errors as f64 / tried.max(1) as f64)
         }
-        _ => output::print(&text)?,
+        Metric::Rate => rate,
     }
-    json.map_or(Ok(()), |file| output::write_json(file, document))
 }

@@ -47,7 +47,8 @@ pub(super) fn report<'a>(
     }
 }
 
-fn thresholds(outcomes: &[Outcome]) -> Option<Table> {
+/// Conditions, if there were any.
+pub(super) fn thresholds(outcomes: &[Outcome]) -> Option<Table> {
     let row = |outcome: &Outcome| {
         let value = outcome.value.map_or("not measured".to_owned(), |value| format!("{value:.3}"));
         let met = if outcome.met { "met" } else { "MISSED" };
@@ -214,7 +215,7 @@ fn causes(by_cause: &BTreeMap<&'static str, u64>) -> String {
 }
 
 /// Half, 99 %, longest.
-fn times(latency: Option<&Latency>) -> String {
+pub(super) fn times(latency: Option<&Latency>) -> String {
     latency.map_or("not timed".to_owned(), |l| {
         format!("p50 {:.2} ms, p99 {:.2} ms, max {:.2} ms", l.p50_ms, l.p99_ms, l.max_ms)
     })

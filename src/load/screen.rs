@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use host::{KernelMemory, ProcessMemory};
-use load::{Config, Row};
+use load::requests::{Pace, Requests};
+use load::{Config, Endpoint, Row};
 
 use crate::progress::{Latency, Sample, Usage};
 use crate::screen::{self, About, Rows, Step};
@@ -16,7 +17,8 @@ const TITLES: &str =
 
 /// What people see of one run. Dropped, the terminal is as it was.
 pub(super) struct Screen<'a> {
-    config: &'a Config,
+    /// How much of a phase is done, by what there is and the seconds since it began.
+    done: Box<dyn Fn(&Sample, f64) -> f64 + 'a>,
     screen: screen::Screen,
     /// What the live screen is to be told once the first row is there.
     about: Option<About>,
@@ -27,9 +29,9 @@ pub(super) struct Screen<'a> {
 }
 
 impl<'a> Screen<'a> {
-    /// `plain`: rows of text whatever the terminal can do. `server`: what the watched process takes
-    /// before the run.
-    pub(super) fn new(
+    /// Of a run of WebSockets. `plain`: rows of text whatever the terminal can do. `server`: what the
+    /// watched process takes before the run.
+    pub(super) fn of_sockets(
         config: &'a Config,
         urls: &[String],
         plain: bool,
@@ -43,15 +45,27 @@ impl<'a> Screen<'a> {
             ("echo", config.echo.is_some()),
             ("fanout", config.fanout.is_some()),
         ];
-        let about = About {
-            title: format!("standfast load {}", urls.join(" ")),
-            phases: phases.iter().filter(|(_, is)| *is).map(|(phase, _)| *phase).collect(),
-            sockets: most(config),
-            ends_here: 1 + u64::from(config.endpoints.iter().all(|e| e.address.ip().is_loopback())),
-            before: Sample { server, client: usage(), kernel_bytes: Some(0), ..Sample::default() },
-        };
+        let (sockets, endpoints) = (most(config), &config.endpoints);
+        let done = Box::new(|sample: &Sample, since| of_sockets_done(config, sample, since));
+        Screen::new(about(urls, &phases, sockets, endpoints, server), plain, done)
+    }
+
+    /// The same of a run of requests.
+    pub(super) fn of_requests(
+        config: &'a Requests,
+        urls: &[String],
+        plain: bool,
+        server: Option<Usage>,
+    ) -> Screen<'a> {
+        let phases = [("warm-up", !config.warm_up.is_zero()), ("requests", true)];
+        let about = about(urls, &phases, config.connections, &config.endpoints, server);
+        let done = Box::new(|sample: &Sample, since| of_requests_done(config, sample, since));
+        Screen::new(about, plain, done)
+    }
+
+    fn new(about: About, plain: bool, done: Box<dyn Fn(&Sample, f64) -> f64 + 'a>) -> Screen<'a> {
         Screen {
-            config,
+            done,
             screen: screen::Screen::new(Rows::Stay, plain),
             about: Some(about),
             rows: 0,
@@ -71,9 +85,10 @@ impl<'a> Screen<'a> {
             self.phase = row.phase;
             self.phase_began_seconds = sample.elapsed_seconds;
         }
+        let done = (self.done)(&sample, sample.elapsed_seconds - self.phase_began_seconds);
         let titles = if self.rows.is_multiple_of(TITLES_EVERY) { TITLES } else { "" };
         self.rows += 1;
-        let step = Step { row: format!("{titles}{}", line(row)), done: self.done(&sample) };
+        let step = Step { row: format!("{titles}{}", line(row)), done };
         self.screen.show(&sample, &step);
         sample
     }
@@ -101,25 +116,58 @@ impl<'a> Screen<'a> {
             errors: row.causes.iter().map(|&(cause, n)| (cause.to_owned(), n)).collect(),
         }
     }
+}
 
-    /// How much of the phase is done.
-    fn done(&self, sample: &Sample) -> f64 {
-        let Config { connections, stages, hold, echo, fanout, .. } = self.config;
-        let since = sample.elapsed_seconds - self.phase_began_seconds;
-        let of_time = |whole: Duration| since / whole.as_secs_f64();
-        let of_count = |done: u64, whole: u64| done as f64 / whole.max(1) as f64;
-        let of_sending = |duration: Option<Duration>, messages: Option<u32>| match messages {
-            Some(messages) => of_count(sample.received, u64::from(messages) * sample.open),
-            None => duration.map_or(0.0, of_time),
-        };
-        match (self.phase, echo, fanout) {
-            ("stages", ..) => of_time(stages.iter().map(|stage| stage.time).sum()),
-            ("hold", ..) => of_time(*hold),
-            ("echo", Some(echo), _) => of_sending(echo.duration, echo.messages),
-            ("fanout", _, Some(fanout)) => of_sending(fanout.duration, fanout.messages),
-            _ => of_count(sample.open + sample.failed, *connections),
-        }
+fn about(
+    urls: &[String],
+    phases: &[(&'static str, bool)],
+    sockets: u64,
+    endpoints: &[Endpoint],
+    server: Option<Usage>,
+) -> About {
+    About {
+        title: format!("standfast load {}", urls.join(" ")),
+        phases: phases.iter().filter(|(_, is)| *is).map(|(phase, _)| *phase).collect(),
+        sockets,
+        ends_here: 1 + u64::from(endpoints.iter().all(|e| e.address.ip().is_loopback())),
+        before: Sample { server, client: usage(), kernel_bytes: Some(0), ..Sample::default() },
     }
+}
+
+fn of_count(done: u64, whole: u64) -> f64 {
+    done as f64 / whole.max(1) as f64
+}
+
+/// How much of the phase is done.
+fn of_sockets_done(config: &Config, sample: &Sample, since: f64) -> f64 {
+    let Config { connections, stages, hold, echo, fanout, .. } = config;
+    let of_time = |whole: Duration| since / whole.as_secs_f64();
+    let of_sending = |duration: Option<Duration>, messages: Option<u32>| match messages {
+        Some(messages) => of_count(sample.received, u64::from(messages) * sample.open),
+        None => duration.map_or(0.0, of_time),
+    };
+    match (sample.phase, echo, fanout) {
+        ("stages", ..) => of_time(stages.iter().map(|stage| stage.time).sum()),
+        ("hold", ..) => of_time(*hold),
+        ("echo", Some(echo), _) => of_sending(echo.duration, echo.messages),
+        ("fanout", _, Some(fanout)) => of_sending(fanout.duration, fanout.messages),
+        _ => of_count(sample.open + sample.failed, *connections),
+    }
+}
+
+/// The same of requests: whichever of time and number is further.
+fn of_requests_done(config: &Requests, sample: &Sample, since: f64) -> f64 {
+    let of_time = |whole: Duration| since / whole.as_secs_f64();
+    if sample.phase == "warm-up" {
+        return of_time(config.warm_up);
+    }
+    let time = config.over_after().map_or(0.0, of_time);
+    let warm_up = match config.pace {
+        Pace::Rate(rate) => (rate as f64 * config.warm_up.as_secs_f64()) as u64,
+        _ => 0,
+    };
+    let come = sample.received.saturating_sub(warm_up);
+    time.max(config.requests.map_or(0.0, |requests| of_count(come, requests)))
 }
 
 /// Connections that are to be open at the same time.

@@ -4,7 +4,6 @@ use std::fmt::{self, Display};
 use std::str::FromStr;
 use std::time::Duration;
 
-use load::{Latency, Summary};
 use serde::Serialize;
 
 use crate::units;
@@ -18,11 +17,12 @@ pub(super) struct Threshold {
     bound: f64,
 }
 
-/// A figure that can be asked for, in milliseconds, counts or messages per second.
+/// A figure that can be asked for, in milliseconds, counts, per cent, or messages per second.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Metric {
+pub(super) enum Metric {
     P50,
     P90,
+    P95,
     P99,
     P999,
     Max,
@@ -30,12 +30,15 @@ enum Metric {
     Closed,
     Lost,
     Errors,
+    /// Errors in per cent.
+    ErrorShare,
     Rate,
 }
 
-const METRICS: [(&str, Metric); 10] = [
+const METRICS: [(&str, Metric); 11] = [
     ("p50", Metric::P50),
     ("p90", Metric::P90),
+    ("p95", Metric::P95),
     ("p99", Metric::P99),
     ("p999", Metric::P999),
     ("max", Metric::Max),
@@ -50,7 +53,7 @@ const METRICS: [(&str, Metric); 10] = [
 #[derive(Serialize, Debug)]
 pub(super) struct Outcome {
     pub(super) threshold: String,
-    /// In milliseconds, a count, or messages per second; null when it was not measured.
+    /// In milliseconds, a count, per cent, or messages per second; null when it was not measured.
     pub(super) value: Option<f64>,
     pub(super) met: bool,
 }
@@ -66,51 +69,37 @@ impl FromStr for Threshold {
         let names = METRICS.map(|(name, _)| name).join(", ");
         let found = METRICS.iter().find(|(known, _)| *known == name.trim());
         let (_, metric) = found.ok_or_else(|| format!("{name:?} is none of {names}"))?;
-        let bound = match metric {
-            Metric::P50 | Metric::P90 | Metric::P99 | Metric::P999 | Metric::Max => {
-                milliseconds(units::duration(bound.trim())?)
+        let (metric, bound) = match (metric, bound.trim().strip_suffix('%')) {
+            (Metric::Errors, Some(share)) => (Metric::ErrorShare, per_cent(share)?),
+            (metric, _) if metric.is_time() => {
+                (*metric, milliseconds(units::duration(bound.trim())?))
             }
-            _ => units::count(bound.trim())? as f64,
+            (metric, _) => (*metric, units::count(bound.trim())? as f64),
         };
-        Ok(Threshold { text: text.to_owned(), metric: *metric, below: sign == "<", bound })
+        Ok(Threshold { text: text.to_owned(), metric, below: sign == "<", bound })
     }
 }
 
 impl Threshold {
-    /// `rate` is of messages, per second.
-    pub(super) fn judge(&self, summary: &Summary, rate: Option<f64>) -> Outcome {
-        let value = self.metric.of(summary, rate);
+    /// `value` tells a figure; `None` for one that was not measured.
+    pub(super) fn judge(&self, value: impl FnOnce(Metric) -> Option<f64>) -> Outcome {
+        let value = value(self.metric);
         let met = value.is_some_and(|v| if self.below { v < self.bound } else { v > self.bound });
         Outcome { threshold: self.text.clone(), value, met }
     }
 }
 
 impl Metric {
-    fn of(self, summary: &Summary, rate: Option<f64>) -> Option<f64> {
-        let broadcast = summary.broadcast.as_ref();
-        let published = broadcast.and_then(|broadcast| broadcast.latency.as_ref());
-        let latency =
-            summary.latency.as_ref().or(published).or(summary.heartbeats.latency.as_ref());
-        let of = |pick: fn(&Latency) -> f64| latency.map(pick);
-        let closed = summary.closed.values().sum::<u64>();
-        let echo = summary.echo.as_ref();
-        let lost = echo.map_or(0, |echo| echo.lost) + broadcast.map_or(0, |b| b.lost);
-        let wrong = echo.map_or(0, |e| e.duplicated + e.reordered + e.corrupted + e.late)
-            + broadcast.map_or(0, |b| b.duplicated + b.reordered + b.corrupted + b.late + b.stale);
-        let count = |count: u64| Some(count as f64);
-        match self {
-            Metric::P50 => of(|latency| latency.p50_ms),
-            Metric::P90 => of(|latency| latency.p90_ms),
-            Metric::P99 => of(|latency| latency.p99_ms),
-            Metric::P999 => of(|latency| latency.p999_ms),
-            Metric::Max => of(|latency| latency.max_ms),
-            Metric::Failed => count(summary.connections.failed),
-            Metric::Closed => count(closed),
-            Metric::Lost => count(lost),
-            Metric::Errors => count(summary.connections.failed + closed + lost + wrong),
-            Metric::Rate => rate,
-        }
+    fn is_time(self) -> bool {
+        use Metric::{Max, P50, P90, P95, P99, P999};
+        matches!(self, P50 | P90 | P95 | P99 | P999 | Max)
     }
+}
+
+/// A share in per cent, as `0.1`.
+fn per_cent(text: &str) -> Result<f64, String> {
+    let share = text.trim().parse::<f64>().ok().filter(|share| (0.0..=100.0).contains(share));
+    share.ok_or_else(|| format!("{text:?} is no share: write errors<0.1%"))
 }
 
 impl Display for Outcome {
@@ -138,9 +127,18 @@ mod tests {
             (threshold.metric, threshold.below, threshold.bound),
             (Metric::Rate, false, 10_000.0)
         );
-        for (text, named) in
-            [("p99", "p99<50ms"), ("p98<1s", "p999"), ("p99<50", "500ms"), ("lost<many", "10k")]
-        {
+        let threshold: Threshold = "errors<0.1%".parse().unwrap();
+        assert_eq!((threshold.metric, threshold.bound), (Metric::ErrorShare, 0.1));
+        assert!(!threshold.judge(|_| Some(0.1)).met && threshold.judge(|_| Some(0.0)).met);
+        assert!(!threshold.judge(|_| None).met, "what was not measured is not met");
+        for (text, named) in [
+            ("p99", "p99<50ms"),
+            ("errors<101%", "0.1%"),
+            ("p50<1%", "500ms"),
+            ("p98<1s", "p999"),
+            ("p99<50", "500ms"),
+            ("lost<many", "10k"),
+        ] {
             let error = text.parse::<Threshold>().unwrap_err();
             assert!(error.contains(named), "{text}: {error}");
         }

@@ -6,6 +6,7 @@ use std::fmt::{self, Display};
 use std::fs;
 
 use host::{Bytes, Count, ProcessMemory};
+use load::requests::RequestSummary;
 use load::{Row, Summary};
 use serde::Serialize;
 
@@ -98,12 +99,10 @@ impl Watched {
         ]
     }
 
-    /// After the last look.
-    pub(super) fn finish(&mut self, summary: &Summary) {
+    /// After the last look, with so many connections open and messages received in all.
+    pub(super) fn finish(&mut self, open: u64, messages: u64) {
         let grown = self.rss_bytes.saturating_sub(self.rss_bytes_before) as f64;
-        let open = summary.connections.open;
         self.rss_bytes_per_connection = (open > 0).then(|| grown / open as f64);
-        let messages = received(summary);
         self.cpu_ms_per_1000_messages =
             (messages > 0).then(|| self.cpu_seconds * 1e6 / messages as f64);
     }
@@ -165,7 +164,7 @@ impl Generator {
             let seconds = (elapsed - before).max(1e-3);
             let cores = (cpu - cpu_before) / seconds;
             self.cpu_cores_most = self.cpu_cores_most.max(cores);
-            if matches!(row.phase, "echo" | "fanout") {
+            if matches!(row.phase, "echo" | "fanout" | "requests") {
                 let busy = cores >= BUSY * self.cores as f64;
                 self.seconds.0 += seconds;
                 self.seconds.1 += if busy { seconds } else { 0.0 };
@@ -196,16 +195,34 @@ impl Generator {
         let below = |(asked, reached): &(f64, f64)| !on_time && *reached < REACHED * asked;
         let short = asked.zip(reached).filter(below);
         self.rate_missed = asked.is_some() && (short.is_some() || lag > TOO_LATE_MS);
-        let (seconds, busy) = self.seconds;
         self.saturated = if let Some((asked, reached)) = short {
             Some(format!("{reached:.0} messages a second were sent of {asked:.0} asked for"))
         } else if asked.is_some() && lag > LATE_MS {
             Some(format!("1 % of the messages left more than {lag:.0} ms after they were due"))
-        } else if seconds > 0.0 && busy > seconds / 2.0 {
-            Some(format!("it used nine tenths of the {} cores or more", self.cores))
         } else {
-            None
+            self.was_busy()
         };
+    }
+
+    /// The same of requests. That a server is too slow for a rate is no fault of the generator's: what
+    /// waits for a connection is told as latency, or as never sent. What left late though somebody
+    /// was free to send it is.
+    pub(super) fn finish_requests(&mut self, summary: &RequestSummary, asked: Option<f64>) {
+        self.messages_per_second = Some(summary.per_second);
+        let lag = summary.scheduling_error.as_ref().map_or(0.0, |error| error.p99_ms);
+        self.rate_missed = asked.is_some() && lag > TOO_LATE_MS;
+        self.saturated = if lag > LATE_MS {
+            Some(format!("1 % of the requests left more than {lag:.0} ms after they were due"))
+        } else {
+            self.was_busy()
+        };
+    }
+
+    /// Nearly all of the machine for most of the time.
+    fn was_busy(&self) -> Option<String> {
+        let (seconds, busy) = self.seconds;
+        let most = seconds > 0.0 && busy > seconds / 2.0;
+        most.then(|| format!("it used nine tenths of the {} cores or more", self.cores))
     }
 
     pub(super) fn messages_per_second(&self) -> Option<f64> {
@@ -242,7 +259,8 @@ impl Display for Generator {
     }
 }
 
-fn received(summary: &Summary) -> u64 {
+/// Messages and publications received in all.
+pub(super) fn received(summary: &Summary) -> u64 {
     let echo = summary.echo.as_ref().map_or(0, |echo| echo.received);
     echo + summary.broadcast.as_ref().map_or(0, |broadcast| broadcast.received)
 }

@@ -271,22 +271,55 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// What the kernel refused at once; nothing was counted then. `EADDRNOTAVAIL` means that the
     /// source has no port left for this destination.
     pub fn connect(&mut self, target: u8, source: Option<IpAddr>) -> io::Result<ConnId> {
+        let id = self.begin_connect(target, source)?;
+        if let Some(conn) = self.slab.get_mut(id.slot()) {
+            conn.flags.set(Flags::DEADLINE);
+        }
+        let timeout = self.limits.handshake_timeout;
+        self.timers.handshake.push(self.now_ns, timeout, id.slot(), id.generation());
+        self.begin_handshake(id.slot());
+        Ok(id)
+    }
+
+    /// Begins a connect to a raw target, and sends `first` where it is through at once, as it mostly
+    /// is on loopback: then the answer says true, and the connection may be written to. Else nothing
+    /// was sent, and the handler's `connected` or `closed` tells how it went. No time is set for it:
+    /// that is the handler's to keep.
+    ///
+    /// # Errors
+    /// As [`Core::connect`].
+    pub fn connect_saying(
+        &mut self,
+        target: u8,
+        source: Option<IpAddr>,
+        first: &[u8],
+    ) -> io::Result<(ConnId, bool)> {
+        let id = self.begin_connect(target, source)?;
+        match self.say_first(id.slot(), first) {
+            Ok(true) => return Ok((id, true)),
+            Ok(false) => self.begin_handshake(id.slot()),
+            Err(error) => {
+                // Nobody knows of it yet.
+                if let Some(conn) = self.slab.remove(id.slot()) {
+                    self.sys.close(conn.fd);
+                    self.counters().connections.sub(1);
+                    self.publish_open();
+                }
+                return Err(error);
+            }
+        }
+        Ok((id, false))
+    }
+
+    fn begin_connect(&mut self, target: u8, source: Option<IpAddr>) -> io::Result<ConnId> {
         let address = self.targets.get(usize::from(target)).ok_or(io::ErrorKind::NotFound)?.address;
         let fd = self.sys.connect(address, source)?;
         self.counters().connects.add(1);
         let slot = self.insert(fd, Mode::Connecting);
-        let generation = {
-            let Some(conn) = self.slab.get_mut(slot) else {
-                return Err(io::ErrorKind::Other.into());
-            };
-            conn.flags.set(Flags::CLIENT | Flags::DEADLINE);
-            conn.target = target;
-            conn.generation
-        };
-        let timeout = self.limits.handshake_timeout;
-        self.timers.handshake.push(self.now_ns, timeout, slot, generation);
-        self.begin_handshake(slot);
-        Ok(ConnId::new(self.index, slot, generation))
+        let conn = self.slab.get_mut(slot).ok_or(io::ErrorKind::Other)?;
+        conn.flags.set(Flags::CLIENT);
+        conn.target = target;
+        Ok(ConnId::new(self.index, slot, conn.generation))
     }
 
     /// Adds a place to connect to; at most 256 per worker.

@@ -323,6 +323,32 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.sync_interest(slot);
     }
 
+    /// The first bytes of a raw connection, if it is there already. False: it is not, or it is to
+    /// speak TLS first. An error means that it never will be.
+    pub(crate) fn say_first(&mut self, slot: u32, first: &[u8]) -> std::io::Result<bool> {
+        let tick = self.tick;
+        let Some(conn) = self.slab.get_mut(slot) else { return Ok(false) };
+        let target = self.targets.get(usize::from(conn.target));
+        if !target.is_some_and(|target| target.is_raw() && target.tls.is_none()) {
+            return Ok(false);
+        }
+        let waits = |error: &std::io::Error| {
+            would_block(error) || error.kind() == std::io::ErrorKind::NotConnected
+        };
+        let sent = match self.sys.send(conn.fd, first) {
+            Err(error) if waits(&error) => return Ok(false),
+            sent => sent?,
+        };
+        (conn.mode, conn.last_active) = (Mode::Raw, tick);
+        self.counters().bytes_out.add(sent as u64);
+        self.watch_first(slot);
+        let rest = first.get(sent..).unwrap_or_default();
+        if !rest.is_empty() {
+            self.write_out(slot, rest, 0);
+        }
+        Ok(true)
+    }
+
     /// Sends the request of a handshake on a connection that is there.
     pub(crate) fn send_request(&mut self, slot: u32) {
         let mut head = self.take_buffer();

@@ -145,9 +145,13 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         self.on_resumed();
         self.on_timers();
         self.on_drain();
+        self.reap();
         self.handler_wants_ns = self.handler.turn(&mut self.core);
         self.tell_drained();
-        self.reap();
+        if self.reap() {
+            // What the handler was told last may have changed what it wants.
+            self.handler_wants_ns = Some(self.core.now_ns);
+        }
         let stopped = self.drain.is_some() && self.core.slab.live() == 0;
         Ok(if stopped { Turn::Stopped } else { Turn::Running })
     }
@@ -271,8 +275,9 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         }
     }
 
-    /// Tells the handler of ended connections and frees them. Telling may end further ones.
-    pub(crate) fn reap(&mut self) {
+    /// Tells the handler of ended connections and frees them; whether there were any. Telling may end
+    /// further ones.
+    pub(crate) fn reap(&mut self) -> bool {
         let reaped = !self.core.dead.is_empty();
         while let Some(slot) = self.core.dead.pop() {
             let Some(conn) = self.core.slab.get(slot) else { continue };
@@ -305,6 +310,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             self.core.publish_open();
             self.adopt_parked_listener();
         }
+        reaped
     }
 
     // ---- draining ----

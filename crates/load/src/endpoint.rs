@@ -1,4 +1,4 @@
-//! [`Endpoint`]: a `ws://` or `wss://` URL with its name already looked up.
+//! [`Endpoint`]: a URL of WebSockets, HTTP or plain TCP with its name already looked up.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
@@ -34,6 +34,27 @@ impl Endpoint {
     /// As [`Endpoint::parse`].
     pub fn parse_http(url: &str) -> Result<Endpoint, String> {
         Self::parse_as("http", None, url)
+    }
+
+    /// The same for a URL of HTTP whose connections may be secure: `http://` or `https://`.
+    ///
+    /// # Errors
+    /// As [`Endpoint::parse`].
+    pub fn parse_web(url: &str) -> Result<Endpoint, String> {
+        Self::parse_as("http", Some("https"), url)
+    }
+
+    /// The same for plain TCP, `tcp://HOST:PORT`, or TLS over it, `tls://HOST:PORT`. The port must
+    /// be there.
+    ///
+    /// # Errors
+    /// As [`Endpoint::parse`].
+    pub fn parse_tcp(url: &str) -> Result<Endpoint, String> {
+        let endpoint = Self::parse_as("tcp", Some("tls"), url)?;
+        if endpoint.server_name().len() == endpoint.host.trim_matches(['[', ']']).len() {
+            return Err(format!("{url:?} needs a port: write tcp://HOST:PORT"));
+        }
+        Ok(endpoint)
     }
 
     /// The name or address without brackets and port, as a certificate holds it.
@@ -127,6 +148,18 @@ mod tests {
         }
         assert!(!Endpoint::parse("ws://127.0.0.1/").unwrap().tls);
         assert!(Endpoint::parse_http("wss://127.0.0.1/").is_err());
+    }
+
+    #[test]
+    fn http_and_tcp_have_their_own_schemes() {
+        let web = Endpoint::parse_web("https://127.0.0.1/a").unwrap();
+        assert_eq!((web.address.port(), web.tls), (443, true));
+        assert!(!Endpoint::parse_web("http://127.0.0.1").unwrap().tls);
+        assert!(Endpoint::parse_tcp("tls://[::1]:7").unwrap().tls);
+        assert_eq!(Endpoint::parse_tcp("tcp://127.0.0.1:7").unwrap().address.port(), 7);
+        for url in ["tcp://127.0.0.1", "tcp://[::1]", "http://127.0.0.1:7"] {
+            assert!(Endpoint::parse_tcp(url).unwrap_err().contains(url));
+        }
     }
 
     #[test]

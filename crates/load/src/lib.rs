@@ -3,7 +3,8 @@
 //! [`Run`] is one run under control: it opens connections on [`engine::Workers`] of its own, holds
 //! them with heartbeats, sends and checks messages, counts what a broadcast brought to each
 //! receiver, and says what came of it in a [`Summary`]. [`drive`] goes through the phases of a
-//! [`Config`]; [`control`] obeys another process line by line.
+//! [`Config`]; [`control`] obeys another process line by line. [`requests`] is the same for requests
+//! and answers, over HTTP or a protocol of one's own.
 //!
 //! What it is not: it reads no command line, prints nothing, and knows nothing of `serve`. It
 //! checks every message at the socket that gets it: lost, duplicated, reordered, corrupted and
@@ -24,6 +25,7 @@ mod ledger;
 mod message;
 mod pacer;
 mod recorder;
+pub mod requests;
 mod retry;
 mod run;
 mod shares;

@@ -1,12 +1,35 @@
-//! [`Pacer`]: when the next send is due. It knows neither sockets nor clocks, and what it answers
-//! does not depend on how late anybody was: latency is counted from the due time.
+//! [`Pacer`]: when the next send is due, at a rate that stays or that goes up and down. It knows
+//! neither sockets nor clocks, and what it answers does not depend on how late anybody was: latency
+//! is counted from the due time.
 
-/// A constant rate from a beginning on, without drift.
-#[derive(Copy, Clone, Debug)]
+use crate::stages::Stage;
+
+/// Sends from a beginning on, without drift.
+#[derive(Clone, Debug)]
 pub(crate) struct Pacer {
     begin_ns: u64,
+    rate: Rate,
+}
+
+#[derive(Clone, Debug)]
+enum Rate {
     /// Nanoseconds between two sends, as a fraction.
-    interval: (u64, u64),
+    Constant(u64, u64),
+    /// One straight line after another.
+    Legs(Vec<Leg>),
+}
+
+/// A rate that changes evenly.
+#[derive(Copy, Clone, Debug)]
+struct Leg {
+    /// Sends due before it, and seconds since the beginning.
+    sends: f64,
+    at: f64,
+    /// How long it takes.
+    seconds: f64,
+    /// Sends a second at its beginning and at its end.
+    from: f64,
+    to: f64,
 }
 
 impl Pacer {
@@ -14,14 +37,78 @@ impl Pacer {
     /// evenly over the same time. A rate, part or whole of 0 counts as 1.
     pub(crate) fn new(begin_ns: u64, rate: u64, part: u64, whole: u64) -> Pacer {
         let numerator = whole.max(1).saturating_mul(1_000_000_000);
-        Pacer { begin_ns, interval: (numerator, rate.max(1).saturating_mul(part.max(1))) }
+        let denominator = rate.max(1).saturating_mul(part.max(1));
+        Pacer { begin_ns, rate: Rate::Constant(numerator, denominator) }
+    }
+
+    /// The same where the rate goes in straight lines from one stage's end to the next; it begins at
+    /// none, and a stage without time is a step. After the last stage nothing is due.
+    pub(crate) fn staged(begin_ns: u64, stages: &[Stage], part: u64, whole: u64) -> Pacer {
+        let share = part.max(1) as f64 / whole.max(1) as f64;
+        let (mut sends, mut at, mut from) = (0.0, 0.0, 0.0);
+        let mut legs = Vec::with_capacity(stages.len());
+        for stage in stages {
+            let (seconds, to) = (stage.time.as_secs_f64(), stage.connections as f64 * share);
+            let leg = Leg { sends, at, seconds, from, to };
+            (sends, at, from) = (sends + leg.sends_by(seconds), at + seconds, to);
+            legs.push(leg);
+        }
+        Pacer { begin_ns, rate: Rate::Legs(legs) }
     }
 
     /// When send `number`, counted from 0, is due.
+    #[inline]
     pub(crate) fn due_ns(&self, number: u64) -> u64 {
-        let (numerator, denominator) = self.interval;
-        let after = u128::from(number) * u128::from(numerator) / u128::from(denominator);
-        self.begin_ns.saturating_add(u64::try_from(after).unwrap_or(u64::MAX))
+        let after = match &self.rate {
+            Rate::Constant(numerator, denominator) => {
+                let after = u128::from(number) * u128::from(*numerator) / u128::from(*denominator);
+                u64::try_from(after).unwrap_or(u64::MAX)
+            }
+            Rate::Legs(legs) => {
+                let sends = number as f64;
+                let leg = legs.iter().find(|leg| sends < leg.sends + leg.sends_by(leg.seconds));
+                leg.map_or(u64::MAX, |leg| (leg.at_send(sends) * 1e9) as u64)
+            }
+        };
+        self.begin_ns.saturating_add(after)
+    }
+
+    /// How many sends are due before this time.
+    pub(crate) fn due_before(&self, time_ns: u64) -> u64 {
+        let (mut least, mut most) = (0_u64, 1_u64);
+        while most < u64::MAX / 2 && self.due_ns(most) < time_ns {
+            (least, most) = (most, most * 2);
+        }
+        if self.due_ns(least) >= time_ns {
+            return least;
+        }
+        // The last before is `least` or between it and `most`.
+        while most - least > 1 {
+            let middle = least + (most - least) / 2;
+            if self.due_ns(middle) < time_ns { least = middle } else { most = middle }
+        }
+        most
+    }
+}
+
+impl Leg {
+    /// Sends due in its first seconds.
+    fn sends_by(&self, seconds: f64) -> f64 {
+        if self.seconds <= 0.0 {
+            return 0.0;
+        }
+        let grown = (self.to - self.from) * seconds / self.seconds;
+        (self.from + grown / 2.0) * seconds
+    }
+
+    /// Seconds since the beginning of all at which so many sends are due: the root of the parabola,
+    /// in the form that loses no digits where the rate hardly changes.
+    fn at_send(&self, sends: f64) -> f64 {
+        let missing = (sends - self.sends).max(0.0);
+        let grows = (self.to - self.from) / self.seconds;
+        let root = (self.from * self.from + 2.0 * grows * missing).max(0.0).sqrt();
+        let divisor = self.from + root;
+        self.at + if divisor > 0.0 { 2.0 * missing / divisor } else { 0.0 }
     }
 }
 
@@ -43,6 +130,44 @@ mod tests {
         let until = 60_000_000_000;
         let sends = parts.map(|pacer| (0..).take_while(|&n| pacer.due_ns(n) < until).count());
         assert_eq!(sends, [18_000, 42_000]);
+    }
+
+    #[test]
+    fn a_rate_that_grows_is_due_ever_sooner() {
+        let stage = |seconds, connections| Stage {
+            time: std::time::Duration::from_secs(seconds),
+            connections,
+        };
+        // Half of 10 s at 100, then 10 s at 100, then nothing for 5 s, then a step.
+        let stages =
+            [stage(10, 100), stage(10, 100), stage(0, 0), stage(5, 0), stage(0, 10), stage(1, 10)];
+        let pacer = Pacer::staged(7, &stages, 1, 1);
+        let due = |number| (pacer.due_ns(number) - 7) as f64 / 1e9;
+        for (number, seconds) in
+            [(0, 0.0), (125, 5.0), (500, 10.0), (1_000, 15.0), (1_500, 25.0), (1_505, 25.5)]
+        {
+            assert!((due(number) - seconds).abs() < 1e-6, "{number}: {}", due(number));
+        }
+        assert_eq!(pacer.due_ns(1_510), u64::MAX, "after the last stage");
+        assert_eq!(pacer.due_before(u64::MAX), 1_510);
+        assert!((1..1_600).all(|n| pacer.due_ns(n - 1) <= pacer.due_ns(n)));
+        let half = Pacer::staged(7, &stages, 1, 2);
+        assert_eq!(half.due_before(u64::MAX), 755);
+    }
+
+    #[test]
+    fn sends_are_counted_up_to_a_time() {
+        let pacer = Pacer::new(1_000, 1_000, 1, 1);
+        for (time_ns, sends) in [
+            (0, 0),
+            (1_000, 0),
+            (1_001, 1),
+            (1_001_000, 1),
+            (1_001_001, 2),
+            (10_000_001_000, 10_000),
+        ] {
+            assert_eq!(pacer.due_before(time_ns), sends, "{time_ns}");
+        }
     }
 
     #[test]

@@ -32,9 +32,11 @@ pub enum Series {
     Confirm,
     /// See [`Series::Welcome`].
     Subscribed,
+    /// From when a request was due to when it left, where somebody was free to send it.
+    SendLag,
 }
 
-const SERIES: usize = 12;
+const SERIES: usize = 13;
 const LONGEST_US: u64 = 60_000_000;
 const DIGITS: u8 = 3;
 
@@ -48,8 +50,32 @@ impl Recorder {
     /// Records one duration.
     pub fn record(&mut self, series: Series, nanoseconds: u64) {
         if let Some(histogram) = self.histogram(series) {
-            histogram.saturating_record((nanoseconds / 1_000).clamp(1, LONGEST_US));
+            Recorder::record_in(histogram, nanoseconds);
         }
+    }
+
+    /// A histogram like those that it keeps; there always is one.
+    pub(crate) fn empty() -> Option<Histogram<u64>> {
+        Histogram::new_with_bounds(1, LONGEST_US, DIGITS).ok()
+    }
+
+    /// Records one duration in a histogram from [`Recorder::empty`].
+    #[inline]
+    pub(crate) fn record_in(histogram: &mut Histogram<u64>, nanoseconds: u64) {
+        histogram.saturating_record((nanoseconds / 1_000).clamp(1, LONGEST_US));
+    }
+
+    /// Adds what such a histogram has to a series.
+    pub(crate) fn add(&mut self, series: Series, other: &Histogram<u64>) {
+        if let Some(histogram) = self.histogram(series) {
+            // Both have the same bounds, so everything fits.
+            let _ = histogram.add(other);
+        }
+    }
+
+    /// Forgets all values, and keeps the room.
+    pub(crate) fn clear(&mut self) {
+        self.series.iter_mut().flatten().for_each(Histogram::reset);
     }
 
     /// Adds all that another has recorded.
@@ -87,6 +113,7 @@ impl Recorder {
             count: histogram.len(),
             p50_ms: ms(histogram.value_at_quantile(0.5)),
             p90_ms: ms(histogram.value_at_quantile(0.9)),
+            p95_ms: ms(histogram.value_at_quantile(0.95)),
             p99_ms: ms(histogram.value_at_quantile(0.99)),
             p999_ms: ms(histogram.value_at_quantile(0.999)),
             max_ms: ms(histogram.max()),
@@ -96,7 +123,7 @@ impl Recorder {
     fn histogram(&mut self, series: Series) -> Option<&mut Histogram<u64>> {
         let place = self.series.get_mut(series as usize)?;
         if place.is_none() {
-            *place = Histogram::new_with_bounds(1, LONGEST_US, DIGITS).ok();
+            *place = Recorder::empty();
         }
         place.as_mut()
     }
@@ -111,6 +138,8 @@ pub struct Latency {
     pub p50_ms: f64,
     /// 90 % were not slower.
     pub p90_ms: f64,
+    /// 95 % were not slower.
+    pub p95_ms: f64,
     /// 99 % were not slower.
     pub p99_ms: f64,
     /// 99.9 % were not slower.

@@ -6,6 +6,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -99,7 +100,8 @@ impl Run {
     pub fn start(config: &Config) -> Result<Run, StartError> {
         let machine = host::Machine::read();
         let nofile = host::raise_nofile().unwrap_or_else(|_| host::nofile().soft);
-        let (plan, fit) = fit(config, &machine, nofile)?;
+        let Config { connections, endpoints, sources, force, .. } = config;
+        let (plan, fit) = fit(*connections, endpoints, sources, *force, &machine, nofile)?;
         let seed = std::process::id();
         let ports = machine.ports.usable();
         let (endpoints, listed) = (&config.endpoints, &config.sources);
@@ -476,12 +478,14 @@ impl Run {
 }
 
 /// How many workers, and whose descriptors; or why it cannot be.
-fn fit(
-    config: &Config,
+pub(crate) fn fit(
+    connections: u64,
+    endpoints: &[Endpoint],
+    sources: &[IpAddr],
+    force: bool,
     machine: &host::Machine,
     nofile: u64,
 ) -> Result<(Plan, host::Report), StartError> {
-    let Config { connections, endpoints, sources, .. } = config;
     if endpoints.is_empty() || endpoints.len() > ENDPOINTS_MAX {
         return Err(StartError::Unfit(format!("give 1 to {ENDPOINTS_MAX} URLs")));
     }
@@ -490,14 +494,14 @@ fn fit(
         private_tables,
         sources: host_sources(endpoints, sources),
         destinations: endpoints.len() as u64,
-        ..Goal::new(Role::Load, *connections)
+        ..Goal::new(Role::Load, connections)
     };
     let report = host::check(machine, &goal);
-    if !report.holds() && !config.force {
+    if !report.holds() && !force {
         return Err(StartError::Unfit(format!("{report}\nTo begin all the same, add --force.")));
     }
     let tables = if private_tables { Tables::Private } else { Tables::Shared };
-    Ok((Plan::new(*connections, machine.cores, nofile, tables), report))
+    Ok((Plan::new(connections, machine.cores, nofile, tables), report))
 }
 
 fn target(endpoint: &Endpoint, config: &Config) -> Result<Target, StartError> {

@@ -81,8 +81,13 @@ impl Sources {
     /// no port left; `None` when none is left to try.
     pub(crate) fn place(&self, position: u64, changes: u32) -> Option<(u8, Option<IpAddr>)> {
         let destination = (position % self.destinations) as u8;
+        Some((destination, self.source(position, changes)?))
+    }
+
+    /// The source alone.
+    pub(crate) fn source(&self, position: u64, changes: u32) -> Option<Option<IpAddr>> {
         let planned = (position / self.destinations / self.per_source) as u32;
-        let source = match &self.addresses {
+        Some(match &self.addresses {
             Addresses::Kernel if changes > 0 => return None,
             Addresses::Kernel => None,
             Addresses::Loopback(_) if changes == 0 && self.planned <= 1 => None,
@@ -96,8 +101,7 @@ impl Sources {
             Addresses::List(list) => {
                 list.get((planned as usize + changes as usize) % list.len()).copied()
             }
-        };
-        Some((destination, source))
+        })
     }
 }
 

@@ -1,0 +1,209 @@
+//! [`drive_requests`]: a whole run of requests, from the main thread.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::sys::process;
+use engine::{Limits, Plan, Tables, Target, Workers};
+use host::SocketCounts;
+
+use super::counts::{RequestLedger, RequestSnapshot};
+use super::requester::{Order, Requester};
+use super::schedule::users_of;
+use super::{Driver, Part, RequestSummary, Requests, Script};
+use crate::run::fit;
+use crate::sources::Sources;
+use crate::{Endpoint, Recorder, Row, Series, StartError};
+
+/// How often it is looked whether all is over, and how often a row is made.
+const LOOK: Duration = Duration::from_millis(20);
+const ROW_NS: u64 = 1_000_000_000;
+/// Bytes of requests that may wait for a server that does not read.
+const SEND_QUEUE_BYTES: usize = 64 * 1024 * 1024;
+
+/// How a run came to its end.
+#[derive(Debug)]
+pub struct RequestsEnded {
+    /// What it came to.
+    pub summary: RequestSummary,
+    /// It was cut short.
+    pub interrupted: bool,
+}
+
+/// Does what `config` says. `driver` and `script` make each worker's own, in its thread; `row` is
+/// called once a second; `wait` waits for the time given, or less, and says whether the run is to
+/// end now.
+///
+/// # Errors
+/// [`StartError::Unfit`] when the machine does not suffice or the plan contradicts itself, else what
+/// the system refused or made a worker fail.
+pub fn drive_requests<D: Driver, S: Script>(
+    config: &Requests,
+    driver: impl Fn() -> D + Send + Sync + 'static,
+    script: impl Fn(Part) -> S + Send + Sync + 'static,
+    mut row: impl FnMut(&Row),
+    mut wait: impl FnMut(Duration) -> bool,
+) -> Result<RequestsEnded, StartError> {
+    if let Some(unfit) = config.unfit() {
+        return Err(StartError::Unfit(unfit.to_owned()));
+    }
+    let mut run = Run::start(config, driver, script)?;
+    let mut interrupted = false;
+    while !run.is_done() {
+        let now_ns = process::now_ns();
+        if now_ns >= run.row_ns + ROW_NS {
+            row(&run.row(now_ns));
+        }
+        if wait(LOOK) && !interrupted {
+            interrupted = true;
+            run.tell(|| Order::Stop);
+        }
+    }
+    // The last piece of a second, so that what rows say adds up to the whole.
+    row(&run.row(process::now_ns()));
+    let summary = run.summary();
+    run.workers.drain(Duration::ZERO)?;
+    Ok(RequestsEnded { summary, interrupted })
+}
+
+/// A run under way.
+struct Run {
+    workers: Workers<Order>,
+    ledgers: Vec<Arc<RequestLedger>>,
+    begin_ns: u64,
+    measure_ns: u64,
+    /// The last row, and what was counted and timed until then.
+    row_ns: u64,
+    before: RequestSnapshot,
+    recorder: Recorder,
+    time_wait_most: u64,
+}
+
+impl Run {
+    fn start<D: Driver, S: Script>(
+        config: &Requests,
+        driver: impl Fn() -> D + Send + Sync + 'static,
+        script: impl Fn(Part) -> S + Send + Sync + 'static,
+    ) -> Result<Run, StartError> {
+        let machine = host::Machine::read();
+        let nofile = host::raise_nofile().unwrap_or_else(|_| host::nofile().soft);
+        let Requests { connections, endpoints, sources, force, .. } = config;
+        let (plan, _) = fit(*connections, endpoints, sources, *force, &machine, nofile)?;
+        let plan = workers(plan, *connections, machine.cores);
+        let ports = machine.ports.usable();
+        let sources = Sources::plan(*connections, endpoints, sources, ports, std::process::id());
+        let targets: Arc<[Target]> = endpoints.iter().map(target).collect::<Result<_, _>>()?;
+        let ledgers: Vec<_> = (0..plan.workers).map(|_| Arc::new(RequestLedger::new())).collect();
+        let limits = Limits {
+            idle_timeout: None,
+            pings: false,
+            send_queue_bytes: SEND_QUEUE_BYTES,
+            handshake_timeout: config.timeout,
+            ..Limits::default()
+        };
+        let (books, own) = (ledgers.clone(), Arc::new(config.clone()));
+        let stride = plan.workers as u64;
+        let workers = Workers::start(plan, &limits, &[], move |worker, _| {
+            let first = u64::from(worker);
+            let users = users_of(first, stride, own.connections);
+            let users = u32::try_from(users).unwrap_or(u32::MAX);
+            let part = Part { worker, first, stride, users };
+            let ledger = books.get(usize::from(worker)).cloned();
+            let ledger = ledger.unwrap_or_else(|| Arc::new(RequestLedger::new()));
+            let (config, targets) = (Arc::clone(&own), Arc::clone(&targets));
+            let (driver, script) = (driver(), script(part));
+            Requester::new(config, targets, ledger, sources.clone(), part, driver, script)
+        })?;
+        let begin_ns = process::now_ns();
+        let run = Run {
+            workers,
+            ledgers,
+            begin_ns,
+            measure_ns: begin_ns + config.warm_up.as_nanos() as u64,
+            row_ns: begin_ns,
+            before: RequestSnapshot::default(),
+            recorder: Recorder::default(),
+            time_wait_most: 0,
+        };
+        run.tell(|| Order::Begin(begin_ns));
+        Ok(run)
+    }
+
+    fn tell(&self, order: impl Fn() -> Order) {
+        for worker in 0..self.ledgers.len() {
+            // A mailbox holds 8 MiB: it fills only if the worker is gone.
+            let _ = self.workers.remote().post(worker, order(), 0);
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.ledgers.iter().all(|ledger| ledger.is_done()) || self.workers.any_ended()
+    }
+
+    fn snapshot(&self) -> RequestSnapshot {
+        RequestSnapshot::of(self.ledgers.iter().map(|ledger| &**ledger))
+    }
+
+    fn all_timed(&self) -> Recorder {
+        let mut merged = Recorder::default();
+        for ledger in &self.ledgers {
+            merged.merge(&ledger.recorder());
+        }
+        merged
+    }
+
+    fn row(&mut self, now_ns: u64) -> Row {
+        let (counts, recorder) = (self.snapshot(), self.all_timed());
+        let seconds = (now_ns - self.row_ns).max(1) as f64 / 1e9;
+        let came = |counts: &RequestSnapshot| counts.answered + counts.warm_up;
+        let mut second = recorder.clone();
+        second.subtract(&self.recorder);
+        self.time_wait_most = self.time_wait_most.max(SocketCounts::read().tcp_time_wait);
+        let causes = counts.errors();
+        let row = Row {
+            elapsed: Duration::from_nanos(now_ns - self.begin_ns),
+            phase: if now_ns < self.measure_ns { "warm-up" } else { "requests" },
+            open: counts.open,
+            failed: counts.connects_failed,
+            closed: counts.ended,
+            sent: counts.sent + counts.warm_up_sent + counts.redirects,
+            received: came(&counts),
+            messages_per_second: came(&counts).saturating_sub(came(&self.before)) as f64 / seconds,
+            latency: second.latency(Series::Latency),
+            errors: counts.failed_total(),
+            causes,
+        };
+        (self.row_ns, self.before, self.recorder) = (now_ns, counts, recorder);
+        row
+    }
+
+    fn summary(&self) -> RequestSummary {
+        let last_ns = self.ledgers.iter().map(|ledger| ledger.last_ns()).max().unwrap_or(0);
+        let measured = Duration::from_nanos(last_ns.saturating_sub(self.measure_ns));
+        let untaken = self.ledgers.iter().map(|ledger| ledger.untaken()).sum();
+        let timed = self.all_timed();
+        RequestSummary::new(&self.snapshot(), &timed, measured, untaken, self.time_wait_most)
+    }
+}
+
+/// As many threads as cores, and no more than users.
+fn workers(plan: Plan, users: u64, cores: usize) -> Plan {
+    let room = u64::from(plan.capacity);
+    let needed = usize::try_from(users.div_ceil(room.max(1))).unwrap_or(usize::MAX);
+    let wanted = cores.min(usize::try_from(users).unwrap_or(usize::MAX)).max(needed).max(1);
+    let workers = match plan.tables {
+        Tables::Private => wanted.min(plan.workers),
+        Tables::Shared => cores.min(wanted).min(plan.workers),
+    };
+    Plan { workers, accepting: workers, ..plan }
+}
+
+fn target(endpoint: &Endpoint) -> Result<Target, StartError> {
+    let mut target = Target::raw(endpoint.address);
+    if endpoint.tls {
+        let host = &endpoint.host;
+        let missing = || StartError::Unfit(format!("{host}: nobody said whom to believe"));
+        target.tls = Some(endpoint.client.clone().ok_or_else(missing)?);
+    }
+    Ok(target)
+}

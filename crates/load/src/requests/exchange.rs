@@ -1,0 +1,402 @@
+//! What goes over the connections of a [`Requester`]: connects, requests, answers, redirects, and
+//! whatever goes wrong with them.
+
+use engine::{Closed, ConnId, Core, Sent, Sys};
+
+use super::answer::header;
+use super::requester::Requester;
+use super::user::{At, Flight, Socket};
+use super::{Answer, Driver, Failure, Received, Requests, Script, Times, Whole};
+
+impl<D: Driver, S: Script> Requester<D, S> {
+    /// A user sends the request that was due then.
+    pub(super) fn send<Y: Sys>(
+        &mut self,
+        core: &mut Core<Y, Self>,
+        user: u32,
+        due_ns: u64,
+        now_ns: u64,
+    ) {
+        let Some(one) = self.users.get_mut(user as usize) else { return };
+        one.at = At::Busy;
+        one.hops = 0;
+        let times = Times { due_ns, begun_ns: now_ns, ..Times::default() };
+        one.flights.push_back(Flight { times, is_head: false });
+        self.in_flight += 1;
+        if due_ns >= self.schedule.measure_ns {
+            self.ledger.counts.begun.add(1);
+        }
+        self.arm(user, now_ns);
+        self.ask(core, user, now_ns);
+        self.fill(core, user, now_ns);
+    }
+
+    /// Another request follows on a connection that may have several under way.
+    fn fill<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
+        if self.config.pipeline == 1 {
+            return;
+        }
+        let Some(one) = self.users.get(user as usize) else { return };
+        let room = one.flights.len() < self.config.pipeline as usize;
+        if one.opened && one.at == At::Busy && room {
+            self.advance(core, user, now_ns);
+        }
+    }
+
+    /// Sends the latest request of a user, by a connect if need be.
+    fn ask<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
+        let wants = self.script.wants(user);
+        let Some(one) = self.users.get_mut(user as usize) else { return };
+        let redirect = one.redirect.take();
+        let request = match &redirect {
+            Some(redirect) => redirect,
+            None => self.script.request(user),
+        };
+        let (endpoint, is_head) = (request.endpoint(), request.is_head());
+        let first = one.flights.len() == 1;
+        if let Some(latest) = one.flights.back_mut() {
+            latest.is_head = is_head;
+        }
+        if first {
+            one.awaited.begin(wants, self.config.redirects > 0, is_head);
+        }
+        // A user has one connection: who asks elsewhere leaves.
+        if one.endpoint != endpoint && first {
+            one.opened = false;
+            one.conn.take().into_iter().for_each(|id| core.abort(id));
+        }
+        match one.conn.filter(|_| one.opened) {
+            Some(id) => {
+                let bytes = self.driver.ask(&mut one.state, request);
+                let sent = core.write(id, bytes);
+                one.redirect = redirect;
+                // A connection that takes nothing has ended: that will be told.
+                if sent != Sent::Dropped {
+                    self.sent(user, now_ns);
+                }
+            }
+            None => {
+                one.endpoint = endpoint;
+                one.redirect = redirect;
+                self.connect(core, user, now_ns);
+            }
+        }
+    }
+
+    /// The latest request of a user is with the kernel.
+    #[inline]
+    fn sent(&mut self, user: u32, now_ns: u64) {
+        let Some(one) = self.users.get_mut(user as usize) else { return };
+        let (hops, latest) = (one.hops, one.flights.back_mut());
+        let Some(Flight { times, .. }) = latest else { return };
+        let counts = &self.ledger.counts;
+        match hops {
+            0 if times.due_ns >= self.schedule.measure_ns => counts.sent.add(1),
+            0 => counts.warm_up_sent.add(1),
+            _ => return counts.redirects.add(1),
+        }
+        times.sent_ns = now_ns;
+    }
+
+    fn connect<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
+        let position = self.part.number(user);
+        let Some(one) = self.users.get_mut(user as usize) else { return };
+        one.state = D::State::default();
+        let request = match &one.redirect {
+            Some(redirect) => redirect,
+            None => self.script.request(user),
+        };
+        let first = self.driver.ask(&mut one.state, request);
+        let failure = loop {
+            let Some(source) = self.sources.source(position, self.changes) else {
+                // Ports come back: the round begins again.
+                self.changes = 0;
+                break Failure::NoAddress;
+            };
+            let error = match core.connect_saying(one.endpoint, source, first) {
+                Ok((id, said)) => {
+                    one.conn = Some(id);
+                    if let Some(socket) = core.user_mut(id) {
+                        *socket = Socket { user, opened: false };
+                    }
+                    if said {
+                        self.opened(core, user, id);
+                        self.sent(user, now_ns);
+                    }
+                    return;
+                }
+                Err(error) => Closed::of_connect(&error),
+            };
+            match error {
+                Closed::NoAddress => self.changes += 1,
+                other => break Failure::of_closed(other, false),
+            }
+        };
+        self.ledger.counts.connects_failed.add(1);
+        self.fail(core, user, failure, now_ns);
+    }
+
+    fn opened<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, id: ConnId) {
+        if let Some(one) = self.users.get_mut(user as usize) {
+            one.opened = true;
+        }
+        if let Some(socket) = core.user_mut(id) {
+            socket.opened = true;
+        }
+        self.ledger.counts.opened.add(1);
+        self.ledger.counts.open.add(1);
+    }
+
+    /// The user of a connection, if it is still its own.
+    #[inline]
+    fn user_of<Y: Sys>(&self, core: &Core<Y, Self>, id: ConnId) -> Option<u32> {
+        let user = core.user(id)?.user;
+        let one = self.users.get(user as usize)?;
+        (one.conn == Some(id)).then_some(user)
+    }
+
+    /// A connect that was not through at once is.
+    pub(super) fn on_connected<Y: Sys>(&mut self, core: &mut Core<Y, Self>, id: ConnId) {
+        let Some(user) = self.user_of(core, id) else {
+            return core.abort(id);
+        };
+        self.opened(core, user, id);
+        let now_ns = core.clock_ns();
+        let Some(one) = self.users.get_mut(user as usize) else { return };
+        one.state = D::State::default();
+        let request = match &one.redirect {
+            Some(redirect) => redirect,
+            None => self.script.request(user),
+        };
+        let bytes = self.driver.ask(&mut one.state, request);
+        if core.write(id, bytes) != Sent::Dropped {
+            self.sent(user, now_ns);
+        }
+        self.fill(core, user, now_ns);
+    }
+
+    pub(super) fn on_data<Y: Sys>(&mut self, core: &mut Core<Y, Self>, id: ConnId, data: &[u8]) {
+        let now_ns = core.clock_ns();
+        let mut rest = data;
+        while !rest.is_empty() {
+            let Some(user) = self.user_of(core, id) else { return };
+            let Some(one) = self.users.get_mut(user as usize) else { return };
+            let Some(flight) = one.flights.front_mut().filter(|flight| flight.times.sent_ns > 0)
+            else {
+                return self.unasked(core, user);
+            };
+            if flight.times.first_ns == 0 {
+                flight.times.first_ns = now_ns;
+            }
+            match self.driver.receive(&mut one.state, rest, &mut one.awaited) {
+                Received::More => return,
+                Received::Whole(whole) => {
+                    rest = rest.get(whole.used..).unwrap_or_default();
+                    self.whole(core, user, whole, !rest.is_empty(), now_ns);
+                }
+                Received::Broken(failure) => return self.break_off(core, user, failure, now_ns),
+            }
+        }
+    }
+
+    /// An answer is whole; `more` bytes are behind it.
+    fn whole<Y: Sys>(
+        &mut self,
+        core: &mut Core<Y, Self>,
+        user: u32,
+        whole: Whole,
+        more: bool,
+        now_ns: u64,
+    ) {
+        if self.config.redirects > 0 && self.redirect(core, user, whole, more, now_ns) {
+            return;
+        }
+        let Some(one) = self.users.get_mut(user as usize) else { return };
+        let Some(flight) = one.flights.pop_front() else { return };
+        self.in_flight -= 1;
+        one.redirect = None;
+        let times = Times { done_ns: now_ns, ..flight.times };
+        self.judge(user, Ok(whole.status), whole.body_bytes, times);
+        self.go_on(core, user, whole, more, now_ns);
+    }
+
+    /// What follows on the connection after an answer, and for its user.
+    fn go_on<Y: Sys>(
+        &mut self,
+        core: &mut Core<Y, Self>,
+        user: u32,
+        whole: Whole,
+        more: bool,
+        now_ns: u64,
+    ) {
+        let Some(one) = self.users.get_mut(user as usize) else { return };
+        let waits = !one.flights.is_empty();
+        if waits && whole.keep {
+            let is_head = one.flights.front().is_some_and(|flight| flight.is_head);
+            one.awaited.begin(self.script.wants(user), false, is_head);
+        } else if waits {
+            // Those behind it will not be answered.
+            self.break_off(core, user, Failure::Closed, now_ns);
+            return;
+        } else if more {
+            self.unasked(core, user);
+        } else if !whole.keep || self.config.new_connections {
+            self.hang_up(core, user);
+        }
+        let at = self.users.get(user as usize).map(|one| one.at);
+        match at {
+            Some(At::Busy) => self.advance(core, user, now_ns),
+            // It was done, or is to rest.
+            Some(At::Over | At::Parked) => self.hang_up(core, user),
+            _ => {}
+        }
+    }
+
+    /// Follows a redirect, if the answer is one; false leaves it as the answer.
+    fn redirect<Y: Sys>(
+        &mut self,
+        core: &mut Core<Y, Self>,
+        user: u32,
+        whole: Whole,
+        more: bool,
+        now_ns: u64,
+    ) -> bool {
+        let Some(one) = self.users.get_mut(user as usize) else { return false };
+        if !matches!(whole.status, 301 | 302 | 303 | 307 | 308) {
+            return false;
+        }
+        let Some(location) = header(&one.awaited.head, "location") else { return false };
+        let request = match &one.redirect {
+            Some(redirect) => redirect,
+            None => self.script.request(user),
+        };
+        let next = request.redirected(whole.status, location, &self.config.endpoints);
+        if more || !whole.keep || self.config.new_connections {
+            one.opened = false;
+            one.conn.take().into_iter().for_each(|id| core.abort(id));
+        }
+        let failure = match next {
+            _ if one.hops >= self.config.redirects => Failure::TooManyRedirects,
+            None => Failure::RedirectElsewhere,
+            Some(next) => {
+                one.hops += 1;
+                one.redirect = Some(Box::new(next));
+                self.ask(core, user, now_ns);
+                return true;
+            }
+        };
+        self.fail(core, user, failure, now_ns);
+        true
+    }
+
+    /// The server says what nobody asked for: what it says next cannot be trusted.
+    fn unasked<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
+        self.ledger.counts.unasked.add(1);
+        self.hang_up(core, user);
+    }
+
+    /// The connection is of no more use, and what waits on it fails.
+    fn break_off<Y: Sys>(
+        &mut self,
+        core: &mut Core<Y, Self>,
+        user: u32,
+        failure: Failure,
+        now_ns: u64,
+    ) {
+        let Some(one) = self.users.get_mut(user as usize) else { return };
+        one.opened = false;
+        one.conn.take().into_iter().for_each(|id| core.abort(id));
+        self.fail(core, user, failure, now_ns);
+    }
+
+    /// The first request of a user has had its time.
+    pub(super) fn time_out<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
+        let opened = self.users.get(user as usize).is_some_and(|one| one.opened);
+        let failure = if opened { Failure::Timeout } else { Failure::ConnectTimeout };
+        self.ledger.counts.connects_failed.add(u64::from(!opened));
+        self.break_off(core, user, failure, now_ns);
+    }
+
+    /// All that a user has under way has failed, and its connection is gone or useless.
+    fn fail<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, failure: Failure, now_ns: u64) {
+        let Some(one) = self.users.get_mut(user as usize) else { return };
+        one.redirect = None;
+        let flights = std::mem::take(&mut one.flights);
+        let at = one.at;
+        self.in_flight -= flights.len();
+        for flight in &flights {
+            let times = Times { done_ns: now_ns, ..flight.times };
+            self.judge(user, Err(failure), 0, times);
+        }
+        match at {
+            At::Busy if failure.is_of_connect() => {
+                self.sleep(user, now_ns + Requests::CONNECT_REST.as_nanos() as u64);
+            }
+            At::Busy => self.advance(core, user, now_ns),
+            At::Over | At::Parked => self.hang_up(core, user),
+            _ => {}
+        }
+    }
+
+    /// Shows its script what a request came to, and counts it.
+    #[inline]
+    fn judge(&mut self, user: u32, outcome: Result<u16, Failure>, body_bytes: u64, times: Times) {
+        let Some(one) = self.users.get(user as usize) else { return };
+        let (head, body) = (&one.awaited.head[..], &one.awaited.body[..]);
+        let answer = Answer { outcome, head, body, body_bytes, times };
+        let judged = self.script.answered(user, &answer);
+        let counts = &self.ledger.counts;
+        if times.due_ns < self.schedule.measure_ns {
+            return counts.warm_up.add(1);
+        }
+        if let Ok(status) = outcome {
+            counts.answered.add(1);
+            counts.body_bytes.add(body_bytes);
+            counts.count_status(status);
+            self.timings.answered(&times);
+        }
+        match outcome.err().or(judged) {
+            None => counts.ok.add(1),
+            Some(failure) => counts.count_failed(failure),
+        }
+    }
+
+    /// The run is over, and what a user still has under way is left.
+    pub(super) fn give_up<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
+        let Some(one) = self.users.get_mut(user as usize) else { return };
+        let flights = std::mem::take(&mut one.flights);
+        self.in_flight -= flights.len();
+        let measured = flights.iter().filter(|f| f.times.due_ns >= self.schedule.measure_ns);
+        self.ledger.counts.unfinished.add(measured.count() as u64);
+        self.hang_up(core, user);
+    }
+
+    pub(super) fn on_closed<Y: Sys>(&mut self, core: &mut Core<Y, Self>, id: ConnId, why: Closed) {
+        let opened = core.user(id).is_some_and(|socket| socket.opened);
+        if opened {
+            self.ledger.counts.open.sub(1);
+            self.ledger.counts.ended.add(1);
+        }
+        let Some(user) = self.user_of(core, id) else { return };
+        let now_ns = core.clock_ns();
+        let Some(one) = self.users.get_mut(user as usize) else { return };
+        (one.conn, one.opened) = (None, false);
+        if !opened {
+            self.ledger.counts.connects_failed.add(1);
+            return self.fail(core, user, Failure::of_closed(why, false), now_ns);
+        }
+        if one.flights.is_empty() {
+            return self.ledger.counts.closed_idle.add(1);
+        }
+        if why != Closed::Gone {
+            return self.fail(core, user, Failure::of_closed(why, true), now_ns);
+        }
+        match self.driver.ended(&mut one.state) {
+            Received::Whole(whole) => {
+                self.whole(core, user, Whole { keep: false, ..whole }, false, now_ns);
+            }
+            Received::Broken(failure) => self.fail(core, user, failure, now_ns),
+            Received::More => self.fail(core, user, Failure::Closed, now_ns),
+        }
+    }
+}

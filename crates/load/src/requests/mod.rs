@@ -1,0 +1,38 @@
+//! Requests and answers: HTTP/1.1, plain TCP, and protocols of one's own, beside the WebSockets that
+//! [`crate::drive`] opens.
+//!
+//! [`drive_requests`] runs users over the workers. A [`Driver`] is how a connection speaks, a
+//! [`Script`] what its user asks for; [`Requests`] says how many users there are and when they send.
+//! Each request comes to one [`Answer`], or to one [`Failure`], and the summary tells both apart to
+//! the unit.
+//!
+//! What it is not: WebSockets and Action Cable stay with [`crate::Run`], where messages come unasked
+//! and a connection is the thing that is counted. Both stand on the engine's workers.
+
+mod answer;
+mod config;
+mod counts;
+mod drive;
+mod driver;
+mod exchange;
+mod failure;
+mod http1;
+mod request;
+mod requester;
+mod schedule;
+mod script;
+mod summary;
+mod tcp;
+mod user;
+
+pub use self::answer::{Answer, Awaited, Times, Wants};
+pub use self::config::{Pace, Requests};
+pub use self::counts::RequestSnapshot;
+pub use self::drive::{RequestsEnded, drive_requests};
+pub use self::driver::{Driver, Received, Whole};
+pub use self::failure::Failure;
+pub use self::http1::Http1;
+pub use self::request::{HttpRequest, Request};
+pub use self::script::{Accepted, Fixed, Part, Script, Step};
+pub use self::summary::{RequestConnections, RequestCounts, RequestSummary};
+pub use self::tcp::{Expect, Prefix, Tcp};

@@ -1,0 +1,402 @@
+//! [`Requester`]: the handler of a worker whose users send requests: when they send, when they wait,
+//! and when all is over. What goes over a connection is [`super::exchange`]'s.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Response, Sys, Target};
+use wire::websocket::OpCode;
+
+use super::counts::{RequestLedger, Timings};
+use super::schedule::{Schedule, Turn};
+use super::user::{At, Socket, User};
+use super::{Driver, Part, Requests, Script, Step};
+use crate::sources::Sources;
+
+/// Users that begin, and requests that are sent because they are due, in one turn.
+const STARTS_PER_TURN: u32 = 64;
+const SENDS_PER_TURN: usize = 256;
+/// How often the number of users is looked at where it changes.
+const STAGE_NS: u64 = 20_000_000;
+
+/// What the main thread asks of a worker.
+pub(crate) enum Order {
+    /// The run begins at that time.
+    Begin(u64),
+    /// It ends now.
+    Stop,
+}
+
+/// Why a user is looked at.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Wake {
+    Rested,
+    Timeout,
+}
+
+/// How far a run is.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Stage {
+    Waiting,
+    Running,
+    /// Nothing more is sent; answers are awaited until then.
+    Ending(u64),
+    Over,
+}
+
+/// One worker's side of a run.
+pub(crate) struct Requester<D: Driver, S: Script> {
+    pub(super) config: Arc<Requests>,
+    targets: Arc<[Target]>,
+    pub(super) ledger: Arc<RequestLedger>,
+    pub(super) driver: D,
+    pub(super) script: S,
+    pub(super) part: Part,
+    pub(super) sources: Sources,
+    /// Source addresses that had no port left.
+    pub(super) changes: u32,
+    pub(super) users: Vec<User<D::State>>,
+    pub(super) schedule: Schedule,
+    pub(super) timings: Timings,
+    /// Requests under way.
+    pub(super) in_flight: usize,
+    pub(super) timeout_ns: u64,
+    /// Users that are not done.
+    alive: usize,
+    /// Users below this have begun.
+    started: u32,
+    /// Users that are ready; the last is taken first, so that no more connections are made than are
+    /// needed.
+    idle: Vec<u32>,
+    parked: Vec<u32>,
+    /// When to look at a user: it has slept enough, or waited too long.
+    wakes: BinaryHeap<Reverse<(u64, u32, Wake)>>,
+    next_stage_ns: u64,
+    stage: Stage,
+}
+
+impl<D: Driver, S: Script> Requester<D, S> {
+    pub(crate) fn new(
+        config: Arc<Requests>,
+        targets: Arc<[Target]>,
+        ledger: Arc<RequestLedger>,
+        sources: Sources,
+        part: Part,
+        driver: D,
+        script: S,
+    ) -> Requester<D, S> {
+        let schedule = Schedule::new(&config, part, 0);
+        let timeout_ns = u64::try_from(config.timeout.as_nanos()).unwrap_or(u64::MAX);
+        Requester {
+            config,
+            targets,
+            ledger,
+            driver,
+            script,
+            part,
+            sources,
+            changes: 0,
+            users: Vec::new(),
+            schedule,
+            timings: Timings::new(),
+            in_flight: 0,
+            timeout_ns,
+            alive: part.users as usize,
+            started: 0,
+            idle: Vec::new(),
+            parked: Vec::new(),
+            wakes: BinaryHeap::new(),
+            next_stage_ns: 0,
+            stage: Stage::Waiting,
+        }
+    }
+
+    fn begin<Y: Sys>(&mut self, core: &mut Core<Y, Self>, begin_ns: u64) {
+        for target in self.targets.iter() {
+            // The run has at most 256, and a target left out would fail every connect there.
+            let _ = core.add_target(target.clone());
+        }
+        self.schedule = Schedule::new(&self.config, self.part, begin_ns);
+        self.users = (0..self.part.users).map(|_| User::new()).collect();
+        self.stage = Stage::Running;
+    }
+
+    // ---- users ----
+
+    /// A user that has room for another request does what its script says.
+    pub(super) fn advance<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
+        if self.stage != Stage::Running {
+            return self.retire(core, user);
+        }
+        match self.script.next(user, now_ns) {
+            Step::Send => self.ready(core, user, now_ns),
+            Step::Wait(time) => {
+                let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+                self.sleep(user, now_ns.saturating_add(time_ns));
+            }
+            Step::End => self.retire(core, user),
+        }
+    }
+
+    /// A user wants to send.
+    fn ready<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
+        if self.schedule.is_staged() && user >= self.schedule.users_at(now_ns) {
+            return self.park(core, user);
+        }
+        match self.schedule.take(now_ns) {
+            Turn::Due(due_ns) => self.send(core, user, due_ns, now_ns),
+            Turn::Later => {
+                self.set(user, At::Idle);
+                self.idle.push(user);
+            }
+            Turn::Over => self.retire(core, user),
+        }
+    }
+
+    /// A user does nothing until then.
+    pub(super) fn sleep(&mut self, user: u32, until_ns: u64) {
+        self.set(user, At::Asleep(until_ns));
+        self.wakes.push(Reverse((until_ns, user, Wake::Rested)));
+    }
+
+    /// There are to be fewer users: this one closes its connection and waits.
+    fn park<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
+        self.set(user, At::Parked);
+        self.parked.push(user);
+        self.hang_up(core, user);
+    }
+
+    /// A user is done; what it still has under way is awaited.
+    fn retire<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
+        let Some(one) = self.users.get_mut(user as usize) else { return };
+        if one.at == At::Over {
+            return;
+        }
+        one.at = At::Over;
+        self.alive -= 1;
+        self.hang_up(core, user);
+    }
+
+    /// Ends the connection of a user that waits for nothing.
+    pub(super) fn hang_up<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
+        let Some(one) = self.users.get_mut(user as usize) else { return };
+        if one.flights.is_empty() {
+            one.opened = false;
+            one.conn.take().into_iter().for_each(|id| core.abort(id));
+        }
+    }
+
+    fn set(&mut self, user: u32, at: At) {
+        if let Some(one) = self.users.get_mut(user as usize) {
+            one.at = at;
+        }
+    }
+
+    /// Looks at a user when its request, if it still has it then, has had its time.
+    pub(super) fn arm(&mut self, user: u32, begun_ns: u64) {
+        let Some(one) = self.users.get_mut(user as usize) else { return };
+        if !one.is_armed {
+            one.is_armed = true;
+            let at_ns = begun_ns.saturating_add(self.timeout_ns);
+            self.wakes.push(Reverse((at_ns, user, Wake::Timeout)));
+        }
+    }
+
+    // ---- what a turn does ----
+
+    fn start_users<Y: Sys>(&mut self, core: &mut Core<Y, Self>) {
+        for _ in 0..STARTS_PER_TURN {
+            if self.started >= self.part.users || self.stage != Stage::Running {
+                return;
+            }
+            let user = self.started;
+            self.started += 1;
+            self.advance(core, user, core.clock_ns());
+        }
+    }
+
+    fn wake_users<Y: Sys>(&mut self, core: &mut Core<Y, Self>, now_ns: u64) {
+        while let Some(&Reverse((at_ns, user, why))) = self.wakes.peek() {
+            if at_ns > now_ns {
+                return;
+            }
+            self.wakes.pop();
+            match why {
+                Wake::Rested => self.wake(core, user, now_ns),
+                Wake::Timeout => self.look_at_timeout(core, user, now_ns),
+            }
+        }
+    }
+
+    fn wake<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
+        let Some(one) = self.users.get_mut(user as usize) else { return };
+        if matches!(one.at, At::Asleep(until_ns) if until_ns <= now_ns) {
+            one.at = At::Busy;
+            self.advance(core, user, now_ns);
+        }
+    }
+
+    /// A request was begun so long ago that it may have had its time; there may be another now.
+    fn look_at_timeout<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
+        let timeout_ns = self.timeout_ns;
+        let Some(one) = self.users.get_mut(user as usize) else { return };
+        one.is_armed = false;
+        let Some(flight) = one.flights.front() else { return };
+        let begun_ns = flight.times.begun_ns;
+        if begun_ns.saturating_add(timeout_ns) <= now_ns {
+            self.time_out(core, user, now_ns);
+        } else {
+            self.arm(user, begun_ns);
+        }
+    }
+
+    /// Gives users that are ready what is due by now.
+    fn send_due<Y: Sys>(&mut self, core: &mut Core<Y, Self>) -> bool {
+        for _ in 0..SENDS_PER_TURN {
+            let Some(&user) = self.idle.last() else { return false };
+            let now_ns = core.clock_ns();
+            match self.schedule.take(now_ns) {
+                Turn::Due(due_ns) => {
+                    self.idle.pop();
+                    if due_ns >= self.schedule.measure_ns {
+                        self.timings.late(now_ns.saturating_sub(due_ns));
+                    }
+                    self.send(core, user, due_ns, now_ns);
+                }
+                Turn::Later => return false,
+                Turn::Over => {
+                    self.idle.pop();
+                    self.retire(core, user);
+                }
+            }
+        }
+        true
+    }
+
+    /// Has as many users take part as the stage says.
+    fn look_at_stage<Y: Sys>(&mut self, core: &mut Core<Y, Self>, now_ns: u64) {
+        if !self.schedule.is_staged() || now_ns < self.next_stage_ns {
+            return;
+        }
+        self.next_stage_ns = now_ns + STAGE_NS;
+        let users = self.schedule.users_at(now_ns);
+        let parked = std::mem::take(&mut self.parked);
+        for user in parked {
+            if user < users {
+                self.set(user, At::Busy);
+                self.advance(core, user, now_ns);
+            } else {
+                self.parked.push(user);
+            }
+        }
+    }
+
+    /// Nothing more is sent: users without a request are done, the others have their grace.
+    fn begin_ending<Y: Sys>(&mut self, core: &mut Core<Y, Self>, now_ns: u64) {
+        self.stage = Stage::Ending(now_ns + Requests::GRACE.as_nanos() as u64);
+        self.ledger.set_untaken(self.schedule.untaken(now_ns));
+        (self.idle, self.parked) = (Vec::new(), Vec::new());
+        self.started = self.part.users;
+        for user in 0..self.part.users {
+            let waits = self
+                .users
+                .get(user as usize)
+                .is_some_and(|one| one.at == At::Busy && !one.flights.is_empty());
+            // Those that wait find out when their answer comes.
+            if !waits {
+                self.retire(core, user);
+            }
+        }
+    }
+
+    fn finish<Y: Sys>(&mut self, core: &mut Core<Y, Self>, now_ns: u64) {
+        for user in 0..self.part.users {
+            self.give_up(core, user);
+            self.retire(core, user);
+        }
+        self.stage = Stage::Over;
+        self.timings.hand_over(&self.ledger, now_ns, true);
+        self.ledger.set_done();
+    }
+
+    fn next_ns(&self, now_ns: u64) -> Option<u64> {
+        let end_ns = match self.stage {
+            Stage::Ending(give_up_ns) => give_up_ns,
+            _ => self.schedule.until_ns,
+        };
+        let due_ns = self.schedule.next_ns().filter(|_| !self.idle.is_empty());
+        let wake_ns = self.wakes.peek().map(|Reverse((at_ns, ..))| *at_ns);
+        let stage_ns = self.schedule.is_staged().then_some(self.next_stage_ns);
+        let start_ns = (self.started < self.part.users).then_some(now_ns);
+        let end_ns = Some(end_ns).filter(|end_ns| *end_ns < u64::MAX);
+        let all = [end_ns, due_ns, wake_ns, stage_ns, start_ns, self.timings.next_ns()];
+        all.into_iter().flatten().min()
+    }
+}
+
+impl<D: Driver, S: Script> Handler for Requester<D, S> {
+    type User = Socket;
+    type Post = Order;
+
+    /// Never called: nobody connects to us.
+    fn request<Y: Sys>(&mut self, _: &mut Core<Y, Self>, _: ConnId, _: &Incoming) -> Answer {
+        Answer::Respond(Response::text(404, "This is a client.\n"))
+    }
+
+    /// Never called: nobody speaks WebSocket here.
+    fn open<Y: Sys>(&mut self, _: &mut Core<Y, Self>, _: ConnId) {}
+
+    fn message<Y: Sys>(&mut self, _: &mut Core<Y, Self>, _: ConnId, _: OpCode, _: &mut [u8]) {}
+
+    fn connected<Y: Sys>(&mut self, core: &mut Core<Y, Self>, id: ConnId) {
+        self.on_connected(core, id);
+    }
+
+    fn data<Y: Sys>(&mut self, core: &mut Core<Y, Self>, id: ConnId, data: &mut [u8]) {
+        self.on_data(core, id, data);
+    }
+
+    fn closed<Y: Sys>(&mut self, core: &mut Core<Y, Self>, id: ConnId, why: Closed, _: bool) {
+        self.on_closed(core, id, why);
+    }
+
+    fn post<Y: Sys>(&mut self, core: &mut Core<Y, Self>, order: Order) {
+        match order {
+            Order::Begin(begin_ns) => self.begin(core, begin_ns),
+            Order::Stop if self.stage == Stage::Running => {
+                let now_ns = core.now_ns();
+                self.schedule.until_ns = now_ns;
+                self.begin_ending(core, now_ns);
+            }
+            Order::Stop => {}
+        }
+    }
+
+    fn turn<Y: Sys>(&mut self, core: &mut Core<Y, Self>) -> Option<u64> {
+        let now_ns = core.now_ns();
+        if matches!(self.stage, Stage::Waiting | Stage::Over) {
+            return None;
+        }
+        if self.stage == Stage::Running && now_ns < self.schedule.begin_ns {
+            return Some(self.schedule.begin_ns);
+        }
+        self.start_users(core);
+        self.wake_users(core, now_ns);
+        self.look_at_stage(core, now_ns);
+        let more = self.schedule.is_open() && self.send_due(core);
+        let over = match self.stage {
+            Stage::Ending(give_up_ns) => now_ns >= give_up_ns,
+            _ => false,
+        };
+        if over || self.alive == 0 && self.in_flight == 0 {
+            self.finish(core, now_ns);
+            return None;
+        }
+        if self.stage == Stage::Running && now_ns >= self.schedule.until_ns {
+            self.begin_ending(core, now_ns);
+        }
+        self.timings.hand_over(&self.ledger, now_ns, false);
+        if more { Some(now_ns) } else { self.next_ns(now_ns) }
+    }
+}

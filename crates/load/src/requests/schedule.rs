@@ -1,0 +1,214 @@
+//! [`Schedule`]: when one worker's users may send. It knows neither sockets nor clocks.
+
+use std::time::Duration;
+
+use super::{Pace, Part, Requests};
+use crate::pacer::Pacer;
+use crate::stages::{self, Stage};
+
+/// What a user that is ready is told.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) enum Turn {
+    /// It sends what was due then.
+    Due(u64),
+    /// It waits for its turn.
+    Later,
+    /// Nothing is due any more.
+    Over,
+}
+
+/// One worker's share of a run's plan.
+pub(super) struct Schedule {
+    /// The open model.
+    pacer: Option<Pacer>,
+    /// Taken, of the open model's.
+    number: u64,
+    stages: Vec<Stage>,
+    /// Users of the run before this worker's first, and from one of its users to the next.
+    part: Part,
+    pub(super) begin_ns: u64,
+    /// What was due before is warm-up.
+    pub(super) measure_ns: u64,
+    pub(super) until_ns: u64,
+    /// Requests that may still be begun after the warm-up.
+    left: u64,
+}
+
+impl Schedule {
+    /// Begins at `begin_ns`, with the warm-up.
+    pub(super) fn new(config: &Requests, part: Part, begin_ns: u64) -> Schedule {
+        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let measure_ns = begin_ns.saturating_add(nanoseconds(config.warm_up));
+        let until_ns = config
+            .over_after()
+            .map_or(u64::MAX, |time| measure_ns.saturating_add(nanoseconds(time)));
+        let users = u64::from(part.users);
+        let pacer = match &config.pace {
+            Pace::Rate(rate) => Some(Pacer::new(begin_ns, *rate, users, config.connections)),
+            Pace::Rates(stages) => {
+                // The warm-up is at the first rate there is.
+                let first = stages.iter().map(|stage| stage.connections).find(|rate| *rate > 0);
+                let warm = Stage { time: config.warm_up, connections: first.unwrap_or(1) };
+                let legs = (!config.warm_up.is_zero()).then(|| warm_up(warm)).into_iter().flatten();
+                let stages: Vec<Stage> = legs.chain(stages.iter().copied()).collect();
+                Some(Pacer::staged(begin_ns, &stages, users, config.connections))
+            }
+            Pace::Closed | Pace::Users(_) => None,
+        };
+        let stages = match &config.pace {
+            Pace::Users(stages) => stages.clone(),
+            _ => Vec::new(),
+        };
+        let left = config.requests.map_or(u64::MAX, |requests| share(requests, part, config));
+        Schedule { pacer, number: 0, stages, part, begin_ns, measure_ns, until_ns, left }
+    }
+
+    /// Whether requests are due at times of their own.
+    pub(super) fn is_open(&self) -> bool {
+        self.pacer.is_some()
+    }
+
+    /// Whether the number of users changes.
+    pub(super) fn is_staged(&self) -> bool {
+        !self.stages.is_empty()
+    }
+
+    /// The next request that is due by `now_ns`, taken.
+    #[inline]
+    pub(super) fn take(&mut self, now_ns: u64) -> Turn {
+        let due_ns = match &self.pacer {
+            None => now_ns,
+            Some(pacer) => pacer.due_ns(self.number),
+        };
+        if due_ns >= self.until_ns {
+            return Turn::Over;
+        }
+        if due_ns > now_ns {
+            return Turn::Later;
+        }
+        if due_ns >= self.measure_ns {
+            if self.left == 0 {
+                return Turn::Over;
+            }
+            self.left -= 1;
+        }
+        self.number += 1;
+        Turn::Due(due_ns)
+    }
+
+    /// When the open model's next is due.
+    pub(super) fn next_ns(&self) -> Option<u64> {
+        let due_ns = self.pacer.as_ref()?.due_ns(self.number);
+        (due_ns < self.until_ns && self.left > 0).then_some(due_ns)
+    }
+
+    /// Requests that were due by `now_ns` and for which no user was free.
+    pub(super) fn untaken(&self, now_ns: u64) -> u64 {
+        let Some(pacer) = &self.pacer else { return 0 };
+        let due = pacer.due_before(now_ns.min(self.until_ns)).saturating_sub(self.number);
+        due.min(self.left)
+    }
+
+    /// How many of this worker's users take part at this time.
+    pub(super) fn users_at(&self, now_ns: u64) -> u32 {
+        if self.stages.is_empty() {
+            return self.part.users;
+        }
+        let elapsed = Duration::from_nanos(now_ns.saturating_sub(self.measure_ns));
+        let first = self.stages.first().map_or(0, |stage| stage.connections);
+        let warm = now_ns < self.measure_ns;
+        let all =
+            if warm { first } else { stages::connections_at(&self.stages, elapsed).unwrap_or(0) };
+        let mine = all.saturating_sub(self.part.first).div_ceil(self.part.stride.max(1));
+        u32::try_from(mine).unwrap_or(u32::MAX).min(self.part.users)
+    }
+}
+
+/// A rate from the first moment on, and none after it: what follows begins as it would without.
+fn warm_up(stage: Stage) -> [Stage; 3] {
+    let none = Stage { time: Duration::ZERO, connections: 0 };
+    [Stage { time: Duration::ZERO, ..stage }, stage, none]
+}
+
+/// This worker's share of a number of requests: the shares add up to it.
+fn share(requests: u64, part: Part, config: &Requests) -> u64 {
+    let whole = u128::from(config.connections.max(1));
+    // Users are dealt out in turn, so the workers before this one have at least as many.
+    let workers = part.stride.max(1);
+    let before: u64 = (0..part.first).map(|one| users_of(one, workers, config.connections)).sum();
+    let until = |users: u64| (u128::from(requests) * u128::from(users) / whole) as u64;
+    until(before + u64::from(part.users)) - until(before)
+}
+
+/// Users of worker `one` of `workers`.
+pub(super) fn users_of(one: u64, workers: u64, users: u64) -> u64 {
+    users.saturating_sub(one).div_ceil(workers.max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(pace: Pace) -> Requests {
+        Requests { pace, duration: None, requests: Some(1_001), ..Requests::new(Vec::new(), 5) }
+    }
+
+    fn parts(config: &Requests) -> Vec<Schedule> {
+        let part = |first| Part {
+            worker: first as u16,
+            first,
+            stride: 3,
+            users: users_of(first, 3, config.connections) as u32,
+        };
+        (0..3).map(|first| Schedule::new(config, part(first), 1_000)).collect()
+    }
+
+    #[test]
+    fn shares_make_the_whole() {
+        let mut taken = 0;
+        for mut schedule in parts(&config(Pace::Closed)) {
+            taken += (0..).take_while(|_| schedule.take(2_000) == Turn::Due(2_000)).count();
+            assert_eq!(schedule.take(2_000), Turn::Over);
+        }
+        assert_eq!(taken, 1_001);
+    }
+
+    #[test]
+    fn what_is_due_before_the_measured_time_is_not_of_the_number() {
+        let warm = Requests { warm_up: Duration::from_nanos(500), ..config(Pace::Closed) };
+        let mut schedule = parts(&warm).remove(0);
+        let all = (0..10_000).filter(|_| schedule.take(1_499) == Turn::Due(1_499)).count();
+        assert_eq!(all, 10_000);
+        let measured = (0..10_000).filter(|_| schedule.take(1_500) == Turn::Due(1_500)).count();
+        assert_eq!(measured, 400, "two of five users");
+    }
+
+    #[test]
+    fn the_open_model_is_due_at_its_times_and_counts_what_nobody_took() {
+        let rate = Requests { requests: None, ..config(Pace::Rate(1_000_000)) };
+        let rate = Requests { duration: Some(Duration::from_micros(10)), ..rate };
+        let mut schedules = parts(&rate);
+        let first = &mut schedules[0];
+        assert_eq!(first.take(1_000), Turn::Due(1_000));
+        assert_eq!((first.take(1_000), first.next_ns()), (Turn::Later, Some(3_500)));
+        assert_eq!(first.untaken(6_001), 2, "3,500 and 6,000");
+        assert_eq!(first.take(20_000), Turn::Due(3_500), "late, and due when it was due");
+        let left = (0..).take_while(|_| matches!(first.take(u64::MAX - 1), Turn::Due(_))).count();
+        assert_eq!((left, first.next_ns()), (2, None));
+        let due: u64 = schedules.iter().map(|one| one.untaken(u64::MAX)).sum();
+        assert_eq!(due, 4 + 2, "ten in all, four of the first worker");
+    }
+
+    #[test]
+    fn users_come_and_go_by_stages() {
+        let second = Duration::from_secs(1);
+        let stages = [(second, 5), (second, 0)];
+        let stages = stages.map(|(time, connections)| Stage { time, connections }).to_vec();
+        let schedules = parts(&config(Pace::Users(stages)));
+        let at = |ms: u64| -> Vec<u32> {
+            schedules.iter().map(|one| one.users_at(1_000 + ms * 1_000_000)).collect()
+        };
+        assert_eq!((at(0), at(400), at(999)), (vec![0; 3], vec![1, 1, 0], vec![2, 2, 1]));
+        assert_eq!((at(1_800), at(2_500)), (vec![1, 0, 0], vec![0; 3]));
+    }
+}

@@ -1,0 +1,119 @@
+//! [`Script`]: what users ask for. [`Fixed`] is the fast path, one request again and again; a
+//! scenario is another.
+
+use std::time::Duration;
+
+use super::{Answer, Failure, Request, Wants};
+
+/// What a user does next.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// It sends [`Script::request`] as soon as the pacing lets it.
+    Send,
+    /// It thinks, and is asked again.
+    Wait(Duration),
+    /// It is done for good.
+    End,
+}
+
+/// Which users a worker has: those whose number is `first`, `first + stride` and so on.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// The worker's number.
+    pub worker: u16,
+    /// Of the worker's user 0.
+    pub first: u64,
+    /// From one user to the next.
+    pub stride: u64,
+    /// Users of this worker.
+    pub users: u32,
+}
+
+impl Part {
+    /// The number in the whole run of this worker's user.
+    #[must_use]
+    pub fn number(&self, user: u32) -> u64 {
+        self.first + u64::from(user) * self.stride
+    }
+}
+
+/// What the users of one worker do. They are numbered from 0; [`Part::number`] tells them apart over
+/// all workers. For every request: `next` says [`Step::Send`], then `wants`, `request`, and in the
+/// end `answered`, once each unless said otherwise.
+pub trait Script: Send + 'static {
+    /// What a user does that has nothing under way.
+    fn next(&mut self, user: u32, now_ns: u64) -> Step;
+
+    /// What it sends, about to be sent. Asked for once more where an answer redirects.
+    fn request(&mut self, user: u32) -> &Request;
+
+    /// What the user wants to see of the answer.
+    #[inline]
+    fn wants(&self, _user: u32) -> Wants {
+        Wants::Nothing
+    }
+
+    /// What came of it. A whole answer that is not what it should be is given a failure.
+    fn answered(&mut self, user: u32, answer: &Answer<'_>) -> Option<Failure>;
+}
+
+/// Every user sends one and the same request, for ever. It allocates nothing.
+#[derive(Clone, Debug)]
+pub struct Fixed {
+    requests: Vec<Request>,
+    part: Part,
+    accepted: Accepted,
+}
+
+/// Which statuses are no failure.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub enum Accepted {
+    /// Those below 400; also 0, for protocols that have none.
+    #[default]
+    Below400,
+    /// These.
+    Only(Vec<u16>),
+}
+
+impl Accepted {
+    /// Whether it is accepted.
+    #[must_use]
+    #[inline]
+    pub fn has(&self, status: u16) -> bool {
+        match self {
+            Accepted::Below400 => status < 400,
+            Accepted::Only(statuses) => statuses.contains(&status),
+        }
+    }
+}
+
+impl Fixed {
+    /// User `n` of the run sends request `n` modulo their number: at least one is needed.
+    #[must_use]
+    pub fn new(requests: Vec<Request>, part: Part, accepted: Accepted) -> Fixed {
+        assert!(!requests.is_empty(), "a script needs a request");
+        Fixed { requests, part, accepted }
+    }
+}
+
+impl Script for Fixed {
+    #[inline]
+    fn next(&mut self, _user: u32, _now_ns: u64) -> Step {
+        Step::Send
+    }
+
+    #[inline]
+    fn request(&mut self, user: u32) -> &Request {
+        let number = match self.requests.len() {
+            1 => 0,
+            several => (self.part.number(user) % several as u64) as usize,
+        };
+        &self.requests[number]
+    }
+
+    #[inline]
+    fn answered(&mut self, _user: u32, answer: &Answer<'_>) -> Option<Failure> {
+        let refused = answer.outcome.is_ok_and(|status| !self.accepted.has(status));
+        refused.then_some(Failure::Status)
+    }
+}

@@ -1,0 +1,179 @@
+//! [`RequestSummary`]: what a run of requests came to, as text and as JSON.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Display, Formatter};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::RequestSnapshot;
+use crate::summary::write_latency;
+use crate::{Latency, Recorder, Series};
+
+/// The whole of a run. What was due in the warm-up is in none of it but where it says so.
+#[derive(Clone, Debug, Serialize)]
+pub struct RequestSummary {
+    /// Requests.
+    pub requests: RequestCounts,
+    /// From the end of the warm-up to the last answer.
+    pub seconds: f64,
+    /// Answers per second of that.
+    pub per_second: f64,
+    /// From when a request was due to the end of its answer, of all answers; null without any.
+    pub latency: Option<Latency>,
+    /// The same from when it was sent.
+    pub service_time: Option<Latency>,
+    /// How much later than due requests left though a user was free to send them (open model): the
+    /// generator's own error.
+    pub scheduling_error: Option<Latency>,
+    /// Answers by status.
+    pub status: BTreeMap<u16, u64>,
+    /// Failed requests by kind.
+    pub errors: BTreeMap<&'static str, u64>,
+    /// Connections.
+    pub connections: RequestConnections,
+    /// Bytes of bodies received, without framing.
+    pub body_bytes: u64,
+}
+
+/// How many requests came to what.
+#[derive(Copy, Clone, Default, Debug, Serialize)]
+pub struct RequestCounts {
+    /// Answered as they should be.
+    pub ok: u64,
+    /// Not answered, or not as they should be.
+    pub failed: u64,
+    /// Given to the kernel; the others of those that failed had no connection.
+    pub sent: u64,
+    /// Answered whole, whatever the answer said.
+    pub answered: u64,
+    /// Still under way when the run ended.
+    pub unfinished: u64,
+    /// Due by the open model and never sent, as no user was free until the end.
+    pub unsent: u64,
+    /// Sent because they were due in the warm-up.
+    pub warm_up: u64,
+    /// Sent because an answer redirected.
+    pub redirects: u64,
+}
+
+/// The connections of a run.
+#[derive(Copy, Clone, Default, Debug, Serialize)]
+pub struct RequestConnections {
+    /// Made.
+    pub opened: u64,
+    /// Connects that failed.
+    pub failed: u64,
+    /// Ended by the server while nothing was asked.
+    pub closed_idle: u64,
+    /// Given up because the server sent what nobody had asked for.
+    pub unasked: u64,
+    /// The most sockets of this machine that rested in `TIME_WAIT` at any look.
+    pub time_wait_most: u64,
+}
+
+impl RequestSummary {
+    pub(crate) fn new(
+        counts: &RequestSnapshot,
+        timed: &Recorder,
+        measured: Duration,
+        unsent: u64,
+        time_wait_most: u64,
+    ) -> RequestSummary {
+        let seconds = measured.as_secs_f64();
+        let RequestSnapshot { ok, sent, answered, unfinished, redirects, .. } = *counts;
+        RequestSummary {
+            requests: RequestCounts {
+                ok,
+                failed: counts.failed_total(),
+                sent,
+                answered,
+                unfinished,
+                unsent,
+                warm_up: counts.warm_up_sent,
+                redirects,
+            },
+            seconds,
+            per_second: if seconds > 0.0 { answered as f64 / seconds } else { 0.0 },
+            latency: timed.latency(Series::Latency),
+            service_time: timed.latency(Series::ServiceTime),
+            scheduling_error: timed.latency(Series::SendLag),
+            status: counts.statuses().collect(),
+            errors: counts.errors().into_iter().collect(),
+            connections: RequestConnections {
+                opened: counts.opened,
+                failed: counts.connects_failed,
+                closed_idle: counts.closed_idle,
+                unasked: counts.unasked,
+                time_wait_most,
+            },
+            body_bytes: counts.body_bytes,
+        }
+    }
+
+    /// Failed ones of those that came to something, from 0 to 1.
+    #[must_use]
+    pub fn error_share(&self) -> f64 {
+        let RequestCounts { ok, failed, .. } = self.requests;
+        failed as f64 / (ok + failed).max(1) as f64
+    }
+
+    /// What fell short, each as a clause; empty when all was answered as it should be.
+    #[must_use]
+    pub fn reasons(&self) -> Vec<String> {
+        let RequestCounts { ok, failed, unsent, .. } = self.requests;
+        let shortfalls =
+            [(failed, "requests failed"), (unsent, "requests were due and never sent")];
+        let some = shortfalls.into_iter().filter(|(count, _)| *count > 0);
+        let nothing = (ok + failed == 0).then(|| "nothing was answered".to_owned());
+        some.map(|(count, what)| format!("{count} {what}")).chain(nothing).collect()
+    }
+}
+
+impl Display for RequestSummary {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let RequestCounts { ok, failed, sent, unfinished, unsent, warm_up, redirects, .. } =
+            self.requests;
+        writeln!(
+            f,
+            "requests      {sent} sent: {ok} ok, {failed} failed, {unfinished} unfinished"
+        )?;
+        for (count, what) in [
+            (unsent, "were due and never sent: no connection was free"),
+            (warm_up, "in the warm-up, counted nowhere else"),
+            (redirects, "more, as answers redirected"),
+        ] {
+            if count > 0 {
+                writeln!(f, "              {count} {what}")?;
+            }
+        }
+        let (seconds, per_second) = (self.seconds, self.per_second);
+        writeln!(f, "answers       {per_second:.1} per second over {seconds:.2} s")?;
+        if !self.status.is_empty() {
+            let named: Vec<String> =
+                self.status.iter().map(|(status, count)| format!("{status}: {count}")).collect();
+            writeln!(f, "  status        {}", named.join(", "))?;
+        }
+        if !self.errors.is_empty() {
+            let named: Vec<String> =
+                self.errors.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
+            writeln!(f, "  failed by     {}", named.join(", "))?;
+        }
+        write_latency(f, "  latency     ", self.latency.as_ref())?;
+        write_latency(f, "  service time", self.service_time.as_ref())?;
+        write_latency(f, "  sent late by", self.scheduling_error.as_ref())?;
+        let RequestConnections { opened, failed, closed_idle, unasked, time_wait_most } =
+            self.connections;
+        write!(f, "connections   {opened} opened, {failed} failed")?;
+        writeln!(f, "; at most {time_wait_most} sockets in TIME_WAIT")?;
+        for (count, what) in [
+            (closed_idle, "ended by the server while idle"),
+            (unasked, "given up: the server said what nobody had asked for"),
+        ] {
+            if count > 0 {
+                writeln!(f, "              {count} {what}")?;
+            }
+        }
+        writeln!(f, "bodies        {} bytes", self.body_bytes)
+    }
+}

@@ -1,0 +1,187 @@
+//! [`Tcp`]: a protocol of one's own over plain TCP or TLS: a request is bytes, and [`Expect`] says
+//! where its answer ends.
+
+use regex::bytes::Regex;
+
+use super::{Awaited, Driver, Failure, Received, Whole};
+
+/// What an answer is.
+#[derive(Clone, Debug)]
+pub enum Expect {
+    /// Whatever comes first.
+    Anything,
+    /// So many bytes.
+    Length(u64),
+    /// These bytes.
+    Bytes(Vec<u8>),
+    /// Bytes up to the first match of this expression, within [`Tcp::KEPT_BYTES`].
+    Regex(Regex),
+    /// A length, and so many bytes.
+    Prefix(Prefix),
+}
+
+/// A length in front of a message.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Prefix {
+    /// 1 to 8.
+    pub bytes: u8,
+    /// The least byte comes first.
+    pub little_endian: bool,
+    /// The length counts the prefix too.
+    pub counts_itself: bool,
+}
+
+/// One worker's plain TCP.
+#[derive(Clone, Debug)]
+pub struct Tcp {
+    expect: Expect,
+}
+
+/// How much of an answer has come.
+#[derive(Default, Debug)]
+pub struct TcpState {
+    seen: u64,
+    /// A prefix so far, or what the expression is tried on.
+    kept: Vec<u8>,
+}
+
+impl Tcp {
+    /// The longest answer that [`Expect::Regex`] looks through.
+    pub const KEPT_BYTES: usize = 64 * 1024;
+
+    /// Every answer is like this.
+    #[must_use]
+    pub fn new(expect: Expect) -> Tcp {
+        Tcp { expect }
+    }
+
+    /// The length of the answer that begins so; `None` while too little is there.
+    fn prefixed(
+        prefix: Prefix,
+        state: &mut TcpState,
+        bytes: &[u8],
+    ) -> Result<Option<u64>, Failure> {
+        let width = usize::from(prefix.bytes.clamp(1, 8));
+        let missing = width.saturating_sub(state.kept.len());
+        state.kept.extend_from_slice(bytes.get(..missing).unwrap_or(bytes));
+        if state.kept.len() < width {
+            return Ok(None);
+        }
+        let fold = |number: u64, byte: &u8| number << 8 | u64::from(*byte);
+        let number = match prefix.little_endian {
+            true => state.kept.iter().rev().fold(0, fold),
+            false => state.kept.iter().fold(0, fold),
+        };
+        let own = width as u64;
+        let whole = if prefix.counts_itself { Some(number) } else { number.checked_add(own) };
+        whole.filter(|&whole| whole >= own).map(Some).ok_or(Failure::Unexpected)
+    }
+
+    /// How long the answer is in all, as far as that is known.
+    fn length(&self, state: &mut TcpState, bytes: &[u8]) -> Result<Option<u64>, Failure> {
+        match &self.expect {
+            Expect::Anything => Ok(Some(bytes.len() as u64)),
+            Expect::Length(length) => Ok(Some(*length)),
+            Expect::Bytes(expected) => {
+                let at = usize::try_from(state.seen).unwrap_or(usize::MAX);
+                let due = expected.get(at..).unwrap_or_default();
+                let same = due.iter().zip(bytes).all(|(due, came)| due == came);
+                same.then_some(Some(expected.len() as u64)).ok_or(Failure::Unexpected)
+            }
+            Expect::Prefix(prefix) => Tcp::prefixed(*prefix, state, bytes),
+            Expect::Regex(regex) => {
+                let room = Tcp::KEPT_BYTES.saturating_sub(state.kept.len());
+                state.kept.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
+                match regex.find(&state.kept) {
+                    Some(found) => Ok(Some(found.end() as u64)),
+                    None if bytes.len() > room => Err(Failure::TooLarge),
+                    None => Ok(None),
+                }
+            }
+        }
+    }
+}
+
+impl Driver for Tcp {
+    type State = TcpState;
+
+    fn receive(&mut self, state: &mut TcpState, bytes: &[u8], awaited: &mut Awaited) -> Received {
+        let length = match self.length(state, bytes) {
+            Ok(length) => length,
+            Err(failure) => return Received::Broken(failure),
+        };
+        let due = length.map(|length| length.saturating_sub(state.seen));
+        let due = due.and_then(|due| usize::try_from(due).ok()).filter(|due| *due <= bytes.len());
+        let Some(used) = due else {
+            state.seen += bytes.len() as u64;
+            awaited.body(bytes);
+            return Received::More;
+        };
+        awaited.body(bytes.get(..used).unwrap_or_default());
+        let body_bytes = state.seen + used as u64;
+        *state = TcpState::default();
+        Received::Whole(Whole { used, status: 0, keep: true, body_bytes })
+    }
+
+    fn ended(&mut self, state: &mut TcpState) -> Received {
+        let begun = state.seen > 0;
+        Received::Broken(if begun { Failure::ClosedMidway } else { Failure::Closed })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The lengths of the answers in a stream that comes in pieces of so many bytes.
+    fn received(expect: Expect, stream: &[u8], piece: usize) -> Result<Vec<u64>, Failure> {
+        let (mut tcp, mut state) = (Tcp::new(expect), TcpState::default());
+        let (mut awaited, mut answers) = (Awaited::default(), Vec::new());
+        for piece in stream.chunks(piece) {
+            let mut rest = piece;
+            while !rest.is_empty() {
+                match tcp.receive(&mut state, rest, &mut awaited) {
+                    Received::More => break,
+                    Received::Whole(whole) => {
+                        rest = &rest[whole.used..];
+                        answers.push(whole.body_bytes);
+                    }
+                    Received::Broken(failure) => return Err(failure),
+                }
+            }
+        }
+        Ok(answers)
+    }
+
+    #[test]
+    fn answers_end_where_it_was_said_however_they_are_torn() {
+        let regex = Regex::new(r"(?-u)\+[A-Z]+\r\n").unwrap();
+        let prefix = |bytes, little_endian, counts_itself| {
+            Expect::Prefix(Prefix { bytes, little_endian, counts_itself })
+        };
+        for piece in 1..12 {
+            let of = |expect, stream: &[u8]| received(expect, stream, piece);
+            assert_eq!(of(Expect::Length(4), b"abcdefghi"), Ok(vec![4, 4]), "{piece}");
+            assert_eq!(of(Expect::Bytes(b"PONG".to_vec()), b"PONGPONG"), Ok(vec![4, 4]));
+            assert_eq!(of(Expect::Regex(regex.clone()), b"+OK\r\n+PONG\r\n+"), Ok(vec![5, 7]));
+            assert_eq!(of(prefix(2, false, false), b"\0\x03abc\0\0\0\x01x"), Ok(vec![5, 2, 3]));
+            assert_eq!(of(prefix(4, true, true), b"\x05\0\0\0a\x04\0\0\0"), Ok(vec![5, 4]));
+        }
+    }
+
+    #[test]
+    fn what_is_not_expected_is_told() {
+        let bytes = Expect::Bytes(b"PONG".to_vec());
+        assert_eq!(received(bytes, b"POX", 2), Err(Failure::Unexpected));
+        let itself = Expect::Prefix(Prefix { bytes: 2, little_endian: false, counts_itself: true });
+        assert_eq!(received(itself, b"\0\x01x", 3), Err(Failure::Unexpected));
+        let never = Expect::Regex(Regex::new("never").unwrap());
+        let endless = vec![b'a'; Tcp::KEPT_BYTES + 1];
+        assert_eq!(received(never, &endless, 4_096), Err(Failure::TooLarge));
+        let mut tcp = Tcp::new(Expect::Length(3));
+        let mut state = TcpState::default();
+        assert_eq!(tcp.ended(&mut state), Received::Broken(Failure::Closed));
+        tcp.receive(&mut state, b"a", &mut Awaited::default());
+        assert_eq!(tcp.ended(&mut state), Received::Broken(Failure::ClosedMidway));
+    }
+}

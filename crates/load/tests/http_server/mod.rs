@@ -1,0 +1,160 @@
+//! A server of HTTP that does what the path of a request says, right or wrong, and keeps book of
+//! what it saw: a thread per connection, on the standard library alone.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+/// What one server has seen.
+#[derive(Default)]
+pub(crate) struct Book {
+    pub(crate) accepted: AtomicU64,
+    /// Requests of which at least the path was read.
+    pub(crate) received: AtomicU64,
+    /// The same by what was done with them.
+    pub(crate) did: Mutex<BTreeMap<&'static str, u64>>,
+    /// Held while the server stalls.
+    pub(crate) stall: Mutex<()>,
+}
+
+impl Book {
+    pub(crate) fn received(&self) -> u64 {
+        self.received.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn accepted(&self) -> u64 {
+        self.accepted.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn did(&self, what: &str) -> u64 {
+        self.did.lock().unwrap().get(what).copied().unwrap_or(0)
+    }
+}
+
+/// What `/mix` does in turn. `ok` twice, so that connections also live on.
+pub(crate) const MIX: [&str; 12] = [
+    "ok",
+    "error",
+    "reset",
+    "truncated",
+    "ok",
+    "chunk",
+    "noise",
+    "close",
+    "head",
+    "length",
+    "loop",
+    "half",
+];
+
+const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+
+/// Starts one and tells its port.
+pub(crate) fn start() -> (u16, Arc<Book>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let book = Arc::new(Book::default());
+    let own = Arc::clone(&book);
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            own.accepted.fetch_add(1, Ordering::SeqCst);
+            let book = Arc::clone(&own);
+            thread::spawn(move || converse(stream, &book));
+        }
+    });
+    (port, book)
+}
+
+/// Reads requests until one ends the connection.
+fn converse(mut stream: TcpStream, book: &Book) {
+    let _ = stream.set_nodelay(true);
+    let mut kept = Vec::new();
+    while let Some(path) = next_path(&mut stream, &mut kept) {
+        let number = book.received.fetch_add(1, Ordering::SeqCst) as usize;
+        let word = path.trim_start_matches('/').split('?').next().unwrap_or_default();
+        let what = if word == "mix" { MIX[number % MIX.len()] } else { known(word) };
+        *book.did.lock().unwrap().entry(what).or_default() += 1;
+        drop(book.stall.lock().unwrap());
+        let goes_on = answer(&mut stream, what);
+        if what.starts_with("reset") {
+            // A close without lingering is a reset.
+            rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+            return;
+        }
+        if !goes_on {
+            break;
+        }
+    }
+    // Read to the end, so that what was answered is not lost to a reset.
+    let _ = stream.shutdown(std::net::Shutdown::Write);
+    let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
+    while stream.read(&mut [0; 4096]).is_ok_and(|got| got > 0) {}
+}
+
+fn known(word: &str) -> &'static str {
+    const MORE: [&str; 7] =
+        ["reset_later", "silent", "dribble", "bomb", "interim", "chunked", "redirect"];
+    MIX.iter().chain(&MORE).find(|known| **known == word).copied().unwrap_or("ok")
+}
+
+/// Whether the connection goes on.
+fn answer(stream: &mut TcpStream, what: &str) -> bool {
+    let says: &[u8] = match what {
+        "ok" => OK,
+        "chunked" => b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        "error" => b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n",
+        "loop" => b"HTTP/1.1 302 Found\r\nLocation: /loop\r\nContent-Length: 0\r\n\r\n",
+        "redirect" => b"HTTP/1.1 303 See Other\r\nLocation: /ok?x\r\nContent-Length: 0\r\n\r\n",
+        "truncated" => b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhello",
+        "half" => b"HTTP/1.1 200 O",
+        "chunk" => b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        "noise" => b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
+        "length" => b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok and more than that",
+        "reset_later" => b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhello",
+        _ => b"",
+    };
+    let _ = stream.write_all(says);
+    match what {
+        "silent" => wait_for_end(stream),
+        "dribble" => flood(stream, b"HTTP/1.1 200 OK\r\n\r\n", b"a", Duration::from_millis(20)),
+        "interim" => flood(stream, b"", b"HTTP/1.1 102 Processing\r\n\r\n", Duration::ZERO),
+        "head" => flood(stream, b"HTTP/1.1 200 OK\r\n", b"X: aaaaaaaaaaaaaaaa\r\n", Duration::ZERO),
+        _ => {}
+    }
+    matches!(what, "ok" | "chunked" | "error" | "loop" | "redirect")
+}
+
+/// Says the same again until the client has had enough.
+fn flood(stream: &mut TcpStream, first: &[u8], again: &[u8], pause: Duration) {
+    let _ = stream.write_all(first);
+    while stream.write_all(again).is_ok() {
+        thread::sleep(pause);
+    }
+}
+
+fn wait_for_end(stream: &mut TcpStream) {
+    while stream.read(&mut [0; 4096]).is_ok_and(|got| got > 0) {}
+}
+
+/// Reads a request and tells its path.
+fn next_path(stream: &mut TcpStream, kept: &mut Vec<u8>) -> Option<String> {
+    loop {
+        if let Some(end) = kept.windows(4).position(|four| four == b"\r\n\r\n") {
+            let head = String::from_utf8_lossy(&kept[..end]).to_ascii_lowercase();
+            let length = head.split("content-length: ").nth(1);
+            let length = length.and_then(|rest| rest.lines().next()?.parse().ok()).unwrap_or(0);
+            if kept.len() >= end + 4 + length {
+                let path = head.split(' ').nth(1).map(str::to_owned);
+                kept.drain(..end + 4 + length);
+                return path;
+            }
+        }
+        let mut bytes = [0; 4096];
+        let got = stream.read(&mut bytes).ok().filter(|got| *got > 0)?;
+        kept.extend_from_slice(&bytes[..got]);
+    }
+}

@@ -1,0 +1,388 @@
+//! Runs of requests against a server that mistreats its clients and keeps book: what a run says it
+//! sent, received and lost must be the same, to the unit, and nothing hangs.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
+
+mod http_server;
+
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use http_server::{MIX, start};
+use load::requests::{
+    Accepted, Answer, Expect, Failure, Fixed, Http1, HttpRequest, Pace, Part, Request,
+    RequestSummary, Requests, RequestsEnded, Script, Step, Tcp, Wants, drive_requests,
+};
+use load::stages::Stage;
+use load::{Endpoint, Row};
+
+/// Longer than a healthy answer takes on a machine that is busy with other tests.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn config(port: u16, connections: u64, requests: u64) -> Requests {
+    let endpoint = Endpoint::parse_web(&format!("http://127.0.0.1:{port}/")).unwrap();
+    Requests {
+        duration: None,
+        requests: Some(requests),
+        timeout: PATIENCE,
+        ..Requests::new(vec![endpoint], connections)
+    }
+}
+
+fn get(target: &str) -> Request {
+    let host = "127.0.0.1";
+    Request::http(
+        0,
+        &HttpRequest { method: "GET", target, host, headers: &[], body: b"", close: false },
+    )
+}
+
+fn drive(config: &Requests, target: &str) -> RequestSummary {
+    let request = get(target);
+    let script = move |part| Fixed::new(vec![request.clone()], part, Accepted::default());
+    let ended = drive_with(config, script, |_| {});
+    assert!(!ended.interrupted);
+    ended.summary
+}
+
+fn drive_with<S: Script>(
+    config: &Requests,
+    script: impl Fn(Part) -> S + Send + Sync + 'static,
+    row: impl FnMut(&Row),
+) -> RequestsEnded {
+    let wait = |time| {
+        std::thread::sleep(time);
+        false
+    };
+    let ended = drive_requests(config, Http1::new, script, row, wait).unwrap();
+    assert!(ended.summary.to_string().contains("sent"), "the summary is always there");
+    ended
+}
+
+/// Nothing is lost between what was sent and what it came to.
+#[track_caller]
+fn balanced(summary: &RequestSummary) {
+    let of = summary.requests;
+    let failed: u64 = summary.errors.values().sum();
+    assert_eq!(of.failed, failed, "{summary}");
+    assert_eq!(summary.status.values().sum::<u64>(), of.answered, "{summary}");
+    let refused = summary.errors.get("status").copied().unwrap_or(0);
+    assert_eq!(of.answered, of.ok + refused, "{summary}");
+}
+
+#[test]
+fn each_fault_is_told_by_its_kind_and_to_the_unit() {
+    let (port, book) = start();
+    for (fault, kind, keeps) in [
+        ("error", "status", true),
+        ("reset", "reset", false),
+        ("reset_later", "reset", false),
+        ("close", "closed", false),
+        ("half", "closed_midway", false),
+        ("truncated", "closed_midway", false),
+        ("chunk", "bad_chunk", false),
+        ("noise", "bad_status_line", false),
+        ("head", "head_too_large", false),
+        ("loop", "too_many_redirects", true),
+    ] {
+        let (before, accepted) = (book.received(), book.accepted());
+        let config = Requests { redirects: 4, ..config(port, 3, 30) };
+        let summary = drive(&config, &format!("/{fault}"));
+        balanced(&summary);
+        let of = summary.requests;
+        assert_eq!((of.sent, of.ok, of.failed, of.unfinished), (30, 0, 30, 0), "{fault}");
+        assert_eq!(summary.errors.get(kind), Some(&30), "{fault}: {summary}");
+        assert_eq!(of.redirects, if fault == "loop" { 120 } else { 0 }, "{fault}");
+        assert_eq!(book.received() - before, of.sent + of.redirects, "{fault}");
+        let opened = summary.connections.opened;
+        assert_eq!(opened, if keeps { 3 } else { 30 }, "{fault}: {summary}");
+        assert_eq!(book.accepted() - accepted, opened, "{fault}");
+    }
+}
+
+#[test]
+fn a_mix_of_faults_is_taken_apart_to_the_unit() {
+    let (port, book) = start();
+    let summary = drive(&config(port, 8, 600), "/mix");
+    balanced(&summary);
+    assert_eq!((summary.requests.sent, book.received()), (600, 600), "{summary}");
+    let error = |kind: &str| summary.errors.get(kind).copied().unwrap_or(0);
+    for what in MIX {
+        assert!(book.did(what) >= 50, "{what}");
+    }
+    assert_eq!(summary.requests.ok, book.did("ok") + book.did("length") + book.did("loop"));
+    assert_eq!(summary.connections.unasked, book.did("length"));
+    assert_eq!(error("status"), book.did("error"));
+    assert_eq!(error("reset"), book.did("reset"));
+    assert_eq!(error("closed"), book.did("close"));
+    assert_eq!(error("closed_midway"), book.did("truncated") + book.did("half"));
+    assert_eq!(error("bad_chunk"), book.did("chunk"));
+    assert_eq!(error("bad_status_line"), book.did("noise"));
+    assert_eq!(error("head_too_large"), book.did("head"));
+    assert_eq!(summary.status[&302], book.did("loop"), "left as answers");
+}
+
+#[test]
+fn servers_that_never_come_to_an_end_are_given_up_in_time() {
+    let (port, book) = start();
+    for fault in ["silent", "dribble", "interim"] {
+        let before = book.received();
+        let config = Requests { timeout: Duration::from_millis(300), ..config(port, 2, 4) };
+        let began = Instant::now();
+        let summary = drive(&config, &format!("/{fault}"));
+        balanced(&summary);
+        assert_eq!(summary.errors.get("timeout"), Some(&4), "{fault}: {summary}");
+        assert_eq!(book.received() - before, summary.requests.sent, "{fault}");
+        assert!(began.elapsed() < PATIENCE, "{fault}");
+    }
+}
+
+#[test]
+fn a_dead_target_fails_every_request_and_the_run_ends() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let summary = drive(&config(port, 4, 40), "/");
+    balanced(&summary);
+    assert_eq!((summary.requests.sent, summary.requests.failed), (0, 40), "{summary}");
+    assert_eq!(summary.errors.get("connect_refused"), Some(&40), "{summary}");
+    assert_eq!((summary.connections.opened, summary.connections.failed), (0, 40));
+    assert_eq!((summary.latency, summary.per_second), (None, 0.0));
+}
+
+#[test]
+fn connections_stay_or_are_new_as_asked() {
+    let (port, book) = start();
+    for path in ["/ok", "/chunked"] {
+        let before = book.accepted();
+        let summary = drive(&config(port, 4, 200), path);
+        assert_eq!((summary.requests.ok, summary.connections.opened), (200, 4), "{summary}");
+        assert_eq!((book.accepted() - before, summary.body_bytes), (4, 400));
+        let before = book.accepted();
+        let config = Requests { new_connections: true, ..config(port, 4, 200) };
+        let summary = drive(&config, path);
+        assert_eq!((summary.requests.ok, summary.connections.opened), (200, 200), "{summary}");
+        assert_eq!(book.accepted() - before, 200);
+    }
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_order() {
+    let (port, book) = start();
+    let config = Requests { pipeline: 8, ..config(port, 2, 1_000) };
+    let summary = drive(&config, "/ok");
+    balanced(&summary);
+    assert_eq!((summary.requests.ok, book.accepted()), (1_000, 2), "{summary}");
+    // What was behind a request whose answer ends the connection is lost with it.
+    let summary = drive(&config, "/truncated");
+    balanced(&summary);
+    let of = summary.requests;
+    assert_eq!((of.ok, of.failed), (0, 1_000), "{summary}");
+}
+
+#[test]
+fn a_redirect_is_followed_where_asked() {
+    let (port, book) = start();
+    let summary = drive(&Requests { redirects: 1, ..config(port, 2, 50) }, "/redirect");
+    balanced(&summary);
+    let of = summary.requests;
+    assert_eq!((of.sent, of.redirects, of.ok), (50, 50, 50), "{summary}");
+    assert_eq!((book.did("redirect"), book.did("ok")), (50, 50));
+    assert_eq!(summary.status.keys().copied().collect::<Vec<_>>(), [200]);
+}
+
+#[test]
+fn a_server_that_stalls_shows_it_in_latency_and_not_in_service_time() {
+    let (port, book) = start();
+    let over = AtomicBool::new(false);
+    let summary = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while book.received() < 100 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let stalled = book.stall.lock().unwrap();
+            std::thread::sleep(Duration::from_secs(1));
+            drop(stalled);
+            over.store(true, Ordering::SeqCst);
+        });
+        let pace = Pace::Rate(200);
+        drive(&Requests { pace, ..config(port, 1, 600) }, "/ok")
+    });
+    assert!(over.load(Ordering::SeqCst));
+    balanced(&summary);
+    assert_eq!(summary.requests.ok, 600, "{summary}");
+    let (latency, service) = (summary.latency.unwrap(), summary.service_time.unwrap());
+    // A third of the requests were due while it stalled or behind that; one was under way.
+    assert!(latency.p90_ms > 300.0 && latency.max_ms >= 900.0, "{summary}");
+    assert!(service.p99_ms < 300.0 && service.max_ms >= 900.0, "{summary}");
+    assert!(summary.scheduling_error.is_some_and(|error| error.p50_ms < 100.0), "{summary}");
+}
+
+#[test]
+fn the_open_model_sends_what_is_due_and_tells_what_it_could_not() {
+    let (port, book) = start();
+    let pace = Pace::Rate(500);
+    let (duration, warm_up) = (Some(Duration::from_secs(1)), Duration::from_millis(400));
+    let open = Requests { pace, duration, warm_up, requests: None, ..config(port, 20, 0) };
+    let summary = drive(&open, "/ok");
+    balanced(&summary);
+    let of = summary.requests;
+    assert_eq!((of.ok + of.unsent, of.warm_up), (500, 200), "{summary}");
+    assert_eq!(book.received(), of.sent + of.warm_up);
+    // One connection that waits for ever has no room for anything else.
+    let summary = drive(&Requests { connections: 1, ..open }, "/silent");
+    let of = summary.requests;
+    assert_eq!((of.ok, of.unsent >= 499), (0, true), "{summary}");
+}
+
+#[test]
+fn a_staircase_of_users_and_of_rates_ends_by_itself() {
+    let (port, book) = start();
+    let step = |ms, connections| Stage { time: Duration::from_millis(ms), connections };
+    let users = vec![step(0, 2), step(300, 2), step(0, 6), step(300, 6), step(200, 0)];
+    let mut open = Vec::new();
+    let request = get("/ok");
+    let staged = Requests { pace: Pace::Users(users), requests: None, ..config(port, 6, 0) };
+    let script = move |part| Fixed::new(vec![request.clone()], part, Accepted::default());
+    let ended = drive_with(&staged, script, |row| open.push(row.open));
+    balanced(&ended.summary);
+    assert!(ended.summary.requests.ok > 0 && ended.summary.requests.failed == 0);
+    assert!(book.accepted() >= 6, "the second step has more users");
+    let rates = vec![step(0, 100), step(500, 100), step(500, 300)];
+    let staged = Requests { pace: Pace::Rates(rates), requests: None, ..config(port, 6, 0) };
+    let summary = drive(&staged, "/ok");
+    balanced(&summary);
+    assert_eq!(summary.requests.ok + summary.requests.unsent, 150, "{summary}");
+}
+
+#[test]
+fn a_run_that_is_interrupted_says_what_it_came_to() {
+    let (port, book) = start();
+    let request = get("/ok");
+    let script = move |part| Fixed::new(vec![request.clone()], part, Accepted::default());
+    let endless =
+        Requests { duration: Some(Duration::from_secs(3_600)), ..config(port, 2, 1 << 40) };
+    let enough = |time| {
+        std::thread::sleep(time);
+        book.received() > 100
+    };
+    let ended = drive_requests(&endless, Http1::new, script, |_| {}, enough).unwrap();
+    balanced(&ended.summary);
+    assert!(ended.interrupted);
+    assert_eq!(ended.summary.requests.sent, book.received(), "{}", ended.summary);
+}
+
+/// Two requests in turn, and a check of what the first brought.
+struct Steps {
+    requests: [Request; 2],
+    at: Vec<usize>,
+}
+
+impl Script for Steps {
+    fn next(&mut self, user: u32, _: u64) -> Step {
+        let at = &mut self.at[user as usize];
+        *at += 1;
+        match *at {
+            1..=4 => Step::Send,
+            5 => Step::Wait(Duration::from_millis(5)),
+            6 => Step::Send,
+            _ => Step::End,
+        }
+    }
+
+    fn request(&mut self, user: u32) -> &Request {
+        &self.requests[self.at[user as usize] % 2]
+    }
+
+    fn wants(&self, user: u32) -> Wants {
+        if self.at[user as usize] % 2 == 1 { Wants::Body(1) } else { Wants::Nothing }
+    }
+
+    fn answered(&mut self, user: u32, answer: &Answer<'_>) -> Option<Failure> {
+        let wanted = self.at[user as usize] % 2 == 1;
+        let header = answer.header("content-length").map(<[u8]>::to_vec);
+        let expected = wanted.then(|| b"2".to_vec());
+        let body: &[u8] = if wanted { b"o" } else { b"" };
+        let right = answer.body == body && header == expected && answer.body_bytes == 2;
+        let times = answer.times;
+        let ordered = times.due_ns <= times.sent_ns
+            && times.sent_ns <= times.first_ns
+            && times.first_ns <= times.done_ns;
+        (!right || !ordered || times.sent_ns == 0).then_some(Failure::Check)
+    }
+}
+
+#[test]
+fn a_script_sees_what_it_wants_and_ends_the_run() {
+    let (port, book) = start();
+    let script = |part: Part| Steps {
+        requests: [get("/ok?even"), get("/ok?odd")],
+        at: vec![0; part.users as usize],
+    };
+    let summary = drive_with(&config(port, 3, 1_000), script, |_| {}).summary;
+    balanced(&summary);
+    assert_eq!((summary.requests.ok, summary.errors.len()), (15, 0), "{summary}");
+    assert_eq!(book.received(), 15);
+}
+
+#[test]
+fn plain_tcp_is_a_driver_like_another() {
+    let (port, book) = start();
+    let endpoint = Endpoint::parse_tcp(&format!("tcp://127.0.0.1:{port}")).unwrap();
+    let run = |path: &str, expect: Expect| {
+        let config = Requests { endpoints: vec![endpoint.clone()], ..config(port, 2, 20) };
+        let request = Request::raw(0, format!("GET {path} HTTP/1.1\r\n\r\n").into_bytes());
+        let script = move |part| Fixed::new(vec![request.clone()], part, Accepted::default());
+        let wait = |time| {
+            std::thread::sleep(time);
+            false
+        };
+        let driver = move || Tcp::new(expect.clone());
+        drive_requests(&config, driver, script, |_| {}, wait).unwrap().summary
+    };
+    let right = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok".to_vec();
+    let summary = run("/ok", Expect::Bytes(right.clone()));
+    assert_eq!((summary.requests.ok, summary.connections.opened), (20, 2), "{summary}");
+    assert_eq!(summary.body_bytes, 20 * right.len() as u64);
+    let summary = run("/error", Expect::Bytes(right));
+    assert_eq!(summary.errors.get("unexpected"), Some(&20), "{summary}");
+    let summary = run("/half", Expect::Length(1_000));
+    assert_eq!(summary.errors.get("closed_midway"), Some(&20), "{summary}");
+    assert_eq!(book.received(), 60);
+}
+
+#[test]
+fn json_has_the_names_of_the_schema() {
+    let (port, _book) = start();
+    let json = serde_json::to_value(drive(&config(port, 2, 20), "/ok")).unwrap();
+    for name in ["ok", "failed"] {
+        assert!(json["requests"][name].is_u64(), "{name}: {json}");
+    }
+    for name in ["seconds", "per_second"] {
+        assert!(json[name].is_f64(), "{name}: {json}");
+    }
+    for times in ["latency", "service_time"] {
+        for name in ["p50_ms", "p90_ms", "p95_ms", "p99_ms", "p999_ms", "max_ms"] {
+            assert!(json[times][name].is_f64(), "{times}.{name}: {json}");
+        }
+    }
+    assert_eq!((&json["status"]["200"], &json["connections"]["opened"]), (&20.into(), &2.into()));
+    assert_eq!(json["errors"], serde_json::json!({}));
+    assert_eq!(json["connections"]["failed"], 0);
+}
+
+#[test]
+fn what_does_not_go_together_is_refused() {
+    for (wrong, said) in [
+        (Requests { pipeline: 0, ..config(1, 1, 1) }, "pipelining"),
+        (Requests { pipeline: 2, redirects: 1, ..config(1, 1, 1) }, "redirects"),
+        (Requests { pipeline: 2, new_connections: true, ..config(1, 1, 1) }, "stay"),
+        (Requests { requests: None, ..config(1, 1, 1) }, "when it ends"),
+        (Requests { endpoints: Vec::new(), ..config(1, 1, 1) }, "URLs"),
+    ] {
+        let request = get("/");
+        let script = move |part| Fixed::new(vec![request.clone()], part, Accepted::default());
+        let ended = drive_requests(&wrong, Http1::new, script, |_| {}, |_| false);
+        let error = ended.unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    }
+}

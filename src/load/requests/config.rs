@@ -1,0 +1,258 @@
+//! From flags to a [`Plan`]: whom to ask for what, and how an answer is recognised.
+
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use load::Endpoint;
+use load::requests::{Accepted, Expect, HttpRequest, Pace, Prefix, Request, Requests};
+use regex::bytes::Regex;
+
+use super::flags::unescape;
+use crate::load::flags::{Args, Bytes};
+use crate::load::urls;
+
+/// Requests that are the same for ever.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) requests: Requests,
+    /// One for each URL, in their order.
+    pub(super) sent: Vec<Request>,
+    pub(super) accepted: Accepted,
+    /// How connections speak; `None` is HTTP.
+    pub(super) expect: Option<Expect>,
+}
+
+/// Schemes of HTTP, and of plain TCP.
+const WEB: [&str; 2] = ["http", "https"];
+const TCP: [&str; 2] = ["tcp", "tls"];
+
+/// Whether requests are meant, and not WebSockets: the first URL says it.
+pub(in crate::load) fn is_meant(urls: &[String]) -> bool {
+    urls.first().is_some_and(|url| has_scheme(url, &WEB) || has_scheme(url, &TCP))
+}
+
+fn has_scheme(url: &str, schemes: &[&str]) -> bool {
+    let scheme = url.split_once("://").map(|(scheme, _)| scheme);
+    scheme.is_some_and(|scheme| schemes.iter().any(|one| scheme.eq_ignore_ascii_case(one)))
+}
+
+/// # Errors
+/// What cannot be used, or does not go together.
+pub(super) fn plan(args: &Args) -> Result<Plan> {
+    let urls = args.urls.iter().map(|url| urls::expand(url, load::ENDPOINTS_MAX));
+    let urls: Vec<Vec<String>> = urls.collect::<Result<_, _>>().map_err(anyhow::Error::msg)?;
+    let urls: Vec<String> = urls.into_iter().flatten().collect();
+    let web = urls.first().is_some_and(|url| has_scheme(url, &WEB));
+    let parse = if web { Endpoint::parse_web } else { Endpoint::parse_tcp };
+    let endpoints = urls.iter().map(|url| parse(url)).collect::<Result<Vec<_>, _>>();
+    let mut endpoints = endpoints.map_err(anyhow::Error::msg)?;
+    args.tls.set(&mut endpoints)?;
+    for &source in &args.source {
+        if let Some(other) = endpoints.iter().find(|e| e.address.is_ipv4() != source.is_ipv4()) {
+            bail!("--source {source}: cannot reach {} from there", other.address);
+        }
+        // Binding is how to ask whether an address is ours.
+        UdpSocket::bind((source, 0))
+            .with_context(|| format!("--source {source} is no address of this machine"))?;
+    }
+    let expect = if web { None } else { Some(expect(args)?) };
+    let sent = if web { http(args, &endpoints)? } else { raw(args, &endpoints)? };
+    let accepted = match args.requests.accept.as_slice() {
+        [] => Accepted::Below400,
+        statuses => Accepted::Only(statuses.to_vec()),
+    };
+    Ok(Plan { requests: requests(args, endpoints), sent, accepted, expect })
+}
+
+fn requests(args: &Args, endpoints: Vec<Endpoint>) -> Requests {
+    let flags = &args.requests;
+    let pace = match (args.rate, args.stages.as_slice(), flags.rates.as_slice()) {
+        (Some(rate), ..) => Pace::Rate(rate),
+        (None, [], []) => Pace::Closed,
+        (None, [], rates) => Pace::Rates(rates.to_vec()),
+        (None, stages, _) => Pace::Users(stages.to_vec()),
+    };
+    let staged = matches!(pace, Pace::Users(_) | Pace::Rates(_));
+    let bounded = staged || flags.requests.is_some();
+    let highest = args.stages.iter().map(|stage| stage.connections).max();
+    Requests {
+        pace,
+        duration: args.duration.or((!bounded).then_some(Duration::from_secs(10))),
+        requests: flags.requests,
+        warm_up: flags.warm_up,
+        timeout: args.timeout.unwrap_or(Duration::from_secs(30)),
+        new_connections: flags.new_connections,
+        pipeline: flags.pipeline,
+        redirects: flags.redirects,
+        sources: args.source.clone(),
+        force: args.force,
+        ..Requests::new(endpoints, highest.unwrap_or(args.connections).max(1))
+    }
+}
+
+fn http(args: &Args, endpoints: &[Endpoint]) -> Result<Vec<Request>> {
+    let flags = &args.requests;
+    if flags.expect.is_some() || flags.expect_regex.is_some() || flags.expect_length.is_some() {
+        bail!("--expect, --expect-regex and --expect-length are for tcp:// and tls:// URLs");
+    }
+    let body = flags.data.as_ref().map(|Bytes(data)| &data[..]);
+    let method = flags.method.as_deref().unwrap_or(if body.is_some() { "POST" } else { "GET" });
+    let numbered = (0..=u8::MAX).zip(endpoints);
+    let request = |(number, endpoint): (u8, &Endpoint)| {
+        let http = HttpRequest {
+            method,
+            target: &endpoint.path,
+            host: &endpoint.host,
+            headers: &args.header,
+            body: body.unwrap_or_default(),
+            close: flags.new_connections,
+        };
+        Request::http(number, &http)
+    };
+    Ok(numbered.map(request).collect())
+}
+
+fn raw(args: &Args, endpoints: &[Endpoint]) -> Result<Vec<Request>> {
+    let flags = &args.requests;
+    let web = [
+        (flags.method.is_some(), "--method"),
+        (!args.header.is_empty(), "--header"),
+        (flags.redirects > 0, "--redirects"),
+        (!flags.accept.is_empty(), "--accept"),
+    ];
+    if let Some((_, flag)) = web.iter().find(|(given, _)| *given) {
+        bail!("{flag} is for http:// and https:// URLs");
+    }
+    let Some(Bytes(data)) = &flags.data else {
+        bail!("tcp:// needs --data: what is sent, such as --data 'PING\\r\\n'");
+    };
+    let bytes = unescape(data).map_err(|error| anyhow::anyhow!("--data: {error}"))?;
+    let numbers = (0..=u8::MAX).take(endpoints.len());
+    Ok(numbers.map(|number| Request::raw(number, bytes.clone())).collect())
+}
+
+fn expect(args: &Args) -> Result<Expect> {
+    let flags = &args.requests;
+    if let Some(Bytes(bytes)) = &flags.expect {
+        if bytes.is_empty() {
+            bail!("--expect: an answer has at least a byte");
+        }
+        return Ok(Expect::Bytes(bytes.clone()));
+    }
+    if let Some(regex) = &flags.expect_regex {
+        let regex = Regex::new(regex).with_context(|| format!("--expect-regex {regex:?}"))?;
+        if regex.is_match(b"") {
+            bail!("--expect-regex: it matches nothing at all, which every answer begins with");
+        }
+        return Ok(Expect::Regex(regex));
+    }
+    let Some(length) = &flags.expect_length else { return Ok(Expect::Anything) };
+    let wrong =
+        || format!("--expect-length {length}: write 100, or u8, u16be, u32le+ and the like");
+    if let Ok(bytes @ 1..) = length.parse() {
+        return Ok(Expect::Length(bytes));
+    }
+    let (name, counts_itself) =
+        length.strip_suffix('+').map_or((length.as_str(), false), |name| (name, true));
+    let (bytes, little_endian) = match name {
+        "u8" => (1, false),
+        "u16be" => (2, false),
+        "u16le" => (2, true),
+        "u32be" => (4, false),
+        "u32le" => (4, true),
+        "u64be" => (8, false),
+        "u64le" => (8, true),
+        _ => bail!(wrong()),
+    };
+    Ok(Expect::Prefix(Prefix { bytes, little_endian, counts_itself }))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn read(line: &str) -> Result<Plan> {
+        let words = std::iter::once("load").chain(line.split(' '));
+        plan(&Command::try_parse_from(words)?.args)
+    }
+
+    #[test]
+    fn a_url_alone_is_ten_seconds_of_gets() {
+        let plan = read("http://127.0.0.1:1/a?b").unwrap();
+        let Requests { connections, duration, requests, timeout, .. } = plan.requests;
+        assert_eq!((connections, duration), (100, Some(Duration::from_secs(10))));
+        assert_eq!((requests, timeout), (None, Duration::from_secs(30)));
+        let expected = "GET /a?b HTTP/1.1\r\nHost: 127.0.0.1:1\r\n\r\n";
+        assert_eq!(std::str::from_utf8(plan.sent[0].bytes()), Ok(expected));
+    }
+
+    #[test]
+    fn each_flag_is_heard() {
+        let plan = read(
+            "http://127.0.0.{1..2}:1 -X PUT -d x -H A:b --requests 1M --rate 5k --warm-up 1s \
+             --timeout 2s --new-connections --redirects 3 --accept 200,404 --connections 7",
+        );
+        let plan = plan.unwrap();
+        let asked = &plan.requests;
+        assert_eq!((asked.requests, asked.duration), (Some(1_000_000), None));
+        assert_eq!((&asked.pace, asked.connections), (&Pace::Rate(5_000), 7));
+        assert_eq!(
+            (asked.warm_up, asked.timeout),
+            (Duration::from_secs(1), Duration::from_secs(2))
+        );
+        assert!(asked.new_connections && asked.redirects == 3);
+        assert_eq!(plan.accepted, Accepted::Only(vec![200, 404]));
+        assert_eq!((plan.sent.len(), plan.sent[1].endpoint()), (2, 1));
+        let text = std::str::from_utf8(plan.sent[1].bytes()).unwrap();
+        assert!(text.starts_with("PUT / HTTP/1.1\r\nHost: 127.0.0.2:1\r\nA: b\r\n"), "{text}");
+        assert!(text.ends_with("Content-Length: 1\r\nConnection: close\r\n\r\nx"), "{text}");
+        let staged = read("http://127.0.0.1:1 --stages 1s:5,1s:50,0:0 --pipeline 4").unwrap();
+        assert_eq!((staged.requests.connections, staged.requests.pipeline), (50, 4));
+        assert_eq!(staged.requests.over_after(), Some(Duration::from_secs(2)));
+        let rates = read("https://127.0.0.1:1 --rates 1s:5k --insecure").unwrap();
+        assert!(matches!(rates.requests.pace, Pace::Rates(rates) if rates.len() == 1));
+    }
+
+    #[test]
+    fn tcp_says_where_an_answer_ends() {
+        let line = |flags: &str| format!("tcp://127.0.0.1:1 --data PING\\r\\n {flags}");
+        let plan = read(&line("--expect +PONG\\r\\n")).unwrap();
+        assert_eq!(plan.sent[0].bytes(), b"PING\r\n");
+        assert!(matches!(plan.expect, Some(Expect::Bytes(bytes)) if bytes == b"+PONG\r\n"));
+        let of = |flags: &str| read(&line(flags)).unwrap().expect.unwrap();
+        assert!(matches!(of("--expect-length 10"), Expect::Length(10)));
+        let prefix = Prefix { bytes: 4, little_endian: true, counts_itself: true };
+        assert!(matches!(of("--expect-length u32le+"), Expect::Prefix(one) if one == prefix));
+        assert!(matches!(of("--expect-regex OK$"), Expect::Regex(_)));
+        assert!(matches!(of("--timeout 1s"), Expect::Anything));
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_named() {
+        for (line, named) in [
+            ("http://127.0.0.1:1 ws://127.0.0.1:1", "http://"),
+            ("http://127.0.0.1:1 --expect x", "--expect"),
+            ("http://127.0.0.1:1 -X A(B", "method"),
+            ("http://127.0.0.1:1 --insecure", "TLS"),
+            ("tcp://127.0.0.1 --data x", "port"),
+            ("tcp://127.0.0.1:1", "--data"),
+            ("tcp://127.0.0.1:1 --data x -H A:b", "--header"),
+            ("tcp://127.0.0.1:1 --data \\q", "--data"),
+            ("tcp://127.0.0.1:1 --data x --expect-length many", "u16be"),
+            ("tcp://127.0.0.1:1 --data x --expect-regex (", "--expect-regex"),
+            ("tcp://127.0.0.1:1 --data x --expect-regex a*", "--expect-regex"),
+        ] {
+            let error = format!("{:#}", read(line).unwrap_err());
+            assert!(error.contains(named), "{line}: {error}");
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! `standfast load http://…`: requests and answers, from flags to an exit code.
+
+mod config;
+pub(super) mod flags;
+mod page;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::ArgMatches;
+use host::Machine;
+use load::Row;
+use load::requests::{
+    Fixed, Http1, Pace, Part, RequestSummary, Requests, RequestsEnded, Tcp, drive_requests,
+};
+use serde::Serialize;
+
+use self::config::Plan;
+pub(super) use self::config::is_meant;
+use super::csv::Csv;
+use super::flags::Args;
+use super::screen::Screen;
+use super::threshold::{Metric, Outcome};
+use super::watch::{Generator, Watched};
+use crate::output;
+use crate::progress::Series;
+
+/// What a run says of itself beside its summary: `--json`.
+#[derive(Serialize)]
+struct Document<'a> {
+    #[serde(flatten)]
+    summary: &'a RequestSummary,
+    /// Whether nothing fell short.
+    held: bool,
+    reasons: &'a [String],
+    generator: &'a Generator,
+    watched: Option<&'a Watched>,
+    thresholds: &'a [Outcome],
+}
+
+/// Runs the command. 0: all was answered, or the thresholds were met; 1: it fell short.
+///
+/// # Errors
+/// What cannot be used or is not allowed here: exit code 2.
+pub(super) fn run(
+    args: &Args,
+    flags: &ArgMatches,
+    interrupted: impl FnMut(Duration) -> bool,
+) -> Result<ExitCode> {
+    flags::check(flags, true)?;
+    let plan = config::plan(args)?;
+    let machine = Machine::read();
+    let mut watched = args.watch_pid.map(Watched::begin).transpose().map_err(anyhow::Error::msg)?;
+    let mut generator = Generator::new(machine.cores);
+    let before = watched.as_mut().and_then(Watched::look);
+    let mut csv = args.csv.as_deref().map(Csv::create).transpose()?;
+    let mut screen = Screen::of_requests(&plan.requests, &args.urls, args.plain, before);
+    let mut series = Series::new();
+    let row = |row: &Row| {
+        let usage = watched.as_mut().and_then(|watched| watched.look_during(row));
+        let sample = screen.row(row, usage);
+        generator.row(row, sample.client);
+        csv.iter_mut().for_each(|csv| csv.row(row));
+        series.push(&sample);
+    };
+    let ended = drive(&plan, row, interrupted)?;
+    drop(screen);
+    let RequestsEnded { summary, interrupted } = &ended;
+    generator.finish_requests(summary, asked_rate(&plan.requests));
+    if let Some(watched) = &mut watched {
+        watched.finish(summary.connections.opened, summary.requests.answered);
+    }
+    let outcomes: Vec<Outcome> = args
+        .threshold
+        .iter()
+        .map(|threshold| threshold.judge(|metric| value(metric, summary)))
+        .collect();
+    let mut reasons = summary.reasons();
+    if generator.missed_the_rate() {
+        // What was measured is another rate than the one asked for.
+        reasons.push("the rate asked for was not reached in time".to_owned());
+    }
+    let document = Document {
+        summary,
+        held: reasons.is_empty(),
+        reasons: &reasons,
+        generator: &generator,
+        watched: watched.as_ref(),
+        thresholds: &outcomes,
+    };
+    report(args.json.as_deref(), &document)?;
+    if let Some(file) = &args.html {
+        let (asked, came) = ((&args.urls[..], &plan), (&document, *interrupted));
+        page::report(asked, came, &series, &machine).write(file)?;
+    }
+    csv.map_or(Ok(()), Csv::finish)?;
+    let short = match outcomes.as_slice() {
+        [] => !reasons.is_empty(),
+        outcomes => outcomes.iter().any(|one| !one.met) || generator.missed_the_rate(),
+    };
+    Ok(if *interrupted { ExitCode::from(130) } else { ExitCode::from(u8::from(short)) })
+}
+
+fn drive(
+    plan: &Plan,
+    row: impl FnMut(&Row),
+    interrupted: impl FnMut(Duration) -> bool,
+) -> Result<RequestsEnded> {
+    let (sent, accepted) = (plan.sent.clone(), plan.accepted.clone());
+    let script = move |part: Part| Fixed::new(sent.clone(), part, accepted.clone());
+    let requests = &plan.requests;
+    Ok(match plan.expect.clone() {
+        None => drive_requests(requests, Http1::new, script, row, interrupted)?,
+        Some(expect) => {
+            let driver = move || Tcp::new(expect.clone());
+            drive_requests(requests, driver, script, row, interrupted)?
+        }
+    })
+}
+
+/// Requests per second of an open model that stays the same.
+fn asked_rate(config: &Requests) -> Option<f64> {
+    match config.pace {
+        Pace::Rate(rate) => Some(rate as f64),
+        _ => None,
+    }
+}
+
+/// What a threshold asks for.
+fn value(metric: Metric, summary: &RequestSummary) -> Option<f64> {
+    let latency = summary.latency.as_ref();
+    Some(match metric {
+        Metric::P50 => latency?.p50_ms,
+        Metric::P90 => latency?.p90_ms,
+        Metric::P95 => latency?.p95_ms,
+        Metric::P99 => latency?.p99_ms,
+        Metric::P999 => latency?.p999_ms,
+        Metric::Max => latency?.max_ms,
+        Metric::Failed => summary.connections.failed as f64,
+        Metric::Errors => summary.requests.failed as f64,
+        Metric::ErrorShare => summary.error_share() * 100.0,
+        Metric::Lost => (summary.requests.failed + summary.requests.unsent) as f64,
+        Metric::Closed => summary.connections.closed_idle as f64,
+        Metric::Rate => summary.per_second,
+    })
+}
+
+/// The summary: text to standard output, unless JSON is to go there.
+fn report(json: Option<&str>, document: &Document<'_>) -> Result<()> {
+    let mut text = document.summary.to_string();
+    text += &document.generator.to_string();
+    text += &document.watched.map(Watched::to_string).unwrap_or_default();
+    document.thresholds.iter().for_each(|outcome| text += &outcome.to_string());
+    text += &match document.reasons {
+        [] => "result        all answered\n".to_owned(),
+        reasons => format!("result        fell short: {}\n", reasons.join("; ")),
+    };
+    output::report(json, &text, document)
+}

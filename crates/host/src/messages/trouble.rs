@@ -16,6 +16,12 @@ pub enum Trouble {
     WorkerConnections,
     /// Ephemeral ports.
     Ports,
+    /// Sockets whose side closed first.
+    TimeWait,
+    /// Sockets that the program has not closed.
+    CloseWait,
+    /// Sockets on their way in or out that the far side does not answer.
+    HalfWay,
     /// Connections that wait to be accepted.
     AcceptQueue,
     /// Connection tracking.
@@ -40,11 +46,14 @@ pub enum Trouble {
 
 impl Trouble {
     /// All, in the order of the page.
-    pub const ALL: [Trouble; 14] = [
+    pub const ALL: [Trouble; 17] = [
         Trouble::Descriptors,
         Trouble::SystemFiles,
         Trouble::WorkerConnections,
         Trouble::Ports,
+        Trouble::TimeWait,
+        Trouble::CloseWait,
+        Trouble::HalfWay,
         Trouble::AcceptQueue,
         Trouble::Conntrack,
         Trouble::TcpMemory,
@@ -64,6 +73,9 @@ impl Trouble {
             Self::SystemFiles => "Open files of the whole machine",
             Self::WorkerConnections => "nginx's worker_connections",
             Self::Ports => "Ephemeral ports",
+            Self::TimeWait => "Sockets in TIME_WAIT",
+            Self::CloseWait => "Sockets in CLOSE_WAIT",
+            Self::HalfWay => "Sockets half way: SYN_SENT, SYN_RECV, FIN_WAIT, LAST_ACK",
             Self::AcceptQueue => "The accept queue and handshakes",
             Self::Conntrack => "Connection tracking",
             Self::TcpMemory => "TCP memory",
@@ -106,6 +118,30 @@ impl Trouble {
                  Linux (32768 to 60999), 16,384 on macOS (49152 to 65535), and on Linux the second \
                  half of them comes slowly. Ports of connections that this side closed first rest \
                  for 60 s (TIME_WAIT; 30 s on macOS)."
+            }
+            Self::TimeWait => {
+                "The side that closes a connection first keeps its end for 60 s (twice the longest \
+                 life of a segment; 30 s on macOS), so that a late segment of the old connection is \
+                 not taken for one of a new one. It is no fault and takes little memory, but each \
+                 holds a port: a client, or a proxy to its servers, that opens a connection for each \
+                 request runs out of ports at some 470 connections a second to one address \
+                 (28,232 ports ÷ 60 s). Where the server closes first it keeps them itself and \
+                 loses no ports of its own. tcp_tw_reuse lets a client take such a port again after \
+                 a second; it does nothing for a server."
+            }
+            Self::CloseWait => {
+                "The far side has closed, and the program here has not called close: the kernel \
+                 waits for it for ever. It is always a fault of that program (an error path that \
+                 forgets the socket, a pool that hands out dead connections, a thread that hangs), \
+                 never of a kernel setting, and it ends as too many open files."
+            }
+            Self::HalfWay => {
+                "SYN_SENT: the far side does not answer a connect: a firewall drops it, the machine is \
+                 not there, or its accept queue is full. SYN_RECV: here, handshakes whose last step \
+                 does not come, from clients that are gone, or a flood. FIN_WAIT_1 and LAST_ACK: we \
+                 have said goodbye and nobody answers, often with data unsent: the far side vanished. \
+                 FIN_WAIT_2: the far side has heard it, and does not close: its fault, see CLOSE_WAIT; \
+                 ours end after tcp_fin_timeout once no program holds them."
             }
             Self::AcceptQueue => {
                 "Connections wait in the listener's queue until the program accepts them. It has \
@@ -206,6 +242,49 @@ impl Trouble {
                 ("nginx", "proxy_bind with several addresses, or several servers in the upstream"),
                 ("any proxy", "keep connections to servers open instead of one per request"),
                 ("macOS", "sudo sysctl -w net.inet.ip.portrange.first=16384"),
+            ],
+            Self::TimeWait => &[
+                (
+                    "see it",
+                    "ss -s; ss -tan state time-wait | awk '{print $5}' | sort | uniq -c | sort -n",
+                ),
+                ("first of all", "keep connections open: HTTP keep-alive, connection pools"),
+                ("as root, for clients", "sysctl -w net.ipv4.tcp_tw_reuse=1"),
+                ("as root, for clients", "sysctl -w net.ipv4.ip_local_port_range=\"1024 65535\""),
+                (
+                    "nginx, to its servers",
+                    "upstream: keepalive 64; proxy_http_version 1.1; proxy_set_header Connection \"\";",
+                ),
+                (
+                    "Go",
+                    "http.Transport{MaxIdleConnsPerHost: N}; read each body to its end and close it",
+                ),
+                (
+                    "standfast stress",
+                    "-k keeps connections, as does load without --new-connections",
+                ),
+                ("not", "tcp_tw_recycle: it broke clients behind NAT and is gone since Linux 4.12"),
+            ],
+            Self::CloseWait => &[
+                ("see it, and whose", "ss -tanp state close-wait"),
+                ("the program", "close the socket when a read returns 0; time out what is idle"),
+                ("until it is mended", "restart it; a higher ulimit -n only buys time"),
+            ],
+            Self::HalfWay => &[
+                (
+                    "see it",
+                    "ss -tan state syn-sent; ss -tan state syn-recv; ss -tano state fin-wait-1",
+                ),
+                (
+                    "is anybody there",
+                    "ping HOST; curl -v http://HOST:PORT/; tcpdump -ni any port N",
+                ),
+                (
+                    "SYN_RECV, as root",
+                    "sysctl -w net.ipv4.tcp_syncookies=1 net.ipv4.tcp_max_syn_backlog=4096",
+                ),
+                ("FIN_WAIT_2, as root", "sysctl -w net.ipv4.tcp_fin_timeout=30"),
+                ("FIN_WAIT_1, LAST_ACK, as root", "sysctl -w net.ipv4.tcp_orphan_retries=3"),
             ],
             Self::AcceptQueue => &[
                 ("see it", "nstat -az TcpExtListenOverflows TcpExtListenDrops; ss -ltn"),
@@ -309,7 +388,7 @@ impl Trouble {
                 let used = Count(files.used?);
                 format!("{used} files are open, fs.file-max is {}", Count(files.file_max?))
             }
-            Self::Ports => {
+            Self::Ports | Self::TimeWait => {
                 let (first, last) = machine.ports.range?;
                 let usable = Count(machine.ports.usable()?);
                 format!("ports {first} to {last}, {usable} of them usable")
@@ -341,6 +420,8 @@ impl Trouble {
                 format!("fs.epoll.max_user_watches is {}", Count(files.epoll_watches?))
             }
             Self::WorkerConnections
+            | Self::CloseWait
+            | Self::HalfWay
             | Self::Names
             | Self::Neighbours
             | Self::NginxHash

@@ -1,10 +1,11 @@
 //! [`Config`]: what a run is to do, as plain data. Texts become these in the command line's hands.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::stages::Stage;
-use crate::{Endpoint, HttpPublish, Retry};
+use crate::{Dialogue, Endpoint, HttpPublish, Retry};
 
 /// One run.
 #[derive(Clone, Debug)]
@@ -138,6 +139,8 @@ pub struct Echo {
     pub duration: Option<Duration>,
     /// What every message says; `None` sends numbered messages that check themselves.
     pub content: Option<Content>,
+    /// In the closed loop: who makes and judges the messages, instead of `content`.
+    pub dialogue: Option<Arc<dyn Dialogue>>,
     /// In the closed loop: how long a connection waits between an answer and its next message, at
     /// random between these two.
     pub think: Option<(Duration, Duration)>,

@@ -212,6 +212,7 @@ impl<W: Write> Control<W> {
                     messages: Some(messages),
                     duration: None,
                     content: None,
+                    dialogue: None,
                     think: None,
                     timeout: ANSWER_TIMEOUT,
                 });

@@ -27,7 +27,7 @@ use crate::pacer::Pacer;
 use crate::socket::Socket;
 use crate::sweep::Sweep;
 use crate::window::Seen;
-use crate::{Content, Echo, Series};
+use crate::{Content, Dialogue, Echo, Series, Verdict};
 
 /// How long after the end messages that were due before it are still sent: a rate beyond reach must
 /// not make a run longer than it was to be.
@@ -51,6 +51,8 @@ pub(crate) struct EchoOrder {
 pub(crate) struct EchoRun {
     echo: Arc<Echo>,
     format: Format,
+    /// What a dialogue has written.
+    text: Vec<u8>,
     /// From then on no message is due.
     until_ns: u64,
     pace: Pace,
@@ -123,7 +125,8 @@ impl EchoRun {
         };
         let after = |duration: Duration| begin_ns.saturating_add(duration.as_nanos() as u64);
         let until_ns = echo.duration.map_or(u64::MAX, after);
-        EchoRun { format: Format::new(echo.size), echo, until_ns, pace, sent: 0, answered: 0 }
+        let format = Format::new(echo.size);
+        EchoRun { format, text: Vec::new(), echo, until_ns, pace, sent: 0, answered: 0 }
     }
 
     /// Sends what is due. Returns when it wants to be called again; `None` when all is over.
@@ -155,6 +158,9 @@ impl EchoRun {
         let counts = &ledger.counts;
         counts.echo_received.add(1);
         let Some(socket) = core.user_mut(id) else { return };
+        if let Some(dialogue) = self.echo.dialogue.clone() {
+            return self.said(&*dialogue, core, id, data, now_ns, ledger);
+        }
         let carried = match &self.echo.content {
             None => self.format.decode(id.as_u64(), data).filter(|_| opcode == OpCode::Binary),
             Some(content) => taken_in_order(content, socket, opcode, data),
@@ -182,6 +188,36 @@ impl EchoRun {
             Pace::Closed(_) if awaited => self.answered_in_loop(core, id, now_ns, ledger),
             Pace::Closed(_) => counts.late.add(1),
         }
+    }
+
+    /// A message came in a dialogue.
+    fn said<S: Sys>(
+        &mut self,
+        dialogue: &dyn Dialogue,
+        core: &mut Core<S, Client>,
+        id: ConnId,
+        data: &[u8],
+        now_ns: u64,
+        ledger: &Ledger,
+    ) {
+        let Some(socket) = core.user_mut(id) else { return };
+        let Some(sequence) = socket.sent.checked_sub(1).filter(|_| socket.has(Socket::AWAITING))
+        else {
+            return;
+        };
+        let took_ns = now_ns.saturating_sub(socket.sent_ns());
+        match dialogue.judge(id.as_u64(), sequence, data, took_ns) {
+            Verdict::Foreign => return,
+            Verdict::Wrong => ledger.counts.corrupted.add(1),
+            Verdict::Right => {
+                let mut recorder = ledger.recorder();
+                recorder.record(Series::Latency, took_ns);
+                recorder.record(Series::ServiceTime, took_ns);
+            }
+        }
+        ledger.counts.echo_answered.add(1);
+        self.answered += 1;
+        self.answered_in_loop(core, id, now_ns, ledger);
     }
 
     /// A socket has ended.
@@ -321,7 +357,12 @@ impl EchoRun {
         ledger: &Ledger,
     ) -> bool {
         let Some(sequence) = core.user(id).map(|socket| socket.sent) else { return false };
+        if let Some(dialogue) = &self.echo.dialogue {
+            self.text.clear();
+            dialogue.write(id.as_u64(), sequence, &mut self.text);
+        }
         let (opcode, message) = match &self.echo.content {
+            None if self.echo.dialogue.is_some() => (OpCode::Text, &self.text[..]),
             None => (OpCode::Binary, self.format.encode(id.as_u64(), sequence, due_ns, now_ns)),
             Some(content) if content.binary => (OpCode::Binary, &content.data[..]),
             Some(content) => (OpCode::Text, &content.data[..]),

@@ -16,6 +16,7 @@ mod closing;
 mod config;
 mod connector;
 pub mod control;
+mod dialogue;
 mod drive;
 mod echo;
 mod endpoint;
@@ -38,6 +39,7 @@ mod sweep;
 mod window;
 
 pub use crate::config::{Cable, Close, Config, Connect, Content, Echo, Fanout, Publish};
+pub use crate::dialogue::{Dialogue, Verdict};
 pub use crate::drive::{Ended, Row, drive};
 pub use crate::endpoint::Endpoint;
 pub use crate::fanout::HttpPublish;

@@ -182,6 +182,7 @@ fn performed_actions_are_answered_each_by_one_message() {
         messages: Some(25),
         duration: None,
         content: Some(Content { data, binary: false, any_answer: true }),
+        dialogue: None,
         think: None,
         timeout: Duration::from_secs(60),
     };

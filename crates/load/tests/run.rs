@@ -33,6 +33,7 @@ fn echo(rate: Option<u64>) -> Echo {
         messages: Some(MESSAGES),
         duration: None,
         content: None,
+        dialogue: None,
         think: None,
         timeout,
     }

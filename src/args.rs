@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::{completions, doctor, load, prove, serve};
+use crate::{completions, doctor, load, plan, prove, serve};
 
 /// Hold a million WebSockets on one machine, and prove it.
 #[derive(Parser, Debug)]
@@ -21,6 +21,8 @@ pub(crate) enum Command {
     Load(Box<load::Args>),
     /// Hold a million WebSockets on this machine and say what held
     Prove(prove::Args),
+    /// Say how many machines a goal needs
+    Plan(Box<plan::Args>),
     /// Say what this machine allows, what N sockets need, and what to do; explain error messages
     Doctor(doctor::Args),
     /// Print completions for bash, zsh, fish and others

@@ -9,6 +9,7 @@ mod completions;
 mod doctor;
 mod load;
 mod output;
+mod plan;
 mod progress;
 mod prove;
 mod report;
@@ -54,6 +55,7 @@ fn run(args: Args, flags: &ArgMatches) -> Result<ExitCode> {
         Command::Serve(_) => serve::run(flags),
         Command::Load(args) => load::run(&args, flags),
         Command::Prove(args) => prove::run(&args),
+        Command::Plan(args) => plan::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => completions::write_manual(&args),

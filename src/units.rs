@@ -66,6 +66,14 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     scaled(text, &units).ok_or_else(|| format!("{text:?} is no size: write 20, 64KiB or 1MiB"))
 }
 
+/// A share, `80%`, as 0.8; at most 100 %.
+pub(crate) fn percent(text: &str) -> Result<f64, String> {
+    let digits = text.strip_suffix('%').unwrap_or(text).trim();
+    let plain = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let share = digits.parse::<f64>().ok().filter(|share| plain && *share <= 100.0);
+    share.map(|share| share / 100.0).ok_or_else(|| format!("{text:?} is no share: write 80%"))
+}
+
 /// An IP address.
 pub(crate) fn ip(text: &str) -> Result<IpAddr, String> {
     text.trim().parse().map_err(|_| format!("{text:?} is no IP address"))
@@ -132,6 +140,14 @@ mod tests {
         assert_eq!(size("2GiB"), Ok(2 << 30));
         for wrong in ["", "KiB", "64KB", "64k", "-1B"] {
             assert!(size(wrong).unwrap_err().contains("64KiB"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn shares() {
+        assert_eq!((percent("80%"), percent("2.5"), percent("0%")), (Ok(0.8), Ok(0.025), Ok(0.0)));
+        for wrong in ["", "%", "101%", "-1%", "1e1%", "inf", "most"] {
+            assert!(percent(wrong).unwrap_err().contains("80%"), "{wrong}");
         }
     }
 

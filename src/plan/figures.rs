@@ -1,0 +1,282 @@
+//! The steps from a goal to a number of machines, as text and as JSON.
+
+use std::fmt::{self, Display, Formatter, Write};
+
+use anyhow::{Context, Result};
+use host::{Bytes, Count};
+use serde::Serialize;
+
+use super::Args;
+use super::measured::Measured;
+
+const DAY_SECONDS: f64 = 86_400.0;
+
+/// What came of it.
+#[derive(Serialize, Debug)]
+pub(super) struct Answer {
+    views: Option<Views>,
+    requests: Option<Requests>,
+    memory: Option<Memory>,
+    cpu: Option<Cpu>,
+    /// Share of each machine that stays free, 0 to 1.
+    headroom: f64,
+    /// What needs most decides; null where nothing was to be divided by.
+    machines: Option<u64>,
+    notes: Vec<String>,
+}
+
+#[derive(Serialize, Debug)]
+struct Views {
+    per_day: u64,
+    peak_views: f64,
+    peak_seconds: f64,
+    requests_per_view: u64,
+}
+
+#[derive(Serialize, Debug)]
+struct Requests {
+    /// In the peak, rounded up.
+    per_second: u64,
+    #[serde(skip)]
+    exact: f64,
+    per_machine: f64,
+    machines: u64,
+}
+
+#[derive(Serialize, Debug)]
+struct Memory {
+    connections: u64,
+    bytes_per_connection: f64,
+    #[serde(skip)]
+    parts: (f64, Option<f64>),
+    bytes: u64,
+    machine_bytes: Option<u64>,
+    machines: Option<u64>,
+}
+
+#[derive(Serialize, Debug)]
+struct Cpu {
+    messages_per_second: u64,
+    microseconds_per_message: f64,
+    /// Busy all the time.
+    cores: f64,
+    machine_cores: Option<u64>,
+    machines: Option<u64>,
+}
+
+/// # Errors
+/// What one machine carries is not known.
+pub(super) fn answer(args: &Args, measured: Option<&Measured>) -> Result<Answer> {
+    let views = args.views.map(|per_day| Views {
+        per_day,
+        peak_views: per_day as f64 * args.peak_views,
+        peak_seconds: DAY_SECONDS * args.peak_time,
+        requests_per_view: args.requests_per_view,
+    });
+    let free = 1.0 - args.headroom;
+    let wanted = match (&views, args.requests) {
+        (Some(views), _) => {
+            let requests = views.peak_views * views.requests_per_view as f64;
+            Some(requests / views.peak_seconds)
+        }
+        (None, requests) => requests.map(|requests| requests as f64),
+    };
+    let per_machine = args.per_machine.map(|rate| rate as f64);
+    let per_machine = per_machine.or(measured.and_then(|measured| measured.requests_per_second));
+    let requests = wanted
+        .map(|exact| {
+            let per_machine = per_machine.filter(|rate| *rate > 0.0).context(
+                "what one machine serves is not known: give --per-machine RATE, or --from FILE with \
+                 the JSON of `standfast load http://…`",
+            )?;
+            let per_second = exact.ceil() as u64;
+            let machines = whole(per_second as f64 / (per_machine * free));
+            anyhow::Ok(Requests { per_second, exact, per_machine, machines })
+        })
+        .transpose()?;
+    let memory = measured.and_then(|measured| memory(args, measured, free));
+    let cpu = measured.and_then(|measured| cpu(args, measured, free));
+    let machines = [
+        requests.as_ref().map(|requests| requests.machines),
+        memory.as_ref().and_then(|memory| memory.machines),
+        cpu.as_ref().and_then(|cpu| cpu.machines),
+    ];
+    Ok(Answer {
+        views,
+        requests,
+        memory,
+        cpu,
+        headroom: args.headroom,
+        machines: machines.into_iter().flatten().max(),
+        notes: measured.map(|measured| measured.notes.clone()).unwrap_or_default(),
+    })
+}
+
+fn memory(args: &Args, measured: &Measured, free: f64) -> Option<Memory> {
+    let (connections, process) = args.connections.zip(measured.process_bytes)?;
+    let each = process + measured.kernel_bytes.unwrap_or(0.0);
+    let bytes = each * connections as f64;
+    Some(Memory {
+        connections,
+        bytes_per_connection: each,
+        parts: (process, measured.kernel_bytes),
+        bytes: bytes as u64,
+        machine_bytes: args.memory,
+        machines: args.memory.map(|memory| whole(bytes / (memory as f64 * free))),
+    })
+}
+
+fn cpu(args: &Args, measured: &Measured, free: f64) -> Option<Cpu> {
+    let (messages_per_second, each) = args.messages.zip(measured.message_seconds)?;
+    let cores = messages_per_second as f64 * each;
+    Some(Cpu {
+        messages_per_second,
+        microseconds_per_message: rounded(each * 1e6),
+        cores: rounded(cores),
+        machine_cores: args.cores,
+        machines: args.cores.map(|own| whole(cores / (own as f64 * free))),
+    })
+}
+
+/// At least one machine, and a part of one is one.
+fn whole(machines: f64) -> u64 {
+    // What is a hair above a whole number is that of the arithmetic, not of the load.
+    (machines - 1e-9).ceil().max(1.0) as u64
+}
+
+/// To six digits behind the point: the rest is binary arithmetic.
+fn rounded(value: f64) -> f64 {
+    (value * 1e6).round() / 1e6
+}
+
+impl Display for Answer {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if let Some(views) = &self.views {
+            views.fmt(f, self.requests.as_ref())?;
+        }
+        if let Some(requests) = &self.requests {
+            requests.fmt(f, self.headroom)?;
+        }
+        if let Some(memory) = &self.memory {
+            memory.fmt(f, self.headroom)?;
+        }
+        if let Some(cpu) = &self.cpu {
+            cpu.fmt(f, self.headroom)?;
+        }
+        for note in &self.notes {
+            row(f, "note", note)?;
+        }
+        match self.machines {
+            Some(1) => row(f, "answer", "1 machine"),
+            Some(machines) => row(f, "answer", &format!("{} machines", Count(machines))),
+            None => row(f, "answer", "give --memory and --cores of one machine to divide by"),
+        }
+    }
+}
+
+impl Views {
+    fn fmt(&self, f: &mut Formatter<'_>, requests: Option<&Requests>) -> fmt::Result {
+        let (all, peak) = (self.per_day as f64, self.peak_views);
+        let share = percent(peak / all);
+        row(f, "peak views", &format!("{} × {share} = {}", number(all), number(peak)))?;
+        let (share, seconds) = (percent(self.peak_seconds / DAY_SECONDS), self.peak_seconds);
+        row(f, "peak lasts", &format!("86,400 s × {share} = {} s", number(seconds)))?;
+        let Some(requests) = requests else { return Ok(()) };
+        let times = match self.requests_per_view {
+            1 => String::new(),
+            times => format!(" × {times}"),
+        };
+        let (exact, whole) = (number(requests.exact), Count(requests.per_second));
+        let line =
+            format!("{}{times} ÷ {} s = {exact} → {whole} QPS", number(peak), number(seconds));
+        row(f, "in the peak", &line)
+    }
+}
+
+impl Requests {
+    fn fmt(&self, f: &mut Formatter<'_>, headroom: f64) -> fmt::Result {
+        let each = with_headroom(&number(self.per_machine), headroom);
+        let quotient = self.per_second as f64 / (self.per_machine * (1.0 - headroom));
+        let (wanted, machines) = (Count(self.per_second), Count(self.machines));
+        row(f, "requests", &format!("{wanted} ÷ {each} = {} → {machines}", number(quotient)))
+    }
+}
+
+impl Memory {
+    fn fmt(&self, f: &mut Formatter<'_>, headroom: f64) -> fmt::Result {
+        let each = match self.parts {
+            (process, Some(kernel)) => {
+                format!(
+                    "{} B ({process:.0} B process + {kernel:.0} B kernel)",
+                    number(self.bytes_per_connection)
+                )
+            }
+            (process, None) => format!("{} B of the process", number(process)),
+        };
+        let line = format!("{} × {each} = {}", Count(self.connections), Bytes(self.bytes));
+        row(f, "memory", &line)?;
+        let Some((own, machines)) = self.machine_bytes.zip(self.machines) else { return Ok(()) };
+        let quotient = self.bytes as f64 / (own as f64 * (1.0 - headroom));
+        let each = with_headroom(&Bytes(own).to_string(), headroom);
+        let line = format!("{} ÷ {each} = {} → {machines}", Bytes(self.bytes), number(quotient));
+        row(f, "by memory", &line)
+    }
+}
+
+impl Cpu {
+    fn fmt(&self, f: &mut Formatter<'_>, headroom: f64) -> fmt::Result {
+        let Cpu { microseconds_per_message: each, cores, .. } = self;
+        let rate = Count(self.messages_per_second);
+        row(f, "CPU", &format!("{rate} × {} µs = {} cores", number(*each), number(*cores)))?;
+        let Some((own, machines)) = self.machine_cores.zip(self.machines) else { return Ok(()) };
+        let quotient = cores / (own as f64 * (1.0 - headroom));
+        let each = with_headroom(&Count(own).to_string(), headroom);
+        let line = format!("{} ÷ {each} = {} → {machines}", number(*cores), number(quotient));
+        row(f, "by CPU", &line)
+    }
+}
+
+fn row(f: &mut Formatter<'_>, what: &str, text: &str) -> fmt::Result {
+    writeln!(f, "{what:<12}  {text}")
+}
+
+fn with_headroom(each: &str, headroom: f64) -> String {
+    if headroom == 0.0 {
+        return each.to_owned();
+    }
+    format!("({each} × {})", percent(1.0 - headroom))
+}
+
+fn percent(share: f64) -> String {
+    format!("{} %", number(share * 100.0))
+}
+
+/// At most two digits behind the point, and thousands apart.
+fn number(value: f64) -> String {
+    let hundredths = (value * 100.0).round() as u64;
+    let mut text = Count(hundredths / 100).to_string();
+    if !hundredths.is_multiple_of(100) {
+        // Writing to a String cannot fail.
+        let _ = write!(text, ".{:02}", hundredths % 100);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_at_a_glance() {
+        for (value, text) in [
+            (0.0, "0"),
+            (999.0, "999"),
+            (1_388.888, "1,388.89"),
+            (24e6, "24,000,000"),
+            (0.5, "0.50"),
+        ] {
+            assert_eq!(number(value), text);
+        }
+        assert_eq!((whole(0.1), whole(20.0), whole(20.13)), (1, 20, 21));
+    }
+}

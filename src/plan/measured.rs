@@ -1,0 +1,147 @@
+//! What a run measured of one machine, out of the JSON that `prove` and `load` write
+//! (`docs/protocol/prove-json.md`, `docs/protocol/load-json.md`).
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+/// A result is some kilobytes; what is larger is none.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+
+/// What one machine was seen to carry, and what that took.
+#[derive(Default, Debug)]
+pub(super) struct Measured {
+    pub(super) file: String,
+    /// Requests per second that were answered well.
+    pub(super) requests_per_second: Option<f64>,
+    /// Memory of the server's process, by connection.
+    pub(super) process_bytes: Option<f64>,
+    /// The kernel's, by socket: the server has one of each connection.
+    pub(super) kernel_bytes: Option<f64>,
+    /// CPU of the server, by message.
+    pub(super) message_seconds: Option<f64>,
+    /// What whoever trusts the figures should know.
+    pub(super) notes: Vec<String>,
+}
+
+impl Measured {
+    /// # Errors
+    /// A file that cannot be read, or is no result of ours, by name.
+    pub(super) fn read(path: &Path) -> Result<Measured> {
+        let file = path.display().to_string();
+        let value = read_json(path)?;
+        let measured = if value["verdict"].is_string() && value["server"].is_object() {
+            of_proof(&value)
+        } else if value["requests"].is_object() || value["connections"].is_object() {
+            of_load(&value)
+        } else if value["rounds"].is_array() {
+            bail!("{file}: this is a proof of several rounds; plan from one of them");
+        } else {
+            bail!(
+                "{file} is neither the JSON of `standfast prove` nor of `standfast load`: make one \
+                 with --json FILE"
+            );
+        };
+        Ok(Measured { file, ..measured })
+    }
+
+    /// Whether there is what a goal is to be divided by.
+    pub(super) fn says(
+        &self,
+        requests: bool,
+        connections: Option<u64>,
+        messages: Option<u64>,
+    ) -> Result<(), &'static str> {
+        if requests && self.requests_per_second.is_none() && connections.or(messages).is_none() {
+            return Err("this run made no requests; give --per-machine RATE, or the JSON of \
+                        `standfast load http://…`");
+        }
+        if connections.is_some() && self.process_bytes.is_none() {
+            return Err("it does not say what a connection takes; use the JSON of `standfast \
+                        prove`, or of `standfast load … --watch-pid PID`");
+        }
+        if messages.is_some() && self.message_seconds.is_none() {
+            return Err(
+                "it does not say what a message takes; use a run with messages: `standfast \
+                        prove --message-every TIME`, or `standfast load … --watch-pid PID`",
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Reads a JSON file of ours.
+///
+/// # Errors
+/// What is wrong with it, by name.
+pub(crate) fn read_json(path: &Path) -> Result<Value> {
+    let file = path.display();
+    let length = path.metadata().with_context(|| format!("cannot read {file}"))?.len();
+    if length > FILE_BYTES_MAX {
+        bail!("{file} has {length} bytes: no result of ours is that large");
+    }
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {file}"))?;
+    serde_json::from_str(&text).with_context(|| format!("{file} is no JSON"))
+}
+
+fn of_proof(value: &Value) -> Measured {
+    let received = value["messages"]["received"].as_f64().filter(|count| *count > 0.0);
+    let cpu = value["server"]["cpu_seconds"].as_f64();
+    let mut notes = Vec::new();
+    if value["verdict"] != "HELD" {
+        notes.push(format!("the proof did not hold: {}", text_of(&value["verdict"])));
+    }
+    let message_seconds = received.zip(cpu).map(|(count, seconds)| seconds / count);
+    if message_seconds.is_some() {
+        notes
+            .push("the CPU of a message has its share of connects and heartbeats in it".to_owned());
+    }
+    let kernel_bytes = value["kernel_bytes_per_socket"].as_f64();
+    if kernel_bytes.is_none() {
+        notes.push("the kernel's memory was not measured and is not in it".to_owned());
+    }
+    Measured {
+        process_bytes: value["server"]["rss_bytes_per_connection"].as_f64(),
+        kernel_bytes,
+        message_seconds,
+        notes,
+        ..Measured::default()
+    }
+}
+
+fn of_load(value: &Value) -> Measured {
+    let watched = &value["watched"];
+    let requests = &value["requests"];
+    let (ok, failed) = (requests["ok"].as_f64(), requests["failed"].as_f64().unwrap_or(0.0));
+    let well = ok.zip(value["seconds"].as_f64()).filter(|(_, seconds)| *seconds > 0.0);
+    let mut notes = Vec::new();
+    if failed > 0.0 {
+        let all = ok.unwrap_or(0.0) + failed;
+        notes.push(format!("{failed} of {all} requests failed; only the others count"));
+    }
+    if let Some(why) = value["generator"]["saturated"].as_str() {
+        notes.push(format!(
+            "the generator was the bottleneck of that run ({why}): it was not shown \
+                            that the machine carries no more"
+        ));
+    }
+    let process_bytes = watched["rss_bytes_per_connection"].as_f64();
+    if process_bytes.is_some() {
+        notes.push(
+            "the kernel's memory is not in a run of load: about 4,400 B a socket come on top"
+                .to_owned(),
+        );
+    }
+    Measured {
+        requests_per_second: well.map(|(ok, seconds)| ok / seconds),
+        process_bytes,
+        message_seconds: watched["cpu_ms_per_1000_messages"].as_f64().map(|ms| ms / 1e6),
+        notes,
+        ..Measured::default()
+    }
+}
+
+fn text_of(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}

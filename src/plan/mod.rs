@@ -1,0 +1,249 @@
+//! `standfast plan`: how many machines a goal needs. Page views become requests per second in the
+//! peak; requests, connections and messages are divided by what one machine carries, as a run of
+//! `load` or `prove` has measured it. Every step is shown, so that it can be checked by hand.
+//!
+//! What it is not: a model. It multiplies and divides; what does not grow evenly (a database, a
+//! lock) shows only in a run with more load.
+
+mod figures;
+mod measured;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+use self::figures::Answer;
+use self::measured::Measured;
+pub(crate) use self::measured::read_json;
+use crate::{output, units};
+
+const GOAL: &str = "The goal";
+const MACHINE: &str = "One machine";
+
+/// Say how many machines a goal needs
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Page views a day, such as 30M
+    #[arg(long, value_name = "N", value_parser = units::positive_count, help_heading = GOAL)]
+    views: Option<u64>,
+    /// Share of the views that comes in the peak
+    #[arg(long, value_name = "PERCENT", default_value = "80%", value_parser = units::percent,
+        requires = "views", help_heading = GOAL)]
+    peak_views: f64,
+    /// Share of the day that the peak lasts
+    #[arg(long, value_name = "PERCENT", default_value = "20%", value_parser = units::percent,
+        requires = "views", help_heading = GOAL)]
+    peak_time: f64,
+    /// Requests that a page view makes
+    #[arg(long, value_name = "N", default_value = "1", value_parser = units::positive_count,
+        requires = "views", help_heading = GOAL)]
+    requests_per_view: u64,
+    /// Requests per second in the peak, where they are known
+    #[arg(long, value_name = "RATE", value_parser = units::positive_count, help_heading = GOAL,
+        conflicts_with = "views")]
+    requests: Option<u64>,
+    /// WebSockets open at the same time
+    #[arg(long, value_name = "N", value_parser = units::positive_count, help_heading = GOAL)]
+    connections: Option<u64>,
+    /// Messages per second over all WebSockets
+    #[arg(long, value_name = "RATE", value_parser = units::positive_count, help_heading = GOAL)]
+    messages: Option<u64>,
+
+    /// What a run measured: the JSON of `standfast prove` or `standfast load`
+    #[arg(long, value_name = "FILE", help_heading = MACHINE)]
+    from: Option<PathBuf>,
+    /// Requests per second that one machine serves [default: those of --from]
+    #[arg(long, value_name = "RATE", value_parser = units::positive_count, help_heading = MACHINE)]
+    per_machine: Option<u64>,
+    /// Memory of one machine
+    #[arg(long, value_name = "SIZE", value_parser = units::size, help_heading = MACHINE)]
+    memory: Option<u64>,
+    /// Cores of one machine
+    #[arg(long, value_name = "N", value_parser = units::positive_count, help_heading = MACHINE)]
+    cores: Option<u64>,
+    /// Share of each machine that is to stay free: for its system, for the loss of a neighbour
+    #[arg(long, value_name = "PERCENT", default_value = "0%", value_parser = units::percent,
+        help_heading = MACHINE)]
+    headroom: f64,
+
+    /// Write the figures as JSON to a file, or to standard output with -
+    #[arg(long, value_name = "FILE")]
+    json: Option<String>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// A goal that is missing, a file that says nothing of it.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let answer = answer(args)?;
+    match args.json.as_deref() {
+        Some(output::STDOUT) => {}
+        _ => output::print(&answer.to_string())?,
+    }
+    args.json.as_deref().map_or(Ok(()), |file| output::write_json(file, &answer))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn answer(args: &Args) -> Result<Answer> {
+    let Args { views, requests, connections, messages, .. } = *args;
+    if views.is_none() && requests.is_none() && connections.is_none() && messages.is_none() {
+        bail!(
+            "there is no goal: give --views, --requests, --connections or --messages, such as \
+             --views 30M --per-machine 69"
+        );
+    }
+    if args.headroom >= 1.0 {
+        bail!("--headroom 100% leaves nothing of a machine");
+    }
+    if args.peak_time == 0.0 {
+        bail!("--peak-time 0% is no time: write 20%");
+    }
+    let measured = args.from.as_deref().map(Measured::read).transpose()?;
+    if let Some(measured) = &measured {
+        let says = measured.says(requests.or(views).is_some(), connections, messages);
+        says.map_err(|why| anyhow::anyhow!("{}: {why}", measured.file))?;
+    } else if connections.is_some() || messages.is_some() {
+        bail!(
+            "--connections and --messages are multiplied by what a run measured: give --from \
+             FILE, the JSON of `standfast prove --json FILE`"
+        );
+    }
+    figures::answer(args, measured.as_ref())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use clap::Parser;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn plan(line: &str) -> Result<Answer> {
+        answer(&Line::try_parse_from(line.split(' ')).unwrap().args)
+    }
+
+    fn figures(line: &str) -> Value {
+        serde_json::to_value(plan(line).unwrap()).unwrap()
+    }
+
+    struct File(PathBuf);
+
+    impl File {
+        fn new(name: &str, document: &Value) -> File {
+            let name = format!("standfast-plan-{name}-{}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            fs::write(&path, document.to_string()).unwrap();
+            File(path)
+        }
+    }
+
+    impl Drop for File {
+        fn drop(&mut self) {
+            let _ = fs::remove_file(&self.0);
+        }
+    }
+
+    fn proof() -> Value {
+        json!({
+            "version": 1, "standfast": "0.1.0", "verdict": "HELD", "hold_seconds": 60.0,
+            "connections": {"requested": 1000, "open": 1000},
+            "server": {"rss_bytes_per_connection": 200.0, "cpu_seconds": 2.0},
+            "kernel_bytes_per_socket": 4400.0,
+            "messages": {"sent": 100_000, "received": 100_000}
+        })
+    }
+
+    #[test]
+    fn the_arithmetic_of_the_founding_document() {
+        let answer = plan("plan --views 30M --per-machine 69").unwrap();
+        let text = answer.to_string();
+        for step in [
+            "30,000,000 × 80 % = 24,000,000",
+            "86,400 s × 20 % = 17,280 s",
+            "24,000,000 ÷ 17,280 s = 1,388.89",
+            "1,389",
+            "1,389 ÷ 69 = 20.13",
+            "21 machines",
+        ] {
+            assert!(text.contains(step), "{step} is not in\n{text}");
+        }
+        let figures = serde_json::to_value(answer).unwrap();
+        assert_eq!(figures["requests"]["per_second"], 1389);
+        assert_eq!(
+            (&figures["machines"], &figures["requests"]["machines"]),
+            (&21.into(), &21.into())
+        );
+    }
+
+    #[test]
+    fn shares_and_headroom_count() {
+        let figures = figures(
+            "plan --views 8640k --peak-views 50% --peak-time 50% --requests-per-view 3 \
+             --per-machine 100 --headroom 25%",
+        );
+        assert_eq!(figures["requests"]["per_second"], 300);
+        assert_eq!(figures["machines"], 4, "75 of each machine's 100");
+    }
+
+    #[test]
+    fn a_proof_says_what_connections_and_messages_take() {
+        let file = File::new("proof", &proof());
+        let from = file.0.to_str().unwrap();
+        let figures = figures(&format!(
+            "plan --connections 1M --messages 17k --memory 2GiB --cores 1 --from {from}"
+        ));
+        let memory = &figures["memory"];
+        assert_eq!(memory["bytes_per_connection"], 4600.0);
+        assert_eq!(memory["bytes"], 4_600_000_000_u64);
+        assert_eq!(memory["machines"], 3);
+        let cpu = &figures["cpu"];
+        assert_eq!(cpu["microseconds_per_message"], 20.0);
+        assert_eq!((&cpu["cores"], &cpu["machines"]), (&0.34.into(), &1.into()));
+        assert_eq!(figures["machines"], 3, "whatever needs most");
+    }
+
+    #[test]
+    fn a_run_of_requests_says_what_one_machine_serves() {
+        let run = json!({"requests": {"ok": 700, "failed": 10}, "seconds": 10.0, "per_second": 71.0,
+            "generator": {"saturated": "it used nine tenths of the 2 cores or more"}});
+        let file = File::new("requests", &run);
+        let answer = plan(&format!("plan --views 30M --from {}", file.0.display())).unwrap();
+        let text = answer.to_string();
+        assert!(text.contains("1,389 ÷ 70 = 19.84"), "those that went well:\n{text}");
+        assert!(text.contains("note") && text.contains("bottleneck"), "{text}");
+        assert!(text.contains("10 of 710 requests failed"), "{text}");
+    }
+
+    #[test]
+    fn what_cannot_be_planned_is_said() {
+        let proof = File::new("says", &proof());
+        let other = File::new("other", &json!({"hello": 1}));
+        let broken = File::new("broken", &json!("x"));
+        fs::write(&broken.0, "{\"a\":").unwrap();
+        let [proof, other, broken] = [&proof, &other, &broken].map(|file| file.0.display());
+        for (line, named) in [
+            ("plan".to_owned(), "--views 30M --per-machine 69"),
+            ("plan --connections 1M".to_owned(), "--from"),
+            ("plan --views 1M".to_owned(), "--per-machine"),
+            ("plan --views 1M --per-machine 1 --headroom 100%".to_owned(), "--headroom"),
+            ("plan --views 1M --per-machine 1 --peak-time 0%".to_owned(), "--peak-time"),
+            (format!("plan --views 1M --from {proof}"), "no requests"),
+            (format!("plan --connections 1M --from {other}"), "neither"),
+            (format!("plan --connections 1M --from {broken}"), "no JSON"),
+            ("plan --connections 1M --from /no/such/file".to_owned(), "/no/such/file"),
+        ] {
+            let error = format!("{:#}", plan(&line).unwrap_err());
+            assert!(error.contains(named), "{line}: {error}");
+        }
+    }
+}

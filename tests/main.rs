@@ -30,6 +30,7 @@ mod load;
 mod many_clients;
 mod oracle;
 mod peers;
+mod planning;
 mod prove;
 mod report;
 mod screen;

@@ -199,6 +199,7 @@ fn echo(args: &Args, clients: Option<&Clients>) -> Result<Option<Echo>> {
         messages,
         duration: duration.or(duration_default),
         content,
+        dialogue: None,
         think: args.think,
         timeout: timeout.unwrap_or(Duration::from_secs(1)),
     }))

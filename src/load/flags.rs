@@ -3,11 +3,12 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use clap::ValueEnum;
 use clap::builder::ValueParser;
+use clap::{Subcommand, ValueEnum};
 use load::stages::Stage;
 use load::{Connect, Fanout};
 
+use super::compare;
 use super::requests::flags as requests;
 use super::threshold::Threshold;
 use crate::{tls, units};
@@ -17,7 +18,11 @@ const CABLE: &str = "Action Cable";
 
 /// Sends requests, or opens WebSockets and holds them, and checks every answer.
 #[derive(clap::Args, Debug)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(super) command: Option<Command>,
+
     /// Where to: http://HOST:PORT/PATH or https://… for requests, tcp://HOST:PORT or tls://… for a
     /// protocol of one's own, ws://HOST:PORT/PATH or wss://… for WebSockets, cable://… or cables://…
     /// for clients of Action Cable; several of one kind are taken in turn, and {9000..9003} stands for
@@ -222,6 +227,13 @@ pub(crate) struct Args {
     /// Obey JSON lines on standard input and answer on standard output
     #[arg(long, hide = true)]
     pub(super) control: bool,
+}
+
+/// What is done with runs that have been, or are to be.
+#[derive(Subcommand, Debug)]
+pub(super) enum Command {
+    /// Compare two runs: what changed, how sure that is; exit code 1 where it got worse
+    Compare(compare::Args),
 }
 
 /// How to open connections, as [`connect`] reads it.

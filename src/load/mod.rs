@@ -2,6 +2,7 @@
 //! scheme of a URL makes requests and answers is in [`requests`].
 
 mod cable;
+mod compare;
 mod config;
 mod csv;
 mod flags;
@@ -24,6 +25,7 @@ use load::{Config, Ended, Latency, Row, Summary};
 use serde::Serialize;
 
 use self::csv::Csv;
+use self::flags::Command;
 pub(crate) use self::flags::{Args, connect, connect_as_said};
 use self::screen::Screen;
 use self::threshold::{Metric, Outcome};
@@ -36,6 +38,10 @@ use crate::progress::Series;
 /// # Errors
 /// What cannot be used or is not allowed here: exit code 2.
 pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
+    match &args.command {
+        Some(Command::Compare(args)) => return compare::run(args),
+        None => {}
+    }
     for file in [&args.json, &args.html, &args.csv].into_iter().flatten() {
         output::check_writable(file)?;
     }
@@ -67,6 +73,8 @@ struct Document<'a> {
     generator: &'a Generator,
     watched: Option<&'a Watched>,
     thresholds: &'a [Outcome],
+    /// How it went, at most some thousand moments.
+    samples: &'a Series,
 }
 
 fn measure(
@@ -105,8 +113,8 @@ fn measure(
     let outcomes: Vec<Outcome> =
         args.threshold.iter().map(|threshold| threshold.judge(value)).collect();
     let (generator, thresholds) = (&generator, &outcomes[..]);
-    let document =
-        Document { summary: &ended.summary, generator, watched: watched.as_ref(), thresholds };
+    let (summary, watched, samples) = (&ended.summary, watched.as_ref(), &series);
+    let document = Document { summary, generator, watched, thresholds, samples };
     report(args.json.as_deref(), &document)?;
     if let Some(file) = &args.html {
         let (asked, came) = ((&args.urls[..], config), (&document, ended.interrupted));

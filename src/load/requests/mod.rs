@@ -37,6 +37,10 @@ struct Document<'a> {
     generator: &'a Generator,
     watched: Option<&'a Watched>,
     thresholds: &'a [Outcome],
+    /// Connections at the same time, as asked for.
+    users: u64,
+    /// How it went, at most some thousand moments.
+    samples: &'a Series,
 }
 
 /// Runs the command. 0: all was answered, or the thresholds were met; 1: it fell short.
@@ -88,6 +92,8 @@ pub(super) fn run(
         generator: &generator,
         watched: watched.as_ref(),
         thresholds: &outcomes,
+        users: plan.requests.connections,
+        samples: &series,
     };
     report(args.json.as_deref(), &document)?;
     if let Some(file) = &args.html {

@@ -1,0 +1,261 @@
+//! The comparison itself: each figure before and after, its interval where there is one, and
+//! whether it got worse than allowed.
+
+use std::fmt::{self, Display, Formatter};
+use std::str::FromStr;
+
+use anyhow::{Result, bail};
+use serde::Serialize;
+
+use super::interval::{self, Means};
+use super::run::{Figure, Side};
+use crate::units;
+
+/// How much worse a figure may be: a share, of all figures or of one.
+#[derive(Clone, Debug)]
+pub(super) struct Tolerance {
+    figure: Option<Figure>,
+    share: f64,
+}
+
+impl FromStr for Tolerance {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Tolerance, String> {
+        let Some((name, share)) = text.split_once('=') else {
+            return Ok(Tolerance { figure: None, share: units::percent(text)? });
+        };
+        let figure = Figure::ALL.into_iter().find(|figure| figure.name() == name.trim());
+        let known = || Figure::ALL.map(Figure::name).join(", ");
+        let figure = figure.ok_or_else(|| format!("{name:?} is none of {}", known()))?;
+        Ok(Tolerance { figure: Some(figure), share: units::percent(share.trim())? })
+    }
+}
+
+/// What an interval was made from.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Basis {
+    Runs,
+    Seconds,
+    /// No interval: the difference alone.
+    None,
+}
+
+#[derive(Serialize, Debug)]
+struct Row {
+    figure: &'static str,
+    unit: &'static str,
+    before: f64,
+    after: f64,
+    /// `after ÷ before − 1`; null where there was nothing before.
+    change: Option<f64>,
+    /// 95 %, of the same.
+    interval: Option<(f64, f64)>,
+    basis: Basis,
+    /// How much worse it may be; null where it is shown only.
+    allowed: Option<f64>,
+    worse: bool,
+}
+
+#[derive(Serialize, Debug)]
+struct Errors {
+    before: (u64, u64),
+    after: (u64, u64),
+    /// 95 %, of the difference of the shares.
+    interval: Option<(f64, f64)>,
+    worse: bool,
+}
+
+/// Two runs beside each other.
+#[derive(Serialize, Debug)]
+pub(super) struct Comparison {
+    before: String,
+    after: String,
+    of: &'static str,
+    runs: (usize, usize),
+    figures: Vec<Row>,
+    errors: Errors,
+    regressed: bool,
+    notes: Vec<String>,
+}
+
+impl Comparison {
+    /// # Errors
+    /// Runs that have no figure in common.
+    pub(super) fn new(before: &Side, after: &Side, allowed: &[Tolerance]) -> Result<Comparison> {
+        let rows = Figure::ALL
+            .into_iter()
+            .filter_map(|figure| Row::new(figure, before, after, tolerance(figure, allowed)));
+        let figures: Vec<Row> = rows.collect();
+        let errors = Errors::new(before.errors(), after.errors());
+        if figures.is_empty() && errors.interval.is_none() {
+            bail!("{} and {} have no figure in common", before.name(), after.name());
+        }
+        let regressed = errors.worse || figures.iter().any(|row| row.worse);
+        let mut notes = before.notes();
+        notes.extend(after.notes());
+        Ok(Comparison {
+            before: before.name(),
+            after: after.name(),
+            of: before.kind().name(),
+            runs: (before.count(), after.count()),
+            figures,
+            errors,
+            regressed,
+            notes,
+        })
+    }
+
+    pub(super) fn regressed(&self) -> bool {
+        self.regressed
+    }
+}
+
+/// The last word on a figure counts, and one on it alone before one on all.
+fn tolerance(figure: Figure, allowed: &[Tolerance]) -> f64 {
+    let of = |wanted| allowed.iter().rev().find(move |one| one.figure == wanted);
+    of(Some(figure)).or(of(None)).map_or(0.05, |found| found.share)
+}
+
+impl Row {
+    fn new(figure: Figure, before: &Side, after: &Side, allowed: f64) -> Option<Row> {
+        let (a, b) = (before.of(figure), after.of(figure));
+        let (from, to) = (mean(&a)?, mean(&b)?);
+        let of_runs = Means::of(&a).zip(Means::of(&b));
+        let of_seconds = || {
+            let (a, b) = (before.seconds(figure), after.seconds(figure));
+            Means::of_seconds(&a).zip(Means::of_seconds(&b))
+        };
+        let (means, basis) = match of_runs {
+            Some(means) => (Some(means), Basis::Runs),
+            None => match of_seconds() {
+                Some(means) => (Some(means), Basis::Seconds),
+                None => (None, Basis::None),
+            },
+        };
+        let interval = means.filter(|(a, _)| a.mean > 0.0).map(|(a, b)| {
+            let (low, high) = interval::difference(a, b);
+            (low / a.mean, high / a.mean)
+        });
+        let change = (from > 0.0).then(|| to / from - 1.0);
+        let worse = figure.is_judged() && is_worse(figure, change, interval, allowed);
+        Some(Row {
+            figure: figure.name(),
+            unit: figure.unit(),
+            before: from,
+            after: to,
+            change,
+            interval,
+            basis: if interval.is_some() { basis } else { Basis::None },
+            allowed: figure.is_judged().then_some(allowed),
+            worse,
+        })
+    }
+}
+
+/// Worse than allowed, and, where there is an interval, surely worse at all.
+fn is_worse(
+    figure: Figure,
+    change: Option<f64>,
+    interval: Option<(f64, f64)>,
+    allowed: f64,
+) -> bool {
+    let towards_worse = |change: f64| if figure.more_is_better() { -change } else { change };
+    let beyond = change.is_some_and(|change| towards_worse(change) > allowed);
+    let surely =
+        interval.is_none_or(|(low, high)| towards_worse(low).min(towards_worse(high)) > 0.0);
+    beyond && surely
+}
+
+impl Errors {
+    fn new(before: (u64, u64), after: (u64, u64)) -> Errors {
+        let interval = interval::of_shares(before, after);
+        Errors { before, after, interval, worse: interval.is_some_and(|(low, _)| low > 0.0) }
+    }
+}
+
+fn mean(values: &[f64]) -> Option<f64> {
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
+impl Display for Comparison {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        writeln!(f, "A  {}\nB  {}", self.before, self.after)?;
+        writeln!(
+            f,
+            "{:<9}  {:>12}  {:>12}  {:>9}  {:<22}",
+            "", "A", "B", "change", "95 % interval"
+        )?;
+        for row in &self.figures {
+            writeln!(
+                f,
+                "{:<9}  {:>12}  {:>12}  {:>9}  {:<22}{}",
+                row.figure,
+                format!("{:.3} {}", row.before, row.unit),
+                format!("{:.3} {}", row.after, row.unit),
+                row.change.map_or("-".to_owned(), signed),
+                row.shown_interval(),
+                if row.worse { "  WORSE" } else { "" },
+            )?;
+        }
+        let Errors { before, after, interval, worse } = &self.errors;
+        let range = interval
+            .map_or("-".to_owned(), |(low, high)| format!("{} … {}", points(low), points(high)));
+        let count = |(bad, all): &(u64, u64)| format!("{bad}/{all}");
+        let marked = if *worse { "  WORSE" } else { "" };
+        let (a, b) = (count(before), count(after));
+        writeln!(f, "{:<9}  {a:>12}  {b:>12}  {:>9}  {range:<22}{marked}", "errors", "")?;
+        self.notes.iter().try_for_each(|note| writeln!(f, "note       {note}"))?;
+        writeln!(f, "\n{}", self.explained())?;
+        let regressed =
+            if self.regressed { "WORSE than allowed" } else { "not worse than allowed" };
+        writeln!(f, "B is {regressed}")
+    }
+}
+
+impl Comparison {
+    /// What the intervals are, in a sentence or two.
+    fn explained(&self) -> String {
+        let has = |basis| self.figures.iter().any(|row| row.basis == basis);
+        let mut text = Vec::new();
+        if has(Basis::Runs) {
+            let (a, b) = self.runs;
+            text.push(format!("Intervals are Welch's t over {a} and {b} runs."));
+        }
+        if has(Basis::Seconds) {
+            text.push(
+                "Intervals marked * are Welch's t over batches of the seconds of one run each (of \
+                 percentiles: those of each second): of these two runs, not of any two. For that, \
+                 give several runs: A1.json,A2.json B1.json,B2.json."
+                    .to_owned(),
+            );
+        }
+        if has(Basis::None) {
+            text.push(
+                "Where there is no interval nothing can be said of confidence: the difference alone \
+                 decides."
+                    .to_owned(),
+            );
+        }
+        text.push("Errors: Newcombe's interval of the difference of shares.".to_owned());
+        text.join("\n")
+    }
+}
+
+impl Row {
+    fn shown_interval(&self) -> String {
+        let mark = if self.basis == Basis::Seconds { " *" } else { "" };
+        let shown = |(low, high)| format!("{} … {}{mark}", signed(low), signed(high));
+        self.interval.map_or("-".to_owned(), shown)
+    }
+}
+
+fn signed(share: f64) -> String {
+    format!("{:+.1} %", share * 100.0)
+}
+
+/// Points of a percent.
+fn points(share: f64) -> String {
+    format!("{:+.3} pt", share * 100.0)
+}

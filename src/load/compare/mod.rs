@@ -1,0 +1,66 @@
+//! `standfast load compare A.json B.json`: what changed from run A to run B, how sure that is, and
+//! exit code 1 where it got worse.
+//!
+//! **Which statistic, and why.** What a single run says at its end (one p99, one rate) has no
+//! spread, so nothing can be said of its confidence. Two things have one:
+//! - *several runs of each* (`A1.json,A2.json B1.json,B2.json`): runs are what differs from day to
+//!   day, so they are the right unit. Welch's t interval of the difference of means, 95 %; it
+//!   assumes neither equal spreads nor equal numbers.
+//! - *the seconds of one run each*: the same interval over means of batches of seconds, since
+//!   neighbouring seconds resemble each other and would feign certainty. It tells what changed
+//!   within these two runs, not what another pair would bring.
+//!
+//! Where neither is there the difference is shown alone, and that is said. Shares of errors are
+//! compared by Newcombe's interval of two proportions (Statistics in Medicine 17, 1998, method 10).
+
+mod interval;
+mod judge;
+mod run;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+use self::judge::{Comparison, Tolerance};
+use self::run::Side;
+use crate::output;
+
+/// Compare two runs: what changed, how sure that is; exit code 1 where it got worse
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// JSON of the run before (`standfast load … --json FILE`), or of several like it: A1.json,A2.json
+    #[arg(value_name = "A.json")]
+    before: String,
+    /// JSON of the run after it, or of several
+    #[arg(value_name = "B.json")]
+    after: String,
+    /// By how much a figure may be worse: 5%, or of one figure p99=10%; may be given several times
+    #[arg(long, value_name = "PERCENT", default_value = "5%")]
+    max_regression: Vec<Tolerance>,
+    /// Write the comparison as JSON to a file, or to standard output with -
+    #[arg(long, value_name = "FILE")]
+    json: Option<String>,
+}
+
+/// Runs the command. 0: not worse than allowed; 1: worse.
+///
+/// # Errors
+/// Files that are none of ours, or that cannot be compared: exit code 2.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let files = |list: &str| list.split(',').map(PathBuf::from).collect::<Vec<_>>();
+    let (before, after) = (Side::read(&files(&args.before))?, Side::read(&files(&args.after))?);
+    if let Some(why) = before.differs_from(&after) {
+        bail!("{} and {} cannot be compared: {why}", before.name(), after.name());
+    }
+    let comparison = Comparison::new(&before, &after, &args.max_regression)?;
+    match args.json.as_deref() {
+        Some(output::STDOUT) => {}
+        _ => output::print(&comparison.to_string())?,
+    }
+    args.json.as_deref().map_or(Ok(()), |file| output::write_json(file, &comparison))?;
+    Ok(ExitCode::from(u8::from(comparison.regressed())))
+}
+
+#[cfg(test)]
+mod tests;

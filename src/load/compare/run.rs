@@ -1,0 +1,304 @@
+//! One side of a comparison: the figures of one run, or of several like it, out of their JSON.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use serde_json::Value;
+
+use crate::plan::read_json;
+
+/// What a run was of; only likes are compared.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    Requests,
+    Echo,
+    Broadcast,
+    Held,
+}
+
+/// A figure that can be compared.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) enum Figure {
+    Rate,
+    P50,
+    P90,
+    P99,
+    P999,
+    Max,
+    Connecting,
+    Memory,
+    Cpu,
+}
+
+impl Figure {
+    pub(super) const ALL: [Figure; 9] = [
+        Figure::Rate,
+        Figure::P50,
+        Figure::P90,
+        Figure::P99,
+        Figure::P999,
+        Figure::Max,
+        Figure::Connecting,
+        Figure::Memory,
+        Figure::Cpu,
+    ];
+
+    /// As it is named in `--max-regression` and shown.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Figure::Rate => "rate",
+            Figure::P50 => "p50",
+            Figure::P90 => "p90",
+            Figure::P99 => "p99",
+            Figure::P999 => "p999",
+            Figure::Max => "max",
+            Figure::Connecting => "connects",
+            Figure::Memory => "memory",
+            Figure::Cpu => "cpu",
+        }
+    }
+
+    pub(super) fn unit(self) -> &'static str {
+        match self {
+            Figure::Rate | Figure::Connecting => "/s",
+            Figure::Memory => "B/conn",
+            Figure::Cpu => "ms/1k",
+            _ => "ms",
+        }
+    }
+
+    pub(super) fn more_is_better(self) -> bool {
+        matches!(self, Figure::Rate | Figure::Connecting)
+    }
+
+    /// Whether it decides the exit code. A maximum is one value, and moves from run to run whatever
+    /// changed.
+    pub(super) fn is_judged(self) -> bool {
+        self != Figure::Max
+    }
+
+    fn of(self, run: &Run) -> Option<f64> {
+        let value = &run.value;
+        let latency = |key: &str| run.kind.latency(value)[key].as_f64();
+        match self {
+            Figure::Rate => run.rate(),
+            Figure::P50 => latency("p50_ms"),
+            Figure::P90 => latency("p90_ms"),
+            Figure::P99 => latency("p99_ms"),
+            Figure::P999 => latency("p999_ms"),
+            Figure::Max => latency("max_ms"),
+            Figure::Connecting => value["connections"]["per_second"].as_f64(),
+            Figure::Memory => value["watched"]["rss_bytes_per_connection"].as_f64(),
+            Figure::Cpu => value["watched"]["cpu_ms_per_1000_messages"].as_f64(),
+        }
+    }
+
+    /// The key of this figure in a second of a run.
+    fn of_second(self) -> Option<&'static str> {
+        match self {
+            Figure::P50 => Some("p50_ms"),
+            Figure::P99 => Some("p99_ms"),
+            _ => None,
+        }
+    }
+}
+
+impl Kind {
+    fn of(value: &Value) -> Option<Kind> {
+        if value["requests"]["ok"].is_u64() {
+            return Some(Kind::Requests);
+        }
+        let is_ours = value["connections"]["requested"].is_u64() && value["held"].is_boolean();
+        match (is_ours, value["echo"].is_object(), value["broadcast"].is_object()) {
+            (false, ..) => None,
+            (true, true, _) => Some(Kind::Echo),
+            (true, false, true) => Some(Kind::Broadcast),
+            (true, false, false) => Some(Kind::Held),
+        }
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Kind::Requests => "requests",
+            Kind::Echo => "messages that come back",
+            Kind::Broadcast => "publications",
+            Kind::Held => "connections that are held",
+        }
+    }
+
+    /// The phase in which what counts happens.
+    fn phases(self) -> &'static [&'static str] {
+        match self {
+            Kind::Requests => &["requests"],
+            Kind::Echo => &["echo"],
+            Kind::Broadcast => &["fanout", "broadcast"],
+            Kind::Held => &["hold"],
+        }
+    }
+
+    fn latency(self, value: &Value) -> &Value {
+        match self {
+            Kind::Requests | Kind::Echo => &value["latency"],
+            Kind::Broadcast => &value["broadcast"]["latency"],
+            Kind::Held => &value["heartbeats"]["latency"],
+        }
+    }
+}
+
+struct Run {
+    file: String,
+    kind: Kind,
+    value: Value,
+}
+
+impl Run {
+    fn read(path: &Path) -> Result<Run> {
+        let file = path.display().to_string();
+        let value = read_json(path)?;
+        if value["verdict"].is_string() {
+            bail!("{file} is the JSON of `standfast prove`; compare runs of `standfast load`");
+        }
+        let Some(kind) = Kind::of(&value) else {
+            bail!("{file} is no JSON of `standfast load`: make one with --json FILE");
+        };
+        Ok(Run { file, kind, value })
+    }
+
+    /// As asked for: how many a run of requests opened is the server's doing.
+    fn connections(&self) -> Option<u64> {
+        let users = self.value["users"].as_u64();
+        users.or(self.value["connections"]["requested"].as_u64())
+    }
+
+    /// Whatever a second of this run brought: answers per second.
+    fn rate(&self) -> Option<f64> {
+        match self.kind {
+            Kind::Requests => self.value["per_second"].as_f64(),
+            Kind::Echo => self.value["generator"]["messages_per_second"].as_f64(),
+            Kind::Broadcast => self.value["broadcast"]["reached_rate"].as_f64(),
+            Kind::Held => None,
+        }
+    }
+
+    /// Those that went wrong, of all.
+    fn errors(&self) -> (u64, u64) {
+        let value = &self.value;
+        let count = |section: &str, key: &str| value[section][key].as_u64().unwrap_or(0);
+        match self.kind {
+            Kind::Requests => {
+                let failed = count("requests", "failed");
+                (failed, failed + count("requests", "ok"))
+            }
+            Kind::Echo => {
+                let wrong = ["lost", "duplicated", "reordered", "corrupted", "late"];
+                (wrong.iter().map(|key| count("echo", key)).sum(), count("echo", "sent"))
+            }
+            Kind::Broadcast => {
+                let wrong = ["lost", "duplicated", "reordered", "corrupted", "late"];
+                let wrong = wrong.iter().map(|key| count("broadcast", key)).sum();
+                (wrong, count("broadcast", "expected"))
+            }
+            Kind::Held => {
+                let open = count("connections", "open");
+                let all = count("connections", "requested");
+                (all.saturating_sub(open), all)
+            }
+        }
+    }
+
+    /// A figure second by second, without the first and the last second: those are cut.
+    fn seconds(&self, figure: Figure) -> Vec<f64> {
+        let samples = self.value["samples"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let phases = self.kind.phases();
+        let during =
+            |sample: &&Value| sample["phase"].as_str().is_some_and(|phase| phases.contains(&phase));
+        let samples: Vec<&Value> = samples.iter().filter(during).collect();
+        let inner = samples.get(1..samples.len().saturating_sub(1)).unwrap_or_default();
+        if let Some(key) = figure.of_second() {
+            return inner.iter().filter_map(|sample| sample[key].as_f64()).collect();
+        }
+        if figure != Figure::Rate {
+            return Vec::new();
+        }
+        let total =
+            |sample: &Value| sample["received"].as_f64().zip(sample["elapsed_seconds"].as_f64());
+        let pairs = inner.windows(2).filter_map(|pair| {
+            let [before, after] = pair else { return None };
+            let ((count, second), (later, then)) = (total(before)?, total(after)?);
+            Some((later - count) / (then - second).max(1e-3))
+        });
+        pairs.collect()
+    }
+}
+
+/// One run, or several that are the same.
+pub(super) struct Side {
+    runs: Vec<Run>,
+    kind: Kind,
+}
+
+impl Side {
+    /// # Errors
+    /// A file that is none of ours, or runs that are not like each other.
+    pub(super) fn read(files: &[PathBuf]) -> Result<Side> {
+        let runs: Vec<Run> = files.iter().map(|file| Run::read(file)).collect::<Result<_>>()?;
+        let Some(first) = runs.first() else { bail!("no file was named") };
+        let kind = first.kind;
+        for other in &runs {
+            if let Some(why) = differ(first, other) {
+                bail!("{} and {} are no repetitions of one run: {why}", first.file, other.file);
+            }
+        }
+        Ok(Side { runs, kind })
+    }
+
+    pub(super) fn name(&self) -> String {
+        self.runs.iter().map(|run| run.file.as_str()).collect::<Vec<_>>().join(",")
+    }
+
+    pub(super) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Why the two are not the same measurement.
+    pub(super) fn differs_from(&self, other: &Side) -> Option<String> {
+        differ(self.runs.first()?, other.runs.first()?)
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.runs.len()
+    }
+
+    /// A figure of each run.
+    pub(super) fn of(&self, figure: Figure) -> Vec<f64> {
+        self.runs.iter().filter_map(|run| figure.of(run)).collect()
+    }
+
+    /// A figure of each second of all runs.
+    pub(super) fn seconds(&self, figure: Figure) -> Vec<f64> {
+        self.runs.iter().flat_map(|run| run.seconds(figure)).collect()
+    }
+
+    pub(super) fn errors(&self) -> (u64, u64) {
+        let each = self.runs.iter().map(Run::errors);
+        each.fold((0, 0), |(bad, all), (more, of)| (bad + more, all + of))
+    }
+
+    /// What whoever trusts the figures should know.
+    pub(super) fn notes(&self) -> Vec<String> {
+        let saturated = self.runs.iter().filter_map(|run| {
+            let why = run.value["generator"]["saturated"].as_str()?;
+            Some(format!("{}: the generator was the bottleneck: {why}", run.file))
+        });
+        saturated.collect()
+    }
+}
+
+fn differ(one: &Run, other: &Run) -> Option<String> {
+    if one.kind != other.kind {
+        return Some(format!("one is of {}, the other of {}", one.kind.name(), other.kind.name()));
+    }
+    let (some, others) = (one.connections()?, other.connections()?);
+    let same = some == others;
+    (!same).then(|| format!("one is of {some} connections, the other of {others}"))
+}

@@ -150,7 +150,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
 
     fn is_full(&self) -> bool {
         let mailbox = &self.core.remote.shared.mailboxes[usize::from(self.core.index)];
-        self.core.slab.live() >= mailbox.capacity.load(Ordering::Relaxed)
+        self.core.taken() >= mailbox.capacity.load(Ordering::Relaxed)
     }
 
     /// No descriptor or memory for one more: rest, or let a worker with room go on.

@@ -31,6 +31,42 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
     }
 
+    /// Ends a raw connection for this reason, once all that was written has left.
+    pub fn end_after(&mut self, id: ConnId, cause: Closed) {
+        if self.live(id).is_some_and(|conn| matches!(conn.mode, Mode::Raw | Mode::HalfClosed)) {
+            self.close_with(id.slot(), cause, None, "");
+        }
+    }
+
+    /// Ends our side of a raw connection once all that was written has left; the peer's stays. With
+    /// both ended the connection is over.
+    pub fn finish_writing(&mut self, id: ConnId) {
+        let slot = id.slot();
+        let raw = |mode| matches!(mode, Mode::Raw | Mode::HalfClosed);
+        if self.live(id).is_some_and(|conn| raw(conn.mode))
+            && let Some(conn) = self.slab.get_mut(slot)
+        {
+            conn.flags.set(Flags::FINISH);
+            self.finish_half(slot);
+        }
+    }
+
+    fn finish_half(&mut self, slot: u32) {
+        let corked = self.corked == Some(slot) && !self.cork.is_empty();
+        let Some(conn) = self.slab.get(slot) else { return };
+        let fd = conn.fd;
+        if corked || conn.backlog() > 0 || !self.end_records(slot) {
+            return self.sync_interest(slot);
+        }
+        self.sys.shutdown_write(fd);
+        let Some(conn) = self.slab.get_mut(slot) else { return };
+        conn.flags.clear(Flags::FINISH);
+        conn.flags.set(Flags::CLOSE_SENT);
+        if conn.mode == Mode::HalfClosed {
+            self.end(slot, Closed::Gone);
+        }
+    }
+
     pub(crate) fn close_with(
         &mut self,
         slot: u32,
@@ -50,7 +86,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
                 self.arm_close(slot);
                 self.resume_soon(slot);
             }
-            Mode::Raw => {
+            Mode::Raw | Mode::HalfClosed => {
                 conn.closed = cause;
                 self.finish(slot);
             }
@@ -84,6 +120,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// Ends our side of the stream once everything has left, and waits for the peer's end.
     pub(crate) fn finish(&mut self, slot: u32) {
         let corked = self.corked == Some(slot) && !self.cork.is_empty();
+        let half = self.slab.get(slot).is_some_and(|conn| conn.mode == Mode::HalfClosed);
         let Some(conn) = self.slab.get_mut(slot) else { return };
         if conn.mode == Mode::Dead {
             return;
@@ -103,8 +140,21 @@ impl<S: Sys, H: Handler> Core<S, H> {
             if let Some(conn) = self.slab.get_mut(slot) {
                 conn.flags.clear(Flags::FINISH);
             }
+            if half {
+                // Its end was read long ago.
+                return self.end(slot, Closed::Gone);
+            }
         }
         self.sync_interest(slot);
+    }
+
+    /// Goes on ending our side, after what waited has left.
+    pub(crate) fn go_on_finishing(&mut self, slot: u32) {
+        match self.slab.get(slot).map(|conn| conn.mode) {
+            Some(Mode::Raw | Mode::HalfClosed) => self.finish_half(slot),
+            Some(_) => self.finish(slot),
+            None => {}
+        }
     }
 
     /// Marks a connection as ended; it is told and freed at the end of the turn.

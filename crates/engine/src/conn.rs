@@ -24,6 +24,8 @@ pub enum Mode {
     WebSocket,
     /// Bytes both ways.
     Raw,
+    /// Bytes our way only: the peer has ended its side, and the handler keeps ours.
+    HalfClosed,
     /// Our close frame is out, the peer's is awaited.
     Closing,
     /// Our side of the stream is ended, what still comes is thrown away until the peer's end.

@@ -12,8 +12,11 @@ use crate::limits::{POOLED_BUFFER_BYTES, POOLED_BUFFERS, READ_BUFFER_BYTES, TAIL
 use crate::planted::{self, Bug};
 use crate::slab::Slab;
 use crate::sys::{Fd, Interest, Sys};
+use crate::target::NO_TARGET;
 use crate::timers::Timers;
-use crate::{Closed, ConnId, Counters, Handler, Limits, Remote, Target, TlsServer, tls};
+use crate::{
+    Closed, ConnId, Counters, Handler, Limits, Place, Remote, Target, TlsClient, TlsServer, tls,
+};
 
 /// What a report tells of one connection.
 #[derive(Clone, Debug)]
@@ -57,6 +60,12 @@ pub struct Core<S: Sys, H: Handler> {
     /// Replies to the connection being read.
     pub(crate) cork: Vec<u8>,
     pub(crate) cork_messages: u32,
+    /// Bytes that a handler left unread in the call under way.
+    pub(crate) unread: usize,
+    /// Each connection accepted is to have one of our own beside it.
+    pairs: bool,
+    /// Connections of our own.
+    outgoing: u32,
     pub(crate) corked: Option<u32>,
     /// Where frames for other connections are encoded.
     pub(crate) scratch: Vec<u8>,
@@ -98,6 +107,9 @@ impl<S: Sys, H: Handler> Core<S, H> {
             read_buffer: Vec::new(),
             cork: Vec::new(),
             cork_messages: 0,
+            unread: 0,
+            pairs: false,
+            outgoing: 0,
             corked: None,
             scratch: Vec::new(),
             dead: Vec::new(),
@@ -195,6 +207,26 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// The handler's data of whatever lives in a slot.
     pub fn user_at(&mut self, slot: u32) -> Option<&mut H::User> {
         self.slab.get_mut(slot).map(|conn| &mut conn.user)
+    }
+
+    /// Where the connection is in its life, if it still exists.
+    #[must_use]
+    pub fn mode(&self, id: ConnId) -> Option<Mode> {
+        self.live(id).map(|conn| conn.mode)
+    }
+
+    /// The peer's address, and the client's where a proxy that is believed told another.
+    #[must_use]
+    pub fn addresses(&self, id: ConnId) -> (Option<IpAddr>, Option<IpAddr>) {
+        let Some(conn) = self.live(id) else { return (None, None) };
+        let peer = self.sys.peer(conn.fd).map(|peer| peer.ip().to_canonical());
+        (peer, self.clients.get(&id.slot()).and_then(|client| client.address))
+    }
+
+    /// Bytes that wait to leave on a connection.
+    #[must_use]
+    pub fn queued(&self, id: ConnId) -> usize {
+        self.live(id).map_or(0, Conn::backlog)
     }
 
     /// Whether frames may be sent to the connection.
@@ -301,6 +333,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             Err(error) => {
                 // Nobody knows of it yet.
                 if let Some(conn) = self.slab.remove(id.slot()) {
+                    self.forget_outgoing(conn.flags);
                     self.sys.close(conn.fd);
                     self.counters().connections.sub(1);
                     self.publish_open();
@@ -319,15 +352,74 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let conn = self.slab.get_mut(slot).ok_or(io::ErrorKind::Other)?;
         conn.flags.set(Flags::CLIENT);
         conn.target = target;
-        Ok(ConnId::new(self.index, slot, conn.generation))
+        let id = ConnId::new(self.index, slot, conn.generation);
+        self.outgoing += 1;
+        Ok(id)
     }
 
-    /// Adds a place to connect to; at most 256 per worker.
+    /// Begins a connect that is bytes both ways, to a place that need not be a target. With `tls` its
+    /// handshake comes first. How it went is told by the handler's `connected` or `closed`.
     ///
     /// # Errors
-    /// The 257th is refused.
+    /// What the kernel refused at once, as of [`Core::connect`]; a UNIX socket whose queue is full
+    /// is `WouldBlock`.
+    pub fn connect_raw(
+        &mut self,
+        to: Place<'_>,
+        tls: Option<&TlsClient>,
+        source: Option<IpAddr>,
+    ) -> io::Result<ConnId> {
+        let session = tls.map(TlsClient::begin).transpose();
+        let session = session.map_err(|_| io::ErrorKind::InvalidInput)?;
+        let fd = match to {
+            Place::Tcp(address) => self.sys.connect(address, source)?,
+            Place::Unix(path) => self.sys.connect_unix(path)?,
+        };
+        if let Some(timeout) = self.limits.peer_timeout {
+            self.sys.notice_dead_peer(fd, timeout);
+        }
+        self.counters().connects.add(1);
+        let slot = self.insert(fd, Mode::Connecting);
+        let timeout = self.limits.handshake_timeout;
+        let Some(conn) = self.slab.get_mut(slot) else {
+            return Err(io::ErrorKind::Other.into());
+        };
+        conn.flags.set(Flags::CLIENT | Flags::DEADLINE);
+        conn.target = NO_TARGET;
+        if let Some(mut session) = session {
+            session.say_hello();
+            conn.cold().tls = Some(Box::new(session));
+        }
+        let generation = conn.generation;
+        self.outgoing += 1;
+        self.timers.handshake.push(self.now_ns, timeout, slot, generation);
+        self.begin_handshake(slot);
+        Ok(ConnId::new(self.index, slot, generation))
+    }
+
+    /// From now on room is kept for a connection of our own beside each one accepted.
+    pub fn keep_room_for_pairs(&mut self) {
+        self.pairs = true;
+    }
+
+    /// How many of the worker's places are taken or spoken for.
+    pub(crate) fn taken(&self) -> u32 {
+        let live = self.slab.live();
+        if self.pairs { live.max(2 * (live - self.outgoing.min(live))) } else { live }
+    }
+
+    /// A connection is gone.
+    pub(crate) fn forget_outgoing(&mut self, flags: Flags) {
+        self.outgoing -= u32::from(flags.has(Flags::CLIENT)).min(self.outgoing);
+    }
+
+    /// Adds a place to connect to; at most 255 per worker.
+    ///
+    /// # Errors
+    /// The 256th is refused.
     pub fn add_target(&mut self, target: Target) -> io::Result<u8> {
-        let index = u8::try_from(self.targets.len()).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let index = u8::try_from(self.targets.len()).ok().filter(|&index| index != NO_TARGET);
+        let index = index.ok_or(io::ErrorKind::OutOfMemory)?;
         self.targets.push(target);
         Ok(index)
     }
@@ -356,7 +448,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// Tells the other workers how full this one is.
     pub(crate) fn publish_open(&self) {
         let mailbox = &self.remote.shared.mailboxes[usize::from(self.index)];
-        mailbox.open.store(self.slab.live(), Ordering::Relaxed);
+        mailbox.open.store(self.taken(), Ordering::Relaxed);
         mailbox.exhausted.store(false, Ordering::Relaxed);
     }
 
@@ -392,7 +484,10 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let interest = match conn.mode {
             Mode::Connecting => Interest::WRITE,
             Mode::Parked => Interest::NONE,
-            _ => Interest { read: true, write: conn.waits() },
+            _ => {
+                let paused = conn.flags.has(Flags::PAUSED | Flags::STALLED);
+                Interest { read: !paused, write: conn.waits() }
+            }
         };
         self.watch(slot, interest);
         self.sync_interest(slot);

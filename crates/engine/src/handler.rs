@@ -28,6 +28,9 @@ pub enum Answer {
     Stream(Response),
     /// Somebody will say it later by [`crate::Remote::answer`]; reading stops until then.
     Later,
+    /// Nothing: the connection becomes raw, [`Core::write`] is how to answer, and what follows the
+    /// head goes to [`Handler::data`]. [`Core::next_request`] makes it speak HTTP again.
+    Raw,
 }
 
 /// A small HTTP answer.
@@ -95,7 +98,15 @@ pub trait Handler: Sized {
     /// A pong arrived.
     fn pong<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId, _data: &[u8]) {}
 
-    /// Bytes on a raw connection.
+    /// The peer of a raw connection has ended its side. True keeps ours open, until
+    /// [`Core::finish_writing`]; else the connection is over. Where ours has ended before it is over
+    /// without a question.
+    fn ended<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId) -> bool {
+        false
+    }
+
+    /// Bytes on a raw connection. What it has no use for yet it gives back by
+    /// [`Core::leave_unread`].
     fn data<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId, _data: &mut [u8]) {}
 
     /// A queue that had grown is empty again.
@@ -104,6 +115,12 @@ pub trait Handler: Sized {
     /// The server drains and an open WebSocket is about to be closed with 1001: the last chance to
     /// say something.
     fn leaving<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId) {}
+
+    /// The server drains and a raw connection is about to be ended. True leaves it alone for now; it is
+    /// asked again until it has ended by itself.
+    fn holds<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId) -> bool {
+        false
+    }
 
     /// A connection has ended; called once for each, with [`Core::user_mut`] still there. `opened`
     /// tells whether [`Handler::open`] was called for it.

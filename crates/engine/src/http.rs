@@ -153,6 +153,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 self.core.respond(slot, &response, keep, asked, false);
             }
             Answer::Stream(response) => self.core.respond(slot, &response, false, asked, true),
+            Answer::Raw => self.core.hand_over(slot),
             Answer::Later => {
                 let Some(conn) = self.core.slab.get_mut(slot) else { return };
                 conn.mode = Mode::Parked;
@@ -186,7 +187,10 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     pub(crate) fn on_connected(&mut self, slot: u32) {
         let Some(conn) = self.core.slab.get(slot) else { return };
         let target = self.core.targets.get(usize::from(conn.target));
-        let raw = target.is_some_and(|target| target.is_raw() && target.tls.is_none());
+        let raw = match target {
+            Some(target) => target.is_raw() && target.tls.is_none(),
+            None => conn.cold.as_ref().is_none_or(|cold| cold.tls.is_none()),
+        };
         match self.core.sys.connect_outcome(conn.fd) {
             Ok(()) if raw => self.connected_raw(slot),
             Ok(()) => self.core.begin_handshake(slot),
@@ -256,6 +260,34 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.handshake_over(before);
     }
 
+    /// The handler goes on with a request's connection by itself.
+    fn hand_over(&mut self, slot: u32) {
+        let tick = self.tick;
+        let Some(conn) = self.slab.get_mut(slot).filter(|conn| conn.mode == Mode::Http) else {
+            return;
+        };
+        let before = conn.set_answered();
+        conn.mode = Mode::Raw;
+        conn.last_active = tick;
+        self.handshake_over(before);
+    }
+
+    /// Takes a raw connection that we accepted for HTTP again: the request on it is answered, and
+    /// another may follow. What was not read behind the last one is read now.
+    pub fn next_request(&mut self, id: ConnId) {
+        let (slot, tick) = (id.slot(), self.tick);
+        match self.live_mut(id) {
+            Some(conn) if conn.mode == Mode::Raw => {
+                conn.mode = Mode::Http;
+                conn.last_active = tick;
+                self.arm_handshake(slot);
+                self.resume(id);
+            }
+            Some(_) => self.end_after(id, Closed::Answered),
+            None => {}
+        }
+    }
+
     /// Answers a broken request as the RFC says, counts it, ends the connection.
     fn refuse(&mut self, slot: u32, violation: Violation) {
         self.counters().count_violation(violation);
@@ -290,11 +322,13 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// Sends the handshake if the connection is there already, as it mostly is on loopback;
     /// otherwise waits until it is.
     pub(crate) fn begin_handshake(&mut self, slot: u32) {
-        let target = self.slab.get(slot).map_or(0, |conn| usize::from(conn.target));
-        let Some(target) = self.targets.get(target) else { return };
-        if target.tls.is_some() {
+        let Some(conn) = self.slab.get_mut(slot) else { return };
+        let has_session = conn.tls().is_some();
+        let target = self.targets.get(usize::from(conn.target));
+        if has_session || target.is_some_and(|target| target.tls.is_some()) {
             return self.begin_tls_handshake(slot);
         }
+        let Some(target) = target else { return self.watch_first(slot) };
         if target.is_raw() {
             return self.watch_first(slot);
         }

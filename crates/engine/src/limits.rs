@@ -78,6 +78,10 @@ pub struct Limits {
     pub compress_above_bytes: usize,
     /// Bytes that may wait in one worker's mailbox. Default 8 MiB.
     pub mailbox_bytes: usize,
+    /// A peer that does not acknowledge what we send, or that we are there, for this long is dead;
+    /// `None` leaves it to the system. Of what [`crate::Core::connect_raw`] opens; a listener has its
+    /// own. Default `None`.
+    pub peer_timeout: Option<Duration>,
     /// Who may come in.
     pub admission: AdmissionLimits,
     /// Whose word on a client's address is taken. Default: nobody's.
@@ -97,6 +101,7 @@ impl Default for Limits {
             compression: Compression::Off,
             compress_above_bytes: 1024,
             mailbox_bytes: 8 * 1024 * 1024,
+            peer_timeout: None,
             admission: AdmissionLimits::default(),
             proxies: Proxies::default(),
         }

@@ -19,7 +19,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let core = &mut self.core;
         let Some(conn) = core.slab.get_mut(slot) else { return };
         // What a resumed connection had kept comes first, and is seen to in this very turn.
-        if matches!(conn.mode, Mode::Dead | Mode::Parked)
+        if matches!(conn.mode, Mode::Dead | Mode::Parked | Mode::HalfClosed)
             || conn.flags.has(Flags::PAUSED | Flags::STALLED | Flags::RESUMED)
         {
             return;
@@ -33,7 +33,9 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let room = buffer.get_mut(kept..kept + READ_BUFFER_BYTES).unwrap_or_default();
         assert!(!room.is_empty(), "a tail is at most TAIL_BYTES_MAX");
         match core.sys.recv(fd, room) {
-            Ok(0) => self.on_end_of_stream(slot),
+            Ok(0) => {
+                self.on_end_of_stream(slot);
+            }
             Ok(got) => {
                 core.heard(slot, got);
                 if let Some(bytes) = buffer.get_mut(..kept + got) {
@@ -76,7 +78,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 Mode::Http => self.on_head(slot, rest),
                 Mode::WebSocket | Mode::Closing => self.on_frames(slot, rest),
                 Mode::Raw => self.on_raw(slot, rest),
-                Mode::Lingering | Mode::Dead => rest.len(),
+                Mode::Lingering | Mode::HalfClosed | Mode::Dead => rest.len(),
                 Mode::Connecting | Mode::Parked => break,
             };
             let mode = self.core.slab.get(slot).map(|conn| conn.mode);
@@ -93,7 +95,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         if let Some(id) = self.core.id_at(slot) {
             self.handler.data(&mut self.core, id, bytes);
         }
-        bytes.len()
+        bytes.len() - self.core.take_unread(slot).min(bytes.len())
     }
 
     /// Decodes frames until the bytes run out or the handler wants no more; returns what was used.
@@ -163,17 +165,59 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         }
     }
 
-    pub(crate) fn on_end_of_stream(&mut self, slot: u32) {
-        let Some(conn) = self.core.slab.get(slot) else { return };
+    /// The peer has ended its side; false if the handler keeps ours.
+    pub(crate) fn on_end_of_stream(&mut self, slot: u32) -> bool {
+        let Some(conn) = self.core.slab.get(slot) else { return true };
+        if conn.mode == Mode::Raw && !conn.flags.has(Flags::CLOSE_SENT) && self.keeps_half(slot) {
+            return false;
+        }
+        let Some(conn) = self.core.slab.get(slot) else { return true };
         let cause = match conn.mode {
             Mode::Http if conn.flags.has(Flags::ANSWERED) => Closed::Answered,
             _ => Closed::Gone,
         };
         self.core.end(slot, cause);
+        true
+    }
+
+    /// Asks whether our side of a raw connection is to stay open without the peer's.
+    fn keeps_half(&mut self, slot: u32) -> bool {
+        let Some(id) = self.core.id_at(slot) else { return false };
+        if !self.handler.ended(&mut self.core, id) {
+            return false;
+        }
+        let Some(conn) = self.core.slab.get_mut(slot).filter(|conn| conn.mode == Mode::Raw) else {
+            return true;
+        };
+        conn.mode = Mode::HalfClosed;
+        let over = conn.flags.has(Flags::CLOSE_SENT);
+        if over {
+            self.core.end(slot, Closed::Gone);
+        }
+        self.core.sync_interest(slot);
+        true
     }
 }
 
 impl<S: Sys, H: Handler> Core<S, H> {
+    /// Gives back the last `bytes` of what [`Handler::data`] is being shown. They come again, in
+    /// front of what follows, when the connection is resumed or has become HTTP again; until then
+    /// it is not read.
+    pub fn leave_unread(&mut self, bytes: usize) {
+        self.unread = bytes;
+    }
+
+    fn take_unread(&mut self, slot: u32) -> usize {
+        let unread = std::mem::take(&mut self.unread);
+        if unread > 0
+            && let Some(conn) = self.slab.get_mut(slot).filter(|conn| conn.mode == Mode::Raw)
+        {
+            conn.flags.set(Flags::PAUSED);
+            self.sync_interest(slot);
+        }
+        unread
+    }
+
     /// Counts what was read; a connection that is open was heard with it.
     #[inline]
     pub(crate) fn heard(&mut self, slot: u32, got: usize) {

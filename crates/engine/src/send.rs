@@ -151,7 +151,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// Sends bytes on a raw connection.
     pub fn write(&mut self, id: ConnId, bytes: &[u8]) -> Sent {
         let slot = id.slot();
-        let Some(conn) = self.live(id).filter(|conn| conn.mode == Mode::Raw) else {
+        let raw = |mode| matches!(mode, Mode::Raw | Mode::HalfClosed);
+        let Some(conn) = self.live(id).filter(|conn| raw(conn.mode)) else {
             return Sent::Dropped;
         };
         if conn.weight() > self.limits.send_queue_bytes && !self.relieve(slot, bytes.len(), 0) {
@@ -348,7 +349,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
                 Ok(0) => break,
                 Ok(sent) => {
                     queue.advance(sent);
-                    if conn.flags.has(Flags::STALLED) {
+                    if conn.flags.has(Flags::STALLED) || conn.mode == Mode::Raw {
                         // Its pongs are not read, so that it takes bytes is the sign of life.
                         conn.last_active = tick;
                     }
@@ -388,7 +389,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             self.drained.push(slot);
         }
         if finish {
-            self.finish(slot);
+            self.go_on_finishing(slot);
         }
         self.sync_interest(slot);
     }

@@ -2,10 +2,23 @@
 //! without any, for protocols that the handler speaks itself.
 
 use std::net::SocketAddr;
+use std::path::Path;
 
 use wire::websocket::{encode_key, encode_upgrade_request};
 
 use crate::TlsClient;
+
+/// Of a connection whose place was no [`Target`].
+pub(crate) const NO_TARGET: u8 = u8::MAX;
+
+/// A place to connect to once.
+#[derive(Copy, Clone, Debug)]
+pub enum Place<'a> {
+    /// Address and port.
+    Tcp(SocketAddr),
+    /// The file of a UNIX socket.
+    Unix(&'a Path),
+}
 
 /// Where a client connects and what it asks for.
 #[derive(Clone, Debug)]

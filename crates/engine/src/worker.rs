@@ -290,6 +290,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             self.handler.closed(&mut self.core, id, cause, opened);
             let Some(conn) = self.core.slab.remove(slot) else { continue };
             self.core.sys.close(conn.fd);
+            self.core.forget_outgoing(conn.flags);
             let counters = self.core.counters();
             counters.count_closed(cause);
             counters.connections.sub(1);
@@ -345,8 +346,12 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let round_is_over = u64::from(to) == slots && elapsed >= drain.over_ns;
         drain.next_slot = if round_is_over { 0 } else { to };
         for slot in from..to {
-            if let Some(id) = self.core.id_at(slot).filter(|&id| self.core.is_open(id)) {
-                self.handler.leaving(&mut self.core, id);
+            if let Some(id) = self.core.id_at(slot) {
+                match self.core.mode(id) {
+                    Some(Mode::WebSocket) => self.handler.leaving(&mut self.core, id),
+                    Some(Mode::Raw) if self.handler.holds(&mut self.core, id) => continue,
+                    _ => {}
+                }
             }
             let reason = "server is shutting down";
             let going = Some(CloseCode::GOING_AWAY);

@@ -343,6 +343,7 @@ fn state(mode: Mode) -> &'static str {
         Mode::Parked => "parked",
         Mode::WebSocket => "websocket",
         Mode::Raw => "raw",
+        Mode::HalfClosed => "half_closed",
         Mode::Closing => "closing",
         Mode::Lingering => "lingering",
         Mode::Dead => "dead",

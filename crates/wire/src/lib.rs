@@ -24,7 +24,7 @@ mod violation;
 pub mod websocket;
 
 pub use limits::Limits;
-pub use proxy::{ProxyHeader, V2_BYTES_MAX, parse_proxy_header};
+pub use proxy::{ProxyHeader, ProxyVersion, V2_BYTES_MAX, encode_proxy_header, parse_proxy_header};
 pub use violation::Violation;
 
 /// Whose side of the connection we are: a server requires masked frames, a client unmasked ones.

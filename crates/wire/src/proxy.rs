@@ -1,11 +1,12 @@
-//! The PROXY protocol, versions 1 and 2, as a receiver: the few bytes in front of a connection by
+//! The PROXY protocol, versions 1 and 2, both roles: the few bytes in front of a connection by
 //! which a proxy tells whose it is. Source: "The PROXY protocol", HAProxy Technologies, sections
 //! 2.1 and 2.2.
 //!
-//! Not here: whom to believe (the caller's), sending, and what else a version 2 header may carry
-//! (its TLVs are passed over, the checksum among them).
+//! Not here: whom to believe (the caller's), and what else a version 2 header may carry (its TLVs are
+//! passed over, the checksum among them; none are sent).
 
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::str::FromStr;
 
 use crate::{Status, Violation};
@@ -26,6 +27,60 @@ pub struct ProxyHeader {
     pub bytes: usize,
     /// The client's address. The proxy may speak for itself (a health check) or not know it.
     pub client: Option<IpAddr>,
+}
+
+/// Which form of header is sent.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum ProxyVersion {
+    /// A line of text.
+    V1,
+    /// Binary.
+    V2,
+}
+
+/// Appends the header of a connection from `client` to `server`. Without a client that is known, or
+/// where the two are of different families, it says only that there is a proxy. The client's port
+/// is not told: 0 stands for it.
+pub fn encode_proxy_header(
+    out: &mut Vec<u8>,
+    version: ProxyVersion,
+    client: Option<IpAddr>,
+    server: SocketAddr,
+) {
+    let port = server.port();
+    match (version, client.map(|client| client.to_canonical()), server.ip().to_canonical()) {
+        (ProxyVersion::V1, Some(IpAddr::V4(from)), IpAddr::V4(to)) => {
+            push_text(out, format_args!("PROXY TCP4 {from} {to} 0 {port}\r\n"));
+        }
+        (ProxyVersion::V1, Some(IpAddr::V6(from)), IpAddr::V6(to)) => {
+            push_text(out, format_args!("PROXY TCP6 {from} {to} 0 {port}\r\n"));
+        }
+        (ProxyVersion::V1, ..) => out.extend_from_slice(b"PROXY UNKNOWN\r\n"),
+        (ProxyVersion::V2, Some(IpAddr::V4(from)), IpAddr::V4(to)) => {
+            push_binary(out, 0x11, [&from.octets(), &to.octets()], port);
+        }
+        (ProxyVersion::V2, Some(IpAddr::V6(from)), IpAddr::V6(to)) => {
+            push_binary(out, 0x21, [&from.octets(), &to.octets()], port);
+        }
+        (ProxyVersion::V2, ..) => {
+            out.extend_from_slice(V2_BEGIN);
+            out.extend_from_slice(&[0x20, 0, 0, 0]);
+        }
+    }
+}
+
+fn push_text(out: &mut Vec<u8>, text: core::fmt::Arguments<'_>) {
+    out.extend_from_slice(alloc::format!("{text}").as_bytes());
+}
+
+fn push_binary(out: &mut Vec<u8>, family: u8, addresses: [&[u8]; 2], port: u16) {
+    let length = addresses.iter().map(|address| address.len() as u16).sum::<u16>() + 4;
+    out.extend_from_slice(V2_BEGIN);
+    out.extend_from_slice(&[0x21, family]);
+    out.extend_from_slice(&length.to_be_bytes());
+    out.extend_from_slice(&addresses.concat());
+    out.extend_from_slice(&[0, 0]);
+    out.extend_from_slice(&port.to_be_bytes());
 }
 
 /// Looks for a header at the beginning of `bytes`.
@@ -219,6 +274,36 @@ mod tests {
         for bytes in bad {
             let parsed = parse_proxy_header(&bytes);
             assert_eq!(parsed, Err(Violation::BadProxyHeader), "{}", bytes.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn what_is_sent_is_what_another_reads() {
+        let config =
+            proxy_header::ParseConfig { include_tlvs: false, allow_v1: true, allow_v2: true };
+        for version in [ProxyVersion::V1, ProxyVersion::V2] {
+            for (client, server, known) in [
+                ("192.0.2.7", "192.0.2.9:443", true),
+                ("2001:db8::5", "[2001:db8::1]:80", true),
+                ("::ffff:192.0.2.7", "192.0.2.9:443", true),
+                ("192.0.2.7", "[::1]:80", false),
+            ] {
+                let client: IpAddr = client.parse().unwrap();
+                let mut out = Vec::new();
+                encode_proxy_header(&mut out, version, Some(client), server.parse().unwrap());
+                let length = out.len();
+                out.extend_from_slice(b"GET /");
+                let told = known.then_some(client.to_canonical());
+                let expected = ProxyHeader { bytes: length, client: told };
+                assert_eq!(parse_proxy_header(&out), Ok(Status::Complete(expected)));
+                let (theirs, bytes) = proxy_header::ProxyHeader::parse(&out, config).unwrap();
+                let theirs = theirs.proxied_address().map(|address| address.source.ip());
+                assert_eq!((theirs, bytes), (told, length));
+            }
+            let mut out = Vec::new();
+            encode_proxy_header(&mut out, version, None, "192.0.2.9:443".parse().unwrap());
+            let expected = ProxyHeader { bytes: out.len(), client: None };
+            assert_eq!(parse_proxy_header(&out), Ok(Status::Complete(expected)));
         }
     }
 

@@ -43,7 +43,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         if self.admission().short_of_memory.load(Ordering::Relaxed) {
             return Err(Refusal::MemoryLimit);
         }
-        let by_proxy = peer.is_some_and(|peer| proxies.trust(peer));
+        let by_proxy = peer.is_some_and(|peer| proxies.trusts(peer));
         let mut client = Client { by_proxy, ..Client::default() };
         client.owes_header = by_proxy && proxies.protocol;
         if let Some(peer) = peer.filter(|_| limits.by_address() && !by_proxy) {

@@ -86,7 +86,9 @@ pub struct Proxies {
 }
 
 impl Proxies {
-    pub(crate) fn trust(&self, address: IpAddr) -> bool {
+    /// Whether a peer is one of them.
+    #[must_use]
+    pub fn trusts(&self, address: IpAddr) -> bool {
         self.trusted.iter().any(|network| network.contains(address))
     }
 }
@@ -117,7 +119,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         if proxies.protocol || !self.clients.get(&slot).is_some_and(|client| client.by_proxy) {
             return;
         }
-        let told = request.forwarded_for(proxies.forwarded, |address| proxies.trust(address));
+        let told = request.forwarded_for(proxies.forwarded, |address| proxies.trusts(address));
         if let Some(address) = told {
             self.client_is(slot, address);
         }

@@ -6,6 +6,8 @@
 use std::io::{self, IoSlice};
 use std::mem::{MaybeUninit, size_of};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::Duration;
 
 use super::{Event, Fd, Interest, Sys};
@@ -217,6 +219,27 @@ impl Sys for Linux {
         }
     }
 
+    fn connect_unix(&mut self, path: &Path) -> io::Result<Fd> {
+        let (address, length) = unix_address(path)?;
+        let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: no pointers are passed.
+        let fd = Fd::new(check(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?);
+        // SAFETY: `address` holds a socket address of `length` bytes.
+        let begun = unsafe { libc::connect(fd.number(), (&raw const address).cast(), length) };
+        match check(begun) {
+            Ok(_) => Ok(fd),
+            Err(error) => {
+                self.close(fd);
+                Err(error)
+            }
+        }
+    }
+
+    fn notice_dead_peer(&mut self, fd: Fd, timeout: Duration) {
+        // A UNIX socket has no such options, and no such peers.
+        let _ = super::process::notice_dead_peers(fd.number(), timeout);
+    }
+
     fn connect_outcome(&mut self, fd: Fd) -> io::Result<()> {
         let mut code: libc::c_int = 0;
         let mut length = size_of::<libc::c_int>() as libc::socklen_t;
@@ -392,6 +415,21 @@ fn from_raw(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
         }
         _ => None,
     }
+}
+
+fn unix_address(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
+    // SAFETY: an all-zero `sockaddr_un` is valid.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let bytes = path.as_os_str().as_bytes();
+    // The last byte stays zero.
+    if bytes.len() >= address.sun_path.len() || bytes.contains(&0) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (place, byte) in address.sun_path.iter_mut().zip(bytes) {
+        *place = *byte as libc::c_char;
+    }
+    Ok((address, size_of::<libc::sockaddr_un>() as libc::socklen_t))
 }
 
 fn seed() -> io::Result<u64> {

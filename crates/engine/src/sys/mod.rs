@@ -22,6 +22,7 @@ use std::io;
 use std::io::IoSlice;
 use std::marker::PhantomData;
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::time::Duration;
 
 /// A descriptor of one worker's table: 4 bytes, and it stays in its thread, because the same
@@ -123,6 +124,15 @@ pub trait Sys {
     /// Starts a non-blocking connect, from `source` if given (any port of it). The connect may
     /// still be under way when this returns.
     fn connect(&mut self, destination: SocketAddr, source: Option<IpAddr>) -> io::Result<Fd>;
+
+    /// The same to a UNIX socket; with its queue full, `WouldBlock`.
+    fn connect_unix(&mut self, _path: &Path) -> io::Result<Fd> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Lets a connection fail whose peer is gone without a word, after this long. Without it the
+    /// system's own patience holds.
+    fn notice_dead_peer(&mut self, _fd: Fd, _timeout: Duration) {}
 
     /// The outcome of a connect once the descriptor is writable.
     fn connect_outcome(&mut self, fd: Fd) -> io::Result<()>;

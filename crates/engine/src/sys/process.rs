@@ -119,6 +119,23 @@ pub fn listen(options: &Listen) -> io::Result<(i32, SocketAddr)> {
     }
 }
 
+/// Lets connections fail whose peer is gone without a word: sets how long it may leave unacknowledged
+/// what it was sent (`TCP_USER_TIMEOUT`), and asks one that is silent for twice that whether it is
+/// there (`SO_KEEPALIVE`). What a listener is told holds for those it accepts.
+///
+/// # Errors
+/// What setsockopt(2) answers, to what is no TCP socket for one.
+pub fn notice_dead_peers(socket: i32, timeout: Duration) -> io::Result<()> {
+    let fd = Fd::new(socket);
+    let milliseconds = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
+    let idle = i32::try_from(timeout.as_secs().saturating_mul(2).clamp(1, 32_767)).unwrap_or(1);
+    let between = i32::try_from((timeout.as_secs() / 3).clamp(1, 32_767)).unwrap_or(1);
+    set(fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, milliseconds)?;
+    set(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
+    set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, idle)?;
+    set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, between)
+}
+
 /// Makes a listener refuse further connections in every table that holds it (shutdown(2)).
 pub fn stop_listening(listener: i32) {
     // SAFETY: no pointers are passed; a listener that has stopped only makes the call fail.

@@ -43,8 +43,9 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     /// The peer has ended its side: ours is announced, too, which it may wait for (RFC 8446 section
     /// 6.1), and the connection is over.
     fn end_with_peer(&mut self, slot: u32) {
-        self.core.end_records(slot);
-        self.on_end_of_stream(slot);
+        if self.on_end_of_stream(slot) {
+            self.core.end_records(slot);
+        }
     }
 
     /// Begins TLS, where it is spoken, with what came in one read behind a PROXY header; returns the
@@ -99,6 +100,11 @@ impl<S: Sys, H: Handler> Worker<S, H> {
 }
 
 impl Tls {
+    /// The ClientHello; nothing is there to be received yet.
+    pub(crate) fn say_hello(&mut self) {
+        self.session.receive(&mut [], &mut [], &mut self.out);
+    }
+
     /// Works on what was read behind `kept` bytes that had been torn off before.
     pub(super) fn receive(
         &mut self,
@@ -184,7 +190,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let counters = self.counters();
         counters.tls_handshakes.add(1);
         counters.tls_resumed.add(u64::from(how == Handshake::Resumed));
-        let raw = client && self.targets.get(target).is_some_and(Target::is_raw);
+        let raw = client && self.targets.get(target).is_none_or(Target::is_raw);
         if client && !raw {
             self.send_request(slot);
         }
@@ -230,8 +236,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
                 return Ok(());
             };
             let mut tls = client.begin().map_err(|_| io::ErrorKind::InvalidInput)?;
-            // The ClientHello; nothing is there to be received yet.
-            tls.session.receive(&mut [], &mut [], &mut tls.out);
+            tls.say_hello();
             conn.cold().tls = Some(Box::new(tls));
         }
         let (slab, mut way) = self.split();

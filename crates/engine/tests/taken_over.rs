@@ -1,0 +1,223 @@
+//! Requests that a handler takes over as bytes, connections that become HTTP again, sides that end
+//! one after the other, and connects to places that are no targets.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixListener;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::Duration;
+
+use engine::sys::process::{self, Listen};
+use engine::{
+    Answer, Closed, ConnId, Core, Handler, Incoming, Limits, Place, Plan, Response, Sent, Sys,
+    Tables, Workers,
+};
+use wire::websocket::OpCode;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Answers `/take` with as many bytes as it says by itself, and speaks HTTP again; connects `/half`
+/// to a peer of its own and keeps each side open until both have ended.
+struct Taking {
+    told: Sender<String>,
+    peer: Option<ConnId>,
+    client: Option<ConnId>,
+}
+
+impl Handler for Taking {
+    type User = usize;
+    type Post = Box<std::path::Path>;
+
+    fn request<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        request: &Incoming<'_, '_>,
+    ) -> Answer {
+        match request.head.path() {
+            "/take" => {
+                let wanted = request.head.query().and_then(|query| query.parse().ok());
+                *core.user_mut(id).unwrap() = wanted.unwrap();
+                Answer::Raw
+            }
+            "/half" => {
+                self.client = Some(id);
+                Answer::Raw
+            }
+            _ => Answer::Respond(Response::text(200, "plain\n")),
+        }
+    }
+
+    fn open<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId) {}
+
+    fn message<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, _: OpCode, _: &mut [u8]) {}
+
+    fn connected<S: Sys>(&mut self, _: &mut Core<S, Self>, id: ConnId) {
+        self.peer = Some(id);
+        self.told.send("connected".into()).unwrap();
+    }
+
+    fn data<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, data: &mut [u8]) {
+        if Some(id) == self.client || Some(id) == self.peer {
+            let other = if Some(id) == self.client { self.peer } else { self.client };
+            if let Sent::Queued(_) = core.write(other.unwrap(), data) {
+                core.pause(id);
+            }
+            return;
+        }
+        let wanted = core.user_mut(id).unwrap();
+        let taken = data.len().min(*wanted);
+        *wanted -= taken;
+        let done = *wanted == 0;
+        self.told.send(String::from_utf8_lossy(&data[..taken]).into_owned()).unwrap();
+        core.leave_unread(data.len() - taken);
+        if done {
+            core.write(id, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+            core.next_request(id);
+        }
+    }
+
+    fn drained<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
+        let other = if Some(id) == self.client { self.peer } else { self.client };
+        core.resume(other.unwrap());
+    }
+
+    fn ended<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) -> bool {
+        let other = if Some(id) == self.client { self.peer } else { self.client };
+        let Some(other) = other else { return false };
+        core.finish_writing(other);
+        true
+    }
+
+    fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed, _: bool) {
+        let who = if Some(id) == self.client { "client" } else { "other" };
+        // Whoever has ended both sides is not asked, but over.
+        if let Some(client) = self.client.filter(|client| *client != id) {
+            core.finish_writing(client);
+        }
+        self.told.send(format!("{who} closed: {why}")).unwrap();
+    }
+
+    fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, path: Self::Post) {
+        core.connect_raw(Place::Unix(&path), None, None).unwrap();
+    }
+}
+
+struct House {
+    workers: Workers<Box<std::path::Path>>,
+    address: SocketAddr,
+    told: Receiver<String>,
+}
+
+impl House {
+    fn new() -> House {
+        let (listener, address) = process::listen(&Listen {
+            address: ([127, 0, 0, 1], 0).into(),
+            backlog: 16,
+            shared_port: false,
+            defer: Duration::ZERO,
+            v6_only: false,
+        })
+        .unwrap();
+        process::notice_dead_peers(listener, Duration::from_secs(30)).unwrap();
+        let (told, tell) = mpsc::channel();
+        let plan = Plan { workers: 1, accepting: 1, capacity: 8, tables: Tables::Shared };
+        let limits = Limits::default();
+        let handler = move |_, _: &_| Taking { told: told.clone(), peer: None, client: None };
+        let workers = Workers::start(plan, &limits, &[listener], handler).unwrap();
+        House { workers, address, told: tell }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    fn next(&self) -> String {
+        self.told.recv_timeout(PATIENCE).unwrap()
+    }
+}
+
+fn read_until(stream: &mut TcpStream, end: &[u8]) -> String {
+    let mut got = Vec::new();
+    while !got.ends_with(end) {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        got.push(byte[0]);
+    }
+    String::from_utf8(got).unwrap()
+}
+
+#[test]
+fn what_a_handler_leaves_unread_is_the_next_request() {
+    let house = House::new();
+    let mut client = house.connect();
+    // All at once: two requests with bodies and one without behind them.
+    let request = |body: &str| {
+        format!("POST /take?{} HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\n{body}", body.len())
+    };
+    let all = request("first") + &request("other") + "GET / HTTP/1.1\r\nHost: h\r\n\r\n";
+    client.write_all(all.as_bytes()).unwrap();
+    assert_eq!(house.next(), "first");
+    assert_eq!(house.next(), "other");
+    for _ in 0..2 {
+        assert!(read_until(&mut client, b"\r\n\r\nok").contains("200 OK"));
+    }
+    assert!(read_until(&mut client, b"plain\n").contains("200 OK"));
+    // And torn: the body comes when it comes.
+    let third = request("third");
+    let (front, back) = third.split_at(third.len() - 3);
+    client.write_all(front.as_bytes()).unwrap();
+    client.write_all(back.as_bytes()).unwrap();
+    let mut body = house.next();
+    while body.len() < 5 {
+        body += &house.next();
+    }
+    assert_eq!(body, "third");
+    read_until(&mut client, b"\r\n\r\nok");
+    drop(client);
+    assert_eq!(house.next(), "other closed: answered");
+    house.workers.drain(Duration::ZERO).unwrap();
+}
+
+#[test]
+fn each_side_ends_by_itself_and_both_are_over_when_both_have() {
+    let house = House::new();
+    let folder = std::env::temp_dir().join(format!("standfast-taken-over-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("peer.sock");
+    let _ = std::fs::remove_file(&path);
+    let listener = UnixListener::bind(&path).unwrap();
+    house.workers.remote().post(0, path.clone().into(), 0).unwrap();
+    let (mut peer, _) = listener.accept().unwrap();
+    peer.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert_eq!(house.next(), "connected");
+    let mut client = house.connect();
+    client.write_all(b"GET /half HTTP/1.1\r\nHost: h\r\n\r\nearly").unwrap();
+    let mut early = [0; 5];
+    peer.read_exact(&mut early).unwrap();
+    assert_eq!(&early, b"early");
+    client.shutdown(Shutdown::Write).unwrap();
+    let mut rest = Vec::new();
+    assert_eq!(peer.read_to_end(&mut rest).unwrap(), 0, "the end of one side is passed on");
+    // The other side still speaks, more than any buffer of the kernel's holds.
+    let writer = std::thread::spawn(move || {
+        peer.write_all(&vec![b'x'; 8 << 20]).unwrap();
+        peer
+    });
+    let mut heard = vec![0; 8 << 20];
+    client.read_exact(&mut heard).unwrap();
+    assert!(heard.iter().all(|byte| *byte == b'x'));
+    // Then it ends, too, and with it both connections.
+    drop(writer.join().unwrap());
+    assert_eq!(client.read(&mut heard).unwrap(), 0);
+    let mut over = [house.next(), house.next()];
+    over.sort();
+    assert_eq!(over, ["client closed: gone", "other closed: gone"]);
+    std::fs::remove_dir_all(&folder).unwrap();
+    house.workers.drain(Duration::ZERO).unwrap();
+}

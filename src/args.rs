@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::{completions, doctor, load, plan, prove, serve};
+use crate::{completions, doctor, load, plan, prove, proxy, serve};
 
 /// Hold a million WebSockets on one machine, and prove it.
 #[derive(Parser, Debug)]
@@ -19,6 +19,8 @@ pub(crate) enum Command {
     Serve(Box<serve::Args>),
     /// Send requests, or open WebSockets and hold them, and check every answer
     Load(Box<load::Args>),
+    /// Stand before other servers: WebSockets and plain HTTP, balanced over upstreams
+    Proxy(Box<proxy::Args>),
     /// Hold a million WebSockets on this machine and say what held
     Prove(prove::Args),
     /// Say how many machines a goal needs

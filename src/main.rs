@@ -12,6 +12,7 @@ mod output;
 mod plan;
 mod progress;
 mod prove;
+mod proxy;
 mod report;
 #[allow(dead_code, reason = "`standfast proxy` takes it up")]
 mod routes;
@@ -54,6 +55,7 @@ fn run(args: Args, flags: &ArgMatches) -> Result<ExitCode> {
     match args.command {
         Command::Serve(_) => serve::run(flags),
         Command::Load(args) => load::run(&args, flags),
+        Command::Proxy(args) => proxy::run(&args, flags),
         Command::Prove(args) => prove::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Doctor(args) => doctor::run(&args),

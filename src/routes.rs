@@ -6,8 +6,8 @@
 use std::path::Path;
 use std::time::Duration;
 
+use ::proxy::{Balance, HashBy, How, MemberConfig, PoolConfig, RouteConfig, RoutesConfig, Sticky};
 use anyhow::{Context, Result, anyhow, bail};
-use proxy::{Balance, HashBy, How, MemberConfig, PoolConfig, RouteConfig, RoutesConfig, Sticky};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 

@@ -184,14 +184,14 @@ pub(crate) struct Args {
 
 /// Where the admin listener is, if anywhere.
 #[derive(Clone, Debug)]
-struct Admin(Option<Address>);
+pub(crate) struct Admin(pub(crate) Option<Address>);
 
 /// The idle timeout, if any.
 #[derive(Clone, Copy, Debug)]
-struct Idle(Option<Duration>);
+pub(crate) struct Idle(pub(crate) Option<Duration>);
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Forwarded {
+pub(crate) enum Forwarded {
     /// X-Forwarded-For
     XForwardedFor,
     /// Forwarded (RFC 7239)
@@ -368,7 +368,7 @@ fn live(args: &Args) -> Result<Live> {
     Ok(Live { limits, allow_origin, admin_key, channels, auth, tls })
 }
 
-fn start_log(level: LevelFilter) {
+pub(crate) fn start_log(level: LevelFilter) {
     let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     tracing_subscriber::fmt()
         .with_max_level(level)
@@ -390,21 +390,21 @@ fn print_ready(running: &Running) -> io::Result<()> {
     stdout.flush()
 }
 
-fn admin(text: &str) -> Result<Admin, String> {
+pub(crate) fn admin(text: &str) -> Result<Admin, String> {
     match text {
         "off" => Ok(Admin(None)),
         _ => text.parse().map(|address| Admin(Some(address))).map_err(|e| format!("{e}, nor off")),
     }
 }
 
-fn key(text: &str) -> Result<String, String> {
+pub(crate) fn key(text: &str) -> Result<String, String> {
     let usable = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
     usable
         .then(|| text.to_owned())
         .ok_or_else(|| "a key is visible ASCII without blanks".to_owned())
 }
 
-fn idle(text: &str) -> Result<Idle, String> {
+pub(crate) fn idle(text: &str) -> Result<Idle, String> {
     if text == "off" {
         return Ok(Idle(None));
     }
@@ -412,12 +412,12 @@ fn idle(text: &str) -> Result<Idle, String> {
     Ok(Idle(Some(time)))
 }
 
-fn number(text: &str) -> Result<u32, String> {
+pub(crate) fn number(text: &str) -> Result<u32, String> {
     let number = units::positive_count(text)?;
     u32::try_from(number).map_err(|_| format!("{text} is too many: 4G is the most"))
 }
 
-fn prefix(text: &str) -> Result<Prefix, String> {
+pub(crate) fn prefix(text: &str) -> Result<Prefix, String> {
     let bits = |text: &str, most: u8| text.parse().ok().filter(|bits: &u8| *bits <= most);
     let parts = text.split_once('/').and_then(|(v4, v6)| Some((bits(v4, 32)?, bits(v6, 128)?)));
     let (v4, v6) = parts.ok_or_else(|| {
@@ -426,7 +426,7 @@ fn prefix(text: &str) -> Result<Prefix, String> {
     Ok(Prefix { v4, v6 })
 }
 
-fn memory_bytes(text: &str) -> Result<u64, String> {
+pub(crate) fn memory_bytes(text: &str) -> Result<u64, String> {
     let bytes = units::size(text)?;
     let enough = (bytes >= MEMORY_MIN).then_some(bytes);
     enough.ok_or_else(|| format!("{text} is too little: the program alone takes 16MiB"))
@@ -443,6 +443,6 @@ fn queue_bytes(text: &str) -> Result<usize, String> {
     usize::try_from(bytes).map_err(|_| format!("\"{text}\" is more than this machine addresses"))
 }
 
-fn level(text: &str) -> Result<LevelFilter, String> {
+pub(crate) fn level(text: &str) -> Result<LevelFilter, String> {
     text.parse().map_err(|_| format!("{text:?} is no level: off, error, warn, info or debug"))
 }

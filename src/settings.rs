@@ -58,6 +58,21 @@ impl<A: Args + FromArgMatches> Settings<A> {
         Ok(Settings { args, said: said_by(&command, &matches, |_| true) })
     }
 
+    /// What one layer says by itself, for whoever only wants to know whether it can be read.
+    ///
+    /// # Errors
+    /// As of [`Settings::read`].
+    pub(crate) fn read_layer(section: &str, layer: Layer) -> Result<Self> {
+        let command = A::augment_args(Command::new("standfast").no_binary_name(true));
+        let file = layer.get(FILE_KEY).and_then(|values| values.first());
+        let file = file.map(|path| from_file::<A>(Path::new(path), section, &command));
+        let mut all = file.transpose()?.unwrap_or_default();
+        all.extend(layer);
+        let matches = parse(&command, &all).map_err(|error| anyhow!(said_shortly(&error)))?;
+        let args = A::from_arg_matches(&matches)?;
+        Ok(Settings { args, said: said_by(&command, &matches, |_| true) })
+    }
+
     /// Keys whose values differ.
     pub(crate) fn differ<'a>(&'a self, other: &'a Self) -> Vec<&'a str> {
         let keys =

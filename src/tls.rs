@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use ::proxy::UpstreamTls;
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use engine::{TlsClient, TlsIdentity, TlsServer, TlsTrust, TlsVersion};
@@ -51,6 +52,33 @@ pub(crate) struct ClientFlags {
     /// Take up an earlier TLS session where the server offers that, which is cheaper for both
     #[arg(long, value_name = "WHEN", default_value = "on", help_heading = HEADING)]
     tls_resume: Resume,
+}
+
+/// What `proxy` is told of its upstreams.
+#[derive(clap::Args, Debug)]
+pub(crate) struct UpstreamFlags {
+    /// Speak TLS with upstreams
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", help_heading = HEADING,
+        default_value = "false", default_missing_value = "true", hide_default_value = true)]
+    upstream_tls: bool,
+    /// Believe upstreams with a certificate of an authority in this PEM file, instead of those the
+    /// machine trusts
+    #[arg(long, value_name = "FILE", help_heading = HEADING)]
+    upstream_ca: Option<PathBuf>,
+    /// Believe any certificate of an upstream: for tests
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", help_heading = HEADING,
+        default_value = "false", default_missing_value = "true", hide_default_value = true)]
+    upstream_insecure: bool,
+    /// A certificate to show to upstreams that ask for one, PEM
+    #[arg(long, value_name = "FILE", help_heading = HEADING)]
+    upstream_cert: Option<PathBuf>,
+    /// Its key, PEM
+    #[arg(long, value_name = "FILE", help_heading = HEADING)]
+    upstream_key: Option<PathBuf>,
+    /// The name to ask upstreams for, and to look for in their certificates [default: each
+    /// upstream's own]
+    #[arg(long, value_name = "NAME", help_heading = HEADING)]
+    upstream_name: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -136,6 +164,39 @@ impl ClientFlags {
                      without"
                 .to_owned(),
         })
+    }
+}
+
+impl UpstreamFlags {
+    /// Reads the files; `None` where upstreams are spoken to in the clear.
+    pub(crate) fn client(&self) -> Result<Option<UpstreamTls>> {
+        if !self.upstream_tls {
+            if self.upstream_ca.is_some()
+                || self.upstream_insecure
+                || self.upstream_cert.is_some()
+                || self.upstream_key.is_some()
+                || self.upstream_name.is_some()
+            {
+                bail!("flags of TLS with upstreams were given; add --upstream-tls");
+            }
+            return Ok(None);
+        }
+        let trust = match &self.upstream_ca {
+            _ if self.upstream_insecure => TlsTrust::Anyone,
+            Some(file) => TlsTrust::Authorities(read(file)?),
+            None => TlsTrust::System,
+        };
+        let identity = match (&self.upstream_cert, &self.upstream_key) {
+            (Some(certificate), Some(key)) => Some(identity(certificate, key)?),
+            (None, None) => None,
+            _ => bail!("--upstream-cert and --upstream-key go together"),
+        };
+        let client = TlsClient::new(&trust, identity.as_ref(), true);
+        let client = client.context("--upstream-tls")?;
+        if let Some(name) = &self.upstream_name {
+            client.named(name).context("--upstream-name")?;
+        }
+        Ok(Some(UpstreamTls { client, name: self.upstream_name.clone() }))
     }
 }
 

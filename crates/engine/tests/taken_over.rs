@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixListener;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;

@@ -1,6 +1,7 @@
 //! Program 3: a load balancer for WebSockets and whatever else HTTP carries.
 //!
-//! [`RoutesConfig`] says which requests go where; a [`Fleet`] makes the [`Table`] of it that workers
+//! [`start`] opens the listeners, starts the engine's workers with a relay each, then the control
+//! plane. [`RoutesConfig`] says which requests go where; a [`Fleet`] makes the [`Table`] of it that workers
 //! choose from, and carries every [`Upstream`] with its counts over each change. A [`Watcher`] asks
 //! upstreams whether they are alive.
 //!
@@ -8,23 +9,38 @@
 //! tunnel.
 
 pub mod access_log;
-#[allow(dead_code, reason = "the relay takes it up")]
 mod api;
 mod balance;
-#[allow(dead_code, reason = "the relay takes it up")]
+mod config;
+mod control;
+mod counters;
 mod ending;
+mod headers;
 mod health;
+mod notes;
+mod relay;
 mod routes;
-#[allow(dead_code, reason = "the relay takes it up")]
+mod server;
+mod shared;
+mod start;
 mod times;
+
+pub use admin::Address;
+pub use engine::{AdmissionLimits, Limits, Network, Prefix, Proxies};
+pub use wire::ProxyVersion;
+pub use wire::http::ForwardedBy;
 
 pub use crate::balance::{
     Balance, Ejection, HashBy, Key, Member, Picked, Place, Pool, PoolLimits, Refused, Standing,
     Sticky, Upstream, UpstreamAddress, Waiting,
 };
+pub use crate::config::{Config, Live, Patience, UpstreamTls};
+pub use crate::counters::{Ended, Refusal};
 pub use crate::ending::{HowMany, Order, Which};
 pub use crate::health::{How, WatchError, Watcher, resolve_first};
 pub use crate::routes::{
     Cached, Change, Changed, Check, Fleet, HostPattern, MemberConfig, PoolConfig, Retired, Route,
     RouteConfig, Routes, RoutesConfig, Table,
 };
+pub use crate::server::Running;
+pub use crate::start::{StartError, start};

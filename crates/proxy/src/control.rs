@@ -1,0 +1,205 @@
+//! [`Control`]: what the admin listener tells of a proxy. It runs in the control plane's threads and
+//! reaches workers by their mailboxes and counters only.
+
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+use admin::{Asked, Exposition, Kind, Page, Program, Reply, engine_metrics, engine_stats};
+use engine::sys::process::now_ns;
+use engine::{ConnId, Remote, Totals};
+use serde_json::{Value, json};
+
+use crate::api::{Api, Crew};
+use crate::counters::{Counters, Ended, Refusal};
+use crate::ending::Order;
+use crate::relay::{List, Listed, Post, TunnelInfo};
+use crate::shared::Shared;
+use crate::times::Times;
+
+/// How long a page of tunnels may take. A worker that is busier than that is passed over.
+const LIST_WAIT: Duration = Duration::from_secs(1);
+/// Bytes a question counts in a mailbox.
+const POST_BYTES: usize = 256;
+
+/// A proxy as its admin listener sees it.
+pub(crate) struct Control {
+    shared: Arc<Shared>,
+    remote: Remote<Post>,
+    api: Api,
+    began_ns: u64,
+}
+
+impl Control {
+    pub(crate) fn new(shared: Arc<Shared>, remote: Remote<Post>, api: Api) -> Self {
+        Control { shared, remote, api, began_ns: now_ns() }
+    }
+
+    fn uptime_seconds(&self) -> f64 {
+        now_ns().saturating_sub(self.began_ns) as f64 / 1e9
+    }
+
+    fn sum(&self, of: impl Fn(&Counters) -> u64) -> u64 {
+        self.shared.counters.iter().map(of).sum()
+    }
+
+    /// Asks one worker for tunnels from a slot on; `None` if it did not answer in time.
+    fn ask(
+        &self,
+        worker: usize,
+        (slot, limit): (u32, usize),
+        upstreams: Option<&[u32]>,
+        until_ns: u64,
+    ) -> Option<Listed> {
+        let (reply, answer) = sync_channel(1);
+        let upstreams = upstreams.map(Into::into);
+        let list = Box::new(List { slot, limit, upstreams, reply });
+        self.remote.post(worker, Post::List(list), POST_BYTES).ok()?;
+        let left = until_ns.saturating_sub(now_ns());
+        answer.recv_timeout(Duration::from_nanos(left)).ok()
+    }
+
+    fn numbers(&self) -> [(&'static str, Kind, &'static str, u64); 10] {
+        use Kind::{Counter, Gauge};
+        [
+            ("tunnels", Gauge, "Tunnels open now.", self.sum(|c| c.tunnels.get())),
+            ("exchanges", Gauge, "Requests under way.", self.sum(|c| c.exchanges.get())),
+            ("tunnels_opened", Counter, "Tunnels opened.", self.sum(|c| c.opened.get())),
+            ("proxied", Counter, "Requests taken on.", self.sum(|c| c.requests.get())),
+            (
+                "declined",
+                Counter,
+                "Handshakes that an upstream did not answer with 101.",
+                self.sum(|c| c.declined.get()),
+            ),
+            ("retries", Counter, "Requests tried again elsewhere.", self.sum(|c| c.retries.get())),
+            (
+                "reused",
+                Counter,
+                "Requests sent on a connection that had served another.",
+                self.sum(|c| c.reused.get()),
+            ),
+            ("truncated", Counter, "Answers that broke off.", self.sum(|c| c.truncated.get())),
+            (
+                "tunnel_bytes_in",
+                Counter,
+                "Bytes from clients in tunnels that have ended.",
+                self.sum(|c| c.bytes_up.get()),
+            ),
+            (
+                "tunnel_bytes_out",
+                Counter,
+                "Bytes to clients in tunnels that have ended.",
+                self.sum(|c| c.bytes_down.get()),
+            ),
+        ]
+    }
+
+    fn ended(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        Ended::ALL.into_iter().map(|why| (why.name(), self.sum(|c| c.ended(why))))
+    }
+
+    fn refused(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        Refusal::ALL.into_iter().map(|why| (why.name(), self.sum(|c| c.refused(why))))
+    }
+}
+
+impl Program for Control {
+    fn healthy(&self) -> bool {
+        !self.shared.is_draining()
+    }
+
+    fn metrics(&self, exposition: &mut Exposition) {
+        let totals = Totals::sum(self.remote.counters());
+        engine_metrics(exposition, &totals);
+        for (name, kind, help, value) in self.numbers() {
+            exposition.single(name, kind, help, value as f64);
+        }
+        let float = |(name, value): (&str, u64)| (name.to_owned(), value as f64);
+        let help = "Tunnels ended, by reason.";
+        let ended = self.ended().map(float);
+        exposition.labelled("tunnels_ended", Kind::Counter, help, "reason", ended);
+        let help = "Requests answered by the proxy itself, by reason.";
+        let refused = self.refused().map(float);
+        exposition.labelled("requests_refused", Kind::Counter, help, "reason", refused);
+        let help = "Seconds from a handshake to its 101.";
+        exposition.histogram("switching_seconds", help, Times::sum(self.shared.times.iter()));
+        exposition.single("uptime_seconds", Kind::Gauge, "Since the start.", self.uptime_seconds());
+        self.api.metrics(exposition);
+    }
+
+    fn stats(&self) -> Value {
+        let mut stats = engine_stats(self.remote.counters());
+        for (name, _, _, value) in self.numbers() {
+            stats.insert(name.to_owned(), value.into());
+        }
+        let object = |each: &mut dyn Iterator<Item = (&'static str, u64)>| -> Value {
+            each.map(|(name, value)| (name.to_owned(), Value::from(value))).collect()
+        };
+        stats.insert("pid".to_owned(), std::process::id().into());
+        stats.insert("rss_bytes".to_owned(), admin::rss_bytes().into());
+        stats.insert("tunnels_ended".to_owned(), object(&mut self.ended()));
+        stats.insert("requests_refused".to_owned(), object(&mut self.refused()));
+        stats.insert("uptime_seconds".to_owned(), self.uptime_seconds().into());
+        stats.insert("upstreams".to_owned(), self.api.upstreams());
+        stats.into()
+    }
+
+    fn api(&self, asked: &Asked<'_>) -> Option<Reply> {
+        self.api.answer(self, asked)
+    }
+
+    fn paths(&self) -> &'static str {
+        Api::PATHS
+    }
+}
+
+impl Crew for Control {
+    fn end(&self, order: &Arc<Order>) -> u32 {
+        let mut told = 0;
+        for worker in self.shared.running() {
+            let post = Post::End(Arc::clone(order));
+            told += u32::from(self.remote.post(worker, post, POST_BYTES).is_ok());
+        }
+        told
+    }
+
+    fn tunnels(&self, page: &Page, upstreams: Option<&[u32]>) -> Reply {
+        let until_ns = now_ns() + LIST_WAIT.as_nanos() as u64;
+        let after = (page.after > 0).then(|| ConnId::from_u64(page.after));
+        let from = after.map_or(0, |after| usize::from(after.worker()));
+        let (mut listed, mut silent) = (Vec::<TunnelInfo>::new(), Vec::new());
+        for worker in self.shared.running().filter(|worker| *worker >= from) {
+            let mut slot = after.filter(|_| worker == from).map_or(0, |after| after.slot() + 1);
+            while listed.len() < page.limit {
+                let asked = (slot, page.limit - listed.len());
+                let Some(answer) = self.ask(worker, asked, upstreams, until_ns) else {
+                    silent.push(worker);
+                    break;
+                };
+                listed.extend(answer.tunnels);
+                match answer.next_slot {
+                    Some(next) => slot = next,
+                    None => break,
+                }
+            }
+        }
+        let full = listed.len() >= page.limit;
+        let next = listed.last().filter(|_| full).map(|tunnel| tunnel.id);
+        let tunnels: Vec<Value> = listed.iter().map(told).collect();
+        Reply::json(&json!({ "tunnels": tunnels, "next": next, "silent_workers": silent }))
+    }
+}
+
+fn told(tunnel: &TunnelInfo) -> Value {
+    json!({
+        "id": tunnel.id,
+        "upstream": tunnel.upstream,
+        "client": tunnel.client.map(|client| client.to_string()),
+        "seconds": tunnel.seconds,
+        "idle_seconds": tunnel.idle_seconds,
+        "bytes_in": tunnel.bytes_in,
+        "bytes_out": tunnel.bytes_out,
+        "queued_bytes": tunnel.queued,
+    })
+}

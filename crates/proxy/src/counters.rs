@@ -1,0 +1,162 @@
+//! What a worker of the proxy counts beside the engine: requests refused, tunnels ended, and why.
+//! One writer each; whoever asks adds them up.
+
+use engine::Counter;
+
+macro_rules! reasons {
+    ($(#[$doc:meta])* $name:ident { $($(#[$each:meta])* $variant:ident = $text:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+        #[repr(u8)]
+        pub enum $name {
+            $($(#[$each])* $variant,)*
+        }
+
+        impl $name {
+            /// Every reason, in the order of its number.
+            pub const ALL: [$name; [$($text),*].len()] = [$($name::$variant),*];
+
+            /// The name in metrics, JSON and logs.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $($name::$variant => $text,)*
+                }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// Why a request was answered by the proxy itself.
+    Refusal {
+        /// No route for its host and path (404).
+        NoRoute = "no_route",
+        /// It asked for a tunnel to anywhere (405).
+        Connect = "connect",
+        /// Every upstream has its most and enough wait already (503).
+        Busy = "busy",
+        /// No upstream is up (503).
+        Down = "down",
+        /// This proxy has no descriptors, ports or memory for another connection (503).
+        Exhausted = "exhausted",
+        /// No upstream could be reached, or it broke off before it answered (502).
+        Unreachable = "unreachable",
+        /// What an upstream answered breaks the rules, or switched what nobody asked for (502).
+        BadAnswer = "bad_answer",
+        /// No answer came in time (504).
+        NoAnswer = "no_answer",
+        /// The request's body breaks the rules (400).
+        BadBody = "bad_body",
+    }
+}
+
+reasons! {
+    /// Why a tunnel ended.
+    Ended {
+        /// The client ended its side first.
+        ByClient = "client",
+        /// The upstream ended its side first.
+        ByUpstream = "upstream",
+        /// The client broke off, or could not be reached any more.
+        ClientReset = "client_reset",
+        /// The upstream broke off, or could not be reached any more.
+        UpstreamReset = "upstream_reset",
+        /// Neither side was heard for the idle timeout.
+        Idle = "idle_timeout",
+        /// One side had ended and the other was silent for the fin timeout.
+        Fin = "fin_timeout",
+        /// It had its time.
+        Lifetime = "max_lifetime",
+        /// This proxy is shutting down.
+        Draining = "draining",
+        /// An operator ended it.
+        Ordered = "ordered",
+        /// This proxy had no memory for it.
+        Exhausted = "exhausted",
+    }
+}
+
+impl Refusal {
+    /// The status of the answer.
+    #[must_use]
+    pub const fn status(self) -> u16 {
+        match self {
+            Refusal::NoRoute => 404,
+            Refusal::Connect => 405,
+            Refusal::Busy | Refusal::Down | Refusal::Exhausted => 503,
+            Refusal::Unreachable | Refusal::BadAnswer => 502,
+            Refusal::NoAnswer => 504,
+            Refusal::BadBody => 400,
+        }
+    }
+
+    /// What the client is told.
+    pub(crate) const fn text(self) -> &'static str {
+        match self {
+            Refusal::NoRoute => "Nothing is served here.\n",
+            Refusal::Connect => "This proxy makes no tunnels to anywhere.\n",
+            Refusal::Busy => "Every server is full now: try again later.\n",
+            Refusal::Down => "No server is there to answer.\n",
+            Refusal::Exhausted => "This proxy takes no more connections now.\n",
+            Refusal::Unreachable => "The server could not be reached.\n",
+            Refusal::BadAnswer => "The server's answer was not understood.\n",
+            Refusal::NoAnswer => "The server did not answer in time.\n",
+            Refusal::BadBody => "The body of this request was not understood.\n",
+        }
+    }
+}
+
+/// The counters of one worker.
+#[derive(Default)]
+#[repr(align(128))]
+pub(crate) struct Counters {
+    /// Tunnels that are open now (gauge).
+    pub(crate) tunnels: Counter,
+    /// Tunnels opened.
+    pub(crate) opened: Counter,
+    /// Requests that were taken on, handshakes included.
+    pub(crate) requests: Counter,
+    /// Requests whose answer has not come to its end (gauge).
+    pub(crate) exchanges: Counter,
+    /// Handshakes that an upstream answered with something else than 101.
+    pub(crate) declined: Counter,
+    /// Requests tried again on another connection, as nothing was answered.
+    pub(crate) retries: Counter,
+    /// Requests sent on a connection that had served another.
+    pub(crate) reused: Counter,
+    /// Answers that broke off in the middle.
+    pub(crate) truncated: Counter,
+    /// Bytes from clients in tunnels that have ended.
+    pub(crate) bytes_up: Counter,
+    /// Bytes from upstreams in tunnels that have ended.
+    pub(crate) bytes_down: Counter,
+    refused: [Counter; Refusal::ALL.len()],
+    ended: [Counter; Ended::ALL.len()],
+}
+
+impl Counters {
+    pub(crate) fn count_refused(&self, why: Refusal) {
+        if let Some(counter) = self.refused.get(why as usize) {
+            counter.add(1);
+        }
+    }
+
+    pub(crate) fn count_ended(&self, why: Ended) {
+        if let Some(counter) = self.ended.get(why as usize) {
+            counter.add(1);
+        }
+    }
+
+    /// Requests answered by the proxy itself for this reason.
+    #[must_use]
+    pub(crate) fn refused(&self, why: Refusal) -> u64 {
+        self.refused.get(why as usize).map_or(0, Counter::get)
+    }
+
+    /// Tunnels ended for this reason.
+    #[must_use]
+    pub(crate) fn ended(&self, why: Ended) -> u64 {
+        self.ended.get(why as usize).map_or(0, Counter::get)
+    }
+}

@@ -1,0 +1,307 @@
+//! The heads that are passed on: which header lines go along, which are for one hop only, and what
+//! this proxy says of whose request it is (RFC 9110 section 7.6, RFC 7239, RFC 6455 section 4).
+//!
+//! A client may name any header in `Connection`, ours too. So whatever tells whose a request is, is
+//! taken out first, however it is spelt, and written by us afterwards.
+
+use std::net::IpAddr;
+
+use wire::http::{Header, Request, Response};
+
+/// For one hop only, whatever `Connection` says (RFC 9110 section 7.6.1, RFC 7540 section 3.2.1).
+const HOP_BY_HOP: [&str; 10] = [
+    "connection",
+    "http2-settings",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+/// What says whose a request is.
+const IDENTITY: [&str; 5] =
+    ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"];
+/// What `Connection` cannot take away: it would change what the message is.
+const END_TO_END: [&str; 5] = ["authorization", "content-length", "content-type", "cookie", "host"];
+
+/// Whose a request is.
+#[derive(Copy, Clone, Debug, Default)]
+pub(crate) struct Whose {
+    /// Who is at the other end of the socket, if it has an address.
+    pub(crate) peer: Option<IpAddr>,
+    /// Whom a trusted proxy named.
+    pub(crate) client: Option<IpAddr>,
+    /// The peer's word is taken.
+    pub(crate) trusted: bool,
+    /// It came over TLS.
+    pub(crate) secure: bool,
+    /// `Forwarded` (RFC 7239) is written, too.
+    pub(crate) forwarded: bool,
+}
+
+/// How the body of a message is delimited as it is passed on.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Framing {
+    /// As its Content-Length says, which goes along; or it has none.
+    Counted,
+    /// In chunks of ours.
+    Chunked,
+    /// By the end of the connection.
+    UntilClose,
+}
+
+/// Appends the request as an upstream gets it.
+pub(crate) fn encode_request(
+    out: &mut Vec<u8>,
+    request: &Request<'_, '_>,
+    upgrade: bool,
+    framing: Framing,
+    whose: &Whose,
+) {
+    out.extend_from_slice(request.method.as_bytes());
+    out.push(b' ');
+    push_target(out, request);
+    out.extend_from_slice(b" HTTP/1.1\r\n");
+    push_line(out, "Host", request.authority().unwrap_or_default());
+    let mut counted = false;
+    for header in request.headers {
+        let again = header.name.eq_ignore_ascii_case("content-length")
+            && std::mem::replace(&mut counted, true);
+        let host = header.name.eq_ignore_ascii_case("host");
+        if !host && !again && !is_identity(header.name) && goes_along(request.headers, header.name)
+        {
+            push_line(out, header.name, header.value);
+        }
+    }
+    if upgrade {
+        out.extend_from_slice(b"Upgrade: websocket\r\nConnection: Upgrade\r\n");
+    }
+    if framing == Framing::Chunked {
+        out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
+    }
+    push_identity(out, request, whose);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends an answer as a client gets it, without the blank line: what else is to be said follows.
+pub(crate) fn encode_answer(out: &mut Vec<u8>, answer: &Response<'_, '_>, framing: Framing) {
+    out.extend_from_slice(b"HTTP/1.1 ");
+    out.extend_from_slice(answer.status.to_string().as_bytes());
+    out.push(b' ');
+    out.extend_from_slice(wire::http::reason_phrase(answer.status).as_bytes());
+    out.extend_from_slice(b"\r\n");
+    let mut counted = false;
+    for header in answer.headers {
+        let again = header.name.eq_ignore_ascii_case("content-length")
+            && std::mem::replace(&mut counted, true);
+        // Which protocol is wanted instead is the point of a 426.
+        let wanted = answer.status == 426 && header.name.eq_ignore_ascii_case("upgrade");
+        if !again && (wanted || goes_along(answer.headers, header.name)) {
+            push_line(out, header.name, header.value);
+        }
+    }
+    if framing == Framing::Chunked {
+        out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
+    }
+}
+
+/// The path and query; the whole of what is no path (`*`).
+fn push_target(out: &mut Vec<u8>, request: &Request<'_, '_>) {
+    if !request.target.contains("://") || request.target.starts_with('/') {
+        return out.extend_from_slice(request.target.as_bytes());
+    }
+    out.extend_from_slice(request.path().as_bytes());
+    if let Some(query) = request.query() {
+        out.push(b'?');
+        out.extend_from_slice(query.as_bytes());
+    }
+}
+
+pub(crate) fn push_line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Whether a line goes on beyond this hop.
+fn goes_along(headers: &[Header<'_>], name: &str) -> bool {
+    let is = |other: &&str| name.eq_ignore_ascii_case(other);
+    if HOP_BY_HOP.iter().any(|other| is(&other)) {
+        return false;
+    }
+    let kept = END_TO_END.iter().any(|other| is(&other));
+    kept || is_handshake(name) || !is_named(headers, name)
+}
+
+fn is_handshake(name: &str) -> bool {
+    name.get(..14).is_some_and(|front| front.eq_ignore_ascii_case("sec-websocket-"))
+}
+
+/// Whether `Connection` names it.
+fn is_named(headers: &[Header<'_>], name: &str) -> bool {
+    let of = headers.iter().filter(|header| header.name.eq_ignore_ascii_case("connection"));
+    let mut items = of.flat_map(|header| header.value.split(|byte| *byte == b','));
+    items.any(|item| item.trim_ascii().eq_ignore_ascii_case(name.as_bytes()))
+}
+
+/// Whether a header says whose a request is; some servers read `_` as `-`.
+fn is_identity(name: &str) -> bool {
+    IDENTITY.iter().any(|known| {
+        let same = |(a, b): (u8, u8)| a.eq_ignore_ascii_case(&b) || a == b'_' && b == b'-';
+        name.len() == known.len() && name.bytes().zip(known.bytes()).all(same)
+    })
+}
+
+fn push_identity(out: &mut Vec<u8>, request: &Request<'_, '_>, whose: &Whose) {
+    let told = |name| values(request.headers, name).filter(|_| whose.trusted);
+    let from = match (whose.client, whose.peer) {
+        (Some(client), _) if told("x-forwarded-for").next().is_none() => Some(client),
+        (_, peer) => peer,
+    };
+    let from_text = from.map(|from| from.to_string());
+    push_list(out, "X-Forwarded-For", told("x-forwarded-for"), from_text.as_deref());
+    let scheme = if whose.secure { "https" } else { "http" };
+    let host = request.authority().unwrap_or_default();
+    let proto = told("x-forwarded-proto").next().unwrap_or(scheme.as_bytes());
+    push_line(out, "X-Forwarded-Proto", proto);
+    let forwarded_host = told("x-forwarded-host").next().unwrap_or(host);
+    if !forwarded_host.is_empty() {
+        push_line(out, "X-Forwarded-Host", forwarded_host);
+    }
+    if let Some(real) = told("x-real-ip").next() {
+        push_line(out, "X-Real-IP", real);
+    }
+    let element = whose.forwarded.then(|| forwarded_element(from, scheme, host));
+    push_list(out, "Forwarded", told("forwarded"), element.as_deref());
+}
+
+/// One line with what came and what we add; none without either.
+fn push_list<'v>(
+    out: &mut Vec<u8>,
+    name: &str,
+    came: impl Iterator<Item = &'v [u8]>,
+    ours: Option<&'v str>,
+) {
+    let begin = out.len();
+    for value in came.chain(ours.map(str::as_bytes)).filter(|value| !value.is_empty()) {
+        if out.len() == begin {
+            out.extend_from_slice(name.as_bytes());
+            out.extend_from_slice(b": ");
+        } else {
+            out.extend_from_slice(b", ");
+        }
+        out.extend_from_slice(value);
+    }
+    if out.len() > begin {
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// What we add to `Forwarded`. A host is of characters that need no escape between quotes.
+fn forwarded_element(from: Option<IpAddr>, scheme: &str, host: &[u8]) -> String {
+    let mut element = match from {
+        Some(IpAddr::V4(address)) => format!("for={address}"),
+        Some(IpAddr::V6(address)) => format!("for=\"[{address}]\""),
+        None => "for=unknown".to_owned(),
+    };
+    element.push_str(";proto=");
+    element.push_str(scheme);
+    if let Some(host) = std::str::from_utf8(host).ok().filter(|host| !host.is_empty()) {
+        element.push_str(";host=\"");
+        element.push_str(host);
+        element.push('"');
+    }
+    element
+}
+
+fn values<'h>(headers: &'h [Header<'_>], name: &str) -> impl Iterator<Item = &'h [u8]> {
+    let named = move |header: &&Header<'_>| header.name.eq_ignore_ascii_case(name);
+    headers.iter().filter(named).map(|header| header.value)
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::http::{EMPTY_HEADER, parse_request, parse_response};
+
+    use super::*;
+
+    fn passed(head: &str, whose: &Whose) -> String {
+        let head = head.replace('\n', "\r\n");
+        let mut headers = [EMPTY_HEADER; 40];
+        let request = parse_request(head.as_bytes(), &mut headers).unwrap();
+        let mut out = Vec::new();
+        encode_request(&mut out, &request, false, Framing::Counted, whose);
+        String::from_utf8(out).unwrap().replace("\r\n", "\n")
+    }
+
+    fn stranger() -> Whose {
+        Whose { peer: Some([192, 0, 2, 1].into()), ..Whose::default() }
+    }
+
+    #[test]
+    fn what_is_for_one_hop_stays_and_the_rest_goes_along_in_order() {
+        let head = "GET /a?b=c HTTP/1.1\nHost: h\nA: 1\nconnection: close, B\nb: 2\nTE: trailers\n\
+                    Keep-Alive: 5\nUpgrade: h2c\nHTTP2-Settings: x\nC: 3\n\n";
+        assert_eq!(
+            passed(head, &stranger()),
+            "GET /a?b=c HTTP/1.1\nHost: h\nA: 1\nC: 3\nX-Forwarded-For: 192.0.2.1\n\
+             X-Forwarded-Proto: http\nX-Forwarded-Host: h\n\n"
+        );
+    }
+
+    #[test]
+    fn no_client_takes_away_or_makes_up_what_says_whose_a_request_is() {
+        let head = "GET / HTTP/1.1\nHost: h\nConnection: x-forwarded-for, X-Forwarded-Proto, host\n\
+                    X-Forwarded-For: 1.1.1.1\nx-forwarded-for: 2.2.2.2\nX_Forwarded_For: 3.3.3.3\n\
+                    X-Forwarded-Proto: https\nForwarded: for=4.4.4.4\nX-Real-Ip: 5.5.5.5\n\n";
+        let whose = Whose { forwarded: true, ..stranger() };
+        assert_eq!(
+            passed(head, &whose),
+            "GET / HTTP/1.1\nHost: h\nX-Forwarded-For: 192.0.2.1\nX-Forwarded-Proto: http\n\
+             X-Forwarded-Host: h\nForwarded: for=192.0.2.1;proto=http;host=\"h\"\n\n"
+        );
+    }
+
+    #[test]
+    fn the_word_of_a_trusted_proxy_is_kept_and_added_to() {
+        let head = "GET / HTTP/1.1\nHost: h\nX-Forwarded-For: 1.1.1.1\nX-Forwarded-Proto: https\n\
+                    X-Forwarded-Host: outer\n\n";
+        let client = Some([1, 1, 1, 1].into());
+        let whose = Whose { trusted: true, client, ..stranger() };
+        assert_eq!(
+            passed(head, &whose),
+            "GET / HTTP/1.1\nHost: h\nX-Forwarded-For: 1.1.1.1, 192.0.2.1\n\
+             X-Forwarded-Proto: https\nX-Forwarded-Host: outer\n\n"
+        );
+        // By a PROXY header it told the client's address alone.
+        let by_header = passed("GET / HTTP/1.1\nHost: h\n\n", &whose);
+        assert!(by_header.contains("X-Forwarded-For: 1.1.1.1\n"), "{by_header}");
+    }
+
+    #[test]
+    fn a_whole_url_becomes_a_path_and_a_host() {
+        let request = passed("GET http://real/x?y HTTP/1.1\nHost: other\n\n", &Whose::default());
+        assert!(request.starts_with("GET /x?y HTTP/1.1\nHost: real\n"), "{request}");
+        assert!(request.contains("X-Forwarded-Host: real\n") && !request.contains("other"));
+    }
+
+    #[test]
+    fn an_answer_keeps_what_is_the_clients() {
+        let head = "HTTP/1.1 426 Nope\nConnection: upgrade, set-x\nUpgrade: websocket\nSet-X: 1\n\
+                    Content-Length: 0\nContent-Length: 0\nSet-Cookie: a\nSet-Cookie: b\n\n";
+        let head = head.replace('\n', "\r\n");
+        let mut headers = [EMPTY_HEADER; 10];
+        let answer = parse_response(head.as_bytes(), &mut headers).unwrap();
+        let mut out = Vec::new();
+        encode_answer(&mut out, &answer, Framing::Counted);
+        assert_eq!(
+            String::from_utf8(out).unwrap().replace("\r\n", "\n"),
+            "HTTP/1.1 426 \nUpgrade: websocket\nContent-Length: 0\nSet-Cookie: a\nSet-Cookie: b\n"
+                .replace("426 \n", "426 Upgrade Required\n")
+        );
+    }
+}

@@ -1,0 +1,78 @@
+//! [`Note`]: what the access log tells of a request, kept from its head to its end. Of tunnels they
+//! stand beside the connections ([`Notes`]), so that without an access log nothing is kept.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use engine::ConnId;
+use wire::http::Request;
+
+/// Longest part of a head that is kept, in bytes.
+const PART_BYTES_MAX: usize = 1024;
+
+/// What is told of a request when it is over.
+pub(crate) struct Note {
+    pub(crate) began_ms: u64,
+    pub(crate) began_ns: u64,
+    pub(crate) client: Option<IpAddr>,
+    pub(crate) method: Box<str>,
+    pub(crate) host: Box<str>,
+    pub(crate) target: Box<str>,
+    pub(crate) agent: Option<Box<str>>,
+    pub(crate) referer: Option<Box<str>>,
+    pub(crate) pool: Box<str>,
+    /// What was answered, once that is known.
+    pub(crate) status: u16,
+}
+
+impl Note {
+    pub(crate) fn new(
+        request: &Request<'_, '_>,
+        client: Option<IpAddr>,
+        pool: &str,
+        now_ns: u64,
+    ) -> Note {
+        let header = |name| request.header(name).map(cut);
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Note {
+            began_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
+            began_ns: now_ns,
+            client,
+            method: cut(request.method.as_bytes()),
+            host: cut(request.authority().unwrap_or_default()),
+            target: cut(request.target.as_bytes()),
+            agent: header("user-agent"),
+            referer: header("referer"),
+            pool: pool.into(),
+            status: 0,
+        }
+    }
+}
+
+fn cut(bytes: &[u8]) -> Box<str> {
+    String::from_utf8_lossy(bytes.get(..PART_BYTES_MAX).unwrap_or(bytes)).into()
+}
+
+/// The notes of a worker's tunnels, by the client's connection.
+#[derive(Default)]
+pub(crate) struct Notes(HashMap<ConnId, Box<Note>>);
+
+impl Notes {
+    pub(crate) fn keep(&mut self, client: ConnId, note: Option<Box<Note>>) {
+        if let Some(note) = note {
+            self.0.insert(client, note);
+        }
+    }
+
+    pub(crate) fn take(&mut self, client: ConnId) -> Option<Box<Note>> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let note = self.0.remove(&client);
+        if self.0.is_empty() {
+            self.0 = HashMap::new();
+        }
+        note
+    }
+}

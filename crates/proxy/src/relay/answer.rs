@@ -1,0 +1,371 @@
+//! Answers: the head checked and passed on, the body streamed in whatever framing the client reads,
+//! and a right 101 to a handshake turned into a tunnel (RFC 9112 sections 6 and 9, RFC 6455 section
+//! 4.1). Nothing that is no such 101 opens one.
+
+use engine::{Closed, ConnId, Core, Mode, Sent, Sys};
+use wire::http::{
+    BodyDecoder, BodyEvent, EMPTY_HEADER, HeadScanner, LAST_CHUNK, MAX_HEADERS, Response,
+    encode_chunk, keep_alive, parse_response,
+};
+use wire::{Status, Violation};
+
+use super::ask::{after, body_limits};
+use super::exchange::{AnswerBody, Exchange, Stage};
+use super::tunnel::{Far, Near};
+use super::{Leg, Relay};
+use crate::access_log::Side;
+use crate::counters::Refusal;
+use crate::headers::{Framing, encode_answer, push_line};
+
+/// Interim answers (1xx) to one request at most.
+const INTERIM_MAX: u8 = 8;
+
+/// What a head of an answer is.
+enum Head {
+    /// Another one follows.
+    Interim,
+    /// A body follows, which may be empty.
+    Final,
+    /// The tunnel is open.
+    Switched,
+}
+
+impl Relay {
+    /// Bytes from an upstream that was asked.
+    pub(super) fn on_answer<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        index: u32,
+        id: ConnId,
+        data: &mut [u8],
+    ) {
+        let deadline_ns = after(core.now_ns(), self.live.patience.answer);
+        let Some(exchange) = self.exchanges.get(index) else { return core.abort(id) };
+        if exchange.stage == Stage::Answering {
+            exchange.deadline_ns = deadline_ns;
+            return self.pass_body(core, index, data);
+        }
+        exchange.answered = true;
+        if exchange.torn.is_empty() {
+            return self.on_head(core, index, id, data);
+        }
+        let mut all = std::mem::take(&mut exchange.torn);
+        all.extend_from_slice(data);
+        self.on_head(core, index, id, &all);
+    }
+
+    /// Works on what begins with the head of an answer.
+    fn on_head<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        index: u32,
+        id: ConnId,
+        mut data: &[u8],
+    ) {
+        loop {
+            let Some(exchange) = self.exchanges.get(index) else { return };
+            let length = match exchange.scanner.scan(data, body_limits()) {
+                Ok(Status::Complete(length)) => length,
+                Ok(Status::Partial) => {
+                    exchange.torn = data.to_vec();
+                    return;
+                }
+                Err(_) => return self.bad_answer(core, index),
+            };
+            exchange.scanner = HeadScanner::default();
+            let (head, rest) = data.split_at_checked(length).unwrap_or((data, &[]));
+            match self.take_head(core, index, id, head, rest) {
+                Ok(Head::Interim) if rest.is_empty() => return,
+                Ok(Head::Interim) => data = rest,
+                Ok(Head::Final) => return self.pass_body(core, index, rest),
+                Ok(Head::Switched) => return,
+                Err(_) => return self.bad_answer(core, index),
+            }
+        }
+    }
+
+    fn take_head<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        index: u32,
+        id: ConnId,
+        head: &[u8],
+        rest: &[u8],
+    ) -> Result<Head, Violation> {
+        let mut headers = [EMPTY_HEADER; MAX_HEADERS];
+        let answer = parse_response(head, &mut headers)?;
+        let Some(exchange) = self.exchanges.get(index) else { return Ok(Head::Switched) };
+        match answer.status {
+            101 => {
+                check_switched(exchange, &answer)?;
+                self.open_tunnel(core, index, id, &answer, rest);
+                Ok(Head::Switched)
+            }
+            100..=199 => {
+                exchange.interim += 1;
+                if exchange.interim > INTERIM_MAX {
+                    return Err(Violation::BadStatusLine);
+                }
+                if !exchange.asked.old && exchange.asked.accept.is_none() {
+                    let client = exchange.client;
+                    let mut out = Vec::new();
+                    encode_answer(&mut out, &answer, Framing::Counted);
+                    out.extend_from_slice(b"\r\n");
+                    core.write(client, &out);
+                }
+                Ok(Head::Interim)
+            }
+            _ => self.pass_head(index, &answer).map(|()| Head::Final),
+        }
+    }
+
+    /// The head of the final answer.
+    fn pass_head(&mut self, index: u32, answer: &Response<'_, '_>) -> Result<(), Violation> {
+        let may_reuse = self.live.proxy_header.is_none();
+        let draining = self.shared.is_draining();
+        let mut out = std::mem::take(&mut self.scratch);
+        let Some(exchange) = self.exchanges.get(index) else { return Ok(()) };
+        let asked = exchange.asked;
+        let method = if asked.head_only { "HEAD" } else { "GET" };
+        let decoder = BodyDecoder::for_response(answer, method, body_limits())?;
+        let until_close = decoder.is_until_close();
+        let chunked = answer.header("transfer-encoding").is_some();
+        let framing = match decoder.is_done() || !(chunked || until_close) {
+            true => Framing::Counted,
+            false if asked.old => Framing::UntilClose,
+            false => Framing::Chunked,
+        };
+        // What asked for a tunnel and got none is over, and so is the connection that it went to.
+        let upgrade = asked.accept.is_some();
+        let last = upgrade
+            || draining
+            || framing == Framing::UntilClose
+            || !asked.keep_alive
+            || !exchange.request.is_done();
+        let reusable = may_reuse && !upgrade && !until_close && keep_alive(answer);
+        encode_answer(&mut out, answer, framing);
+        let picked = exchange.picked.as_ref();
+        if let Some(picked) = picked {
+            picked.upstream().succeeded();
+        }
+        let cookie = picked.and_then(|picked| exchange.pool.set_cookie(picked, exchange.sticky));
+        if let Some(cookie) = cookie {
+            push_line(&mut out, "Set-Cookie", cookie.as_bytes());
+        }
+        let connection = match (last, answer.status) {
+            (true, 426) => Some("close, Upgrade"),
+            (true, _) => Some("close"),
+            (false, _) => asked.old.then_some("keep-alive"),
+        };
+        if let Some(connection) = connection {
+            push_line(&mut out, "Connection", connection.as_bytes());
+        }
+        out.extend_from_slice(b"\r\n");
+        exchange.stage = Stage::Answering;
+        exchange.answer = Some(AnswerBody { decoder, framing, reusable, last });
+        if let Some(note) = &mut exchange.note {
+            note.status = answer.status;
+        }
+        self.counters().declined.add(u64::from(upgrade));
+        // Its body leaves with it, as far as it is here.
+        self.scratch = out;
+        Ok(())
+    }
+
+    /// Bytes of the body of an answer, behind what of its head has not left yet.
+    fn pass_body<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32, data: &[u8]) {
+        let mut out = std::mem::take(&mut self.scratch);
+        let Some(exchange) = self.exchanges.get(index) else { return };
+        let (client, upstream) = (exchange.client, exchange.upstream);
+        let passed = decode_body(exchange, data, &mut out);
+        let sent = if out.is_empty() { Sent::Sent } else { core.write(client, &out) };
+        out.clear();
+        self.scratch = out;
+        match passed {
+            Ok(Passed::More) => {
+                if let (Sent::Queued(_), Some(upstream)) = (sent, upstream) {
+                    core.pause(upstream);
+                }
+            }
+            Ok(Passed::All { and_more }) => self.answered(core, index, and_more),
+            Err(_) => {
+                if let Some(upstream) = upstream {
+                    Self::set(core, upstream, Leg::Vacant);
+                    core.reset(upstream);
+                }
+                self.break_off(core, index);
+            }
+        }
+    }
+
+    /// The answer has come to its end.
+    fn answered<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32, and_more: bool) {
+        let Some(exchange) = self.take_exchange(index) else { return };
+        let whole_request = exchange.request.is_done();
+        let (reusable, last) =
+            exchange.answer.as_ref().map_or((false, true), |body| (body.reusable, body.last));
+        if let Some(upstream) = exchange.upstream {
+            let number = exchange.picked.as_ref().map(|picked| picked.upstream().number());
+            match number.filter(|_| reusable && whole_request && !and_more) {
+                Some(number) => self.spare(core, upstream, number),
+                None => {
+                    Self::set(core, upstream, Leg::Vacant);
+                    core.abort(upstream);
+                }
+            }
+        }
+        let upstream = exchange.picked.as_ref().map(|picked| picked.address().to_string());
+        if let Some(note) = exchange.note {
+            let bytes = (exchange.bytes_in, exchange.bytes_out);
+            let why = (Side::Upstream, "answered");
+            self.shared.record(*note, upstream, bytes, why, core.now_ns());
+        }
+        self.give_back(exchange.picked);
+        let client = exchange.client;
+        let more = !last && whole_request;
+        Self::set(core, client, Leg::Leaving(more));
+        if core.queued(client) == 0 {
+            self.after_answer(core, client, more);
+        }
+    }
+
+    /// The last answer has left: the next request, or the end.
+    pub(super) fn after_answer<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        client: ConnId,
+        more: bool,
+    ) {
+        Self::set(core, client, Leg::Vacant);
+        if more {
+            core.next_request(client);
+        } else {
+            core.end_after(client, Closed::Answered);
+        }
+    }
+
+    /// The upstream's connection has ended in the middle of an answer, or at the end of one that
+    /// has no other.
+    pub(super) fn answer_broke_off<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        index: u32,
+        why: Closed,
+    ) {
+        let Some(exchange) = self.exchanges.get(index) else { return };
+        let client = exchange.client;
+        let whole = why == Closed::Gone
+            && exchange.answer.as_mut().is_some_and(|body| body.decoder.finish_eof().is_ok());
+        if !whole {
+            return self.break_off(core, index);
+        }
+        if exchange.answer.as_ref().is_some_and(|body| body.framing == Framing::Chunked) {
+            core.write(client, LAST_CHUNK);
+        }
+        self.answered(core, index, false);
+    }
+
+    /// Ends a client's connection in the middle of an answer, so that it cannot take the half for
+    /// the whole.
+    pub(super) fn break_off<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32) {
+        self.counters().truncated.add(1);
+        self.refuse(core, index, Refusal::BadAnswer);
+    }
+
+    fn bad_answer<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32) {
+        self.refuse(core, index, Refusal::BadAnswer);
+    }
+
+    /// From here on it is bytes both ways.
+    fn open_tunnel<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        index: u32,
+        upstream: ConnId,
+        answer: &Response<'_, '_>,
+        rest: &[u8],
+    ) {
+        let Some(mut exchange) = self.take_exchange(index) else { return };
+        let Some(picked) = exchange.picked.take() else { return core.abort(upstream) };
+        picked.upstream().succeeded();
+        let client = exchange.client;
+        let mut out = std::mem::take(&mut self.scratch);
+        encode_answer(&mut out, answer, Framing::Counted);
+        out.extend_from_slice(b"Upgrade: websocket\r\nConnection: Upgrade\r\n");
+        if let Some(cookie) = exchange.pool.set_cookie(&picked, exchange.sticky) {
+            push_line(&mut out, "Set-Cookie", cookie.as_bytes());
+        }
+        out.extend_from_slice(b"\r\n");
+        out.extend_from_slice(rest);
+        let since_s = u32::try_from(core.now_ns() / 1_000_000_000).unwrap_or(u32::MAX);
+        let near = Near { peer: upstream, picked, bytes: 0, since_s, ending: None };
+        Self::set(core, client, Leg::Near(near));
+        Self::set(core, upstream, Leg::Far(Far { peer: client, bytes: rest.len() as u64 }));
+        self.notes.keep(client, exchange.note.take());
+        let counters = self.counters();
+        counters.opened.add(1);
+        counters.tunnels.add(1);
+        self.shared.took(self.worker, core.now_ns().saturating_sub(exchange.began_ns));
+        let sent = core.write(client, &out);
+        out.clear();
+        self.scratch = out;
+        if let Sent::Queued(_) = sent {
+            core.pause(upstream);
+        }
+        // What it sent too early, it meant for the tunnel.
+        core.resume(client);
+        if core.mode(client) == Some(Mode::HalfClosed) {
+            self.half_ended(core, client);
+        }
+    }
+}
+
+/// A 101 counts only as the answer to the handshake that was sent (RFC 6455 section 4.1).
+fn check_switched(exchange: &Exchange, answer: &Response<'_, '_>) -> Result<(), Violation> {
+    let Some(accept) = exchange.asked.accept else { return Err(Violation::NotSwitched) };
+    if !answer.header_list_contains("upgrade", "websocket") {
+        return Err(Violation::SwitchedWithoutUpgrade);
+    }
+    if !answer.header_list_contains("connection", "upgrade") {
+        return Err(Violation::SwitchedWithoutConnection);
+    }
+    let named = |name: &str| name.eq_ignore_ascii_case("sec-websocket-accept");
+    let mut accepts = answer.headers.iter().filter(|header| named(header.name));
+    let right = accepts.next().is_some_and(|header| *header.value == accept);
+    if right && accepts.next().is_none() { Ok(()) } else { Err(Violation::WrongAccept) }
+}
+
+enum Passed {
+    More,
+    All { and_more: bool },
+}
+
+/// Appends what `data` has of an answer's body to `out`, as the client gets it.
+fn decode_body(
+    exchange: &mut Exchange,
+    data: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<Passed, Violation> {
+    let Some(body) = &mut exchange.answer else { return Ok(Passed::More) };
+    let mut at = 0;
+    while !body.decoder.is_done() {
+        let Some(rest) = data.get(at..).filter(|rest| !rest.is_empty()) else {
+            return Ok(Passed::More);
+        };
+        let Status::Complete((used, event)) = body.decoder.decode(rest)? else {
+            return Ok(Passed::More);
+        };
+        at += used;
+        if let BodyEvent::Data(bytes) = event {
+            exchange.bytes_out += bytes.len() as u64;
+            match body.framing {
+                Framing::Chunked => encode_chunk(out, bytes),
+                _ => out.extend_from_slice(bytes),
+            }
+        }
+    }
+    if body.framing == Framing::Chunked {
+        out.extend_from_slice(LAST_CHUNK);
+    }
+    Ok(Passed::All { and_more: at < data.len() })
+}

@@ -1,0 +1,548 @@
+//! Asking: from a client's request to an upstream that has it. Another upstream is asked only while
+//! nothing was answered and nothing was sent that cannot be sent again (RFC 9110 section 9.2.2).
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::{Answer, Closed, ConnId, Core, Incoming, Mode, Response, Sent, Sys};
+use wire::http::{
+    BodyDecoder, BodyEvent, HeadScanner, LAST_CHUNK, Request, encode_chunk, encode_response,
+    keep_alive,
+};
+use wire::websocket::accept_key;
+use wire::{Status, Violation};
+
+use super::exchange::{Asked, Exchange, Stage};
+use super::{Leg, Relay, forget_spare};
+use crate::access_log::Side;
+use crate::balance::{Key, Pool, Refused, Upstream, UpstreamAddress};
+use crate::counters::Refusal;
+use crate::headers::{Framing, Whose, encode_request};
+use crate::notes::Note;
+
+/// Upstreams asked for one request at most.
+const TRIES: usize = 3;
+/// Source addresses tried for one connect at most.
+const SOURCE_TRIES: usize = 8;
+/// Connections from one address of loopback to one upstream, before the next address is used: the
+/// kernel finds ports quickly in half of its range only.
+const PER_LOOPBACK_SOURCE: u32 = 12_000;
+/// What the access log says of a request whose client did not wait for the answer, as nginx does.
+const CLIENT_GONE: u16 = 499;
+/// What a body may be split by; there is no limit to its length, as nothing of it is kept.
+const BODY_LIMITS: wire::Limits = wire::Limits {
+    head_bytes: wire::Limits::HEAD_BYTES,
+    headers: wire::Limits::HEADERS,
+    message_bytes: wire::Limits::MESSAGE_BYTES,
+    body_bytes: u64::MAX,
+    chunk_line_bytes: wire::Limits::CHUNK_LINE_BYTES,
+    trailer_bytes: wire::Limits::TRAILER_BYTES,
+};
+
+pub(super) const fn body_limits() -> &'static wire::Limits {
+    &BODY_LIMITS
+}
+
+impl Relay {
+    pub(super) fn on_request<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        client: ConnId,
+        incoming: &Incoming<'_, '_>,
+    ) -> Answer {
+        let request = incoming.head;
+        self.counters().requests.add(1);
+        if request.method == "CONNECT" {
+            return self.refused_at_once(Refusal::Connect);
+        }
+        let host = request.authority().and_then(|host| std::str::from_utf8(host).ok());
+        let routes = self.routes.get(&self.shared.table);
+        let Some(route) = routes.find(host.unwrap_or_default(), request.path()) else {
+            return self.refused_at_once(Refusal::NoRoute);
+        };
+        let pool = Arc::clone(&route.pool);
+        let Ok(body) = BodyDecoder::for_request(request, body_limits()) else {
+            return self.refused_at_once(Refusal::BadBody);
+        };
+        let exchange = self.exchange(core, client, incoming, pool, body);
+        let index = self.exchanges.insert(exchange);
+        self.counters().exchanges.add(1);
+        Self::set(core, client, Leg::Client(index));
+        match self.attempt(core, index) {
+            Ok(()) => Answer::Raw,
+            Err(why) => {
+                Self::set(core, client, Leg::Vacant);
+                let note = self.take_exchange(index).and_then(|exchange| exchange.note);
+                self.note_refused(note, why, core.now_ns());
+                self.refused_at_once(why)
+            }
+        }
+    }
+
+    fn exchange<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        client: ConnId,
+        incoming: &Incoming<'_, '_>,
+        pool: Arc<Pool>,
+        body: BodyDecoder,
+    ) -> Exchange {
+        let request = incoming.head;
+        let whose = self.whose(core, client);
+        let chunked = request.header("transfer-encoding").is_some();
+        let framing = if chunked { Framing::Chunked } else { Framing::Counted };
+        let upgrade = incoming.upgrade.is_some();
+        let mut head = Vec::with_capacity(1024);
+        encode_request(&mut head, request, upgrade, framing, &whose);
+        head.shrink_to_fit();
+        let random = core.random();
+        let from = whose.client.or(whose.peer);
+        let hash = pool.hash(from, request.path(), |name| request.header(name), random);
+        let sticky = pool.asked(request.header("cookie"));
+        let now_ns = core.now_ns();
+        let note = self.shared.note(request, from, pool.name(), now_ns);
+        Exchange {
+            client,
+            upstream: None,
+            stage: Stage::Waiting,
+            deadline_ns: u64::MAX,
+            began_ns: now_ns,
+            pool,
+            picked: None,
+            waiting: None,
+            hash,
+            sticky,
+            tried: Vec::new(),
+            head,
+            asked: Asked {
+                accept: incoming.upgrade.map(|upgrade| accept_key(upgrade.key)),
+                old: request.version == 0,
+                head_only: request.method == "HEAD",
+                keep_alive: keep_alive(request),
+                idempotent: is_idempotent(request),
+            },
+            request: body,
+            request_framing: framing,
+            body_begun: false,
+            torn: Vec::new(),
+            scanner: HeadScanner::default(),
+            answered: false,
+            interim: 0,
+            reused: false,
+            fresh: false,
+            answer: None,
+            note,
+            bytes_in: 0,
+            bytes_out: 0,
+        }
+    }
+
+    fn whose<S: Sys>(&self, core: &Core<S, Self>, client: ConnId) -> Whose {
+        let (peer, told) = core.addresses(client);
+        let proxies = &core.limits().proxies;
+        Whose {
+            peer,
+            client: told,
+            trusted: peer.is_some_and(|peer| proxies.trusts(peer)),
+            secure: self.live.tls.is_some(),
+            forwarded: self.live.forwarded,
+        }
+    }
+
+    /// Finds the request an upstream and begins to ask it.
+    pub(super) fn attempt<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        index: u32,
+    ) -> Result<(), Refusal> {
+        let now_ns = core.now_ns();
+        let mut failed = None;
+        loop {
+            let random = core.random();
+            let Some(exchange) = self.exchanges.get(index) else { return Ok(()) };
+            if exchange.tried.len() >= TRIES {
+                return Err(failed.unwrap_or(Refusal::Unreachable));
+            }
+            let (hash, sticky) = (exchange.hash, exchange.sticky);
+            let key = Key { now_ns, random, hash, sticky, tried: &exchange.tried };
+            let picked = match exchange.pool.pick(&key) {
+                Ok(picked) => picked,
+                Err(Refused::Busy) => return self.wait_for_place(index, now_ns),
+                Err(Refused::Down) if exchange.tried.is_empty() => return Err(Refusal::Down),
+                Err(Refused::Down) => return Err(failed.unwrap_or(Refusal::Unreachable)),
+            };
+            exchange.waiting = None;
+            let upstream = Arc::clone(picked.upstream());
+            exchange.picked = Some(picked);
+            if self.take_spare(core, index, upstream.number()) {
+                return Ok(());
+            }
+            match self.connect(core, &upstream) {
+                Ok(id) => {
+                    self.is_connecting(core, index, id);
+                    return Ok(());
+                }
+                Err(error) => failed = Some(self.connect_failed(index, &error, now_ns)),
+            }
+        }
+    }
+
+    /// Every upstream has its most: the request waits, if it may.
+    fn wait_for_place(&mut self, index: u32, now_ns: u64) -> Result<(), Refusal> {
+        let Some(exchange) = self.exchanges.get(index) else { return Ok(()) };
+        if exchange.waiting.is_none() {
+            exchange.waiting = exchange.pool.wait();
+            exchange.deadline_ns = after(now_ns, exchange.pool.limits().queue_timeout);
+        }
+        exchange.stage = Stage::Waiting;
+        if exchange.waiting.is_some() { Ok(()) } else { Err(Refusal::Busy) }
+    }
+
+    /// Sends the request on a connection that has served another, if there is one for it. What must
+    /// not be asked twice gets a fresh one, as such a connection may be closing right now.
+    fn take_spare<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32, upstream: u32) -> bool {
+        let Some(exchange) = self.exchanges.get(index) else { return false };
+        let plain = exchange.asked.accept.is_none() && exchange.request.is_done();
+        if exchange.fresh || !plain || !exchange.asked.idempotent {
+            return false;
+        }
+        let found = self.spares.iter().rposition(|(number, spare)| {
+            *number == upstream && core.mode(*spare) == Some(Mode::Raw)
+        });
+        let Some(at) = found else { return false };
+        let (_, spare) = self.spares.remove(at);
+        Self::set(core, spare, Leg::Upstream(index));
+        exchange.upstream = Some(spare);
+        exchange.reused = true;
+        self.counters().reused.add(1);
+        self.send_head(core, index, spare);
+        true
+    }
+
+    fn connect<S: Sys>(&mut self, core: &mut Core<S, Self>, to: &Upstream) -> io::Result<ConnId> {
+        let live = Arc::clone(&self.live);
+        let tls = live.upstream_tls.as_ref().map(|tls| tls.of(to.name())).transpose();
+        let tls = tls.map_err(io::Error::other)?;
+        let address = match to.address() {
+            UpstreamAddress::Tcp(address) => *address,
+            UpstreamAddress::Unix(path) => {
+                return core.connect_raw(engine::Place::Unix(path), tls.as_ref(), None);
+            }
+        };
+        let mut tries = SOURCE_TRIES;
+        loop {
+            let source = self.source(&address, to.tunnels(), tries);
+            tries -= 1;
+            let place = engine::Place::Tcp(address);
+            match core.connect_raw(place, tls.as_ref(), source) {
+                Err(error) if tries > 0 && Closed::of_connect(&error) == Closed::NoAddress => {}
+                connected => return connected,
+            }
+        }
+    }
+
+    /// From which address to connect: those that were given in turn; on loopback the next of
+    /// 127.0.0.0/8 as they fill up; else whichever the system takes.
+    fn source(&mut self, to: &SocketAddr, tunnels: u32, tries: usize) -> Option<IpAddr> {
+        let fits = |source: &&IpAddr| source.is_ipv4() == to.is_ipv4();
+        let count = self.shared.sources.iter().filter(fits).count();
+        if count > 0 {
+            self.source = self.source.wrapping_add(1);
+            return self.shared.sources.iter().filter(fits).nth(self.source % count).copied();
+        }
+        let more = (SOURCE_TRIES - tries) as u32;
+        let further = tunnels / PER_LOOPBACK_SOURCE + more;
+        (to.is_ipv4() && to.ip().is_loopback() && further > 0)
+            .then(|| Ipv4Addr::from(u32::from(Ipv4Addr::LOCALHOST).wrapping_add(further)).into())
+    }
+
+    fn is_connecting<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32, id: ConnId) {
+        Self::set(core, id, Leg::Upstream(index));
+        let deadline_ns = after(core.now_ns(), self.live.patience.connect);
+        if let Some(exchange) = self.exchanges.get(index) {
+            exchange.upstream = Some(id);
+            exchange.reused = false;
+            exchange.stage = Stage::Connecting;
+            exchange.deadline_ns = deadline_ns;
+        }
+    }
+
+    /// A connect was refused at once; what the client is told if it was the last.
+    fn connect_failed(&mut self, index: u32, error: &io::Error, now_ns: u64) -> Refusal {
+        let why = Closed::of_connect(error);
+        let ours = matches!(why, Closed::NoDescriptors | Closed::NoMemory | Closed::NoAddress);
+        if let Some(exchange) = self.exchanges.get(index)
+            && let Some(picked) = exchange.picked.take()
+        {
+            exchange.tried.push(picked.upstream().number());
+            if !ours {
+                picked.upstream().failed(now_ns);
+            }
+        }
+        if ours { Refusal::Exhausted } else { Refusal::Unreachable }
+    }
+
+    /// The upstream is connected: it gets the request.
+    pub(super) fn send_head<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32, id: ConnId) {
+        let patience = &self.live.patience;
+        let (handshake, answer) = (patience.handshake, patience.answer);
+        let Some(exchange) = self.exchanges.get(index) else { return core.abort(id) };
+        let head = std::mem::take(&mut exchange.head);
+        let client = exchange.client;
+        exchange.stage = Stage::Asked;
+        let upgrade = exchange.asked.accept.is_some();
+        exchange.deadline_ns = after(core.now_ns(), if upgrade { handshake } else { answer });
+        let waits = !upgrade && !exchange.request.is_done();
+        let fresh = !exchange.reused;
+        if let Some(header) = self.proxy_header(core, client).filter(|_| fresh) {
+            core.write(id, &header);
+        }
+        core.write(id, &head);
+        if let Some(exchange) = self.exchanges.get(index) {
+            // Somebody else may have to be asked the same.
+            exchange.head = head;
+        }
+        if waits {
+            // What has come of its body already.
+            core.resume(client);
+        }
+    }
+
+    /// What stands in front of a connection to an upstream that is told by it whose it is.
+    fn proxy_header<S: Sys>(&self, core: &Core<S, Self>, client: ConnId) -> Option<Vec<u8>> {
+        let version = self.live.proxy_header?;
+        let (peer, told) = core.addresses(client);
+        let mut header = Vec::new();
+        wire::encode_proxy_header(&mut header, version, told.or(peer), self.shared.listen_ip);
+        Some(header)
+    }
+
+    // ---- the request's body ----
+
+    /// Bytes of a client behind the head of its request.
+    pub(super) fn on_body<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        index: u32,
+        client: ConnId,
+        data: &mut [u8],
+    ) {
+        let deadline_ns = after(core.now_ns(), self.live.patience.answer);
+        let Some(exchange) = self.exchanges.get(index) else { return };
+        let unasked = matches!(exchange.stage, Stage::Waiting | Stage::Connecting);
+        let Some(upstream) = exchange.upstream.filter(|_| !unasked) else {
+            return core.leave_unread(data.len());
+        };
+        if exchange.asked.accept.is_some() || exchange.request.is_done() {
+            // It is the tunnel's, once that is open, or of the next request.
+            return core.leave_unread(data.len());
+        }
+        exchange.body_begun = true;
+        exchange.deadline_ns = deadline_ns;
+        let mut out = std::mem::take(&mut self.scratch);
+        let taken = decode_body(exchange, data, &mut out);
+        let sent = core.write(upstream, &out);
+        out.clear();
+        self.scratch = out;
+        match taken {
+            Ok(taken) => {
+                if let Sent::Queued(_) = sent {
+                    core.pause(client);
+                }
+                core.leave_unread(data.len() - taken);
+            }
+            Err(_) => {
+                self.forsake(core, index);
+                self.refuse(core, index, Refusal::BadBody);
+            }
+        }
+    }
+
+    // ---- when it fails ----
+
+    /// Lets go of the upstream that was asked, which has not answered in time.
+    pub(super) fn forsake<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32) {
+        let now_ns = core.now_ns();
+        let Some(exchange) = self.exchanges.get(index) else { return };
+        let upstream = exchange.upstream.take();
+        let picked = exchange.picked.take();
+        let judged = matches!(exchange.stage, Stage::Connecting | Stage::Asked);
+        if let Some(picked) = &picked {
+            exchange.tried.push(picked.upstream().number());
+            if judged && !exchange.answered {
+                picked.upstream().failed(now_ns);
+            }
+        }
+        if let Some(id) = upstream {
+            Self::set(core, id, Leg::Vacant);
+            core.reset(id);
+        }
+        self.give_back(picked);
+    }
+
+    /// The connection to the upstream is gone before its answer has come to an end.
+    pub(super) fn upstream_gone<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        index: u32,
+        why: Closed,
+    ) {
+        let now_ns = core.now_ns();
+        let Some(exchange) = self.exchanges.get(index) else { return };
+        exchange.upstream = None;
+        if exchange.stage == Stage::Answering {
+            return self.answer_broke_off(core, index, why);
+        }
+        let picked = exchange.picked.take();
+        if exchange.reused {
+            // It was closed while it waited: nobody's failure.
+            exchange.fresh = true;
+        } else if let Some(picked) = &picked {
+            picked.upstream().failed(now_ns);
+            exchange.tried.push(picked.upstream().number());
+        }
+        let (may_retry, answered) = (exchange.may_retry(), exchange.answered);
+        self.give_back(picked);
+        if may_retry {
+            self.try_again(core, index);
+        } else {
+            let why = if answered { Refusal::BadAnswer } else { Refusal::Unreachable };
+            self.refuse(core, index, why);
+        }
+    }
+
+    /// Asks again, or says that nobody is left.
+    pub(super) fn try_again<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32) {
+        let waited = self.exchanges.get(index).is_some_and(|e| e.stage == Stage::Waiting);
+        if !waited {
+            self.counters().retries.add(1);
+        }
+        if let Err(why) = self.attempt(core, index) {
+            self.refuse(core, index, why);
+        }
+    }
+
+    /// The client is gone: nobody waits for the answer any more.
+    pub(super) fn client_gone<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32) {
+        let Some(exchange) = self.take_exchange(index) else { return };
+        if let Some(upstream) = exchange.upstream {
+            Self::set(core, upstream, Leg::Vacant);
+            core.reset(upstream);
+        }
+        let exchange = *exchange;
+        if let Some(mut note) = exchange.note {
+            note.status = if note.status == 0 { CLIENT_GONE } else { note.status };
+            let upstream = exchange.picked.as_ref().map(|picked| picked.address().to_string());
+            let bytes = (exchange.bytes_in, exchange.bytes_out);
+            let why = (Side::Client, "client_gone");
+            self.shared.record(*note, upstream, bytes, why, core.now_ns());
+        }
+        self.give_back(exchange.picked);
+    }
+
+    /// Answers a request by ourselves and ends the client's connection.
+    pub(super) fn refuse<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32, why: Refusal) {
+        let Some(exchange) = self.take_exchange(index) else { return };
+        let client = exchange.client;
+        if let Some(upstream) = exchange.upstream {
+            Self::set(core, upstream, Leg::Vacant);
+            core.reset(upstream);
+        }
+        Self::set(core, client, Leg::Vacant);
+        if exchange.stage == Stage::Answering {
+            // In the middle of another answer nothing can be said.
+            core.reset(client);
+        } else {
+            self.counters().count_refused(why);
+            let mut out = std::mem::take(&mut self.scratch);
+            let headers = [("Content-Type", "text/plain; charset=utf-8"), ("Connection", "close")];
+            let again = (why.status() == 503).then_some(("Retry-After", "1"));
+            let headers = headers.into_iter().chain(again);
+            encode_response(&mut out, why.status(), headers, why.text().as_bytes());
+            core.write(client, &out);
+            out.clear();
+            self.scratch = out;
+            core.end_after(client, Closed::Refused);
+        }
+        self.note_refused(exchange.note, why, core.now_ns());
+        self.give_back(exchange.picked);
+    }
+
+    fn refused_at_once(&self, why: Refusal) -> Answer {
+        self.counters().count_refused(why);
+        let mut response = Response::text(why.status(), why.text());
+        if why.status() == 503 {
+            response.headers.push(("Retry-After".into(), "1".into()));
+        }
+        if why == Refusal::Connect {
+            response.headers.push(("Allow".into(), "GET, HEAD, POST, PUT, DELETE, OPTIONS".into()));
+        }
+        Answer::Respond(response)
+    }
+
+    fn note_refused(&self, note: Option<Box<Note>>, why: Refusal, now_ns: u64) {
+        let Some(mut note) = note else { return };
+        note.status = if note.status == 0 { why.status() } else { note.status };
+        self.shared.record(*note, None, (0, 0), (Side::Proxy, why.name()), now_ns);
+    }
+
+    pub(super) fn take_exchange(&mut self, index: u32) -> Option<Box<Exchange>> {
+        let exchange = self.exchanges.remove(index)?;
+        self.counters().exchanges.sub(1);
+        Some(exchange)
+    }
+
+    /// A connection that could serve another request is kept for it, within bounds.
+    pub(super) fn spare<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, upstream: u32) {
+        Self::set(core, id, Leg::Spare);
+        self.spares.push((upstream, id));
+        while self.spares.len() > self.live.spares {
+            let (_, oldest) = self.spares.remove(0);
+            core.abort(oldest);
+        }
+        if core.mode(id) != Some(Mode::Raw) {
+            forget_spare(&mut self.spares, id);
+        }
+    }
+}
+
+/// Appends what `data` has of a request's body to `out`, as the upstream gets it; returns the bytes
+/// that belong to it.
+fn decode_body(
+    exchange: &mut Exchange,
+    data: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<usize, Violation> {
+    let mut taken = 0;
+    while let Some(rest) = data.get(taken..).filter(|rest| !rest.is_empty()) {
+        let Status::Complete((used, event)) = exchange.request.decode(rest)? else { break };
+        taken += used;
+        match event {
+            BodyEvent::Data(bytes) => {
+                exchange.bytes_in += bytes.len() as u64;
+                match exchange.request_framing {
+                    Framing::Chunked => encode_chunk(out, bytes),
+                    _ => out.extend_from_slice(bytes),
+                }
+            }
+            BodyEvent::End => break,
+        }
+        if exchange.request.is_done() {
+            break;
+        }
+    }
+    if exchange.request.is_done() && exchange.request_framing == Framing::Chunked {
+        out.extend_from_slice(LAST_CHUNK);
+    }
+    Ok(taken)
+}
+
+fn is_idempotent(request: &Request<'_, '_>) -> bool {
+    matches!(request.method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE")
+}
+
+pub(super) fn after(now_ns: u64, time: Duration) -> u64 {
+    now_ns.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+}

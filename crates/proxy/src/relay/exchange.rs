@@ -1,0 +1,150 @@
+//! [`Exchange`]: one request on its way to an upstream and its answer on the way back, and the table
+//! of those under way in a worker. A tunnel has none any more.
+
+use std::sync::Arc;
+
+use engine::ConnId;
+use wire::http::{BodyDecoder, HeadScanner};
+
+use crate::balance::{Picked, Pool, Waiting};
+use crate::headers::Framing;
+use crate::notes::Note;
+
+/// Where an exchange is.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) enum Stage {
+    /// Every upstream has its most: it waits for a place.
+    Waiting,
+    /// A connection to an upstream is being made.
+    Connecting,
+    /// The request was sent, or as much of it as has come.
+    Asked,
+    /// The head of the answer was passed on.
+    Answering,
+}
+
+/// One request and its answer.
+pub(super) struct Exchange {
+    pub(super) client: ConnId,
+    /// The connection it goes to now.
+    pub(super) upstream: Option<ConnId>,
+    pub(super) stage: Stage,
+    pub(super) deadline_ns: u64,
+    pub(super) began_ns: u64,
+
+    pub(super) pool: Arc<Pool>,
+    pub(super) picked: Option<Picked>,
+    pub(super) waiting: Option<Waiting>,
+    pub(super) hash: u64,
+    pub(super) sticky: Option<u64>,
+    /// Numbers of the upstreams that failed it.
+    pub(super) tried: Vec<u32>,
+
+    /// The request's head as an upstream gets it.
+    pub(super) head: Vec<u8>,
+    pub(super) asked: Asked,
+    pub(super) request: BodyDecoder,
+    pub(super) request_framing: Framing,
+    /// Some of the body was sent: nobody else can be asked any more.
+    pub(super) body_begun: bool,
+
+    /// The front of an answer whose head is not whole yet.
+    pub(super) torn: Vec<u8>,
+    pub(super) scanner: HeadScanner,
+    /// Something was answered: nobody else may be asked any more.
+    pub(super) answered: bool,
+    /// Interim answers so far.
+    pub(super) interim: u8,
+    /// It goes over a connection that has served another request.
+    pub(super) reused: bool,
+    /// No such connection is to be taken again: one was found closed.
+    pub(super) fresh: bool,
+    pub(super) answer: Option<AnswerBody>,
+    /// For the access log, if there is one.
+    pub(super) note: Option<Box<Note>>,
+    pub(super) bytes_in: u64,
+    pub(super) bytes_out: u64,
+}
+
+/// What has to be known of the request.
+#[derive(Copy, Clone)]
+pub(super) struct Asked {
+    /// The right answer to its handshake, if it is one.
+    pub(super) accept: Option<[u8; 28]>,
+    /// It is of HTTP/1.0.
+    pub(super) old: bool,
+    pub(super) head_only: bool,
+    pub(super) keep_alive: bool,
+    /// Asking twice does no harm (RFC 9110 section 9.2.2).
+    pub(super) idempotent: bool,
+}
+
+/// The body of an answer under way.
+pub(super) struct AnswerBody {
+    pub(super) decoder: BodyDecoder,
+    pub(super) framing: Framing,
+    /// The upstream's connection may serve another request.
+    pub(super) reusable: bool,
+    /// The client's connection ends with this answer.
+    pub(super) last: bool,
+}
+
+impl Exchange {
+    /// Whether another connection may be tried for it: while nothing was answered, and nothing was
+    /// sent that cannot be sent again.
+    pub(super) fn may_retry(&self) -> bool {
+        let unsent = self.stage == Stage::Connecting;
+        !self.answered && !self.body_begun && (unsent || self.asked.idempotent)
+    }
+}
+
+/// Those under way, at places that stay.
+#[derive(Default)]
+pub(super) struct Exchanges {
+    places: Vec<Option<Box<Exchange>>>,
+    free: Vec<u32>,
+}
+
+impl Exchanges {
+    pub(super) fn insert(&mut self, exchange: Exchange) -> u32 {
+        let exchange = Some(Box::new(exchange));
+        if let Some(index) = self.free.pop() {
+            if let Some(place) = self.places.get_mut(index as usize) {
+                *place = exchange;
+            }
+            return index;
+        }
+        self.places.push(exchange);
+        u32::try_from(self.places.len() - 1).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn get(&mut self, index: u32) -> Option<&mut Exchange> {
+        self.places.get_mut(index as usize)?.as_deref_mut()
+    }
+
+    pub(super) fn remove(&mut self, index: u32) -> Option<Box<Exchange>> {
+        let exchange = self.places.get_mut(index as usize)?.take()?;
+        self.free.push(index);
+        if self.is_empty() {
+            // What a storm needed goes back.
+            *self = Exchanges::default();
+        }
+        Some(exchange)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.free.len() == self.places.len()
+    }
+
+    /// Those whose time has come, or that wait for a place.
+    pub(super) fn due(&self, now_ns: u64, into: &mut Vec<u32>) {
+        for (index, exchange) in self.places.iter().enumerate() {
+            let due = exchange.as_ref().is_some_and(|exchange| {
+                exchange.deadline_ns <= now_ns || exchange.stage == Stage::Waiting
+            });
+            if due {
+                into.extend(u32::try_from(index));
+            }
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! [`Relay`]: what a worker of the proxy does. Both legs of a tunnel are connections of one worker;
+//! bytes go from the worker's read buffer straight to the other leg, and what the kernel refuses
+//! waits in that leg's queue while the first is not read.
+//!
+//! `ask` begins a request and finds it an upstream, `answer` passes answers on, `tunnel` is bytes
+//! both ways, `time` ends what takes too long.
+
+mod answer;
+mod ask;
+mod exchange;
+mod time;
+mod tunnel;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+
+use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Sys};
+use wire::websocket::OpCode;
+
+use self::exchange::Exchanges;
+use self::tunnel::{Far, Near};
+
+use crate::balance::Picked;
+use crate::config::Live;
+use crate::counters::Counters;
+use crate::ending::{Endings, Order};
+use crate::notes::Notes;
+use crate::routes::Cached;
+use crate::shared::Shared;
+
+/// What a connection is to the relay.
+#[derive(Default)]
+pub(crate) enum Leg {
+    /// A client without a request, or what is over.
+    #[default]
+    Vacant,
+    /// A client whose request is under way.
+    Client(u32),
+    /// A client whose last answer is still leaving; whether another request may follow.
+    Leaving(bool),
+    /// The connection that a request goes to.
+    Upstream(u32),
+    /// A connection to an upstream, without a request.
+    Spare,
+    /// A tunnel's connection to the client.
+    Near(Near),
+    /// A tunnel's connection to the upstream.
+    Far(Far),
+}
+
+// Two of these, with what the engine keeps, are what an idle tunnel costs.
+const _: () = assert!(size_of::<Leg>() <= 32);
+
+/// What other threads may tell a worker.
+pub(crate) enum Post {
+    /// Settings have changed.
+    Live(Arc<Live>),
+    /// Tunnels are to end.
+    End(Arc<Order>),
+    /// A page of tunnels is wanted.
+    List(Box<List>),
+}
+
+/// Which tunnels to list.
+pub(crate) struct List {
+    pub(crate) slot: u32,
+    pub(crate) limit: usize,
+    /// Those to these upstreams only, by number.
+    pub(crate) upstreams: Option<Box<[u32]>>,
+    pub(crate) reply: SyncSender<Listed>,
+}
+
+/// A page of tunnels.
+pub(crate) struct Listed {
+    pub(crate) tunnels: Vec<TunnelInfo>,
+    /// Where to go on; none at the end.
+    pub(crate) next_slot: Option<u32>,
+}
+
+/// What operators are told of one tunnel.
+pub(crate) struct TunnelInfo {
+    pub(crate) id: u64,
+    pub(crate) upstream: String,
+    pub(crate) client: Option<IpAddr>,
+    pub(crate) seconds: u64,
+    pub(crate) idle_seconds: f64,
+    pub(crate) bytes_in: u64,
+    pub(crate) bytes_out: u64,
+    pub(crate) queued: usize,
+}
+
+/// One worker's part of the proxy.
+pub(crate) struct Relay {
+    shared: Arc<Shared>,
+    live: Arc<Live>,
+    routes: Cached,
+    worker: usize,
+    exchanges: Exchanges,
+    /// Connections to upstreams without a request, with the upstream's number, the oldest first.
+    spares: Vec<(u32, ConnId)>,
+    /// Where heads and chunks are put together.
+    scratch: Vec<u8>,
+    /// What is told of tunnels when they end, by the client's slot; empty without an access log.
+    notes: Notes,
+    endings: Endings,
+    clock: time::Clock,
+    /// Which of the source addresses is next.
+    source: usize,
+}
+
+impl Relay {
+    pub(crate) fn new(worker: u16, shared: Arc<Shared>) -> Self {
+        Relay {
+            live: shared.live(),
+            routes: Cached::new(&shared.table),
+            shared,
+            worker: usize::from(worker),
+            exchanges: Exchanges::default(),
+            spares: Vec::new(),
+            scratch: Vec::new(),
+            notes: Notes::default(),
+            endings: Endings::default(),
+            clock: time::Clock::default(),
+            source: 0,
+        }
+    }
+
+    fn counters(&self) -> &Counters {
+        // There is one for each worker that was planned.
+        &self.shared.counters[self.worker]
+    }
+
+    fn live_is<S: Sys>(&mut self, core: &mut Core<S, Self>, live: Arc<Live>) {
+        core.set_limits(live.engine_limits());
+        core.set_tls(live.tls.clone());
+        self.live = live;
+    }
+
+    /// Remembers what a connection is from now on.
+    fn set<S: Sys>(core: &mut Core<S, Self>, id: ConnId, leg: Leg) -> Leg {
+        core.user_mut(id).map(|user| std::mem::replace(user, leg)).unwrap_or_default()
+    }
+
+    /// A place at an upstream came free, maybe the one that somebody waits for.
+    fn give_back(&mut self, picked: Option<Picked>) {
+        if picked.is_some() && !self.exchanges.is_empty() {
+            self.clock.hurry();
+        }
+    }
+}
+
+/// A spare connection is not to be used any more.
+fn forget_spare(spares: &mut Vec<(u32, ConnId)>, id: ConnId) {
+    spares.retain(|(_, spare)| *spare != id);
+}
+
+impl Handler for Relay {
+    type User = Leg;
+    type Post = Post;
+
+    fn begin<S: Sys>(&mut self, core: &mut Core<S, Self>) {
+        core.keep_room_for_pairs();
+        self.shared.worker_started(self.worker);
+        let live = Arc::clone(&self.live);
+        self.live_is(core, live);
+    }
+
+    fn request<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        request: &Incoming<'_, '_>,
+    ) -> Answer {
+        self.on_request(core, id, request)
+    }
+
+    fn open<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
+        // Nothing here becomes a WebSocket of the engine's.
+        core.abort(id);
+    }
+
+    fn message<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, _: OpCode, _: &mut [u8]) {}
+
+    fn connected<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
+        if let Some(&Leg::Upstream(index)) = core.user(id) {
+            self.send_head(core, index, id);
+        }
+    }
+
+    fn data<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, data: &mut [u8]) {
+        match core.user_mut(id) {
+            Some(Leg::Near(near)) => {
+                near.bytes += data.len() as u64;
+                let peer = near.peer;
+                tunnel::pass(core, id, peer, data);
+            }
+            Some(Leg::Far(far)) => {
+                far.bytes += data.len() as u64;
+                let peer = far.peer;
+                tunnel::pass(core, id, peer, data);
+            }
+            Some(&mut Leg::Client(index)) => self.on_body(core, index, id, data),
+            Some(&mut Leg::Upstream(index)) => self.on_answer(core, index, id, data),
+            // Of its next request.
+            Some(Leg::Leaving(_)) => core.leave_unread(data.len()),
+            // Nobody asked it.
+            Some(Leg::Spare) => core.abort(id),
+            Some(Leg::Vacant) | None => {}
+        }
+    }
+
+    fn ended<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) -> bool {
+        match core.user(id) {
+            Some(Leg::Near(_) | Leg::Far(_)) => {
+                self.half_ended(core, id);
+                true
+            }
+            // It has said all and waits for the answer.
+            Some(&Leg::Client(index)) => {
+                self.exchanges.get(index).is_some_and(|exchange| exchange.request.is_done())
+            }
+            Some(Leg::Leaving(_)) => true,
+            _ => false,
+        }
+    }
+
+    fn drained<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
+        let waiting = match core.user(id) {
+            Some(Leg::Near(near)) => Some(near.peer),
+            Some(Leg::Far(far)) => Some(far.peer),
+            Some(&Leg::Client(index)) => self.exchanges.get(index).and_then(|e| e.upstream),
+            Some(&Leg::Upstream(index)) => self.exchanges.get(index).map(|e| e.client),
+            Some(&Leg::Leaving(more)) => return self.after_answer(core, id, more),
+            _ => None,
+        };
+        if let Some(waiting) = waiting {
+            core.resume(waiting);
+        }
+    }
+
+    fn holds<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) -> bool {
+        // An answer that has begun comes to its end; that takes no longer than it may be silent.
+        matches!(core.user(id), Some(Leg::Client(_) | Leg::Leaving(_) | Leg::Upstream(_)))
+    }
+
+    fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed, _: bool) {
+        match Self::set(core, id, Leg::Vacant) {
+            Leg::Near(near) => self.near_ended(core, id, near, why),
+            Leg::Far(far) => self.far_ended(core, far, why),
+            Leg::Client(index) => self.client_gone(core, index),
+            Leg::Upstream(index) => self.upstream_gone(core, index, why),
+            Leg::Spare => forget_spare(&mut self.spares, id),
+            Leg::Vacant | Leg::Leaving(_) => {}
+        }
+    }
+
+    fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, post: Post) {
+        match post {
+            Post::Live(live) => self.live_is(core, live),
+            Post::End(order) => self.take_order(core, order),
+            Post::List(list) => tunnel::list(core, &list),
+        }
+    }
+
+    fn turn<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
+        self.on_time(core)
+    }
+}

@@ -1,0 +1,172 @@
+//! Time in a relay: requests that take too long, and tunnels that are idle, half open or too old.
+//! Nothing is kept per tunnel: a share of the slots is looked at now and then.
+
+use engine::{ConnId, Core, Mode, Sys};
+
+use super::exchange::Stage;
+use super::tunnel::silent_ns;
+use super::{Leg, Relay};
+use crate::counters::{Ended, Refusal};
+
+/// How often requests under way are looked at.
+const EXCHANGES_EVERY_NS: u64 = 50_000_000;
+/// Steps in which all tunnels are looked at once.
+const STEPS: u64 = 64;
+/// How often all are looked at, at least and at most.
+const LAP_MIN_NS: u64 = 200_000_000;
+const LAP_MAX_NS: u64 = 20_000_000_000;
+
+/// What is due when.
+#[derive(Default)]
+pub(super) struct Clock {
+    exchanges_ns: u64,
+    tunnels_ns: u64,
+    slot: u32,
+    /// Whose time has come.
+    due: Vec<u32>,
+}
+
+impl Clock {
+    /// Looks at requests with the next turn.
+    pub(super) fn hurry(&mut self) {
+        self.exchanges_ns = 0;
+    }
+}
+
+impl Relay {
+    /// Does what is due; when to come again.
+    pub(super) fn on_time<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
+        let now_ns = core.now_ns();
+        let mut next = self.carry_out(core);
+        if !self.exchanges.is_empty() {
+            if self.clock.exchanges_ns <= now_ns {
+                self.clock.exchanges_ns = now_ns + EXCHANGES_EVERY_NS;
+                self.look_at_exchanges(core);
+            }
+            next = sooner(next, self.clock.exchanges_ns);
+        }
+        if core.connections() > 0 {
+            if self.clock.tunnels_ns <= now_ns {
+                self.clock.tunnels_ns = now_ns + self.lap_ns() / STEPS;
+                self.look_at_tunnels(core);
+            }
+            next = sooner(next, self.clock.tunnels_ns);
+        }
+        next
+    }
+
+    /// The time in which every tunnel is looked at: an eighth of the shortest that may pass.
+    fn lap_ns(&self) -> u64 {
+        let patience = &self.live.patience;
+        let shortest = [patience.idle, patience.lifetime, Some(patience.fin)];
+        let shortest = shortest.into_iter().flatten().min().unwrap_or(patience.fin);
+        let lap = u64::try_from(shortest.as_nanos() / 8).unwrap_or(u64::MAX);
+        lap.clamp(LAP_MIN_NS, LAP_MAX_NS)
+    }
+
+    fn look_at_exchanges<S: Sys>(&mut self, core: &mut Core<S, Self>) {
+        let mut due = std::mem::take(&mut self.clock.due);
+        self.exchanges.due(core.now_ns(), &mut due);
+        for index in due.drain(..) {
+            self.exchange_is_due(core, index);
+        }
+        self.clock.due = due;
+    }
+
+    fn exchange_is_due<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32) {
+        let now_ns = core.now_ns();
+        let Some(exchange) = self.exchanges.get(index) else { return };
+        let late = exchange.deadline_ns <= now_ns;
+        match exchange.stage {
+            Stage::Waiting if late => self.refuse(core, index, Refusal::Busy),
+            Stage::Waiting => self.try_again(core, index),
+            _ if !late => {}
+            Stage::Connecting => {
+                self.forsake(core, index);
+                self.try_again(core, index);
+            }
+            Stage::Asked => {
+                self.forsake(core, index);
+                self.refuse(core, index, Refusal::NoAnswer);
+            }
+            Stage::Answering => self.break_off(core, index),
+        }
+    }
+
+    fn look_at_tunnels<S: Sys>(&mut self, core: &mut Core<S, Self>) {
+        let slots = core.slots();
+        let share = slots.div_ceil(STEPS as u32).max(1);
+        if self.clock.slot >= slots {
+            self.clock.slot = 0;
+        }
+        let from = self.clock.slot;
+        let to = from.saturating_add(share).min(slots);
+        self.clock.slot = to;
+        for slot in from..to {
+            let Some(id) = core.id_at(slot) else { continue };
+            match core.user(id) {
+                Some(Leg::Near(_)) => self.look_at_tunnel(core, id),
+                Some(Leg::Spare) => self.look_at_spare(core, id),
+                _ => {}
+            }
+        }
+    }
+
+    fn look_at_tunnel<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
+        let Some(Leg::Near(near)) = core.user(id) else { return };
+        let patience = &self.live.patience;
+        let (silent, far) = (silent_ns(core, id, near.peer), near.peer);
+        let half = [id, far].into_iter().any(|leg| core.mode(leg) == Some(Mode::HalfClosed));
+        let age_s = (core.now_ns() / 1_000_000_000).saturating_sub(near.since_s.into());
+        let longer = |limit: std::time::Duration| u128::from(silent) >= limit.as_nanos();
+        let why = if half && longer(patience.fin) {
+            Some(Ended::Fin)
+        } else if patience.idle.is_some_and(longer) {
+            Some(Ended::Idle)
+        } else if patience.lifetime.is_some_and(|limit| age_s >= spread(limit.as_secs(), id)) {
+            Some(Ended::Lifetime)
+        } else {
+            None
+        };
+        if let Some(why) = why {
+            Self::end_tunnel(core, id, why);
+        }
+    }
+
+    fn look_at_spare<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
+        let limit = self.live.patience.spare.as_nanos();
+        if core.silent_ns(id).is_some_and(|silent| u128::from(silent) >= limit) {
+            core.abort(id);
+        }
+    }
+}
+
+fn sooner(next: Option<u64>, other: u64) -> Option<u64> {
+    Some(next.map_or(other, |next| next.min(other)))
+}
+
+/// A lifetime between nine and eleven tenths, the same at each look and another for each tunnel, so
+/// that those opened together do not end together.
+fn spread(seconds: u64, id: ConnId) -> u64 {
+    let mixed = id.as_u64().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54;
+    (seconds * 9 / 10 + seconds * mixed / 5 / 1024).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lifetimes_are_spread_and_stay_what_they_are() {
+        let all: Vec<u64> = (0..1_000)
+            .map(|number| spread(1_000, ConnId::from_u64(number << 32 | number)))
+            .collect();
+        assert!(all.iter().all(|seconds| (900..=1_100).contains(seconds)), "{all:?}");
+        let distinct: std::collections::BTreeSet<_> = all.iter().collect();
+        assert!(distinct.len() > 100, "{}", distinct.len());
+        let again: Vec<u64> = (0..1_000)
+            .map(|number| spread(1_000, ConnId::from_u64(number << 32 | number)))
+            .collect();
+        assert_eq!(all, again);
+    }
+}

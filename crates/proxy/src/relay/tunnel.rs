@@ -1,0 +1,215 @@
+//! Tunnels: bytes both ways between two connections of one worker, unframed and unbuffered while
+//! both sides read. An end of one side is passed on and leaves the other open; a break of one side
+//! ends both.
+
+use std::sync::Arc;
+
+use engine::{Closed, ConnId, Core, Sent, Sys};
+
+use super::{Leg, List, Listed, Relay, TunnelInfo};
+use crate::access_log::Side;
+use crate::balance::Picked;
+use crate::counters::Ended;
+use crate::ending::{Order, Tunnels};
+
+/// A tunnel's connection to the client, and what is known of the whole.
+pub(crate) struct Near {
+    pub(super) peer: ConnId,
+    pub(super) picked: Picked,
+    /// Bytes from the client.
+    pub(super) bytes: u64,
+    /// When it was opened, in seconds of the monotonic clock.
+    pub(super) since_s: u32,
+    /// Why it is ending, once that is known.
+    pub(super) ending: Option<Ended>,
+}
+
+/// A tunnel's connection to the upstream.
+pub(crate) struct Far {
+    pub(super) peer: ConnId,
+    /// Bytes from the upstream.
+    pub(super) bytes: u64,
+}
+
+/// Passes bytes on. While the other side takes no more, this one is not read.
+#[inline]
+pub(super) fn pass<S: Sys>(core: &mut Core<S, Relay>, from: ConnId, to: ConnId, data: &[u8]) {
+    if let Sent::Queued(_) = core.write(to, data) {
+        core.pause(from);
+    }
+}
+
+impl Relay {
+    /// One side has said all.
+    pub(super) fn half_ended<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
+        let (near, far, by) = match core.user(id) {
+            Some(Leg::Near(near)) => (id, near.peer, Ended::ByClient),
+            Some(Leg::Far(far)) => (far.peer, id, Ended::ByUpstream),
+            _ => return,
+        };
+        if let Some(Leg::Near(near)) = core.user_mut(near) {
+            near.ending.get_or_insert(by);
+        }
+        core.finish_writing(if near == id { far } else { near });
+    }
+
+    /// The client's connection is gone.
+    pub(super) fn near_ended<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        near: Near,
+        why: Closed,
+    ) {
+        let ended = near.ending.unwrap_or(match why {
+            Closed::Gone | Closed::ByPeer => Ended::ByClient,
+            Closed::Draining => Ended::Draining,
+            Closed::NoMemory | Closed::SlowConsumer | Closed::Shed => Ended::Exhausted,
+            Closed::Aborted => Ended::Ordered,
+            _ => Ended::ClientReset,
+        });
+        let far = Self::set(core, near.peer, Leg::Vacant);
+        end_leg(core, near.peer, ended, Ended::ClientReset);
+        let down = if let Leg::Far(far) = far { far.bytes } else { 0 };
+        self.settle(core, id, near, down, ended);
+    }
+
+    /// The upstream's connection is gone.
+    pub(super) fn far_ended<S: Sys>(&mut self, core: &mut Core<S, Self>, far: Far, why: Closed) {
+        let Leg::Near(near) = Self::set(core, far.peer, Leg::Vacant) else { return };
+        let ended = near.ending.unwrap_or(match why {
+            Closed::Gone | Closed::ByPeer => Ended::ByUpstream,
+            Closed::Draining => Ended::Draining,
+            Closed::NoMemory | Closed::SlowConsumer => Ended::Exhausted,
+            _ => Ended::UpstreamReset,
+        });
+        let client = far.peer;
+        end_leg(core, client, ended, Ended::ClientReset);
+        self.settle(core, client, near, far.bytes, ended);
+    }
+
+    /// Counts and tells a tunnel that is over, and gives its place back.
+    fn settle<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        client: ConnId,
+        near: Near,
+        down: u64,
+        ended: Ended,
+    ) {
+        let counters = self.counters();
+        counters.tunnels.sub(1);
+        counters.count_ended(ended);
+        counters.bytes_up.add(near.bytes);
+        counters.bytes_down.add(down);
+        if let Some(mut note) = self.notes.take(client) {
+            note.status = 101;
+            let by = match ended {
+                Ended::ByClient | Ended::ClientReset => Side::Client,
+                Ended::ByUpstream | Ended::UpstreamReset => Side::Upstream,
+                _ => Side::Proxy,
+            };
+            let upstream = Some(near.picked.address().to_string());
+            let bytes = (near.bytes, down);
+            self.shared.record(*note, upstream, bytes, (by, ended.name()), core.now_ns());
+        }
+        self.give_back(Some(near.picked));
+    }
+
+    /// Ends a tunnel from here.
+    pub(super) fn end_tunnel<S: Sys>(core: &mut Core<S, Self>, client: ConnId, why: Ended) {
+        let Some(Leg::Near(near)) = core.user_mut(client) else { return };
+        near.ending = Some(why);
+        let upstream = near.peer;
+        // What has come already still leaves, both ways.
+        core.end_after(client, Closed::ByUs);
+        core.end_after(upstream, Closed::ByUs);
+    }
+
+    pub(super) fn take_order<S: Sys>(&mut self, core: &mut Core<S, Self>, order: Arc<Order>) {
+        self.endings.take(order, &Slots(core));
+    }
+
+    /// Ends the tunnels that orders name; when more are due.
+    pub(super) fn carry_out<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
+        let now_ns = core.now_ns();
+        self.endings.turn(now_ns, &mut Slots(core))
+    }
+}
+
+/// Slots looked at for one page.
+const LIST_LOOKS: u32 = 16 * 1024;
+
+/// Answers with a page of tunnels.
+pub(super) fn list<S: Sys>(core: &Core<S, Relay>, list: &List) {
+    let end = core.slots().min(list.slot.saturating_add(LIST_LOOKS));
+    let mut tunnels = Vec::new();
+    let mut slot = list.slot;
+    while slot < end && tunnels.len() < list.limit {
+        tunnels.extend(core.id_at(slot).and_then(|id| told(core, id, list.upstreams.as_deref())));
+        slot += 1;
+    }
+    let next_slot = (slot < core.slots()).then_some(slot);
+    // Whoever asked may have lost patience.
+    let _ = list.reply.try_send(Listed { tunnels, next_slot });
+}
+
+fn told<S: Sys>(core: &Core<S, Relay>, id: ConnId, wanted: Option<&[u32]>) -> Option<TunnelInfo> {
+    let Leg::Near(near) = core.user(id)? else { return None };
+    let Leg::Far(far) = core.user(near.peer)? else { return None };
+    let number = near.picked.upstream().number();
+    if wanted.is_some_and(|wanted| !wanted.contains(&number)) {
+        return None;
+    }
+    let (peer, client) = core.addresses(id);
+    let now_s = core.now_ns() / 1_000_000_000;
+    Some(TunnelInfo {
+        id: id.as_u64(),
+        upstream: near.picked.address().to_string(),
+        client: client.or(peer),
+        seconds: now_s.saturating_sub(near.since_s.into()),
+        idle_seconds: silent_ns(core, id, near.peer) as f64 / 1e9,
+        bytes_in: near.bytes,
+        bytes_out: far.bytes,
+        queued: core.queued(id) + core.queued(near.peer),
+    })
+}
+
+/// How long neither side of a tunnel was heard.
+pub(super) fn silent_ns<S: Sys>(core: &Core<S, Relay>, near: ConnId, far: ConnId) -> u64 {
+    let of = |id| core.silent_ns(id).unwrap_or(u64::MAX);
+    of(near).min(of(far))
+}
+
+/// Ends the leg that is left: at once where nobody would read, else once all has left.
+fn end_leg<S: Sys>(core: &mut Core<S, Relay>, id: ConnId, ended: Ended, at_once: Ended) {
+    if ended == at_once {
+        core.reset(id);
+    } else {
+        core.end_after(id, Closed::ByUs);
+    }
+}
+
+/// A worker's tunnels, by the client's slot.
+struct Slots<'c, S: Sys>(&'c mut Core<S, Relay>);
+
+impl<S: Sys> Tunnels for Slots<'_, S> {
+    fn slots(&self) -> u32 {
+        self.0.slots()
+    }
+
+    fn upstream_at(&self, slot: u32) -> Option<u32> {
+        match self.0.user(self.0.id_at(slot)?)? {
+            Leg::Near(near) if near.ending != Some(Ended::Ordered) => {
+                Some(near.picked.upstream().number())
+            }
+            _ => None,
+        }
+    }
+
+    fn end(&mut self, slot: u32) {
+        if let Some(id) = self.0.id_at(slot) {
+            Relay::end_tunnel(self.0, id, Ended::Ordered);
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! [`Shared`]: what the workers and the control plane of one proxy share.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use wire::http::Request;
+
+use crate::access_log::{Entry, Recorder, Side};
+use crate::config::Live;
+use crate::counters::Counters;
+use crate::notes::Note;
+use crate::routes::Table;
+use crate::times::Times;
+
+/// One proxy's common things.
+pub(crate) struct Shared {
+    pub(crate) table: Arc<Table>,
+    /// One for each worker that was planned.
+    pub(crate) counters: Vec<Counters>,
+    /// From a handshake's head to its 101, by worker.
+    pub(crate) times: Vec<Times>,
+    pub(crate) sources: Vec<IpAddr>,
+    /// What PROXY headers name as the place that clients came to.
+    pub(crate) listen_ip: SocketAddr,
+    recorder: Option<Recorder>,
+    live: RwLock<Arc<Live>>,
+    running: Vec<AtomicBool>,
+    draining: AtomicBool,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        table: Arc<Table>,
+        live: Live,
+        workers: usize,
+        sources: Vec<IpAddr>,
+        listen_ip: SocketAddr,
+        recorder: Option<Recorder>,
+    ) -> Self {
+        Shared {
+            table,
+            counters: (0..workers).map(|_| Counters::default()).collect(),
+            times: (0..workers).map(|_| Times::default()).collect(),
+            sources,
+            listen_ip,
+            recorder,
+            live: RwLock::new(Arc::new(live)),
+            running: (0..workers).map(|_| AtomicBool::new(false)).collect(),
+            draining: AtomicBool::new(false),
+        }
+    }
+
+    /// The settings in force.
+    pub(crate) fn live(&self) -> Arc<Live> {
+        Arc::clone(&self.live.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn set_live(&self, live: Live) -> Arc<Live> {
+        let live = Arc::new(live);
+        *self.live.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&live);
+        live
+    }
+
+    pub(crate) fn worker_started(&self, worker: usize) {
+        if let Some(running) = self.running.get(worker) {
+            running.store(true, Ordering::Release);
+        }
+    }
+
+    /// The workers that have begun.
+    pub(crate) fn running(&self) -> impl Iterator<Item = usize> {
+        let begun = |(worker, running): (usize, &AtomicBool)| {
+            running.load(Ordering::Acquire).then_some(worker)
+        };
+        self.running.iter().enumerate().filter_map(begun)
+    }
+
+    pub(crate) fn set_draining(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// A handshake was answered with 101 after so long.
+    pub(crate) fn took(&self, worker: usize, time_ns: u64) {
+        if let Some(times) = self.times.get(worker) {
+            times.add(time_ns);
+        }
+    }
+
+    // ---- the access log ----
+
+    /// What is to be told of a request in the end, if there is an access log.
+    pub(crate) fn note(
+        &self,
+        request: &Request<'_, '_>,
+        client: Option<IpAddr>,
+        pool: &str,
+        now_ns: u64,
+    ) -> Option<Box<Note>> {
+        self.recorder.as_ref()?;
+        Some(Box::new(Note::new(request, client, pool, now_ns)))
+    }
+
+    /// Tells of a request or tunnel that is over.
+    pub(crate) fn record(
+        &self,
+        note: Note,
+        upstream: Option<String>,
+        bytes: (u64, u64),
+        (closed_by, why): (Side, &'static str),
+        now_ns: u64,
+    ) {
+        let Some(recorder) = &self.recorder else { return };
+        recorder.post(Entry {
+            began_ms: note.began_ms,
+            duration: Duration::from_nanos(now_ns.saturating_sub(note.began_ns)),
+            client: note.client,
+            method: note.method,
+            host: note.host,
+            target: note.target,
+            agent: note.agent,
+            referer: note.referer,
+            pool: Some(note.pool),
+            upstream: upstream.map(Into::into),
+            status: note.status,
+            bytes_in: bytes.0,
+            bytes_out: bytes.1,
+            closed_by,
+            why,
+        });
+    }
+}

@@ -71,7 +71,7 @@ impl Handler for Ticker {
             // A full mailbox skips a tick of the clock.
             let _ = self.topics.publish(core, &publication, as_text);
         }
-        Some(self.topics.turn(core).unwrap_or(self.due_ns))
+        Some(self.topics.turn(core, as_text).unwrap_or(self.due_ns))
     }
 
     fn takes_posts(&self) -> bool {

@@ -67,7 +67,11 @@ impl Group {
         self.kind
     }
 
-    pub(crate) fn topic(&self) -> Arc<str> {
+    pub(crate) fn topic(&self) -> &str {
+        &self.topic
+    }
+
+    pub(crate) fn shared_topic(&self) -> Arc<str> {
         Arc::clone(&self.topic)
     }
 

@@ -10,24 +10,30 @@
 //! is pending by then. Under load several messages so leave in one write, without waiting for it
 //! when idle.
 //!
+//! A topic may have thousands of groups on one worker. They get a publication some at a time, turn by
+//! turn, and none as long as too much waits for the sweep; what was published after it waits too.
+//!
 //! Order: what one publisher publishes to one topic arrives in that order everywhere.
 
 mod directory;
 mod group;
+mod groups;
 mod memberships;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use engine::{ConnId, Core, Full, Handler, SharedFrame, Sys};
-use foldhash::fast::RandomState;
-use hashbrown::HashMap;
-
 pub use crate::directory::{Directory, Publication};
 pub use crate::memberships::{Memberships, Subscriber};
+use engine::{ConnId, Core, Full, Handler, SharedFrame, Sys};
 
 use crate::group::Group;
+use crate::groups::Groups;
 
+/// Groups for which a publication is encoded in one turn.
+const ENCODES_PER_TURN: usize = 512;
+/// Publications that may wait for that before a worker takes no further.
+const UNFINISHED_MAX: usize = 1024;
 /// Members visited in one turn of the worker that had something to be sent.
 const SENDS_PER_TURN: usize = 64;
 /// Members looked at in one turn.
@@ -40,15 +46,23 @@ const SWEEP_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub struct Topics {
     worker: u16,
     directory: Directory,
-    /// Topic and encoding → place in `groups`.
-    names: HashMap<Box<str>, Vec<u32>, RandomState>,
-    groups: Vec<Option<Group>>,
-    free: Vec<u32>,
-    /// Groups in which somebody still has something to get.
+    groups: Groups,
+    /// Publications that not all groups of their topic have got, in their order.
+    unfinished: VecDeque<Unfinished>,
+    unfinished_bytes: usize,
+    /// What is left of this turn's.
+    encodes: usize,
+    /// Groups in which somebody still has something to get; or once had, before they went.
     active: VecDeque<u32>,
     waiting_bytes: usize,
     subscriptions: u64,
     scratch: Vec<u8>,
+}
+
+struct Unfinished {
+    publication: Arc<Publication>,
+    /// The next group that is to get it; all older ones follow, no newer one gets it.
+    next: Option<u32>,
 }
 
 impl Topics {
@@ -58,9 +72,10 @@ impl Topics {
         Topics {
             worker,
             directory,
-            names: HashMap::default(),
-            groups: Vec::new(),
-            free: Vec::new(),
+            groups: Groups::default(),
+            unfinished: VecDeque::new(),
+            unfinished_bytes: 0,
+            encodes: ENCODES_PER_TURN,
             active: VecDeque::new(),
             waiting_bytes: 0,
             subscriptions: 0,
@@ -78,7 +93,7 @@ impl Topics {
     #[must_use]
     pub fn only_topic(&self, memberships: &Memberships) -> Option<Arc<str>> {
         let index = memberships.only()?;
-        self.groups.get(index as usize)?.as_ref().map(Group::topic)
+        self.groups.get(index).map(Group::shared_topic)
     }
 
     /// Subscribes a connection in the encoding `group`; it gets what is published from now on.
@@ -93,11 +108,11 @@ impl Topics {
     where
         H: Handler<User: Subscriber>,
     {
-        let index = match self.find(topic, kind) {
+        let index = match self.groups.find(topic, kind) {
             Some(index) => index,
             None => self.add_group(topic, kind),
         };
-        let Some(Some(group)) = self.groups.get_mut(index as usize) else { return false };
+        let Some(group) = self.groups.get_mut(index) else { return false };
         let Some(user) = core.user_mut(id) else { return false };
         if !user.memberships().add(index, group.next_place()) {
             return false;
@@ -118,7 +133,7 @@ impl Topics {
     where
         H: Handler<User: Subscriber>,
     {
-        let Some(index) = self.find(topic, kind) else { return false };
+        let Some(index) = self.groups.find(topic, kind) else { return false };
         let Some(user) = core.user_mut(id) else { return false };
         let Some(place) = user.memberships().remove(index) else { return false };
         self.leave(core, index, place);
@@ -137,7 +152,7 @@ impl Topics {
     {
         while let Some((index, place)) = core.user_mut(id).and_then(|user| user.memberships().pop())
         {
-            if let Some(Some(group)) = self.groups.get(index as usize) {
+            if let Some(group) = self.groups.get(index) {
                 ended(group.kind());
             }
             self.leave(core, index, place);
@@ -147,7 +162,7 @@ impl Topics {
     /// Whether a connection is subscribed in the encoding `kind`.
     #[must_use]
     pub fn is_subscribed(&self, memberships: &Memberships, topic: &str, kind: u32) -> bool {
-        self.find(topic, kind).is_some_and(|index| memberships.has(index))
+        self.groups.find(topic, kind).is_some_and(|index| memberships.has(index))
     }
 
     /// Publishes from this worker: to the others that have subscribers by one post each, and to
@@ -182,12 +197,83 @@ impl Topics {
     pub fn deliver<S: Sys, H: Handler>(
         &mut self,
         core: &mut Core<S, H>,
-        publication: &Publication,
+        publication: &Arc<Publication>,
         mut encode: impl FnMut(&mut Core<S, H>, u32, &Publication, &mut Vec<u8>),
     ) {
-        let Some(indexes) = self.names.get(&*publication.topic) else { return };
-        for &index in indexes {
-            let Some(Some(group)) = self.groups.get_mut(index as usize) else { continue };
+        let mut next = self.groups.newest(&publication.topic);
+        if self.unfinished.is_empty() {
+            next = self.encode_from(core, publication, next, &mut encode);
+        }
+        if next.is_some() {
+            self.unfinished_bytes += publication.bytes();
+            self.unfinished.push_back(Unfinished { publication: Arc::clone(publication), next });
+        }
+    }
+
+    /// Whether there is room for further publications.
+    #[must_use]
+    pub fn takes_posts(&self) -> bool {
+        self.waiting_bytes + self.unfinished_bytes < SWEEP_BYTES_MAX
+            && self.unfinished.len() < UNFINISHED_MAX
+    }
+
+    /// A portion of the sweep, with `encode` as [`Topics::deliver`] has it. Returns when it wants to go
+    /// on, as [`Handler::turn`] does.
+    pub fn turn<S: Sys, H: Handler>(
+        &mut self,
+        core: &mut Core<S, H>,
+        mut encode: impl FnMut(&mut Core<S, H>, u32, &Publication, &mut Vec<u8>),
+    ) -> Option<u64> {
+        self.encodes = ENCODES_PER_TURN;
+        self.encode_unfinished(core, &mut encode);
+        let (mut sends, mut visits) = (SENDS_PER_TURN, VISITS_PER_TURN);
+        while sends > 0 && visits > 0 {
+            let Some(index) = self.active.pop_front() else { break };
+            let Some(group) = self.groups.get_mut(index) else { continue };
+            let before = group.waiting_bytes();
+            let more = group.sweep(core, &mut sends, &mut visits);
+            self.waiting_bytes -= before - group.waiting_bytes();
+            if more {
+                self.active.push_back(index);
+            }
+        }
+        let rests = self.active.is_empty() && self.unfinished.is_empty();
+        (!rests).then(|| core.now_ns())
+    }
+
+    fn encode_unfinished<S: Sys, H: Handler>(
+        &mut self,
+        core: &mut Core<S, H>,
+        encode: &mut impl FnMut(&mut Core<S, H>, u32, &Publication, &mut Vec<u8>),
+    ) {
+        while let Some(Unfinished { publication, next }) = self.unfinished.front() {
+            let (publication, next) = (Arc::clone(publication), *next);
+            let next = self.encode_from(core, &publication, next, encode);
+            if next.is_some() {
+                if let Some(first) = self.unfinished.front_mut() {
+                    first.next = next;
+                }
+                return;
+            }
+            self.unfinished_bytes -= publication.bytes();
+            self.unfinished.pop_front();
+        }
+    }
+
+    /// Encodes for `next` and the groups after it, while the turn and the sweep have room for it. Returns
+    /// where to go on.
+    fn encode_from<S: Sys, H: Handler>(
+        &mut self,
+        core: &mut Core<S, H>,
+        publication: &Publication,
+        mut next: Option<u32>,
+        encode: &mut impl FnMut(&mut Core<S, H>, u32, &Publication, &mut Vec<u8>),
+    ) -> Option<u32> {
+        while self.encodes > 0 && self.waiting_bytes < SWEEP_BYTES_MAX {
+            let Some(index) = next else { break };
+            next = self.groups.older(index);
+            self.encodes -= 1;
+            let Some(group) = self.groups.get_mut(index) else { continue };
             self.scratch.clear();
             encode(core, group.kind(), publication, &mut self.scratch);
             if self.scratch.is_empty() {
@@ -200,54 +286,16 @@ impl Topics {
             self.waiting_bytes += group.waiting_bytes() - before;
         }
         self.scratch.shrink_to(64 * 1024);
-    }
-
-    /// Whether there is room for further publications.
-    #[must_use]
-    pub fn takes_posts(&self) -> bool {
-        self.waiting_bytes < SWEEP_BYTES_MAX
-    }
-
-    /// A portion of the sweep. Returns when it wants to go on, as [`Handler::turn`] does.
-    pub fn turn<S: Sys, H: Handler>(&mut self, core: &mut Core<S, H>) -> Option<u64> {
-        let (mut sends, mut visits) = (SENDS_PER_TURN, VISITS_PER_TURN);
-        while sends > 0 && visits > 0 {
-            let index = self.active.pop_front()?;
-            let Some(Some(group)) = self.groups.get_mut(index as usize) else { continue };
-            let before = group.waiting_bytes();
-            let more = group.sweep(core, &mut sends, &mut visits);
-            self.waiting_bytes -= before - group.waiting_bytes();
-            if more {
-                self.active.push_back(index);
-            }
-        }
-        (!self.active.is_empty()).then(|| core.now_ns())
-    }
-
-    fn find(&self, topic: &str, kind: u32) -> Option<u32> {
-        let indexes = self.names.get(topic)?;
-        indexes.iter().copied().find(|&index| {
-            matches!(self.groups.get(index as usize), Some(Some(group)) if group.kind() == kind)
-        })
+        next
     }
 
     fn add_group(&mut self, topic: &str, kind: u32) -> u32 {
-        let entry = self.directory.join(topic, self.worker);
-        let group = Some(Group::new(kind, entry));
-        let index = match self.free.pop() {
-            Some(index) => {
-                if let Some(place) = self.groups.get_mut(index as usize) {
-                    *place = group;
-                }
-                index
-            }
-            None => {
-                self.groups.push(group);
-                (self.groups.len() - 1) as u32
-            }
+        let sibling = self.groups.newest(topic).and_then(|index| self.groups.get(index));
+        let topic = match sibling {
+            Some(sibling) => sibling.shared_topic(),
+            None => self.directory.join(topic, self.worker),
         };
-        self.names.entry(topic.into()).or_default().push(index);
-        index
+        self.groups.insert(Group::new(kind, topic))
     }
 
     /// Takes a member out of a group whose membership was removed already.
@@ -255,29 +303,27 @@ impl Topics {
     where
         H: Handler<User: Subscriber>,
     {
-        let Some(Some(group)) = self.groups.get_mut(index as usize) else { return };
+        let Some(group) = self.groups.get_mut(index) else { return };
         self.subscriptions -= 1;
         if let Some(moved) = group.remove(place)
             && let Some(user) = core.user_at(moved)
         {
             user.memberships().moved(index, place);
         }
-        if !group.is_empty() {
-            return;
+        if group.is_empty() {
+            self.remove_group(index);
         }
+    }
+
+    fn remove_group(&mut self, index: u32) {
+        let older = self.groups.older(index);
+        for unfinished in self.unfinished.iter_mut().filter(|it| it.next == Some(index)) {
+            unfinished.next = older;
+        }
+        let Some((group, others)) = self.groups.remove(index) else { return };
         self.waiting_bytes -= group.waiting_bytes();
-        let name = group.topic();
-        if let Some(indexes) = self.names.get_mut(&*name) {
-            indexes.retain(|&other| other != index);
-            if indexes.is_empty() {
-                self.names.remove(&*name);
-                self.directory.leave(&name, self.worker);
-            }
+        if !others {
+            self.directory.leave(group.topic(), self.worker);
         }
-        self.active.retain(|&other| other != index);
-        if let Some(slot) = self.groups.get_mut(index as usize) {
-            *slot = None;
-        }
-        self.free.push(index);
     }
 }

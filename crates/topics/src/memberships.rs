@@ -125,12 +125,21 @@ impl Memberships {
 
     /// Removes any one.
     pub(crate) fn pop(&mut self) -> Option<(u32, u32)> {
-        let group = match &self.0 {
-            Set::None { .. } => return None,
-            Set::One { group, .. } => *group,
-            Set::Many { list, .. } => list.last()?.0,
-        };
-        self.remove(group).map(|place| (group, place))
+        match &mut self.0 {
+            Set::None { .. } => None,
+            Set::One { mark, group, place } => {
+                let last = (*group, *place);
+                self.0 = Set::None { mark: *mark };
+                Some(last)
+            }
+            Set::Many { mark, list } => {
+                let last = list.pop();
+                if list.is_empty() {
+                    self.0 = Set::None { mark: *mark };
+                }
+                last
+            }
+        }
     }
 
     /// The member has another place in the group now.

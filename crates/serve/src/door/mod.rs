@@ -310,7 +310,10 @@ impl Handler for Door {
             self.set_limits(core);
         }
         self.publish_held(core);
-        let sweep = self.topics.turn(core);
+        let identifiers = &self.identifiers;
+        let sweep = self.topics.turn(core, |core, group, publication, out| {
+            encode(identifiers, core, group, publication, out);
+        });
         let (beat, expiry) = (self.beat(core), self.end_expired(core));
         [sweep, self.held.next_ns(), beat, expiry].into_iter().flatten().min()
     }

@@ -270,7 +270,7 @@ impl Handler for Server {
             self.topics.subscribe(core, id, "0", LINES);
         }
         self.take_up_paused(core);
-        let sweep = self.topics.turn(core);
+        let sweep = self.topics.turn(core, write);
         let resume = self.paused.iter().map(|(at_ns, _)| *at_ns).min();
         let retry = (!self.waiting.is_empty()).then(|| core.now_ns() + 5_000_000);
         [sweep, resume, retry].into_iter().flatten().min()

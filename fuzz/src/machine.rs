@@ -290,7 +290,7 @@ impl Machine {
         if self.role == Role::Client {
             return self.answer_handshake(at, choice);
         }
-        let paths = ["/echo", "/later", "/stream", "/plain", "/close"];
+        let paths = ["/echo", "/later", "/stream", "/plain", "/close", "/body"];
         let path = paths[usize::from(choice) % paths.len()];
         let method = if choice & 0x80 == 0 { "GET" } else { "HEAD" };
         let mut head = format!("{method} {path} HTTP/1.1\r\nHost: h\r\n");

@@ -33,7 +33,7 @@ impl Key {
 }
 
 /// The token of a Bearer authorization; the scheme's case does not matter (RFC 9110 section 11.1).
-pub(crate) fn bearer(value: &[u8]) -> Option<&[u8]> {
+pub fn bearer(value: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = value.split_at_checked("Bearer ".len())?;
     scheme.eq_ignore_ascii_case(b"Bearer ").then(|| token.trim_ascii())
 }

@@ -18,6 +18,7 @@ mod routes;
 use serde_json::Value;
 
 pub use crate::address::Address;
+pub use crate::auth::bearer;
 pub use crate::listener::{Config, Running, StartError, listen_unix, start};
 pub use crate::local::means_this_machine;
 pub use crate::metrics::{Exposition, Kind, engine_metrics, engine_stats};

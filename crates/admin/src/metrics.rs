@@ -107,7 +107,7 @@ fn escaped(of: &str) -> String {
 }
 
 /// Those of the engine's plain numbers that go down too.
-const GAUGES: [&str; 3] = ["connections", "websockets", "queued_bytes"];
+const GAUGES: [&str; 4] = ["connections", "websockets", "queued_bytes", "body_bytes"];
 
 /// Writes everything the engine counts, summed over workers.
 pub fn engine_metrics(exposition: &mut Exposition, totals: &Totals) {

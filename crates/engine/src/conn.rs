@@ -4,6 +4,7 @@
 use wire::http::HeadScanner;
 use wire::websocket::Decoder;
 
+use crate::body::Reading;
 use crate::deflate::{Agreed, Contexts};
 use crate::http::Asked;
 use crate::queue::SendQueue;
@@ -140,6 +141,8 @@ pub(crate) struct Cold {
     pub(crate) pong: Option<Box<[u8]>>,
     /// The request that is parked.
     pub(crate) asked: Option<Asked>,
+    /// The body that is being read.
+    pub(crate) body: Option<Box<Reading>>,
     /// What it has compressed and inflated, as long as it lives.
     pub(crate) contexts: Option<Box<Contexts>>,
     /// What it keeps for TLS, if it speaks that: then this box stays for its life.
@@ -154,6 +157,7 @@ impl Cold {
             && self.queue.is_empty()
             && self.pong.is_none()
             && self.asked.is_none()
+            && self.body.is_none()
             && self.contexts.is_none()
             && self.tls.is_none()
     }

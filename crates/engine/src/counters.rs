@@ -114,6 +114,14 @@ counters! {
     tls_resumed,
     /// HTTP requests answered without an upgrade.
     requests,
+    /// Bodies of requests received whole.
+    bodies_in,
+    /// Bodies that did not come in time (408).
+    bodies_late,
+    /// Bodies for which a worker had no room (503).
+    bodies_refused,
+    /// Bytes of bodies that are not whole yet (gauge).
+    body_bytes,
     /// Messages received whole.
     messages_in,
     /// Messages handed to `send`, each receiver counted, whether they arrive or are dropped.

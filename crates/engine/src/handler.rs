@@ -26,6 +26,10 @@ pub enum Answer {
     /// A head and the first bytes of a body that goes on: the connection becomes raw, and
     /// [`Core::write`] sends the rest.
     Stream(Response),
+    /// Read the request's body, up to so many bytes, and hand it to [`Handler::body`]; without this no
+    /// body is read. One that is longer is answered 413, one that does not come in the time for a
+    /// handshake 408, and 503 where the worker holds as much as it may.
+    Body(u64),
     /// Somebody will say it later by [`crate::Remote::answer`]; reading stops until then.
     Later,
     /// Nothing: the connection becomes raw, [`Core::write`] is how to answer, and what follows the
@@ -79,6 +83,12 @@ pub trait Handler: Sized {
         id: ConnId,
         request: &Incoming<'_, '_>,
     ) -> Answer;
+
+    /// The body that [`Answer::Body`] asked for has come, whole. What kind of request it belongs to is
+    /// to be kept with the connection; asking for another is an error.
+    fn body<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId, _body: Vec<u8>) -> Answer {
+        Answer::Respond(Response::text(501, "Nobody reads bodies here.\n"))
+    }
 
     /// A WebSocket is open, in either role.
     fn open<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId);

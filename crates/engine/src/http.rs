@@ -10,6 +10,7 @@ use wire::websocket::{
 };
 use wire::{Status, Violation};
 
+use crate::body::no_body_left;
 use crate::conn::{Flags, Mode};
 use crate::core::Core;
 use crate::deflate::Agreed;
@@ -32,6 +33,8 @@ pub(crate) struct Asked {
     keep_alive: bool,
     /// The answer has no body (HEAD).
     head_only: bool,
+    /// When an answer that comes later is given up.
+    until_ns: u64,
 }
 
 impl<S: Sys, H: Handler> Worker<S, H> {
@@ -40,6 +43,9 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     #[inline(never)]
     pub(crate) fn on_head(&mut self, slot: u32, bytes: &mut [u8]) -> usize {
         let Some(conn) = self.core.slab.get_mut(slot) else { return bytes.len() };
+        if conn.cold.as_ref().is_some_and(|cold| cold.body.is_some()) {
+            return self.on_body(slot, bytes);
+        }
         let client = conn.is_client();
         if !self.core.clients.is_empty() && !client {
             match self.core.take_proxy_header(slot, bytes) {
@@ -108,7 +114,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let Some(id) = self.core.id_at(slot) else { return };
         let incoming = Incoming { head: &request, upgrade: upgrade.as_ref() };
         let answer = self.handler.request(&mut self.core, id, &incoming);
-        // A body is not for us: the answer goes out and what still comes is thrown away.
+        // A body nobody asks for: the answer goes out and what still comes is thrown away.
         let has_body = request.header("transfer-encoding").is_some()
             || request.header("content-length").is_some_and(|length| length != b"0")
             || expects_continue(&request);
@@ -116,9 +122,13 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let asked = Asked {
             accept: upgrade.filter(|_| wants_key).map(|upgrade| accept_key(upgrade.key)),
             deflate,
-            keep_alive: keep_alive(&request) && !has_body,
+            keep_alive: keep_alive(&request) && (!has_body || matches!(answer, Answer::Body(_))),
             head_only: request.method == "HEAD",
+            until_ns: 0,
         };
+        if let Answer::Body(bytes_max) = answer {
+            return self.begin_body(slot, &request, bytes_max, asked);
+        }
         self.answer(slot, answer, &asked);
     }
 
@@ -138,7 +148,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         self.pump(slot);
     }
 
-    fn answer(&mut self, slot: u32, answer: Answer, asked: &Asked) {
+    pub(crate) fn answer(&mut self, slot: u32, answer: Answer, asked: &Asked) {
         match answer {
             Answer::Upgrade(protocol) => match &asked.accept {
                 Some(accept) => {
@@ -152,12 +162,15 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 let keep = asked.keep_alive && !response.close;
                 self.core.respond(slot, &response, keep, asked, false);
             }
+            Answer::Body(_) => self.core.respond(slot, &no_body_left(), false, asked, false),
             Answer::Stream(response) => self.core.respond(slot, &response, false, asked, true),
             Answer::Raw => self.core.hand_over(slot),
             Answer::Later => {
-                let Some(conn) = self.core.slab.get_mut(slot) else { return };
+                let core = &mut self.core;
+                let until_ns = core.now_ns + nanoseconds(core.limits.handshake_timeout);
+                let Some(conn) = core.slab.get_mut(slot) else { return };
                 conn.mode = Mode::Parked;
-                conn.cold().asked = Some(Asked { keep_alive: false, ..*asked });
+                conn.cold().asked = Some(Asked { until_ns, ..*asked });
                 self.core.sync_interest(slot);
             }
         }
@@ -233,7 +246,14 @@ impl<S: Sys, H: Handler> Worker<S, H> {
 
 impl<S: Sys, H: Handler> Core<S, H> {
     /// Writes an answer and settles what the connection is from then on.
-    fn respond(&mut self, slot: u32, response: &Response, keep: bool, asked: &Asked, stream: bool) {
+    pub(crate) fn respond(
+        &mut self,
+        slot: u32,
+        response: &Response,
+        keep: bool,
+        asked: &Asked,
+        stream: bool,
+    ) {
         let mut length = [0u8; 20];
         let length = decimal(response.body.len(), &mut length);
         let connection = if keep { "keep-alive" } else { "close" };
@@ -289,7 +309,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     }
 
     /// Answers a broken request as the RFC says, counts it, ends the connection.
-    fn refuse(&mut self, slot: u32, violation: Violation) {
+    pub(crate) fn refuse(&mut self, slot: u32, violation: Violation) {
         self.counters().count_violation(violation);
         let Some(conn) = self.slab.get_mut(slot) else { return };
         if conn.is_client() {
@@ -437,9 +457,16 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let before = conn.flags;
         conn.flags.clear(Flags::DEADLINE);
         let (mode, last_active) = (conn.mode, conn.last_active);
+        let cold = conn.cold.as_ref();
+        let body_ns = cold.and_then(|cold| cold.body.as_ref()).map(|body| body.until_ns);
+        let asked_ns = cold.and_then(|cold| cold.asked.as_ref()).map(|asked| asked.until_ns);
         self.handshake_over(before);
+        let waits = body_ns.or(asked_ns).is_some_and(|until_ns| self.now_ns < until_ns);
         match mode {
             Mode::Connecting => self.end(slot, Closed::ConnectTimeout),
+            // The deadline is of the connection's last request, and this one has its own time.
+            Mode::Http | Mode::Parked if waits => self.arm_handshake(slot),
+            Mode::Http if body_ns.is_some() => self.give_up_on_body(slot),
             Mode::Http if before.has(Flags::ANSWERED) => {
                 if self.timers.ns_between(last_active, now) >= nanoseconds(timeout) {
                     self.end(slot, Closed::Answered);

@@ -10,6 +10,7 @@
 
 mod accept;
 mod admission;
+mod body;
 mod close;
 mod closed;
 mod conn;

@@ -68,7 +68,7 @@ pub struct Limits {
     pub idle_timeout: Option<Duration>,
     /// Send pings at half the idle timeout, so that live peers stay. Default on.
     pub pings: bool,
-    /// Time for the whole request head, or for the answer to our handshake. Default 10 s.
+    /// Time for the whole request head, for a body that was asked for, or for the answer to our handshake. Default 10 s.
     pub handshake_timeout: Duration,
     /// Time for the peer to answer our close frame and end its stream. Default 5 s.
     pub close_timeout: Duration,
@@ -76,6 +76,8 @@ pub struct Limits {
     pub compression: Compression,
     /// Messages shorter than this, in bytes, are sent as they are. Default 1 KiB.
     pub compress_above_bytes: usize,
+    /// Bytes of request bodies that one worker holds while they are not whole. Default 16 MiB.
+    pub bodies_bytes: usize,
     /// Bytes that may wait in one worker's mailbox. Default 8 MiB.
     pub mailbox_bytes: usize,
     /// A peer that does not acknowledge what we send, or that we are there, for this long is dead;
@@ -100,6 +102,7 @@ impl Default for Limits {
             close_timeout: Duration::from_secs(5),
             compression: Compression::Off,
             compress_above_bytes: 1024,
+            bodies_bytes: 16 * 1024 * 1024,
             mailbox_bytes: 8 * 1024 * 1024,
             peer_timeout: None,
             admission: AdmissionLimits::default(),

@@ -296,6 +296,8 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             counters.connections.sub(1);
             counters.websockets.sub(u64::from(opened));
             counters.queued_bytes.sub(conn.backlog() as u64);
+            let body = conn.cold.as_ref().and_then(|cold| cold.body.as_ref());
+            counters.body_bytes.sub(body.map_or(0, |body| body.len() as u64));
             // What still waited will not arrive: sent = delivered + dropped.
             let undelivered = conn.cold.as_ref().map_or(0, |cold| cold.queue.messages(opened));
             let dropped = match cause {

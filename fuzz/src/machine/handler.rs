@@ -60,9 +60,20 @@ impl Handler for Echo {
             }
             "/stream" => Answer::Stream(Response::text(200, "begin\n")),
             "/plain" => Answer::Respond(Response::text(200, "plain\n")),
+            "/body" => Answer::Body(1_000),
             "/close" => Answer::Respond(Response { close: true, ..Response::text(404, "no\n") }),
             _ => Answer::Upgrade(protocol.map(Into::into)),
         }
+    }
+
+    fn body<S: Sys>(&mut self, _: &mut Core<S, Self>, id: ConnId, body: Vec<u8>) -> Answer {
+        self.called(id);
+        assert!(body.len() <= 1_000, "a body of {} bytes", body.len());
+        if body.first() == Some(&b'l') {
+            self.later.push(id);
+            return Answer::Later;
+        }
+        Answer::Respond(Response::text(200, "body\n"))
     }
 
     fn open<S: Sys>(&mut self, _: &mut Core<S, Self>, id: ConnId) {

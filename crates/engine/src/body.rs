@@ -1,0 +1,137 @@
+//! Bodies of requests. A body is read only where the handler asked for it by [`crate::Answer::Body`], which it
+//! does after it has looked at the head; it is gathered up to the handler's limit, the worker's and a
+//! time, and handed over whole. Any other body is not for us and ends the connection with the answer.
+
+use wire::http::{BodyDecoder, BodyEvent, CONTINUE, Request, expects_continue};
+use wire::{Limits, Status};
+
+use crate::core::Core;
+use crate::http::Asked;
+use crate::sys::Sys;
+use crate::timers::nanoseconds;
+use crate::worker::Worker;
+use crate::{Handler, Response};
+
+/// A body that is being read.
+pub(crate) struct Reading {
+    decoder: BodyDecoder,
+    data: Vec<u8>,
+    /// It has to be whole then.
+    pub(crate) until_ns: u64,
+    asked: Asked,
+}
+
+impl Reading {
+    /// Bytes of it that are here.
+    pub(crate) fn len(&self) -> usize {
+        self.data.len()
+    }
+}
+
+impl<S: Sys, H: Handler> Worker<S, H> {
+    /// The handler asks for the body of a request, up to so many bytes.
+    pub(crate) fn begin_body(
+        &mut self,
+        slot: u32,
+        request: &Request<'_, '_>,
+        bytes_max: u64,
+        asked: Asked,
+    ) {
+        let core = &mut self.core;
+        let limits = Limits { body_bytes: bytes_max, ..core.limits.wire.clone() };
+        let decoder = match BodyDecoder::for_request(request, &limits) {
+            Ok(decoder) => decoder,
+            Err(violation) => return core.refuse(slot, violation),
+        };
+        let until_ns = core.now_ns.saturating_add(nanoseconds(core.limits.handshake_timeout));
+        let reading = Reading { decoder, data: Vec::new(), until_ns, asked };
+        if reading.decoder.is_done() {
+            return self.body_is_whole(slot, reading);
+        }
+        if expects_continue(request) {
+            core.cork.extend_from_slice(CONTINUE);
+        }
+        core.put_reading(slot, Box::new(reading));
+    }
+
+    /// Takes what has come of a body; returns the bytes used.
+    pub(crate) fn on_body(&mut self, slot: u32, bytes: &[u8]) -> usize {
+        let core = &mut self.core;
+        let Some(mut reading) = core.take_reading(slot) else { return bytes.len() };
+        let mut at = 0;
+        loop {
+            match reading.decoder.decode(bytes.get(at..).unwrap_or_default()) {
+                Ok(Status::Complete((used, BodyEvent::End))) => {
+                    self.body_is_whole(slot, *reading);
+                    return at + used;
+                }
+                Ok(Status::Complete((used, BodyEvent::Data(data)))) => {
+                    at += used;
+                    let held = core.counters().body_bytes.get() as usize + reading.len();
+                    if held + data.len() > core.limits.bodies_bytes {
+                        core.counters().bodies_refused.add(1);
+                        let response = no_room();
+                        core.respond(slot, &response, false, &reading.asked, false);
+                        return bytes.len();
+                    }
+                    reading.data.extend_from_slice(data);
+                }
+                Ok(Status::Partial) => {
+                    core.put_reading(slot, reading);
+                    return at;
+                }
+                Err(violation) => {
+                    core.refuse(slot, violation);
+                    return bytes.len();
+                }
+            }
+        }
+    }
+
+    fn body_is_whole(&mut self, slot: u32, reading: Reading) {
+        let Some(id) = self.core.id_at(slot) else { return };
+        self.core.counters().bodies_in.add(1);
+        let answer = self.handler.body(&mut self.core, id, reading.data);
+        self.answer(slot, answer, &reading.asked);
+    }
+}
+
+impl<S: Sys, H: Handler> Core<S, H> {
+    /// The connection keeps a body that is not whole.
+    fn put_reading(&mut self, slot: u32, reading: Box<Reading>) {
+        let Some(conn) = self.slab.get_mut(slot) else { return };
+        let bytes = reading.len() as u64;
+        conn.cold().body = Some(reading);
+        self.counters().body_bytes.add(bytes);
+    }
+
+    fn take_reading(&mut self, slot: u32) -> Option<Box<Reading>> {
+        let reading = self.slab.get_mut(slot)?.cold.as_mut()?.body.take()?;
+        self.counters().body_bytes.sub(reading.len() as u64);
+        Some(reading)
+    }
+
+    /// The body of a request is not whole in time (RFC 9110 section 15.5.9).
+    pub(crate) fn give_up_on_body(&mut self, slot: u32) {
+        let Some(reading) = self.take_reading(slot) else { return };
+        self.counters().bodies_late.add(1);
+        self.corked = Some(slot);
+        let response = Response::text(408, "The body of this request did not come in time.\n");
+        self.respond(slot, &response, false, &reading.asked, false);
+        self.flush_cork();
+        self.corked = None;
+        self.after_read(slot, b"");
+    }
+}
+
+fn no_room() -> Response {
+    let mut response =
+        Response::text(503, "This server reads as many bodies as it may: send this again.\n");
+    response.headers = vec![("Retry-After".into(), "1".into())];
+    response
+}
+
+/// A body was asked for where none can be read any more: after the body, or by a late answer.
+pub(crate) fn no_body_left() -> Response {
+    Response::text(500, "The body of this request was not kept.\n")
+}

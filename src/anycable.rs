@@ -160,15 +160,22 @@ impl Anycable {
             let main = main.unwrap_or(8080);
             self.set("listen", address(host, main)?);
         }
+        // With a key theirs takes broadcasts where clients connect, if nothing else is said.
+        let keys = ["BROADCAST_KEY", "HTTP_BROADCAST_SECRET", "SECRET"];
+        let said_key = keys.iter().find_map(|name| said.get(*name));
+        let keyed = said_key.is_some_and(|key| key != "none");
         match port("HTTP_BROADCAST_PORT")? {
             None | Some(0) => {}
-            // On the listener for clients nothing is published.
-            Some(port) if port == main.unwrap_or(8080) => {
-                self.ignored.push(format!("{PREFIX}HTTP_BROADCAST_PORT"));
-            }
-            Some(port) => {
+            Some(port) if port != main.unwrap_or(8080) => {
                 self.set("admin", address("localhost", port)?);
+                return Ok(());
             }
+            // The listener for clients, where nobody publishes without a key.
+            Some(_) if !keyed => self.ignored.push(format!("{PREFIX}HTTP_BROADCAST_PORT")),
+            Some(_) => {}
+        }
+        if keyed {
+            self.set("listen_broadcast", "true");
         }
         Ok(())
     }
@@ -245,7 +252,6 @@ mod tests {
     #[test]
     fn a_variable_becomes_the_setting_of_the_same_meaning() {
         let cases = [
-            ("ANYCABLE_SECRET", "s", "secret", "s"),
             ("ANYCABLE_TURBO_STREAMS_SECRET", "t", "turbo_secret", "t"),
             ("ANYCABLE_ENFORCE_JWT", "1", "enforce_jwt", "true"),
             ("ANYCABLE_PUBLIC", "false", "public", "false"),
@@ -262,6 +268,17 @@ mod tests {
         for (name, value, key, setting) in cases {
             assert_eq!(one(name, value), (key.to_owned(), setting.to_owned()), "{name}");
         }
+    }
+
+    /// As there: on the port for clients, if there is a key and no other port.
+    #[test]
+    fn broadcasts_come_where_clients_do_if_they_show_a_key() {
+        let key = ("ANYCABLE_SECRET", "s");
+        let both = |more| layer(&[key, more]).contains(&("listen_broadcast".into(), "true".into()));
+        assert!(both(("ANYCABLE_PORT", "9000")) && both(("ANYCABLE_HTTP_BROADCAST_PORT", "8080")));
+        assert!(!both(("ANYCABLE_HTTP_BROADCAST_PORT", "8090")));
+        assert!(!both(("ANYCABLE_BROADCAST_KEY", "none")));
+        assert_eq!(one("ANYCABLE_STREAMS_SECRET", "s").0, "streams_secret");
     }
 
     #[test]

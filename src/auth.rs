@@ -60,6 +60,12 @@ pub(crate) struct Flags {
     /// from the secret, as AnyCable's libraries do]
     #[arg(long, value_name = "KEY", value_parser = said, help_heading = HEADING)]
     broadcast_key: Option<Said>,
+    /// Take POST /_broadcast on the listeners for clients too, with its key: of --secret or
+    /// --broadcast-key
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL",
+        default_value = "false", default_missing_value = "true", hide_default_value = true,
+        help_heading = HEADING)]
+    listen_broadcast: bool,
 }
 
 /// A secret as it was said.
@@ -80,6 +86,10 @@ impl Said {
 }
 
 impl Flags {
+    pub(crate) fn listen_broadcast(&self) -> bool {
+        self.listen_broadcast
+    }
+
     /// Reads the files.
     ///
     /// # Errors
@@ -106,6 +116,9 @@ impl Flags {
                 "--enforce-jwt needs something to check tokens by: --secret, --jwt-secret or \
                    --jwt-keys"
             );
+        }
+        if self.listen_broadcast && !auth.broadcasts_are_keyed() {
+            bail!("--listen-broadcast needs a key to ask for: --secret or --broadcast-key");
         }
         if auth.broadcast_key.as_ref().is_some_and(|key| !key.fits_a_header()) {
             bail!("--broadcast-key: a key is visible ASCII without blanks");

@@ -321,6 +321,7 @@ fn config(args: &Args) -> Result<Config> {
         echo: args.echo,
         cable_path: args.channels.path(),
         public: args.public,
+        listen_broadcast: args.auth.listen_broadcast(),
         workers: args.workers.map(usize::from),
         max_connections: args.max_connections,
         backlog: args.backlog,

@@ -230,3 +230,81 @@ fn without_a_key_no_page_from_elsewhere_publishes() {
                    Connection: close\r\nContent-Length: 2\r\n\r\n[]";
     assert_eq!(http::ask(server.admin, request).status, 403);
 }
+
+/// Asks the listener for clients, by a connection that is kept.
+fn ask_kept(server: &Server, requests: &[String]) -> Vec<Response> {
+    let mut stream = std::net::TcpStream::connect(server.listen).unwrap();
+    stream.set_read_timeout(Some(crate::harness::PATIENCE)).unwrap();
+    let mut pending = Vec::new();
+    let mut ask = |request: &String| {
+        std::io::Write::write_all(&mut stream, request.as_bytes()).unwrap();
+        http::read_response(&mut stream, &mut pending)
+    };
+    requests.iter().map(&mut ask).collect()
+}
+
+fn head(server: &Server, key: &str, more: &str) -> String {
+    let host = server.listen;
+    format!(
+        "POST /_broadcast HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {key}\r\n{more}\r\n\r\n"
+    )
+}
+
+#[test]
+fn with_a_key_they_are_taken_where_clients_connect() {
+    let server = Server::start(&["--public", "--secret", SECRET, "--listen-broadcast"]);
+    let mut a = Socket::open(server.listen, "/topics/a");
+    let body = |n: u32| json!({"stream": "a", "data": n.to_string()}).to_string();
+    let counted = |n| {
+        let body = body(n);
+        head(&server, KEY, &format!("Content-Length: {}", body.len())) + &body
+    };
+    let (one, rest) = (body(2), "0\r\n\r\n");
+    let chunked = head(&server, KEY, "Transfer-Encoding: chunked");
+    let (first, second) = one.split_at(7);
+    let chunked = format!("{chunked}7\r\n{first}\r\n{:x}\r\n{second}\r\n{rest}", second.len());
+    let broken = head(&server, KEY, "Content-Length: 1") + "{";
+    let answers = ask_kept(&server, &[counted(1), chunked, broken, counted(3)]);
+    let codes: Vec<u16> = answers.iter().map(|answer| answer.status).collect();
+    assert_eq!(codes, [201, 201, 422, 201], "one connection took all: {answers:?}");
+    assert_eq!(answers[1].json()["published"], 1);
+    assert_eq!(texts(&mut a, 3), ["1", "2", "3"]);
+    assert_eq!(server.metrics()["standfast_published_total{door=\"broadcast\"}"], 3.0);
+}
+
+#[test]
+fn without_the_key_nothing_is_read_where_clients_connect() {
+    let server = Server::start(&["--broadcast-key", "right", "--listen-broadcast"]);
+    // Of a body that is announced, nothing is waited for.
+    for key in ["wrong", ""] {
+        let answers = ask_kept(&server, &[head(&server, key, "Content-Length: 500")]);
+        assert_eq!(answers[0].status, 401, "{answers:?}");
+        assert_eq!(answers[0].header("connection"), Some("close"));
+    }
+    let long = head(&server, "right", "Content-Length: 1048577");
+    assert_eq!(ask_kept(&server, &[long])[0].status, 413);
+    let get = format!(
+        "GET /_broadcast HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer right\r\n\r\n",
+        server.listen
+    );
+    assert_eq!(ask_kept(&server, &[get])[0].status, 405);
+    let metrics = server.metrics();
+    assert_eq!(metrics["standfast_broadcast_refused_total"], 2.0);
+    assert_eq!(metrics["standfast_bodies_in_total"], 0.0);
+    // Unasked it is not there.
+    let other = Server::start(&["--broadcast-key", "right"]);
+    let body = head(&other, "right", "Content-Length: 0");
+    assert_eq!(ask_kept(&other, &[body])[0].status, 404);
+}
+
+/// What one who has the key posts slowly, or too much of, takes no memory for long.
+#[test]
+fn bodies_that_do_not_come_are_given_up_where_clients_connect() {
+    let flags = ["--broadcast-key", "k", "--listen-broadcast", "--handshake-timeout", "1s"];
+    let server = Server::start(&flags);
+    let begun = head(&server, "k", "Content-Length: 1000") + "{";
+    assert_eq!(ask_kept(&server, &[begun])[0].status, 408);
+    let metrics = server.metrics();
+    let (late, held) = (metrics["standfast_bodies_late_total"], metrics["standfast_body_bytes"]);
+    assert_eq!((late, held), (1.0, 0.0));
+}

@@ -28,6 +28,9 @@ pub struct Config {
     /// Anyone may subscribe and publish. Implied when all listeners are loopback and nothing is to
     /// be checked.
     pub public: bool,
+    /// Take what is published at `/_broadcast` on the public listeners too, of who shows the key for
+    /// that. Default off.
+    pub listen_broadcast: bool,
     /// Workers at most; otherwise as many as cores, and further ones as descriptor tables fill.
     pub workers: Option<usize>,
     /// Connections at most; otherwise what the workers' tables hold.
@@ -83,6 +86,7 @@ impl Default for Config {
             echo: false,
             cable_path: "/cable".into(),
             public: false,
+            listen_broadcast: false,
             workers: None,
             max_connections: None,
             backlog: 4096,

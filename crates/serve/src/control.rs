@@ -175,6 +175,9 @@ impl Program for Control {
         let mut counter = |name, help, value: u64| {
             exposition.single(name, Kind::Counter, help, value as f64);
         };
+        let refused = self.sum(|door| door.broadcast_refused.get());
+        let help = "Posts to /_broadcast on a listener for clients without its key.";
+        counter("broadcast_refused", help, refused);
         let overloaded = self.overloaded.load(Ordering::Relaxed);
         counter("publish_overloaded", "Publish requests answered 503.", overloaded);
         let paused = self.sum(|door| door.publish_paused.get());
@@ -217,6 +220,7 @@ impl Program for Control {
                 "socket": self.sum(|door| door.published.get()),
             },
             "publish_overloaded": self.overloaded.load(Ordering::Relaxed),
+            "broadcast_refused": self.sum(|door| door.broadcast_refused.get()),
             "publish_paused": self.sum(|door| door.publish_paused.get()),
             "origin_refused": self.sum(|door| door.origin_refused.get()),
             "host_refused": self.sum(|door| door.host_refused.get()),

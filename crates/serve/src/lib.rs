@@ -9,6 +9,7 @@
 
 mod auth;
 mod broadcast;
+mod broadcasts;
 mod config;
 mod control;
 mod dialect;

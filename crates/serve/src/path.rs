@@ -13,6 +13,8 @@ pub(crate) enum Route<'p> {
     Cable,
     /// Server-sent events.
     Events,
+    /// What applications of AnyCable's publish.
+    Broadcast,
     /// A topic, percent-decoded.
     Topic(Cow<'p, str>),
     /// A topic's name that cannot be one, and why.
@@ -26,6 +28,7 @@ impl<'p> Route<'p> {
             "/health" => Route::Health,
             "/echo" => Route::Echo,
             "/events" => Route::Events,
+            "/_broadcast" => Route::Broadcast,
             _ if path == cable => Route::Cable,
             _ => match path.strip_prefix("/topics/") {
                 None | Some("") => Route::Unknown,

@@ -42,6 +42,8 @@ pub(crate) struct DoorCounters {
     pub(crate) host_refused: Counter,
     /// Who was not let in, or not let listen, and why.
     pub(crate) auth_refused: Refusals,
+    /// Posts to `/_broadcast` without its key.
+    pub(crate) broadcast_refused: Counter,
     /// Commands for an application, whispers where there are none, commands we do not know.
     pub(crate) commands_ignored: Counter,
     /// Commands that cannot be understood; each ends its session.

@@ -15,6 +15,7 @@ use engine::{Compression, Plan, Tables, Workers};
 use host::{Bytes, Count, Goal, Machine, Role};
 use tracing::{info, warn};
 
+use crate::broadcasts;
 use crate::config::{CONNECTIONS_DEFAULT, Config};
 use crate::control::Control;
 use crate::door::Door;
@@ -114,11 +115,18 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let (recorder, records) = records::channel();
     let shared = Arc::new(Shared::new(config, plan.workers, recorder));
     let for_doors = Arc::clone(&shared);
-    let door = move |worker, _: &_| Door::new(worker, Arc::clone(&for_doors));
+    let (broadcasts, posted) = broadcasts::channel();
+    let broadcasts = config.listen_broadcast.then_some(broadcasts);
+    let door = move |worker, _: &_| Door::new(worker, Arc::clone(&for_doors), broadcasts.clone());
     let workers =
         Workers::start(plan, &config.live.limits, &listeners, door).map_err(StartError::Workers)?;
     let remote = workers.remote().clone();
-    let admin = start_admin(config, Control::new(Arc::clone(&shared), remote.clone()))?;
+    let control = Arc::new(Control::new(Arc::clone(&shared), remote.clone()));
+    if config.listen_broadcast {
+        let started = broadcasts::start(posted, Arc::clone(&control), remote.clone());
+        started.map_err(StartError::Workers)?;
+    }
+    let admin = start_admin(config, control)?;
     say_ready(config, &listen, admin.as_ref());
     let socket_files = config.listen.iter().filter_map(Address::path).map(Path::to_owned);
     Ok(Running {
@@ -248,14 +256,17 @@ fn v4_has_the_port(config: &Config, address: SocketAddr) -> bool {
     address.is_ipv6() && config.listen.iter().any(v4)
 }
 
-fn start_admin(config: &Config, control: Control) -> Result<Option<admin::Running>, StartError> {
+fn start_admin(
+    config: &Config,
+    control: Arc<Control>,
+) -> Result<Option<admin::Running>, StartError> {
     let Some(address) = config.admin.clone() else { return Ok(None) };
     // Base64 and escapes make a message longer than it is; the rest is room for many.
     let longest = config.live.limits.wire.message_bytes as usize;
     let body_bytes_max = BODY_BYTES.max(longest.saturating_mul(2));
     let key = config.live.admin_key.clone();
     let admin = admin::Config { address, key, body_bytes_max };
-    admin::start(&admin, Arc::new(control)).map(Some).map_err(StartError::Admin)
+    admin::start(&admin, control).map(Some).map_err(StartError::Admin)
 }
 
 fn say_ready(config: &Config, listen: &[Address], admin: Option<&admin::Running>) {
@@ -265,7 +276,11 @@ fn say_ready(config: &Config, listen: &[Address], admin: Option<&admin::Running>
     }
     match admin {
         Some(admin) => info!("admin on {}", admin.address()),
+        None if config.listen_broadcast => info!("no admin listener"),
         None => info!("no admin listener: nothing can be published over HTTP"),
+    }
+    if config.listen_broadcast {
+        info!("POST /_broadcast is taken on the listeners for clients, with its key");
     }
     if config.live.limits.compression == Compression::Takeover {
         let each = Bytes(Compression::TAKEOVER_BYTES);

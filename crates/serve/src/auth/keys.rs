@@ -120,6 +120,12 @@ impl Auth {
             || [keys.jwt, keys.streams, keys.turbo, keys.cable_ready].iter().any(Option::is_some)
     }
 
+    /// Whether there is a key for `/_broadcast`.
+    #[must_use]
+    pub fn broadcasts_are_keyed(&self) -> bool {
+        Keys::of(self).broadcast.is_some()
+    }
+
     /// Whether there is anything to check a token by.
     #[must_use]
     pub fn checks_tokens(&self) -> bool {

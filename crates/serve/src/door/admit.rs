@@ -8,6 +8,7 @@ use wire::http::Request;
 
 use super::{Door, Opening};
 use crate::auth::{Cause, Connect};
+use crate::broadcasts::BODY_BYTES_MAX;
 use crate::dialect::{Cable, Dialect, Disconnect, Echo, PlainTopic};
 use crate::path::{Route, check_topic, parameter};
 use crate::records::Record;
@@ -38,7 +39,8 @@ impl Door {
                 self.admit(worker, request, opening)
             }
             Route::Events => self.listen(core, id, request),
-            Route::Echo | Route::Unknown => refuse(404, "There is nothing here.\n"),
+            Route::Broadcast if self.broadcasts.is_some() => self.broadcast(worker, request.head),
+            Route::Echo | Route::Broadcast | Route::Unknown => not_here(),
         }
     }
 
@@ -165,6 +167,28 @@ impl Door {
         access.stream(&channel, now).map(|granted| granted.stream).map_err(refused)
     }
 
+    /// `/_broadcast`: nothing is read of who does not show the key.
+    fn broadcast(&self, worker: u16, head: &Request<'_, '_>) -> Answer {
+        let access = &self.policy.access;
+        if !access.broadcasts_are_keyed() {
+            return not_here();
+        }
+        let key = head.header("authorization").and_then(admin::bearer);
+        if !key.is_some_and(|key| access.opens_broadcast(key)) {
+            self.counters(worker).broadcast_refused.add(1);
+            let mut response = Response::text(401, "Send Authorization: Bearer with the key.\n");
+            response.headers.push((Cow::Borrowed("WWW-Authenticate"), Cow::Borrowed("Bearer")));
+            response.close = true;
+            return Answer::Respond(response);
+        }
+        if head.method != "POST" {
+            let mut response = Response::text(405, "POST /_broadcast\n");
+            response.headers.push((Cow::Borrowed("Allow"), Cow::Borrowed("POST")));
+            return Answer::Respond(response);
+        }
+        Answer::Body(BODY_BYTES_MAX)
+    }
+
     fn refuse_origin(&self, worker: u16, head: &Request<'_, '_>, origin: &[u8]) -> Option<Answer> {
         let scheme = if self.policy.tls.is_some() { "https" } else { "http" };
         if self.policy.origins.admit(origin, head.authority(), scheme) {
@@ -187,6 +211,11 @@ impl Door {
              127.0.0.1 or localhost, or allow the site by --allow-origin.\n",
         )
     }
+}
+
+/// Nothing is served at this path.
+pub(super) fn not_here() -> Answer {
+    refuse(404, "There is nothing here.\n")
 }
 
 fn health(request: &Request<'_, '_>, draining: bool) -> Answer {

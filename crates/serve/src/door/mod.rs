@@ -14,9 +14,11 @@ use engine::{Answer, Closed, ConnId, ConnInfo, Core, Handler, Incoming, Sys};
 use topics::{Publication, Topics};
 use wire::websocket::OpCode;
 
+use self::admit::not_here;
 use self::heartbeat::Heartbeat;
 use crate::auth::Holder;
 use crate::broadcast;
+use crate::broadcasts::Broadcasts;
 use crate::dialect::{Cable, Command, Dialect, Disconnect, Echo, Events, PlainTopic, encode};
 use crate::held::Held;
 use crate::identifiers::{Form, Group, Identifiers};
@@ -80,6 +82,8 @@ pub(crate) struct Door {
     identifiers: Identifiers,
     known: Known,
     held: Held,
+    /// Where `/_broadcast` is served.
+    broadcasts: Option<Broadcasts>,
     heartbeat: Heartbeat,
     /// Connections that are told now and then that we are there.
     beating: u32,
@@ -90,7 +94,7 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    pub(crate) fn new(worker: u16, shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(worker: u16, shared: Arc<Shared>, broadcasts: Option<Broadcasts>) -> Self {
         shared.worker_started(worker);
         Door {
             policy: shared.policy(),
@@ -100,6 +104,7 @@ impl Door {
             identifiers: Identifiers::default(),
             known: Known::default(),
             held: Held::default(),
+            broadcasts,
             heartbeat: Heartbeat::default(),
             beating: 0,
             text: Vec::new(),
@@ -230,6 +235,14 @@ impl Handler for Door {
         request: &Incoming<'_, '_>,
     ) -> Answer {
         self.answer(core, id, request)
+    }
+
+    /// Of `/_broadcast`: no other route asks for one.
+    fn body<S: Sys>(&mut self, _: &mut Core<S, Self>, id: ConnId, body: Vec<u8>) -> Answer {
+        match &self.broadcasts {
+            Some(broadcasts) => broadcasts.pass_on(id, body),
+            None => not_here(),
+        }
     }
 
     fn open<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {

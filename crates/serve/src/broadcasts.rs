@@ -1,0 +1,65 @@
+//! [`Broadcasts`]: what is posted to `/_broadcast` on the listeners for clients. Workers look at the key
+//! and read the body; one thread beside them reads what it says and publishes it, just as the admin
+//! listener does, so that no worker's turn grows with what somebody posts.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use admin::{Program, Reply};
+use engine::{Answer, ConnId, Remote, Response};
+
+use crate::control::Control;
+use crate::door::Post;
+
+/// Bodies that may wait to be read; beyond that the answer is 503. Each has at most
+/// [`BODY_BYTES_MAX`].
+const WAITING_MAX: usize = 16;
+/// Longest body that is read, in bytes: what the admin listener takes by default.
+pub(crate) const BODY_BYTES_MAX: u64 = wire::Limits::BODY_BYTES;
+
+/// The way to that thread; it ends with the last of these.
+#[derive(Clone)]
+pub(crate) struct Broadcasts(SyncSender<(ConnId, Vec<u8>)>);
+
+/// Where it takes them from.
+pub(crate) type Posted = Receiver<(ConnId, Vec<u8>)>;
+
+pub(crate) fn channel() -> (Broadcasts, Posted) {
+    let (sender, receiver) = sync_channel(WAITING_MAX);
+    (Broadcasts(sender), receiver)
+}
+
+impl Broadcasts {
+    /// Passes a body on, which is answered later.
+    pub(crate) fn pass_on(&self, id: ConnId, body: Vec<u8>) -> Answer {
+        match self.0.try_send((id, body)) {
+            Ok(()) => Answer::Later,
+            Err(_) => {
+                let message = "more is posted than is read: publish this again";
+                respond(Reply::error(503, "overloaded", message))
+            }
+        }
+    }
+}
+
+/// Starts the thread.
+///
+/// # Errors
+/// No thread.
+pub(crate) fn start(posted: Posted, control: Arc<Control>, remote: Remote<Post>) -> io::Result<()> {
+    let run = move || {
+        for (id, body) in posted {
+            remote.answer(id, respond(control.broadcast(&body)));
+        }
+    };
+    std::thread::Builder::new().name("broadcasts".to_owned()).spawn(run).map(drop)
+}
+
+/// The admin listener's answer as one of the public listener's.
+pub(crate) fn respond(reply: Reply) -> Answer {
+    let Reply { status, content_type, body } = reply;
+    let retry = (status == 503).then(|| ("Retry-After".into(), "1".into()));
+    let headers = retry.into_iter().collect();
+    Answer::Respond(Response { status, headers, content_type, body: body.into(), close: false })
+}

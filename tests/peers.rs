@@ -47,6 +47,21 @@ fn anycable_core() {
     talks(&peer::NODE, "anycable.js", &Server::start(&[]), &expected);
 }
 
+/// The same for browsers, in one.
+#[test]
+fn anycable_web() {
+    let expected = [
+        "actioncable-v1-json receives",
+        "actioncable-v1-json rejects",
+        "actioncable-v1-json comes back",
+        "actioncable-v1-ext-json receives",
+        "actioncable-v1-ext-json rejects",
+        "actioncable-v1-ext-json comes back",
+        "actioncable-v1-ext-json is sent away and comes back",
+    ];
+    talks(&peer::ANYCABLE_WEB, "anycable_web.js", &Server::start(&[]), &expected);
+}
+
 /// Tokens, signatures and broadcasts by the libraries of applications.
 #[test]
 fn an_application_of_anycable() {

@@ -30,6 +30,12 @@ pub(crate) const BROWSER: Runtime = Runtime {
     check: &["-e", "require('playwright-core'); fs.accessSync('/usr/bin/chromium')"],
 };
 
+/// The same with AnyCable's client for browsers.
+pub(crate) const ANYCABLE_WEB: Runtime = Runtime {
+    program: "node",
+    check: &["-e", "require.resolve('@anycable/web'); fs.accessSync('/usr/bin/chromium')"],
+};
+
 /// Runs `script` against `server` and requires that it reports exactly `expected`.
 ///
 /// A machine without the runtime skips the client; under `CI` that is a failure.

@@ -6,9 +6,9 @@ use std::process::Stdio;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::eventually;
 use crate::harness::executable::{self, Finished, Running, standfast};
 use crate::harness::server::Server;
+use crate::harness::{Scratch, eventually};
 
 fn start() -> Server {
     Server::start(&["--public-streams", "--drain", "1s"])
@@ -112,4 +112,35 @@ fn ten_thousand_clients_are_a_scenario_that_ends_in_one_table() {
         assert_eq!(round["proof"]["broadcast"]["received"], 200, "{round}");
         assert!(round["proof"]["broadcast"]["first_to_last"]["p50_ms"].is_number(), "{round}");
     }
+}
+
+#[test]
+fn subscriptions_come_and_go_while_messages_are_published() {
+    let server = start();
+    let broadcast = format!("http://{}/_broadcast", server.admin);
+    let channel = r#"{"channel":"$pubsub","stream_name":"s{1..40}"}"#;
+    let flags = ["--channel", channel, "--churn", "400", "--fanout", "200", "--duration", "5s"];
+    let more = ["--late-after", "1500ms", "--publish-url", &broadcast];
+    let (finished, summary) = load(&server, &[&flags[..], &more].concat());
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    let churn = &summary["churn"];
+    let none = ["lost", "duplicated", "reordered", "unexpected", "unconfirmed"];
+    assert!(none.iter().all(|key| churn[key] == 0), "{churn}");
+    assert!(["owed", "begun"].iter().all(|key| churn[key].as_u64() > Some(500)), "{churn}");
+    let left = || server.metrics().get("standfast_topics").copied();
+    eventually("nothing is left of it", || left() == Some(0.0));
+}
+
+#[test]
+fn a_churn_is_a_scenario_that_tells_of_the_servers_memory() {
+    let scenario = "version = 1\ncable = true\nbroadcasts = 0\nconnections = '100'\n\
+        hold = '4s'\nheartbeat = '1s'\n[churn]\nrate = '200'\nstreams = '50'\n\
+        publish = '100'\ngrace = '1s'\n[serve]\npublic_streams = true\n";
+    let file = Scratch::new("churn.toml", scenario);
+    let finished = executable::run(&["prove", file.path(), "--json", "-"]);
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    let churn = &summary(&finished)["churn"];
+    let memory = &churn["server_rss_bytes"];
+    assert!(memory["start"].as_u64() > Some(0) && memory["end"].as_u64() > Some(0), "{churn}");
+    assert!(churn["owed"].as_u64() > Some(0) && churn["lost"] == 0, "{churn}");
 }

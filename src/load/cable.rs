@@ -2,10 +2,11 @@
 //! from that for messages and publications.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 use anyhow::{Context, Result, bail};
 use cable::{Channel, Command, Protocol};
-use load::Content;
+use load::{Churn, Content};
 
 use super::flags::{Args, Bytes};
 
@@ -46,8 +47,10 @@ impl Clients {
     /// `None` where the URLs are plain ones.
     pub(super) fn new(args: &Args, is_cable: bool) -> Result<Option<Clients>> {
         if !is_cable {
-            if !args.channel.is_empty() || args.cable_extended {
-                bail!("--channel and --cable-extended are for URLs with cable:// or cables://");
+            if !args.channel.is_empty() || args.cable_extended || args.churn.is_some() {
+                bail!(
+                    "--channel, --cable-extended and --churn are for URLs with cable:// or cables://"
+                );
             }
             return Ok(None);
         }
@@ -63,8 +66,8 @@ impl Clients {
             identifiers.push(CHANNEL.to_owned());
         }
         let protocol = if args.cable_extended { Protocol::V1Ext } else { Protocol::V1 };
-        if args.fanout.is_some() && identifiers.len() > 1 {
-            bail!("--fanout publishes to one stream: give one --channel");
+        if args.fanout.is_some() && identifiers.len() > 1 && args.churn.is_none() {
+            bail!("--fanout publishes to one stream: give one --channel, or --churn");
         }
         Ok(Some(Clients { identifiers, protocol }))
     }
@@ -84,6 +87,28 @@ impl Clients {
             Ok(Channel::PubSubPublic(stream)) => Ok(stream.into_owned()),
             _ => bail!("--topic NAME is needed: {identifier} does not tell its stream"),
         }
+    }
+
+    /// What is published to while subscriptions begin and end.
+    pub(super) fn churn(&self, args: &Args) -> Result<Option<Churn>> {
+        let Some(rate) = args.churn else { return Ok(None) };
+        let mut streams = Vec::with_capacity(self.identifiers.len());
+        for identifier in &self.identifiers {
+            let Ok(Channel::PubSubPublic(stream)) = cable::channel(identifier) else {
+                bail!("--churn: {identifier} does not tell its stream");
+            };
+            streams.push(stream.into_owned());
+        }
+        let different = streams.iter().collect::<HashSet<_>>().len();
+        if different < streams.len() {
+            bail!(
+                "--churn: two channels name the same stream, so nobody could tell their messages"
+            );
+        }
+        if streams.len() < args.publishers as usize {
+            bail!("--publishers {}: there are fewer streams to publish to", args.publishers);
+        }
+        Ok(Some(Churn { rate, streams }))
     }
 
     /// What performs `--message` on the only channel.

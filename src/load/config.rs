@@ -64,6 +64,7 @@ pub(super) fn config(args: &Args) -> Result<Config> {
         hold: args.hold.unwrap_or(hold_default),
         echo,
         fanout,
+        churn: clients.map(|clients| clients.churn(args)).transpose()?.flatten(),
         force: args.force,
     })
 }
@@ -136,9 +137,21 @@ fn publish_body(
         if !body.contains("$DATA") {
             bail!("--publish-body: $DATA must stand where the message goes");
         }
+        if args.churn.is_some() && !body.contains("$STREAM") {
+            bail!("--publish-body: with --churn $STREAM must stand where the stream's name goes");
+        }
         return Ok(body.clone());
     }
-    let body_for = match publish_url.ends_with("/_broadcast") {
+    let broadcasts = publish_url.ends_with("/_broadcast");
+    if args.churn.is_some() {
+        let body = if broadcasts {
+            HttpPublish::BROADCAST_BODY_FOR_ALL
+        } else {
+            HttpPublish::BODY_FOR_ALL
+        };
+        return Ok(body.to_owned());
+    }
+    let body_for = match broadcasts {
         true => HttpPublish::broadcast_body_for,
         false => HttpPublish::body_for,
     };
@@ -287,6 +300,27 @@ mod tests {
         ] {
             let error = format!("{:#}", read(&line).unwrap_err());
             assert!(error.contains(named), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_churn_publishes_to_the_streams_of_all_channels() {
+        let line = r#"cable://127.0.0.1:1 --channel {"channel":"$pubsub","stream_name":"s{1..3}"}
+            --fanout 9 --churn 50 --publish-url http://127.0.0.1:1/_broadcast"#;
+        let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
+        let config = read(&line).unwrap();
+        let churn = config.churn.unwrap();
+        assert_eq!((churn.rate, churn.streams), (50, ["s1", "s2", "s3"].map(str::to_owned).into()));
+        let Publish::Http(http) = config.fanout.unwrap().publish else { panic!("by HTTP") };
+        assert_eq!(http.body, r#"{"stream":$STREAM,"data":"\"$DATA\""}"#);
+        for (more, named) in [
+            (r#" --channel {"channel":"Chat"}"#, "does not tell"),
+            (r#" --channel {"channel":"$pubsub","stream_name":"s2","n":1}"#, "the same stream"),
+            (" --publishers 4", "fewer streams"),
+            (" --publish-body $DATA", "$STREAM"),
+        ] {
+            let error = format!("{:#}", read(&format!("{line}{more}")).unwrap_err());
+            assert!(error.contains(named), "{more}: {error}");
         }
     }
 

@@ -149,13 +149,15 @@ pub(crate) struct Args {
         conflicts_with = "publish_body")]
     pub(super) topic: Option<String>,
 
-    /// The request's body for other servers, in which $DATA is the message
+    /// The request's body for other servers, in which $DATA is the message, and with --churn $STREAM
+    /// the stream's name as JSON
     /// [default: {"topic":"NAME","data":"$DATA"}, for AnyCable's /_broadcast
     /// {"stream":"NAME","data":"\"$DATA\""}]
     #[arg(long, value_name = "TEXT", help_heading = FANOUT, requires = "publish_url")]
     pub(super) publish_body: Option<String>,
 
-    /// A receipt later than this after its publish counts as late
+    /// A receipt later than this after its publish counts as late; with --churn also how long a
+    /// subscription's end may take
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::positive_duration,
         help_heading = FANOUT)]
     pub(super) late_after: Duration,
@@ -168,6 +170,13 @@ pub(crate) struct Args {
     /// Offer AnyCable's extended protocol, actioncable-v1-ext-json, instead of actioncable-v1-json
     #[arg(long, help_heading = CABLE)]
     pub(super) cable_extended: bool,
+
+    /// Begin or end so many subscriptions a second over all connections, at most four of each, by
+    /// --channel at random, while --fanout publishes to all their streams in turn; every subscription
+    /// must get each publication that falls into its time once, and nothing else
+    #[arg(long, value_name = "RATE", value_parser = units::positive_count, help_heading = CABLE,
+        requires_all = ["fanout", "publish_url"], conflicts_with = "topic")]
+    pub(super) churn: Option<u64>,
 
     /// Addresses of this machine to connect from; loopback needs none
     #[arg(long, value_name = "IP", value_delimiter = ',', value_parser = units::ip)]

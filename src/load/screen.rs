@@ -43,7 +43,8 @@ impl<'a> Screen<'a> {
             ("connect", !staged),
             ("hold", !config.hold.is_zero()),
             ("echo", config.echo.is_some()),
-            ("fanout", config.fanout.is_some()),
+            ("fanout", config.fanout.is_some() && config.churn.is_none()),
+            ("churn", config.churn.is_some()),
         ];
         let (sockets, endpoints) = (most(config), &config.endpoints);
         let done = Box::new(|sample: &Sample, since| of_sockets_done(config, sample, since));
@@ -150,7 +151,7 @@ fn of_sockets_done(config: &Config, sample: &Sample, since: f64) -> f64 {
         ("stages", ..) => of_time(stages.iter().map(|stage| stage.time).sum()),
         ("hold", ..) => of_time(*hold),
         ("echo", Some(echo), _) => of_sending(echo.duration, echo.messages),
-        ("fanout", _, Some(fanout)) => of_sending(fanout.duration, fanout.messages),
+        ("fanout" | "churn", _, Some(fanout)) => of_sending(fanout.duration, fanout.messages),
         _ => of_count(sample.open + sample.failed, *connections),
     }
 }

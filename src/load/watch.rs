@@ -164,7 +164,7 @@ impl Generator {
             let seconds = (elapsed - before).max(1e-3);
             let cores = (cpu - cpu_before) / seconds;
             self.cpu_cores_most = self.cpu_cores_most.max(cores);
-            if matches!(row.phase, "echo" | "fanout" | "requests") {
+            if matches!(row.phase, "echo" | "fanout" | "churn" | "requests") {
                 let busy = cores >= BUSY * self.cores as f64;
                 self.seconds.0 += seconds;
                 self.seconds.1 += if busy { seconds } else { 0.0 };

@@ -219,12 +219,18 @@ pub(super) struct Progress {
     pub(super) latency: Option<Latency>,
     reached: u64,
     echoed: bool,
+    churned: bool,
 }
 
 impl Progress {
     /// All connects up to `mark` have succeeded or failed.
     pub(super) fn reached(&self, mark: u64) -> bool {
         self.reached >= mark
+    }
+
+    /// All subscriptions of a churn have been judged.
+    pub(super) fn churned(&self) -> bool {
+        self.churned
     }
 
     /// All messages that were asked for have been answered, or are no longer waited for.
@@ -249,6 +255,7 @@ impl Load {
         url: &str,
         connections: u64,
         plan: &Plan,
+        admin: &Admin,
         namespaces: Option<&Namespaces>,
     ) -> Result<Load> {
         let connections = format!("--connections={connections}");
@@ -256,7 +263,9 @@ impl Load {
         let mut arguments = ["load", url, "--control", "--force", &connections, &connect]
             .map(String::from)
             .to_vec();
-        if plan.cable {
+        if let Some(churn) = &plan.churn {
+            arguments.extend(churn.flags(plan.hold, admin));
+        } else if plan.cable {
             let channel = json!({ "channel": "$pubsub", "stream_name": TOPIC });
             arguments.push(format!("--channel={channel}"));
         }
@@ -292,6 +301,11 @@ impl Load {
     pub(super) fn echo(&mut self, size: usize, rate: u64, messages: u32) -> Result<(), Stop> {
         self.progress.echoed = false;
         self.tell(&json!({ "echo": { "size": size, "rate": rate, "messages": messages } }))
+    }
+
+    /// Has it begin and end subscriptions and publish meanwhile, as its flags say.
+    pub(super) fn churn(&mut self) -> Result<(), Stop> {
+        self.tell(&json!("churn"))
     }
 
     /// Has every open socket expect so many broadcasts of one publisher, and waits until it does.
@@ -338,6 +352,7 @@ impl Load {
                 progress.reached = number(&line["connections"]).unwrap_or(progress.reached);
             }
             Some("echoed") => progress.echoed = true,
+            Some("churned") => progress.churned = true,
             Some("expecting") => self.expecting = true,
             Some("row") => {
                 progress.latency = latency(line);

@@ -8,6 +8,7 @@ use host::{Count, KernelMemory, ProcessMemory};
 
 use super::broadcast;
 use super::children::{Load, Progress, Serve, TOPIC};
+use super::churn::{self, ChurnMemory};
 use super::link::Namespaces;
 use super::plan::{Messages, Plan};
 use super::result::{Mark, Measured, ProcessFigures};
@@ -54,7 +55,7 @@ impl<'a> Run<'a> {
         }
         let serve = Serve::start(connections, plan, namespaces.as_ref())?;
         let url = serve.url(plan);
-        let load = Load::start(&url, connections, plan, namespaces.as_ref())?;
+        let load = Load::start(&url, connections, plan, serve.admin(), namespaces.as_ref())?;
         screen.note(&format!(
             "serve is process {}, load is process {}; {} sockets to open on {url}",
             serve.pid(),
@@ -128,9 +129,10 @@ impl<'a> Run<'a> {
             self.load.heartbeat(self.plan.heartbeat)?;
         }
         let began_ns = process::now_ns();
-        match self.plan.messages {
-            Some(messages) => self.exchange(messages, began_ns)?,
-            None => self.wait_for_heartbeats(began_ns)?,
+        match (self.plan.messages, self.plan.churn) {
+            (Some(messages), _) => self.exchange(messages, began_ns)?,
+            (None, Some(_)) => self.churn(began_ns)?,
+            (None, None) => self.wait_for_heartbeats(began_ns)?,
         }
         self.measured.hold_seconds = seconds_since(began_ns);
         let progress = self.load.last_progress();
@@ -160,6 +162,32 @@ impl<'a> Run<'a> {
                 return Ok(());
             }
         }
+    }
+
+    /// Holds while subscriptions begin and end, and until all of them are judged.
+    fn churn(&mut self, began_ns: u64) -> Result<(), Stop> {
+        let server = |run: &Self| run.weigh_processes().0.map_or(0, |memory| memory.rss_bytes);
+        let mut memory = ChurnMemory { start: server(self), ..ChurnMemory::default() };
+        self.load.churn()?;
+        let hold = self.plan.hold.as_secs_f64();
+        let longest = hold + 2.0 * LAST_WAIT.as_secs_f64();
+        loop {
+            let (progress, sample) = self.look("hold")?;
+            let held = seconds_since(began_ns);
+            self.screen.churning(&sample, held, hold);
+            memory.end = server(self);
+            if memory.settled == 0 && held >= churn::SETTLED.as_secs_f64() {
+                memory.settled = memory.end;
+            }
+            if progress.churned() || progress.open == 0 || held >= longest {
+                break;
+            }
+        }
+        if memory.settled == 0 {
+            memory.settled = memory.end;
+        }
+        self.measured.churn = Some(memory);
+        Ok(())
     }
 
     /// Holds while each socket sends its messages and gets them back.

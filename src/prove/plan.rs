@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use load::Connect;
 
 use super::Args;
+use super::churn::Churn;
 use super::link::Link;
 use super::scenario::Scenario;
 
@@ -25,6 +26,8 @@ pub(super) struct Plan {
     pub(super) link: Option<Link>,
     /// Sockets are clients of Action Cable.
     pub(super) cable: bool,
+    /// Their subscriptions begin and end while they are held.
+    pub(super) churn: Option<Churn>,
     /// The whole proof anew for each; none: once.
     pub(super) rounds: Vec<Round>,
     /// Further flags of `standfast serve`.
@@ -89,6 +92,7 @@ impl Plan {
             messages,
             link: scenario.link,
             cable: scenario.cable,
+            churn: scenario.churn,
             rounds: scenario.rounds,
             serve: scenario.serve,
         };
@@ -99,6 +103,12 @@ impl Plan {
                 rounds.extend((!rounds.contains(&round)).then_some(round));
             }
             plan.rounds = rounds;
+        }
+        if plan.churn.is_some() && (!plan.cable || plan.broadcasts > 0 || plan.link.is_some()) {
+            bail!(
+                "[churn] is of clients of Action Cable, on loopback and instead of broadcasts: write \
+                 `cable = true` and `broadcasts = 0`, without [link]"
+            );
         }
         if plan.messages.is_some() && plan.cable {
             bail!("clients of Action Cable get no messages back without an application");
@@ -176,6 +186,7 @@ mod tests {
             ("no-such", "million-hold"),
             ("cable-10k --message-every 1s --broadcasts 0", "Action Cable"),
             ("cable-10k --html x.html", "--html"),
+            ("cable-churn --broadcasts 1", "broadcasts = 0"),
         ] {
             let error = format!("{:#}", plan(line).unwrap_err());
             assert!(error.contains(named), "{line}: {error}");

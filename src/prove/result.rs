@@ -6,6 +6,7 @@ use host::{Machine, ProcessMemory};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::churn::{ChurnMemory, ChurnResult};
 use super::link::LinkResult;
 use super::plan::Plan;
 use crate::output;
@@ -39,6 +40,7 @@ pub(super) struct Measured {
     pub(super) marks: Vec<Mark>,
     pub(super) publish_seconds: Vec<f64>,
     pub(super) link: Option<LinkResult>,
+    pub(super) churn: Option<ChurnMemory>,
     pub(super) series: Series,
     /// The summary of the load process.
     pub(super) load: Option<Value>,
@@ -64,6 +66,7 @@ impl Measured {
             marks: Vec::new(),
             publish_seconds: Vec::new(),
             link: None,
+            churn: None,
             series: Series::new(),
             load: None,
             interrupted: false,
@@ -190,6 +193,8 @@ pub(super) struct Proof {
     pub(super) broadcast: Broadcast,
     /// `None` when server and clients met on loopback.
     pub(super) link: Option<LinkResult>,
+    /// `None` where subscriptions did not begin and end meanwhile.
+    pub(super) churn: Option<ChurnResult>,
     pub(super) closed: BTreeMap<String, u64>,
     pub(super) connect_errors: BTreeMap<String, u64>,
     pub(super) verdict: &'static str,
@@ -235,7 +240,12 @@ impl Proof {
             max_ms: m.milliseconds("latency", "max_ms"),
         });
         let closed = causes(m.load.as_ref(), "closed");
-        let reasons = reasons(m, messages.as_ref(), &broadcast, &closed);
+        let mut reasons = reasons(m, messages.as_ref(), &broadcast, &closed);
+        let churn = ChurnResult::new(m.load.as_ref(), m.churn);
+        reasons.extend(churn.iter().flat_map(ChurnResult::reasons));
+        if plan.churn.is_some() && churn.is_none() {
+            reasons.push("the load process told nothing of the churn".to_owned());
+        }
         let verdict = match (m.interrupted, reasons.is_empty()) {
             (true, _) => INTERRUPTED,
             (false, true) => HELD,
@@ -273,6 +283,7 @@ impl Proof {
             messages,
             broadcast,
             link: m.link.clone(),
+            churn,
             closed,
             connect_errors: causes(m.load.as_ref(), "connect_errors"),
             verdict,
@@ -399,6 +410,7 @@ mod tests {
             messages,
             link: None,
             cable: false,
+            churn: None,
             rounds: Vec::new(),
             serve: Vec::new(),
         }

@@ -12,13 +12,15 @@ use load::Connect;
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::churn::Churn;
 use super::link::Link;
 use super::plan::{Messages, Round};
 use crate::units;
 
 /// The experiments this project began with, by name.
-const BUILT_IN: [(&str, &str); 5] = [
+const BUILT_IN: [(&str, &str); 6] = [
     ("cable-10k", include_str!("../../scenarios/cable-10k.toml")),
+    ("cable-churn", include_str!("../../scenarios/cable-churn.toml")),
     ("million", include_str!("../../scenarios/million.toml")),
     ("million-hold", include_str!("../../scenarios/million-hold.toml")),
     ("slow-link", include_str!("../../scenarios/slow-link.toml")),
@@ -42,6 +44,7 @@ pub(super) struct Scenario {
     pub(super) messages: Option<Messages>,
     pub(super) link: Option<Link>,
     pub(super) cable: bool,
+    pub(super) churn: Option<Churn>,
     pub(super) rounds: Vec<Round>,
     /// Flags of `standfast serve`.
     pub(super) serve: Vec<String>,
@@ -93,6 +96,17 @@ impl Scenario {
                 },
             })
         });
+        let churn = file.churn.map(|churn| -> Result<Churn> {
+            Ok(Churn {
+                rate: reader.value(&churn.rate, units::positive_count)?,
+                streams: reader.value(&churn.streams, units::positive_count)?,
+                publish: reader.value(&churn.publish, units::positive_count)?,
+                grace: match &churn.grace {
+                    Some(grace) => reader.value(grace, units::positive_duration)?,
+                    None => Duration::from_secs(1),
+                },
+            })
+        });
         let round = |round: &RoundTable| -> Result<Round> {
             Ok(Round {
                 connect: reader.value(&round.connect, crate::load::connect)?,
@@ -110,6 +124,7 @@ impl Scenario {
             messages: messages.transpose()?,
             link: link.transpose()?,
             cable: file.cable,
+            churn: churn.transpose()?,
             rounds: file.rounds.iter().map(round).collect::<Result<_>>()?,
             serve: file
                 .serve
@@ -136,6 +151,7 @@ struct File {
     link: Option<LinkTable>,
     #[serde(default)]
     cable: bool,
+    churn: Option<ChurnTable>,
     #[serde(default)]
     rounds: Vec<RoundTable>,
     #[serde(default)]
@@ -147,6 +163,15 @@ struct File {
 struct MessagesTable {
     every: Spanned<String>,
     size: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ChurnTable {
+    rate: Spanned<String>,
+    streams: Spanned<String>,
+    publish: Spanned<String>,
+    grace: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -252,6 +277,7 @@ mod tests {
             ("version = 1\n[messages]\nevery = '0s'", &["line 3", "more than 0"]),
             ("version = 1\n[messages]\nevery = '1s'\nsize = '2'", &["line 4", "size"]),
             ("version = 1\n[link]\nrate = '72'", &["line 3", "72mbit"]),
+            ("version = 1\n[churn]\nrate = '0'\nstreams = '1'\npublish = '1'", &["line 3"]),
             ("version = 1\n[serve]\nlisten = '0.0.0.0:1'", &["[serve]", "listen"]),
             ("version = 1\nconnect = 'fast'", &["line 2", "windowed"]),
             ("version = 1\n[[rounds]]\nconnect = 'fast'\nworkers = 1", &["line 3", "windowed"]),
@@ -261,6 +287,6 @@ mod tests {
             assert!(parts.iter().all(|part| said.contains(part)), "{text}: {said}");
         }
         let unknown = format!("{:#}", Scenario::read("milion").unwrap_err());
-        assert!(unknown.contains("cable-10k, million, million-hold"), "{unknown}");
+        assert!(unknown.contains("cable-10k, cable-churn, million"), "{unknown}");
     }
 }

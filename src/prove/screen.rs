@@ -4,6 +4,7 @@
 use host::{Bytes, Count, Machine};
 
 use super::children::Progress;
+use super::churn::ChurnResult;
 use super::plan::Plan;
 use super::result::{Mark, Measured, Proof, Spread};
 use crate::progress::{Sample, Usage};
@@ -97,6 +98,10 @@ impl Screen {
 
     pub(super) fn exchanging(&mut self, sample: &Sample, held: f64, hold: f64) {
         self.keeping(sample, held, hold, "messages");
+    }
+
+    pub(super) fn churning(&mut self, sample: &Sample, held: f64, hold: f64) {
+        self.keeping(sample, held, hold, "publications and heartbeats");
     }
 
     fn keeping(&mut self, sample: &Sample, held: f64, hold: f64, what: &str) {
@@ -249,6 +254,9 @@ fn render(proof: &Proof) -> String {
                 ms(b.last_ms)
             ),
         );
+    }
+    for (name, value) in proof.churn.iter().flat_map(ChurnResult::lines) {
+        line(name, value);
     }
     if let Some((last, spread)) = b.to_last.zip(b.first_to_last) {
         let both = |s: Spread| format!("half {:.1} ms, longest {:.1} ms", s.p50_ms, s.max_ms);

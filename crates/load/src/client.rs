@@ -8,6 +8,7 @@ use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Response, Sys, Tar
 use wire::websocket::{CloseCode, OpCode};
 
 use crate::Close;
+use crate::churn::{Churn, ChurnOrder};
 use crate::closing::Closing;
 use crate::connector::Connector;
 use crate::echo::{EchoOrder, EchoRun};
@@ -31,6 +32,10 @@ pub(crate) enum Order {
     Publish { nth: u32, data: Box<[u8]> },
     /// Judge every receiver of so many publications of each publisher.
     Judge(Arc<[u32]>),
+    /// Begin and end subscriptions, and judge what is published meanwhile.
+    Churn(ChurnOrder),
+    /// No more of that: judge what is there.
+    StopChurn,
     /// End so many of the open connections, in order.
     Retire(u32),
     /// End all connections.
@@ -54,6 +59,7 @@ enum Traffic {
     Nothing,
     Echo(EchoRun),
     Broadcast(Reception),
+    Churn(Churn),
 }
 
 impl Client {
@@ -141,13 +147,18 @@ impl Handler for Client {
         data: &mut [u8],
     ) {
         let mut data = &*data;
+        if let Traffic::Churn(churn) = &mut self.traffic
+            && churn.message(core, id, data, &self.ledger)
+        {
+            return;
+        }
         if let Some(subscribers) = &mut self.subscribers {
             let published = subscribers.message(core, id, data, &mut self.connector, &self.ledger);
             let Some(published) = published else { return };
             data = published;
         }
         match &mut self.traffic {
-            Traffic::Nothing => {}
+            Traffic::Nothing | Traffic::Churn(_) => {}
             Traffic::Echo(echo) => echo.message(core, id, opcode, data, &self.ledger),
             Traffic::Broadcast(reception) => reception.message(core, id, data, &self.ledger),
         }
@@ -171,6 +182,9 @@ impl Handler for Client {
         } else {
             self.ledger.count_closed(why);
             attempts.into_iter().for_each(|n| self.connector.lost(core, n, &self.ledger));
+        }
+        if let Traffic::Churn(churn) = &mut self.traffic {
+            churn.forget(id.slot());
         }
         if let Some(socket) = core.user(id) {
             heartbeat::forget(socket, &self.ledger);
@@ -207,6 +221,18 @@ impl Handler for Client {
                     reception.judge(core, &published, self.connector.first(), &self.ledger);
                 }
             }
+            Order::Churn(order) => {
+                let Some(clients) = &self.subscribers else { return };
+                let (lines, connector) = (clients.lines(), &self.connector);
+                let line_of = |slot| clients.subscribed_by(connector, slot);
+                self.traffic =
+                    Traffic::Churn(Churn::begin(core, order, lines, line_of, &self.ledger));
+            }
+            Order::StopChurn => {
+                if let Traffic::Churn(churn) = &mut self.traffic {
+                    churn.stop(core);
+                }
+            }
             Order::Retire(count) => Self::retire(core, count),
             Order::Finish(how) => {
                 self.connector.stop();
@@ -224,11 +250,12 @@ impl Handler for Client {
         let cable_ns = self.subscribers.as_mut();
         let cable_ns = cable_ns.and_then(|clients| clients.turn(core, &mut self.connector, ledger));
         let heartbeat_ns = self.heartbeat.as_mut().map(|heartbeat| heartbeat.turn(core, ledger));
-        let echo_ns = match &mut self.traffic {
+        let traffic_ns = match &mut self.traffic {
             Traffic::Echo(echo) => echo.turn(core, ledger),
+            Traffic::Churn(churn) => churn.turn(core, ledger),
             Traffic::Nothing | Traffic::Broadcast(_) => None,
         };
         let close_ns = self.closing.as_mut().and_then(|closing| closing.turn(core, ledger));
-        [connect_ns, cable_ns, heartbeat_ns, echo_ns, close_ns].into_iter().flatten().min()
+        [connect_ns, cable_ns, heartbeat_ns, traffic_ns, close_ns].into_iter().flatten().min()
     }
 }

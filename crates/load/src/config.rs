@@ -41,6 +41,9 @@ pub struct Config {
     pub echo: Option<Echo>,
     /// Publish to all connections and judge what each receives.
     pub fanout: Option<Fanout>,
+    /// Begin and end subscriptions meanwhile, of which each is to get what is published while it is
+    /// there; needs `cable` and `fanout`.
+    pub churn: Option<Churn>,
     /// Begin though the machine is too small for it, and open what can be opened.
     pub force: bool,
 }
@@ -66,6 +69,7 @@ impl Config {
             hold: Duration::ZERO,
             echo: None,
             fanout: None,
+            churn: None,
             force: false,
         }
     }
@@ -163,6 +167,16 @@ pub struct Content {
 impl Echo {
     /// The least payload: a message carries its number.
     pub const SIZE_MIN: usize = crate::message::SEQUENCE_BYTES;
+}
+
+/// Subscriptions that begin and end while publications go to all their streams in turn. How long a
+/// publication may take, and a subscription's end, is [`Fanout::late_after`].
+#[derive(Clone, Debug)]
+pub struct Churn {
+    /// Subscriptions begun or ended a second over all connections, each of which has at most four.
+    pub rate: u64,
+    /// The stream of each of [`Cable::identifiers`], all different.
+    pub streams: Vec<String>,
 }
 
 /// Publications at a rate, of which every connection is to receive each once.

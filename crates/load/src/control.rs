@@ -8,6 +8,7 @@
 //! | `{"heartbeat":30}` | ping every open socket once in so many seconds, spread; 0 stops |
 //! | `{"echo":{"size":20,"rate":1000,"messages":60}}` | send so many messages on every open socket, so many a second over all, and expect them back |
 //! | `{"expect":{"publisher":7,"messages":1}}` | every open socket counts that publisher's broadcasts anew |
+//! | `"churn"` | begin and end subscriptions and publish meanwhile, as the run's flags say |
 //! | `{"finish":"graceful"}` | end: by the closing handshake, or `"abort"` by RST |
 //!
 //! Events on standard output, each with `"event"`:
@@ -20,6 +21,7 @@
 //! | `echoed` | once after `echo`: all messages were answered, or are no longer waited for | `sent`, `received` |
 //! | `expecting` | the sockets count from now on: publish | `publisher`, `expected` |
 //! | `received` | all that was expected came | `publisher`, `received`, `duplicated` |
+//! | `churned` | once after `churn`: all was published, and every subscription judged | `owed`, `lost` |
 //! | `row` | each 250 ms | `elapsed` (seconds), `open`, `failed`, `closed`, `heartbeats_sent`, `heartbeats_received`, `answered`, `unanswered_sockets`, `messages_sent`, `messages_received`, `publications`, `publications_duplicated`; `errors` by cause, left out while there are none; `p50_ms`, `p99_ms`, `max_ms` of the last whole second, null without values |
 //! | `error` | a line was no command | `message` |
 //! | `summary` | once, last, before the connections are closed | the whole [`Summary`](crate::Summary) |
@@ -55,6 +57,7 @@ enum Command {
     Heartbeat(f64),
     Echo { size: usize, rate: u64, messages: u32 },
     Expect { publisher: u32, messages: u32 },
+    Churn,
     Finish(Finish),
 }
 
@@ -75,6 +78,7 @@ enum Event<'a> {
     Echoed { sent: u64, received: u64 },
     Expecting { publisher: u32, expected: u64 },
     Received { publisher: u32, received: u64, duplicated: u64 },
+    Churned { owed: u64, lost: u64 },
     Row(Row),
     Error { message: String },
     Summary(&'a Summary),
@@ -123,7 +127,7 @@ pub fn obey(
     let how = loop {
         match lines.recv_timeout(LOOK) {
             Ok(line) => {
-                if let Some(how) = control.command(&line)? {
+                if let Some(how) = control.command(&line, config)? {
                     break how;
                 }
             }
@@ -136,6 +140,7 @@ pub fn obey(
         }
         control.look()?;
     };
+    control.run.finish_churn();
     let summary = control.run.summary(config);
     control.say(&Event::Summary(&summary))?;
     control.run.finish(config, how)?;
@@ -167,6 +172,7 @@ struct Control<W> {
     echo: bool,
     expect: Option<u32>,
     receive: Option<u32>,
+    churn: bool,
 }
 
 impl<W: Write> Control<W> {
@@ -183,6 +189,7 @@ impl<W: Write> Control<W> {
             echo: false,
             expect: None,
             receive: None,
+            churn: false,
         }
     }
 
@@ -194,7 +201,7 @@ impl<W: Write> Control<W> {
     }
 
     /// Does what a line says; tells how to end if it says so.
-    fn command(&mut self, line: &str) -> io::Result<Option<Close>> {
+    fn command(&mut self, line: &str, config: &Config) -> io::Result<Option<Close>> {
         match serde_json::from_str(line) {
             Ok(Command::Target(connections)) => {
                 self.run.set_target(connections);
@@ -222,6 +229,16 @@ impl<W: Write> Control<W> {
                 self.run.expect_broadcasts(publisher, messages);
                 (self.expect, self.receive) = (Some(publisher), None);
             }
+            Ok(Command::Churn) => match (&config.churn, &config.fanout) {
+                (Some(churn), Some(fanout)) => {
+                    self.run.churn(churn, fanout);
+                    self.churn = true;
+                }
+                _ => {
+                    let message = "churn: the run has no such flags".to_owned();
+                    self.say(&Event::Error { message })?;
+                }
+            },
             Ok(Command::Finish(Finish::Graceful)) => return Ok(Some(Close::Graceful)),
             Ok(Command::Finish(Finish::Abort)) => return Ok(Some(Close::Abort)),
             Err(error) => {
@@ -263,6 +280,12 @@ impl<W: Write> Control<W> {
             self.receive = None;
             let (received, duplicated) = (counts.publications, counts.publications_duplicated);
             self.say(&Event::Received { publisher, received, duplicated })?;
+        }
+        if self.churn && self.run.tend_churn()? {
+            self.churn = false;
+            self.run.finish_churn();
+            let counts = self.run.snapshot();
+            self.say(&Event::Churned { owed: counts.churn_owed, lost: counts.churn_lost })?;
         }
         self.row(&counts)
     }
@@ -331,6 +354,7 @@ mod tests {
         assert_eq!(read(r#"{"expect":{"publisher":7,"messages":1}}"#), expect);
         let echo = Command::Echo { size: 20, rate: 1_000, messages: 60 };
         assert_eq!(read(r#"{"echo":{"size":20,"rate":1000,"messages":60}}"#), echo);
+        assert_eq!(read(r#""churn""#), Command::Churn);
         assert_eq!(read(r#"{"finish":"abort"}"#), Command::Finish(Finish::Abort));
         for wrong in ["", "{}", r#"{"stop":1}"#, r#"{"target":-1}"#, r#"{"expect":{"x":1}}"#] {
             assert!(serde_json::from_str::<Command>(wrong).is_err(), "{wrong}");

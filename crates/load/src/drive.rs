@@ -1,5 +1,6 @@
 //! [`drive`]: a whole run by its phases: connect, hold, echo, end.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use engine::sys::process;
@@ -67,6 +68,7 @@ pub fn drive(
     let mut watch = Watch { row, wait, began_ns: now_ns, rows: Rows::new(now_ns) };
     let interrupted = phases(&mut run, config, &mut watch)?;
     run.finish_fanout();
+    run.finish_churn();
     let summary = run.finish(config, Close::Graceful)?;
     Ok(Ended { summary, interrupted })
 }
@@ -101,6 +103,19 @@ fn phases<R: FnMut(&Row), W: FnMut(Duration) -> bool>(
         if watch.until(run, "echo", over) {
             return Ok(true);
         }
+    }
+    if let (Some(churn), Some(fanout)) = (&config.churn, &config.fanout) {
+        run.churn(churn, fanout);
+        let failed = Cell::new(None);
+        let over = |run: &mut Run, _| match run.tend_churn() {
+            Ok(over) => over || run.snapshot().open == 0,
+            Err(error) => {
+                failed.set(Some(error));
+                true
+            }
+        };
+        let interrupted = watch.until(run, "churn", over);
+        return failed.take().map_or(Ok(interrupted), |error| Err(error.into()));
     }
     if let Some(fanout) = &config.fanout {
         run.expect_fanout(fanout);

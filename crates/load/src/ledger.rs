@@ -138,6 +138,18 @@ counts! {
     stale,
     /// Messages that are none of Action Cable, or were not due.
     unexpected,
+    /// Churn: subscriptions that were confirmed.
+    churn_begun,
+    /// Subscriptions whose publications were judged.
+    churn_judged,
+    /// Publications they were owed.
+    churn_owed,
+    /// Publications that they should have got and did not.
+    churn_lost,
+    /// Messages for subscriptions that were over or not there, or published long before them.
+    churn_unexpected,
+    /// Subscribes that were not answered in the end.
+    churn_unconfirmed,
 }
 
 impl Snapshot {
@@ -183,7 +195,8 @@ impl Snapshot {
             ("late", self.late + self.publications_late),
             ("stale", self.publications_stale),
             ("rejected", self.rejected),
-            ("unexpected", self.unexpected),
+            ("unexpected", self.unexpected + self.churn_unexpected),
+            ("lost", self.churn_lost),
         ];
         ends.chain(messages).filter(|(_, count)| *count > 0).collect()
     }

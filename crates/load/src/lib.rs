@@ -11,6 +11,7 @@
 //! late are counts, not estimates.
 
 pub mod broadcast;
+mod churn;
 mod client;
 mod closing;
 mod config;
@@ -38,7 +39,8 @@ mod summary;
 mod sweep;
 mod window;
 
-pub use crate::config::{Cable, Close, Config, Connect, Content, Echo, Fanout, Publish};
+pub use crate::churn::ChurnSummary;
+pub use crate::config::{Cable, Churn, Close, Config, Connect, Content, Echo, Fanout, Publish};
 pub use crate::dialogue::{Dialogue, Verdict};
 pub use crate::drive::{Ended, Row, drive};
 pub use crate::endpoint::Endpoint;

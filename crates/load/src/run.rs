@@ -14,6 +14,7 @@ use engine::sys::process;
 use engine::{Limits, Plan, Tables, Target, Workers};
 use host::{Goal, Role};
 
+use crate::churn::ChurnRun;
 use crate::client::{Client, Order};
 use crate::connector::Connector;
 use crate::echo::EchoOrder;
@@ -26,7 +27,8 @@ use crate::sources::{Sources, host_sources};
 use crate::subscriber::{CableSummary, Line, Subscribers};
 use crate::summary::Expected;
 use crate::{
-    Close, Config, Connect, Echo, Endpoint, Fanout, FanoutSummary, Publish, Recorder, Summary,
+    Churn, ChurnSummary, Close, Config, Connect, Echo, Endpoint, Fanout, FanoutSummary, Publish,
+    Recorder, Summary,
 };
 
 /// Destinations of one run: what an engine's worker can have.
@@ -81,6 +83,8 @@ pub struct Run {
     expected: Option<Expected>,
     fanout: Option<FanoutRun>,
     judged: Option<(FanoutSummary, Times)>,
+    churn: Option<ChurnRun>,
+    churned: Option<ChurnSummary>,
     echoed: bool,
     /// Connections are clients of Action Cable.
     cable: bool,
@@ -151,6 +155,8 @@ impl Run {
             expected: None,
             fanout: None,
             judged: None,
+            churn: None,
+            churned: None,
             echoed: false,
             cable,
             began_ns,
@@ -369,6 +375,33 @@ impl Run {
         self.judged = Some(fanout.summary(&self.ledgers, &self.snapshot()));
     }
 
+    /// Makes all sockets that are subscribed now end and begin subscriptions, and publishes to all
+    /// their streams once they do.
+    pub fn churn(&mut self, churn: &Churn, fanout: &Fanout) {
+        let open = self.reached_each();
+        self.churn = Some(ChurnRun::begin(churn, fanout, self.workers.remote(), &open));
+    }
+
+    /// Looks after a churn, some times a second. True when all is published and judged.
+    ///
+    /// # Errors
+    /// No threads for the publishers.
+    pub fn tend_churn(&mut self) -> io::Result<bool> {
+        let Some(churn) = &mut self.churn else { return Ok(true) };
+        churn.tend(&self.ledgers, process::now_ns())
+    }
+
+    /// Ends a churn and has all judged, waiting for that.
+    pub fn finish_churn(&mut self) {
+        let Some(mut churn) = self.churn.take() else { return };
+        churn.stop(process::now_ns());
+        let ended = |run: &Run| run.workers.any_ended();
+        while !ended(self) && !churn.tend(&self.ledgers, process::now_ns()).unwrap_or(true) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        self.churned = Some(churn.summary(&self.snapshot(), &self.recorder()));
+    }
+
     /// Whether all sockets count the publications that were announced.
     #[must_use]
     pub fn expecting(&self) -> bool {
@@ -418,6 +451,9 @@ impl Run {
         if self.cable {
             let ledgers = self.ledgers.iter().map(|ledger| &**ledger);
             summary.add_cable(CableSummary::new(&now, &recorder, ledgers));
+        }
+        if let Some(churn) = self.churned.clone() {
+            summary.add_churn(churn);
         }
         if !summary.held {
             // Begun by force: what was said then is the likeliest cause.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use engine::Closed;
 use serde::Serialize;
 
-use crate::{CableSummary, Latency, Recorder, Series, Snapshot, Times};
+use crate::{CableSummary, ChurnSummary, Latency, Recorder, Series, Snapshot, Times};
 
 /// What a run came to.
 #[derive(Clone, Debug, Serialize)]
@@ -37,6 +37,8 @@ pub struct Summary {
     pub broadcast: Option<BroadcastSummary>,
     /// Clients of Action Cable; null where they were plain WebSockets.
     pub cable: Option<CableSummary>,
+    /// Subscriptions that began and ended meanwhile; null where none did.
+    pub churn: Option<ChurnSummary>,
 }
 
 /// Connections of a run.
@@ -241,6 +243,7 @@ impl Summary {
                 ..broadcast(expected, counts, recorder)
             }),
             cable: None,
+            churn: None,
         };
         summary.reasons = summary.shortfalls();
         summary.held = summary.reasons.is_empty();
@@ -249,10 +252,20 @@ impl Summary {
 
     /// What the connections were as clients of Action Cable, and whether that fell short.
     pub(crate) fn add_cable(&mut self, cable: CableSummary) {
-        let some = cable.shortfalls().into_iter().filter(|(count, _)| *count > 0);
+        self.add_shortfalls(&cable.shortfalls());
+        self.cable = Some(cable);
+    }
+
+    /// What subscriptions got that began and ended, and whether that fell short.
+    pub(crate) fn add_churn(&mut self, churn: ChurnSummary) {
+        self.add_shortfalls(&churn.shortfalls());
+        self.churn = Some(churn);
+    }
+
+    fn add_shortfalls(&mut self, shortfalls: &[(u64, &'static str)]) {
+        let some = shortfalls.iter().filter(|(count, _)| *count > 0);
         self.reasons.extend(some.map(|(count, what)| format!("{count} {what}")));
         self.held = self.reasons.is_empty();
-        self.cable = Some(cable);
     }
 
     /// Everything that fell short of what was asked.
@@ -359,6 +372,9 @@ impl Display for Summary {
         }
         if let Some(broadcast) = &self.broadcast {
             write!(f, "{broadcast}")?;
+        }
+        if let Some(churn) = &self.churn {
+            write!(f, "{churn}")?;
         }
         match self.reasons.as_slice() {
             [] => writeln!(f, "result        all held"),

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use engine::sys::process;
 use load::{
-    Cable, CableSummary, Config, Connect, Content, Echo, Endpoint, Fanout, Growth, Publish, Retry,
-    Row, Summary,
+    Cable, CableSummary, Churn, Config, Connect, Content, Echo, Endpoint, Fanout, Growth,
+    HttpPublish, Publish, Retry, Row, Summary,
 };
 
 use cable_server::Server;
@@ -222,4 +222,68 @@ fn whispers_are_received_by_all_others_and_faults_are_told() {
         assert_eq!(cable.unexpected, misnamed, "{path}");
         assert_eq!(summary.held, lost == 0, "{:?}", summary.reasons);
     }
+}
+
+/// Subscriptions begin and end while streams are published to; a server that treats them well is found
+/// clean, and what another does to them is found.
+#[test]
+fn a_churn_finds_what_a_server_drops_doubles_and_sends_astray() {
+    std::thread::scope(|all| {
+        for path in ["/cable", "/drops", "/doubles", "/strays"] {
+            all.spawn(move || churn_at(path));
+        }
+    });
+}
+
+fn churn_at(path: &str) {
+    let server = Server::start(0);
+    let url = format!("http://127.0.0.1:{}/publish", server.port);
+    let streams: Vec<String> = (0..8).map(|n| format!("s{n}")).collect();
+    let identifier = |stream| format!(r#"{{"channel":"$pubsub","stream_name":"{stream}"}}"#);
+    let publish = Publish::Http(HttpPublish {
+        endpoint: Endpoint::parse_http(&url).unwrap(),
+        headers: Vec::new(),
+        body: HttpPublish::BROADCAST_BODY_FOR_ALL.to_owned(),
+    });
+    let fanout = Fanout {
+        rate: 400,
+        publishers: 2,
+        messages: None,
+        duration: Some(Duration::from_secs(3)),
+        size: 0,
+        late_after: Duration::from_secs(1),
+        publish,
+    };
+    let config = Config {
+        cable: Some(Cable::new(streams.iter().map(identifier).collect())),
+        churn: Some(Churn { rate: 400, streams }),
+        fanout: Some(fanout),
+        ..config(&server, path)
+    };
+    let (summary, _) = drive(&config);
+    let churn = summary.churn.clone().unwrap();
+    let (published, faults) = {
+        let said = server.said.lock().unwrap();
+        (said.published, said.faults)
+    };
+    assert_eq!((churn.published, churn.streams), (published, 8));
+    assert!(published > 200 && churn.begun > 100 && churn.judged > CLIENTS, "{churn:?}");
+    assert!(churn.received >= churn.owed.saturating_sub(churn.lost) && churn.owed > 500);
+    let told = [churn.lost, churn.duplicated, churn.unexpected];
+    match path {
+        "/cable" => assert_eq!((told, summary.held), ([0; 3], true), "{:?}", summary.reasons),
+        // What was dropped while a subscription began or ended was not owed.
+        "/drops" => assert!(
+            told[0] > faults / 4 && told[0] <= faults && told[1..] == [0, 0],
+            "{told:?} of {faults}"
+        ),
+        "/doubles" => assert_eq!((told, churn.reordered), ([0, faults, 0], 0)),
+        // Only just after its end a subscription may still get something.
+        _ => assert!(
+            told[2] > faults / 4 && told[2] <= faults && told[0] == 0,
+            "{told:?} of {faults}"
+        ),
+    }
+    assert_eq!(churn.unconfirmed, 0);
+    assert_eq!(summary.held, path == "/cable", "{:?}", summary.reasons);
 }

@@ -28,7 +28,8 @@ pub struct HttpPublish {
     pub endpoint: Endpoint,
     /// Further header lines.
     pub headers: Vec<(String, String)>,
-    /// The body, in which `$DATA` is replaced by the message as a JSON string without its quotes.
+    /// The body, in which `$DATA` is replaced by the message as a JSON string without its quotes, and
+    /// with several streams `$STREAM` by the name of the one that is meant, as JSON.
     pub body: String,
 }
 
@@ -38,6 +39,11 @@ impl HttpPublish {
     pub fn body_for(topic: &str) -> String {
         format!("{{\"topic\":{},\"data\":\"$DATA\"}}", Value::from(topic))
     }
+
+    /// The body that `standfast serve` takes, for several topics.
+    pub const BODY_FOR_ALL: &str = r#"{"topic":$STREAM,"data":"$DATA"}"#;
+    /// The body that AnyCable's `/_broadcast` takes, for several streams.
+    pub const BROADCAST_BODY_FOR_ALL: &str = r#"{"stream":$STREAM,"data":"\"$DATA\""}"#;
 
     /// The body that AnyCable's `/_broadcast` takes, for a stream: `data` is JSON in a string.
     #[must_use]
@@ -54,7 +60,7 @@ pub(super) struct Http {
 }
 
 impl Door for Http {
-    fn publish(&mut self, data: &str) -> Result<(), Failure> {
+    fn publish(&mut self, stream: &str, data: &str) -> Result<(), Failure> {
         let failure = |error: &io::Error, certain| {
             let cause = match error.kind() {
                 ErrorKind::WouldBlock | ErrorKind::TimedOut => "no answer in time".to_owned(),
@@ -62,7 +68,7 @@ impl Door for Http {
             };
             Failure { cause, certain }
         };
-        let request = self.request(data);
+        let request = self.request(stream, data);
         let kept = self.connection.take().filter(|(_, used_ns)| now_ns() < used_ns + REST_NS);
         let mut connection = match kept {
             Some((connection, _)) => connection,
@@ -92,10 +98,13 @@ impl Http {
         Ok(connection)
     }
 
-    fn request(&self, data: &str) -> Vec<u8> {
+    fn request(&self, stream: &str, data: &str) -> Vec<u8> {
         let HttpPublish { endpoint, headers, body } = &self.http;
         // Nothing in it needs escaping: words of letters, digits and blanks.
-        let body = body.replace("$DATA", data);
+        let mut body = body.replace("$DATA", data);
+        if !stream.is_empty() {
+            body = body.replace("$STREAM", stream);
+        }
         let length = body.len().to_string();
         let own = [
             ("Host", endpoint.host.as_str()),

@@ -2,7 +2,7 @@
 //! waiting for receipts, and the summary of it.
 
 mod http;
-mod publisher;
+pub(crate) mod publisher;
 pub(crate) mod reception;
 pub(crate) mod spread;
 
@@ -56,7 +56,8 @@ impl FanoutRun {
         let receivers = open.iter().sum::<u64>().saturating_sub(senders);
         let places = sockets(open).zip(0..fanout.publishers);
         let publishers = places.map(|((worker, nth), index)| {
-            let place = Place { index, remote: remote.clone(), worker, nth, begin_ns: now_ns };
+            let remote = remote.clone();
+            let place = Place { index, remote, worker, nth, begin_ns: now_ns, board: None };
             Publisher::start(fanout, place)
         });
         Ok(FanoutRun {
@@ -153,7 +154,7 @@ impl FanoutRun {
 
 /// The first is due at once, so n publications take n - 1 intervals. One alone has no rate but the
 /// one asked for.
-fn reached_rate(rate: f64, sent: u64, took_ns: u64) -> f64 {
+pub(crate) fn reached_rate(rate: f64, sent: u64, took_ns: u64) -> f64 {
     match sent {
         0 => 0.0,
         1 => rate,

@@ -13,6 +13,7 @@ use engine::sys::process::now_ns;
 
 use super::http::Http;
 use crate::broadcast::{self, Publication};
+use crate::churn::Board;
 use crate::client::Order;
 use crate::pacer::Pacer;
 use crate::{Fanout, Publish, Recorder, Series};
@@ -74,6 +75,8 @@ pub(crate) struct Place {
     /// See `worker`.
     pub(crate) nth: u32,
     pub(crate) begin_ns: u64,
+    /// With a churn: the streams that are published to in turn.
+    pub(crate) board: Option<Arc<Board>>,
 }
 
 impl Publisher {
@@ -82,12 +85,12 @@ impl Publisher {
         let shared = Arc::new(Shared::default());
         let (fanout, inside) = (fanout.clone(), Arc::clone(&shared));
         let run = move || {
-            let Place { index, remote, worker, nth, begin_ns } = place;
+            let Place { index, remote, worker, nth, begin_ns, board } = place;
             let door: Box<dyn Door> = match fanout.publish.clone() {
                 Publish::Http(http) => Box::new(Http::new(http)),
                 Publish::Socket => Box::new(Socket { remote, worker, nth }),
             };
-            publish(&fanout, index, begin_ns, door, &inside);
+            publish(&fanout, index, begin_ns, board.as_deref(), door, &inside);
             inside.done.store(true, Ordering::Release);
         };
         let thread = std::thread::Builder::new().name("publisher".to_owned()).spawn(run)?;
@@ -135,13 +138,20 @@ impl Shared {
     }
 }
 
-fn publish(fanout: &Fanout, index: u32, begin_ns: u64, mut door: Box<dyn Door>, shared: &Shared) {
+fn publish(
+    fanout: &Fanout,
+    index: u32,
+    begin_ns: u64,
+    board: Option<&Board>,
+    mut door: Box<dyn Door>,
+    shared: &Shared,
+) {
     let pacer = Pacer::new(begin_ns, fanout.rate, 1, 1);
     let until_ns = fanout.duration.map_or(u64::MAX, |time| begin_ns + time.as_nanos() as u64);
-    let publisher = Fanout::FIRST_PUBLISHER + index;
     let all = 0..u64::from(fanout.messages.unwrap_or(u32::MAX));
-    let mut sequence = 0;
-    for number in all.skip(index as usize).step_by(fanout.publishers.max(1) as usize) {
+    let own = all.skip(index as usize).step_by(fanout.publishers.max(1) as usize);
+    let mut next = 0;
+    for (nth, number) in (0..).zip(own) {
         let due_ns = pacer.due_ns(number);
         if due_ns >= until_ns || !wait_until(due_ns, shared) {
             return;
@@ -150,8 +160,16 @@ fn publish(fanout: &Fanout, index: u32, begin_ns: u64, mut door: Box<dyn Door>, 
         if sent_ns > until_ns.saturating_add(OVERDUE_NS) {
             return;
         }
+        // With streams, each counts by itself and stands for the publisher.
+        let stream = board.map(|board| (board, board.stream(index, fanout.publishers, nth)));
+        let (which, sequence) = match stream {
+            Some((board, stream)) => (stream as u32, board.begin(stream)),
+            None => (index, next),
+        };
+        let publisher = Fanout::FIRST_PUBLISHER + which;
         let publication = Publication { publisher, sequence, published_ns: sent_ns };
-        let result = door.publish(&broadcast::encode(&publication, fanout.size));
+        let name = stream.map_or("", |(board, stream)| board.name(stream));
+        let result = door.publish(name, &broadcast::encode(&publication, fanout.size));
         let mut books = shared.books();
         books.sent += 1;
         books.last_sent_ns = sent_ns;
@@ -160,7 +178,10 @@ fn publish(fanout: &Fanout, index: u32, begin_ns: u64, mut door: Box<dyn Door>, 
         // What may have been taken is expected, so that its receipts hide no losses. The number of
         // one that was not is used again.
         let refused = result.as_ref().is_err_and(|failure| failure.certain);
-        sequence += u32::from(!refused);
+        next += u32::from(!refused);
+        if let Some((board, stream)) = stream.filter(|_| !refused) {
+            board.taken(stream);
+        }
         shared.published.fetch_add(u32::from(!refused), Ordering::Release);
         if let Err(Failure { cause, .. }) = result {
             let known = books.failed.len() < CAUSES_MAX || books.failed.contains_key(&cause);
@@ -186,7 +207,8 @@ fn wait_until(due_ns: u64, shared: &Shared) -> bool {
 
 /// Where publications enter.
 pub(super) trait Door {
-    fn publish(&mut self, data: &str) -> Result<(), Failure>;
+    /// `stream` is the name of one of several as JSON, else empty.
+    fn publish(&mut self, stream: &str, data: &str) -> Result<(), Failure>;
 }
 
 /// Why a publication was not taken.
@@ -205,7 +227,7 @@ struct Socket {
 }
 
 impl Door for Socket {
-    fn publish(&mut self, data: &str) -> Result<(), Failure> {
+    fn publish(&mut self, _: &str, data: &str) -> Result<(), Failure> {
         let order = Order::Publish { nth: self.nth, data: data.as_bytes().into() };
         let posted = self.remote.post(self.worker, order, data.len());
         posted

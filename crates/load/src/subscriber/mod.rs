@@ -40,10 +40,11 @@ pub(crate) struct Subscribers {
 
 /// One identifier with what is sent and received under it.
 pub(crate) struct Line {
-    identifier: String,
-    subscribe: Vec<u8>,
+    pub(crate) identifier: String,
+    pub(crate) subscribe: Vec<u8>,
+    pub(crate) unsubscribe: Vec<u8>,
     /// What data begins with, as most servers write it.
-    prefix: Vec<u8>,
+    pub(crate) prefix: Vec<u8>,
 }
 
 /// One client.
@@ -81,12 +82,13 @@ impl Line {
     /// Those of a run.
     pub(crate) fn all(cable: &Cable) -> Arc<[Line]> {
         let line = |identifier: &String| {
-            let (mut subscribe, mut prefix) = (Vec::new(), Vec::new());
+            let (mut subscribe, mut unsubscribe, mut prefix) = Default::default();
             let named = Cow::Borrowed(identifier.as_str());
+            Command::Unsubscribe { identifier: named.clone() }.encode(&mut unsubscribe);
             let command = Command::Subscribe { identifier: named, history: None, presence: None };
             command.encode(&mut subscribe);
             data_prefix(identifier, &mut prefix);
-            Line { identifier: identifier.clone(), subscribe, prefix }
+            Line { identifier: identifier.clone(), subscribe, unsubscribe, prefix }
         };
         cable.identifiers.iter().map(line).collect()
     }
@@ -107,6 +109,15 @@ impl Subscribers {
     /// Whether what is published reaches this slot's connection.
     pub(crate) fn is_subscribed(&self, slot: u32) -> bool {
         self.seats.get(slot as usize).is_some_and(|seat| seat.state == State::Subscribed)
+    }
+
+    pub(crate) fn lines(&self) -> Arc<[Line]> {
+        Arc::clone(&self.lines)
+    }
+
+    /// By what this slot's connection is subscribed, if it is.
+    pub(crate) fn subscribed_by(&self, connector: &Connector, slot: u32) -> Option<u32> {
+        self.is_subscribed(slot).then(|| line_at(&self.lines, connector, slot) as u32)
     }
 
     /// A connection is open, after so many attempts that failed.
@@ -247,9 +258,13 @@ impl Subscribers {
 }
 
 /// By the number of the connection in the run, which is that of its place.
-fn line_of<'l>(lines: &'l [Line], connector: &Connector, slot: u32) -> Option<&'l Line> {
+fn line_at(lines: &[Line], connector: &Connector, slot: u32) -> usize {
     let number = connector.first() + u64::from(slot);
-    lines.get((number % lines.len().max(1) as u64) as usize)
+    (number % lines.len().max(1) as u64) as usize
+}
+
+fn line_of<'l>(lines: &'l [Line], connector: &Connector, slot: u32) -> Option<&'l Line> {
+    lines.get(line_at(lines, connector, slot))
 }
 
 fn subscribe<S: Sys>(

@@ -25,6 +25,10 @@ pub(crate) struct Said {
     pub(crate) subscribes: BTreeMap<String, u64>,
     pub(crate) performed: u64,
     pub(crate) whispers: u64,
+    /// Publications posted to `/publish`.
+    pub(crate) published: u64,
+    /// Faults with them: see [`Cable::publish`].
+    pub(crate) faults: u64,
 }
 
 const PING_EVERY_NS: u64 = 50_000_000;
@@ -45,6 +49,7 @@ impl Server {
             mistreated,
             begun: 0,
             whispered: 0,
+            delivered: 0,
             next_ns: 0,
         };
         let workers = Workers::start(plan, &Limits::default(), &[listener], cable).unwrap();
@@ -62,6 +67,7 @@ struct Cable {
     mistreated: u64,
     begun: u64,
     whispered: u64,
+    delivered: u64,
     next_ns: u64,
 }
 
@@ -70,7 +76,7 @@ struct Peer {
     path: String,
     mistreated: bool,
     asked: u32,
-    identifier: Option<String>,
+    identifiers: Vec<String>,
 }
 
 fn say<S: Sys>(core: &mut Core<S, Cable>, id: ConnId, message: &Message) {
@@ -96,8 +102,10 @@ impl Cable {
             "/late" if asked == 3 => say(core, id, &Message::Pong),
             _ => {}
         }
-        if let Some(peer) = core.user_mut(id) {
-            peer.identifier = Some(identifier.to_string());
+        if let Some(peer) = core.user_mut(id)
+            && !peer.identifiers.iter().any(|known| *known == identifier)
+        {
+            peer.identifiers.push(identifier.to_string());
         }
         say(core, id, &Message::Confirm { identifier });
         if path == "/restarts" && mistreated {
@@ -122,7 +130,7 @@ impl Cable {
             let Some(id) = core.id_at(slot).filter(|&id| id != from && core.is_open(id)) else {
                 continue;
             };
-            if core.user(id).and_then(|peer| peer.identifier.as_deref()) != Some(identifier) {
+            if !listens(core, id, identifier) {
                 continue;
             }
             let identifier = match number {
@@ -136,6 +144,41 @@ impl Cable {
             number = (number + 1).min(3);
         }
     }
+
+    /// To all who listen to a stream. Each 97th delivery fails in its client's own way: on `/drops` it is
+    /// left out, on `/doubles` it comes twice, on `/strays` it comes to who did not ask for it.
+    fn publish<S: Sys>(&mut self, core: &mut Core<S, Self>, stream: &str, data: &str) {
+        self.said.lock().unwrap().published += 1;
+        let identifier = format!(r#"{{"channel":"$pubsub","stream_name":"{stream}"}}"#);
+        let message = data;
+        for slot in 0..core.slots() {
+            let Some(id) = core.id_at(slot).filter(|&id| core.is_open(id)) else { continue };
+            let path = core.user(id).map(|peer| peer.path.clone()).unwrap_or_default();
+            let asked = listens(core, id, &identifier);
+            if !asked && path != "/strays" {
+                continue;
+            }
+            self.delivered += 1;
+            let fault = self.delivered.is_multiple_of(97);
+            let times = match path.as_str() {
+                "/drops" if fault => 0,
+                "/doubles" if fault => 2,
+                "/strays" => u64::from(asked || fault),
+                _ => 1,
+            };
+            if times != u64::from(asked) {
+                self.said.lock().unwrap().faults += 1;
+            }
+            for _ in 0..times {
+                let identifier = Cow::Borrowed(identifier.as_str());
+                say(core, id, &Message::Data { identifier, message, position: None });
+            }
+        }
+    }
+}
+
+fn listens<S: Sys>(core: &Core<S, Cable>, id: ConnId, identifier: &str) -> bool {
+    core.user(id).is_some_and(|peer| peer.identifiers.iter().any(|known| known == identifier))
 }
 
 impl Handler for Cable {
@@ -151,6 +194,9 @@ impl Handler for Cable {
         let offers = |upgrade: &wire::websocket::Upgrade| {
             upgrade.protocols().any(|offered| offered == cable::V1)
         };
+        if incoming.head.path() == "/publish" {
+            return Answer::Body(64 * 1024);
+        }
         if !incoming.upgrade.is_some_and(offers) {
             return Answer::Respond(Response::text(404, "Page not found\n"));
         }
@@ -160,6 +206,13 @@ impl Handler for Cable {
             peer.mistreated = self.begun <= self.mistreated;
         }
         Answer::Upgrade(Some(cable::V1.into()))
+    }
+
+    fn body<S: Sys>(&mut self, core: &mut Core<S, Self>, _: ConnId, body: Vec<u8>) -> Answer {
+        let posted: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        let text = |field: &str| posted[field].as_str().unwrap().to_owned();
+        self.publish(core, &text("stream"), &text("data"));
+        Answer::Respond(Response::text(201, ""))
     }
 
     fn open<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
@@ -185,6 +238,11 @@ impl Handler for Cable {
                 self.said.lock().unwrap().performed += 1;
                 let message = &*data;
                 say(core, id, &Message::Data { identifier, message, position: None });
+            }
+            Command::Unsubscribe { identifier } => {
+                if let Some(peer) = core.user_mut(id) {
+                    peer.identifiers.retain(|known| *known != identifier);
+                }
             }
             Command::Whisper { identifier, data } => self.whisper(core, id, &identifier, data),
             other => panic!("{other:?}"),

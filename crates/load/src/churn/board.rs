@@ -1,0 +1,106 @@
+//! [`Board`]: how many publications of each stream have begun and have been taken. Publishers write it
+//! and receivers read it at the moments from and to which they are owed what is published, so nobody
+//! keeps a history.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use serde_json::Value;
+
+/// The streams of a churn.
+pub(crate) struct Board {
+    streams: Vec<Stream>,
+}
+
+struct Stream {
+    /// As JSON.
+    name: String,
+    /// Publications whose request may have been sent.
+    begun: AtomicU32,
+    /// Publications that the server has taken, or may have.
+    taken: AtomicU32,
+}
+
+impl Board {
+    pub(crate) fn new(names: &[String]) -> Board {
+        let stream = |name: &String| Stream {
+            name: Value::from(name.as_str()).to_string(),
+            begun: AtomicU32::new(0),
+            taken: AtomicU32::new(0),
+        };
+        Board { streams: names.iter().map(stream).collect() }
+    }
+
+    pub(crate) fn streams(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// The stream of a publisher's publication of that number. A stream is one publisher's, so that
+    /// its publications have an order.
+    pub(crate) fn stream(&self, publisher: u32, publishers: u32, number: u64) -> usize {
+        let own = (self.streams.len() as u64).saturating_sub(u64::from(publisher));
+        let own = own.div_ceil(u64::from(publishers.max(1))).max(1);
+        (u64::from(publisher) + number % own * u64::from(publishers)) as usize
+    }
+
+    /// A stream's name as JSON.
+    pub(crate) fn name(&self, stream: usize) -> &str {
+        self.streams.get(stream).map_or("null", |stream| &stream.name)
+    }
+
+    /// The next publication of a stream begins; its number.
+    pub(crate) fn begin(&self, stream: usize) -> u32 {
+        let Some(stream) = self.streams.get(stream) else { return 0 };
+        let number = stream.taken.load(Ordering::Relaxed);
+        stream.begun.store(number + 1, Ordering::SeqCst);
+        number
+    }
+
+    /// It was taken, or may have been; the number of one that was not is used again.
+    pub(crate) fn taken(&self, stream: usize) {
+        if let Some(stream) = self.streams.get(stream) {
+            stream.taken.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// The number from which on publications begin after this moment.
+    pub(crate) fn begun_now(&self, stream: u32) -> u32 {
+        self.streams.get(stream as usize).map_or(0, |stream| stream.begun.load(Ordering::SeqCst))
+    }
+
+    /// The number before which all publications were taken before this moment.
+    pub(crate) fn taken_now(&self, stream: u32) -> u32 {
+        self.streams.get(stream as usize).map_or(0, |stream| stream.taken.load(Ordering::SeqCst))
+    }
+
+    /// All that were taken.
+    pub(crate) fn published(&self) -> u64 {
+        self.streams.iter().map(|stream| u64::from(stream.taken.load(Ordering::SeqCst))).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_stream_has_one_publisher_and_its_turn() {
+        let names: Vec<String> = (0..7).map(|n| format!("s{n}")).collect();
+        let board = Board::new(&names);
+        assert_eq!((board.name(3), board.streams()), ("\"s3\"", 7));
+        let of = |publisher| (0..8).map(|n| board.stream(publisher, 3, n)).collect::<Vec<_>>();
+        assert_eq!(of(0), [0, 3, 6, 0, 3, 6, 0, 3]);
+        assert_eq!(of(1), [1, 4, 1, 4, 1, 4, 1, 4]);
+        assert_eq!(of(2), [2, 5, 2, 5, 2, 5, 2, 5]);
+    }
+
+    #[test]
+    fn what_was_refused_has_begun_and_was_not_taken() {
+        let board = Board::new(&["a".to_owned()]);
+        assert_eq!(board.begin(0), 0);
+        assert_eq!((board.begun_now(0), board.taken_now(0)), (1, 0));
+        assert_eq!(board.begin(0), 0, "refused, so the number is free");
+        board.taken(0);
+        assert_eq!((board.begin(0), board.begun_now(0), board.taken_now(0)), (1, 2, 1));
+        assert_eq!(board.published(), 1);
+    }
+}

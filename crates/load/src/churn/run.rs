@@ -1,0 +1,142 @@
+//! [`ChurnRun`]: a churn under way, seen from the main thread: the workers begin, publishers publish,
+//! the workers stop and judge.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::Remote;
+
+use super::{Board, ChurnOrder, ChurnSummary};
+use crate::client::Order;
+use crate::fanout::publisher::{Books, Place, Publisher};
+use crate::fanout::reached_rate;
+use crate::ledger::{Ledger, Snapshot};
+use crate::{Churn, Fanout, Recorder};
+
+/// How long the workers may take to judge all, beside the grace.
+const JUDGE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A churn under way.
+pub(crate) struct ChurnRun {
+    fanout: Fanout,
+    board: Arc<Board>,
+    remote: Remote<Order>,
+    /// Workers that take part.
+    busy: Vec<usize>,
+    phase: Phase,
+    publishers: Vec<Publisher>,
+    began_ns: u64,
+}
+
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum Phase {
+    /// The workers see to it that they are there.
+    Begun,
+    Publishing,
+    /// Nobody publishes any more; judging ends then, whatever is missing.
+    Stopping {
+        until_ns: u64,
+    },
+    Over,
+}
+
+impl ChurnRun {
+    /// Has all sockets take part that are open, so many on each worker.
+    pub(crate) fn begin(
+        churn: &Churn,
+        fanout: &Fanout,
+        remote: &Remote<Order>,
+        open: &[u64],
+    ) -> ChurnRun {
+        let board = Arc::new(Board::new(&churn.streams));
+        let whole = open.iter().sum();
+        let grace_ns = u64::try_from(fanout.late_after.as_nanos()).unwrap_or(u64::MAX);
+        let mut busy = Vec::new();
+        for (worker, &part) in open.iter().enumerate().filter(|(_, part)| **part > 0) {
+            let board = Arc::clone(&board);
+            let order = ChurnOrder { board, rate: churn.rate, part, whole, grace_ns };
+            tell(remote, worker, Order::Churn(order));
+            busy.push(worker);
+        }
+        ChurnRun {
+            fanout: fanout.clone(),
+            board,
+            remote: remote.clone(),
+            busy,
+            phase: Phase::Begun,
+            publishers: Vec::new(),
+            began_ns: 0,
+        }
+    }
+
+    /// Looks after it, some times a second. True when all is judged.
+    ///
+    /// # Errors
+    /// No threads for the publishers.
+    pub(crate) fn tend(&mut self, ledgers: &[Arc<Ledger>], now_ns: u64) -> io::Result<bool> {
+        let all = |is: &dyn Fn(&Ledger) -> bool| {
+            self.busy.iter().filter_map(|&worker| ledgers.get(worker)).all(|ledger| is(ledger))
+        };
+        match self.phase {
+            Phase::Begun if all(&|ledger| ledger.expects(Fanout::FIRST_PUBLISHER)) => {
+                self.publish(now_ns)?;
+            }
+            Phase::Publishing if self.publishers.iter().all(Publisher::is_done) => {
+                self.stop(now_ns);
+            }
+            Phase::Stopping { until_ns }
+                if now_ns > until_ns || all(&|ledger| ledger.judged().is_some()) =>
+            {
+                self.phase = Phase::Over;
+            }
+            _ => {}
+        }
+        Ok(self.phase == Phase::Over)
+    }
+
+    fn publish(&mut self, now_ns: u64) -> io::Result<()> {
+        self.began_ns = now_ns;
+        let publishers = (0..self.fanout.publishers).map(|index| {
+            let (remote, board) = (self.remote.clone(), Some(Arc::clone(&self.board)));
+            let place = Place { index, remote, worker: 0, nth: 0, begin_ns: now_ns, board };
+            Publisher::start(&self.fanout, place)
+        });
+        self.publishers = publishers.collect::<io::Result<_>>()?;
+        self.phase = Phase::Publishing;
+        Ok(())
+    }
+
+    /// Ends publishing, and has the workers judge what is there.
+    pub(crate) fn stop(&mut self, now_ns: u64) {
+        if matches!(self.phase, Phase::Stopping { .. } | Phase::Over) {
+            return;
+        }
+        for publisher in &mut self.publishers {
+            publisher.stop();
+            publisher.join();
+        }
+        for &worker in &self.busy {
+            tell(&self.remote, worker, Order::StopChurn);
+        }
+        let longest = JUDGE_TIMEOUT + self.fanout.late_after;
+        self.phase = Phase::Stopping { until_ns: now_ns + longest.as_nanos() as u64 };
+    }
+
+    pub(crate) fn summary(&self, counts: &Snapshot, recorder: &Recorder) -> ChurnSummary {
+        let mut books = Books::default();
+        for publisher in &self.publishers {
+            books.merge(publisher.books());
+        }
+        let took_ns = books.last_sent_ns.saturating_sub(self.began_ns);
+        let rate = self.fanout.rate as f64;
+        let reached = reached_rate(rate, books.sent, took_ns);
+        let streams = self.board.streams() as u64;
+        ChurnSummary::new(streams, self.board.published(), (rate, reached), books, counts, recorder)
+    }
+}
+
+fn tell(remote: &Remote<Order>, worker: usize, order: Order) {
+    // A mailbox holds 8 MiB: it fills only if the worker is gone.
+    let _ = remote.post(worker, order, 0);
+}

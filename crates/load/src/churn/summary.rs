@@ -1,0 +1,127 @@
+//! What a churn came to.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Display, Formatter};
+
+use serde::Serialize;
+
+use crate::fanout::publisher::Books;
+use crate::summary::write_latency;
+use crate::{Latency, Recorder, Series, Snapshot};
+
+/// Subscriptions that began and ended while publications went on.
+#[derive(Clone, Debug, Serialize)]
+pub struct ChurnSummary {
+    /// Streams that were published to in turn.
+    pub streams: u64,
+    /// Publications that were taken, or may have been.
+    pub published: u64,
+    /// Publications that were refused or not answered, by cause.
+    pub publish_failed: BTreeMap<String, u64>,
+    /// Publications per second that were asked for, and that were reached.
+    pub rate: f64,
+    /// See `rate`.
+    pub reached_rate: f64,
+    /// Subscriptions that were confirmed while it went on.
+    pub begun: u64,
+    /// Subscriptions whose publications were judged, those that were there before included.
+    pub judged: u64,
+    /// Publications they were owed: begun after the confirmation had come, and taken at the latest the
+    /// grace before the unsubscribe was sent.
+    pub owed: u64,
+    /// Receipts, each counted once per subscription: those owed, and those that may come while a
+    /// subscription begins or ends.
+    pub received: u64,
+    /// Publications that a subscription did not get and should have.
+    pub lost: u64,
+    /// Receipts that came again.
+    pub duplicated: u64,
+    /// Receipts that came after that of a later publication.
+    pub reordered: u64,
+    /// Receipts that came later than the grace after the publication.
+    pub late: u64,
+    /// Receipts 64 or more behind the newest.
+    pub stale: u64,
+    /// Receipts that are no publication as it was sent.
+    pub corrupted: u64,
+    /// Messages for subscriptions that were over or not there, or published long before them.
+    pub unexpected: u64,
+    /// Subscribes that were never confirmed.
+    pub unconfirmed: u64,
+    /// Publication to receipt.
+    pub latency: Option<Latency>,
+    /// From when a publication was due to when it was sent.
+    pub publish_lag: Option<Latency>,
+    /// From then to the server's answer.
+    pub publish: Option<Latency>,
+}
+
+impl ChurnSummary {
+    pub(super) fn new(
+        streams: u64,
+        published: u64,
+        (rate, reached_rate): (f64, f64),
+        books: Books,
+        counts: &Snapshot,
+        recorder: &Recorder,
+    ) -> ChurnSummary {
+        ChurnSummary {
+            streams,
+            published,
+            rate,
+            reached_rate,
+            begun: counts.churn_begun,
+            judged: counts.churn_judged,
+            owed: counts.churn_owed,
+            received: counts.publications,
+            lost: counts.churn_lost,
+            duplicated: counts.publications_duplicated,
+            reordered: counts.publications_reordered,
+            late: counts.publications_late,
+            stale: counts.publications_stale,
+            corrupted: counts.corrupted + counts.publications_foreign,
+            unexpected: counts.churn_unexpected,
+            unconfirmed: counts.churn_unconfirmed,
+            latency: recorder.latency(Series::Broadcast),
+            publish_lag: books.recorder.latency(Series::PublishLag),
+            publish: books.recorder.latency(Series::Publish),
+            publish_failed: books.failed,
+        }
+    }
+
+    pub(crate) fn shortfalls(&self) -> [(u64, &'static str); 9] {
+        [
+            (self.lost, "publications were lost"),
+            (self.duplicated, "publications came twice"),
+            (self.reordered, "publications came out of order"),
+            (self.late, "publications came late"),
+            (self.stale, "publications came 64 or more behind"),
+            (self.corrupted, "publications came changed"),
+            (self.unexpected, "messages came for subscriptions that were not there"),
+            (self.unconfirmed, "subscribes were not confirmed"),
+            (self.publish_failed.values().sum(), "publications were not taken"),
+        ]
+    }
+}
+
+impl Display for ChurnSummary {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let ChurnSummary { streams, published, begun, judged, owed, received, .. } = self;
+        writeln!(
+            f,
+            "churn         {begun} subscriptions begun, {judged} judged, {streams} streams"
+        )?;
+        write!(f, "  published     {published}, {:.1} per second of ", self.reached_rate)?;
+        writeln!(f, "{:.1} asked for", self.rate)?;
+        write!(f, "  owed          {owed}, {received} received; {} lost, ", self.lost)?;
+        write!(f, "{} duplicated, {} reordered, ", self.duplicated, self.reordered)?;
+        writeln!(f, "{} late, {} unexpected", self.late, self.unexpected)?;
+        write_latency(f, "  to receipt  ", self.latency.as_ref())?;
+        write_latency(f, "  sent late by", self.publish_lag.as_ref())?;
+        write_latency(f, "  answered in ", self.publish.as_ref())?;
+        for (cause, count) in &self.publish_failed {
+            writeln!(f, "  not taken     {count}: {cause}")?;
+        }
+        Ok(())
+    }
+}

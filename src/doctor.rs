@@ -315,7 +315,7 @@ fn conclusion(report: &Report) -> String {
         Role::Serve => format!(": standfast serve --max-connections {fits}"),
         Role::Load => format!(": standfast load URL --connections {fits}"),
         Role::Prove => format!(": standfast prove --connections {fits}"),
-        Role::Proxy => String::new(),
+        Role::Proxy => format!(": standfast proxy --max-connections {fits} --upstream …"),
     };
     format!("as things are, about {} fit{next}", Count(fits))
 }

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use ::proxy::access_log::Form;
 use ::proxy::{
-    Address, AdmissionLimits, Config, ForwardedBy, Limits, Live, Network, Patience, Place, Prefix,
-    Proxies, ProxyVersion, RoutesConfig, Running,
+    Address, AdmissionLimits, Config, ForwardedBy, How, Limits, Live, Network, Patience, Place,
+    PoolConfig, Prefix, Proxies, ProxyVersion, RoutesConfig, Running,
 };
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{ArgMatches, Subcommand, ValueEnum};
@@ -314,6 +314,18 @@ fn config(args: &Args) -> Result<Config> {
     if args.proxy_protocol && args.trusted_proxy.is_empty() {
         bail!("--proxy-protocol needs --trusted-proxy: whose PROXY headers to believe");
     }
+    let routes = routes(args)?;
+    let live = live(args)?;
+    let plain = live.upstream_tls.is_none() && live.proxy_header.is_none();
+    let asks = |pool: &&PoolConfig| matches!(pool.check.how, How::Http(_) | How::WebSocket(_));
+    if let Some(pool) = routes.pools.iter().find(asks).filter(|_| !plain) {
+        bail!(
+            "[pool.{}]: check = \"{}\" asks in plain HTTP, which --upstream-tls and \
+             --upstream-proxy-protocol do not fit: write check = \"tcp\"",
+            pool.name,
+            pool.check.how
+        );
+    }
     Ok(Config {
         listen: args.listen.clone(),
         admin: args.admin.0.clone(),
@@ -322,8 +334,8 @@ fn config(args: &Args) -> Result<Config> {
         backlog: args.backlog,
         sources: args.source.clone(),
         access_log: args.access_log.clone().map(|path| (path, args.access_log_format)),
-        routes: routes(args)?,
-        live: live(args)?,
+        routes,
+        live,
     })
 }
 

@@ -15,12 +15,21 @@ use crate::counters::{Counters, Ended, Refusal};
 use crate::ending::Order;
 use crate::relay::{List, Listed, Post, TunnelInfo};
 use crate::shared::Shared;
-use crate::times::Times;
+use crate::times::{Timed, Times};
 
 /// How long a page of tunnels may take. A worker that is busier than that is passed over.
 const LIST_WAIT: Duration = Duration::from_secs(1);
 /// Bytes a question counts in a mailbox.
 const POST_BYTES: usize = 256;
+
+/// A histogram: name, help, where it is.
+type Histogram = (&'static str, &'static str, fn(&Timed) -> &Times);
+
+const TIMED: [Histogram; 3] = [
+    ("connect_seconds", "Connects to upstreams, in seconds.", |timed| &timed.connect),
+    ("switching_seconds", "Seconds from a handshake to its 101.", |timed| &timed.switching),
+    ("tunnel_seconds", "How long tunnels lived, in seconds.", |timed| &timed.lifetime),
+];
 
 /// A proxy as its admin listener sees it.
 pub(crate) struct Control {
@@ -122,8 +131,23 @@ impl Program for Control {
         let help = "Requests answered by the proxy itself, by reason.";
         let refused = self.refused().map(float);
         exposition.labelled("requests_refused", Kind::Counter, help, "reason", refused);
-        let help = "Seconds from a handshake to its 101.";
-        exposition.histogram("switching_seconds", help, Times::sum(self.shared.times.iter()));
+        for (name, help, of) in TIMED {
+            exposition.histogram(name, help, Times::sum(self.shared.times.iter().map(of)));
+        }
+        let mut gauge = |name, help, value: u64| {
+            exposition.single(name, Kind::Gauge, help, value as f64);
+        };
+        let capacity = self.remote.open().map(|(_, capacity)| u64::from(capacity)).sum();
+        gauge("connections_max", "Connections that all workers may hold, two a tunnel.", capacity);
+        gauge("workers", "Workers that were needed so far.", self.shared.running().count() as u64);
+        if let Some(rss_bytes) = admin::rss_bytes() {
+            gauge("resident_memory_bytes", "Resident memory of the process.", rss_bytes);
+        }
+        let help = "CPU time of all threads of the process.";
+        exposition.single("cpu_seconds", Kind::Counter, help, admin::cpu_seconds());
+        let help = "Lines of the access log that found no room.";
+        let dropped = self.shared.log_dropped() as f64;
+        exposition.single("access_log_dropped", Kind::Counter, help, dropped);
         exposition.single("uptime_seconds", Kind::Gauge, "Since the start.", self.uptime_seconds());
         self.api.metrics(exposition);
     }

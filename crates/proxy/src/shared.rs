@@ -12,15 +12,15 @@ use crate::config::Live;
 use crate::counters::Counters;
 use crate::notes::Note;
 use crate::routes::Table;
-use crate::times::Times;
+use crate::times::{Timed, Times};
 
 /// One proxy's common things.
 pub(crate) struct Shared {
     pub(crate) table: Arc<Table>,
     /// One for each worker that was planned.
     pub(crate) counters: Vec<Counters>,
-    /// From a handshake's head to its 101, by worker.
-    pub(crate) times: Vec<Times>,
+    /// How long things took, by worker.
+    pub(crate) times: Vec<Timed>,
     pub(crate) sources: Vec<IpAddr>,
     /// What PROXY headers name as the place that clients came to.
     pub(crate) listen_ip: SocketAddr,
@@ -42,7 +42,7 @@ impl Shared {
         Shared {
             table,
             counters: (0..workers).map(|_| Counters::default()).collect(),
-            times: (0..workers).map(|_| Times::default()).collect(),
+            times: (0..workers).map(|_| Timed::default()).collect(),
             sources,
             listen_ip,
             recorder,
@@ -85,11 +85,16 @@ impl Shared {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// A handshake was answered with 101 after so long.
-    pub(crate) fn took(&self, worker: usize, time_ns: u64) {
-        if let Some(times) = self.times.get(worker) {
-            times.add(time_ns);
+    /// Something took so long in a worker.
+    pub(crate) fn took(&self, worker: usize, what: impl Fn(&Timed) -> &Times, time_ns: u64) {
+        if let Some(timed) = self.times.get(worker) {
+            what(timed).add(time_ns);
         }
+    }
+
+    /// Lines of the access log that found no room.
+    pub(crate) fn log_dropped(&self) -> u64 {
+        self.recorder.as_ref().map_or(0, Recorder::dropped)
     }
 
     // ---- the access log ----

@@ -121,8 +121,8 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     crate::health::resolve_first(&mut fleet, process::now_ns());
     let (listeners, listen) = open_listeners(config, cores.min(plan.workers))?;
     let log = config.access_log.as_ref();
-    let log = log.map(|(path, form)| AccessLog::start(path, *form)).transpose();
-    let log = log.map_err(StartError::Log)?;
+    let log = log.map(|(path, form)| AccessLog::new(path, *form)).transpose();
+    let mut log = log.map_err(StartError::Log)?;
     let recorder = log.as_ref().map(|log| log.recorder().clone());
     let (live, sources) = (config.live.clone(), config.sources.clone());
     let public = listen.iter().find_map(|address| match address {
@@ -138,6 +138,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let limits = config.live.engine_limits();
     let workers = Workers::start(plan, &limits, &listeners, relay).map_err(StartError::Workers)?;
     let remote = workers.remote().clone();
+    log.as_mut().map_or(Ok(()), AccessLog::start).map_err(StartError::Log)?;
     let fleet = Arc::new(Mutex::new(fleet));
     let api = Api { table: Arc::clone(&table), fleet: Arc::clone(&fleet) };
     let control = Control::new(Arc::clone(&shared), remote.clone(), api);

@@ -6,6 +6,17 @@ use engine::Counter;
 /// Upper ends of the buckets in milliseconds: 1, 2, 4 … 67,108,864 (over 18 hours); beyond is +Inf.
 const BUCKETS: usize = 27;
 
+/// What one worker times.
+#[derive(Default)]
+pub(crate) struct Timed {
+    /// From a connect to an upstream to its end.
+    pub(crate) connect: Times,
+    /// From a handshake's head to its 101.
+    pub(crate) switching: Times,
+    /// From a tunnel's beginning to its end, in whole seconds.
+    pub(crate) lifetime: Times,
+}
+
 /// How often something took how long.
 #[derive(Default)]
 pub(crate) struct Times {

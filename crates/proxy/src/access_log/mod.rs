@@ -23,7 +23,7 @@ use tracing::warn;
 /// How often the queue is emptied.
 const WRITE_EVERY: Duration = Duration::from_millis(50);
 /// Entries that may wait to be written.
-const ENTRIES_MAX: usize = 16 * 1024;
+const ENTRIES_MAX: usize = 8 * 1024;
 const STACK_BYTES: usize = 256 * 1024;
 
 /// How a line looks.
@@ -144,37 +144,58 @@ impl std::error::Error for LogError {
     }
 }
 
-/// The thread that writes; dropping it writes what is left.
+/// The log and the thread that writes it; dropping it writes what is left.
 pub struct AccessLog {
+    path: PathBuf,
+    form: Form,
     reopen: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     recorder: Recorder,
+    entries: Option<Receiver<Entry>>,
 }
 
 impl AccessLog {
-    /// Appends to a file, or writes to standard output where the path is `-`.
+    /// A log that appends to a file, or to standard output where the path is `-`. Until
+    /// [`AccessLog::start`] entries wait and no descriptor is held.
+    ///
+    /// # Errors
+    /// A file that cannot be opened.
+    pub fn new(path: &Path, form: Form) -> Result<Self, LogError> {
+        drop(open(path).map_err(|error| LogError(path.to_owned(), error))?);
+        let (queue, entries) = sync_channel(ENTRIES_MAX);
+        Ok(AccessLog {
+            path: path.to_owned(),
+            form,
+            reopen: Arc::default(),
+            stop: Arc::default(),
+            thread: None,
+            recorder: Recorder { queue, dropped: Arc::default() },
+            entries: Some(entries),
+        })
+    }
+
+    /// Begins to write. To be called when the workers have descriptor tables of their own: in theirs
+    /// a file that somebody moves away and deletes would live on.
     ///
     /// # Errors
     /// A file that cannot be opened, or no thread.
-    pub fn start(path: &Path, form: Form) -> Result<Self, LogError> {
-        let failed = |error| LogError(path.to_owned(), error);
-        let (queue, entries) = sync_channel(ENTRIES_MAX);
-        let recorder = Recorder { queue, dropped: Arc::default() };
-        let (reopen, stop) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+    pub fn start(&mut self) -> Result<(), LogError> {
+        let Some(entries) = self.entries.take() else { return Ok(()) };
+        let failed = |error| LogError(self.path.clone(), error);
         let mut writer = Writer {
-            out: open(path).map_err(failed)?,
-            path: path.to_owned(),
-            form,
+            out: open(&self.path).map_err(failed)?,
+            path: self.path.clone(),
+            form: self.form,
             line: String::new(),
             failing: false,
-            dropped: Arc::clone(&recorder.dropped),
+            dropped: Arc::clone(&self.recorder.dropped),
             told: 0,
         };
-        let (reopened, stopped) = (Arc::clone(&reopen), Arc::clone(&stop));
+        let (reopen, stop) = (Arc::clone(&self.reopen), Arc::clone(&self.stop));
         let write = move || loop {
-            let last = stopped.load(Ordering::Acquire);
-            if reopened.swap(false, Ordering::AcqRel) {
+            let last = stop.load(Ordering::Acquire);
+            if reopen.swap(false, Ordering::AcqRel) {
                 writer.reopen();
             }
             writer.write(&entries);
@@ -184,8 +205,8 @@ impl AccessLog {
             std::thread::sleep(WRITE_EVERY);
         };
         let thread = Builder::new().name("access-log".to_owned()).stack_size(STACK_BYTES);
-        let thread = Some(thread.spawn(write).map_err(failed)?);
-        Ok(AccessLog { reopen, stop, thread, recorder })
+        self.thread = Some(thread.spawn(write).map_err(failed)?);
+        Ok(())
     }
 
     /// Where workers post.
@@ -298,7 +319,8 @@ pub(crate) mod tests {
     fn all_that_was_posted_is_written_and_a_moved_file_is_left() {
         let (path, moved) = (scratch("now"), scratch("moved"));
         let _ = std::fs::remove_file(&path);
-        let log = AccessLog::start(&path, Form::Json).unwrap();
+        let mut log = AccessLog::new(&path, Form::Json).unwrap();
+        log.start().unwrap();
         for number in 0..100 {
             log.recorder().post(entry(&format!("/{number}")));
         }
@@ -335,7 +357,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_file_that_cannot_be_opened_is_said_at_once() {
-        let error = AccessLog::start(Path::new("/proc/none/x"), Form::Json).err().unwrap();
+        let error = AccessLog::new(Path::new("/proc/none/x"), Form::Json).err().unwrap();
         assert!(error.to_string().contains("/proc/none/x"));
     }
 }

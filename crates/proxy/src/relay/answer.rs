@@ -305,7 +305,8 @@ impl Relay {
         let counters = self.counters();
         counters.opened.add(1);
         counters.tunnels.add(1);
-        self.shared.took(self.worker, core.now_ns().saturating_sub(exchange.began_ns));
+        let time_ns = core.now_ns().saturating_sub(exchange.began_ns);
+        self.shared.took(self.worker, |timed| &timed.switching, time_ns);
         let sent = core.write(client, &out);
         out.clear();
         self.scratch = out;

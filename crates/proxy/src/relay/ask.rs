@@ -109,6 +109,7 @@ impl Relay {
             stage: Stage::Waiting,
             deadline_ns: u64::MAX,
             began_ns: now_ns,
+            connect_ns: now_ns,
             pool,
             picked: None,
             waiting: None,
@@ -260,10 +261,12 @@ impl Relay {
 
     fn is_connecting<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32, id: ConnId) {
         Self::set(core, id, Leg::Upstream(index));
-        let deadline_ns = after(core.now_ns(), self.live.patience.connect);
+        let now_ns = core.now_ns();
+        let deadline_ns = after(now_ns, self.live.patience.connect);
         if let Some(exchange) = self.exchanges.get(index) {
             exchange.upstream = Some(id);
             exchange.reused = false;
+            exchange.connect_ns = now_ns;
             exchange.stage = Stage::Connecting;
             exchange.deadline_ns = deadline_ns;
         }
@@ -296,6 +299,10 @@ impl Relay {
         exchange.deadline_ns = after(core.now_ns(), if upgrade { handshake } else { answer });
         let waits = !upgrade && !exchange.request.is_done();
         let fresh = !exchange.reused;
+        let time_ns = core.now_ns().saturating_sub(exchange.connect_ns);
+        if fresh {
+            self.shared.took(self.worker, |timed| &timed.connect, time_ns);
+        }
         if let Some(header) = self.proxy_header(core, client).filter(|_| fresh) {
             core.write(id, &header);
         }

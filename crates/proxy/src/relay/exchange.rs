@@ -31,6 +31,8 @@ pub(super) struct Exchange {
     pub(super) stage: Stage,
     pub(super) deadline_ns: u64,
     pub(super) began_ns: u64,
+    /// When the connect to its upstream began.
+    pub(super) connect_ns: u64,
 
     pub(super) pool: Arc<Pool>,
     pub(super) picked: Option<Picked>,

@@ -102,6 +102,8 @@ impl Relay {
         counters.count_ended(ended);
         counters.bytes_up.add(near.bytes);
         counters.bytes_down.add(down);
+        let age_s = (core.now_ns() / 1_000_000_000).saturating_sub(near.since_s.into());
+        self.shared.took(self.worker, |timed| &timed.lifetime, age_s * 1_000_000_000);
         if let Some(mut note) = self.notes.take(client) {
             note.status = 101;
             let by = match ended {

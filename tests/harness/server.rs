@@ -48,6 +48,12 @@ impl Server {
         Self::run(command)
     }
 
+    /// `standfast proxy` with `more` flags, which say where it passes requests on to.
+    pub(crate) fn start_proxy(more: &[&str]) -> Self {
+        let fixed = ["proxy", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--ready-json"];
+        Self::run(standfast(&[&fixed[..], more].concat()))
+    }
+
     /// The same with tables of `nofile` descriptors.
     pub(crate) fn start_limited(nofile: u64, more: &[&str]) -> Self {
         Self::run(limited(nofile, &arguments(more)))

@@ -12,7 +12,6 @@ mod connects;
 mod echo;
 mod fanout;
 mod hold;
-mod http;
 mod million;
 mod peer;
 mod proc;
@@ -79,8 +78,6 @@ enum Bench {
     Answers,
     /// Whole-process memory at 100,000 sockets, while held and after.
     Memory,
-    /// Client CPU of an HTTP request, `load` beside wrk: kept and new connections, live screen.
-    Http,
     /// What the live screen costs `load`: CPU with it and without.
     Screen,
     /// 100,000 refused handshakes, 100,000 resets, 10,000 heads without end: what is left of them.
@@ -93,7 +90,7 @@ enum Bench {
     All,
 }
 
-const ALL: [Bench; 13] = [
+const ALL: [Bench; 12] = [
     Bench::Echo,
     Bench::Deflate,
     Bench::Tls,
@@ -102,7 +99,6 @@ const ALL: [Bench; 13] = [
     Bench::Rate,
     Bench::Answers,
     Bench::Memory,
-    Bench::Http,
     Bench::Screen,
     Bench::Siege,
     Bench::Idle,
@@ -142,7 +138,6 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
             Bench::Rate => fanout::at_a_rate(&bench)?,
             Bench::Answers => answers::run(&bench)?,
             Bench::Memory => hold::memory(&bench)?,
-            Bench::Http => http::run(&bench)?,
             Bench::Screen => screen::run(&bench)?,
             Bench::Siege => siege::run(&bench)?,
             Bench::Idle => hold::idle(&bench)?,

@@ -1,0 +1,350 @@
+//! `standfast proxy` before several nodes of `standfast serve`: who gets which tunnel, who is alive,
+//! and what changes while tunnels live. That a change concerns only its own tunnels is said by
+//! `load`, which judges every receipt meanwhile.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::process::Stdio;
+use std::thread;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::harness::executable::{self, Running, standfast};
+use crate::harness::server::Server;
+use crate::harness::socket::{Socket, TEXT};
+use crate::harness::{Scratch, eventually, http};
+
+/// What an operator is told of one upstream.
+fn upstream(proxy: &Server, address: SocketAddr) -> Value {
+    let told = http::get(proxy.admin, "/api/upstreams").json();
+    let pools = told["pools"].as_array().unwrap().clone();
+    let all = pools.iter().flat_map(|pool| pool["upstreams"].as_array().unwrap().clone());
+    let mut found = all.filter(|one| one["address"] == json!(address.to_string()));
+    found.next().unwrap_or_else(|| panic!("no {address} in {told}"))
+}
+
+fn tunnels(proxy: &Server, address: SocketAddr) -> u64 {
+    upstream(proxy, address)["tunnels"].as_u64().unwrap()
+}
+
+fn change(proxy: &Server, path: &str, body: &Value) -> Value {
+    let response = http::post(proxy.admin, path, &body.to_string());
+    assert!(response.status < 300, "{response:?}");
+    response.json()
+}
+
+fn proxy_to(nodes: &[&Server], more: &[&str]) -> Server {
+    let upstreams: Vec<String> = nodes.iter().map(|node| node.listen.to_string()).collect();
+    Server::start_proxy(&[&["--upstream", &upstreams.join(",")], more].concat())
+}
+
+fn echoes(socket: &mut Socket) -> bool {
+    socket.send_frame(TEXT, b"there?");
+    socket.frame().is_some_and(|frame| frame.payload == b"there?")
+}
+
+#[test]
+fn nodes_are_added_drained_and_killed_and_only_their_own_tunnels_notice() {
+    let (steady, drained, mut killed) =
+        (Server::start(&[]), Server::start(&[]), Server::start(&[]));
+    let proxy = proxy_to(&[&steady], &[]);
+    let url = format!("ws://{}/topics/fan", proxy.listen);
+    let publish = format!("http://{}/api/publish", steady.admin);
+    let args = ["load", &url, "--connections", "50", "--fanout", "100", "--messages", "800"];
+    let mut load = standfast(&[&args[..], &["--publish-url", &publish, "--json", "-"]].concat());
+    let mut load = Running(load.stdin(Stdio::null()).spawn().unwrap());
+    eventually("all subscribers are there", || tunnels(&proxy, steady.listen) == 50);
+    eventually("the first message was published", || {
+        steady
+            .metrics()
+            .iter()
+            .any(|(name, count)| name == "standfast_published_total{door=\"api\"}" && *count > 0.0)
+    });
+    for node in [&drained, &killed] {
+        let set = json!({ "action": "set", "upstream": node.listen.to_string() });
+        assert_eq!(change(&proxy, "/api/upstreams", &set)["added"], 1);
+    }
+    let mut others: Vec<Socket> = (0..20).map(|_| Socket::open(proxy.listen, "/echo")).collect();
+    let (of_drained, of_killed) = (tunnels(&proxy, drained.listen), tunnels(&proxy, killed.listen));
+    assert_eq!(of_drained + of_killed, 20, "the two that are empty take them all");
+    assert!(of_drained > 0 && of_killed > 0, "{of_drained} and {of_killed}");
+    assert!(others.iter_mut().all(echoes));
+    // As clients do: each closes when it sees the end.
+    let until_end = |mut socket: Socket| thread::spawn(move || socket.ends());
+    let others: Vec<_> = others.into_iter().map(until_end).collect();
+    let drain =
+        json!({ "action": "drain", "upstream": drained.listen.to_string(), "over_seconds": 0.5 });
+    change(&proxy, "/api/upstreams", &drain);
+    eventually("the drained one is empty", || tunnels(&proxy, drained.listen) == 0);
+    assert_eq!(tunnels(&proxy, killed.listen), of_killed, "the other one is not");
+    killed.signal(Signal::KILL);
+    killed.wait();
+    eventually("the killed one is empty", || tunnels(&proxy, killed.listen) == 0);
+    assert!(others.into_iter().all(|other| other.join().unwrap()), "all twenty have ended");
+    let mut again = Socket::open(proxy.listen, "/echo");
+    assert!(echoes(&mut again), "whoever comes is sent to who is left");
+    assert!(load.0.try_wait().unwrap().is_none(), "it was published all the time");
+    let finished = executable::finish(load);
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    let summary: Value = serde_json::from_str(&finished.stdout).unwrap();
+    let fields = ["published", "expected", "received", "lost", "duplicated"];
+    let said = fields.map(|field| summary["broadcast"][field].as_u64().unwrap_or(u64::MAX));
+    assert_eq!(said, [800, 40_000, 40_000, 0, 0], "{summary}");
+    assert_eq!(summary["closed"], json!({}), "{summary}");
+}
+
+#[test]
+fn nodes_killed_one_by_one_hand_their_clients_on() {
+    let mut nodes = [Server::start(&[]), Server::start(&[]), Server::start(&[])];
+    let proxy = proxy_to(&[&nodes[0], &nodes[1], &nodes[2]], &[]);
+    let url = format!("ws://{}/echo", proxy.listen);
+    let args = ["load", &url, "--connections", "60", "--hold", "10m", "--json", "-"];
+    let again = ["--reconnect", "--retry", "forever", "--backoff", "10ms..100ms"];
+    let mut load = standfast(&[&args[..], &again].concat());
+    let load = Running(load.stdin(Stdio::null()).spawn().unwrap());
+    let addresses = [nodes[0].listen, nodes[1].listen, nodes[2].listen];
+    let open =
+        |from: usize| -> u64 { addresses[from..].iter().map(|node| tunnels(&proxy, *node)).sum() };
+    eventually("all are there", || open(0) == 60);
+    for (dead, node) in nodes.iter_mut().take(2).enumerate() {
+        node.signal(Signal::KILL);
+        node.wait();
+        eventually("those who are left have them all", || open(dead + 1) == 60);
+    }
+    eventually("the last node has them all", || nodes[2].metrics()["standfast_websockets"] == 60.0);
+    let pid = Pid::from_raw(load.0.id().try_into().unwrap());
+    kill_process(pid.unwrap(), Signal::INT).unwrap();
+    let finished = executable::finish(load);
+    assert_eq!(finished.code, Some(130), "{finished:?}");
+    let summary: Value = serde_json::from_str(&finished.stdout).unwrap();
+    assert_eq!(summary["connections"]["failed"], 0, "{summary}");
+    assert!(summary["connections"]["reconnects"].as_u64() >= Some(40), "{summary}");
+    let metrics = proxy.metrics();
+    assert!(metrics["standfast_tunnel_seconds_count"] >= 40.0, "{metrics:?}");
+    assert!(metrics["standfast_connect_seconds_count"] >= 100.0, "{metrics:?}");
+    assert!(metrics["standfast_switching_seconds_bucket{le=\"+Inf\"}"] >= 100.0, "{metrics:?}");
+}
+
+#[test]
+fn an_upstream_may_be_a_name_or_a_unix_socket() {
+    let path = std::env::temp_dir().join(format!("standfast-pool-{}.sock", std::process::id()));
+    let unix = format!("unix:{}", path.display());
+    let (by_name, by_path) =
+        (Server::start(&[]), Server::start(&["--listen", "127.0.0.1:0", "--listen", &unix]));
+    // The name may mean ::1 as well, where nobody listens.
+    let name = format!("localhost:{}", by_name.listen.port());
+    let config = format!("[pool.a]\nupstreams = ['{name}', '{unix}']\ncheck = 'websocket:/echo'\n");
+    let config = Scratch::new("places.toml", &config);
+    let proxy = Server::start_proxy(&["--config", config.path()]);
+    let mut sockets: Vec<Socket> = (0..20).map(|_| Socket::open(proxy.listen, "/echo")).collect();
+    assert!(sockets.iter_mut().all(echoes));
+    let at = |node: &Server| node.metrics()["standfast_websockets"];
+    assert!(at(&by_name) >= 5.0 && at(&by_path) >= 5.0, "{} {}", at(&by_name), at(&by_path));
+}
+
+#[test]
+fn a_share_of_tunnels_is_closed_and_a_page_lists_the_rest() {
+    let nodes = [Server::start(&[]), Server::start(&[])];
+    let proxy = proxy_to(&[&nodes[0], &nodes[1]], &[]);
+    let mut sockets: Vec<Socket> = (0..40).map(|_| Socket::open(proxy.listen, "/echo")).collect();
+    assert_eq!(tunnels(&proxy, nodes[0].listen), 20, "least connections keep them level");
+    change(&proxy, "/api/close", &json!({ "percent": 25, "over_seconds": 0.2 }));
+    let open = || nodes.iter().map(|node| tunnels(&proxy, node.listen)).sum::<u64>();
+    eventually("a quarter has ended", || open() == 30);
+    let one = nodes[1].listen.to_string();
+    let left = tunnels(&proxy, nodes[1].listen);
+    change(&proxy, "/api/close", &json!({ "count": 5, "upstream": one }));
+    eventually("five more have ended, all of one node", || {
+        tunnels(&proxy, nodes[1].listen) == left - 5
+    });
+    assert_eq!(sockets.iter_mut().filter_map(|s| echoes(s).then_some(())).count(), 25);
+    let (mut listed, mut after) = (BTreeMap::new(), json!(0));
+    loop {
+        let page = http::get(proxy.admin, &format!("/api/tunnels?limit=10&after={after}")).json();
+        let tunnels = page["tunnels"].as_array().unwrap();
+        assert!(tunnels.len() <= 10, "{page}");
+        for tunnel in tunnels {
+            listed.insert(tunnel["id"].as_u64().unwrap(), tunnel["upstream"].clone());
+        }
+        after = page["next"].clone();
+        if after.is_null() {
+            break;
+        }
+    }
+    assert_eq!(listed.len(), 25, "{listed:?}");
+    let of_one = format!("/api/tunnels?limit=100&upstream={one}");
+    let of_one = http::get(proxy.admin, &of_one).json();
+    assert_eq!(of_one["tunnels"].as_array().unwrap().len() as u64, left - 5);
+}
+
+#[test]
+fn a_cookie_set_on_the_101_brings_a_client_back() {
+    let nodes = [Server::start(&[]), Server::start(&[]), Server::start(&[])];
+    let addresses: Vec<String> = nodes.iter().map(|node| node.listen.to_string()).collect();
+    let config =
+        format!("[pool.a]\nupstreams = {addresses:?}\nbalance = 'random'\nsticky = 'lb'\n");
+    let config = Scratch::new("sticky.toml", &config);
+    let proxy = Server::start_proxy(&["--config", config.path()]);
+    let open = |cookie: Option<&str>| {
+        let cookie = cookie.map(|cookie| format!("Cookie: {cookie}\r\n")).unwrap_or_default();
+        let mut socket = Socket::connect(proxy.listen);
+        socket.send(
+            format!(
+                "GET /echo HTTP/1.1\r\nHost: {}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+                 Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {}\r\n{cookie}\r\n",
+                proxy.listen,
+                crate::harness::socket::KEY
+            )
+            .as_bytes(),
+        );
+        let response = socket.response();
+        assert_eq!(response.status, 101, "{response:?}");
+        (socket, response.header("set-cookie").map(str::to_owned))
+    };
+    let (first, set) = open(None);
+    let set = set.expect("a cookie comes with the 101");
+    let cookie = set.split(';').next().unwrap();
+    let home = nodes.iter().find(|node| tunnels(&proxy, node.listen) == 1).unwrap();
+    let again: Vec<_> = (0..20).map(|_| open(Some(cookie))).collect();
+    assert!(again.iter().all(|(_, set)| set.is_none()), "it has the right one");
+    assert_eq!(tunnels(&proxy, home.listen), 21);
+    drop((first, again));
+    let drain = json!({ "action": "drain", "upstream": home.listen.to_string() });
+    change(&proxy, "/api/upstreams", &drain);
+    let (_elsewhere, anew) = open(Some(cookie));
+    assert!(anew.is_some_and(|anew| !anew.starts_with(cookie)), "and a new one where it must");
+}
+
+#[test]
+fn who_stops_answering_is_passed_over_until_it_is_back() {
+    let (node, mut dying) = (Server::start(&[]), Server::start(&[]));
+    let address = dying.listen;
+    let config = format!(
+        "[pool.a]\nupstreams = ['{}', '{address}']\ncheck = 'http:/health'\ncheck_interval = \
+         '100ms'\neject_after = 0\n",
+        node.listen
+    );
+    let config = Scratch::new("health.toml", &config);
+    let proxy = Server::start_proxy(&["--config", config.path()]);
+    let state = || upstream(&proxy, address)["state"].as_str().unwrap().to_owned();
+    assert_eq!(state(), "up");
+    dying.signal(Signal::KILL);
+    dying.wait();
+    let mut socket = Socket::open(proxy.listen, "/echo");
+    assert!(echoes(&mut socket), "a connect that is refused is tried elsewhere");
+    eventually("it is found out", || state() == "down");
+    eventually("it is said", || proxy.log().contains("is down"));
+    let picked = |of: SocketAddr| upstream(&proxy, of)["picked"].as_u64().unwrap();
+    let before = picked(address);
+    drop((0..10).map(|_| Socket::open(proxy.listen, "/echo")).collect::<Vec<_>>());
+    assert_eq!(picked(address), before, "nobody is sent there");
+    let text = address.to_string();
+    let _back = Server::start(&["--listen", &text]);
+    eventually("it is up again", || state() == "up");
+    assert_eq!(upstream(&proxy, address)["flips"], 2);
+}
+
+#[test]
+fn a_reload_changes_routes_and_leaves_tunnels_alone() {
+    let (old, new) = (Server::start(&[]), Server::start(&[]));
+    let text = |node: &Server, more: &str| {
+        format!("[proxy]\nbacklog = 128\n[pool.a]\nupstreams = ['{}']\n{more}", node.listen)
+    };
+    let config = Scratch::new("routes.toml", &text(&old, ""));
+    let proxy = Server::start_proxy(&["--config", config.path()]);
+    let mut before = Socket::open(proxy.listen, "/echo");
+    config.write(&text(&new, "wieght = 1\n"));
+    proxy.signal(Signal::HUP);
+    eventually("what is wrong is said", || proxy.log().contains(":5: [pool.a] has no key wieght"));
+    drop(Socket::open(proxy.listen, "/echo"));
+    assert_eq!(upstream(&proxy, old.listen)["picked"], 2, "nothing was changed");
+    config.write(&text(&new, ""));
+    proxy.signal(Signal::HUP);
+    eventually("the other upstream is there", || {
+        http::get(proxy.admin, "/api/upstreams").body.contains(&new.listen.to_string())
+    });
+    let mut after = Socket::open(proxy.listen, "/echo");
+    assert!(echoes(&mut before) && echoes(&mut after));
+    assert_eq!(tunnels(&proxy, new.listen), 1);
+    let left = upstream(&proxy, old.listen);
+    assert_eq!((&left["state"], &left["tunnels"]), (&json!("removed"), &json!(1)));
+    drop(before);
+    eventually("it is forgotten", || {
+        !http::get(proxy.admin, "/api/upstreams").body.contains(&old.listen.to_string())
+    });
+}
+
+#[test]
+fn who_finds_every_node_full_waits_its_turn() {
+    let node = Server::start(&[]);
+    let config = format!(
+        "[pool.a]\nupstreams = ['{}']\nmax = 2\nqueue = 1\nqueue_timeout = '60s'\n",
+        node.listen
+    );
+    let config = Scratch::new("queue.toml", &config);
+    let proxy = Server::start_proxy(&["--config", config.path()]);
+    let first = Socket::open(proxy.listen, "/echo");
+    let _second = Socket::open(proxy.listen, "/echo");
+    let upgrade = crate::harness::socket::upgrade("/echo", &[]);
+    let mut waiting = Socket::connect(proxy.listen);
+    waiting.send(upgrade.as_bytes());
+    eventually("it waits", || {
+        http::get(proxy.admin, "/api/upstreams").json()["pools"][0]["waiting"] == 1
+    });
+    let mut refused = Socket::connect(proxy.listen);
+    refused.send(upgrade.as_bytes());
+    assert_eq!(refused.response().status, 503, "one may wait, not two");
+    drop(first);
+    assert_eq!(waiting.response().status, 101);
+    assert!(echoes(&mut waiting));
+}
+
+#[test]
+fn each_tunnel_leaves_a_line_in_the_log() {
+    let node = Server::start(&[]);
+    let log = Scratch::new("access.log", "");
+    let proxy = proxy_to(&[&node], &["--access-log", log.path()]);
+    let mut socket = Socket::open(proxy.listen, "/echo?token=x");
+    assert!(echoes(&mut socket));
+    drop(socket);
+    let mut line = Value::Null;
+    eventually("the line is written", || {
+        let text = std::fs::read_to_string(log.path()).unwrap();
+        line = text.lines().next().map_or(Value::Null, |line| serde_json::from_str(line).unwrap());
+        !line.is_null()
+    });
+    assert_eq!(line["target"], "/echo?token=x", "{line}");
+    assert_eq!(line["upstream"], json!(node.listen.to_string()), "{line}");
+    assert_eq!((&line["status"], &line["closed_by"]), (&json!(101), &json!("client")), "{line}");
+    // A masked frame of 6 bytes in, the same unmasked out.
+    assert_eq!((&line["bytes_in"], &line["bytes_out"]), (&json!(12), &json!(8)), "{line}");
+    assert_eq!(line["client"], "127.0.0.1", "{line}");
+}
+
+#[test]
+fn a_file_is_checked_before_it_is_used() {
+    let check = |text: &str| {
+        let file = Scratch::new("checked.toml", text);
+        executable::run(&["proxy", "check", file.path()])
+    };
+    let good = check("[proxy]\nworkers = 1\n[pool.a]\nupstreams = ['10.0.0.1:80', 'unix:/x']\n");
+    assert_eq!(good.code, Some(0), "{good:?}");
+    assert!(good.stdout.contains("1 route, 1 pool, 2 upstreams"), "{good:?}");
+    for (text, complaint) in [
+        (
+            "[proxy]\nworker = 1\n[pool.a]\nupstreams = ['a:1']",
+            ":2: [proxy] has no key worker; did you mean workers?",
+        ),
+        (
+            "[pool.a]\nupstreams = ['a:1']\nbalanse = 'random'",
+            ":3: [pool.a] has no key balanse; did you mean balance?",
+        ),
+        ("[pools.a]\nupstreams = ['a:1']", "did you mean [pool]?"),
+        ("[[route]]\npool = 'b'\n[pool.a]\nupstreams = ['a:1']", "no [pool.b]"),
+    ] {
+        let bad = check(text);
+        assert_eq!(bad.code, Some(2), "{bad:?}");
+        assert!(bad.stderr.contains(complaint), "{bad:?}");
+    }
+}

@@ -27,6 +27,7 @@ mod install;
 mod lifecycle;
 mod limits;
 mod load;
+mod load_http;
 mod many_clients;
 mod oracle;
 mod peers;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use load::Endpoint;
 use load::requests::{Accepted, Expect, HttpRequest, Pace, Prefix, Request, Requests};
-use regex::bytes::Regex;
+use regex::bytes::RegexBuilder;
 
 use super::flags::unescape;
 use crate::load::flags::{Args, Bytes};
@@ -141,7 +141,9 @@ fn expect(args: &Args) -> Result<Expect> {
         return Ok(Expect::Bytes(bytes.clone()));
     }
     if let Some(regex) = &flags.expect_regex {
-        let regex = Regex::new(regex).with_context(|| format!("--expect-regex {regex:?}"))?;
+        // Answers are bytes, of which \d and . are some.
+        let built = RegexBuilder::new(regex).unicode(false).build();
+        let regex = built.with_context(|| format!("--expect-regex {regex:?}"))?;
         if regex.is_match(b"") {
             bail!("--expect-regex: it matches nothing at all, which every answer begins with");
         }

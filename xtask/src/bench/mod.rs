@@ -12,6 +12,7 @@ mod connects;
 mod echo;
 mod fanout;
 mod hold;
+mod http;
 mod million;
 mod peer;
 mod proc;
@@ -78,6 +79,8 @@ enum Bench {
     Answers,
     /// Whole-process memory at 100,000 sockets, while held and after.
     Memory,
+    /// Client CPU of an HTTP request, `load` beside wrk: kept and new connections, live screen.
+    Http,
     /// What the live screen costs `load`: CPU with it and without.
     Screen,
     /// 100,000 refused handshakes, 100,000 resets, 10,000 heads without end: what is left of them.
@@ -90,7 +93,7 @@ enum Bench {
     All,
 }
 
-const ALL: [Bench; 12] = [
+const ALL: [Bench; 13] = [
     Bench::Echo,
     Bench::Deflate,
     Bench::Tls,
@@ -99,6 +102,7 @@ const ALL: [Bench; 12] = [
     Bench::Rate,
     Bench::Answers,
     Bench::Memory,
+    Bench::Http,
     Bench::Screen,
     Bench::Siege,
     Bench::Idle,
@@ -138,6 +142,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
             Bench::Rate => fanout::at_a_rate(&bench)?,
             Bench::Answers => answers::run(&bench)?,
             Bench::Memory => hold::memory(&bench)?,
+            Bench::Http => http::run(&bench)?,
             Bench::Screen => screen::run(&bench)?,
             Bench::Siege => siege::run(&bench)?,
             Bench::Idle => hold::idle(&bench)?,

@@ -153,7 +153,7 @@ fn of_a_broken_batch_nothing_is_published() {
         (json!([{"stream": "a", "data": "x"}, {"stream": "a"}]), 422),
         (json!([{"stream": "a", "data": "x"}, {"stream": "a", "data": "x".repeat(1025)}]), 413),
         (json!({"command": "dance"}), 422),
-        (json!({"stream": "a", "data": "x", "meta": {"broadcast_type": "presence"}}), 501),
+        (json!({"stream": "a", "data": "x", "meta": {"broadcast_type": "x".repeat(65)}}), 422),
     ];
     for (body, status) in broken {
         let answer = broadcast(&server, &body);
@@ -229,6 +229,22 @@ fn without_a_key_no_page_from_elsewhere_publishes() {
     let request = "POST /_broadcast HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: https://evil.example\r\n\
                    Connection: close\r\nContent-Length: 2\r\n\r\n[]";
     assert_eq!(http::ask(server.admin, request).status, 403);
+}
+
+/// As AnyCable's server has it; plain topics have no place for it.
+#[test]
+fn a_broadcast_may_have_a_type() {
+    let server = Server::start(&["--public-streams"]);
+    let mut plain = Socket::open(server.listen, "/topics/a");
+    let mut cable = Cable::join(server.listen, None).welcomed();
+    let identifier = json!({"channel": "$pubsub", "stream_name": "a"});
+    assert_eq!(cable.subscribe(&identifier), "confirm_subscription");
+    let typed = json!({"stream": "a", "data": "{\"n\":1}", "meta": {"broadcast_type": "presence"}});
+    assert_eq!(broadcast(&server, &typed).status, 201);
+    let expected =
+        json!({"type": "presence", "identifier": identifier.to_string(), "message": {"n": 1}});
+    assert_eq!(cable.hear(), expected);
+    assert_eq!(texts(&mut plain, 1), ["{\"n\":1}"]);
 }
 
 /// Asks the listener for clients, by a connection that is kept.

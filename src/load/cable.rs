@@ -47,9 +47,11 @@ impl Clients {
     /// `None` where the URLs are plain ones.
     pub(super) fn new(args: &Args, is_cable: bool) -> Result<Option<Clients>> {
         if !is_cable {
-            if !args.channel.is_empty() || args.cable_extended || args.churn.is_some() {
+            let others = args.churn.is_some() || args.stale_after.is_some();
+            if !args.channel.is_empty() || args.cable_extended || others {
                 bail!(
-                    "--channel, --cable-extended and --churn are for URLs with cable:// or cables://"
+                    "--channel, --cable-extended, --churn and --stale-after are for URLs with cable:// \
+                     or cables://"
                 );
             }
             return Ok(None);

@@ -33,6 +33,7 @@ pub(super) fn config(args: &Args) -> Result<Config> {
     let clients = clients.as_ref();
     let fanout = fanout(args, &endpoints, clients)?;
     let echo = if fanout.is_some() { None } else { echo(args, clients)? };
+    let stale_after = args.stale_after.unwrap_or(Cable::STALE_AFTER);
     let heartbeat_default = clients.is_none().then_some(Duration::from_secs(30));
     let phases = echo.is_some() || fanout.is_some() || !args.stages.is_empty();
     let hold_default = if phases { Duration::ZERO } else { Duration::from_secs(10) };
@@ -45,7 +46,7 @@ pub(super) fn config(args: &Args) -> Result<Config> {
         stages: args.stages.clone(),
         connect: args.connect,
         connect_timeout: args.connect_timeout.unwrap_or(match clients {
-            Some(_) => Cable::STALE_AFTER,
+            Some(_) => stale_after,
             None => Duration::from_secs(30),
         }),
         retry: retry(args, clients.is_some()),
@@ -55,7 +56,8 @@ pub(super) fn config(args: &Args) -> Result<Config> {
             Some(clients) => clients.protocols(&args.subprotocol),
             None => args.subprotocol.clone(),
         },
-        cable: clients.map(|clients| Cable::new(clients.identifiers.clone())),
+        cable: clients
+            .map(|clients| Cable { stale_after, ..Cable::new(clients.identifiers.clone()) }),
         compress_above: match args.compression {
             Compression::Off => None,
             Compression::Shared => Some(usize::try_from(args.compress_above).unwrap_or(usize::MAX)),
@@ -261,6 +263,9 @@ mod tests {
         assert_eq!((cable.heartbeat, cable.connect_timeout), (None, Duration::from_secs(6)));
         assert!(cable.retry.reconnect && cable.retry.growth == Growth::Cable);
         assert_eq!(cable.retry.attempts, 10);
+        let patient = read("cable://127.0.0.1:1 --stale-after 90s").unwrap();
+        let stale_after = patient.cable.unwrap().stale_after;
+        assert_eq!((stale_after, patient.connect_timeout), (Duration::from_secs(90), stale_after));
         let line = "cable://127.0.0.1:1/live?jid=x --cable-extended --subprotocol anycable-token.a \
                     --backoff 1s..2s --heartbeat 5s";
         let asked = read(line).unwrap();
@@ -352,6 +357,7 @@ mod tests {
             ("ws://127.0.0.1:1/ --hold 5", "--hold"),
             ("ws://127.0.0.1:1/ --channel {}", "cable://"),
             ("ws://127.0.0.1:1/ --cable-extended", "cable://"),
+            ("ws://127.0.0.1:1/ --stale-after 9s", "cable://"),
             ("ws://127.0.0.1:1/ cable://127.0.0.1:1/", "cable://"),
             ("cable://127.0.0.1:1/ --channel Chat", "not JSON"),
             ("cable://127.0.0.1:1/ --channel {}", "channel is missing"),

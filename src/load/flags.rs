@@ -171,6 +171,11 @@ pub(crate) struct Args {
     #[arg(long, help_heading = CABLE)]
     pub(super) cable_extended: bool,
 
+    /// How long a client of Action Cable goes without a ping before it gives its connection up and takes
+    /// another; as long may a connect take [default: 6s, as Rails' and AnyCable's clients]
+    #[arg(long, value_name = "TIME", value_parser = units::positive_duration, help_heading = CABLE)]
+    pub(super) stale_after: Option<Duration>,
+
     /// Begin or end so many subscriptions a second over all connections, at most four of each, by
     /// --channel at random, while --fanout publishes to all their streams in turn; every subscription
     /// must get each publication that falls into its time once, and nothing else

@@ -269,6 +269,9 @@ impl Load {
             let channel = json!({ "channel": "$pubsub", "stream_name": TOPIC });
             arguments.push(format!("--channel={channel}"));
         }
+        if let Some(time) = plan.stale_after {
+            arguments.push(format!("--stale-after={}ms", time.as_millis()));
+        }
         let sources = namespaces.map(Namespaces::sources).unwrap_or_default();
         arguments.extend(sources.iter().map(|source| format!("--source={source}")));
         let before = namespaces.map(Namespaces::at_clients).unwrap_or_default();

@@ -31,7 +31,7 @@ use crate::{load as load_command, output, units};
 /// Hold WebSockets on this machine and say what held
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// A scenario file, or one of cable-10k, cable-churn, million, million-hold, storm, slow-link; flags go before it
+    /// A scenario file, or one of cable-10k, cable-500k, cable-churn, million, million-hold, storm, slow-link; flags go before it
     #[arg(value_name = "SCENARIO")]
     scenario: Option<String>,
     /// Sockets to hold, such as 50k or 1M [default: what this machine holds, at most 1M]

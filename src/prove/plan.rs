@@ -26,6 +26,8 @@ pub(super) struct Plan {
     pub(super) link: Option<Link>,
     /// Sockets are clients of Action Cable.
     pub(super) cable: bool,
+    /// How long they go without a ping, where it is not what theirs do.
+    pub(super) stale_after: Option<Duration>,
     /// Their subscriptions begin and end while they are held.
     pub(super) churn: Option<Churn>,
     /// The whole proof anew for each; none: once.
@@ -92,6 +94,7 @@ impl Plan {
             messages,
             link: scenario.link,
             cable: scenario.cable,
+            stale_after: scenario.stale_after,
             churn: scenario.churn,
             rounds: scenario.rounds,
             serve: scenario.serve,
@@ -109,6 +112,9 @@ impl Plan {
                 "[churn] is of clients of Action Cable, on loopback and instead of broadcasts: write \
                  `cable = true` and `broadcasts = 0`, without [link]"
             );
+        }
+        if plan.stale_after.is_some() && !plan.cable {
+            bail!("stale_after is of clients of Action Cable: write `cable = true`");
         }
         if plan.messages.is_some() && plan.cable {
             bail!("clients of Action Cable get no messages back without an application");

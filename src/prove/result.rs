@@ -410,6 +410,7 @@ mod tests {
             messages,
             link: None,
             cable: false,
+            stale_after: None,
             churn: None,
             rounds: Vec::new(),
             serve: Vec::new(),

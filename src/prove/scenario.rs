@@ -18,8 +18,9 @@ use super::plan::{Messages, Round};
 use crate::units;
 
 /// The experiments this project began with, by name.
-const BUILT_IN: [(&str, &str); 6] = [
+const BUILT_IN: [(&str, &str); 7] = [
     ("cable-10k", include_str!("../../scenarios/cable-10k.toml")),
+    ("cable-500k", include_str!("../../scenarios/cable-500k.toml")),
     ("cable-churn", include_str!("../../scenarios/cable-churn.toml")),
     ("million", include_str!("../../scenarios/million.toml")),
     ("million-hold", include_str!("../../scenarios/million-hold.toml")),
@@ -44,6 +45,7 @@ pub(super) struct Scenario {
     pub(super) messages: Option<Messages>,
     pub(super) link: Option<Link>,
     pub(super) cable: bool,
+    pub(super) stale_after: Option<Duration>,
     pub(super) churn: Option<Churn>,
     pub(super) rounds: Vec<Round>,
     /// Flags of `standfast serve`.
@@ -124,6 +126,7 @@ impl Scenario {
             messages: messages.transpose()?,
             link: link.transpose()?,
             cable: file.cable,
+            stale_after: reader.optional(&file.stale_after, units::positive_duration)?,
             churn: churn.transpose()?,
             rounds: file.rounds.iter().map(round).collect::<Result<_>>()?,
             serve: file
@@ -151,6 +154,7 @@ struct File {
     link: Option<LinkTable>,
     #[serde(default)]
     cable: bool,
+    stale_after: Option<Spanned<String>>,
     churn: Option<ChurnTable>,
     #[serde(default)]
     rounds: Vec<RoundTable>,
@@ -287,6 +291,6 @@ mod tests {
             assert!(parts.iter().all(|part| said.contains(part)), "{text}: {said}");
         }
         let unknown = format!("{:#}", Scenario::read("milion").unwrap_err());
-        assert!(unknown.contains("cable-10k, cable-churn, million"), "{unknown}");
+        assert!(unknown.contains("cable-10k, cable-500k, cable-churn, million"), "{unknown}");
     }
 }

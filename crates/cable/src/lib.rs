@@ -42,6 +42,6 @@ pub use disconnect::DisconnectReason;
 pub use history::{History, Position};
 pub use json::{put_payload, put_string};
 pub use malformed::Malformed;
-pub use message::{Message, data_prefix, data_suffix};
+pub use message::{Message, data_prefix, data_suffix, typed_prefix};
 pub use presence::{Presence, PresenceEvent};
 pub use protocol::{Protocol, TOKEN_PREFIX, UNSUPPORTED, V1, V1_EXT, token};

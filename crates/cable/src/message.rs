@@ -223,6 +223,14 @@ pub fn data_prefix(identifier: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(br#","message":"#);
 }
 
+/// The same from a prefix that is there, with a type; what has one is no plain data to clients.
+pub fn typed_prefix(kind: &str, prefix: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(br#"{"type":"#);
+    put_string(kind, out);
+    out.push(b',');
+    out.extend_from_slice(prefix.strip_prefix(b"{").unwrap_or(prefix));
+}
+
 /// Appends what stands after it.
 pub fn data_suffix(position: Option<&Position<'_>>, out: &mut Vec<u8>) {
     let Some(position) = position else { return out.push(b'}') };

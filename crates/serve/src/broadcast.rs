@@ -10,6 +10,9 @@ use serde::Deserialize;
 use crate::path::check_topic;
 use crate::publish::Refused;
 
+/// Longest `meta.broadcast_type`, in bytes: it is a word.
+const KIND_BYTES_MAX: usize = 64;
+
 /// What is asked for.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Posted {
@@ -108,6 +111,9 @@ fn publication(item: Item, at: usize, max: usize) -> Result<Broadcast, Refused> 
     let (exclude, kind) =
         item.meta.map_or((None, None), |meta| (meta.exclude_socket, meta.broadcast_type));
     let said = |text: &String| !text.is_empty();
+    if kind.as_ref().is_some_and(|kind| kind.len() > KIND_BYTES_MAX) {
+        return Err(wrong(&format!("meta.broadcast_type has more than {KIND_BYTES_MAX} bytes")));
+    }
     Ok(Broadcast { stream, data, exclude: exclude.filter(said), kind: kind.filter(said) })
 }
 

@@ -66,17 +66,14 @@ impl Control {
         self.shared.policy().limits.wire.message_bytes as usize
     }
 
-    /// What can be published of what was asked for, or what cannot. A session that is gone, or is
-    /// none of ours, need not be left out.
-    fn publications(&self, items: Vec<Broadcast>) -> Result<Vec<Arc<Publication>>, &'static str> {
+    /// What was asked for. A session that is gone, or is none of ours, need not be left out.
+    fn publications(&self, items: Vec<Broadcast>) -> Vec<Arc<Publication>> {
         let publication = |item: Broadcast| {
-            if item.kind.is_some() {
-                return Err("meta.broadcast_type is not implemented: nothing was published");
-            }
             let except = item.exclude.and_then(|sid| self.shared.sids.find(&sid));
             let data = item.data.into_bytes().into();
             let publication = Publication::new(item.stream.into(), data, false);
-            Ok(Arc::new(Publication { except, ..publication }))
+            let kind = item.kind.map(String::into_boxed_str);
+            Arc::new(Publication { except, kind, ..publication })
         };
         items.into_iter().map(publication).collect()
     }
@@ -308,10 +305,9 @@ impl Program for Control {
 
     fn broadcast(&self, body: &[u8]) -> Reply {
         match broadcast::parse(body, self.message_bytes_max()) {
-            Ok(Posted::Publications(items)) => match self.publications(items) {
-                Ok(publications) => self.publish_all(&publications, 201, &self.broadcast),
-                Err(what) => Reply::error(501, "not_implemented", what),
-            },
+            Ok(Posted::Publications(items)) => {
+                self.publish_all(&self.publications(items), 201, &self.broadcast)
+            }
             Ok(Posted::Disconnect(whose)) => self.end_sessions(whose, 201),
             Err(Refused::Malformed(what)) => Reply::error(422, "unreadable", &what),
             Err(Refused::TooLarge(what)) => Reply::error(413, "too_large", &what),

@@ -19,19 +19,22 @@ pub struct Publication {
     pub binary: bool,
     /// The subscriber that is not to get it: who whispered it, mostly.
     pub except: Option<ConnId>,
+    /// What its receivers are to be told it is, where their protocol has a place for that.
+    pub kind: Option<Box<str>>,
 }
 
 impl Publication {
     /// For all subscribers of a topic.
     #[must_use]
     pub fn new(topic: Arc<str>, data: Box<[u8]>, binary: bool) -> Self {
-        Publication { topic, data, binary, except: None }
+        Publication { topic, data, binary, except: None, kind: None }
     }
 
     /// Bytes it holds in memory, for the limits of mailboxes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        size_of::<Self>() + self.data.len() + self.topic.len()
+        let kind = self.kind.as_ref().map_or(0, |kind| kind.len());
+        size_of::<Self>() + self.data.len() + self.topic.len() + kind
     }
 }
 

@@ -40,7 +40,10 @@ impl Dialect for Cable {
         out: &mut Vec<u8>,
     ) {
         let mut message = Vec::with_capacity(group.prefix.len() + publication.data.len() + 1);
-        message.extend_from_slice(group.prefix);
+        match &publication.kind {
+            Some(kind) => cable::typed_prefix(kind, group.prefix, &mut message),
+            None => message.extend_from_slice(group.prefix),
+        }
         match str::from_utf8(&publication.data) {
             Ok(text) if !publication.binary => cable::put_payload(text, &mut message),
             _ => cable::put_string(&STANDARD.encode(&publication.data), &mut message),

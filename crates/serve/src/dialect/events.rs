@@ -24,6 +24,11 @@ impl Dialect for Events {
         publication: &Publication,
         out: &mut Vec<u8>,
     ) {
+        if let Some(kind) = publication.kind.as_ref().filter(|kind| !kind.contains(['\r', '\n'])) {
+            out.extend_from_slice(b"event: ");
+            out.extend_from_slice(kind.as_bytes());
+            out.push(b'\n');
+        }
         if publication.binary {
             return event(STANDARD.encode(&publication.data).as_bytes(), out);
         }

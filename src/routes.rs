@@ -369,6 +369,17 @@ balance = "round_robin"
     }
 
     #[test]
+    fn the_page_for_operators_has_every_key_of_a_pool() {
+        let page = include_str!("../docs/operate/proxy.md");
+        for key in POOL_KEYS {
+            assert!(page.contains(&format!("`{key}`")), "docs/operate/proxy.md lacks {key}");
+        }
+        let whole = page.split("```toml").nth(1).and_then(|rest| rest.split("```").next());
+        let said = from_text(whole.unwrap(), "proxy.md").unwrap().unwrap();
+        assert_eq!((said.routes.len(), said.pools.len()), (2, 2), "its example is read");
+    }
+
+    #[test]
     fn a_file_without_routes_has_none_and_one_pool_needs_none() {
         assert_eq!(from_text("[proxy]\nlisten = 'x'", "f").unwrap(), None);
         let one = from_text("[pool.a]\nupstreams = ['b:1']", "f").unwrap().unwrap();

@@ -167,6 +167,10 @@ impl Upstream {
     /// A connect to it failed, or it ended before it answered.
     pub fn failed(&self, now_ns: u64) {
         self.failed.fetch_add(1, Ordering::Relaxed);
+        if self.ejected_until_ns.load(Ordering::Relaxed) > now_ns {
+            // Those that were under way say nothing new.
+            return;
+        }
         let after = self.eject_after.load(Ordering::Relaxed);
         let failures = self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         if after == 0 || failures < after {
@@ -291,8 +295,9 @@ mod tests {
         assert_eq!(upstream.standing(4), Standing::Up, "an answer between them starts anew");
         upstream.failed(5);
         assert_eq!(upstream.standing(6), Standing::Ejected);
-        assert_eq!(upstream.standing(15), Standing::Up);
-        assert_eq!((upstream.ejections(), upstream.failed_times()), (1, 5));
+        (0..5).for_each(|_| upstream.failed(14));
+        assert_eq!(upstream.standing(15), Standing::Up, "what was under way prolongs nothing");
+        assert_eq!((upstream.ejections(), upstream.failed_times()), (1, 10));
     }
 
     #[test]

@@ -1,7 +1,11 @@
 //! Foreign clients talk to `/echo` and `/topics/NAME` as they would to any server.
 
+use serde_json::json;
+
 use crate::harness::Scratch;
+use crate::harness::cable::Cable;
 use crate::harness::peer::{self, talks};
+use crate::harness::rails::RAILS;
 use crate::harness::server::Server;
 use crate::harness::signing::SECRET;
 
@@ -87,6 +91,26 @@ fn an_application_of_anycable() {
         "disconnects",
     ];
     peer::works(&peer::APPLICATION, "application.js", &args, &expected);
+}
+
+/// Where a Rails app's broadcasts go, by the adapter that is an example: to the admin listener, and to
+/// that for clients.
+#[test]
+fn broadcasts_of_a_rails_app() {
+    if !peer::is_here(&RAILS, "Action Cable") {
+        return;
+    }
+    let flags = ["--secret", SECRET, "--public-streams", "--listen-broadcast"];
+    let server = Server::start(&flags);
+    let mut cable = Cable::join(server.listen, None).welcomed();
+    let news = json!({"channel": "$pubsub", "stream_name": "news"});
+    assert_eq!(cable.subscribe(&news), "confirm_subscription");
+    for address in [server.admin, server.listen] {
+        let url = format!("http://{address}/_broadcast");
+        let expected = ["broadcast", "refused"];
+        peer::works(&RAILS, "rails/broadcast.rb", &[&url, SECRET], &expected);
+        assert_eq!(cable.hear()["message"], json!({"text": "héllo ✓", "n": 1}));
+    }
 }
 
 /// The example, as its first lines say.

@@ -13,7 +13,7 @@ use super::http;
 use super::peer::{self, Runtime};
 
 /// Debian 12's; another version of Rails says other things.
-const RAILS: Runtime =
+pub(crate) const RAILS: Runtime =
     Runtime { program: "/usr/bin/ruby", check: &["-e", "gem 'actioncable', '~> 6.1'; gem 'puma'"] };
 
 /// A running Action Cable.

@@ -1,6 +1,6 @@
 # Broadcasts of a Rails app to standfast, in place of Action Cable's Redis: what the app broadcasts stays as it
-# is, clients connect to standfast. Put this file into the app as
-# lib/action_cable/subscription_adapter/http_broadcast.rb and write into config/cable.yml:
+# is, clients connect to standfast. Put this file into the app's lib/, at the path it has here, and write into
+# config/cable.yml:
 #
 #   production:
 #     adapter: http_broadcast

@@ -3,6 +3,7 @@
 # usage: ruby broadcast.rb URL SECRET
 require "logger"
 require "action_cable"
+require "active_support/core_ext/string/inflections"
 
 $LOAD_PATH.unshift(File.expand_path("../../../examples/rails/lib", __dir__))
 url, secret = ARGV

@@ -33,6 +33,8 @@ mod oracle;
 mod peers;
 mod planning;
 mod prove;
+mod proxy;
+mod proxy_hostile;
 mod proxy_pools;
 mod report;
 mod screen;

@@ -15,6 +15,7 @@ pub(crate) mod signing;
 pub(crate) mod socket;
 pub(crate) mod terminal;
 pub(crate) mod tls;
+pub(crate) mod upstream;
 
 use std::net::TcpListener;
 use std::thread;

@@ -125,6 +125,12 @@ impl Socket {
         String::from_utf8(std::mem::take(&mut self.pending)).expect("text")
     }
 
+    /// Appends whatever comes next, frames or not; false at the end.
+    pub(crate) fn take(&mut self, into: &mut Vec<u8>) -> bool {
+        into.append(&mut self.pending);
+        http::read_more(&mut self.stream, into)
+    }
+
     /// The next frame; `None` once the server has closed the connection.
     pub(crate) fn frame(&mut self) -> Option<Frame> {
         loop {

@@ -1,0 +1,121 @@
+//! A server behind the proxy, played by the test: it takes connections, reads what it is asked and
+//! says whatever it is told, byte by byte.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use super::http::read_more;
+use super::socket::ACCEPT;
+use super::{PATIENCE, eventually};
+
+/// A listener of the test's.
+pub(crate) struct Upstream(TcpListener);
+
+impl Upstream {
+    /// One on a free port.
+    pub(crate) fn new() -> Self {
+        Self(TcpListener::bind("127.0.0.1:0").expect("a free port"))
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.0.local_addr().expect("it is bound")
+    }
+
+    /// The next connection.
+    pub(crate) fn accept(&self) -> Leg {
+        let mut leg = None;
+        self.0.set_nonblocking(true).expect("it can be told not to wait");
+        eventually("the proxy has connected", || {
+            leg = self.0.accept().ok();
+            leg.is_some()
+        });
+        let (stream, _) = leg.expect("just seen");
+        stream.set_nonblocking(false).expect("it can be told to wait");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
+        Leg { stream, pending: Vec::new() }
+    }
+
+    /// Whether nobody has connected who was not accepted yet.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.0.set_nonblocking(true).expect("it can be told not to wait");
+        self.0.accept().is_err()
+    }
+
+    /// The next connection, on which a handshake was asked for and is answered rightly.
+    pub(crate) fn tunnel(&self) -> Leg {
+        let mut leg = self.accept();
+        leg.head();
+        leg.say(switching());
+        leg
+    }
+}
+
+/// One connection from the proxy.
+pub(crate) struct Leg {
+    pub(crate) stream: TcpStream,
+    pending: Vec<u8>,
+}
+
+impl Leg {
+    /// The head of the next request.
+    pub(crate) fn head(&mut self) -> String {
+        let end = loop {
+            if let Some(at) = self.pending.windows(4).position(|four| four == b"\r\n\r\n") {
+                break at + 4;
+            }
+            let more = read_more(&mut self.stream, &mut self.pending);
+            assert!(more, "ended with {}", self.pending.escape_ascii());
+        };
+        String::from_utf8(self.pending.drain(..end).collect()).expect("a head is text")
+    }
+
+    /// So many bytes.
+    pub(crate) fn bytes(&mut self, count: usize) -> Vec<u8> {
+        while self.pending.len() < count {
+            let more = read_more(&mut self.stream, &mut self.pending);
+            assert!(more, "ended with {}", self.pending.escape_ascii());
+        }
+        self.pending.drain(..count).collect()
+    }
+
+    /// Says something.
+    pub(crate) fn say(&mut self, text: impl AsRef<[u8]>) {
+        self.stream.write_all(text.as_ref()).expect("the proxy takes it");
+    }
+
+    /// Whether nothing comes any more; by its end or by a break.
+    pub(crate) fn ends(&mut self) -> bool {
+        self.pending.is_empty() && !read_more(&mut self.stream, &mut self.pending)
+    }
+
+    /// Whether nothing has come for a moment.
+    pub(crate) fn is_silent(&mut self) -> bool {
+        self.stream.set_read_timeout(Some(Duration::from_millis(100))).expect("it can be set");
+        let silent = self.stream.read(&mut [0]).is_err_and(|error| {
+            matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
+        });
+        self.stream.set_read_timeout(Some(PATIENCE)).expect("it can be set");
+        silent
+    }
+
+    /// Says that nothing more comes.
+    pub(crate) fn finish(&self) {
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+
+    /// Ends the connection by RST.
+    pub(crate) fn reset(self) {
+        rustix::net::sockopt::set_socket_linger(&self.stream, Some(Duration::ZERO))
+            .expect("the time to linger can be set");
+    }
+}
+
+/// The right answer to the handshakes of this harness.
+pub(crate) fn switching() -> String {
+    format!(
+        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+         Sec-WebSocket-Accept: {ACCEPT}\r\n\r\n"
+    )
+}

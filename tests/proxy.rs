@@ -1,0 +1,311 @@
+//! `standfast proxy`: what it passes on, how, and what it says of whose it is; each side by a socket
+//! of the test's, or by `serve` and `load`.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
+use std::thread;
+
+use rustix::process::Signal;
+
+use crate::harness::executable::run;
+use crate::harness::server::Server;
+use crate::harness::socket::{Socket, TEXT, upgrade};
+use crate::harness::upstream::{Upstream, switching};
+use crate::harness::{Scratch, eventually, http};
+
+fn before(upstream: &Upstream, more: &[&str]) -> Server {
+    let address = upstream.address().to_string();
+    Server::start_proxy(&[&["--upstream", &address], more].concat())
+}
+
+/// A tunnel with both its ends.
+fn tunnel(proxy: &Server, upstream: &Upstream) -> (Socket, crate::harness::upstream::Leg) {
+    let mut socket = Socket::connect(proxy.listen);
+    socket.send(upgrade("/any", &[]).as_bytes());
+    let leg = upstream.tunnel();
+    assert_eq!(socket.response().status, 101);
+    (socket, leg)
+}
+
+fn ended(proxy: &Server, reason: &str) -> f64 {
+    let name = format!("standfast_tunnels_ended_total{{reason=\"{reason}\"}}");
+    proxy.metrics().get(&name).copied().unwrap_or_default()
+}
+
+#[test]
+fn load_through_the_proxy_finds_what_serve_answers() {
+    let nodes = [Server::start(&[]), Server::start(&[])];
+    let upstreams = format!("{},{}", nodes[0].listen, nodes[1].listen);
+    let proxy = Server::start_proxy(&["--upstream", &upstreams]);
+    let url = format!("ws://{}/echo", proxy.listen);
+    let flags = ["--connections", "40", "--echo", "--rate", "400", "--messages", "10"];
+    let finished = run(&[&["load", &url, "--json", "-"], &flags[..]].concat());
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    eventually("each tunnel has ended in order", || {
+        ended(&proxy, "upstream") + ended(&proxy, "client") == 40.0
+    });
+    assert_eq!(proxy.metrics()["standfast_tunnels"], 0.0);
+    assert_eq!(http::get(proxy.listen, "/health").status, 200);
+}
+
+#[test]
+fn bytes_of_a_tunnel_pass_as_they_are_and_each_side_ends_by_itself() {
+    let upstream = Upstream::new();
+    let proxy = before(&upstream, &[]);
+    let (mut socket, mut leg) = tunnel(&proxy, &upstream);
+    // No frames: nothing is looked into.
+    socket.send(b"\x00\xffnot a frame");
+    assert_eq!(leg.bytes(13), b"\x00\xffnot a frame");
+    socket.finish_sending();
+    assert!(leg.ends(), "the client's end is passed on");
+    leg.say("still here");
+    assert_eq!(socket.text_until("still here"), "still here");
+    drop(leg);
+    assert!(socket.ends());
+    eventually("it is counted for the client, who ended first", || ended(&proxy, "client") == 1.0);
+    let (mut socket, leg) = tunnel(&proxy, &upstream);
+    leg.finish();
+    assert!(socket.ends(), "the upstream's end is passed on");
+    socket.send(b"more");
+    let mut leg = leg;
+    assert_eq!(leg.bytes(4), b"more");
+    drop(socket);
+    assert!(leg.ends());
+    eventually("and for the upstream", || ended(&proxy, "upstream") == 1.0);
+}
+
+#[test]
+fn what_comes_too_early_is_held_until_the_101_and_dropped_without_one() {
+    let upstream = Upstream::new();
+    let proxy = before(&upstream, &[]);
+    let mut socket = Socket::connect(proxy.listen);
+    socket.send((upgrade("/any", &[]) + "early").as_bytes());
+    let mut leg = upstream.accept();
+    leg.head();
+    assert!(leg.is_silent(), "nothing goes before the 101");
+    leg.say(switching() + "late");
+    assert_eq!(leg.bytes(5), b"early");
+    assert_eq!(socket.response().status, 101);
+    assert_eq!(socket.text_until("late"), "late");
+    let mut refused = Socket::connect(proxy.listen);
+    refused.send((upgrade("/any", &[]) + "GET /smuggled HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes());
+    let mut leg = upstream.accept();
+    leg.head();
+    leg.say("HTTP/1.1 403 No\r\nContent-Length: 2\r\n\r\nno");
+    let answer = refused.response();
+    assert_eq!((answer.status, answer.body.as_str()), (403, "no"));
+    assert!(refused.ends() && leg.ends(), "and both ends are over");
+    assert!(upstream.is_alone(), "what followed went nowhere");
+}
+
+#[test]
+fn whose_a_request_is_the_proxy_says() {
+    let upstream = Upstream::new();
+    let proxy = before(&upstream, &["--forwarded"]);
+    let ask = |proxy: &Server, more: &str| {
+        let mut socket = Socket::connect(proxy.listen);
+        let text = format!("GET /x HTTP/1.1\r\nHost: app.test\r\n{more}\r\n");
+        socket.send(text.as_bytes());
+        let mut leg = upstream.accept();
+        let head = leg.head().to_ascii_lowercase();
+        leg.say("HTTP/1.1 204 None\r\nConnection: close\r\n\r\n");
+        assert_eq!(socket.response().status, 204);
+        head
+    };
+    let forged = "X-Forwarded-For: 1.1.1.1\r\nForwarded: for=1.1.1.1\r\nX-Real-IP: 1.1.1.1\r\n";
+    let head = ask(&proxy, forged);
+    assert!(head.contains("\r\nx-forwarded-for: 127.0.0.1\r\n"), "{head}");
+    assert!(
+        head.contains("\r\nx-forwarded-proto: http\r\nx-forwarded-host: app.test\r\n"),
+        "{head}"
+    );
+    let element = "\r\nforwarded: for=127.0.0.1;proto=http;host=\"app.test\"\r\n";
+    assert!(head.contains(element) && !head.contains("1.1.1.1"), "{head}");
+    assert!(head.contains("\r\nhost: app.test\r\n"), "{head}");
+    let believing = before(&upstream, &["--trusted-proxy", "127.0.0.0/8"]);
+    let head = ask(&believing, "X-Forwarded-For: 192.0.2.7\r\nX-Forwarded-Proto: https\r\n");
+    assert!(head.contains("\r\nx-forwarded-for: 192.0.2.7, 127.0.0.1\r\n"), "{head}");
+    assert!(head.contains("\r\nx-forwarded-proto: https\r\n"), "{head}");
+}
+
+#[test]
+fn a_proxy_header_comes_in_and_goes_out() {
+    let upstream = Upstream::new();
+    let flags = ["--trusted-proxy", "127.0.0.1", "--proxy-protocol", "--upstream-proxy-protocol"];
+    let proxy = before(&upstream, &[&flags[..], &["v1"]].concat());
+    let mut socket = Socket::connect(proxy.listen);
+    socket.send(b"PROXY TCP4 192.0.2.7 192.0.2.9 4711 443\r\nGET / HTTP/1.1\r\nHost: h\r\n\r\n");
+    let mut leg = upstream.accept();
+    let head = leg.head();
+    let to = proxy.listen;
+    let line = format!("PROXY TCP4 192.0.2.7 {} 0 {}\r\nGET / ", to.ip(), to.port());
+    assert!(head.starts_with(&line), "{head}");
+    assert!(head.contains("X-Forwarded-For: 192.0.2.7\r\n"), "{head}");
+}
+
+#[test]
+fn plain_requests_are_streamed_and_their_connections_used_again() {
+    let upstream = Upstream::new();
+    let proxy = before(&upstream, &["--workers", "1"]);
+    let mut socket = Socket::connect(proxy.listen);
+    // Two requests at once, the first with a body in chunks.
+    socket.send(
+        b"POST /one HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n\
+          3;ext=1\r\nabc\r\n2\r\nde\r\n0\r\nTrailer: x\r\n\r\nGET /two HTTP/1.1\r\nHost: h\r\n\r\n",
+    );
+    let mut leg = upstream.accept();
+    let head = leg.head();
+    assert!(head.starts_with("POST /one HTTP/1.1\r\n"), "{head}");
+    assert!(head.contains("Transfer-Encoding: chunked\r\n"), "{head}");
+    assert_eq!(leg.bytes(20), b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n", "without what is for one hop");
+    assert!(leg.is_silent(), "the second waits for the first's answer");
+    leg.say(
+        "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nfo",
+    );
+    assert_eq!(socket.response().status, 100);
+    assert_eq!(socket.text_until("2\r\nfo\r\n").lines().next(), Some("HTTP/1.1 200 OK"));
+    leg.say("ur\r\n0\r\n\r\n");
+    assert_eq!(socket.text_until("0\r\n\r\n"), "2\r\nur\r\n0\r\n\r\n");
+    let head = leg.head();
+    assert!(head.starts_with("GET /two HTTP/1.1\r\n"), "on the same connection: {head}");
+    leg.say("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\ntwo");
+    assert_eq!(socket.response().body, "two");
+    assert_eq!(proxy.metrics()["standfast_reused_total"], 1.0);
+    // An answer that ends with its connection, to a client that reads chunks.
+    socket.send(b"GET /three HTTP/1.1\r\nHost: h\r\n\r\n");
+    leg.head();
+    leg.say("HTTP/1.1 200 OK\r\n\r\nuntil the end");
+    socket.text_until("\r\nuntil the end\r\n");
+    drop(leg);
+    assert_eq!(socket.text_until("0\r\n\r\n"), "0\r\n\r\n");
+    assert!(upstream.is_alone());
+    // And one that breaks off is never taken for whole.
+    let mut leg = {
+        socket.send(b"GET /four HTTP/1.1\r\nHost: h\r\n\r\n");
+        upstream.accept()
+    };
+    leg.head();
+    leg.say("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf");
+    socket.text_until("half");
+    drop(leg);
+    assert!(socket.ends());
+    assert_eq!(proxy.metrics()["standfast_truncated_total"], 1.0);
+}
+
+#[test]
+fn another_upstream_is_asked_only_while_nothing_was_answered() {
+    let (silent, upstream) = (TcpListener::bind("127.0.0.1:0").unwrap(), Upstream::new());
+    let nobody = silent.local_addr().unwrap();
+    drop(silent);
+    let config = format!(
+        "[pool.a]\nupstreams = ['{nobody}', '{}']\nbalance = 'round_robin'\neject_after = 0\n",
+        upstream.address()
+    );
+    let config = Scratch::new("retry.toml", &config);
+    let proxy = Server::start_proxy(&["--config", config.path(), "--workers", "1"]);
+    for _ in 0..4 {
+        let (_socket, _leg) = tunnel(&proxy, &upstream);
+    }
+    let retries = proxy.metrics()["standfast_retries_total"];
+    assert!(retries >= 2.0, "{retries}");
+    // Once anything was said, the client is told, and nobody else asked.
+    let mut socket = Socket::connect(proxy.listen);
+    socket.send(upgrade("/any", &[]).as_bytes());
+    let mut leg = upstream.accept();
+    leg.head();
+    leg.say("HTTP/1.1 10");
+    leg.reset();
+    assert_eq!(socket.response().status, 502);
+    // What may not be done twice is not, whether it was or not.
+    let mut socket = Socket::connect(proxy.listen);
+    socket.send(b"POST /pay HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nbuy");
+    let mut leg = upstream.accept();
+    leg.head();
+    assert_eq!(leg.bytes(3), b"buy");
+    leg.reset();
+    assert_eq!(socket.response().status, 502);
+    assert!(upstream.is_alone());
+}
+
+#[test]
+fn what_takes_too_long_is_ended() {
+    let upstream = Upstream::new();
+    let times = ["--idle-timeout", "1s", "--fin-timeout", "500ms", "--upstream-timeout", "500ms"];
+    let proxy = before(&upstream, &times);
+    let mut waiting = Socket::connect(proxy.listen);
+    waiting.send(upgrade("/any", &[]).as_bytes());
+    let mut leg = upstream.accept();
+    leg.head();
+    assert_eq!(waiting.response().status, 504, "no 101 in time");
+    assert!(leg.ends());
+    let (mut idle, mut far) = tunnel(&proxy, &upstream);
+    assert!(idle.ends() && far.ends());
+    drop((idle, far));
+    eventually("it was idle", || ended(&proxy, "idle_timeout") == 1.0);
+    let (half, mut far) = tunnel(&proxy, &upstream);
+    half.finish_sending();
+    assert!(far.ends());
+    eventually("the other half is ended, too", || ended(&proxy, "fin_timeout") == 1.0);
+    let old = before(&upstream, &["--max-lifetime", "1s"]);
+    let (mut socket, mut far) = tunnel(&old, &upstream);
+    assert!(socket.ends() && far.ends());
+    drop((socket, far));
+    eventually("it had its time", || ended(&old, "max_lifetime") == 1.0);
+}
+
+#[test]
+fn a_unix_socket_is_an_upstream_and_a_listener() {
+    let folder = Scratch::new("folder", "");
+    let (up, down) = (format!("{}.up", folder.path()), format!("{}.down", folder.path()));
+    let listener = UnixListener::bind(&up).unwrap();
+    let answer = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut head = [0; 4096];
+        let got = stream.read(&mut head).unwrap();
+        stream
+            .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nup")
+            .unwrap();
+        String::from_utf8_lossy(&head[..got]).into_owned()
+    });
+    let listen = format!("unix:{down}");
+    let proxy = Server::start_proxy(&["--upstream", &format!("unix:{up}"), "--listen", &listen]);
+    assert_eq!(proxy.listeners.len(), 2);
+    let mut stream = std::os::unix::net::UnixStream::connect(&down).unwrap();
+    stream.write_all(b"GET /u HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").unwrap();
+    assert_eq!(http::read_response(&mut stream, &mut Vec::new()).body, "up");
+    let head = answer.join().unwrap();
+    assert!(head.starts_with("GET /u HTTP/1.1\r\n") && !head.contains("X-Forwarded-For"), "{head}");
+    let _ = std::fs::remove_file(up);
+}
+
+#[test]
+fn told_to_end_it_ends_tunnels_and_lets_answers_come_to_theirs() {
+    let upstream = Upstream::new();
+    let mut proxy = before(&upstream, &["--drain", "200ms"]);
+    let (mut socket, mut far) = tunnel(&proxy, &upstream);
+    let mut asking = Socket::connect(proxy.listen);
+    asking.send(b"GET /slow HTTP/1.1\r\nHost: h\r\n\r\n");
+    let mut leg = upstream.accept();
+    leg.head();
+    proxy.signal(Signal::TERM);
+    assert!(socket.ends() && far.ends());
+    drop((socket, far));
+    leg.say("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwhole");
+    let answer = asking.response();
+    assert_eq!((answer.body.as_str(), answer.header("connection")), ("whole", Some("close")));
+    drop((asking, leg));
+    assert!(proxy.wait().success());
+}
+
+#[test]
+fn frames_survive_what_comes_in_pieces() {
+    let server = Server::start(&[]);
+    let proxy = Server::start_proxy(&["--upstream", &server.listen.to_string()]);
+    let mut socket = Socket::open(proxy.listen, "/echo");
+    for length in [0, 1, 125, 126, 4_096, 60_000] {
+        let payload = vec![b'p'; length];
+        socket.send_frame(TEXT, &payload);
+        assert_eq!(socket.frame().unwrap().payload, payload);
+    }
+}

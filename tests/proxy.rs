@@ -11,6 +11,7 @@ use rustix::process::Signal;
 use crate::harness::executable::run;
 use crate::harness::server::Server;
 use crate::harness::socket::{Socket, TEXT, upgrade};
+use crate::harness::tls::Authority;
 use crate::harness::upstream::{Upstream, switching};
 use crate::harness::{Scratch, eventually, http};
 
@@ -296,6 +297,36 @@ fn told_to_end_it_ends_tunnels_and_lets_answers_come_to_theirs() {
     assert_eq!((answer.body.as_str(), answer.header("connection")), ("whole", Some("close")));
     drop((asking, leg));
     assert!(proxy.wait().success());
+}
+
+#[test]
+fn tls_is_spoken_with_clients_and_with_upstreams_that_ask_who_we_are() {
+    let authority = Authority::new();
+    authority.sign("server", &["localhost"]);
+    authority.sign("proxy", &["proxy.test"]);
+    let path = |file: &str| authority.path(file);
+    let (ca, certificate, key) = (path("ca.pem"), path("server.pem"), path("server.key"));
+    let server = ["--tls-cert", &certificate, "--tls-key", &key];
+    let server = Server::start(&[&server[..], &["--tls-client-ca", &ca]].concat());
+    let upstream = server.listen.to_string();
+    let (shown, its_key) = (path("proxy.pem"), path("proxy.key"));
+    let flags = ["--upstream", &upstream, "--tls-cert", &certificate, "--tls-key", &key];
+    let out = ["--upstream-tls", "--upstream-ca", &ca, "--upstream-name", "localhost"];
+    let who = ["--upstream-cert", &shown, "--upstream-key", &its_key];
+    let proxy = Server::start_proxy(&[&flags[..], &out, &who].concat());
+    let url = format!("wss://{}/echo", proxy.listen);
+    let load = ["load", &url, "--ca", &ca, "--sni", "localhost", "--connections", "20", "--echo"];
+    let more = ["--rate", "200", "--messages", "10", "--size", "20KiB", "--json", "-"];
+    let finished = run(&[&load[..], &more].concat());
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    // To whom nothing is shown the upstream says nothing.
+    let unknown = Server::start_proxy(&[&flags[..], &out].concat());
+    let url = format!("wss://{}/echo", unknown.listen);
+    let load = ["load", &url, "--ca", &ca, "--sni", "localhost", "--connections", "1"];
+    let finished = run(&load);
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    let name = "standfast_requests_refused_total{reason=\"unreachable\"}";
+    assert!(unknown.metrics()[name] >= 1.0);
 }
 
 #[test]

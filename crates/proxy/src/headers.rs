@@ -130,7 +130,7 @@ pub(crate) fn push_line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
 /// Whether a line goes on beyond this hop.
 fn goes_along(headers: &[Header<'_>], name: &str) -> bool {
     let is = |other: &&str| name.eq_ignore_ascii_case(other);
-    if HOP_BY_HOP.iter().any(&is) {
+    if HOP_BY_HOP.iter().any(is) {
         return false;
     }
     let kept = END_TO_END.iter().any(is);

@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use engine::ConnId;
 use wire::http::Request;
@@ -13,7 +12,6 @@ const PART_BYTES_MAX: usize = 1024;
 
 /// What is told of a request when it is over.
 pub(crate) struct Note {
-    pub(crate) began_ms: u64,
     pub(crate) began_ns: u64,
     pub(crate) client: Option<IpAddr>,
     pub(crate) method: Box<str>,
@@ -35,9 +33,7 @@ impl Note {
         now_ns: u64,
     ) -> Note {
         let header = |name| request.header(name).map(cut);
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Note {
-            began_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
             began_ns: now_ns,
             client,
             method: cut(request.method.as_bytes()),

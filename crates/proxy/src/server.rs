@@ -113,6 +113,7 @@ impl Running {
     /// # Errors
     /// A worker has ended although nobody asked it to.
     pub fn look_after(&mut self) -> io::Result<()> {
+        self.shared.follow_clock();
         self.look_at_memory();
         self.return_memory();
         match std::mem::replace(&mut self.stage, Stage::Ended) {

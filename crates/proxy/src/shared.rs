@@ -1,10 +1,11 @@
 //! [`Shared`]: what the workers and the control plane of one proxy share.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use engine::sys::process::now_ns;
 use wire::http::Request;
 
 use crate::access_log::{Entry, Recorder, Side};
@@ -28,6 +29,8 @@ pub(crate) struct Shared {
     live: RwLock<Arc<Live>>,
     running: Vec<AtomicBool>,
     draining: AtomicBool,
+    /// What the clock on the wall is ahead of the monotonic one, in milliseconds.
+    wall_ms: AtomicU64,
 }
 
 impl Shared {
@@ -49,6 +52,7 @@ impl Shared {
             live: RwLock::new(Arc::new(live)),
             running: (0..workers).map(|_| AtomicBool::new(false)).collect(),
             draining: AtomicBool::new(false),
+            wall_ms: AtomicU64::new(wall_ahead_ms()),
         }
     }
 
@@ -83,6 +87,11 @@ impl Shared {
 
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Sets the clock of the access log; workers have none but the monotonic one.
+    pub(crate) fn follow_clock(&self) {
+        self.wall_ms.store(wall_ahead_ms(), Ordering::Relaxed);
     }
 
     /// Something took so long in a worker.
@@ -122,7 +131,7 @@ impl Shared {
     ) {
         let Some(recorder) = &self.recorder else { return };
         recorder.post(Entry {
-            began_ms: note.began_ms,
+            began_ms: self.wall_ms.load(Ordering::Relaxed) + note.began_ns / 1_000_000,
             duration: Duration::from_nanos(now_ns.saturating_sub(note.began_ns)),
             client: note.client,
             method: note.method,
@@ -139,4 +148,10 @@ impl Shared {
             why,
         });
     }
+}
+
+#[allow(clippy::disallowed_methods, reason = "the control plane's, for people who read the log")]
+fn wall_ahead_ms() -> u64 {
+    let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(wall.as_millis()).unwrap_or(u64::MAX).saturating_sub(now_ns() / 1_000_000)
 }

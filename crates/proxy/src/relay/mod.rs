@@ -162,7 +162,8 @@ impl Handler for Relay {
     fn begin<S: Sys>(&mut self, core: &mut Core<S, Self>) {
         core.keep_room_for_pairs();
         self.shared.worker_started(self.worker);
-        let live = Arc::clone(&self.live);
+        // Behind that no change is missed.
+        let live = self.shared.live();
         self.live_is(core, live);
     }
 

@@ -25,7 +25,6 @@ pub(crate) struct Note {
 }
 
 impl Note {
-    #[expect(clippy::disallowed_methods, reason = "the time of day, for people")]
     pub(crate) fn new(
         request: &Request<'_, '_>,
         client: Option<IpAddr>,

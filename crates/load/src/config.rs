@@ -37,6 +37,8 @@ pub struct Config {
     pub heartbeat: Option<Duration>,
     /// How long the open connections are held before the echo, or before the end.
     pub hold: Duration,
+    /// How long they are held after the echo.
+    pub linger: Duration,
     /// Messages to send and to get back.
     pub echo: Option<Echo>,
     /// Publish to all connections and judge what each receives.
@@ -67,6 +69,7 @@ impl Config {
             compress_above: None,
             heartbeat: None,
             hold: Duration::ZERO,
+            linger: Duration::ZERO,
             echo: None,
             fanout: None,
             churn: None,

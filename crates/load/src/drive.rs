@@ -103,6 +103,11 @@ fn phases<R: FnMut(&Row), W: FnMut(Duration) -> bool>(
         if watch.until(run, "echo", over) {
             return Ok(true);
         }
+        let over_ns = process::now_ns() + config.linger.as_nanos() as u64;
+        let over = |run: &mut Run, now_ns| now_ns >= over_ns || run.snapshot().open == 0;
+        if watch.until(run, "hold", over) {
+            return Ok(true);
+        }
     }
     if let (Some(churn), Some(fanout)) = (&config.churn, &config.fanout) {
         run.churn(churn, fanout);

@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::{completions, doctor, load, plan, prove, proxy, serve};
+use crate::{completions, doctor, load, plan, prove, proxy, serve, stress};
 
 /// Hold a million WebSockets on one machine, and prove it.
 #[derive(Parser, Debug)]
@@ -23,6 +23,8 @@ pub(crate) enum Command {
     Proxy(Box<proxy::Args>),
     /// Hold a million WebSockets on this machine and say what held
     Prove(prove::Args),
+    /// Measure with go-stress-testing's command line
+    Stress(Box<stress::Args>),
     /// Say how many machines a goal needs
     Plan(Box<plan::Args>),
     /// Say what this machine allows, what N sockets need, and what to do; explain error messages

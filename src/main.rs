@@ -6,6 +6,7 @@ mod args;
 mod auth;
 mod channels;
 mod completions;
+mod curl;
 mod doctor;
 mod load;
 mod output;
@@ -19,9 +20,11 @@ mod routes;
 mod screen;
 mod serve;
 mod settings;
+mod stress;
 mod tls;
 mod units;
 
+use std::ffi::OsString;
 use std::io::{self, ErrorKind};
 use std::process::ExitCode;
 
@@ -38,7 +41,7 @@ fn main() -> ExitCode {
     // Before any thread: all inherit it, and workers must never run a signal handler.
     process::block_signals();
     process::tune_allocator();
-    let matches = Args::command().get_matches();
+    let matches = Args::command().get_matches_from(command_line());
     let args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let flags = matches.subcommand().map_or(&matches, |(_, flags)| flags);
     match run(args, flags) {
@@ -57,11 +60,22 @@ fn run(args: Args, flags: &ArgMatches) -> Result<ExitCode> {
         Command::Load(args) => load::run(&args, flags),
         Command::Proxy(args) => proxy::run(&args, flags),
         Command::Prove(args) => prove::run(&args),
+        Command::Stress(args) => stress::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => completions::write_manual(&args),
     }
+}
+
+/// The words of the command line; those of `stress` are written as in Go.
+fn command_line() -> Vec<OsString> {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    if words.get(1).is_none_or(|command| command != "stress") {
+        return words;
+    }
+    let words = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    stress::as_clap_reads(words).into_iter().map(OsString::from).collect()
 }
 
 /// Whoever read our output has had enough of it (`… | head`).

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use crate::harness::executable;
 
-const COMMANDS: [&str; 4] = ["serve", "load", "prove", "doctor"];
+const COMMANDS: [&str; 6] = ["serve", "load", "prove", "doctor", "stress", "plan"];
 
 #[test]
 fn completions_know_every_command_and_its_flags() {

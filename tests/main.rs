@@ -38,6 +38,7 @@ mod proxy_hostile;
 mod proxy_pools;
 mod report;
 mod screen;
+mod stress;
 mod tls;
 mod tls_admission;
 mod tls_streams;

@@ -64,6 +64,7 @@ pub(super) fn config(args: &Args) -> Result<Config> {
         },
         heartbeat: args.heartbeat.or(heartbeat_default).filter(|period| !period.is_zero()),
         hold: args.hold.unwrap_or(hold_default),
+        linger: Duration::ZERO,
         echo,
         fanout,
         churn: clients.map(|clients| clients.churn(args)).transpose()?.flatten(),

@@ -8,9 +8,9 @@ use clap::{Subcommand, ValueEnum};
 use load::stages::Stage;
 use load::{Connect, Fanout};
 
-use super::compare;
 use super::requests::flags as requests;
 use super::threshold::Threshold;
+use super::{compare, from_curl};
 use crate::{tls, units};
 
 const FANOUT: &str = "Fan-out";
@@ -248,6 +248,8 @@ pub(crate) struct Args {
 pub(super) enum Command {
     /// Compare two runs: what changed, how sure that is; exit code 1 where it got worse
     Compare(compare::Args),
+    /// Print what a file of curl commands is as commands of `standfast load`
+    FromCurl(from_curl::Args),
 }
 
 /// How to open connections, as [`connect`] reads it.

@@ -6,6 +6,7 @@ mod compare;
 mod config;
 mod csv;
 mod flags;
+mod from_curl;
 mod page;
 mod requests;
 mod screen;
@@ -40,6 +41,7 @@ use crate::progress::Series;
 pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
     match &args.command {
         Some(Command::Compare(args)) => return compare::run(args),
+        Some(Command::FromCurl(args)) => return from_curl::run(args),
         None => {}
     }
     for file in [&args.json, &args.html, &args.csv].into_iter().flatten() {

@@ -9,6 +9,7 @@ pub(crate) mod http;
 pub(crate) mod lowered;
 pub(crate) mod peer;
 pub(crate) mod rails;
+pub(crate) mod recorder;
 mod scratch;
 pub(crate) mod server;
 pub(crate) mod signing;

@@ -1,0 +1,362 @@
+//! [`Request`]: what a curl command asks for; [`Draft`] gathers it option by option.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use super::Files;
+use super::body::{self, Part};
+use super::options::What;
+
+/// Redirects that curl follows with `-L`, unless `--max-redirs` says otherwise.
+const REDIRECTS: u32 = 50;
+
+/// A request, ready to be sent.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Request {
+    /// The line of its command.
+    pub(crate) line: usize,
+    pub(crate) method: String,
+    /// With its scheme.
+    pub(crate) url: String,
+    /// In order; no name is empty.
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Option<Vec<u8>>,
+    /// Redirects to follow.
+    pub(crate) redirects: u32,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) connect_timeout: Option<Duration>,
+    pub(crate) insecure: bool,
+    pub(crate) ca: Option<String>,
+    pub(crate) cert: Option<String>,
+    pub(crate) key: Option<String>,
+    /// HOST:PORT:ADDRESS.
+    pub(crate) resolve: Vec<String>,
+    pub(crate) proxy: Option<String>,
+    pub(crate) unix_socket: Option<String>,
+    /// An address of this machine to connect from.
+    pub(crate) source: Option<String>,
+}
+
+impl Request {
+    /// One that flags make, not a command.
+    pub(crate) fn get(url: &str) -> Request {
+        Request {
+            line: 0,
+            method: "GET".to_owned(),
+            url: url.to_owned(),
+            headers: Vec::new(),
+            body: None,
+            redirects: 0,
+            timeout: None,
+            connect_timeout: None,
+            insecure: false,
+            ca: None,
+            cert: None,
+            key: None,
+            resolve: Vec::new(),
+            proxy: None,
+            unix_socket: None,
+            source: None,
+        }
+    }
+}
+
+/// How the value of a `-d` becomes bytes.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) enum Data {
+    Text,
+    Raw,
+    Binary,
+    UrlEncode,
+    Json,
+}
+
+/// A command on its way to a request.
+pub(super) struct Draft<'a> {
+    files: &'a Files,
+    url: Option<String>,
+    method: Option<String>,
+    head: bool,
+    get: bool,
+    json: bool,
+    /// As given, and those that options make: a given one of the same name wins.
+    headers: Vec<(String, String)>,
+    made: Vec<(String, String)>,
+    /// Names that are not to be sent.
+    without: Vec<String>,
+    cookies: Vec<String>,
+    data: Option<Vec<u8>>,
+    query: Vec<String>,
+    parts: Vec<Part>,
+    upload: Option<Vec<u8>>,
+    location: bool,
+    redirects: u32,
+    request: Request,
+}
+
+impl<'a> Draft<'a> {
+    pub(super) fn new(line: usize, files: &'a Files) -> Draft<'a> {
+        Draft {
+            files,
+            url: None,
+            method: None,
+            head: false,
+            get: false,
+            json: false,
+            headers: Vec::new(),
+            made: Vec::new(),
+            without: Vec::new(),
+            cookies: Vec::new(),
+            data: None,
+            query: Vec::new(),
+            parts: Vec::new(),
+            upload: None,
+            location: false,
+            redirects: REDIRECTS,
+            request: Request { line, ..Request::get("") },
+        }
+    }
+
+    /// Takes an option, with its value where it has one.
+    ///
+    /// # Errors
+    /// A value that cannot be used, by line.
+    pub(super) fn take(
+        &mut self,
+        what: What,
+        value: &[u8],
+        line: usize,
+        warnings: &mut Vec<String>,
+    ) -> Result<()> {
+        match what {
+            What::Data(kind) => return self.add_data(kind, value, line),
+            What::Form => {
+                self.parts.push(Part::parse(value, self.files, line)?);
+                return Ok(());
+            }
+            What::FormString => {
+                self.parts.push(Part::text(value, line)?);
+                return Ok(());
+            }
+            _ => {}
+        }
+        let text =
+            std::str::from_utf8(value).ok().filter(|text| !text.contains(['\r', '\n', '\0']));
+        let text =
+            text.with_context(|| format!("line {line}: {what:?}: a value with ends of lines"))?;
+        let owned = || Some(text.to_owned());
+        match what {
+            What::Url => self.add_url(text, line, warnings),
+            What::Method => self.method = owned(),
+            What::Head => self.head = true,
+            What::Get => self.get = true,
+            What::Header => self.add_header(text, line, warnings),
+            What::UrlQuery => {
+                // Behind a + it is taken as it is.
+                let query = match text.strip_prefix('+') {
+                    Some(plain) => plain.as_bytes().to_vec(),
+                    None => body::data(Data::UrlEncode, value, self.files, line)?,
+                };
+                self.query.push(String::from_utf8_lossy(&query).into_owned());
+            }
+            What::Upload => self.upload = Some(self.files.read(text, line)?),
+            What::Cookie if text.contains('=') => self.cookies.push(text.to_owned()),
+            What::Cookie => warnings.push(format!(
+                "line {line}: -b {text}: files of cookies are not read; write -b 'NAME=VALUE'"
+            )),
+            What::User => {
+                let user = if text.contains(':') { text.to_owned() } else { format!("{text}:") };
+                self.make("Authorization", format!("Basic {}", STANDARD.encode(user)));
+            }
+            What::Bearer => self.make("Authorization", format!("Bearer {text}")),
+            What::Agent => self.make("User-Agent", text.to_owned()),
+            What::Referer => {
+                self.make("Referer", text.trim_end_matches(";auto").to_owned());
+            }
+            What::Range => self.make("Range", format!("bytes={text}")),
+            What::Compressed => self.make("Accept-Encoding", "gzip, deflate".to_owned()),
+            What::Location => self.location = true,
+            What::MaxRedirects => {
+                let count: i64 =
+                    text.parse().with_context(|| format!("line {line}: --max-redirs {text}"))?;
+                self.redirects = u32::try_from(count).unwrap_or(REDIRECTS);
+            }
+            What::MaxTime => self.request.timeout = Some(seconds(text, line)?),
+            What::ConnectTimeout => self.request.connect_timeout = Some(seconds(text, line)?),
+            What::Insecure => self.request.insecure = true,
+            What::Ca => self.request.ca = owned(),
+            What::Cert => self.request.cert = owned(),
+            What::Key => self.request.key = owned(),
+            What::Resolve => self.request.resolve.push(text.to_owned()),
+            What::Proxy => self.request.proxy = owned(),
+            What::UnixSocket => self.request.unix_socket = owned(),
+            What::Interface => self.request.source = owned(),
+            What::Data(_) | What::Form | What::FormString => {}
+            What::Shown | What::AsIs | What::Missing => {}
+        }
+        Ok(())
+    }
+
+    fn add_data(&mut self, kind: Data, value: &[u8], line: usize) -> Result<()> {
+        let bytes = body::data(kind, value, self.files, line)?;
+        self.json |= kind == Data::Json;
+        match &mut self.data {
+            Some(data) => {
+                // What is JSON in several pieces is one text.
+                if kind != Data::Json {
+                    data.push(b'&');
+                }
+                data.extend(bytes);
+            }
+            None => self.data = Some(bytes),
+        }
+        Ok(())
+    }
+
+    fn add_url(&mut self, text: &str, line: usize, warnings: &mut Vec<String>) {
+        if let Some(first) = &self.url {
+            warnings.push(format!("line {line}: a second URL, {text}, beside {first}: left out"));
+        } else {
+            self.url = Some(text.to_owned());
+        }
+    }
+
+    fn add_header(&mut self, text: &str, line: usize, warnings: &mut Vec<String>) {
+        if let Some(name) = text.strip_suffix(';').filter(|name| !name.contains(':')) {
+            return self.headers.push((name.trim().to_owned(), String::new()));
+        }
+        let Some((name, value)) = text.split_once(':') else {
+            return warnings.push(format!("line {line}: -H {text:?} is no header line: left out"));
+        };
+        let (name, value) = (name.trim(), value.trim());
+        let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        if name.is_empty() || !name.bytes().all(token) {
+            // HTTP/2's :authority and its like are copied by some browsers.
+            return warnings.push(format!("line {line}: -H {text:?} is no header line: left out"));
+        }
+        match value {
+            "" => self.without.push(name.to_owned()),
+            value => self.headers.push((name.to_owned(), value.to_owned())),
+        }
+    }
+
+    fn make(&mut self, name: &str, value: String) {
+        self.made.retain(|(other, _)| other != name);
+        self.made.push((name.to_owned(), value));
+    }
+
+    /// # Errors
+    /// No URL, or one that is none; what does not go together.
+    pub(super) fn finish(mut self, warnings: &mut Vec<String>) -> Result<Request> {
+        let line = self.request.line;
+        let url = self.url.take();
+        let url = url.filter(|url| !url.is_empty());
+        let url = url.with_context(|| format!("line {line}: the command has no URL"))?;
+        let url = self.with_user(&if url.contains("://") { url } else { format!("http://{url}") });
+        if url.contains(['{', '[']) && !url.contains("://[") {
+            warnings
+                .push(format!("line {line}: {url}: {{ and [ are taken as they are, as with -g"));
+        }
+        let mut body = self.body(line)?;
+        let url = self.with_query(&url, &mut body);
+        let method = self.method.take().unwrap_or_else(|| {
+            let by_options =
+                [(self.head, "HEAD"), (self.upload.is_some(), "PUT"), (body.is_some(), "POST")];
+            let found = by_options.into_iter().find(|(is, _)| *is);
+            found.map_or("GET", |(_, method)| method).to_owned()
+        });
+        if !self.cookies.is_empty() {
+            self.make("Cookie", self.cookies.join("; "));
+        }
+        let given: Vec<String> =
+            self.headers.iter().map(|(name, _)| name.clone()).chain(self.without).collect();
+        let is_given = |name: &str| given.iter().any(|given| given.eq_ignore_ascii_case(name));
+        let mut headers = self.headers;
+        headers.extend(self.made.into_iter().filter(|(name, _)| !is_given(name)));
+        let redirects = if self.location { self.redirects } else { 0 };
+        Ok(Request { method, url, headers, body, redirects, ..self.request })
+    }
+
+    /// The body, and the header lines that tell of it.
+    fn body(&mut self, line: usize) -> Result<Option<Vec<u8>>> {
+        if !self.parts.is_empty() {
+            if self.data.is_some() {
+                bail!("line {line}: -F and -d make two bodies; a request has one");
+            }
+            let (body, content_type) = body::multipart(&self.parts);
+            self.make("Content-Type", content_type);
+            return Ok(Some(body));
+        }
+        if self.json {
+            self.make("Content-Type", "application/json".to_owned());
+            self.make("Accept", "application/json".to_owned());
+        } else if self.data.is_some() && !self.get {
+            self.make("Content-Type", "application/x-www-form-urlencoded".to_owned());
+        }
+        Ok(self.data.take().or(self.upload.clone()))
+    }
+
+    /// `-G` and `--url-query` put data behind the URL's question mark.
+    fn with_query(&mut self, url: &str, body: &mut Option<Vec<u8>>) -> String {
+        let mut query = std::mem::take(&mut self.query);
+        if self.get
+            && let Some(data) = body.take()
+        {
+            query.insert(0, String::from_utf8_lossy(&data).into_owned());
+        }
+        let (base, fragment) =
+            url.split_once('#').map_or((url, None), |(url, rest)| (url, Some(rest)));
+        let mut url = base.to_owned();
+        for part in query {
+            url.push(if url.contains('?') { '&' } else { '?' });
+            url += &part;
+        }
+        fragment.into_iter().for_each(|fragment| url += &format!("#{fragment}"));
+        url
+    }
+
+    /// `http://user:word@host/` asks for Basic, as `-u` does.
+    fn with_user(&mut self, url: &str) -> String {
+        let split = || {
+            let (scheme, rest) = url.split_once("://")?;
+            let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+            let (authority, path) = rest.split_at(end);
+            let (user, host) = authority.rsplit_once('@')?;
+            Some((user.to_owned(), format!("{scheme}://{host}{path}")))
+        };
+        let Some((user, url)) = split() else { return url.to_owned() };
+        if !self.made.iter().any(|(name, _)| name == "Authorization") {
+            let user = if user.contains(':') { user } else { format!("{user}:") };
+            self.make(
+                "Authorization",
+                format!("Basic {}", STANDARD.encode(percent_decoded(&user))),
+            );
+        }
+        url
+    }
+}
+
+fn percent_decoded(text: &str) -> Vec<u8> {
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, behind)) = rest.split_first() {
+        let digits = behind.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
+        let value = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        if let Some(value) = value.filter(|_| byte == b'%') {
+            rest = behind.get(2..).unwrap_or_default();
+            decoded.push(value);
+        } else {
+            rest = behind;
+            decoded.push(byte);
+        }
+    }
+    decoded
+}
+
+fn seconds(text: &str, line: usize) -> Result<Duration> {
+    let seconds = text.parse::<f64>().ok().and_then(|s| Duration::try_from_secs_f64(s).ok());
+    seconds.with_context(|| format!("line {line}: {text:?} is no number of seconds"))
+}

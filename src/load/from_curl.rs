@@ -1,0 +1,127 @@
+//! `standfast load from-curl FILE`: curl commands as commands of `standfast load`, which send the
+//! same request.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::curl::{self, Request};
+use crate::output;
+use crate::units;
+
+/// Print what a file of curl commands is as commands of `standfast load`
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// The file, as a browser's \"copy as cURL\" gives it; - is standard input
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+}
+
+/// Runs the command. What is not understood is said on standard error.
+///
+/// # Errors
+/// A file that cannot be read or has no command.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let commands = curl::read(&args.file)?;
+    commands.warnings.iter().for_each(|warning| eprintln!("{warning}"));
+    for request in &commands.requests {
+        let (line, warnings) = command(request);
+        warnings.iter().for_each(|warning| eprintln!("line {}: {warning}", request.line));
+        output::print(&format!("{line}\n"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The command, and what it leaves out.
+fn command(request: &Request) -> (String, Vec<String>) {
+    let mut words = vec!["standfast".to_owned(), "load".to_owned(), request.url.clone()];
+    let mut warnings = Vec::new();
+    let mut add = |flag: &str, value: &str| match value.strip_prefix('-') {
+        // It would be taken for a flag.
+        Some(_) => words.push(format!("{flag}={value}")),
+        None => words.extend([flag.to_owned(), value.to_owned()]),
+    };
+    let implied = if request.body.is_some() { "POST" } else { "GET" };
+    if request.method != implied {
+        add("--method", &request.method);
+    }
+    for (name, value) in &request.headers {
+        add("--header", &format!("{name}: {value}"));
+    }
+    match request.body.as_deref().map(std::str::from_utf8) {
+        Some(Ok(text)) if !text.starts_with('@') && !text.contains('\0') => add("--data", text),
+        Some(_) => warnings.push(
+            "its body cannot be written on a command line: save it, and add --data @FILE"
+                .to_owned(),
+        ),
+        None => {}
+    }
+    if request.redirects > 0 {
+        add("--redirects", &request.redirects.to_string());
+    }
+    if let Some(timeout) = request.timeout {
+        add("--timeout", &units::time_as_said(timeout));
+    }
+    let files = [("--ca", &request.ca), ("--cert", &request.cert), ("--key", &request.key)];
+    files
+        .iter()
+        .filter_map(|(flag, file)| Some((flag, file.as_ref()?)))
+        .for_each(|(flag, file)| add(flag, file));
+    request.source.iter().for_each(|source| add("--source", source));
+    if request.insecure && request.url.starts_with("https:") {
+        words.push("--insecure".to_owned());
+    }
+    let left_out = [
+        ("--resolve", !request.resolve.is_empty()),
+        ("--proxy", request.proxy.is_some()),
+        ("--unix-socket", request.unix_socket.is_some()),
+        ("--connect-timeout", request.connect_timeout.is_some()),
+    ];
+    let left_out = left_out.iter().filter(|(_, is)| *is);
+    warnings.extend(
+        left_out.map(|(name, _)| format!("{name} has no flag in `standfast load`: left out")),
+    );
+    (words.iter().map(|word| output::quoted(word)).collect::<Vec<_>>().join(" "), warnings)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn of(text: &str) -> (String, Vec<String>) {
+        command(&curl::parse(text, Path::new("")).unwrap().requests[0])
+    }
+
+    #[test]
+    fn a_command_becomes_one_of_ours() {
+        let (line, warnings) = of("curl -kL -X PUT -d 'it'\\''s' -m 2 https://a/x -H 'A: b'");
+        assert_eq!(warnings, Vec::<String>::new());
+        assert_eq!(
+            line,
+            "standfast load https://a/x --method PUT --header 'A: b' \
+             --header 'Content-Type: application/x-www-form-urlencoded' --data 'it'\\''s' --redirects 50 \
+             --timeout 2s --insecure"
+        );
+        assert_eq!(of("curl http://a/").0, "standfast load http://a/");
+        assert_eq!(of("curl -I http://a/").0, "standfast load http://a/ --method HEAD");
+    }
+
+    #[test]
+    fn what_has_no_flag_is_said() {
+        for (text, named) in [
+            ("curl --resolve a:80:127.0.0.1 http://a/", "--resolve"),
+            ("curl -x http://p http://a/", "--proxy"),
+            ("curl --data-raw @x http://a/", "--data @FILE"),
+            ("curl --data-raw $'\\xff' http://a/", "--data @FILE"),
+        ] {
+            let (line, warnings) = of(text);
+            assert!(
+                warnings.concat().contains(named) && !line.contains(named),
+                "{line}: {warnings:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! [`Board`]: what the users of a run have come to so far, for the table. Each worker has a board of
+//! its own and is its only writer; the main thread sums them up once a second.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Codes are those of HTTP, and two of go-stress-testing's.
+const CODES: usize = 1_000;
+/// There was no answer.
+pub(super) const NO_ANSWER: u16 = 509;
+/// There was one that could not be read.
+pub(super) const UNREADABLE: u16 = 510;
+
+/// What one worker counts.
+#[derive(Debug)]
+pub(super) struct Board {
+    ok: AtomicU64,
+    failed: AtomicU64,
+    users: AtomicU64,
+    bytes: AtomicU64,
+    sum_ns: AtomicU64,
+    ok_sum_ns: AtomicU64,
+    longest_ns: AtomicU64,
+    shortest_ns: AtomicU64,
+    codes: Box<[AtomicU64]>,
+}
+
+impl Board {
+    fn new() -> Board {
+        let zero = || AtomicU64::new(0);
+        Board {
+            ok: zero(),
+            failed: zero(),
+            users: zero(),
+            bytes: zero(),
+            sum_ns: zero(),
+            ok_sum_ns: zero(),
+            longest_ns: zero(),
+            shortest_ns: AtomicU64::new(u64::MAX),
+            codes: (0..CODES).map(|_| zero()).collect(),
+        }
+    }
+
+    /// An answer, or that there was none.
+    pub(super) fn answer(&self, is_ok: bool, code: u16, bytes: u64, took_ns: u64) {
+        let add = |counter: &AtomicU64, more| counter.fetch_add(more, Ordering::Relaxed);
+        add(if is_ok { &self.ok } else { &self.failed }, 1);
+        add(&self.bytes, bytes);
+        add(&self.sum_ns, took_ns);
+        if is_ok {
+            add(&self.ok_sum_ns, took_ns);
+        }
+        self.longest_ns.fetch_max(took_ns, Ordering::Relaxed);
+        self.shortest_ns.fetch_min(took_ns, Ordering::Relaxed);
+        if let Some(counter) = self.codes.get(usize::from(code)) {
+            add(counter, 1);
+        }
+    }
+
+    /// A user has had its first answer.
+    pub(super) fn user(&self) {
+        self.users.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The boards of all workers.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Boards(Arc<Mutex<Vec<Arc<Board>>>>);
+
+impl Boards {
+    /// Another worker's.
+    pub(super) fn add(&self) -> Arc<Board> {
+        let board = Arc::new(Board::new());
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&board));
+        board
+    }
+
+    pub(super) fn sum(&self) -> Sum {
+        let mut sum = Sum { shortest_ns: u64::MAX, ..Sum::default() };
+        for board in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+            sum.ok += get(&board.ok);
+            sum.failed += get(&board.failed);
+            sum.users += get(&board.users);
+            sum.bytes += get(&board.bytes);
+            sum.sum_ns += get(&board.sum_ns);
+            sum.ok_sum_ns += get(&board.ok_sum_ns);
+            sum.longest_ns = sum.longest_ns.max(get(&board.longest_ns));
+            sum.shortest_ns = sum.shortest_ns.min(get(&board.shortest_ns));
+            for (code, counter) in (0_u16..).zip(&board.codes) {
+                let count = get(counter);
+                if count > 0 {
+                    *sum.codes.entry(code).or_default() += count;
+                }
+            }
+        }
+        sum
+    }
+}
+
+/// All boards together at one moment.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Sum {
+    pub(super) ok: u64,
+    pub(super) failed: u64,
+    /// That have had an answer.
+    pub(super) users: u64,
+    pub(super) bytes: u64,
+    pub(super) sum_ns: u64,
+    pub(super) ok_sum_ns: u64,
+    pub(super) longest_ns: u64,
+    shortest_ns: u64,
+    pub(super) codes: BTreeMap<u16, u64>,
+}
+
+impl Sum {
+    pub(super) fn all(&self) -> u64 {
+        self.ok + self.failed
+    }
+
+    pub(super) fn shortest_ns(&self) -> u64 {
+        if self.all() == 0 { 0 } else { self.shortest_ns }
+    }
+
+    /// Go-stress-testing's estimate: users ÷ mean time of those that went well.
+    pub(super) fn estimated(&self, users: u64) -> f64 {
+        match self.ok_sum_ns {
+            0 => 0.0,
+            sum => self.ok as f64 * users as f64 * 1e9 / sum as f64,
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! go-stress-testing's flags, in the dialects of its two branches. Go writes long names with one
+//! dash, `-data x` and `-cpuNumber=2`; [`as_clap_reads`] turns that into what clap reads, so that
+//! help, completions and errors are made as everywhere.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::{CommandFactory, Parser, ValueEnum};
+
+use crate::{output, units};
+
+const FORK: &str = "In the fork's dialect";
+const OURS: &str = "Not in go-stress-testing";
+
+/// Measure with go-stress-testing's command line
+///
+/// Users (-c) each make requests (-n) one after another, over http, https, ws or wss. Names have one
+/// dash or two.
+#[derive(clap::Args, Clone, Debug)]
+#[command(arg_required_else_help = true)]
+pub(crate) struct Args {
+    /// Users at the same time, each with a connection of its own
+    #[arg(short = 'c', value_name = "N", default_value = "1", value_parser = units::positive_count)]
+    pub(super) users: u64,
+    /// Requests of each user: there are c × n in all
+    #[arg(short = 'n', value_name = "N", default_value = "1", value_parser = units::positive_count)]
+    pub(super) each: u64,
+    /// Where to: http, https, ws or wss; without a scheme http
+    #[arg(short = 'u', value_name = "URL")]
+    pub(super) url: Option<String>,
+    /// Print status and body of every answer where true
+    #[arg(short = 'd', value_name = "true|false", default_value = "false")]
+    pub(super) debug: String,
+    /// A file of curl commands: method, header lines and body come from it, and the URL unless -u
+    /// says another; several are made in turn
+    #[arg(short = 'p', value_name = "FILE")]
+    pub(super) curl: Option<std::path::PathBuf>,
+    /// What a good answer is: statusCode or json over http [default there: statusCode], json or any
+    /// over ws [default: json]
+    #[arg(short = 'v', value_name = "NAME")]
+    pub(super) verify: Option<String>,
+    /// A header line; values of one name are joined by "; "
+    #[arg(short = 'H', value_name = "NAME: VALUE")]
+    pub(super) header: Vec<String>,
+    /// A body; the request becomes POST
+    #[arg(long, value_name = "TEXT")]
+    pub(super) data: Option<String>,
+    /// Idle connections kept per host; here each user keeps its own, so it changes nothing
+    #[arg(short = 'm', value_name = "N", default_value = "1")]
+    pub(super) idle: u64,
+    /// The code of a good answer: HTTP status, or "code" in the body with -v json
+    /// [default: 200, with -v json in the fork's dialect 0]
+    #[arg(long, value_name = "CODE")]
+    pub(super) code: Option<i64>,
+    /// HTTP/2: not yet
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(super) http2: Option<bool>,
+    /// Keep connections; without it each request has a new one [default: false, fork: true]
+    #[arg(short = 'k', num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(super) keep: Option<bool>,
+    /// Seconds for one request, 0 for 30; in the fork's dialect minutes to go on for
+    #[arg(short = 't', value_name = "N", default_value = "0")]
+    pub(super) time: u64,
+    /// Seconds for the whole run, 0 for no limit; in the fork's dialect for one request
+    /// [default: 0, fork: 60]
+    #[arg(long, value_name = "SECONDS")]
+    pub(super) timeout: Option<u64>,
+    /// Cores to use [default: 1, fork: 4]
+    #[arg(long = "cpuNumber", value_name = "N")]
+    pub(super) cpu_number: Option<usize>,
+    /// Follow redirects, at most 10
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(super) redirect: Option<bool>,
+
+    /// Users that begin at a time; c must be a multiple
+    #[arg(short = 's', value_name = "N", default_value = "0", help_heading = FORK)]
+    pub(super) step: u64,
+    /// Seconds from one such step to the next
+    #[arg(short = 'i', value_name = "SECONDS", default_value = "1", help_heading = FORK)]
+    pub(super) interval: u64,
+    /// Who receives over ws: 0 each sender its answer, 1 or 2 everybody what is sent
+    #[arg(long, alias = "client", value_name = "0|1|2", default_value = "0", help_heading = FORK,
+        value_parser = clap::value_parser!(u8).range(0..=2))]
+    pub(super) clients: u8,
+    /// Whether every user sends over ws, or only one
+    #[arg(long, aliases = ["issender", "sender"], value_name = "true|false", default_value = "false",
+        help_heading = FORK)]
+    pub(super) issenders: String,
+    /// Count messages at every receiver: it is always done
+    #[arg(long, value_name = "true|false", default_value = "false", help_heading = FORK)]
+    pub(super) iscollectmsg: String,
+    /// Whether each sender sends to every recipient
+    #[arg(long, value_name = "true|false", default_value = "false", help_heading = FORK)]
+    pub(super) toclients: String,
+    /// Connect one after another (1) or 50 a second (2)
+    #[arg(long, value_name = "1|2", default_value = "1", help_heading = FORK,
+        value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub(super) connectionmode: u8,
+    /// sendtoken,sendid,recvtoken,recvid: four values, or files *.csv with one a line; they stand for
+    /// {sendtoken} and so on in the URL
+    #[arg(long, value_name = "A,B,C,D", help_heading = FORK)]
+    pub(super) variable: Option<String>,
+    /// Seconds for the whole run, 0 for no limit
+    #[arg(long, value_name = "SECONDS", default_value = "0", help_heading = FORK)]
+    pub(super) apptimeout: u64,
+
+    /// Whose flags these are: -t, -timeout and defaults differ
+    #[arg(long, value_enum, default_value = "upstream", help_heading = OURS)]
+    pub(super) dialect: Dialect,
+    /// What to send over ws; $SEQ stands for a text that the answer must have as "seq"
+    #[arg(long, value_name = "TEXT", help_heading = OURS)]
+    pub(super) message: Option<String>,
+    /// Time from an answer over ws to the next message, and before the first
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration,
+        help_heading = OURS)]
+    pub(super) pause: Duration,
+    /// Hold WebSockets for so long after the last message
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = units::duration,
+        help_heading = OURS)]
+    pub(super) hold: Duration,
+    /// Write the result as JSON to a file, or to standard output with -
+    #[arg(long, value_name = "FILE", help_heading = OURS)]
+    pub(super) json: Option<String>,
+}
+
+#[derive(ValueEnum, Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) enum Dialect {
+    /// link1st/go-stress-testing
+    Upstream,
+    /// yyltesting/goStressTesting
+    Fork,
+}
+
+impl Args {
+    pub(super) fn fork(&self) -> bool {
+        self.dialect == Dialect::Fork
+    }
+
+    /// JSON goes to standard output, so nothing else does.
+    pub(super) fn quiet(&self) -> bool {
+        self.json.as_deref() == Some(output::STDOUT)
+    }
+
+    pub(super) fn keep(&self) -> bool {
+        self.keep.unwrap_or(self.fork())
+    }
+
+    pub(super) fn cores(&self) -> usize {
+        self.cpu_number.unwrap_or(if self.fork() { 4 } else { 1 }).max(1)
+    }
+
+    /// Of one request.
+    pub(super) fn request_timeout(&self) -> Duration {
+        let seconds = if self.fork() { self.timeout.unwrap_or(60) } else { self.time };
+        Duration::from_secs(if seconds == 0 { 30 } else { seconds })
+    }
+
+    /// Of the whole run.
+    pub(super) fn run_limit(&self) -> Option<Duration> {
+        let seconds = if self.fork() { self.apptimeout } else { self.timeout.unwrap_or(0) };
+        (seconds > 0).then(|| Duration::from_secs(seconds))
+    }
+
+    /// How long to go on, instead of `each`.
+    pub(super) fn duration(&self) -> Option<Duration> {
+        (self.fork() && self.time > 0).then(|| Duration::from_secs(60 * self.time))
+    }
+
+    pub(super) fn is_json(&self) -> bool {
+        self.verify.as_deref() == Some("json")
+    }
+
+    pub(super) fn good_code(&self) -> i64 {
+        self.code.unwrap_or(if self.fork() && self.is_json() { 0 } else { 200 })
+    }
+
+    /// # Errors
+    /// What does not go together, or is not there yet, by name.
+    pub(super) fn check(&self) -> Result<()> {
+        if self.http2 == Some(true) {
+            bail!("-http2: HTTP/2 is not there yet; without it HTTP/1.1 is spoken");
+        }
+        for (name, value) in [
+            ("d", &self.debug),
+            ("issenders", &self.issenders),
+            ("iscollectmsg", &self.iscollectmsg),
+            ("toclients", &self.toclients),
+        ] {
+            // -sender 1 stands in one of its examples.
+            if !matches!(value.to_ascii_lowercase().as_str(), "true" | "false" | "0" | "1") {
+                bail!("-{name} {value}: write true or false");
+            }
+        }
+        let of_fork = [
+            ("s", self.step > 0),
+            ("clients", self.clients > 0),
+            ("issenders", is_true(&self.issenders)),
+            ("iscollectmsg", is_true(&self.iscollectmsg)),
+            ("toclients", is_true(&self.toclients)),
+            ("connectionmode", self.connectionmode != 1),
+            ("variable", self.variable.is_some()),
+            ("apptimeout", self.apptimeout > 0),
+        ];
+        if let Some((name, _)) = of_fork.iter().find(|(_, given)| *given && !self.fork()) {
+            bail!("-{name} is a flag of the fork: add --dialect fork");
+        }
+        if self.step > 0 && !self.users.is_multiple_of(self.step) {
+            bail!("-s {}: -c {} must be a multiple of it", self.step, self.users);
+        }
+        if self.url.is_none() && self.curl.is_none() {
+            bail!("there is no URL: give -u URL, or -p FILE with a curl command");
+        }
+        Ok(())
+    }
+}
+
+/// `true`, in any case, as Go's programs compare it, or 1.
+pub(super) fn is_true(text: &str) -> bool {
+    text.eq_ignore_ascii_case("true") || text == "1"
+}
+
+/// Rewrites Go's way of writing flags: one dash before long names, values in the next word
+/// whatever they begin with, words after flags that are true or false.
+pub(crate) fn as_clap_reads(words: Vec<String>) -> Vec<String> {
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        _args: Args,
+    }
+    let command = Flags::command();
+    // The name as clap has it, and whether a value follows.
+    let find = |name: &str| {
+        let mut arguments = command.get_arguments();
+        let found = arguments.find(|argument| {
+            let is_short = argument.get_short().is_some_and(|short| name == short.to_string());
+            let aliases = argument.get_all_aliases().unwrap_or_default();
+            is_short || argument.get_long() == Some(name) || aliases.contains(&name)
+        })?;
+        let takes = !found.is_require_equals_set();
+        let dashes = if found.get_short().is_some() { "-" } else { "--" };
+        Some((format!("{dashes}{name}"), takes))
+    };
+    let flag = |word: &str| {
+        let name = word.strip_prefix("--").or(word.strip_prefix('-'))?;
+        let (name, value) = match name.split_once('=') {
+            Some((name, value)) => (name, Some(value.to_owned())),
+            None => (name, None),
+        };
+        find(name).map(|(name, takes)| (name, takes, value))
+    };
+    let mut read = words.into_iter().peekable();
+    let mut written = Vec::new();
+    // Up to the command's name.
+    for word in read.by_ref().take(2) {
+        written.push(word);
+    }
+    while let Some(word) = read.next() {
+        let Some((name, takes, value)) = flag(&word) else {
+            // A long name that is none: clap then says which is near.
+            let long = word.strip_prefix('-').filter(|name| name.len() > 1);
+            let long = long.filter(|name| name.starts_with(|c: char| c.is_ascii_alphabetic()));
+            written.push(long.map_or(word.clone(), |name| format!("--{name}")));
+            continue;
+        };
+        let is_next = |word: &String| word.len() > 2 && !word.contains('=') && flag(word).is_some();
+        let value = match value {
+            Some(value) => Some(value),
+            None if takes && read.peek().is_some_and(is_next) => {
+                eprintln!("standfast stress: {word} has no value and is left out");
+                continue;
+            }
+            None if takes => read.next(),
+            None => read.next_if(|next| next == "true" || next == "false"),
+        };
+        written.push(value.map_or(name.clone(), |value| format!("{name}={value}")));
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn read(line: &str) -> Result<Args> {
+        let words = ["standfast", "stress"].into_iter().chain(line.split_whitespace());
+        let words = as_clap_reads(words.map(str::to_owned).collect());
+        let words = words.iter().filter(|word| *word != "stress");
+        let args = Line::try_parse_from(words)?.args;
+        args.check()?;
+        Ok(args)
+    }
+
+    #[test]
+    fn flags_are_written_as_in_go() {
+        for line in [
+            "-c 3 -n 4 -u http://a/ -data x=-1 -cpuNumber 2 -k -redirect=false -code 201",
+            "--c 3 --n=4 -u=http://a/ --data=x=-1 -cpuNumber=2 -k=true --redirect false -code=201",
+        ] {
+            let args = read(line).unwrap();
+            assert_eq!((args.users, args.each, args.url.as_deref()), (3, 4, Some("http://a/")));
+            assert_eq!((args.data.as_deref(), args.cores(), args.keep()), (Some("x=-1"), 2, true));
+            assert_eq!((args.redirect, args.good_code()), (Some(false), 201));
+        }
+        let args = read("-u a -data -starts-with-a-dash").unwrap();
+        assert_eq!(args.data.as_deref(), Some("-starts-with-a-dash"));
+    }
+
+    #[test]
+    fn the_dialects_differ_as_their_programs_do() {
+        let upstream = read("-u a -t 5 -timeout 7").unwrap();
+        assert_eq!(upstream.request_timeout(), Duration::from_secs(5));
+        assert_eq!(upstream.run_limit(), Some(Duration::from_secs(7)));
+        assert_eq!((upstream.duration(), upstream.cores(), upstream.keep()), (None, 1, false));
+        assert_eq!(read("-u a").unwrap().request_timeout(), Duration::from_secs(30));
+        let fork = read("-u a -t 5 -timeout 7 -apptimeout 9 --dialect fork -v json").unwrap();
+        assert_eq!(fork.request_timeout(), Duration::from_secs(7));
+        assert_eq!(fork.run_limit(), Some(Duration::from_secs(9)));
+        assert_eq!(fork.duration(), Some(Duration::from_secs(300)));
+        assert_eq!((fork.cores(), fork.keep(), fork.good_code()), (4, true, 0));
+        let fork = read("-u a --dialect fork").unwrap();
+        assert_eq!((fork.request_timeout(), fork.good_code()), (Duration::from_secs(60), 200));
+    }
+
+    #[test]
+    fn examples_of_the_founding_document_are_read() {
+        let args = read("-c 100 -n 1 -issenders false -clients 0 -v -variable json -u wss://a/?t=2V --dialect fork").unwrap();
+        assert_eq!((args.verify.as_deref(), args.variable.as_deref()), (None, Some("json")));
+        assert_eq!(args.url.as_deref(), Some("wss://a/?t=2V"));
+        let args = read("-c 1 -n 1 -sender 1 -clients 2 -u ws://a --dialect fork").unwrap();
+        assert!(is_true(&args.issenders) && args.clients == 2);
+        assert!(is_true(&read("-issender true -u ws://a --dialect fork").unwrap().issenders));
+    }
+
+    #[test]
+    fn what_cannot_be_done_is_said() {
+        for (line, named) in [
+            ("-c 1", "-u URL"),
+            ("-u a -http2", "-http2"),
+            ("-u a -c 0", "at least 1"),
+            ("-u a -d perhaps", "-d perhaps"),
+            ("-u a -clients 2", "--dialect fork"),
+            ("-u a -c 10 -s 3 --dialect fork", "multiple"),
+            ("-u a -frobnicate", "--frobnicate"),
+            ("-u a -cpunumber 2", "--cpuNumber"),
+        ] {
+            let error = format!("{:#}", read(line).unwrap_err());
+            assert!(error.contains(named), "{line}: {error}");
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! `standfast stress`: go-stress-testing's command line, its table and its verifiers, on our
+//! engines. What it is not: another engine. HTTP goes through [`load::drive_requests`], WebSockets
+//! through [`load::drive`].
+
+mod board;
+mod flags;
+mod requests;
+mod sockets;
+mod table;
+mod verify;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use engine::sys::process::{self, Signal};
+use engine::{TlsClient, TlsTrust};
+use load::Endpoint;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use serde::Serialize;
+
+use self::board::Boards;
+pub(crate) use self::flags::{Args, as_clap_reads};
+use self::table::{Stress, Table};
+use crate::{curl, output};
+
+/// Schemes of go-stress-testing that are not there yet.
+const NOT_YET: [&str; 4] = ["grpc", "grpcs", "rpc", "radius"];
+
+/// Runs the command. 0: every request went well; 1: some did not; 130: Ctrl-C.
+///
+/// # Errors
+/// What cannot be used or is not allowed here: exit code 2.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    args.check()?;
+    args.json.as_deref().map_or(Ok(()), output::check_writable)?;
+    let commands = args.curl.as_deref().map(curl::read).transpose()?;
+    for warning in commands.iter().flat_map(|commands| &commands.warnings) {
+        eprintln!("standfast stress: {warning}");
+    }
+    let of_file = || commands.as_ref()?.requests.first().map(|request| request.url.clone());
+    let url = args.url.clone().or_else(of_file).context("there is no URL")?;
+    let url = if url.contains("://") { url } else { format!("http://{url}") };
+    let scheme = url.split("://").next().unwrap_or_default().to_ascii_lowercase();
+    use_cores(args.cores())?;
+    match scheme.as_str() {
+        "http" | "https" => requests::run(args, &url, commands),
+        "ws" | "wss" if commands.is_some() => {
+            bail!("-p: a curl command is of HTTP; over ws give -u alone")
+        }
+        "ws" | "wss" => sockets(args, &url),
+        scheme if NOT_YET.contains(&scheme) => {
+            bail!("{scheme}:// is not there yet: http, https, ws and wss are")
+        }
+        scheme => bail!("{scheme}:// is none of http, https, ws, wss"),
+    }
+}
+
+fn sockets(args: &Args, url: &str) -> Result<ExitCode> {
+    let boards = Boards::default();
+    let plan = sockets::plan(args, url, &boards)?;
+    plan.notes.iter().for_each(|note| eprintln!("note: {note}"));
+    let mut table = Table::new(args.users, boards.clone(), args.quiet());
+    let mut wait = Wait::new(args);
+    let (to_all, began_ns) = (plan.to_all, process::now_ns());
+    let rows = |row: &load::Row| {
+        if to_all {
+            table.say(&format!(
+                "{:>7.0}s  {} open, {} failed, {} received, {:.0}/s\n",
+                row.elapsed.as_secs_f64(),
+                row.open,
+                row.failed,
+                row.received,
+                row.messages_per_second
+            ));
+        } else {
+            table.row(row.elapsed);
+        }
+    };
+    let ended = sockets::drive(&plan, &boards, rows, |time| wait.wait(time))?;
+    let summary = &ended.summary;
+    let held = if to_all {
+        table.say(&summary.to_string());
+        write(args, &summary)?;
+        summary.held
+    } else {
+        let stress = table.end(since(began_ns), summary.latency.as_ref());
+        write(args, &Document { stress: &stress, run: summary })?;
+        stress.failed == 0 && stress.ok > 0
+    };
+    Ok(code(held, ended.interrupted && wait.by_user))
+}
+
+/// `--json`: go-stress-testing's figures beside those of the run.
+#[derive(Serialize)]
+struct Document<'a, T> {
+    stress: &'a Stress,
+    #[serde(flatten)]
+    run: &'a T,
+}
+
+fn write(args: &Args, document: &impl Serialize) -> Result<()> {
+    args.json.as_deref().map_or(Ok(()), |file| output::write_json(file, document))
+}
+
+fn code(held: bool, interrupted: bool) -> ExitCode {
+    if interrupted { ExitCode::from(130) } else { ExitCode::from(u8::from(!held)) }
+}
+
+/// Waits for time to pass, for Ctrl-C, or for the end of the time that the run may take.
+struct Wait {
+    deadline_ns: Option<u64>,
+    by_user: bool,
+}
+
+impl Wait {
+    fn new(args: &Args) -> Wait {
+        let after = |limit: Duration| process::now_ns() + limit.as_nanos() as u64;
+        Wait { deadline_ns: args.run_limit().map(after), by_user: false }
+    }
+
+    fn wait(&mut self, time: Duration) -> bool {
+        let signal = process::wait_signal(time);
+        self.by_user |= matches!(signal, Some(Signal::Interrupt | Signal::Terminate));
+        self.by_user || self.deadline_ns.is_some_and(|deadline_ns| process::now_ns() >= deadline_ns)
+    }
+}
+
+/// The time that has passed since then.
+fn since(then_ns: u64) -> Duration {
+    Duration::from_nanos(process::now_ns().saturating_sub(then_ns))
+}
+
+/// Keeps this process, and all threads it is going to have, on so many of the cores it may use.
+fn use_cores(cores: usize) -> Result<()> {
+    let may = sched_getaffinity(None).context("-cpuNumber")?;
+    let mut chosen = CpuSet::new();
+    let allowed = (0..CpuSet::MAX_CPU).filter(|&core| may.is_set(core));
+    allowed.take(cores).for_each(|core| chosen.set(core));
+    sched_setaffinity(None, &chosen).context("-cpuNumber")
+}
+
+/// Header lines: those of one name are joined, as go-stress-testing does.
+fn headers(args: &Args) -> Result<Vec<(String, String)>> {
+    let mut headers: Vec<(String, String)> = Vec::new();
+    for text in &args.header {
+        let Some((name, value)) = text.split_once(':') else {
+            bail!("-H {text:?} is no header line: write 'Name: value'");
+        };
+        let (name, value) = (name.trim(), value.trim());
+        if name.is_empty() || text.contains(|c: char| c.is_control()) || name.contains(' ') {
+            bail!("-H {text:?} is no header line: write 'Name: value'");
+        }
+        match headers.iter_mut().find(|(other, _)| other.eq_ignore_ascii_case(name)) {
+            Some((_, joined)) => *joined = format!("{joined}; {value}"),
+            None => headers.push((name.to_owned(), value.to_owned())),
+        }
+    }
+    Ok(headers)
+}
+
+/// TLS without looking at certificates, as go-stress-testing has it.
+fn believe_anyone(endpoints: &mut [Endpoint], notes: &mut Vec<String>) -> Result<()> {
+    if !endpoints.iter().any(|endpoint| endpoint.tls) {
+        return Ok(());
+    }
+    notes.push("certificates are not checked, as in go-stress-testing".to_owned());
+    let client = TlsClient::new(&TlsTrust::Anyone, None, true).context("TLS cannot be set up")?;
+    for endpoint in endpoints.iter_mut().filter(|endpoint| endpoint.tls) {
+        endpoint.client = Some(client.named(endpoint.server_name())?);
+    }
+    Ok(())
+}

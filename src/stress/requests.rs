@@ -1,0 +1,232 @@
+//! Stress over HTTP: each user makes so many requests, one after another, on a new connection each
+//! or on its own.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use engine::sys::process;
+use load::requests::{
+    Answer, Failure, Http1, HttpRequest, Pace, Part, Request, Requests, Script, Step, Wants,
+    drive_requests,
+};
+use load::stages::Stage;
+use load::{Endpoint, Row};
+
+use super::board::{Board, Boards, NO_ANSWER};
+use super::flags::{Args, is_true};
+use super::table::Table;
+use super::verify::OfRequests;
+use super::{Document, Wait, code, since, write};
+use crate::curl::{self, Commands};
+
+/// What Go's client follows.
+const REDIRECTS: u32 = 10;
+/// Of a body that a verifier reads or that is printed.
+const BODY_BYTES_MAX: usize = 1 << 20;
+/// A run that ends by its requests has no other end.
+const LONGEST: Duration = Duration::from_secs(365 * 86_400);
+/// What is added where no header line says otherwise.
+const FORM: &str = "application/x-www-form-urlencoded; charset=utf-8";
+
+pub(super) fn run(args: &Args, url: &str, commands: Option<Commands>) -> Result<ExitCode> {
+    if args.clients > 0 || is_true(&args.issenders) {
+        bail!("-clients and -issenders are roles over ws; this is {url}");
+    }
+    let asked = match commands {
+        Some(commands) => commands.requests,
+        None => vec![plain(args, url)?],
+    };
+    let mut notes = Vec::new();
+    let verify = OfRequests::new(args.verify.as_deref(), args.good_code())?;
+    let (endpoints, requests) = render(args, &asked, &mut notes)?;
+    let config = config(args, endpoints, &asked);
+    if args.idle != 1 {
+        notes.push(format!("-m {}: each user keeps one connection; it changes nothing", args.idle));
+    }
+    notes.iter().for_each(|note| eprintln!("note: {note}"));
+    let boards = Boards::default();
+    let mut table = Table::new(args.users, boards.clone(), args.quiet());
+    let (own, each, debug) = (boards.clone(), args.each, is_true(&args.debug));
+    let each = if args.duration().is_some() { u64::MAX } else { each };
+    let requests: Arc<[Request]> = requests.into();
+    let script = move |part: Part| Users {
+        requests: Arc::clone(&requests),
+        users: vec![0; part.users as usize],
+        each,
+        verify,
+        debug,
+        board: own.add(),
+    };
+    let mut wait = Wait::new(args);
+    let began_ns = process::now_ns();
+    let row = |row: &Row| table.row(row.elapsed);
+    let ended = drive_requests(&config, Http1::new, script, row, |time| wait.wait(time))?;
+    let elapsed = Duration::from_secs_f64(ended.summary.seconds).max(Duration::from_micros(1));
+    let elapsed = if ended.summary.seconds > 0.0 { elapsed } else { since(began_ns) };
+    let stress = table.end(elapsed, ended.summary.latency.as_ref());
+    write(args, &Document { stress: &stress, run: &ended.summary })?;
+    Ok(code(stress.failed == 0 && stress.ok > 0, ended.interrupted && wait.by_user))
+}
+
+/// The request that flags make.
+fn plain(args: &Args, url: &str) -> Result<curl::Request> {
+    let mut command = curl::Request::get(url);
+    command.headers = super::headers(args)?;
+    if let Some(data) = &args.data {
+        command.method = "POST".to_owned();
+        command.body = Some(data.clone().into_bytes());
+    }
+    let has = |name: &str| command.headers.iter().any(|(one, _)| one.eq_ignore_ascii_case(name));
+    if !has("content-type") {
+        command.headers.push(("Content-Type".to_owned(), FORM.to_owned()));
+    }
+    Ok(command)
+}
+
+fn config(args: &Args, endpoints: Vec<Endpoint>, asked: &[curl::Request]) -> Requests {
+    let mut config = Requests::new(endpoints, args.users);
+    config.timeout =
+        asked.iter().filter_map(|one| one.timeout).min().unwrap_or(args.request_timeout());
+    config.new_connections = !args.keep();
+    config.redirects = if args.redirect.unwrap_or(true) { REDIRECTS } else { 0 };
+    config.duration = args.duration();
+    // Users end by themselves: this is what there is at most.
+    config.requests = args.duration().is_none().then(|| args.users.saturating_mul(args.each));
+    if let Some(steps) = args.users.checked_div(args.step) {
+        let time = Duration::from_secs(args.interval);
+        let steps = (1..=steps).flat_map(|step| {
+            let connections = step * args.step;
+            [Stage { time: Duration::ZERO, connections }, Stage { time, connections }]
+        });
+        // Who has begun goes on until its requests are made.
+        let rest = Stage { time: LONGEST, connections: args.users };
+        config.pace = Pace::Users(steps.chain([rest]).collect());
+    }
+    config
+}
+
+/// Commands as requests to endpoints, each of which is there once.
+fn render(
+    args: &Args,
+    asked: &[curl::Request],
+    notes: &mut Vec<String>,
+) -> Result<(Vec<Endpoint>, Vec<Request>)> {
+    let mut endpoints: Vec<Endpoint> = Vec::new();
+    let mut requests = Vec::new();
+    for (at, one) in asked.iter().enumerate() {
+        let url =
+            args.url.as_deref().filter(|_| at == 0 || args.curl.is_some()).unwrap_or(&one.url);
+        let url = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
+        if one.proxy.is_some() || one.unix_socket.is_some() {
+            bail!("line {}: -x and --unix-socket are not there yet", one.line);
+        }
+        let unused = [
+            ("--cert", one.cert.is_some()),
+            ("--cacert", one.ca.is_some()),
+            ("--connect-timeout", one.connect_timeout.is_some()),
+            ("--interface", one.source.is_some()),
+        ];
+        let unused = unused.iter().filter(|(_, is)| *is);
+        notes.extend(unused.map(|(name, _)| format!("line {}: {name} has no effect", one.line)));
+        let mut endpoint = Endpoint::parse_web(&url).map_err(anyhow::Error::msg)?;
+        resolve(&mut endpoint, &one.resolve)?;
+        let target = endpoint.path.clone();
+        let same = |other: &Endpoint| {
+            (other.tls, &other.host, other.address)
+                == (endpoint.tls, &endpoint.host, endpoint.address)
+        };
+        let number = match endpoints.iter().position(same) {
+            Some(number) => number,
+            None => {
+                endpoints.push(endpoint);
+                endpoints.len() - 1
+            }
+        };
+        let number = u8::try_from(number).context("-p: at most 256 different servers")?;
+        let host = endpoints.get(usize::from(number)).map(|one| one.host.clone());
+        let http = HttpRequest {
+            method: &one.method,
+            target: &target,
+            host: &host.unwrap_or_default(),
+            headers: &one.headers,
+            body: one.body.as_deref().unwrap_or_default(),
+            close: !args.keep(),
+        };
+        requests.push(Request::http(number, &http));
+    }
+    super::believe_anyone(&mut endpoints, notes)?;
+    Ok((endpoints, requests))
+}
+
+/// `--resolve HOST:PORT:ADDRESS`.
+fn resolve(endpoint: &mut Endpoint, entries: &[String]) -> Result<()> {
+    for entry in entries {
+        let mut parts = entry.splitn(3, ':');
+        let parts = (parts.next(), parts.next(), parts.next());
+        let (Some(host), Some(port), Some(address)) = parts else {
+            bail!("--resolve {entry}: write HOST:PORT:ADDRESS");
+        };
+        let address = address.trim_matches(['[', ']']).parse();
+        let address = address.with_context(|| format!("--resolve {entry}"))?;
+        if endpoint.server_name() == host && endpoint.address.port().to_string() == port {
+            endpoint.address = SocketAddr::new(address, endpoint.address.port());
+        }
+    }
+    Ok(())
+}
+
+/// The users of one worker.
+struct Users {
+    requests: Arc<[Request]>,
+    /// How many requests each has made.
+    users: Vec<u64>,
+    each: u64,
+    verify: OfRequests,
+    debug: bool,
+    board: Arc<Board>,
+}
+
+impl Script for Users {
+    fn next(&mut self, user: u32, _now_ns: u64) -> Step {
+        let made = self.users.get(user as usize).copied().unwrap_or(u64::MAX);
+        if made < self.each { Step::Send } else { Step::End }
+    }
+
+    fn request(&mut self, user: u32) -> &Request {
+        let made = self.users.get(user as usize).copied().unwrap_or(0);
+        &self.requests[(made % self.requests.len() as u64) as usize]
+    }
+
+    fn wants(&self, _user: u32) -> Wants {
+        let whole = self.debug || self.verify.wants_body();
+        if whole { Wants::Body(BODY_BYTES_MAX) } else { Wants::Nothing }
+    }
+
+    fn answered(&mut self, user: u32, answer: &Answer<'_>) -> Option<Failure> {
+        let took_ns = answer.times.done_ns.saturating_sub(answer.times.begun_ns);
+        let made = self.users.get_mut(user as usize)?;
+        *made += 1;
+        if *made == 1 {
+            self.board.user();
+        }
+        let (is_ok, code) = match answer.outcome {
+            Ok(status) => self.verify.judge(status, answer.body),
+            Err(_) => (false, NO_ANSWER),
+        };
+        self.board.answer(is_ok, code, answer.body_bytes, took_ns);
+        if self.debug {
+            let what =
+                answer.outcome.map_or_else(|why| why.to_string(), |status| status.to_string());
+            eprintln!("{what} {}", String::from_utf8_lossy(answer.body));
+        }
+        match answer.outcome {
+            Ok(_) if !is_ok => {
+                Some(if self.verify.wants_body() { Failure::Check } else { Failure::Status })
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! Stress over WebSockets: pings in JSON that are answered one by one, or, in the fork's dialect with
+//! receivers, everybody's messages to everybody.
+
+use std::collections::HashSet;
+use std::fs;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use load::{Config, Connect, Dialogue, Echo, Ended, Endpoint, Fanout, Publish, Row, Verdict};
+
+use super::board::{Board, Boards, NO_ANSWER};
+use super::flags::{Args, is_true};
+use super::verify::{Heard, OfMessages};
+
+/// What go-stress-testing sends.
+const PING: &str = r#"{"seq":"$SEQ","cmd":"ping","data":{}}"#;
+/// Connections a second with -connectionmode 2: it waits 20 ms after each.
+const CONCURRENT_PER_SECOND: u64 = 50;
+/// It waits 1 ms between messages to receivers.
+const MESSAGES_PER_SECOND: u64 = 1_000;
+
+/// What is to be done, and what to say of how it was understood.
+pub(super) struct Plan {
+    pub(super) config: Config,
+    /// Everybody receives what anybody sends.
+    pub(super) to_all: bool,
+    pub(super) notes: Vec<String>,
+}
+
+/// # Errors
+/// What cannot be used, or not yet.
+pub(super) fn plan(args: &Args, url: &str, boards: &Boards) -> Result<Plan> {
+    if args.data.is_some() {
+        bail!("-data is the body of an HTTP request; over ws say --message TEXT");
+    }
+    let mut notes = Vec::new();
+    let urls = with_variables(args, url, &mut notes)?;
+    let endpoints: Result<Vec<Endpoint>, String> =
+        urls.iter().map(|url| Endpoint::parse(url)).collect();
+    let mut endpoints = endpoints.map_err(anyhow::Error::msg)?;
+    super::believe_anyone(&mut endpoints, &mut notes)?;
+    let mut config = Config::new(endpoints, args.users);
+    config.headers = super::headers(args)?;
+    config.connect_timeout = args.request_timeout();
+    config.hold = args.pause;
+    config.linger = args.hold;
+    config.connect = match (args.connectionmode, args.step) {
+        (2, 0) => Connect::Paced(CONCURRENT_PER_SECOND),
+        (_, 0) => Connect::OneByOne,
+        (_, step) => {
+            let rate = step.div_ceil(args.interval.max(1));
+            notes.push(format!(
+                "-s {step} -i {}: WebSockets are opened evenly, {rate} a second",
+                args.interval
+            ));
+            Connect::Paced(rate)
+        }
+    };
+    let to_all = args.clients > 0 || is_true(&args.toclients);
+    if to_all {
+        config.fanout = Some(fanout(args, &mut notes)?);
+    } else {
+        config.echo = Some(echo(args, boards)?);
+    }
+    if args.users > 1 && !to_all && !is_true(&args.issenders) && args.fork() {
+        notes.push(
+            "every user sends and is answered: that only one sends (-issenders false) has a meaning \
+             with -clients 1 or 2"
+                .to_owned(),
+        );
+    }
+    Ok(Plan { config, to_all, notes })
+}
+
+fn echo(args: &Args, boards: &Boards) -> Result<Echo> {
+    let messages = u32::try_from(args.each).context("-n: that is too many messages")?;
+    let dialogue = Pings {
+        template: args.message.clone().unwrap_or_else(|| PING.to_owned()),
+        verify: OfMessages::new(args.verify.as_deref())?,
+        board: boards.add(),
+        seen: Mutex::default(),
+        foreign: AtomicU64::new(0),
+        debug: is_true(&args.debug),
+    };
+    Ok(Echo {
+        size: Echo::SIZE_MIN,
+        rate: None,
+        messages: args.duration().is_none().then_some(messages),
+        duration: args.duration(),
+        content: None,
+        dialogue: Some(Arc::new(dialogue)),
+        think: Some((args.pause, args.pause)),
+        timeout: args.request_timeout(),
+    })
+}
+
+/// The roles of the fork, as far as one group goes.
+fn fanout(args: &Args, notes: &mut Vec<String>) -> Result<Fanout> {
+    if args.message.is_some() {
+        bail!(
+            "--message: messages to receivers carry numbers of their own, by which each is judged"
+        );
+    }
+    let most = u64::from(Fanout::PUBLISHERS_MAX);
+    let senders = if is_true(&args.issenders) { args.users.min(most) } else { 1 };
+    if is_true(&args.issenders) && args.users > most {
+        notes.push(format!("-issenders: {most} of the {} users send, all receive", args.users));
+    }
+    notes.push(
+        "-clients: all connections are one group, in which everybody receives what anybody sends, as \
+         in a topic of `standfast serve --public`; every receipt is judged at every connection"
+            .to_owned(),
+    );
+    if args.clients == 1 || is_true(&args.toclients) || !is_true(&args.iscollectmsg) {
+        notes.push(
+            "private chats, and senders with recipients of their own, need a server's own way to \
+             address them: say those as a scenario of `standfast load`"
+                .to_owned(),
+        );
+    }
+    let messages = u32::try_from(args.each.saturating_mul(senders));
+    Ok(Fanout {
+        rate: MESSAGES_PER_SECOND,
+        publishers: u32::try_from(senders).unwrap_or(1),
+        messages: if args.duration().is_some() {
+            None
+        } else {
+            Some(messages.context("-n: that is too many messages")?)
+        },
+        duration: args.duration(),
+        size: 0,
+        late_after: args.request_timeout(),
+        publish: Publish::Socket,
+    })
+}
+
+/// The four variables of the fork stand for `{sendtoken}` and so on in the URL; files have one value
+/// a line, which connections take in turn.
+fn with_variables(args: &Args, url: &str, notes: &mut Vec<String>) -> Result<Vec<String>> {
+    const NAMES: [&str; 4] = ["sendtoken", "sendid", "recvtoken", "recvid"];
+    let Some(variable) = &args.variable else { return Ok(vec![url.to_owned()]) };
+    let values: Vec<&str> = variable.split(',').collect();
+    if values.len() != NAMES.len() {
+        notes.push(format!(
+            "-variable {variable}: it takes four values, {}; none is used",
+            NAMES.join(",")
+        ));
+        return Ok(vec![url.to_owned()]);
+    }
+    let used = NAMES.iter().filter(|name| url.contains(&format!("{{{name}}}"))).count();
+    if used == 0 {
+        notes.push(
+            "-variable: the URL has no {sendtoken} or the like; they change nothing".to_owned(),
+        );
+        return Ok(vec![url.to_owned()]);
+    }
+    let columns: Vec<Vec<String>> =
+        values.iter().map(|value| column(value)).collect::<Result<_>>()?;
+    let rows = columns.iter().map(Vec::len).max().unwrap_or(1).min(args.users.max(1) as usize);
+    if rows > load::ENDPOINTS_MAX {
+        bail!(
+            "-variable: {rows} different URLs; {} are possible: for more use a scenario of `standfast \
+             load`",
+            load::ENDPOINTS_MAX
+        );
+    }
+    let row = |at: usize| {
+        NAMES.iter().zip(&columns).fold(url.to_owned(), |url, (name, column)| {
+            let value = column.get(at % column.len().max(1)).map_or("", String::as_str);
+            url.replace(&format!("{{{name}}}"), value)
+        })
+    };
+    Ok((0..rows).map(row).collect())
+}
+
+/// A value, or the lines of a file, which lies here or in a folder `csv`.
+fn column(value: &str) -> Result<Vec<String>> {
+    if !value.ends_with(".csv") {
+        return Ok(vec![value.to_owned()]);
+    }
+    let beside = format!("csv/{value}");
+    let path = if fs::metadata(value).is_ok() { value } else { &beside };
+    let text = fs::read_to_string(path)
+        .with_context(|| format!("-variable: cannot read {value}, neither here nor in csv/"))?;
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned);
+    let lines: Vec<String> = lines.collect();
+    if lines.is_empty() {
+        bail!("-variable: {value} has no line");
+    }
+    Ok(lines)
+}
+
+/// The dialogue of go-stress-testing: a JSON message with a "seq", answered by one that has it too.
+#[derive(Debug)]
+struct Pings {
+    template: String,
+    verify: OfMessages,
+    board: Arc<Board>,
+    /// Connections that have had an answer.
+    seen: Mutex<HashSet<u64>>,
+    foreign: AtomicU64,
+    debug: bool,
+}
+
+impl Pings {
+    fn sequence(connection: u64, sequence: u32) -> String {
+        format!("{connection:x}-{sequence}")
+    }
+}
+
+impl Dialogue for Pings {
+    fn write(&self, connection: u64, sequence: u32, into: &mut Vec<u8>) {
+        let sequence = Pings::sequence(connection, sequence);
+        into.extend(self.template.replace("$SEQ", &sequence).into_bytes());
+    }
+
+    fn judge(&self, connection: u64, sequence: u32, data: &[u8], nanoseconds: u64) -> Verdict {
+        let sequence = Pings::sequence(connection, sequence);
+        let sent = self.template.contains("$SEQ").then_some(sequence.as_str());
+        let (is_ok, code) = match self.verify.judge(sent, data) {
+            Heard::Foreign => {
+                self.foreign.fetch_add(1, Ordering::Relaxed);
+                return Verdict::Foreign;
+            }
+            Heard::Good => (true, 200),
+            Heard::Bad(code) => (false, code),
+        };
+        if self.seen.lock().unwrap_or_else(PoisonError::into_inner).insert(connection) {
+            self.board.user();
+        }
+        self.board.answer(is_ok, code, data.len() as u64, nanoseconds);
+        if self.debug {
+            eprintln!("{code} {}", String::from_utf8_lossy(data));
+        }
+        if is_ok { Verdict::Right } else { Verdict::Wrong }
+    }
+}
+
+/// Drives it. Failed connects and messages without an answer come to the board at the end.
+///
+/// # Errors
+/// What keeps a run from beginning.
+pub(super) fn drive(
+    plan: &Plan,
+    boards: &Boards,
+    row: impl FnMut(&Row),
+    wait: impl FnMut(Duration) -> bool,
+) -> Result<Ended> {
+    let ended = load::drive(&plan.config, row, wait)?;
+    let board = boards.add();
+    let timeout_ns = plan.config.connect_timeout.as_nanos() as u64;
+    let lost = ended.summary.echo.as_ref().map_or(0, |echo| echo.lost);
+    for _ in 0..ended.summary.connections.failed.saturating_add(lost) {
+        board.answer(false, NO_ANSWER, 0, timeout_ns);
+    }
+    Ok(ended)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ping_has_a_number_and_its_answer_the_same() {
+        let boards = Boards::default();
+        let pings = Pings {
+            template: PING.to_owned(),
+            verify: OfMessages::Json(200),
+            board: boards.add(),
+            seen: Mutex::default(),
+            foreign: AtomicU64::new(0),
+            debug: false,
+        };
+        let mut sent = Vec::new();
+        pings.write(255, 3, &mut sent);
+        assert_eq!(sent, br#"{"seq":"ff-3","cmd":"ping","data":{}}"#);
+        let answer = br#"{"seq":"ff-3","cmd":"ping","response":{"code":200}}"#;
+        assert_eq!(pings.judge(255, 3, answer, 1), Verdict::Right);
+        assert_eq!(pings.judge(255, 4, answer, 1), Verdict::Foreign);
+        assert_eq!(pings.judge(255, 4, b"x", 1), Verdict::Wrong);
+        let sum = boards.sum();
+        assert_eq!((sum.ok, sum.failed, sum.users), (1, 1, 1));
+    }
+}

@@ -1,0 +1,176 @@
+//! The table of a run: go-stress-testing's columns, and beside its estimate of the rate the rate
+//! that was measured; its summary, and what is true of the whole run.
+
+use std::time::Duration;
+
+use load::Latency;
+use serde::Serialize;
+
+use super::board::{Boards, Sum};
+use crate::output;
+
+const TITLES: &str = "\
+─────────┬────────┬──────────┬──────────┬──────────┬─────────┬─────────┬─────────┬────────────┬────────────┬───────────┬──────────
+ elapsed │  users │       ok │   failed │ qps est. │ longest │shortest │ average │      bytes │    bytes/s │measured/s │ codes
+─────────┼────────┼──────────┼──────────┼──────────┼─────────┼─────────┼─────────┼────────────┼────────────┼───────────┼──────────
+";
+/// The titles come again after so many rows.
+const TITLES_EVERY: u32 = 30;
+
+/// Writes rows as a run goes on.
+pub(super) struct Table {
+    users: u64,
+    boards: Boards,
+    rows: u32,
+    before: (u64, f64),
+    quiet: bool,
+}
+
+/// The result as JSON, beside what the run itself says.
+#[derive(Serialize, Debug)]
+pub(super) struct Stress {
+    pub(super) users: u64,
+    pub(super) ok: u64,
+    pub(super) failed: u64,
+    pub(super) seconds: f64,
+    /// Answers ÷ seconds.
+    pub(super) measured_per_second: f64,
+    /// Users ÷ mean time.
+    pub(super) estimated_qps: f64,
+    pub(super) tp90_ms: Option<f64>,
+    pub(super) tp95_ms: Option<f64>,
+    pub(super) tp99_ms: Option<f64>,
+    pub(super) codes: std::collections::BTreeMap<u16, u64>,
+}
+
+impl Table {
+    /// `quiet`: JSON goes to standard output, so the table does not.
+    pub(super) fn new(users: u64, boards: Boards, quiet: bool) -> Table {
+        Table { users, boards, rows: 0, before: (0, 0.0), quiet }
+    }
+
+    /// A second has passed.
+    pub(super) fn row(&mut self, elapsed: Duration) {
+        let sum = self.boards.sum();
+        let seconds = elapsed.as_secs_f64();
+        let (answers, then) = std::mem::replace(&mut self.before, (sum.all(), seconds));
+        let measured = (sum.all() - answers) as f64 / (seconds - then).max(1e-3);
+        let titles = if self.rows.is_multiple_of(TITLES_EVERY) { TITLES } else { "" };
+        self.rows += 1;
+        self.say(&format!("{titles}{}\n", row(&sum, self.users, seconds, measured)));
+    }
+
+    /// All is over: the summary, and what came of it.
+    pub(super) fn end(&mut self, elapsed: Duration, latency: Option<&Latency>) -> Stress {
+        let sum = self.boards.sum();
+        let seconds = elapsed.as_secs_f64();
+        if self.before.0 != sum.all() || self.rows == 0 {
+            self.row(elapsed);
+        }
+        let of = |pick: fn(&Latency) -> f64| latency.map(pick);
+        let stress = Stress {
+            users: self.users,
+            ok: sum.ok,
+            failed: sum.failed,
+            seconds,
+            measured_per_second: sum.all() as f64 / seconds.max(1e-6),
+            estimated_qps: sum.estimated(self.users),
+            tp90_ms: of(|latency| latency.p90_ms),
+            tp95_ms: of(|latency| latency.p95_ms),
+            tp99_ms: of(|latency| latency.p99_ms),
+            codes: sum.codes,
+        };
+        self.say(&stress.text());
+        stress
+    }
+
+    /// Lines in between, such as answers in full.
+    pub(super) fn say(&self, text: &str) {
+        if self.quiet {
+            eprint!("{text}");
+        } else {
+            // A reader that has left ends the run by itself, in the end.
+            let _ = output::print(text);
+        }
+    }
+}
+
+impl Stress {
+    fn text(&self) -> String {
+        let Stress { users, ok, failed, seconds, measured_per_second, estimated_qps, .. } = self;
+        let ms = |ms: Option<f64>| ms.map_or("-".to_owned(), |ms| format!("{ms:.3}"));
+        let (tp90, tp95, tp99) = (ms(self.tp90_ms), ms(self.tp95_ms), ms(self.tp99_ms));
+        format!(
+            "\n*************************  result stat  ****************************\n\
+             users: {users}\n\
+             requests: {} in {seconds:.3} s successNum: {ok} failureNum: {failed}\n\
+             tp90: {tp90} ms\n\
+             tp95: {tp95} ms\n\
+             tp99: {tp99} ms\n\
+             measured: {measured_per_second:.2} answers/s (all answers ÷ the time that passed)\n\
+             estimated: {estimated_qps:.2} qps (users ÷ mean time: what the column \"qps est.\" and \
+             go-stress-testing's qps say)\n\
+             *************************  result end   ****************************\n\n",
+            ok + failed,
+        )
+    }
+}
+
+fn row(sum: &Sum, users: u64, seconds: f64, measured: f64) -> String {
+    let ms = |ns: u64| ns as f64 / 1e6;
+    let mean = if sum.all() == 0 { 0 } else { sum.sum_ns / sum.all() };
+    let rate = sum.bytes as f64 / seconds.max(1e-3);
+    let codes: Vec<String> =
+        sum.codes.iter().map(|(code, count)| format!("{code}:{count}")).collect();
+    format!(
+        "{:>7.0}s │{:>7} │{:>9} │{:>9} │{:>9.2} │{:>8.2} │{:>8.2} │{:>8.2} │{:>11} │{:>11.0} │{:>10.1} │ {}",
+        seconds,
+        sum.users,
+        sum.ok,
+        sum.failed,
+        sum.estimated(users),
+        ms(sum.longest_ns),
+        ms(sum.shortest_ns()),
+        ms(mean),
+        sum.bytes,
+        rate,
+        measured,
+        codes.join(";"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_columns_are_go_stress_testings_and_the_measured_rate() {
+        let boards = Boards::default();
+        let (one, other) = (boards.add(), boards.add());
+        one.user();
+        one.answer(true, 200, 10, 100_000_000);
+        other.user();
+        other.answer(true, 200, 10, 300_000_000);
+        other.answer(false, 509, 0, 500_000_000);
+        let sum = boards.sum();
+        let text = row(&sum, 2, 2.0, 1.5);
+        let cells: Vec<&str> = text.split('│').map(str::trim).collect();
+        // 2 users ÷ a mean of 0.2 s of those that went well.
+        let expected = [
+            "2s",
+            "2",
+            "2",
+            "1",
+            "10.00",
+            "500.00",
+            "100.00",
+            "300.00",
+            "20",
+            "10",
+            "1.5",
+            "200:2;509:1",
+        ];
+        assert_eq!(cells, expected);
+        assert_eq!(TITLES.lines().nth(1).map(|line| line.split('│').count()), Some(expected.len()));
+    }
+}

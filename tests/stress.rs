@@ -1,0 +1,481 @@
+//! `standfast stress`: each flag of go-stress-testing does what it says, in both dialects, and the
+//! founding document's commands run as they stand there, with a local server's address for theirs.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::harness::executable::{self, Finished, Running, standfast};
+use crate::harness::recorder::{Asked, Recorder};
+use crate::harness::server::Server;
+use crate::harness::tls::Authority;
+use crate::harness::{Scratch, eventually};
+
+/// Runs `stress` with flags as one would type them: no flag here has blanks in it.
+fn stress(flags: &str) -> Finished {
+    let words: Vec<&str> = std::iter::once("stress").chain(flags.split_whitespace()).collect();
+    executable::run(&words)
+}
+
+fn well(flags: &str) -> Finished {
+    let finished = stress(flags);
+    assert_eq!(finished.code, Some(0), "{flags}: {finished:?}");
+    finished
+}
+
+fn result(flags: &str, code: i32) -> Value {
+    let finished = stress(&format!("{flags} --json -"));
+    assert_eq!(finished.code, Some(code), "{flags}: {finished:?}");
+    serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {finished:?}"))
+}
+
+fn connections(asked: &[Asked]) -> usize {
+    asked.iter().map(|asked| asked.connection).collect::<BTreeSet<_>>().len()
+}
+
+#[test]
+fn users_requests_and_connections() {
+    let server = Recorder::hello();
+    let finished = well(&format!("-c 3 -n 4 -u {}/a?b", server.address));
+    let asked = server.asked();
+    assert_eq!((asked.len(), connections(&asked)), (12, 12), "a connection each: {asked:?}");
+    assert!(asked.iter().all(|asked| asked.method == "GET" && asked.target == "/a?b"), "{asked:?}");
+    let text = &finished.stdout;
+    for part in [
+        "qps est.",
+        "measured/s",
+        "200:12",
+        "successNum: 12 failureNum: 0",
+        "tp90:",
+        "tp95:",
+        "tp99:",
+    ] {
+        assert!(text.contains(part), "{part} is missing:\n{text}");
+    }
+    let kept = Recorder::hello();
+    well(&format!("-c 3 -n 4 -k -u {}", kept.address));
+    assert_eq!((kept.asked().len(), connections(&kept.asked())), (12, 3));
+    let fork = Recorder::hello();
+    well(&format!("-c 3 -n 4 --dialect fork -u {}", fork.address));
+    assert_eq!(connections(&fork.asked()), 3, "the fork keeps them");
+}
+
+#[test]
+fn the_json_says_both_rates_and_the_run() {
+    let server = Recorder::hello();
+    let result = result(&format!("-c 2 -n 5 -k -u {}", server.address), 0);
+    let stress = &result["stress"];
+    assert_eq!(
+        (&stress["ok"], &stress["failed"], &result["requests"]["ok"]),
+        (&10.into(), &0.into(), &10.into())
+    );
+    assert!(stress["measured_per_second"].as_f64() > Some(0.0), "{result}");
+    assert!(stress["estimated_qps"].as_f64() > Some(0.0), "{result}");
+    assert!(stress["tp99_ms"].as_f64() >= stress["tp90_ms"].as_f64(), "{result}");
+    let file = Scratch::new("stress.json", "");
+    well(&format!("-u {} --json {}", server.address, file.path()));
+    assert!(fs::read_to_string(file.path()).unwrap().contains("estimated_qps"));
+}
+
+#[test]
+fn header_lines_and_bodies() {
+    let server = Recorder::hello();
+    let url = format!("http://{}/", server.address);
+    let headers = ["-H", "X-A: 1", "-H", "x-a: 2", "-H", "Host: example.com", "-data", "x=-1"];
+    let finished = executable::run(&[&["stress", "-u", &url], &headers[..]].concat());
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    let asked = &server.asked()[0];
+    assert_eq!((asked.method.as_str(), asked.body.as_slice()), ("POST", &b"x=-1"[..]));
+    assert_eq!((asked.header("x-a"), asked.header("host")), (Some("1; 2"), Some("example.com")));
+    let form = "application/x-www-form-urlencoded; charset=utf-8";
+    assert_eq!(asked.header("content-type"), Some(form));
+    let own = executable::run(&["stress", "-u", &url, "-H", "content-type: text/x", "-data", "a"]);
+    assert_eq!(own.code, Some(0), "{own:?}");
+    let types = server.asked()[1].headers.iter().filter(|(name, _)| name == "content-type").count();
+    assert_eq!((types, server.asked()[1].header("content-type")), (1, Some("text/x")));
+}
+
+#[test]
+fn verifiers_and_codes() {
+    let server = Recorder::start(|asked| match asked.target.as_str() {
+        "/made" => (201, Vec::new(), String::new()),
+        "/json" => (200, Vec::new(), r#"{"code":7,"msg":"","data":null}"#.to_owned()),
+        _ => (500, Vec::new(), "oh".to_owned()),
+    });
+    let url = server.address;
+    for (flags, code, codes) in [
+        ("/made -code 201", 0, r#"{"201":2}"#),
+        ("/made", 1, r#"{"201":2}"#),
+        ("/made -v statusCode -code 201", 0, r#"{"201":2}"#),
+        ("/json -v json -code 7", 0, r#"{"200":2}"#),
+        ("/json -v json", 1, r#"{"7":2}"#),
+        ("/json", 0, r#"{"200":2}"#),
+        ("/x", 1, r#"{"500":2}"#),
+        ("/made -v json -code 7", 1, r#"{"201":2}"#),
+    ] {
+        let result = result(&format!("-n 2 -u {url}{flags}"), code);
+        assert_eq!(result["stress"]["codes"].to_string(), codes, "{flags}: {result}");
+        assert_eq!(result["stress"]["failed"], 2 * code, "{flags}: {result}");
+    }
+    let unknown = stress(&format!("-u {url} -v regex"));
+    assert!(unknown.code == Some(2) && unknown.stderr.contains("statusCode"), "{unknown:?}");
+}
+
+#[test]
+fn answers_are_shown_and_redirects_followed() {
+    let server = Recorder::start(|asked| match asked.target.as_str() {
+        "/from" => (302, vec![("Location", "/to".to_owned())], String::new()),
+        _ => (200, Vec::new(), "you are there".to_owned()),
+    });
+    let url = server.address;
+    let shown = well(&format!("-d true -u {url}/from"));
+    assert!(shown.stderr.contains("200 you are there"), "{}", shown.stderr);
+    assert!(!well(&format!("-d false -u {url}/to")).stderr.contains("you are there"));
+    let left = result(&format!("-redirect=false -u {url}/from"), 1);
+    assert_eq!(left["stress"]["codes"].to_string(), r#"{"302":1}"#, "{left}");
+    let targets: Vec<String> = server.asked().into_iter().map(|asked| asked.target).collect();
+    assert_eq!(targets, ["/from", "/to", "/to", "/from"]);
+}
+
+#[test]
+fn curl_files_are_sent() {
+    let server = Recorder::hello();
+    let url = server.address;
+    let text = format!(
+        "curl 'http://{url}/one' -X PUT -H 'A: b' -b 'c=d' --data-raw '{{\"x\":1}}' --compressed --frob\n\
+         curl -u me:word -G -d q=1 http://{url}/two\n"
+    );
+    let file = Scratch::new("stress-curl.txt", &text);
+    let finished = well(&format!("-n 3 -k -p {} -data ignored", file.path()));
+    assert!(finished.stderr.contains("line 1: --frob"), "{}", finished.stderr);
+    let asked = server.asked();
+    let lines: Vec<String> =
+        asked.iter().map(|asked| format!("{} {}", asked.method, asked.target)).collect();
+    assert_eq!(lines, ["PUT /one", "GET /two?q=1", "PUT /one"], "in turn");
+    assert_eq!((asked[0].header("a"), asked[0].header("cookie")), (Some("b"), Some("c=d")));
+    assert_eq!(asked[0].body, br#"{"x":1}"#);
+    assert_eq!(asked[1].header("authorization"), Some("Basic bWU6d29yZA=="));
+    well(&format!("-p {} -u http://{url}/other", file.path()));
+    assert_eq!(server.asked()[3].target, "/other", "-u goes before the file's URL");
+}
+
+#[test]
+fn times_end_requests_and_runs() {
+    let deaf = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = deaf.local_addr().unwrap();
+    let given_up = result(&format!("-t 1 -c 2 -u {url}"), 1);
+    assert_eq!(given_up["stress"]["codes"].to_string(), r#"{"509":2}"#, "{given_up}");
+    assert_eq!(given_up["errors"]["timeout"], 2, "{given_up}");
+    let given_up = result(&format!("-timeout 1 -c 2 --dialect fork -u {url}"), 1);
+    assert_eq!(given_up["errors"]["timeout"], 2, "{given_up}");
+    let server = Recorder::start(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        (200, Vec::new(), String::new())
+    });
+    for limit in ["-timeout 1", "-apptimeout 1 --dialect fork"] {
+        let cut = result(&format!("-n 1000000 -k {limit} -u {}", server.address), 0);
+        let ok = cut["stress"]["ok"].as_u64().unwrap();
+        assert!((1..1_000).contains(&ok), "{limit}: {cut}");
+    }
+    // Minutes to go on for, cut short: more than -n has been made.
+    let longer =
+        result(&format!("-n 2 -t 1 -apptimeout 1 --dialect fork -u {}", server.address), 0);
+    assert!(longer["stress"]["ok"].as_u64() > Some(2), "{longer}");
+}
+
+#[test]
+fn cores_are_kept_to() {
+    let server = Recorder::hello();
+    let flags = ["-n", "100000000", "-k", "-u", &server.address.to_string()].map(str::to_owned);
+    for (more, cores) in [(&["-cpuNumber", "1"][..], 1), (&["-cpuNumber=64"], usize::MAX)] {
+        let words: Vec<&str> =
+            flags.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        let mut load = standfast(&[&["stress"], &words[..]].concat());
+        let load = Running(load.spawn().unwrap());
+        let before = server.asked().len();
+        eventually("it asks", || server.asked().len() > before);
+        let of = |pid: u32| {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+            let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed:")).unwrap();
+            let bits = line.trim().split(',').map(|word| u32::from_str_radix(word, 16).unwrap());
+            bits.map(u32::count_ones).sum::<u32>() as usize
+        };
+        let own = of(std::process::id());
+        assert_eq!(of(load.0.id()), cores.min(own), "{more:?}");
+    }
+}
+
+#[test]
+fn steps_begin_one_after_another() {
+    let server = Recorder::hello();
+    well(&format!("-c 4 -n 1 -s 2 -i 1 --dialect fork -u {}", server.address));
+    let asked = server.asked();
+    assert_eq!(asked.len(), 4);
+    let gap = asked[2].at.duration_since(asked[1].at);
+    assert!(gap > Duration::from_millis(700), "two, and two a second later: {gap:?}");
+    let all = Recorder::hello();
+    well(&format!("-c 4 -n 1 --dialect fork -u {}", all.address));
+    let gap = all.asked()[3].at.duration_since(all.asked()[0].at);
+    assert!(gap < Duration::from_millis(700), "all at once: {gap:?}");
+}
+
+#[test]
+fn what_is_not_there_is_refused_by_name() {
+    for (flags, named) in [
+        ("-u grpc://127.0.0.1:8099 -data world", "grpc://"),
+        ("-u radius://127.0.0.1:1812", "radius://"),
+        ("-u http://127.0.0.1:1 -http2", "-http2"),
+        ("-u ws://127.0.0.1:1 -data x", "--message"),
+        ("-p /no/such/file", "/no/such/file"),
+        ("-u http://127.0.0.1:1 -clients 1", "--dialect fork"),
+        ("-u http://127.0.0.1:1 -cpunumber 1", "cpuNumber"),
+    ] {
+        let finished = stress(flags);
+        assert_eq!(finished.code, Some(2), "{flags}: {finished:?}");
+        assert!(finished.stderr.contains(named), "{flags}: {}", finished.stderr);
+    }
+    let server = Recorder::hello();
+    let idle = well(&format!("-m 5 -u {}", server.address));
+    assert!(idle.stderr.contains("-m 5"), "{}", idle.stderr);
+    let usage = stress("");
+    assert!(usage.code == Some(2) && usage.stderr.contains("-cpuNumber"), "{usage:?}");
+}
+
+#[test]
+fn over_tls_certificates_are_not_looked_at() {
+    let authority = Authority::new();
+    authority.sign("server", &["nobody.example"]);
+    let [cert, key] = [authority.path("server.pem"), authority.path("server.key")];
+    let server = Server::start(&["--tls-cert", &cert, "--tls-key", &key]);
+    let url = server.listen;
+    let https = well(&format!("-c 2 -n 3 -u https://{url}/health"));
+    assert!(
+        https.stdout.contains("successNum: 6") && https.stderr.contains("not checked"),
+        "{https:?}"
+    );
+    well(&format!("-c 2 -n 3 --pause 10ms -v any --message hi -u wss://{url}/echo"));
+}
+
+#[test]
+fn pings_over_websockets() {
+    let server = Recorder::hello();
+    let url = format!("ws://{}/acc", server.address);
+    let finished = executable::run(&[
+        "stress", "-c", "3", "-n", "2", "--pause", "20ms", "-H", "X-A: b", "-u", &url,
+    ]);
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    assert!(finished.stdout.contains("successNum: 6 failureNum: 0"), "{}", finished.stdout);
+    assert_eq!((server.pings(), server.asked()[0].header("x-a")), (6, Some("b")));
+    let bad = r#"{"seq":"$SEQ","cmd":"x","data":{"bad":true}}"#;
+    let words =
+        ["stress", "-n", "2", "--pause", "1ms", "--message", bad, "-u", &url, "--json", "-"];
+    let finished = executable::run(&words);
+    let result: Value = serde_json::from_str(&finished.stdout).unwrap();
+    assert_eq!(
+        (finished.code, result["stress"]["codes"].to_string().as_str()),
+        (Some(1), r#"{"403":2}"#)
+    );
+    let shown = well(&format!("-d true --pause 1ms -u {url}"));
+    assert!(shown.stderr.contains("200 {"), "{}", shown.stderr);
+    // An echo says what was sent, which is no answer of gowebsocket's.
+    let echo = Server::start(&[]);
+    let flags = format!("--pause 1ms -u ws://{}/echo", echo.listen);
+    assert_eq!(result_codes(&flags, 1), r#"{"510":1}"#);
+    assert_eq!(result_codes(&format!("{flags} -v any"), 0), r#"{"200":1}"#);
+    let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    assert_eq!(result_codes(&format!("-c 2 --pause 1ms -u ws://{dead}/"), 1), r#"{"509":2}"#);
+}
+
+fn result_codes(flags: &str, code: i32) -> String {
+    result(flags, code)["stress"]["codes"].to_string()
+}
+
+#[test]
+fn websockets_are_held_and_connected_as_asked() {
+    let server = Recorder::hello();
+    let mut load = standfast(&["stress", "--pause", "1ms", "--hold", "10m", "-u"]);
+    let mut load = Running(load.arg(format!("ws://{}/", server.address)).spawn().unwrap());
+    eventually("it has pinged", || server.pings() == 1);
+    let pid = Pid::from_raw(load.0.id().try_into().unwrap()).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(load.0.try_wait().unwrap().is_none(), "it holds on");
+    kill_process(pid, Signal::INT).unwrap();
+    assert_eq!(load.wait().code(), Some(130));
+    // Nobody is answered before two have asked: one after another that never happens.
+    for (mode, code) in [(2, 0), (1, 1)] {
+        let server = Recorder::gathering(2, |_| (200, Vec::new(), String::new()));
+        let flags = format!("-c 2 --pause 1ms -timeout 2 -connectionmode {mode} --dialect fork");
+        result(&format!("{flags} -u ws://{}/", server.address), code);
+    }
+}
+
+#[test]
+fn the_forks_roles_as_far_as_one_group_goes() {
+    let server = Recorder::hello();
+    let url = format!("ws://{}/", server.address);
+    for (flags, publishers) in [
+        ("-clients 2 -issenders true -iscollectmsg true", 4),
+        ("-clients 1 -issenders false -iscollectmsg true", 1),
+        ("-toclients true -issenders true", 4),
+    ] {
+        let result = result(&format!("-c 4 -n 3 --pause 1ms {flags} --dialect fork -u {url}"), 0);
+        let broadcast = &result["broadcast"];
+        assert_eq!(broadcast["publishers"], publishers, "{flags}: {result}");
+        assert_eq!(broadcast["received"], publishers * 3 * 4, "{flags}: {result}");
+        assert_eq!(broadcast["lost"], 0, "{flags}: {result}");
+    }
+    let private = stress(&format!("-c 2 --pause 1ms -clients 2 --dialect fork -u {url}"));
+    assert!(private.stderr.contains("private chats"), "{}", private.stderr);
+    let tokens = Scratch::new("tokens.csv", "one\r\ntwo\r\n");
+    let flags = format!("-c 3 --pause 1ms -variable {},a,b,c --dialect fork", tokens.path());
+    well(&format!("{flags} -u {url}?t={{sendtoken}}&to={{recvid}}"));
+    let targets: Vec<String> =
+        server.asked().iter().rev().take(3).map(|asked| asked.target.clone()).collect();
+    assert_eq!(targets, ["/?t=one&to=c", "/?t=two&to=c", "/?t=one&to=c"], "rows in turn");
+    let few = well(&format!("-variable json --pause 1ms --dialect fork -u {url}"));
+    assert!(few.stderr.contains("four values"), "{}", few.stderr);
+}
+
+/// What stands in the founding document after the name of its program, with `HOST` for its servers.
+const FOUNDING: [(&str, &str); 12] = [
+    ("", "-c 1 -n 100 -u http://HOST/"),
+    ("", "-c 1 -n 1 -d true -u http://HOST/"),
+    ("", "-c 1 -n 1 -p curl/baidu.curl.txt"),
+    ("", "-c 10 -n 10 -u ws://HOST/acc"),
+    ("", "-c 100 -n 10000 -u http://HOST/"),
+    (
+        "fork",
+        "-c 100 -n 1 -issenders false -clients 0 -v -variable json -u ws://HOST/?t=2V6v2toRktC4AS0zGCARHQzAWh7",
+    ),
+    (
+        "fork",
+        "-c 100 -n 1 -issenders false -clients 1 -iscollectmsg true -v json -u ws://HOST/?t=2V6v2toRktC4AS0zGCARHQzAWh7",
+    ),
+    (
+        "fork",
+        "-c 100 -n 1 -issenders true -clients 1 -iscollectmsg true -v json -u ws://HOST/?t=2V6v2toRktC4AS0zGCARHQzAWh7",
+    ),
+    (
+        "fork",
+        "-c 100 -n 1 -issenders false -clients 0 -t 2 -v json -u ws://HOST/?t=2V6v2toRktC4AS0zGCARHQzAWh7",
+    ),
+    (
+        "fork",
+        "-c 100 -n 1 -issenders true -clients 2 -v json -u ws://HOST/?t=2V6v2toRktC4AS0zGCARHQzAWh7",
+    ),
+    (
+        "fork",
+        "-c 100 -n 1 -issender true -clients 2 -iscollectmsg true -v json -u ws://HOST/?t=2V6v2toRktC4AS0zGCARHQzAWh7",
+    ),
+    (
+        "fork",
+        "-c 100 -n 1 -issenders true -clients 2 -iscollectmsg true -toclients true -variable sendtoken.csv,sendtoken.csv,recvtoken.csv,groupId.csv -v json -u ws://HOST/?t=2V6v2toRktC4AS0zGCARHQzAWh7",
+    ),
+];
+
+#[test]
+fn the_founding_documents_commands_run() {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("stress-founding");
+    fs::create_dir_all(folder.join("curl")).unwrap();
+    // Each has a server of its own: what one group says must not come to others.
+    let runs = FOUNDING.map(|(dialect, line)| {
+        let server = Recorder::hello();
+        let host = server.address.to_string();
+        if line.contains("-p ") {
+            let copied = format!(
+                "curl 'http://{host}/' -H 'Connection: keep-alive' \
+                 -H 'Accept-Encoding: gzip, deflate, br' --compressed"
+            );
+            fs::write(folder.join("curl/baidu.curl.txt"), copied).unwrap();
+        }
+        let line = line.replace("HOST", &host);
+        let words: Vec<&str> = std::iter::once("stress").chain(line.split(' ')).collect();
+        let mut command = standfast(&words);
+        if !dialect.is_empty() {
+            command.args(["--dialect", dialect]);
+        }
+        command.current_dir(&folder);
+        let running = Running(command.spawn().unwrap());
+        // Two minutes, or a million connections, are not waited for: it is seen to go on, and ended.
+        let enough: Option<Box<dyn Fn() -> bool>> = match &line {
+            line if line.contains("-t 2") => {
+                let before = server.pings();
+                Some(Box::new(move || server.pings() >= before + 250))
+            }
+            line if line.contains("-n 10000") => Some(Box::new(|| server.count() >= 1_000)),
+            _ => None,
+        };
+        if let Some(enough) = enough {
+            eventually("it goes on", enough);
+            let pid = Pid::from_raw(running.0.id().try_into().unwrap()).unwrap();
+            kill_process(pid, Signal::INT).unwrap();
+            return (line, Some(130), running);
+        }
+        (line, Some(0), running)
+    });
+    for (line, code, running) in runs {
+        let finished = executable::finish(running);
+        assert_eq!(finished.code, code, "{line}: {finished:?}");
+    }
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn what_from_curl_prints_sends_what_curl_sends() {
+    let server = Recorder::hello();
+    let url = format!("http://{}/x", server.address);
+    let curl = std::process::Command::new("curl").arg("--version").output();
+    if curl.is_err() {
+        assert!(std::env::var_os("CI").is_none(), "curl is not here");
+        eprintln!("skipped: curl is not here");
+        return;
+    }
+    for options in [
+        "",
+        "-X DELETE",
+        "-I",
+        "-d a=1 -d 'b=2 3'",
+        "--data-urlencode 'q=ä &' --data-urlencode ' x'",
+        "-G -d a=1 --data-urlencode 'b=ü'",
+        r#"--json '{"a":1}'"#,
+        "-u me:word",
+        "-A me/1 -e http://b/ -b 'a=1; b=2' -H 'X-Y: it'\\''s'",
+        "--data-raw $'a\\n\\u00e4\\x41'",
+        "-F 'a=1'",
+    ] {
+        let text = format!("curl -s {options} {url}");
+        let file = Scratch::new("from-curl.txt", &text);
+        let shell = std::process::Command::new("bash").args(["-c", &text]).output().unwrap();
+        assert!(shell.status.success(), "{text}: {shell:?}");
+        let printed = executable::run(&["load", "from-curl", file.path()]);
+        assert_eq!((printed.code, printed.stderr.as_str()), (Some(0), ""), "{text}");
+        let line = printed.stdout.trim().strip_prefix("standfast ").unwrap().to_owned();
+        let ours = format!("exec \"$0\" {line} --requests 1 --connections 1 --plain");
+        let program = standfast(&[]).get_program().to_owned();
+        let ran = std::process::Command::new("bash").args(["-c", &ours]).arg(program).output();
+        let ran = ran.unwrap();
+        assert!(ran.status.success(), "{line}: {}", String::from_utf8_lossy(&ran.stderr));
+        let asked = server.asked();
+        let [.., theirs, ours] = asked.as_slice() else { panic!("{asked:?}") };
+        // In a URL some versions of curl write %c3, others %C3.
+        let asked = |one: &Asked| (one.method.clone(), one.target.to_ascii_lowercase());
+        assert_eq!(asked(ours), asked(theirs), "{text}");
+        let is_form =
+            theirs.header("content-type").is_some_and(|kind| kind.starts_with("multipart"));
+        let plain = |asked: &Asked| {
+            let text = String::from_utf8_lossy(&asked.body).into_owned();
+            let mark = asked.header("content-type").and_then(|kind| kind.split("boundary=").nth(1));
+            mark.map_or(text.clone(), |mark| text.replace(mark, "MARK"))
+        };
+        assert_eq!(plain(ours), plain(theirs), "{text}");
+        for name in ["content-type", "authorization", "cookie", "referer", "x-y", "host"] {
+            if name != "content-type" || !is_form {
+                assert_eq!(ours.header(name), theirs.header(name), "{name}: {text}");
+            }
+        }
+    }
+}

@@ -301,6 +301,33 @@ fn who_finds_every_node_full_waits_its_turn() {
 }
 
 #[test]
+fn handshakes_that_upstreams_refuse_leave_no_place_taken() {
+    let node = Server::start(&[]);
+    let config = format!(
+        "[pool.a]\nupstreams = ['{}']\nmax = 50\nqueue = 2000\nqueue_timeout = '60s'\n",
+        node.listen
+    );
+    let config = Scratch::new("refused.toml", &config);
+    let proxy = Server::start_proxy(&["--config", config.path()]);
+    let url = format!("ws://{}/nowhere", proxy.listen);
+    let refused = executable::run(&["load", &url, "--connections", "2000", "--json", "-"]);
+    let summary: Value = serde_json::from_str(&refused.stdout).unwrap();
+    assert_eq!(summary["connect_errors"], json!({ "handshake_rejected": 2_000 }), "{summary}");
+    eventually("every place has come back", || tunnels(&proxy, node.listen) == 0);
+    let metrics = proxy.metrics();
+    assert_eq!(metrics["standfast_declined_total"], 2_000.0, "{metrics:?}");
+    assert_eq!(upstream(&proxy, node.listen)["picked"], 2_000);
+    assert!(echoes(&mut Socket::open(proxy.listen, "/echo")), "and may be taken again");
+}
+
+#[test]
+fn doctor_says_how_many_tunnels_fit_and_how_to_ask_for_them() {
+    let doctor = executable::run(&["doctor", "--role", "proxy", "--connections", "100M"]);
+    assert_eq!(doctor.code, Some(1), "{doctor:?}");
+    assert!(doctor.stdout.contains(": standfast proxy --max-connections "), "{doctor:?}");
+}
+
+#[test]
 fn each_tunnel_leaves_a_line_in_the_log() {
     let node = Server::start(&[]);
     let log = Scratch::new("access.log", "");

@@ -280,9 +280,9 @@ impl Pool {
             if let Some(picked) = self.take(member, key) {
                 return Ok(picked);
             }
-            busy = true;
         }
-        Err(if busy { Refused::Busy } else { Refused::Down })
+        // Who had room a moment ago is up.
+        Err(if busy || alive { Refused::Busy } else { Refused::Down })
     }
 
     fn best(&self, key: &Key<'_>, standing: Standing) -> Option<&Member> {

@@ -265,7 +265,10 @@ fn workers_that_choose_at_once_pass_no_limit() {
                 let mut held = Vec::new();
                 for _ in 0..200 {
                     let key = Key { now_ns: 1, random: random.u64(..), ..Key::default() };
-                    held.extend(pool.pick(&key));
+                    match pool.pick(&key) {
+                        Ok(picked) => held.push(picked),
+                        Err(why) => assert_eq!(why, Refused::Busy, "they are full, not down"),
+                    }
                 }
                 held
             })

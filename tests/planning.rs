@@ -75,6 +75,28 @@ fn two_runs_are_compared() {
     assert!(missing.code == Some(2) && missing.stderr.contains("/no/such/file"), "{missing:?}");
 }
 
+#[test]
+fn runs_of_requests_are_compared_and_planned_from() {
+    let server = Server::start(&[]);
+    let [one, fewer] = ["one", "fewer"].map(|name| Scratch::new(&format!("http-{name}.json"), ""));
+    let url = format!("http://{}/health", server.listen);
+    for (file, connections) in [(&one, "4"), (&fewer, "2")] {
+        let numbers = ["--requests", "200", "--connections", connections, "--json", file.path()];
+        let finished = executable::run(&[&["load", &url], &numbers[..]].concat());
+        assert_eq!(finished.code, Some(0), "{finished:?}");
+    }
+    let same = executable::run(&["load", "compare", one.path(), one.path(), "--json", "-"]);
+    assert_eq!((same.code, &json_of(&same)["of"]), (Some(0), &"requests".into()));
+    let unlike = executable::run(&["load", "compare", one.path(), fewer.path()]);
+    assert_eq!(unlike.code, Some(2), "other users are another run: {unlike:?}");
+    let run: Value = serde_json::from_str(&std::fs::read_to_string(one.path()).unwrap()).unwrap();
+    let plan =
+        json_of(&executable::run(&["plan", "--views", "1M", "--from", one.path(), "--json", "-"]));
+    let served = 200.0 / run["seconds"].as_f64().unwrap();
+    let each = plan["requests"]["per_machine"].as_f64().unwrap();
+    assert!((each - served).abs() < served * 1e-6, "{plan}: {run}");
+}
+
 /// An echo whose JSON goes to `file`.
 fn echo(server: &Server, file: &Scratch, more: &[&str]) {
     let url = format!("ws://{}/echo", server.listen);

@@ -129,6 +129,16 @@ impl ServerFlags {
 }
 
 impl ClientFlags {
+    /// As a scenario file says it.
+    pub(crate) fn of_files(
+        insecure: bool,
+        ca: Option<PathBuf>,
+        cert: Option<PathBuf>,
+        key: Option<PathBuf>,
+    ) -> ClientFlags {
+        ClientFlags { insecure, ca, cert, key, sni: None, tls_resume: Resume::On }
+    }
+
     /// How TLS is spoken with each endpoint whose URL asks for it.
     pub(crate) fn set(&self, endpoints: &mut [Endpoint]) -> Result<()> {
         if !endpoints.iter().any(|endpoint| endpoint.tls) {

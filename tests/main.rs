@@ -37,6 +37,7 @@ mod proxy;
 mod proxy_hostile;
 mod proxy_pools;
 mod report;
+mod scenarios;
 mod screen;
 mod stress;
 mod tls;

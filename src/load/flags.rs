@@ -9,6 +9,7 @@ use load::stages::Stage;
 use load::{Connect, Fanout};
 
 use super::requests::flags as requests;
+use super::scenario::InitArgs;
 use super::threshold::Threshold;
 use super::{compare, from_curl};
 use crate::{tls, units};
@@ -29,6 +30,10 @@ pub(crate) struct Args {
     /// each number of a range
     #[arg(required = true, value_name = "URL")]
     pub(super) urls: Vec<String>,
+
+    /// Where the steps of a scenario go whose url is a path, instead of what its file says
+    #[arg(long, value_name = "URL")]
+    pub(super) target: Option<String>,
 
     /// Connections to open
     #[arg(long, value_name = "N", default_value = "100", value_parser = units::positive_count)]
@@ -250,6 +255,8 @@ pub(super) enum Command {
     Compare(compare::Args),
     /// Print what a file of curl commands is as commands of `standfast load`
     FromCurl(from_curl::Args),
+    /// Write a commented scenario that runs as it is
+    Init(InitArgs),
 }
 
 /// How to open connections, as [`connect`] reads it.

@@ -9,6 +9,7 @@ mod flags;
 mod from_curl;
 mod page;
 mod requests;
+mod scenario;
 mod screen;
 mod threshold;
 mod urls;
@@ -42,6 +43,7 @@ pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
     match &args.command {
         Some(Command::Compare(args)) => return compare::run(args),
         Some(Command::FromCurl(args)) => return from_curl::run(args),
+        Some(Command::Init(args)) => return scenario::init(args),
         None => {}
     }
     for file in [&args.json, &args.html, &args.csv].into_iter().flatten() {
@@ -49,6 +51,10 @@ pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
     }
     let interrupted =
         |wait| matches!(process::wait_signal(wait), Some(Signal::Interrupt | Signal::Terminate));
+    if scenario::is_meant(&args.urls) {
+        return scenario::run(args, flags, interrupted);
+    }
+    scenario::without(args)?;
     if requests::is_meant(&args.urls) {
         return requests::run(args, flags, interrupted);
     }

@@ -17,6 +17,7 @@ pub(crate) mod socket;
 pub(crate) mod terminal;
 pub(crate) mod tls;
 pub(crate) mod upstream;
+pub(crate) mod web;
 
 use std::net::TcpListener;
 use std::thread;

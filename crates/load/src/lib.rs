@@ -30,6 +30,7 @@ mod recorder;
 pub mod requests;
 mod retry;
 mod run;
+pub mod scenario;
 mod shares;
 mod socket;
 mod sources;

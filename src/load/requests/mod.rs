@@ -134,7 +134,7 @@ fn asked_rate(config: &Requests) -> Option<f64> {
 }
 
 /// What a threshold asks for.
-fn value(metric: Metric, summary: &RequestSummary) -> Option<f64> {
+pub(super) fn value(metric: Metric, summary: &RequestSummary) -> Option<f64> {
     let latency = summary.latency.as_ref();
     Some(match metric {
         Metric::P50 => latency?.p50_ms,

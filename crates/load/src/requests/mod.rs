@@ -32,6 +32,7 @@ pub use self::drive::{RequestsEnded, drive_requests};
 pub use self::driver::{Driver, Received, Whole};
 pub use self::failure::Failure;
 pub use self::http1::Http1;
+pub(crate) use self::request::place;
 pub use self::request::{HttpRequest, Request};
 pub use self::script::{Accepted, Fixed, Part, Script, Step};
 pub use self::summary::{RequestConnections, RequestCounts, RequestSummary};

@@ -62,6 +62,18 @@ impl Request {
         (self.endpoint, self.is_head) = (endpoint, method == "HEAD");
     }
 
+    /// What `render` writes, in the place of what was there.
+    pub(crate) fn set_rendered(
+        &mut self,
+        endpoint: u8,
+        is_head: bool,
+        render: impl FnOnce(&mut Vec<u8>),
+    ) {
+        (self.endpoint, self.is_head) = (endpoint, is_head);
+        self.bytes.clear();
+        render(&mut self.bytes);
+    }
+
     /// Whom it is for: a number of [`super::Requests::endpoints`].
     #[must_use]
     pub fn endpoint(&self) -> u8 {
@@ -123,7 +135,12 @@ impl Request {
 }
 
 /// Where a Location leads from a request to `endpoint` for `from`.
-fn place(endpoint: u8, from: &str, location: &str, endpoints: &[Endpoint]) -> Option<(u8, String)> {
+pub(crate) fn place(
+    endpoint: u8,
+    from: &str,
+    location: &str,
+    endpoints: &[Endpoint],
+) -> Option<(u8, String)> {
     let absolute = location.strip_prefix("//").map(|rest| (None, rest));
     let absolute =
         absolute.or_else(|| location.split_once("://").map(|(scheme, rest)| (Some(scheme), rest)));

@@ -1,0 +1,168 @@
+//! [`Source`]: where in an answer a value is, for captures and checks. [`Seen`] is an answer being
+//! looked at; its body is parsed as JSON at most once.
+
+use std::borrow::Cow;
+use std::cell::OnceCell;
+use std::fmt;
+
+use regex::bytes::Regex;
+use serde_json::Value;
+use serde_json_path::JsonPath;
+
+use crate::requests::{Answer, Wants};
+
+/// The most bytes of a body that are kept for captures and checks, in bytes.
+pub const BODY_KEPT_MAX: usize = 1 << 20;
+/// The most bytes of a captured value.
+pub const CAPTURE_BYTES_MAX: usize = 64 << 10;
+
+/// Where a value is.
+#[derive(Clone)]
+pub enum Source {
+    /// The first header line of this name.
+    Header(String),
+    /// The first node that a JSONPath finds (RFC 9535).
+    Json(JsonPath),
+    /// The first match in the body: its first group, or the whole where there is none.
+    Regex(Regex),
+}
+
+/// An answer being looked at.
+pub struct Seen<'a> {
+    /// Its status.
+    pub status: u16,
+    /// From when it was due until it was whole.
+    pub latency_ns: u64,
+    answer: &'a Answer<'a>,
+    json: OnceCell<Option<Value>>,
+}
+
+impl Source {
+    /// Reads a JSONPath.
+    ///
+    /// # Errors
+    /// A text for people.
+    pub fn json(text: &str) -> Result<Source, String> {
+        let path = JsonPath::parse(text);
+        path.map(Source::Json).map_err(|error| format!("{text:?} is no JSONPath: {error}"))
+    }
+
+    /// Reads a regular expression.
+    ///
+    /// # Errors
+    /// A text for people.
+    pub fn regex(text: &str) -> Result<Source, String> {
+        pattern(text).map(Source::Regex)
+    }
+
+    /// What must be kept of an answer to find it.
+    #[must_use]
+    pub fn wants(&self) -> Wants {
+        match self {
+            Source::Header(_) => Wants::Head,
+            Source::Json(_) | Source::Regex(_) => Wants::Body(BODY_KEPT_MAX),
+        }
+    }
+
+    /// The value; `None` where there is none. JSON's null is none, and what is no string is as JSON
+    /// writes it.
+    pub fn find<'s>(&self, seen: &'s Seen<'_>) -> Option<Cow<'s, [u8]>> {
+        match self {
+            Source::Header(name) => seen.answer.header(name).map(Cow::Borrowed),
+            Source::Json(path) => match path.query(seen.json()?).first()? {
+                Value::Null => None,
+                Value::String(text) => Some(Cow::Borrowed(text.as_bytes())),
+                other => Some(Cow::Owned(other.to_string().into_bytes())),
+            },
+            Source::Regex(pattern) => {
+                let found = pattern.captures(seen.answer.body)?;
+                let group = found.get(1).or_else(|| found.get(0))?;
+                Some(Cow::Borrowed(group.as_bytes()))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Header(name) => write!(f, "header {name}"),
+            Source::Json(path) => write!(f, "json {path}"),
+            Source::Regex(pattern) => write!(f, "regex {pattern}"),
+        }
+    }
+}
+
+impl<'a> Seen<'a> {
+    pub(super) fn new(status: u16, answer: &'a Answer<'a>) -> Seen<'a> {
+        let latency_ns = answer.times.done_ns.saturating_sub(answer.times.due_ns);
+        Seen { status, latency_ns, answer, json: OnceCell::new() }
+    }
+
+    /// Bytes of the whole body.
+    pub(super) fn size(&self) -> u64 {
+        self.answer.body_bytes
+    }
+
+    /// More came than is kept.
+    pub(super) fn is_cut(&self) -> bool {
+        !self.answer.body.is_empty() && (self.answer.body.len() as u64) < self.answer.body_bytes
+    }
+
+    fn json(&self) -> Option<&Value> {
+        self.json.get_or_init(|| serde_json::from_slice(self.answer.body).ok()).as_ref()
+    }
+}
+
+/// A regular expression over bytes, bounded in what it may compile to.
+pub(super) fn pattern(text: &str) -> Result<Regex, String> {
+    let built = regex::bytes::RegexBuilder::new(text).size_limit(1 << 20).build();
+    built.map_err(|error| format!("{text:?} is no regular expression: {error}"))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::requests::Times;
+
+    pub(in crate::scenario) fn answer<'a>(head: &'a [u8], body: &'a [u8]) -> Answer<'a> {
+        let times = Times { due_ns: 1_000_000, done_ns: 6_000_000, ..Times::default() };
+        Answer { outcome: Ok(200), head, body, body_bytes: body.len() as u64, times }
+    }
+
+    #[test]
+    fn values_are_found_in_heads_json_and_text() {
+        let head = b"HTTP/1.1 200 OK\r\nX-Id: 7\r\nx-id: 8\r\n\r\n";
+        let body = br#"{"token":"a\"b","n":[1,{"id":2.50}],"none":null,"ok":true}"#;
+        let answer = answer(head, body);
+        let seen = Seen::new(200, &answer);
+        let find = |source: &Source| {
+            source.find(&seen).map(|value| String::from_utf8(value.into_owned()).unwrap())
+        };
+        assert_eq!(find(&Source::Header("x-ID".to_owned())).as_deref(), Some("7"));
+        assert_eq!(find(&Source::Header("x".to_owned())), None);
+        for (path, value) in [
+            ("$.token", Some("a\"b")),
+            ("$['n'][1].id", Some("2.5")),
+            ("$..id", Some("2.5")),
+            ("$.n[-2]", Some("1")),
+            ("$.ok", Some("true")),
+            ("$.none", None),
+            ("$.absent", None),
+        ] {
+            assert_eq!(find(&Source::json(path).unwrap()).as_deref(), value, "{path}");
+        }
+        assert_eq!(find(&Source::regex(r#""n":\[(\d)"#).unwrap()).as_deref(), Some("1"));
+        assert_eq!(find(&Source::regex("t[a-z]+n").unwrap()).as_deref(), Some("token"));
+        assert_eq!(find(&Source::regex("x{9}").unwrap()), None);
+    }
+
+    #[test]
+    fn what_is_no_path_and_no_pattern_is_said() {
+        assert!(Source::json("token").unwrap_err().contains("JSONPath"));
+        assert!(Source::regex("(").unwrap_err().contains("regular expression"));
+        assert!(Source::regex("(a{1000}){1000}").is_err(), "too large to compile");
+        let answer = answer(b"", b"{");
+        assert!(Source::json("$").unwrap().find(&Seen::new(200, &answer)).is_none());
+    }
+}

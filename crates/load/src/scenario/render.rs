@@ -1,0 +1,196 @@
+//! [`Renderer`]: a step as the bytes of a request (RFC 9112). A redirect changes whom it is for and
+//! what is left of it, as browsers do it (RFC 9110 section 15.4).
+
+use std::io::Write;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use super::cookies::{Jar, Site};
+use super::template::Values;
+use super::{Scenario, Step};
+
+/// Where an answer has sent a user instead.
+#[derive(Clone, Debug)]
+pub(super) struct Follow {
+    pub(super) endpoint: u8,
+    pub(super) target: String,
+    pub(super) hops: u8,
+    /// Whatever it was, it is a GET now.
+    pub(super) becomes_get: bool,
+    /// To another server, for which secrets are not.
+    pub(super) moved: bool,
+}
+
+/// Buffers that are used again.
+#[derive(Default, Debug)]
+pub(super) struct Renderer {
+    target: Vec<u8>,
+    body: Vec<u8>,
+    pair: Vec<u8>,
+}
+
+/// What a request is made of.
+#[derive(Copy, Clone)]
+pub(super) struct Asked<'a> {
+    pub(super) scenario: &'a Scenario,
+    pub(super) step: &'a Step,
+    pub(super) values: Values<'a>,
+    pub(super) jar: Option<&'a Jar>,
+    pub(super) follow: Option<&'a Follow>,
+}
+
+impl Asked<'_> {
+    pub(super) fn endpoint(&self) -> u8 {
+        self.follow.map_or(self.step.endpoint, |follow| follow.endpoint)
+    }
+
+    pub(super) fn method(&self) -> &str {
+        match self.follow {
+            Some(follow) if follow.becomes_get => "GET",
+            _ => &self.step.method,
+        }
+    }
+
+    fn has_body(&self) -> bool {
+        !self.follow.is_some_and(|follow| follow.becomes_get)
+    }
+
+    fn leaves_out(&self, name: &str) -> bool {
+        let is_one = |names: &[&str]| names.iter().any(|one| name.eq_ignore_ascii_case(one));
+        let moved = self.follow.is_some_and(|follow| follow.moved);
+        let of_body = ["content-type", "content-length", "content-encoding"];
+        let secret = ["host", "authorization", "cookie"];
+        !self.has_body() && is_one(&of_body) || moved && is_one(&secret)
+    }
+}
+
+impl Renderer {
+    /// Writes the request; what `out` had before is gone.
+    pub(super) fn render(&mut self, asked: &Asked<'_>, out: &mut Vec<u8>) {
+        let Some(endpoint) = asked.scenario.endpoints.get(usize::from(asked.endpoint())) else {
+            return;
+        };
+        out.clear();
+        self.render_target(asked);
+        out.extend_from_slice(asked.method().as_bytes());
+        out.push(b' ');
+        let by_proxy = asked.scenario.proxy.as_ref().filter(|_| !endpoint.tls);
+        if by_proxy.is_some() {
+            out.extend_from_slice(b"http://");
+            out.extend_from_slice(endpoint.host.as_bytes());
+        }
+        out.extend_from_slice(&self.target);
+        out.extend_from_slice(b" HTTP/1.1\r\n");
+        let says = |name: &str| {
+            let mut names = asked.step.headers.iter().map(|(one, _)| one);
+            names.any(|one| one.eq_ignore_ascii_case(name) && !asked.leaves_out(name))
+        };
+        if !says("host") {
+            line(out, "Host", endpoint.host.as_bytes());
+        }
+        if let Some(proxy) = by_proxy.filter(|proxy| !proxy.authorization.is_empty()) {
+            line(out, "Proxy-Authorization", proxy.authorization.as_bytes());
+        }
+        self.headers(asked, out);
+        self.cookies(asked, endpoint, out);
+        if asked.scenario.close && !says("connection") {
+            line(out, "Connection", b"close");
+        }
+        self.body(asked, says("content-length") || says("transfer-encoding"), out);
+    }
+
+    /// The target of a step as it would be asked for now.
+    pub(super) fn target(&mut self, asked: &Asked<'_>) -> &[u8] {
+        self.render_target(asked);
+        &self.target
+    }
+
+    fn render_target(&mut self, asked: &Asked<'_>) {
+        self.target.clear();
+        match asked.follow {
+            Some(follow) => self.target.extend_from_slice(follow.target.as_bytes()),
+            None => asked.step.target.render(&mut self.target, &asked.values),
+        }
+        let own = asked.scenario.endpoints.get(usize::from(asked.endpoint()));
+        if let Some(own) = own {
+            let origin = format_args!("{}://{}", if own.tls { "https" } else { "http" }, own.host)
+                .to_string();
+            // A captured link may be whole.
+            if !self.target.starts_with(b"/") && self.target.starts_with(origin.as_bytes()) {
+                self.target.drain(..origin.len());
+            }
+        }
+        if !self.target.starts_with(b"/") {
+            self.target.insert(0, b'/');
+        }
+    }
+
+    fn headers(&mut self, asked: &Asked<'_>, out: &mut Vec<u8>) {
+        for (name, value) in &asked.step.headers {
+            if !asked.leaves_out(name) && !name.eq_ignore_ascii_case("cookie") {
+                out.extend_from_slice(name.as_bytes());
+                out.extend_from_slice(b": ");
+                value.render(out, &asked.values);
+                out.extend_from_slice(b"\r\n");
+            }
+        }
+        if let Some(pair) = asked.step.basic.as_ref().filter(|_| !asked.leaves_out("authorization"))
+        {
+            self.pair.clear();
+            pair.render(&mut self.pair, &asked.values);
+            line(out, "Authorization", basic(&self.pair).as_bytes());
+        }
+    }
+
+    /// One line (RFC 6265 section 5.4): what the step says itself, and what the user was given.
+    fn cookies(&self, asked: &Asked<'_>, endpoint: &crate::Endpoint, out: &mut Vec<u8>) {
+        let begin = out.len();
+        out.extend_from_slice(b"Cookie: ");
+        let empty = out.len();
+        let own = asked.step.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("cookie"));
+        if let Some((_, value)) = own.filter(|_| !asked.leaves_out("cookie")) {
+            value.render(out, &asked.values);
+        }
+        if let Some(jar) = asked.jar {
+            let path = std::str::from_utf8(&self.target).unwrap_or("/");
+            let site = Site { host: endpoint.server_name(), path, secure: endpoint.tls };
+            let before = out.len();
+            if before > empty {
+                out.extend_from_slice(b"; ");
+            }
+            if !jar.render(out, &site, asked.values.now_ms) {
+                out.truncate(before);
+            }
+        }
+        match out.len() > empty {
+            true => out.extend_from_slice(b"\r\n"),
+            false => out.truncate(begin),
+        }
+    }
+
+    fn body(&mut self, asked: &Asked<'_>, framed: bool, out: &mut Vec<u8>) {
+        self.body.clear();
+        if let Some(body) = asked.step.body.as_ref().filter(|_| asked.has_body()) {
+            body.render(&mut self.body, &asked.values);
+        }
+        let expected = matches!(asked.method(), "POST" | "PUT" | "PATCH");
+        if !framed && (expected || !self.body.is_empty()) {
+            let _ = write!(out, "Content-Length: {}\r\n", self.body.len());
+        }
+        out.extend_from_slice(b"\r\n");
+        out.extend_from_slice(&self.body);
+    }
+}
+
+/// `USER:PASSWORD` as a header's value (RFC 7617).
+#[must_use]
+pub fn basic(pair: &[u8]) -> String {
+    format!("Basic {}", STANDARD.encode(pair))
+}
+
+fn line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+    for bytes in [name.as_bytes(), b": ", value, b"\r\n"] {
+        out.extend_from_slice(bytes);
+    }
+}

@@ -1,0 +1,198 @@
+//! [`Tally`]: what came of each step and each check. A worker counts by itself and hands its counts
+//! over when it is done with its users.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::Serialize;
+
+use super::Scenario;
+use crate::requests::{Failure, Times};
+use crate::{Latency, Recorder, Series};
+
+/// What came of a scenario's steps and checks.
+#[derive(Clone, Default)]
+pub(super) struct Tally {
+    steps: Vec<StepTally>,
+    /// Passes that were begun, by flow.
+    passes: Vec<u64>,
+    /// Passes that reached the end of their flow.
+    completed: Vec<u64>,
+}
+
+#[derive(Clone, Default)]
+struct StepTally {
+    requests: u64,
+    redirects: u64,
+    errors: BTreeMap<&'static str, u64>,
+    recorder: Recorder,
+    /// Passed and failed, by check; then by capture.
+    checks: Vec<(u64, u64)>,
+}
+
+/// Where workers hand their tallies over.
+#[derive(Clone, Default)]
+pub struct Tallies(Arc<Mutex<Tally>>);
+
+/// A flow in the summary.
+#[derive(Serialize, Clone, PartialEq, Debug)]
+pub struct FlowSummary {
+    /// Its name.
+    pub name: String,
+    /// Passes that users began.
+    pub begun: u64,
+    /// Passes that came to the flow's end.
+    pub completed: u64,
+    /// Its steps in order.
+    pub steps: Vec<StepSummary>,
+}
+
+/// A step in the summary.
+#[derive(Serialize, Clone, PartialEq, Debug)]
+pub struct StepSummary {
+    /// Its name.
+    pub name: String,
+    /// Requests that came to anything, redirects followed for them not counted.
+    pub requests: u64,
+    /// Of them those that failed.
+    pub failed: u64,
+    /// The same by kind.
+    pub errors: BTreeMap<&'static str, u64>,
+    /// Redirects followed.
+    pub redirects: u64,
+    /// From when it was due until it was whole, redirects included.
+    pub latency: Option<Latency>,
+    /// From when it was taken up.
+    pub service_time: Option<Latency>,
+    /// Its checks, then its captures, in order.
+    pub checks: Vec<CheckSummary>,
+}
+
+/// A check, or whether a capture found something.
+#[derive(Serialize, Clone, PartialEq, Eq, Debug)]
+pub struct CheckSummary {
+    /// Its name.
+    pub name: String,
+    /// How often it held.
+    pub passed: u64,
+    /// How often not.
+    pub failed: u64,
+}
+
+impl Tally {
+    pub(super) fn new(scenario: &Scenario) -> Tally {
+        let steps = scenario.steps.iter().map(|step| StepTally {
+            checks: vec![(0, 0); step.checks.len() + step.captures.len()],
+            ..StepTally::default()
+        });
+        let none = vec![0; scenario.flows.len()];
+        Tally { steps: steps.collect(), passes: none.clone(), completed: none }
+    }
+
+    pub(super) fn pass(&mut self, flow: usize) {
+        if let Some(passes) = self.passes.get_mut(flow) {
+            *passes += 1;
+        }
+    }
+
+    pub(super) fn completed(&mut self, flow: usize) {
+        if let Some(completed) = self.completed.get_mut(flow) {
+            *completed += 1;
+        }
+    }
+
+    pub(super) fn check(&mut self, step: usize, check: usize, held: bool) {
+        let Some(count) = self.steps.get_mut(step).and_then(|step| step.checks.get_mut(check))
+        else {
+            return;
+        };
+        if held { count.0 += 1 } else { count.1 += 1 }
+    }
+
+    pub(super) fn redirect(&mut self, step: usize) {
+        if let Some(step) = self.steps.get_mut(step) {
+            step.redirects += 1;
+        }
+    }
+
+    /// A step is over. Only whole answers are timed, as in the summary of the run.
+    pub(super) fn step(&mut self, step: usize, failure: Option<Failure>, times: Option<&Times>) {
+        let Some(tally) = self.steps.get_mut(step) else { return };
+        tally.requests += 1;
+        if let Some(failure) = failure {
+            *tally.errors.entry(failure.name()).or_default() += 1;
+        }
+        if let Some(times) = times {
+            let since = |begin_ns| times.done_ns.saturating_sub(begin_ns);
+            tally.recorder.record(Series::Latency, since(times.due_ns));
+            tally.recorder.record(Series::ServiceTime, since(times.begun_ns));
+        }
+    }
+
+    fn merge(&mut self, other: &Tally) {
+        if self.steps.is_empty() {
+            *self = other.clone();
+            return;
+        }
+        let add = |mine: &mut Vec<u64>, theirs: &[u64]| {
+            mine.iter_mut().zip(theirs).for_each(|(mine, theirs)| *mine += theirs);
+        };
+        add(&mut self.passes, &other.passes);
+        add(&mut self.completed, &other.completed);
+        for (mine, theirs) in self.steps.iter_mut().zip(&other.steps) {
+            mine.requests += theirs.requests;
+            mine.redirects += theirs.redirects;
+            mine.recorder.merge(&theirs.recorder);
+            for (name, count) in &theirs.errors {
+                *mine.errors.entry(name).or_default() += count;
+            }
+            for (mine, theirs) in mine.checks.iter_mut().zip(&theirs.checks) {
+                *mine = (mine.0 + theirs.0, mine.1 + theirs.1);
+            }
+        }
+    }
+}
+
+impl Tallies {
+    pub(super) fn hand_over(&self, tally: &Tally) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).merge(tally);
+    }
+
+    /// What all workers have handed over, with the scenario's names.
+    #[must_use]
+    pub fn summary(&self, scenario: &Scenario) -> Vec<FlowSummary> {
+        let mut tally = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if tally.steps.is_empty() {
+            tally = Tally::new(scenario);
+        }
+        let flows = scenario.flows.iter().enumerate().map(|(at, flow)| FlowSummary {
+            name: flow.name.clone(),
+            begun: tally.passes.get(at).copied().unwrap_or_default(),
+            completed: tally.completed.get(at).copied().unwrap_or_default(),
+            steps: flow
+                .steps
+                .clone()
+                .filter_map(|at| Some(summary(scenario.steps.get(at)?, tally.steps.get(at)?)))
+                .collect(),
+        });
+        flows.collect()
+    }
+}
+
+fn summary(step: &super::Step, tally: &StepTally) -> StepSummary {
+    let captures = step.captures.iter().map(|capture| format!("capture {}", capture.name));
+    let names = step.checks.iter().map(|check| check.name.clone()).chain(captures);
+    let checks = names.zip(&tally.checks);
+    StepSummary {
+        name: step.name.clone(),
+        requests: tally.requests,
+        failed: tally.errors.values().sum(),
+        errors: tally.errors.clone(),
+        redirects: tally.redirects,
+        latency: tally.recorder.latency(Series::Latency),
+        service_time: tally.recorder.latency(Series::ServiceTime),
+        checks: checks
+            .map(|(name, &(passed, failed))| CheckSummary { name, passed, failed })
+            .collect(),
+    }
+}

@@ -1,0 +1,423 @@
+//! [`Template`]: text with `{{…}}` in it, compiled once, rendered into a buffer that is used again.
+//! What it renders depends on [`Values`] alone, so that rendering twice gives the same bytes.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::sync::Arc;
+
+use super::Feed;
+
+/// Text with places where values go.
+#[derive(Clone, Debug)]
+pub struct Template {
+    place: Place,
+    parts: Vec<Part>,
+}
+
+/// Where the text stands, which decides what a value must not break out of.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// A request's path and query: what may not stand there is percent-encoded.
+    Target,
+    /// A header's value: control characters become blanks.
+    Header,
+    /// A body or a message: as it is.
+    Body,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Part {
+    Literal(Box<[u8]>),
+    Value(Value, Escape),
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Value {
+    Uuid,
+    Seq,
+    User,
+    Pass,
+    NowMs,
+    RandomInt { least: i64, most: i64 },
+    Column { feed: usize, column: usize },
+    Capture(usize),
+}
+
+/// How a value was asked for.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Escape {
+    None,
+    /// `{{url NAME}}`: as one component of a URL.
+    Url,
+    /// `{{json NAME}}`: inside a JSON string.
+    Json,
+}
+
+/// What may be named in a template.
+#[derive(Clone, Default, Debug)]
+pub struct Names {
+    /// Fixed values.
+    pub variables: BTreeMap<String, String>,
+    /// Feeds, whose columns are `NAME.COLUMN`.
+    pub feeds: Vec<Arc<Feed>>,
+    /// What steps have captured before, in order of their slots.
+    pub captures: Vec<String>,
+}
+
+/// The functions there are, with what follows each.
+pub const FUNCTIONS: [(&str, &str); 9] = [
+    ("uuid", "a random UUID, version 4"),
+    ("seq", "a whole number that no other request of the run has, from 0 on"),
+    ("user", "the user's number, from 0 on"),
+    ("pass", "how often this user has gone through a flow before"),
+    ("now_ms", "milliseconds since 1970"),
+    ("random_int LEAST MOST", "a whole number, both ends included"),
+    ("env NAME", "of the environment, read when the run begins"),
+    ("url NAME", "the value percent-encoded, for one component of a URL"),
+    ("json NAME", "the value escaped, to stand between the quotes of a JSON string"),
+];
+
+/// Why a text is no template.
+#[derive(PartialEq, Eq, Debug)]
+pub enum BadTemplate {
+    /// A text for people.
+    Said(String),
+    /// A name that is not known, and those that are.
+    Unknown {
+        /// The name.
+        name: String,
+        /// The names there are.
+        known: Vec<String>,
+    },
+}
+
+/// Of what the values of one request are made.
+#[derive(Copy, Clone, Debug)]
+pub struct Values<'a> {
+    /// Another for each request of the run.
+    pub seq: u64,
+    /// The user's number.
+    pub user: u64,
+    /// Passes this user has gone through.
+    pub pass: u64,
+    /// Wall clock.
+    pub now_ms: u64,
+    /// Random, for this request.
+    pub random: u64,
+    /// The feeds.
+    pub feeds: &'a [Arc<Feed>],
+    /// This user's row of each.
+    pub rows: &'a [u32],
+    /// This user's captures by slot.
+    pub captures: &'a [Option<Box<[u8]>>],
+}
+
+impl Template {
+    /// Reads `text`.
+    ///
+    /// # Errors
+    /// What in it is no value, or a literal that cannot stand at that place.
+    pub fn compile(text: &str, place: Place, names: &Names) -> Result<Template, BadTemplate> {
+        let mut template = Template { place, parts: Vec::new() };
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once("{{") {
+            template.literal(before)?;
+            let unclosed = || BadTemplate::Said(format!("{text:?}: {{{{ is not closed by }}}}"));
+            let (inside, after) = after.split_once("}}").ok_or_else(unclosed)?;
+            template.value(inside, names)?;
+            rest = after;
+        }
+        template.literal(rest)?;
+        Ok(template)
+    }
+
+    /// Renders to the same bytes whatever the values are.
+    #[must_use]
+    pub fn is_constant(&self) -> bool {
+        self.parts.iter().all(|part| matches!(part, Part::Literal(_)))
+    }
+
+    /// Appends the text with these values.
+    pub fn render(&self, out: &mut Vec<u8>, values: &Values<'_>) {
+        for (at, part) in self.parts.iter().enumerate() {
+            match part {
+                Part::Literal(bytes) => out.extend_from_slice(bytes),
+                Part::Value(value, escape) => self.render_value(out, *value, *escape, values, at),
+            }
+        }
+    }
+
+    fn literal(&mut self, text: &str) -> Result<(), BadTemplate> {
+        let fits = |byte: u8| match self.place {
+            Place::Target => is_of_target(byte),
+            Place::Header => !byte.is_ascii_control() || byte == b'\t',
+            Place::Body => true,
+        };
+        if let Some(wrong) = text.chars().find(|char| char.is_ascii() && !fits(*char as u8)) {
+            return Err(BadTemplate::Said(format!("{text:?}: {wrong:?} cannot stand there")));
+        }
+        match self.parts.last_mut() {
+            _ if text.is_empty() => {}
+            Some(Part::Literal(before)) => *before = [&before[..], text.as_bytes()].concat().into(),
+            _ => self.parts.push(Part::Literal(text.as_bytes().into())),
+        }
+        Ok(())
+    }
+
+    fn value(&mut self, inside: &str, names: &Names) -> Result<(), BadTemplate> {
+        let words: Vec<&str> = inside.split_whitespace().collect();
+        let (escape, words) = match words.as_slice() {
+            ["url", rest @ ..] if !rest.is_empty() => (Escape::Url, rest),
+            ["json", rest @ ..] if !rest.is_empty() => (Escape::Json, rest),
+            words => (Escape::None, words),
+        };
+        let value = match *words {
+            ["uuid"] => Value::Uuid,
+            ["seq"] => Value::Seq,
+            ["user"] => Value::User,
+            ["pass"] => Value::Pass,
+            ["now_ms"] => Value::NowMs,
+            ["random_int", least, most] => random_int(least, most)?,
+            ["env", name] => {
+                let unset = |_| BadTemplate::Said(format!("{name} is not in the environment"));
+                return self.fixed(&std::env::var(name).map_err(unset)?, escape);
+            }
+            [name] => match (names.variables.get(name), names.find(name)) {
+                (_, Some(value)) => value,
+                (Some(text), None) => return self.fixed(text, escape),
+                (None, None) => return Err(names.unknown(name)),
+            },
+            _ => return Err(names.unknown(inside.trim())),
+        };
+        self.parts.push(Part::Value(value, escape));
+        Ok(())
+    }
+
+    /// What is known now is written down now.
+    fn fixed(&mut self, text: &str, escape: Escape) -> Result<(), BadTemplate> {
+        let mut bytes = Vec::new();
+        insert(&mut bytes, text.as_bytes(), self.place, escape);
+        let text = String::from_utf8(bytes);
+        self.literal(&text.map_err(|_| BadTemplate::Said("not UTF-8".to_owned()))?)
+    }
+
+    fn render_value(
+        &self,
+        out: &mut Vec<u8>,
+        value: Value,
+        escape: Escape,
+        values: &Values<'_>,
+        at: usize,
+    ) {
+        let random = |turn: u64| mixed(values.random ^ mixed(at as u64 ^ turn << 32));
+        // Writing to a `Vec` cannot fail.
+        let _ = match value {
+            Value::Uuid => uuid(out, random(0), random(1)),
+            Value::Seq => write!(out, "{}", values.seq),
+            Value::User => write!(out, "{}", values.user),
+            Value::Pass => write!(out, "{}", values.pass),
+            Value::NowMs => write!(out, "{}", values.now_ms),
+            Value::RandomInt { least, most } => {
+                let span = (i128::from(most) - i128::from(least) + 1) as u128;
+                let above = (u128::from(random(0)) * span) >> 64;
+                write!(out, "{}", i128::from(least) + above as i128)
+            }
+            Value::Column { feed, column } => {
+                let row = values.rows.get(feed).copied().unwrap_or_default();
+                let cell = values.feeds.get(feed).map(|feed| feed.cell(row, column));
+                insert(out, cell.unwrap_or_default(), self.place, escape);
+                Ok(())
+            }
+            Value::Capture(slot) => {
+                let captured = values.captures.get(slot).and_then(Option::as_deref);
+                insert(out, captured.unwrap_or_default(), self.place, escape);
+                Ok(())
+            }
+        };
+    }
+}
+
+impl Names {
+    fn find(&self, name: &str) -> Option<Value> {
+        if let Some(slot) = self.captures.iter().position(|captured| captured == name) {
+            return Some(Value::Capture(slot));
+        }
+        let (feed_name, column) = name.split_once('.')?;
+        let feed = self.feeds.iter().position(|feed| feed.name() == feed_name)?;
+        let column = self.feeds.get(feed)?.column(column)?;
+        Some(Value::Column { feed, column })
+    }
+
+    fn unknown(&self, name: &str) -> BadTemplate {
+        let columns = self.feeds.iter().flat_map(|feed| {
+            feed.columns().iter().map(move |column| format!("{}.{column}", feed.name()))
+        });
+        let functions = FUNCTIONS.iter().map(|(function, _)| (*function).to_owned());
+        let named = self.variables.keys().chain(&self.captures).cloned();
+        let known = named.chain(columns).chain(functions).collect();
+        BadTemplate::Unknown { name: name.to_owned(), known }
+    }
+}
+
+fn random_int(least: &str, most: &str) -> Result<Value, BadTemplate> {
+    let both = least.parse().ok().zip(most.parse().ok());
+    match both.filter(|(least, most)| least <= most) {
+        Some((least, most)) => Ok(Value::RandomInt { least, most }),
+        None => Err(BadTemplate::Said(format!(
+            "random_int {least} {most}: write the least and the most, {{{{random_int 1 100}}}}"
+        ))),
+    }
+}
+
+/// Appends a value so that it stays one at its place.
+fn insert(out: &mut Vec<u8>, value: &[u8], place: Place, escape: Escape) {
+    let unreserved = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    match (escape, place) {
+        (Escape::Url, _) => percent_encoded(out, value, unreserved),
+        (Escape::Json, _) => json_escaped(out, value),
+        (Escape::None, Place::Target) => percent_encoded(out, value, is_of_target),
+        (Escape::None, Place::Header) => {
+            out.extend(value.iter().map(|&byte| if byte.is_ascii_control() { b' ' } else { byte }));
+        }
+        (Escape::None, Place::Body) => out.extend_from_slice(value),
+    }
+}
+
+fn percent_encoded(out: &mut Vec<u8>, value: &[u8], stays: impl Fn(u8) -> bool) {
+    for &byte in value {
+        if stays(byte) {
+            out.push(byte);
+        } else {
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+}
+
+fn json_escaped(out: &mut Vec<u8>, value: &[u8]) {
+    for &byte in value {
+        match byte {
+            b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            0..=0x1f => {
+                let _ = write!(out, "\\u{byte:04x}");
+            }
+            _ => out.push(byte),
+        }
+    }
+}
+
+/// May stand in a request's target (RFC 3986; a part after # is never sent).
+fn is_of_target(byte: u8) -> bool {
+    byte.is_ascii_graphic() && !b"\"#<>\\^`{|}".contains(&byte)
+}
+
+fn uuid(out: &mut Vec<u8>, high: u64, low: u64) -> std::io::Result<()> {
+    // RFC 9562 section 5.4: version 4, variant 10.
+    let high = high & !0xf000 | 0x4000;
+    let low = low & !(0b11 << 62) | 0b10 << 62;
+    let (a, b, c) = (high >> 32, high >> 16 & 0xffff, high & 0xffff);
+    write!(out, "{a:08x}-{b:04x}-{c:04x}-{:04x}-{:012x}", low >> 48, low & 0xffff_ffff_ffff)
+}
+
+/// A number that looks like chance, of one that does not (SplitMix64).
+pub(super) fn mixed(number: u64) -> u64 {
+    let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ number >> 31
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn names() -> Names {
+        let people = Feed::from_csv("people", b"name,age\nAnn,31\n\"B \"\"b\"\"\r\nX: y\",32\n");
+        Names {
+            variables: BTreeMap::from([("plan".to_owned(), "a b".to_owned())]),
+            feeds: vec![Arc::new(people.unwrap())],
+            captures: vec!["token".to_owned()],
+        }
+    }
+
+    fn rendered(text: &str, place: Place, row: u32, random: u64) -> String {
+        let names = names();
+        let captures = [Some(b"t\"1".to_vec().into_boxed_slice())];
+        let values = Values {
+            seq: 7,
+            user: 8,
+            pass: 9,
+            now_ms: 1_700_000_000_123,
+            random,
+            feeds: &names.feeds,
+            rows: &[row],
+            captures: &captures,
+        };
+        let mut out = Vec::new();
+        Template::compile(text, place, &names).unwrap().render(&mut out, &values);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn values_go_where_they_are_named() {
+        let text = "{{seq}}/{{user}}/{{ pass }}/{{now_ms}}/{{plan}}/{{people.age}}/{{token}}!";
+        assert_eq!(rendered(text, Place::Body, 0, 1), "7/8/9/1700000000123/a b/31/t\"1!");
+        assert_eq!(
+            rendered(r#"{"a":{"b":"{{json token}}"}}"#, Place::Body, 0, 1),
+            r#"{"a":{"b":"t\"1"}}"#
+        );
+    }
+
+    #[test]
+    fn a_value_breaks_out_of_nothing() {
+        assert_eq!(
+            rendered("/x?n={{people.name}}", Place::Target, 1, 1),
+            "/x?n=B%20%22b%22%0D%0AX:%20y"
+        );
+        assert_eq!(rendered("/x/{{url plan}}", Place::Target, 0, 1), "/x/a%20b");
+        assert_eq!(rendered("a {{people.name}}", Place::Header, 1, 1), "a B \"b\"  X: y");
+        let broken = Template::compile("/a b", Place::Target, &names()).unwrap_err();
+        assert!(matches!(broken, BadTemplate::Said(said) if said.contains("' '")));
+    }
+
+    #[test]
+    fn chance_is_another_for_each_request_and_the_same_when_rendered_again() {
+        let draws: BTreeSet<String> =
+            (0..200).map(|seed| rendered("{{random_int -1 2}}", Place::Body, 0, seed)).collect();
+        let all = ["-1", "0", "1", "2"].map(str::to_owned);
+        assert_eq!(draws, BTreeSet::from(all), "both ends, and nothing beyond");
+        let text = "{{uuid}} {{uuid}} {{random_int 0 9223372036854775807}}";
+        let first = rendered(text, Place::Body, 0, 5);
+        assert_eq!(first, rendered(text, Place::Body, 0, 5));
+        assert_ne!(first, rendered(text, Place::Body, 0, 6));
+        let (one, other) = (&first[..36], &first[37..73]);
+        assert_ne!(one, other, "two in one text differ");
+        for uuid in [one, other] {
+            let dashes: Vec<usize> = uuid.match_indices('-').map(|(at, _)| at).collect();
+            assert_eq!(dashes, [8, 13, 18, 23], "{uuid}");
+            assert!(
+                uuid.as_bytes()[14] == b'4' && b"89ab".contains(&uuid.as_bytes()[19]),
+                "{uuid}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_no_value_is_named_beside_those_that_are() {
+        let wrong = |text| Template::compile(text, Place::Body, &names()).unwrap_err();
+        let BadTemplate::Unknown { name, known } = wrong("{{people.nmae}}") else { panic!() };
+        assert_eq!(name, "people.nmae");
+        for one in ["people.name", "plan", "token", "uuid"] {
+            assert!(known.iter().any(|known| known == one), "{one}: {known:?}");
+        }
+        for text in ["{{seq", "{{random_int 5 1}}", "{{random_int 5 x}}", "{{env NO_SUCH_NAME_9}}"]
+        {
+            assert!(matches!(wrong(text), BadTemplate::Said(_)), "{text}");
+        }
+        assert!(matches!(wrong("{{}}"), BadTemplate::Unknown { .. }));
+        assert!(Template::compile("{{plan}}", Place::Body, &names()).unwrap().is_constant());
+        assert!(!Template::compile("{{seq}}", Place::Body, &names()).unwrap().is_constant());
+    }
+}

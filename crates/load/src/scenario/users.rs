@@ -1,0 +1,457 @@
+//! [`Users`]: the users of one worker on their way through a scenario, as a [`Script`]. What a user
+//! asks for depends on its own numbers alone, so it is the same when it is asked for again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::cookies::{Jar, Site};
+use super::extract::{CAPTURE_BYTES_MAX, Seen};
+use super::render::{Asked, Follow, Renderer};
+use super::tally::Tally;
+use super::template::{Values, mixed};
+use super::{BODY_KEPT_MAX, Scenario, Step, Tallies};
+use crate::requests::{Answer, Failure, Part, Request, Script, Step as Next, Times, Wants, place};
+
+/// One worker's users.
+pub struct Users {
+    scenario: Arc<Scenario>,
+    part: Part,
+    users: Vec<User>,
+    /// Requests that are always the same, by step.
+    fixed: Vec<Option<Request>>,
+    wants: Vec<Wants>,
+    /// The one that was asked for last.
+    request: Request,
+    renderer: Renderer,
+    seed: u64,
+    /// Numbers given to requests.
+    numbered: u64,
+    clock: Clock,
+    tally: Tally,
+    tallies: Tallies,
+}
+
+/// What the time of day was at one moment of the monotonic clock.
+#[derive(Copy, Clone, Debug)]
+pub struct Clock {
+    /// Nanoseconds of the monotonic clock.
+    pub now_ns: u64,
+    /// Milliseconds since 1970 then.
+    pub now_ms: u64,
+}
+
+#[derive(Debug)]
+struct User {
+    /// State of its chances.
+    random: u64,
+    passes: u64,
+    flow: usize,
+    /// The step it is at; `None` before a pass.
+    step: Option<usize>,
+    think: Option<Duration>,
+    /// Steps done that are done once, by number.
+    done_once: u64,
+    seq: u64,
+    draw: u64,
+    now_ms: u64,
+    rows: Box<[u32]>,
+    captures: Box<[Option<Box<[u8]>>]>,
+    jar: Jar,
+    follow: Option<Box<Follow>>,
+    /// Of the step's first request, where redirects follow.
+    first: Option<Times>,
+}
+
+/// What is left of a pass that a step has failed in.
+enum After {
+    Redirect(Box<Follow>),
+    GoesOn,
+    PassEnds,
+}
+
+impl Users {
+    /// The users of a worker. `seed` decides all chances of the run.
+    #[must_use]
+    pub fn new(
+        scenario: Arc<Scenario>,
+        part: Part,
+        tallies: Tallies,
+        seed: u64,
+        clock: Clock,
+    ) -> Users {
+        let wants = scenario.steps.iter().map(|step| wants(&scenario, step)).collect();
+        let mut renderer = Renderer::default();
+        let fixed = scenario.steps.iter().map(|step| fixed(&scenario, step, &mut renderer));
+        Users {
+            fixed: fixed.collect(),
+            wants,
+            users: Vec::new(),
+            request: Request::default(),
+            renderer,
+            seed,
+            numbered: 0,
+            clock,
+            tally: Tally::new(&scenario),
+            tallies,
+            part,
+            scenario,
+        }
+    }
+
+    /// A user begins to take memory when it begins.
+    fn ensure(&mut self, user: u32) {
+        while self.users.len() <= user as usize {
+            let number = self.part.number(self.users.len() as u32);
+            self.users.push(User::new(&self.scenario, mixed(self.seed ^ mixed(number))));
+        }
+    }
+
+    /// Begins a pass; false when the user is done for good.
+    fn begin_pass(&mut self, at: u32) -> bool {
+        let number = self.part.number(at);
+        let Some(user) = self.users.get_mut(at as usize) else { return false };
+        if self.scenario.passes.is_some_and(|passes| user.passes >= passes) {
+            return false;
+        }
+        for (row, feed) in user.rows.iter_mut().zip(&self.scenario.feeds) {
+            user.random = user.random.wrapping_add(1);
+            let Some(next) = feed.next_row(number, mixed(user.random)) else { return false };
+            *row = next;
+        }
+        user.flow = chosen(&self.scenario, user.chance());
+        user.passes += 1;
+        self.tally.pass(user.flow);
+        user.step = None;
+        user.advance(&self.scenario);
+        true
+    }
+
+    /// Makes ready what the user sends next; false when that leads to no server of the scenario.
+    fn prepare(&mut self, at: u32, now_ns: u64) -> bool {
+        let Some(user) = self.users.get_mut(at as usize) else { return false };
+        user.seq = self.numbered * self.part.stride.max(1) + u64::from(self.part.worker);
+        self.numbered += 1;
+        user.draw = user.chance();
+        let since_ms = now_ns.saturating_sub(self.clock.now_ns) / 1_000_000;
+        user.now_ms = self.clock.now_ms + since_ms;
+        let Some(step) = user.step else { return false };
+        if self.fixed.get(step).is_some_and(Option::is_some) {
+            return true;
+        }
+        let asked = self
+            .users
+            .get(at as usize)
+            .and_then(|user| asked(&self.scenario, user, self.part.number(at)));
+        let Some(asked) = asked else { return false };
+        let target = self.renderer.target(&asked);
+        if !target.starts_with(b"/http:") && !target.starts_with(b"/https:") {
+            return true;
+        }
+        self.tally.step(step, Some(Failure::RedirectElsewhere), None);
+        if let Some(user) = self.users.get_mut(at as usize) {
+            user.step = None;
+        }
+        false
+    }
+
+    /// Looks at a whole answer.
+    fn judge(&mut self, at: u32, status: u16, answer: &Answer<'_>) -> (After, Option<Failure>) {
+        let scenario = Arc::clone(&self.scenario);
+        let Some(user) = self.users.get_mut(at as usize) else { return (After::PassEnds, None) };
+        let found = user.step.and_then(|at| Some((at, scenario.steps.get(at)?)));
+        let Some((number, step)) = found else { return (After::PassEnds, None) };
+        if scenario.cookies {
+            user.keep_cookies(&scenario, step, answer);
+        }
+        if let Some(follow) = user.redirected(&scenario, step, status, answer) {
+            self.tally.redirect(number);
+            return match follow {
+                Ok(follow) => (After::Redirect(Box::new(follow)), None),
+                Err(failure) => (After::PassEnds, Some(failure)),
+            };
+        }
+        let seen = Seen::new(status, answer);
+        let kept = matches!(self.wants.get(number), Some(Wants::Body(_)));
+        if kept && seen.is_cut() {
+            return (After::PassEnds, Some(Failure::TooLarge));
+        }
+        let mut failure = None;
+        for (at, check) in step.checks.iter().enumerate() {
+            let held = check.holds(&seen);
+            self.tally.check(number, at, held);
+            failure = failure.or((!held).then_some(Failure::Check));
+        }
+        let judged = step.checks.iter().any(|check| matches!(check.rule, super::Rule::Status(_)));
+        if status >= 400 && !judged {
+            return (After::PassEnds, Some(Failure::Status));
+        }
+        let mut missing = false;
+        for (at, capture) in step.captures.iter().enumerate() {
+            let value = capture.source.find(&seen).filter(|v| v.len() <= CAPTURE_BYTES_MAX);
+            self.tally.check(number, step.checks.len() + at, value.is_some());
+            missing |= value.is_none();
+            if let (Some(slot), Some(value)) = (user.captures.get_mut(capture.slot), value) {
+                *slot = Some(value.into());
+            }
+        }
+        match missing {
+            true => (After::PassEnds, Some(failure.unwrap_or(Failure::Check))),
+            false => (After::GoesOn, failure),
+        }
+    }
+
+    /// The step is over, whatever came of it.
+    fn over(&mut self, at: u32, after: &After, failure: Option<Failure>, answer: &Answer<'_>) {
+        let Some(user) = self.users.get_mut(at as usize) else { return };
+        let Some(number) = user.step else { return };
+        let first = user.first.take();
+        let times = first.map(|first| Times { done_ns: answer.times.done_ns, ..first });
+        let times = times.unwrap_or(answer.times);
+        let is_whole = answer.outcome.is_ok();
+        self.tally.step(number, failure, is_whole.then_some(&times));
+        user.follow = None;
+        let think = self.scenario.steps.get(number).and_then(|step| step.think);
+        user.think = think.map(|(least, most)| user.between(least, most));
+        if matches!(after, After::PassEnds) {
+            user.step = None;
+            return;
+        }
+        if failure.is_none() {
+            user.done_once |= 1_u64.checked_shl(number as u32).unwrap_or(0);
+        }
+        user.advance(&self.scenario);
+        if user.step.is_none() {
+            self.tally.completed(user.flow);
+        }
+    }
+}
+
+impl Script for Users {
+    fn next(&mut self, user: u32, now_ns: u64) -> Next {
+        self.ensure(user);
+        let Some(one) = self.users.get_mut(user as usize) else { return Next::End };
+        if one.follow.is_some() {
+            return Next::Send;
+        }
+        if let Some(time) = one.think.take() {
+            return Next::Wait(time);
+        }
+        if one.step.is_none() && !self.begin_pass(user) {
+            return Next::End;
+        }
+        match self.prepare(user, now_ns) {
+            true => Next::Send,
+            false => Next::Wait(Duration::from_millis(1)),
+        }
+    }
+
+    fn request(&mut self, user: u32) -> &Request {
+        let one = self.users.get(user as usize);
+        let fixed = one.filter(|one| one.follow.is_none()).and_then(|one| one.step);
+        if let Some(request) = fixed.and_then(|step| self.fixed.get(step)?.as_ref()) {
+            return request;
+        }
+        let asked = one.and_then(|one| asked(&self.scenario, one, self.part.number(user)));
+        if let Some(asked) = asked {
+            let (endpoint, is_head) = (asked.endpoint(), asked.method() == "HEAD");
+            let renderer = &mut self.renderer;
+            self.request.set_rendered(endpoint, is_head, |out| renderer.render(&asked, out));
+        }
+        &self.request
+    }
+
+    fn wants(&self, user: u32) -> Wants {
+        let step = self.users.get(user as usize).and_then(|user| user.step);
+        step.and_then(|step| self.wants.get(step)).copied().unwrap_or_default()
+    }
+
+    fn answered(&mut self, user: u32, answer: &Answer<'_>) -> Option<Failure> {
+        let (after, failure) = match answer.outcome {
+            Ok(status) => self.judge(user, status, answer),
+            Err(failure) => (After::PassEnds, Some(failure)),
+        };
+        if let After::Redirect(follow) = after {
+            let one = self.users.get_mut(user as usize)?;
+            one.first.get_or_insert(answer.times);
+            one.follow = Some(follow);
+            return None;
+        }
+        self.over(user, &after, failure, answer);
+        failure.filter(|_| answer.outcome.is_ok())
+    }
+}
+
+impl Drop for Users {
+    fn drop(&mut self) {
+        self.tallies.hand_over(&self.tally);
+    }
+}
+
+impl User {
+    fn new(scenario: &Scenario, random: u64) -> User {
+        User {
+            random,
+            passes: 0,
+            flow: 0,
+            step: None,
+            think: None,
+            done_once: 0,
+            seq: 0,
+            draw: 0,
+            now_ms: 0,
+            rows: vec![0; scenario.feeds.len()].into(),
+            captures: vec![None; scenario.captures].into(),
+            jar: Jar::default(),
+            follow: None,
+            first: None,
+        }
+    }
+
+    fn chance(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(1);
+        mixed(self.random)
+    }
+
+    fn between(&mut self, least: Duration, most: Duration) -> Duration {
+        let span = most.saturating_sub(least).as_nanos();
+        least + Duration::from_nanos(((u128::from(self.chance()) * span) >> 64) as u64)
+    }
+
+    /// To the next step that is to be done, or to the pass's end.
+    fn advance(&mut self, scenario: &Scenario) {
+        let Some(flow) = scenario.flows.get(self.flow) else { return };
+        let from = self.step.map_or(flow.steps.start, |step| step + 1);
+        let is_due = |&at: &usize| {
+            let once = scenario.steps.get(at).is_some_and(|step| step.once);
+            !once || self.done_once >> at & 1 == 0
+        };
+        self.step = (from..flow.steps.end).find(is_due);
+    }
+
+    fn keep_cookies(&mut self, scenario: &Scenario, step: &Step, answer: &Answer<'_>) {
+        let at = self.follow.as_ref().map_or(step.endpoint, |follow| follow.endpoint);
+        let Some(endpoint) = scenario.endpoints.get(usize::from(at)) else { return };
+        let mut headers = [wire::http::EMPTY_HEADER; wire::http::MAX_HEADERS];
+        let Ok(head) = wire::http::parse_response(answer.head, &mut headers) else { return };
+        let lines = head.headers.iter().filter(|h| h.name.eq_ignore_ascii_case("set-cookie"));
+        let mut lines = lines.peekable();
+        if lines.peek().is_none() {
+            return;
+        }
+        let path = self.target(scenario, step);
+        let site = Site { host: endpoint.server_name(), path: &path, secure: endpoint.tls };
+        for line in lines {
+            self.jar.set(line.value, &site, self.now_ms);
+        }
+    }
+
+    /// What was asked for, for the few times it matters.
+    fn target(&self, scenario: &Scenario, step: &Step) -> String {
+        let asked = Asked {
+            scenario,
+            step,
+            values: self.values(scenario, 0),
+            jar: None,
+            follow: self.follow.as_deref(),
+        };
+        String::from_utf8_lossy(Renderer::default().target(&asked)).into_owned()
+    }
+
+    fn redirected(
+        &self,
+        scenario: &Scenario,
+        step: &Step,
+        status: u16,
+        answer: &Answer<'_>,
+    ) -> Option<Result<Follow, Failure>> {
+        if scenario.redirects == 0 || !matches!(status, 301 | 302 | 303 | 307 | 308) {
+            return None;
+        }
+        let location = std::str::from_utf8(answer.header("location")?).ok()?;
+        let before = self.follow.as_deref();
+        let hops = before.map_or(0, |follow| follow.hops) + 1;
+        if hops > scenario.redirects {
+            return Some(Err(Failure::TooManyRedirects));
+        }
+        let from = before.map_or(step.endpoint, |follow| follow.endpoint);
+        let location = location.split('#').next().unwrap_or_default();
+        let found = place(from, &self.target(scenario, step), location, &scenario.endpoints);
+        let Some((endpoint, target)) = found else { return Some(Err(Failure::RedirectElsewhere)) };
+        let becomes_get = before.is_some_and(|follow| follow.becomes_get)
+            || match status {
+                303 => step.method != "HEAD",
+                301 | 302 => step.method == "POST",
+                _ => false,
+            };
+        let moved = endpoint != step.endpoint || before.is_some_and(|follow| follow.moved);
+        Some(Ok(Follow { endpoint, target, hops, becomes_get, moved }))
+    }
+
+    fn values<'a>(&'a self, scenario: &'a Scenario, number: u64) -> Values<'a> {
+        Values {
+            seq: self.seq,
+            user: number,
+            pass: self.passes.saturating_sub(1),
+            now_ms: self.now_ms,
+            random: self.draw,
+            feeds: &scenario.feeds,
+            rows: &self.rows,
+            captures: &self.captures,
+        }
+    }
+}
+
+fn asked<'a>(scenario: &'a Scenario, user: &'a User, number: u64) -> Option<Asked<'a>> {
+    Some(Asked {
+        scenario,
+        step: scenario.steps.get(user.step?)?,
+        values: user.values(scenario, number),
+        jar: scenario.cookies.then_some(&user.jar),
+        follow: user.follow.as_deref(),
+    })
+}
+
+/// By weight.
+fn chosen(scenario: &Scenario, chance: u64) -> usize {
+    let all: u64 = scenario.flows.iter().map(|flow| u64::from(flow.weight)).sum();
+    let mut left = ((u128::from(chance) * u128::from(all)) >> 64) as u64;
+    let lands = |flow: &super::Flow| {
+        let here = left < u64::from(flow.weight);
+        left = left.saturating_sub(u64::from(flow.weight));
+        here
+    };
+    scenario.flows.iter().position(lands).unwrap_or_default()
+}
+
+/// The most that a check, a capture, cookies or redirects want to see.
+fn wants(scenario: &Scenario, step: &Step) -> Wants {
+    let checks = step.checks.iter().map(super::Check::wants);
+    let captures = step.captures.iter().map(|capture| capture.source.wants());
+    let own = (scenario.cookies || scenario.redirects > 0).then_some(Wants::Head);
+    let all: Vec<Wants> = checks.chain(captures).chain(own).collect();
+    match () {
+        () if all.iter().any(|wants| matches!(wants, Wants::Body(_))) => Wants::Body(BODY_KEPT_MAX),
+        () if all.contains(&Wants::Head) => Wants::Head,
+        () => Wants::Nothing,
+    }
+}
+
+/// The request of a step in which nothing changes, rendered once.
+fn fixed(scenario: &Scenario, step: &Step, renderer: &mut Renderer) -> Option<Request> {
+    let headers = step.headers.iter().map(|(_, value)| value);
+    let texts = headers.chain([&step.target]).chain(&step.body).chain(&step.basic);
+    if scenario.cookies || !texts.into_iter().all(super::Template::is_constant) {
+        return None;
+    }
+    let user = User::new(scenario, 0);
+    let (values, jar, follow) = (user.values(scenario, 0), None, None);
+    let asked = Asked { scenario, step, values, jar, follow };
+    let mut request = Request::default();
+    let is_head = step.method == "HEAD";
+    request.set_rendered(step.endpoint, is_head, |out| renderer.render(&asked, out));
+    Some(request)
+}
+
+#[cfg(test)]
+#[path = "users_tests.rs"]
+mod tests;

@@ -1,0 +1,292 @@
+//! [`Experiment`]: a scenario file of `load` read whole: what users do, and the runs it asks for.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use load::requests::{Pace, Requests};
+use load::scenario::{Feed, Flow, Names, Order, Scenario};
+use load::stages::Stage;
+use toml::de::DeTable;
+
+use super::hosts::{self, Hosts};
+use super::keys::{CONNECT, FEED, FLOW, ROUND, TOP};
+use super::steps::Reader;
+use super::tables::{Doc, Table};
+use crate::load::threshold::Threshold;
+use crate::{tls, units};
+
+/// The one version there is.
+pub(super) const VERSION: &str = "1";
+/// The longest scenario file, in bytes.
+pub(super) const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Keys that only scenarios of `prove` have.
+const OF_PROVE: [&str; 6] = ["connections", "hold", "heartbeat", "broadcasts", "link", "serve"];
+
+/// A file, read.
+#[derive(Debug)]
+pub(super) struct Experiment {
+    pub(super) about: Option<String>,
+    pub(super) thresholds: Vec<Threshold>,
+    pub(super) seed: Option<u64>,
+    pub(super) rounds: Vec<Round>,
+    /// The table of rounds has more than one line.
+    pub(super) has_rounds: bool,
+}
+
+/// One run.
+#[derive(Debug)]
+pub(super) struct Round {
+    pub(super) scenario: Arc<Scenario>,
+    pub(super) requests: Requests,
+    pub(super) beside: Option<f64>,
+}
+
+/// What the command line says in the file's place.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Instead {
+    pub(super) target: Option<String>,
+    pub(super) users: Option<u64>,
+    pub(super) duration: Option<Duration>,
+}
+
+/// Of a run or a round: what can be another for each.
+#[derive(Clone, Debug)]
+struct Shape {
+    users: u64,
+    passes: Option<u64>,
+    duration: Option<Duration>,
+    rate: Option<u64>,
+    keep_alive: bool,
+}
+
+impl Experiment {
+    /// `folder` is where the files are that it names.
+    ///
+    /// # Errors
+    /// What is wrong in which line.
+    pub(super) fn parse(
+        text: &str,
+        shown: &str,
+        folder: &Path,
+        instead: &Instead,
+    ) -> Result<Experiment> {
+        let doc = Doc { text, shown };
+        let values = DeTable::parse(text).map_err(|error| anyhow::anyhow!("{shown}: {error}"))?;
+        let values = values.get_ref();
+        if !values.contains_key("flows") && OF_PROVE.iter().any(|key| values.contains_key(*key)) {
+            bail!("{shown} is a scenario of `prove`: run standfast prove {shown}");
+        }
+        let top = Table::new(doc, &TOP, 0, values)?;
+        let version = top.required("version")?;
+        if version.text != VERSION {
+            let what = format!("version {} is unknown; this program reads 1", version.text);
+            return Err(doc.wrong(version.at, what));
+        }
+        let connect = top.table("connect", &CONNECT)?;
+        let (mut scenario, mut requests) = scenario(&top, connect.as_ref(), folder, instead)?;
+        requests.timeout =
+            top.parsed("timeout", units::positive_duration)?.unwrap_or(requests.timeout);
+        if let Some(connect) = &connect {
+            requests.sources = connect.all("sources", units::ip)?;
+            tls_files(connect, folder)?.set(&mut scenario.endpoints)?;
+        } else {
+            tls::ClientFlags::of_files(false, None, None, None).set(&mut scenario.endpoints)?;
+        }
+        requests.endpoints.clone_from(&scenario.endpoints);
+        let shape = Shape {
+            users: top.parsed("users", units::positive_count)?.unwrap_or(1),
+            passes: top.parsed("passes", units::positive_count)?,
+            duration: top.parsed("duration", units::positive_duration)?,
+            rate: top.parsed("rate", units::positive_count)?,
+            keep_alive: top.truth("keep_alive")?.unwrap_or(true),
+        };
+        let stages = top.all("stages", crate::load::flags::stage)?;
+        let tables = top.tables("rounds", &ROUND)?;
+        let round = |table: Option<&Table<'_>>| -> Result<Round> {
+            let (shape, beside) = shape.of_round(table, instead, &top)?;
+            let requests = shape.requests(&requests, &stages);
+            let scenario = shape.scenario(&scenario);
+            Ok(Round { scenario: Arc::new(scenario), requests, beside })
+        };
+        let rounds = match tables.as_slice() {
+            [] => vec![round(None)?],
+            tables => tables.iter().map(|table| round(Some(table))).collect::<Result<_>>()?,
+        };
+        Ok(Experiment {
+            about: top.said("about")?.map(|said| said.text),
+            thresholds: top.all("thresholds", str::parse)?,
+            seed: top.parsed("seed", units::count)?,
+            has_rounds: !tables.is_empty(),
+            rounds,
+        })
+    }
+}
+
+impl Shape {
+    fn of_round(
+        &self,
+        table: Option<&Table<'_>>,
+        instead: &Instead,
+        top: &Table<'_>,
+    ) -> Result<(Shape, Option<f64>)> {
+        let place = (top.doc, table.map_or(top.at, |table| table.at));
+        let mut shape = self.clone();
+        let mut beside = None;
+        if let Some(table) = table {
+            shape = Shape {
+                users: table.parsed("users", units::positive_count)?.unwrap_or(self.users),
+                passes: table.parsed("passes", units::positive_count)?.or(self.passes),
+                duration: table.parsed("duration", units::positive_duration)?.or(self.duration),
+                rate: table.parsed("rate", units::positive_count)?.or(self.rate),
+                keep_alive: table.truth("keep_alive")?.unwrap_or(self.keep_alive),
+            };
+            let number = |text: &str| {
+                let number = text.replace('_', "").parse().ok().filter(|n: &f64| n.is_finite());
+                number.ok_or_else(|| format!("{text:?} is no number"))
+            };
+            beside = table.parsed("beside", number)?;
+        }
+        if let (Some(_), Some(_), (doc, at)) = (shape.rate, shape.passes, place) {
+            return Err(
+                doc.wrong(at, "rate and passes: with a rate a duration or stages say the end")
+            );
+        }
+        shape.users = instead.users.unwrap_or(shape.users);
+        shape.duration = instead.duration.or(shape.duration);
+        Ok((shape, beside))
+    }
+
+    fn requests(&self, common: &Requests, stages: &[Stage]) -> Requests {
+        let most = stages.iter().map(|stage| stage.connections).max();
+        let pace = match (self.rate, stages) {
+            (None, []) => Pace::Closed,
+            (None, stages) => Pace::Users(stages.to_vec()),
+            (Some(rate), []) => Pace::Rate(rate),
+            (Some(_), stages) => Pace::Rates(stages.to_vec()),
+        };
+        let users = if matches!(pace, Pace::Users(_)) { most } else { None };
+        let endless = self.passes.is_none() && stages.is_empty();
+        let duration_default = endless.then_some(Duration::from_secs(10));
+        Requests {
+            connections: users.unwrap_or(self.users).max(1),
+            pace,
+            duration: self.duration.or(duration_default),
+            // Users end by themselves; no number of requests ends the run.
+            requests: self.passes.map(|_| u64::MAX >> 1),
+            new_connections: !self.keep_alive,
+            redirects: 0,
+            ..common.clone()
+        }
+    }
+
+    fn scenario(&self, common: &Scenario) -> Scenario {
+        Scenario { passes: self.passes, close: !self.keep_alive, ..common.clone() }
+    }
+}
+
+/// All but what is another for each round.
+fn scenario(
+    top: &Table<'_>,
+    connect: Option<&Table<'_>>,
+    folder: &Path,
+    instead: &Instead,
+) -> Result<(Scenario, Requests)> {
+    let doc = top.doc;
+    let mut hosts = Hosts::new(connect)?;
+    let mut target = top.said("target")?;
+    if let (Some(text), said) = (&instead.target, &mut target) {
+        let at = said.as_ref().map_or(0, |said| said.at);
+        *said = Some(super::tables::Said { text: text.clone(), at });
+    }
+    let target = match &target {
+        None => None,
+        Some(said) => {
+            let wrong = || doc.wrong(said.at, format!("target: {:?} is no http:// URL", said.text));
+            let (origin, prefix) = hosts::split(&said.text).ok_or_else(wrong)?;
+            let prefix = prefix.trim_end_matches('/').to_owned();
+            Some((hosts.number(top, said, origin)?, prefix))
+        }
+    };
+    let feeds = feeds(top, folder)?;
+    let variables =
+        top.pairs("variables")?.into_iter().map(|(name, value)| (name.text, value.text));
+    let variables: BTreeMap<String, String> = variables.collect();
+    let redirects = top.parsed("redirects", |text| {
+        let count = u8::try_from(units::count(text)?).ok().filter(|count| *count <= 100);
+        count.ok_or_else(|| format!("{text}: at most 100 redirects"))
+    })?;
+    let mut reader = Reader {
+        folder,
+        hosts,
+        target,
+        headers: top.pairs("headers")?,
+        think: top.parsed("think", units::duration_range)?,
+        names: Names { variables, feeds: feeds.clone(), captures: Vec::new() },
+        steps: Vec::new(),
+        captures: Vec::new(),
+    };
+    let tables = top.tables("flows", &FLOW)?;
+    let flows = tables.iter().enumerate().map(|(number, table)| reader.flow(number, table));
+    let flows: Vec<Flow> = flows.collect::<Result<_>>()?;
+    if flows.iter().all(|flow| flow.weight == 0) {
+        return Err(doc.wrong(0, "there is nothing to do: write [[flows]] with [[flows.steps]]"));
+    }
+    let scenario = Scenario {
+        endpoints: reader.hosts.endpoints,
+        proxy: reader.hosts.proxy,
+        flows,
+        steps: reader.steps,
+        feeds,
+        captures: reader.captures.len(),
+        passes: None,
+        cookies: top.truth("cookies")?.unwrap_or(true),
+        redirects: redirects.unwrap_or(10),
+        close: false,
+    };
+    let requests = Requests::new(scenario.endpoints.clone(), 1);
+    Ok((scenario, requests))
+}
+
+fn feeds(top: &Table<'_>, folder: &Path) -> Result<Vec<Arc<Feed>>> {
+    let mut feeds: Vec<Arc<Feed>> = Vec::new();
+    for table in top.tables("feeds", &FEED)? {
+        let name = table.required("name")?;
+        let file = table.required("file")?;
+        if feeds.iter().any(|feed| feed.name() == name.text) {
+            return Err(top.doc.wrong(name.at, format!("two feeds are named {:?}", name.text)));
+        }
+        let feed = Feed::read(&name.text, &folder.join(&file.text));
+        let mut feed = feed.map_err(|error| top.doc.wrong(file.at, error))?;
+        let order = table.parsed("order", |text| match text {
+            "sequential" => Ok(Order::Sequential),
+            "random" => Ok(Order::Random),
+            "per-user" => Ok(Order::PerUser),
+            _ => Err("write sequential, random or per-user".to_owned()),
+        })?;
+        let once = table.parsed("at_end", |text| match text {
+            "again" => Ok(false),
+            "stop" => Ok(true),
+            _ => Err("write again or stop".to_owned()),
+        })?;
+        (feed.order, feed.once) = (order.unwrap_or_default(), once.unwrap_or(false));
+        feeds.push(Arc::new(feed));
+    }
+    Ok(feeds)
+}
+
+fn tls_files(connect: &Table<'_>, folder: &Path) -> Result<tls::ClientFlags> {
+    let file = |key| -> Result<_> { Ok(connect.said(key)?.map(|said| folder.join(said.text))) };
+    let (cert, key) = (file("cert")?, file("key")?);
+    if cert.is_some() != key.is_some() {
+        return Err(connect.doc.wrong(connect.at, "cert and key go together"));
+    }
+    let insecure = connect.truth("insecure")?.unwrap_or(false);
+    Ok(tls::ClientFlags::of_files(insecure, file("ca")?, cert, key))
+}
+
+#[cfg(test)]
+#[path = "file_tests.rs"]
+mod tests;

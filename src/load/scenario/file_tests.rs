@@ -1,0 +1,179 @@
+//! Scenario files: what is right is heard, and what is wrong is said where it stands.
+
+use super::*;
+
+const STEP: &str = "[[flows]]\n[[flows.steps]]\nurl = '/'\n";
+
+fn parse(text: &str) -> Result<Experiment> {
+    Experiment::parse(text, "x.toml", Path::new("."), &Instead::default())
+}
+
+fn wrong(text: &str) -> String {
+    format!("{:#}", parse(text).unwrap_err())
+}
+
+#[test]
+fn what_is_wrong_is_said_with_its_line_its_key_and_the_nearest_right_one() {
+    let top = "version = 1\ntarget = 'http://127.0.0.1:1'\n";
+    let in_step = |more: &str| format!("{top}{STEP}{more}");
+    for (text, parts) in [
+        (STEP.to_owned(), &["version", "needs"][..]),
+        ("version = 2".to_owned(), &["line 1", "version 2", "reads 1"]),
+        ("version = ".to_owned(), &["x.toml", "1"]),
+        (format!("{top}usres = 5\n{STEP}"), &["x.toml, line 3", "no key usres", "mean users?"]),
+        (format!("{top}users = 'many'\n{STEP}"), &["line 3", "users", "10k"]),
+        (format!("{top}stages = ['30s:1', 'x']\n{STEP}"), &["line 3", "stages", "30s:10k"]),
+        (format!("{top}thresholds = ['p98<1s']\n{STEP}"), &["line 3", "p999"]),
+        (
+            format!("{top}[connect]\nporxy = 'x'\n{STEP}"),
+            &["line 4", "[connect] has no key porxy", "proxy"],
+        ),
+        (format!("{top}[connect]\nproxy = 'https://a'\n{STEP}"), &["line 4", "http://HOST:PORT"]),
+        (format!("{top}[connect]\nresolve = ['a:1']\n{STEP}"), &["line 4", "HOST:PORT:ADDRESS"]),
+        (format!("{top}[connect]\ncert = 'a.pem'\n{STEP}"), &["line 3", "go together"]),
+        (
+            format!("{top}[[feeds]]\nname = 'a'\nfile = 'nothing.csv'\n{STEP}"),
+            &["line 5", "nothing.csv"],
+        ),
+        (format!("version = 1\n{STEP}"), &["line 4", "no target"]),
+        (top.to_owned(), &["[[flows]]"]),
+        (format!("{top}[[flows]]\nweigth = 2\n"), &["line 4", "weigth", "weight"]),
+        (format!("{top}[[flows]]\n"), &["line 3", "a step that is not once"]),
+        (in_step("once = true"), &["line 3", "once"]),
+        (in_step("hedaers = {}"), &["line 6", "hedaers", "headers"]),
+        (in_step("method = 'get'"), &["line 6", "method", "GET"]),
+        (in_step("think = '5'"), &["line 6", "think", "500ms"]),
+        (in_step("body = '{{seqq}}'"), &["line 6", "{{seqq}}", "{{seq}}"]),
+        (in_step("body = '{{seq'"), &["line 6", "not closed"]),
+        (in_step("body = 'a'\njson = {}"), &["line 4", "one body"]),
+        (in_step("headers = { 'a b' = 'c' }"), &["line 6", "name of a header"]),
+        (in_step("headers = { a = \"b\\nc\" }"), &["line 6", "cannot stand there"]),
+        (in_step("capture = { a = { jsno = '$.a' } }"), &["line 6", "jsno", "json"]),
+        (in_step("capture = { a = { json = 'a' } }"), &["line 6", "JSONPath"]),
+        (in_step("capture = { a = {} }"), &["line 6", "header, json or regex"]),
+        (in_step("capture = { a = { json = '$.a', header = 'a' } }"), &["line 6", "not two"]),
+        (in_step("[[flows.steps.checks]]\nstauts = 200"), &["line 7", "stauts", "status"]),
+        (in_step("[[flows.steps.checks]]\nstatus = 'ok'"), &["line 7", "2xx"]),
+        (in_step("[[flows.steps.checks]]\nsize = '64'"), &["line 7", "bound"]),
+        (in_step("[[flows.steps.checks]]\nlatency = '<5'"), &["line 7", "500ms"]),
+        (in_step("[[flows.steps.checks]]\nregex = '('"), &["line 7", "regular expression"]),
+        (in_step("[[flows.steps.checks]]\nis = 'a'"), &["line 6", "go with"]),
+        (in_step("[[flows.steps.checks]]\nstatus = 200\nsize = '>1'"), &["line 6", "one of"]),
+        (in_step("[[rounds]]\nusers = 0"), &["line 7", "at least 1"]),
+        (in_step("[[rounds]]\nrate = 5\npasses = 2"), &["line 6", "rate and passes"]),
+        (in_step("[[flows.steps]]\nurl = 'http://{{seq}}/'"), &["line 7", "host must be fixed"]),
+        (in_step("[[flows.steps]]\nurl = '/a b'"), &["line 7", "cannot stand there"]),
+    ] {
+        let said = wrong(&text);
+        assert!(parts.iter().all(|part| said.contains(part)), "{text}\n{said}");
+    }
+}
+
+#[test]
+fn a_scenario_of_prove_is_sent_there() {
+    let said = wrong("version = 1\nconnections = '1k'\nhold = '5s'\n");
+    assert!(said.contains("standfast prove x.toml"), "{said}");
+}
+
+#[test]
+fn a_capture_is_known_from_the_step_after_it_on_and_in_its_flow() {
+    let top =
+        "version = 1\ntarget = 'http://127.0.0.1:1'\n[[flows]]\n[[flows.steps]]\nurl = '/a'\n";
+    let capture = "capture = { id = { header = 'X-Id' } }\n";
+    let uses = "[[flows.steps]]\nurl = '/b/{{id}}'\n";
+    let both = parse(&format!("{top}{capture}{uses}")).unwrap();
+    assert_eq!(both.rounds[0].scenario.captures, 1);
+    let early = wrong(&format!("{top}{uses}[[flows.steps]]\nurl = '/c'\n{capture}"));
+    assert!(early.contains("line 7") && early.contains("step after theirs"), "{early}");
+    let foreign = wrong(&format!("{top}{capture}[[flows]]\n{uses}"));
+    assert!(foreign.contains("{{id}}"), "{foreign}");
+}
+
+#[test]
+fn every_key_of_the_top_and_of_rounds_is_heard() {
+    let text = "version = 1\nabout = 'it'\ntarget = 'http://127.0.0.1:1/api/'\nusers = '2k'\n\
+        passes = 3\nthink = '1s'\ntimeout = '2s'\nkeep_alive = false\ncookies = false\n\
+        redirects = 4\nseed = 5\nthresholds = ['p99<1s']\n\
+        [connect]\nsources = ['127.0.0.2']\nresolve = ['a.example:80:127.0.0.9']\n\
+        [[flows]]\nname = 'f'\nweight = 6\n[[flows.steps]]\nurl = 'x?y'\n\
+        [[flows.steps]]\nname = 'other'\nurl = 'http://a.example'\nthink = '0'\n\
+        [[rounds]]\nusers = 7\npasses = 8\nkeep_alive = true\nbeside = 6_395\n[[rounds]]\n";
+    let read = parse(text).unwrap();
+    assert_eq!((read.about.as_deref(), read.seed, read.thresholds.len()), (Some("it"), Some(5), 1));
+    let [first, second] = &read.rounds[..] else { panic!("{read:?}") };
+    assert_eq!((first.requests.connections, second.requests.connections), (7, 2_000));
+    assert_eq!((first.scenario.passes, second.scenario.passes), (Some(8), Some(3)));
+    assert_eq!((first.scenario.close, second.scenario.close), (false, true));
+    assert_eq!((first.requests.new_connections, second.requests.new_connections), (false, true));
+    assert_eq!((first.beside, second.beside), (Some(6_395.0), None));
+    assert_eq!((&first.requests.pace, &second.requests.pace), (&Pace::Closed, &Pace::Closed));
+    assert_eq!(first.requests.timeout, Duration::from_secs(2));
+    assert_eq!(first.requests.sources.len(), 1);
+    let Scenario { endpoints, steps, flows, cookies, redirects, .. } = &*first.scenario;
+    assert_eq!((flows[0].weight, flows[0].name.as_str(), *cookies, *redirects), (6, "f", false, 4));
+    assert_eq!(endpoints[1].address.to_string(), "127.0.0.9:80");
+    assert_eq!((endpoints[1].host.as_str(), steps[1].endpoint), ("a.example", 1));
+    assert_eq!((steps[0].think.map(|(least, _)| least.as_secs()), steps[1].think), (Some(1), None));
+    assert_eq!((steps[0].name.as_str(), steps[1].name.as_str()), ("GET x?y", "other"));
+}
+
+#[test]
+fn the_command_line_goes_before_the_file() {
+    let instead = Instead {
+        target: Some("http://127.0.0.3:3".to_owned()),
+        users: Some(9),
+        duration: Some(Duration::from_secs(4)),
+    };
+    let text = format!("version = 1\ntarget = 'http://127.0.0.1:1'\nusers = 5\n{STEP}");
+    let read = Experiment::parse(&text, "x.toml", Path::new("."), &instead).unwrap();
+    let requests = &read.rounds[0].requests;
+    assert_eq!(requests.endpoints[0].address.to_string(), "127.0.0.3:3");
+    assert_eq!((requests.connections, requests.duration), (9, Some(Duration::from_secs(4))));
+}
+
+#[test]
+fn stages_are_of_users_or_with_a_rate_of_steps() {
+    let text = |more: &str| {
+        format!(
+            "version = 1\ntarget = 'http://127.0.0.1:1'\nstages = ['1s:40', '1s:0']\n{more}{STEP}"
+        )
+    };
+    let users = parse(&text("")).unwrap();
+    assert!(matches!(&users.rounds[0].requests.pace, Pace::Users(stages) if stages.len() == 2));
+    assert_eq!(
+        (users.rounds[0].requests.connections, users.rounds[0].requests.duration),
+        (40, None)
+    );
+    let plain = format!("version = 1\ntarget = 'http://127.0.0.1:1'\nrate = '1k'\n{STEP}");
+    assert_eq!(parse(&plain).unwrap().rounds[0].requests.pace, Pace::Rate(1_000));
+    let rates = parse(&text("rate = 1\nusers = 3\n")).unwrap();
+    assert!(matches!(rates.rounds[0].requests.pace, Pace::Rates(_)));
+    assert_eq!(rates.rounds[0].requests.connections, 3);
+}
+
+#[test]
+fn what_init_writes_and_what_is_kept_here_reads() {
+    for text in [include_str!("init.toml"), include_str!("../../../scenarios/go-stress-http.toml")]
+    {
+        parse(text).unwrap();
+    }
+    // What is commented out is right too, where it needs no file.
+    let shown: String = include_str!("init.toml")
+        .lines()
+        .skip_while(|line| !line.starts_with("version"))
+        .map(|line| line.strip_prefix("# ").unwrap_or(line))
+        .filter(|line| {
+            !line.contains('.')
+                || !["file =", "ca =", "cert =", "key ="].iter().any(|key| line.starts_with(key))
+        })
+        .filter(|line| !line.starts_with("proxy") && !line.contains("{{env"))
+        .filter(|line| {
+            !line.starts_with("[[feeds]]")
+                && !line.starts_with("name = \"people\"")
+                && !line.starts_with("order =")
+        })
+        .filter(|line| !line.starts_with("What") && !line.starts_with("Every"))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    parse(&shown).unwrap_or_else(|error| panic!("{error:#}\n{shown}"));
+}

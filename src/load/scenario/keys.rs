@@ -1,0 +1,289 @@
+//! Every key of a scenario file of `load`, version 1, with its kind, default and meaning. The reader
+//! refuses what is not here, and the reference in `docs/operate/scenarios.md` is made of it.
+
+/// A table of the file.
+#[derive(Debug)]
+pub(super) struct Section {
+    /// As it stands in the file.
+    pub(super) name: &'static str,
+    pub(super) keys: &'static [Key],
+}
+
+/// A key.
+#[derive(Debug)]
+pub(super) struct Key {
+    pub(super) name: &'static str,
+    /// What stands there, such as `time`.
+    pub(super) kind: &'static str,
+    /// Empty where there is none.
+    pub(super) default: &'static str,
+    pub(super) meaning: &'static str,
+}
+
+const fn key(
+    name: &'static str,
+    kind: &'static str,
+    default: &'static str,
+    meaning: &'static str,
+) -> Key {
+    Key { name, kind, default, meaning }
+}
+
+pub(super) const TOP: Section = Section {
+    name: "the top of the file",
+    keys: &[
+        key("version", "1", "", "of this format; required"),
+        key("about", "text", "", "one line, shown at the start"),
+        key("target", "URL", "", "where steps whose url is a path go; `--target` goes before it"),
+        key(
+            "users",
+            "count",
+            "1",
+            "users at the same time, each with a connection of its own; `--connections` goes before it",
+        ),
+        key(
+            "passes",
+            "count",
+            "",
+            "how often each user goes through a flow; without it until the duration is over; not with rate",
+        ),
+        key(
+            "duration",
+            "time",
+            "10s without passes",
+            "nothing is sent after this time; `--duration` goes before it",
+        ),
+        key(
+            "rate",
+            "count",
+            "",
+            "steps per second over all users, sent when due (open model); without it each user goes on when its answer is here",
+        ),
+        key(
+            "stages",
+            "texts",
+            "",
+            "users that come and go, `[\"30s:100\", \"2m:100\", \"30s:0\"]`; with rate: steps per second instead",
+        ),
+        key(
+            "think",
+            "time or range",
+            "0",
+            "after each step that says nothing itself, `\"1s\"`, or at random `\"500ms..2s\"`",
+        ),
+        key("timeout", "time", "30s", "for one answer to be whole, a connect included"),
+        key("keep_alive", "bool", "true", "false: a new connection for each request"),
+        key(
+            "cookies",
+            "bool",
+            "true",
+            "each user keeps its cookies, at most 50 of 4 KiB (RFC 6265)",
+        ),
+        key(
+            "redirects",
+            "count",
+            "10",
+            "followed for one step, to servers of this scenario, at most 100; 0: they are answers",
+        ),
+        key("seed", "count", "the time", "of all chances, so that a run can be repeated"),
+        key(
+            "thresholds",
+            "texts",
+            "",
+            "what must be reached for exit code 0, as `--threshold`: `[\"p99<250ms\", \"errors<0.1%\"]`",
+        ),
+        key("headers", "table", "", "header lines of every step: name = template"),
+        key("variables", "table", "", "fixed values for templates: name = text"),
+        key("connect", "table", "", "[connect], how connections are made"),
+        key("feeds", "tables", "", "[[feeds]], values from files"),
+        key("flows", "tables", "", "[[flows]], what users do; at least one"),
+        key("rounds", "tables", "", "[[rounds]], the whole run once for each"),
+        key(
+            "load",
+            "table",
+            "",
+            "[load], alone beside version and about: a run of WebSockets, whose keys are flags of `load` with `_` for `-`",
+        ),
+    ],
+};
+
+pub(super) const CONNECT: Section = Section {
+    name: "[connect]",
+    keys: &[
+        key("sources", "texts", "the kernel's choice", "addresses of this machine to connect from"),
+        key(
+            "resolve",
+            "texts",
+            "",
+            "`\"HOST:PORT:ADDRESS\"`: where a name leads, as curl's --resolve",
+        ),
+        key(
+            "proxy",
+            "URL",
+            "",
+            "an HTTP proxy for targets without TLS, `http://[USER:PASSWORD@]HOST:PORT`",
+        ),
+        key(
+            "ca",
+            "file",
+            "the machine's",
+            "believe servers with a certificate of an authority in this PEM file",
+        ),
+        key("insecure", "bool", "false", "believe any certificate: for tests"),
+        key("cert", "file", "", "a certificate to show to servers that ask for one, PEM; with key"),
+        key("key", "file", "", "its key, PEM"),
+    ],
+};
+
+pub(super) const FEED: Section = Section {
+    name: "[[feeds]]",
+    keys: &[
+        key("name", "text", "", "templates say `{{NAME.COLUMN}}`; required"),
+        key(
+            "file",
+            "file",
+            "",
+            "CSV whose first line names the columns, or `.jsonl`: an object a line; from the scenario's folder; at most 256 MiB; required",
+        ),
+        key(
+            "order",
+            "text",
+            "sequential",
+            "which row a pass gets: `sequential` (the next, over all users), `random`, `per-user` (always the same)",
+        ),
+        key(
+            "at_end",
+            "text",
+            "again",
+            "after the last row of a sequential feed: `again` from the first, or users `stop`",
+        ),
+    ],
+};
+
+pub(super) const FLOW: Section = Section {
+    name: "[[flows]]",
+    keys: &[
+        key("name", "text", "its number", "in the summary"),
+        key(
+            "weight",
+            "count",
+            "1",
+            "how often a pass takes this flow, compared with the others; 0: never",
+        ),
+        key("steps", "tables", "", "[[flows.steps]], one after another; at most 64 in all flows"),
+    ],
+};
+
+pub(super) const STEP: Section = Section {
+    name: "[[flows.steps]]",
+    keys: &[
+        key("name", "text", "method and url", "in the summary"),
+        key("method", "text", "GET, with a body POST", "of the request"),
+        key(
+            "url",
+            "template",
+            "",
+            "a path at the target, or a whole URL whose host is fixed; required",
+        ),
+        key("headers", "table", "", "header lines: name = template; before those of the top"),
+        key("body", "template", "", "what is sent, as it is"),
+        key("body_file", "file", "", "the same from a file, from the scenario's folder"),
+        key("json", "table", "", "a body of JSON; templates in its texts are escaped"),
+        key("form", "table", "", "a body of name=value pairs; templates are percent-encoded"),
+        key("basic", "template", "", "`USER:PASSWORD` for Basic authentication"),
+        key("bearer", "template", "", "a token for `Authorization: Bearer`"),
+        key("think", "time or range", "the top's", "after this step"),
+        key(
+            "once",
+            "bool",
+            "false",
+            "a user does it in its first pass only, as a login; again if it failed",
+        ),
+        key(
+            "capture",
+            "table",
+            "",
+            "[flows.steps.capture], what is kept of the answer: NAME = { header, json or regex }",
+        ),
+        key("checks", "tables", "", "[[flows.steps.checks]], what the answer must be like"),
+    ],
+};
+
+pub(super) const CAPTURE: Section = Section {
+    name: "[flows.steps.capture]",
+    keys: &[
+        key("header", "text", "", "the value of this header line"),
+        key("json", "JSONPath", "", "what it finds first in the body (RFC 9535)"),
+        key("regex", "pattern", "", "the first match in the body: its first group, or the whole"),
+    ],
+};
+
+pub(super) const CHECK: Section = Section {
+    name: "[[flows.steps.checks]]",
+    keys: &[
+        key("name", "text", "what it says", "in the summary"),
+        key(
+            "status",
+            "text or number",
+            "",
+            "`200`, `\"2xx\"`, `\"200-204, 404\"`; with it statuses from 400 on are no failure of their own",
+        ),
+        key("header", "text", "", "there is such a header line"),
+        key("json", "JSONPath", "", "it finds something that is not null"),
+        key("regex", "pattern", "", "it matches in the body"),
+        key("is", "text, number, bool", "", "with header, json or regex: the value is this"),
+        key("matches", "pattern", "", "with header, json or regex: it matches in the value"),
+        key("size", "bound", "", "bytes of the body: `\"<64KiB\"`, `\">0\"`, `\"=20\"`"),
+        key("latency", "bound", "", "from when it was due until it was whole: `\"<250ms\"`"),
+    ],
+};
+
+pub(super) const ROUND: Section = Section {
+    name: "[[rounds]]",
+    keys: &[
+        key("users", "count", "the top's", "as at the top"),
+        key("passes", "count", "the top's", "as at the top"),
+        key("duration", "time", "the top's", "as at the top"),
+        key("rate", "count", "the top's", "as at the top"),
+        key("keep_alive", "bool", "the top's", "as at the top"),
+        key("beside", "number", "", "what another measured, per second: shown beside ours"),
+    ],
+};
+
+/// All, in the order of the reference.
+pub(super) const SECTIONS: [&Section; 8] =
+    [&TOP, &CONNECT, &FEED, &FLOW, &STEP, &CAPTURE, &CHECK, &ROUND];
+
+/// The tables of the reference.
+pub(super) fn reference() -> String {
+    let mut text = String::new();
+    for Section { name, keys } in SECTIONS {
+        let name = if name.starts_with('[') { format!("`{name}`") } else { (*name).to_owned() };
+        text += &format!("### {name}\n\n| key | kind | default | meaning |\n|---|---|---|---|\n");
+        for Key { name, kind, default, meaning } in *keys {
+            text += &format!("| `{name}` | {kind} | {default} | {meaning} |\n");
+        }
+        text.push('\n');
+    }
+    text += "### Templates\n\n| `{{…}}` | is |\n|---|---|\n";
+    for (function, meaning) in load::scenario::FUNCTIONS {
+        text += &format!("| `{function}` | {meaning} |\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reference_says_what_the_code_does() {
+        let docs = include_str!("../../../docs/operate/scenarios.md");
+        let kept = docs
+            .split_once("<!-- keys -->\n")
+            .and_then(|(_, rest)| rest.split_once("<!-- end of keys -->").map(|(kept, _)| kept));
+        let (kept, wanted) = (kept.unwrap_or_default().trim(), reference());
+        let command = "standfast load init --keys";
+        assert!(kept == wanted.trim(), "docs/operate/scenarios.md is not what {command} prints");
+    }
+}

@@ -1,0 +1,129 @@
+//! `standfast load FILE.toml`: what users do, step by step. `file.rs` reads it, `run.rs` does it,
+//! `report.rs` says what came of it.
+
+mod file;
+mod hosts;
+mod keys;
+mod report;
+mod run;
+mod sockets;
+mod steps;
+mod tables;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::ArgMatches;
+use clap::parser::ValueSource;
+
+pub(super) use self::run::run;
+use super::flags::Args;
+use crate::output;
+
+/// The experiments that are built in, by name.
+const BUILT_IN: [(&str, &str); 2] = [
+    ("go-stress-http", include_str!("../../../scenarios/go-stress-http.toml")),
+    ("thor-echo", include_str!("../../../scenarios/thor-echo.toml")),
+];
+
+/// Flags that go together with a scenario; all others are its keys, or mean nothing in one.
+const WITH_A_SCENARIO: [&str; 10] = [
+    "urls",
+    "target",
+    "connections",
+    "duration",
+    "json",
+    "csv",
+    "threshold",
+    "watch_pid",
+    "plain",
+    "force",
+];
+
+/// What `standfast load init` is told.
+#[derive(clap::Args, Debug)]
+pub(crate) struct InitArgs {
+    /// Where to write it; - is standard output
+    #[arg(value_name = "FILE", default_value = "scenario.toml")]
+    file: PathBuf,
+
+    /// Print every key instead, with its kind, default and meaning
+    #[arg(long)]
+    keys: bool,
+}
+
+/// Whether a scenario is meant, and no URLs: one name without a scheme that is a file, ends like one,
+/// or is built in.
+pub(super) fn is_meant(urls: &[String]) -> bool {
+    let [name] = urls else { return false };
+    let built_in = BUILT_IN.iter().any(|(known, _)| known == name);
+    !name.contains("://") && (name.ends_with(".toml") || built_in || Path::new(name).is_file())
+}
+
+/// What only a scenario can use.
+///
+/// # Errors
+/// It was given without one.
+pub(super) fn without(args: &Args) -> Result<()> {
+    if args.target.is_some() {
+        bail!("--target is for scenarios: standfast load FILE.toml --target URL");
+    }
+    Ok(())
+}
+
+/// Writes a commented scenario; what is there already is left alone.
+///
+/// # Errors
+/// A file that cannot be written, or is there.
+pub(super) fn init(args: &InitArgs) -> Result<ExitCode> {
+    if args.keys {
+        output::print(&keys::reference())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let text = include_str!("init.toml");
+    if args.file == Path::new(output::STDOUT) {
+        output::print(text)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let shown = args.file.display();
+    let file = std::fs::File::create_new(&args.file);
+    let mut file = file.with_context(|| format!("cannot write {shown}"))?;
+    file.write_all(text.as_bytes()).with_context(|| format!("cannot write {shown}"))?;
+    output::print(&format!(
+        "{shown} is written: run standfast serve, and beside it standfast load {shown}\n"
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// # Errors
+/// A flag that does not go together with a scenario.
+fn check(flags: &ArgMatches) -> Result<()> {
+    let ids = flags.ids().map(clap::Id::as_str);
+    let mut given = ids.filter(|id| {
+        // Groups of flags are named after their types.
+        let is_flag = flags.try_get_raw(id).is_ok() && !id.starts_with(char::is_uppercase);
+        is_flag && flags.value_source(id) == Some(ValueSource::CommandLine)
+    });
+    let Some(strange) = given.find(|id| !WITH_A_SCENARIO.contains(id)) else { return Ok(()) };
+    let flag = strange.replace('_', "-");
+    bail!(
+        "--{flag} does not go with a scenario: what it says stands in the file (docs/operate/scenarios.md)"
+    )
+}
+
+/// The file's text or the built-in one's, its name, and where it is.
+fn text(name: &str) -> Result<(String, PathBuf)> {
+    let path = Path::new(name);
+    let built_in = BUILT_IN.iter().find(|(known, _)| *known == name);
+    if let Some((_, text)) = built_in.filter(|_| !path.exists()) {
+        return Ok(((*text).to_owned(), PathBuf::from(".")));
+    }
+    let size = std::fs::metadata(path).map(|file| file.len()).unwrap_or(0);
+    if size > file::FILE_BYTES_MAX {
+        bail!("{name} has {size} bytes; a scenario has at most {}", file::FILE_BYTES_MAX);
+    }
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
+    Ok((text, path.parent().unwrap_or(Path::new(".")).to_owned()))
+}

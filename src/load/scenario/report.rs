@@ -1,0 +1,170 @@
+//! [`Document`]: what a scenario came to, as text and as JSON.
+
+use std::fmt::{self, Display, Formatter};
+
+use load::Latency;
+use load::requests::RequestSummary;
+use load::scenario::{FlowSummary, StepSummary};
+use serde::Serialize;
+
+use super::file::Experiment;
+use crate::load::threshold::Outcome;
+use crate::load::watch::{Generator, Watched};
+use crate::progress::Series;
+
+/// `--json`. With one round its figures stand at the top, as those of a run without a scenario.
+#[derive(Serialize)]
+pub(super) struct Document {
+    scenario: String,
+    about: Option<String>,
+    /// Of all chances.
+    seed: u64,
+    #[serde(skip)]
+    has_rounds: bool,
+    #[serde(flatten, serialize_with = "rounds")]
+    pub(super) rounds: Vec<Came>,
+}
+
+/// What a round came to.
+#[derive(Serialize)]
+pub(super) struct Came {
+    pub(super) users: u64,
+    pub(super) rate: Option<f64>,
+    pub(super) passes: Option<u64>,
+    pub(super) keep_alive: bool,
+    pub(super) beside: Option<f64>,
+    #[serde(flatten)]
+    pub(super) summary: RequestSummary,
+    pub(super) flows: Vec<FlowSummary>,
+    pub(super) held: bool,
+    pub(super) reasons: Vec<String>,
+    pub(super) generator: Generator,
+    pub(super) watched: Option<Watched>,
+    pub(super) thresholds: Vec<Outcome>,
+    #[serde(skip)]
+    pub(super) missed_the_rate: bool,
+    pub(super) interrupted: bool,
+    /// How it went, at most some thousand moments.
+    pub(super) samples: Series,
+}
+
+fn rounds<S: serde::Serializer>(rounds: &[Came], serializer: S) -> Result<S::Ok, S::Error> {
+    use serde::ser::SerializeMap;
+    if let [one] = rounds {
+        return one.serialize(serializer);
+    }
+    let mut map = serializer.serialize_map(Some(1))?;
+    map.serialize_entry("rounds", rounds)?;
+    map.end()
+}
+
+impl Document {
+    pub(super) fn new(name: &str, experiment: &Experiment, seed: u64) -> Document {
+        Document {
+            scenario: name.to_owned(),
+            about: experiment.about.clone(),
+            seed,
+            has_rounds: experiment.has_rounds,
+            rounds: Vec::new(),
+        }
+    }
+}
+
+impl Came {
+    /// Thresholds decide where there are any.
+    pub(super) fn fell_short(&self) -> bool {
+        match self.thresholds.as_slice() {
+            [] => !self.held,
+            outcomes => outcomes.iter().any(|one| !one.met) || self.missed_the_rate,
+        }
+    }
+}
+
+impl Display for Document {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let about = self.about.as_ref().map(|about| format!(": {about}")).unwrap_or_default();
+        writeln!(f, "scenario      {}{about}", self.scenario)?;
+        if self.has_rounds {
+            table(f, &self.rounds)?;
+        }
+        for (number, came) in self.rounds.iter().enumerate() {
+            if self.has_rounds && !came.fell_short() {
+                continue;
+            }
+            if self.has_rounds {
+                writeln!(f, "round         {}", number + 1)?;
+            }
+            write!(f, "{came}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Display for Came {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.summary)?;
+        for flow in &self.flows {
+            let FlowSummary { name, begun, completed, steps } = flow;
+            writeln!(f, "flow          {name}: {begun} passes begun, {completed} completed")?;
+            steps.iter().try_for_each(|step| write_step(f, step))?;
+        }
+        write!(f, "{}", self.generator)?;
+        self.watched.iter().try_for_each(|watched| write!(f, "{watched}"))?;
+        self.thresholds.iter().try_for_each(|outcome| write!(f, "{outcome}"))?;
+        match self.reasons.as_slice() {
+            [] => writeln!(f, "result        all answered"),
+            reasons => writeln!(f, "result        fell short: {}", reasons.join("; ")),
+        }
+    }
+}
+
+fn write_step(f: &mut Formatter<'_>, step: &StepSummary) -> fmt::Result {
+    let StepSummary { name, requests, failed, errors, redirects, latency, checks, .. } = step;
+    write!(f, "  step        {name}: {requests} requests, {failed} failed")?;
+    if !errors.is_empty() {
+        let named: Vec<String> = errors.iter().map(|(kind, n)| format!("{kind} {n}")).collect();
+        write!(f, " ({})", named.join(", "))?;
+    }
+    if *redirects > 0 {
+        write!(f, ", {redirects} redirects followed")?;
+    }
+    if let Some(Latency { p50_ms, p99_ms, max_ms, .. }) = latency {
+        write!(f, "; p50 {p50_ms:.3}, p99 {p99_ms:.3}, max {max_ms:.3} ms")?;
+    }
+    writeln!(f)?;
+    for check in checks {
+        writeln!(
+            f,
+            "    check     {}: {} passed, {} failed",
+            check.name, check.passed, check.failed
+        )?;
+    }
+    Ok(())
+}
+
+/// A line per round; what another measured stands beside.
+fn table(f: &mut Formatter<'_>, rounds: &[Came]) -> fmt::Result {
+    writeln!(
+        f,
+        "   users  connections  requests   failed  per second      beside    p50 ms    p99 ms"
+    )?;
+    for came in rounds {
+        let kind = if came.keep_alive { "kept" } else { "new each" };
+        let ms = |pick: fn(&Latency) -> f64| {
+            came.summary.latency.as_ref().map_or("-".to_owned(), |l| format!("{:.3}", pick(l)))
+        };
+        let beside = came.beside.map_or("-".to_owned(), |beside| format!("{beside:.0}"));
+        let counts = &came.summary.requests;
+        writeln!(
+            f,
+            "{:>8}  {kind:<11} {:>9} {:>8} {:>11.0} {beside:>11} {:>9} {:>9}",
+            came.users,
+            counts.ok + counts.failed,
+            counts.failed,
+            came.summary.per_second,
+            ms(|latency| latency.p50_ms),
+            ms(|latency| latency.p99_ms),
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,150 @@
+//! A scenario from its file to an exit code: each round is a run of requests by [`Users`].
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Result;
+use clap::ArgMatches;
+use engine::sys::process;
+use host::Machine;
+use load::Row;
+use load::requests::{Http1, Pace, drive_requests};
+use load::scenario::{Clock, Tallies, Users};
+
+use super::file::{Experiment, Instead, Round};
+use super::report::{Came, Document};
+use crate::load::csv::Csv;
+use crate::load::flags::Args;
+use crate::load::requests;
+use crate::load::screen::Screen;
+use crate::load::threshold::Threshold;
+use crate::load::watch::{Generator, Watched};
+use crate::output;
+use crate::progress::Series;
+
+/// Runs the command. 0: all was answered, or the thresholds were met; 1: it fell short.
+///
+/// # Errors
+/// What cannot be used or is not allowed here: exit code 2.
+pub(in crate::load) fn run(
+    args: &Args,
+    flags: &ArgMatches,
+    mut interrupted: impl FnMut(Duration) -> bool,
+) -> Result<ExitCode> {
+    super::check(flags)?;
+    let name = args.urls.first().map(String::as_str).unwrap_or_default();
+    let said = |id| flags.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
+    let instead = Instead {
+        target: args.target.clone(),
+        users: said("connections").then_some(args.connections),
+        duration: args.duration,
+    };
+    let (text, folder) = super::text(name)?;
+    if let Some((args, flags)) = super::sockets::read(&text, name, flags)? {
+        return crate::load::run(&args, &flags);
+    }
+    let experiment = Experiment::parse(&text, name, &folder, &instead)?;
+    let thresholds: Vec<&Threshold> = experiment.thresholds.iter().chain(&args.threshold).collect();
+    let clock = clock();
+    // Another for each run, unless the file says which.
+    let seed = experiment.seed.unwrap_or(clock.now_ns ^ clock.now_ms << 20);
+    let mut csv = args.csv.as_deref().map(Csv::create).transpose()?;
+    let mut document = Document::new(name, &experiment, seed);
+    for round in &experiment.rounds {
+        let asked = Asked { args, name, round, thresholds: &thresholds, seed, clock };
+        let came = asked.run(&mut csv, &mut interrupted)?;
+        let over = came.interrupted;
+        document.rounds.push(came);
+        if over {
+            break;
+        }
+    }
+    csv.map_or(Ok(()), Csv::finish)?;
+    output::report(args.json.as_deref(), &document.to_string(), &document)?;
+    let cut_short = document.rounds.iter().any(|came| came.interrupted);
+    let short = document.rounds.iter().any(Came::fell_short);
+    Ok(if cut_short { ExitCode::from(130) } else { ExitCode::from(u8::from(short)) })
+}
+
+/// For `{{now_ms}}` and the ages of cookies.
+fn clock() -> Clock {
+    // The time of day is told to servers; what is measured is measured by the engine's clock.
+    #[allow(clippy::disallowed_methods, reason = "the calendar is nobody else's to tell")]
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Clock { now_ns: process::now_ns(), now_ms: now.as_millis() as u64 }
+}
+
+/// One round and what it needs.
+struct Asked<'a> {
+    args: &'a Args,
+    name: &'a str,
+    round: &'a Round,
+    thresholds: &'a [&'a Threshold],
+    seed: u64,
+    clock: Clock,
+}
+
+impl Asked<'_> {
+    fn run(
+        &self,
+        csv: &mut Option<Csv>,
+        interrupted: impl FnMut(Duration) -> bool,
+    ) -> Result<Came> {
+        let Asked { args, round, seed, clock, .. } = *self;
+        let machine = Machine::read();
+        let mut watched =
+            args.watch_pid.map(Watched::begin).transpose().map_err(anyhow::Error::msg)?;
+        let mut generator = Generator::new(machine.cores);
+        let before = watched.as_mut().and_then(Watched::look);
+        let shown = [self.name.to_owned()];
+        let mut config = round.requests.clone();
+        config.force = args.force;
+        let mut screen = Screen::of_requests(&config, &shown, args.plain, before);
+        let mut series = Series::new();
+        let row = |row: &Row| {
+            let usage = watched.as_mut().and_then(|watched| watched.look_during(row));
+            let sample = screen.row(row, usage);
+            generator.row(row, sample.client);
+            csv.iter_mut().for_each(|csv| csv.row(row));
+            series.push(&sample);
+        };
+        let (tallies, scenario) = (Tallies::default(), Arc::clone(&round.scenario));
+        let own = tallies.clone();
+        let script = move |part| Users::new(Arc::clone(&scenario), part, own.clone(), seed, clock);
+        let ended = drive_requests(&config, Http1::new, script, row, interrupted)?;
+        drop(screen);
+        let summary = ended.summary;
+        let asked_rate = match config.pace {
+            Pace::Rate(rate) => Some(rate as f64),
+            _ => None,
+        };
+        generator.finish_requests(&summary, asked_rate);
+        if let Some(watched) = &mut watched {
+            watched.finish(summary.connections.opened, summary.requests.answered);
+        }
+        let outcomes = self.thresholds.iter();
+        let outcomes = outcomes.map(|t| t.judge(|metric| requests::value(metric, &summary)));
+        let mut reasons = summary.reasons();
+        if generator.missed_the_rate() {
+            reasons.push("the rate asked for was not reached in time".to_owned());
+        }
+        Ok(Came {
+            users: config.connections,
+            rate: asked_rate,
+            passes: round.scenario.passes,
+            keep_alive: !config.new_connections,
+            beside: round.beside,
+            held: reasons.is_empty(),
+            reasons,
+            flows: tallies.summary(&round.scenario),
+            thresholds: outcomes.collect(),
+            missed_the_rate: generator.missed_the_rate(),
+            generator,
+            watched,
+            summary,
+            interrupted: ended.interrupted,
+            samples: series,
+        })
+    }
+}

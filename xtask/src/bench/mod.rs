@@ -16,6 +16,7 @@ mod http;
 mod million;
 mod peer;
 mod proc;
+mod proxy;
 mod report;
 mod rounds;
 mod screen;
@@ -81,6 +82,8 @@ enum Bench {
     Memory,
     /// Client CPU of an HTTP request, `load` beside wrk: kept and new connections, live screen.
     Http,
+    /// Messages through `standfast proxy` per second of its CPU, nginx beside it.
+    Proxy,
     /// What the live screen costs `load`: CPU with it and without.
     Screen,
     /// 100,000 refused handshakes, 100,000 resets, 10,000 heads without end: what is left of them.
@@ -93,7 +96,7 @@ enum Bench {
     All,
 }
 
-const ALL: [Bench; 13] = [
+const ALL: [Bench; 14] = [
     Bench::Echo,
     Bench::Deflate,
     Bench::Tls,
@@ -103,6 +106,7 @@ const ALL: [Bench; 13] = [
     Bench::Answers,
     Bench::Memory,
     Bench::Http,
+    Bench::Proxy,
     Bench::Screen,
     Bench::Siege,
     Bench::Idle,
@@ -143,6 +147,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
             Bench::Answers => answers::run(&bench)?,
             Bench::Memory => hold::memory(&bench)?,
             Bench::Http => http::run(&bench)?,
+            Bench::Proxy => proxy::run(&bench)?,
             Bench::Screen => screen::run(&bench)?,
             Bench::Siege => siege::run(&bench)?,
             Bench::Idle => hold::idle(&bench)?,

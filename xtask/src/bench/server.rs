@@ -120,17 +120,7 @@ impl Server {
 
     /// An echo client of `sockets` sockets and messages of `bytes`, with its sockets open.
     pub(super) fn echo_client(&self, tools: &Tools, sockets: usize, bytes: usize) -> Result<Peer> {
-        let command = words([
-            &tools.floor("echo_client"),
-            &"127.0.0.1",
-            &self.port.to_string(),
-            &"/echo",
-            &sockets.to_string(),
-            &bytes.to_string(),
-        ]);
-        let mut client = Peer::start("echo client", Core::Client, &command)?;
-        client.hear(Duration::from_secs(20))?;
-        Ok(client)
+        echo_client(tools, self.port, sockets, bytes)
     }
 
     /// A crowd that connects to topic `bench` as `how` says; its first line is still to be heard.
@@ -164,6 +154,21 @@ impl Server {
         ]);
         Peer::start("publisher", Core::Client, &command)
     }
+}
+
+/// An echo client of whoever listens on a port of this machine.
+pub(super) fn echo_client(tools: &Tools, port: u16, sockets: usize, bytes: usize) -> Result<Peer> {
+    let command = words([
+        &tools.floor("echo_client"),
+        &"127.0.0.1",
+        &port.to_string(),
+        &"/echo",
+        &sockets.to_string(),
+        &bytes.to_string(),
+    ]);
+    let mut client = Peer::start("echo client", Core::Client, &command)?;
+    client.hear(Duration::from_secs(20))?;
+    Ok(client)
 }
 
 fn ours(tools: &Tools) -> Vec<OsString> {

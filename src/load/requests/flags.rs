@@ -72,7 +72,7 @@ pub(crate) struct Flags {
 }
 
 /// Flags that mean nothing where requests are sent, by their names in [`crate::load::Args`].
-const OF_SOCKETS: [&str; 29] = [
+const OF_SOCKETS: [&str; 30] = [
     "connect",
     "connect_timeout",
     "retry",
@@ -97,6 +97,7 @@ const OF_SOCKETS: [&str; 29] = [
     "publish_body",
     "late_after",
     "channel",
+    "churn",
     "cable_extended",
     "subprotocol",
     "compression",

@@ -15,10 +15,12 @@ const TITLES_EVERY: u32 = 20;
 const TITLES: &str =
     " elapsed  phase        open    failed     msgs/s     p50 ms     p99 ms   errors\n";
 
+/// How much of a phase is done, by what there is and the seconds since it began.
+type Done<'a> = Box<dyn Fn(&Sample, f64) -> f64 + 'a>;
+
 /// What people see of one run. Dropped, the terminal is as it was.
 pub(super) struct Screen<'a> {
-    /// How much of a phase is done, by what there is and the seconds since it began.
-    done: Box<dyn Fn(&Sample, f64) -> f64 + 'a>,
+    done: Done<'a>,
     screen: screen::Screen,
     /// What the live screen is to be told once the first row is there.
     about: Option<About>,
@@ -64,7 +66,7 @@ impl<'a> Screen<'a> {
         Screen::new(about, plain, done)
     }
 
-    fn new(about: About, plain: bool, done: Box<dyn Fn(&Sample, f64) -> f64 + 'a>) -> Screen<'a> {
+    fn new(about: About, plain: bool, done: Done<'a>) -> Screen<'a> {
         Screen {
             done,
             screen: screen::Screen::new(Rows::Stay, plain),

@@ -27,7 +27,8 @@ pub(crate) struct Args {
     /// Where to: http://HOST:PORT/PATH or https://… for requests, tcp://HOST:PORT or tls://… for a
     /// protocol of one's own, ws://HOST:PORT/PATH or wss://… for WebSockets, cable://… or cables://…
     /// for clients of Action Cable; several of one kind are taken in turn, and {9000..9003} stands for
-    /// each number of a range
+    /// each number of a range. Or FILE.toml, a scenario: users who go step by
+    /// step (standfast load init writes one)
     #[arg(required = true, value_name = "URL")]
     pub(super) urls: Vec<String>,
 

@@ -11,11 +11,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::settings::nearest;
+use crate::settings::{line_of, nearest};
 use crate::units;
-
-/// Sections of a file that are read here.
-pub(crate) const TABLES: [&str; 2] = ["route", "pool"];
 
 const ROUTE_KEYS: [&str; 3] = ["host", "path", "pool"];
 const MEMBER_KEYS: [&str; 3] = ["address", "weight", "max"];
@@ -251,11 +248,6 @@ fn said(value: &DeValue<'_>) -> Option<String> {
         DeValue::Boolean(truth) => Some(truth.to_string()),
         _ => None,
     }
-}
-
-/// The line of a byte, from 1.
-pub(crate) fn line_of(text: &str, at: usize) -> usize {
-    1 + text.bytes().take(at).filter(|byte| *byte == b'\n').count()
 }
 
 fn path(text: &str) -> Result<Box<str>, String> {

@@ -9,10 +9,10 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 
-use crate::routes::{TABLES, line_of};
-
 /// Sections a configuration file may have, one per program.
 const SECTIONS: [&str; 3] = ["serve", "proxy", "load"];
+/// Tables beside them, which others read: routes and pools.
+const TABLES: [&str; 2] = ["route", "pool"];
 /// The flag that names the file; in the environment it may stand too, in the file not.
 const FILE_KEY: &str = "config";
 
@@ -172,6 +172,11 @@ fn line_of_key(text: &str, section: &str, key: &str) -> String {
         Some(format!(":{}", line_of(text, name.span().start)))
     };
     found().unwrap_or_default()
+}
+
+/// The line of a byte, from 1.
+pub(crate) fn line_of(text: &str, at: usize) -> usize {
+    1 + text.bytes().take(at).filter(|byte| *byte == b'\n').count()
 }
 
 /// A TOML value as it would stand on the command line.

@@ -142,7 +142,7 @@ fn figures(result: &Value, cpu: f64, expected: usize) -> Result<Figures> {
 }
 
 /// Ours delivered everything, once, to everybody, and closed nobody.
-fn missing_target(rounds: &Rounds) -> Vec<Target> {
+fn missing_target(rounds: &Rounds<Kind>) -> Vec<Target> {
     let wrong =
         |figure| rounds.values(Kind::Standfast, figure).iter().map(|n| n.abs()).sum::<f64>();
     if !rounds.have(Kind::Standfast, Kind::Standfast) {

@@ -1,24 +1,22 @@
-//! What a request costs the client: `standfast load` beside wrk, both against nginx, each pinned to a
-//! core: kept connections, the same with the live screen on a terminal of `script` (util-linux), and a
-//! new connection per request.
+//! What a request costs the client: `standfast load` beside wrk, k6 and go-stress-testing, all against
+//! nginx, each pinned to a core: kept connections, the same with the live screen on a terminal of
+//! `script` (util-linux), and a new connection per request. Then how late requests go at half of what
+//! the pair can do.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::Context;
 use super::peer::{Core, pinning};
-use super::proc;
 use super::report::{self, Target};
-use super::rounds::{median, shuffled};
+use super::rounds::{Contestant, Figures, Rounds, median};
+use super::{Context, proc, tools};
 
 const CONNECTIONS: usize = 100;
 const SECONDS: f64 = 5.0;
@@ -27,87 +25,183 @@ const LOOK: Duration = Duration::from_millis(10);
 const SHARE_MOST: f64 = 0.90;
 const LIVE_SHARE_MOST: f64 = 0.95;
 const RSS_MOST: f64 = 20e6;
+const GO_STRESS_PER_SECOND: f64 = 15_000.0;
+const LONG_SECONDS: f64 = 300.0;
+
+/// What wrk's rivals take of ours, at least: their CPU of a request ÷ ours.
+const K6_LEAST: f64 = 5.0;
+const GO_STRESS_LEAST: f64 = 2.0;
+/// They differ by far more than the machine does.
+const RIVAL_PAIRS: usize = 3;
+/// How late the latest thousandth of the requests may go at half of the capacity.
+const LATE_MOST_MS: f64 = 1.0;
+
+const CPU: &str = "µs cpu per request";
+const REQUESTS: &str = "requests";
+const FAILED: &str = "failed";
+const RSS: &str = "resident bytes";
+const LATE: &str = "p99.9 ms late";
+const PER_SECOND: &str = "requests per second";
 
 /// Who sends, and how.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Wrk,
     Ours,
     Live,
     WrkNew,
     OursNew,
+    K6,
+    GoStress,
 }
 
-const WAYS: [Way; 5] = [Way::Wrk, Way::Ours, Way::Live, Way::WrkNew, Way::OursNew];
-
-/// What one run came to.
-#[derive(Clone, Copy, Serialize)]
-struct Cost {
-    requests: f64,
-    failed: f64,
-    cpu_seconds: f64,
-    cpu_us_per_request: f64,
-    rss_bytes: f64,
+impl Contestant for Way {
+    fn name(self) -> &'static str {
+        match self {
+            Way::Wrk => "wrk",
+            Way::Ours => "ours",
+            Way::Live => "live",
+            Way::WrkNew => "wrk_new",
+            Way::OursNew => "ours_new",
+            Way::K6 => "k6",
+            Way::GoStress => "go-stress-testing",
+        }
+    }
 }
 
 /// Measures; whether the targets were met.
+///
+/// Those that are compared run next to each other, because the machine changes speed by the second.
 pub(super) fn run(bench: &Context) -> Result<bool> {
     let connections = bench.connections.unwrap_or(CONNECTIONS);
     let seconds = bench.seconds.unwrap_or(SECONDS);
     println!("\n=== http: {connections} connections, nginx on one core, client on the other");
     let nginx = Nginx::start()?;
-    let mut rounds = Vec::new();
-    for number in 1..=bench.pairs {
-        let mut round = BTreeMap::new();
-        for way in shuffled(&WAYS) {
-            let cost = once(bench, &nginx, way, connections, seconds)?;
-            println!(
-                "round {number}  {:<8} {:.3} µs CPU a request, {:.0} requests, {:.0} failed, {:.1} MB",
-                name(way),
-                cost.cpu_us_per_request,
-                cost.requests,
-                cost.failed,
-                cost.rss_bytes / 1e6
-            );
-            round.insert(name(way), cost);
-        }
-        rounds.push(round);
-    }
-    let ratio = |one: Way, other: Way| {
-        let of = |round: &BTreeMap<&str, Cost>| {
-            round[name(one)].cpu_us_per_request / round[name(other)].cpu_us_per_request
-        };
-        median(rounds.iter().map(of).collect())
+    let compare = |ways: &[Way], pairs: usize| {
+        let rounds =
+            Rounds::run(ways, pairs, |way| once(bench, &nginx, way, connections, seconds))?;
+        rounds.print(&[CPU, PER_SECOND, FAILED, RSS]);
+        anyhow::Ok(rounds)
     };
-    let most = |way: Way| rounds.iter().map(|round| round[name(way)].rss_bytes).fold(0.0, f64::max);
-    let rss = most(Way::Ours).max(most(Way::Live)).max(most(Way::OursNew));
-    let failed = rounds.iter().map(|round| round[name(Way::OursNew)].failed).fold(0.0, f64::max);
-    let (kept, live) = (ratio(Way::Ours, Way::Wrk), ratio(Way::Live, Way::Wrk));
-    let targets = [
-        Target::at_most("CPU of a request, ours ÷ wrk's", kept, SHARE_MOST),
-        Target::at_most("the same with the live screen", live, LIVE_SHARE_MOST),
+    let kept = compare(&[Way::Wrk, Way::Ours, Way::Live], bench.pairs)?;
+    let new = compare(&[Way::WrkNew, Way::OursNew], bench.pairs)?;
+    let rivals: Vec<Way> = [Way::K6, Way::GoStress].into_iter().filter(is_here).collect();
+    let rivals = compare(&[&[Way::Ours], &rivals[..]].concat(), bench.pairs.min(RIVAL_PAIRS))?;
+    let late = lateness(bench, &nginx, connections, kept.median(Way::Ours, PER_SECOND) / 2.0)?;
+
+    let most = |rounds: &Rounds<Way>, way, figure| {
+        rounds.values(way, figure).into_iter().fold(0.0, f64::max)
+    };
+    let rss = most(&kept, Way::Ours, RSS).max(most(&kept, Way::Live, RSS));
+    let rss = rss.max(most(&new, Way::OursNew, RSS));
+    let share = |way| median(kept.ratios(way, Way::Wrk, CPU));
+    let mut targets = vec![
+        Target::at_most("CPU of a request, ours ÷ wrk's", share(Way::Ours), SHARE_MOST),
+        Target::at_most("the same with the screen", share(Way::Live), LIVE_SHARE_MOST),
         Target::at_least(
             "requests per CPU on new connections, ours ÷ wrk's",
-            1.0 / ratio(Way::OursNew, Way::WrkNew),
+            median(new.ratios(Way::WrkNew, Way::OursNew, CPU)),
             1.0,
         ),
-        Target::at_most("requests that failed on new connections", failed, 0.0),
+        Target::at_most("of them failed", most(&new, Way::OursNew, FAILED), 0.0),
         Target::at_most("resident bytes of ours", rss, RSS_MOST),
+        Target::at_most(
+            "ms late at half of the capacity, p99.9",
+            late.median(Timed::Ours, LATE),
+            LATE_MOST_MS,
+        ),
     ];
+    for (rival, least) in [(Way::K6, K6_LEAST), (Way::GoStress, GO_STRESS_LEAST)] {
+        if rivals.have(Way::Ours, rival) {
+            let what = format!("requests per CPU, ours ÷ those of {}", rival.name());
+            let ratio = median(rivals.ratios(rival, Way::Ours, CPU));
+            targets.push(Target::at_least(what, ratio, least));
+        }
+    }
     let settings = json!({ "connections": connections, "seconds": seconds, "pairs": bench.pairs,
                            "server": "nginx, one worker, a body of 6 bytes" });
-    report::finish(&bench.out, "http", settings, json!({ "rounds": rounds }), &targets)
+    let results = json!({ "kept": kept.json(), "new_connections": new.json(),
+                          "rivals": rivals.json(), "late": late.json() });
+    report::finish(&bench.out, "http", settings, results, &targets)
 }
 
-fn name(way: Way) -> &'static str {
-    match way {
-        Way::Wrk => "wrk",
-        Way::Ours => "ours",
-        Way::Live => "live",
-        Way::WrkNew => "wrk_new",
-        Way::OursNew => "ours_new",
+fn is_here(rival: &Way) -> bool {
+    let here = tools::is_installed(rival.name());
+    if !here {
+        println!("{} is not installed and stays out", rival.name());
     }
+    here
+}
+
+/// Who keeps a schedule: ours, or a thread that does nothing but sleep until it is time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Timed {
+    Ours,
+    Floor,
+}
+
+impl Contestant for Timed {
+    fn name(self) -> &'static str {
+        match self {
+            Timed::Ours => "ours",
+            Timed::Floor => "bare timer",
+        }
+    }
+}
+
+/// By how much the latest thousandth goes later than due, at a constant rate of requests; beside it
+/// what this machine is late by itself.
+fn lateness(
+    bench: &Context,
+    nginx: &Nginx,
+    connections: usize,
+    rate: f64,
+) -> Result<Rounds<Timed>> {
+    let seconds = bench.seconds.unwrap_or(SECONDS);
+    let file = nginx.folder.join("rate.json");
+    println!("\n{rate:.0} requests a second");
+    let rounds = Rounds::run(&[Timed::Ours, Timed::Floor], bench.pairs, |who| {
+        let line = match who {
+            Timed::Ours => format!(
+                "{} load {} --connections {connections} --rate {rate:.0} --duration {seconds}s --plain --json {}",
+                bench.tools.standfast().display(),
+                nginx.url(),
+                file.display()
+            ),
+            Timed::Floor => {
+                format!("{} {seconds} > {}", bench.tools.floor("timer").display(), file.display())
+            }
+        };
+        let mut command = pinned(Core::Client, "sh");
+        command.args(["-c", &line]).stdin(Stdio::null()).stdout(Stdio::null());
+        let status = command.stderr(Stdio::null()).status()?;
+        ensure!(status.success(), "`{line}` failed ({status})");
+        let said: Value = serde_json::from_str(&fs::read_to_string(&file)?)?;
+        let said = if who == Timed::Ours { &said["scheduling_error"] } else { &said };
+        let of = |name: &str| said[name].as_f64().with_context(|| format!("no {name}: {said}"));
+        Ok(Figures::from([("p50 ms late", of("p50_ms")?), (LATE, of("p999_ms")?)]))
+    })?;
+    rounds.print(&["p50 ms late", LATE]);
+    Ok(rounds)
+}
+
+/// Five minutes in which every request has a connection of its own; whether none failed.
+pub(super) fn new_connections(bench: &Context) -> Result<bool> {
+    let connections = bench.connections.unwrap_or(CONNECTIONS);
+    let seconds = bench.seconds.unwrap_or(LONG_SECONDS);
+    println!("\n=== new-connections: one for each request, {seconds} s");
+    let nginx = Nginx::start()?;
+    let figures = once(bench, &nginx, Way::OursNew, connections, seconds)?;
+    let said: Value = serde_json::from_str(&fs::read_to_string(nginx.folder.join("load.json"))?)?;
+    println!("{figures:#?}\n{:#}\n{:#}", said["connections"], said["errors"]);
+    let targets = [
+        Target::at_most("requests that failed", figures[FAILED], 0.0),
+        Target::at_most("resident bytes", figures[RSS], RSS_MOST),
+    ];
+    let settings = json!({ "connections": connections, "seconds": seconds });
+    let results = json!({ "figures": figures, "connections": said["connections"],
+                          "errors": said["errors"], "latency": said["latency"] });
+    report::finish(&bench.out, "new-connections", settings, results, &targets)
 }
 
 /// One run, with the CPU of the one process that sends.
@@ -117,23 +211,8 @@ fn once(
     way: Way,
     connections: usize,
     seconds: f64,
-) -> Result<Cost> {
-    let url = format!("http://127.0.0.1:{}/", nginx.port);
-    let json = nginx.folder.join("load.json");
-    let new = matches!(way, Way::WrkNew | Way::OursNew);
-    let line = match way {
-        Way::Wrk | Way::WrkNew => format!(
-            "wrk -t1 -c{connections} -d{seconds}s {} {url}",
-            if new { "-H 'Connection: close'" } else { "" }
-        ),
-        Way::Ours | Way::Live | Way::OursNew => format!(
-            "{} load {url} --connections {connections} --duration {seconds}s --json {} {} {}",
-            bench.tools.standfast().display(),
-            json.display(),
-            if new { "--new-connections" } else { "" },
-            if way == Way::Live { "" } else { "--plain" },
-        ),
-    };
+) -> Result<Figures> {
+    let line = command_line(bench, nginx, way, connections, seconds)?;
     let mut command = pinned(Core::Client, "sh");
     if way == Way::Live {
         let inside = format!("exec {line}");
@@ -144,7 +223,8 @@ fn once(
         command.args(["-c", &format!("exec {line}")]);
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn().with_context(|| format!("cannot start {}", name(way)))?;
+    let begun = Instant::now();
+    let mut child = command.spawn().with_context(|| format!("cannot start {}", way.name()))?;
     let mut stdout = child.stdout.take().context("no pipe")?;
     let said = std::thread::spawn(move || {
         let mut said = Vec::new();
@@ -160,18 +240,66 @@ fn once(
         }
         std::thread::sleep(LOOK);
     }
+    let took = begun.elapsed().as_secs_f64();
     let said = said.join().ok().context("the reader panicked")??;
     let (requests, failed) = match way {
         Way::Wrk | Way::WrkNew => of_wrk(&said)?,
-        Way::Ours | Way::Live | Way::OursNew => of_ours(&json)?,
+        Way::Ours | Way::Live | Way::OursNew => of_ours(&nginx.folder.join("load.json"))?,
+        Way::K6 => of_k6(&nginx.folder.join("k6.json"))?,
+        Way::GoStress => of_go_stress(&said)?,
     };
-    ensure!(requests > 0.0 && cpu > 0.0, "{} did nothing:\n{said}", name(way));
-    Ok(Cost {
-        requests,
-        failed,
-        cpu_seconds: cpu,
-        cpu_us_per_request: cpu * 1e6 / requests,
-        rss_bytes: rss,
+    ensure!(requests > 0.0 && cpu > 0.0, "{} did nothing:\n{said}", way.name());
+    Ok(Figures::from([
+        (REQUESTS, requests),
+        (FAILED, failed),
+        (CPU, cpu * 1e6 / requests),
+        (PER_SECOND, requests / took),
+        (RSS, rss),
+    ]))
+}
+
+/// What the shell is to run.
+fn command_line(
+    bench: &Context,
+    nginx: &Nginx,
+    way: Way,
+    connections: usize,
+    seconds: f64,
+) -> Result<String> {
+    let url = nginx.url();
+    Ok(match way {
+        Way::Wrk | Way::WrkNew => format!(
+            "wrk -t1 -c{connections} -d{seconds}s {} {url}",
+            if way == Way::WrkNew { "-H 'Connection: close'" } else { "" }
+        ),
+        Way::Ours | Way::Live | Way::OursNew => format!(
+            "{} load {url} --connections {connections} --duration {seconds}s --json {} {} {}",
+            bench.tools.standfast().display(),
+            nginx.folder.join("load.json").display(),
+            if way == Way::OursNew { "--new-connections" } else { "" },
+            if way == Way::Live { "" } else { "--plain" },
+        ),
+        Way::K6 => {
+            let script = nginx.folder.join("script.js");
+            fs::write(
+                &script,
+                format!(
+                    "import http from 'k6/http';\n\
+                     export const options = {{ vus: {connections}, duration: '{seconds}s' }};\n\
+                     export default function () {{ http.get('{url}'); }}\n"
+                ),
+            )?;
+            format!(
+                "k6 run --quiet --no-usage-report --summary-export {} {}",
+                nginx.folder.join("k6.json").display(),
+                script.display()
+            )
+        }
+        // It counts requests, not seconds: about as many as it sends in that time.
+        Way::GoStress => format!(
+            "go-stress-testing -k -c {connections} -n {:.0} -u {url}",
+            GO_STRESS_PER_SECOND * seconds / connections as f64
+        ),
     })
 }
 
@@ -188,6 +316,25 @@ fn of_ours(file: &Path) -> Result<(f64, f64)> {
     let said: Value = serde_json::from_str(&fs::read_to_string(file)?)?;
     let of = |name: &str| said["requests"][name].as_f64().with_context(|| format!("no {name}"));
     Ok((of("answered")?, of("failed")?))
+}
+
+/// The summary that k6 exports.
+fn of_k6(file: &Path) -> Result<(f64, f64)> {
+    let said: Value = serde_json::from_str(&fs::read_to_string(file)?)?;
+    let requests = said["metrics"]["http_reqs"]["count"].as_f64().context("no http_reqs")?;
+    let failed = said["metrics"]["http_req_failed"]["passes"].as_f64().unwrap_or(0.0);
+    Ok((requests, failed))
+}
+
+/// "… successNum: 123 failureNum: 0" at the end.
+fn of_go_stress(said: &str) -> Result<(f64, f64)> {
+    let after = |key: &str| {
+        let rest = said.rsplit_once(key)?.1;
+        rest.split_whitespace().next()?.parse::<f64>().ok()
+    };
+    let (good, bad) = (after("successNum:"), after("failureNum:"));
+    let good = good.with_context(|| format!("go-stress-testing said:\n{said}"))?;
+    Ok((good + bad.unwrap_or(0.0), bad.unwrap_or(0.0)))
 }
 
 /// A program that keeps to its core.
@@ -214,6 +361,10 @@ struct Nginx {
 }
 
 impl Nginx {
+    fn url(&self) -> String {
+        format!("http://127.0.0.1:{}/", self.port)
+    }
+
     fn start() -> Result<Nginx> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let folder = std::env::temp_dir().join(format!("standfast-nginx-{}", std::process::id()));
@@ -263,5 +414,12 @@ mod tests {
                     \x20 Socket errors: connect 1, read 2, write 0, timeout 3\n";
         assert_eq!(of_wrk(said).unwrap(), (42.0, 6.0));
         assert!(of_wrk("nothing").is_err());
+    }
+
+    #[test]
+    fn what_go_stress_testing_says_is_read() {
+        let said = "(-c * -n): 100 total: 0.055 successNum: 98 failureNum: 2\n";
+        assert_eq!(of_go_stress(said).unwrap(), (100.0, 2.0));
+        assert!(of_go_stress("nothing").is_err());
     }
 }

@@ -80,10 +80,15 @@ enum Bench {
     Answers,
     /// Whole-process memory at 100,000 sockets, while held and after.
     Memory,
-    /// Client CPU of an HTTP request, `load` beside wrk: kept and new connections, live screen.
+    /// Client CPU of an HTTP request, `load` beside wrk, k6 and go-stress-testing: kept and new
+    /// connections, live screen; lateness at a rate.
     Http,
-    /// Messages through `standfast proxy` per second of its CPU, nginx beside it.
+    /// Five minutes of requests that each open a connection: none may fail.
+    NewConnections,
+    /// Messages through `standfast proxy` per second of its CPU, nginx, HAProxy and a bare relay beside it.
     Proxy,
+    /// The same with 50,000 silent tunnels beside the busy ones, and the memory of all.
+    ProxyIdle,
     /// What the live screen costs `load`: CPU with it and without.
     Screen,
     /// 100,000 refused handshakes, 100,000 resets, 10,000 heads without end: what is left of them.
@@ -96,7 +101,7 @@ enum Bench {
     All,
 }
 
-const ALL: [Bench; 14] = [
+const ALL: [Bench; 16] = [
     Bench::Echo,
     Bench::Deflate,
     Bench::Tls,
@@ -106,7 +111,9 @@ const ALL: [Bench; 14] = [
     Bench::Answers,
     Bench::Memory,
     Bench::Http,
+    Bench::NewConnections,
     Bench::Proxy,
+    Bench::ProxyIdle,
     Bench::Screen,
     Bench::Siege,
     Bench::Idle,
@@ -147,7 +154,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
             Bench::Answers => answers::run(&bench)?,
             Bench::Memory => hold::memory(&bench)?,
             Bench::Http => http::run(&bench)?,
+            Bench::NewConnections => http::new_connections(&bench)?,
             Bench::Proxy => proxy::run(&bench)?,
+            Bench::ProxyIdle => proxy::beside_idle(&bench)?,
             Bench::Screen => screen::run(&bench)?,
             Bench::Siege => siege::run(&bench)?,
             Bench::Idle => hold::idle(&bench)?,

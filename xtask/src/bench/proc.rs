@@ -23,6 +23,21 @@ pub(super) fn cpu_seconds(pid: u32) -> Result<f64> {
     Ok(nanoseconds as f64 / 1e9)
 }
 
+/// CPU that the whole machine has spent since its start, on anything but waiting, in seconds: what
+/// the kernel does in nobody's name too. In ticks of a hundredth of a second.
+pub(super) fn machine_cpu_seconds() -> Result<f64> {
+    let text = fs::read_to_string("/proc/stat")?;
+    let line = text.lines().next().and_then(|line| line.strip_prefix("cpu "));
+    let ticks: Vec<u64> = line
+        .context("/proc/stat has no line of all CPUs")?
+        .split_whitespace()
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    // user, nice, system, idle, iowait, irq, softirq: proc(5)
+    let busy = [0, 1, 2, 5, 6].iter().filter_map(|&at| ticks.get(at)).sum::<u64>();
+    Ok(busy as f64 / 100.0)
+}
+
 /// Resident memory of the whole process, shared pages included, in bytes.
 pub(super) fn rss_bytes(pid: u32) -> Result<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;

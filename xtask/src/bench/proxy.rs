@@ -1,6 +1,12 @@
 //! The proxy: how many messages it passes there and back per second of its own CPU, ours beside
-//! nginx, one worker each, before the same bare C echo server.
+//! nginx, HAProxy and a bare relay in C, one worker each; and what 50,000 silent tunnels beside the
+//! busy ones cost it, in CPU and memory.
+//!
+//! The whole machine's CPU stands beside, because a relay may leave its work to the kernel and look
+//! thrifty.
 
+use std::ffi::OsString;
+use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -10,67 +16,251 @@ use serde_json::{Value, json};
 
 use super::peer::{Core, Peer, words};
 use super::report::{self, Target};
-use super::rounds::median;
-use super::server::{Kind, Server};
-use super::{Context, proc};
+use super::rounds::{Contestant, Figures, Rounds, median};
+use super::server::{self, Kind, Server};
+use super::{Context, proc, tools};
 
 /// Sockets and bytes of a message.
 const SHAPES: [(usize, usize); 2] = [(100, 20), (500, 1024)];
 const SECONDS: f64 = 3.0;
 const WARM_UP_SECONDS: f64 = 1.0;
 const PATIENCE: Duration = Duration::from_secs(20);
+const PER_CPU: &str = "messages per proxy cpu s";
+const PER_MACHINE: &str = "messages per machine cpu s";
 
-/// Measures; whether the targets were met.
+/// What our proxy must reach: nginx's and HAProxy's, and of the bare relay's.
+const OF_RIVALS: f64 = 1.0;
+const OF_FLOOR: f64 = 0.95;
+
+const IDLE: usize = 50_000;
+/// Of the messages per CPU without them.
+const BESIDE_IDLE: f64 = 0.95;
+/// What the process may have beside its tunnels, and for each.
+const RSS_BASE: f64 = 32.0 * 1024.0 * 1024.0;
+const RSS_PER_TUNNEL: f64 = 200.0;
+
+/// Who passes the messages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Ours,
+    Nginx,
+    Haproxy,
+    Floor,
+}
+
+impl Contestant for Way {
+    fn name(self) -> &'static str {
+        match self {
+            Way::Ours => "standfast",
+            Way::Nginx => "nginx",
+            Way::Haproxy => "haproxy",
+            Way::Floor => "floor",
+        }
+    }
+}
+
+/// Measures the busy tunnels alone; whether the targets were met.
 pub(super) fn run(bench: &Context) -> Result<bool> {
     let seconds = bench.seconds.unwrap_or(SECONDS);
-    println!("\n=== proxy: echo through it, one worker, {seconds} s each");
+    let mut ways = vec![Way::Ours, Way::Floor];
+    for rival in [Way::Nginx, Way::Haproxy] {
+        if tools::is_installed(rival.name()) {
+            ways.push(rival);
+        } else {
+            println!("{} is not installed and stays out", rival.name());
+        }
+    }
     let (mut results, mut targets) = (Vec::new(), Vec::new());
     for (sockets, bytes) in SHAPES {
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-        for pair in 0..bench.pairs {
-            // Who goes first changes, so that neither has the warmer machine.
-            for nginx in [pair % 2 == 1, pair % 2 == 0] {
-                let figure = once(bench, nginx, sockets, bytes, seconds)?;
-                println!("{sockets} × {bytes} B, {}: {figure:.0}", name(nginx));
-                if nginx { theirs.push(figure) } else { ours.push(figure) }
+        println!("\n=== proxy: {sockets} tunnels echo {bytes} B, one worker, {seconds} s each");
+        let rounds =
+            Rounds::run(&ways, bench.pairs, |way| once(bench, way, sockets, bytes, seconds))?;
+        rounds.print(&[PER_CPU, PER_MACHINE]);
+        for (way, share) in
+            [(Way::Nginx, OF_RIVALS), (Way::Haproxy, OF_RIVALS), (Way::Floor, OF_FLOOR)]
+        {
+            if rounds.have(Way::Ours, way) {
+                let what =
+                    format!("messages per proxy CPU, {sockets} × {bytes} B, ours ÷ {}", way.name());
+                let ratio = median(rounds.ratios(Way::Ours, way, PER_CPU));
+                targets.push(Target::at_least(what, ratio, share));
             }
         }
-        let ratios = ours.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs).collect();
-        let what = format!("messages per proxy CPU, {sockets} × {bytes} B, ours ÷ nginx's");
-        targets.push(Target::at_least(&what, median(ratios), 1.0));
-        results.push(
-            json!({ "sockets": sockets, "bytes": bytes, "standfast": ours, "nginx": theirs }),
-        );
+        results.push(json!({ "sockets": sockets, "bytes": bytes, "runs": rounds.json() }));
     }
     let settings = json!({ "seconds": seconds, "warm_up_seconds": WARM_UP_SECONDS, "workers": 1,
-                           "figure": "messages per second of the proxy's CPU" });
+                           "pairs": bench.pairs });
     report::finish(&bench.out, "proxy", settings, Value::from(results), &targets)
 }
 
-fn name(nginx: bool) -> &'static str {
-    if nginx { "nginx" } else { "standfast" }
-}
-
-fn once(bench: &Context, nginx: bool, sockets: usize, bytes: usize, seconds: f64) -> Result<f64> {
+fn once(bench: &Context, way: Way, sockets: usize, bytes: usize, seconds: f64) -> Result<Figures> {
     let echo = Server::start(Kind::Floor, &bench.tools)?;
     let port = free_port()?;
-    let proxy =
-        if nginx { start_nginx(port, echo.port())? } else { start_ours(bench, port, echo.port())? };
+    let proxy = start(bench, way, port, echo.port())?;
     until_it_listens(port)?;
-    let mut client = super::server::echo_client(&bench.tools, port, sockets, bytes)?;
+    let mut client = server::echo_client(&bench.tools, port, sockets, bytes)?;
     timed(&mut client, WARM_UP_SECONDS)?;
-    let before = proc::cpu_seconds(proxy.pid())?;
-    let result = timed(&mut client, seconds)?;
-    let cpu = proc::cpu_seconds(proxy.pid())? - before;
-    Ok(result["messages"].as_f64().context("no messages")? / cpu)
+    measured(&mut client, &proxy, seconds)
+}
+
+/// Messages per second of CPU, the proxy's and the machine's.
+fn measured(client: &mut Peer, proxy: &Peer, seconds: f64) -> Result<Figures> {
+    let (own, whole) = (proc::cpu_seconds(proxy.pid())?, proc::machine_cpu_seconds()?);
+    let result = timed(client, seconds)?;
+    let messages = result["messages"].as_f64().context("no messages")?;
+    let own = proc::cpu_seconds(proxy.pid())? - own;
+    let whole = proc::machine_cpu_seconds()? - whole;
+    Ok(Figures::from([(PER_CPU, messages / own), (PER_MACHINE, messages / whole)]))
 }
 
 fn timed(client: &mut Peer, seconds: f64) -> Result<Value> {
     client.ask(&format!("run {seconds}"), Duration::from_secs_f64(seconds + 20.0))
 }
 
-fn start_ours(bench: &Context, port: u16, upstream: u16) -> Result<Peer> {
-    let command = words([
+/// The same echo with 50,000 silent tunnels beside it and without; whether the targets were met.
+pub(super) fn beside_idle(bench: &Context) -> Result<bool> {
+    let seconds = bench.seconds.unwrap_or(SECONDS);
+    let idle = bench.connections.unwrap_or(IDLE);
+    let (sockets, bytes) = SHAPES[0];
+    println!("\n=== proxy-idle: {sockets} tunnels echo {bytes} B, {idle} silent ones beside them");
+    let scene = IdleScene::open(bench, idle)?;
+    let mut client = server::echo_client(&bench.tools, scene.port, sockets, bytes)?;
+    timed(&mut client, WARM_UP_SECONDS)?;
+    let (mut alone, mut beside) = (Vec::new(), Vec::new());
+    let before = proc::rss_bytes(scene.proxy.pid())?;
+    let mut most = 0;
+    for number in 1..=bench.pairs {
+        alone.push(measured(&mut client, &scene.proxy, seconds)?[PER_CPU]);
+        let crowd = scene.crowd(bench, idle)?;
+        beside.push(measured(&mut client, &scene.proxy, seconds)?[PER_CPU]);
+        most = most.max(proc::rss_bytes(scene.proxy.pid())?);
+        scene.until_only(crowd, sockets)?;
+        println!(
+            "round {number}  alone {:.0}, beside {idle} silent tunnels {:.0} {PER_CPU}, {:.1} MB",
+            alone[number - 1],
+            beside[number - 1],
+            most as f64 / 1e6
+        );
+    }
+    let ratio = median(beside.iter().zip(&alone).map(|(with, without)| with / without).collect());
+    let allowed = RSS_BASE + RSS_PER_TUNNEL * (idle + sockets) as f64;
+    let targets = [
+        Target::at_least(
+            "messages per proxy CPU, beside silent tunnels ÷ alone",
+            ratio,
+            BESIDE_IDLE,
+        ),
+        Target::at_most("resident bytes of the proxy", most as f64, allowed),
+    ];
+    let settings = json!({ "seconds": seconds, "pairs": bench.pairs, "idle": idle,
+                           "sockets": sockets, "bytes": bytes });
+    let results = json!({ "alone": alone, "beside": beside, "rss_bytes_before": before,
+                          "rss_bytes_most": most });
+    report::finish(&bench.out, "proxy-idle", settings, results, &targets)
+}
+
+/// `serve` behind `proxy`, both with as many workers as their descriptors need. Nobody pings, so
+/// that the tunnels are silent.
+struct IdleScene {
+    _server: Server,
+    proxy: Peer,
+    port: u16,
+    admin: u16,
+}
+
+impl IdleScene {
+    fn open(bench: &Context, idle: usize) -> Result<IdleScene> {
+        let held = (idle + idle / 10 + 1_000).to_string();
+        let silent = ["--pings", "off", "--idle-timeout", "off", "--max-connections", &held];
+        let server = Server::start_ours(&bench.tools, &silent)?;
+        let (port, admin) = (free_port()?, free_port()?);
+        let command = words([
+            &bench.tools.standfast(),
+            &"proxy",
+            &"--listen",
+            &format!("127.0.0.1:{port}"),
+            &"--upstream",
+            &format!("127.0.0.1:{}", server.port()),
+            &"--admin",
+            &format!("127.0.0.1:{admin}"),
+            &"--max-connections",
+            &held,
+        ]);
+        let proxy = Peer::start("server standfast proxy", Core::Server, &command)?;
+        until_it_listens(port)?;
+        Ok(IdleScene { _server: server, proxy, port, admin })
+    }
+
+    /// Opens the silent tunnels, and waits until all are there.
+    fn crowd(&self, bench: &Context, idle: usize) -> Result<Peer> {
+        let url = format!("ws://127.0.0.1:{}/echo", self.port);
+        let many = idle.to_string();
+        let command = words([
+            &bench.tools.standfast(),
+            &"load",
+            &url,
+            &"--connections",
+            &many,
+            &"--hold",
+            &"1h",
+            &"--heartbeat",
+            &"0",
+            &"--plain",
+        ]);
+        let crowd = Peer::start("server crowd", Core::Client, &command)?;
+        self.until_tunnels(|tunnels| tunnels >= idle)?;
+        Ok(crowd)
+    }
+
+    /// Sends the crowd home, and waits until only the busy tunnels are left.
+    fn until_only(&self, crowd: Peer, sockets: usize) -> Result<()> {
+        drop(crowd);
+        self.until_tunnels(|tunnels| tunnels <= sockets)
+    }
+
+    fn until_tunnels(&self, enough: impl Fn(usize) -> bool) -> Result<()> {
+        let until = Instant::now() + 6 * PATIENCE;
+        loop {
+            let tunnels = self.tunnels()?;
+            if enough(tunnels) {
+                // What opening and closing left to do is done in the next instants.
+                std::thread::sleep(Duration::from_secs(1));
+                return Ok(());
+            }
+            if Instant::now() > until {
+                bail!("the proxy has {tunnels} tunnels");
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    fn tunnels(&self) -> Result<usize> {
+        use std::io::{Read as _, Write as _};
+        let mut stream = TcpStream::connect(("127.0.0.1", self.admin))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream
+            .write_all(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")?;
+        let mut said = String::new();
+        stream.read_to_string(&mut said)?;
+        let line = said.lines().find_map(|line| line.strip_prefix("standfast_tunnels "));
+        line.and_then(|number| number.trim().parse().ok()).context("no standfast_tunnels")
+    }
+}
+
+fn start(bench: &Context, way: Way, port: u16, upstream: u16) -> Result<Peer> {
+    let command = match way {
+        Way::Ours => ours(bench, port, upstream),
+        Way::Nginx => nginx(port, upstream)?,
+        Way::Haproxy => haproxy(port, upstream)?,
+        Way::Floor => {
+            words([&bench.tools.floor("relay"), &upstream.to_string(), &port.to_string()])
+        }
+    };
+    Peer::start(&format!("server {}", way.name()), Core::Server, &command)
+}
+
+fn ours(bench: &Context, port: u16, upstream: u16) -> Vec<OsString> {
+    words([
         &bench.tools.standfast(),
         &"proxy",
         &"--listen",
@@ -81,15 +271,12 @@ fn start_ours(bench: &Context, port: u16, upstream: u16) -> Result<Peer> {
         &"off",
         &"--workers",
         &"1",
-    ]);
-    Peer::start("standfast proxy", Core::Server, &command)
+    ])
 }
 
 /// One process that is master and worker, so that its CPU is one number.
-fn start_nginx(port: u16, upstream: u16) -> Result<Peer> {
-    let folder: PathBuf =
-        std::env::temp_dir().join(format!("standfast-nginx-{}", std::process::id()));
-    std::fs::create_dir_all(&folder)?;
+fn nginx(port: u16, upstream: u16) -> Result<Vec<OsString>> {
+    let folder = folder("nginx")?;
     let shown = folder.display();
     let text = format!(
         "daemon off; master_process off; worker_processes 1; pid {shown}/pid; error_log {shown}/error;\n\
@@ -101,10 +288,28 @@ fn start_nginx(port: u16, upstream: u16) -> Result<Peer> {
          proxy_set_header Connection upgrade; }} }} }}\n"
     );
     let file = folder.join("nginx.conf");
-    std::fs::write(&file, text)?;
-    let log = folder.join("error");
-    let command = words([&"nginx", &"-e", &log, &"-c", &file]);
-    Peer::start("nginx", Core::Server, &command).context("nginx must be installed")
+    fs::write(&file, text)?;
+    Ok(words([&"nginx", &"-e", &folder.join("error"), &"-c", &file]))
+}
+
+/// One thread, no checks of the upstream's health, no log: what a tunnel needs.
+fn haproxy(port: u16, upstream: u16) -> Result<Vec<OsString>> {
+    let text = format!(
+        "global\n  nbthread 1\n  maxconn 4096\n\
+         defaults\n  mode http\n  timeout connect 5s\n  timeout client 60s\n  timeout server 60s\n  \
+         timeout tunnel 1h\n\
+         frontend in\n  bind 127.0.0.1:{port}\n  default_backend out\n\
+         backend out\n  server one 127.0.0.1:{upstream}\n"
+    );
+    let file = folder("haproxy")?.join("haproxy.cfg");
+    fs::write(&file, text)?;
+    Ok(words([&"haproxy", &"-q", &"-db", &"-f", &file]))
+}
+
+fn folder(name: &str) -> Result<PathBuf> {
+    let folder = std::env::temp_dir().join(format!("standfast-{name}-{}", std::process::id()));
+    fs::create_dir_all(&folder)?;
+    Ok(folder)
 }
 
 fn free_port() -> Result<u16> {

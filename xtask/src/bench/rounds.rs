@@ -10,25 +10,29 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::server::Kind;
-
 /// The figures of one run, by name.
 pub(super) type Figures = BTreeMap<&'static str, f64>;
 
-/// All runs of a comparison.
-pub(super) struct Rounds {
-    servers: Vec<Kind>,
-    /// Each round's runs in the order they were made.
-    rounds: Vec<Vec<(Kind, Figures)>>,
+/// Who takes part in a comparison.
+pub(super) trait Contestant: Copy + PartialEq {
+    /// Its name in tables and results.
+    fn name(self) -> &'static str;
 }
 
-impl Rounds {
+/// All runs of a comparison.
+pub(super) struct Rounds<K> {
+    servers: Vec<K>,
+    /// Each round's runs in the order they were made.
+    rounds: Vec<Vec<(K, Figures)>>,
+}
+
+impl<K: Contestant> Rounds<K> {
     /// Runs every server once per round and says each result as it comes.
     pub(super) fn run(
-        servers: &[Kind],
+        servers: &[K],
         pairs: usize,
-        mut once: impl FnMut(Kind) -> Result<Figures>,
-    ) -> Result<Rounds> {
+        mut once: impl FnMut(K) -> Result<Figures>,
+    ) -> Result<Rounds<K>> {
         let mut rounds = Vec::with_capacity(pairs);
         for number in 1..=pairs {
             let mut round = Vec::with_capacity(servers.len());
@@ -47,23 +51,23 @@ impl Rounds {
     }
 
     /// Whether both took part.
-    pub(super) fn have(&self, one: Kind, other: Kind) -> bool {
+    pub(super) fn have(&self, one: K, other: K) -> bool {
         self.servers.contains(&one) && self.servers.contains(&other)
     }
 
     /// Every value of one figure of one server.
-    pub(super) fn values(&self, kind: Kind, figure: &str) -> Vec<f64> {
+    pub(super) fn values(&self, kind: K, figure: &str) -> Vec<f64> {
         self.rounds.iter().filter_map(|round| value(round, kind, figure)).collect()
     }
 
     /// The median of one figure of one server.
-    pub(super) fn median(&self, kind: Kind, figure: &str) -> f64 {
+    pub(super) fn median(&self, kind: K, figure: &str) -> f64 {
         median(self.values(kind, figure))
     }
 
     /// `one ÷ other` of a figure, per round.
-    pub(super) fn ratios(&self, one: Kind, other: Kind, figure: &str) -> Vec<f64> {
-        let ratio = |round: &Vec<(Kind, Figures)>| {
+    pub(super) fn ratios(&self, one: K, other: K, figure: &str) -> Vec<f64> {
+        let ratio = |round: &Vec<(K, Figures)>| {
             Some(value(round, one, figure)? / value(round, other, figure)?)
         };
         self.rounds.iter().filter_map(ratio).collect()
@@ -94,7 +98,7 @@ impl Rounds {
             .rounds
             .iter()
             .map(|round| {
-                let run = |(kind, figures): &(Kind, Figures)| {
+                let run = |(kind, figures): &(K, Figures)| {
                     json!({ "server": kind.name(), "figures": figures })
                 };
                 round.iter().map(run).collect()
@@ -136,12 +140,12 @@ pub(super) fn short(value: f64) -> String {
     }
 }
 
-fn value(round: &[(Kind, Figures)], kind: Kind, figure: &str) -> Option<f64> {
+fn value<K: PartialEq>(round: &[(K, Figures)], kind: K, figure: &str) -> Option<f64> {
     round.iter().find(|run| run.0 == kind)?.1.get(figure).copied()
 }
 
-/// A fair shuffle; the standard library's hash keys are its source of chance.
-/// The same things in an order of chance.
+/// The same things in an order of chance: a fair shuffle whose source of it are the standard
+/// library's hash keys.
 pub(super) fn shuffled<T: Copy>(things: &[T]) -> Vec<T> {
     let mut order = things.to_vec();
     for last in (1..order.len()).rev() {
@@ -154,6 +158,7 @@ pub(super) fn shuffled<T: Copy>(things: &[T]) -> Vec<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::server::Kind;
 
     #[test]
     fn a_median_ignores_the_ends() {

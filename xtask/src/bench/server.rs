@@ -8,6 +8,7 @@ use clap::ValueEnum;
 
 use super::peer::{Core, Peer, words};
 use super::proc;
+use super::rounds::Contestant;
 use super::tools::Tools;
 
 /// A server that can be started.
@@ -25,9 +26,8 @@ pub(super) enum Kind {
     Floor,
 }
 
-impl Kind {
-    /// Its name in tables and results.
-    pub(super) fn name(self) -> &'static str {
+impl Contestant for Kind {
+    fn name(self) -> &'static str {
         match self {
             Kind::Standfast => "standfast",
             Kind::Control => "standfast again",
@@ -36,7 +36,9 @@ impl Kind {
             Kind::Floor => "floor",
         }
     }
+}
 
+impl Kind {
     /// Whether this runs our executable.
     pub(super) fn is_ours(self) -> bool {
         matches!(self, Kind::Standfast | Kind::Control)

@@ -16,7 +16,8 @@ pub(super) struct Tools {
     binary: PathBuf,
 }
 
-const FLOOR: [&str; 4] = ["echo_server", "echo_client", "connect_client", "publish_client"];
+const FLOOR: [&str; 6] =
+    ["echo_server", "echo_client", "connect_client", "publish_client", "relay", "timer"];
 
 impl Tools {
     /// Builds and installs; `ours` = our executable takes part. `binary` replaces the release build.
@@ -58,6 +59,12 @@ impl Tools {
     pub(super) fn bun(&self) -> PathBuf {
         self.peers().join("node_modules/.bin/bun")
     }
+}
+
+/// Whether a program is installed where the shell would find it.
+pub(super) fn is_installed(program: &str) -> bool {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&paths).any(|folder| folder.join(program).is_file())
 }
 
 fn floor_bin() -> PathBuf {

@@ -80,7 +80,7 @@ fn finish(bench: &Context, layer: &Layer, results: Value, targets: &[Target]) ->
     report::finish(&bench.out, layer.name, settings, results, targets)
 }
 
-fn compare(bench: &Context, layer: &Layer) -> Result<(Rounds, Vec<Target>)> {
+fn compare(bench: &Context, layer: &Layer) -> Result<(Rounds<Kind>, Vec<Target>)> {
     let sockets = bench.connections.unwrap_or(SOCKETS);
     let seconds = bench.seconds.unwrap_or(SECONDS);
     let (name, bytes) = (layer.name, layer.message.len());

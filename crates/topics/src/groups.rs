@@ -2,15 +2,11 @@
 //! the same however many groups a topic has: thousands, where each client names it in its own words.
 
 use std::hash::BuildHasher;
-use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
 use crate::group::Group;
-
-/// No group.
-const NONE: u32 = u32::MAX;
 
 /// All groups of a worker, each with a place that stays its own.
 #[derive(Default)]
@@ -20,15 +16,42 @@ pub(crate) struct Groups {
     free: Vec<u32>,
     /// By topic and kind.
     by_kind: HashTable<u32>,
-    /// By topic, the newest of its groups.
-    newest: HashTable<u32>,
+    /// By topic, the oldest of its groups.
+    oldest: HashTable<u32>,
 }
 
-/// A group among those of its topic, from the newest to the oldest.
+/// A group among those of its topic, which stand in a ring from the oldest to the newest.
 struct Node {
     group: Group,
+    /// The next one; of the newest, the oldest.
     newer: u32,
+    /// The one before; of the oldest, the newest.
     older: u32,
+}
+
+/// Groups of one topic that are still to be gone through, in the order in which they came.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Left {
+    pub(crate) next: u32,
+    /// The newest when the walk began: later ones are not for it.
+    until: u32,
+}
+
+impl Left {
+    /// What is left after the next one.
+    pub(crate) fn behind(self, groups: &Groups) -> Option<Left> {
+        let node = groups.node(self.next).filter(|_| self.next != self.until)?;
+        Some(Left { next: node.newer, ..self })
+    }
+
+    /// What is left without a group that is about to go.
+    pub(crate) fn without(self, index: u32, groups: &Groups) -> Option<Left> {
+        if index == self.next {
+            return self.behind(groups);
+        }
+        let until = if index == self.until { groups.node(index)?.older } else { self.until };
+        Some(Left { until, ..self })
+    }
 }
 
 impl Groups {
@@ -49,22 +72,17 @@ impl Groups {
         self.by_kind.find(hash, is).copied()
     }
 
-    /// The newest group of a topic; [`Groups::older`] leads to all others.
-    pub(crate) fn newest(&self, topic: &str) -> Option<u32> {
+    /// All groups of a topic, from the oldest to the newest.
+    pub(crate) fn left(&self, topic: &str) -> Option<Left> {
         let is = |&index: &u32| self.get(index).is_some_and(|group| group.topic() == topic);
-        self.newest.find(self.hasher.hash_one(topic), is).copied()
-    }
-
-    /// The group of the same topic that was there before this one.
-    pub(crate) fn older(&self, index: u32) -> Option<u32> {
-        self.node(index).map(|node| node.older).filter(|&older| older != NONE)
+        let oldest = *self.oldest.find(self.hasher.hash_one(topic), is)?;
+        self.node(oldest).map(|node| Left { next: oldest, until: node.older })
     }
 
     /// Takes a group in as the newest of its topic; there must be none of its kind.
     pub(crate) fn insert(&mut self, group: Group) -> u32 {
         let (topic, kind) = (group.shared_topic(), group.kind());
-        let older = self.newest(&topic);
-        let node = Some(Node { group, newer: NONE, older: older.unwrap_or(NONE) });
+        let siblings = self.left(&topic);
         let index = match self.free.pop() {
             Some(index) => index,
             None => {
@@ -72,18 +90,20 @@ impl Groups {
                 (self.all.len() - 1) as u32
             }
         };
+        // The first stands next to itself.
+        let Left { next: oldest, until: newest } =
+            siblings.unwrap_or(Left { next: index, until: index });
         if let Some(place) = self.all.get_mut(index as usize) {
-            *place = node;
+            *place = Some(Node { group, newer: oldest, older: newest });
         }
+        self.join(newest, index);
+        self.join(index, oldest);
         let (all, hasher) = (&self.all, &self.hasher);
         let hash = hasher.hash_one((&*topic, kind));
         self.by_kind.insert_unique(hash, index, |&index| hash_of(all, hasher, index).0);
-        match older {
-            Some(older) => self.replace_newest(&topic, older, index),
-            None => {
-                let hash = hasher.hash_one(&*topic);
-                self.newest.insert_unique(hash, index, |&index| hash_of(all, hasher, index).1);
-            }
+        if siblings.is_none() {
+            let hash = hasher.hash_one(&*topic);
+            self.oldest.insert_unique(hash, index, |&index| hash_of(all, hasher, index).1);
         }
         index
     }
@@ -96,32 +116,28 @@ impl Groups {
         if let Ok(entry) = self.by_kind.find_entry(hash, |&other| other == index) {
             entry.remove();
         }
-        if let Some(newer) = self.node_mut(newer) {
-            newer.older = older;
-        } else if older == NONE {
-            let hash = self.hasher.hash_one(&*topic);
-            if let Ok(entry) = self.newest.find_entry(hash, |&other| other == index) {
+        let others = newer != index;
+        let hash = self.hasher.hash_one(&*topic);
+        if let Ok(mut entry) = self.oldest.find_entry(hash, |&other| other == index) {
+            if others {
+                *entry.get_mut() = newer;
+            } else {
                 entry.remove();
             }
-        } else {
-            self.replace_newest(&topic, index, older);
         }
-        if let Some(older) = self.node_mut(older) {
-            older.newer = newer;
-        }
+        self.join(older, newer);
         self.free.push(index);
         let node = self.all.get_mut(index as usize)?.take()?;
-        Some((node.group, (newer, older) != (NONE, NONE)))
+        Some((node.group, others))
     }
 
-    /// Another group is the newest of a topic from now on.
-    fn replace_newest(&mut self, topic: &Arc<str>, before: u32, now: u32) {
-        let hash = self.hasher.hash_one(&**topic);
-        if let Some(newest) = self.newest.find_mut(hash, |&other| other == before) {
-            *newest = now;
+    /// Makes two groups neighbours.
+    fn join(&mut self, older: u32, newer: u32) {
+        if let Some(node) = self.node_mut(older) {
+            node.newer = newer;
         }
-        if let Some(before) = self.node_mut(before) {
-            before.newer = now;
+        if let Some(node) = self.node_mut(newer) {
+            node.older = older;
         }
     }
 
@@ -142,12 +158,17 @@ fn hash_of(all: &[Option<Node>], hasher: &RandomState, index: u32) -> (u64, u64)
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
-    fn walk(groups: &Groups, topic: &str) -> Vec<u32> {
-        let kind = |index: u32| groups.get(index).unwrap().kind();
-        let next = |index: &u32| groups.older(*index);
-        std::iter::successors(groups.newest(topic), next).map(kind).collect()
+    fn walk(groups: &Groups, left: Option<Left>) -> Vec<u32> {
+        let kind = |left: Left| groups.get(left.next).unwrap().kind();
+        std::iter::successors(left, |left| left.behind(groups)).map(kind).collect()
+    }
+
+    fn all(groups: &Groups, topic: &str) -> Vec<u32> {
+        walk(groups, groups.left(topic))
     }
 
     #[test]
@@ -159,7 +180,7 @@ mod tests {
                 groups.insert(Group::new(kind, Arc::clone(topic)));
             }
         }
-        assert!(groups.find("a", 10_000).is_none() && groups.newest("c").is_none());
+        assert!(groups.find("a", 10_000).is_none() && groups.left("c").is_none());
         // Every third goes: the newest, the oldest and some between.
         for kind in (0..10_000).filter(|kind| kind % 3 == 0) {
             let index = groups.find("a", kind).unwrap();
@@ -167,18 +188,41 @@ mod tests {
             assert_eq!((group.kind(), group.topic(), others), (kind, "a", true));
             assert!(groups.find("a", kind).is_none() && groups.remove(index).is_none());
         }
-        let left: Vec<u32> = (0..10_000).rev().filter(|kind| kind % 3 != 0).collect();
-        assert_eq!(walk(&groups, "a"), left);
-        assert_eq!(walk(&groups, "b"), (0..10_000).rev().collect::<Vec<_>>());
+        let left: Vec<u32> = (0..10_000).filter(|kind| kind % 3 != 0).collect();
+        assert_eq!(all(&groups, "a"), left);
+        assert_eq!(all(&groups, "b"), (0..10_000).collect::<Vec<_>>());
         let places = groups.all.len();
         let index = groups.insert(Group::new(0, Arc::clone(&topics[0])));
         assert_eq!((groups.find("a", 0), groups.all.len()), (Some(index), places), "used again");
-        assert_eq!(walk(&groups, "a").first(), Some(&0));
+        assert_eq!(all(&groups, "a").last(), Some(&0));
         for kind in left.into_iter().chain([0]) {
             let index = groups.find("a", kind).unwrap();
             let (_, others) = groups.remove(index).unwrap();
             assert_eq!(others, kind != 0, "the last has no others");
         }
-        assert!(groups.newest("a").is_none() && groups.newest("b").is_some());
+        assert!(groups.left("a").is_none() && groups.left("b").is_some());
+    }
+
+    #[test]
+    fn a_walk_loses_who_goes_and_gains_nobody() {
+        let topic: Arc<str> = "a".into();
+        // Whoever goes at each point of a walk: the others come in their order, who came later never.
+        for (walked, goes) in (0..5).flat_map(|walked| (0..5).map(move |goes| (walked, goes))) {
+            let mut groups = Groups::default();
+            for kind in 0..5 {
+                groups.insert(Group::new(kind, Arc::clone(&topic)));
+            }
+            let mut left = groups.left("a");
+            for _ in 0..walked {
+                left = left.and_then(|left| left.behind(&groups));
+            }
+            groups.insert(Group::new(5, Arc::clone(&topic)));
+            let index = groups.find("a", goes).unwrap();
+            left = left.and_then(|left| left.without(index, &groups));
+            groups.remove(index);
+            groups.insert(Group::new(6, Arc::clone(&topic)));
+            let expected: Vec<u32> = (walked..5).filter(|kind| *kind != goes).collect();
+            assert_eq!(walk(&groups, left), expected, "{goes} went after {walked}");
+        }
     }
 }

@@ -11,7 +11,8 @@
 //! when idle.
 //!
 //! A topic may have thousands of groups on one worker. They get a publication some at a time, turn by
-//! turn, and none as long as too much waits for the sweep; what was published after it waits too.
+//! turn, and none as long as too much waits for the sweep; what was published after it waits too. The group
+//! that was there first gets it first.
 //!
 //! Order: what one publisher publishes to one topic arrives in that order everywhere.
 
@@ -28,7 +29,7 @@ pub use crate::memberships::{Memberships, Subscriber};
 use engine::{ConnId, Core, Full, Handler, SharedFrame, Sys};
 
 use crate::group::Group;
-use crate::groups::Groups;
+use crate::groups::{Groups, Left};
 
 /// Groups for which a publication is encoded in one turn.
 const ENCODES_PER_TURN: usize = 512;
@@ -61,8 +62,7 @@ pub struct Topics {
 
 struct Unfinished {
     publication: Arc<Publication>,
-    /// The next group that is to get it; all older ones follow, no newer one gets it.
-    next: Option<u32>,
+    left: Option<Left>,
 }
 
 impl Topics {
@@ -200,13 +200,13 @@ impl Topics {
         publication: &Arc<Publication>,
         mut encode: impl FnMut(&mut Core<S, H>, u32, &Publication, &mut Vec<u8>),
     ) {
-        let mut next = self.groups.newest(&publication.topic);
+        let mut left = self.groups.left(&publication.topic);
         if self.unfinished.is_empty() {
-            next = self.encode_from(core, publication, next, &mut encode);
+            left = self.encode_for(core, publication, left, &mut encode);
         }
-        if next.is_some() {
+        if left.is_some() {
             self.unfinished_bytes += publication.bytes();
-            self.unfinished.push_back(Unfinished { publication: Arc::clone(publication), next });
+            self.unfinished.push_back(Unfinished { publication: Arc::clone(publication), left });
         }
     }
 
@@ -246,12 +246,12 @@ impl Topics {
         core: &mut Core<S, H>,
         encode: &mut impl FnMut(&mut Core<S, H>, u32, &Publication, &mut Vec<u8>),
     ) {
-        while let Some(Unfinished { publication, next }) = self.unfinished.front() {
-            let (publication, next) = (Arc::clone(publication), *next);
-            let next = self.encode_from(core, &publication, next, encode);
-            if next.is_some() {
+        while let Some(Unfinished { publication, left }) = self.unfinished.front() {
+            let (publication, left) = (Arc::clone(publication), *left);
+            let left = self.encode_for(core, &publication, left, encode);
+            if left.is_some() {
                 if let Some(first) = self.unfinished.front_mut() {
-                    first.next = next;
+                    first.left = left;
                 }
                 return;
             }
@@ -260,20 +260,20 @@ impl Topics {
         }
     }
 
-    /// Encodes for `next` and the groups after it, while the turn and the sweep have room for it. Returns
-    /// where to go on.
-    fn encode_from<S: Sys, H: Handler>(
+    /// Encodes for the groups that are left, while the turn and the sweep have room for it. Returns those
+    /// that are left then.
+    fn encode_for<S: Sys, H: Handler>(
         &mut self,
         core: &mut Core<S, H>,
         publication: &Publication,
-        mut next: Option<u32>,
+        mut left: Option<Left>,
         encode: &mut impl FnMut(&mut Core<S, H>, u32, &Publication, &mut Vec<u8>),
-    ) -> Option<u32> {
+    ) -> Option<Left> {
         while self.encodes > 0 && self.waiting_bytes < SWEEP_BYTES_MAX {
-            let Some(index) = next else { break };
-            next = self.groups.older(index);
+            let Some(now) = left else { break };
+            left = now.behind(&self.groups);
             self.encodes -= 1;
-            let Some(group) = self.groups.get_mut(index) else { continue };
+            let Some(group) = self.groups.get_mut(now.next) else { continue };
             self.scratch.clear();
             encode(core, group.kind(), publication, &mut self.scratch);
             if self.scratch.is_empty() {
@@ -281,16 +281,16 @@ impl Topics {
             }
             let before = group.waiting_bytes();
             if group.publish(SharedFrame::new(&self.scratch, 1), publication.except) {
-                self.active.push_back(index);
+                self.active.push_back(now.next);
             }
             self.waiting_bytes += group.waiting_bytes() - before;
         }
         self.scratch.shrink_to(64 * 1024);
-        next
+        left
     }
 
     fn add_group(&mut self, topic: &str, kind: u32) -> u32 {
-        let sibling = self.groups.newest(topic).and_then(|index| self.groups.get(index));
+        let sibling = self.groups.left(topic).and_then(|all| self.groups.get(all.next));
         let topic = match sibling {
             Some(sibling) => sibling.shared_topic(),
             None => self.directory.join(topic, self.worker),
@@ -316,9 +316,8 @@ impl Topics {
     }
 
     fn remove_group(&mut self, index: u32) {
-        let older = self.groups.older(index);
-        for unfinished in self.unfinished.iter_mut().filter(|it| it.next == Some(index)) {
-            unfinished.next = older;
+        for unfinished in &mut self.unfinished {
+            unfinished.left = unfinished.left.and_then(|left| left.without(index, &self.groups));
         }
         let Some((group, others)) = self.groups.remove(index) else { return };
         self.waiting_bytes -= group.waiting_bytes();

@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::{completions, doctor, load, plan, prove, proxy, serve, stress};
+use crate::{completions, doctor, help, load, plan, prove, proxy, serve, stress};
 
 /// Hold a million WebSockets on one machine, and prove it.
 #[derive(Parser, Debug)]
@@ -29,6 +29,8 @@ pub(crate) enum Command {
     Plan(Box<plan::Args>),
     /// Say what this machine allows, what N sockets need, and what to do; explain error messages
     Doctor(doctor::Args),
+    /// Tell more of a command: its flags by topic, or all of them
+    Help(help::Args),
     /// Print completions for bash, zsh, fish and others
     Completions(completions::Args),
     /// Write the pages of the manual into a folder

@@ -8,6 +8,7 @@ mod channels;
 mod completions;
 mod curl;
 mod doctor;
+mod help;
 mod load;
 mod output;
 mod plan;
@@ -41,7 +42,7 @@ fn main() -> ExitCode {
     // Before any thread: all inherit it, and workers must never run a signal handler.
     process::block_signals();
     process::tune_allocator();
-    let matches = Args::command().get_matches_from(command_line());
+    let matches = help::on_a_screen(Args::command()).get_matches_from(command_line());
     let args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let flags = matches.subcommand().map_or(&matches, |(_, flags)| flags);
     match run(args, flags) {
@@ -63,6 +64,7 @@ fn run(args: Args, flags: &ArgMatches) -> Result<ExitCode> {
         Command::Stress(args) => stress::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Help(args) => help::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => completions::write_manual(&args),
     }

@@ -19,9 +19,13 @@ use serde_json::json;
 use tracing::level_filters::LevelFilter;
 use tracing::{error, info, warn};
 
-use crate::serve::{self, Admin, Forwarded, Idle};
+use crate::serve::{self, ADMISSION, Admin, Forwarded, Idle, LISTENERS, PROCESS};
 use crate::settings::{Layer, Settings};
 use crate::{routes, tls, units};
+
+/// Headings of flags, by which `help` finds them.
+const UPSTREAMS: &str = "Upstreams";
+const TUNNELS: &str = "Tunnels";
 
 /// How often the end is asked for while draining.
 const END_WAIT: Duration = Duration::from_millis(20);
@@ -71,102 +75,120 @@ pub(crate) struct Args {
     task: Option<Task>,
     /// Address and port for clients, or unix:/PATH; port 0 takes a free one. May be given several
     /// times
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080", value_delimiter = ',')]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080", value_delimiter = ',',
+        help_heading = LISTENERS)]
     listen: Vec<Address>,
     /// A server to pass requests on to: ADDRESS:PORT, NAME:PORT or unix:/PATH. May be given several
     /// times; a file says more by [[route]] and [pool.NAME]
-    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',', help_heading = UPSTREAMS)]
     upstream: Vec<Place>,
     /// Address and port for operators, unix:/PATH, or off
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8090", value_parser = serve::admin)]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8090",
+        value_parser = serve::admin,
+        help_heading = LISTENERS)]
     admin: Admin,
     /// Key that operators must send as a Bearer token
-    #[arg(long, value_name = "KEY", value_parser = serve::key)]
+    #[arg(long, value_name = "KEY", value_parser = serve::key, help_heading = LISTENERS)]
     admin_key: Option<String>,
     /// Worker threads [default: one per core, more as descriptor tables fill]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024),
+        help_heading = PROCESS)]
     workers: Option<u16>,
     /// Tunnels at most, such as 50k; each takes two descriptors [default: what the workers'
     /// descriptor tables hold]
-    #[arg(long, value_name = "TUNNELS", value_parser = units::count)]
+    #[arg(long, value_name = "TUNNELS", value_parser = units::count, help_heading = TUNNELS)]
     max_connections: Option<u64>,
     /// Connect to upstreams from these addresses, in turn [default: the system's choice, and on
     /// loopback as many of 127.0.0.0/8 as are needed]
-    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',', help_heading = UPSTREAMS)]
     source: Vec<IpAddr>,
     /// Close tunnels in which neither side says anything for so long, or off
-    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = serve::idle)]
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = serve::idle,
+        help_heading = TUNNELS)]
     idle_timeout: Idle,
     /// Close tunnels after this time, give or take a tenth, or off
-    #[arg(long, value_name = "TIME", default_value = "off", value_parser = serve::idle)]
+    #[arg(long, value_name = "TIME", default_value = "off", value_parser = serve::idle,
+        help_heading = TUNNELS)]
     max_lifetime: Idle,
     /// Time for a connect to an upstream
-    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = units::positive_duration)]
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = units::positive_duration,
+        help_heading = UPSTREAMS)]
     connect_timeout: Duration,
     /// Time for an upstream's answer to a handshake
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::positive_duration)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::positive_duration,
+        help_heading = UPSTREAMS)]
     upstream_timeout: Duration,
     /// Time for an upstream's answer to another request, and for each silence in the middle of one
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::positive_duration)]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::positive_duration,
+        help_heading = UPSTREAMS)]
     answer_timeout: Duration,
     /// Close tunnels of which one side has ended and the other says nothing for so long
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::positive_duration)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::positive_duration,
+        help_heading = TUNNELS)]
     fin_timeout: Duration,
     /// Give up a peer that acknowledges nothing for so long (TCP_USER_TIMEOUT), and ask idle ones
     /// after twice that whether they are there; or off
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = serve::idle)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = serve::idle,
+        help_heading = TUNNELS)]
     peer_timeout: Idle,
     /// Connections to upstreams that each worker keeps for a next plain request
-    #[arg(long, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u16))]
+    #[arg(long, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u16),
+        help_heading = UPSTREAMS)]
     spare_connections: u16,
     /// Time for a whole request head
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::positive_duration)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::positive_duration,
+        help_heading = ADMISSION)]
     handshake_timeout: Duration,
     /// Longest head of a request
-    #[arg(long, value_name = "SIZE", default_value = "16KiB", value_parser = head_bytes)]
+    #[arg(long, value_name = "SIZE", default_value = "16KiB", value_parser = head_bytes,
+        help_heading = ADMISSION)]
     max_head: usize,
     /// Requests whose head is not whole yet, at most; beyond it the oldest is answered 503
-    #[arg(long, value_name = "N", default_value = "16k", value_parser = serve::number)]
+    #[arg(long, value_name = "N", default_value = "16k", value_parser = serve::number,
+        help_heading = ADMISSION)]
     max_handshakes: u32,
     /// New connections per second, at most; further ones are answered 503
-    #[arg(long, value_name = "N", value_parser = serve::number)]
+    #[arg(long, value_name = "N", value_parser = serve::number, help_heading = ADMISSION)]
     connect_rate: Option<u32>,
     /// Connections of one address at a time, at most
-    #[arg(long, value_name = "N", value_parser = serve::number)]
+    #[arg(long, value_name = "N", value_parser = serve::number, help_heading = ADMISSION)]
     max_per_address: Option<u32>,
     /// New connections of one address per second, at most
-    #[arg(long, value_name = "N", value_parser = serve::number)]
+    #[arg(long, value_name = "N", value_parser = serve::number, help_heading = ADMISSION)]
     per_address_rate: Option<u32>,
     /// Leading bits that make one address, of IPv4 and of IPv6
-    #[arg(long, value_name = "V4/V6", default_value = "32/64", value_parser = serve::prefix)]
+    #[arg(long, value_name = "V4/V6", default_value = "32/64", value_parser = serve::prefix,
+        help_heading = ADMISSION)]
     per_address_prefix: Prefix,
     /// Believe these peers, such as 10.0.0.0/8, when they tell a client's address. May be given
     /// several times
-    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    #[arg(long, value_name = "CIDR", value_delimiter = ',', help_heading = ADMISSION)]
     trusted_proxy: Vec<Network>,
     /// They tell it by a PROXY header (v1 or v2) in front of each connection, and must
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL",
-        default_value = "false", default_missing_value = "true", hide_default_value = true)]
+        default_value = "false", default_missing_value = "true", hide_default_value = true,
+        help_heading = ADMISSION)]
     proxy_protocol: bool,
     /// The header by which they tell it otherwise
-    #[arg(long, value_name = "HEADER", default_value = "x-forwarded-for")]
+    #[arg(long, value_name = "HEADER", default_value = "x-forwarded-for", help_heading = ADMISSION)]
     forwarded_header: Forwarded,
     /// Tell upstreams whose a request is by Forwarded (RFC 7239) too, beside X-Forwarded-For, -Proto
     /// and -Host
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL",
-        default_value = "false", default_missing_value = "true", hide_default_value = true)]
+        default_value = "false", default_missing_value = "true", hide_default_value = true,
+        help_heading = UPSTREAMS)]
     forwarded: bool,
     /// Tell upstreams whose a connection is by a PROXY header
-    #[arg(long, value_name = "VERSION", default_value = "off")]
+    #[arg(long, value_name = "VERSION", default_value = "off", help_heading = UPSTREAMS)]
     upstream_proxy_protocol: ProxyHeader,
     /// Resident memory beyond which nobody is let in, such as 2GiB
-    #[arg(long, value_name = "SIZE", value_parser = serve::memory_bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = serve::memory_bytes, help_heading = ADMISSION)]
     memory_limit: Option<u64>,
     /// Write a line per tunnel and request to this file when it ends, or to - (standard output)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = PROCESS)]
     access_log: Option<PathBuf>,
     /// How those lines look: json or combined
-    #[arg(long, value_name = "FORM", default_value = "json")]
+    #[arg(long, value_name = "FORM", default_value = "json", help_heading = PROCESS)]
     access_log_format: Form,
     #[command(flatten)]
     tls: tls::ServerFlags,
@@ -174,24 +196,27 @@ pub(crate) struct Args {
     upstream_tls: tls::UpstreamFlags,
     /// Connections that may wait to be accepted; net.core.somaxconn caps it
     #[arg(long, value_name = "N", default_value = "4096",
-        value_parser = clap::value_parser!(u32).range(1..))]
+        value_parser = clap::value_parser!(u32).range(1..), help_heading = LISTENERS)]
     backlog: u32,
     /// On SIGTERM, spread the closing of tunnels over this time
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::duration,
+        help_heading = PROCESS)]
     drain: Duration,
     /// Read settings from the [proxy] section of this TOML file, and routes and pools beside it
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = PROCESS)]
     config: Option<PathBuf>,
     /// Print one JSON line with addresses and process id when ready
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL",
-        default_value = "false", default_missing_value = "true", hide_default_value = true)]
+        default_value = "false", default_missing_value = "true", hide_default_value = true,
+        help_heading = PROCESS)]
     ready_json: bool,
     /// End when the process that started this one does
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true,
         default_value = "false", default_missing_value = "true")]
     end_with_parent: bool,
     /// What to log: off, error, warn, info or debug
-    #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = serve::level)]
+    #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = serve::level,
+        help_heading = PROCESS)]
     log: LevelFilter,
 }
 

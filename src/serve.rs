@@ -21,6 +21,12 @@ use crate::anycable::Anycable;
 use crate::settings::Settings;
 use crate::{anycable, auth, channels, tls, units};
 
+/// Headings of flags, by which `help` finds them.
+pub(crate) const LISTENERS: &str = "Listeners";
+const LIMITS: &str = "Limits";
+pub(crate) const ADMISSION: &str = "Admission";
+pub(crate) const PROCESS: &str = "Process";
+
 /// The least that memory can be limited to.
 const MEMORY_MIN: u64 = 16 << 20;
 /// How often the end is asked for while draining.
@@ -73,85 +79,98 @@ const RELOADABLE: [&str; 38] = [
 pub(crate) struct Args {
     /// Address and port for clients, or unix:/PATH; port 0 takes a free one. May be given several
     /// times
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080", value_delimiter = ',')]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080", value_delimiter = ',',
+        help_heading = LISTENERS)]
     listen: Vec<Address>,
     /// Address and port for operators, unix:/PATH, or off
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8090", value_parser = admin)]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8090", value_parser = admin,
+        help_heading = LISTENERS)]
     admin: Admin,
     /// Serve /echo, which sends each message back
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL",
-        default_value = "false", default_missing_value = "true", hide_default_value = true)]
+        default_value = "false", default_missing_value = "true", hide_default_value = true,
+        help_heading = LISTENERS)]
     echo: bool,
     /// Let anyone subscribe and publish; implied when all listeners are loopback
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL",
-        default_value = "false", default_missing_value = "true", hide_default_value = true)]
+        default_value = "false", default_missing_value = "true", hide_default_value = true,
+        help_heading = LISTENERS)]
     public: bool,
     /// Let pages of this origin connect: https://example.com, https://*.example.com or * for all.
     /// May be given several times
-    #[arg(long, value_name = "ORIGIN", value_delimiter = ',')]
+    #[arg(long, value_name = "ORIGIN", value_delimiter = ',', help_heading = LISTENERS)]
     allow_origin: Vec<Origin>,
     /// Key that operators must send as a Bearer token
-    #[arg(long, value_name = "KEY", value_parser = key)]
+    #[arg(long, value_name = "KEY", value_parser = key, help_heading = LISTENERS)]
     admin_key: Option<String>,
     /// Worker threads [default: one per core, more as descriptor tables fill]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024),
+        help_heading = PROCESS)]
     workers: Option<u16>,
     /// Connections at most, such as 50k [default: what the workers' descriptor tables hold]
-    #[arg(long, value_name = "N", value_parser = units::count)]
+    #[arg(long, value_name = "N", value_parser = units::count, help_heading = LIMITS)]
     max_connections: Option<u64>,
     /// Longest message from a client, summed over its fragments
-    #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = message_bytes)]
+    #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = message_bytes,
+        help_heading = LIMITS)]
     max_message: u32,
     /// Whether messages may be compressed (permessage-deflate): off; shared, each by itself; or
     /// takeover, with what each client keeps, for 310 KB a client
-    #[arg(long, value_name = "HOW", default_value = "shared")]
+    #[arg(long, value_name = "HOW", default_value = "shared", help_heading = LIMITS)]
     compression: Compression,
     /// Bytes from which on a message is compressed
-    #[arg(long, value_name = "SIZE", default_value = "1KiB", value_parser = units::size)]
+    #[arg(long, value_name = "SIZE", default_value = "1KiB", value_parser = units::size,
+        help_heading = LIMITS)]
     compress_above: u64,
     /// Bytes that may wait for one slow client
-    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = queue_bytes)]
+    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = queue_bytes,
+        help_heading = LIMITS)]
     send_queue: usize,
     /// What happens to a client beyond that
-    #[arg(long, value_name = "POLICY", default_value = "disconnect")]
+    #[arg(long, value_name = "POLICY", default_value = "disconnect", help_heading = LIMITS)]
     slow_consumer: SlowConsumer,
     /// Close clients that were silent for so long, or off
-    #[arg(long, value_name = "TIME", default_value = "120s", value_parser = idle)]
+    #[arg(long, value_name = "TIME", default_value = "120s", value_parser = idle,
+        help_heading = LIMITS)]
     idle_timeout: Idle,
     /// Ping clients after half the idle timeout, so that live ones stay
-    #[arg(long, value_name = "WHEN", default_value = "on")]
+    #[arg(long, value_name = "WHEN", default_value = "on", help_heading = LIMITS)]
     pings: Switch,
     /// Time for a whole request head
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::positive_duration)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::positive_duration,
+        help_heading = ADMISSION)]
     handshake_timeout: Duration,
     /// Requests whose head is not whole yet, at most; beyond it the oldest is answered 503
-    #[arg(long, value_name = "N", default_value = "16k", value_parser = number)]
+    #[arg(long, value_name = "N", default_value = "16k", value_parser = number,
+        help_heading = ADMISSION)]
     max_handshakes: u32,
     /// New connections per second, at most; further ones are answered 503
-    #[arg(long, value_name = "N", value_parser = number)]
+    #[arg(long, value_name = "N", value_parser = number, help_heading = ADMISSION)]
     connect_rate: Option<u32>,
     /// Connections of one address at a time, at most
-    #[arg(long, value_name = "N", value_parser = number)]
+    #[arg(long, value_name = "N", value_parser = number, help_heading = ADMISSION)]
     max_per_address: Option<u32>,
     /// New connections of one address per second, at most
-    #[arg(long, value_name = "N", value_parser = number)]
+    #[arg(long, value_name = "N", value_parser = number, help_heading = ADMISSION)]
     per_address_rate: Option<u32>,
     /// Leading bits that make one address, of IPv4 and of IPv6
-    #[arg(long, value_name = "V4/V6", default_value = "32/64", value_parser = prefix)]
+    #[arg(long, value_name = "V4/V6", default_value = "32/64", value_parser = prefix,
+        help_heading = ADMISSION)]
     per_address_prefix: Prefix,
     /// Believe these peers, such as 10.0.0.0/8, when they tell a client's address. May be given
     /// several times
-    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    #[arg(long, value_name = "CIDR", value_delimiter = ',', help_heading = ADMISSION)]
     trusted_proxy: Vec<Network>,
     /// They tell it by a PROXY header (v1 or v2) in front of each connection, and must
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL",
-        default_value = "false", default_missing_value = "true", hide_default_value = true)]
+        default_value = "false", default_missing_value = "true", hide_default_value = true,
+        help_heading = ADMISSION)]
     proxy_protocol: bool,
     /// The header by which they tell it otherwise
-    #[arg(long, value_name = "HEADER", default_value = "x-forwarded-for")]
+    #[arg(long, value_name = "HEADER", default_value = "x-forwarded-for", help_heading = ADMISSION)]
     forwarded_header: Forwarded,
     /// Resident memory beyond which nobody is let in and connections are shed, such as 2GiB
-    #[arg(long, value_name = "SIZE", value_parser = memory_bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = memory_bytes, help_heading = ADMISSION)]
     memory_limit: Option<u64>,
     #[command(flatten)]
     channels: channels::Flags,
@@ -161,24 +180,27 @@ pub(crate) struct Args {
     tls: tls::ServerFlags,
     /// Connections that may wait to be accepted; net.core.somaxconn caps it
     #[arg(long, value_name = "N", default_value = "4096",
-        value_parser = clap::value_parser!(u32).range(1..))]
+        value_parser = clap::value_parser!(u32).range(1..), help_heading = LISTENERS)]
     backlog: u32,
     /// On SIGTERM, spread the closing of clients over this time
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::duration,
+        help_heading = PROCESS)]
     drain: Duration,
     /// Read settings from the [serve] section of this TOML file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = PROCESS)]
     config: Option<PathBuf>,
     /// Print one JSON line with addresses and process id when ready
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL",
-        default_value = "false", default_missing_value = "true", hide_default_value = true)]
+        default_value = "false", default_missing_value = "true", hide_default_value = true,
+        help_heading = PROCESS)]
     ready_json: bool,
     /// End when the process that started this one does
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true,
         default_value = "false", default_missing_value = "true")]
     end_with_parent: bool,
     /// What to log: off, error, warn, info or debug
-    #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = level)]
+    #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = level,
+        help_heading = PROCESS)]
     log: LevelFilter,
 }
 

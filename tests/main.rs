@@ -22,6 +22,7 @@ mod fanout;
 mod floors;
 mod full_house;
 mod harness;
+mod help;
 mod hostile;
 mod install;
 mod lifecycle;

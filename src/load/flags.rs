@@ -14,6 +14,11 @@ use super::threshold::Threshold;
 use super::{compare, from_curl};
 use crate::{tls, units};
 
+/// Headings of flags, by which `help` finds them.
+const CONNECTIONS: &str = "Connections";
+const PACING: &str = "Pacing";
+const MESSAGES: &str = "Messages";
+const RESULTS: &str = "Results";
 const FANOUT: &str = "Fan-out";
 const CABLE: &str = "Action Cable";
 
@@ -24,98 +29,108 @@ pub(crate) struct Args {
     #[command(subcommand)]
     pub(super) command: Option<Command>,
 
-    /// Where to: http://HOST:PORT/PATH or https://… for requests, tcp://HOST:PORT or tls://… for a
-    /// protocol of one's own, ws://HOST:PORT/PATH or wss://… for WebSockets, cable://… or cables://…
-    /// for clients of Action Cable; several of one kind are taken in turn, and {9000..9003} stands for
-    /// each number of a range. Or FILE.toml, a scenario: users who go step by
-    /// step (standfast load init writes one)
+    /// Where to: http://HOST:PORT/PATH or https:// for requests, ws:// wss:// for WebSockets, cable://
+    /// cables:// for Action Cable, tcp:// tls:// for a protocol of one's own; or FILE.toml, a scenario
+    ///
+    /// Several of one kind are taken in turn, and {9000..9003} stands for each number of a range. A
+    /// scenario is users who go step by step: standfast load init writes one
     #[arg(required = true, value_name = "URL")]
     pub(super) urls: Vec<String>,
 
     /// Where the steps of a scenario go whose url is a path, instead of what its file says
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", help_heading = CONNECTIONS)]
     pub(super) target: Option<String>,
 
     /// Connections to open
-    #[arg(long, value_name = "N", default_value = "100", value_parser = units::positive_count)]
+    #[arg(long, value_name = "N", default_value = "100", value_parser = units::positive_count,
+        help_heading = CONNECTIONS)]
     pub(super) connections: u64,
 
     /// A number of connections that goes up and down: 30s:10k,2m:10k,30s:0 takes 30 s to 10,000,
     /// stays 2 min, and closes them within 30 s; instead of --connections
     #[arg(long, value_name = "TIME:N,…", value_delimiter = ',', value_parser = stage,
-        conflicts_with_all = ["connections", "echo", "fanout", "rate", "messages"])]
+        conflicts_with_all = ["connections", "echo", "fanout", "rate", "messages"],
+        help_heading = CONNECTIONS)]
     pub(super) stages: Vec<Stage>,
 
     /// How to open them: windowed (as fast as the server opens them), storm (all at once),
     /// paced:RATE (so many per second) or one-by-one
-    #[arg(long, value_name = "HOW", default_value = "windowed", value_parser = connect)]
+    #[arg(long, value_name = "HOW", default_value = "windowed", value_parser = connect,
+        help_heading = CONNECTIONS)]
     pub(super) connect: Connect,
 
     /// How long one connection may take to open [default: 30s, with cable:// 6s]
-    #[arg(long, value_name = "TIME", value_parser = units::positive_duration)]
+    #[arg(long, value_name = "TIME", value_parser = units::positive_duration,
+        help_heading = CONNECTIONS)]
     pub(super) connect_timeout: Option<Duration>,
 
     /// Try a connect that failed so many times more, or forever [default: 0, with cable:// 10]
-    #[arg(long, value_name = "N", value_parser = attempts)]
+    #[arg(long, value_name = "N", value_parser = attempts, help_heading = CONNECTIONS)]
     pub(super) retry: Option<u32>,
 
     /// Wait before it, at random up to a bound that doubles from the first time to the second
     /// [default: 100ms..30s, with cable:// as Rails' client waits: 6s to 12s, then 15 % longer each time]
-    #[arg(long, value_name = "TIME..TIME", value_parser = units::duration_range)]
+    #[arg(long, value_name = "TIME..TIME", value_parser = units::duration_range,
+        help_heading = CONNECTIONS)]
     pub(super) backoff: Option<(Duration, Duration)>,
 
     /// Open WebSockets that ended again, with the same waits; with cable:// they always are
-    #[arg(long)]
+    #[arg(long, help_heading = CONNECTIONS)]
     pub(super) reconnect: bool,
 
     /// How long to hold the open connections [default: 10s, or 0 before an echo]
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", value_parser = units::duration, help_heading = CONNECTIONS)]
     pub(super) hold: Option<Duration>,
 
     /// Ping each connection once in this time; 0 never [default: 30s, with cable:// 0: browsers send none]
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", value_parser = units::duration, help_heading = CONNECTIONS)]
     pub(super) heartbeat: Option<Duration>,
 
-    /// Send messages and expect them back; implied by the five flags that follow
-    #[arg(long)]
+    /// Send messages and expect them back; implied by --size, --message, --think, --rate, --messages,
+    /// --duration and --timeout
+    #[arg(long, help_heading = MESSAGES)]
     pub(super) echo: bool,
 
     /// Bytes of a message [default: 20]
-    #[arg(long, value_name = "BYTES", value_parser = units::size)]
+    #[arg(long, value_name = "BYTES", value_parser = units::size, help_heading = MESSAGES)]
     pub(super) size: Option<u64>,
 
     /// What each message says, or @FILE; text, unless --binary. Answers are taken in their order.
     /// With cable:// it is performed on the channel, as '{"action":"echo"}', and any message answers it
-    #[arg(long, value_name = "TEXT", conflicts_with = "size", value_parser = content)]
+    #[arg(long, value_name = "TEXT", conflicts_with = "size", value_parser = content,
+        help_heading = MESSAGES)]
     pub(super) message: Option<Bytes>,
 
     /// Send --message as a binary message
-    #[arg(long, requires = "message")]
+    #[arg(long, requires = "message", help_heading = MESSAGES)]
     pub(super) binary: bool,
 
     /// What an answer is: the same, or any message
-    #[arg(long, value_enum, default_value = "same", requires = "message")]
+    #[arg(long, value_enum, default_value = "same", requires = "message", help_heading = MESSAGES)]
     pub(super) answer: Answer,
 
     /// Wait between an answer and the next message, 1s, or at random 500ms..2s
-    #[arg(long, value_name = "TIME", value_parser = units::duration_range, conflicts_with = "rate")]
+    #[arg(long, value_name = "TIME", value_parser = units::duration_range, conflicts_with = "rate",
+        help_heading = PACING)]
     pub(super) think: Option<(Duration, Duration)>,
 
     /// Messages or requests per second over all connections, sent when due; without it, a connection
     /// sends its next when its last was answered
-    #[arg(long, value_name = "N", value_parser = units::positive_count)]
+    #[arg(long, value_name = "N", value_parser = units::positive_count, help_heading = PACING)]
     pub(super) rate: Option<u64>,
 
     /// Messages per connection, or publications in all
-    #[arg(long, value_name = "N", value_parser = units::positive_count)]
+    #[arg(long, value_name = "N", value_parser = units::positive_count, help_heading = PACING)]
     pub(super) messages: Option<u64>,
 
     /// How long to send messages or requests [default: 10s without a number of them]
-    #[arg(long, value_name = "TIME", value_parser = units::positive_duration)]
+    #[arg(long, value_name = "TIME", value_parser = units::positive_duration,
+        help_heading = PACING)]
     pub(super) duration: Option<Duration>,
 
     /// How long to wait for an answer [default: 1s, to a request 30s]
-    #[arg(long, value_name = "TIME", value_parser = units::positive_duration)]
+    #[arg(long, value_name = "TIME", value_parser = units::positive_duration,
+        help_heading = PACING)]
     pub(super) timeout: Option<Duration>,
 
     /// Publish so many messages a second, of which every connection is to receive each once;
@@ -190,23 +205,26 @@ pub(crate) struct Args {
     pub(super) churn: Option<u64>,
 
     /// Addresses of this machine to connect from; loopback needs none
-    #[arg(long, value_name = "IP", value_delimiter = ',', value_parser = units::ip)]
+    #[arg(long, value_name = "IP", value_delimiter = ',', value_parser = units::ip,
+        help_heading = CONNECTIONS)]
     pub(super) source: Vec<IpAddr>,
 
     /// A further header line of the handshake, or of each request
-    #[arg(long, short = 'H', value_name = "NAME: VALUE", value_parser = ValueParser::new(header))]
+    #[arg(long, short = 'H', value_name = "NAME: VALUE", value_parser = ValueParser::new(header),
+        help_heading = CONNECTIONS)]
     pub(super) header: Vec<(String, String)>,
 
     /// A subprotocol to offer
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help_heading = CONNECTIONS)]
     pub(super) subprotocol: Vec<String>,
 
     /// Offer permessage-deflate, and compress what is sent, each message by itself
-    #[arg(long, value_name = "HOW", value_enum, default_value = "off")]
+    #[arg(long, value_name = "HOW", value_enum, default_value = "off", help_heading = MESSAGES)]
     pub(super) compression: Compression,
 
     /// Bytes from which on a message is compressed
-    #[arg(long, value_name = "SIZE", default_value = "1KiB", value_parser = units::size)]
+    #[arg(long, value_name = "SIZE", default_value = "1KiB", value_parser = units::size,
+        help_heading = MESSAGES)]
     pub(super) compress_above: u64,
 
     #[command(flatten)]
@@ -216,32 +234,32 @@ pub(crate) struct Args {
     pub(super) tls: tls::ClientFlags,
 
     /// Write the summary as JSON to a file, or to standard output with -
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = RESULTS)]
     pub(super) json: Option<String>,
 
     /// What must be reached for exit code 0, such as 'p99<50ms' or 'failed<1': p50, p90, p95, p99,
     /// p999, max (times); failed, closed, lost, errors, rate (counts); errors also as 'errors<0.1%'
-    #[arg(long, visible_alias = "fail", value_name = "CONDITION")]
+    #[arg(long, visible_alias = "fail", value_name = "CONDITION", help_heading = RESULTS)]
     pub(super) threshold: Vec<Threshold>,
 
     /// Tell what this process takes: memory, CPU, descriptors
-    #[arg(long, value_name = "PID")]
+    #[arg(long, value_name = "PID", help_heading = RESULTS)]
     pub(super) watch_pid: Option<u32>,
 
     /// Write a line per second of the run
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = RESULTS)]
     pub(super) csv: Option<String>,
 
     /// Write the whole run as one HTML page
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = RESULTS)]
     pub(super) html: Option<String>,
 
     /// Begin even though the machine seems too small
-    #[arg(long)]
+    #[arg(long, help_heading = CONNECTIONS)]
     pub(super) force: bool,
 
     /// Rows of text instead of a live screen
-    #[arg(long)]
+    #[arg(long, help_heading = RESULTS)]
     pub(super) plain: bool,
 
     /// Obey JSON lines on standard input and answer on standard output

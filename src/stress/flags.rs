@@ -9,8 +9,9 @@ use clap::{CommandFactory, Parser, ValueEnum};
 
 use crate::{output, units};
 
-const FORK: &str = "In the fork's dialect";
-const OURS: &str = "Not in go-stress-testing";
+const BOTH: &str = "Both dialects";
+const FORK: &str = "Fork (with -dialect fork)";
+const OURS: &str = "Ours (not in go-stress-testing)";
 
 /// Measure with go-stress-testing's command line
 ///
@@ -20,56 +21,61 @@ const OURS: &str = "Not in go-stress-testing";
 #[command(arg_required_else_help = true)]
 pub(crate) struct Args {
     /// Users at the same time, each with a connection of its own
-    #[arg(short = 'c', value_name = "N", default_value = "1", value_parser = units::positive_count)]
+    #[arg(short = 'c', value_name = "N", default_value = "1", value_parser = units::positive_count,
+        help_heading = BOTH)]
     pub(super) users: u64,
     /// Requests of each user: there are c × n in all
-    #[arg(short = 'n', value_name = "N", default_value = "1", value_parser = units::positive_count)]
+    #[arg(short = 'n', value_name = "N", default_value = "1", value_parser = units::positive_count,
+        help_heading = BOTH)]
     pub(super) each: u64,
     /// Where to: http, https, ws or wss; without a scheme http
-    #[arg(short = 'u', value_name = "URL")]
+    #[arg(short = 'u', value_name = "URL", help_heading = BOTH)]
     pub(super) url: Option<String>,
     /// Print status and body of every answer where true
-    #[arg(short = 'd', value_name = "true|false", default_value = "false")]
+    #[arg(short = 'd', value_name = "true|false", default_value = "false", help_heading = BOTH)]
     pub(super) debug: String,
     /// A file of curl commands: method, header lines and body come from it, and the URL unless -u
     /// says another; several are made in turn
-    #[arg(short = 'p', value_name = "FILE")]
+    #[arg(short = 'p', value_name = "FILE", help_heading = BOTH)]
     pub(super) curl: Option<std::path::PathBuf>,
     /// What a good answer is: statusCode or json over http [default there: statusCode], json or any
     /// over ws [default: json]
-    #[arg(short = 'v', value_name = "NAME")]
+    #[arg(short = 'v', value_name = "NAME", help_heading = BOTH)]
     pub(super) verify: Option<String>,
     /// A header line; values of one name are joined by "; "
-    #[arg(short = 'H', value_name = "NAME: VALUE")]
+    #[arg(short = 'H', value_name = "NAME: VALUE", help_heading = BOTH)]
     pub(super) header: Vec<String>,
     /// A body; the request becomes POST
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", help_heading = BOTH)]
     pub(super) data: Option<String>,
     /// Idle connections kept per host; here each user keeps its own, so it changes nothing
-    #[arg(short = 'm', value_name = "N", default_value = "1")]
+    #[arg(short = 'm', value_name = "N", default_value = "1", help_heading = BOTH)]
     pub(super) idle: u64,
     /// The code of a good answer: HTTP status, or "code" in the body with -v json
     /// [default: 200, with -v json in the fork's dialect 0]
-    #[arg(long, value_name = "CODE")]
+    #[arg(long, value_name = "CODE", help_heading = BOTH)]
     pub(super) code: Option<i64>,
     /// HTTP/2: not yet
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
+        help_heading = BOTH)]
     pub(super) http2: Option<bool>,
     /// Keep connections; without it each request has a new one [default: false, fork: true]
-    #[arg(short = 'k', num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(short = 'k', num_args = 0..=1, require_equals = true, default_missing_value = "true",
+        help_heading = BOTH)]
     pub(super) keep: Option<bool>,
     /// Seconds for one request, 0 for 30; in the fork's dialect minutes to go on for
-    #[arg(short = 't', value_name = "N", default_value = "0")]
+    #[arg(short = 't', value_name = "N", default_value = "0", help_heading = BOTH)]
     pub(super) time: u64,
     /// Seconds for the whole run, 0 for no limit; in the fork's dialect for one request
     /// [default: 0, fork: 60]
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", help_heading = BOTH)]
     pub(super) timeout: Option<u64>,
     /// Cores to use [default: 1, fork: 4]
-    #[arg(long = "cpuNumber", value_name = "N")]
+    #[arg(long = "cpuNumber", value_name = "N", help_heading = BOTH)]
     pub(super) cpu_number: Option<usize>,
     /// Follow redirects, at most 10
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
+        help_heading = BOTH)]
     pub(super) redirect: Option<bool>,
 
     /// Users that begin at a time; c must be a multiple

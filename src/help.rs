@@ -1,0 +1,385 @@
+//! Help: `-h` and `--help` of every command tell what fits a screen, and `standfast help COMMAND
+//! TOPIC` the rest. Topics are the headings that flags have, so a new flag is found without a word
+//! here; what is here is only which flags of the long commands come first.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use clap::{Arg, ArgAction, Command, CommandFactory};
+
+use crate::settings::nearest;
+use crate::{args, output};
+
+/// The topic that is every flag.
+const ALL: &str = "all";
+/// The topic of flags without a heading.
+const GENERAL: &str = "options";
+
+/// What comes first of a command that has more than a screen of flags.
+struct First {
+    command: &'static str,
+    /// Headings, and under each the flags with a line of what they do; what is no flag has none.
+    groups: &'static [Group],
+    examples: &'static str,
+    page: &'static str,
+}
+
+type Group = (&'static str, &'static [(&'static str, &'static str)]);
+
+const FIRST: [First; 4] = [LOAD, SERVE, PROXY, STRESS];
+
+const LOAD: First = First {
+    command: "load",
+    groups: &[
+        (
+            "",
+            &[(
+                "urls",
+                "http:// or https://HOST:PORT/PATH for requests; ws:// wss:// for WebSockets; cable:// \
+                 cables:// for Action Cable; tcp:// tls:// for other protocols; or FILE.toml, a scenario",
+            )],
+        ),
+        (
+            "Connections",
+            &[
+                ("connections", "Connections to open, each of one user"),
+                ("hold", "How long to hold open WebSockets [default: 10s, or 0 before messages]"),
+                ("header", "A further header line of each request or handshake"),
+                ("insecure", "Believe any certificate: for tests"),
+            ],
+        ),
+        (
+            "What is sent",
+            &[
+                ("rate", "Requests or messages per second, sent when due [default: when answered]"),
+                ("duration", "How long to send [default: 10s without a number]"),
+                ("requests", "Requests in all"),
+                ("method", "The method [default: GET, with --data POST]"),
+                ("data", "The body, or @FILE"),
+                ("echo", "Send messages over WebSockets and expect them back"),
+                ("messages", "Messages of each connection, or publications in all"),
+                ("fanout", "Publications per second that every connection is to receive"),
+            ],
+        ),
+        (
+            "What comes of it",
+            &[
+                ("threshold", "What decides the exit code, such as 'p99<250ms'"),
+                ("json", "Write all figures to a file, or - for standard output"),
+                ("html", "Write the whole run as one page"),
+            ],
+        ),
+    ],
+    examples: "
+  standfast load http://127.0.0.1:8080/ --duration 10s --fail 'p99<250ms' --fail 'errors<0.1%'
+  standfast load ws://127.0.0.1:8080/echo --connections 10k --hold 30s",
+    page: "docs/load/load.md",
+};
+
+const SERVE: First = First {
+    command: "serve",
+    groups: &[
+        (
+            "Listeners",
+            &[
+                ("listen", "Where clients connect: ADDRESS:PORT or unix:/PATH"),
+                ("admin", "Where operators connect, or off"),
+                ("admin_key", "Key that operators must send"),
+                ("echo", "Serve /echo, which sends each message back"),
+                ("public", "Let anyone subscribe and publish; implied on loopback"),
+                ("allow_origin", "Let pages of this origin connect: https://example.com"),
+            ],
+        ),
+        (
+            "Limits",
+            &[
+                ("max_connections", "Connections at most [default: what the machine holds]"),
+                ("max_message", "Longest message from a client"),
+                ("max_per_address", "Connections of one address, at most"),
+                ("connect_rate", "New connections per second, at most"),
+                ("memory_limit", "Resident memory beyond which nobody is let in, such as 2GiB"),
+            ],
+        ),
+        (
+            "Who may",
+            &[
+                ("secret", "For tokens, signed streams and publishers: file:PATH keeps it unseen"),
+                ("tls_cert", "Speak TLS with the certificate in this PEM file"),
+                ("tls_key", "The certificate's key"),
+            ],
+        ),
+        (
+            "Process",
+            &[
+                ("config", "Read the [serve] section of this TOML file"),
+                ("drain", "On SIGTERM, spread the closing of clients over this time"),
+                ("log", "What to log: off, error, warn, info or debug"),
+            ],
+        ),
+    ],
+    examples: "
+  standfast serve --echo
+  standfast serve --listen 0.0.0.0:443 --tls-cert cert.pem --tls-key key.pem --public",
+    page: "docs/operate/serve.md",
+};
+
+const PROXY: First = First {
+    command: "proxy",
+    groups: &[
+        (
+            "Listeners and upstreams",
+            &[
+                ("listen", "Where clients connect: ADDRESS:PORT or unix:/PATH"),
+                ("upstream", "A server to pass on to; a file says more"),
+                ("admin", "Where operators connect, or off"),
+                ("admin_key", "Key that operators must send"),
+                ("tls_cert", "Speak TLS with the certificate in this PEM file"),
+                ("tls_key", "The certificate's key"),
+                ("upstream_tls", "Speak TLS with upstreams"),
+            ],
+        ),
+        (
+            "Limits",
+            &[
+                ("max_connections", "Tunnels at most [default: what the machine holds]"),
+                ("idle_timeout", "Close tunnels that are silent for so long"),
+                ("connect_timeout", "Time for a connect to an upstream"),
+                ("answer_timeout", "Time for an upstream's answer"),
+                ("max_per_address", "Connections of one address, at most"),
+                ("connect_rate", "New connections per second, at most"),
+            ],
+        ),
+        (
+            "Process",
+            &[
+                ("config", "Read the [proxy] section of this TOML file, routes and pools"),
+                ("access_log", "Write a line per tunnel and request to this file, or -"),
+                ("drain", "On SIGTERM, spread the closing of tunnels over this time"),
+                ("log", "What to log: off, error, warn, info or debug"),
+            ],
+        ),
+    ],
+    examples: "
+  standfast proxy --upstream 127.0.0.1:8081,127.0.0.1:8082
+  standfast proxy check proxy.toml",
+    page: "docs/operate/proxy.md",
+};
+
+const STRESS: First = First {
+    command: "stress",
+    groups: &[
+        (
+            "As in go-stress-testing",
+            &[
+                ("users", "Users at the same time, each with a connection of its own"),
+                ("each", "Requests of each user: there are c × n in all"),
+                ("url", "Where to: http, https, ws or wss; without a scheme http"),
+                ("curl", "A file of curl commands to make instead, in turn"),
+                ("header", "A header line"),
+                ("data", "A body; the request becomes POST"),
+                ("verify", "What a good answer is: statusCode, json, any"),
+                ("code", "The code of a good answer [default: 200]"),
+                ("keep", "Keep connections; without it each request has a new one"),
+                ("time", "Seconds for one request, 0 for 30"),
+                ("timeout", "Seconds for the whole run, 0 for no limit"),
+                ("debug", "Print every answer where true"),
+            ],
+        ),
+        (
+            "Beside it",
+            &[
+                ("dialect", "Whose flags these are: upstream or fork"),
+                ("message", "What to send over ws"),
+                ("hold", "Hold WebSockets for so long after the last message"),
+                ("json", "Write the result to a file, or - for standard output"),
+            ],
+        ),
+    ],
+    examples: "
+  standfast stress -c 100 -n 1000 -u http://127.0.0.1:8080/health
+  standfast stress -c 10 -n 10 -u ws://127.0.0.1:8080/echo -v any",
+    page: "docs/load/stress.md",
+};
+
+impl First {
+    /// Under which heading a flag stands here, and what is said of it.
+    fn find(&self, arg: &Arg) -> Option<(&'static str, &'static str)> {
+        let all = self.groups.iter().flat_map(|(heading, flags)| {
+            flags.iter().map(move |(flag, text)| (*heading, *flag, *text))
+        });
+        let mut found = all.filter(|(_, flag, _)| arg.get_id() == flag);
+        found.next().map(|(heading, _, text)| (heading, text))
+    }
+
+    /// The flag as it is shown, or hidden.
+    fn show(&self, arg: Arg) -> Arg {
+        match self.find(&arg) {
+            None => arg.hide(true),
+            Some(("", text)) => arg.help(text),
+            Some((heading, text)) => {
+                let valued = arg.get_action().takes_values();
+                arg.help(text).help_heading(heading).hide_possible_values(valued)
+            }
+        }
+    }
+}
+
+/// Tell what a command does, its flags by topic, or all of them
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// The command, then a topic of its flags, or `all`: standfast help load fan-out
+    #[arg(value_name = "COMMAND TOPIC")]
+    words: Vec<String>,
+}
+
+/// Prints help.
+///
+/// # Errors
+/// A command or a topic that is none, with the nearest one.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let whole = args::Args::command();
+    let (path, rest) = split(&whole, &args.words);
+    let at = descend(&whole, path);
+    let mut tree = match rest {
+        [] => on_a_screen(whole),
+        [topic] if topic == ALL => in_full(whole),
+        [topic] if topics(at).contains(topic) => of_topic(in_full(whole), topic),
+        [word, ..] => bail!("{}", strange(at, path, word)),
+    };
+    tree.build();
+    let mut at = &mut tree;
+    for name in path {
+        match at.find_subcommand_mut(name) {
+            Some(next) => at = next,
+            None => bail!("there is no command {name}"),
+        }
+    }
+    output::print(&at.render_help().to_string())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Every command as it is parsed: what it tells of itself fits a screen.
+pub(crate) fn on_a_screen(command: Command) -> Command {
+    let help = Arg::new("help").short('h').long("help").action(ArgAction::HelpShort);
+    let command = command.disable_help_flag(true).mut_subcommands(on_a_screen);
+    let first = FIRST.iter().find(|first| first.command == command.get_name());
+    let Some(first) = first else {
+        return command.arg(help.help("Print help"));
+    };
+    let topics = topics(&command).join(", ");
+    let First { command: name, examples, page, .. } = first;
+    let more = format!(
+        "More: standfast help {name} TOPIC, where TOPIC is one of\n  {topics}, {ALL}\n\
+         Examples ({page}):{examples}"
+    );
+    let command = command.mut_args(|arg| first.show(arg));
+    command.arg(help.hide(true)).after_help(more)
+}
+
+/// Every command with all that there is to say of each flag.
+fn in_full(command: Command) -> Command {
+    let command = command.mut_subcommands(in_full);
+    command.mut_args(|arg| match arg.get_long_help().cloned() {
+        Some(text) => arg.help(text),
+        None => arg,
+    })
+}
+
+/// Every command with the flags of one topic only.
+fn of_topic(command: Command, topic: &str) -> Command {
+    let command = command.mut_subcommands(|command| of_topic(command, topic));
+    let command = command.mut_args(|arg| if is_of(&arg, topic) { arg } else { arg.hide(true) });
+    command.disable_help_flag(true).help_template("{options}\n")
+}
+
+/// The words that name a command, and those behind them.
+fn split<'w>(whole: &Command, words: &'w [String]) -> (&'w [String], &'w [String]) {
+    let mut at = whole;
+    let mut named = 0;
+    while let Some(next) = words.get(named).and_then(|word| at.find_subcommand(word)) {
+        at = next;
+        named += 1;
+    }
+    words.split_at(named)
+}
+
+fn descend<'c>(whole: &'c Command, path: &[String]) -> &'c Command {
+    path.iter().fold(whole, |at, name| at.find_subcommand(name).unwrap_or(at))
+}
+
+/// The topics of a command, in the order of its flags.
+fn topics(command: &Command) -> Vec<String> {
+    let mut topics = Vec::new();
+    for arg in command.get_arguments().filter(|arg| !arg.is_hide_set() && !arg.is_positional()) {
+        let topic = topic(arg);
+        if !topics.contains(&topic) {
+            topics.push(topic);
+        }
+    }
+    topics
+}
+
+fn is_of(arg: &Arg, name: &str) -> bool {
+    !arg.is_positional() && topic(arg) == name
+}
+
+/// A heading as one word: `Fan-out` is `fan-out`, and what stands in brackets is left out.
+fn topic(arg: &Arg) -> String {
+    let heading = arg.get_help_heading().unwrap_or(GENERAL);
+    let heading = heading.split('(').next().unwrap_or(heading).trim();
+    heading.to_lowercase().replace(' ', "-")
+}
+
+fn strange(at: &Command, path: &[String], word: &str) -> String {
+    let topics = topics(at);
+    let names = at.get_subcommands().filter(|command| !command.is_hide_set());
+    let mut known: Vec<&str> = names.map(Command::get_name).collect();
+    if !path.is_empty() {
+        known.extend(topics.iter().map(String::as_str).chain([ALL]));
+    }
+    let near = nearest(word, known.iter().copied());
+    let near = near.map_or(".".to_owned(), |near| format!("; did you mean {near}?"));
+    let of = [&["standfast".to_owned()], path].concat().join(" ");
+    format!("{of} has nothing named {word}{near} There are: {}", known.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_first_is_there() {
+        let whole = args::Args::command();
+        for First { command, groups, .. } in &FIRST {
+            let command = whole.find_subcommand(command).unwrap();
+            for (flag, _) in groups.iter().flat_map(|(_, flags)| *flags) {
+                assert!(command.get_arguments().any(|arg| arg.get_id() == flag), "{flag}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_flag_has_a_topic_and_a_heading_where_there_are_many() {
+        let whole = args::Args::command();
+        for First { command, .. } in &FIRST {
+            let command = whole.find_subcommand(command).unwrap();
+            assert!(!topics(command).contains(&GENERAL.to_owned()), "{}", command.get_name());
+        }
+        let heading = Arg::new("x").help_heading("Requests (http:// tcp://)");
+        assert_eq!((topic(&heading), topic(&Arg::new("y"))), ("requests".into(), GENERAL.into()));
+    }
+
+    #[test]
+    fn what_is_unknown_is_told_with_the_nearest() {
+        let whole = args::Args::command();
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let said = |text: &str| {
+            let words = words(text);
+            let (path, rest) = split(&whole, &words);
+            strange(descend(&whole, path), path, &rest[0])
+        };
+        assert!(said("laod").contains("did you mean load?"), "{}", said("laod"));
+        assert!(said("load fanout").contains("did you mean fan-out?"), "{}", said("load fanout"));
+        assert!(said("load compare x").starts_with("standfast load compare has nothing named x"));
+    }
+}

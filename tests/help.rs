@@ -1,0 +1,117 @@
+//! `--help` of every command fits a screen, and leads to all the rest: by topic, in full, in
+//! completions and in the manual.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use crate::harness::executable::{self, Finished, standfast};
+
+const COLUMNS: usize = 100;
+const LINES: usize = 45;
+
+/// The words of a command line, on a screen of that width.
+fn run(words: &[&str]) -> Finished {
+    let mut command = standfast(words);
+    command.env("COLUMNS", COLUMNS.to_string());
+    executable::run_command(command)
+}
+
+fn said(words: &[&str]) -> String {
+    let finished = run(words);
+    assert_eq!(finished.code, Some(0), "{words:?}: {finished:?}");
+    finished.stdout
+}
+
+fn fits_a_screen(words: &[&str]) -> String {
+    let text = said(words);
+    assert!(text.lines().count() <= LINES, "{words:?} has {} lines: {text}", text.lines().count());
+    for line in text.lines() {
+        assert!(line.chars().count() <= COLUMNS, "{words:?}: {line}");
+    }
+    text
+}
+
+/// The names that stand under `Commands:`.
+fn commands(help: &str) -> Vec<String> {
+    let under = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let rows = under.take_while(|line| !line.is_empty());
+    // What goes on from the line before is further in.
+    let rows = rows.filter_map(|line| line.strip_prefix("  ")).filter(|row| !row.starts_with(' '));
+    rows.filter_map(|row| row.split(' ').next()).map(str::to_owned).collect()
+}
+
+/// The long flags that are described, at the beginning of their rows.
+fn flags(help: &str) -> BTreeSet<String> {
+    // What is further in goes on from the row before.
+    let near = |line: &&str| line.len() - line.trim_start().len() <= 6;
+    let rows = help.lines().filter(near).map(str::trim_start).filter(|row| row.starts_with('-'));
+    let names = rows.flat_map(|row| row.split([' ', '=', '[']).take(2));
+    let long = names.filter(|name| name.starts_with("--"));
+    long.map(|name| name.trim_end_matches([',', '.']).to_owned()).collect()
+}
+
+#[test]
+fn the_help_of_every_command_fits_a_screen() {
+    let mut left = vec![Vec::<String>::new()];
+    let mut seen = 0;
+    while let Some(path) = left.pop() {
+        let path_words: Vec<&str> = path.iter().map(String::as_str).collect();
+        let text = fits_a_screen(&[&path_words[..], &["--help"]].concat());
+        for words in [[&path_words[..], &["-h"]].concat(), [&["help"], &path_words[..]].concat()] {
+            assert_eq!(fits_a_screen(&words), text, "{words:?}");
+        }
+        seen += 1;
+        left.extend(commands(&text).into_iter().map(|name| [&path[..], &[name]].concat()));
+    }
+    assert!(seen >= 14, "only {seen} commands were found");
+}
+
+#[test]
+fn topics_lead_to_every_flag_and_so_do_completions_and_the_manual() {
+    let folder = std::env::temp_dir().join(format!("standfast-help-man-{}", std::process::id()));
+    said(&["man", folder.to_str().expect("a plain path")]);
+    let script = said(&["completions", "bash"]);
+    for (command, least) in
+        [("load", 65), ("serve", 50), ("proxy", 45), ("stress", 14), ("prove", 10)]
+    {
+        let all = flags(&said(&["help", command, "all"]));
+        assert!(all.len() >= least, "{command} has {} flags: {all:?}", all.len());
+        let page = fs::read_to_string(folder.join(format!("standfast-{command}.1"))).unwrap();
+        for flag in &all {
+            assert!(script.contains(flag), "completions lack {flag} of {command}");
+            assert!(page.contains(&flag.replace('-', r"\-")), "the manual lacks {flag}");
+        }
+        let first = said(&[command, "--help"]);
+        let Some((_, topics)) = first.split_once("TOPIC is one of\n") else {
+            assert_eq!(flags(&first), all, "{command} shows all at once");
+            continue;
+        };
+        let topics = topics.split("Examples (").next().unwrap().split([',', '\n']).map(str::trim);
+        let mut found = BTreeSet::from(["--help".to_owned()]);
+        for topic in topics.filter(|topic| !topic.is_empty() && *topic != "all") {
+            let text = fits_a_screen(&["help", command, topic]);
+            assert!(!flags(&text).is_empty(), "{topic}: {text}");
+            found.extend(flags(&text));
+        }
+        assert_eq!(found, all, "topics of {command}");
+    }
+    fs::remove_dir_all(&folder).expect("it was made above");
+}
+
+#[test]
+fn help_says_more_of_a_flag_than_the_first_screen() {
+    let pacing = said(&["help", "load", "pacing"]);
+    assert!(pacing.contains("--think") && !pacing.contains("--fanout"), "{pacing}");
+    let all = said(&["help", "load", "all"]);
+    assert!(all.contains("{9000..9003}") && all.contains("Action Cable:"), "{all}");
+    assert!(!said(&["load", "--help"]).contains("{9000..9003}"));
+    for (words, named) in [
+        (&["help", "laod"][..], "did you mean load?"),
+        (&["help", "load", "fanout"], "did you mean fan-out?"),
+        (&["help", "load", "fan-out", "more"], "fan-out"),
+    ] {
+        let finished = run(words);
+        assert_eq!(finished.code, Some(2), "{words:?}: {finished:?}");
+        assert!(finished.stderr.contains(named), "{words:?}: {finished:?}");
+    }
+}

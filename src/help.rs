@@ -67,6 +67,7 @@ const LOAD: First = First {
                 ("threshold", "What decides the exit code, such as 'p99<250ms'"),
                 ("json", "Write all figures to a file, or - for standard output"),
                 ("html", "Write the whole run as one page"),
+                ("metrics", "Show the run to Prometheus while it lasts; 9100 is 127.0.0.1:9100"),
             ],
         ),
     ],

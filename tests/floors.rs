@@ -42,6 +42,7 @@ const HOUSE: &[(&str, &[&str])] = &[
     (
         "standfast",
         &[
+            "standfast-admin",
             "standfast-cable",
             "standfast-engine",
             "standfast-host",

@@ -29,6 +29,7 @@ mod lifecycle;
 mod limits;
 mod load;
 mod load_http;
+mod load_metrics;
 mod many_clients;
 mod oracle;
 mod peers;

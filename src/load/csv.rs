@@ -85,7 +85,7 @@ mod tests {
             messages_per_second: 6.25,
             latency: Some(latency),
             errors: 7,
-            causes: Vec::new(),
+            ..Row::default()
         };
         assert_eq!(
             line(&row),

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use admin::Address;
 use clap::builder::ValueParser;
 use clap::{Subcommand, ValueEnum};
 use load::stages::Stage;
@@ -11,7 +12,7 @@ use load::{Connect, Fanout};
 use super::requests::flags as requests;
 use super::scenario::InitArgs;
 use super::threshold::Threshold;
-use super::{compare, from_curl};
+use super::{compare, from_curl, metrics};
 use crate::{tls, units};
 
 /// Headings of flags, by which `help` finds them.
@@ -253,6 +254,16 @@ pub(crate) struct Args {
     /// Write the whole run as one HTML page
     #[arg(long, value_name = "FILE", help_heading = RESULTS)]
     pub(super) html: Option<String>,
+
+    /// Show what the run has come to so far at http://ADDRESS/metrics, for Prometheus, while it lasts;
+    /// a port alone is one of 127.0.0.1
+    #[arg(long, value_name = "ADDRESS", value_parser = metrics::address, help_heading = RESULTS)]
+    pub(super) metrics: Option<Address>,
+
+    /// Key that scrapes must send as a Bearer token; without one --metrics is for this machine only
+    #[arg(long, value_name = "KEY", help_heading = RESULTS, requires = "metrics",
+        value_parser = crate::serve::key)]
+    pub(super) metrics_key: Option<String>,
 
     /// Begin even though the machine seems too small
     #[arg(long, help_heading = CONNECTIONS)]

@@ -7,6 +7,7 @@ mod config;
 mod csv;
 mod flags;
 mod from_curl;
+mod metrics;
 mod page;
 mod requests;
 mod scenario;
@@ -29,6 +30,7 @@ use serde::Serialize;
 use self::csv::Csv;
 use self::flags::Command;
 pub(crate) use self::flags::{Args, connect, connect_as_said};
+use self::metrics::Metrics;
 use self::screen::Screen;
 use self::threshold::{Metric, Outcome};
 use self::watch::{Generator, Watched};
@@ -95,6 +97,7 @@ fn measure(
     let mut generator = Generator::new(machine.cores);
     let before = watched.as_mut().and_then(Watched::look);
     let mut csv = args.csv.as_deref().map(Csv::create).transpose()?;
+    let metrics = Metrics::start(args)?;
     let mut screen = Screen::of_sockets(config, &args.urls, args.plain, before);
     let mut series = Series::new();
     let row = |row: &Row| {
@@ -102,6 +105,7 @@ fn measure(
         let sample = screen.row(row, usage);
         generator.row(row, sample.client);
         csv.iter_mut().for_each(|csv| csv.row(row));
+        metrics.iter().for_each(|metrics| metrics.row(row));
         series.push(&sample);
     };
     let mut ended = load::drive(config, row, interrupted)?;

@@ -1,10 +1,12 @@
 //! [`drive`]: a whole run by its phases: connect, hold, echo, end.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::time::Duration;
 
 use engine::sys::process;
 
+use crate::requests::RequestSnapshot;
 use crate::stages;
 use crate::{Close, Config, Latency, Recorder, Run, Series, Snapshot, StartError, Summary};
 
@@ -17,7 +19,7 @@ const STEP_NS: u64 = 100_000_000;
 const PONGS_NS: u64 = 2_000_000_000;
 
 /// A second of a run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct Row {
     /// Since the run began.
     pub elapsed: Duration,
@@ -42,6 +44,43 @@ pub struct Row {
     pub errors: u64,
     /// The same by cause; causes that have not come are left out.
     pub causes: Vec<(&'static str, u64)>,
+    /// Everything since the run began, for whoever tells it on.
+    pub so_far: SoFar,
+}
+
+/// What a run has counted and timed since it began.
+#[derive(Clone, Default, Debug)]
+pub struct SoFar {
+    /// By what it does.
+    pub counts: Counts,
+    /// Times of all workers.
+    pub timed: Arc<Recorder>,
+    /// Of a fan-out or a churn.
+    pub published: Published,
+}
+
+/// The counters of a run, by what it does.
+#[derive(Clone, Debug)]
+pub enum Counts {
+    /// It opens WebSockets.
+    Sockets(Box<Snapshot>),
+    /// It sends requests.
+    Requests(Box<RequestSnapshot>),
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        Counts::Sockets(Box::default())
+    }
+}
+
+/// What publishers have done so far.
+#[derive(Copy, Clone, Default, Debug)]
+pub struct Published {
+    /// Publications that were taken, or may have been.
+    pub taken: u64,
+    /// Those that were refused or not answered.
+    pub failed: u64,
 }
 
 /// How a run came to its end.
@@ -194,12 +233,12 @@ impl<R: FnMut(&Row), W: FnMut(Duration) -> bool> Watch<R, W> {
 pub(crate) struct Rows {
     last_ns: u64,
     counts: Snapshot,
-    recorder: Recorder,
+    recorder: Arc<Recorder>,
 }
 
 impl Rows {
     pub(crate) fn new(now_ns: u64) -> Rows {
-        Rows { last_ns: now_ns, counts: Snapshot::default(), recorder: Recorder::default() }
+        Rows { last_ns: now_ns, counts: Snapshot::default(), recorder: Arc::default() }
     }
 
     fn due(&self, now_ns: u64) -> bool {
@@ -207,12 +246,12 @@ impl Rows {
     }
 
     fn make(&mut self, run: &Run, now_ns: u64, elapsed: Duration, phase: &'static str) -> Row {
-        let (counts, recorder) = (run.snapshot(), run.recorder());
+        let (counts, recorder) = (run.snapshot(), Arc::new(run.recorder()));
         let seconds = (now_ns - self.last_ns) as f64 / 1e9;
         let came = |counts: &Snapshot| {
             counts.echo_received + counts.heartbeats_received + counts.publications
         };
-        let mut second = recorder.clone();
+        let mut second = Recorder::clone(&recorder);
         second.subtract(&self.recorder);
         let latency = [Series::Latency, Series::Broadcast, Series::Heartbeat]
             .into_iter()
@@ -230,6 +269,11 @@ impl Rows {
             latency,
             errors: causes.iter().map(|(_, count)| count).sum(),
             causes,
+            so_far: SoFar {
+                counts: Counts::Sockets(Box::new(counts.clone())),
+                timed: Arc::clone(&recorder),
+                published: run.published(),
+            },
         };
         *self = Rows { last_ns: now_ns, counts, recorder };
         row

@@ -185,6 +185,11 @@ impl Snapshot {
     /// up, wrong or repeated. Causes that have not come are left out.
     #[must_use]
     pub fn errors(&self) -> Vec<(&'static str, u64)> {
+        self.each_error().filter(|(_, count)| *count > 0).collect()
+    }
+
+    /// The same with all causes.
+    pub fn each_error(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let ends = self.failed.iter().zip(&self.closed).map(|(failed, closed)| failed + closed);
         let ends = Closed::ALL.iter().map(|cause| cause.name()).zip(ends);
         let messages = [
@@ -198,7 +203,7 @@ impl Snapshot {
             ("unexpected", self.unexpected + self.churn_unexpected),
             ("lost", self.churn_lost),
         ];
-        ends.chain(messages).filter(|(_, count)| *count > 0).collect()
+        ends.chain(messages)
     }
 
     /// Connections that came to something: with Action Cable subscribed or rejected, else open at

@@ -41,7 +41,7 @@ const LONGEST_US: u64 = 60_000_000;
 const DIGITS: u8 = 3;
 
 /// A histogram per series; none takes memory before its first value.
-#[derive(Default, Clone)]
+#[derive(Default, Clone, Debug)]
 pub struct Recorder {
     series: [Option<Histogram<u64>>; SERIES],
 }
@@ -120,6 +120,30 @@ impl Recorder {
         })
     }
 
+    /// For each of `ends`, in seconds and growing, how many values of a series were no longer, and for
+    /// infinity all; then the sum of the values in seconds, and their number. Exact to three digits.
+    #[must_use]
+    pub fn buckets(&self, series: Series, ends: &[f64]) -> Option<Buckets> {
+        let histogram = self.series.get(series as usize)?.as_ref()?;
+        let ends = ends.iter().copied().chain([f64::INFINITY]);
+        let mut buckets: Vec<(f64, u64)> = ends.map(|end| (end, 0)).collect();
+        let mut sum = 0.0;
+        for value in histogram.iter_recorded() {
+            let us = histogram.lowest_equivalent(value.value_iterated_to());
+            let (seconds, count) = (us as f64 / 1e6, value.count_at_value());
+            sum += seconds * count as f64;
+            if let Some((_, within)) = buckets.iter_mut().find(|(end, _)| seconds <= *end) {
+                *within += count;
+            }
+        }
+        let mut all = 0;
+        for (_, within) in &mut buckets {
+            all += *within;
+            *within = all;
+        }
+        Some((buckets, sum, all))
+    }
+
     fn histogram(&mut self, series: Series) -> Option<&mut Histogram<u64>> {
         let place = self.series.get_mut(series as usize)?;
         if place.is_none() {
@@ -128,6 +152,9 @@ impl Recorder {
         place.as_mut()
     }
 }
+
+/// Cumulative counts by upper end, the sum of all values, and their number.
+pub type Buckets = (Vec<(f64, u64)>, f64, u64);
 
 /// Percentiles in milliseconds, exact to three digits.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize)]
@@ -169,6 +196,20 @@ mod tests {
         fast.subtract(&before);
         assert_eq!(fast.latency(Series::Latency).unwrap().count, 2);
         assert_eq!(fast.latency(Series::Heartbeat), None);
+    }
+
+    #[test]
+    fn buckets_hold_all_up_to_their_end() {
+        let mut recorder = Recorder::default();
+        assert_eq!(recorder.buckets(Series::Latency, &[1.0]), None);
+        for ms in [1, 5, 5, 2_000] {
+            recorder.record(Series::Latency, ms * 1_000_000);
+        }
+        let ends = [0.000_5, 0.001, 0.005, 1.0];
+        let (buckets, sum, count) = recorder.buckets(Series::Latency, &ends).unwrap();
+        let counts: Vec<u64> = buckets.iter().map(|(_, count)| *count).collect();
+        assert_eq!((counts, count), (vec![0, 1, 3, 3, 4], 4));
+        assert!((sum - 2.011).abs() < 0.003, "{sum}");
     }
 
     #[test]

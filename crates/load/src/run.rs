@@ -28,7 +28,7 @@ use crate::subscriber::{CableSummary, Line, Subscribers};
 use crate::summary::Expected;
 use crate::{
     Churn, ChurnSummary, Close, Config, Connect, Echo, Endpoint, Fanout, FanoutSummary, Publish,
-    Recorder, Summary,
+    Published, Recorder, Summary,
 };
 
 /// Destinations of one run: what an engine's worker can have.
@@ -350,6 +350,13 @@ impl Run {
             expected.messages = fanout.published();
         }
         done
+    }
+
+    /// What the publishers of a fan-out or a churn have done so far.
+    #[must_use]
+    pub fn published(&self) -> Published {
+        let fanout = self.fanout.as_ref().map(FanoutRun::so_far);
+        fanout.or_else(|| self.churn.as_ref().map(ChurnRun::so_far)).unwrap_or_default()
     }
 
     /// Ends a fan-out and has every receiver judged, waiting for that.

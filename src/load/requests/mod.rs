@@ -20,6 +20,7 @@ use self::config::Plan;
 pub(super) use self::config::is_meant;
 use super::csv::Csv;
 use super::flags::Args;
+use super::metrics::Metrics;
 use super::screen::Screen;
 use super::threshold::{Metric, Outcome};
 use super::watch::{Generator, Watched};
@@ -59,6 +60,7 @@ pub(super) fn run(
     let mut generator = Generator::new(machine.cores);
     let before = watched.as_mut().and_then(Watched::look);
     let mut csv = args.csv.as_deref().map(Csv::create).transpose()?;
+    let metrics = Metrics::start(args)?;
     let mut screen = Screen::of_requests(&plan.requests, &args.urls, args.plain, before);
     let mut series = Series::new();
     let row = |row: &Row| {
@@ -66,6 +68,7 @@ pub(super) fn run(
         let sample = screen.row(row, usage);
         generator.row(row, sample.client);
         csv.iter_mut().for_each(|csv| csv.row(row));
+        metrics.iter().for_each(|metrics| metrics.row(row));
         series.push(&sample);
     };
     let ended = drive(&plan, row, interrupted)?;

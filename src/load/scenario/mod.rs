@@ -29,13 +29,15 @@ const BUILT_IN: [(&str, &str); 2] = [
 ];
 
 /// Flags that go together with a scenario; all others are its keys, or mean nothing in one.
-const WITH_A_SCENARIO: [&str; 10] = [
+const WITH_A_SCENARIO: [&str; 12] = [
     "urls",
     "target",
     "connections",
     "duration",
     "json",
     "csv",
+    "metrics",
+    "metrics_key",
     "threshold",
     "watch_pid",
     "plain",

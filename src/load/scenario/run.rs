@@ -16,6 +16,7 @@ use super::file::{Experiment, Instead, Round};
 use super::report::{Came, Document};
 use crate::load::csv::Csv;
 use crate::load::flags::Args;
+use crate::load::metrics::Metrics;
 use crate::load::requests;
 use crate::load::screen::Screen;
 use crate::load::threshold::Threshold;
@@ -50,9 +51,11 @@ pub(in crate::load) fn run(
     // Another for each run, unless the file says which.
     let seed = experiment.seed.unwrap_or(clock.now_ns ^ clock.now_ms << 20);
     let mut csv = args.csv.as_deref().map(Csv::create).transpose()?;
+    let metrics = Metrics::start(args)?;
+    let metrics = metrics.as_ref();
     let mut document = Document::new(name, &experiment, seed);
     for round in &experiment.rounds {
-        let asked = Asked { args, name, round, thresholds: &thresholds, seed, clock };
+        let asked = Asked { args, name, round, thresholds: &thresholds, seed, clock, metrics };
         let came = asked.run(&mut csv, &mut interrupted)?;
         let over = came.interrupted;
         document.rounds.push(came);
@@ -83,6 +86,7 @@ struct Asked<'a> {
     thresholds: &'a [&'a Threshold],
     seed: u64,
     clock: Clock,
+    metrics: Option<&'a Metrics>,
 }
 
 impl Asked<'_> {
@@ -91,7 +95,7 @@ impl Asked<'_> {
         csv: &mut Option<Csv>,
         interrupted: impl FnMut(Duration) -> bool,
     ) -> Result<Came> {
-        let Asked { args, round, seed, clock, .. } = *self;
+        let Asked { args, round, seed, clock, metrics, .. } = *self;
         let machine = Machine::read();
         let mut watched =
             args.watch_pid.map(Watched::begin).transpose().map_err(anyhow::Error::msg)?;
@@ -107,9 +111,12 @@ impl Asked<'_> {
             let sample = screen.row(row, usage);
             generator.row(row, sample.client);
             csv.iter_mut().for_each(|csv| csv.row(row));
+            metrics.iter().for_each(|metrics| metrics.row(row));
             series.push(&sample);
         };
-        let (tallies, scenario) = (Tallies::default(), Arc::clone(&round.scenario));
+        let tallies = if metrics.is_some() { Tallies::live() } else { Tallies::default() };
+        let scenario = Arc::clone(&round.scenario);
+        metrics.iter().for_each(|metrics| metrics.round(&tallies, &scenario));
         let own = tallies.clone();
         let script = move |part| Users::new(Arc::clone(&scenario), part, own.clone(), seed, clock);
         let ended = drive_requests(&config, Http1::new, script, row, interrupted)?;

@@ -12,7 +12,7 @@ use crate::client::Order;
 use crate::fanout::publisher::{Books, Place, Publisher};
 use crate::fanout::reached_rate;
 use crate::ledger::{Ledger, Snapshot};
-use crate::{Churn, Fanout, Recorder};
+use crate::{Churn, Fanout, Published, Recorder};
 
 /// How long the workers may take to judge all, beside the grace.
 const JUDGE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -121,6 +121,10 @@ impl ChurnRun {
         }
         let longest = JUDGE_TIMEOUT + self.fanout.late_after;
         self.phase = Phase::Stopping { until_ns: now_ns + longest.as_nanos() as u64 };
+    }
+
+    pub(crate) fn so_far(&self) -> Published {
+        Publisher::so_far(&self.publishers)
     }
 
     pub(crate) fn summary(&self, counts: &Snapshot, recorder: &Recorder) -> ChurnSummary {

@@ -19,7 +19,7 @@ use self::spread::{Spread, Times};
 use crate::client::Order;
 use crate::ledger::{Ledger, Snapshot};
 use crate::summary::FanoutSummary;
-use crate::{Fanout, Publish, Series};
+use crate::{Fanout, Publish, Published, Series};
 
 /// How often arrivals are gathered from the workers.
 const GATHER_NS: u64 = 250_000_000;
@@ -76,6 +76,11 @@ impl FanoutRun {
     /// Publications that were taken, or may have been, of all publishers.
     pub(crate) fn published(&self) -> u64 {
         self.publishers.iter().map(|publisher| u64::from(publisher.published())).sum()
+    }
+
+    /// The same with those that failed.
+    pub(crate) fn so_far(&self) -> Published {
+        Publisher::so_far(&self.publishers)
     }
 
     /// The same of each.

@@ -16,7 +16,7 @@ use crate::broadcast::{self, Publication};
 use crate::churn::Board;
 use crate::client::Order;
 use crate::pacer::Pacer;
-use crate::{Fanout, Publish, Recorder, Series};
+use crate::{Fanout, Publish, Published, Recorder, Series};
 
 /// Different failures that are told apart.
 const CAUSES_MAX: usize = 32;
@@ -105,6 +105,15 @@ impl Publisher {
     /// Publications so far that receivers are to get.
     pub(crate) fn published(&self) -> u32 {
         self.shared.published.load(Ordering::Acquire)
+    }
+
+    /// What all of them have done.
+    pub(crate) fn so_far(all: &[Publisher]) -> Published {
+        let failed = |publisher: &Publisher| publisher.shared.books().failed.values().sum::<u64>();
+        Published {
+            taken: all.iter().map(|publisher| u64::from(publisher.published())).sum(),
+            failed: all.iter().map(failed).sum(),
+        }
     }
 
     pub(crate) fn books(&self) -> Books {

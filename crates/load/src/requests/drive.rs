@@ -13,7 +13,7 @@ use super::schedule::users_of;
 use super::{Driver, Part, RequestSummary, Requests, Script};
 use crate::run::fit;
 use crate::sources::Sources;
-use crate::{Endpoint, Recorder, Row, Series, StartError};
+use crate::{Counts, Endpoint, Published, Recorder, Row, Series, SoFar, StartError};
 
 /// How often it is looked whether all is over, and how often a row is made.
 const LOOK: Duration = Duration::from_millis(20);
@@ -75,7 +75,7 @@ struct Run {
     /// The last row, and what was counted and timed until then.
     row_ns: u64,
     before: RequestSnapshot,
-    recorder: Recorder,
+    recorder: Arc<Recorder>,
     time_wait_most: u64,
 }
 
@@ -122,7 +122,7 @@ impl Run {
             measure_ns: begin_ns + config.warm_up.as_nanos() as u64,
             row_ns: begin_ns,
             before: RequestSnapshot::default(),
-            recorder: Recorder::default(),
+            recorder: Arc::default(),
             time_wait_most: 0,
         };
         run.tell(|| Order::Begin(begin_ns));
@@ -153,10 +153,10 @@ impl Run {
     }
 
     fn row(&mut self, now_ns: u64) -> Row {
-        let (counts, recorder) = (self.snapshot(), self.all_timed());
+        let (counts, recorder) = (self.snapshot(), Arc::new(self.all_timed()));
         let seconds = (now_ns - self.row_ns).max(1) as f64 / 1e9;
         let came = |counts: &RequestSnapshot| counts.answered + counts.warm_up;
-        let mut second = recorder.clone();
+        let mut second = Recorder::clone(&recorder);
         second.subtract(&self.recorder);
         self.time_wait_most = self.time_wait_most.max(SocketCounts::read().tcp_time_wait);
         let causes = counts.errors();
@@ -172,6 +172,11 @@ impl Run {
             latency: second.latency(Series::Latency),
             errors: counts.failed_total(),
             causes,
+            so_far: SoFar {
+                counts: Counts::Requests(Box::new(counts.clone())),
+                timed: Arc::clone(&recorder),
+                published: Published::default(),
+            },
         };
         (self.row_ns, self.before, self.recorder) = (now_ns, counts, recorder);
         row

@@ -32,7 +32,11 @@ struct StepTally {
 
 /// Where workers hand their tallies over.
 #[derive(Clone, Default)]
-pub struct Tallies(Arc<Mutex<Tally>>);
+pub struct Tallies {
+    all: Arc<Mutex<Tally>>,
+    /// Somebody looks at them while the run lasts.
+    live: bool,
+}
 
 /// A flow in the summary.
 #[derive(Serialize, Clone, PartialEq, Debug)]
@@ -129,6 +133,18 @@ impl Tally {
         }
     }
 
+    /// Forgets everything, and keeps the room.
+    fn clear(&mut self) {
+        self.passes.fill(0);
+        self.completed.fill(0);
+        for step in &mut self.steps {
+            (step.requests, step.redirects) = (0, 0);
+            step.errors.clear();
+            step.recorder.clear();
+            step.checks.fill((0, 0));
+        }
+    }
+
     fn merge(&mut self, other: &Tally) {
         if self.steps.is_empty() {
             *self = other.clone();
@@ -154,14 +170,32 @@ impl Tally {
 }
 
 impl Tallies {
+    /// For who looks at them while the run lasts: workers hand over some times a second.
+    #[must_use]
+    pub fn live() -> Tallies {
+        Tallies { live: true, ..Tallies::default() }
+    }
+
+    pub(super) fn is_live(&self) -> bool {
+        self.live
+    }
+
     pub(super) fn hand_over(&self, tally: &Tally) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).merge(tally);
+        self.all.lock().unwrap_or_else(PoisonError::into_inner).merge(tally);
+    }
+
+    /// The same in the middle of a run, unless somebody is looking just now: a worker waits for nobody.
+    pub(super) fn hand_over_now(&self, tally: &mut Tally) {
+        if let Ok(mut all) = self.all.try_lock() {
+            all.merge(tally);
+            tally.clear();
+        }
     }
 
     /// What all workers have handed over, with the scenario's names.
     #[must_use]
     pub fn summary(&self, scenario: &Scenario) -> Vec<FlowSummary> {
-        let mut tally = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut tally = self.all.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if tally.steps.is_empty() {
             tally = Tally::new(scenario);
         }

@@ -12,6 +12,9 @@ use super::template::{Values, mixed};
 use super::{BODY_KEPT_MAX, Scenario, Step, Tallies};
 use crate::requests::{Answer, Failure, Part, Request, Script, Step as Next, Times, Wants, place};
 
+/// How often somebody who looks on is told what came of the steps.
+const HAND_OVER_NS: u64 = 250_000_000;
+
 /// One worker's users.
 pub struct Users {
     scenario: Arc<Scenario>,
@@ -29,6 +32,7 @@ pub struct Users {
     clock: Clock,
     tally: Tally,
     tallies: Tallies,
+    handed_over_ns: u64,
 }
 
 /// What the time of day was at one moment of the monotonic clock.
@@ -93,6 +97,7 @@ impl Users {
             clock,
             tally: Tally::new(&scenario),
             tallies,
+            handed_over_ns: 0,
             part,
             scenario,
         }
@@ -226,6 +231,16 @@ impl Users {
     }
 }
 
+impl Users {
+    /// Whoever looks on learns what came of it a few times a second.
+    fn tell(&mut self, now_ns: u64) {
+        if now_ns.saturating_sub(self.handed_over_ns) >= HAND_OVER_NS {
+            self.handed_over_ns = now_ns;
+            self.tallies.hand_over_now(&mut self.tally);
+        }
+    }
+}
+
 impl Script for Users {
     fn next(&mut self, user: u32, now_ns: u64) -> Next {
         self.ensure(user);
@@ -277,6 +292,9 @@ impl Script for Users {
             return None;
         }
         self.over(user, &after, failure, answer);
+        if self.tallies.is_live() {
+            self.tell(answer.times.done_ns);
+        }
         failure.filter(|_| answer.outcome.is_ok())
     }
 }

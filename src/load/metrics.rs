@@ -1,0 +1,276 @@
+//! `--metrics`: what a run has come to so far, for Prometheus to scrape while it lasts. Names and
+//! meanings are in `docs/load/load.md`.
+//!
+//! What it is not: it counts nothing. The row that a run makes once a second is kept here, and a
+//! scrape, on a thread of its own, writes down the last one.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ::load::requests::{Failure, RequestSnapshot};
+use ::load::scenario::{FlowSummary, Scenario, Tallies};
+use ::load::{Counts, Published, Row, Series, Snapshot, SoFar};
+use admin::{Address, Exposition, Kind, Program, StartError};
+use anyhow::{Result, anyhow};
+use serde_json::{Value, json};
+
+use super::flags::Args;
+
+/// Upper ends of the buckets of times, in seconds.
+const ENDS: [f64; 18] = [
+    0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
+    1.0, 2.5, 5.0, 10.0, 30.0,
+];
+/// What is timed, with the name and the meaning of its histogram.
+const TIMES: [(Series, &str, &str); 5] = [
+    (Series::Latency, "load_latency_seconds", "From when it was due to the answer."),
+    (Series::ServiceTime, "load_service_time_seconds", "From when it was sent to the answer."),
+    (Series::SendLag, "load_send_lag_seconds", "From when a request was due to when it left."),
+    (Series::Heartbeat, "load_heartbeat_seconds", "From a ping to its pong."),
+    (Series::Broadcast, "load_receipt_seconds", "From publishing to each receipt."),
+];
+
+/// The endpoint of one run; it goes with the process.
+pub(super) struct Metrics {
+    shared: Arc<Shared>,
+    /// Removes the file of a UNIX socket in the end.
+    _running: admin::Running,
+}
+
+#[derive(Default)]
+struct Shared {
+    row: Mutex<Row>,
+    steps: Mutex<Option<Steps>>,
+}
+
+/// What a scenario counts beside its requests.
+#[derive(Clone)]
+struct Steps {
+    tallies: Tallies,
+    scenario: Arc<Scenario>,
+}
+
+impl Metrics {
+    /// Opens the listener that `--metrics` asks for, and says on standard error where it is.
+    ///
+    /// # Errors
+    /// An address that cannot be had, or that others reach and has no key.
+    pub(super) fn start(args: &Args) -> Result<Option<Metrics>> {
+        let Some(address) = &args.metrics else { return Ok(None) };
+        let config = admin::Config {
+            address: address.clone(),
+            key: args.metrics_key.clone(),
+            body_bytes_max: 0,
+        };
+        let shared: Arc<Shared> = Arc::default();
+        let program = Arc::clone(&shared);
+        let running = admin::start(&config, program).map_err(|error| match error {
+            StartError::NeedsKey(address) => anyhow!(
+                "--metrics {address} can be reached from elsewhere: give a --metrics-key, or leave \
+                 it on 127.0.0.1 or unix:/path"
+            ),
+            error => anyhow!(error).context("--metrics"),
+        })?;
+        match running.address() {
+            Address::Tcp(address) => eprintln!("metrics at http://{address}/metrics"),
+            Address::Unix(path) => eprintln!("metrics at unix:{}", path.display()),
+        }
+        Ok(Some(Metrics { shared, _running: running }))
+    }
+
+    /// A second has passed.
+    pub(super) fn row(&self, row: &Row) {
+        *lock(&self.shared.row) = row.clone();
+    }
+
+    /// A round of a scenario begins.
+    pub(super) fn round(&self, tallies: &Tallies, scenario: &Arc<Scenario>) {
+        let steps = Steps { tallies: tallies.clone(), scenario: Arc::clone(scenario) };
+        *lock(&self.shared.steps) = Some(steps);
+    }
+}
+
+/// `--metrics 9100` is a port of this machine's loopback.
+pub(super) fn address(text: &str) -> Result<Address, String> {
+    let port = text.strip_prefix(':').unwrap_or(text);
+    let at =
+        if port.parse::<u16>().is_ok() { format!("127.0.0.1:{port}") } else { text.to_owned() };
+    at.parse().map_err(|error| format!("{error}; a port alone is one of 127.0.0.1"))
+}
+
+impl Program for Shared {
+    fn healthy(&self) -> bool {
+        true
+    }
+
+    fn metrics(&self, to: &mut Exposition) {
+        let row = lock(&self.row).clone();
+        of_any(to, &row);
+        match &row.so_far.counts {
+            Counts::Sockets(counts) => of_sockets(to, counts, row.so_far.published),
+            Counts::Requests(counts) => of_requests(to, counts),
+        }
+        of_times(to, &row.so_far);
+        let steps = lock(&self.steps).clone();
+        if let Some(Steps { tallies, scenario }) = steps {
+            of_steps(to, &tallies.summary(&scenario));
+        }
+    }
+
+    fn stats(&self) -> Value {
+        let row = lock(&self.row).clone();
+        json!({
+            "elapsed_seconds": row.elapsed.as_secs_f64(),
+            "phase": row.phase,
+            "open": row.open,
+            "connects_failed": row.failed,
+            "closed": row.closed,
+            "sent": row.sent,
+            "received": row.received,
+            "errors": row.errors,
+        })
+    }
+
+    fn paths(&self) -> &'static str {
+        "/metrics, /health and /api/stats"
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn of_any(to: &mut Exposition, row: &Row) {
+    let seconds = row.elapsed.as_secs_f64();
+    to.single("load_elapsed_seconds", Kind::Gauge, "Since the run began.", seconds);
+    let phase = (row.phase.to_owned(), 1.0);
+    to.labelled("load_phase", Kind::Gauge, "What the run is doing.", "phase", [phase]);
+    to.single("load_connections", Kind::Gauge, "Connections open now.", row.open as f64);
+    to.single("load_cpu_seconds", Kind::Counter, "CPU time of load itself.", admin::cpu_seconds());
+    if let Some(bytes) = admin::rss_bytes() {
+        let help = "Resident memory of load itself.";
+        to.single("load_resident_bytes", Kind::Gauge, help, bytes as f64);
+    }
+}
+
+fn counter(to: &mut Exposition, name: &str, help: &str, count: u64) {
+    to.single(name, Kind::Counter, help, count as f64);
+}
+
+fn of_sockets(to: &mut Exposition, counts: &Snapshot, published: Published) {
+    for (name, help, count) in [
+        ("load_connections_opened", "WebSockets opened.", counts.opened),
+        ("load_connects_failed", "Connects that brought none.", counts.failed_total()),
+        ("load_connects_retried", "Connects that failed, tried again.", counts.retried_total()),
+        ("load_connections_ended", "WebSockets that ended.", counts.closed_total()),
+        ("load_heartbeats_sent", "Pings sent.", counts.heartbeats_sent),
+        ("load_heartbeats_answered", "Pongs that answer one.", counts.heartbeats_received),
+        ("load_messages_sent", "Messages sent.", counts.echo_sent),
+        (
+            "load_messages_received",
+            "Messages that came while some were sent.",
+            counts.echo_received,
+        ),
+        ("load_messages_answered", "Messages whose answer came.", counts.echo_answered),
+        ("load_publications", "Publications taken, or maybe taken.", published.taken),
+        ("load_publish_failed", "Publications refused or unanswered.", published.failed),
+        ("load_receipts", "Publications received, each once a socket.", counts.publications),
+        ("load_subscribes", "Subscribes sent (Action Cable).", counts.subscribes),
+        ("load_cable_pings", "Pings of Action Cable received.", counts.cable_pings),
+    ] {
+        counter(to, name, help, count);
+    }
+    let help = "Connections with their subscription (Action Cable).";
+    to.single("load_subscribed", Kind::Gauge, help, counts.subscribed as f64);
+    let errors = counts.each_error().map(|(kind, count)| (kind.to_owned(), count as f64));
+    let help = "What went wrong, by kind: of connections and of messages.";
+    to.labelled("load_errors", Kind::Counter, help, "kind", errors);
+}
+
+fn of_requests(to: &mut Exposition, counts: &RequestSnapshot) {
+    for (name, help, count) in [
+        ("load_connections_opened", "Connections made.", counts.opened),
+        ("load_connects_failed", "Connects that failed.", counts.connects_failed),
+        ("load_connections_ended", "Connections that ended.", counts.ended),
+        ("load_requests_sent", "Requests sent, without those of the warm-up.", counts.sent),
+        ("load_requests_ok", "Answered as they should be.", counts.ok),
+        ("load_requests_warm_up", "Sent because due in the warm-up.", counts.warm_up_sent),
+        ("load_redirects", "Sent because an answer redirected.", counts.redirects),
+        ("load_body_bytes", "Bytes of bodies received.", counts.body_bytes),
+    ] {
+        counter(to, name, help, count);
+    }
+    let failed = Failure::all().map(Failure::name).zip(&counts.failed);
+    let failed = failed.map(|(kind, count)| (kind.to_owned(), *count as f64));
+    let help = "Requests that failed, by kind.";
+    to.labelled("load_requests_failed", Kind::Counter, help, "kind", failed);
+    let answers = counts.statuses().map(|(status, count)| (status.to_string(), count as f64));
+    let help = "Whole answers, by status.";
+    to.labelled("load_answers", Kind::Counter, help, "status", answers);
+}
+
+fn of_times(to: &mut Exposition, so_far: &SoFar) {
+    for (series, name, help) in TIMES {
+        if let Some(buckets) = so_far.timed.buckets(series, &ENDS) {
+            to.histogram(name, help, buckets);
+        }
+    }
+}
+
+/// Values with their labels.
+type Samples = Vec<(Vec<(&'static str, String)>, f64)>;
+
+fn of_steps(to: &mut Exposition, flows: &[FlowSummary]) {
+    let [mut passes, mut requests, mut failed, mut checks, mut slow] =
+        [const { Samples::new() }; 5];
+    for flow in flows {
+        for (state, count) in [("begun", flow.begun), ("completed", flow.completed)] {
+            let labels = vec![("flow", flow.name.clone()), ("state", state.to_owned())];
+            passes.push((labels, count as f64));
+        }
+        for step in &flow.steps {
+            let named = [("flow", flow.name.clone()), ("step", step.name.clone())];
+            let with = |more: &[(&'static str, &str)]| {
+                let more = more.iter().map(|(label, of)| (*label, (*of).to_owned()));
+                named.iter().cloned().chain(more).collect::<Vec<_>>()
+            };
+            requests.push((with(&[]), step.requests as f64));
+            let kinds = step.errors.iter();
+            failed.extend(kinds.map(|(kind, count)| (with(&[("kind", kind)]), *count as f64)));
+            for check in &step.checks {
+                for (result, count) in [("passed", check.passed), ("failed", check.failed)] {
+                    let labels = with(&[("check", &check.name), ("result", result)]);
+                    checks.push((labels, count as f64));
+                }
+            }
+            if let Some(latency) = &step.latency {
+                for (quantile, ms) in
+                    [("0.5", latency.p50_ms), ("0.95", latency.p95_ms), ("0.99", latency.p99_ms)]
+                {
+                    slow.push((with(&[("quantile", quantile)]), ms / 1e3));
+                }
+            }
+        }
+    }
+    let help = "Passes through a flow.";
+    to.tagged("load_passes", Kind::Counter, help, passes);
+    to.tagged("load_step_requests", Kind::Counter, "Requests of a step.", requests);
+    to.tagged("load_step_failed", Kind::Counter, "Those that failed, by kind.", failed);
+    to.tagged("load_checks", Kind::Counter, "Checks and captures of a step.", checks);
+    let help = "From when a step was due to its whole answer, over the run so far.";
+    to.tagged("load_step_latency_seconds", Kind::Gauge, help, slow);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_alone_is_on_loopback() {
+        for text in ["9100", ":9100", "127.0.0.1:9100"] {
+            assert_eq!(address(text).unwrap().to_string(), "127.0.0.1:9100");
+        }
+        assert_eq!(address("unix:/run/a").unwrap().to_string(), "unix:/run/a");
+        assert!(address("localhost").unwrap_err().contains("a port alone"));
+        assert!(address("70000").is_err());
+    }
+}

@@ -17,6 +17,7 @@ mod cable;
 mod cable_load;
 mod compression;
 mod counting;
+mod docs;
 mod doctor;
 mod fanout;
 mod floors;

@@ -36,7 +36,7 @@ pub(crate) fn limited(nofile: u64, args: &[&str]) -> Command {
 
 /// What `STANDFAST_EXECUTABLE` names (`cargo xtask test`: the release build), or else the one that
 /// was built together with the tests.
-fn path() -> OsString {
+pub(crate) fn path() -> OsString {
     env::var_os("STANDFAST_EXECUTABLE").unwrap_or_else(|| env!("CARGO_BIN_EXE_standfast").into())
 }
 

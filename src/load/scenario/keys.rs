@@ -1,5 +1,5 @@
 //! Every key of a scenario file of `load`, version 1, with its kind, default and meaning. The reader
-//! refuses what is not here, and the reference in `docs/operate/scenarios.md` is made of it.
+//! refuses what is not here, and the reference in `docs/load/scenarios.md` is made of it.
 
 /// A table of the file.
 #[derive(Debug)]
@@ -278,12 +278,12 @@ mod tests {
 
     #[test]
     fn the_reference_says_what_the_code_does() {
-        let docs = include_str!("../../../docs/operate/scenarios.md");
+        let docs = include_str!("../../../docs/load/scenarios.md");
         let kept = docs
             .split_once("<!-- keys -->\n")
             .and_then(|(_, rest)| rest.split_once("<!-- end of keys -->").map(|(kept, _)| kept));
         let (kept, wanted) = (kept.unwrap_or_default().trim(), reference());
         let command = "standfast load init --keys";
-        assert!(kept == wanted.trim(), "docs/operate/scenarios.md is not what {command} prints");
+        assert!(kept == wanted.trim(), "docs/load/scenarios.md is not what {command} prints");
     }
 }

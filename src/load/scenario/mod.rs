@@ -111,7 +111,7 @@ fn check(flags: &ArgMatches) -> Result<()> {
     let Some(strange) = given.find(|id| !WITH_A_SCENARIO.contains(id)) else { return Ok(()) };
     let flag = strange.replace('_', "-");
     bail!(
-        "--{flag} does not go with a scenario: what it says stands in the file (docs/operate/scenarios.md)"
+        "--{flag} does not go with a scenario: what it says stands in the file (docs/load/scenarios.md)"
     )
 }
 

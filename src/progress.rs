@@ -88,6 +88,11 @@ impl Series {
         self.samples.push(sample.clone());
     }
 
+    /// The most connections that any sample found open.
+    pub(crate) fn most_open(&self) -> u64 {
+        self.samples.iter().map(|sample| sample.open).max().unwrap_or(0)
+    }
+
     /// In the order of time.
     pub(crate) fn samples(&self) -> &[Sample] {
         &self.samples

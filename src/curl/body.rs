@@ -35,7 +35,9 @@ pub(super) fn data(kind: Data, value: &[u8], files: &Files, line: usize) -> Resu
 
 /// `text`, `=text`, `name=text`, `@file`, `name@file`: what is behind the sign is encoded.
 fn url_encoded(value: &[u8], files: &Files, line: usize) -> Result<Vec<u8>> {
-    let Some(at) = value.iter().position(|byte| matches!(byte, b'=' | b'@')) else {
+    let at = |sign: u8| value.iter().position(|byte| *byte == sign);
+    // As curl looks: an @ is the sign only where there is no =.
+    let Some(at) = at(b'=').or_else(|| at(b'@')) else {
         return Ok(percent_encoded(value));
     };
     let (name, rest) = value.split_at(at);

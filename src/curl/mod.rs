@@ -9,6 +9,7 @@ mod options;
 mod request;
 mod words;
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -104,11 +105,15 @@ impl Files {
     fn read(&self, name: &str, line: usize) -> Result<Vec<u8>> {
         let beside = self.folder.join(name);
         let path = if Path::new(name).exists() { Path::new(name) } else { &beside };
-        let length = path.metadata().map(|metadata| metadata.len());
-        if length.as_ref().is_ok_and(|length| *length > FILE_BYTES_MAX) {
+        // Read, not asked for its length: a device has none.
+        let mut read = Vec::new();
+        std::fs::File::open(path)
+            .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut read))
+            .with_context(|| format!("line {line}: cannot read {name}"))?;
+        if read.len() as u64 > FILE_BYTES_MAX {
             bail!("line {line}: {name} is larger than {FILE_BYTES_MAX} bytes");
         }
-        std::fs::read(path).with_context(|| format!("line {line}: cannot read {name}"))
+        Ok(read)
     }
 }
 

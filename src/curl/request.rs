@@ -120,6 +120,11 @@ impl<'a> Draft<'a> {
         }
     }
 
+    /// Whether it has been said where to send it.
+    pub(super) fn has_url(&self) -> bool {
+        self.url.is_some()
+    }
+
     /// Takes an option, with its value where it has one.
     ///
     /// # Errors
@@ -184,8 +189,14 @@ impl<'a> Draft<'a> {
                     text.parse().with_context(|| format!("line {line}: --max-redirs {text}"))?;
                 self.redirects = u32::try_from(count).unwrap_or(REDIRECTS);
             }
-            What::MaxTime => self.request.timeout = Some(seconds(text, line)?),
-            What::ConnectTimeout => self.request.connect_timeout = Some(seconds(text, line)?),
+            // 0 is no limit.
+            What::MaxTime => {
+                self.request.timeout = Some(seconds(text, line)?).filter(|time| !time.is_zero());
+            }
+            What::ConnectTimeout => {
+                self.request.connect_timeout =
+                    Some(seconds(text, line)?).filter(|time| !time.is_zero());
+            }
             What::Insecure => self.request.insecure = true,
             What::Ca => self.request.ca = owned(),
             What::Cert => self.request.cert = owned(),

@@ -233,3 +233,41 @@ fn what_cannot_be_used_is_refused_by_line() {
         assert!(error.contains(named), "{text}: {error}");
     }
 }
+
+#[test]
+fn the_value_of_an_option_is_never_the_target() {
+    for command in [
+        "curl --proto '=https' --tlsv1.2 -sSf https://127.0.0.1/install",
+        "curl --retry-max-time 60 https://127.0.0.1/install",
+        "curl -C 0 https://127.0.0.1/install",
+        "curl --of-tomorrow 60 https://127.0.0.1/install",
+        "curl https://127.0.0.1/install --of-tomorrow 60",
+    ] {
+        let commands = parse(command, Path::new("")).unwrap();
+        assert_eq!(commands.requests[0].url, "https://127.0.0.1/install", "{command}");
+        assert_eq!(
+            commands.warnings.len(),
+            1 + usize::from(command.contains("proto")),
+            "{command}"
+        );
+    }
+    for (command, url) in [
+        ("curl --of-tomorrow http://a/", "http://a/"),
+        ("curl --of-tomorrow a.example", "http://a.example"),
+    ] {
+        let commands = parse(command, Path::new("")).unwrap();
+        assert_eq!(commands.requests[0].url, url, "{:?}", commands.warnings);
+    }
+}
+
+#[test]
+fn an_equals_sign_goes_before_an_at_sign_as_with_curl() {
+    assert_eq!(body(&one("curl http://a/ --data-urlencode a@b=c")), "a@b=c");
+}
+
+#[test]
+fn a_file_without_end_is_refused() {
+    let said =
+        parse("curl http://a/ --data-binary @/dev/zero", Path::new("")).unwrap_err().to_string();
+    assert!(said.contains("is larger than"), "{said}");
+}

@@ -10,6 +10,9 @@ use crate::curl::{self, Request};
 use crate::output;
 use crate::units;
 
+/// What `load` takes at most.
+const REDIRECTS_MAX: u32 = 100;
+
 /// Print what a file of curl commands is as commands of `standfast load`
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -58,7 +61,7 @@ fn command(request: &Request) -> (String, Vec<String>) {
         None => {}
     }
     if request.redirects > 0 {
-        add("--redirects", &request.redirects.to_string());
+        add("--redirects", &request.redirects.min(REDIRECTS_MAX).to_string());
     }
     if let Some(timeout) = request.timeout {
         add("--timeout", &units::time_as_said(timeout));

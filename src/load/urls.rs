@@ -6,9 +6,8 @@
 /// # Errors
 /// A text for people: a range that is none, or too many.
 pub(super) fn expand(url: &str, most: usize) -> Result<Vec<String>, String> {
-    let Some((before, rest)) = url.split_once('{') else { return Ok(vec![url.to_owned()]) };
+    let Some((before, range, after)) = first_range(url) else { return Ok(vec![url.to_owned()]) };
     let wrong = || format!("{url:?}: write a range of numbers as {{1..4}}");
-    let (range, after) = rest.split_once('}').ok_or_else(wrong)?;
     let (first, last) = range.split_once("..").ok_or_else(wrong)?;
     let number = |text: &str| text.parse::<u32>().map_err(|_| wrong());
     let (first, last) = (number(first)?, number(last)?);
@@ -25,6 +24,29 @@ pub(super) fn expand(url: &str, most: usize) -> Result<Vec<String>, String> {
         .flat_map(|number| tails.iter().map(move |tail| format!("{before}{number}{tail}")))
         .collect();
     if urls.len() > most { Err(many()) } else { Ok(urls) }
+}
+
+/// What is before the first range, in it and behind it. Braces without dots are the URL's own, as
+/// in the `?filter={"a":1}` that browsers copy.
+fn first_range(url: &str) -> Option<(&str, &str, &str)> {
+    let mut from = 0;
+    loop {
+        let open = from + url.get(from..)?.find('{')?;
+        let inside = url.get(open + 1..)?;
+        let close = inside.find(['{', '}']).filter(|at| inside.as_bytes().get(*at) == Some(&b'}'));
+        let range = inside.get(..close.unwrap_or(0))?;
+        let is_range = range.contains("..") || is_numbers(range);
+        if is_range {
+            return Some((url.get(..open)?, range, inside.get(range.len() + 1..)?));
+        }
+        from = open + 1;
+    }
+}
+
+/// `1-3`, which somebody meant as a range.
+fn is_numbers(text: &str) -> bool {
+    let of_numbers = |byte: u8| byte.is_ascii_digit() || byte == b'-';
+    text.contains('-') && text.bytes().all(of_numbers)
 }
 
 #[cfg(test)]
@@ -45,10 +67,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_range_is_refused() {
+    fn braces_of_a_query_are_its_own() {
         for url in
-            ["ws://a:{1-3}/", "ws://a:{3..1}/", "ws://a:{1..3/", "ws://a:{..}/", "ws://{1..}/"]
+            ["http://a/?f={%22a%22:1}", "http://a/{id}/{", "http://a/?f={{1}}", "http://a/}{"]
         {
+            assert_eq!(expand(url, 256).unwrap(), [url]);
+        }
+        let urls = expand("http://a:{1..2}/?f={\"x\":{}}", 256).unwrap();
+        assert_eq!(urls, ["http://a:1/?f={\"x\":{}}", "http://a:2/?f={\"x\":{}}"]);
+    }
+
+    #[test]
+    fn what_is_no_range_is_refused() {
+        for url in ["ws://a:{1-3}/", "ws://a:{3..1}/", "ws://a:{..}/", "ws://{1..}/"] {
             assert!(expand(url, 256).unwrap_err().contains("{1..4}"), "{url}");
         }
         assert!(expand("ws://{0..15}:{0..16}/", 256).unwrap_err().contains("256"));

@@ -89,7 +89,7 @@ pub(super) fn answer(args: &Args, measured: Option<&Measured>) -> Result<Answer>
                 "what one machine serves is not known: give --per-machine RATE, or --from FILE with \
                  the JSON of `standfast load http://…`",
             )?;
-            let per_second = exact.ceil() as u64;
+            let per_second = whole(exact);
             let machines = whole(per_second as f64 / (per_machine * free));
             anyhow::Ok(Requests { per_second, exact, per_machine, machines })
         })
@@ -138,10 +138,10 @@ fn cpu(args: &Args, measured: &Measured, free: f64) -> Option<Cpu> {
     })
 }
 
-/// At least one machine, and a part of one is one.
-fn whole(machines: f64) -> u64 {
+/// Rounded up, at least one: of machines and of requests there are no parts.
+fn whole(exact: f64) -> u64 {
     // What is a hair above a whole number is that of the arithmetic, not of the load.
-    (machines - 1e-9).ceil().max(1.0) as u64
+    (exact - 1e-9).ceil().max(1.0) as u64
 }
 
 /// To six digits behind the point: the rest is binary arithmetic.

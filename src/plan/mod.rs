@@ -186,6 +186,16 @@ mod tests {
     }
 
     #[test]
+    fn what_is_whole_is_not_rounded_up_by_the_arithmetic() {
+        let figures =
+            figures("plan --views 864k --peak-views 70% --peak-time 35% --per-machine 20");
+        assert_eq!(
+            (&figures["requests"]["per_second"], &figures["machines"]),
+            (&20.into(), &1.into())
+        );
+    }
+
+    #[test]
     fn shares_and_headroom_count() {
         let figures = figures(
             "plan --views 8640k --peak-views 50% --peak-time 50% --requests-per-view 3 \

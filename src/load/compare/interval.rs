@@ -19,7 +19,7 @@ const T: [f64; 30] = [
 const Z: f64 = 1.959_964;
 /// Most batches that seconds are gathered in, and the fewest seconds that say anything.
 const BATCHES_MAX: usize = 20;
-const SECONDS_MIN: usize = 10;
+const SECONDS_MIN: usize = 8;
 
 impl Means {
     /// `None` with fewer than two values: one has no spread.
@@ -122,7 +122,7 @@ mod tests {
         let single = Means::of(&seconds).unwrap();
         assert!((batched.count, single.count) == (20.0, 200.0));
         assert!(batched.variance / batched.count > 9.0 * single.variance / single.count);
-        assert!(Means::of_seconds(&seconds[..9]).is_none());
+        assert!(Means::of_seconds(&seconds[..7]).is_none());
     }
 
     #[test]

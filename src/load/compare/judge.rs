@@ -112,14 +112,23 @@ impl Comparison {
     }
 }
 
+/// How much worse a figure may be, and whether that was said of it by its name.
+#[derive(Copy, Clone)]
+struct Allowed {
+    share: f64,
+    by_name: bool,
+}
+
 /// The last word on a figure counts, and one on it alone before one on all.
-fn tolerance(figure: Figure, allowed: &[Tolerance]) -> f64 {
+fn tolerance(figure: Figure, allowed: &[Tolerance]) -> Allowed {
     let of = |wanted| allowed.iter().rev().find(move |one| one.figure == wanted);
-    of(Some(figure)).or(of(None)).map_or(0.05, |found| found.share)
+    let by_name = of(Some(figure));
+    let share = by_name.or(of(None)).map_or(0.05, |found| found.share);
+    Allowed { share, by_name: by_name.is_some() }
 }
 
 impl Row {
-    fn new(figure: Figure, before: &Side, after: &Side, allowed: f64) -> Option<Row> {
+    fn new(figure: Figure, before: &Side, after: &Side, allowed: Allowed) -> Option<Row> {
         let (a, b) = (before.of(figure), after.of(figure));
         let (from, to) = (mean(&a)?, mean(&b)?);
         let of_runs = Means::of(&a).zip(Means::of(&b));
@@ -139,7 +148,10 @@ impl Row {
             (low / a.mean, high / a.mean)
         });
         let change = (from > 0.0).then(|| to / from - 1.0);
-        let worse = figure.is_judged() && is_worse(figure, change, interval, allowed);
+        let basis = if interval.is_some() { basis } else { Basis::None };
+        let judged = figure.is_judged() && (basis != Basis::None || allowed.by_name);
+        let change_of = Change { change, interval, basis };
+        let worse = judged && change_of.is_worse(figure, allowed.share);
         Some(Row {
             figure: figure.name(),
             unit: figure.unit(),
@@ -147,25 +159,32 @@ impl Row {
             after: to,
             change,
             interval,
-            basis: if interval.is_some() { basis } else { Basis::None },
-            allowed: figure.is_judged().then_some(allowed),
+            basis,
+            allowed: judged.then_some(allowed.share),
             worse,
         })
     }
 }
 
-/// Worse than allowed, and, where there is an interval, surely worse at all.
-fn is_worse(
-    figure: Figure,
+/// By how much a figure changed, and how sure that is.
+struct Change {
     change: Option<f64>,
     interval: Option<(f64, f64)>,
-    allowed: f64,
-) -> bool {
-    let towards_worse = |change: f64| if figure.more_is_better() { -change } else { change };
-    let beyond = change.is_some_and(|change| towards_worse(change) > allowed);
-    let surely =
-        interval.is_none_or(|(low, high)| towards_worse(low).min(towards_worse(high)) > 0.0);
-    beyond && surely
+    basis: Basis,
+}
+
+impl Change {
+    /// Worse than allowed and, over several runs, surely worse at all. Seconds of one run do not know
+    /// by how much two runs of the same thing differ, so there the whole interval must be beyond.
+    fn is_worse(&self, figure: Figure, allowed: f64) -> bool {
+        let towards_worse = |change: f64| if figure.more_is_better() { -change } else { change };
+        let beyond = self.change.is_some_and(|change| towards_worse(change) > allowed);
+        let bound = if self.basis == Basis::Seconds { allowed } else { 0.0 };
+        let surely = self
+            .interval
+            .is_none_or(|(low, high)| towards_worse(low).min(towards_worse(high)) > bound);
+        beyond && surely
+    }
 }
 
 impl Errors {
@@ -233,8 +252,8 @@ impl Comparison {
         }
         if has(Basis::None) {
             text.push(
-                "Where there is no interval nothing can be said of confidence: the difference alone \
-                 decides."
+                "Where there is no interval nothing can be said of confidence: such a figure is shown, and \
+                 judged only if --max-regression names it."
                     .to_owned(),
             );
         }

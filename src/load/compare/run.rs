@@ -206,15 +206,16 @@ impl Run {
         }
     }
 
-    /// A figure second by second, without the first and the last second: those are cut.
+    /// A figure second by second, without the first, in which all begins. The last is whole: a run's
+    /// JSON leaves out what is less than a second.
     fn seconds(&self, figure: Figure) -> Vec<f64> {
         let samples = self.value["samples"].as_array().map(Vec::as_slice).unwrap_or_default();
         let phases = self.kind.phases();
         let during =
             |sample: &&Value| sample["phase"].as_str().is_some_and(|phase| phases.contains(&phase));
         let samples: Vec<&Value> = samples.iter().filter(during).collect();
-        let inner = samples.get(1..samples.len().saturating_sub(1)).unwrap_or_default();
         if let Some(key) = figure.of_second() {
+            let inner = samples.get(1..).unwrap_or_default();
             return inner.iter().filter_map(|sample| sample[key].as_f64()).collect();
         }
         if figure != Figure::Rate {
@@ -222,7 +223,7 @@ impl Run {
         }
         let total =
             |sample: &Value| sample["received"].as_f64().zip(sample["elapsed_seconds"].as_f64());
-        let pairs = inner.windows(2).filter_map(|pair| {
+        let pairs = samples.windows(2).filter_map(|pair| {
             let [before, after] = pair else { return None };
             let ((count, second), (later, then)) = (total(before)?, total(after)?);
             Some((later - count) / (then - second).max(1e-3))

@@ -76,7 +76,7 @@ pub(super) fn run(
     let RequestsEnded { summary, interrupted } = &ended;
     generator.finish_requests(summary, asked_rate(&plan.requests));
     if let Some(watched) = &mut watched {
-        watched.finish(summary.connections.opened, summary.requests.answered);
+        watched.finish(series.most_open(), summary.requests.answered);
     }
     let outcomes: Vec<Outcome> = args
         .threshold

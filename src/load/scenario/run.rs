@@ -128,7 +128,7 @@ impl Asked<'_> {
         };
         generator.finish_requests(&summary, asked_rate);
         if let Some(watched) = &mut watched {
-            watched.finish(summary.connections.opened, summary.requests.answered);
+            watched.finish(series.most_open(), summary.requests.answered);
         }
         let outcomes = self.thresholds.iter();
         let outcomes = outcomes.map(|t| t.judge(|metric| requests::value(metric, &summary)));

@@ -59,6 +59,9 @@ pub(crate) struct BenchArgs {
     /// An executable to measure instead of the release build.
     #[arg(long)]
     binary: Option<PathBuf>,
+    /// An executable of ours from before a change, to run as "standfast again".
+    #[arg(long)]
+    control: Option<PathBuf>,
 }
 
 /// One figure.
@@ -131,7 +134,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
     let wanted: Vec<Bench> =
         if args.what.contains(&Bench::All) { ALL.to_vec() } else { args.what.clone() };
     let bench = Context {
-        tools: Tools::prepare(args.binary.clone(), needs_ours(args, &wanted))?,
+        tools: Tools::prepare(args.binary.clone(), args.control.clone(), needs_ours(args, &wanted))?,
         pairs: args.pairs.max(1),
         connections: args.connections,
         seconds: args.seconds,

@@ -1,6 +1,7 @@
 //! The servers that take part: ours, the rivals and the C floor, behind one handle.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -65,7 +66,8 @@ impl Server {
     pub(super) fn start_with(kind: Kind, tools: &Tools, more: &[String]) -> Result<Server> {
         let mut command = match kind {
             Kind::Standfast | Kind::Control => {
-                let mut command = ours(tools);
+                let mut command =
+                    ours(if kind == Kind::Control { tools.control() } else { tools.standfast() });
                 command.extend(words([&"--workers", &"1"]));
                 command
             }
@@ -79,7 +81,7 @@ impl Server {
 
     /// Starts ours as it comes: every core, its own number of workers, and `more` flags.
     pub(super) fn start_ours(tools: &Tools, more: &[&str]) -> Result<Server> {
-        let mut command = ours(tools);
+        let mut command = ours(tools.standfast());
         command.extend(more.iter().map(OsString::from));
         Server::ready(Kind::Standfast, Core::Any, &command)
     }
@@ -173,9 +175,9 @@ pub(super) fn echo_client(tools: &Tools, port: u16, sockets: usize, bytes: usize
     Ok(client)
 }
 
-fn ours(tools: &Tools) -> Vec<OsString> {
+fn ours(executable: PathBuf) -> Vec<OsString> {
     let listen = ["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
-    let mut command = words([&tools.standfast()]);
+    let mut command = words([&executable]);
     command.extend(listen.map(OsString::from));
     command.extend(words([&"--echo", &"--ready-json"]));
     command

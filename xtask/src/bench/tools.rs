@@ -14,14 +14,20 @@ use crate::{machine, step};
 /// Where the programs lie.
 pub(super) struct Tools {
     binary: PathBuf,
+    control: PathBuf,
 }
 
 const FLOOR: [&str; 6] =
     ["echo_server", "echo_client", "connect_client", "publish_client", "relay", "timer"];
 
 impl Tools {
-    /// Builds and installs; `ours` = our executable takes part. `binary` replaces the release build.
-    pub(super) fn prepare(binary: Option<PathBuf>, ours: bool) -> Result<Tools> {
+    /// Builds and installs; `ours` = our executable takes part. `binary` replaces the release build, and
+    /// `control` the second run of it.
+    pub(super) fn prepare(
+        binary: Option<PathBuf>,
+        control: Option<PathBuf>,
+        ours: bool,
+    ) -> Result<Tools> {
         if ours && binary.is_none() {
             must(&mut step::cargo(&["build", "--release", "--bin", "standfast"]))?;
         }
@@ -32,12 +38,18 @@ impl Tools {
             must(cc.arg(step::root().join(format!("bench/floor/{name}.c"))))?;
         }
         machine::npm_packages()?;
-        Ok(Tools { binary: binary.unwrap_or_else(step::release_executable) })
+        let binary = binary.unwrap_or_else(step::release_executable);
+        Ok(Tools { control: control.unwrap_or_else(|| binary.clone()), binary })
     }
 
     /// Our executable.
     pub(super) fn standfast(&self) -> PathBuf {
         self.binary.clone()
+    }
+
+    /// Ours once more, or what it was before a change.
+    pub(super) fn control(&self) -> PathBuf {
+        self.control.clone()
     }
 
     /// A program of `bench/floor`.

@@ -48,7 +48,9 @@ fn two_runs_are_compared() {
     echo(&server, &one, &[]);
     echo(&server, &other, &[]);
     let compare = |more: &[&str]| executable::run(&[&["load", "compare"], more].concat());
-    let same = compare(&[one.path(), one.path(), "--max-regression", "0%", "--json", "-"]);
+    let short = compare(&[one.path(), one.path()]);
+    assert!(short.code == Some(2) && short.stderr.contains("runs of 10 s"), "{short:?}");
+    let same = compare(&[one.path(), one.path(), "--max-regression", "p99=0%", "--json", "-"]);
     assert_eq!(same.code, Some(0), "{same:?}");
     let value = json_of(&same);
     assert_eq!(
@@ -62,7 +64,7 @@ fn two_runs_are_compared() {
         value["latency"][key] = 1e6.into();
     }
     other.write(&value.to_string());
-    let worse = compare(&[one.path(), other.path()]);
+    let worse = compare(&[one.path(), other.path(), "--max-regression", "p99=50%"]);
     assert_eq!(worse.code, Some(1), "{worse:?}");
     assert!(worse.stdout.contains("WORSE") && worse.stdout.contains("p99"), "{}", worse.stdout);
     let url = format!("ws://{}/echo", server.listen);
@@ -85,7 +87,9 @@ fn runs_of_requests_are_compared_and_planned_from() {
         let finished = executable::run(&[&["load", &url], &numbers[..]].concat());
         assert_eq!(finished.code, Some(0), "{finished:?}");
     }
-    let same = executable::run(&["load", "compare", one.path(), one.path(), "--json", "-"]);
+    let judged = ["--max-regression", "p50=0%", "--json", "-"];
+    let same =
+        executable::run(&[&["load", "compare", one.path(), one.path()], &judged[..]].concat());
     assert_eq!((same.code, &json_of(&same)["of"]), (Some(0), &"requests".into()));
     let unlike = executable::run(&["load", "compare", one.path(), fewer.path()]);
     assert_eq!(unlike.code, Some(2), "other users are another run: {unlike:?}");

@@ -110,6 +110,11 @@ impl Comparison {
     pub(super) fn regressed(&self) -> bool {
         self.regressed
     }
+
+    /// Whether there are figures and none of them could be judged; errors always can.
+    pub(super) fn is_undecided(&self) -> bool {
+        !self.figures.is_empty() && self.figures.iter().all(|row| row.allowed.is_none())
+    }
 }
 
 /// How much worse a figure may be, and whether that was said of it by its name.
@@ -229,6 +234,9 @@ impl Display for Comparison {
         writeln!(f, "\n{}", self.explained())?;
         let regressed =
             if self.regressed { "WORSE than allowed" } else { "not worse than allowed" };
+        if self.is_undecided() && !self.regressed {
+            return writeln!(f, "Nothing could be judged");
+        }
         writeln!(f, "B is {regressed}")
     }
 }

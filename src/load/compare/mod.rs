@@ -59,6 +59,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         _ => output::print(&comparison.to_string())?,
     }
     args.json.as_deref().map_or(Ok(()), |file| output::write_json(file, &comparison))?;
+    if !comparison.regressed() && comparison.is_undecided() {
+        bail!(
+            "nothing could be judged: one short run of each has no interval. Give runs of 10 s or \
+             more, several of each (A1.json,A2.json B1.json,B2.json), or the figures to judge by their \
+             difference alone (--max-regression p99=10%)"
+        );
+    }
     Ok(ExitCode::from(u8::from(comparison.regressed())))
 }
 

@@ -134,7 +134,11 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
     let wanted: Vec<Bench> =
         if args.what.contains(&Bench::All) { ALL.to_vec() } else { args.what.clone() };
     let bench = Context {
-        tools: Tools::prepare(args.binary.clone(), args.control.clone(), needs_ours(args, &wanted))?,
+        tools: Tools::prepare(
+            args.binary.clone(),
+            args.control.clone(),
+            needs_ours(args, &wanted),
+        )?,
         pairs: args.pairs.max(1),
         connections: args.connections,
         seconds: args.seconds,

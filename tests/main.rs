@@ -21,6 +21,7 @@ mod docs;
 mod doctor;
 mod fanout;
 mod floors;
+mod flows;
 mod full_house;
 mod harness;
 mod help;

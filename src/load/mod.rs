@@ -24,7 +24,7 @@ use anyhow::Result;
 use clap::ArgMatches;
 use engine::sys::process::{self, Signal};
 use host::Machine;
-use load::{Config, Ended, Latency, Row, Summary};
+use load::{BroadcastSummary, Config, EchoSummary, Ended, Latency, Row, Summary};
 use serde::Serialize;
 
 use self::csv::Csv;
@@ -173,6 +173,9 @@ fn value(metric: Metric, summary: &Summary, rate: Option<f64>) -> Option<f64> {
     let lost = echo.map_or(0, |echo| echo.lost) + broadcast.map_or(0, |b| b.lost);
     let wrong = echo.map_or(0, |e| e.duplicated + e.reordered + e.corrupted + e.late)
         + broadcast.map_or(0, |b| b.duplicated + b.reordered + b.corrupted + b.late + b.stale);
+    let of_all = |of_echo: fn(&EchoSummary) -> u64, of_broadcast: fn(&BroadcastSummary) -> u64| {
+        echo.map_or(0, of_echo) + broadcast.map_or(0, of_broadcast)
+    };
     let count = |count: u64| Some(count as f64);
     let errors = summary.connections.failed + closed + lost + wrong;
     match metric {
@@ -185,6 +188,12 @@ fn value(metric: Metric, summary: &Summary, rate: Option<f64>) -> Option<f64> {
         Metric::Failed => count(summary.connections.failed),
         Metric::Closed => count(closed),
         Metric::Lost => count(lost),
+        Metric::Duplicated => count(of_all(|e| e.duplicated, |b| b.duplicated)),
+        Metric::Reordered => count(of_all(|e| e.reordered, |b| b.reordered)),
+        Metric::Late => count(of_all(|e| e.late, |b| b.late)),
+        Metric::ReceiptP50 => published.map(|latency| latency.p50_ms),
+        Metric::ReceiptP99 => published.map(|latency| latency.p99_ms),
+        Metric::ReceiptMax => published.map(|latency| latency.max_ms),
         Metric::Errors => count(errors),
         // Of all that was tried: connections and messages.
         Metric::ErrorShare => {

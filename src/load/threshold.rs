@@ -1,4 +1,4 @@
-//! Thresholds: what a run must reach for exit code 0, such as `p99<50ms`, `failed<1`, `rate>10k`.
+//! Thresholds: what a run must reach for exit code 0, such as `p99<50ms`, `lost==0`, `rate>10k`.
 
 use std::fmt::{self, Display};
 use std::str::FromStr;
@@ -13,9 +13,19 @@ use crate::units;
 pub(super) struct Threshold {
     text: String,
     metric: Metric,
-    below: bool,
+    sign: Sign,
     bound: f64,
 }
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Sign {
+    Below,
+    Above,
+    Exactly,
+}
+
+const SIGNS: [(&str, Sign); 4] =
+    [("<", Sign::Below), (">", Sign::Above), ("==", Sign::Exactly), ("=", Sign::Exactly)];
 
 /// A figure that can be asked for, in milliseconds, counts, per cent, or messages per second.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -29,13 +39,20 @@ pub(super) enum Metric {
     Failed,
     Closed,
     Lost,
+    Duplicated,
+    Reordered,
+    Late,
+    /// From sending to receipt, of users in groups.
+    ReceiptP50,
+    ReceiptP99,
+    ReceiptMax,
     Errors,
     /// Errors in per cent.
     ErrorShare,
     Rate,
 }
 
-const METRICS: [(&str, Metric); 11] = [
+const METRICS: [(&str, Metric); 17] = [
     ("p50", Metric::P50),
     ("p90", Metric::P90),
     ("p95", Metric::P95),
@@ -45,6 +62,12 @@ const METRICS: [(&str, Metric); 11] = [
     ("failed", Metric::Failed),
     ("closed", Metric::Closed),
     ("lost", Metric::Lost),
+    ("duplicated", Metric::Duplicated),
+    ("reordered", Metric::Reordered),
+    ("late", Metric::Late),
+    ("receipt_p50", Metric::ReceiptP50),
+    ("receipt_p99", Metric::ReceiptP99),
+    ("receipt_max", Metric::ReceiptMax),
     ("errors", Metric::Errors),
     ("rate", Metric::Rate),
 ];
@@ -62,10 +85,12 @@ impl FromStr for Threshold {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Threshold, String> {
-        let at =
-            text.find(['<', '>']).ok_or_else(|| format!("{text:?}: write p99<50ms or rate>10k"))?;
+        let at = text
+            .find(['<', '>', '='])
+            .ok_or_else(|| format!("{text:?}: write p99<50ms or rate>10k"))?;
         let (name, rest) = text.split_at(at);
-        let (sign, bound) = rest.split_at(1);
+        let signs = SIGNS.iter().find_map(|(text, sign)| Some((*sign, rest.strip_prefix(text)?)));
+        let (sign, bound) = signs.unwrap_or((Sign::Below, rest));
         let names = METRICS.map(|(name, _)| name).join(", ");
         let found = METRICS.iter().find(|(known, _)| *known == name.trim());
         let (_, metric) = found.ok_or_else(|| format!("{name:?} is none of {names}"))?;
@@ -76,7 +101,7 @@ impl FromStr for Threshold {
             }
             (metric, _) => (*metric, units::count(bound.trim())? as f64),
         };
-        Ok(Threshold { text: text.to_owned(), metric, below: sign == "<", bound })
+        Ok(Threshold { text: text.to_owned(), metric, sign, bound })
     }
 }
 
@@ -84,15 +109,20 @@ impl Threshold {
     /// `value` tells a figure; `None` for one that was not measured.
     pub(super) fn judge(&self, value: impl FnOnce(Metric) -> Option<f64>) -> Outcome {
         let value = value(self.metric);
-        let met = value.is_some_and(|v| if self.below { v < self.bound } else { v > self.bound });
+        let met = value.is_some_and(|value| match self.sign {
+            Sign::Below => value < self.bound,
+            Sign::Above => value > self.bound,
+            // Counts are whole, and so is their bound.
+            Sign::Exactly => (value - self.bound).abs() < f64::EPSILON,
+        });
         Outcome { threshold: self.text.clone(), value, met }
     }
 }
 
 impl Metric {
     fn is_time(self) -> bool {
-        use Metric::{Max, P50, P90, P95, P99, P999};
-        matches!(self, P50 | P90 | P95 | P99 | P999 | Max)
+        use Metric::{Max, P50, P90, P95, P99, P999, ReceiptMax, ReceiptP50, ReceiptP99};
+        matches!(self, P50 | P90 | P95 | P99 | P999 | Max | ReceiptP50 | ReceiptP99 | ReceiptMax)
     }
 }
 
@@ -121,12 +151,17 @@ mod tests {
     #[test]
     fn a_threshold_is_a_figure_a_sign_and_a_bound() {
         let threshold: Threshold = "p99<50ms".parse().unwrap();
-        assert_eq!((threshold.metric, threshold.below, threshold.bound), (Metric::P99, true, 50.0));
+        let of = |threshold: &Threshold| (threshold.metric, threshold.sign, threshold.bound);
+        assert_eq!(of(&threshold), (Metric::P99, Sign::Below, 50.0));
         let threshold: Threshold = "rate>10k".parse().unwrap();
-        assert_eq!(
-            (threshold.metric, threshold.below, threshold.bound),
-            (Metric::Rate, false, 10_000.0)
-        );
+        assert_eq!(of(&threshold), (Metric::Rate, Sign::Above, 10_000.0));
+        for text in ["lost==0", "lost = 0"] {
+            let threshold: Threshold = text.parse().unwrap();
+            assert_eq!(of(&threshold), (Metric::Lost, Sign::Exactly, 0.0));
+            assert!(threshold.judge(|_| Some(0.0)).met && !threshold.judge(|_| Some(1.0)).met);
+        }
+        let threshold: Threshold = "receipt_p99<50ms".parse().unwrap();
+        assert_eq!(of(&threshold), (Metric::ReceiptP99, Sign::Below, 50.0));
         let threshold: Threshold = "errors<0.1%".parse().unwrap();
         assert_eq!((threshold.metric, threshold.bound), (Metric::ErrorShare, 0.1));
         assert!(!threshold.judge(|_| Some(0.1)).met && threshold.judge(|_| Some(0.0)).met);

@@ -174,7 +174,11 @@ impl Shared {
     }
 }
 
-fn read_request(stream: &mut TcpStream, pending: &mut Vec<u8>, connection: u64) -> Option<Asked> {
+pub(super) fn read_request(
+    stream: &mut TcpStream,
+    pending: &mut Vec<u8>,
+    connection: u64,
+) -> Option<Asked> {
     let end = loop {
         if let Some(at) = pending.windows(4).position(|four| four == b"\r\n\r\n") {
             break at + 4;
@@ -198,7 +202,7 @@ fn read_request(stream: &mut TcpStream, pending: &mut Vec<u8>, connection: u64) 
     Some(Asked { connection, method, target, headers, body, at: Instant::now() })
 }
 
-fn read_frame(stream: &mut TcpStream, pending: &mut Vec<u8>) -> Option<(u8, Vec<u8>)> {
+pub(super) fn read_frame(stream: &mut TcpStream, pending: &mut Vec<u8>) -> Option<(u8, Vec<u8>)> {
     let mut need = |count: usize, pending: &mut Vec<u8>| {
         while pending.len() < count {
             more(stream, pending)?;
@@ -220,7 +224,7 @@ fn read_frame(stream: &mut TcpStream, pending: &mut Vec<u8>) -> Option<(u8, Vec<
     Some((opcode, data.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask).collect()))
 }
 
-fn frame(opcode: u8, data: &[u8]) -> Vec<u8> {
+pub(super) fn frame(opcode: u8, data: &[u8]) -> Vec<u8> {
     let mut frame = vec![0x80 | opcode];
     match u8::try_from(data.len()) {
         Ok(short) if short < 126 => frame.push(short),
@@ -233,7 +237,7 @@ fn frame(opcode: u8, data: &[u8]) -> Vec<u8> {
     frame
 }
 
-fn more(stream: &mut TcpStream, pending: &mut Vec<u8>) -> Option<()> {
+pub(super) fn more(stream: &mut TcpStream, pending: &mut Vec<u8>) -> Option<()> {
     let mut buffer = [0; 4096];
     loop {
         match stream.read(&mut buffer) {

@@ -152,6 +152,12 @@ pub(super) fn value(metric: Metric, summary: &RequestSummary) -> Option<f64> {
         Metric::Lost => (summary.requests.failed + summary.requests.unsent) as f64,
         Metric::Closed => summary.connections.closed_idle as f64,
         Metric::Rate => summary.per_second,
+        Metric::Duplicated
+        | Metric::Reordered
+        | Metric::Late
+        | Metric::ReceiptP50
+        | Metric::ReceiptP99
+        | Metric::ReceiptMax => return None,
     })
 }
 

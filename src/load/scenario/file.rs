@@ -11,6 +11,7 @@ use load::scenario::{Feed, Flow, Names, Order, Scenario};
 use load::stages::Stage;
 use toml::de::DeTable;
 
+use super::groups;
 use super::hosts::{self, Hosts};
 use super::keys::{CONNECT, FEED, FLOW, ROUND, TOP};
 use super::steps::Reader;
@@ -20,6 +21,8 @@ use crate::{tls, units};
 
 /// The one version there is.
 pub(super) const VERSION: &str = "1";
+/// For one answer, where the file says nothing.
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest scenario file, in bytes.
 pub(super) const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Keys that only scenarios of `prove` have.
@@ -108,6 +111,9 @@ impl Experiment {
         let round = |table: Option<&Table<'_>>| -> Result<Round> {
             let (shape, beside) = shape.of_round(table, instead, &top)?;
             let requests = shape.requests(&requests, &stages);
+            if let Some(group) = &scenario.group {
+                groups::fit(&top, group, requests.connections)?;
+            }
             let scenario = shape.scenario(&scenario);
             Ok(Round { scenario: Arc::new(scenario), requests, beside })
         };
@@ -227,6 +233,8 @@ fn scenario(
         names: Names { variables, feeds: feeds.clone(), captures: Vec::new() },
         steps: Vec::new(),
         captures: Vec::new(),
+        socket: None,
+        timeout: top.parsed("timeout", units::positive_duration)?.unwrap_or(TIMEOUT),
     };
     let tables = top.tables("flows", &FLOW)?;
     let flows = tables.iter().enumerate().map(|(number, table)| reader.flow(number, table));
@@ -234,6 +242,8 @@ fn scenario(
     if flows.iter().all(|flow| flow.weight == 0) {
         return Err(doc.wrong(0, "there is nothing to do: write [[flows]] with [[flows.steps]]"));
     }
+    let group = groups::read(top, &reader.steps)?;
+    groups::check(top, group.as_ref(), &flows, &reader.steps)?;
     let scenario = Scenario {
         endpoints: reader.hosts.endpoints,
         proxy: reader.hosts.proxy,
@@ -245,6 +255,8 @@ fn scenario(
         cookies: top.truth("cookies")?.unwrap_or(true),
         redirects: redirects.unwrap_or(10),
         close: false,
+        group,
+        arrive: None,
     };
     let requests = Requests::new(scenario.endpoints.clone(), 1);
     Ok((scenario, requests))

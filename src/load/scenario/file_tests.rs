@@ -58,6 +58,55 @@ fn what_is_wrong_is_said_with_its_line_its_key_and_the_nearest_right_one() {
         (in_step("[[flows.steps.checks]]\nlatency = '<5'"), &["line 7", "500ms"]),
         (in_step("[[flows.steps.checks]]\nregex = '('"), &["line 7", "regular expression"]),
         (in_step("[[flows.steps.checks]]\nis = 'a'"), &["line 6", "go with"]),
+        (in_step("send = 'a'"), &["line 4", "one thing", "url and send"]),
+        (in_step("receive = {}"), &["line 4", "receive stands alone"]),
+        (in_step("[[flows.steps]]"), &["line 6", "needs one of", "connect", "receive"]),
+        (in_step("[[flows.steps]]\nsend = 'a'"), &["line 6", "no socket", "connect"]),
+        (in_step("[[flows.steps]]\nconnect = '/a'\nbody = 'a'"), &["line 6", "body", "connect"]),
+        (in_step("[[flows.steps]]\nconnect = 'tcp://a'"), &["line 7", "wss://"]),
+        (
+            in_step("[[flows.steps]]\nconnect = '/'\n[[flows.steps]]\nsubscribe = { a = 'b' }"),
+            &["line 8", "cable"],
+        ),
+        (
+            in_step("[[flows.steps]]\ncable = '/'\n[[flows.steps]]\nperform = { a = 'b' }"),
+            &["line 8", "no channel"],
+        ),
+        (
+            in_step("[[flows.steps]]\nconnect = '/'\n[[flows.steps]]\nreceive = { txet = 'a' }"),
+            &["line 9", "txet", "text"],
+        ),
+        (
+            in_step("[[flows.steps]]\nconnect = '/'\n[[flows.steps]]\nreceive = { is = 'a' }"),
+            &["line 9", "json or regex"],
+        ),
+        (in_step("[[flows.steps]]\nmeet = true"), &["meet", "[group]"]),
+        (in_step("repeat = 0"), &["line 6", "repeat"]),
+        (format!("{top}[[flows]]\nrole = 'boss'\n"), &["line 4", "sender, receiver or both"]),
+        (format!("{top}[group]\nkind = '2:2'\n{STEP}"), &["line 4", "1:N"]),
+        (format!("{top}[group]\nkind = 'N:N'\n{STEP}"), &["line 3", "size"]),
+        (format!("{top}[group]\nkind = '1:1'\nsize = 3\n{STEP}"), &["line 3", "2 users"]),
+        (format!("{top}[group]\nkind = '1:1'\n{STEP}"), &["{{stamp}}"]),
+        (format!("{top}users = 2\n[group]\nkind = '1:1'\n{STEP}body = '{{{{stamp}}}}'\n"), &["meet"]),
+        (
+            format!(
+                "{top}users = 3\n[group]\nkind = '1:1'\n{STEP}body = '{{{{stamp}}}}'\n[[flows.steps]]\nmeet = true\n"
+            ),
+            &["3 users", "groups of 2"],
+        ),
+        (
+            format!(
+                "{top}users = 2\n[group]\nkind = '1:1'\n[[flows]]\nrole = 'sender'\n[[flows.steps]]\nurl = '/'\nbody = '{{{{stamp}}}}'\n[[flows.steps]]\nmeet = true\n"
+            ),
+            &["no flow", "receiver"],
+        ),
+        (
+            format!(
+                "{top}users = 4k\n[group]\nkind = 'N:N'\nsize = 2000\n{STEP}body = '{{{{stamp}}}}'\n[[flows.steps]]\nmeet = true\n"
+            )
+            .replace("4k", "'4k'"),
+            &["8000000 pairs", "smaller"],
+        ),
         (in_step("[[flows.steps.checks]]\nstatus = 200\nsize = '>1'"), &["line 6", "one of"]),
         (in_step("[[rounds]]\nusers = 0"), &["line 7", "at least 1"]),
         (in_step("[[rounds]]\nrate = 5\npasses = 2"), &["line 6", "rate and passes"]),

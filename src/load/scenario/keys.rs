@@ -95,6 +95,7 @@ pub(super) const TOP: Section = Section {
         key("headers", "table", "", "header lines of every step: name = template"),
         key("variables", "table", "", "fixed values for templates: name = text"),
         key("connect", "table", "", "[connect], how connections are made"),
+        key("group", "table", "", "[group], users who send to each other"),
         key("feeds", "tables", "", "[[feeds]], values from files"),
         key("flows", "tables", "", "[[flows]], what users do; at least one"),
         key("rounds", "tables", "", "[[rounds]], the whole run once for each"),
@@ -160,6 +161,32 @@ pub(super) const FEED: Section = Section {
     ],
 };
 
+pub(super) const GROUP: Section = Section {
+    name: "[group]",
+    keys: &[
+        key(
+            "kind",
+            "text",
+            "",
+            "who sends to whom: `1:1` (the first to the second), `1:N` (the first to the others), `N:1` (the others to the first), `N:N`; required",
+        ),
+        key("size", "count", "2 with 1:1", "users of a group: users 0 to size - 1 are the first"),
+        key(
+            "own",
+            "bool",
+            "false",
+            "senders who receive get their own messages too, as in a topic",
+        ),
+        key("late", "time", "1s", "a receipt later than this after its sending is late"),
+        key(
+            "quiet",
+            "time",
+            "2s",
+            "when all is sent and nothing has come for so long, what is missing is lost",
+        ),
+    ],
+};
+
 pub(super) const FLOW: Section = Section {
     name: "[[flows]]",
     keys: &[
@@ -170,6 +197,13 @@ pub(super) const FLOW: Section = Section {
             "1",
             "how often a pass takes this flow, compared with the others; 0: never",
         ),
+        key(
+            "role",
+            "text",
+            "all users",
+            "with a group: `sender`, `receiver` or `both`, whose flow it is",
+        ),
+        key("rate", "count", "", "messages a second of each user in it, sent when due"),
         key("steps", "tables", "", "[[flows.steps]], one after another; at most 64 in all flows"),
     ],
 };
@@ -177,13 +211,13 @@ pub(super) const FLOW: Section = Section {
 pub(super) const STEP: Section = Section {
     name: "[[flows.steps]]",
     keys: &[
-        key("name", "text", "method and url", "in the summary"),
+        key("name", "text", "what it does", "in the summary"),
         key("method", "text", "GET, with a body POST", "of the request"),
         key(
             "url",
             "template",
             "",
-            "a path at the target, or a whole URL whose host is fixed; required",
+            "a request of HTTP: a path at the target, or a whole URL whose host is fixed",
         ),
         key("headers", "table", "", "header lines: name = template; before those of the top"),
         key("body", "template", "", "what is sent, as it is"),
@@ -192,6 +226,49 @@ pub(super) const STEP: Section = Section {
         key("form", "table", "", "a body of name=value pairs; templates are percent-encoded"),
         key("basic", "template", "", "`USER:PASSWORD` for Basic authentication"),
         key("bearer", "template", "", "a token for `Authorization: Bearer`"),
+        key("connect", "template", "", "opens a WebSocket: a path, ws:// or wss://"),
+        key("protocols", "texts", "", "with connect: subprotocols that are offered"),
+        key("cable", "template", "", "opens one to Action Cable, and is welcomed"),
+        key("send", "template", "", "a message on the socket"),
+        key("binary", "bool", "false", "with send: it is bytes, not text"),
+        key(
+            "receive",
+            "table",
+            "",
+            "[flows.steps.receive], a message that is awaited; alone, or after what the step sends",
+        ),
+        key("ping", "true or template", "", "sends a ping, and waits for its pong"),
+        key("close", "true", "", "ends the socket, and waits for the server's close frame"),
+        key(
+            "subscribe",
+            "table or text",
+            "",
+            "an identifier of Action Cable; waits until it is confirmed",
+        ),
+        key("unsubscribe", "true, table or text", "", "ends it; true: the one subscribed to last"),
+        key("perform", "table", "", "data for the channel's application"),
+        key("whisper", "table", "", "data for the others on the stream, past the application"),
+        key(
+            "channel",
+            "table or text",
+            "subscribed to last",
+            "with perform, whisper: the identifier",
+        ),
+        key(
+            "meet",
+            "true",
+            "",
+            "waits until all of the user's group are there; it receives from then on",
+        ),
+        key(
+            "stay",
+            "true",
+            "",
+            "sends no more, and receives until nobody in the group sends; the user is done",
+        ),
+        key("each", "bool", "false", "in a group: the same for every receiver in turn, `{{to}}`"),
+        key("repeat", "count", "1", "how often it is done in a row"),
+        key("within", "time", "timeout", "for this step alone"),
         key("think", "time or range", "the top's", "after this step"),
         key(
             "once",
@@ -206,6 +283,18 @@ pub(super) const STEP: Section = Section {
             "[flows.steps.capture], what is kept of the answer: NAME = { header, json or regex }",
         ),
         key("checks", "tables", "", "[[flows.steps.checks]], what the answer must be like"),
+    ],
+};
+
+pub(super) const RECEIVE: Section = Section {
+    name: "[flows.steps.receive]",
+    keys: &[
+        key("text", "template", "", "the message is this"),
+        key("contains", "template", "", "this is in it"),
+        key("json", "JSONPath", "", "it finds something that is not null"),
+        key("regex", "pattern", "", "it matches in the message"),
+        key("is", "text, number, bool", "", "with json or regex: the value is this"),
+        key("matches", "pattern", "", "with json or regex: it matches in the value"),
     ],
 };
 
@@ -251,8 +340,8 @@ pub(super) const ROUND: Section = Section {
 };
 
 /// All, in the order of the reference.
-pub(super) const SECTIONS: [&Section; 8] =
-    [&TOP, &CONNECT, &FEED, &FLOW, &STEP, &CAPTURE, &CHECK, &ROUND];
+pub(super) const SECTIONS: [&Section; 10] =
+    [&TOP, &CONNECT, &GROUP, &FEED, &FLOW, &STEP, &RECEIVE, &CAPTURE, &CHECK, &ROUND];
 
 /// The tables of the reference.
 pub(super) fn reference() -> String {

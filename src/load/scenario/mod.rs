@@ -2,6 +2,7 @@
 //! `report.rs` says what came of it.
 
 mod file;
+mod groups;
 mod hosts;
 mod keys;
 mod report;
@@ -9,6 +10,7 @@ mod run;
 mod sockets;
 mod steps;
 mod tables;
+mod talk;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -4,11 +4,11 @@ use std::fmt::{self, Display, Formatter};
 
 use load::Latency;
 use load::requests::RequestSummary;
-use load::scenario::{FlowSummary, StepSummary};
+use load::scenario::{FlowSummary, GroupSummary, SocketSummary, StepSummary};
 use serde::Serialize;
 
 use super::file::Experiment;
-use crate::load::threshold::Outcome;
+use crate::load::threshold::{Metric, Outcome};
 use crate::load::watch::{Generator, Watched};
 use crate::progress::Series;
 
@@ -36,6 +36,12 @@ pub(super) struct Came {
     #[serde(flatten)]
     pub(super) summary: RequestSummary,
     pub(super) flows: Vec<FlowSummary>,
+    /// Of scenarios with sockets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) sockets: Option<SocketSummary>,
+    /// Of scenarios with a group.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) groups: Option<GroupSummary>,
     pub(super) held: bool,
     pub(super) reasons: Vec<String>,
     pub(super) generator: Generator,
@@ -108,6 +114,8 @@ impl Display for Came {
             writeln!(f, "flow          {name}: {begun} passes begun, {completed} completed")?;
             steps.iter().try_for_each(|step| write_step(f, step))?;
         }
+        self.sockets.iter().try_for_each(|sockets| write_sockets(f, sockets))?;
+        self.groups.iter().try_for_each(|groups| write!(f, "{groups}"))?;
         write!(f, "{}", self.generator)?;
         self.watched.iter().try_for_each(|watched| write!(f, "{watched}"))?;
         self.thresholds.iter().try_for_each(|outcome| write!(f, "{outcome}"))?;
@@ -116,6 +124,40 @@ impl Display for Came {
             reasons => writeln!(f, "result        fell short: {}", reasons.join("; ")),
         }
     }
+}
+
+/// What a threshold asks for of users in groups; what is not theirs is the run's.
+pub(super) fn of_groups(metric: Metric, groups: &GroupSummary) -> Option<f64> {
+    let latency = groups.latency.as_ref();
+    Some(match metric {
+        Metric::Lost => groups.lost as f64,
+        Metric::Duplicated => groups.duplicated as f64,
+        Metric::Reordered => groups.reordered as f64,
+        Metric::Late => groups.late as f64,
+        Metric::ReceiptP50 => latency?.p50_ms,
+        Metric::ReceiptP99 => latency?.p99_ms,
+        Metric::ReceiptMax => latency?.max_ms,
+        _ => return None,
+    })
+}
+
+fn write_sockets(f: &mut Formatter<'_>, sockets: &SocketSummary) -> fmt::Result {
+    writeln!(f, "sockets       {} messages came", sockets.received)?;
+    for (code, count) in &sockets.closed_by {
+        writeln!(f, "              {count} closed by the server with {code}")?;
+    }
+    for (kind, count) in &sockets.broken {
+        writeln!(f, "              {count} broken by the server: {kind}")?;
+    }
+    for (count, what) in [
+        (sockets.gone, "ended without a close frame"),
+        (sockets.unread_dropped, "messages dropped that no step had waited for"),
+    ] {
+        if count > 0 {
+            writeln!(f, "              {count} {what}")?;
+        }
+    }
+    Ok(())
 }
 
 fn write_step(f: &mut Formatter<'_>, step: &StepSummary) -> fmt::Result {

@@ -9,11 +9,11 @@ use clap::ArgMatches;
 use engine::sys::process;
 use host::Machine;
 use load::Row;
-use load::requests::{Http1, Pace, drive_requests};
-use load::scenario::{Clock, Tallies, Users};
+use load::requests::{Http1, Pace, Web, drive_requests};
+use load::scenario::{Clock, GroupSummary, Tallies, Users};
 
 use super::file::{Experiment, Instead, Round};
-use super::report::{Came, Document};
+use super::report::{self, Came, Document};
 use crate::load::csv::Csv;
 use crate::load::flags::Args;
 use crate::load::metrics::Metrics;
@@ -114,12 +114,16 @@ impl Asked<'_> {
             metrics.iter().for_each(|metrics| metrics.row(row));
             series.push(&sample);
         };
-        let tallies = if metrics.is_some() { Tallies::live() } else { Tallies::default() };
         let scenario = Arc::clone(&round.scenario);
+        let tallies = Tallies::new(&scenario, config.connections, metrics.is_some());
         metrics.iter().for_each(|metrics| metrics.round(&tallies, &scenario));
         let own = tallies.clone();
         let script = move |part| Users::new(Arc::clone(&scenario), part, own.clone(), seed, clock);
-        let ended = drive_requests(&config, Http1::new, script, row, interrupted)?;
+        let has_sockets = round.scenario.has_sockets();
+        let ended = match has_sockets {
+            true => drive_requests(&config, Web::new, script, row, interrupted)?,
+            false => drive_requests(&config, Http1::new, script, row, interrupted)?,
+        };
         drop(screen);
         let summary = ended.summary;
         let asked_rate = match config.pace {
@@ -130,9 +134,14 @@ impl Asked<'_> {
         if let Some(watched) = &mut watched {
             watched.finish(series.most_open(), summary.requests.answered);
         }
-        let outcomes = self.thresholds.iter();
-        let outcomes = outcomes.map(|t| t.judge(|metric| requests::value(metric, &summary)));
+        let groups = tallies.groups();
+        let value = |metric| {
+            let of_groups = groups.as_ref().and_then(|groups| report::of_groups(metric, groups));
+            of_groups.or_else(|| requests::value(metric, &summary))
+        };
+        let outcomes: Vec<_> = self.thresholds.iter().map(|t| t.judge(value)).collect();
         let mut reasons = summary.reasons();
+        reasons.extend(groups.iter().flat_map(GroupSummary::reasons));
         if generator.missed_the_rate() {
             reasons.push("the rate asked for was not reached in time".to_owned());
         }
@@ -145,7 +154,9 @@ impl Asked<'_> {
             held: reasons.is_empty(),
             reasons,
             flows: tallies.summary(&round.scenario),
-            thresholds: outcomes.collect(),
+            sockets: has_sockets.then(|| tallies.sockets()),
+            groups,
+            thresholds: outcomes,
             missed_the_rate: generator.missed_the_rate(),
             generator,
             watched,

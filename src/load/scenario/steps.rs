@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use anyhow::Result;
 use load::scenario::{
-    BadTemplate, Bound, Capture, Check, Expected, Flow, Names, Place, Rule, STEPS_MAX, Source,
-    Step, Template,
+    Action, BadTemplate, Bound, Capture, Check, Expected, Flow, Names, Place, Rule, STEPS_MAX,
+    Source, Step, Template,
 };
 
 use super::hosts::{self, Hosts};
 use super::keys::{CAPTURE, CHECK, STEP};
 use super::tables::{Said, Table};
+use super::talk::{self, Socket};
 use crate::settings::nearest;
 use crate::units;
 
@@ -23,10 +24,14 @@ pub(super) struct Reader<'a> {
     pub(super) target: Option<(u8, String)>,
     pub(super) headers: Vec<(Said, Said)>,
     pub(super) think: Option<(Duration, Duration)>,
+    /// For one answer.
+    pub(super) timeout: Duration,
     pub(super) names: Names,
     pub(super) steps: Vec<Step>,
     /// Names of all captures, in order of their slots.
     pub(super) captures: Vec<String>,
+    /// That of the flow.
+    pub(super) socket: Option<Socket>,
 }
 
 impl Reader<'_> {
@@ -35,6 +40,7 @@ impl Reader<'_> {
         let tables = table.tables("steps", &STEP)?;
         // A capture is there from the step after it on, and in its own flow.
         let known = self.names.captures.clone();
+        self.socket = None;
         for step in &tables {
             if self.steps.len() >= STEPS_MAX {
                 return Err(table.doc.wrong(step.at, format!("more than {STEPS_MAX} steps")));
@@ -56,10 +62,51 @@ impl Reader<'_> {
             name: name.unwrap_or_else(|| (number + 1).to_string()),
             weight: table.parsed("weight", weight)?.unwrap_or(1),
             steps: first..self.steps.len(),
+            role: table.parsed("role", super::groups::role)?,
+            rate: table.parsed("rate", units::positive_count)?,
         })
     }
 
     fn step(&mut self, table: &Table<'_>) -> Result<Step> {
+        let step = match talk::way(table)? {
+            "url" => self.request(table)?,
+            way => self.talk(table, way)?,
+        };
+        let receive = self.receive(table)?;
+        let sends = matches!(
+            step.action,
+            Action::Send { .. } | Action::Perform(_) | Action::Whisper(_) | Action::Receive
+        );
+        if receive.is_some() && !sends {
+            let what = "receive stands alone, or with send, perform or whisper";
+            return Err(table.doc.wrong(table.at, what));
+        }
+        let name = table.said("name")?.map(|said| said.text);
+        let think = table.parsed("think", units::duration_range)?.or(self.think);
+        let checks = table.tables("checks", &CHECK)?;
+        let repeat = table.parsed("repeat", |text| {
+            u32::try_from(units::positive_count(text)?).map_err(|_| format!("{text} is too much"))
+        })?;
+        Ok(Step {
+            name: name.unwrap_or(step.name),
+            receive,
+            checks: checks.iter().map(check).collect::<Result<_>>()?,
+            think: think.filter(|(_, most)| !most.is_zero()),
+            limit: table.parsed("within", units::positive_duration)?.or(match step.action {
+                Action::Meet => Some(self.timeout),
+                _ => None,
+            }),
+            repeat: repeat.unwrap_or(1),
+            once: table.truth("once")?.unwrap_or(false),
+            each: table.truth("each")?.unwrap_or(false),
+            stamped: step.body.as_ref().is_some_and(Template::is_stamped),
+            captures: self.captured(table)?,
+            ..step
+        })
+    }
+
+    /// A request of HTTP.
+    fn request(&mut self, table: &Table<'_>) -> Result<Step> {
         let url = table.required("url")?;
         let (endpoint, target) = self.place(table, &url)?;
         let target = Said { text: target, at: url.at };
@@ -68,29 +115,16 @@ impl Reader<'_> {
         let method = table.parsed("method", method)?;
         let default = if body.is_some() { "POST" } else { "GET" };
         let method = method.unwrap_or_else(|| default.to_owned());
-        let name = table.said("name")?.map(|said| said.text);
         let basic = table.said("basic")?;
         let basic = basic.map(|said| self.template(table, &said, Place::Body)).transpose()?;
-        let think = table.parsed("think", units::duration_range)?.or(self.think);
         let headers = self.headers(table, kind)?;
-        let checks = table.tables("checks", &CHECK)?;
-        Ok(Step {
-            name: name.unwrap_or_else(|| format!("{method} {}", url.text)),
-            endpoint,
-            method,
-            target,
-            headers,
-            body,
-            basic,
-            checks: checks.iter().map(check).collect::<Result<_>>()?,
-            think: think.filter(|(_, most)| !most.is_zero()),
-            once: table.truth("once")?.unwrap_or(false),
-            captures: self.captured(table)?,
-        })
+        let name = format!("{method} {}", url.text);
+        let blank = self.blank(table, endpoint, Action::Request, name)?;
+        Ok(Step { method, target, headers, body, basic, ..blank })
     }
 
     /// Whom a URL asks, and for what.
-    fn place(&mut self, table: &Table<'_>, url: &Said) -> Result<(u8, String)> {
+    pub(super) fn place(&mut self, table: &Table<'_>, url: &Said) -> Result<(u8, String)> {
         if let Some((origin, rest)) = hosts::split(&url.text) {
             return Ok((self.hosts.number(table, url, origin)?, with_slash(rest)));
         }
@@ -104,7 +138,7 @@ impl Reader<'_> {
         Ok((*endpoint, format!("{prefix}{slash}{}", url.text)))
     }
 
-    fn headers(
+    pub(super) fn headers(
         &self,
         table: &Table<'_>,
         kind: Option<&'static str>,
@@ -187,7 +221,12 @@ impl Reader<'_> {
         Ok(captures)
     }
 
-    fn template(&self, table: &Table<'_>, said: &Said, place: Place) -> Result<Template> {
+    pub(super) fn template(
+        &self,
+        table: &Table<'_>,
+        said: &Said,
+        place: Place,
+    ) -> Result<Template> {
         let wrong = |what: String| table.doc.wrong(said.at, what);
         Template::compile(&said.text, place, &self.names).map_err(|error| match error {
             BadTemplate::Said(text) => wrong(text),
@@ -283,7 +322,7 @@ fn with_slash(rest: &str) -> String {
 }
 
 /// Applies `change` to every text in a value.
-fn each_text(value: &mut serde_json::Value, change: &impl Fn(&str) -> String) {
+pub(super) fn each_text(value: &mut serde_json::Value, change: &impl Fn(&str) -> String) {
     match value {
         serde_json::Value::String(text) => *text = change(text),
         serde_json::Value::Array(values) => values.iter_mut().for_each(|v| each_text(v, change)),
@@ -293,7 +332,7 @@ fn each_text(value: &mut serde_json::Value, change: &impl Fn(&str) -> String) {
 }
 
 /// `{{x}}` as `{{FUNCTION x}}`, and what stands between through `literal`.
-fn escaped(text: &str, function: &str, literal: impl Fn(&str) -> String) -> String {
+pub(super) fn escaped(text: &str, function: &str, literal: impl Fn(&str) -> String) -> String {
     let mut out = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once("{{") {

@@ -88,10 +88,12 @@ impl Run {
         let machine = host::Machine::read();
         let nofile = host::raise_nofile().unwrap_or_else(|_| host::nofile().soft);
         let Requests { connections, endpoints, sources, force, .. } = config;
-        let (plan, _) = fit(*connections, endpoints, sources, *force, &machine, nofile)?;
-        let plan = workers(plan, *connections, machine.cores);
+        // Where servers push, a user may have a connection of HTTP and a socket.
+        let most = connections.saturating_mul(if D::PUSHES { 2 } else { 1 });
+        let (plan, _) = fit(most, endpoints, sources, *force, &machine, nofile)?;
+        let plan = workers(plan, *connections, most, machine.cores);
         let ports = machine.ports.usable();
-        let sources = Sources::plan(*connections, endpoints, sources, ports, std::process::id());
+        let sources = Sources::plan(most, endpoints, sources, ports, std::process::id());
         let targets: Arc<[Target]> = endpoints.iter().map(target).collect::<Result<_, _>>()?;
         let ledgers: Vec<_> = (0..plan.workers).map(|_| Arc::new(RequestLedger::new())).collect();
         let limits = Limits {
@@ -191,10 +193,11 @@ impl Run {
     }
 }
 
-/// As many threads as cores, and no more than users.
-fn workers(plan: Plan, users: u64, cores: usize) -> Plan {
+/// As many threads as cores, and no more than users, unless their sockets, at `most` so many, need
+/// more.
+fn workers(plan: Plan, users: u64, most: u64, cores: usize) -> Plan {
     let room = u64::from(plan.capacity);
-    let needed = usize::try_from(users.div_ceil(room.max(1))).unwrap_or(usize::MAX);
+    let needed = usize::try_from(most.div_ceil(room.max(1))).unwrap_or(usize::MAX);
     let wanted = cores.min(usize::try_from(users).unwrap_or(usize::MAX)).max(needed).max(1);
     let workers = match plan.tables {
         Tables::Private => wanted.min(plan.workers),

@@ -6,10 +6,14 @@ use super::{Awaited, Failure, Request};
 /// A protocol of requests and answers. There is one per worker, and one [`Driver::State`] per
 /// connection, which should be small while nothing is torn.
 ///
-/// Implementations beside [`super::Http1`] and [`super::Tcp`]: `examples/private_protocol.rs`.
+/// Implementations beside [`super::Http1`], [`super::Tcp`] and [`super::Web`]: `examples/private_protocol.rs`.
 pub trait Driver: Send + 'static {
     /// What a connection remembers between reads, from its beginning on.
     type State: Default + Send;
+
+    /// Messages come that nobody has asked for: [`Driver::receive`] may say [`Received::Pushed`] and
+    /// [`Received::Left`], and what is below it is called. Without it nothing of that costs anything.
+    const PUSHES: bool = false;
 
     /// The bytes that ask for it. Called once for each request of a connection, in order.
     #[inline]
@@ -24,6 +28,35 @@ pub trait Driver: Send + 'static {
 
     /// The server has ended the stream while an answer was awaited.
     fn ended(&mut self, state: &mut Self::State) -> Received;
+
+    /// Random bits, once, before anything else.
+    fn seed(&mut self, _random: u64) {}
+
+    /// What came last, after [`Received::Pushed`].
+    fn message(&self) -> Push<'_> {
+        Push::default()
+    }
+
+    /// What is to be said back whatever the script says, after each [`Driver::receive`].
+    fn reply(&self) -> &[u8] {
+        &[]
+    }
+
+    /// What is said before a connection is left that nothing is wrong with.
+    fn leave<'a>(&'a mut self, _state: &mut Self::State) -> &'a [u8] {
+        &[]
+    }
+}
+
+/// A message that came by itself.
+#[derive(Copy, Clone, Default, Debug)]
+pub struct Push<'a> {
+    /// It.
+    pub data: &'a [u8],
+    /// It is text, and so UTF-8.
+    pub is_text: bool,
+    /// The subscription that it came by, with Action Cable.
+    pub identifier: Option<&'a str>,
 }
 
 /// What bytes brought.
@@ -35,6 +68,10 @@ pub enum Received {
     Whole(Whole),
     /// It can no longer be whole; the connection is of no more use.
     Broken(Failure),
+    /// A message came by itself; so many bytes of this call were used.
+    Pushed(usize),
+    /// The server has said that it ends the connection, by this close code.
+    Left(u16),
 }
 
 /// A whole answer.

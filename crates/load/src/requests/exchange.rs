@@ -6,7 +6,7 @@ use engine::{Closed, ConnId, Core, Sent, Sys};
 use super::answer::header;
 use super::requester::Requester;
 use super::user::{At, Flight, Socket};
-use super::{Answer, Driver, Failure, Received, Requests, Script, Times, Whole};
+use super::{Answer, Driver, Failure, Left, Received, Requests, Script, Times, Whole};
 
 impl<D: Driver, S: Script> Requester<D, S> {
     /// A user sends the request that was due then.
@@ -21,10 +21,13 @@ impl<D: Driver, S: Script> Requester<D, S> {
         one.at = At::Busy;
         one.hops = 0;
         let times = Times { due_ns, begun_ns: now_ns, ..Times::default() };
-        one.flights.push_back(Flight { times, is_head: false });
+        one.flights.push_back(Flight { times, ..Flight::default() });
         self.in_flight += 1;
         if due_ns >= self.schedule.measure_ns {
             self.ledger.counts.begun.add(1);
+        }
+        if D::PUSHES {
+            self.script.begin(user, now_ns);
         }
         self.arm(user, now_ns);
         self.ask(core, user, now_ns);
@@ -45,6 +48,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
 
     /// Sends the latest request of a user, by a connect if need be.
     fn ask<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
+        if D::PUSHES && !self.choose(core, user, now_ns) {
+            return;
+        }
         let wants = self.script.wants(user);
         let Some(one) = self.users.get_mut(user as usize) else { return };
         let redirect = one.redirect.take();
@@ -73,6 +79,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
                 // A connection that takes nothing has ended: that will be told.
                 if sent != Sent::Dropped {
                     self.sent(user, now_ns);
+                    if D::PUSHES {
+                        self.may_be_over(user);
+                    }
                 }
             }
             None => {
@@ -195,12 +204,14 @@ impl<D: Driver, S: Script> Requester<D, S> {
                     self.whole(core, user, whole, !rest.is_empty(), now_ns);
                 }
                 Received::Broken(failure) => return self.break_off(core, user, failure, now_ns),
+                // Only of drivers that push.
+                Received::Pushed(_) | Received::Left(_) => return,
             }
         }
     }
 
     /// An answer is whole; `more` bytes are behind it.
-    fn whole<Y: Sys>(
+    pub(super) fn whole<Y: Sys>(
         &mut self,
         core: &mut Core<Y, Self>,
         user: u32,
@@ -240,7 +251,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             return;
         } else if more {
             self.unasked(core, user);
-        } else if !whole.keep || self.config.new_connections {
+        } else if !whole.keep || self.config.new_connections && !(D::PUSHES && one.on_socket) {
             self.hang_up(core, user);
         }
         let at = self.users.get(user as usize).map(|one| one.at);
@@ -296,7 +307,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
     }
 
     /// The connection is of no more use, and what waits on it fails.
-    fn break_off<Y: Sys>(
+    pub(super) fn break_off<Y: Sys>(
         &mut self,
         core: &mut Core<Y, Self>,
         user: u32,
@@ -311,14 +322,25 @@ impl<D: Driver, S: Script> Requester<D, S> {
 
     /// The first request of a user has had its time.
     pub(super) fn time_out<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
-        let opened = self.users.get(user as usize).is_some_and(|one| one.opened);
+        let Some(one) = self.users.get(user as usize) else { return };
+        let opened = one.opened;
+        let stays = one.flights.front().is_some_and(|flight| flight.kind.leaves_open());
+        if D::PUSHES && opened && stays {
+            return self.fail(core, user, Failure::Timeout, now_ns);
+        }
         let failure = if opened { Failure::Timeout } else { Failure::ConnectTimeout };
         self.ledger.counts.connects_failed.add(u64::from(!opened));
         self.break_off(core, user, failure, now_ns);
     }
 
     /// All that a user has under way has failed, and its connection is gone or useless.
-    fn fail<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, failure: Failure, now_ns: u64) {
+    pub(super) fn fail<Y: Sys>(
+        &mut self,
+        core: &mut Core<Y, Self>,
+        user: u32,
+        failure: Failure,
+        now_ns: u64,
+    ) {
         let Some(one) = self.users.get_mut(user as usize) else { return };
         one.redirect = None;
         let flights = std::mem::take(&mut one.flights);
@@ -377,9 +399,17 @@ impl<D: Driver, S: Script> Requester<D, S> {
             self.ledger.counts.open.sub(1);
             self.ledger.counts.ended.add(1);
         }
-        let Some(user) = self.user_of(core, id) else { return };
+        let Some(user) = self.user_of(core, id) else {
+            if D::PUSHES {
+                self.lost_aside(core, id);
+            }
+            return;
+        };
         let now_ns = core.clock_ns();
         let Some(one) = self.users.get_mut(user as usize) else { return };
+        if D::PUSHES && one.on_socket && opened {
+            self.script.left(user, Left::Gone);
+        }
         (one.conn, one.opened) = (None, false);
         if !opened {
             self.ledger.counts.connects_failed.add(1);
@@ -396,7 +426,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
                 self.whole(core, user, Whole { keep: false, ..whole }, false, now_ns);
             }
             Received::Broken(failure) => self.fail(core, user, failure, now_ns),
-            Received::More => self.fail(core, user, Failure::Closed, now_ns),
+            _ => self.fail(core, user, Failure::Closed, now_ns),
         }
     }
 }

@@ -69,6 +69,10 @@ failures! {
     RedirectElsewhere = "redirect_elsewhere",
     /// A check of the scenario failed.
     Check = "check",
+    /// There was no socket to send on, or it was lost before.
+    NotConnected = "not_connected",
+    /// The server rejected a subscription.
+    Rejected = "rejected",
 }
 
 impl Failure {
@@ -102,6 +106,7 @@ impl Failure {
                 | Failure::NoMemory
                 | Failure::ConnectFailed
                 | Failure::Tls
+                | Failure::NotConnected
         )
     }
 

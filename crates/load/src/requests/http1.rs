@@ -234,6 +234,7 @@ mod tests {
                         awaited.begin(Wants::Body(1 << 20), false, false);
                     }
                     Received::Broken(failure) => return (answers, Some(failure)),
+                    other => panic!("{other:?}: nothing comes by itself"),
                 }
             }
         }
@@ -241,7 +242,7 @@ mod tests {
             Received::Whole(whole) => answers.push((whole, awaited.body.clone())),
             Received::Broken(Failure::Closed) => {}
             Received::Broken(failure) => return (answers, Some(failure)),
-            Received::More => unreachable!("an end is an end"),
+            other => unreachable!("{other:?}: an end is an end"),
         }
         (answers, None)
     }

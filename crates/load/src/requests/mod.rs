@@ -6,10 +6,14 @@
 //! Each request comes to one [`Answer`], or to one [`Failure`], and the summary tells both apart to
 //! the unit.
 //!
-//! What it is not: WebSockets and Action Cable stay with [`crate::Run`], where messages come unasked
-//! and a connection is the thing that is counted. Both stand on the engine's workers.
+//! Messages may also come that nobody asked for, where a driver says so ([`Driver::PUSHES`]): they go to
+//! the script, whose user may be waiting for one. [`WebSocket`], [`Cable`] and [`Web`] are such drivers.
+//!
+//! What it is not: runs of WebSockets or Action Cable alone stay with [`crate::Run`], where a connection
+//! is the thing that is counted. Both stand on the engine's workers.
 
 mod answer;
+mod cable;
 mod config;
 mod counts;
 mod drive;
@@ -17,6 +21,7 @@ mod driver;
 mod exchange;
 mod failure;
 mod http1;
+mod pushes;
 mod request;
 mod requester;
 mod schedule;
@@ -24,16 +29,21 @@ mod script;
 mod summary;
 mod tcp;
 mod user;
+mod web;
+mod websocket;
 
 pub use self::answer::{Answer, Awaited, Times, Wants};
+pub use self::cable::Cable;
 pub use self::config::{Pace, Requests};
 pub use self::counts::RequestSnapshot;
 pub use self::drive::{RequestsEnded, drive_requests};
-pub use self::driver::{Driver, Received, Whole};
+pub use self::driver::{Driver, Push, Received, Whole};
 pub use self::failure::Failure;
 pub use self::http1::Http1;
 pub(crate) use self::request::place;
-pub use self::request::{HttpRequest, Request};
-pub use self::script::{Accepted, Fixed, Part, Script, Step};
+pub use self::request::{HttpRequest, Kind, Request};
+pub use self::script::{Accepted, Fixed, Left, Part, Script, Step};
 pub use self::summary::{RequestConnections, RequestCounts, RequestSummary};
 pub use self::tcp::{Expect, Prefix, Tcp};
+pub use self::web::Web;
+pub use self::websocket::WebSocket;

@@ -9,7 +9,41 @@ use crate::Endpoint;
 pub struct Request {
     endpoint: u8,
     is_head: bool,
+    kind: Kind,
     bytes: Vec<u8>,
+}
+
+/// What a request is to its connection. All but the first are for drivers with
+/// [`super::Driver::PUSHES`].
+#[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
+pub enum Kind {
+    /// Bytes that are answered, such as a request of HTTP.
+    #[default]
+    Plain,
+    /// The head of a WebSocket handshake without its key; on a new connection.
+    Connect,
+    /// The same for Action Cable, whose welcome is awaited.
+    ConnectCable,
+    /// A message of text.
+    Text,
+    /// A message of bytes.
+    Binary,
+    /// A ping, answered by its pong.
+    Ping,
+    /// A close frame, answered by the server's.
+    Close,
+    /// A command of Action Cable that is confirmed or rejected.
+    Subscribe,
+    /// Nothing is sent; a message is awaited.
+    Await,
+}
+
+impl Kind {
+    /// A failure leaves the connection as good as it was.
+    pub(super) fn leaves_open(self) -> bool {
+        use Kind::{Await, Binary, Ping, Subscribe, Text};
+        matches!(self, Await | Binary | Ping | Subscribe | Text)
+    }
 }
 
 /// What a request of HTTP/1.1 says, before it is rendered.
@@ -33,7 +67,7 @@ impl Request {
     /// Bytes of a protocol of one's own for the endpoint of that number in [`super::Requests`].
     #[must_use]
     pub fn raw(endpoint: u8, bytes: Vec<u8>) -> Request {
-        Request { endpoint, is_head: false, bytes }
+        Request { endpoint, is_head: false, kind: Kind::Plain, bytes }
     }
 
     /// A request of HTTP/1.1.
@@ -69,9 +103,32 @@ impl Request {
         is_head: bool,
         render: impl FnOnce(&mut Vec<u8>),
     ) {
-        (self.endpoint, self.is_head) = (endpoint, is_head);
+        (self.endpoint, self.is_head, self.kind) = (endpoint, is_head, Kind::Plain);
         self.bytes.clear();
         render(&mut self.bytes);
+    }
+
+    /// What `render` writes to a connection that is no longer HTTP's, or makes it so.
+    pub(crate) fn set_message(
+        &mut self,
+        endpoint: u8,
+        kind: Kind,
+        render: impl FnOnce(&mut Vec<u8>),
+    ) {
+        self.set_rendered(endpoint, false, render);
+        self.kind = kind;
+    }
+
+    /// Bytes that are a message of that kind for a socket.
+    #[must_use]
+    pub fn message(endpoint: u8, kind: Kind, bytes: Vec<u8>) -> Request {
+        Request { endpoint, is_head: false, kind, bytes }
+    }
+
+    /// What it is.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.kind
     }
 
     /// Whom it is for: a number of [`super::Requests::endpoints`].

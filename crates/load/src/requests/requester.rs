@@ -11,7 +11,7 @@ use wire::websocket::OpCode;
 use super::counts::{RequestLedger, Timings};
 use super::schedule::{Schedule, Turn};
 use super::user::{At, Socket, User};
-use super::{Driver, Part, Requests, Script, Step};
+use super::{Driver, Left, Part, Requests, Script, Step};
 use crate::sources::Sources;
 
 /// Users that begin, and requests that are sent because they are due, in one turn.
@@ -19,6 +19,8 @@ const STARTS_PER_TURN: u32 = 64;
 const SENDS_PER_TURN: usize = 256;
 /// How often the number of users is looked at where it changes.
 const STAGE_NS: u64 = 20_000_000;
+/// How often a user is looked at that stays while something may come to it.
+const STAY_NS: u64 = 20_000_000;
 
 /// What the main thread asks of a worker.
 pub(crate) enum Order {
@@ -33,6 +35,8 @@ pub(crate) enum Order {
 enum Wake {
     Rested,
     Timeout,
+    /// It stays, and may be done.
+    Stayed,
 }
 
 /// How far a run is.
@@ -74,6 +78,8 @@ pub(crate) struct Requester<D: Driver, S: Script> {
     wakes: BinaryHeap<Reverse<(u64, u32, Wake)>>,
     next_stage_ns: u64,
     stage: Stage,
+    /// Users whose request is over without an answer, or may be; see `pushes.rs`.
+    pub(super) soon: Vec<u32>,
 }
 
 impl<D: Driver, S: Script> Requester<D, S> {
@@ -109,6 +115,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             wakes: BinaryHeap::new(),
             next_stage_ns: 0,
             stage: Stage::Waiting,
+            soon: Vec::new(),
         }
     }
 
@@ -119,6 +126,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
         self.schedule = Schedule::new(&self.config, self.part, begin_ns);
         self.users = (0..self.part.users).map(|_| User::new()).collect();
+        if D::PUSHES {
+            self.driver.seed(core.random());
+        }
         self.stage = Stage::Running;
     }
 
@@ -164,24 +174,42 @@ impl<D: Driver, S: Script> Requester<D, S> {
     fn park<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
         self.set(user, At::Parked);
         self.parked.push(user);
+        if D::PUSHES {
+            self.script.left(user, Left::Parked);
+        }
         self.hang_up(core, user);
+        if D::PUSHES {
+            self.put_down(core, user);
+        }
     }
 
     /// A user is done; what it still has under way is awaited.
     fn retire<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
         let Some(one) = self.users.get_mut(user as usize) else { return };
-        if one.at == At::Over {
+        let stays = one.at == At::Staying && self.stage != Stage::Over;
+        if one.at == At::Over || stays {
+            return;
+        }
+        if D::PUSHES && self.stage != Stage::Over && self.script.stays(user, core.clock_ns()) {
+            one.at = At::Staying;
+            self.wakes.push(Reverse((core.clock_ns() + STAY_NS, user, Wake::Stayed)));
             return;
         }
         one.at = At::Over;
         self.alive -= 1;
         self.hang_up(core, user);
+        if D::PUSHES {
+            self.put_down(core, user);
+        }
     }
 
     /// Ends the connection of a user that waits for nothing.
     pub(super) fn hang_up<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
         let Some(one) = self.users.get_mut(user as usize) else { return };
         if one.flights.is_empty() {
+            if D::PUSHES && one.on_socket {
+                return self.say_goodbye(core, user);
+            }
             one.opened = false;
             one.conn.take().into_iter().for_each(|id| core.abort(id));
         }
@@ -195,12 +223,20 @@ impl<D: Driver, S: Script> Requester<D, S> {
 
     /// Looks at a user when its request, if it still has it then, has had its time.
     pub(super) fn arm(&mut self, user: u32, begun_ns: u64) {
+        let at_ns = begun_ns.saturating_add(self.timeout_of(user));
         let Some(one) = self.users.get_mut(user as usize) else { return };
-        if !one.is_armed {
-            one.is_armed = true;
-            let at_ns = begun_ns.saturating_add(self.timeout_ns);
+        if one.armed_ns == 0 || at_ns < one.armed_ns {
+            one.armed_ns = at_ns;
             self.wakes.push(Reverse((at_ns, user, Wake::Timeout)));
         }
+    }
+
+    /// Of the request that a user has under way.
+    #[inline]
+    fn timeout_of(&self, user: u32) -> u64 {
+        let limit = if D::PUSHES { self.script.limit(user) } else { None };
+        let nanoseconds = limit.map(|limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
+        nanoseconds.unwrap_or(self.timeout_ns)
     }
 
     // ---- what a turn does ----
@@ -224,7 +260,11 @@ impl<D: Driver, S: Script> Requester<D, S> {
             self.wakes.pop();
             match why {
                 Wake::Rested => self.wake(core, user, now_ns),
-                Wake::Timeout => self.look_at_timeout(core, user, now_ns),
+                Wake::Timeout => self.look_at_timeout(core, user, at_ns, now_ns),
+                Wake::Stayed => {
+                    self.set(user, At::Busy);
+                    self.retire(core, user);
+                }
             }
         }
     }
@@ -238,10 +278,20 @@ impl<D: Driver, S: Script> Requester<D, S> {
     }
 
     /// A request was begun so long ago that it may have had its time; there may be another now.
-    fn look_at_timeout<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
-        let timeout_ns = self.timeout_ns;
+    fn look_at_timeout<Y: Sys>(
+        &mut self,
+        core: &mut Core<Y, Self>,
+        user: u32,
+        at_ns: u64,
+        now_ns: u64,
+    ) {
+        let timeout_ns = self.timeout_of(user);
         let Some(one) = self.users.get_mut(user as usize) else { return };
-        one.is_armed = false;
+        if one.armed_ns != at_ns {
+            // Another was due sooner, and has come.
+            return;
+        }
+        one.armed_ns = 0;
         let Some(flight) = one.flights.front() else { return };
         let begun_ns = flight.times.begun_ns;
         if begun_ns.saturating_add(timeout_ns) <= now_ns {
@@ -294,7 +344,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
 
     /// Nothing more is sent: users without a request are done, the others have their grace.
     fn begin_ending<Y: Sys>(&mut self, core: &mut Core<Y, Self>, now_ns: u64) {
-        self.stage = Stage::Ending(now_ns + Requests::GRACE.as_nanos() as u64);
+        let grace = Requests::GRACE.max(self.script.grace());
+        self.stage = Stage::Ending(now_ns + grace.as_nanos() as u64);
         self.ledger.set_untaken(self.schedule.untaken(now_ns));
         (self.idle, self.parked) = (Vec::new(), Vec::new());
         self.started = self.part.users;
@@ -311,11 +362,11 @@ impl<D: Driver, S: Script> Requester<D, S> {
     }
 
     fn finish<Y: Sys>(&mut self, core: &mut Core<Y, Self>, now_ns: u64) {
+        self.stage = Stage::Over;
         for user in 0..self.part.users {
             self.give_up(core, user);
             self.retire(core, user);
         }
-        self.stage = Stage::Over;
         self.timings.hand_over(&self.ledger, now_ns, true);
         self.ledger.set_done();
     }
@@ -327,10 +378,11 @@ impl<D: Driver, S: Script> Requester<D, S> {
         };
         let due_ns = self.schedule.next_ns().filter(|_| !self.idle.is_empty());
         let wake_ns = self.wakes.peek().map(|Reverse((at_ns, ..))| *at_ns);
+        let soon_ns = (!self.soon.is_empty()).then_some(now_ns);
         let stage_ns = self.schedule.is_staged().then_some(self.next_stage_ns);
         let start_ns = (self.started < self.part.users).then_some(now_ns);
         let end_ns = Some(end_ns).filter(|end_ns| *end_ns < u64::MAX);
-        let all = [end_ns, due_ns, wake_ns, stage_ns, start_ns, self.timings.next_ns()];
+        let all = [end_ns, due_ns, wake_ns, stage_ns, start_ns, soon_ns, self.timings.next_ns()];
         all.into_iter().flatten().min()
     }
 }
@@ -354,7 +406,11 @@ impl<D: Driver, S: Script> Handler for Requester<D, S> {
     }
 
     fn data<Y: Sys>(&mut self, core: &mut Core<Y, Self>, id: ConnId, data: &mut [u8]) {
-        self.on_data(core, id, data);
+        if D::PUSHES {
+            self.on_pushing_data(core, id, data);
+        } else {
+            self.on_data(core, id, data);
+        }
     }
 
     fn closed<Y: Sys>(&mut self, core: &mut Core<Y, Self>, id: ConnId, why: Closed, _: bool) {
@@ -382,6 +438,9 @@ impl<D: Driver, S: Script> Handler for Requester<D, S> {
             return Some(self.schedule.begin_ns);
         }
         self.start_users(core);
+        if D::PUSHES {
+            self.look_soon(core);
+        }
         self.wake_users(core, now_ns);
         self.look_at_stage(core, now_ns);
         let more = self.schedule.is_open() && self.send_due(core);

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Answer, Failure, Request, Wants};
+use super::{Answer, Failure, Kind, Push, Request, Wants};
 
 /// What a user does next.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -55,6 +55,62 @@ pub trait Script: Send + 'static {
 
     /// What came of it. A whole answer that is not what it should be is given a failure.
     fn answered(&mut self, user: u32, answer: &Answer<'_>) -> Option<Failure>;
+
+    // Only with drivers whose servers push:
+
+    /// What the next request is. With anything but [`Kind::Plain`] it goes over the user's socket.
+    fn kind(&self, _user: u32) -> Kind {
+        Kind::Plain
+    }
+
+    /// A message, once sent, is to be answered by one that [`Script::pushed`] accepts.
+    fn awaits(&self, _user: u32) -> bool {
+        false
+    }
+
+    /// Time for the request under way, where it is another than the run's.
+    fn limit(&self, _user: u32) -> Option<Duration> {
+        None
+    }
+
+    /// A request is about to be sent.
+    fn begin(&mut self, _user: u32, _now_ns: u64) {}
+
+    /// A message came by itself. Where the user `waits` for one: whether it is this.
+    fn pushed(&mut self, _user: u32, _push: &Push<'_>, _waits: bool, _now_ns: u64) -> bool {
+        false
+    }
+
+    /// A message that came before and is what the user waits for now.
+    fn recall(&mut self, _user: u32) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// The user's socket is gone, and its steps had not ended it.
+    fn left(&mut self, _user: u32, _left: Left) {}
+
+    /// A user that is done keeps its connections, as something is still to come to it.
+    fn stays(&mut self, _user: u32, _now_ns: u64) -> bool {
+        false
+    }
+
+    /// How long users may stay when the run's time is over.
+    fn grace(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+/// How a socket went.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Left {
+    /// The server closed it, with this code.
+    Closed(u16),
+    /// It ended without a word.
+    Gone,
+    /// What the server said was against the protocol.
+    Broken(Failure),
+    /// We ended it, as there are to be fewer users for a while.
+    Parked,
 }
 
 /// Every user sends one and the same request, for ever. It allocates nothing.

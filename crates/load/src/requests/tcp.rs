@@ -147,6 +147,7 @@ mod tests {
                         answers.push(whole.body_bytes);
                     }
                     Received::Broken(failure) => return Err(failure),
+                    other => panic!("{other:?}: nothing comes by itself"),
                 }
             }
         }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use engine::ConnId;
 
-use super::{Awaited, Request, Times};
+use super::{Awaited, Kind, Request, Times};
 
 /// What a connection of the engine knows of itself.
 #[derive(Copy, Clone, Default, Debug)]
@@ -27,6 +27,8 @@ pub(super) enum At {
     Parked,
     /// It does nothing until then.
     Asleep(u64),
+    /// It is done, and stays while something may come to it.
+    Staying,
     /// It is done.
     Over,
 }
@@ -37,6 +39,9 @@ pub(super) struct Flight {
     pub(super) times: Times,
     /// Its answer has no body.
     pub(super) is_head: bool,
+    pub(super) kind: Kind,
+    /// A message that came by itself is to answer it.
+    pub(super) awaits: bool,
 }
 
 /// One user.
@@ -48,8 +53,8 @@ pub(super) struct User<C> {
     pub(super) endpoint: u8,
     /// How often it was redirected for the request under way.
     pub(super) hops: u32,
-    /// A wake-up for its timeout is set.
-    pub(super) is_armed: bool,
+    /// When its wake-up for a timeout comes; 0 without one.
+    pub(super) armed_ns: u64,
     /// The first of them is awaited.
     pub(super) flights: VecDeque<Flight>,
     pub(super) awaited: Awaited,
@@ -57,6 +62,18 @@ pub(super) struct User<C> {
     pub(super) state: C,
     /// Where an answer has sent it.
     pub(super) redirect: Option<Box<Request>>,
+    /// The connection in use is its socket, not that of HTTP.
+    pub(super) on_socket: bool,
+    /// The other one.
+    pub(super) aside: Option<Box<Aside<C>>>,
+}
+
+/// The connection of a user that is not in use.
+pub(super) struct Aside<C> {
+    pub(super) conn: Option<ConnId>,
+    pub(super) opened: bool,
+    pub(super) endpoint: u8,
+    pub(super) state: C,
 }
 
 impl<C: Default> User<C> {
@@ -67,11 +84,27 @@ impl<C: Default> User<C> {
             opened: false,
             endpoint: 0,
             hops: 0,
-            is_armed: false,
+            armed_ns: 0,
             flights: VecDeque::new(),
             awaited: Awaited::default(),
             state: C::default(),
             redirect: None,
+            on_socket: false,
+            aside: None,
         }
+    }
+
+    /// Has the connection in use that is the socket, or that is not.
+    pub(super) fn turn_to(&mut self, on_socket: bool) {
+        if self.on_socket == on_socket {
+            return;
+        }
+        self.on_socket = on_socket;
+        let none = || Aside { conn: None, opened: false, endpoint: 0, state: C::default() };
+        let aside = self.aside.get_or_insert_with(|| Box::new(none()));
+        std::mem::swap(&mut self.conn, &mut aside.conn);
+        std::mem::swap(&mut self.opened, &mut aside.opened);
+        std::mem::swap(&mut self.endpoint, &mut aside.endpoint);
+        std::mem::swap(&mut self.state, &mut aside.state);
     }
 }

@@ -70,12 +70,7 @@ impl Check {
             Rule::Status(ranges) => ranges.iter().any(|range| range.contains(&seen.status)),
             Rule::Size(bound) => bound.holds(seen.size()),
             Rule::Latency(bound) => bound.holds(seen.latency_ns),
-            Rule::Value(source, expected) => match (source.find(seen), expected) {
-                (None, _) => false,
-                (Some(_), Expected::Found) => true,
-                (Some(value), Expected::Is(wanted)) => *value == **wanted,
-                (Some(value), Expected::Matches(pattern)) => pattern.is_match(&value),
-            },
+            Rule::Value(source, expected) => expected.holds(source.find(seen).as_deref()),
         }
     }
 }
@@ -94,6 +89,15 @@ impl Rule {
 }
 
 impl Expected {
+    pub(super) fn holds(&self, value: Option<&[u8]>) -> bool {
+        match (value, self) {
+            (None, _) => false,
+            (Some(_), Expected::Found) => true,
+            (Some(value), Expected::Is(wanted)) => value == wanted.as_slice(),
+            (Some(value), Expected::Matches(pattern)) => pattern.is_match(value),
+        }
+    }
+
     /// A value that a regular expression finds something in.
     ///
     /// # Errors

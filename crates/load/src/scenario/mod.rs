@@ -8,7 +8,10 @@ mod check;
 mod cookies;
 mod extract;
 mod feed;
+mod groups;
 mod render;
+mod sockets;
+mod speak;
 mod tally;
 mod template;
 mod users;
@@ -23,8 +26,12 @@ pub use self::check::{Bound, Check, Expected, Rule};
 pub use self::cookies::{COOKIE_BYTES_MAX, COOKIES_MAX};
 pub use self::extract::{BODY_KEPT_MAX, CAPTURE_BYTES_MAX, Source};
 pub use self::feed::{FEED_BYTES_MAX, FEED_COLUMNS_MAX, Feed, Order};
+pub use self::groups::{GROUP_PAIRS_MAX, Group, GroupSummary, Kind as GroupKind, Role};
 pub use self::render::basic;
-pub use self::tally::{CheckSummary, FlowSummary, StepSummary, Tallies};
+pub use self::sockets::{INBOX_BYTES_MAX, INBOX_MESSAGES_MAX};
+pub use self::speak::{Action, Match, Receive};
+pub use self::tally::{CheckSummary, FlowSummary, SocketSummary, StepSummary, Tallies};
+pub(crate) use self::template::mixed;
 pub use self::template::{BadTemplate, FUNCTIONS, Names, Place, Template};
 pub use self::users::{Clock, Users};
 
@@ -54,6 +61,34 @@ pub struct Scenario {
     pub redirects: u8,
     /// Ask servers to end the connection after each answer.
     pub close: bool,
+    /// Users send to each other.
+    pub group: Option<Group>,
+    /// So many users begin at a time, and so long after them the next.
+    pub arrive: Option<(u64, Duration)>,
+}
+
+impl Scenario {
+    /// Users have sockets too.
+    #[must_use]
+    pub fn has_sockets(&self) -> bool {
+        self.steps.iter().any(|step| !matches!(step.action, Action::Request))
+    }
+
+    /// The flow of a pass: by weight, among those of the role.
+    fn chosen(&self, role: Option<Role>, chance: u64) -> usize {
+        let weight = |flow: &Flow| match flow.role {
+            Some(of) if role.is_some_and(|role| role != of) => 0,
+            _ => u64::from(flow.weight),
+        };
+        let all: u64 = self.flows.iter().map(weight).sum();
+        let mut left = ((u128::from(chance) * u128::from(all)) >> 64) as u64;
+        let lands = |flow: &Flow| {
+            let here = left < weight(flow);
+            left = left.saturating_sub(weight(flow));
+            here
+        };
+        self.flows.iter().position(lands).unwrap_or_default()
+    }
 }
 
 /// An HTTP proxy that is asked in the place of servers (RFC 9112 section 3.2.2).
@@ -72,9 +107,13 @@ pub struct Flow {
     pub weight: u32,
     /// Its steps, of [`Scenario::steps`].
     pub steps: Range<usize>,
+    /// Users of which role take it; `None`: all.
+    pub role: Option<Role>,
+    /// Messages a second of each user in it, sent when due.
+    pub rate: Option<u64>,
 }
 
-/// A request, and what becomes of its answer.
+/// A request or something said on a socket, and what becomes of the answer.
 #[derive(Clone, Debug)]
 pub struct Step {
     /// In summaries.
@@ -87,8 +126,20 @@ pub struct Step {
     pub target: Template,
     /// Header lines in order; names are as said.
     pub headers: Vec<(String, Template)>,
-    /// What is sent after the head.
+    /// What is done.
+    pub action: Action,
+    /// What is sent after the head, or is the message.
     pub body: Option<Template>,
+    /// After what is sent, or alone: a message that is awaited.
+    pub receive: Option<Receive>,
+    /// Time for it, where it is another than the run's.
+    pub limit: Option<Duration>,
+    /// How often it is done in a row, at least once.
+    pub repeat: u32,
+    /// The same for each user that is to receive from this one.
+    pub each: bool,
+    /// It carries a stamp, so that it is owed to receivers.
+    pub stamped: bool,
     /// User and password, to be sent as Basic authentication (RFC 7617).
     pub basic: Option<Template>,
     /// What is kept of the answer.

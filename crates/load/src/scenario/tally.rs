@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 
-use super::Scenario;
+use super::groups::{Board, Books};
+use super::{GroupSummary, Scenario};
 use crate::requests::{Failure, Times};
 use crate::{Latency, Recorder, Series};
 
@@ -18,6 +19,24 @@ pub(super) struct Tally {
     passes: Vec<u64>,
     /// Passes that reached the end of their flow.
     completed: Vec<u64>,
+    pub(super) sockets: SocketSummary,
+    /// Of groups.
+    pub(super) books: Books,
+}
+
+/// What happened on users' sockets beside their steps.
+#[derive(Serialize, Clone, Default, PartialEq, Eq, Debug)]
+pub struct SocketSummary {
+    /// Messages that came.
+    pub received: u64,
+    /// Of them those that no step had waited for when too many had come.
+    pub unread_dropped: u64,
+    /// Sockets that the server closed, by its code; 1005: it gave none.
+    pub closed_by: BTreeMap<u16, u64>,
+    /// Sockets that ended without a close frame.
+    pub gone: u64,
+    /// Sockets on which the server broke the protocol, by kind.
+    pub broken: BTreeMap<&'static str, u64>,
 }
 
 #[derive(Clone, Default)]
@@ -36,6 +55,8 @@ pub struct Tallies {
     all: Arc<Mutex<Tally>>,
     /// Somebody looks at them while the run lasts.
     live: bool,
+    /// Of groups.
+    board: Option<Arc<Board>>,
 }
 
 /// A flow in the summary.
@@ -90,7 +111,8 @@ impl Tally {
             ..StepTally::default()
         });
         let none = vec![0; scenario.flows.len()];
-        Tally { steps: steps.collect(), passes: none.clone(), completed: none }
+        let (sockets, books) = (SocketSummary::default(), Books::default());
+        Tally { steps: steps.collect(), passes: none.clone(), completed: none, sockets, books }
     }
 
     pub(super) fn pass(&mut self, flow: usize) {
@@ -137,6 +159,7 @@ impl Tally {
     fn clear(&mut self) {
         self.passes.fill(0);
         self.completed.fill(0);
+        self.sockets = SocketSummary::default();
         for step in &mut self.steps {
             (step.requests, step.redirects) = (0, 0);
             step.errors.clear();
@@ -155,6 +178,8 @@ impl Tally {
         };
         add(&mut self.passes, &other.passes);
         add(&mut self.completed, &other.completed);
+        self.books.merge(&other.books);
+        self.sockets.merge(&other.sockets);
         for (mine, theirs) in self.steps.iter_mut().zip(&other.steps) {
             mine.requests += theirs.requests;
             mine.redirects += theirs.redirects;
@@ -169,15 +194,48 @@ impl Tally {
     }
 }
 
+impl SocketSummary {
+    fn merge(&mut self, other: &SocketSummary) {
+        self.received += other.received;
+        self.unread_dropped += other.unread_dropped;
+        self.gone += other.gone;
+        for (code, count) in &other.closed_by {
+            *self.closed_by.entry(*code).or_default() += count;
+        }
+        for (kind, count) in &other.broken {
+            *self.broken.entry(kind).or_default() += count;
+        }
+    }
+}
+
 impl Tallies {
-    /// For who looks at them while the run lasts: workers hand over some times a second.
+    /// For so many users of a scenario. `live`: for who looks at them while the run lasts; workers
+    /// hand over some times a second then.
     #[must_use]
-    pub fn live() -> Tallies {
-        Tallies { live: true, ..Tallies::default() }
+    pub fn new(scenario: &Scenario, users: u64, live: bool) -> Tallies {
+        let board = scenario.group.map(|group| Arc::new(Board::new(group, users)));
+        Tallies { all: Arc::default(), live, board }
     }
 
     pub(super) fn is_live(&self) -> bool {
         self.live
+    }
+
+    pub(super) fn board(&self) -> Option<Arc<Board>> {
+        self.board.clone()
+    }
+
+    /// What happened on sockets.
+    #[must_use]
+    pub fn sockets(&self) -> SocketSummary {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner).sockets.clone()
+    }
+
+    /// What came of messages in groups, where there are any.
+    #[must_use]
+    pub fn groups(&self) -> Option<GroupSummary> {
+        let tally = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        self.board.as_ref().map(|board| GroupSummary::new(board, &tally.books))
     }
 
     pub(super) fn hand_over(&self, tally: &Tally) {

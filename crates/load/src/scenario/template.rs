@@ -6,6 +6,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use super::Feed;
+use crate::broadcast::{self, Publication};
 
 /// Text with places where values go.
 #[derive(Clone, Debug)]
@@ -38,9 +39,24 @@ enum Value {
     User,
     Pass,
     NowMs,
-    RandomInt { least: i64, most: i64 },
-    Column { feed: usize, column: usize },
+    RandomInt {
+        least: i64,
+        most: i64,
+    },
+    Column {
+        feed: usize,
+        column: usize,
+    },
     Capture(usize),
+    Stamp,
+    Group,
+    Member,
+    To,
+    /// Of the row that is the receiver's.
+    ToColumn {
+        feed: usize,
+        column: usize,
+    },
 }
 
 /// How a value was asked for.
@@ -65,13 +81,21 @@ pub struct Names {
 }
 
 /// The functions there are, with what follows each.
-pub const FUNCTIONS: [(&str, &str); 9] = [
+pub const FUNCTIONS: [(&str, &str); 14] = [
     ("uuid", "a random UUID, version 4"),
     ("seq", "a whole number that no other request of the run has, from 0 on"),
     ("user", "the user's number, from 0 on"),
     ("pass", "how often this user has gone through a flow before"),
     ("now_ms", "milliseconds since 1970"),
     ("random_int LEAST MOST", "a whole number, both ends included"),
+    ("stamp", "a message's sender, number and time, by which its receivers judge it"),
+    ("group", "the number of the user's group, from 0 on"),
+    ("member", "the user's place in its group, from 0 on"),
+    (
+        "to",
+        "the number of the user that a message is meant for: with `each` of every receiver in turn",
+    ),
+    ("to NAME.COLUMN", "of the row of a feed that is that user's: its number, modulo the rows"),
     ("env NAME", "of the environment, read when the run begins"),
     ("url NAME", "the value percent-encoded, for one component of a URL"),
     ("json NAME", "the value escaped, to stand between the quotes of a JSON string"),
@@ -110,6 +134,12 @@ pub struct Values<'a> {
     pub rows: &'a [u32],
     /// This user's captures by slot.
     pub captures: &'a [Option<Box<[u8]>>],
+    /// Of the message that is sent.
+    pub stamp: Publication,
+    /// The user's group, and its place there.
+    pub group: (u32, u32),
+    /// Whom it is meant for.
+    pub to: u64,
 }
 
 impl Template {
@@ -135,6 +165,12 @@ impl Template {
     #[must_use]
     pub fn is_constant(&self) -> bool {
         self.parts.iter().all(|part| matches!(part, Part::Literal(_)))
+    }
+
+    /// It has a stamp in it.
+    #[must_use]
+    pub fn is_stamped(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part, Part::Value(Value::Stamp, _)))
     }
 
     /// Appends the text with these values.
@@ -177,6 +213,14 @@ impl Template {
             ["user"] => Value::User,
             ["pass"] => Value::Pass,
             ["now_ms"] => Value::NowMs,
+            ["stamp"] => Value::Stamp,
+            ["group"] => Value::Group,
+            ["member"] => Value::Member,
+            ["to"] => Value::To,
+            ["to", name] => match names.find(name) {
+                Some(Value::Column { feed, column }) => Value::ToColumn { feed, column },
+                _ => return Err(names.unknown(name)),
+            },
             ["random_int", least, most] => random_int(least, most)?,
             ["env", name] => {
                 let unset = |_| BadTemplate::Said(format!("{name} is not in the environment"));
@@ -217,6 +261,17 @@ impl Template {
             Value::User => write!(out, "{}", values.user),
             Value::Pass => write!(out, "{}", values.pass),
             Value::NowMs => write!(out, "{}", values.now_ms),
+            Value::Stamp => write!(out, "{}", broadcast::encode(&values.stamp, 0)),
+            Value::Group => write!(out, "{}", values.group.0),
+            Value::Member => write!(out, "{}", values.group.1),
+            Value::To => write!(out, "{}", values.to),
+            Value::ToColumn { feed, column } => {
+                let feed = values.feeds.get(feed);
+                let row = feed.map(|feed| (values.to % u64::from(feed.rows().max(1))) as u32);
+                let cell = feed.zip(row).map(|(feed, row)| feed.cell(row, column));
+                insert(out, cell.unwrap_or_default(), self.place, escape);
+                Ok(())
+            }
             Value::RandomInt { least, most } => {
                 let span = (i128::from(most) - i128::from(least) + 1) as u128;
                 let above = (u128::from(random(0)) * span) >> 64;
@@ -320,7 +375,7 @@ fn uuid(out: &mut Vec<u8>, high: u64, low: u64) -> std::io::Result<()> {
 }
 
 /// A number that looks like chance, of one that does not (SplitMix64).
-pub(super) fn mixed(number: u64) -> u64 {
+pub(crate) fn mixed(number: u64) -> u64 {
     let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -354,6 +409,9 @@ mod tests {
             feeds: &names.feeds,
             rows: &[row],
             captures: &captures,
+            stamp: Publication { publisher: 8, sequence: 3, published_ns: 5 },
+            group: (2, 1),
+            to: 11,
         };
         let mut out = Vec::new();
         Template::compile(text, place, &names).unwrap().render(&mut out, &values);
@@ -368,6 +426,19 @@ mod tests {
             rendered(r#"{"a":{"b":"{{json token}}"}}"#, Place::Body, 0, 1),
             r#"{"a":{"b":"t\"1"}}"#
         );
+    }
+
+    #[test]
+    fn messages_say_whom_they_are_from_and_for() {
+        let text = "{{group}}/{{member}}/{{to}}/{{to people.age}}";
+        assert_eq!(rendered(text, Place::Body, 0, 1), "2/1/11/32", "row 11 of two");
+        let stamp = rendered("{{stamp}}", Place::Body, 0, 1);
+        let publication = broadcast::parse(stamp.as_bytes()).unwrap();
+        assert_eq!((publication.publisher, publication.sequence), (8, 3));
+        let stamped = |text| Template::compile(text, Place::Body, &names()).unwrap().is_stamped();
+        assert!(stamped("a{{stamp}}") && !stamped("{{to}}"));
+        let unknown = Template::compile("{{to people.agee}}", Place::Body, &names()).unwrap_err();
+        assert!(matches!(unknown, BadTemplate::Unknown { name, .. } if name == "people.agee"));
     }
 
     #[test]

@@ -6,20 +6,31 @@ use std::time::Duration;
 
 use super::cookies::{Jar, Site};
 use super::extract::{CAPTURE_BYTES_MAX, Seen};
+use super::groups::Members;
 use super::render::{Asked, Follow, Renderer};
+use super::sockets::Inbox;
+use super::speak::{self, Action};
 use super::tally::Tally;
 use super::template::{Values, mixed};
 use super::{BODY_KEPT_MAX, Scenario, Step, Tallies};
-use crate::requests::{Answer, Failure, Part, Request, Script, Step as Next, Times, Wants, place};
+use crate::broadcast::Publication;
+use crate::requests::{
+    Answer, Failure, Kind, Left, Part, Push, Request, Script, Step as Next, Times, Wants, place,
+};
 
 /// How often somebody who looks on is told what came of the steps.
 const HAND_OVER_NS: u64 = 250_000_000;
 
 /// One worker's users.
 pub struct Users {
-    scenario: Arc<Scenario>,
-    part: Part,
-    users: Vec<User>,
+    pub(super) scenario: Arc<Scenario>,
+    pub(super) part: Part,
+    pub(super) users: Vec<User>,
+    /// Users in groups.
+    pub(super) members: Option<Members>,
+    /// Some steps are said on sockets.
+    has_sockets: bool,
+    pub(super) scratch: Vec<u8>,
     /// Requests that are always the same, by step.
     fixed: Vec<Option<Request>>,
     wants: Vec<Wants>,
@@ -30,7 +41,7 @@ pub struct Users {
     /// Numbers given to requests.
     numbered: u64,
     clock: Clock,
-    tally: Tally,
+    pub(super) tally: Tally,
     tallies: Tallies,
     handed_over_ns: u64,
 }
@@ -45,16 +56,16 @@ pub struct Clock {
 }
 
 #[derive(Debug)]
-struct User {
+pub(super) struct User {
     /// State of its chances.
     random: u64,
     passes: u64,
-    flow: usize,
+    pub(super) flow: usize,
     /// The step it is at; `None` before a pass.
-    step: Option<usize>,
+    pub(super) step: Option<usize>,
     think: Option<Duration>,
     /// Steps done that are done once, by number.
-    done_once: u64,
+    pub(super) done_once: u64,
     seq: u64,
     draw: u64,
     now_ms: u64,
@@ -64,7 +75,26 @@ struct User {
     follow: Option<Box<Follow>>,
     /// Of the step's first request, where redirects follow.
     first: Option<Times>,
+    /// How often it has done its step.
+    pub(super) repeated: u32,
+    /// It stayed to the end of its group.
+    pub(super) is_done: bool,
+    pub(super) inbox: Inbox,
+    /// Of its last message.
+    pub(super) stamp: Publication,
+    /// When its next message is due, with a rate.
+    pub(super) due_ns: Option<u64>,
+    /// Since when it waits for its group.
+    pub(super) waits_since_ns: Option<u64>,
+    /// Group and place there.
+    place: (u32, u32),
+    /// Which receiver its message is for, and the number of that user.
+    pub(super) to: Option<u32>,
+    pub(super) to_number: u64,
 }
+
+/// Beside the time in which nothing comes: for what is under way when a run's time is over.
+const GROUP_GRACE: Duration = Duration::from_secs(10);
 
 /// What is left of a pass that a step has failed in.
 enum After {
@@ -87,6 +117,9 @@ impl Users {
         let mut renderer = Renderer::default();
         let fixed = scenario.steps.iter().map(|step| fixed(&scenario, step, &mut renderer));
         Users {
+            members: tallies.board().map(Members::new),
+            has_sockets: scenario.has_sockets(),
+            scratch: Vec::new(),
             fixed: fixed.collect(),
             wants,
             users: Vec::new(),
@@ -106,16 +139,26 @@ impl Users {
     /// A user begins to take memory when it begins.
     fn ensure(&mut self, user: u32) {
         while self.users.len() <= user as usize {
-            let number = self.part.number(self.users.len() as u32);
-            self.users.push(User::new(&self.scenario, mixed(self.seed ^ mixed(number))));
+            let at = self.users.len() as u32;
+            let number = self.part.number(at);
+            let mut user = User::new(&self.scenario, mixed(self.seed ^ mixed(number)));
+            user.stamp.publisher = number as u32;
+            user.think = self.arrives_after(number);
+            if let Some(members) = &mut self.members {
+                members.add(number);
+                user.place = members.place(at);
+            }
+            self.users.push(user);
+            self.turn_to(at, None);
         }
     }
 
     /// Begins a pass; false when the user is done for good.
     fn begin_pass(&mut self, at: u32) -> bool {
         let number = self.part.number(at);
+        let role = self.members.as_ref().map(|members| members.role(at));
         let Some(user) = self.users.get_mut(at as usize) else { return false };
-        if self.scenario.passes.is_some_and(|passes| user.passes >= passes) {
+        if user.is_done || self.scenario.passes.is_some_and(|passes| user.passes >= passes) {
             return false;
         }
         for (row, feed) in user.rows.iter_mut().zip(&self.scenario.feeds) {
@@ -123,7 +166,8 @@ impl Users {
             let Some(next) = feed.next_row(number, mixed(user.random)) else { return false };
             *row = next;
         }
-        user.flow = chosen(&self.scenario, user.chance());
+        user.flow = self.scenario.chosen(role, user.chance());
+        user.repeated = 0;
         user.passes += 1;
         self.tally.pass(user.flow);
         user.step = None;
@@ -167,6 +211,9 @@ impl Users {
         let Some((number, step)) = found else { return (After::PassEnds, None) };
         if scenario.cookies {
             user.keep_cookies(&scenario, step, answer);
+        }
+        if let Some(failure) = speak::refused(&step.action, status, answer) {
+            return (After::PassEnds, Some(failure));
         }
         if let Some(follow) = user.redirected(&scenario, step, status, answer) {
             self.tally.redirect(number);
@@ -221,8 +268,12 @@ impl Users {
             user.step = None;
             return;
         }
+        if self.again(at, number) {
+            return;
+        }
+        let Some(user) = self.users.get_mut(at as usize) else { return };
         if failure.is_none() {
-            user.done_once |= 1_u64.checked_shl(number as u32).unwrap_or(0);
+            user.do_once(number);
         }
         user.advance(&self.scenario);
         if user.step.is_none() {
@@ -254,6 +305,11 @@ impl Script for Users {
         if one.step.is_none() && !self.begin_pass(user) {
             return Next::End;
         }
+        if self.has_sockets
+            && let Some(next) = self.before_sending(user, now_ns)
+        {
+            return next;
+        }
         match self.prepare(user, now_ns) {
             true => Next::Send,
             false => Next::Wait(Duration::from_millis(1)),
@@ -268,6 +324,10 @@ impl Script for Users {
         }
         let asked = one.and_then(|one| asked(&self.scenario, one, self.part.number(user)));
         if let Some(asked) = asked {
+            if asked.follow.is_none() && !matches!(asked.step.action, Action::Request) {
+                speak::render(&asked, &mut self.renderer, &mut self.request);
+                return &self.request;
+            }
             let (endpoint, is_head) = (asked.endpoint(), asked.method() == "HEAD");
             let renderer = &mut self.renderer;
             self.request.set_rendered(endpoint, is_head, |out| renderer.render(&asked, out));
@@ -291,16 +351,64 @@ impl Script for Users {
             one.follow = Some(follow);
             return None;
         }
+        if self.has_sockets {
+            self.unless_sent(user, answer);
+        }
         self.over(user, &after, failure, answer);
         if self.tallies.is_live() {
             self.tell(answer.times.done_ns);
         }
         failure.filter(|_| answer.outcome.is_ok())
     }
+
+    fn kind(&self, user: u32) -> Kind {
+        let one = self.users.get(user as usize).filter(|one| one.follow.is_none());
+        let step = one.and_then(|one| self.scenario.steps.get(one.step?));
+        step.map_or(Kind::Plain, |step| step.action.kind())
+    }
+
+    fn awaits(&self, user: u32) -> bool {
+        let step = self.users.get(user as usize).and_then(|user| user.step);
+        let step = step.and_then(|step| self.scenario.steps.get(step));
+        step.is_some_and(|step| step.receive.is_some())
+    }
+
+    fn limit(&self, user: u32) -> Option<Duration> {
+        let step = self.users.get(user as usize).and_then(|user| user.step);
+        step.and_then(|step| self.scenario.steps.get(step)?.limit)
+    }
+
+    fn begin(&mut self, user: u32, now_ns: u64) {
+        self.stamp(user, now_ns);
+    }
+
+    fn pushed(&mut self, user: u32, push: &Push<'_>, waits: bool, now_ns: u64) -> bool {
+        self.hear(user, push, waits, now_ns)
+    }
+
+    fn recall(&mut self, user: u32) -> Option<Vec<u8>> {
+        self.look_back(user)
+    }
+
+    fn left(&mut self, user: u32, left: Left) {
+        self.lose_socket(user, left);
+    }
+
+    fn stays(&mut self, user: u32, now_ns: u64) -> bool {
+        self.ensure(user);
+        self.members.as_mut().is_some_and(|members| members.stays(user, now_ns))
+    }
+
+    fn grace(&self) -> Duration {
+        self.scenario.group.map_or(Duration::ZERO, |group| group.quiet + GROUP_GRACE)
+    }
 }
 
 impl Drop for Users {
     fn drop(&mut self) {
+        if let Some(members) = &mut self.members {
+            self.tally.books = members.finish(|at| self.part.number(at));
+        }
         self.tallies.hand_over(&self.tally);
     }
 }
@@ -322,7 +430,21 @@ impl User {
             jar: Jar::default(),
             follow: None,
             first: None,
+            repeated: 0,
+            is_done: false,
+            inbox: Inbox::default(),
+            stamp: Publication { publisher: 0, sequence: u32::MAX, published_ns: 0 },
+            due_ns: None,
+            waits_since_ns: None,
+            place: (0, 0),
+            to: None,
+            to_number: 0,
         }
+    }
+
+    /// A step that is done once need not be done again.
+    pub(super) fn do_once(&mut self, number: usize) {
+        self.done_once |= 1_u64.checked_shl(number as u32).unwrap_or(0);
     }
 
     fn chance(&mut self) -> u64 {
@@ -336,7 +458,7 @@ impl User {
     }
 
     /// To the next step that is to be done, or to the pass's end.
-    fn advance(&mut self, scenario: &Scenario) {
+    pub(super) fn advance(&mut self, scenario: &Scenario) {
         let Some(flow) = scenario.flows.get(self.flow) else { return };
         let from = self.step.map_or(flow.steps.start, |step| step + 1);
         let is_due = |&at: &usize| {
@@ -405,7 +527,7 @@ impl User {
         Some(Ok(Follow { endpoint, target, hops, becomes_get, moved }))
     }
 
-    fn values<'a>(&'a self, scenario: &'a Scenario, number: u64) -> Values<'a> {
+    pub(super) fn values<'a>(&'a self, scenario: &'a Scenario, number: u64) -> Values<'a> {
         Values {
             seq: self.seq,
             user: number,
@@ -415,6 +537,9 @@ impl User {
             feeds: &scenario.feeds,
             rows: &self.rows,
             captures: &self.captures,
+            stamp: self.stamp,
+            group: self.place,
+            to: self.to_number,
         }
     }
 }
@@ -429,24 +554,14 @@ fn asked<'a>(scenario: &'a Scenario, user: &'a User, number: u64) -> Option<Aske
     })
 }
 
-/// By weight.
-fn chosen(scenario: &Scenario, chance: u64) -> usize {
-    let all: u64 = scenario.flows.iter().map(|flow| u64::from(flow.weight)).sum();
-    let mut left = ((u128::from(chance) * u128::from(all)) >> 64) as u64;
-    let lands = |flow: &super::Flow| {
-        let here = left < u64::from(flow.weight);
-        left = left.saturating_sub(u64::from(flow.weight));
-        here
-    };
-    scenario.flows.iter().position(lands).unwrap_or_default()
-}
-
 /// The most that a check, a capture, cookies or redirects want to see.
 fn wants(scenario: &Scenario, step: &Step) -> Wants {
     let checks = step.checks.iter().map(super::Check::wants);
     let captures = step.captures.iter().map(|capture| capture.source.wants());
     let own = (scenario.cookies || scenario.redirects > 0).then_some(Wants::Head);
-    let all: Vec<Wants> = checks.chain(captures).chain(own).collect();
+    let confirmed = matches!(step.action, Action::Subscribe(_));
+    let confirmed = confirmed.then_some(Wants::Body(BODY_KEPT_MAX));
+    let all: Vec<Wants> = checks.chain(captures).chain(own).chain(confirmed).collect();
     match () {
         () if all.iter().any(|wants| matches!(wants, Wants::Body(_))) => Wants::Body(BODY_KEPT_MAX),
         () if all.contains(&Wants::Head) => Wants::Head,
@@ -458,7 +573,8 @@ fn wants(scenario: &Scenario, step: &Step) -> Wants {
 fn fixed(scenario: &Scenario, step: &Step, renderer: &mut Renderer) -> Option<Request> {
     let headers = step.headers.iter().map(|(_, value)| value);
     let texts = headers.chain([&step.target]).chain(&step.body).chain(&step.basic);
-    if scenario.cookies || !texts.into_iter().all(super::Template::is_constant) {
+    let is_request = matches!(step.action, Action::Request);
+    if !is_request || scenario.cookies || !texts.into_iter().all(super::Template::is_constant) {
         return None;
     }
     let user = User::new(scenario, 0);

@@ -27,6 +27,12 @@ fn step(wanted: &Wanted<'_>, names: &Names) -> Step {
         headers: headers.map(|(n, v)| ((*n).to_owned(), text(v, Place::Header))).collect(),
         body: wanted.body.map(|body| text(body, Place::Body)),
         basic: None,
+        action: Action::Request,
+        receive: None,
+        limit: None,
+        repeat: 1,
+        each: false,
+        stamped: false,
         captures: Vec::new(),
         checks: Vec::new(),
         think: None,
@@ -39,7 +45,13 @@ fn scenario(steps: Vec<Step>) -> Scenario {
     Scenario {
         endpoints: vec![endpoint("http://127.0.0.1:81/"), endpoint("http://127.0.0.2:82/")],
         proxy: None,
-        flows: vec![Flow { name: "one".to_owned(), weight: 1, steps: 0..steps.len() }],
+        flows: vec![Flow {
+            name: "one".to_owned(),
+            weight: 1,
+            steps: 0..steps.len(),
+            role: None,
+            rate: None,
+        }],
         captures: 1,
         steps,
         feeds: Vec::new(),
@@ -47,6 +59,8 @@ fn scenario(steps: Vec<Step>) -> Scenario {
         cookies: true,
         redirects: 2,
         close: false,
+        group: None,
+        arrive: None,
     }
 }
 
@@ -199,6 +213,8 @@ fn flows_are_taken_by_weight_within_sampling_error() {
         name: number.to_string(),
         weight,
         steps: number..number + 1,
+        role: None,
+        rate: None,
     };
     let flows = vec![flow(0, 1), flow(1, 0), flow(2, 3)];
     let mut play = play(Scenario { flows, passes: None, ..scenario(steps) });

@@ -1,0 +1,232 @@
+//! [`Cable`]: Action Cable over [`WebSocket`] (`crates/cable` is the codec): the welcome makes a
+//! connection whole, a subscription is confirmed or rejected, the server's pings are taken, and what
+//! was published is [`Received::Pushed`] with its identifier.
+
+use cable::{Command, Message};
+
+use super::driver::Push;
+use super::request::Kind;
+use super::websocket::{WebSocket, WebSocketState};
+use super::{Awaited, Driver, Failure, Received, Request, Whole};
+
+/// One worker's clients.
+#[derive(Default)]
+pub struct Cable {
+    pub(super) socket: WebSocket,
+    /// What was published last, and where to.
+    data: Vec<u8>,
+    identifier: String,
+}
+
+/// Where a client is.
+#[derive(Default)]
+pub struct CableState {
+    socket: WebSocketState,
+    awaits: Awaits,
+}
+
+#[derive(PartialEq, Eq, Default)]
+enum Awaits {
+    #[default]
+    Nothing,
+    Welcome,
+    /// That this identifier is confirmed or rejected.
+    Subscription(String),
+}
+
+/// What a message of the server was.
+enum Found {
+    Nothing,
+    Data,
+    /// What was awaited.
+    Answer(u16),
+    /// It ends the connection.
+    Disconnect(u16),
+}
+
+impl Cable {
+    /// Messages of at most [`WebSocket::MESSAGE_BYTES_MAX`].
+    #[must_use]
+    pub fn new() -> Cable {
+        Cable::default()
+    }
+
+    /// Reads the message that came. `None`: it is none of Action Cable's.
+    fn read(&mut self, state: &mut CableState, awaited: &mut Awaited) -> Option<Found> {
+        let text = std::str::from_utf8(&self.socket.message).ok()?;
+        let message = Message::decode(text).ok()?;
+        let mut answers = |state: &mut CableState, status| {
+            state.awaits = Awaits::Nothing;
+            awaited.body(text.as_bytes());
+            Found::Answer(status)
+        };
+        Some(match message {
+            Message::Welcome { .. } if state.awaits == Awaits::Welcome => answers(state, 101),
+            Message::Confirm { identifier } | Message::Reject { identifier } if matches!(&state.awaits, Awaits::Subscription(one) if *one == identifier) => {
+                answers(state, 0)
+            }
+            Message::Disconnect { reason, .. } => Found::Disconnect(reason.close_code()),
+            Message::Data { identifier, message, .. } => {
+                self.identifier.clear();
+                self.identifier.push_str(&identifier);
+                self.data.clear();
+                self.data.extend_from_slice(message.as_bytes());
+                Found::Data
+            }
+            _ => Found::Nothing,
+        })
+    }
+}
+
+impl Driver for Cable {
+    type State = CableState;
+
+    const PUSHES: bool = true;
+
+    fn seed(&mut self, random: u64) {
+        self.socket.seed(random);
+    }
+
+    fn ask<'a>(&'a mut self, state: &mut CableState, request: &'a Request) -> &'a [u8] {
+        let named = || {
+            let text = std::str::from_utf8(request.bytes()).ok()?;
+            match Command::decode(text).ok()? {
+                Command::Subscribe { identifier, .. } => Some(identifier.into_owned()),
+                _ => None,
+            }
+        };
+        state.awaits = match request.kind() {
+            Kind::Plain | Kind::Connect | Kind::ConnectCable => Awaits::Welcome,
+            Kind::Subscribe => named().map_or(Awaits::Nothing, Awaits::Subscription),
+            _ => Awaits::Nothing,
+        };
+        self.socket.ask(&mut state.socket, request)
+    }
+
+    fn receive(&mut self, state: &mut CableState, bytes: &[u8], awaited: &mut Awaited) -> Received {
+        self.socket.forget_reply();
+        let mut at = 0;
+        while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
+            match self.socket.next(&mut state.socket, rest, awaited) {
+                // The welcome is still to come.
+                Received::Whole(whole) if whole.status == 101 => at += whole.used,
+                Received::Whole(whole) => {
+                    return Received::Whole(Whole { used: at + whole.used, ..whole });
+                }
+                Received::Pushed(used) => {
+                    at += used;
+                    let body_bytes = self.socket.message.len() as u64;
+                    match self.read(state, awaited) {
+                        None => return Received::Broken(Failure::Unexpected),
+                        Some(Found::Nothing) => {}
+                        Some(Found::Data) => return Received::Pushed(at),
+                        Some(Found::Disconnect(code)) => return Received::Left(code),
+                        Some(Found::Answer(status)) => {
+                            let whole = Whole { used: at, status, keep: true, body_bytes };
+                            return Received::Whole(whole);
+                        }
+                    }
+                }
+                other => return other,
+            }
+        }
+        Received::More
+    }
+
+    fn ended(&mut self, state: &mut CableState) -> Received {
+        self.socket.ended(&mut state.socket)
+    }
+
+    fn message(&self) -> Push<'_> {
+        Push { data: &self.data, is_text: true, identifier: Some(&self.identifier) }
+    }
+
+    fn reply(&self) -> &[u8] {
+        self.socket.reply()
+    }
+
+    fn leave<'a>(&'a mut self, state: &mut CableState) -> &'a [u8] {
+        self.socket.farewell(&mut state.socket)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::websocket::{OpCode, accept_key, encode};
+
+    use super::super::Wants;
+    use super::*;
+
+    const HEAD: &[u8] =
+        b"GET /cable HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+        Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: actioncable-v1-json\r\n\r\n";
+
+    /// A client, and what the server says first.
+    fn asked(says: &[&str]) -> (Cable, CableState, Vec<u8>) {
+        let (mut cable, mut state) = (Cable::new(), CableState::default());
+        let request = Request::message(0, Kind::ConnectCable, HEAD.to_vec());
+        let asked = String::from_utf8(cable.ask(&mut state, &request).to_vec()).unwrap();
+        let key = asked.split("Sec-WebSocket-Key: ").nth(1).unwrap().trim();
+        let accept = String::from_utf8(accept_key(key.as_bytes()).to_vec()).unwrap();
+        let head = "HTTP/1.1 101 X\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n";
+        let mut answer = format!("{head}Sec-WebSocket-Accept: {accept}\r\n\r\n").into_bytes();
+        says.iter().for_each(|text| encode(&mut answer, OpCode::Text, text.as_bytes()));
+        (cable, state, answer)
+    }
+
+    fn heard(cable: &mut Cable, state: &mut CableState, says: &str) -> (Received, String) {
+        let (mut stream, mut awaited) = (Vec::new(), Awaited::default());
+        awaited.begin(Wants::Body(1_000), false, false);
+        encode(&mut stream, OpCode::Text, says.as_bytes());
+        let received = cable.receive(state, &stream, &mut awaited);
+        (received, String::from_utf8(awaited.body).unwrap())
+    }
+
+    #[test]
+    fn the_welcome_makes_a_connection_whole_however_it_is_torn() {
+        let says = [r#"{"type":"ping","message":5}"#, r#"{"type":"welcome"}"#];
+        let length = asked(&says).2.len();
+        for piece in 1..=length {
+            let (mut cable, mut state, answer) = asked(&says);
+            let mut whole = Vec::new();
+            for piece in answer.chunks(piece) {
+                match cable.receive(&mut state, piece, &mut Awaited::default()) {
+                    Received::More => {}
+                    Received::Whole(one) => whole.push((one.status, one.keep, one.used)),
+                    other => panic!("{other:?}"),
+                }
+            }
+            let rest = length - (length - 1) / piece * piece;
+            assert_eq!(whole, [(101, true, rest)], "pieces of {piece}");
+        }
+    }
+
+    #[test]
+    fn a_subscription_is_confirmed_or_rejected_and_then_brings_data() {
+        let (mut cable, mut state, answer) = asked(&[r#"{"type":"welcome"}"#]);
+        cable.receive(&mut state, &answer, &mut Awaited::default());
+        let text = br#"{"command":"subscribe","identifier":"{\"channel\":\"A\"}"}"#;
+        let subscribe = Request::message(0, Kind::Subscribe, text.to_vec());
+        let confirm = r#"{"type":"confirm_subscription","identifier":"{\"channel\":\"A\"}"}"#;
+        for answer in [confirm.to_owned(), confirm.replace("confirm", "reject")] {
+            assert_eq!(cable.ask(&mut state, &subscribe).first(), Some(&0x81));
+            let other = confirm.replace("A", "B");
+            assert_eq!(heard(&mut cable, &mut state, &other).0, Received::More, "another's");
+            let (received, body) = heard(&mut cable, &mut state, &answer);
+            assert!(matches!(received, Received::Whole(whole) if whole.keep && whole.status == 0));
+            assert_eq!(body, answer, "the script looks which it is");
+        }
+        let data = r#"{"identifier":"{\"channel\":\"A\"}","message":{"a":[1]}}"#;
+        let (received, _) = heard(&mut cable, &mut state, data);
+        assert!(matches!(received, Received::Pushed(_)), "{received:?}");
+        let push = cable.message();
+        assert_eq!(
+            (push.data, push.identifier),
+            (&br#"{"a":[1]}"#[..], Some(r#"{"channel":"A"}"#))
+        );
+        let bye = r#"{"type":"disconnect","reason":"server_restart","reconnect":true}"#;
+        assert!(matches!(heard(&mut cable, &mut state, bye).0, Received::Left(_)));
+        let wrong = heard(&mut cable, &mut state, "[]").0;
+        assert_eq!(wrong, Received::Broken(Failure::Unexpected));
+    }
+}

@@ -1,0 +1,231 @@
+//! Connections on which messages come that nobody asked for: a user has one of HTTP and one socket,
+//! and one of them is in use at a time. Nothing of this is compiled for drivers without
+//! [`Driver::PUSHES`].
+
+use engine::{Closed, ConnId, Core, Sys};
+
+use super::requester::Requester;
+use super::script::Left;
+use super::{Driver, Failure, Kind, Received, Script, Whole};
+
+impl<D: Driver, S: Script> Requester<D, S> {
+    /// Takes the connection that the latest request is for. False: it has failed, as there is none.
+    pub(super) fn choose<Y: Sys>(
+        &mut self,
+        core: &mut Core<Y, Self>,
+        user: u32,
+        now_ns: u64,
+    ) -> bool {
+        let (kind, awaits) = (self.script.kind(user), self.script.awaits(user));
+        let Some(one) = self.users.get_mut(user as usize) else { return false };
+        one.turn_to(kind != Kind::Plain);
+        if let Some(flight) = one.flights.back_mut() {
+            (flight.kind, flight.awaits) = (kind, awaits || kind == Kind::Await);
+        }
+        match kind {
+            Kind::Plain => true,
+            Kind::Connect | Kind::ConnectCable => {
+                self.say_goodbye(core, user);
+                true
+            }
+            _ if one.opened => true,
+            _ => {
+                self.fail(core, user, Failure::NotConnected, now_ns);
+                false
+            }
+        }
+    }
+
+    /// The latest request was sent: nothing may answer it, or what does may be here already.
+    pub(super) fn may_be_over(&mut self, user: u32) {
+        let flight = self.users.get(user as usize).and_then(|one| one.flights.front());
+        let over = flight.is_some_and(|flight| match flight.kind {
+            Kind::Text | Kind::Binary => !flight.awaits,
+            kind => kind == Kind::Await,
+        });
+        if over {
+            self.soon.push(user);
+        }
+    }
+
+    /// Ends such requests. They were begun before, so that a flow of them never nests.
+    pub(super) fn look_soon<Y: Sys>(&mut self, core: &mut Core<Y, Self>) {
+        for user in std::mem::take(&mut self.soon) {
+            let now_ns = core.clock_ns();
+            let Some(one) = self.users.get_mut(user as usize) else { continue };
+            let flight = one.flights.front().filter(|flight| flight.times.sent_ns > 0);
+            let body_bytes = match flight.map(|flight| (flight.kind, flight.awaits)) {
+                Some((Kind::Text | Kind::Binary, false)) => 0,
+                Some((Kind::Await, _)) => match self.script.recall(user) {
+                    Some(message) => {
+                        one.awaited.body(&message);
+                        message.len() as u64
+                    }
+                    None => continue,
+                },
+                _ => continue,
+            };
+            let whole = Whole { used: 0, status: 0, keep: true, body_bytes };
+            self.whole(core, user, whole, false, now_ns);
+        }
+    }
+
+    /// Whose connection it is, and whether it is the one not in use.
+    fn owner<Y: Sys>(&self, core: &Core<Y, Self>, id: ConnId) -> Option<(u32, bool)> {
+        let user = core.user(id)?.user;
+        let one = self.users.get(user as usize)?;
+        let aside = || one.aside.as_ref().is_some_and(|aside| aside.conn == Some(id));
+        match one.conn == Some(id) {
+            true => Some((user, false)),
+            false => aside().then_some((user, true)),
+        }
+    }
+
+    pub(super) fn on_pushing_data<Y: Sys>(
+        &mut self,
+        core: &mut Core<Y, Self>,
+        id: ConnId,
+        data: &[u8],
+    ) {
+        let now_ns = core.clock_ns();
+        let mut rest = data;
+        while !rest.is_empty() {
+            let Some((user, is_aside)) = self.owner(core, id) else { return };
+            let Some(one) = self.users.get_mut(user as usize) else { return };
+            let on_socket = one.on_socket != is_aside;
+            let sent = one.flights.front().is_some_and(|flight| flight.times.sent_ns > 0);
+            let waits = !is_aside && sent;
+            if !on_socket && !waits {
+                self.ledger.counts.unasked.add(1);
+                return self.drop_connection(core, user, is_aside, false);
+            }
+            let state = match (is_aside, &mut one.aside) {
+                (true, Some(aside)) => &mut aside.state,
+                _ => &mut one.state,
+            };
+            let received = self.driver.receive(state, rest, &mut one.awaited);
+            let reply = self.driver.reply();
+            if !reply.is_empty() {
+                core.write(id, reply);
+            }
+            match received {
+                Received::More => return,
+                Received::Pushed(used) => {
+                    rest = rest.get(used..).unwrap_or_default();
+                    self.pushed(core, user, waits, now_ns);
+                }
+                Received::Whole(whole) => {
+                    rest = rest.get(whole.used..).unwrap_or_default();
+                    if waits {
+                        let more = !on_socket && !rest.is_empty();
+                        self.whole(core, user, whole, more, now_ns);
+                    } else if !whole.keep {
+                        return self.drop_connection(core, user, is_aside, true);
+                    }
+                }
+                Received::Left(code) => {
+                    self.script.left(user, Left::Closed(code));
+                    self.drop_connection(core, user, is_aside, true);
+                    return self.fail_waiting(core, user, is_aside, Failure::Closed, now_ns);
+                }
+                Received::Broken(failure) => {
+                    if on_socket {
+                        self.script.left(user, Left::Broken(failure));
+                    }
+                    self.drop_connection(core, user, is_aside, on_socket);
+                    return self.fail_waiting(core, user, is_aside, failure, now_ns);
+                }
+            }
+        }
+    }
+
+    /// What a user waited for on a connection that is gone fails.
+    fn fail_waiting<Y: Sys>(
+        &mut self,
+        core: &mut Core<Y, Self>,
+        user: u32,
+        is_aside: bool,
+        failure: Failure,
+        now_ns: u64,
+    ) {
+        let waits = self.users.get(user as usize).is_some_and(|one| !one.flights.is_empty());
+        if waits && !is_aside {
+            self.fail(core, user, failure, now_ns);
+        }
+    }
+
+    /// Shows the script a message that came by itself.
+    fn pushed<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, waits: bool, now_ns: u64) {
+        let Some(one) = self.users.get_mut(user as usize) else { return };
+        let waits = waits && one.flights.front().is_some_and(|flight| flight.awaits);
+        let push = self.driver.message();
+        if !self.script.pushed(user, &push, waits, now_ns) || !waits {
+            return;
+        }
+        one.awaited.body(push.data);
+        let body_bytes = push.data.len() as u64;
+        let whole = Whole { used: 0, status: 0, keep: true, body_bytes };
+        self.whole(core, user, whole, false, now_ns);
+    }
+
+    /// Ends one connection of a user, once what was written has left if that is `gently`.
+    fn drop_connection<Y: Sys>(
+        &mut self,
+        core: &mut Core<Y, Self>,
+        user: u32,
+        is_aside: bool,
+        gently: bool,
+    ) {
+        let Some(one) = self.users.get_mut(user as usize) else { return };
+        let (conn, opened) = match (is_aside, &mut one.aside) {
+            (true, Some(aside)) => (&mut aside.conn, &mut aside.opened),
+            _ => (&mut one.conn, &mut one.opened),
+        };
+        let gently = gently && std::mem::take(opened);
+        *opened = false;
+        match conn.take() {
+            Some(id) if gently => core.end_after(id, Closed::ByUs),
+            Some(id) => core.abort(id),
+            None => {}
+        }
+    }
+
+    /// Ends the connection in use, with a word where the protocol has one.
+    pub(super) fn say_goodbye<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
+        let Some(one) = self.users.get_mut(user as usize) else { return };
+        if let Some(id) = one.conn.filter(|_| one.opened) {
+            let bytes = self.driver.leave(&mut one.state);
+            if !bytes.is_empty() {
+                core.write(id, bytes);
+            }
+        }
+        self.drop_connection(core, user, false, true);
+    }
+
+    /// Ends the connection that is not in use.
+    pub(super) fn put_down<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
+        let Some(one) = self.users.get_mut(user as usize) else { return };
+        let Some(aside) = &mut one.aside else { return };
+        if let Some(id) = aside.conn.filter(|_| aside.opened) {
+            let bytes = self.driver.leave(&mut aside.state);
+            if !bytes.is_empty() {
+                core.write(id, bytes);
+            }
+        }
+        self.drop_connection(core, user, true, true);
+    }
+
+    /// A connection that was not in use has ended.
+    pub(super) fn lost_aside<Y: Sys>(&mut self, core: &mut Core<Y, Self>, id: ConnId) {
+        let Some((user, true)) = self.owner(core, id) else { return };
+        let Some(one) = self.users.get_mut(user as usize) else { return };
+        let is_socket = !one.on_socket;
+        if let Some(aside) = &mut one.aside {
+            (aside.conn, aside.opened) = (None, false);
+        }
+        self.ledger.counts.closed_idle.add(1);
+        if is_socket {
+            self.script.left(user, Left::Gone);
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! [`Web`]: what users of scenarios speak who have sockets too. A connection is of HTTP/1.1 until its
+//! first request makes it a WebSocket or a client of Action Cable.
+
+use super::cable::{Cable, CableState};
+use super::driver::Push;
+use super::http1::Http1State;
+use super::request::Kind;
+use super::websocket::WebSocketState;
+use super::{Awaited, Driver, Http1, Received, Request};
+
+/// One worker's connections of all three kinds.
+#[derive(Default)]
+pub struct Web {
+    http: Http1,
+    /// With the WebSockets below it.
+    cable: Cable,
+    /// Whose message came last.
+    is_cable: bool,
+}
+
+/// Where a connection is.
+pub struct WebState(Speaks);
+
+enum Speaks {
+    Http(Http1State),
+    WebSocket(Box<WebSocketState>),
+    Cable(Box<CableState>),
+}
+
+impl Default for WebState {
+    fn default() -> WebState {
+        WebState(Speaks::Http(Http1State::default()))
+    }
+}
+
+impl Web {
+    /// As [`Http1::new`] and [`super::WebSocket::new`].
+    #[must_use]
+    pub fn new() -> Web {
+        Web { http: Http1::new(), ..Web::default() }
+    }
+}
+
+impl Driver for Web {
+    type State = WebState;
+
+    const PUSHES: bool = true;
+
+    fn seed(&mut self, random: u64) {
+        self.cable.seed(random);
+    }
+
+    fn ask<'a>(&'a mut self, state: &mut WebState, request: &'a Request) -> &'a [u8] {
+        match request.kind() {
+            Kind::Connect => *state = WebState(Speaks::WebSocket(Box::default())),
+            Kind::ConnectCable => *state = WebState(Speaks::Cable(Box::default())),
+            _ => {}
+        }
+        match &mut state.0 {
+            Speaks::Http(state) => self.http.ask(state, request),
+            Speaks::WebSocket(state) => self.cable.socket.ask(state, request),
+            Speaks::Cable(state) => self.cable.ask(state, request),
+        }
+    }
+
+    fn receive(&mut self, state: &mut WebState, bytes: &[u8], awaited: &mut Awaited) -> Received {
+        match &mut state.0 {
+            Speaks::Http(state) => {
+                self.cable.socket.forget_reply();
+                self.http.receive(state, bytes, awaited)
+            }
+            Speaks::WebSocket(state) => {
+                self.is_cable = false;
+                self.cable.socket.receive(state, bytes, awaited)
+            }
+            Speaks::Cable(state) => {
+                self.is_cable = true;
+                self.cable.receive(state, bytes, awaited)
+            }
+        }
+    }
+
+    fn ended(&mut self, state: &mut WebState) -> Received {
+        match &mut state.0 {
+            Speaks::Http(state) => self.http.ended(state),
+            Speaks::WebSocket(state) => self.cable.socket.ended(state),
+            Speaks::Cable(state) => self.cable.ended(state),
+        }
+    }
+
+    fn message(&self) -> Push<'_> {
+        if self.is_cable { self.cable.message() } else { self.cable.socket.message() }
+    }
+
+    fn reply(&self) -> &[u8] {
+        self.cable.reply()
+    }
+
+    fn leave<'a>(&'a mut self, state: &mut WebState) -> &'a [u8] {
+        match &mut state.0 {
+            Speaks::Http(_) => &[],
+            Speaks::WebSocket(state) => self.cable.socket.farewell(state),
+            Speaks::Cable(state) => self.cable.leave(state),
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! [`WebSocket`]: WebSockets as users of the seam speak them (RFC 6455), on the codec of `wire`: the
+//! handshake, masked frames, pings that are answered, fragments that are joined, the closing
+//! handshake. Whatever message comes is [`Received::Pushed`]; what it is an answer to is the script's
+//! to say.
+//!
+//! What it is not: the fast path. Runs of WebSockets alone are on the engine's own WebSocket mode
+//! ([`crate::Run`]), which copies nothing. No extension is offered here.
+
+use wire::http::{EMPTY_HEADER, HeadScanner, MAX_HEADERS, parse_request, parse_response};
+use wire::websocket::{
+    Decoder, Event, OpCode, check_upgrade_response, encode_close, encode_key, encode_masked,
+};
+use wire::{Limits, Role, Status, Violation};
+
+use super::driver::Push;
+use super::request::Kind;
+use super::{Awaited, Driver, Failure, Received, Request, Whole};
+use crate::scenario::mixed;
+
+/// What a close frame without a code counts as (RFC 6455 section 7.1.5).
+const NO_CODE: u16 = 1005;
+
+/// One worker's WebSockets.
+pub struct WebSocket {
+    limits: Limits,
+    /// Of masks and keys.
+    random: u64,
+    /// What is sent.
+    out: Vec<u8>,
+    /// What is said back at once.
+    reply: Vec<u8>,
+    /// A frame, or as much of it as came.
+    frame: Vec<u8>,
+    /// The last message that came.
+    pub(super) message: Vec<u8>,
+    is_text: bool,
+}
+
+/// Where a connection is.
+#[derive(Default)]
+pub struct WebSocketState {
+    at: At,
+    awaits: Awaits,
+    key: [u8; 24],
+    /// Subprotocols, as in the request.
+    offered: String,
+    scanner: HeadScanner,
+    decoder: Decoder,
+    /// Bytes of the frame under way that are still to come.
+    left: u64,
+    /// A head, or the beginning of a frame.
+    torn: Vec<u8>,
+    /// The fragments of a message.
+    joined: Vec<u8>,
+    /// The payload of the ping whose pong is awaited.
+    ping: Vec<u8>,
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, Default)]
+enum At {
+    #[default]
+    Nowhere,
+    Handshake,
+    Open,
+    /// Our close frame was sent.
+    Closing,
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, Default)]
+enum Awaits {
+    #[default]
+    Nothing,
+    Pong,
+    Close,
+}
+
+/// What one frame brought.
+enum Found {
+    Nothing,
+    Message,
+    /// The pong or the close frame that was asked for.
+    Answer,
+    /// The server ends the connection.
+    Close(u16),
+}
+
+impl Default for WebSocket {
+    fn default() -> WebSocket {
+        WebSocket::new()
+    }
+}
+
+impl WebSocket {
+    /// The longest message that is taken, all its fragments together, in bytes.
+    pub const MESSAGE_BYTES_MAX: u32 = 1 << 20;
+
+    /// Messages of at most [`WebSocket::MESSAGE_BYTES_MAX`].
+    #[must_use]
+    pub fn new() -> WebSocket {
+        let limits = Limits { message_bytes: Self::MESSAGE_BYTES_MAX, ..Limits::default() };
+        let none = Vec::new;
+        WebSocket {
+            limits,
+            random: 0,
+            out: none(),
+            reply: none(),
+            frame: none(),
+            message: none(),
+            is_text: false,
+        }
+    }
+
+    fn draw(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(1);
+        mixed(self.random)
+    }
+
+    fn mask(&mut self) -> [u8; 4] {
+        (self.draw() as u32).to_le_bytes()
+    }
+
+    fn say(&mut self, opcode: OpCode, data: &[u8]) {
+        let mask = self.mask();
+        encode_masked(&mut self.out, opcode, data, mask);
+    }
+
+    /// The request with a key of its own.
+    fn begin(&mut self, state: &mut WebSocketState, head: &[u8]) {
+        let (high, low) = (u128::from(self.draw()), u128::from(self.draw()));
+        let key = encode_key((high << 64 | low).to_be_bytes());
+        *state = WebSocketState { at: At::Handshake, key, ..WebSocketState::default() };
+        let mut headers = [EMPTY_HEADER; MAX_HEADERS];
+        if let Ok(asked) = parse_request(head, &mut headers) {
+            let offered = asked.header("sec-websocket-protocol").unwrap_or_default();
+            state.offered = String::from_utf8_lossy(offered).into_owned();
+        }
+        self.out.extend_from_slice(head.strip_suffix(b"\r\n").unwrap_or(head));
+        for bytes in [b"Sec-WebSocket-Key: ".as_slice(), &key, b"\r\n\r\n"] {
+            self.out.extend_from_slice(bytes);
+        }
+    }
+
+    /// As [`Driver::receive`], and keeps what is to be replied.
+    pub(super) fn next(
+        &mut self,
+        state: &mut WebSocketState,
+        bytes: &[u8],
+        awaited: &mut Awaited,
+    ) -> Received {
+        let result = match state.at {
+            At::Nowhere => return Received::Broken(Failure::Unexpected),
+            At::Handshake => WebSocket::handshake(&self.limits, state, bytes, awaited),
+            At::Open | At::Closing => self.frames(state, bytes),
+        };
+        result.unwrap_or_else(|violation| {
+            if state.at == At::Open {
+                let mask = self.mask();
+                encode_close(&mut self.reply, Some(violation.close_code()), "", Some(mask));
+            }
+            Received::Broken(Failure::Protocol(violation))
+        })
+    }
+
+    fn handshake(
+        limits: &Limits,
+        state: &mut WebSocketState,
+        bytes: &[u8],
+        awaited: &mut Awaited,
+    ) -> Result<Received, Violation> {
+        let before = state.torn.len();
+        state.torn.extend_from_slice(bytes);
+        let Status::Complete(length) = state.scanner.scan(&state.torn, limits)? else {
+            return Ok(Received::More);
+        };
+        let (head, rest) = state.torn.split_at_checked(length).unwrap_or_default();
+        let mut headers = [EMPTY_HEADER; MAX_HEADERS];
+        let response = parse_response(head, &mut headers)?;
+        let status = response.status;
+        awaited.head(status, head);
+        if status != 101 {
+            // The connection is of no more use; of what it says so much is kept as is here.
+            awaited.body(rest);
+            let body_bytes = rest.len() as u64;
+            return Ok(Received::Whole(Whole {
+                used: bytes.len(),
+                status,
+                keep: false,
+                body_bytes,
+            }));
+        }
+        let offered: Vec<&str> =
+            state.offered.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+        check_upgrade_response(&response, &state.key, &offered, false)?;
+        (state.at, state.torn) = (At::Open, Vec::new());
+        let used = length.saturating_sub(before);
+        Ok(Received::Whole(Whole { used, status, keep: true, body_bytes: 0 }))
+    }
+
+    /// Takes frames up to the first that matters.
+    fn frames(&mut self, state: &mut WebSocketState, bytes: &[u8]) -> Result<Received, Violation> {
+        let mut at = 0;
+        while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
+            let (used, found) = self.one(state, rest)?;
+            at += used;
+            let whole = |keep| Whole { used: at, status: 0, keep, body_bytes: 0 };
+            match found {
+                Found::Nothing => {}
+                Found::Message => return Ok(Received::Pushed(at)),
+                Found::Answer => return Ok(Received::Whole(whole(state.at == At::Open))),
+                Found::Close(code) => return Ok(Received::Left(code)),
+            }
+        }
+        Ok(Received::More)
+    }
+
+    /// Takes what is there of the next frame. The codec works in place, so that much is copied.
+    fn one(
+        &mut self,
+        state: &mut WebSocketState,
+        rest: &[u8],
+    ) -> Result<(usize, Found), Violation> {
+        let torn = state.torn.len();
+        let mut frame = std::mem::take(&mut self.frame);
+        frame.clear();
+        frame.append(&mut state.torn);
+        let begins = state.left == 0;
+        let wanted = match begins {
+            // A header is at most ten bytes without a mask: then its length is known.
+            true => span(&frame, rest).unwrap_or(rest.len() as u64).saturating_sub(torn as u64),
+            false => state.left,
+        };
+        let taken = usize::try_from(wanted).unwrap_or(usize::MAX).clamp(1, rest.len());
+        frame.extend_from_slice(rest.get(..taken).unwrap_or(rest));
+        let found = match state.decoder.decode(Role::Client, &self.limits, &mut frame) {
+            Ok(Status::Complete((used, event))) => {
+                let whole = if begins { wanted.saturating_add(torn as u64) } else { wanted };
+                state.left = whole.saturating_sub(used as u64);
+                let found = self.event(state, event);
+                Ok((used.saturating_sub(torn).max(1), found))
+            }
+            Ok(Status::Partial) => {
+                state.torn.extend_from_slice(&frame);
+                Ok((taken, Found::Nothing))
+            }
+            Err(violation) => Err(violation),
+        };
+        self.frame = frame;
+        found
+    }
+
+    fn event(&mut self, state: &mut WebSocketState, event: Event<'_>) -> Found {
+        match event {
+            Event::Message { opcode, data, .. } => {
+                self.message.clear();
+                self.message.extend_from_slice(data);
+                self.is_text = opcode == OpCode::Text;
+                Found::Message
+            }
+            Event::Fragment { data, last: false, .. } => {
+                state.joined.extend_from_slice(data);
+                Found::Nothing
+            }
+            Event::Fragment { opcode, data, .. } => {
+                state.joined.extend_from_slice(data);
+                self.message = std::mem::take(&mut state.joined);
+                self.is_text = opcode == OpCode::Text;
+                Found::Message
+            }
+            Event::Ping(payload) => {
+                let mask = self.mask();
+                encode_masked(&mut self.reply, OpCode::Pong, payload, mask);
+                Found::Nothing
+            }
+            Event::Pong(payload) => {
+                let is_it = state.awaits == Awaits::Pong && *payload == *state.ping;
+                if is_it { Found::Answer } else { Found::Nothing }
+            }
+            Event::Close { code, .. } => {
+                let is_it = state.awaits == Awaits::Close;
+                if state.at == At::Open {
+                    let mask = self.mask();
+                    encode_close(&mut self.reply, code, "", Some(mask));
+                }
+                state.at = At::Closing;
+                if is_it {
+                    Found::Answer
+                } else {
+                    Found::Close(code.map_or(NO_CODE, |code| code.0))
+                }
+            }
+        }
+    }
+
+    /// Says goodbye, unless that was said.
+    pub(super) fn farewell(&mut self, state: &mut WebSocketState) -> &[u8] {
+        self.out.clear();
+        if state.at == At::Open {
+            let mask = self.mask();
+            encode_close(&mut self.out, Some(wire::websocket::CloseCode::NORMAL), "", Some(mask));
+            state.at = At::Closing;
+        }
+        &self.out
+    }
+
+    pub(super) fn forget_reply(&mut self) {
+        self.reply.clear();
+    }
+}
+
+impl Driver for WebSocket {
+    type State = WebSocketState;
+
+    const PUSHES: bool = true;
+
+    fn seed(&mut self, random: u64) {
+        self.random = random;
+    }
+
+    fn ask<'a>(&'a mut self, state: &mut WebSocketState, request: &'a Request) -> &'a [u8] {
+        self.out.clear();
+        let bytes = request.bytes();
+        state.awaits = Awaits::Nothing;
+        match request.kind() {
+            Kind::Plain | Kind::Connect | Kind::ConnectCable => self.begin(state, bytes),
+            Kind::Text | Kind::Subscribe => self.say(OpCode::Text, bytes),
+            Kind::Binary => self.say(OpCode::Binary, bytes),
+            Kind::Await => {}
+            Kind::Ping => {
+                state.awaits = Awaits::Pong;
+                let longest = bytes.len().min(wire::websocket::CONTROL_BYTES_MAX);
+                let payload = bytes.get(..longest).unwrap_or_default();
+                state.ping.clear();
+                state.ping.extend_from_slice(payload);
+                self.say(OpCode::Ping, payload);
+            }
+            Kind::Close => {
+                self.farewell(state);
+                state.awaits = Awaits::Close;
+            }
+        }
+        &self.out
+    }
+
+    fn receive(
+        &mut self,
+        state: &mut WebSocketState,
+        bytes: &[u8],
+        awaited: &mut Awaited,
+    ) -> Received {
+        self.forget_reply();
+        self.next(state, bytes, awaited)
+    }
+
+    fn ended(&mut self, state: &mut WebSocketState) -> Received {
+        let begun = !state.torn.is_empty() || state.left > 0 || !state.joined.is_empty();
+        Received::Broken(if begun { Failure::ClosedMidway } else { Failure::Closed })
+    }
+
+    fn message(&self) -> Push<'_> {
+        Push { data: &self.message, is_text: self.is_text, identifier: None }
+    }
+
+    fn reply(&self) -> &[u8] {
+        &self.reply
+    }
+
+    fn leave<'a>(&'a mut self, state: &mut WebSocketState) -> &'a [u8] {
+        self.farewell(state)
+    }
+}
+
+/// Bytes of the frame that begins with these two pieces; `None` while its header is torn.
+fn span(torn: &[u8], rest: &[u8]) -> Option<u64> {
+    let byte = |at: usize| torn.get(at).or_else(|| rest.get(at.checked_sub(torn.len())?)).copied();
+    let second = byte(1)?;
+    let mask = if second & 0x80 == 0 { 0 } else { 4 };
+    let number = |from: usize, bytes: usize| {
+        (from..from + bytes).try_fold(0_u64, |sum, at| Some(sum << 8 | u64::from(byte(at)?)))
+    };
+    let (header, payload) = match second & 0x7f {
+        126 => (4, number(2, 2)?),
+        127 => (10, number(2, 8)?),
+        short => (2, u64::from(short)),
+    };
+    Some(payload.saturating_add(header + mask))
+}
+
+#[cfg(test)]
+#[path = "websocket_tests.rs"]
+mod tests;

@@ -1,0 +1,290 @@
+//! [`Members`]: one worker's users in their groups. What the counts mean, for every receiver and every
+//! sender by itself, is what it means in a fan-out (`fanout/reception.rs`); *early* is what was sent
+//! before the receiver was there, and is owed to nobody.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::{Board, Role};
+use crate::broadcast::{self, Publication};
+use crate::fanout::reception::{WORST_MAX, keep_worst};
+use crate::window::{Seen, Window};
+use crate::{Receiver, Recorder, Series};
+
+/// One worker's users in their groups.
+pub(in crate::scenario) struct Members {
+    board: Arc<Board>,
+    members: Vec<Member>,
+    /// Of each receiver, one for each sender.
+    tracks: Vec<Track>,
+    books: Books,
+}
+
+/// One user.
+struct Member {
+    group: u32,
+    member: u32,
+    /// Its first track.
+    tracks: usize,
+    arrived: bool,
+    sent_all: bool,
+    settled: bool,
+}
+
+/// What a receiver has of a sender.
+#[derive(Copy, Clone, Default)]
+struct Track {
+    window: Window,
+    received: u32,
+    /// What was sent, and never left, before the receiver was there.
+    before: (u32, u32),
+}
+
+/// What happened in a worker's groups.
+#[derive(Clone, Default)]
+pub(in crate::scenario) struct Books {
+    pub(super) sent: u64,
+    pub(super) failed: u64,
+    pub(super) expected: u64,
+    pub(super) received: u64,
+    pub(super) lost: u64,
+    pub(super) duplicated: u64,
+    pub(super) reordered: u64,
+    pub(super) late: u64,
+    pub(super) stale: u64,
+    pub(super) corrupted: u64,
+    pub(super) foreign: u64,
+    pub(super) early: u64,
+    pub(super) senders: u64,
+    pub(super) receivers: u64,
+    pub(super) short: u64,
+    pub(super) worst: Vec<Receiver>,
+    /// [`Series::Broadcast`] and [`Series::PublishLag`].
+    pub(super) recorder: Recorder,
+    /// The first and the last sending, and the last receipt; 0 before.
+    pub(super) first_sent_ns: u64,
+    pub(super) last_sent_ns: u64,
+    pub(super) last_received_ns: u64,
+}
+
+impl Members {
+    pub(in crate::scenario) fn new(board: Arc<Board>) -> Members {
+        Members { board, members: Vec::new(), tracks: Vec::new(), books: Books::default() }
+    }
+
+    /// The worker's next user, by its number in the run.
+    pub(in crate::scenario) fn add(&mut self, number: u64) {
+        let group = self.board.group;
+        let size = u64::from(group.size.max(1));
+        let (of, member) = ((number / size) as u32, (number % size) as u32);
+        let tracks = self.tracks.len();
+        if group.receiver(member).is_some() {
+            self.books.receivers += 1;
+            let senders = group.numbers().0 as usize;
+            self.tracks.resize(tracks + senders, Track::default());
+        }
+        self.books.senders += u64::from(group.sender(member).is_some());
+        let (arrived, sent_all, settled) = (false, false, false);
+        self.members.push(Member { group: of, member, tracks, arrived, sent_all, settled });
+    }
+
+    /// Group and place of a user.
+    pub(in crate::scenario) fn place(&self, at: u32) -> (u32, u32) {
+        self.members.get(at as usize).map_or((0, 0), |one| (one.group, one.member))
+    }
+
+    pub(in crate::scenario) fn role(&self, at: u32) -> Role {
+        self.board.group.role(self.place(at).1)
+    }
+
+    /// The receiver after that one to whom a user sends, and the number of that user in the run.
+    pub(in crate::scenario) fn next_to(&self, at: u32, after: Option<u32>) -> Option<(u32, u64)> {
+        let (of, member) = self.place(at);
+        let group = self.board.group;
+        let receiver = group.next_receiver(member, after)?;
+        let number = u64::from(of) * u64::from(group.size) + u64::from(group.receiver_at(receiver));
+        Some((receiver, number))
+    }
+
+    /// A user is there; true once its whole group is.
+    pub(in crate::scenario) fn arrive(&mut self, at: u32) -> bool {
+        let Some(one) = self.members.get_mut(at as usize) else { return false };
+        let board = &self.board;
+        if !one.arrived {
+            one.arrived = true;
+            if let Some(receiver) = board.group.receiver(one.member) {
+                for (track, sender) in
+                    self.tracks.iter_mut().skip(one.tracks).zip(0..board.group.numbers().0)
+                {
+                    track.before = board.sent(one.group, sender, receiver);
+                }
+            }
+            if let Some(meeting) = board.meeting(one.group) {
+                meeting.arrived.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+        board.is_met(one.group)
+    }
+
+    /// The number of what a user is about to send. `lag_ns` is how late it is.
+    pub(in crate::scenario) fn sends(&mut self, at: u32, to: u32, now_ns: u64) -> Option<u32> {
+        let one = self.members.get(at as usize)?;
+        let sender = self.board.group.sender(one.member)?;
+        let cell = self.board.cell(one.group, sender, to)?;
+        self.books.sent += 1;
+        if self.books.first_sent_ns == 0 {
+            self.books.first_sent_ns = now_ns;
+        }
+        self.books.last_sent_ns = now_ns;
+        Some(cell.sent.fetch_add(1, Ordering::SeqCst))
+    }
+
+    /// It never left.
+    pub(in crate::scenario) fn failed(&mut self, at: u32, to: u32) {
+        let Some(one) = self.members.get(at as usize) else { return };
+        let Some(sender) = self.board.group.sender(one.member) else { return };
+        if let Some(cell) = self.board.cell(one.group, sender, to) {
+            cell.failed.fetch_add(1, Ordering::SeqCst);
+            self.books.failed += 1;
+        }
+    }
+
+    /// How much later than due a message was sent.
+    pub(in crate::scenario) fn lagged(&mut self, nanoseconds: u64) {
+        self.books.recorder.record(Series::PublishLag, nanoseconds);
+    }
+
+    /// A message came to a user.
+    pub(in crate::scenario) fn receipt(&mut self, at: u32, data: &[u8], now_ns: u64) {
+        let Some(one) = self.members.get(at as usize).filter(|one| one.arrived) else { return };
+        let books = &mut self.books;
+        let Some(text) = broadcast::find(data) else { return };
+        let Some(publication) = broadcast::parse(text) else { return books.corrupted += 1 };
+        let Publication { publisher, sequence, published_ns } = publication;
+        let group = self.board.group;
+        let (of, from) = (publisher / group.size.max(1), publisher % group.size.max(1));
+        let is_own = from == one.member && of == one.group;
+        if is_own && !group.own {
+            return;
+        }
+        let sender = group.sender(from).filter(|_| of == one.group);
+        let Some(sender) = sender else { return books.foreign += 1 };
+        if group.receiver(one.member).is_none() {
+            // Who only sends may hear what all hear.
+            books.foreign += u64::from(group.each);
+            return;
+        }
+        let Some(track) = self.tracks.get_mut(one.tracks + sender as usize) else { return };
+        let Some(sequence) = sequence.checked_sub(track.before.0) else {
+            return books.early += 1;
+        };
+        match track.window.note(sequence) {
+            Seen::InOrder => {}
+            Seen::Reordered => books.reordered += 1,
+            Seen::Duplicate => return books.duplicated += 1,
+            Seen::Stale => return books.stale += 1,
+        }
+        track.received += 1;
+        books.received += 1;
+        let took_ns = now_ns.saturating_sub(published_ns);
+        books.late += u64::from(took_ns > group.late.as_nanos() as u64);
+        books.recorder.record(Series::Broadcast, took_ns);
+        books.last_received_ns = now_ns;
+        if let Some(meeting) = self.board.meeting(one.group) {
+            meeting.last_ns.fetch_max(now_ns, Ordering::SeqCst);
+        }
+    }
+
+    /// A user sends no more; true once nobody in its group does.
+    pub(in crate::scenario) fn sends_no_more(&mut self, at: u32, now_ns: u64) -> bool {
+        let Some(one) = self.members.get_mut(at as usize) else { return true };
+        if !one.sent_all {
+            one.sent_all = true;
+            let sends = self.board.group.sender(one.member).is_some();
+            if let Some(meeting) = self.board.meeting(one.group).filter(|_| sends) {
+                meeting.last_ns.fetch_max(now_ns, Ordering::SeqCst);
+                meeting.done.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+        self.board.is_sent(one.group)
+    }
+
+    /// Something may still come to the group of a user that is done.
+    pub(in crate::scenario) fn stays(&mut self, at: u32, now_ns: u64) -> bool {
+        if self.sends_no_more(at, now_ns) {
+            self.settle(at);
+        }
+        let group = self.place(at).0;
+        // Who never met has nothing to wait for.
+        self.board.is_met(group) && !self.board.is_over(group, now_ns)
+    }
+
+    /// Says of a receiver, once, that it has all it is owed.
+    fn settle(&mut self, at: u32) {
+        let owed = self.owed(at);
+        let Some(one) = self.members.get_mut(at as usize) else { return };
+        let has_all = owed.is_some_and(|(owed, lost)| lost == 0 && owed < u64::MAX);
+        if has_all && !one.settled {
+            one.settled = true;
+            if let Some(meeting) = self.board.meeting(one.group) {
+                meeting.settled.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// What a receiver is owed and what of it has not come; `None` for who receives nothing.
+    fn owed(&self, at: u32) -> Option<(u64, u64)> {
+        let one = self.members.get(at as usize)?;
+        let group = self.board.group;
+        let receiver = group.receiver(one.member)?;
+        let (mut owed, mut lost) = (0, 0);
+        for (track, sender) in self.tracks.iter().skip(one.tracks).zip(0..group.numbers().0) {
+            if group.sender(one.member) == Some(sender) && !group.own || !one.arrived {
+                continue;
+            }
+            let (sent, failed) = self.board.sent(one.group, sender, receiver);
+            let (sent_before, failed_before) = track.before;
+            let due = (sent - sent_before).saturating_sub(failed - failed_before);
+            owed += u64::from(due);
+            lost += u64::from(due.saturating_sub(track.received));
+        }
+        Some((owed, lost))
+    }
+
+    /// What came of it, at the end; `number` is that of a user in the run.
+    pub(in crate::scenario) fn finish(&mut self, number: impl Fn(u32) -> u64) -> Books {
+        let mut books = std::mem::take(&mut self.books);
+        for at in 0..self.members.len() as u32 {
+            let Some((owed, lost)) = self.owed(at) else { continue };
+            books.expected += owed;
+            books.lost += lost;
+            if lost > 0 {
+                books.short += 1;
+                let received = owed - lost;
+                books.worst.push(Receiver { connection: number(at), received, lost });
+            }
+            if books.worst.len() > 64 * WORST_MAX {
+                keep_worst(&mut books.worst);
+            }
+        }
+        keep_worst(&mut books.worst);
+        books
+    }
+}
+
+impl Books {
+    pub(in crate::scenario) fn merge(&mut self, other: &Books) {
+        macro_rules! add {
+            ($($name:ident),*) => { $(self.$name += other.$name;)* };
+        }
+        add!(sent, failed, expected, received, lost, duplicated, reordered, late, stale);
+        add!(corrupted, foreign, early, senders, receivers, short);
+        self.worst.extend_from_slice(&other.worst);
+        keep_worst(&mut self.worst);
+        self.recorder.merge(&other.recorder);
+        let firsts = [self.first_sent_ns, other.first_sent_ns].into_iter().filter(|ns| *ns > 0);
+        self.first_sent_ns = firsts.min().unwrap_or(0);
+        self.last_sent_ns = self.last_sent_ns.max(other.last_sent_ns);
+        self.last_received_ns = self.last_received_ns.max(other.last_received_ns);
+    }
+}

@@ -1,0 +1,157 @@
+//! [`GroupSummary`]: what came of the messages of all groups.
+
+use std::fmt::{self, Display, Formatter};
+
+use serde::Serialize;
+
+use super::{Board, Books};
+use crate::summary::write_latency;
+use crate::{Latency, Receiver, Series};
+
+/// What came of users in groups who sent to each other. received + lost = expected; what was
+/// reordered or late was received too.
+#[derive(Serialize, Clone, PartialEq, Debug)]
+pub struct GroupSummary {
+    /// Who sent to whom: `1:1`, `1:N`, `N:1` or `N:N`.
+    pub kind: String,
+    /// Users of a group.
+    pub size: u32,
+    /// Groups.
+    pub groups: u64,
+    /// Of them those whose users were all there at a time.
+    pub met: u64,
+    /// Users who sent.
+    pub senders: u64,
+    /// Messages that left.
+    pub sent: u64,
+    /// Messages that could not be sent; nobody is owed them.
+    pub not_sent: u64,
+    /// By all senders, from the first message to the last.
+    pub sent_per_second: f64,
+    /// From when a message was due to when it was sent, with a rate.
+    pub send_lag: Option<Latency>,
+    /// Users who received.
+    pub receivers: u64,
+    /// What all receivers were owed.
+    pub expected: u64,
+    /// What came of it, each once.
+    pub received: u64,
+    /// By all receivers, from the first message sent to the last receipt.
+    pub received_per_second: f64,
+    /// Owed, and did not come.
+    pub lost: u64,
+    /// Came again.
+    pub duplicated: u64,
+    /// Came after a later one of its sender.
+    pub reordered: u64,
+    /// Came later than allowed.
+    pub late: u64,
+    /// Came 64 or more behind the newest of its sender: for the first time or again.
+    pub stale: u64,
+    /// Came changed.
+    pub corrupted: u64,
+    /// Came to a user that it was not meant for.
+    pub foreign: u64,
+    /// Was sent before its receiver was there; owed to nobody.
+    pub early: u64,
+    /// From sending to receipt.
+    pub latency: Option<Latency>,
+    /// Receivers that lost some.
+    pub receivers_short: u64,
+    /// The receivers that lost most, at most ten.
+    pub worst: Vec<Receiver>,
+}
+
+impl GroupSummary {
+    pub(in crate::scenario) fn new(board: &Board, books: &Books) -> GroupSummary {
+        let rate = |count: u64, last_ns: u64, intervals: u64| {
+            let seconds = last_ns.saturating_sub(books.first_sent_ns) as f64 / 1e9;
+            let count = count.saturating_sub(intervals);
+            if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
+        };
+        let sent = books.sent.saturating_sub(books.failed);
+        GroupSummary {
+            kind: board.group.kind.to_string(),
+            size: board.group.size,
+            groups: board.users / u64::from(board.group.size.max(1)),
+            met: board.met(),
+            senders: books.senders,
+            sent,
+            not_sent: books.failed,
+            // So many messages take one interval less.
+            sent_per_second: rate(sent, books.last_sent_ns, 1),
+            send_lag: books.recorder.latency(Series::PublishLag),
+            receivers: books.receivers,
+            expected: books.expected,
+            received: books.received,
+            received_per_second: rate(books.received, books.last_received_ns, 0),
+            lost: books.lost,
+            duplicated: books.duplicated,
+            reordered: books.reordered,
+            late: books.late,
+            stale: books.stale,
+            corrupted: books.corrupted,
+            foreign: books.foreign,
+            early: books.early,
+            latency: books.recorder.latency(Series::Broadcast),
+            receivers_short: books.short,
+            worst: books.worst.clone(),
+        }
+    }
+
+    /// What fell short, each as a clause.
+    #[must_use]
+    pub fn reasons(&self) -> Vec<String> {
+        let missed = self.groups.saturating_sub(self.met);
+        let shortfalls = [
+            (missed, "groups were never complete"),
+            (self.not_sent, "messages could not be sent"),
+            (self.lost, "messages were lost"),
+            (self.duplicated, "messages came again"),
+            (self.corrupted, "messages were corrupted"),
+            (self.foreign, "messages came to a user they were not meant for"),
+        ];
+        let some = shortfalls.into_iter().filter(|(count, _)| *count > 0);
+        let nothing = (self.expected == 0).then(|| "no message was owed to anybody".to_owned());
+        some.map(|(count, what)| format!("{count} {what}")).chain(nothing).collect()
+    }
+}
+
+impl Display for GroupSummary {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let GroupSummary { kind, size, groups, met, senders, sent, receivers, .. } = self;
+        writeln!(f, "groups        {groups} of {size} users, {kind}; {met} complete")?;
+        let rate = self.sent_per_second;
+        write!(f, "  sent        {sent} by {senders} senders, {rate:.1} per second")?;
+        match self.not_sent {
+            0 => writeln!(f)?,
+            failed => writeln!(f, "; {failed} could not be sent")?,
+        }
+        write_latency(f, "  sent late by", self.send_lag.as_ref())?;
+        let GroupSummary { received, expected, lost, duplicated, reordered, late, .. } = self;
+        let rate = self.received_per_second;
+        writeln!(
+            f,
+            "  received    {received} of {expected} by {receivers} receivers, {rate:.1} per second"
+        )?;
+        writeln!(
+            f,
+            "              {lost} lost, {duplicated} duplicated, {reordered} reordered, {late} late"
+        )?;
+        for (count, what) in [
+            (self.stale, "far behind the newest of their sender"),
+            (self.corrupted, "corrupted"),
+            (self.foreign, "meant for somebody else"),
+            (self.early, "sent before their receiver was there, owed to nobody"),
+        ] {
+            if count > 0 {
+                writeln!(f, "              {count} {what}")?;
+            }
+        }
+        write_latency(f, "  receipt after", self.latency.as_ref())?;
+        for Receiver { connection, received, lost } in &self.worst {
+            writeln!(f, "  short       user {connection}: {received} received, {lost} lost")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,209 @@
+//! A small chat server that mistreats some of what it passes on, and keeps book of it: rooms
+//! (`/room/NAME`), where what one says comes to all others, private chats (`/private?id=N`), where
+//! `{"to":N}` says to whom, and `/echo`. Every other path is one hostile way to speak WebSocket. A thread
+//! for each connection; no code of ours.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use base64::Engine;
+use serde_json::Value;
+use sha1::{Digest, Sha1};
+
+use super::eventually;
+use super::recorder::{Asked, frame, more, read_frame, read_request};
+
+/// What a chat did to messages, of so many receipts that were due.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Book {
+    pub(crate) handshakes: Vec<Asked>,
+    pub(crate) due: u64,
+    pub(crate) dropped: u64,
+    pub(crate) doubled: u64,
+    pub(crate) swapped: u64,
+    /// Close frames that clients sent.
+    pub(crate) closes: u64,
+    pub(crate) pongs: u64,
+    /// Texts, as they came.
+    pub(crate) said: Vec<String>,
+}
+
+pub(crate) struct Chat {
+    pub(crate) address: SocketAddr,
+    world: Arc<Mutex<World>>,
+}
+
+#[derive(Default)]
+struct World {
+    /// Every so many receipts one is dropped, one doubled and two are swapped; 0: never.
+    every: u64,
+    book: Book,
+    guests: Vec<Guest>,
+}
+
+struct Guest {
+    number: u64,
+    place: String,
+    stream: TcpStream,
+    /// Goes after the next one.
+    held: Option<Vec<u8>>,
+}
+
+impl Chat {
+    /// One fault of each kind in so many receipts; 0: none.
+    pub(crate) fn start(every: u64) -> Chat {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let world = Arc::new(Mutex::new(World { every, ..World::default() }));
+        let own = Arc::clone(&world);
+        thread::spawn(move || {
+            for (number, stream) in (0..).zip(listener.incoming().map_while(Result::ok)) {
+                let world = Arc::clone(&own);
+                thread::spawn(move || serve(stream, number, &world));
+            }
+        });
+        Chat { address, world }
+    }
+
+    /// What it has done, once everybody has left; what it then held back was dropped.
+    pub(crate) fn book(&self) -> Book {
+        eventually("all have left", || self.world.lock().unwrap().guests.is_empty());
+        self.world.lock().unwrap().book.clone()
+    }
+}
+
+impl Chat {
+    /// Everything that was said.
+    pub(crate) fn said(&self) -> Vec<String> {
+        self.book().said
+    }
+}
+
+fn serve(mut stream: TcpStream, number: u64, world: &Mutex<World>) {
+    let mut pending = Vec::new();
+    let Some(asked) = read_request(&mut stream, &mut pending, number) else { return };
+    let Some(key) = asked.header("sec-websocket-key").map(str::to_owned) else { return };
+    let place = asked.target.clone();
+    world.lock().unwrap().book.handshakes.push(asked);
+    let digest = Sha1::digest(format!("{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11"));
+    let accept = base64::engine::general_purpose::STANDARD.encode(digest);
+    if hostile(&mut stream, &place, &accept) {
+        // Whatever is still said is read, so that nothing is lost to a reset.
+        while more(&mut stream, &mut pending).is_some() {}
+        return;
+    }
+    if stream.write_all(switched(&accept).as_bytes()).is_err() {
+        return;
+    }
+    let guest =
+        Guest { number, place: place.clone(), stream: stream.try_clone().unwrap(), held: None };
+    world.lock().unwrap().guests.push(guest);
+    let mut joined = Vec::new();
+    while let Some((opcode, data)) = read_frame(&mut stream, &mut pending) {
+        match opcode {
+            0x8 => {
+                world.lock().unwrap().book.closes += 1;
+                let _ = stream.write_all(&frame(0x8, &data));
+                break;
+            }
+            0x9 => drop(stream.write_all(&frame(0xa, &data))),
+            0xa => world.lock().unwrap().book.pongs += 1,
+            _ => {
+                joined.clear();
+                joined.extend_from_slice(&data);
+                world.lock().unwrap().pass_on(number, &place, &joined, opcode, &mut stream);
+            }
+        }
+    }
+    let mut world = world.lock().unwrap();
+    let left = world.guests.iter().position(|guest| guest.number == number);
+    if let Some(guest) = left.map(|at| world.guests.swap_remove(at)) {
+        world.book.dropped += u64::from(guest.held.is_some());
+    }
+}
+
+fn switched(accept: &str) -> String {
+    format!(
+        "HTTP/1.1 101 X\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+         Sec-WebSocket-Accept: {accept}\r\n\r\n"
+    )
+}
+
+impl World {
+    fn pass_on(&mut self, from: u64, place: &str, data: &[u8], opcode: u8, own: &mut TcpStream) {
+        let whole = frame(opcode, data);
+        if place.starts_with("/echo") {
+            // A ping and the answer in two pieces.
+            let cut = data.len() / 2;
+            let mut pieces = frame(opcode, &data[..cut]);
+            pieces[0] &= 0x7f;
+            pieces.extend(frame(0x9, b"there?"));
+            pieces.extend(frame(0x0, &data[cut..]));
+            let _ = own.write_all(&pieces);
+            return;
+        }
+        self.book.said.push(String::from_utf8_lossy(data).into_owned());
+        let said: Value = serde_json::from_slice(data).unwrap_or_default();
+        let private = said["to"].as_u64().map(|to| format!("/private?id={to}"));
+        let (every, book) = (self.every, &mut self.book);
+        for guest in &mut self.guests {
+            let is_meant = match &private {
+                Some(place) => guest.place == *place,
+                None => guest.place == place && guest.number != from,
+            };
+            if !is_meant {
+                continue;
+            }
+            book.due += 1;
+            let turn = if every == 0 { u64::MAX } else { book.due % every };
+            match turn {
+                1 => {
+                    book.dropped += 1;
+                    continue;
+                }
+                3 => {
+                    book.doubled += 1;
+                    let _ = guest.stream.write_all(&whole);
+                }
+                5 if guest.held.is_none() => {
+                    guest.held = Some(whole.clone());
+                    continue;
+                }
+                _ => {}
+            }
+            let _ = guest.stream.write_all(&whole);
+            if let Some(held) = guest.held.take() {
+                book.swapped += 1;
+                let _ = guest.stream.write_all(&held);
+            }
+        }
+    }
+}
+
+/// Speaks as the path says; false if that is none of these.
+fn hostile(stream: &mut TcpStream, path: &str, accept: &str) -> bool {
+    let switched = switched(accept).into_bytes();
+    let then = |bytes: &[u8]| [switched.as_slice(), bytes].concat();
+    let says = match path {
+        "/masked" => then(&[0x81, 0x81, 1, 2, 3, 4, 5]),
+        "/accept" => b"HTTP/1.1 101 X\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+            Sec-WebSocket-Accept: AAAAAAAAAAAAAAAAAAAAAAAAAAA=\r\n\r\n"
+            .to_vec(),
+        "/reserved" => then(&[0xf1, 1, b'a']),
+        "/oversize" => then(&[0x82, 127, 0, 0, 0, 1, 0, 0, 0, 0]),
+        "/refused" => b"HTTP/1.1 403 X\r\nContent-Length: 2\r\n\r\nno".to_vec(),
+        "/closes" => then(&[0x88, 2, 0x0f, 0xa7]),
+        "/midway" => then(&[0x81, 10, b'a', b'b']),
+        "/gone" => then(&[]),
+        "/head" => [b"HTTP/1.1 101 X\r\nA: ".as_slice(), &[b'a'; 32 << 10]].concat(),
+        "/silent" => Vec::new(),
+        _ => return false,
+    };
+    let _ = stream.write_all(&says);
+    if matches!(path, "/midway" | "/gone") {
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+    }
+    true
+}

@@ -9,6 +9,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::harness::chat::Chat;
 use crate::harness::executable::{self, Finished, Running, standfast};
 use crate::harness::recorder::{Asked, Recorder};
 use crate::harness::server::Server;
@@ -338,6 +339,105 @@ fn the_forks_roles_as_far_as_one_group_goes() {
     assert_eq!(targets, ["/?t=one&to=c", "/?t=two&to=c", "/?t=one&to=c"], "rows in turn");
     let few = well(&format!("-variable json --pause 1ms --dialect fork -u {url}"));
     assert!(few.stderr.contains("four values"), "{}", few.stderr);
+}
+
+const SAY: &str = r#"{"to":{{to}},"by":"{sendid}","for":"{recvid}","text":"{{stamp}}"}"#;
+
+/// A chat with the fork's flags, what it did, and the run's JSON.
+fn chat(path: &str, flags: &str, say: &str, code: i32) -> (Chat, Value) {
+    let chat = Chat::start(0);
+    let url = format!("ws://{}{path}", chat.address);
+    let fixed = ["stress", "--dialect", "fork", "--pause", "1ms", "--json", "-", "-u", &url];
+    let words: Vec<&str> = fixed.into_iter().chain(flags.split_whitespace()).collect();
+    let finished = executable::run(&[&words[..], &["--message", say]].concat());
+    assert_eq!(finished.code, Some(code), "{flags}: {finished:?}");
+    let document = serde_json::from_str(&finished.stdout);
+    (chat, document.unwrap_or_else(|error| panic!("{error}: {finished:?}")))
+}
+
+#[test]
+fn the_forks_chats_are_judged_pair_by_pair() {
+    // Who is there, how it is grouped, and what is owed to whom.
+    for (path, flags, groups, users, expected) in [
+        ("/private?id={{user}}", "-c 3 -n 4 -clients 2 -issenders true", 3, 6, 12),
+        ("/room/x", "-c 3 -n 4 -clients 2", 1, 4, 12),
+        ("/private?id={{user}}", "-c 3 -n 4 -clients 1 -issenders true", 1, 4, 12),
+        ("/private?id={{user}}", "-c 3 -n 4 -clients 1", 1, 2, 4),
+        ("/private?id={{user}}", "-c 3 -n 4 -toclients true -issenders true", 1, 3, 24),
+        ("/private?id={{user}}", "-c 3 -n 4 -toclients true", 1, 3, 8),
+        ("/room/x", "-c 3 -n 4 -iscollectmsg true -issenders true", 1, 3, 24),
+        ("/room/x", "-c 3 -n 4 -iscollectmsg true", 1, 3, 8),
+    ] {
+        // In a room nobody is named.
+        let say =
+            if path == "/room/x" { SAY.replace("\"to\":{{to}},", "") } else { SAY.to_owned() };
+        let (chat, result) = chat(path, flags, &say, 0);
+        let of = |name: &str| result["groups"][name].as_u64().unwrap();
+        let said = ["groups", "expected", "received", "lost", "foreign"].map(of);
+        assert_eq!(said, [groups, expected, expected, 0, 0], "{flags}: {result}");
+        let book = chat.book();
+        assert_eq!((book.handshakes.len() as u64, book.due), (users, expected), "{flags}");
+    }
+}
+
+#[test]
+fn the_forks_variables_name_senders_and_receivers() {
+    let column = |name: &str| Scratch::new(name, "one\r\ntwo\r\nthree\r\n");
+    let [tokens, ids] = ["st.csv", "rid.csv"].map(column);
+    let flags = format!(
+        "-c 3 -n 2 -clients 2 -issenders true -H X-A:b -variable {},me,rt,{}",
+        tokens.path(),
+        ids.path()
+    );
+    let (chat, result) = chat("/room/{sendid}{sendtoken}?id={{group}}", &flags, SAY, 1);
+    assert_eq!(result["groups"]["lost"], 6, "senders and receivers are in rooms of their own");
+    let handshakes = chat.book().handshakes;
+    let mut targets: Vec<&str> = handshakes.iter().map(|asked| asked.target.as_str()).collect();
+    targets.sort_unstable();
+    let expected = [
+        "/room/meone?id=0",
+        "/room/methree?id=2",
+        "/room/metwo?id=1",
+        "/room/onert?id=0",
+        "/room/threert?id=2",
+        "/room/twort?id=1",
+    ];
+    assert_eq!(targets, expected);
+    assert!(handshakes.iter().all(|asked| asked.header("x-a") == Some("b")), "{handshakes:?}");
+    let said = chat.said();
+    for line in [r#""by":"me","for":"one""#, r#""by":"me","for":"three""#] {
+        assert_eq!(said.iter().filter(|said| said.contains(line)).count(), 2, "{line}: {said:?}");
+    }
+}
+
+#[test]
+fn the_forks_users_come_in_steps_and_one_after_another() {
+    let apart = |flags: &str| -> Vec<Duration> {
+        let flags = format!("{flags} -n 1 -clients 2 -issenders true");
+        let (chat, _) = chat("/private?id={{user}}", &flags, SAY, 0);
+        let mut came: Vec<_> = chat.book().handshakes.iter().map(|asked| asked.at).collect();
+        came.sort_unstable();
+        came.iter().map(|at| at.duration_since(came[0])).collect()
+    };
+    // Of eight users four begin at a time, a second after those before them.
+    let steps = apart("-c 4 -s 4 -i 1");
+    assert!(steps[4] - steps[0] >= Duration::from_millis(700), "{steps:?}");
+    let modes = apart("-c 10 -connectionmode 2");
+    assert!(modes[19] >= Duration::from_millis(300), "20 ms each: {modes:?}");
+    let once = stress("-c 2 -clients 1 --dialect fork --message hi -u ws://127.0.0.1:1/");
+    assert!(once.code == Some(2) && once.stderr.contains("{{stamp}}"), "{once:?}");
+    let limit = "-c 1 -clients 1 -t 5 -apptimeout 1";
+    let (_, result) = chat("/private?id={{user}}", limit, SAY, 0);
+    assert!(result["groups"]["received"].as_u64() > Some(1), "it went on for a second: {result}");
+    assert_eq!(result["groups"]["lost"], 0, "{result}");
+    // Where nobody listens, nobody waits for anybody.
+    let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = format!(
+        "-c 1 -clients 1 -timeout 1 --message {{{{stamp}}}} --dialect fork -u ws://{dead}/"
+    );
+    let finished = stress(&nobody);
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    assert!(finished.stdout.contains("1 groups were never complete"), "{}", finished.stdout);
 }
 
 /// What stands in the founding document after the name of its program, with `HOST` for its servers.

@@ -84,7 +84,8 @@ pub(crate) struct Args {
     /// Seconds from one such step to the next
     #[arg(short = 'i', value_name = "SECONDS", default_value = "1", help_heading = FORK)]
     pub(super) interval: u64,
-    /// Who receives over ws: 0 each sender its answer, 1 or 2 everybody what is sent
+    /// Who receives over ws: 0 each sender its answer, 1 one receiver, 2 as many as -c; without
+    /// --message everybody what anybody sends
     #[arg(long, alias = "client", value_name = "0|1|2", default_value = "0", help_heading = FORK,
         value_parser = clap::value_parser!(u8).range(0..=2))]
     pub(super) clients: u8,
@@ -92,7 +93,7 @@ pub(crate) struct Args {
     #[arg(long, aliases = ["issender", "sender"], value_name = "true|false", default_value = "false",
         help_heading = FORK)]
     pub(super) issenders: String,
-    /// Count messages at every receiver: it is always done
+    /// A group chat: with --message every user receives what the senders say
     #[arg(long, value_name = "true|false", default_value = "false", help_heading = FORK)]
     pub(super) iscollectmsg: String,
     /// Whether each sender sends to every recipient
@@ -103,7 +104,7 @@ pub(crate) struct Args {
         value_parser = clap::value_parser!(u8).range(1..=2))]
     pub(super) connectionmode: u8,
     /// sendtoken,sendid,recvtoken,recvid: four values, or files *.csv with one a line; they stand for
-    /// {sendtoken} and so on in the URL
+    /// {sendtoken} and so on in the URL and, with receivers, in --message
     #[arg(long, value_name = "A,B,C,D", help_heading = FORK)]
     pub(super) variable: Option<String>,
     /// Seconds for the whole run, 0 for no limit
@@ -113,7 +114,8 @@ pub(crate) struct Args {
     /// Whose flags these are: -t, -timeout and defaults differ
     #[arg(long, value_enum, default_value = "upstream", help_heading = OURS)]
     pub(super) dialect: Dialect,
-    /// What to send over ws; $SEQ stands for a text that the answer must have as "seq"
+    /// What to send over ws; $SEQ stands for a text that the answer must have as "seq". With
+    /// receivers: a template with {{stamp}} in it
     #[arg(long, value_name = "TEXT", help_heading = OURS)]
     pub(super) message: Option<String>,
     /// Time from an answer over ws to the next message, and before the first

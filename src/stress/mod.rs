@@ -1,8 +1,9 @@
 //! `standfast stress`: go-stress-testing's command line, its table and its verifiers, on our
-//! engines. What it is not: another engine. HTTP goes through [`load::drive_requests`], WebSockets
-//! through [`load::drive`].
+//! engines. What it is not: another engine. HTTP and chats go through [`load::requests::drive_requests`],
+//! other WebSockets through [`load::drive`].
 
 mod board;
+mod chats;
 mod flags;
 mod requests;
 mod sockets;
@@ -48,6 +49,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         "ws" | "wss" if commands.is_some() => {
             bail!("-p: a curl command is of HTTP; over ws give -u alone")
         }
+        "ws" | "wss" if chats::are_meant(args)? => chats::run(args, &url),
         "ws" | "wss" => sockets(args, &url),
         scheme if NOT_YET.contains(&scheme) => {
             bail!("{scheme}:// is not there yet: http, https, ws and wss are")

@@ -18,6 +18,8 @@ use super::verify::{Heard, OfMessages};
 const PING: &str = r#"{"seq":"$SEQ","cmd":"ping","data":{}}"#;
 /// Connections a second with -connectionmode 2: it waits 20 ms after each.
 const CONCURRENT_PER_SECOND: u64 = 50;
+/// The fork's variables, in the order of `-variable`.
+pub(super) const VARIABLES: [&str; 4] = ["sendtoken", "sendid", "recvtoken", "recvid"];
 /// It waits 1 ms between messages to receivers.
 const MESSAGES_PER_SECOND: u64 = 1_000;
 
@@ -98,11 +100,6 @@ fn echo(args: &Args, boards: &Boards) -> Result<Echo> {
 
 /// The roles of the fork, as far as one group goes.
 fn fanout(args: &Args, notes: &mut Vec<String>) -> Result<Fanout> {
-    if args.message.is_some() {
-        bail!(
-            "--message: messages to receivers carry numbers of their own, by which each is judged"
-        );
-    }
     let most = u64::from(Fanout::PUBLISHERS_MAX);
     let senders = if is_true(&args.issenders) { args.users.min(most) } else { 1 };
     if is_true(&args.issenders) && args.users > most {
@@ -115,8 +112,8 @@ fn fanout(args: &Args, notes: &mut Vec<String>) -> Result<Fanout> {
     );
     if args.clients == 1 || is_true(&args.toclients) || !is_true(&args.iscollectmsg) {
         notes.push(
-            "private chats, and senders with recipients of their own, need a server's own way to \
-             address them: say those as a scenario of `standfast load`"
+            "private chats, and senders with recipients of their own, need the server's own way to \
+             address them: say it with --message and {{stamp}} in it"
                 .to_owned(),
         );
     }
@@ -139,25 +136,15 @@ fn fanout(args: &Args, notes: &mut Vec<String>) -> Result<Fanout> {
 /// The four variables of the fork stand for `{sendtoken}` and so on in the URL; files have one value
 /// a line, which connections take in turn.
 fn with_variables(args: &Args, url: &str, notes: &mut Vec<String>) -> Result<Vec<String>> {
-    const NAMES: [&str; 4] = ["sendtoken", "sendid", "recvtoken", "recvid"];
-    let Some(variable) = &args.variable else { return Ok(vec![url.to_owned()]) };
-    let values: Vec<&str> = variable.split(',').collect();
-    if values.len() != NAMES.len() {
-        notes.push(format!(
-            "-variable {variable}: it takes four values, {}; none is used",
-            NAMES.join(",")
-        ));
-        return Ok(vec![url.to_owned()]);
-    }
-    let used = NAMES.iter().filter(|name| url.contains(&format!("{{{name}}}"))).count();
+    let Some(values) = values(args, notes) else { return Ok(vec![url.to_owned()]) };
+    let used = VARIABLES.iter().filter(|name| url.contains(&format!("{{{name}}}"))).count();
     if used == 0 {
         notes.push(
             "-variable: the URL has no {sendtoken} or the like; they change nothing".to_owned(),
         );
         return Ok(vec![url.to_owned()]);
     }
-    let columns: Vec<Vec<String>> =
-        values.iter().map(|value| column(value)).collect::<Result<_>>()?;
+    let columns: Vec<Vec<String>> = values.into_iter().map(column).collect::<Result<_>>()?;
     let rows = columns.iter().map(Vec::len).max().unwrap_or(1).min(args.users.max(1) as usize);
     if rows > load::ENDPOINTS_MAX {
         bail!(
@@ -167,12 +154,35 @@ fn with_variables(args: &Args, url: &str, notes: &mut Vec<String>) -> Result<Vec
         );
     }
     let row = |at: usize| {
-        NAMES.iter().zip(&columns).fold(url.to_owned(), |url, (name, column)| {
+        VARIABLES.iter().zip(&columns).fold(url.to_owned(), |url, (name, column)| {
             let value = column.get(at % column.len().max(1)).map_or("", String::as_str);
             url.replace(&format!("{{{name}}}"), value)
         })
     };
     Ok((0..rows).map(row).collect())
+}
+
+/// What `-variable` says, a column for each of [`VARIABLES`].
+///
+/// # Errors
+/// A file that cannot be read.
+pub(super) fn columns(args: &Args, notes: &mut Vec<String>) -> Result<Option<Vec<Vec<String>>>> {
+    let columns = values(args, notes).map(|values| values.into_iter().map(column).collect());
+    columns.transpose()
+}
+
+/// Its four values; others are left out, and that is said.
+fn values<'a>(args: &'a Args, notes: &mut Vec<String>) -> Option<Vec<&'a str>> {
+    let variable = args.variable.as_ref()?;
+    let values: Vec<&str> = variable.split(',').collect();
+    if values.len() != VARIABLES.len() {
+        notes.push(format!(
+            "-variable {variable}: it takes four values, {}; none is used",
+            VARIABLES.join(",")
+        ));
+        return None;
+    }
+    Some(values)
 }
 
 /// A value, or the lines of a file, which lies here or in a folder `csv`.

@@ -1,0 +1,325 @@
+//! The fork's chats: senders and receivers of their own, in groups, where `--message` says how the
+//! server is told whom a message is for. They are a scenario ([`load::scenario`]), made of the flags.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Result, anyhow, bail};
+use engine::sys::process;
+use load::requests::{RequestSummary, Requests, RequestsEnded, Web, drive_requests};
+use load::scenario::{
+    Action, BadTemplate, Clock, Feed, Flow, Group, GroupKind, GroupSummary, Names, Order, Place,
+    Role, Scenario, Step, Tallies, Template, Users,
+};
+use load::{Endpoint, Row};
+use serde::Serialize;
+
+use super::flags::{Args, is_true};
+use super::sockets::{self, VARIABLES};
+use super::table::Table;
+use super::{Wait, believe_anyone, code, headers, write};
+
+/// It waits 1 ms between messages to receivers.
+const MESSAGES_PER_SECOND: u64 = 1_000;
+/// It waits so long from one connect to the next.
+const APART: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
+/// Of a run that goes on for a time.
+const WITHOUT_END: u32 = u32::MAX;
+/// When all is sent and nothing has come for so long, the rest is lost.
+const QUIET: Duration = Duration::from_secs(2);
+/// What every message must have.
+const STAMP: &str = "{{stamp}}";
+
+/// Whether flags and message are of such a chat.
+///
+/// # Errors
+/// A message that its receivers could not judge.
+pub(super) fn are_meant(args: &Args) -> Result<bool> {
+    let to_others = args.clients > 0 || is_true(&args.toclients) || is_true(&args.iscollectmsg);
+    let Some(message) = args.message.as_ref().filter(|_| to_others) else { return Ok(false) };
+    if !message.contains(STAMP) {
+        bail!("--message: with receivers it needs {STAMP}, by which each receipt is judged");
+    }
+    Ok(true)
+}
+
+/// What came of it: `--json`.
+#[derive(Serialize)]
+struct Document<'a> {
+    #[serde(flatten)]
+    summary: &'a RequestSummary,
+    groups: &'a GroupSummary,
+    held: bool,
+    reasons: &'a [String],
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// What cannot be used.
+pub(super) fn run(args: &Args, url: &str) -> Result<ExitCode> {
+    let mut notes = Vec::new();
+    let (scenario, requests) = plan(args, url, &mut notes)?;
+    notes.iter().for_each(|note| eprintln!("note: {note}"));
+    let tallies = Tallies::new(&scenario, requests.connections, false);
+    let (own, shared) = (tallies.clone(), Arc::new(scenario));
+    let clock = clock();
+    let script = move |part| {
+        Users::new(Arc::clone(&shared), part, own.clone(), clock.now_ns ^ clock.now_ms, clock)
+    };
+    let table = Table::new(args.users, super::Boards::default(), args.quiet());
+    let row = |row: &Row| {
+        table.say(&format!(
+            "{:>7.0}s  {} open, {} failed, {} steps, {:.0}/s\n",
+            row.elapsed.as_secs_f64(),
+            row.open,
+            row.failed,
+            row.received,
+            row.messages_per_second
+        ));
+    };
+    let mut wait = Wait::new(args);
+    let ended = drive_requests(&requests, Web::new, script, row, |time| wait.wait(time))?;
+    let RequestsEnded { summary, interrupted } = &ended;
+    let Some(groups) = tallies.groups() else { bail!("there are no groups") };
+    let mut reasons = groups.reasons();
+    if summary.requests.failed > 0 {
+        reasons.push(format!("{} steps failed", summary.requests.failed));
+    }
+    table.say(&format!("{groups}{summary}"));
+    reasons.iter().for_each(|reason| table.say(&format!("fell short: {reason}\n")));
+    let held = reasons.is_empty();
+    write(args, &Document { summary, groups: &groups, held, reasons: &reasons })?;
+    Ok(code(held, *interrupted && wait.by_user))
+}
+
+/// For `{{now_ms}}`.
+fn clock() -> Clock {
+    #[allow(clippy::disallowed_methods, reason = "the calendar is nobody else's to tell")]
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Clock { now_ns: process::now_ns(), now_ms: now.as_millis() as u64 }
+}
+
+/// Who is in a group, and how many groups there are.
+struct Shape {
+    kind: GroupKind,
+    size: u64,
+    groups: u64,
+    each: bool,
+}
+
+fn shape(args: &Args) -> Result<Shape> {
+    let (all_send, c) = (is_true(&args.issenders), args.users);
+    let of = |kind, size, groups| Shape { kind, size, groups, each: false };
+    let shape = match args.clients {
+        // Everybody is a recipient.
+        _ if is_true(&args.toclients) => Shape {
+            each: true,
+            ..of(if all_send { GroupKind::ManyToMany } else { GroupKind::OneToMany }, c, 1)
+        },
+        // A group chat: every member counts.
+        _ if is_true(&args.iscollectmsg) && all_send => of(GroupKind::ManyToMany, c, 1),
+        _ if is_true(&args.iscollectmsg) => of(GroupKind::OneToMany, c, 1),
+        2 if all_send => of(GroupKind::OneToOne, 2, c),
+        2 => of(GroupKind::OneToMany, c + 1, 1),
+        _ if all_send && c > 1 => of(GroupKind::ManyToOne, c + 1, 1),
+        _ => of(GroupKind::OneToOne, 2, 1),
+    };
+    if shape.size < 2 {
+        bail!("-c {c}: a chat of everybody with everybody needs at least 2");
+    }
+    Ok(shape)
+}
+
+fn plan(args: &Args, url: &str, notes: &mut Vec<String>) -> Result<(Scenario, Requests)> {
+    let Shape { kind, size, groups, each } = shape(args)?;
+    let users = size * groups;
+    notes.push(format!(
+        "{groups} groups of {size} users, {kind}: each receipt is judged by its stamp, whatever -v says"
+    ));
+    let mut endpoint = Endpoint::parse(url).map_err(anyhow::Error::msg)?;
+    let path = std::mem::take(&mut endpoint.path);
+    let mut endpoints = vec![endpoint];
+    believe_anyone(&mut endpoints, notes)?;
+    let size = u32::try_from(size).map_err(|_| anyhow!("-c: that is too many"))?;
+    let late = args.request_timeout();
+    let group = Group { kind, size, own: false, each, late, quiet: QUIET };
+    let pairs = group.pairs(users);
+    if pairs > load::scenario::GROUP_PAIRS_MAX {
+        bail!("-c: {pairs} pairs of sender and receiver are too many");
+    }
+    let names = names(args, &group, users, notes)?;
+    let maker = Maker { args, path: &path, names: &names, late };
+    let (mut steps, mut flows) = (Vec::new(), Vec::new());
+    let (of_first, of_others) = (group.role(0), group.role(1));
+    let roles = if of_first == of_others { vec![of_first] } else { vec![of_first, of_others] };
+    for role in roles {
+        let first = steps.len();
+        steps.extend(maker.steps(role, each)?);
+        flows.push(Flow {
+            name: format!("{role:?}").to_lowercase(),
+            weight: 1,
+            steps: first..steps.len(),
+            role: Some(role),
+            rate: Some(MESSAGES_PER_SECOND),
+        });
+    }
+    let apart = APART.get(usize::from(args.connectionmode) - 1).copied().unwrap_or_default();
+    let arrive = match args.step {
+        0 => (1, apart),
+        step => (step, Duration::from_secs(args.interval)),
+    };
+    let scenario = Scenario {
+        endpoints: endpoints.clone(),
+        proxy: None,
+        flows,
+        steps,
+        feeds: names.feeds,
+        captures: 0,
+        passes: Some(1),
+        cookies: false,
+        redirects: 0,
+        close: false,
+        group: Some(group),
+        arrive: Some(arrive),
+    };
+    let requests = Requests {
+        duration: args.duration(),
+        requests: Some(u64::MAX >> 1),
+        timeout: late,
+        ..Requests::new(endpoints, users)
+    };
+    Ok((scenario, requests))
+}
+
+/// A row for each user: what it is as a sender, and as a receiver.
+fn names(args: &Args, group: &Group, users: u64, notes: &mut Vec<String>) -> Result<Names> {
+    let Some(columns) = sockets::columns(args, notes)? else { return Ok(Names::default()) };
+    let mut text = format!("{}\n", VARIABLES.join(","));
+    let size = u64::from(group.size);
+    for user in 0..users {
+        let (of, member) = (user / size, user % size);
+        // One row for each sender, and one for each receiver, counted over all groups.
+        let (sender, receiver) = match group.kind {
+            GroupKind::OneToOne => (of, of),
+            GroupKind::OneToMany => (0, member.saturating_sub(u64::from(!group.each))),
+            GroupKind::ManyToOne => (member.saturating_sub(1), 0),
+            GroupKind::ManyToMany => (member, member),
+        };
+        let cells =
+            columns.iter().zip([sender, sender, receiver, receiver]).map(|(column, row)| {
+                let at = row as usize % column.len().max(1);
+                let value = column.get(at).map_or("", String::as_str);
+                format!("\"{}\"", value.replace('"', "\"\""))
+            });
+        text += &format!("{}\n", cells.collect::<Vec<_>>().join(","));
+    }
+    let mut feed = Feed::from_csv("v", text.as_bytes()).map_err(anyhow::Error::msg)?;
+    feed.order = Order::PerUser;
+    Ok(Names { feeds: vec![Arc::new(feed)], ..Names::default() })
+}
+
+/// Makes the steps of a role.
+struct Maker<'a> {
+    args: &'a Args,
+    path: &'a str,
+    names: &'a Names,
+    late: Duration,
+}
+
+impl Maker<'_> {
+    fn steps(&self, role: Role, each: bool) -> Result<Vec<Step>> {
+        let args = self.args;
+        let mut connect = self.step("connect", Action::Connect)?;
+        connect.target = self.template(&self.filled(self.path, role), Place::Target)?;
+        for (name, value) in headers(args)?.iter().map(|(n, v)| (n.as_str(), v.as_str())).chain([
+            ("Upgrade", "websocket"),
+            ("Connection", "Upgrade"),
+            ("Sec-WebSocket-Version", "13"),
+        ]) {
+            connect.headers.push((name.to_owned(), self.template(value, Place::Header)?));
+        }
+        let mut meet = self.step("meet", Action::Meet)?;
+        // Who arrives last has all the others wait for it.
+        meet.limit = Some(self.late.max(Duration::from_secs(60)).saturating_add(self.arrival()));
+        let mut steps = vec![connect, meet];
+        if role == Role::Receiver {
+            steps.push(self.step("receive", Action::Stay)?);
+            return Ok(steps);
+        }
+        let message = args.message.as_deref().unwrap_or(STAMP);
+        let mut send = self.step("send", Action::Send { binary: false })?;
+        send.body = Some(self.template(&self.filled(message, role), Place::Body)?);
+        (send.stamped, send.each) = (true, each);
+        let messages = u32::try_from(args.each).map_err(|_| anyhow!("-n: that is too many"))?;
+        send.repeat = if args.duration().is_some() { WITHOUT_END } else { messages };
+        if let Some(connect) = steps.first_mut() {
+            connect.think = Some((args.pause, args.pause)).filter(|(time, _)| !time.is_zero());
+        }
+        steps.push(send);
+        Ok(steps)
+    }
+
+    /// How long it takes until everybody has begun to connect.
+    fn arrival(&self) -> Duration {
+        let steps = match self.args.step {
+            0 => return Duration::from_millis(20).saturating_mul(self.args.users as u32 * 2 + 1),
+            step => (self.args.users * 2 + 1).div_ceil(step),
+        };
+        Duration::from_secs(self.args.interval.saturating_mul(steps))
+    }
+
+    /// The fork's variables as values. In the URL of a receiver the sender's are its own.
+    fn filled(&self, text: &str, role: Role) -> String {
+        if self.names.feeds.is_empty() {
+            return text.to_owned();
+        }
+        let values: [(&str, &str); 4] = match role {
+            Role::Receiver => [
+                ("{sendtoken}", "{{v.recvtoken}}"),
+                ("{sendid}", "{{v.recvid}}"),
+                ("{recvtoken}", "{{v.recvtoken}}"),
+                ("{recvid}", "{{v.recvid}}"),
+            ],
+            Role::Sender | Role::Both => [
+                ("{sendtoken}", "{{v.sendtoken}}"),
+                ("{sendid}", "{{v.sendid}}"),
+                ("{recvtoken}", "{{to v.recvtoken}}"),
+                ("{recvid}", "{{to v.recvid}}"),
+            ],
+        };
+        values.iter().fold(text.to_owned(), |text, (name, value)| text.replace(name, value))
+    }
+
+    fn template(&self, text: &str, place: Place) -> Result<Template> {
+        Template::compile(text, place, self.names).map_err(|error| match error {
+            BadTemplate::Said(said) => anyhow!("{said}"),
+            BadTemplate::Unknown { name, .. } => {
+                anyhow!("{{{{{name}}}}} is no value: {{{{stamp}}}}, {{{{user}}}}, {{{{to}}}} and others of scenarios are")
+            }
+        })
+    }
+
+    fn step(&self, name: &str, action: Action) -> Result<Step> {
+        Ok(Step {
+            name: name.to_owned(),
+            endpoint: 0,
+            action,
+            method: "GET".to_owned(),
+            target: self.template("/", Place::Target)?,
+            headers: Vec::new(),
+            body: None,
+            basic: None,
+            receive: None,
+            captures: Vec::new(),
+            checks: Vec::new(),
+            think: None,
+            limit: None,
+            repeat: 1,
+            once: false,
+            each: false,
+            stamped: false,
+        })
+    }
+}

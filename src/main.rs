@@ -1,6 +1,7 @@
 //! One binary, a program per subcommand. It reads the command line and maps what came of it to the
 //! exit code: 0 held, 1 measured and fell short, 2 usage, configuration or environment, 130 Ctrl-C.
 
+mod admission;
 mod anycable;
 mod args;
 mod auth;
@@ -18,6 +19,7 @@ mod proxy;
 mod report;
 #[allow(dead_code, reason = "`standfast proxy` takes it up")]
 mod routes;
+mod running;
 mod screen;
 mod serve;
 mod settings;

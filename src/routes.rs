@@ -3,10 +3,12 @@
 //!
 //! Values are what they would be on a command line, and go through the same parsers of units.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ::proxy::{Balance, HashBy, How, MemberConfig, PoolConfig, RouteConfig, RoutesConfig, Sticky};
+use ::proxy::{
+    Balance, HashBy, How, MemberConfig, PoolConfig, ProxyVersion, RouteConfig, RoutesConfig, Sticky,
+};
 use anyhow::{Context, Result, anyhow, bail};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -16,7 +18,7 @@ use crate::units;
 
 const ROUTE_KEYS: [&str; 3] = ["host", "path", "pool"];
 const MEMBER_KEYS: [&str; 3] = ["address", "weight", "max"];
-const POOL_KEYS: [&str; 18] = [
+const POOL_KEYS: [&str; 25] = [
     "upstreams",
     "balance",
     "hash",
@@ -35,7 +37,36 @@ const POOL_KEYS: [&str; 18] = [
     "eject_after",
     "eject_for",
     "resolve",
+    "tls",
+    "tls_ca",
+    "tls_cert",
+    "tls_key",
+    "tls_name",
+    "tls_insecure",
+    "proxy_protocol",
 ];
+
+/// What a file says of how the upstreams of a pool are spoken to. What it does not say the flags do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Speech {
+    /// Over TLS, and how; `Some(None)` in the clear.
+    pub(crate) tls: Option<Option<TlsFiles>>,
+    /// Behind a PROXY header, and which; `Some(None)` without.
+    pub(crate) proxy_protocol: Option<Option<ProxyVersion>>,
+}
+
+/// How TLS is spoken with upstreams, in files that are still to be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TlsFiles {
+    pub(crate) ca: Option<PathBuf>,
+    pub(crate) cert: Option<PathBuf>,
+    pub(crate) key: Option<PathBuf>,
+    pub(crate) name: Option<String>,
+    pub(crate) insecure: bool,
+}
+
+/// Routes, and how the upstreams of each pool are spoken to, in the order of the pools.
+pub(crate) type Said = (RoutesConfig, Vec<Speech>);
 
 /// A file being read.
 struct Source<'t> {
@@ -49,21 +80,21 @@ type Value<'t> = Spanned<DeValue<'t>>;
 ///
 /// # Errors
 /// A file that cannot be read, or what is wrong in it and where.
-pub(crate) fn from_file(path: &Path) -> Result<Option<RoutesConfig>> {
+pub(crate) fn from_file(path: &Path) -> Result<Option<Said>> {
     let shown = path.display().to_string();
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
-    from_text(&text, &shown)
+    said_in(&text, &shown)
 }
 
 /// What a file of that name says.
-pub(crate) fn from_text(text: &str, shown: &str) -> Result<Option<RoutesConfig>> {
+fn said_in(text: &str, shown: &str) -> Result<Option<Said>> {
     let source = Source { text, shown };
-    let table = DeTable::parse(text).with_context(|| format!("{shown} is not TOML"))?;
-    let mut routes = RoutesConfig::default();
-    for (name, value) in table.get_ref() {
+    let file = DeTable::parse(text).with_context(|| format!("{shown} is not TOML"))?;
+    let (mut routes, mut speech) = (RoutesConfig::default(), Vec::new());
+    for (name, value) in file.get_ref() {
         match name.get_ref().as_ref() {
             "route" => routes.routes = source.routes(value)?,
-            "pool" => routes.pools = source.pools(value)?,
+            "pool" => (routes.pools, speech) = source.pools(value)?.into_iter().unzip(),
             _ => {}
         }
     }
@@ -76,7 +107,7 @@ pub(crate) fn from_text(text: &str, shown: &str) -> Result<Option<RoutesConfig>>
         routes.routes.push(RouteConfig { host, path, pool });
     }
     routes.check().map_err(|why| anyhow!("{shown}: {why}"))?;
-    Ok(Some(routes))
+    Ok(Some((routes, speech)))
 }
 
 impl Source<'_> {
@@ -135,7 +166,7 @@ impl Source<'_> {
         Ok(RouteConfig { host, path, pool })
     }
 
-    fn pools(&self, value: &Value<'_>) -> Result<Vec<PoolConfig>> {
+    fn pools(&self, value: &Value<'_>) -> Result<Vec<(PoolConfig, Speech)>> {
         let pools = self.table(value, "[pool.NAME]")?;
         let pool = |(name, value): (&Spanned<_>, &Value<'_>)| {
             let name: &std::borrow::Cow<'_, str> = name.get_ref();
@@ -144,7 +175,7 @@ impl Source<'_> {
         pools.iter().map(pool).collect()
     }
 
-    fn pool(&self, name: &str, value: &Value<'_>) -> Result<PoolConfig> {
+    fn pool(&self, name: &str, value: &Value<'_>) -> Result<(PoolConfig, Speech)> {
         let of = format!("[pool.{name}]");
         let table = self.table(value, &of)?;
         self.known(table, &of, &POOL_KEYS)?;
@@ -170,7 +201,27 @@ impl Source<'_> {
         set(&mut pool.eject_after, self.value(table, "eject_after", number_or_none)?);
         set(&mut pool.eject_for, self.value(table, "eject_for", positive)?);
         set(&mut pool.resolve_every, self.value(table, "resolve", at_least_1_s)?);
-        Ok(pool)
+        let proxy_protocol = self.value(table, "proxy_protocol", proxy_version)?;
+        let speech = Speech { tls: self.tls(table, value)?, proxy_protocol };
+        Ok((pool, speech))
+    }
+
+    fn tls(&self, table: &DeTable<'_>, pool: &Value<'_>) -> Result<Option<Option<TlsFiles>>> {
+        let file = |key| self.value(table, key, |text| Ok(PathBuf::from(text)));
+        let name = self.value(table, "tls_name", |text| Ok(text.to_owned()))?;
+        let insecure = self.value(table, "tls_insecure", truth)?.unwrap_or(false);
+        let (ca, cert, key) = (file("tls_ca")?, file("tls_cert")?, file("tls_key")?);
+        let files = TlsFiles { ca, cert, key, name, insecure };
+        if files.cert.is_some() != files.key.is_some() {
+            return Err(self.at(pool, "tls_cert and tls_key go together"));
+        }
+        match self.value(table, "tls", truth)? {
+            Some(true) => Ok(Some(Some(files))),
+            _ if files != TlsFiles::default() => {
+                Err(self.at(pool, "what is said of TLS needs tls = true"))
+            }
+            other => Ok(other.map(|_| None)),
+        }
     }
 
     fn members(&self, value: &Value<'_>) -> Result<Vec<MemberConfig>> {
@@ -267,6 +318,15 @@ fn hash_by(text: &str) -> Result<HashBy, String> {
     }
 }
 
+fn proxy_version(text: &str) -> Result<Option<ProxyVersion>, String> {
+    match text {
+        "off" => Ok(None),
+        "v1" => Ok(Some(ProxyVersion::V1)),
+        "v2" => Ok(Some(ProxyVersion::V2)),
+        _ => Err(format!("\"{text}\" is no version: write v1, v2 or off")),
+    }
+}
+
 fn cookie_name(text: &str) -> Result<Box<str>, String> {
     if is_token(text) { Ok(text.into()) } else { Err(format!("\"{text}\" is no cookie's name")) }
 }
@@ -313,6 +373,10 @@ fn at_least_1_s(text: &str) -> Result<Duration, String> {
 mod tests {
     use super::*;
 
+    fn from_text(text: &str, shown: &str) -> Result<Option<RoutesConfig>> {
+        Ok(said_in(text, shown)?.map(|(routes, _)| routes))
+    }
+
     const WHOLE: &str = r#"
 [proxy]
 listen = "127.0.0.1:8080"
@@ -343,6 +407,10 @@ resolve = "10s"
 [pool.app]
 upstreams = ["unix:/run/app.sock"]
 balance = "round_robin"
+tls = true
+tls_ca = "ca.pem"
+tls_name = "app.internal"
+proxy_protocol = "v2"
 "#;
 
     #[test]
@@ -358,6 +426,11 @@ balance = "round_robin"
         assert_eq!(chat.check.how, How::WebSocket("/cable".into()));
         assert_eq!((chat.check.rise, chat.check.fall, chat.eject_after), (1, 3, 0));
         assert_eq!(chat.sticky.as_ref().unwrap().max_age, Some(Duration::from_secs(3_600)));
+        let (_, speech) = said_in(WHOLE, "f").unwrap().unwrap();
+        let name = Some("app.internal".to_owned());
+        let files = TlsFiles { ca: Some("ca.pem".into()), name, ..TlsFiles::default() };
+        let app = Speech { tls: Some(Some(files)), proxy_protocol: Some(Some(ProxyVersion::V2)) };
+        assert_eq!(speech, [app, Speech::default()], "in the order of the pools");
     }
 
     #[test]
@@ -408,6 +481,12 @@ balance = "round_robin"
             ("[pool.a]\nupstreams = ['b:1']\ncheck_interval = '1ms'", "at least 100ms"),
             ("[pool.a]\nupstreams = ['b:1']\nsticky_secure = true", "need sticky"),
             ("[pool.a]\nupstreams = ['b:1']\nmax = 1.5", "f:3: max must be a string"),
+            ("[pool.a]\nupstreams = ['b:1']\ntls_name = 'x'", "f:1: what is said of TLS needs tls"),
+            ("[pool.a]\nupstreams = ['b:1']\ntls = true\ntls_key = 'x'", "go together"),
+            (
+                "[pool.a]\nupstreams = ['b:1']\nproxy_protocol = true",
+                "f:3: proxy_protocol: \"true\" is no version",
+            ),
             ("[pool.a]", "f:1: [pool.a] needs upstreams"),
             ("[[route]]\npath = '/'", "f:1: a route needs a pool"),
             ("[[route]]\npath = 'x'\npool = 'a'", "f:2: path: \"x\" is no path"),

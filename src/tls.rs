@@ -9,7 +9,12 @@ use clap::ValueEnum;
 use engine::{TlsClient, TlsIdentity, TlsServer, TlsTrust, TlsVersion};
 use load::Endpoint;
 
+use crate::routes::TlsFiles;
+
 const HEADING: &str = "TLS";
+
+/// Those of a server, which take effect on SIGHUP.
+pub(crate) const RELOADABLE: &[&str] = &["tls_cert", "tls_client_ca", "tls_key", "tls_min"];
 
 /// What `serve` is told.
 #[derive(clap::Args, Debug)]
@@ -191,23 +196,38 @@ impl UpstreamFlags {
             }
             return Ok(None);
         }
-        let trust = match &self.upstream_ca {
-            _ if self.upstream_insecure => TlsTrust::Anyone,
-            Some(file) => TlsTrust::Authorities(read(file)?),
-            None => TlsTrust::System,
-        };
-        let identity = match (&self.upstream_cert, &self.upstream_key) {
-            (Some(certificate), Some(key)) => Some(identity(certificate, key)?),
-            (None, None) => None,
-            _ => bail!("--upstream-cert and --upstream-key go together"),
-        };
-        let client = TlsClient::new(&trust, identity.as_ref(), true);
-        let client = client.context("--upstream-tls")?;
-        if let Some(name) = &self.upstream_name {
-            client.named(name).context("--upstream-name")?;
+        if self.upstream_cert.is_some() != self.upstream_key.is_some() {
+            bail!("--upstream-cert and --upstream-key go together");
         }
-        Ok(Some(UpstreamTls { client, name: self.upstream_name.clone() }))
+        let files = TlsFiles {
+            ca: self.upstream_ca.clone(),
+            cert: self.upstream_cert.clone(),
+            key: self.upstream_key.clone(),
+            name: self.upstream_name.clone(),
+            insecure: self.upstream_insecure,
+        };
+        upstream_tls(&files).context("--upstream-tls").map(Some)
     }
+}
+
+/// Reads the files by which TLS is spoken with upstreams.
+pub(crate) fn upstream_tls(files: &TlsFiles) -> Result<UpstreamTls> {
+    let trust = match &files.ca {
+        _ if files.insecure => TlsTrust::Anyone,
+        Some(file) => TlsTrust::Authorities(read(file)?),
+        None => TlsTrust::System,
+    };
+    let pair = files.cert.as_deref().zip(files.key.as_deref());
+    let identity = pair.map(|(certificate, key)| identity(certificate, key)).transpose()?;
+    let client = TlsClient::new(&trust, identity.as_ref(), true);
+    let blamed = files.ca.as_deref().map(shown);
+    let client = client.with_context(|| {
+        blamed.unwrap_or_else(|| "the authorities that this machine trusts".to_owned())
+    })?;
+    if let Some(name) = &files.name {
+        client.named(name)?;
+    }
+    Ok(UpstreamTls { client, name: files.name.clone() })
 }
 
 fn identity(certificate: &Path, key: &Path) -> Result<TlsIdentity> {

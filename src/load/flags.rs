@@ -262,7 +262,7 @@ pub(crate) struct Args {
 
     /// Key that scrapes must send as a Bearer token; without one --metrics is for this machine only
     #[arg(long, value_name = "KEY", help_heading = RESULTS, requires = "metrics",
-        value_parser = crate::serve::key)]
+        value_parser = crate::running::key)]
     pub(super) metrics_key: Option<String>,
 
     /// Begin even though the machine seems too small

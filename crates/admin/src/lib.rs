@@ -1,5 +1,6 @@
-//! The control plane of a server: an admin listener with metrics, statistics, connections and
-//! publishing, on a tokio runtime of its own in a thread of its own.
+//! The control plane of a server: the life of its workers ([`Ground`], [`Service`]), and an admin
+//! listener with metrics, statistics, connections and publishing, on a tokio runtime of its own in a
+//! thread of its own.
 //!
 //! What it is not: it knows no topic and no protocol. A program ([`Program`]: `serve`, `proxy`)
 //! supplies what is told; this crate owns the listener, who may ask, the sizes and the form
@@ -8,22 +9,27 @@
 
 mod address;
 mod auth;
+mod ground;
 mod listener;
 mod local;
 mod metrics;
 mod process;
 mod reply;
 mod routes;
+mod service;
+mod watch;
 
 use serde_json::Value;
 
 pub use crate::address::Address;
 pub use crate::auth::bearer;
+pub use crate::ground::{Ground, GroundError, Wanted};
 pub use crate::listener::{Config, Running, StartError, listen_unix, start};
 pub use crate::local::means_this_machine;
 pub use crate::metrics::{Exposition, Kind, engine_metrics, engine_stats};
-pub use crate::process::{cpu_seconds, rss_bytes};
+pub use crate::process::{cpu_seconds, descriptors, rss_bytes};
 pub use crate::reply::Reply;
+pub use crate::service::{Life, Server, Service};
 
 /// What the admin listener tells and takes on behalf of a program. All calls but
 /// [`Program::connections`] and [`Program::api`] answer at once. A program has what it says it has:

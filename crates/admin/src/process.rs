@@ -15,6 +15,20 @@ pub fn rss_bytes() -> Option<u64> {
     Some(pages * page_size() as u64)
 }
 
+/// How many descriptors the table of each thread holds, by the thread's name; nothing where the
+/// kernel does not count them (before Linux 6.2).
+#[must_use]
+pub fn descriptors() -> Vec<(String, u64)> {
+    let Ok(threads) = fs::read_dir("/proc/self/task") else { return Vec::new() };
+    let held = threads.filter_map(|thread| {
+        let thread = thread.ok()?.path();
+        let name = fs::read_to_string(thread.join("comm")).ok()?;
+        let held = fs::metadata(thread.join("fd")).ok()?.len();
+        (held > 0).then(|| (name.trim_end().to_owned(), held))
+    });
+    held.collect()
+}
+
 /// CPU time of all threads of this process, ended ones too, in seconds.
 #[must_use]
 pub fn cpu_seconds() -> f64 {
@@ -25,6 +39,22 @@ pub fn cpu_seconds() -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_descriptor_more_is_one_more() {
+        let name = || fs::read_to_string("/proc/thread-self/comm").unwrap().trim_end().to_owned();
+        let held =
+            move || descriptors().into_iter().find(|(of, _)| *of == name()).map(|(_, held)| held);
+        let opened = std::thread::Builder::new().name("one-more".to_owned()).spawn(move || {
+            let before = held();
+            let _files: Vec<_> = (0..100).map(|_| fs::File::open("/dev/null").unwrap()).collect();
+            (before, held())
+        });
+        let (before, after) = opened.unwrap().join().unwrap();
+        // Other tests of this process open and close theirs.
+        let grown = before.zip(after).is_some_and(|(before, after)| after > before + 50);
+        assert!(grown || before.is_none(), "{before:?} {after:?}");
+    }
 
     #[test]
     fn a_test_uses_some_memory_and_some_time() {

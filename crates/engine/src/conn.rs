@@ -132,6 +132,8 @@ pub(crate) struct Cold {
     /// connection left.
     pub(crate) tail: Vec<u8>,
     pub(crate) scanner: HeadScanner,
+    /// When TLS or the head that is not whole yet began; 0 with neither.
+    pub(crate) since_ns: u64,
     /// The message being assembled.
     pub(crate) message: Vec<u8>,
     /// Its length when the sweep last saw that it had grown.

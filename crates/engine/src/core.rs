@@ -15,7 +15,7 @@ use crate::sys::{Fd, Interest, Sys};
 use crate::target::NO_TARGET;
 use crate::timers::Timers;
 use crate::{
-    Closed, ConnId, Counters, Handler, Limits, Place, Remote, Target, TlsClient, TlsServer, tls,
+    Closed, ConnId, Counters, Handler, Hello, Limits, Place, Remote, Target, TlsServer, tls,
 };
 
 /// What a report tells of one connection.
@@ -366,10 +366,10 @@ impl<S: Sys, H: Handler> Core<S, H> {
     pub fn connect_raw(
         &mut self,
         to: Place<'_>,
-        tls: Option<&TlsClient>,
+        tls: Option<Hello<'_>>,
         source: Option<IpAddr>,
     ) -> io::Result<ConnId> {
-        let session = tls.map(TlsClient::begin).transpose();
+        let session = tls.map(|hello| hello.client.begin()).transpose();
         let session = session.map_err(|_| io::ErrorKind::InvalidInput)?;
         let fd = match to {
             Place::Tcp(address) => self.sys.connect(address, source)?,
@@ -386,8 +386,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
         };
         conn.flags.set(Flags::CLIENT | Flags::DEADLINE);
         conn.target = NO_TARGET;
-        if let Some(mut session) = session {
-            session.say_hello();
+        if let (Some(mut session), Some(hello)) = (session, tls) {
+            session.say_hello(hello.behind);
             conn.cold().tls = Some(Box::new(session));
         }
         let generation = conn.generation;

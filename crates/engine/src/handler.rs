@@ -13,6 +13,9 @@ pub struct Incoming<'r, 'b> {
     pub head: &'r Request<'r, 'b>,
     /// What a WebSocket handshake asks for, if it is one.
     pub upgrade: Option<&'r Upgrade<'b>>,
+    /// Nanoseconds that its head took to come, with TLS where it is the first behind that, from turn
+    /// to turn of the worker.
+    pub took_ns: u64,
 }
 
 /// What a handler says to a request.

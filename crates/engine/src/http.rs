@@ -60,12 +60,17 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 }
             }
         }
+        let now_ns = self.core.now_ns;
         let Some(conn) = self.core.slab.get_mut(slot) else { return bytes.len() };
         let mut scanner = conn.cold.as_ref().map_or(HeadScanner::default(), |cold| cold.scanner);
         let length = match scanner.scan(bytes, &self.core.limits.wire) {
             Ok(Status::Complete(length)) => length,
             Ok(Status::Partial) => {
-                conn.cold().scanner = scanner;
+                let cold = conn.cold();
+                cold.scanner = scanner;
+                if cold.since_ns == 0 {
+                    cold.since_ns = now_ns;
+                }
                 return 0;
             }
             Err(violation) => {
@@ -73,19 +78,22 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 return bytes.len();
             }
         };
+        let mut since_ns = 0;
         if let Some(cold) = conn.cold.as_mut() {
             cold.scanner = HeadScanner::default();
+            since_ns = std::mem::take(&mut cold.since_ns);
         }
+        let took_ns = if since_ns == 0 { 0 } else { now_ns.saturating_sub(since_ns) };
         let head = bytes.get(..length).unwrap_or_default();
         if client {
             self.on_response(slot, head);
         } else {
-            self.on_request(slot, head);
+            self.on_request(slot, head, took_ns);
         }
         length
     }
 
-    fn on_request(&mut self, slot: u32, head: &[u8]) {
+    fn on_request(&mut self, slot: u32, head: &[u8], took_ns: u64) {
         let mut headers = [EMPTY_HEADER; MAX_HEADERS];
         let allowed = self.core.limits.wire.headers.min(MAX_HEADERS);
         let request = match parse_request(head, headers.get_mut(..allowed).unwrap_or_default()) {
@@ -112,7 +120,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             }
         }
         let Some(id) = self.core.id_at(slot) else { return };
-        let incoming = Incoming { head: &request, upgrade: upgrade.as_ref() };
+        let incoming = Incoming { head: &request, upgrade: upgrade.as_ref(), took_ns };
         let answer = self.handler.request(&mut self.core, id, &incoming);
         // A body nobody asks for: the answer goes out and what still comes is thrown away.
         let has_body = request.header("transfer-encoding").is_some()

@@ -51,7 +51,7 @@ pub use crate::mailbox::{Full, Remote, Wake};
 pub use crate::queue::{SharedFrame, SlowConsumer};
 pub use crate::send::Sent;
 pub use crate::sys::Sys;
-pub use crate::target::{Place, Target};
+pub use crate::target::{Hello, Place, Target};
 pub use crate::tls::{TlsClient, TlsIdentity, TlsServer, TlsTrust, TlsUnusable, TlsVersion};
 pub use crate::worker::{Turn, Worker};
 #[cfg(target_os = "linux")]

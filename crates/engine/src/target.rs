@@ -20,6 +20,15 @@ pub enum Place<'a> {
     Unix(&'a Path),
 }
 
+/// How a connection of our own begins TLS.
+#[derive(Copy, Clone, Debug)]
+pub struct Hello<'a> {
+    /// Whom to believe, and what to show.
+    pub client: &'a TlsClient,
+    /// What goes in front of it, in the clear: a PROXY header, or nothing.
+    pub behind: &'a [u8],
+}
+
 /// Where a client connects and what it asks for.
 #[derive(Clone, Debug)]
 pub struct Target {

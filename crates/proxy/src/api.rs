@@ -303,6 +303,17 @@ impl Api {
         each("upstream_flips", counter, "Times its checks changed their verdict.", &|up| {
             up.flips() as f64
         });
+        let ports = members.iter().flat_map(|(pool, member)| {
+            let labels = labels(pool, &member.upstream);
+            member.upstream.ports().into_iter().map(move |(source, count)| {
+                let source =
+                    source.map_or_else(|| "system".to_owned(), |source| source.to_string());
+                let labels = labels.iter().cloned().chain([("source", source)]).collect();
+                (labels, f64::from(count))
+            })
+        });
+        let help = "Connections to each upstream, each a port, by the address they come from.";
+        exposition.tagged("source_ports", Kind::Gauge, help, ports);
         let mut of_pool = |name, kind, help, value: &dyn Fn(&Pool) -> u64| {
             let samples =
                 routes.pools().iter().map(|pool| (pool.name().to_owned(), value(pool) as f64));

@@ -50,10 +50,6 @@ pub struct Live {
     pub patience: Patience,
     /// How the public listeners speak TLS. Whether they do at all is settled at start.
     pub tls: Option<TlsServer>,
-    /// How upstreams are spoken to, if over TLS.
-    pub upstream_tls: Option<UpstreamTls>,
-    /// Upstreams are told whose a connection is by a PROXY header. It then serves one request only.
-    pub proxy_header: Option<ProxyVersion>,
     /// Upstreams are told whose a request is by `Forwarded` (RFC 7239), beside `X-Forwarded-*`.
     pub forwarded: bool,
     /// Connections to upstreams that each worker keeps for a next request. Default 64.
@@ -95,8 +91,18 @@ impl Default for Patience {
     }
 }
 
+/// How the upstreams of a pool are spoken to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outgoing {
+    /// Over TLS, and how.
+    pub tls: Option<UpstreamTls>,
+    /// They are told whose a connection is by a PROXY header, in front of TLS too. It then serves
+    /// one request only.
+    pub proxy_header: Option<ProxyVersion>,
+}
+
 /// How TLS is spoken with upstreams.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamTls {
     /// Whom to believe, and what to show.
     pub client: TlsClient,
@@ -105,8 +111,9 @@ pub struct UpstreamTls {
 }
 
 impl UpstreamTls {
-    /// For one upstream, named with its port.
+    /// For one upstream, named with its port, or as `unix:/path`, which has no name of its own.
     pub(crate) fn of(&self, upstream: &str) -> Result<TlsClient, TlsUnusable> {
+        let upstream = if upstream.starts_with("unix:") { "localhost" } else { upstream };
         let host = upstream.rsplit_once(':').map_or(upstream, |(host, _)| host);
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         self.client.named(self.name.as_deref().unwrap_or(host))
@@ -135,8 +142,6 @@ impl Default for Live {
             limits: Limits { peer_timeout, ..Limits::default() },
             patience: Patience::default(),
             tls: None,
-            upstream_tls: None,
-            proxy_header: None,
             forwarded: false,
             spares: 64,
             admin_key: None,

@@ -10,8 +10,9 @@ use engine::sys::process::now_ns;
 use engine::{ConnId, Remote, Totals};
 use serde_json::{Value, json};
 
+use crate::access_log::Side;
 use crate::api::{Api, Crew};
-use crate::counters::{Counters, Ended, Refusal};
+use crate::counters::{Counters, Ended, Phase, Refusal, Stage};
 use crate::ending::Order;
 use crate::relay::{List, Listed, Post, TunnelInfo};
 use crate::shared::Shared;
@@ -25,7 +26,12 @@ const POST_BYTES: usize = 256;
 /// A histogram: name, help, where it is.
 type Histogram = (&'static str, &'static str, fn(&Timed) -> &Times);
 
-const TIMED: [Histogram; 3] = [
+const TIMED: [Histogram; 4] = [
+    (
+        "handshake_seconds",
+        "Seconds that the head of a request took to come, TLS before it included.",
+        |timed| &timed.handshake,
+    ),
     ("connect_seconds", "Connects to upstreams, in seconds.", |timed| &timed.connect),
     ("switching_seconds", "Seconds from a handshake to its 101.", |timed| &timed.switching),
     ("tunnel_seconds", "How long tunnels lived, in seconds.", |timed| &timed.lifetime),
@@ -108,8 +114,48 @@ impl Control {
         Ended::ALL.into_iter().map(|why| (why.name(), self.sum(|c| c.ended(why))))
     }
 
+    fn ended_by(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        [Side::Client, Side::Upstream, Side::Proxy].into_iter().map(|side| {
+            let of_side = Ended::ALL.into_iter().filter(move |why| why.side() == side);
+            (side.name(), of_side.map(|why| self.sum(|c| c.ended(why))).sum())
+        })
+    }
+
     fn refused(&self) -> impl Iterator<Item = (&'static str, u64)> {
         Refusal::ALL.into_iter().map(|why| (why.name(), self.sum(|c| c.refused(why))))
+    }
+}
+
+impl Control {
+    /// What each worker that has begun holds.
+    fn worker_metrics(&self, exposition: &mut Exposition) {
+        let begun = || {
+            let counters = |worker: usize| Some((worker, self.shared.counters.get(worker)?));
+            self.shared.running().filter_map(counters)
+        };
+        let labels = |worker: usize, state: &str| {
+            vec![("worker", worker.to_string()), ("state", state.to_owned())]
+        };
+        let tunnels = begun().flat_map(|(worker, counters)| {
+            let of =
+                move |phase: Phase| (labels(worker, phase.name()), counters.in_phase(phase) as f64);
+            Phase::ALL.into_iter().map(of)
+        });
+        let help = "Tunnels of each worker, by state.";
+        exposition.tagged("worker_tunnels", Kind::Gauge, help, tunnels);
+        let requests = begun().flat_map(|(worker, counters)| {
+            let of = move |stage: Stage| (labels(worker, stage.name()), counters.at(stage) as f64);
+            Stage::ALL.into_iter().map(of)
+        });
+        let help = "Requests under way in each worker, by state.";
+        exposition.tagged("worker_requests", Kind::Gauge, help, requests);
+        let held = admin::descriptors().into_iter().filter_map(|(thread, held)| {
+            let number: usize = thread.strip_prefix("worker-")?.parse().ok()?;
+            let worker = self.shared.running().find(|worker| *worker == number)?;
+            Some((worker.to_string(), held as f64))
+        });
+        let help = "Descriptors in the table that each worker uses.";
+        exposition.labelled("descriptors", Kind::Gauge, help, "worker", held);
     }
 }
 
@@ -128,17 +174,26 @@ impl Program for Control {
         let help = "Tunnels ended, by reason.";
         let ended = self.ended().map(float);
         exposition.labelled("tunnels_ended", Kind::Counter, help, "reason", ended);
+        let help = "Tunnels ended, by who ended them.";
+        let ended_by = self.ended_by().map(float);
+        exposition.labelled("tunnels_ended_by", Kind::Counter, help, "side", ended_by);
         let help = "Requests answered by the proxy itself, by reason.";
         let refused = self.refused().map(float);
         exposition.labelled("requests_refused", Kind::Counter, help, "reason", refused);
         for (name, help, of) in TIMED {
             exposition.histogram(name, help, Times::sum(self.shared.times.iter().map(of)));
         }
+        self.worker_metrics(exposition);
         let mut gauge = |name, help, value: u64| {
             exposition.single(name, Kind::Gauge, help, value as f64);
         };
         let capacity = self.remote.open().map(|(_, capacity)| u64::from(capacity)).sum();
         gauge("connections_max", "Connections that all workers may hold, two a tunnel.", capacity);
+        let handshakes = self.remote.handshakes().into();
+        gauge("handshakes", "Requests whose head is not whole yet.", handshakes);
+        let addresses = self.remote.addresses() as u64;
+        gauge("addresses", "Addresses kept for the limits per address.", addresses);
+        gauge("descriptors_max", "Descriptors that each table may hold.", host::nofile().soft);
         gauge("workers", "Workers that were needed so far.", self.shared.running().count() as u64);
         if let Some(rss_bytes) = admin::rss_bytes() {
             gauge("resident_memory_bytes", "Resident memory of the process.", rss_bytes);

@@ -3,6 +3,8 @@
 
 use engine::Counter;
 
+use crate::access_log::Side;
+
 macro_rules! reasons {
     ($(#[$doc:meta])* $name:ident { $($(#[$each:meta])* $variant:ident = $text:literal,)* }) => {
         $(#[$doc])*
@@ -74,6 +76,57 @@ reasons! {
         Ordered = "ordered",
         /// This proxy had no memory for it.
         Exhausted = "exhausted",
+        /// More memory than `--memory-limit` was held, and its turn to leave had come.
+        Shed = "shed",
+    }
+}
+
+reasons! {
+    /// Where a request is.
+    Stage {
+        /// Every upstream has its most: it waits for a place.
+        Waiting = "waiting",
+        /// A connection to an upstream is being made.
+        Connecting = "connecting",
+        /// The request was sent, or as much of it as has come.
+        Asked = "asked",
+        /// The head of the answer was passed on.
+        Answering = "answering",
+    }
+}
+
+reasons! {
+    /// Where a tunnel is.
+    Phase {
+        /// Both sides may speak.
+        Open = "open",
+        /// One side has said all.
+        HalfClosed = "half_closed",
+        /// This proxy is ending it.
+        Ending = "ending",
+    }
+}
+
+impl Phase {
+    /// Of a tunnel that is ending for this reason, if it is.
+    pub(crate) const fn of(ending: Option<Ended>) -> Phase {
+        match ending {
+            None => Phase::Open,
+            Some(Ended::ByClient | Ended::ByUpstream) => Phase::HalfClosed,
+            Some(_) => Phase::Ending,
+        }
+    }
+}
+
+impl Ended {
+    /// Who ended it.
+    #[must_use]
+    pub const fn side(self) -> Side {
+        match self {
+            Ended::ByClient | Ended::ClientReset => Side::Client,
+            Ended::ByUpstream | Ended::UpstreamReset => Side::Upstream,
+            _ => Side::Proxy,
+        }
     }
 }
 
@@ -133,6 +186,8 @@ pub(crate) struct Counters {
     pub(crate) bytes_down: Counter,
     refused: [Counter; Refusal::ALL.len()],
     ended: [Counter; Ended::ALL.len()],
+    stages: [Counter; Stage::ALL.len()],
+    phases: [Counter; Phase::ALL.len()],
 }
 
 impl Counters {
@@ -148,6 +203,30 @@ impl Counters {
         }
     }
 
+    /// A request goes from one stage to another; none is before and behind all.
+    pub(crate) fn staged(&self, from: Option<Stage>, to: Option<Stage>) {
+        let of = |stage: Option<Stage>| stage.and_then(|stage| self.stages.get(stage as usize));
+        moved(of(from), of(to));
+    }
+
+    /// The same of a tunnel.
+    pub(crate) fn phased(&self, from: Option<Phase>, to: Option<Phase>) {
+        let of = |phase: Option<Phase>| phase.and_then(|phase| self.phases.get(phase as usize));
+        moved(of(from), of(to));
+    }
+
+    /// Requests that are there now.
+    #[must_use]
+    pub(crate) fn at(&self, stage: Stage) -> u64 {
+        self.stages.get(stage as usize).map_or(0, Counter::get)
+    }
+
+    /// Tunnels that are there now.
+    #[must_use]
+    pub(crate) fn in_phase(&self, phase: Phase) -> u64 {
+        self.phases.get(phase as usize).map_or(0, Counter::get)
+    }
+
     /// Requests answered by the proxy itself for this reason.
     #[must_use]
     pub(crate) fn refused(&self, why: Refusal) -> u64 {
@@ -158,5 +237,14 @@ impl Counters {
     #[must_use]
     pub(crate) fn ended(&self, why: Ended) -> u64 {
         self.ended.get(why as usize).map_or(0, Counter::get)
+    }
+}
+
+fn moved(from: Option<&Counter>, to: Option<&Counter>) {
+    if let Some(from) = from {
+        from.sub(1);
+    }
+    if let Some(to) = to {
+        to.add(1);
     }
 }

@@ -25,7 +25,7 @@ mod shared;
 mod start;
 mod times;
 
-pub use admin::Address;
+pub use admin::{Address, Server};
 pub use engine::{AdmissionLimits, Limits, Network, Prefix, Proxies};
 pub use wire::ProxyVersion;
 pub use wire::http::ForwardedBy;
@@ -34,8 +34,8 @@ pub use crate::balance::{
     Balance, Ejection, HashBy, Key, Member, Picked, Place, Pool, PoolLimits, Refused, Standing,
     Sticky, Upstream, UpstreamAddress, Waiting,
 };
-pub use crate::config::{Config, Live, Patience, UpstreamTls};
-pub use crate::counters::{Ended, Refusal};
+pub use crate::config::{Config, Live, Outgoing, Patience, UpstreamTls};
+pub use crate::counters::{Ended, Phase, Refusal, Stage};
 pub use crate::ending::{HowMany, Order, Which};
 pub use crate::health::{How, WatchError, Watcher, resolve_first};
 pub use crate::routes::{

@@ -9,6 +9,8 @@ const BUCKETS: usize = 27;
 /// What one worker times.
 #[derive(Default)]
 pub(crate) struct Timed {
+    /// From the first byte of a request's head, TLS before it included, to its end.
+    pub(crate) handshake: Times,
     /// From a connect to an upstream to its end.
     pub(crate) connect: Times,
     /// From a handshake's head to its 101.

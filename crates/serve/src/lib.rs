@@ -26,9 +26,8 @@ mod session;
 mod shared;
 mod sid;
 mod start;
-mod watch;
 
-pub use admin::Address;
+pub use admin::{Address, Server};
 pub use engine::{AdmissionLimits, Compression, Limits, Network, Prefix, Proxies, SlowConsumer};
 pub use wire::http::ForwardedBy;
 

@@ -40,6 +40,15 @@ impl fmt::Debug for TlsClient {
     }
 }
 
+/// Equal are those that a clone made: what stands in files is not compared.
+impl PartialEq for TlsClient {
+    fn eq(&self, other: &TlsClient) -> bool {
+        Arc::ptr_eq(&self.config, &other.config) && self.name == other.name
+    }
+}
+
+impl Eq for TlsClient {}
+
 impl TlsClient {
     /// A client that trusts as said, shows `identity` to servers that ask, and with `resume` takes
     /// sessions up again. The name is set by [`TlsClient::named`].
@@ -86,6 +95,12 @@ impl TlsClient {
         let server = ServerName::try_from(name.to_owned())
             .map_err(|_| unusable(format_args!("{name:?} is no name of a server")))?;
         Ok(TlsClient { config: Arc::clone(&self.config), name: server })
+    }
+
+    /// The same as the library knows it, for connections that are no worker's.
+    #[must_use]
+    pub fn parts(&self) -> (Arc<ClientConfig>, ServerName<'static>) {
+        (Arc::clone(&self.config), self.name.clone())
     }
 
     /// A connection about to be made.

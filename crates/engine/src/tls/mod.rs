@@ -8,7 +8,7 @@
 //! is encrypted.
 //!
 //! What it is not: it reads no files, and no name of the library behind [`Session`] is seen outside
-//! this folder.
+//! this folder, but by [`TlsClient::parts`].
 
 mod client;
 mod pem;

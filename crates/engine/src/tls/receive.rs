@@ -100,8 +100,9 @@ impl<S: Sys, H: Handler> Worker<S, H> {
 }
 
 impl Tls {
-    /// The ClientHello; nothing is there to be received yet.
-    pub(crate) fn say_hello(&mut self) {
+    /// The ClientHello, behind what is said in the clear; nothing is there to be received yet.
+    pub(crate) fn say_hello(&mut self, behind: &[u8]) {
+        self.out.extend_from_slice(behind);
         self.session.receive(&mut [], &mut [], &mut self.out);
     }
 
@@ -161,7 +162,11 @@ impl<S: Sys, H: Handler> Core<S, H> {
     pub(crate) fn begin_tls(&mut self, slot: u32) {
         let Some(server) = &self.tls_server else { return };
         match (server.begin(), self.slab.get_mut(slot)) {
-            (Ok(tls), Some(conn)) => conn.cold().tls = Some(Box::new(tls)),
+            (Ok(tls), Some(conn)) => {
+                let cold = conn.cold();
+                cold.tls = Some(Box::new(tls));
+                cold.since_ns = self.now_ns;
+            }
             _ => self.end(slot, Closed::TlsFailed),
         }
     }
@@ -236,7 +241,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
                 return Ok(());
             };
             let mut tls = client.begin().map_err(|_| io::ErrorKind::InvalidInput)?;
-            tls.say_hello();
+            tls.say_hello(b"");
             conn.cold().tls = Some(Box::new(tls));
         }
         let (slab, mut way) = self.split();

@@ -17,4 +17,6 @@ pub use self::cookie::Sticky;
 pub use self::pool::{Balance, HashBy, Key, Member, Pool, PoolLimits, Refused, Waiting};
 pub use self::upstream::{Ejection, Picked, Standing, Upstream};
 
+pub(crate) use self::upstream::Port;
+
 pub(crate) use self::pool::PoolState;

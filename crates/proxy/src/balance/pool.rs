@@ -13,6 +13,7 @@ use std::time::Duration;
 use super::cookie::{Sticky, cookie};
 use super::hash::{hash_bytes, score};
 use super::upstream::{Picked, Standing, Upstream, WARM};
+use crate::config::Outgoing;
 
 /// How a pool chooses.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -116,6 +117,7 @@ pub struct Pool {
     members: Vec<Member>,
     /// Whose turn it is, one round; empty unless turns are taken.
     round: Vec<u16>,
+    outgoing: Outgoing,
     state: Arc<PoolState>,
 }
 
@@ -138,7 +140,13 @@ impl Pool {
             member.weight = member.weight.clamp(1, Self::WEIGHT_MAX);
         }
         let round = if balance == Balance::RoundRobin { round(&members) } else { Vec::new() };
-        Pool { name: name.into(), balance, sticky, limits, members, round, state }
+        let outgoing = Outgoing::default();
+        Pool { name: name.into(), balance, sticky, limits, members, round, outgoing, state }
+    }
+
+    /// The same, spoken to like this.
+    pub(crate) fn spoken_to(self, outgoing: Outgoing) -> Self {
+        Pool { outgoing, ..self }
     }
 
     /// A pool with the defaults, of upstreams with equal shares.
@@ -171,6 +179,12 @@ impl Pool {
     #[must_use]
     pub fn limits(&self) -> &PoolLimits {
         &self.limits
+    }
+
+    /// How its upstreams are spoken to.
+    #[must_use]
+    pub fn outgoing(&self) -> &Outgoing {
+        &self.outgoing
     }
 
     pub(crate) fn state(&self) -> &Arc<PoolState> {

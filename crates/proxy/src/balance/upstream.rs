@@ -1,8 +1,9 @@
 //! [`Upstream`]: one address that tunnels go to, with its live counts, shared by all threads, and
 //! [`Picked`], a place taken there. Who chooses among several is [`super::Pool`].
 
-use std::sync::Arc;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::UpstreamAddress;
 use super::hash::hash_bytes;
@@ -61,6 +62,8 @@ pub struct Upstream {
     up_since_ns: AtomicU64,
     down: AtomicBool,
     draining: AtomicBool,
+    /// Connections that each address of ours has to it; none is the system's choice.
+    ports: Mutex<Vec<(Option<IpAddr>, Arc<AtomicU32>)>>,
 }
 
 impl Upstream {
@@ -85,6 +88,7 @@ impl Upstream {
             up_since_ns: AtomicU64::new(up_since_ns),
             down: AtomicBool::new(false),
             draining: AtomicBool::new(false),
+            ports: Mutex::default(),
         }
     }
 
@@ -203,6 +207,27 @@ impl Upstream {
         }
     }
 
+    /// A connection to it is being made from this address, or from whichever the system chooses.
+    pub(crate) fn port(&self, source: Option<IpAddr>) -> Port {
+        let mut ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = ports.iter().find(|(of, _)| *of == source).map(|(_, count)| Arc::clone(count));
+        let count = known.unwrap_or_else(|| {
+            let new = Arc::default();
+            if ports.len() < SOURCES_MAX {
+                ports.push((source, Arc::clone(&new)));
+            }
+            new
+        });
+        count.fetch_add(1, Ordering::Relaxed);
+        Port(count)
+    }
+
+    /// Connections to it by the address they come from.
+    pub(crate) fn ports(&self) -> Vec<(Option<IpAddr>, u32)> {
+        let ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
+        ports.iter().map(|(source, count)| (*source, count.load(Ordering::Relaxed))).collect()
+    }
+
     pub(crate) fn set_ejection(&self, ejection: Ejection) {
         self.eject_after.store(ejection.after, Ordering::Relaxed);
         self.eject_for_ns.store(ejection.for_ns, Ordering::Relaxed);
@@ -225,6 +250,21 @@ impl Upstream {
         self.tunnels.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
         self.taken.fetch_add(1, Ordering::Relaxed);
         Some(Picked(Arc::clone(self)))
+    }
+}
+
+/// Addresses of ours that are counted for one upstream at most; connections from further ones are
+/// not told of.
+const SOURCES_MAX: usize = 256;
+
+/// A connection to an upstream, which takes a port of one of our addresses. Whoever drops it gives
+/// the port back, on whatever path.
+#[derive(Debug)]
+pub(crate) struct Port(Arc<AtomicU32>);
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -281,6 +321,22 @@ mod tests {
         let third = upstream.take(2).unwrap();
         drop((second, third));
         assert_eq!((upstream.tunnels(), upstream.taken()), (0, 3));
+    }
+
+    #[test]
+    fn ports_are_counted_by_the_address_they_belong_to() {
+        let (upstream, one) = (upstream(), IpAddr::from([127, 0, 0, 1]));
+        let (first, second) = (upstream.port(Some(one)), upstream.port(None));
+        let third = upstream.port(Some(one));
+        assert_eq!(upstream.ports(), [(Some(one), 2), (None, 1)]);
+        drop((first, second));
+        assert_eq!(upstream.ports(), [(Some(one), 1), (None, 0)]);
+        let many: Vec<Port> = (0..1_000)
+            .map(|n| upstream.port(Some(IpAddr::from([10, 0, (n >> 8) as u8, n as u8]))))
+            .collect();
+        assert_eq!(upstream.ports().len(), SOURCES_MAX, "a list without end is not kept");
+        drop((third, many));
+        assert!(upstream.ports().iter().all(|(_, count)| *count == 0));
     }
 
     #[test]

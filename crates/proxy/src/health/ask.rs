@@ -1,17 +1,21 @@
-//! Asking one upstream once: connect, and if it is to say something, one small request. The answer's
-//! head is read strictly, up to its limit, and its body not at all.
+//! Asking one upstream once: connect as a tunnel would, behind a PROXY header and over TLS where its
+//! pool says so, and if it is to say something, one small request. The answer's head is read
+//! strictly, up to its limit, and its body not at all.
 
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::TlsConnector;
 use wire::http::{EMPTY_HEADER, HeadScanner, MAX_HEADERS, encode_request_head, parse_response};
 use wire::websocket::{check_upgrade_response, encode_key, encode_upgrade_request};
 use wire::{Limits, Status, Violation};
 
 use super::How;
-use crate::balance::UpstreamAddress;
+use crate::balance::{Upstream, UpstreamAddress};
+use crate::config::Outgoing;
 
 /// Why an upstream did not pass.
 #[derive(Debug)]
@@ -35,36 +39,69 @@ impl std::fmt::Display for Failed {
     }
 }
 
-/// Asks. `host` stands in the request, `nonce` makes the handshake's key.
-pub(crate) async fn ask(
-    address: &UpstreamAddress,
-    how: &How,
-    host: &str,
-    nonce: [u8; 16],
-    timeout: Duration,
-) -> Result<(), Failed> {
+/// What is asked of whom.
+pub(crate) struct Question<'q> {
+    pub(crate) how: &'q How,
+    pub(crate) upstream: &'q Upstream,
+    pub(crate) outgoing: &'q Outgoing,
+    /// What makes the handshake's key.
+    pub(crate) nonce: [u8; 16],
+}
+
+impl Question<'_> {
+    /// What stands in the Host header.
+    fn host(&self) -> &str {
+        let name = self.upstream.name();
+        if name.starts_with("unix:") { "localhost" } else { name }
+    }
+}
+
+/// Asks.
+pub(crate) async fn ask(question: &Question<'_>, timeout: Duration) -> Result<(), Failed> {
     let asked = async {
-        match address {
+        match question.upstream.address() {
             UpstreamAddress::Tcp(address) => {
                 let stream = TcpStream::connect(address).await.map_err(Failed::Broken)?;
-                converse(stream, how, host, nonce).await
+                let local = stream.local_addr().map_err(Failed::Broken)?;
+                begin(stream, question, local).await
             }
             UpstreamAddress::Unix(path) => {
                 let stream = UnixStream::connect(path).await.map_err(Failed::Broken)?;
-                converse(stream, how, host, nonce).await
+                begin(stream, question, ([0, 0, 0, 0], 0).into()).await
             }
         }
     };
     tokio::time::timeout(timeout, asked).await.unwrap_or(Err(Failed::Silent(timeout)))
 }
 
+/// What stands in front of the question.
+async fn begin(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    question: &Question<'_>,
+    local: SocketAddr,
+) -> Result<(), Failed> {
+    if matches!(question.how, How::Off | How::Tcp) {
+        return Ok(());
+    }
+    if let Some(version) = question.outgoing.proxy_header {
+        // On behalf of nobody but itself.
+        let mut header = Vec::new();
+        wire::encode_proxy_header(&mut header, version, None, local);
+        stream.write_all(&header).await.map_err(Failed::Broken)?;
+    }
+    let Some(tls) = &question.outgoing.tls else { return converse(stream, question).await };
+    let client = tls.of(question.upstream.name());
+    let (config, name) = client.map_err(|error| Failed::Broken(io::Error::other(error)))?.parts();
+    let stream = TlsConnector::from(config).connect(name, stream).await.map_err(Failed::Broken)?;
+    converse(stream, question).await
+}
+
 async fn converse(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
-    how: &How,
-    host: &str,
-    nonce: [u8; 16],
+    question: &Question<'_>,
 ) -> Result<(), Failed> {
-    let key = encode_key(nonce);
+    let (how, host) = (question.how, question.host());
+    let key = encode_key(question.nonce);
     let mut request = Vec::new();
     match how {
         How::Off | How::Tcp => return Ok(()),
@@ -78,6 +115,8 @@ async fn converse(
         }
     }
     stream.write_all(&request).await.map_err(Failed::Broken)?;
+    // Over TLS it may be kept for more.
+    stream.flush().await.map_err(Failed::Broken)?;
     let head = read_head(&mut stream).await?;
     let mut headers = [EMPTY_HEADER; MAX_HEADERS];
     let response = parse_response(&head, &mut headers).map_err(Failed::NotHttp)?;
@@ -115,22 +154,36 @@ mod tests {
     use std::net::TcpListener;
     use std::thread;
 
+    use wire::ProxyVersion;
+
     use super::*;
+
+    /// Asks whoever listens there in the clear, as a check does.
+    fn asked_at(
+        listener: &TcpListener,
+        how: &str,
+        outgoing: &Outgoing,
+        timeout: Duration,
+    ) -> Result<(), Failed> {
+        let address = UpstreamAddress::Tcp(listener.local_addr().unwrap());
+        let upstream = Upstream::new(1, "a.de:80", address, 0);
+        // The accept key of these bytes is that of RFC 6455 section 1.3.
+        let (how, nonce) = (how.parse().unwrap(), *b"the sample nonce");
+        let question = Question { how: &how, upstream: &upstream, outgoing, nonce };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(ask(&question, timeout))
+    }
 
     /// Asks a server that says `answer` to whatever it reads first.
     fn asked(how: &str, answer: &'static [u8]) -> Result<(), String> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = UpstreamAddress::Tcp(listener.local_addr().unwrap());
+        let accepting = listener.try_clone().unwrap();
         let server = thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
+            let (mut stream, _) = accepting.accept().unwrap();
             let _ = stream.read(&mut [0; 2048]);
             let _ = stream.write_all(answer);
         });
-        let (how, timeout) = (how.parse().unwrap(), Duration::from_secs(20));
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        // The accept key of these bytes is that of RFC 6455 section 1.3.
-        let nonce = *b"the sample nonce";
-        let answer = runtime.block_on(ask(&address, &how, "a.de", nonce, timeout));
+        let answer = asked_at(&listener, how, &Outgoing::default(), Duration::from_secs(20));
         server.join().unwrap();
         answer.map_err(|failed| failed.to_string())
     }
@@ -160,14 +213,36 @@ mod tests {
     #[test]
     fn who_is_silent_or_not_there_does_not_pass() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (plain, short) = (Outgoing::default(), Duration::from_millis(50));
+        assert!(matches!(asked_at(&listener, "http:/", &plain, short), Err(Failed::Silent(_))));
         let address = UpstreamAddress::Tcp(listener.local_addr().unwrap());
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let ask = |how: &str| {
-            let (how, timeout) = (how.parse().unwrap(), Duration::from_millis(50));
-            runtime.block_on(ask(&address, &how, "a.de", [0; 16], timeout))
-        };
-        assert!(matches!(ask("http:/"), Err(Failed::Silent(_))));
         drop(listener);
-        assert!(matches!(ask("tcp"), Err(Failed::Broken(_))));
+        let gone = Upstream::new(1, "a.de:80", address, 0);
+        let question =
+            Question { how: &How::Tcp, upstream: &gone, outgoing: &plain, nonce: [0; 16] };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let answer = runtime.block_on(ask(&question, Duration::from_secs(20)));
+        assert!(matches!(answer, Err(Failed::Broken(_))));
+    }
+
+    #[test]
+    fn who_wants_a_proxy_header_gets_one_that_names_nobody() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let accepting = listener.try_clone().unwrap();
+        let server = thread::spawn(move || {
+            let (mut stream, _) = accepting.accept().unwrap();
+            let (mut said, mut got) = (Vec::new(), [0; 2048]);
+            while !said.ends_with(b"\r\n\r\n") {
+                let more = stream.read(&mut got).unwrap();
+                assert!(more > 0, "{}", said.escape_ascii());
+                said.extend_from_slice(&got[..more]);
+            }
+            stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
+            said
+        });
+        let outgoing = Outgoing { proxy_header: Some(ProxyVersion::V1), tls: None };
+        asked_at(&listener, "http:/health", &outgoing, Duration::from_secs(20)).unwrap();
+        let said = server.join().unwrap();
+        assert!(said.starts_with(b"PROXY UNKNOWN\r\nGET /health HTTP/1.1\r\nHost: a.de:80\r\n"));
     }
 }

@@ -16,9 +16,10 @@ use engine::sys::process::now_ns;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tracing::{debug, info, warn};
 
-use super::ask::{Failed, ask};
+use super::ask::{Failed, Question, ask};
 use super::judge::Judge;
 use crate::balance::Upstream;
+use crate::config::Outgoing;
 use crate::routes::{Check, Fleet, Table};
 
 /// How often it is looked for what is due.
@@ -100,6 +101,7 @@ type Name = (Box<str>, u16);
 struct Patient {
     upstream: Arc<Upstream>,
     check: Check,
+    outgoing: Outgoing,
     judge: Judge,
     due_ns: u64,
     asked: bool,
@@ -167,14 +169,16 @@ impl Rounds {
         };
         let now_ns = now_ns();
         let mut before = std::mem::take(&mut self.patients);
-        for (upstream, check) in patients {
+        for (upstream, check, outgoing) in patients {
             let number = upstream.number();
             let known = before.remove(&number);
             let down = upstream.standing(now_ns) == crate::balance::Standing::Down;
-            let patient = known.map(|known| Patient { check: check.clone(), ..known });
-            let patient = patient.unwrap_or_else(|| Patient {
+            let again =
+                |known| Patient { check: check.clone(), outgoing: outgoing.clone(), ..known };
+            let patient = known.map(again).unwrap_or_else(|| Patient {
                 upstream,
-                check,
+                check: check.clone(),
+                outgoing: outgoing.clone(),
                 judge: Judge::new(down),
                 due_ns: now_ns,
                 asked: false,
@@ -203,12 +207,13 @@ impl Rounds {
             patient.asked = true;
             self.under_way += 1;
             let (number, sender) = (*number, self.heard.0.clone());
-            let (upstream, check) = (Arc::clone(&patient.upstream), patient.check.clone());
+            let upstream = Arc::clone(&patient.upstream);
+            let (check, outgoing) = (patient.check.clone(), patient.outgoing.clone());
             let nonce = nonce(self.questions, now_ns);
             tokio::spawn(async move {
                 let Check { how, timeout, .. } = &check;
-                let host = host_of(&upstream);
-                let answer = ask(upstream.address(), how, &host, nonce, *timeout).await;
+                let question = Question { how, upstream: &upstream, outgoing: &outgoing, nonce };
+                let answer = ask(&question, *timeout).await;
                 let _ = sender.send(Heard::Of(number, answer)).await;
             });
         }
@@ -277,11 +282,6 @@ impl Rounds {
 
 fn locked(fleet: &Mutex<Fleet>) -> MutexGuard<'_, Fleet> {
     fleet.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// What stands in the Host header of a check.
-fn host_of(upstream: &Upstream) -> String {
-    if upstream.name().starts_with("unix:") { "localhost".into() } else { upstream.name().into() }
 }
 
 /// The time, give or take a tenth: upstreams are not all asked at one moment.

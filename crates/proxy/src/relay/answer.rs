@@ -10,11 +10,11 @@ use wire::http::{
 use wire::{Status, Violation};
 
 use super::ask::{after, body_limits};
-use super::exchange::{AnswerBody, Exchange, Stage};
+use super::exchange::{AnswerBody, Exchange};
 use super::tunnel::{Far, Near};
-use super::{Leg, Relay};
+use super::{Leg, Relay, port_of};
 use crate::access_log::Side;
-use crate::counters::Refusal;
+use crate::counters::{Phase, Refusal, Stage};
 use crate::headers::{Framing, encode_answer, push_line};
 
 /// Interim answers (1xx) to one request at most.
@@ -121,7 +121,6 @@ impl Relay {
 
     /// The head of the final answer.
     fn pass_head(&mut self, index: u32, answer: &Response<'_, '_>) -> Result<(), Violation> {
-        let may_reuse = self.live.proxy_header.is_none();
         let draining = self.shared.is_draining();
         let mut out = std::mem::take(&mut self.scratch);
         let Some(exchange) = self.exchanges.get(index) else { return Ok(()) };
@@ -142,6 +141,7 @@ impl Relay {
             || framing == Framing::UntilClose
             || !asked.keep_alive
             || !exchange.request.is_done();
+        let may_reuse = exchange.pool.outgoing().proxy_header.is_none();
         let reusable = may_reuse && !upgrade && !until_close && keep_alive(answer);
         encode_answer(&mut out, answer, framing);
         let picked = exchange.picked.as_ref();
@@ -161,7 +161,7 @@ impl Relay {
             push_line(&mut out, "Connection", connection.as_bytes());
         }
         out.extend_from_slice(b"\r\n");
-        exchange.stage = Stage::Answering;
+        exchange.enter(Stage::Answering, &self.shared.counters[self.worker]);
         exchange.answer = Some(AnswerBody { decoder, framing, reusable, last });
         if let Some(note) = &mut exchange.note {
             note.status = answer.status;
@@ -300,11 +300,13 @@ impl Relay {
         let since_s = u32::try_from(core.now_ns() / 1_000_000_000).unwrap_or(u32::MAX);
         let near = Near { peer: upstream, picked, bytes: 0, since_s, ending: None };
         Self::set(core, client, Leg::Near(near));
-        Self::set(core, upstream, Leg::Far(Far { peer: client, bytes: rest.len() as u64 }));
+        let far = Far { peer: client, bytes: rest.len() as u64, _port: port_of(core, upstream) };
+        Self::set(core, upstream, Leg::Far(far));
         self.notes.keep(client, exchange.note.take());
         let counters = self.counters();
         counters.opened.add(1);
         counters.tunnels.add(1);
+        counters.phased(None, Some(Phase::Open));
         let time_ns = core.now_ns().saturating_sub(exchange.began_ns);
         self.shared.took(self.worker, |timed| &timed.switching, time_ns);
         let sent = core.write(client, &out);

@@ -6,19 +6,20 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::{Answer, Closed, ConnId, Core, Incoming, Mode, Response, Sent, Sys};
+use engine::{Answer, Closed, ConnId, Core, Hello, Incoming, Mode, Response, Sent, Sys};
 use wire::http::{
     BodyDecoder, BodyEvent, HeadScanner, LAST_CHUNK, Request, encode_chunk, encode_response,
     keep_alive,
 };
 use wire::websocket::accept_key;
-use wire::{Status, Violation};
+use wire::{ProxyVersion, Status, Violation};
 
-use super::exchange::{Asked, Exchange, Stage};
-use super::{Leg, Relay, forget_spare};
+use super::exchange::{Asked, Exchange};
+use super::{Leg, Relay, forget_spare, port_of};
 use crate::access_log::Side;
-use crate::balance::{Key, Pool, Refused, Upstream, UpstreamAddress};
-use crate::counters::Refusal;
+use crate::balance::{Key, Pool, Port, Refused, Upstream, UpstreamAddress};
+use crate::config::Outgoing;
+use crate::counters::{Refusal, Stage};
 use crate::headers::{Framing, Whose, encode_request};
 use crate::notes::Note;
 
@@ -54,6 +55,7 @@ impl Relay {
     ) -> Answer {
         let request = incoming.head;
         self.counters().requests.add(1);
+        self.shared.took(self.worker, |timed| &timed.handshake, incoming.took_ns);
         if request.method == "CONNECT" {
             return self.refused_at_once(Refusal::Connect);
         }
@@ -69,6 +71,7 @@ impl Relay {
         let exchange = self.exchange(core, client, incoming, pool, body);
         let index = self.exchanges.insert(exchange);
         self.counters().exchanges.add(1);
+        self.counters().staged(None, Some(Stage::Waiting));
         Self::set(core, client, Leg::Client(index));
         match self.attempt(core, index) {
             Ok(()) => Answer::Raw,
@@ -176,13 +179,14 @@ impl Relay {
             };
             exchange.waiting = None;
             let upstream = Arc::clone(picked.upstream());
+            let (pool, client) = (Arc::clone(&exchange.pool), exchange.client);
             exchange.picked = Some(picked);
             if self.take_spare(core, index, upstream.number()) {
                 return Ok(());
             }
-            match self.connect(core, &upstream) {
-                Ok(id) => {
-                    self.is_connecting(core, index, id);
+            match self.connect(core, &upstream, pool.outgoing(), client) {
+                Ok((id, port)) => {
+                    self.is_connecting(core, index, id, port);
                     return Ok(());
                 }
                 Err(error) => failed = Some(self.connect_failed(index, &error, now_ns)),
@@ -197,7 +201,7 @@ impl Relay {
             exchange.waiting = exchange.pool.wait();
             exchange.deadline_ns = after(now_ns, exchange.pool.limits().queue_timeout);
         }
-        exchange.stage = Stage::Waiting;
+        exchange.enter(Stage::Waiting, &self.shared.counters[self.worker]);
         if exchange.waiting.is_some() { Ok(()) } else { Err(Refusal::Busy) }
     }
 
@@ -214,7 +218,8 @@ impl Relay {
         });
         let Some(at) = found else { return false };
         let (_, spare) = self.spares.remove(at);
-        Self::set(core, spare, Leg::Upstream(index));
+        let port = port_of(core, spare);
+        Self::set(core, spare, Leg::Upstream(index, port));
         exchange.upstream = Some(spare);
         exchange.reused = true;
         self.counters().reused.add(1);
@@ -222,14 +227,25 @@ impl Relay {
         true
     }
 
-    fn connect<S: Sys>(&mut self, core: &mut Core<S, Self>, to: &Upstream) -> io::Result<ConnId> {
-        let live = Arc::clone(&self.live);
-        let tls = live.upstream_tls.as_ref().map(|tls| tls.of(to.name())).transpose();
-        let tls = tls.map_err(io::Error::other)?;
+    /// Begins a connect on behalf of a client. With TLS its PROXY header goes in front of that,
+    /// otherwise in front of the request.
+    fn connect<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        to: &Upstream,
+        outgoing: &Outgoing,
+        whose: ConnId,
+    ) -> io::Result<(ConnId, Option<Port>)> {
+        let client = outgoing.tls.as_ref().map(|tls| tls.of(to.name())).transpose();
+        let client = client.map_err(io::Error::other)?;
+        let header = outgoing.proxy_header.map(|version| self.proxy_header(core, whose, version));
+        let behind = header.as_deref().unwrap_or_default();
+        let tls = client.as_ref().map(|client| Hello { client, behind });
         let address = match to.address() {
             UpstreamAddress::Tcp(address) => *address,
             UpstreamAddress::Unix(path) => {
-                return core.connect_raw(engine::Place::Unix(path), tls.as_ref(), None);
+                let place = engine::Place::Unix(path);
+                return core.connect_raw(place, tls, None).map(|id| (id, None));
             }
         };
         let mut tries = SOURCE_TRIES;
@@ -237,9 +253,9 @@ impl Relay {
             let source = self.source(&address, to.tunnels(), tries);
             tries -= 1;
             let place = engine::Place::Tcp(address);
-            match core.connect_raw(place, tls.as_ref(), source) {
+            match core.connect_raw(place, tls, source) {
                 Err(error) if tries > 0 && Closed::of_connect(&error) == Closed::NoAddress => {}
-                connected => return connected,
+                connected => return connected.map(|id| (id, Some(to.port(source)))),
             }
         }
     }
@@ -259,15 +275,21 @@ impl Relay {
             .then(|| Ipv4Addr::from(u32::from(Ipv4Addr::LOCALHOST).wrapping_add(further)).into())
     }
 
-    fn is_connecting<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32, id: ConnId) {
-        Self::set(core, id, Leg::Upstream(index));
+    fn is_connecting<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        index: u32,
+        id: ConnId,
+        port: Option<Port>,
+    ) {
+        Self::set(core, id, Leg::Upstream(index, port));
         let now_ns = core.now_ns();
         let deadline_ns = after(now_ns, self.live.patience.connect);
         if let Some(exchange) = self.exchanges.get(index) {
             exchange.upstream = Some(id);
             exchange.reused = false;
             exchange.connect_ns = now_ns;
-            exchange.stage = Stage::Connecting;
+            exchange.enter(Stage::Connecting, &self.shared.counters[self.worker]);
             exchange.deadline_ns = deadline_ns;
         }
     }
@@ -294,7 +316,9 @@ impl Relay {
         let Some(exchange) = self.exchanges.get(index) else { return core.abort(id) };
         let head = std::mem::take(&mut exchange.head);
         let client = exchange.client;
-        exchange.stage = Stage::Asked;
+        let outgoing = exchange.pool.outgoing();
+        let version = outgoing.proxy_header.filter(|_| outgoing.tls.is_none());
+        exchange.enter(Stage::Asked, &self.shared.counters[self.worker]);
         let upgrade = exchange.asked.accept.is_some();
         exchange.deadline_ns = after(core.now_ns(), if upgrade { handshake } else { answer });
         let waits = !upgrade && !exchange.request.is_done();
@@ -303,7 +327,8 @@ impl Relay {
         if fresh {
             self.shared.took(self.worker, |timed| &timed.connect, time_ns);
         }
-        if let Some(header) = self.proxy_header(core, client).filter(|_| fresh) {
+        if let Some(version) = version.filter(|_| fresh) {
+            let header = self.proxy_header(core, client, version);
             core.write(id, &header);
         }
         core.write(id, &head);
@@ -318,12 +343,16 @@ impl Relay {
     }
 
     /// What stands in front of a connection to an upstream that is told by it whose it is.
-    fn proxy_header<S: Sys>(&self, core: &Core<S, Self>, client: ConnId) -> Option<Vec<u8>> {
-        let version = self.live.proxy_header?;
+    fn proxy_header<S: Sys>(
+        &self,
+        core: &Core<S, Self>,
+        client: ConnId,
+        version: ProxyVersion,
+    ) -> Vec<u8> {
         let (peer, told) = core.addresses(client);
         let mut header = Vec::new();
         wire::encode_proxy_header(&mut header, version, told.or(peer), self.shared.listen_ip);
-        Some(header)
+        header
     }
 
     // ---- the request's body ----
@@ -498,12 +527,14 @@ impl Relay {
     pub(super) fn take_exchange(&mut self, index: u32) -> Option<Box<Exchange>> {
         let exchange = self.exchanges.remove(index)?;
         self.counters().exchanges.sub(1);
+        self.counters().staged(Some(exchange.stage), None);
         Some(exchange)
     }
 
     /// A connection that could serve another request is kept for it, within bounds.
     pub(super) fn spare<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, upstream: u32) {
-        Self::set(core, id, Leg::Spare);
+        let port = port_of(core, id);
+        Self::set(core, id, Leg::Spare(port));
         self.spares.push((upstream, id));
         while self.spares.len() > self.live.spares {
             let (_, oldest) = self.spares.remove(0);

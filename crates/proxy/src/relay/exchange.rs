@@ -7,21 +7,9 @@ use engine::ConnId;
 use wire::http::{BodyDecoder, HeadScanner};
 
 use crate::balance::{Picked, Pool, Waiting};
+use crate::counters::{Counters, Stage};
 use crate::headers::Framing;
 use crate::notes::Note;
-
-/// Where an exchange is.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(super) enum Stage {
-    /// Every upstream has its most: it waits for a place.
-    Waiting,
-    /// A connection to an upstream is being made.
-    Connecting,
-    /// The request was sent, or as much of it as has come.
-    Asked,
-    /// The head of the answer was passed on.
-    Answering,
-}
 
 /// One request and its answer.
 pub(super) struct Exchange {
@@ -92,6 +80,12 @@ pub(super) struct AnswerBody {
 }
 
 impl Exchange {
+    /// It goes on to another stage.
+    pub(super) fn enter(&mut self, stage: Stage, counters: &Counters) {
+        counters.staged(Some(self.stage), Some(stage));
+        self.stage = stage;
+    }
+
     /// Whether another connection may be tried for it: while nothing was answered, and nothing was
     /// sent that cannot be sent again.
     pub(super) fn may_retry(&self) -> bool {

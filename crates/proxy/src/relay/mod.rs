@@ -21,7 +21,7 @@ use wire::websocket::OpCode;
 use self::exchange::Exchanges;
 use self::tunnel::{Far, Near};
 
-use crate::balance::Picked;
+use crate::balance::{Picked, Port};
 use crate::config::Live;
 use crate::counters::Counters;
 use crate::ending::{Endings, Order};
@@ -40,9 +40,9 @@ pub(crate) enum Leg {
     /// A client whose last answer is still leaving; whether another request may follow.
     Leaving(bool),
     /// The connection that a request goes to.
-    Upstream(u32),
+    Upstream(u32, Option<Port>),
     /// A connection to an upstream, without a request.
-    Spare,
+    Spare(Option<Port>),
     /// A tunnel's connection to the client.
     Near(Near),
     /// A tunnel's connection to the upstream.
@@ -134,6 +134,11 @@ impl Relay {
     fn live_is<S: Sys>(&mut self, core: &mut Core<S, Self>, live: Arc<Live>) {
         core.set_limits(live.engine_limits());
         core.set_tls(live.tls.clone());
+        // Those without a request were made as was said before.
+        for (_, spare) in std::mem::take(&mut self.spares) {
+            Self::set(core, spare, Leg::Vacant);
+            core.abort(spare);
+        }
         self.live = live;
     }
 
@@ -147,6 +152,14 @@ impl Relay {
         if picked.is_some() && !self.exchanges.is_empty() {
             self.clock.hurry();
         }
+    }
+}
+
+/// The port of a connection to an upstream that becomes something else.
+fn port_of<S: Sys>(core: &mut Core<S, Relay>, id: ConnId) -> Option<Port> {
+    match Relay::set(core, id, Leg::Vacant) {
+        Leg::Upstream(_, port) | Leg::Spare(port) => port,
+        _ => None,
     }
 }
 
@@ -184,7 +197,7 @@ impl Handler for Relay {
     fn message<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, _: OpCode, _: &mut [u8]) {}
 
     fn connected<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
-        if let Some(&Leg::Upstream(index)) = core.user(id) {
+        if let Some(&Leg::Upstream(index, _)) = core.user(id) {
             self.send_head(core, index, id);
         }
     }
@@ -202,11 +215,11 @@ impl Handler for Relay {
                 tunnel::pass(core, id, peer, data);
             }
             Some(&mut Leg::Client(index)) => self.on_body(core, index, id, data),
-            Some(&mut Leg::Upstream(index)) => self.on_answer(core, index, id, data),
+            Some(&mut Leg::Upstream(index, _)) => self.on_answer(core, index, id, data),
             // Of its next request.
             Some(Leg::Leaving(_)) => core.leave_unread(data.len()),
             // Nobody asked it.
-            Some(Leg::Spare) => core.abort(id),
+            Some(Leg::Spare(_)) => core.abort(id),
             Some(Leg::Vacant) | None => {}
         }
     }
@@ -231,7 +244,7 @@ impl Handler for Relay {
             Some(Leg::Near(near)) => Some(near.peer),
             Some(Leg::Far(far)) => Some(far.peer),
             Some(&Leg::Client(index)) => self.exchanges.get(index).and_then(|e| e.upstream),
-            Some(&Leg::Upstream(index)) => self.exchanges.get(index).map(|e| e.client),
+            Some(&Leg::Upstream(index, _)) => self.exchanges.get(index).map(|e| e.client),
             Some(&Leg::Leaving(more)) => return self.after_answer(core, id, more),
             _ => None,
         };
@@ -241,8 +254,7 @@ impl Handler for Relay {
     }
 
     fn holds<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) -> bool {
-        // An answer that has begun comes to its end; that takes no longer than it may be silent.
-        matches!(core.user(id), Some(Leg::Client(_) | Leg::Leaving(_) | Leg::Upstream(_)))
+        self.goes_on(core, id)
     }
 
     fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed, _: bool) {
@@ -250,8 +262,8 @@ impl Handler for Relay {
             Leg::Near(near) => self.near_ended(core, id, near, why),
             Leg::Far(far) => self.far_ended(core, far, why),
             Leg::Client(index) => self.client_gone(core, index),
-            Leg::Upstream(index) => self.upstream_gone(core, index, why),
-            Leg::Spare => forget_spare(&mut self.spares, id),
+            Leg::Upstream(index, _) => self.upstream_gone(core, index, why),
+            Leg::Spare(_) => forget_spare(&mut self.spares, id),
             Leg::Vacant | Leg::Leaving(_) => {}
         }
     }

@@ -3,10 +3,9 @@
 
 use engine::{ConnId, Core, Mode, Sys};
 
-use super::exchange::Stage;
-use super::tunnel::silent_ns;
+use super::tunnel::{end_tunnel, silent_ns};
 use super::{Leg, Relay};
-use crate::counters::{Ended, Refusal};
+use crate::counters::{Ended, Refusal, Stage};
 
 /// How often requests under way are looked at.
 const EXCHANGES_EVERY_NS: u64 = 50_000_000;
@@ -106,7 +105,7 @@ impl Relay {
             let Some(id) = core.id_at(slot) else { continue };
             match core.user(id) {
                 Some(Leg::Near(_)) => self.look_at_tunnel(core, id),
-                Some(Leg::Spare) => self.look_at_spare(core, id),
+                Some(Leg::Spare(_)) => self.look_at_spare(core, id),
                 _ => {}
             }
         }
@@ -129,7 +128,7 @@ impl Relay {
             None
         };
         if let Some(why) = why {
-            Self::end_tunnel(core, id, why);
+            end_tunnel(core, self.counters(), id, why);
         }
     }
 

@@ -7,9 +7,8 @@ use std::sync::Arc;
 use engine::{Closed, ConnId, Core, Sent, Sys};
 
 use super::{Leg, List, Listed, Relay, TunnelInfo};
-use crate::access_log::Side;
-use crate::balance::Picked;
-use crate::counters::Ended;
+use crate::balance::{Picked, Port};
+use crate::counters::{Counters, Ended, Phase};
 use crate::ending::{Order, Tunnels};
 
 /// A tunnel's connection to the client, and what is known of the whole.
@@ -29,6 +28,16 @@ pub(crate) struct Far {
     pub(super) peer: ConnId,
     /// Bytes from the upstream.
     pub(super) bytes: u64,
+    /// Counted while it is here.
+    pub(super) _port: Option<Port>,
+}
+
+impl Near {
+    /// It ends, for this reason.
+    fn end(&mut self, why: Ended, counters: &Counters) {
+        let before = Phase::of(self.ending.replace(why));
+        counters.phased(Some(before), Some(Phase::of(self.ending)));
+    }
 }
 
 /// Passes bytes on. While the other side takes no more, this one is not read.
@@ -47,8 +56,10 @@ impl Relay {
             Some(Leg::Far(far)) => (far.peer, id, Ended::ByUpstream),
             _ => return,
         };
-        if let Some(Leg::Near(near)) = core.user_mut(near) {
-            near.ending.get_or_insert(by);
+        if let Some(Leg::Near(near)) = core.user_mut(near)
+            && near.ending.is_none()
+        {
+            near.end(by, self.counters());
         }
         core.finish_writing(if near == id { far } else { near });
     }
@@ -64,7 +75,8 @@ impl Relay {
         let ended = near.ending.unwrap_or(match why {
             Closed::Gone | Closed::ByPeer => Ended::ByClient,
             Closed::Draining => Ended::Draining,
-            Closed::NoMemory | Closed::SlowConsumer | Closed::Shed => Ended::Exhausted,
+            Closed::NoMemory | Closed::SlowConsumer => Ended::Exhausted,
+            Closed::Shed => Ended::Shed,
             Closed::Aborted => Ended::Ordered,
             _ => Ended::ClientReset,
         });
@@ -99,6 +111,7 @@ impl Relay {
     ) {
         let counters = self.counters();
         counters.tunnels.sub(1);
+        counters.phased(Some(Phase::of(near.ending)), None);
         counters.count_ended(ended);
         counters.bytes_up.add(near.bytes);
         counters.bytes_down.add(down);
@@ -106,37 +119,53 @@ impl Relay {
         self.shared.took(self.worker, |timed| &timed.lifetime, age_s * 1_000_000_000);
         if let Some(mut note) = self.notes.take(client) {
             note.status = 101;
-            let by = match ended {
-                Ended::ByClient | Ended::ClientReset => Side::Client,
-                Ended::ByUpstream | Ended::UpstreamReset => Side::Upstream,
-                _ => Side::Proxy,
-            };
             let upstream = Some(near.picked.address().to_string());
             let bytes = (near.bytes, down);
-            self.shared.record(*note, upstream, bytes, (by, ended.name()), core.now_ns());
+            self.shared.record(*note, upstream, bytes, (ended.side(), ended.name()), core.now_ns());
         }
         self.give_back(Some(near.picked));
     }
 
-    /// Ends a tunnel from here.
-    pub(super) fn end_tunnel<S: Sys>(core: &mut Core<S, Self>, client: ConnId, why: Ended) {
-        let Some(Leg::Near(near)) = core.user_mut(client) else { return };
-        near.ending = Some(why);
-        let upstream = near.peer;
-        // What has come already still leaves, both ways.
-        core.end_after(client, Closed::ByUs);
-        core.end_after(upstream, Closed::ByUs);
+    /// This proxy is shutting down: whether a connection is to be left alone, and that its tunnel is
+    /// not.
+    pub(super) fn goes_on<S: Sys>(&self, core: &mut Core<S, Self>, id: ConnId) -> bool {
+        match core.user_mut(id) {
+            // An answer that has begun comes to its end; that takes no longer than it may be silent.
+            Some(Leg::Client(_) | Leg::Leaving(_) | Leg::Upstream(..)) => true,
+            Some(Leg::Near(near)) if near.ending.is_none() => {
+                near.end(Ended::Draining, self.counters());
+                false
+            }
+            _ => false,
+        }
     }
 
     pub(super) fn take_order<S: Sys>(&mut self, core: &mut Core<S, Self>, order: Arc<Order>) {
-        self.endings.take(order, &Slots(core));
+        let counters = &self.shared.counters[self.worker];
+        self.endings.take(order, &Slots { core, counters });
     }
 
     /// Ends the tunnels that orders name; when more are due.
     pub(super) fn carry_out<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
         let now_ns = core.now_ns();
-        self.endings.turn(now_ns, &mut Slots(core))
+        let counters = &self.shared.counters[self.worker];
+        self.endings.turn(now_ns, &mut Slots { core, counters })
     }
+}
+
+/// Ends a tunnel from here.
+pub(super) fn end_tunnel<S: Sys>(
+    core: &mut Core<S, Relay>,
+    counters: &Counters,
+    client: ConnId,
+    why: Ended,
+) {
+    let Some(Leg::Near(near)) = core.user_mut(client) else { return };
+    near.end(why, counters);
+    let upstream = near.peer;
+    // What has come already still leaves, both ways.
+    core.end_after(client, Closed::ByUs);
+    core.end_after(upstream, Closed::ByUs);
 }
 
 /// Slots looked at for one page.
@@ -193,15 +222,18 @@ fn end_leg<S: Sys>(core: &mut Core<S, Relay>, id: ConnId, ended: Ended, at_once:
 }
 
 /// A worker's tunnels, by the client's slot.
-struct Slots<'c, S: Sys>(&'c mut Core<S, Relay>);
+struct Slots<'c, S: Sys> {
+    core: &'c mut Core<S, Relay>,
+    counters: &'c Counters,
+}
 
 impl<S: Sys> Tunnels for Slots<'_, S> {
     fn slots(&self) -> u32 {
-        self.0.slots()
+        self.core.slots()
     }
 
     fn upstream_at(&self, slot: u32) -> Option<u32> {
-        match self.0.user(self.0.id_at(slot)?)? {
+        match self.core.user(self.core.id_at(slot)?)? {
             Leg::Near(near) if near.ending != Some(Ended::Ordered) => {
                 Some(near.picked.upstream().number())
             }
@@ -210,8 +242,8 @@ impl<S: Sys> Tunnels for Slots<'_, S> {
     }
 
     fn end(&mut self, slot: u32) {
-        if let Some(id) = self.0.id_at(slot) {
-            Relay::end_tunnel(self.0, id, Ended::Ordered);
+        if let Some(id) = self.core.id_at(slot) {
+            end_tunnel(self.core, self.counters, id, Ended::Ordered);
         }
     }
 }

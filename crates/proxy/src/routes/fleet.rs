@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::said::{Check, MemberConfig, PoolConfig, RouteConfig, RoutesConfig};
 use super::{HostPattern, Route, Routes, Table};
 use crate::balance::{Ejection, Member, Place, Pool, PoolState, Upstream, UpstreamAddress};
+use crate::config::Outgoing;
 use crate::health::How;
 
 /// Addresses taken of one name.
@@ -128,16 +129,19 @@ impl Fleet {
         self.build(now_ns)
     }
 
-    /// Every upstream that is to be asked, and how.
+    /// Every upstream that is to be asked, what, and how it is spoken to.
     #[must_use]
-    pub fn patients(&self) -> Vec<(Arc<Upstream>, Check)> {
+    pub fn patients(&self) -> Vec<(Arc<Upstream>, Check, Outgoing)> {
         let routes = self.table.routes();
         let pools = routes.pools().iter().filter_map(|pool| {
             let said = self.said.pools.iter().find(|said| *said.name == *pool.name())?;
             (said.check.how != How::Off).then_some((pool, &said.check))
         });
         let each = pools.flat_map(|(pool, check)| {
-            pool.members().iter().map(|member| (Arc::clone(&member.upstream), check.clone()))
+            let of = |member: &Member| {
+                (Arc::clone(&member.upstream), check.clone(), pool.outgoing().clone())
+            };
+            pool.members().iter().map(of)
         });
         each.collect()
     }
@@ -275,7 +279,9 @@ fn known(routes: &Routes) -> BTreeMap<(&str, &UpstreamAddress), Arc<Upstream>> {
 fn made(said: &PoolConfig, members: Vec<Member>, before: &Routes) -> Pool {
     let same = before.pools().iter().find(|pool| *pool.name() == *said.name);
     let state: Arc<PoolState> = same.map(|pool| Arc::clone(pool.state())).unwrap_or_default();
-    Pool::new(&said.name, said.balance.clone(), said.sticky.clone(), said.limits, members, state)
+    let (balance, sticky) = (said.balance.clone(), said.sticky.clone());
+    let pool = Pool::new(&said.name, balance, sticky, said.limits, members, state);
+    pool.spoken_to(said.outgoing.clone())
 }
 
 fn apply(said: &mut RoutesConfig, change: &Change) -> Result<(), String> {

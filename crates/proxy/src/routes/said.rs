@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::balance::{Balance, Place, Pool, PoolLimits, Sticky};
+use crate::config::Outgoing;
 use crate::health::How;
 
 /// Routes at most.
@@ -69,6 +70,8 @@ pub struct PoolConfig {
     pub eject_for: Duration,
     /// How often names are resolved.
     pub resolve_every: Duration,
+    /// How upstreams are spoken to.
+    pub outgoing: Outgoing,
 }
 
 /// An upstream as it is said.
@@ -132,6 +135,7 @@ impl PoolConfig {
             eject_after: 3,
             eject_for: Duration::from_secs(10),
             resolve_every: Duration::from_secs(30),
+            outgoing: Outgoing::default(),
         }
     }
 }

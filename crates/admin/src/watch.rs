@@ -9,7 +9,7 @@ use engine::sys::process::{now_ns, trim_allocator};
 use engine::{Refusal, Remote, Totals};
 use tracing::{info, warn};
 
-use crate::door::Post;
+use crate::rss_bytes;
 
 /// How often one reason is written about at most.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
@@ -30,8 +30,8 @@ struct Told {
 
 impl Watch {
     /// Compares what the process holds with what it may, and has workers shed what is too much.
-    pub(crate) fn memory(&mut self, remote: &Remote<Post>, most: Option<u64>) {
-        let passed = |most: u64| admin::rss_bytes().is_some_and(|rss| rss > most);
+    pub(crate) fn memory<P>(&mut self, remote: &Remote<P>, most: Option<u64>) {
+        let passed = |most: u64| rss_bytes().is_some_and(|rss| rss > most);
         let mut short = most.is_some_and(passed);
         if short {
             // What the allocator keeps for later is not held by anybody.
@@ -53,7 +53,7 @@ impl Watch {
     }
 
     /// Writes whom the workers refused since it was last written.
-    pub(crate) fn refusals(&mut self, remote: &Remote<Post>) {
+    pub(crate) fn refusals<P>(&mut self, remote: &Remote<P>) {
         let refused = Totals::sum(remote.counters()).refused;
         let now_ns = now_ns();
         for ((why, told), total) in Refusal::ALL.into_iter().zip(&mut self.told).zip(refused) {

@@ -1,0 +1,233 @@
+//! [`Service`]: the workers of a server from their start to their end, with what is looked after
+//! meanwhile, and [`Server`], a program that has them.
+
+use std::io;
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use engine::sys::process::trim_allocator;
+use engine::{Remote, Workers};
+
+use crate::watch::Watch;
+use crate::{Address, Running};
+
+/// How often a server is looked after, and how often where its memory has a limit.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+const LOOK_AT_MEMORY_EVERY: Duration = Duration::from_millis(100);
+/// Tries, a millisecond apart, to hand a worker something that it must get.
+const TELL_TRIES: u32 = 1_000;
+/// Fewer connections than this leave nothing worth returning.
+const CROWD: u64 = 1_000;
+
+/// A server's workers and listeners.
+pub struct Service<P> {
+    listen: Vec<Address>,
+    /// Files of UNIX sockets, which go with this.
+    files: Vec<PathBuf>,
+    /// The admin listener, once there is one.
+    pub admin: Option<Running>,
+    remote: Remote<P>,
+    stage: Stage<P>,
+    watch: Watch,
+    /// The most connections since memory was last returned to the system.
+    crowd: u64,
+}
+
+/// Where a server is in its life.
+enum Stage<P> {
+    Serving(Workers<P>),
+    Draining(JoinHandle<io::Result<()>>),
+    Ended,
+}
+
+impl<P: Send + 'static> Service<P> {
+    pub(crate) fn new(workers: Workers<P>, listen: Vec<Address>, files: Vec<PathBuf>) -> Self {
+        Service {
+            listen,
+            files,
+            admin: None,
+            remote: workers.remote().clone(),
+            stage: Stage::Serving(workers),
+            watch: Watch::default(),
+            crowd: 0,
+        }
+    }
+
+    /// Reaches the workers.
+    #[must_use]
+    pub fn remote(&self) -> &Remote<P> {
+        &self.remote
+    }
+
+    /// Connections that there are now.
+    #[must_use]
+    pub fn open(&self) -> u64 {
+        self.remote.open().map(|(open, _)| u64::from(open)).sum()
+    }
+
+    /// Replaces the key of the admin listener.
+    ///
+    /// # Errors
+    /// A sentence that says why it needs one.
+    pub fn set_admin_key(&self, key: Option<&str>) -> Result<(), &'static str> {
+        match &self.admin {
+            Some(admin) if !admin.set_key(key) => {
+                Err("the admin listener can be reached from elsewhere and needs its admin_key")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Tells each of these workers something that they must hear.
+    pub fn tell(&self, workers: impl Iterator<Item = usize>, post: impl Fn() -> P) {
+        for worker in workers {
+            // A mailbox that has no room even for this frees itself soon, or its worker is dead.
+            for _ in 0..TELL_TRIES {
+                if self.remote.post(worker, post(), 0).is_ok() {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    /// After most of a crowd has left, gives what the allocator kept for it back to the system.
+    fn return_memory(&mut self) {
+        let open = self.open();
+        if self.crowd >= CROWD && open < self.crowd / 2 {
+            trim_allocator();
+            self.crowd = open;
+        }
+        self.crowd = self.crowd.max(open);
+    }
+}
+
+/// The life of a server's workers, whatever they are told.
+pub trait Life {
+    /// The public listeners, with the ports the system chose.
+    fn listen(&self) -> &[Address];
+
+    /// The admin listener, if there is one.
+    fn admin(&self) -> Option<&Address>;
+
+    /// Notices a worker that failed, and memory that is short; says who was not let in.
+    ///
+    /// # Errors
+    /// A worker has ended although nobody asked it to.
+    fn look_after(&mut self, memory_limit: Option<u64>) -> io::Result<()>;
+
+    /// Begins the end, spread over `over`.
+    fn drain(&mut self, over: Duration);
+
+    /// Whether draining is over, and how it went.
+    fn ended(&mut self) -> Option<io::Result<()>>;
+}
+
+impl<P: Send + 'static> Life for Service<P> {
+    fn listen(&self) -> &[Address] {
+        &self.listen
+    }
+
+    fn admin(&self) -> Option<&Address> {
+        self.admin.as_ref().map(Running::address)
+    }
+
+    fn look_after(&mut self, memory_limit: Option<u64>) -> io::Result<()> {
+        self.watch.refusals(&self.remote);
+        self.watch.memory(&self.remote, memory_limit);
+        self.return_memory();
+        match std::mem::replace(&mut self.stage, Stage::Ended) {
+            Stage::Serving(workers) if workers.any_ended() => {
+                workers.drain(Duration::ZERO)?;
+                Err(io::Error::other("a worker has ended"))
+            }
+            stage => {
+                self.stage = stage;
+                Ok(())
+            }
+        }
+    }
+
+    fn drain(&mut self, over: Duration) {
+        let stage = std::mem::replace(&mut self.stage, Stage::Ended);
+        self.stage = match stage {
+            Stage::Serving(workers) => {
+                Stage::Draining(std::thread::spawn(move || workers.drain(over)))
+            }
+            stage => stage,
+        };
+    }
+
+    fn ended(&mut self) -> Option<io::Result<()>> {
+        match std::mem::replace(&mut self.stage, Stage::Ended) {
+            Stage::Draining(thread) if thread.is_finished() => {
+                let failed = |_| Err(io::Error::other("draining panicked"));
+                Some(thread.join().unwrap_or_else(failed))
+            }
+            Stage::Ended => Some(Ok(())),
+            stage => {
+                self.stage = stage;
+                None
+            }
+        }
+    }
+}
+
+impl<P> Drop for Service<P> {
+    fn drop(&mut self) {
+        for file in &self.files {
+            let _ = std::fs::remove_file(file);
+        }
+    }
+}
+
+/// A program that has begun. Whoever holds it should call [`Server::look_after`] as often as
+/// [`Server::look_every`] says.
+pub trait Server {
+    /// That of its workers.
+    fn life(&self) -> &dyn Life;
+
+    /// The same, to go on with.
+    fn life_mut(&mut self) -> &mut dyn Life;
+
+    /// Resident bytes beyond which nobody is let in and some have to leave.
+    fn memory_limit(&self) -> Option<u64>;
+
+    /// What is to be done whenever it is looked after.
+    fn on_look(&mut self) {}
+
+    /// It is about to end, in so much time.
+    fn on_drain(&mut self, over: Duration);
+
+    /// How often this should be looked after.
+    fn look_every(&self) -> Duration {
+        self.memory_limit().map_or(LOOK_EVERY, |_| LOOK_AT_MEMORY_EVERY)
+    }
+
+    /// Notices a worker that failed, and memory that is short; says who was not let in.
+    ///
+    /// # Errors
+    /// A worker has ended although nobody asked it to.
+    fn look_after(&mut self) -> io::Result<()> {
+        self.on_look();
+        let memory_limit = self.memory_limit();
+        self.life_mut().look_after(memory_limit)
+    }
+
+    /// Begins the end: stops accepting, says `draining` on `/health`, and ends every connection,
+    /// spread over `over`.
+    fn drain(&mut self, over: Duration) {
+        self.on_drain(over);
+        self.life_mut().drain(over);
+    }
+
+    /// Whether draining is over, and how it went.
+    fn ended(&mut self) -> Option<io::Result<()>> {
+        let ended = self.life_mut().ended();
+        if ended.is_some() {
+            self.on_look();
+        }
+        ended
+    }
+}

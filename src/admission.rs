@@ -1,0 +1,129 @@
+//! The flags of who may come in, which `serve` and `proxy` have alike.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::ValueEnum;
+use serve::{AdmissionLimits, ForwardedBy, Limits, Network, Prefix, Proxies};
+
+use crate::units;
+
+/// Their heading, by which `help` finds them.
+pub(crate) const ADMISSION: &str = "Admission";
+
+/// The least that memory can be limited to.
+const MEMORY_MIN: u64 = 16 << 20;
+
+/// All of them take effect on SIGHUP.
+pub(crate) const RELOADABLE: &[&str] = &[
+    "connect_rate",
+    "forwarded_header",
+    "handshake_timeout",
+    "max_handshakes",
+    "max_per_address",
+    "memory_limit",
+    "per_address_prefix",
+    "per_address_rate",
+    "proxy_protocol",
+    "trusted_proxy",
+];
+
+/// What a server is told.
+#[derive(clap::Args, Debug)]
+#[group(id = "admission")]
+pub(crate) struct Flags {
+    /// Time for a whole request head
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::positive_duration,
+        help_heading = ADMISSION)]
+    handshake_timeout: Duration,
+    /// Requests whose head is not whole yet, at most; beyond it the oldest is answered 503
+    #[arg(long, value_name = "N", default_value = "16k", value_parser = number,
+        help_heading = ADMISSION)]
+    max_handshakes: u32,
+    /// New connections per second, at most; further ones are answered 503
+    #[arg(long, value_name = "N", value_parser = number, help_heading = ADMISSION)]
+    connect_rate: Option<u32>,
+    /// Connections of one address at a time, at most
+    #[arg(long, value_name = "N", value_parser = number, help_heading = ADMISSION)]
+    max_per_address: Option<u32>,
+    /// New connections of one address per second, at most
+    #[arg(long, value_name = "N", value_parser = number, help_heading = ADMISSION)]
+    per_address_rate: Option<u32>,
+    /// Leading bits that make one address, of IPv4 and of IPv6
+    #[arg(long, value_name = "V4/V6", default_value = "32/64", value_parser = prefix,
+        help_heading = ADMISSION)]
+    per_address_prefix: Prefix,
+    /// Believe these peers, such as 10.0.0.0/8, when they tell a client's address. May be given
+    /// several times
+    #[arg(long, value_name = "CIDR", value_delimiter = ',', help_heading = ADMISSION)]
+    trusted_proxy: Vec<Network>,
+    /// They tell it by a PROXY header (v1 or v2) in front of each connection, and must
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL",
+        default_value = "false", default_missing_value = "true", hide_default_value = true,
+        help_heading = ADMISSION)]
+    proxy_protocol: bool,
+    /// The header by which they tell it otherwise
+    #[arg(long, value_name = "HEADER", default_value = "x-forwarded-for", help_heading = ADMISSION)]
+    forwarded_header: Forwarded,
+    /// Resident memory beyond which nobody is let in and connections are shed, such as 2GiB
+    #[arg(long, value_name = "SIZE", value_parser = memory_bytes, help_heading = ADMISSION)]
+    memory_limit: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Forwarded {
+    /// X-Forwarded-For
+    XForwardedFor,
+    /// Forwarded (RFC 7239)
+    Forwarded,
+}
+
+impl Flags {
+    /// Sets what they say.
+    ///
+    /// # Errors
+    /// What flags say only together.
+    pub(crate) fn set(&self, limits: &mut Limits) -> Result<()> {
+        if self.proxy_protocol && self.trusted_proxy.is_empty() {
+            bail!("--proxy-protocol needs --trusted-proxy: whose PROXY headers to believe");
+        }
+        limits.handshake_timeout = self.handshake_timeout;
+        limits.admission = AdmissionLimits {
+            handshakes: self.max_handshakes,
+            connect_rate: self.connect_rate,
+            per_address: self.max_per_address,
+            per_address_rate: self.per_address_rate,
+            prefix: self.per_address_prefix,
+            memory_bytes: self.memory_limit,
+        };
+        limits.proxies = Proxies {
+            trusted: self.trusted_proxy.clone(),
+            protocol: self.proxy_protocol,
+            forwarded: match self.forwarded_header {
+                Forwarded::XForwardedFor => ForwardedBy::XForwardedFor,
+                Forwarded::Forwarded => ForwardedBy::Forwarded,
+            },
+        };
+        Ok(())
+    }
+}
+
+fn number(text: &str) -> Result<u32, String> {
+    let number = units::positive_count(text)?;
+    u32::try_from(number).map_err(|_| format!("{text} is too many: 4G is the most"))
+}
+
+fn prefix(text: &str) -> Result<Prefix, String> {
+    let bits = |text: &str, most: u8| text.parse().ok().filter(|bits: &u8| *bits <= most);
+    let parts = text.split_once('/').and_then(|(v4, v6)| Some((bits(v4, 32)?, bits(v6, 128)?)));
+    let (v4, v6) = parts.ok_or_else(|| {
+        format!("\"{text}\" is no pair of prefixes: write it as 32/64, for IPv4 and IPv6")
+    })?;
+    Ok(Prefix { v4, v6 })
+}
+
+fn memory_bytes(text: &str) -> Result<u64, String> {
+    let bytes = units::size(text)?;
+    let enough = (bytes >= MEMORY_MIN).then_some(bytes);
+    enough.ok_or_else(|| format!("{text} is too little: the program alone takes 16MiB"))
+}

@@ -1,0 +1,206 @@
+//! What `serve` and `proxy` have alike as running servers: flags, the ready line, signals until the
+//! end.
+
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::FromArgMatches;
+use engine::sys::process::{self, Signal, wait_signal};
+use serde_json::json;
+use serve::{Address, Server};
+use tracing::level_filters::LevelFilter;
+use tracing::{error, info, warn};
+
+use crate::settings::Settings;
+use crate::units;
+
+/// Headings of flags, by which `help` finds them.
+pub(crate) const LISTENERS: &str = "Listeners";
+pub(crate) const PROCESS: &str = "Process";
+
+/// How often the end is asked for while draining.
+const END_WAIT: Duration = Duration::from_millis(20);
+
+/// Those of them that take effect on SIGHUP.
+pub(crate) const RELOADABLE: &[&str] = &["admin_key", "drain"];
+
+/// What a server is told.
+#[derive(clap::Args, Debug)]
+#[group(id = "server")]
+pub(crate) struct Flags {
+    /// Address and port for clients, or unix:/PATH; port 0 takes a free one. May be given several
+    /// times
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080", value_delimiter = ',',
+        help_heading = LISTENERS)]
+    pub(crate) listen: Vec<Address>,
+    /// Address and port for operators, unix:/PATH, or off
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8090", value_parser = admin,
+        help_heading = LISTENERS)]
+    pub(crate) admin: Admin,
+    /// Key that operators must send as a Bearer token
+    #[arg(long, value_name = "KEY", value_parser = key, help_heading = LISTENERS)]
+    pub(crate) admin_key: Option<String>,
+    /// Worker threads [default: one per core, more as descriptor tables fill]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024),
+        help_heading = PROCESS)]
+    pub(crate) workers: Option<u16>,
+    /// Connections that may wait to be accepted; net.core.somaxconn caps it
+    #[arg(long, value_name = "N", default_value = "4096",
+        value_parser = clap::value_parser!(u32).range(1..), help_heading = LISTENERS)]
+    pub(crate) backlog: u32,
+    /// On SIGTERM, spread the closing of clients over this time
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::duration,
+        help_heading = PROCESS)]
+    drain: Duration,
+    /// Print one JSON line with addresses and process id when ready
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL",
+        default_value = "false", default_missing_value = "true", hide_default_value = true,
+        help_heading = PROCESS)]
+    ready_json: bool,
+    /// End when the process that started this one does
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true,
+        default_value = "false", default_missing_value = "true")]
+    end_with_parent: bool,
+    /// What to log: off, error, warn, info or debug
+    #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = level,
+        help_heading = PROCESS)]
+    log: LevelFilter,
+}
+
+/// Where the admin listener is, if anywhere.
+#[derive(Clone, Debug)]
+pub(crate) struct Admin(pub(crate) Option<Address>);
+
+/// A time, or for ever.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Idle(pub(crate) Option<Duration>);
+
+/// A program's settings, which have the flags of a server among them.
+pub(crate) trait Told: clap::Args + FromArgMatches {
+    /// Those flags.
+    fn server(&self) -> &Flags;
+}
+
+impl Flags {
+    /// Before anything else is begun.
+    pub(crate) fn begin(&self) {
+        if self.end_with_parent {
+            process::end_with_parent();
+        }
+        let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        tracing_subscriber::fmt()
+            .with_max_level(self.log)
+            .with_target(false)
+            .with_ansi(io::stderr().is_terminal() && !no_color)
+            .with_writer(io::stderr)
+            .init();
+    }
+}
+
+/// Says that the server is ready and holds it until SIGTERM or SIGINT. `reload` reads all settings
+/// again and puts them in force, all or nothing.
+///
+/// # Errors
+/// The ready line cannot be printed. Afterwards only a failed worker ends it, with exit code 1.
+pub(crate) fn until_told<R: Server, A: Told>(
+    running: R,
+    settings: Settings<A>,
+    reload: impl Fn(&R, &Settings<A>) -> Result<Settings<A>>,
+) -> Result<ExitCode> {
+    if settings.args.server().ready_json {
+        print_ready(&running).context("cannot print the ready line")?;
+    }
+    match hold(running, settings, reload) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(failure) => {
+            error!("{failure:#}");
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+fn hold<R: Server, A: Told>(
+    mut running: R,
+    mut settings: Settings<A>,
+    reload: impl Fn(&R, &Settings<A>) -> Result<Settings<A>>,
+) -> io::Result<()> {
+    loop {
+        match wait_signal(running.look_every()) {
+            Some(Signal::Terminate | Signal::Interrupt) => break,
+            Some(Signal::Reload) => match reload(&running, &settings) {
+                Ok(new) => {
+                    info!("settings were read again and hold");
+                    settings = new;
+                }
+                Err(refused) => error!("settings stay as they were: {refused:#}"),
+            },
+            None => {}
+        }
+        running.look_after()?;
+    }
+    running.drain(settings.args.server().drain);
+    loop {
+        if let Some(ended) = running.ended() {
+            return ended;
+        }
+        if let Some(Signal::Terminate | Signal::Interrupt) = wait_signal(END_WAIT) {
+            warn!("told again: ending at once");
+            return Ok(());
+        }
+    }
+}
+
+/// Refuses a change of settings that only a restart can make.
+pub(crate) fn may_change<A: Told>(
+    old: &Settings<A>,
+    new: &Settings<A>,
+    reloadable: &[&[&str]],
+) -> Result<()> {
+    let mut fixed = old.differ(new);
+    fixed.retain(|key| !reloadable.iter().any(|part| part.contains(key)));
+    if !fixed.is_empty() {
+        bail!("a change of {} needs a restart", fixed.join(", "));
+    }
+    Ok(())
+}
+
+fn print_ready(running: &impl Server) -> io::Result<()> {
+    let running = running.life();
+    let line = json!({
+        "listen": running.listen().first().map(Address::to_string),
+        "listeners": running.listen().iter().map(Address::to_string).collect::<Vec<_>>(),
+        "admin": running.admin().map(Address::to_string),
+        "pid": std::process::id(),
+    });
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{line}")?;
+    stdout.flush()
+}
+
+pub(crate) fn idle(text: &str) -> Result<Idle, String> {
+    if text == "off" {
+        return Ok(Idle(None));
+    }
+    let time = units::positive_duration(text).map_err(|error| format!("{error}, or off"))?;
+    Ok(Idle(Some(time)))
+}
+
+fn admin(text: &str) -> Result<Admin, String> {
+    match text {
+        "off" => Ok(Admin(None)),
+        _ => text.parse().map(|address| Admin(Some(address))).map_err(|e| format!("{e}, nor off")),
+    }
+}
+
+pub(crate) fn key(text: &str) -> Result<String, String> {
+    let usable = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
+    usable
+        .then(|| text.to_owned())
+        .ok_or_else(|| "a key is visible ASCII without blanks".to_owned())
+}
+
+fn level(text: &str) -> Result<LevelFilter, String> {
+    text.parse().map_err(|_| format!("{text:?} is no level: off, error, warn, info or debug"))
+}

@@ -1,0 +1,264 @@
+//! What operators of `standfast proxy` read: every metric is in the documentation and moves with what
+//! it is about, and memory has the limit it was given.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::TcpListener;
+
+use rustix::process::Signal;
+
+use crate::harness::server::Server;
+use crate::harness::socket::{Socket, upgrade};
+use crate::harness::upstream::Upstream;
+use crate::harness::{Scratch, eventually, http};
+
+/// Metrics that no short test moves: a limit of the machine, and a log that its disk keeps waiting.
+const STILL: [&str; 2] = ["access_log_dropped", "descriptors_max"];
+
+/// The names of all metrics, without prefix and ending.
+fn families(server: &Server) -> BTreeSet<String> {
+    let text = http::get(server.admin, "/metrics").body;
+    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE standfast_"));
+    let names = types.filter_map(|line| line.split(' ').next());
+    names.map(|name| name.strip_suffix("_total").unwrap_or(name).to_owned()).collect()
+}
+
+/// What the proxy has beside what every server of ours has, as the page for operators lists it.
+fn documented() -> BTreeSet<String> {
+    let page = include_str!("../docs/operate/proxy.md");
+    let section = page.split("\n## Metrics\n").nth(1).expect("the page has metrics");
+    let section = section.split("\n## ").next().unwrap();
+    let cells = section.lines().filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());
+    let names = cells.flat_map(|cell| cell.split('`').step_by(2));
+    let bare = names.map(|name| name.split('{').next().unwrap_or_default().to_owned());
+    bare.filter(|name| !name.is_empty()).collect()
+}
+
+#[test]
+fn the_page_for_operators_lists_every_metric_and_no_other() {
+    let (server, upstream) = (Server::start(&[]), Upstream::new());
+    let proxy = Server::start_proxy(&["--upstream", &upstream.address().to_string()]);
+    let every_server = families(&server);
+    let own: BTreeSet<String> = families(&proxy).difference(&every_server).cloned().collect();
+    assert_eq!(own, documented());
+}
+
+/// A proxy with a test's upstream in a pool that takes one at a time, and pools that fail.
+struct House {
+    proxy: Server,
+    upstream: Upstream,
+    silent: Upstream,
+    dying: Option<TcpListener>,
+    /// What was read over time.
+    read: Vec<HashMap<String, f64>>,
+    _config: Scratch,
+}
+
+impl House {
+    fn new() -> House {
+        let (upstream, silent) = (Upstream::new(), Upstream::new());
+        let dying = TcpListener::bind("127.0.0.1:0").unwrap();
+        let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let route = |name: &str| format!("[[route]]\nhost = '{name}.test'\npool = '{name}'\n");
+        let pool = |name: &str, address: &dyn std::fmt::Display, more: &str| {
+            format!("{}[pool.{name}]\nupstreams = ['{address}']\n{more}\n", route(name))
+        };
+        let config = [
+            "[proxy]\nworkers = 1\nconnect_timeout = '60s'\nsource = ['127.0.0.9']\n".to_owned(),
+            pool("one", &upstream.address(), "max = 1\nqueue = 1\nqueue_timeout = '60s'"),
+            pool("gone", &gone, "eject_after = 1\neject_for = '1ms'"),
+            pool("dying", &dying.local_addr().unwrap(), "check = 'tcp'\ncheck_interval = '100ms'"),
+            pool("silent", &silent.address(), "tls = true\ntls_insecure = true"),
+        ];
+        // Routes are tables of an array, so pools may stand between them.
+        let config = Scratch::new("metrics.toml", &config.concat());
+        let proxy = Server::start_proxy(&["--config", config.path()]);
+        let read = vec![proxy.metrics()];
+        House { proxy, upstream, silent, dying: Some(dying), read, _config: config }
+    }
+
+    /// Waits until a sample has that value, and keeps all that was read then.
+    fn until(&mut self, sample: &str, value: f64) {
+        let sample = format!("standfast_{sample}");
+        eventually(&format!("{sample} is {value}"), || {
+            let metrics = self.proxy.metrics();
+            let there = metrics.get(&sample) == Some(&value);
+            self.read.extend(there.then_some(metrics));
+            there
+        });
+    }
+
+    fn ask(&self, head: &str) -> Socket {
+        let mut socket = Socket::connect(self.proxy.listen);
+        socket.send(head.as_bytes());
+        socket
+    }
+
+    fn handshake(&self, pool: &str) -> Socket {
+        self.ask(&upgrade("/any", &[("Host", &format!("{pool}.test"))]))
+    }
+
+    /// Metrics of which some sample has changed.
+    fn moved(&self) -> BTreeSet<String> {
+        let mut values = BTreeMap::<&str, BTreeSet<String>>::new();
+        for (sample, value) in self.read.iter().flatten() {
+            values.entry(sample).or_default().insert(value.to_string());
+        }
+        let first = &self.read[0];
+        let changed = values.into_iter().filter(|(sample, values)| {
+            values.len() > 1 || !first.contains_key(*sample) && !values.contains("0")
+        });
+        let families = changed.map(|(sample, _)| {
+            let name = sample.split('{').next().unwrap_or_default();
+            let name = name.strip_prefix("standfast_").unwrap_or(name);
+            let endings = ["_total", "_bucket", "_sum", "_count"];
+            endings.iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name).to_owned()
+        });
+        families.collect()
+    }
+}
+
+#[test]
+fn every_metric_moves_with_what_it_is_about() {
+    let mut house = House::new();
+    let address = house.upstream.address();
+    let port = format!("source_ports{{pool=\"one\",upstream=\"{address}\",source=\"127.0.0.9\"}}");
+    // A tunnel, and two who find its upstream full.
+    let mut client = house.handshake("one");
+    let mut leg = house.upstream.tunnel();
+    assert_eq!(client.response().status, 101);
+    house.until("worker_tunnels{worker=\"0\",state=\"open\"}", 1.0);
+    house.until(&port, 1.0);
+    client.send(b"up");
+    assert_eq!(leg.bytes(2), b"up");
+    leg.say("down");
+    assert_eq!(client.text_until("down"), "down");
+    let waiting = house.handshake("one");
+    house.until("worker_requests{worker=\"0\",state=\"waiting\"}", 1.0);
+    house.until("pool_waiting{pool=\"one\"}", 1.0);
+    assert_eq!(house.handshake("one").response().status, 503);
+    // An end of its side alone would be kept: its tunnel could still be half open.
+    waiting.reset();
+    house.until("exchanges", 0.0);
+    client.finish_sending();
+    house.until("worker_tunnels{worker=\"0\",state=\"half_closed\"}", 1.0);
+    drop(leg);
+    assert!(client.ends());
+    house.until("tunnels_ended_by_total{side=\"client\"}", 1.0);
+    house.until("worker_tunnels{worker=\"0\",state=\"half_closed\"}", 0.0);
+    house.until(&port, 0.0);
+    plain_requests(&mut house);
+    what_fails(&mut house);
+    // A head in two parts.
+    let whole = "GET / HTTP/1.1\r\nHost: nobody.test\r\n\r\n";
+    let mut slow = house.ask(&whole[..20]);
+    house.until("handshakes", 1.0);
+    assert_eq!(house.read[0]["standfast_handshake_seconds_count"], 0.0);
+    let before = house.proxy.metrics()["standfast_handshake_seconds_sum"];
+    slow.send(&whole.as_bytes()[20..]);
+    assert_eq!(slow.response().status, 404);
+    house.until("requests_refused_total{reason=\"no_route\"}", 1.0);
+    let after = house.proxy.metrics()["standfast_handshake_seconds_sum"];
+    assert!(after > before, "{after} {before}");
+    let mut all = documented();
+    STILL.iter().for_each(|still| assert!(all.remove(*still), "{still}"));
+    let moved = house.moved();
+    let still: Vec<&String> = all.difference(&moved).collect();
+    assert!(still.is_empty(), "nothing has moved {still:?}");
+}
+
+fn plain_requests(house: &mut House) {
+    let get = "GET / HTTP/1.1\r\nHost: one.test\r\n\r\n";
+    let mut client = house.ask(get);
+    let mut leg = house.upstream.accept();
+    leg.head();
+    house.until("worker_requests{worker=\"0\",state=\"asked\"}", 1.0);
+    leg.say("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no");
+    house.until("worker_requests{worker=\"0\",state=\"answering\"}", 1.0);
+    leg.say("k");
+    assert_eq!(client.response().body, "ok");
+    client.send(get.as_bytes());
+    leg.head();
+    house.until("reused_total", 1.0);
+    leg.say("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no");
+    client.text_until("o");
+    drop(leg);
+    assert!(client.ends());
+    house.until("truncated_total", 1.0);
+    let mut refused = house.handshake("one");
+    let mut leg = house.upstream.accept();
+    leg.head();
+    leg.say("HTTP/1.1 403 No\r\nContent-Length: 0\r\n\r\n");
+    assert_eq!(refused.response().status, 403);
+    house.until("declined_total", 1.0);
+}
+
+fn what_fails(house: &mut House) {
+    assert_eq!(house.handshake("gone").response().status, 502);
+    house.until("requests_refused_total{reason=\"unreachable\"}", 1.0);
+    let address = house.dying.take().unwrap().local_addr().unwrap();
+    house.until(&format!("upstream_up{{pool=\"dying\",upstream=\"{address}\"}}"), 0.0);
+    assert_eq!(house.handshake("dying").response().status, 503);
+    house.until("pool_down_total{pool=\"dying\"}", 1.0);
+    let hanging = house.handshake("silent");
+    let leg = house.silent.accept();
+    house.until("worker_requests{worker=\"0\",state=\"connecting\"}", 1.0);
+    drop((hanging, leg));
+    house.until("exchanges", 0.0);
+}
+
+#[test]
+fn over_the_memory_limit_nobody_comes_in_and_silent_tunnels_leave() {
+    let (node, silent) = (Server::start(&[]), Upstream::new());
+    let text = |limit: &str| {
+        format!(
+            "[proxy]\nmemory_limit = '{limit}'\nworkers = 1\nfin_timeout = '1s'\n\
+             upstream_timeout = '60s'\n[[route]]\npath = '/echo'\npool = 'node'\n[[route]]\n\
+             path = '/hold'\npool = 'silent'\n[pool.node]\nupstreams = ['{}']\n[pool.silent]\n\
+             upstreams = ['{}']\n",
+            node.listen,
+            silent.address()
+        )
+    };
+    let config = Scratch::new("memory.toml", &text("4GiB"));
+    let proxy = Server::start_proxy(&["--config", config.path()]);
+    let mut tunnels: Vec<Socket> = (0..40).map(|_| Socket::open(proxy.listen, "/echo")).collect();
+    let mut speaker = Socket::open(proxy.listen, "/echo");
+    let limit = (proxy.rss_bytes() + (4 << 20)).max(16 << 20);
+    // Requests that are not answered, each with what it sent too early.
+    let holding: Vec<Socket> = std::iter::repeat_with(|| {
+        let mut holding = Socket::connect(proxy.listen);
+        holding.send((upgrade("/hold", &[]) + &"x".repeat(40 << 10)).as_bytes());
+        holding
+    })
+    .take(400)
+    .collect();
+    eventually("it is kept", || proxy.rss_bytes() > limit + (1 << 20));
+    config.write(&text(&format!("{}KiB", limit >> 10)));
+    proxy.signal(Signal::HUP);
+    let refused = "standfast_refused_total{limit=\"memory_limit\"}";
+    eventually("nobody is let in", || {
+        let mut late = Socket::connect(proxy.listen);
+        late.send(upgrade("/echo", &[]).as_bytes());
+        late.response().status == 503
+    });
+    assert!(proxy.metrics()[refused] >= 1.0);
+    assert!(proxy.log().contains("--memory-limit"), "{}", proxy.log());
+    let shed = "standfast_tunnels_ended_total{reason=\"shed\"}";
+    let mut talks = || {
+        speaker.send_frame(crate::harness::socket::TEXT, b"here");
+        speaker.frame().is_some_and(|frame| frame.payload == b"here")
+    };
+    eventually("those who are silent leave, and who talks stays", || {
+        assert!(talks());
+        proxy.metrics()[shed] >= 8.0
+    });
+    assert!(tunnels[0].ends(), "they see the end");
+    drop(holding);
+    eventually("who comes is let in again", || {
+        assert!(talks());
+        let mut late = Socket::connect(proxy.listen);
+        late.send(upgrade("/echo", &[]).as_bytes());
+        late.response().status == 101
+    });
+    assert!(proxy.metrics()["standfast_shed_total"] >= proxy.metrics()[shed]);
+}

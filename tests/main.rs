@@ -38,6 +38,7 @@ mod peers;
 mod planning;
 mod prove;
 mod proxy;
+mod proxy_faults;
 mod proxy_hostile;
 mod proxy_metrics;
 mod proxy_pools;

@@ -190,10 +190,11 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         if conn.mode == Mode::Connecting {
             return self.on_connected(slot);
         }
-        if event.failed && !conn.flags.has(Flags::WATCHED_READ) {
-            // Nobody will read it to find out, and it would be reported for ever.
+        if event.failed && !conn.flags.has(Flags::WATCHED_READ) && !self.hung_up(slot) {
+            // Nobody will read it to find out.
             return self.core.end(slot, Closed::Reset);
         }
+        let Some(conn) = self.core.slab.get(slot) else { return };
         if event.writable && conn.flags.has(Flags::WATCHED_WRITE) {
             // Even with nothing left: a queue whose publications were all dropped is watched still.
             self.core.flush(slot);
@@ -201,6 +202,15 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         if event.readable {
             self.read(slot);
         }
+    }
+
+    /// Whether a raw connection that is not read for now has ended in order: its peer has closed it, or
+    /// both sides have ended theirs. What came before that still lies in the kernel, and is read once
+    /// somebody wants it.
+    fn hung_up(&mut self, slot: u32) -> bool {
+        let Some(conn) = self.core.slab.get(slot) else { return false };
+        let paused = conn.flags.has(Flags::PAUSED | Flags::STALLED);
+        conn.mode == Mode::Raw && paused && self.core.sys.connect_outcome(conn.fd).is_ok()
     }
 
     fn on_posts(&mut self) {

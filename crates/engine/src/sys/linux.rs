@@ -80,7 +80,8 @@ impl Linux {
     }
 
     fn control(&mut self, op: libc::c_int, fd: Fd, interest: Interest, key: u64) -> io::Result<()> {
-        let mut events = 0u32;
+        // A hang-up cannot be left out and would be reported for ever.
+        let mut events = if interest == Interest::NONE { libc::EPOLLONESHOT as u32 } else { 0 };
         if interest.read {
             events |= libc::EPOLLIN as u32;
         }

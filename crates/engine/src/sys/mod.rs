@@ -6,7 +6,8 @@
 //! outside it contains `unsafe`.
 //!
 //! What an implementation owes:
-//! - readiness is level-triggered: an event is reported again until its cause is gone;
+//! - readiness is level-triggered: an event is reported again until its cause is gone, but for a
+//!   failure of what is watched for nothing, which is reported once until it is watched anew;
 //! - every call is non-blocking except [`Sys::wait`], and none is retried inside: `EINTR` and
 //!   `EAGAIN` come back as errors;
 //! - timeouts round up, never to a busy zero;
@@ -61,7 +62,7 @@ impl Interest {
     pub const READ: Interest = Interest { read: true, write: false };
     /// Writing only: a connect under way, or a paused reader with a backlog.
     pub const WRITE: Interest = Interest { read: false, write: true };
-    /// Nothing but errors.
+    /// Nothing but errors and hang-ups, told once.
     pub const NONE: Interest = Interest { read: false, write: false };
 }
 
@@ -134,7 +135,8 @@ pub trait Sys {
     /// system's own patience holds.
     fn notice_dead_peer(&mut self, _fd: Fd, _timeout: Duration) {}
 
-    /// The outcome of a connect once the descriptor is writable.
+    /// The outcome of a connect once the descriptor is writable; later whether it has failed since this
+    /// was last asked (`SO_ERROR`).
     fn connect_outcome(&mut self, fd: Fd) -> io::Result<()>;
 
     /// Reads what is there; `Ok(0)` is the end of the stream.

@@ -72,14 +72,17 @@ impl Relay {
         near: Near,
         why: Closed,
     ) {
-        let ended = near.ending.unwrap_or(match why {
-            Closed::Gone | Closed::ByPeer => Ended::ByClient,
-            Closed::Draining => Ended::Draining,
-            Closed::NoMemory | Closed::SlowConsumer => Ended::Exhausted,
-            Closed::Shed => Ended::Shed,
-            Closed::Aborted => Ended::Ordered,
-            _ => Ended::ClientReset,
-        });
+        let ended = match (near.ending, why) {
+            // Who broke it off had not ended its side before.
+            (None | Some(Ended::ByUpstream), Closed::Reset) => Ended::ClientReset,
+            (Some(ending), _) => ending,
+            (None, Closed::Gone | Closed::ByPeer) => Ended::ByClient,
+            (None, Closed::Draining) => Ended::Draining,
+            (None, Closed::NoMemory | Closed::SlowConsumer) => Ended::Exhausted,
+            (None, Closed::Shed) => Ended::Shed,
+            (None, Closed::Aborted) => Ended::Ordered,
+            (None, _) => Ended::ClientReset,
+        };
         let far = Self::set(core, near.peer, Leg::Vacant);
         end_leg(core, near.peer, ended, Ended::ClientReset);
         let down = if let Leg::Far(far) = far { far.bytes } else { 0 };
@@ -89,12 +92,14 @@ impl Relay {
     /// The upstream's connection is gone.
     pub(super) fn far_ended<S: Sys>(&mut self, core: &mut Core<S, Self>, far: Far, why: Closed) {
         let Leg::Near(near) = Self::set(core, far.peer, Leg::Vacant) else { return };
-        let ended = near.ending.unwrap_or(match why {
-            Closed::Gone | Closed::ByPeer => Ended::ByUpstream,
-            Closed::Draining => Ended::Draining,
-            Closed::NoMemory | Closed::SlowConsumer => Ended::Exhausted,
-            _ => Ended::UpstreamReset,
-        });
+        let ended = match (near.ending, why) {
+            (None | Some(Ended::ByClient), Closed::Reset) => Ended::UpstreamReset,
+            (Some(ending), _) => ending,
+            (None, Closed::Gone | Closed::ByPeer) => Ended::ByUpstream,
+            (None, Closed::Draining) => Ended::Draining,
+            (None, Closed::NoMemory | Closed::SlowConsumer) => Ended::Exhausted,
+            (None, _) => Ended::UpstreamReset,
+        };
         let client = far.peer;
         end_leg(core, client, ended, Ended::ClientReset);
         self.settle(core, client, near, far.bytes, ended);

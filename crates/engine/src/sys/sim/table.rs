@@ -36,6 +36,8 @@ struct Watch {
     number: i32,
     interest: Interest,
     key: u64,
+    /// It is watched for nothing, and its failure was told.
+    told: bool,
 }
 
 impl Table {
@@ -119,7 +121,7 @@ impl State {
         let watches = &mut self.tables[table].watches;
         let mut found =
             watches.iter_mut().find(|watch| (watch.file, watch.number) == (file, fd.number()));
-        let watch = Watch { file, number: fd.number(), interest, key };
+        let watch = Watch { file, number: fd.number(), interest, key, told: false };
         match (&mut found, known) {
             (Some(old), true) => **old = watch,
             (None, false) => watches.push(watch),
@@ -183,6 +185,7 @@ impl State {
             match report(watch, poll(&self.files, watch.file, self.now_ns)) {
                 Some(_) if self.strike(table, Fault::LateEvent) => {}
                 Some(event) => batch.push((watch.number, event)),
+                None if watch.told => {}
                 None if self.strike(table, Fault::SpuriousEvent) => {
                     let readable = self.random.bool();
                     let event =
@@ -197,6 +200,11 @@ impl State {
         self.reports += batch.len() as u64;
         self.note(4, table, Fd::new(0), batch.len() as u64);
         events.extend(batch.iter().map(|&(_, event)| event));
+        for watch in &mut self.tables[table].watches {
+            let of_it = |(number, event): &(i32, Event)| *number == watch.number && event.failed;
+            let told = batch.iter().any(of_it);
+            watch.told |= told && watch.interest == Interest::NONE;
+        }
         self.tables[table].batch = batch.into_iter().map(|(number, _)| number).collect();
         Ok(())
     }
@@ -220,8 +228,12 @@ impl State {
     }
 }
 
-/// What epoll would report of a watched file: errors and hang-ups always.
+/// What epoll would report of a watched file: errors and hang-ups always, but only once of what is
+/// watched for nothing.
 fn report(watch: Watch, poll: Poll) -> Option<Event> {
+    if watch.told {
+        return None;
+    }
     let readable = poll.failed || watch.interest.read && poll.readable;
     let writable = poll.failed || watch.interest.write && poll.writable;
     let failed = poll.failed;

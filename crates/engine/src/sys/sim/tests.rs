@@ -75,6 +75,9 @@ fn a_hang_up_is_reported_whatever_is_watched_and_a_level_until_it_is_gone() {
     client.close(a);
     let failed = Event { key: 9, readable: true, writable: true, failed: true };
     assert_eq!(wait(&mut server), [failed]);
+    assert!(wait(&mut server).is_empty(), "of what is watched for nothing it is told once");
+    server.rewatch(b, Interest::NONE, 9).unwrap();
+    assert_eq!(wait(&mut server), [failed]);
     server.close(b);
     assert!(wait(&mut server).is_empty(), "a closed descriptor is not watched");
 }

@@ -131,7 +131,12 @@ fn is_target(method: &str, target: &str) -> bool {
         b"*" => method == "OPTIONS",
         _ if method == "CONNECT" => is_host(target.as_bytes()),
         _ => target.split_once("://").is_some_and(|(scheme, rest)| {
-            !rest.is_empty() && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric())
+            // It stands for Host, so it may be nothing that Host may not; and there is somebody to
+            // ask (RFC 9110 4.2).
+            let authority = rest.split(['/', '?']).next().unwrap_or_default();
+            !authority.is_empty()
+                && is_host(authority.as_bytes())
+                && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric())
         }),
     };
     form && target.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#')

@@ -141,11 +141,20 @@ fn bad_first_lines() {
         ("GET x:1 HTTP/1.1\r\n\r\n", Violation::BadTarget),
         ("GET /é HTTP/1.1\r\n\r\n", Violation::BadTarget),
         ("GET /#a HTTP/1.1\r\n\r\n", Violation::BadTarget),
+        ("GET http://a\",for=9.9.9.9;x=\"/p HTTP/1.1\r\n\r\n", Violation::BadTarget),
+        ("GET http://user@h/p HTTP/1.1\r\n\r\n", Violation::BadTarget),
+        ("GET http:///p HTTP/1.1\r\n\r\n", Violation::BadTarget),
+        ("GET http://?q HTTP/1.1\r\n\r\n", Violation::BadTarget),
     ];
     for (stream, violation) in lines {
         assert_eq!(refusal(stream), Some(violation), "{stream:?}");
     }
-    for stream in ["OPTIONS * HTTP/1.1", "CONNECT x:1 HTTP/1.1", "GET http://x/ HTTP/1.1"] {
+    for stream in [
+        "OPTIONS * HTTP/1.1",
+        "CONNECT x:1 HTTP/1.1",
+        "GET http://x/ HTTP/1.1",
+        "GET http://[::1]:80?q HTTP/1.1",
+    ] {
         assert_eq!(refusal(&format!("{stream}\r\nHost: x\r\n\r\n")), None, "{stream}");
     }
 }

@@ -122,3 +122,38 @@ fn a_break_after_one_side_has_ended_is_told_as_a_break() {
         metric(&proxy, "tunnels_ended_total{reason=\"upstream_reset\"}") == 1.0
     });
 }
+
+#[test]
+fn behind_a_proxy_header_no_other_word_is_taken() {
+    let upstream = Upstream::new();
+    let flags = ["--trusted-proxy", "127.0.0.1", "--proxy-protocol", "--forwarded"];
+    let proxy = before(&upstream, &flags);
+    let forged = "X-Forwarded-For: 6.6.6.6\r\nX-Real-IP: 6.6.6.6\r\nX-Forwarded-Proto: https\r\n\
+                  X-Forwarded-Host: evil\r\nForwarded: for=6.6.6.6\r\n";
+    let request = format!(
+        "PROXY TCP4 192.0.2.7 192.0.2.9 4711 443\r\nGET / HTTP/1.1\r\nHost: h\r\n{forged}\r\n"
+    );
+    let (_socket, mut leg) = asked(&proxy, &upstream, request);
+    let head = leg.head();
+    assert!(!head.contains("6.6.6.6") && !head.contains("evil"), "{head}");
+    for line in [
+        "X-Forwarded-For: 192.0.2.7",
+        "X-Forwarded-Proto: http",
+        "X-Forwarded-Host: h",
+        "Forwarded: for=192.0.2.7;proto=http;host=\"h\"",
+    ] {
+        assert!(head.contains(&format!("\r\n{line}\r\n")), "{line} in {head}");
+    }
+}
+
+#[test]
+fn a_name_in_a_whole_url_is_a_name_or_nothing() {
+    let upstream = Upstream::new();
+    let proxy = before(&upstream, &["--forwarded"]);
+    for target in ["http://a\",for=9.9.9.9;x=\"/p", "http://user@h/p", "http:///p", "http://?q"] {
+        let mut socket = Socket::connect(proxy.listen);
+        socket.send(format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes());
+        assert_eq!(socket.response().status, 400, "{target}");
+    }
+    assert!(upstream.is_alone(), "nobody was asked");
+}

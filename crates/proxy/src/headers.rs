@@ -6,7 +6,7 @@
 
 use std::net::IpAddr;
 
-use wire::http::{Header, Request, Response};
+use wire::http::{ForwardedBy, Header, Request, Response};
 
 /// For one hop only, whatever `Connection` says (RFC 9110 section 7.6.1, RFC 7540 section 3.2.1).
 const HOP_BY_HOP: [&str; 10] = [
@@ -34,8 +34,9 @@ pub(crate) struct Whose {
     pub(crate) peer: Option<IpAddr>,
     /// Whom a trusted proxy named.
     pub(crate) client: Option<IpAddr>,
-    /// The peer's word is taken.
-    pub(crate) trusted: bool,
+    /// In which header the peer's word is taken, if it is. What stands in the others may be any
+    /// client's.
+    pub(crate) believed: Option<ForwardedBy>,
     /// It came over TLS.
     pub(crate) secure: bool,
     /// `Forwarded` (RFC 7239) is written, too.
@@ -157,26 +158,36 @@ fn is_identity(name: &str) -> bool {
 }
 
 fn push_identity(out: &mut Vec<u8>, request: &Request<'_, '_>, whose: &Whose) {
-    let told = |name| values(request.headers, name).filter(|_| whose.trusted);
-    let from = match (whose.client, whose.peer) {
-        (Some(client), _) if told("x-forwarded-for").next().is_none() => Some(client),
-        (_, peer) => peer,
-    };
-    let from_text = from.map(|from| from.to_string());
-    push_list(out, "X-Forwarded-For", told("x-forwarded-for"), from_text.as_deref());
+    let told = |name, by| values(request.headers, name).filter(move |_| whose.believed == Some(by));
+    let x = |name| told(name, ForwardedBy::XForwardedFor);
+    let elements = || told("forwarded", ForwardedBy::Forwarded);
+    // A list that goes on names whom we heard it from; a new one begins with the client.
+    let next_of = |goes_on: bool| if goes_on { whose.peer } else { whose.client.or(whose.peer) };
+    let from = next_of(x("x-forwarded-for").next().is_some()).map(|from| from.to_string());
+    push_list(out, "X-Forwarded-For", x("x-forwarded-for"), from.as_deref());
     let scheme = if whose.secure { "https" } else { "http" };
     let host = request.authority().unwrap_or_default();
-    let proto = told("x-forwarded-proto").next().unwrap_or(scheme.as_bytes());
-    push_line(out, "X-Forwarded-Proto", proto);
-    let forwarded_host = told("x-forwarded-host").next().unwrap_or(host);
+    let proto = x("x-forwarded-proto").next().or_else(|| elements().last().and_then(proto_of));
+    push_line(out, "X-Forwarded-Proto", proto.unwrap_or(scheme.as_bytes()));
+    let forwarded_host = x("x-forwarded-host").next().unwrap_or(host);
     if !forwarded_host.is_empty() {
         push_line(out, "X-Forwarded-Host", forwarded_host);
     }
-    if let Some(real) = told("x-real-ip").next() {
-        push_line(out, "X-Real-IP", real);
-    }
+    let from = next_of(elements().next().is_some());
     let element = whose.forwarded.then(|| forwarded_element(from, scheme, host));
-    push_list(out, "Forwarded", told("forwarded"), element.as_deref());
+    push_list(out, "Forwarded", elements(), element.as_deref());
+}
+
+/// The scheme that the last element of a Forwarded header tells.
+fn proto_of(value: &[u8]) -> Option<&[u8]> {
+    let last = value.rsplit(|byte| *byte == b',').next()?;
+    last.split(|byte| *byte == b';').map(<[u8]>::trim_ascii).find_map(|pair| {
+        let (name, value) = pair.split_at_checked(6)?;
+        let quoted = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
+        let scheme = quoted.unwrap_or(value);
+        let known = matches!(scheme, b"http" | b"https");
+        (known && name.eq_ignore_ascii_case(b"proto=")).then_some(scheme)
+    })
 }
 
 /// One line with what came and what we add; none without either.
@@ -271,7 +282,8 @@ mod tests {
         let head = "GET / HTTP/1.1\nHost: h\nX-Forwarded-For: 1.1.1.1\nX-Forwarded-Proto: https\n\
                     X-Forwarded-Host: outer\n\n";
         let client = Some([1, 1, 1, 1].into());
-        let whose = Whose { trusted: true, client, ..stranger() };
+        let believed = Some(ForwardedBy::XForwardedFor);
+        let whose = Whose { believed, client, ..stranger() };
         assert_eq!(
             passed(head, &whose),
             "GET / HTTP/1.1\nHost: h\nX-Forwarded-For: 1.1.1.1, 192.0.2.1\n\
@@ -280,6 +292,27 @@ mod tests {
         // By a PROXY header it told the client's address alone.
         let by_header = passed("GET / HTTP/1.1\nHost: h\n\n", &whose);
         assert!(by_header.contains("X-Forwarded-For: 1.1.1.1\n"), "{by_header}");
+    }
+
+    #[test]
+    fn only_the_header_that_a_trusted_proxy_writes_is_believed() {
+        let head = "GET / HTTP/1.1\nHost: h\nX-Forwarded-For: 6.6.6.6\nX-Real-IP: 6.6.6.6\n\
+                    X-Forwarded-Proto: ftp\nX-Forwarded-Host: evil\n\
+                    Forwarded: for=1.1.1.1;proto=https\n\n";
+        let client = Some([1, 1, 1, 1].into());
+        let believed = Some(ForwardedBy::Forwarded);
+        let whose = Whose { believed, client, forwarded: true, ..stranger() };
+        assert_eq!(
+            passed(head, &whose),
+            "GET / HTTP/1.1\nHost: h\nX-Forwarded-For: 1.1.1.1\nX-Forwarded-Proto: https\n\
+             X-Forwarded-Host: h\n\
+             Forwarded: for=1.1.1.1;proto=https, for=192.0.2.1;proto=http;host=\"h\"\n\n"
+        );
+        let believed = Some(ForwardedBy::XForwardedFor);
+        let by_x = passed(head, &Whose { believed, client: None, ..whose });
+        assert!(by_x.contains("X-Forwarded-For: 6.6.6.6, 192.0.2.1\n"), "{by_x}");
+        assert!(by_x.contains("\nForwarded: for=192.0.2.1;proto=http;host=\"h\"\n"), "{by_x}");
+        assert!(!by_x.contains("1.1.1.1") && !by_x.contains("X-Real-IP"), "{by_x}");
     }
 
     #[test]

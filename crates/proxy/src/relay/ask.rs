@@ -146,10 +146,12 @@ impl Relay {
     fn whose<S: Sys>(&self, core: &Core<S, Self>, client: ConnId) -> Whose {
         let (peer, told) = core.addresses(client);
         let proxies = &core.limits().proxies;
+        // Who begins with a PROXY header says all that it knows there; headers are its clients'.
+        let believed = peer.filter(|peer| !proxies.protocol && proxies.trusts(*peer));
         Whose {
             peer,
             client: told,
-            trusted: peer.is_some_and(|peer| proxies.trusts(peer)),
+            believed: believed.map(|_| proxies.forwarded),
             secure: self.live.tls.is_some(),
             forwarded: self.live.forwarded,
         }

@@ -157,3 +157,34 @@ fn a_name_in_a_whole_url_is_a_name_or_nothing() {
     }
     assert!(upstream.is_alone(), "nobody was asked");
 }
+
+#[test]
+fn no_client_gets_an_upstream_ejected() {
+    let upstream = Upstream::new();
+    let proxy = before(&upstream, &["--answer-timeout", "300ms"]);
+    let failed = || {
+        let name = "upstream_failed_total{";
+        let metrics = proxy.metrics();
+        let mut of = metrics.iter().filter(|(key, _)| key.contains(name));
+        *of.next().expect("it is counted").1
+    };
+    let post = "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
+    for _ in 0..4 {
+        let (mut socket, mut leg) = asked(&proxy, &upstream, post);
+        leg.head();
+        socket.send(b"zz\r\n");
+        assert_eq!(socket.response().status, 400);
+    }
+    for _ in 0..4 {
+        // A body that does not go on.
+        let (mut socket, mut leg) = asked(&proxy, &upstream, format!("{post}3\r\nabc\r\n"));
+        leg.head();
+        assert_eq!(socket.response().status, 408);
+    }
+    assert_eq!(failed(), 0.0);
+    assert_eq!(metric(&proxy, "requests_refused_total{reason=\"stalled_body\"}"), 4.0);
+    // Whose request is whole and gets no answer has an upstream that fails.
+    let (mut socket, _leg) = asked(&proxy, &upstream, "GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+    assert_eq!(socket.response().status, 504);
+    assert_eq!(failed(), 1.0);
+}

@@ -50,6 +50,8 @@ reasons! {
         NoAnswer = "no_answer",
         /// The request's body breaks the rules (400).
         BadBody = "bad_body",
+        /// The request's body did not go on in time (408).
+        StalledBody = "stalled_body",
     }
 }
 
@@ -141,6 +143,7 @@ impl Refusal {
             Refusal::Unreachable | Refusal::BadAnswer => 502,
             Refusal::NoAnswer => 504,
             Refusal::BadBody => 400,
+            Refusal::StalledBody => 408,
         }
     }
 
@@ -156,6 +159,7 @@ impl Refusal {
             Refusal::BadAnswer => "The server's answer was not understood.\n",
             Refusal::NoAnswer => "The server did not answer in time.\n",
             Refusal::BadBody => "The body of this request was not understood.\n",
+            Refusal::StalledBody => "The body of this request did not come in time.\n",
         }
     }
 }

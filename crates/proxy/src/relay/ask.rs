@@ -299,7 +299,7 @@ impl Relay {
     /// A connect was refused at once; what the client is told if it was the last.
     fn connect_failed(&mut self, index: u32, error: &io::Error, now_ns: u64) -> Refusal {
         let why = Closed::of_connect(error);
-        let ours = matches!(why, Closed::NoDescriptors | Closed::NoMemory | Closed::NoAddress);
+        let ours = is_ours(why);
         if let Some(exchange) = self.exchanges.get(index)
             && let Some(picked) = exchange.picked.take()
         {
@@ -406,10 +406,9 @@ impl Relay {
         let Some(exchange) = self.exchanges.get(index) else { return };
         let upstream = exchange.upstream.take();
         let picked = exchange.picked.take();
-        let judged = matches!(exchange.stage, Stage::Connecting | Stage::Asked);
         if let Some(picked) = &picked {
             exchange.tried.push(picked.upstream().number());
-            if judged && !exchange.answered {
+            if exchange.is_upstreams_turn() {
                 picked.upstream().failed(now_ns);
             }
         }
@@ -434,11 +433,14 @@ impl Relay {
             return self.answer_broke_off(core, index, why);
         }
         let picked = exchange.picked.take();
+        let ours = is_ours(why);
         if exchange.reused {
             // It was closed while it waited: nobody's failure.
             exchange.fresh = true;
         } else if let Some(picked) = &picked {
-            picked.upstream().failed(now_ns);
+            if !ours && exchange.is_upstreams_turn() {
+                picked.upstream().failed(now_ns);
+            }
             exchange.tried.push(picked.upstream().number());
         }
         let (may_retry, answered) = (exchange.may_retry(), exchange.answered);
@@ -446,7 +448,11 @@ impl Relay {
         if may_retry {
             self.try_again(core, index);
         } else {
-            let why = if answered { Refusal::BadAnswer } else { Refusal::Unreachable };
+            let why = match (answered, ours) {
+                (true, _) => Refusal::BadAnswer,
+                (false, true) => Refusal::Exhausted,
+                (false, false) => Refusal::Unreachable,
+            };
             self.refuse(core, index, why);
         }
     }
@@ -577,6 +583,12 @@ fn decode_body(
         out.extend_from_slice(LAST_CHUNK);
     }
     Ok(taken)
+}
+
+/// Whether a connection to an upstream ended for want of something here, or because we end.
+fn is_ours(why: Closed) -> bool {
+    let short = matches!(why, Closed::NoDescriptors | Closed::NoMemory | Closed::NoAddress);
+    short || matches!(why, Closed::Draining | Closed::Shed)
 }
 
 fn is_idempotent(request: &Request<'_, '_>) -> bool {

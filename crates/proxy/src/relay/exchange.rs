@@ -86,6 +86,13 @@ impl Exchange {
         self.stage = stage;
     }
 
+    /// Whether it is the upstream's to say or do something: it is to take the connection, or has the
+    /// whole request. Else a client could make it look bad.
+    pub(super) fn is_upstreams_turn(&self) -> bool {
+        let asked = self.stage == Stage::Asked && self.request.is_done();
+        !self.answered && (asked || self.stage == Stage::Connecting)
+    }
+
     /// Whether another connection may be tried for it: while nothing was answered, and nothing was
     /// sent that cannot be sent again.
     pub(super) fn may_retry(&self) -> bool {

@@ -85,8 +85,12 @@ impl Relay {
                 self.try_again(core, index);
             }
             Stage::Asked => {
+                // All that came of the body has left: it is the client that does not go on.
+                let stalled = !exchange.request.is_done()
+                    && exchange.upstream.is_some_and(|upstream| core.queued(upstream) == 0);
                 self.forsake(core, index);
-                self.refuse(core, index, Refusal::NoAnswer);
+                let why = if stalled { Refusal::StalledBody } else { Refusal::NoAnswer };
+                self.refuse(core, index, why);
             }
             Stage::Answering => self.break_off(core, index),
         }

@@ -31,6 +31,7 @@ const RELOADABLE: &[&[&str]] = &[
     &[
         "answer_timeout",
         "connect_timeout",
+        "drain_grace",
         "fin_timeout",
         "forwarded",
         "idle_timeout",
@@ -128,6 +129,10 @@ pub(crate) struct Args {
     tls: tls::ServerFlags,
     #[command(flatten)]
     upstream_tls: tls::UpstreamFlags,
+    /// Time beyond that for answers under way; then they are broken off
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::duration,
+        help_heading = PROCESS)]
+    drain_grace: Duration,
     /// Read settings from the [proxy] section of this TOML file, and routes and pools beside it
     #[arg(long, value_name = "FILE", help_heading = PROCESS)]
     config: Option<PathBuf>,
@@ -255,7 +260,11 @@ impl Args {
 }
 
 fn live(args: &Args) -> Result<Live> {
-    let mut limits = Limits { peer_timeout: args.peer_timeout.0, ..Limits::default() };
+    let mut limits = Limits {
+        peer_timeout: args.peer_timeout.0,
+        drain_grace: args.drain_grace,
+        ..Limits::default()
+    };
     args.admission.set(&mut limits)?;
     limits.wire.head_bytes = args.max_head;
     let patience = Patience {

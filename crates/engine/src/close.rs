@@ -31,6 +31,14 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
     }
 
+    /// The same for this reason: whoever was in the middle of something must not take it for whole.
+    pub(crate) fn cut_off(&mut self, slot: u32, cause: Closed) {
+        if let Some(conn) = self.slab.get(slot) {
+            self.sys.reset_on_close(conn.fd);
+            self.end(slot, cause);
+        }
+    }
+
     /// Ends a raw connection for this reason, once all that was written has left.
     pub fn end_after(&mut self, id: ConnId, cause: Closed) {
         if self.live(id).is_some_and(|conn| matches!(conn.mode, Mode::Raw | Mode::HalfClosed)) {

@@ -129,8 +129,9 @@ pub trait Handler: Sized {
     /// say something.
     fn leaving<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId) {}
 
-    /// The server drains and a raw connection is about to be ended. True leaves it alone for now; it is
-    /// asked again until it has ended by itself.
+    /// The server drains and a connection that is no open WebSocket is about to be ended. True leaves it
+    /// alone for now; it is asked again until it has ended by itself, and cut off once
+    /// [`crate::Limits::drain_grace`] has passed, too.
     fn holds<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId) -> bool {
         false
     }

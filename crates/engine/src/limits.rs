@@ -72,6 +72,8 @@ pub struct Limits {
     pub handshake_timeout: Duration,
     /// Time for the peer to answer our close frame and end its stream. Default 5 s.
     pub close_timeout: Duration,
+    /// After the time of a drain, how long what a handler holds may still go on. Default 30 s.
+    pub drain_grace: Duration,
     /// Whether messages are compressed; a client offers it by its targets. Default off.
     pub compression: Compression,
     /// Messages shorter than this, in bytes, are sent as they are. Default 1 KiB.
@@ -100,6 +102,7 @@ impl Default for Limits {
             pings: true,
             handshake_timeout: Duration::from_secs(10),
             close_timeout: Duration::from_secs(5),
+            drain_grace: Duration::from_secs(30),
             compression: Compression::Off,
             compress_above_bytes: 1024,
             bodies_bytes: 16 * 1024 * 1024,

@@ -349,7 +349,9 @@ impl<S: Sys, H: Handler> Core<S, H> {
                 Ok(0) => break,
                 Ok(sent) => {
                     queue.advance(sent);
-                    if conn.flags.has(Flags::STALLED) || conn.mode == Mode::Raw {
+                    if conn.flags.has(Flags::STALLED)
+                        || matches!(conn.mode, Mode::Raw | Mode::HalfClosed)
+                    {
                         // Its pongs are not read, so that it takes bytes is the sign of life.
                         conn.last_active = tick;
                     }

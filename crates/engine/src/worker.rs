@@ -346,6 +346,8 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let Some(drain) = &mut self.drain else { return };
         let slots = u64::from(self.core.slab.end());
         let elapsed = self.core.now_ns.saturating_sub(drain.began_ns);
+        let grace_ns = nanoseconds(self.core.limits.drain_grace);
+        let over = elapsed >= drain.over_ns.saturating_add(grace_ns);
         let due = if elapsed >= drain.over_ns {
             slots
         } else {
@@ -358,11 +360,16 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let round_is_over = u64::from(to) == slots && elapsed >= drain.over_ns;
         drain.next_slot = if round_is_over { 0 } else { to };
         for slot in from..to {
-            if let Some(id) = self.core.id_at(slot) {
-                match self.core.mode(id) {
-                    Some(Mode::WebSocket) => self.handler.leaving(&mut self.core, id),
-                    Some(Mode::Raw) if self.handler.holds(&mut self.core, id) => continue,
-                    _ => {}
+            let Some(id) = self.core.id_at(slot) else { continue };
+            match self.core.mode(id) {
+                Some(Mode::WebSocket) => self.handler.leaving(&mut self.core, id),
+                Some(Mode::Closing | Mode::Lingering | Mode::Parked) => {}
+                _ if !self.handler.holds(&mut self.core, id) => {}
+                _ => {
+                    if over {
+                        self.core.cut_off(slot, Closed::Draining);
+                    }
+                    continue;
                 }
             }
             let reason = "server is shutting down";

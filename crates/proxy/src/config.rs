@@ -126,7 +126,8 @@ impl Live {
         let mut limits = self.limits.clone();
         // Nothing the engine closes by itself; it is the tick that counts. It must be fine for the
         // shortest time and not come round again within the longest.
-        let idle = self.patience.idle.unwrap_or_default().max(self.patience.spare);
+        let Patience { idle, spare, answer, .. } = self.patience;
+        let idle = idle.unwrap_or_default().max(spare).max(answer);
         let finest = self.patience.fin.min(self.patience.spare).min(Duration::from_secs(60)) / 64;
         let tick = finest.max(idle / 30_000).max(Duration::from_millis(20));
         limits.idle_timeout = Some(tick * TICKS);

@@ -443,8 +443,9 @@ impl Relay {
             }
             exchange.tried.push(picked.upstream().number());
         }
-        let (may_retry, answered) = (exchange.may_retry(), exchange.answered);
-        self.give_back(picked);
+        let may_retry = exchange.may_retry() && why != Closed::Draining;
+        let answered = exchange.answered;
+        self.give_back(core, picked);
         if may_retry {
             self.try_again(core, index);
         } else {

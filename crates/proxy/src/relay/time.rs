@@ -57,7 +57,8 @@ impl Relay {
     /// The time in which every tunnel is looked at: an eighth of the shortest that may pass.
     fn lap_ns(&self) -> u64 {
         let patience = &self.live.patience;
-        let shortest = [patience.idle, patience.lifetime, Some(patience.fin)];
+        let (fin, answer) = (Some(patience.fin), Some(patience.answer));
+        let shortest = [patience.idle, patience.lifetime, fin, answer];
         let shortest = shortest.into_iter().flatten().min().unwrap_or(patience.fin);
         let lap = u64::try_from(shortest.as_nanos() / 8).unwrap_or(u64::MAX);
         lap.clamp(LAP_MIN_NS, LAP_MAX_NS)
@@ -110,6 +111,7 @@ impl Relay {
             match core.user(id) {
                 Some(Leg::Near(_)) => self.look_at_tunnel(core, id),
                 Some(Leg::Spare(_)) => self.look_at_spare(core, id),
+                Some(Leg::Leaving(_)) => self.look_at_leaving(core, id),
                 _ => {}
             }
         }
@@ -139,7 +141,15 @@ impl Relay {
     fn look_at_spare<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
         let limit = self.live.patience.spare.as_nanos();
         if core.silent_ns(id).is_some_and(|silent| u128::from(silent) >= limit) {
-            core.abort(id);
+            core.reset(id);
+        }
+    }
+
+    /// Whoever takes nothing of the end of an answer is not waited for.
+    fn look_at_leaving<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
+        let limit = self.live.patience.answer.as_nanos();
+        if core.silent_ns(id).is_some_and(|silent| u128::from(silent) >= limit) {
+            core.reset(id);
         }
     }
 }

@@ -135,7 +135,7 @@ impl Relay {
     /// not.
     pub(super) fn goes_on<S: Sys>(&self, core: &mut Core<S, Self>, id: ConnId) -> bool {
         match core.user_mut(id) {
-            // An answer that has begun comes to its end; that takes no longer than it may be silent.
+            // An answer that has begun comes to its end; if that comes before the drain's.
             Some(Leg::Client(_) | Leg::Leaving(_) | Leg::Upstream(..)) => true,
             Some(Leg::Near(near)) if near.ending.is_none() => {
                 near.end(Ended::Draining, self.counters());

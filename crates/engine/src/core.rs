@@ -159,6 +159,20 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.limits = limits;
     }
 
+    /// Gives the limits in force the tick that they need to measure silence: one that is fine enough
+    /// and does not come round again within the idle timeout. What was silent stays so.
+    pub fn renew_tick(&mut self) {
+        let Some(timers) = self.timers.renewed(&self.limits, self.now_ns) else { return };
+        let before = std::mem::replace(&mut self.timers, timers);
+        let tick = std::mem::replace(&mut self.tick, self.timers.tick(self.now_ns));
+        for slot in 0..self.slab.end() {
+            let Some(conn) = self.slab.get_mut(slot) else { continue };
+            let silent = self.timers.ticks(before.ns_between(conn.last_active, tick));
+            conn.last_active = self.tick.wrapping_sub(silent);
+        }
+        (self.timers.handshake, self.timers.closing) = (before.handshake, before.closing);
+    }
+
     /// Reaches the other workers.
     #[must_use]
     pub fn remote(&self) -> &Remote<H::Post> {

@@ -11,6 +11,8 @@ use crate::Limits;
 const SLICES: u32 = 64;
 const TICK_MIN: Duration = Duration::from_millis(20);
 const TICK_MAX: Duration = Duration::from_secs(60);
+/// Ticks that can be told apart from those of the next lap.
+const TICKS_MAX: u16 = 60_000;
 /// The tick where no idle timeout asks for another.
 const TICK_DEFAULT: Duration = Duration::from_secs(1);
 
@@ -77,7 +79,7 @@ impl Timers {
         let quarter = limits.idle_timeout.map(|timeout| timeout / 4);
         let tick = quarter.map_or(TICK_DEFAULT, |q| (q / SLICES).clamp(TICK_MIN, TICK_MAX));
         let tick_ns = nanoseconds(tick);
-        let in_ticks = |d: Duration| (nanoseconds(d) / tick_ns).clamp(1, 60_000);
+        let in_ticks = |d: Duration| (nanoseconds(d) / tick_ns).clamp(1, u64::from(TICKS_MAX));
         let idle = limits.idle_timeout.map(in_ticks);
         Timers {
             handshake: Deadlines::default(),
@@ -90,6 +92,18 @@ impl Timers {
             swept_tick: 0,
             sweep_slot: 0,
         }
+    }
+
+    /// Those for other limits, without the deadlines; none where the tick stays.
+    pub(crate) fn renewed(&self, limits: &Limits, now_ns: u64) -> Option<Timers> {
+        let timers = Timers::new(limits, now_ns);
+        let stays = (timers.tick_ns, timers.idle_ticks) == (self.tick_ns, self.idle_ticks);
+        (!stays).then_some(timers)
+    }
+
+    /// So much time in ticks, as far as they count.
+    pub(crate) fn ticks(&self, ns: u64) -> u16 {
+        u16::try_from(ns / self.tick_ns).unwrap_or(u16::MAX).min(TICKS_MAX)
     }
 
     /// The tick that `now_ns` lies in, as a connection keeps it.
@@ -177,6 +191,29 @@ mod tests {
             }
         }
         assert!(seen.iter().all(|&n| n == 1), "each slot once per period");
+    }
+
+    #[test]
+    fn another_tick_measures_what_the_one_before_could_not() {
+        let limits = |seconds| Limits {
+            idle_timeout: Some(Duration::from_secs(seconds)),
+            ..Limits::default()
+        };
+        let short = Timers::new(&limits(5), 0);
+        let hour_ns = 3_600_000_000_000;
+        assert!(short.renewed(&limits(5), hour_ns).is_none());
+        let seen = |timers: &Timers, from_ns, to_ns| {
+            timers.ns_between(timers.tick(from_ns), timers.tick(to_ns))
+        };
+        assert!(seen(&short, 0, hour_ns) < hour_ns, "it came round");
+        let long = short.renewed(&limits(36_000), hour_ns).unwrap();
+        let silent_ns = seen(&long, hour_ns, 2 * hour_ns);
+        assert!(silent_ns > hour_ns - long.tick_ns && silent_ns <= hour_ns, "{silent_ns}");
+        // What was silent for 4 s is still, to a tick.
+        let before_ns = short.ns_between(short.tick(hour_ns - 4_000_000_000), short.tick(hour_ns));
+        let at = long.tick(hour_ns).wrapping_sub(long.ticks(before_ns));
+        let after_ns = long.ns_between(at, long.tick(hour_ns));
+        assert!(before_ns - after_ns < long.tick_ns, "{before_ns} {after_ns}");
     }
 
     #[test]

@@ -206,7 +206,8 @@ impl Relay {
             exchange.answer.as_ref().map_or((false, true), |body| (body.reusable, body.last));
         if let Some(upstream) = exchange.upstream {
             let number = exchange.picked.as_ref().map(|picked| picked.upstream().number());
-            match number.filter(|_| reusable && whole_request && !and_more) {
+            let of_now = exchange.era == self.era;
+            match number.filter(|_| reusable && whole_request && !and_more && of_now) {
                 Some(number) => self.spare(core, upstream, number),
                 None => {
                     Self::set(core, upstream, Leg::Vacant);

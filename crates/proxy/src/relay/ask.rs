@@ -135,6 +135,7 @@ impl Relay {
             answered: false,
             interim: 0,
             reused: false,
+            era: self.era,
             fresh: false,
             answer: None,
             note,
@@ -224,6 +225,7 @@ impl Relay {
         Self::set(core, spare, Leg::Upstream(index, port));
         exchange.upstream = Some(spare);
         exchange.reused = true;
+        exchange.era = self.era;
         self.counters().reused.add(1);
         self.send_head(core, index, spare);
         true
@@ -287,9 +289,11 @@ impl Relay {
         Self::set(core, id, Leg::Upstream(index, port));
         let now_ns = core.now_ns();
         let deadline_ns = after(now_ns, self.live.patience.connect);
+        let era = self.era;
         if let Some(exchange) = self.exchanges.get(index) {
             exchange.upstream = Some(id);
             exchange.reused = false;
+            exchange.era = era;
             exchange.connect_ns = now_ns;
             exchange.enter(Stage::Connecting, &self.shared.counters[self.worker]);
             exchange.deadline_ns = deadline_ns;

@@ -47,6 +47,8 @@ pub(super) struct Exchange {
     pub(super) interim: u8,
     /// It goes over a connection that has served another request.
     pub(super) reused: bool,
+    /// Of which settings that connection is.
+    pub(super) era: u32,
     /// No such connection is to be taken again: one was found closed.
     pub(super) fresh: bool,
     pub(super) answer: Option<AnswerBody>,

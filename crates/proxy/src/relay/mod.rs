@@ -11,6 +11,7 @@ mod exchange;
 mod time;
 mod tunnel;
 
+use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -105,6 +106,10 @@ pub(crate) struct Relay {
     notes: Notes,
     endings: Endings,
     clock: time::Clock,
+    /// Requests that wait for a place at an upstream, the first to come first.
+    waiters: VecDeque<u32>,
+    /// Counts the settings there were: a connection of other ones serves no further request.
+    era: u32,
     /// Which of the source addresses is next.
     source: usize,
 }
@@ -122,6 +127,8 @@ impl Relay {
             notes: Notes::default(),
             endings: Endings::default(),
             clock: time::Clock::default(),
+            waiters: VecDeque::new(),
+            era: 0,
             source: 0,
         }
     }
@@ -133,6 +140,7 @@ impl Relay {
 
     fn live_is<S: Sys>(&mut self, core: &mut Core<S, Self>, live: Arc<Live>) {
         core.set_limits(live.engine_limits());
+        core.renew_tick();
         core.set_tls(live.tls.clone());
         // Those without a request were made as was said before.
         for (_, spare) in std::mem::take(&mut self.spares) {
@@ -140,6 +148,11 @@ impl Relay {
             core.abort(spare);
         }
         self.live = live;
+        // Upstreams may be spoken to in another way from now on.
+        self.era = self.era.wrapping_add(1);
+        for (_, spare) in std::mem::take(&mut self.spares) {
+            core.reset(spare);
+        }
     }
 
     /// Remembers what a connection is from now on.

@@ -30,6 +30,9 @@ const SOURCE_TRIES: usize = 8;
 /// Connections from one address of loopback to one upstream, before the next address is used: the
 /// kernel finds ports quickly in half of its range only.
 const PER_LOOPBACK_SOURCE: u32 = 12_000;
+/// How long ago a connection has served that takes a request which is sent once only. Servers keep idle
+/// connections for some seconds at least.
+const LATELY_NS: u64 = 1_000_000_000;
 /// What the access log says of a request whose client did not wait for the answer, as nginx does.
 const CLIENT_GONE: u16 = 499;
 /// What a body may be split by; there is no limit to its length, as nothing of it is kept.
@@ -208,16 +211,22 @@ impl Relay {
         if exchange.waiting.is_some() { Ok(()) } else { Err(Refusal::Busy) }
     }
 
-    /// Sends the request on a connection that has served another, if there is one for it. What must
-    /// not be asked twice gets a fresh one, as such a connection may be closing right now.
+    /// Sends the request on a connection that has served another, if there is one for it. It may be
+    /// closing right now: what must not be asked twice, or has a body of which nothing is kept, gets
+    /// one that served a moment ago.
     fn take_spare<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32, upstream: u32) -> bool {
         let Some(exchange) = self.exchanges.get(index) else { return false };
-        let plain = exchange.asked.accept.is_none() && exchange.request.is_done();
-        if exchange.fresh || !plain || !exchange.asked.idempotent {
+        if exchange.fresh || exchange.asked.accept.is_some() {
             return false;
         }
-        let found = self.spares.iter().rposition(|(number, spare)| {
-            *number == upstream && core.mode(*spare) == Some(Mode::Raw)
+        let again = exchange.asked.idempotent && exchange.request.is_done();
+        let serves = |spare: ConnId| {
+            let of_late = core.silent_ns(spare).is_some_and(|silent| silent <= LATELY_NS);
+            core.mode(spare) == Some(Mode::Raw) && (again || of_late)
+        };
+        // The last to serve is the least likely to be closed.
+        let found = self.spares.iter().rposition(|&(number, spare)| {
+            number == upstream && serves(spare)
         });
         let Some(at) = found else { return false };
         let (_, spare) = self.spares.remove(at);
@@ -550,8 +559,9 @@ impl Relay {
         Self::set(core, id, Leg::Spare(port));
         self.spares.push((upstream, id));
         while self.spares.len() > self.live.spares {
+            // By RST: else the port of whoever ends first is kept for a minute (TIME_WAIT).
             let (_, oldest) = self.spares.remove(0);
-            core.abort(oldest);
+            core.reset(oldest);
         }
         if core.mode(id) != Some(Mode::Raw) {
             forget_spare(&mut self.spares, id);

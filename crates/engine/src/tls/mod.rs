@@ -35,11 +35,13 @@ pub(crate) struct Tls {
     opened: bool,
     /// Our last record is written: the end of the stream was announced, or an alert.
     ended: bool,
+    /// The peer has announced its end (close_notify).
+    announced: bool,
 }
 
 impl Tls {
     fn new(session: Box<dyn Session>) -> Tls {
-        Tls { session, out: Vec::new(), torn: Vec::new(), opened: false, ended: false }
+        Tls { session, out: Vec::new(), torn: Vec::new(), opened: false, ended: false, announced: false }
     }
 
     /// Appends `plain` as records to `out`, unless our last record is written.

@@ -10,7 +10,7 @@ use crate::limits::{READ_BUFFER_BYTES, TLS_HANDSHAKES_PER_TURN, TLS_TORN_BYTES_M
 use crate::send::would_block;
 use crate::sys::Sys;
 use crate::worker::Worker;
-use crate::{Closed, Handler, Target, TlsServer};
+use crate::{Closed, ConnId, Handler, Target, TlsServer};
 
 impl<S: Sys, H: Handler> Worker<S, H> {
     /// One bounded read of a connection that speaks TLS, and everything that follows from it.
@@ -122,6 +122,7 @@ impl Tls {
             front.copy_from_slice(&torn);
         }
         let mut received = self.session.receive(bytes, plain, out);
+        self.announced |= received.then == Then::Closed;
         self.keep_torn(bytes, &mut received);
         received
     }
@@ -145,6 +146,15 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// Those that are open stay as they are.
     pub fn set_tls(&mut self, tls: Option<TlsServer>) {
         self.tls_server = tls;
+    }
+
+    /// Whether a connection, ended or not, speaks TLS and its peer has not announced that nothing more
+    /// comes: an end of the stream without that may be anybody's work (RFC 8446 section 6.1).
+    #[must_use]
+    pub fn may_be_cut(&self, id: ConnId) -> bool {
+        let conn = self.slab.get(id.slot()).filter(|conn| conn.generation == id.generation());
+        let tls = conn.and_then(|conn| conn.cold.as_ref()?.tls.as_ref());
+        tls.is_some_and(|tls| !tls.announced)
     }
 
     /// Whether a connection is not read for now.

@@ -275,7 +275,11 @@ impl Handler for Relay {
             Leg::Near(near) => self.near_ended(core, id, near, why),
             Leg::Far(far) => self.far_ended(core, far, why),
             Leg::Client(index) => self.client_gone(core, index),
-            Leg::Upstream(index, _) => self.upstream_gone(core, index, why),
+            Leg::Upstream(index, _) => {
+                // Over TLS the end of a stream is the end of an answer only if it was announced.
+                let cut = why == Closed::Gone && core.may_be_cut(id);
+                self.upstream_gone(core, index, if cut { Closed::Reset } else { why });
+            }
             Leg::Spare(_) => forget_spare(&mut self.spares, id),
             Leg::Vacant | Leg::Leaving(_) => {}
         }

@@ -5,9 +5,10 @@
 //! randomized load balancing", 2001): the less loaded of two drawn by weight, so that many workers
 //! which look at the same moment do not all run to the same upstream.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::cookie::{Sticky, cookie};
@@ -100,6 +101,9 @@ pub enum Refused {
 #[derive(Debug, Default)]
 pub(crate) struct PoolState {
     turn: AtomicU64,
+    /// Who waits, by a number that grows, with the worker; and how many these are, to look at.
+    line: Mutex<BTreeMap<u64, usize>>,
+    tickets: AtomicU64,
     waiting: AtomicU32,
     pub(crate) busy: AtomicU64,
     pub(crate) down: AtomicU64,
@@ -261,17 +265,33 @@ impl Pool {
         }
     }
 
-    /// A place among those who wait for one; none where enough wait.
+    /// A place among those who wait, for a request of this worker; none where enough wait.
     #[must_use]
-    pub fn wait(&self) -> Option<Waiting> {
-        let more = |waiting| (waiting < self.limits.queue).then_some(waiting + 1);
-        let waiting = &self.state.waiting;
-        if waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
+    pub fn wait(self: &Arc<Self>, worker: usize) -> Option<Waiting> {
+        let mut line = self.state.line();
+        if line.len() >= self.limits.queue as usize {
             count(&self.state.overflowed);
             return None;
         }
+        let ticket = self.state.tickets.fetch_add(1, Ordering::Relaxed);
+        line.insert(ticket, worker);
+        self.state.line_is(&line);
         count(&self.state.queued);
-        Some(Waiting(Arc::clone(&self.state)))
+        self.members.iter().for_each(|member| member.upstream.is_wanted(true));
+        Some(Waiting { pool: Arc::clone(self), ticket })
+    }
+
+    /// Whether others wait, so that whoever comes now is to wait behind them.
+    #[must_use]
+    pub fn has_line(&self) -> bool {
+        self.limits.queue > 0 && self.waiting() > 0
+    }
+
+    /// The worker of whoever has waited longest.
+    #[must_use]
+    pub fn first_in_line(&self) -> Option<usize> {
+        let first = || self.state.line().first_key_value().map(|(_, worker)| *worker);
+        if self.waiting() > 0 { first() } else { None }
     }
 
     fn sticky_member(&self, key: &Key<'_>, hash: u64) -> Option<&Member> {
@@ -429,12 +449,37 @@ fn common(a: u16, b: u16) -> u16 {
     if b == 0 { a } else { common(b, a % b) }
 }
 
+impl PoolState {
+    fn line(&self) -> MutexGuard<'_, BTreeMap<u64, usize>> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn line_is(&self, line: &BTreeMap<u64, usize>) {
+        self.waiting.store(u32::try_from(line.len()).unwrap_or(u32::MAX), Ordering::Relaxed);
+    }
+}
+
 /// A place among those who wait; whoever drops it leaves.
 #[derive(Debug)]
-pub struct Waiting(Arc<PoolState>);
+pub struct Waiting {
+    pool: Arc<Pool>,
+    ticket: u64,
+}
+
+impl Waiting {
+    /// Whether nobody has waited longer.
+    #[must_use]
+    pub fn is_first(&self) -> bool {
+        let line = self.pool.state.line();
+        line.first_key_value().is_none_or(|(first, _)| *first >= self.ticket)
+    }
+}
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+        let mut line = self.pool.state.line();
+        line.remove(&self.ticket);
+        self.pool.state.line_is(&line);
+        self.pool.members.iter().for_each(|member| member.upstream.is_wanted(false));
     }
 }

@@ -219,9 +219,11 @@ fn nobody_takes_more_than_its_most_and_the_next_may_wait() {
     assert_eq!(tunnels(&pool), [2, 2, 2]);
     let key = Key { now_ns: 1, random: 5, ..Key::default() };
     assert_eq!(pool.pick(&key).unwrap_err(), Refused::Busy);
-    let waiting = [pool.wait().unwrap(), pool.wait().unwrap()];
-    assert!(pool.wait().is_none(), "the queue has its most");
+    let waiting = [pool.wait(0).unwrap(), pool.wait(1).unwrap()];
+    assert!(pool.wait(0).is_none(), "the queue has its most");
     assert_eq!(pool.waiting(), 2);
+    assert!(waiting[0].is_first() && !waiting[1].is_first());
+    assert_eq!((pool.has_line(), pool.first_in_line()), (true, Some(0)));
     drop(waiting);
     assert_eq!(pool.waiting(), 0);
     held.pop();

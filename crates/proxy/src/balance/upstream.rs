@@ -51,6 +51,8 @@ pub struct Upstream {
     address: UpstreamAddress,
     hash: u64,
     tunnels: AtomicU32,
+    /// Requests that wait for a place here or at its neighbours.
+    wanted: AtomicU32,
     taken: AtomicU64,
     failed: AtomicU64,
     ejections: AtomicU64,
@@ -77,6 +79,7 @@ impl Upstream {
             hash: hash_bytes(address.to_string().as_bytes()),
             address,
             tunnels: AtomicU32::new(0),
+            wanted: AtomicU32::new(0),
             taken: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             ejections: AtomicU64::new(0),
@@ -120,6 +123,20 @@ impl Upstream {
     #[must_use]
     pub fn tunnels(&self) -> u32 {
         self.tunnels.load(Ordering::Relaxed)
+    }
+
+    /// One more request waits for a place in a pool of its, or one less.
+    pub(crate) fn is_wanted(&self, more: bool) {
+        if more {
+            self.wanted.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.wanted.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether any request waits for a place here.
+    pub(crate) fn has_waiters(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed) > 0
     }
 
     /// Times it was picked.

@@ -221,7 +221,7 @@ impl Relay {
             let why = (Side::Upstream, "answered");
             self.shared.record(*note, upstream, bytes, why, core.now_ns());
         }
-        self.give_back(exchange.picked);
+        self.give_back(core, exchange.picked);
         let client = exchange.client;
         let more = !last && whole_request;
         Self::set(core, client, Leg::Leaving(more));

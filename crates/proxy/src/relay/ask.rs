@@ -175,6 +175,14 @@ impl Relay {
             if exchange.tried.len() >= TRIES {
                 return Err(failed.unwrap_or(Refusal::Unreachable));
             }
+            // Whoever was there before has the next place.
+            let behind = match &exchange.waiting {
+                Some(waiting) => !waiting.is_first(),
+                None => exchange.tried.is_empty() && exchange.pool.has_line(),
+            };
+            if behind {
+                return self.wait_for_place(index, now_ns);
+            }
             let (hash, sticky) = (exchange.hash, exchange.sticky);
             let key = Key { now_ns, random, hash, sticky, tried: &exchange.tried };
             let picked = match exchange.pool.pick(&key) {
@@ -183,7 +191,9 @@ impl Relay {
                 Err(Refused::Down) if exchange.tried.is_empty() => return Err(Refusal::Down),
                 Err(Refused::Down) => return Err(failed.unwrap_or(Refusal::Unreachable)),
             };
-            exchange.waiting = None;
+            if exchange.waiting.take().is_some() {
+                self.waiters.retain(|waiter| *waiter != index);
+            }
             let upstream = Arc::clone(picked.upstream());
             let (pool, client) = (Arc::clone(&exchange.pool), exchange.client);
             exchange.picked = Some(picked);
@@ -204,7 +214,10 @@ impl Relay {
     fn wait_for_place(&mut self, index: u32, now_ns: u64) -> Result<(), Refusal> {
         let Some(exchange) = self.exchanges.get(index) else { return Ok(()) };
         if exchange.waiting.is_none() {
-            exchange.waiting = exchange.pool.wait();
+            exchange.waiting = exchange.pool.wait(self.worker);
+            if exchange.waiting.is_some() {
+                self.waiters.push_back(index);
+            }
             exchange.deadline_ns = after(now_ns, exchange.pool.limits().queue_timeout);
         }
         exchange.enter(Stage::Waiting, &self.shared.counters[self.worker]);
@@ -429,7 +442,7 @@ impl Relay {
             Self::set(core, id, Leg::Vacant);
             core.reset(id);
         }
-        self.give_back(picked);
+        self.give_back(core, picked);
     }
 
     /// The connection to the upstream is gone before its answer has come to an end.
@@ -497,7 +510,7 @@ impl Relay {
             let why = (Side::Client, "client_gone");
             self.shared.record(*note, upstream, bytes, why, core.now_ns());
         }
-        self.give_back(exchange.picked);
+        self.give_back(core, exchange.picked);
     }
 
     /// Answers a request by ourselves and ends the client's connection.
@@ -525,7 +538,7 @@ impl Relay {
             core.end_after(client, Closed::Refused);
         }
         self.note_refused(exchange.note, why, core.now_ns());
-        self.give_back(exchange.picked);
+        self.give_back(core, exchange.picked);
     }
 
     fn refused_at_once(&self, why: Refusal) -> Answer {
@@ -550,6 +563,9 @@ impl Relay {
         let exchange = self.exchanges.remove(index)?;
         self.counters().exchanges.sub(1);
         self.counters().staged(Some(exchange.stage), None);
+        if exchange.waiting.is_some() {
+            self.waiters.retain(|waiter| *waiter != index);
+        }
         Some(exchange)
     }
 

@@ -141,12 +141,10 @@ impl Exchanges {
         self.free.len() == self.places.len()
     }
 
-    /// Those whose time has come, or that wait for a place.
+    /// Those whose time has come.
     pub(super) fn due(&self, now_ns: u64, into: &mut Vec<u32>) {
         for (index, exchange) in self.places.iter().enumerate() {
-            let due = exchange.as_ref().is_some_and(|exchange| {
-                exchange.deadline_ns <= now_ns || exchange.stage == Stage::Waiting
-            });
+            let due = exchange.as_ref().is_some_and(|exchange| exchange.deadline_ns <= now_ns);
             if due {
                 into.extend(u32::try_from(index));
             }

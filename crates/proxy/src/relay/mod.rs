@@ -61,6 +61,8 @@ pub(crate) enum Post {
     End(Arc<Order>),
     /// A page of tunnels is wanted.
     List(Box<List>),
+    /// A place at an upstream came free.
+    Place,
 }
 
 /// Which tunnels to list.
@@ -160,10 +162,26 @@ impl Relay {
         core.user_mut(id).map(|user| std::mem::replace(user, leg)).unwrap_or_default()
     }
 
-    /// A place at an upstream came free, maybe the one that somebody waits for.
-    fn give_back(&mut self, picked: Option<Picked>) {
-        if picked.is_some() && !self.exchanges.is_empty() {
-            self.clock.hurry();
+    /// Gives a place at an upstream back, and tells whoever has waited longest for one.
+    fn give_back<S: Sys>(&mut self, core: &Core<S, Self>, picked: Option<Picked>) {
+        let Some(picked) = picked else { return };
+        let wanted = picked.upstream().has_waiters();
+        drop(picked);
+        if wanted {
+            self.tell_first(core);
+        }
+    }
+
+    /// Has the first in each line look for a place.
+    fn tell_first<S: Sys>(&mut self, core: &Core<S, Self>) {
+        let routes = Arc::clone(self.routes.get(&self.shared.table));
+        for worker in routes.pools().iter().filter_map(|pool| pool.first_in_line()) {
+            if worker == self.worker {
+                self.clock.hurry();
+            } else {
+                // With its mailbox full it looks by itself, a moment later.
+                let _ = core.remote().post(worker, Post::Place, 0);
+            }
         }
     }
 }
@@ -290,6 +308,7 @@ impl Handler for Relay {
             Post::Live(live) => self.live_is(core, live),
             Post::End(order) => self.take_order(core, order),
             Post::List(list) => tunnel::list(core, &list),
+            Post::Place => self.clock.hurry(),
         }
     }
 

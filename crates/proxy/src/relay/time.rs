@@ -1,10 +1,13 @@
 //! Time in a relay: requests that take too long, and tunnels that are idle, half open or too old.
 //! Nothing is kept per tunnel: a share of the slots is looked at now and then.
 
+use std::sync::Arc;
+
 use engine::{ConnId, Core, Mode, Sys};
 
 use super::tunnel::{end_tunnel, silent_ns};
 use super::{Leg, Relay};
+use crate::balance::Pool;
 use crate::counters::{Ended, Refusal, Stage};
 
 /// How often requests under way are looked at.
@@ -19,6 +22,7 @@ const LAP_MAX_NS: u64 = 20_000_000_000;
 #[derive(Default)]
 pub(super) struct Clock {
     exchanges_ns: u64,
+    waiters_ns: u64,
     tunnels_ns: u64,
     slot: u32,
     /// Whose time has come.
@@ -26,9 +30,9 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// Looks at requests with the next turn.
+    /// Looks at those who wait for a place with this turn.
     pub(super) fn hurry(&mut self) {
-        self.exchanges_ns = 0;
+        self.waiters_ns = 0;
     }
 }
 
@@ -43,6 +47,14 @@ impl Relay {
                 self.look_at_exchanges(core);
             }
             next = sooner(next, self.clock.exchanges_ns);
+        }
+        if !self.waiters.is_empty() {
+            if self.clock.waiters_ns <= now_ns {
+                // Workers tell each other of places; who missed it looks all the same.
+                self.clock.waiters_ns = now_ns + EXCHANGES_EVERY_NS;
+                self.look_at_waiters(core);
+            }
+            next = sooner(next, self.clock.waiters_ns);
         }
         if core.connections() > 0 {
             if self.clock.tunnels_ns <= now_ns {
@@ -73,14 +85,36 @@ impl Relay {
         self.clock.due = due;
     }
 
+    /// Gives places to those who wait, in their order, until one of each pool has to wait on.
+    fn look_at_waiters<S: Sys>(&mut self, core: &mut Core<S, Self>) {
+        let mut full: Vec<Arc<Pool>> = Vec::new();
+        let (mut before, mut served) = (self.waiters.len(), false);
+        for index in self.waiters.iter().copied().collect::<Vec<_>>() {
+            let Some(exchange) = self.exchanges.get(index) else { continue };
+            let pool = Arc::clone(&exchange.pool);
+            if full.iter().any(|other| Arc::ptr_eq(other, &pool)) {
+                continue;
+            }
+            self.try_again(core, index);
+            match self.waiters.len() == before {
+                true => full.push(pool),
+                false => served = true,
+            }
+            before = self.waiters.len();
+        }
+        if served {
+            // There may be a place for the next one, too, whosever that is.
+            self.tell_first(core);
+        }
+    }
+
     fn exchange_is_due<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32) {
         let now_ns = core.now_ns();
         let Some(exchange) = self.exchanges.get(index) else { return };
         let late = exchange.deadline_ns <= now_ns;
         match exchange.stage {
-            Stage::Waiting if late => self.refuse(core, index, Refusal::Busy),
-            Stage::Waiting => self.try_again(core, index),
             _ if !late => {}
+            Stage::Waiting => self.refuse(core, index, Refusal::Busy),
             Stage::Connecting => {
                 self.forsake(core, index);
                 self.try_again(core, index);

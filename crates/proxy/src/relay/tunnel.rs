@@ -128,7 +128,7 @@ impl Relay {
             let bytes = (near.bytes, down);
             self.shared.record(*note, upstream, bytes, (ended.side(), ended.name()), core.now_ns());
         }
-        self.give_back(Some(near.picked));
+        self.give_back(core, Some(near.picked));
     }
 
     /// This proxy is shutting down: whether a connection is to be left alone, and that its tunnel is

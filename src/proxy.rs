@@ -129,7 +129,7 @@ pub(crate) struct Args {
     tls: tls::ServerFlags,
     #[command(flatten)]
     upstream_tls: tls::UpstreamFlags,
-    /// Time beyond that for answers under way; then they are broken off
+    /// Time beyond --drain for answers under way; then they are broken off
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::duration,
         help_heading = PROCESS)]
     drain_grace: Duration,

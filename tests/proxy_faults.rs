@@ -4,8 +4,12 @@
 use std::io::Write;
 use std::os::unix::net::UnixListener;
 
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
 use crate::harness::server::Server;
 use crate::harness::socket::{Socket, upgrade};
+use crate::harness::tls::Authority;
 use crate::harness::upstream::{Leg, Upstream, switching};
 use crate::harness::{Scratch, eventually};
 
@@ -161,7 +165,7 @@ fn a_name_in_a_whole_url_is_a_name_or_nothing() {
 #[test]
 fn no_client_gets_an_upstream_ejected() {
     let upstream = Upstream::new();
-    let proxy = before(&upstream, &["--answer-timeout", "300ms"]);
+    let proxy = before(&upstream, &["--answer-timeout", "1s"]);
     let failed = || {
         let name = "upstream_failed_total{";
         let metrics = proxy.metrics();
@@ -175,16 +179,224 @@ fn no_client_gets_an_upstream_ejected() {
         socket.send(b"zz\r\n");
         assert_eq!(socket.response().status, 400);
     }
-    for _ in 0..4 {
+    for _ in 0..2 {
         // A body that does not go on.
         let (mut socket, mut leg) = asked(&proxy, &upstream, format!("{post}3\r\nabc\r\n"));
         leg.head();
         assert_eq!(socket.response().status, 408);
     }
     assert_eq!(failed(), 0.0);
-    assert_eq!(metric(&proxy, "requests_refused_total{reason=\"stalled_body\"}"), 4.0);
+    assert_eq!(metric(&proxy, "requests_refused_total{reason=\"stalled_body\"}"), 2.0);
     // Whose request is whole and gets no answer has an upstream that fails.
     let (mut socket, _leg) = asked(&proxy, &upstream, "GET / HTTP/1.1\r\nHost: h\r\n\r\n");
     assert_eq!(socket.response().status, 504);
     assert_eq!(failed(), 1.0);
+}
+
+#[test]
+fn a_drain_ends_though_an_answer_does_not() {
+    let upstream = Upstream::new();
+    let mut proxy = before(&upstream, &["--drain", "200ms", "--drain-grace", "500ms"]);
+    let (mut socket, mut leg) = asked(&proxy, &upstream, "GET /events HTTP/1.0\r\nHost: h\r\n\r\n");
+    leg.head();
+    leg.say("HTTP/1.1 200 OK\r\n\r\n");
+    let events = std::thread::spawn(move || while leg.stream.write_all(b"data: x\n\n").is_ok() {});
+    let reads = std::thread::spawn(move || {
+        let mut got = Vec::new();
+        while socket.take(&mut got) {
+            got.clear();
+        }
+    });
+    proxy.signal(rustix::process::Signal::TERM);
+    assert!(proxy.wait().success());
+    events.join().unwrap();
+    reads.join().unwrap();
+}
+
+#[test]
+fn a_drain_waits_for_the_answer_to_a_client_that_has_ended_its_side() {
+    let upstream = Upstream::new();
+    let mut proxy = before(&upstream, &["--drain", "200ms"]);
+    let (mut half, mut its_leg) = asked(&proxy, &upstream, "GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+    half.finish_sending();
+    its_leg.head();
+    let (mut socket, far) = tunnel(&proxy, &upstream);
+    proxy.signal(rustix::process::Signal::TERM);
+    // Slots are ended in their order: the one before has been looked at, too.
+    assert!(socket.ends());
+    drop((socket, far));
+    its_leg.say("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwhole");
+    assert_eq!(half.response().body, "whole");
+    drop((half, its_leg));
+    assert!(proxy.wait().success());
+}
+
+#[test]
+fn whoever_takes_nothing_of_his_last_answer_is_not_waited_for() {
+    let upstream = Upstream::new();
+    let proxy = before(&upstream, &["--answer-timeout", "3s"]);
+    let request = "GET / HTTP/1.1\r\nHost: h\r\n\r\n";
+    let (_socket, mut leg) = asked(&proxy, &upstream, request.repeat(1_000));
+    let length = 30_000;
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
+    let answer = [head.as_bytes(), &vec![b'a'; length]].concat();
+    let waits = || metric(&proxy, "queued_bytes") > 0.0;
+    for asked in 1..=1_000 {
+        leg.head();
+        leg.say(&answer);
+        eventually("the next is asked, or the answer waits", || {
+            waits() || metric(&proxy, "reused_total") >= f64::from(asked)
+        });
+        if waits() {
+            break;
+        }
+    }
+    assert!(waits());
+    eventually("its end is given up", || !waits());
+}
+
+#[test]
+fn a_reload_leaves_no_connection_of_the_settings_before() {
+    let upstream = Upstream::new();
+    let config =
+        |more: &str| format!("[proxy]\n{more}\n[pool.a]\nupstreams = ['{}']\n", upstream.address());
+    let file = Scratch::new("era.toml", &config(""));
+    let proxy = Server::start_proxy(&["--config", file.path(), "--workers", "1"]);
+    let answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    let get = "GET / HTTP/1.1\r\nHost: h\r\n\r\n";
+    let (mut other, mut busy) = asked(&proxy, &upstream, get);
+    busy.head();
+    let (mut socket, mut spare) = asked(&proxy, &upstream, get);
+    spare.head();
+    spare.say(answer);
+    assert_eq!(socket.response().status, 200);
+    std::fs::write(file.path(), config("upstream_proxy_protocol = 'v1'")).unwrap();
+    proxy.signal(rustix::process::Signal::HUP);
+    assert!(spare.ends(), "it was opened without a PROXY header");
+    busy.say(answer);
+    assert_eq!(other.response().status, 200);
+    assert!(busy.ends(), "and so was this");
+    socket.send(get.as_bytes());
+    let head = upstream.accept().head();
+    assert!(head.starts_with("PROXY TCP4 127.0.0.1 "), "{head}");
+}
+
+#[test]
+fn requests_with_a_body_use_a_connection_again_that_served_just_now() {
+    let upstream = Upstream::new();
+    let proxy = before(&upstream, &["--spare-connections", "1"]);
+    let post = "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc";
+    let answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    let (mut socket, mut leg) = asked(&proxy, &upstream, post);
+    for _ in 0..20 {
+        leg.head();
+        assert_eq!(leg.bytes(3), b"abc");
+        leg.say(answer);
+        assert_eq!(socket.response().body, "ok");
+        socket.send(post.as_bytes());
+    }
+    leg.head();
+    assert!(upstream.is_alone(), "one connection was enough");
+    assert_eq!(metric(&proxy, "reused_total"), 20.0);
+    // Two at once leave two, of which one is kept; the other leaves nothing behind.
+    let (mut second, mut other) = asked(&proxy, &upstream, post);
+    other.head();
+    for (socket, leg) in [(&mut socket, &mut leg), (&mut second, &mut other)] {
+        leg.bytes(3);
+        leg.say(answer);
+        assert_eq!(socket.response().body, "ok");
+    }
+    let error = std::io::Read::read(&mut leg.stream, &mut [0]).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn over_tls_an_answer_without_a_length_is_whole_only_if_its_end_was_said() {
+    let authority = Authority::new();
+    authority.sign("server", &["localhost"]);
+    let (certificate, key) = (authority.path("server.pem"), authority.path("server.key"));
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let flags = ["--upstream", &address, "--upstream-tls", "--upstream-name", "localhost"];
+    let ca = authority.path("ca.pem");
+    let proxy = Server::start_proxy(&[&flags[..], &["--upstream-ca", &ca]].concat());
+    for said in [true, false] {
+        let mut socket = Socket::connect(proxy.listen);
+        socket.send(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+        let (stream, _) = listener.accept().unwrap();
+        let session = tls_server(&certificate, &key);
+        let mut stream = rustls::StreamOwned::new(session, stream);
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            assert!(crate::harness::http::read_more(&mut stream, &mut head));
+        }
+        stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nhalf of it").unwrap();
+        if said {
+            stream.conn.send_close_notify();
+        }
+        stream.flush().unwrap();
+        if said {
+            let whole = socket.text_until("0\r\n\r\n");
+            assert!(whole.contains("half of it"), "{whole}");
+        } else {
+            socket.text_until("half of it\r\n");
+            drop(stream);
+            assert!(socket.ends(), "no last chunk");
+        }
+    }
+    assert_eq!(metric(&proxy, "truncated_total"), 1.0);
+}
+
+fn tls_server(certificate: &str, key: &str) -> rustls::ServerConnection {
+    let chain = CertificateDer::pem_file_iter(certificate).unwrap();
+    let chain = chain.collect::<Result<Vec<_>, _>>().unwrap();
+    let provider = std::sync::Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(chain, PrivateKeyDer::from_pem_file(key).unwrap())
+        .unwrap();
+    rustls::ServerConnection::new(std::sync::Arc::new(config)).unwrap()
+}
+
+#[test]
+fn a_queue_is_first_come_first_served() {
+    let upstream = Upstream::new();
+    let config = format!(
+        "[pool.a]\nupstreams = [{{ address = '{}', max = 1 }}]\nqueue = 100\nqueue_timeout = '60s'\n",
+        upstream.address()
+    );
+    let config = Scratch::new("queue.toml", &config);
+    let proxy = Server::start_proxy(&["--config", config.path(), "--workers", "2"]);
+    let (held, mut leg) = tunnel(&proxy, &upstream);
+    let waiting = || metric(&proxy, "pool_waiting{pool=\"a\"}");
+    let mut waiters = Vec::new();
+    for number in 0..12 {
+        let mut socket = Socket::connect(proxy.listen);
+        let close = "Connection: close\r\n\r\n";
+        socket.send(format!("GET /{number} HTTP/1.1\r\nHost: h\r\n{close}").as_bytes());
+        waiters.push(socket);
+        eventually("it waits", || waiting() == f64::from(number + 1));
+    }
+    drop(held);
+    assert!(leg.ends());
+    drop(leg);
+    for number in 0..12 {
+        let mut leg = upstream.accept();
+        let head = leg.head();
+        assert!(head.starts_with(&format!("GET /{number} ")), "{number}: {head}");
+        if number < 4 {
+            // Whoever comes now is not let in before them.
+            let mut late = Socket::connect(proxy.listen);
+            late.send(b"GET /late HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+            waiters.push(late);
+        }
+        leg.say("HTTP/1.1 204 None\r\nConnection: close\r\n\r\n");
+    }
+    for _ in 0..4 {
+        let mut leg = upstream.accept();
+        assert!(leg.head().starts_with("GET /late "));
+        leg.say("HTTP/1.1 204 None\r\nConnection: close\r\n\r\n");
+    }
 }

@@ -41,7 +41,14 @@ pub(crate) struct Tls {
 
 impl Tls {
     fn new(session: Box<dyn Session>) -> Tls {
-        Tls { session, out: Vec::new(), torn: Vec::new(), opened: false, ended: false, announced: false }
+        Tls {
+            session,
+            out: Vec::new(),
+            torn: Vec::new(),
+            opened: false,
+            ended: false,
+            announced: false,
+        }
     }
 
     /// Appends `plain` as records to `out`, unless our last record is written.

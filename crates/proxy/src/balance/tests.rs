@@ -215,6 +215,7 @@ fn nobody_takes_more_than_its_most_and_the_next_may_wait() {
     }
     let limits = PoolLimits { queue: 2, ..PoolLimits::default() };
     let pool = Pool::new("p", Balance::default(), None, limits, members, Arc::default());
+    let pool = Arc::new(pool);
     let mut held = picks(&pool, 6, 1);
     assert_eq!(tunnels(&pool), [2, 2, 2]);
     let key = Key { now_ns: 1, random: 5, ..Key::default() };
@@ -224,8 +225,10 @@ fn nobody_takes_more_than_its_most_and_the_next_may_wait() {
     assert_eq!(pool.waiting(), 2);
     assert!(waiting[0].is_first() && !waiting[1].is_first());
     assert_eq!((pool.has_line(), pool.first_in_line()), (true, Some(0)));
+    assert!(pool.members()[2].upstream.has_waiters());
     drop(waiting);
     assert_eq!(pool.waiting(), 0);
+    assert!(!pool.members()[2].upstream.has_waiters());
     held.pop();
     assert!(pool.pick(&key).is_ok());
     pool.members()[0].upstream.set_down(true, 0);

@@ -120,7 +120,9 @@ struct Rounds {
     generation: Option<u64>,
     patients: BTreeMap<u32, Patient>,
     lookups: BTreeMap<Name, Lookup>,
+    /// Questions to upstreams and to the resolver under way: slow names may not stop the checks.
     under_way: usize,
+    resolving: usize,
     questions: u64,
     heard: (Sender<Heard>, Receiver<Heard>),
 }
@@ -134,6 +136,7 @@ impl Rounds {
             patients: BTreeMap::new(),
             lookups: BTreeMap::new(),
             under_way: 0,
+            resolving: 0,
             questions: 0,
             heard: channel(2 * ASKED_MAX),
         }
@@ -146,10 +149,15 @@ impl Rounds {
             let heard = tokio::time::timeout(LOOK_EVERY, self.heard.1.recv()).await;
             let mut next = heard.ok().flatten();
             while let Some(heard) = next {
-                self.under_way -= 1;
                 match heard {
-                    Heard::Of(number, answer) => self.hear(number, answer),
-                    Heard::Means(name, addresses) => self.means(name, addresses),
+                    Heard::Of(number, answer) => {
+                        self.under_way -= 1;
+                        self.hear(number, answer);
+                    }
+                    Heard::Means(name, addresses) => {
+                        self.resolving -= 1;
+                        self.means(name, addresses);
+                    }
                 }
                 next = self.heard.1.try_recv().ok();
             }
@@ -198,7 +206,7 @@ impl Rounds {
         let now_ns = now_ns();
         for (number, patient) in &mut self.patients {
             if self.under_way >= ASKED_MAX {
-                return;
+                break;
             }
             if patient.asked || patient.due_ns > now_ns {
                 continue;
@@ -218,11 +226,11 @@ impl Rounds {
             });
         }
         for (name, lookup) in &mut self.lookups {
-            if self.under_way >= ASKED_MAX || lookup.asked || lookup.due_ns > now_ns {
+            if self.resolving >= ASKED_MAX || lookup.asked || lookup.due_ns > now_ns {
                 continue;
             }
             lookup.asked = true;
-            self.under_way += 1;
+            self.resolving += 1;
             let (name, sender) = (name.clone(), self.heard.0.clone());
             tokio::spawn(async move {
                 let found = tokio::net::lookup_host((&*name.0, name.1)).await;

@@ -32,7 +32,7 @@ const SOURCE_TRIES: usize = 8;
 const PER_LOOPBACK_SOURCE: u32 = 12_000;
 /// How long ago a connection has served that takes a request which is sent once only. Servers keep idle
 /// connections for some seconds at least.
-const LATELY_NS: u64 = 1_000_000_000;
+const LATELY_NS: u64 = 2_000_000_000;
 /// What the access log says of a request whose client did not wait for the answer, as nginx does.
 const CLIENT_GONE: u16 = 499;
 /// What a body may be split by; there is no limit to its length, as nothing of it is kept.
@@ -238,9 +238,8 @@ impl Relay {
             core.mode(spare) == Some(Mode::Raw) && (again || of_late)
         };
         // The last to serve is the least likely to be closed.
-        let found = self.spares.iter().rposition(|&(number, spare)| {
-            number == upstream && serves(spare)
-        });
+        let found =
+            self.spares.iter().rposition(|&(number, spare)| number == upstream && serves(spare));
         let Some(at) = found else { return false };
         let (_, spare) = self.spares.remove(at);
         let port = port_of(core, spare);

@@ -144,15 +144,11 @@ impl Relay {
         core.set_limits(live.engine_limits());
         core.renew_tick();
         core.set_tls(live.tls.clone());
-        // Those without a request were made as was said before.
-        for (_, spare) in std::mem::take(&mut self.spares) {
-            Self::set(core, spare, Leg::Vacant);
-            core.abort(spare);
-        }
         self.live = live;
-        // Upstreams may be spoken to in another way from now on.
+        // What was made as was said before serves no further request.
         self.era = self.era.wrapping_add(1);
         for (_, spare) in std::mem::take(&mut self.spares) {
+            Self::set(core, spare, Leg::Vacant);
             core.reset(spare);
         }
     }

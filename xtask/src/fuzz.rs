@@ -67,10 +67,15 @@ pub(crate) fn run(args: &FuzzArgs) -> Result<bool> {
     Ok(run_all(&folder, targets, args.minutes * 60)?.failed == 0)
 }
 
-/// Every target for a short time.
+/// Every target for a short time, once [`build_command`] has run.
 pub(crate) fn suite() -> Result<Outcome> {
     println!("\n=== fuzzing, {SUITE_SECONDS} s a target");
     run_all(&build(false)?, targets()?, SUITE_SECONDS)
+}
+
+/// What builds all targets, for the suite.
+pub(crate) fn build_command() -> Result<Command> {
+    Ok(building(false)?.0)
 }
 
 fn targets() -> Result<Vec<String>> {
@@ -89,6 +94,17 @@ fn work_folder() -> PathBuf {
 
 /// Builds all targets; the folder they are in.
 fn build(address: bool) -> Result<PathBuf> {
+    let (mut cargo, folder) = building(address)?;
+    ensure!(
+        cargo.status().context("cannot start the build")?.success(),
+        "the fuzz targets do not build{}",
+        if address { ": rustup toolchain install nightly" } else { "; they need a C++ compiler" }
+    );
+    Ok(folder)
+}
+
+/// What builds all targets, and the folder they will be in.
+fn building(address: bool) -> Result<(Command, PathBuf)> {
     let host = host()?;
     let (mut cargo, mut flags) = (step::cargo(&[]), COVERAGE.to_owned());
     let mut work = work_folder();
@@ -102,12 +118,7 @@ fn build(address: bool) -> Result<PathBuf> {
     // With a target named, the flags are for the targets and not for build scripts.
     cargo.args(["--target", &host]).arg("--target-dir").arg(&work).env("RUSTFLAGS", flags);
     cargo.env_remove("CARGO_ENCODED_RUSTFLAGS").env_remove("RUSTUP_TOOLCHAIN");
-    ensure!(
-        cargo.status().context("cannot start the build")?.success(),
-        "the fuzz targets do not build{}",
-        if address { ": rustup toolchain install nightly" } else { "; they need a C++ compiler" }
-    );
-    Ok(work.join(host).join("release"))
+    Ok((cargo, work.join(host).join("release")))
 }
 
 /// The name of this machine's target, from the compiler.

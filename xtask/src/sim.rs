@@ -3,6 +3,8 @@
 //! The simulation itself is an example of `topics`, over the kernel of `engine::sys::sim`; this hands
 //! it the arguments.
 
+use std::process::Command;
+
 use anyhow::Result;
 use clap::Args;
 
@@ -29,12 +31,18 @@ pub(crate) fn run(args: &SimArgs) -> Result<bool> {
     if args.planted {
         words.push("--planted");
     }
-    Ok(command(&words).status()?.success())
+    Ok(command(&["--release"], &words).status()?.success())
 }
 
-/// The simulation with `words` as its arguments.
-pub(crate) fn command(words: &[&str]) -> std::process::Command {
-    let mut command = step::cargo(&["run", "--release", "--quiet"]);
+/// For the suite: as tests are built, with overflow checked. A few seeds take less than it takes to
+/// link a release build.
+pub(crate) fn in_debug(words: &[&str]) -> Command {
+    command(&[], words)
+}
+
+/// The simulation built like that, with `words` as its arguments.
+fn command(built: &[&str], words: &[&str]) -> Command {
+    let mut command = step::cargo(&[&["run", "--quiet"], built].concat());
     command.args(["--package", "standfast-topics", "--example", "sim"]);
     if words.contains(&"--planted") {
         command.args(["--features", "planted"]);

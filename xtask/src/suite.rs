@@ -3,42 +3,77 @@
 //! Every step runs even when an earlier one failed, so one run tells everything. Tests are built
 //! once, for debugging, where overflow and invariants are checked; the executable they run, and
 //! which proves its sockets, is the release build people use.
+//!
+//! Steps that leave a core idle have others beside them: the release build ends in minutes of a single
+//! thread, tests wait for sockets, the Autobahn TestSuite is one thread of Python.
 
 use std::process::{self, Command};
-use std::{env, fs};
+use std::{env, fs, thread};
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use serde_json::Value;
 
 use crate::step::{self, Outcome};
 use crate::{fuzz, machine, sim};
 
+/// A name, and what is to run.
+type Step = (&'static str, Command);
+
 /// Runs the suite; the last line printed is `N passed, N failed`. Whether nothing failed.
 pub(crate) fn run() -> Result<bool> {
     let mut outcomes = vec![machine::prepare()?];
-    for (name, mut command) in steps() {
-        outcomes.push(step::run(name, &mut command)?);
+    for (here, aside) in stages()? {
+        outcomes.extend(together(here, aside)?);
     }
     outcomes.push(fuzz::suite()?);
     outcomes.push(prove(50_000)?);
     Ok(summarise(&outcomes))
 }
 
-fn steps() -> Vec<(&'static str, Command)> {
+/// What runs one after another, and beside it the same.
+fn stages() -> Result<Vec<(Vec<Step>, Vec<Step>)>> {
     let cargo = step::cargo;
-    vec![
+    let checks = vec![
         ("format", cargo(&["fmt", "--all", "--check"])),
         ("lints", clippy()),
         ("without features", cargo(&["check", "--quiet", "--no-default-features"])),
-        ("release build", cargo(&["build", "--release"])),
-        ("tests", tests()),
+        ("tests, built", cargo(&["test", "--workspace", "--no-run"])),
+    ];
+    let release = vec![("release build", cargo(&["build", "--release"]))];
+    let tests = vec![("tests", tests())];
+    let made = vec![
+        ("Autobahn, installed", autobahn(&["install"])),
+        ("fuzz targets, built", step::gently(&fuzz::build_command()?)),
+    ];
+    let server = vec![
         ("Autobahn, our server", autobahn(&["server"])),
-        ("Autobahn, our client", autobahn(&["client"])),
         ("Autobahn over TLS, our server", autobahn(&["server", "--tls"])),
-        ("Autobahn over TLS, our client", autobahn(&["client", "--tls"])),
-        ("simulation, 200 seeds", sim::command(&["--seeds", "200"])),
-        ("simulation, planted bugs", sim::command(&["--seeds", "1000", "--planted"])),
-    ]
+        ("simulation, 200 seeds", sim::in_debug(&["--seeds", "200"])),
+        ("simulation, planted bugs", sim::in_debug(&["--seeds", "1000", "--planted"])),
+    ];
+    let client = vec![
+        ("Autobahn, our client", autobahn(&["client", "--debug"])),
+        ("Autobahn over TLS, our client", autobahn(&["client", "--debug", "--tls"])),
+    ];
+    Ok(vec![(checks, release), (tests, made), (server, client)])
+}
+
+/// Runs `here` with its output as it comes, and `aside` at the same time; what that said comes after.
+fn together(here: Vec<Step>, aside: Vec<Step>) -> Result<Vec<Outcome>> {
+    thread::scope(|scope| {
+        let quietly = |(name, mut command): Step| step::run_quietly(name, &mut command);
+        let aside = scope.spawn(move || aside.into_iter().map(quietly).collect::<Vec<_>>());
+        let mut outcomes = Vec::new();
+        for (name, mut command) in here {
+            outcomes.push(step::run(name, &mut command)?);
+        }
+        for quiet in aside.join().map_err(|_| anyhow!("a step panicked"))? {
+            let (outcome, said) = quiet?;
+            println!("\n=== {}, beside the others\n{said}", outcome.name);
+            outcomes.push(outcome);
+        }
+        Ok(outcomes)
+    })
 }
 
 fn clippy() -> Command {
@@ -49,7 +84,9 @@ fn clippy() -> Command {
 
 /// A test per case, those that are quick.
 fn autobahn(which: &[&str]) -> Command {
-    step::cargo(&[&["xtask", "autobahn"], which].concat())
+    let mut autobahn = step::cargo(&[&["xtask", "autobahn"], which].concat());
+    autobahn.env("STANDFAST_EXECUTABLE", step::release_executable());
+    autobahn
 }
 
 fn tests() -> Command {

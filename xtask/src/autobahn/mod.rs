@@ -42,6 +42,8 @@ enum What {
     Server(RunArgs),
     /// Our client against the suite's fuzzing server.
     Client(RunArgs),
+    /// Installs the suite, where it is not there yet.
+    Install,
     /// Writes docs/protocol/conformance.md from the results that are kept.
     Page,
 }
@@ -61,6 +63,9 @@ struct RunArgs {
     /// Over wss://, with a certificate made for this run.
     #[arg(long)]
     tls: bool,
+    /// With our client as tests are built, where overflow and invariants are checked.
+    #[arg(long)]
+    debug: bool,
 }
 
 impl RunArgs {
@@ -128,26 +133,32 @@ pub(crate) fn run(args: &AutobahnArgs) -> Result<bool> {
     match &args.what {
         What::Server(args) => judge(Role::Server, args),
         What::Client(args) => judge(Role::Client, args),
+        What::Install => ready().map(|_| true),
         What::Page => page::write().map(|()| true),
+    }
+}
+
+/// The suite; where it cannot be had, nothing, which is told, or with CI set an error.
+fn ready() -> Result<Option<TestSuite>> {
+    match TestSuite::ready() {
+        Ok(suite) => Ok(Some(suite)),
+        Err(error) if step::is_ci() => Err(error),
+        Err(error) => {
+            println!("skipped, because the suite is not here: {error:#}");
+            println!("(with CI set this is a failure)");
+            println!("test result: ok. 0 passed; 0 failed; 1 ignored");
+            Ok(None)
+        }
     }
 }
 
 fn judge(role: Role, args: &RunArgs) -> Result<bool> {
     let tested = Tested { role, tls: args.tls };
-    let suite = match TestSuite::ready() {
-        Ok(suite) => suite,
-        Err(error) if step::is_ci() => return Err(error),
-        Err(error) => {
-            println!("skipped, because the suite is not here: {error:#}");
-            println!("(with CI set this is a failure)");
-            println!("test result: ok. 0 passed; 0 failed; 1 ignored");
-            return Ok(true);
-        }
-    };
+    let Some(suite) = ready()? else { return Ok(true) };
     let patterns = args.patterns();
     let mut expected = Expected::read(tested)?;
     println!("our {} and {}, cases {}", tested.title(), testsuite::VERSION, patterns.join(" "));
-    let results = run::results(&suite, tested, &patterns)?;
+    let results = run::results(&suite, tested, &patterns, args.debug)?;
     if args.keep {
         ensure!(!results.is_empty(), "the suite ran no case, so there is nothing to keep");
         expected.replace(&patterns, &results);

@@ -36,12 +36,19 @@ struct Run<'a> {
     suite: &'a TestSuite,
     tested: Tested,
     patterns: &'a [String],
+    /// Our client is to be one as tests are built.
+    debug: bool,
     /// Where reports, log and certificates lie.
     folder: PathBuf,
 }
 
 /// Runs the cases and returns what the suite said of each.
-pub(super) fn results(suite: &TestSuite, tested: Tested, patterns: &[String]) -> Result<Results> {
+pub(super) fn results(
+    suite: &TestSuite,
+    tested: Tested,
+    patterns: &[String],
+    debug: bool,
+) -> Result<Results> {
     let folder = step::target_folder().join("autobahn").join(tested.name());
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
@@ -52,7 +59,7 @@ pub(super) fn results(suite: &TestSuite, tested: Tested, patterns: &[String]) ->
         cert::write_all(&folder, &[])?;
     }
     let report = folder.join("index.json");
-    let run = Run { suite, tested, patterns, folder };
+    let run = Run { suite, tested, patterns, debug, folder };
     match tested.role {
         Role::Server => run.test_server()?,
         Role::Client => run.test_client()?,
@@ -93,7 +100,7 @@ impl Run<'_> {
     }
 
     fn test_client(&self) -> Result<()> {
-        let mut client = Command::new(client_executable()?);
+        let mut client = Command::new(client_executable(self.debug)?);
         // Free now; that somebody takes it in between shows as a suite that does not listen.
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let url = format!("{}://127.0.0.1:{port}", self.tested.scheme());
@@ -146,17 +153,22 @@ fn server_executable() -> Result<PathBuf> {
     if let Some(path) = env::var_os("STANDFAST_EXECUTABLE") {
         return Ok(path.into());
     }
-    build(&["--bin", "standfast"])?;
+    build(&["--release", "--bin", "standfast"])?;
     Ok(step::release_executable())
 }
 
-fn client_executable() -> Result<PathBuf> {
-    build(&["--package", "standfast-load", "--example", "autobahn"])?;
+fn client_executable(debug: bool) -> Result<PathBuf> {
+    if debug {
+        // With all packages, as the tests are built: it is there already.
+        build(&["--workspace", "--example", "autobahn"])?;
+        return Ok(step::target_folder().join("debug/examples/autobahn"));
+    }
+    build(&["--release", "--package", "standfast-load", "--example", "autobahn"])?;
     Ok(step::target_folder().join("release/examples/autobahn"))
 }
 
 fn build(what: &[&str]) -> Result<()> {
-    let status = step::cargo(&["build", "--release", "--quiet"]).args(what).status()?;
+    let status = step::cargo(&["build", "--quiet"]).args(what).status()?;
     ensure!(status.success(), "cargo build {} failed", what.join(" "));
     Ok(())
 }

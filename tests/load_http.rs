@@ -6,14 +6,16 @@ use std::fs;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::harness::eventually;
 use crate::harness::executable::{self, Finished, Running, standfast};
 use crate::harness::server::Server;
 use crate::harness::tls::Authority;
+use crate::harness::web::Web;
+use crate::harness::{Scratch, eventually};
 
 /// 200 requests over 4 connections, with JSON on standard output.
 fn load(url: &str, more: &[&str]) -> Finished {
@@ -71,6 +73,75 @@ fn an_open_rate_is_held_and_told() {
     assert_eq!((&said["requests"]["ok"], &said["requests"]["warm_up"]), (&json!(200), &json!(40)));
     assert!(said["scheduling_error"]["p999_ms"].is_f64(), "{said}");
     assert!(finished.stderr.contains("requests"), "rows name the phase: {finished:?}");
+}
+
+/// A run of what is said, cut at blanks, with JSON on standard output.
+fn run(line: &str) -> (Finished, Value) {
+    let finished = executable::run(&line.split(' ').collect::<Vec<_>>());
+    let said = summary(&finished);
+    (finished, said)
+}
+
+#[test]
+fn who_does_not_answer_meets_no_threshold_on_errors() {
+    // It takes connections, and that is all.
+    let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", deaf.local_addr().unwrap());
+    let line = format!("load {url} --connections 2 --duration 200ms --json - --fail");
+    let (finished, said) = run(&format!("{line} errors<99.9%"));
+    assert_eq!((finished.code, &said["thresholds"][0]["met"]), (Some(1), &json!(false)), "{said}");
+    assert_eq!(
+        (&said["errors"], &said["requests"]["failed"]),
+        (&json!({"unfinished": 2}), &json!(2))
+    );
+    let (finished, said) = run(&format!("{line} failed<2"));
+    assert_eq!((finished.code, &said["thresholds"][0]["value"]), (Some(1), &json!(2.0)), "{said}");
+    // Two errors were allowed for; no answer at all is another matter.
+    let (finished, said) = run(&format!("{line} errors<9"));
+    assert_eq!((finished.code, &said["thresholds"][0]["met"]), (Some(1), &json!(true)), "{said}");
+    assert!(finished.stderr.contains("nothing was answered"), "{finished:?}");
+}
+
+#[test]
+fn a_rate_that_was_not_reached_falls_short_whatever_the_thresholds() {
+    let slow = Web::start(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        (200, Vec::new(), "ok".to_owned())
+    });
+    let url = format!("http://{}/", slow.address);
+    let line = format!("load {url} --connections 1 --duration 500ms --json - --rate 200");
+    let (finished, said) = run(&format!("{line} --fail errors<100% --fail p99<1m --fail lost<1k"));
+    assert_eq!(
+        (&said["generator"]["rate_missed"], finished.code),
+        (&json!(true), Some(1)),
+        "{said}"
+    );
+    let outcomes = said["thresholds"].as_array().unwrap();
+    assert!(outcomes.iter().all(|outcome| outcome["met"] == true), "{said}");
+    assert!(finished.stderr.contains("the rate asked for was not reached"), "{finished:?}");
+    let of = &said["requests"];
+    let due = ["ok", "failed", "unsent"].map(|name| of[name].as_u64().unwrap());
+    assert_eq!(due.iter().sum::<u64>(), 100, "{said}");
+    // What was never sent is an error, and a share of what was due.
+    let (_, said) = run(&format!("{line} --fail errors<50%"));
+    assert_eq!(said["thresholds"][0]["met"], false, "{said}");
+}
+
+#[test]
+fn a_run_that_got_no_answers_is_worse_than_one_that_did() {
+    let server = Server::start(&[]);
+    let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+    let [good, bad] = [server.listen, deaf.local_addr().unwrap()].map(|address| {
+        let file = Scratch::new(&format!("{}.json", address.port()), "");
+        let url = format!("http://{address}/health");
+        let flags = ["--connections", "4", "--rate", "100", "--duration", "300ms"];
+        executable::run(&[&["load", &url, "--json", file.path()], &flags[..]].concat());
+        file
+    });
+    let compared = executable::run(&["load", "compare", good.path(), bad.path(), "--json", "-"]);
+    let said = summary(&compared);
+    assert_eq!((compared.code, &said["errors"]["worse"]), (Some(1), &json!(true)), "{compared:?}");
+    assert_eq!(said["errors"]["after"], json!([30, 30]), "{compared:?}");
 }
 
 #[test]

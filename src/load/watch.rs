@@ -7,7 +7,7 @@ use std::fs;
 
 use host::{Bytes, Count, ProcessMemory};
 use load::requests::RequestSummary;
-use load::{Row, Summary};
+use load::{Latency, Row, Summary};
 use serde::Serialize;
 
 use crate::progress::Usage;
@@ -204,13 +204,17 @@ impl Generator {
         };
     }
 
-    /// The same of requests. That a server is too slow for a rate is no fault of the generator's: what
-    /// waits for a connection is told as latency, or as never sent. What left late though somebody
-    /// was free to send it is.
-    pub(super) fn finish_requests(&mut self, summary: &RequestSummary, asked: Option<f64>) {
+    /// The same of requests, in the open model or not. That a server is too slow for a rate is no fault
+    /// of the generator's, but the rate is missed all the same; what left late though somebody was
+    /// free to send it is.
+    pub(super) fn finish_requests(&mut self, summary: &RequestSummary, is_open: bool) {
         self.messages_per_second = Some(summary.per_second);
-        let lag = summary.scheduling_error.as_ref().map_or(0.0, |error| error.p99_ms);
-        self.rate_missed = asked.is_some() && lag > TOO_LATE_MS;
+        let p99 = |times: &Option<Latency>| times.as_ref().map_or(0.0, |times| times.p99_ms);
+        let lag = p99(&summary.scheduling_error);
+        let waited = p99(&summary.latency) - p99(&summary.service_time);
+        let sent = (summary.requests.ok + summary.requests.failed) as f64;
+        let short = sent < REACHED * (sent + summary.requests.unsent as f64);
+        self.rate_missed = is_open && (short || lag.max(waited) > TOO_LATE_MS);
         self.saturated = if lag > LATE_MS {
             Some(format!("1 % of the requests left more than {lag:.0} ms after they were due"))
         } else {

@@ -120,6 +120,9 @@ fn of_load(value: &Value) -> Measured {
         let all = ok.unwrap_or(0.0) + failed;
         notes.push(format!("{failed} of {all} requests failed; only the others count"));
     }
+    if let Some(unsent) = requests["unsent"].as_u64().filter(|unsent| *unsent > 0) {
+        notes.push(format!("{unsent} requests of its rate were never sent: it carried no more"));
+    }
     if let Some(why) = value["generator"]["saturated"].as_str() {
         notes.push(format!(
             "the generator was the bottleneck of that run ({why}): it was not shown \

@@ -219,6 +219,72 @@ fn a_server_that_stalls_shows_it_in_latency_and_not_in_service_time() {
 }
 
 #[test]
+fn a_server_that_freezes_midway_has_failed_what_it_owes() {
+    let (port, book) = start();
+    let over = AtomicBool::new(false);
+    let summary = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while book.received() < 100 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let _frozen = book.stall.lock().unwrap();
+            while !over.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let duration = Some(Duration::from_millis(700));
+        let summary = drive(&Requests { duration, requests: None, ..config(port, 4, 0) }, "/ok");
+        over.store(true, Ordering::SeqCst);
+        summary
+    });
+    balanced(&summary);
+    let of = summary.requests;
+    assert!(of.ok >= 90 && of.sent == of.ok + 4 && book.received() >= of.sent, "{summary}");
+    assert_eq!((of.failed, of.unfinished, summary.errors["unfinished"]), (4, 4, 4), "{summary}");
+    assert_eq!(summary.error_share(), Some(4.0 / of.sent as f64));
+    assert_eq!(summary.reasons(), ["4 requests failed"]);
+    // The two seconds in which nothing came are no part of the run.
+    assert!((0.7..2.0).contains(&summary.seconds), "{summary}");
+}
+
+#[test]
+fn who_answers_slowly_has_the_time_for_it_at_the_end() {
+    let (port, book) = start();
+    let duration = Some(http_server::SLOW + Duration::from_millis(50));
+    let summary = drive(&Requests { duration, requests: None, ..config(port, 1, 0) }, "/slow");
+    balanced(&summary);
+    // The second has longer to go at the end than whoever has not answered yet is given.
+    assert_eq!(summary.requests.ok, book.received(), "{summary}");
+    assert!(summary.reasons().is_empty(), "{summary}");
+}
+
+#[test]
+fn seconds_are_the_time_that_passed_and_not_until_the_last_answer() {
+    let (port, _book) = start();
+    let timeout = Duration::from_millis(400);
+    let config = Requests { timeout, ..config(port, 2, 2) };
+    // One user is answered at once, the other never.
+    let script = |part| Fixed::new(vec![get("/ok"), get("/silent")], part, Accepted::default());
+    let summary = drive_with(&config, script, |_| {}).summary;
+    balanced(&summary);
+    assert_eq!((summary.requests.ok, summary.errors["timeout"]), (1, 1), "{summary}");
+    assert!(summary.seconds >= 0.4 && summary.per_second <= 2.5, "{summary}");
+}
+
+#[test]
+fn a_rate_ends_with_the_number_of_its_requests() {
+    let (port, book) = start();
+    let pace = Pace::Rate(50);
+    let began_ns = process::now_ns();
+    let summary = drive(&Requests { pace, ..config(port, 4, 3) }, "/ok");
+    assert_eq!((summary.requests.ok, book.received()), (3, 3), "{summary}");
+    assert!(
+        process::now_ns() - began_ns < PATIENCE.as_nanos() as u64,
+        "nothing is left to wait for"
+    );
+}
+
+#[test]
 fn the_open_model_sends_what_is_due_and_tells_what_it_could_not() {
     let (port, book) = start();
     let pace = Pace::Rate(500);
@@ -229,10 +295,12 @@ fn the_open_model_sends_what_is_due_and_tells_what_it_could_not() {
     let of = summary.requests;
     assert_eq!((of.ok + of.unsent, of.warm_up), (500, 200), "{summary}");
     assert_eq!(book.received(), of.sent + of.warm_up);
+    assert!(summary.seconds >= 1.0, "the time it was given: {summary}");
     // One connection that waits for ever has no room for anything else.
     let summary = drive(&Requests { connections: 1, ..open }, "/silent");
     let of = summary.requests;
     assert_eq!((of.ok, of.unsent >= 499), (0, true), "{summary}");
+    assert_eq!((of.failed + of.unsent, summary.error_share()), (500, Some(1.0)), "{summary}");
 }
 
 #[test]

@@ -186,8 +186,8 @@ impl Run {
         let count = |section: &str, key: &str| value[section][key].as_u64().unwrap_or(0);
         match self.kind {
             Kind::Requests => {
-                let failed = count("requests", "failed");
-                (failed, failed + count("requests", "ok"))
+                let bad = count("requests", "failed") + count("requests", "unsent");
+                (bad, bad + count("requests", "ok"))
             }
             Kind::Echo => {
                 let wrong = ["lost", "duplicated", "reordered", "corrupted", "late"];

@@ -74,7 +74,7 @@ pub(super) fn run(
     let ended = drive(&plan, row, interrupted)?;
     drop(screen);
     let RequestsEnded { summary, interrupted } = &ended;
-    generator.finish_requests(summary, asked_rate(&plan.requests));
+    generator.finish_requests(summary, is_open(&plan.requests));
     if let Some(watched) = &mut watched {
         watched.finish(series.most_open(), summary.requests.answered);
     }
@@ -104,10 +104,7 @@ pub(super) fn run(
         page::report(asked, came, &series, &machine).write(file)?;
     }
     csv.map_or(Ok(()), Csv::finish)?;
-    let short = match outcomes.as_slice() {
-        [] => !reasons.is_empty(),
-        outcomes => outcomes.iter().any(|one| !one.met) || generator.missed_the_rate(),
-    };
+    let short = document.fell_short();
     Ok(if *interrupted { ExitCode::from(130) } else { ExitCode::from(u8::from(short)) })
 }
 
@@ -128,12 +125,28 @@ fn drive(
     })
 }
 
-/// Requests per second of an open model that stays the same.
-fn asked_rate(config: &Requests) -> Option<f64> {
-    match config.pace {
-        Pace::Rate(rate) => Some(rate as f64),
-        _ => None,
+impl Document<'_> {
+    fn fell_short(&self) -> bool {
+        fell_short(self.summary, self.generator, self.thresholds, self.reasons)
     }
+}
+
+/// Whether a run exits with 1. Thresholds decide where there are any, but not that a rate was reached
+/// which was not, nor that all is well where nothing was answered.
+pub(super) fn fell_short(
+    summary: &RequestSummary,
+    generator: &Generator,
+    thresholds: &[Outcome],
+    reasons: &[String],
+) -> bool {
+    let missed = thresholds.iter().any(|outcome| !outcome.met);
+    let besides = generator.missed_the_rate() || summary.requests.answered == 0;
+    missed || besides || thresholds.is_empty() && !reasons.is_empty()
+}
+
+/// Whether requests are due at times of their own.
+pub(super) fn is_open(config: &Requests) -> bool {
+    matches!(config.pace, Pace::Rate(_) | Pace::Rates(_))
 }
 
 /// What a threshold asks for.
@@ -146,10 +159,9 @@ pub(super) fn value(metric: Metric, summary: &RequestSummary) -> Option<f64> {
         Metric::P99 => latency?.p99_ms,
         Metric::P999 => latency?.p999_ms,
         Metric::Max => latency?.max_ms,
-        Metric::Failed => summary.connections.failed as f64,
-        Metric::Errors => summary.requests.failed as f64,
-        Metric::ErrorShare => summary.error_share() * 100.0,
-        Metric::Lost => (summary.requests.failed + summary.requests.unsent) as f64,
+        Metric::Failed => summary.requests.failed as f64,
+        Metric::Errors | Metric::Lost => summary.errors() as f64,
+        Metric::ErrorShare => summary.error_share()? * 100.0,
         Metric::Closed => summary.connections.closed_idle as f64,
         Metric::Rate => summary.per_second,
         Metric::Duplicated

@@ -22,8 +22,8 @@ pub(super) fn report<'a>(
     let missed = document.thresholds.iter().any(|outcome| !outcome.met);
     let verdict = match (interrupted, document.thresholds) {
         (true, _) => ("INTERRUPTED", false),
-        (false, []) if !document.held => ("FELL SHORT", false),
         (false, _) if missed => ("THRESHOLD MISSED", false),
+        (false, _) if document.fell_short() => ("FELL SHORT", false),
         (false, []) => ("ALL ANSWERED", true),
         (false, _) => ("THRESHOLDS MET", true),
     };
@@ -48,7 +48,7 @@ fn figures(document: &Document<'_>) -> Rows {
     let mut say = |name: &str, value: String| rows.push((name.to_owned(), value));
     let of = &summary.requests;
     say("requests", format!("{} ok, {} failed", Count(of.ok), Count(of.failed)));
-    say("unfinished, never sent", format!("{}, {}", Count(of.unfinished), Count(of.unsent)));
+    say("due and never sent", Count(of.unsent).to_string());
     let (per_second, seconds) = (summary.per_second, summary.seconds);
     say("answers", format!("{per_second:.1} per second over {seconds:.2} s"));
     say("from due to answer", times(summary.latency.as_ref()));

@@ -8,6 +8,7 @@ use load::scenario::{FlowSummary, GroupSummary, SocketSummary, StepSummary};
 use serde::Serialize;
 
 use super::file::Experiment;
+use crate::load::requests;
 use crate::load::threshold::{Metric, Outcome};
 use crate::load::watch::{Generator, Watched};
 use crate::progress::Series;
@@ -47,8 +48,6 @@ pub(super) struct Came {
     pub(super) generator: Generator,
     pub(super) watched: Option<Watched>,
     pub(super) thresholds: Vec<Outcome>,
-    #[serde(skip)]
-    pub(super) missed_the_rate: bool,
     pub(super) interrupted: bool,
     /// How it went, at most some thousand moments.
     pub(super) samples: Series,
@@ -77,12 +76,8 @@ impl Document {
 }
 
 impl Came {
-    /// Thresholds decide where there are any.
     pub(super) fn fell_short(&self) -> bool {
-        match self.thresholds.as_slice() {
-            [] => !self.held,
-            outcomes => outcomes.iter().any(|one| !one.met) || self.missed_the_rate,
-        }
+        requests::fell_short(&self.summary, &self.generator, &self.thresholds, &self.reasons)
     }
 }
 

@@ -130,7 +130,7 @@ impl Asked<'_> {
             Pace::Rate(rate) => Some(rate as f64),
             _ => None,
         };
-        generator.finish_requests(&summary, asked_rate);
+        generator.finish_requests(&summary, requests::is_open(&config));
         if let Some(watched) = &mut watched {
             watched.finish(series.most_open(), summary.requests.answered);
         }
@@ -157,7 +157,6 @@ impl Asked<'_> {
             sockets: has_sockets.then(|| tallies.sockets()),
             groups,
             thresholds: outcomes,
-            missed_the_rate: generator.missed_the_rate(),
             generator,
             watched,
             summary,

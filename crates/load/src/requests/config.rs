@@ -54,7 +54,8 @@ pub enum Pace {
 impl Requests {
     /// Most requests a connection may have under way.
     pub const PIPELINE_MAX: u32 = 64;
-    /// What is still under way at the end of the time is waited for, but not longer.
+    /// What is still under way at the end of the time is waited for, but no longer than this and as
+    /// long as the slowest answer until then took; what has no answer then has failed.
     pub const GRACE: Duration = Duration::from_secs(2);
     /// A user whose connect failed rests for this long.
     pub const CONNECT_REST: Duration = Duration::from_millis(1);

@@ -1,9 +1,9 @@
 //! [`RequestLedger`]: what one worker counts and times, for the main thread to read at any moment.
 //! Counters have one writer; the worker's histograms come over a few times a second.
 //!
-//! What the counts mean: begun = sent + those whose connect failed; begun = ok + failed +
-//! unfinished, and failed is the sum over [`Failure`]. What was due in the warm-up is in none of
-//! them, only in those that say so.
+//! What the counts mean: begun = sent + those whose connect failed; begun = ok + failed once all is
+//! over, and failed is the sum over [`Failure`]. What was due in the warm-up is in none of them, only
+//! in those that say so.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -81,8 +81,6 @@ counts! {
     answered,
     /// Of them those that were what they should be.
     ok,
-    /// Requests under way when the run ended.
-    unfinished,
     /// Requests due in the warm-up that were sent.
     warm_up_sent,
     /// Requests due in the warm-up that came to anything.
@@ -151,8 +149,8 @@ impl RequestSnapshot {
 pub(crate) struct RequestLedger {
     pub(crate) counts: RequestCounts,
     recorder: Mutex<Recorder>,
-    /// When the last measured answer came; 0 before the first.
-    last_ns: AtomicU64,
+    /// When the measured time was over.
+    over_ns: AtomicU64,
     /// Requests that were due and for which no user was free until the end.
     untaken: AtomicU64,
     done: AtomicBool,
@@ -163,7 +161,7 @@ impl RequestLedger {
         RequestLedger {
             counts: RequestCounts::new(),
             recorder: Mutex::default(),
-            last_ns: AtomicU64::new(0),
+            over_ns: AtomicU64::new(0),
             untaken: AtomicU64::new(0),
             done: AtomicBool::new(false),
         }
@@ -174,8 +172,12 @@ impl RequestLedger {
         self.recorder.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn last_ns(&self) -> u64 {
-        self.last_ns.load(Ordering::Relaxed)
+    pub(crate) fn over_ns(&self) -> u64 {
+        self.over_ns.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_over(&self, over_ns: u64) {
+        self.over_ns.store(over_ns, Ordering::Relaxed);
     }
 
     pub(crate) fn untaken(&self) -> u64 {
@@ -200,7 +202,7 @@ pub(crate) struct Timings {
     /// Requests sent when they were due: both times are the same, recorded once.
     same: Option<Histogram<u64>>,
     recorder: Recorder,
-    last_ns: u64,
+    settled_ns: u64,
     handed_over_ns: u64,
     fresh: bool,
 }
@@ -211,14 +213,14 @@ impl Timings {
 
     pub(super) fn new() -> Timings {
         let (same, recorder) = (Recorder::empty(), Recorder::default());
-        Timings { same, recorder, last_ns: 0, handed_over_ns: 0, fresh: false }
+        Timings { same, recorder, settled_ns: 0, handed_over_ns: 0, fresh: false }
     }
 
     /// An answer came.
     #[inline]
     pub(super) fn answered(&mut self, times: &Times) {
         let Times { due_ns, sent_ns, done_ns, .. } = *times;
-        (self.last_ns, self.fresh) = (done_ns, true);
+        (self.settled_ns, self.fresh) = (done_ns, true);
         if due_ns == sent_ns {
             if let Some(same) = &mut self.same {
                 Recorder::record_in(same, done_ns.saturating_sub(due_ns));
@@ -227,6 +229,16 @@ impl Timings {
         }
         self.recorder.record(Series::Latency, done_ns.saturating_sub(due_ns));
         self.recorder.record(Series::ServiceTime, done_ns.saturating_sub(sent_ns));
+    }
+
+    /// A request came to nothing.
+    pub(super) fn failed(&mut self, done_ns: u64) {
+        self.settled_ns = done_ns;
+    }
+
+    /// When the last measured request came to anything; 0 before the first.
+    pub(super) fn settled_ns(&self) -> u64 {
+        self.settled_ns
     }
 
     /// A request left so much later than it was due though a user was free.
@@ -258,7 +270,6 @@ impl Timings {
             shared.add(Series::ServiceTime, same);
             same.reset();
         }
-        ledger.last_ns.store(self.last_ns, Ordering::Relaxed);
         (self.handed_over_ns, self.fresh) = (now_ns, false);
     }
 }
@@ -283,6 +294,8 @@ mod tests {
         let (latency, service) = (of(Series::Latency), of(Series::ServiceTime));
         assert_eq!((latency.count, service.count), (2, 2));
         assert!((latency.max_ms - 8.0).abs() < 0.1 && (service.max_ms - 5.0).abs() < 0.1);
-        assert_eq!((ledger.last_ns(), timings.next_ns()), (9_000_000, None));
+        assert_eq!((timings.settled_ns(), timings.next_ns()), (9_000_000, None));
+        timings.failed(9_500_000);
+        assert_eq!(timings.settled_ns(), 9_500_000, "what failed took its time too");
     }
 }

@@ -185,8 +185,8 @@ impl Run {
     }
 
     fn summary(&self) -> RequestSummary {
-        let last_ns = self.ledgers.iter().map(|ledger| ledger.last_ns()).max().unwrap_or(0);
-        let measured = Duration::from_nanos(last_ns.saturating_sub(self.measure_ns));
+        let over_ns = self.ledgers.iter().map(|ledger| ledger.over_ns()).max().unwrap_or(0);
+        let measured = Duration::from_nanos(over_ns.saturating_sub(self.measure_ns));
         let untaken = self.ledgers.iter().map(|ledger| ledger.untaken()).sum();
         let timed = self.all_timed();
         RequestSummary::new(&self.snapshot(), &timed, measured, untaken, self.time_wait_most)

@@ -376,6 +376,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
             counts.body_bytes.add(body_bytes);
             counts.count_status(status);
             self.timings.answered(&times);
+        } else if outcome != Err(Failure::Unfinished) {
+            self.timings.failed(times.done_ns);
         }
         match outcome.err().or(judged) {
             None => counts.ok.add(1),
@@ -383,13 +385,15 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    /// The run is over, and what a user still has under way is left.
-    pub(super) fn give_up<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
+    /// The run is over, and what a user still has under way has failed.
+    pub(super) fn give_up<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
         let Some(one) = self.users.get_mut(user as usize) else { return };
         let flights = std::mem::take(&mut one.flights);
         self.in_flight -= flights.len();
-        let measured = flights.iter().filter(|f| f.times.due_ns >= self.schedule.measure_ns);
-        self.ledger.counts.unfinished.add(measured.count() as u64);
+        for flight in &flights {
+            let times = Times { done_ns: now_ns, ..flight.times };
+            self.judge(user, Err(Failure::Unfinished), 0, times);
+        }
         self.hang_up(core, user);
     }
 

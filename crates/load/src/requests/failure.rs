@@ -51,6 +51,8 @@ failures! {
     Tls = "tls",
     /// The answer was not whole in time.
     Timeout = "timeout",
+    /// The run was over, and the time it waits for answers then, and it had none.
+    Unfinished = "unfinished",
     /// The server reset the connection.
     Reset = "reset",
     /// The server ended the connection before the answer began.

@@ -12,6 +12,7 @@ use super::counts::{RequestLedger, Timings};
 use super::schedule::{Schedule, Turn};
 use super::user::{At, Socket, User};
 use super::{Driver, Left, Part, Requests, Script, Step};
+use crate::Series;
 use crate::sources::Sources;
 
 /// Users that begin, and requests that are sent because they are due, in one turn.
@@ -344,8 +345,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
 
     /// Nothing more is sent: users without a request are done, the others have their grace.
     fn begin_ending<Y: Sys>(&mut self, core: &mut Core<Y, Self>, now_ns: u64) {
-        let grace = Requests::GRACE.max(self.script.grace());
-        self.stage = Stage::Ending(now_ns + grace.as_nanos() as u64);
+        self.stage = Stage::Ending(now_ns.saturating_add(self.grace_ns(now_ns)));
         self.ledger.set_untaken(self.schedule.untaken(now_ns));
         (self.idle, self.parked) = (Vec::new(), Vec::new());
         self.started = self.part.users;
@@ -361,10 +361,24 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
+    /// How long answers are waited for at the end: a server that answers, and slowly, has its time.
+    fn grace_ns(&mut self, now_ns: u64) -> u64 {
+        self.timings.hand_over(&self.ledger, now_ns, true);
+        let slowest = self.ledger.recorder().latency(Series::ServiceTime);
+        let slowest_ns = slowest.map_or(0, |times| (times.max_ms * 1e6) as u64);
+        let grace = Requests::GRACE.max(self.script.grace());
+        slowest_ns.saturating_add(grace.as_nanos() as u64)
+    }
+
     fn finish<Y: Sys>(&mut self, core: &mut Core<Y, Self>, now_ns: u64) {
         self.stage = Stage::Over;
+        // That nothing came while it was waited for lengthens no run.
+        let settled_ns = self.timings.settled_ns();
+        let is_at_end = self.schedule.is_at_end(now_ns);
+        let end_ns = if is_at_end { self.schedule.until_ns } else { 0 };
+        self.ledger.set_over(settled_ns.max(end_ns));
         for user in 0..self.part.users {
-            self.give_up(core, user);
+            self.give_up(core, user, now_ns);
             self.retire(core, user);
         }
         self.timings.hand_over(&self.ledger, now_ns, true);

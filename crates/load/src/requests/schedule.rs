@@ -80,18 +80,14 @@ impl Schedule {
             None => now_ns,
             Some(pacer) => pacer.due_ns(self.number),
         };
-        if due_ns >= self.until_ns {
+        let counts = due_ns >= self.measure_ns;
+        if due_ns >= self.until_ns || counts && self.left == 0 {
             return Turn::Over;
         }
         if due_ns > now_ns {
             return Turn::Later;
         }
-        if due_ns >= self.measure_ns {
-            if self.left == 0 {
-                return Turn::Over;
-            }
-            self.left -= 1;
-        }
+        self.left -= u64::from(counts);
         self.number += 1;
         Turn::Due(due_ns)
     }
@@ -102,10 +98,18 @@ impl Schedule {
         (due_ns < self.until_ns && self.left > 0).then_some(due_ns)
     }
 
-    /// Requests that were due by `now_ns` and for which no user was free.
+    /// Whether it is the time that ends the run, and neither its users nor the number of requests: it
+    /// has come, or nothing is due before it does.
+    pub(super) fn is_at_end(&self, now_ns: u64) -> bool {
+        let is_over = |pacer: &Pacer| self.left > 0 && pacer.due_ns(self.number) >= self.until_ns;
+        now_ns >= self.until_ns || self.pacer.as_ref().is_some_and(is_over)
+    }
+
+    /// Requests that were due by `now_ns`, after the warm-up, and for which no user was free.
     pub(super) fn untaken(&self, now_ns: u64) -> u64 {
         let Some(pacer) = &self.pacer else { return 0 };
-        let due = pacer.due_before(now_ns.min(self.until_ns)).saturating_sub(self.number);
+        let taken = self.number.max(pacer.due_before(self.measure_ns));
+        let due = pacer.due_before(now_ns.min(self.until_ns)).saturating_sub(taken);
         due.min(self.left)
     }
 
@@ -171,6 +175,15 @@ mod tests {
             assert_eq!(schedule.take(2_000), Turn::Over);
         }
         assert_eq!(taken, 1_001);
+    }
+
+    #[test]
+    fn a_rate_is_over_with_the_last_of_its_requests() {
+        let mut schedule = parts(&config(Pace::Rate(1))).remove(0);
+        schedule.left = 1;
+        assert_eq!(schedule.take(1_000), Turn::Due(1_000));
+        assert_eq!((schedule.take(1_001), schedule.next_ns()), (Turn::Over, None));
+        assert!(!schedule.is_at_end(1_001), "the number ended it, and no time");
     }
 
     #[test]

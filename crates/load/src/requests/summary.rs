@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::RequestSnapshot;
+use super::{Failure, RequestSnapshot};
 use crate::summary::write_latency;
 use crate::{Latency, Recorder, Series};
 
@@ -15,7 +15,9 @@ use crate::{Latency, Recorder, Series};
 pub struct RequestSummary {
     /// Requests.
     pub requests: RequestCounts,
-    /// From the end of the warm-up to the last answer.
+    /// From the end of the warm-up to the end of the time the run was given, or to when the last
+    /// request came to anything, whichever is later; to the latter alone where users or a number of
+    /// requests ended it.
     pub seconds: f64,
     /// Answers per second of that.
     pub per_second: f64,
@@ -41,13 +43,13 @@ pub struct RequestSummary {
 pub struct RequestCounts {
     /// Answered as they should be.
     pub ok: u64,
-    /// Not answered, or not as they should be.
+    /// Not answered, or not as they should be; with `ok` all that were begun.
     pub failed: u64,
     /// Given to the kernel; the others of those that failed had no connection.
     pub sent: u64,
     /// Answered whole, whatever the answer said.
     pub answered: u64,
-    /// Still under way when the run ended.
+    /// Of those that failed: without an answer when the run ended.
     pub unfinished: u64,
     /// Due by the open model and never sent, as no user was free until the end.
     pub unsent: u64,
@@ -81,14 +83,15 @@ impl RequestSummary {
         time_wait_most: u64,
     ) -> RequestSummary {
         let seconds = measured.as_secs_f64();
-        let RequestSnapshot { ok, sent, answered, unfinished, redirects, .. } = *counts;
+        let RequestSnapshot { ok, sent, answered, redirects, .. } = *counts;
+        let unfinished = counts.failed.get(Failure::Unfinished.index()).copied();
         RequestSummary {
             requests: RequestCounts {
                 ok,
                 failed: counts.failed_total(),
                 sent,
                 answered,
-                unfinished,
+                unfinished: unfinished.unwrap_or_default(),
                 unsent,
                 warm_up: counts.warm_up_sent,
                 redirects,
@@ -111,33 +114,36 @@ impl RequestSummary {
         }
     }
 
-    /// Failed ones of those that came to something, from 0 to 1.
+    /// Requests that were due and did not come to what they should: those that failed, and those that
+    /// were never sent.
     #[must_use]
-    pub fn error_share(&self) -> f64 {
-        let RequestCounts { ok, failed, .. } = self.requests;
-        failed as f64 / (ok + failed).max(1) as f64
+    pub fn errors(&self) -> u64 {
+        self.requests.failed + self.requests.unsent
+    }
+
+    /// The same of all that were due, from 0 to 1; `None` where none was.
+    #[must_use]
+    pub fn error_share(&self) -> Option<f64> {
+        let due = self.requests.ok + self.errors();
+        (due > 0).then(|| self.errors() as f64 / due as f64)
     }
 
     /// What fell short, each as a clause; empty when all was answered as it should be.
     #[must_use]
     pub fn reasons(&self) -> Vec<String> {
-        let RequestCounts { ok, failed, unsent, .. } = self.requests;
+        let RequestCounts { failed, unsent, answered, .. } = self.requests;
         let shortfalls =
             [(failed, "requests failed"), (unsent, "requests were due and never sent")];
         let some = shortfalls.into_iter().filter(|(count, _)| *count > 0);
-        let nothing = (ok + failed == 0).then(|| "nothing was answered".to_owned());
+        let nothing = (answered == 0).then(|| "nothing was answered".to_owned());
         some.map(|(count, what)| format!("{count} {what}")).chain(nothing).collect()
     }
 }
 
 impl Display for RequestSummary {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let RequestCounts { ok, failed, sent, unfinished, unsent, warm_up, redirects, .. } =
-            self.requests;
-        writeln!(
-            f,
-            "requests      {sent} sent: {ok} ok, {failed} failed, {unfinished} unfinished"
-        )?;
+        let RequestCounts { ok, failed, sent, unsent, warm_up, redirects, .. } = self.requests;
+        writeln!(f, "requests      {sent} sent: {ok} ok, {failed} failed")?;
         for (count, what) in [
             (unsent, "were due and never sent: no connection was free"),
             (warm_up, "in the warm-up, counted nowhere else"),

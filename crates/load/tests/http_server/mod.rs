@@ -51,6 +51,9 @@ pub(crate) const MIX: [&str; 12] = [
     "half",
 ];
 
+/// How long `/slow` takes: longer than a run waits at its end for who has not answered yet.
+pub(crate) const SLOW: Duration = Duration::from_millis(2_200);
+
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
 /// Starts one and tells its port.
@@ -96,8 +99,8 @@ fn converse(mut stream: TcpStream, book: &Book) {
 }
 
 fn known(word: &str) -> &'static str {
-    const MORE: [&str; 7] =
-        ["reset_later", "silent", "dribble", "bomb", "interim", "chunked", "redirect"];
+    const MORE: [&str; 8] =
+        ["reset_later", "silent", "slow", "dribble", "bomb", "interim", "chunked", "redirect"];
     MIX.iter().chain(&MORE).find(|known| **known == word).copied().unwrap_or("ok")
 }
 
@@ -120,12 +123,16 @@ fn answer(stream: &mut TcpStream, what: &str) -> bool {
     let _ = stream.write_all(says);
     match what {
         "silent" => wait_for_end(stream),
+        "slow" => {
+            thread::sleep(SLOW);
+            let _ = stream.write_all(OK);
+        }
         "dribble" => flood(stream, b"HTTP/1.1 200 OK\r\n\r\n", b"a", Duration::from_millis(20)),
         "interim" => flood(stream, b"", b"HTTP/1.1 102 Processing\r\n\r\n", Duration::ZERO),
         "head" => flood(stream, b"HTTP/1.1 200 OK\r\n", b"X: aaaaaaaaaaaaaaaa\r\n", Duration::ZERO),
         _ => {}
     }
-    matches!(what, "ok" | "chunked" | "error" | "loop" | "redirect")
+    matches!(what, "ok" | "slow" | "chunked" | "error" | "loop" | "redirect")
 }
 
 /// Says the same again until the client has had enough.

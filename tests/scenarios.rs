@@ -151,7 +151,8 @@ fn users_go_step_by_step_and_the_server_agrees() {
         assert!((1..=6).contains(&dice) && at > 1_700_000_000_000);
         assert!(order.header("authorization").unwrap().starts_with("Basic "), "{order:?}");
     }
-    assert_eq!(document["requests"]["answered"], 100, "{document}");
+    let of = &document["requests"];
+    assert_eq!((&of["answered"], &of["redirects"]), (&json!(80), &json!(20)), "{document}");
     assert_eq!(document["connections"]["opened"], 4, "kept: {document}");
     let flow = &document["flows"][0];
     assert_eq!((&flow["begun"], &flow["completed"]), (&json!(20), &json!(20)), "{flow}");
@@ -173,6 +174,64 @@ fn users_go_step_by_step_and_the_server_agrees() {
     ] {
         assert!(finished.stderr.contains(said), "{said}: {}", finished.stderr);
     }
+}
+
+#[test]
+fn a_step_that_cannot_be_sent_is_a_failed_request() {
+    let web = Web::start(|_| fine(r#"{"next":"http://127.0.0.1:1/x"}"#));
+    let text = format!(
+        "version = 1\ntarget = 'http://{}'\nusers = 2\npasses = 3\n[[flows]]\n\
+         [[flows.steps]]\nurl = '/'\ncapture = {{ next = {{ json = '$.next' }} }}\n\
+         [[flows.steps]]\nurl = '{{{{next}}}}'\n",
+        web.address
+    );
+    let (finished, document) = run(&Scratch::new("away.toml", &text), &[]);
+    let of = &document["requests"];
+    let counts = ["ok", "failed", "sent", "answered"].map(|name| of[name].as_u64().unwrap());
+    assert_eq!((finished.code, counts), (Some(1), [6, 6, 6, 6]), "{document}");
+    assert_eq!(document["errors"], json!({"redirect_elsewhere": 6}), "{document}");
+    assert_eq!(document["flows"][0]["steps"][1]["failed"], 6, "{document}");
+    assert!(finished.stderr.contains("6 requests failed"), "{finished:?}");
+}
+
+#[test]
+fn a_redirect_takes_no_turn_of_the_rate() {
+    let web = Web::start(|got| match got.target.as_str() {
+        "/to" => (302, vec![("Location", "/there".to_owned())], String::new()),
+        _ => fine(""),
+    });
+    let text = format!(
+        "version = 1\ntarget = 'http://{}'\nusers = 20\nrate = 20\nduration = '1s'\n\
+         [[flows]]\n[[flows.steps]]\nurl = '/to'\n",
+        web.address
+    );
+    let (finished, document) = run(&Scratch::new("hops.toml", &text), &[]);
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    let of = &document["requests"];
+    let counts = ["sent", "ok", "redirects"].map(|name| of[name].as_u64().unwrap());
+    assert_eq!((counts, web.got().len()), ([20, 20, 20], 40), "{document}");
+    assert_eq!(document["status"], json!({"200": 20}), "{document}");
+    let step = &document["flows"][0]["steps"][0];
+    assert_eq!((&step["requests"], &step["redirects"]), (&json!(20), &json!(20)), "{step}");
+}
+
+#[test]
+fn each_round_begins_with_the_first_row() {
+    let web = Web::start(|_| fine(""));
+    let rows = Scratch::new("rows.csv", "id\n1\n2\n3\n");
+    let text = format!(
+        "version = 1\ntarget = 'http://{}'\nusers = 1\n[[feeds]]\nname = 'row'\nfile = '{}'\n\
+         at_end = 'stop'\n[[rounds]]\n[[rounds]]\n[[flows]]\n[[flows.steps]]\n\
+         url = '/{{{{row.id}}}}'\n",
+        web.address,
+        rows.path()
+    );
+    let (finished, document) = run(&Scratch::new("rounds.toml", &text), &[]);
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    let ok = |round: usize| &document["rounds"][round]["requests"]["ok"];
+    assert_eq!((ok(0), ok(1)), (&json!(3), &json!(3)), "{document}");
+    let got: Vec<String> = web.got().into_iter().map(|got| got.target).collect();
+    assert_eq!(got, ["/1", "/2", "/3", "/1", "/2", "/3"]);
 }
 
 #[test]

@@ -14,6 +14,7 @@ use crate::harness::executable::{self, Finished, Running, standfast};
 use crate::harness::recorder::{Asked, Recorder};
 use crate::harness::server::Server;
 use crate::harness::tls::Authority;
+use crate::harness::web::Web;
 use crate::harness::{Scratch, eventually};
 
 /// Runs `stress` with flags as one would type them: no flag here has blanks in it.
@@ -186,6 +187,22 @@ fn times_end_requests_and_runs() {
     let longer =
         result(&format!("-n 2 -t 1 -apptimeout 1 --dialect fork -u {}", server.address), 0);
     assert!(longer["stress"]["ok"].as_u64() > Some(2), "{longer}");
+}
+
+#[test]
+fn the_rate_is_over_the_time_that_passed() {
+    // The first request of a connection is answered, and no other.
+    let web = Web::start(|got| {
+        while got.number > 0 {
+            std::thread::park();
+        }
+        (200, Vec::new(), "ok".to_owned())
+    });
+    let result = result(&format!("-c 2 -n 2 -t 1 -k -u http://{}/", web.address), 1);
+    let stress = &result["stress"];
+    assert_eq!((&stress["ok"], &stress["failed"]), (&2.into(), &2.into()), "{result}");
+    assert!(stress["seconds"].as_f64() >= Some(1.0), "{result}");
+    assert!(stress["measured_per_second"].as_f64() <= Some(4.0), "{result}");
 }
 
 #[test]

@@ -68,8 +68,10 @@ impl Connector {
         self.handed_on = false;
         if let Connect::Paced(rate) = self.connect {
             let group = shares.chunks(self.lanes).nth(me / self.lanes).unwrap_or_default();
-            let busy = group.iter().filter(|&&share| share > 0).count() as u64;
-            self.pace = Some((self.begun, Pacer::new(core.now_ns(), rate, 1, busy)));
+            let busy = |group: &[u32]| group.iter().filter(|&&share| share > 0).count() as u64;
+            let (nth, of) = (busy(group.get(..me % self.lanes).unwrap_or_default()), busy(group));
+            let pacer = Pacer::new(core.now_ns(), rate, 1, of).shifted(nth, of);
+            self.pace = Some((self.begun, pacer));
         }
         self.shares = shares;
     }

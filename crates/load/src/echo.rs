@@ -45,6 +45,8 @@ pub(crate) struct EchoOrder {
     /// This worker's sockets, of so many.
     pub(crate) part: u64,
     pub(crate) whole: u64,
+    /// Which of how many workers that take part this one is, from 0.
+    pub(crate) turn: (u64, u64),
 }
 
 /// One worker's echo.
@@ -97,7 +99,7 @@ impl EchoRun {
         order: EchoOrder,
         ledger: &Ledger,
     ) -> EchoRun {
-        let EchoOrder { echo, begin_ns, part, whole } = order;
+        let EchoOrder { echo, begin_ns, part, whole, turn: (nth, of) } = order;
         let mut active = 0;
         for slot in 0..core.slots() {
             let open = core.id_at(slot).is_some_and(|id| core.is_open(id));
@@ -111,7 +113,7 @@ impl EchoRun {
         ledger.set_echo_done(false);
         let pace = match echo.rate {
             Some(rate) => Pace::Open(Rounds {
-                pacer: Pacer::new(begin_ns, rate, part, whole),
+                pacer: Pacer::new(begin_ns, rate, part, whole).shifted(nth, of),
                 number: 0,
                 next_slot: 0,
                 round: 0,

@@ -9,6 +9,27 @@ use crate::stages::Stage;
 pub(crate) struct Pacer {
     begin_ns: u64,
     rate: Rate,
+    /// All sends without.
+    deal: Option<Deal>,
+}
+
+/// Which sends of one sequence are whose, where several deal them out among themselves in rounds of
+/// `whole`: those of the places `first`, `first + stride` and so on, `part` of them, in each round.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Deal {
+    pub(crate) first: u64,
+    pub(crate) stride: u64,
+    pub(crate) part: u64,
+    pub(crate) whole: u64,
+}
+
+impl Deal {
+    /// Where this one's send `number` stands in the whole sequence.
+    fn place(&self, number: u64) -> u64 {
+        let part = self.part.max(1);
+        let place = self.first + number % part * self.stride;
+        (number / part).saturating_mul(self.whole.max(1)).saturating_add(place)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -38,27 +59,42 @@ impl Pacer {
     pub(crate) fn new(begin_ns: u64, rate: u64, part: u64, whole: u64) -> Pacer {
         let numerator = whole.max(1).saturating_mul(1_000_000_000);
         let denominator = rate.max(1).saturating_mul(part.max(1));
-        Pacer { begin_ns, rate: Rate::Constant(numerator, denominator) }
+        Pacer { begin_ns, rate: Rate::Constant(numerator, denominator), deal: None }
     }
 
-    /// The same where the rate goes in straight lines from one stage's end to the next; it begins at
+    /// All sends where the rate goes in straight lines from one stage's end to the next; it begins at
     /// none, and a stage without time is a step. After the last stage nothing is due.
-    pub(crate) fn staged(begin_ns: u64, stages: &[Stage], part: u64, whole: u64) -> Pacer {
-        let share = part.max(1) as f64 / whole.max(1) as f64;
+    pub(crate) fn staged(begin_ns: u64, stages: &[Stage]) -> Pacer {
         let (mut sends, mut at, mut from) = (0.0, 0.0, 0.0);
         let mut legs = Vec::with_capacity(stages.len());
         for stage in stages {
-            let (seconds, to) = (stage.time.as_secs_f64(), stage.connections as f64 * share);
+            let (seconds, to) = (stage.time.as_secs_f64(), stage.connections as f64);
             let leg = Leg { sends, at, seconds, from, to };
             (sends, at, from) = (sends + leg.sends_by(seconds), at + seconds, to);
             legs.push(leg);
         }
-        Pacer { begin_ns, rate: Rate::Legs(legs) }
+        Pacer { begin_ns, rate: Rate::Legs(legs), deal: None }
+    }
+
+    /// Only what is dealt to one, at the times it has in the whole: nobody sends when others do.
+    pub(crate) fn dealt(self, deal: Deal) -> Pacer {
+        Pacer { deal: Some(deal), ..self }
+    }
+
+    /// Begins later by `nth` of `of` equal pieces of the time between two sends at a constant rate: for
+    /// those whose parts change, so that they do not all send at the same moments.
+    pub(crate) fn shifted(self, nth: u64, of: u64) -> Pacer {
+        let Rate::Constant(numerator, denominator) = self.rate else { return self };
+        let pieces = u128::from(denominator) * u128::from(of.max(1));
+        let shift = u128::from(numerator) * u128::from(nth) / pieces;
+        let shift = u64::try_from(shift).unwrap_or(u64::MAX);
+        Pacer { begin_ns: self.begin_ns.saturating_add(shift), ..self }
     }
 
     /// When send `number`, counted from 0, is due.
     #[inline]
     pub(crate) fn due_ns(&self, number: u64) -> u64 {
+        let number = self.deal.map_or(number, |deal| deal.place(number));
         let after = match &self.rate {
             Rate::Constant(numerator, denominator) => {
                 let after = u128::from(number) * u128::from(*numerator) / u128::from(*denominator);
@@ -133,6 +169,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_dealt_out_makes_the_whole_and_no_two_send_at_once() {
+        // Five places: two of the first, two of the second, one of the third.
+        let dealt = |first, part| {
+            Pacer::new(0, 1_000, 1, 1).dealt(Deal { first, stride: 3, part, whole: 5 })
+        };
+        let all = [dealt(0, 2), dealt(1, 2), dealt(2, 1)];
+        let of =
+            |pacer: &Pacer| -> Vec<u64> { (0..40).map(|n| pacer.due_ns(n) / 1_000_000).collect() };
+        let mut due: Vec<u64> = all.iter().flat_map(of).filter(|ms| *ms < 100).collect();
+        due.sort_unstable();
+        assert_eq!(due, (0..100).collect::<Vec<_>>(), "one each millisecond");
+        let shifted = |nth| Pacer::new(10, 1_000, 1, 4).shifted(nth, 4);
+        assert_eq!([0, 1, 3].map(|nth| shifted(nth).due_ns(1)), [4_000_010, 5_000_010, 7_000_010]);
+    }
+
+    #[test]
     fn a_rate_that_grows_is_due_ever_sooner() {
         let stage = |seconds, connections| Stage {
             time: std::time::Duration::from_secs(seconds),
@@ -141,7 +193,7 @@ mod tests {
         // Half of 10 s at 100, then 10 s at 100, then nothing for 5 s, then a step.
         let stages =
             [stage(10, 100), stage(10, 100), stage(0, 0), stage(5, 0), stage(0, 10), stage(1, 10)];
-        let pacer = Pacer::staged(7, &stages, 1, 1);
+        let pacer = Pacer::staged(7, &stages);
         let due = |number| (pacer.due_ns(number) - 7) as f64 / 1e9;
         for (number, seconds) in
             [(0, 0.0), (125, 5.0), (500, 10.0), (1_000, 15.0), (1_500, 25.0), (1_505, 25.5)]
@@ -151,8 +203,8 @@ mod tests {
         assert_eq!(pacer.due_ns(1_510), u64::MAX, "after the last stage");
         assert_eq!(pacer.due_before(u64::MAX), 1_510);
         assert!((1..1_600).all(|n| pacer.due_ns(n - 1) <= pacer.due_ns(n)));
-        let half = Pacer::staged(7, &stages, 1, 2);
-        assert_eq!(half.due_before(u64::MAX), 755);
+        let half = pacer.clone().dealt(Deal { first: 1, stride: 2, part: 1, whole: 2 });
+        assert_eq!((half.due_before(u64::MAX), half.due_ns(62)), (755, pacer.due_ns(125)));
     }
 
     #[test]

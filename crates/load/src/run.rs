@@ -276,12 +276,15 @@ impl Run {
         let open = self.reached_each();
         let whole = open.iter().sum();
         let begin_ns = process::now_ns();
+        let (mut nth, of) = (0, open.iter().filter(|part| **part > 0).count() as u64);
         for (worker, &part) in open.iter().enumerate() {
             let Some(ledger) = self.ledgers.get(worker) else { continue };
             ledger.set_echo_done(part == 0);
             if part > 0 {
                 let echo = Arc::clone(&echo);
-                self.tell(worker, Order::Echo(EchoOrder { echo, begin_ns, part, whole }));
+                let turn = (nth, of);
+                self.tell(worker, Order::Echo(EchoOrder { echo, begin_ns, part, whole, turn }));
+                nth += 1;
             }
         }
     }

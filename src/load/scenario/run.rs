@@ -116,6 +116,8 @@ impl Asked<'_> {
         };
         let scenario = Arc::clone(&round.scenario);
         let tallies = Tallies::new(&scenario, config.connections, metrics.is_some());
+        // Rounds before have given out rows of the same feeds.
+        scenario.begin();
         metrics.iter().for_each(|metrics| metrics.round(&tallies, &scenario));
         let own = tallies.clone();
         let script = move |part| Users::new(Arc::clone(&scenario), part, own.clone(), seed, clock);

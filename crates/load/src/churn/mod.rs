@@ -47,6 +47,8 @@ pub(crate) struct ChurnOrder {
     pub(crate) rate: u64,
     pub(crate) part: u64,
     pub(crate) whole: u64,
+    /// Which of how many workers that take part this one is, from 0.
+    pub(crate) turn: (u64, u64),
     pub(crate) grace_ns: u64,
 }
 
@@ -89,7 +91,9 @@ impl Churn {
             }
         }
         ledger.set_expecting(Fanout::FIRST_PUBLISHER);
+        let (nth, of) = order.turn;
         let pacer = Pacer::new(core.now_ns(), order.rate, order.part, order.whole);
+        let pacer = pacer.shifted(nth, of);
         let due = VecDeque::new();
         Churn { order, lines, pacer, steps: 0, places, members, due, stopping: false }
     }

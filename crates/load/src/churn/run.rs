@@ -53,9 +53,10 @@ impl ChurnRun {
         let whole = open.iter().sum();
         let grace_ns = u64::try_from(fanout.late_after.as_nanos()).unwrap_or(u64::MAX);
         let mut busy = Vec::new();
+        let of = open.iter().filter(|part| **part > 0).count() as u64;
         for (worker, &part) in open.iter().enumerate().filter(|(_, part)| **part > 0) {
-            let board = Arc::clone(&board);
-            let order = ChurnOrder { board, rate: churn.rate, part, whole, grace_ns };
+            let (board, turn) = (Arc::clone(&board), (busy.len() as u64, of));
+            let order = ChurnOrder { board, rate: churn.rate, part, whole, turn, grace_ns };
             tell(remote, worker, Order::Churn(order));
             busy.push(worker);
         }

@@ -6,7 +6,7 @@ use engine::{Closed, ConnId, Core, Sent, Sys};
 use super::answer::header;
 use super::requester::Requester;
 use super::user::{At, Flight, Socket};
-use super::{Answer, Driver, Failure, Left, Received, Requests, Script, Times, Whole};
+use super::{Answer, Driver, Failure, Kind, Left, Received, Requests, Script, Times, Whole};
 
 impl<D: Driver, S: Script> Requester<D, S> {
     /// A user sends the request that was due then.
@@ -21,17 +21,27 @@ impl<D: Driver, S: Script> Requester<D, S> {
         one.at = At::Busy;
         one.hops = 0;
         let times = Times { due_ns, begun_ns: now_ns, ..Times::default() };
-        one.flights.push_back(Flight { times, ..Flight::default() });
-        self.in_flight += 1;
         if due_ns >= self.schedule.measure_ns {
             self.ledger.counts.begun.add(1);
         }
+        if let Some(failure) = one.refused.take() {
+            return self.refuse(user, failure, times);
+        }
+        one.flights.push_back(Flight { times, ..Flight::default() });
+        self.in_flight += 1;
         if D::PUSHES {
             self.script.begin(user, now_ns);
         }
         self.arm(user, now_ns);
         self.ask(core, user, now_ns);
         self.fill(core, user, now_ns);
+    }
+
+    /// A request that cannot be sent is over as soon as it is due.
+    fn refuse(&mut self, user: u32, failure: Failure, times: Times) {
+        let now_ns = times.begun_ns;
+        self.judge(user, Err(failure), 0, Times { done_ns: now_ns, ..times });
+        self.sleep(user, now_ns + Requests::CONNECT_REST.as_nanos() as u64);
     }
 
     /// Another request follows on a connection that may have several under way.
@@ -222,6 +232,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
         if self.config.redirects > 0 && self.redirect(core, user, whole, more, now_ns) {
             return;
         }
+        if self.config.pipeline == 1 && self.leads_on(user, whole, now_ns) {
+            return self.follow(core, user, whole, more, now_ns);
+        }
         let Some(one) = self.users.get_mut(user as usize) else { return };
         let Some(flight) = one.flights.pop_front() else { return };
         self.in_flight -= 1;
@@ -261,6 +274,39 @@ impl<D: Driver, S: Script> Requester<D, S> {
             Some(At::Over | At::Parked) => self.hang_up(core, user),
             _ => {}
         }
+    }
+
+    /// Whether the script goes on from an answer.
+    #[inline]
+    fn leads_on(&mut self, user: u32, whole: Whole, now_ns: u64) -> bool {
+        let Some(one) = self.users.get(user as usize) else { return false };
+        let Some(flight) = one.flights.front() else { return false };
+        let answer = Answer {
+            outcome: Ok(whole.status),
+            head: &one.awaited.head,
+            body: &one.awaited.body,
+            body_bytes: whole.body_bytes,
+            times: Times { done_ns: now_ns, ..flight.times },
+        };
+        self.script.leads_on(user, &answer)
+    }
+
+    /// Sends what the script has gone on to, as the same request.
+    fn follow<Y: Sys>(
+        &mut self,
+        core: &mut Core<Y, Self>,
+        user: u32,
+        whole: Whole,
+        more: bool,
+        now_ns: u64,
+    ) {
+        let Some(one) = self.users.get_mut(user as usize) else { return };
+        one.hops += 1;
+        if more || !whole.keep || self.config.new_connections {
+            one.opened = false;
+            one.conn.take().into_iter().for_each(|id| core.abort(id));
+        }
+        self.ask(core, user, now_ns);
     }
 
     /// Follows a redirect, if the answer is one; false leaves it as the answer.
@@ -390,7 +436,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let Some(one) = self.users.get_mut(user as usize) else { return };
         let flights = std::mem::take(&mut one.flights);
         self.in_flight -= flights.len();
-        for flight in &flights {
+        // A message that nobody owes is not one that failed to come.
+        for flight in flights.iter().filter(|flight| flight.kind != Kind::Await) {
             let times = Times { done_ns: now_ns, ..flight.times };
             self.judge(user, Err(Failure::Unfinished), 0, times);
         }

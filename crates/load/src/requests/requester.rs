@@ -146,6 +146,12 @@ impl<D: Driver, S: Script> Requester<D, S> {
                 let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
                 self.sleep(user, now_ns.saturating_add(time_ns));
             }
+            Step::Fail(failure) => {
+                if let Some(one) = self.users.get_mut(user as usize) {
+                    one.refused = Some(failure);
+                }
+                self.ready(core, user, now_ns);
+            }
             Step::End => self.retire(core, user),
         }
     }
@@ -174,6 +180,10 @@ impl<D: Driver, S: Script> Requester<D, S> {
     /// There are to be fewer users: this one closes its connection and waits.
     fn park<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
         self.set(user, At::Parked);
+        if let Some(one) = self.users.get_mut(user as usize) {
+            // Its script is asked again.
+            one.refused = None;
+        }
         self.parked.push(user);
         if D::PUSHES {
             self.script.left(user, Left::Parked);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Pace, Part, Requests};
-use crate::pacer::Pacer;
+use crate::pacer::{Deal, Pacer};
 use crate::stages::{self, Stage};
 
 /// What a user that is ready is told.
@@ -42,16 +42,18 @@ impl Schedule {
         let until_ns = config
             .over_after()
             .map_or(u64::MAX, |time| measure_ns.saturating_add(nanoseconds(time)));
-        let users = u64::from(part.users);
+        let whole = config.connections.max(1);
+        let Part { first, stride, users, .. } = part;
+        let deal = Deal { first, stride, part: u64::from(users), whole };
         let pacer = match &config.pace {
-            Pace::Rate(rate) => Some(Pacer::new(begin_ns, *rate, users, config.connections)),
+            Pace::Rate(rate) => Some(Pacer::new(begin_ns, *rate, 1, 1).dealt(deal)),
             Pace::Rates(stages) => {
                 // The warm-up is at the first rate there is.
                 let first = stages.iter().map(|stage| stage.connections).find(|rate| *rate > 0);
                 let warm = Stage { time: config.warm_up, connections: first.unwrap_or(1) };
                 let legs = (!config.warm_up.is_zero()).then(|| warm_up(warm)).into_iter().flatten();
                 let stages: Vec<Stage> = legs.chain(stages.iter().copied()).collect();
-                Some(Pacer::staged(begin_ns, &stages, users, config.connections))
+                Some(Pacer::staged(begin_ns, &stages).dealt(deal))
             }
             Pace::Closed | Pace::Users(_) => None,
         };
@@ -59,7 +61,7 @@ impl Schedule {
             Pace::Users(stages) => stages.clone(),
             _ => Vec::new(),
         };
-        let left = config.requests.map_or(u64::MAX, |requests| share(requests, part, config));
+        let left = config.requests.map_or(u64::MAX, |requests| share(requests, deal));
         Schedule { pacer, number: 0, stages, part, begin_ns, measure_ns, until_ns, left }
     }
 
@@ -134,14 +136,10 @@ fn warm_up(stage: Stage) -> [Stage; 3] {
     [Stage { time: Duration::ZERO, ..stage }, stage, none]
 }
 
-/// This worker's share of a number of requests: the shares add up to it.
-fn share(requests: u64, part: Part, config: &Requests) -> u64 {
-    let whole = u128::from(config.connections.max(1));
-    // Users are dealt out in turn, so the workers before this one have at least as many.
-    let workers = part.stride.max(1);
-    let before: u64 = (0..part.first).map(|one| users_of(one, workers, config.connections)).sum();
-    let until = |users: u64| (u128::from(requests) * u128::from(users) / whole) as u64;
-    until(before + u64::from(part.users)) - until(before)
+/// How many of the first `requests` of the run are this worker's: one of each user in turn.
+fn share(requests: u64, deal: Deal) -> u64 {
+    let Deal { first, stride, part, whole } = deal;
+    requests / whole * part + users_of(first, stride, requests % whole)
 }
 
 /// Users of worker `one` of `workers`.
@@ -193,7 +191,7 @@ mod tests {
         let all = (0..10_000).filter(|_| schedule.take(1_499) == Turn::Due(1_499)).count();
         assert_eq!(all, 10_000);
         let measured = (0..10_000).filter(|_| schedule.take(1_500) == Turn::Due(1_500)).count();
-        assert_eq!(measured, 400, "two of five users");
+        assert_eq!(measured, 401, "two of five users, and the first has one more");
     }
 
     #[test]
@@ -203,13 +201,33 @@ mod tests {
         let mut schedules = parts(&rate);
         let first = &mut schedules[0];
         assert_eq!(first.take(1_000), Turn::Due(1_000));
-        assert_eq!((first.take(1_000), first.next_ns()), (Turn::Later, Some(3_500)));
-        assert_eq!(first.untaken(6_001), 2, "3,500 and 6,000");
-        assert_eq!(first.take(20_000), Turn::Due(3_500), "late, and due when it was due");
+        assert_eq!((first.take(1_000), first.next_ns()), (Turn::Later, Some(4_000)));
+        assert_eq!(first.untaken(6_001), 2, "4,000 and 6,000");
+        assert_eq!(first.take(20_000), Turn::Due(4_000), "late, and due when it was due");
         let left = (0..).take_while(|_| matches!(first.take(u64::MAX - 1), Turn::Due(_))).count();
         assert_eq!((left, first.next_ns()), (2, None));
         let due: u64 = schedules.iter().map(|one| one.untaken(u64::MAX)).sum();
         assert_eq!(due, 4 + 2, "ten in all, four of the first worker");
+    }
+
+    #[test]
+    fn workers_take_turns_and_never_send_at_once() {
+        let second = Duration::from_secs(1);
+        let steady = [(Duration::ZERO, 10_000), (second, 10_000)];
+        let steady = steady.map(|(time, connections)| Stage { time, connections }).to_vec();
+        for pace in [Pace::Rate(10_000), Pace::Rates(steady)] {
+            let rate = Requests { requests: None, duration: Some(second), ..config(pace) };
+            let mut due = Vec::new();
+            for mut schedule in parts(&rate) {
+                while let Turn::Due(due_ns) = schedule.take(u64::MAX - 1) {
+                    due.push(due_ns);
+                }
+            }
+            due.sort_unstable();
+            assert_eq!(due.len(), 10_000);
+            let apart = due.windows(2).map(|two| two[1] - two[0]);
+            assert!(apart.clone().all(|ns| ns.abs_diff(100_000) <= 2), "{:?}", apart.max());
+        }
     }
 
     #[test]

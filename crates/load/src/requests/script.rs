@@ -12,6 +12,8 @@ pub enum Step {
     Send,
     /// It thinks, and is asked again.
     Wait(Duration),
+    /// What it was to send cannot be: that is begun when the pacing lets it, and has failed.
+    Fail(Failure),
     /// It is done for good.
     End,
 }
@@ -39,7 +41,7 @@ impl Part {
 
 /// What the users of one worker do. They are numbered from 0; [`Part::number`] tells them apart over
 /// all workers. For every request: `next` says [`Step::Send`], then `wants`, `request`, and in the
-/// end `answered`, once each unless said otherwise.
+/// end `answered`, once each unless said otherwise; of [`Step::Fail`] it is `answered` alone.
 pub trait Script: Send + 'static {
     /// What a user does that has nothing under way.
     fn next(&mut self, user: u32, now_ns: u64) -> Step;
@@ -51,6 +53,14 @@ pub trait Script: Send + 'static {
     #[inline]
     fn wants(&self, _user: u32) -> Wants {
         Wants::Nothing
+    }
+
+    /// Whether a whole answer leads on to another request: then that is what [`Script::request`] is from
+    /// now on. It is sent at once, whatever the pacing, counts as a redirect, and its answer is that of
+    /// the first. Not asked where requests are pipelined.
+    #[inline]
+    fn leads_on(&mut self, _user: u32, _answer: &Answer<'_>) -> bool {
+        false
     }
 
     /// What came of it. A whole answer that is not what it should be is given a failure.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use engine::ConnId;
 
-use super::{Awaited, Kind, Request, Times};
+use super::{Awaited, Failure, Kind, Request, Times};
 
 /// What a connection of the engine knows of itself.
 #[derive(Copy, Clone, Default, Debug)]
@@ -60,6 +60,8 @@ pub(super) struct User<C> {
     pub(super) awaited: Awaited,
     /// What the driver remembers of the connection.
     pub(super) state: C,
+    /// Why its next request cannot be sent.
+    pub(super) refused: Option<Failure>,
     /// Where an answer has sent it.
     pub(super) redirect: Option<Box<Request>>,
     /// The connection in use is its socket, not that of HTTP.
@@ -88,6 +90,7 @@ impl<C: Default> User<C> {
             flights: VecDeque::new(),
             awaited: Awaited::default(),
             state: C::default(),
+            refused: None,
             redirect: None,
             on_socket: false,
             aside: None,

@@ -176,6 +176,11 @@ impl Feed {
         self.bytes.get(begin.unwrap_or_default() as usize..end as usize).unwrap_or_default()
     }
 
+    /// Begins again with the first row.
+    pub(super) fn rewind(&self) {
+        self.given.store(0, Ordering::Relaxed);
+    }
+
     /// The row of a user's next pass; `None` when all were given out and it is to be so once.
     pub(super) fn next_row(&self, user: u64, random: u64) -> Option<u32> {
         let rows = u64::from(self.rows());

@@ -91,6 +91,13 @@ impl Scenario {
     }
 }
 
+impl Scenario {
+    /// A run begins: feeds whose rows are given out in turn begin with the first one.
+    pub fn begin(&self) {
+        self.feeds.iter().for_each(|feed| feed.rewind());
+    }
+}
+
 /// An HTTP proxy that is asked in the place of servers (RFC 9112 section 3.2.2).
 #[derive(Clone, Default, Debug)]
 pub struct Proxy {

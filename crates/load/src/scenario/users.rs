@@ -15,7 +15,7 @@ use super::template::{Values, mixed};
 use super::{BODY_KEPT_MAX, Scenario, Step, Tallies};
 use crate::broadcast::Publication;
 use crate::requests::{
-    Answer, Failure, Kind, Left, Part, Push, Request, Script, Step as Next, Times, Wants, place,
+    Answer, Failure, Kind, Left, Part, Push, Request, Script, Step as Next, Wants, place,
 };
 
 /// How often somebody who looks on is told what came of the steps.
@@ -73,8 +73,6 @@ pub(super) struct User {
     captures: Box<[Option<Box<[u8]>>]>,
     jar: Jar,
     follow: Option<Box<Follow>>,
-    /// Of the step's first request, where redirects follow.
-    first: Option<Times>,
     /// How often it has done its step.
     pub(super) repeated: u32,
     /// It stayed to the end of its group.
@@ -98,7 +96,6 @@ const GROUP_GRACE: Duration = Duration::from_secs(10);
 
 /// What is left of a pass that a step has failed in.
 enum After {
-    Redirect(Box<Follow>),
     GoesOn,
     PassEnds,
 }
@@ -175,32 +172,29 @@ impl Users {
         true
     }
 
-    /// Makes ready what the user sends next; false when that leads to no server of the scenario.
-    fn prepare(&mut self, at: u32, now_ns: u64) -> bool {
-        let Some(user) = self.users.get_mut(at as usize) else { return false };
+    /// Makes ready what the user sends next, unless that leads to no server of the scenario.
+    fn prepare(&mut self, at: u32, now_ns: u64) -> Next {
+        const NOWHERE: Next = Next::Fail(Failure::RedirectElsewhere);
+        let Some(user) = self.users.get_mut(at as usize) else { return NOWHERE };
         user.seq = self.numbered * self.part.stride.max(1) + u64::from(self.part.worker);
         self.numbered += 1;
         user.draw = user.chance();
         let since_ms = now_ns.saturating_sub(self.clock.now_ns) / 1_000_000;
         user.now_ms = self.clock.now_ms + since_ms;
-        let Some(step) = user.step else { return false };
+        let Some(step) = user.step else { return NOWHERE };
         if self.fixed.get(step).is_some_and(Option::is_some) {
-            return true;
+            return Next::Send;
         }
         let asked = self
             .users
             .get(at as usize)
             .and_then(|user| asked(&self.scenario, user, self.part.number(at)));
-        let Some(asked) = asked else { return false };
+        let Some(asked) = asked else { return NOWHERE };
         let target = self.renderer.target(&asked);
-        if !target.starts_with(b"/http:") && !target.starts_with(b"/https:") {
-            return true;
+        if target.starts_with(b"/http:") || target.starts_with(b"/https:") {
+            return NOWHERE;
         }
-        self.tally.step(step, Some(Failure::RedirectElsewhere), None);
-        if let Some(user) = self.users.get_mut(at as usize) {
-            user.step = None;
-        }
-        false
+        Next::Send
     }
 
     /// Looks at a whole answer.
@@ -215,12 +209,8 @@ impl Users {
         if let Some(failure) = speak::refused(&step.action, status, answer) {
             return (After::PassEnds, Some(failure));
         }
-        if let Some(follow) = user.redirected(&scenario, step, status, answer) {
-            self.tally.redirect(number);
-            return match follow {
-                Ok(follow) => (After::Redirect(Box::new(follow)), None),
-                Err(failure) => (After::PassEnds, Some(failure)),
-            };
+        if let Some(Err(failure)) = user.redirected(&scenario, step, status, answer) {
+            return (After::PassEnds, Some(failure));
         }
         let seen = Seen::new(status, answer);
         let kept = matches!(self.wants.get(number), Some(Wants::Body(_)));
@@ -256,11 +246,8 @@ impl Users {
     fn over(&mut self, at: u32, after: &After, failure: Option<Failure>, answer: &Answer<'_>) {
         let Some(user) = self.users.get_mut(at as usize) else { return };
         let Some(number) = user.step else { return };
-        let first = user.first.take();
-        let times = first.map(|first| Times { done_ns: answer.times.done_ns, ..first });
-        let times = times.unwrap_or(answer.times);
         let is_whole = answer.outcome.is_ok();
-        self.tally.step(number, failure, is_whole.then_some(&times));
+        self.tally.step(number, failure, is_whole.then_some(&answer.times));
         user.follow = None;
         let think = self.scenario.steps.get(number).and_then(|step| step.think);
         user.think = think.map(|(least, most)| user.between(least, most));
@@ -296,9 +283,6 @@ impl Script for Users {
     fn next(&mut self, user: u32, now_ns: u64) -> Next {
         self.ensure(user);
         let Some(one) = self.users.get_mut(user as usize) else { return Next::End };
-        if one.follow.is_some() {
-            return Next::Send;
-        }
         if let Some(time) = one.think.take() {
             return Next::Wait(time);
         }
@@ -310,10 +294,7 @@ impl Script for Users {
         {
             return next;
         }
-        match self.prepare(user, now_ns) {
-            true => Next::Send,
-            false => Next::Wait(Duration::from_millis(1)),
-        }
+        self.prepare(user, now_ns)
     }
 
     fn request(&mut self, user: u32) -> &Request {
@@ -340,17 +321,29 @@ impl Script for Users {
         step.and_then(|step| self.wants.get(step)).copied().unwrap_or_default()
     }
 
+    fn leads_on(&mut self, user: u32, answer: &Answer<'_>) -> bool {
+        let Ok(status @ 300..400) = answer.outcome else { return false };
+        let Some(one) = self.users.get_mut(user as usize) else { return false };
+        let found = one.step.and_then(|at| Some((at, self.scenario.steps.get(at)?)));
+        let Some((number, step)) = found else { return false };
+        if speak::refused(&step.action, status, answer).is_some() {
+            return false;
+        }
+        let followed = one.redirected(&self.scenario, step, status, answer);
+        let Some(Ok(follow)) = followed else { return false };
+        if self.scenario.cookies {
+            one.keep_cookies(&self.scenario, step, answer);
+        }
+        one.follow = Some(Box::new(follow));
+        self.tally.redirect(number);
+        true
+    }
+
     fn answered(&mut self, user: u32, answer: &Answer<'_>) -> Option<Failure> {
         let (after, failure) = match answer.outcome {
             Ok(status) => self.judge(user, status, answer),
             Err(failure) => (After::PassEnds, Some(failure)),
         };
-        if let After::Redirect(follow) = after {
-            let one = self.users.get_mut(user as usize)?;
-            one.first.get_or_insert(answer.times);
-            one.follow = Some(follow);
-            return None;
-        }
         if self.has_sockets {
             self.unless_sent(user, answer);
         }
@@ -429,7 +422,6 @@ impl User {
             captures: vec![None; scenario.captures].into(),
             jar: Jar::default(),
             follow: None,
-            first: None,
             repeated: 0,
             is_done: false,
             inbox: Inbox::default(),

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::Endpoint;
+use crate::requests::Times;
 use crate::scenario::{Capture, Check, Feed, Flow, Names, Order, Place, Rule, Source, Template};
 
 const CLOCK: Clock = Clock { now_ns: 0, now_ms: 1_000 };
@@ -95,7 +96,9 @@ impl Play {
         let times =
             Times { due_ns: 0, begun_ns: 1_000_000, done_ns: 9_000_000, ..Times::default() };
         let body_bytes = body.len() as u64;
-        self.users.answered(user, &Answer { outcome: Ok(status), head, body, body_bytes, times })
+        let answer = Answer { outcome: Ok(status), head, body, body_bytes, times };
+        let leads_on = self.users.leads_on(user, &answer);
+        if leads_on { None } else { self.users.answered(user, &answer) }
     }
 
     fn flows(self) -> Vec<crate::scenario::FlowSummary> {
@@ -308,6 +311,10 @@ fn a_captured_link_is_followed_at_its_own_server_only() {
     play.answer(0, "200 OK", "");
     play.asked(0);
     play.answer(0, "200 OK\r\nX-Next: http://127.0.0.9/a", "");
-    assert!(matches!(play.users.next(0, 0), Next::Wait(_)), "not sent");
+    let elsewhere = Failure::RedirectElsewhere;
+    assert_eq!(play.users.next(0, 0), Next::Fail(elsewhere), "not sent");
+    let (outcome, times) = (Err(elsewhere), Times::default());
+    let answer = Answer { outcome, head: b"", body: b"", body_bytes: 0, times };
+    assert_eq!(play.users.answered(0, &answer), None, "the run has counted it");
     assert_eq!(play.flows()[0].steps[1].errors["redirect_elsewhere"], 1);
 }

@@ -2,12 +2,13 @@
 //! bytes go from the worker's read buffer straight to the other leg, and what the kernel refuses
 //! waits in that leg's queue while the first is not read.
 //!
-//! `ask` begins a request and finds it an upstream, `answer` passes answers on, `tunnel` is bytes
-//! both ways, `time` ends what takes too long.
+//! `ask` begins a request and finds it an upstream, `reach` a connection there, `answer` passes answers
+//! on, `tunnel` is bytes both ways, `time` ends what takes too long.
 
 mod answer;
 mod ask;
 mod exchange;
+mod reach;
 mod time;
 mod tunnel;
 

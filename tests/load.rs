@@ -159,6 +159,23 @@ fn sockets_that_ended_are_opened_again() {
     assert_eq!(connections["failed"], 0, "{summary}");
 }
 
+/// Connections come and go; the server knows how many came and how often they spoke.
+#[test]
+fn connections_are_replaced_after_their_messages_and_the_server_counted_the_same() {
+    let server = Server::start(&[]);
+    let url = format!("ws://{}/echo", server.listen);
+    let few = ["--connections", "20", "--messages-per-connection", "5", "--duration", "500ms"];
+    let finished = executable::run(&[&["load", &url], &few[..], &["--json", "-"]].concat());
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    let summary = summary(&finished);
+    let replaced = summary["connections"]["replaced"].as_u64().unwrap();
+    assert!(replaced >= 20, "{summary}");
+    assert_eq!((&summary["connections"]["open"], &summary["closed"]), (&20.into(), &json!({})));
+    assert_eq!(summary["echo"]["sent"], 5 * (20 + replaced), "{summary}");
+    assert_eq!(summary["echo"]["received"], summary["echo"]["sent"], "{summary}");
+    assert_eq!(server.metrics()["standfast_accepted_total"], (20 + replaced) as f64);
+}
+
 #[test]
 fn thresholds_decide_the_exit_code() {
     let server = Server::start(&[]);

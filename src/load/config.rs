@@ -115,7 +115,7 @@ fn fanout(
     if args.publish_by_socket && u64::from(args.publishers) > args.connections {
         bail!("--publishers {}: there are fewer --connections to publish by", args.publishers);
     }
-    let messages = messages(args)?;
+    let messages = messages(args.messages, "--messages")?;
     let duration_default = messages.is_none().then_some(Duration::from_secs(10));
     let size = args.size.unwrap_or(0);
     let size = usize::try_from(size).ok().filter(|&size| size <= 1 << 20);
@@ -173,9 +173,9 @@ fn publish_body(
     Ok(body_for(topic))
 }
 
-fn messages(args: &Args) -> Result<Option<u32>> {
-    match args.messages.map(u32::try_from) {
-        Some(Ok(u32::MAX) | Err(_)) => bail!("--messages must be below {}", u32::MAX),
+fn messages(said: Option<u64>, flag: &str) -> Result<Option<u32>> {
+    match said.map(u32::try_from) {
+        Some(Ok(u32::MAX) | Err(_)) => bail!("{flag} must be below {}", u32::MAX),
         Some(Ok(messages)) => Ok(Some(messages)),
         None => Ok(None),
     }
@@ -183,24 +183,35 @@ fn messages(args: &Args) -> Result<Option<u32>> {
 
 fn echo(args: &Args, clients: Option<&Clients>) -> Result<Option<Echo>> {
     let Args { size, rate, duration, timeout, .. } = args;
-    let counted = size.or(*rate).or(args.messages);
+    let turnover = args.messages_per_connection;
+    let counted = size.or(*rate).or(args.messages).or(turnover);
     let worded = args.message.is_some() || args.think.is_some();
     if !worded && !args.echo && counted.is_none() && duration.is_none() && timeout.is_none() {
         return Ok(None);
     }
-    let size = size.unwrap_or(20);
-    let size = usize::try_from(size).ok().filter(|size| (Echo::SIZE_MIN..=1 << 30).contains(size));
-    let Some(size) = size else {
-        bail!("--size must be {} to 1GiB: a message carries its number", Echo::SIZE_MIN);
-    };
+    if turnover.is_some() && clients.is_some() {
+        bail!("--messages-per-connection is for ws:// and wss:// URLs");
+    }
+    let size = usize::try_from(size.unwrap_or(20)).unwrap_or(usize::MAX);
+    // In the closed loop answers can be taken in their order.
+    let least = if rate.is_none() { 1 } else { Echo::SIZE_MIN };
+    if !(least..=1 << 30).contains(&size) {
+        bail!(
+            "--size must be {least} to 1GiB; with --rate a message carries its number in 4 bytes"
+        );
+    }
     if let Some(Bytes(data)) = &args.message
         && !args.binary
         && std::str::from_utf8(data).is_err()
     {
         bail!("--message is not UTF-8, which a text message must be: send it with --binary");
     }
-    let messages = self::messages(args)?;
-    let duration_default = messages.is_none().then_some(Duration::from_secs(10));
+    let messages = match turnover {
+        Some(_) => self::messages(turnover, "--messages-per-connection")?,
+        None => self::messages(args.messages, "--messages")?,
+    };
+    let timed = messages.is_none() || turnover.is_some();
+    let duration_default = timed.then_some(Duration::from_secs(10));
     let content = match clients {
         Some(clients) => Some(clients.performed(args)?),
         None => args.message.as_ref().map(|Bytes(data)| Content {
@@ -209,11 +220,13 @@ fn echo(args: &Args, clients: Option<&Clients>) -> Result<Option<Echo>> {
             any_answer: matches!(args.answer, Answer::Any),
         }),
     };
+    let content = content.or_else(|| (size < Echo::SIZE_MIN).then(|| Content::filling(size)));
     Ok(Some(Echo {
         size,
         rate: *rate,
         messages,
         duration: duration.or(duration_default),
+        turnover: turnover.is_some(),
         content,
         dialogue: None,
         think: args.think,
@@ -249,6 +262,10 @@ mod tests {
         }
         let echo = read("ws://127.0.0.1:1/ --messages 2k").unwrap().echo.unwrap();
         assert_eq!((echo.size, echo.messages, echo.duration), (20, Some(2_000), None));
+        let turnover = read("ws://127.0.0.1:1/ --messages-per-connection 50 --size 1");
+        let echo = turnover.unwrap().echo.unwrap();
+        assert!(echo.turnover && echo.content.is_some_and(|content| content.data.len() == 1));
+        assert_eq!((echo.messages, echo.duration), (Some(50), Some(Duration::from_secs(10))));
         let echo = read("ws://127.0.0.1:1/ --rate 10k").unwrap().echo.unwrap();
         assert_eq!((echo.rate, echo.duration), (Some(10_000), Some(Duration::from_secs(10))));
     }
@@ -350,7 +367,10 @@ mod tests {
     fn what_cannot_be_used_is_named() {
         for (line, named) in [
             ("gopher://127.0.0.1/", "gopher"),
-            ("ws://127.0.0.1:1/ --size 3", "--size"),
+            ("ws://127.0.0.1:1/ --size 3 --rate 5", "--size"),
+            ("ws://127.0.0.1:1/ --size 0", "--size"),
+            ("ws://127.0.0.1:1/ --messages-per-connection 5 --rate 5", "--rate"),
+            ("cable://127.0.0.1:1/ --message a --messages-per-connection 5", "ws://"),
             ("ws://127.0.0.1:1/ --messages 5000M", "--messages"),
             ("ws://127.0.0.1:1/ --connections 0", "--connections"),
             ("ws://127.0.0.1:1/ --source 192.0.2.1", "192.0.2.1"),

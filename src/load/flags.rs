@@ -88,7 +88,7 @@ pub(crate) struct Args {
     pub(super) heartbeat: Option<Duration>,
 
     /// Send messages and expect them back; implied by --size, --message, --think, --rate, --messages,
-    /// --duration and --timeout
+    /// --messages-per-connection, --duration and --timeout
     #[arg(long, help_heading = MESSAGES)]
     pub(super) echo: bool,
 
@@ -123,6 +123,12 @@ pub(crate) struct Args {
     /// Messages per connection, or publications in all
     #[arg(long, value_name = "N", value_parser = units::positive_count, help_heading = PACING)]
     pub(super) messages: Option<u64>,
+
+    /// Close a connection after so many messages, each sent when the last was answered, and open
+    /// another in its place; when --duration is over those that are open finish theirs
+    #[arg(long, value_name = "N", value_parser = units::positive_count,
+        conflicts_with_all = ["messages", "rate", "stages", "fanout"], help_heading = PACING)]
+    pub(super) messages_per_connection: Option<u64>,
 
     /// How long to send messages or requests [default: 10s without a number of them]
     #[arg(long, value_name = "TIME", value_parser = units::positive_duration,

@@ -150,7 +150,9 @@ fn asked_rate(config: &Config) -> Option<f64> {
 /// How long messages are due, where that was said.
 fn sending_seconds(config: &Config) -> Option<f64> {
     let echo = config.echo.as_ref()?;
-    echo.duration.filter(|_| echo.messages.is_none()).map(|time| time.as_secs_f64())
+    echo.duration
+        .filter(|_| echo.messages.is_none() || echo.turnover)
+        .map(|time| time.as_secs_f64())
 }
 
 /// The summary: text to standard output, unless JSON is to go there.

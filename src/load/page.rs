@@ -109,7 +109,13 @@ fn echo_asked(echo: &Echo, mut say: impl FnMut(&str, String)) {
     say("bytes of a message", Count(size as u64).to_string());
     let rate = echo.rate.map(|rate| format!("{} per second", Count(rate)));
     say("messages sent", rate.unwrap_or_else(|| "when the last was answered".to_owned()));
-    say("sent for", end(echo.messages, echo.duration, "messages each"));
+    if echo.turnover {
+        let each = Count(echo.messages.unwrap_or(0).into());
+        say("a connection is replaced", format!("after {each} messages"));
+        say("sent for", end(None, echo.duration, ""));
+    } else {
+        say("sent for", end(echo.messages, echo.duration, "messages each"));
+    }
     if let Some((least, most)) = echo.think {
         say("time to think", format!("{}..{}", time_as_said(least), time_as_said(most)));
     }
@@ -141,6 +147,9 @@ fn figures(document: &Document<'_>) -> Rows {
     say("opened in", format!("{:.2} s, {} per second", c.seconds, Count(c.per_second as u64)));
     say("failed to open", causes(&summary.connect_errors));
     say("closed before the end", causes(&summary.closed));
+    if c.replaced > 0 {
+        say("closed after their messages and replaced", Count(c.replaced).to_string());
+    }
     let h = &summary.heartbeats;
     if h.sent > 0 {
         say("heartbeats", format!("{} of {} answered", Count(h.received), Count(h.sent)));

@@ -152,6 +152,7 @@ fn of_sockets_done(config: &Config, sample: &Sample, since: f64) -> f64 {
     match (sample.phase, echo, fanout) {
         ("stages", ..) => of_time(stages.iter().map(|stage| stage.time).sum()),
         ("hold", ..) => of_time(*hold),
+        ("echo", Some(echo), _) if echo.turnover => echo.duration.map_or(0.0, of_time),
         ("echo", Some(echo), _) => of_sending(echo.duration, echo.messages),
         ("fanout" | "churn", _, Some(fanout)) => of_sending(fanout.duration, fanout.messages),
         _ => of_count(sample.open + sample.failed, *connections),

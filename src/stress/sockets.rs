@@ -91,6 +91,7 @@ fn echo(args: &Args, boards: &Boards) -> Result<Echo> {
         rate: None,
         messages: args.duration().is_none().then_some(messages),
         duration: args.duration(),
+        turnover: false,
         content: None,
         dialogue: Some(Arc::new(dialogue)),
         think: Some((args.pause, args.pause)),

@@ -137,6 +137,9 @@ impl Handler for Client {
             Some(subscribers) => subscribers.opened(core, id, before),
             None => self.connector.settled(),
         }
+        if let Traffic::Echo(echo) = &mut self.traffic {
+            echo.joined(core, id, &self.ledger);
+        }
     }
 
     fn message<S: Sys>(
@@ -176,9 +179,15 @@ impl Handler for Client {
             Some(clients) => clients.closed(id.slot(), &mut self.connector, &self.ledger),
             None => Some(1),
         };
-        if core.user(id).is_some_and(|socket| socket.has(Socket::RETIRED)) {
+        let is = |flag| core.user(id).is_some_and(|socket| socket.has(flag));
+        if is(Socket::RETIRED) {
             self.ledger.counts.open.sub(1);
             self.ledger.counts.retired.add(1);
+        } else if is(Socket::FINISHED) && why == Closed::ByUs {
+            // In this order, so that nobody sees a moment without either.
+            self.ledger.counts.replaced.add(1);
+            self.ledger.counts.open.sub(1);
+            self.connector.replace(core);
         } else {
             self.ledger.count_closed(why);
             attempts.into_iter().for_each(|n| self.connector.lost(core, n, &self.ledger));

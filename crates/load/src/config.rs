@@ -144,6 +144,10 @@ pub struct Echo {
     pub messages: Option<u32>,
     /// No message is due after this time; `None` leaves the end to `messages`.
     pub duration: Option<Duration>,
+    /// In the closed loop: a connection that has had its `messages` is closed by the closing
+    /// handshake, and another takes its place, until `duration` is over. Those that are open then
+    /// finish theirs and stay.
+    pub turnover: bool,
     /// What every message says; `None` sends numbered messages that check themselves.
     pub content: Option<Content>,
     /// In the closed loop: who makes and judges the messages, instead of `content`.
@@ -165,6 +169,14 @@ pub struct Content {
     pub binary: bool,
     /// Any message is an answer, not only the same.
     pub any_answer: bool,
+}
+
+impl Content {
+    /// Messages that are too small for a number of their own.
+    #[must_use]
+    pub fn filling(size: usize) -> Content {
+        Content { data: vec![b'm'; size], binary: true, any_answer: false }
+    }
 }
 
 impl Echo {

@@ -136,6 +136,11 @@ impl Connector {
         }
     }
 
+    /// A WebSocket has ended because it is to be replaced by another.
+    pub(crate) fn replace<S: Sys>(&mut self, core: &Core<S, Client>) {
+        self.retries.at_once(core.now_ns());
+    }
+
     fn try_again<S: Sys>(
         &mut self,
         core: &mut Core<S, Client>,

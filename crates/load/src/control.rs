@@ -7,6 +7,7 @@
 //! | `{"target":10000}` | have so many connections begun in all; never fewer than before |
 //! | `{"heartbeat":30}` | ping every open socket once in so many seconds, spread; 0 stops |
 //! | `{"echo":{"size":20,"rate":1000,"messages":60}}` | send so many messages on every open socket, so many a second over all, and expect them back |
+//! | `{"turnover":{"size":20,"messages":50,"seconds":10}}` | every open socket sends so many messages, each when the last was answered, is closed and replaced by another, for so long |
 //! | `{"expect":{"publisher":7,"messages":1}}` | every open socket counts that publisher's broadcasts anew |
 //! | `"churn"` | begin and end subscriptions and publish meanwhile, as the run's flags say |
 //! | `{"finish":"graceful"}` | end: by the closing handshake, or `"abort"` by RST |
@@ -18,11 +19,11 @@
 //! | `ready` | once, first | `pid`, `workers`, `private_tables` |
 //! | `reached` | all of a target are open or have failed | `connections` (the target), `open`, `failed`, `seconds` since the command |
 //! | `answered` | once after `heartbeat`: every open socket has answered a ping | `sockets` |
-//! | `echoed` | once after `echo`: all messages were answered, or are no longer waited for | `sent`, `received` |
+//! | `echoed` | once after `echo` or `turnover`: all messages were answered, or are no longer waited for | `sent`, `received` |
 //! | `expecting` | the sockets count from now on: publish | `publisher`, `expected` |
 //! | `received` | all that was expected came | `publisher`, `received`, `duplicated` |
 //! | `churned` | once after `churn`: all was published, and every subscription judged | `owed`, `lost` |
-//! | `row` | each 250 ms | `elapsed` (seconds), `open`, `failed`, `closed`, `heartbeats_sent`, `heartbeats_received`, `answered`, `unanswered_sockets`, `messages_sent`, `messages_received`, `publications`, `publications_duplicated`; `errors` by cause, left out while there are none; `p50_ms`, `p99_ms`, `max_ms` of the last whole second, null without values |
+//! | `row` | each 250 ms | `elapsed` (seconds), `open`, `failed`, `closed`, `replaced`, `heartbeats_sent`, `heartbeats_received`, `answered`, `unanswered_sockets`, `messages_sent`, `messages_received`, `publications`, `publications_duplicated`; `errors` by cause, left out while there are none; `p50_ms`, `p99_ms`, `max_ms` of the last whole second, null without values |
 //! | `error` | a line was no command | `message` |
 //! | `summary` | once, last, before the connections are closed | the whole [`Summary`](crate::Summary) |
 //!
@@ -39,7 +40,8 @@ use engine::sys::process;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Close, Config, Echo, Ended, Latency, Recorder, Run, Series, Snapshot, StartError, Summary,
+    Close, Config, Content, Echo, Ended, Latency, Recorder, Run, Series, Snapshot, StartError,
+    Summary,
 };
 
 const LOOK: Duration = Duration::from_millis(20);
@@ -56,6 +58,7 @@ enum Command {
     Target(u64),
     Heartbeat(f64),
     Echo { size: usize, rate: u64, messages: u32 },
+    Turnover { size: usize, messages: u32, seconds: f64 },
     Expect { publisher: u32, messages: u32 },
     Churn,
     Finish(Finish),
@@ -90,6 +93,7 @@ struct Row {
     open: u64,
     failed: u64,
     closed: u64,
+    replaced: u64,
     heartbeats_sent: u64,
     heartbeats_received: u64,
     answered: u64,
@@ -213,16 +217,12 @@ impl<W: Write> Control<W> {
                 self.answer = !period.is_zero();
             }
             Ok(Command::Echo { size, rate, messages }) => {
-                self.run.echo(&Echo {
-                    size: size.max(Echo::SIZE_MIN),
-                    rate: Some(rate),
-                    messages: Some(messages),
-                    duration: None,
-                    content: None,
-                    dialogue: None,
-                    think: None,
-                    timeout: ANSWER_TIMEOUT,
-                });
+                self.run.echo(&Echo { rate: Some(rate), ..echo(size, messages) });
+                self.echo = true;
+            }
+            Ok(Command::Turnover { size, messages, seconds }) => {
+                let duration = Duration::try_from_secs_f64(seconds).ok();
+                self.run.echo(&Echo { duration, turnover: true, ..echo(size, messages) });
                 self.echo = true;
             }
             Ok(Command::Expect { publisher, messages }) => {
@@ -302,6 +302,7 @@ impl<W: Write> Control<W> {
             open: counts.open,
             failed: counts.failed_total(),
             closed: counts.closed_total(),
+            replaced: counts.replaced,
             heartbeats_sent: counts.heartbeats_sent,
             heartbeats_received: counts.heartbeats_received,
             answered: counts.answered,
@@ -315,6 +316,21 @@ impl<W: Write> Control<W> {
             p99_ms: latency.map(|latency| latency.p99_ms),
             max_ms: latency.map(|latency| latency.max_ms),
         }))
+    }
+}
+
+/// Messages in the closed loop.
+fn echo(size: usize, messages: u32) -> Echo {
+    Echo {
+        size: size.max(Echo::SIZE_MIN),
+        rate: None,
+        messages: Some(messages),
+        duration: None,
+        turnover: false,
+        content: (size < Echo::SIZE_MIN).then(|| Content::filling(size)),
+        dialogue: None,
+        think: None,
+        timeout: ANSWER_TIMEOUT,
     }
 }
 
@@ -354,6 +370,9 @@ mod tests {
         assert_eq!(read(r#"{"expect":{"publisher":7,"messages":1}}"#), expect);
         let echo = Command::Echo { size: 20, rate: 1_000, messages: 60 };
         assert_eq!(read(r#"{"echo":{"size":20,"rate":1000,"messages":60}}"#), echo);
+        let turnover = Command::Turnover { size: 1, messages: 50, seconds: 2.5 };
+        let line = r#"{"turnover":{"size":1,"messages":50,"seconds":2.5}}"#;
+        assert_eq!(read(line), turnover);
         assert_eq!(read(r#""churn""#), Command::Churn);
         assert_eq!(read(r#"{"finish":"abort"}"#), Command::Finish(Finish::Abort));
         for wrong in ["", "{}", r#"{"stop":1}"#, r#"{"target":-1}"#, r#"{"expect":{"x":1}}"#] {

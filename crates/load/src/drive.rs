@@ -138,7 +138,10 @@ fn phases<R: FnMut(&Row), W: FnMut(Duration) -> bool>(
     }
     if let Some(echo) = &config.echo {
         run.echo(echo);
-        let over = |run: &mut Run, _| run.echo_done() || run.snapshot().open == 0;
+        let over = |run: &mut Run, _| {
+            let counts = run.snapshot();
+            run.echo_done() || counts.open == 0 && counts.coming() == 0
+        };
         if watch.until(run, "echo", over) {
             return Ok(true);
         }

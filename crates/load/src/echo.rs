@@ -4,6 +4,9 @@
 //! - an answer is *duplicated* when its message was answered before, *corrupted* when it is none
 //!   of the messages sent there;
 //! - open model: an answer is *reordered* when a later message was answered before it;
+//! - closed loop, with turnover: a connection that has had its messages is closed and replaced by
+//!   another, which begins with its first message; until the time is over, when all that are open
+//!   finish theirs;
 //! - closed loop: a message not answered within the timeout is given up and the next is sent. An
 //!   answer that comes all the same is *late*: its message is not lost;
 //! - 64 or more messages behind the newest answer, a first answer and a repetition look alike:
@@ -18,10 +21,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::{ConnId, Core, Sent, Sys};
-use wire::websocket::OpCode;
+use wire::websocket::{CloseCode, OpCode};
 
 use crate::client::Client;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Snapshot};
 use crate::message::{Carried, Format};
 use crate::pacer::Pacer;
 use crate::socket::Socket;
@@ -61,6 +64,8 @@ pub(crate) struct EchoRun {
     /// Sent, and answered at least once, by this worker.
     sent: u64,
     answered: u64,
+    /// Nobody joins any more.
+    over: bool,
 }
 
 enum Pace {
@@ -87,6 +92,8 @@ struct Loops {
     begun_slot: u32,
     /// Sockets that still send or wait.
     active: u64,
+    /// Sockets that are being closed after their messages, each for another.
+    closing: u64,
     timeouts: Sweep,
     /// When a socket has thought enough, and which (its number breaks ties).
     thinking: BinaryHeap<Reverse<(u64, u64, ConnId)>>,
@@ -122,13 +129,39 @@ impl EchoRun {
             }),
             None => {
                 let timeouts = Sweep::new(begin_ns, echo.timeout / 4, 8);
-                Pace::Closed(Loops { begun_slot: 0, active, timeouts, thinking: BinaryHeap::new() })
+                Pace::Closed(Loops {
+                    begun_slot: 0,
+                    active,
+                    closing: 0,
+                    timeouts,
+                    thinking: BinaryHeap::new(),
+                })
             }
         };
         let after = |duration: Duration| begin_ns.saturating_add(duration.as_nanos() as u64);
         let until_ns = echo.duration.map_or(u64::MAX, after);
         let format = Format::new(echo.size);
-        EchoRun { format, text: Vec::new(), echo, until_ns, pace, sent: 0, answered: 0 }
+        let text = Vec::new();
+        EchoRun { format, text, echo, until_ns, pace, sent: 0, answered: 0, over: false }
+    }
+
+    /// A connection has opened meanwhile: with turnover it takes the place of one that was closed.
+    pub(crate) fn joined<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Client>,
+        id: ConnId,
+        ledger: &Ledger,
+    ) {
+        let Pace::Closed(loops) = &mut self.pace else { return };
+        let Some(socket) = core.user_mut(id).filter(|_| self.echo.turnover && !self.over) else {
+            return;
+        };
+        socket.set(Socket::ECHOING);
+        loops.active += 1;
+        // Slots beyond have their first message still to come.
+        if id.slot() < loops.begun_slot {
+            self.next_in_loop(core, id, core.clock_ns(), ledger);
+        }
     }
 
     /// Sends what is due. Returns when it wants to be called again; `None` when all is over.
@@ -142,6 +175,7 @@ impl EchoRun {
             Pace::Closed(_) => self.turn_closed(core, ledger),
         };
         if next_ns.is_none() {
+            self.over = true;
             ledger.set_echo_done(true);
         }
         next_ns
@@ -224,11 +258,11 @@ impl EchoRun {
 
     /// A socket has ended.
     pub(crate) fn forget(&mut self, socket: &Socket) {
-        if let Pace::Closed(loops) = &mut self.pace
-            && socket.has(Socket::ECHOING)
-        {
-            loops.active -= 1;
-        }
+        let Pace::Closed(loops) = &mut self.pace else { return };
+        loops.active -= u64::from(socket.has(Socket::ECHOING));
+        // Those of an echo before this one are not among them.
+        let finished = u64::from(socket.has(Socket::FINISHED));
+        loops.closing = loops.closing.saturating_sub(finished);
     }
 
     // ---- open model ----
@@ -285,6 +319,10 @@ impl EchoRun {
             });
             if let Some(id) = core.id_at(slot).filter(|_| given_up) {
                 ledger.counts.given_up.add(1);
+                if self.echo.turnover && now_ns >= self.until_ns {
+                    self.leave(core, id);
+                    continue;
+                }
                 self.next_in_loop(core, id, now_ns, ledger);
             }
         }
@@ -296,10 +334,18 @@ impl EchoRun {
         let Pace::Closed(loops) = &self.pace else { return None };
         let thought_ns = loops.thinking.peek().map_or(u64::MAX, |Reverse((due_ns, ..))| *due_ns);
         match (loops.active, begun) {
-            (0, _) => None,
+            (0, _) if loops.closing == 0 && !self.expects_somebody(now_ns, ledger) => None,
             (_, false) => Some(core.now_ns()),
             (_, true) => Some(loops.timeouts.next_ns(now_ns, slots).min(thought_ns)),
         }
+    }
+
+    /// Nobody is here, but somebody is to take a place.
+    fn expects_somebody(&self, now_ns: u64, ledger: &Ledger) -> bool {
+        let patience_ns = self.echo.timeout.as_nanos() as u64;
+        self.echo.turnover
+            && now_ns < self.until_ns.saturating_add(patience_ns)
+            && Snapshot::of([ledger]).coming() > 0
     }
 
     /// The next message follows, at once or after some thought.
@@ -335,7 +381,8 @@ impl EchoRun {
         let Some(socket) = core.user_mut(id) else { return };
         socket.clear(Socket::AWAITING);
         let more = self.echo.messages.is_none_or(|messages| socket.sent < messages);
-        if more && now_ns < self.until_ns {
+        let in_time = now_ns < self.until_ns;
+        if more && (in_time || self.echo.turnover) {
             // A socket that takes nothing has ended: that will be told.
             if self.send(core, id, now_ns, now_ns, ledger)
                 && let Some(socket) = core.user_mut(id)
@@ -344,7 +391,21 @@ impl EchoRun {
             }
             return;
         }
-        socket.clear(Socket::ECHOING);
+        if self.echo.turnover
+            && in_time
+            && let Pace::Closed(loops) = &mut self.pace
+        {
+            socket.set(Socket::FINISHED);
+            loops.closing += 1;
+            core.close(id, CloseCode::NORMAL, "");
+        }
+        self.leave(core, id);
+    }
+
+    /// A socket takes part no more.
+    fn leave<S: Sys>(&mut self, core: &mut Core<S, Client>, id: ConnId) {
+        let Some(socket) = core.user_mut(id) else { return };
+        socket.clear(Socket::ECHOING | Socket::AWAITING);
         if let Pace::Closed(loops) = &mut self.pace {
             loops.active -= 1;
         }

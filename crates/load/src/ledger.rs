@@ -78,6 +78,8 @@ counts! {
     open,
     /// WebSockets that were closed because there were to be fewer.
     retired,
+    /// WebSockets that were closed after their messages, each for another in its place.
+    replaced,
     /// Connects that opened at a later attempt than their first.
     opened_late,
     /// WebSockets that ended and are to be opened again.
@@ -218,7 +220,8 @@ impl Snapshot {
 
     /// Connections that are not open and will be: begun or to be begun again, and not given up.
     pub(crate) fn coming(&self) -> u64 {
-        (self.begun + self.reconnects).saturating_sub(self.opened + self.failed_total())
+        let begun = self.begun + self.reconnects + self.replaced;
+        begun.saturating_sub(self.opened + self.failed_total())
     }
 
     /// Open sockets that never answered a ping.
@@ -291,8 +294,9 @@ impl Ledger {
     }
 
     pub(crate) fn count_opened(&self, now_ns: u64) {
-        self.counts.opened.add(1);
+        // In this order, so that nobody takes it for neither open nor coming.
         self.counts.open.add(1);
+        self.counts.opened.add(1);
         self.last_open_ns.store(now_ns, Ordering::Relaxed);
     }
 

@@ -87,6 +87,11 @@ impl Retries {
         true
     }
 
+    /// A connect that is to be made at once, for the first time.
+    pub(crate) fn at_once(&mut self, now_ns: u64) {
+        self.waiting.push(Reverse((now_ns, 0)));
+    }
+
     /// The attempts made by the next that is due.
     pub(crate) fn next_due(&mut self, now_ns: u64) -> Option<u32> {
         let &Reverse((due_ns, attempts)) = self.waiting.peek()?;
@@ -140,6 +145,15 @@ mod tests {
             assert!((wait(attempt, 0) - least).abs() < 1e-3, "{attempt}");
             assert!((wait(attempt, u64::MAX) - most).abs() < 1e-3, "{attempt}");
         }
+    }
+
+    #[test]
+    fn what_is_to_be_at_once_goes_before_what_waits() {
+        let mut retries = Retries::new(RETRY);
+        assert!(retries.again(1, 0, u64::MAX));
+        retries.at_once(5);
+        assert_eq!((retries.due_ns(), retries.next_due(5)), (Some(5), Some(0)));
+        assert_eq!(retries.next_due(5), None);
     }
 
     #[test]

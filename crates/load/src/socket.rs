@@ -33,6 +33,8 @@ impl Socket {
     pub(crate) const RETIRED: u8 = 1 << 5;
     /// Publishes what the others are to receive, and is no receiver itself.
     pub(crate) const SENDING: u8 = 1 << 6;
+    /// Has had its messages and is being closed; another takes its place.
+    pub(crate) const FINISHED: u8 = 1 << 7;
 
     pub(crate) fn has(&self, flag: u8) -> bool {
         (self.stamp >> TIME_BITS) as u8 & flag != 0

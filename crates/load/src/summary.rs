@@ -50,6 +50,8 @@ pub struct Connections {
     pub open: u64,
     /// Closed because there were to be fewer.
     pub retired: u64,
+    /// Closed after their messages, each for another in its place.
+    pub replaced: u64,
     /// Brought no WebSocket.
     pub failed: u64,
     /// Opened at a later attempt than their first.
@@ -60,7 +62,7 @@ pub struct Connections {
     pub reconnects: u64,
     /// From the first connect to the last that opened.
     pub seconds: f64,
-    /// Opened ÷ seconds.
+    /// Opened ÷ seconds; those that took a place later do not count.
     pub per_second: f64,
     /// Times a source address had no port left and the next was taken.
     pub sources_changed: u64,
@@ -199,16 +201,18 @@ impl Summary {
         (fanout, times): (Option<FanoutSummary>, Times),
     ) -> Summary {
         let seconds = connecting.as_secs_f64();
+        let at_first = counts.opened.saturating_sub(counts.replaced);
         let connections = Connections {
             requested,
             open: counts.open,
             retired: counts.retired,
+            replaced: counts.replaced,
             failed: counts.failed_total(),
             opened_late: counts.opened_late,
             retries: counts.retried_total(),
             reconnects: counts.reconnects,
             seconds,
-            per_second: if seconds > 0.0 { counts.opened as f64 / seconds } else { 0.0 },
+            per_second: if seconds > 0.0 { at_first as f64 / seconds } else { 0.0 },
             sources_changed: counts.sources_changed,
         };
         let heartbeats = HeartbeatSummary {
@@ -344,6 +348,13 @@ impl Display for Summary {
                 f,
                 "  retired       {} closed as there were to be fewer",
                 self.connections.retired
+            )?;
+        }
+        if self.connections.replaced > 0 {
+            writeln!(
+                f,
+                "  replaced      {} closed after their messages, each for another",
+                self.connections.replaced
             )?;
         }
         if retries + reconnects > 0 {

@@ -181,6 +181,7 @@ fn performed_actions_are_answered_each_by_one_message() {
         rate: Some(1_000),
         messages: Some(25),
         duration: None,
+        turnover: false,
         content: Some(Content { data, binary: false, any_answer: true }),
         dialogue: None,
         think: None,

@@ -11,7 +11,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
 use load::broadcast::{self, Publication};
-use load::{Close, Config, Connect, Echo, Endpoint, Run, Summary};
+use load::{Close, Config, Connect, Content, Echo, Endpoint, Run, Summary};
 use serde_json::{Value, json};
 
 use server::Server;
@@ -32,6 +32,7 @@ fn echo(rate: Option<u64>) -> Echo {
         rate,
         messages: Some(MESSAGES),
         duration: None,
+        turnover: false,
         content: None,
         dialogue: None,
         think: None,
@@ -113,6 +114,41 @@ fn the_closed_loop_tells_late_from_lost() {
     assert_eq!(echo.received, echo.sent, "{echo:?}");
     assert!(echo.late >= CONNECTIONS, "a slow machine makes more late: {echo:?}");
     assert_eq!((echo.lost, echo.duplicated, echo.reordered, echo.corrupted), (0, 0, 0, 0));
+}
+
+/// Connections come and go, and still every message of each is counted: none is sent too much, none
+/// is lost between one connection and the next.
+#[test]
+fn a_connection_is_replaced_after_its_messages_and_all_are_counted() {
+    let server = Server::start();
+    let content = |size| Some(Content::filling(size));
+    for (size, content) in [(4, content(1)), (20, None), (70_000, None)] {
+        let duration = Some(Duration::from_millis(400));
+        let echo = Echo { size, content, messages: Some(5), timeout: PATIENCE, ..echo(None) };
+        let echo = Echo { turnover: true, duration, ..echo };
+        let summary = drive(&Config { echo: Some(echo), ..config(server.port, "/echo") });
+        assert!(summary.held, "size {size}: {:?}", summary.reasons);
+        let (connections, echo) = (summary.connections, summary.echo.unwrap());
+        assert!(connections.replaced > 2 * CONNECTIONS, "size {size}: {connections:?}");
+        assert_eq!(connections.open, CONNECTIONS, "those of the end stay: {connections:?}");
+        assert_eq!(echo.sent, 5 * (CONNECTIONS + connections.replaced), "size {size}: {echo:?}");
+        assert_eq!(echo.received, echo.sent, "size {size}: {echo:?}");
+    }
+}
+
+/// The server drops the 100th message of each connection, which takes its place for a while only.
+#[test]
+fn turnover_goes_on_though_answers_are_dropped() {
+    let server = Server::start();
+    let timeout = Duration::from_millis(200);
+    let echo = Echo { messages: Some(120), turnover: true, timeout, ..echo(None) };
+    let echo = Echo { duration: Some(Duration::from_secs(1)), ..echo };
+    let summary = drive(&Config { echo: Some(echo), ..config(server.port, "/drops") });
+    let (connections, echo) = (summary.connections, summary.echo.unwrap());
+    assert!(connections.replaced >= CONNECTIONS, "{connections:?}");
+    assert!(echo.lost >= connections.replaced, "each that was replaced lost one: {echo:?}");
+    assert_eq!(echo.received, echo.sent - echo.lost, "{echo:?}");
+    assert!(!summary.held);
 }
 
 #[test]

@@ -72,7 +72,7 @@ pub(crate) struct Flags {
 }
 
 /// Flags that mean nothing where requests are sent, by their names in [`crate::load::Args`].
-const OF_SOCKETS: [&str; 30] = [
+const OF_SOCKETS: [&str; 31] = [
     "connect",
     "connect_timeout",
     "retry",
@@ -87,6 +87,7 @@ const OF_SOCKETS: [&str; 30] = [
     "answer",
     "think",
     "messages",
+    "messages_per_connection",
     "fanout",
     "publishers",
     "publish_url",

@@ -64,6 +64,9 @@ pub(crate) struct Series {
 }
 
 impl Series {
+    /// Of a run that is not looked at over time.
+    pub(crate) const EMPTY: Series = Series { samples: Vec::new(), every_seconds: 1.0 };
+
     /// At most one sample a second, and fewer as a run grows long.
     pub(crate) fn new() -> Series {
         Series { samples: Vec::new(), every_seconds: 1.0 }

@@ -37,6 +37,7 @@ mod oracle;
 mod peers;
 mod planning;
 mod prove;
+mod prove_proxies;
 mod proxy;
 mod proxy_faults;
 mod proxy_hostile;

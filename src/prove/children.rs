@@ -82,6 +82,18 @@ fn start(before: &[String], arguments: &[String]) -> Result<Started> {
     Ok(Started { child, lines, says })
 }
 
+/// Starts this very program, waits for its first line, and reads no more of them.
+pub(super) fn start_and_hear(arguments: &[String]) -> Result<(Child, Value)> {
+    let started = start(&[], arguments)?;
+    match started.lines.recv_timeout(READY_WAIT) {
+        Ok(ready) => Ok((started.child, ready)),
+        Err(_) => {
+            started.give_up();
+            bail!("it did not start; what it said stands above");
+        }
+    }
+}
+
 /// Waits for a child that was asked to end; kills it when it does not.
 fn reap(child: &mut Child) {
     let deadline_ns = process::now_ns() + END_WAIT.as_nanos() as u64;
@@ -162,6 +174,10 @@ impl Serve {
 
     pub(super) fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    pub(super) fn listen(&self) -> SocketAddr {
+        self.listen
     }
 
     /// Where clients of this plan connect.
@@ -304,6 +320,21 @@ impl Load {
     pub(super) fn echo(&mut self, size: usize, rate: u64, messages: u32) -> Result<(), Stop> {
         self.progress.echoed = false;
         self.tell(&json!({ "echo": { "size": size, "rate": rate, "messages": messages } }))
+    }
+
+    /// Has every open socket send so many messages, each when the last came back, and be replaced by
+    /// another, for so long.
+    pub(super) fn turnover(
+        &mut self,
+        size: usize,
+        messages: u32,
+        time: Duration,
+    ) -> Result<(), Stop> {
+        self.progress.echoed = false;
+        let seconds = time.as_secs_f64();
+        self.tell(
+            &json!({ "turnover": { "size": size, "messages": messages, "seconds": seconds } }),
+        )
     }
 
     /// Has it begin and end subscriptions and publish meanwhile, as its flags say.

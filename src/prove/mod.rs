@@ -9,6 +9,7 @@ mod link;
 mod page;
 mod phases;
 mod plan;
+mod proxies;
 mod result;
 mod rounds;
 mod scenario;
@@ -24,6 +25,7 @@ use load::Connect;
 
 use self::phases::Run;
 use self::plan::Plan;
+use self::proxies::Rival;
 use self::result::Proof;
 use self::screen::Screen;
 use crate::{load as load_command, output, units};
@@ -31,7 +33,8 @@ use crate::{load as load_command, output, units};
 /// Hold WebSockets on this machine and say what held
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// A scenario file, or one of cable-10k, cable-500k, cable-churn, million, million-hold, storm, slow-link; flags go before it
+    /// A scenario file, or one of cable-10k, cable-500k, cable-churn, million, million-hold, nginx-active, nginx-idle, slow-link, storm; flags go
+    /// before it
     #[arg(value_name = "SCENARIO")]
     scenario: Option<String>,
     /// Sockets to hold, such as 50k or 1M [default: what this machine holds, at most 1M]
@@ -55,6 +58,12 @@ pub(crate) struct Args {
     /// Messages published to all sockets, one after another [default: 1, or 0 with messages]
     #[arg(long, value_name = "N")]
     broadcasts: Option<u32>,
+    /// Of a scenario with cells only these, by their names such as 1k-128B-10s
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    cells: Vec<String>,
+    /// Of a scenario with cells only through these proxies [default: all three]
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_enum)]
+    proxies: Vec<Rival>,
     /// Write all figures as JSON to a file, or to standard output with `-`
     #[arg(long, value_name = "FILE")]
     json: Option<String>,
@@ -76,6 +85,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let plan = Plan::new(args)?;
     for file in [&args.json, &args.html].into_iter().flatten() {
         output::check_writable(file)?;
+    }
+    if !plan.cells.is_empty() {
+        return proxies::run(args, &plan, screen);
     }
     let (connections, machine) = preflight(&plan, args.force, &mut screen)?;
     if !plan.rounds.is_empty() {

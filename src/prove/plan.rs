@@ -8,6 +8,7 @@ use load::Connect;
 use super::Args;
 use super::churn::Churn;
 use super::link::Link;
+use super::proxies::{Cell, Rival};
 use super::scenario::Scenario;
 
 /// Everything about a proof but the machine.
@@ -32,6 +33,9 @@ pub(super) struct Plan {
     pub(super) churn: Option<Churn>,
     /// The whole proof anew for each; none: once.
     pub(super) rounds: Vec<Round>,
+    /// Instead of one proof: what goes through each of these proxies.
+    pub(super) cells: Vec<Cell>,
+    pub(super) proxies: Vec<Rival>,
     /// Further flags of `standfast serve`.
     pub(super) serve: Vec<String>,
 }
@@ -73,6 +77,7 @@ impl Plan {
     pub(super) fn new(args: &Args) -> Result<Plan> {
         let scenario =
             args.scenario.as_deref().map(Scenario::read).transpose()?.unwrap_or_default();
+        let cells = cells(args, &scenario)?;
         let messages = match args.message_every {
             Some(Duration::ZERO) => None,
             Some(every) => Some(Messages { every, size: Messages::SIZE_DEFAULT }),
@@ -97,6 +102,12 @@ impl Plan {
             stale_after: scenario.stale_after,
             churn: scenario.churn,
             rounds: scenario.rounds,
+            cells,
+            proxies: if args.proxies.is_empty() {
+                Rival::ALL.to_vec()
+            } else {
+                args.proxies.clone()
+            },
             serve: scenario.serve,
         };
         if let Some(connect) = args.connect {
@@ -143,6 +154,45 @@ impl Plan {
     }
 }
 
+/// Those that were asked for, held as long as was asked.
+fn cells(args: &Args, scenario: &Scenario) -> Result<Vec<Cell>> {
+    let mut cells = scenario.cells.clone();
+    if cells.is_empty() {
+        if !args.cells.is_empty() || !args.proxies.is_empty() {
+            bail!(
+                "--cells and --proxies are for scenarios with [[cells]]: nginx-idle, nginx-active"
+            );
+        }
+        return Ok(cells);
+    }
+    let flags = [
+        ("--connections", args.connections.is_some()),
+        ("--connect", args.connect.is_some()),
+        ("--heartbeat", args.heartbeat.is_some()),
+        ("--message-every", args.message_every.is_some()),
+        ("--broadcasts", args.broadcasts.is_some()),
+    ];
+    if let Some((flag, _)) = flags.iter().find(|(_, given)| *given) {
+        bail!(
+            "{flag} is not for a scenario with [[cells]]: they say that; --cells takes some of them"
+        );
+    }
+    let rest = scenario.connections.is_some() || scenario.messages.is_some() || scenario.cable;
+    if rest || scenario.link.is_some() || !scenario.rounds.is_empty() {
+        bail!("a scenario with [[cells]] has `about` and [serve] beside them, and nothing else");
+    }
+    let known = cells.iter().map(Cell::name).collect::<Vec<_>>();
+    if let Some(strange) = args.cells.iter().find(|name| !known.contains(name)) {
+        bail!("--cells {strange}: there are {}", known.join(", "));
+    }
+    cells.retain(|cell| args.cells.is_empty() || args.cells.contains(&cell.name()));
+    for cell in &mut cells {
+        cell.hold = args.hold.unwrap_or(cell.hold);
+        cell.check()?;
+    }
+    Ok(cells)
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -173,6 +223,16 @@ mod tests {
     }
 
     #[test]
+    fn cells_are_asked_for_by_name_and_proxies_too() {
+        let all = plan("nginx-idle").unwrap();
+        assert!(all.cells.len() > 5 && all.proxies == Rival::ALL, "{all:?}");
+        let some = plan("nginx-active --cells 500-4096B-50x --hold 2s --proxies standfast,nginx");
+        let some = some.unwrap();
+        assert_eq!((some.cells.len(), some.proxies.len()), (1, 2));
+        assert_eq!(some.cells[0].hold, Duration::from_secs(2));
+    }
+
+    #[test]
     fn a_round_is_a_proof_with_its_own_way_to_connect_and_workers() {
         let cable = plan("cable-10k").unwrap();
         assert!(cable.cable && cable.rounds.len() == 4, "{cable:?}");
@@ -193,6 +253,10 @@ mod tests {
             ("cable-10k --message-every 1s --broadcasts 0", "Action Cable"),
             ("cable-10k --html x.html", "--html"),
             ("cable-churn --broadcasts 1", "broadcasts = 0"),
+            ("nginx-idle --connections 5", "--cells"),
+            ("nginx-idle --hold 1s", "too short"),
+            ("nginx-active --cells 500-2B-50x", "500-1B-50x, 500-"),
+            ("million --proxies nginx", "nginx-idle"),
         ] {
             let error = format!("{:#}", plan(line).unwrap_err());
             assert!(error.contains(named), "{line}: {error}");

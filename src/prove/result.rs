@@ -413,6 +413,8 @@ mod tests {
             stale_after: None,
             churn: None,
             rounds: Vec::new(),
+            cells: Vec::new(),
+            proxies: Vec::new(),
             serve: Vec::new(),
         }
     }

@@ -15,15 +15,18 @@ use toml::Spanned;
 use super::churn::Churn;
 use super::link::Link;
 use super::plan::{Messages, Round};
+use super::proxies::{Cell, Table};
 use crate::units;
 
 /// The experiments this project began with, by name.
-const BUILT_IN: [(&str, &str); 7] = [
+const BUILT_IN: [(&str, &str); 9] = [
     ("cable-10k", include_str!("../../scenarios/cable-10k.toml")),
     ("cable-500k", include_str!("../../scenarios/cable-500k.toml")),
     ("cable-churn", include_str!("../../scenarios/cable-churn.toml")),
     ("million", include_str!("../../scenarios/million.toml")),
     ("million-hold", include_str!("../../scenarios/million-hold.toml")),
+    ("nginx-active", include_str!("../../scenarios/nginx-active.toml")),
+    ("nginx-idle", include_str!("../../scenarios/nginx-idle.toml")),
     ("slow-link", include_str!("../../scenarios/slow-link.toml")),
     ("storm", include_str!("../../scenarios/storm.toml")),
 ];
@@ -48,6 +51,8 @@ pub(super) struct Scenario {
     pub(super) stale_after: Option<Duration>,
     pub(super) churn: Option<Churn>,
     pub(super) rounds: Vec<Round>,
+    /// Instead of all that: what goes through proxies.
+    pub(super) cells: Vec<Cell>,
     /// Flags of `standfast serve`.
     pub(super) serve: Vec<String>,
 }
@@ -74,7 +79,7 @@ impl Scenario {
         Self::parse(&text, &shown)
     }
 
-    fn parse(text: &str, shown: &str) -> Result<Scenario> {
+    pub(super) fn parse(text: &str, shown: &str) -> Result<Scenario> {
         let file: File = toml::from_str(text).map_err(|error| anyhow!("{shown}: {error}"))?;
         let reader = Reader { text, shown };
         if file.version != VERSION {
@@ -109,6 +114,8 @@ impl Scenario {
                 },
             })
         });
+        let cells = file.cells.iter().map(|table| table.cells(&reader));
+        let cells: Vec<Vec<Cell>> = cells.collect::<Result<_>>()?;
         let round = |round: &RoundTable| -> Result<Round> {
             Ok(Round {
                 connect: reader.value(&round.connect, crate::load::connect)?,
@@ -129,6 +136,7 @@ impl Scenario {
             stale_after: reader.optional(&file.stale_after, units::positive_duration)?,
             churn: churn.transpose()?,
             rounds: file.rounds.iter().map(round).collect::<Result<_>>()?,
+            cells: cells.into_iter().flatten().collect(),
             serve: file
                 .serve
                 .into_iter()
@@ -158,6 +166,8 @@ struct File {
     churn: Option<ChurnTable>,
     #[serde(default)]
     rounds: Vec<RoundTable>,
+    #[serde(default)]
+    cells: Vec<Table>,
     #[serde(default)]
     serve: BTreeMap<String, toml::Value>,
 }
@@ -193,13 +203,13 @@ struct RoundTable {
 }
 
 /// Values as on the command line, and the line of one that is none.
-struct Reader<'a> {
+pub(super) struct Reader<'a> {
     text: &'a str,
     shown: &'a str,
 }
 
 impl Reader<'_> {
-    fn value<T, E: Display>(
+    pub(super) fn value<T, E: Display>(
         &self,
         value: &Spanned<String>,
         parse: impl Fn(&str) -> Result<T, E>,
@@ -261,7 +271,9 @@ mod tests {
         for (name, _) in BUILT_IN {
             let scenario = Scenario::read(name).unwrap();
             assert_eq!(scenario.name.as_deref(), Some(name));
-            assert!(scenario.about.is_some() && scenario.connections.is_some(), "{name}");
+            let of_proxies = !scenario.cells.is_empty();
+            assert!(scenario.about.is_some(), "{name}");
+            assert_ne!(scenario.connections.is_some(), of_proxies, "{name}");
         }
         let million = Scenario::read("million").unwrap();
         assert_eq!(million.connections, Some(1_000_000));

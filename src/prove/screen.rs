@@ -51,6 +51,11 @@ impl Screen {
         self.screen.note(text);
     }
 
+    /// Gives the terminal back.
+    pub(super) fn end(&mut self) {
+        self.screen.end();
+    }
+
     fn row(&mut self, sample: &Sample, done: f64, text: &str) {
         let row = format!("{:6.1} s  {text}", sample.elapsed_seconds);
         self.screen.show(sample, &Step { row, done });

@@ -25,6 +25,8 @@ const NEEDS: &[Need] = &[
     Need { what: "npm", check: &["npm", "--version"], packages: &["npm"] },
     Need { what: "Chromium", check: &["test", "-x", "/usr/bin/chromium"], packages: &["chromium"] },
     Need { what: "ip and tc", check: &["ip", "-V"], packages: &["iproute2"] },
+    Need { what: "nginx", check: &["test", "-x", "/usr/sbin/nginx"], packages: &["nginx"] },
+    Need { what: "HAProxy", check: &["test", "-x", "/usr/sbin/haproxy"], packages: &["haproxy"] },
     Need {
         what: "Python's websockets",
         check: &["/usr/bin/python3", "-c", "import websockets"],

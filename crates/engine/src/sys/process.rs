@@ -9,6 +9,8 @@
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use super::Fd;
@@ -252,6 +254,25 @@ pub fn terminate(pid: u32) {
 pub fn end_with_parent() {
     // SAFETY: no pointers are passed.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+}
+
+/// Starts a program that is not ours as any shell would, with no signal blocked (a child inherits what
+/// [`block_signals`] did), and has the kernel send it SIGTERM when the calling thread ends.
+///
+/// # Errors
+/// As [`Command::spawn`].
+pub fn start_foreign(command: &mut Command) -> io::Result<Child> {
+    let set = signal_set();
+    let prepare = move || {
+        // SAFETY: `set` is a valid signal set; the old one is not wanted.
+        check(unsafe { libc::sigprocmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut()) })?;
+        // SAFETY: no pointers are passed.
+        check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) })?;
+        Ok(())
+    };
+    // SAFETY: between fork and exec these two system calls are made and nothing else, which allocates
+    // nothing and takes no lock.
+    unsafe { command.pre_exec(prepare) }.spawn()
 }
 
 /// Ties the calling thread to one core, counted from 0 (sched_setaffinity(2)).

@@ -1,0 +1,177 @@
+//! [`Cell`]: one combination of how many tunnels, what size of message and how often, and its table
+//! in a scenario file, which stands for every combination of its lists.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use load::Connect;
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::prove::plan::{Messages, Plan};
+use crate::prove::scenario::Reader;
+use crate::units;
+
+/// Largest message of a cell, in bytes.
+const SIZE_MAX: u64 = 1 << 20;
+
+/// What passes through a proxy, and for how long.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::prove) struct Cell {
+    pub(super) tunnels: u64,
+    /// Bytes of a message's payload.
+    pub(super) size: usize,
+    pub(super) traffic: Traffic,
+    pub(in crate::prove) hold: Duration,
+}
+
+/// How messages follow each other.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) enum Traffic {
+    /// On each tunnel one in this time.
+    Every(Duration),
+    /// So many on each tunnel, each when the last has come back; then the tunnel is closed and another
+    /// takes its place.
+    BackToBack(u32),
+}
+
+impl Cell {
+    /// By which it can be asked for: `1k-128B-10s`, `500-1B-50x`.
+    pub(in crate::prove) fn name(&self) -> String {
+        let tunnels = match self.tunnels {
+            whole if whole.is_multiple_of(1_000) => format!("{}k", whole / 1_000),
+            odd => odd.to_string(),
+        };
+        format!("{tunnels}-{}B-{}", self.size, self.pace())
+    }
+
+    /// Its traffic in a word.
+    pub(super) fn pace(&self) -> String {
+        match self.traffic {
+            Traffic::Every(time) => units::time_as_said(time),
+            Traffic::BackToBack(messages) => format!("{messages}x"),
+        }
+    }
+
+    /// # Errors
+    /// A hold in which no message is due.
+    pub(in crate::prove) fn check(&self) -> Result<()> {
+        match self.traffic {
+            Traffic::Every(every) if every > self.hold => bail!(
+                "{}: a hold of {} is too short for one message per tunnel",
+                self.name(),
+                units::time_as_said(self.hold)
+            ),
+            Traffic::BackToBack(_) if self.hold.is_zero() => {
+                bail!("{}: it must be held for some time", self.name())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What server and clients of this cell are started by.
+    pub(super) fn plan(&self, plan: &Plan) -> Plan {
+        let every = match self.traffic {
+            Traffic::Every(every) => every,
+            Traffic::BackToBack(_) => Duration::ZERO,
+        };
+        Plan {
+            connect: Connect::Windowed,
+            messages: Some(Messages { every, size: self.size }),
+            ..plan.clone()
+        }
+    }
+}
+
+/// `[[cells]]` of a scenario file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::prove) struct Table {
+    tunnels: Vec<Spanned<String>>,
+    sizes: Vec<Spanned<String>>,
+    /// One of the two.
+    every: Option<Vec<Spanned<String>>>,
+    messages: Option<u32>,
+    hold: Spanned<String>,
+}
+
+impl Table {
+    /// Every combination, in the order of the lists.
+    ///
+    /// # Errors
+    /// What is wrong in which line.
+    pub(in crate::prove) fn cells(&self, reader: &Reader<'_>) -> Result<Vec<Cell>> {
+        let hold = reader.value(&self.hold, units::positive_duration)?;
+        let paces = match (&self.every, self.messages) {
+            (Some(times), None) => times
+                .iter()
+                .map(|time| reader.value(time, units::positive_duration).map(Traffic::Every))
+                .collect::<Result<Vec<_>>>()?,
+            (None, Some(messages)) if messages > 0 => vec![Traffic::BackToBack(messages)],
+            _ => bail!("[[cells]]: say either `every` or `messages`, how many on each connection"),
+        };
+        let tunnels = self.tunnels.iter().map(|n| reader.value(n, units::positive_count));
+        let sizes = self.sizes.iter().map(|size| reader.value(size, size_in_bytes));
+        let sizes: Vec<usize> = sizes.collect::<Result<_>>()?;
+        let mut cells = Vec::new();
+        for tunnels in tunnels {
+            let tunnels = tunnels?;
+            for &size in &sizes {
+                let cell = |&traffic: &Traffic| Cell { tunnels, size, traffic, hold };
+                cells.extend(paces.iter().map(cell));
+            }
+        }
+        let numbered = |cell: &Cell| matches!(cell.traffic, Traffic::Every(_));
+        if let Some(cell) = cells.iter().find(|c| numbered(c) && c.size < load::Echo::SIZE_MIN) {
+            bail!(
+                "[[cells]]: {} B is too small: with `every` a message carries its number",
+                cell.size
+            );
+        }
+        Ok(cells)
+    }
+}
+
+fn size_in_bytes(text: &str) -> Result<usize, String> {
+    let size = units::size(text)?;
+    let within = usize::try_from(size).ok().filter(|_| (1..=SIZE_MAX).contains(&size));
+    within.ok_or_else(|| "a message has 1 B to 1MiB".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prove::scenario::Scenario;
+
+    fn cells(text: &str) -> Result<Vec<Cell>> {
+        Ok(Scenario::parse(&format!("version = 1\n[[cells]]\n{text}"), "x.toml")?.cells)
+    }
+
+    #[test]
+    fn a_table_is_every_combination_of_its_lists() {
+        let text =
+            "tunnels = ['1k', '250']\nsizes = ['10', '4KiB']\nevery = ['100ms']\nhold = '5s'";
+        let names: Vec<_> = cells(text).unwrap().iter().map(Cell::name).collect();
+        assert_eq!(names, ["1k-10B-100ms", "1k-4096B-100ms", "250-10B-100ms", "250-4096B-100ms"]);
+        let text = "tunnels = ['500']\nsizes = ['1']\nmessages = 50\nhold = '5s'";
+        assert_eq!(cells(text).unwrap()[0].name(), "500-1B-50x");
+    }
+
+    #[test]
+    fn what_cannot_be_is_said() {
+        let (lists, hold) = ("tunnels = ['5']\nsizes = ['20']", "hold = '5s'");
+        for (text, named) in [
+            (format!("{lists}\n{hold}"), "either"),
+            (format!("{lists}\nevery = ['1s']\nmessages = 5\n{hold}"), "either"),
+            (format!("{lists}\nmessages = 0\n{hold}"), "either"),
+            (format!("{lists}\nevery = ['1']\n{hold}"), "line 5"),
+            (format!("tunnels = ['5']\nsizes = ['2']\nevery = ['1s']\n{hold}"), "too small"),
+            (format!("tunnels = ['5']\nsizes = ['0']\nmessages = 2\n{hold}"), "line 4"),
+        ] {
+            let error = format!("{:#}", cells(&text).unwrap_err());
+            assert!(error.contains(named), "{text}: {error}");
+        }
+        let text = format!("{lists}\nevery = ['6s']\n{hold}");
+        assert!(cells(&text).unwrap()[0].check().unwrap_err().to_string().contains("too short"));
+    }
+}

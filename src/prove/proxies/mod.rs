@@ -1,0 +1,287 @@
+//! A scenario with `[[cells]]`: the founding experiment of load balancers (nginx, 2014). Each cell
+//! goes through `standfast proxy`, nginx and HAProxy one after another, each started anew, and all
+//! stand side by side in the end. The verdict is on ours; the others are there to compare.
+
+mod cell;
+mod pass;
+mod rival;
+mod table;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use engine::sys::process;
+use host::{Goal, Machine, Role};
+use serde::Serialize;
+
+pub(super) use self::cell::{Cell, Table};
+use self::pass::Figures;
+use self::rival::Installed;
+pub(super) use self::rival::Rival;
+use super::Args;
+use super::phases::Stop;
+use super::plan::Plan;
+use super::screen::Screen;
+use crate::output;
+
+/// What ours may take: this, and so much more for each tunnel.
+const RSS_BASE: u64 = 32 << 20;
+const RSS_PER_TUNNEL: u64 = 200;
+
+const HELD: &str = "HELD";
+const FELL_SHORT: &str = "FELL SHORT";
+const INTERRUPTED: &str = "INTERRUPTED";
+/// Ours took no part.
+const NOT_JUDGED: &str = "NOT JUDGED";
+
+/// Resident memory that ours may take, in bytes.
+fn allowed(cell: &Cell) -> u64 {
+    RSS_BASE + RSS_PER_TUNNEL * cell.tunnels
+}
+
+/// The whole experiment, as stored.
+#[derive(Serialize)]
+struct Experiment {
+    version: u32,
+    standfast: &'static str,
+    command: String,
+    scenario: Option<String>,
+    machine: Machine,
+    proxies: Vec<Seen>,
+    cells: Vec<CellResult>,
+    verdict: &'static str,
+    reasons: Vec<String>,
+}
+
+/// A proxy that takes part, or would have.
+#[derive(Serialize)]
+struct Seen {
+    name: &'static str,
+    /// Null where it is not installed.
+    version: Option<String>,
+    #[serde(skip)]
+    rival: Rival,
+    #[serde(skip)]
+    installed: Result<Installed, String>,
+}
+
+#[derive(Serialize)]
+struct CellResult {
+    name: String,
+    tunnels: u64,
+    size: usize,
+    /// One of the two.
+    every_seconds: Option<f64>,
+    messages_per_connection: Option<u32>,
+    hold_seconds: f64,
+    passes: Vec<Pass>,
+    #[serde(skip)]
+    cell: Cell,
+}
+
+/// A cell through a proxy.
+#[derive(Serialize)]
+struct Pass {
+    proxy: &'static str,
+    /// Null where it could not be measured.
+    figures: Option<Figures>,
+    /// Why not.
+    left_out: Option<String>,
+    #[serde(skip)]
+    rival: Rival,
+}
+
+/// Runs every cell. Exit code 0 if ours held all, 1 if not, 130 after Ctrl-C.
+///
+/// # Errors
+/// What keeps it from beginning, and results that cannot be written.
+pub(super) fn run(args: &Args, plan: &Plan, mut screen: Screen) -> Result<ExitCode> {
+    let machine = preflight(plan, args.force, &mut screen)?;
+    let mut experiment = Experiment {
+        version: 1,
+        standfast: env!("CARGO_PKG_VERSION"),
+        command: output::command_line(),
+        scenario: plan.scenario.clone(),
+        proxies: plan.proxies.iter().map(|&rival| Seen::look(rival)).collect(),
+        cells: Vec::new(),
+        verdict: INTERRUPTED,
+        reasons: Vec::new(),
+        machine,
+    };
+    let whole = experiment.measure(plan, &mut screen);
+    experiment.judge(whole);
+    screen.end();
+    let text = table::text(&experiment);
+    match args.json.as_deref() == Some(output::STDOUT) {
+        true => eprint!("{text}"),
+        false => output::print(&text)?,
+    }
+    if let Some(file) = &args.json {
+        output::write_json(file, &experiment)?;
+    }
+    if let Some(file) = &args.html {
+        table::page(&experiment, plan).write(file)?;
+        eprintln!("the whole experiment as a page: {file}");
+    }
+    Ok(match experiment.verdict {
+        HELD | NOT_JUDGED => ExitCode::SUCCESS,
+        FELL_SHORT => ExitCode::from(1),
+        _ => ExitCode::from(130),
+    })
+}
+
+/// Says which limit is too low, before anything is opened.
+fn preflight(plan: &Plan, force: bool, screen: &mut Screen) -> Result<Machine> {
+    host::raise_nofile().context("cannot read or raise this process's descriptor limit")?;
+    let machine = Machine::read();
+    screen.machine(&machine);
+    if let Some(about) = &plan.about {
+        screen.note(&format!("{}: {about}", plan.scenario.as_deref().unwrap_or("scenario")));
+    }
+    let tunnels = plan.cells.iter().map(|cell| cell.tunnels).max().unwrap_or(0);
+    // Client, both legs, server: the four sockets of two connections.
+    let connections = 2 * tunnels;
+    let private_tables = process::private_tables_work();
+    let goal = Goal { private_tables, ..Goal::new(Role::Prove, connections) };
+    let report = host::check(&machine, &goal);
+    if !report.holds() && !force {
+        bail!(
+            "{report}\nA tunnel with both its ends here is two connections. --cells NAME,… takes the \
+             cells that fit; to begin all the same, add --force."
+        );
+    }
+    Ok(machine)
+}
+
+impl Seen {
+    fn look(rival: Rival) -> Seen {
+        let name = rival.name();
+        let missing = || format!("{name} is not installed (Debian: apt-get install {name})");
+        let installed = rival.find().ok_or_else(missing);
+        let version = installed.as_ref().ok().map(|installed| installed.version.clone());
+        Seen { name, version, rival, installed }
+    }
+
+    /// One pass, and what to say of it. `None`: interrupted.
+    fn pass(&self, cell: &Cell, plan: &Plan, machine: &Machine) -> Option<Pass> {
+        let measured = self.installed.as_ref().map_err(Clone::clone).and_then(|installed| {
+            let workers = self.rival.workers(cell.tunnels, machine.files.table())?;
+            Ok((installed, workers))
+        });
+        let measured = match measured {
+            Ok((installed, workers)) => {
+                match pass::run(cell, self.rival, installed, workers, plan, machine) {
+                    Ok(figures) => Ok(figures),
+                    Err(Stop::Broken(why)) => Err(why),
+                    Err(Stop::Interrupted) => return None,
+                }
+            }
+            Err(why) => Err(why),
+        };
+        let (figures, left_out) = match measured {
+            Ok(figures) => (Some(figures), None),
+            Err(why) => (None, Some(why)),
+        };
+        Some(Pass { proxy: self.name, figures, left_out, rival: self.rival })
+    }
+}
+
+impl Experiment {
+    /// Goes through all cells; false when interrupted before the end.
+    fn measure(&mut self, plan: &Plan, screen: &mut Screen) -> bool {
+        for seen in &self.proxies {
+            screen.note(&match &seen.installed {
+                Ok(installed) => format!("{} {}", seen.name, installed.version),
+                Err(why) => format!("{why}: it is left out"),
+            });
+        }
+        for (at, cell) in plan.cells.iter().enumerate() {
+            let mut result = CellResult::new(cell);
+            for seen in &self.proxies {
+                let Some(pass) = seen.pass(cell, plan, &self.machine) else {
+                    self.cells.push(result);
+                    return false;
+                };
+                let (number, all) = (at + 1, plan.cells.len());
+                screen.note(&format!("{number:>3} of {all}  {}", table::line(cell, &pass)));
+                result.passes.push(pass);
+            }
+            self.cells.push(result);
+        }
+        true
+    }
+
+    /// Ours must lose nothing and keep to its memory in every cell.
+    fn judge(&mut self, whole: bool) {
+        let ours = |cell: &CellResult| {
+            let mut passes = cell.passes.iter();
+            let pass = passes.find(|pass| pass.rival == Rival::Standfast)?;
+            Some((cell.cell.clone(), pass.shortfalls(&cell.cell)))
+        };
+        let judged: Vec<_> = self.cells.iter().filter_map(ours).collect();
+        let each = |(cell, shortfalls): &(Cell, Vec<String>)| {
+            let name = cell.name();
+            shortfalls.iter().map(|why| format!("{name}: {why}")).collect::<Vec<_>>()
+        };
+        self.reasons = judged.iter().flat_map(each).collect();
+        self.verdict = match (whole, self.reasons.is_empty()) {
+            (false, _) => INTERRUPTED,
+            (true, _) if judged.is_empty() => NOT_JUDGED,
+            (true, true) => HELD,
+            (true, false) => FELL_SHORT,
+        };
+        if !whole {
+            self.reasons.push("interrupted before the end".to_owned());
+        }
+    }
+}
+
+impl CellResult {
+    fn new(cell: &Cell) -> CellResult {
+        let (every_seconds, messages_per_connection) = match cell.traffic {
+            cell::Traffic::Every(every) => (Some(every.as_secs_f64()), None),
+            cell::Traffic::BackToBack(messages) => (None, Some(messages)),
+        };
+        CellResult {
+            name: cell.name(),
+            tunnels: cell.tunnels,
+            size: cell.size,
+            every_seconds,
+            messages_per_connection,
+            hold_seconds: cell.hold.as_secs_f64(),
+            passes: Vec::new(),
+            cell: cell.clone(),
+        }
+    }
+}
+
+impl Pass {
+    /// What of the cell was not as it is to be.
+    fn shortfalls(&self, cell: &Cell) -> Vec<String> {
+        let Some(figures) = &self.figures else {
+            return self.left_out.iter().cloned().collect();
+        };
+        let missing = cell.tunnels.saturating_sub(figures.open);
+        let counts = [
+            (figures.failed, "connections failed to open"),
+            (figures.closed.values().sum(), "tunnels were closed before they were to"),
+            (missing.saturating_sub(figures.failed), "tunnels are not open in the end"),
+            (figures.lost, "messages were not answered"),
+            (figures.duplicated, "answers came twice"),
+            (figures.reordered, "answers came out of order"),
+            (figures.corrupted, "messages were no answer to what was sent"),
+        ];
+        let some = counts.into_iter().filter(|(count, _)| *count > 0);
+        let mut reasons: Vec<String> =
+            some.map(|(count, what)| format!("{count} {what}")).collect();
+        if figures.received == 0 {
+            reasons.push("no message came back".to_owned());
+        }
+        let allowed = allowed(cell);
+        if figures.rss_bytes > allowed {
+            let (took, allowed) = (host::Bytes(figures.rss_bytes), host::Bytes(allowed));
+            reasons.push(format!("{took} resident, more than {allowed}"));
+        }
+        reasons
+    }
+}

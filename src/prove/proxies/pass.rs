@@ -1,0 +1,225 @@
+//! One cell through one proxy: server, proxy and clients as processes of their own, tunnels opened,
+//! messages sent, and what the proxy took meanwhile.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::Context;
+use engine::sys::process::{self, Signal};
+use host::{Machine, ProcessMemory};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::cell::{Cell, Traffic};
+use super::rival::{Installed, Proxy, Rival};
+use crate::prove::children::{Load, Progress, Serve};
+use crate::prove::phases::Stop;
+use crate::prove::plan::{Messages, Plan};
+
+/// How often it is looked at, and at each how many looks memory is weighed.
+const LOOK: Duration = Duration::from_millis(250);
+const WEIGH_EVERY: u32 = 4;
+/// Longest wait for tunnels to open, and for the last answers.
+const CONNECT_WAIT: f64 = 120.0;
+const LAST_WAIT: f64 = 30.0;
+
+/// What a proxy did with a cell, and took for it.
+#[derive(Default, Serialize, Debug)]
+pub(super) struct Figures {
+    pub(super) workers: u64,
+    /// Resident memory of all its processes: before the first tunnel, and the most while messages
+    /// passed.
+    pub(super) rss_bytes_before: u64,
+    pub(super) rss_bytes: u64,
+    pub(super) rss_bytes_per_tunnel: f64,
+    /// While messages passed.
+    pub(super) cpu_cores: f64,
+    pub(super) server_cpu_cores: f64,
+    pub(super) client_cpu_cores: f64,
+    pub(super) cpu_us_per_message: Option<f64>,
+    pub(super) seconds: f64,
+    pub(super) connect_seconds: f64,
+    /// Open at the end.
+    pub(super) open: u64,
+    /// Opened in all: with replaced ones more than tunnels at a time.
+    pub(super) opened: u64,
+    pub(super) failed: u64,
+    pub(super) sent: u64,
+    pub(super) received: u64,
+    pub(super) lost: u64,
+    pub(super) duplicated: u64,
+    pub(super) reordered: u64,
+    pub(super) corrupted: u64,
+    /// Ended before they were to, and connects that brought no tunnel, by cause.
+    pub(super) closed: BTreeMap<String, u64>,
+    pub(super) connect_errors: BTreeMap<String, u64>,
+    /// Of the messages that carry their time, there and back.
+    pub(super) p50_ms: Option<f64>,
+    pub(super) p99_ms: Option<f64>,
+}
+
+impl Figures {
+    /// Whatever went wrong, in units.
+    pub(super) fn failures(&self) -> u64 {
+        let messages = self.lost + self.duplicated + self.reordered + self.corrupted;
+        self.failed + self.closed.values().sum::<u64>() + messages
+    }
+}
+
+/// The processes of a pass.
+struct Pass<'a> {
+    cell: &'a Cell,
+    serve: Serve,
+    proxy: Proxy,
+    load: Load,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// Ctrl-C, or whatever kept it from its end.
+pub(super) fn run(
+    cell: &Cell,
+    rival: Rival,
+    installed: &Installed,
+    workers: u64,
+    plan: &Plan,
+    machine: &Machine,
+) -> Result<Figures, Stop> {
+    let broken = |error: anyhow::Error| Stop::Broken(format!("{error:#}"));
+    let plan = cell.plan(plan);
+    let serve = Serve::start(cell.tunnels, &plan, None).map_err(broken)?;
+    let proxy = rival.start(installed, cell, workers, serve.listen(), machine).map_err(broken)?;
+    let url = format!("ws://{}/echo", proxy.listen);
+    let load = Load::start(&url, cell.tunnels, &plan, serve.admin(), None).map_err(broken)?;
+    Pass { cell, serve, proxy, load }.measure()
+}
+
+impl Pass<'_> {
+    fn measure(mut self) -> Result<Figures, Stop> {
+        let before = self.proxy.weigh();
+        let connect_seconds = self.connect()?;
+        let began_ns = process::now_ns();
+        let at_first = self.weigh()?;
+        let most = self.exchange(began_ns, at_first[0].rss_bytes)?;
+        let seconds = seconds_since(began_ns);
+        let at_last = self.weigh()?;
+        let summary = self.load.finish().map_err(Stop::Broken)?;
+        self.serve.stop();
+        let cores = |at: usize| match (at_first.get(at), at_last.get(at)) {
+            (Some(first), Some(last)) => (last.cpu_seconds - first.cpu_seconds) / seconds,
+            _ => 0.0,
+        };
+        let grown = most.saturating_sub(before.rss_bytes) as f64;
+        let mut figures = Figures {
+            workers: self.proxy.workers,
+            rss_bytes_before: before.rss_bytes,
+            rss_bytes: most,
+            rss_bytes_per_tunnel: grown / self.cell.tunnels as f64,
+            cpu_cores: cores(0),
+            server_cpu_cores: cores(1),
+            client_cpu_cores: cores(2),
+            seconds,
+            connect_seconds,
+            ..Figures::default()
+        };
+        figures.take(&summary);
+        Ok(figures)
+    }
+
+    /// Opens all tunnels; those that fail are told later.
+    fn connect(&mut self) -> Result<f64, Stop> {
+        let began_ns = process::now_ns();
+        self.load.target(self.cell.tunnels)?;
+        loop {
+            if self.look()?.reached(self.cell.tunnels) || seconds_since(began_ns) > CONNECT_WAIT {
+                return Ok(seconds_since(began_ns));
+            }
+        }
+    }
+
+    /// Sends the cell's messages until the last is answered or given up. Returns the most memory the
+    /// proxy took, which was `least` at first.
+    fn exchange(&mut self, began_ns: u64, least: u64) -> Result<u64, Stop> {
+        let Cell { size, hold, .. } = *self.cell;
+        match self.cell.traffic {
+            Traffic::Every(every) => {
+                let messages = Messages { every, size };
+                let rate = messages.rate(self.load.last_progress().open);
+                self.load.echo(size, rate, messages.per_socket(hold))?;
+            }
+            Traffic::BackToBack(messages) => self.load.turnover(size, messages, hold)?,
+        }
+        let (mut most, mut looks) = (least, 0_u32);
+        loop {
+            let progress = self.look()?;
+            looks += 1;
+            let over =
+                progress.echoed() || seconds_since(began_ns) > hold.as_secs_f64() + LAST_WAIT;
+            if over || looks.is_multiple_of(WEIGH_EVERY) {
+                most = most.max(self.proxy.weigh().rss_bytes);
+            }
+            if over {
+                return Ok(most);
+            }
+        }
+    }
+
+    /// Waits a moment for news.
+    fn look(&mut self) -> Result<Progress, Stop> {
+        let signal = process::wait_signal(Duration::ZERO);
+        if matches!(signal, Some(Signal::Interrupt | Signal::Terminate)) {
+            return Err(Stop::Interrupted);
+        }
+        if let Some(how) = self.proxy.ended() {
+            let said = self.proxy.last_words();
+            return Err(Stop::Broken(format!("it ended in the middle of it: {how}; {said}")));
+        }
+        if let Some(how) = self.serve.ended() {
+            return Err(Stop::Broken(format!("the server ended in the middle of it: {how}")));
+        }
+        self.load.progress(LOOK)
+    }
+
+    /// Proxy, server, clients.
+    fn weigh(&self) -> Result<[ProcessMemory; 3], Stop> {
+        let of = |pid| ProcessMemory::of(pid).context("a process cannot be weighed");
+        let others = of(self.serve.pid()).and_then(|serve| Ok([serve, of(self.load.pid())?]));
+        let [serve, load] = others.map_err(|error| Stop::Broken(format!("{error:#}")))?;
+        Ok([self.proxy.weigh(), serve, load])
+    }
+}
+
+impl Figures {
+    /// What the clients counted.
+    fn take(&mut self, summary: &Value) {
+        let count = |section: &str, key: &str| summary[section][key].as_u64().unwrap_or(0);
+        let of_connections = |key| count("connections", key);
+        self.open = of_connections("open");
+        self.failed = of_connections("failed");
+        self.opened = of_connections("requested") + of_connections("replaced");
+        self.opened = self.opened.saturating_sub(self.failed);
+        self.sent = count("echo", "sent");
+        self.received = count("echo", "received");
+        self.lost = count("echo", "lost");
+        self.duplicated = count("echo", "duplicated");
+        self.reordered = count("echo", "reordered");
+        self.corrupted = count("echo", "corrupted");
+        self.closed = causes(&summary["closed"]);
+        self.connect_errors = causes(&summary["connect_errors"]);
+        self.p50_ms = summary["latency"]["p50_ms"].as_f64();
+        self.p99_ms = summary["latency"]["p99_ms"].as_f64();
+        let messages = self.received as f64;
+        self.cpu_us_per_message =
+            (messages > 0.0).then(|| self.cpu_cores * self.seconds * 1e6 / messages);
+    }
+}
+
+fn causes(counts: &Value) -> BTreeMap<String, u64> {
+    let pairs = counts.as_object().into_iter().flatten();
+    pairs.filter_map(|(cause, n)| Some((cause.clone(), n.as_u64()?))).collect()
+}
+
+fn seconds_since(began_ns: u64) -> f64 {
+    (process::now_ns() - began_ns) as f64 / 1e9
+}

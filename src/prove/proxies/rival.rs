@@ -1,0 +1,400 @@
+//! The proxies of a proof: `standfast proxy`, nginx and HAProxy, each started for one cell with as
+//! many workers as the cell needs, at the settings their documents give for WebSockets.
+//!
+//! A tunnel is two descriptors. Our workers have a descriptor table each; nginx has processes for
+//! that; HAProxy is one process, so it holds what one table does.
+
+use std::collections::VecDeque;
+use std::fmt::Write;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use clap::ValueEnum;
+use engine::sys::process;
+use host::limits::{sources_needed, worker_capacity};
+use host::{Machine, ProcessMemory};
+
+use super::cell::Cell;
+use crate::prove::children;
+
+/// Longest wait for a proxy to listen, and for it to end after it was asked.
+const READY_WAIT: Duration = Duration::from_secs(20);
+const END_WAIT: Duration = Duration::from_secs(5);
+/// Descriptors of a process of nginx or HAProxy that are for no tunnel.
+const OWN_DESCRIPTORS: u64 = 100;
+/// Tunnels beside those that are held: some come before the end of others is noticed. In hundredths.
+const SPARE: u64 = 8;
+/// Lines that are kept of what a proxy says.
+const LINES_KEPT: usize = 20;
+
+/// Who stands between clients and server.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, ValueEnum)]
+pub(in crate::prove) enum Rival {
+    /// `standfast proxy`.
+    Standfast,
+    /// nginx, from PATH or where Debian puts it.
+    Nginx,
+    /// HAProxy, likewise.
+    Haproxy,
+}
+
+impl Rival {
+    pub(in crate::prove) const ALL: [Rival; 3] = [Rival::Standfast, Rival::Nginx, Rival::Haproxy];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Rival::Standfast => "standfast",
+            Rival::Nginx => "nginx",
+            Rival::Haproxy => "haproxy",
+        }
+    }
+
+    /// Its program and version; `None` where it is not installed.
+    pub(super) fn find(self) -> Option<Installed> {
+        if self == Rival::Standfast {
+            let version = env!("CARGO_PKG_VERSION").to_owned();
+            return Some(Installed { program: std::env::current_exe().ok()?, version });
+        }
+        let program = in_path(self.name())?;
+        let output = Command::new(&program).arg("-v").output().ok()?;
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said).into_owned();
+        // `nginx version: nginx/1.22.1`, `HAProxy version 2.6.12-1 2023/12/16 - https://…`.
+        let mut words = said.split_whitespace().map(|word| word.trim_start_matches("nginx/"));
+        let version = words.find(|word| word.starts_with(|c: char| c.is_ascii_digit()));
+        Some(Installed { program, version: version.unwrap_or("unknown").to_owned() })
+    }
+
+    /// How many workers hold the cell where a table has so many descriptors, or why none do.
+    pub(super) fn workers(self, tunnels: u64, table: u64) -> Result<u64, String> {
+        let sockets = 2 * tunnels;
+        let spare = sockets * (100 + SPARE) / 100 + OWN_DESCRIPTORS;
+        match self {
+            Rival::Standfast => (1..=1_024)
+                .find(|&workers| workers * (worker_capacity(table, workers) / 2) >= tunnels)
+                .ok_or_else(|| format!("tables of {table} descriptors do not hold it")),
+            // The kernel spreads connections over its workers by chance.
+            Rival::Nginx if spare <= table => Ok(1),
+            Rival::Nginx => {
+                let room = table.saturating_sub(OWN_DESCRIPTORS).max(1);
+                Ok((spare - OWN_DESCRIPTORS).div_ceil(room))
+            }
+            Rival::Haproxy if sockets + OWN_DESCRIPTORS <= table => Ok(1),
+            Rival::Haproxy => Err(format!(
+                "cannot hold it: one process, whose {table} descriptors are {} tunnels",
+                table.saturating_sub(OWN_DESCRIPTORS) / 2
+            )),
+        }
+    }
+
+    /// Starts it before `upstream`; when this returns it listens.
+    ///
+    /// # Errors
+    /// It does not, with what it said.
+    pub(super) fn start(
+        self,
+        installed: &Installed,
+        cell: &Cell,
+        workers: u64,
+        upstream: SocketAddr,
+        machine: &Machine,
+    ) -> Result<Proxy> {
+        match self {
+            Rival::Standfast => start_ours(workers, upstream),
+            Rival::Nginx => {
+                let port = free_port()?;
+                let scratch = Scratch::new(self.name())?;
+                let text = nginx(cell, workers, port, upstream, machine, &scratch.0);
+                let file = scratch.file("nginx.conf", &text)?;
+                start_other(installed, &["-e", "stderr", "-c", &file], port, workers, scratch)
+            }
+            Rival::Haproxy => {
+                let port = free_port()?;
+                let scratch = Scratch::new(self.name())?;
+                let text = haproxy(cell, machine.files.table(), port, upstream);
+                let file = scratch.file("haproxy.cfg", &text)?;
+                start_other(installed, &["-db", "-f", &file], port, workers, scratch)
+            }
+        }
+    }
+}
+
+/// A program that is there.
+pub(super) struct Installed {
+    program: PathBuf,
+    pub(super) version: String,
+}
+
+fn in_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders =
+        std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]);
+    folders.map(|folder| folder.join(name)).find(|program| program.is_file())
+}
+
+fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind("127.0.0.1:0").context("no free port")?;
+    Ok(listener.local_addr()?.port())
+}
+
+/// nginx with what its document on WebSockets says, no log, and room for the cell. With one worker it
+/// is one process; with several each has a socket to accept from, else the first would take nearly
+/// all.
+fn nginx(
+    cell: &Cell,
+    workers: u64,
+    port: u16,
+    upstream: SocketAddr,
+    machine: &Machine,
+    folder: &Path,
+) -> String {
+    let (shown, tunnels) = (folder.display(), cell.tunnels);
+    let connections = 2 * tunnels.div_ceil(workers) * (100 + SPARE) / 100 + OWN_DESCRIPTORS / 2;
+    let several = workers > 1;
+    let mut text = format!(
+        "daemon off;\nmaster_process {};\nworker_processes {workers};\npid {shown}/pid;\n\
+         error_log stderr warn;\nevents {{ worker_connections {connections}; }}\nhttp {{\n\
+         access_log off;\nclient_body_temp_path {shown}/body;\nproxy_temp_path {shown}/proxy;\n\
+         fastcgi_temp_path {shown}/fastcgi;\nuwsgi_temp_path {shown}/uwsgi;\n\
+         scgi_temp_path {shown}/scgi;\n",
+        if several { "on" } else { "off" }
+    );
+    // From one address to one upstream there are only so many ports.
+    let ports = machine.ports.usable().unwrap_or(28_232);
+    let sources = sources_needed(tunnels, ports, 1).unwrap_or(1);
+    if sources > 1 {
+        let share = 10_000 / (sources + 1);
+        text += "split_clients \"$connection\" $from {\n";
+        for source in 1..=sources {
+            let (whole, hundredths) = (share / 100, share % 100);
+            let _ = writeln!(text, "{whole}.{hundredths:02}% 127.64.0.{source};");
+        }
+        let _ = writeln!(text, "* 127.64.0.{};\n}}", sources + 1);
+    }
+    let reuse = if several { " reuseport" } else { "" };
+    let from = if sources > 1 { "proxy_bind $from;\n" } else { "" };
+    let _ = write!(
+        text,
+        "server {{\nlisten 127.0.0.1:{port} backlog=4096{reuse};\nlocation / {{\n\
+         proxy_pass http://{upstream};\n{from}proxy_http_version 1.1;\n\
+         proxy_set_header Upgrade $http_upgrade;\nproxy_set_header Connection upgrade;\n\
+         proxy_read_timeout 1h;\nproxy_send_timeout 1h;\n}}\n}}\n}}\n"
+    );
+    text
+}
+
+/// HAProxy as one process of one thread, without a log, and with room for the cell.
+fn haproxy(cell: &Cell, table: u64, port: u16, upstream: SocketAddr) -> String {
+    let most = table.saturating_sub(OWN_DESCRIPTORS) / 2;
+    let maxconn = (cell.tunnels * (100 + SPARE) / 100 + OWN_DESCRIPTORS / 2).min(most);
+    format!(
+        "global\n  maxconn {maxconn}\n  nbthread 1\n\
+         defaults\n  mode http\n  timeout connect 5s\n  timeout client 1h\n  timeout server 1h\n  \
+         timeout tunnel 1h\n\
+         frontend front\n  bind 127.0.0.1:{port}\n  maxconn {maxconn}\n  default_backend back\n\
+         backend back\n  server echo {upstream}\n"
+    )
+}
+
+/// A folder of this proof's own, gone with it.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Result<Scratch> {
+        let folder = format!("standfast-prove-{}-{name}", std::process::id());
+        let folder = std::env::temp_dir().join(folder);
+        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        Ok(Scratch(folder))
+    }
+
+    fn file(&self, name: &str, text: &str) -> Result<String> {
+        let file = self.0.join(name);
+        fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+        Ok(file.display().to_string())
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A proxy that runs. Dropping it ends it, by its process id.
+pub(super) struct Proxy {
+    child: Child,
+    pub(super) listen: SocketAddr,
+    pub(super) workers: u64,
+    /// The last it said.
+    said: Arc<Mutex<VecDeque<String>>>,
+    // Last: it goes when the process has ended.
+    _scratch: Option<Scratch>,
+}
+
+fn start_ours(workers: u64, upstream: SocketAddr) -> Result<Proxy> {
+    let mut arguments =
+        ["proxy", "--listen=127.0.0.1:0", "--admin=off", "--ready-json"].map(String::from).to_vec();
+    arguments.extend(["--end-with-parent", "--drain=0s", "--log=warn"].map(String::from));
+    arguments.extend([format!("--workers={workers}"), format!("--upstream={upstream}")]);
+    let (child, ready) = children::start_and_hear(&arguments)?;
+    let mut proxy = Proxy {
+        child,
+        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        workers,
+        said: Arc::default(),
+        _scratch: None,
+    };
+    let listen = ready["listen"].as_str().and_then(|text| text.parse().ok());
+    proxy.listen =
+        listen.ok_or_else(|| anyhow!("the proxy's ready line lacks `listen`: {ready}"))?;
+    Ok(proxy)
+}
+
+/// Starts a foreign proxy, which a killed proof does not leave behind.
+fn start_other(
+    installed: &Installed,
+    arguments: &[&str],
+    port: u16,
+    workers: u64,
+    scratch: Scratch,
+) -> Result<Proxy> {
+    let mut command = Command::new(&installed.program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    // Ctrl-C is for the proof, which then ends it.
+    let mut child = process::start_foreign(command.process_group(0))
+        .with_context(|| format!("cannot start {}", installed.program.display()))?;
+    let said: Arc<Mutex<VecDeque<String>>> = Arc::default();
+    if let Some(stderr) = child.stderr.take() {
+        let said = Arc::clone(&said);
+        thread::spawn(move || keep_last(BufReader::new(stderr), &said));
+    }
+    let listen = SocketAddr::from(([127, 0, 0, 1], port));
+    let mut proxy = Proxy { child, listen, workers, said, _scratch: Some(scratch) };
+    proxy.until_it_listens()?;
+    Ok(proxy)
+}
+
+fn keep_last(from: impl BufRead, said: &Mutex<VecDeque<String>>) {
+    for line in from.lines().map_while(Result::ok) {
+        let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.len() >= LINES_KEPT {
+            said.pop_front();
+        }
+        said.push_back(line);
+    }
+}
+
+impl Proxy {
+    fn until_it_listens(&mut self) -> Result<()> {
+        let deadline_ns = process::now_ns() + READY_WAIT.as_nanos() as u64;
+        while TcpStream::connect(self.listen).is_err() {
+            let ended = self.ended();
+            if ended.is_some() || process::now_ns() > deadline_ns {
+                let how = ended.unwrap_or_else(|| "nobody listens".to_owned());
+                return Err(anyhow!("it did not start: {how}; {}", self.last_words()));
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    /// How it ended, if it has.
+    pub(super) fn ended(&mut self) -> Option<String> {
+        self.child.try_wait().ok().flatten().map(|status| status.to_string())
+    }
+
+    /// The last line it said.
+    pub(super) fn last_words(&self) -> String {
+        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        said.back().map_or("it said nothing".to_owned(), |line| format!("it said: {line}"))
+    }
+
+    /// Resident memory and CPU time of all its processes; memory they share counts in each.
+    pub(super) fn weigh(&self) -> ProcessMemory {
+        let mut sum = ProcessMemory { rss_bytes: 0, anon_bytes: 0, cpu_seconds: 0.0 };
+        for pid in self.pids() {
+            let Ok(one) = ProcessMemory::of(pid) else { continue };
+            sum.rss_bytes += one.rss_bytes;
+            sum.anon_bytes += one.anon_bytes;
+            sum.cpu_seconds += one.cpu_seconds;
+        }
+        sum
+    }
+
+    /// The process and its workers.
+    fn pids(&self) -> Vec<u32> {
+        let pid = self.child.id();
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        let children = children.unwrap_or_default();
+        let workers = children.split_whitespace().filter_map(|word| word.parse().ok());
+        std::iter::once(pid).chain(workers).collect()
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let workers = self.pids().split_off(1);
+        process::terminate(self.child.id());
+        let deadline_ns = process::now_ns() + END_WAIT.as_nanos() as u64;
+        while self.ended().is_none() {
+            if process::now_ns() > deadline_ns {
+                // Who ends its workers is gone with it.
+                let _ = self.child.kill();
+                workers.iter().for_each(|&worker| process::terminate(worker));
+                let _ = self.child.wait();
+                return;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cell::Traffic;
+    use super::*;
+
+    fn cell(tunnels: u64) -> Cell {
+        let traffic = Traffic::Every(Duration::from_secs(1));
+        Cell { tunnels, size: 20, traffic, hold: Duration::from_secs(2) }
+    }
+
+    #[test]
+    fn workers_are_as_many_as_descriptor_tables_need() {
+        for (rival, few, many) in [(Rival::Standfast, 1, 6), (Rival::Nginx, 1, 6)] {
+            assert_eq!(rival.workers(5_000, 20_000), Ok(few), "{rival:?}");
+            assert_eq!(rival.workers(50_000, 20_000), Ok(many), "{rival:?}");
+        }
+        assert_eq!(Rival::Haproxy.workers(9_950, 20_000), Ok(1));
+        let why = Rival::Haproxy.workers(9_951, 20_000).unwrap_err();
+        assert!(why.contains("20000 descriptors are 9950 tunnels"), "{why}");
+    }
+
+    #[test]
+    fn nginx_gets_room_sources_and_sockets_to_accept_from() {
+        let mut machine = Machine::read();
+        machine.ports.range = Some((32_768, 60_999));
+        machine.ports.reserved = 0;
+        let upstream = SocketAddr::from(([127, 0, 0, 1], 9));
+        let of = |tunnels, workers| {
+            nginx(&cell(tunnels), workers, 8, upstream, &machine, Path::new("/folder"))
+        };
+        let small = of(1_000, 1);
+        assert!(small.contains("worker_connections 2210;") && small.contains("master_process off"));
+        assert!(!small.contains("proxy_bind") && !small.contains("reuseport"), "{small}");
+        let large = of(50_000, 6);
+        assert!(large.contains("worker_connections 18051;") && large.contains("reuseport"));
+        // Four of them have just enough ports; chance needs one more.
+        assert!(large.contains("20.00% 127.64.0.4;\n* 127.64.0.5;"), "{large}");
+        assert_eq!(large.matches('{').count(), large.matches('}').count());
+        assert!(haproxy(&cell(9_900), 20_000, 8, upstream).contains("maxconn 9950\n"));
+    }
+}

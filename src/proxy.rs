@@ -95,8 +95,8 @@ pub(crate) struct Args {
         help_heading = TUNNELS)]
     fin_timeout: Duration,
     /// Give up a peer that acknowledges nothing for so long (TCP_USER_TIMEOUT), and ask idle ones
-    /// after twice that whether they are there; or off
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = idle,
+    /// after half of it, and each tenth again, whether they are there; or off
+    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = idle,
         help_heading = TUNNELS)]
     peer_timeout: Idle,
     /// Connections to upstreams that each worker keeps for a next plain request

@@ -138,7 +138,7 @@ impl Live {
 
 impl Default for Live {
     fn default() -> Self {
-        let peer_timeout = Some(Duration::from_secs(30));
+        let peer_timeout = Some(Duration::from_secs(120));
         Live {
             limits: Limits { peer_timeout, ..Limits::default() },
             patience: Patience::default(),

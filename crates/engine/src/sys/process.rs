@@ -122,20 +122,29 @@ pub fn listen(options: &Listen) -> io::Result<(i32, SocketAddr)> {
 }
 
 /// Lets connections fail whose peer is gone without a word: sets how long it may leave unacknowledged
-/// what it was sent (`TCP_USER_TIMEOUT`), and asks one that is silent for twice that whether it is
-/// there (`SO_KEEPALIVE`). What a listener is told holds for those it accepts.
+/// what it was sent (`TCP_USER_TIMEOUT`), and asks one that is silent for half of that whether it is
+/// there, and each tenth again (`SO_KEEPALIVE`). What a listener is told holds for those it accepts.
+///
+/// The kernel looks at nothing but that time: a question that is asked after it and gets lost is the
+/// peer's end (`tcp_keepalive_timer`). So all must be asked before, and several must be lost.
 ///
 /// # Errors
 /// What setsockopt(2) answers, to what is no TCP socket for one.
 pub fn notice_dead_peers(socket: i32, timeout: Duration) -> io::Result<()> {
     let fd = Fd::new(socket);
     let milliseconds = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
-    let idle = i32::try_from(timeout.as_secs().saturating_mul(2).clamp(1, 32_767)).unwrap_or(1);
-    let between = i32::try_from((timeout.as_secs() / 3).clamp(1, 32_767)).unwrap_or(1);
+    let (idle, between) = keepalive_seconds(timeout);
     set(fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, milliseconds)?;
     set(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
     set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, idle)?;
     set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, between)
+}
+
+/// After which silence a peer is asked whether it is there, and how often then.
+fn keepalive_seconds(timeout: Duration) -> (i32, i32) {
+    let seconds =
+        |part: u64| i32::try_from((timeout.as_secs() / part).clamp(1, 32_767)).unwrap_or(1);
+    (seconds(2), seconds(10))
 }
 
 /// Makes a listener refuse further connections in every table that holds it (shutdown(2)).
@@ -322,5 +331,19 @@ pub fn trim_allocator() {
     // SAFETY: no pointers are passed.
     unsafe {
         libc::malloc_trim(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_peer_is_given_up_for_one_question_that_was_lost() {
+        for seconds in [7, 30, 120, 3_600] {
+            let (idle, between) = keepalive_seconds(Duration::from_secs(seconds));
+            let lost = (seconds as i32 - idle) / between;
+            assert!(lost >= 3, "of {seconds} s: {lost} are asked in time");
+        }
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -447,6 +447,10 @@ fn the_forks_users_come_in_steps_and_one_after_another() {
     let (_, result) = chat("/private?id={{user}}", limit, SAY, 0);
     assert!(result["groups"]["received"].as_u64() > Some(1), "it went on for a second: {result}");
     assert_eq!(result["groups"]["lost"], 0, "{result}");
+    let began = Instant::now();
+    let (_, result) = chat("/silent", "-c 1 -clients 1 -timeout 1", SAY, 1);
+    assert_eq!(result["errors"]["timeout"], 2, "nobody was let in: {result}");
+    assert!(began.elapsed() < Duration::from_secs(30), "a second, not the fork's sixty");
     // Where nobody listens, nobody waits for anybody.
     let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let nobody = format!(

@@ -37,6 +37,7 @@ pub(super) struct Reader<'a> {
 impl Reader<'_> {
     pub(super) fn flow(&mut self, number: usize, table: &Table<'_>) -> Result<Flow> {
         let first = self.steps.len();
+        let role = table.parsed("role", super::groups::role)?;
         let tables = table.tables("steps", &STEP)?;
         // A capture is there from the step after it on, and in its own flow.
         let known = self.names.captures.clone();
@@ -62,7 +63,7 @@ impl Reader<'_> {
             name: name.unwrap_or_else(|| (number + 1).to_string()),
             weight: table.parsed("weight", weight)?.unwrap_or(1),
             steps: first..self.steps.len(),
-            role: table.parsed("role", super::groups::role)?,
+            role,
             rate: table.parsed("rate", units::positive_count)?,
         })
     }

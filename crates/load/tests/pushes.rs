@@ -1,0 +1,129 @@
+//! The seam where messages come by themselves, with a script of a test's own: what answers a request,
+//! what does not, and what never comes are told apart to the unit.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
+
+#[allow(dead_code, reason = "other tests use the rest of it")]
+mod server;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use load::Endpoint;
+use load::requests::{
+    Answer, Failure, Kind, Left, Part, Push, Request, RequestSummary, Requests, Script, Step,
+    WebSocket, drive_requests,
+};
+
+/// Long enough for an answer on a machine that is busy with other tests.
+const LIMIT: Duration = Duration::from_secs(1);
+const ASKS: u32 = 250;
+const HEAD: &str =
+    "Host: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\r\n";
+
+#[derive(Default)]
+struct Book {
+    /// Messages that were no answer.
+    strays: AtomicU64,
+    left: Mutex<Vec<Left>>,
+}
+
+/// Each user connects, and asks one thing after another.
+struct Asker {
+    book: Arc<Book>,
+    request: Request,
+    connect: Request,
+    asked: Vec<u32>,
+}
+
+impl Asker {
+    fn text(&self, user: u32) -> String {
+        format!("message {:04}", self.asked[user as usize])
+    }
+}
+
+impl Script for Asker {
+    fn next(&mut self, user: u32, _: u64) -> Step {
+        self.asked[user as usize] += 1;
+        if self.asked[user as usize] > ASKS + 1 { Step::End } else { Step::Send }
+    }
+
+    fn request(&mut self, user: u32) -> &Request {
+        if self.kind(user) == Kind::Connect {
+            return &self.connect;
+        }
+        self.request = Request::message(0, Kind::Text, self.text(user).into_bytes());
+        &self.request
+    }
+
+    fn kind(&self, user: u32) -> Kind {
+        if self.asked[user as usize] == 1 { Kind::Connect } else { Kind::Text }
+    }
+
+    fn awaits(&self, user: u32) -> bool {
+        self.kind(user) == Kind::Text
+    }
+
+    fn pushed(&mut self, user: u32, push: &Push<'_>, waits: bool, _: u64) -> bool {
+        let is_it = waits && push.is_text && push.data == self.text(user).as_bytes();
+        self.book.strays.fetch_add(u64::from(!is_it), Ordering::Relaxed);
+        is_it
+    }
+
+    fn left(&mut self, _: u32, left: Left) {
+        self.book.left.lock().unwrap().push(left);
+    }
+
+    fn answered(&mut self, _: u32, _: &Answer<'_>) -> Option<Failure> {
+        None
+    }
+}
+
+fn run(port: u16, path: &str, users: u64) -> (RequestSummary, Arc<Book>) {
+    let endpoint = Endpoint::parse_web(&format!("http://127.0.0.1:{port}/")).unwrap();
+    let config = Requests {
+        duration: None,
+        requests: Some(u64::MAX >> 1),
+        timeout: LIMIT,
+        ..Requests::new(vec![endpoint], users)
+    };
+    let book: Arc<Book> = Arc::default();
+    let (own, head) = (Arc::clone(&book), format!("GET {path} HTTP/1.1\r\n{HEAD}"));
+    let script = move |part: Part| Asker {
+        book: Arc::clone(&own),
+        request: Request::default(),
+        connect: Request::message(0, Kind::Connect, head.clone().into_bytes()),
+        asked: vec![0; part.users as usize],
+    };
+    let wait = |time| {
+        std::thread::sleep(time);
+        false
+    };
+    let ended = drive_requests(&config, WebSocket::new, script, |_| {}, wait).unwrap();
+    (ended.summary, book)
+}
+
+#[test]
+fn every_question_has_its_answer() {
+    let server = server::Server::start();
+    let (summary, book) = run(server.port, "/echo", 20);
+    let of = summary.requests;
+    assert_eq!((of.ok, of.failed, of.sent), (20 * 251, 0, 20 * 251), "{summary}");
+    assert_eq!(summary.connections.opened, 20);
+    assert_eq!(book.strays.load(Ordering::Relaxed), 0);
+    assert!(book.left.lock().unwrap().is_empty(), "they left by themselves");
+}
+
+#[test]
+fn what_is_dropped_changed_doubled_or_late_is_no_answer() {
+    let server = server::Server::start();
+    // The server drops each 100th message of a connection, holds the 50th back, changes the 70th and
+    // doubles each 101st.
+    let (summary, book) = run(server.port, "/faults", 3);
+    let of = summary.requests;
+    assert_eq!((of.failed, summary.errors["timeout"]), (3 * 4, 3 * 4), "{summary}");
+    assert_eq!(of.ok, 3 * (251 - 4), "{summary}");
+    assert_eq!(book.strays.load(Ordering::Relaxed), 3 * 4, "late, changed, and two doubled");
+    assert_eq!(summary.connections.opened, 3, "none of that costs the socket");
+}

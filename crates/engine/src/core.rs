@@ -237,6 +237,13 @@ impl<S: Sys, H: Handler> Core<S, H> {
         (peer, self.clients.get(&id.slot()).and_then(|client| client.address))
     }
 
+    /// Whether the peer has broken it off, so that nobody can say any more whose it was, though what it
+    /// sent before is still being read.
+    #[must_use]
+    pub fn is_broken(&self, id: ConnId) -> bool {
+        self.live(id).is_some_and(|conn| self.sys.is_broken(conn.fd))
+    }
+
     /// Bytes that wait to leave on a connection.
     #[must_use]
     pub fn queued(&self, id: ConnId) -> usize {

@@ -80,8 +80,7 @@ impl Linux {
     }
 
     fn control(&mut self, op: libc::c_int, fd: Fd, interest: Interest, key: u64) -> io::Result<()> {
-        // A hang-up cannot be left out and would be reported for ever.
-        let mut events = if interest == Interest::NONE { libc::EPOLLONESHOT as u32 } else { 0 };
+        let mut events = 0u32;
         if interest.read {
             events |= libc::EPOLLIN as u32;
         }
@@ -333,6 +332,11 @@ impl Sys for Linux {
 
     fn peer(&self, fd: Fd) -> Option<SocketAddr> {
         address_of(fd.number(), libc::getpeername).ok()
+    }
+
+    fn is_broken(&self, fd: Fd) -> bool {
+        let peer = address_of(fd.number(), libc::getpeername);
+        peer.is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
     }
 }
 

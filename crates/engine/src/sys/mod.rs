@@ -6,8 +6,7 @@
 //! outside it contains `unsafe`.
 //!
 //! What an implementation owes:
-//! - readiness is level-triggered: an event is reported again until its cause is gone, but for a
-//!   failure of what is watched for nothing, which is reported once until it is watched anew;
+//! - readiness is level-triggered: an event is reported again until its cause is gone;
 //! - every call is non-blocking except [`Sys::wait`], and none is retried inside: `EINTR` and
 //!   `EAGAIN` come back as errors;
 //! - timeouts round up, never to a busy zero;
@@ -62,7 +61,7 @@ impl Interest {
     pub const READ: Interest = Interest { read: true, write: false };
     /// Writing only: a connect under way, or a paused reader with a backlog.
     pub const WRITE: Interest = Interest { read: false, write: true };
-    /// Nothing but errors and hang-ups, told once.
+    /// Nothing but errors.
     pub const NONE: Interest = Interest { read: false, write: false };
 }
 
@@ -165,4 +164,8 @@ pub trait Sys {
 
     /// The peer's address, for reports.
     fn peer(&self, fd: Fd) -> Option<SocketAddr>;
+
+    /// Whether the peer has broken the connection off: its address is not known any more, though what
+    /// it sent before may still be read.
+    fn is_broken(&self, fd: Fd) -> bool;
 }

@@ -153,6 +153,11 @@ impl Sys for Sim {
     fn peer(&self, fd: Fd) -> Option<SocketAddr> {
         self.state.borrow().peer(self.table, fd)
     }
+
+    fn is_broken(&self, fd: Fd) -> bool {
+        let state = self.state.borrow();
+        state.peer(self.table, fd).is_none() && state.remote(self.table, fd).is_some()
+    }
 }
 
 #[cfg(test)]

@@ -1,18 +1,21 @@
-//! `cargo xtask sim`: the engine over simulated system calls, one run per seed.
+//! `cargo xtask sim`: the engine, and the proxy's relay, over simulated system calls, one run per seed.
 //!
-//! The simulation itself is an example of `topics`, over the kernel of `engine::sys::sim`; this hands
-//! it the arguments.
+//! The simulations themselves are examples of `topics` and of `proxy`, over the kernel of
+//! `engine::sys::sim`; this hands them the arguments.
 
 use std::process::Command;
 
 use anyhow::Result;
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use crate::step;
 
 /// Which seeds to run.
 #[derive(Args)]
 pub(crate) struct SimArgs {
+    /// What to run [default: both]
+    #[arg(value_enum)]
+    what: Option<What>,
     /// How many seeds to run.
     #[arg(long, default_value_t = 200)]
     seeds: u64,
@@ -24,6 +27,15 @@ pub(crate) struct SimArgs {
     planted: bool,
 }
 
+/// What is simulated.
+#[derive(Copy, Clone, ValueEnum)]
+pub(crate) enum What {
+    /// Workers of a server and of clients, and topics.
+    Engine,
+    /// Workers of the proxy, between clients and upstreams.
+    Proxy,
+}
+
 /// Whether every seed went through (with `--planted`: whether every bug was found).
 pub(crate) fn run(args: &SimArgs) -> Result<bool> {
     let (seeds, seed) = (args.seeds.to_string(), args.seed.to_string());
@@ -31,19 +43,28 @@ pub(crate) fn run(args: &SimArgs) -> Result<bool> {
     if args.planted {
         words.push("--planted");
     }
-    Ok(command(&["--release"], &words).status()?.success())
+    let all = [What::Engine, What::Proxy];
+    let mut good = true;
+    for what in args.what.as_ref().map_or(&all[..], std::slice::from_ref) {
+        good &= command(*what, &["--release"], &words).status()?.success();
+    }
+    Ok(good)
 }
 
 /// For the suite: as tests are built, with overflow checked. A few seeds take less than it takes to
 /// link a release build.
-pub(crate) fn in_debug(words: &[&str]) -> Command {
-    command(&[], words)
+pub(crate) fn in_debug(what: What, words: &[&str]) -> Command {
+    command(what, &[], words)
 }
 
 /// The simulation built like that, with `words` as its arguments.
-fn command(built: &[&str], words: &[&str]) -> Command {
+fn command(what: What, built: &[&str], words: &[&str]) -> Command {
     let mut command = step::cargo(&[&["run", "--quiet"], built].concat());
-    command.args(["--package", "standfast-topics", "--example", "sim"]);
+    let package = match what {
+        What::Engine => "standfast-topics",
+        What::Proxy => "standfast-proxy",
+    };
+    command.args(["--package", package, "--example", "sim"]);
     if words.contains(&"--planted") {
         command.args(["--features", "planted"]);
     }

@@ -13,6 +13,7 @@ use std::{env, fs, thread};
 use anyhow::{Result, anyhow};
 use serde_json::Value;
 
+use crate::sim::What;
 use crate::step::{self, Outcome};
 use crate::{fuzz, machine, sim};
 
@@ -48,8 +49,10 @@ fn stages() -> Result<Vec<(Vec<Step>, Vec<Step>)>> {
     let server = vec![
         ("Autobahn, our server", autobahn(&["server"])),
         ("Autobahn over TLS, our server", autobahn(&["server", "--tls"])),
-        ("simulation, 200 seeds", sim::in_debug(&["--seeds", "200"])),
-        ("simulation, planted bugs", sim::in_debug(&["--seeds", "1000", "--planted"])),
+        ("simulation, 200 seeds", sim::in_debug(What::Engine, &["--seeds", "200"])),
+        ("simulation, planted bugs", sim::in_debug(What::Engine, &["--seeds", "1000", "--planted"])),
+        ("Autobahn through our proxy", autobahn(&["proxy"])),
+        ("simulation of the proxy, 30 seeds", sim::in_debug(What::Proxy, &["--seeds", "30"])),
     ];
     let client = vec![
         ("Autobahn, our client", autobahn(&["client", "--debug"])),

@@ -94,7 +94,8 @@ pub(crate) fn encode_answer(out: &mut Vec<u8>, answer: &Response<'_, '_>, framin
     out.push(b' ');
     out.extend_from_slice(wire::http::reason_phrase(answer.status).as_bytes());
     out.extend_from_slice(b"\r\n");
-    let mut counted = false;
+    // What has no body by its status has no length either (RFC 9110 section 8.6).
+    let mut counted = answer.status < 200 || answer.status == 204;
     for header in answer.headers {
         let again = header.name.eq_ignore_ascii_case("content-length")
             && std::mem::replace(&mut counted, true);
@@ -336,5 +337,19 @@ mod tests {
             "HTTP/1.1 426 \nUpgrade: websocket\nContent-Length: 0\nSet-Cookie: a\nSet-Cookie: b\n"
                 .replace("426 \n", "426 Upgrade Required\n")
         );
+    }
+
+    #[test]
+    fn what_has_no_body_gets_no_length() {
+        for (status, lengths) in [(101, 0), (103, 0), (204, 0), (200, 1), (304, 1)] {
+            let head = format!("HTTP/1.1 {status} X\r\nContent-Length: 7\r\nA: b\r\n\r\n");
+            let mut headers = [EMPTY_HEADER; 4];
+            let answer = parse_response(head.as_bytes(), &mut headers).unwrap();
+            let mut out = Vec::new();
+            encode_answer(&mut out, &answer, Framing::Counted);
+            let out = String::from_utf8(out).unwrap();
+            assert_eq!(out.matches("Content-Length").count(), lengths, "{out}");
+            assert!(out.contains("A: b\r\n"));
+        }
     }
 }

@@ -18,7 +18,9 @@ mod ending;
 mod headers;
 mod health;
 mod notes;
+pub mod planted;
 mod relay;
+mod relays;
 mod routes;
 mod server;
 mod shared;
@@ -38,6 +40,8 @@ pub use crate::config::{Config, Live, Outgoing, Patience, UpstreamTls};
 pub use crate::counters::{Ended, Phase, Refusal, Stage};
 pub use crate::ending::{HowMany, Order, Which};
 pub use crate::health::{How, WatchError, Watcher, resolve_first};
+pub use crate::relay::Relay;
+pub use crate::relays::{Relays, Tally};
 pub use crate::routes::{
     Cached, Change, Changed, Check, Fleet, HostPattern, MemberConfig, PoolConfig, Retired, Route,
     RouteConfig, Routes, RoutesConfig, Table,

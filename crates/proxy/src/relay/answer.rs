@@ -16,6 +16,7 @@ use super::{Leg, Relay, port_of};
 use crate::access_log::Side;
 use crate::counters::{Phase, Refusal, Stage};
 use crate::headers::{Framing, encode_answer, push_line};
+use crate::planted::{self, Bug};
 
 /// Interim answers (1xx) to one request at most.
 const INTERIM_MAX: u8 = 8;
@@ -142,7 +143,8 @@ impl Relay {
             || !asked.keep_alive
             || !exchange.request.is_done();
         let may_reuse = exchange.pool.outgoing().proxy_header.is_none();
-        let reusable = may_reuse && !upgrade && !until_close && keep_alive(answer);
+        let seen = upgrade && !planted::on(Bug::UpgradeReused);
+        let reusable = may_reuse && !seen && !until_close && keep_alive(answer);
         encode_answer(&mut out, answer, framing);
         let picked = exchange.picked.as_ref();
         if let Some(picked) = picked {
@@ -297,7 +299,7 @@ impl Relay {
             push_line(&mut out, "Set-Cookie", cookie.as_bytes());
         }
         out.extend_from_slice(b"\r\n");
-        out.extend_from_slice(rest);
+        out.extend_from_slice(if planted::on(Bug::LateBytesLost) { b"" } else { rest });
         let since_s = u32::try_from(core.now_ns() / 1_000_000_000).unwrap_or(u32::MAX);
         let near = Near { peer: upstream, picked, bytes: 0, since_s, ending: None };
         Self::set(core, client, Leg::Near(near));
@@ -317,7 +319,9 @@ impl Relay {
             core.pause(upstream);
         }
         // What it sent too early, it meant for the tunnel.
-        core.resume(client);
+        if !planted::on(Bug::EarlyBytesLost) {
+            core.resume(client);
+        }
         if core.mode(client) == Some(Mode::HalfClosed) {
             self.half_ended(core, client);
         }
@@ -336,7 +340,11 @@ fn check_switched(exchange: &Exchange, answer: &Response<'_, '_>) -> Result<(), 
     let named = |name: &str| name.eq_ignore_ascii_case("sec-websocket-accept");
     let mut accepts = answer.headers.iter().filter(|header| named(header.name));
     let right = accepts.next().is_some_and(|header| *header.value == accept);
-    if right && accepts.next().is_none() { Ok(()) } else { Err(Violation::WrongAccept) }
+    if planted::on(Bug::AcceptUnchecked) || right && accepts.next().is_none() {
+        Ok(())
+    } else {
+        Err(Violation::WrongAccept)
+    }
 }
 
 enum Passed {
@@ -363,7 +371,7 @@ fn decode_body(
         if let BodyEvent::Data(bytes) = event {
             exchange.bytes_out += bytes.len() as u64;
             match body.framing {
-                Framing::Chunked => encode_chunk(out, bytes),
+                Framing::Chunked if !planted::on(Bug::ChunkUnframed) => encode_chunk(out, bytes),
                 _ => out.extend_from_slice(bytes),
             }
         }

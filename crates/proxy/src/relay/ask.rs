@@ -19,6 +19,7 @@ use crate::balance::{Key, Pool, Refused};
 use crate::counters::{Refusal, Stage};
 use crate::headers::{Framing, Whose, encode_request};
 use crate::notes::Note;
+use crate::planted::{self, Bug};
 
 /// Upstreams asked for one request at most.
 const TRIES: usize = 3;
@@ -49,18 +50,25 @@ impl Relay {
         self.counters().requests.add(1);
         self.shared.took(self.worker, |timed| &timed.handshake, incoming.took_ns);
         if request.method == "CONNECT" {
-            return self.refused_at_once(Refusal::Connect);
+            return self.refused_at_once(Refusal::Connect, true);
         }
+        let upgrade = incoming.upgrade.is_some();
         let host = request.authority().and_then(|host| std::str::from_utf8(host).ok());
         let routes = self.routes.get(&self.shared.table);
         let Some(route) = routes.find(host.unwrap_or_default(), request.path()) else {
-            return self.refused_at_once(Refusal::NoRoute);
+            return self.refused_at_once(Refusal::NoRoute, upgrade);
         };
         let pool = Arc::clone(&route.pool);
         let Ok(body) = BodyDecoder::for_request(request, body_limits()) else {
-            return self.refused_at_once(Refusal::BadBody);
+            return self.refused_at_once(Refusal::BadBody, true);
         };
-        let exchange = self.exchange(core, client, incoming, pool, body);
+        let whose = self.whose(core, client);
+        if whose.peer.is_none() && core.is_broken(client) {
+            // Nobody waits for the answer, and no upstream may get it as nobody's request.
+            core.reset(client);
+            return Answer::Raw;
+        }
+        let exchange = self.exchange(core, client, incoming, (pool, &whose), body);
         let index = self.exchanges.insert(exchange);
         self.counters().exchanges.add(1);
         self.counters().staged(None, Some(Stage::Waiting));
@@ -71,7 +79,7 @@ impl Relay {
                 Self::set(core, client, Leg::Vacant);
                 let note = self.take_exchange(index).and_then(|exchange| exchange.note);
                 self.note_refused(note, why, core.now_ns());
-                self.refused_at_once(why)
+                self.refused_at_once(why, upgrade)
             }
         }
     }
@@ -81,16 +89,15 @@ impl Relay {
         core: &mut Core<S, Self>,
         client: ConnId,
         incoming: &Incoming<'_, '_>,
-        pool: Arc<Pool>,
+        (pool, whose): (Arc<Pool>, &Whose),
         body: BodyDecoder,
     ) -> Exchange {
         let request = incoming.head;
-        let whose = self.whose(core, client);
         let chunked = request.header("transfer-encoding").is_some();
         let framing = if chunked { Framing::Chunked } else { Framing::Counted };
         let upgrade = incoming.upgrade.is_some();
         let mut head = Vec::with_capacity(1024);
-        encode_request(&mut head, request, upgrade, framing, &whose);
+        encode_request(&mut head, request, upgrade, framing, whose);
         head.shrink_to_fit();
         let random = core.random();
         let from = whose.client.or(whose.peer);
@@ -328,7 +335,7 @@ impl Relay {
     /// The client is gone: nobody waits for the answer any more.
     pub(super) fn client_gone<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32) {
         let Some(exchange) = self.take_exchange(index) else { return };
-        if let Some(upstream) = exchange.upstream {
+        if let Some(upstream) = exchange.upstream.filter(|_| !planted::on(Bug::AnswerToNobody)) {
             Self::set(core, upstream, Leg::Vacant);
             core.reset(upstream);
         }
@@ -361,7 +368,8 @@ impl Relay {
             let headers = [("Content-Type", "text/plain; charset=utf-8"), ("Connection", "close")];
             let again = (why.status() == 503).then_some(("Retry-After", "1"));
             let headers = headers.into_iter().chain(again);
-            encode_response(&mut out, why.status(), headers, why.text().as_bytes());
+            let text = if exchange.asked.head_only { "" } else { why.text() };
+            encode_response(&mut out, why.status(), headers, text.as_bytes());
             core.write(client, &out);
             out.clear();
             self.scratch = out;
@@ -371,9 +379,11 @@ impl Relay {
         self.give_back(core, exchange.picked);
     }
 
-    fn refused_at_once(&self, why: Refusal) -> Answer {
+    /// Whoever wanted a tunnel may have sent what belongs into it already, which is not to be taken for
+    /// a request (RFC 9931): that connection is to `close`.
+    fn refused_at_once(&self, why: Refusal, close: bool) -> Answer {
         self.counters().count_refused(why);
-        let mut response = Response::text(why.status(), why.text());
+        let mut response = Response { close, ..Response::text(why.status(), why.text()) };
         if why.status() == 503 {
             response.headers.push(("Retry-After".into(), "1".into()));
         }

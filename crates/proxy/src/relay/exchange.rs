@@ -10,6 +10,7 @@ use crate::balance::{Picked, Pool, Waiting};
 use crate::counters::{Counters, Stage};
 use crate::headers::Framing;
 use crate::notes::Note;
+use crate::planted::{self, Bug};
 
 /// One request and its answer.
 pub(super) struct Exchange {
@@ -99,7 +100,8 @@ impl Exchange {
     /// sent that cannot be sent again.
     pub(super) fn may_retry(&self) -> bool {
         let unsent = self.stage == Stage::Connecting;
-        !self.answered && !self.body_begun && (unsent || self.asked.idempotent)
+        let answered = self.answered && !planted::on(Bug::AskedTwice);
+        !answered && !self.body_begun && (unsent || self.asked.idempotent)
     }
 }
 

@@ -10,9 +10,10 @@ use super::{Leg, List, Listed, Relay, TunnelInfo};
 use crate::balance::{Picked, Port};
 use crate::counters::{Counters, Ended, Phase};
 use crate::ending::{Order, Tunnels};
+use crate::planted::{self, Bug};
 
 /// A tunnel's connection to the client, and what is known of the whole.
-pub(crate) struct Near {
+pub struct Near {
     pub(super) peer: ConnId,
     pub(super) picked: Picked,
     /// Bytes from the client.
@@ -24,7 +25,7 @@ pub(crate) struct Near {
 }
 
 /// A tunnel's connection to the upstream.
-pub(crate) struct Far {
+pub struct Far {
     pub(super) peer: ConnId,
     /// Bytes from the upstream.
     pub(super) bytes: u64,
@@ -61,7 +62,9 @@ impl Relay {
         {
             near.end(by, self.counters());
         }
-        core.finish_writing(if near == id { far } else { near });
+        if !planted::on(Bug::EndKept) {
+            core.finish_writing(if near == id { far } else { near });
+        }
     }
 
     /// The client's connection is gone.
@@ -84,7 +87,9 @@ impl Relay {
             (None, _) => Ended::ClientReset,
         };
         let far = Self::set(core, near.peer, Leg::Vacant);
-        end_leg(core, near.peer, ended, Ended::ClientReset);
+        if !planted::on(Bug::OtherSideKept) {
+            end_leg(core, near.peer, ended, Ended::ClientReset);
+        }
         let down = if let Leg::Far(far) = far { far.bytes } else { 0 };
         self.settle(core, id, near, down, ended);
     }
@@ -118,8 +123,9 @@ impl Relay {
         counters.tunnels.sub(1);
         counters.phased(Some(Phase::of(near.ending)), None);
         counters.count_ended(ended);
-        counters.bytes_up.add(near.bytes);
-        counters.bytes_down.add(down);
+        let turned = planted::on(Bug::WrongDirection);
+        counters.bytes_up.add(if turned { down } else { near.bytes });
+        counters.bytes_down.add(if turned { near.bytes } else { down });
         let age_s = (core.now_ns() / 1_000_000_000).saturating_sub(near.since_s.into());
         self.shared.took(self.worker, |timed| &timed.lifetime, age_s * 1_000_000_000);
         if let Some(mut note) = self.notes.take(client) {
@@ -127,6 +133,9 @@ impl Relay {
             let upstream = Some(near.picked.address().to_string());
             let bytes = (near.bytes, down);
             self.shared.record(*note, upstream, bytes, (ended.side(), ended.name()), core.now_ns());
+        }
+        if planted::on(Bug::PlaceKept) {
+            return std::mem::forget(near.picked);
         }
         self.give_back(core, Some(near.picked));
     }

@@ -89,7 +89,7 @@ fn sound(args: &Args) -> bool {
 
 fn failed(seed: u64, what: &str, more: &str) -> bool {
     println!("seed {seed} failed: {what}");
-    println!("repeat it: cargo xtask sim --seeds 1 --seed {seed}{more}");
+    println!("repeat it: cargo xtask sim engine --seeds 1 --seed {seed}{more}");
     false
 }
 

@@ -155,9 +155,15 @@ impl Kernel {
     /// knows what they have said and heard.
     #[must_use]
     pub fn outside(&self) -> Sim {
-        let seat = self.seat(usize::MAX, &[]);
+        self.outside_with(&[]).sys
+    }
+
+    /// The same for peers that others connect to.
+    #[must_use]
+    pub fn outside_with(&self, listeners: &[usize]) -> Seat {
+        let seat = self.seat(usize::MAX, listeners);
         self.state.borrow_mut().tables[seat.sys.table].spared = true;
-        seat.sys
+        seat
     }
 
     /// The time, in nanoseconds.

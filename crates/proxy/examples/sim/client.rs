@@ -1,0 +1,421 @@
+//! [`Client`]: one connection to the proxy: a handshake and a tunnel behind it, or plain requests one
+//! after the other. It says too much too early, stops reading, half-closes, leaves and breaks off.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use engine::sys::sim::Sim;
+use engine::sys::{Fd, Sys};
+use fastrand::Rng;
+
+use crate::asked::{Body, Framing, Head};
+use crate::ledger::{Ledger, Way, bytes};
+use crate::scenario::{Scenario, front};
+
+/// What it does when it has said all.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    /// Ends its side and waits for the other's end.
+    HalfClose,
+    /// Waits for the other's end.
+    Stay,
+    /// Leaves without waiting.
+    Close,
+    /// Breaks off, before it has said all.
+    Reset,
+}
+
+impl End {
+    pub(crate) fn draw(random: &mut Rng) -> End {
+        match random.u8(..10) {
+            0..5 => End::HalfClose,
+            5..8 => End::Stay,
+            8 => End::Close,
+            _ => End::Reset,
+        }
+    }
+}
+
+/// An answer that is owed.
+struct Owed {
+    story: u32,
+    head_only: bool,
+}
+
+/// An answer being read.
+struct Answer {
+    /// Whose it is, unless it is the proxy's own.
+    story: Option<u32>,
+    body: Body,
+}
+
+pub(crate) struct Client {
+    sys: Sim,
+    random: Rng,
+    ledger: Ledger,
+    fd: Option<Fd>,
+    over: bool,
+    pub(crate) due_ns: u64,
+    rest: Duration,
+    chunk: usize,
+    /// Requests, and what is said in a tunnel before it is one.
+    out: Vec<u8>,
+    sent: usize,
+    /// The tunnel asked for, and where its bytes begin in `out`.
+    tunnel: Option<(u32, usize)>,
+    said: u64,
+    to_say: u64,
+    end: End,
+    /// Breaking off happens after so many bytes in all.
+    leaves_at: usize,
+    finished: bool,
+    owed: VecDeque<Owed>,
+    answer: Option<Answer>,
+    inbox: Vec<u8>,
+    open: bool,
+    heard: u64,
+    heard_end: bool,
+    deaf_until_ns: u64,
+}
+
+impl Client {
+    pub(crate) fn new(sys: Sim, ledger: Ledger, mut random: Rng, scenario: &Scenario) -> Client {
+        let now_ns = sys.now_ns();
+        let to_say = random.u64(..scenario.bytes_max);
+        let mut client = Client {
+            fd: None,
+            over: false,
+            due_ns: now_ns + random.u64(..5_000_000),
+            rest: scenario.rest,
+            chunk: random.usize(1 + scenario.bytes_max as usize / 40..20_000),
+            out: Vec::new(),
+            sent: 0,
+            tunnel: None,
+            said: 0,
+            to_say,
+            end: End::draw(&mut random),
+            leaves_at: 0,
+            finished: false,
+            owed: VecDeque::new(),
+            answer: None,
+            inbox: Vec::new(),
+            open: false,
+            heard: 0,
+            heard_end: false,
+            deaf_until_ns: 0,
+            sys,
+            random,
+            ledger,
+        };
+        if client.random.u8(..3) > 0 {
+            client.plan_tunnel()
+        } else {
+            client.plan_requests(scenario)
+        }
+        let all = client.out.len() + client.to_say as usize;
+        client.leaves_at = client.random.usize(..=all);
+        client
+    }
+
+    fn plan_tunnel(&mut self) {
+        let story = self.ledger.book().begin(true, false);
+        self.out = format!(
+            "GET /s/{story} HTTP/1.1\r\nHost: h\r\nConnection: keep-alive, Upgrade, X-Gone\r\n\
+             X-Gone: 1\r\nTE: trailers\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        )
+        .into_bytes();
+        self.tunnel = Some((story, self.out.len()));
+        self.owed.push_back(Owed { story, head_only: false });
+        if self.random.u8(..3) == 0 {
+            let early = self.random.u64(..=self.to_say.min(8_000));
+            self.out.extend(bytes(story, Way::Up, 0, early));
+        }
+    }
+
+    fn plan_requests(&mut self, scenario: &Scenario) {
+        self.to_say = 0;
+        if self.end == End::Stay {
+            self.end = End::HalfClose;
+        }
+        for _ in 0..self.random.usize(1..=4) {
+            let method = self.random.choice(["GET", "GET", "HEAD", "POST"]).unwrap_or("GET");
+            let story = self.ledger.book().begin(false, method == "POST");
+            let length = match method {
+                "POST" => self.random.u64(..scenario.bytes_max.min(30_000)),
+                _ => 0,
+            };
+            self.ledger.book().said(story, Way::Up, length);
+            let body = bytes(story, Way::Up, 0, length);
+            let head = format!("{method} /s/{story} HTTP/1.1\r\nHost: h\r\nKeep-Alive: 5\r\n");
+            self.out.extend_from_slice(head.as_bytes());
+            match method {
+                "POST" if self.random.bool() => self.push_chunks(&body),
+                "POST" => {
+                    let length = format!("Content-Length: {length}\r\n\r\n");
+                    self.out.extend_from_slice(length.as_bytes());
+                    self.out.extend(body);
+                }
+                _ => self.out.extend_from_slice(b"\r\n"),
+            }
+            self.owed.push_back(Owed { story, head_only: method == "HEAD" });
+        }
+    }
+
+    fn push_chunks(&mut self, body: &[u8]) {
+        self.out.extend_from_slice(b"Transfer-Encoding: chunked\r\n\r\n");
+        let size = self.random.usize(1 + body.len() / 20..=1 + body.len());
+        for chunk in body.chunks(size) {
+            self.out.extend_from_slice(format!("{:x};a=b\r\n", chunk.len()).as_bytes());
+            self.out.extend_from_slice(chunk);
+            self.out.extend_from_slice(b"\r\n");
+        }
+        self.out.extend_from_slice(b"0\r\nTrailer: x\r\n\r\n");
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// In a calm: what should have come by now has come.
+    pub(crate) fn check_told(&self) {
+        let Some((story, _)) = self.tunnel.filter(|_| self.open && !self.over) else { return };
+        let mut book = self.ledger.book();
+        let due = book.end_is_due(story) && !self.heard_end;
+        book.require(!due, || format!("the client of {story} was not told the upstream's end"));
+    }
+
+    /// Whoever waits for the other to end ends now.
+    pub(crate) fn stay_no_longer(&mut self) {
+        if self.end == End::Stay {
+            self.end = End::HalfClose;
+        }
+    }
+
+    /// One step: say a little, hear a little.
+    pub(crate) fn step(&mut self) {
+        let now_ns = self.sys.now_ns();
+        let calm = self.ledger.book().calm;
+        let rest = if calm { self.rest.min(Duration::from_millis(1)) } else { self.rest };
+        self.due_ns = now_ns + 1 + self.random.u64(..=rest.as_nanos() as u64);
+        let Some(fd) = self.fd else {
+            self.fd = self.sys.connect(front(), None).ok();
+            self.over = self.fd.is_none();
+            return;
+        };
+        if calm && !self.sys.was_accepted(fd) {
+            return self.leave(fd, true);
+        }
+        self.say(fd);
+        if !self.over && (calm || self.deaf_until_ns <= now_ns) {
+            self.hear(fd);
+            if self.random.u8(..40) == 0 {
+                self.deaf_until_ns = now_ns + self.random.u64(..300_000_000);
+            }
+        }
+        if !self.over && (self.heard_end || self.owed.is_empty() && self.tunnel.is_none()) {
+            // There is nothing to wait for any more.
+            let done = self.tunnel.is_none() || !self.open || self.has_said_all();
+            if done {
+                self.leave(fd, false);
+            }
+        }
+    }
+
+    fn has_said_all(&self) -> bool {
+        self.sent == self.out.len() && self.said == self.to_say
+    }
+
+    fn say(&mut self, fd: Fd) {
+        if self.end == End::Reset && self.sent + self.said as usize >= self.leaves_at {
+            self.sys.reset_on_close(fd);
+            return self.leave(fd, true);
+        }
+        let tail = self.open.then_some(self.tunnel).flatten().map(|(story, _)| {
+            let count = (self.to_say - self.said).min(self.chunk as u64);
+            bytes(story, Way::Up, self.said, count)
+        });
+        let chunk = match self.out.get(self.sent..).filter(|rest| !rest.is_empty()) {
+            Some(rest) => rest.get(..self.chunk.min(rest.len())).unwrap_or(rest).to_vec(),
+            None => tail.unwrap_or_default(),
+        };
+        if !chunk.is_empty() {
+            match self.sys.send(fd, &chunk) {
+                Ok(sent) => self.has_said(sent),
+                Err(error) if waits(&error) => return,
+                Err(_) => return self.leave(fd, true),
+            }
+        }
+        if self.finished || !self.has_said_all() || self.tunnel.is_some() && !self.open {
+            return;
+        }
+        match self.end {
+            // Nobody waits for ever.
+            End::Stay if self.random.u16(..500) == 0 => self.end = End::HalfClose,
+            End::Close if self.tunnel.is_some() => self.leave(fd, true),
+            End::HalfClose if self.tunnel.is_some() => {
+                self.finished = true;
+                self.told_all();
+                self.sys.shutdown_write(fd);
+            }
+            _ => {}
+        }
+    }
+
+    fn has_said(&mut self, sent: usize) {
+        if self.sent < self.out.len() {
+            self.sent += sent;
+            let head = self.tunnel.map_or(usize::MAX, |(_, head)| head);
+            self.said = self.sent.saturating_sub(head) as u64;
+        } else {
+            self.said += sent as u64;
+        }
+        if let Some((story, _)) = self.tunnel {
+            self.ledger.book().said(story, Way::Up, self.said);
+        }
+    }
+
+    fn told_all(&self) {
+        if let Some((story, _)) = self.tunnel {
+            self.ledger.book().flow(story, Way::Up).ended = true;
+        }
+    }
+
+    /// Goes; `early` if somebody might have had more to say to it.
+    fn leave(&mut self, fd: Fd, early: bool) {
+        let mut book = self.ledger.book();
+        let owed = self.owed.iter().map(|owed| owed.story);
+        for story in owed.chain(self.tunnel.map(|(story, _)| story)) {
+            book.story(story).broken |= early;
+            book.story(story).left = true;
+        }
+        drop(book);
+        if !early && self.open {
+            self.told_all();
+        }
+        self.sys.close(fd);
+        self.over = true;
+        self.due_ns = u64::MAX;
+    }
+
+    fn hear(&mut self, fd: Fd) {
+        let mut buffer = [0u8; 4096];
+        for _ in 0..8 {
+            match self.sys.recv(fd, &mut buffer) {
+                Ok(0) => return self.on_end(),
+                Ok(got) => {
+                    self.inbox.extend_from_slice(buffer.get(..got).unwrap_or_default());
+                    if let Err(why) = self.understand() {
+                        let tunnel = self.tunnel;
+                        self.ledger.book().fail(format!("a client ({tunnel:?}) heard {why}"));
+                    }
+                }
+                Err(error) if waits(&error) => return,
+                Err(_) => {
+                    if let Some((story, _)) = self.tunnel.filter(|_| self.open) {
+                        self.ledger.book().heard_break(story);
+                    }
+                    return self.leave(fd, true);
+                }
+            }
+        }
+    }
+
+    fn on_end(&mut self) {
+        if std::mem::replace(&mut self.heard_end, true) {
+            return;
+        }
+        match (self.tunnel, &self.answer) {
+            (Some((story, _)), _) if self.open => {
+                self.ledger.book().heard_end(story, Way::Down, self.heard);
+            }
+            (_, Some(Answer { story: Some(story), body })) if body.is_until_end() => {
+                self.ledger.book().heard_end(*story, Way::Down, body.got);
+            }
+            _ => {}
+        }
+    }
+
+    fn understand(&mut self) -> Result<(), String> {
+        while !self.inbox.is_empty() {
+            if let Some((story, _)) = self.tunnel.filter(|_| self.open) {
+                let data = std::mem::take(&mut self.inbox);
+                self.ledger.book().heard(story, Way::Down, self.heard, &data);
+                self.heard += data.len() as u64;
+            } else if self.answer.is_some() {
+                if !self.read_body()? {
+                    return Ok(());
+                }
+            } else {
+                let Some(head) = Head::take(&mut self.inbox) else { return Ok(()) };
+                self.on_head(&head)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn on_head(&mut self, head: &Head) -> Result<(), String> {
+        let status = head.status();
+        let story = head.value("x-story").map(str::parse).transpose().unwrap_or_default();
+        let owed = self.owed.front().ok_or("an answer that nobody asked for")?;
+        let (whose, head_only) = (owed.story, owed.head_only);
+        if story.is_some_and(|story: u32| story != whose) {
+            return Err(format!("the answer to {story:?} instead of {whose}"));
+        }
+        if status == 101 {
+            let switched = self.tunnel.is_some() && self.ledger.book().story(whose).switched;
+            if !switched {
+                return Err(format!("101 to {whose}, which no upstream has switched"));
+            }
+            self.open = true;
+            self.owed.pop_front();
+            self.ledger.book().opened += 1;
+            return Ok(());
+        }
+        if matches!(status, 100..=199) {
+            return Ok(());
+        }
+        for name in ["keep-alive", "te", "proxy-connection", "x-gone"] {
+            if head.count(name) > 0 {
+                return Err(format!("{name}, which is for one hop"));
+            }
+        }
+        let bodiless = head_only || matches!(status, 204 | 304);
+        let framing = if bodiless { Framing::Counted(0) } else { head.framing(false)? };
+        let body = Body::new(framing);
+        let done = body.done;
+        self.answer = Some(Answer { story: story.filter(|_| !bodiless), body });
+        if done { self.answered() } else { Ok(()) }
+    }
+
+    /// False while the line of a chunk is torn.
+    fn read_body(&mut self) -> Result<bool, String> {
+        let Some(answer) = &mut self.answer else { return Ok(true) };
+        let from = answer.body.got;
+        let data = answer.body.take(&mut self.inbox)?;
+        if let Some(story) = answer.story {
+            self.ledger.book().heard(story, Way::Down, from, &data);
+        }
+        if answer.body.done {
+            return self.answered().map(|()| true);
+        }
+        Ok(!data.is_empty())
+    }
+
+    /// An answer is whole.
+    fn answered(&mut self) -> Result<(), String> {
+        self.owed.pop_front();
+        let Some(Answer { story: Some(story), body }) = self.answer.take() else { return Ok(()) };
+        let flow = *self.ledger.book().flow(story, Way::Down);
+        if !flow.ended || flow.said != body.got {
+            return Err(format!("{} bytes as the whole answer to {story}: {flow:?}", body.got));
+        }
+        self.ledger.book().whole += 1;
+        Ok(())
+    }
+}
+
+pub(crate) fn waits(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{Interrupted, NotConnected, WouldBlock};
+    matches!(error.kind(), WouldBlock | Interrupted | NotConnected)
+}

@@ -1,0 +1,173 @@
+//! One run: a storm of work and faults, a calm in which everybody must come to an end and nothing of it
+//! may be left, and a drain.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use engine::Totals;
+use engine::sys::sim::Fault;
+
+use crate::house::House;
+use crate::ledger::Story;
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// A storm that takes longer than this has got stuck.
+const STORM_NS_MAX: u64 = 600 * SECOND_NS;
+/// In a calm everything said is there after this time, and everybody gone after the other.
+const TOLD_NS: u64 = 3 * SECOND_NS;
+const CALM_NS_MAX: u64 = 30 * SECOND_NS;
+
+/// What a run came to.
+pub(crate) struct Outcome {
+    pub(crate) failure: Option<String>,
+    pub(crate) events: u64,
+    pub(crate) tunnels: u64,
+    pub(crate) whole: u64,
+    pub(crate) bytes: u64,
+    pub(crate) faults: [u64; Fault::ALL.len()],
+    /// The same for the same seed.
+    pub(crate) trace: u64,
+}
+
+/// Runs one seed.
+pub(crate) fn run(seed: u64) -> Outcome {
+    let faults = [0; Fault::ALL.len()];
+    let mut outcome =
+        Outcome { failure: None, events: 0, tunnels: 0, whole: 0, bytes: 0, faults, trace: 0 };
+    let mut house = match House::build(seed) {
+        Ok(house) => house,
+        Err(why) => {
+            outcome.failure = Some(format!("no house could be built: {why}"));
+            return outcome;
+        }
+    };
+    let ended = catch_unwind(AssertUnwindSafe(|| play(&mut house)));
+    let failure = match ended {
+        Ok(()) => house.ledger.book().failure.take(),
+        Err(panic) => Some(format!("a panic: {}", text_of(&*panic))),
+    };
+    let at_ms = house.kernel.now_ns() / 1_000_000;
+    outcome.failure = failure.map(|failure| format!("{failure} (at {at_ms} ms)"));
+    outcome.events = house.events();
+    let book = house.ledger.book();
+    (outcome.tunnels, outcome.whole) = (book.opened, book.whole);
+    outcome.bytes = book.stories().iter().map(|story| story.up.heard + story.down.heard).sum();
+    outcome.faults = Fault::ALL.map(|fault| house.kernel.counted(fault));
+    outcome.trace = house.kernel.trace();
+    drop(book);
+    outcome
+}
+
+fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
+}
+
+/// The phases, until the first of them fails. Some houses end in the middle of the storm.
+fn play(house: &mut House) {
+    let phases: &[fn(&mut House)] =
+        if house.scenario.ends_in_storm { &[storm, drain] } else { &[storm, calm, drain] };
+    for phase in phases {
+        phase(house);
+        if house.ledger.book().failure.is_some() {
+            return;
+        }
+    }
+}
+
+/// Steps until the time has come, or `done`, or something is wrong; whether the time ran out.
+fn steps(house: &mut House, for_ns: u64, done: impl Fn(&House) -> bool) -> bool {
+    let until_ns = house.kernel.now_ns() + for_ns;
+    while house.ledger.book().failure.is_none() && !done(house) {
+        if house.kernel.now_ns() >= until_ns {
+            return true;
+        }
+        house.step(until_ns);
+    }
+    false
+}
+
+fn storm(house: &mut House) {
+    let wanted = house.scenario.events;
+    if steps(house, STORM_NS_MAX, |house| house.kernel.reports() >= wanted) {
+        house.ledger.book().fail("the house has come to a standstill");
+    }
+}
+
+/// Faults stop and nobody new comes; all is told, then all end.
+fn calm(house: &mut House) {
+    house.kernel.calm();
+    house.ledger.book().calm = true;
+    steps(house, TOLD_NS, House::is_at_rest);
+    house.clients.iter().for_each(|client| client.check_told());
+    house.upstreams.iter().for_each(|upstream| upstream.check_told());
+    house.clients.iter_mut().for_each(|client| client.stay_no_longer());
+    house.upstreams.iter_mut().for_each(|upstream| upstream.stay_no_longer());
+    if steps(house, CALM_NS_MAX, House::is_at_rest) {
+        let clients = house.clients.iter().filter(|client| !client.is_over()).count();
+        let legs: usize = house.upstreams.iter().map(|upstream| upstream.legs()).sum();
+        let left = format!("{clients} clients and {legs} connections to upstreams do not end");
+        house.ledger.book().fail(left);
+    }
+    steps(house, SECOND_NS, |_| false);
+    check_tally(house);
+}
+
+/// What the relays have counted agrees with what both sides saw, and nothing is under way.
+fn check_tally(house: &House) {
+    let tally = house.relays.tally();
+    let mut book = house.ledger.book();
+    let left = (tally.tunnels, tally.exchanges, tally.places);
+    book.require(left == (0, 0, 0), || format!("tunnels, requests and places left: {left:?}"));
+    let ended: u64 = tally.ended.iter().sum();
+    let (opened, told) = (tally.opened, book.opened);
+    book.require(ended == opened, || format!("{opened} tunnels opened, {ended} ended"));
+    let upgrades: Vec<Story> = book.stories().iter().filter(|s| s.upgrade).cloned().collect();
+    let switched = || upgrades.iter().filter(|story| story.switched);
+    let answered = switched().count() as u64;
+    book.require(told <= opened && opened <= answered, || {
+        format!("{answered} switched, {opened} counted as opened, {told} clients told")
+    });
+    let heard = |of: fn(&Story) -> u64| switched().map(of).sum::<u64>();
+    let (least, most) = (heard(|s| s.up.heard), heard(|s| s.up.said));
+    book.require((least..=most).contains(&tally.bytes_up), || {
+        format!("{} bytes up counted, {least} heard of {most}", tally.bytes_up)
+    });
+    let (least, most) = (heard(|s| s.down.heard), heard(|s| s.down.said));
+    book.require((least..=most).contains(&tally.bytes_down), || {
+        format!("{} bytes down counted, {least} heard of {most}", tally.bytes_down)
+    });
+    // Whoever ended a tunnel before all was there is the proxy, and has counted it.
+    let cut = ended.saturating_sub(by_its_ends(&tally.ended));
+    let short = book.short;
+    let hasty = house.scenario.hasty;
+    let strict = house.scenario.is_strict();
+    book.require(!strict || short == 0 && cut == 0, || {
+        format!("{short} ends came too early and {cut} tunnels were ended here, hasty: {hasty}")
+    });
+}
+
+/// Tunnels that one of their two ends has ended.
+fn by_its_ends(ended: &[u64]) -> u64 {
+    use proxy::Ended;
+    let own = [Ended::ByClient, Ended::ByUpstream, Ended::ClientReset, Ended::UpstreamReset];
+    own.into_iter().filter_map(|why| ended.get(why as usize)).sum()
+}
+
+/// The proxy ends; nothing is left.
+fn drain(house: &mut House) {
+    let live = &house.scenario.live;
+    let longest = live.patience.answer.max(live.patience.handshake) * 2;
+    let time = house.scenario.drain + live.limits.close_timeout * 3 + longest;
+    let bound = time.as_nanos() as u64 + 30 * SECOND_NS;
+    house.kernel.set_rate(Fault::ClockJump, 0);
+    house.remote.drain(house.scenario.drain);
+    if steps(house, bound, |house| house.members.iter().all(|member| member.stopped)) {
+        house.ledger.book().fail("the proxy does not end");
+    }
+    let totals = Totals::sum(house.remote.counters());
+    let tally = house.relays.tally();
+    let left = [totals.connections, totals.queued_bytes, tally.tunnels, tally.exchanges];
+    let places = tally.places;
+    let mut book = house.ledger.book();
+    book.require(left == [0; 4] && places == 0, || format!("left over: {left:?}, {places}"));
+}

@@ -1,0 +1,102 @@
+//! [`Relays`]: the relays of one proxy without its threads, listeners and control plane, for whoever
+//! drives workers by himself: the simulation and the fuzz targets.
+
+use std::sync::Arc;
+
+use engine::Limits;
+
+use crate::config::Live;
+use crate::counters::{Counters, Ended, Refusal};
+use crate::relay::Relay;
+use crate::routes::{Fleet, RoutesConfig, Table};
+use crate::shared::Shared;
+
+/// Relays of one proxy, for as many workers as were planned.
+pub struct Relays {
+    shared: Arc<Shared>,
+    fleet: Fleet,
+}
+
+/// What the relays have counted, all workers together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Tunnels that are open now.
+    pub tunnels: u64,
+    /// Requests whose answer has not come to its end.
+    pub exchanges: u64,
+    /// Tunnels opened.
+    pub opened: u64,
+    /// Requests that were taken on.
+    pub requests: u64,
+    /// Handshakes that were answered with something else than 101.
+    pub declined: u64,
+    /// Requests tried again.
+    pub retries: u64,
+    /// Requests sent on a connection that had served another.
+    pub reused: u64,
+    /// Bytes from clients in tunnels that have ended.
+    pub bytes_up: u64,
+    /// Bytes from upstreams in tunnels that have ended.
+    pub bytes_down: u64,
+    /// Requests answered by the proxy itself, in the order of [`Refusal::ALL`].
+    pub refused: Vec<u64>,
+    /// Tunnels ended, in the order of [`Ended::ALL`].
+    pub ended: Vec<u64>,
+    /// Places taken at upstreams.
+    pub places: u64,
+}
+
+impl Relays {
+    /// With these routes and settings; no name is resolved.
+    ///
+    /// # Errors
+    /// What is wrong with the routes.
+    pub fn new(routes: RoutesConfig, live: Live, workers: usize) -> Result<Relays, String> {
+        let table = Arc::new(Table::default());
+        let mut fleet = Fleet::new(Arc::clone(&table));
+        fleet.say(routes, 0)?;
+        let listen = ([0, 0, 0, 0], 0).into();
+        let shared = Shared::new(table, live, workers, Vec::new(), listen, None);
+        Ok(Relays { shared: Arc::new(shared), fleet })
+    }
+
+    /// The handler of one worker.
+    #[must_use]
+    pub fn relay(&self, worker: u16) -> Relay {
+        Relay::new(worker, Arc::clone(&self.shared))
+    }
+
+    /// The limits its worker begins with.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.shared.live().engine_limits()
+    }
+
+    /// The upstreams, to be changed while tunnels go there.
+    pub fn fleet(&mut self) -> &mut Fleet {
+        &mut self.fleet
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        let sum = |of: fn(&Counters) -> u64| self.shared.counters.iter().map(of).sum();
+        let by = |of: &dyn Fn(&Counters) -> u64| self.shared.counters.iter().map(of).sum();
+        let routes = self.shared.table.routes();
+        let members = routes.pools().iter().flat_map(|pool| pool.members());
+        Tally {
+            tunnels: sum(|counters| counters.tunnels.get()),
+            exchanges: sum(|counters| counters.exchanges.get()),
+            opened: sum(|counters| counters.opened.get()),
+            requests: sum(|counters| counters.requests.get()),
+            declined: sum(|counters| counters.declined.get()),
+            retries: sum(|counters| counters.retries.get()),
+            reused: sum(|counters| counters.reused.get()),
+            bytes_up: sum(|counters| counters.bytes_up.get()),
+            bytes_down: sum(|counters| counters.bytes_down.get()),
+            refused: Refusal::ALL.map(|why| by(&|counters| counters.refused(why))).to_vec(),
+            ended: Ended::ALL.map(|why| by(&|counters| counters.ended(why))).to_vec(),
+            places: members.map(|member| u64::from(member.upstream.tunnels())).sum(),
+        }
+    }
+}

@@ -42,6 +42,8 @@ mod proxy;
 mod proxy_faults;
 mod proxy_hostile;
 mod proxy_metrics;
+mod proxy_leaving;
+mod proxy_masses;
 mod proxy_pools;
 mod proxy_upstreams;
 mod report;

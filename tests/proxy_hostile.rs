@@ -192,6 +192,84 @@ fn bi_25_connection_takes_away_none_of_our_headers() {
 }
 
 #[test]
+fn bi_26_http2_and_connect_are_told_no_and_nothing_behind_them_is_read() {
+    const EACH: usize = 30;
+    let mut scene = Scene::new();
+    let behind = "GET /admin HTTP/1.1\r\nHost: h\r\n\r\n";
+    let preface = format!("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n{behind}");
+    let connect = format!("CONNECT h:22 HTTP/1.1\r\nHost: h:22\r\n\r\n{behind}");
+    let pseudo = format!("GET / HTTP/1.1\r\nHost: h\r\n:protocol: websocket\r\n\r\n{behind}");
+    let mut held = Vec::new();
+    for (request, status) in [(preface, 505), (connect, 405), (pseudo, 400)] {
+        for _ in 0..EACH {
+            let mut socket = Socket::connect(scene.proxy.listen);
+            socket.send(request.as_bytes());
+            assert_eq!(socket.response().status, status, "{request}");
+            // Empty DATA frames, without an end.
+            socket.pour(&[0; 64 * 1024]);
+            assert!(socket.ends(), "{request}");
+            held.push(socket);
+        }
+    }
+    assert!(scene.upstream.is_alone(), "nobody was asked for anything");
+    assert_eq!(scene.refused("connect"), EACH as f64);
+    let versions = scene.metric("violations_total{violation=\"unsupported_version\"}");
+    assert_eq!(versions, EACH as f64);
+    scene.is_unharmed(2 * MIB);
+    drop(held);
+    // Whoever asks for h2c is answered in the version he spoke; the preface behind it is refused.
+    let h2c = "GET /a HTTP/1.1\r\nHost: h\r\nConnection: Upgrade, HTTP2-Settings\r\n\
+               Upgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\nPRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let (mut socket, mut leg) = scene.asked(h2c);
+    let head = leg.head().to_ascii_lowercase();
+    assert!(!head.contains("h2c") && !head.contains("upgrade"), "{head}");
+    leg.say("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    assert_eq!(socket.response().status, 200);
+    assert_eq!(socket.response().status, 505);
+    assert!(socket.ends() && leg.is_silent());
+    scene.is_unharmed(2 * MIB);
+}
+
+#[test]
+fn whoever_wanted_a_tunnel_and_is_refused_here_is_not_read_on() {
+    let mut scene = Scene::with(&["--upstream-timeout", "1s"]);
+    let routes = format!(
+        "[[route]]\npath = '/ws'\npool = 'a'\n[pool.a]\nupstreams = ['{}']\n",
+        scene.upstream.address()
+    );
+    let routes = crate::harness::Scratch::new("refused.toml", &routes);
+    let proxy = Server::start_proxy(&["--config", routes.path(), "--workers", "1"]);
+    let mut socket = Socket::connect(proxy.listen);
+    let behind = "GET /ws HTTP/1.1\r\nHost: h\r\n\r\n";
+    socket.send((upgrade("/nowhere", &[]) + behind).as_bytes());
+    let answer = socket.response();
+    assert_eq!((answer.status, answer.header("connection")), (404, Some("close")));
+    assert!(socket.ends() && scene.upstream.is_alone(), "what followed is no request");
+    scene.is_unharmed(2 * MIB);
+}
+
+#[test]
+fn who_breaks_off_at_once_is_asked_for_by_nobody() {
+    // Its address is gone with it, and a request without one would pass as the proxy's own.
+    let mut scene = Scene::new();
+    let before = scene.metric("requests_total");
+    for _ in 0..200 {
+        let mut socket = Socket::connect(scene.proxy.listen);
+        socket.send(b"GET /admin HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+        socket.reset();
+    }
+    scene.is_unharmed(2 * MIB);
+    let asked = scene.metric("requests_total") - before;
+    eventually("all are over", || scene.metric("exchanges") == 0.0);
+    // Some were read before the break was here: those have the address.
+    scene.upstream.each_waiting(|mut leg| {
+        if let Some(head) = leg.head_if_any() {
+            assert!(head.contains("X-Forwarded-For: 127.0.0.1\r\n"), "{head} of {asked}");
+        }
+    });
+}
+
+#[test]
 fn bi_27_whoever_does_not_read_stops_whoever_floods_both_ways() {
     let mut scene = Scene::new();
     let mut held = Vec::new();

@@ -2,12 +2,18 @@
 //! resource limits, a system call refused. Namespaces and groups are taken away at their end.
 
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, fs};
 
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
 use super::executable;
+
+/// The device at either end of a cable.
+const CABLE: &str = "cable0";
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
@@ -35,6 +41,44 @@ impl Namespace {
         let script = "printf %s \"$1\" > \"$0\"";
         run("ip", &["netns", "exec", &self.0, "sh", "-c", script, &path, value])
             .unwrap_or_else(|why| panic!("{key} cannot be set: {why}"));
+    }
+
+    /// Lays a cable to another one: this end is 198.18.0.1, the other 198.18.0.2 (RFC 2544 appendix C).
+    pub(crate) fn join(&self, other: &Namespace) {
+        let pair = ["type", "veth", "peer", "name", CABLE, "netns", &other.0];
+        let lines = [&["-n", &self.0, "link", "add", CABLE][..], &pair].concat();
+        run("ip", &lines).expect("two devices can be joined");
+        for (end, address) in [(self, "198.18.0.1/24"), (other, "198.18.0.2/24")] {
+            let set = ["-n", &end.0, "addr", "add", address, "dev", CABLE];
+            run("ip", &set).expect("an address can be set");
+            end.plug(true);
+        }
+    }
+
+    /// Pulls this end of the cable, or plugs it in again: nobody at the other end is told.
+    pub(crate) fn plug(&self, plugged: bool) {
+        let state = if plugged { "up" } else { "down" };
+        run("ip", &["-n", &self.0, "link", "set", CABLE, state]).expect("a device can be set");
+    }
+
+    /// Does something inside, in a thread of its own. Sockets that it opens stay inside.
+    pub(crate) fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let namespace = fs::File::open(Path::new("/run/netns").join(&self.0));
+        let namespace = namespace.expect("its file is where ip keeps them");
+        let enter = || {
+            let kind = Some(LinkNameSpaceType::Network);
+            move_into_link_name_space(namespace.as_fd(), kind).expect("root may enter it");
+            work()
+        };
+        std::thread::scope(|scope| scope.spawn(enter).join().expect("the work is done"))
+    }
+
+    /// What a program says, run inside.
+    pub(crate) fn output(&self, program: &str, args: &[&str]) -> String {
+        let mut command = Command::new(program);
+        command.args(args);
+        let output = self.inside(&command).output().expect("ip runs it");
+        String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
     /// The same command, inside.

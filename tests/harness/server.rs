@@ -54,6 +54,14 @@ impl Server {
         Self::run(standfast(&[&fixed[..], more].concat()))
     }
 
+    /// The same in a network namespace, on all its addresses.
+    pub(crate) fn start_proxy_in(namespace: &Namespace, more: &[&str]) -> Self {
+        let fixed = ["proxy", "--listen", "0.0.0.0:0", "--admin", "127.0.0.1:0", "--ready-json"];
+        let mut command = namespace.inside(&standfast(&[&fixed[..], more].concat()));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self::run(command)
+    }
+
     /// The same with tables of `nofile` descriptors.
     pub(crate) fn start_limited(nofile: u64, more: &[&str]) -> Self {
         Self::run(limited(nofile, &arguments(more)))

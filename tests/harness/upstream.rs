@@ -15,7 +15,12 @@ pub(crate) struct Upstream(TcpListener);
 impl Upstream {
     /// One on a free port.
     pub(crate) fn new() -> Self {
-        Self(TcpListener::bind("127.0.0.1:0").expect("a free port"))
+        Self::at("127.0.0.1")
+    }
+
+    /// One on a free port of this address.
+    pub(crate) fn at(address: &str) -> Self {
+        Self(TcpListener::bind((address, 0)).expect("a free port"))
     }
 
     /// Where it listens.
@@ -35,6 +40,16 @@ impl Upstream {
         stream.set_nonblocking(false).expect("it can be told to wait");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
         Leg { stream, pending: Vec::new() }
+    }
+
+    /// All connections that wait to be accepted.
+    pub(crate) fn each_waiting(&self, mut with: impl FnMut(Leg)) {
+        self.0.set_nonblocking(true).expect("it can be told not to wait");
+        while let Ok((stream, _)) = self.0.accept() {
+            stream.set_nonblocking(false).expect("it can be told to wait");
+            stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
+            with(Leg { stream, pending: Vec::new() });
+        }
     }
 
     /// Whether nobody has connected who was not accepted yet.
@@ -69,6 +84,16 @@ impl Leg {
             assert!(more, "ended with {}", self.pending.escape_ascii());
         };
         String::from_utf8(self.pending.drain(..end).collect()).expect("a head is text")
+    }
+
+    /// The same, or nothing where the connection has ended.
+    pub(crate) fn head_if_any(&mut self) -> Option<String> {
+        while !self.pending.ends_with(b"\r\n\r\n") {
+            if !read_more(&mut self.stream, &mut self.pending) {
+                return None;
+            }
+        }
+        Some(self.head())
     }
 
     /// So many bytes.

@@ -1,0 +1,116 @@
+//! How tunnels of `standfast proxy` end where somebody is slow, half closed or silent: nothing that was
+//! said before an end is lost, and who is gone without a word is given up.
+
+use std::io::Write;
+
+use crate::harness::lowered::Namespace;
+use crate::harness::server::Server;
+use crate::harness::socket::{Socket, upgrade};
+use crate::harness::upstream::{Leg, Upstream};
+use crate::harness::{Scratch, eventually};
+
+fn tunnel(mut socket: Socket, path: &str, upstream: &Upstream) -> (Socket, Leg) {
+    socket.send(upgrade(path, &[]).as_bytes());
+    let leg = upstream.tunnel();
+    assert_eq!(socket.response().status, 101);
+    (socket, leg)
+}
+
+fn metric(proxy: &Server, name: &str) -> f64 {
+    proxy.metrics().get(&format!("standfast_{name}")).copied().unwrap_or_default()
+}
+
+#[test]
+fn what_was_said_before_both_ends_comes_to_a_client_that_reads_later() {
+    let upstream = Upstream::new();
+    let address = upstream.address().to_string();
+    let proxy = Server::start_proxy(&["--upstream", &address, "--workers", "1"]);
+    let (mut socket, mut leg) = tunnel(Socket::connect(proxy.listen), "/slow", &upstream);
+    socket.finish_sending();
+    assert!(leg.ends());
+    leg.stream.set_nonblocking(true).unwrap();
+    let mut said = 0;
+    eventually("the proxy keeps something back for the client", || {
+        said += leg.stream.write(&[b'd'; 64 * 1024]).unwrap_or(0);
+        metric(&proxy, "queued_bytes") > 0.0
+    });
+    // This stays in the kernel, as the upstream is not read now; and then the second end comes.
+    said += leg.stream.write(&[b'd'; 16 * 1024]).unwrap_or(0);
+    leg.finish();
+    // The one worker has looked at it when another's bytes have passed.
+    let (mut other, mut far) = tunnel(Socket::connect(proxy.listen), "/other", &upstream);
+    other.send(b"there?");
+    assert_eq!(far.bytes(6), b"there?");
+    let mut got = Vec::new();
+    while socket.take(&mut got) {}
+    assert_eq!(got.len(), said, "all that was said before the end");
+    assert!(got.iter().all(|byte| *byte == b'd'));
+    drop((socket, leg));
+    eventually("it ended as the client began it", || {
+        metric(&proxy, "tunnels_ended_total{reason=\"client\"}") == 1.0
+    });
+}
+
+/// Unanswered questions of each connection over the cable, as `ss` tells them of the proxy.
+fn unanswered(here: &Namespace, proxy: &Server) -> Vec<u32> {
+    let sockets = here.output("ss", &["-tnopH", "state", "established"]);
+    let own = format!("pid={},", proxy.pid());
+    let over = |line: &&str| line.contains("198.18.0.2:") && line.contains(&own);
+    let timer = |line: &str| line.split("timer:(").nth(1)?.split(')').next().map(str::to_owned);
+    let asked = |line: &str| match timer(line) {
+        Some(timer) => timer.rsplit(',').next().and_then(|n| n.parse().ok()).unwrap_or(0),
+        None => 0,
+    };
+    sockets.lines().filter(over).map(asked).collect()
+}
+
+#[test]
+fn bi_28_who_falls_silent_is_given_up_and_the_other_side_is_told() {
+    let Some((here, away)) = Namespace::create().zip(Namespace::create()) else { return };
+    here.join(&away);
+    let near = here.within(Upstream::new);
+    let far = away.within(|| Upstream::at("198.18.0.2"));
+    let routes = format!(
+        "[[route]]\npath = '/far'\npool = 'far'\n[[route]]\npool = 'near'\n\
+         [pool.near]\nupstreams = ['{}']\n[pool.far]\nupstreams = ['{}']\n",
+        near.address(),
+        far.address()
+    );
+    let routes = Scratch::new("silent.toml", &routes);
+    let flags = ["--config", routes.path(), "--workers", "1", "--peer-timeout", "8s"];
+    let proxy = Server::start_proxy_in(&here, &flags);
+    let port = proxy.listen.port();
+    let metric = |name: &str| here.within(|| metric(&proxy, name));
+    let local = || here.within(|| Socket::connect(([127, 0, 0, 1], port).into()));
+    let (mut neighbour, mut its_leg) = tunnel(local(), "/", &near);
+    let client_away = away.within(|| Socket::connect(([198, 18, 0, 1], port).into()));
+    let (mut client_away, mut leg) = tunnel(client_away, "/", &near);
+    let (mut client, mut leg_away) = tunnel(local(), "/far", &far);
+
+    // A short silence costs nobody anything, though some questions are lost in it.
+    away.plug(false);
+    eventually("two were asked in vain of both", || {
+        let asked = unanswered(&here, &proxy);
+        asked.len() == 2 && asked.iter().all(|count| *count >= 2)
+    });
+    away.plug(true);
+    eventually("both have answered", || unanswered(&here, &proxy) == [0, 0]);
+    leg.say("here");
+    assert_eq!(client_away.text_until("here"), "here");
+    client.send(b"there");
+    assert_eq!(leg_away.bytes(5), b"there");
+    assert_eq!(metric("tunnels"), 3.0);
+
+    // To one of the two something is said; the other is only asked.
+    away.plug(false);
+    leg.say("anybody?");
+    assert!(leg.ends(), "the upstream is told that its client is gone");
+    assert!(client.ends(), "and the client that its upstream is");
+    eventually("each is counted", || {
+        let ended = |reason| metric(&format!("tunnels_ended_total{{reason=\"{reason}\"}}"));
+        ended("client_reset") == 1.0 && ended("upstream_reset") == 1.0
+    });
+    eventually("nothing of them is left", || metric("tunnels") == 1.0);
+    neighbour.send(b"as before");
+    assert_eq!(its_leg.bytes(9), b"as before");
+}

@@ -1,4 +1,5 @@
-//! `cargo xtask autobahn`: the Autobahn TestSuite against our server, or as the server of our client.
+//! `cargo xtask autobahn`: the Autobahn TestSuite against our server, directly and through our proxy,
+//! or as the server of our client.
 //!
 //! The suite is a peer that shares nothing with us: it breaks the protocol in 517 ways and judges
 //! what it gets back. What it should say is kept in `conformance/autobahn`, case by case; a run must
@@ -40,6 +41,8 @@ pub(crate) struct AutobahnArgs {
 enum What {
     /// Our server against the suite's fuzzing client.
     Server(RunArgs),
+    /// The same through our proxy, which is to change nothing of it.
+    Proxy(RunArgs),
     /// Our client against the suite's fuzzing server.
     Client(RunArgs),
     /// Installs the suite, where it is not there yet.
@@ -85,6 +88,8 @@ impl RunArgs {
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
     Server,
+    /// The server, with the proxy before it.
+    Proxy,
     Client,
 }
 
@@ -97,9 +102,10 @@ pub(crate) struct Tested {
 
 impl Tested {
     /// Everything that results are kept of, in the order of the page.
-    const ALL: [Tested; 4] = [
+    const ALL: [Tested; 5] = [
         Tested { role: Role::Server, tls: false },
         Tested { role: Role::Server, tls: true },
+        Tested { role: Role::Proxy, tls: false },
         Tested { role: Role::Client, tls: false },
         Tested { role: Role::Client, tls: true },
     ];
@@ -109,6 +115,7 @@ impl Tested {
         match (self.role, self.tls) {
             (Role::Server, false) => "server",
             (Role::Server, true) => "server-tls",
+            (Role::Proxy, _) => "proxy",
             (Role::Client, false) => "client",
             (Role::Client, true) => "client-tls",
         }
@@ -118,6 +125,7 @@ impl Tested {
     fn title(self) -> String {
         let role = match self.role {
             Role::Server => "server",
+            Role::Proxy => "server behind the proxy",
             Role::Client => "client",
         };
         format!("{role}, {}://", self.scheme())
@@ -132,6 +140,10 @@ impl Tested {
 pub(crate) fn run(args: &AutobahnArgs) -> Result<bool> {
     match &args.what {
         What::Server(args) => judge(Role::Server, args),
+        What::Proxy(args) => {
+            ensure!(!args.tls, "through the proxy the suite speaks ws:// only");
+            judge(Role::Proxy, args)
+        }
         What::Client(args) => judge(Role::Client, args),
         What::Install => ready().map(|_| true),
         What::Page => page::write().map(|()| true),

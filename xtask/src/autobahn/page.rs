@@ -71,7 +71,7 @@ fn text() -> Result<String> {
     let mut page = HEAD.to_owned();
     writeln!(
         page,
-        "## The Autobahn TestSuite\n\n{suite}: `cargo xtask autobahn server --all`, `client` for our client, `--tls` over `wss://`.\nCases that are OK, of those that were run; the others are explained below. With the defaults and\n`--max-message 32MiB`.\n"
+        "## The Autobahn TestSuite\n\n{suite}: `cargo xtask autobahn server --all`, `proxy` for the same server behind our proxy,\n`client` for our client, `--tls` over `wss://`.\nCases that are OK, of those that were run; the others are explained below. With the defaults and\n`--max-message 32MiB`.\n"
     )?;
     writeln!(page, "| group | |{titles}\n|---|---|{rules}")?;
     for (group, title) in GROUPS {

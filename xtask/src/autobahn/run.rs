@@ -61,7 +61,7 @@ pub(super) fn results(
     let report = folder.join("index.json");
     let run = Run { suite, tested, patterns, debug, folder };
     match tested.role {
-        Role::Server => run.test_server()?,
+        Role::Server | Role::Proxy => run.test_server()?,
         Role::Client => run.test_client()?,
     }
     verdict::read_report(&report, AGENT)
@@ -76,13 +76,16 @@ impl Run<'_> {
             command.arg("--tls-cert").arg(self.folder.join("server.pem"));
             command.arg("--tls-key").arg(self.folder.join("server.key"));
         }
-        let mut server = Running(start(command.stdout(Stdio::piped()))?);
-        let stdout = server.0.stdout.take().context("the server's output is not piped")?;
-        let mut line = String::new();
-        BufReader::new(stdout).read_line(&mut line)?;
-        let ready: Value =
-            serde_json::from_str(&line).context("the server did not become ready")?;
-        let listen = ready["listen"].as_str().context("the ready line names no address")?;
+        let (server, mut listen) = listening(&mut command)?;
+        let mut ours = vec![server];
+        if self.tested.role == Role::Proxy {
+            let mut command = Command::new(server_executable()?);
+            command.args(["proxy", "--upstream", &listen, "--ready-json"]);
+            command.args(["--listen", "127.0.0.1:0", "--admin", "off"]);
+            let (proxy, before) = listening(&mut command)?;
+            ours.push(proxy);
+            listen = before;
+        }
         let url = format!("{}://{listen}/echo", self.tested.scheme());
         let mut place = json!({"agent": AGENT, "url": url});
         if self.tested.tls {
@@ -93,8 +96,10 @@ impl Run<'_> {
         // Which authorities OpenSSL takes for those of this machine.
         let status = command.env("SSL_CERT_FILE", self.folder.join("ca.pem")).status()?;
         ensure!(status.success(), "the suite failed ({status}); see its log");
-        if let Some(status) = server.0.try_wait()? {
-            bail!("the server ended during the run ({status})");
+        for running in &mut ours {
+            if let Some(status) = running.0.try_wait()? {
+                bail!("a program of ours ended during the run ({status})");
+            }
         }
         Ok(())
     }
@@ -141,6 +146,17 @@ impl Run<'_> {
         command.stdout(log.try_clone()?).stderr(log);
         Ok(command)
     }
+}
+
+/// Starts a program of ours; it, and where it listens.
+fn listening(command: &mut Command) -> Result<(Running, String)> {
+    let mut running = Running(start(command.stdout(Stdio::piped()))?);
+    let stdout = running.0.stdout.take().context("a program's output is not piped")?;
+    let mut line = String::new();
+    BufReader::new(stdout).read_line(&mut line)?;
+    let ready: Value = serde_json::from_str(&line).context("a program did not become ready")?;
+    let listen = ready["listen"].as_str().context("the ready line names no address")?;
+    Ok((running, listen.to_owned()))
 }
 
 fn start(command: &mut Command) -> Result<Child> {

@@ -270,4 +270,14 @@ mod tests {
         assert!(read_report(&report, "y").unwrap().is_empty());
         fs::remove_file(&report).unwrap();
     }
+
+    #[test]
+    fn through_the_proxy_every_case_is_what_it_is_without() {
+        use super::super::Role;
+        let of = |role| Expected::read(Tested { role, tls: false }).unwrap();
+        let (direct, through) = (of(Role::Server), of(Role::Proxy));
+        assert_eq!(direct.suite, through.suite);
+        assert!(direct.cases == through.cases, "what the proxy passes on is not what came");
+        assert_eq!(direct.reasons, through.reasons);
+    }
 }

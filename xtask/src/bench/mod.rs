@@ -22,6 +22,7 @@ mod rounds;
 mod screen;
 mod server;
 mod siege;
+mod siege_proxy;
 mod tools;
 mod wrapped;
 
@@ -96,6 +97,8 @@ enum Bench {
     Screen,
     /// 100,000 refused handshakes, 100,000 resets, 10,000 heads without end: what is left of them.
     Siege,
+    /// Masses that the proxy refuses, breaks of either side, and floods towards whoever does not read.
+    ProxySiege,
     /// CPU of a million sockets that say nothing.
     Idle,
     /// `standfast prove` with a million sockets.
@@ -104,7 +107,7 @@ enum Bench {
     All,
 }
 
-const ALL: [Bench; 16] = [
+const ALL: [Bench; 17] = [
     Bench::Echo,
     Bench::Deflate,
     Bench::Tls,
@@ -119,6 +122,7 @@ const ALL: [Bench; 16] = [
     Bench::ProxyIdle,
     Bench::Screen,
     Bench::Siege,
+    Bench::ProxySiege,
     Bench::Idle,
     Bench::Million,
 ];
@@ -166,6 +170,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
             Bench::ProxyIdle => proxy::beside_idle(&bench)?,
             Bench::Screen => screen::run(&bench)?,
             Bench::Siege => siege::run(&bench)?,
+            Bench::ProxySiege => siege_proxy::run(&bench)?,
             Bench::Idle => hold::idle(&bench)?,
             Bench::Million => million::run(&bench)?,
             Bench::All => true,

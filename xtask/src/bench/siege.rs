@@ -26,17 +26,17 @@ const SLOWLORIS_SHARE: usize = 10;
 const FIRST_SHARE: usize = 10;
 const THREADS: usize = 4;
 /// Ten bytes for each of a hundred thousand would be found.
-const LEFT_BYTES: f64 = (1 << 20) as f64;
-const PATIENCE: Duration = Duration::from_secs(120);
-const HANDSHAKE: &str = "GET /echo HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\n\
+pub(super) const LEFT_BYTES: f64 = (1 << 20) as f64;
+pub(super) const PATIENCE: Duration = Duration::from_secs(120);
+pub(super) const HANDSHAKE: &str = "GET /echo HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\n\
     Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
 const REFUSED: &str = "GET /echo HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\n\
     Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: short\r\n\r\n";
 const SLOW: &str = "GET /echo HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ";
 /// A text message with the mask 0, and its echo.
-const MESSAGE: &[u8] = b"\x81\x84\0\0\0\0beat";
-const ECHO: &[u8] = b"\x81\x04beat";
+pub(super) const MESSAGE: &[u8] = b"\x81\x84\0\0\0\0beat";
+pub(super) const ECHO: &[u8] = b"\x81\x04beat";
 
 /// What comes at the server.
 struct Mass {
@@ -161,14 +161,14 @@ fn slowloris(port: u16, count: usize) -> Result<()> {
     Ok(())
 }
 
-fn connect(port: u16) -> Result<TcpStream> {
+pub(super) fn connect(port: u16) -> Result<TcpStream> {
     let stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     Ok(stream)
 }
 
-fn websocket(port: u16) -> Result<TcpStream> {
+pub(super) fn websocket(port: u16) -> Result<TcpStream> {
     let mut stream = connect(port)?;
     stream.write_all(HANDSHAKE.as_bytes())?;
     ensure!(head(&mut stream)?.starts_with(b"HTTP/1.1 101 "), "no WebSocket");
@@ -176,7 +176,7 @@ fn websocket(port: u16) -> Result<TcpStream> {
 }
 
 /// The head of an answer, and whatever came with it.
-fn head(stream: &mut TcpStream) -> Result<Vec<u8>> {
+pub(super) fn head(stream: &mut TcpStream) -> Result<Vec<u8>> {
     let (mut head, mut piece) = (Vec::new(), [0; 1024]);
     while !head.windows(4).any(|four| four == b"\r\n\r\n") {
         let got = stream.read(&mut piece)?;
@@ -189,7 +189,10 @@ fn head(stream: &mut TcpStream) -> Result<Vec<u8>> {
 // ---- the neighbour ----
 
 /// Echoes, one a millisecond, until `work` is done: how long they took.
-fn while_beating(stream: &mut TcpStream, work: impl FnOnce() -> Result<()>) -> Result<Value> {
+pub(super) fn while_beating(
+    stream: &mut TcpStream,
+    work: impl FnOnce() -> Result<()>,
+) -> Result<Value> {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let beats = scope.spawn(|| -> Result<Vec<f64>> {
@@ -218,7 +221,7 @@ fn while_beating(stream: &mut TcpStream, work: impl FnOnce() -> Result<()>) -> R
 // ---- what the server holds ----
 
 /// The most that is resident until `done`.
-fn watch_memory(pid: u32, done: &AtomicBool) -> Result<u64> {
+pub(super) fn watch_memory(pid: u32, done: &AtomicBool) -> Result<u64> {
     let mut most = 0;
     while !done.load(Ordering::Relaxed) {
         most = most.max(proc::rss_bytes(pid)?);
@@ -228,7 +231,7 @@ fn watch_memory(pid: u32, done: &AtomicBool) -> Result<u64> {
 }
 
 /// Open descriptors in the tables of all threads.
-fn descriptors(pid: u32) -> Result<usize> {
+pub(super) fn descriptors(pid: u32) -> Result<usize> {
     let mut open = 0;
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         open += std::fs::read_dir(task?.path().join("fd"))?.count();
@@ -253,7 +256,7 @@ fn closed(admin: u16, cause: &str) -> Result<u64> {
 }
 
 /// One sample of the metrics.
-fn sample(admin: u16, name: &str) -> Result<u64> {
+pub(super) fn sample(admin: u16, name: &str) -> Result<u64> {
     let mut stream = connect(admin)?;
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
     let mut text = String::new();
@@ -263,7 +266,7 @@ fn sample(admin: u16, name: &str) -> Result<u64> {
 }
 
 /// The slow ones are all held at once.
-fn raise_descriptors(needed: usize) -> Result<()> {
+pub(super) fn raise_descriptors(needed: usize) -> Result<()> {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
     let enough = limit.maximum.is_none_or(|most| most >= needed as u64);

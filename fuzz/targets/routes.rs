@@ -24,8 +24,11 @@ const SHOWN: &str = "a file";
 
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    match routes::from_text(text, SHOWN) {
-        Ok(Some(said)) => check(said),
+    match routes::said_in(text, SHOWN) {
+        Ok(Some((said, speech))) => {
+            assert_eq!(speech.len(), said.pools.len(), "each pool says how it speaks");
+            check(said);
+        }
         Ok(None) => {}
         Err(error) => assert!(format!("{error:#}").starts_with(SHOWN), "{error:#}"),
     }

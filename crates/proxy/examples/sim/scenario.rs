@@ -76,6 +76,11 @@ impl Scenario {
         }
     }
 
+    /// Upstreams are told by a PROXY header whose a connection is.
+    pub(crate) fn tells_by_header(&self) -> bool {
+        self.routes.pools.iter().any(|pool| pool.outgoing.proxy_header.is_some())
+    }
+
     /// Nobody but a peer that says so breaks a connection, and nobody but its two ends ends one.
     pub(crate) fn is_strict(&self) -> bool {
         let rate = |fault| self.rates.iter().find(|(other, _)| *other == fault).map(|(_, r)| *r);
@@ -98,6 +103,7 @@ fn routes(upstreams: usize, random: &mut Rng) -> RoutesConfig {
         drawn.limits.queue = if drawn.max.is_some() { random.u32(..4) } else { 0 };
         drawn.limits.queue_timeout = Duration::from_millis(random.u64(100..1000));
         drawn.eject_for = Duration::from_millis(random.u64(50..1000));
+        drawn.outgoing.proxy_header = (random.u8(..6) == 0).then_some(ProxyVersion::V1);
         *pool = drawn;
     }
     routes
@@ -106,7 +112,6 @@ fn routes(upstreams: usize, random: &mut Rng) -> RoutesConfig {
 fn live(hasty: bool, random: &mut Rng) -> Live {
     let mut live = Live { forwarded: random.bool(), ..Live::default() };
     live.spares = random.usize(..4);
-    live.proxy_header = (random.u8(..6) == 0).then_some(ProxyVersion::V1);
     live.limits.handshake_timeout = Duration::from_secs(5);
     live.limits.close_timeout = Duration::from_millis(random.u64(100..2000));
     let times = &mut live.patience;

@@ -125,7 +125,7 @@ impl Upstream {
             rest: scenario.rest,
             bytes_max: scenario.bytes_max,
             legs: Vec::new(),
-            told_by_header: scenario.live.proxy_header.is_some(),
+            told_by_header: scenario.tells_by_header(),
         }
     }
 
@@ -395,8 +395,7 @@ impl Upstream {
             1 => Framing::Chunked,
             _ => Framing::Counted(length),
         };
-        let closes =
-            early || leg.upgrade || framing == Framing::UntilEnd || self.random.u8(..5) == 0;
+        let closes = early || framing == Framing::UntilEnd || self.random.u8(..5) == 0;
         let mut head = format!("HTTP/1.1 {status} X\r\nX-Story: {}\r\nX-Gone: 1\r\n", leg.story);
         head += "Connection: X-Gone\r\nKeep-Alive: 3\r\n";
         match framing {

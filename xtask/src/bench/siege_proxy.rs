@@ -28,7 +28,7 @@ const FIRST_SHARE: usize = 10;
 const THREADS: usize = 4;
 /// Tunnels flooded at a time, half of them up.
 const FLOODED: usize = 100;
-const FLOOD_BYTES: [usize; 4] = [16, 1024, 64 * 1024, 1 << 20];
+const FLOOD_BYTES: [usize; 4] = [128, 4 * 1024, 64 * 1024, 1 << 20];
 /// What may wait for one who does not read: one read of the other side.
 const WAITING_BYTES: usize = 64 * 1024;
 /// Tries to write that nothing comes of, a few milliseconds apart: then it is full.
@@ -87,6 +87,9 @@ impl Proxy {
             &"--ready-json",
             &"--upstream",
             &format!("127.0.0.1:{}", upstream.port),
+            // Whoever reads nothing for so long would be given up.
+            &"--peer-timeout",
+            &"off",
         ]);
         let mut peer = Peer::start("server standfast proxy", Core::Any, &command)?;
         let ready = peer.hear(PATIENCE)?;

@@ -369,7 +369,9 @@ impl Client {
             }
             self.open = true;
             self.owed.pop_front();
-            self.ledger.book().opened += 1;
+            let mut book = self.ledger.book();
+            book.opened += 1;
+            book.story(whose).told = true;
             return Ok(());
         }
         if matches!(status, 100..=199) {

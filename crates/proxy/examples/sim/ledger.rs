@@ -46,6 +46,8 @@ pub(crate) struct Story {
     pub(crate) upgrade: bool,
     /// An upstream has answered its handshake rightly.
     pub(crate) switched: bool,
+    /// Its client was told 101.
+    pub(crate) told: bool,
     /// One of its ends broke off, or left without waiting for the other.
     pub(crate) broken: bool,
     /// The client is gone.

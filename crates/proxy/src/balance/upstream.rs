@@ -277,7 +277,7 @@ const SOURCES_MAX: usize = 256;
 /// A connection to an upstream, which takes a port of one of our addresses. Whoever drops it gives
 /// the port back, on whatever path.
 #[derive(Debug)]
-pub(crate) struct Port(Arc<AtomicU32>);
+pub struct Port(Arc<AtomicU32>);
 
 impl Drop for Port {
     fn drop(&mut self) {

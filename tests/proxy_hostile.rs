@@ -389,10 +389,10 @@ fn peers_that_are_gone_without_a_word_are_asked_for() {
     let timers = String::from_utf8_lossy(&timers.stdout).into_owned();
     let upstream = scene.upstream.address().port();
     for own in [format!(":{port} "), format!(":{upstream} ")] {
-        // After a quarter of it, so that many questions have to be lost.
+        // After half of it, so that many questions have to be lost.
         let soon = |line: &str| {
             let left = line.split("timer:(keepalive,").nth(1)?.split("sec").next()?;
-            Some(left.parse::<f64>().is_ok_and(|seconds| seconds <= 10.0) || left.contains("ms"))
+            Some(left.parse::<f64>().is_ok_and(|seconds| seconds <= 20.0) || left.contains("ms"))
         };
         let mut mine = timers.lines().filter(|line| line.contains(&own));
         assert!(mine.any(|line| soon(line) == Some(true)), "{own} in {timers}");

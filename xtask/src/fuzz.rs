@@ -192,9 +192,8 @@ fn dictionary(target: &str) -> Option<String> {
         | "http_body"
         | "server_machine"
         | "client_machine"
-        | "proxy_relay"
         | "handshake_extensions" => "http",
-        "config" | "routes" => "config",
+        "config" => "config",
         "cable" => "cable",
         _ => return None,
     };

@@ -1,5 +1,5 @@
 //! [`Relays`]: the relays of one proxy without its threads, listeners and control plane, for whoever
-//! drives workers by himself: the simulation and the fuzz targets.
+//! drives workers by himself: the simulation.
 
 use std::sync::Arc;
 

@@ -75,7 +75,7 @@ fn bi_28_who_falls_silent_is_given_up_and_the_other_side_is_told() {
         far.address()
     );
     let routes = Scratch::new("silent.toml", &routes);
-    let flags = ["--config", routes.path(), "--workers", "1", "--peer-timeout", "8s"];
+    let flags = ["--config", routes.path(), "--workers", "1", "--peer-timeout", "12s"];
     let proxy = Server::start_proxy_in(&here, &flags);
     let port = proxy.listen.port();
     let metric = |name: &str| here.within(|| metric(&proxy, name));

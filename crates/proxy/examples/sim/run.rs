@@ -160,7 +160,7 @@ fn drain(house: &mut House) {
     let live = &house.scenario.live;
     let longest = live.patience.answer.max(live.patience.handshake) * 2;
     let time = house.scenario.drain + live.limits.close_timeout * 3 + longest;
-    let bound = time.as_nanos() as u64 + 30 * SECOND_NS;
+    let bound = time.as_nanos() as u64 + 90 * SECOND_NS;
     house.kernel.set_rate(Fault::ClockJump, 0);
     house.remote.drain(house.scenario.drain);
     if steps(house, bound, |house| house.members.iter().all(|member| member.stopped)) {

@@ -50,7 +50,10 @@ fn stages() -> Result<Vec<(Vec<Step>, Vec<Step>)>> {
         ("Autobahn, our server", autobahn(&["server"])),
         ("Autobahn over TLS, our server", autobahn(&["server", "--tls"])),
         ("simulation, 200 seeds", sim::in_debug(What::Engine, &["--seeds", "200"])),
-        ("simulation, planted bugs", sim::in_debug(What::Engine, &["--seeds", "1000", "--planted"])),
+        (
+            "simulation, planted bugs",
+            sim::in_debug(What::Engine, &["--seeds", "1000", "--planted"]),
+        ),
         ("Autobahn through our proxy", autobahn(&["proxy"])),
         ("simulation of the proxy, 30 seeds", sim::in_debug(What::Proxy, &["--seeds", "30"])),
     ];

@@ -84,6 +84,11 @@ fn part_of(scenario: Scenario, part: Part) -> Play {
 impl Play {
     fn asked(&mut self, user: u32) -> String {
         assert_eq!(self.users.next(user, 0), Next::Send);
+        self.asked_now(user)
+    }
+
+    /// The same where an answer has led on: nobody asks what is next.
+    fn asked_now(&mut self, user: u32) -> String {
         String::from_utf8(self.users.request(user).bytes().to_vec()).unwrap()
     }
 
@@ -181,11 +186,11 @@ fn redirects_are_followed_with_cookies_and_without_secrets_elsewhere() {
     let mut play = play(scenario(vec![step(&post, &Names::default())]));
     assert!(play.asked(0).ends_with("\r\n\r\n0"));
     assert_eq!(play.answer(0, "307 T\r\nLocation: /there\r\nSet-Cookie: a=1; Path=/", ""), None);
-    let there = play.asked(0);
+    let there = play.asked_now(0);
     assert!(there.starts_with("POST /there ") && there.ends_with("\r\n\r\n0"), "{there}");
     assert!(there.contains("Cookie: a=1\r\n") && there.contains("Bearer x"), "{there}");
     assert_eq!(play.answer(0, "302 F\r\nLocation: http://127.0.0.2:82/out", ""), None);
-    let out = play.asked(0);
+    let out = play.asked_now(0);
     assert!(out.starts_with("GET /out HTTP/1.1\r\nHost: 127.0.0.2:82\r\n"), "{out}");
     assert!(
         !out.contains("Bearer") && !out.contains("Cookie") && !out.contains("Content"),
@@ -194,7 +199,7 @@ fn redirects_are_followed_with_cookies_and_without_secrets_elsewhere() {
     assert_eq!(play.answer(0, "302 F\r\nLocation: /again", ""), Some(Failure::TooManyRedirects));
     let flows = play.flows();
     let one = &flows[0].steps[0];
-    assert_eq!((one.requests, one.redirects, one.failed), (1, 3, 1));
+    assert_eq!((one.requests, one.redirects, one.failed), (1, 2, 1), "two were followed");
 }
 
 #[test]

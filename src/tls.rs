@@ -38,7 +38,7 @@ pub(crate) struct ServerFlags {
 /// What `load` is told.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ClientFlags {
-    /// Believe any certificate of a wss:// server: for tests
+    /// Believe any certificate of a https:// or wss:// server: for tests
     #[arg(long, help_heading = HEADING, conflicts_with = "ca")]
     insecure: bool,
     /// Believe servers with a certificate of an authority in this PEM file, instead of those the
@@ -146,10 +146,14 @@ impl ClientFlags {
 
     /// How TLS is spoken with each endpoint whose URL asks for it.
     pub(crate) fn set(&self, endpoints: &mut [Endpoint]) -> Result<()> {
-        if !endpoints.iter().any(|endpoint| endpoint.tls) {
+        let tls = |endpoint: &Endpoint| endpoint.tls || endpoint.ways.tls.is_some();
+        if !endpoints.iter().any(tls) {
             if self.insecure || self.ca.is_some() || self.cert.is_some() || self.sni.is_some() {
-                bail!("flags of TLS were given, but no URL is wss://");
+                bail!("flags of TLS were given, but no URL is https://, wss:// or the like");
             }
+            return Ok(());
+        }
+        if !endpoints.iter().any(|endpoint| endpoint.tls) {
             return Ok(());
         }
         let client = self.client()?;
@@ -162,6 +166,16 @@ impl ClientFlags {
             endpoint.client = Some(named);
         }
         Ok(())
+    }
+
+    /// How TLS is spoken with hosts that only a redirect leads to; `None` where nobody is to be
+    /// believed, since that need not happen.
+    pub(crate) fn for_redirects(&self) -> Result<Option<TlsClient>> {
+        let is_said = self.insecure || self.ca.is_some() || self.cert.is_some();
+        match self.client() {
+            Err(_) if !is_said => Ok(None),
+            client => client.map(Some),
+        }
     }
 
     fn client(&self) -> Result<TlsClient> {

@@ -248,7 +248,7 @@ fn what_cannot_be_used_is_named() {
         ("http://127.0.0.1:1/ --fail errors<many%", "0.1%"),
         ("http://127.0.0.1:1/ --pipeline 2 --redirects 1", "redirects"),
         ("http://127.0.0.1:1/ --rates 1s:5 --rate 5", "--rate"),
-        ("http://no-such-host.invalid/", "no-such-host.invalid"),
+        ("http://a:99999/", "http://a:99999/"),
         ("tcp://127.0.0.1:1 --expect x", "--data"),
         ("http://127.0.0.1:1/ --request 5", "--requests"),
     ] {

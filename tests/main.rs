@@ -46,6 +46,8 @@ mod proxy_masses;
 mod proxy_metrics;
 mod proxy_pools;
 mod proxy_upstreams;
+mod reaching;
+mod reading;
 mod report;
 mod scenarios;
 mod screen;

@@ -10,6 +10,7 @@ mod request;
 mod words;
 
 use std::io::Read;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -86,6 +87,20 @@ pub(crate) fn parse(text: &str, folder: &Path) -> Result<Commands> {
         bail!("there is no curl command in it: it begins with curl, as in curl 'http://HOST/'");
     }
     Ok(Commands { requests, warnings })
+}
+
+/// The address of this machine that `--interface` names.
+///
+/// # Errors
+/// It names a device, whose addresses are not looked up.
+pub(crate) fn source(interface: &str) -> Result<IpAddr, String> {
+    let bare = interface.strip_prefix("host!").unwrap_or(interface).trim_matches(['[', ']']);
+    let wrong = || {
+        format!(
+            "--interface {interface}: give the address of this machine to connect from, 127.0.0.2"
+        )
+    };
+    bare.parse().map_err(|_| wrong())
 }
 
 fn is_curl(word: &str) -> bool {

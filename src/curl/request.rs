@@ -34,7 +34,10 @@ pub(crate) struct Request {
     pub(crate) key: Option<String>,
     /// HOST:PORT:ADDRESS.
     pub(crate) resolve: Vec<String>,
+    /// `http://[USER:PASSWORD@]HOST:PORT`, or another scheme's.
     pub(crate) proxy: Option<String>,
+    /// HTTP/1.0 is spoken.
+    pub(crate) http10: bool,
     pub(crate) unix_socket: Option<String>,
     /// An address of this machine to connect from.
     pub(crate) source: Option<String>,
@@ -58,6 +61,7 @@ impl Request {
             key: None,
             resolve: Vec::new(),
             proxy: None,
+            http10: false,
             unix_socket: None,
             source: None,
         }
@@ -94,6 +98,8 @@ pub(super) struct Draft<'a> {
     upload: Option<Vec<u8>>,
     location: bool,
     redirects: u32,
+    proxy: Option<String>,
+    proxy_user: Option<String>,
     request: Request,
 }
 
@@ -116,6 +122,8 @@ impl<'a> Draft<'a> {
             upload: None,
             location: false,
             redirects: REDIRECTS,
+            proxy: None,
+            proxy_user: None,
             request: Request { line, ..Request::get("") },
         }
     }
@@ -202,7 +210,9 @@ impl<'a> Draft<'a> {
             What::Cert => self.request.cert = owned(),
             What::Key => self.request.key = owned(),
             What::Resolve => self.request.resolve.push(text.to_owned()),
-            What::Proxy => self.request.proxy = owned(),
+            What::Proxy => self.proxy = owned(),
+            What::ProxyUser => self.proxy_user = owned(),
+            What::Http10 => self.request.http10 = true,
             What::UnixSocket => self.request.unix_socket = owned(),
             What::Interface => self.request.source = owned(),
             What::Data(_) | What::Form | What::FormString => {}
@@ -287,6 +297,7 @@ impl<'a> Draft<'a> {
         let is_given = |name: &str| given.iter().any(|given| given.eq_ignore_ascii_case(name));
         let mut headers = self.headers;
         headers.extend(self.made.into_iter().filter(|(name, _)| !is_given(name)));
+        self.request.proxy = self.proxy.map(|url| proxy(&url, self.proxy_user.as_deref()));
         let redirects = if self.location { self.redirects } else { 0 };
         Ok(Request { method, url, headers, body, redirects, ..self.request })
     }
@@ -348,6 +359,33 @@ impl<'a> Draft<'a> {
         }
         url
     }
+}
+
+/// A proxy with what curl adds to it: a scheme, a port, a user given apart.
+fn proxy(url: &str, user: Option<&str>) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
+    let rest = rest.trim_end_matches('/');
+    let (within, host) = match rest.rsplit_once('@') {
+        Some((pair, host)) => (Some(pair.to_owned()), host),
+        None => (None, rest),
+    };
+    let named = host.rsplit_once(']').map_or(host, |(_, behind)| behind);
+    let port = if named.contains(':') { "" } else { ":1080" };
+    let apart = user.map(|user| {
+        let (name, word) = user.split_once(':').unwrap_or((user, ""));
+        format!("{}:{}", percent_encoded(name), percent_encoded(word))
+    });
+    let pair = apart.or(within).map(|pair| format!("{pair}@")).unwrap_or_default();
+    format!("{scheme}://{pair}{host}{port}")
+}
+
+fn percent_encoded(text: &str) -> String {
+    text.bytes().fold(String::new(), |out, byte| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+            out + &char::from(byte).to_string()
+        }
+        _ => out + &format!("%{byte:02X}"),
+    })
 }
 
 fn percent_decoded(text: &str) -> Vec<u8> {

@@ -103,6 +103,12 @@ fn every_option_of_a_request_changes_it() {
             Request { resolve: vec!["a:80:127.0.0.1".into()], ..plain.clone() },
         ),
         ("-x http://p:1", Request { proxy: Some("http://p:1".into()), ..plain.clone() }),
+        ("-x p", Request { proxy: Some("http://p:1080".into()), ..plain.clone() }),
+        (
+            "-U 'a:b@c' -x http://x:y@p:1/",
+            Request { proxy: Some("http://a:b%40c@p:1".into()), ..plain.clone() },
+        ),
+        ("-0", Request { http10: true, ..plain.clone() }),
         ("--unix-socket /s", Request { unix_socket: Some("/s".into()), ..plain.clone() }),
         ("--interface 127.0.0.2", Request { source: Some("127.0.0.2".into()), ..plain.clone() }),
         ("--url-query 'q=1 2'", Request { url: "http://a/?q=1+2".into(), ..plain.clone() }),

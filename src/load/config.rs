@@ -1,6 +1,5 @@
 //! From flags to a [`Config`]: what goes together, and what is meant where nothing is said.
 
-use std::net::UdpSocket;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -9,27 +8,18 @@ use load::{
 };
 
 use super::cable::{self, Clients};
+use super::destinations;
 use super::flags::{Answer, Args, Bytes, Compression};
-use super::urls;
 
 /// # Errors
 /// What cannot be used, or does not go together.
 pub(super) fn config(args: &Args) -> Result<Config> {
-    let urls = args.urls.iter().map(|url| urls::expand(url, load::ENDPOINTS_MAX));
-    let urls: Vec<Vec<String>> = urls.collect::<Result<_, _>>().map_err(anyhow::Error::msg)?;
-    let (urls, is_cable) = cable::to_websocket(urls.into_iter().flatten().collect())?;
+    let (urls, is_cable) = cable::to_websocket(destinations::urls(args)?)?;
     let clients = Clients::new(args, is_cable)?;
     let endpoints = urls.iter().map(|url| Endpoint::parse(url)).collect::<Result<_, _>>();
     let mut endpoints: Vec<Endpoint> = endpoints.map_err(anyhow::Error::msg)?;
     args.tls.set(&mut endpoints)?;
-    for &source in &args.source {
-        if let Some(other) = endpoints.iter().find(|e| e.address.is_ipv4() != source.is_ipv4()) {
-            bail!("--source {source}: cannot reach {} from there", other.address);
-        }
-        // Binding is how to ask whether an address is ours.
-        UdpSocket::bind((source, 0))
-            .with_context(|| format!("--source {source} is no address of this machine"))?;
-    }
+    destinations::check_sources(args, &endpoints)?;
     let clients = clients.as_ref();
     let fanout = fanout(args, &endpoints, clients)?;
     let echo = if fanout.is_some() { None } else { echo(args, clients)? };

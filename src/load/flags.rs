@@ -60,7 +60,8 @@ pub(crate) struct Args {
         help_heading = CONNECTIONS)]
     pub(super) connect: Connect,
 
-    /// How long one connection may take to open [default: 30s, with cable:// 6s]
+    /// How long one connection may take to open [default: 30s, with cable:// 6s; of requests no time of
+    /// its own within --timeout]
     #[arg(long, value_name = "TIME", value_parser = units::positive_duration,
         help_heading = CONNECTIONS)]
     pub(super) connect_timeout: Option<Duration>,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use load::Proxy;
 
 use crate::curl::{self, Request};
 use crate::output;
@@ -71,20 +72,31 @@ fn command(request: &Request) -> (String, Vec<String>) {
         .iter()
         .filter_map(|(flag, file)| Some((flag, file.as_ref()?)))
         .for_each(|(flag, file)| add(flag, file));
-    request.source.iter().for_each(|source| add("--source", source));
+    if request.cert.is_some() && request.key.is_none() {
+        // The key stands in the certificate's file then.
+        request.cert.iter().for_each(|file| add("--key", file));
+    }
+    if let Some(timeout) = request.connect_timeout {
+        add("--connect-timeout", &units::time_as_said(timeout));
+    }
+    request.resolve.iter().for_each(|entry| add("--resolve", entry));
+    request.unix_socket.iter().for_each(|file| add("--unix-socket", file));
+    match request.proxy.as_deref().map(|proxy| (proxy, Proxy::parse(proxy))) {
+        Some((proxy, Ok(_))) => add("--proxy", proxy),
+        Some((_, Err(error))) => warnings.push(format!("-x: {error}; left out")),
+        None => {}
+    }
+    match request.source.as_deref().map(curl::source) {
+        Some(Ok(source)) => add("--source", &source.to_string()),
+        Some(Err(error)) => warnings.push(format!("{error}; left out")),
+        None => {}
+    }
     if request.insecure && request.url.starts_with("https:") {
         words.push("--insecure".to_owned());
     }
-    let left_out = [
-        ("--resolve", !request.resolve.is_empty()),
-        ("--proxy", request.proxy.is_some()),
-        ("--unix-socket", request.unix_socket.is_some()),
-        ("--connect-timeout", request.connect_timeout.is_some()),
-    ];
-    let left_out = left_out.iter().filter(|(_, is)| *is);
-    warnings.extend(
-        left_out.map(|(name, _)| format!("{name} has no flag in `standfast load`: left out")),
-    );
+    if request.http10 {
+        words.push("--http1.0".to_owned());
+    }
     (words.iter().map(|word| output::quoted(word)).collect::<Vec<_>>().join(" "), warnings)
 }
 
@@ -110,13 +122,25 @@ mod tests {
         );
         assert_eq!(of("curl http://a/").0, "standfast load http://a/");
         assert_eq!(of("curl -I http://a/").0, "standfast load http://a/ --method HEAD");
+        for (options, flags) in [
+            ("-x u:p@h:1", "--proxy http://u:p@h:1"),
+            ("--unix-socket /s", "--unix-socket /s"),
+            ("--resolve a:80:127.0.0.1", "--resolve a:80:127.0.0.1"),
+            ("--connect-timeout 1.5", "--connect-timeout 1500ms"),
+            ("--interface 127.0.0.2", "--source 127.0.0.2"),
+            ("-E c.pem", "--cert c.pem --key c.pem"),
+            ("-0", "--http1.0"),
+        ] {
+            let (line, warnings) = of(&format!("curl {options} http://a/"));
+            assert_eq!((line, warnings.len()), (format!("standfast load http://a/ {flags}"), 0));
+        }
     }
 
     #[test]
     fn what_has_no_flag_is_said() {
         for (text, named) in [
-            ("curl --resolve a:80:127.0.0.1 http://a/", "--resolve"),
-            ("curl -x http://p http://a/", "--proxy"),
+            ("curl -x socks5://p http://a/", "-x"),
+            ("curl --interface eth0 http://a/", "--interface eth0"),
             ("curl --data-raw @x http://a/", "--data @FILE"),
             ("curl --data-raw $'\\xff' http://a/", "--data @FILE"),
         ] {

@@ -5,6 +5,7 @@ mod cable;
 mod compare;
 mod config;
 mod csv;
+mod destinations;
 mod flags;
 mod from_curl;
 mod metrics;
@@ -28,6 +29,7 @@ use load::{BroadcastSummary, Config, EchoSummary, Ended, Latency, Row, Summary};
 use serde::Serialize;
 
 use self::csv::Csv;
+pub(crate) use self::destinations::tell_lost;
 use self::flags::Command;
 pub(crate) use self::flags::{Args, connect, connect_as_said};
 use self::metrics::Metrics;

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use host::{Count, Machine};
+use load::stages::Stage;
 use load::{BroadcastSummary, CableSummary, Config, Echo, Fanout, Latency, Publish, Summary};
 
 use super::threshold::Outcome;
+use super::watch::{Generator, Watched};
 use super::{Document, connect_as_said};
 use crate::output;
 use crate::progress::Series;
@@ -65,11 +67,8 @@ fn configuration(config: &Config) -> Rows {
     let mut rows = Vec::new();
     let mut say = |name: &str, value: String| rows.push((name.to_owned(), value));
     say("connections", Count(config.connections).to_string());
-    let stage = |stage: &load::stages::Stage| {
-        format!("{} in {}", Count(stage.connections), time_as_said(stage.time))
-    };
     if !config.stages.is_empty() {
-        say("stages", config.stages.iter().map(stage).collect::<Vec<_>>().join(", then "));
+        say("stages", staged(&config.stages, ""));
     }
     say("opened", connect_as_said(config.connect));
     say("time to open", time_as_said(config.connect_timeout));
@@ -102,6 +101,14 @@ fn configuration(config: &Config) -> Rows {
         fanout_asked(fanout, &mut say);
     }
     rows
+}
+
+/// Stages as people say them; `unit` stands behind each number.
+pub(super) fn staged(stages: &[Stage], unit: &str) -> String {
+    let one = |stage: &Stage| {
+        format!("{}{unit} in {}", Count(stage.connections), time_as_said(stage.time))
+    };
+    stages.iter().map(one).collect::<Vec<_>>().join(", then ")
 }
 
 fn echo_asked(echo: &Echo, mut say: impl FnMut(&str, String)) {
@@ -169,17 +176,26 @@ fn figures(document: &Document<'_>) -> Rows {
     if let Some(broadcast) = &summary.broadcast {
         fan_out(broadcast, &mut say);
     }
-    say("generator", document.generator.figures());
-    if let Some(why) = document.generator.saturated() {
+    generated(document.generator, document.watched, say);
+    rows
+}
+
+/// The generator's own figures, and those of whom it watched.
+pub(super) fn generated(
+    generator: &Generator,
+    watched: Option<&Watched>,
+    mut say: impl FnMut(&str, String),
+) {
+    say("generator", generator.figures());
+    if let Some(why) = generator.saturated() {
         say("it was the bottleneck, or its machine", why.to_owned());
     }
-    if let Some(watched) = document.watched {
+    if let Some(watched) = watched {
         let [memory, cpu, descriptors] = watched.figures();
         say("watched, memory", memory);
         say("watched, CPU", cpu);
         say("watched, descriptors", descriptors);
     }
-    rows
 }
 
 fn subscribed(cable: &CableSummary, mut say: impl FnMut(&str, String)) {

@@ -172,7 +172,6 @@ fn plan(args: &Args, url: &str, notes: &mut Vec<String>) -> Result<(Scenario, Re
     };
     let scenario = Scenario {
         endpoints: endpoints.clone(),
-        proxy: None,
         flows,
         steps,
         feeds: names.feeds,

@@ -8,6 +8,7 @@ mod flags;
 mod requests;
 mod sockets;
 mod table;
+mod targets;
 mod verify;
 
 use std::process::ExitCode;
@@ -24,6 +25,9 @@ use self::board::Boards;
 pub(crate) use self::flags::{Args, as_clap_reads};
 use self::table::{Stress, Table};
 use crate::{curl, output};
+
+/// Said where TLS is spoken and nobody in particular believed.
+const UNCHECKED: &str = "certificates are not checked, as in go-stress-testing";
 
 /// Schemes of go-stress-testing that are not there yet.
 const NOT_YET: [&str; 4] = ["grpc", "grpcs", "rpc", "radius"];
@@ -166,7 +170,7 @@ fn believe_anyone(endpoints: &mut [Endpoint], notes: &mut Vec<String>) -> Result
     if !endpoints.iter().any(|endpoint| endpoint.tls) {
         return Ok(());
     }
-    notes.push("certificates are not checked, as in go-stress-testing".to_owned());
+    notes.push(UNCHECKED.to_owned());
     let client = TlsClient::new(&TlsTrust::Anyone, None, true).context("TLS cannot be set up")?;
     for endpoint in endpoints.iter_mut().filter(|endpoint| endpoint.tls) {
         endpoint.client = Some(client.named(endpoint.server_name())?);

@@ -1,16 +1,14 @@
 //! Stress over HTTP: each user makes so many requests, one after another, on a new connection each
 //! or on its own.
 
-use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use engine::sys::process;
 use load::requests::{
-    Answer, Failure, Http1, HttpRequest, Pace, Part, Request, Requests, Script, Step, Wants,
-    drive_requests,
+    Answer, Failure, Http1, Pace, Part, Request, Requests, Script, Step, Wants, drive_requests,
 };
 use load::stages::Stage;
 use load::{Endpoint, Row};
@@ -19,7 +17,7 @@ use super::board::{Board, Boards, NO_ANSWER};
 use super::flags::{Args, is_true};
 use super::table::Table;
 use super::verify::OfRequests;
-use super::{Document, Wait, code, since, write};
+use super::{Document, Wait, code, since, targets, write};
 use crate::curl::{self, Commands};
 
 /// What Go's client follows.
@@ -35,14 +33,16 @@ pub(super) fn run(args: &Args, url: &str, commands: Option<Commands>) -> Result<
     if args.clients > 0 || is_true(&args.issenders) {
         bail!("-clients and -issenders are roles over ws; this is {url}");
     }
-    let asked = match commands {
+    let mut asked = match commands {
         Some(commands) => commands.requests,
         None => vec![plain(args, url)?],
     };
     let mut notes = Vec::new();
     let verify = OfRequests::new(args.verify.as_deref(), args.good_code())?;
-    let (endpoints, requests) = render(args, &asked, &mut notes)?;
-    let config = config(args, endpoints, &asked);
+    let wants_body = verify.wants_body() || is_true(&args.debug);
+    let (endpoints, requests) = targets::render(args, &mut asked, wants_body, &mut notes)?;
+    crate::load::tell_lost(&endpoints);
+    let config = config(args, endpoints, &asked)?;
     if args.idle != 1 {
         notes.push(format!("-m {}: each user keeps one connection; it changes nothing", args.idle));
     }
@@ -86,8 +86,10 @@ fn plain(args: &Args, url: &str) -> Result<curl::Request> {
     Ok(command)
 }
 
-fn config(args: &Args, endpoints: Vec<Endpoint>, asked: &[curl::Request]) -> Requests {
+fn config(args: &Args, endpoints: Vec<Endpoint>, asked: &[curl::Request]) -> Result<Requests> {
     let mut config = Requests::new(endpoints, args.users);
+    config.sources = targets::sources(asked)?;
+    config.connect_timeout = asked.iter().filter_map(|one| one.connect_timeout).min();
     config.timeout =
         asked.iter().filter_map(|one| one.timeout).min().unwrap_or(args.request_timeout());
     config.new_connections = !args.keep();
@@ -105,77 +107,7 @@ fn config(args: &Args, endpoints: Vec<Endpoint>, asked: &[curl::Request]) -> Req
         let rest = Stage { time: LONGEST, connections: args.users };
         config.pace = Pace::Users(steps.chain([rest]).collect());
     }
-    config
-}
-
-/// Commands as requests to endpoints, each of which is there once.
-fn render(
-    args: &Args,
-    asked: &[curl::Request],
-    notes: &mut Vec<String>,
-) -> Result<(Vec<Endpoint>, Vec<Request>)> {
-    let mut endpoints: Vec<Endpoint> = Vec::new();
-    let mut requests = Vec::new();
-    for (at, one) in asked.iter().enumerate() {
-        let url =
-            args.url.as_deref().filter(|_| at == 0 || args.curl.is_some()).unwrap_or(&one.url);
-        let url = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
-        if one.proxy.is_some() || one.unix_socket.is_some() {
-            bail!("line {}: -x and --unix-socket are not there yet", one.line);
-        }
-        let unused = [
-            ("--cert", one.cert.is_some()),
-            ("--cacert", one.ca.is_some()),
-            ("--connect-timeout", one.connect_timeout.is_some()),
-            ("--interface", one.source.is_some()),
-        ];
-        let unused = unused.iter().filter(|(_, is)| *is);
-        notes.extend(unused.map(|(name, _)| format!("line {}: {name} has no effect", one.line)));
-        let mut endpoint = Endpoint::parse_web(&url).map_err(anyhow::Error::msg)?;
-        resolve(&mut endpoint, &one.resolve)?;
-        let target = endpoint.path.clone();
-        let same = |other: &Endpoint| {
-            (other.tls, &other.host, other.address)
-                == (endpoint.tls, &endpoint.host, endpoint.address)
-        };
-        let number = match endpoints.iter().position(same) {
-            Some(number) => number,
-            None => {
-                endpoints.push(endpoint);
-                endpoints.len() - 1
-            }
-        };
-        let number = u8::try_from(number).context("-p: at most 256 different servers")?;
-        let host = endpoints.get(usize::from(number)).map(|one| one.host.clone());
-        let http = HttpRequest {
-            method: &one.method,
-            target: &target,
-            host: &host.unwrap_or_default(),
-            headers: &one.headers,
-            body: one.body.as_deref().unwrap_or_default(),
-            close: !args.keep(),
-        };
-        requests.push(Request::http(number, &http));
-    }
-    super::believe_anyone(&mut endpoints, notes)?;
-    Ok((endpoints, requests))
-}
-
-/// `--resolve HOST:PORT:ADDRESS`.
-fn resolve(endpoint: &mut Endpoint, entries: &[String]) -> Result<()> {
-    for entry in entries {
-        let mut parts = entry.splitn(3, ':');
-        let parts = (parts.next(), parts.next(), parts.next());
-        let (Some(host), Some(port), Some(address)) = parts else {
-            bail!("--resolve {entry}: write HOST:PORT:ADDRESS");
-        };
-        let address = address.trim_matches(['[', ']']).parse();
-        let address = address.with_context(|| format!("--resolve {entry}"))?;
-        if endpoint.server_name() == host && endpoint.address.port().to_string() == port {
-            endpoint.address = SocketAddr::new(address, endpoint.address.port());
-        }
-    }
-    Ok(())
+    Ok(config)
 }
 
 /// The users of one worker.

@@ -6,6 +6,7 @@ pub(crate) mod cable;
 pub(crate) mod chat;
 pub(crate) mod deflate;
 pub(crate) mod executable;
+pub(crate) mod forward;
 pub(crate) mod http;
 pub(crate) mod lowered;
 pub(crate) mod peer;

@@ -45,7 +45,12 @@ pub(crate) struct Web {
 
 impl Web {
     pub(crate) fn start(answer: impl Fn(&Got) -> Said + Send + Sync + 'static) -> Web {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Web::at(0, answer)
+    }
+
+    /// At that port of loopback.
+    pub(crate) fn at(port: u16, answer: impl Fn(&Got) -> Said + Send + Sync + 'static) -> Web {
+        let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
         let address = listener.local_addr().unwrap();
         let got: Arc<Mutex<Vec<Got>>> = Arc::default();
         let (book, answer) = (Arc::clone(&got), Arc::new(answer));

@@ -366,8 +366,11 @@ impl<S: Sys, H: Handler> Core<S, H> {
     }
 
     fn begin_connect(&mut self, target: u8, source: Option<IpAddr>) -> io::Result<ConnId> {
-        let address = self.targets.get(usize::from(target)).ok_or(io::ErrorKind::NotFound)?.address;
-        let fd = self.sys.connect(address, source)?;
+        let place = self.targets.get(usize::from(target)).ok_or(io::ErrorKind::NotFound)?.place();
+        let fd = match place {
+            Place::Tcp(address) => self.sys.connect(address, source)?,
+            Place::Unix(path) => self.sys.connect_unix(path)?,
+        };
         self.counters().connects.add(1);
         let slot = self.insert(fd, Mode::Connecting);
         let conn = self.slab.get_mut(slot).ok_or(io::ErrorKind::Other)?;
@@ -416,6 +419,29 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.timers.handshake.push(self.now_ns, timeout, slot, generation);
         self.begin_handshake(slot);
         Ok(ConnId::new(self.index, slot, generation))
+    }
+
+    /// From here on a raw connection of our own speaks TLS, as behind a proxy that has answered
+    /// CONNECT. Nothing may be written to it until the handler's `connected` tells that the handshake
+    /// is over; `closed` tells that it failed. No time is set for it.
+    ///
+    /// # Errors
+    /// `NotConnected` where there is no such connection, or it speaks TLS already.
+    pub fn secure(&mut self, id: ConnId, tls: &crate::TlsClient) -> io::Result<()> {
+        let slot = id.slot();
+        let mut session = tls.begin().map_err(|_| io::ErrorKind::InvalidInput)?;
+        let Some(conn) = self.live_mut(id) else {
+            return Err(io::ErrorKind::NotConnected.into());
+        };
+        if conn.mode != Mode::Raw || !conn.is_client() || conn.waits() || conn.tls().is_some() {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        session.say_hello(&[]);
+        conn.cold().tls = Some(Box::new(session));
+        // What comes before the hello has left is of the handshake, too.
+        conn.mode = Mode::Http;
+        self.begin_tls_handshake(slot);
+        Ok(())
     }
 
     /// From now on room is kept for a connection of our own beside each one accepted.

@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 use wire::websocket::{encode_key, encode_upgrade_request};
 
@@ -32,8 +33,10 @@ pub struct Hello<'a> {
 /// Where a client connects and what it asks for.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// Address and port.
+    /// Address and port; means nothing where there is a UNIX socket.
     pub address: SocketAddr,
+    /// The file of the UNIX socket to connect to instead.
+    pub unix_socket: Option<Arc<Path>>,
     /// Subprotocols offered, in order of preference.
     pub protocols: Vec<String>,
     /// permessage-deflate is offered.
@@ -68,7 +71,7 @@ impl Target {
             .position(|window| window == PLACEHOLDER)
             .unwrap_or(head.len());
         let protocols = protocols.iter().map(ToString::to_string).collect();
-        Target { address, protocols, deflate, tls: None, head, key_at }
+        Target { address, unix_socket: None, protocols, deflate, tls: None, head, key_at }
     }
 
     /// Bytes both ways from the moment of connecting, or of the end of the TLS handshake, which
@@ -76,7 +79,13 @@ impl Target {
     #[must_use]
     pub fn raw(address: SocketAddr) -> Self {
         let (protocols, head) = (Vec::new(), Vec::new());
-        Target { address, protocols, deflate: false, tls: None, head, key_at: 0 }
+        let (unix_socket, tls) = (None, None);
+        Target { address, unix_socket, protocols, deflate: false, tls, head, key_at: 0 }
+    }
+
+    pub(crate) fn place(&self) -> Place<'_> {
+        let to_file = self.unix_socket.as_deref().map(Place::Unix);
+        to_file.unwrap_or(Place::Tcp(self.address))
     }
 
     pub(crate) fn is_raw(&self) -> bool {

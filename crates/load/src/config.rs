@@ -223,6 +223,7 @@ impl Fanout {
 
 /// How publications enter.
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "a run has one")]
 pub enum Publish {
     /// By one HTTP request each.
     Http(HttpPublish),

@@ -1,13 +1,16 @@
 //! [`Endpoint`]: a URL of WebSockets, HTTP or plain TCP with its name already looked up.
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use engine::TlsClient;
+
+use crate::ways::{Route, Ways};
 
 /// Where connections go.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
-    /// Address and port.
+    /// Address and port: the host's, or those of the proxy that its [`Route`] goes by.
     pub address: SocketAddr,
     /// As in the Host header.
     pub host: String,
@@ -17,6 +20,26 @@ pub struct Endpoint {
     pub tls: bool,
     /// How: to be set before the run where `tls` says so.
     pub client: Option<TlsClient>,
+    /// How connections get there.
+    pub route: Route,
+    /// By which it was found, as are the hosts that its answers redirect to.
+    pub ways: Arc<Ways>,
+}
+
+/// The two schemes of a kind of URL.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Schemes {
+    pub(crate) plain: &'static str,
+    pub(crate) secure: Option<&'static str>,
+    /// HTTP, for which a proxy can be asked in the server's place.
+    pub(crate) is_web: bool,
+}
+
+impl Schemes {
+    const WEBSOCKET: Schemes = Schemes { plain: "ws", secure: Some("wss"), is_web: false };
+    const HTTP: Schemes = Schemes { plain: "http", secure: None, is_web: true };
+    pub(crate) const WEB: Schemes = Schemes { plain: "http", secure: Some("https"), is_web: true };
+    pub(crate) const TCP: Schemes = Schemes { plain: "tcp", secure: Some("tls"), is_web: false };
 }
 
 impl Endpoint {
@@ -25,7 +48,7 @@ impl Endpoint {
     /// # Errors
     /// A text for people: what is wrong with the URL, or that the name leads nowhere.
     pub fn parse(url: &str) -> Result<Endpoint, String> {
-        Self::parse_as("ws", Some("wss"), url)
+        Self::parse_as(Schemes::WEBSOCKET, url)?.found(url)
     }
 
     /// The same for a URL of HTTP.
@@ -33,7 +56,7 @@ impl Endpoint {
     /// # Errors
     /// As [`Endpoint::parse`].
     pub fn parse_http(url: &str) -> Result<Endpoint, String> {
-        Self::parse_as("http", None, url)
+        Self::parse_as(Schemes::HTTP, url)?.found(url)
     }
 
     /// The same for a URL of HTTP whose connections may be secure: `http://` or `https://`.
@@ -41,7 +64,7 @@ impl Endpoint {
     /// # Errors
     /// As [`Endpoint::parse`].
     pub fn parse_web(url: &str) -> Result<Endpoint, String> {
-        Self::parse_as("http", Some("https"), url)
+        Self::parse_as(Schemes::WEB, url)?.found(url)
     }
 
     /// The same for plain TCP, `tcp://HOST:PORT`, or TLS over it, `tls://HOST:PORT`. The port must
@@ -50,26 +73,30 @@ impl Endpoint {
     /// # Errors
     /// As [`Endpoint::parse`].
     pub fn parse_tcp(url: &str) -> Result<Endpoint, String> {
-        let endpoint = Self::parse_as("tcp", Some("tls"), url)?;
-        if endpoint.server_name().len() == endpoint.host.trim_matches(['[', ']']).len() {
-            return Err(format!("{url:?} needs a port: write tcp://HOST:PORT"));
+        Self::parse_as(Schemes::TCP, url)?.found(url)
+    }
+
+    fn parse_as(schemes: Schemes, url: &str) -> Result<Endpoint, String> {
+        Ways::straight().endpoint(schemes, url)
+    }
+
+    fn found(self, url: &str) -> Result<Endpoint, String> {
+        match &self.route {
+            Route::Nowhere(why) => Err(format!("{url:?}: {why}")),
+            _ => Ok(self),
         }
-        Ok(endpoint)
     }
 
-    /// The name or address without brackets and port, as a certificate holds it.
-    #[must_use]
-    pub fn server_name(&self) -> &str {
-        let host = self.host.strip_prefix('[').and_then(|host| host.split_once(']'));
-        let plain = || self.host.rsplit_once(':').map_or(self.host.as_str(), |(name, _)| name);
-        host.map_or_else(plain, |(address, _)| address)
-    }
-
-    fn parse_as(expected: &str, secure: Option<&str>, url: &str) -> Result<Endpoint, String> {
+    /// Reads a URL; that no connection gets there yet is left to be said.
+    ///
+    /// # Errors
+    /// What is wrong with it, as a text for people.
+    pub(crate) fn read(schemes: Schemes, url: &str, ways: &Arc<Ways>) -> Result<Endpoint, String> {
+        let expected = schemes.plain;
         let Some((scheme, rest)) = url.split_once("://") else {
             return Err(format!("{url:?} is no URL: write {expected}://HOST:PORT/PATH"));
         };
-        let tls = secure.is_some_and(|secure| scheme.eq_ignore_ascii_case(secure));
+        let tls = schemes.secure.is_some_and(|secure| scheme.eq_ignore_ascii_case(secure));
         if !tls && !scheme.eq_ignore_ascii_case(expected) {
             return Err(format!("{url:?}: this must be {expected}://, not {scheme}://"));
         }
@@ -81,13 +108,55 @@ impl Endpoint {
             Some('?') => format!("/{path}"),
             Some(_) => path.to_owned(),
         };
+        let wrong = || format!("{url:?} is no usable URL: write {expected}://HOST:PORT/PATH");
         if host.is_empty() || host.contains('@') || !is_header_text(host) || !is_header_text(&path)
         {
-            return Err(format!("{url:?} is no usable URL: write {expected}://HOST:PORT/PATH"));
+            return Err(wrong());
         }
-        let port = if tls { 443 } else { 80 };
-        let address = look_up(host, port).map_err(|error| format!("{url:?}: {error}"))?;
-        Ok(Endpoint { address, host: host.to_owned(), path, tls, client: None })
+        let endpoint = Endpoint {
+            address: SocketAddr::from(([127, 0, 0, 1], 0)),
+            host: host.to_owned(),
+            path,
+            tls,
+            client: None,
+            route: Route::Nowhere("it was not looked up".into()),
+            ways: Arc::clone(ways),
+        };
+        if schemes == Schemes::TCP && endpoint.said_port().is_none() {
+            return Err(format!("{url:?} needs a port: write tcp://HOST:PORT"));
+        }
+        if endpoint.port().is_none() {
+            return Err(wrong());
+        }
+        Ok(endpoint)
+    }
+
+    /// The port that is said, or that the scheme means; `None` where it is no number.
+    pub(crate) fn port(&self) -> Option<u16> {
+        match self.said_port() {
+            Some(port) => port.parse().ok(),
+            None if self.tls => Some(443),
+            None => Some(80),
+        }
+    }
+
+    fn said_port(&self) -> Option<&str> {
+        let named = self.host.rsplit_once(']').map_or(self.host.as_str(), |(_, rest)| rest);
+        named.rsplit_once(':').map(|(_, port)| port)
+    }
+
+    /// As a URL begins: `https://HOST`.
+    #[must_use]
+    pub fn origin(&self) -> String {
+        format!("{}://{}", if self.tls { "https" } else { "http" }, self.host)
+    }
+
+    /// The name or address without brackets and port, as a certificate holds it.
+    #[must_use]
+    pub fn server_name(&self) -> &str {
+        let host = self.host.strip_prefix('[').and_then(|host| host.split_once(']'));
+        let plain = || self.host.rsplit_once(':').map_or(self.host.as_str(), |(name, _)| name);
+        host.map_or_else(plain, |(address, _)| address)
     }
 
     /// Whether it is reached from any address of 127.0.0.0/8.
@@ -99,17 +168,6 @@ impl Endpoint {
 /// What may stand in a request line or header without breaking out of it.
 fn is_header_text(text: &str) -> bool {
     text.bytes().all(|byte| (0x21..=0x7e).contains(&byte))
-}
-
-fn look_up(host: &str, port: u16) -> Result<SocketAddr, String> {
-    let unbracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-    if let Some(ip) = unbracketed.and_then(|ip| ip.parse().ok()) {
-        return Ok(SocketAddr::new(ip, port));
-    }
-    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-    let named = if has_port { host.to_owned() } else { format!("{host}:{port}") };
-    let mut found = named.to_socket_addrs().map_err(|error| error.to_string())?;
-    found.next().ok_or_else(|| format!("{host} has no address"))
 }
 
 #[cfg(test)]

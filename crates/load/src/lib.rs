@@ -38,6 +38,7 @@ pub mod stages;
 mod subscriber;
 mod summary;
 mod sweep;
+mod ways;
 mod window;
 
 pub use crate::churn::ChurnSummary;
@@ -55,3 +56,4 @@ pub use crate::subscriber::CableSummary;
 pub use crate::summary::{
     BroadcastSummary, Connections, EchoSummary, FanoutSummary, HeartbeatSummary, Receiver, Summary,
 };
+pub use crate::ways::{Proxy, Resolve, Route, Ways, basic};

@@ -1,6 +1,5 @@
 //! From flags to a [`Plan`]: whom to ask for what, and how an answer is recognised.
 
-use std::net::UdpSocket;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -9,8 +8,8 @@ use load::requests::{Accepted, Expect, HttpRequest, Pace, Prefix, Request, Reque
 use regex::bytes::RegexBuilder;
 
 use super::flags::unescape;
+use crate::load::destinations;
 use crate::load::flags::{Args, Bytes};
-use crate::load::urls;
 
 /// Requests that are the same for ever.
 #[derive(Debug)]
@@ -40,22 +39,14 @@ fn has_scheme(url: &str, schemes: &[&str]) -> bool {
 /// # Errors
 /// What cannot be used, or does not go together.
 pub(super) fn plan(args: &Args) -> Result<Plan> {
-    let urls = args.urls.iter().map(|url| urls::expand(url, load::ENDPOINTS_MAX));
-    let urls: Vec<Vec<String>> = urls.collect::<Result<_, _>>().map_err(anyhow::Error::msg)?;
-    let urls: Vec<String> = urls.into_iter().flatten().collect();
+    let urls = destinations::urls(args)?;
     let web = urls.first().is_some_and(|url| has_scheme(url, &WEB));
-    let parse = if web { Endpoint::parse_web } else { Endpoint::parse_tcp };
-    let endpoints = urls.iter().map(|url| parse(url)).collect::<Result<Vec<_>, _>>();
+    let ways = destinations::ways(args)?;
+    let parse = |url: &String| if web { ways.web(url) } else { ways.tcp(url) };
+    let endpoints = urls.iter().map(parse).collect::<Result<Vec<_>, _>>();
     let mut endpoints = endpoints.map_err(anyhow::Error::msg)?;
     args.tls.set(&mut endpoints)?;
-    for &source in &args.source {
-        if let Some(other) = endpoints.iter().find(|e| e.address.is_ipv4() != source.is_ipv4()) {
-            bail!("--source {source}: cannot reach {} from there", other.address);
-        }
-        // Binding is how to ask whether an address is ours.
-        UdpSocket::bind((source, 0))
-            .with_context(|| format!("--source {source} is no address of this machine"))?;
-    }
+    destinations::check_sources(args, &endpoints)?;
     let expect = if web { None } else { Some(expect(args)?) };
     let sent = if web { http(args, &endpoints)? } else { raw(args, &endpoints)? };
     let accepted = match args.requests.accept.as_slice() {
@@ -81,6 +72,7 @@ fn requests(args: &Args, endpoints: Vec<Endpoint>) -> Requests {
         duration: args.duration.or((!bounded).then_some(Duration::from_secs(10))),
         requests: flags.requests,
         warm_up: flags.warm_up,
+        connect_timeout: args.connect_timeout,
         timeout: args.timeout.unwrap_or(Duration::from_secs(30)),
         new_connections: flags.new_connections,
         pipeline: flags.pipeline,
@@ -108,7 +100,8 @@ fn http(args: &Args, endpoints: &[Endpoint]) -> Result<Vec<Request>> {
             body: body.unwrap_or_default(),
             close: flags.new_connections,
         };
-        Request::http(number, &http)
+        let request = Request::to(number, endpoint, &http);
+        if flags.http10 { request.as_http10() } else { request }
     };
     Ok(numbered.map(request).collect())
 }
@@ -119,6 +112,7 @@ fn raw(args: &Args, endpoints: &[Endpoint]) -> Result<Vec<Request>> {
         (flags.method.is_some(), "--method"),
         (!args.header.is_empty(), "--header"),
         (flags.redirects > 0, "--redirects"),
+        (flags.http10, "--http1.0"),
         (!flags.accept.is_empty(), "--accept"),
     ];
     if let Some((_, flag)) = web.iter().find(|(given, _)| *given) {
@@ -173,6 +167,7 @@ fn expect(args: &Args) -> Result<Expect> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use load::Route;
 
     use super::*;
 
@@ -222,6 +217,28 @@ mod tests {
         assert_eq!(staged.requests.over_after(), Some(Duration::from_secs(2)));
         let rates = read("https://127.0.0.1:1 --rates 1s:5k --insecure").unwrap();
         assert!(matches!(rates.requests.pace, Pace::Rates(rates) if rates.len() == 1));
+        let old = read("http://127.0.0.1:1 --http1.0 --connect-timeout 3s").unwrap();
+        assert!(old.sent[0].bytes().starts_with(b"GET / HTTP/1.0\r\n"));
+        assert_eq!(old.requests.connect_timeout, Some(Duration::from_secs(3)));
+    }
+
+    #[test]
+    fn ways_to_a_host_are_heard() {
+        let of = |line: &str| read(line).unwrap().requests.endpoints.remove(0);
+        let led = of("https://a.test:81 --resolve a.test:81:127.0.0.9 --insecure");
+        assert_eq!(
+            (led.address.to_string().as_str(), led.host.as_str()),
+            ("127.0.0.9:81", "a.test:81")
+        );
+        let proxied = of("http://a.test/ --proxy http://u:p@127.0.0.1:3128");
+        assert!(matches!(proxied.route, Route::Asked(_)) && proxied.address.port() == 3128);
+        let file = of("http://a.test/ --unix-socket /run/x");
+        assert!(matches!(file.route, Route::Unix(path) if path.ends_with("x")));
+        assert!(matches!(of("http://nowhere.invalid/").route, Route::Nowhere(_)), "no error");
+        let asked = read("http://a.test/b --proxy http://127.0.0.1:3128").unwrap();
+        assert!(asked.sent[0].bytes().starts_with(b"GET http://a.test/b HTTP/1.1\r\nHost: a.test"));
+        let secure = of("http://127.0.0.1:1 --redirects 3 --insecure");
+        assert!(secure.ways.tls.is_some(), "TLS may come by a redirect");
     }
 
     #[test]
@@ -245,6 +262,10 @@ mod tests {
             ("http://127.0.0.1:1 --expect x", "--expect"),
             ("http://127.0.0.1:1 -X A(B", "method"),
             ("http://127.0.0.1:1 --insecure", "TLS"),
+            ("http://127.0.0.1:1 --proxy socks5://127.0.0.1:1", "http://"),
+            ("http://127.0.0.1:1 --resolve a:1", "HOST:PORT:ADDRESS"),
+            ("http://127.0.0.1:1 --unix-socket a --proxy b:1", "cannot be used with"),
+            ("tcp://127.0.0.1:1 --data x --http1.0", "--http1.0"),
             ("tcp://127.0.0.1 --data x", "port"),
             ("tcp://127.0.0.1:1", "--data"),
             ("tcp://127.0.0.1:1 --data x -H A:b", "--header"),

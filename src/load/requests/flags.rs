@@ -1,11 +1,13 @@
 //! The flags of `standfast load` that only requests have, and which flags they do not share.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 use load::stages::Stage;
+use load::{Proxy, Resolve};
 
 use crate::load::flags::{Bytes, content, stage};
 use crate::units;
@@ -30,7 +32,7 @@ pub(crate) struct Flags {
     /// Send so long first, and count it nowhere
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = units::duration,
         help_heading = HEADING)]
-    pub(super) warm_up: Duration,
+    pub(in crate::load) warm_up: Duration,
 
     /// A rate that goes up and down, as --stages has connections: 30s:5k,1m:5k,0:100,1m:100
     #[arg(long, value_name = "TIME:RATE,…", value_delimiter = ',', value_parser = stage,
@@ -49,7 +51,7 @@ pub(crate) struct Flags {
     /// Redirects to follow for one request; without it they are answers like others
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = HEADING,
         value_parser = clap::value_parser!(u32).range(0..=100))]
-    pub(super) redirects: u32,
+    pub(in crate::load) redirects: u32,
 
     /// Statuses that are no failure [default: all below 400]
     #[arg(long, value_name = "STATUS,…", value_delimiter = ',', help_heading = HEADING,
@@ -69,12 +71,29 @@ pub(crate) struct Flags {
     /// u64be or u64le, with a + where the length counts itself
     #[arg(long, value_name = "LENGTH", help_heading = HEADING)]
     pub(super) expect_length: Option<String>,
+
+    /// Go by this HTTP proxy, http://[USER:PASSWORD@]HOST:PORT: it is asked for http:// in the server's
+    /// place, and by CONNECT for a tunnel to all others
+    #[arg(long, value_name = "URL", value_parser = Proxy::parse, help_heading = HEADING)]
+    pub(in crate::load) proxy: Option<Proxy>,
+
+    /// Connect to this UNIX socket, whatever the URL's host
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["proxy", "source"],
+        help_heading = HEADING)]
+    pub(in crate::load) unix_socket: Option<PathBuf>,
+
+    /// Where a name leads, HOST:PORT:ADDRESS, before any name server is asked
+    #[arg(long, value_name = "ENTRY", value_parser = Resolve::parse, help_heading = HEADING)]
+    pub(in crate::load) resolve: Vec<Resolve>,
+
+    /// Ask by HTTP/1.0, whose connections end with their answer
+    #[arg(id = "http1.0", long = "http1.0", help_heading = HEADING)]
+    pub(super) http10: bool,
 }
 
 /// Flags that mean nothing where requests are sent, by their names in [`crate::load::Args`].
-const OF_SOCKETS: [&str; 31] = [
+const OF_SOCKETS: [&str; 30] = [
     "connect",
-    "connect_timeout",
     "retry",
     "backoff",
     "reconnect",
@@ -107,7 +126,7 @@ const OF_SOCKETS: [&str; 31] = [
 ];
 
 /// And those that mean nothing where WebSockets are opened.
-const OF_REQUESTS: [&str; 12] = [
+const OF_REQUESTS: [&str; 16] = [
     "requests",
     "method",
     "data",
@@ -120,6 +139,10 @@ const OF_REQUESTS: [&str; 12] = [
     "expect",
     "expect_regex",
     "expect_length",
+    "proxy",
+    "unix_socket",
+    "resolve",
+    "http1.0",
 ];
 
 /// Names a flag that was given and means nothing with these URLs.

@@ -2,7 +2,7 @@
 
 mod config;
 pub(super) mod flags;
-mod page;
+pub(super) mod page;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -19,6 +19,7 @@ use serde::Serialize;
 use self::config::Plan;
 pub(super) use self::config::is_meant;
 use super::csv::Csv;
+use super::destinations::tell_lost;
 use super::flags::Args;
 use super::metrics::Metrics;
 use super::screen::Screen;
@@ -55,6 +56,7 @@ pub(super) fn run(
 ) -> Result<ExitCode> {
     flags::check(flags, true)?;
     let plan = config::plan(args)?;
+    tell_lost(&plan.requests.endpoints);
     let machine = Machine::read();
     let mut watched = args.watch_pid.map(Watched::begin).transpose().map_err(anyhow::Error::msg)?;
     let mut generator = Generator::new(machine.cores);

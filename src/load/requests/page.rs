@@ -1,11 +1,14 @@
-//! A run of requests as a page: its figures as rows for [`Report`].
+//! A run of requests as a page: its figures as rows for [`Report`]. What a scenario adds to it is
+//! the scenario's own page's.
 
 use host::{Count, Machine};
-use load::requests::{Pace, RequestSummary};
-use load::stages::Stage;
+use load::Route;
+use load::requests::{Pace, RequestSummary, Requests};
 
 use super::{Document, Plan};
-use crate::load::page::{thresholds, times};
+use crate::load::page::{generated, staged, thresholds, times};
+use crate::load::threshold::Outcome;
+use crate::load::watch::{Generator, Watched};
 use crate::output;
 use crate::progress::Series;
 use crate::report::{Report, Rows, Table};
@@ -19,31 +22,42 @@ pub(super) fn report<'a>(
     machine: &'a Machine,
 ) -> Report<'a> {
     let summary = document.summary;
-    let missed = document.thresholds.iter().any(|outcome| !outcome.met);
-    let verdict = match (interrupted, document.thresholds) {
-        (true, _) => ("INTERRUPTED", false),
-        (false, _) if missed => ("THRESHOLD MISSED", false),
-        (false, _) if document.fell_short() => ("FELL SHORT", false),
-        (false, []) => ("ALL ANSWERED", true),
-        (false, _) => ("THRESHOLDS MET", true),
-    };
     let (answered, sent) = (summary.requests.answered, summary.requests.sent);
     Report {
         title: format!("Load on {}", urls.join(", ")),
-        verdict,
+        verdict: verdict(interrupted, document.fell_short(), document.thresholds),
         result: format!("{} of {} requests answered", Count(answered), Count(sent)),
         reasons: document.reasons,
-        figures: figures(document),
+        figures: figures(summary, document.generator, document.watched),
         tables: [thresholds(document.thresholds), by_name(summary)].into_iter().flatten().collect(),
-        configuration: configuration(plan),
+        configuration: configuration(&plan.requests),
         series,
         machine,
         command: output::command_line(),
     }
 }
 
-fn figures(document: &Document<'_>) -> Rows {
-    let summary = document.summary;
+/// In a word, and whether it is a good one. Thresholds decide where there are any.
+pub(in crate::load) fn verdict(
+    interrupted: bool,
+    fell_short: bool,
+    thresholds: &[Outcome],
+) -> (&'static str, bool) {
+    let missed = thresholds.iter().any(|outcome| !outcome.met);
+    match (interrupted, thresholds) {
+        (true, _) => ("INTERRUPTED", false),
+        (false, _) if missed => ("THRESHOLD MISSED", false),
+        (false, _) if fell_short => ("FELL SHORT", false),
+        (false, []) => ("ALL ANSWERED", true),
+        (false, _) => ("THRESHOLDS MET", true),
+    }
+}
+
+pub(in crate::load) fn figures(
+    summary: &RequestSummary,
+    generator: &Generator,
+    watched: Option<&Watched>,
+) -> Rows {
     let mut rows = Vec::new();
     let mut say = |name: &str, value: String| rows.push((name.to_owned(), value));
     let of = &summary.requests;
@@ -60,21 +74,15 @@ fn figures(document: &Document<'_>) -> Rows {
     say("connections", format!("{} opened, {} failed", Count(c.opened), Count(c.failed)));
     say("in TIME_WAIT at most", Count(c.time_wait_most).to_string());
     say("bytes of bodies", Count(summary.body_bytes).to_string());
-    say("generator", document.generator.figures());
-    if let Some(why) = document.generator.saturated() {
-        say("it was the bottleneck, or its machine", why.to_owned());
+    if summary.decoded_bytes > 0 {
+        say("bytes of coded bodies, decoded", Count(summary.decoded_bytes).to_string());
     }
-    if let Some(watched) = document.watched {
-        let [memory, cpu, descriptors] = watched.figures();
-        say("watched, memory", memory);
-        say("watched, CPU", cpu);
-        say("watched, descriptors", descriptors);
-    }
+    generated(generator, watched, say);
     rows
 }
 
 /// Statuses and failures.
-fn by_name(summary: &RequestSummary) -> Option<Table> {
+pub(in crate::load) fn by_name(summary: &RequestSummary) -> Option<Table> {
     let statuses = summary.status.iter().map(|(status, n)| (status.to_string(), *n));
     let errors = summary.errors.iter().map(|(kind, n)| ((*kind).to_owned(), *n));
     let rows: Vec<Vec<String>> =
@@ -83,17 +91,10 @@ fn by_name(summary: &RequestSummary) -> Option<Table> {
     (!rows.is_empty()).then_some(Table { title, heads, rows })
 }
 
-fn configuration(plan: &Plan) -> Rows {
+pub(in crate::load) fn configuration(asked: &Requests) -> Rows {
     let mut rows = Vec::new();
     let mut say = |name: &str, value: String| rows.push((name.to_owned(), value));
-    let asked = &plan.requests;
     say("connections", Count(asked.connections).to_string());
-    let staged = |stages: &[Stage], unit: &str| {
-        let one = |stage: &Stage| {
-            format!("{}{unit} in {}", Count(stage.connections), time_as_said(stage.time))
-        };
-        stages.iter().map(one).collect::<Vec<_>>().join(", then ")
-    };
     say(
         "sent",
         match &asked.pace {
@@ -103,7 +104,8 @@ fn configuration(plan: &Plan) -> Rows {
             Pace::Rates(stages) => staged(stages, " per second"),
         },
     );
-    let number = asked.requests.map(|requests| format!("{} requests", Count(requests)));
+    let number = asked.requests.filter(|requests| *requests < u64::MAX >> 1);
+    let number = number.map(|requests| format!("{} requests", Count(requests)));
     let ends: Vec<String> = number.into_iter().chain(asked.duration.map(time_as_said)).collect();
     if !ends.is_empty() {
         say("sent for", ends.join(" or "));
@@ -111,9 +113,17 @@ fn configuration(plan: &Plan) -> Rows {
     if !asked.warm_up.is_zero() {
         say("warm-up before", time_as_said(asked.warm_up));
     }
+    if let Some(timeout) = asked.connect_timeout {
+        say("time to connect", time_as_said(timeout));
+    }
     say("time to answer", time_as_said(asked.timeout));
     let each = if asked.new_connections { "a new one for each request" } else { "kept" };
     say("connections are", each.to_owned());
+    match asked.endpoints.first().map(|endpoint| &endpoint.route) {
+        Some(Route::Asked(proxy) | Route::Tunnel(proxy)) => say("by proxy", proxy.host.clone()),
+        Some(Route::Unix(path)) => say("by UNIX socket", path.display().to_string()),
+        _ => {}
+    }
     if asked.pipeline > 1 {
         say("requests under way on each", asked.pipeline.to_string());
     }

@@ -53,6 +53,7 @@ pub(super) struct Instead {
     pub(super) target: Option<String>,
     pub(super) users: Option<u64>,
     pub(super) duration: Option<Duration>,
+    pub(super) warm_up: Option<Duration>,
 }
 
 /// Of a run or a round: what can be another for each.
@@ -89,14 +90,22 @@ impl Experiment {
             return Err(doc.wrong(version.at, what));
         }
         let connect = top.table("connect", &CONNECT)?;
-        let (mut scenario, mut requests) = scenario(&top, connect.as_ref(), folder, instead)?;
+        let tls = match &connect {
+            Some(connect) => tls_files(connect, folder)?,
+            None => tls::ClientFlags::of_files(false, None, None, None),
+        };
+        let ways = (connect.as_ref(), &tls);
+        let (mut scenario, mut requests) = scenario(&top, ways, folder, instead)?;
+        tls.set(&mut scenario.endpoints)?;
         requests.timeout =
             top.parsed("timeout", units::positive_duration)?.unwrap_or(requests.timeout);
+        let warm_up = top.parsed("warm_up", units::duration)?;
+        requests.warm_up = instead.warm_up.or(warm_up).unwrap_or_default();
+        requests.follows = scenario.redirects > 0;
         if let Some(connect) = &connect {
             requests.sources = connect.all("sources", units::ip)?;
-            tls_files(connect, folder)?.set(&mut scenario.endpoints)?;
-        } else {
-            tls::ClientFlags::of_files(false, None, None, None).set(&mut scenario.endpoints)?;
+            requests.connect_timeout =
+                connect.parsed("connect_timeout", units::positive_duration)?;
         }
         requests.endpoints.clone_from(&scenario.endpoints);
         let shape = Shape {
@@ -196,12 +205,18 @@ impl Shape {
 /// All but what is another for each round.
 fn scenario(
     top: &Table<'_>,
-    connect: Option<&Table<'_>>,
+    (connect, tls): (Option<&Table<'_>>, &tls::ClientFlags),
     folder: &Path,
     instead: &Instead,
 ) -> Result<(Scenario, Requests)> {
     let doc = top.doc;
-    let mut hosts = Hosts::new(connect)?;
+    let redirects = top.parsed("redirects", |text| {
+        let count = u8::try_from(units::count(text)?).ok().filter(|count| *count <= 100);
+        count.ok_or_else(|| format!("{text}: at most 100 redirects"))
+    })?;
+    let redirects = redirects.unwrap_or(10);
+    let elsewhere = if redirects > 0 { tls.for_redirects()? } else { None };
+    let mut hosts = Hosts::new(connect, folder, elsewhere)?;
     let mut target = top.said("target")?;
     if let (Some(text), said) = (&instead.target, &mut target) {
         let at = said.as_ref().map_or(0, |said| said.at);
@@ -220,10 +235,6 @@ fn scenario(
     let variables =
         top.pairs("variables")?.into_iter().map(|(name, value)| (name.text, value.text));
     let variables: BTreeMap<String, String> = variables.collect();
-    let redirects = top.parsed("redirects", |text| {
-        let count = u8::try_from(units::count(text)?).ok().filter(|count| *count <= 100);
-        count.ok_or_else(|| format!("{text}: at most 100 redirects"))
-    })?;
     let mut reader = Reader {
         folder,
         hosts,
@@ -246,14 +257,13 @@ fn scenario(
     groups::check(top, group.as_ref(), &flows, &reader.steps)?;
     let scenario = Scenario {
         endpoints: reader.hosts.endpoints,
-        proxy: reader.hosts.proxy,
         flows,
         steps: reader.steps,
         feeds,
         captures: reader.captures.len(),
         passes: None,
         cookies: top.truth("cookies")?.unwrap_or(true),
-        redirects: redirects.unwrap_or(10),
+        redirects,
         close: false,
         group,
         arrive: None,

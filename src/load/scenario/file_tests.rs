@@ -28,7 +28,11 @@ fn what_is_wrong_is_said_with_its_line_its_key_and_the_nearest_right_one() {
             format!("{top}[connect]\nporxy = 'x'\n{STEP}"),
             &["line 4", "[connect] has no key porxy", "proxy"],
         ),
-        (format!("{top}[connect]\nproxy = 'https://a'\n{STEP}"), &["line 4", "http://HOST:PORT"]),
+        (format!("{top}[connect]\nproxy = 'https://a'\n{STEP}"), &["line 4", "no HTTP proxy"]),
+        (
+            format!("{top}[connect]\nproxy = 'a:1'\nunix_socket = 'b'\n{STEP}"),
+            &["line 3", "two ways"],
+        ),
         (format!("{top}[connect]\nresolve = ['a:1']\n{STEP}"), &["line 4", "HOST:PORT:ADDRESS"]),
         (format!("{top}[connect]\ncert = 'a.pem'\n{STEP}"), &["line 3", "go together"]),
         (
@@ -143,7 +147,7 @@ fn every_key_of_the_top_and_of_rounds_is_heard() {
     let text = "version = 1\nabout = 'it'\ntarget = 'http://127.0.0.1:1/api/'\nusers = '2k'\n\
         passes = 3\nthink = '1s'\ntimeout = '2s'\nkeep_alive = false\ncookies = false\n\
         redirects = 4\nseed = 5\nthresholds = ['p99<1s']\n\
-        [connect]\nsources = ['127.0.0.2']\nresolve = ['a.example:80:127.0.0.9']\n\
+        [connect]\nsources = ['127.0.0.2']\nconnect_timeout = '3s'\nresolve = ['a.example:80:127.0.0.9']\n\
         [[flows]]\nname = 'f'\nweight = 6\n[[flows.steps]]\nurl = 'x?y'\n\
         [[flows.steps]]\nname = 'other'\nurl = 'http://a.example'\nthink = '0'\n\
         [[rounds]]\nusers = 7\npasses = 8\nkeep_alive = true\nbeside = 6_395\n[[rounds]]\n";
@@ -158,6 +162,8 @@ fn every_key_of_the_top_and_of_rounds_is_heard() {
     assert_eq!((&first.requests.pace, &second.requests.pace), (&Pace::Closed, &Pace::Closed));
     assert_eq!(first.requests.timeout, Duration::from_secs(2));
     assert_eq!(first.requests.sources.len(), 1);
+    assert_eq!(first.requests.connect_timeout, Some(Duration::from_secs(3)));
+    assert!(first.requests.follows, "redirects may lead elsewhere");
     let Scenario { endpoints, steps, flows, cookies, redirects, .. } = &*first.scenario;
     assert_eq!((flows[0].weight, flows[0].name.as_str(), *cookies, *redirects), (6, "f", false, 4));
     assert_eq!(endpoints[1].address.to_string(), "127.0.0.9:80");
@@ -172,12 +178,15 @@ fn the_command_line_goes_before_the_file() {
         target: Some("http://127.0.0.3:3".to_owned()),
         users: Some(9),
         duration: Some(Duration::from_secs(4)),
+        warm_up: Some(Duration::from_secs(2)),
     };
-    let text = format!("version = 1\ntarget = 'http://127.0.0.1:1'\nusers = 5\n{STEP}");
+    let text =
+        format!("version = 1\ntarget = 'http://127.0.0.1:1'\nusers = 5\nwarm_up = '9s'\n{STEP}");
     let read = Experiment::parse(&text, "x.toml", Path::new("."), &instead).unwrap();
     let requests = &read.rounds[0].requests;
     assert_eq!(requests.endpoints[0].address.to_string(), "127.0.0.3:3");
     assert_eq!((requests.connections, requests.duration), (9, Some(Duration::from_secs(4))));
+    assert_eq!(requests.warm_up, Duration::from_secs(2));
 }
 
 #[test]

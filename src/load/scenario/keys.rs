@@ -71,6 +71,12 @@ pub(super) const TOP: Section = Section {
             "0",
             "after each step that says nothing itself, `\"1s\"`, or at random `\"500ms..2s\"`",
         ),
+        key(
+            "warm_up",
+            "time",
+            "0",
+            "what is due in it goes first and is counted nowhere, nor are passes begun in it; `--warm-up` goes before it",
+        ),
         key("timeout", "time", "30s", "for one answer to be whole, a connect included"),
         key("keep_alive", "bool", "true", "false: a new connection for each request"),
         key(
@@ -79,12 +85,7 @@ pub(super) const TOP: Section = Section {
             "true",
             "each user keeps its cookies, at most 50 of 4 KiB (RFC 6265)",
         ),
-        key(
-            "redirects",
-            "count",
-            "10",
-            "followed for one step, to servers of this scenario, at most 100; 0: they are answers",
-        ),
+        key("redirects", "count", "10", "followed for one step, at most 100; 0: they are answers"),
         key("seed", "count", "the time", "of all chances, so that a run can be repeated"),
         key(
             "thresholds",
@@ -122,7 +123,14 @@ pub(super) const CONNECT: Section = Section {
             "proxy",
             "URL",
             "",
-            "an HTTP proxy for targets without TLS, `http://[USER:PASSWORD@]HOST:PORT`",
+            "an HTTP proxy, `http://[USER:PASSWORD@]HOST:PORT`: asked in the place of servers, and by CONNECT for tunnels where TLS is spoken",
+        ),
+        key("unix_socket", "file", "", "connect to this UNIX socket, whatever the host"),
+        key(
+            "connect_timeout",
+            "time",
+            "the timeout",
+            "for a connect, with the proxy's answer and the handshake of TLS",
         ),
         key(
             "ca",

@@ -5,6 +5,7 @@ mod file;
 mod groups;
 mod hosts;
 mod keys;
+mod page;
 mod report;
 mod run;
 mod sockets;
@@ -31,15 +32,17 @@ const BUILT_IN: [(&str, &str); 2] = [
 ];
 
 /// Flags that go together with a scenario; all others are its keys, or mean nothing in one.
-const WITH_A_SCENARIO: [&str; 12] = [
+const WITH_A_SCENARIO: [&str; 14] = [
     "urls",
     "target",
     "connections",
     "duration",
+    "warm_up",
     "json",
     "csv",
     "metrics",
     "metrics_key",
+    "html",
     "threshold",
     "watch_pid",
     "plain",

@@ -16,8 +16,8 @@ use crate::progress::Series;
 /// `--json`. With one round its figures stand at the top, as those of a run without a scenario.
 #[derive(Serialize)]
 pub(super) struct Document {
-    scenario: String,
-    about: Option<String>,
+    pub(super) scenario: String,
+    pub(super) about: Option<String>,
     /// Of all chances.
     seed: u64,
     #[serde(skip)]

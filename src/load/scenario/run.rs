@@ -13,8 +13,10 @@ use load::requests::{Http1, Pace, Web, drive_requests};
 use load::scenario::{Clock, GroupSummary, Tallies, Users};
 
 use super::file::{Experiment, Instead, Round};
+use super::page;
 use super::report::{self, Came, Document};
 use crate::load::csv::Csv;
+use crate::load::destinations::tell_lost;
 use crate::load::flags::Args;
 use crate::load::metrics::Metrics;
 use crate::load::requests;
@@ -22,7 +24,7 @@ use crate::load::screen::Screen;
 use crate::load::threshold::Threshold;
 use crate::load::watch::{Generator, Watched};
 use crate::output;
-use crate::progress::Series;
+use crate::progress::{Sample, Series};
 
 /// Runs the command. 0: all was answered, or the thresholds were met; 1: it fell short.
 ///
@@ -40,6 +42,7 @@ pub(in crate::load) fn run(
         target: args.target.clone(),
         users: said("connections").then_some(args.connections),
         duration: args.duration,
+        warm_up: said("warm_up").then_some(args.requests.warm_up),
     };
     let (text, folder) = super::text(name)?;
     if let Some((args, flags)) = super::sockets::read(&text, name, flags)? {
@@ -50,13 +53,19 @@ pub(in crate::load) fn run(
     let clock = clock();
     // Another for each run, unless the file says which.
     let seed = experiment.seed.unwrap_or(clock.now_ns ^ clock.now_ms << 20);
+    if let Some(round) = experiment.rounds.first() {
+        tell_lost(&round.requests.endpoints);
+    }
+    let machine = Machine::read();
+    // Of all rounds, one after another, for the page.
+    let mut whole = Series::new();
     let mut csv = args.csv.as_deref().map(Csv::create).transpose()?;
     let metrics = Metrics::start(args)?;
     let metrics = metrics.as_ref();
     let mut document = Document::new(name, &experiment, seed);
     for round in &experiment.rounds {
         let asked = Asked { args, name, round, thresholds: &thresholds, seed, clock, metrics };
-        let came = asked.run(&mut csv, &mut interrupted)?;
+        let came = asked.run(&mut csv, &mut whole, &mut interrupted)?;
         let over = came.interrupted;
         document.rounds.push(came);
         if over {
@@ -65,6 +74,9 @@ pub(in crate::load) fn run(
     }
     csv.map_or(Ok(()), Csv::finish)?;
     output::report(args.json.as_deref(), &document.to_string(), &document)?;
+    if let Some(file) = &args.html {
+        page::report(&experiment, &document, &whole, &machine).write(file)?;
+    }
     let cut_short = document.rounds.iter().any(|came| came.interrupted);
     let short = document.rounds.iter().any(Came::fell_short);
     Ok(if cut_short { ExitCode::from(130) } else { ExitCode::from(u8::from(short)) })
@@ -93,6 +105,7 @@ impl Asked<'_> {
     fn run(
         &self,
         csv: &mut Option<Csv>,
+        whole: &mut Series,
         interrupted: impl FnMut(Duration) -> bool,
     ) -> Result<Came> {
         let Asked { args, round, seed, clock, metrics, .. } = *self;
@@ -106,6 +119,7 @@ impl Asked<'_> {
         config.force = args.force;
         let mut screen = Screen::of_requests(&config, &shown, args.plain, before);
         let mut series = Series::new();
+        let before_seconds = whole.samples().last().map_or(0.0, |last| last.elapsed_seconds);
         let row = |row: &Row| {
             let usage = watched.as_mut().and_then(|watched| watched.look_during(row));
             let sample = screen.row(row, usage);
@@ -113,6 +127,8 @@ impl Asked<'_> {
             csv.iter_mut().for_each(|csv| csv.row(row));
             metrics.iter().for_each(|metrics| metrics.row(row));
             series.push(&sample);
+            let elapsed_seconds = before_seconds + sample.elapsed_seconds;
+            whole.push(&Sample { elapsed_seconds, ..sample });
         };
         let scenario = Arc::clone(&round.scenario);
         let tallies = Tallies::new(&scenario, config.connections, metrics.is_some());

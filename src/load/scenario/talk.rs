@@ -128,7 +128,7 @@ impl Reader<'_> {
                 url.text = format!("{ours}{rest}");
             }
         }
-        if self.hosts.proxy.is_some() {
+        if self.hosts.is_by_proxy() {
             let what = "a WebSocket by a proxy is not there yet";
             return Err(table.doc.wrong(url.at, what));
         }

@@ -1,7 +1,8 @@
 //! What comes of a request: [`Awaited`] is what is to be kept of its answer while it arrives,
 //! [`Answer`] what a script is shown of it.
 
-use wire::http::{EMPTY_HEADER, MAX_HEADERS, parse_response};
+use wire::Violation;
+use wire::http::{Coding, EMPTY_HEADER, MAX_HEADERS, parse_response};
 
 use super::Failure;
 
@@ -27,6 +28,8 @@ pub struct Awaited {
     pub(super) is_bodiless: bool,
     pub(super) head: Vec<u8>,
     pub(super) body: Vec<u8>,
+    /// The body decoded, where it had to be.
+    pub(super) decoded: Vec<u8>,
 }
 
 /// Emptied buffers larger than this are given back.
@@ -62,11 +65,36 @@ impl Awaited {
     #[inline]
     pub(super) fn begin(&mut self, wants: Wants, redirects: bool, is_bodiless: bool) {
         (self.wants, self.redirects, self.is_bodiless) = (wants, redirects, is_bodiless);
-        for kept in [&mut self.head, &mut self.body] {
+        for kept in [&mut self.head, &mut self.body, &mut self.decoded] {
             kept.clear();
             if kept.capacity() > ROOM_KEPT {
                 kept.shrink_to(ROOM_KEPT);
             }
+        }
+    }
+}
+
+impl Awaited {
+    /// Decodes the content coding of the body that is kept (RFC 9110 section 8.4.1), if a whole one
+    /// is: true where there was one.
+    ///
+    /// # Errors
+    /// It is none that is read here or broken, or it grows beyond what is wanted.
+    pub(super) fn decode(&mut self, body_bytes: u64) -> Result<bool, Failure> {
+        let Wants::Body(most) = self.wants else { return Ok(false) };
+        if self.body.is_empty() {
+            return Ok(false);
+        }
+        let value = header(&self.head, "content-encoding").unwrap_or_default();
+        let coding = Coding::of(value).map_err(|_| Failure::ContentCoding)?;
+        let Some(coding) = coding else { return Ok(false) };
+        if (self.body.len() as u64) < body_bytes {
+            return Err(Failure::TooLarge);
+        }
+        match coding.decode(&self.body, &mut self.decoded, most) {
+            Ok(()) => Ok(true),
+            Err(Violation::InflatedTooBig) => Err(Failure::TooLarge),
+            Err(_) => Err(Failure::ContentCoding),
         }
     }
 }
@@ -93,10 +121,15 @@ pub struct Answer<'a> {
     pub outcome: Result<u16, Failure>,
     /// As received; empty unless it was wanted.
     pub head: &'a [u8],
-    /// As received, without its framing; empty unless it was wanted, and no longer than wanted.
+    /// Without its framing and its content coding; empty unless it was wanted, and no longer than
+    /// wanted.
     pub body: &'a [u8],
-    /// Of the whole body, kept or not.
+    /// There is more of the body than was wanted.
+    pub is_cut: bool,
+    /// Of the whole body as it came, kept or not.
     pub body_bytes: u64,
+    /// It was due in the warm-up, and is counted nowhere.
+    pub is_warm_up: bool,
     /// When.
     pub times: Times,
 }

@@ -22,6 +22,9 @@ pub struct Requests {
     pub requests: Option<u64>,
     /// What is due in this time first is sent and not counted.
     pub warm_up: Duration,
+    /// Time for a connect of that, a proxy's answer and the handshake of TLS included; `None` has no
+    /// time of its own.
+    pub connect_timeout: Option<Duration>,
     /// Time for one answer to be whole, from when a user takes the request up, a connect included.
     pub timeout: Duration,
     /// A new connection for each request.
@@ -30,6 +33,8 @@ pub struct Requests {
     pub pipeline: u32,
     /// Redirects followed for one request; 0 leaves them as answers.
     pub redirects: u32,
+    /// The script asks for places that answers redirect to.
+    pub follows: bool,
     /// Addresses of this machine to connect from; empty leaves it to the kernel, and on loopback
     /// to us.
     pub sources: Vec<IpAddr>,
@@ -70,10 +75,12 @@ impl Requests {
             duration: Some(Duration::from_secs(10)),
             requests: None,
             warm_up: Duration::ZERO,
+            connect_timeout: None,
             timeout: Duration::from_secs(30),
             new_connections: false,
             pipeline: 1,
             redirects: 0,
+            follows: false,
             sources: Vec::new(),
             force: false,
         }

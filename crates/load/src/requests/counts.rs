@@ -99,8 +99,10 @@ counts! {
     closed_idle,
     /// Connections given up because the server sent what nobody had asked for.
     unasked,
-    /// Bytes of bodies.
+    /// Bytes of bodies, as they came.
     body_bytes,
+    /// Bytes that bodies with a content coding were decoded to, where the body was wanted.
+    decoded_bytes,
 }
 
 impl RequestCounts {

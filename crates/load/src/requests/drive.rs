@@ -1,16 +1,18 @@
 //! [`drive_requests`]: a whole run of requests, from the main thread.
 
+use std::io;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use engine::sys::process;
-use engine::{Limits, Plan, Tables, Target, Workers};
+use engine::{Limits, Plan, Remote, Tables, Workers};
 use host::SocketCounts;
 
 use super::counts::{RequestLedger, RequestSnapshot};
 use super::requester::{Order, Requester};
 use super::schedule::users_of;
-use super::{Driver, Part, RequestSummary, Requests, Script};
+use super::{Driver, Part, Places, RequestSummary, Requests, Script};
 use crate::run::fit;
 use crate::sources::Sources;
 use crate::{Counts, Endpoint, Published, Recorder, Row, Series, SoFar, StartError};
@@ -69,6 +71,7 @@ pub fn drive_requests<D: Driver, S: Script>(
 /// A run under way.
 struct Run {
     workers: Workers<Order>,
+    _names: Names,
     ledgers: Vec<Arc<RequestLedger>>,
     begin_ns: u64,
     measure_ns: u64,
@@ -94,7 +97,8 @@ impl Run {
         let plan = workers(plan, *connections, most, machine.cores);
         let ports = machine.ports.usable();
         let sources = Sources::plan(most, endpoints, sources, ports, std::process::id());
-        let targets: Arc<[Target]> = endpoints.iter().map(target).collect::<Result<_, _>>()?;
+        endpoints.iter().try_for_each(believes)?;
+        let places = Places::new(endpoints);
         let ledgers: Vec<_> = (0..plan.workers).map(|_| Arc::new(RequestLedger::new())).collect();
         let limits = Limits {
             idle_timeout: None,
@@ -104,6 +108,7 @@ impl Run {
             ..Limits::default()
         };
         let (books, own) = (ledgers.clone(), Arc::new(config.clone()));
+        let asked = places.clone();
         let stride = plan.workers as u64;
         let workers = Workers::start(plan, &limits, &[], move |worker, _| {
             let first = u64::from(worker);
@@ -112,13 +117,17 @@ impl Run {
             let part = Part { worker, first, stride, users };
             let ledger = books.get(usize::from(worker)).cloned();
             let ledger = ledger.unwrap_or_else(|| Arc::new(RequestLedger::new()));
-            let (config, targets) = (Arc::clone(&own), Arc::clone(&targets));
+            let (config, places) = (Arc::clone(&own), asked.clone());
             let (driver, script) = (driver(), script(part));
-            Requester::new(config, targets, ledger, sources.clone(), part, driver, script)
+            Requester::new(config, places, ledger, sources.clone(), part, driver, script)
         })?;
+        if config.may_redirect() {
+            look_up(&places, workers.remote().clone(), ledgers.len())?;
+        }
         let begin_ns = process::now_ns();
         let run = Run {
             workers,
+            _names: Names(places),
             ledgers,
             begin_ns,
             measure_ns: begin_ns + config.warm_up.as_nanos() as u64,
@@ -206,12 +215,31 @@ fn workers(plan: Plan, users: u64, most: u64, cores: usize) -> Plan {
     Plan { workers, accepting: workers, ..plan }
 }
 
-fn target(endpoint: &Endpoint) -> Result<Target, StartError> {
-    let mut target = Target::raw(endpoint.address);
-    if endpoint.tls {
-        let host = &endpoint.host;
-        let missing = || StartError::Unfit(format!("{host}: nobody said whom to believe"));
-        target.tls = Some(endpoint.client.clone().ok_or_else(missing)?);
+/// Names are looked up until this is gone.
+struct Names(Places);
+
+impl Drop for Names {
+    fn drop(&mut self) {
+        self.0.end();
     }
-    Ok(target)
+}
+
+/// Looks up what redirects lead to, on a thread of its own: a name server may take seconds.
+fn look_up(places: &Places, remote: Remote<Order>, workers: usize) -> io::Result<()> {
+    let places = places.clone();
+    let tell = move || {
+        for worker in 0..workers {
+            // A mailbox holds 8 MiB: it fills only if the worker is gone.
+            let _ = remote.post(worker, Order::Found, 0);
+        }
+    };
+    let thread = thread::Builder::new().name("names".to_owned());
+    thread.spawn(move || places.look_up(tell)).map(drop)
+}
+
+/// TLS needs somebody to believe.
+fn believes(endpoint: &Endpoint) -> Result<(), StartError> {
+    let host = &endpoint.host;
+    let missing = || StartError::Unfit(format!("{host}: nobody said whom to believe"));
+    if endpoint.tls && endpoint.client.is_none() { Err(missing()) } else { Ok(()) }
 }

@@ -1,12 +1,24 @@
 //! What goes over the connections of a [`Requester`]: connects, requests, answers, redirects, and
 //! whatever goes wrong with them.
 
+use std::io::ErrorKind;
+
 use engine::{Closed, ConnId, Core, Sent, Sys};
 
 use super::answer::header;
 use super::requester::Requester;
 use super::user::{At, Flight, Socket};
-use super::{Answer, Driver, Failure, Kind, Left, Received, Requests, Script, Times, Whole};
+use super::{
+    Answer, Awaited, Driver, Failure, Kind, Left, Received, Requests, Script, Times, Whole,
+};
+
+/// How a connect began.
+enum Begun {
+    /// It is under way, or through: then its first words are said.
+    Connecting(ConnId, bool),
+    /// There is no room for it just now.
+    Later,
+}
 
 impl<D: Driver, S: Script> Requester<D, S> {
     /// A user sends the request that was due then.
@@ -117,42 +129,82 @@ impl<D: Driver, S: Script> Requester<D, S> {
         times.sent_ns = now_ns;
     }
 
-    fn connect<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
-        let position = self.part.number(user);
-        let Some(one) = self.users.get_mut(user as usize) else { return };
-        one.state = D::State::default();
-        let request = match &one.redirect {
-            Some(redirect) => redirect,
-            None => self.script.request(user),
+    pub(super) fn connect<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
+        let Some(number) = self.users.get(user as usize).map(|one| one.endpoint) else { return };
+        let Some(reach) = self.reach(core, number) else { return self.lose(user) };
+        self.arm_connect(user, now_ns);
+        self.begin_tunnel(user, &reach);
+        let begun = match reach.target() {
+            Ok((target, instead)) => self.begin_connect(core, user, target, instead),
+            Err(failure) => Err(failure),
         };
-        let first = self.driver.ask(&mut one.state, request);
-        let failure = loop {
-            let Some(source) = self.sources.source(position, self.changes) else {
-                // Ports come back: the round begins again.
-                self.changes = 0;
-                break Failure::NoAddress;
-            };
-            let error = match core.connect_saying(one.endpoint, source, first) {
-                Ok((id, said)) => {
-                    one.conn = Some(id);
-                    if let Some(socket) = core.user_mut(id) {
-                        *socket = Socket { user, opened: false };
-                    }
-                    if said {
+        match begun {
+            Ok(Begun::Later) => self.connect_later(user, now_ns),
+            Ok(Begun::Connecting(id, said)) => {
+                let Some(one) = self.users.get_mut(user as usize) else { return };
+                one.conn = Some(id);
+                if let Some(socket) = core.user_mut(id) {
+                    *socket = Socket { user, opened: false };
+                }
+                match &mut one.tunnel {
+                    Some(tunnel) => tunnel.is_asked = said,
+                    None if said => {
                         self.opened(core, user, id);
                         self.sent(user, now_ns);
                     }
-                    return;
+                    None => {}
                 }
+            }
+            Err(failure) => {
+                self.ledger.counts.connects_failed.add(1);
+                self.fail(core, user, failure, now_ns);
+            }
+        }
+    }
+
+    /// Begins a connect that says the user's request first, or something else instead.
+    fn begin_connect<Y: Sys>(
+        &mut self,
+        core: &mut Core<Y, Self>,
+        user: u32,
+        target: u8,
+        instead: Option<&[u8]>,
+    ) -> Result<Begun, Failure> {
+        let position = self.part.number(user);
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return Err(Failure::ConnectFailed);
+        };
+        let is_own = usize::from(one.endpoint) < self.config.endpoints.len();
+        let first = match instead {
+            Some(instead) => instead,
+            None => {
+                one.state = D::State::default();
+                let request = match &one.redirect {
+                    Some(redirect) => redirect,
+                    None => self.script.request(user),
+                };
+                self.driver.ask(&mut one.state, request)
+            }
+        };
+        loop {
+            let Some(source) = self.sources.source(position, self.changes) else {
+                // Ports come back: the round begins again.
+                self.changes = 0;
+                return Err(Failure::NoAddress);
+            };
+            // The plan is for places that the run began with.
+            let source = source.filter(|_| is_own || !self.config.sources.is_empty());
+            let error = match core.connect_saying(target, source, first) {
+                Ok((id, said)) => return Ok(Begun::Connecting(id, said)),
+                // A UNIX socket has a queue, and it is full.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Begun::Later),
                 Err(error) => Closed::of_connect(&error),
             };
             match error {
                 Closed::NoAddress => self.changes += 1,
-                other => break Failure::of_closed(other, false),
+                other => return Err(Failure::of_closed(other, false)),
             }
-        };
-        self.ledger.counts.connects_failed.add(1);
-        self.fail(core, user, failure, now_ns);
+        }
     }
 
     fn opened<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, id: ConnId) {
@@ -179,6 +231,10 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let Some(user) = self.user_of(core, id) else {
             return core.abort(id);
         };
+        let is_tunnel = self.users.get(user as usize).is_some_and(|one| one.tunnel.is_some());
+        if is_tunnel && !self.tunnel_connected(core, user, id) {
+            return;
+        }
         self.opened(core, user, id);
         let now_ns = core.clock_ns();
         let Some(one) = self.users.get_mut(user as usize) else { return };
@@ -200,6 +256,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
         while !rest.is_empty() {
             let Some(user) = self.user_of(core, id) else { return };
             let Some(one) = self.users.get_mut(user as usize) else { return };
+            if one.tunnel.is_some() && !one.opened {
+                return self.tunnel_heard(core, user, id, rest);
+            }
             let Some(flight) = one.flights.front_mut().filter(|flight| flight.times.sent_ns > 0)
             else {
                 return self.unasked(core, user);
@@ -285,7 +344,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
             outcome: Ok(whole.status),
             head: &one.awaited.head,
             body: &one.awaited.body,
+            is_cut: false,
             body_bytes: whole.body_bytes,
+            is_warm_up: flight.times.due_ns < self.schedule.measure_ns,
             times: Times { done_ns: now_ns, ..flight.times },
         };
         self.script.leads_on(user, &answer)
@@ -327,7 +388,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             Some(redirect) => redirect,
             None => self.script.request(user),
         };
-        let next = request.redirected(whole.status, location, &self.config.endpoints);
+        let next = request.redirected(whole.status, location, &self.places);
         if more || !whole.keep || self.config.new_connections {
             one.opened = false;
             one.conn.take().into_iter().for_each(|id| core.abort(id));
@@ -409,13 +470,25 @@ impl<D: Driver, S: Script> Requester<D, S> {
     /// Shows its script what a request came to, and counts it.
     #[inline]
     fn judge(&mut self, user: u32, outcome: Result<u16, Failure>, body_bytes: u64, times: Times) {
-        let Some(one) = self.users.get(user as usize) else { return };
-        let (head, body) = (&one.awaited.head[..], &one.awaited.body[..]);
-        let answer = Answer { outcome, head, body, body_bytes, times };
+        let Some(one) = self.users.get_mut(user as usize) else { return };
+        let is_warm_up = times.due_ns < self.schedule.measure_ns;
+        let decoded = match outcome {
+            Ok(_) => one.awaited.decode(body_bytes),
+            Err(_) => Ok(false),
+        };
+        let Awaited { head, body, decoded: plain, .. } = &one.awaited;
+        let is_cut = decoded != Ok(true) && !body.is_empty() && (body.len() as u64) < body_bytes;
+        let body = if decoded == Ok(true) { plain } else { body };
+        // What cannot be decoded is an answer, but none that a script could look at.
+        let shown = outcome.and_then(|status| decoded.map(|_| status));
+        let answer = Answer { outcome: shown, head, body, is_cut, body_bytes, is_warm_up, times };
         let judged = self.script.answered(user, &answer);
         let counts = &self.ledger.counts;
-        if times.due_ns < self.schedule.measure_ns {
+        if is_warm_up {
             return counts.warm_up.add(1);
+        }
+        if decoded == Ok(true) {
+            counts.decoded_bytes.add(plain.len() as u64);
         }
         if let Ok(status) = outcome {
             counts.answered.add(1);
@@ -425,7 +498,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         } else if outcome != Err(Failure::Unfinished) {
             self.timings.failed(times.done_ns);
         }
-        match outcome.err().or(judged) {
+        match shown.err().or(judged) {
             None => counts.ok.add(1),
             Some(failure) => counts.count_failed(failure),
         }

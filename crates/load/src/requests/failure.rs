@@ -47,6 +47,8 @@ failures! {
     NoMemory = "no_memory",
     /// The connect failed for another reason.
     ConnectFailed = "connect_failed",
+    /// The proxy did not open a tunnel.
+    ProxyRefused = "proxy_refused",
     /// What the server speaks is no TLS, or one refused the other's certificate.
     Tls = "tls",
     /// The answer was not whole in time.
@@ -65,9 +67,11 @@ failures! {
     Unexpected = "unexpected",
     /// The answer grew beyond what is kept of it.
     TooLarge = "too_large",
+    /// The body is wanted, and its content coding is none that is read here, or broken.
+    ContentCoding = "content_coding",
     /// Redirected more often than allowed.
     TooManyRedirects = "too_many_redirects",
-    /// Redirected to a place that is none of the run's, or nowhere.
+    /// Redirected to no host that can be asked, or to one more than are followed.
     RedirectElsewhere = "redirect_elsewhere",
     /// A check of the scenario failed.
     Check = "check",
@@ -107,6 +111,7 @@ impl Failure {
                 | Failure::NoDescriptors
                 | Failure::NoMemory
                 | Failure::ConnectFailed
+                | Failure::ProxyRefused
                 | Failure::Tls
                 | Failure::NotConnected
         )

@@ -92,6 +92,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
         while !rest.is_empty() {
             let Some((user, is_aside)) = self.owner(core, id) else { return };
             let Some(one) = self.users.get_mut(user as usize) else { return };
+            if one.tunnel.is_some() && !one.opened && !is_aside {
+                return self.tunnel_heard(core, user, id, rest);
+            }
             let on_socket = one.on_socket != is_aside;
             let sent = one.flights.front().is_some_and(|flight| flight.times.sent_ns > 0);
             let waits = !is_aside && sent;

@@ -1,8 +1,15 @@
 //! [`Request`]: what is asked of whom, rendered to bytes once. A redirect makes another of it.
 
+use std::borrow::Cow;
+
 use wire::http::{EMPTY_HEADER, MAX_HEADERS, encode_request_head, parse_request};
 
+use super::Places;
 use crate::Endpoint;
+use crate::ways::Route;
+
+/// What a proxy is shown, and what no other server is.
+const PROXY_AUTHORIZATION: &str = "Proxy-Authorization";
 
 /// A request, ready to be sent as often as wanted.
 #[derive(Clone, Debug, Default)]
@@ -96,6 +103,31 @@ impl Request {
         (self.endpoint, self.is_head) = (endpoint, method == "HEAD");
     }
 
+    /// A request of HTTP/1.1 to that endpoint by its route: a proxy that is asked in its place is told
+    /// the whole URL, and whom it serves. [`HttpRequest::host`] is the endpoint's.
+    #[must_use]
+    pub fn to(number: u8, endpoint: &Endpoint, http: &HttpRequest<'_>) -> Request {
+        let http = HttpRequest { host: &endpoint.host, ..http.clone() };
+        let Route::Asked(proxy) = &endpoint.route else { return Request::http(number, &http) };
+        let target = format!("{}{}", endpoint.origin(), http.target);
+        let mut headers = http.headers.to_vec();
+        if !proxy.authorization.is_empty() {
+            headers.push((PROXY_AUTHORIZATION.to_owned(), proxy.authorization.clone()));
+        }
+        Request::http(number, &HttpRequest { target: &target, headers: &headers, ..http })
+    }
+
+    /// The same as HTTP/1.0 (RFC 9112 section 2.3): its answer ends its connection.
+    #[must_use]
+    pub fn as_http10(mut self) -> Request {
+        let line = self.bytes.windows(2).position(|two| two == b"\r\n").unwrap_or(0);
+        let version = self.bytes.get_mut(..line).filter(|line| line.ends_with(b"HTTP/1.1"));
+        if let Some(last) = version.and_then(<[u8]>::last_mut) {
+            *last = b'0';
+        }
+        self
+    }
+
     /// What `render` writes, in the place of what was there.
     pub(crate) fn set_rendered(
         &mut self,
@@ -150,33 +182,36 @@ impl Request {
     }
 
     /// The request that follows a redirect by `status` to `location` (RFC 9110 section 15.4), as
-    /// browsers do it: 303, and 301 and 302 after POST, become GET. `None` where it leads to none of
-    /// `endpoints`.
+    /// browsers do it: 303, and 301 and 302 after POST, become GET. `None` where it leads to no host
+    /// that may be asked.
     pub(crate) fn redirected(
         &self,
         status: u16,
         location: &[u8],
-        endpoints: &[Endpoint],
+        places: &Places,
     ) -> Option<Request> {
         let head = self.bytes.windows(4).position(|four| four == b"\r\n\r\n")? + 4;
         let (head, body) = self.bytes.split_at_checked(head)?;
         let mut headers = [EMPTY_HEADER; MAX_HEADERS];
         let asked = parse_request(head, &mut headers).ok()?;
-        let location = std::str::from_utf8(location).ok()?.split('#').next()?;
-        let (endpoint, target) = place(self.endpoint, asked.target, location, endpoints)?;
+        let location = std::str::from_utf8(location).ok()?;
+        let from = as_path(asked.target);
+        let (number, target) = places.place(self.endpoint, &from, location)?;
         let becomes_get = match status {
             303 => asked.method != "HEAD",
             301 | 302 => asked.method == "POST",
             _ => false,
         };
         let method = if becomes_get { "GET" } else { asked.method };
-        let moved = endpoint != self.endpoint;
-        let of_body = ["content-length", "content-type", "transfer-encoding"];
+        let moved = number != self.endpoint;
+        let of_body = ["content-length", "content-type", "content-encoding", "transfer-encoding"];
         // What was meant for one server is not shown to another.
         let secret = ["host", "authorization", "cookie"];
         let is_left_out = |name: &str| {
             let is_one = |names: &[&str]| names.iter().any(|one| name.eq_ignore_ascii_case(one));
-            becomes_get && is_one(&of_body) || moved && is_one(&secret)
+            is_one(&[PROXY_AUTHORIZATION])
+                || becomes_get && is_one(&of_body)
+                || moved && is_one(&secret)
         };
         let kept = asked.headers.iter().filter(|header| !is_left_out(header.name));
         let kept: Vec<(String, String)> = kept
@@ -184,61 +219,35 @@ impl Request {
                 Some((header.name.to_owned(), String::from_utf8(header.value.to_vec()).ok()?))
             })
             .collect();
-        let host = &endpoints.get(usize::from(endpoint))?.host;
+        let endpoint = places.endpoint(number)?;
         let (headers, body) = (&kept[..], if becomes_get { &[][..] } else { body });
-        let http = HttpRequest { method, target: &target, host, headers, body, close: false };
-        Some(Request::http(endpoint, &http))
+        let (target, host) = (&target, "");
+        let http = HttpRequest { method, target, host, headers, body, close: false };
+        let next = Request::to(number, &endpoint, &http);
+        let is_old = head.split(|byte| *byte == b'\r').next();
+        let is_old = is_old.is_some_and(|line| line.ends_with(b"HTTP/1.0"));
+        Some(if is_old { next.as_http10() } else { next })
     }
 }
 
-/// Where a Location leads from a request to `endpoint` for `from`.
-pub(crate) fn place(
-    endpoint: u8,
-    from: &str,
-    location: &str,
-    endpoints: &[Endpoint],
-) -> Option<(u8, String)> {
-    let absolute = location.strip_prefix("//").map(|rest| (None, rest));
-    let absolute =
-        absolute.or_else(|| location.split_once("://").map(|(scheme, rest)| (Some(scheme), rest)));
-    if let Some((scheme, rest)) = absolute.filter(|(scheme, _)| scheme.is_none_or(is_scheme)) {
-        let at = rest.find(['/', '?']).unwrap_or(rest.len());
-        let (authority, target) = rest.split_at(at);
-        let own = endpoints.get(usize::from(endpoint)).is_some_and(|endpoint| endpoint.tls);
-        let tls = scheme.map_or(own, |scheme| scheme.eq_ignore_ascii_case("https"));
-        let same = |one: &Endpoint| one.tls == tls && same_authority(&one.host, authority, tls);
-        let found = endpoints.iter().position(same)?;
-        let slash = if target.starts_with('/') { "" } else { "/" };
-        return Some((u8::try_from(found).ok()?, format!("{slash}{target}")));
-    }
-    let (path, _) = from.split_once('?').unwrap_or((from, ""));
-    let target = match location.chars().next()? {
-        '/' => location.to_owned(),
-        '?' => format!("{path}{location}"),
-        _ => format!("{}/{location}", path.rsplit_once('/').map_or("", |(folder, _)| folder)),
+/// A target without the server's name, which a proxy is told.
+fn as_path(target: &str) -> Cow<'_, str> {
+    let Some((_, rest)) = target.split_once("://").filter(|_| !target.starts_with('/')) else {
+        return Cow::Borrowed(target);
     };
-    let usable = target.bytes().all(|byte| (0x21..=0x7e).contains(&byte));
-    usable.then_some((endpoint, target))
-}
-
-fn is_scheme(text: &str) -> bool {
-    text.eq_ignore_ascii_case("http") || text.eq_ignore_ascii_case("https")
-}
-
-fn same_authority(one: &str, other: &str, tls: bool) -> bool {
-    let port = if tls { ":443" } else { ":80" };
-    let bare = |text: &str| text.strip_suffix(port).unwrap_or(text).to_ascii_lowercase();
-    bare(one) == bare(other)
+    match rest.find(['/', '?']).and_then(|at| rest.get(at..)) {
+        Some(path) if path.starts_with('/') => Cow::Borrowed(path),
+        rest => Cow::Owned(format!("/{}", rest.unwrap_or_default())),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn endpoints() -> Vec<Endpoint> {
-        ["http://127.0.0.1:81/", "http://127.0.0.1:82/"]
-            .map(|url| Endpoint::parse_http(url).unwrap())
-            .to_vec()
+    fn places() -> Places {
+        let urls = ["http://127.0.0.1:81/", "http://127.0.0.1:82/"];
+        Places::new(&urls.map(|url| Endpoint::parse_web(url).unwrap()))
     }
 
     fn get(headers: &[(String, String)]) -> Request {
@@ -275,8 +284,10 @@ mod tests {
             ("http://127.0.0.1:82/x", 1, "GET /x HTTP/1.1"),
             ("//127.0.0.1:82", 1, "GET / HTTP/1.1"),
             ("HTTP://127.0.0.1:81?q", 0, "GET /?q HTTP/1.1"),
+            ("http://127.0.0.1:83/", 2, "GET / HTTP/1.1"),
+            ("https://127.0.0.1:81/z", 2, "GET /z HTTP/1.1"),
         ] {
-            let next = request.redirected(302, location.as_bytes(), &endpoints());
+            let next = request.redirected(302, location.as_bytes(), &places());
             let next = next.unwrap_or_else(|| panic!("{location}"));
             let text = String::from_utf8(next.bytes().to_vec()).unwrap();
             assert!(text.starts_with(line), "{location}: {text}");
@@ -284,9 +295,40 @@ mod tests {
             assert_eq!(text.contains("secret"), endpoint == 0, "{location}: {text}");
             assert_eq!(text.matches("Host: ").count(), 1, "{text}");
         }
-        for elsewhere in ["http://127.0.0.1:83/", "https://127.0.0.1:81/", "/a b", ""] {
-            assert!(request.redirected(302, elsewhere.as_bytes(), &endpoints()).is_none());
+        for elsewhere in
+            ["http://127.0.0.1:99999/", "gopher://127.0.0.1/", "http://a@b/", "/a b", ""]
+        {
+            assert!(request.redirected(302, elsewhere.as_bytes(), &places()).is_none());
         }
+    }
+
+    #[test]
+    fn a_proxy_is_told_the_whole_url_and_its_own_secret_and_nobody_else_is() {
+        let proxy = crate::Proxy::parse("u:p@127.0.0.1:80").unwrap();
+        let ways = std::sync::Arc::new(crate::Ways {
+            proxy: Some(std::sync::Arc::new(proxy)),
+            ..crate::Ways::default()
+        });
+        let endpoint = ways.web("http://a.test/x?y").unwrap();
+        let http = HttpRequest {
+            method: "GET",
+            target: &endpoint.path,
+            host: "",
+            headers: &[],
+            body: b"",
+            close: false,
+        };
+        let text = |request: &Request| String::from_utf8(request.bytes().to_vec()).unwrap();
+        let request = Request::to(0, &endpoint, &http).as_http10();
+        assert!(text(&request).starts_with("GET http://a.test/x?y HTTP/1.0\r\nHost: a.test\r\n"));
+        assert_eq!(text(&request).matches("Proxy-Authorization: Basic dTpw\r\n").count(), 1);
+        let places = Places::new(&[endpoint]);
+        let next = request.redirected(302, b"z", &places).unwrap();
+        assert!(text(&next).starts_with("GET http://a.test/z HTTP/1.0\r\n"), "{}", text(&next));
+        assert_eq!(text(&next).matches("Proxy-Authorization").count(), 1);
+        let secure = request.redirected(302, b"https://a.test/z", &places).unwrap();
+        assert!(text(&secure).starts_with("GET /z HTTP/1.0\r\n"), "{}", text(&secure));
+        assert!(!text(&secure).contains("Proxy-Authorization"), "the tunnel has it already");
     }
 
     #[test]
@@ -298,7 +340,7 @@ mod tests {
         for (status, line, length) in
             [(301, "GET", false), (303, "GET", false), (307, "POST", true), (308, "POST", true)]
         {
-            let next = post.redirected(status, b"/y", &endpoints()).unwrap();
+            let next = post.redirected(status, b"/y", &places()).unwrap();
             let text = String::from_utf8(next.bytes().to_vec()).unwrap();
             assert!(text.starts_with(line), "{status}: {text}");
             assert_eq!(text.contains("Content-Length: 1"), length, "{status}: {text}");

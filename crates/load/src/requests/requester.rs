@@ -5,13 +5,14 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Response, Sys, Target};
+use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Response, Sys};
 use wire::websocket::OpCode;
 
 use super::counts::{RequestLedger, Timings};
+use super::reach::Reach;
 use super::schedule::{Schedule, Turn};
 use super::user::{At, Socket, User};
-use super::{Driver, Left, Part, Requests, Script, Step};
+use super::{Driver, Left, Part, Places, Requests, Script, Step};
 use crate::Series;
 use crate::sources::Sources;
 
@@ -29,6 +30,8 @@ pub(crate) enum Order {
     Begin(u64),
     /// It ends now.
     Stop,
+    /// A place is known that somebody was sent to.
+    Found,
 }
 
 /// Why a user is looked at.
@@ -38,6 +41,9 @@ enum Wake {
     Timeout,
     /// It stays, and may be done.
     Stayed,
+    ConnectTimeout,
+    /// What it connects to was full.
+    Connect,
 }
 
 /// How far a run is.
@@ -53,7 +59,11 @@ enum Stage {
 /// One worker's side of a run.
 pub(crate) struct Requester<D: Driver, S: Script> {
     pub(super) config: Arc<Requests>,
-    targets: Arc<[Target]>,
+    pub(super) places: Places,
+    /// How to get to places, by number, as far as somebody went.
+    pub(super) reach: Vec<Option<Reach>>,
+    /// Users that wait for a place to be known.
+    lost: Vec<u32>,
     pub(super) ledger: Arc<RequestLedger>,
     pub(super) driver: D,
     pub(super) script: S,
@@ -86,7 +96,7 @@ pub(crate) struct Requester<D: Driver, S: Script> {
 impl<D: Driver, S: Script> Requester<D, S> {
     pub(crate) fn new(
         config: Arc<Requests>,
-        targets: Arc<[Target]>,
+        places: Places,
         ledger: Arc<RequestLedger>,
         sources: Sources,
         part: Part,
@@ -97,7 +107,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let timeout_ns = u64::try_from(config.timeout.as_nanos()).unwrap_or(u64::MAX);
         Requester {
             config,
-            targets,
+            places,
+            reach: Vec::new(),
+            lost: Vec::new(),
             ledger,
             driver,
             script,
@@ -121,11 +133,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
     }
 
     fn begin<Y: Sys>(&mut self, core: &mut Core<Y, Self>, begin_ns: u64) {
-        for target in self.targets.iter() {
-            // The run has at most 256, and a target left out would fail every connect there.
-            let _ = core.add_target(target.clone());
-        }
         self.schedule = Schedule::new(&self.config, self.part, begin_ns);
+        self.script.start(&self.places, self.schedule.measure_ns);
         self.users = (0..self.part.users).map(|_| User::new()).collect();
         if D::PUSHES {
             self.driver.seed(core.random());
@@ -250,6 +259,43 @@ impl<D: Driver, S: Script> Requester<D, S> {
         nanoseconds.unwrap_or(self.timeout_ns)
     }
 
+    /// The same for a connect.
+    pub(super) fn arm_connect(&mut self, user: u32, now_ns: u64) {
+        let Some(timeout) = self.config.connect_timeout else { return };
+        let Some(one) = self.users.get_mut(user as usize) else { return };
+        one.connect_ns = now_ns;
+        if !one.is_connect_armed {
+            one.is_connect_armed = true;
+            let at_ns = now_ns.saturating_add(timeout.as_nanos() as u64);
+            self.wakes.push(Reverse((at_ns, user, Wake::ConnectTimeout)));
+        }
+    }
+
+    /// Tries the connect again after a rest: what it goes to has no room just now.
+    pub(super) fn connect_later(&mut self, user: u32, now_ns: u64) {
+        let at_ns = now_ns + Requests::CONNECT_REST.as_nanos() as u64;
+        self.wakes.push(Reverse((at_ns, user, Wake::Connect)));
+    }
+
+    /// Has a user wait until it is known where it was sent.
+    pub(super) fn lose(&mut self, user: u32) {
+        if let Some(one) = self.users.get_mut(user as usize).filter(|one| !one.is_lost) {
+            one.is_lost = true;
+            self.lost.push(user);
+        }
+    }
+
+    fn find_lost<Y: Sys>(&mut self, core: &mut Core<Y, Self>) {
+        let now_ns = core.clock_ns();
+        for user in std::mem::take(&mut self.lost) {
+            let Some(one) = self.users.get_mut(user as usize) else { continue };
+            one.is_lost = false;
+            if one.conn.is_none() && !one.flights.is_empty() {
+                self.connect(core, user, now_ns);
+            }
+        }
+    }
+
     // ---- what a turn does ----
 
     fn start_users<Y: Sys>(&mut self, core: &mut Core<Y, Self>) {
@@ -276,6 +322,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
                     self.set(user, At::Busy);
                     self.retire(core, user);
                 }
+                Wake::ConnectTimeout => self.look_at_connect(core, user, now_ns),
+                Wake::Connect => self.connect_again(core, user, now_ns),
             }
         }
     }
@@ -309,6 +357,29 @@ impl<D: Driver, S: Script> Requester<D, S> {
             self.time_out(core, user, now_ns);
         } else {
             self.arm(user, begun_ns);
+        }
+    }
+
+    /// The same for a connect; there may be another now, or none.
+    fn look_at_connect<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
+        let Some(timeout) = self.config.connect_timeout else { return };
+        let Some(one) = self.users.get_mut(user as usize) else { return };
+        one.is_connect_armed = false;
+        if one.opened || one.flights.is_empty() {
+            return;
+        }
+        let (begun_ns, timeout_ns) = (one.connect_ns, timeout.as_nanos() as u64);
+        if begun_ns.saturating_add(timeout_ns) <= now_ns {
+            self.time_out(core, user, now_ns);
+        } else {
+            self.arm_connect(user, begun_ns);
+        }
+    }
+
+    fn connect_again<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
+        let Some(one) = self.users.get(user as usize) else { return };
+        if one.conn.is_none() && !one.is_lost && !one.flights.is_empty() {
+            self.connect(core, user, now_ns);
         }
     }
 
@@ -444,6 +515,7 @@ impl<D: Driver, S: Script> Handler for Requester<D, S> {
     fn post<Y: Sys>(&mut self, core: &mut Core<Y, Self>, order: Order) {
         match order {
             Order::Begin(begin_ns) => self.begin(core, begin_ns),
+            Order::Found => self.find_lost(core),
             Order::Stop if self.stage == Stage::Running => {
                 let now_ns = core.now_ns();
                 self.schedule.until_ns = now_ns;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Answer, Failure, Kind, Push, Request, Wants};
+use super::{Answer, Failure, Kind, Places, Push, Request, Wants};
 
 /// What a user does next.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -43,6 +43,9 @@ impl Part {
 /// all workers. For every request: `next` says [`Step::Send`], then `wants`, `request`, and in the
 /// end `answered`, once each unless said otherwise; of [`Step::Fail`] it is `answered` alone.
 pub trait Script: Send + 'static {
+    /// The run begins: whom it asks, and when what is due counts.
+    fn start(&mut self, _places: &Places, _measure_ns: u64) {}
+
     /// What a user does that has nothing under way.
     fn next(&mut self, user: u32, now_ns: u64) -> Step;
 

@@ -34,8 +34,10 @@ pub struct RequestSummary {
     pub errors: BTreeMap<&'static str, u64>,
     /// Connections.
     pub connections: RequestConnections,
-    /// Bytes of bodies received, without framing.
+    /// Bytes of bodies received, without framing, as they were coded.
     pub body_bytes: u64,
+    /// Bytes that coded bodies were decoded to, of answers whose body was looked at.
+    pub decoded_bytes: u64,
 }
 
 /// How many requests came to what.
@@ -111,6 +113,7 @@ impl RequestSummary {
                 time_wait_most,
             },
             body_bytes: counts.body_bytes,
+            decoded_bytes: counts.decoded_bytes,
         }
     }
 
@@ -180,6 +183,10 @@ impl Display for RequestSummary {
                 writeln!(f, "              {count} {what}")?;
             }
         }
-        writeln!(f, "bodies        {} bytes", self.body_bytes)
+        write!(f, "bodies        {} bytes", self.body_bytes)?;
+        match self.decoded_bytes {
+            0 => writeln!(f),
+            decoded => writeln!(f, "; those that were coded and looked at {decoded} bytes decoded"),
+        }
     }
 }

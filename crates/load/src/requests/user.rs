@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use engine::ConnId;
 
+use super::tunnel::Tunnel;
 use super::{Awaited, Failure, Kind, Request, Times};
 
 /// What a connection of the engine knows of itself.
@@ -55,6 +56,14 @@ pub(super) struct User<C> {
     pub(super) hops: u32,
     /// When its wake-up for a timeout comes; 0 without one.
     pub(super) armed_ns: u64,
+    /// A wake-up for its connect is set.
+    pub(super) is_connect_armed: bool,
+    /// Since when it connects.
+    pub(super) connect_ns: u64,
+    /// Nobody knows yet where the place is that it was sent to.
+    pub(super) is_lost: bool,
+    /// Its connection is not through its proxy yet.
+    pub(super) tunnel: Option<Box<Tunnel>>,
     /// The first of them is awaited.
     pub(super) flights: VecDeque<Flight>,
     pub(super) awaited: Awaited,
@@ -87,6 +96,10 @@ impl<C: Default> User<C> {
             endpoint: 0,
             hops: 0,
             armed_ns: 0,
+            is_connect_armed: false,
+            connect_ns: 0,
+            is_lost: false,
+            tunnel: None,
             flights: VecDeque::new(),
             awaited: Awaited::default(),
             state: C::default(),

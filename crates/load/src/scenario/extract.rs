@@ -106,7 +106,7 @@ impl<'a> Seen<'a> {
 
     /// More came than is kept.
     pub(super) fn is_cut(&self) -> bool {
-        !self.answer.body.is_empty() && (self.answer.body.len() as u64) < self.answer.body_bytes
+        self.answer.is_cut
     }
 
     fn json(&self) -> Option<&Value> {
@@ -127,7 +127,8 @@ pub(super) mod tests {
 
     pub(in crate::scenario) fn answer<'a>(head: &'a [u8], body: &'a [u8]) -> Answer<'a> {
         let times = Times { due_ns: 1_000_000, done_ns: 6_000_000, ..Times::default() };
-        Answer { outcome: Ok(200), head, body, body_bytes: body.len() as u64, times }
+        let (outcome, is_cut, is_warm_up) = (Ok(200), false, false);
+        Answer { outcome, head, body, is_cut, body_bytes: body.len() as u64, is_warm_up, times }
     }
 
     #[test]

@@ -27,7 +27,6 @@ pub use self::cookies::{COOKIE_BYTES_MAX, COOKIES_MAX};
 pub use self::extract::{BODY_KEPT_MAX, CAPTURE_BYTES_MAX, Source};
 pub use self::feed::{FEED_BYTES_MAX, FEED_COLUMNS_MAX, Feed, Order};
 pub use self::groups::{GROUP_PAIRS_MAX, Group, GroupSummary, Kind as GroupKind, Role};
-pub use self::render::basic;
 pub use self::sockets::{INBOX_BYTES_MAX, INBOX_MESSAGES_MAX};
 pub use self::speak::{Action, Match, Receive};
 pub use self::tally::{CheckSummary, FlowSummary, SocketSummary, StepSummary, Tallies};
@@ -43,8 +42,6 @@ pub const STEPS_MAX: usize = 64;
 pub struct Scenario {
     /// Whom steps may ask; those of the run are the same.
     pub endpoints: Vec<Endpoint>,
-    /// Endpoints without TLS are asked by an HTTP proxy, to which their addresses lead.
-    pub proxy: Option<Proxy>,
     /// Ways to go; at least one.
     pub flows: Vec<Flow>,
     /// The steps of all flows, one flow after another; at most [`STEPS_MAX`].
@@ -96,13 +93,6 @@ impl Scenario {
     pub fn begin(&self) {
         self.feeds.iter().for_each(|feed| feed.rewind());
     }
-}
-
-/// An HTTP proxy that is asked in the place of servers (RFC 9112 section 3.2.2).
-#[derive(Clone, Default, Debug)]
-pub struct Proxy {
-    /// A whole value of Proxy-Authorization; empty without.
-    pub authorization: String,
 }
 
 /// A way to go.

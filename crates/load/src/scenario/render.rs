@@ -2,18 +2,20 @@
 //! what is left of it, as browsers do it (RFC 9110 section 15.4).
 
 use std::io::Write;
-
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use std::sync::Arc;
 
 use super::cookies::{Jar, Site};
 use super::template::Values;
 use super::{Scenario, Step};
+use crate::Endpoint;
+use crate::ways::{Route, basic};
 
 /// Where an answer has sent a user instead.
 #[derive(Clone, Debug)]
 pub(super) struct Follow {
     pub(super) endpoint: u8,
+    /// What is there.
+    pub(super) at: Arc<Endpoint>,
     pub(super) target: String,
     pub(super) hops: u8,
     /// Whatever it was, it is a GET now.
@@ -35,13 +37,15 @@ pub(super) struct Renderer {
 pub(super) struct Asked<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) step: &'a Step,
+    /// Whom it is for now.
+    pub(super) endpoint: &'a Endpoint,
     pub(super) values: Values<'a>,
     pub(super) jar: Option<&'a Jar>,
     pub(super) follow: Option<&'a Follow>,
 }
 
 impl Asked<'_> {
-    pub(super) fn endpoint(&self) -> u8 {
+    pub(super) fn number(&self) -> u8 {
         self.follow.map_or(self.step.endpoint, |follow| follow.endpoint)
     }
 
@@ -68,14 +72,15 @@ impl Asked<'_> {
 impl Renderer {
     /// Writes the request; what `out` had before is gone.
     pub(super) fn render(&mut self, asked: &Asked<'_>, out: &mut Vec<u8>) {
-        let Some(endpoint) = asked.scenario.endpoints.get(usize::from(asked.endpoint())) else {
-            return;
-        };
+        let endpoint = asked.endpoint;
         out.clear();
         self.render_target(asked);
         out.extend_from_slice(asked.method().as_bytes());
         out.push(b' ');
-        let by_proxy = asked.scenario.proxy.as_ref().filter(|_| !endpoint.tls);
+        let by_proxy = match &endpoint.route {
+            Route::Asked(proxy) => Some(proxy),
+            _ => None,
+        };
         if by_proxy.is_some() {
             out.extend_from_slice(b"http://");
             out.extend_from_slice(endpoint.host.as_bytes());
@@ -112,14 +117,13 @@ impl Renderer {
             Some(follow) => self.target.extend_from_slice(follow.target.as_bytes()),
             None => asked.step.target.render(&mut self.target, &asked.values),
         }
-        let own = asked.scenario.endpoints.get(usize::from(asked.endpoint()));
-        if let Some(own) = own {
-            let origin = format_args!("{}://{}", if own.tls { "https" } else { "http" }, own.host)
-                .to_string();
-            // A captured link may be whole.
-            if !self.target.starts_with(b"/") && self.target.starts_with(origin.as_bytes()) {
-                self.target.drain(..origin.len());
-            }
+        if self.target.starts_with(b"/") {
+            return;
+        }
+        // A captured link may be whole.
+        let origin = asked.endpoint.origin();
+        if self.target.starts_with(origin.as_bytes()) {
+            self.target.drain(..origin.len());
         }
         if !self.target.starts_with(b"/") {
             self.target.insert(0, b'/');
@@ -144,7 +148,7 @@ impl Renderer {
     }
 
     /// One line (RFC 6265 section 5.4): what the step says itself, and what the user was given.
-    fn cookies(&self, asked: &Asked<'_>, endpoint: &crate::Endpoint, out: &mut Vec<u8>) {
+    fn cookies(&self, asked: &Asked<'_>, endpoint: &Endpoint, out: &mut Vec<u8>) {
         let begin = out.len();
         out.extend_from_slice(b"Cookie: ");
         let empty = out.len();
@@ -181,12 +185,6 @@ impl Renderer {
         out.extend_from_slice(b"\r\n");
         out.extend_from_slice(&self.body);
     }
-}
-
-/// `USER:PASSWORD` as a header's value (RFC 7617).
-#[must_use]
-pub fn basic(pair: &[u8]) -> String {
-    format!("Basic {}", STANDARD.encode(pair))
 }
 
 fn line(out: &mut Vec<u8>, name: &str, value: &[u8]) {

@@ -98,7 +98,8 @@ impl Receive {
     pub(super) fn is(&self, data: &[u8], values: &Values<'_>, scratch: &mut Vec<u8>) -> bool {
         let body_bytes = data.len() as u64;
         let (outcome, times) = (Ok(0), Times::default());
-        let answer = Answer { outcome, head: &[], body: data, body_bytes, times };
+        let (is_cut, is_warm_up, head) = (false, false, &[]);
+        let answer = Answer { outcome, head, body: data, is_cut, body_bytes, is_warm_up, times };
         let seen = Seen::new(0, &answer);
         self.matches.iter().all(|rule| match rule {
             Match::Is(template) | Match::Has(template) => {

@@ -13,9 +13,10 @@ use super::speak::{self, Action};
 use super::tally::Tally;
 use super::template::{Values, mixed};
 use super::{BODY_KEPT_MAX, Scenario, Step, Tallies};
+use crate::Endpoint;
 use crate::broadcast::Publication;
 use crate::requests::{
-    Answer, Failure, Kind, Left, Part, Push, Request, Script, Step as Next, Wants, place,
+    Answer, Failure, Kind, Left, Part, Places, Push, Request, Script, Step as Next, Wants,
 };
 
 /// How often somebody who looks on is told what came of the steps.
@@ -41,6 +42,9 @@ pub struct Users {
     /// Numbers given to requests.
     numbered: u64,
     clock: Clock,
+    places: Places,
+    /// What is due before is warm-up, and is no part of any tally.
+    measure_ns: u64,
     pub(super) tally: Tally,
     tallies: Tallies,
     handed_over_ns: u64,
@@ -59,7 +63,11 @@ pub struct Clock {
 pub(super) struct User {
     /// State of its chances.
     random: u64,
+    /// In all, and those that began after the warm-up.
     passes: u64,
+    counted: u64,
+    /// The pass it is in is counted.
+    is_counted: bool,
     pub(super) flow: usize,
     /// The step it is at; `None` before a pass.
     pub(super) step: Option<usize>,
@@ -125,6 +133,8 @@ impl Users {
             seed,
             numbered: 0,
             clock,
+            places: Places::new(&scenario.endpoints),
+            measure_ns: 0,
             tally: Tally::new(&scenario),
             tallies,
             handed_over_ns: 0,
@@ -151,11 +161,12 @@ impl Users {
     }
 
     /// Begins a pass; false when the user is done for good.
-    fn begin_pass(&mut self, at: u32) -> bool {
+    fn begin_pass(&mut self, at: u32, now_ns: u64) -> bool {
         let number = self.part.number(at);
         let role = self.members.as_ref().map(|members| members.role(at));
         let Some(user) = self.users.get_mut(at as usize) else { return false };
-        if user.is_done || self.scenario.passes.is_some_and(|passes| user.passes >= passes) {
+        let passes = self.scenario.passes;
+        if user.is_done || passes.is_some_and(|passes| user.counted >= passes) {
             return false;
         }
         for (row, feed) in user.rows.iter_mut().zip(&self.scenario.feeds) {
@@ -166,7 +177,11 @@ impl Users {
         user.flow = self.scenario.chosen(role, user.chance());
         user.repeated = 0;
         user.passes += 1;
-        self.tally.pass(user.flow);
+        user.is_counted = now_ns >= self.measure_ns;
+        if user.is_counted {
+            user.counted += 1;
+            self.tally.pass(user.flow);
+        }
         user.step = None;
         user.advance(&self.scenario);
         true
@@ -209,7 +224,9 @@ impl Users {
         if let Some(failure) = speak::refused(&step.action, status, answer) {
             return (After::PassEnds, Some(failure));
         }
-        if let Some(Err(failure)) = user.redirected(&scenario, step, status, answer) {
+        let counts = !answer.is_warm_up;
+        let followed = user.redirected(&scenario, &self.places, step, status, answer);
+        if let Some(Err(failure)) = followed {
             return (After::PassEnds, Some(failure));
         }
         let seen = Seen::new(status, answer);
@@ -220,7 +237,9 @@ impl Users {
         let mut failure = None;
         for (at, check) in step.checks.iter().enumerate() {
             let held = check.holds(&seen);
-            self.tally.check(number, at, held);
+            if counts {
+                self.tally.check(number, at, held);
+            }
             failure = failure.or((!held).then_some(Failure::Check));
         }
         let judged = step.checks.iter().any(|check| matches!(check.rule, super::Rule::Status(_)));
@@ -230,7 +249,9 @@ impl Users {
         let mut missing = false;
         for (at, capture) in step.captures.iter().enumerate() {
             let value = capture.source.find(&seen).filter(|v| v.len() <= CAPTURE_BYTES_MAX);
-            self.tally.check(number, step.checks.len() + at, value.is_some());
+            if counts {
+                self.tally.check(number, step.checks.len() + at, value.is_some());
+            }
             missing |= value.is_none();
             if let (Some(slot), Some(value)) = (user.captures.get_mut(capture.slot), value) {
                 *slot = Some(value.into());
@@ -247,7 +268,9 @@ impl Users {
         let Some(user) = self.users.get_mut(at as usize) else { return };
         let Some(number) = user.step else { return };
         let is_whole = answer.outcome.is_ok();
-        self.tally.step(number, failure, is_whole.then_some(&answer.times));
+        if !answer.is_warm_up {
+            self.tally.step(number, failure, is_whole.then_some(&answer.times));
+        }
         user.follow = None;
         let think = self.scenario.steps.get(number).and_then(|step| step.think);
         user.think = think.map(|(least, most)| user.between(least, most));
@@ -263,7 +286,7 @@ impl Users {
             user.do_once(number);
         }
         user.advance(&self.scenario);
-        if user.step.is_none() {
+        if user.step.is_none() && user.is_counted {
             self.tally.completed(user.flow);
         }
     }
@@ -280,13 +303,17 @@ impl Users {
 }
 
 impl Script for Users {
+    fn start(&mut self, places: &Places, measure_ns: u64) {
+        (self.places, self.measure_ns) = (places.clone(), measure_ns);
+    }
+
     fn next(&mut self, user: u32, now_ns: u64) -> Next {
         self.ensure(user);
         let Some(one) = self.users.get_mut(user as usize) else { return Next::End };
         if let Some(time) = one.think.take() {
             return Next::Wait(time);
         }
-        if one.step.is_none() && !self.begin_pass(user) {
+        if one.step.is_none() && !self.begin_pass(user, now_ns) {
             return Next::End;
         }
         if self.has_sockets
@@ -309,7 +336,7 @@ impl Script for Users {
                 speak::render(&asked, &mut self.renderer, &mut self.request);
                 return &self.request;
             }
-            let (endpoint, is_head) = (asked.endpoint(), asked.method() == "HEAD");
+            let (endpoint, is_head) = (asked.number(), asked.method() == "HEAD");
             let renderer = &mut self.renderer;
             self.request.set_rendered(endpoint, is_head, |out| renderer.render(&asked, out));
         }
@@ -329,13 +356,15 @@ impl Script for Users {
         if speak::refused(&step.action, status, answer).is_some() {
             return false;
         }
-        let followed = one.redirected(&self.scenario, step, status, answer);
+        let followed = one.redirected(&self.scenario, &self.places, step, status, answer);
         let Some(Ok(follow)) = followed else { return false };
         if self.scenario.cookies {
             one.keep_cookies(&self.scenario, step, answer);
         }
         one.follow = Some(Box::new(follow));
-        self.tally.redirect(number);
+        if !answer.is_warm_up {
+            self.tally.redirect(number);
+        }
         true
     }
 
@@ -411,6 +440,8 @@ impl User {
         User {
             random,
             passes: 0,
+            counted: 0,
+            is_counted: false,
             flow: 0,
             step: None,
             think: None,
@@ -461,8 +492,7 @@ impl User {
     }
 
     fn keep_cookies(&mut self, scenario: &Scenario, step: &Step, answer: &Answer<'_>) {
-        let at = self.follow.as_ref().map_or(step.endpoint, |follow| follow.endpoint);
-        let Some(endpoint) = scenario.endpoints.get(usize::from(at)) else { return };
+        let Some(endpoint) = self.endpoint(scenario, step) else { return };
         let mut headers = [wire::http::EMPTY_HEADER; wire::http::MAX_HEADERS];
         let Ok(head) = wire::http::parse_response(answer.head, &mut headers) else { return };
         let lines = head.headers.iter().filter(|h| h.name.eq_ignore_ascii_case("set-cookie"));
@@ -471,17 +501,28 @@ impl User {
             return;
         }
         let path = self.target(scenario, step);
-        let site = Site { host: endpoint.server_name(), path: &path, secure: endpoint.tls };
+        let (host, secure) = (endpoint.server_name().to_owned(), endpoint.tls);
+        let site = Site { host: &host, path: &path, secure };
         for line in lines {
             self.jar.set(line.value, &site, self.now_ms);
         }
     }
 
+    /// Whom it asks.
+    fn endpoint<'a>(&'a self, scenario: &'a Scenario, step: &Step) -> Option<&'a Endpoint> {
+        match &self.follow {
+            Some(follow) => Some(&follow.at),
+            None => scenario.endpoints.get(usize::from(step.endpoint)),
+        }
+    }
+
     /// What was asked for, for the few times it matters.
     fn target(&self, scenario: &Scenario, step: &Step) -> String {
+        let Some(endpoint) = self.endpoint(scenario, step) else { return String::new() };
         let asked = Asked {
             scenario,
             step,
+            endpoint,
             values: self.values(scenario, 0),
             jar: None,
             follow: self.follow.as_deref(),
@@ -492,6 +533,7 @@ impl User {
     fn redirected(
         &self,
         scenario: &Scenario,
+        places: &Places,
         step: &Step,
         status: u16,
         answer: &Answer<'_>,
@@ -506,9 +548,12 @@ impl User {
             return Some(Err(Failure::TooManyRedirects));
         }
         let from = before.map_or(step.endpoint, |follow| follow.endpoint);
-        let location = location.split('#').next().unwrap_or_default();
-        let found = place(from, &self.target(scenario, step), location, &scenario.endpoints);
-        let Some((endpoint, target)) = found else { return Some(Err(Failure::RedirectElsewhere)) };
+        let found = places.place(from, &self.target(scenario, step), location);
+        let found =
+            found.and_then(|(number, target)| Some((number, places.endpoint(number)?, target)));
+        let Some((endpoint, at, target)) = found else {
+            return Some(Err(Failure::RedirectElsewhere));
+        };
         let becomes_get = before.is_some_and(|follow| follow.becomes_get)
             || match status {
                 303 => step.method != "HEAD",
@@ -516,7 +561,7 @@ impl User {
                 _ => false,
             };
         let moved = endpoint != step.endpoint || before.is_some_and(|follow| follow.moved);
-        Some(Ok(Follow { endpoint, target, hops, becomes_get, moved }))
+        Some(Ok(Follow { endpoint, at, target, hops, becomes_get, moved }))
     }
 
     pub(super) fn values<'a>(&'a self, scenario: &'a Scenario, number: u64) -> Values<'a> {
@@ -537,9 +582,11 @@ impl User {
 }
 
 fn asked<'a>(scenario: &'a Scenario, user: &'a User, number: u64) -> Option<Asked<'a>> {
+    let step = scenario.steps.get(user.step?)?;
     Some(Asked {
         scenario,
-        step: scenario.steps.get(user.step?)?,
+        step,
+        endpoint: user.endpoint(scenario, step)?,
         values: user.values(scenario, number),
         jar: scenario.cookies.then_some(&user.jar),
         follow: user.follow.as_deref(),
@@ -571,7 +618,8 @@ fn fixed(scenario: &Scenario, step: &Step, renderer: &mut Renderer) -> Option<Re
     }
     let user = User::new(scenario, 0);
     let (values, jar, follow) = (user.values(scenario, 0), None, None);
-    let asked = Asked { scenario, step, values, jar, follow };
+    let endpoint = scenario.endpoints.get(usize::from(step.endpoint))?;
+    let asked = Asked { scenario, step, endpoint, values, jar, follow };
     let mut request = Request::default();
     let is_head = step.method == "HEAD";
     request.set_rendered(step.endpoint, is_head, |out| renderer.render(&asked, out));

@@ -45,7 +45,6 @@ fn scenario(steps: Vec<Step>) -> Scenario {
     let endpoint = |url| Endpoint::parse_web(url).unwrap();
     Scenario {
         endpoints: vec![endpoint("http://127.0.0.1:81/"), endpoint("http://127.0.0.2:82/")],
-        proxy: None,
         flows: vec![Flow {
             name: "one".to_owned(),
             weight: 1,
@@ -69,6 +68,7 @@ struct Play {
     users: Users,
     scenario: Arc<Scenario>,
     tallies: Tallies,
+    is_warm_up: bool,
 }
 
 fn play(scenario: Scenario) -> Play {
@@ -78,7 +78,7 @@ fn play(scenario: Scenario) -> Play {
 fn part_of(scenario: Scenario, part: Part) -> Play {
     let (scenario, tallies) = (Arc::new(scenario), Tallies::default());
     let users = Users::new(Arc::clone(&scenario), part, tallies.clone(), 7, CLOCK);
-    Play { users, scenario, tallies }
+    Play { users, scenario, tallies, is_warm_up: false }
 }
 
 impl Play {
@@ -101,7 +101,9 @@ impl Play {
         let times =
             Times { due_ns: 0, begun_ns: 1_000_000, done_ns: 9_000_000, ..Times::default() };
         let body_bytes = body.len() as u64;
-        let answer = Answer { outcome: Ok(status), head, body, body_bytes, times };
+        let (outcome, is_cut) = (Ok(status), false);
+        let is_warm_up = self.is_warm_up;
+        let answer = Answer { outcome, head, body, is_cut, body_bytes, is_warm_up, times };
         let leads_on = self.users.leads_on(user, &answer);
         if leads_on { None } else { self.users.answered(user, &answer) }
     }
@@ -203,11 +205,48 @@ fn redirects_are_followed_with_cookies_and_without_secrets_elsewhere() {
 }
 
 #[test]
-fn a_redirect_to_a_server_that_is_none_of_ours_fails() {
-    let mut play = play(scenario(vec![step(&GET, &Names::default())]));
+fn a_redirect_leads_to_servers_that_the_file_does_not_name_and_no_secret_goes_along() {
+    let headers = &[("Authorization", "Bearer x"), ("X-A", "b")];
+    let wanted = Wanted { headers, ..GET };
+    let mut play = play(scenario(vec![step(&wanted, &Names::default())]));
     play.asked(0);
-    let failure = play.answer(0, "301 M\r\nLocation: http://127.0.0.9/", "");
+    let found = "302 F\r\nSet-Cookie: s=1\r\nLocation: http://127.0.0.9/there?x";
+    assert_eq!(play.answer(0, found, ""), None);
+    let there = play.asked(0);
+    assert!(there.starts_with("GET /there?x HTTP/1.1\r\nHost: 127.0.0.9\r\nX-A: b\r\n"), "{there}");
+    assert!(!there.contains("Bearer") && !there.contains("Cookie"), "{there}");
+    assert_eq!(play.users.request(0).endpoint(), 2, "a place of its own");
+    let back = "302 F\r\nSet-Cookie: t=2\r\nLocation: http://127.0.0.1:81/back";
+    assert_eq!(play.answer(0, back, ""), None);
+    let back = play.asked(0);
+    assert!(back.contains("Cookie: s=1\r\n") && !back.contains("Bearer"), "its own: {back}");
+    let failure = play.answer(0, "301 M\r\nLocation: gopher://127.0.0.9/", "");
+    assert_eq!(failure, Some(Failure::TooManyRedirects));
+    play.users.scenario = Arc::new(Scenario { passes: Some(9), ..(*play.scenario).clone() });
+    play.asked(0);
+    let failure = play.answer(0, "301 M\r\nLocation: gopher://127.0.0.9/", "");
     assert_eq!(failure, Some(Failure::RedirectElsewhere));
+}
+
+#[test]
+fn the_warm_up_is_in_no_tally_and_no_pass_of_it_is_counted() {
+    let mut play = play(Scenario { passes: Some(2), ..scenario(login()) });
+    let places = Places::new(&play.scenario.endpoints);
+    play.users.start(&places, 10);
+    let token = r#"{"token":"abc"}"#;
+    for now_ns in [0, 9, 10, 20] {
+        play.is_warm_up = now_ns < 10;
+        for body in [token, ""] {
+            assert_eq!(play.users.next(0, now_ns), Next::Send, "{now_ns}");
+            play.answer(0, "200 OK", body);
+        }
+    }
+    assert_eq!(play.users.next(0, 30), Next::End, "two passes beside the warm-up");
+    let flows = play.flows();
+    assert_eq!((flows[0].begun, flows[0].completed), (2, 2));
+    for step in &flows[0].steps {
+        assert_eq!((step.requests, step.checks[0].passed), (2, 2), "{step:?}");
+    }
 }
 
 #[test]
@@ -292,14 +331,16 @@ fn what_never_changes_is_rendered_once_and_sees_nothing() {
 
 #[test]
 fn a_proxy_is_asked_for_whole_urls() {
-    let proxy = Some(crate::scenario::Proxy { authorization: "Basic eA==".to_owned() });
-    let mut play = play(Scenario { proxy, ..scenario(vec![step(&GET, &Names::default())]) });
+    let proxy = crate::Proxy::parse("http://u:p@127.0.0.1:3128").unwrap();
+    let ways = crate::Ways { proxy: Some(Arc::new(proxy)), ..crate::Ways::default() };
+    let endpoints = vec![Arc::new(ways).web("http://127.0.0.1:81/").unwrap()];
+    let mut play = play(Scenario { endpoints, ..scenario(vec![step(&GET, &Names::default())]) });
     let asked = play.asked(0);
     assert!(
         asked.starts_with("GET http://127.0.0.1:81/ HTTP/1.1\r\nHost: 127.0.0.1:81\r\n"),
         "{asked}"
     );
-    assert!(asked.contains("Proxy-Authorization: Basic eA==\r\n"), "{asked}");
+    assert!(asked.contains("Proxy-Authorization: Basic dTpw\r\n"), "{asked}");
 }
 
 #[test]
@@ -319,7 +360,8 @@ fn a_captured_link_is_followed_at_its_own_server_only() {
     let elsewhere = Failure::RedirectElsewhere;
     assert_eq!(play.users.next(0, 0), Next::Fail(elsewhere), "not sent");
     let (outcome, times) = (Err(elsewhere), Times::default());
-    let answer = Answer { outcome, head: b"", body: b"", body_bytes: 0, times };
+    let (is_cut, is_warm_up, body_bytes) = (false, false, 0);
+    let answer = Answer { outcome, head: b"", body: b"", is_cut, body_bytes, is_warm_up, times };
     assert_eq!(play.users.answered(0, &answer), None, "the run has counted it");
     assert_eq!(play.flows()[0].steps[1].errors["redirect_elsewhere"], 1);
 }

@@ -2,6 +2,7 @@
 //! here: routing, policy, and whatever needs a socket or a clock (timeouts, the Date header).
 
 mod body;
+mod coding;
 mod encode;
 mod forwarded;
 mod head;
@@ -11,6 +12,7 @@ mod scan;
 mod tests;
 
 pub use body::{BodyDecoder, BodyEvent};
+pub use coding::Coding;
 pub use encode::{
     CONTINUE, LAST_CHUNK, encode_chunk, encode_request_head, encode_response, encode_response_head,
     reason_phrase,

@@ -1,0 +1,210 @@
+//! [`Places`]: whom a run asks: the endpoints it began with, and the hosts that answers redirect to,
+//! at most [`REDIRECT_HOSTS_MAX`] of them.
+//!
+//! Workers look no name up: a thread of the control plane does ([`Places::look_up`]), and tells them.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::Endpoint;
+use crate::endpoint::Schemes;
+
+/// The most hosts that redirects of a run are followed to beside those it began with.
+pub const REDIRECT_HOSTS_MAX: usize = 32;
+/// What a worker has room for.
+const NUMBERS_MAX: usize = 255;
+
+/// The places of one run. A clone is the same.
+#[derive(Clone, Debug)]
+pub struct Places(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    first: Vec<Arc<Endpoint>>,
+    more: Mutex<Vec<Found>>,
+    asked: Condvar,
+    is_over: AtomicBool,
+}
+
+/// A host that a redirect has led to.
+#[derive(Debug)]
+struct Found {
+    endpoint: Arc<Endpoint>,
+    is_looked_up: bool,
+}
+
+impl Places {
+    /// Those that a run begins with.
+    #[must_use]
+    pub fn new(endpoints: &[Endpoint]) -> Places {
+        Places(Arc::new(Inner {
+            first: endpoints.iter().cloned().map(Arc::new).collect(),
+            more: Mutex::default(),
+            asked: Condvar::new(),
+            is_over: AtomicBool::new(false),
+        }))
+    }
+
+    /// What is there by this number. Where its connections go may not be known yet.
+    #[must_use]
+    pub fn endpoint(&self, number: u8) -> Option<Arc<Endpoint>> {
+        let number = usize::from(number);
+        let first = self.0.first.get(number).cloned();
+        first.or_else(|| {
+            let more = self.more();
+            more.get(number - self.0.first.len()).map(|found| Arc::clone(&found.endpoint))
+        })
+    }
+
+    /// The same, once it is known where its connections go.
+    pub(crate) fn reached(&self, number: u8) -> Option<Arc<Endpoint>> {
+        let at = usize::from(number);
+        if let Some(first) = self.0.first.get(at) {
+            return Some(Arc::clone(first));
+        }
+        let more = self.more();
+        let found = more.get(at - self.0.first.len()).filter(|found| found.is_looked_up);
+        found.map(|found| Arc::clone(&found.endpoint))
+    }
+
+    /// Where a Location leads from a request to place `number` for `from`: to which place, and for
+    /// what there. `None`: nowhere, or to one host more than are followed.
+    pub(crate) fn place(&self, number: u8, from: &str, location: &str) -> Option<(u8, String)> {
+        let location = location.split('#').next()?;
+        let usable = |target: &str| target.bytes().all(|byte| (0x21..=0x7e).contains(&byte));
+        let absolute = location.strip_prefix("//").map(|rest| (None, rest));
+        let split = || location.split_once("://").filter(|(scheme, _)| is_scheme(scheme));
+        let absolute = absolute.or_else(|| split().map(|(scheme, rest)| (Some(scheme), rest)));
+        if let Some((scheme, rest)) = absolute {
+            let at = rest.find(['/', '?']).unwrap_or(rest.len());
+            let (authority, target) = rest.split_at(at);
+            let slash = if target.starts_with('/') { "" } else { "/" };
+            let target = format!("{slash}{target}");
+            let from = self.endpoint(number)?;
+            let tls = match scheme {
+                None => from.tls,
+                Some(web) if web.eq_ignore_ascii_case("https") => true,
+                Some(web) if web.eq_ignore_ascii_case("http") => false,
+                Some(_) => return None,
+            };
+            let number = usable(&target).then(|| self.number(&from, tls, authority))??;
+            return Some((number, target));
+        }
+        let (path, _) = from.split_once('?').unwrap_or((from, ""));
+        let target = match location.chars().next()? {
+            '/' => location.to_owned(),
+            '?' => format!("{path}{location}"),
+            _ => format!("{}/{location}", path.rsplit_once('/').map_or("", |(folder, _)| folder)),
+        };
+        usable(&target).then_some((number, target))
+    }
+
+    /// The number of a host that `from` redirects to, which goes by the same ways.
+    fn number(&self, from: &Endpoint, tls: bool, authority: &str) -> Option<u8> {
+        let same = |one: &Endpoint| {
+            one.tls == tls
+                && Arc::ptr_eq(&one.ways, &from.ways)
+                && same_authority(&one.host, authority, tls)
+        };
+        let first = self.0.first.len();
+        if let Some(number) = self.0.first.iter().position(|one| same(one)) {
+            return u8::try_from(number).ok();
+        }
+        let mut more = self.more();
+        if let Some(number) = more.iter().position(|found| same(&found.endpoint)) {
+            return u8::try_from(first + number).ok();
+        }
+        let number = first + more.len();
+        if more.len() >= REDIRECT_HOSTS_MAX || number >= NUMBERS_MAX {
+            return None;
+        }
+        let url = format!("{}://{authority}/", if tls { "https" } else { "http" });
+        let endpoint = Endpoint::read(Schemes::WEB, &url, &from.ways).ok()?;
+        let client = from.ways.tls.as_ref().filter(|_| tls);
+        let client = client.and_then(|client| client.named(endpoint.server_name()).ok());
+        // Its requests are written by its route, before anybody knows the address.
+        let route = from.ways.route(&endpoint, true);
+        let endpoint = Arc::new(Endpoint { client, route, ..endpoint });
+        more.push(Found { endpoint, is_looked_up: false });
+        self.0.asked.notify_one();
+        u8::try_from(number).ok()
+    }
+
+    /// Looks names up as they come, calling `found` after each, until [`Places::end`].
+    pub(crate) fn look_up(&self, mut found: impl FnMut()) {
+        let mut more = self.more();
+        while !self.0.is_over.load(Ordering::Acquire) {
+            let Some(at) = more.iter().position(|found| !found.is_looked_up) else {
+                more = self.0.asked.wait(more).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let Some(endpoint) = more.get(at).map(|found| Endpoint::clone(&found.endpoint)) else {
+                continue;
+            };
+            // It may take seconds, in which others find what they know.
+            drop(more);
+            let ways = Arc::clone(&endpoint.ways);
+            let endpoint = Arc::new(ways.led(endpoint, true));
+            if let Some(place) = self.more().get_mut(at) {
+                *place = Found { endpoint, is_looked_up: true };
+            }
+            found();
+            more = self.more();
+        }
+    }
+
+    /// Nobody asks any more.
+    pub(crate) fn end(&self) {
+        // Under the lock, or it could fall between the look and the wait.
+        let _more = self.more();
+        self.0.is_over.store(true, Ordering::Release);
+        self.0.asked.notify_all();
+    }
+
+    fn more(&self) -> MutexGuard<'_, Vec<Found>> {
+        self.0.more.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What begins a URL, and no path that has `://` in it.
+fn is_scheme(text: &str) -> bool {
+    let rest = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
+    text.starts_with(|first: char| first.is_ascii_alphabetic()) && text.bytes().all(rest)
+}
+
+fn same_authority(one: &str, other: &str, tls: bool) -> bool {
+    let port = if tls { ":443" } else { ":80" };
+    let bare = |text: &str| text.strip_suffix(port).unwrap_or(text).to_ascii_lowercase();
+    bare(one) == bare(other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_numbered_once_looked_up_apart_and_bounded() {
+        let endpoint = Endpoint::parse_web("http://127.0.0.1:81/").unwrap();
+        let places = Places::new(&[endpoint]);
+        let to = |location: &str| places.place(0, "/", location).map(|(number, _)| number);
+        assert_eq!((to("/x"), to("http://127.0.0.1:81/y")), (Some(0), Some(0)));
+        assert_eq!((to("http://A.invalid/"), to("http://a.invalid:80/z")), (Some(1), Some(1)));
+        assert_eq!((to("https://a.invalid/"), to("//127.0.0.1:82")), (Some(2), Some(3)));
+        assert!(places.reached(1).is_none() && places.reached(9).is_none());
+        let mut seen = 0;
+        let own = places.clone();
+        places.look_up(|| {
+            seen += 1;
+            if seen == 3 {
+                own.end();
+            }
+        });
+        assert_eq!(places.reached(3).unwrap().address.to_string(), "127.0.0.1:82");
+        let dead = places.reached(1).unwrap();
+        assert!(matches!(dead.route, crate::Route::Nowhere(_)), "{dead:?}");
+        for number in 3..REDIRECT_HOSTS_MAX {
+            assert_eq!(to(&format!("http://h{number}/")), Some(number as u8 + 1));
+        }
+        assert_eq!((to("http://one-more/"), to("http://h3/")), (None, Some(4)));
+    }
+}

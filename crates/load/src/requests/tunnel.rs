@@ -1,0 +1,69 @@
+//! [`Tunnel`]: a connection on its way through a proxy (RFC 9110 section 9.3.6): asked for, answered,
+//! and where TLS is spoken, securing itself.
+
+use wire::http::{EMPTY_HEADER, HeadScanner, MAX_HEADERS, parse_response};
+use wire::{Limits, Status};
+
+use super::Failure;
+
+/// How far it is.
+#[derive(Default)]
+pub(super) struct Tunnel {
+    /// CONNECT is sent.
+    pub(super) is_asked: bool,
+    /// The proxy has said yes.
+    pub(super) is_through: bool,
+    head: Vec<u8>,
+    scanner: HeadScanner,
+}
+
+impl Tunnel {
+    /// Takes what the proxy says; true once it has said yes.
+    ///
+    /// # Errors
+    /// It has said no, or what is no answer.
+    pub(super) fn receive(&mut self, bytes: &[u8]) -> Result<bool, Failure> {
+        self.head.extend_from_slice(bytes);
+        loop {
+            let scanned = self.scanner.scan(&self.head, &Limits::default());
+            let Status::Complete(length) = scanned.map_err(Failure::Protocol)? else {
+                return Ok(false);
+            };
+            self.scanner = HeadScanner::default();
+            let rest = self.head.split_off(length);
+            let mut headers = [EMPTY_HEADER; MAX_HEADERS];
+            let answer = parse_response(&self.head, &mut headers).map_err(Failure::Protocol)?;
+            match answer.status {
+                100..=199 => self.head = rest,
+                // A client speaks first in TLS and HTTP: what follows at once is nobody's.
+                200..=299 if rest.is_empty() => {
+                    self.head = Vec::new();
+                    return Ok(true);
+                }
+                _ => return Err(Failure::ProxyRefused),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_yes_is_a_yes_however_torn_and_all_else_a_no() {
+        let yes = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.0 200 Connection established\r\n\r\n";
+        for piece in 1..=yes.len() {
+            let mut tunnel = Tunnel::default();
+            let heard: Vec<bool> =
+                yes.chunks(piece).map(|bytes| tunnel.receive(bytes).unwrap()).collect();
+            let firsts = &heard[..heard.len() - 1];
+            assert!(firsts.iter().all(|is| !is) && heard.last() == Some(&true), "{piece}");
+        }
+        let of = |bytes: &[u8]| Tunnel::default().receive(bytes);
+        assert_eq!(of(b"HTTP/1.1 407 No\r\n\r\n"), Err(Failure::ProxyRefused));
+        assert_eq!(of(b"HTTP/1.1 200 OK\r\n\r\nmore"), Err(Failure::ProxyRefused));
+        assert!(matches!(of(b"SSH-2.0\r\n\r\n"), Err(Failure::Protocol(_))));
+        assert!(matches!(of(&[b'a'; 100_000]), Err(Failure::Protocol(_))), "never ends");
+    }
+}

@@ -1,0 +1,62 @@
+//! Where a run goes, and from where: what runs of sockets and of requests read alike.
+
+use std::net::UdpSocket;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use load::{Endpoint, Route, Ways};
+
+use super::flags::Args;
+use super::urls;
+
+/// All URLs, each of a range by itself.
+///
+/// # Errors
+/// What is no range.
+pub(super) fn urls(args: &Args) -> Result<Vec<String>> {
+    let urls = args.urls.iter().map(|url| urls::expand(url, load::ENDPOINTS_MAX));
+    let urls: Result<Vec<Vec<String>>, String> = urls.collect();
+    Ok(urls.map_err(anyhow::Error::msg)?.into_iter().flatten().collect())
+}
+
+/// How requests get to their hosts, and to those that answers redirect to.
+///
+/// # Errors
+/// Files of TLS that cannot be used.
+pub(super) fn ways(args: &Args) -> Result<Arc<Ways>> {
+    let flags = &args.requests;
+    Ok(Arc::new(Ways {
+        proxy: flags.proxy.clone().map(Arc::new),
+        unix_socket: flags.unix_socket.as_deref().map(Arc::from),
+        resolve: flags.resolve.clone(),
+        tls: if flags.redirects > 0 { args.tls.for_redirects()? } else { None },
+    }))
+}
+
+/// Looks whether all sources are addresses of this machine that lead to all endpoints.
+///
+/// # Errors
+/// One is none, or does not.
+pub(super) fn check_sources(args: &Args, endpoints: &[Endpoint]) -> Result<()> {
+    let by_address =
+        |endpoint: &&Endpoint| !matches!(endpoint.route, Route::Nowhere(_) | Route::Unix(_));
+    for &source in &args.source {
+        let strange = |e: &&Endpoint| e.address.is_ipv4() != source.is_ipv4();
+        if let Some(other) = endpoints.iter().filter(by_address).find(strange) {
+            bail!("--source {source}: cannot reach {} from there", other.address);
+        }
+        // Binding is how to ask whether an address is ours.
+        UdpSocket::bind((source, 0))
+            .with_context(|| format!("--source {source} is no address of this machine"))?;
+    }
+    Ok(())
+}
+
+/// What is said of endpoints whose names lead nowhere: their requests fail, one by one.
+pub(crate) fn tell_lost(endpoints: &[Endpoint]) {
+    for endpoint in endpoints {
+        if let Route::Nowhere(why) = &endpoint.route {
+            eprintln!("note: {} is not found, so its requests fail as dns: {why}", endpoint.host);
+        }
+    }
+}

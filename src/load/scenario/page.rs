@@ -1,0 +1,130 @@
+//! A scenario's run as a page: what a run of requests has, and its rounds, steps and checks.
+
+use host::{Count, Machine};
+use load::Latency;
+use load::scenario::StepSummary;
+
+use super::file::Experiment;
+use super::report::{Came, Document};
+use crate::load::page::thresholds;
+use crate::load::requests::page::{by_name, configuration, figures, verdict};
+use crate::output;
+use crate::progress::Series;
+use crate::report::{Report, Rows, Table};
+
+/// The run, ready to be written. The figures of several rounds are a table; what else is there is
+/// the last one's.
+pub(super) fn report<'a>(
+    experiment: &Experiment,
+    document: &'a Document,
+    series: &'a Series,
+    machine: &'a Machine,
+) -> Report<'a> {
+    let rounds = &document.rounds;
+    let worst = rounds.iter().find(|came| came.interrupted || came.fell_short());
+    let shown = worst.or(rounds.last());
+    let all = |pick: fn(&Came) -> u64| Count(rounds.iter().map(pick).sum());
+    let answered = all(|came| came.summary.requests.answered);
+    let sent = all(|came| came.summary.requests.sent);
+    let mut tables = Vec::new();
+    if rounds.len() > 1 {
+        tables.push(table_of_rounds(rounds));
+    }
+    let mut rows: Rows = Vec::new();
+    if let Some(came) = shown {
+        rows = figures(&came.summary, &came.generator, came.watched.as_ref());
+        tables.extend(thresholds(&came.thresholds));
+        tables.push(steps(came));
+        tables.extend(checks(came));
+        tables.extend(by_name(&came.summary));
+    }
+    let about = document.about.as_ref().map(|about| format!(": {about}")).unwrap_or_default();
+    let asked = experiment.rounds.get(rounds.len().saturating_sub(1));
+    Report {
+        title: format!("{}{about}", document.scenario),
+        verdict: shown.map_or(("NOTHING RAN", false), |came| {
+            verdict(came.interrupted, came.fell_short(), &came.thresholds)
+        }),
+        result: format!("{answered} of {sent} requests answered"),
+        reasons: shown.map_or(&[], |came| &came.reasons),
+        figures: rows,
+        tables,
+        configuration: asked.map(|round| configuration(&round.requests)).unwrap_or_default(),
+        series,
+        machine,
+        command: output::command_line(),
+    }
+}
+
+fn table_of_rounds(rounds: &[Came]) -> Table {
+    let row = |came: &Came| {
+        let of = &came.summary.requests;
+        let beside = came.beside.map_or("-".to_owned(), |beside| format!("{beside:.0}"));
+        let [p50, p99] = times(came.summary.latency.as_ref());
+        let kind = if came.keep_alive { "kept" } else { "new each" };
+        vec![
+            Count(came.users).to_string(),
+            kind.to_owned(),
+            Count(of.ok + of.failed).to_string(),
+            Count(of.failed).to_string(),
+            format!("{:.0}", came.summary.per_second),
+            beside,
+            p50,
+            p99,
+        ]
+    };
+    Table {
+        title: "Rounds",
+        heads: vec![
+            "users",
+            "connections",
+            "requests",
+            "failed",
+            "per second",
+            "beside",
+            "p50 ms",
+            "p99 ms",
+        ],
+        rows: rounds.iter().map(row).collect(),
+    }
+}
+
+fn steps(came: &Came) -> Table {
+    let row = |flow: &str, step: &StepSummary| {
+        let [p50, p99] = times(step.latency.as_ref());
+        let errors = step.errors.iter().map(|(kind, n)| format!("{kind} {n}"));
+        vec![
+            format!("{flow}: {}", step.name),
+            Count(step.requests).to_string(),
+            Count(step.failed).to_string(),
+            errors.collect::<Vec<_>>().join(", "),
+            Count(step.redirects).to_string(),
+            p50,
+            p99,
+        ]
+    };
+    let each = came.flows.iter().flat_map(|flow| flow.steps.iter().map(|s| row(&flow.name, s)));
+    Table {
+        title: "Steps",
+        heads: vec!["", "requests", "failed", "by", "redirects", "p50 ms", "p99 ms"],
+        rows: each.collect(),
+    }
+}
+
+fn checks(came: &Came) -> Option<Table> {
+    let steps = came.flows.iter().flat_map(|flow| &flow.steps);
+    let each = steps.flat_map(|step| {
+        step.checks.iter().map(|check| {
+            let name = format!("{}: {}", step.name, check.name);
+            vec![name, Count(check.passed).to_string(), Count(check.failed).to_string()]
+        })
+    });
+    let rows: Vec<Vec<String>> = each.collect();
+    let heads = vec!["", "passed", "failed"];
+    (!rows.is_empty()).then_some(Table { title: "Checks and captures", heads, rows })
+}
+
+fn times(latency: Option<&Latency>) -> [String; 2] {
+    let none = || "-".to_owned();
+    latency.map_or([none(), none()], |l| [l.p50_ms, l.p99_ms].map(|ms| format!("{ms:.3}")))
+}

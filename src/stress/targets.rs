@@ -1,0 +1,198 @@
+//! Where the requests of a run of stress go, and by which ways: curl commands say more of that than
+//! flags, and each its own.
+
+use std::net::{IpAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use load::requests::{HttpRequest, Request};
+use load::{Endpoint, Proxy, Resolve, Ways};
+
+use super::flags::Args;
+use crate::{curl, tls};
+
+/// Commands as requests to endpoints, each of which is there once.
+///
+/// # Errors
+/// What cannot be used, by line.
+pub(super) fn render(
+    args: &Args,
+    asked: &mut [curl::Request],
+    wants_body: bool,
+    notes: &mut Vec<String>,
+) -> Result<(Vec<Endpoint>, Vec<Request>)> {
+    let mut endpoints: Vec<Endpoint> = Vec::new();
+    let mut requests = Vec::new();
+    let mut known: Vec<(curl::Request, Arc<Ways>)> = Vec::new();
+    for one in asked {
+        if wants_body {
+            accept_what_is_read(one, notes);
+        }
+        let url = args.url.as_deref().unwrap_or(&one.url);
+        let url = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
+        let found = known.iter().find(|(other, _)| goes_alike(one, other));
+        let ways = match found {
+            Some((_, ways)) => Arc::clone(ways),
+            None => {
+                let ways = Arc::new(ways(one).with_context(|| format!("line {}", one.line))?);
+                known.push((one.clone(), Arc::clone(&ways)));
+                ways
+            }
+        };
+        let mut endpoint = ways.web(&url).map_err(anyhow::Error::msg)?;
+        if endpoint.tls {
+            if one.insecure || one.ca.is_none() {
+                tell_unchecked(notes);
+            }
+            let client = ways.tls.as_ref().map(|tls| tls.named(endpoint.server_name()));
+            endpoint.client = client.transpose()?;
+        }
+        let target = endpoint.path.clone();
+        let same = |other: &Endpoint| {
+            (other.tls, &other.host) == (endpoint.tls, &endpoint.host)
+                && Arc::ptr_eq(&other.ways, &ways)
+        };
+        let number = endpoints.iter().position(same).unwrap_or(endpoints.len());
+        let number = u8::try_from(number).context("-p: at most 255 different servers")?;
+        let http = HttpRequest {
+            method: &one.method,
+            target: &target,
+            host: &endpoint.host,
+            headers: &one.headers,
+            body: one.body.as_deref().unwrap_or_default(),
+            close: !args.keep(),
+        };
+        let request = Request::to(number, &endpoint, &http);
+        requests.push(if one.http10 { request.as_http10() } else { request });
+        if usize::from(number) == endpoints.len() {
+            endpoints.push(endpoint);
+        }
+    }
+    Ok((endpoints, requests))
+}
+
+/// Addresses to connect from: the whole run's.
+///
+/// # Errors
+/// Commands that name several, or one that is none.
+pub(super) fn sources(asked: &[curl::Request]) -> Result<Vec<IpAddr>> {
+    let mut sources: Vec<IpAddr> = Vec::new();
+    for one in asked {
+        let Some(interface) = &one.source else { continue };
+        let at = || format!("line {}", one.line);
+        let source = curl::source(interface).map_err(anyhow::Error::msg).with_context(at)?;
+        // Binding is how to ask whether an address is ours.
+        UdpSocket::bind((source, 0)).with_context(|| {
+            format!("{}: --interface {source} is no address of this machine", at())
+        })?;
+        if !sources.contains(&source) {
+            sources.push(source);
+        }
+    }
+    if sources.len() > 1 {
+        bail!(
+            "--interface: the commands of a file connect from one address; these name {sources:?}"
+        );
+    }
+    Ok(sources)
+}
+
+fn ways(one: &curl::Request) -> Result<Ways> {
+    let parse = |entry: &String| Resolve::parse(entry).map_err(|e| format!("--resolve {e}"));
+    let resolve: Result<_, String> = one.resolve.iter().map(parse).collect();
+    let proxy = one.proxy.as_deref().map(Proxy::parse).transpose();
+    let proxy = proxy.map_err(|error| anyhow::anyhow!("-x {error}"))?;
+    if one.proxy.is_some() && one.unix_socket.is_some() {
+        bail!("-x and --unix-socket are two ways: give one");
+    }
+    let file = |name: &Option<String>| name.as_ref().map(PathBuf::from);
+    // As go-stress-testing, unless the command says whom to believe.
+    let anyone = one.insecure || one.ca.is_none();
+    let key = file(&one.key).or(file(&one.cert));
+    let flags = tls::ClientFlags::of_files(anyone, file(&one.ca), file(&one.cert), key);
+    Ok(Ways {
+        proxy: proxy.map(Arc::new),
+        unix_socket: one.unix_socket.as_deref().map(|file| Path::new(file).into()),
+        resolve: resolve.map_err(anyhow::Error::msg)?,
+        tls: flags.for_redirects()?,
+    })
+}
+
+/// Whether two commands get to hosts by the same ways.
+fn goes_alike(one: &curl::Request, other: &curl::Request) -> bool {
+    let of = |one: &curl::Request| {
+        let curl::Request { proxy, unix_socket, resolve, ca, cert, key, insecure, .. } =
+            one.clone();
+        (proxy, unix_socket, resolve, ca, cert, key, insecure)
+    };
+    of(one) == of(other)
+}
+
+fn tell_unchecked(notes: &mut Vec<String>) {
+    let note = super::UNCHECKED.to_owned();
+    if !notes.contains(&note) {
+        notes.push(note);
+    }
+}
+
+/// Bodies that are looked at must come in a coding that is read here: what browsers accept beside
+/// those is not asked for.
+fn accept_what_is_read(one: &mut curl::Request, notes: &mut Vec<String>) {
+    let line = one.line;
+    for (name, value) in &mut one.headers {
+        if !name.eq_ignore_ascii_case("accept-encoding") {
+            continue;
+        }
+        let is_read = |coding: &&str| {
+            let name = coding.split(';').next().unwrap_or_default().trim();
+            ["gzip", "x-gzip", "deflate", "identity"]
+                .iter()
+                .any(|one| name.eq_ignore_ascii_case(one))
+        };
+        let kept: Vec<&str> = value.split(',').map(str::trim).filter(is_read).collect();
+        let is_less = kept.len() < value.split(',').count();
+        let kept = if kept.is_empty() { "identity".to_owned() } else { kept.join(", ") };
+        if is_less {
+            notes.push(format!(
+                "line {line}: Accept-Encoding {value}: bodies are looked at, so {kept} is asked for"
+            ));
+            *value = kept;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_codings_that_are_read_are_asked_for() {
+        for (said, kept) in [
+            ("gzip, deflate, br, zstd", "gzip, deflate"),
+            ("br;q=1.0, gzip;q=0.8", "gzip;q=0.8"),
+            ("gzip", "gzip"),
+            ("br", "identity"),
+        ] {
+            let mut one = curl::Request::get("http://a/");
+            one.headers = vec![("accept-encoding".to_owned(), said.to_owned())];
+            let mut notes = Vec::new();
+            accept_what_is_read(&mut one, &mut notes);
+            assert_eq!(one.headers[0].1, kept);
+            assert_eq!(notes.is_empty(), said == kept, "{said}: {notes:?}");
+        }
+    }
+
+    #[test]
+    fn two_addresses_are_refused_and_a_device_is_told_what_to_give() {
+        let from = |source: &str| curl::Request {
+            source: Some(source.to_owned()),
+            ..curl::Request::get("http://a/")
+        };
+        assert_eq!(sources(&[from("127.0.0.1"), from("host!127.0.0.1")]).unwrap().len(), 1);
+        let two = sources(&[from("127.0.0.1"), from("127.0.0.2")]).unwrap_err().to_string();
+        assert!(two.contains("one address"), "{two}");
+        let device = format!("{:#}", sources(&[from("lo")]).unwrap_err());
+        assert!(device.contains("--interface lo: give the address"), "{device}");
+    }
+}

@@ -87,7 +87,10 @@ pub(crate) fn from_file(path: &Path) -> Result<Option<Said>> {
 }
 
 /// What a file of that name says.
-fn said_in(text: &str, shown: &str) -> Result<Option<Said>> {
+///
+/// # Errors
+/// What is wrong in it and where.
+pub(crate) fn said_in(text: &str, shown: &str) -> Result<Option<Said>> {
     let source = Source { text, shown };
     let file = DeTable::parse(text).with_context(|| format!("{shown} is not TOML"))?;
     let (mut routes, mut speech) = (RoutesConfig::default(), Vec::new());

@@ -8,4 +8,5 @@ pub mod frames;
 pub mod heads;
 pub mod input;
 pub mod machine;
+pub mod relay;
 pub mod secure;

@@ -192,8 +192,9 @@ fn dictionary(target: &str) -> Option<String> {
         | "http_body"
         | "server_machine"
         | "client_machine"
+        | "proxy_relay"
         | "handshake_extensions" => "http",
-        "config" => "config",
+        "config" | "routes" => "config",
         "cable" => "cable",
         _ => return None,
     };

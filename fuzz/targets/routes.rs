@@ -1,0 +1,71 @@
+//! Routes and pools of a configuration file, by the executable's own code: nothing panics, each
+//! complaint says where, and what is let pass can be put in force, found and chosen from.
+#![no_main]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::disallowed_methods,
+    reason = "the executable's modules"
+)]
+
+use std::sync::Arc;
+
+use libfuzzer_sys::fuzz_target;
+use proxy::{Fleet, Key, RoutesConfig, Table};
+
+#[path = "../../src/routes.rs"]
+mod routes;
+#[path = "../../src/settings.rs"]
+mod settings;
+#[path = "../../src/units.rs"]
+mod units;
+
+const SHOWN: &str = "a file";
+
+fuzz_target!(|data: &[u8]| {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    match routes::said_in(text, SHOWN) {
+        Ok(Some((said, speech))) => {
+            assert_eq!(speech.len(), said.pools.len(), "each pool says how it speaks");
+            check(said);
+        }
+        Ok(None) => {}
+        Err(error) => assert!(format!("{error:#}").starts_with(SHOWN), "{error:#}"),
+    }
+});
+
+fn check(said: RoutesConfig) {
+    said.check().expect("what was read is right");
+    let table = Arc::new(Table::default());
+    let mut fleet = Fleet::new(Arc::clone(&table));
+    fleet.say(said.clone(), 1).expect("what is right can be put in force");
+    let routes = table.routes();
+    assert_eq!(routes.all().count(), said.routes.len(), "no route is lost");
+    for route in &said.routes {
+        let host = match route.host.to_string() {
+            any if any == "*" => "somewhere.test".to_owned(),
+            below if below.starts_with('*') => below.replacen('*', "a", 1),
+            exact => exact,
+        };
+        let found = routes.find(&host, &route.path);
+        let found = found.expect("each route leads somewhere from where it says");
+        // Another host may be more telling, but none of a shorter path.
+        assert!(route.path.starts_with(&*found.path), "{host} {}", route.path);
+        let pool = &found.pool;
+        let key = Key { now_ns: 2, random: data_of(&host), ..Key::default() };
+        if let Ok(picked) = pool.pick(&key) {
+            let mine = |upstream: &Arc<_>| Arc::ptr_eq(upstream, picked.upstream());
+            assert!(pool.members().iter().any(|member| mine(&member.upstream)));
+            assert_eq!(picked.upstream().tunnels(), 1);
+        }
+        assert!(pool.members().iter().all(|member| member.upstream.tunnels() == 0));
+    }
+    // The same once more changes nobody.
+    let changed = fleet.say(said, 3).expect("and once more");
+    assert_eq!((changed.added, changed.removed), (0, 0));
+}
+
+/// Bits of a text, instead of random ones.
+fn data_of(text: &str) -> u64 {
+    text.bytes().fold(7, |bits, byte| bits.rotate_left(9) ^ u64::from(byte))
+}

@@ -193,8 +193,8 @@ fn times_end_requests_and_runs() {
 fn the_rate_is_over_the_time_that_passed() {
     // The first request of a connection is answered, and no other.
     let web = Web::start(|got| {
-        while got.number > 0 {
-            std::thread::park();
+        if got.number > 0 {
+            std::thread::sleep(Duration::from_secs(3600));
         }
         (200, Vec::new(), "ok".to_owned())
     });

@@ -60,11 +60,11 @@ pub(crate) fn in_debug(what: What, words: &[&str]) -> Command {
 /// The simulation built like that, with `words` as its arguments.
 fn command(what: What, built: &[&str], words: &[&str]) -> Command {
     let mut command = step::cargo(&[&["run", "--quiet"], built].concat());
-    let package = match what {
-        What::Engine => "standfast-topics",
-        What::Proxy => "standfast-proxy",
+    let (package, example) = match what {
+        What::Engine => ("standfast-topics", "sim"),
+        What::Proxy => ("standfast-proxy", "sim_proxy"),
     };
-    command.args(["--package", package, "--example", "sim"]);
+    command.args(["--package", package, "--example", example]);
     if words.contains(&"--planted") {
         command.args(["--features", "planted"]);
     }

@@ -1,5 +1,5 @@
 //! The relay over a simulated kernel, one run per seed:
-//! `cargo run --release -p standfast-proxy --example sim -- --seeds 1000`.
+//! `cargo run --release -p standfast-proxy --example sim_proxy -- --seeds 1000`.
 //!
 //! Workers of the proxy, clients before it and upstreams behind it run in one thread over
 //! [`engine::sys::sim`], in an order that the seed decides. Clients and upstreams half-close, reset,

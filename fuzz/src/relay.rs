@@ -28,7 +28,6 @@ const ONE_HOP: [&str; 9] = [
     "proxy-connection",
     "te",
     "trailer",
-    "x-of-this-hop",
     ":protocol",
 ];
 

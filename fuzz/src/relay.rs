@@ -20,7 +20,7 @@ const PATIENCE_MS: u64 = 200_000;
 /// Connections to the upstream that are served; there are never so many.
 const LEGS_MAX: usize = 64;
 
-const ONE_HOP: [&str; 9] = [
+const ONE_HOP: [&str; 8] = [
     "http2-settings",
     "keep-alive",
     "proxy-authenticate",

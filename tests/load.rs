@@ -9,14 +9,12 @@ use serde_json::{Value, json};
 
 use crate::harness::executable::{self, Finished, Running, standfast};
 use crate::harness::server::Server;
-use crate::harness::{eventually, two_ports_in_a_row};
+use crate::harness::{Deserted, eventually, two_ports_in_a_row};
 
 #[test]
 fn a_dead_target_is_reported_by_cause() {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = free.local_addr().unwrap();
-    drop(free);
-    let summary = falls_short(&format!("ws://{address}/"), &[]);
+    let nobody = Deserted::port();
+    let summary = falls_short(&format!("ws://{}/", nobody.address), &[]);
     assert_eq!(summary["connect_errors"], json!({"connect_refused": 20}), "{summary}");
 }
 
@@ -104,9 +102,8 @@ fn summary(finished: &Finished) -> Value {
 /// Nobody listens at first, as after a crash; then the crowd comes in, spread by chance.
 #[test]
 fn a_crowd_that_was_refused_comes_back_with_jitter() {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = free.local_addr().unwrap().to_string();
-    drop(free);
+    let nobody = Deserted::port();
+    let address = nobody.address.to_string();
     let url = format!("ws://{address}/echo");
     let crowd = ["--connections", "200", "--connect", "storm", "--hold", "1s", "--json", "-"];
     let retry = ["--retry", "forever", "--backoff", "20ms..300ms"];
@@ -134,9 +131,8 @@ fn a_crowd_that_was_refused_comes_back_with_jitter() {
 
 #[test]
 fn attempts_that_all_fail_are_counted_apart_from_what_failed_in_the_end() {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("ws://{}/echo", free.local_addr().unwrap());
-    drop(free);
+    let nobody = Deserted::port();
+    let url = format!("ws://{}/echo", nobody.address);
     let summary = falls_short(&url, &["--retry", "3", "--backoff", "1ms..5ms"]);
     assert_eq!(summary["connect_errors"], json!({"connect_refused": 20}), "{summary}");
     assert_eq!(summary["retried_by"], json!({"connect_refused": 60}), "{summary}");

@@ -21,9 +21,13 @@ pub(crate) mod tls;
 pub(crate) mod upstream;
 pub(crate) mod web;
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::thread;
 use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::set_socket_reuseaddr;
+use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
 
 pub(crate) use self::scratch::Scratch;
 
@@ -39,6 +43,23 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     while !condition() {
         assert!(Instant::now() < deadline, "gave up waiting until {what}");
         thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A port where nobody listens: connections are refused, nobody else is given it, and a server that
+/// is told to may still listen there.
+pub(crate) struct Deserted {
+    pub(crate) address: SocketAddr,
+    _bound: OwnedFd,
+}
+
+impl Deserted {
+    pub(crate) fn port() -> Self {
+        let bound = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        set_socket_reuseaddr(&bound, true).unwrap();
+        bind(&bound, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let address = getsockname(&bound).unwrap().try_into().unwrap();
+        Deserted { address, _bound: bound }
     }
 }
 

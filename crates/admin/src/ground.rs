@@ -221,8 +221,7 @@ fn open_tcp(
     };
     if address.port() != 0 {
         // A port that may be shared would be shared with another server of this user, too.
-        let (alone, _) = process::listen(&options)?;
-        process::close(alone);
+        process::try_bind(&options)?;
     }
     options.shared_port = true;
     for _ in 0..each {

@@ -86,12 +86,33 @@ pub struct Listen {
 /// # Errors
 /// What socket(2), bind(2) and listen(2) answer, first of all `EADDRINUSE`.
 pub fn listen(options: &Listen) -> io::Result<(i32, SocketAddr)> {
+    let backlog = i32::try_from(options.backlog).unwrap_or(i32::MAX);
+    let (number, address) = bind(options)?;
+    // SAFETY: no pointers are passed.
+    if let Err(error) = check(unsafe { libc::listen(number, backlog) }) {
+        close(number);
+        return Err(error);
+    }
+    Ok((number, address))
+}
+
+/// Asks whether the address could be listened on, without listening there: whoever connects
+/// meanwhile is refused, and not taken in by a listener that is closed again.
+///
+/// # Errors
+/// What socket(2) and bind(2) answer, first of all `EADDRINUSE`.
+pub fn try_bind(options: &Listen) -> io::Result<()> {
+    bind(options).map(|(number, _)| close(number))
+}
+
+/// A socket that is to listen, at its address.
+fn bind(options: &Listen) -> io::Result<(i32, SocketAddr)> {
     let domain = if options.address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: no pointers are passed.
     let number = check(unsafe { libc::socket(domain, kind, 0) })?;
     let fd = Fd::new(number);
-    let opened = (|| {
+    let bound = (|| {
         set(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
         if options.shared_port {
             set(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
@@ -107,12 +128,9 @@ pub fn listen(options: &Listen) -> io::Result<(i32, SocketAddr)> {
         let (address, length) = to_raw(options.address);
         // SAFETY: `address` holds a socket address of `length` bytes.
         check(unsafe { libc::bind(number, (&raw const address).cast(), length) })?;
-        let backlog = i32::try_from(options.backlog).unwrap_or(i32::MAX);
-        // SAFETY: no pointers are passed.
-        check(unsafe { libc::listen(number, backlog) })?;
         address_of(number, libc::getsockname)
     })();
-    match opened {
+    match bound {
         Ok(address) => Ok((number, address)),
         Err(error) => {
             close(number);

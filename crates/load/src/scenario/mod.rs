@@ -14,6 +14,7 @@ mod sockets;
 mod speak;
 mod tally;
 mod template;
+mod user;
 mod users;
 
 use std::ops::Range;

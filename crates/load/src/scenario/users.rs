@@ -4,17 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::cookies::{Jar, Site};
 use super::extract::{CAPTURE_BYTES_MAX, Seen};
 use super::groups::Members;
-use super::render::{Asked, Follow, Renderer};
-use super::sockets::Inbox;
+use super::render::{Asked, Renderer};
 use super::speak::{self, Action};
 use super::tally::Tally;
-use super::template::{Values, mixed};
+use super::template::mixed;
+use super::user::{User, asked};
 use super::{BODY_KEPT_MAX, Scenario, Step, Tallies};
-use crate::Endpoint;
-use crate::broadcast::Publication;
 use crate::requests::{
     Answer, Failure, Kind, Left, Part, Places, Push, Request, Script, Step as Next, Wants,
 };
@@ -57,46 +54,6 @@ pub struct Clock {
     pub now_ns: u64,
     /// Milliseconds since 1970 then.
     pub now_ms: u64,
-}
-
-#[derive(Debug)]
-pub(super) struct User {
-    /// State of its chances.
-    random: u64,
-    /// In all, and those that began after the warm-up.
-    passes: u64,
-    counted: u64,
-    /// The pass it is in is counted.
-    is_counted: bool,
-    pub(super) flow: usize,
-    /// The step it is at; `None` before a pass.
-    pub(super) step: Option<usize>,
-    think: Option<Duration>,
-    /// Steps done that are done once, by number.
-    pub(super) done_once: u64,
-    seq: u64,
-    draw: u64,
-    now_ms: u64,
-    rows: Box<[u32]>,
-    captures: Box<[Option<Box<[u8]>>]>,
-    jar: Jar,
-    follow: Option<Box<Follow>>,
-    /// How often it has done its step.
-    pub(super) repeated: u32,
-    /// It stayed to the end of its group.
-    pub(super) is_done: bool,
-    pub(super) inbox: Inbox,
-    /// Of its last message.
-    pub(super) stamp: Publication,
-    /// When its next message is due, with a rate.
-    pub(super) due_ns: Option<u64>,
-    /// Since when it waits for its group.
-    pub(super) waits_since_ns: Option<u64>,
-    /// Group and place there.
-    place: (u32, u32),
-    /// Which receiver its message is for, and the number of that user.
-    pub(super) to: Option<u32>,
-    pub(super) to_number: u64,
 }
 
 /// Beside the time in which nothing comes: for what is under way when a run's time is over.
@@ -433,164 +390,6 @@ impl Drop for Users {
         }
         self.tallies.hand_over(&self.tally);
     }
-}
-
-impl User {
-    fn new(scenario: &Scenario, random: u64) -> User {
-        User {
-            random,
-            passes: 0,
-            counted: 0,
-            is_counted: false,
-            flow: 0,
-            step: None,
-            think: None,
-            done_once: 0,
-            seq: 0,
-            draw: 0,
-            now_ms: 0,
-            rows: vec![0; scenario.feeds.len()].into(),
-            captures: vec![None; scenario.captures].into(),
-            jar: Jar::default(),
-            follow: None,
-            repeated: 0,
-            is_done: false,
-            inbox: Inbox::default(),
-            stamp: Publication { publisher: 0, sequence: u32::MAX, published_ns: 0 },
-            due_ns: None,
-            waits_since_ns: None,
-            place: (0, 0),
-            to: None,
-            to_number: 0,
-        }
-    }
-
-    /// A step that is done once need not be done again.
-    pub(super) fn do_once(&mut self, number: usize) {
-        self.done_once |= 1_u64.checked_shl(number as u32).unwrap_or(0);
-    }
-
-    fn chance(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(1);
-        mixed(self.random)
-    }
-
-    fn between(&mut self, least: Duration, most: Duration) -> Duration {
-        let span = most.saturating_sub(least).as_nanos();
-        least + Duration::from_nanos(((u128::from(self.chance()) * span) >> 64) as u64)
-    }
-
-    /// To the next step that is to be done, or to the pass's end.
-    pub(super) fn advance(&mut self, scenario: &Scenario) {
-        let Some(flow) = scenario.flows.get(self.flow) else { return };
-        let from = self.step.map_or(flow.steps.start, |step| step + 1);
-        let is_due = |&at: &usize| {
-            let once = scenario.steps.get(at).is_some_and(|step| step.once);
-            !once || self.done_once >> at & 1 == 0
-        };
-        self.step = (from..flow.steps.end).find(is_due);
-    }
-
-    fn keep_cookies(&mut self, scenario: &Scenario, step: &Step, answer: &Answer<'_>) {
-        let Some(endpoint) = self.endpoint(scenario, step) else { return };
-        let mut headers = [wire::http::EMPTY_HEADER; wire::http::MAX_HEADERS];
-        let Ok(head) = wire::http::parse_response(answer.head, &mut headers) else { return };
-        let lines = head.headers.iter().filter(|h| h.name.eq_ignore_ascii_case("set-cookie"));
-        let mut lines = lines.peekable();
-        if lines.peek().is_none() {
-            return;
-        }
-        let path = self.target(scenario, step);
-        let (host, secure) = (endpoint.server_name().to_owned(), endpoint.tls);
-        let site = Site { host: &host, path: &path, secure };
-        for line in lines {
-            self.jar.set(line.value, &site, self.now_ms);
-        }
-    }
-
-    /// Whom it asks.
-    fn endpoint<'a>(&'a self, scenario: &'a Scenario, step: &Step) -> Option<&'a Endpoint> {
-        match &self.follow {
-            Some(follow) => Some(&follow.at),
-            None => scenario.endpoints.get(usize::from(step.endpoint)),
-        }
-    }
-
-    /// What was asked for, for the few times it matters.
-    fn target(&self, scenario: &Scenario, step: &Step) -> String {
-        let Some(endpoint) = self.endpoint(scenario, step) else { return String::new() };
-        let asked = Asked {
-            scenario,
-            step,
-            endpoint,
-            values: self.values(scenario, 0),
-            jar: None,
-            follow: self.follow.as_deref(),
-        };
-        String::from_utf8_lossy(Renderer::default().target(&asked)).into_owned()
-    }
-
-    fn redirected(
-        &self,
-        scenario: &Scenario,
-        places: &Places,
-        step: &Step,
-        status: u16,
-        answer: &Answer<'_>,
-    ) -> Option<Result<Follow, Failure>> {
-        if scenario.redirects == 0 || !matches!(status, 301 | 302 | 303 | 307 | 308) {
-            return None;
-        }
-        let location = std::str::from_utf8(answer.header("location")?).ok()?;
-        let before = self.follow.as_deref();
-        let hops = before.map_or(0, |follow| follow.hops) + 1;
-        if hops > scenario.redirects {
-            return Some(Err(Failure::TooManyRedirects));
-        }
-        let from = before.map_or(step.endpoint, |follow| follow.endpoint);
-        let found = places.place(from, &self.target(scenario, step), location);
-        let found =
-            found.and_then(|(number, target)| Some((number, places.endpoint(number)?, target)));
-        let Some((endpoint, at, target)) = found else {
-            return Some(Err(Failure::RedirectElsewhere));
-        };
-        let becomes_get = before.is_some_and(|follow| follow.becomes_get)
-            || match status {
-                303 => step.method != "HEAD",
-                301 | 302 => step.method == "POST",
-                _ => false,
-            };
-        let moved = endpoint != step.endpoint || before.is_some_and(|follow| follow.moved);
-        Some(Ok(Follow { endpoint, at, target, hops, becomes_get, moved }))
-    }
-
-    pub(super) fn values<'a>(&'a self, scenario: &'a Scenario, number: u64) -> Values<'a> {
-        Values {
-            seq: self.seq,
-            user: number,
-            pass: self.passes.saturating_sub(1),
-            now_ms: self.now_ms,
-            random: self.draw,
-            feeds: &scenario.feeds,
-            rows: &self.rows,
-            captures: &self.captures,
-            stamp: self.stamp,
-            group: self.place,
-            to: self.to_number,
-        }
-    }
-}
-
-fn asked<'a>(scenario: &'a Scenario, user: &'a User, number: u64) -> Option<Asked<'a>> {
-    let step = scenario.steps.get(user.step?)?;
-    Some(Asked {
-        scenario,
-        step,
-        endpoint: user.endpoint(scenario, step)?,
-        values: user.values(scenario, number),
-        jar: scenario.cookies.then_some(&user.jar),
-        follow: user.follow.as_deref(),
-    })
 }
 
 /// The most that a check, a capture, cookies or redirects want to see.

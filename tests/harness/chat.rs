@@ -94,12 +94,16 @@ fn serve(mut stream: TcpStream, number: u64, world: &Mutex<World>) {
         while more(&mut stream, &mut pending).is_some() {}
         return;
     }
-    if stream.write_all(switched(&accept).as_bytes()).is_err() {
-        return;
+    {
+        // Whoever is told to be in is in: the others may speak to it from then on.
+        let mut world = world.lock().unwrap();
+        if stream.write_all(switched(&accept).as_bytes()).is_err() {
+            return;
+        }
+        let guest =
+            Guest { number, place: place.clone(), stream: stream.try_clone().unwrap(), held: None };
+        world.guests.push(guest);
     }
-    let guest =
-        Guest { number, place: place.clone(), stream: stream.try_clone().unwrap(), held: None };
-    world.lock().unwrap().guests.push(guest);
     let mut joined = Vec::new();
     while let Some((opcode, data)) = read_frame(&mut stream, &mut pending) {
         match opcode {

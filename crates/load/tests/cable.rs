@@ -247,7 +247,7 @@ fn churn_at(path: &str) {
         body: HttpPublish::BROADCAST_BODY_FOR_ALL.to_owned(),
     });
     let fanout = Fanout {
-        rate: 400,
+        rate: 200,
         publishers: 2,
         messages: None,
         duration: Some(Duration::from_secs(3)),
@@ -257,7 +257,7 @@ fn churn_at(path: &str) {
     };
     let config = Config {
         cable: Some(Cable::new(streams.iter().map(identifier).collect())),
-        churn: Some(Churn { rate: 400, streams }),
+        churn: Some(Churn { rate: 200, streams }),
         fanout: Some(fanout),
         ..config(&server, path)
     };

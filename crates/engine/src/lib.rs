@@ -29,6 +29,7 @@ pub mod planted;
 mod queue;
 mod read;
 mod send;
+pub mod simulation;
 mod slab;
 pub mod sys;
 mod target;

@@ -1,5 +1,12 @@
 //! Bugs planted on purpose, so that the simulation can prove that it finds such. Without the
 //! feature `planted` every question here is a constant no, and the compiler drops what it guards.
+//! A program on the engine has its own list, and asks by the same function.
+
+#[cfg(feature = "planted")]
+use std::any::TypeId;
+#[cfg(feature = "planted")]
+use std::cell::Cell;
+use std::fmt::Debug;
 
 /// A fault somebody might write, each a line where [`on`] is asked.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -26,9 +33,8 @@ pub enum Bug {
     HeadProlonged,
 }
 
-impl Bug {
-    /// Every bug.
-    pub const ALL: [Bug; 10] = [
+impl Plantable for Bug {
+    const ALL: &'static [Bug] = &[
         Bug::RoomForgotten,
         Bug::GenerationIgnored,
         Bug::DeadlineOfAnother,
@@ -42,28 +48,40 @@ impl Bug {
     ];
 }
 
-#[cfg(feature = "planted")]
-thread_local! {
-    static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
+/// A list of such: the engine's own, or that of a program on it.
+pub trait Plantable: Copy + PartialEq + Debug + 'static {
+    /// Every bug of the list.
+    const ALL: &'static [Self];
 }
 
-/// Plants a bug in this thread's workers, instead of the one before.
 #[cfg(feature = "planted")]
-pub fn plant(bug: Option<Bug>) {
-    PLANTED.set(bug);
+thread_local! {
+    /// Which list, and where in it.
+    static PLANTED: Cell<Option<(TypeId, usize)>> = const { Cell::new(None) };
+}
+
+/// Plants a bug in this thread's workers, instead of the one before, whichever list that was of.
+#[cfg(feature = "planted")]
+pub fn plant<B: Plantable>(bug: Option<B>) {
+    PLANTED.set(bug.and_then(place));
 }
 
 /// Whether the bug is planted.
 #[cfg(feature = "planted")]
 #[must_use]
-pub fn on(bug: Bug) -> bool {
-    PLANTED.get() == Some(bug)
+pub fn on<B: Plantable>(bug: B) -> bool {
+    PLANTED.get().is_some_and(|planted| place(bug) == Some(planted))
+}
+
+#[cfg(feature = "planted")]
+fn place<B: Plantable>(bug: B) -> Option<(TypeId, usize)> {
+    Some((TypeId::of::<B>(), B::ALL.iter().position(|other| *other == bug)?))
 }
 
 /// Whether the bug is planted: it is not.
 #[cfg(not(feature = "planted"))]
 #[inline(always)]
 #[must_use]
-pub const fn on(_: Bug) -> bool {
+pub const fn on<B: Plantable>(_: B) -> bool {
     false
 }

@@ -1,6 +1,8 @@
-//! Bugs planted on purpose, so that the simulation of the relay can prove that it finds such. Without
-//! the feature `planted` every question here is a constant no, and the compiler drops what it guards.
-//! Those of the engine are in its own list.
+//! Bugs planted in the relay on purpose, so that its simulation can prove that it finds such. How is
+//! with the engine's own list, [`engine::planted`].
+
+use engine::planted::Plantable;
+pub(crate) use engine::planted::on;
 
 /// A fault somebody might write, each a line where [`on`] is asked.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -31,9 +33,8 @@ pub enum Bug {
     ChunkUnframed,
 }
 
-impl Bug {
-    /// Every bug.
-    pub const ALL: [Bug; 12] = [
+impl Plantable for Bug {
+    const ALL: &'static [Bug] = &[
         Bug::EndKept,
         Bug::SideForgotten,
         Bug::EarlyBytesLost,
@@ -47,30 +48,4 @@ impl Bug {
         Bug::WrongDirection,
         Bug::ChunkUnframed,
     ];
-}
-
-#[cfg(feature = "planted")]
-thread_local! {
-    static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
-}
-
-/// Plants a bug in this thread's relays, instead of the one before.
-#[cfg(feature = "planted")]
-pub fn plant(bug: Option<Bug>) {
-    PLANTED.set(bug);
-}
-
-/// Whether the bug is planted.
-#[cfg(feature = "planted")]
-#[must_use]
-pub fn on(bug: Bug) -> bool {
-    PLANTED.get() == Some(bug)
-}
-
-/// Whether the bug is planted: it is not.
-#[cfg(not(feature = "planted"))]
-#[inline(always)]
-#[must_use]
-pub const fn on(_: Bug) -> bool {
-    false
 }

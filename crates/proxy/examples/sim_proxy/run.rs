@@ -1,9 +1,8 @@
 //! One run: a storm of work and faults, a calm in which everybody must come to an end and nothing of it
 //! may be left, and a drain.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use engine::Totals;
+use engine::simulation::House as _;
 use engine::sys::sim::Fault;
 
 use crate::house::House;
@@ -16,79 +15,14 @@ const STORM_NS_MAX: u64 = 600 * SECOND_NS;
 const TOLD_NS: u64 = 3 * SECOND_NS;
 const CALM_NS_MAX: u64 = 30 * SECOND_NS;
 
-/// What a run came to.
-pub(crate) struct Outcome {
-    pub(crate) failure: Option<String>,
-    pub(crate) events: u64,
-    pub(crate) tunnels: u64,
-    pub(crate) whole: u64,
-    pub(crate) bytes: u64,
-    pub(crate) faults: [u64; Fault::ALL.len()],
-    /// The same for the same seed.
-    pub(crate) trace: u64,
-}
-
-/// Runs one seed.
-pub(crate) fn run(seed: u64) -> Outcome {
-    let faults = [0; Fault::ALL.len()];
-    let mut outcome =
-        Outcome { failure: None, events: 0, tunnels: 0, whole: 0, bytes: 0, faults, trace: 0 };
-    let mut house = match House::build(seed) {
-        Ok(house) => house,
-        Err(why) => {
-            outcome.failure = Some(format!("no house could be built: {why}"));
-            return outcome;
-        }
-    };
-    let ended = catch_unwind(AssertUnwindSafe(|| play(&mut house)));
-    let failure = match ended {
-        Ok(()) => house.ledger.book().failure.take(),
-        Err(panic) => Some(format!("a panic: {}", text_of(&*panic))),
-    };
-    let at_ms = house.kernel.now_ns() / 1_000_000;
-    outcome.failure = failure.map(|failure| format!("{failure} (at {at_ms} ms)"));
-    outcome.events = house.events();
-    let book = house.ledger.book();
-    (outcome.tunnels, outcome.whole) = (book.opened, book.whole);
-    outcome.bytes = book.stories().iter().map(|story| story.up.heard + story.down.heard).sum();
-    outcome.faults = Fault::ALL.map(|fault| house.kernel.counted(fault));
-    outcome.trace = house.kernel.trace();
-    drop(book);
-    outcome
-}
-
-fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
-}
-
-/// The phases, until the first of them fails. Some houses end in the middle of the storm.
-fn play(house: &mut House) {
-    let phases: &[fn(&mut House)] =
-        if house.scenario.ends_in_storm { &[storm, drain] } else { &[storm, calm, drain] };
-    for phase in phases {
-        phase(house);
-        if house.ledger.book().failure.is_some() {
-            return;
-        }
-    }
-}
-
-/// Steps until the time has come, or `done`, or something is wrong; whether the time ran out.
-fn steps(house: &mut House, for_ns: u64, done: impl Fn(&House) -> bool) -> bool {
-    let until_ns = house.kernel.now_ns() + for_ns;
-    while house.ledger.book().failure.is_none() && !done(house) {
-        if house.kernel.now_ns() >= until_ns {
-            return true;
-        }
-        house.step(until_ns);
-    }
-    false
+/// Some houses end in the middle of the storm.
+pub(crate) fn phases(ends_in_storm: bool) -> &'static [fn(&mut House)] {
+    if ends_in_storm { &[storm, drain] } else { &[storm, calm, drain] }
 }
 
 fn storm(house: &mut House) {
     let wanted = house.scenario.events;
-    if steps(house, STORM_NS_MAX, |house| house.kernel.reports() >= wanted) {
+    if house.steps(STORM_NS_MAX, |house| house.kernel.reports() >= wanted) {
         house.ledger.book().fail("the house has come to a standstill");
     }
 }
@@ -97,18 +31,18 @@ fn storm(house: &mut House) {
 fn calm(house: &mut House) {
     house.kernel.calm();
     house.ledger.book().calm = true;
-    steps(house, TOLD_NS, House::is_at_rest);
+    house.steps(TOLD_NS, House::is_at_rest);
     house.clients.iter().for_each(|client| client.check_told());
     house.upstreams.iter().for_each(|upstream| upstream.check_told());
     house.clients.iter_mut().for_each(|client| client.stay_no_longer());
     house.upstreams.iter_mut().for_each(|upstream| upstream.stay_no_longer());
-    if steps(house, CALM_NS_MAX, House::is_at_rest) {
+    if house.steps(CALM_NS_MAX, House::is_at_rest) {
         let clients = house.clients.iter().filter(|client| !client.is_over()).count();
         let legs: usize = house.upstreams.iter().map(|upstream| upstream.legs()).sum();
         let left = format!("{clients} clients and {legs} connections to upstreams do not end");
         house.ledger.book().fail(left);
     }
-    steps(house, SECOND_NS, |_| false);
+    house.steps(SECOND_NS, |_| false);
     check_tally(house);
 }
 
@@ -163,7 +97,7 @@ fn drain(house: &mut House) {
     let bound = time.as_nanos() as u64 + 90 * SECOND_NS;
     house.kernel.set_rate(Fault::ClockJump, 0);
     house.remote.drain(house.scenario.drain);
-    if steps(house, bound, |house| house.members.iter().all(|member| member.stopped)) {
+    if house.steps(bound, |house| house.members.iter().all(|member| member.stopped)) {
         house.ledger.book().fail("the proxy does not end");
     }
     let totals = Totals::sum(house.remote.counters());

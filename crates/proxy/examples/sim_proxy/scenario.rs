@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use engine::simulation::some_faults;
 use engine::sys::sim::Fault;
 use fastrand::Rng;
 use proxy::{Balance, Live, MemberConfig, Place, PoolConfig, ProxyVersion, RoutesConfig};
@@ -69,7 +70,7 @@ impl Scenario {
             bytes_max: random.choice([300, 20_000, 200_000]).unwrap_or(300).min(most),
             buffers,
             events: random.u64(800..2000),
-            rates: rates(random),
+            rates: some_faults(&MOST, random),
             drain: Duration::from_millis(random.choice([0, 50, 400]).unwrap_or(0)),
             ends_in_storm: random.u8(..5) == 0,
             hasty,
@@ -128,31 +129,22 @@ fn live(hasty: bool, random: &mut Rng) -> Live {
     live
 }
 
-/// Which faults this run has and how often, out of 10,000. Each run lacks some, so that none can
-/// hide behind another.
-fn rates(random: &mut Rng) -> Vec<(Fault, u32)> {
-    let most = [
-        (Fault::ShortRead, 5000),
-        (Fault::ShortSend, 5000),
-        (Fault::AgainOnRead, 1000),
-        (Fault::AgainOnSend, 1500),
-        (Fault::Interrupted, 500),
-        (Fault::Reset, 20),
-        (Fault::SystemFull, 500),
-        (Fault::NoBuffers, 500),
-        (Fault::Aborted, 300),
-        (Fault::ConnectInProgress, 6000),
-        (Fault::ConnectRefused, 500),
-        (Fault::NoAddress, 500),
-        (Fault::WatchNoMemory, 30),
-        (Fault::SpuriousEvent, 300),
-        (Fault::LateEvent, 3000),
-        (Fault::ClockJump, 5),
-    ];
-    let rate = |(fault, most): (Fault, u32)| match random.u8(..3) {
-        0 => (fault, 0),
-        1 => (fault, most / 5),
-        _ => (fault, most),
-    };
-    most.into_iter().map(rate).collect()
-}
+/// How often each fault happens at most, out of 10,000.
+const MOST: [(Fault, u32); 16] = [
+    (Fault::ShortRead, 5000),
+    (Fault::ShortSend, 5000),
+    (Fault::AgainOnRead, 1000),
+    (Fault::AgainOnSend, 1500),
+    (Fault::Interrupted, 500),
+    (Fault::Reset, 20),
+    (Fault::SystemFull, 500),
+    (Fault::NoBuffers, 500),
+    (Fault::Aborted, 300),
+    (Fault::ConnectInProgress, 6000),
+    (Fault::ConnectRefused, 500),
+    (Fault::NoAddress, 500),
+    (Fault::WatchNoMemory, 30),
+    (Fault::SpuriousEvent, 300),
+    (Fault::LateEvent, 3000),
+    (Fault::ClockJump, 5),
+];

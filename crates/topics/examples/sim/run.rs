@@ -1,9 +1,8 @@
 //! One run: a storm of work and faults, a calm in which everything must come to rest, an idle
 //! second, and a drain after which nothing may be left.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use engine::Totals;
+use engine::simulation::House as _;
 use engine::sys::sim::Fault;
 
 use crate::house::House;
@@ -14,72 +13,14 @@ const STORM_NS_MAX: u64 = 600 * SECOND_NS;
 /// Turns in a second of a worker with nothing to do: its timers tick at most 50 times.
 const IDLE_TURNS_MAX: u64 = 120;
 
-/// What a run came to.
-pub(crate) struct Outcome {
-    pub(crate) failure: Option<String>,
-    pub(crate) events: u64,
-    pub(crate) faults: [u64; Fault::ALL.len()],
-    /// The same for the same seed.
-    pub(crate) trace: u64,
-}
-
-/// Runs one seed.
-pub(crate) fn run(seed: u64) -> Outcome {
-    let mut house = match House::build(seed) {
-        Ok(house) => house,
-        Err(error) => {
-            let failure = Some(format!("no worker could be made: {error}"));
-            return Outcome { failure, events: 0, faults: [0; Fault::ALL.len()], trace: 0 };
-        }
-    };
-    let ended = catch_unwind(AssertUnwindSafe(|| play(&mut house)));
-    let mut failure = match ended {
-        Ok(()) => house.ledger.book().failure.take(),
-        Err(panic) => Some(format!("a panic: {}", text_of(&*panic))),
-    };
-    if let Some(failure) = &mut failure {
-        failure.push_str(&format!(" (at {} ms)", house.kernel.now_ns() / 1_000_000));
-    }
-    Outcome {
-        failure,
-        events: house.events(),
-        faults: Fault::ALL.map(|fault| house.kernel.counted(fault)),
-        trace: house.kernel.trace(),
-    }
-}
-
-fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
-}
-
-/// The phases, until the first of them fails. Some houses end in the middle of the storm.
-fn play(house: &mut House) {
-    let phases: &[fn(&mut House)] =
-        if house.scenario.ends_in_storm { &[storm, drain] } else { &[storm, calm, idle, drain] };
-    for phase in phases {
-        phase(house);
-        if house.ledger.book().failure.is_some() {
-            return;
-        }
-    }
-}
-
-/// Steps until the time has come, or `done`, or something is wrong; whether the time ran out.
-fn steps(house: &mut House, for_ns: u64, done: impl Fn(&House) -> bool) -> bool {
-    let until_ns = house.kernel.now_ns() + for_ns;
-    while house.ledger.book().failure.is_none() && !done(house) {
-        if house.kernel.now_ns() >= until_ns {
-            return true;
-        }
-        house.step(until_ns);
-    }
-    false
+/// Some houses end in the middle of the storm.
+pub(crate) fn phases(ends_in_storm: bool) -> &'static [fn(&mut House)] {
+    if ends_in_storm { &[storm, drain] } else { &[storm, calm, idle, drain] }
 }
 
 fn storm(house: &mut House) {
     let wanted = house.scenario.events;
-    if steps(house, STORM_NS_MAX, |house| house.events() >= wanted) {
+    if house.steps(STORM_NS_MAX, |house| house.events() >= wanted) {
         house.ledger.book().fail("the house has come to a standstill");
     }
     let lost = house.kernel.lost();
@@ -95,7 +36,7 @@ fn calm(house: &mut House) {
     let limits = house.scenario.limits.clone();
     let idle = limits.idle_timeout.unwrap_or_default();
     let time = limits.handshake_timeout + idle * 3 / 2 + limits.close_timeout * 3;
-    steps(house, time.as_nanos() as u64 + 2 * SECOND_NS, |_| false);
+    house.steps(time.as_nanos() as u64 + 2 * SECOND_NS, |_| false);
     let now_ns = house.kernel.now_ns();
     for (client, remote) in house.clients.iter().zip(&house.client_remotes) {
         let client = client.worker.handler();
@@ -109,7 +50,7 @@ fn calm(house: &mut House) {
     house.raws.iter().for_each(|raw| raw.check_calm());
     // A listener may rest for 100 ms after room has come.
     let settled = |house: &House| house.kernel.waiting() == 0 || house.is_full();
-    let lost = steps(house, SECOND_NS / 4, settled);
+    let lost = house.steps(SECOND_NS / 4, settled);
     let dropped = Totals::sum(house.remote.counters()).dropped_slow;
     let mut book = house.ledger.book();
     let missed = book.check_topics();
@@ -126,7 +67,7 @@ fn idle(house: &mut House) {
         servers.chain(house.clients.iter().map(|member| member.idle_turns)).collect()
     };
     let before = turns(house);
-    steps(house, SECOND_NS, |_| false);
+    house.steps(SECOND_NS, |_| false);
     let worst = turns(house).iter().zip(&before).map(|(after, before)| after - before).max();
     let worst = worst.unwrap_or(0);
     house.ledger.book().require(worst <= IDLE_TURNS_MAX, || {
@@ -142,7 +83,7 @@ fn drain(house: &mut House) {
     house.kernel.set_rate(Fault::ClockJump, 0);
     house.remote.drain(over);
     let servers = |house: &House| house.servers.iter().all(|member| member.stopped);
-    if steps(house, bound, servers) {
+    if house.steps(bound, servers) {
         house.ledger.book().fail("the server does not end");
     }
     house.ledger.book().calm = true;
@@ -150,7 +91,7 @@ fn drain(house: &mut House) {
         remote.drain(over);
     }
     let clients = |house: &House| house.clients.iter().all(|member| member.stopped);
-    if steps(house, bound, clients) {
+    if house.steps(bound, clients) {
         house.ledger.book().fail("a client does not end");
     }
     let server = Totals::sum(house.remote.counters());

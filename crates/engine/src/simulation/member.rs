@@ -1,0 +1,183 @@
+//! [`Member`]: a worker of a simulation, which is given a turn when it would not sleep, and what is
+//! true of any worker after each; [`Crew`]: the workers of one process.
+
+use std::io;
+
+use crate::sys::sim::{Kernel, Sim};
+use crate::{Core, Handler, Limits, Remote, Totals, Turn, Worker};
+
+/// Turns that move nothing which a worker may take in a second: its timers tick 50 times, and others
+/// wake it up some 2,000 times. One that spins takes 30,000 and more.
+const IDLE_TURNS_MAX: u64 = 5000;
+const SECOND_NS: u64 = super::SECOND_NS;
+
+/// A worker and what is known of it from outside.
+pub struct Member<H: Handler> {
+    /// The worker itself.
+    pub worker: Worker<Sim, H>,
+    /// It has ended.
+    pub stopped: bool,
+    /// Turns that moved nothing.
+    pub idle_turns: u64,
+    /// Bytes in the longest of its queues, as of its last turn.
+    pub queued_max: usize,
+    table: usize,
+    /// Numbers of its table that are no connections.
+    own: usize,
+    /// When the worker has something to do even if nothing happens, as of its last turn.
+    deadline_ns: Option<u64>,
+    window_turns: u64,
+    window_ns: u64,
+}
+
+/// The workers of one process.
+pub struct Crew {
+    /// How many they are.
+    pub workers: usize,
+    /// Connections a worker may hold.
+    pub capacity: u32,
+    /// Descriptors for connections in each one's table.
+    pub table: usize,
+    /// Bytes that wait in each one's mailbox at most.
+    pub mailbox_bytes: usize,
+    /// The limits of each.
+    pub limits: Limits,
+}
+
+/// The way into the mailboxes of a crew, and its workers.
+pub type Started<H> = (Remote<<H as Handler>::Post>, Vec<Member<H>>);
+
+impl Crew {
+    /// Makes them. They share the kernel's listeners of those numbers, each with one at most to begin
+    /// with.
+    ///
+    /// # Errors
+    /// None of those that a simulated kernel gives; see [`Worker::new`].
+    pub fn start<H: Handler>(
+        &self,
+        kernel: &Kernel,
+        listeners: &[usize],
+        mut handler: impl FnMut(u16) -> H,
+    ) -> io::Result<Started<H>> {
+        let own = 1 + listeners.len();
+        let (mut places, mut wakes) = (Vec::new(), Vec::new());
+        for _ in 0..self.workers {
+            let seat = kernel.seat(self.table + own, listeners);
+            wakes.push(seat.wake);
+            places.push((seat.sys, seat.listeners));
+        }
+        let remote = Remote::new(wakes, self.mailbox_bytes);
+        let mut members = Vec::new();
+        for (index, (sys, numbers)) in (0..).zip(places) {
+            let (table, limits, handler) = (sys.table(), self.limits.clone(), handler(index));
+            let (mailbox, capacity) = (remote.clone(), self.capacity);
+            let worker = Worker::new(sys, index, limits, mailbox, &numbers, capacity, handler)?;
+            members.push(Member::new(worker, table, own));
+        }
+        for listener in 0..listeners.len() {
+            remote.give_listener(listener % self.workers, listener);
+        }
+        Ok((remote, members))
+    }
+}
+
+impl<H: Handler> Member<H> {
+    fn new(worker: Worker<Sim, H>, table: usize, own: usize) -> Self {
+        Member {
+            worker,
+            stopped: false,
+            idle_turns: 0,
+            queued_max: 0,
+            table,
+            own,
+            deadline_ns: Some(0),
+            window_turns: 0,
+            window_ns: 0,
+        }
+    }
+
+    /// Which of the kernel's tables is its own.
+    #[must_use]
+    pub fn table(&self) -> usize {
+        self.table
+    }
+
+    /// Descriptors of its connections.
+    #[must_use]
+    pub fn used(&self, kernel: &Kernel) -> usize {
+        kernel.used(self.table) - self.own
+    }
+
+    /// When it has something to do even if nothing happens.
+    #[must_use]
+    pub fn deadline(&self) -> Option<u64> {
+        self.deadline_ns.filter(|_| !self.stopped)
+    }
+
+    /// Gives the worker a turn if it would not sleep; whether it did.
+    ///
+    /// # Errors
+    /// Says what is true of no worker after a turn.
+    pub fn step(&mut self, kernel: &Kernel) -> Result<bool, String> {
+        let due = self.deadline().is_some_and(|at_ns| at_ns <= kernel.now_ns());
+        if self.stopped || !due && !kernel.is_ready(self.table) {
+            return Ok(false);
+        }
+        let before = (kernel.progress(self.table), kernel.drawn());
+        let turn = self.worker.turn(None).map_err(|error| format!("a turn failed: {error}"))?;
+        self.stopped = turn == Turn::Stopped;
+        self.deadline_ns = self.worker.deadline();
+        let idle = before == (kernel.progress(self.table), kernel.drawn());
+        self.check(idle, kernel).map_err(|what| format!("table {}: {what}", self.table))?;
+        Ok(true)
+    }
+
+    fn check(&mut self, idle: bool, kernel: &Kernel) -> Result<(), String> {
+        self.check_pace(idle, kernel.now_ns())?;
+        self.check_books(kernel)
+    }
+
+    /// A worker without anything to do sleeps.
+    fn check_pace(&mut self, idle: bool, now_ns: u64) -> Result<(), String> {
+        if now_ns - self.window_ns > SECOND_NS {
+            (self.window_ns, self.window_turns) = (now_ns, 0);
+        }
+        self.idle_turns += u64::from(idle);
+        self.window_turns += u64::from(idle);
+        require(self.window_turns <= IDLE_TURNS_MAX, || "the worker spins".into())
+    }
+
+    /// No slot, descriptor or queued byte is without its connection.
+    fn check_books(&mut self, kernel: &Kernel) -> Result<(), String> {
+        let (_, core) = self.worker.parts();
+        let totals = Totals::sum([core.counters()]);
+        let there = totals.connections;
+        let came = totals.accepted + totals.connects;
+        let went: u64 = totals.closed.iter().sum();
+        require(came == went + there, || format!("{came} came, {went} went, {there} are there"))?;
+        require(u64::from(core.connections()) == there, || {
+            "the gauge of connections is off".into()
+        })?;
+        let used = kernel.used(self.table);
+        require(used as u64 == self.own as u64 + there, || {
+            format!("{used} numbers for {there} connections")
+        })?;
+        let queues: Vec<usize> = (0..core.slots()).filter_map(|slot| backlog(core, slot)).collect();
+        // Those that ended after the reaping are told of no more, but counted until the next.
+        let all_told = queues.len() as u64 == there;
+        let queued = queues.iter().sum::<usize>() as u64;
+        require(!all_told || queued == totals.queued_bytes, || {
+            format!("{queued} bytes queued, gauge {}", totals.queued_bytes)
+        })?;
+        self.queued_max = queues.into_iter().max().unwrap_or(0);
+        Ok(())
+    }
+}
+
+fn backlog<H: Handler>(core: &Core<Sim, H>, slot: u32) -> Option<usize> {
+    core.info(core.id_at(slot)?).map(|info| info.queued_bytes)
+}
+
+fn require(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(what()) }
+}

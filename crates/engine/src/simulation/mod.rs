@@ -1,0 +1,170 @@
+//! The frame of a simulation: workers and whoever plays their peers in one thread over the kernel of
+//! [`crate::sys::sim`], in an order that a seed decides.
+//!
+//! A simulation is a [`House`]: it says who takes steps and what must be true. What all have alike is
+//! here: workers that are given a turn when they would not sleep ([`Member`]), time that passes while
+//! nobody has anything to do, phases until the first thing that is wrong, and the command line that
+//! runs seed after seed or looks for planted bugs ([`main`]).
+//!
+//! What it is not: part of a program. Nothing but simulations uses it.
+
+mod member;
+mod seeds;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use fastrand::Rng;
+
+use crate::sys::sim::{Fault, Kernel};
+
+pub use self::member::{Crew, Member, Started};
+pub use self::seeds::{Sum, main};
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// Everything that one run is made of.
+pub trait House: Sized + 'static {
+    /// What runs count beside events and faults, added up over all seeds.
+    type Seen: Default;
+
+    /// Everything at its place, as the seed decides.
+    ///
+    /// # Errors
+    /// Says why that cannot be.
+    fn build(seed: u64) -> Result<Self, String>;
+
+    /// The kernel under all of it.
+    fn kernel(&self) -> &Kernel;
+
+    /// What decides about whatever comes next.
+    fn random(&mut self) -> &mut Rng;
+
+    /// The first thing that was wrong.
+    fn failure(&self) -> Option<String>;
+
+    /// What happens, one after the other.
+    fn phases(&self) -> &'static [fn(&mut Self)];
+
+    /// How many may take steps: workers, peers, whoever else.
+    fn actors(&self) -> usize;
+
+    /// Lets the one of that number take a step; whether it had anything to do.
+    fn act(&mut self, at: usize) -> bool;
+
+    /// Steps taken by others than workers.
+    fn acts(&self) -> u64;
+
+    /// When somebody has something to do even if nothing happens.
+    fn next_ns(&self) -> Option<u64>;
+
+    /// The clock jumps to that time.
+    fn clock_jumps(&mut self, _to_ns: u64) {}
+
+    /// Adds what this run has seen.
+    fn add_to(&self, _seen: &mut Self::Seen) {}
+
+    /// A few words about what was seen, to be set behind the events.
+    fn told(_seen: &Self::Seen) -> String {
+        String::new()
+    }
+
+    /// What enough seeds should have come across and have not.
+    fn lacks(sum: &Sum<Self::Seen>) -> Option<String>;
+
+    /// Reports and acts so far.
+    fn events(&self) -> u64 {
+        self.kernel().reports() + self.acts()
+    }
+
+    /// Lets one of those that have something to do take a step; if nobody has, lets time pass until
+    /// somebody has, but not beyond `until_ns`.
+    fn step(&mut self, until_ns: u64) {
+        let count = self.actors();
+        let start = self.random().usize(..count);
+        for at in (0..count).map(|offset| (start + offset) % count) {
+            if self.act(at) {
+                let pass_ns = self.random().u64(1_000..30_000);
+                return self.kernel().advance(pass_ns);
+            }
+        }
+        let now_ns = self.kernel().now_ns();
+        let others = [self.next_ns(), self.kernel().next_ns()].into_iter().flatten().min();
+        let next_ns = others.unwrap_or(u64::MAX).clamp(now_ns + 1, until_ns.max(now_ns + 1));
+        let mut pass_ns = next_ns - now_ns;
+        if self.kernel().strike(Fault::ClockJump) {
+            pass_ns += self.random().u64(..2 * SECOND_NS);
+            self.clock_jumps(now_ns + pass_ns);
+        }
+        self.kernel().advance(pass_ns);
+    }
+
+    /// Steps until the time has come, or `done`, or something is wrong; whether the time ran out.
+    fn steps(&mut self, for_ns: u64, done: impl Fn(&Self) -> bool) -> bool {
+        let until_ns = self.kernel().now_ns() + for_ns;
+        while self.failure().is_none() && !done(self) {
+            if self.kernel().now_ns() >= until_ns {
+                return true;
+            }
+            self.step(until_ns);
+        }
+        false
+    }
+}
+
+/// Which faults a run has and how often, out of 10,000, when it has at most so many. Each run lacks
+/// some, so that none can hide behind another.
+pub fn some_faults(most: &[(Fault, u32)], random: &mut Rng) -> Vec<(Fault, u32)> {
+    let rate = |&(fault, most): &(Fault, u32)| match random.u8(..3) {
+        0 => (fault, 0),
+        1 => (fault, most / 5),
+        _ => (fault, most),
+    };
+    most.iter().map(rate).collect()
+}
+
+/// What a run came to.
+struct Outcome {
+    failure: Option<String>,
+    events: u64,
+    faults: [u64; Fault::ALL.len()],
+    /// The same for the same seed.
+    trace: u64,
+}
+
+/// Runs one seed.
+fn run<H: House>(seed: u64, seen: &mut H::Seen) -> Outcome {
+    let mut house = match H::build(seed) {
+        Ok(house) => house,
+        Err(why) => {
+            let failure = Some(format!("no house could be built: {why}"));
+            return Outcome { failure, events: 0, faults: [0; Fault::ALL.len()], trace: 0 };
+        }
+    };
+    let failure = match catch_unwind(AssertUnwindSafe(|| play(&mut house))) {
+        Ok(()) => house.failure(),
+        Err(panic) => Some(format!("a panic: {}", text_of(&*panic))),
+    };
+    house.add_to(seen);
+    let at_ms = house.kernel().now_ns() / 1_000_000;
+    Outcome {
+        failure: failure.map(|failure| format!("{failure} (at {at_ms} ms)")),
+        events: house.events(),
+        faults: Fault::ALL.map(|fault| house.kernel().counted(fault)),
+        trace: house.kernel().trace(),
+    }
+}
+
+/// The phases, until something is wrong.
+fn play<H: House>(house: &mut H) {
+    for phase in house.phases() {
+        phase(house);
+        if house.failure().is_some() {
+            return;
+        }
+    }
+}
+
+fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
+}

@@ -1,0 +1,130 @@
+//! [`main`]: the command line of a simulation. It runs seed after seed and says what all of them have
+//! seen, or plants one bug after the other and says which seed has found it.
+
+use std::process::ExitCode;
+
+use super::{House, run};
+use crate::planted::Plantable;
+use crate::sys::sim::Fault;
+
+const USAGE: &str = "usage: [--seeds N] [--seed S] [--planted]";
+/// Each of the first seeds is run twice, to see that the same seed gives the same run.
+const RUN_TWICE: u64 = 5;
+/// So many should have come across everything.
+const ENOUGH_SEEDS: u64 = 200;
+
+/// Runs one seed for what was wrong first.
+type Failure = fn(u64) -> Option<String>;
+
+struct Args {
+    seeds: u64,
+    seed: u64,
+    planted: bool,
+}
+
+/// What all runs have seen.
+pub struct Sum<S> {
+    /// Runs.
+    pub seeds: u64,
+    /// How often each fault happened, by its number.
+    pub faults: [u64; Fault::ALL.len()],
+    /// What the simulation counts itself.
+    pub seen: S,
+    events: u64,
+    least: u64,
+}
+
+/// Runs a simulation as its arguments say, and looks for the bugs of the list `B` if they ask for it.
+/// `name` is what `cargo xtask sim` calls it.
+#[must_use]
+pub fn main<H: House, B: Plantable>(name: &str) -> ExitCode {
+    let Some(args) = parse(std::env::args().skip(1)) else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    std::panic::set_hook(Box::new(|_| {}));
+    let good = if args.planted {
+        planted(&args, B::ALL, failure_of::<H>)
+    } else {
+        sound::<H>(&args, name)
+    };
+    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn parse(mut words: impl Iterator<Item = String>) -> Option<Args> {
+    let mut args = Args { seeds: ENOUGH_SEEDS, seed: 1, planted: false };
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--seeds" => args.seeds = words.next()?.parse().ok()?,
+            "--seed" => args.seed = words.next()?.parse().ok()?,
+            "--planted" => args.planted = true,
+            _ => return None,
+        }
+    }
+    Some(args)
+}
+
+/// Runs every seed; whether all went well.
+fn sound<H: House>(args: &Args, name: &str) -> bool {
+    let (faults, seen) = ([0; Fault::ALL.len()], H::Seen::default());
+    let mut sum = Sum { seeds: args.seeds, faults, seen, events: 0, least: u64::MAX };
+    for seed in args.seed..args.seed + args.seeds {
+        let outcome = run::<H>(seed, &mut sum.seen);
+        let again = || run::<H>(seed, &mut H::Seen::default()).trace;
+        let differs = || seed < args.seed + RUN_TWICE && again() != outcome.trace;
+        let other = || differs().then_some("the same seed gave another run");
+        if let Some(failure) = outcome.failure.as_deref().or_else(other) {
+            println!("seed {seed} failed: {failure}");
+            println!("repeat it: cargo xtask sim {name} --seeds 1 --seed {seed}");
+            return false;
+        }
+        sum.events += outcome.events;
+        sum.least = sum.least.min(outcome.events);
+        for (sum, count) in sum.faults.iter_mut().zip(outcome.faults) {
+            *sum += count;
+        }
+    }
+    let (seeds, events, least, told) = (sum.seeds, sum.events, sum.least, H::told(&sum.seen));
+    println!("{seeds} seeds, {events} events, at least {least} a seed{told}; nothing is wrong");
+    println!("{:<24}{:>12}", "fault", "fired");
+    for (fault, count) in Fault::ALL.into_iter().zip(sum.faults) {
+        println!("{:<24}{count:>12}", fault.name());
+    }
+    let lacks = Some(&sum).filter(|sum| sum.seeds >= ENOUGH_SEEDS).and_then(H::lacks);
+    if let Some(lacks) = &lacks {
+        println!("{lacks}");
+    }
+    lacks.is_none()
+}
+
+fn failure_of<H: House>(seed: u64) -> Option<String> {
+    run::<H>(seed, &mut H::Seen::default()).failure
+}
+
+/// Plants one bug after the other; whether each was found.
+#[cfg(feature = "planted")]
+fn planted<B: Plantable>(args: &Args, bugs: &[B], failure_of: Failure) -> bool {
+    use crate::planted::plant;
+
+    let failure = |seed| Some((seed, failure_of(seed)?));
+    let mut all = true;
+    for &bug in bugs {
+        plant(Some(bug));
+        let found = (args.seed..args.seed + args.seeds).find_map(failure);
+        plant(None::<B>);
+        match found {
+            Some((seed, failure)) => println!("{bug:?} found by seed {seed}: {failure}"),
+            None => {
+                println!("{bug:?} not found within {} seeds", args.seeds);
+                all = false;
+            }
+        }
+    }
+    all
+}
+
+#[cfg(not(feature = "planted"))]
+fn planted(_: &Args, _: &[impl Plantable], _: Failure) -> bool {
+    eprintln!("--planted needs --features planted");
+    false
+}

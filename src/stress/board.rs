@@ -17,6 +17,7 @@ pub(super) const UNREADABLE: u16 = 510;
 pub(super) struct Board {
     ok: AtomicU64,
     failed: AtomicU64,
+    unasked: AtomicU64,
     users: AtomicU64,
     bytes: AtomicU64,
     sum_ns: AtomicU64,
@@ -32,6 +33,7 @@ impl Board {
         Board {
             ok: zero(),
             failed: zero(),
+            unasked: zero(),
             users: zero(),
             bytes: zero(),
             sum_ns: zero(),
@@ -55,6 +57,15 @@ impl Board {
         self.shortest_ns.fetch_min(took_ns, Ordering::Relaxed);
         if let Some(counter) = self.codes.get(usize::from(code)) {
             add(counter, 1);
+        }
+    }
+
+    /// So many that were never asked, as there was no connection: no time is theirs.
+    pub(super) fn unasked(&self, count: u64) {
+        self.failed.fetch_add(count, Ordering::Relaxed);
+        self.unasked.fetch_add(count, Ordering::Relaxed);
+        if let Some(counter) = self.codes.get(usize::from(NO_ANSWER)) {
+            counter.fetch_add(count, Ordering::Relaxed);
         }
     }
 
@@ -82,6 +93,7 @@ impl Boards {
             let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
             sum.ok += get(&board.ok);
             sum.failed += get(&board.failed);
+            sum.unasked += get(&board.unasked);
             sum.users += get(&board.users);
             sum.bytes += get(&board.bytes);
             sum.sum_ns += get(&board.sum_ns);
@@ -104,11 +116,12 @@ impl Boards {
 pub(super) struct Sum {
     pub(super) ok: u64,
     pub(super) failed: u64,
+    unasked: u64,
     /// That have had an answer.
     pub(super) users: u64,
     pub(super) bytes: u64,
-    pub(super) sum_ns: u64,
-    pub(super) ok_sum_ns: u64,
+    sum_ns: u64,
+    ok_sum_ns: u64,
     pub(super) longest_ns: u64,
     shortest_ns: u64,
     pub(super) codes: BTreeMap<u16, u64>,
@@ -119,8 +132,17 @@ impl Sum {
         self.ok + self.failed
     }
 
+    /// Those that took a time.
+    fn timed(&self) -> u64 {
+        self.all() - self.unasked
+    }
+
+    pub(super) fn mean_ns(&self) -> u64 {
+        self.sum_ns.checked_div(self.timed()).unwrap_or_default()
+    }
+
     pub(super) fn shortest_ns(&self) -> u64 {
-        if self.all() == 0 { 0 } else { self.shortest_ns }
+        if self.timed() == 0 { 0 } else { self.shortest_ns }
     }
 
     /// Go-stress-testing's estimate: users ÷ mean time of those that went well.

@@ -263,9 +263,10 @@ pub(super) fn drive(
     let board = boards.add();
     let timeout_ns = plan.config.connect_timeout.as_nanos() as u64;
     let lost = ended.summary.echo.as_ref().map_or(0, |echo| echo.lost);
-    for _ in 0..ended.summary.connections.failed.saturating_add(lost) {
+    for _ in 0..lost {
         board.answer(false, NO_ANSWER, 0, timeout_ns);
     }
+    board.unasked(ended.summary.connections.failed);
     Ok(ended)
 }
 

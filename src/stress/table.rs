@@ -118,7 +118,7 @@ impl Stress {
 
 fn row(sum: &Sum, users: u64, seconds: f64, measured: f64) -> String {
     let ms = |ns: u64| ns as f64 / 1e6;
-    let mean = if sum.all() == 0 { 0 } else { sum.sum_ns / sum.all() };
+    let mean = sum.mean_ns();
     let rate = sum.bytes as f64 / seconds.max(1e-3);
     let codes: Vec<String> =
         sum.codes.iter().map(|(code, count)| format!("{code}:{count}")).collect();
@@ -152,6 +152,8 @@ mod tests {
         other.user();
         other.answer(true, 200, 10, 300_000_000);
         other.answer(false, 509, 0, 500_000_000);
+        // Who had no connection took no time.
+        other.unasked(7);
         let sum = boards.sum();
         let text = row(&sum, 2, 2.0, 1.5);
         let cells: Vec<&str> = text.split('│').map(str::trim).collect();
@@ -160,7 +162,7 @@ mod tests {
             "2s",
             "2",
             "2",
-            "1",
+            "8",
             "10.00",
             "500.00",
             "100.00",
@@ -168,7 +170,7 @@ mod tests {
             "20",
             "10",
             "1.5",
-            "200:2;509:1",
+            "200:2;509:8",
         ];
         assert_eq!(cells, expected);
         assert_eq!(TITLES.lines().nth(1).map(|line| line.split('│').count()), Some(expected.len()));

@@ -18,6 +18,7 @@ pub(crate) mod signing;
 pub(crate) mod socket;
 pub(crate) mod terminal;
 pub(crate) mod tls;
+pub(crate) mod tls_front;
 pub(crate) mod upstream;
 pub(crate) mod web;
 

@@ -1,0 +1,106 @@
+//! [`Front`]: TLS in front of a plain server, with a certificate signed by itself. It passes bytes
+//! both ways, two threads to a connection; no code of ours.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use rcgen::generate_simple_self_signed;
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use rustls::{ServerConfig, ServerConnection};
+
+/// Ends with its test's process.
+pub(crate) struct Front {
+    pub(crate) address: SocketAddr,
+}
+
+impl Front {
+    /// One that passes on to `inner`.
+    pub(crate) fn of(inner: SocketAddr) -> Self {
+        let own = generate_simple_self_signed(["nobody.example".to_owned()]).unwrap();
+        let key = PrivatePkcs8KeyDer::from(own.signing_key.serialize_der());
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![own.cert.der().clone()], key.into())
+            .unwrap();
+        let config = Arc::new(config);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                let config = Arc::clone(&config);
+                thread::spawn(move || carry(&client, inner, config));
+            }
+        });
+        Self { address }
+    }
+}
+
+/// Both ways, until the client leaves.
+fn carry(client: &TcpStream, inner: SocketAddr, config: Arc<ServerConfig>) {
+    let inner = TcpStream::connect(inner).expect("the plain server accepts");
+    let session = Arc::new(Mutex::new(ServerConnection::new(config).unwrap()));
+    let back = (client.try_clone().unwrap(), inner.try_clone().unwrap(), Arc::clone(&session));
+    thread::spawn(move || answer(back.0, back.1, &back.2));
+    let mut buffer = [0; 4096];
+    // Whoever leaves says so by an error or an end: here both are the same.
+    while let Some(bytes) = some(&mut &*client, &mut buffer) {
+        let Some(plain) = opened(client, &session, bytes) else { break };
+        if (&inner).write_all(&plain).is_err() {
+            break;
+        }
+    }
+    let _ = inner.shutdown(Shutdown::Both);
+}
+
+/// What records from the client hold.
+fn opened(
+    client: &TcpStream,
+    session: &Mutex<ServerConnection>,
+    mut bytes: &[u8],
+) -> Option<Vec<u8>> {
+    let mut session = session.lock().unwrap();
+    let mut plain = Vec::new();
+    while !bytes.is_empty() {
+        session.read_tls(&mut bytes).ok()?;
+        let state = session.process_new_packets();
+        let pending = state.map_or(0, |state| state.plaintext_bytes_to_read());
+        let begun = plain.len();
+        plain.resize(begun + pending, 0);
+        session.reader().read_exact(&mut plain[begun..]).ok()?;
+    }
+    flush(client, &mut session)?;
+    Some(plain)
+}
+
+/// What the plain server says, to the client.
+fn answer(client: TcpStream, mut inner: TcpStream, session: &Mutex<ServerConnection>) {
+    let mut buffer = [0; 4096];
+    while let Some(bytes) = some(&mut inner, &mut buffer) {
+        let mut session = session.lock().unwrap();
+        session.writer().write_all(bytes).unwrap();
+        if flush(&client, &mut session).is_none() {
+            return;
+        }
+    }
+    let mut session = session.lock().unwrap();
+    session.send_close_notify();
+    let _ = flush(&client, &mut session);
+    let _ = client.shutdown(Shutdown::Write);
+}
+
+fn flush(mut client: &TcpStream, session: &mut ServerConnection) -> Option<()> {
+    while session.wants_write() {
+        session.write_tls(&mut client).ok()?;
+    }
+    Some(())
+}
+
+fn some<'a>(from: &mut impl Read, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
+    let count = from.read(buffer).ok().filter(|&count| count > 0)?;
+    buffer.get(..count)
+}

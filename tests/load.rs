@@ -8,6 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::harness::executable::{self, Finished, Running, standfast};
+use crate::harness::recorder::Recorder;
 use crate::harness::server::Server;
 use crate::harness::{Deserted, eventually, two_ports_in_a_row};
 
@@ -269,4 +270,30 @@ fn a_message_of_ones_own_is_sent_thought_about_and_answered() {
     assert!(summary(&finished)["echo"]["corrupted"].as_u64() > Some(0), "{finished:?}");
     let missing = executable::run(&["load", &echo, "--message", "@/no/such/file"]);
     assert_eq!(missing.code, Some(2), "{missing:?}");
+}
+
+#[test]
+fn where_nothing_came_no_threshold_is_met() {
+    let met = |url: &str, more: &[&str], thresholds: &[&str]| {
+        let fail = thresholds.iter().flat_map(|threshold| ["--fail", threshold]);
+        let words = ["load", url, "--connections", "2", "--json", "-"].into_iter();
+        let words: Vec<&str> = words.chain(more.iter().copied()).chain(fail).collect();
+        let finished = executable::run(&words);
+        let outcomes = summary(&finished)["thresholds"].as_array().unwrap().clone();
+        let met = outcomes.iter().map(|outcome| outcome["met"] == true);
+        (finished.code, met.collect::<Vec<_>>())
+    };
+    let nobody = Deserted::port();
+    let of_connects = ["failed<9", "errors<9", "closed==0", "errors<100%"];
+    let refused = met(&format!("ws://{}/", nobody.address), &[], &of_connects);
+    assert_eq!(refused, (Some(1), vec![false; 4]));
+    // It takes messages and says nothing.
+    let mute = Recorder::hello();
+    let url = format!("ws://{}/", mute.address);
+    let messages = ["--messages", "1", "--timeout", "200ms"];
+    let of_messages = ["lost<9", "errors<9", "failed<9", "late==0", "duplicated==0", "p99<1h"];
+    assert_eq!(met(&url, &messages, &of_messages), (Some(1), vec![false; 6]));
+    // Who sends nothing loses nothing, which says nothing; that all were opened does.
+    let held = met(&url, &["--hold", "10ms"], &["failed<1", "errors<1", "lost==0", "late==0"]);
+    assert_eq!(held, (Some(1), vec![true, true, false, false]));
 }

@@ -75,6 +75,11 @@ fn an_open_rate_is_held_and_told() {
     assert!(finished.stderr.contains("requests"), "rows name the phase: {finished:?}");
 }
 
+fn met(said: &Value) -> Vec<bool> {
+    let outcomes = said["thresholds"].as_array().unwrap().iter();
+    outcomes.map(|outcome| outcome["met"].as_bool().unwrap()).collect()
+}
+
 /// A run of what is said, cut at blanks, with JSON on standard output.
 fn run(line: &str) -> (Finished, Value) {
     let finished = executable::run(&line.split(' ').collect::<Vec<_>>());
@@ -96,10 +101,13 @@ fn who_does_not_answer_meets_no_threshold_on_errors() {
     );
     let (finished, said) = run(&format!("{line} failed<2"));
     assert_eq!((finished.code, &said["thresholds"][0]["value"]), (Some(1), &json!(2.0)), "{said}");
-    // Two errors were allowed for; no answer at all is another matter.
-    let (finished, said) = run(&format!("{line} errors<9"));
-    assert_eq!((finished.code, &said["thresholds"][0]["met"]), (Some(1), &json!(true)), "{said}");
-    assert!(finished.stderr.contains("nothing was answered"), "{finished:?}");
+    // Two errors were allowed for; no answer at all is another matter, whatever is asked.
+    let (finished, said) = run(&format!(
+        "{line} errors<9 --fail failed<9 --fail closed<1 --fail rate<1M --fail p99<1h --fail max>0"
+    ));
+    assert_eq!((finished.code, &said["thresholds"][0]["value"]), (Some(1), &json!(2.0)), "{said}");
+    assert_eq!(met(&said), [false; 6], "{said}");
+    assert!(finished.stderr.contains("errors<9: 2.000, MISSED: nothing was answered"));
 }
 
 #[test]

@@ -25,7 +25,9 @@ use anyhow::Result;
 use clap::ArgMatches;
 use engine::sys::process::{self, Signal};
 use host::Machine;
-use load::{BroadcastSummary, Config, EchoSummary, Ended, Latency, Row, Summary};
+use load::{
+    BroadcastSummary, ChurnSummary, Config, Connections, EchoSummary, Ended, Latency, Row, Summary,
+};
 use serde::Serialize;
 
 use self::csv::Csv;
@@ -34,7 +36,7 @@ use self::flags::Command;
 pub(crate) use self::flags::{Args, connect, connect_as_said};
 use self::metrics::Metrics;
 use self::screen::Screen;
-use self::threshold::{Metric, Outcome};
+use self::threshold::{Figure, Metric, Outcome};
 use self::watch::{Generator, Watched};
 use crate::output;
 use crate::progress::Series;
@@ -123,9 +125,12 @@ fn measure(
         ended.summary.reasons.push("the rate asked for was not reached in time".to_owned());
     }
     let rate = generator.messages_per_second();
-    let value = |metric| value(metric, &ended.summary, rate);
+    let figure = |metric| Figure {
+        value: value(metric, &ended.summary, rate),
+        is_answered: is_answered(&ended.summary),
+    };
     let outcomes: Vec<Outcome> =
-        args.threshold.iter().map(|threshold| threshold.judge(value)).collect();
+        args.threshold.iter().map(|threshold| threshold.judge(figure)).collect();
     let (generator, thresholds) = (&generator, &outcomes[..]);
     let (summary, watched, samples) = (&ended.summary, watched.as_ref(), &series);
     let document = Document { summary, generator, watched, thresholds, samples };
@@ -166,22 +171,52 @@ fn report(json: Option<&str>, document: &Document<'_>) -> Result<()> {
     output::report(json, &text, document)
 }
 
+/// Whether anything came: messages where some were to come, WebSockets where none were.
+fn is_answered(summary: &Summary) -> bool {
+    let echo = summary.echo.as_ref().map(|echo| echo.received);
+    let broadcast = summary.broadcast.as_ref().map(|broadcast| broadcast.received);
+    let churn = summary.churn.as_ref().map(|churn| churn.received);
+    let messages: Option<u64> = [echo, broadcast, churn].into_iter().flatten().reduce(u64::max);
+    let Connections { open, retired, replaced, .. } = summary.connections;
+    messages.unwrap_or(open + retired + replaced + summary.closed.values().sum::<u64>()) > 0
+}
+
 /// What a threshold asks for; `rate` is of messages, per second.
 fn value(metric: Metric, summary: &Summary, rate: Option<f64>) -> Option<f64> {
     let broadcast = summary.broadcast.as_ref();
     let published = broadcast.and_then(|broadcast| broadcast.latency.as_ref());
-    let latency = summary.latency.as_ref().or(published).or(summary.heartbeats.latency.as_ref());
+    let churn = summary.churn.as_ref();
+    let churned = churn.and_then(|churn| churn.latency.as_ref());
+    let received = published.or(churned);
+    let latency = summary.latency.as_ref().or(received).or(summary.heartbeats.latency.as_ref());
     let of = |pick: fn(&Latency) -> f64| latency.map(pick);
     let closed = summary.closed.values().sum::<u64>();
     let echo = summary.echo.as_ref();
-    let lost = echo.map_or(0, |echo| echo.lost) + broadcast.map_or(0, |b| b.lost);
-    let wrong = echo.map_or(0, |e| e.duplicated + e.reordered + e.corrupted + e.late)
-        + broadcast.map_or(0, |b| b.duplicated + b.reordered + b.corrupted + b.late + b.stale);
-    let of_all = |of_echo: fn(&EchoSummary) -> u64, of_broadcast: fn(&BroadcastSummary) -> u64| {
-        echo.map_or(0, of_echo) + broadcast.map_or(0, of_broadcast)
+    let of_all = |of_echo: fn(&EchoSummary) -> u64,
+                  of_broadcast: fn(&BroadcastSummary) -> u64,
+                  of_churn: fn(&ChurnSummary) -> u64| {
+        // Of no messages none is lost, and that was not measured.
+        let counts = [echo.map(of_echo), broadcast.map(of_broadcast), churn.map(of_churn)];
+        counts.into_iter().flatten().reduce(|one, other| one + other)
     };
+    let lost = of_all(|e| e.lost, |b| b.lost, |c| c.lost);
+    let wrong = of_all(
+        |e| e.duplicated + e.reordered + e.corrupted + e.late,
+        |b| b.duplicated + b.reordered + b.corrupted + b.late + b.stale,
+        |c| {
+            c.duplicated
+                + c.reordered
+                + c.corrupted
+                + c.late
+                + c.stale
+                + c.unexpected
+                + c.unconfirmed
+        },
+    );
     let count = |count: u64| Some(count as f64);
-    let errors = summary.connections.failed + closed + lost + wrong;
+    let of_messages = |count: Option<u64>| count.map(|count| count as f64);
+    let errors =
+        summary.connections.failed + closed + lost.unwrap_or_default() + wrong.unwrap_or_default();
     match metric {
         Metric::P50 => of(|latency| latency.p50_ms),
         Metric::P90 => of(|latency| latency.p90_ms),
@@ -191,17 +226,19 @@ fn value(metric: Metric, summary: &Summary, rate: Option<f64>) -> Option<f64> {
         Metric::Max => of(|latency| latency.max_ms),
         Metric::Failed => count(summary.connections.failed),
         Metric::Closed => count(closed),
-        Metric::Lost => count(lost),
-        Metric::Duplicated => count(of_all(|e| e.duplicated, |b| b.duplicated)),
-        Metric::Reordered => count(of_all(|e| e.reordered, |b| b.reordered)),
-        Metric::Late => count(of_all(|e| e.late, |b| b.late)),
-        Metric::ReceiptP50 => published.map(|latency| latency.p50_ms),
-        Metric::ReceiptP99 => published.map(|latency| latency.p99_ms),
-        Metric::ReceiptMax => published.map(|latency| latency.max_ms),
+        Metric::Lost => of_messages(lost),
+        Metric::Duplicated => {
+            of_messages(of_all(|e| e.duplicated, |b| b.duplicated, |c| c.duplicated))
+        }
+        Metric::Reordered => of_messages(of_all(|e| e.reordered, |b| b.reordered, |c| c.reordered)),
+        Metric::Late => of_messages(of_all(|e| e.late, |b| b.late, |c| c.late)),
+        Metric::ReceiptP50 => received.map(|latency| latency.p50_ms),
+        Metric::ReceiptP99 => received.map(|latency| latency.p99_ms),
+        Metric::ReceiptMax => received.map(|latency| latency.max_ms),
         Metric::Errors => count(errors),
         // Of all that was tried: connections and messages.
         Metric::ErrorShare => {
-            let expected = broadcast.map_or(0, |b| b.expected) + echo.map_or(0, |echo| echo.sent);
+            let expected = of_all(|e| e.sent, |b| b.expected, |c| c.owed).unwrap_or_default();
             let tried = summary.connections.requested + expected;
             Some(100.0 * errors as f64 / tried.max(1) as f64)
         }

@@ -52,9 +52,8 @@ pub(super) fn report<'a>(
 /// Conditions, if there were any.
 pub(super) fn thresholds(outcomes: &[Outcome]) -> Option<Table> {
     let row = |outcome: &Outcome| {
-        let value = outcome.value.map_or("not measured".to_owned(), |value| format!("{value:.3}"));
-        let met = if outcome.met { "met" } else { "MISSED" };
-        vec![outcome.threshold.clone(), value, met.to_owned()]
+        let [value, verdict] = outcome.said();
+        vec![outcome.threshold.clone(), value, verdict]
     };
     (!outcomes.is_empty()).then(|| Table {
         title: "Thresholds",

@@ -72,6 +72,15 @@ const METRICS: [(&str, Metric); 17] = [
     ("rate", Metric::Rate),
 ];
 
+/// A figure, as far as it was measured.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Figure {
+    /// `None` if it was not.
+    pub(super) value: Option<f64>,
+    /// Whether anything was answered, or came, of what it counts among.
+    pub(super) is_answered: bool,
+}
+
 /// What became of a threshold.
 #[derive(Serialize, Debug)]
 pub(super) struct Outcome {
@@ -79,6 +88,9 @@ pub(super) struct Outcome {
     /// In milliseconds, a count, per cent, or messages per second; null when it was not measured.
     pub(super) value: Option<f64>,
     pub(super) met: bool,
+    /// Something came of the run that the threshold is about.
+    #[serde(skip)]
+    is_answered: bool,
 }
 
 impl FromStr for Threshold {
@@ -106,16 +118,17 @@ impl FromStr for Threshold {
 }
 
 impl Threshold {
-    /// `value` tells a figure; `None` for one that was not measured.
-    pub(super) fn judge(&self, value: impl FnOnce(Metric) -> Option<f64>) -> Outcome {
-        let value = value(self.metric);
-        let met = value.is_some_and(|value| match self.sign {
+    /// `figure` tells one. Where nothing was answered no threshold is met, however few errors there
+    /// were: that few were made says nothing then.
+    pub(super) fn judge(&self, figure: impl FnOnce(Metric) -> Figure) -> Outcome {
+        let Figure { value, is_answered } = figure(self.metric);
+        let met = value.filter(|_| is_answered).is_some_and(|value| match self.sign {
             Sign::Below => value < self.bound,
             Sign::Above => value > self.bound,
             // Counts are whole, and so is their bound.
             Sign::Exactly => (value - self.bound).abs() < f64::EPSILON,
         });
-        Outcome { threshold: self.text.clone(), value, met }
+        Outcome { threshold: self.text.clone(), value, met, is_answered }
     }
 }
 
@@ -134,9 +147,21 @@ fn per_cent(text: &str) -> Result<f64, String> {
 
 impl Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [value, verdict] = self.said();
+        writeln!(f, "threshold     {}: {value}, {verdict}", self.threshold)
+    }
+}
+
+impl Outcome {
+    /// The figure, and whether that is enough.
+    pub(super) fn said(&self) -> [String; 2] {
         let value = self.value.map_or("not measured".to_owned(), |value| format!("{value:.3}"));
-        let met = if self.met { "met" } else { "MISSED" };
-        writeln!(f, "threshold     {}: {value}, {met}", self.threshold)
+        let verdict = match (self.met, self.is_answered) {
+            (true, _) => "met",
+            (false, true) => "MISSED",
+            (false, false) => "MISSED: nothing was answered",
+        };
+        [value, verdict.to_owned()]
     }
 }
 
@@ -148,24 +173,43 @@ fn milliseconds(time: Duration) -> f64 {
 mod tests {
     use super::*;
 
+    fn of(value: Option<f64>) -> impl FnOnce(Metric) -> Figure {
+        move |_| Figure { value, is_answered: true }
+    }
+
+    #[test]
+    fn what_was_not_answered_meets_no_threshold() {
+        for text in ["errors<9", "errors<99%", "lost==0", "closed<1", "p99<1h", "rate<5", "max>0"] {
+            let threshold: Threshold = text.parse().unwrap();
+            for value in [None, Some(0.0), Some(1.0)] {
+                let outcome = threshold.judge(|_| Figure { value, is_answered: false });
+                assert!(!outcome.met, "{text}");
+                assert!(
+                    outcome.to_string().ends_with("MISSED: nothing was answered\n"),
+                    "{outcome}"
+                );
+            }
+        }
+    }
+
     #[test]
     fn a_threshold_is_a_figure_a_sign_and_a_bound() {
         let threshold: Threshold = "p99<50ms".parse().unwrap();
-        let of = |threshold: &Threshold| (threshold.metric, threshold.sign, threshold.bound);
-        assert_eq!(of(&threshold), (Metric::P99, Sign::Below, 50.0));
+        let read = |threshold: &Threshold| (threshold.metric, threshold.sign, threshold.bound);
+        assert_eq!(read(&threshold), (Metric::P99, Sign::Below, 50.0));
         let threshold: Threshold = "rate>10k".parse().unwrap();
-        assert_eq!(of(&threshold), (Metric::Rate, Sign::Above, 10_000.0));
+        assert_eq!(read(&threshold), (Metric::Rate, Sign::Above, 10_000.0));
         for text in ["lost==0", "lost = 0"] {
             let threshold: Threshold = text.parse().unwrap();
-            assert_eq!(of(&threshold), (Metric::Lost, Sign::Exactly, 0.0));
-            assert!(threshold.judge(|_| Some(0.0)).met && !threshold.judge(|_| Some(1.0)).met);
+            assert_eq!(read(&threshold), (Metric::Lost, Sign::Exactly, 0.0));
+            assert!(threshold.judge(of(Some(0.0))).met && !threshold.judge(of(Some(1.0))).met);
         }
         let threshold: Threshold = "receipt_p99<50ms".parse().unwrap();
-        assert_eq!(of(&threshold), (Metric::ReceiptP99, Sign::Below, 50.0));
+        assert_eq!(read(&threshold), (Metric::ReceiptP99, Sign::Below, 50.0));
         let threshold: Threshold = "errors<0.1%".parse().unwrap();
         assert_eq!((threshold.metric, threshold.bound), (Metric::ErrorShare, 0.1));
-        assert!(!threshold.judge(|_| Some(0.1)).met && threshold.judge(|_| Some(0.0)).met);
-        assert!(!threshold.judge(|_| None).met, "what was not measured is not met");
+        assert!(!threshold.judge(of(Some(0.1))).met && threshold.judge(of(Some(0.0))).met);
+        assert!(!threshold.judge(of(None)).met, "what was not measured is not met");
         for (text, named) in [
             ("p99", "p99<50ms"),
             ("errors<101%", "0.1%"),

@@ -23,7 +23,7 @@ use super::destinations::tell_lost;
 use super::flags::Args;
 use super::metrics::Metrics;
 use super::screen::Screen;
-use super::threshold::{Metric, Outcome};
+use super::threshold::{Figure, Metric, Outcome};
 use super::watch::{Generator, Watched};
 use crate::output;
 use crate::progress::Series;
@@ -83,7 +83,7 @@ pub(super) fn run(
     let outcomes: Vec<Outcome> = args
         .threshold
         .iter()
-        .map(|threshold| threshold.judge(|metric| value(metric, summary)))
+        .map(|threshold| threshold.judge(|metric| figure(metric, summary)))
         .collect();
     let mut reasons = summary.reasons();
     if generator.missed_the_rate() {
@@ -152,7 +152,11 @@ pub(super) fn is_open(config: &Requests) -> bool {
 }
 
 /// What a threshold asks for.
-pub(super) fn value(metric: Metric, summary: &RequestSummary) -> Option<f64> {
+pub(super) fn figure(metric: Metric, summary: &RequestSummary) -> Figure {
+    Figure { value: value(metric, summary), is_answered: summary.requests.answered > 0 }
+}
+
+fn value(metric: Metric, summary: &RequestSummary) -> Option<f64> {
     let latency = summary.latency.as_ref();
     Some(match metric {
         Metric::P50 => latency?.p50_ms,

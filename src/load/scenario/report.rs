@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::file::Experiment;
 use crate::load::requests;
-use crate::load::threshold::{Metric, Outcome};
+use crate::load::threshold::{Figure, Metric, Outcome};
 use crate::load::watch::{Generator, Watched};
 use crate::progress::Series;
 
@@ -122,18 +122,19 @@ impl Display for Came {
 }
 
 /// What a threshold asks for of users in groups; what is not theirs is the run's.
-pub(super) fn of_groups(metric: Metric, groups: &GroupSummary) -> Option<f64> {
+pub(super) fn of_groups(metric: Metric, groups: &GroupSummary) -> Option<Figure> {
     let latency = groups.latency.as_ref();
-    Some(match metric {
-        Metric::Lost => groups.lost as f64,
-        Metric::Duplicated => groups.duplicated as f64,
-        Metric::Reordered => groups.reordered as f64,
-        Metric::Late => groups.late as f64,
-        Metric::ReceiptP50 => latency?.p50_ms,
-        Metric::ReceiptP99 => latency?.p99_ms,
-        Metric::ReceiptMax => latency?.max_ms,
+    let value = match metric {
+        Metric::Lost => Some(groups.lost as f64),
+        Metric::Duplicated => Some(groups.duplicated as f64),
+        Metric::Reordered => Some(groups.reordered as f64),
+        Metric::Late => Some(groups.late as f64),
+        Metric::ReceiptP50 => latency.map(|latency| latency.p50_ms),
+        Metric::ReceiptP99 => latency.map(|latency| latency.p99_ms),
+        Metric::ReceiptMax => latency.map(|latency| latency.max_ms),
         _ => return None,
-    })
+    };
+    Some(Figure { value, is_answered: groups.received > 0 })
 }
 
 fn write_sockets(f: &mut Formatter<'_>, sockets: &SocketSummary) -> fmt::Result {

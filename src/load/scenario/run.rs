@@ -153,11 +153,11 @@ impl Asked<'_> {
             watched.finish(series.most_open(), summary.requests.answered);
         }
         let groups = tallies.groups();
-        let value = |metric| {
+        let figure = |metric| {
             let of_groups = groups.as_ref().and_then(|groups| report::of_groups(metric, groups));
-            of_groups.or_else(|| requests::value(metric, &summary))
+            of_groups.unwrap_or_else(|| requests::figure(metric, &summary))
         };
-        let outcomes: Vec<_> = self.thresholds.iter().map(|t| t.judge(value)).collect();
+        let outcomes: Vec<_> = self.thresholds.iter().map(|t| t.judge(figure)).collect();
         let mut reasons = summary.reasons();
         reasons.extend(groups.iter().flat_map(GroupSummary::reasons));
         if generator.missed_the_rate() {

@@ -10,6 +10,11 @@ use super::Files;
 use super::body::{self, Part};
 use super::options::What;
 
+/// What curl says of itself where nothing else is said; here it is us.
+const AGENT: &str = concat!("standfast/", env!("CARGO_PKG_VERSION"));
+/// What curl takes where nothing else is said.
+const ANYTHING: &str = "*/*";
+
 /// Redirects that curl follows with `-L`, unless `--max-redirs` says otherwise.
 const REDIRECTS: u32 = 50;
 
@@ -113,7 +118,10 @@ impl<'a> Draft<'a> {
             get: false,
             json: false,
             headers: Vec::new(),
-            made: Vec::new(),
+            made: vec![
+                ("User-Agent".to_owned(), AGENT.to_owned()),
+                ("Accept".to_owned(), ANYTHING.to_owned()),
+            ],
             without: Vec::new(),
             cookies: Vec::new(),
             data: None,
@@ -185,6 +193,8 @@ impl<'a> Draft<'a> {
                 self.make("Authorization", format!("Basic {}", STANDARD.encode(user)));
             }
             What::Bearer => self.make("Authorization", format!("Bearer {text}")),
+            // An empty one is none.
+            What::Agent if text.is_empty() => self.made.retain(|(name, _)| name != "User-Agent"),
             What::Agent => self.make("User-Agent", text.to_owned()),
             What::Referer => {
                 self.make("Referer", text.trim_end_matches(";auto").to_owned());

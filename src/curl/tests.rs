@@ -83,7 +83,11 @@ fn short_options_in_a_row() {
 #[test]
 fn every_option_of_a_request_changes_it() {
     let plain = one("curl http://a/");
-    assert_eq!((plain.method.as_str(), plain.body.as_ref(), plain.headers.len()), ("GET", None, 0));
+    assert_eq!((plain.method.as_str(), plain.body.as_ref()), ("GET", None));
+    let own = concat!("standfast/", env!("CARGO_PKG_VERSION"));
+    let defaults = [("User-Agent", own), ("Accept", "*/*")];
+    let defaults = defaults.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    assert_eq!(plain.headers, defaults, "as curl, under our own name");
     for (option, changed) in [
         ("-X DELETE", Request { method: "DELETE".into(), ..plain.clone() }),
         ("-I", Request { method: "HEAD".into(), ..plain.clone() }),
@@ -132,14 +136,27 @@ fn every_option_of_a_request_changes_it() {
     ] {
         let request = one(&format!("curl {option} --url http://a/"));
         assert_eq!(header(&request, name), Some(value), "{option}");
-        assert_eq!(request.headers.len(), 1, "{option}");
+        let more = if option.starts_with("-A") { 1 } else { 2 };
+        assert_eq!(request.headers.len(), 1 + more, "{option}");
     }
     let in_url = one("curl http://me:w%3Ard@a/x");
     assert_eq!(
         (in_url.url.as_str(), header(&in_url, "authorization")),
         ("http://a/x", Some("Basic bWU6dzpyZA=="))
     );
-    let without = one("curl -d x -H 'Content-Type:' http://a/");
+    for (option, name, value) in [
+        ("-H 'Accept:'", "Accept", None),
+        ("-H 'accept;'", "Accept", Some("")),
+        ("-H 'ACCEPT: text/x'", "Accept", Some("text/x")),
+        ("-H 'User-Agent:'", "User-Agent", None),
+        ("-A me -A ''", "User-Agent", None),
+        ("-A me -H 'User-Agent: you'", "User-Agent", Some("you")),
+    ] {
+        let request = one(&format!("curl {option} http://a/"));
+        assert_eq!(header(&request, name), value, "{option}");
+        assert_eq!(request.headers.len(), 1 + usize::from(value.is_some()), "{option}");
+    }
+    let without = one("curl -d x -H 'Content-Type:' -H Accept: -H User-Agent: http://a/");
     assert_eq!(without.headers, [], "a name without a value takes the header away");
     let json = one(r#"curl --json '{"a":' --json '1}' http://a/"#);
     assert_eq!(

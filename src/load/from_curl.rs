@@ -106,8 +106,13 @@ mod tests {
 
     use super::*;
 
+    /// Without what every command of curl sends.
     fn of(text: &str) -> (String, Vec<String>) {
-        command(&curl::parse(text, Path::new("")).unwrap().requests[0])
+        let (line, warnings) = command(&curl::parse(text, Path::new("")).unwrap().requests[0]);
+        let own = concat!("standfast/", env!("CARGO_PKG_VERSION"));
+        let defaults = format!(" --header 'User-Agent: {own}' --header 'Accept: */*'");
+        assert!(line.contains(&defaults), "{line}");
+        (line.replacen(&defaults, "", 1), warnings)
     }
 
     #[test]

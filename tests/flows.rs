@@ -11,7 +11,7 @@ use crate::harness::executable::{self, Finished};
 use crate::harness::server::Server;
 use crate::harness::web::{Said, Web};
 
-fn run(text: &str, code: i32) -> (Finished, Value) {
+pub(crate) fn run(text: &str, code: i32) -> (Finished, Value) {
     static FILES: AtomicU32 = AtomicU32::new(0);
     let number = FILES.fetch_add(1, Ordering::Relaxed);
     let file = Scratch::new(&format!("flows-{number}.toml"), text);
@@ -83,6 +83,38 @@ fn what_a_chat_drops_doubles_and_swaps_is_told_to_the_unit() {
         assert!(finished.stderr.contains(&line), "{}", finished.stderr);
         assert_eq!(document["sockets"]["received"], received + book.doubled, "{document}");
     }
+}
+
+#[test]
+fn what_is_said_in_the_warm_up_is_not_judged() {
+    let chat = Chat::start(10);
+    let text = room("1:N", 5, 10, 1, "warm_up = '300ms'") + LISTENERS;
+    let target = format!("ws://{}/room/{{{{group}}}}", chat.address);
+    // A pass is one message, and who is there stays there.
+    let text = text.replace("SENDER'", "sender'\nrate = 200").replace("passes = 1", "passes = 30");
+    let text = text.replace("TARGET'", &format!("{target}'\nonce = true"));
+    let text = text.replace("meet = true", "meet = true\nonce = true");
+    let (finished, document) = run(&text, 1);
+    let (groups, book) = (&document["groups"], chat.book());
+    let [senders, sent, expected] = counts(groups, ["senders", "sent", "expected"]);
+    // Thirty passes each, and what was left of one that had begun before.
+    assert!(senders == 2 && (60..=62).contains(&sent) && expected == sent * 4, "{groups}");
+    assert_eq!(counts(groups, ["foreign", "early", "corrupted"]), [0; 3], "{groups}");
+    let [warm_up, received, lost] = counts(groups, ["warm_up", "received", "lost"]);
+    assert!(warm_up >= 20, "{groups}");
+    assert_eq!((received + lost, book.due), (expected, (sent + warm_up) * 4), "{groups}\n{book:?}");
+    // One in ten was dropped all along.
+    assert!((12..=36).contains(&lost) && lost < book.dropped, "{groups}\n{book:?}");
+    assert_eq!(groups["latency"]["count"], received, "{groups}");
+    assert_eq!(groups["send_lag"]["count"], sent, "{groups}");
+    assert!(finished.stderr.contains("sent in the warm-up"), "{}", finished.stderr);
+    let said: Vec<u64> = document["flows"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|f| f["begun"].as_u64().unwrap())
+        .collect();
+    assert_eq!(said[0], 60, "passes of the warm-up are not counted: {document}");
 }
 
 #[test]
@@ -388,4 +420,36 @@ fn the_chat_of_the_docs_runs_beside_serve() {
     let [expected, received, lost] = counts(&document["groups"], ["expected", "received", "lost"]);
     assert!(expected > 0 && received == expected && lost == 0, "{document}");
     assert_eq!(document["thresholds"].as_array().unwrap().len(), 3, "{document}");
+}
+
+#[test]
+fn receivers_who_heard_nothing_meet_no_threshold_of_theirs() {
+    let chat = Chat::start(0);
+    let asked = ["lost<99", "late==0", "duplicated==0", "receipt_p99<1h", "errors<9"];
+    let text = room("1:1", 2, 2, 3, &format!("thresholds = {asked:?}")) + LISTENERS;
+    let text = text.replace("SENDER", "sender").replace("\"from\":{{user}}", "\"to\":99");
+    let text = text.replace("TARGET", &format!("ws://{}/private?id={{{{user}}}}", chat.address));
+    let (finished, document) = run(&text, 1);
+    let names = ["expected", "received", "lost"];
+    assert_eq!(counts(&document["groups"], names), [3, 0, 3], "{document}");
+    let outcomes = document["thresholds"].as_array().unwrap().iter();
+    let met: Vec<bool> = outcomes.map(|outcome| outcome["met"] == true).collect();
+    // Steps were answered, so what errors they had is known.
+    assert_eq!(met, [false, false, false, false, true], "{document}");
+    assert!(finished.stderr.contains("lost<99: 3.000, MISSED: nothing was answered"));
+}
+
+#[test]
+fn a_scenario_that_nobody_answers_meets_no_threshold() {
+    let deaf = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let text = format!(
+        "version = 1\ntarget = 'http://{}'\nusers = 2\npasses = 1\ntimeout = '200ms'\n\
+         thresholds = ['errors<9', 'failed<9', 'p99<1h', 'closed==0', 'rate<1M']\n\
+         [[flows]]\n[[flows.steps]]\nurl = '/'\n",
+        deaf.local_addr().unwrap()
+    );
+    let (_, document) = run(&text, 1);
+    let outcomes = document["thresholds"].as_array().unwrap();
+    assert_eq!(outcomes.len(), 5);
+    assert!(outcomes.iter().all(|outcome| outcome["met"] == false), "{document}");
 }

@@ -68,10 +68,10 @@ impl Users {
         let limit = user.step.and_then(|step| self.scenario.steps.get(step)?.limit);
         let limit_ns = limit.map_or(u64::MAX, |limit| limit.as_nanos() as u64);
         if is_met {
-            return self.pass_step(at, None);
+            return self.pass_step(at, None, now_ns);
         }
         if now_ns.saturating_sub(since_ns) >= limit_ns {
-            return self.pass_step(at, Some(Failure::Timeout));
+            return self.pass_step(at, Some(Failure::Timeout), now_ns);
         }
         Next::Wait(LOOK)
     }
@@ -81,7 +81,7 @@ impl Users {
         if !over {
             return Next::Wait(LOOK);
         }
-        self.pass_step(at, None);
+        self.pass_step(at, None, now_ns);
         if let Some(user) = self.users.get_mut(at as usize) {
             user.is_done = true;
         }
@@ -89,17 +89,19 @@ impl Users {
     }
 
     /// A step for which nothing was sent is over.
-    fn pass_step(&mut self, at: u32, failure: Option<Failure>) -> Next {
+    fn pass_step(&mut self, at: u32, failure: Option<Failure>, now_ns: u64) -> Next {
         let Some(user) = self.users.get_mut(at as usize) else { return Next::End };
         user.waits_since_ns = None;
         let Some(number) = user.step else { return Next::End };
-        self.tally.step(number, failure, None);
+        if now_ns >= self.measure_ns {
+            self.tally.step(number, failure, None);
+        }
         match failure {
             Some(_) => user.step = None,
             None => {
                 user.do_once(number);
                 user.advance(&self.scenario);
-                if user.step.is_none() {
+                if user.step.is_none() && user.is_counted {
                     self.tally.completed(user.flow);
                 }
             }
@@ -117,7 +119,7 @@ impl Users {
         }
         user.due_ns = Some(due_ns + 1_000_000_000 / rate.max(1));
         if let Some(members) = &mut self.members {
-            members.lagged(now_ns - due_ns);
+            members.lagged(due_ns, now_ns);
         }
         None
     }
@@ -147,7 +149,7 @@ impl Users {
         let Some(user) = self.users.get(at as usize).filter(|_| !sent) else { return };
         let step = user.step.and_then(|step| self.scenario.steps.get(step));
         if let (Some(members), true) = (&mut self.members, step.is_some_and(|step| step.stamped)) {
-            members.failed(at, user.to.unwrap_or_default());
+            members.failed(at, user.to.unwrap_or_default(), user.stamp.published_ns);
         }
     }
 

@@ -41,7 +41,7 @@ pub struct Users {
     clock: Clock,
     places: Places,
     /// What is due before is warm-up, and is no part of any tally.
-    measure_ns: u64,
+    pub(super) measure_ns: u64,
     pub(super) tally: Tally,
     tallies: Tallies,
     handed_over_ns: u64,
@@ -262,6 +262,7 @@ impl Users {
 impl Script for Users {
     fn start(&mut self, places: &Places, measure_ns: u64) {
         (self.places, self.measure_ns) = (places.clone(), measure_ns);
+        self.members.iter_mut().for_each(|members| members.measure_from(measure_ns));
     }
 
     fn next(&mut self, user: u32, now_ns: u64) -> Next {

@@ -12,7 +12,7 @@ use std::time::Duration;
 pub(super) use self::reception::{Books, Members};
 pub use self::summary::GroupSummary;
 
-/// The most pairs of a sender and a receiver in all groups together; each takes some 30 bytes.
+/// The most pairs of a sender and a receiver in all groups together; each takes some 40 bytes.
 pub const GROUP_PAIRS_MAX: u64 = 1 << 20;
 
 /// How users are grouped: users 0 to `size` − 1 are the first group, and so on.
@@ -150,7 +150,9 @@ pub(super) struct Board {
 struct Cell {
     /// Numbers given.
     sent: AtomicU32,
-    /// Of them those that never left.
+    /// Of them the first so many in the warm-up: nobody is owed those.
+    warm: AtomicU32,
+    /// Of the others those that never left.
     failed: AtomicU32,
 }
 
@@ -190,12 +192,18 @@ impl Board {
         })
     }
 
-    /// Numbers given by a sender for a receiver, and how many of them never left.
+    /// Numbers given by a sender for a receiver, and how many of them, after the warm-up, never left.
     fn sent(&self, group: u32, sender: u32, receiver: u32) -> (u32, u32) {
         let cell = self.cell(group, sender, receiver);
         cell.map_or((0, 0), |cell| {
             (cell.sent.load(Ordering::SeqCst), cell.failed.load(Ordering::SeqCst))
         })
+    }
+
+    /// Of the numbers given those of the warm-up.
+    fn warm(&self, group: u32, sender: u32, receiver: u32) -> u32 {
+        let cell = self.cell(group, sender, receiver);
+        cell.map_or(0, |cell| cell.warm.load(Ordering::SeqCst))
     }
 
     fn meeting(&self, group: u32) -> Option<&Meeting> {

@@ -1,6 +1,7 @@
 //! [`Members`]: one worker's users in their groups. What the counts mean, for every receiver and every
 //! sender by itself, is what it means in a fan-out (`fanout/reception.rs`); *early* is what was sent
-//! before the receiver was there, and is owed to nobody.
+//! before the receiver was there, and is owed to nobody. What was sent in the warm-up is owed to nobody
+//! either, and nothing of it is counted but how much it was.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,6 +19,8 @@ pub(in crate::scenario) struct Members {
     /// Of each receiver, one for each sender.
     tracks: Vec<Track>,
     books: Books,
+    /// What is sent before is warm-up.
+    measure_ns: u64,
 }
 
 /// One user.
@@ -44,6 +47,7 @@ struct Track {
 #[derive(Clone, Default)]
 pub(in crate::scenario) struct Books {
     pub(super) sent: u64,
+    pub(super) warm_up: u64,
     pub(super) failed: u64,
     pub(super) expected: u64,
     pub(super) received: u64,
@@ -69,7 +73,13 @@ pub(in crate::scenario) struct Books {
 
 impl Members {
     pub(in crate::scenario) fn new(board: Arc<Board>) -> Members {
-        Members { board, members: Vec::new(), tracks: Vec::new(), books: Books::default() }
+        let (members, tracks, books) = (Vec::new(), Vec::new(), Books::default());
+        Members { board, members, tracks, books, measure_ns: 0 }
+    }
+
+    /// What is sent before that time is warm-up.
+    pub(in crate::scenario) fn measure_from(&mut self, measure_ns: u64) {
+        self.measure_ns = measure_ns;
     }
 
     /// The worker's next user, by its number in the run.
@@ -131,16 +141,27 @@ impl Members {
         let one = self.members.get(at as usize)?;
         let sender = self.board.group.sender(one.member)?;
         let cell = self.board.cell(one.group, sender, to)?;
+        let number = cell.sent.fetch_add(1, Ordering::SeqCst);
+        if now_ns < self.measure_ns {
+            // Nobody but this user counts here.
+            cell.warm.store(number + 1, Ordering::SeqCst);
+            self.books.warm_up += 1;
+            return Some(number);
+        }
         self.books.sent += 1;
         if self.books.first_sent_ns == 0 {
             self.books.first_sent_ns = now_ns;
         }
         self.books.last_sent_ns = now_ns;
-        Some(cell.sent.fetch_add(1, Ordering::SeqCst))
+        Some(number)
     }
 
-    /// It never left.
-    pub(in crate::scenario) fn failed(&mut self, at: u32, to: u32) {
+    /// What was stamped at that time never left.
+    pub(in crate::scenario) fn failed(&mut self, at: u32, to: u32, published_ns: u64) {
+        if published_ns < self.measure_ns {
+            self.books.warm_up = self.books.warm_up.saturating_sub(1);
+            return;
+        }
         let Some(one) = self.members.get(at as usize) else { return };
         let Some(sender) = self.board.group.sender(one.member) else { return };
         if let Some(cell) = self.board.cell(one.group, sender, to) {
@@ -149,9 +170,11 @@ impl Members {
         }
     }
 
-    /// How much later than due a message was sent.
-    pub(in crate::scenario) fn lagged(&mut self, nanoseconds: u64) {
-        self.books.recorder.record(Series::PublishLag, nanoseconds);
+    /// A message is about to be sent that was due then.
+    pub(in crate::scenario) fn lagged(&mut self, due_ns: u64, now_ns: u64) {
+        if now_ns >= self.measure_ns {
+            self.books.recorder.record(Series::PublishLag, now_ns - due_ns);
+        }
     }
 
     /// A message came to a user.
@@ -159,8 +182,13 @@ impl Members {
         let Some(one) = self.members.get(at as usize).filter(|one| one.arrived) else { return };
         let books = &mut self.books;
         let Some(text) = broadcast::find(data) else { return };
-        let Some(publication) = broadcast::parse(text) else { return books.corrupted += 1 };
+        let Some(publication) = broadcast::parse(text) else {
+            return books.corrupted += u64::from(now_ns >= self.measure_ns);
+        };
         let Publication { publisher, sequence, published_ns } = publication;
+        if published_ns < self.measure_ns {
+            return;
+        }
         let group = self.board.group;
         let (of, from) = (publisher / group.size.max(1), publisher % group.size.max(1));
         let is_own = from == one.member && of == one.group;
@@ -244,7 +272,8 @@ impl Members {
             }
             let (sent, failed) = self.board.sent(one.group, sender, receiver);
             let (sent_before, failed_before) = track.before;
-            let due = (sent - sent_before).saturating_sub(failed - failed_before);
+            let from = sent_before.max(self.board.warm(one.group, sender, receiver));
+            let due = sent.saturating_sub(from).saturating_sub(failed - failed_before);
             owed += u64::from(due);
             lost += u64::from(due.saturating_sub(track.received));
         }
@@ -277,7 +306,7 @@ impl Books {
         macro_rules! add {
             ($($name:ident),*) => { $(self.$name += other.$name;)* };
         }
-        add!(sent, failed, expected, received, lost, duplicated, reordered, late, stale);
+        add!(sent, warm_up, failed, expected, received, lost, duplicated, reordered, late, stale);
         add!(corrupted, foreign, early, senders, receivers, short);
         self.worst.extend_from_slice(&other.worst);
         keep_worst(&mut self.worst);

@@ -26,6 +26,8 @@ pub struct GroupSummary {
     pub sent: u64,
     /// Messages that could not be sent; nobody is owed them.
     pub not_sent: u64,
+    /// Messages that left in the warm-up: nobody is owed them, and no other figure knows of them.
+    pub warm_up: u64,
     /// By all senders, from the first message to the last.
     pub sent_per_second: f64,
     /// From when a message was due to when it was sent, with a rate.
@@ -78,6 +80,7 @@ impl GroupSummary {
             senders: books.senders,
             sent,
             not_sent: books.failed,
+            warm_up: books.warm_up,
             // So many messages take one interval less.
             sent_per_second: rate(sent, books.last_sent_ns, 1),
             send_lag: books.recorder.latency(Series::PublishLag),
@@ -139,6 +142,7 @@ impl Display for GroupSummary {
             "              {lost} lost, {duplicated} duplicated, {reordered} reordered, {late} late"
         )?;
         for (count, what) in [
+            (self.warm_up, "sent in the warm-up, counted nowhere else"),
             (self.stale, "far behind the newest of their sender"),
             (self.corrupted, "corrupted"),
             (self.foreign, "meant for somebody else"),

@@ -61,7 +61,7 @@ fn every_receiver_is_owed_what_was_sent_since_it_was_there() {
     for sequence in 1..6 {
         assert_eq!(all.sends(0, 0, 10), Some(sequence));
     }
-    all.failed(0, 0);
+    all.failed(0, 0, 10);
     all.receipt(2, &message(0, 0, 5), 20);
     for sequence in [2, 1, 1, 3] {
         all.receipt(1, &message(0, sequence, 10), 20);
@@ -97,6 +97,52 @@ fn every_receiver_is_owed_what_was_sent_since_it_was_there() {
     }
     assert_eq!(summary.worst[0], crate::Receiver { connection: 2, received: 1, lost: 3 });
     assert_eq!(summary.latency.unwrap().count, 5);
+}
+
+#[test]
+fn what_is_sent_in_the_warm_up_is_owed_to_nobody() {
+    let (mut all, board) = members(group(Kind::OneToMany, 3), 3);
+    all.measure_from(10);
+    all_arrive(&mut all, 3);
+    for (now_ns, number) in [(5, 0), (6, 1), (9, 2)] {
+        assert_eq!(all.sends(0, 0, now_ns), Some(number));
+        all.lagged(0, now_ns);
+    }
+    all.failed(0, 0, 9);
+    all.receipt(1, &message(0, 0, 5), 8);
+    all.receipt(1, b"sf1 0 2 3 ffffffff", 9);
+    // Late, again, and to nobody's group: of the warm-up nothing is judged.
+    all.receipt(1, &message(0, 0, 5), 2_000_000_000);
+    all.receipt(1, &message(7, 1, 6), 12);
+    for (now_ns, number) in [(10, 3), (11, 4), (12, 5)] {
+        assert_eq!(all.sends(0, 0, now_ns), Some(number));
+        all.lagged(0, now_ns);
+    }
+    all.failed(0, 0, 12);
+    all.receipt(1, &message(0, 3, 10), 13);
+    all.receipt(1, &message(0, 4, 11), 14);
+    all.receipt(2, &message(0, 4, 11), 14);
+    let summary = summary(all, &board);
+    let of = |name: &str| serde_json::to_value(&summary).unwrap()[name].as_u64().unwrap();
+    for (name, count) in [
+        ("warm_up", 2),
+        ("sent", 2),
+        ("not_sent", 1),
+        ("expected", 4),
+        ("received", 3),
+        ("lost", 1),
+        ("duplicated", 0),
+        ("reordered", 0),
+        ("late", 0),
+        ("corrupted", 0),
+        ("foreign", 0),
+        ("early", 0),
+    ] {
+        assert_eq!(of(name), count, "{name}: {summary}");
+    }
+    let counts = [&summary.latency, &summary.send_lag].map(|latency| latency.unwrap().count);
+    assert_eq!(counts, [3, 3]);
+    assert!(summary.to_string().contains("2 sent in the warm-up"), "{summary}");
 }
 
 #[test]

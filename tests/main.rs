@@ -36,6 +36,7 @@ mod load_metrics;
 mod many_clients;
 mod oracle;
 mod peers;
+mod performing;
 mod planning;
 mod prove;
 mod prove_proxies;

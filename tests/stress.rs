@@ -201,7 +201,10 @@ fn the_rate_is_over_the_time_that_passed() {
     let stress = &result["stress"];
     assert_eq!((&stress["ok"], &stress["failed"]), (&2.into(), &2.into()), "{result}");
     assert!(stress["seconds"].as_f64() >= Some(1.0), "{result}");
-    assert!(stress["measured_per_second"].as_f64() <= Some(4.0), "{result}");
+    assert!(
+        stress["measured_per_second"].as_f64() <= Some(2.0),
+        "what was not answered is no answer"
+    );
 }
 
 #[test]

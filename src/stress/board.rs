@@ -132,6 +132,11 @@ impl Sum {
         self.ok + self.failed
     }
 
+    /// What was answered, well or not.
+    pub(super) fn answers(&self) -> u64 {
+        self.all() - self.codes.get(&NO_ANSWER).copied().unwrap_or_default()
+    }
+
     /// Those that took a time.
     fn timed(&self) -> u64 {
         self.all() - self.unasked

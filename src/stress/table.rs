@@ -22,7 +22,9 @@ pub(super) struct Table {
     users: u64,
     boards: Boards,
     rows: u32,
-    before: (u64, f64),
+    /// What there was at the last row, and when that was.
+    before: Sum,
+    then: f64,
     quiet: bool,
 }
 
@@ -46,25 +48,26 @@ pub(super) struct Stress {
 impl Table {
     /// `quiet`: JSON goes to standard output, so the table does not.
     pub(super) fn new(users: u64, boards: Boards, quiet: bool) -> Table {
-        Table { users, boards, rows: 0, before: (0, 0.0), quiet }
+        Table { users, boards, rows: 0, before: Sum::default(), then: 0.0, quiet }
     }
 
     /// A second has passed.
     pub(super) fn row(&mut self, elapsed: Duration) {
         let sum = self.boards.sum();
         let seconds = elapsed.as_secs_f64();
-        let (answers, then) = std::mem::replace(&mut self.before, (sum.all(), seconds));
-        let measured = (sum.all() - answers) as f64 / (seconds - then).max(1e-3);
+        let then = std::mem::replace(&mut self.then, seconds);
+        let measured = (sum.answers() - self.before.answers()) as f64 / (seconds - then).max(1e-3);
         let titles = if self.rows.is_multiple_of(TITLES_EVERY) { TITLES } else { "" };
         self.rows += 1;
         self.say(&format!("{titles}{}\n", row(&sum, self.users, seconds, measured)));
+        self.before = sum;
     }
 
     /// All is over: the summary, and what came of it.
     pub(super) fn end(&mut self, elapsed: Duration, latency: Option<&Latency>) -> Stress {
         let sum = self.boards.sum();
         let seconds = elapsed.as_secs_f64();
-        if self.before.0 != sum.all() || self.rows == 0 {
+        if self.before.all() != sum.all() || self.rows == 0 {
             self.row(elapsed);
         }
         let of = |pick: fn(&Latency) -> f64| latency.map(pick);
@@ -73,7 +76,7 @@ impl Table {
             ok: sum.ok,
             failed: sum.failed,
             seconds,
-            measured_per_second: sum.all() as f64 / seconds.max(1e-6),
+            measured_per_second: sum.answers() as f64 / seconds.max(1e-6),
             estimated_qps: sum.estimated(self.users),
             tp90_ms: of(|latency| latency.p90_ms),
             tp95_ms: of(|latency| latency.p95_ms),

@@ -17,6 +17,7 @@ mod process;
 mod reply;
 mod routes;
 mod service;
+mod spare;
 mod watch;
 
 use serde_json::Value;

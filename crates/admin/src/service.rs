@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use engine::sys::process::trim_allocator;
 use engine::{Remote, Workers};
 
+use crate::spare::Spare;
 use crate::watch::Watch;
 use crate::{Address, Running};
 
@@ -17,8 +17,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_AT_MEMORY_EVERY: Duration = Duration::from_millis(100);
 /// Tries, a millisecond apart, to hand a worker something that it must get.
 const TELL_TRIES: u32 = 1_000;
-/// Fewer connections than this leave nothing worth returning.
-const CROWD: u64 = 1_000;
 
 /// A server's workers and listeners.
 pub struct Service<P> {
@@ -30,8 +28,7 @@ pub struct Service<P> {
     remote: Remote<P>,
     stage: Stage<P>,
     watch: Watch,
-    /// The most connections since memory was last returned to the system.
-    crowd: u64,
+    spare: Spare,
 }
 
 /// Where a server is in its life.
@@ -50,7 +47,7 @@ impl<P: Send + 'static> Service<P> {
             remote: workers.remote().clone(),
             stage: Stage::Serving(workers),
             watch: Watch::default(),
-            crowd: 0,
+            spare: Spare::default(),
         }
     }
 
@@ -91,16 +88,6 @@ impl<P: Send + 'static> Service<P> {
             }
         }
     }
-
-    /// After most of a crowd has left, gives what the allocator kept for it back to the system.
-    fn return_memory(&mut self) {
-        let open = self.open();
-        if self.crowd >= CROWD && open < self.crowd / 2 {
-            trim_allocator();
-            self.crowd = open;
-        }
-        self.crowd = self.crowd.max(open);
-    }
 }
 
 /// The life of a server's workers, whatever they are told.
@@ -136,7 +123,7 @@ impl<P: Send + 'static> Life for Service<P> {
     fn look_after(&mut self, memory_limit: Option<u64>) -> io::Result<()> {
         self.watch.refusals(&self.remote);
         self.watch.memory(&self.remote, memory_limit);
-        self.return_memory();
+        self.spare.look(self.open(), &self.remote);
         match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Serving(workers) if workers.any_ended() => {
                 workers.drain(Duration::ZERO)?;

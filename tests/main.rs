@@ -47,6 +47,7 @@ mod proxy_leaving;
 mod proxy_masses;
 mod proxy_metrics;
 mod proxy_pools;
+mod proxy_restarts;
 mod proxy_upstreams;
 mod reaching;
 mod reading;

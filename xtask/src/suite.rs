@@ -56,6 +56,10 @@ fn stages() -> Result<Vec<(Vec<Step>, Vec<Step>)>> {
         ),
         ("Autobahn through our proxy", autobahn(&["proxy"])),
         ("simulation of the proxy, 30 seeds", sim::in_debug(What::Proxy, &["--seeds", "30"])),
+        (
+            "simulation of the proxy, planted bugs",
+            sim::in_debug(What::Proxy, &["--seeds", "200", "--planted"]),
+        ),
     ];
     let client = vec![
         ("Autobahn, our client", autobahn(&["client", "--debug"])),

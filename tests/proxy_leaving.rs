@@ -51,6 +51,40 @@ fn what_was_said_before_both_ends_comes_to_a_client_that_reads_later() {
     });
 }
 
+#[test]
+fn who_lives_but_reads_nothing_is_given_up_under_a_name_of_its_own() {
+    let upstream = Upstream::new();
+    let address = upstream.address().to_string();
+    let log = Scratch::new("given-up.log", "");
+    let flags = ["--upstream", &address, "--workers", "1", "--peer-timeout", "2s"];
+    let proxy = Server::start_proxy(&[&flags[..], &["--access-log", log.path()]].concat());
+    // Each side in turn says more than the proxy takes for the other, who is there and reads nothing.
+    for (path, reason) in [("/down", "client_given_up"), ("/up", "upstream_given_up")] {
+        let (mut socket, mut leg) = tunnel(Socket::connect(proxy.listen), path, &upstream);
+        leg.stream.set_nonblocking(true).unwrap();
+        let name = format!("tunnels_ended_total{{reason=\"{reason}\"}}");
+        eventually("it is given up", || {
+            if path == "/down" {
+                let _ = leg.stream.write(&[b'd'; 64 * 1024]);
+            } else {
+                socket.pour(&[b'u'; 64 * 1024]);
+            }
+            metric(&proxy, &name) == 1.0
+        });
+        eventually("its line is written", || {
+            let text = std::fs::read_to_string(log.path()).unwrap();
+            let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+            let mut told = lines.filter(|line: &serde_json::Value| line["target"] == path);
+            told.next().is_some_and(|line| line["why"] == reason && line["closed_by"] == "proxy")
+        });
+    }
+    assert_eq!(metric(&proxy, "closed_total{cause=\"given_up\"}"), 2.0);
+    let broken = ["client_reset", "upstream_reset"];
+    let broken =
+        broken.map(|of| metric(&proxy, &format!("tunnels_ended_total{{reason=\"{of}\"}}")));
+    assert_eq!(broken, [0.0, 0.0], "nobody broke off");
+}
+
 /// Unanswered questions of each connection over the cable: only the proxy has any at this end.
 fn unanswered(here: &Namespace) -> Vec<u32> {
     let sockets = here.output("ss", &["-tnoH", "state", "established"]);
@@ -106,7 +140,7 @@ fn bi_28_who_falls_silent_is_given_up_and_the_other_side_is_told() {
     assert!(client.ends(), "and the client that its upstream is");
     eventually("each is counted", || {
         let ended = |reason| metric(&format!("tunnels_ended_total{{reason=\"{reason}\"}}"));
-        ended("client_reset") == 1.0 && ended("upstream_reset") == 1.0
+        ended("client_given_up") == 1.0 && ended("upstream_given_up") == 1.0
     });
     eventually("nothing of them is left", || metric("tunnels") == 1.0);
     neighbour.send(b"as before");

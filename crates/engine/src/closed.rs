@@ -51,11 +51,14 @@ pub enum Closed {
     TlsFailed,
     /// The peer was heard, but a message of its did not come to its end (close code 1008).
     Unfinished,
+    /// Nothing was acknowledged for so long that the kernel gave the peer up: it is gone without a
+    /// word, or reads nothing of what waits for it (`ETIMEDOUT`).
+    GivenUp,
 }
 
 impl Closed {
     /// Every cause, in the order of its number.
-    pub const ALL: [Closed; 22] = [
+    pub const ALL: [Closed; 23] = [
         Closed::ByPeer,
         Closed::ByUs,
         Closed::Draining,
@@ -78,6 +81,7 @@ impl Closed {
         Closed::Shed,
         Closed::TlsFailed,
         Closed::Unfinished,
+        Closed::GivenUp,
     ];
 
     /// The name in metrics, JSON and logs.
@@ -106,6 +110,17 @@ impl Closed {
             Closed::Shed => "shed",
             Closed::TlsFailed => "tls_failed",
             Closed::Unfinished => "unfinished",
+            Closed::GivenUp => "given_up",
+        }
+    }
+
+    /// The cause that an error of reading or writing means. What ICMP said of the way there takes the
+    /// place of `ETIMEDOUT` (tcp(7)).
+    #[must_use]
+    pub(crate) fn of_break(error: &std::io::Error) -> Closed {
+        match error.raw_os_error() {
+            Some(libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH) => Closed::GivenUp,
+            _ => Closed::Reset,
         }
     }
 

@@ -46,7 +46,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 }
             }
             Err(error) if would_block(&error) => {}
-            Err(_) => core.end(slot, Closed::Reset),
+            Err(error) => core.end(slot, Closed::of_break(&error)),
         }
         self.core.read_buffer = buffer;
     }

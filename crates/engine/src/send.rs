@@ -118,7 +118,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         if backlog == 0 {
             sent = match self.transmit(slot, frame.bytes()) {
                 Ok(sent) => sent,
-                Err(_) => return self.lost(slot, messages),
+                Err(error) => return self.lost(slot, messages, &error),
             };
             if sent == length {
                 return Sent::Sent;
@@ -229,7 +229,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         if conn.backlog() == 0 {
             sent = match self.transmit(slot, bytes) {
                 Ok(sent) => sent,
-                Err(_) => return self.lost(slot, u64::from(messages)),
+                Err(error) => return self.lost(slot, u64::from(messages), &error),
             };
             if sent == bytes.len() {
                 return Sent::Sent;
@@ -265,9 +265,9 @@ impl<S: Sys, H: Handler> Core<S, H> {
     }
 
     /// The kernel says that the peer is gone, and messages for it with it.
-    fn lost(&mut self, slot: u32, messages: u64) -> Sent {
+    fn lost(&mut self, slot: u32, messages: u64, error: &io::Error) -> Sent {
         self.counters().dropped_gone.add(messages);
-        self.end(slot, Closed::Reset);
+        self.end(slot, Closed::of_break(error));
         Sent::Dropped
     }
 
@@ -280,7 +280,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         });
         let sent = match sent {
             Ok(sent) => sent,
-            Err(_) => return self.lost(slot, 1),
+            Err(error) => return self.lost(slot, 1, &error),
         };
         if sent == header.len() + data.len() {
             return Sent::Sent;
@@ -359,7 +359,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
                     budget = budget.saturating_sub(sent);
                 }
                 Err(error) if would_block(&error) => break,
-                Err(_) => return self.end(slot, Closed::Reset),
+                Err(error) => return self.end(slot, Closed::of_break(&error)),
             }
         }
         self.after_flush(slot);

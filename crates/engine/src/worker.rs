@@ -190,9 +190,12 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         if conn.mode == Mode::Connecting {
             return self.on_connected(slot);
         }
-        if event.failed && !conn.flags.has(Flags::WATCHED_READ) && !self.hung_up(slot) {
+        if event.failed
+            && !conn.flags.has(Flags::WATCHED_READ)
+            && let Some(why) = self.broke_unread(slot)
+        {
             // Nobody will read it to find out.
-            return self.core.end(slot, Closed::Reset);
+            return self.core.end(slot, why);
         }
         let Some(conn) = self.core.slab.get(slot) else { return };
         if event.writable && conn.flags.has(Flags::WATCHED_WRITE) {
@@ -204,13 +207,17 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         }
     }
 
-    /// Whether a raw connection that is not read for now has ended in order: its peer has closed it, or
-    /// both sides have ended theirs. What came before that still lies in the kernel, and is read once
-    /// somebody wants it.
-    fn hung_up(&mut self, slot: u32) -> bool {
-        let Some(conn) = self.core.slab.get(slot) else { return false };
+    /// How a connection broke that nobody reads. It did not where a raw one that is not read for now has
+    /// ended in order: its peer has closed it, or both sides have ended theirs. What came before that
+    /// still lies in the kernel, and is read once somebody wants it.
+    fn broke_unread(&mut self, slot: u32) -> Option<Closed> {
+        let conn = self.core.slab.get(slot)?;
         let paused = conn.flags.has(Flags::PAUSED | Flags::STALLED);
-        conn.mode == Mode::Raw && paused && self.core.sys.connect_outcome(conn.fd).is_ok()
+        match self.core.sys.connect_outcome(conn.fd) {
+            Ok(()) if conn.mode == Mode::Raw && paused => None,
+            Ok(()) => Some(Closed::Reset),
+            Err(error) => Some(Closed::of_break(&error)),
+        }
     }
 
     fn on_posts(&mut self) {

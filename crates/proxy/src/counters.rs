@@ -62,10 +62,14 @@ reasons! {
         ByClient = "client",
         /// The upstream ended its side first.
         ByUpstream = "upstream",
-        /// The client broke off, or could not be reached any more.
+        /// The client broke off.
         ClientReset = "client_reset",
-        /// The upstream broke off, or could not be reached any more.
+        /// The upstream broke off.
         UpstreamReset = "upstream_reset",
+        /// The client acknowledged nothing for the peer timeout, or read nothing of what waited for it.
+        ClientGivenUp = "client_given_up",
+        /// The same of the upstream.
+        UpstreamGivenUp = "upstream_given_up",
         /// Neither side was heard for the idle timeout.
         Idle = "idle_timeout",
         /// One side had ended and the other was silent for the fin timeout.

@@ -128,7 +128,7 @@ impl Failure {
             Closed::NoMemory => Failure::NoMemory,
             Closed::TlsFailed => Failure::Tls,
             Closed::Gone if opened => Failure::Closed,
-            Closed::Reset => Failure::Reset,
+            Closed::Reset | Closed::GivenUp => Failure::Reset,
             _ if opened => Failure::Closed,
             _ => Failure::ConnectFailed,
         }

@@ -78,6 +78,7 @@ impl Relay {
         let ended = match (near.ending, why) {
             // Who broke it off had not ended its side before.
             (None | Some(Ended::ByUpstream), Closed::Reset) => Ended::ClientReset,
+            (None | Some(Ended::ByUpstream), Closed::GivenUp) => Ended::ClientGivenUp,
             (Some(ending), _) => ending,
             (None, Closed::Gone | Closed::ByPeer) => Ended::ByClient,
             (None, Closed::Draining) => Ended::Draining,
@@ -88,7 +89,7 @@ impl Relay {
         };
         let far = Self::set(core, near.peer, Leg::Vacant);
         if !planted::on(Bug::OtherSideKept) {
-            end_leg(core, near.peer, ended, Ended::ClientReset);
+            end_leg(core, near.peer, ended);
         }
         let down = if let Leg::Far(far) = far { far.bytes } else { 0 };
         self.settle(core, id, near, down, ended);
@@ -99,6 +100,7 @@ impl Relay {
         let Leg::Near(near) = Self::set(core, far.peer, Leg::Vacant) else { return };
         let ended = match (near.ending, why) {
             (None | Some(Ended::ByClient), Closed::Reset) => Ended::UpstreamReset,
+            (None | Some(Ended::ByClient), Closed::GivenUp) => Ended::UpstreamGivenUp,
             (Some(ending), _) => ending,
             (None, Closed::Gone | Closed::ByPeer) => Ended::ByUpstream,
             (None, Closed::Draining) => Ended::Draining,
@@ -106,7 +108,7 @@ impl Relay {
             (None, _) => Ended::UpstreamReset,
         };
         let client = far.peer;
-        end_leg(core, client, ended, Ended::ClientReset);
+        end_leg(core, client, ended);
         self.settle(core, client, near, far.bytes, ended);
     }
 
@@ -227,8 +229,8 @@ pub(super) fn silent_ns<S: Sys>(core: &Core<S, Relay>, near: ConnId, far: ConnId
 }
 
 /// Ends the leg that is left: at once where nobody would read, else once all has left.
-fn end_leg<S: Sys>(core: &mut Core<S, Relay>, id: ConnId, ended: Ended, at_once: Ended) {
-    if ended == at_once {
+fn end_leg<S: Sys>(core: &mut Core<S, Relay>, id: ConnId, ended: Ended) {
+    if matches!(ended, Ended::ClientReset | Ended::ClientGivenUp) {
         core.reset(id);
     } else {
         core.end_after(id, Closed::ByUs);

@@ -12,7 +12,7 @@ use crate::harness::recorder::Recorder;
 use crate::harness::server::Server;
 use crate::harness::tls_front::Front;
 
-/// What stands there after the name of the program, with `HOST` for the servers.
+/// What stands in both manuals after the name of the program, with `HOST` for the servers.
 const UPSTREAM: [&str; 7] = [
     "-c 1 -n 100 -u https://HOST/",
     "-c 1 -n 1 -d true -u https://HOST/",
@@ -29,7 +29,7 @@ const UPSTREAM: [&str; 7] = [
      -data 'adPlanQueryParam=%7B%22adZone%22%3A%7B%22positionList%22%3A%5B%5D%7D%7D'",
 ];
 
-/// The same of the fork, with a hundred users where it has ten thousand (`-sender`).
+/// The same in the fork's alone, with a hundred users where it has ten thousand (`-sender`).
 const FORK: [&str; 8] = [
     "-c 100 -n 1 -sender 1 -clients 0 -v json -u wss://HOST?t=2UubEiP4RiqY3GFqSWwT4vlD1lX",
     "-c 100 -n 1 -issenders false -clients 0 -v -variable json -u wss://HOST/?t=2V6v2toRktC4",
@@ -58,6 +58,7 @@ struct Begun {
     line: String,
     running: Running,
     server: Recorder,
+    folder: PathBuf,
 }
 
 /// Each has a server of its own: what one group says must not come to others.
@@ -65,7 +66,8 @@ fn begin(line: &str, more: &[&str]) -> Begun {
     let server = Recorder::hello();
     let is_plain = [" ws:", " http:", "-u HOST"].iter().any(|plain| line.contains(plain));
     let address = if is_plain { server.address } else { Front::of(server.address).address };
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("stress-founding");
+    let folder = format!("stress-founding-{}", address.port());
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(folder);
     if line.contains("-p ") {
         fs::create_dir_all(folder.join("curl")).unwrap();
         let copied = format!(
@@ -78,13 +80,13 @@ fn begin(line: &str, more: &[&str]) -> Begun {
     let line = line.replace("HOST", &address.to_string());
     let mut command = standfast(&["stress"]);
     command.args(words(&line)).args(more).current_dir(&folder);
-    Begun { running: Running(command.spawn().unwrap()), line, server }
+    Begun { running: Running(command.spawn().unwrap()), line, server, folder }
 }
 
 /// Waits for its end, which must be a good one; two minutes, or a million requests, are not waited
 /// for: it is seen to go on, and ended.
 fn end(begun: Begun) -> Recorder {
-    let Begun { line, running, server } = begun;
+    let Begun { line, running, server, folder } = begun;
     let goes_on: Option<Box<dyn Fn() -> bool>> = match &line {
         line if line.contains("-t 2") => Some(Box::new(|| server.pings() >= 250)),
         line if line.contains("-n 10000") => Some(Box::new(|| server.count() >= 1_000)),
@@ -104,13 +106,23 @@ fn end(begun: Begun) -> Recorder {
     let over_tls = ["https:", "wss:", "-p "].iter().any(|tls| line.contains(tls));
     assert_eq!(finished.stderr.contains("not checked"), over_tls, "{line}: {finished:?}");
     drop(goes_on);
+    fs::remove_dir_all(folder).unwrap();
     server
 }
 
 #[test]
 fn upstreams_commands_run() {
+    run_upstreams(&[]);
+}
+
+#[test]
+fn upstreams_commands_run_as_the_forks() {
+    run_upstreams(&["--dialect", "fork"]);
+}
+
+fn run_upstreams(more: &[&str]) {
     let [hundred, shown, pasted, pings, many, bare, posted] =
-        UPSTREAM.map(|line| begin(line, &[])).map(end);
+        UPSTREAM.map(|line| begin(line, more)).map(end);
     assert_eq!((hundred.count(), shown.count(), bare.count()), (100, 1, 100));
     assert_eq!(pasted.asked()[0].target, "/sugrec?prod=pc_his");
     assert_eq!((pings.pings(), pings.asked()[0].target.as_str()), (100, "/acc"));

@@ -145,6 +145,8 @@ impl Shared {
             match opcode {
                 0x8 => {
                     let _ = stream.write_all(&frame(0x8, &data));
+                    // Others have this socket too, so dropping it would not end it.
+                    let _ = stream.shutdown(Shutdown::Both);
                     return;
                 }
                 0x9 => drop(stream.write_all(&frame(0xa, &data))),

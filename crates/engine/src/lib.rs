@@ -14,6 +14,7 @@ mod body;
 mod close;
 mod closed;
 mod conn;
+mod connect;
 mod core;
 mod counters;
 mod cut;

@@ -1,0 +1,151 @@
+//! Connections of our own: places a worker connects to, and the ways to begin one. How it went is
+//! told to the handler; what follows a connect that is through is in `http.rs` and `tls/`.
+
+use std::io;
+use std::net::IpAddr;
+
+use crate::conn::{Flags, Mode};
+use crate::core::Core;
+use crate::sys::Sys;
+use crate::target::NO_TARGET;
+use crate::{ConnId, Handler, Hello, Place, Target, TlsClient};
+
+impl<S: Sys, H: Handler> Core<S, H> {
+    /// Adds a place to connect to; at most 255 per worker.
+    ///
+    /// # Errors
+    /// The 256th is refused.
+    pub fn add_target(&mut self, target: Target) -> io::Result<u8> {
+        let index = u8::try_from(self.targets.len()).ok().filter(|&index| index != NO_TARGET);
+        let index = index.ok_or(io::ErrorKind::OutOfMemory)?;
+        self.targets.push(target);
+        Ok(index)
+    }
+
+    /// Begins a connect and the WebSocket handshake of one of this worker's targets. How it went
+    /// is told by the handler's `open` or `closed`.
+    ///
+    /// # Errors
+    /// What the kernel refused at once; nothing was counted then. `EADDRNOTAVAIL` means that the
+    /// source has no port left for this destination.
+    pub fn connect(&mut self, target: u8, source: Option<IpAddr>) -> io::Result<ConnId> {
+        let id = self.begin_connect(target, source)?;
+        if let Some(conn) = self.slab.get_mut(id.slot()) {
+            conn.flags.set(Flags::DEADLINE);
+        }
+        let timeout = self.limits.handshake_timeout;
+        self.timers.handshake.push(self.now_ns, timeout, id.slot(), id.generation());
+        self.begin_handshake(id.slot());
+        Ok(id)
+    }
+
+    /// Begins a connect to a raw target, and sends `first` where it is through at once, as it mostly
+    /// is on loopback: then the answer says true, and the connection may be written to. Else nothing
+    /// was sent, and the handler's `connected` or `closed` tells how it went. No time is set for it:
+    /// that is the handler's to keep.
+    ///
+    /// # Errors
+    /// As [`Core::connect`].
+    pub fn connect_saying(
+        &mut self,
+        target: u8,
+        source: Option<IpAddr>,
+        first: &[u8],
+    ) -> io::Result<(ConnId, bool)> {
+        let id = self.begin_connect(target, source)?;
+        match self.say_first(id.slot(), first) {
+            Ok(true) => return Ok((id, true)),
+            Ok(false) => self.begin_handshake(id.slot()),
+            Err(error) => {
+                // Nobody knows of it yet.
+                if let Some(conn) = self.slab.remove(id.slot()) {
+                    self.forget_outgoing(conn.flags);
+                    self.sys.close(conn.fd);
+                    self.counters().connections.sub(1);
+                    self.publish_open();
+                }
+                return Err(error);
+            }
+        }
+        Ok((id, false))
+    }
+
+    fn begin_connect(&mut self, target: u8, source: Option<IpAddr>) -> io::Result<ConnId> {
+        let place = self.targets.get(usize::from(target)).ok_or(io::ErrorKind::NotFound)?.place();
+        let fd = match place {
+            Place::Tcp(address) => self.sys.connect(address, source)?,
+            Place::Unix(path) => self.sys.connect_unix(path)?,
+        };
+        self.counters().connects.add(1);
+        let slot = self.insert(fd, Mode::Connecting);
+        let conn = self.slab.get_mut(slot).ok_or(io::ErrorKind::Other)?;
+        conn.flags.set(Flags::CLIENT);
+        conn.target = target;
+        let id = ConnId::new(self.index, slot, conn.generation);
+        self.outgoing += 1;
+        Ok(id)
+    }
+
+    /// Begins a connect that is bytes both ways, to a place that need not be a target. With `tls` its
+    /// handshake comes first. How it went is told by the handler's `connected` or `closed`.
+    ///
+    /// # Errors
+    /// What the kernel refused at once, as of [`Core::connect`]; a UNIX socket whose queue is full
+    /// is `WouldBlock`.
+    pub fn connect_raw(
+        &mut self,
+        to: Place<'_>,
+        tls: Option<Hello<'_>>,
+        source: Option<IpAddr>,
+    ) -> io::Result<ConnId> {
+        let session = tls.map(|hello| hello.client.begin()).transpose();
+        let session = session.map_err(|_| io::ErrorKind::InvalidInput)?;
+        let fd = match to {
+            Place::Tcp(address) => self.sys.connect(address, source)?,
+            Place::Unix(path) => self.sys.connect_unix(path)?,
+        };
+        if let Some(timeout) = self.limits.peer_timeout {
+            self.sys.notice_dead_peer(fd, timeout);
+        }
+        self.counters().connects.add(1);
+        let slot = self.insert(fd, Mode::Connecting);
+        let timeout = self.limits.handshake_timeout;
+        let Some(conn) = self.slab.get_mut(slot) else {
+            return Err(io::ErrorKind::Other.into());
+        };
+        conn.flags.set(Flags::CLIENT | Flags::DEADLINE);
+        conn.target = NO_TARGET;
+        if let (Some(mut session), Some(hello)) = (session, tls) {
+            session.say_hello(hello.behind);
+            conn.cold().tls = Some(Box::new(session));
+        }
+        let generation = conn.generation;
+        self.outgoing += 1;
+        self.timers.handshake.push(self.now_ns, timeout, slot, generation);
+        self.begin_handshake(slot);
+        Ok(ConnId::new(self.index, slot, generation))
+    }
+
+    /// From here on a raw connection of our own speaks TLS, as behind a proxy that has answered
+    /// CONNECT. Nothing may be written to it until the handler's `connected` tells that the handshake
+    /// is over; `closed` tells that it failed. No time is set for it.
+    ///
+    /// # Errors
+    /// `NotConnected` where there is no such connection, or it speaks TLS already.
+    pub fn secure(&mut self, id: ConnId, tls: &TlsClient) -> io::Result<()> {
+        let slot = id.slot();
+        let mut session = tls.begin().map_err(|_| io::ErrorKind::InvalidInput)?;
+        let Some(conn) = self.live_mut(id) else {
+            return Err(io::ErrorKind::NotConnected.into());
+        };
+        if conn.mode != Mode::Raw || !conn.is_client() || conn.waits() || conn.tls().is_some() {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        session.say_hello(&[]);
+        conn.cold().tls = Some(Box::new(session));
+        // What comes before the hello has left is of the handshake, too.
+        conn.mode = Mode::Http;
+        self.begin_tls_handshake(slot);
+        Ok(())
+    }
+}

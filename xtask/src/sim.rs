@@ -3,9 +3,10 @@
 //! The simulations themselves are examples of `topics` and of `proxy`, over the kernel of
 //! `engine::sys::sim`; this hands them the arguments.
 
+use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 
 use crate::step;
@@ -25,6 +26,9 @@ pub(crate) struct SimArgs {
     /// Plant bugs, one after another, and require that each is found.
     #[arg(long)]
     planted: bool,
+    /// As tests are built, with overflow checked: of a few seeds it is the quicker, too.
+    #[arg(long)]
+    debug: bool,
 }
 
 /// What is simulated.
@@ -46,28 +50,27 @@ pub(crate) fn run(args: &SimArgs) -> Result<bool> {
     let all = [What::Engine, What::Proxy];
     let mut good = true;
     for what in args.what.as_ref().map_or(&all[..], std::slice::from_ref) {
-        good &= command(*what, &["--release"], &words).status()?.success();
+        let executable = build(*what, args)?;
+        good &= Command::new(executable).args(&words).current_dir(step::root()).status()?.success();
     }
     Ok(good)
 }
 
-/// For the suite: as tests are built, with overflow checked. A few seeds take less than it takes to
-/// link a release build.
-pub(crate) fn in_debug(what: What, words: &[&str]) -> Command {
-    command(what, &[], words)
-}
-
-/// The simulation built like that, with `words` as its arguments.
-fn command(what: What, built: &[&str], words: &[&str]) -> Command {
-    let mut command = step::cargo(&[&["run", "--quiet"], built].concat());
-    let (package, example) = match what {
-        What::Engine => ("standfast-topics", "sim"),
-        What::Proxy => ("standfast-proxy", "sim_proxy"),
+/// Builds the simulation with the whole house's choice of features, so that of what the tests are
+/// built on nothing is built again; where it is then.
+fn build(what: What, args: &SimArgs) -> Result<PathBuf> {
+    let (example, planted) = match what {
+        What::Engine => ("sim", "standfast-topics/planted"),
+        What::Proxy => ("sim_proxy", "standfast-proxy/planted"),
     };
-    command.args(["--package", package, "--example", example]);
-    if words.contains(&"--planted") {
-        command.args(["--features", "planted"]);
+    let mut cargo = step::cargo(&["build", "--quiet", "--workspace", "--example", example]);
+    if args.planted {
+        cargo.args(["--features", planted]);
     }
-    command.arg("--").args(words);
-    command
+    if !args.debug {
+        cargo.arg("--release");
+    }
+    ensure!(cargo.status()?.success(), "the simulation `{example}` does not build");
+    let folder = if args.debug { "debug" } else { "release" };
+    Ok(step::target_folder().join(folder).join("examples").join(example))
 }

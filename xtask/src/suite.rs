@@ -5,7 +5,8 @@
 //! which proves its sockets, is the release build people use.
 //!
 //! Steps that leave a core idle have others beside them: the release build ends in minutes of a single
-//! thread, tests wait for sockets, the Autobahn TestSuite is one thread of Python.
+//! thread, tests wait for sockets, the Autobahn TestSuite is one thread of Python. What is beside the
+//! tests gives way to them.
 
 use std::process::{self, Command};
 use std::{env, fs, thread};
@@ -13,9 +14,8 @@ use std::{env, fs, thread};
 use anyhow::{Result, anyhow};
 use serde_json::Value;
 
-use crate::sim::What;
 use crate::step::{self, Outcome};
-use crate::{fuzz, machine, sim};
+use crate::{fuzz, machine};
 
 /// A name, and what is to run.
 type Step = (&'static str, Command);
@@ -37,33 +37,32 @@ fn stages() -> Result<Vec<(Vec<Step>, Vec<Step>)>> {
     let checks = vec![
         ("format", cargo(&["fmt", "--all", "--check"])),
         ("lints", clippy()),
-        ("without features", cargo(&["check", "--quiet", "--no-default-features"])),
         ("tests, built", cargo(&["test", "--workspace", "--no-run"])),
     ];
     let release = vec![("release build", cargo(&["build", "--release"]))];
     let tests = vec![("tests", tests())];
+    let without = cargo(&["check", "--quiet", "--no-default-features"]);
+    let planted = simulation(&["engine", "--seeds", "1000", "--planted"]);
     let made = vec![
         ("Autobahn, installed", autobahn(&["install"])),
         ("fuzz targets, built", step::gently(&fuzz::build_command()?)),
+        ("without features", step::gently(&without)),
+        ("simulation, planted bugs", step::gently(&planted)),
     ];
     let server = vec![
         ("Autobahn, our server", autobahn(&["server"])),
         ("Autobahn over TLS, our server", autobahn(&["server", "--tls"])),
-        ("simulation, 200 seeds", sim::in_debug(What::Engine, &["--seeds", "200"])),
-        (
-            "simulation, planted bugs",
-            sim::in_debug(What::Engine, &["--seeds", "1000", "--planted"]),
-        ),
         ("Autobahn through our proxy", autobahn(&["proxy"])),
-        ("simulation of the proxy, 30 seeds", sim::in_debug(What::Proxy, &["--seeds", "30"])),
-        (
-            "simulation of the proxy, planted bugs",
-            sim::in_debug(What::Proxy, &["--seeds", "200", "--planted"]),
-        ),
+        ("simulation, 200 seeds", simulation(&["engine", "--seeds", "200"])),
     ];
     let client = vec![
         ("Autobahn, our client", autobahn(&["client", "--debug"])),
         ("Autobahn over TLS, our client", autobahn(&["client", "--debug", "--tls"])),
+        ("simulation of the proxy, 30 seeds", simulation(&["proxy", "--seeds", "30"])),
+        (
+            "simulation of the proxy, planted bugs",
+            simulation(&["proxy", "--seeds", "200", "--planted"]),
+        ),
     ];
     Ok(vec![(checks, release), (tests, made), (server, client)])
 }
@@ -97,6 +96,11 @@ fn autobahn(which: &[&str]) -> Command {
     let mut autobahn = step::cargo(&[&["xtask", "autobahn"], which].concat());
     autobahn.env("STANDFAST_EXECUTABLE", step::release_executable());
     autobahn
+}
+
+/// As tests are built.
+fn simulation(words: &[&str]) -> Command {
+    step::cargo(&[&["xtask", "sim", "--debug"], words].concat())
 }
 
 fn tests() -> Command {

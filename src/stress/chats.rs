@@ -301,24 +301,7 @@ impl Maker<'_> {
     }
 
     fn step(&self, name: &str, action: Action) -> Result<Step> {
-        Ok(Step {
-            name: name.to_owned(),
-            endpoint: 0,
-            action,
-            method: "GET".to_owned(),
-            target: self.template("/", Place::Target)?,
-            headers: Vec::new(),
-            body: None,
-            basic: None,
-            receive: None,
-            captures: Vec::new(),
-            checks: Vec::new(),
-            think: None,
-            limit: None,
-            repeat: 1,
-            once: false,
-            each: false,
-            stamped: false,
-        })
+        let target = self.template("/", Place::Target)?;
+        Ok(Step::new(name.to_owned(), 0, action, target))
     }
 }

@@ -172,25 +172,8 @@ impl Reader<'_> {
         name: String,
     ) -> Result<Step> {
         let nothing = Said { text: "/".to_owned(), at: table.at };
-        Ok(Step {
-            name,
-            endpoint,
-            action,
-            method: "GET".to_owned(),
-            target: self.template(table, &nothing, Place::Target)?,
-            headers: Vec::new(),
-            body: None,
-            basic: None,
-            receive: None,
-            captures: Vec::new(),
-            checks: Vec::new(),
-            think: None,
-            limit: None,
-            repeat: 1,
-            once: false,
-            each: false,
-            stamped: false,
-        })
+        let target = self.template(table, &nothing, Place::Target)?;
+        Ok(Step::new(name, endpoint, action, target))
     }
 
     /// A message that is awaited.

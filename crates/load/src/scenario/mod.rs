@@ -150,6 +150,32 @@ pub struct Step {
     pub once: bool,
 }
 
+impl Step {
+    /// A step that does so much and no more; a request is a GET.
+    #[must_use]
+    pub fn new(name: String, endpoint: u8, action: Action, target: Template) -> Step {
+        Step {
+            name,
+            endpoint,
+            method: "GET".to_owned(),
+            target,
+            headers: Vec::new(),
+            action,
+            body: None,
+            receive: None,
+            limit: None,
+            repeat: 1,
+            each: false,
+            stamped: false,
+            basic: None,
+            captures: Vec::new(),
+            checks: Vec::new(),
+            think: None,
+            once: false,
+        }
+    }
+}
+
 /// What is kept of an answer for later templates.
 #[derive(Clone, Debug)]
 pub struct Capture {

@@ -20,24 +20,12 @@ const GET: Wanted<'static> = Wanted { target: "/", method: "GET", headers: &[], 
 fn step(wanted: &Wanted<'_>, names: &Names) -> Step {
     let text = |text, place| Template::compile(text, place, names).unwrap();
     let headers = wanted.headers.iter();
+    let target = text(wanted.target, Place::Target);
     Step {
-        name: wanted.target.to_owned(),
-        endpoint: 0,
         method: wanted.method.to_owned(),
-        target: text(wanted.target, Place::Target),
         headers: headers.map(|(n, v)| ((*n).to_owned(), text(v, Place::Header))).collect(),
         body: wanted.body.map(|body| text(body, Place::Body)),
-        basic: None,
-        action: Action::Request,
-        receive: None,
-        limit: None,
-        repeat: 1,
-        each: false,
-        stamped: false,
-        captures: Vec::new(),
-        checks: Vec::new(),
-        think: None,
-        once: false,
+        ..Step::new(wanted.target.to_owned(), 0, Action::Request, target)
     }
 }
 

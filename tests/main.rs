@@ -50,6 +50,7 @@ mod proxy_pools;
 mod proxy_restarts;
 mod proxy_upstreams;
 mod reaching;
+mod reaching_sockets;
 mod reading;
 mod report;
 mod scenarios;

@@ -16,7 +16,8 @@ use super::flags::{Answer, Args, Bytes, Compression};
 pub(super) fn config(args: &Args) -> Result<Config> {
     let (urls, is_cable) = cable::to_websocket(destinations::urls(args)?)?;
     let clients = Clients::new(args, is_cable)?;
-    let endpoints = urls.iter().map(|url| Endpoint::parse(url)).collect::<Result<_, _>>();
+    let ways = destinations::ways(args)?;
+    let endpoints = urls.iter().map(|url| ways.websocket(url)).collect::<Result<_, _>>();
     let mut endpoints: Vec<Endpoint> = endpoints.map_err(anyhow::Error::msg)?;
     args.tls.set(&mut endpoints)?;
     destinations::check_sources(args, &endpoints)?;
@@ -357,6 +358,9 @@ mod tests {
     fn what_cannot_be_used_is_named() {
         for (line, named) in [
             ("gopher://127.0.0.1/", "gopher"),
+            ("ws://127.0.0.1:1/ --proxy socks5://127.0.0.1:1", "http://"),
+            ("ws://127.0.0.1:1/ --unix-socket a --proxy b:1", "cannot be used with"),
+            ("ws://127.0.0.1:1/ --unix-socket a --source 127.0.0.1", "cannot be used with"),
             ("ws://127.0.0.1:1/ --size 3 --rate 5", "--size"),
             ("ws://127.0.0.1:1/ --size 0", "--size"),
             ("ws://127.0.0.1:1/ --messages-per-connection 5 --rate 5", "--rate"),

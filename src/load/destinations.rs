@@ -19,17 +19,16 @@ pub(super) fn urls(args: &Args) -> Result<Vec<String>> {
     Ok(urls.map_err(anyhow::Error::msg)?.into_iter().flatten().collect())
 }
 
-/// How requests get to their hosts, and to those that answers redirect to.
+/// How connections get to their hosts, and to those that answers redirect to.
 ///
 /// # Errors
 /// Files of TLS that cannot be used.
 pub(super) fn ways(args: &Args) -> Result<Arc<Ways>> {
-    let flags = &args.requests;
     Ok(Arc::new(Ways {
-        proxy: flags.proxy.clone().map(Arc::new),
-        unix_socket: flags.unix_socket.as_deref().map(Arc::from),
-        resolve: flags.resolve.clone(),
-        tls: if flags.redirects > 0 { args.tls.for_redirects()? } else { None },
+        proxy: args.proxy.clone().map(Arc::new),
+        unix_socket: args.unix_socket.as_deref().map(Arc::from),
+        resolve: args.resolve.clone(),
+        tls: if args.requests.redirects > 0 { args.tls.for_redirects()? } else { None },
     }))
 }
 
@@ -52,11 +51,12 @@ pub(super) fn check_sources(args: &Args, endpoints: &[Endpoint]) -> Result<()> {
     Ok(())
 }
 
-/// What is said of endpoints whose names lead nowhere: their requests fail, one by one.
-pub(crate) fn tell_lost(endpoints: &[Endpoint]) {
+/// What is said of endpoints whose names lead nowhere: their requests, or whatever goes there, fail
+/// one by one.
+pub(crate) fn tell_lost(endpoints: &[Endpoint], what: &str) {
     for endpoint in endpoints {
         if let Route::Nowhere(why) = &endpoint.route {
-            eprintln!("note: {} is not found, so its requests fail as dns: {why}", endpoint.host);
+            eprintln!("note: {} is not found, so its {what} fail as dns: {why}", endpoint.host);
         }
     }
 }

@@ -1,13 +1,14 @@
 //! The flags of `standfast load`, and how each value is read.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use admin::Address;
 use clap::builder::ValueParser;
 use clap::{Subcommand, ValueEnum};
 use load::stages::Stage;
-use load::{Connect, Fanout};
+use load::{Connect, Fanout, Proxy, Resolve};
 
 use super::requests::flags as requests;
 use super::scenario::InitArgs;
@@ -216,6 +217,20 @@ pub(crate) struct Args {
     #[arg(long, value_name = "IP", value_delimiter = ',', value_parser = units::ip,
         help_heading = CONNECTIONS)]
     pub(super) source: Vec<IpAddr>,
+
+    /// Go by this HTTP proxy, http://[USER:PASSWORD@]HOST:PORT: it is asked for http:// in the server's
+    /// place, and by CONNECT for a tunnel to all others
+    #[arg(long, value_name = "URL", value_parser = Proxy::parse, help_heading = CONNECTIONS)]
+    pub(super) proxy: Option<Proxy>,
+
+    /// Connect to this UNIX socket, whatever the URL's host
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["proxy", "source"],
+        help_heading = CONNECTIONS)]
+    pub(super) unix_socket: Option<PathBuf>,
+
+    /// Where a name leads, HOST:PORT:ADDRESS, before any name server is asked
+    #[arg(long, value_name = "ENTRY", value_parser = Resolve::parse, help_heading = CONNECTIONS)]
+    pub(super) resolve: Vec<Resolve>,
 
     /// A further header line of the handshake, or of each request
     #[arg(long, short = 'H', value_name = "NAME: VALUE", value_parser = ValueParser::new(header),

@@ -66,6 +66,7 @@ pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
     }
     requests::flags::check(flags, false)?;
     let config = config::config(args)?;
+    tell_lost(&config.endpoints, "connections");
     let ended = if args.control {
         process::end_with_parent();
         let input = BufReader::new(io::stdin());

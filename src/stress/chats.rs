@@ -12,13 +12,14 @@ use load::scenario::{
     Action, BadTemplate, Clock, Feed, Flow, Group, GroupKind, GroupSummary, Names, Order, Place,
     Role, Scenario, Step, Tallies, Template, Users,
 };
-use load::{Endpoint, Row};
+use load::{Row, Ways};
 use serde::Serialize;
 
 use super::flags::{Args, is_true};
 use super::sockets::{self, VARIABLES};
 use super::table::Table;
 use super::{Wait, believe_anyone, code, headers, write};
+use crate::load::tell_lost;
 
 /// It waits 1 ms between messages to receivers.
 const MESSAGES_PER_SECOND: u64 = 1_000;
@@ -138,9 +139,10 @@ fn plan(args: &Args, url: &str, notes: &mut Vec<String>) -> Result<(Scenario, Re
     notes.push(format!(
         "{groups} groups of {size} users, {kind}: each receipt is judged by its stamp, whatever -v says"
     ));
-    let mut endpoint = Endpoint::parse(url).map_err(anyhow::Error::msg)?;
+    let mut endpoint = Ways::straight().websocket(url).map_err(anyhow::Error::msg)?;
     let path = std::mem::take(&mut endpoint.path);
     let mut endpoints = vec![endpoint];
+    tell_lost(&endpoints, "connections");
     believe_anyone(&mut endpoints, notes)?;
     let size = u32::try_from(size).map_err(|_| anyhow!("-c: that is too many"))?;
     let late = args.request_timeout();

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use load::{Config, Connect, Dialogue, Echo, Ended, Endpoint, Fanout, Publish, Row, Verdict};
+use load::{Config, Connect, Dialogue, Echo, Ended, Endpoint, Fanout, Publish, Row, Verdict, Ways};
 
 use super::board::{Board, Boards, NO_ANSWER};
 use super::flags::{Args, is_true};
@@ -39,9 +39,11 @@ pub(super) fn plan(args: &Args, url: &str, boards: &Boards) -> Result<Plan> {
     }
     let mut notes = Vec::new();
     let urls = with_variables(args, url, &mut notes)?;
+    let ways = Ways::straight();
     let endpoints: Result<Vec<Endpoint>, String> =
-        urls.iter().map(|url| Endpoint::parse(url)).collect();
+        urls.iter().map(|url| ways.websocket(url)).collect();
     let mut endpoints = endpoints.map_err(anyhow::Error::msg)?;
+    crate::load::tell_lost(&endpoints, "connections");
     super::believe_anyone(&mut endpoints, &mut notes)?;
     let mut config = Config::new(endpoints, args.users);
     config.headers = super::headers(args)?;

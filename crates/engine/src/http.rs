@@ -11,7 +11,7 @@ use wire::websocket::{
 use wire::{Status, Violation};
 
 use crate::body::no_body_left;
-use crate::conn::{Flags, Mode};
+use crate::conn::{Conn, Flags, Mode};
 use crate::core::Core;
 use crate::deflate::Agreed;
 use crate::planted::{self, Bug};
@@ -20,7 +20,7 @@ use crate::sys::Sys;
 use crate::target::key_for;
 use crate::timers::nanoseconds;
 use crate::worker::Worker;
-use crate::{Answer, Closed, Compression, ConnId, Handler, Incoming, Response};
+use crate::{Answer, Closed, Compression, ConnId, Handler, Incoming, Response, Target};
 
 /// What must be known of a request when it is answered, perhaps later.
 #[derive(Copy, Clone, Default)]
@@ -420,6 +420,28 @@ impl<S: Sys, H: Handler> Core<S, H> {
         target.encode(&mut head, &key);
         self.write_out(slot, &head, 0);
         self.give_buffer(head);
+    }
+
+    /// From here on a raw connection of our own is that target's: its handshake is sent, whose answer
+    /// the handler's `open` or `closed` tells, as behind a proxy that has answered CONNECT. The time
+    /// for it is what [`Core::connect_raw`] gave the connection.
+    ///
+    /// # Errors
+    /// `NotConnected` where there is no such connection, or what was written to it has not left;
+    /// `NotFound` where the target is none of WebSockets.
+    pub fn upgrade(&mut self, id: ConnId, target: u8) -> std::io::Result<()> {
+        if self.targets.get(usize::from(target)).is_none_or(Target::is_raw) {
+            return Err(std::io::ErrorKind::NotFound.into());
+        }
+        let usable =
+            |conn: &&mut Conn<H::User>| conn.mode == Mode::Raw && conn.is_client() && !conn.waits();
+        let Some(conn) = self.live_mut(id).filter(usable) else {
+            return Err(std::io::ErrorKind::NotConnected.into());
+        };
+        conn.mode = Mode::Http;
+        conn.target = target;
+        self.send_request(id.slot());
+        Ok(())
     }
 
     // ---- deadlines ----

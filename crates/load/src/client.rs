@@ -142,6 +142,14 @@ impl Handler for Client {
         }
     }
 
+    fn connected<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
+        self.connector.connected(core, id);
+    }
+
+    fn data<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, data: &mut [u8]) {
+        self.connector.heard(core, id, data);
+    }
+
     fn message<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,

@@ -2,6 +2,7 @@
 //! next worker of its lane when the share is done: only as many workers connect at a time as there
 //! are lanes.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 
 use engine::{Closed, ConnId, Core, Sys};
@@ -9,9 +10,11 @@ use engine::{Closed, ConnId, Core, Sys};
 use crate::client::{Client, Order};
 use crate::ledger::Ledger;
 use crate::pacer::Pacer;
+use crate::requests::Requests;
 use crate::retry::Retries;
 use crate::sources::Sources;
-use crate::{Config, Connect};
+use crate::tunnels::{Leads, Tunnels};
+use crate::{Cause, Config, Connect};
 
 /// Connects begun in one turn, so that those under way are served between.
 const CONNECTS_PER_TURN: usize = 64;
@@ -40,10 +43,23 @@ pub(crate) struct Connector {
     retries: Retries,
     /// Places for further attempts are taken round the run's.
     retried: u64,
+    /// Where endpoints are not reached by their targets alone.
+    tunnels: Option<Box<Tunnels>>,
+    /// The queue of a UNIX socket was full: nothing is begun before then, and nobody got in since.
+    rest_ns: u64,
+    full_since_ns: Option<u64>,
+    timeout_ns: u64,
 }
 
 impl Connector {
-    pub(crate) fn new(config: &Config, sources: Sources, first: u64, lanes: usize) -> Connector {
+    pub(crate) fn new(
+        config: &Config,
+        sources: Sources,
+        first: u64,
+        lanes: usize,
+        leads: Leads,
+    ) -> Connector {
+        let timeout_ns = u64::try_from(config.connect_timeout.as_nanos()).unwrap_or(u64::MAX);
         Connector {
             connect: config.connect,
             sources,
@@ -58,6 +74,10 @@ impl Connector {
             handed_on: true,
             retries: Retries::new(config.retry),
             retried: 0,
+            tunnels: leads.map(|leads| Box::new(Tunnels::new(leads, timeout_ns))),
+            rest_ns: 0,
+            full_since_ns: None,
+            timeout_ns,
         }
     }
 
@@ -97,6 +117,9 @@ impl Connector {
         ledger: &Ledger,
     ) -> u32 {
         ledger.count_opened(core.now_ns());
+        if let Some(tunnels) = &mut self.tunnels {
+            tunnels.opened(id);
+        }
         let Some(socket) = core.user_mut(id) else { return 0 };
         let before = std::mem::take(&mut socket.sent);
         ledger.counts.opened_late.add(u64::from(before > 0));
@@ -113,10 +136,12 @@ impl Connector {
         &mut self,
         core: &mut Core<S, Client>,
         id: ConnId,
-        cause: Closed,
+        why: Closed,
         ledger: &Ledger,
     ) {
         self.under_way = self.under_way.saturating_sub(1);
+        let tunnels = self.tunnels.as_mut();
+        let cause = tunnels.map_or(Cause::End(why), |tunnels| tunnels.failed(id, why));
         // While a socket opens, the place of messages sent holds the attempts that went before.
         let before = core.user(id).map_or(0, |socket| socket.sent);
         self.try_again(core, before.saturating_add(1), cause, ledger);
@@ -145,7 +170,7 @@ impl Connector {
         &mut self,
         core: &mut Core<S, Client>,
         attempts: u32,
-        cause: Closed,
+        cause: Cause,
         ledger: &Ledger,
     ) {
         let random = core.random();
@@ -156,25 +181,43 @@ impl Connector {
         }
     }
 
+    /// A connection that is not reached by its target is there, so far as to speak to a proxy or behind
+    /// it.
+    pub(crate) fn connected<S: Sys>(&mut self, core: &mut Core<S, Client>, id: ConnId) {
+        if let Some(tunnels) = &mut self.tunnels {
+            tunnels.connected(core, id);
+        }
+    }
+
+    /// What a proxy says on one.
+    pub(crate) fn heard<S: Sys>(&mut self, core: &mut Core<S, Client>, id: ConnId, data: &[u8]) {
+        if let Some(tunnels) = &mut self.tunnels {
+            tunnels.heard(core, id, data);
+        }
+    }
+
     pub(crate) fn turn<S: Sys>(
         &mut self,
         core: &mut Core<S, Client>,
         ledger: &Ledger,
     ) -> Option<u64> {
+        let tunnel_ns = self.tunnels.as_mut().and_then(|tunnels| tunnels.turn(core));
         let retry_ns = self.retry_due(core, ledger);
         let begin_ns = self.begin_due(core, ledger);
-        [retry_ns, begin_ns].into_iter().flatten().min()
+        [tunnel_ns, retry_ns, begin_ns].into_iter().flatten().min()
     }
 
     /// Makes the further attempts that are due.
     fn retry_due<S: Sys>(&mut self, core: &mut Core<S, Client>, ledger: &Ledger) -> Option<u64> {
         for _ in 0..CONNECTS_PER_TURN {
-            let Some(attempts) = self.retries.next_due(core.clock_ns()) else { break };
+            let now_ns = core.clock_ns();
+            let due = if now_ns < self.rest_ns { None } else { self.retries.next_due(now_ns) };
+            let Some(attempts) = due else { break };
             let position = self.first + self.retried % u64::from(self.begun.max(1));
             self.retried += 1;
             self.attempt(core, position, attempts, ledger);
         }
-        self.retries.due_ns()
+        self.retries.due_ns().map(|due_ns| due_ns.max(self.rest_ns))
     }
 
     fn begin_due<S: Sys>(&mut self, core: &mut Core<S, Client>, ledger: &Ledger) -> Option<u64> {
@@ -185,6 +228,9 @@ impl Connector {
             }
             if self.under_way >= self.connect.window() {
                 return Some(again_ns);
+            }
+            if self.rest_ns > core.now_ns() {
+                return Some(self.rest_ns);
             }
             if let Some((begun, pacer)) = &self.pace {
                 let due_ns = pacer.due_ns(u64::from(self.begun - begun));
@@ -228,9 +274,21 @@ impl Connector {
     ) {
         let began_ns = core.clock_ns();
         while let Some((destination, source)) = self.sources.place(position, self.changes) {
-            match core.connect(destination, source).map_err(|error| Closed::of_connect(&error)) {
+            if self.tunnels.as_ref().is_some_and(|tunnels| tunnels.leads_nowhere(destination)) {
+                // It was looked up once for all attempts.
+                return ledger.count_failed(Cause::Dns);
+            }
+            let begun = match &mut self.tunnels {
+                None => core.connect(destination, source),
+                Some(tunnels) => tunnels.connect(core, destination, source),
+            };
+            if begun.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
+                return self.wait_for_room(core, before, began_ns, ledger);
+            }
+            match begun.map_err(|error| Closed::of_connect(&error)) {
                 Ok(id) => {
                     self.under_way += 1;
+                    self.full_since_ns = None;
                     if let Some(socket) = core.user_mut(id) {
                         socket.sent = before;
                         socket.set_sent_ns(began_ns);
@@ -241,9 +299,28 @@ impl Connector {
                     self.changes += 1;
                     ledger.counts.sources_changed.add(1);
                 }
-                Err(cause) => return self.try_again(core, before + 1, cause, ledger),
+                Err(cause) => {
+                    return self.try_again(core, before + 1, Cause::End(cause), ledger);
+                }
             }
         }
-        self.try_again(core, before + 1, Closed::NoAddress, ledger);
+        self.try_again(core, before + 1, Cause::End(Closed::NoAddress), ledger);
+    }
+
+    /// The queue of a UNIX socket is full, which no connect waits in: it is tried again, as one attempt,
+    /// until nobody was let in for as long as a connect may take.
+    fn wait_for_room<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Client>,
+        before: u32,
+        now_ns: u64,
+        ledger: &Ledger,
+    ) {
+        let since_ns = *self.full_since_ns.get_or_insert(now_ns);
+        if now_ns.saturating_sub(since_ns) >= self.timeout_ns {
+            return self.try_again(core, before + 1, Cause::End(Closed::ConnectTimeout), ledger);
+        }
+        self.rest_ns = now_ns + Requests::CONNECT_REST.as_nanos() as u64;
+        self.retries.at(self.rest_ns, before);
     }
 }

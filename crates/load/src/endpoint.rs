@@ -36,7 +36,8 @@ pub(crate) struct Schemes {
 }
 
 impl Schemes {
-    const WEBSOCKET: Schemes = Schemes { plain: "ws", secure: Some("wss"), is_web: false };
+    pub(crate) const WEBSOCKET: Schemes =
+        Schemes { plain: "ws", secure: Some("wss"), is_web: false };
     const HTTP: Schemes = Schemes { plain: "http", secure: None, is_web: true };
     pub(crate) const WEB: Schemes = Schemes { plain: "http", secure: Some("https"), is_web: true };
     pub(crate) const TCP: Schemes = Schemes { plain: "tcp", secure: Some("tls"), is_web: false };

@@ -9,10 +9,10 @@ use engine::{Closed, Counter};
 
 use crate::fanout::spread::Arrivals;
 use crate::summary::Receiver;
-use crate::{Recorder, Series};
+use crate::{Cause, Recorder, Series};
 
 /// Causes a connection can end for, or fail to begin.
-const CAUSES: usize = Closed::ALL.len();
+const CAUSES: usize = Cause::COUNT;
 /// Different reasons of disconnects that are told apart.
 const REASONS_MAX: usize = 32;
 
@@ -31,7 +31,7 @@ macro_rules! counts {
         #[derive(Clone, Default, Debug)]
         pub struct Snapshot {
             $($(#[$doc])* pub $name: u64,)*
-            /// Connects that brought no WebSocket, by cause in the order of [`Closed::ALL`].
+            /// Connects that brought no WebSocket, by cause in the order of [`Cause::all`].
             pub failed: [u64; CAUSES],
             /// Attempts that failed and were followed by another, by cause in the same order.
             pub retried: [u64; CAUSES],
@@ -193,7 +193,7 @@ impl Snapshot {
     /// The same with all causes.
     pub fn each_error(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let ends = self.failed.iter().zip(&self.closed).map(|(failed, closed)| failed + closed);
-        let ends = Closed::ALL.iter().map(|cause| cause.name()).zip(ends);
+        let ends = Cause::all().map(Cause::name).zip(ends);
         let messages = [
             ("given_up", self.given_up),
             ("duplicated", self.duplicated + self.publications_duplicated),
@@ -317,15 +317,15 @@ impl Ledger {
         self.disconnects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn count_failed(&self, cause: Closed) {
-        if let Some(counter) = self.counts.failed.get(cause as usize) {
+    pub(crate) fn count_failed(&self, cause: Cause) {
+        if let Some(counter) = self.counts.failed.get(cause.index()) {
             counter.add(1);
         }
     }
 
     /// An attempt failed, and another will follow.
-    pub(crate) fn count_retried(&self, cause: Closed) {
-        if let Some(counter) = self.counts.retried.get(cause as usize) {
+    pub(crate) fn count_retried(&self, cause: Cause) {
+        if let Some(counter) = self.counts.retried.get(cause.index()) {
             counter.add(1);
         }
     }

@@ -11,6 +11,7 @@
 //! late are counts, not estimates.
 
 pub mod broadcast;
+mod cause;
 mod churn;
 mod client;
 mod closing;
@@ -38,9 +39,11 @@ pub mod stages;
 mod subscriber;
 mod summary;
 mod sweep;
+mod tunnels;
 mod ways;
 mod window;
 
+pub use crate::cause::Cause;
 pub use crate::churn::ChurnSummary;
 pub use crate::config::{Cable, Churn, Close, Config, Connect, Content, Echo, Fanout, Publish};
 pub use crate::dialogue::{Dialogue, Verdict};

@@ -89,7 +89,12 @@ impl Retries {
 
     /// A connect that is to be made at once, for the first time.
     pub(crate) fn at_once(&mut self, now_ns: u64) {
-        self.waiting.push(Reverse((now_ns, 0)));
+        self.at(now_ns, 0);
+    }
+
+    /// A connect after so many attempts that is to be made then: it could not even be tried.
+    pub(crate) fn at(&mut self, due_ns: u64, attempts: u32) {
+        self.waiting.push(Reverse((due_ns, attempts)));
     }
 
     /// The attempts made by the next that is due.

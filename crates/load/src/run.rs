@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::sys::process;
-use engine::{Limits, Plan, Tables, Target, Workers};
+use engine::{Limits, Plan, Tables, Workers};
 use host::{Goal, Role};
 
 use crate::churn::ChurnRun;
@@ -23,9 +23,10 @@ use crate::fanout::spread::{Spread, Times};
 use crate::fanout::{FanoutRun, sockets};
 use crate::ledger::{Ledger, Snapshot};
 use crate::shares::shares;
-use crate::sources::{Sources, host_sources};
+use crate::sources::{Sources, apart, host_sources};
 use crate::subscriber::{CableSummary, Line, Subscribers};
 use crate::summary::Expected;
+use crate::tunnels::leads;
 use crate::{
     Churn, ChurnSummary, Close, Config, Connect, Echo, Endpoint, Fanout, FanoutSummary, Publish,
     Published, Recorder, Summary,
@@ -120,11 +121,7 @@ impl Run {
                 Some(*first - u64::from(*share))
             })
             .collect();
-        let targets: Arc<[Target]> = config
-            .endpoints
-            .iter()
-            .map(|endpoint| target(endpoint, config))
-            .collect::<Result<_, _>>()?;
+        let (targets, leads) = leads(config).map_err(StartError::Unfit)?;
         let ledgers: Vec<_> = (0..plan.workers).map(|_| Arc::new(Ledger::new())).collect();
         let (books, config) = (ledgers.clone(), config.clone());
         let cable = config.cable.is_some();
@@ -133,7 +130,7 @@ impl Run {
             let at = usize::from(worker);
             let ledger = books.get(at).cloned().unwrap_or_else(|| Arc::new(Ledger::new()));
             let first = firsts.get(at).copied().unwrap_or(0);
-            let connector = Connector::new(&config, sources.clone(), first, lanes);
+            let connector = Connector::new(&config, sources.clone(), first, lanes, leads.clone());
             let cable = config.cable.as_ref().zip(lines.clone());
             let subscribers = cable.map(|(cable, lines)| Subscribers::new(cable, lines));
             Client::new(Arc::clone(&targets), ledger, connector, subscribers)
@@ -539,7 +536,7 @@ pub(crate) fn fit(
     let goal = Goal {
         private_tables,
         sources: host_sources(endpoints, sources),
-        destinations: endpoints.len() as u64,
+        destinations: apart(endpoints),
         ..Goal::new(Role::Load, connections)
     };
     let report = host::check(machine, &goal);
@@ -548,20 +545,6 @@ pub(crate) fn fit(
     }
     let tables = if private_tables { Tables::Private } else { Tables::Shared };
     Ok((Plan::new(connections, machine.cores, nofile, tables), report))
-}
-
-fn target(endpoint: &Endpoint, config: &Config) -> Result<Target, StartError> {
-    let protocols: Vec<&str> = config.protocols.iter().map(String::as_str).collect();
-    let headers: Vec<(&str, &str)> =
-        config.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    let (host, path) = (&endpoint.host, &endpoint.path);
-    let deflate = config.compress_above.is_some();
-    let mut target = Target::websocket(endpoint.address, host, path, &protocols, deflate, &headers);
-    if endpoint.tls {
-        let missing = || StartError::Unfit(format!("wss://{host}: nobody said whom to believe"));
-        target.tls = Some(endpoint.client.clone().ok_or_else(missing)?);
-    }
-    Ok(target)
 }
 
 /// The engine's limits for a client that only does what it is told: no pings of its own, no idle

@@ -2,7 +2,8 @@
 //! is asked for more than half the ephemeral ports: beyond that each connect scans thousands
 //! (ip-sysctl, `ip_local_port_range`), and the kernel says `EADDRNOTAVAIL` at the end.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use crate::Endpoint;
@@ -18,6 +19,8 @@ const CHANGES_MAX: u32 = 64;
 pub(crate) struct Sources {
     addresses: Addresses,
     destinations: u64,
+    /// Those that have ports of their own.
+    apart: u64,
     /// Connections per source and destination.
     per_source: u64,
     /// Sources the plan takes in all.
@@ -44,6 +47,15 @@ pub(crate) fn host_sources(endpoints: &[Endpoint], listed: &[IpAddr]) -> host::S
     }
 }
 
+/// How many times the ports of one source can be used: for each address that endpoints have, and by
+/// a proxy all have its own. Where some share one, as often as the most crowded allows.
+pub(crate) fn apart(endpoints: &[Endpoint]) -> u64 {
+    let mut crowds: HashMap<SocketAddr, u64> = HashMap::new();
+    endpoints.iter().for_each(|one| *crowds.entry(one.address).or_default() += 1);
+    let crowded = crowds.into_values().max().unwrap_or(1);
+    (endpoints.len() as u64 / crowded).max(1)
+}
+
 impl Sources {
     /// A plan for `connections` to `endpoints`, with `usable_ports` ephemeral ports. With fewer
     /// addresses than are needed each is asked for more ports. `seed` sets where in 127.0.0.0/8 it
@@ -55,9 +67,9 @@ impl Sources {
         usable_ports: Option<u64>,
         seed: u32,
     ) -> Sources {
-        let destinations = endpoints.len().max(1) as u64;
+        let (destinations, apart) = (endpoints.len().max(1) as u64, apart(endpoints));
         let usable = usable_ports.unwrap_or(USABLE_PORTS_DEFAULT);
-        let needed = host::sources_needed(connections, usable, destinations).unwrap_or(u64::MAX);
+        let needed = host::sources_needed(connections, usable, apart).unwrap_or(u64::MAX);
         let (addresses, available) = match host_sources(endpoints, listed) {
             host::Sources::Loopback => {
                 // 127.0.1.2 to 127.127.255.2, in steps of 256.
@@ -68,13 +80,13 @@ impl Sources {
             host::Sources::Addresses(available) => (Addresses::List(listed.into()), available),
         };
         let planned = needed.clamp(1, available.max(1));
-        let per_source = connections.div_ceil(planned * destinations).max(1);
+        let per_source = connections.div_ceil(planned * apart).max(1);
         let per_source = if planned < needed {
             per_source
         } else {
             host::limits::ports_per_source(usable).max(1)
         };
-        Sources { addresses, destinations, per_source, planned: planned as u32 }
+        Sources { addresses, destinations, apart, per_source, planned: planned as u32 }
     }
 
     /// Destination and source of connection `position` of the run, after `changes` addresses had
@@ -86,7 +98,7 @@ impl Sources {
 
     /// The source alone.
     pub(crate) fn source(&self, position: u64, changes: u32) -> Option<Option<IpAddr>> {
-        let planned = (position / self.destinations / self.per_source) as u32;
+        let planned = (position / self.apart / self.per_source) as u32;
         Some(match &self.addresses {
             Addresses::Kernel if changes > 0 => return None,
             Addresses::Kernel => None,
@@ -107,8 +119,6 @@ impl Sources {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
-
     use super::*;
 
     fn endpoints(urls: &[&str]) -> Vec<Endpoint> {
@@ -128,6 +138,18 @@ mod tests {
             assert_eq!(pairs.len(), 20);
             assert!(pairs.values().all(|&n| n == 100));
         }
+    }
+
+    #[test]
+    fn endpoints_of_one_address_share_its_ports() {
+        let one = endpoints(&["ws://127.0.0.1:1/a", "ws://127.0.0.1:1/b"]);
+        let sources = Sources::plan(2_000, &one, &[], Some(200), 7);
+        let mut taken: HashMap<_, u64> = HashMap::new();
+        for position in 0..2_000 {
+            *taken.entry(sources.place(position, 0).unwrap().1).or_default() += 1;
+        }
+        assert!(taken.len() == 20 && taken.values().all(|&n| n == 100), "{taken:?}");
+        assert_eq!(apart(&endpoints(&["ws://127.0.0.1:1/", "ws://127.0.0.1:2/"])), 2);
     }
 
     #[test]

@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
-use engine::Closed;
 use serde::Serialize;
 
-use crate::{CableSummary, ChurnSummary, Latency, Recorder, Series, Snapshot, Times};
+use crate::{CableSummary, Cause, ChurnSummary, Latency, Recorder, Series, Snapshot, Times};
 
 /// What a run came to.
 #[derive(Clone, Debug, Serialize)]
@@ -332,8 +331,8 @@ fn broadcast(expected: Expected, counts: &Snapshot, recorder: &Recorder) -> Broa
     }
 }
 
-fn by_cause(counts: &[u64; Closed::ALL.len()]) -> BTreeMap<&'static str, u64> {
-    let named = Closed::ALL.iter().map(|cause| cause.name()).zip(counts.iter().copied());
+fn by_cause(counts: &[u64; Cause::COUNT]) -> BTreeMap<&'static str, u64> {
+    let named = Cause::all().map(Cause::name).zip(counts.iter().copied());
     named.filter(|(_, count)| *count > 0).collect()
 }
 
@@ -458,6 +457,8 @@ pub(crate) fn write_latency(
 
 #[cfg(test)]
 mod tests {
+    use engine::Closed;
+
     use super::*;
 
     fn of(counts: &Snapshot, expected: Option<Expected>) -> Summary {

@@ -79,6 +79,15 @@ impl Ways {
         self.endpoint(Schemes::WEB, url)
     }
 
+    /// The same for WebSockets, `ws://…` or `wss://…`, which go through a proxy by a tunnel either way
+    /// (RFC 6455 section 4.1).
+    ///
+    /// # Errors
+    /// As [`Ways::web`].
+    pub fn websocket(self: &Arc<Ways>, url: &str) -> Result<Endpoint, String> {
+        self.endpoint(Schemes::WEBSOCKET, url)
+    }
+
     /// The same for plain TCP, `tcp://HOST:PORT`, or TLS over it, `tls://HOST:PORT`.
     ///
     /// # Errors
@@ -258,6 +267,7 @@ mod tests {
             (ways.web("http://nowhere.invalid/"), false),
             (ways.web("https://nowhere.invalid/"), true),
             (ways.tcp("tcp://nowhere.invalid:1"), true),
+            (ways.websocket("ws://nowhere.invalid/"), true),
         ] {
             let endpoint = endpoint.unwrap();
             assert_eq!(endpoint.address.port(), 3128);

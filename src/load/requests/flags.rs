@@ -1,13 +1,11 @@
 //! The flags of `standfast load` that only requests have, and which flags they do not share.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 use load::stages::Stage;
-use load::{Proxy, Resolve};
 
 use crate::load::flags::{Bytes, content, stage};
 use crate::units;
@@ -72,20 +70,6 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "LENGTH", help_heading = HEADING)]
     pub(super) expect_length: Option<String>,
 
-    /// Go by this HTTP proxy, http://[USER:PASSWORD@]HOST:PORT: it is asked for http:// in the server's
-    /// place, and by CONNECT for a tunnel to all others
-    #[arg(long, value_name = "URL", value_parser = Proxy::parse, help_heading = HEADING)]
-    pub(in crate::load) proxy: Option<Proxy>,
-
-    /// Connect to this UNIX socket, whatever the URL's host
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["proxy", "source"],
-        help_heading = HEADING)]
-    pub(in crate::load) unix_socket: Option<PathBuf>,
-
-    /// Where a name leads, HOST:PORT:ADDRESS, before any name server is asked
-    #[arg(long, value_name = "ENTRY", value_parser = Resolve::parse, help_heading = HEADING)]
-    pub(in crate::load) resolve: Vec<Resolve>,
-
     /// Ask by HTTP/1.0, whose connections end with their answer
     #[arg(id = "http1.0", long = "http1.0", help_heading = HEADING)]
     pub(super) http10: bool,
@@ -126,7 +110,7 @@ const OF_SOCKETS: [&str; 30] = [
 ];
 
 /// And those that mean nothing where WebSockets are opened.
-const OF_REQUESTS: [&str; 16] = [
+const OF_REQUESTS: [&str; 13] = [
     "requests",
     "method",
     "data",
@@ -139,9 +123,6 @@ const OF_REQUESTS: [&str; 16] = [
     "expect",
     "expect_regex",
     "expect_length",
-    "proxy",
-    "unix_socket",
-    "resolve",
     "http1.0",
 ];
 

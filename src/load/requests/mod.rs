@@ -56,7 +56,7 @@ pub(super) fn run(
 ) -> Result<ExitCode> {
     flags::check(flags, true)?;
     let plan = config::plan(args)?;
-    tell_lost(&plan.requests.endpoints);
+    tell_lost(&plan.requests.endpoints, "requests");
     let machine = Machine::read();
     let mut watched = args.watch_pid.map(Watched::begin).transpose().map_err(anyhow::Error::msg)?;
     let mut generator = Generator::new(machine.cores);

@@ -54,7 +54,7 @@ pub(in crate::load) fn run(
     // Another for each run, unless the file says which.
     let seed = experiment.seed.unwrap_or(clock.now_ns ^ clock.now_ms << 20);
     if let Some(round) = experiment.rounds.first() {
-        tell_lost(&round.requests.endpoints);
+        tell_lost(&round.requests.endpoints, "requests");
     }
     let machine = Machine::read();
     // Of all rounds, one after another, for the page.

@@ -48,5 +48,6 @@ pub use self::request::{HttpRequest, Kind, Request};
 pub use self::script::{Accepted, Fixed, Left, Part, Script, Step};
 pub use self::summary::{RequestConnections, RequestCounts, RequestSummary};
 pub use self::tcp::{Expect, Prefix, Tcp};
+pub(crate) use self::tunnel::{Through, Tunnel};
 pub use self::web::Web;
 pub use self::websocket::WebSocket;

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use engine::{ConnId, Core, Sent, Sys, Target, TlsClient};
+use engine::{ConnId, Core, Sent, Sys, Target};
 
 use super::requester::Requester;
-use super::tunnel::Tunnel;
+use super::tunnel::{Through, Tunnel};
 use super::{Driver, Failure, Requests, Script};
 use crate::Endpoint;
 use crate::ways::Route;
@@ -20,12 +20,6 @@ pub(super) enum Reach {
     Through(u8, Arc<Through>),
     /// None, for this reason.
     Nowhere(Failure),
-}
-
-/// What is said and done in a tunnel before it is a connection to its place.
-pub(super) struct Through {
-    connect: Vec<u8>,
-    tls: Option<TlsClient>,
 }
 
 impl<D: Driver, S: Script> Requester<D, S> {
@@ -135,11 +129,7 @@ fn way<Y: Sys, D: Driver, S: Script>(
         Route::Unix(path) => target.unix_socket = Some(Arc::clone(path)),
         Route::Straight | Route::Asked(_) => {}
         Route::Tunnel(proxy) => {
-            let port = endpoint.port().unwrap_or_default();
-            let name = endpoint.server_name();
-            let name = if name.contains(':') { format!("[{name}]") } else { name.to_owned() };
-            let connect = proxy.connect(&format!("{name}:{port}"));
-            through = Some(Arc::new(Through { connect, tls: endpoint.client.clone() }));
+            through = Some(Arc::new(Through::new(proxy, endpoint)));
         }
     }
     if through.is_none() {

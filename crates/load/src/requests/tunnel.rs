@@ -1,18 +1,39 @@
 //! [`Tunnel`]: a connection on its way through a proxy (RFC 9110 section 9.3.6): asked for, answered,
 //! and where TLS is spoken, securing itself.
 
+use engine::TlsClient;
 use wire::http::{EMPTY_HEADER, HeadScanner, MAX_HEADERS, parse_response};
 use wire::{Limits, Status};
 
 use super::Failure;
+use crate::{Endpoint, Proxy};
+
+/// What is said and done in a tunnel before it is a connection to its place.
+#[derive(Debug)]
+pub(crate) struct Through {
+    pub(crate) connect: Vec<u8>,
+    /// With the host itself.
+    pub(crate) tls: Option<TlsClient>,
+}
+
+impl Through {
+    /// A tunnel of that proxy to the endpoint.
+    pub(crate) fn new(proxy: &Proxy, endpoint: &Endpoint) -> Through {
+        let port = endpoint.port().unwrap_or_default();
+        let name = endpoint.server_name();
+        let name = if name.contains(':') { format!("[{name}]") } else { name.to_owned() };
+        let connect = proxy.connect(&format!("{name}:{port}"));
+        Through { connect, tls: endpoint.client.clone() }
+    }
+}
 
 /// How far it is.
 #[derive(Default)]
-pub(super) struct Tunnel {
+pub(crate) struct Tunnel {
     /// CONNECT is sent.
-    pub(super) is_asked: bool,
+    pub(crate) is_asked: bool,
     /// The proxy has said yes.
-    pub(super) is_through: bool,
+    pub(crate) is_through: bool,
     head: Vec<u8>,
     scanner: HeadScanner,
 }
@@ -22,7 +43,7 @@ impl Tunnel {
     ///
     /// # Errors
     /// It has said no, or what is no answer.
-    pub(super) fn receive(&mut self, bytes: &[u8]) -> Result<bool, Failure> {
+    pub(crate) fn receive(&mut self, bytes: &[u8]) -> Result<bool, Failure> {
         self.head.extend_from_slice(bytes);
         loop {
             let scanned = self.scanner.scan(&self.head, &Limits::default());

@@ -255,3 +255,92 @@ fn a_name_that_is_not_found_is_counted_for_each_connection() {
     assert_eq!(finished.code, Some(1), "{finished:?}");
     assert_eq!(document["connect_errors"], json!({"dns": 2}), "{document}");
 }
+
+/// A flow of a user who opens a socket and asks three times, each answered by the same.
+fn chatty(top: &str, connect: &str, url: &str, message: &str) -> (Finished, Value) {
+    let text = format!(
+        "version = 1\nusers = 2\npasses = 3\n{top}\n[connect]\n{connect}\n[[flows]]\n\
+         [[flows.steps]]\nconnect = '{url}'\nonce = true\n\
+         [[flows.steps]]\nsend = '{message}'\nreceive = {{ text = '{message}' }}\n"
+    );
+    let file = Scratch::new(&unique("toml"), &text);
+    with_json(executable::run(&["load", file.path(), "--json", "-"]))
+}
+
+#[track_caller]
+fn chats(top: &str, connect: &str, url: &str, message: &str) -> Value {
+    let (finished, document) = chatty(top, connect, url, message);
+    assert_eq!(finished.code, Some(0), "{connect}: {finished:?}");
+    assert_eq!(document["requests"]["ok"], 8, "{connect}: {document}");
+    assert_eq!(document["sockets"]["received"], 6, "{connect}: {document}");
+    document
+}
+
+#[test]
+fn sockets_of_users_go_the_ways_of_their_requests() {
+    let path = socket_file();
+    let unix = format!("unix:{}", path.display());
+    let server = server(&["--listen", "127.0.0.1:0", "--listen", &unix, "--public-streams"]);
+    let port = server.listen.port();
+    let proxy = Forward::start(None);
+    let by = format!("proxy = 'http://u:p%40@{}'", proxy.address);
+    let url = format!("ws://nowhere.invalid:{port}/echo");
+    chats("", &by, &url, "hello");
+    // A path goes where requests go, which the proxy is asked for in another way.
+    chats(&format!("target = 'http://nowhere.invalid:{port}'"), &by, "/echo", "hello");
+    let asked = proxy.asked();
+    let line = format!("CONNECT nowhere.invalid:{port} HTTP/1.1\r\n");
+    let right = |head: &String| head.starts_with(&line) && head.contains(SECRET);
+    assert!(asked.len() == 4 && asked.iter().all(right), "{asked:?}");
+    let cable = format!(
+        "version = 1\npasses = 1\n[connect]\n{by}\n[[flows]]\n[[flows.steps]]\n\
+         cable = 'ws://nowhere.invalid:{port}/cable'\n"
+    );
+    let file = Scratch::new(&unique("toml"), &cable);
+    let (finished, document) = with_json(executable::run(&["load", file.path(), "--json", "-"]));
+    assert_eq!((finished.code, proxy.asked().len()), (Some(0), 5), "{finished:?}");
+    assert_eq!(document["requests"]["ok"], 1, "{document}");
+    chats("", &format!("unix_socket = '{}'", path.display()), "ws://nowhere.invalid/echo", "hello");
+    let led = format!("resolve = ['shop.test:{port}:127.0.0.1']");
+    chats("", &led, &format!("ws://shop.test:{port}/echo"), "hello");
+    let _ = std::fs::remove_file(&path);
+    let (authority, secure, ca) = secure();
+    let by = format!("proxy = '{}'\nca = '{ca}'", proxy.address);
+    chats("", &by, &format!("wss://localhost:{}/echo", secure.listen.port()), "hello");
+    assert_eq!(proxy.asked().len(), 7);
+    drop(authority);
+    let refusing = Forward::start(Some("HTTP/1.1 403 No\r\n\r\n"));
+    let (finished, document) =
+        chatty("", &format!("proxy = '{}'", refusing.address), &url, "hello");
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    assert!(document["errors"]["proxy_refused"].as_u64() > Some(0), "{document}");
+}
+
+#[test]
+fn messages_of_users_are_compressed_where_that_is_said() {
+    let server = Server::start(&["--compression", "shared"]);
+    let url = format!("ws://{}/echo", server.listen);
+    let long = "again and ".repeat(200);
+    let count = |of: &str| server.metrics()[&format!("standfast_{of}_bytes_total")];
+    for off in ["", "compression = 'off'"] {
+        chats("", off, &url, &long);
+        assert_eq!((count("inflate_in"), count("deflate_out")), (0.0, 0.0), "{off}");
+    }
+    // Shorter ones stay plain on our side, longer ones do not.
+    chats("", "compression = 'shared'\ncompress_above = '4KiB'", &url, &long);
+    assert_eq!(count("inflate_out"), 0.0);
+    chats("", "compression = 'shared'", &url, &long);
+    assert_eq!(count("inflate_out"), 6.0 * 2_000.0, "six messages");
+    assert!(count("inflate_in") < 600.0 && count("deflate_out") > 0.0);
+    for (connect, named) in
+        [("compression = 'takeover'", "off or shared"), ("compress_above = '1KiB'", "compression")]
+    {
+        let text = format!(
+            "version = 1\n[connect]\n{connect}\n[[flows]]\n[[flows.steps]]\nconnect = '{url}'\n"
+        );
+        let file = Scratch::new(&unique("toml"), &text);
+        let finished = executable::run(&["load", file.path()]);
+        assert_eq!(finished.code, Some(2), "{connect}: {finished:?}");
+        assert!(finished.stderr.contains(named), "{connect}: {finished:?}");
+    }
+}

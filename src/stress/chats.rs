@@ -182,6 +182,7 @@ fn plan(args: &Args, url: &str, notes: &mut Vec<String>) -> Result<(Scenario, Re
         cookies: false,
         redirects: 0,
         close: false,
+        compress_above: None,
         group: Some(group),
         arrive: Some(arrive),
     };

@@ -23,6 +23,8 @@ use crate::{tls, units};
 pub(super) const VERSION: &str = "1";
 /// For one answer, where the file says nothing.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// As `load --compress-above`.
+const COMPRESS_ABOVE: u64 = 1 << 10;
 /// The longest scenario file, in bytes.
 pub(super) const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Keys that only scenarios of `prove` have.
@@ -265,6 +267,7 @@ fn scenario(
         cookies: top.truth("cookies")?.unwrap_or(true),
         redirects,
         close: false,
+        compress_above: connect.map(compress_above).transpose()?.flatten(),
         group,
         arrive: None,
     };
@@ -297,6 +300,22 @@ fn feeds(top: &Table<'_>, folder: &Path) -> Result<Vec<Arc<Feed>>> {
         feeds.push(Arc::new(feed));
     }
     Ok(feeds)
+}
+
+/// From which size on messages of sockets are compressed; `None` where nothing is offered.
+fn compress_above(connect: &Table<'_>) -> Result<Option<usize>> {
+    let shared = connect.parsed("compression", |text| match text {
+        "shared" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("{text:?}: write off or shared")),
+    })?;
+    let above = connect.parsed("compress_above", units::size)?;
+    if above.is_some() && shared != Some(true) {
+        let what = "compress_above goes with compression = \"shared\"";
+        return Err(connect.doc.wrong(connect.at, what));
+    }
+    let above = usize::try_from(above.unwrap_or(COMPRESS_ABOVE)).unwrap_or(usize::MAX);
+    Ok(shared.unwrap_or(false).then_some(above))
 }
 
 fn tls_files(connect: &Table<'_>, folder: &Path) -> Result<tls::ClientFlags> {

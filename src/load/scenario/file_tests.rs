@@ -235,3 +235,23 @@ fn what_init_writes_and_what_is_kept_here_reads() {
         .collect();
     parse(&shown).unwrap_or_else(|error| panic!("{error:#}\n{shown}"));
 }
+
+#[test]
+fn by_a_proxy_sockets_have_a_tunnel_and_plain_requests_the_proxy_itself() {
+    let text = "version = 1\ntarget = 'http://a.test'\n[connect]\nproxy = '127.0.0.1:1'\n\
+                compression = 'shared'\ncompress_above = '2KiB'\n[[flows]]\n\
+                [[flows.steps]]\nurl = '/login'\n[[flows.steps]]\nconnect = '/feed'\n\
+                [[flows.steps]]\ncable = 'ws://a.test/cable'\n[[flows.steps]]\nurl = '/again'\n";
+    let read = parse(text).unwrap();
+    let scenario = &read.rounds[0].scenario;
+    let numbers: Vec<u8> = scenario.steps.iter().map(|step| step.endpoint).collect();
+    assert_eq!(numbers, [0, 1, 1, 0]);
+    let routes: Vec<_> = scenario.endpoints.iter().map(|endpoint| &endpoint.route).collect();
+    assert!(
+        matches!(routes.as_slice(), [load::Route::Asked(_), load::Route::Tunnel(_)]),
+        "{routes:?}"
+    );
+    assert_eq!(scenario.compress_above, Some(2_048));
+    let straight = parse(&text.replace("proxy = '127.0.0.1:1'\n", "")).unwrap();
+    assert_eq!(straight.rounds[0].scenario.endpoints.len(), 1);
+}

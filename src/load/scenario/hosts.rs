@@ -13,6 +13,8 @@ use super::tables::{Said, Table};
 #[derive(Debug)]
 pub(super) struct Hosts {
     pub(super) endpoints: Vec<Endpoint>,
+    /// Those of them that are another's for sockets, behind it.
+    of_sockets: Vec<(u8, u8)>,
     ways: Arc<Ways>,
 }
 
@@ -43,12 +45,33 @@ impl Hosts {
                 return Err(connect.doc.wrong(connect.at, what));
             }
         }
-        Ok(Hosts { endpoints: Vec::new(), ways: Arc::new(ways) })
+        Ok(Hosts { endpoints: Vec::new(), of_sockets: Vec::new(), ways: Arc::new(ways) })
     }
 
-    /// An HTTP proxy stands before all of them.
-    pub(super) fn is_by_proxy(&self) -> bool {
-        self.ways.proxy.is_some()
+    /// The number of the same server for sockets. Behind a proxy they take a tunnel, where for plain
+    /// requests the proxy is asked in the server's place.
+    ///
+    /// # Errors
+    /// It would be one more than there may be.
+    pub(super) fn of_sockets(&mut self, number: u8) -> Result<u8, String> {
+        let Some(server) = self.endpoints.get(usize::from(number)) else { return Ok(number) };
+        if self.ways.proxy.is_none() || server.tls {
+            return Ok(number);
+        }
+        if let Some((_, own)) = self.of_sockets.iter().find(|(one, _)| *one == number) {
+            return Ok(*own);
+        }
+        let own = self.add(self.ways.websocket(&format!("ws://{}/", server.host)))?;
+        self.of_sockets.push((number, own));
+        Ok(own)
+    }
+
+    fn add(&mut self, endpoint: Result<Endpoint, String>) -> Result<u8, String> {
+        if self.endpoints.len() >= usize::from(u8::MAX) {
+            return Err("more than 255 servers".to_owned());
+        }
+        self.endpoints.push(endpoint?);
+        Ok((self.endpoints.len() - 1) as u8)
     }
 
     /// The number of a server, by its `http://HOST:PORT`.
@@ -63,10 +86,6 @@ impl Hosts {
         if let Some(number) = self.endpoints.iter().position(same) {
             return Ok(number as u8);
         }
-        if self.endpoints.len() >= usize::from(u8::MAX) {
-            return Err(wrong("more than 255 servers".to_owned()));
-        }
-        self.endpoints.push(self.ways.web(&format!("{scheme}://{host}/")).map_err(wrong)?);
-        Ok((self.endpoints.len() - 1) as u8)
+        self.add(self.ways.web(&format!("{scheme}://{host}/"))).map_err(wrong)
     }
 }

@@ -123,7 +123,7 @@ pub(super) const CONNECT: Section = Section {
             "proxy",
             "URL",
             "",
-            "an HTTP proxy, `http://[USER:PASSWORD@]HOST:PORT`: asked in the place of servers, and by CONNECT for tunnels where TLS is spoken",
+            "an HTTP proxy, `http://[USER:PASSWORD@]HOST:PORT`: asked in the place of servers, and by CONNECT for tunnels where TLS is spoken and for sockets",
         ),
         key("unix_socket", "file", "", "connect to this UNIX socket, whatever the host"),
         key(
@@ -141,6 +141,18 @@ pub(super) const CONNECT: Section = Section {
         key("insecure", "bool", "false", "believe any certificate: for tests"),
         key("cert", "file", "", "a certificate to show to servers that ask for one, PEM; with key"),
         key("key", "file", "", "its key, PEM"),
+        key(
+            "compression",
+            "text",
+            "off",
+            "`shared` offers permessage-deflate on sockets, each message by itself, as `--compression`",
+        ),
+        key(
+            "compress_above",
+            "size",
+            "1KiB",
+            "bytes from which on a message is compressed; with compression",
+        ),
     ],
 };
 

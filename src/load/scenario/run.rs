@@ -138,8 +138,10 @@ impl Asked<'_> {
         let own = tallies.clone();
         let script = move |part| Users::new(Arc::clone(&scenario), part, own.clone(), seed, clock);
         let has_sockets = round.scenario.has_sockets();
+        let compress_above = round.scenario.compress_above;
+        let web = move || Web::new().compressing(compress_above);
         let ended = match has_sockets {
-            true => drive_requests(&config, Web::new, script, row, interrupted)?,
+            true => drive_requests(&config, web, script, row, interrupted)?,
             false => drive_requests(&config, Http1::new, script, row, interrupted)?,
         };
         drop(screen);

@@ -128,15 +128,13 @@ impl Reader<'_> {
                 url.text = format!("{ours}{rest}");
             }
         }
-        if self.hosts.is_by_proxy() {
-            let what = "a WebSocket by a proxy is not there yet";
-            return Err(table.doc.wrong(url.at, what));
-        }
         if url.text.contains("://") && hosts::split(&url.text).is_none() {
             let what = format!("{:?}: write a path, ws:// or wss://", url.text);
             return Err(table.doc.wrong(url.at, what));
         }
         let (endpoint, target) = self.place(table, &url)?;
+        let endpoint = self.hosts.of_sockets(endpoint);
+        let endpoint = endpoint.map_err(|error| table.doc.wrong(url.at, error))?;
         let is_cable = way == "cable";
         self.socket = Some(Socket { endpoint, is_cable, subscribed: None });
         let action = if is_cable { Action::ConnectCable } else { Action::Connect };

@@ -16,6 +16,7 @@ mod answer;
 mod cable;
 mod config;
 mod counts;
+mod deflate;
 mod drive;
 mod driver;
 mod exchange;

@@ -6,7 +6,7 @@ use super::driver::Push;
 use super::http1::Http1State;
 use super::request::Kind;
 use super::websocket::WebSocketState;
-use super::{Awaited, Driver, Http1, Received, Request};
+use super::{Awaited, Driver, Http1, Received, Request, WebSocket};
 
 /// One worker's connections of all three kinds.
 #[derive(Default)]
@@ -38,6 +38,15 @@ impl Web {
     #[must_use]
     pub fn new() -> Web {
         Web { http: Http1::new(), ..Web::default() }
+    }
+
+    /// As [`super::WebSocket::compressing`], of all sockets; `None` offers nothing.
+    #[must_use]
+    pub fn compressing(mut self, above: Option<usize>) -> Web {
+        if let Some(above) = above {
+            self.cable.socket = WebSocket::new().compressing(above);
+        }
+        self
     }
 }
 

@@ -4,14 +4,16 @@
 //! to say.
 //!
 //! What it is not: the fast path. Runs of WebSockets alone are on the engine's own WebSocket mode
-//! ([`crate::Run`]), which copies nothing. No extension is offered here.
+//! ([`crate::Run`]), which copies nothing. Of extensions there is permessage-deflate, where it is wanted.
 
 use wire::http::{EMPTY_HEADER, HeadScanner, MAX_HEADERS, parse_request, parse_response};
 use wire::websocket::{
-    Decoder, Event, OpCode, check_upgrade_response, encode_close, encode_key, encode_masked,
+    Decoder, Deflate, Event, OpCode, check_upgrade_response, encode_close, encode_deflated,
+    encode_key, encode_masked,
 };
 use wire::{Limits, Role, Status, Violation};
 
+use super::deflate::Compression;
 use super::driver::Push;
 use super::request::Kind;
 use super::{Awaited, Driver, Failure, Received, Request, Whole};
@@ -23,6 +25,8 @@ const NO_CODE: u16 = 1005;
 /// One worker's WebSockets.
 pub struct WebSocket {
     limits: Limits,
+    /// permessage-deflate, where it is offered.
+    deflate: Option<Box<Compression>>,
     /// Of masks and keys.
     random: u64,
     /// What is sent.
@@ -46,6 +50,8 @@ pub struct WebSocketState {
     offered: String,
     scanner: HeadScanner,
     decoder: Decoder,
+    /// Of its compressor, as a power of two; 0: what is sent is plain.
+    window: u8,
     /// Bytes of the frame under way that are still to come.
     left: u64,
     /// A head, or the beginning of a frame.
@@ -101,6 +107,7 @@ impl WebSocket {
         let none = Vec::new;
         WebSocket {
             limits,
+            deflate: None,
             random: 0,
             out: none(),
             reply: none(),
@@ -108,6 +115,12 @@ impl WebSocket {
             message: none(),
             is_text: false,
         }
+    }
+
+    /// Offers permessage-deflate, and compresses messages of so many bytes or more, each by itself.
+    #[must_use]
+    pub fn compressing(self, above: usize) -> WebSocket {
+        WebSocket { deflate: Some(Box::new(Compression::new(above))), ..self }
     }
 
     fn draw(&mut self) -> u64 {
@@ -124,6 +137,16 @@ impl WebSocket {
         encode_masked(&mut self.out, opcode, data, mask);
     }
 
+    /// A message, compressed where that was agreed on and is worth it.
+    fn tell(&mut self, window: u8, opcode: OpCode, data: &[u8]) {
+        let mask = self.mask();
+        let deflate = self.deflate.as_mut().filter(|_| window > 0);
+        match deflate.and_then(|deflate| deflate.compress(window, data)) {
+            Some(payload) => encode_deflated(&mut self.out, opcode, payload, Some(mask)),
+            None => encode_masked(&mut self.out, opcode, data, mask),
+        }
+    }
+
     /// The request with a key of its own.
     fn begin(&mut self, state: &mut WebSocketState, head: &[u8]) {
         let (high, low) = (u128::from(self.draw()), u128::from(self.draw()));
@@ -135,6 +158,11 @@ impl WebSocket {
             state.offered = String::from_utf8_lossy(offered).into_owned();
         }
         self.out.extend_from_slice(head.strip_suffix(b"\r\n").unwrap_or(head));
+        if self.deflate.is_some() {
+            for text in ["Sec-WebSocket-Extensions: ", Deflate::OFFER, "\r\n"] {
+                self.out.extend_from_slice(text.as_bytes());
+            }
+        }
         for bytes in [b"Sec-WebSocket-Key: ".as_slice(), &key, b"\r\n\r\n"] {
             self.out.extend_from_slice(bytes);
         }
@@ -149,7 +177,7 @@ impl WebSocket {
     ) -> Received {
         let result = match state.at {
             At::Nowhere => return Received::Broken(Failure::Unexpected),
-            At::Handshake => WebSocket::handshake(&self.limits, state, bytes, awaited),
+            At::Handshake => self.handshake(state, bytes, awaited),
             At::Open | At::Closing => self.frames(state, bytes),
         };
         result.unwrap_or_else(|violation| {
@@ -162,14 +190,14 @@ impl WebSocket {
     }
 
     fn handshake(
-        limits: &Limits,
+        &self,
         state: &mut WebSocketState,
         bytes: &[u8],
         awaited: &mut Awaited,
     ) -> Result<Received, Violation> {
         let before = state.torn.len();
         state.torn.extend_from_slice(bytes);
-        let Status::Complete(length) = state.scanner.scan(&state.torn, limits)? else {
+        let Status::Complete(length) = state.scanner.scan(&state.torn, &self.limits)? else {
             return Ok(Received::More);
         };
         let (head, rest) = state.torn.split_at_checked(length).unwrap_or_default();
@@ -190,7 +218,12 @@ impl WebSocket {
         }
         let offered: Vec<&str> =
             state.offered.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
-        check_upgrade_response(&response, &state.key, &offered, false)?;
+        let deflate = self.deflate.is_some();
+        let switched = check_upgrade_response(&response, &state.key, &offered, deflate)?;
+        if let Some(agreed) = &switched.deflate {
+            state.window = Compression::window(agreed);
+            state.decoder.agree_deflate();
+        }
         (state.at, state.torn) = (At::Open, Vec::new());
         let used = length.saturating_sub(before);
         Ok(Received::Whole(Whole { used, status, keep: true, body_bytes: 0 }))
@@ -236,7 +269,7 @@ impl WebSocket {
                 let whole = if begins { wanted.saturating_add(torn as u64) } else { wanted };
                 state.left = whole.saturating_sub(used as u64);
                 let found = self.event(state, event);
-                Ok((used.saturating_sub(torn).max(1), found))
+                found.map(|found| (used.saturating_sub(torn).max(1), found))
             }
             Ok(Status::Partial) => {
                 state.torn.extend_from_slice(&frame);
@@ -248,23 +281,31 @@ impl WebSocket {
         found
     }
 
-    fn event(&mut self, state: &mut WebSocketState, event: Event<'_>) -> Found {
-        match event {
-            Event::Message { opcode, data, .. } => {
-                self.message.clear();
-                self.message.extend_from_slice(data);
-                self.is_text = opcode == OpCode::Text;
-                Found::Message
+    /// A message is whole.
+    fn came(&mut self, opcode: OpCode, data: &[u8], deflated: bool) -> Result<Found, Violation> {
+        self.message.clear();
+        self.is_text = opcode == OpCode::Text;
+        match self.deflate.as_mut().filter(|_| deflated) {
+            None => self.message.extend_from_slice(data),
+            Some(deflate) => {
+                let most = Self::MESSAGE_BYTES_MAX as usize;
+                deflate.inflate(data, &mut self.message, most, self.is_text)?;
             }
+        }
+        Ok(Found::Message)
+    }
+
+    fn event(&mut self, state: &mut WebSocketState, event: Event<'_>) -> Result<Found, Violation> {
+        Ok(match event {
+            Event::Message { opcode, data, deflated } => self.came(opcode, data, deflated)?,
             Event::Fragment { data, last: false, .. } => {
                 state.joined.extend_from_slice(data);
                 Found::Nothing
             }
-            Event::Fragment { opcode, data, .. } => {
+            Event::Fragment { opcode, data, deflated, .. } => {
                 state.joined.extend_from_slice(data);
-                self.message = std::mem::take(&mut state.joined);
-                self.is_text = opcode == OpCode::Text;
-                Found::Message
+                let joined = std::mem::take(&mut state.joined);
+                self.came(opcode, &joined, deflated)?
             }
             Event::Ping(payload) => {
                 let mask = self.mask();
@@ -288,7 +329,7 @@ impl WebSocket {
                     Found::Close(code.map_or(NO_CODE, |code| code.0))
                 }
             }
-        }
+        })
     }
 
     /// Says goodbye, unless that was said.
@@ -322,8 +363,8 @@ impl Driver for WebSocket {
         state.awaits = Awaits::Nothing;
         match request.kind() {
             Kind::Plain | Kind::Connect | Kind::ConnectCable => self.begin(state, bytes),
-            Kind::Text | Kind::Subscribe => self.say(OpCode::Text, bytes),
-            Kind::Binary => self.say(OpCode::Binary, bytes),
+            Kind::Text | Kind::Subscribe => self.tell(state.window, OpCode::Text, bytes),
+            Kind::Binary => self.tell(state.window, OpCode::Binary, bytes),
             Kind::Await => {}
             Kind::Ping => {
                 state.awaits = Awaits::Pong;

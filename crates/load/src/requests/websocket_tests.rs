@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use wire::websocket::{CloseCode, FrameHeader, accept_key, encode, encode_close};
+use wire::websocket::{
+    CloseCode, Compressor, FrameHeader, accept_key, encode, encode_close, encode_deflated,
+};
 
 use super::super::Wants;
 use super::*;
@@ -12,11 +14,17 @@ const HEAD: &[u8] = b"GET /x HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnec
 
 /// A connection that has asked, and the server's answer to it.
 fn asked(more: &str) -> (WebSocket, WebSocketState, Vec<u8>) {
-    let (mut socket, mut state) = (WebSocket::new(), WebSocketState::default());
+    asked_by(WebSocket::new(), more)
+}
+
+fn asked_by(mut socket: WebSocket, more: &str) -> (WebSocket, WebSocketState, Vec<u8>) {
+    let mut state = WebSocketState::default();
     socket.seed(7);
     let request = Request::message(0, Kind::Connect, HEAD.to_vec());
     let asked = String::from_utf8(socket.ask(&mut state, &request).to_vec()).unwrap();
     let key = asked.split("Sec-WebSocket-Key: ").nth(1).unwrap();
+    let offers = asked.contains("Sec-WebSocket-Extensions: permessage-deflate; ");
+    assert_eq!(offers, socket.deflate.is_some(), "{asked}");
     assert!(key.ends_with("==\r\n\r\n") && asked.starts_with("GET /x"), "{asked}");
     let accept = String::from_utf8(accept_key(key.trim().as_bytes()).to_vec()).unwrap();
     let mut answer = "HTTP/1.1 101 X\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n".to_owned();
@@ -34,7 +42,15 @@ fn open() -> (WebSocket, WebSocketState) {
 
 /// All that a stream brings in pieces of so many bytes, and what was replied.
 fn heard(stream: &[u8], piece: usize) -> (Vec<String>, Vec<u8>) {
-    let ((mut socket, mut state), mut awaited) = (open(), Awaited::default());
+    heard_by(open(), stream, piece)
+}
+
+fn heard_by(
+    (mut socket, mut state): (WebSocket, WebSocketState),
+    stream: &[u8],
+    piece: usize,
+) -> (Vec<String>, Vec<u8>) {
+    let mut awaited = Awaited::default();
     let (mut heard, mut replied) = (Vec::new(), Vec::new());
     for piece in stream.chunks(piece) {
         let mut rest = piece;
@@ -174,4 +190,90 @@ fn a_ping_is_answered_by_its_own_pong_and_a_close_by_a_close() {
     encode_close(&mut stream, Some(CloseCode::NORMAL), "", None);
     assert_eq!(socket.receive(&mut state, &stream, &mut awaited), whole(4, false));
     assert!(socket.reply().is_empty(), "the other side has the last word");
+}
+
+const AGREED: &str = "Sec-WebSocket-Extensions: permessage-deflate; server_no_context_takeover\r\n";
+
+/// One that offers compression to a server that answers so.
+fn compressing(answer: &str) -> (WebSocket, WebSocketState) {
+    let (mut socket, mut state, head) = asked_by(WebSocket::new().compressing(100), answer);
+    let came = socket.receive(&mut state, &head, &mut Awaited::default());
+    assert!(matches!(came, Received::Whole(Whole { status: 101, .. })), "{came:?}");
+    (socket, state)
+}
+
+fn deflated(message: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    Compressor::new(15).compress(message, &mut out);
+    out
+}
+
+#[test]
+fn compressed_messages_are_the_same_however_they_are_torn() {
+    let long = "again and ".repeat(40);
+    let payload = deflated(long.as_bytes());
+    let mut stream = Vec::new();
+    encode_deflated(&mut stream, OpCode::Text, &payload, None);
+    encode(&mut stream, OpCode::Text, b"plain");
+    let (first, last) = payload.split_at(payload.len() / 2);
+    let header = FrameHeader::new(OpCode::Binary, false, first.len(), None).deflated();
+    stream.extend_from_slice(header.as_slice());
+    stream.extend_from_slice(first);
+    fragment(&mut stream, OpCode::Continuation, true, last);
+    let all = [format!("true {long}"), "true plain".to_owned(), format!("false {long}")];
+    for piece in 1..=stream.len() {
+        let (heard, _) = heard_by(compressing(AGREED), &stream, piece);
+        assert_eq!(heard, all, "pieces of {piece}");
+    }
+}
+
+#[test]
+fn what_is_sent_is_compressed_where_that_was_agreed_on_and_is_worth_it() {
+    let message = |length: usize| Request::message(0, Kind::Text, vec![b'x'; length]);
+    for (answer, length, first) in [
+        (AGREED, 100, 0xc1),
+        (AGREED, 99, 0x81),
+        ("", 100, 0x81),
+        (
+            "Sec-WebSocket-Extensions: permessage-deflate; server_no_context_takeover; \
+          client_max_window_bits=8\r\n",
+            100,
+            0x81,
+        ),
+    ] {
+        let (mut socket, mut state) = compressing(answer);
+        let sent = socket.ask(&mut state, &message(length)).to_vec();
+        assert_eq!(sent[0], first, "{answer} {length}");
+        assert!(sent[1] & 0x80 != 0, "masked");
+        if first == 0xc1 {
+            assert!(sent.len() < 40, "{sent:?}");
+        }
+        let ping = Request::message(0, Kind::Ping, vec![b'x'; 120]);
+        assert_eq!(socket.ask(&mut state, &ping)[0], 0x89, "control frames are not compressed");
+    }
+}
+
+#[test]
+fn what_is_compressed_wrongly_or_is_a_bomb_is_told_by_its_kind() {
+    let bomb = deflated(&vec![0; (1 << 20) + 1]);
+    assert!(bomb.len() < 8_192, "{}", bomb.len());
+    for (payload, opcode, kind) in [
+        (bomb, OpCode::Binary, "inflated_too_big"),
+        (b"\xff\xff\xff".to_vec(), OpCode::Binary, "bad_deflate"),
+        (deflated(b"\xff"), OpCode::Text, "invalid_utf8"),
+    ] {
+        let mut stream = Vec::new();
+        encode_deflated(&mut stream, opcode, &payload, None);
+        for piece in [7, stream.len()] {
+            let (heard, replied) = heard_by(compressing(AGREED), &stream, piece);
+            assert_eq!(heard, [kind], "pieces of {piece}");
+            assert_eq!(replied.first(), Some(&0x88), "{kind}: it is told why");
+        }
+        // Nobody agreed to it.
+        assert_eq!(heard_by(compressing(""), &stream, 7).0, ["reserved_bits"]);
+    }
+    let most = deflated(&vec![0; 1 << 20]);
+    let mut stream = Vec::new();
+    encode_deflated(&mut stream, OpCode::Binary, &most, None);
+    assert_eq!(heard_by(compressing(AGREED), &stream, 512).0.len(), 1, "as long as may be");
 }

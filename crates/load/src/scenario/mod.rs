@@ -59,6 +59,8 @@ pub struct Scenario {
     pub redirects: u8,
     /// Ask servers to end the connection after each answer.
     pub close: bool,
+    /// Offer permessage-deflate on sockets, and compress messages of so many bytes or more.
+    pub compress_above: Option<usize>,
     /// Users send to each other.
     pub group: Option<Group>,
     /// So many users begin at a time, and so long after them the next.

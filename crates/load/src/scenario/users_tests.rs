@@ -47,6 +47,7 @@ fn scenario(steps: Vec<Step>) -> Scenario {
         cookies: true,
         redirects: 2,
         close: false,
+        compress_above: None,
         group: None,
         arrive: None,
     }

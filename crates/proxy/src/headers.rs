@@ -21,9 +21,12 @@ const HOP_BY_HOP: [&str; 10] = [
     "transfer-encoding",
     "upgrade",
 ];
-/// What says whose a request is.
+/// What says whose a request is, and is written by us.
 const IDENTITY: [&str; 5] =
     ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"];
+/// The front of what else proxies say of a request: -Ssl, -Scheme, -Port, -Prefix and whatever
+/// somebody's server reads.
+const FORWARDED: &str = "x-forwarded-";
 /// What `Connection` cannot take away: it would change what the message is.
 const END_TO_END: [&str; 5] = ["authorization", "content-length", "content-type", "cookie", "host"];
 
@@ -72,8 +75,8 @@ pub(crate) fn encode_request(
         let again = header.name.eq_ignore_ascii_case("content-length")
             && std::mem::replace(&mut counted, true);
         let host = header.name.eq_ignore_ascii_case("host");
-        if !host && !again && !is_identity(header.name) && goes_along(request.headers, header.name)
-        {
+        let ours = is_identity(header.name, whose);
+        if !host && !again && !ours && goes_along(request.headers, header.name) {
             push_line(out, header.name, header.value);
         }
     }
@@ -150,12 +153,17 @@ fn is_named(headers: &[Header<'_>], name: &str) -> bool {
     items.any(|item| item.trim_ascii().eq_ignore_ascii_case(name.as_bytes()))
 }
 
-/// Whether a header says whose a request is; some servers read `_` as `-`.
-fn is_identity(name: &str) -> bool {
-    IDENTITY.iter().any(|known| {
-        let same = |(a, b): (u8, u8)| a.eq_ignore_ascii_case(&b) || a == b'_' && b == b'-';
-        name.len() == known.len() && name.bytes().zip(known.bytes()).all(same)
-    })
+/// Whether a header says whose a request is, and is no word of a proxy that is believed.
+fn is_identity(name: &str, whose: &Whose) -> bool {
+    let believed = whose.believed == Some(ForwardedBy::XForwardedFor);
+    let is = |known: &&str| name.len() == known.len() && begins(name, known);
+    IDENTITY.iter().any(is) || !believed && begins(name, FORWARDED)
+}
+
+/// Whether a name begins like this; some servers read `_` as `-`.
+fn begins(name: &str, front: &str) -> bool {
+    let same = |(a, b): (u8, u8)| a.eq_ignore_ascii_case(&b) || a == b'_' && b == b'-';
+    name.len() >= front.len() && name.bytes().zip(front.bytes()).all(same)
 }
 
 fn push_identity(out: &mut Vec<u8>, request: &Request<'_, '_>, whose: &Whose) {
@@ -293,6 +301,21 @@ mod tests {
         // By a PROXY header it told the client's address alone.
         let by_header = passed("GET / HTTP/1.1\nHost: h\n\n", &whose);
         assert!(by_header.contains("X-Forwarded-For: 1.1.1.1\n"), "{by_header}");
+    }
+
+    #[test]
+    fn what_else_proxies_say_is_a_strangers_word_unless_it_is_believed() {
+        let head = "GET / HTTP/1.1\nHost: h\nX-Forwarded-Ssl: on\nx-forwarded-scheme: https\n\
+                    X_Forwarded_Port: 443\nX-Forwarded-Prefix: /a\nX-Forwarded: 1\n\n";
+        let by = |believed| passed(head, &Whose { believed, ..stranger() });
+        let ours = "X-Forwarded-For: 192.0.2.1\nX-Forwarded-Proto: http\nX-Forwarded-Host: h\n\n";
+        for strange in [by(None), by(Some(ForwardedBy::Forwarded))] {
+            assert_eq!(strange, format!("GET / HTTP/1.1\nHost: h\nX-Forwarded: 1\n{ours}"));
+        }
+        let believed = by(Some(ForwardedBy::XForwardedFor));
+        for kept in ["Ssl: on", "scheme: https", "Port: 443", "Prefix: /a"] {
+            assert!(believed.contains(kept), "{kept} in {believed}");
+        }
     }
 
     #[test]

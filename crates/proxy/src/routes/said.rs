@@ -2,6 +2,7 @@
 //! can be wrong with them.
 
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -231,11 +232,19 @@ impl FromStr for HostPattern {
             Some(name) => (true, name),
             None => (false, text),
         };
-        let right = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:[]".contains(&byte);
-        if name.is_empty() || name.len() > 253 || !name.bytes().all(right) {
+        let right = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        let bracketed = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+        let is_host = match bracketed {
+            Some(address) => !below && address.parse::<Ipv6Addr>().is_ok(),
+            None => !name.is_empty() && name.len() <= 253 && name.bytes().all(right),
+        };
+        if !is_host && text.parse::<Ipv6Addr>().is_ok() {
+            return Err(format!("\"{text}\" is no host: write [{text}], as requests do"));
+        }
+        if !is_host {
             return Err(format!(
-                "\"{text}\" is no host: write chat.example.com, *.example.com or * for all, \
-                 without a port"
+                "\"{text}\" is no host: write chat.example.com, *.example.com, [::1] or * for all, \
+                 without a port: a route is for every port"
             ));
         }
         let name = name.to_ascii_lowercase();
@@ -303,11 +312,21 @@ mod tests {
             ("Chat.Example.com", "chat.example.com"),
             ("*.Example.com", "*.example.com"),
             ("*", "*"),
+            ("[::1]", "[::1]"),
+            ("10.0.0.1", "10.0.0.1"),
         ] {
             assert_eq!(text.parse::<HostPattern>().unwrap().to_string(), shown);
         }
-        for text in ["", "a b", "*.", "*a", "https://x"] {
+        for text in ["", "a b", "*.", "*a", "https://x", "[a]", "[::1]:80", "*.[::1]", "[::1", "a]"] {
             assert!(text.parse::<HostPattern>().is_err(), "{text}");
+        }
+        for (text, advice) in [
+            ("chat.example.com:8080", "without a port"),
+            ("*.example.com:80", "without a port"),
+            ("::1", "write [::1]"),
+        ] {
+            let error = text.parse::<HostPattern>().unwrap_err();
+            assert!(error.contains(text) && error.contains(advice), "{error}");
         }
     }
 }

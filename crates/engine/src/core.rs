@@ -233,6 +233,20 @@ impl<S: Sys, H: Handler> Core<S, H> {
         (peer, self.clients.get(&id.slot()).and_then(|client| client.address))
     }
 
+    /// Both ends of a connection that we accepted, as a PROXY header tells them: the client, or whom a
+    /// proxy named in its place (with port 0 where it named none), and the address of ours that was
+    /// come to.
+    #[must_use]
+    pub fn ends(&self, id: ConnId) -> Option<(SocketAddr, SocketAddr)> {
+        let conn = self.live(id)?;
+        let client = self.clients.get(&id.slot());
+        let told = client.and_then(|client| Some(SocketAddr::new(client.address?, client.port)));
+        let client = told.or_else(|| self.sys.peer(conn.fd))?;
+        // A UNIX socket has no address to tell.
+        let any = if client.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) };
+        Some((client, self.sys.local(conn.fd).unwrap_or(SocketAddr::new(any, 0))))
+    }
+
     /// Whether the peer has broken it off, so that nobody can say any more whose it was, though what it
     /// sent before is still being read.
     #[must_use]

@@ -55,8 +55,7 @@ impl Relays {
         let table = Arc::new(Table::default());
         let mut fleet = Fleet::new(Arc::clone(&table));
         fleet.say(routes, 0)?;
-        let listen = ([0, 0, 0, 0], 0).into();
-        let shared = Shared::new(table, live, workers, Vec::new(), listen, None);
+        let shared = Shared::new(table, live, workers, Vec::new(), None);
         Ok(Relays { shared: Arc::new(shared), fleet })
     }
 

@@ -1,6 +1,6 @@
 //! [`Shared`]: what the workers and the control plane of one proxy share.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
@@ -23,8 +23,6 @@ pub(crate) struct Shared {
     /// How long things took, by worker.
     pub(crate) times: Vec<Timed>,
     pub(crate) sources: Vec<IpAddr>,
-    /// What PROXY headers name as the place that clients came to.
-    pub(crate) listen_ip: SocketAddr,
     recorder: Option<Recorder>,
     live: RwLock<Arc<Live>>,
     running: Vec<AtomicBool>,
@@ -39,7 +37,6 @@ impl Shared {
         live: Live,
         workers: usize,
         sources: Vec<IpAddr>,
-        listen_ip: SocketAddr,
         recorder: Option<Recorder>,
     ) -> Self {
         Shared {
@@ -47,7 +44,6 @@ impl Shared {
             counters: (0..workers).map(|_| Counters::default()).collect(),
             times: (0..workers).map(|_| Timed::default()).collect(),
             sources,
-            listen_ip,
             recorder,
             live: RwLock::new(Arc::new(live)),
             running: (0..workers).map(|_| AtomicBool::new(false)).collect(),

@@ -85,13 +85,8 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let recorder = log.as_ref().map(|log| log.recorder().clone());
     let (live, sources) = (config.live.clone(), config.sources.clone());
     let listen = ground.listen.clone();
-    let public = listen.iter().find_map(|address| match address {
-        Address::Tcp(address) => Some(*address),
-        Address::Unix(_) => None,
-    });
-    let public = public.unwrap_or_else(|| ([0, 0, 0, 0], 0).into());
     let workers = ground.plan.workers;
-    let shared = Shared::new(Arc::clone(&table), live, workers, sources, public, recorder);
+    let shared = Shared::new(Arc::clone(&table), live, workers, sources, recorder);
     let shared = Arc::new(shared);
     let for_relays = Arc::clone(&shared);
     let relay = move |worker, _: &_| Relay::new(worker, Arc::clone(&for_relays));

@@ -25,8 +25,9 @@ const V2_FIXED: usize = 16;
 pub struct ProxyHeader {
     /// How long it is; what follows is the connection's own.
     pub bytes: usize,
-    /// The client's address. The proxy may speak for itself (a health check) or not know it.
-    pub client: Option<IpAddr>,
+    /// The client's address and port. The proxy may speak for itself (a health check) or not know
+    /// them.
+    pub client: Option<SocketAddr>,
 }
 
 /// Which form of header is sent.
@@ -38,34 +39,45 @@ pub enum ProxyVersion {
     V2,
 }
 
-/// Appends the header of a connection from `client` to `server`. Without a client that is known, or
-/// where the two are of different families, it says only that there is a proxy. The client's port
-/// is not told: 0 stands for it.
+/// Appends the header of a connection from a client to the address it came to. Without these it says
+/// only that there is a proxy. Where one is of IPv4 and the other of IPv6, both are told as IPv6
+/// (RFC 4291 section 2.5.5.2), as a header has one family. A port that is not known is 0.
 pub fn encode_proxy_header(
     out: &mut Vec<u8>,
     version: ProxyVersion,
-    client: Option<IpAddr>,
-    server: SocketAddr,
+    ends: Option<(SocketAddr, SocketAddr)>,
 ) {
-    let port = server.port();
-    match (version, client.map(|client| client.to_canonical()), server.ip().to_canonical()) {
-        (ProxyVersion::V1, Some(IpAddr::V4(from)), IpAddr::V4(to)) => {
-            push_text(out, format_args!("PROXY TCP4 {from} {to} 0 {port}\r\n"));
+    let Some((client, server)) = ends else {
+        return match version {
+            ProxyVersion::V1 => out.extend_from_slice(b"PROXY UNKNOWN\r\n"),
+            ProxyVersion::V2 => {
+                out.extend_from_slice(V2_BEGIN);
+                out.extend_from_slice(&[0x20, 0, 0, 0]);
+            }
+        };
+    };
+    let ports = [client.port(), server.port()];
+    match (version, client.ip().to_canonical(), server.ip().to_canonical()) {
+        (ProxyVersion::V1, IpAddr::V4(from), IpAddr::V4(to)) => {
+            push_text(out, format_args!("PROXY TCP4 {from} {to} {} {}\r\n", ports[0], ports[1]));
         }
-        (ProxyVersion::V1, Some(IpAddr::V6(from)), IpAddr::V6(to)) => {
-            push_text(out, format_args!("PROXY TCP6 {from} {to} 0 {port}\r\n"));
+        (ProxyVersion::V1, from, to) => {
+            let (from, to) = (wide(from), wide(to));
+            push_text(out, format_args!("PROXY TCP6 {from} {to} {} {}\r\n", ports[0], ports[1]));
         }
-        (ProxyVersion::V1, ..) => out.extend_from_slice(b"PROXY UNKNOWN\r\n"),
-        (ProxyVersion::V2, Some(IpAddr::V4(from)), IpAddr::V4(to)) => {
-            push_binary(out, 0x11, [&from.octets(), &to.octets()], port);
+        (ProxyVersion::V2, IpAddr::V4(from), IpAddr::V4(to)) => {
+            push_binary(out, 0x11, [&from.octets(), &to.octets()], ports);
         }
-        (ProxyVersion::V2, Some(IpAddr::V6(from)), IpAddr::V6(to)) => {
-            push_binary(out, 0x21, [&from.octets(), &to.octets()], port);
+        (ProxyVersion::V2, from, to) => {
+            push_binary(out, 0x21, [&wide(from).octets(), &wide(to).octets()], ports);
         }
-        (ProxyVersion::V2, ..) => {
-            out.extend_from_slice(V2_BEGIN);
-            out.extend_from_slice(&[0x20, 0, 0, 0]);
-        }
+    }
+}
+
+fn wide(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
     }
 }
 
@@ -73,14 +85,13 @@ fn push_text(out: &mut Vec<u8>, text: core::fmt::Arguments<'_>) {
     out.extend_from_slice(alloc::format!("{text}").as_bytes());
 }
 
-fn push_binary(out: &mut Vec<u8>, family: u8, addresses: [&[u8]; 2], port: u16) {
+fn push_binary(out: &mut Vec<u8>, family: u8, addresses: [&[u8]; 2], ports: [u16; 2]) {
     let length = addresses.iter().map(|address| address.len() as u16).sum::<u16>() + 4;
     out.extend_from_slice(V2_BEGIN);
     out.extend_from_slice(&[0x21, family]);
     out.extend_from_slice(&length.to_be_bytes());
     out.extend_from_slice(&addresses.concat());
-    out.extend_from_slice(&[0, 0]);
-    out.extend_from_slice(&port.to_be_bytes());
+    out.extend_from_slice(&ports.map(u16::to_be_bytes).concat());
 }
 
 /// Looks for a header at the beginning of `bytes`.
@@ -114,7 +125,7 @@ fn version_1(bytes: &[u8]) -> Result<Status<ProxyHeader>, Violation> {
 }
 
 /// `PROXY TCP4 source destination port port`, by single blanks; `None` is a malformed one.
-fn line_of_version_1(line: &str) -> Option<Option<IpAddr>> {
+fn line_of_version_1(line: &str) -> Option<Option<SocketAddr>> {
     let mut words = line.split(' ');
     words.next().filter(|word| *word == "PROXY")?;
     let family = words.next()?;
@@ -127,8 +138,8 @@ fn line_of_version_1(line: &str) -> Option<Option<IpAddr>> {
         "TCP6" => both::<Ipv6Addr>(source, destination)?.into(),
         _ => return None,
     };
-    let ports = is_port(words.next()?) && is_port(words.next()?);
-    (ports && words.next().is_none()).then_some(Some(source))
+    let (port, _) = (port_of(words.next()?)?, port_of(words.next()?)?);
+    words.next().is_none().then_some(Some(SocketAddr::new(source, port)))
 }
 
 /// The source, if both are addresses of the family.
@@ -137,9 +148,10 @@ fn both<A: FromStr>(source: &str, destination: &str) -> Option<A> {
     destination.parse::<A>().ok().map(|_| source)
 }
 
-fn is_port(text: &str) -> bool {
+fn port_of(text: &str) -> Option<u16> {
     let plain = text == "0" || !text.starts_with('0');
-    plain && text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok()
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| plain && digits)
 }
 
 fn version_2(bytes: &[u8]) -> Result<Status<ProxyHeader>, Violation> {
@@ -163,10 +175,8 @@ fn version_2(bytes: &[u8]) -> Result<Status<ProxyHeader>, Violation> {
     let Some(rest) = bytes.get(V2_FIXED..length) else { return Ok(Status::Partial) };
     let told = has_addresses && transport != 0;
     let client = match family {
-        1 if told => rest.get(..12).and_then(<[u8]>::first_chunk::<4>).map(|ip| Some((*ip).into())),
-        2 if told => {
-            rest.get(..36).and_then(<[u8]>::first_chunk::<16>).map(|ip| Some((*ip).into()))
-        }
+        1 if told => rest.get(..12).and_then(source_of_version_2::<4>).map(Some),
+        2 if told => rest.get(..36).and_then(source_of_version_2::<16>).map(Some),
         3 if told => rest.get(..216).map(|_| None),
         _ => Some(None),
     };
@@ -174,6 +184,16 @@ fn version_2(bytes: &[u8]) -> Result<Status<ProxyHeader>, Violation> {
         Some(client) => Ok(Status::Complete(ProxyHeader { bytes: length, client })),
         None => bad,
     }
+}
+
+/// Both addresses, then both ports.
+fn source_of_version_2<const BYTES: usize>(rest: &[u8]) -> Option<SocketAddr>
+where
+    IpAddr: From<[u8; BYTES]>,
+{
+    let address = rest.first_chunk::<BYTES>()?;
+    let port = rest.get(2 * BYTES..)?.first_chunk::<2>()?;
+    Some(SocketAddr::new((*address).into(), u16::from_be_bytes(*port)))
 }
 
 #[cfg(test)]
@@ -209,17 +229,18 @@ mod tests {
         let mut v6 = [0; 36];
         v6[0..4].copy_from_slice(&[0x20, 1, 0x0d, 0xb8]);
         v6[15] = 5;
+        v6[32..34].copy_from_slice(&4711_u16.to_be_bytes());
         let mut with_tlv = v4.to_vec();
         with_tlv.extend([0x04, 0, 2, 0, 0]);
         let line = |text: &str| text.as_bytes().to_vec();
         vec![
-            (line("PROXY TCP4 192.0.2.7 192.0.2.9 56324 443\r\n"), told(42, "192.0.2.7")),
-            (line("PROXY TCP6 2001:db8::5 ::1 0 65535\r\n"), told(36, "2001:db8::5")),
+            (line("PROXY TCP4 192.0.2.7 192.0.2.9 56324 443\r\n"), told(42, "192.0.2.7:56324")),
+            (line("PROXY TCP6 2001:db8::5 ::1 0 65535\r\n"), told(36, "[2001:db8::5]:0")),
             (line("PROXY UNKNOWN\r\n"), untold(15)),
             (line("PROXY UNKNOWN ff 1 2 whatever\r\n"), untold(31)),
-            (v2(0x21, 0x11, &v4), told(28, "192.0.2.7")),
-            (v2(0x21, 0x11, &with_tlv), told(33, "192.0.2.7")),
-            (v2(0x21, 0x21, &v6), told(52, "2001:db8::5")),
+            (v2(0x21, 0x11, &v4), told(28, "192.0.2.7:80")),
+            (v2(0x21, 0x11, &with_tlv), told(33, "192.0.2.7:80")),
+            (v2(0x21, 0x21, &v6), told(52, "[2001:db8::5]:4711")),
             (v2(0x21, 0x31, &[b'/'; 216]), untold(232)),
             (v2(0x20, 0x11, &v4), untold(28)),
             (v2(0x20, 0x00, &[]), untold(16)),
@@ -282,26 +303,29 @@ mod tests {
         let config =
             proxy_header::ParseConfig { include_tlvs: false, allow_v1: true, allow_v2: true };
         for version in [ProxyVersion::V1, ProxyVersion::V2] {
-            for (client, server, known) in [
-                ("192.0.2.7", "192.0.2.9:443", true),
-                ("2001:db8::5", "[2001:db8::1]:80", true),
-                ("::ffff:192.0.2.7", "192.0.2.9:443", true),
-                ("192.0.2.7", "[::1]:80", false),
+            for (client, server, told) in [
+                ("192.0.2.7:1", "192.0.2.9:443", ["192.0.2.7:1", "192.0.2.9:443"]),
+                ("[2001:db8::5]:2", "[2001:db8::1]:80", ["[2001:db8::5]:2", "[2001:db8::1]:80"]),
+                ("[::ffff:192.0.2.7]:3", "192.0.2.9:443", ["192.0.2.7:3", "192.0.2.9:443"]),
+                ("192.0.2.7:4", "[::ffff:192.0.2.9]:80", ["192.0.2.7:4", "192.0.2.9:80"]),
+                // Of two families: as one.
+                ("192.0.2.7:5", "[::1]:80", ["[::ffff:192.0.2.7]:5", "[::1]:80"]),
+                ("[2001:db8::5]:6", "10.0.0.1:80", ["[2001:db8::5]:6", "[::ffff:10.0.0.1]:80"]),
             ] {
-                let client: IpAddr = client.parse().unwrap();
+                let ends = (client.parse().unwrap(), server.parse().unwrap());
                 let mut out = Vec::new();
-                encode_proxy_header(&mut out, version, Some(client), server.parse().unwrap());
+                encode_proxy_header(&mut out, version, Some(ends));
                 let length = out.len();
                 out.extend_from_slice(b"GET /");
-                let told = known.then_some(client.to_canonical());
-                let expected = ProxyHeader { bytes: length, client: told };
+                let told: [SocketAddr; 2] = told.map(|end| end.parse().unwrap());
+                let expected = ProxyHeader { bytes: length, client: Some(told[0]) };
                 assert_eq!(parse_proxy_header(&out), Ok(Status::Complete(expected)));
                 let (theirs, bytes) = proxy_header::ProxyHeader::parse(&out, config).unwrap();
-                let theirs = theirs.proxied_address().map(|address| address.source.ip());
-                assert_eq!((theirs, bytes), (told, length));
+                let theirs = theirs.proxied_address().unwrap();
+                assert_eq!(([theirs.source, theirs.destination], bytes), (told, length));
             }
             let mut out = Vec::new();
-            encode_proxy_header(&mut out, version, None, "192.0.2.9:443".parse().unwrap());
+            encode_proxy_header(&mut out, version, None);
             let expected = ProxyHeader { bytes: out.len(), client: None };
             assert_eq!(parse_proxy_header(&out), Ok(Status::Complete(expected)));
         }
@@ -331,7 +355,7 @@ mod tests {
             match (parse_proxy_header(&header), proxy_header::ProxyHeader::parse(&header, config)) {
                 (Ok(Status::Complete(ours)), Ok((theirs, length))) => {
                     prop_assert_eq!(ours.bytes, length);
-                    prop_assert_eq!(ours.client, theirs.proxied_address().map(|address| address.source.ip()));
+                    prop_assert_eq!(ours.client, theirs.proxied_address().map(|address| address.source));
                 }
                 // We are the stricter in what is no canonical number or too long.
                 (Err(_), _) => {}

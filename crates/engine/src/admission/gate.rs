@@ -21,6 +21,8 @@ pub(crate) struct Client {
     pub(crate) key: Option<Key>,
     /// What a proxy told.
     pub(crate) address: Option<IpAddr>,
+    /// And the port there; 0 where it told none.
+    pub(crate) port: u16,
     /// It came by a proxy that is believed.
     pub(crate) by_proxy: bool,
     /// That proxy must send a PROXY header first.

@@ -3,7 +3,7 @@
 //! X-Forwarded-For a header like any other.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 use wire::http::{ForwardedBy, Request};
@@ -107,8 +107,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
             return Ok(Status::Partial);
         };
         client.owes_header = false;
-        if let Some(address) = header.client {
-            self.client_is(slot, address);
+        if let Some(client) = header.client {
+            self.client_is(slot, client);
         }
         Ok(Status::Complete(header.bytes))
     }
@@ -121,13 +121,13 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
         let told = request.forwarded_for(proxies.forwarded, |address| proxies.trusts(address));
         if let Some(address) = told {
-            self.client_is(slot, address);
+            self.client_is(slot, SocketAddr::new(address, 0));
         }
     }
 
     /// A proxy has told the client's address: from now on it counts for that one, or is refused.
-    fn client_is(&mut self, slot: u32, address: IpAddr) {
-        let address = address.to_canonical();
+    fn client_is(&mut self, slot: u32, told: SocketAddr) {
+        let (address, port) = (told.ip().to_canonical(), told.port());
         let Some(before) = self.clients.get(&slot).copied() else { return };
         if before.address == Some(address) {
             return;
@@ -136,7 +136,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let counted =
             if self.limits.admission.by_address() { self.count_address(address) } else { Ok(None) };
         let key = counted.unwrap_or(None);
-        self.clients.insert(slot, Client { key, address: Some(address), ..before });
+        self.clients.insert(slot, Client { key, address: Some(address), port, ..before });
         if let Err(why) = counted {
             self.refuse_late(slot, why);
         }

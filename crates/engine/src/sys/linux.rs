@@ -334,6 +334,10 @@ impl Sys for Linux {
         address_of(fd.number(), libc::getpeername).ok()
     }
 
+    fn local(&self, fd: Fd) -> Option<SocketAddr> {
+        address_of(fd.number(), libc::getsockname).ok()
+    }
+
     fn is_broken(&self, fd: Fd) -> bool {
         let peer = address_of(fd.number(), libc::getpeername);
         peer.is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))

@@ -165,6 +165,11 @@ pub trait Sys {
     /// The peer's address, for reports.
     fn peer(&self, fd: Fd) -> Option<SocketAddr>;
 
+    /// The address of ours that a connection came to, if it is one of IP.
+    fn local(&self, _fd: Fd) -> Option<SocketAddr> {
+        None
+    }
+
     /// Whether the peer has broken the connection off: its address is not known any more, though what
     /// it sent before may still be read.
     fn is_broken(&self, fd: Fd) -> bool;

@@ -3,7 +3,6 @@
 //! strictly, up to its limit, and its body not at all.
 
 use std::io;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -62,12 +61,11 @@ pub(crate) async fn ask(question: &Question<'_>, timeout: Duration) -> Result<()
         match question.upstream.address() {
             UpstreamAddress::Tcp(address) => {
                 let stream = TcpStream::connect(address).await.map_err(Failed::Broken)?;
-                let local = stream.local_addr().map_err(Failed::Broken)?;
-                begin(stream, question, local).await
+                begin(stream, question).await
             }
             UpstreamAddress::Unix(path) => {
                 let stream = UnixStream::connect(path).await.map_err(Failed::Broken)?;
-                begin(stream, question, ([0, 0, 0, 0], 0).into()).await
+                begin(stream, question).await
             }
         }
     };
@@ -78,7 +76,6 @@ pub(crate) async fn ask(question: &Question<'_>, timeout: Duration) -> Result<()
 async fn begin(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     question: &Question<'_>,
-    local: SocketAddr,
 ) -> Result<(), Failed> {
     if matches!(question.how, How::Off | How::Tcp) {
         return Ok(());
@@ -86,7 +83,7 @@ async fn begin(
     if let Some(version) = question.outgoing.proxy_header {
         // On behalf of nobody but itself.
         let mut header = Vec::new();
-        wire::encode_proxy_header(&mut header, version, None, local);
+        wire::encode_proxy_header(&mut header, version, None);
         stream.write_all(&header).await.map_err(Failed::Broken)?;
     }
     let Some(tls) = &question.outgoing.tls else { return converse(stream, question).await };

@@ -67,7 +67,7 @@ impl Relay {
     ) -> io::Result<(ConnId, Option<Port>)> {
         let client = outgoing.tls.as_ref().map(|tls| tls.of(to.name())).transpose();
         let client = client.map_err(io::Error::other)?;
-        let header = outgoing.proxy_header.map(|version| self.proxy_header(core, whose, version));
+        let header = outgoing.proxy_header.map(|version| proxy_header(core, whose, version));
         let behind = header.as_deref().unwrap_or_default();
         let tls = client.as_ref().map(|client| Hello { client, behind });
         let address = match to.address() {
@@ -159,7 +159,7 @@ impl Relay {
             self.shared.took(self.worker, |timed| &timed.connect, time_ns);
         }
         if let Some(version) = version.filter(|_| fresh) {
-            let header = self.proxy_header(core, client, version);
+            let header = proxy_header(core, client, version);
             core.write(id, &header);
         }
         core.write(id, &head);
@@ -171,19 +171,6 @@ impl Relay {
             // What has come of its body already.
             core.resume(client);
         }
-    }
-
-    /// What stands in front of a connection to an upstream that is told by it whose it is.
-    fn proxy_header<S: Sys>(
-        &self,
-        core: &Core<S, Self>,
-        client: ConnId,
-        version: ProxyVersion,
-    ) -> Vec<u8> {
-        let (peer, told) = core.addresses(client);
-        let mut header = Vec::new();
-        wire::encode_proxy_header(&mut header, version, told.or(peer), self.shared.listen_ip);
-        header
     }
 
     /// A connection that could serve another request is kept for it, within bounds.
@@ -200,4 +187,11 @@ impl Relay {
             forget_spare(&mut self.spares, id);
         }
     }
+}
+
+/// What stands in front of a connection to an upstream that is told by it whose it is.
+fn proxy_header<S: Sys>(core: &Core<S, Relay>, client: ConnId, version: ProxyVersion) -> Vec<u8> {
+    let mut header = Vec::new();
+    wire::encode_proxy_header(&mut header, version, core.ends(client));
+    header
 }

@@ -105,7 +105,7 @@ pub(crate) struct Args {
     spare_connections: u16,
     #[command(flatten)]
     admission: admission::Flags,
-    /// Longest head of a request
+    /// Longest head of a request, and of an answer where it is more than the default
     #[arg(long, value_name = "SIZE", default_value = "16KiB", value_parser = head_bytes,
         help_heading = ADMISSION)]
     max_head: usize,
@@ -119,7 +119,8 @@ pub(crate) struct Args {
     /// otherwise
     #[arg(long, value_name = "VERSION", default_value = "off", help_heading = UPSTREAMS)]
     upstream_proxy_protocol: ProxyHeader,
-    /// Write a line per tunnel and request to this file when it ends, or to - (standard output)
+    /// Write a line per tunnel and request to this file when it ends, or to - (standard output). What
+    /// breaks the rules of HTTP is counted only
     #[arg(long, value_name = "FILE", help_heading = PROCESS)]
     access_log: Option<PathBuf>,
     /// How those lines look: json or combined
@@ -182,7 +183,9 @@ pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
 fn check(file: &Path) -> Result<ExitCode> {
     let layer = Layer::from([("config".to_owned(), vec![file.display().to_string()])]);
     let settings = Settings::<Args>::read_layer("proxy", layer)?;
-    let routes = config(&settings.args)?.routes;
+    let config = config(&settings.args)?;
+    proxy::check_sources(&config.sources)?;
+    let routes = config.routes;
     let upstreams: usize = routes.pools.iter().map(|pool| pool.members.len()).sum();
     let many =
         |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });

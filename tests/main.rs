@@ -48,6 +48,7 @@ mod proxy_masses;
 mod proxy_metrics;
 mod proxy_pools;
 mod proxy_restarts;
+mod proxy_told;
 mod proxy_upstreams;
 mod reaching;
 mod reaching_sockets;

@@ -13,7 +13,7 @@ use crate::harness::server::Server;
 use crate::harness::socket::{Socket, TEXT, upgrade};
 use crate::harness::tls::Authority;
 use crate::harness::upstream::{Upstream, switching};
-use crate::harness::{Scratch, eventually, http};
+use crate::harness::{Deserted, Scratch, eventually, http};
 
 fn before(upstream: &Upstream, more: &[&str]) -> Server {
     let address = upstream.address().to_string();
@@ -140,9 +140,60 @@ fn a_proxy_header_comes_in_and_goes_out() {
     let mut leg = upstream.accept();
     let head = leg.head();
     let to = proxy.listen;
-    let line = format!("PROXY TCP4 192.0.2.7 {} 0 {}\r\nGET / ", to.ip(), to.port());
+    let line = format!("PROXY TCP4 192.0.2.7 {} 4711 {}\r\nGET / ", to.ip(), to.port());
     assert!(head.starts_with(&line), "{head}");
     assert!(head.contains("X-Forwarded-For: 192.0.2.7\r\n"), "{head}");
+    // Of another family than the address it came to.
+    let mut socket = Socket::connect(proxy.listen);
+    socket.send(b"PROXY TCP6 2001:db8::5 ::1 4712 443\r\nGET / HTTP/1.1\r\nHost: h\r\n\r\n");
+    let head = upstream.accept().head();
+    let line = format!("PROXY TCP6 2001:db8::5 ::ffff:127.0.0.1 4712 {}\r\nGET / ", to.port());
+    assert!(head.starts_with(&line), "{head}");
+}
+
+#[test]
+fn a_proxy_header_tells_the_client_and_where_it_came_to_on_every_listener() {
+    let upstream = Upstream::new();
+    let version = ["--upstream-proxy-protocol", "v1"];
+    // Beside a listener of IPv4 with the same port that of IPv6 would leave its clients to it.
+    let free = Deserted::port();
+    let listen = format!("[::]:{},[::1]:0", free.address.port());
+    let six = before(&upstream, &[&version[..], &["--listen", &listen]].concat());
+    let four = before(&upstream, &[&version[..], &["--listen", "0.0.0.0:0"]].concat());
+    for (proxy, at, family, address, to) in [
+        (&six, 0, "TCP4", "127.0.0.1", "127.0.0.1"),
+        (&six, 1, "TCP4", "127.0.0.1", "127.0.0.1"),
+        (&six, 1, "TCP6", "::1", "[::1]"),
+        (&six, 2, "TCP6", "::1", "[::1]"),
+        (&four, 1, "TCP4", "127.0.0.1", "127.0.0.1"),
+    ] {
+        let port = proxy.listeners[at].rsplit_once(':').unwrap().1;
+        let to = format!("{to}:{port}");
+        let mut socket = Socket::connect(to.parse().unwrap());
+        socket.send(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+        let head = upstream.accept().head();
+        let local = socket.local_address();
+        let from = local.rsplit_once(':').unwrap().1;
+        let line = format!("PROXY {family} {address} {address} {from} {port}\r\nGET / ");
+        assert!(head.starts_with(&line), "{line}: {head}");
+    }
+}
+
+#[test]
+fn long_heads_of_answers_pass_where_heads_may_be_long() {
+    let upstream = Upstream::new();
+    let lines: String = (0..300).map(|at| format!("X-{at}: {}\r\n", "v".repeat(80))).collect();
+    for (more, status) in [(&[][..], 502), (&["--max-head", "64KiB"][..], 200)] {
+        let proxy = before(&upstream, more);
+        let mut socket = Socket::connect(proxy.listen);
+        socket.send(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+        let mut leg = upstream.accept();
+        leg.head();
+        leg.say(format!("HTTP/1.1 200 OK\r\n{lines}Content-Length: 2\r\n\r\nok"));
+        let answer = socket.response();
+        assert_eq!(answer.status, status);
+        assert_eq!(answer.header("x-299").is_some(), status == 200);
+    }
 }
 
 #[test]
@@ -208,8 +259,8 @@ fn another_upstream_is_asked_only_while_nothing_was_answered() {
     for _ in 0..4 {
         let (_socket, _leg) = tunnel(&proxy, &upstream);
     }
-    let retries = proxy.metrics()["standfast_retries_total"];
-    assert!(retries >= 2.0, "{retries}");
+    // In turn: whoever was asked in vain has the next first turn, too.
+    assert_eq!(proxy.metrics()["standfast_retries_total"], 4.0);
     // Once anything was said, the client is told, and nobody else asked.
     let mut socket = Socket::connect(proxy.listen);
     socket.send(upgrade("/any", &[]).as_bytes());
@@ -227,6 +278,29 @@ fn another_upstream_is_asked_only_while_nothing_was_answered() {
     leg.reset();
     assert_eq!(socket.response().status, 502);
     assert!(upstream.is_alone());
+}
+
+#[test]
+fn a_retry_is_another_upstream_that_is_asked() {
+    let (nobody, upstream) = (Deserted::port(), Upstream::new());
+    let alone = Server::start_proxy(&["--upstream", &nobody.address.to_string()]);
+    for _ in 0..5 {
+        assert_eq!(http::get(alone.listen, "/").status, 502);
+    }
+    assert_eq!(alone.metrics()["standfast_retries_total"], 0.0, "there is nobody else");
+    // A connect that fails at once.
+    let missing = Scratch::new("missing", "");
+    let config = format!(
+        "[pool.a]\nupstreams = ['unix:{}.none', '{}']\nbalance = 'round_robin'\neject_after = 0\n",
+        missing.path(),
+        upstream.address()
+    );
+    let config = Scratch::new("missing.toml", &config);
+    let proxy = Server::start_proxy(&["--config", config.path(), "--workers", "1"]);
+    for _ in 0..6 {
+        let (_socket, _leg) = tunnel(&proxy, &upstream);
+    }
+    assert_eq!(proxy.metrics()["standfast_retries_total"], 6.0);
 }
 
 #[test]
@@ -249,10 +323,14 @@ fn what_takes_too_long_is_ended() {
     assert!(far.ends());
     eventually("the other half is ended, too", || ended(&proxy, "fin_timeout") == 1.0);
     let old = before(&upstream, &["--max-lifetime", "1s"]);
-    let (mut socket, mut far) = tunnel(&old, &upstream);
-    assert!(socket.ends() && far.ends());
-    drop((socket, far));
-    eventually("it had its time", || ended(&old, "max_lifetime") == 1.0);
+    let began = std::time::Instant::now();
+    let tunnels: Vec<_> = (0..4).map(|_| tunnel(&old, &upstream)).collect();
+    for (mut socket, mut far) in tunnels {
+        assert!(socket.ends() && far.ends());
+        let lived = began.elapsed();
+        assert!(lived.as_millis() >= 900, "{lived:?} is more than a tenth too soon");
+    }
+    eventually("they had their time", || ended(&old, "max_lifetime") == 4.0);
 }
 
 #[test]

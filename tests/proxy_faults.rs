@@ -132,7 +132,7 @@ fn behind_a_proxy_header_no_other_word_is_taken() {
     let upstream = Upstream::new();
     let flags = ["--trusted-proxy", "127.0.0.1", "--proxy-protocol", "--forwarded"];
     let proxy = before(&upstream, &flags);
-    let forged = "X-Forwarded-For: 6.6.6.6\r\nX-Real-IP: 6.6.6.6\r\nX-Forwarded-Proto: https\r\n\
+    let forged = "X-Forwarded-For: 6.6.6.6\r\nX-Forwarded-Ssl: 6.6.6.6\r\nX_Forwarded_Port: evil\r\nX-Real-IP: 6.6.6.6\r\nX-Forwarded-Proto: https\r\n\
                   X-Forwarded-Host: evil\r\nForwarded: for=6.6.6.6\r\n";
     let request = format!(
         "PROXY TCP4 192.0.2.7 192.0.2.9 4711 443\r\nGET / HTTP/1.1\r\nHost: h\r\n{forged}\r\n"

@@ -47,6 +47,7 @@ struct House {
     proxy: Server,
     upstream: Upstream,
     silent: Upstream,
+    other: Upstream,
     dying: Option<TcpListener>,
     /// What was read over time.
     read: Vec<HashMap<String, f64>>,
@@ -55,7 +56,7 @@ struct House {
 
 impl House {
     fn new() -> House {
-        let (upstream, silent) = (Upstream::new(), Upstream::new());
+        let (upstream, silent, other) = (Upstream::new(), Upstream::new(), Upstream::new());
         let dying = TcpListener::bind("127.0.0.1:0").unwrap();
         let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let route = |name: &str| format!("[[route]]\nhost = '{name}.test'\npool = '{name}'\n");
@@ -67,13 +68,14 @@ impl House {
             pool("one", &upstream.address(), "max = 1\nqueue = 1\nqueue_timeout = '60s'"),
             pool("gone", &gone, "eject_after = 1\neject_for = '1ms'"),
             pool("dying", &dying.local_addr().unwrap(), "check = 'tcp'\ncheck_interval = '100ms'"),
+            pool("both", &format_args!("{gone}', '{}", other.address()), "balance = 'round_robin'"),
             pool("silent", &silent.address(), "tls = true\ntls_insecure = true"),
         ];
         // Routes are tables of an array, so pools may stand between them.
         let config = Scratch::new("metrics.toml", &config.concat());
         let proxy = Server::start_proxy(&["--config", config.path()]);
         let read = vec![proxy.metrics()];
-        House { proxy, upstream, silent, dying: Some(dying), read, _config: config }
+        House { proxy, upstream, silent, other, dying: Some(dying), read, _config: config }
     }
 
     /// Waits until a sample has that value, and keeps all that was read then.
@@ -195,6 +197,17 @@ fn plain_requests(house: &mut House) {
 fn what_fails(house: &mut House) {
     assert_eq!(house.handshake("gone").response().status, 502);
     house.until("requests_refused_total{reason=\"unreachable\"}", 1.0);
+    // One of two in turn has nobody there first.
+    for _ in 0..2 {
+        let mut asks = house.ask("GET / HTTP/1.1\r\nHost: both.test\r\nConnection: close\r\n\r\n");
+        let mut leg = house.other.accept();
+        leg.head();
+        leg.say("HTTP/1.1 204 None\r\nConnection: close\r\n\r\n");
+        assert_eq!(asks.response().status, 204);
+    }
+    let retries = house.proxy.metrics()["standfast_retries_total"];
+    house.until("retries_total", retries);
+    assert!(retries >= 1.0, "{retries}");
     let address = house.dying.take().unwrap().local_addr().unwrap();
     house.until(&format!("upstream_up{{pool=\"dying\",upstream=\"{address}\"}}"), 0.0);
     assert_eq!(house.handshake("dying").response().status, 503);

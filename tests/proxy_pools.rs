@@ -369,6 +369,10 @@ fn a_file_is_checked_before_it_is_used() {
         ),
         ("[pools.a]\nupstreams = ['a:1']", "did you mean [pool]?"),
         ("[[route]]\npool = 'b'\n[pool.a]\nupstreams = ['a:1']", "no [pool.b]"),
+        (
+            "[[route]]\nhost = 'chat.test:8080'\npool = 'a'\n[pool.a]\nupstreams = ['a:1']",
+            "\"chat.test:8080\" is no host",
+        ),
     ] {
         let bad = check(text);
         assert_eq!(bad.code, Some(2), "{bad:?}");

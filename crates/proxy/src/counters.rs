@@ -40,8 +40,10 @@ reasons! {
         Busy = "busy",
         /// No upstream is up (503).
         Down = "down",
-        /// This proxy has no descriptors, ports or memory for another connection (503).
+        /// This proxy has no descriptors or memory for another connection (503).
         Exhausted = "exhausted",
+        /// It has no free address or port to connect from (503).
+        NoSource = "no_source",
         /// No upstream could be reached, or it broke off before it answered (502).
         Unreachable = "unreachable",
         /// What an upstream answered breaks the rules, or switched what nobody asked for (502).
@@ -143,7 +145,7 @@ impl Refusal {
         match self {
             Refusal::NoRoute => 404,
             Refusal::Connect => 405,
-            Refusal::Busy | Refusal::Down | Refusal::Exhausted => 503,
+            Refusal::Busy | Refusal::Down | Refusal::Exhausted | Refusal::NoSource => 503,
             Refusal::Unreachable | Refusal::BadAnswer => 502,
             Refusal::NoAnswer => 504,
             Refusal::BadBody => 400,
@@ -159,6 +161,9 @@ impl Refusal {
             Refusal::Busy => "Every server is full now: try again later.\n",
             Refusal::Down => "No server is there to answer.\n",
             Refusal::Exhausted => "This proxy takes no more connections now.\n",
+            Refusal::NoSource => {
+                "This proxy has no free address or port to reach the server from: try again later.\n"
+            }
             Refusal::Unreachable => "The server could not be reached.\n",
             Refusal::BadAnswer => "The server's answer was not understood.\n",
             Refusal::NoAnswer => "The server did not answer in time.\n",
@@ -182,7 +187,7 @@ pub(crate) struct Counters {
     pub(crate) exchanges: Counter,
     /// Handshakes that an upstream answered with something else than 101.
     pub(crate) declined: Counter,
-    /// Requests tried again on another connection, as nothing was answered.
+    /// Further upstreams asked for a request, as nothing was answered.
     pub(crate) retries: Counter,
     /// Requests sent on a connection that had served another.
     pub(crate) reused: Counter,

@@ -25,6 +25,7 @@ mod routes;
 mod server;
 mod shared;
 mod start;
+mod teller;
 mod times;
 
 pub use admin::{Address, Server};
@@ -33,8 +34,8 @@ pub use wire::ProxyVersion;
 pub use wire::http::ForwardedBy;
 
 pub use crate::balance::{
-    Balance, Ejection, HashBy, Key, Member, Picked, Place, Pool, PoolLimits, Refused, Standing,
-    Sticky, Upstream, UpstreamAddress, Waiting,
+    Balance, Ejection, Fault, HashBy, Key, Member, Picked, Place, Pool, PoolLimits, Refused,
+    Standing, Sticky, Upstream, UpstreamAddress, Waiting,
 };
 pub use crate::config::{Config, Live, Outgoing, Patience, UpstreamTls};
 pub use crate::counters::{Ended, Phase, Refusal, Stage};
@@ -47,4 +48,4 @@ pub use crate::routes::{
     RouteConfig, Routes, RoutesConfig, Table,
 };
 pub use crate::server::Running;
-pub use crate::start::{StartError, start};
+pub use crate::start::{StartError, check_sources, start};

@@ -19,7 +19,10 @@ pub(crate) struct Note {
     pub(crate) target: Box<str>,
     pub(crate) agent: Option<Box<str>>,
     pub(crate) referer: Option<Box<str>>,
-    pub(crate) pool: Box<str>,
+    /// The pool, if a route was found.
+    pub(crate) pool: Option<Box<str>>,
+    /// Of HTTP/1.
+    pub(crate) version: u8,
     /// What was answered, once that is known.
     pub(crate) status: u16,
 }
@@ -28,7 +31,7 @@ impl Note {
     pub(crate) fn new(
         request: &Request<'_, '_>,
         client: Option<IpAddr>,
-        pool: &str,
+        pool: Option<&str>,
         now_ns: u64,
     ) -> Note {
         let header = |name| request.header(name).map(cut);
@@ -40,7 +43,8 @@ impl Note {
             target: cut(request.target.as_bytes()),
             agent: header("user-agent"),
             referer: header("referer"),
-            pool: pool.into(),
+            pool: pool.map(Into::into),
+            version: request.version,
             status: 0,
         }
     }

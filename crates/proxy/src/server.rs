@@ -13,6 +13,7 @@ use crate::health::Watcher;
 use crate::relay::Post;
 use crate::routes::{Fleet, RoutesConfig};
 use crate::shared::Shared;
+use crate::teller::Teller;
 
 /// A running proxy.
 pub struct Running {
@@ -20,6 +21,7 @@ pub struct Running {
     pub(crate) shared: Arc<Shared>,
     pub(crate) fleet: Arc<Mutex<Fleet>>,
     pub(crate) log: Option<AccessLog>,
+    pub(crate) teller: Teller,
     pub(crate) _watcher: Watcher,
 }
 
@@ -62,6 +64,7 @@ impl Server for Running {
 
     fn on_look(&mut self) {
         self.shared.follow_clock();
+        self.teller.look(&self.shared, now_ns());
     }
 
     fn on_drain(&mut self, over: Duration) {

@@ -104,12 +104,16 @@ impl Shared {
 
     // ---- the access log ----
 
+    pub(crate) fn has_log(&self) -> bool {
+        self.recorder.is_some()
+    }
+
     /// What is to be told of a request in the end, if there is an access log.
     pub(crate) fn note(
         &self,
         request: &Request<'_, '_>,
         client: Option<IpAddr>,
-        pool: &str,
+        pool: Option<&str>,
         now_ns: u64,
     ) -> Option<Box<Note>> {
         self.recorder.as_ref()?;
@@ -135,7 +139,8 @@ impl Shared {
             target: note.target,
             agent: note.agent,
             referer: note.referer,
-            pool: Some(note.pool),
+            pool: note.pool,
+            version: note.version,
             upstream: upstream.map(Into::into),
             status: note.status,
             bytes_in: bytes.0,

@@ -1,6 +1,8 @@
 //! [`start`]: a proxy's start: listeners, workers, and only then whatever else opens descriptors.
 
 use std::fmt;
+use std::io;
+use std::net::{IpAddr, UdpSocket};
 use std::sync::{Arc, Mutex};
 
 use admin::{Address, Ground, GroundError, Wanted};
@@ -16,6 +18,7 @@ use crate::relay::Relay;
 use crate::routes::{Fleet, Table};
 use crate::server::Running;
 use crate::shared::Shared;
+use crate::teller::Teller;
 
 /// Longest body that the admin listener takes, in bytes.
 const BODY_BYTES: usize = 64 * 1024;
@@ -25,6 +28,8 @@ const BODY_BYTES: usize = 64 * 1024;
 pub enum StartError {
     /// There is nothing that it could stand on.
     Ground(GroundError),
+    /// Nothing can be reached from this address.
+    Source(IpAddr, io::Error),
     /// What is said of routes cannot be.
     Routes(String),
     /// The access log cannot be written.
@@ -39,6 +44,9 @@ impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             StartError::Ground(error) => error.fmt(f),
+            StartError::Source(address, _) => {
+                write!(f, "--source {address} is no address of this machine to connect from")
+            }
             StartError::Routes(why) => f.write_str(why),
             StartError::Log(error) => error.fmt(f),
             StartError::Admin(error) => error.fmt(f),
@@ -51,6 +59,7 @@ impl std::error::Error for StartError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             StartError::Ground(error) => error.source(),
+            StartError::Source(_, error) => Some(error),
             StartError::Routes(_) => None,
             StartError::Log(error) => error.source(),
             StartError::Admin(error) => error.source(),
@@ -59,11 +68,23 @@ impl std::error::Error for StartError {
     }
 }
 
+/// Whether connections can be made from each of these addresses.
+///
+/// # Errors
+/// The first that is none of this machine's.
+pub fn check_sources(sources: &[IpAddr]) -> Result<(), StartError> {
+    sources.iter().try_for_each(|address| {
+        let bound = UdpSocket::bind((*address, 0)).map(drop);
+        bound.map_err(|error| StartError::Source(*address, error))
+    })
+}
+
 /// Starts a proxy; when this returns it accepts.
 ///
 /// # Errors
 /// Whatever can be wrong with an environment or a configuration.
 pub fn start(config: &Config) -> Result<Running, StartError> {
+    check_sources(&config.sources)?;
     let table = Arc::new(Table::default());
     let mut fleet = Fleet::new(Arc::clone(&table));
     fleet.say(config.routes.clone(), process::now_ns()).map_err(StartError::Routes)?;
@@ -99,7 +120,8 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     service.admin = start_admin(config, control)?;
     let watcher = Watcher::start(table, Arc::clone(&fleet)).map_err(StartError::Watch)?;
     say_ready(config, &listen, service.admin.as_ref());
-    Ok(Running { service, shared, fleet, log, _watcher: watcher })
+    let teller = Teller::default();
+    Ok(Running { service, shared, fleet, log, teller, _watcher: watcher })
 }
 
 fn start_admin(config: &Config, control: Control) -> Result<Option<admin::Running>, StartError> {

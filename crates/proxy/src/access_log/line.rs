@@ -42,7 +42,8 @@ pub(super) fn combined(out: &mut String, entry: &Entry) {
     quoted(out, &entry.method);
     out.push(' ');
     quoted(out, &entry.target);
-    let _ = write!(out, " HTTP/1.1\" {} {} \"", entry.status, entry.bytes_out);
+    let (version, status) = (entry.version, entry.status);
+    let _ = write!(out, " HTTP/1.{version}\" {status} {} \"", entry.bytes_out);
     quoted(out, entry.referer.as_deref().unwrap_or("-"));
     out.push_str("\" \"");
     quoted(out, entry.agent.as_deref().unwrap_or("-"));
@@ -147,6 +148,10 @@ mod tests {
         assert!(out.starts_with("10.0.0.1 - - [14/Nov/2023:22:13:20 +0000] \"GET /a"), "{out}");
         let ends = "upstream=10.0.0.2:80 in=7 seconds=1.500 closed_by=client why=gone\n";
         assert!(out.ends_with(ends), "{out}");
+        assert!(out.contains(" HTTP/1.1\" 101 11 \"-\""), "{out}");
+        out.clear();
+        combined(&mut out, &Entry { version: 0, ..entry.clone() });
+        assert!(out.contains(" HTTP/1.0\" 101 11 \"-\""), "{out}");
         out.clear();
         json(&mut out, &entry);
         assert_eq!(out.matches('\n').count(), 1);

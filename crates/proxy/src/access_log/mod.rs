@@ -82,6 +82,8 @@ pub struct Entry {
     pub client: Option<IpAddr>,
     /// The method.
     pub method: Box<str>,
+    /// Of HTTP/1: 0 or 1.
+    pub version: u8,
     /// As in the request.
     pub host: Box<str>,
     /// With the query.
@@ -297,6 +299,7 @@ pub(crate) mod tests {
             duration: Duration::from_millis(1_500),
             client: Some([10, 0, 0, 1].into()),
             method: "GET".into(),
+            version: 1,
             host: "chat.example.com".into(),
             target: target.into(),
             agent: Some("say \"hi\"\n".into()),

@@ -15,7 +15,7 @@ mod upstream;
 pub use self::address::{Place, UpstreamAddress};
 pub use self::cookie::Sticky;
 pub use self::pool::{Balance, HashBy, Key, Member, Pool, PoolLimits, Refused, Waiting};
-pub use self::upstream::{Ejection, Picked, Standing, Upstream};
+pub use self::upstream::{Ejection, Fault, Picked, Standing, Upstream};
 
 pub(crate) use self::upstream::Port;
 

@@ -246,7 +246,7 @@ fn who_failed_a_request_is_not_asked_again_and_the_ejected_only_if_all_are() {
     for number in [0, 1] {
         let upstream = &pool.members()[number].upstream;
         upstream.set_ejection(Ejection { after: 1, for_ns: 100 });
-        upstream.failed(0);
+        upstream.failed(0, Fault::Refused);
     }
     for _ in 0..10 {
         assert_eq!(pool.pick(&key(&[])).unwrap().upstream().number(), 2);

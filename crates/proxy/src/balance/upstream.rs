@@ -1,9 +1,13 @@
 //! [`Upstream`]: one address that tunnels go to, with its live counts, shared by all threads, and
 //! [`Picked`], a place taken there. Who chooses among several is [`super::Pool`].
 
+use std::fmt;
+use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+
+use engine::Closed;
 
 use super::UpstreamAddress;
 use super::hash::hash_bytes;
@@ -43,6 +47,67 @@ impl Standing {
     }
 }
 
+/// Why an upstream failed.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Nobody listens there.
+    Refused,
+    /// The connect took too long.
+    Unreached,
+    /// The connect failed, by the system's number for why, if that is known.
+    Connect(Option<i32>),
+    /// Its TLS is not as agreed.
+    Tls,
+    /// It broke off.
+    Broken,
+    /// It said nothing in time.
+    Silent,
+    /// What it answered is wrong.
+    BadAnswer,
+}
+
+impl Fault {
+    /// Why a connection to it ended before it had answered.
+    pub(crate) fn of(why: Closed) -> Fault {
+        match why {
+            Closed::ConnectRefused => Fault::Refused,
+            Closed::ConnectTimeout | Closed::HandshakeTimeout => Fault::Unreached,
+            Closed::ConnectFailed => Fault::Connect(None),
+            Closed::TlsFailed => Fault::Tls,
+            _ => Fault::Broken,
+        }
+    }
+
+    /// Why a connect was refused at once.
+    pub(crate) fn of_connect(error: &io::Error) -> Fault {
+        match Fault::of(Closed::of_connect(error)) {
+            Fault::Connect(_) => Fault::Connect(error.raw_os_error()),
+            fault => fault,
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Fault::Connect(Some(number)) => {
+                let error = io::Error::from_raw_os_error(*number);
+                return write!(f, "it cannot be connected to: {error}");
+            }
+            Fault::Refused => "nobody listens there",
+            Fault::Unreached => "the connect took too long",
+            Fault::Connect(None) => "it cannot be connected to",
+            Fault::Tls => {
+                "TLS failed: it speaks none, or one side does not believe the other's certificate or \
+                 name (tls_ca, tls_name, tls_cert)"
+            }
+            Fault::Broken => "it ended the connection before it had answered",
+            Fault::Silent => "it did not answer in time",
+            Fault::BadAnswer => "its answer breaks the rules of HTTP, or of the handshake",
+        })
+    }
+}
+
 /// One upstream. It lives as long as a table names it or a tunnel goes to it.
 #[derive(Debug)]
 pub struct Upstream {
@@ -58,6 +123,10 @@ pub struct Upstream {
     ejections: AtomicU64,
     flips: AtomicU64,
     failures: AtomicU32,
+    /// It has not answered rightly since it failed last.
+    failing: AtomicBool,
+    /// How it failed last.
+    fault: Mutex<Option<Fault>>,
     eject_after: AtomicU32,
     eject_for_ns: AtomicU64,
     ejected_until_ns: AtomicU64,
@@ -85,6 +154,8 @@ impl Upstream {
             ejections: AtomicU64::new(0),
             flips: AtomicU64::new(0),
             failures: AtomicU32::new(0),
+            failing: AtomicBool::new(false),
+            fault: Mutex::default(),
             eject_after: AtomicU32::new(0),
             eject_for_ns: AtomicU64::new(0),
             ejected_until_ns: AtomicU64::new(0),
@@ -180,14 +251,30 @@ impl Upstream {
     /// It answered a handshake: whatever it said, it is there.
     pub fn succeeded(&self) {
         // Read first: the line stays shared between cores while all is well.
-        if self.failures.load(Ordering::Relaxed) != 0 {
+        if self.failing.load(Ordering::Relaxed) {
+            self.failing.store(false, Ordering::Relaxed);
             self.failures.store(0, Ordering::Relaxed);
         }
     }
 
-    /// A connect to it failed, or it ended before it answered.
-    pub fn failed(&self, now_ns: u64) {
+    /// Whether it has not answered rightly since it failed last.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.failing.load(Ordering::Relaxed)
+    }
+
+    /// How it failed last, if it ever did.
+    pub(crate) fn fault(&self) -> Option<Fault> {
+        *self.fault.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A connect to it failed, it ended before it answered, or its answer was wrong.
+    pub fn failed(&self, now_ns: u64, fault: Fault) {
         self.failed.fetch_add(1, Ordering::Relaxed);
+        // Whoever finds it taken has nothing newer to say.
+        if let Ok(mut last) = self.fault.try_lock() {
+            *last = Some(fault);
+        }
+        self.failing.store(true, Ordering::Relaxed);
         if self.ejected_until_ns.load(Ordering::Relaxed) > now_ns {
             // Those that were under way say nothing new.
             return;
@@ -211,6 +298,7 @@ impl Upstream {
         }
         self.flips.fetch_add(1, Ordering::Relaxed);
         if !down {
+            self.failing.store(false, Ordering::Relaxed);
             self.failures.store(0, Ordering::Relaxed);
             self.ejected_until_ns.store(0, Ordering::Relaxed);
             self.up_since_ns.store(now_ns, Ordering::Relaxed);
@@ -243,6 +331,14 @@ impl Upstream {
     pub(crate) fn ports(&self) -> Vec<(Option<IpAddr>, u32)> {
         let ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
         ports.iter().map(|(source, count)| (*source, count.load(Ordering::Relaxed))).collect()
+    }
+
+    /// What ejects it.
+    pub(crate) fn ejection(&self) -> Ejection {
+        Ejection {
+            after: self.eject_after.load(Ordering::Relaxed),
+            for_ns: self.eject_for_ns.load(Ordering::Relaxed),
+        }
     }
 
     pub(crate) fn set_ejection(&self, ejection: Ejection) {
@@ -360,15 +456,16 @@ mod tests {
     fn failures_in_a_row_eject_for_a_while() {
         let upstream = upstream();
         upstream.set_ejection(Ejection { after: 3, for_ns: 10 });
-        upstream.failed(1);
-        upstream.failed(2);
+        upstream.failed(1, Fault::Refused);
+        upstream.failed(2, Fault::Refused);
         upstream.succeeded();
-        upstream.failed(3);
-        upstream.failed(4);
+        upstream.failed(3, Fault::Refused);
+        upstream.failed(4, Fault::Refused);
         assert_eq!(upstream.standing(4), Standing::Up, "an answer between them starts anew");
-        upstream.failed(5);
+        upstream.failed(5, Fault::Silent);
+        assert_eq!(upstream.fault(), Some(Fault::Silent));
         assert_eq!(upstream.standing(6), Standing::Ejected);
-        (0..5).for_each(|_| upstream.failed(14));
+        (0..5).for_each(|_| upstream.failed(14, Fault::Refused));
         assert_eq!(upstream.standing(15), Standing::Up, "what was under way prolongs nothing");
         assert_eq!((upstream.ejections(), upstream.failed_times()), (1, 10));
     }

@@ -9,11 +9,12 @@ use wire::http::{
 };
 use wire::{Status, Violation};
 
-use super::ask::{after, body_limits};
+use super::ask::{after, answer_limits, body_limits, is_ours};
 use super::exchange::{AnswerBody, Exchange};
 use super::tunnel::{Far, Near};
 use super::{Leg, Relay, port_of};
 use crate::access_log::Side;
+use crate::balance::Fault;
 use crate::counters::{Phase, Refusal, Stage};
 use crate::headers::{Framing, encode_answer, push_line};
 use crate::planted::{self, Bug};
@@ -63,9 +64,10 @@ impl Relay {
         id: ConnId,
         mut data: &[u8],
     ) {
+        let limits = answer_limits(core.limits().wire.head_bytes);
         loop {
             let Some(exchange) = self.exchanges.get(index) else { return };
-            let length = match exchange.scanner.scan(data, body_limits()) {
+            let length = match exchange.scanner.scan(data, &limits) {
                 Ok(Status::Complete(length)) => length,
                 Ok(Status::Partial) => {
                     exchange.torn = data.to_vec();
@@ -93,8 +95,17 @@ impl Relay {
         head: &[u8],
         rest: &[u8],
     ) -> Result<Head, Violation> {
-        let mut headers = [EMPTY_HEADER; MAX_HEADERS];
-        let answer = parse_response(head, &mut headers)?;
+        let most = answer_limits(core.limits().wire.head_bytes).headers;
+        let (mut few, mut many) = ([EMPTY_HEADER; MAX_HEADERS], Vec::new());
+        let mut headers = &mut few[..];
+        if most > MAX_HEADERS {
+            let lines = head.iter().filter(|byte| **byte == b'\n').count();
+            if lines > MAX_HEADERS {
+                many.resize(lines.min(most), EMPTY_HEADER);
+                headers = &mut many;
+            }
+        }
+        let answer = parse_response(head, headers)?;
         let Some(exchange) = self.exchanges.get(index) else { return Ok(Head::Switched) };
         match answer.status {
             101 => {
@@ -195,7 +206,7 @@ impl Relay {
                     Self::set(core, upstream, Leg::Vacant);
                     core.reset(upstream);
                 }
-                self.break_off(core, index);
+                self.break_off(core, index, (Side::Upstream, Refusal::BadAnswer.name()));
             }
         }
     }
@@ -260,7 +271,9 @@ impl Relay {
         let whole = why == Closed::Gone
             && exchange.answer.as_mut().is_some_and(|body| body.decoder.finish_eof().is_ok());
         if !whole {
-            return self.break_off(core, index);
+            let ours = is_ours(why);
+            let by = if ours { (Side::Proxy, why.name()) } else { (Side::Upstream, "truncated") };
+            return self.break_off(core, index, by);
         }
         if exchange.answer.as_ref().is_some_and(|body| body.framing == Framing::Chunked) {
             core.write(client, LAST_CHUNK);
@@ -270,12 +283,22 @@ impl Relay {
 
     /// Ends a client's connection in the middle of an answer, so that it cannot take the half for
     /// the whole.
-    pub(super) fn break_off<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32) {
+    pub(super) fn break_off<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        index: u32,
+        by: (Side, &'static str),
+    ) {
         self.counters().truncated.add(1);
-        self.refuse(core, index, Refusal::BadAnswer);
+        self.refuse_as(core, index, Refusal::BadAnswer, by);
     }
 
+    /// What came is no answer to what was asked. No client can make it so: the upstream fails.
     fn bad_answer<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32) {
+        let now_ns = core.now_ns();
+        if let Some(picked) = self.exchanges.get(index).and_then(|e| e.picked.as_ref()) {
+            picked.upstream().failed(now_ns, Fault::BadAnswer);
+        }
         self.refuse(core, index, Refusal::BadAnswer);
     }
 
@@ -300,9 +323,7 @@ impl Relay {
         }
         out.extend_from_slice(b"\r\n");
         out.extend_from_slice(if planted::on(Bug::LateBytesLost) { b"" } else { rest });
-        let since_s = u32::try_from(core.now_ns() / 1_000_000_000).unwrap_or(u32::MAX);
-        let near = Near { peer: upstream, picked, bytes: 0, since_s, ending: None };
-        Self::set(core, client, Leg::Near(near));
+        Self::set(core, client, Leg::Near(Near::new(upstream, picked, core.now_ns())));
         let far = Far { peer: client, bytes: rest.len() as u64, _port: port_of(core, upstream) };
         Self::set(core, upstream, Leg::Far(far));
         self.notes.keep(client, exchange.note.take());

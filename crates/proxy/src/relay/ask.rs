@@ -15,10 +15,9 @@ use wire::{Status, Violation};
 use super::exchange::{Asked, Exchange};
 use super::{Leg, Relay};
 use crate::access_log::Side;
-use crate::balance::{Key, Pool, Refused};
+use crate::balance::{Fault, Key, Pool, Refused};
 use crate::counters::{Refusal, Stage};
 use crate::headers::{Framing, Whose, encode_request};
-use crate::notes::Note;
 use crate::planted::{self, Bug};
 
 /// Upstreams asked for one request at most.
@@ -39,6 +38,14 @@ pub(super) const fn body_limits() -> &'static wire::Limits {
     &BODY_LIMITS
 }
 
+/// What the head of an answer may have: as much as that of a request, where that may have more than it
+/// has by default, and lines in proportion.
+pub(super) fn answer_limits(request_bytes: usize) -> wire::Limits {
+    let head_bytes = request_bytes.max(BODY_LIMITS.head_bytes);
+    let headers = BODY_LIMITS.headers * head_bytes / BODY_LIMITS.head_bytes;
+    wire::Limits { head_bytes, headers, ..BODY_LIMITS }
+}
+
 impl Relay {
     pub(super) fn on_request<S: Sys>(
         &mut self,
@@ -50,17 +57,17 @@ impl Relay {
         self.counters().requests.add(1);
         self.shared.took(self.worker, |timed| &timed.handshake, incoming.took_ns);
         if request.method == "CONNECT" {
-            return self.refused_at_once(Refusal::Connect, true);
+            return self.refused_unasked(core, client, request, (Refusal::Connect, true));
         }
         let upgrade = incoming.upgrade.is_some();
         let host = request.authority().and_then(|host| std::str::from_utf8(host).ok());
         let routes = self.routes.get(&self.shared.table);
         let Some(route) = routes.find(host.unwrap_or_default(), request.path()) else {
-            return self.refused_at_once(Refusal::NoRoute, upgrade);
+            return self.refused_unasked(core, client, request, (Refusal::NoRoute, upgrade));
         };
         let pool = Arc::clone(&route.pool);
         let Ok(body) = BodyDecoder::for_request(request, body_limits()) else {
-            return self.refused_at_once(Refusal::BadBody, true);
+            return self.refused_unasked(core, client, request, (Refusal::BadBody, true));
         };
         let whose = self.whose(core, client);
         if whose.peer.is_none() && core.is_broken(client) {
@@ -77,8 +84,10 @@ impl Relay {
             Ok(()) => Answer::Raw,
             Err(why) => {
                 Self::set(core, client, Leg::Vacant);
-                let note = self.take_exchange(index).and_then(|exchange| exchange.note);
-                self.note_refused(note, why, core.now_ns());
+                if let Some(mut exchange) = self.take_exchange(index) {
+                    let by = (Side::Proxy, why.name());
+                    self.note_refused(&mut exchange, why, by, core.now_ns());
+                }
                 self.refused_at_once(why, upgrade)
             }
         }
@@ -104,7 +113,7 @@ impl Relay {
         let hash = pool.hash(from, request.path(), |name| request.header(name), random);
         let sticky = pool.asked(request.header("cookie"));
         let now_ns = core.now_ns();
-        let note = self.shared.note(request, from, pool.name(), now_ns);
+        let note = self.shared.note(request, from, Some(pool.name()), now_ns);
         Exchange {
             client,
             upstream: None,
@@ -193,6 +202,8 @@ impl Relay {
             let upstream = Arc::clone(picked.upstream());
             let (pool, client) = (Arc::clone(&exchange.pool), exchange.client);
             exchange.picked = Some(picked);
+            let again = !exchange.tried.is_empty();
+            self.counters().retries.add(u64::from(again));
             if self.take_spare(core, index, upstream.number()) {
                 return Ok(());
             }
@@ -272,7 +283,9 @@ impl Relay {
         if let Some(picked) = &picked {
             exchange.tried.push(picked.upstream().number());
             if exchange.is_upstreams_turn() {
-                picked.upstream().failed(now_ns);
+                let connecting = exchange.stage == Stage::Connecting;
+                let fault = if connecting { Fault::Unreached } else { Fault::Silent };
+                picked.upstream().failed(now_ns, fault);
             }
         }
         if let Some(id) = upstream {
@@ -302,31 +315,24 @@ impl Relay {
             exchange.fresh = true;
         } else if let Some(picked) = &picked {
             if !ours && exchange.is_upstreams_turn() {
-                picked.upstream().failed(now_ns);
+                picked.upstream().failed(now_ns, Fault::of(why));
             }
             exchange.tried.push(picked.upstream().number());
         }
         let may_retry = exchange.may_retry() && why != Closed::Draining;
-        let answered = exchange.answered;
-        self.give_back(core, picked);
         if may_retry {
+            self.give_back(core, picked);
             self.try_again(core, index);
         } else {
-            let why = match (answered, ours) {
-                (true, _) => Refusal::BadAnswer,
-                (false, true) => Refusal::Exhausted,
-                (false, false) => Refusal::Unreachable,
-            };
+            // Whoever reads the access log is told whom it was.
+            exchange.picked = picked;
+            let why = if exchange.answered { Refusal::BadAnswer } else { refusal_of(why) };
             self.refuse(core, index, why);
         }
     }
 
     /// Asks again, or says that nobody is left.
     pub(super) fn try_again<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32) {
-        let waited = self.exchanges.get(index).is_some_and(|e| e.stage == Stage::Waiting);
-        if !waited {
-            self.counters().retries.add(1);
-        }
         if let Err(why) = self.attempt(core, index) {
             self.refuse(core, index, why);
         }
@@ -339,10 +345,10 @@ impl Relay {
             Self::set(core, upstream, Leg::Vacant);
             core.reset(upstream);
         }
-        let exchange = *exchange;
-        if let Some(mut note) = exchange.note {
+        let mut exchange = *exchange;
+        if let Some(mut note) = exchange.note.take() {
             note.status = if note.status == 0 { CLIENT_GONE } else { note.status };
-            let upstream = exchange.picked.as_ref().map(|picked| picked.address().to_string());
+            let upstream = exchange.last_asked();
             let bytes = (exchange.bytes_in, exchange.bytes_out);
             let why = (Side::Client, "client_gone");
             self.shared.record(*note, upstream, bytes, why, core.now_ns());
@@ -352,7 +358,18 @@ impl Relay {
 
     /// Answers a request by ourselves and ends the client's connection.
     pub(super) fn refuse<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32, why: Refusal) {
-        let Some(exchange) = self.take_exchange(index) else { return };
+        self.refuse_as(core, index, why, (Side::Proxy, why.name()));
+    }
+
+    /// The same, and the access log is told this of who ended it and why.
+    pub(super) fn refuse_as<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        index: u32,
+        why: Refusal,
+        by: (Side, &'static str),
+    ) {
+        let Some(mut exchange) = self.take_exchange(index) else { return };
         let client = exchange.client;
         if let Some(upstream) = exchange.upstream {
             Self::set(core, upstream, Leg::Vacant);
@@ -375,8 +392,28 @@ impl Relay {
             self.scratch = out;
             core.end_after(client, Closed::Refused);
         }
-        self.note_refused(exchange.note, why, core.now_ns());
-        self.give_back(core, exchange.picked);
+        self.note_refused(&mut exchange, why, by, core.now_ns());
+        self.give_back(core, exchange.picked.take());
+    }
+
+    /// Answers a request for which no upstream is looked for.
+    fn refused_unasked<S: Sys>(
+        &self,
+        core: &Core<S, Self>,
+        client: ConnId,
+        request: &Request<'_, '_>,
+        (why, close): (Refusal, bool),
+    ) -> Answer {
+        if self.shared.has_log() {
+            let (peer, told) = core.addresses(client);
+            let note = self.shared.note(request, told.or(peer), None, core.now_ns());
+            if let Some(mut note) = note {
+                note.status = why.status();
+                let by = (Side::Proxy, why.name());
+                self.shared.record(*note, None, (0, 0), by, core.now_ns());
+            }
+        }
+        self.refused_at_once(why, close)
     }
 
     /// Whoever wanted a tunnel may have sent what belongs into it already, which is not to be taken for
@@ -393,10 +430,17 @@ impl Relay {
         Answer::Respond(response)
     }
 
-    fn note_refused(&self, note: Option<Box<Note>>, why: Refusal, now_ns: u64) {
-        let Some(mut note) = note else { return };
+    fn note_refused(
+        &self,
+        exchange: &mut Exchange,
+        why: Refusal,
+        by: (Side, &'static str),
+        now_ns: u64,
+    ) {
+        let Some(mut note) = exchange.note.take() else { return };
         note.status = if note.status == 0 { why.status() } else { note.status };
-        self.shared.record(*note, None, (0, 0), (Side::Proxy, why.name()), now_ns);
+        let bytes = (exchange.bytes_in, exchange.bytes_out);
+        self.shared.record(*note, exchange.last_asked(), bytes, by, now_ns);
     }
 
     pub(super) fn take_exchange(&mut self, index: u32) -> Option<Box<Exchange>> {
@@ -447,10 +491,42 @@ pub(super) fn is_ours(why: Closed) -> bool {
     short || matches!(why, Closed::Draining | Closed::Shed)
 }
 
+/// What a client is told where no connection came to be.
+pub(super) fn refusal_of(why: Closed) -> Refusal {
+    match why {
+        Closed::NoAddress => Refusal::NoSource,
+        _ if is_ours(why) => Refusal::Exhausted,
+        _ => Refusal::Unreachable,
+    }
+}
+
 fn is_idempotent(request: &Request<'_, '_>) -> bool {
     matches!(request.method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE")
 }
 
 pub(super) fn after(now_ns: u64, time: Duration) -> u64 {
     now_ns.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_short_here_is_told_by_its_name() {
+        for (why, told) in [
+            (Closed::NoAddress, "no_source"),
+            (Closed::NoDescriptors, "exhausted"),
+            (Closed::ConnectRefused, "unreachable"),
+        ] {
+            assert_eq!(refusal_of(why).name(), told);
+        }
+    }
+
+    #[test]
+    fn answers_may_have_more_where_requests_may() {
+        let of = |bytes| (answer_limits(bytes).head_bytes, answer_limits(bytes).headers);
+        assert_eq!(of(1024), (16 * 1024, 100));
+        assert_eq!(of(64 * 1024), (64 * 1024, 400));
+    }
 }

@@ -93,7 +93,18 @@ impl Exchange {
     /// whole request. Else a client could make it look bad.
     pub(super) fn is_upstreams_turn(&self) -> bool {
         let asked = self.stage == Stage::Asked && self.request.is_done();
-        !self.answered && (asked || self.stage == Stage::Connecting)
+        asked || self.stage == Stage::Connecting
+    }
+
+    /// The upstream that has it, or had it last, for the access log.
+    pub(super) fn last_asked(&self) -> Option<String> {
+        if let Some(picked) = &self.picked {
+            return Some(picked.address().to_string());
+        }
+        let last = self.tried.last()?;
+        let mut members = self.pool.members().iter().map(|member| &member.upstream);
+        let upstream = members.find(|upstream| upstream.number() == *last)?;
+        Some(upstream.address().to_string())
     }
 
     /// Whether another connection may be tried for it: while nothing was answered, and nothing was

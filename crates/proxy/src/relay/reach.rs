@@ -7,9 +7,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use engine::{Closed, ConnId, Core, Hello, Mode, Sys};
 use wire::ProxyVersion;
 
-use super::ask::{after, is_ours};
+use super::ask::{after, is_ours, refusal_of};
 use super::{Leg, Relay, forget_spare, port_of};
-use crate::balance::{Port, Upstream, UpstreamAddress};
+use crate::balance::{Fault, Port, Upstream, UpstreamAddress};
 use crate::config::Outgoing;
 use crate::counters::{Refusal, Stage};
 
@@ -134,10 +134,10 @@ impl Relay {
         {
             exchange.tried.push(picked.upstream().number());
             if !ours {
-                picked.upstream().failed(now_ns);
+                picked.upstream().failed(now_ns, Fault::of_connect(error));
             }
         }
-        if ours { Refusal::Exhausted } else { Refusal::Unreachable }
+        refusal_of(why)
     }
 
     /// The upstream is connected: it gets the request.

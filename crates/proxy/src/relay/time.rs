@@ -2,11 +2,13 @@
 //! Nothing is kept per tunnel: a share of the slots is looked at now and then.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use engine::{ConnId, Core, Mode, Sys};
 
 use super::tunnel::{end_tunnel, silent_ns};
 use super::{Leg, Relay};
+use crate::access_log::Side;
 use crate::balance::Pool;
 use crate::counters::{Ended, Refusal, Stage};
 
@@ -127,7 +129,7 @@ impl Relay {
                 let why = if stalled { Refusal::StalledBody } else { Refusal::NoAnswer };
                 self.refuse(core, index, why);
             }
-            Stage::Answering => self.break_off(core, index),
+            Stage::Answering => self.break_off(core, index, (Side::Proxy, "answer_timeout")),
         }
     }
 
@@ -156,13 +158,13 @@ impl Relay {
         let patience = &self.live.patience;
         let (silent, far) = (silent_ns(core, id, near.peer), near.peer);
         let half = [id, far].into_iter().any(|leg| core.mode(leg) == Some(Mode::HalfClosed));
-        let age_s = (core.now_ns() / 1_000_000_000).saturating_sub(near.since_s.into());
-        let longer = |limit: std::time::Duration| u128::from(silent) >= limit.as_nanos();
+        let age_ns = near.age_ns(core.now_ns());
+        let longer = |limit: Duration| u128::from(silent) >= limit.as_nanos();
         let why = if half && longer(patience.fin) {
             Some(Ended::Fin)
         } else if patience.idle.is_some_and(longer) {
             Some(Ended::Idle)
-        } else if patience.lifetime.is_some_and(|limit| age_s >= spread(limit.as_secs(), id)) {
+        } else if patience.lifetime.is_some_and(|limit| age_ns >= spread(limit, id)) {
             Some(Ended::Lifetime)
         } else {
             None
@@ -194,26 +196,44 @@ fn sooner(next: Option<u64>, other: u64) -> Option<u64> {
 
 /// A lifetime between nine and eleven tenths, the same at each look and another for each tunnel, so
 /// that those opened together do not end together.
-fn spread(seconds: u64, id: ConnId) -> u64 {
+fn spread(lifetime: Duration, id: ConnId) -> u64 {
     let mixed = id.as_u64().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54;
-    (seconds * 9 / 10 + seconds * mixed / 5 / 1024).max(1)
+    let time_ns = u64::try_from(lifetime.as_nanos()).unwrap_or(u64::MAX);
+    (time_ns - time_ns / 10).saturating_add(time_ns / 5 / 1024 * mixed)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::tunnel::Near;
     use super::*;
+    use crate::balance::{Upstream, UpstreamAddress};
 
     #[test]
     fn lifetimes_are_spread_and_stay_what_they_are() {
-        let all: Vec<u64> = (0..1_000)
-            .map(|number| spread(1_000, ConnId::from_u64(number << 32 | number)))
-            .collect();
-        assert!(all.iter().all(|seconds| (900..=1_100).contains(seconds)), "{all:?}");
+        let of = |seconds, number: u64| {
+            spread(Duration::from_secs(seconds), ConnId::from_u64(number << 32 | number))
+        };
+        let all: Vec<u64> = (0..1_000).map(|number| of(2, number)).collect();
+        let near = 1_800_000_000..=2_200_000_000;
+        assert!(all.iter().all(|time_ns| near.contains(time_ns)), "{all:?}");
         let distinct: std::collections::BTreeSet<_> = all.iter().collect();
         assert!(distinct.len() > 100, "{}", distinct.len());
-        let again: Vec<u64> = (0..1_000)
-            .map(|number| spread(1_000, ConnId::from_u64(number << 32 | number)))
-            .collect();
+        let again: Vec<u64> = (0..1_000).map(|number| of(2, number)).collect();
         assert_eq!(all, again);
+    }
+
+    #[test]
+    fn no_tunnel_is_thought_older_than_it_is() {
+        let address = UpstreamAddress::Tcp(([127, 0, 0, 1], 80).into());
+        let upstream = Arc::new(Upstream::new(1, "127.0.0.1:80", address, 0));
+        for began_ns in (0..2_000_000_000).step_by(9_999_991) {
+            let picked = upstream.take(1).unwrap();
+            let near = Near::new(ConnId::from_u64(0), picked, began_ns);
+            for real_ns in [0, 1_000_000, 62_500_000, 900_000_000, 7_000_000_000_000_000] {
+                let age_ns = near.age_ns(began_ns + real_ns);
+                assert!(age_ns <= real_ns, "{age_ns} of {real_ns}");
+                assert!(age_ns + 62_500_000 >= real_ns, "{age_ns} of {real_ns}");
+            }
+        }
     }
 }

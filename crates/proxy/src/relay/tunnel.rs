@@ -12,14 +12,17 @@ use crate::counters::{Counters, Ended, Phase};
 use crate::ending::{Order, Tunnels};
 use crate::planted::{self, Bug};
 
+/// How finely a tunnel's age is known: four bytes of it last for eight years.
+const AGE_STEP_NS: u64 = 62_500_000;
+
 /// A tunnel's connection to the client, and what is known of the whole.
 pub struct Near {
     pub(super) peer: ConnId,
     pub(super) picked: Picked,
     /// Bytes from the client.
     pub(super) bytes: u64,
-    /// When it was opened, in seconds of the monotonic clock.
-    pub(super) since_s: u32,
+    /// When it was opened, in [`AGE_STEP_NS`] of the monotonic clock, rounded up.
+    since: u32,
     /// Why it is ending, once that is known.
     pub(super) ending: Option<Ended>,
 }
@@ -34,6 +37,16 @@ pub struct Far {
 }
 
 impl Near {
+    pub(super) fn new(peer: ConnId, picked: Picked, now_ns: u64) -> Near {
+        let since = u32::try_from(now_ns.div_ceil(AGE_STEP_NS)).unwrap_or(u32::MAX);
+        Near { peer, picked, bytes: 0, since, ending: None }
+    }
+
+    /// How long it has been open; never more than that.
+    pub(super) fn age_ns(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(u64::from(self.since) * AGE_STEP_NS)
+    }
+
     /// It ends, for this reason.
     fn end(&mut self, why: Ended, counters: &Counters) {
         let before = Phase::of(self.ending.replace(why));
@@ -128,8 +141,7 @@ impl Relay {
         let turned = planted::on(Bug::WrongDirection);
         counters.bytes_up.add(if turned { down } else { near.bytes });
         counters.bytes_down.add(if turned { near.bytes } else { down });
-        let age_s = (core.now_ns() / 1_000_000_000).saturating_sub(near.since_s.into());
-        self.shared.took(self.worker, |timed| &timed.lifetime, age_s * 1_000_000_000);
+        self.shared.took(self.worker, |timed| &timed.lifetime, near.age_ns(core.now_ns()));
         if let Some(mut note) = self.notes.take(client) {
             note.status = 101;
             let upstream = Some(near.picked.address().to_string());
@@ -209,12 +221,11 @@ fn told<S: Sys>(core: &Core<S, Relay>, id: ConnId, wanted: Option<&[u32]>) -> Op
         return None;
     }
     let (peer, client) = core.addresses(id);
-    let now_s = core.now_ns() / 1_000_000_000;
     Some(TunnelInfo {
         id: id.as_u64(),
         upstream: near.picked.address().to_string(),
         client: client.or(peer),
-        seconds: now_s.saturating_sub(near.since_s.into()),
+        seconds: near.age_ns(core.now_ns()) / 1_000_000_000,
         idle_seconds: silent_ns(core, id, near.peer) as f64 / 1e9,
         bytes_in: near.bytes,
         bytes_out: far.bytes,

@@ -317,7 +317,8 @@ mod tests {
         ] {
             assert_eq!(text.parse::<HostPattern>().unwrap().to_string(), shown);
         }
-        for text in ["", "a b", "*.", "*a", "https://x", "[a]", "[::1]:80", "*.[::1]", "[::1", "a]"] {
+        for text in ["", "a b", "*.", "*a", "https://x", "[a]", "[::1]:80", "*.[::1]", "[::1", "a]"]
+        {
             assert!(text.parse::<HostPattern>().is_err(), "{text}");
         }
         for (text, advice) in [

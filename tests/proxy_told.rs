@@ -1,0 +1,178 @@
+//! What operators of `standfast proxy` are told of what goes wrong: why an upstream fails, once; whom each
+//! request went to, in the access log; and what cannot work, before anything starts.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener};
+use std::thread;
+
+use serde_json::{Value, json};
+
+use crate::harness::http::read_more;
+use crate::harness::server::Server;
+use crate::harness::socket::{Socket, upgrade};
+use crate::harness::upstream::{Upstream, switching};
+use crate::harness::{Deserted, Scratch, eventually, executable, http};
+
+/// A server that says the same to whoever asks for anything, and keeps the connection.
+fn says(answer: &str) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, answer) = (listener.local_addr().unwrap(), answer.to_owned());
+    thread::spawn(move || {
+        let mut kept = Vec::new();
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") && read_more(&mut stream, &mut head) {}
+            let _ = stream.write_all(answer.as_bytes());
+            kept.push(stream);
+        }
+    });
+    address
+}
+
+fn asks(proxy: &Server, request: &str) -> u16 {
+    let mut socket = Socket::connect(proxy.listen);
+    socket.send(request.as_bytes());
+    socket.response().status
+}
+
+const GET: &str = "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
+
+#[test]
+fn why_an_upstream_fails_is_told_once_and_so_are_its_ejection_and_return() {
+    let deserted = Deserted::port();
+    let address = deserted.address;
+    let config =
+        format!("[pool.a]\nupstreams = ['{address}']\neject_after = 3\neject_for = '1h'\n");
+    let config = Scratch::new("told.toml", &config);
+    let proxy = Server::start_proxy(&["--config", config.path()]);
+    let told = |what: &str| {
+        let line = format!("upstream {address} ({address}) {what}");
+        proxy.log().matches(&line).count()
+    };
+    assert_eq!(asks(&proxy, GET), 502);
+    eventually("the first failure is told", || told("fails: nobody listens there") == 1);
+    assert_eq!((asks(&proxy, GET), asks(&proxy, GET)), (502, 502));
+    eventually("its ejection is told", || told("is ejected for 3600s") == 1);
+    for _ in 0..20 {
+        assert_eq!(asks(&proxy, GET), 502, "nobody else is there");
+    }
+    drop(deserted);
+    let listener = TcpListener::bind(address).unwrap();
+    let answer = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(b"HTTP/1.1 204 None\r\nConnection: close\r\n\r\n").unwrap();
+        let mut head = Vec::new();
+        while read_more(&mut stream, &mut head) {}
+    });
+    assert_eq!(asks(&proxy, GET), 204);
+    answer.join().unwrap();
+    eventually("its return is told", || told("answers again") == 1);
+    assert_eq!((told("fails"), told("is ejected")), (1, 1), "{}", proxy.log());
+}
+
+#[test]
+fn an_upstream_that_speaks_no_tls_is_told_of() {
+    let address = says("HTTP/1.1 400 What\r\nContent-Length: 0\r\n\r\n").to_string();
+    let flags = ["--upstream", &address, "--upstream-tls", "--upstream-name", "localhost"];
+    let proxy = Server::start_proxy(&[&flags[..], &["--connect-timeout", "1s"]].concat());
+    // The hello of TLS ends with no blank line, so it is read on until the proxy gives up.
+    assert_eq!(asks(&proxy, GET), 502);
+    eventually("the reason is told", || proxy.log().contains(" fails: the connect took too long"));
+    let server = Server::start(&[]);
+    let flags = ["--upstream", &server.listen.to_string(), "--upstream-tls"];
+    let proxy = Server::start_proxy(&flags);
+    assert_eq!(asks(&proxy, GET), 502);
+    eventually("the reason is told", || proxy.log().contains(" fails: TLS failed: "));
+}
+
+#[test]
+fn wrong_answers_eject_who_gives_them() {
+    let wrong = says(&switching().replace("s3pP", "AAAA"));
+    for bad in [wrong, says("SSH-2.0-OpenSSH_9.9\r\n\r\n")] {
+        let good = says(&switching());
+        let config = format!(
+            "[pool.a]\nupstreams = ['{bad}', '{good}']\nbalance = 'round_robin'\neject_after = 3\n\
+             eject_for = '1h'\n"
+        );
+        let config = Scratch::new("wrong.toml", &config);
+        let proxy = Server::start_proxy(&["--config", config.path(), "--workers", "1"]);
+        let handshake = upgrade("/any", &[]);
+        let answers: Vec<u16> = (0..6).map(|_| asks(&proxy, &handshake)).collect();
+        assert_eq!(answers.iter().filter(|status| **status == 502).count(), 3, "{answers:?}");
+        let told = http::get(proxy.admin, "/api/upstreams").json();
+        let upstreams = told["pools"][0]["upstreams"].as_array().unwrap();
+        let bad = upstreams.iter().find(|one| one["address"] == bad.to_string()).unwrap();
+        assert_eq!((&bad["state"], &bad["failed"]), (&json!("ejected"), &json!(3)), "{told}");
+        for _ in 0..6 {
+            assert_eq!(asks(&proxy, &handshake), 101, "the other one is asked");
+        }
+    }
+}
+
+#[test]
+fn each_request_leaves_a_line_that_says_whom_it_went_to_and_who_broke_it_off() {
+    let (deserted, upstream, silent) = (Deserted::port(), Upstream::new(), Upstream::new());
+    let wrong = says("no answer\r\n\r\n").to_string();
+    let part = |name: &str, address: &str| {
+        format!(
+            "[[route]]\nhost = '{name}.test'\npool = '{name}'\n[pool.{name}]\nupstreams = ['{address}']\n"
+        )
+    };
+    let (nobody, there) = (deserted.address.to_string(), upstream.address().to_string());
+    let mute = silent.address().to_string();
+    let parts = [("nobody", &nobody), ("wrong", &wrong), ("mute", &mute), ("there", &there)];
+    let config: String = parts.iter().map(|(name, address)| part(name, address)).collect();
+    let config = Scratch::new("lines.toml", &config);
+    let log = Scratch::new("lines.log", "");
+    let flags = ["--config", config.path(), "--access-log", log.path(), "--workers", "1"];
+    let proxy = Server::start_proxy(&[&flags[..], &["--upstream-timeout", "300ms"]].concat());
+    let lines = || -> Vec<Value> {
+        let text = std::fs::read_to_string(log.path()).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let mut written = 0;
+    let mut is_told = |upstream: Option<&str>, status: u16, by: &str, why: &str, bytes_out: u64| {
+        eventually("the line is written", || lines().len() > written);
+        let line = lines().remove(written);
+        written += 1;
+        assert_eq!(line["upstream"], json!(upstream), "{line}");
+        let expected = json!([status, by, why, bytes_out]);
+        let got = json!([line["status"], line["closed_by"], line["why"], line["bytes_out"]]);
+        assert_eq!(got, expected, "{line}");
+    };
+    assert_eq!(asks(&proxy, "GET /x HTTP/1.1\r\nHost: other.test\r\n\r\n"), 404);
+    is_told(None, 404, "proxy", "no_route", 0);
+    assert_eq!(asks(&proxy, "CONNECT h:22 HTTP/1.1\r\nHost: h:22\r\n\r\n"), 405);
+    is_told(None, 405, "proxy", "connect", 0);
+    let handshake = |name: &str| upgrade("/any", &[("Host", &format!("{name}.test"))]);
+    assert_eq!(asks(&proxy, &handshake("nobody")), 502);
+    is_told(Some(&nobody), 502, "proxy", "unreachable", 0);
+    assert_eq!(asks(&proxy, &handshake("wrong")), 502);
+    is_told(Some(&wrong), 502, "proxy", "bad_answer", 0);
+    assert_eq!(asks(&proxy, &handshake("mute")), 504);
+    is_told(Some(&mute), 504, "proxy", "no_answer", 0);
+    let mut socket = Socket::connect(proxy.listen);
+    socket.send(b"GET / HTTP/1.1\r\nHost: there.test\r\n\r\n");
+    let mut leg = upstream.accept();
+    leg.head();
+    leg.say("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf");
+    socket.text_until("half");
+    drop(leg);
+    assert!(socket.ends());
+    is_told(Some(&there), 200, "upstream", "truncated", 4);
+}
+
+#[test]
+fn an_address_to_connect_from_that_is_not_ours_is_refused_at_once() {
+    // An address for documentation (RFC 5737), which no machine has.
+    let flags = ["proxy", "--listen", "127.0.0.1:0", "--admin", "off", "--upstream", "127.0.0.1:9"];
+    let started = executable::run(&[&flags[..], &["--source", "127.0.0.1,192.0.2.77"]].concat());
+    let file = "[proxy]\nsource = ['192.0.2.77']\n[pool.a]\nupstreams = ['127.0.0.1:9']\n";
+    let file = Scratch::new("source.toml", file);
+    let checked = executable::run(&["proxy", "check", file.path()]);
+    for finished in [started, checked] {
+        assert_eq!(finished.code, Some(2), "{finished:?}");
+        let complaint = "--source 192.0.2.77 is no address of this machine";
+        assert!(finished.stderr.contains(complaint), "{finished:?}");
+    }
+}

@@ -48,6 +48,24 @@ impl Authority {
         fs::write(self.path(&format!("{file}.key")), key.serialize_pem()).unwrap();
     }
 
+    /// The same of a certificate that signed itself and is marked as an authority's, as `openssl req
+    /// -x509` makes them; `change` has the last word on it.
+    pub(crate) fn sign_itself(
+        &self,
+        file: &str,
+        names: &[&str],
+        change: impl FnOnce(&mut CertificateParams),
+    ) {
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        let mut params = CertificateParams::new(names).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        change(&mut params);
+        let key = KeyPair::generate().unwrap();
+        let signed = params.self_signed(&key).unwrap();
+        fs::write(self.path(&format!("{file}.pem")), signed.pem()).unwrap();
+        fs::write(self.path(&format!("{file}.key")), key.serialize_pem()).unwrap();
+    }
+
     /// Where a file of this folder is.
     pub(crate) fn path(&self, file: &str) -> String {
         self.folder.join(file).to_str().unwrap().to_owned()

@@ -1,17 +1,22 @@
 //! [`TlsClient`]: how connections that we make speak TLS, and whom they trust.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{Resumption, UnbufferedClientConnection};
+use rustls::client::{
+    Resumption, UnbufferedClientConnection, WebPkiServerVerifier, verify_server_name,
+};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
 use rustls::sign::SingleCertAndKey;
-use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+};
 
 use super::Tls;
-use super::pem::{TlsIdentity, TlsUnusable, authorities, provider, unusable};
+use super::pem::{TlsIdentity, TlsUnusable, authorities, certificates_of, provider, unusable};
 use super::server::ALPN;
 use super::session::Connection;
 
@@ -21,7 +26,7 @@ pub enum TlsTrust {
     /// Those whose certificate leads to an authority that this machine trusts.
     #[default]
     System,
-    /// Those whose certificate leads to one of these, in PEM.
+    /// Those whose certificate leads to one of these, or is one of them, in PEM.
     Authorities(Vec<u8>),
     /// Any, whatever certificate it shows: for tests only.
     Anyone,
@@ -32,6 +37,8 @@ pub enum TlsTrust {
 pub struct TlsClient {
     config: Arc<ClientConfig>,
     name: ServerName<'static>,
+    /// Why the first handshake failed that did, of all clones and names.
+    trouble: Arc<OnceLock<String>>,
 }
 
 impl fmt::Debug for TlsClient {
@@ -66,7 +73,9 @@ impl TlsClient {
             .map_err(unusable)?;
         let builder = match trust {
             TlsTrust::System => builder.with_root_certificates(system_roots()?),
-            TlsTrust::Authorities(pem) => builder.with_root_certificates(authorities(pem)?),
+            TlsTrust::Authorities(pem) => builder
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(BelieveThese::new(pem, provider)?)),
             TlsTrust::Anyone => builder
                 .dangerous()
                 .with_custom_certificate_verifier(Arc::new(BelieveAll { provider })),
@@ -83,7 +92,7 @@ impl TlsClient {
             config.resumption = Resumption::disabled();
         }
         let name = ServerName::try_from("localhost").map_err(unusable)?;
-        Ok(TlsClient { config: Arc::new(config), name })
+        Ok(TlsClient { config: Arc::new(config), name, trouble: Arc::default() })
     }
 
     /// The same for a server of this name or address, which its certificate must hold. A name is
@@ -94,7 +103,14 @@ impl TlsClient {
     pub fn named(&self, name: &str) -> Result<TlsClient, TlsUnusable> {
         let server = ServerName::try_from(name.to_owned())
             .map_err(|_| unusable(format_args!("{name:?} is no name of a server")))?;
-        Ok(TlsClient { config: Arc::clone(&self.config), name: server })
+        let (config, trouble) = (Arc::clone(&self.config), Arc::clone(&self.trouble));
+        Ok(TlsClient { config, name: server, trouble })
+    }
+
+    /// Why the first handshake failed that did, whatever name it asked for: a sentence for people.
+    #[must_use]
+    pub fn trouble(&self) -> Option<&str> {
+        self.trouble.get().map(String::as_str)
     }
 
     /// The same as the library knows it, for connections that are no worker's.
@@ -108,7 +124,8 @@ impl TlsClient {
         let connection =
             UnbufferedClientConnection::new(Arc::clone(&self.config), self.name.clone());
         let connection = connection.map_err(unusable)?;
-        Ok(Tls::new(Box::new(Connection::Client(connection))))
+        let trouble = Arc::clone(&self.trouble);
+        Ok(Tls::new(Box::new(Connection::Client(connection, trouble))))
     }
 }
 
@@ -121,6 +138,68 @@ fn system_roots() -> Result<RootCertStore, TlsUnusable> {
     }
     let why = found.errors.first().map(|error| format!(" ({error})")).unwrap_or_default();
     Err(unusable(format_args!("this machine has no certificates of authorities{why}")))
+}
+
+/// Believes certificates of authorities, and those that stand among them themselves: what signed
+/// itself is marked as an authority's as a rule, and by that mark alone would be no server's.
+#[derive(Debug)]
+struct BelieveThese {
+    by_authority: Arc<WebPkiServerVerifier>,
+    themselves: Vec<CertificateDer<'static>>,
+}
+
+impl BelieveThese {
+    fn new(pem: &[u8], provider: Arc<CryptoProvider>) -> Result<BelieveThese, TlsUnusable> {
+        let roots = Arc::new(authorities(pem)?);
+        let by_authority = WebPkiServerVerifier::builder_with_provider(roots, provider).build();
+        let by_authority = by_authority.map_err(unusable)?;
+        Ok(BelieveThese { by_authority, themselves: certificates_of(pem)? })
+    }
+}
+
+impl ServerCertVerifier for BelieveThese {
+    fn verify_server_cert(
+        &self,
+        shown: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let judged = self.by_authority.verify_server_cert(shown, others, name, ocsp, now);
+        let Err(Error::InvalidCertificate(CertificateError::Other(other))) = &judged else {
+            return judged;
+        };
+        // The library has looked at the time before it comes to this mark.
+        let by_mark = other.0.downcast_ref() == Some(&webpki::Error::CaUsedAsEndEntity);
+        if !by_mark || !self.themselves.iter().any(|one| one.as_ref() == shown.as_ref()) {
+            return judged;
+        }
+        verify_server_name(&ParsedCertificate::try_from(shown)?, name)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.by_authority.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.by_authority.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.by_authority.supported_verify_schemes()
+    }
 }
 
 /// Believes every certificate, and checks only that the server has its key.

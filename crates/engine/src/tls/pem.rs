@@ -65,7 +65,7 @@ impl TlsIdentity {
 }
 
 /// Every certificate in some PEM, at least one.
-fn certificates_of(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsUnusable> {
+pub(super) fn certificates_of(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsUnusable> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let all = all.map_err(|error| unusable(format_args!("this is no PEM: {error}")))?;
     if all.is_empty() {

@@ -1,6 +1,8 @@
 //! The record layer by rustls, in the form that keeps no buffers (`Unbuffered…Connection`). The
 //! only file that knows that form: the next version of the library names it differently.
 
+use std::sync::{Arc, OnceLock};
+
 use rustls::HandshakeKind;
 use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;
@@ -12,10 +14,10 @@ use super::{Broken, Handshake, Received, Session, Then};
 const OVERHEAD_BYTES: usize = 256;
 const RECORD_BYTES: usize = 16 * 1024;
 
-/// A server's or a client's connection.
+/// A server's or a client's connection; clients keep why the first of them failed.
 pub(super) enum Connection {
     Server(UnbufferedServerConnection),
-    Client(UnbufferedClientConnection),
+    Client(UnbufferedClientConnection, Arc<OnceLock<String>>),
 }
 
 /// What one step came to.
@@ -26,6 +28,8 @@ enum Step {
     Idle,
     Closed,
     Broken,
+    /// The same, and the library says why.
+    Failed(rustls::Error),
 }
 
 impl Connection {
@@ -40,8 +44,12 @@ impl Connection {
             Connection::Server(connection) => {
                 take(connection.process_tls_records(bytes), plain, out)
             }
-            Connection::Client(connection) => {
-                take(connection.process_tls_records(bytes), plain, out)
+            Connection::Client(connection, trouble) => {
+                let taken = take(connection.process_tls_records(bytes), plain, out);
+                if let (_, _, Step::Failed(error)) = &taken {
+                    trouble.get_or_init(|| error.to_string());
+                }
+                taken
             }
         }
     }
@@ -51,7 +59,9 @@ impl Connection {
     fn write(&mut self, torn: &mut [u8], write: impl Write) -> Result<(), Broken> {
         match self {
             Connection::Server(connection) => writable(connection.process_tls_records(torn), write),
-            Connection::Client(connection) => writable(connection.process_tls_records(torn), write),
+            Connection::Client(connection, _) => {
+                writable(connection.process_tls_records(torn), write)
+            }
         }
     }
 }
@@ -96,7 +106,8 @@ fn take<Data>(
         Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Step::Closed,
         Ok(ConnectionState::BlockedHandshake | ConnectionState::WriteTraffic(_)) => Step::Idle,
         // Early data is never offered, nor accepted.
-        Ok(_) | Err(_) => Step::Broken,
+        Ok(_) => Step::Broken,
+        Err(error) => Step::Failed(error),
     };
     (used, written, step)
 }
@@ -188,7 +199,7 @@ impl Session for Connection {
                 Step::On => continue,
                 Step::Idle => Then::Open,
                 Step::Closed => Then::Closed,
-                Step::Broken => Then::Broken,
+                Step::Broken | Step::Failed(_) => Then::Broken,
             };
             break;
         }
@@ -212,7 +223,7 @@ impl Session for Connection {
     fn handshake(&self) -> Option<Handshake> {
         let (handshaking, kind) = match self {
             Connection::Server(one) => (one.is_handshaking(), one.handshake_kind()),
-            Connection::Client(one) => (one.is_handshaking(), one.handshake_kind()),
+            Connection::Client(one, _) => (one.is_handshaking(), one.handshake_kind()),
         };
         let resumed = matches!(kind, Some(HandshakeKind::Resumed));
         let how = if resumed { Handshake::Resumed } else { Handshake::Full };

@@ -5,6 +5,7 @@
 //! What it is not: a shell. Variables and substitutions stay as they are, and are warned of.
 
 mod body;
+mod cookies;
 mod options;
 mod request;
 mod words;

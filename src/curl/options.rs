@@ -40,6 +40,8 @@ pub(super) enum What {
     Http10,
     UnixSocket,
     Interface,
+    /// Another way to say who one is than Basic.
+    OtherUser,
     /// Says how curl shows or names what it gets, and changes no request.
     Shown,
     /// Is the way it is done here anyway.
@@ -131,10 +133,10 @@ const TABLE: &[Known] = &[
     long_flag("http2-prior-knowledge", What::Missing),
     long_flag("http3", What::Missing),
     long_flag("http3-only", What::Missing),
-    long_flag("digest", What::Missing),
-    long_flag("ntlm", What::Missing),
-    long_flag("negotiate", What::Missing),
-    long_flag("anyauth", What::Missing),
+    long_flag("digest", What::OtherUser),
+    long_flag("ntlm", What::OtherUser),
+    long_flag("negotiate", What::OtherUser),
+    long_flag("anyauth", What::OtherUser),
     flag('n', "netrc", What::Missing),
     value('c', "cookie-jar", What::Missing),
     value('K', "config", What::Missing),
@@ -437,6 +439,14 @@ fn apply(
         What::Missing => {
             warnings.push(format!("line {line}: --{} is not supported and left out", known.1));
             Ok(())
+        }
+        What::OtherUser => {
+            warnings.push(format!(
+                "line {line}: --{} is not supported and left out, as is the user: a password is not \
+                 sent in another way than the command says",
+                known.1
+            ));
+            draft.take(What::OtherUser, &[], line, warnings)
         }
         what => draft.take(what, argument.unwrap_or_default(), line, warnings),
     }

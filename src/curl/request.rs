@@ -8,6 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::Files;
 use super::body::{self, Part};
+use super::cookies::{self, Cookie};
 use super::options::What;
 
 /// What curl says of itself where nothing else is said; here it is us.
@@ -97,6 +98,10 @@ pub(super) struct Draft<'a> {
     /// Names that are not to be sent.
     without: Vec<String>,
     cookies: Vec<String>,
+    /// From files.
+    jar: Vec<Cookie>,
+    /// The user is not to be said by Basic.
+    is_other_user: bool,
     data: Option<Vec<u8>>,
     query: Vec<String>,
     parts: Vec<Part>,
@@ -124,6 +129,8 @@ impl<'a> Draft<'a> {
             ],
             without: Vec::new(),
             cookies: Vec::new(),
+            jar: Vec::new(),
+            is_other_user: false,
             data: None,
             query: Vec::new(),
             parts: Vec::new(),
@@ -174,7 +181,16 @@ impl<'a> Draft<'a> {
             What::Method => self.method = owned(),
             What::Head => self.head = true,
             What::Get => self.get = true,
-            What::Header => self.add_header(text, line, warnings),
+            What::Header => match text.strip_prefix('@') {
+                Some(file) => {
+                    let read = self.files.read(file, line)?;
+                    let lines = String::from_utf8_lossy(&read);
+                    let lines = lines.lines().filter(|header| !header.trim().is_empty());
+                    lines.for_each(|header| self.add_header(header, line, warnings));
+                }
+                None => self.add_header(text, line, warnings),
+            },
+            What::OtherUser => self.is_other_user = true,
             What::UrlQuery => {
                 // Behind a + it is taken as it is.
                 let query = match text.strip_prefix('+') {
@@ -185,9 +201,11 @@ impl<'a> Draft<'a> {
             }
             What::Upload => self.upload = Some(self.files.read(text, line)?),
             What::Cookie if text.contains('=') => self.cookies.push(text.to_owned()),
-            What::Cookie => warnings.push(format!(
-                "line {line}: -b {text}: files of cookies are not read; write -b 'NAME=VALUE'"
-            )),
+            What::Cookie => match self.files.read(text, line) {
+                Ok(read) => self.jar.extend(cookies::read(&String::from_utf8_lossy(&read))),
+                // As curl, which goes on without.
+                Err(error) => warnings.push(format!("{error:#}: no cookies are sent from it")),
+            },
             What::User => {
                 let user = if text.contains(':') { text.to_owned() } else { format!("{text}:") };
                 self.make("Authorization", format!("Basic {}", STANDARD.encode(user)));
@@ -299,6 +317,11 @@ impl<'a> Draft<'a> {
             let found = by_options.into_iter().find(|(is, _)| *is);
             found.map_or("GET", |(_, method)| method).to_owned()
         });
+        let jar = self.jar.iter().filter(|cookie| cookie.goes_to(&url));
+        self.cookies.extend(jar.map(Cookie::pair));
+        if self.is_other_user {
+            self.made.retain(|(name, said)| name != "Authorization" || !said.starts_with("Basic "));
+        }
         if !self.cookies.is_empty() {
             self.make("Cookie", self.cookies.join("; "));
         }

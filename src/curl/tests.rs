@@ -294,3 +294,58 @@ fn a_file_without_end_is_refused() {
         parse("curl http://a/ --data-binary @/dev/zero", Path::new("")).unwrap_err().to_string();
     assert!(said.contains("is larger than"), "{said}");
 }
+
+#[test]
+fn header_lines_and_cookies_come_from_files() {
+    let folder = Folder::new("headers");
+    folder.file("h.txt", b"X-A: 1\r\n\nX-B: 2\n");
+    folder.file(
+        "jar.txt",
+        b"# Netscape HTTP Cookie File\n\
+          .a.test\tTRUE\t/\tFALSE\t0\twide\t1\n\
+          a.test\tFALSE\t/in\tFALSE\t4102444800\tdeep\t2\n\
+          #HttpOnly_a.test\tFALSE\t/\tTRUE\t0\tsafe\t3\n\
+          b.test\tTRUE\t/\tFALSE\t0\tother\t4\n\
+          a.test\tFALSE\t/\tFALSE\t1\told\t5\n",
+    );
+    folder.file("sent.txt", b"HTTP/1.1 200 OK\r\nSet-Cookie: s=6; Path=/\r\n");
+    let cookies = |rest: &str| {
+        let commands = parse(&format!("curl -H @h.txt -b jar.txt {rest}"), &folder.0).unwrap();
+        assert!(commands.warnings.is_empty(), "{:?}", commands.warnings);
+        let request = commands.requests.into_iter().next().unwrap();
+        assert_eq!((header(&request, "x-a"), header(&request, "x-b")), (Some("1"), Some("2")));
+        header(&request, "cookie").map(str::to_owned)
+    };
+    assert_eq!(cookies("http://a.test/").as_deref(), Some("wide=1"));
+    assert_eq!(cookies("http://www.A.test:80/").as_deref(), Some("wide=1"));
+    assert_eq!(cookies("https://a.test/in/x").as_deref(), Some("wide=1; deep=2; safe=3"));
+    assert_eq!(
+        cookies("http://a.test/inner -b sent.txt -b x=y").as_deref(),
+        Some("x=y; wide=1; s=6")
+    );
+    assert_eq!(cookies("http://xa.test/"), None);
+    let missing = parse("curl -b nowhere.txt http://a/", &folder.0).unwrap();
+    assert!(missing.warnings[0].contains("nowhere.txt"), "{:?}", missing.warnings);
+    assert!(parse("curl -H @nowhere.txt http://a/", &folder.0).is_err());
+}
+
+#[test]
+fn a_password_is_not_sent_in_another_way_than_said() {
+    for way in ["--digest", "--ntlm", "--negotiate", "--anyauth"] {
+        for user in ["-u me:word http://a/", "http://me:word@a/"] {
+            let commands = parse(&format!("curl {way} {user}"), std::path::Path::new(".")).unwrap();
+            assert_eq!(header(&commands.requests[0], "authorization"), None, "{way} {user}");
+            assert!(commands.warnings[0].contains(way), "{:?}", commands.warnings);
+        }
+    }
+    let own = "curl --digest -u me:word -H 'Authorization: Bearer x' http://a/";
+    let own = parse(own, std::path::Path::new(".")).unwrap();
+    assert_eq!(header(&own.requests[0], "authorization"), Some("Bearer x"));
+}
+
+#[test]
+fn an_empty_agent_is_none() {
+    for said in ["-A ''", "--user-agent ''", "-H 'User-Agent:'"] {
+        assert_eq!(header(&one(&format!("curl {said} http://a/")), "user-agent"), None, "{said}");
+    }
+}

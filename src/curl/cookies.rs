@@ -1,0 +1,79 @@
+//! Files of cookies, as `-b FILE` names them: Netscape's, one cookie a line in seven columns, or header
+//! lines as a server sent them (curl.se/docs/http-cookies.html). What it is not: a jar that learns.
+
+use std::time::SystemTime;
+
+/// Begins a line of a cookie that scripts do not see; other lines with # are comments.
+const HTTP_ONLY: &str = "#HttpOnly_";
+
+/// A cookie of a file, and where it goes.
+pub(super) struct Cookie {
+    pair: String,
+    /// Empty goes to every host.
+    domain: String,
+    /// Hosts within the domain too.
+    is_wide: bool,
+    path: String,
+    is_secure: bool,
+}
+
+/// The cookies of a file; lines that are none, and those that have had their time, are left out.
+pub(super) fn read(text: &str) -> Vec<Cookie> {
+    // What is measured is measured by the engine's clock.
+    #[allow(clippy::disallowed_methods, reason = "the calendar is nobody else's to tell")]
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    text.lines().filter_map(|line| cookie(line, now.as_secs())).collect()
+}
+
+fn cookie(line: &str, now: u64) -> Option<Cookie> {
+    let (name, value) = line.split_once(':').unwrap_or_default();
+    if name.eq_ignore_ascii_case("set-cookie") {
+        let pair = value.split(';').next().unwrap_or_default().trim();
+        return pair.contains('=').then(|| Cookie {
+            pair: pair.to_owned(),
+            domain: String::new(),
+            is_wide: true,
+            path: "/".to_owned(),
+            is_secure: false,
+        });
+    }
+    let line = line.strip_prefix(HTTP_ONLY).unwrap_or(line);
+    if line.starts_with('#') {
+        return None;
+    }
+    let columns: Vec<&str> = line.split('\t').collect();
+    let [domain, wide, path, secure, until, name, value] = columns.as_slice() else { return None };
+    let until: u64 = until.parse().ok()?;
+    (until == 0 || until > now).then(|| Cookie {
+        pair: format!("{name}={value}"),
+        domain: domain.trim_start_matches('.').to_owned(),
+        is_wide: wide.eq_ignore_ascii_case("true"),
+        path: (*path).to_owned(),
+        is_secure: secure.eq_ignore_ascii_case("true"),
+    })
+}
+
+impl Cookie {
+    /// As it stands in a header line.
+    pub(super) fn pair(&self) -> String {
+        self.pair.clone()
+    }
+
+    /// Whether it is sent to this URL (RFC 6265 section 5.4).
+    pub(super) fn goes_to(&self, url: &str) -> bool {
+        let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+        let rest = rest.split(['?', '#']).next().unwrap_or_default();
+        let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let path = if path.is_empty() { "/" } else { path };
+        let named = host.rsplit_once('@').map_or(host, |(_, host)| host);
+        let named = named.rsplit_once(':').map_or(named, |(name, _)| name).to_ascii_lowercase();
+        let domain = self.domain.to_ascii_lowercase();
+        let within = named.strip_suffix(&domain).is_some_and(|rest| rest.ends_with('.'));
+        let is_host = domain.is_empty() || named == domain || self.is_wide && within;
+        let below = path.strip_prefix(&self.path);
+        let is_path = below.is_some_and(|rest| {
+            rest.is_empty() || rest.starts_with('/') || self.path.ends_with('/')
+        });
+        is_host && is_path && (!self.is_secure || scheme.eq_ignore_ascii_case("https"))
+    }
+}

@@ -189,6 +189,43 @@ fn times_end_requests_and_runs() {
 }
 
 #[test]
+fn what_was_not_answered_is_counted_and_said_why() {
+    // Nobody listens there any more.
+    let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for (scheme, why) in
+        [("http", "failed by: connect_refused 6"), ("ws", "connects failed by: connect_refused 2")]
+    {
+        let flags = format!("-c 2 -n 3 -u {scheme}://{dead}/ --pause 1ms");
+        let finished = stress(&flags);
+        assert_eq!(finished.code, Some(1), "{finished:?}");
+        let text = &finished.stdout;
+        for part in ["successNum: 0 failureNum: 6", "measured: 0.00 answers/s", "509:6", why] {
+            assert!(text.contains(part), "{scheme}: no {part}:\n{text}");
+        }
+        // Half a minute is what a connect may take, not what this one took.
+        let row = text.lines().rfind(|line| line.contains("509:6")).unwrap();
+        let cells: Vec<&str> = row.split('│').map(str::trim).collect();
+        assert!(cells[5..8].iter().all(|ms| ms.parse::<f64>().unwrap() < 1_000.0), "{row}");
+        assert_eq!(result(&flags, 1)["stress"]["measured_per_second"], 0.0);
+    }
+    let looping = Web::start(|_| (302, vec![("Location", "/again".into())], String::new()));
+    let finished = stress(&format!("-c 1 -n 2 -u http://{}/", looping.address));
+    assert!(finished.stdout.contains("failed by: too_many_redirects 2"), "{}", finished.stdout);
+}
+
+#[test]
+fn a_limit_of_the_whole_run_is_one() {
+    let deaf = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let began = Instant::now();
+    let finished = stress(&format!("-timeout 1 -c 2 -u http://{}/", deaf.local_addr().unwrap()));
+    assert!(began.elapsed() < Duration::from_millis(2_500), "the grace of 2 s is not for it");
+    assert_eq!(finished.code, Some(1), "nothing was answered: {finished:?}");
+    let text = &finished.stdout;
+    assert!(text.contains("2 requests without an answer when the run ended"), "{text}");
+    assert!(text.contains("failureNum: 0"), "what was cut short is no failure: {text}");
+}
+
+#[test]
 fn the_rate_is_over_the_time_that_passed() {
     // The first request of a connection is answered, and no other.
     let web = Web::start(|got| {

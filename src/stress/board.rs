@@ -17,7 +17,7 @@ pub(super) const UNREADABLE: u16 = 510;
 pub(super) struct Board {
     ok: AtomicU64,
     failed: AtomicU64,
-    unasked: AtomicU64,
+    untimed: AtomicU64,
     users: AtomicU64,
     bytes: AtomicU64,
     sum_ns: AtomicU64,
@@ -33,7 +33,7 @@ impl Board {
         Board {
             ok: zero(),
             failed: zero(),
-            unasked: zero(),
+            untimed: zero(),
             users: zero(),
             bytes: zero(),
             sum_ns: zero(),
@@ -60,10 +60,11 @@ impl Board {
         }
     }
 
-    /// So many that were never asked, as there was no connection: no time is theirs.
-    pub(super) fn unasked(&self, count: u64) {
+    /// So many that no answer came to, or that were never sent, as there was no connection: no time is
+    /// theirs.
+    pub(super) fn unanswered(&self, count: u64) {
         self.failed.fetch_add(count, Ordering::Relaxed);
-        self.unasked.fetch_add(count, Ordering::Relaxed);
+        self.untimed.fetch_add(count, Ordering::Relaxed);
         if let Some(counter) = self.codes.get(usize::from(NO_ANSWER)) {
             counter.fetch_add(count, Ordering::Relaxed);
         }
@@ -93,7 +94,7 @@ impl Boards {
             let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
             sum.ok += get(&board.ok);
             sum.failed += get(&board.failed);
-            sum.unasked += get(&board.unasked);
+            sum.untimed += get(&board.untimed);
             sum.users += get(&board.users);
             sum.bytes += get(&board.bytes);
             sum.sum_ns += get(&board.sum_ns);
@@ -116,7 +117,7 @@ impl Boards {
 pub(super) struct Sum {
     pub(super) ok: u64,
     pub(super) failed: u64,
-    unasked: u64,
+    untimed: u64,
     /// That have had an answer.
     pub(super) users: u64,
     pub(super) bytes: u64,
@@ -139,7 +140,7 @@ impl Sum {
 
     /// Those that took a time.
     fn timed(&self) -> u64 {
-        self.all() - self.unasked
+        self.all() - self.untimed
     }
 
     pub(super) fn mean_ns(&self) -> u64 {

@@ -23,7 +23,7 @@ use serde::Serialize;
 
 use self::board::Boards;
 pub(crate) use self::flags::{Args, as_clap_reads};
-use self::table::{Stress, Table};
+use self::table::{Stress, Table, causes};
 use crate::{curl, output};
 
 /// Said where TLS is spoken and nobody in particular believed.
@@ -80,7 +80,7 @@ fn sockets(args: &Args, url: &str) -> Result<ExitCode> {
                 row.messages_per_second
             ));
         } else {
-            table.row(row.elapsed);
+            table.second(row.elapsed);
         }
     };
     let ended = sockets::drive(&plan, &boards, rows, |time| wait.wait(time))?;
@@ -90,11 +90,20 @@ fn sockets(args: &Args, url: &str) -> Result<ExitCode> {
         write(args, &summary)?;
         summary.held
     } else {
-        let stress = table.end(since(began_ns), summary.latency.as_ref());
+        let stress = table.end(since(began_ns), summary.latency.as_ref(), &why(summary));
         write(args, &Document { stress: &stress, run: summary })?;
         stress.failed == 0 && stress.ok > 0
     };
     Ok(code(held, ended.interrupted && wait.by_user))
+}
+
+/// Why messages were not sent or not answered.
+fn why(summary: &load::Summary) -> Vec<String> {
+    let failed = causes("connects failed by", &summary.connect_errors);
+    let closed = causes("connections ended by", &summary.closed);
+    let short = (!summary.reasons.is_empty())
+        .then(|| format!("fell short: {}", summary.reasons.join("; ")));
+    [failed, closed, short].into_iter().flatten().collect()
 }
 
 /// `--json`: go-stress-testing's figures beside those of the run.

@@ -1,6 +1,7 @@
 //! Stress over HTTP: each user makes so many requests, one after another, on a new connection each
 //! or on its own.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,14 +9,15 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use engine::sys::process;
 use load::requests::{
-    Answer, Failure, Http1, Pace, Part, Request, Requests, Script, Step, Wants, drive_requests,
+    Answer, Failure, Http1, Pace, Part, Request, RequestSummary, Requests, Script, Step, Wants,
+    drive_requests,
 };
 use load::stages::Stage;
 use load::{Endpoint, Row};
 
 use super::board::{Board, Boards, NO_ANSWER};
 use super::flags::{Args, is_true};
-use super::table::Table;
+use super::table::{Table, causes};
 use super::verify::OfRequests;
 use super::{Document, Wait, code, since, targets, write};
 use crate::curl::{self, Commands};
@@ -62,13 +64,25 @@ pub(super) fn run(args: &Args, url: &str, commands: Option<Commands>) -> Result<
     };
     let mut wait = Wait::new(args);
     let began_ns = process::now_ns();
-    let row = |row: &Row| table.row(row.elapsed);
+    let row = |row: &Row| table.second(row.elapsed);
     let ended = drive_requests(&config, Http1::new, script, row, |time| wait.wait(time))?;
     let elapsed = Duration::from_secs_f64(ended.summary.seconds).max(Duration::from_micros(1));
     let elapsed = if ended.summary.seconds > 0.0 { elapsed } else { since(began_ns) };
-    let stress = table.end(elapsed, ended.summary.latency.as_ref());
+    let mut why: Vec<String> = causes("failed by", &failures(&ended.summary)).into_iter().collect();
+    if ended.summary.requests.unfinished > 0 {
+        let count = ended.summary.requests.unfinished;
+        why.push(format!("not counted: {count} requests without an answer when the run ended"));
+    }
+    let stress = table.end(elapsed, ended.summary.latency.as_ref(), &why);
     write(args, &Document { stress: &stress, run: &ended.summary })?;
     Ok(code(stress.failed == 0 && stress.ok > 0, ended.interrupted && wait.by_user))
+}
+
+/// Why requests failed. Those that the end of the run cut short did not.
+fn failures(summary: &RequestSummary) -> BTreeMap<&'static str, u64> {
+    let mut errors = summary.errors.clone();
+    errors.remove(Failure::Unfinished.name());
+    errors
 }
 
 /// The request that flags make.
@@ -95,6 +109,8 @@ fn config(args: &Args, endpoints: Vec<Endpoint>, asked: &[curl::Request]) -> Res
     config.new_connections = !args.keep();
     config.redirects = if args.redirect.unwrap_or(true) { REDIRECTS } else { 0 };
     config.duration = args.duration();
+    // Its time is the whole run's, as it is said, and no grace comes on top.
+    config.stops_at_once = args.run_limit().is_some();
     // Users end by themselves: this is what there is at most.
     config.requests = args.duration().is_none().then(|| args.users.saturating_mul(args.each));
     if let Some(steps) = args.users.checked_div(args.step) {
@@ -138,6 +154,9 @@ impl Script for Users {
     }
 
     fn answered(&mut self, user: u32, answer: &Answer<'_>) -> Option<Failure> {
+        if answer.outcome == Err(Failure::Unfinished) {
+            return None;
+        }
         let took_ns = answer.times.done_ns.saturating_sub(answer.times.begun_ns);
         let made = self.users.get_mut(user as usize)?;
         *made += 1;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use load::{Config, Connect, Dialogue, Echo, Ended, Endpoint, Fanout, Publish, Row, Verdict, Ways};
 
-use super::board::{Board, Boards, NO_ANSWER};
+use super::board::{Board, Boards};
 use super::flags::{Args, is_true};
 use super::verify::{Heard, OfMessages};
 
@@ -251,7 +251,8 @@ impl Dialogue for Pings {
     }
 }
 
-/// Drives it. Failed connects and messages without an answer come to the board at the end.
+/// Drives it. Messages without an answer come to the board at the end, those of connections that never
+/// opened among them.
 ///
 /// # Errors
 /// What keeps a run from beginning.
@@ -262,14 +263,20 @@ pub(super) fn drive(
     wait: impl FnMut(Duration) -> bool,
 ) -> Result<Ended> {
     let ended = load::drive(&plan.config, row, wait)?;
-    let board = boards.add();
-    let timeout_ns = plan.config.connect_timeout.as_nanos() as u64;
-    let lost = ended.summary.echo.as_ref().map_or(0, |echo| echo.lost);
-    for _ in 0..lost {
-        board.answer(false, NO_ANSWER, 0, timeout_ns);
-    }
-    board.unasked(ended.summary.connections.failed);
+    let judged = boards.sum().all();
+    boards.add().unanswered(unanswered(&plan.config, &ended, judged));
     Ok(ended)
+}
+
+/// Messages without an answer: of a run that came to its end all that were to be sent and were not
+/// judged, of another those that were lost, and one for each connection that did not open.
+fn unanswered(config: &Config, ended: &Ended, judged: u64) -> u64 {
+    let asked = config.echo.as_ref().and_then(|echo| echo.messages).filter(|_| !ended.interrupted);
+    if let Some(each) = asked {
+        return config.connections.saturating_mul(u64::from(each)).saturating_sub(judged);
+    }
+    let lost = ended.summary.echo.as_ref().map_or(0, |echo| echo.lost);
+    lost + ended.summary.connections.failed
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The table of a run: go-stress-testing's columns, and beside its estimate of the rate the rate
 //! that was measured; its summary, and what is true of the whole run.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use load::Latency;
@@ -16,6 +17,8 @@ const TITLES: &str = "\
 ";
 /// The titles come again after so many rows.
 const TITLES_EVERY: u32 = 30;
+/// What is shorter is no second: the last row is written with the end.
+const SECOND: f64 = 0.9;
 
 /// Writes rows as a run goes on.
 pub(super) struct Table {
@@ -42,7 +45,7 @@ pub(super) struct Stress {
     pub(super) tp90_ms: Option<f64>,
     pub(super) tp95_ms: Option<f64>,
     pub(super) tp99_ms: Option<f64>,
-    pub(super) codes: std::collections::BTreeMap<u16, u64>,
+    pub(super) codes: BTreeMap<u16, u64>,
 }
 
 impl Table {
@@ -51,20 +54,36 @@ impl Table {
         Table { users, boards, rows: 0, before: Sum::default(), then: 0.0, quiet }
     }
 
-    /// A second has passed.
-    pub(super) fn row(&mut self, elapsed: Duration) {
+    /// A second has passed; a piece of one waits for [`Table::end`].
+    pub(super) fn second(&mut self, elapsed: Duration) {
+        if elapsed.as_secs_f64() - self.then >= SECOND {
+            self.row(elapsed);
+        }
+    }
+
+    fn row(&mut self, elapsed: Duration) {
         let sum = self.boards.sum();
         let seconds = elapsed.as_secs_f64();
         let then = std::mem::replace(&mut self.then, seconds);
-        let measured = (sum.answers() - self.before.answers()) as f64 / (seconds - then).max(1e-3);
+        // What came after the time that counts is of all of that time.
+        let (since, before) = match seconds > then {
+            true => (seconds - then, self.before.answers()),
+            false => (seconds, 0),
+        };
+        let measured = (sum.answers() - before) as f64 / since.max(1e-6);
         let titles = if self.rows.is_multiple_of(TITLES_EVERY) { TITLES } else { "" };
         self.rows += 1;
         self.say(&format!("{titles}{}\n", row(&sum, self.users, seconds, measured)));
         self.before = sum;
     }
 
-    /// All is over: the summary, and what came of it.
-    pub(super) fn end(&mut self, elapsed: Duration, latency: Option<&Latency>) -> Stress {
+    /// All is over: the summary, what came of it, and lines on why some of it failed.
+    pub(super) fn end(
+        &mut self,
+        elapsed: Duration,
+        latency: Option<&Latency>,
+        why: &[String],
+    ) -> Stress {
         let sum = self.boards.sum();
         let seconds = elapsed.as_secs_f64();
         if self.before.all() != sum.all() || self.rows == 0 {
@@ -83,7 +102,8 @@ impl Table {
             tp99_ms: of(|latency| latency.p99_ms),
             codes: sum.codes,
         };
-        self.say(&stress.text());
+        let why: String = why.iter().map(|line| format!("{line}\n")).collect();
+        self.say(&format!("{}{why}\n", stress.text()));
         stress
     }
 
@@ -96,6 +116,13 @@ impl Table {
             let _ = output::print(text);
         }
     }
+}
+
+/// A line of causes, each with how often it came; none where none did.
+pub(super) fn causes(title: &str, causes: &BTreeMap<&'static str, u64>) -> Option<String> {
+    let named: Vec<String> =
+        causes.iter().map(|(cause, count)| format!("{cause} {count}")).collect();
+    (!named.is_empty()).then(|| format!("{title}: {}", named.join(", ")))
 }
 
 impl Stress {
@@ -113,7 +140,7 @@ impl Stress {
              measured: {measured_per_second:.2} answers/s (all answers ÷ the time that passed)\n\
              estimated: {estimated_qps:.2} qps (users ÷ mean time: what the column \"qps est.\" and \
              go-stress-testing's qps say)\n\
-             *************************  result end   ****************************\n\n",
+             *************************  result end   ****************************\n",
             ok + failed,
         )
     }
@@ -156,7 +183,7 @@ mod tests {
         other.answer(true, 200, 10, 300_000_000);
         other.answer(false, 509, 0, 500_000_000);
         // Who had no connection took no time.
-        other.unasked(7);
+        other.unanswered(7);
         let sum = boards.sum();
         let text = row(&sum, 2, 2.0, 1.5);
         let cells: Vec<&str> = text.split('│').map(str::trim).collect();

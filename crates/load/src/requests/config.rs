@@ -38,6 +38,8 @@ pub struct Requests {
     /// Addresses of this machine to connect from; empty leaves it to the kernel, and on loopback
     /// to us.
     pub sources: Vec<IpAddr>,
+    /// Told to end, it waits for nothing that is under way.
+    pub stops_at_once: bool,
     /// Begin though the machine is too small for it.
     pub force: bool,
 }
@@ -82,6 +84,7 @@ impl Requests {
             redirects: 0,
             follows: false,
             sources: Vec::new(),
+            stops_at_once: false,
             force: false,
         }
     }

@@ -442,6 +442,16 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
+    fn stop<Y: Sys>(&mut self, core: &mut Core<Y, Self>, now_ns: u64) {
+        if self.stage == Stage::Running {
+            self.schedule.until_ns = now_ns;
+            self.begin_ending(core, now_ns);
+        }
+        if self.config.stops_at_once && matches!(self.stage, Stage::Ending(_)) {
+            self.stage = Stage::Ending(now_ns);
+        }
+    }
+
     /// How long answers are waited for at the end: a server that answers, and slowly, has its time.
     fn grace_ns(&mut self, now_ns: u64) -> u64 {
         self.timings.hand_over(&self.ledger, now_ns, true);
@@ -516,12 +526,7 @@ impl<D: Driver, S: Script> Handler for Requester<D, S> {
         match order {
             Order::Begin(begin_ns) => self.begin(core, begin_ns),
             Order::Found => self.find_lost(core),
-            Order::Stop if self.stage == Stage::Running => {
-                let now_ns = core.now_ns();
-                self.schedule.until_ns = now_ns;
-                self.begin_ending(core, now_ns);
-            }
-            Order::Stop => {}
+            Order::Stop => self.stop(core, core.now_ns()),
         }
     }
 

@@ -80,7 +80,7 @@ impl Report<'_> {
                     configuration => Serde(&self.configuration),
                     ended => output::utc(now),
                     charts => Serde(charts(samples)),
-                    quiet => samples.iter().all(|sample| sample.failed + sample.closed == 0),
+                    quiet => quiet(samples, self.reasons),
                     machine => Serde(machine(self.machine)),
                     command => self.command.as_str(),
                     version => env!("CARGO_PKG_VERSION"),
@@ -90,6 +90,41 @@ impl Report<'_> {
             })
             .context("the report cannot be made")
     }
+}
+
+/// A run of requests, not of WebSockets.
+fn is_of_requests(samples: &[Sample]) -> bool {
+    samples.iter().any(|sample| sample.phase == "requests")
+}
+
+/// Requests that failed until then.
+fn failed_requests(sample: &Sample) -> u64 {
+    sample.errors.iter().map(|(_, count)| count).sum()
+}
+
+/// What is said in place of a chart of errors. Samples may have missed the last of a run, its reasons
+/// have not.
+fn quiet(samples: &[Sample], reasons: &[String]) -> Option<&'static str> {
+    let failed = samples.iter().any(|sample| sample.failed > 0);
+    match is_of_requests(samples) {
+        true => (!failed && reasons.is_empty()).then_some("No request failed."),
+        false => (!failed && samples.iter().all(|sample| sample.closed == 0))
+            .then_some("No connection failed to open and none was closed."),
+    }
+}
+
+/// Errors so far; no line where there was none.
+fn errors(samples: &[Sample]) -> Vec<Line> {
+    let line = |name, value: &dyn Fn(&Sample) -> u64| Line {
+        name,
+        values: samples.iter().map(|sample| Some(value(sample) as f64)).collect(),
+    };
+    let lines = match is_of_requests(samples) {
+        true => [line("requests failed", &failed_requests), line("failed to open", &|s| s.failed)],
+        false => [line("failed to open", &|s| s.failed), line("closed", &|s| s.closed)],
+    };
+    let some = |line: &Line| line.values.iter().flatten().any(|value| *value > 0.0);
+    if lines.iter().any(some) { lines.into() } else { Vec::new() }
 }
 
 fn charts(samples: &[Sample]) -> Vec<Drawing> {
@@ -108,17 +143,12 @@ fn charts(samples: &[Sample]) -> Vec<Drawing> {
     };
     let rss = |usage: Option<Usage>| usage.map(|usage| usage.rss_bytes as f64);
     let cpu = |usage: Option<Usage>| usage.map(|usage| usage.cpu_seconds);
-    let troubled = samples.iter().any(|sample| sample.failed + sample.closed > 0);
-    let errors = if troubled {
-        vec![
-            line("failed to open", &|s| Some(s.failed as f64)),
-            line("closed", &|s| Some(s.closed as f64)),
-        ]
-    } else {
-        Vec::new()
+    let (open, messages) = match is_of_requests(samples) {
+        true => ("Open connections", "Requests and answers"),
+        false => ("Open sockets", "Messages and heartbeats"),
     };
     [
-        chart("Open sockets", Unit::Count, vec![line("open", &|s| Some(s.open as f64))]),
+        chart(open, Unit::Count, vec![line("open", &|s| Some(s.open as f64))]),
         chart(
             "Memory of the programs",
             Unit::Bytes,
@@ -135,7 +165,7 @@ fn charts(samples: &[Sample]) -> Vec<Drawing> {
             vec![rate("server", &|s| cpu(s.server)), rate("client", &|s| cpu(s.client))],
         ),
         chart(
-            "Messages and heartbeats",
+            messages,
             Unit::PerSecond,
             vec![
                 rate("sent", &|s| Some(s.sent as f64)),
@@ -151,7 +181,7 @@ fn charts(samples: &[Sample]) -> Vec<Drawing> {
                 line("longest", &|s| s.latency.map(|latency| latency.max_ms)),
             ],
         ),
-        chart("Errors so far", Unit::Count, errors),
+        chart("Errors so far", Unit::Count, errors(samples)),
     ]
     .into_iter()
     .flatten()

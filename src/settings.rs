@@ -229,20 +229,26 @@ pub(crate) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> O
     (by_distance.0 <= word.len().div_ceil(3)).then_some(by_distance.1)
 }
 
-/// Insertions, deletions and replacements between two words (Levenshtein).
+/// Insertions, deletions, replacements and neighbours that changed places between two words (Damerau
+/// and Levenshtein, each place edited once).
 fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
+    let [a, b]: [Vec<char>; 2] = [a.chars().collect(), b.chars().collect()];
+    let far = a.len() + b.len();
+    let get = |row: &[usize], at: usize| row.get(at).copied().unwrap_or(far);
+    let mut older: Vec<usize> = Vec::new();
     let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (at, ours) in a.chars().enumerate() {
-        let mut before = at + 1;
-        let mut next = vec![before];
-        for (theirs, pair) in b.iter().zip(row.windows(2)) {
-            let &[replaced, removed] = pair else { continue };
-            let cost = usize::from(ours != *theirs);
-            before = (replaced + cost).min(removed + 1).min(before + 1);
-            next.push(before);
+    for (at, ours) in a.iter().enumerate() {
+        let mut next = vec![at + 1];
+        for (to, theirs) in b.iter().enumerate() {
+            let cost = usize::from(ours != theirs);
+            let edited = (get(&row, to) + cost).min(get(&row, to + 1) + 1).min(get(&next, to) + 1);
+            let before = at.checked_sub(1).and_then(|at| a.get(at));
+            let crossed = to.checked_sub(1).filter(|to| b.get(*to) == Some(ours));
+            let swapped = crossed.filter(|_| before == Some(theirs));
+            let swapped = swapped.map_or(far, |to| get(&older, to) + 1);
+            next.push(edited.min(swapped));
         }
-        row = next;
+        older = std::mem::replace(&mut row, next);
     }
     row.last().copied().unwrap_or_default()
 }
@@ -263,6 +269,8 @@ mod tests {
             (distance("", "abc"), distance("abc", "abc"), distance("abc", "axc")),
             (3, 0, 1)
         );
+        assert_eq!((distance("ulr", "url"), distance("abcd", "badc")), (1, 2));
+        assert_eq!(nearest("ulr", ["url", "user"].into_iter()), Some("url"));
     }
 
     #[test]

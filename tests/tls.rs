@@ -86,6 +86,43 @@ fn load_believes_only_whom_it_was_told_to() {
 }
 
 #[test]
+fn load_believes_a_certificate_that_signed_itself_where_it_was_told_to() {
+    let authority = Authority::new();
+    let serve = |file: &str| {
+        let (certificate, key) =
+            (authority.path(&format!("{file}.pem")), authority.path(&format!("{file}.key")));
+        Server::start(&["--tls-cert", &certificate, "--tls-key", &key])
+    };
+    authority.sign_itself("own", &["127.0.0.1"], |_| {});
+    authority.sign_itself("other", &["127.0.0.1"], |_| {});
+    authority.sign_itself("old", &["127.0.0.1"], |params| {
+        params.not_before = rcgen::date_time_ymd(2000, 1, 1);
+        params.not_after = rcgen::date_time_ymd(2001, 1, 1);
+    });
+    let (own, old) = (serve("own"), serve("old"));
+    let get = |server: &Server, ca: &str, more: &[&str]| {
+        let (url, ca) = (format!("https://{}/health", server.listen), authority.path(ca));
+        let flags = ["load", &url, "--requests", "4", "--json", "-", "--ca", &ca];
+        executable::run(&[&flags[..], more].concat())
+    };
+    let finished = get(&own, "own.pem", &[]);
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    // Another's, a name that is not in it, and one that has had its time.
+    for (server, ca, more, why) in [
+        (&own, "other.pem", &[][..], "invalid peer certificate"),
+        (&own, "own.pem", &["--sni", "elsewhere.test"], "not valid for name"),
+        (&old, "old.pem", &[], "expired"),
+    ] {
+        let finished = get(server, ca, more);
+        assert_eq!(finished.code, Some(1), "{ca}: {finished:?}");
+        let said = summary(&finished);
+        assert!(said["tls_error"].as_str().unwrap().contains(why), "{said}");
+        let line = finished.stderr.lines().find(|line| line.starts_with("tls "));
+        assert!(line.is_some_and(|line| line.contains(why)), "{finished:?}");
+    }
+}
+
+#[test]
 fn node_ws_talks_over_wss() {
     let authority = Authority::new();
     let server = start(&authority, &[]);

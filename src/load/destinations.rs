@@ -7,7 +7,8 @@ use anyhow::{Context, Result, bail};
 use load::{Endpoint, Route, Ways};
 
 use super::flags::Args;
-use super::urls;
+use super::{scenario, urls};
+use crate::settings::nearest;
 
 /// All URLs, each of a range by itself.
 ///
@@ -17,6 +18,39 @@ pub(super) fn urls(args: &Args) -> Result<Vec<String>> {
     let urls = args.urls.iter().map(|url| urls::expand(url, load::ENDPOINTS_MAX));
     let urls: Result<Vec<Vec<String>>, String> = urls.collect();
     Ok(urls.map_err(anyhow::Error::msg)?.into_iter().flatten().collect())
+}
+
+/// What a URL may begin with.
+const SCHEMES: [&str; 8] = ["http", "https", "ws", "wss", "cable", "cables", "tcp", "tls"];
+
+/// Looks whether the first URL is one: by its scheme it is decided what a run is.
+///
+/// # Errors
+/// It is none, and what was probably meant.
+pub(super) fn check_first(urls: &[String]) -> Result<()> {
+    let Some(url) = urls.first() else { return Ok(()) };
+    if let Some((scheme, rest)) = url.split_once("://") {
+        let lower = scheme.to_ascii_lowercase();
+        if SCHEMES.contains(&lower.as_str()) {
+            return Ok(());
+        }
+        let near = nearest(&lower, SCHEMES.into_iter());
+        let near = near.map(|near| format!("; did you mean {near}://{rest}?")).unwrap_or_default();
+        bail!("{url:?}: {scheme}:// is none of {}{near}", SCHEMES.join(", "));
+    }
+    if url.contains([':', '/', '.']) || url == "localhost" {
+        bail!(
+            "{url:?} has no scheme: write http://{url} for requests, ws://{url} for WebSockets \
+             (a scenario is a file, FILE.toml)"
+        );
+    }
+    let known = scenario::names();
+    let near = nearest(url, known.clone());
+    let near = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+    let known = known.collect::<Vec<_>>().join(", ");
+    bail!(
+        "{url:?} is no URL, no file here, and none of the scenarios that are built in ({known}){near}"
+    )
 }
 
 /// How connections get to their hosts, and to those that answers redirect to.

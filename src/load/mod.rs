@@ -1,6 +1,7 @@
 //! `standfast load`: flags to a [`Config`], rows and a summary to people, an exit code. What the
 //! scheme of a URL makes requests and answers is in [`requests`].
 
+mod asked;
 mod cable;
 mod compare;
 mod config;
@@ -30,6 +31,7 @@ use load::{
 };
 use serde::Serialize;
 
+use self::asked::Asked;
 use self::csv::Csv;
 pub(crate) use self::destinations::tell_lost;
 use self::flags::Command;
@@ -61,6 +63,7 @@ pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
         return scenario::run(args, flags, interrupted);
     }
     scenario::without(args)?;
+    destinations::check_first(&args.urls)?;
     if requests::is_meant(&args.urls) {
         return requests::run(args, flags, interrupted);
     }
@@ -85,6 +88,8 @@ pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
 struct Document<'a> {
     #[serde(flatten)]
     summary: &'a Summary,
+    #[serde(flatten)]
+    asked: &'a Asked,
     generator: &'a Generator,
     watched: Option<&'a Watched>,
     thresholds: &'a [Outcome],
@@ -134,18 +139,19 @@ fn measure(
         args.threshold.iter().map(|threshold| threshold.judge(figure)).collect();
     let (generator, thresholds) = (&generator, &outcomes[..]);
     let (summary, watched, samples) = (&ended.summary, watched.as_ref(), &series);
-    let document = Document { summary, generator, watched, thresholds, samples };
-    report(args.json.as_deref(), &document)?;
-    if let Some(file) = &args.html {
-        let (asked, came) = ((&args.urls[..], config), (&document, ended.interrupted));
-        page::report(asked, came, &series, &machine).write(file)?;
-    }
-    csv.map_or(Ok(()), Csv::finish)?;
+    let asked = &Asked::of_sockets(&args.urls, config);
+    let document = Document { summary, asked, generator, watched, thresholds, samples };
     let missed = outcomes.iter().any(|outcome| !outcome.met);
     let short = match outcomes.as_slice() {
         [] => !ended.summary.held,
         _ => missed || generator.missed_the_rate(),
     };
+    report(args.json.as_deref(), &document, (ended.interrupted, short))?;
+    if let Some(file) = &args.html {
+        let (asked, came) = ((&args.urls[..], config), (&document, ended.interrupted));
+        page::report(asked, came, &series, &machine).write(file)?;
+    }
+    csv.map_or(Ok(()), Csv::finish)?;
     Ok(if ended.interrupted { ExitCode::from(130) } else { ExitCode::from(u8::from(short)) })
 }
 
@@ -164,11 +170,18 @@ fn sending_seconds(config: &Config) -> Option<f64> {
 }
 
 /// The summary: text to standard output, unless JSON is to go there.
-fn report(json: Option<&str>, document: &Document<'_>) -> Result<()> {
-    let mut text = document.summary.to_string();
+fn report(
+    json: Option<&str>,
+    document: &Document<'_>,
+    (interrupted, short): (bool, bool),
+) -> Result<()> {
+    let mut text = document.summary.figures().to_string();
+    text += &document.asked.text();
     text += &document.generator.to_string();
     text += &document.watched.map(Watched::to_string).unwrap_or_default();
     document.thresholds.iter().for_each(|outcome| text += &outcome.to_string());
+    let (outcomes, reasons) = (document.thresholds, &document.summary.reasons);
+    text += &threshold::result(interrupted, short, outcomes, reasons, "all held");
     output::report(json, &text, document)
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::settings::nearest;
 use crate::units;
 
 /// A condition on one figure of the summary.
@@ -105,7 +106,9 @@ impl FromStr for Threshold {
         let (sign, bound) = signs.unwrap_or((Sign::Below, rest));
         let names = METRICS.map(|(name, _)| name).join(", ");
         let found = METRICS.iter().find(|(known, _)| *known == name.trim());
-        let (_, metric) = found.ok_or_else(|| format!("{name:?} is none of {names}"))?;
+        let near = nearest(name.trim(), METRICS.into_iter().map(|(name, _)| name));
+        let near = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+        let (_, metric) = found.ok_or_else(|| format!("{name:?} is none of {names}{near}"))?;
         let (metric, bound) = match (metric, bound.trim().strip_suffix('%')) {
             (Metric::Errors, Some(share)) => (Metric::ErrorShare, per_cent(share)?),
             (metric, _) if metric.is_time() => {
@@ -165,6 +168,30 @@ impl Outcome {
     }
 }
 
+/// The last line of a run. Thresholds decide where there are any; `reasons` say what else fell short.
+pub(super) fn result(
+    interrupted: bool,
+    fell_short: bool,
+    outcomes: &[Outcome],
+    reasons: &[String],
+    well: &str,
+) -> String {
+    let missed = outcomes.iter().filter(|outcome| !outcome.met);
+    let missed = missed.map(|outcome| format!("threshold {} missed", outcome.threshold));
+    let all = || missed.chain(reasons.iter().cloned()).collect::<Vec<_>>().join("; ");
+    let besides = match reasons {
+        [] => String::new(),
+        reasons => format!(" ({})", reasons.join("; ")),
+    };
+    let said = match (interrupted, fell_short) {
+        (true, _) => format!("interrupted{besides}"),
+        (false, true) => format!("fell short: {}", all()),
+        (false, false) if outcomes.is_empty() => well.to_owned(),
+        (false, false) => format!("thresholds met{besides}"),
+    };
+    format!("result        {said}\n")
+}
+
 fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
@@ -190,6 +217,28 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn the_last_line_says_what_decided() {
+        let judge = |text: &str, value| text.parse::<Threshold>().unwrap().judge(of(Some(value)));
+        let (met, missed) = ([judge("errors<9", 1.0)], [judge("errors<9", 10.0)]);
+        let reasons = ["1 requests failed".to_owned()];
+        let none: [String; 0] = [];
+        for (interrupted, short, outcomes, reasons, said) in [
+            (false, false, &met[..], &reasons[..], "thresholds met (1 requests failed)"),
+            (false, false, &met[..], &none[..], "thresholds met"),
+            (false, true, &missed[..], &none[..], "fell short: threshold errors<9 missed"),
+            (false, true, &[], &reasons[..], "fell short: 1 requests failed"),
+            (false, false, &[], &none[..], "all answered"),
+            (true, false, &[], &none[..], "interrupted"),
+            (true, true, &met[..], &reasons[..], "interrupted (1 requests failed)"),
+        ] {
+            let line = result(interrupted, short, outcomes, reasons, "all answered");
+            assert_eq!(line, format!("result        {said}\n"));
+        }
+        let error = "eror<1".parse::<Threshold>().unwrap_err();
+        assert!(error.ends_with("did you mean errors?"), "{error}");
     }
 
     #[test]

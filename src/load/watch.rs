@@ -192,7 +192,11 @@ impl Generator {
         let on_time = fanout
             .and_then(|fanout| fanout.publish_lag.as_ref())
             .is_some_and(|lag| lag.max_ms <= LATE_MS);
-        let below = |(asked, reached): &(f64, f64)| !on_time && *reached < REACHED * asked;
+        // Connections that never opened send nothing, and that is not the generator's doing.
+        let c = &summary.connections;
+        let opened = c.requested.saturating_sub(c.failed) as f64 / c.requested.max(1) as f64;
+        let opened = if fanout.is_some() { 1.0 } else { opened };
+        let below = |(asked, reached): &(f64, f64)| !on_time && *reached < REACHED * asked * opened;
         let short = asked.zip(reached).filter(below);
         self.rate_missed = asked.is_some() && (short.is_some() || lag > TOO_LATE_MS);
         self.saturated = if let Some((asked, reached)) = short {

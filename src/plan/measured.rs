@@ -21,6 +21,8 @@ pub(super) struct Measured {
     pub(super) kernel_bytes: Option<f64>,
     /// CPU of the server, by message.
     pub(super) message_seconds: Option<f64>,
+    /// A run of load with --watch-pid.
+    is_watched: bool,
     /// What whoever trusts the figures should know.
     pub(super) notes: Vec<String>,
 }
@@ -56,6 +58,18 @@ impl Measured {
         if requests && self.requests_per_second.is_none() && connections.or(messages).is_none() {
             return Err("this run made no requests; give --per-machine RATE, or the JSON of \
                         `standfast load http://…`");
+        }
+        if self.is_watched && connections.is_some() && self.process_bytes.is_none() {
+            return Err(
+                "its process was watched, but no connection of that run opened, so it does \
+                        not say what one takes",
+            );
+        }
+        if self.is_watched && messages.is_some() && self.message_seconds.is_none() {
+            return Err(
+                "its process was watched, but nothing was answered in that run, so it does \
+                        not say what a message takes",
+            );
         }
         if connections.is_some() && self.process_bytes.is_none() {
             return Err("it does not say what a connection takes; use the JSON of `standfast \
@@ -123,6 +137,16 @@ fn of_load(value: &Value) -> Measured {
     if let Some(unsent) = requests["unsent"].as_u64().filter(|unsent| *unsent > 0) {
         notes.push(format!("{unsent} requests of its rate were never sent: it carried no more"));
     }
+    let (asked, unsent) =
+        (value["pace"]["rate"].as_f64(), requests["unsent"].as_u64().unwrap_or(0));
+    let is_open = value["pace"]["model"] == "open" || value["scheduling_error"].is_object();
+    if is_open && unsent == 0 && failed == 0.0 && ok.is_some() {
+        let rate = asked.map(|rate| format!(" of {rate} a second")).unwrap_or_default();
+        notes.push(format!(
+            "the run was open: it asked for a rate{rate}, and all of it was answered. The machine may carry \
+             more, and fewer machines do: measure without --rate, or with a higher one"
+        ));
+    }
     if let Some(why) = value["generator"]["saturated"].as_str() {
         notes.push(format!(
             "the generator was the bottleneck of that run ({why}): it was not shown \
@@ -139,6 +163,7 @@ fn of_load(value: &Value) -> Measured {
     Measured {
         requests_per_second: well.map(|(ok, seconds)| ok / seconds),
         process_bytes,
+        is_watched: watched.is_object(),
         message_seconds: watched["cpu_ms_per_1000_messages"].as_f64().map(|ms| ms / 1e6),
         notes,
         ..Measured::default()

@@ -235,9 +235,32 @@ mod tests {
     }
 
     #[test]
+    fn a_rate_that_was_asked_for_is_no_capacity_and_that_is_said() {
+        let mut run = json!({"requests": {"ok": 10_000, "failed": 0, "unsent": 0}, "seconds": 10.0,
+            "pace": {"model": "open", "rate": 1000.0, "stages": null}});
+        let noted = |run: &Value| {
+            let file = File::new("open", run);
+            let answer = plan(&format!("plan --views 30M --from {}", file.0.display())).unwrap();
+            let notes = serde_json::to_value(&answer).unwrap()["notes"].to_string();
+            (answer.to_string().contains("may carry more"), notes.contains("may carry more"))
+        };
+        assert_eq!(noted(&run), (true, true));
+        // What was not all carried, or went as fast as it could, shows a limit.
+        run["requests"]["unsent"] = 5.into();
+        assert_eq!(noted(&run), (false, false));
+        run["requests"]["unsent"] = 0.into();
+        run["pace"] = json!({"model": "closed", "rate": null, "stages": null});
+        assert_eq!(noted(&run), (false, false));
+    }
+
+    #[test]
     fn what_cannot_be_planned_is_said() {
         let proof = File::new("says", &proof());
         let other = File::new("other", &json!({"hello": 1}));
+        let dead = json!({"requests": {"ok": 0, "failed": 9}, "connections": {"opened": 0},
+            "watched": {"rss_bytes_per_connection": null, "cpu_ms_per_1000_messages": null}});
+        let dead = File::new("dead", &dead);
+        let dead = dead.0.display();
         let broken = File::new("broken", &json!("x"));
         fs::write(&broken.0, "{\"a\":").unwrap();
         let [proof, other, broken] = [&proof, &other, &broken].map(|file| file.0.display());
@@ -248,6 +271,8 @@ mod tests {
             ("plan --views 1M --per-machine 1 --headroom 100%".to_owned(), "--headroom"),
             ("plan --views 1M --per-machine 1 --peak-time 0%".to_owned(), "--peak-time"),
             (format!("plan --views 1M --from {proof}"), "no requests"),
+            (format!("plan --connections 1M --from {dead}"), "no connection of that run opened"),
+            (format!("plan --messages 1M --from {dead}"), "nothing was answered in that run"),
             (format!("plan --connections 1M --from {other}"), "neither"),
             (format!("plan --connections 1M --from {broken}"), "no JSON"),
             ("plan --connections 1M --from /no/such/file".to_owned(), "/no/such/file"),

@@ -57,6 +57,7 @@ pub use crate::retry::{Growth, Retry};
 pub use crate::run::{ENDPOINTS_MAX, Run, StartError};
 pub use crate::subscriber::CableSummary;
 pub use crate::summary::{
-    BroadcastSummary, Connections, EchoSummary, FanoutSummary, HeartbeatSummary, Receiver, Summary,
+    BroadcastSummary, Connections, EchoSummary, FanoutSummary, Figures, HeartbeatSummary, Receiver,
+    Summary,
 };
 pub use crate::ways::{Proxy, Resolve, Route, Ways, basic};

@@ -338,6 +338,31 @@ fn by_cause(counts: &[u64; Cause::COUNT]) -> BTreeMap<&'static str, u64> {
 
 impl Display for Summary {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.write_figures(f)?;
+        match self.reasons.as_slice() {
+            [] => writeln!(f, "result        all held"),
+            reasons => writeln!(f, "result        fell short: {}", reasons.join("; ")),
+        }
+    }
+}
+
+/// What [`Summary::figures`] shows.
+pub struct Figures<'a>(&'a Summary);
+
+impl Display for Figures<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.0.write_figures(f)
+    }
+}
+
+impl Summary {
+    /// The text without its last line, the result: others know more of that.
+    #[must_use]
+    pub fn figures(&self) -> Figures<'_> {
+        Figures(self)
+    }
+
+    fn write_figures(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Connections { requested, open, failed, seconds, per_second, .. } = self.connections;
         write!(f, "connections   {open} open of {requested}, {failed} failed")?;
         writeln!(f, "; {seconds:.2} s, {per_second:.0} per second")?;
@@ -383,13 +408,7 @@ impl Display for Summary {
         if let Some(broadcast) = &self.broadcast {
             write!(f, "{broadcast}")?;
         }
-        if let Some(churn) = &self.churn {
-            write!(f, "{churn}")?;
-        }
-        match self.reasons.as_slice() {
-            [] => writeln!(f, "result        all held"),
-            reasons => writeln!(f, "result        fell short: {}", reasons.join("; ")),
-        }
+        self.churn.iter().try_for_each(|churn| write!(f, "{churn}"))
     }
 }
 

@@ -170,6 +170,34 @@ impl Run {
         users.or(self.value["connections"]["requested"].as_u64())
     }
 
+    /// The name of its file or of ours, wherever it lay; `None` of a run without one.
+    fn scenario(&self) -> Option<&str> {
+        Path::new(self.value["scenario"].as_str()?).file_name()?.to_str()
+    }
+
+    /// When it sent.
+    fn pace(&self) -> String {
+        let pace = &self.value["pace"];
+        let open = pace["model"] == "open";
+        match (pace["rate"].as_f64(), pace["stages"].is_array()) {
+            (Some(rate), _) => format!("at {rate} a second"),
+            (None, true) if open => format!("at rates by stages {}", pace["stages"]),
+            (None, true) => format!("of connections by stages {}", pace["stages"]),
+            (None, false) => "a closed loop".to_owned(),
+        }
+    }
+
+    /// What it asked for. The host may be another: that is what one compares.
+    fn paths(&self) -> String {
+        let urls = self.value["target"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let urls = urls.iter().filter_map(Value::as_str).map(|url| {
+            let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+            let path = rest.find(['/', '?']).and_then(|at| rest.get(at..)).unwrap_or("/");
+            format!("{scheme} {path}")
+        });
+        format!("on {}", urls.collect::<Vec<_>>().join(", "))
+    }
+
     /// Whatever a second of this run brought: answers per second.
     fn rate(&self) -> Option<f64> {
         match self.kind {
@@ -299,7 +327,22 @@ fn differ(one: &Run, other: &Run) -> Option<String> {
     if one.kind != other.kind {
         return Some(format!("one is of {}, the other of {}", one.kind.name(), other.kind.name()));
     }
-    let (some, others) = (one.connections()?, other.connections()?);
-    let same = some == others;
-    (!same).then(|| format!("one is of {some} connections, the other of {others}"))
+    if let Some((some, others)) = one.connections().zip(other.connections())
+        && some != others
+    {
+        return Some(format!("one is of {some} connections, the other of {others}"));
+    }
+    if one.scenario() != other.scenario() {
+        let name = |run: &Run| run.scenario().map_or("of a URL".to_owned(), |s| format!("of {s}"));
+        return Some(format!("one is {}, the other {}", name(one), name(other)));
+    }
+    // Runs of a version that did not write these down may be anything.
+    for (key, what) in [("pace", Run::pace as fn(&Run) -> String), ("target", Run::paths)] {
+        let (some, others) = (what(one), what(other));
+        let known = !one.value[key].is_null() && !other.value[key].is_null();
+        if known && some != others {
+            return Some(format!("one is {some}, the other {others}"));
+        }
+    }
+    None
 }

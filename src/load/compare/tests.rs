@@ -182,3 +182,47 @@ fn two_runs_of_ten_seconds_have_intervals_and_drift_between_them_is_no_regressio
     assert!(!comparison.regressed(), "{comparison}");
     assert!(compare("tenth", &[ten(1.0)], &[ten(0.8)], &[]).0.regressed());
 }
+
+#[test]
+fn runs_of_another_pace_path_or_scenario_are_not_compared() {
+    let with = |key: &str, what: Value| {
+        let mut value = run(100.0, 5.0, &STEADY);
+        value["pace"] = json!({"model": "closed", "rate": null, "stages": null});
+        value["target"] = json!(["http://a:1/x?k=…"]);
+        value[key] = what;
+        value
+    };
+    let closed = with("held", json!(true));
+    let one = side("closed", from_ref(&closed)).unwrap();
+    for (name, key, what, named) in [
+        ("rate", "pace", json!({"model": "open", "rate": 20.0, "stages": null}), "at 20 a second"),
+        ("path", "target", json!(["http://a:1/y"]), "/y"),
+        ("query", "target", json!(["http://a:1/x"]), "on http /x"),
+        ("scenario", "scenario", json!("folder/a.toml"), "of a.toml"),
+    ] {
+        let other = with(key, what);
+        let why = one.differs_from(&side(name, from_ref(&other)).unwrap()).unwrap_or_default();
+        assert!(why.contains(named), "{name}: {why}");
+        let mixed = side(&format!("mixed-{name}"), &[closed.clone(), other]);
+        assert!(mixed.err().unwrap().to_string().contains("no repetitions"), "{name}");
+    }
+    let elsewhere = with("target", json!(["http://b:2/x?k=…"]));
+    assert_eq!(one.differs_from(&side("elsewhere", &[elsewhere]).unwrap()), None);
+    let old = run(100.0, 5.0, &STEADY);
+    assert_eq!(one.differs_from(&side("old", &[old]).unwrap()), None);
+}
+
+#[test]
+fn a_difference_lies_within_its_own_interval() {
+    // One slow moment makes the whole run's percentile, and is one second of many.
+    let mut after = run(100.0, 5.0, &STEADY);
+    after["latency"]["p99_ms"] = json!(5_000.0);
+    after["latency"]["p50_ms"] = json!(400.0);
+    let (comparison, value) = compare("within", &[run(100.0, 5.0, &STEADY)], &[after], &[]);
+    for figure in ["rate", "p50", "p99"] {
+        let row = row(&value, figure);
+        let (low, high) = (row["interval"][0].as_f64(), row["interval"][1].as_f64());
+        let change = row["change"].as_f64();
+        assert!(low <= change && change <= high, "{figure}: {comparison}");
+    }
+}

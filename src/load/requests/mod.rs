@@ -18,12 +18,13 @@ use serde::Serialize;
 
 use self::config::Plan;
 pub(super) use self::config::is_meant;
+use super::asked::Asked;
 use super::csv::Csv;
 use super::destinations::tell_lost;
 use super::flags::Args;
 use super::metrics::Metrics;
 use super::screen::Screen;
-use super::threshold::{Figure, Metric, Outcome};
+use super::threshold::{self, Figure, Metric, Outcome};
 use super::watch::{Generator, Watched};
 use crate::output;
 use crate::progress::Series;
@@ -33,6 +34,8 @@ use crate::progress::Series;
 struct Document<'a> {
     #[serde(flatten)]
     summary: &'a RequestSummary,
+    #[serde(flatten)]
+    asked: &'a Asked,
     /// Whether nothing fell short.
     held: bool,
     reasons: &'a [String],
@@ -92,6 +95,7 @@ pub(super) fn run(
     }
     let document = Document {
         summary,
+        asked: &Asked::of_requests(&args.urls, &plan.requests),
         held: reasons.is_empty(),
         reasons: &reasons,
         generator: &generator,
@@ -100,7 +104,7 @@ pub(super) fn run(
         users: plan.requests.connections,
         samples: &series,
     };
-    report(args.json.as_deref(), &document)?;
+    report(args.json.as_deref(), &document, *interrupted)?;
     if let Some(file) = &args.html {
         let (asked, came) = ((&args.urls[..], &plan), (&document, *interrupted));
         page::report(asked, came, &series, &machine).write(file)?;
@@ -180,14 +184,13 @@ fn value(metric: Metric, summary: &RequestSummary) -> Option<f64> {
 }
 
 /// The summary: text to standard output, unless JSON is to go there.
-fn report(json: Option<&str>, document: &Document<'_>) -> Result<()> {
+fn report(json: Option<&str>, document: &Document<'_>, interrupted: bool) -> Result<()> {
     let mut text = document.summary.to_string();
+    text += &document.asked.text();
     text += &document.generator.to_string();
     text += &document.watched.map(Watched::to_string).unwrap_or_default();
     document.thresholds.iter().for_each(|outcome| text += &outcome.to_string());
-    text += &match document.reasons {
-        [] => "result        all answered\n".to_owned(),
-        reasons => format!("result        fell short: {}\n", reasons.join("; ")),
-    };
+    let (short, outcomes) = (document.fell_short(), document.thresholds);
+    text += &threshold::result(interrupted, short, outcomes, document.reasons, "all answered");
     output::report(json, &text, document)
 }

@@ -69,6 +69,11 @@ pub(super) fn is_meant(urls: &[String]) -> bool {
     !name.contains("://") && (name.ends_with(".toml") || built_in || Path::new(name).is_file())
 }
 
+/// The scenarios that are built in.
+pub(super) fn names() -> impl Iterator<Item = &'static str> + Clone {
+    BUILT_IN.iter().map(|(name, _)| *name)
+}
+
 /// What only a scenario can use.
 ///
 /// # Errors

@@ -8,8 +8,9 @@ use load::scenario::{FlowSummary, GroupSummary, SocketSummary, StepSummary};
 use serde::Serialize;
 
 use super::file::Experiment;
+use crate::load::asked::Asked;
 use crate::load::requests;
-use crate::load::threshold::{Figure, Metric, Outcome};
+use crate::load::threshold::{Figure, Metric, Outcome, result};
 use crate::load::watch::{Generator, Watched};
 use crate::progress::Series;
 
@@ -36,6 +37,8 @@ pub(super) struct Came {
     pub(super) beside: Option<f64>,
     #[serde(flatten)]
     pub(super) summary: RequestSummary,
+    #[serde(flatten)]
+    pub(super) asked: Asked,
     pub(super) flows: Vec<FlowSummary>,
     /// Of scenarios with sockets.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -111,13 +114,12 @@ impl Display for Came {
         }
         self.sockets.iter().try_for_each(|sockets| write_sockets(f, sockets))?;
         self.groups.iter().try_for_each(|groups| write!(f, "{groups}"))?;
+        f.write_str(&self.asked.text())?;
         write!(f, "{}", self.generator)?;
         self.watched.iter().try_for_each(|watched| write!(f, "{watched}"))?;
         self.thresholds.iter().try_for_each(|outcome| write!(f, "{outcome}"))?;
-        match self.reasons.as_slice() {
-            [] => writeln!(f, "result        all answered"),
-            reasons => writeln!(f, "result        fell short: {}", reasons.join("; ")),
-        }
+        let (short, outcomes) = (self.fell_short(), &self.thresholds);
+        f.write_str(&result(self.interrupted, short, outcomes, &self.reasons, "all answered"))
     }
 }
 

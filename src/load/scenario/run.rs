@@ -15,6 +15,7 @@ use load::scenario::{Clock, GroupSummary, Tallies, Users};
 use super::file::{Experiment, Instead, Round};
 use super::page;
 use super::report::{self, Came, Document};
+use crate::load::asked;
 use crate::load::csv::Csv;
 use crate::load::destinations::tell_lost;
 use crate::load::flags::Args;
@@ -165,10 +166,13 @@ impl Asked<'_> {
         if generator.missed_the_rate() {
             reasons.push("the rate asked for was not reached in time".to_owned());
         }
+        let hosts = config.endpoints.iter().map(|endpoint| endpoint.origin());
+        let hosts: Vec<String> = hosts.collect();
         Ok(Came {
             users: config.connections,
             rate: asked_rate,
             passes: round.scenario.passes,
+            asked: asked::Asked::of_requests(&hosts, &config),
             keep_alive: !config.new_connections,
             beside: round.beside,
             held: reasons.is_empty(),

@@ -12,6 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::harness::executable::{self, Finished, Running, standfast};
+use crate::harness::recorder::Recorder;
 use crate::harness::server::Server;
 use crate::harness::tls::Authority;
 use crate::harness::web::Web;
@@ -44,7 +45,13 @@ fn requests_are_counted_timed_and_judged() {
     assert_eq!(said["status"], json!({"200": 200}), "{said}");
     assert_eq!((&said["connections"]["opened"], &said["errors"]), (&json!(4), &json!({})));
     assert_eq!(said["thresholds"][0]["met"], true, "{said}");
-    for text in ["200 ok", "latency", "service time", "all answered", "errors<0.1%: 0.000, met"] {
+    for text in [
+        "200 ok",
+        "latency",
+        "service time",
+        "result        thresholds met\n",
+        "errors<0.1%: 0.000, met",
+    ] {
         assert!(finished.stderr.contains(text), "no {text:?}: {finished:?}");
     }
     let metric = server.metrics()["standfast_requests_total"];
@@ -54,7 +61,7 @@ fn requests_are_counted_timed_and_judged() {
     assert_eq!(missed.code, Some(1), "{missed:?}");
     let nowhere = format!("http://{}/nowhere", server.listen);
     fails_by(&load(&nowhere, &[]), "status");
-    for more in [["--accept", "404"], ["--fail", "errors<100%"]] {
+    for more in [["--accept", "4xx,200"], ["--fail", "errors<100%"]] {
         let finished = load(&nowhere, &more);
         assert_eq!(finished.code, Some(i32::from(more[0] == "--fail")), "{finished:?}");
         assert_eq!(summary(&finished)["status"], json!({"404": 200}));
@@ -182,6 +189,60 @@ fn plain_tcp_speaks_what_it_is_told() {
 }
 
 #[test]
+fn a_missed_threshold_is_the_result_and_a_met_one_too() {
+    let server = Recorder::start(|asked| {
+        let status = if asked.target == "/x" { 500 } else { 200 };
+        (status, Vec::new(), String::new())
+    });
+    let urls = ["/x", "/y"].map(|path| format!("http://{}{path}", server.address));
+    let run = |fail: &str| {
+        let flags = ["--requests", "20", "--connections", "2", "--plain", "--fail", fail];
+        executable::run(&[&["load", &urls[0], &urls[1]], &flags[..]].concat())
+    };
+    let met = run("errors<99%");
+    assert_eq!(met.code, Some(0), "{met:?}");
+    assert!(met.stdout.ends_with("result        thresholds met (10 requests failed)\n"), "{met:?}");
+    let missed = run("errors<9%");
+    assert_eq!(missed.code, Some(1), "{missed:?}");
+    let last = "result        fell short: threshold errors<9% missed; 10 requests failed\n";
+    assert!(missed.stdout.ends_with(last), "{missed:?}");
+}
+
+#[test]
+fn labels_say_what_was_counted() {
+    let dead = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let url = format!("http://{dead}/");
+    let finished = executable::run(&["load", &url, "--requests", "9", "--connections", "3"]);
+    let text = &finished.stdout;
+    assert!(text.contains("9, of which 0 were sent: 0 ok, 9 failed"), "{text}");
+    assert!(text.contains("in TIME_WAIT on this machine"), "{text}");
+    let server = Server::start(&[]);
+    let data = r"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let finished = load(&format!("tcp://{}", server.listen), &["--data", data]);
+    assert_eq!(summary(&finished)["status"], json!({}), "tcp has no status: {finished:?}");
+}
+
+#[test]
+fn a_page_tells_of_requests_that_failed() {
+    let name = format!("standfast-failed-{}.html", std::process::id());
+    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let server = Server::start(&[]);
+    let page = |path: &str, code: i32| {
+        let url = format!("http://{}{path}", server.listen);
+        let flags = ["load", &url, "--rate", "20", "--duration", "2200ms", "--plain", "--html"];
+        let finished = executable::run(&[&flags[..], &[file.to_str().unwrap()]].concat());
+        assert_eq!(finished.code, Some(code), "{finished:?}");
+        fs::read_to_string(&file).unwrap()
+    };
+    let well = page("/health", 0);
+    assert!(well.contains("No request failed.") && well.contains("Open connections"), "{well}");
+    let failed = page("/nowhere", 1);
+    assert!(failed.contains("requests failed") && failed.contains("Errors so far"), "{failed}");
+    assert!(!failed.contains("No request failed") && !failed.contains("No connection"), "{failed}");
+    fs::remove_file(file).unwrap();
+}
+
+#[test]
 fn dead_and_silent_targets_are_told_by_kind() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
@@ -203,6 +264,7 @@ fn an_interrupted_run_says_what_it_has() {
     kill_process(pid.unwrap(), Signal::INT).unwrap();
     let finished = executable::finish(load);
     assert_eq!(finished.code, Some(130), "{finished:?}");
+    assert!(finished.stderr.contains("result        interrupted"), "{finished:?}");
     let said = summary(&finished);
     let sent = said["requests"]["sent"].as_f64().unwrap();
     assert_eq!(sent, server.metrics()["standfast_requests_total"], "{said}");
@@ -259,6 +321,13 @@ fn what_cannot_be_used_is_named() {
         ("http://a:99999/", "http://a:99999/"),
         ("tcp://127.0.0.1:1 --expect x", "--data"),
         ("http://127.0.0.1:1/ --request 5", "--requests"),
+        ("htp://127.0.0.1:1/", "did you mean http://127.0.0.1:1/?"),
+        ("localhost:1", "write http://localhost:1 for requests, ws://localhost:1"),
+        ("go-stres-http", "did you mean go-stress-http?"),
+        ("http://127.0.0.1:1/ --accept 2xy", "write 200, 2xx"),
+        ("http://127.0.0.1:1/ --fail eror<1%", "did you mean errors?"),
+        ("http://me:word@127.0.0.1:1/", "Authorization"),
+        ("http://127.0.0.1:1/ä", "not ASCII"),
     ] {
         let words: Vec<&str> = std::iter::once("load").chain(line.split(' ')).collect();
         let finished = executable::run(&words);

@@ -44,7 +44,7 @@ pub(crate) struct Args {
     pub(super) target: Option<String>,
 
     /// Connections to open
-    #[arg(long, value_name = "N", default_value = "100", value_parser = units::positive_count,
+    #[arg(short = 'c', long, value_name = "N", default_value = "100", value_parser = units::positive_count,
         help_heading = CONNECTIONS)]
     pub(super) connections: u64,
 

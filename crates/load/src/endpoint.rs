@@ -109,10 +109,13 @@ impl Endpoint {
             Some('?') => format!("/{path}"),
             Some(_) => path.to_owned(),
         };
-        let wrong = || format!("{url:?} is no usable URL: write {expected}://HOST:PORT/PATH");
-        if host.is_empty() || host.contains('@') || !is_header_text(host) || !is_header_text(&path)
-        {
-            return Err(wrong());
+        let wrong = |why: &str| format!("{url:?} is no usable URL: {why}");
+        let place = format!("write {expected}://HOST:PORT/PATH");
+        if host.is_empty() {
+            return Err(wrong(&format!("it names no host; {place}")));
+        }
+        if let Some(why) = unusable(host, &path) {
+            return Err(wrong(why));
         }
         let endpoint = Endpoint {
             address: SocketAddr::from(([127, 0, 0, 1], 0)),
@@ -127,7 +130,7 @@ impl Endpoint {
             return Err(format!("{url:?} needs a port: write tcp://HOST:PORT"));
         }
         if endpoint.port().is_none() {
-            return Err(wrong());
+            return Err(wrong(&format!("its port is no number up to 65535; {place}")));
         }
         Ok(endpoint)
     }
@@ -166,9 +169,21 @@ impl Endpoint {
     }
 }
 
-/// What may stand in a request line or header without breaking out of it.
-fn is_header_text(text: &str) -> bool {
-    text.bytes().all(|byte| (0x21..=0x7e).contains(&byte))
+/// Why a host and a path may not stand in a request line and header, which they would break out of.
+fn unusable(host: &str, path: &str) -> Option<&'static str> {
+    let has = |wrong: fn(&char) -> bool| host.chars().chain(path.chars()).any(|c| wrong(&c));
+    if host.contains('@') {
+        return Some(
+            "a user and password in it are not sent; give them as a header line, \
+             -H 'Authorization: Basic …'",
+        );
+    }
+    if has(|c| c.is_whitespace() || c.is_ascii_control()) {
+        return Some("there is a blank or an end of line in it; write a blank as %20");
+    }
+    has(|c| !c.is_ascii()).then_some(
+        "there is a sign in it that is not ASCII; write such signs of a path as %XX, a host as xn--…",
+    )
 }
 
 #[cfg(test)]
@@ -228,8 +243,18 @@ mod tests {
             let error = Endpoint::parse(url).unwrap_err();
             assert!(error.contains(url), "{error}");
         }
-        assert!(Endpoint::parse("ws://127.0.0.1/a b").is_err());
-        assert!(Endpoint::parse("ws://127.0.0.1/\r\nX: y").is_err());
-        assert!(Endpoint::parse("ws://127.0.0.1:99999/").is_err());
+        for (url, why) in [
+            ("ws://127.0.0.1/a b", "%20"),
+            ("ws://127.0.0.1/\r\nX: y", "end of line"),
+            ("ws://127.0.0.1/\u{7f}", "end of line"),
+            ("ws://127.0.0.1/ä", "not ASCII"),
+            ("ws://bücher.test/", "xn--"),
+            ("ws://me:word@127.0.0.1/", "Authorization"),
+            ("ws://127.0.0.1:99999/", "port"),
+            ("ws:///x", "no host"),
+        ] {
+            let error = Endpoint::parse(url).unwrap_err();
+            assert!(error.contains(why), "{error}");
+        }
     }
 }

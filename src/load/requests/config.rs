@@ -51,7 +51,7 @@ pub(super) fn plan(args: &Args) -> Result<Plan> {
     let sent = if web { http(args, &endpoints)? } else { raw(args, &endpoints)? };
     let accepted = match args.requests.accept.as_slice() {
         [] => Accepted::Below400,
-        statuses => Accepted::Only(statuses.to_vec()),
+        statuses => Accepted::Only(statuses.iter().cloned().flatten().collect()),
     };
     Ok(Plan { requests: requests(args, endpoints), sent, accepted, expect })
 }

@@ -1,5 +1,6 @@
 //! The flags of `standfast load` that only requests have, and which flags they do not share.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -51,10 +52,10 @@ pub(crate) struct Flags {
         value_parser = clap::value_parser!(u32).range(0..=100))]
     pub(in crate::load) redirects: u32,
 
-    /// Statuses that are no failure [default: all below 400]
+    /// Statuses that are no failure, such as 2xx,304 or 200-204 [default: all below 400]
     #[arg(long, value_name = "STATUS,…", value_delimiter = ',', help_heading = HEADING,
-        value_parser = clap::value_parser!(u16).range(100..1_000))]
-    pub(super) accept: Vec<u16>,
+        value_parser = load::scenario::statuses)]
+    pub(super) accept: Vec<RangeInclusive<u16>>,
 
     /// Over tcp://: what each answer is, with the same signs as --data [default: anything]
     #[arg(long, value_name = "TEXT", value_parser = escaped, help_heading = HEADING,

@@ -72,7 +72,7 @@ pub(in crate::load) fn figures(
     }
     let c = &summary.connections;
     say("connections", format!("{} opened, {} failed", Count(c.opened), Count(c.failed)));
-    say("in TIME_WAIT at most", Count(c.time_wait_most).to_string());
+    say("in TIME_WAIT on this machine, at most", Count(c.time_wait_most).to_string());
     say("bytes of bodies", Count(summary.body_bytes).to_string());
     if summary.decoded_bytes > 0 {
         say("bytes of coded bodies, decoded", Count(summary.decoded_bytes).to_string());

@@ -114,6 +114,7 @@ fn what_is_wrong_is_said_with_its_line_its_key_and_the_nearest_right_one() {
         (in_step("[[flows.steps.checks]]\nstatus = 200\nsize = '>1'"), &["line 6", "one of"]),
         (in_step("[[rounds]]\nusers = 0"), &["line 7", "at least 1"]),
         (in_step("[[rounds]]\nrate = 5\npasses = 2"), &["line 6", "rate and passes"]),
+        (in_step("[[flows.steps]]\nulr = '/'"), &["ulr", "did you mean url?"]),
         (in_step("[[flows.steps]]\nurl = 'http://{{seq}}/'"), &["line 7", "host must be fixed"]),
         (in_step("[[flows.steps]]\nurl = '/a b'"), &["line 7", "cannot stand there"]),
     ] {

@@ -141,9 +141,10 @@ impl RequestSnapshot {
         named.filter(|(_, count)| *count > 0).collect()
     }
 
-    /// Statuses of whole answers; those that have not come are left out.
+    /// Statuses of whole answers; those that have not come are left out, and answers of protocols that
+    /// have none.
     pub fn statuses(&self) -> impl Iterator<Item = (u16, u64)> {
-        (0_u16..).zip(self.status.iter().copied()).filter(|(_, count)| *count > 0)
+        (0_u16..).zip(self.status.iter().copied()).skip(1).filter(|(_, count)| *count > 0)
     }
 }
 

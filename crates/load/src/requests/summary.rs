@@ -146,7 +146,12 @@ impl RequestSummary {
 impl Display for RequestSummary {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let RequestCounts { ok, failed, sent, unsent, warm_up, redirects, .. } = self.requests;
-        writeln!(f, "requests      {sent} sent: {ok} ok, {failed} failed")?;
+        // Where a connect failed nothing was sent, and the request failed all the same.
+        match ok + failed {
+            begun if begun > sent => write!(f, "requests      {begun}, of which {sent} were sent")?,
+            _ => write!(f, "requests      {sent} sent")?,
+        }
+        writeln!(f, ": {ok} ok, {failed} failed")?;
         for (count, what) in [
             (unsent, "were due and never sent: no connection was free"),
             (warm_up, "in the warm-up, counted nowhere else"),
@@ -174,7 +179,7 @@ impl Display for RequestSummary {
         let RequestConnections { opened, failed, closed_idle, unasked, time_wait_most } =
             self.connections;
         write!(f, "connections   {opened} opened, {failed} failed")?;
-        writeln!(f, "; at most {time_wait_most} sockets in TIME_WAIT")?;
+        writeln!(f, "; at most {time_wait_most} sockets in TIME_WAIT on this machine")?;
         for (count, what) in [
             (closed_idle, "ended by the server while idle"),
             (unasked, "given up: the server said what nobody had asked for"),

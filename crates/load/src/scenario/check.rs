@@ -81,9 +81,7 @@ impl Rule {
     /// # Errors
     /// A text for people.
     pub fn status(text: &str) -> Result<Rule, String> {
-        let wrong =
-            || format!("{text:?} is no status: write 200, 2xx, 200-204, or some with commas");
-        let ranges = text.split(',').map(|one| status_range(one.trim()).ok_or_else(wrong));
+        let ranges = text.split(',').map(|one| statuses(one.trim()));
         Ok(Rule::Status(ranges.collect::<Result<_, _>>()?))
     }
 }
@@ -132,6 +130,15 @@ impl Bound {
             Bound::Exactly(bound) => value == bound,
         }
     }
+}
+
+/// Reads `200`, `2xx` or `200-299`.
+///
+/// # Errors
+/// A text for people.
+pub fn statuses(text: &str) -> Result<RangeInclusive<u16>, String> {
+    let wrong = || format!("{text:?} is no status: write 200, 2xx, 200-204, or some with commas");
+    status_range(text).ok_or_else(wrong)
 }
 
 fn status_range(text: &str) -> Option<RangeInclusive<u16>> {

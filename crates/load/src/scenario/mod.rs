@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use crate::Endpoint;
 
-pub use self::check::{Bound, Check, Expected, Rule};
+pub use self::check::{Bound, Check, Expected, Rule, statuses};
 pub use self::cookies::{COOKIE_BYTES_MAX, COOKIES_MAX};
 pub use self::extract::{BODY_KEPT_MAX, CAPTURE_BYTES_MAX, Source};
 pub use self::feed::{FEED_BYTES_MAX, FEED_COLUMNS_MAX, Feed, Order};

@@ -31,7 +31,7 @@ fn a_deaf_target_is_given_up_in_time() {
 fn an_unwilling_target_is_reported_by_cause() {
     let server = Server::start(&[]);
     let summary = falls_short(&format!("ws://{}/nowhere", server.listen), &[]);
-    assert_eq!(summary["connect_errors"], json!({"handshake_rejected": 20}), "{summary}");
+    assert_eq!(summary["connect_errors"], json!({"status_404": 20}), "{summary}");
 }
 
 #[test]

@@ -31,6 +31,7 @@ mod install;
 mod lifecycle;
 mod limits;
 mod load;
+mod load_hostile;
 mod load_http;
 mod load_metrics;
 mod many_clients;

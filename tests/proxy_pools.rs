@@ -312,7 +312,7 @@ fn handshakes_that_upstreams_refuse_leave_no_place_taken() {
     let url = format!("ws://{}/nowhere", proxy.listen);
     let refused = executable::run(&["load", &url, "--connections", "2000", "--json", "-"]);
     let summary: Value = serde_json::from_str(&refused.stdout).unwrap();
-    assert_eq!(summary["connect_errors"], json!({ "handshake_rejected": 2_000 }), "{summary}");
+    assert_eq!(summary["connect_errors"], json!({ "status_404": 2_000 }), "{summary}");
     eventually("every place has come back", || tunnels(&proxy, node.listen) == 0);
     let metrics = proxy.metrics();
     assert_eq!(metrics["standfast_declined_total"], 2_000.0, "{metrics:?}");

@@ -347,6 +347,18 @@ fn pings_over_websockets() {
     assert_eq!(result_codes(&format!("-c 2 --pause 1ms -u ws://{dead}/"), 1), r#"{"509":2}"#);
 }
 
+#[test]
+fn messages_that_never_left_have_failed() {
+    let chat = Chat::start(0);
+    let (masked, echo) =
+        (format!("ws://{}/masked?held", chat.address), format!("ws://{}/echo", chat.address));
+    assert_eq!(result_codes(&format!("-c 3 -n 4 --pause 1ms -u {masked}"), 1), r#"{"509":12}"#);
+    assert_eq!(
+        result_codes(&format!("-c 3 -n 4 --pause 1ms -v any -u {echo}"), 0),
+        r#"{"200":12}"#
+    );
+}
+
 fn result_codes(flags: &str, code: i32) -> String {
     result(flags, code)["stress"]["codes"].to_string()
 }

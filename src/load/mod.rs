@@ -231,6 +231,7 @@ fn value(metric: Metric, summary: &Summary, rate: Option<f64>) -> Option<f64> {
     let of_messages = |count: Option<u64>| count.map(|count| count as f64);
     let errors =
         summary.connections.failed + closed + lost.unwrap_or_default() + wrong.unwrap_or_default();
+    let errors = errors + echo.map_or(0, |echo| echo.unsent);
     match metric {
         Metric::P50 => of(|latency| latency.p50_ms),
         Metric::P90 => of(|latency| latency.p90_ms),
@@ -252,7 +253,8 @@ fn value(metric: Metric, summary: &Summary, rate: Option<f64>) -> Option<f64> {
         Metric::Errors => count(errors),
         // Of all that was tried: connections and messages.
         Metric::ErrorShare => {
-            let expected = of_all(|e| e.sent, |b| b.expected, |c| c.owed).unwrap_or_default();
+            let expected =
+                of_all(|e| e.sent + e.unsent, |b| b.expected, |c| c.owed).unwrap_or_default();
             let tried = summary.connections.requested + expected;
             Some(100.0 * errors as f64 / tried.max(1) as f64)
         }

@@ -166,6 +166,9 @@ fn figures(document: &Document<'_>) -> Rows {
     }
     if let Some(echo) = &summary.echo {
         say("messages", format!("{} sent, {} received", Count(echo.sent), Count(echo.received)));
+        if echo.unsent > 0 {
+            say("never sent", Count(echo.unsent).to_string());
+        }
         say("lost, twice", format!("{}, {}", Count(echo.lost), Count(echo.duplicated)));
         let rest = [echo.reordered, echo.corrupted, echo.late].map(|n| Count(n).to_string());
         say("out of order, changed, late", rest.join(", "));

@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use load::{Config, Connect, Dialogue, Echo, Ended, Endpoint, Fanout, Publish, Row, Verdict, Ways};
+use load::{
+    Config, Connect, Dialogue, Echo, Ended, Endpoint, Fanout, Publish, Row, Verdict, Ways,
+};
 
 use super::board::{Board, Boards};
 use super::flags::{Args, is_true};
@@ -269,14 +271,16 @@ pub(super) fn drive(
 }
 
 /// Messages without an answer: of a run that came to its end all that were to be sent and were not
-/// judged, of another those that were lost, and one for each connection that did not open.
+/// judged, of another those that were lost, and one for each connection that did not open
+/// or did not stay so.
 fn unanswered(config: &Config, ended: &Ended, judged: u64) -> u64 {
     let asked = config.echo.as_ref().and_then(|echo| echo.messages).filter(|_| !ended.interrupted);
     if let Some(each) = asked {
         return config.connections.saturating_mul(u64::from(each)).saturating_sub(judged);
     }
     let lost = ended.summary.echo.as_ref().map_or(0, |echo| echo.lost);
-    lost + ended.summary.connections.failed
+    let ended_early = ended.summary.closed.values().sum::<u64>();
+    lost + ended.summary.connections.failed + ended_early
 }
 
 #[cfg(test)]

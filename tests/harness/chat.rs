@@ -1,7 +1,8 @@
 //! A small chat server that mistreats some of what it passes on, and keeps book of it: rooms
 //! (`/room/NAME`), where what one says comes to all others, private chats (`/private?id=N`), where
-//! `{"to":N}` says to whom, and `/echo`. Every other path is one hostile way to speak WebSocket. A thread
-//! for each connection; no code of ours.
+//! `{"to":N}` says to whom, and `/echo`. Every other path is one hostile way to speak WebSocket, which
+//! with `?held` behind it leaves the connection open for good. A thread for each connection; no code of
+//! ours.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -41,6 +42,8 @@ struct World {
     every: u64,
     book: Book,
     guests: Vec<Guest>,
+    /// Connections that nobody ends.
+    held: Vec<TcpStream>,
 }
 
 struct Guest {
@@ -89,9 +92,13 @@ fn serve(mut stream: TcpStream, number: u64, world: &Mutex<World>) {
     world.lock().unwrap().book.handshakes.push(asked);
     let digest = Sha1::digest(format!("{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11"));
     let accept = base64::engine::general_purpose::STANDARD.encode(digest);
-    if hostile(&mut stream, &place, &accept) {
+    let (way, is_held) = place.strip_suffix("?held").map_or((&*place, false), |way| (way, true));
+    if hostile(&mut stream, way, &accept) {
         // Whatever is still said is read, so that nothing is lost to a reset.
         while more(&mut stream, &mut pending).is_some() {}
+        if is_held {
+            world.lock().unwrap().held.push(stream);
+        }
         return;
     }
     {
@@ -190,6 +197,8 @@ impl World {
 fn hostile(stream: &mut TcpStream, path: &str, accept: &str) -> bool {
     let switched = switched(accept).into_bytes();
     let then = |bytes: &[u8]| [switched.as_slice(), bytes].concat();
+    let lines = &switched[..switched.len() - 2];
+    let with = |line: &str| [lines, line.as_bytes(), b"\r\n\r\n"].concat();
     let says = match path {
         "/masked" => then(&[0x81, 0x81, 1, 2, 3, 4, 5]),
         "/accept" => b"HTTP/1.1 101 X\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
@@ -197,6 +206,29 @@ fn hostile(stream: &mut TcpStream, path: &str, accept: &str) -> bool {
             .to_vec(),
         "/reserved" => then(&[0xf1, 1, b'a']),
         "/oversize" => then(&[0x82, 127, 0, 0, 0, 1, 0, 0, 0, 0]),
+        "/huge" => then(&[0x82, 127, 0x40, 0, 0, 0, 0, 0, 0, 0]),
+        "/continuation" => then(&[0x80, 1, b'a']),
+        "/utf8" => then(&[0x81, 2, 0xc3, 0x28]),
+        "/short-close" => then(&[0x88, 1, 3]),
+        "/bad-close" => then(&[0x88, 2, 0x03, 0xed]),
+        // 200 KB of one message, without an end.
+        "/fragments" => {
+            let piece = [&[0x00, 100][..], &[b'a'; 100]].concat();
+            then(&[&[0x01, 0][..], &piece.repeat(2_000)].concat())
+        }
+        "/farewell" => {
+            let text = br#"{"type":"disconnect","reason":"full","reconnect":false}"#;
+            then(&frame(0x1, text))
+        }
+        "/busy" => b"HTTP/1.1 503 X\r\nContent-Length: 0\r\n\r\n".to_vec(),
+        "/page" => b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi".to_vec(),
+        "/garbage" => b"SSH-2.0-x\r\n\r\n".to_vec(),
+        "/unasked" => with("Sec-WebSocket-Extensions: x"),
+        "/protocol" => with("Sec-WebSocket-Protocol: other"),
+        "/no-upgrade" => {
+            let right = String::from_utf8(switched.clone()).unwrap();
+            right.replacen("Upgrade: websocket", "X: y", 1).into_bytes()
+        }
         "/refused" => b"HTTP/1.1 403 X\r\nContent-Length: 2\r\n\r\nno".to_vec(),
         "/closes" => then(&[0x88, 2, 0x0f, 0xa7]),
         "/midway" => then(&[0x81, 10, b'a', b'b']),

@@ -90,6 +90,10 @@ impl<S: Sys, H: Handler> Core<S, H> {
                 conn.flags.clear(Flags::PAUSED | Flags::STALLED);
                 conn.forget_unread();
                 let client = conn.is_client();
+                // What the handler has ordered, or was told before, is no news to it.
+                if !matches!(cause, Closed::ByUs | Closed::Draining) {
+                    self.note_closing(slot);
+                }
                 self.send_close(slot, client, code, reason);
                 self.arm_close(slot);
                 self.resume_soon(slot);
@@ -101,6 +105,11 @@ impl<S: Sys, H: Handler> Core<S, H> {
             Mode::Closing | Mode::Lingering | Mode::Dead => {}
             Mode::Connecting | Mode::Http | Mode::Parked => self.end(slot, cause),
         }
+    }
+
+    /// Has the handler told that a WebSocket is open no longer.
+    pub(crate) fn note_closing(&mut self, slot: u32) {
+        self.closing.extend(self.id_at(slot));
     }
 
     pub(crate) fn send_close(

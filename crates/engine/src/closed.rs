@@ -2,8 +2,10 @@
 
 use std::fmt;
 
+use wire::Violation;
+
 /// Why a connection ended, told once for each.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Hash)]
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 #[repr(u8)]
 pub enum Closed {
     /// The peer began the closing handshake (RFC 6455 section 5.5.1).
@@ -54,6 +56,16 @@ pub enum Closed {
     /// Nothing was acknowledged for so long that the kernel gave the peer up: it is gone without a
     /// word, or reads nothing of what waits for it (`ETIMEDOUT`).
     GivenUp,
+}
+
+/// In what way a server broke the rules, as its client sees it: beside [`Closed::HandshakeRejected`]
+/// and [`Closed::Violation`].
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Broken {
+    /// It broke this rule.
+    Rule(Violation),
+    /// It answered our handshake with this status.
+    Status(u16),
 }
 
 impl Closed {

@@ -12,7 +12,7 @@ use crate::planted::{self, Bug};
 use crate::slab::Slab;
 use crate::sys::{Fd, Interest, Sys};
 use crate::timers::Timers;
-use crate::{Closed, ConnId, Counters, Handler, Limits, Remote, Target, TlsServer, tls};
+use crate::{Broken, Closed, ConnId, Counters, Handler, Limits, Remote, Target, TlsServer, tls};
 
 /// What a report tells of one connection.
 #[derive(Clone, Debug)]
@@ -67,6 +67,10 @@ pub struct Core<S: Sys, H: Handler> {
     pub(crate) scratch: Vec<u8>,
     /// Ended connections, to be told and freed at the end of the turn.
     pub(crate) dead: Vec<u32>,
+    /// WebSockets that are open no longer, to be told before the next ends are.
+    pub(crate) closing: Vec<ConnId>,
+    /// What servers did wrong, by slot of our connection to them, until its end was told.
+    pub(crate) broken: BTreeMap<u32, Broken>,
     /// Connections whose reading was taken up again.
     pub(crate) resumed: VecDeque<u32>,
     /// Connections whose queue became empty while flushing.
@@ -109,6 +113,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
             corked: None,
             scratch: Vec::new(),
             dead: Vec::new(),
+            closing: Vec::new(),
+            broken: BTreeMap::new(),
             resumed: VecDeque::new(),
             drained: Vec::new(),
             codec: Codec::default(),
@@ -264,6 +270,13 @@ impl<S: Sys, H: Handler> Core<S, H> {
     #[must_use]
     pub fn is_open(&self, id: ConnId) -> bool {
         self.live(id).is_some_and(|conn| conn.mode == Mode::WebSocket)
+    }
+
+    /// What the server of a connection of ours did wrong, until its end was told.
+    #[must_use]
+    pub fn broken(&self, id: ConnId) -> Option<Broken> {
+        let conn = self.slab.get(id.slot()).filter(|conn| conn.generation == id.generation());
+        conn.and_then(|_| self.broken.get(&id.slot()).copied())
     }
 
     /// How long nothing was heard of a connection, in nanoseconds and steps of the keep-alive tick.
@@ -452,6 +465,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.resumed = VecDeque::new();
         self.drained = Vec::new();
         self.dead = Vec::new();
+        self.closing = Vec::new();
         self.codec = Codec::default();
         self.pool = Vec::new();
     }

@@ -136,6 +136,12 @@ pub trait Handler: Sized {
         false
     }
 
+    /// A WebSocket is open no longer, for another reason than an order of ours: the peer said goodbye or
+    /// broke a rule, its queue was full. Called at most once for each, after [`Handler::open`]; the
+    /// connection itself lives on until [`Handler::closed`] tells its end, up to
+    /// [`crate::Limits::close_timeout`] later. One that ends at once is told only there.
+    fn closing<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId, _why: Closed) {}
+
     /// A connection has ended; called once for each, with [`Core::user_mut`] still there. `opened`
     /// tells whether [`Handler::open`] was called for it.
     fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed, opened: bool);

@@ -20,7 +20,7 @@ use crate::sys::Sys;
 use crate::target::key_for;
 use crate::timers::nanoseconds;
 use crate::worker::Worker;
-use crate::{Answer, Closed, Compression, ConnId, Handler, Incoming, Response, Target};
+use crate::{Answer, Broken, Closed, Compression, ConnId, Handler, Incoming, Response, Target};
 
 /// What must be known of a request when it is answered, perhaps later.
 #[derive(Copy, Clone, Default)]
@@ -239,13 +239,19 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let deflate = target.is_some_and(|target| target.deflate);
         let offered = target.map(|target| target.protocols.as_slice()).unwrap_or_default();
         let offered: Vec<&str> = offered.iter().map(String::as_str).collect();
+        let mut status = None;
         let checked = parse_response(head, &mut headers)
-            .and_then(|response| check_upgrade_response(&response, &key, &offered, deflate))
+            .and_then(|response| {
+                status = (response.status != 101).then_some(response.status);
+                check_upgrade_response(&response, &key, &offered, deflate)
+            })
             .map(|switched| switched.deflate.as_ref().map(Agreed::as_client));
         match checked {
             Ok(deflate) => self.opened(slot, deflate),
             Err(violation) => {
                 self.core.counters().count_violation(violation);
+                let broken = status.map_or(Broken::Rule(violation), Broken::Status);
+                self.core.broken.insert(slot, broken);
                 self.core.end(slot, Closed::HandshakeRejected);
             }
         }
@@ -321,6 +327,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.counters().count_violation(violation);
         let Some(conn) = self.slab.get_mut(slot) else { return };
         if conn.is_client() {
+            self.broken.insert(slot, Broken::Rule(violation));
             return self.end(slot, Closed::HandshakeRejected);
         }
         conn.closed = Closed::Violation;

@@ -41,7 +41,7 @@ mod worker;
 mod workers;
 
 pub use crate::admission::{AdmissionLimits, Network, Prefix, Proxies, Refusal};
-pub use crate::closed::Closed;
+pub use crate::closed::{Broken, Closed};
 pub use crate::conn::Mode;
 pub use crate::core::{ConnInfo, Core};
 pub use crate::counters::{Counter, Counters, Totals};

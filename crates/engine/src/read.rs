@@ -11,7 +11,7 @@ use crate::planted::{self, Bug};
 use crate::send::would_block;
 use crate::sys::Sys;
 use crate::worker::Worker;
-use crate::{Closed, ConnId, Handler};
+use crate::{Broken, Closed, ConnId, Handler};
 
 impl<S: Sys, H: Handler> Worker<S, H> {
     /// One bounded read of a connection, and everything that follows from it.
@@ -300,6 +300,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let client = conn.is_client();
         if conn.mode == Mode::WebSocket {
             conn.closed = Closed::ByPeer;
+            self.note_closing(slot);
         }
         self.send_close(slot, client, code, "");
         if client {
@@ -318,6 +319,10 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let client = conn.is_client();
         if conn.mode == Mode::WebSocket {
             conn.closed = Closed::Violation;
+            self.note_closing(slot);
+            if client {
+                self.broken.insert(slot, Broken::Rule(violation));
+            }
         }
         let reason = violation.name();
         self.send_close(slot, client, Some(violation.close_code()), reason);

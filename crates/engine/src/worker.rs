@@ -117,7 +117,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     pub fn deadline(&self) -> Option<u64> {
         let core = &self.core;
         let mut next = core.timers.next_ns(core.slab.live());
-        if !core.resumed.is_empty() || !core.dead.is_empty() {
+        if !core.resumed.is_empty() || !core.dead.is_empty() || !core.closing.is_empty() {
             next = Some(core.now_ns);
         }
         let paused = self.listeners.iter().filter_map(|listener| listener.paused_until_ns).min();
@@ -292,9 +292,20 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         }
     }
 
+    /// Tells the handler of WebSockets that are open no longer. What has ended altogether since is told
+    /// as that.
+    fn tell_closing(&mut self) {
+        while let Some(id) = self.core.closing.pop() {
+            if let Some(why) = self.core.live(id).map(|conn| conn.closed) {
+                self.handler.closing(&mut self.core, id, why);
+            }
+        }
+    }
+
     /// Tells the handler of ended connections and frees them; whether there were any. Telling may end
     /// further ones.
     pub(crate) fn reap(&mut self) -> bool {
+        self.tell_closing();
         let reaped = !self.core.dead.is_empty();
         while let Some(slot) = self.core.dead.pop() {
             let Some(conn) = self.core.slab.get(slot) else { continue };
@@ -305,6 +316,9 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 self.core.forget_client(client);
             }
             self.handler.closed(&mut self.core, id, cause, opened);
+            if !self.core.broken.is_empty() {
+                self.core.broken.remove(&slot);
+            }
             let Some(conn) = self.core.slab.remove(slot) else { continue };
             self.core.sys.close(conn.fd);
             self.core.forget_outgoing(conn.flags);

@@ -11,8 +11,8 @@ use std::thread;
 use std::time::Duration;
 
 use engine::{
-    Answer, Closed, ConnId, Core, Handler, Incoming, Limits, Plan, Response, Sys, Tables, Target,
-    Totals, Workers,
+    Answer, Broken, Closed, ConnId, Core, Handler, Incoming, Limits, Plan, Response, Sys, Tables,
+    Target, Totals, Workers,
 };
 use wire::Violation;
 use wire::websocket::{CloseCode, OpCode, accept_key};
@@ -31,6 +31,8 @@ struct Visitor {
     habit: Habit,
     heard: Vec<Vec<u8>>,
     ends: Sender<(Closed, bool, Vec<Vec<u8>>)>,
+    /// What was told of it while its connection was still there, and what its server did wrong.
+    leaves: Sender<(Closed, Option<Broken>)>,
 }
 
 impl Handler for Visitor {
@@ -58,7 +60,15 @@ impl Handler for Visitor {
         core.send(id, opcode, data);
     }
 
-    fn closed<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, why: Closed, opened: bool) {
+    fn closing<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed) {
+        assert!(!core.is_open(id) && core.mode(id).is_some());
+        self.leaves.send((why, core.broken(id))).unwrap();
+    }
+
+    fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed, opened: bool) {
+        if !opened && let Some(broken) = core.broken(id) {
+            self.leaves.send((why, Some(broken))).unwrap();
+        }
         self.ends.send((why, opened, std::mem::take(&mut self.heard))).unwrap();
     }
 
@@ -73,6 +83,7 @@ struct Visit<T> {
     why: Closed,
     opened: bool,
     heard: Vec<Vec<u8>>,
+    leaves: Vec<(Closed, Option<Broken>)>,
     totals: Totals,
     server: T,
 }
@@ -90,7 +101,11 @@ fn visit<T: Send>(
     };
     let plan = Plan { workers: 1, accepting: 1, capacity: 4, tables: Tables::Shared };
     let (ends, ended) = mpsc::channel();
-    let handler = move |_: u16, _: &_| Visitor { habit, heard: Vec::new(), ends: ends.clone() };
+    let (leaves, left) = mpsc::channel();
+    let handler = move |_: u16, _: &_| {
+        let (ends, leaves) = (ends.clone(), leaves.clone());
+        Visitor { habit, heard: Vec::new(), ends, leaves }
+    };
     let workers = Workers::start(plan, limits, &[], handler).unwrap();
     workers.remote().post(0, target, 0).unwrap();
     let server = thread::scope(|scope| {
@@ -105,7 +120,8 @@ fn visit<T: Send>(
     let (why, opened, heard) = ended.recv_timeout(PATIENCE).unwrap();
     let totals = Totals::sum(workers.remote().counters());
     workers.drain(Duration::ZERO).unwrap();
-    Visit { why, opened, heard, totals, server }
+    let leaves = left.try_iter().collect();
+    Visit { why, opened, heard, leaves, totals, server }
 }
 
 /// Reads the client's request; the key it holds.
@@ -206,6 +222,17 @@ fn an_answer_that_breaks_a_rule_ends_it() {
         assert_eq!(visit.why, Closed::HandshakeRejected, "{violation:?}");
         assert!(!visit.opened && visit.server.is_empty(), "{violation:?}");
         assert_eq!(count(&visit.totals, violation), 1, "{violation:?}");
+        let broken = match visit.leaves.as_slice() {
+            [(Closed::HandshakeRejected, Some(broken))] => *broken,
+            other => panic!("{violation:?}: {other:?}"),
+        };
+        match broken {
+            Broken::Rule(rule) => assert_eq!(rule, violation),
+            Broken::Status(status) => {
+                assert_eq!(violation, Violation::NotSwitched);
+                assert!([200, 302, 503].contains(&status), "{status}");
+            }
+        }
         assert_eq!(visit.totals.connects, 1, "nothing is followed, nothing is tried again");
     }
 }
@@ -286,6 +313,8 @@ fn frames_that_no_server_may_send_are_refused() {
             "{violation:?}"
         );
         assert_eq!(visit.why, Closed::Violation, "{violation:?}");
+        let told = (Closed::Violation, Some(Broken::Rule(violation)));
+        assert_eq!(visit.leaves, [told], "once, and before its end");
         assert_eq!(count(&visit.totals, violation), 1, "{violation:?}");
     }
 }
@@ -318,12 +347,14 @@ fn a_server_that_does_not_end_the_stream_is_left() {
     });
     assert_eq!(frames(&answered.server).len(), 1);
     assert_eq!(answered.why, Closed::ByPeer);
+    assert_eq!(answered.leaves, [(Closed::ByPeer, None)]);
     let unanswered = visit(&limits, Habit::Close, |mut stream, key| {
         stream.write_all(&switching(key, "")).unwrap();
         read_all(&stream)
     });
     assert_eq!(frames(&unanswered.server).len(), 1);
     assert_eq!(unanswered.why, Closed::ByUs);
+    assert_eq!(unanswered.leaves, [], "its own order is no news to the handler");
 }
 
 /// Each byte is progress, but it is the whole answer that has to come in time.

@@ -1,13 +1,21 @@
-//! [`Cause`]: why a connection of a run came to nothing, or ended: what the engine says, and what there
-//! is before it and beside it. Counters, JSON and rows use this one list.
+//! [`Cause`]: why a connection of a run came to nothing, or ended: what the engine says, but where a
+//! server broke a rule which rule it was, and where it refused the handshake with which status; and
+//! what there is before the engine and beside it. Counters, JSON and rows use this one list.
 
-use engine::Closed;
+use engine::{Broken, Closed, ConnId, Core, Sys};
+use wire::Violation;
+
+use crate::client::Client;
 
 /// Why there is no connection, or no more.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Cause {
     /// What became of it in the engine.
     End(Closed),
+    /// The server broke this rule.
+    Rule(Violation),
+    /// The server answered the handshake with this status.
+    Status(u16),
     /// The name leads to no address.
     Dns,
     /// The proxy did not open a tunnel, or said what is no answer.
@@ -15,53 +23,74 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// How many there are.
-    pub const COUNT: usize = Closed::ALL.len() + 2;
-
-    /// All, in the order of [`Cause::index`].
-    pub fn all() -> impl Iterator<Item = Cause> {
-        let own = [Cause::Dns, Cause::ProxyRefused];
-        Closed::ALL.into_iter().map(Cause::End).chain(own)
+    /// What it was that ended a connection.
+    pub(crate) fn of<S: Sys>(core: &Core<S, Client>, id: ConnId, why: Closed) -> Cause {
+        let is_rule = matches!(why, Closed::HandshakeRejected | Closed::Violation);
+        match core.broken(id).filter(|_| is_rule) {
+            Some(Broken::Rule(violation)) => Cause::Rule(violation),
+            Some(Broken::Status(status)) => Cause::Status(status),
+            None => Cause::End(why),
+        }
     }
 
-    /// Its place in a table of [`Cause::COUNT`]; those of the engine have the engine's.
-    #[must_use]
-    pub fn index(self) -> usize {
-        match self {
-            Cause::End(closed) => closed as usize,
-            Cause::Dns => Closed::ALL.len(),
-            Cause::ProxyRefused => Closed::ALL.len() + 1,
-        }
+    /// All but those with a status.
+    pub(crate) fn all() -> impl Iterator<Item = Cause> {
+        let own = [Cause::Dns, Cause::ProxyRefused];
+        let rules = Violation::ALL.iter().copied().map(Cause::Rule);
+        Closed::ALL.into_iter().map(Cause::End).chain(own).chain(rules)
     }
 
     /// The name in JSON, rows and logs; that of requests where they have the same.
     #[must_use]
-    pub const fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Cause::End(closed) => closed.name(),
+            Cause::Rule(violation) => violation.name(),
             Cause::Dns => "dns",
             Cause::ProxyRefused => "proxy_refused",
+            Cause::Status(status) => {
+                let at = usize::from(status).checked_sub(LEAST);
+                let name = at.and_then(|at| STATUSES.get(at));
+                name.and_then(|name| std::str::from_utf8(name).ok()).unwrap_or("status")
+            }
         }
     }
 }
 
+/// A status has three digits (RFC 9110 section 15).
+const LEAST: usize = 100;
+static STATUSES: [[u8; 10]; 900] = statuses();
+
+const fn statuses() -> [[u8; 10]; 900] {
+    let mut names = [*b"status_000"; 900];
+    let mut at = 0;
+    while at < names.len() {
+        let status = LEAST + at;
+        names[at][7] += (status / 100) as u8;
+        names[at][8] += (status / 10 % 10) as u8;
+        names[at][9] += (status % 10) as u8;
+        at += 1;
+    }
+    names
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::requests::Failure;
 
     #[test]
-    fn each_cause_stands_at_its_number_under_its_own_name() {
-        let mut names = Vec::new();
-        for (number, cause) in Cause::all().enumerate() {
-            assert_eq!(cause.index(), number, "{cause:?}");
-            names.push(cause.name());
-        }
-        assert_eq!(names.len(), Cause::COUNT);
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), Cause::COUNT, "no name twice");
+    fn each_cause_has_a_name_of_its_own() {
+        let all: Vec<Cause> = Cause::all().chain((100..1_000).map(Cause::Status)).collect();
+        let names: BTreeSet<&str> = all.iter().map(|cause| cause.name()).collect();
+        assert_eq!(names.len(), all.len());
         assert_eq!(Cause::Dns.name(), Failure::Dns.name());
         assert_eq!(Cause::ProxyRefused.name(), Failure::ProxyRefused.name());
+        assert_eq!(Cause::Status(100).name(), "status_100");
+        assert_eq!(Cause::Status(503).name(), "status_503");
+        assert_eq!(Cause::Status(999).name(), "status_999");
+        assert_eq!(Cause::Status(7).name(), "status", "which none can be read as");
     }
 }

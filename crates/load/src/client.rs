@@ -7,7 +7,6 @@ use std::time::Duration;
 use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Response, Sys, Target};
 use wire::websocket::{CloseCode, OpCode};
 
-use crate::Close;
 use crate::churn::{Churn, ChurnOrder};
 use crate::closing::Closing;
 use crate::connector::Connector;
@@ -17,6 +16,7 @@ use crate::heartbeat::{self, Heartbeat};
 use crate::ledger::Ledger;
 use crate::socket::Socket;
 use crate::subscriber::Subscribers;
+use crate::{Cause, Close};
 
 /// What the main thread, or a worker before in the lane, asks of a worker.
 pub(crate) enum Order {
@@ -112,6 +112,46 @@ impl Client {
         }
     }
 
+    /// A WebSocket is open no longer: now it is counted, however long its connection stays.
+    fn leave<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed) {
+        let attempts = match &mut self.subscribers {
+            Some(clients) => clients.closed(id.slot(), &mut self.connector, &self.ledger),
+            None => Some(1),
+        };
+        let mut again = None;
+        let is = |flag| core.user(id).is_some_and(|socket| socket.has(flag));
+        if is(Socket::RETIRED) {
+            self.ledger.counts.open.sub(1);
+            self.ledger.counts.retired.add(1);
+        } else if is(Socket::FINISHED) && why == Closed::ByUs {
+            // In this order, so that nobody sees a moment without either.
+            self.ledger.counts.replaced.add(1);
+            self.ledger.counts.open.sub(1);
+            self.connector.replace(core);
+        } else {
+            // In this order, so that nobody takes it for gone for good.
+            again = attempts.filter(|&n| self.connector.comes_again(n, &self.ledger));
+            self.ledger.count_closed(Cause::of(core, id, why));
+        }
+        if let Traffic::Churn(churn) = &mut self.traffic {
+            churn.forget(id.slot());
+        }
+        if let Some(socket) = core.user_mut(id) {
+            heartbeat::forget(socket, &self.ledger);
+            if let Traffic::Echo(echo) = &mut self.traffic {
+                echo.forget(socket);
+            }
+            socket.set_gone(again.unwrap_or(0));
+        }
+    }
+
+    /// Those that the clients of Action Cable have given up.
+    fn leave_given_up<S: Sys>(&mut self, core: &mut Core<S, Self>) {
+        while let Some(id) = self.subscribers.as_mut().and_then(Subscribers::given_up) {
+            self.leave(core, id, Closed::ByUs);
+        }
+    }
+
     /// The worker's targets are set when it first has to connect.
     fn add_targets<S: Sys>(&mut self, core: &mut Core<S, Self>) {
         for target in self.targets.iter() {
@@ -165,7 +205,7 @@ impl Handler for Client {
         }
         if let Some(subscribers) = &mut self.subscribers {
             let published = subscribers.message(core, id, data, &mut self.connector, &self.ledger);
-            let Some(published) = published else { return };
+            let Some(published) = published else { return self.leave_given_up(core) };
             data = published;
         }
         match &mut self.traffic {
@@ -179,35 +219,20 @@ impl Handler for Client {
         heartbeat::pong(core, id, data, &self.ledger);
     }
 
+    fn closing<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed) {
+        self.leave(core, id, why);
+    }
+
     fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed, opened: bool) {
         if !opened {
             return self.connector.failed(core, id, why, &self.ledger);
         }
-        let attempts = match &mut self.subscribers {
-            Some(clients) => clients.closed(id.slot(), &mut self.connector, &self.ledger),
-            None => Some(1),
-        };
-        let is = |flag| core.user(id).is_some_and(|socket| socket.has(flag));
-        if is(Socket::RETIRED) {
-            self.ledger.counts.open.sub(1);
-            self.ledger.counts.retired.add(1);
-        } else if is(Socket::FINISHED) && why == Closed::ByUs {
-            // In this order, so that nobody sees a moment without either.
-            self.ledger.counts.replaced.add(1);
-            self.ledger.counts.open.sub(1);
-            self.connector.replace(core);
-        } else {
-            self.ledger.count_closed(why);
-            attempts.into_iter().for_each(|n| self.connector.lost(core, n, &self.ledger));
+        if core.user(id).is_some_and(|socket| !socket.is_gone()) {
+            self.leave(core, id, why);
         }
-        if let Traffic::Churn(churn) = &mut self.traffic {
-            churn.forget(id.slot());
-        }
-        if let Some(socket) = core.user(id) {
-            heartbeat::forget(socket, &self.ledger);
-            if let Traffic::Echo(echo) = &mut self.traffic {
-                echo.forget(socket);
-            }
+        let attempts = core.user(id).map_or(0, |socket| socket.sent);
+        if attempts > 0 {
+            self.connector.open_again(core, attempts);
         }
     }
 
@@ -262,10 +287,12 @@ impl Handler for Client {
     }
 
     fn turn<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
-        let ledger = &self.ledger;
-        let connect_ns = self.connector.turn(core, ledger);
+        let connect_ns = self.connector.turn(core, &self.ledger);
         let cable_ns = self.subscribers.as_mut();
-        let cable_ns = cable_ns.and_then(|clients| clients.turn(core, &mut self.connector, ledger));
+        let cable_ns =
+            cable_ns.and_then(|clients| clients.turn(core, &mut self.connector, &self.ledger));
+        self.leave_given_up(core);
+        let ledger = &self.ledger;
         let heartbeat_ns = self.heartbeat.as_mut().map(|heartbeat| heartbeat.turn(core, ledger));
         let traffic_ns = match &mut self.traffic {
             Traffic::Echo(echo) => echo.turn(core, ledger),

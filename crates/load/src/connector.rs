@@ -140,25 +140,25 @@ impl Connector {
         ledger: &Ledger,
     ) {
         self.under_way = self.under_way.saturating_sub(1);
-        let tunnels = self.tunnels.as_mut();
-        let cause = tunnels.map_or(Cause::End(why), |tunnels| tunnels.failed(id, why));
+        let on_its_way = self.tunnels.as_mut().and_then(|tunnels| tunnels.failed(id));
+        let cause = on_its_way.unwrap_or_else(|| Cause::of(core, id, why));
         // While a socket opens, the place of messages sent holds the attempts that went before.
         let before = core.user(id).map_or(0, |socket| socket.sent);
         self.try_again(core, before.saturating_add(1), cause, ledger);
     }
 
-    /// A WebSocket has ended; it may be opened again. It was the last of so many attempts in a row
-    /// that came to nothing.
-    pub(crate) fn lost<S: Sys>(
-        &mut self,
-        core: &mut Core<S, Client>,
-        attempts: u32,
-        ledger: &Ledger,
-    ) {
+    /// Whether a WebSocket that is open no longer is to be opened again, by [`Connector::open_again`]
+    /// once its connection has ended. It was the last of so many attempts in a row that came to nothing.
+    pub(crate) fn comes_again(&self, attempts: u32, ledger: &Ledger) -> bool {
+        let comes = self.retries.reconnects() && self.retries.allows(attempts);
+        ledger.counts.reconnects.add(u64::from(comes));
+        comes
+    }
+
+    /// The connection of a WebSocket that is to be opened again has ended.
+    pub(crate) fn open_again<S: Sys>(&mut self, core: &mut Core<S, Client>, attempts: u32) {
         let random = core.random();
-        if self.retries.reconnects() && self.retries.again(attempts, core.now_ns(), random) {
-            ledger.counts.reconnects.add(1);
-        }
+        self.retries.again(attempts, core.now_ns(), random);
     }
 
     /// A WebSocket has ended because it is to be replaced by another.

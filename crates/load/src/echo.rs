@@ -378,7 +378,8 @@ impl EchoRun {
         now_ns: u64,
         ledger: &Ledger,
     ) {
-        let Some(socket) = core.user_mut(id) else { return };
+        let taking_part = |socket: &&mut Socket| socket.has(Socket::ECHOING);
+        let Some(socket) = core.user_mut(id).filter(taking_part) else { return };
         socket.clear(Socket::AWAITING);
         let more = self.echo.messages.is_none_or(|messages| socket.sent < messages);
         let in_time = now_ns < self.until_ns;

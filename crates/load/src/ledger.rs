@@ -5,14 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use engine::{Closed, Counter};
+use engine::Counter;
 
 use crate::fanout::spread::Arrivals;
 use crate::summary::Receiver;
 use crate::{Cause, Recorder, Series};
 
-/// Causes a connection can end for, or fail to begin.
-const CAUSES: usize = Cause::COUNT;
 /// Different reasons of disconnects that are told apart.
 const REASONS_MAX: usize = 32;
 
@@ -22,21 +20,14 @@ macro_rules! counts {
         #[repr(align(128))]
         pub(crate) struct Counts {
             $($(#[$doc])* pub(crate) $name: Counter,)*
-            failed: [Counter; CAUSES],
-            retried: [Counter; CAUSES],
-            closed: [Counter; CAUSES],
         }
 
         /// The counters of all workers, summed at one moment.
         #[derive(Clone, Default, Debug)]
         pub struct Snapshot {
             $($(#[$doc])* pub $name: u64,)*
-            /// Connects that brought no WebSocket, by cause in the order of [`Cause::all`].
-            pub failed: [u64; CAUSES],
-            /// Attempts that failed and were followed by another, by cause in the same order.
-            pub retried: [u64; CAUSES],
-            /// WebSockets that ended, by cause in the same order.
-            pub closed: [u64; CAUSES],
+            /// How connections ended.
+            pub ends: Ends,
             /// When the last WebSocket opened, in monotonic nanoseconds; 0 before the first.
             pub last_open_ns: u64,
         }
@@ -45,9 +36,6 @@ macro_rules! counts {
             fn new() -> Self {
                 Counts {
                     $($name: Counter::default(),)*
-                    failed: std::array::from_fn(|_| Counter::default()),
-                    retried: std::array::from_fn(|_| Counter::default()),
-                    closed: std::array::from_fn(|_| Counter::default()),
                 }
             }
         }
@@ -55,18 +43,35 @@ macro_rules! counts {
         impl Snapshot {
             fn add(&mut self, counts: &Counts) {
                 $(self.$name += counts.$name.get();)*
-                for (sum, one) in self.failed.iter_mut().zip(&counts.failed) {
-                    *sum += one.get();
-                }
-                for (sum, one) in self.retried.iter_mut().zip(&counts.retried) {
-                    *sum += one.get();
-                }
-                for (sum, one) in self.closed.iter_mut().zip(&counts.closed) {
-                    *sum += one.get();
-                }
             }
         }
     };
+}
+
+/// How connections ended, by cause: of those there are no more than rules and statuses.
+#[derive(Clone, Default, Debug)]
+pub struct Ends {
+    /// Connects that brought no WebSocket.
+    pub failed: BTreeMap<Cause, u64>,
+    /// Attempts that failed and were followed by another.
+    pub retried: BTreeMap<Cause, u64>,
+    /// WebSockets that ended.
+    pub closed: BTreeMap<Cause, u64>,
+}
+
+impl Ends {
+    fn add(&mut self, other: &Ends) {
+        let pairs = [
+            (&mut self.failed, &other.failed),
+            (&mut self.retried, &other.retried),
+            (&mut self.closed, &other.closed),
+        ];
+        for (sum, one) in pairs {
+            for (cause, count) in one {
+                *sum.entry(*cause).or_default() += count;
+            }
+        }
+    }
 }
 
 counts! {
@@ -160,6 +165,7 @@ impl Snapshot {
         let mut sum = Snapshot::default();
         for ledger in ledgers {
             sum.add(&ledger.counts);
+            sum.ends.add(&ledger.ends());
             sum.last_open_ns = sum.last_open_ns.max(ledger.last_open_ns.load(Ordering::Relaxed));
         }
         sum
@@ -168,19 +174,19 @@ impl Snapshot {
     /// Connects that brought no WebSocket.
     #[must_use]
     pub fn failed_total(&self) -> u64 {
-        self.failed.iter().sum()
+        self.ends.failed.values().sum()
     }
 
     /// Attempts that were followed by another.
     #[must_use]
     pub fn retried_total(&self) -> u64 {
-        self.retried.iter().sum()
+        self.ends.retried.values().sum()
     }
 
     /// WebSockets that ended.
     #[must_use]
     pub fn closed_total(&self) -> u64 {
-        self.closed.iter().sum()
+        self.ends.closed.values().sum()
     }
 
     /// Whatever went wrong, by cause: connects that failed, WebSockets that ended, messages given
@@ -190,10 +196,13 @@ impl Snapshot {
         self.each_error().filter(|(_, count)| *count > 0).collect()
     }
 
-    /// The same with all causes.
+    /// The same with all causes, of statuses those that came.
     pub fn each_error(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let ends = self.failed.iter().zip(&self.closed).map(|(failed, closed)| failed + closed);
-        let ends = Cause::all().map(Cause::name).zip(ends);
+        let mut ends: BTreeMap<Cause, u64> = Cause::all().map(|cause| (cause, 0)).collect();
+        for (cause, count) in self.ends.failed.iter().chain(&self.ends.closed) {
+            *ends.entry(*cause).or_default() += count;
+        }
+        let ends = ends.into_iter().map(|(cause, count)| (cause.name(), count));
         let messages = [
             ("given_up", self.given_up),
             ("duplicated", self.duplicated + self.publications_duplicated),
@@ -240,6 +249,7 @@ impl Snapshot {
 /// One worker's counters, histograms and milestones.
 pub(crate) struct Ledger {
     pub(crate) counts: Counts,
+    ends: Mutex<Ends>,
     recorder: Mutex<Recorder>,
     arrivals: Mutex<Arrivals>,
     /// The receivers that lost most, once that was judged.
@@ -259,6 +269,7 @@ impl Ledger {
     pub(crate) fn new() -> Self {
         Ledger {
             counts: Counts::new(),
+            ends: Mutex::default(),
             recorder: Mutex::default(),
             arrivals: Mutex::default(),
             judged: Mutex::default(),
@@ -318,23 +329,21 @@ impl Ledger {
     }
 
     pub(crate) fn count_failed(&self, cause: Cause) {
-        if let Some(counter) = self.counts.failed.get(cause.index()) {
-            counter.add(1);
-        }
+        *self.ends().failed.entry(cause).or_default() += 1;
     }
 
     /// An attempt failed, and another will follow.
     pub(crate) fn count_retried(&self, cause: Cause) {
-        if let Some(counter) = self.counts.retried.get(cause.index()) {
-            counter.add(1);
-        }
+        *self.ends().retried.entry(cause).or_default() += 1;
     }
 
-    pub(crate) fn count_closed(&self, cause: Closed) {
+    pub(crate) fn count_closed(&self, cause: Cause) {
         self.counts.open.sub(1);
-        if let Some(counter) = self.counts.closed.get(cause as usize) {
-            counter.add(1);
-        }
+        *self.ends().closed.entry(cause).or_default() += 1;
+    }
+
+    fn ends(&self) -> MutexGuard<'_, Ends> {
+        self.ends.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn echo_is_done(&self) -> bool {

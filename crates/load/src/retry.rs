@@ -77,9 +77,14 @@ impl Retries {
         self.retry.reconnect
     }
 
+    /// Whether another attempt follows after so many.
+    pub(crate) fn allows(&self, attempts: u32) -> bool {
+        attempts <= self.retry.attempts
+    }
+
     /// A connect has failed after so many attempts. False when that was the last.
     pub(crate) fn again(&mut self, attempts: u32, now_ns: u64, random: u64) -> bool {
-        if attempts > self.retry.attempts {
+        if !self.allows(attempts) {
             return false;
         }
         let due_ns = now_ns.saturating_add(self.retry.wait_ns(attempts, random));

@@ -86,7 +86,9 @@ pub struct Run {
     judged: Option<(FanoutSummary, Times)>,
     churn: Option<ChurnRun>,
     churned: Option<ChurnSummary>,
-    echoed: bool,
+    /// Messages that echoes were asked to send, those that only a time ends not among them; `None`
+    /// without an echo.
+    asked: Option<u64>,
     /// Connections are clients of Action Cable.
     cable: bool,
     began_ns: u64,
@@ -154,7 +156,7 @@ impl Run {
             judged: None,
             churn: None,
             churned: None,
-            echoed: false,
+            asked: None,
             cable,
             began_ns,
             connected: Cell::new(None),
@@ -268,7 +270,9 @@ impl Run {
 
     /// Sends messages on all sockets that are open now and expects them back.
     pub fn echo(&mut self, echo: &Echo) {
-        self.echoed = true;
+        let each = echo.messages.filter(|_| echo.duration.is_none() && !echo.turnover).unwrap_or(0);
+        let connections = self.requested.saturating_sub(self.snapshot().retired);
+        *self.asked.get_or_insert(0) += connections * u64::from(each);
         let echo = Arc::new(echo.clone());
         let open = self.reached_each();
         let whole = open.iter().sum();
@@ -446,15 +450,14 @@ impl Run {
         let now = self.snapshot();
         let begun = if self.requested > 0 { self.requested } else { config.connections };
         let requested = begun.saturating_sub(now.retired);
-        let echoed = self.echoed.then_some(());
         let fanout = match self.judged.clone() {
             Some((fanout, times)) => (Some(fanout), times),
             None => (None, self.times(now.open)),
         };
         let recorder = self.recorder();
-        let expected = self.expected;
+        let (asked, expected) = (self.asked, self.expected);
         let mut summary =
-            Summary::new(requested, self.connecting(), &now, &recorder, echoed, expected, fanout);
+            Summary::new(requested, self.connecting(), &now, &recorder, asked, expected, fanout);
         if self.cable {
             let ledgers = self.ledgers.iter().map(|ledger| &**ledger);
             summary.add_cable(CableSummary::new(&now, &recorder, ledgers));

@@ -56,8 +56,22 @@ impl Socket {
         self.stamp = self.stamp & !TIME_MASK | now_ns & TIME_MASK;
     }
 
+    /// It is open no longer, and was counted. It was the last of so many attempts that came to nothing
+    /// and is to be opened again once its connection has ended; 0: it is not.
+    pub(crate) fn set_gone(&mut self, attempts: u32) {
+        (self.sent, self.stamp) = (attempts, TIME_MASK);
+    }
+
+    /// Whether [`Socket::set_gone`] was called: nothing is ever sent at that time.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.sent_ns() == TIME_MASK
+    }
+
     /// Begins counting messages anew; what is known of its pings stays.
     pub(crate) fn begin_messages(&mut self) {
+        if self.is_gone() {
+            return;
+        }
         self.window = Window::default();
         self.sent = 0;
         self.clear(Self::ECHOING | Self::AWAITING | Self::RECEIVING | Self::SENDING);
@@ -79,5 +93,17 @@ mod tests {
         socket.set_sent_ns(12_345);
         assert!(socket.has(Socket::ANSWERED) && !socket.has(Socket::AWAITING));
         assert_eq!(socket.sent_ns(), 12_345);
+    }
+
+    #[test]
+    fn what_is_gone_takes_no_part_and_knows_whether_it_comes_again() {
+        let mut socket = Socket::default();
+        socket.set(Socket::ECHOING | Socket::AWAITING | Socket::PINGED);
+        socket.set_sent_ns(12_345);
+        assert!(!socket.is_gone());
+        socket.set_gone(3);
+        socket.begin_messages();
+        assert!(socket.is_gone() && !socket.has(u8::MAX));
+        assert_eq!(socket.sent, 3);
     }
 }

@@ -86,6 +86,9 @@ pub struct HeartbeatSummary {
 pub struct EchoSummary {
     /// Messages sent.
     pub sent: u64,
+    /// Asked for and never sent, as the connection was not there or not open any more; 0 where time
+    /// ended the sending.
+    pub unsent: u64,
     /// Messages received.
     pub received: u64,
     /// Sent and never answered.
@@ -195,7 +198,7 @@ impl Summary {
         connecting: Duration,
         counts: &Snapshot,
         recorder: &Recorder,
-        echoed: Option<()>,
+        asked: Option<u64>,
         expected: Option<Expected>,
         (fanout, times): (Option<FanoutSummary>, Times),
     ) -> Summary {
@@ -220,8 +223,9 @@ impl Summary {
             unanswered_sockets: counts.unanswered_sockets(),
             latency: recorder.latency(Series::Heartbeat),
         };
-        let echo = echoed.map(|()| EchoSummary {
+        let echo = asked.map(|asked| EchoSummary {
             sent: counts.echo_sent,
+            unsent: asked.saturating_sub(counts.echo_sent),
             received: counts.echo_received,
             lost: counts.unanswered_messages(),
             duplicated: counts.duplicated,
@@ -233,13 +237,13 @@ impl Summary {
             held: false,
             reasons: Vec::new(),
             connections,
-            connect_errors: by_cause(&counts.failed),
-            retried_by: by_cause(&counts.retried),
+            connect_errors: by_cause(&counts.ends.failed),
+            retried_by: by_cause(&counts.ends.retried),
             heartbeats,
             echo,
             latency: recorder.latency(Series::Latency),
             service_time: recorder.latency(Series::ServiceTime),
-            closed: by_cause(&counts.closed),
+            closed: by_cause(&counts.ends.closed),
             broadcast: expected.map(|expected| BroadcastSummary {
                 fanout,
                 times,
@@ -284,6 +288,7 @@ impl Summary {
         ];
         if let Some(echo) = &self.echo {
             shortfalls.extend([
+                (echo.unsent, "messages were never sent"),
                 (echo.lost, "messages were lost"),
                 (echo.duplicated, "answers came twice"),
                 (echo.reordered, "answers came out of order"),
@@ -331,9 +336,8 @@ fn broadcast(expected: Expected, counts: &Snapshot, recorder: &Recorder) -> Broa
     }
 }
 
-fn by_cause(counts: &[u64; Cause::COUNT]) -> BTreeMap<&'static str, u64> {
-    let named = Cause::all().map(Cause::name).zip(counts.iter().copied());
-    named.filter(|(_, count)| *count > 0).collect()
+fn by_cause(counts: &BTreeMap<Cause, u64>) -> BTreeMap<&'static str, u64> {
+    counts.iter().map(|(cause, count)| (cause.name(), *count)).collect()
 }
 
 impl Display for Summary {
@@ -395,8 +399,11 @@ impl Summary {
             write_latency(f, "  ping to pong", latency.as_ref())?;
         }
         if let Some(echo) = &self.echo {
-            let EchoSummary { sent, received, lost, duplicated, .. } = echo;
+            let EchoSummary { sent, unsent, received, lost, duplicated, .. } = echo;
             write!(f, "echo          {sent} sent, {received} received; ")?;
+            if *unsent > 0 {
+                write!(f, "{unsent} never sent, ")?;
+            }
             write!(f, "{lost} lost, {duplicated} duplicated, {} reordered, ", echo.reordered)?;
             writeln!(f, "{} corrupted, {} late", echo.corrupted, echo.late)?;
             write_latency(f, "  from due    ", self.latency.as_ref())?;
@@ -477,6 +484,7 @@ pub(crate) fn write_latency(
 #[cfg(test)]
 mod tests {
     use engine::Closed;
+    use wire::Violation;
 
     use super::*;
 
@@ -487,7 +495,7 @@ mod tests {
             second,
             counts,
             &Recorder::default(),
-            Some(()),
+            Some(9),
             expected,
             (None, Times::default()),
         )
@@ -498,9 +506,9 @@ mod tests {
         let counts = Snapshot {
             opened: 10,
             open: 10,
-            echo_sent: 5,
-            echo_received: 5,
-            echo_answered: 5,
+            echo_sent: 9,
+            echo_received: 9,
+            echo_answered: 9,
             publications: 30,
             ..Snapshot::default()
         };
@@ -516,22 +524,25 @@ mod tests {
         let mut counts = Snapshot {
             opened: 8,
             open: 7,
-            echo_sent: 9,
-            echo_received: 9,
-            echo_answered: 6,
+            echo_sent: 7,
+            echo_received: 7,
+            echo_answered: 4,
             duplicated: 2,
             corrupted: 1,
             ..Snapshot::default()
         };
-        counts.failed[Closed::ConnectRefused as usize] = 1;
-        counts.closed[Closed::Gone as usize] = 1;
+        counts.ends.failed.insert(Cause::End(Closed::ConnectRefused), 1);
+        counts.ends.closed.insert(Cause::Rule(Violation::MaskedFrame), 1);
         let summary = of(&counts, None);
         assert!(!summary.held);
         assert_eq!(summary.connect_errors["connect_refused"], 1);
-        assert_eq!(summary.closed["gone"], 1);
+        assert_eq!(summary.closed["masked_frame"], 1);
         assert_eq!(summary.echo.as_ref().unwrap().lost, 3);
         let text = summary.to_string();
-        for told in ["1 connections failed", "3 messages were lost", "1 connections were not"] {
+        let never = "2 messages were never sent";
+        for told in
+            ["1 connections failed", never, "3 messages were lost", "1 connections were not"]
+        {
             assert!(text.contains(told), "{told}:\n{text}");
         }
     }
@@ -543,7 +554,7 @@ mod tests {
         for name in ["requested", "open", "failed", "seconds", "per_second"] {
             assert!(json["connections"].get(name).is_some(), "{name}");
         }
-        for name in ["sent", "received", "lost", "duplicated", "reordered", "corrupted", "late"] {
+        for name in ["sent", "unsent", "received", "lost", "duplicated", "reordered", "late"] {
             assert!(json["echo"].get(name).is_some(), "{name}");
         }
         for name in ["expected", "received", "lost", "duplicated", "p50_ms", "p99_ms", "last_ms"] {

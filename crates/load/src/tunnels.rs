@@ -153,10 +153,9 @@ impl Tunnels {
         self.under_way.remove(&id.slot());
     }
 
-    /// A connection came to nothing: why.
-    pub(crate) fn failed(&mut self, id: ConnId, why: Closed) -> Cause {
-        let under = self.under_way.remove(&id.slot());
-        under.and_then(|under| under.failure).unwrap_or(Cause::End(why))
+    /// A connection came to nothing: why, if that was on its way.
+    pub(crate) fn failed(&mut self, id: ConnId) -> Option<Cause> {
+        self.under_way.remove(&id.slot()).and_then(|under| under.failure)
     }
 
     /// Ends what the proxy left unanswered for too long; from there on the engine has a time for it.

@@ -162,7 +162,7 @@ fn failed_connects_are_counted_by_cause_and_end_the_run() {
     assert_eq!(summary.connect_errors["connect_refused"], CONNECTIONS);
     let server = Server::start();
     let summary = drive(&Config { hold: PATIENCE, ..config(server.port, "/no-such-path") });
-    assert_eq!(summary.connect_errors["handshake_rejected"], CONNECTIONS);
+    assert_eq!(summary.connect_errors["status_404"], CONNECTIONS);
     assert!(!summary.held);
 }
 

@@ -10,7 +10,7 @@ macro_rules! violations {
     ($($variant:ident = $name:literal, $section:literal, $status:literal, $close:ident, $text:literal;)*) => {
         /// What a peer did wrong.
         #[repr(u8)]
-        #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
+        #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug)]
         pub enum Violation {
             $(#[doc = concat!("The peer ", $text, " (", $section, ").")] $variant,)*
         }

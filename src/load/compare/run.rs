@@ -218,8 +218,9 @@ impl Run {
                 (bad, bad + count("requests", "ok"))
             }
             Kind::Echo => {
-                let wrong = ["lost", "duplicated", "reordered", "corrupted", "late"];
-                (wrong.iter().map(|key| count("echo", key)).sum(), count("echo", "sent"))
+                let wrong = ["unsent", "lost", "duplicated", "reordered", "corrupted", "late"];
+                let asked = count("echo", "sent") + count("echo", "unsent");
+                (wrong.iter().map(|key| count("echo", key)).sum(), asked)
             }
             Kind::Broadcast => {
                 let wrong = ["lost", "duplicated", "reordered", "corrupted", "late"];

@@ -36,6 +36,8 @@ pub(crate) struct Subscribers {
     seats: Vec<Seat>,
     /// Begun with the first connection.
     sweep: Option<Sweep>,
+    /// Those that were just told to close.
+    given_up: Vec<ConnId>,
 }
 
 /// One identifier with what is sent and received under it.
@@ -103,6 +105,7 @@ impl Subscribers {
             repeat_ns: nanoseconds(cable.repeat),
             seats: Vec::new(),
             sweep: None,
+            given_up: Vec::new(),
         }
     }
 
@@ -182,6 +185,7 @@ impl Subscribers {
                 ledger.count_disconnect(reason.as_str());
                 leave(seat, reconnect, connector, ledger);
                 core.close(id, CloseCode::NORMAL, "");
+                self.given_up.push(id);
             }
             Some(Message::Data { identifier, message, .. }) if identifier == line.identifier => {
                 return Some(message.as_bytes());
@@ -193,7 +197,12 @@ impl Subscribers {
         None
     }
 
-    /// A connection has ended. Returns how many attempts in a row came to nothing with it, if it is
+    /// One that was just told to close, for whoever counts it.
+    pub(crate) fn given_up(&mut self) -> Option<ConnId> {
+        self.given_up.pop()
+    }
+
+    /// A connection is open no longer. Returns how many attempts in a row came to nothing with it, if it is
     /// to be opened again.
     pub(crate) fn closed(
         &mut self,
@@ -235,6 +244,7 @@ impl Subscribers {
                 ledger.counts.stale.add(1);
                 leave(seat, true, connector, ledger);
                 core.close(id, CloseCode::NORMAL, "");
+                self.given_up.push(id);
             } else if seat.state == State::Asking
                 && now_ns >= seat.asked_last_ns.saturating_add(self.repeat_ns)
                 && let Some(line) = line_of(&self.lines, connector, slot)

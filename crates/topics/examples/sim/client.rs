@@ -265,6 +265,12 @@ impl Handler for Client {
         }
     }
 
+    fn closing<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed) {
+        let mut book = self.ledger.book();
+        book.leaves(self.process, id, why);
+        book.require(!core.is_open(id), || format!("{id} is open and told otherwise"));
+    }
+
     fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed, opened: bool) {
         let mut book = self.ledger.book();
         book.ended(self.process, id, why, opened);

@@ -46,6 +46,8 @@ pub(crate) struct Book {
     pub(crate) jumped_ns: u64,
     /// Per process and connection: `open` was called, `closed` was called.
     lives: HashMap<(usize, ConnId), (bool, bool)>,
+    /// Per process and connection: why `closing` said that it is open no longer.
+    leaving: HashMap<(usize, ConnId), Closed>,
     /// Per process and worker: connections on which `open` was called and `closed` was not.
     open: BTreeMap<(usize, u16), u64>,
     /// Causes told in the turn under way.
@@ -73,6 +75,7 @@ impl Ledger {
             calm: false,
             jumped_ns: 0,
             lives: HashMap::new(),
+            leaving: HashMap::new(),
             open: BTreeMap::new(),
             closed: Vec::new(),
             peers: vec![control],
@@ -124,8 +127,22 @@ impl Book {
         self.require(!twice, || format!("`open` twice for {id}"));
     }
 
+    /// It is open no longer, and its connection still there.
+    pub(crate) fn leaves(&mut self, process: usize, id: ConnId, why: Closed) {
+        self.called(process, id, "closing");
+        let was_open = self.lives.get(&(process, id)).is_some_and(|life| life.0);
+        let twice = self.leaving.insert((process, id), why).is_some();
+        self.require(was_open && !twice, || format!("`closing` for {id}, open: {was_open}"));
+        let ordered = matches!(why, Closed::ByUs | Closed::Draining);
+        self.require(!ordered, || format!("`closing` for {id} tells what was ordered: {why}"));
+    }
+
     pub(crate) fn ended(&mut self, process: usize, id: ConnId, why: Closed, opened: bool) {
         self.closed.push(why);
+        let told = self.leaving.remove(&(process, id));
+        self.require(told.is_none_or(|told| told == why), || {
+            format!("{id} closed by {why}, told before: {told:?}")
+        });
         let life = self.lives.entry((process, id)).or_default();
         let (was_open, twice) = (life.0, std::mem::replace(&mut life.1, true));
         if was_open && let Some(open) = self.open.get_mut(&(process, id.worker())) {

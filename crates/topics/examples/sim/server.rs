@@ -216,6 +216,13 @@ impl Handler for Server {
         }
     }
 
+    fn closing<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed) {
+        self.ledger.book().leaves(PROCESS, id, why);
+        self.ledger
+            .book()
+            .require(!core.is_open(id), || format!("{id} is open and told otherwise"));
+    }
+
     fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed, opened: bool) {
         self.ledger.book().ended(PROCESS, id, why, opened);
         let who = core.user(id).map_or(0, |user| user.who);

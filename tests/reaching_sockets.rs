@@ -210,7 +210,7 @@ fn a_full_queue_of_a_unix_socket_is_waited_for_as_long_as_a_connect_may_take() {
             let _ = stream.write_all(b"HTTP/1.1 404 No\r\nConnection: close\r\n\r\n");
         }
     });
-    fails_by("handshake_rejected", "ws://a/", &flags[..4]);
+    fails_by("status_404", "ws://a/", &flags[..4]);
     std::fs::remove_file(&path).unwrap();
 }
 

@@ -8,9 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use load::{
-    Config, Connect, Dialogue, Echo, Ended, Endpoint, Fanout, Publish, Row, Verdict, Ways,
-};
+use load::{Config, Connect, Dialogue, Echo, Ended, Endpoint, Fanout, Publish, Row, Verdict, Ways};
 
 use super::board::{Board, Boards};
 use super::flags::{Args, is_true};

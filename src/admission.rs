@@ -19,6 +19,7 @@ pub(crate) const RELOADABLE: &[&str] = &[
     "connect_rate",
     "forwarded_header",
     "handshake_timeout",
+    "keep_alive_timeout",
     "max_handshakes",
     "max_per_address",
     "memory_limit",
@@ -36,6 +37,10 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::positive_duration,
         help_heading = ADMISSION)]
     handshake_timeout: Duration,
+    /// Time between an answer and the next request on its connection
+    #[arg(long, value_name = "TIME", default_value = "75s", value_parser = units::positive_duration,
+        help_heading = ADMISSION)]
+    keep_alive_timeout: Duration,
     /// Requests whose head is not whole yet, at most; beyond it the oldest is answered 503
     #[arg(long, value_name = "N", default_value = "16k", value_parser = number,
         help_heading = ADMISSION)]
@@ -88,6 +93,7 @@ impl Flags {
             bail!("--proxy-protocol needs --trusted-proxy: whose PROXY headers to believe");
         }
         limits.handshake_timeout = self.handshake_timeout;
+        limits.keep_alive_timeout = self.keep_alive_timeout;
         limits.admission = AdmissionLimits {
             handshakes: self.max_handshakes,
             connect_rate: self.connect_rate,

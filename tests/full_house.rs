@@ -7,9 +7,9 @@ use std::thread;
 use serde_json::{Value, json};
 
 use crate::harness::executable::{self, Running, standfast};
-use crate::harness::http;
 use crate::harness::server::Server;
 use crate::harness::socket::{CLOSE, Frame, Socket, TEXT, upgrade};
+use crate::harness::{eventually, http};
 
 #[test]
 fn a_storm_fills_every_worker_and_nobody_is_reset() {
@@ -41,6 +41,8 @@ fn who_comes_to_a_full_house_waits_until_somebody_leaves() {
         assert_eq!(socket.frame(), Some(Frame { first: TEXT, payload: b"still in".to_vec() }));
     }
     assert_eq!(server.metrics()["standfast_accepted_total"], 4.0);
+    assert!(server.metrics()["standfast_accept_full_total"] > 0.0, "it is counted");
+    eventually("and said", || server.log().contains("every place is taken"));
     let mut leaving = inside.remove(0);
     leaving.send_frame(CLOSE, &1000_u16.to_be_bytes());
     assert_eq!(leaving.close_code(), 1000);

@@ -122,6 +122,7 @@ impl<P: Send + 'static> Life for Service<P> {
 
     fn look_after(&mut self, memory_limit: Option<u64>) -> io::Result<()> {
         self.watch.refusals(&self.remote);
+        self.watch.full(&self.remote);
         self.watch.memory(&self.remote, memory_limit);
         self.spare.look(self.open(), &self.remote);
         match std::mem::replace(&mut self.stage, Stage::Ended) {

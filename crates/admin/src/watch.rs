@@ -18,14 +18,27 @@ const TOLD_EVERY: Duration = Duration::from_secs(10);
 #[derive(Default)]
 pub(crate) struct Watch {
     told: [Told; Refusal::ALL.len()],
+    full: Told,
     short_of_memory: bool,
 }
 
 #[derive(Copy, Clone, Default)]
 struct Told {
-    refused: u64,
+    times: u64,
     /// Nothing more before this.
     until_ns: u64,
+}
+
+impl Told {
+    /// How often it came since it was last written, if it is to be written now.
+    fn news(&mut self, total: u64) -> Option<u64> {
+        let (times, now_ns) = (total - self.times, now_ns());
+        if times == 0 || now_ns < self.until_ns {
+            return None;
+        }
+        *self = Told { times: total, until_ns: now_ns + TOLD_EVERY.as_nanos() as u64 };
+        Some(times)
+    }
 }
 
 impl Watch {
@@ -55,19 +68,24 @@ impl Watch {
     /// Writes whom the workers refused since it was last written.
     pub(crate) fn refusals<P>(&mut self, remote: &Remote<P>) {
         let refused = Totals::sum(remote.counters()).refused;
-        let now_ns = now_ns();
         for ((why, told), total) in Refusal::ALL.into_iter().zip(&mut self.told).zip(refused) {
-            let times = total - told.refused;
-            if times == 0 || now_ns < told.until_ns {
-                continue;
-            }
-            let until_ns = now_ns + TOLD_EVERY.as_nanos() as u64;
-            *told = Told { refused: total, until_ns };
+            let Some(times) = told.news(total) else { continue };
             let by_address = matches!(why, Refusal::PerAddress | Refusal::PerAddressRate);
             match remote.take_refused().filter(|_| by_address) {
                 Some(address) => warn!(times, "{}, last {address}", said(why)),
                 None => warn!(times, "{}", said(why)),
             }
+        }
+    }
+
+    /// Writes that accepting stopped since it was last written, as every place was taken.
+    pub(crate) fn full<P>(&mut self, remote: &Remote<P>) {
+        if let Some(times) = self.full.news(Totals::sum(remote.counters()).accept_full) {
+            warn!(
+                times,
+                "every place is taken: who comes waits in the kernel's queue until somebody leaves; \
+                 raise --max-connections as far as standfast doctor says, or spread the clients"
+            );
         }
     }
 }

@@ -199,6 +199,8 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 // Room may have come between the question and the parking.
                 if self.core.remote.worker_with_room(me).is_some() {
                     self.adopt_or_pass(index, me);
+                } else {
+                    self.core.counters().accept_full.add(1);
                 }
             }
         }

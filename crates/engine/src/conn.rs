@@ -194,6 +194,14 @@ impl<U> Conn<U> {
         self.thaw();
     }
 
+    /// Whether it is a client's that was answered and has not begun to ask again.
+    pub(crate) fn is_between_requests(&self) -> bool {
+        let idle =
+            |cold: &Cold| cold.tail.is_empty() && cold.body.is_none() && cold.queue.is_empty();
+        let answered = self.mode == Mode::Http && self.flags.has(Flags::ANSWERED);
+        answered && self.cold.as_deref().is_none_or(idle)
+    }
+
     pub(crate) fn is_client(&self) -> bool {
         self.flags.has(Flags::CLIENT)
     }

@@ -146,6 +146,8 @@ counters! {
     mailbox_full,
     /// Times accepting paused: no descriptors or no memory (`EMFILE`, `ENFILE`, `ENOBUFS`).
     accept_paused,
+    /// Times accepting stopped at a listener as every worker held all it may.
+    accept_full,
     /// Times a full worker passed its listener on.
     listener_handed_on,
     /// Bytes of messages that were compressed.

@@ -125,6 +125,9 @@ pub trait Handler: Sized {
     /// A queue that had grown is empty again.
     fn drained<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId) {}
 
+    /// The server begins to drain and accepts no more: what is only kept for later may go.
+    fn draining<S: Sys>(&mut self, _core: &mut Core<S, Self>) {}
+
     /// The server drains and an open WebSocket is about to be closed with 1001: the last chance to
     /// say something.
     fn leaving<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId) {}

@@ -482,7 +482,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
 
     /// The time for a handshake, or between two requests, has passed.
     pub(crate) fn handshake_is_late(&mut self, slot: u32, generation: u32) {
-        let timeout = self.limits.handshake_timeout;
+        let head_ns = nanoseconds(self.limits.handshake_timeout);
+        let idle_ns = nanoseconds(self.limits.keep_alive_timeout).min(self.timers.longest_ns());
         let now = self.tick;
         let Some(conn) = self
             .slab
@@ -497,6 +498,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let cold = conn.cold.as_ref();
         let body_ns = cold.and_then(|cold| cold.body.as_ref()).map(|body| body.until_ns);
         let asked_ns = cold.and_then(|cold| cold.asked.as_ref()).map(|asked| asked.until_ns);
+        let since_ns = cold.map(|cold| cold.since_ns).filter(|since_ns| *since_ns > 0);
         self.handshake_over(before);
         let waits = body_ns.or(asked_ns).is_some_and(|until_ns| self.now_ns < until_ns);
         match mode {
@@ -505,8 +507,13 @@ impl<S: Sys, H: Handler> Core<S, H> {
             Mode::Http | Mode::Parked if waits => self.arm_handshake(slot),
             Mode::Http if body_ns.is_some() => self.give_up_on_body(slot),
             Mode::Http if before.has(Flags::ANSWERED) => {
-                if self.timers.ns_between(last_active, now) >= nanoseconds(timeout) {
+                // A further head has the time of a first one, whatever of it comes meanwhile.
+                let begun = since_ns.map(|since_ns| self.now_ns.saturating_sub(since_ns));
+                let idle = begun.is_none() && self.timers.ns_between(last_active, now) >= idle_ns;
+                if idle {
                     self.end(slot, Closed::Answered);
+                } else if begun.is_some_and(|begun| begun >= head_ns) {
+                    self.end(slot, Closed::HandshakeTimeout);
                 } else {
                     self.arm_handshake(slot);
                 }

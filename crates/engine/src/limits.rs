@@ -70,6 +70,9 @@ pub struct Limits {
     pub pings: bool,
     /// Time for the whole request head, for a body that was asked for, or for the answer to our handshake. Default 10 s.
     pub handshake_timeout: Duration,
+    /// A client that was answered and asks nothing more for this long is closed; told apart by the
+    /// time for a head, which it may last longer. Default 75 s.
+    pub keep_alive_timeout: Duration,
     /// Time for the peer to answer our close frame and end its stream. Default 5 s.
     pub close_timeout: Duration,
     /// After the time of a drain, how long what a handler holds may still go on. Default 30 s.
@@ -101,6 +104,7 @@ impl Default for Limits {
             idle_timeout: Some(Duration::from_secs(120)),
             pings: true,
             handshake_timeout: Duration::from_secs(10),
+            keep_alive_timeout: Duration::from_secs(75),
             close_timeout: Duration::from_secs(5),
             drain_grace: Duration::from_secs(30),
             compression: Compression::Off,

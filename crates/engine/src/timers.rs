@@ -150,6 +150,11 @@ impl Timers {
         [self.handshake.next_ns(), self.closing.next_ns(), tick].into_iter().flatten().min()
     }
 
+    /// The longest time that ticks of connections tell apart.
+    pub(crate) fn longest_ns(&self) -> u64 {
+        u64::from(TICKS_MAX) * self.tick_ns
+    }
+
     /// Nanoseconds between two ticks that connections keep.
     pub(crate) fn ns_between(&self, from: u16, to: u16) -> u64 {
         u64::from(to.wrapping_sub(from)) * self.tick_ns

@@ -13,7 +13,7 @@ use std::time::Duration;
 use wire::websocket::CloseCode;
 
 use crate::accept::Listener;
-use crate::conn::{Flags, Mode};
+use crate::conn::{Conn, Flags, Mode};
 use crate::core::Core;
 use crate::limits::{EVENTS_PER_TURN, POSTS_PER_TURN};
 use crate::mailbox::Letter;
@@ -29,6 +29,8 @@ pub(crate) const LISTENERS_MAX: usize = 64;
 /// Connections closed in one turn of a drain, and the time between two such turns.
 const DRAINS_PER_TURN: u32 = 4096;
 const DRAIN_STEP: Duration = Duration::from_millis(10);
+/// Slots looked at in such a turn for clients between two requests.
+const IDLE_LOOKS: u32 = 64 * 1024;
 
 /// What a turn came to.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -43,6 +45,8 @@ struct Drain {
     began_ns: u64,
     over_ns: u64,
     next_slot: u32,
+    /// Where clients between two requests are looked for next.
+    idle_slot: u32,
 }
 
 /// One thread's share of the house: its slab of connections, its buffers, its way to the kernel.
@@ -358,12 +362,37 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             return;
         }
         let over_ns = nanoseconds(over);
-        self.drain = Some(Drain { began_ns: self.core.now_ns, over_ns, next_slot: 0 });
+        self.drain =
+            Some(Drain { began_ns: self.core.now_ns, over_ns, next_slot: 0, idle_slot: 0 });
         self.stop_listening();
+        self.handler.draining(&mut self.core);
+    }
+
+    /// Ends clients between two requests at once, those that come there later as well: nobody waits
+    /// for anything there, and there is nothing to spread.
+    fn end_idle(&mut self) {
+        let Some(drain) = &mut self.drain else { return };
+        let slots = self.core.slab.end();
+        let from = if drain.idle_slot >= slots { 0 } else { drain.idle_slot };
+        let to = from.saturating_add(IDLE_LOOKS).min(slots);
+        drain.idle_slot = to;
+        let mut ended = 0;
+        for slot in from..to {
+            if !self.core.slab.get(slot).is_some_and(Conn::is_between_requests) {
+                continue;
+            }
+            self.core.close_with(slot, Closed::Draining, None, "");
+            ended += 1;
+            if ended == DRAINS_PER_TURN {
+                drain.idle_slot = slot + 1;
+                return;
+            }
+        }
     }
 
     /// Closes the share of connections whose time has come, in the order of their slots.
     fn on_drain(&mut self) {
+        self.end_idle();
         let Some(drain) = &mut self.drain else { return };
         let slots = u64::from(self.core.slab.end());
         let elapsed = self.core.now_ns.saturating_sub(drain.began_ns);

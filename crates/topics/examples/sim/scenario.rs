@@ -63,7 +63,7 @@ impl Scenario {
         let policies =
             [SlowConsumer::Disconnect, SlowConsumer::DropOldest, SlowConsumer::LatestOnly];
         let policy = if random.u8(..2) == 0 { 0 } else { random.usize(..3) };
-        let limits = Limits {
+        let mut limits = Limits {
             send_queue_bytes: random.usize(if flood { 1..=8 } else { 4..=64 }) * 1024,
             slow_consumer: policies.get(policy).copied().unwrap_or_default(),
             idle_timeout: Some(Duration::from_millis(random.u64(600..3000))),
@@ -72,6 +72,7 @@ impl Scenario {
             mailbox_bytes: random.usize(1..=64) * 1024,
             ..Limits::default()
         };
+        limits.keep_alive_timeout = limits.handshake_timeout;
         let small = random.usize(64..=4096);
         let buffers =
             if flood || random.bool() { (small, small * 4) } else { (32 * 1024, 256 * 1024) };

@@ -359,6 +359,21 @@ fn a_unix_socket_is_an_upstream_and_a_listener() {
 }
 
 #[test]
+fn told_to_end_it_waits_for_nobody_who_wants_nothing() {
+    let upstream = Upstream::new();
+    let mut proxy = before(&upstream, &["--drain", "10m"]);
+    let mut idle = Socket::connect(proxy.listen);
+    idle.send(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+    let mut spare = upstream.accept();
+    spare.head();
+    spare.say("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwhole");
+    assert_eq!(idle.response().body, "whole");
+    proxy.signal(Signal::TERM);
+    assert!(proxy.wait().success());
+    assert!(idle.ends() && spare.ends());
+}
+
+#[test]
 fn told_to_end_it_ends_tunnels_and_lets_answers_come_to_theirs() {
     let upstream = Upstream::new();
     let mut proxy = before(&upstream, &["--drain", "200ms"]);

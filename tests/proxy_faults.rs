@@ -232,6 +232,46 @@ fn a_drain_waits_for_the_answer_to_a_client_that_has_ended_its_side() {
 }
 
 #[test]
+fn between_two_requests_a_client_has_a_time_of_its_own_and_a_further_head_that_of_a_first() {
+    let (request, answer) =
+        ("GET / HTTP/1.1\r\nHost: h\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let upstream = Upstream::new();
+    let flags =
+        ["--handshake-timeout", "300ms", "--spare-connections", "0", "--keep-alive-timeout"];
+    let patient = before(&upstream, &[&flags[..], &["10m"]].concat());
+    let answers = |socket: &mut Socket| {
+        let mut leg = upstream.accept();
+        leg.head();
+        leg.say(answer);
+        assert_eq!(socket.response().body, "ok");
+    };
+    let (mut idle, mut dribbling) =
+        (Socket::connect(patient.listen), Socket::connect(patient.listen));
+    for socket in [&mut idle, &mut dribbling] {
+        socket.send(request.as_bytes());
+        answers(socket);
+    }
+    for late in 1..=4 {
+        let mut begins = Socket::connect(patient.listen);
+        begins.send(b"GET /");
+        patient.until_closed("handshake_timeout", late);
+    }
+    idle.send(request.as_bytes());
+    answers(&mut idle);
+    dribbling.send(b"GET / HTTP/1.1\r\nX-Slow: ");
+    eventually("who dribbles is ended", || {
+        dribbling.send(b"x");
+        patient.closed("handshake_timeout") == 5
+    });
+    let hasty = before(&upstream, &[&flags[..], &["300ms"]].concat());
+    let mut idle = Socket::connect(hasty.listen);
+    idle.send(request.as_bytes());
+    answers(&mut idle);
+    assert!(idle.ends());
+    eventually("it is counted", || hasty.closed("answered") > 0);
+}
+
+#[test]
 fn whoever_takes_nothing_of_his_last_answer_is_not_waited_for() {
     let upstream = Upstream::new();
     let proxy = before(&upstream, &["--answer-timeout", "3s"]);

@@ -301,6 +301,78 @@ fn who_finds_every_node_full_waits_its_turn() {
 }
 
 #[test]
+fn who_waits_gets_what_came_meanwhile_and_not_what_went() {
+    let (first, second) = (Server::start(&[]), Server::start(&[]));
+    let config = format!(
+        "[pool.a]\nupstreams = [{{ address = '{}', max = 1 }}]\nqueue = 5\nqueue_timeout = '10m'\n",
+        first.listen
+    );
+    let config = Scratch::new("changes.toml", &config);
+    let proxy = Server::start_proxy(&["--config", config.path()]);
+    let of_first = Socket::open(proxy.listen, "/echo");
+    let waits = || {
+        let mut socket = Socket::connect(proxy.listen);
+        socket.send(crate::harness::socket::upgrade("/echo", &[]).as_bytes());
+        eventually("it waits", || {
+            http::get(proxy.admin, "/api/upstreams").json()["pools"][0]["waiting"] == 1
+        });
+        socket
+    };
+    let of = |node: &Server, action: &str| json!({ "action": action, "upstream": node.listen.to_string() });
+    let mut waiting = waits();
+    let mut set = of(&second, "set");
+    set["max"] = json!(1);
+    change(&proxy, "/api/upstreams", &set);
+    assert_eq!(waiting.response().status, 101, "one that came has room");
+    let mut again = waits();
+    set["max"] = json!(2);
+    change(&proxy, "/api/upstreams", &set);
+    assert_eq!(again.response().status, 101, "and takes more now");
+    let mut third = waits();
+    change(&proxy, "/api/upstreams", &of(&first, "remove"));
+    drop(of_first);
+    eventually("one that went gets nothing more", || {
+        !http::get(proxy.admin, "/api/upstreams").body.contains(&first.listen.to_string())
+    });
+    drop(again);
+    assert_eq!(third.response().status, 101);
+    assert!(echoes(&mut third) && echoes(&mut waiting));
+    assert_eq!(tunnels(&proxy, second.listen), 2);
+}
+
+#[test]
+fn tunnels_of_a_pool_that_is_gone_are_shown_until_they_end() {
+    let (here, there) = (Server::start(&[]), Server::start(&[]));
+    let rest = format!("[[route]]\npool = 'rest'\n[pool.rest]\nupstreams = ['{}']\n", here.listen);
+    let gone = format!(
+        "[[route]]\npath = '/echo'\npool = 'r'\n[pool.r]\nupstreams = ['{}']\nmax = 1\nqueue = 1\n\
+         queue_timeout = '10m'\n",
+        there.listen
+    );
+    let config = Scratch::new("gone.toml", &format!("{rest}{gone}"));
+    let proxy = Server::start_proxy(&["--config", config.path()]);
+    let mut socket = Socket::open(proxy.listen, "/echo");
+    let mut waiting = Socket::connect(proxy.listen);
+    waiting.send(crate::harness::socket::upgrade("/echo", &[]).as_bytes());
+    let shown = || http::get(proxy.admin, "/api/upstreams").json()["pools"].clone();
+    let pool = || shown().as_array().unwrap().iter().find(|pool| pool["pool"] == "r").cloned();
+    eventually("it waits", || pool().is_some_and(|pool| pool["waiting"] == 1));
+    config.write(&rest);
+    proxy.signal(Signal::HUP);
+    assert_eq!(waiting.response().status, 503, "nobody can ever take it");
+    assert!(echoes(&mut socket));
+    let left = pool().unwrap()["upstreams"][0].clone();
+    assert_eq!((&left["state"], &left["tunnels"]), (&json!("removed"), &json!(1)));
+    let metrics = proxy.metrics();
+    let of_upstreams =
+        metrics.iter().filter(|(name, _)| name.starts_with("standfast_upstream_tunnels{"));
+    let sum: f64 = of_upstreams.map(|(_, tunnels)| tunnels).sum();
+    assert_eq!((sum, metrics["standfast_tunnels"]), (1.0, 1.0), "{metrics:?}");
+    drop(socket);
+    eventually("it is forgotten", || pool().is_none());
+}
+
+#[test]
 fn handshakes_that_upstreams_refuse_leave_no_place_taken() {
     let node = Server::start(&[]);
     let config = format!(

@@ -2,22 +2,23 @@
 //! the metrics of pools. It runs in the control plane's threads.
 //!
 //! A change is in force with its answer, for every request from then on, and is gone with the next
-//! reload or restart unless the file says it too. Tunnels are ended only by what says so.
+//! reload or restart unless the file says it too; but a drain lasts until it is taken back. Tunnels are ended only by what says so.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use admin::{Asked, Exposition, Kind, Page, Reply};
 use engine::sys::process::now_ns;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 use tracing::info;
 
 use crate::balance::{Balance, Member, Place, Pool, Standing, Upstream};
-use crate::ending::{HowMany, Order, Which};
-use crate::routes::{Change, Fleet, MemberConfig, RouteConfig, Table};
+use crate::ending::{HowMany, ORDERS_MAX, Order, UnderWay, Which};
+use crate::routes::{Change, Fleet, MemberConfig, Retired, RouteConfig, Table};
 
 /// The longest time over which tunnels may be ended: a day.
 const OVER_SECONDS_MAX: f64 = 86_400.0;
@@ -34,6 +35,7 @@ pub(crate) trait Crew: Send + Sync {
 pub(crate) struct Api {
     pub(crate) table: Arc<Table>,
     pub(crate) fleet: Arc<Mutex<Fleet>>,
+    pub(crate) under_way: Mutex<UnderWay>,
 }
 
 #[derive(Deserialize)]
@@ -43,7 +45,9 @@ struct UpstreamAsked {
     pool: Option<String>,
     upstream: String,
     weight: Option<u16>,
-    max: Option<u32>,
+    /// Null takes the limit away.
+    #[serde(default, deserialize_with = "given")]
+    max: Option<Option<u32>>,
     over_seconds: Option<f64>,
 }
 
@@ -96,15 +100,13 @@ impl Api {
     pub(crate) fn upstreams(&self) -> Value {
         let now_ns = now_ns();
         let mut fleet = self.fleet();
+        let retired = fleet.retired().to_vec();
         let routes = self.table.routes();
+        let left = |pool: &str| {
+            let of_pool = retired.iter().filter(|left| *left.pool == *pool);
+            of_pool.map(|left| told(&left.upstream, None, "removed")).collect::<Vec<Value>>()
+        };
         let pools = routes.pools().iter().map(|pool| {
-            let of_pool = |left: &&crate::routes::Retired| *left.pool == *pool.name();
-            let left: Vec<Value> = fleet
-                .retired()
-                .iter()
-                .filter(of_pool)
-                .map(|left| told(&left.upstream, None, "removed"))
-                .collect();
             let members = pool.members().iter().map(|member| {
                 told(&member.upstream, Some(member), member.upstream.standing(now_ns).name())
             });
@@ -112,10 +114,18 @@ impl Api {
                 "pool": pool.name(),
                 "balance": balance_name(pool.balance()),
                 "waiting": pool.waiting(),
-                "upstreams": members.chain(left).collect::<Vec<_>>(),
+                "upstreams": members
+                    .chain(fleet.unresolved(pool.name()).map(unresolved))
+                    .chain(left(pool.name()))
+                    .collect::<Vec<_>>(),
             })
         });
-        json!({ "pools": pools.collect::<Vec<_>>() })
+        let gone = retired.iter().map(|left| &*left.pool);
+        let gone: BTreeSet<&str> = gone.filter(|name| routes.pool(name).is_none()).collect();
+        let gone = gone.into_iter().map(
+            |name| json!({ "pool": name, "balance": null, "waiting": 0, "upstreams": left(name) }),
+        );
+        json!({ "pools": pools.chain(gone).collect::<Vec<_>>() })
     }
 
     fn routes(&self) -> Value {
@@ -130,13 +140,16 @@ impl Api {
     fn upstream(&self, crew: &dyn Crew, asked: &UpstreamAsked) -> Result<Reply, Refusal> {
         let place: Place = asked.upstream.parse().map_err(|why: String| bad(&why))?;
         let pool = self.pool_named(asked.pool.as_deref())?;
-        let over = over(asked.over_seconds)?;
+        let over = over(asked.over_seconds)?
+            .filter(|_| matches!(asked.action.as_str(), "remove" | "drain"));
+        // An order that cannot be given is to change nothing.
+        let order = over.map(|over| Ok((over, self.room_for_order()?))).transpose()?;
         let concerned = self.fleet().upstreams(Some(&pool), Some(&place));
         let change = match asked.action.as_str() {
-            "set" => Change::Set(pool.clone(), self.member(&pool, place, asked)),
-            "remove" => Change::Remove(pool.clone(), place),
-            "drain" => Change::Draining(pool.clone(), place, true),
-            "resume" => Change::Draining(pool.clone(), place, false),
+            "set" => Change::Set(pool.clone(), self.member(&pool, place.clone(), asked)),
+            "remove" => Change::Remove(pool.clone(), place.clone()),
+            "drain" => Change::Draining(pool.clone(), place.clone(), true),
+            "resume" => Change::Draining(pool.clone(), place.clone(), false),
             other => {
                 let why = format!("\"{other}\" is no action: set, remove, drain or resume");
                 return Err(bad(&why));
@@ -144,13 +157,15 @@ impl Api {
         };
         let changed = self.fleet().change(&change, now_ns()).map_err(|why| bad(&why))?;
         info!("{} of upstream {} in pool {pool}, by the API", asked.action, asked.upstream);
-        let ends = matches!(change, Change::Remove(..) | Change::Draining(_, _, true));
-        if let (true, Some(over)) = (ends, over) {
-            self.end(crew, Some(&concerned), HowMany::Share(10_000), over)?;
+        if let Some((over, mut under_way)) = order {
+            end(crew, &mut under_way, Some(&concerned), (HowMany::Share(10_000), over))?;
         }
         let tunnels: u64 = concerned.iter().map(|one| u64::from(one.tunnels())).sum();
         let (added, removed) = (changed.added, changed.removed);
-        Ok(Reply::json(&json!({ "added": added, "removed": removed, "tunnels": tunnels })))
+        let unresolved = self.fleet().unresolved(&pool).any(|member| member.place == place);
+        Ok(Reply::json(&json!({
+            "added": added, "removed": removed, "tunnels": tunnels, "unresolved": unresolved
+        })))
     }
 
     /// An upstream as it is to be; what is not said stays.
@@ -160,7 +175,7 @@ impl Api {
         let known = pool.and_then(|pool| pool.members.iter().find(|known| known.place == place));
         let mut member = known.cloned().unwrap_or_else(|| MemberConfig::new(place));
         member.weight = asked.weight.unwrap_or(member.weight);
-        member.max = asked.max.or(member.max);
+        member.max = asked.max.unwrap_or(member.max);
         member
     }
 
@@ -213,7 +228,7 @@ impl Api {
         };
         let over = over(asked.over_seconds)?.unwrap_or_default();
         let wanted = self.wanted(asked.pool.as_deref(), asked.upstream.as_deref())?;
-        self.end(crew, wanted.as_deref(), many, over)?;
+        end(crew, &mut *self.room_for_order()?, wanted.as_deref(), (many, over))?;
         let seconds = over.as_secs_f64();
         Ok(Reply::json_with(202, &json!({ "over_seconds": seconds })))
     }
@@ -235,22 +250,17 @@ impl Api {
         Ok(Some(found))
     }
 
-    fn end(
-        &self,
-        crew: &dyn Crew,
-        upstreams: Option<&[Arc<Upstream>]>,
-        many: HowMany,
-        over: Duration,
-    ) -> Result<(), Refusal> {
-        let which = upstreams.map_or(Which::All, |of| Which::Of(numbers(of).into()));
-        info!("ending tunnels over {over:?}: {many:?}, {which:?}");
-        let order = Arc::new(Order::new(which, many, over, now_ns()));
-        let workers = crew.end(&order);
-        order.sent_to(workers);
-        if workers == 0 {
-            return Err(Reply::error(503, "overloaded", "no worker takes orders now: ask again"));
+    /// Holds others back who would give an order.
+    fn room_for_order(&self) -> Result<MutexGuard<'_, UnderWay>, Refusal> {
+        let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        if under_way.has_room() {
+            return Ok(under_way);
         }
-        Ok(())
+        let why = format!(
+            "{ORDERS_MAX} orders to end tunnels are under way: wait until one is over, or leave \
+             out over_seconds and end the tunnels of many by one POST /api/close"
+        );
+        Err(Reply::error(503, "overloaded", &why))
     }
 
     /// The pool of that name, or the only one.
@@ -273,26 +283,32 @@ impl Api {
     /// The metrics of pools and upstreams.
     pub(crate) fn metrics(&self, exposition: &mut Exposition) {
         let now_ns = now_ns();
-        let routes = self.table.routes();
-        let members: Vec<(&Pool, &Member)> = routes
-            .pools()
-            .iter()
-            .flat_map(|pool| pool.members().iter().map(move |member| (&**pool, member)))
-            .collect();
-        let labels = |pool: &Pool, upstream: &Upstream| {
-            vec![("pool", pool.name().to_owned()), ("upstream", upstream.address().to_string())]
+        let (routes, left) = {
+            let mut fleet = self.fleet();
+            (self.table.routes(), fleet.retired().to_vec())
+        };
+        let members = routes.pools().iter().flat_map(|pool| {
+            pool.members().iter().map(move |member| (pool.name(), &*member.upstream))
+        });
+        let members = members.chain(left.iter().map(|left| (&*left.pool, &*left.upstream)));
+        let members: Vec<(&str, &Upstream)> = members.collect();
+        let takes = |upstream: &Upstream| {
+            let removed = |left: &Retired| left.upstream.number() == upstream.number();
+            upstream.standing(now_ns) == Standing::Up && !left.iter().any(removed)
+        };
+        let labels = |pool: &str, upstream: &Upstream| {
+            vec![("pool", pool.to_owned()), ("upstream", upstream.address().to_string())]
         };
         let mut each = |name, kind, help, value: &dyn Fn(&Upstream) -> f64| {
-            let samples = members
-                .iter()
-                .map(|(pool, member)| (labels(pool, &member.upstream), value(&member.upstream)));
+            let samples =
+                members.iter().map(|(pool, upstream)| (labels(pool, upstream), value(upstream)));
             exposition.tagged(name, kind, help, samples);
         };
         each("upstream_tunnels", Kind::Gauge, "Tunnels to each upstream.", &|upstream| {
             upstream.tunnels().into()
         });
         each("upstream_up", Kind::Gauge, "Whether it takes tunnels.", &|upstream| {
-            f64::from(u8::from(upstream.standing(now_ns) == Standing::Up))
+            f64::from(u8::from(takes(upstream)))
         });
         let counter = Kind::Counter;
         each("upstream_picked", counter, "Times it was chosen.", &|up| up.taken() as f64);
@@ -303,9 +319,9 @@ impl Api {
         each("upstream_flips", counter, "Times its checks changed their verdict.", &|up| {
             up.flips() as f64
         });
-        let ports = members.iter().flat_map(|(pool, member)| {
-            let labels = labels(pool, &member.upstream);
-            member.upstream.ports().into_iter().map(move |(source, count)| {
+        let ports = members.iter().flat_map(|(pool, upstream)| {
+            let labels = labels(pool, upstream);
+            upstream.ports().into_iter().map(move |(source, count)| {
                 let source =
                     source.map_or_else(|| "system".to_owned(), |source| source.to_string());
                 let labels = labels.iter().cloned().chain([("source", source)]).collect();
@@ -351,6 +367,40 @@ fn told(upstream: &Upstream, member: Option<&Member>, state: &str) -> Value {
     })
 }
 
+/// A name that means no address yet: it takes nothing.
+fn unresolved(member: &MemberConfig) -> Value {
+    json!({
+        "upstream": member.place.to_string(),
+        "address": null,
+        "state": "unresolved",
+        "weight": member.weight,
+        "max": member.max,
+        "tunnels": 0,
+        "picked": 0,
+        "failed": 0,
+        "ejections": 0,
+        "flips": 0,
+    })
+}
+
+fn end(
+    crew: &dyn Crew,
+    under_way: &mut UnderWay,
+    upstreams: Option<&[Arc<Upstream>]>,
+    (many, over): (HowMany, Duration),
+) -> Result<(), Refusal> {
+    let which = upstreams.map_or(Which::All, |of| Which::Of(numbers(of).into()));
+    info!("ending tunnels over {over:?}: {many:?}, {which:?}");
+    let order = Arc::new(Order::new(which, many, over, now_ns()));
+    let workers = crew.end(&order);
+    order.sent_to(workers);
+    under_way.add(&order);
+    if workers == 0 {
+        return Err(Reply::error(503, "overloaded", "no worker takes orders now: ask again"));
+    }
+    Ok(())
+}
+
 fn balance_name(balance: &Balance) -> &'static str {
     match balance {
         Balance::LeastConnections => "least_connections",
@@ -366,6 +416,11 @@ fn numbers(upstreams: &[Arc<Upstream>]) -> Vec<u32> {
 
 fn read<A: DeserializeOwned>(body: &[u8]) -> Result<A, Refusal> {
     serde_json::from_slice(body).map_err(|error| bad(&error.to_string()))
+}
+
+/// What is given, null included; what is left out is the default.
+fn given<'d, D: Deserializer<'d>>(from: D) -> Result<Option<Option<u32>>, D::Error> {
+    Deserialize::deserialize(from).map(Some)
 }
 
 fn over(seconds: Option<f64>) -> Result<Option<Duration>, Refusal> {
@@ -406,7 +461,7 @@ mod tests {
         let mut fleet = Fleet::new(Arc::clone(&table));
         let places = ["10.0.0.1:80", "10.0.0.2:80"].map(|place| place.parse().unwrap());
         fleet.say(RoutesConfig::to(places), 1).unwrap();
-        Api { table, fleet: Arc::new(Mutex::new(fleet)) }
+        Api { table, fleet: Arc::new(Mutex::new(fleet)), under_way: Mutex::default() }
     }
 
     fn ask(api: &Api, crew: &Told, method: &str, target: &str, body: &str) -> (u16, Value) {
@@ -441,6 +496,41 @@ mod tests {
     }
 
     #[test]
+    fn an_order_too_many_is_refused_and_changes_nothing() {
+        let (api, crew) = (api(), Told::default());
+        let close = r#"{"percent":1}"#;
+        for _ in 0..ORDERS_MAX {
+            assert_eq!(ask(&api, &crew, "POST", "/api/close", close).0, 202);
+        }
+        let drain = r#"{"action":"drain","upstream":"10.0.0.2:80","over_seconds":2}"#;
+        let (status, answer) = ask(&api, &crew, "POST", "/api/upstreams", drain);
+        assert_eq!(status, 503, "{answer}");
+        assert!(answer["message"].as_str().unwrap().contains("wait until one is over"), "{answer}");
+        assert_eq!(api.upstreams()["pools"][0]["upstreams"][1]["state"], "up");
+        // The workers are done with one.
+        crew.0.lock().unwrap().pop();
+        assert_eq!(ask(&api, &crew, "POST", "/api/upstreams", drain).0, 200);
+        assert_eq!(ask(&api, &crew, "POST", "/api/close", close).0, 503);
+    }
+
+    #[test]
+    fn a_limit_can_be_lifted_and_a_name_without_an_address_is_shown() {
+        let (api, crew) = (api(), Told::default());
+        let post = |body: &str| ask(&api, &crew, "POST", "/api/upstreams", body).1;
+        let second = || api.upstreams()["pools"][0]["upstreams"][1].clone();
+        post(r#"{"action":"set","upstream":"10.0.0.2:80","max":9}"#);
+        post(r#"{"action":"set","upstream":"10.0.0.2:80","weight":3}"#);
+        assert_eq!((&second()["weight"], &second()["max"]), (&json!(3), &json!(9)));
+        post(r#"{"action":"set","upstream":"10.0.0.2:80","max":null}"#);
+        assert_eq!((&second()["weight"], &second()["max"]), (&json!(3), &Value::Null));
+        let set = post(r#"{"action":"set","upstream":"nowhere.internal:80","max":7}"#);
+        assert_eq!((&set["added"], &set["unresolved"]), (&json!(0), &json!(true)));
+        let third = api.upstreams()["pools"][0]["upstreams"][2].clone();
+        assert_eq!(third["upstream"], "nowhere.internal:80", "{third}");
+        assert_eq!((&third["state"], &third["max"]), (&json!("unresolved"), &json!(7)));
+    }
+
+    #[test]
     fn what_cannot_be_done_is_refused_with_a_reason() {
         let (api, crew) = (api(), Told::default());
         for (target, body, why) in [
@@ -450,6 +540,7 @@ mod tests {
             ("/api/upstreams", r#"{"action":"drain","upstream":"a:1"}"#, "10.0.0.1:80"),
             ("/api/upstreams", r#"{"action":"set","upstream":"a:1","weigth":1}"#, "weigth"),
             ("/api/upstreams", r#"{"action":"set","upstream":"a:1","weight":0}"#, "1 to 256"),
+            ("/api/upstreams", r#"{"action":"set","upstream":"a:1","max":0}"#, "1 or more"),
             ("/api/upstreams", r#"{"action":"set","pool":"x","upstream":"a:1"}"#, "no pool x"),
             ("/api/close", "{}", "count or percent"),
             ("/api/close", r#"{"percent":101}"#, "0 to 100"),

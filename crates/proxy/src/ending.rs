@@ -4,15 +4,16 @@
 //! of what is to end, and ends them evenly over the time ([`Endings`]). A tunnel is bytes without
 //! frames to this proxy, so its clients see the TCP stream end, which browsers report as 1006.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Orders a worker carries out at a time; the oldest gives way.
-const ORDERS_MAX: usize = 16;
-/// Tunnels ended, and slots looked at, in one turn.
-const ENDED_PER_TURN: u64 = 64;
-const SLOTS_PER_TURN: u32 = 16 * 1024;
+/// Orders under way at a time: whoever gives them refuses more.
+pub(crate) const ORDERS_MAX: usize = 256;
+/// Tunnels ended, and slots looked at, in one turn, by all orders together; each has its part of
+/// that, but not less than the second.
+const ENDED_PER_TURN: (u64, u64) = (64, 1);
+const SLOTS_PER_TURN: (u32, u32) = (16 * 1024, 256);
 /// How long workers wait for the others to say how many they have.
 const REPORT_WAIT_NS: u64 = 1_000_000_000;
 const REPORT_LOOK_NS: u64 = 5_000_000;
@@ -113,6 +114,23 @@ impl Order {
     }
 }
 
+/// The orders that workers still carry out, as whoever gives them knows it.
+#[derive(Default)]
+pub(crate) struct UnderWay(Vec<Weak<Order>>);
+
+impl UnderWay {
+    /// Whether one more may be given.
+    pub(crate) fn has_room(&mut self) -> bool {
+        // Each worker keeps an order until its part is done.
+        self.0.retain(|order| order.strong_count() > 0);
+        self.0.len() < ORDERS_MAX
+    }
+
+    pub(crate) fn add(&mut self, order: &Arc<Order>) {
+        self.0.push(Arc::downgrade(order));
+    }
+}
+
 /// The tunnels of one worker, by slot.
 pub(crate) trait Tunnels {
     /// One more than the highest slot in use.
@@ -151,17 +169,17 @@ impl Endings {
         if mine == 0 {
             return;
         }
-        if self.0.len() == ORDERS_MAX {
-            self.0.remove(0);
-        }
         self.0.push(Ending { order, mine, part: None, done: 0, slot: 0, laps: 0 });
     }
 
     /// Ends what is due; the time at which more is.
     pub(crate) fn turn(&mut self, now_ns: u64, tunnels: &mut impl Tunnels) -> Option<u64> {
         let mut next = None;
+        let orders = u32::try_from(self.0.len()).unwrap_or(u32::MAX).max(1);
+        let most = (ENDED_PER_TURN.0 / u64::from(orders)).max(ENDED_PER_TURN.1);
+        let looks = (SLOTS_PER_TURN.0 / orders).max(SLOTS_PER_TURN.1);
         self.0.retain_mut(|ending| {
-            let again = ending.turn(now_ns, tunnels);
+            let again = ending.turn(now_ns, (most, looks), tunnels);
             next = [next, again].into_iter().flatten().min();
             again.is_some()
         });
@@ -171,10 +189,14 @@ impl Endings {
 
 impl Ending {
     /// The time of its next turn; none when it is done.
-    fn turn(&mut self, now_ns: u64, tunnels: &mut impl Tunnels) -> Option<u64> {
+    fn turn(
+        &mut self,
+        now_ns: u64,
+        (most, mut looks): (u64, u32),
+        tunnels: &mut impl Tunnels,
+    ) -> Option<u64> {
         let Some((part, budget)) = self.part(now_ns) else { return Some(now_ns + REPORT_LOOK_NS) };
-        let due = self.due(part, now_ns).saturating_sub(self.done).min(ENDED_PER_TURN);
-        let mut looks = SLOTS_PER_TURN;
+        let due = self.due(part, now_ns).saturating_sub(self.done).min(most);
         for _ in 0..due {
             let Some(slot) = self.find(tunnels, &mut looks) else {
                 // Passed all and found none: they have ended by themselves.
@@ -321,6 +343,25 @@ mod tests {
             let left: usize = workers.iter().map(|w| w.1.0.iter().flatten().count()).sum();
             assert_eq!((order.ended(), left), (ended, 400 - ended as usize), "{many:?}");
         }
+    }
+
+    #[test]
+    fn as_many_orders_as_there_may_be_are_carried_out_beside_each_other() {
+        let orders = ORDERS_MAX as u32;
+        let mut worker =
+            (Endings::default(), Slots((0..4 * orders).map(|n| Some(n % orders)).collect()));
+        for upstream in 0..orders {
+            let (which, over) = (Which::Of([upstream].into()), Duration::from_secs(3));
+            let order = Arc::new(Order::new(which, HowMany::Share(10_000), over, 0));
+            worker.0.take(Arc::clone(&order), &worker.1);
+            order.sent_to(1);
+        }
+        let mut now_ns = 0;
+        while let Some(next) = worker.0.turn(now_ns, &mut worker.1) {
+            now_ns = next.max(now_ns + 1);
+        }
+        assert_eq!(worker.1.0.iter().flatten().count(), 0, "the first are not forgotten");
+        assert!((2 * SECOND..4 * SECOND).contains(&now_ns), "{now_ns}");
     }
 
     #[test]

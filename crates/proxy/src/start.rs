@@ -115,7 +115,8 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let mut service = ground.begin(&limits, relay).map_err(StartError::Ground)?;
     log.as_mut().map_or(Ok(()), AccessLog::start).map_err(StartError::Log)?;
     let fleet = Arc::new(Mutex::new(fleet));
-    let api = Api { table: Arc::clone(&table), fleet: Arc::clone(&fleet) };
+    let (of_api, under_way) = (Arc::clone(&table), Mutex::default());
+    let api = Api { table: of_api, fleet: Arc::clone(&fleet), under_way };
     let control = Control::new(Arc::clone(&shared), service.remote().clone(), api);
     service.admin = start_admin(config, control)?;
     let watcher = Watcher::start(table, Arc::clone(&fleet)).map_err(StartError::Watch)?;

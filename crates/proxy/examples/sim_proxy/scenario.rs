@@ -114,6 +114,7 @@ fn live(hasty: bool, random: &mut Rng) -> Live {
     let mut live = Live { forwarded: random.bool(), ..Live::default() };
     live.spares = random.usize(..4);
     live.limits.handshake_timeout = Duration::from_secs(5);
+    live.limits.keep_alive_timeout = Duration::from_secs(5);
     live.limits.close_timeout = Duration::from_millis(random.u64(100..2000));
     let times = &mut live.patience;
     times.connect = Duration::from_millis(random.u64(200..2000));

@@ -268,14 +268,10 @@ impl Pool {
     /// A place among those who wait, for a request of this worker; none where enough wait.
     #[must_use]
     pub fn wait(self: &Arc<Self>, worker: usize) -> Option<Waiting> {
-        let mut line = self.state.line();
-        if line.len() >= self.limits.queue as usize {
+        let ticket = self.state.enter(worker, self.limits.queue as usize).or_else(|| {
             count(&self.state.overflowed);
-            return None;
-        }
-        let ticket = self.state.tickets.fetch_add(1, Ordering::Relaxed);
-        line.insert(ticket, worker);
-        self.state.line_is(&line);
+            None
+        })?;
         count(&self.state.queued);
         self.members.iter().for_each(|member| member.upstream.is_wanted(true));
         Some(Waiting { pool: Arc::clone(self), ticket })
@@ -285,6 +281,12 @@ impl Pool {
     #[must_use]
     pub fn has_line(&self) -> bool {
         self.limits.queue > 0 && self.waiting() > 0
+    }
+
+    /// Whether who waits for a place there stands in the same line: it is the same pool, of the same
+    /// table or another.
+    pub(crate) fn has_line_of(&self, other: &Pool) -> bool {
+        Arc::ptr_eq(&self.state, &other.state)
     }
 
     /// The worker of whoever has waited longest.
@@ -454,6 +456,26 @@ impl PoolState {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Puts somebody of this worker at the end of the line, if it is shorter than that; the ticket.
+    fn enter(&self, worker: usize, most: usize) -> Option<u64> {
+        let mut line = self.line();
+        if line.len() >= most {
+            return None;
+        }
+        let ticket = self.tickets.fetch_add(1, Ordering::Relaxed);
+        line.insert(ticket, worker);
+        self.line_is(&line);
+        Some(ticket)
+    }
+
+    /// Takes somebody out of the line; whose worker.
+    fn leave(&self, ticket: u64) -> Option<usize> {
+        let mut line = self.line();
+        let worker = line.remove(&ticket);
+        self.line_is(&line);
+        worker
+    }
+
     fn line_is(&self, line: &BTreeMap<u64, usize>) {
         self.waiting.store(u32::try_from(line.len()).unwrap_or(u32::MAX), Ordering::Relaxed);
     }
@@ -473,13 +495,24 @@ impl Waiting {
         let line = self.pool.state.line();
         line.first_key_value().is_none_or(|(first, _)| *first >= self.ticket)
     }
+
+    /// The pool has changed: it waits for a place at the upstreams there are now, where it stood.
+    pub(crate) fn follow(&mut self, pool: &Arc<Pool>) {
+        if !self.pool.has_line_of(pool) {
+            // It was gone for a moment: who waited for the one that went is the last in this line.
+            let worker = self.pool.state.leave(self.ticket);
+            let ticket = pool.state.enter(worker.unwrap_or_default(), usize::MAX);
+            self.ticket = ticket.unwrap_or(self.ticket);
+        }
+        pool.members.iter().for_each(|member| member.upstream.is_wanted(true));
+        self.pool.members.iter().for_each(|member| member.upstream.is_wanted(false));
+        self.pool = Arc::clone(pool);
+    }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let mut line = self.pool.state.line();
-        line.remove(&self.ticket);
-        self.pool.state.line_is(&line);
+        self.pool.state.leave(self.ticket);
         self.pool.members.iter().for_each(|member| member.upstream.is_wanted(false));
     }
 }

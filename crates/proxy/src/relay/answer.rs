@@ -219,7 +219,7 @@ impl Relay {
             exchange.answer.as_ref().map_or((false, true), |body| (body.reusable, body.last));
         if let Some(upstream) = exchange.upstream {
             let number = exchange.picked.as_ref().map(|picked| picked.upstream().number());
-            let of_now = exchange.era == self.era;
+            let of_now = exchange.era == self.era && !self.draining;
             match number.filter(|_| reusable && whole_request && !and_more && of_now) {
                 Some(number) => self.spare(core, upstream, number),
                 None => {

@@ -172,6 +172,7 @@ impl Relay {
         core: &mut Core<S, Self>,
         index: u32,
     ) -> Result<(), Refusal> {
+        self.follow_changes(index)?;
         let now_ns = core.now_ns();
         let mut failed = None;
         loop {
@@ -215,6 +216,24 @@ impl Relay {
                 Err(error) => failed = Some(self.connect_failed(index, &error, now_ns)),
             }
         }
+    }
+
+    /// The upstreams of a request that waited, or failed once, are those of its pool now: what came
+    /// since then may be chosen, and what went may not.
+    fn follow_changes(&mut self, index: u32) -> Result<(), Refusal> {
+        let routes = self.routes.get(&self.shared.table);
+        let Some(exchange) = self.exchanges.get(index) else { return Ok(()) };
+        if exchange.waiting.is_none() && exchange.tried.is_empty() {
+            return Ok(());
+        }
+        let pool = routes.pool(exchange.pool.name()).ok_or(Refusal::Down)?;
+        if !Arc::ptr_eq(pool, &exchange.pool) {
+            exchange.pool = Arc::clone(pool);
+            if let Some(waiting) = &mut exchange.waiting {
+                waiting.follow(pool);
+            }
+        }
+        Ok(())
     }
 
     /// Every upstream has its most: the request waits, if it may.

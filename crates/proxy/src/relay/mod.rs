@@ -116,6 +116,8 @@ pub struct Relay {
     era: u32,
     /// Which of the source addresses is next.
     source: usize,
+    /// Nothing is kept for later any more.
+    draining: bool,
 }
 
 impl Relay {
@@ -134,6 +136,7 @@ impl Relay {
             waiters: VecDeque::new(),
             era: 0,
             source: 0,
+            draining: false,
         }
     }
 
@@ -149,6 +152,10 @@ impl Relay {
         self.live = live;
         // What was made as was said before serves no further request.
         self.era = self.era.wrapping_add(1);
+        self.reset_spares(core);
+    }
+
+    fn reset_spares<S: Sys>(&mut self, core: &mut Core<S, Self>) {
         for (_, spare) in std::mem::take(&mut self.spares) {
             Self::set(core, spare, Leg::Vacant);
             core.reset(spare);
@@ -280,6 +287,11 @@ impl Handler for Relay {
         if let Some(waiting) = waiting.filter(|_| !planted::on(Bug::SideForgotten)) {
             core.resume(waiting);
         }
+    }
+
+    fn draining<S: Sys>(&mut self, core: &mut Core<S, Self>) {
+        self.draining = true;
+        self.reset_spares(core);
     }
 
     fn holds<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) -> bool {

@@ -94,7 +94,7 @@ impl Relay {
         for index in self.waiters.iter().copied().collect::<Vec<_>>() {
             let Some(exchange) = self.exchanges.get(index) else { continue };
             let pool = Arc::clone(&exchange.pool);
-            if full.iter().any(|other| Arc::ptr_eq(other, &pool)) {
+            if full.iter().any(|other| other.has_line_of(&pool)) {
                 continue;
             }
             self.try_again(core, index);

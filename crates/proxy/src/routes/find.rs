@@ -87,6 +87,12 @@ impl Routes {
         &self.pools
     }
 
+    /// The pool of that name.
+    #[must_use]
+    pub fn pool(&self, name: &str) -> Option<&Arc<Pool>> {
+        self.pools.iter().find(|pool| pool.name() == name)
+    }
+
     /// Every route.
     pub fn all(&self) -> impl Iterator<Item = &Route> {
         self.exact.values().chain(self.below.values()).flatten().chain(&self.any)

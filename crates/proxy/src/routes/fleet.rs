@@ -146,6 +146,15 @@ impl Fleet {
         each.collect()
     }
 
+    /// What is said of a pool's names that mean no address yet.
+    pub fn unresolved<'p>(&'p self, pool: &str) -> impl Iterator<Item = &'p MemberConfig> {
+        let said = self.said.pools.iter().find(|said| *said.name == *pool);
+        said.into_iter().flat_map(|said| &said.members).filter(|member| match &member.place {
+            Place::Name(host, port) => !self.resolved.contains_key(&(host.clone(), *port)),
+            Place::Address(_) => false,
+        })
+    }
+
     /// Upstreams that left and have tunnels; those that have none any more are forgotten.
     pub fn retired(&mut self) -> &[Retired] {
         self.retired.retain(|retired| retired.upstream.tunnels() > 0);
@@ -425,6 +434,9 @@ mod tests {
         for n in 0..50u64 {
             assert_ne!(pick(&table, n << 40).upstream().name(), "10.0.0.1:80");
         }
+        fleet.say(fleet.said().clone(), 3_500).unwrap();
+        let of_one = fleet.upstreams(None, Some(&place("10.0.0.1:80")));
+        assert_eq!(of_one[0].standing(5_000), Standing::Draining, "a reload undoes no drain");
         fleet.change(&drain(false), 4_000).unwrap();
         let back = fleet.upstreams(None, Some(&place("10.0.0.1:80")));
         assert_eq!(back[0].standing(5_000), Standing::Up);

@@ -210,6 +210,11 @@ impl PoolConfig {
                 let most = Pool::WEIGHT_MAX;
                 return Err(format!("[pool.{name}], {place}: a weight is 1 to {most}"));
             }
+            if member.max == Some(0) {
+                return Err(format!(
+                    "[pool.{name}], {place}: a max is 1 or more; drain or remove takes it out"
+                ));
+            }
         }
         let limited = self.max.is_some() || self.members.iter().any(|m| m.max.is_some());
         if self.limits.queue > 0 && !limited {

@@ -24,11 +24,13 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         {
             return;
         }
-        if conn.cold.as_ref().is_some_and(|cold| cold.tls.is_some()) {
-            return self.read_tls(slot);
-        }
-        let fd = conn.fd;
-        let kept = conn.cold.as_ref().map_or(0, |cold| cold.tail.len());
+        let kept = match &conn.cold {
+            None => 0,
+            Some(cold) if cold.tls.is_some() => return self.read_tls(slot),
+            Some(cold) => cold.tail.len(),
+        };
+        let (id, fd) = (ConnId::new(core.index, slot, conn.generation), conn.fd);
+        let bare = conn.mode == Mode::Raw && kept == 0;
         let mut buffer = core.take_read_buffer();
         let room = buffer.get_mut(kept..kept + READ_BUFFER_BYTES).unwrap_or_default();
         assert!(!room.is_empty(), "a tail is at most TAIL_BYTES_MAX");
@@ -42,7 +44,11 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                     if kept > 0 {
                         self.core.restore_tail(slot, bytes);
                     }
-                    self.ingest(slot, bytes);
+                    if bare {
+                        self.ingest_bare(id, bytes);
+                    } else {
+                        self.ingest(slot, bytes, 0);
+                    }
                 }
             }
             Err(error) if would_block(&error) => {}
@@ -58,16 +64,30 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let mut buffer = self.core.take_read_buffer();
         if let Some(bytes) = buffer.get_mut(..kept) {
             self.core.restore_tail(slot, bytes);
-            self.ingest(slot, bytes);
+            self.ingest(slot, bytes, 0);
         }
         self.core.read_buffer = buffer;
         self.core.sync_interest(slot);
     }
 
-    /// Delivers all that is whole in `bytes`, writes the replies, keeps the rest.
-    pub(crate) fn ingest(&mut self, slot: u32, bytes: &mut [u8]) {
+    /// [`Worker::ingest`] of a raw connection, whose handler mostly takes all: the same in one step.
+    #[inline]
+    fn ingest_bare(&mut self, id: ConnId, bytes: &mut [u8]) {
+        let slot = id.slot();
         self.core.corked = Some(slot);
-        let mut at = 0;
+        self.handler.data(&mut self.core, id, bytes);
+        if self.core.unread > 0 {
+            let used = bytes.len() - self.core.take_unread(slot).min(bytes.len());
+            return self.ingest(slot, bytes, used);
+        }
+        self.core.flush_cork();
+        self.core.corked = None;
+        self.core.after_read(slot, &[]);
+    }
+
+    /// Delivers all that is whole in `bytes` from `at` on, writes the replies, keeps the rest.
+    pub(crate) fn ingest(&mut self, slot: u32, bytes: &mut [u8], mut at: usize) {
+        self.core.corked = Some(slot);
         while let Some(rest) = bytes.get_mut(at..).filter(|rest| !rest.is_empty()) {
             let Some(conn) = self.core.slab.get(slot) else { break };
             if conn.flags.has(Flags::PAUSED | Flags::STALLED) {

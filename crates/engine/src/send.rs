@@ -149,12 +149,29 @@ impl<S: Sys, H: Handler> Core<S, H> {
     }
 
     /// Sends bytes on a raw connection.
+    #[inline]
     pub fn write(&mut self, id: ConnId, bytes: &[u8]) -> Sent {
         let slot = id.slot();
         let raw = |mode| matches!(mode, Mode::Raw | Mode::HalfClosed);
         let Some(conn) = self.live(id).filter(|conn| raw(conn.mode)) else {
             return Sent::Dropped;
         };
+        if conn.cold.is_some() || self.corked == Some(slot) {
+            return self.write_behind(id, bytes);
+        }
+        // Nothing waits and nothing is encrypted.
+        let fd = conn.fd;
+        let sent = self.split().1.sent(|sys| sys.send(fd, bytes));
+        if matches!(sent, Ok(sent) if sent == bytes.len()) {
+            return Sent::Sent;
+        }
+        self.written(slot, bytes, 0, sent)
+    }
+
+    /// Sends bytes on a raw connection behind what waits, or with what is gathered.
+    fn write_behind(&mut self, id: ConnId, bytes: &[u8]) -> Sent {
+        let slot = id.slot();
+        let Some(conn) = self.live(id) else { return Sent::Dropped };
         if conn.weight() > self.limits.send_queue_bytes && !self.relieve(slot, bytes.len(), 0) {
             return Sent::Dropped;
         }
@@ -225,17 +242,20 @@ impl<S: Sys, H: Handler> Core<S, H> {
             self.counters().dropped_gone.add(u64::from(messages));
             return Sent::Dropped;
         };
-        let mut sent = 0;
-        if conn.backlog() == 0 {
-            sent = match self.transmit(slot, bytes) {
-                Ok(sent) => sent,
-                Err(error) => return self.lost(slot, u64::from(messages), &error),
-            };
-            if sent == bytes.len() {
-                return Sent::Sent;
+        let sent = if conn.backlog() == 0 { self.transmit(slot, bytes) } else { Ok(0) };
+        self.written(slot, bytes, messages, sent)
+    }
+
+    /// What becomes of bytes of which the kernel took so many.
+    fn written(&mut self, slot: u32, bytes: &[u8], messages: u32, sent: io::Result<usize>) -> Sent {
+        match sent {
+            Ok(sent) if sent == bytes.len() => Sent::Sent,
+            Ok(sent) => self.queue(slot, |cold| cold.queue.push_rest(bytes, sent, messages)),
+            Err(error) if would_block(&error) => {
+                self.queue(slot, |cold| cold.queue.push_rest(bytes, 0, messages))
             }
+            Err(error) => self.lost(slot, u64::from(messages), &error),
         }
-        self.queue(slot, |cold| cold.queue.push_rest(bytes, sent, messages))
     }
 
     /// Sends what the kernel takes now, encrypted where TLS is spoken; returns how many of the bytes

@@ -194,15 +194,15 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         if conn.mode == Mode::Connecting {
             return self.on_connected(slot);
         }
+        let flags = conn.flags;
         if event.failed
-            && !conn.flags.has(Flags::WATCHED_READ)
+            && !flags.has(Flags::WATCHED_READ)
             && let Some(why) = self.broke_unread(slot)
         {
             // Nobody will read it to find out.
             return self.core.end(slot, why);
         }
-        let Some(conn) = self.core.slab.get(slot) else { return };
-        if event.writable && conn.flags.has(Flags::WATCHED_WRITE) {
+        if event.writable && flags.has(Flags::WATCHED_WRITE) {
             // Even with nothing left: a queue whose publications were all dropped is watched still.
             self.core.flush(slot);
         }

@@ -85,7 +85,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let whole = plain.get_mut(..tail + whole).filter(|_| whole > 0 && then != Then::Broken);
         if let Some(bytes) = whole {
             self.core.restore_tail(slot, bytes);
-            self.ingest(slot, bytes);
+            self.ingest(slot, bytes, 0);
         }
         self.core.read_buffer = plain;
         match then {

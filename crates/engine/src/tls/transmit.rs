@@ -60,7 +60,10 @@ impl<S: Sys> Way<'_, S> {
     }
 
     #[inline]
-    fn sent(&mut self, send: impl FnOnce(&mut S) -> io::Result<usize>) -> io::Result<usize> {
+    pub(crate) fn sent(
+        &mut self,
+        send: impl FnOnce(&mut S) -> io::Result<usize>,
+    ) -> io::Result<usize> {
         let sent = send(self.sys)?;
         self.counters.bytes_out.add(sent as u64);
         Ok(sent)

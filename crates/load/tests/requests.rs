@@ -129,7 +129,7 @@ fn servers_that_never_come_to_an_end_are_given_up_in_time() {
     let (port, book) = start();
     for fault in ["silent", "dribble", "interim"] {
         let before = book.received();
-        let config = Requests { timeout: Duration::from_millis(300), ..config(port, 2, 4) };
+        let config = Requests { timeout: Duration::from_millis(700), ..config(port, 2, 4) };
         let began_ns = process::now_ns();
         let summary = drive(&config, &format!("/{fault}"));
         balanced(&summary);

@@ -182,6 +182,10 @@ impl Book {
         self.require(!strict || known.answered == 0 || known.cut, || {
             format!("{story} was asked again after it was answered")
         });
+        if known.down.heard == 0 {
+            // What whoever was asked before may have said was heard by nobody, and is said anew.
+            *self.flow(story, Way::Down) = Flow::default();
+        }
     }
 
     /// Bytes of one direction have arrived.

@@ -46,7 +46,7 @@ fn why_an_upstream_fails_is_told_once_and_so_are_its_ejection_and_return() {
     let config = Scratch::new("told.toml", &config);
     let proxy = Server::start_proxy(&["--config", config.path()]);
     let told = |what: &str| {
-        let line = format!("upstream {address} ({address}) {what}");
+        let line = format!("upstream {address} {what}");
         proxy.log().matches(&line).count()
     };
     assert_eq!(asks(&proxy, GET), 502);

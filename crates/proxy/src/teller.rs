@@ -109,17 +109,19 @@ impl Told {
 }
 
 fn tell(upstream: &Upstream, news: News) {
-    let (name, address) = (upstream.name(), upstream.address());
+    let (name, address) = (upstream.name(), upstream.address().to_string());
+    // Behind a name there may be several.
+    let shown = if *name == *address { address } else { format!("{name} ({address})") };
     let why = upstream.fault().map(|fault| fault.to_string()).unwrap_or_default();
     let ejection = upstream.ejection();
     let (after, time) = (ejection.after, Duration::from_nanos(ejection.for_ns));
     match news {
-        News::Fails => warn!("upstream {name} ({address}) fails: {why}"),
+        News::Fails => warn!("upstream {shown} fails: {why}"),
         News::Ejected => warn!(
-            "upstream {name} ({address}) is ejected for {time:?}, and again while that goes on, after \
+            "upstream {shown} is ejected for {time:?}, and again while that goes on, after \
              {after} failures in a row: {why}; its tunnels are left alone"
         ),
-        News::Back => info!("upstream {name} ({address}) answers again"),
+        News::Back => info!("upstream {shown} answers again"),
     }
 }
 

@@ -240,10 +240,16 @@ fn over_the_memory_limit_nobody_comes_in_and_silent_tunnels_leave() {
     let mut tunnels: Vec<Socket> = (0..40).map(|_| Socket::open(proxy.listen, "/echo")).collect();
     let mut speaker = Socket::open(proxy.listen, "/echo");
     assert!(proxy.rss_bytes() > 17 << 20, "the routes do not fill the memory");
+    let mut talks = || {
+        speaker.send_frame(crate::harness::socket::TEXT, b"here");
+        speaker.frame().is_some_and(|frame| frame.payload == b"here")
+    };
     config.write(&text("16MiB"));
     proxy.signal(Signal::HUP);
     let refused = "standfast_refused_total{limit=\"memory_limit\"}";
     eventually("nobody is let in", || {
+        // From the first round of shedding on it is not one of the silent.
+        assert!(talks());
         let mut late = Socket::connect(proxy.listen);
         late.send(upgrade("/echo", &[]).as_bytes());
         late.response().status == 503
@@ -251,10 +257,6 @@ fn over_the_memory_limit_nobody_comes_in_and_silent_tunnels_leave() {
     assert!(proxy.metrics()[refused] >= 1.0);
     assert!(proxy.log().contains("--memory-limit"), "{}", proxy.log());
     let shed = "standfast_tunnels_ended_total{reason=\"shed\"}";
-    let mut talks = || {
-        speaker.send_frame(crate::harness::socket::TEXT, b"here");
-        speaker.frame().is_some_and(|frame| frame.payload == b"here")
-    };
     eventually("those who are silent leave, and who talks stays", || {
         assert!(talks());
         proxy.metrics()[shed] >= 8.0

@@ -159,23 +159,43 @@ fn a_share_of_tunnels_is_closed_and_a_page_lists_the_rest() {
         tunnels(&proxy, nodes[1].listen) == left - 5
     });
     assert_eq!(sockets.iter_mut().filter_map(|s| echoes(s).then_some(())).count(), 25);
-    let (mut listed, mut after) = (BTreeMap::new(), json!(0));
+    let (mut listed, mut after) = (BTreeMap::new(), "0".to_owned());
     loop {
         let page = http::get(proxy.admin, &format!("/api/tunnels?limit=10&after={after}")).json();
         let tunnels = page["tunnels"].as_array().unwrap();
         assert!(tunnels.len() <= 10, "{page}");
         for tunnel in tunnels {
-            listed.insert(tunnel["id"].as_u64().unwrap(), tunnel["upstream"].clone());
+            listed.insert(tunnel["id"].as_str().unwrap().to_owned(), tunnel["upstream"].clone());
         }
-        after = page["next"].clone();
-        if after.is_null() {
-            break;
+        match page["next"].as_str() {
+            Some(next) => next.clone_into(&mut after),
+            None => break,
         }
     }
     assert_eq!(listed.len(), 25, "{listed:?}");
     let of_one = format!("/api/tunnels?limit=100&upstream={one}");
     let of_one = http::get(proxy.admin, &of_one).json();
     assert_eq!(of_one["tunnels"].as_array().unwrap().len() as u64, left - 5);
+}
+
+/// From the second worker on a tunnel's number is more than JavaScript's numbers hold.
+#[test]
+fn pages_of_tunnels_go_on_by_names_that_are_text_with_every_worker() {
+    let node = Server::start(&[]);
+    let proxy = proxy_to(&[&node], &["--workers", "2", "--max-connections", "6"]);
+    let _sockets: Vec<Socket> = (0..6).map(|_| Socket::open(proxy.listen, "/echo")).collect();
+    let (mut names, mut after) = (Vec::new(), "0".to_owned());
+    for _ in 0..=6 {
+        let page = http::get(proxy.admin, &format!("/api/tunnels?limit=1&after={after}")).json();
+        let tunnels = page["tunnels"].as_array().unwrap();
+        names.extend(tunnels.iter().map(|tunnel| tunnel["id"].as_str().unwrap().to_owned()));
+        let Some(next) = page["next"].as_str() else { break };
+        assert_eq!(next, tunnels[0]["id"], "{page}");
+        next.clone_into(&mut after);
+    }
+    let numbers: Vec<u64> = names.iter().map(|name| name.parse().unwrap()).collect();
+    assert!(numbers.is_sorted_by(|a, b| a < b) && numbers.len() == 6, "each once: {numbers:?}");
+    assert!(numbers.iter().any(|number| *number > 1 << 53), "some of the second worker");
 }
 
 #[test]

@@ -264,15 +264,21 @@ impl Crew for Control {
             }
         }
         let full = listed.len() >= page.limit;
-        let next = listed.last().filter(|_| full).map(|tunnel| tunnel.id);
+        let next = listed.last().filter(|_| full).map(|tunnel| text_of(tunnel.id));
         let tunnels: Vec<Value> = listed.iter().map(told).collect();
         Reply::json(&json!({ "tunnels": tunnels, "next": next, "silent_workers": silent }))
     }
 }
 
+/// A tunnel's name in JSON: as text, since a reader that takes numbers for floating point keeps 53 bits
+/// of them, and from the second worker on there are more (RFC 8259 section 6).
+fn text_of(id: ConnId) -> String {
+    id.as_u64().to_string()
+}
+
 fn told(tunnel: &TunnelInfo) -> Value {
     json!({
-        "id": tunnel.id,
+        "id": text_of(tunnel.id),
         "upstream": tunnel.upstream,
         "client": tunnel.client.map(|client| client.to_string()),
         "seconds": tunnel.seconds,
@@ -281,4 +287,31 @@ fn told(tunnel: &TunnelInfo) -> Value {
         "bytes_out": tunnel.bytes_out,
         "queued_bytes": tunnel.queued,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_tunnel_survives_every_reader_of_json() {
+        let id = ConnId::from_u64(1 << 54 | 3 << 32 | 5);
+        assert_eq!((id.worker(), id.slot(), id.generation()), (1, 3, 5));
+        let tunnel = TunnelInfo {
+            id,
+            upstream: "10.0.0.1:80".to_owned(),
+            client: None,
+            seconds: 1,
+            idle_seconds: 0.5,
+            bytes_in: 2,
+            bytes_out: 3,
+            queued: 0,
+        };
+        let number = id.as_u64();
+        assert_ne!(number as f64 as u64, number, "JavaScript would change it");
+        let told = told(&tunnel);
+        assert_eq!(told["id"], number.to_string());
+        let read = told["id"].as_str().and_then(|text| text.parse().ok()).map(ConnId::from_u64);
+        assert_eq!(read, Some(id));
+    }
 }

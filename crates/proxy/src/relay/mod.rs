@@ -85,7 +85,7 @@ pub(crate) struct Listed {
 
 /// What operators are told of one tunnel.
 pub(crate) struct TunnelInfo {
-    pub(crate) id: u64,
+    pub(crate) id: ConnId,
     pub(crate) upstream: String,
     pub(crate) client: Option<IpAddr>,
     pub(crate) seconds: u64,

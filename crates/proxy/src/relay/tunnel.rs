@@ -222,7 +222,7 @@ fn told<S: Sys>(core: &Core<S, Relay>, id: ConnId, wanted: Option<&[u32]>) -> Op
     }
     let (peer, client) = core.addresses(id);
     Some(TunnelInfo {
-        id: id.as_u64(),
+        id,
         upstream: near.picked.address().to_string(),
         client: client.or(peer),
         seconds: near.age_ns(core.now_ns()) / 1_000_000_000,

@@ -246,6 +246,34 @@ fn plain_requests_are_streamed_and_their_connections_used_again() {
 }
 
 #[test]
+fn a_question_about_a_whole_server_goes_on_and_reasons_come_back_as_they_are() {
+    let (upstream, other) = (Upstream::new(), Upstream::new());
+    let (whole, below) = (upstream.address().to_string(), other.address().to_string());
+    let config = format!(
+        "[[route]]\nhost = 'chat.test'\npool = 'whole'\n[[route]]\npath = '/below'\npool = 'below'\n\
+         [pool.whole]\nupstreams = ['{whole}']\n[pool.below]\nupstreams = ['{below}']\n"
+    );
+    let config = Scratch::new("whole.toml", &config);
+    let proxy = Server::start_proxy(&["--config", config.path(), "--workers", "1"]);
+    for target in ["*", "http://chat.test"] {
+        let mut socket = Socket::connect(proxy.listen);
+        socket.send(format!("OPTIONS {target} HTTP/1.1\r\nHost: chat.test\r\n\r\n").as_bytes());
+        let mut leg = upstream.accept();
+        let head = leg.head();
+        assert!(head.starts_with("OPTIONS * HTTP/1.1\r\nHost: chat.test\r\n"), "{head}");
+        let answer =
+            "HTTP/1.1 404 Nope, not here\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+        leg.say(answer);
+        let said = socket.text_until("\r\n\r\n");
+        assert!(said.starts_with("HTTP/1.1 404 Nope, not here\r\n"), "{said}");
+    }
+    let mut socket = Socket::connect(proxy.listen);
+    socket.send(b"OPTIONS * HTTP/1.1\r\nHost: other.test\r\n\r\n");
+    assert_eq!(socket.response().status, 404, "no route of that host is for all of it");
+    assert!(other.is_alone());
+}
+
+#[test]
 fn another_upstream_is_asked_only_while_nothing_was_answered() {
     let (silent, upstream) = (TcpListener::bind("127.0.0.1:0").unwrap(), Upstream::new());
     let nobody = silent.local_addr().unwrap();

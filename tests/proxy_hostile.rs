@@ -149,6 +149,16 @@ fn bi_24_other_upgrades_bodies_and_old_versions_open_nothing() {
     leg.say("HTTP/1.1 204 None\r\n\r\n");
     assert_eq!(socket.response().status, 204);
     drop((socket, leg));
+    // Where WebSocket stands among others, it alone is offered and opened.
+    let list = upgrade("/a", &[("Upgrade", "h2c, WebSocket"), ("HTTP2-Settings", "AAMAAABk")]);
+    let (mut socket, mut leg) = scene.asked(list);
+    let head = leg.head().to_ascii_lowercase();
+    assert!(head.contains("\r\nupgrade: websocket\r\n"), "{head}");
+    assert!(!head.contains("h2c") && !head.contains("http2-settings"), "{head}");
+    leg.say(switching());
+    let answer = socket.response();
+    assert_eq!((answer.status, answer.header("upgrade")), (101, Some("websocket")));
+    drop((socket, leg));
     let handshake = |line: &str, more: &str| {
         format!(
             "{line}\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\

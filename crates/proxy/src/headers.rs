@@ -95,7 +95,7 @@ pub(crate) fn encode_answer(out: &mut Vec<u8>, answer: &Response<'_, '_>, framin
     out.extend_from_slice(b"HTTP/1.1 ");
     out.extend_from_slice(answer.status.to_string().as_bytes());
     out.push(b' ');
-    out.extend_from_slice(wire::http::reason_phrase(answer.status).as_bytes());
+    out.extend_from_slice(answer.reason.as_bytes());
     out.extend_from_slice(b"\r\n");
     // What has no body by its status has no length either (RFC 9110 section 8.6).
     let mut counted = answer.status < 200 || answer.status == 204;
@@ -113,10 +113,15 @@ pub(crate) fn encode_answer(out: &mut Vec<u8>, answer: &Response<'_, '_>, framin
     }
 }
 
-/// The path and query; the whole of what is no path (`*`).
+/// The path and query; the whole of what is no path (`*`). A question about a whole server by its URL
+/// is one by `*` at that server (RFC 9112 section 3.2.4).
 fn push_target(out: &mut Vec<u8>, request: &Request<'_, '_>) {
     if !request.target.contains("://") || request.target.starts_with('/') {
         return out.extend_from_slice(request.target.as_bytes());
+    }
+    let without_path = request.target.matches('/').count() == 2;
+    if request.method == "OPTIONS" && without_path && request.query().is_none() {
+        return out.push(b'*');
     }
     out.extend_from_slice(request.path().as_bytes());
     if let Some(query) = request.query() {
@@ -347,6 +352,35 @@ mod tests {
     }
 
     #[test]
+    fn a_question_about_a_whole_server_stays_one() {
+        for (asked, passed_on) in [
+            ("OPTIONS *", "OPTIONS *"),
+            ("OPTIONS http://real", "OPTIONS *"),
+            ("OPTIONS http://real:8080", "OPTIONS *"),
+            ("OPTIONS http://real/", "OPTIONS /"),
+            ("OPTIONS http://real?a", "OPTIONS /?a"),
+            ("GET http://real", "GET /"),
+        ] {
+            let request = passed(&format!("{asked} HTTP/1.1\nHost: real\n\n"), &stranger());
+            assert!(request.starts_with(&format!("{passed_on} HTTP/1.1\n")), "{asked}: {request}");
+        }
+    }
+
+    #[test]
+    fn of_several_protocols_only_the_tunnels_is_offered_to_an_upstream() {
+        let head = "GET /ws HTTP/1.1\r\nHost: h\r\nUpgrade: h2c, WebSocket\r\nUpgrade: TLS/1.0\r\n\
+                    Connection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABk\r\n\r\n";
+        let mut headers = [EMPTY_HEADER; 10];
+        let request = parse_request(head.as_bytes(), &mut headers).unwrap();
+        let mut out = Vec::new();
+        encode_request(&mut out, &request, true, Framing::Counted, &stranger());
+        let out = String::from_utf8(out).unwrap();
+        let lines = out.lines().filter(|line| line.to_ascii_lowercase().contains("upgrade"));
+        assert_eq!(lines.collect::<Vec<_>>(), ["Upgrade: websocket", "Connection: Upgrade"]);
+        assert!(!out.contains("h2c") && !out.contains("HTTP2") && !out.contains("TLS/"), "{out}");
+    }
+
+    #[test]
     fn an_answer_keeps_what_is_the_clients() {
         let head = "HTTP/1.1 426 Nope\nConnection: upgrade, set-x\nUpgrade: websocket\nSet-X: 1\n\
                     Content-Length: 0\nContent-Length: 0\nSet-Cookie: a\nSet-Cookie: b\n\n";
@@ -357,9 +391,29 @@ mod tests {
         encode_answer(&mut out, &answer, Framing::Counted);
         assert_eq!(
             String::from_utf8(out).unwrap().replace("\r\n", "\n"),
-            "HTTP/1.1 426 \nUpgrade: websocket\nContent-Length: 0\nSet-Cookie: a\nSet-Cookie: b\n"
-                .replace("426 \n", "426 Upgrade Required\n")
+            "HTTP/1.1 426 Nope\nUpgrade: websocket\nContent-Length: 0\nSet-Cookie: a\nSet-Cookie: b\n"
         );
+    }
+
+    #[test]
+    fn the_reason_of_an_answer_goes_along_as_it_came() {
+        for (came, passed) in [
+            ("HTTP/1.1 404 Nope", "HTTP/1.1 404 Nope"),
+            ("HTTP/1.0 200 All is\twell, really", "HTTP/1.1 200 All is\twell, really"),
+            ("HTTP/1.1 299 ", "HTTP/1.1 299 "),
+            // The blank belongs to the line, said or not (RFC 9112 section 4).
+            ("HTTP/1.1 404", "HTTP/1.1 404 "),
+        ] {
+            let head = format!("{came}\r\n\r\n");
+            let mut headers = [EMPTY_HEADER; 4];
+            let answer = parse_response(head.as_bytes(), &mut headers).unwrap();
+            let mut out = Vec::new();
+            encode_answer(&mut out, &answer, Framing::Counted);
+            assert_eq!(String::from_utf8(out).unwrap(), format!("{passed}\r\n"));
+        }
+        let mut headers = [EMPTY_HEADER; 4];
+        let broken = parse_response(b"HTTP/1.1 404 No\0pe\r\n\r\n", &mut headers);
+        assert!(broken.is_err(), "nothing that breaks a line gets so far");
     }
 
     #[test]

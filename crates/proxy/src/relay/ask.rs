@@ -62,7 +62,7 @@ impl Relay {
         let upgrade = incoming.upgrade.is_some();
         let host = request.authority().and_then(|host| std::str::from_utf8(host).ok());
         let routes = self.routes.get(&self.shared.table);
-        let Some(route) = routes.find(host.unwrap_or_default(), request.path()) else {
+        let Some(route) = routes.find(host.unwrap_or_default(), path_of(request)) else {
             return self.refused_unasked(core, client, request, (Refusal::NoRoute, upgrade));
         };
         let pool = Arc::clone(&route.pool);
@@ -517,6 +517,12 @@ pub(super) fn refusal_of(why: Closed) -> Refusal {
         _ if is_ours(why) => Refusal::Exhausted,
         _ => Refusal::Unreachable,
     }
+}
+
+/// The path by which a request finds its route: a question about a whole server (`OPTIONS *`, RFC 9110
+/// section 9.3.7) goes where `/` goes.
+fn path_of<'b>(request: &Request<'_, 'b>) -> &'b str {
+    if request.target == "*" { "/" } else { request.path() }
 }
 
 fn is_idempotent(request: &Request<'_, '_>) -> bool {

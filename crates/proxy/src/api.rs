@@ -2,7 +2,8 @@
 //! the metrics of pools. It runs in the control plane's threads.
 //!
 //! A change is in force with its answer, for every request from then on, and is gone with the next
-//! reload or restart unless the file says it too; but a drain lasts until it is taken back. Tunnels are ended only by what says so.
+//! reload or restart unless the file says it too; but a drain lasts until it is taken back. Tunnels
+//! are ended only by what says so.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;

@@ -163,6 +163,58 @@ fn each_request_leaves_a_line_that_says_whom_it_went_to_and_who_broke_it_off() {
 }
 
 #[test]
+fn a_head_that_is_refused_leaves_a_line_and_who_says_nothing_leaves_none() {
+    let upstream = Upstream::new();
+    let log = Scratch::new("refused.log", "");
+    let address = upstream.address().to_string();
+    let flags = ["--upstream", &address, "--access-log", log.path(), "--workers", "1"];
+    let hasty = ["--handshake-timeout", "1s", "--max-head", "2KiB"];
+    let proxy = Server::start_proxy(&[&flags[..], &hasty].concat());
+    let mut silent = Socket::connect(proxy.listen);
+    let mut written = 0;
+    let mut is_told = |expected: Value| {
+        let mut line = Value::Null;
+        eventually("the line is written", || {
+            let text = std::fs::read_to_string(log.path()).unwrap();
+            line = text.lines().nth(written).map_or(Value::Null, |l| l.parse().unwrap());
+            !line.is_null()
+        });
+        written += 1;
+        let keys = ["status", "why", "method", "target", "client", "closed_by", "upstream"];
+        let told: Vec<&Value> = keys.iter().map(|key| &line[*key]).collect();
+        assert_eq!(json!(told), expected, "{line}");
+        line
+    };
+    let unread =
+        |status: u16, why: &str| json!([status, why, null, null, "127.0.0.1", "proxy", null]);
+    assert_eq!(asks(&proxy, "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"), 400);
+    is_told(unread(400, "duplicate_host"));
+    assert_eq!(asks(&proxy, "\x16\x03\x01 no TLS here\r\n\r\n"), 400);
+    is_told(unread(400, "not_http"));
+    let long = format!("GET / HTTP/1.1\r\nHost: h\r\nX: {}\r\n\r\n", "x".repeat(4_000));
+    assert_eq!(asks(&proxy, &long), 431);
+    is_told(unread(431, "head_too_large"));
+    // Of a handshake that is wrong the head could be read.
+    assert_eq!(asks(&proxy, &upgrade("/ws?a", &[("Sec-WebSocket-Version", "12")])), 426);
+    let ours = json!([426, "upgrade_version", "GET", "/ws?a", "127.0.0.1", "proxy", null]);
+    assert_eq!(is_told(ours)["host"], "127.0.0.1");
+    let mut late = Socket::connect(proxy.listen);
+    late.send(b"GET / HTTP/1.1\r\nHos");
+    assert!(late.ends(), "and is answered nothing");
+    let line = is_told(unread(408, "handshake_timeout"));
+    let took_ms = line["duration_ms"].as_u64().unwrap();
+    assert!((900..60_000).contains(&took_ms), "{line}");
+    assert!(silent.ends());
+    eventually("both are counted", || {
+        proxy.metrics()["standfast_closed_total{cause=\"handshake_timeout\"}"] == 2.0
+    });
+    assert_eq!(asks(&proxy, "CONNECT h:22 HTTP/1.1\r\nHost: h:22\r\n\r\n"), 405);
+    // The next line: there was none of whoever said nothing.
+    is_told(json!([405, "connect", "CONNECT", "h:22", "127.0.0.1", "proxy", null]));
+    assert!(upstream.is_alone());
+}
+
+#[test]
 fn an_address_to_connect_from_that_is_not_ours_is_refused_at_once() {
     // An address for documentation (RFC 5737), which no machine has.
     let flags = ["proxy", "--listen", "127.0.0.1:0", "--admin", "off", "--upstream", "127.0.0.1:9"];

@@ -18,6 +18,18 @@ pub struct Incoming<'r, 'b> {
     pub took_ns: u64,
 }
 
+/// A request that came to nothing before the handler was asked.
+pub struct RefusedHead<'r, 'b> {
+    /// Its head, where that could be read.
+    pub head: Option<&'r Request<'r, 'b>>,
+    /// The status it is answered with; 408 where it did not come in time, which is answered nothing.
+    pub status: u16,
+    /// Why, by the name that counters use: of a violation, or of [`Closed::HandshakeTimeout`].
+    pub why: &'static str,
+    /// As [`Incoming::took_ns`], so far.
+    pub took_ns: u64,
+}
+
 /// What a handler says to a request.
 #[derive(Debug)]
 pub enum Answer {
@@ -86,6 +98,11 @@ pub trait Handler: Sized {
         id: ConnId,
         request: &Incoming<'_, '_>,
     ) -> Answer;
+
+    /// The head of a request broke a rule or did not come in time, so that [`Handler::request`] is not
+    /// asked: the connection is about to end.
+    fn refused<S: Sys>(&mut self, _core: &Core<S, Self>, _id: ConnId, _head: &RefusedHead<'_, '_>) {
+    }
 
     /// The body that [`Answer::Body`] asked for has come, whole. What kind of request it belongs to is
     /// to be kept with the connection; asking for another is an error.

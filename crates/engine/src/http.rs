@@ -1,14 +1,13 @@
 //! Connections in HTTP mode: a server's requests and answers, a client's handshake.
 
+use wire::Status;
 use wire::http::{
     EMPTY_HEADER, HeadScanner, MAX_HEADERS, encode_response_head, expects_continue, keep_alive,
     parse_request, parse_response,
 };
 use wire::websocket::{
-    Deflate, accept_key, check_upgrade, check_upgrade_response, encode_refusal,
-    encode_upgrade_response,
+    Deflate, accept_key, check_upgrade, check_upgrade_response, encode_upgrade_response,
 };
-use wire::{Status, Violation};
 
 use crate::body::no_body_left;
 use crate::conn::{Conn, Flags, Mode};
@@ -55,7 +54,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 }
                 Ok(Status::Partial) => return 0,
                 Err(violation) => {
-                    self.core.refuse(slot, violation);
+                    self.refuse_head(slot, violation, (None, 0));
                     return bytes.len();
                 }
             }
@@ -74,7 +73,8 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 return 0;
             }
             Err(violation) => {
-                self.core.refuse(slot, violation);
+                let took_ns = self.core.head_took_ns(slot);
+                self.refuse_head(slot, violation, (None, took_ns));
                 return bytes.len();
             }
         };
@@ -98,18 +98,19 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let allowed = self.core.limits.wire.headers.min(MAX_HEADERS);
         let request = match parse_request(head, headers.get_mut(..allowed).unwrap_or_default()) {
             Ok(request) => request,
-            Err(violation) => return self.core.refuse(slot, violation),
+            Err(violation) => return self.refuse_head(slot, violation, (None, took_ns)),
         };
+        let read = (Some(&request), took_ns);
         let upgrade = match check_upgrade(&request) {
             Ok(upgrade) => upgrade,
-            Err(violation) => return self.core.refuse(slot, violation),
+            Err(violation) => return self.refuse_head(slot, violation, read),
         };
         let compression = self.core.limits.compression;
         let deflate = match upgrade.as_ref().filter(|_| compression != Compression::Off) {
             None => None,
             Some(upgrade) => match upgrade.deflate(compression == Compression::Takeover) {
                 Ok(deflate) => deflate,
-                Err(violation) => return self.core.refuse(slot, violation),
+                Err(violation) => return self.refuse_head(slot, violation, read),
             },
         };
         if !self.core.clients.is_empty() {
@@ -322,21 +323,6 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
     }
 
-    /// Answers a broken request as the RFC says, counts it, ends the connection.
-    pub(crate) fn refuse(&mut self, slot: u32, violation: Violation) {
-        self.counters().count_violation(violation);
-        let Some(conn) = self.slab.get_mut(slot) else { return };
-        if conn.is_client() {
-            self.broken.insert(slot, Broken::Rule(violation));
-            return self.end(slot, Closed::HandshakeRejected);
-        }
-        conn.closed = Closed::Violation;
-        let before = conn.set_answered();
-        self.handshake_over(before);
-        encode_refusal(&mut self.cork, violation);
-        self.finish(slot);
-    }
-
     /// Waits for the peer to end the stream.
     pub(crate) fn await_end(&mut self, slot: u32) {
         let timeout = self.limits.close_timeout;
@@ -480,8 +466,9 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.after_read(slot, b"");
     }
 
-    /// The time for a handshake, or between two requests, has passed.
-    pub(crate) fn handshake_is_late(&mut self, slot: u32, generation: u32) {
+    /// The time for a handshake, or between two requests, has passed. True: it is to end for that.
+    #[must_use]
+    pub(crate) fn handshake_is_late(&mut self, slot: u32, generation: u32) -> bool {
         let head_ns = nanoseconds(self.limits.handshake_timeout);
         let idle_ns = nanoseconds(self.limits.keep_alive_timeout).min(self.timers.longest_ns());
         let now = self.tick;
@@ -490,7 +477,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             .get_mut(slot)
             .filter(|conn| conn.generation == generation || planted::on(Bug::DeadlineOfAnother))
         else {
-            return;
+            return false;
         };
         let before = conn.flags;
         conn.flags.clear(Flags::DEADLINE);
@@ -513,16 +500,17 @@ impl<S: Sys, H: Handler> Core<S, H> {
                 if idle {
                     self.end(slot, Closed::Answered);
                 } else if begun.is_some_and(|begun| begun >= head_ns) {
-                    self.end(slot, Closed::HandshakeTimeout);
+                    return true;
                 } else {
                     self.arm_handshake(slot);
                 }
             }
             Mode::Http if planted::on(Bug::HeadProlonged) => self.arm_handshake(slot),
-            Mode::Http => self.end(slot, Closed::HandshakeTimeout),
+            Mode::Http => return true,
             Mode::Parked => self.give_up_on_answer(slot),
             _ => {}
         }
+        false
     }
 }
 

@@ -267,7 +267,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     fn on_timers(&mut self) {
         let now_ns = self.core.now_ns;
         while let Some(deadline) = self.core.timers.handshake.pop(now_ns) {
-            self.core.handshake_is_late(deadline.slot, deadline.generation);
+            self.on_late(deadline.slot, deadline.generation);
         }
         while let Some(deadline) = self.core.timers.closing.pop(now_ns) {
             let conn = self.core.slab.get(deadline.slot);

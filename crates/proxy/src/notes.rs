@@ -4,16 +4,18 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use engine::ConnId;
+use engine::{ConnId, RefusedHead};
 use wire::http::Request;
 
 /// Longest part of a head that is kept, in bytes.
 const PART_BYTES_MAX: usize = 1024;
 
 /// What is told of a request when it is over.
+#[derive(Default)]
 pub(crate) struct Note {
     pub(crate) began_ns: u64,
     pub(crate) client: Option<IpAddr>,
+    /// Empty, as the host and the target, where no head could be read.
     pub(crate) method: Box<str>,
     pub(crate) host: Box<str>,
     pub(crate) target: Box<str>,
@@ -47,6 +49,19 @@ impl Note {
             version: request.version,
             status: 0,
         }
+    }
+
+    /// Of a request that the engine has refused.
+    pub(crate) fn refused(
+        refused: &RefusedHead<'_, '_>,
+        client: Option<IpAddr>,
+        began_ns: u64,
+    ) -> Note {
+        let note = match refused.head {
+            Some(request) => Note::new(request, client, None, began_ns),
+            None => Note { client, began_ns, ..Note::default() },
+        };
+        Note { status: refused.status, ..note }
     }
 }
 

@@ -11,12 +11,13 @@ use super::Entry;
 const PART_BYTES_MAX: usize = 2048;
 
 pub(super) fn json(out: &mut String, entry: &Entry) {
+    let said = |text| (!entry.method.is_empty()).then(|| cut(text));
     let value = json!({
         "time": time(entry.began_ms),
         "client": entry.client.map(|client| client.to_string()),
-        "method": cut(&entry.method),
-        "host": cut(&entry.host),
-        "target": cut(&entry.target),
+        "method": said(&entry.method),
+        "host": said(&entry.host),
+        "target": said(&entry.target),
         "user_agent": entry.agent.as_deref().map(cut),
         "referer": entry.referer.as_deref().map(cut),
         "pool": entry.pool,
@@ -39,11 +40,15 @@ pub(super) fn combined(out: &mut String, entry: &Entry) {
         None => out.push('-'),
     }
     let _ = write!(out, " - - [{}] \"", clf_time(entry.began_ms));
-    quoted(out, &entry.method);
-    out.push(' ');
-    quoted(out, &entry.target);
-    let (version, status) = (entry.version, entry.status);
-    let _ = write!(out, " HTTP/1.{version}\" {status} {} \"", entry.bytes_out);
+    if entry.method.is_empty() {
+        out.push('-');
+    } else {
+        quoted(out, &entry.method);
+        out.push(' ');
+        quoted(out, &entry.target);
+        let _ = write!(out, " HTTP/1.{}", entry.version);
+    }
+    let _ = write!(out, "\" {} {} \"", entry.status, entry.bytes_out);
     quoted(out, entry.referer.as_deref().unwrap_or("-"));
     out.push_str("\" \"");
     quoted(out, entry.agent.as_deref().unwrap_or("-"));
@@ -135,6 +140,22 @@ mod tests {
             assert_eq!(time(seconds * 1_000), shown);
         }
         assert_eq!(clf_time(1_700_000_000_123), "14/Nov/2023:22:13:20 +0000");
+    }
+
+    #[test]
+    fn what_could_not_be_read_is_left_out() {
+        let nothing = || Box::<str>::default();
+        let (method, host, target) = (nothing(), nothing(), nothing());
+        let entry = Entry { method, host, target, status: 400, ..entry("") };
+        let mut out = String::new();
+        combined(&mut out, &entry);
+        assert!(out.contains("] \"-\" 400 11 \""), "{out}");
+        out.clear();
+        json(&mut out, &entry);
+        let value: serde_json::Value = serde_json::from_str(&out).unwrap();
+        for key in ["method", "host", "target"] {
+            assert!(value[key].is_null(), "{value}");
+        }
     }
 
     #[test]

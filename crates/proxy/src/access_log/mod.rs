@@ -80,7 +80,7 @@ pub struct Entry {
     pub duration: Duration,
     /// Whose it was, if that is known.
     pub client: Option<IpAddr>,
-    /// The method.
+    /// The method; empty where no head could be read, and so are the host and the target.
     pub method: Box<str>,
     /// Of HTTP/1: 0 or 1.
     pub version: u8,

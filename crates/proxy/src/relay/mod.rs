@@ -17,17 +17,18 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
-use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Sys};
+use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, RefusedHead, Sys};
 use wire::websocket::OpCode;
 
 use self::exchange::Exchanges;
 use self::tunnel::{Far, Near};
 
+use crate::access_log::Side;
 use crate::balance::{Picked, Port};
 use crate::config::Live;
 use crate::counters::Counters;
 use crate::ending::{Endings, Order};
-use crate::notes::Notes;
+use crate::notes::{Note, Notes};
 use crate::planted::{self, Bug};
 use crate::routes::Cached;
 use crate::shared::Shared;
@@ -223,6 +224,15 @@ impl Handler for Relay {
         request: &Incoming<'_, '_>,
     ) -> Answer {
         self.on_request(core, id, request)
+    }
+
+    fn refused<S: Sys>(&mut self, core: &Core<S, Self>, id: ConnId, head: &RefusedHead<'_, '_>) {
+        if self.shared.has_log() {
+            let (peer, told) = core.addresses(id);
+            let now_ns = core.now_ns();
+            let note = Note::refused(head, told.or(peer), now_ns.saturating_sub(head.took_ns));
+            self.shared.record(note, None, (0, 0), (Side::Proxy, head.why), now_ns);
+        }
     }
 
     fn open<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {

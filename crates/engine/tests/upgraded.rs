@@ -1,0 +1,156 @@
+//! Raw connections of our own that become WebSockets later ([`Core::upgrade`]): what is said on them
+//! before, as to a proxy, the handshake behind that, and what cannot be upgraded.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{self, Sender};
+use std::thread;
+use std::time::Duration;
+
+use engine::{
+    Answer, Broken, Closed, ConnId, Core, Handler, Incoming, Limits, Place, Plan, Response, Sys,
+    Tables, Target, Workers,
+};
+use wire::websocket::{OpCode, accept_key};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What the handler was told, and what its upgrades came to.
+#[derive(Debug, PartialEq)]
+enum Told {
+    /// Those that cannot be, in the order they were tried.
+    Upgrade(Vec<Option<ErrorKind>>),
+    Data(Vec<u8>),
+    Open,
+    Message(Vec<u8>),
+    Closed(Closed, bool, Option<Broken>),
+}
+
+/// Asks for a tunnel on a raw connection, and upgrades it once that is there.
+struct Tunnelling {
+    told: Sender<Told>,
+    websocket: u8,
+    raw: u8,
+}
+
+impl Handler for Tunnelling {
+    type User = ();
+    type Post = SocketAddr;
+
+    fn request<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, _: &Incoming) -> Answer {
+        Answer::Respond(Response::text(404, ""))
+    }
+
+    fn open<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
+        assert!(core.upgrade(id, self.websocket).is_err(), "it is one already");
+        self.told.send(Told::Open).unwrap();
+        core.send(id, OpCode::Text, b"hello");
+    }
+
+    fn message<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, _: OpCode, data: &mut [u8]) {
+        self.told.send(Told::Message(data.to_vec())).unwrap();
+    }
+
+    fn connected<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
+        core.write(id, b"tunnel?");
+    }
+
+    fn data<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, data: &mut [u8]) {
+        self.told.send(Told::Data(data.to_vec())).unwrap();
+        let nobody = ConnId::from_u64(id.as_u64() + 1);
+        let (websocket, raw) = (self.websocket, self.raw);
+        let tries = [(nobody, websocket), (id, raw), (id, 200), (id, websocket), (id, websocket)];
+        let tries = tries.map(|(id, target)| core.upgrade(id, target).err());
+        let kinds = tries.iter().map(|error| error.as_ref().map(std::io::Error::kind));
+        self.told.send(Told::Upgrade(kinds.collect())).unwrap();
+    }
+
+    fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed, opened: bool) {
+        self.told.send(Told::Closed(why, opened, core.broken(id))).unwrap();
+    }
+
+    fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, to: SocketAddr) {
+        let target = Target::websocket(to, "behind.test", "/ws", &[], false, &[]);
+        self.websocket = core.add_target(target).unwrap();
+        self.raw = core.add_target(Target::raw(to)).unwrap();
+        core.connect_raw(Place::Tcp(to), None, None).unwrap();
+    }
+}
+
+/// Has a connection go through a tunnel to `server`, which gets the stream with the handshake's head read,
+/// and that; returns what was told behind the upgrades.
+fn visit(limits: &Limits, server: impl FnOnce(&mut TcpStream, &str) + Send) -> Vec<Told> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let plan = Plan { workers: 1, accepting: 1, capacity: 4, tables: Tables::Shared };
+    let (told, tell) = mpsc::channel();
+    let handler =
+        move |_: u16, _: &_| Tunnelling { told: told.clone(), websocket: u8::MAX, raw: u8::MAX };
+    let workers = Workers::start(plan, limits, &[], handler).unwrap();
+    workers.remote().post(0, listener.local_addr().unwrap(), 0).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            let mut asked = [0; 7];
+            stream.read_exact(&mut asked).unwrap();
+            assert_eq!(&asked, b"tunnel?");
+            stream.write_all(b"yes").unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                head.push(byte[0]);
+            }
+            server(&mut stream, &String::from_utf8(head).unwrap());
+        });
+    });
+    let next = || tell.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(next(), Told::Data(b"yes".to_vec()));
+    let (gone, no_target) = (Some(ErrorKind::NotConnected), Some(ErrorKind::NotFound));
+    assert_eq!(next(), Told::Upgrade(vec![gone, no_target, no_target, None, gone]));
+    let mut rest = vec![next()];
+    while !matches!(rest.last(), Some(Told::Closed(..))) {
+        rest.push(next());
+    }
+    workers.drain(Duration::ZERO).unwrap();
+    rest
+}
+
+#[test]
+fn a_raw_connection_becomes_a_websocket_behind_what_was_said_on_it() {
+    let told = visit(&Limits::default(), |stream, head| {
+        assert!(head.starts_with("GET /ws HTTP/1.1\r\nHost: behind.test\r\n"), "{head}");
+        let key = head.lines().find_map(|line| line.strip_prefix("Sec-WebSocket-Key: ")).unwrap();
+        let accept = String::from_utf8(accept_key(key.as_bytes()).to_vec()).unwrap();
+        let answer = format!(
+            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+             Sec-WebSocket-Accept: {accept}\r\n\r\n\x01\x02hi"
+        );
+        // The first half of a message, which is no message yet.
+        stream.write_all(answer.as_bytes()).unwrap();
+        let mut hello = [0; 2 + 4 + 5];
+        stream.read_exact(&mut hello).unwrap();
+        assert_eq!(hello[..2], [0x81, 0x80 | 5], "masked, as a client's");
+        stream.write_all(b"\x80\x03 ho").unwrap();
+    });
+    let closed = Told::Closed(Closed::Gone, true, None);
+    assert_eq!(told, [Told::Open, Told::Message(b"hi ho".to_vec()), closed]);
+}
+
+#[test]
+fn an_upgraded_connection_that_is_refused_or_not_answered_is_told_as_any() {
+    let told = visit(&Limits::default(), |stream, _| {
+        stream.write_all(b"HTTP/1.1 404 Nope\r\nContent-Length: 0\r\n\r\n").unwrap();
+    });
+    let rejected = Told::Closed(Closed::HandshakeRejected, false, Some(Broken::Status(404)));
+    assert_eq!(told, [rejected]);
+    let hasty = Limits { handshake_timeout: Duration::from_millis(200), ..Limits::default() };
+    let told = visit(&hasty, |stream, _| {
+        // Until it is given up.
+        let _ = stream.read(&mut [0]);
+    });
+    assert_eq!(told, [Told::Closed(Closed::HandshakeTimeout, false, None)]);
+}

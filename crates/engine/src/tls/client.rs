@@ -75,10 +75,13 @@ impl TlsClient {
             TlsTrust::System => builder.with_root_certificates(system_roots()?),
             TlsTrust::Authorities(pem) => builder
                 .dangerous()
-                .with_custom_certificate_verifier(Arc::new(BelieveThese::new(pem, provider)?)),
-            TlsTrust::Anyone => builder
-                .dangerous()
-                .with_custom_certificate_verifier(Arc::new(BelieveAll { provider })),
+                .with_custom_certificate_verifier(Arc::new(Believe::these(pem, provider)?)),
+            TlsTrust::Anyone => {
+                builder.dangerous().with_custom_certificate_verifier(Arc::new(Believe {
+                    whom: Whom::Anyone,
+                    provider,
+                }))
+            }
         };
         let mut config = match identity {
             None => builder.with_no_client_auth(),
@@ -140,24 +143,36 @@ fn system_roots() -> Result<RootCertStore, TlsUnusable> {
     Err(unusable(format_args!("this machine has no certificates of authorities{why}")))
 }
 
-/// Believes certificates of authorities, and those that stand among them themselves: what signed
-/// itself is marked as an authority's as a rule, and by that mark alone would be no server's.
+/// Which certificates are believed where the library's own judgement is not asked alone; that a server
+/// has the key of its certificate is looked at in any case.
 #[derive(Debug)]
-struct BelieveThese {
-    by_authority: Arc<WebPkiServerVerifier>,
-    themselves: Vec<CertificateDer<'static>>,
+struct Believe {
+    whom: Whom,
+    provider: Arc<CryptoProvider>,
 }
 
-impl BelieveThese {
-    fn new(pem: &[u8], provider: Arc<CryptoProvider>) -> Result<BelieveThese, TlsUnusable> {
+#[derive(Debug)]
+enum Whom {
+    /// Certificates of authorities, and those that stand among them themselves: what signed itself is
+    /// marked as an authority's as a rule, and by that mark alone would be no server's.
+    These {
+        by_authority: Arc<WebPkiServerVerifier>,
+        themselves: Vec<CertificateDer<'static>>,
+    },
+    Anyone,
+}
+
+impl Believe {
+    fn these(pem: &[u8], provider: Arc<CryptoProvider>) -> Result<Believe, TlsUnusable> {
         let roots = Arc::new(authorities(pem)?);
-        let by_authority = WebPkiServerVerifier::builder_with_provider(roots, provider).build();
-        let by_authority = by_authority.map_err(unusable)?;
-        Ok(BelieveThese { by_authority, themselves: certificates_of(pem)? })
+        let builder = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider));
+        let by_authority = builder.build().map_err(unusable)?;
+        let whom = Whom::These { by_authority, themselves: certificates_of(pem)? };
+        Ok(Believe { whom, provider })
     }
 }
 
-impl ServerCertVerifier for BelieveThese {
+impl ServerCertVerifier for Believe {
     fn verify_server_cert(
         &self,
         shown: &CertificateDer<'_>,
@@ -166,57 +181,19 @@ impl ServerCertVerifier for BelieveThese {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let judged = self.by_authority.verify_server_cert(shown, others, name, ocsp, now);
+        let Whom::These { by_authority, themselves } = &self.whom else {
+            return Ok(ServerCertVerified::assertion());
+        };
+        let judged = by_authority.verify_server_cert(shown, others, name, ocsp, now);
         let Err(Error::InvalidCertificate(CertificateError::Other(other))) = &judged else {
             return judged;
         };
         // The library has looked at the time before it comes to this mark.
         let by_mark = other.0.downcast_ref() == Some(&webpki::Error::CaUsedAsEndEntity);
-        if !by_mark || !self.themselves.iter().any(|one| one.as_ref() == shown.as_ref()) {
+        if !by_mark || !themselves.iter().any(|one| one.as_ref() == shown.as_ref()) {
             return judged;
         }
         verify_server_name(&ParsedCertificate::try_from(shown)?, name)?;
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.by_authority.verify_tls12_signature(message, certificate, signed)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.by_authority.verify_tls13_signature(message, certificate, signed)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.by_authority.supported_verify_schemes()
-    }
-}
-
-/// Believes every certificate, and checks only that the server has its key.
-#[derive(Debug)]
-struct BelieveAll {
-    provider: Arc<CryptoProvider>,
-}
-
-impl ServerCertVerifier for BelieveAll {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
         Ok(ServerCertVerified::assertion())
     }
 

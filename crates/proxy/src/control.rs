@@ -243,6 +243,13 @@ impl Crew for Control {
         told
     }
 
+    fn look_again(&self) {
+        for worker in self.shared.running() {
+            // With its mailbox full they look by themselves, a moment later.
+            let _ = self.remote.post(worker, Post::Place, 0);
+        }
+    }
+
     fn tunnels(&self, page: &Page, upstreams: Option<&[u32]>) -> Reply {
         let until_ns = now_ns() + LIST_WAIT.as_nanos() as u64;
         let after = (page.after > 0).then(|| ConnId::from_u64(page.after));

@@ -64,7 +64,7 @@ pub enum Post {
     End(Arc<Order>),
     /// A page of tunnels is wanted.
     List(Box<List>),
-    /// A place at an upstream came free.
+    /// A place at an upstream came free, or pools have changed.
     Place,
 }
 
@@ -153,6 +153,8 @@ impl Relay {
         self.live = live;
         // What was made as was said before serves no further request.
         self.era = self.era.wrapping_add(1);
+        // Routes and pools may be others, too.
+        self.clock.hurry();
         self.reset_spares(core);
     }
 

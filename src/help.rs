@@ -12,216 +12,151 @@ use crate::{args, output};
 
 /// The topic that is every flag.
 const ALL: &str = "all";
+/// Columns of what comes first, however wide the terminal is.
+const COLUMNS: usize = 80;
 /// The topic of flags without a heading.
 const GENERAL: &str = "options";
 
-/// What comes first of a command that has more than a screen of flags.
+/// What comes first of a command that has more than a screen of flags: with its usage and the ways on
+/// at most 23 lines of 80 columns, so that a terminal of 24 has room for the command itself.
 struct First {
     command: &'static str,
-    /// Headings, and under each the flags with a line of what they do; what is no flag has none.
-    groups: &'static [Group],
-    examples: &'static str,
+    /// In this order, with a line of what they do. The argument that is no flag is one of them.
+    flags: &'static [(&'static str, &'static str)],
+    examples: [&'static str; 2],
     page: &'static str,
 }
-
-type Group = (&'static str, &'static [(&'static str, &'static str)]);
 
 const FIRST: [First; 4] = [LOAD, SERVE, PROXY, STRESS];
 
 const LOAD: First = First {
     command: "load",
-    groups: &[
+    flags: &[
         (
-            "",
-            &[(
-                "urls",
-                "http:// or https://HOST:PORT/PATH for requests; ws:// wss:// for WebSockets; cable:// \
-                 cables:// for Action Cable; tcp:// tls:// for other protocols; or FILE.toml, a scenario",
-            )],
+            "urls",
+            "http:// https:// for requests, ws:// wss:// for WebSockets, cable:// \
+             for Action Cable, tcp:// tls:// for others; or FILE.toml, a scenario",
         ),
-        (
-            "Connections",
-            &[
-                ("connections", "Connections to open, each of one user"),
-                ("hold", "How long to hold open WebSockets [default: 10s, or 0 before messages]"),
-                ("header", "A further header line of each request or handshake"),
-                ("insecure", "Believe any certificate: for tests"),
-            ],
-        ),
-        (
-            "What is sent",
-            &[
-                ("rate", "Requests or messages per second, sent when due [default: when answered]"),
-                ("duration", "How long to send [default: 10s without a number]"),
-                ("requests", "Requests in all"),
-                ("method", "The method [default: GET, with --data POST]"),
-                ("data", "The body, or @FILE"),
-                ("echo", "Send messages over WebSockets and expect them back"),
-                ("messages", "Messages of each connection, or publications in all"),
-                ("fanout", "Publications per second that every connection is to receive"),
-            ],
-        ),
-        (
-            "What comes of it",
-            &[
-                ("threshold", "What decides the exit code, such as 'p99<250ms'"),
-                ("json", "Write all figures to a file, or - for standard output"),
-                ("html", "Write the whole run as one page"),
-                ("metrics", "Show the run to Prometheus while it lasts; 9100 is 127.0.0.1:9100"),
-            ],
-        ),
+        ("connections", "At the same time, each of one user"),
+        ("rate", "Sent per second [default: when answered]"),
+        ("duration", "How long to send [default: 10s without a number]"),
+        ("requests", "Requests in all"),
+        ("method", "The method [default: GET, with --data POST]"),
+        ("data", "The body, or @FILE"),
+        ("header", "A header line of each request or handshake"),
+        ("echo", "Send messages by WebSocket, expect them back"),
+        ("hold", "Hold WebSockets [default: 10s, with messages 0]"),
+        ("fanout", "Publish so many a second; all must receive each"),
+        ("threshold", "What must hold, as 'p99<250ms'"),
+        ("json", "Write all figures to a file, or - for stdout"),
     ],
-    examples: "
-  standfast load http://127.0.0.1:8080/ --duration 10s --fail 'p99<250ms' --fail 'errors<0.1%'
-  standfast load ws://127.0.0.1:8080/echo --connections 10k --hold 30s",
+    examples: [
+        "standfast load http://127.0.0.1:8080/ --duration 10s --fail 'p99<250ms'",
+        "standfast load ws://127.0.0.1:8080/echo --connections 10k --hold 30s",
+    ],
     page: "docs/load/load.md",
 };
 
 const SERVE: First = First {
     command: "serve",
-    groups: &[
-        (
-            "Listeners",
-            &[
-                ("listen", "Where clients connect: ADDRESS:PORT or unix:/PATH"),
-                ("admin", "Where operators connect, or off"),
-                ("admin_key", "Key that operators must send"),
-                ("echo", "Serve /echo, which sends each message back"),
-                ("public", "Let anyone subscribe and publish; implied on loopback"),
-                ("allow_origin", "Let pages of this origin connect: https://example.com"),
-            ],
-        ),
-        (
-            "Limits",
-            &[
-                ("max_connections", "Connections at most [default: what the machine holds]"),
-                ("max_message", "Longest message from a client"),
-                ("max_per_address", "Connections of one address, at most"),
-                ("connect_rate", "New connections per second, at most"),
-                ("memory_limit", "Resident memory beyond which nobody is let in, such as 2GiB"),
-            ],
-        ),
-        (
-            "Who may",
-            &[
-                ("secret", "For tokens, signed streams and publishers: file:PATH keeps it unseen"),
-                ("tls_cert", "Speak TLS with the certificate in this PEM file"),
-                ("tls_key", "The certificate's key"),
-            ],
-        ),
-        (
-            "Process",
-            &[
-                ("config", "Read the [serve] section of this TOML file"),
-                ("drain", "On SIGTERM, spread the closing of clients over this time"),
-                ("log", "What to log: off, error, warn, info or debug"),
-            ],
-        ),
+    flags: &[
+        ("listen", "Where clients connect"),
+        ("admin", "Where operators connect"),
+        ("admin_key", "Key that operators must send"),
+        ("echo", "Serve /echo, which sends each message back"),
+        ("public", "Let anyone subscribe and publish; so on loopback"),
+        ("allow_origin", "Let pages of this origin connect"),
+        ("secret", "For tokens, streams, publishers; best file:PATH"),
+        ("tls_cert", "Speak TLS with the certificate in this file"),
+        ("tls_key", "The certificate's key"),
+        ("max_connections", "Connections at most [default: what fits here]"),
+        ("max_message", "Longest message from a client"),
+        ("memory_limit", "Let nobody in beyond this memory, such as 2GiB"),
+        ("config", "Read the [serve] section of this TOML file"),
+        ("drain", "How long goodbyes take on SIGTERM"),
+        ("log", "off, error, warn, info or debug"),
     ],
-    examples: "
-  standfast serve --echo
-  standfast serve --listen 0.0.0.0:443 --tls-cert cert.pem --tls-key key.pem --public",
+    examples: [
+        "standfast serve --echo",
+        "standfast serve --listen 0.0.0.0:443 --tls-cert a.pem --tls-key a.key",
+    ],
     page: "docs/operate/serve.md",
 };
 
 const PROXY: First = First {
     command: "proxy",
-    groups: &[
-        (
-            "Listeners and upstreams",
-            &[
-                ("listen", "Where clients connect: ADDRESS:PORT or unix:/PATH"),
-                ("upstream", "A server to pass on to; a file says more"),
-                ("admin", "Where operators connect, or off"),
-                ("admin_key", "Key that operators must send"),
-                ("tls_cert", "Speak TLS with the certificate in this PEM file"),
-                ("tls_key", "The certificate's key"),
-                ("upstream_tls", "Speak TLS with upstreams"),
-            ],
-        ),
-        (
-            "Limits",
-            &[
-                ("max_connections", "Tunnels at most [default: what the machine holds]"),
-                ("idle_timeout", "Close tunnels that are silent for so long"),
-                ("connect_timeout", "Time for a connect to an upstream"),
-                ("answer_timeout", "Time for an upstream's answer"),
-                ("max_per_address", "Connections of one address, at most"),
-                ("connect_rate", "New connections per second, at most"),
-            ],
-        ),
-        (
-            "Process",
-            &[
-                ("config", "Read the [proxy] section of this TOML file, routes and pools"),
-                ("access_log", "Write a line per tunnel and request to this file, or -"),
-                ("drain", "On SIGTERM, spread the closing of tunnels over this time"),
-                ("log", "What to log: off, error, warn, info or debug"),
-            ],
-        ),
+    flags: &[
+        ("listen", "Where clients connect"),
+        ("upstream", "A server to pass on to; a file says more"),
+        ("admin", "For operators, or off"),
+        ("admin_key", "Key that operators must send"),
+        ("tls_cert", "Speak TLS with the certificate in this file"),
+        ("tls_key", "The certificate's key"),
+        ("upstream_tls", "Speak TLS with upstreams"),
+        ("max_connections", "Tunnels at most [default: what fits here]"),
+        ("idle_timeout", "Close tunnels silent for so long"),
+        ("connect_timeout", "Time to connect to an upstream"),
+        ("config", "Read the [proxy] section of this TOML file"),
+        ("access_log", "Write a line per tunnel and request, or -"),
+        ("drain", "How long goodbyes take on SIGTERM"),
+        ("log", "off, error, warn, info or debug"),
     ],
-    examples: "
-  standfast proxy --upstream 127.0.0.1:8081,127.0.0.1:8082
-  standfast proxy check proxy.toml",
+    examples: [
+        "standfast proxy --upstream 127.0.0.1:8081,127.0.0.1:8082",
+        "standfast proxy check proxy.toml",
+    ],
     page: "docs/operate/proxy.md",
 };
 
 const STRESS: First = First {
     command: "stress",
-    groups: &[
-        (
-            "As in go-stress-testing",
-            &[
-                ("users", "Users at the same time, each with a connection of its own"),
-                ("each", "Requests of each user: there are c × n in all"),
-                ("url", "Where to: http, https, ws or wss; without a scheme http"),
-                ("curl", "A file of curl commands to make instead, in turn"),
-                ("header", "A header line"),
-                ("data", "A body; the request becomes POST"),
-                ("verify", "What a good answer is: statusCode, json, any"),
-                ("code", "The code of a good answer [default: 200]"),
-                ("keep", "Keep connections; without it each request has a new one"),
-                ("time", "Seconds for one request, 0 for 30"),
-                ("timeout", "Seconds for the whole run, 0 for no limit"),
-                ("debug", "Print every answer where true"),
-            ],
-        ),
-        (
-            "Beside it",
-            &[
-                ("dialect", "Whose flags these are: upstream or fork"),
-                ("message", "What to send over ws"),
-                ("hold", "Hold WebSockets for so long after the last message"),
-                ("json", "Write the result to a file, or - for standard output"),
-            ],
-        ),
+    flags: &[
+        ("users", "Users, each with a connection of its own"),
+        ("each", "Requests of each: there are c × n in all"),
+        ("url", "http, https, ws or wss; without a scheme http"),
+        ("curl", "A file of curl commands to make instead, in turn"),
+        ("header", "A header line"),
+        ("data", "A body; the request becomes POST"),
+        ("verify", "What a good answer is: statusCode, json, any"),
+        ("code", "The code of a good answer [default: 200]"),
+        ("keep", "Keep connections; else each request has a new one"),
+        ("time", "Seconds for one request, 0 for 30"),
+        ("timeout", "Seconds for the whole run, 0 for no limit"),
+        ("debug", "Print every answer where true"),
+        ("dialect", "Whose flags: upstream or fork"),
+        ("message", "What to send over ws"),
+        ("json", "Write the result to a file, or - for stdout"),
     ],
-    examples: "
-  standfast stress -c 100 -n 1000 -u http://127.0.0.1:8080/health
-  standfast stress -c 10 -n 10 -u ws://127.0.0.1:8080/echo -v any",
+    examples: [
+        "standfast stress -c 100 -n 1000 -u http://127.0.0.1:8080/health",
+        "standfast stress -c 10 -n 10 -u ws://127.0.0.1:8080/echo -v any",
+    ],
     page: "docs/load/stress.md",
 };
 
 impl First {
-    /// Under which heading a flag stands here, and what is said of it.
-    fn find(&self, arg: &Arg) -> Option<(&'static str, &'static str)> {
-        let all = self.groups.iter().flat_map(|(heading, flags)| {
-            flags.iter().map(move |(flag, text)| (*heading, *flag, *text))
-        });
-        let mut found = all.filter(|(_, flag, _)| arg.get_id() == flag);
-        found.next().map(|(heading, _, text)| (heading, text))
-    }
-
     /// The flag as it is shown, or hidden.
     fn show(&self, arg: Arg) -> Arg {
-        match self.find(&arg) {
-            None => arg.hide(true),
-            Some(("", text)) => arg.help(text),
-            Some((heading, text)) => {
-                let valued = arg.get_action().takes_values();
-                arg.help(text).help_heading(heading).hide_possible_values(valued)
-            }
+        let Some(nth) = self.flags.iter().position(|(flag, _)| arg.get_id() == flag) else {
+            return arg.hide(true);
+        };
+        let text = self.flags.get(nth).map_or("", |(_, text)| text);
+        if arg.is_positional() {
+            return arg.help(text);
         }
+        let said = arg.get_num_args().map(|values| values.takes_values());
+        let valued = said.unwrap_or(arg.get_action().takes_values());
+        arg.help(text).display_order(nth).hide_possible_values(valued)
+    }
+
+    /// What stands under the flags: `topics` lead to all the others.
+    fn ways_on(&self, topics: &[String]) -> String {
+        let First { command, examples: [one, other], page, .. } = self;
+        let topics = topics.join(" ");
+        format!(
+            "Try:  {one}\n      {other}\n\
+             More: {page}, standfast help {command} TOPIC, where TOPIC is one of\n      {topics} {ALL}"
+        )
     }
 }
 
@@ -267,14 +202,27 @@ pub(crate) fn on_a_screen(command: Command) -> Command {
     let Some(first) = first else {
         return command.arg(help.help("Print help"));
     };
-    let topics = topics(&command).join(", ");
-    let First { command: name, examples, page, .. } = first;
-    let more = format!(
-        "More: standfast help {name} TOPIC, where TOPIC is one of\n  {topics}, {ALL}\n\
-         Examples ({page}):{examples}"
-    );
-    let command = command.mut_args(|arg| first.show(arg));
-    command.arg(help.hide(true)).after_help(more)
+    let ways_on = first.ways_on(&topics(&command));
+    let usage = usage(&command);
+    let template = match command.get_positionals().next() {
+        Some(_) => "{about}\n{usage-heading} {usage}\n\n{positionals}\n{options}{after-help}",
+        None => "{about}\n{usage-heading} {usage}\n\n{options}{after-help}",
+    };
+    let command = command.mut_args(|arg| first.show(arg)).arg(help.hide(true));
+    let command = command.override_usage(usage).help_template(template).after_help(ways_on);
+    command.max_term_width(COLUMNS)
+}
+
+/// A line with what a command takes, and one with the commands below it by their names.
+fn usage(command: &Command) -> String {
+    let name = command.get_name();
+    let taken: String = command.get_positionals().map(|arg| format!(" {arg}")).collect();
+    let mut usage = format!("standfast {name} [OPTIONS]{taken}");
+    let below: Vec<&str> = command.get_subcommands().map(Command::get_name).collect();
+    if !below.is_empty() {
+        usage += &format!("\n       standfast {name} <{}>", below.join("|"));
+    }
+    usage
 }
 
 /// Every command with all that there is to say of each flag.
@@ -351,9 +299,9 @@ mod tests {
     #[test]
     fn what_comes_first_is_there() {
         let whole = args::Args::command();
-        for First { command, groups, .. } in &FIRST {
+        for First { command, flags, .. } in &FIRST {
             let command = whole.find_subcommand(command).unwrap();
-            for (flag, _) in groups.iter().flat_map(|(_, flags)| *flags) {
+            for (flag, _) in *flags {
                 assert!(command.get_arguments().any(|arg| arg.get_id() == flag), "{flag}");
             }
         }

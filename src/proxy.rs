@@ -64,7 +64,7 @@ pub(crate) struct Args {
     upstream: Vec<Place>,
     /// Tunnels at most, such as 50k; each takes two descriptors [default: what the workers'
     /// descriptor tables hold]
-    #[arg(long, value_name = "TUNNELS", value_parser = units::count, help_heading = TUNNELS)]
+    #[arg(long, value_name = "N", value_parser = units::count, help_heading = TUNNELS)]
     max_connections: Option<u64>,
     /// Connect to upstreams from these addresses, in turn [default: the system's choice, and on
     /// loopback as many of 127.0.0.0/8 as are needed]

@@ -6,33 +6,50 @@ use std::fs;
 
 use crate::harness::executable::{self, Finished, standfast};
 
-const COLUMNS: usize = 100;
-const LINES: usize = 45;
+/// A terminal as it opens, less the line of the next prompt.
+const SCREEN: Size = Size { lines: 23, columns: 80 };
+/// What was asked for by topic may be longer.
+const PAGE: Size = Size { lines: 45, columns: 100 };
 
-/// The words of a command line, on a screen of that width.
-fn run(words: &[&str]) -> Finished {
+struct Size {
+    lines: usize,
+    columns: usize,
+}
+
+/// The words of a command line, on a terminal so wide.
+fn run(words: &[&str], size: &Size) -> Finished {
     let mut command = standfast(words);
-    command.env("COLUMNS", COLUMNS.to_string());
+    command.env("COLUMNS", size.columns.to_string());
     executable::run_command(command)
 }
 
-fn said(words: &[&str]) -> String {
-    let finished = run(words);
+fn said_on(words: &[&str], size: &Size) -> String {
+    let finished = run(words, size);
     assert_eq!(finished.code, Some(0), "{words:?}: {finished:?}");
     finished.stdout
 }
 
-fn fits_a_screen(words: &[&str]) -> String {
-    let text = said(words);
-    assert!(text.lines().count() <= LINES, "{words:?} has {} lines: {text}", text.lines().count());
+fn said(words: &[&str]) -> String {
+    said_on(words, &PAGE)
+}
+
+fn fits(words: &[&str], size: &Size) -> String {
+    let text = said_on(words, size);
+    let lines = text.lines().count();
+    assert!(lines <= size.lines, "{words:?} has {lines} lines: {text}");
     for line in text.lines() {
-        assert!(line.chars().count() <= COLUMNS, "{words:?}: {line}");
+        assert!(line.chars().count() <= size.columns, "{words:?}: {line}");
     }
     text
 }
 
-/// The names that stand under `Commands:`.
+/// The names that stand under `Commands:`, or in the usage as `<one|other>`.
 fn commands(help: &str) -> Vec<String> {
+    let usage = help.lines().find(|line| line.starts_with("       standfast "));
+    let named = usage.and_then(|line| line.trim_end_matches('>').split_once('<'));
+    if let Some((_, names)) = named.filter(|(_, names)| *names != "COMMAND") {
+        return names.split('|').map(str::to_owned).collect();
+    }
     let under = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     let rows = under.take_while(|line| !line.is_empty());
     // What goes on from the line before is further in.
@@ -56,9 +73,9 @@ fn the_help_of_every_command_fits_a_screen() {
     let mut seen = 0;
     while let Some(path) = left.pop() {
         let path_words: Vec<&str> = path.iter().map(String::as_str).collect();
-        let text = fits_a_screen(&[&path_words[..], &["--help"]].concat());
+        let text = fits(&[&path_words[..], &["--help"]].concat(), &SCREEN);
         for words in [[&path_words[..], &["-h"]].concat(), [&["help"], &path_words[..]].concat()] {
-            assert_eq!(fits_a_screen(&words), text, "{words:?}");
+            assert_eq!(fits(&words, &SCREEN), text, "{words:?}");
         }
         seen += 1;
         left.extend(commands(&text).into_iter().map(|name| [&path[..], &[name]].concat()));
@@ -86,10 +103,9 @@ fn topics_lead_to_every_flag_and_so_do_completions_and_the_manual() {
             assert_eq!(flags(&first), all, "{command} shows all at once");
             continue;
         };
-        let topics = topics.split("Examples (").next().unwrap().split([',', '\n']).map(str::trim);
         let mut found = BTreeSet::from(["--help".to_owned()]);
-        for topic in topics.filter(|topic| !topic.is_empty() && *topic != "all") {
-            let text = fits_a_screen(&["help", command, topic]);
+        for topic in topics.split_whitespace().filter(|topic| *topic != "all") {
+            let text = fits(&["help", command, topic], &PAGE);
             assert!(!flags(&text).is_empty(), "{topic}: {text}");
             found.extend(flags(&text));
         }
@@ -110,7 +126,7 @@ fn help_says_more_of_a_flag_than_the_first_screen() {
         (&["help", "load", "fanout"], "did you mean fan-out?"),
         (&["help", "load", "fan-out", "more"], "fan-out"),
     ] {
-        let finished = run(words);
+        let finished = run(words, &PAGE);
         assert_eq!(finished.code, Some(2), "{words:?}: {finished:?}");
         assert!(finished.stderr.contains(named), "{words:?}: {finished:?}");
     }

@@ -27,11 +27,11 @@ pub(crate) struct Args {
     /// Page views a day, such as 30M
     #[arg(long, value_name = "N", value_parser = units::positive_count, help_heading = GOAL)]
     views: Option<u64>,
-    /// Share of the views that comes in the peak
+    /// Share that comes in the peak
     #[arg(long, value_name = "PERCENT", default_value = "80%", value_parser = units::percent,
         requires = "views", help_heading = GOAL)]
     peak_views: f64,
-    /// Share of the day that the peak lasts
+    /// Share of the day that it lasts
     #[arg(long, value_name = "PERCENT", default_value = "20%", value_parser = units::percent,
         requires = "views", help_heading = GOAL)]
     peak_time: f64,
@@ -39,7 +39,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value = "1", value_parser = units::positive_count,
         requires = "views", help_heading = GOAL)]
     requests_per_view: u64,
-    /// Requests per second in the peak, where they are known
+    /// Requests per second in the peak, where known
     #[arg(long, value_name = "RATE", value_parser = units::positive_count, help_heading = GOAL,
         conflicts_with = "views")]
     requests: Option<u64>,
@@ -50,10 +50,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "RATE", value_parser = units::positive_count, help_heading = GOAL)]
     messages: Option<u64>,
 
-    /// What a run measured: the JSON of `standfast prove` or `standfast load`
+    /// What a run measured: --json of prove or load
     #[arg(long, value_name = "FILE", help_heading = MACHINE)]
     from: Option<PathBuf>,
-    /// Requests per second that one machine serves [default: those of --from]
+    /// Requests per second of one [default: of --from]
     #[arg(long, value_name = "RATE", value_parser = units::positive_count, help_heading = MACHINE)]
     per_machine: Option<u64>,
     /// Memory of one machine
@@ -62,12 +62,14 @@ pub(crate) struct Args {
     /// Cores of one machine
     #[arg(long, value_name = "N", value_parser = units::positive_count, help_heading = MACHINE)]
     cores: Option<u64>,
-    /// Share of each machine that is to stay free: for its system, for the loss of a neighbour
+    /// Share of each that is to stay free
+    ///
+    /// For its system, for the loss of a neighbour
     #[arg(long, value_name = "PERCENT", default_value = "0%", value_parser = units::percent,
         help_heading = MACHINE)]
     headroom: f64,
 
-    /// Write the figures as JSON to a file, or to standard output with -
+    /// Write all as JSON to a file, or - for stdout
     #[arg(long, value_name = "FILE")]
     json: Option<String>,
 }

@@ -37,34 +37,51 @@ pub(crate) struct Args {
     /// before it
     #[arg(value_name = "SCENARIO")]
     scenario: Option<String>,
-    /// Sockets to hold, such as 50k or 1M [default: what this machine holds, at most 1M]
+    /// Sockets to hold [default: what fits, at most 1M]
+    ///
+    /// Such as 50k or 1M; without it what this machine holds
     #[arg(long, value_name = "N", value_parser = units::count)]
     connections: Option<u64>,
-    /// How to open them: windowed, storm (all at once), paced:RATE or one-by-one
-    /// [default: windowed]
+    /// How to open them [default: windowed]
+    ///
+    /// windowed, storm (all at once), paced:RATE or one-by-one
     #[arg(long, value_name = "HOW", value_parser = load_command::connect)]
     connect: Option<Connect>,
     /// How long to hold them [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     hold: Option<Duration>,
-    /// Each socket sends a ping once in this time and must get its pong; 0 never [default: 30s, or
-    /// 0 with messages]
+    /// Each sends a ping once in this time [default: 30s]
+    ///
+    /// Each ping must get its pong; 0 is never, as it is without this flag where there are messages
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     heartbeat: Option<Duration>,
-    /// Each socket sends a message once in this time and must get it back, while it is held; 0
-    /// never [default: 0]
+    /// Each sends a message so often [default: 0, never]
+    ///
+    /// Once in this time, while it is held; each must come back
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     message_every: Option<Duration>,
-    /// Messages published to all sockets, one after another [default: 1, or 0 with messages]
+    /// Messages published to all sockets [default: 1]
+    ///
+    /// One after another; without this flag none where sockets send messages
     #[arg(long, value_name = "N")]
     broadcasts: Option<u32>,
-    /// Of a scenario with cells only these, by their names such as 1k-128B-10s
+    /// Of a scenario with cells only these
+    ///
+    /// By their names, such as 1k-128B-10s
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     cells: Vec<String>,
-    /// Of a scenario with cells only through these proxies [default: all three]
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_enum)]
+    /// And only through these: standfast, nginx, haproxy
+    ///
+    /// Without it through all three
+    #[arg(
+        long,
+        value_name = "NAME,…",
+        value_delimiter = ',',
+        value_enum,
+        hide_possible_values = true
+    )]
     proxies: Vec<Rival>,
-    /// Write all figures as JSON to a file, or to standard output with `-`
+    /// Write all as JSON to a file, or - for stdout
     #[arg(long, value_name = "FILE")]
     json: Option<String>,
     /// Write the whole proof as one HTML page

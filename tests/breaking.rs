@@ -22,7 +22,7 @@ fn run(mut command: Command) -> Finished {
 fn prediction(command: Command) -> Value {
     let finished = run(command);
     assert_eq!(finished.code, Some(1), "it is too small: {finished:?}");
-    serde_json::from_str(&finished.stdout).expect("JSON alone on stdout")
+    finished.json()
 }
 
 /// Which limit breaks first, and at how many connections.
@@ -37,9 +37,7 @@ fn breaks(report: &Value) -> (String, f64) {
 /// How many connections `load` gets when it tries for too many.
 fn reached(command: Command) -> f64 {
     let finished = run(command);
-    let summary: Value = serde_json::from_str(&finished.stdout)
-        .unwrap_or_else(|_| panic!("JSON alone on stdout: {finished:?}"));
-    summary["connections"]["open"].as_u64().expect("a number") as f64
+    finished.json()["connections"]["open"].as_u64().expect("a number") as f64
 }
 
 fn assert_within_2_percent(what: &str, predicted: f64, reached: f64) {
@@ -176,7 +174,7 @@ fn descriptors_of_both_ends_break_where_it_is_said() {
     let proof = limited(128, &[&all[..], &["--hold", "1s", "--heartbeat", "1s"]].concat());
     let finished = executable::run_command(proof);
     assert_eq!(finished.code, Some(1), "it falls short and ends: {finished:?}");
-    let proof: Value = serde_json::from_str(&finished.stdout).expect("JSON alone on stdout");
+    let proof = finished.json();
     let open = proof["connections"]["open"].as_u64().expect("a number") as f64;
     assert_within_2_percent("both ends, ulimit -n 128", predicted, open);
 }

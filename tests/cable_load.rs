@@ -14,17 +14,11 @@ fn start() -> Server {
     Server::start(&["--public-streams", "--drain", "1s"])
 }
 
-fn summary(finished: &Finished) -> Value {
-    serde_json::from_str(&finished.stdout).expect("JSON alone on stdout")
-}
-
 /// A run of 200 clients with `more` flags.
 fn load(server: &Server, more: &[&str]) -> (Finished, Value) {
     let url = format!("cable://{}", server.listen);
     let all = ["load", &url, "--connections", "200", "--json", "-"];
-    let finished = executable::run(&[&all[..], more].concat());
-    let summary = summary(&finished);
-    (finished, summary)
+    executable::run(&[&all[..], more].concat()).with_json()
 }
 
 #[test]
@@ -89,7 +83,7 @@ fn a_server_that_goes_tells_its_clients_that_another_comes() {
     // Its hold ends when nobody is left to be held, and nobody to come again.
     let finished = executable::finish(running);
     assert_eq!(finished.code, Some(1), "{finished:?}");
-    let summary = summary(&finished);
+    let summary = finished.json();
     assert_eq!(summary["cable"]["disconnects"], json!({ "server_restart": 100 }), "{summary}");
 }
 
@@ -105,7 +99,7 @@ fn ten_thousand_clients_are_a_scenario_that_ends_in_one_table() {
     assert!(finished.stdout.contains("Action Cable standalone"), "{}", finished.stdout);
     let storm = [&["prove", "cable-10k", "--connect", "storm"], &small[..], &["--json", "-"]];
     let finished = executable::run(&storm.concat());
-    let json: Value = summary(&finished);
+    let json = finished.json();
     let rounds = json["rounds"].as_array().expect("a round each");
     assert_eq!((rounds.len(), &json["held"]), (2, &true.into()), "{json}");
     for round in rounds {
@@ -139,7 +133,7 @@ fn a_churn_is_a_scenario_that_tells_of_the_servers_memory() {
     let file = Scratch::new("churn.toml", scenario);
     let finished = executable::run(&["prove", file.path(), "--json", "-"]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
-    let churn = &summary(&finished)["churn"];
+    let churn = &finished.json()["churn"];
     let memory = &churn["server_rss_bytes"];
     assert!(memory["start"].as_u64() > Some(0) && memory["end"].as_u64() > Some(0), "{churn}");
     assert!(churn["owed"].as_u64() > Some(0) && churn["lost"] == 0, "{churn}");

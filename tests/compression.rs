@@ -179,6 +179,38 @@ fn load_and_serve_compress_for_each_other() {
     assert!(count(&server, "standfast_inflate_in_bytes_total") < wanted / 2);
 }
 
+#[test]
+fn load_compresses_messages_from_the_size_on_that_was_said() {
+    let server = Server::start(&[]);
+    let url = format!("ws://{}/echo", server.listen);
+    let text = long_text("above");
+    let length = text.len();
+    for (size, above, is_compressed) in [
+        (length, Some(length), true),
+        (length, Some(length + 1), false),
+        (length, None, true),
+        (500, None, false),
+        (500, Some(500), true),
+    ] {
+        let before = ["inflate_in", "inflate_out"].map(|of| inflated_bytes(&server, of));
+        let above = above.map(|above| ["--compress-above".to_owned(), above.to_string()]);
+        let above: Vec<&str> = above.iter().flatten().map(String::as_str).collect();
+        let few = ["--connections", "2", "--messages", "5", "--message", &text[..size]];
+        let run = [&["load", &url, "--compression", "shared"], &few[..], &above];
+        let finished = executable::run(&run.concat());
+        assert_eq!(finished.code, Some(0), "{size}, {above:?}: {finished:?}");
+        let after = ["inflate_in", "inflate_out"].map(|of| inflated_bytes(&server, of));
+        let [came, became] = [after[0] - before[0], after[1] - before[1]];
+        let expected = if is_compressed { 10 * size as u64 } else { 0 };
+        assert_eq!(became, expected, "{size}, {above:?}");
+        assert!(came <= expected / 2, "{size}, {above:?}: {came} bytes on the wire");
+    }
+}
+
+fn inflated_bytes(server: &Server, of: &str) -> u64 {
+    count(server, &format!("standfast_{of}_bytes_total"))
+}
+
 /// Agreeing on compression must cost an idle socket nothing that another does not cost.
 #[test]
 fn an_idle_socket_that_agreed_costs_no_more() {
@@ -193,7 +225,7 @@ fn an_idle_socket_that_agreed_costs_no_more() {
                 [&["load", &url, "--compression", "shared"], &hold[..], &[&pid, "--json", "-"]];
             let finished = executable::run(&run.concat());
             assert_eq!(finished.code, Some(0), "{finished:?}");
-            let summary: serde_json::Value = serde_json::from_str(&finished.stdout).unwrap();
+            let summary = finished.json();
             (how, summary["watched"]["rss_bytes"].as_u64().unwrap() - before)
         })
         .into();

@@ -80,9 +80,7 @@ fn load(address: SocketAddr) -> Finished {
 }
 
 fn echo_of(finished: &Finished) -> Value {
-    let summary: Value = serde_json::from_str(&finished.stdout)
-        .unwrap_or_else(|error| panic!("{error}: {}{}", finished.stdout, finished.stderr));
-    summary["echo"].clone()
+    finished.json()["echo"].clone()
 }
 
 /// Starts the server; it runs until the test process ends.

@@ -17,9 +17,7 @@ pub(crate) fn run(text: &str, code: i32) -> (Finished, Value) {
     let file = Scratch::new(&format!("flows-{number}.toml"), text);
     let finished = executable::run(&["load", file.path(), "--json", "-"]);
     assert_eq!(finished.code, Some(code), "{text}\n{finished:?}");
-    let document = serde_json::from_str(&finished.stdout);
-    let document = document.unwrap_or_else(|error| panic!("{error}: {finished:?}"));
-    (finished, document)
+    finished.with_json()
 }
 
 fn counts<const N: usize>(of: &Value, names: [&str; N]) -> [u64; N] {

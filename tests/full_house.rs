@@ -92,7 +92,7 @@ fn everyone_is_held(server: &Server, count: u64) {
     let args = [&["load", &url, "--connections", &connections], &storm[..]].concat();
     let finished = executable::run(&args);
     assert_eq!(finished.code, Some(0), "{finished:?}");
-    let summary: Value = serde_json::from_str(&finished.stdout).unwrap();
+    let summary = finished.json();
     assert_eq!(summary["connections"]["open"], count, "{summary}");
     assert_eq!(summary["connections"]["failed"], 0, "{summary}");
     assert_eq!(summary["heartbeats"]["unanswered_sockets"], 0, "{summary}");

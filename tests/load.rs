@@ -7,7 +7,8 @@ use std::process::Stdio;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::harness::executable::{self, Finished, Running, standfast};
+use crate::harness::chat::Chat;
+use crate::harness::executable::{self, Running, standfast};
 use crate::harness::recorder::Recorder;
 use crate::harness::server::Server;
 use crate::harness::{Deserted, eventually, two_ports_in_a_row};
@@ -42,7 +43,7 @@ fn sockets_lost_on_the_way_are_reported_by_cause() {
     assert_eq!(server.wait().code(), Some(0));
     let finished = executable::finish(load);
     assert_eq!(finished.code, Some(1), "{finished:?}");
-    let summary = summary(&finished);
+    let summary = finished.json();
     assert_eq!(summary["connections"]["open"], 0, "{summary}");
     assert_eq!(summary["closed"], json!({"by_peer": 20}), "{summary}");
 }
@@ -58,7 +59,7 @@ fn an_interrupted_run_says_what_it_has_and_exits_with_130() {
     kill_process(pid.unwrap(), Signal::INT).unwrap();
     let finished = executable::finish(load);
     assert_eq!(finished.code, Some(130), "{finished:?}");
-    assert_eq!(summary(&finished)["connections"]["open"], 20, "{finished:?}");
+    assert_eq!(finished.json()["connections"]["open"], 20, "{finished:?}");
 }
 
 #[test]
@@ -69,7 +70,7 @@ fn the_ways_to_connect_all_open_everyone() {
         let numbers = ["--connections", "300", "--connect", connect, "--messages", "3"];
         let finished = executable::run(&[&["load", &url], &numbers[..], &["--json", "-"]].concat());
         assert_eq!(finished.code, Some(0), "{connect}: {finished:?}");
-        let summary = summary(&finished);
+        let summary = finished.json();
         assert_eq!(summary["connections"]["open"], 300, "{connect}: {summary}");
         assert_eq!(summary["echo"]["received"], 900, "{connect}: {summary}");
     }
@@ -81,7 +82,7 @@ fn falls_short(url: &str, more: &[&str]) -> Value {
     let finished = executable::run(&[&args[..], more].concat());
     assert_eq!(finished.code, Some(1), "{finished:?}");
     assert!(finished.stderr.contains("fell short"), "people are told too: {finished:?}");
-    let summary = summary(&finished);
+    let summary = finished.json();
     assert_eq!((&summary["held"], &summary["connections"]["failed"]), (&json!(false), &json!(20)));
     summary
 }
@@ -94,10 +95,6 @@ fn hold(server: &Server, time: &str) -> Running {
     let load = Running(load.stdin(Stdio::null()).spawn().unwrap());
     eventually("all are open", || server.metrics()["standfast_websockets"] == 20.0);
     load
-}
-
-fn summary(finished: &Finished) -> Value {
-    serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {finished:?}"))
 }
 
 /// Nobody listens at first, as after a crash; then the crowd comes in, spread by chance.
@@ -114,7 +111,7 @@ fn a_crowd_that_was_refused_comes_back_with_jitter() {
     let server = Server::start(&["--listen", &address]);
     let finished = executable::finish(load);
     assert_eq!(finished.code, Some(0), "{finished:?}");
-    let summary: Value = serde_json::from_str(&finished.stdout).expect("JSON alone on stdout");
+    let summary = finished.json();
     let connections = &summary["connections"];
     assert_eq!(
         (&connections["open"], &connections["failed"]),
@@ -147,7 +144,7 @@ fn sockets_that_ended_are_opened_again() {
     let again = ["--connections", "20", "--hold", "4s", "--heartbeat", "0", "--json", "-"];
     let reconnect = ["--reconnect", "--backoff", "1ms..10ms"];
     let finished = executable::run(&[&["load", &url], &again[..], &reconnect].concat());
-    let summary: Value = serde_json::from_str(&finished.stdout).expect("JSON alone on stdout");
+    let summary = finished.json();
     let connections = &summary["connections"];
     let reconnects = connections["reconnects"].as_u64().unwrap();
     let ended: u64 =
@@ -164,7 +161,7 @@ fn connections_are_replaced_after_their_messages_and_the_server_counted_the_same
     let few = ["--connections", "20", "--messages-per-connection", "5", "--duration", "500ms"];
     let finished = executable::run(&[&["load", &url], &few[..], &["--json", "-"]].concat());
     assert_eq!(finished.code, Some(0), "{finished:?}");
-    let summary = summary(&finished);
+    let summary = finished.json();
     let replaced = summary["connections"]["replaced"].as_u64().unwrap();
     assert!(replaced >= 20, "{summary}");
     assert_eq!((&summary["connections"]["open"], &summary["closed"]), (&20.into(), &json!({})));
@@ -184,7 +181,7 @@ fn thresholds_decide_the_exit_code() {
     for (threshold, code) in [("p99<1m", 0), ("max<0", 1), ("failed<1", 0), ("lost>0", 1)] {
         let finished = run(threshold);
         assert_eq!(finished.code, Some(code), "{threshold}: {finished:?}");
-        let outcome = summary(&finished)["thresholds"][0].clone();
+        let outcome = finished.json()["thresholds"][0].clone();
         assert_eq!(outcome["met"], code == 0, "{outcome}");
         assert!(outcome["value"].is_number(), "{outcome}");
     }
@@ -199,7 +196,7 @@ fn the_target_is_watched_and_a_rate_beyond_reach_is_said_to_be() {
     let watch = ["--connections", "500", "--hold", "1s", "--watch-pid", &pid, "--json", "-"];
     let finished = executable::run(&[&["load", &url], &watch[..]].concat());
     assert_eq!(finished.code, Some(0), "{finished:?}");
-    let watched = summary(&finished)["watched"].clone();
+    let watched = finished.json()["watched"].clone();
     let number = |key: &str| watched[key].as_f64().unwrap_or_else(|| panic!("no {key}: {watched}"));
     assert!(number("rss_bytes") >= number("rss_bytes_before"), "{watched}");
     assert!(number("cpu_seconds") > 0.0 && number("rss_bytes_per_connection") >= 0.0, "{watched}");
@@ -211,7 +208,7 @@ fn the_target_is_watched_and_a_rate_beyond_reach_is_said_to_be() {
     let much = ["--connections", "10", "--rate", "50M", "--duration", "1s", "--json", "-"];
     let finished = executable::run(&[&["load", &url], &much[..]].concat());
     assert_eq!(finished.code, Some(1), "{finished:?}");
-    assert!(summary(&finished)["generator"]["saturated"].is_string(), "{finished:?}");
+    assert!(finished.json()["generator"]["saturated"].is_string(), "{finished:?}");
     assert!(finished.stderr.contains("bottleneck"), "{}", finished.stderr);
 }
 
@@ -236,10 +233,10 @@ fn stages_go_up_stay_and_come_down_again() {
     let stages = ["--stages", "500ms:100,300ms:100,500ms:20,300ms:50", "--json", "-"];
     let finished = executable::run(&[&["load", &url], &stages[..]].concat());
     assert_eq!(finished.code, Some(0), "{finished:?}");
-    let connections = summary(&finished)["connections"].clone();
+    let connections = finished.json()["connections"].clone();
     let said = ["requested", "open", "retired", "failed"].map(|key| connections[key].as_u64());
     assert_eq!(said, [Some(50), Some(50), Some(80), Some(0)], "{connections}");
-    assert_eq!(summary(&finished)["closed"], json!({}), "{finished:?}");
+    assert_eq!(finished.json()["closed"], json!({}), "{finished:?}");
     let metrics = server.metrics();
     assert_eq!(metrics["standfast_accepted_total"], 130.0);
     let wrong = executable::run(&["load", &url, "--stages", "10k"]);
@@ -256,18 +253,18 @@ fn a_message_of_ones_own_is_sent_thought_about_and_answered() {
     for more in [&[][..], &["--binary"], &["--answer", "any"]] {
         let finished = executable::run(&[&["load", &echo], &own[..], more, &think].concat());
         assert_eq!(finished.code, Some(0), "{more:?}: {finished:?}");
-        let echo = summary(&finished)["echo"].clone();
+        let echo = finished.json()["echo"].clone();
         assert_eq!(
             (&echo["sent"], &echo["received"], &echo["lost"]),
             (&20.into(), &20.into(), &0.into())
         );
-        assert_eq!(summary(&finished)["latency"]["count"], 20, "{finished:?}");
+        assert_eq!(finished.json()["latency"]["count"], 20, "{finished:?}");
     }
     // Five subscribers of one topic hear what each says: four answers too many, each time.
     let topic = format!("ws://{}/topics/x", server.listen);
     let finished = executable::run(&[&["load", &topic], &own[..], &["--json", "-"]].concat());
     assert_eq!(finished.code, Some(1), "{finished:?}");
-    assert!(summary(&finished)["echo"]["corrupted"].as_u64() > Some(0), "{finished:?}");
+    assert!(finished.json()["echo"]["corrupted"].as_u64() > Some(0), "{finished:?}");
     let missing = executable::run(&["load", &echo, "--message", "@/no/such/file"]);
     assert_eq!(missing.code, Some(2), "{missing:?}");
 }
@@ -279,7 +276,7 @@ fn where_nothing_came_no_threshold_is_met() {
         let words = ["load", url, "--connections", "2", "--json", "-"].into_iter();
         let words: Vec<&str> = words.chain(more.iter().copied()).chain(fail).collect();
         let finished = executable::run(&words);
-        let outcomes = summary(&finished)["thresholds"].as_array().unwrap().clone();
+        let outcomes = finished.json()["thresholds"].as_array().unwrap().clone();
         let met = outcomes.iter().map(|outcome| outcome["met"] == true);
         (finished.code, met.collect::<Vec<_>>())
     };
@@ -296,4 +293,26 @@ fn where_nothing_came_no_threshold_is_met() {
     // Who sends nothing loses nothing, which says nothing; that all were opened does.
     let held = met(&url, &["--hold", "10ms"], &["failed<1", "errors<1", "lost==0", "late==0"]);
     assert_eq!(held, (Some(1), vec![true, true, false, false]));
+}
+
+#[test]
+fn subprotocols_are_offered_in_their_order_and_the_server_must_choose_one_of_them() {
+    let chat = Chat::start(0);
+    let url = format!("ws://{}/echo?chooses=chat.v1", chat.address);
+    let run = |offer: &[&str]| {
+        let few = ["--connections", "3", "--messages", "2", "--json", "-"];
+        executable::run(&[&["load", &url], &few[..], offer].concat()).with_json()
+    };
+    let (finished, agreed) = run(&["--subprotocol", "chat.v2", "--subprotocol", "chat.v1"]);
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    assert_eq!(agreed["echo"]["received"], 6, "{agreed}");
+    for offer in [&["--subprotocol", "chat.v2"][..], &[]] {
+        let (finished, other) = run(offer);
+        assert_eq!(finished.code, Some(1), "{finished:?}");
+        assert_eq!(other["connect_errors"], json!({"unoffered_protocol": 3}), "{other}");
+    }
+    let handshakes = chat.book().handshakes;
+    let offers = handshakes.iter().map(|asked| asked.header("sec-websocket-protocol"));
+    let expected = [Some("chat.v2, chat.v1"), Some("chat.v2"), None];
+    assert_eq!(offers.collect::<Vec<_>>(), expected.map(|offer| [offer; 3]).concat());
 }

@@ -35,8 +35,7 @@ fn falls_short(urls: &[String], connections: usize, more: &[&str]) -> Value {
     let finished = executable::run(&words);
     assert_eq!(finished.code, Some(1), "{more:?}: {finished:?}");
     assert!(!finished.stderr.contains("all held"), "{more:?}: {finished:?}");
-    let summary = serde_json::from_str(&finished.stdout);
-    summary.unwrap_or_else(|error| panic!("{error}: {finished:?}"))
+    finished.json()
 }
 
 fn urls<'a>(chat: &Chat, paths: impl IntoIterator<Item = &'a str>, suffix: &str) -> Vec<String> {

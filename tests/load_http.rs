@@ -6,6 +6,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -15,6 +16,7 @@ use crate::harness::executable::{self, Finished, Running, standfast};
 use crate::harness::recorder::Recorder;
 use crate::harness::server::Server;
 use crate::harness::tls::Authority;
+use crate::harness::upstream::Upstream;
 use crate::harness::web::Web;
 use crate::harness::{Scratch, eventually};
 
@@ -24,13 +26,9 @@ fn load(url: &str, more: &[&str]) -> Finished {
     executable::run(&[&flags[..], more].concat())
 }
 
-fn summary(finished: &Finished) -> Value {
-    serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {finished:?}"))
-}
-
 fn fails_by(finished: &Finished, kind: &str) {
     assert_eq!(finished.code, Some(1), "{finished:?}");
-    assert_eq!(summary(finished)["errors"], json!({kind: 200}), "{finished:?}");
+    assert_eq!(finished.json()["errors"], json!({kind: 200}), "{finished:?}");
     assert!(finished.stderr.contains("200 requests failed"), "people are told too: {finished:?}");
 }
 
@@ -40,7 +38,7 @@ fn requests_are_counted_timed_and_judged() {
     let url = format!("http://{}/health", server.listen);
     let finished = load(&url, &["--fail", "errors<0.1%", "--fail", "p95<1m"]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
-    let said = summary(&finished);
+    let said = finished.json();
     assert_eq!(said["requests"]["ok"], 200, "{said}");
     assert_eq!(said["status"], json!({"200": 200}), "{said}");
     assert_eq!((&said["connections"]["opened"], &said["errors"]), (&json!(4), &json!({})));
@@ -64,7 +62,7 @@ fn requests_are_counted_timed_and_judged() {
     for more in [["--accept", "4xx,200"], ["--fail", "errors<100%"]] {
         let finished = load(&nowhere, &more);
         assert_eq!(finished.code, Some(i32::from(more[0] == "--fail")), "{finished:?}");
-        assert_eq!(summary(&finished)["status"], json!({"404": 200}));
+        assert_eq!(finished.json()["status"], json!({"404": 200}));
     }
 }
 
@@ -76,7 +74,7 @@ fn an_open_rate_is_held_and_told() {
     let run = ["load", &url, "--duration", "1s", "--json", "-"];
     let finished = executable::run(&[&run[..], &flags].concat());
     assert_eq!(finished.code, Some(0), "{finished:?}");
-    let said = summary(&finished);
+    let said = finished.json();
     assert_eq!((&said["requests"]["ok"], &said["requests"]["warm_up"]), (&json!(200), &json!(40)));
     assert!(said["scheduling_error"]["p999_ms"].is_f64(), "{said}");
     assert!(finished.stderr.contains("requests"), "rows name the phase: {finished:?}");
@@ -90,7 +88,7 @@ fn met(said: &Value) -> Vec<bool> {
 /// A run of what is said, cut at blanks, with JSON on standard output.
 fn run(line: &str) -> (Finished, Value) {
     let finished = executable::run(&line.split(' ').collect::<Vec<_>>());
-    let said = summary(&finished);
+    let said = finished.json();
     (finished, said)
 }
 
@@ -154,7 +152,7 @@ fn a_run_that_got_no_answers_is_worse_than_one_that_did() {
         file
     });
     let compared = executable::run(&["load", "compare", good.path(), bad.path(), "--json", "-"]);
-    let said = summary(&compared);
+    let said = compared.json();
     assert_eq!((compared.code, &said["errors"]["worse"]), (Some(1), &json!(true)), "{compared:?}");
     assert_eq!(said["errors"]["after"], json!([30, 30]), "{compared:?}");
 }
@@ -171,7 +169,7 @@ fn tls_is_spoken_where_the_url_says_so() {
     assert_eq!(finished.code, Some(0), "{finished:?}");
     let finished = load(&url, &["--ca", &ca, "--new-connections"]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
-    assert_eq!(summary(&finished)["connections"]["opened"], 200);
+    assert_eq!(finished.json()["connections"]["opened"], 200);
     let other = Authority::new();
     fails_by(&load(&url, &["--ca", &other.path("ca.pem")]), "tls");
     let plain = Server::start(&[]);
@@ -219,7 +217,7 @@ fn labels_say_what_was_counted() {
     let server = Server::start(&[]);
     let data = r"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let finished = load(&format!("tcp://{}", server.listen), &["--data", data]);
-    assert_eq!(summary(&finished)["status"], json!({}), "tcp has no status: {finished:?}");
+    assert_eq!(finished.json()["status"], json!({}), "tcp has no status: {finished:?}");
 }
 
 #[test]
@@ -248,7 +246,7 @@ fn dead_and_silent_targets_are_told_by_kind() {
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let deaf = ["load", &url, "--connections", "4", "--requests", "8", "--timeout", "200ms"];
     let finished = executable::run(&[&deaf[..], &["--json", "-"]].concat());
-    assert_eq!(summary(&finished)["errors"], json!({"timeout": 8}), "{finished:?}");
+    assert_eq!(finished.json()["errors"], json!({"timeout": 8}), "{finished:?}");
     drop(listener);
     fails_by(&load(&url, &[]), "connect_refused");
 }
@@ -265,7 +263,7 @@ fn an_interrupted_run_says_what_it_has() {
     let finished = executable::finish(load);
     assert_eq!(finished.code, Some(130), "{finished:?}");
     assert!(finished.stderr.contains("result        interrupted"), "{finished:?}");
-    let said = summary(&finished);
+    let said = finished.json();
     let sent = said["requests"]["sent"].as_f64().unwrap();
     assert_eq!(sent, server.metrics()["standfast_requests_total"], "{said}");
 }
@@ -292,6 +290,33 @@ fn a_run_leaves_rows_and_a_page() {
     fs::remove_file(html).unwrap();
     let nowhere = load(&url, &["--csv", "/no/such/directory/rows.csv"]);
     assert_eq!(nowhere.code, Some(2), "{nowhere:?}");
+}
+
+#[test]
+fn so_many_requests_as_were_said_are_on_the_wire_before_the_first_is_answered() {
+    let upstream = Upstream::new();
+    let url = format!("http://{}/", upstream.address());
+    let finished = thread::scope(|scope| {
+        let run = scope.spawn(|| {
+            let four = ["--pipeline", "4", "--connections", "1", "--requests", "20"];
+            executable::run(
+                &[&["load", &url], &four[..], &["--timeout", "5s", "--json", "-"]].concat(),
+            )
+        });
+        let mut leg = upstream.accept();
+        for _ in 0..5 {
+            for _ in 0..4 {
+                let head = leg.head();
+                assert!(head.starts_with("GET / HTTP/1.1\r\n"), "{head}");
+            }
+            assert_eq!(leg.rest(), b"", "a fifth before the first is answered");
+            leg.say("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".repeat(4));
+        }
+        run.join().unwrap()
+    });
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    assert_eq!(finished.json()["requests"]["ok"], 20, "{finished:?}");
+    assert_eq!(finished.json()["connections"]["opened"], 1, "{finished:?}");
 }
 
 #[cfg(feature = "screen")]

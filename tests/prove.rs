@@ -63,7 +63,7 @@ fn a_small_proof_is_held_and_its_json_is_whole() {
     let small = ["--connections", "500", "--hold", "1s", "--heartbeat", "1s", "--broadcasts", "2"];
     let finished = executable::run(&[&["prove"], &small[..], &["--json", "-"]].concat());
     assert_eq!(finished.code, Some(0), "{finished:?}");
-    let report: Value = serde_json::from_str(&finished.stdout).expect("JSON alone on stdout");
+    let report = finished.json();
     for field in FIELDS {
         assert!(report.pointer(field).is_some(), "no {field} in {report}");
     }
@@ -82,7 +82,7 @@ fn a_scenario_is_run_with_its_messages_and_flags_go_before_it() {
     let less = ["--connections", "300", "--hold", "2s", "--message-every", "500ms", "--json", "-"];
     let finished = executable::run(&[&["prove", "million"], &less[..]].concat());
     assert_eq!(finished.code, Some(0), "{finished:?}");
-    let report: Value = serde_json::from_str(&finished.stdout).expect("JSON alone on stdout");
+    let report = finished.json();
     assert_eq!((&report["scenario"], &report["verdict"]), (&"million".into(), &"HELD".into()));
     // Four messages each way for each socket, not one more.
     for (count, expected) in [("sent", 1_200), ("received", 1_200), ("lost", 0), ("duplicated", 0)]

@@ -78,7 +78,7 @@ fn who_cannot_hold_a_cell_is_shown_with_the_reason_and_nothing_fails() {
     let args = ["prove", file.path(), "--proxies", "standfast,haproxy", "--json", "-"];
     let finished = executable::run_command(limited(600, &args));
     assert_eq!(finished.code, Some(0), "{finished:?}");
-    let report: Value = serde_json::from_str(&finished.stdout).unwrap();
+    let report = finished.json();
     let ours = &pass(&report, 0, "standfast")["figures"];
     assert_eq!((&ours["received"], &ours["workers"]), (&300.into(), &2.into()), "{report}");
     let theirs = pass(&report, 0, "haproxy");

@@ -87,7 +87,7 @@ fn nodes_are_added_drained_and_killed_and_only_their_own_tunnels_notice() {
     assert!(load.0.try_wait().unwrap().is_none(), "it was published all the time");
     let finished = executable::finish(load);
     assert_eq!(finished.code, Some(0), "{finished:?}");
-    let summary: Value = serde_json::from_str(&finished.stdout).unwrap();
+    let summary = finished.json();
     let fields = ["published", "expected", "received", "lost", "duplicated"];
     let said = fields.map(|field| summary["broadcast"][field].as_u64().unwrap_or(u64::MAX));
     assert_eq!(said, [800, 40_000, 40_000, 0, 0], "{summary}");
@@ -117,7 +117,7 @@ fn nodes_killed_one_by_one_hand_their_clients_on() {
     kill_process(pid.unwrap(), Signal::INT).unwrap();
     let finished = executable::finish(load);
     assert_eq!(finished.code, Some(130), "{finished:?}");
-    let summary: Value = serde_json::from_str(&finished.stdout).unwrap();
+    let summary = finished.json();
     assert_eq!(summary["connections"]["failed"], 0, "{summary}");
     assert!(summary["connections"]["reconnects"].as_u64() >= Some(40), "{summary}");
     let metrics = proxy.metrics();

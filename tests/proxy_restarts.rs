@@ -101,7 +101,7 @@ impl Row {
 fn summary(load: Running, code: i32) -> Value {
     let finished = executable::finish(load);
     assert_eq!(finished.code, Some(code), "{finished:?}");
-    serde_json::from_str(&finished.stdout).unwrap()
+    finished.json()
 }
 
 #[test]

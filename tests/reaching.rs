@@ -24,13 +24,7 @@ use crate::harness::web::{Got, Web};
 /// Twenty requests over two connections, with JSON on standard output.
 fn load(url: &str, more: &[&str]) -> (Finished, Value) {
     let flags = ["load", url, "--connections", "2", "--requests", "20", "--json", "-"];
-    with_json(executable::run(&[&flags[..], more].concat()))
-}
-
-fn with_json(finished: Finished) -> (Finished, Value) {
-    let document = serde_json::from_str(&finished.stdout);
-    let document = document.unwrap_or_else(|error| panic!("{error}: {finished:?}"));
-    (finished, document)
+    executable::run(&[&flags[..], more].concat()).with_json()
 }
 
 #[track_caller]
@@ -62,13 +56,13 @@ fn scenario(connect: &str, url: &str) -> (Finished, Value) {
         "version = 1\npasses = 20\n[connect]\n{connect}\n[[flows]]\n[[flows.steps]]\nurl = '{url}'\n"
     );
     let file = Scratch::new(&unique("toml"), &text);
-    with_json(executable::run(&["load", file.path(), "--json", "-"]))
+    executable::run(&["load", file.path(), "--json", "-"]).with_json()
 }
 
 /// One request by a curl command.
 fn stress(command: &str) -> (Finished, Value) {
     let file = Scratch::new(&unique("curl"), command);
-    with_json(executable::run(&["stress", "-p", file.path(), "--json", "-"]))
+    executable::run(&["stress", "-p", file.path(), "--json", "-"]).with_json()
 }
 
 /// A TLS server with the name `localhost`.
@@ -258,7 +252,7 @@ fn more_connections_than_a_unix_sockets_queue_are_waited_for() {
     let file = path.to_str().unwrap();
     let flags = ["load", "http://a/", "--unix-socket", file, "--connections", "20"];
     let more = ["--requests", "60", "--json", "-"];
-    let (finished, document) = with_json(executable::run(&[&flags[..], &more].concat()));
+    let (finished, document) = executable::run(&[&flags[..], &more].concat()).with_json();
     assert_eq!(finished.code, Some(0), "{finished:?}");
     assert_eq!(document["status"], json!({"204": 60}), "{document}");
     std::fs::remove_file(&path).unwrap();

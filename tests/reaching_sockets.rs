@@ -24,13 +24,7 @@ const SECRET: &str = "Proxy-Authorization: Basic dTpwQA==\r\n";
 /// Twenty connections, with JSON on standard output.
 fn load(url: &str, more: &[&str]) -> (Finished, Value) {
     let flags = ["load", url, "--connections", "20", "--json", "-"];
-    with_json(executable::run(&[&flags[..], more].concat()))
-}
-
-fn with_json(finished: Finished) -> (Finished, Value) {
-    let document = serde_json::from_str(&finished.stdout);
-    let document = document.unwrap_or_else(|error| panic!("{error}: {finished:?}"));
-    (finished, document)
+    executable::run(&[&flags[..], more].concat()).with_json()
 }
 
 /// Three messages each, all of which come back.
@@ -226,7 +220,7 @@ fn names_lead_where_it_is_said() {
         "version = 1\n[load]\nurls = ['{url}']\nresolve = ['{entry}']\nconnections = 20\nmessages = 3\n"
     );
     let file = Scratch::new(&unique("toml"), &text);
-    let (finished, document) = with_json(executable::run(&["load", file.path(), "--json", "-"]));
+    let (finished, document) = executable::run(&["load", file.path(), "--json", "-"]).with_json();
     assert_eq!(finished.code, Some(0), "{finished:?}");
     assert_eq!(document["echo"]["received"], 60, "{document}");
 }
@@ -239,7 +233,7 @@ fn a_name_that_is_not_found_is_counted_for_each_connection() {
     fails_by("dns", "wss://nowhere.invalid/", &["--insecure", "--messages", "3"]);
     fails_by("dns", "cable://nowhere.invalid/", &["--reconnect", "--retry", "forever"]);
     let staged = ["load", "ws://nowhere.invalid/", "--stages", "0:20,100ms:20", "--json", "-"];
-    let (finished, document) = with_json(executable::run(&staged));
+    let (finished, document) = executable::run(&staged).with_json();
     assert_eq!(document["connect_errors"], json!({"dns": 20}), "{finished:?}");
     let by_socket = ["--fanout", "10", "--messages", "5", "--publish-by-socket"];
     fails_by("dns", "ws://nowhere.invalid/", &by_socket);
@@ -251,7 +245,7 @@ fn a_name_that_is_not_found_is_counted_for_each_connection() {
     assert_eq!(document["connect_errors"], json!({"dns": 10}), "{document}");
     assert_eq!(document["echo"]["received"], 30, "{document}");
     let stress = ["stress", "-c", "2", "-n", "3", "-u", "ws://nowhere.invalid/", "--json", "-"];
-    let (finished, document) = with_json(executable::run(&stress));
+    let (finished, document) = executable::run(&stress).with_json();
     assert_eq!(finished.code, Some(1), "{finished:?}");
     assert_eq!(document["connect_errors"], json!({"dns": 2}), "{document}");
 }
@@ -264,7 +258,7 @@ fn chatty(top: &str, connect: &str, url: &str, message: &str) -> (Finished, Valu
          [[flows.steps]]\nsend = '{message}'\nreceive = {{ text = '{message}' }}\n"
     );
     let file = Scratch::new(&unique("toml"), &text);
-    with_json(executable::run(&["load", file.path(), "--json", "-"]))
+    executable::run(&["load", file.path(), "--json", "-"]).with_json()
 }
 
 #[track_caller]
@@ -297,7 +291,7 @@ fn sockets_of_users_go_the_ways_of_their_requests() {
          cable = 'ws://nowhere.invalid:{port}/cable'\n"
     );
     let file = Scratch::new(&unique("toml"), &cable);
-    let (finished, document) = with_json(executable::run(&["load", file.path(), "--json", "-"]));
+    let (finished, document) = executable::run(&["load", file.path(), "--json", "-"]).with_json();
     assert_eq!((finished.code, proxy.asked().len()), (Some(0), 5), "{finished:?}");
     assert_eq!(document["requests"]["ok"], 1, "{document}");
     chats("", &format!("unix_socket = '{}'", path.display()), "ws://nowhere.invalid/echo", "hello");

@@ -17,15 +17,9 @@ use crate::harness::server::Server;
 use crate::harness::tls::Authority;
 use crate::harness::web::{Said, Web};
 
-fn with_json(finished: Finished) -> (Finished, Value) {
-    let document = serde_json::from_str(&finished.stdout);
-    let document = document.unwrap_or_else(|error| panic!("{error}: {finished:?}"));
-    (finished, document)
-}
-
 fn load(url: &str, more: &[&str]) -> (Finished, Value) {
     let flags = ["load", url, "--connections", "2", "--requests", "20", "--json", "-"];
-    with_json(executable::run(&[&flags[..], more].concat()))
+    executable::run(&[&flags[..], more].concat()).with_json()
 }
 
 fn to(location: String) -> Said {
@@ -120,7 +114,7 @@ fn redirects_that_lead_nowhere_are_told_by_kind() {
     let flags = ["--redirects", "1", "--requests", "40"];
     let url = format!("http://{}/", here.address);
     let line = ["load", &url, "--connections", "2", "--json", "-"];
-    let (_, document) = with_json(executable::run(&[&line[..], &flags].concat()));
+    let (_, document) = executable::run(&[&line[..], &flags].concat()).with_json();
     let expected = json!({"connect_refused": 32, "redirect_elsewhere": 8});
     assert_eq!(document["errors"], expected, "{document}");
 }
@@ -163,7 +157,7 @@ fn coded_bodies_are_decoded_where_they_are_looked_at() {
         let address = answers(answer(named, &coded));
         let url = format!("http://{address}/");
         let stress = ["stress", "-k", "-n", "4", "-v", "json", "-u", &url, "--json", "-"];
-        let (finished, document) = with_json(executable::run(&stress));
+        let (finished, document) = executable::run(&stress).with_json();
         assert_eq!(finished.code, Some(0), "{coding}: {finished:?}");
         let bytes = |name: &str| document[name].as_u64().unwrap() as usize;
         assert_eq!(
@@ -201,7 +195,7 @@ fn bombs_and_codings_that_are_not_read_are_told_by_kind() {
     ] {
         let url = format!("http://{}/", answers(said));
         let stress = ["stress", "-k", "-n", "3", "-v", "json", "-u", &url, "--json", "-"];
-        let (finished, document) = with_json(executable::run(&stress));
+        let (finished, document) = executable::run(&stress).with_json();
         assert_eq!(finished.code, Some(1), "{kind}: {finished:?}");
         assert_eq!(document["errors"], json!({kind: 3}), "{document}");
         assert_eq!(document["status"], json!({"200": 3}), "it was an answer: {document}");
@@ -237,7 +231,7 @@ fn a_scenario_warms_up_and_leaves_a_page() {
         .join(format!("standfast-scenario-{}.html", std::process::id()));
     let html = html.to_str().unwrap();
     let flags = ["load", file.path(), "--warm-up", "200ms", "--html", html, "--json", "-"];
-    let (finished, document) = with_json(executable::run(&flags));
+    let (finished, document) = executable::run(&flags).with_json();
     assert_eq!(finished.code, Some(0), "{finished:?}");
     let rounds = document["rounds"].as_array().unwrap();
     let mut sent = 0;

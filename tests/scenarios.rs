@@ -12,10 +12,7 @@ use crate::harness::tls::Authority;
 use crate::harness::web::{Got, Said, Web};
 
 fn run(scenario: &Scratch, more: &[&str]) -> (Finished, Value) {
-    let finished = executable::run(&[&["load", scenario.path(), "--json", "-"], more].concat());
-    let document = serde_json::from_str(&finished.stdout);
-    let document = document.unwrap_or_else(|error| panic!("{error}: {finished:?}"));
-    (finished, document)
+    executable::run(&[&["load", scenario.path(), "--json", "-"], more].concat()).with_json()
 }
 
 fn fine(body: &str) -> Said {
@@ -349,7 +346,7 @@ fn thors_echo_is_a_run_of_sockets() {
     let args = ["load", "thor-echo", "--target", &target, "--connections", "50", "--json", "-"];
     let finished = executable::run(&args);
     assert_eq!(finished.code, Some(0), "{finished:?}");
-    let document: Value = serde_json::from_str(&finished.stdout).unwrap();
+    let document = finished.json();
     assert_eq!(document["connections"]["open"], 50, "{document}");
     assert_eq!(document["echo"]["received"], 50, "{document}");
     assert_eq!(document["thresholds"].as_array().map(Vec::len), Some(3), "{document}");

@@ -31,7 +31,7 @@ fn well(flags: &str) -> Finished {
 fn result(flags: &str, code: i32) -> Value {
     let finished = stress(&format!("{flags} --json -"));
     assert_eq!(finished.code, Some(code), "{flags}: {finished:?}");
-    serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {finished:?}"))
+    finished.json()
 }
 
 fn connections(asked: &[Asked]) -> usize {
@@ -331,7 +331,7 @@ fn pings_over_websockets() {
     let words =
         ["stress", "-n", "2", "--pause", "1ms", "--message", bad, "-u", &url, "--json", "-"];
     let finished = executable::run(&words);
-    let result: Value = serde_json::from_str(&finished.stdout).unwrap();
+    let result = finished.json();
     assert_eq!(
         (finished.code, result["stress"]["codes"].to_string().as_str()),
         (Some(1), r#"{"403":2}"#)
@@ -419,8 +419,7 @@ fn chat(path: &str, flags: &str, say: &str, code: i32) -> (Chat, Value) {
     let words: Vec<&str> = fixed.into_iter().chain(flags.split_whitespace()).collect();
     let finished = executable::run(&[&words[..], &["--message", say]].concat());
     assert_eq!(finished.code, Some(code), "{flags}: {finished:?}");
-    let document = serde_json::from_str(&finished.stdout);
-    (chat, document.unwrap_or_else(|error| panic!("{error}: {finished:?}")))
+    (chat, finished.json())
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A small chat server that mistreats some of what it passes on, and keeps book of it: rooms
 //! (`/room/NAME`), where what one says comes to all others, private chats (`/private?id=N`), where
-//! `{"to":N}` says to whom, and `/echo`. Every other path is one hostile way to speak WebSocket, which
+//! `{"to":N}` says to whom, and `/echo`, which with `?chooses=NAME` agrees on that subprotocol. Every other path is one hostile way to speak WebSocket, which
 //! with `?held` behind it leaves the connection open for good. A thread for each connection; no code of
 //! ours.
 
@@ -104,7 +104,11 @@ fn serve(mut stream: TcpStream, number: u64, world: &Mutex<World>) {
     {
         // Whoever is told to be in is in: the others may speak to it from then on.
         let mut world = world.lock().unwrap();
-        if stream.write_all(switched(&accept).as_bytes()).is_err() {
+        let mut head = switched(&accept);
+        if let Some((_, name)) = place.split_once("?chooses=") {
+            head.insert_str(head.len() - 2, &format!("Sec-WebSocket-Protocol: {name}\r\n"));
+        }
+        if stream.write_all(head.as_bytes()).is_err() {
             return;
         }
         let guest =

@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
 
+use serde_json::Value;
+
 use super::eventually;
 
 /// What a finished run left behind.
@@ -16,6 +18,26 @@ pub(crate) struct Finished {
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
+}
+
+impl Finished {
+    /// The run with the JSON that alone stands on its standard output (`--json -`).
+    ///
+    /// # Panics
+    /// When there is none.
+    pub(crate) fn with_json(self) -> (Finished, Value) {
+        let document = self.json();
+        (self, document)
+    }
+
+    /// That JSON.
+    ///
+    /// # Panics
+    /// As above.
+    pub(crate) fn json(&self) -> Value {
+        let document = serde_json::from_str(&self.stdout);
+        document.unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
 }
 
 /// The executable under test with `args`.

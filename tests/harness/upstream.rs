@@ -105,6 +105,11 @@ impl Leg {
         self.pending.drain(..count).collect()
     }
 
+    /// What has come beyond what was taken.
+    pub(crate) fn rest(&self) -> &[u8] {
+        &self.pending
+    }
+
     /// Says something.
     pub(crate) fn say(&mut self, text: impl AsRef<[u8]>) {
         self.stream.write_all(text.as_ref()).expect("the proxy takes it");

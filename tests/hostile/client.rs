@@ -63,7 +63,7 @@ fn bi_11_windows_that_do_not_exist() {
     let how = ["--compression", "shared", "--json", "-"];
     let finished = executable::run(&[&["load", &url][..], &counts, &how].concat());
     assert_eq!(finished.code, Some(1), "{finished:?}");
-    let summary: Value = serde_json::from_str(&finished.stdout).unwrap();
+    let summary = finished.json();
     let errors = summary["connect_errors"].as_object().unwrap();
     let of_extensions = ["bad_extension_answer", "unoffered_extension"];
     assert!(errors.keys().all(|name| of_extensions.contains(&name.as_str())), "{summary}");

@@ -6,10 +6,12 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::harness::executable;
+use crate::harness::http;
 use crate::harness::server::Server;
+use crate::harness::web::{Got, Web};
 
 #[test]
 fn a_fan_out_is_published_by_http_or_by_a_socket_and_every_receipt_is_judged() {
@@ -29,7 +31,7 @@ fn a_fan_out_is_published_by_http_or_by_a_socket_and_every_receipt_is_judged() {
         let finished =
             executable::run(&[&["load", &url], &few[..], door, &["--json", "-"]].concat());
         assert_eq!(finished.code, Some(0), "{finished:?}");
-        let summary: Value = serde_json::from_str(&finished.stdout).expect("JSON alone on stdout");
+        let summary = finished.json();
         let broadcast = &summary["broadcast"];
         let publishers = door.iter().position(|&word| word == "--publishers");
         let publishers = publishers.map_or(1, |at| door[at + 1].parse().unwrap());
@@ -59,6 +61,64 @@ fn a_fan_out_that_is_refused_or_cannot_be_published_says_so() {
 }
 
 #[test]
+fn publications_carry_the_header_lines_that_were_said_to_where_their_name_was_said_to_lead() {
+    let server = Server::start(&[]);
+    let admin = server.admin;
+    // Somebody else's server, which knows nothing of ours but where to pass bodies on.
+    let door = Web::start(move |got| {
+        (http::post(admin, "/api/publish", &got.body).status, Vec::new(), String::new())
+    });
+    let url = format!("ws://{}/topics/fan", server.listen);
+    let host = format!("news.test:{}", door.address.port());
+    let (publish, entry) = (format!("http://{host}/in"), format!("{host}:127.0.0.1"));
+    let few = ["--connections", "2", "--fanout", "100", "--messages", "5", "--json", "-"];
+    let lines =
+        ["--publish-header", "Authorization: Token of-news", "--publish-header", "X-Room:7"];
+    let way = ["--publish-url", &publish, "--resolve", &entry];
+    let finished = executable::run(&[&["load", &url], &few[..], &lines, &way].concat());
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    assert_eq!(finished.json()["broadcast"]["received"], 10, "{finished:?}");
+    let got = door.got();
+    let said = |got: &Got| {
+        let headers = ["authorization", "x-room", "host"].map(|name| got.header(name));
+        headers == [Some("Token of-news"), Some("7"), Some(&host)]
+    };
+    assert!(got.len() == 5 && got.iter().all(said), "{got:?}");
+}
+
+#[test]
+fn publications_to_a_name_that_is_not_found_fail_one_by_one() {
+    let server = Server::start(&["--public-streams"]);
+    let nowhere = ["--publish-url", "http://nowhere.invalid/in", "--topic", "fan", "--json", "-"];
+    let few = ["--connections", "2", "--fanout", "100", "--messages", "5"];
+    let url = format!("ws://{}/topics/fan", server.listen);
+    for more in [&[][..], &["--fail", "lost<1"]] {
+        let (finished, summary) =
+            executable::run(&[&["load", &url], &few[..], &nowhere, more].concat()).with_json();
+        assert_eq!(finished.code, Some(1), "{more:?}: {finished:?}");
+        let broadcast = &summary["broadcast"];
+        assert_eq!(broadcast["publish_failed"], json!({"dns": 5}), "{broadcast}");
+        let fields = ["published", "receivers", "expected", "received", "lost"];
+        let said = fields.map(|field| broadcast[field].as_u64().unwrap_or(u64::MAX));
+        assert_eq!(said, [0, 2, 0, 0, 0], "{broadcast}");
+        let note = "note: nowhere.invalid is not found, so its publications fail as dns";
+        assert!(finished.stderr.contains(note), "{finished:?}");
+    }
+    // Streams that come and go are published to by the same door.
+    let cable = format!("cable://{}", server.listen);
+    let channel = r#"{"channel":"$pubsub","stream_name":"s{1..4}"}"#;
+    let churn =
+        ["--churn", "50", "--channel", channel, "--duration", "300ms", "--connections", "2"];
+    let (finished, summary) = executable::run(
+        &[&["load", &cable, "--fanout", "100"], &churn[..], &nowhere[..2], &nowhere[4..]].concat(),
+    )
+    .with_json();
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    let failed = summary["churn"]["publish_failed"].as_object().expect("a map");
+    assert!(failed.len() == 1 && failed["dns"].as_u64() > Some(0), "{summary}");
+}
+
+#[test]
 fn a_slow_publish_endpoint_and_one_that_hangs_up_are_both_told() {
     let server = Server::start(&[]);
     let url = format!("ws://{}/topics/fan", server.listen);
@@ -83,7 +143,7 @@ fn a_slow_publish_endpoint_and_one_that_hangs_up_are_both_told() {
         executable::run(&[&["load", &url, "--publish-url", &publish], &few[..]].concat());
     endpoint.join().unwrap();
     assert_eq!(finished.code, Some(1), "{finished:?}");
-    let summary: Value = serde_json::from_str(&finished.stdout).expect("JSON alone on stdout");
+    let summary = finished.json();
     let broadcast = &summary["broadcast"];
     let fields = ["published", "expected", "received", "lost"];
     let said = fields.map(|field| broadcast[field].as_u64().unwrap_or(u64::MAX));

@@ -98,7 +98,7 @@ fn fanout(
              http://127.0.0.1:8090/api/publish) or --publish-by-socket"
         ),
         Some(url) => Publish::Http(HttpPublish {
-            endpoint: Endpoint::parse_http(url).map_err(anyhow::Error::msg)?,
+            endpoint: destinations::publish(args, url)?,
             headers: args.publish_key.iter().chain(&args.publish_header).cloned().collect(),
             body: publish_body(args, endpoints, url, clients)?,
         }),

@@ -66,6 +66,15 @@ pub(super) fn ways(args: &Args) -> Result<Arc<Ways>> {
     }))
 }
 
+/// Where publications go: straight, whatever way connections take, but to where `--resolve` says.
+///
+/// # Errors
+/// What is wrong with the URL.
+pub(super) fn publish(args: &Args, url: &str) -> Result<Endpoint> {
+    let ways = Arc::new(Ways { resolve: args.resolve.clone(), ..Ways::default() });
+    ways.http(url).map_err(anyhow::Error::msg)
+}
+
 /// Looks whether all sources are addresses of this machine that lead to all endpoints.
 ///
 /// # Errors

@@ -27,7 +27,8 @@ use clap::ArgMatches;
 use engine::sys::process::{self, Signal};
 use host::Machine;
 use load::{
-    BroadcastSummary, ChurnSummary, Config, Connections, EchoSummary, Ended, Latency, Row, Summary,
+    BroadcastSummary, ChurnSummary, Config, Connections, EchoSummary, Ended, Latency, Publish, Row,
+    Summary,
 };
 use serde::Serialize;
 
@@ -70,6 +71,9 @@ pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
     requests::flags::check(flags, false)?;
     let config = config::config(args)?;
     tell_lost(&config.endpoints, "connections");
+    if let Some(Publish::Http(http)) = config.fanout.as_ref().map(|fanout| &fanout.publish) {
+        tell_lost(std::slice::from_ref(&http.endpoint), "publications");
+    }
     let ended = if args.control {
         process::end_with_parent();
         let input = BufReader::new(io::stdin());

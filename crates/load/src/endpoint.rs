@@ -38,7 +38,7 @@ pub(crate) struct Schemes {
 impl Schemes {
     pub(crate) const WEBSOCKET: Schemes =
         Schemes { plain: "ws", secure: Some("wss"), is_web: false };
-    const HTTP: Schemes = Schemes { plain: "http", secure: None, is_web: true };
+    pub(crate) const HTTP: Schemes = Schemes { plain: "http", secure: None, is_web: true };
     pub(crate) const WEB: Schemes = Schemes { plain: "http", secure: Some("https"), is_web: true };
     pub(crate) const TCP: Schemes = Schemes { plain: "tcp", secure: Some("tls"), is_web: false };
 }

@@ -79,6 +79,14 @@ impl Ways {
         self.endpoint(Schemes::WEB, url)
     }
 
+    /// The same for HTTP without TLS, `http://…`.
+    ///
+    /// # Errors
+    /// As [`Ways::web`].
+    pub fn http(self: &Arc<Ways>, url: &str) -> Result<Endpoint, String> {
+        self.endpoint(Schemes::HTTP, url)
+    }
+
     /// The same for WebSockets, `ws://…` or `wss://…`, which go through a proxy by a tunnel either way
     /// (RFC 6455 section 4.1).
     ///

@@ -11,7 +11,7 @@ use wire::http::{BodyDecoder, BodyEvent, HeadScanner, encode_request_head, parse
 use wire::{Limits, Status};
 
 use super::publisher::{Door, Failure};
-use crate::Endpoint;
+use crate::{Cause, Endpoint, Route};
 
 /// Longest wait for a server to take a connection or to answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -68,6 +68,10 @@ impl Door for Http {
             };
             Failure { cause, certain }
         };
+        if let Route::Nowhere(_) = self.http.endpoint.route {
+            // It was looked up once for all publications.
+            return Err(Failure { cause: Cause::Dns.name().to_owned(), certain: true });
+        }
         let request = self.request(stream, data);
         let kept = self.connection.take().filter(|(_, used_ns)| now_ns() < used_ns + REST_NS);
         let mut connection = match kept {

@@ -10,6 +10,7 @@ mod destinations;
 mod flags;
 mod from_curl;
 mod metrics;
+mod onlookers;
 mod page;
 mod requests;
 mod scenario;
@@ -27,7 +28,7 @@ use clap::ArgMatches;
 use engine::sys::process::{self, Signal};
 use host::Machine;
 use load::{
-    BroadcastSummary, ChurnSummary, Config, Connections, EchoSummary, Ended, Latency, Publish, Row,
+    BroadcastSummary, ChurnSummary, Config, Connections, EchoSummary, Ended, Latency, Publish,
     Summary,
 };
 use serde::Serialize;
@@ -38,6 +39,7 @@ pub(crate) use self::destinations::tell_lost;
 use self::flags::Command;
 pub(crate) use self::flags::{Args, connect, connect_as_said};
 use self::metrics::Metrics;
+use self::onlookers::{Onlookers, Seen};
 use self::screen::Screen;
 use self::threshold::{Figure, Metric, Outcome};
 use self::watch::{Generator, Watched};
@@ -107,23 +109,13 @@ fn measure(
     interrupted: impl FnMut(Duration) -> bool,
 ) -> Result<ExitCode> {
     let machine = Machine::read();
-    let mut watched = args.watch_pid.map(Watched::begin).transpose().map_err(anyhow::Error::msg)?;
-    let mut generator = Generator::new(machine.cores);
-    let before = watched.as_mut().and_then(Watched::look);
     let mut csv = args.csv.as_deref().map(Csv::create).transpose()?;
     let metrics = Metrics::start(args)?;
-    let mut screen = Screen::of_sockets(config, &args.urls, args.plain, before);
-    let mut series = Series::new();
-    let row = |row: &Row| {
-        let usage = watched.as_mut().and_then(|watched| watched.look_during(row));
-        let sample = screen.row(row, usage);
-        generator.row(row, sample.client);
-        csv.iter_mut().for_each(|csv| csv.row(row));
-        metrics.iter().for_each(|metrics| metrics.row(row));
-        series.push(&sample);
-    };
-    let mut ended = load::drive(config, row, interrupted)?;
-    drop(screen);
+    let screen = |before| Screen::of_sockets(config, &args.urls, args.plain, before);
+    let files = (csv.as_mut(), metrics.as_ref());
+    let mut onlookers = Onlookers::begin(args, &machine, files, screen)?;
+    let mut ended = load::drive(config, |row| drop(onlookers.row(row)), interrupted)?;
+    let Seen { mut generator, mut watched, samples } = onlookers.end();
     generator.finish(&ended.summary, asked_rate(config), sending_seconds(config));
     if let Some(watched) = &mut watched {
         let summary = &ended.summary;
@@ -142,7 +134,7 @@ fn measure(
     let outcomes: Vec<Outcome> =
         args.threshold.iter().map(|threshold| threshold.judge(figure)).collect();
     let (generator, thresholds) = (&generator, &outcomes[..]);
-    let (summary, watched, samples) = (&ended.summary, watched.as_ref(), &series);
+    let (summary, watched, samples) = (&ended.summary, watched.as_ref(), &samples);
     let asked = &Asked::of_sockets(&args.urls, config);
     let document = Document { summary, asked, generator, watched, thresholds, samples };
     let missed = outcomes.iter().any(|outcome| !outcome.met);
@@ -153,7 +145,7 @@ fn measure(
     report(args.json.as_deref(), &document, (ended.interrupted, short))?;
     if let Some(file) = &args.html {
         let (asked, came) = ((&args.urls[..], config), (&document, ended.interrupted));
-        page::report(asked, came, &series, &machine).write(file)?;
+        page::report(asked, came, samples, &machine).write(file)?;
     }
     csv.map_or(Ok(()), Csv::finish)?;
     Ok(if ended.interrupted { ExitCode::from(130) } else { ExitCode::from(u8::from(short)) })

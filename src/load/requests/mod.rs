@@ -23,6 +23,7 @@ use super::csv::Csv;
 use super::destinations::tell_lost;
 use super::flags::Args;
 use super::metrics::Metrics;
+use super::onlookers::{Onlookers, Seen};
 use super::screen::Screen;
 use super::threshold::{self, Figure, Metric, Outcome};
 use super::watch::{Generator, Watched};
@@ -61,27 +62,17 @@ pub(super) fn run(
     let plan = config::plan(args)?;
     tell_lost(&plan.requests.endpoints, "requests");
     let machine = Machine::read();
-    let mut watched = args.watch_pid.map(Watched::begin).transpose().map_err(anyhow::Error::msg)?;
-    let mut generator = Generator::new(machine.cores);
-    let before = watched.as_mut().and_then(Watched::look);
     let mut csv = args.csv.as_deref().map(Csv::create).transpose()?;
     let metrics = Metrics::start(args)?;
-    let mut screen = Screen::of_requests(&plan.requests, &args.urls, args.plain, before);
-    let mut series = Series::new();
-    let row = |row: &Row| {
-        let usage = watched.as_mut().and_then(|watched| watched.look_during(row));
-        let sample = screen.row(row, usage);
-        generator.row(row, sample.client);
-        csv.iter_mut().for_each(|csv| csv.row(row));
-        metrics.iter().for_each(|metrics| metrics.row(row));
-        series.push(&sample);
-    };
-    let ended = drive(&plan, row, interrupted)?;
-    drop(screen);
+    let screen = |before| Screen::of_requests(&plan.requests, &args.urls, args.plain, before);
+    let files = (csv.as_mut(), metrics.as_ref());
+    let mut onlookers = Onlookers::begin(args, &machine, files, screen)?;
+    let ended = drive(&plan, |row| drop(onlookers.row(row)), interrupted)?;
+    let Seen { mut generator, mut watched, samples } = onlookers.end();
     let RequestsEnded { summary, interrupted } = &ended;
     generator.finish_requests(summary, is_open(&plan.requests));
     if let Some(watched) = &mut watched {
-        watched.finish(series.most_open(), summary.requests.answered);
+        watched.finish(samples.most_open(), summary.requests.answered);
     }
     let outcomes: Vec<Outcome> = args
         .threshold
@@ -102,12 +93,12 @@ pub(super) fn run(
         watched: watched.as_ref(),
         thresholds: &outcomes,
         users: plan.requests.connections,
-        samples: &series,
+        samples: &samples,
     };
     report(args.json.as_deref(), &document, *interrupted)?;
     if let Some(file) = &args.html {
         let (asked, came) = ((&args.urls[..], &plan), (&document, *interrupted));
-        page::report(asked, came, &series, &machine).write(file)?;
+        page::report(asked, came, &samples, &machine).write(file)?;
     }
     csv.map_or(Ok(()), Csv::finish)?;
     let short = document.fell_short();

@@ -20,10 +20,10 @@ use crate::load::csv::Csv;
 use crate::load::destinations::tell_lost;
 use crate::load::flags::Args;
 use crate::load::metrics::Metrics;
+use crate::load::onlookers::{Onlookers, Seen};
 use crate::load::requests;
 use crate::load::screen::Screen;
 use crate::load::threshold::Threshold;
-use crate::load::watch::{Generator, Watched};
 use crate::output;
 use crate::progress::{Sample, Series};
 
@@ -111,23 +111,15 @@ impl Asked<'_> {
     ) -> Result<Came> {
         let Asked { args, round, seed, clock, metrics, .. } = *self;
         let machine = Machine::read();
-        let mut watched =
-            args.watch_pid.map(Watched::begin).transpose().map_err(anyhow::Error::msg)?;
-        let mut generator = Generator::new(machine.cores);
-        let before = watched.as_mut().and_then(Watched::look);
         let shown = [self.name.to_owned()];
         let mut config = round.requests.clone();
         config.force = args.force;
-        let mut screen = Screen::of_requests(&config, &shown, args.plain, before);
-        let mut series = Series::new();
+        let screen = |before| Screen::of_requests(&config, &shown, args.plain, before);
+        let files = (csv.as_mut(), metrics);
+        let mut onlookers = Onlookers::begin(args, &machine, files, screen)?;
         let before_seconds = whole.samples().last().map_or(0.0, |last| last.elapsed_seconds);
         let row = |row: &Row| {
-            let usage = watched.as_mut().and_then(|watched| watched.look_during(row));
-            let sample = screen.row(row, usage);
-            generator.row(row, sample.client);
-            csv.iter_mut().for_each(|csv| csv.row(row));
-            metrics.iter().for_each(|metrics| metrics.row(row));
-            series.push(&sample);
+            let sample = onlookers.row(row);
             let elapsed_seconds = before_seconds + sample.elapsed_seconds;
             whole.push(&Sample { elapsed_seconds, ..sample });
         };
@@ -145,7 +137,7 @@ impl Asked<'_> {
             true => drive_requests(&config, web, script, row, interrupted)?,
             false => drive_requests(&config, Http1::new, script, row, interrupted)?,
         };
-        drop(screen);
+        let Seen { mut generator, mut watched, samples } = onlookers.end();
         let summary = ended.summary;
         let asked_rate = match config.pace {
             Pace::Rate(rate) => Some(rate as f64),
@@ -153,7 +145,7 @@ impl Asked<'_> {
         };
         generator.finish_requests(&summary, requests::is_open(&config));
         if let Some(watched) = &mut watched {
-            watched.finish(series.most_open(), summary.requests.answered);
+            watched.finish(samples.most_open(), summary.requests.answered);
         }
         let groups = tallies.groups();
         let figure = |metric| {
@@ -185,7 +177,7 @@ impl Asked<'_> {
             watched,
             summary,
             interrupted: ended.interrupted,
-            samples: series,
+            samples,
         })
     }
 }

@@ -120,6 +120,12 @@ impl Recorder {
         })
     }
 
+    /// The longest value of a series; 0 when nothing was recorded.
+    pub(crate) fn longest_ms(&self, series: Series) -> f64 {
+        let histogram = self.series.get(series as usize).and_then(Option::as_ref);
+        histogram.map_or(0.0, |histogram| histogram.max() as f64 / 1e3)
+    }
+
     /// For each of `ends`, in seconds and growing, how many values of a series were no longer, and for
     /// infinity all; then the sum of the values in seconds, and their number. Exact to three digits.
     #[must_use]

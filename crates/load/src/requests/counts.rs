@@ -1,18 +1,16 @@
-//! [`RequestLedger`]: what one worker counts and times, for the main thread to read at any moment.
-//! Counters have one writer; the worker's histograms come over a few times a second.
+//! [`RequestLedger`]: what one worker counts, for the main thread to read at any moment. Counters have
+//! one writer; what is timed comes over in batches, see `timings.rs`.
 //!
 //! What the counts mean: begun = sent + those whose connect failed; begun = ok + failed once all is
 //! over, and failed is the sum over [`Failure`]. What was due in the warm-up is in none of them, only
 //! in those that say so.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use engine::Counter;
-use hdrhistogram::Histogram;
 
-use super::{Failure, Times};
-use crate::{Recorder, Series};
+use super::Failure;
+use super::timings::Batches;
 
 /// Statuses have three digits.
 const STATUSES: usize = 1_000;
@@ -148,10 +146,10 @@ impl RequestSnapshot {
     }
 }
 
-/// One worker's counters, histograms and milestones.
+/// One worker's counters, times and milestones.
 pub(crate) struct RequestLedger {
     pub(crate) counts: RequestCounts,
-    recorder: Mutex<Recorder>,
+    pub(crate) timed: Batches,
     /// When the measured time was over.
     over_ns: AtomicU64,
     /// Requests that were due and for which no user was free until the end.
@@ -163,16 +161,11 @@ impl RequestLedger {
     pub(crate) fn new() -> RequestLedger {
         RequestLedger {
             counts: RequestCounts::new(),
-            recorder: Mutex::default(),
+            timed: Batches::default(),
             over_ns: AtomicU64::new(0),
             untaken: AtomicU64::new(0),
             done: AtomicBool::new(false),
         }
-    }
-
-    /// Locks the histograms.
-    pub(crate) fn recorder(&self) -> MutexGuard<'_, Recorder> {
-        self.recorder.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn over_ns(&self) -> u64 {
@@ -197,108 +190,5 @@ impl RequestLedger {
 
     pub(crate) fn set_done(&self) {
         self.done.store(true, Ordering::Release);
-    }
-}
-
-/// What a worker times, until it hands it over.
-pub(crate) struct Timings {
-    /// Requests sent when they were due: both times are the same, recorded once.
-    same: Option<Histogram<u64>>,
-    recorder: Recorder,
-    settled_ns: u64,
-    handed_over_ns: u64,
-    fresh: bool,
-}
-
-impl Timings {
-    /// How often histograms are handed over.
-    const PERIOD_NS: u64 = 250_000_000;
-
-    pub(super) fn new() -> Timings {
-        let (same, recorder) = (Recorder::empty(), Recorder::default());
-        Timings { same, recorder, settled_ns: 0, handed_over_ns: 0, fresh: false }
-    }
-
-    /// An answer came.
-    #[inline]
-    pub(super) fn answered(&mut self, times: &Times) {
-        let Times { due_ns, sent_ns, done_ns, .. } = *times;
-        (self.settled_ns, self.fresh) = (done_ns, true);
-        if due_ns == sent_ns {
-            if let Some(same) = &mut self.same {
-                Recorder::record_in(same, done_ns.saturating_sub(due_ns));
-            }
-            return;
-        }
-        self.recorder.record(Series::Latency, done_ns.saturating_sub(due_ns));
-        self.recorder.record(Series::ServiceTime, done_ns.saturating_sub(sent_ns));
-    }
-
-    /// A request came to nothing.
-    pub(super) fn failed(&mut self, done_ns: u64) {
-        self.settled_ns = done_ns;
-    }
-
-    /// When the last measured request came to anything; 0 before the first.
-    pub(super) fn settled_ns(&self) -> u64 {
-        self.settled_ns
-    }
-
-    /// A request left so much later than it was due though a user was free.
-    pub(super) fn late(&mut self, nanoseconds: u64) {
-        self.fresh = true;
-        self.recorder.record(Series::SendLag, nanoseconds);
-    }
-
-    /// When there is something to hand over.
-    pub(super) fn next_ns(&self) -> Option<u64> {
-        self.fresh.then_some(self.handed_over_ns.saturating_add(Self::PERIOD_NS))
-    }
-
-    /// Hands over what has come, if it is time or `now`.
-    #[inline]
-    pub(super) fn hand_over(&mut self, ledger: &RequestLedger, now_ns: u64, now: bool) {
-        if self.fresh && (now || now_ns >= self.handed_over_ns.saturating_add(Self::PERIOD_NS)) {
-            self.hand_over_now(ledger, now_ns);
-        }
-    }
-
-    #[inline(never)]
-    fn hand_over_now(&mut self, ledger: &RequestLedger, now_ns: u64) {
-        let mut shared = ledger.recorder();
-        shared.merge(&self.recorder);
-        self.recorder.clear();
-        if let Some(same) = self.same.as_mut().filter(|same| !same.is_empty()) {
-            shared.add(Series::Latency, same);
-            shared.add(Series::ServiceTime, same);
-            same.reset();
-        }
-        (self.handed_over_ns, self.fresh) = (now_ns, false);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn both_times_are_recorded_whether_they_differ_or_not() {
-        let (ledger, mut timings) = (RequestLedger::new(), Timings::new());
-        let times =
-            |due_ns, sent_ns| Times { due_ns, sent_ns, done_ns: 9_000_000, ..Times::default() };
-        timings.answered(&times(4_000_000, 4_000_000));
-        timings.answered(&times(1_000_000, 7_000_000));
-        assert_eq!(timings.next_ns(), Some(Timings::PERIOD_NS));
-        timings.hand_over(&ledger, 9_000_000, false);
-        assert_eq!(ledger.recorder().latency(Series::Latency), None, "not yet");
-        timings.hand_over(&ledger, 9_000_000, true);
-        timings.hand_over(&ledger, 9_000_000, true);
-        let of = |series| ledger.recorder().latency(series).unwrap();
-        let (latency, service) = (of(Series::Latency), of(Series::ServiceTime));
-        assert_eq!((latency.count, service.count), (2, 2));
-        assert!((latency.max_ms - 8.0).abs() < 0.1 && (service.max_ms - 5.0).abs() < 0.1);
-        assert_eq!((timings.settled_ns(), timings.next_ns()), (9_000_000, None));
-        timings.failed(9_500_000);
-        assert_eq!(timings.settled_ns(), 9_500_000, "what failed took its time too");
     }
 }

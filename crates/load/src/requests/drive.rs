@@ -52,6 +52,7 @@ pub fn drive_requests<D: Driver, S: Script>(
     let mut run = Run::start(config, driver, script)?;
     let mut interrupted = false;
     while !run.is_done() {
+        run.collect();
         let now_ns = process::now_ns();
         if now_ns >= run.row_ns + ROW_NS {
             row(&run.row(now_ns));
@@ -61,6 +62,7 @@ pub fn drive_requests<D: Driver, S: Script>(
             run.tell(|| Order::Stop);
         }
     }
+    run.collect();
     // The last piece of a second, so that what rows say adds up to the whole.
     row(&run.row(process::now_ns()));
     let summary = run.summary();
@@ -75,10 +77,12 @@ struct Run {
     ledgers: Vec<Arc<RequestLedger>>,
     begin_ns: u64,
     measure_ns: u64,
-    /// The last row, and what was counted and timed until then.
+    /// The last row, and what was counted until then.
     row_ns: u64,
     before: RequestSnapshot,
-    recorder: Arc<Recorder>,
+    /// What was timed since then, and until then.
+    second: Recorder,
+    timed: Arc<Recorder>,
     time_wait_most: u64,
 }
 
@@ -133,7 +137,8 @@ impl Run {
             measure_ns: begin_ns + config.warm_up.as_nanos() as u64,
             row_ns: begin_ns,
             before: RequestSnapshot::default(),
-            recorder: Arc::default(),
+            second: Recorder::default(),
+            timed: Arc::default(),
             time_wait_most: 0,
         };
         run.tell(|| Order::Begin(begin_ns));
@@ -155,20 +160,18 @@ impl Run {
         RequestSnapshot::of(self.ledgers.iter().map(|ledger| &**ledger))
     }
 
-    fn all_timed(&self) -> Recorder {
-        let mut merged = Recorder::default();
-        for ledger in &self.ledgers {
-            merged.merge(&ledger.recorder());
-        }
-        merged
+    /// Takes what workers have handed over: little, and often, as a worker may be waiting for this core.
+    fn collect(&mut self) {
+        self.ledgers.iter().for_each(|ledger| ledger.timed.take(&mut self.second));
     }
 
     fn row(&mut self, now_ns: u64) -> Row {
-        let (counts, recorder) = (self.snapshot(), Arc::new(self.all_timed()));
+        let counts = self.snapshot();
         let seconds = (now_ns - self.row_ns).max(1) as f64 / 1e9;
         let came = |counts: &RequestSnapshot| counts.answered + counts.warm_up;
-        let mut second = Recorder::clone(&recorder);
-        second.subtract(&self.recorder);
+        let latency = self.second.latency(Series::Latency);
+        Arc::make_mut(&mut self.timed).merge(&self.second);
+        self.second.clear();
         self.time_wait_most = self.time_wait_most.max(SocketCounts::read().tcp_time_wait);
         let causes = counts.errors();
         let row = Row {
@@ -180,16 +183,16 @@ impl Run {
             sent: counts.sent + counts.warm_up_sent + counts.redirects,
             received: came(&counts),
             messages_per_second: came(&counts).saturating_sub(came(&self.before)) as f64 / seconds,
-            latency: second.latency(Series::Latency),
+            latency,
             errors: counts.failed_total(),
             causes,
             so_far: SoFar {
                 counts: Counts::Requests(Box::new(counts.clone())),
-                timed: Arc::clone(&recorder),
+                timed: Arc::clone(&self.timed),
                 published: Published::default(),
             },
         };
-        (self.row_ns, self.before, self.recorder) = (now_ns, counts, recorder);
+        (self.row_ns, self.before) = (now_ns, counts);
         row
     }
 
@@ -197,8 +200,7 @@ impl Run {
         let over_ns = self.ledgers.iter().map(|ledger| ledger.over_ns()).max().unwrap_or(0);
         let measured = Duration::from_nanos(over_ns.saturating_sub(self.measure_ns));
         let untaken = self.ledgers.iter().map(|ledger| ledger.untaken()).sum();
-        let timed = self.all_timed();
-        RequestSummary::new(&self.snapshot(), &timed, measured, untaken, self.time_wait_most)
+        RequestSummary::new(&self.snapshot(), &self.timed, measured, untaken, self.time_wait_most)
     }
 }
 

@@ -31,6 +31,7 @@ mod schedule;
 mod script;
 mod summary;
 mod tcp;
+mod timings;
 mod tunnel;
 mod user;
 mod web;

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Response, Sys};
 use wire::websocket::OpCode;
 
-use super::counts::{RequestLedger, Timings};
+use super::counts::RequestLedger;
 use super::reach::Reach;
 use super::schedule::{Schedule, Turn};
+use super::timings::Timings;
 use super::user::{At, Socket, User};
 use super::{Driver, Left, Part, Places, Requests, Script, Step};
-use crate::Series;
 use crate::sources::Sources;
 
 /// Users that begin, and requests that are sent because they are due, in one turn.
@@ -171,12 +171,25 @@ impl<D: Driver, S: Script> Requester<D, S> {
             return self.park(core, user);
         }
         match self.schedule.take(now_ns) {
-            Turn::Due(due_ns) => self.send(core, user, due_ns, now_ns),
+            Turn::Due(due_ns) => {
+                // Others were free before this one, and would have sent it.
+                if !self.idle.is_empty() {
+                    self.note_late(due_ns, now_ns);
+                }
+                self.send(core, user, due_ns, now_ns);
+            }
             Turn::Later => {
                 self.set(user, At::Idle);
                 self.idle.push(user);
             }
             Turn::Over => self.retire(core, user),
+        }
+    }
+
+    /// A request leaves that a user was free for when it was due.
+    fn note_late(&mut self, due_ns: u64, now_ns: u64) {
+        if due_ns >= self.schedule.measure_ns {
+            self.timings.late(now_ns.saturating_sub(due_ns));
         }
     }
 
@@ -391,9 +404,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             match self.schedule.take(now_ns) {
                 Turn::Due(due_ns) => {
                     self.idle.pop();
-                    if due_ns >= self.schedule.measure_ns {
-                        self.timings.late(now_ns.saturating_sub(due_ns));
-                    }
+                    self.note_late(due_ns, now_ns);
                     self.send(core, user, due_ns, now_ns);
                 }
                 Turn::Later => return false,
@@ -426,7 +437,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
 
     /// Nothing more is sent: users without a request are done, the others have their grace.
     fn begin_ending<Y: Sys>(&mut self, core: &mut Core<Y, Self>, now_ns: u64) {
-        self.stage = Stage::Ending(now_ns.saturating_add(self.grace_ns(now_ns)));
+        self.stage = Stage::Ending(now_ns.saturating_add(self.grace_ns()));
         self.ledger.set_untaken(self.schedule.untaken(now_ns));
         (self.idle, self.parked) = (Vec::new(), Vec::new());
         self.started = self.part.users;
@@ -453,10 +464,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
     }
 
     /// How long answers are waited for at the end: a server that answers, and slowly, has its time.
-    fn grace_ns(&mut self, now_ns: u64) -> u64 {
-        self.timings.hand_over(&self.ledger, now_ns, true);
-        let slowest = self.ledger.recorder().latency(Series::ServiceTime);
-        let slowest_ns = slowest.map_or(0, |times| (times.max_ms * 1e6) as u64);
+    fn grace_ns(&self) -> u64 {
+        let slowest_ns = (self.timings.slowest_ms() * 1e6) as u64;
         let grace = Requests::GRACE.max(self.script.grace());
         slowest_ns.saturating_add(grace.as_nanos() as u64)
     }
@@ -472,7 +481,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             self.give_up(core, user, now_ns);
             self.retire(core, user);
         }
-        self.timings.hand_over(&self.ledger, now_ns, true);
+        self.timings.hand_over_rest(&self.ledger.timed);
         self.ledger.set_done();
     }
 
@@ -556,7 +565,7 @@ impl<D: Driver, S: Script> Handler for Requester<D, S> {
         if self.stage == Stage::Running && now_ns >= self.schedule.until_ns {
             self.begin_ending(core, now_ns);
         }
-        self.timings.hand_over(&self.ledger, now_ns, false);
+        self.timings.hand_over(&self.ledger.timed, now_ns);
         if more { Some(now_ns) } else { self.next_ns(now_ns) }
     }
 }

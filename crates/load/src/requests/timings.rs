@@ -1,0 +1,217 @@
+//! [`Timings`]: what a worker times, and [`Batches`], by which it comes to whoever reports. Whole batches
+//! of histograms change hands: a worker neither adds them up nor waits for those who do, as either would
+//! make the next request late.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use hdrhistogram::Histogram;
+
+use super::Times;
+use crate::{Recorder, Series};
+
+/// Times of some requests.
+#[derive(Default)]
+struct Batch {
+    /// Requests sent when they were due: both times are the same, recorded once.
+    same: Option<Histogram<u64>>,
+    recorder: Recorder,
+}
+
+impl Batch {
+    fn add_to(&self, all: &mut Recorder) {
+        all.merge(&self.recorder);
+        if let Some(same) = self.same.as_ref().filter(|same| !same.is_empty()) {
+            all.add(Series::Latency, same);
+            all.add(Series::ServiceTime, same);
+        }
+    }
+
+    fn clear(&mut self) {
+        self.recorder.clear();
+        if let Some(same) = &mut self.same {
+            same.reset();
+        }
+    }
+
+    /// The longest service time, in milliseconds.
+    fn slowest_ms(&self) -> f64 {
+        let same = self.same.as_ref().map_or(0.0, |same| same.max() as f64 / 1e3);
+        self.recorder.longest_ms(Series::ServiceTime).max(same)
+    }
+}
+
+/// A worker's batches between it and whoever reports.
+#[derive(Default)]
+pub(crate) struct Batches(Mutex<Hands>);
+
+/// Locked for no longer than it takes to move a pointer, but at the end of a run.
+#[derive(Default)]
+struct Hands {
+    /// Handed over, and not yet taken.
+    full: Option<Box<Batch>>,
+    /// Given back, to be filled again.
+    empty: Option<Box<Batch>>,
+}
+
+impl Batches {
+    /// Adds what was handed over since the last time to `all`.
+    pub(crate) fn take(&self, all: &mut Recorder) {
+        let Some(mut batch) = self.hands().full.take() else { return };
+        batch.add_to(all);
+        batch.clear();
+        self.hands().empty = Some(batch);
+    }
+
+    fn hands(&self) -> MutexGuard<'_, Hands> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a worker times, until it hands it over.
+pub(crate) struct Timings {
+    batch: Box<Batch>,
+    slowest_ms: f64,
+    settled_ns: u64,
+    handed_over_ns: u64,
+    fresh: bool,
+}
+
+impl Timings {
+    /// How often batches are handed over, if the one before was taken.
+    const PERIOD_NS: u64 = 250_000_000;
+
+    pub(super) fn new() -> Timings {
+        let batch = Box::default();
+        Timings { batch, slowest_ms: 0.0, settled_ns: 0, handed_over_ns: 0, fresh: false }
+    }
+
+    /// An answer came.
+    #[inline]
+    pub(super) fn answered(&mut self, times: &Times) {
+        let Times { due_ns, sent_ns, done_ns, .. } = *times;
+        (self.settled_ns, self.fresh) = (done_ns, true);
+        let Batch { same, recorder } = &mut *self.batch;
+        if due_ns == sent_ns {
+            if same.is_none() {
+                *same = Recorder::empty();
+            }
+            if let Some(same) = same {
+                Recorder::record_in(same, done_ns.saturating_sub(due_ns));
+            }
+            return;
+        }
+        recorder.record(Series::Latency, done_ns.saturating_sub(due_ns));
+        recorder.record(Series::ServiceTime, done_ns.saturating_sub(sent_ns));
+    }
+
+    /// A request came to nothing.
+    pub(super) fn failed(&mut self, done_ns: u64) {
+        self.settled_ns = done_ns;
+    }
+
+    /// When the last measured request came to anything; 0 before the first.
+    pub(super) fn settled_ns(&self) -> u64 {
+        self.settled_ns
+    }
+
+    /// The longest service time of all.
+    pub(super) fn slowest_ms(&self) -> f64 {
+        self.slowest_ms.max(self.batch.slowest_ms())
+    }
+
+    /// A request left so much later than it was due though a user was free.
+    pub(super) fn late(&mut self, nanoseconds: u64) {
+        self.fresh = true;
+        self.batch.recorder.record(Series::SendLag, nanoseconds);
+    }
+
+    /// When there is something to hand over.
+    pub(super) fn next_ns(&self) -> Option<u64> {
+        self.fresh.then_some(self.handed_over_ns.saturating_add(Self::PERIOD_NS))
+    }
+
+    /// Hands over what has come, if it is time.
+    #[inline]
+    pub(super) fn hand_over(&mut self, batches: &Batches, now_ns: u64) {
+        if self.fresh && now_ns >= self.handed_over_ns.saturating_add(Self::PERIOD_NS) {
+            self.hand_over_now(batches, now_ns);
+        }
+    }
+
+    #[inline(never)]
+    fn hand_over_now(&mut self, batches: &Batches, now_ns: u64) {
+        self.handed_over_ns = now_ns;
+        let mut hands = batches.hands();
+        if hands.full.is_some() {
+            return;
+        }
+        self.slowest_ms = self.slowest_ms();
+        let empty = hands.empty.take().unwrap_or_default();
+        hands.full = Some(std::mem::replace(&mut self.batch, empty));
+        self.fresh = false;
+    }
+
+    /// Hands over the last there is, taken or not what was before it.
+    pub(super) fn hand_over_rest(&mut self, batches: &Batches) {
+        let mut hands = batches.hands();
+        let before = hands.full.take();
+        if let Some(before) = before {
+            before.add_to(&mut self.batch.recorder);
+        }
+        self.slowest_ms = self.slowest_ms();
+        hands.full = Some(std::mem::take(&mut self.batch));
+        self.fresh = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn times(due_ns: u64, sent_ns: u64, done_ns: u64) -> Times {
+        Times { due_ns, sent_ns, done_ns, ..Times::default() }
+    }
+
+    #[test]
+    fn both_times_are_recorded_whether_they_differ_or_not() {
+        let (batches, mut timings) = (Batches::default(), Timings::new());
+        let mut all = Recorder::default();
+        timings.answered(&times(4_000_000, 4_000_000, 9_000_000));
+        timings.answered(&times(1_000_000, 7_000_000, 9_000_000));
+        assert_eq!(timings.next_ns(), Some(Timings::PERIOD_NS));
+        timings.hand_over(&batches, 9_000_000);
+        batches.take(&mut all);
+        assert_eq!(all.latency(Series::Latency), None, "not yet");
+        timings.hand_over(&batches, Timings::PERIOD_NS);
+        batches.take(&mut all);
+        batches.take(&mut all);
+        let of = |series| all.latency(series).unwrap();
+        let (latency, service) = (of(Series::Latency), of(Series::ServiceTime));
+        assert_eq!((latency.count, service.count), (2, 2));
+        assert!((latency.max_ms - 8.0).abs() < 0.1 && (service.max_ms - 5.0).abs() < 0.1);
+        assert!((timings.slowest_ms() - 5.0).abs() < 0.1);
+        assert_eq!((timings.settled_ns(), timings.next_ns()), (9_000_000, None));
+        timings.failed(9_500_000);
+        assert_eq!(timings.settled_ns(), 9_500_000, "what failed took its time too");
+    }
+
+    #[test]
+    fn nothing_is_lost_or_doubled_however_seldom_batches_are_taken() {
+        let (batches, mut timings) = (Batches::default(), Timings::new());
+        let mut all = Recorder::default();
+        for second in 1..=40_u64 {
+            let now_ns = second * Timings::PERIOD_NS;
+            timings.answered(&times(now_ns - 2_000_000, now_ns - 2_000_000, now_ns));
+            timings.late(3_000_000);
+            timings.hand_over(&batches, now_ns);
+            if second % 7 == 0 {
+                batches.take(&mut all);
+            }
+        }
+        timings.hand_over_rest(&batches);
+        batches.take(&mut all);
+        for series in [Series::Latency, Series::ServiceTime, Series::SendLag] {
+            assert_eq!(all.latency(series).map(|times| times.count), Some(40), "{series:?}");
+        }
+    }
+}

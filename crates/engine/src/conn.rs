@@ -170,6 +170,13 @@ impl<U> Conn<U> {
         self.cold.get_or_insert_default()
     }
 
+    /// Whether it is read as it comes, unframed and not encrypted, with nothing kept and nothing queued.
+    #[inline]
+    pub(crate) fn is_bare(&self) -> bool {
+        let held = Flags::PAUSED | Flags::STALLED | Flags::RESUMED;
+        self.mode == Mode::Raw && self.cold.is_none() && !self.flags.has(held)
+    }
+
     /// Bytes waiting in its queue.
     #[inline]
     pub(crate) fn backlog(&self) -> usize {

@@ -1,15 +1,17 @@
 //! Reading: from a socket's bytes to the handler's calls. Bytes are worked on where the worker's
 //! one buffer has them; only what is torn off at the end of a read is copied to the connection.
 
-use wire::websocket::{CloseCode, Event, OpCode};
+use std::io;
+
+use wire::websocket::{CloseCode, Event as FrameEvent, OpCode};
 use wire::{Role, Status, Violation};
 
-use crate::conn::{Flags, Mode};
+use crate::conn::{Conn, Flags, Mode};
 use crate::core::Core;
-use crate::limits::{MESSAGE_GROWS_BYTES, READ_BUFFER_BYTES};
+use crate::limits::{BARE_READS, BARE_ROOM, MESSAGE_GROWS_BYTES, READ_BUFFER_BYTES};
 use crate::planted::{self, Bug};
 use crate::send::would_block;
-use crate::sys::Sys;
+use crate::sys::{Event, Sys};
 use crate::worker::Worker;
 use crate::{Broken, Closed, ConnId, Handler};
 
@@ -29,32 +31,86 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             Some(cold) if cold.tls.is_some() => return self.read_tls(slot),
             Some(cold) => cold.tail.len(),
         };
-        let (id, fd) = (ConnId::new(core.index, slot, conn.generation), conn.fd);
-        let bare = conn.mode == Mode::Raw && kept == 0;
+        let fd = conn.fd;
         let mut buffer = core.take_read_buffer();
         let room = buffer.get_mut(kept..kept + READ_BUFFER_BYTES).unwrap_or_default();
         assert!(!room.is_empty(), "a tail is at most TAIL_BYTES_MAX");
         match core.sys.recv(fd, room) {
-            Ok(0) => {
-                self.on_end_of_stream(slot);
-            }
-            Ok(got) => {
+            Ok(got) if got > 0 => {
                 core.heard(slot, got);
                 if let Some(bytes) = buffer.get_mut(..kept + got) {
                     if kept > 0 {
                         self.core.restore_tail(slot, bytes);
                     }
-                    if bare {
-                        self.ingest_bare(id, bytes);
-                    } else {
-                        self.ingest(slot, bytes, 0);
-                    }
+                    self.ingest(slot, bytes, 0);
                 }
             }
-            Err(error) if would_block(&error) => {}
-            Err(error) => core.end(slot, Closed::of_break(&error)),
+            other => self.read_nothing(slot, other),
         }
         self.core.read_buffer = buffer;
+    }
+
+    /// [`Worker::read`] of the [bare](Conn::is_bare) connections that `events` begins with, in two steps: all
+    /// are received, then each is handed on, mostly to be sent. Code and data of the one and of the
+    /// other stay in the processor's caches meanwhile, and whoever is woken finds more than one message
+    /// to work on. Returns how many were seen to.
+    pub(crate) fn read_bare(&mut self, events: &[Event]) -> usize {
+        let mut buffer = self.core.take_read_buffer();
+        let mut ends = std::mem::take(&mut self.ends);
+        let (mut at, mut odd) = (0, None);
+        for event in events.iter().take(BARE_READS) {
+            let core = &mut self.core;
+            let free = buffer.get_mut(at..).filter(|free| free.len() >= BARE_ROOM);
+            let (Some(conn), Some(free)) = (core.slab.get_mut(event.slot()), free) else {
+                break;
+            };
+            let is_its_own = event.readable && !event.writable && conn.is_bare();
+            if conn.generation != event.generation() || !is_its_own {
+                break;
+            }
+            let room = free.len().min(READ_BUFFER_BYTES);
+            match core.sys.recv(conn.fd, &mut free[..room]) {
+                Ok(got) if got > 0 => {
+                    conn.last_active = core.tick;
+                    conn.flags.clear(Flags::PINGED);
+                    at += got;
+                    ends.push((ConnId::new(core.index, event.slot(), conn.generation), at));
+                }
+                other => {
+                    odd = Some((event.slot(), other));
+                    break;
+                }
+            }
+        }
+        self.core.counters().bytes_in.add(at as u64);
+        let mut from = 0;
+        for &(id, to) in &ends {
+            self.ingest_bare(id, buffer.get_mut(from..to).unwrap_or_default());
+            from = to;
+        }
+        let seen = ends.len() + usize::from(odd.is_some());
+        if let Some((slot, got)) = odd {
+            // An end is told again to whoever was paused meanwhile; an error is not.
+            if got.is_err() || self.core.slab.get(slot).is_some_and(Conn::is_bare) {
+                self.read_nothing(slot, got);
+            }
+        }
+        ends.clear();
+        self.ends = ends;
+        self.core.read_buffer = buffer;
+        seen
+    }
+
+    /// A read has brought no bytes.
+    #[cold]
+    fn read_nothing(&mut self, slot: u32, got: io::Result<usize>) {
+        match got {
+            Ok(_) => {
+                self.on_end_of_stream(slot);
+            }
+            Err(error) if would_block(&error) => {}
+            Err(error) => self.core.end(slot, Closed::of_break(&error)),
+        }
     }
 
     /// Works on what a connection had kept, without reading more.
@@ -70,19 +126,27 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         self.core.sync_interest(slot);
     }
 
-    /// [`Worker::ingest`] of a raw connection, whose handler mostly takes all: the same in one step.
+    /// [`Worker::ingest`] of a bare connection, unless those before it have changed that.
     #[inline]
     fn ingest_bare(&mut self, id: ConnId, bytes: &mut [u8]) {
         let slot = id.slot();
+        if !self.core.slab.get(slot).is_some_and(Conn::is_bare) {
+            return self.ingest(slot, bytes, 0);
+        }
         self.core.corked = Some(slot);
         self.handler.data(&mut self.core, id, bytes);
         if self.core.unread > 0 {
             let used = bytes.len() - self.core.take_unread(slot).min(bytes.len());
             return self.ingest(slot, bytes, used);
         }
-        self.core.flush_cork();
+        if !self.core.cork.is_empty() {
+            self.core.flush_cork();
+        }
         self.core.corked = None;
-        self.core.after_read(slot, &[]);
+        // The handler may have ended it, or sent on it.
+        if !self.core.slab.get(slot).is_some_and(Conn::is_bare) {
+            self.core.after_read(slot, &[]);
+        }
     }
 
     /// Delivers all that is whole in `bytes` from `at` on, writes the replies, keeps the rest.
@@ -111,6 +175,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         self.core.after_read(slot, bytes.get(at..).unwrap_or_default());
     }
 
+    #[inline(never)]
     fn on_raw(&mut self, slot: u32, bytes: &mut [u8]) -> usize {
         if let Some(id) = self.core.id_at(slot) {
             self.handler.data(&mut self.core, id, bytes);
@@ -152,18 +217,18 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     }
 
     #[inline]
-    fn on_event_of_peer(&mut self, id: ConnId, open: bool, event: Event<'_>) {
+    fn on_event_of_peer(&mut self, id: ConnId, open: bool, event: FrameEvent<'_>) {
         let core = &mut self.core;
         let slot = id.slot();
         match event {
-            Event::Message { opcode, data, deflated: false } if open => {
+            FrameEvent::Message { opcode, data, deflated: false } if open => {
                 core.counters().messages_in.add(1);
                 self.handler.message(core, id, opcode, data);
             }
-            Event::Message { opcode, data, deflated: true } if open => {
+            FrameEvent::Message { opcode, data, deflated: true } if open => {
                 self.on_deflated(id, opcode, data);
             }
-            Event::Fragment { opcode, data, last, deflated } if open => {
+            FrameEvent::Fragment { opcode, data, last, deflated } if open => {
                 if let Some(mut message) = core.gather(slot, data, last) {
                     if deflated {
                         self.on_deflated(id, opcode, &message);
@@ -174,12 +239,12 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                     self.core.give_buffer(message);
                 }
             }
-            Event::Ping(payload) if open => core.answer_ping(slot, payload),
-            Event::Pong(payload) if open => {
+            FrameEvent::Ping(payload) if open => core.answer_ping(slot, payload),
+            FrameEvent::Pong(payload) if open => {
                 core.counters().pongs_in.add(1);
                 self.handler.pong(core, id, payload);
             }
-            Event::Close { code, .. } => core.peer_closes(slot, code),
+            FrameEvent::Close { code, .. } => core.peer_closes(slot, code),
             // After our close frame the peer's data no longer matters (RFC 6455 section 5.5.1).
             _ => {}
         }

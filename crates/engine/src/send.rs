@@ -169,6 +169,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     }
 
     /// Sends bytes on a raw connection behind what waits, or with what is gathered.
+    #[inline(never)]
     fn write_behind(&mut self, id: ConnId, bytes: &[u8]) -> Sent {
         let slot = id.slot();
         let Some(conn) = self.live(id) else { return Sent::Dropped };
@@ -247,6 +248,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     }
 
     /// What becomes of bytes of which the kernel took so many.
+    #[inline(never)]
     fn written(&mut self, slot: u32, bytes: &[u8], messages: u32, sent: io::Result<usize>) -> Sent {
         match sent {
             Ok(sent) if sent == bytes.len() => Sent::Sent,

@@ -55,6 +55,8 @@ pub struct Worker<S: Sys, H: Handler> {
     pub(crate) handler: H,
     pub(crate) listeners: Vec<Listener>,
     events: Vec<Event>,
+    /// Where the bytes of connections end that are being read together; empty between that.
+    pub(crate) ends: Vec<(ConnId, usize)>,
     letters: VecDeque<Letter<H::Post>>,
     /// The mailbox may hold something, and may hold more than when it was last looked into.
     posts_pending: bool,
@@ -91,6 +93,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             handler,
             listeners: listeners.iter().map(|&number| Listener::new(number)).collect(),
             events: Vec::with_capacity(EVENTS_PER_TURN),
+            ends: Vec::new(),
             letters: VecDeque::new(),
             posts_pending: true,
             woken: true,
@@ -141,8 +144,10 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         self.core.tls_handshakes = 0;
         self.core.counters().turns.add(1);
         let events = std::mem::take(&mut self.events);
-        for event in &events {
-            self.on_event(event);
+        let mut rest = &events[..];
+        while let Some(event) = rest.first() {
+            let seen = if self.on_event(event) { self.read_bare(rest) } else { 1 };
+            rest = rest.get(seen.max(1)..).unwrap_or_default();
         }
         self.events = events;
         self.on_posts();
@@ -175,24 +180,29 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         }
     }
 
-    fn on_event(&mut self, event: &Event) {
+    /// Sees to an event; true if that is left to [`Worker::read_bare`].
+    fn on_event(&mut self, event: &Event) -> bool {
         if event.key == KEY_WAKE {
             self.core.sys.clear_wake();
             self.posts_pending = true;
             self.woken = true;
-            return;
+            return false;
         }
         if event.key > KEY_LISTENER - LISTENERS_MAX as u64 {
             self.accept_from((KEY_LISTENER - event.key) as usize);
-            return;
+            return false;
         }
-        let (slot, generation) = (event.key as u32, (event.key >> 32) as u32);
-        let Some(conn) = self.core.slab.get(slot) else { return };
-        if conn.generation != generation || conn.mode == Mode::Dead {
-            return;
+        let slot = event.slot();
+        let Some(conn) = self.core.slab.get(slot) else { return false };
+        if conn.generation != event.generation() || conn.mode == Mode::Dead {
+            return false;
+        }
+        if conn.is_bare() && event.readable && !event.writable {
+            return true;
         }
         if conn.mode == Mode::Connecting {
-            return self.on_connected(slot);
+            self.on_connected(slot);
+            return false;
         }
         let flags = conn.flags;
         if event.failed
@@ -200,7 +210,8 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             && let Some(why) = self.broke_unread(slot)
         {
             // Nobody will read it to find out.
-            return self.core.end(slot, why);
+            self.core.end(slot, why);
+            return false;
         }
         if event.writable && flags.has(Flags::WATCHED_WRITE) {
             // Even with nothing left: a queue whose publications were all dropped is watched still.
@@ -209,6 +220,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         if event.readable {
             self.read(slot);
         }
+        false
     }
 
     /// How a connection broke that nobody reads. It did not where a raw one that is not read for now has

@@ -256,6 +256,7 @@ impl Sys for Linux {
         if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(code)) }
     }
 
+    #[inline]
     fn recv(&mut self, fd: Fd, into: &mut [u8]) -> io::Result<usize> {
         // Not libc's wrapper: in a program with threads it is a cancellation point, some 30
         // instructions each way that nothing here needs.
@@ -274,6 +275,7 @@ impl Sys for Linux {
         if got < 0 { Err(io::Error::last_os_error()) } else { Ok(got as usize) }
     }
 
+    #[inline]
     fn send(&mut self, fd: Fd, bytes: &[u8]) -> io::Result<usize> {
         // SAFETY: the kernel reads `bytes.len()` bytes that we hold borrowed.
         let sent = unsafe {

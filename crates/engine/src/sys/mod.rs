@@ -78,6 +78,18 @@ pub struct Event {
     pub failed: bool,
 }
 
+impl Event {
+    /// The slot of the connection that it is about, if it is about one.
+    pub(crate) fn slot(&self) -> u32 {
+        self.key as u32
+    }
+
+    /// The generation of that connection.
+    pub(crate) fn generation(&self) -> u32 {
+        (self.key >> 32) as u32
+    }
+}
+
 /// What a worker asks of its operating system. See the module's text for the contract.
 pub trait Sys {
     /// Monotonic time in nanoseconds. A worker asks once per turn.

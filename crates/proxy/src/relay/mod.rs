@@ -194,6 +194,22 @@ impl Relay {
     }
 }
 
+impl Relay {
+    /// Bytes of a connection that is no tunnel's.
+    #[inline(never)]
+    fn data_of_exchange<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, data: &mut [u8]) {
+        match core.user(id) {
+            Some(&Leg::Client(index)) => self.on_body(core, index, id, data),
+            Some(&Leg::Upstream(index, _)) => self.on_answer(core, index, id, data),
+            // Of its next request.
+            Some(Leg::Leaving(_)) => core.leave_unread(data.len()),
+            // Nobody asked it.
+            Some(Leg::Spare(_)) => core.abort(id),
+            Some(Leg::Near(_) | Leg::Far(_) | Leg::Vacant) | None => {}
+        }
+    }
+}
+
 /// The port of a connection to an upstream that becomes something else.
 fn port_of<S: Sys>(core: &mut Core<S, Relay>, id: ConnId) -> Option<Port> {
     match Relay::set(core, id, Leg::Vacant) {
@@ -250,26 +266,15 @@ impl Handler for Relay {
         }
     }
 
+    #[inline]
     fn data<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, data: &mut [u8]) {
-        match core.user_mut(id) {
-            Some(Leg::Near(near)) => {
-                near.bytes += data.len() as u64;
-                let peer = near.peer;
-                tunnel::pass(core, id, peer, data);
-            }
-            Some(Leg::Far(far)) => {
-                far.bytes += data.len() as u64;
-                let peer = far.peer;
-                tunnel::pass(core, id, peer, data);
-            }
-            Some(&mut Leg::Client(index)) => self.on_body(core, index, id, data),
-            Some(&mut Leg::Upstream(index, _)) => self.on_answer(core, index, id, data),
-            // Of its next request.
-            Some(Leg::Leaving(_)) => core.leave_unread(data.len()),
-            // Nobody asked it.
-            Some(Leg::Spare(_)) => core.abort(id),
-            Some(Leg::Vacant) | None => {}
-        }
+        let (bytes, peer) = match core.user_mut(id) {
+            Some(Leg::Near(near)) => (&mut near.bytes, near.peer),
+            Some(Leg::Far(far)) => (&mut far.bytes, far.peer),
+            _ => return self.data_of_exchange(core, id, data),
+        };
+        *bytes += data.len() as u64;
+        tunnel::pass(core, id, peer, data);
     }
 
     fn ended<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) -> bool {

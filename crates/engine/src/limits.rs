@@ -6,10 +6,6 @@ use crate::{AdmissionLimits, Compression, Proxies, SlowConsumer};
 
 /// Bytes a worker reads from one socket by one call. One buffer per worker, none per connection.
 pub const READ_BUFFER_BYTES: usize = 64 * 1024;
-/// Connections that are read before the first of them is worked on, and the room that each of them
-/// has at least.
-pub(crate) const BARE_READS: usize = 32;
-pub(crate) const BARE_ROOM: usize = 16 * 1024;
 /// Bytes kept in front of a read for what the last one left torn: at most a whole request head, or
 /// what a paused connection had not yet taken.
 pub(crate) const TAIL_BYTES_MAX: usize = READ_BUFFER_BYTES + 16 * 1024;

@@ -8,7 +8,7 @@ use wire::{Role, Status, Violation};
 
 use crate::conn::{Conn, Flags, Mode};
 use crate::core::Core;
-use crate::limits::{BARE_READS, BARE_ROOM, MESSAGE_GROWS_BYTES, READ_BUFFER_BYTES};
+use crate::limits::{MESSAGE_GROWS_BYTES, READ_BUFFER_BYTES};
 use crate::planted::{self, Bug};
 use crate::send::would_block;
 use crate::sys::{Event, Sys};
@@ -58,18 +58,18 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let mut buffer = self.core.take_read_buffer();
         let mut ends = std::mem::take(&mut self.ends);
         let (mut at, mut odd) = (0, None);
-        for event in events.iter().take(BARE_READS) {
+        for event in events.iter().take(H::READS_TOGETHER) {
             let core = &mut self.core;
-            let free = buffer.get_mut(at..).filter(|free| free.len() >= BARE_ROOM);
-            let (Some(conn), Some(free)) = (core.slab.get_mut(event.slot()), free) else {
+            // Nobody's read is cut short for those before it.
+            let room = buffer.get_mut(at..at + READ_BUFFER_BYTES);
+            let (Some(conn), Some(room)) = (core.slab.get_mut(event.slot()), room) else {
                 break;
             };
             let is_its_own = event.readable && !event.writable && conn.is_bare();
             if conn.generation != event.generation() || !is_its_own {
                 break;
             }
-            let room = free.len().min(READ_BUFFER_BYTES);
-            match core.sys.recv(conn.fd, &mut free[..room]) {
+            match core.sys.recv(conn.fd, room) {
                 Ok(got) if got > 0 => {
                     conn.last_active = core.tick;
                     conn.flags.clear(Flags::PINGED);

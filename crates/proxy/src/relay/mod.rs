@@ -227,6 +227,9 @@ impl Handler for Relay {
     type User = Leg;
     type Post = Post;
 
+    /// Enough for the caches to help, and few enough for the first not to wait long.
+    const READS_TOGETHER: usize = 32;
+
     fn begin<S: Sys>(&mut self, core: &mut Core<S, Self>) {
         core.keep_room_for_pairs();
         self.shared.worker_started(self.worker);

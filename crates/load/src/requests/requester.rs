@@ -84,6 +84,8 @@ pub(crate) struct Requester<D: Driver, S: Script> {
     /// Users that are ready; the last is taken first, so that no more connections are made than are
     /// needed.
     idle: Vec<u32>,
+    /// The user that is sending was among them.
+    was_free: bool,
     parked: Vec<u32>,
     /// When to look at a user: it has slept enough, or waited too long.
     wakes: BinaryHeap<Reverse<(u64, u32, Wake)>>,
@@ -124,6 +126,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             alive: part.users as usize,
             started: 0,
             idle: Vec::new(),
+            was_free: false,
             parked: Vec::new(),
             wakes: BinaryHeap::new(),
             next_stage_ns: 0,
@@ -172,8 +175,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
         match self.schedule.take(now_ns) {
             Turn::Due(due_ns) => {
-                // Others were free before this one, and would have sent it.
-                if !self.idle.is_empty() {
+                // Others were free before this one, or it was, and has room for several.
+                if self.was_free || !self.idle.is_empty() {
                     self.note_late(due_ns, now_ns);
                 }
                 self.send(core, user, due_ns, now_ns);
@@ -405,7 +408,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
                 Turn::Due(due_ns) => {
                     self.idle.pop();
                     self.note_late(due_ns, now_ns);
+                    self.was_free = true;
                     self.send(core, user, due_ns, now_ns);
+                    self.was_free = false;
                 }
                 Turn::Later => return false,
                 Turn::Over => {

@@ -10,11 +10,17 @@ use super::Times;
 use crate::{Recorder, Series};
 
 /// Times of some requests.
-#[derive(Default)]
 struct Batch {
     /// Requests sent when they were due: both times are the same, recorded once.
     same: Option<Histogram<u64>>,
     recorder: Recorder,
+}
+
+impl Default for Batch {
+    /// With its room, as the first answer is timed too.
+    fn default() -> Batch {
+        Batch { same: Recorder::empty(), recorder: Recorder::default() }
+    }
 }
 
 impl Batch {
@@ -45,12 +51,17 @@ impl Batch {
 pub(crate) struct Batches(Mutex<Hands>);
 
 /// Locked for no longer than it takes to move a pointer, but at the end of a run.
-#[derive(Default)]
 struct Hands {
     /// Handed over, and not yet taken.
     full: Option<Box<Batch>>,
     /// Given back, to be filled again.
     empty: Option<Box<Batch>>,
+}
+
+impl Default for Hands {
+    fn default() -> Hands {
+        Hands { full: None, empty: Some(Box::default()) }
+    }
 }
 
 impl Batches {
@@ -59,7 +70,8 @@ impl Batches {
         let Some(mut batch) = self.hands().full.take() else { return };
         batch.add_to(all);
         batch.clear();
-        self.hands().empty = Some(batch);
+        let other = self.hands().empty.replace(batch);
+        drop(other);
     }
 
     fn hands(&self) -> MutexGuard<'_, Hands> {
@@ -92,9 +104,6 @@ impl Timings {
         (self.settled_ns, self.fresh) = (done_ns, true);
         let Batch { same, recorder } = &mut *self.batch;
         if due_ns == sent_ns {
-            if same.is_none() {
-                *same = Recorder::empty();
-            }
             if let Some(same) = same {
                 Recorder::record_in(same, done_ns.saturating_sub(due_ns));
             }

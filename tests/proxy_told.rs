@@ -228,3 +228,34 @@ fn an_address_to_connect_from_that_is_not_ours_is_refused_at_once() {
         assert!(finished.stderr.contains(complaint), "{finished:?}");
     }
 }
+
+#[test]
+fn a_refused_head_is_told_of_whom_it_came_from_and_not_of_who_came_before_on_the_connection() {
+    let upstream = Upstream::new();
+    let log = Scratch::new("whose.log", "");
+    let address = upstream.address().to_string();
+    let flags = ["--upstream", &address, "--access-log", log.path(), "--workers", "1"];
+    let proxy = Server::start_proxy(&[&flags[..], &["--trusted-proxy", "127.0.0.1"]].concat());
+    let mut socket = Socket::connect(proxy.listen);
+    let mut leg = None;
+    for client in ["203.0.113.1", "203.0.113.2"] {
+        let of = format!("GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {client}\r\n\r\n");
+        socket.send(of.as_bytes());
+        let leg = leg.get_or_insert_with(|| upstream.accept());
+        assert!(leg.head().contains(client));
+        leg.say("HTTP/1.1 204 No Content\r\n\r\n");
+        socket.text_until("\r\n\r\n");
+    }
+    // Whose it is nobody can read; it came from the balancer.
+    socket.send(b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n");
+    assert_eq!(socket.response().status, 400);
+    // What is wrong with this one does not hide whose it is.
+    let ours = [("Sec-WebSocket-Version", "12"), ("X-Forwarded-For", "203.0.113.3")];
+    assert_eq!(asks(&proxy, &upgrade("/ws", &ours)), 426);
+    let clients = || -> Vec<Value> {
+        let text = std::fs::read_to_string(log.path()).unwrap();
+        text.lines().map(|line| line.parse::<Value>().unwrap()["client"].clone()).collect()
+    };
+    eventually("all lines are written", || clients().len() == 4);
+    assert_eq!(clients(), ["203.0.113.1", "203.0.113.2", "127.0.0.1", "203.0.113.3"]);
+}

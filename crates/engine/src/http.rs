@@ -98,8 +98,18 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let allowed = self.core.limits.wire.headers.min(MAX_HEADERS);
         let request = match parse_request(head, headers.get_mut(..allowed).unwrap_or_default()) {
             Ok(request) => request,
-            Err(violation) => return self.refuse_head(slot, violation, (None, took_ns)),
+            Err(violation) => {
+                self.core.learn_client(slot, None);
+                return self.refuse_head(slot, violation, (None, took_ns));
+            }
         };
+        if !self.core.clients.is_empty() {
+            self.core.learn_client(slot, Some(&request));
+            let mode = self.core.slab.get(slot).map(|conn| conn.mode);
+            if mode != Some(Mode::Http) {
+                return;
+            }
+        }
         let read = (Some(&request), took_ns);
         let upgrade = match check_upgrade(&request) {
             Ok(upgrade) => upgrade,
@@ -113,13 +123,6 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 Err(violation) => return self.refuse_head(slot, violation, read),
             },
         };
-        if !self.core.clients.is_empty() {
-            self.core.learn_client(slot, &request);
-            let mode = self.core.slab.get(slot).map(|conn| conn.mode);
-            if mode != Some(Mode::Http) {
-                return;
-            }
-        }
         let Some(id) = self.core.id_at(slot) else { return };
         let incoming = Incoming { head: &request, upgrade: upgrade.as_ref(), took_ns };
         let answer = self.handler.request(&mut self.core, id, &incoming);

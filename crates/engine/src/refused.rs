@@ -35,6 +35,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         // Who has said nothing of it has asked for nothing.
         if self.core.has_torn_head(slot) {
             let took_ns = self.core.head_took_ns(slot);
+            self.core.learn_client(slot, None);
             let late = RefusedHead { head: None, status: 408, why: why.name(), took_ns };
             self.tell_refused(slot, &late);
         }

@@ -113,15 +113,27 @@ impl<S: Sys, H: Handler> Core<S, H> {
         Ok(Status::Complete(header.bytes))
     }
 
-    /// Learns from a proxy's header whose request this is.
-    pub(crate) fn learn_client(&mut self, slot: u32, request: &Request<'_, '_>) {
+    /// Learns from a proxy's header whose request this is; nobody's that is known where the header is
+    /// missing or nothing could be read, though the connection's last one was somebody's.
+    pub(crate) fn learn_client(&mut self, slot: u32, request: Option<&Request<'_, '_>>) {
         let proxies = &self.limits.proxies;
         if proxies.protocol || !self.clients.get(&slot).is_some_and(|client| client.by_proxy) {
             return;
         }
-        let told = request.forwarded_for(proxies.forwarded, |address| proxies.trusts(address));
-        if let Some(address) = told {
-            self.client_is(slot, SocketAddr::new(address, 0));
+        let told = request.and_then(|request| {
+            request.forwarded_for(proxies.forwarded, |address| proxies.trusts(address))
+        });
+        match told {
+            Some(address) => self.client_is(slot, SocketAddr::new(address, 0)),
+            None => self.client_is_unknown(slot),
+        }
+    }
+
+    fn client_is_unknown(&mut self, slot: u32) {
+        let Some(before) = self.clients.get(&slot).copied() else { return };
+        if before.address.is_some() {
+            self.forget_client(before);
+            self.clients.insert(slot, Client { key: None, address: None, port: 0, ..before });
         }
     }
 

@@ -110,7 +110,7 @@ impl Relay {
         head.shrink_to_fit();
         let random = core.random();
         let from = whose.client.or(whose.peer);
-        let hash = pool.hash(from, request.path(), |name| request.header(name), random);
+        let hash = pool.hash(from, path_of(request), |name| request.header(name), random);
         let sticky = pool.asked(request.header("cookie"));
         let now_ns = core.now_ns();
         let note = self.shared.note(request, from, Some(pool.name()), now_ns);

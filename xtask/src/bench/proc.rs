@@ -38,6 +38,14 @@ pub(super) fn machine_cpu_seconds() -> Result<f64> {
     Ok(busy as f64 / 100.0)
 }
 
+/// Hundredths of a second in which this machine had something to do and the one below it did something
+/// else, since its start (`/proc/stat`, proc(5)).
+pub(super) fn stolen_ticks() -> Result<u64> {
+    let stat = fs::read_to_string("/proc/stat")?;
+    let stolen = stat.lines().next().and_then(|all| all.split_whitespace().nth(8));
+    stolen.context("/proc/stat tells no stolen time")?.parse().context("/proc/stat")
+}
+
 /// Resident memory of the whole process, shared pages included, in bytes.
 pub(super) fn rss_bytes(pid: u32) -> Result<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;

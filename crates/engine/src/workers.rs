@@ -97,7 +97,7 @@ impl<P: Send + 'static> Workers<P> {
     /// Starts the workers. `listeners` are descriptors of this process ([`process::listen`]), each
     /// given to one of the workers that accept to begin with. `handler` is called in each worker's
     /// thread, and only when that worker is first needed. When this returns, the workers that accept
-    /// to begin with do.
+    /// to begin with do, and all have tables of their own, if they are to.
     ///
     /// Call it before anything else opens descriptors: those below the highest wake-up descriptor
     /// or listener stay open in the workers' tables.
@@ -127,13 +127,16 @@ impl<P: Send + 'static> Workers<P> {
         let handler = Arc::new(handler);
         let mut threads = Vec::new();
         let (begun, beginnings) = mpsc::channel();
+        let (in_shared, shared_by) = mpsc::channel::<()>();
         for (index, &wake) in wakes.iter().enumerate() {
             let (remote, limits, handler) = (remote.clone(), limits.clone(), Arc::clone(&handler));
             let (listeners, begun) = (listeners.to_vec(), begun.clone());
+            let in_shared = in_shared.clone();
             let begin = move || {
                 if plan.tables == Tables::Private {
                     process::leave_shared_table(keep_below)?;
                 }
+                drop(in_shared);
                 process::wait_for_wake(wake);
                 let handler = handler(index as u16, &remote);
                 let sys = Linux::new(Some(wake))?;
@@ -152,6 +155,9 @@ impl<P: Send + 'static> Workers<P> {
             let thread = builder.spawn(run).map_err(|error| no_thread(&error, index, &plan))?;
             threads.push(thread);
         }
+        // What the caller opens from here on would stay open in the table of whoever took it along.
+        drop(in_shared);
+        let _ = shared_by.recv();
         let accepting = plan.accepting.clamp(1, plan.workers);
         for index in 0..listeners.len() {
             remote.give_listener(index % accepting, index);

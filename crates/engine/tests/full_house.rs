@@ -4,9 +4,11 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
 
+use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::{Mutex, PoisonError};
+use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use engine::sys::process;
@@ -141,4 +143,30 @@ fn whoever_waits_outside_a_full_house_comes_in_when_another_leaves() {
         echo(stream);
     }
     workers.drain(Duration::ZERO).unwrap();
+}
+
+#[test]
+fn what_is_opened_behind_the_start_ends_when_it_is_closed() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let plan = Plan { workers: 8, accepting: 8, capacity: 4, tables: Tables::Private };
+    for _ in 0..20 {
+        let low: Vec<File> = (0..8).map(|_| File::open("/dev/null").unwrap()).collect();
+        let (begun, beginnings) = mpsc::channel();
+        let begin = move |_, _: &_| {
+            begun.send(()).unwrap();
+            Echo
+        };
+        let workers = Workers::start(plan, &Limits::default(), &[], begin).unwrap();
+        // Numbers that workers would take along with the wake-up descriptors above them.
+        drop(low);
+        let (mut one, other) = UnixStream::pair().unwrap();
+        for worker in 0..plan.workers {
+            workers.remote().post(worker, (), 0).unwrap();
+        }
+        assert_eq!(beginnings.iter().take(plan.workers).count(), plan.workers);
+        one.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        drop(other);
+        assert_eq!(one.read(&mut [0; 1]).unwrap(), 0, "nobody else has it open");
+        workers.drain(Duration::ZERO).unwrap();
+    }
 }

@@ -8,9 +8,9 @@ use std::net::IpAddr;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use capacity::messages::{self, Message};
+use capacity::{Bytes, Count, Fix, Goal, Limit, Machine, Need, Report, Role, Sources, about};
 use engine::sys::process;
-use host::messages::{self, Message};
-use host::{Bytes, Count, Fix, Goal, Limit, Machine, Need, Report, Role, Sources, about};
 use serde::Serialize;
 
 use crate::{output, units};
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     // serve, load and prove raise the soft limit; what cannot be raised is judged as it is.
     let mut machine = Machine::read();
-    if host::raise_nofile().is_err() {
+    if capacity::raise_nofile().is_err() {
         machine.files.nofile.hard = machine.files.nofile.soft;
     }
     let goal = Goal {
@@ -99,7 +99,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         destinations: args.destinations,
         ..Goal::new(args.role.role(), args.connections)
     };
-    let report = host::check(&machine, &goal);
+    let report = capacity::check(&machine, &goal);
     let text = render(&machine, &report, &Style::of_stdout());
     match &args.json {
         Some(file) => {
@@ -134,7 +134,7 @@ struct Document<'a> {
     #[serde(flatten)]
     report: &'a Report,
     /// The remedies as lines, in the order of the shortfalls and warnings.
-    commands: Vec<host::Command>,
+    commands: Vec<capacity::Command>,
 }
 
 impl<'a> Document<'a> {

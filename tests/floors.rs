@@ -13,12 +13,12 @@ use serde_json::Value;
 const HOUSE: &[(&str, &[&str])] = &[
     ("standfast-wire", &[]),
     ("standfast-cable", &[]),
-    ("standfast-host", &[]),
+    ("standfast-capacity", &[]),
     ("standfast-engine", &["standfast-wire"]),
     ("standfast-topics", &["standfast-engine", "standfast-wire"]),
     (
         "standfast-admin",
-        &["standfast-engine", "standfast-host", "standfast-topics", "standfast-wire"],
+        &["standfast-engine", "standfast-capacity", "standfast-topics", "standfast-wire"],
     ),
     (
         "standfast-serve",
@@ -26,18 +26,18 @@ const HOUSE: &[(&str, &[&str])] = &[
             "standfast-admin",
             "standfast-cable",
             "standfast-engine",
-            "standfast-host",
+            "standfast-capacity",
             "standfast-topics",
             "standfast-wire",
         ],
     ),
     (
         "standfast-load",
-        &["standfast-cable", "standfast-engine", "standfast-host", "standfast-wire"],
+        &["standfast-cable", "standfast-engine", "standfast-capacity", "standfast-wire"],
     ),
     (
         "standfast-proxy",
-        &["standfast-admin", "standfast-engine", "standfast-host", "standfast-wire"],
+        &["standfast-admin", "standfast-engine", "standfast-capacity", "standfast-wire"],
     ),
     (
         "standfast",
@@ -45,7 +45,7 @@ const HOUSE: &[(&str, &[&str])] = &[
             "standfast-admin",
             "standfast-cable",
             "standfast-engine",
-            "standfast-host",
+            "standfast-capacity",
             "standfast-load",
             "standfast-proxy",
             "standfast-serve",
@@ -79,7 +79,7 @@ fn every_crate_stands_only_on_lower_floors() {
 
 #[test]
 fn the_data_plane_carries_no_runtime() {
-    for package in ["wire", "cable", "host", "engine", "topics", "load"] {
+    for package in ["wire", "cable", "capacity", "engine", "topics", "load"] {
         let loaded = loaded_by(&format!("standfast-{package}"));
         for name in CONTROL_PLANE {
             assert!(!loaded.contains(*name), "{package} loads {name}");
@@ -99,7 +99,10 @@ fn the_ground_floor_touches_no_operating_system() {
         let no_std = lib.lines().any(|line| line.contains("no_std"));
         assert!(no_std, "{package} is no_std + alloc");
     }
-    assert!(!loaded_by("standfast-host").contains("libc"), "host goes through rustix alone");
+    assert!(
+        !loaded_by("standfast-capacity").contains("libc"),
+        "capacity goes through rustix alone"
+    );
 }
 
 #[test]

@@ -24,9 +24,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
+use capacity::Machine;
 use clap::ArgMatches;
 use engine::sys::process::{self, Signal};
-use host::Machine;
 use load::{
     BroadcastSummary, ChurnSummary, Config, Connections, EchoSummary, Ended, Latency, Publish,
     Summary,

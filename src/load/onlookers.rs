@@ -4,7 +4,7 @@
 //! What it is not: what a run is, and what is said of it in the end.
 
 use anyhow::Result;
-use host::Machine;
+use capacity::Machine;
 use load::Row;
 
 use super::csv::Csv;

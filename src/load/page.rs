@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use host::{Count, Machine};
+use capacity::{Count, Machine};
 use load::stages::Stage;
 use load::{BroadcastSummary, CableSummary, Config, Echo, Fanout, Latency, Publish, Summary};
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use host::{KernelMemory, ProcessMemory};
+use capacity::{KernelMemory, ProcessMemory};
 use load::requests::{Pace, Requests};
 use load::{Config, Endpoint, Row};
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt::{self, Display};
 use std::fs;
 
-use host::{Bytes, Count, ProcessMemory};
+use capacity::{Bytes, Count, ProcessMemory};
 use load::requests::RequestSummary;
 use load::{Latency, Row, Summary};
 use serde::Serialize;

@@ -3,7 +3,7 @@
 use std::fmt::{self, Display, Formatter, Write};
 
 use anyhow::{Context, Result};
-use host::{Bytes, Count};
+use capacity::{Bytes, Count};
 use serde::Serialize;
 
 use super::Args;

@@ -11,8 +11,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use capacity::{Goal, Limit, Machine, Role};
 use engine::sys::process;
-use host::{Goal, Limit, Machine, Role};
 use serde_json::{Value, json};
 
 use super::broadcast::Admin;
@@ -112,7 +112,7 @@ fn reap(child: &mut Child) {
 fn room(connections: u64) -> u64 {
     let private_tables = process::private_tables_work();
     let goal = Goal { private_tables, ..Goal::new(Role::Serve, connections + SPARE) };
-    let needs = host::check(&Machine::read(), &goal).needs;
+    let needs = capacity::check(&Machine::read(), &goal).needs;
     let tables = needs.iter().find(|need| need.limit == Limit::OpenFiles);
     goal.connections.min(tables.map_or(u64::MAX, |need| need.fits)).max(1)
 }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use host::{Bytes, Count};
+use capacity::{Bytes, Count};
 use serde::Serialize;
 use serde_json::{Value, json};
 

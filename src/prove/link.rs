@@ -69,7 +69,7 @@ impl Namespaces {
     /// No right to do it, or no program `ip` or `tc`; each says so.
     pub(super) fn create(link: Link, connections: u64) -> Result<Namespaces> {
         let id = std::process::id();
-        let sources = host::sources_needed(connections, PORTS, 1).unwrap_or(1).clamp(1, 65_000);
+        let sources = capacity::sources_needed(connections, PORTS, 1).unwrap_or(1).clamp(1, 65_000);
         let first = u32::from(Ipv4Addr::new(198, 19, 0, 1));
         let sources =
             (first..).take(sources as usize).map(|bits| Ipv4Addr::from(bits).into()).collect();

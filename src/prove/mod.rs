@@ -19,8 +19,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use capacity::{Goal, Machine, Role};
 use engine::sys::process;
-use host::{Goal, Machine, Role};
 use load::Connect;
 
 use self::phases::Run;
@@ -130,12 +130,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 /// Says which limit is too low and what to do, before anything is opened.
 fn preflight(plan: &Plan, force: bool, screen: &mut Screen) -> Result<(u64, Machine)> {
-    host::raise_nofile().context("cannot read or raise this process's descriptor limit")?;
+    capacity::raise_nofile().context("cannot read or raise this process's descriptor limit")?;
     let machine = Machine::read();
     let private_tables = process::private_tables_work();
     let goal = |connections| Goal { private_tables, ..Goal::new(Role::Prove, connections) };
-    let asked = plan.connections.unwrap_or(host::limits::CONNECTIONS_DEFAULT_MAX);
-    let report = host::check(&machine, &goal(asked));
+    let asked = plan.connections.unwrap_or(capacity::limits::CONNECTIONS_DEFAULT_MAX);
+    let report = capacity::check(&machine, &goal(asked));
     let connections = match plan.connections {
         Some(connections) => connections,
         None => report.suggested().min(asked),
@@ -147,7 +147,7 @@ fn preflight(plan: &Plan, force: bool, screen: &mut Screen) -> Result<(u64, Mach
     if let Some(about) = &plan.about {
         screen.note(&format!("{}: {about}", plan.scenario.as_deref().unwrap_or("scenario")));
     }
-    let report = host::check(&machine, &goal(connections));
+    let report = capacity::check(&machine, &goal(connections));
     if !report.holds() && !force {
         bail!("{report}\nTo begin all the same, add --force.");
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use host::{Bytes, Count};
+use capacity::{Bytes, Count};
 
 use super::plan::Plan;
 use super::result::{Mark, ProcessResult, Proof};

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use capacity::{Count, KernelMemory, ProcessMemory};
 use engine::sys::process::{self, Signal};
-use host::{Count, KernelMemory, ProcessMemory};
 
 use super::broadcast;
 use super::children::{Load, Progress, Serve, TOPIC};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use host::{Machine, ProcessMemory};
+use capacity::{Machine, ProcessMemory};
 use serde::Serialize;
 use serde_json::Value;
 

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use host::{Count, Machine};
+use capacity::{Count, Machine};
 use load::Connect;
 use serde::Serialize;
 

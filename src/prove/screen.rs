@@ -1,7 +1,7 @@
 //! A proof in words: its notes, its rows, and the verdict with its table at the end. How they come
 //! to the terminal is [`crate::screen`]'s.
 
-use host::{Bytes, Count, Machine};
+use capacity::{Bytes, Count, Machine};
 
 use super::children::Progress;
 use super::churn::ChurnResult;

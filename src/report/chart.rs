@@ -183,7 +183,7 @@ impl Chart<'_> {
 impl Unit {
     fn text(self, value: f64) -> String {
         match self {
-            Unit::Bytes => host::Bytes(value.max(0.0) as u64).to_string(),
+            Unit::Bytes => capacity::Bytes(value.max(0.0) as u64).to_string(),
             Unit::Count => short(value),
             Unit::PerSecond => format!("{}/s", short(value)),
             Unit::Milliseconds if value >= 10_000.0 => format!("{:.0} s", value / 1e3),
@@ -210,7 +210,7 @@ fn short(value: f64) -> String {
     } else if value < 10.0 && value.fract() > 0.0 {
         format!("{value:.1}")
     } else {
-        host::Count(value.round() as u64).to_string()
+        capacity::Count(value.round() as u64).to_string()
     }
 }
 

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use anyhow::{Context, Result};
-use host::{Bytes, Count, Machine};
+use capacity::{Bytes, Count, Machine};
 use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, context};
 use serde::Serialize;

@@ -4,7 +4,7 @@
 
 use std::iter;
 
-use host::{Bytes, Count};
+use capacity::{Bytes, Count};
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Rect};
 use ratatui::style::{Color, Modifier, Style};

@@ -9,9 +9,9 @@ use std::os::fd::IntoRawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use capacity::Count;
 use engine::sys::process::{self, Listen};
 use engine::{Handler, Limits, Plan, Remote, Tables, Workers};
-use host::Count;
 use tracing::warn;
 
 use crate::{Address, Service, listen_unix};
@@ -124,8 +124,8 @@ impl Ground {
     /// # Errors
     /// Everything that can be wrong with an environment or with what is wanted.
     pub fn lay(wanted: &Wanted<'_>) -> Result<Ground, GroundError> {
-        let nofile = host::raise_nofile().unwrap_or_else(|_| host::nofile().soft);
-        let cores = host::Machine::read().cores;
+        let nofile = capacity::raise_nofile().unwrap_or_else(|_| capacity::nofile().soft);
+        let cores = capacity::Machine::read().cores;
         let plan = plan(wanted, cores, nofile, choose_tables())?;
         let (listeners, listen) = open_listeners(wanted, cores.min(plan.workers))?;
         let files = wanted.listen.iter().filter_map(Address::path).map(Path::to_owned).collect();

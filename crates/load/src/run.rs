@@ -10,9 +10,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use capacity::{Goal, Role};
 use engine::sys::process;
 use engine::{Limits, Plan, Tables, Workers};
-use host::{Goal, Role};
 
 use crate::churn::ChurnRun;
 use crate::client::{Client, Order};
@@ -71,7 +71,7 @@ pub struct Run {
     workers: Workers<Order>,
     ledgers: Vec<Arc<Ledger>>,
     plan: Plan,
-    fit: host::Report,
+    fit: capacity::Report,
     lanes: usize,
     shares: Arc<[u32]>,
     /// Connections to be begun, at most what the workers hold, and what was asked for.
@@ -105,8 +105,8 @@ impl Run {
     /// [`StartError::Unfit`] when descriptors, ports or destinations do not suffice for the
     /// connections, else what the system refused.
     pub fn start(config: &Config) -> Result<Run, StartError> {
-        let machine = host::Machine::read();
-        let nofile = host::raise_nofile().unwrap_or_else(|_| host::nofile().soft);
+        let machine = capacity::Machine::read();
+        let nofile = capacity::raise_nofile().unwrap_or_else(|_| capacity::nofile().soft);
         let Config { connections, endpoints, sources, force, .. } = config;
         let (plan, fit) = fit(*connections, endpoints, sources, *force, &machine, nofile)?;
         let seed = std::process::id();
@@ -529,9 +529,9 @@ pub(crate) fn fit(
     endpoints: &[Endpoint],
     sources: &[IpAddr],
     force: bool,
-    machine: &host::Machine,
+    machine: &capacity::Machine,
     nofile: u64,
-) -> Result<(Plan, host::Report), StartError> {
+) -> Result<(Plan, capacity::Report), StartError> {
     if endpoints.is_empty() || endpoints.len() > ENDPOINTS_MAX {
         return Err(StartError::Unfit(format!("give 1 to {ENDPOINTS_MAX} URLs")));
     }
@@ -542,7 +542,7 @@ pub(crate) fn fit(
         destinations: apart(endpoints),
         ..Goal::new(Role::Load, connections)
     };
-    let report = host::check(machine, &goal);
+    let report = capacity::check(machine, &goal);
     if !report.holds() && !force {
         return Err(StartError::Unfit(format!("{report}\nTo begin all the same, add --force.")));
     }

@@ -37,13 +37,13 @@ enum Addresses {
 }
 
 /// The addresses there are to connect from.
-pub(crate) fn host_sources(endpoints: &[Endpoint], listed: &[IpAddr]) -> host::Sources {
+pub(crate) fn host_sources(endpoints: &[Endpoint], listed: &[IpAddr]) -> capacity::Sources {
     if !listed.is_empty() {
-        host::Sources::Addresses(listed.len() as u64)
+        capacity::Sources::Addresses(listed.len() as u64)
     } else if endpoints.iter().all(Endpoint::is_ipv4_loopback) {
-        host::Sources::Loopback
+        capacity::Sources::Loopback
     } else {
-        host::Sources::Addresses(1)
+        capacity::Sources::Addresses(1)
     }
 }
 
@@ -69,22 +69,22 @@ impl Sources {
     ) -> Sources {
         let (destinations, apart) = (endpoints.len().max(1) as u64, apart(endpoints));
         let usable = usable_ports.unwrap_or(USABLE_PORTS_DEFAULT);
-        let needed = host::sources_needed(connections, usable, apart).unwrap_or(u64::MAX);
+        let needed = capacity::sources_needed(connections, usable, apart).unwrap_or(u64::MAX);
         let (addresses, available) = match host_sources(endpoints, listed) {
-            host::Sources::Loopback => {
+            capacity::Sources::Loopback => {
                 // 127.0.1.2 to 127.127.255.2, in steps of 256.
                 let first = u32::from(Ipv4Addr::new(127, 0, 0, 2)) + (1 + seed % 0x7fff) * 256;
-                (Addresses::Loopback(first), host::limits::LOOPBACK_SOURCES / 2)
+                (Addresses::Loopback(first), capacity::limits::LOOPBACK_SOURCES / 2)
             }
-            host::Sources::Addresses(_) if listed.is_empty() => (Addresses::Kernel, 1),
-            host::Sources::Addresses(available) => (Addresses::List(listed.into()), available),
+            capacity::Sources::Addresses(_) if listed.is_empty() => (Addresses::Kernel, 1),
+            capacity::Sources::Addresses(available) => (Addresses::List(listed.into()), available),
         };
         let planned = needed.clamp(1, available.max(1));
         let per_source = connections.div_ceil(planned * apart).max(1);
         let per_source = if planned < needed {
             per_source
         } else {
-            host::limits::ports_per_source(usable).max(1)
+            capacity::limits::ports_per_source(usable).max(1)
         };
         Sources { addresses, destinations, apart, per_source, planned: planned as u32 }
     }

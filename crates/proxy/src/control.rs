@@ -193,7 +193,7 @@ impl Program for Control {
         gauge("handshakes", "Requests whose head is not whole yet.", handshakes);
         let addresses = self.remote.addresses() as u64;
         gauge("addresses", "Addresses kept for the limits per address.", addresses);
-        gauge("descriptors_max", "Descriptors that each table may hold.", host::nofile().soft);
+        gauge("descriptors_max", "Descriptors that each table may hold.", capacity::nofile().soft);
         gauge("workers", "Workers that were needed so far.", self.shared.running().count() as u64);
         if let Some(rss_bytes) = admin::rss_bytes() {
             gauge("resident_memory_bytes", "Resident memory of the process.", rss_bytes);

@@ -5,8 +5,8 @@ use std::io;
 use std::sync::Arc;
 
 use admin::{Address, Ground, GroundError, Wanted};
+use capacity::{Bytes, Goal, Machine, Role};
 use engine::{Compression, Tables};
-use host::{Bytes, Goal, Machine, Role};
 use tracing::{info, warn};
 
 use crate::broadcasts;
@@ -99,7 +99,7 @@ fn say_fit(config: &Config, tables: Tables) {
         workers: config.workers.map(|workers| workers as u64),
         ..Goal::new(Role::Serve, asked)
     };
-    let report = host::check(&Machine::read(), &goal);
+    let report = capacity::check(&Machine::read(), &goal);
     let shortfalls = report.shortfalls.iter().map(|shortfall| &shortfall.text);
     let warnings = report.warnings.iter().map(|warning| &warning.text);
     for text in shortfalls.chain(warnings).take(WARNINGS_MAX) {

@@ -8,8 +8,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
+use capacity::Machine;
 use clap::ArgMatches;
-use host::Machine;
 use load::Row;
 use load::requests::{
     Fixed, Http1, Pace, Part, RequestSummary, Requests, RequestsEnded, Tcp, drive_requests,

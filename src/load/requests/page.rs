@@ -1,7 +1,7 @@
 //! A run of requests as a page: its figures as rows for [`Report`]. What a scenario adds to it is
 //! the scenario's own page's.
 
-use host::{Count, Machine};
+use capacity::{Count, Machine};
 use load::Route;
 use load::requests::{Pace, RequestSummary, Requests};
 

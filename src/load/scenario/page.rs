@@ -1,6 +1,6 @@
 //! A scenario's run as a page: what a run of requests has, and its rounds, steps and checks.
 
-use host::{Count, Machine};
+use capacity::{Count, Machine};
 use load::Latency;
 use load::scenario::StepSummary;
 

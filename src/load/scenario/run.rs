@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
+use capacity::Machine;
 use clap::ArgMatches;
 use engine::sys::process;
-use host::Machine;
 use load::Row;
 use load::requests::{Http1, Pace, Web, drive_requests};
 use load::scenario::{Clock, GroupSummary, Tallies, Users};

@@ -10,8 +10,8 @@ mod table;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
+use capacity::{Goal, Machine, Role};
 use engine::sys::process;
-use host::{Goal, Machine, Role};
 use serde::Serialize;
 
 pub(super) use self::cell::{Cell, Table};
@@ -132,7 +132,7 @@ pub(super) fn run(args: &Args, plan: &Plan, mut screen: Screen) -> Result<ExitCo
 
 /// Says which limit is too low, before anything is opened.
 fn preflight(plan: &Plan, force: bool, screen: &mut Screen) -> Result<Machine> {
-    host::raise_nofile().context("cannot read or raise this process's descriptor limit")?;
+    capacity::raise_nofile().context("cannot read or raise this process's descriptor limit")?;
     let machine = Machine::read();
     screen.machine(&machine);
     if let Some(about) = &plan.about {
@@ -143,7 +143,7 @@ fn preflight(plan: &Plan, force: bool, screen: &mut Screen) -> Result<Machine> {
     let connections = 2 * tunnels;
     let private_tables = process::private_tables_work();
     let goal = Goal { private_tables, ..Goal::new(Role::Prove, connections) };
-    let report = host::check(&machine, &goal);
+    let report = capacity::check(&machine, &goal);
     if !report.holds() && !force {
         bail!(
             "{report}\nA tunnel with both its ends here is two connections. --cells NAME,… takes the \
@@ -279,7 +279,7 @@ impl Pass {
         }
         let allowed = allowed(cell);
         if figures.rss_bytes > allowed {
-            let (took, allowed) = (host::Bytes(figures.rss_bytes), host::Bytes(allowed));
+            let (took, allowed) = (capacity::Bytes(figures.rss_bytes), capacity::Bytes(allowed));
             reasons.push(format!("{took} resident, more than {allowed}"));
         }
         reasons

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Context;
+use capacity::{Machine, ProcessMemory};
 use engine::sys::process::{self, Signal};
-use host::{Machine, ProcessMemory};
 use serde::Serialize;
 use serde_json::Value;
 

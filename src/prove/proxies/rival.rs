@@ -17,10 +17,10 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
+use capacity::limits::{sources_needed, worker_capacity};
+use capacity::{Machine, ProcessMemory};
 use clap::ValueEnum;
 use engine::sys::process;
-use host::limits::{sources_needed, worker_capacity};
-use host::{Machine, ProcessMemory};
 
 use super::cell::Cell;
 use crate::prove::children;

@@ -1,7 +1,7 @@
 //! The founding table redone: every cell with all proxies below each other as text, and beside each
 //! other as a page.
 
-use host::{Bytes, Count};
+use capacity::{Bytes, Count};
 
 use super::cell::{Cell, Traffic};
 use super::pass::Figures;

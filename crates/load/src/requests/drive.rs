@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use capacity::SocketCounts;
 use engine::sys::process;
 use engine::{Limits, Plan, Remote, Tables, Workers};
-use host::SocketCounts;
 
 use super::counts::{RequestLedger, RequestSnapshot};
 use super::requester::{Order, Requester};
@@ -92,8 +92,8 @@ impl Run {
         driver: impl Fn() -> D + Send + Sync + 'static,
         script: impl Fn(Part) -> S + Send + Sync + 'static,
     ) -> Result<Run, StartError> {
-        let machine = host::Machine::read();
-        let nofile = host::raise_nofile().unwrap_or_else(|_| host::nofile().soft);
+        let machine = capacity::Machine::read();
+        let nofile = capacity::raise_nofile().unwrap_or_else(|_| capacity::nofile().soft);
         let Requests { connections, endpoints, sources, force, .. } = config;
         // Where servers push, a user may have a connection of HTTP and a socket.
         let most = connections.saturating_mul(if D::PUSHES { 2 } else { 1 });

@@ -72,7 +72,7 @@ pub(crate) mod fake {
         pub(crate) fn new(files: &[(&str, &str)]) -> Self {
             static NEXT: AtomicU32 = AtomicU32::new(0);
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
-            let name = format!("standfast-host-{}-{number}", std::process::id());
+            let name = format!("standfast-capacity-{}-{number}", std::process::id());
             let root = Self(std::env::temp_dir().join(name));
             fs::create_dir_all(&root.0).unwrap();
             for (path, text) in files {

@@ -12,7 +12,7 @@ use serde_json::Value;
 /// Each workspace package and the workspace packages it may depend on, from the ground up.
 const HOUSE: &[(&str, &[&str])] = &[
     ("standfast-wire", &[]),
-    ("standfast-cable", &[]),
+    ("standfast-action-cable", &[]),
     ("standfast-capacity", &[]),
     ("standfast-engine", &["standfast-wire"]),
     ("standfast-topics", &["standfast-engine", "standfast-wire"]),
@@ -24,7 +24,7 @@ const HOUSE: &[(&str, &[&str])] = &[
         "standfast-serve",
         &[
             "standfast-admin",
-            "standfast-cable",
+            "standfast-action-cable",
             "standfast-engine",
             "standfast-capacity",
             "standfast-topics",
@@ -33,7 +33,7 @@ const HOUSE: &[(&str, &[&str])] = &[
     ),
     (
         "standfast-load",
-        &["standfast-cable", "standfast-engine", "standfast-capacity", "standfast-wire"],
+        &["standfast-action-cable", "standfast-engine", "standfast-capacity", "standfast-wire"],
     ),
     (
         "standfast-proxy",
@@ -43,7 +43,7 @@ const HOUSE: &[(&str, &[&str])] = &[
         "standfast",
         &[
             "standfast-admin",
-            "standfast-cable",
+            "standfast-action-cable",
             "standfast-engine",
             "standfast-capacity",
             "standfast-load",
@@ -79,7 +79,7 @@ fn every_crate_stands_only_on_lower_floors() {
 
 #[test]
 fn the_data_plane_carries_no_runtime() {
-    for package in ["wire", "cable", "capacity", "engine", "topics", "load"] {
+    for package in ["wire", "action-cable", "capacity", "engine", "topics", "load"] {
         let loaded = loaded_by(&format!("standfast-{package}"));
         for name in CONTROL_PLANE {
             assert!(!loaded.contains(*name), "{package} loads {name}");
@@ -89,12 +89,12 @@ fn the_data_plane_carries_no_runtime() {
 
 #[test]
 fn the_ground_floor_touches_no_operating_system() {
-    for package in ["wire", "cable"] {
+    for package in ["wire", "action-cable"] {
         let loaded = loaded_by(&format!("standfast-{package}"));
         for name in ["libc", "rustix", "polling", "socket2"] {
             assert!(!loaded.contains(name), "{package} loads {name}");
         }
-        let lib = root().join("crates").join(package).join("src/lib.rs");
+        let lib = root().join("crates").join(package.replace('-', "_")).join("src/lib.rs");
         let lib = fs::read_to_string(lib).unwrap();
         let no_std = lib.lines().any(|line| line.contains("no_std"));
         assert!(no_std, "{package} is no_std + alloc");

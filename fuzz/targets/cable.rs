@@ -2,7 +2,7 @@
 //! is written as text that means the same.
 #![no_main]
 
-use cable::{Command, Message, channel, data_prefix, data_suffix, put_payload};
+use action_cable::{Command, Message, channel, data_prefix, data_suffix, put_payload};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -4,8 +4,8 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
+use action_cable::{Channel, Command, Protocol};
 use anyhow::{Context, Result, bail};
-use cable::{Channel, Command, Protocol};
 use load::{Churn, Content};
 
 use super::flags::{Args, Bytes};
@@ -61,7 +61,7 @@ impl Clients {
             expand(text, &mut identifiers)?;
         }
         for identifier in &identifiers {
-            cable::channel(identifier)
+            action_cable::channel(identifier)
                 .with_context(|| format!("--channel {identifier}: write JSON like {CHANNEL}"))?;
         }
         if identifiers.is_empty() {
@@ -79,13 +79,13 @@ impl Clients {
         let own = |name: &str| name.to_owned();
         let others = others.iter().cloned();
         let first = std::iter::once(own(self.protocol.name()));
-        first.chain(others).chain(std::iter::once(own(cable::UNSUPPORTED))).collect()
+        first.chain(others).chain(std::iter::once(own(action_cable::UNSUPPORTED))).collect()
     }
 
     /// The stream that the only channel names openly.
     pub(super) fn public_stream(&self) -> Result<String> {
         let identifier = self.identifiers.first().map(String::as_str).unwrap_or_default();
-        match cable::channel(identifier) {
+        match action_cable::channel(identifier) {
             Ok(Channel::PubSubPublic(stream)) => Ok(stream.into_owned()),
             _ => bail!("--topic NAME is needed: {identifier} does not tell its stream"),
         }
@@ -96,7 +96,7 @@ impl Clients {
         let Some(rate) = args.churn else { return Ok(None) };
         let mut streams = Vec::with_capacity(self.identifiers.len());
         for identifier in &self.identifiers {
-            let Ok(Channel::PubSubPublic(stream)) = cable::channel(identifier) else {
+            let Ok(Channel::PubSubPublic(stream)) = action_cable::channel(identifier) else {
                 bail!("--churn: {identifier} does not tell its stream");
             };
             streams.push(stream.into_owned());

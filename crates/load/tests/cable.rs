@@ -24,7 +24,7 @@ fn config(server: &Server, path: &str) -> Config {
     let endpoint = Endpoint::parse(&format!("ws://127.0.0.1:{}{path}", server.port)).unwrap();
     Config {
         cable: Some(Cable::new(vec![NEWS.to_owned()])),
-        protocols: vec![cable::V1.to_owned(), cable::UNSUPPORTED.to_owned()],
+        protocols: vec![action_cable::V1.to_owned(), action_cable::UNSUPPORTED.to_owned()],
         retry: Retry {
             attempts: 20,
             base: Duration::from_millis(50),
@@ -175,7 +175,8 @@ fn a_server_of_something_else_is_no_success() {
 fn performed_actions_are_answered_each_by_one_message() {
     let server = Server::start(0);
     let (mut data, action) = (Vec::new(), r#"{"action":"echo"}"#);
-    cable::Command::Message { identifier: NEWS.into(), data: action.into() }.encode(&mut data);
+    action_cable::Command::Message { identifier: NEWS.into(), data: action.into() }
+        .encode(&mut data);
     let echo = Echo {
         size: 0,
         rate: Some(1_000),

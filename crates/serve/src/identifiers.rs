@@ -107,7 +107,7 @@ impl Identifiers {
     fn insert(&mut self, text: &str, topic: &str, whispers: bool) -> Index {
         let shared: Arc<str> = text.into();
         let mut prefix = Vec::new();
-        cable::data_prefix(text, &mut prefix);
+        action_cable::data_prefix(text, &mut prefix);
         let identifier = Identifier {
             text: Arc::clone(&shared),
             topic: topic.into(),

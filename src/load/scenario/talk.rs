@@ -141,7 +141,7 @@ impl Reader<'_> {
         let basic = table.said("basic")?;
         let basic = basic.map(|said| self.template(table, &said, Place::Body)).transpose()?;
         let offered = table.all("protocols", |text| Ok(text.to_owned()))?;
-        let offered = if is_cable { vec![cable::V1.to_owned()] } else { offered };
+        let offered = if is_cable { vec![action_cable::V1.to_owned()] } else { offered };
         let mut headers = self.headers(table, None)?;
         let mut lines = vec![
             ("Upgrade", "websocket".to_owned()),

@@ -14,7 +14,7 @@ mod summary;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use cable::Message;
+use action_cable::Message;
 use engine::{ConnId, Core, Sys};
 use wire::websocket::OpCode;
 

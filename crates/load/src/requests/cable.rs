@@ -1,8 +1,8 @@
-//! [`Cable`]: Action Cable over [`WebSocket`] (`crates/cable` is the codec): the welcome makes a
+//! [`Cable`]: Action Cable over [`WebSocket`] (`crates/action_cable` is the codec): the welcome makes a
 //! connection whole, a subscription is confirmed or rejected, the server's pings are taken, and what
 //! was published is [`Received::Pushed`] with its identifier.
 
-use cable::{Command, Message};
+use action_cable::{Command, Message};
 
 use super::driver::Push;
 use super::request::Kind;

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use cable::Command;
+use action_cable::Command;
 
 use super::extract::Seen;
 use super::render::{Asked, Renderer};
@@ -125,8 +125,8 @@ pub(super) fn refused(action: &Action, status: u16, answer: &Answer<'_>) -> Opti
         Action::Connect | Action::ConnectCable if status != 101 => Some(Failure::Status),
         Action::Subscribe(_) => {
             let text = std::str::from_utf8(answer.body).ok()?;
-            let message = cable::Message::decode(text).ok()?;
-            matches!(message, cable::Message::Reject { .. }).then_some(Failure::Rejected)
+            let message = action_cable::Message::decode(text).ok()?;
+            matches!(message, action_cable::Message::Reject { .. }).then_some(Failure::Rejected)
         }
         _ => None,
     }

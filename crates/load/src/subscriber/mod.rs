@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cable::{Command, Message, data_prefix, put_string};
+use action_cable::{Command, Message, data_prefix, put_string};
 use engine::{ConnId, Core, Sys};
 use wire::websocket::{CloseCode, OpCode};
 

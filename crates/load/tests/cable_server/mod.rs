@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cable::{Command, DisconnectReason, Message};
+use action_cable::{Command, DisconnectReason, Message};
 use engine::sys::process;
 use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Limits, Plan, Response, Sys};
 use engine::{Tables, Workers};
@@ -192,7 +192,7 @@ impl Handler for Cable {
         incoming: &Incoming,
     ) -> Answer {
         let offers = |upgrade: &wire::websocket::Upgrade| {
-            upgrade.protocols().any(|offered| offered == cable::V1)
+            upgrade.protocols().any(|offered| offered == action_cable::V1)
         };
         if incoming.head.path() == "/publish" {
             return Answer::Body(64 * 1024);
@@ -205,7 +205,7 @@ impl Handler for Cable {
             peer.path = incoming.head.target.to_owned();
             peer.mistreated = self.begun <= self.mistreated;
         }
-        Answer::Upgrade(Some(cable::V1.into()))
+        Answer::Upgrade(Some(action_cable::V1.into()))
     }
 
     fn body<S: Sys>(&mut self, core: &mut Core<S, Self>, _: ConnId, body: Vec<u8>) -> Answer {

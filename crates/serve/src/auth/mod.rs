@@ -13,7 +13,7 @@ mod token;
 #[cfg(test)]
 mod vectors;
 
-use cable::Channel;
+use action_cable::Channel;
 use engine::Counter;
 
 pub(crate) use self::jwt::Holder;

@@ -4,7 +4,7 @@
 
 use std::str;
 
-use ::cable::{self, DisconnectReason, Message, Protocol};
+use action_cable::{self, DisconnectReason, Message, Protocol};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use engine::{Core, Handler, Sys};
@@ -25,9 +25,9 @@ impl Dialect for Cable {
     fn decode(opcode: OpCode, data: &[u8]) -> Command<'_> {
         let text = str::from_utf8(data).ok().filter(|_| opcode == OpCode::Text);
         let Some(text) = text else { return Command::Malformed };
-        match cable::Command::decode(text) {
+        match action_cable::Command::decode(text) {
             Ok(command) => meaning(command),
-            Err(cable::Malformed::UnknownCommand) => Command::Unknown,
+            Err(action_cable::Malformed::UnknownCommand) => Command::Unknown,
             Err(_) => Command::Malformed,
         }
     }
@@ -41,14 +41,14 @@ impl Dialect for Cable {
     ) {
         let mut message = Vec::with_capacity(group.prefix.len() + publication.data.len() + 1);
         match &publication.kind {
-            Some(kind) => cable::typed_prefix(kind, group.prefix, &mut message),
+            Some(kind) => action_cable::typed_prefix(kind, group.prefix, &mut message),
             None => message.extend_from_slice(group.prefix),
         }
         match str::from_utf8(&publication.data) {
-            Ok(text) if !publication.binary => cable::put_payload(text, &mut message),
-            _ => cable::put_string(&STANDARD.encode(&publication.data), &mut message),
+            Ok(text) if !publication.binary => action_cable::put_payload(text, &mut message),
+            _ => action_cable::put_string(&STANDARD.encode(&publication.data), &mut message),
         }
-        cable::data_suffix(None, &mut message);
+        action_cable::data_suffix(None, &mut message);
         core.encode_message(group.encoding, OpCode::Text, &message, out);
     }
 
@@ -85,8 +85,8 @@ pub(crate) fn say<'t>(message: &Message<'_>, text: &'t mut Vec<u8>) -> &'t [u8] 
     text
 }
 
-fn meaning(command: cable::Command<'_>) -> Command<'_> {
-    use cable::Command as Said;
+fn meaning(command: action_cable::Command<'_>) -> Command<'_> {
+    use action_cable::Command as Said;
     match command {
         Said::Subscribe { identifier, history, presence } => Command::Subscribe {
             identifier,

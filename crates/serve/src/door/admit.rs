@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use cable::Channel;
+use action_cable::Channel;
 use engine::{Answer, ConnId, Core, Incoming, Response, Sys};
 use wire::http::Request;
 
@@ -59,7 +59,7 @@ impl Door {
         };
         self.opening = Some(match opening {
             Opening::Cable { who, .. } => {
-                let extended = protocol.as_deref() == Some(cable::V1_EXT);
+                let extended = protocol.as_deref() == Some(action_cable::V1_EXT);
                 let speaks = if extended { Speaks::CableExt } else { Speaks::Cable };
                 Opening::Cable { speaks, who }
             }

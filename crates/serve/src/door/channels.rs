@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use cable::{Message, PresenceEvent};
+use action_cable::{Message, PresenceEvent};
 use engine::{ConnId, Core, Sys};
 use topics::Publication;
 use wire::websocket::OpCode;
@@ -210,7 +210,7 @@ impl Door {
         if identifier.len() > IDENTIFIER_BYTES_MAX {
             return Err(Cause::Identifier);
         }
-        let channel = cable::channel(identifier).map_err(|_| Cause::Identifier)?;
+        let channel = action_cable::channel(identifier).map_err(|_| Cause::Identifier)?;
         self.policy.access.stream(&channel, self.shared.unix_s(core.now_ns()))
     }
 }

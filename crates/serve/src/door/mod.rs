@@ -9,7 +9,7 @@ mod heartbeat;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
-use cable::Message;
+use action_cable::Message;
 use engine::{Answer, Closed, ConnId, ConnInfo, Core, Handler, Incoming, Sys};
 use topics::{Publication, Topics};
 use wire::websocket::OpCode;

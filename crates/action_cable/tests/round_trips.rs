@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use cable::{
+use action_cable::{
     Command, DisconnectReason, History, Message, Position, Presence, PresenceEvent, channel,
     data_prefix, data_suffix,
 };

@@ -6,24 +6,16 @@ mod anycable;
 mod args;
 mod auth;
 mod channels;
-mod completions;
+mod commands;
 mod curl;
-mod doctor;
-mod help;
-mod load;
 mod output;
-mod plan;
 mod progress;
-mod prove;
-mod proxy;
 mod report;
 #[allow(dead_code, reason = "`standfast proxy` takes it up")]
 mod routes;
 mod running;
 mod screen;
-mod serve;
 mod settings;
-mod stress;
 mod tls;
 mod units;
 
@@ -36,6 +28,7 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use engine::sys::process;
 
 use crate::args::{Args, Command};
+use crate::commands::{completions, doctor, help, load, plan, prove, proxy, serve, stress};
 
 /// Usage, configuration or environment: whatever kept a command from its work.
 const EXIT_ENVIRONMENT: u8 = 2;

@@ -40,7 +40,7 @@ const HOUSE: &[(&str, &[&str])] = &[
         &["standfast-admin", "standfast-engine", "standfast-capacity", "standfast-wire"],
     ),
     (
-        "standfast",
+        "standfast-cli",
         &[
             "standfast-admin",
             "standfast-action-cable",

@@ -53,7 +53,7 @@ fn the_manual_has_a_page_for_every_command() {
 fn the_package_has_every_file_it_is_built_from() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["package", "--list", "--allow-dirty", "--offline", "--package", "standfast"]);
+    cargo.args(["package", "--list", "--allow-dirty", "--offline", "--package", "standfast-cli"]);
     let output = cargo.current_dir(root).stderr(Stdio::inherit()).output().expect("cargo starts");
     let listed = String::from_utf8(output.stdout).expect("names of files are text");
     let mut included = 0;

@@ -76,7 +76,7 @@ fn build(target: &str) -> Result<PathBuf> {
         );
     }
     println!("=== {target}");
-    let mut cargo = step::cargo(&["build", "--release", "--locked", "--package", "standfast"]);
+    let mut cargo = step::cargo(&["build", "--release", "--locked", "--package", "standfast-cli"]);
     cargo.args(["--target", target]);
     cargo.env("RUSTFLAGS", remapped_paths());
     ensure!(cargo.status()?.success(), "the build for {target} failed");

@@ -6,9 +6,9 @@ use load::Route;
 use load::requests::{Pace, RequestSummary, Requests};
 
 use super::{Document, Plan};
-use crate::load::page::{generated, staged, thresholds, times};
-use crate::load::threshold::Outcome;
-use crate::load::watch::{Generator, Watched};
+use crate::commands::load::page::{generated, staged, thresholds, times};
+use crate::commands::load::threshold::Outcome;
+use crate::commands::load::watch::{Generator, Watched};
 use crate::output;
 use crate::progress::Series;
 use crate::report::{Report, Rows, Table};
@@ -38,7 +38,7 @@ pub(super) fn report<'a>(
 }
 
 /// In a word, and whether it is a good one. Thresholds decide where there are any.
-pub(in crate::load) fn verdict(
+pub(in crate::commands::load) fn verdict(
     interrupted: bool,
     fell_short: bool,
     thresholds: &[Outcome],
@@ -53,7 +53,7 @@ pub(in crate::load) fn verdict(
     }
 }
 
-pub(in crate::load) fn figures(
+pub(in crate::commands::load) fn figures(
     summary: &RequestSummary,
     generator: &Generator,
     watched: Option<&Watched>,
@@ -82,7 +82,7 @@ pub(in crate::load) fn figures(
 }
 
 /// Statuses and failures.
-pub(in crate::load) fn by_name(summary: &RequestSummary) -> Option<Table> {
+pub(in crate::commands::load) fn by_name(summary: &RequestSummary) -> Option<Table> {
     let statuses = summary.status.iter().map(|(status, n)| (status.to_string(), *n));
     let errors = summary.errors.iter().map(|(kind, n)| ((*kind).to_owned(), *n));
     let rows: Vec<Vec<String>> =
@@ -91,7 +91,7 @@ pub(in crate::load) fn by_name(summary: &RequestSummary) -> Option<Table> {
     (!rows.is_empty()).then_some(Table { title, heads, rows })
 }
 
-pub(in crate::load) fn configuration(asked: &Requests) -> Rows {
+pub(in crate::commands::load) fn configuration(asked: &Requests) -> Rows {
     let mut rows = Vec::new();
     let mut say = |name: &str, value: String| rows.push((name.to_owned(), value));
     say("connections", Count(asked.connections).to_string());

@@ -8,8 +8,8 @@ use load::requests::{Accepted, Expect, HttpRequest, Pace, Prefix, Request, Reque
 use regex::bytes::RegexBuilder;
 
 use super::flags::unescape;
-use crate::load::destinations;
-use crate::load::flags::{Args, Bytes};
+use crate::commands::load::destinations;
+use crate::commands::load::flags::{Args, Bytes};
 
 /// Requests that are the same for ever.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ const WEB: [&str; 2] = ["http", "https"];
 const TCP: [&str; 2] = ["tcp", "tls"];
 
 /// Whether requests are meant, and not WebSockets: the first URL says it.
-pub(in crate::load) fn is_meant(urls: &[String]) -> bool {
+pub(in crate::commands::load) fn is_meant(urls: &[String]) -> bool {
     urls.first().is_some_and(|url| has_scheme(url, &WEB) || has_scheme(url, &TCP))
 }
 

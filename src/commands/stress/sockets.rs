@@ -43,7 +43,7 @@ pub(super) fn plan(args: &Args, url: &str, boards: &Boards) -> Result<Plan> {
     let endpoints: Result<Vec<Endpoint>, String> =
         urls.iter().map(|url| ways.websocket(url)).collect();
     let mut endpoints = endpoints.map_err(anyhow::Error::msg)?;
-    crate::load::tell_lost(&endpoints, "connections");
+    crate::commands::load::tell_lost(&endpoints, "connections");
     super::believe_anyone(&mut endpoints, &mut notes)?;
     let mut config = Config::new(endpoints, args.users);
     config.headers = super::headers(args)?;

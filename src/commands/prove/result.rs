@@ -382,7 +382,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::prove::plan::Messages;
+    use crate::commands::prove::plan::Messages;
 
     fn measured() -> Measured {
         let mut m = Measured::new(10);

@@ -27,8 +27,8 @@ use crate::output;
 
 /// The experiments that are built in, by name.
 const BUILT_IN: [(&str, &str); 2] = [
-    ("go-stress-http", include_str!("../../../scenarios/go-stress-http.toml")),
-    ("thor-echo", include_str!("../../../scenarios/thor-echo.toml")),
+    ("go-stress-http", include_str!("../../../../scenarios/go-stress-http.toml")),
+    ("thor-echo", include_str!("../../../../scenarios/thor-echo.toml")),
 ];
 
 /// Flags that go together with a scenario; all others are its keys, or mean nothing in one.

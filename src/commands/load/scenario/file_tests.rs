@@ -212,7 +212,8 @@ fn stages_are_of_users_or_with_a_rate_of_steps() {
 
 #[test]
 fn what_init_writes_and_what_is_kept_here_reads() {
-    for text in [include_str!("init.toml"), include_str!("../../../scenarios/go-stress-http.toml")]
+    for text in
+        [include_str!("init.toml"), include_str!("../../../../scenarios/go-stress-http.toml")]
     {
         parse(text).unwrap();
     }

@@ -20,15 +20,15 @@ use crate::units;
 
 /// The experiments this project began with, by name.
 const BUILT_IN: [(&str, &str); 9] = [
-    ("cable-10k", include_str!("../../scenarios/cable-10k.toml")),
-    ("cable-500k", include_str!("../../scenarios/cable-500k.toml")),
-    ("cable-churn", include_str!("../../scenarios/cable-churn.toml")),
-    ("million", include_str!("../../scenarios/million.toml")),
-    ("million-hold", include_str!("../../scenarios/million-hold.toml")),
-    ("nginx-active", include_str!("../../scenarios/nginx-active.toml")),
-    ("nginx-idle", include_str!("../../scenarios/nginx-idle.toml")),
-    ("slow-link", include_str!("../../scenarios/slow-link.toml")),
-    ("storm", include_str!("../../scenarios/storm.toml")),
+    ("cable-10k", include_str!("../../../scenarios/cable-10k.toml")),
+    ("cable-500k", include_str!("../../../scenarios/cable-500k.toml")),
+    ("cable-churn", include_str!("../../../scenarios/cable-churn.toml")),
+    ("million", include_str!("../../../scenarios/million.toml")),
+    ("million-hold", include_str!("../../../scenarios/million-hold.toml")),
+    ("nginx-active", include_str!("../../../scenarios/nginx-active.toml")),
+    ("nginx-idle", include_str!("../../../scenarios/nginx-idle.toml")),
+    ("slow-link", include_str!("../../../scenarios/slow-link.toml")),
+    ("storm", include_str!("../../../scenarios/storm.toml")),
 ];
 
 /// The one version there is.
@@ -118,7 +118,7 @@ impl Scenario {
         let cells: Vec<Vec<Cell>> = cells.collect::<Result<_>>()?;
         let round = |round: &RoundTable| -> Result<Round> {
             Ok(Round {
-                connect: reader.value(&round.connect, crate::load::connect)?,
+                connect: reader.value(&round.connect, crate::commands::load::connect)?,
                 workers: round.workers,
             })
         };
@@ -126,7 +126,7 @@ impl Scenario {
             name: Some(shown.to_owned()),
             about: file.about,
             connections: reader.optional(&file.connections, units::positive_count)?,
-            connect: reader.optional(&file.connect, crate::load::connect)?,
+            connect: reader.optional(&file.connect, crate::commands::load::connect)?,
             hold: reader.optional(&file.hold, units::duration)?,
             heartbeat: reader.optional(&file.heartbeat, units::duration)?,
             broadcasts: file.broadcasts,

@@ -8,10 +8,10 @@ use load::scenario::{FlowSummary, GroupSummary, SocketSummary, StepSummary};
 use serde::Serialize;
 
 use super::file::Experiment;
-use crate::load::asked::Asked;
-use crate::load::requests;
-use crate::load::threshold::{Figure, Metric, Outcome, result};
-use crate::load::watch::{Generator, Watched};
+use crate::commands::load::asked::Asked;
+use crate::commands::load::requests;
+use crate::commands::load::threshold::{Figure, Metric, Outcome, result};
+use crate::commands::load::watch::{Generator, Watched};
 use crate::progress::Series;
 
 /// `--json`. With one round its figures stand at the top, as those of a run without a scenario.

@@ -43,7 +43,7 @@ pub(super) fn run(args: &Args, url: &str, commands: Option<Commands>) -> Result<
     let verify = OfRequests::new(args.verify.as_deref(), args.good_code())?;
     let wants_body = verify.wants_body() || is_true(&args.debug);
     let (endpoints, requests) = targets::render(args, &mut asked, wants_body, &mut notes)?;
-    crate::load::tell_lost(&endpoints, "requests");
+    crate::commands::load::tell_lost(&endpoints, "requests");
     let config = config(args, endpoints, &asked)?;
     if args.idle != 1 {
         notes.push(format!("-m {}: each user keeps one connection; it changes nothing", args.idle));

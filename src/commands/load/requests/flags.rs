@@ -8,7 +8,7 @@ use clap::ArgMatches;
 use clap::parser::ValueSource;
 use load::stages::Stage;
 
-use crate::load::flags::{Bytes, content, stage};
+use crate::commands::load::flags::{Bytes, content, stage};
 use crate::units;
 
 const HEADING: &str = "Requests (http:// https:// tcp:// tls://)";
@@ -31,7 +31,7 @@ pub(crate) struct Flags {
     /// Send so long first, and count it nowhere
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = units::duration,
         help_heading = HEADING)]
-    pub(in crate::load) warm_up: Duration,
+    pub(in crate::commands::load) warm_up: Duration,
 
     /// A rate that goes up and down, as --stages has connections: 30s:5k,1m:5k,0:100,1m:100
     #[arg(long, value_name = "TIME:RATE,…", value_delimiter = ',', value_parser = stage,
@@ -50,7 +50,7 @@ pub(crate) struct Flags {
     /// Redirects to follow for one request; without it they are answers like others
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = HEADING,
         value_parser = clap::value_parser!(u32).range(0..=100))]
-    pub(in crate::load) redirects: u32,
+    pub(in crate::commands::load) redirects: u32,
 
     /// Statuses that are no failure, such as 2xx,304 or 200-204 [default: all below 400]
     #[arg(long, value_name = "STATUS,…", value_delimiter = ',', help_heading = HEADING,
@@ -76,7 +76,7 @@ pub(crate) struct Flags {
     pub(super) http10: bool,
 }
 
-/// Flags that mean nothing where requests are sent, by their names in [`crate::load::Args`].
+/// Flags that mean nothing where requests are sent, by their names in [`crate::commands::load::Args`].
 const OF_SOCKETS: [&str; 30] = [
     "connect",
     "retry",
@@ -131,7 +131,7 @@ const OF_REQUESTS: [&str; 13] = [
 ///
 /// # Errors
 /// The flag, and where it belongs.
-pub(in crate::load) fn check(flags: &ArgMatches, requests: bool) -> Result<()> {
+pub(in crate::commands::load) fn check(flags: &ArgMatches, requests: bool) -> Result<()> {
     let (strange, where_to) = match requests {
         true => (&OF_SOCKETS[..], "ws://, wss:// and cable:// URLs"),
         false => (&OF_REQUESTS[..], "http://, https://, tcp:// and tls:// URLs"),
@@ -192,7 +192,7 @@ mod tests {
     use clap::{Command, CommandFactory};
 
     use super::*;
-    use crate::load::Args;
+    use crate::commands::load::Args;
 
     #[derive(clap::Parser)]
     struct Cli {

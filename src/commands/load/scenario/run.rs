@@ -15,15 +15,15 @@ use load::scenario::{Clock, GroupSummary, Tallies, Users};
 use super::file::{Experiment, Instead, Round};
 use super::page;
 use super::report::{self, Came, Document};
-use crate::load::asked;
-use crate::load::csv::Csv;
-use crate::load::destinations::tell_lost;
-use crate::load::flags::Args;
-use crate::load::metrics::Metrics;
-use crate::load::onlookers::{Onlookers, Seen};
-use crate::load::requests;
-use crate::load::screen::Screen;
-use crate::load::threshold::Threshold;
+use crate::commands::load::asked;
+use crate::commands::load::csv::Csv;
+use crate::commands::load::destinations::tell_lost;
+use crate::commands::load::flags::Args;
+use crate::commands::load::metrics::Metrics;
+use crate::commands::load::onlookers::{Onlookers, Seen};
+use crate::commands::load::requests;
+use crate::commands::load::screen::Screen;
+use crate::commands::load::threshold::Threshold;
 use crate::output;
 use crate::progress::{Sample, Series};
 
@@ -31,7 +31,7 @@ use crate::progress::{Sample, Series};
 ///
 /// # Errors
 /// What cannot be used or is not allowed here: exit code 2.
-pub(in crate::load) fn run(
+pub(in crate::commands::load) fn run(
     args: &Args,
     flags: &ArgMatches,
     mut interrupted: impl FnMut(Duration) -> bool,
@@ -47,7 +47,7 @@ pub(in crate::load) fn run(
     };
     let (text, folder) = super::text(name)?;
     if let Some((args, flags)) = super::sockets::read(&text, name, flags)? {
-        return crate::load::run(&args, &flags);
+        return crate::commands::load::run(&args, &flags);
     }
     let experiment = Experiment::parse(&text, name, &folder, &instead)?;
     let thresholds: Vec<&Threshold> = experiment.thresholds.iter().chain(&args.threshold).collect();

@@ -6,7 +6,7 @@ use capacity::{Bytes, Count};
 
 use super::plan::Plan;
 use super::result::{Mark, ProcessResult, Proof};
-use crate::load as load_command;
+use crate::commands::load as load_command;
 use crate::report::{Report, Rows, Table};
 use crate::units::time_as_said;
 

@@ -23,7 +23,7 @@ use clap::ValueEnum;
 use engine::sys::process;
 
 use super::cell::Cell;
-use crate::prove::children;
+use crate::commands::prove::children;
 
 /// Longest wait for a proxy to listen, and for it to end after it was asked.
 const READY_WAIT: Duration = Duration::from_secs(20);
@@ -37,7 +37,7 @@ const LINES_KEPT: usize = 20;
 
 /// Who stands between clients and server.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, ValueEnum)]
-pub(in crate::prove) enum Rival {
+pub(in crate::commands::prove) enum Rival {
     /// `standfast proxy`.
     Standfast,
     /// nginx, from PATH or where Debian puts it.
@@ -47,7 +47,8 @@ pub(in crate::prove) enum Rival {
 }
 
 impl Rival {
-    pub(in crate::prove) const ALL: [Rival; 3] = [Rival::Standfast, Rival::Nginx, Rival::Haproxy];
+    pub(in crate::commands::prove) const ALL: [Rival; 3] =
+        [Rival::Standfast, Rival::Nginx, Rival::Haproxy];
 
     pub(super) fn name(self) -> &'static str {
         match self {

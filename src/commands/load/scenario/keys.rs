@@ -387,7 +387,7 @@ mod tests {
 
     #[test]
     fn the_reference_says_what_the_code_does() {
-        let docs = include_str!("../../../docs/load/scenarios.md");
+        let docs = include_str!("../../../../docs/load/scenarios.md");
         let kept = docs
             .split_once("<!-- keys -->\n")
             .and_then(|(_, rest)| rest.split_once("<!-- end of keys -->").map(|(kept, _)| kept));

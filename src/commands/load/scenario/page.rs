@@ -6,8 +6,8 @@ use load::scenario::StepSummary;
 
 use super::file::Experiment;
 use super::report::{Came, Document};
-use crate::load::page::thresholds;
-use crate::load::requests::page::{by_name, configuration, figures, verdict};
+use crate::commands::load::page::thresholds;
+use crate::commands::load::requests::page::{by_name, configuration, figures, verdict};
 use crate::output;
 use crate::progress::Series;
 use crate::report::{Report, Rows, Table};

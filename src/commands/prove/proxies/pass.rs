@@ -12,9 +12,9 @@ use serde_json::Value;
 
 use super::cell::{Cell, Traffic};
 use super::rival::{Installed, Proxy, Rival};
-use crate::prove::children::{Load, Progress, Serve};
-use crate::prove::phases::Stop;
-use crate::prove::plan::{Messages, Plan};
+use crate::commands::prove::children::{Load, Progress, Serve};
+use crate::commands::prove::phases::Stop;
+use crate::commands::prove::plan::{Messages, Plan};
 
 /// How often it is looked at, and at each how many looks memory is weighed.
 const LOOK: Duration = Duration::from_millis(250);

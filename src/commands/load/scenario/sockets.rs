@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::WITH_A_SCENARIO;
 use super::tables::Doc;
-use crate::load::flags::Args;
+use crate::commands::load::flags::Args;
 use crate::settings::nearest;
 
 /// What the file stands for on a command line; `None` where it has no `[load]`.

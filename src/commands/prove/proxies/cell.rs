@@ -8,8 +8,8 @@ use load::Connect;
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::prove::plan::{Messages, Plan};
-use crate::prove::scenario::Reader;
+use crate::commands::prove::plan::{Messages, Plan};
+use crate::commands::prove::scenario::Reader;
 use crate::units;
 
 /// Largest message of a cell, in bytes.
@@ -17,12 +17,12 @@ const SIZE_MAX: u64 = 1 << 20;
 
 /// What passes through a proxy, and for how long.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::prove) struct Cell {
+pub(in crate::commands::prove) struct Cell {
     pub(super) tunnels: u64,
     /// Bytes of a message's payload.
     pub(super) size: usize,
     pub(super) traffic: Traffic,
-    pub(in crate::prove) hold: Duration,
+    pub(in crate::commands::prove) hold: Duration,
 }
 
 /// How messages follow each other.
@@ -37,7 +37,7 @@ pub(super) enum Traffic {
 
 impl Cell {
     /// By which it can be asked for: `1k-128B-10s`, `500-1B-50x`.
-    pub(in crate::prove) fn name(&self) -> String {
+    pub(in crate::commands::prove) fn name(&self) -> String {
         let tunnels = match self.tunnels {
             whole if whole.is_multiple_of(1_000) => format!("{}k", whole / 1_000),
             odd => odd.to_string(),
@@ -55,7 +55,7 @@ impl Cell {
 
     /// # Errors
     /// A hold in which no message is due.
-    pub(in crate::prove) fn check(&self) -> Result<()> {
+    pub(in crate::commands::prove) fn check(&self) -> Result<()> {
         match self.traffic {
             Traffic::Every(every) if every > self.hold => bail!(
                 "{}: a hold of {} is too short for one message per tunnel",
@@ -86,7 +86,7 @@ impl Cell {
 /// `[[cells]]` of a scenario file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(in crate::prove) struct Table {
+pub(in crate::commands::prove) struct Table {
     tunnels: Vec<Spanned<String>>,
     sizes: Vec<Spanned<String>>,
     /// One of the two.
@@ -100,7 +100,7 @@ impl Table {
     ///
     /// # Errors
     /// What is wrong in which line.
-    pub(in crate::prove) fn cells(&self, reader: &Reader<'_>) -> Result<Vec<Cell>> {
+    pub(in crate::commands::prove) fn cells(&self, reader: &Reader<'_>) -> Result<Vec<Cell>> {
         let hold = reader.value(&self.hold, units::positive_duration)?;
         let paces = match (&self.every, self.messages) {
             (Some(times), None) => times
@@ -141,7 +141,7 @@ fn size_in_bytes(text: &str) -> Result<usize, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prove::scenario::Scenario;
+    use crate::commands::prove::scenario::Scenario;
 
     fn cells(text: &str) -> Result<Vec<Cell>> {
         Ok(Scenario::parse(&format!("version = 1\n[[cells]]\n{text}"), "x.toml")?.cells)

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use serde_json::Value;
 
-use crate::plan::read_json;
+use crate::commands::plan::read_json;
 
 /// What a run was of; only likes are compared.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]

@@ -16,7 +16,7 @@ use super::hosts::{self, Hosts};
 use super::keys::{CONNECT, FEED, FLOW, ROUND, TOP};
 use super::steps::Reader;
 use super::tables::{Doc, Table};
-use crate::load::threshold::Threshold;
+use crate::commands::load::threshold::Threshold;
 use crate::{tls, units};
 
 /// The one version there is.
@@ -117,7 +117,7 @@ impl Experiment {
             rate: top.parsed("rate", units::positive_count)?,
             keep_alive: top.truth("keep_alive")?.unwrap_or(true),
         };
-        let stages = top.all("stages", crate::load::flags::stage)?;
+        let stages = top.all("stages", crate::commands::load::flags::stage)?;
         let tables = top.tables("rounds", &ROUND)?;
         let round = |table: Option<&Table<'_>>| -> Result<Round> {
             let (shape, beside) = shape.of_round(table, instead, &top)?;

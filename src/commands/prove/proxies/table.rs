@@ -7,8 +7,8 @@ use super::cell::{Cell, Traffic};
 use super::pass::Figures;
 use super::rival::Rival;
 use super::{CellResult, Experiment, Pass, RSS_BASE, RSS_PER_TUNNEL};
+use crate::commands::prove::plan::Plan;
 use crate::progress::Series;
-use crate::prove::plan::Plan;
 use crate::report::{self, Report, Rows};
 use crate::units::time_as_said;
 

@@ -19,7 +19,7 @@ use super::flags::{Args, is_true};
 use super::sockets::{self, VARIABLES};
 use super::table::Table;
 use super::{Wait, believe_anyone, code, headers, write};
-use crate::load::tell_lost;
+use crate::commands::load::tell_lost;
 
 /// It waits 1 ms between messages to receivers.
 const MESSAGES_PER_SECOND: u64 = 1_000;

@@ -19,7 +19,7 @@ use super::broadcast::Admin;
 use super::link::{self, Namespaces};
 use super::phases::Stop;
 use super::plan::Plan;
-use crate::load::connect_as_said;
+use crate::commands::load::connect_as_said;
 use crate::progress::Latency;
 use crate::screen;
 

@@ -1,0 +1,11 @@
+//! The subcommands, a file or folder each.
+
+pub(crate) mod completions;
+pub(crate) mod doctor;
+pub(crate) mod help;
+pub(crate) mod load;
+pub(crate) mod plan;
+pub(crate) mod prove;
+pub(crate) mod proxy;
+pub(crate) mod serve;
+pub(crate) mod stress;

@@ -14,7 +14,7 @@ use topics::Publication;
 
 use crate::auth::Cause;
 use crate::broadcast::{self, Broadcast, Disconnect, Posted};
-use crate::door::{List, Listed, Post};
+use crate::handler::{List, Listed, Post};
 use crate::publish::{self, Refused};
 use crate::shared::Shared;
 

@@ -1,6 +1,6 @@
 //! Program 1: holds the sockets and feeds them.
 //!
-//! [`start`] opens the listeners, starts the engine's workers with a [`door::Door`] each, then the
+//! [`start`] opens the listeners, starts the engine's workers with a [`handler::Door`] each, then the
 //! control plane. `/echo` answers what it hears, `/topics/NAME` subscribes whoever connects,
 //! `/health` says ok or draining; publishing over HTTP and all detail are the admin listener's.
 //!
@@ -9,20 +9,20 @@
 
 mod auth;
 mod broadcast;
-mod broadcasts;
+mod broadcast_worker;
 mod config;
 mod control;
-mod dialect;
-mod door;
-mod held;
+mod handler;
 mod identifiers;
-mod known;
+mod log_events;
 mod origin;
 mod path;
+mod protocols;
 mod publish;
-mod records;
+mod retry_queue;
 mod server;
 mod session;
+mod session_index;
 mod shared;
 mod sid;
 mod start;

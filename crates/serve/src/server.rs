@@ -7,8 +7,8 @@ use admin::{Life, Server, Service};
 use tracing::info;
 
 use crate::config::Live;
-use crate::door::Post;
-use crate::records::Records;
+use crate::handler::Post;
+use crate::log_events::Records;
 use crate::shared::Shared;
 
 /// A running server.

@@ -10,8 +10,8 @@ use topics::Directory;
 
 use crate::auth::{Access, Refusals};
 use crate::config::{Channels, Config, Live};
+use crate::log_events::Recorder;
 use crate::origin::Origins;
-use crate::records::Recorder;
 use crate::sid::Sids;
 
 /// What may change while running, as workers use it.

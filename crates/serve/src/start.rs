@@ -9,11 +9,11 @@ use capacity::{Bytes, Goal, Machine, Role};
 use engine::{Compression, Tables};
 use tracing::{info, warn};
 
-use crate::broadcasts;
+use crate::broadcast_worker;
 use crate::config::{CONNECTIONS_DEFAULT, Config};
 use crate::control::Control;
-use crate::door::Door;
-use crate::records;
+use crate::handler::Door;
+use crate::log_events;
 use crate::server::Running;
 use crate::shared::Shared;
 
@@ -71,10 +71,10 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     });
     let ground = ground.map_err(StartError::Ground)?;
     say_fit(config, ground.plan.tables);
-    let (recorder, records) = records::channel();
+    let (recorder, records) = log_events::channel();
     let shared = Arc::new(Shared::new(config, ground.plan.workers, recorder));
     let for_doors = Arc::clone(&shared);
-    let (broadcasts, posted) = broadcasts::channel();
+    let (broadcasts, posted) = broadcast_worker::channel();
     let broadcasts = config.listen_broadcast.then_some(broadcasts);
     let door = move |worker, _: &_| Door::new(worker, Arc::clone(&for_doors), broadcasts.clone());
     let listen = ground.listen.clone();
@@ -82,7 +82,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let remote = service.remote().clone();
     let control = Arc::new(Control::new(Arc::clone(&shared), remote.clone()));
     if config.listen_broadcast {
-        let started = broadcasts::start(posted, Arc::clone(&control), remote);
+        let started = broadcast_worker::start(posted, Arc::clone(&control), remote);
         started.map_err(StartError::Broadcasts)?;
     }
     service.admin = start_admin(config, control)?;

@@ -1,10 +1,10 @@
 //! [`Door`]: one worker's public side. Requests become sessions, messages become commands, and
 //! publications go to the worker's topics.
 
-mod admit;
 mod channels;
 mod expiry;
 mod heartbeat;
+mod routing;
 
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -14,16 +14,16 @@ use engine::{Answer, Closed, ConnId, ConnInfo, Core, Handler, Incoming, Sys};
 use topics::{Publication, Topics};
 use wire::websocket::OpCode;
 
-use self::admit::not_here;
 use self::heartbeat::Heartbeat;
+use self::routing::not_here;
 use crate::auth::Holder;
 use crate::broadcast;
-use crate::broadcasts::Broadcasts;
-use crate::dialect::{Cable, Command, Dialect, Disconnect, Echo, Events, PlainTopic, encode};
-use crate::held::Held;
+use crate::broadcast_worker::Broadcasts;
 use crate::identifiers::{Form, Group, Identifiers};
-use crate::known::Known;
+use crate::protocols::{Cable, Command, Dialect, Disconnect, Echo, Events, PlainTopic, encode};
+use crate::retry_queue::Held;
 use crate::session::{Session, Speaks};
+use crate::session_index::Known;
 use crate::shared::{DoorCounters, Policy, Shared};
 
 /// Slots looked at for one question about connections, so that no question holds a worker up.

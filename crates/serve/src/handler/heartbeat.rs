@@ -7,7 +7,7 @@ use std::time::Duration;
 use engine::{ConnId, Core, SharedFrame, Sys};
 
 use super::Door;
-use crate::dialect::{Cable, Dialect, Disconnect, Events};
+use crate::protocols::{Cable, Dialect, Disconnect, Events};
 use crate::session::{Session, Speaks};
 
 /// The moments of an interval lie so far apart.

@@ -10,7 +10,7 @@ use admin::{Program, Reply};
 use engine::{Answer, ConnId, Remote, Response};
 
 use crate::control::Control;
-use crate::door::Post;
+use crate::handler::Post;
 
 /// Bodies that may wait to be read; beyond that the answer is 503. Each has at most
 /// [`BODY_BYTES_MAX`].

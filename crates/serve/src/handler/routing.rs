@@ -8,10 +8,10 @@ use wire::http::Request;
 
 use super::{Door, Opening};
 use crate::auth::{Cause, Connect};
-use crate::broadcasts::BODY_BYTES_MAX;
-use crate::dialect::{Cable, Dialect, Disconnect, Echo, PlainTopic};
+use crate::broadcast_worker::BODY_BYTES_MAX;
+use crate::log_events::Record;
 use crate::path::{Route, check_topic, parameter};
-use crate::records::Record;
+use crate::protocols::{Cable, Dialect, Disconnect, Echo, PlainTopic};
 use crate::session::{Session, Speaks};
 
 impl Door {

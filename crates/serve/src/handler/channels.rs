@@ -10,8 +10,8 @@ use wire::websocket::OpCode;
 
 use super::Door;
 use crate::auth::{Cause, Granted, Holder};
-use crate::dialect::{Cable, Dialect, Disconnect, PlainTopic, say};
 use crate::identifiers::{Form, Group};
+use crate::protocols::{Cable, Dialect, Disconnect, PlainTopic, say};
 use crate::session::{Session, Speaks};
 
 /// Longest identifier, in bytes: signed names are some hundreds. Kept once per worker while somebody

@@ -4,7 +4,7 @@ use engine::{Core, Sys};
 
 use super::Door;
 use crate::auth::Cause;
-use crate::dialect::Disconnect;
+use crate::protocols::Disconnect;
 
 /// Sessions ended in one turn: many tokens may end at the same moment.
 const ENDED_PER_TURN: usize = 256;

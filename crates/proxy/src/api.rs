@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tracing::info;
 
 use crate::balance::{Balance, Member, Place, Pool, Standing, Upstream};
-use crate::ending::{HowMany, ORDERS_MAX, Order, UnderWay, Which};
+use crate::drain::{HowMany, ORDERS_MAX, Order, UnderWay, Which};
 use crate::routes::{Change, Fleet, MemberConfig, Retired, RouteConfig, Table};
 
 /// The longest time over which tunnels may be ended: a day.

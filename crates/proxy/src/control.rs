@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use crate::access_log::Side;
 use crate::api::{Api, Crew};
 use crate::counters::{Counters, Ended, Phase, Refusal, Stage};
-use crate::ending::Order;
+use crate::drain::Order;
+use crate::histogram::{Timed, Times};
 use crate::relay::{List, Listed, Post, TunnelInfo};
 use crate::shared::Shared;
-use crate::times::{Timed, Times};
 
 /// How long a page of tunnels may take. A worker that is busier than that is passed over.
 const LIST_WAIT: Duration = Duration::from_secs(1);

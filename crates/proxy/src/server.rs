@@ -9,11 +9,11 @@ use tracing::info;
 
 use crate::access_log::AccessLog;
 use crate::config::Live;
+use crate::failure_log::Teller;
 use crate::health::Watcher;
 use crate::relay::Post;
 use crate::routes::{Fleet, RoutesConfig};
 use crate::shared::Shared;
-use crate::teller::Teller;
 
 /// A running proxy.
 pub struct Running {

@@ -8,12 +8,12 @@ use std::time::{Duration, SystemTime};
 use engine::sys::process::now_ns;
 use wire::http::Request;
 
+use crate::access_log::pending::Note;
 use crate::access_log::{Entry, Recorder, Side};
 use crate::config::Live;
 use crate::counters::Counters;
-use crate::notes::Note;
+use crate::histogram::{Timed, Times};
 use crate::routes::Table;
-use crate::times::{Timed, Times};
 
 /// One proxy's common things.
 pub(crate) struct Shared {

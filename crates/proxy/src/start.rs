@@ -13,12 +13,12 @@ use crate::access_log::{AccessLog, LogError};
 use crate::api::Api;
 use crate::config::{Config, TUNNELS_DEFAULT};
 use crate::control::Control;
+use crate::failure_log::Teller;
 use crate::health::{WatchError, Watcher};
 use crate::relay::Relay;
 use crate::routes::{Fleet, Table};
 use crate::server::Running;
 use crate::shared::Shared;
-use crate::teller::Teller;
 
 /// Longest body that the admin listener takes, in bytes.
 const BODY_BYTES: usize = 64 * 1024;

@@ -5,6 +5,7 @@
 //! wakes nobody.
 
 mod line;
+pub(crate) mod pending;
 
 use std::fmt;
 use std::fs::{File, OpenOptions};

@@ -4,8 +4,8 @@
 //! verdict. What workers see themselves, connects that fail, is counted at
 //! [`crate::balance::Upstream::failed`] and ejects for a while.
 
-mod ask;
-mod judge;
+mod probe;
+mod threshold;
 mod watcher;
 
 pub use self::watcher::{WatchError, Watcher, resolve_first};

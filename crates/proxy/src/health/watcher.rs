@@ -16,8 +16,8 @@ use engine::sys::process::now_ns;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tracing::{debug, info, warn};
 
-use super::ask::{Failed, Question, ask};
-use super::judge::Judge;
+use super::probe::{Failed, Question, ask};
+use super::threshold::Judge;
 use crate::balance::Upstream;
 use crate::config::Outgoing;
 use crate::routes::{Check, Fleet, Table};

@@ -9,7 +9,7 @@ use wire::http::{
 };
 use wire::{Status, Violation};
 
-use super::ask::{after, answer_limits, body_limits, is_ours};
+use super::dispatch::{after, answer_limits, body_limits, is_ours};
 use super::exchange::{AnswerBody, Exchange};
 use super::tunnel::{Far, Near};
 use super::{Leg, Relay, port_of};

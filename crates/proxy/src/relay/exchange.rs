@@ -6,10 +6,10 @@ use std::sync::Arc;
 use engine::ConnId;
 use wire::http::{BodyDecoder, HeadScanner};
 
+use crate::access_log::pending::Note;
 use crate::balance::{Picked, Pool, Waiting};
 use crate::counters::{Counters, Stage};
 use crate::headers::Framing;
-use crate::notes::Note;
 use crate::planted::{self, Bug};
 
 /// One request and its answer.

@@ -6,10 +6,10 @@
 //! on, `tunnel` is bytes both ways, `time` ends what takes too long.
 
 mod answer;
-mod ask;
+mod connect;
+mod dispatch;
 mod exchange;
-mod reach;
-mod time;
+mod timeouts;
 mod tunnel;
 
 use std::collections::VecDeque;
@@ -24,11 +24,11 @@ use self::exchange::Exchanges;
 use self::tunnel::{Far, Near};
 
 use crate::access_log::Side;
+use crate::access_log::pending::{Note, Notes};
 use crate::balance::{Picked, Port};
 use crate::config::Live;
 use crate::counters::Counters;
-use crate::ending::{Endings, Order};
-use crate::notes::{Note, Notes};
+use crate::drain::{Endings, Order};
 use crate::planted::{self, Bug};
 use crate::routes::Cached;
 use crate::shared::Shared;
@@ -110,7 +110,7 @@ pub struct Relay {
     /// What is told of tunnels when they end, by the client's slot; empty without an access log.
     notes: Notes,
     endings: Endings,
-    clock: time::Clock,
+    clock: timeouts::Clock,
     /// Requests that wait for a place at an upstream, the first to come first.
     waiters: VecDeque<u32>,
     /// Counts the settings there were: a connection of other ones serves no further request.
@@ -133,7 +133,7 @@ impl Relay {
             scratch: Vec::new(),
             notes: Notes::default(),
             endings: Endings::default(),
-            clock: time::Clock::default(),
+            clock: timeouts::Clock::default(),
             waiters: VecDeque::new(),
             era: 0,
             source: 0,

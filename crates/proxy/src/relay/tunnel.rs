@@ -9,7 +9,7 @@ use engine::{Closed, ConnId, Core, Sent, Sys};
 use super::{Leg, List, Listed, Relay, TunnelInfo};
 use crate::balance::{Picked, Port};
 use crate::counters::{Counters, Ended, Phase};
-use crate::ending::{Order, Tunnels};
+use crate::drain::{Order, Tunnels};
 use crate::planted::{self, Bug};
 
 /// How finely a tunnel's age is known: four bytes of it last for eight years.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::said::HostPattern;
+use super::routes_config::HostPattern;
 use crate::balance::Pool;
 
 /// Longest name of a host (RFC 1035 section 2.3.4); a longer one matches what is for all.

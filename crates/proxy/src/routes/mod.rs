@@ -6,11 +6,13 @@
 //! otherwise.
 
 mod find;
-mod fleet;
-mod said;
+mod registry;
+mod routes_config;
 mod table;
 
 pub use self::find::{Route, Routes};
-pub use self::fleet::{Change, Changed, Fleet, Retired};
-pub use self::said::{Check, HostPattern, MemberConfig, PoolConfig, RouteConfig, RoutesConfig};
+pub use self::registry::{Change, Changed, Fleet, Retired};
+pub use self::routes_config::{
+    Check, HostPattern, MemberConfig, PoolConfig, RouteConfig, RoutesConfig,
+};
 pub use self::table::{Cached, Table};

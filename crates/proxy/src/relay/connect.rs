@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use engine::{Closed, ConnId, Core, Hello, Mode, Sys};
 use wire::ProxyVersion;
 
-use super::ask::{after, is_ours, refusal_of};
+use super::dispatch::{after, is_ours, refusal_of};
 use super::{Leg, Relay, forget_spare, port_of};
 use crate::balance::{Fault, Port, Upstream, UpstreamAddress};
 use crate::config::Outgoing;

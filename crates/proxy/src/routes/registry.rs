@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::said::{Check, MemberConfig, PoolConfig, RouteConfig, RoutesConfig};
+use super::routes_config::{Check, MemberConfig, PoolConfig, RouteConfig, RoutesConfig};
 use super::{HostPattern, Route, Routes, Table};
 use crate::balance::{Ejection, Member, Place, Pool, PoolState, Upstream, UpstreamAddress};
 use crate::config::Outgoing;

@@ -9,22 +9,22 @@
 
 mod address;
 mod auth;
-mod ground;
+mod bootstrap;
 mod listener;
 mod local;
+mod memory_trim;
+mod memory_watch;
 mod metrics;
 mod process;
 mod reply;
 mod routes;
 mod service;
-mod spare;
-mod watch;
 
 use serde_json::Value;
 
 pub use crate::address::Address;
 pub use crate::auth::bearer;
-pub use crate::ground::{Ground, GroundError, Wanted};
+pub use crate::bootstrap::{Ground, GroundError, Wanted};
 pub use crate::listener::{Config, Running, StartError, listen_unix, start};
 pub use crate::local::means_this_machine;
 pub use crate::metrics::{Exposition, Kind, engine_metrics, engine_stats};

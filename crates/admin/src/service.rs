@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use engine::{Remote, Workers};
 
-use crate::spare::Spare;
-use crate::watch::Watch;
+use crate::memory_trim::Spare;
+use crate::memory_watch::Watch;
 use crate::{Address, Running};
 
 /// How often a server is looked after, and how often where its memory has a limit.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::rc::Rc;
 
-use crate::cut::cut;
+use crate::partial_write::cut;
 
 /// Encoded bytes that many queues of one worker refer to: a publication is one of these.
 #[derive(Clone, Debug)]

@@ -18,7 +18,6 @@ mod closing;
 mod config;
 mod connector;
 pub mod control;
-mod dialogue;
 mod drive;
 mod echo;
 mod endpoint;
@@ -40,13 +39,13 @@ mod subscriber;
 mod summary;
 mod sweep;
 mod tunnels;
+mod validator;
 mod ways;
 mod window;
 
 pub use crate::cause::Cause;
 pub use crate::churn::ChurnSummary;
 pub use crate::config::{Cable, Churn, Close, Config, Connect, Content, Echo, Fanout, Publish};
-pub use crate::dialogue::{Dialogue, Verdict};
 pub use crate::drive::{Counts, Ended, Published, Row, SoFar, drive};
 pub use crate::endpoint::Endpoint;
 pub use crate::fanout::HttpPublish;
@@ -60,4 +59,5 @@ pub use crate::summary::{
     BroadcastSummary, Connections, EchoSummary, FanoutSummary, Figures, HeartbeatSummary, Receiver,
     Summary,
 };
+pub use crate::validator::{Dialogue, Verdict};
 pub use crate::ways::{Proxy, Resolve, Route, Ways, basic};

@@ -1,7 +1,6 @@
 //! `standfast load`: flags to a [`Config`], rows and a summary to people, an exit code. What the
 //! scheme of a URL makes requests and answers is in [`requests`].
 
-mod asked;
 mod cable;
 mod compare;
 mod config;
@@ -10,9 +9,10 @@ mod destinations;
 mod flags;
 mod from_curl;
 mod metrics;
-mod onlookers;
+mod observers;
 mod page;
 mod requests;
+mod run_config;
 mod scenario;
 mod screen;
 mod threshold;
@@ -33,13 +33,13 @@ use load::{
 };
 use serde::Serialize;
 
-use self::asked::Asked;
 use self::csv::Csv;
 pub(crate) use self::destinations::tell_lost;
 use self::flags::Command;
 pub(crate) use self::flags::{Args, connect, connect_as_said};
 use self::metrics::Metrics;
-use self::onlookers::{Onlookers, Seen};
+use self::observers::{Onlookers, Seen};
+use self::run_config::Asked;
 use self::screen::Screen;
 use self::threshold::{Figure, Metric, Outcome};
 use self::watch::{Generator, Watched};

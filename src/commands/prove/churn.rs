@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::broadcast::Admin;
-use super::children::TOPIC;
+use super::processes::TOPIC;
 
 /// When memory has come to what it stays at.
 pub(super) const SETTLED: Duration = Duration::from_secs(10);

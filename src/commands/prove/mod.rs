@@ -3,12 +3,12 @@
 //! stops at round numbers to weigh memory, holds with heartbeats, broadcasts, and gives a verdict.
 
 mod broadcast;
-mod children;
 mod churn;
 mod link;
 mod page;
 mod phases;
 mod plan;
+mod processes;
 mod proxies;
 mod result;
 mod rounds;

@@ -7,10 +7,10 @@ use capacity::{Count, KernelMemory, ProcessMemory};
 use engine::sys::process::{self, Signal};
 
 use super::broadcast;
-use super::children::{Load, Progress, Serve, TOPIC};
 use super::churn::{self, ChurnMemory};
 use super::link::Namespaces;
 use super::plan::{Messages, Plan};
+use super::processes::{Load, Progress, Serve, TOPIC};
 use super::result::{Mark, Measured, ProcessFigures};
 use super::screen::Screen;
 use crate::progress::{Sample, Usage};

@@ -3,9 +3,9 @@
 
 use capacity::{Bytes, Count, Machine};
 
-use super::children::Progress;
 use super::churn::ChurnResult;
 use super::plan::Plan;
+use super::processes::Progress;
 use super::result::{Mark, Measured, Proof, Spread};
 use crate::progress::{Sample, Usage};
 use crate::screen::{self, About, Rows, Step};

@@ -2,9 +2,9 @@
 //! engines. What it is not: another engine. HTTP and chats go through [`load::requests::drive_requests`],
 //! other WebSockets through [`load::drive`].
 
-mod board;
 mod chats;
 mod flags;
+mod live_stats;
 mod requests;
 mod sockets;
 mod table;
@@ -21,8 +21,8 @@ use load::Endpoint;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::Serialize;
 
-use self::board::Boards;
 pub(crate) use self::flags::{Args, as_clap_reads};
+use self::live_stats::Boards;
 use self::table::{Stress, Table, causes};
 use crate::{curl, output};
 

@@ -15,8 +15,8 @@ use load::requests::{
 use load::stages::Stage;
 use load::{Endpoint, Row};
 
-use super::board::{Board, Boards, NO_ANSWER};
 use super::flags::{Args, is_true};
+use super::live_stats::{Board, Boards, NO_ANSWER};
 use super::table::{Table, causes};
 use super::verify::OfRequests;
 use super::{Document, Wait, code, since, targets, write};

@@ -10,8 +10,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use load::{Config, Connect, Dialogue, Echo, Ended, Endpoint, Fanout, Publish, Row, Verdict, Ways};
 
-use super::board::{Board, Boards};
 use super::flags::{Args, is_true};
+use super::live_stats::{Board, Boards};
 use super::verify::{Heard, OfMessages};
 
 /// What go-stress-testing sends.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use load::Latency;
 use serde::Serialize;
 
-use super::board::{Boards, Sum};
+use super::live_stats::{Boards, Sum};
 use crate::output;
 
 const TITLES: &str = "\

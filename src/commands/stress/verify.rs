@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::board::UNREADABLE;
+use super::live_stats::UNREADABLE;
 
 /// Of HTTP answers.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]

@@ -18,12 +18,12 @@ use serde::Serialize;
 
 use self::config::Plan;
 pub(super) use self::config::is_meant;
-use super::asked::Asked;
 use super::csv::Csv;
 use super::destinations::tell_lost;
 use super::flags::Args;
 use super::metrics::Metrics;
-use super::onlookers::{Onlookers, Seen};
+use super::observers::{Onlookers, Seen};
+use super::run_config::Asked;
 use super::screen::Screen;
 use super::threshold::{self, Figure, Metric, Outcome};
 use super::watch::{Generator, Watched};

@@ -8,8 +8,8 @@ use load::scenario::{FlowSummary, GroupSummary, SocketSummary, StepSummary};
 use serde::Serialize;
 
 use super::file::Experiment;
-use crate::commands::load::asked::Asked;
 use crate::commands::load::requests;
+use crate::commands::load::run_config::Asked;
 use crate::commands::load::threshold::{Figure, Metric, Outcome, result};
 use crate::commands::load::watch::{Generator, Watched};
 use crate::progress::Series;

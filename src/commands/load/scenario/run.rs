@@ -15,13 +15,13 @@ use load::scenario::{Clock, GroupSummary, Tallies, Users};
 use super::file::{Experiment, Instead, Round};
 use super::page;
 use super::report::{self, Came, Document};
-use crate::commands::load::asked;
 use crate::commands::load::csv::Csv;
 use crate::commands::load::destinations::tell_lost;
 use crate::commands::load::flags::Args;
 use crate::commands::load::metrics::Metrics;
-use crate::commands::load::onlookers::{Onlookers, Seen};
+use crate::commands::load::observers::{Onlookers, Seen};
 use crate::commands::load::requests;
+use crate::commands::load::run_config;
 use crate::commands::load::screen::Screen;
 use crate::commands::load::threshold::Threshold;
 use crate::output;
@@ -164,7 +164,7 @@ impl Asked<'_> {
             users: config.connections,
             rate: asked_rate,
             passes: round.scenario.passes,
-            asked: asked::Asked::of_requests(&hosts, &config),
+            asked: run_config::Asked::of_requests(&hosts, &config),
             keep_alive: !config.new_connections,
             beside: round.beside,
             held: reasons.is_empty(),

@@ -3,8 +3,8 @@
 //! stand side by side in the end. The verdict is on ours; the others are there to compare.
 
 mod cell;
-mod pass;
-mod rival;
+mod cell_run;
+mod competitor;
 mod table;
 
 use std::process::ExitCode;
@@ -15,9 +15,9 @@ use engine::sys::process;
 use serde::Serialize;
 
 pub(super) use self::cell::{Cell, Table};
-use self::pass::Figures;
-use self::rival::Installed;
-pub(super) use self::rival::Rival;
+use self::cell_run::Figures;
+use self::competitor::Installed;
+pub(super) use self::competitor::Rival;
 use super::Args;
 use super::phases::Stop;
 use super::plan::Plan;
@@ -170,7 +170,7 @@ impl Seen {
         });
         let measured = match measured {
             Ok((installed, workers)) => {
-                match pass::run(cell, self.rival, installed, workers, plan, machine) {
+                match cell_run::run(cell, self.rival, installed, workers, plan, machine) {
                     Ok(figures) => Ok(figures),
                     Err(Stop::Broken(why)) => Err(why),
                     Err(Stop::Interrupted) => return None,

@@ -4,8 +4,8 @@
 use capacity::{Bytes, Count};
 
 use super::cell::{Cell, Traffic};
-use super::pass::Figures;
-use super::rival::Rival;
+use super::cell_run::Figures;
+use super::competitor::Rival;
 use super::{CellResult, Experiment, Pass, RSS_BASE, RSS_PER_TUNNEL};
 use crate::commands::prove::plan::Plan;
 use crate::progress::Series;

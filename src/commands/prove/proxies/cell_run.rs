@@ -11,10 +11,10 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::cell::{Cell, Traffic};
-use super::rival::{Installed, Proxy, Rival};
-use crate::commands::prove::children::{Load, Progress, Serve};
+use super::competitor::{Installed, Proxy, Rival};
 use crate::commands::prove::phases::Stop;
 use crate::commands::prove::plan::{Messages, Plan};
+use crate::commands::prove::processes::{Load, Progress, Serve};
 
 /// How often it is looked at, and at each how many looks memory is weighed.
 const LOOK: Duration = Duration::from_millis(250);

@@ -23,7 +23,7 @@ use clap::ValueEnum;
 use engine::sys::process;
 
 use super::cell::Cell;
-use crate::commands::prove::children;
+use crate::commands::prove::processes;
 
 /// Longest wait for a proxy to listen, and for it to end after it was asked.
 const READY_WAIT: Duration = Duration::from_secs(20);
@@ -245,7 +245,7 @@ fn start_ours(workers: u64, upstream: SocketAddr) -> Result<Proxy> {
         ["proxy", "--listen=127.0.0.1:0", "--admin=off", "--ready-json"].map(String::from).to_vec();
     arguments.extend(["--end-with-parent", "--drain=0s", "--log=warn"].map(String::from));
     arguments.extend([format!("--workers={workers}"), format!("--upstream={upstream}")]);
-    let (child, ready) = children::start_and_hear(&arguments)?;
+    let (child, ready) = processes::start_and_hear(&arguments)?;
     let mut proxy = Proxy {
         child,
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),

@@ -1,5 +1,5 @@
 //! `standfast stress`: each flag of go-stress-testing does what it says, in both dialects. The
-//! founding document's own commands are in `stress_founding.rs`.
+//! founding document's own commands are in `stress_reference.rs`.
 
 use std::collections::BTreeSet;
 use std::fs;

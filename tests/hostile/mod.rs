@@ -7,8 +7,8 @@
 
 mod client;
 mod compression;
+mod disconnect;
 mod frames;
 mod handshake;
-mod leaving;
 mod siege;
 mod tls;

@@ -3,8 +3,8 @@
 
 use serde_json::{Value, json};
 
-use crate::flows::run;
 use crate::harness::rails::Rails;
+use crate::scenario_flows::run;
 
 const FLOW: &str = "
 version = 1

@@ -57,9 +57,9 @@ impl Tools {
         floor_bin().join(name)
     }
 
-    /// A script of `bench/rivals`.
+    /// A script of `bench/competitors`.
     pub(super) fn rival(&self, name: &str) -> PathBuf {
-        step::root().join("bench/rivals").join(name)
+        step::root().join("bench/competitors").join(name)
     }
 
     /// The directory whose `node_modules` holds the rivals.

@@ -51,6 +51,10 @@ const HOUSE: &[(&str, &[&str])] = &[
             "standfast-serve",
         ],
     ),
+    (
+        "standfast-sim",
+        &["standfast-engine", "standfast-proxy", "standfast-topics", "standfast-wire"],
+    ),
     ("xtask", &[]),
 ];
 

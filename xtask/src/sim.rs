@@ -1,7 +1,7 @@
 //! `cargo xtask sim`: the engine, and the proxy's relay, over simulated system calls, one run per seed.
 //!
-//! The simulations themselves are examples of `topics` and of `proxy`, over the kernel of
-//! `engine::sys::sim`; this hands them the arguments.
+//! The simulations themselves are in `crates/sim`, over the kernel of `engine::sys::sim`; this hands
+//! them the arguments.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -49,28 +49,30 @@ pub(crate) fn run(args: &SimArgs) -> Result<bool> {
     }
     let all = [What::Engine, What::Proxy];
     let mut good = true;
+    let executable = build(args)?;
     for what in args.what.as_ref().map_or(&all[..], std::slice::from_ref) {
-        let executable = build(*what, args)?;
-        good &= Command::new(executable).args(&words).current_dir(step::root()).status()?.success();
+        let name = match what {
+            What::Engine => "engine",
+            What::Proxy => "proxy",
+        };
+        let mut simulation = Command::new(&executable);
+        simulation.arg(name).args(&words).current_dir(step::root());
+        good &= simulation.status()?.success();
     }
     Ok(good)
 }
 
 /// Builds the simulation with the whole house's choice of features, so that of what the tests are
 /// built on nothing is built again; where it is then.
-fn build(what: What, args: &SimArgs) -> Result<PathBuf> {
-    let (example, planted) = match what {
-        What::Engine => ("sim", "standfast-topics/planted"),
-        What::Proxy => ("sim_proxy", "standfast-proxy/planted"),
-    };
-    let mut cargo = step::cargo(&["build", "--quiet", "--workspace", "--example", example]);
+fn build(args: &SimArgs) -> Result<PathBuf> {
+    let mut cargo = step::cargo(&["build", "--quiet", "--workspace", "--bin", "standfast-sim"]);
     if args.planted {
-        cargo.args(["--features", planted]);
+        cargo.args(["--features", "standfast-sim/planted"]);
     }
     if !args.debug {
         cargo.arg("--release");
     }
-    ensure!(cargo.status()?.success(), "the simulation `{example}` does not build");
+    ensure!(cargo.status()?.success(), "the simulations do not build");
     let folder = if args.debug { "debug" } else { "release" };
-    Ok(step::target_folder().join(folder).join("examples").join(example))
+    Ok(step::target_folder().join(folder).join("standfast-sim"))
 }

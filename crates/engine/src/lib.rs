@@ -31,7 +31,6 @@ mod queue;
 mod read;
 mod request_rejection;
 mod send;
-pub mod simulation;
 mod slab;
 pub mod sys;
 mod target;

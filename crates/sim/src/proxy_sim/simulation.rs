@@ -1,17 +1,17 @@
 //! [`House`]: the proxy's workers, clients and upstreams of one run, stepped in an order that the seed
 //! decides, and what is checked of a worker beside what is true of any.
 
-use engine::simulation::{Crew, Member, Sum};
+use crate::{Crew, Member, Sum};
 use engine::sys::sim::{Kernel, Sim};
 use engine::{Handler, Remote};
 use fastrand::Rng;
 use proxy::{Relay, Relays};
 
-use crate::client::Client;
-use crate::ledger::Ledger;
-use crate::run;
-use crate::scenario::{Scenario, behind, front};
-use crate::upstream::Upstream;
+use super::client::Client;
+use super::ledger::Ledger;
+use super::run;
+use super::scenario::{Scenario, behind, front};
+use super::upstream::Upstream;
 
 /// One read, with what was kept of the one before, and a head: the most that waits for one reader.
 const QUEUED_MAX: usize = 2 * engine::READ_BUFFER_BYTES + 32 * 1024;
@@ -54,7 +54,7 @@ impl House {
     }
 }
 
-impl engine::simulation::House for House {
+impl crate::House for House {
     type Seen = Seen;
 
     fn build(seed: u64) -> Result<House, String> {

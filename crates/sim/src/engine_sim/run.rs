@@ -1,11 +1,11 @@
 //! One run: a storm of work and faults, a calm in which everything must come to rest, an idle
 //! second, and a drain after which nothing may be left.
 
+use crate::House as _;
 use engine::Totals;
-use engine::simulation::House as _;
 use engine::sys::sim::Fault;
 
-use crate::house::House;
+use super::simulation::House;
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// A storm that takes longer than this has got stuck.

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use engine::simulation::some_faults;
+use crate::some_faults;
 use engine::sys::sim::Fault;
 use engine::{Limits, SlowConsumer};
 use fastrand::Rng;

@@ -1,5 +1,5 @@
 //! The engine and its topics over a simulated kernel, one run per seed:
-//! `cargo run --release -p standfast-topics --example sim -- --seeds 1000`.
+//! `cargo xtask sim engine --seeds 1000`.
 //!
 //! Workers of a server, workers in the client's role, ill-mannered peers on bare sockets and a
 //! control plane run in one thread over [`engine::sys::sim`], in an order that the seed decides, and
@@ -8,21 +8,23 @@
 
 mod client;
 mod control;
-mod house;
+mod envelope;
 mod ledger;
-mod letter;
 mod raw;
 mod run;
 mod scenario;
 mod script;
 mod server;
+mod simulation;
 
 use std::process::ExitCode;
 
 use engine::planted::Bug;
 
-use crate::house::House;
+use self::simulation::House;
 
-fn main() -> ExitCode {
-    engine::simulation::main::<House, Bug>("engine")
+/// Runs the simulation as the process's arguments say.
+#[must_use]
+pub fn main() -> ExitCode {
+    crate::main::<House, Bug>("engine")
 }

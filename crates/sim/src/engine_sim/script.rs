@@ -4,7 +4,7 @@
 use fastrand::Rng;
 use wire::websocket::{FrameHeader, OpCode, encode_masked};
 
-use crate::letter::{Kind, Letter};
+use super::envelope::{Kind, Letter};
 
 /// What a raw peer does.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]

@@ -8,9 +8,9 @@ use engine::sys::sim::Sim;
 use engine::sys::{Fd, Sys};
 use fastrand::Rng;
 
-use crate::asked::{Body, Framing, Head};
-use crate::ledger::{Ledger, Way, bytes};
-use crate::scenario::{Scenario, front};
+use super::http_reader::{Body, Framing, Head};
+use super::ledger::{Ledger, Way, bytes};
+use super::scenario::{Scenario, front};
 
 /// What it does when it has said all.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]

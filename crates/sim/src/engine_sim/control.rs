@@ -8,10 +8,10 @@ use fastrand::Rng;
 use topics::{Directory, Publication};
 use wire::websocket::OpCode;
 
-use crate::ledger::{CONTROL, Ledger};
-use crate::letter::{Kind, Letter};
-use crate::scenario::Scenario;
-use crate::server::Post;
+use super::envelope::{Kind, Letter};
+use super::ledger::{CONTROL, Ledger};
+use super::scenario::Scenario;
+use super::server::Post;
 
 pub(crate) struct Control {
     ledger: Ledger,

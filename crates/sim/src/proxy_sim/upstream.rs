@@ -7,10 +7,10 @@ use engine::sys::sim::Sim;
 use engine::sys::{Fd, Sys};
 use fastrand::Rng;
 
-use crate::asked::{Body, Framing, Head};
-use crate::client::{End, waits};
-use crate::ledger::{Ledger, Way, bytes};
-use crate::scenario::Scenario;
+use super::client::{End, waits};
+use super::http_reader::{Body, Framing, Head};
+use super::ledger::{Ledger, Way, bytes};
+use super::scenario::Scenario;
 
 const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 /// How often it looks for connections.

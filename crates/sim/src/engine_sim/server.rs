@@ -7,8 +7,8 @@ use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Response, Sys};
 use topics::{Memberships, Publication, Subscriber, Topics};
 use wire::websocket::{OpCode, encode};
 
-use crate::ledger::Ledger;
-use crate::letter::{Kind, Letter};
+use super::envelope::{Kind, Letter};
+use super::ledger::Ledger;
 
 /// Frames for WebSockets, and lines for streams.
 const FRAMES: u32 = 0;

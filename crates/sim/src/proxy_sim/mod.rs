@@ -1,5 +1,5 @@
 //! The relay over a simulated kernel, one run per seed:
-//! `cargo run --release -p standfast-proxy --example sim_proxy -- --seeds 1000`.
+//! `cargo xtask sim proxy --seeds 1000`.
 //!
 //! Workers of the proxy, clients before it and upstreams behind it run in one thread over
 //! [`engine::sys::sim`], in an order that the seed decides. Clients and upstreams half-close, reset,
@@ -7,20 +7,22 @@
 //! A failure names its seed, which repeats it exactly. With `--features planted` and `--planted` it
 //! proves that it finds bugs: each of those planted in the relay must show.
 
-mod asked;
 mod client;
-mod house;
+mod http_reader;
 mod ledger;
 mod run;
 mod scenario;
+mod simulation;
 mod upstream;
 
 use std::process::ExitCode;
 
 use proxy::planted::Bug;
 
-use crate::house::House;
+use self::simulation::House;
 
-fn main() -> ExitCode {
-    engine::simulation::main::<House, Bug>("proxy")
+/// Runs the simulation as the process's arguments say.
+#[must_use]
+pub fn main() -> ExitCode {
+    crate::main::<House, Bug>("proxy")
 }

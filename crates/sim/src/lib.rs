@@ -1,5 +1,5 @@
 //! The frame of a simulation: workers and whoever plays their peers in one thread over the kernel of
-//! [`crate::sys::sim`], in an order that a seed decides.
+//! [`engine::sys::sim`], in an order that a seed decides.
 //!
 //! A simulation is a [`House`]: it says who takes steps and what must be true. What all have alike is
 //! here: workers that are given a turn when they would not sleep ([`Member`]), time that passes while
@@ -8,14 +8,16 @@
 //!
 //! What it is not: part of a program. Nothing but simulations uses it.
 
+pub mod engine_sim;
 mod member;
+pub mod proxy_sim;
 mod seeds;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fastrand::Rng;
 
-use crate::sys::sim::{Fault, Kernel};
+use engine::sys::sim::{Fault, Kernel};
 
 pub use self::member::{Crew, Member, Started};
 pub use self::seeds::{Sum, main};

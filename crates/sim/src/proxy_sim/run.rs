@@ -1,12 +1,12 @@
 //! One run: a storm of work and faults, a calm in which everybody must come to an end and nothing of it
 //! may be left, and a drain.
 
+use crate::House as _;
 use engine::Totals;
-use engine::simulation::House as _;
 use engine::sys::sim::Fault;
 
-use crate::house::House;
-use crate::ledger::Story;
+use super::ledger::Story;
+use super::simulation::House;
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// A storm that takes longer than this has got stuck.

@@ -8,10 +8,10 @@ use engine::sys::{Fd, Sys};
 use fastrand::Rng;
 use wire::websocket::{OpCode, encode_close, encode_masked};
 
-use crate::ledger::Ledger;
-use crate::letter::{Kind, Letter};
-use crate::scenario::{Scenario, address};
-use crate::script::{SCRIPTS, Script, script_bytes};
+use super::envelope::{Kind, Letter};
+use super::ledger::Ledger;
+use super::scenario::{Scenario, address};
+use super::script::{SCRIPTS, Script, script_bytes};
 
 /// How it leaves in the middle of what it has to say.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]

@@ -7,9 +7,9 @@ use std::time::Duration;
 use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Response, Sent, Sys};
 use wire::websocket::{CloseCode, OpCode};
 
-use crate::ledger::Ledger;
-use crate::letter::{Kind, Letter};
-use crate::scenario::Scenario;
+use super::envelope::{Kind, Letter};
+use super::ledger::Ledger;
+use super::scenario::Scenario;
 
 /// Messages of an echo connection that may be on their way.
 const WINDOW: u32 = 8;

@@ -1,19 +1,19 @@
 //! [`House`]: all workers, peers and the control plane of one run, stepped in an order that the seed
 //! decides, and what is checked of a worker beside what is true of any.
 
-use engine::simulation::{Crew, Member, Sum};
+use crate::{Crew, Member, Sum};
 use engine::sys::sim::{Fault, Kernel};
 use engine::{Closed, Handler, Limits, Remote, Target, Totals};
 use fastrand::Rng;
 use topics::{Directory, Topics};
 
-use crate::client::{Client, Purpose};
-use crate::control::Control;
-use crate::ledger::Ledger;
-use crate::raw::Raw;
-use crate::run;
-use crate::scenario::{Scenario, address};
-use crate::server::{PROCESS, Post, Server};
+use super::client::{Client, Purpose};
+use super::control::Control;
+use super::ledger::Ledger;
+use super::raw::Raw;
+use super::run;
+use super::scenario::{Scenario, address};
+use super::server::{PROCESS, Post, Server};
 
 pub(crate) struct House {
     pub(crate) kernel: Kernel,
@@ -116,7 +116,7 @@ impl House {
     }
 }
 
-impl engine::simulation::House for House {
+impl crate::House for House {
     type Seen = ();
 
     fn build(seed: u64) -> Result<House, String> {

@@ -4,8 +4,8 @@
 use std::process::ExitCode;
 
 use super::{House, run};
-use crate::planted::Plantable;
-use crate::sys::sim::Fault;
+use engine::planted::Plantable;
+use engine::sys::sim::Fault;
 
 const USAGE: &str = "usage: [--seeds N] [--seed S] [--planted]";
 /// Each of the first seeds is run twice, to see that the same seed gives the same run.
@@ -38,7 +38,7 @@ pub struct Sum<S> {
 /// `name` is what `cargo xtask sim` calls it.
 #[must_use]
 pub fn main<H: House, B: Plantable>(name: &str) -> ExitCode {
-    let Some(args) = parse(std::env::args().skip(1)) else {
+    let Some(args) = parse(std::env::args().skip(2)) else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
@@ -104,7 +104,7 @@ fn failure_of<H: House>(seed: u64) -> Option<String> {
 /// Plants one bug after the other; whether each was found.
 #[cfg(feature = "planted")]
 fn planted<B: Plantable>(args: &Args, bugs: &[B], failure_of: Failure) -> bool {
-    use crate::planted::plant;
+    use engine::planted::plant;
 
     let failure = |seed| Some((seed, failure_of(seed)?));
     let mut all = true;

@@ -3,8 +3,8 @@
 
 use std::io;
 
-use crate::sys::sim::{Kernel, Sim};
-use crate::{Core, Handler, Limits, Remote, Totals, Turn, Worker};
+use engine::sys::sim::{Kernel, Sim};
+use engine::{Core, Handler, Limits, Remote, Totals, Turn, Worker};
 
 /// Turns that move nothing which a worker may take in a second: its timers tick 50 times, and others
 /// wake it up some 2,000 times. One that spins takes 30,000 and more.

@@ -80,7 +80,9 @@ impl Linux {
     }
 
     fn control(&mut self, op: libc::c_int, fd: Fd, interest: Interest, key: u64) -> io::Result<()> {
-        let mut events = 0u32;
+        // epoll reports a hang-up whatever is watched for. Level-triggered, one that nobody handles
+        // would be reported at each wait.
+        let mut events = if interest == Interest::NONE { libc::EPOLLONESHOT as u32 } else { 0 };
         if interest.read {
             events |= libc::EPOLLIN as u32;
         }

@@ -6,7 +6,9 @@
 //! outside it contains `unsafe`.
 //!
 //! What an implementation owes:
-//! - readiness is level-triggered: an event is reported again until its cause is gone;
+//! - readiness is level-triggered: an event is reported again until its cause is gone. The exception
+//!   is a descriptor watched for [`Interest::NONE`]: its error or hang-up is reported once, and again
+//!   only after [`Sys::rewatch`];
 //! - every call is non-blocking except [`Sys::wait`], and none is retried inside: `EINTR` and
 //!   `EAGAIN` come back as errors;
 //! - timeouts round up, never to a busy zero;
@@ -61,7 +63,7 @@ impl Interest {
     pub const READ: Interest = Interest { read: true, write: false };
     /// Writing only: a connect under way, or a paused reader with a backlog.
     pub const WRITE: Interest = Interest { read: false, write: true };
-    /// Nothing but errors.
+    /// Nothing but errors and hang-ups, which are reported once per watch.
     pub const NONE: Interest = Interest { read: false, write: false };
 }
 

@@ -23,6 +23,7 @@ mod generations;
 mod handler;
 mod http;
 mod id;
+pub mod invariant;
 mod limits;
 mod mailbox;
 mod partial_write;

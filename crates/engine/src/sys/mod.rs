@@ -5,7 +5,7 @@
 //! above this module makes a system call, reads a clock or draws a random number, and nothing
 //! outside it contains `unsafe`.
 //!
-//! What an implementation owes:
+//! The contract of an implementation, which the tests in `contract` check:
 //! - readiness is level-triggered: an event is reported again until its cause is gone. The exception
 //!   is a descriptor watched for [`Interest::NONE`]: its error or hang-up is reported once, and again
 //!   only after [`Sys::rewatch`];
@@ -19,6 +19,9 @@ pub mod linux;
 #[cfg(target_os = "linux")]
 pub mod process;
 pub mod sim;
+
+#[cfg(all(test, target_os = "linux"))]
+mod contract;
 
 use std::io;
 use std::io::IoSlice;

@@ -1,16 +1,15 @@
-//! [`Fault`]: everything that may go wrong or unusually in a simulated kernel, each with a rate and
-//! a count.
+//! [`Fault`]: failures and unusual behaviour of the simulated kernel, each with a rate and a count.
 
-/// What a [`super::Kernel`] does to its workers. Some are drawn at a rate; those marked *natural*
-/// follow from limits and from what the peers do, and are only counted.
+/// A fault of a [`super::Kernel`]. Most are drawn at a rate; those marked *natural* follow from limits and
+/// from what the peers do, and are only counted.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Fault {
-    /// A read returns less than there is.
+    /// A read returns fewer bytes than have arrived.
     ShortRead,
-    /// A write takes less than there is room for.
+    /// A write takes fewer bytes than there is room for.
     ShortSend,
-    /// `EAGAIN` from a read or accept although there is something.
+    /// `EAGAIN` from a read or accept although there is data or a connection.
     AgainOnRead,
     /// `EAGAIN` from a write although there is room.
     AgainOnSend,
@@ -18,7 +17,7 @@ pub enum Fault {
     Interrupted,
     /// A stream is reset from outside.
     Reset,
-    /// *Natural*: one end stopped writing and went on reading.
+    /// *Natural*: one end ended its side and still reads.
     HalfClose,
     /// *Natural*: a write found the peer's buffer full.
     SlowReader,
@@ -28,9 +27,9 @@ pub enum Fault {
     SystemFull,
     /// `ENOBUFS` from accept and connect.
     NoBuffers,
-    /// `ECONNABORTED` from accept: the peer gave up while it waited.
+    /// `ECONNABORTED` from accept: the peer disconnected while it waited in the queue.
     Aborted,
-    /// *Natural*: a listener's queue was full and the connect has to try again.
+    /// *Natural*: a listener's queue was full and the connect is retried.
     BacklogFull,
     /// A connect stays in progress for a while.
     ConnectInProgress,
@@ -40,15 +39,15 @@ pub enum Fault {
     NoAddress,
     /// `ENOMEM` from `epoll_ctl`.
     WatchNoMemory,
-    /// A report without cause.
+    /// An event without a cause.
     SpuriousEvent,
-    /// A descriptor that is ready is left out of this report.
+    /// A ready descriptor is missing from this batch of events.
     LateEvent,
-    /// *Natural*: a descriptor was closed that stood in the batch reported last.
+    /// *Natural*: a descriptor of the latest batch of events was closed.
     StaleEvent,
-    /// *Natural*: a number was given out again right after it was closed.
+    /// *Natural*: a descriptor number was reused right after it was closed.
     NumberReused,
-    /// The clock jumps forward. Struck by whoever drives.
+    /// The clock jumps forward. Caused by the driver.
     ClockJump,
 }
 
@@ -109,10 +108,10 @@ impl Fault {
     }
 }
 
-/// Chances are out of this.
+/// The rate of a fault that always happens.
 pub(super) const CERTAIN: u32 = 10_000;
 
-/// How likely each fault is and how often it happened.
+/// The rate of each fault and how often it happened.
 #[derive(Default)]
 pub(super) struct Faults {
     rates: [u32; Fault::ALL.len()],
@@ -125,7 +124,7 @@ impl Faults {
         self.rates[fault as usize] = rate;
     }
 
-    /// Nothing is drawn any more.
+    /// Sets all rates to 0.
     pub(super) fn calm(&mut self) {
         self.rates = Default::default();
     }
@@ -141,11 +140,11 @@ impl Faults {
     /// Draws whether the fault happens now, and counts it if so.
     pub(super) fn strike(&mut self, fault: Fault, random: &mut fastrand::Rng) -> bool {
         let rate = self.rates[fault as usize];
-        let struck = rate > 0 && random.u32(..CERTAIN) < rate;
-        if struck {
+        let happens = rate > 0 && random.u32(..CERTAIN) < rate;
+        if happens {
             self.drawn += 1;
             self.count(fault);
         }
-        struck
+        happens
     }
 }

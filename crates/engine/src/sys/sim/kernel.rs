@@ -4,12 +4,13 @@ use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::faults::{Fault, Faults};
-use super::stream::{File, FileId, Listener, Stream};
+use super::stream::{Bound, File, FileId, Listener, Stream};
 use super::table::Table;
 use super::{Sim, WakeByFlag};
 use crate::Wake;
@@ -21,7 +22,7 @@ pub struct Kernel {
     state: Rc<RefCell<State>>,
 }
 
-/// A place for one worker: its table with a wake-up descriptor and the listeners in it.
+/// What one worker needs: a table with a wake-up descriptor and listeners.
 pub struct Seat {
     /// The worker's view.
     pub sys: Sim,
@@ -34,20 +35,20 @@ pub struct Seat {
 /// A connection that a worker closed.
 #[derive(Copy, Clone, Debug)]
 pub struct Ended {
-    /// For how long the worker had it, in nanoseconds.
+    /// How long the worker had it open, in nanoseconds.
     pub held_ns: u64,
-    /// The peer had ended its side, or the stream was reset or never there.
+    /// The peer had ended its side, or the stream was reset or never connected.
     pub peer_ended: bool,
 }
 
-/// What happens at a time of its own.
+/// An event at a scheduled time.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Due {
     /// A SYN arrives at the listener.
     Connect(FileId, u64),
     /// A connect is refused.
     Refuse(FileId, u64),
-    /// A connection that was held back shows.
+    /// A connection delayed by `TCP_DEFER_ACCEPT` becomes acceptable.
     Show,
 }
 
@@ -57,18 +58,20 @@ pub(super) struct State {
     pub(super) faults: Faults,
     pub(super) files: Vec<File>,
     free: Vec<FileId>,
+    /// Paths of UNIX listeners. The files remain after the listeners are closed.
+    pub(super) unix_paths: Vec<PathBuf>,
     pub(super) tables: Vec<Table>,
     due: BinaryHeap<Reverse<(u64, u64, Due)>>,
     pub(super) serial: u64,
     pub(super) buffer_bytes: (usize, usize),
-    /// Connections lost because their listener was closed over their heads.
+    /// Connections that were reset because their listener was closed before they were accepted.
     pub(super) lost: u64,
     pub(super) reports: u64,
     trace: u64,
 }
 
 impl Kernel {
-    /// A machine that draws everything from `seed`. Each stream's buffer holds between
+    /// A machine that draws all choices from `seed`. Each stream's buffer holds between
     /// `buffer_bytes.0` and `buffer_bytes.1` bytes.
     #[must_use]
     pub fn new(seed: u64, buffer_bytes: (usize, usize)) -> Self {
@@ -78,6 +81,7 @@ impl Kernel {
             faults: Faults::default(),
             files: Vec::new(),
             free: Vec::new(),
+            unix_paths: Vec::new(),
             tables: Vec::new(),
             due: BinaryHeap::new(),
             serial: 0,
@@ -99,7 +103,7 @@ impl Kernel {
         self.state.borrow_mut().faults.calm();
     }
 
-    /// Draws a fault that the driver brings about itself.
+    /// Draws a fault that the driver causes itself.
     #[must_use]
     pub fn strike(&self, fault: Fault) -> bool {
         self.state.borrow_mut().draw(fault)
@@ -111,15 +115,26 @@ impl Kernel {
         self.state.borrow().faults.counted(fault)
     }
 
-    /// How many faults were drawn; the natural ones are not among them.
+    /// How many faults were drawn, without the natural ones.
     #[must_use]
     pub fn drawn(&self) -> u64 {
         self.state.borrow().faults.drawn
     }
 
-    /// Opens a listener; no table has a number for it yet.
+    /// Opens a listener that is in no table yet.
     #[must_use]
     pub fn listen(&self, address: SocketAddr, backlog: usize, defer_ns: u64) -> usize {
+        self.add_listener(Bound::Tcp(address), backlog, defer_ns)
+    }
+
+    /// The same on a UNIX socket.
+    #[must_use]
+    pub fn listen_unix(&self, path: &Path, backlog: usize) -> usize {
+        self.state.borrow_mut().unix_paths.push(path.to_owned());
+        self.add_listener(Bound::Unix(path.to_owned()), backlog, 0)
+    }
+
+    fn add_listener(&self, address: Bound, backlog: usize, defer_ns: u64) -> usize {
         let listener = Listener {
             address,
             backlog,
@@ -151,18 +166,18 @@ impl Kernel {
         Seat { sys, wake: Box::new(WakeByFlag(flag)), listeners: numbers }
     }
 
-    /// A table for peers outside: no fault happens in their own calls, so that whoever scripts them
-    /// knows what they have said and heard.
+    /// A table for scripted peers. Their own calls have no faults, so the script knows what was sent and
+    /// received.
     #[must_use]
     pub fn outside(&self) -> Sim {
         self.outside_with(&[]).sys
     }
 
-    /// The same for peers that others connect to.
+    /// The same for peers that listen.
     #[must_use]
     pub fn outside_with(&self, listeners: &[usize]) -> Seat {
         let seat = self.seat(usize::MAX, listeners);
-        self.state.borrow_mut().tables[seat.sys.table].spared = true;
+        self.state.borrow_mut().tables[seat.sys.table].fault_free = true;
         seat
     }
 
@@ -172,12 +187,12 @@ impl Kernel {
         self.state.borrow().now_ns
     }
 
-    /// Lets time pass, and what is due in it happen.
+    /// Advances the clock and runs the events that become due.
     pub fn advance(&self, by_ns: u64) {
         self.state.borrow_mut().advance(by_ns);
     }
 
-    /// When the kernel itself has something to do next.
+    /// The time of the kernel's next scheduled event.
     #[must_use]
     pub fn next_ns(&self) -> Option<u64> {
         self.state.borrow().due.peek().map(|Reverse((at_ns, _, _))| *at_ns)
@@ -195,19 +210,19 @@ impl Kernel {
         self.state.borrow().tables[table].used
     }
 
-    /// Calls of a table that moved bytes or took or closed connections.
+    /// Number of a table's calls that moved bytes, or accepted or closed connections.
     #[must_use]
     pub fn progress(&self, table: usize) -> u64 {
         self.state.borrow().tables[table].progress
     }
 
-    /// The connections that a table closed since this was last asked, in order.
+    /// The connections that a table has closed since the last call, in order.
     #[must_use]
     pub fn take_ended(&self, table: usize) -> Vec<Ended> {
         std::mem::take(&mut self.state.borrow_mut().tables[table].ended)
     }
 
-    /// Connections that could be accepted from all listeners now.
+    /// Connections waiting in the queues of all listeners.
     #[must_use]
     pub fn waiting(&self) -> usize {
         let state = self.state.borrow();
@@ -224,13 +239,13 @@ impl Kernel {
         self.state.borrow().lost
     }
 
-    /// Readiness reports given so far.
+    /// Readiness events returned so far.
     #[must_use]
     pub fn reports(&self) -> u64 {
         self.state.borrow().reports
     }
 
-    /// A digest of every call and its outcome, in order.
+    /// A digest of all calls and their results, in order.
     #[must_use]
     pub fn trace(&self) -> u64 {
         self.state.borrow().trace
@@ -238,9 +253,9 @@ impl Kernel {
 }
 
 impl State {
-    /// Draws whether a call on the table meets the fault.
+    /// Draws whether the fault happens in a call on the table.
     pub(super) fn strike(&mut self, table: usize, fault: Fault) -> bool {
-        !self.tables[table].spared && self.draw(fault)
+        !self.tables[table].fault_free && self.draw(fault)
     }
 
     fn draw(&mut self, fault: Fault) -> bool {
@@ -250,8 +265,8 @@ impl State {
     /// Adds a call to the trace.
     pub(super) fn note(&mut self, call: u64, table: usize, fd: Fd, outcome: u64) {
         self.tables[table].quiet = false;
-        let place = call << 56 | (table as u64) << 48 | (fd.number() as u64) << 16;
-        for word in [place ^ self.now_ns, outcome] {
+        let site = call << 56 | (table as u64) << 48 | (fd.number() as u64) << 16;
+        for word in [site ^ self.now_ns, outcome] {
             self.trace = (self.trace.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         }
     }
@@ -300,7 +315,11 @@ impl State {
         stream.is_some_and(|stream| stream.serial == serial && stream.connecting)
     }
 
-    pub(super) fn new_stream(&mut self, local: SocketAddr, remote: SocketAddr) -> FileId {
+    pub(super) fn new_stream(
+        &mut self,
+        local: Option<SocketAddr>,
+        remote: Option<SocketAddr>,
+    ) -> FileId {
         self.serial += 1;
         let (least, most) = self.buffer_bytes;
         let room = self.random.usize(least..=most);

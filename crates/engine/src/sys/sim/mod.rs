@@ -1,13 +1,12 @@
-//! [`Sys`] played from a seed: a kernel in memory, for several workers in one thread.
+//! [`Sys`] simulated from a seed: a kernel in memory, for several workers in one thread.
 //!
 //! A [`Kernel`] has a virtual clock, one descriptor table per worker, listeners that tables share,
-//! and TCP streams with bounded buffers. Everything it may choose it draws from its seed, so the
-//! same seed gives the same run to the last byte; [`Kernel::trace`] proves it. A [`Fault`] happens
-//! as often as its rate says and is counted.
+//! and TCP and UNIX streams with bounded buffers. It draws every choice from its
+//! seed, so the same seed gives the same run to the last byte; compare [`Kernel::trace`]. A [`Fault`] happens
+//! at its rate and is counted.
 //!
-//! It never blocks: whoever drives the workers gives a turn only to one that has something to do,
-//! and advances the clock when none has. What it is not: a model of the network's timing, of
-//! congestion or of memory. Sources: socket(7), tcp(7), epoll(7), accept(2), connect(2).
+//! It never blocks: the driver of the workers gives a turn only to a worker that has something to do, and
+//! advances the clock when none has. It does not model the network's timing, congestion or memory. Sources: socket(7), tcp(7), epoll(7), accept(2), connect(2).
 
 mod faults;
 mod kernel;
@@ -18,6 +17,7 @@ mod table;
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,7 +38,7 @@ pub struct Sim {
     wake: Fd,
 }
 
-/// Sets the flag that stands for an eventfd's counter.
+/// Sets the flag that represents an eventfd's counter.
 struct WakeByFlag(Arc<AtomicBool>);
 
 impl Wake for WakeByFlag {
@@ -54,8 +54,7 @@ impl Sim {
         self.table
     }
 
-    /// Whether the other end of a connection that this side opened was taken from the listener's
-    /// queue.
+    /// Whether the listener has accepted a connection that this side opened.
     #[must_use]
     pub fn was_accepted(&self, fd: Fd) -> bool {
         self.state.borrow().was_accepted(self.table, fd)
@@ -118,6 +117,10 @@ impl Sys for Sim {
         self.state.borrow_mut().connect(self.table, destination, source)
     }
 
+    fn connect_unix(&mut self, path: &Path) -> io::Result<Fd> {
+        self.state.borrow_mut().connect_unix(self.table, path)
+    }
+
     fn connect_outcome(&mut self, fd: Fd) -> io::Result<()> {
         self.state.borrow_mut().connect_outcome(self.table, fd)
     }
@@ -152,6 +155,10 @@ impl Sys for Sim {
 
     fn peer(&self, fd: Fd) -> Option<SocketAddr> {
         self.state.borrow().peer(self.table, fd)
+    }
+
+    fn local(&self, fd: Fd) -> Option<SocketAddr> {
+        self.state.borrow().local(self.table, fd)
     }
 
     fn is_broken(&self, fd: Fd) -> bool {

@@ -2,14 +2,16 @@
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
 
 use super::Ended;
 use super::faults::Fault;
 use super::kernel::{Due, State};
-use super::stream::{File, FileId, Stream, shows};
+use super::stream::{Bound, File, FileId, Stream, shows};
+use crate::invariant;
 use crate::sys::Fd;
 
-/// What a SYN waits that found the listener's queue full.
+/// Time until a SYN is sent again that found the listener's queue full.
 const SYN_AGAIN_NS: u64 = 1_000_000_000;
 
 fn error(code: i32) -> io::Error {
@@ -17,7 +19,7 @@ fn error(code: i32) -> io::Error {
 }
 
 impl State {
-    // ---- connections come ----
+    // ---- accept and connect ----
 
     pub(super) fn accept(&mut self, table: usize, fd: Fd) -> io::Result<Fd> {
         let result = self.accept_inner(table, fd);
@@ -31,8 +33,8 @@ impl State {
         if self.strike(table, Fault::Interrupted) {
             return Err(error(libc::EINTR));
         }
-        // The number is claimed before the queue is looked at, so a full table shows even when
-        // nobody waits.
+        // Linux takes a number before it looks at the queue, so a full table fails even if the queue is
+        // empty.
         if self.tables[table].used >= self.tables[table].limit {
             self.faults.count(Fault::TableFull);
             return Err(error(libc::EMFILE));
@@ -49,14 +51,14 @@ impl State {
         };
         let mut waiting = listener.pending.iter();
         let shown = |&(id, at_ns): &(FileId, u64)| shows(&self.files, id, at_ns, self.now_ns);
-        let Some(place) = waiting.position(shown) else { return Err(error(libc::EAGAIN)) };
+        let Some(at) = waiting.position(shown) else { return Err(error(libc::EAGAIN)) };
         if self.strike(table, Fault::AgainOnRead) {
             return Err(error(libc::EAGAIN));
         }
         let Some(File::Listener(listener)) = self.files.get_mut(id) else {
             return Err(error(libc::EINVAL));
         };
-        let Some((accepted, _)) = listener.pending.remove(place) else {
+        let Some((accepted, _)) = listener.pending.remove(at) else {
             return Err(error(libc::EAGAIN));
         };
         self.tables[table].progress += 1;
@@ -107,7 +109,7 @@ impl State {
         }
         let source = source.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
         let port = 1024 + (self.serial % 60_000) as u16;
-        let id = self.new_stream(SocketAddr::new(source, port), destination);
+        let id = self.new_stream(Some(SocketAddr::new(source, port)), Some(destination));
         let (serial, now_ns) = (self.serial, self.now_ns);
         if let Some(stream) = self.files[id].stream_mut() {
             stream.connecting = true;
@@ -125,24 +127,82 @@ impl State {
         Ok(self.install(table, id))
     }
 
-    /// The SYN of a connect arrives at whoever listens there.
-    pub(super) fn arrive(&mut self, id: FileId) {
-        let Some(stream) = self.files[id].stream() else { return };
-        let (serial, local, remote) = (stream.serial, stream.local, stream.remote);
-        let listens = |file: &File| {
-            file.listens() && matches!(file, File::Listener(l) if l.address == remote)
+    /// Connects to a UNIX socket, which takes no time: it succeeds or fails at once.
+    pub(super) fn connect_unix(&mut self, table: usize, path: &Path) -> io::Result<Fd> {
+        let result = self.connect_unix_inner(table, path);
+        let outcome = result.as_ref().map_or_else(code, |fd| fd.number() as u64);
+        self.note(15, table, Fd::new(0), outcome);
+        result
+    }
+
+    fn connect_unix_inner(&mut self, table: usize, path: &Path) -> io::Result<Fd> {
+        if self.tables[table].used >= self.tables[table].limit {
+            self.faults.count(Fault::TableFull);
+            return Err(error(libc::EMFILE));
+        }
+        if self.strike(table, Fault::NoBuffers) {
+            return Err(error(libc::ENOBUFS));
+        }
+        if !self.unix_paths.iter().any(|bound| bound == path) {
+            return Err(error(libc::ENOENT));
+        }
+        let listener = self.listener_at(&Bound::Unix(path.to_owned()));
+        let refused = self.strike(table, Fault::ConnectRefused);
+        let Some(listener) = listener.filter(|_| !refused) else {
+            return Err(error(libc::ECONNREFUSED));
         };
-        let Some(at) = self.files.iter().position(listens) else {
+        if self.backlog_is_full(listener) {
+            self.faults.count(Fault::BacklogFull);
+            return Err(error(libc::EAGAIN));
+        }
+        let id = self.new_stream(None, None);
+        let now_ns = self.now_ns;
+        if let Some(stream) = self.files[id].stream_mut() {
+            stream.since_ns = now_ns;
+        }
+        self.join(id, listener);
+        self.tables[table].progress += 1;
+        Ok(self.install(table, id))
+    }
+
+    /// The SYN of a connect arrives at the listener of its destination.
+    pub(super) fn arrive(&mut self, id: FileId) {
+        let Some(stream) = self.files[id].stream() else {
+            return invariant::broken("a connecting file is a stream");
+        };
+        let serial = stream.serial;
+        let listener =
+            stream.remote.and_then(|destination| self.listener_at(&Bound::Tcp(destination)));
+        let Some(listener) = listener else {
             if let Some(stream) = self.files[id].stream_mut() {
                 stream.fail(libc::ECONNREFUSED);
             }
             return;
         };
-        let full = matches!(&self.files[at], File::Listener(l) if l.pending.len() >= l.backlog);
-        if full {
+        if self.backlog_is_full(listener) {
             self.faults.count(Fault::BacklogFull);
             return self.at(SYN_AGAIN_NS, Due::Connect(id, serial));
         }
+        self.join(id, listener);
+    }
+
+    fn listener_at(&self, address: &Bound) -> Option<FileId> {
+        let listens = |file: &File| {
+            file.listens() && matches!(file, File::Listener(l) if l.address == *address)
+        };
+        self.files.iter().position(listens)
+    }
+
+    fn backlog_is_full(&self, listener: FileId) -> bool {
+        matches!(&self.files[listener], File::Listener(l) if l.pending.len() >= l.backlog)
+    }
+
+    /// Establishes a connection: makes its other end and puts that into the listener's queue.
+    fn join(&mut self, id: FileId, listener: FileId) {
+        let Some(stream) = self.files[id].stream() else {
+            return invariant::broken("a connecting file is a stream");
+        };
+        let (local, remote) = (stream.local, stream.remote);
         let other = self.new_stream(remote, local);
         for (end, peer, queued) in [(id, other, false), (other, id, true)] {
             if let Some(stream) = self.files[end].stream_mut() {
@@ -152,7 +212,7 @@ impl State {
             }
         }
         let mut defer_ns = 0;
-        if let File::Listener(listener) = &mut self.files[at] {
+        if let File::Listener(listener) = &mut self.files[listener] {
             defer_ns = listener.defer_ns;
             listener.pending.push_back((other, self.now_ns + defer_ns));
         }
@@ -188,7 +248,9 @@ impl State {
         let stream = self.stream(table, fd)?;
         let there = stream.inbox.len().min(into.len());
         if there == 0 {
-            if let Some(code) = stream.error.take() {
+            // TCP does not report an error to a reader that has been sent the end of the stream.
+            let reports = stream.is_unix() || !stream.ended;
+            if let Some(code) = stream.error.take_if(|_| reports) {
                 return Err(error(code));
             }
             let over = stream.ended || stream.dead;
@@ -208,7 +270,7 @@ impl State {
         stream.inbox.drain(..got);
         let peer = stream.peer;
         if let Some(peer) = peer {
-            // It may have waited for room.
+            // The sender may wait for room.
             self.stir(peer);
         }
         self.tables[table].progress += 1;
@@ -236,7 +298,8 @@ impl State {
             self.reset(id);
         }
         let stream = self.stream(table, fd)?;
-        if let Some(code) = stream.error.take() {
+        let unix = stream.is_unix();
+        if let Some(code) = stream.error.take_if(|_| !unix) {
             return Err(error(code));
         }
         if stream.dead || stream.shut {
@@ -248,7 +311,7 @@ impl State {
         let offered: usize = pieces.iter().map(|piece| piece.len()).sum();
         let Some(peer) = stream.peer else {
             // The other end is closed: these bytes are answered by an RST.
-            stream.fail(libc::ECONNRESET);
+            stream.fail_by_reset();
             return Ok(offered);
         };
         let other = self.files[peer].stream();
@@ -276,7 +339,7 @@ impl State {
         Ok(sent)
     }
 
-    // ---- connections go ----
+    // ---- close ----
 
     pub(super) fn shutdown_write(&mut self, table: usize, fd: Fd) {
         self.note(9, table, fd, 0);
@@ -308,13 +371,15 @@ impl State {
         let Ok(id) = self.tables[table].file(fd) else { return };
         if let Some(File::Listener(listener)) = self.files.get_mut(id) {
             listener.stopped = true;
-            self.turn_away(id);
+            self.reset_pending(id);
         }
     }
 
-    /// Resets all that waits to be accepted.
-    fn turn_away(&mut self, listener: FileId) {
-        let File::Listener(listener) = &mut self.files[listener] else { return };
+    /// Resets all connections that wait to be accepted.
+    fn reset_pending(&mut self, listener: FileId) {
+        let File::Listener(listener) = &mut self.files[listener] else {
+            return invariant::broken("a queue belongs to a listener");
+        };
         for (waiting, _) in std::mem::take(&mut listener.pending) {
             self.lost += 1;
             self.reset(waiting);
@@ -331,17 +396,19 @@ impl State {
                 if listener.references > 0 {
                     return;
                 }
-                self.turn_away(id);
+                self.reset_pending(id);
             }
             File::Stream(stream) => {
                 let held_ns = self.now_ns - stream.since_ns;
                 let peer_ended = stream.ended || stream.dead;
                 self.tables[table].ended.push(Ended { held_ns, peer_ended });
-                let resets = stream.reset_on_close || !stream.inbox.is_empty();
-                if resets {
+                let unread = !stream.inbox.is_empty();
+                if stream.is_unix() {
+                    self.hang_up(id, unread.then_some(libc::ECONNRESET));
+                } else if stream.reset_on_close || unread {
                     self.reset(id);
                 } else {
-                    self.part(id);
+                    self.close_in_order(id);
                 }
             }
             File::Wake(_) | File::Free => {}
@@ -352,8 +419,8 @@ impl State {
         self.remove(id);
     }
 
-    /// Ends a stream in order: the other end reads what is on its way and then the end.
-    fn part(&mut self, id: FileId) {
+    /// Closes a stream in order: the other end reads the bytes sent before and then the end.
+    fn close_in_order(&mut self, id: FileId) {
         let peer = self.files[id].stream().and_then(|stream| stream.peer);
         if let Some(other) = peer.and_then(|peer| self.files[peer].stream_mut()) {
             other.ended = true;
@@ -364,17 +431,37 @@ impl State {
         }
     }
 
-    /// An RST reaches both ends; what they had not read may be lost with it.
+    /// The peer of a UNIX stream reads what was sent and then the end, or `error` before it.
+    fn hang_up(&mut self, id: FileId, error: Option<i32>) {
+        let peer = self.files[id].stream().and_then(|stream| stream.peer);
+        if let Some(peer) = peer {
+            if let Some(other) = self.files[peer].stream_mut() {
+                other.hang_up(error);
+            }
+            self.stir(peer);
+        }
+    }
+
+    /// An RST reaches both ends; bytes that they had not read may be lost with it.
     pub(super) fn reset(&mut self, id: FileId) {
         let Some(stream) = self.files[id].stream_mut().filter(|stream| !stream.connecting) else {
             return;
         };
+        if stream.is_unix() {
+            // No RST exists here. Only a peer that was never accepted is reset.
+            if stream.queued {
+                self.hang_up(id, Some(libc::ECONNRESET));
+            }
+            return;
+        }
+        if stream.is_over() {
+            return;
+        }
         let peer = stream.peer;
-        stream.fail(libc::ECONNRESET);
         let forgets = self.random.bool();
         for end in [Some(id), peer].into_iter().flatten() {
             if let Some(stream) = self.files[end].stream_mut() {
-                stream.fail(libc::ECONNRESET);
+                stream.fail_by_reset();
                 if forgets {
                     stream.inbox.clear();
                 }
@@ -383,18 +470,23 @@ impl State {
         }
     }
 
-    // ---- questions ----
+    // ---- addresses and state ----
 
     pub(super) fn peer(&self, table: usize, fd: Fd) -> Option<SocketAddr> {
         let id = self.tables[table].file(fd).ok()?;
         let stream = self.files.get(id)?.stream()?;
-        (!stream.dead).then_some(stream.remote)
+        stream.remote.filter(|_| stream.is_connected())
     }
 
-    /// The same of a stream that may be broken.
+    pub(super) fn local(&self, table: usize, fd: Fd) -> Option<SocketAddr> {
+        let id = self.tables[table].file(fd).ok()?;
+        self.files.get(id)?.stream()?.local
+    }
+
+    /// The same, even if the connection is over.
     pub(super) fn remote(&self, table: usize, fd: Fd) -> Option<SocketAddr> {
         let id = self.tables[table].file(fd).ok()?;
-        self.files.get(id)?.stream().map(|stream| stream.remote)
+        self.files.get(id)?.stream()?.remote
     }
 
     pub(super) fn was_accepted(&self, table: usize, fd: Fd) -> bool {

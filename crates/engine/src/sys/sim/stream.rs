@@ -1,11 +1,12 @@
-//! What a simulated descriptor refers to: a wake-up flag, a listener, or one end of a stream.
+//! [`File`]: what a simulated descriptor refers to: a wake-up flag, a listener, or one end of a stream.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A place in the kernel's list of files; used again after the file is gone.
+/// An index into the kernel's list of files; reused after the file is removed.
 pub(super) type FileId = usize;
 
 pub(super) enum File {
@@ -16,62 +17,70 @@ pub(super) enum File {
 }
 
 impl File {
-    /// Whether it takes connections.
+    /// Whether it accepts connections.
     pub(super) fn listens(&self) -> bool {
         matches!(self, File::Listener(listener) if !listener.stopped)
     }
 }
 
+/// What a listener is bound to.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum Bound {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
 /// A listening socket, shared by all tables that have a number for it.
 pub(super) struct Listener {
-    pub(super) address: SocketAddr,
+    pub(super) address: Bound,
     pub(super) backlog: usize,
-    /// A connection without bytes is held back this long (`TCP_DEFER_ACCEPT`).
+    /// How long a connection without bytes is delayed (`TCP_DEFER_ACCEPT`).
     pub(super) defer_ns: u64,
-    /// Connections that wait, with the time from which they show even without bytes.
+    /// Waiting connections, each with the time from which it can be accepted even without bytes.
     pub(super) pending: VecDeque<(FileId, u64)>,
     /// Numbers that refer to it.
     pub(super) references: usize,
-    /// Nobody may connect or accept any more.
+    /// Neither connects nor accepts succeed any more.
     pub(super) stopped: bool,
 }
 
-/// One end of a TCP stream.
+/// One end of a TCP or UNIX stream.
 pub(super) struct Stream {
-    /// Unlike its place, this number is not used again.
+    /// Unlike its index, this number is never reused.
     pub(super) serial: u64,
     pub(super) connecting: bool,
-    /// The other end, while somebody holds it.
+    /// The other end, while it is open.
     pub(super) peer: Option<FileId>,
-    /// Bytes that have arrived and were not read.
+    /// Bytes that have arrived and are not read yet.
     pub(super) inbox: VecDeque<u8>,
     /// Bytes the inbox may hold.
     pub(super) room: usize,
-    /// The peer writes no more.
+    /// The peer has ended its side.
     pub(super) ended: bool,
-    /// We write no more.
+    /// We have ended our side.
     pub(super) shut: bool,
-    /// An error to be told once (`SO_ERROR`).
+    /// An error that is returned once (`SO_ERROR`).
     pub(super) error: Option<i32>,
-    /// Reset or never connected: nothing comes or goes any more.
+    /// Reset or never connected: nothing can be sent or received.
     pub(super) dead: bool,
     pub(super) reset_on_close: bool,
     /// The table that has a number for it.
     pub(super) owner: Option<usize>,
     /// Waits in a listener's queue.
     pub(super) queued: bool,
-    pub(super) local: SocketAddr,
-    pub(super) remote: SocketAddr,
-    /// When a worker got it.
+    /// The addresses of both ends; none of a UNIX stream.
+    pub(super) local: Option<SocketAddr>,
+    pub(super) remote: Option<SocketAddr>,
+    /// When a worker got the descriptor.
     pub(super) since_ns: u64,
 }
 
-/// What epoll would say of a file.
+/// The readiness of a file.
 #[derive(Copy, Clone, Default)]
 pub(super) struct Poll {
     pub(super) readable: bool,
     pub(super) writable: bool,
-    /// `EPOLLERR` or `EPOLLHUP`: reported whatever is watched for.
+    /// `EPOLLERR` or `EPOLLHUP`: reported for every interest.
     pub(super) failed: bool,
 }
 
@@ -92,7 +101,12 @@ impl File {
 }
 
 impl Stream {
-    pub(super) fn new(serial: u64, room: usize, local: SocketAddr, remote: SocketAddr) -> Self {
+    pub(super) fn new(
+        serial: u64,
+        room: usize,
+        local: Option<SocketAddr>,
+        remote: Option<SocketAddr>,
+    ) -> Self {
         Stream {
             serial,
             connecting: false,
@@ -112,6 +126,20 @@ impl Stream {
         }
     }
 
+    pub(super) fn is_unix(&self) -> bool {
+        self.remote.is_none()
+    }
+
+    /// Both sides have ended the stream, or the peer of a UNIX stream has closed it.
+    pub(super) fn is_over(&self) -> bool {
+        self.ended && self.shut
+    }
+
+    /// Whether the kernel still names the peer of a TCP stream (getpeername(2)).
+    pub(super) fn is_connected(&self) -> bool {
+        !self.connecting && !self.dead && !self.is_over()
+    }
+
     /// An RST has arrived or a connect has failed.
     pub(super) fn fail(&mut self, error: i32) {
         if !self.dead {
@@ -120,6 +148,21 @@ impl Stream {
             self.connecting = false;
             self.peer = None;
         }
+    }
+
+    /// An RST has arrived. It has no effect on a stream that is over, and is `EPIPE` after a FIN.
+    pub(super) fn fail_by_reset(&mut self) {
+        if !self.is_over() {
+            self.fail(if self.ended { libc::EPIPE } else { libc::ECONNRESET });
+        }
+    }
+
+    /// The peer of a UNIX stream has closed it: nothing more can be sent either way.
+    pub(super) fn hang_up(&mut self, error: Option<i32>) {
+        self.ended = true;
+        self.shut = true;
+        self.peer = None;
+        self.error = self.error.or(error);
     }
 }
 
@@ -132,23 +175,22 @@ pub(super) fn poll(files: &[File], id: FileId, now_ns: u64) -> Poll {
         Some(File::Listener(listener)) => {
             let mut waiting = listener.pending.iter();
             let readable = waiting.any(|&(id, shows_ns)| shows(files, id, shows_ns, now_ns));
-            Poll { readable, ..Poll::default() }
+            Poll { readable, failed: listener.stopped, ..Poll::default() }
         }
         Some(File::Stream(stream)) => {
             let room = stream.peer.and_then(|peer| files.get(peer)?.stream());
             let room = room.is_none_or(|peer| peer.inbox.len() < peer.room);
-            let failed = stream.dead || stream.error.is_some() || stream.ended && stream.shut;
             Poll {
                 readable: !stream.connecting && (!stream.inbox.is_empty() || stream.ended),
-                writable: !stream.connecting && (room || stream.shut),
-                failed,
+                writable: !stream.connecting && (room || stream.shut && !stream.is_unix()),
+                failed: stream.dead || stream.error.is_some() || stream.is_over(),
             }
         }
         _ => Poll::default(),
     }
 }
 
-/// Whether a connection that waits can be accepted: it has bytes or has waited long enough.
+/// Whether a waiting connection can be accepted: it has bytes or has waited long enough.
 pub(super) fn shows(files: &[File], id: FileId, shows_ns: u64, now_ns: u64) -> bool {
     let stream = files.get(id).and_then(File::stream);
     shows_ns <= now_ns

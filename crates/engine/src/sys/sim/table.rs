@@ -8,36 +8,36 @@ use super::kernel::State;
 use super::stream::{File, FileId, Poll, poll};
 use crate::sys::{Event, Fd, Interest};
 
-/// Numbers and what they refer to. The lowest free number is given out first, as POSIX demands.
+/// Descriptor numbers and their files. The lowest free number is used first, as POSIX requires.
 pub(super) struct Table {
     pub(super) numbers: Vec<Option<FileId>>,
     pub(super) used: usize,
     pub(super) limit: usize,
     watches: Vec<Watch>,
-    /// Numbers in the batch reported last.
+    /// Numbers in the latest batch of events.
     batch: Vec<i32>,
     last_closed: Option<i32>,
-    /// Nothing was ready when somebody last looked, and nothing can have changed since.
+    /// Nothing was ready at the last check, and nothing can have changed since.
     pub(super) quiet: bool,
     wake: Option<FileId>,
-    /// Nothing is drawn for calls on this table.
-    pub(super) spared: bool,
-    /// Calls that got somewhere: bytes moved, connections came or went.
+    /// No fault is drawn for calls on this table.
+    pub(super) fault_free: bool,
+    /// Calls that moved bytes, or opened or closed connections.
     pub(super) progress: u64,
-    /// Connections closed since somebody asked.
+    /// Connections closed since the last [`super::Kernel::take_ended`].
     pub(super) ended: Vec<super::Ended>,
 }
 
-/// epoll knows a file under the number it was added with, and forgets it when the last number that
-/// refers to the file is closed, not before.
+/// epoll identifies a file by the number with which it was added, and removes it only when the last number
+/// that refers to the file is closed.
 #[derive(Copy, Clone)]
 struct Watch {
     file: FileId,
     number: i32,
     interest: Interest,
     key: u64,
-    /// It is watched for nothing, and its failure was told.
-    told: bool,
+    /// It is watched for [`Interest::NONE`], and its failure was reported.
+    reported: bool,
 }
 
 impl Table {
@@ -51,7 +51,7 @@ impl Table {
             last_closed: None,
             quiet: false,
             wake: None,
-            spared: false,
+            fault_free: false,
             progress: 0,
             ended: Vec::new(),
         }
@@ -69,7 +69,7 @@ impl Table {
 }
 
 impl State {
-    /// Gives a file a number in a table, without asking for the limit.
+    /// Gives a file a number in a table, without checking the limit.
     pub(super) fn install(&mut self, table: usize, file: FileId) -> Fd {
         match &mut self.files[file] {
             File::Stream(stream) => stream.owner = Some(table),
@@ -90,7 +90,7 @@ impl State {
         Fd::new(number as i32)
     }
 
-    /// Takes the number away; the file it referred to.
+    /// Removes a number and returns the file it referred to.
     pub(super) fn uninstall(&mut self, table: usize, fd: Fd) -> io::Result<FileId> {
         let table = &mut self.tables[table];
         let file = table.file(fd)?;
@@ -121,7 +121,7 @@ impl State {
         let watches = &mut self.tables[table].watches;
         let mut found =
             watches.iter_mut().find(|watch| (watch.file, watch.number) == (file, fd.number()));
-        let watch = Watch { file, number: fd.number(), interest, key, told: false };
+        let watch = Watch { file, number: fd.number(), interest, key, reported: false };
         match (&mut found, known) {
             (Some(old), true) => **old = watch,
             (None, false) => watches.push(watch),
@@ -141,7 +141,7 @@ impl State {
         Ok(())
     }
 
-    /// Whether a wait would report something.
+    /// Whether a wait would return events.
     pub(super) fn is_ready(&mut self, table: usize) -> bool {
         let awake = |file: FileId| poll(&self.files, file, self.now_ns).readable;
         if self.tables[table].quiet && !self.tables[table].wake.is_some_and(awake) {
@@ -153,22 +153,22 @@ impl State {
         any
     }
 
-    /// Something about a stream has changed: whoever holds it has to look again.
+    /// Notes that a stream has changed, so that its table is checked again.
     pub(super) fn stir(&mut self, id: FileId) {
         match self.files[id].stream().map(|stream| stream.owner) {
             Some(Some(owner)) => self.tables[owner].quiet = false,
-            // It waits in a listener's queue, and may show only now.
+            // It waits in a listener's queue and may have become acceptable.
             Some(None) => self.stir_all(),
             None => {}
         }
     }
 
-    /// Something has changed that may concern every table.
+    /// Notes a change that may concern every table.
     pub(super) fn stir_all(&mut self) {
         self.tables.iter_mut().for_each(|table| table.quiet = false);
     }
 
-    /// Reports what is ready, in any order; some of it perhaps only next time.
+    /// Returns events of ready descriptors in random order. A fault may leave some out.
     pub(super) fn wait(
         &mut self,
         table: usize,
@@ -185,7 +185,7 @@ impl State {
             match report(watch, poll(&self.files, watch.file, self.now_ns)) {
                 Some(_) if self.strike(table, Fault::LateEvent) => {}
                 Some(event) => batch.push((watch.number, event)),
-                None if watch.told => {}
+                None if watch.reported => {}
                 None if self.strike(table, Fault::SpuriousEvent) => {
                     let readable = self.random.bool();
                     let event =
@@ -201,15 +201,14 @@ impl State {
         self.note(4, table, Fd::new(0), batch.len() as u64);
         events.extend(batch.iter().map(|&(_, event)| event));
         for watch in &mut self.tables[table].watches {
-            let of_it = |(number, event): &(i32, Event)| *number == watch.number && event.failed;
-            let told = batch.iter().any(of_it);
-            watch.told |= told && watch.interest == Interest::NONE;
+            let failed = |(number, event): &(i32, Event)| *number == watch.number && event.failed;
+            watch.reported |= watch.interest == Interest::NONE && batch.iter().any(failed);
         }
         self.tables[table].batch = batch.into_iter().map(|(number, _)| number).collect();
         Ok(())
     }
 
-    /// Resets a stream that the table watches, if that is drawn.
+    /// Resets a random watched stream, if that fault is drawn.
     fn reset_one(&mut self, table: usize) {
         if self.tables[table].watches.is_empty() || !self.strike(table, Fault::Reset) {
             return;
@@ -228,10 +227,10 @@ impl State {
     }
 }
 
-/// What epoll would report of a watched file: errors and hang-ups always, but only once of what is
-/// watched for nothing.
+/// The event that epoll would report for a watched file. Errors and hang-ups are reported for every
+/// interest, with [`Interest::NONE`] only once.
 fn report(watch: Watch, poll: Poll) -> Option<Event> {
-    if watch.told {
+    if watch.reported {
         return None;
     }
     let readable = poll.failed || watch.interest.read && poll.readable;

@@ -1,4 +1,5 @@
-//! The simulated kernel by itself: that it behaves as sockets do.
+//! What only the simulated kernel has: limits of tables, shared listeners, seeds. That it behaves as Linux
+//! does is tested by the contract (`sys::contract`).
 
 use super::*;
 
@@ -26,7 +27,7 @@ fn wait(sys: &mut Sim) -> Vec<Event> {
 }
 
 #[test]
-fn bytes_pass_both_ways_until_the_buffer_is_full_and_the_end_is_read() {
+fn buffers_hold_the_configured_number_of_bytes() {
     let (_, mut server, mut client, listener) = machine(100);
     let a = client.connect(address(), None).unwrap();
     let b = server.accept(listener).unwrap();
@@ -47,7 +48,7 @@ fn bytes_pass_both_ways_until_the_buffer_is_full_and_the_end_is_read() {
 }
 
 #[test]
-fn closing_with_bytes_unread_resets_the_peer() {
+fn close_with_unread_bytes_resets_the_peer() {
     let (_, mut server, mut client, listener) = machine(100);
     let a = client.connect(address(), None).unwrap();
     let b = server.accept(listener).unwrap();
@@ -59,13 +60,13 @@ fn closing_with_bytes_unread_resets_the_peer() {
 }
 
 #[test]
-fn a_hang_up_is_reported_whatever_is_watched_and_a_level_until_it_is_gone() {
+fn hang_ups_are_reported_for_every_interest() {
     let (_, mut server, mut client, listener) = machine(100);
     let a = client.connect(address(), None).unwrap();
     let b = server.accept(listener).unwrap();
     server.watch(b, Interest::NONE, 9).unwrap();
     client.send(a, b"hello").unwrap();
-    assert!(wait(&mut server).is_empty(), "nothing is watched for");
+    assert!(wait(&mut server).is_empty(), "no interest");
     server.rewatch(b, Interest::READ, 9).unwrap();
     let readable = Event { key: 9, readable: true, writable: false, failed: false };
     assert_eq!(wait(&mut server), [readable]);
@@ -75,7 +76,7 @@ fn a_hang_up_is_reported_whatever_is_watched_and_a_level_until_it_is_gone() {
     client.close(a);
     let failed = Event { key: 9, readable: true, writable: true, failed: true };
     assert_eq!(wait(&mut server), [failed]);
-    assert!(wait(&mut server).is_empty(), "of what is watched for nothing it is told once");
+    assert!(wait(&mut server).is_empty(), "with no interest it is reported once");
     server.rewatch(b, Interest::NONE, 9).unwrap();
     assert_eq!(wait(&mut server), [failed]);
     server.close(b);
@@ -83,7 +84,7 @@ fn a_hang_up_is_reported_whatever_is_watched_and_a_level_until_it_is_gone() {
 }
 
 #[test]
-fn numbers_are_used_again_at_once_and_a_full_table_shows_before_the_queue_is_looked_at() {
+fn numbers_are_reused_and_a_full_table_fails_before_an_empty_queue() {
     let (kernel, mut server, mut client, listener) = machine(3);
     assert_eq!(kernel.used(server.table()), 2, "wake-up and listener");
     client.connect(address(), None).unwrap();
@@ -97,7 +98,7 @@ fn numbers_are_used_again_at_once_and_a_full_table_shows_before_the_queue_is_loo
 }
 
 #[test]
-fn a_shared_listener_loses_its_queue_only_with_its_last_number() {
+fn shared_listener_loses_its_queue_with_its_last_number() {
     let kernel = Kernel::new(7, (16, 16));
     let listener = kernel.listen(address(), 1, 0);
     let (one, two) = (kernel.seat(9, &[listener]), kernel.seat(9, &[listener]));
@@ -109,7 +110,7 @@ fn a_shared_listener_loses_its_queue_only_with_its_last_number() {
     one.watch(fd, Interest::READ, 1).unwrap();
     one.close(fd);
     assert_eq!((kernel.waiting(), kernel.lost()), (1, 0));
-    assert_eq!(wait(&mut one).len(), 1, "another table holds it: epoll goes on reporting");
+    assert_eq!(wait(&mut one).len(), 1, "epoll still reports it because another table has it open");
     two.sys.clone().close(Fd::new(two.listeners[0]));
     assert_eq!((kernel.waiting(), kernel.lost()), (0, 1));
     assert_eq!(errno(client.recv(a, &mut [0; 1])), Some(libc::ECONNRESET));
@@ -119,7 +120,7 @@ fn a_shared_listener_loses_its_queue_only_with_its_last_number() {
 }
 
 #[test]
-fn the_same_seed_plays_the_same_kernel() {
+fn same_seed_gives_the_same_trace() {
     let play = |seed| {
         let kernel = Kernel::new(seed, (10, 100));
         for fault in [Fault::ShortRead, Fault::ShortSend, Fault::Interrupted, Fault::LateEvent] {

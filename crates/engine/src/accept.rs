@@ -1,5 +1,5 @@
-//! Accepting: budgets, a listener that rests when the kernel has no room, and one that a full
-//! worker hands on so that no queued connection is lost.
+//! Accepting connections: a budget per turn, a listener that pauses when the kernel is out of
+//! resources, and one that a worker at capacity passes on so that no queued connection is lost.
 
 use std::io;
 use std::net::IpAddr;
@@ -14,17 +14,17 @@ use crate::sys::{Fd, Interest, Sys};
 use crate::timers::nanoseconds;
 use crate::worker::{KEY_LISTENER, Worker};
 
-/// Turns' worth of connections taken from a listener that is about to stop: as many as the longest
-/// queue holds.
+/// Turns' worth of connections accepted from a listener that is about to stop: as many as the
+/// longest accept queue holds.
 const DRAIN_ROUNDS: usize = 65_536 / ACCEPTS_PER_TURN;
 
-/// A listener as one worker knows it. All workers' tables share the socket behind it.
+/// One worker's view of a listener. All workers' tables share the socket behind it.
 pub(crate) struct Listener {
     fd: Fd,
     /// This worker is the one that accepts from it now.
     mine: bool,
     watched: bool,
-    /// It rests until then.
+    /// Paused until this time.
     pub(crate) paused_until_ns: Option<u64>,
 }
 
@@ -34,7 +34,7 @@ impl Listener {
     }
 }
 
-/// Whether the kernel may have room again later.
+/// Whether the error means that the kernel may have room again later.
 fn is_exhaustion(error: &io::Error) -> bool {
     let code = error.raw_os_error();
     matches!(code, Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
@@ -58,8 +58,8 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         self.accept_from(index);
     }
 
-    /// Stops accepting for good, after taking what waits already. Only this worker's own
-    /// listeners: each of the others is stopped by the worker that has it.
+    /// Stops accepting for good, after accepting what is already queued. Only this worker's own
+    /// listeners: each of the others is stopped by the worker that owns it.
     pub(crate) fn stop_listening(&mut self) {
         for index in 0..self.listeners.len() {
             for _ in 0..DRAIN_ROUNDS {
@@ -77,7 +77,8 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         self.set_accepting();
     }
 
-    /// Accepts up to the turn's budget; returns how many came, let in or not.
+    /// Accepts up to the turn's budget; returns how many connections were taken, admitted or
+    /// refused.
     pub(crate) fn accept_from(&mut self, index: usize) -> usize {
         for came in 0..ACCEPTS_PER_TURN {
             let Some(listener) = self.listeners.get(index).filter(|l| l.mine) else { return came };
@@ -109,14 +110,16 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                     self.unwatch_listener(index);
                     return came;
                 }
-                // The peer gave up while it waited (ECONNABORTED) or a signal came: the next one.
+                // The peer gave up while it was queued (ECONNABORTED), or a signal arrived: try the
+                // next.
                 Err(_) => {}
             }
         }
         ACCEPTS_PER_TURN
     }
 
-    /// Others' TLS handshakes come first: who waits is left to the kernel's queue, for this turn.
+    /// TLS handshakes under way come first: for this turn, new connections stay in the kernel's
+    /// queue.
     fn must_wait_for_handshakes(&self) -> bool {
         self.core.tls_handshakes >= TLS_ARRIVALS_PER_TURN && !self.is_draining()
     }
@@ -138,8 +141,8 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         if !client.is_some_and(|client| client.owes_header) {
             self.core.begin_tls(slot);
         }
-        // With TCP_DEFER_ACCEPT the request is here already: most connections are WebSockets
-        // before epoll hears of them.
+        // With TCP_DEFER_ACCEPT the request has already arrived: most connections are WebSockets
+        // before epoll reports them.
         self.read(slot);
         self.core.arm_handshake(slot);
         self.core.watch_first(slot);
@@ -153,11 +156,12 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         self.core.taken() >= mailbox.capacity.load(Ordering::Relaxed)
     }
 
-    /// No descriptor or memory for one more: rest, or let a worker with room go on.
+    /// The kernel has no descriptor or memory: pauses, or passes the listener to a worker with
+    /// room.
     fn accept_failed(&mut self, index: usize, error: &io::Error) {
         self.core.counters().accept_paused.add(1);
         self.unwatch_listener(index);
-        // Without connections of its own no room would come back here that could be told.
+        // A worker without connections would never learn that there is room again.
         if error.raw_os_error() == Some(libc::EMFILE) && self.core.slab.live() > 0 {
             let me = usize::from(self.core.index);
             self.core.remote.shared.mailboxes[me].exhausted.store(true, Ordering::Relaxed);
@@ -196,7 +200,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             None => {
                 self.core.remote.shared.parked.fetch_or(1 << index, Ordering::AcqRel);
                 fence(Ordering::SeqCst);
-                // Room may have come between the question and the parking.
+                // Another worker may have got room between the check and the parking.
                 if self.core.remote.worker_with_room(me).is_some() {
                     self.adopt_or_pass(index, me);
                 } else {
@@ -221,9 +225,10 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         }
     }
 
-    /// After connections ended: takes a listener that nobody had room for.
+    /// After connections ended: takes over a parked listener.
     pub(crate) fn adopt_parked_listener(&mut self) {
-        // Against whoever parks one while it still saw us full: one of the two sees the other.
+        // Pairs with the fence in `pass_listener_on`: of a worker that parks a listener and one
+        // that gets room at the same time, at least one sees the other.
         fence(Ordering::SeqCst);
         if self.core.remote.shared.parked.load(Ordering::Acquire) == 0 || self.is_full() {
             return;
@@ -237,7 +242,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         }
     }
 
-    /// Watches listeners again whose rest is over.
+    /// Watches again the listeners whose pause is over.
     pub(crate) fn wake_listeners(&mut self) {
         for index in 0..self.listeners.len() {
             let due = self.listeners.get(index).is_some_and(|listener| {

@@ -1,6 +1,6 @@
-//! Bodies of requests. A body is read only where the handler asked for it by [`crate::Answer::Body`], which it
-//! does after it has looked at the head; it is gathered up to the handler's limit, the worker's and a
-//! time, and handed over whole. Any other body is not for us and ends the connection with the answer.
+//! Request bodies. A body is read only if the handler requests it by [`crate::Answer::Body`] after
+//! seeing the head. It is collected up to the handler's limit, the worker's limit and a deadline,
+//! and passed on complete. An unrequested body is not read: the connection ends with the answer.
 
 use wire::http::{BodyDecoder, BodyEvent, CONTINUE, Request, expects_continue};
 use wire::{Limits, Status};
@@ -16,7 +16,7 @@ use crate::{Handler, Response};
 pub(crate) struct Reading {
     decoder: BodyDecoder,
     data: Vec<u8>,
-    /// It has to be whole then.
+    /// Deadline for the complete body.
     pub(crate) until_ns: u64,
     asked: Asked,
 }
@@ -29,7 +29,7 @@ impl Reading {
 }
 
 impl<S: Sys, H: Handler> Worker<S, H> {
-    /// The handler asks for the body of a request, up to so many bytes.
+    /// Starts receiving the body of a request, up to `bytes_max` bytes.
     pub(crate) fn begin_body(
         &mut self,
         slot: u32,
@@ -54,7 +54,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         core.put_reading(slot, Box::new(reading));
     }
 
-    /// Takes what has come of a body; returns the bytes used.
+    /// Consumes received bytes of a body; returns how many were used.
     pub(crate) fn on_body(&mut self, slot: u32, bytes: &[u8]) -> usize {
         let core = &mut self.core;
         let Some(mut reading) = core.take_reading(slot) else { return bytes.len() };

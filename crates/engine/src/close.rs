@@ -1,5 +1,6 @@
-//! Ending a connection: by the closing handshake, by ending the stream, or at once. Each way leads
-//! to [`Mode::Dead`], and the worker's reaping tells and frees it.
+//! Ending a connection: by the closing handshake, by ending the stream, or at once. Each path leads
+//! to [`Mode::Dead`]; then the worker reaps the connection: it notifies the handler and frees the
+//! slot.
 
 use wire::websocket::{self, CloseCode};
 
@@ -39,15 +40,15 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
     }
 
-    /// Ends a raw connection for this reason, once all that was written has left.
+    /// Ends a raw connection for this cause, once everything written has been sent.
     pub fn end_after(&mut self, id: ConnId, cause: Closed) {
         if self.live(id).is_some_and(|conn| matches!(conn.mode, Mode::Raw | Mode::HalfClosed)) {
             self.close_with(id.slot(), cause, None, "");
         }
     }
 
-    /// Ends our side of a raw connection once all that was written has left; the peer's stays. With
-    /// both ended the connection is over.
+    /// Ends our side of a raw connection once everything written has been sent; the peer's side
+    /// stays open. With both ended, the connection is closed.
     pub fn finish_writing(&mut self, id: ConnId) {
         let slot = id.slot();
         let raw = |mode| matches!(mode, Mode::Raw | Mode::HalfClosed);
@@ -90,7 +91,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
                 conn.flags.clear(Flags::PAUSED | Flags::STALLED);
                 conn.forget_unread();
                 let client = conn.is_client();
-                // What the handler has ordered, or was told before, is no news to it.
+                // The handler is not notified of a close that it requested or was notified of
+                // before.
                 if !matches!(cause, Closed::ByUs | Closed::Draining) {
                     self.note_closing(slot);
                 }
@@ -107,7 +109,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
     }
 
-    /// Has the handler told that a WebSocket is open no longer.
+    /// Schedules the handler's notification that a WebSocket is no longer open.
     pub(crate) fn note_closing(&mut self, slot: u32) {
         self.closing.extend(self.id_at(slot));
     }
@@ -134,7 +136,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.write_out(slot, &frame, 0);
     }
 
-    /// Ends our side of the stream once everything has left, and waits for the peer's end.
+    /// Ends our side of the stream once everything has been sent, and waits for the peer to end its
+    /// side.
     pub(crate) fn finish(&mut self, slot: u32) {
         let corked = self.corked == Some(slot) && !self.cork.is_empty();
         let half = self.slab.get(slot).is_some_and(|conn| conn.mode == Mode::HalfClosed);
@@ -158,7 +161,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
                 conn.flags.clear(Flags::FINISH);
             }
             if half {
-                // Its end was read long ago.
+                // The peer's end of stream was already read.
                 return self.end(slot, Closed::Gone);
             }
         }
@@ -174,12 +177,12 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
     }
 
-    /// Marks a connection as ended; it is told and freed at the end of the turn.
+    /// Marks a connection as ended; it is reaped at the end of the turn.
     pub(crate) fn end(&mut self, slot: u32, cause: Closed) {
         let Some(conn) = self.slab.get_mut(slot) else { return };
         match conn.mode {
             Mode::Dead => return,
-            // Why it is closing was settled when that began.
+            // The cause was set when the close began.
             Mode::Closing | Mode::Lingering => {}
             _ => conn.closed = cause,
         }

@@ -4,13 +4,13 @@ use std::fmt;
 
 use wire::Violation;
 
-/// Why a connection ended, told once for each.
+/// Why a connection ended, reported once for each.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 #[repr(u8)]
 pub enum Closed {
     /// The peer began the closing handshake (RFC 6455 section 5.5.1).
     ByPeer,
-    /// We began it, and the peer answered or its time was up.
+    /// We began it, and the peer answered or the close timeout passed.
     ByUs,
     /// We are shutting down (close code 1001).
     Draining,
@@ -18,19 +18,19 @@ pub enum Closed {
     Gone,
     /// The peer reset the connection.
     Reset,
-    /// The peer broke a rule of HTTP or WebSocket.
+    /// The peer violated HTTP or WebSocket.
     Violation,
     /// The handshake was answered with a refusal: no such path, not allowed, not an upgrade.
     Refused,
-    /// A plain HTTP exchange came to its end.
+    /// A plain HTTP exchange was completed.
     Answered,
-    /// Nothing was heard for the idle timeout.
+    /// Nothing was received for the idle timeout.
     IdleTimeout,
-    /// The request head or the answer to our handshake did not come in time.
+    /// The request head, or the answer to our handshake, was not received in time.
     HandshakeTimeout,
     /// The peer read too slowly and its queue passed the limit (close code 1013).
     SlowConsumer,
-    /// Our connect was refused: nobody listens there.
+    /// Our connect was refused.
     ConnectRefused,
     /// Our connect was not answered in time.
     ConnectTimeout,
@@ -42,24 +42,24 @@ pub enum Closed {
     NoMemory,
     /// Our connect failed for another reason.
     ConnectFailed,
-    /// The server did not agree to our handshake.
+    /// The server rejected our handshake.
     HandshakeRejected,
-    /// Dropped by us without ceremony.
+    /// Ended by us at once, without a closing handshake.
     Aborted,
-    /// We ended it to make room: too many handshakes, or too little memory (503, or close code
+    /// We ended it to free resources: too many handshakes, or too little memory (503, or close code
     /// 1013).
     Shed,
-    /// What the peer sent is not TLS as agreed, or one of us refused the other's certificate.
+    /// The peer did not speak TLS as agreed, or one side refused the other's certificate.
     TlsFailed,
-    /// The peer was heard, but a message of its did not come to its end (close code 1008).
+    /// The peer was active, but did not complete a message (close code 1008).
     Unfinished,
-    /// Nothing was acknowledged for so long that the kernel gave the peer up: it is gone without a
-    /// word, or reads nothing of what waits for it (`ETIMEDOUT`).
+    /// Nothing was acknowledged for so long that the kernel gave the peer up: it vanished, or does
+    /// not read its data (`ETIMEDOUT`).
     GivenUp,
 }
 
-/// In what way a server broke the rules, as its client sees it: beside [`Closed::HandshakeRejected`]
-/// and [`Closed::Violation`].
+/// How a server violated the protocol, as its client sees it: details of
+/// [`Closed::HandshakeRejected`] and [`Closed::Violation`].
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Broken {
     /// It broke this rule.
@@ -69,7 +69,7 @@ pub enum Broken {
 }
 
 impl Closed {
-    /// Every cause, in the order of its number.
+    /// Every cause, in the order of its discriminant.
     pub const ALL: [Closed; 23] = [
         Closed::ByPeer,
         Closed::ByUs,
@@ -126,8 +126,7 @@ impl Closed {
         }
     }
 
-    /// The cause that an error of reading or writing means. What ICMP said of the way there takes the
-    /// place of `ETIMEDOUT` (tcp(7)).
+    /// The cause that a read or write error means. An ICMP error replaces `ETIMEDOUT` (tcp(7)).
     #[must_use]
     pub(crate) fn of_break(error: &std::io::Error) -> Closed {
         match error.raw_os_error() {
@@ -136,7 +135,7 @@ impl Closed {
         }
     }
 
-    /// The cause that an error of a connect means.
+    /// The cause that a connect error means.
     #[must_use]
     pub fn of_connect(error: &std::io::Error) -> Closed {
         match error.raw_os_error() {

@@ -1,5 +1,5 @@
-//! [`Conn`]: one connection's place in the slab, 64 bytes with a handler's 16, and [`Cold`], what
-//! only a busy connection needs.
+//! [`Conn`]: one connection's entry in the slab, 64 bytes with a handler's 16, and [`Cold`], the
+//! state that only a busy connection needs.
 
 use wire::http::HeadScanner;
 use wire::websocket::Decoder;
@@ -11,31 +11,31 @@ use crate::queue::SendQueue;
 use crate::tls::Tls;
 use crate::{Closed, sys::Fd};
 
-/// Where a connection is in its life.
+/// The state of a connection.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Mode {
-    /// Our connect is under way.
+    /// Our connect is in progress.
     Connecting,
     /// A server waits for a request head, a client for the answer to its handshake.
     Http,
-    /// A request waits for [`crate::Answer`]`::Later` to be settled.
+    /// A request waits for the answer that [`crate::Answer`]`::Later` announced.
     Parked,
-    /// Frames both ways.
+    /// Frames in both directions.
     WebSocket,
-    /// Bytes both ways.
+    /// Bytes in both directions.
     Raw,
-    /// Bytes our way only: the peer has ended its side, and the handler keeps ours.
+    /// Bytes in our direction only: the peer has ended its side, and the handler keeps ours open.
     HalfClosed,
-    /// Our close frame is out, the peer's is awaited.
+    /// Our close frame is sent, the peer's is awaited.
     Closing,
-    /// Our side of the stream is ended, what still comes is thrown away until the peer's end.
+    /// Our side of the stream has ended; what arrives is discarded until the peer ends its side.
     Lingering,
     /// To be reaped at the end of the turn.
     Dead,
 }
 
-/// Yes-or-no facts of a connection.
+/// Boolean state of a connection.
 #[derive(Copy, Clone, Default)]
 pub(crate) struct Flags(u16);
 
@@ -48,26 +48,26 @@ macro_rules! flags {
 }
 
 flags! {
-    /// We connected; else we accepted.
+    /// We connected; otherwise we accepted.
     CLIENT = 0,
     /// The handler's `open` was called.
     OPENED = 1,
-    /// The descriptor is known to epoll.
+    /// The descriptor is registered with epoll.
     WATCHED = 2,
     WATCHED_READ = 3,
     WATCHED_WRITE = 4,
-    /// The handler asked not to read.
+    /// The handler has paused reading.
     PAUSED = 5,
-    /// Not read because its own queue is long.
+    /// Not read because its own send queue is long.
     STALLED = 6,
     CLOSE_SENT = 7,
     /// End our side once the queue is empty.
     FINISH = 8,
-    /// A keep-alive ping is out and nothing was heard since.
+    /// A keep-alive ping was sent and nothing was received since.
     PINGED = 9,
-    /// An entry in the handshake deadlines names this connection.
+    /// An entry in the handshake deadlines refers to this connection.
     DEADLINE = 10,
-    /// Stands in the list of connections to pump again.
+    /// Listed for another pass over its kept bytes.
     RESUMED = 11,
     /// The queue had grown: tell the handler when it is empty.
     TELL_DRAINED = 12,
@@ -94,7 +94,7 @@ impl Flags {
         self.0 &= !flag;
     }
 
-    /// The span of time in which the sweep last saw the message under way grow, 1 to 3; 0 if it has
+    /// The span of time in which the sweep last saw the current message grow, 1 to 3; 0 if it has
     /// not looked yet.
     pub(crate) fn grown(self) -> u16 {
         self.0 >> GROWN
@@ -113,33 +113,33 @@ pub(crate) struct Conn<U> {
     pub(crate) decoder: Decoder,
     pub(crate) fd: Fd,
     pub(crate) generation: u32,
-    /// The tick at which something was last heard.
+    /// The tick at which something was last received.
     pub(crate) last_active: u16,
     pub(crate) flags: Flags,
     pub(crate) mode: Mode,
-    /// Why it is ending, once that is known.
+    /// Why it is ending, once known.
     pub(crate) closed: Closed,
-    /// Which of the worker's targets it connects to.
+    /// The worker's target that it connects to.
     pub(crate) target: u8,
     /// How its messages are compressed.
     pub(crate) deflate: Agreed,
 }
 
-/// What a connection holds while it is in the middle of something.
+/// State that a connection has only while it is busy.
 #[derive(Default)]
 pub(crate) struct Cold {
-    /// Bytes read but not yet taken: a torn head, frame header or control frame, or what a paused
-    /// connection left.
+    /// Bytes read but not yet consumed: a partial head, frame header or control frame, or what a
+    /// paused connection left.
     pub(crate) tail: Vec<u8>,
     pub(crate) scanner: HeadScanner,
-    /// When TLS or the head that is not whole yet began; 0 with neither.
+    /// When TLS or the incomplete head began; 0 with neither.
     pub(crate) since_ns: u64,
     /// The message being assembled.
     pub(crate) message: Vec<u8>,
     /// Its length when the sweep last saw that it had grown.
     pub(crate) message_seen: usize,
     pub(crate) queue: SendQueue,
-    /// The pong owed to a peer whose queue is not empty: the latest only.
+    /// The pong that is still to be sent to a peer whose queue is not empty: the latest only.
     pub(crate) pong: Option<Box<[u8]>>,
     /// The request that is parked.
     pub(crate) asked: Option<Asked>,
@@ -147,12 +147,12 @@ pub(crate) struct Cold {
     pub(crate) body: Option<Box<Reading>>,
     /// What it has compressed and inflated, as long as it lives.
     pub(crate) contexts: Option<Box<Contexts>>,
-    /// What it keeps for TLS, if it speaks that: then this box stays for its life.
+    /// Its TLS session, if it uses TLS; then this box stays as long as the connection.
     pub(crate) tls: Option<Box<Tls>>,
 }
 
 impl Cold {
-    /// Whether nothing is left in it and the box may go.
+    /// Whether it holds nothing and the box can be freed.
     pub(crate) fn is_empty(&self) -> bool {
         self.tail.is_empty()
             && self.message.is_empty()
@@ -170,7 +170,8 @@ impl<U> Conn<U> {
         self.cold.get_or_insert_default()
     }
 
-    /// Whether it is read as it comes, unframed and not encrypted, with nothing kept and nothing queued.
+    /// Whether its bytes go straight to the handler: raw, unencrypted, nothing kept and nothing
+    /// queued.
     #[inline]
     pub(crate) fn is_bare(&self) -> bool {
         let held = Flags::PAUSED | Flags::STALLED | Flags::RESUMED;
@@ -183,7 +184,7 @@ impl<U> Conn<U> {
         self.cold.as_ref().map_or(0, |cold| cold.queue.len())
     }
 
-    /// What its queue holds in memory.
+    /// Memory that its queue holds, in bytes.
     #[inline]
     pub(crate) fn weight(&self) -> usize {
         self.cold.as_ref().map_or(0, |cold| cold.queue.weight())
@@ -201,7 +202,7 @@ impl<U> Conn<U> {
         self.thaw();
     }
 
-    /// Whether it is a client's that was answered and has not begun to ask again.
+    /// Whether it is an accepted connection that was answered and has not begun another request.
     pub(crate) fn is_between_requests(&self) -> bool {
         let idle =
             |cold: &Cold| cold.tail.is_empty() && cold.body.is_none() && cold.queue.is_empty();
@@ -219,7 +220,7 @@ impl<U> Conn<U> {
         if cold.is_empty() {
             self.cold = None;
         } else if cold.queue.is_empty() {
-            // An empty queue keeps its room, where the box has to stay.
+            // An empty queue keeps its capacity, which would stay with the box.
             cold.queue = SendQueue::default();
         }
     }

@@ -1,5 +1,5 @@
-//! Connections of our own: places a worker connects to, and the ways to begin one. How it went is
-//! told to the handler; what follows a connect that is through is in `http.rs` and `tls/`.
+//! Outgoing connections: the targets of a worker, and how a connect begins. The result is reported
+//! to the handler; what follows a successful connect is in `http.rs` and `tls/`.
 
 use std::io;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use crate::target::NO_TARGET;
 use crate::{ConnId, Handler, Hello, Place, Target, TlsClient};
 
 impl<S: Sys, H: Handler> Core<S, H> {
-    /// Adds a place to connect to; at most 255 per worker.
+    /// Adds a target to connect to; at most 255 per worker.
     ///
     /// # Errors
     /// The 256th is refused.
@@ -22,12 +22,12 @@ impl<S: Sys, H: Handler> Core<S, H> {
         Ok(index)
     }
 
-    /// Begins a connect and the WebSocket handshake of one of this worker's targets. How it went
-    /// is told by the handler's `open` or `closed`.
+    /// Begins a connect and the WebSocket handshake of one of this worker's targets. The handler's
+    /// `open` or `closed` reports the result.
     ///
     /// # Errors
-    /// What the kernel refused at once; nothing was counted then. `EADDRNOTAVAIL` means that the
-    /// source has no port left for this destination.
+    /// An error that the kernel reports at once; then nothing was counted. `EADDRNOTAVAIL` means
+    /// that the source has no port left for this destination.
     pub fn connect(&mut self, target: u8, source: Option<IpAddr>) -> io::Result<ConnId> {
         let id = self.begin_connect(target, source)?;
         if let Some(conn) = self.slab.get_mut(id.slot()) {
@@ -39,10 +39,10 @@ impl<S: Sys, H: Handler> Core<S, H> {
         Ok(id)
     }
 
-    /// Begins a connect to a raw target, and sends `first` where it is through at once, as it mostly
-    /// is on loopback: then the answer says true, and the connection may be written to. Else nothing
-    /// was sent, and the handler's `connected` or `closed` tells how it went. No time is set for it:
-    /// that is the handler's to keep.
+    /// Begins a connect to a raw target, and sends `first` if it succeeds at once, as it usually
+    /// does on loopback: then the result is `true`, and the connection can be written to. Otherwise
+    /// nothing was sent, and the handler's `connected` or `closed` reports the result. No timeout
+    /// is set: that is up to the handler.
     ///
     /// # Errors
     /// As [`Core::connect`].
@@ -86,12 +86,12 @@ impl<S: Sys, H: Handler> Core<S, H> {
         Ok(id)
     }
 
-    /// Begins a connect that is bytes both ways, to a place that need not be a target. With `tls` its
-    /// handshake comes first. How it went is told by the handler's `connected` or `closed`.
+    /// Begins a raw connect to a destination that need not be a target. With `tls`, the TLS
+    /// handshake comes first. The handler's `connected` or `closed` reports the result.
     ///
     /// # Errors
-    /// What the kernel refused at once, as of [`Core::connect`]; a UNIX socket whose queue is full
-    /// is `WouldBlock`.
+    /// An error that the kernel reports at once, as with [`Core::connect`]; a UNIX socket whose
+    /// queue is full is `WouldBlock`.
     pub fn connect_raw(
         &mut self,
         to: Place<'_>,
@@ -126,12 +126,12 @@ impl<S: Sys, H: Handler> Core<S, H> {
         Ok(ConnId::new(self.index, slot, generation))
     }
 
-    /// From here on a raw connection of our own speaks TLS, as behind a proxy that has answered
-    /// CONNECT. Nothing may be written to it until the handler's `connected` tells that the handshake
-    /// is over; `closed` tells that it failed. No time is set for it.
+    /// Starts TLS on an outgoing raw connection, as after a proxy has answered CONNECT. Nothing may
+    /// be written to it until the handler's `connected` reports that the handshake is complete;
+    /// `closed` reports that it failed. No timeout is set.
     ///
     /// # Errors
-    /// `NotConnected` where there is no such connection, or it speaks TLS already.
+    /// `NotConnected` if there is no such connection, or it uses TLS already.
     pub fn secure(&mut self, id: ConnId, tls: &TlsClient) -> io::Result<()> {
         let slot = id.slot();
         let mut session = tls.begin().map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -143,7 +143,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
         session.say_hello(&[]);
         conn.cold().tls = Some(Box::new(session));
-        // What comes before the hello has left is of the handshake, too.
+        // Bytes that arrive before the ClientHello is sent belong to the handshake, too.
         conn.mode = Mode::Http;
         self.begin_tls_handshake(slot);
         Ok(())

@@ -1,4 +1,4 @@
-//! [`Core`]: what a worker has beside its handler, and what a handler may do with it.
+//! [`Core`]: everything of a worker except its handler, and the handler's interface to it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -14,24 +14,24 @@ use crate::sys::{Fd, Interest, Sys};
 use crate::timers::Timers;
 use crate::{Broken, Closed, ConnId, Counters, Handler, Limits, Remote, Target, TlsServer, tls};
 
-/// What a report tells of one connection.
+/// A report on one connection.
 #[derive(Clone, Debug)]
 pub struct ConnInfo {
-    /// Its name.
+    /// Its id.
     pub id: ConnId,
     /// The peer's address, if it still has one.
     pub peer: Option<SocketAddr>,
-    /// The client's address, where a proxy that is believed told it.
+    /// The client's address, if a trusted proxy reported it.
     pub client: Option<IpAddr>,
-    /// Where it is in its life.
+    /// Its state.
     pub mode: Mode,
     /// Bytes in its queue.
     pub queued_bytes: usize,
-    /// Seconds since something was heard, in steps of the keep-alive tick.
+    /// Seconds since something was received, in steps of the keep-alive tick.
     pub idle_seconds: f64,
 }
 
-/// A worker without its handler: connections, buffers, timers and the way to the kernel.
+/// A worker without its handler: connections, buffers, timers and the kernel interface.
 pub struct Core<S: Sys, H: Handler> {
     pub(crate) sys: S,
     pub(crate) index: u16,
@@ -40,34 +40,34 @@ pub struct Core<S: Sys, H: Handler> {
     pub(crate) slab: Slab<Conn<H::User>>,
     pub(crate) generation: u32,
     pub(crate) now_ns: u64,
-    /// The tick that `now_ns` lies in, as connections keep it.
+    /// The tick of `now_ns`, in the form that connections keep.
     pub(crate) tick: u16,
     pub(crate) timers: Timers,
     pub(crate) targets: Vec<Target>,
-    /// How accepted connections speak TLS, if they do.
+    /// The TLS configuration of accepted connections, if they use TLS.
     pub(crate) tls_server: Option<TlsServer>,
     pub(crate) tls_buffers: tls::Buffers,
-    /// Steps of TLS handshakes carried out in this turn.
+    /// TLS handshake steps carried out in this turn.
     pub(crate) tls_handshakes: usize,
-    /// From which client handshake keys are drawn.
+    /// The secret from which client handshake keys are derived.
     pub(crate) key_secret: u64,
-    /// Taken out while a read is worked on; empty while there are no connections.
+    /// Taken out while a read is processed; empty while there are no connections.
     pub(crate) read_buffer: Vec<u8>,
     /// Replies to the connection being read.
     pub(crate) cork: Vec<u8>,
     pub(crate) cork_messages: u32,
-    /// Bytes that a handler left unread in the call under way.
+    /// Bytes that the handler left unread in the current call.
     pub(crate) unread: usize,
-    /// Each connection accepted is to have one of our own beside it.
+    /// Room is reserved for an outgoing connection beside each accepted one.
     pairs: bool,
-    /// Connections of our own.
+    /// Outgoing connections.
     pub(crate) outgoing: u32,
     pub(crate) corked: Option<u32>,
-    /// Where frames for other connections are encoded.
+    /// Scratch buffer in which frames for other connections are encoded.
     pub(crate) scratch: Vec<u8>,
-    /// Ended connections, to be told and freed at the end of the turn.
+    /// Ended connections, to be reported and freed at the end of the turn.
     pub(crate) dead: Vec<u32>,
-    /// WebSockets that are open no longer, to be told before the next ends are.
+    /// WebSockets that are no longer open, to be reported before the next ended ones.
     pub(crate) closing: Vec<ConnId>,
     /// What servers did wrong, by slot of our connection to them, until its end was told.
     pub(crate) broken: BTreeMap<u32, Broken>,
@@ -79,7 +79,7 @@ pub struct Core<S: Sys, H: Handler> {
     pub(crate) codec: Codec,
     /// What is known of clients beside their connections, by slot; empty unless a limit asks.
     pub(crate) clients: BTreeMap<u32, Client>,
-    /// Where the next round of shedding begins to look.
+    /// The slot at which the next round of shedding begins.
     pub(crate) shed_slot: u32,
     pool: Vec<Vec<u8>>,
 }
@@ -124,7 +124,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
     }
 
-    // ---- what everybody may know ----
+    // ---- inspection ----
 
     /// Which worker of the process this is, from 0.
     #[must_use]
@@ -149,20 +149,20 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.sys.random()
     }
 
-    /// The limits in force.
+    /// The limits in effect.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// Replaces the limits; open connections obey from their next event on. The tick of the
+    /// Replaces the limits; open connections follow them from their next event on. The tick of the
     /// keep-alive sweep stays as it was.
     pub fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
     }
 
-    /// Gives the limits in force the tick that they need to measure silence: one that is fine enough
-    /// and does not come round again within the idle timeout. What was silent stays so.
+    /// Adapts the keep-alive tick to the limits in effect: fine enough, and without wrapping around
+    /// within the idle timeout. Idle times measured so far are kept.
     pub fn renew_tick(&mut self) {
         let Some(timers) = self.timers.renewed(&self.limits, self.now_ns) else { return };
         let before = std::mem::replace(&mut self.timers, timers);
@@ -175,7 +175,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         (self.timers.handshake, self.timers.closing) = (before.handshake, before.closing);
     }
 
-    /// Reaches the other workers.
+    /// The handle to the other workers.
     #[must_use]
     pub fn remote(&self) -> &Remote<H::Post> {
         &self.remote
@@ -194,13 +194,13 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.slab.live()
     }
 
-    /// One more than the highest slot in use, for walking over all by [`Core::id_at`].
+    /// One more than the highest slot in use, to iterate over all connections with [`Core::id_at`].
     #[must_use]
     pub fn slots(&self) -> u32 {
         self.slab.end()
     }
 
-    /// The connection in a slot, unless it is ended.
+    /// The connection in a slot, unless it has ended.
     #[must_use]
     pub fn id_at(&self, slot: u32) -> Option<ConnId> {
         let conn = self.slab.get(slot)?;
@@ -214,24 +214,24 @@ impl<S: Sys, H: Handler> Core<S, H> {
         (conn.generation == id.generation()).then_some(&conn.user)
     }
 
-    /// The handler's data of a connection, to change it.
+    /// The handler's data of a connection, mutable.
     pub fn user_mut(&mut self, id: ConnId) -> Option<&mut H::User> {
         let conn = self.slab.get_mut(id.slot())?;
         (conn.generation == id.generation()).then_some(&mut conn.user)
     }
 
-    /// The handler's data of whatever lives in a slot.
+    /// The handler's data of the connection in a slot.
     pub fn user_at(&mut self, slot: u32) -> Option<&mut H::User> {
         self.slab.get_mut(slot).map(|conn| &mut conn.user)
     }
 
-    /// Where the connection is in its life, if it still exists.
+    /// The state of the connection, if it still exists.
     #[must_use]
     pub fn mode(&self, id: ConnId) -> Option<Mode> {
         self.live(id).map(|conn| conn.mode)
     }
 
-    /// The peer's address, and the client's where a proxy that is believed told another.
+    /// The peer's address, and the client's if a trusted proxy reported another.
     #[must_use]
     pub fn addresses(&self, id: ConnId) -> (Option<IpAddr>, Option<IpAddr>) {
         let Some(conn) = self.live(id) else { return (None, None) };
@@ -239,9 +239,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
         (peer, self.clients.get(&id.slot()).and_then(|client| client.address))
     }
 
-    /// Both ends of a connection that we accepted, as a PROXY header tells them: the client, or whom a
-    /// proxy named in its place (with port 0 where it named none), and the address of ours that was
-    /// come to.
+    /// Both endpoints of an accepted connection for a PROXY header: the client, or the one that a
+    /// trusted proxy reported (with port 0 if unknown), and our address that it connected to.
     #[must_use]
     pub fn ends(&self, id: ConnId) -> Option<(SocketAddr, SocketAddr)> {
         let conn = self.live(id)?;
@@ -253,14 +252,14 @@ impl<S: Sys, H: Handler> Core<S, H> {
         Some((client, self.sys.local(conn.fd).unwrap_or(SocketAddr::new(any, 0))))
     }
 
-    /// Whether the peer has broken it off, so that nobody can say any more whose it was, though what it
-    /// sent before is still being read.
+    /// Whether the peer has reset the connection, so that its address is no longer available, while
+    /// data received before is still being read.
     #[must_use]
     pub fn is_broken(&self, id: ConnId) -> bool {
         self.live(id).is_some_and(|conn| self.sys.is_broken(conn.fd))
     }
 
-    /// Bytes that wait to leave on a connection.
+    /// Bytes in the send queue of a connection.
     #[must_use]
     pub fn queued(&self, id: ConnId) -> usize {
         self.live(id).map_or(0, Conn::backlog)
@@ -272,14 +271,14 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.live(id).is_some_and(|conn| conn.mode == Mode::WebSocket)
     }
 
-    /// What the server of a connection of ours did wrong, until its end was told.
+    /// The protocol fault of the server of an outgoing connection, until its end is reported.
     #[must_use]
     pub fn broken(&self, id: ConnId) -> Option<Broken> {
         let conn = self.slab.get(id.slot()).filter(|conn| conn.generation == id.generation());
         conn.and_then(|_| self.broken.get(&id.slot()).copied())
     }
 
-    /// How long nothing was heard of a connection, in nanoseconds and steps of the keep-alive tick.
+    /// Time since something was last received, in nanoseconds and steps of the keep-alive tick.
     #[must_use]
     pub fn silent_ns(&self, id: ConnId) -> Option<u64> {
         let conn = self.live(id)?;
@@ -320,7 +319,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
     }
 
-    /// Takes up reading again, first with what was kept.
+    /// Resumes reading, first with what was kept.
     pub fn resume(&mut self, id: ConnId) {
         if let Some(conn) = self.live_mut(id) {
             conn.flags.clear(Flags::PAUSED);
@@ -340,7 +339,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
 
     // ---- connections ----
 
-    /// From now on room is kept for a connection of our own beside each one accepted.
+    /// From now on, room is reserved for an outgoing connection beside each accepted one.
     pub fn keep_room_for_pairs(&mut self) {
         self.pairs = true;
     }
@@ -377,14 +376,14 @@ impl<S: Sys, H: Handler> Core<S, H> {
         slot
     }
 
-    /// Tells the other workers how full this one is.
+    /// Publishes to the other workers how full this one is.
     pub(crate) fn publish_open(&self) {
         let mailbox = &self.remote.shared.mailboxes[usize::from(self.index)];
         mailbox.open.store(self.taken(), Ordering::Relaxed);
         mailbox.exhausted.store(false, Ordering::Relaxed);
     }
 
-    /// Makes epoll watch exactly what the connection now waits for.
+    /// Makes epoll watch exactly the events that the connection now waits for.
     pub(crate) fn sync_interest(&mut self, slot: u32) {
         let Some(conn) = self.slab.get_mut(slot) else { return };
         let paused = conn.flags.has(Flags::PAUSED | Flags::STALLED);
@@ -407,7 +406,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.watch(slot, interest);
     }
 
-    /// Hands a new connection to epoll.
+    /// Registers a new connection with epoll.
     pub(crate) fn watch_first(&mut self, slot: u32) {
         let Some(conn) = self.slab.get_mut(slot) else { return };
         if conn.mode == Mode::Dead || conn.flags.has(Flags::WATCHED) {
@@ -442,21 +441,21 @@ impl<S: Sys, H: Handler> Core<S, H> {
             self.sys.watch(fd, interest, key)
         };
         if result.is_err() {
-            // ENOMEM or ENOSPC: a connection nobody watches would hang for ever.
+            // ENOMEM or ENOSPC: an unwatched connection would hang forever.
             self.end(slot, Closed::NoMemory);
         }
     }
 
     // ---- buffers ----
 
-    /// The read buffer, to be put back. An empty worker has none.
+    /// Takes out the read buffer; the caller puts it back. A worker without connections has none.
     #[inline]
     pub(crate) fn take_read_buffer(&mut self) -> Vec<u8> {
         let buffer = std::mem::take(&mut self.read_buffer);
         if buffer.is_empty() { vec![0; TAIL_BYTES_MAX + READ_BUFFER_BYTES] } else { buffer }
     }
 
-    /// Gives back what only connections need, when there are none.
+    /// Frees the buffers that only connections need, when there are none.
     pub(crate) fn release_buffers(&mut self) {
         self.read_buffer = Vec::new();
         self.cork = Vec::new();

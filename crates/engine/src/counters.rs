@@ -1,11 +1,11 @@
-//! What a worker counts. One writer, any reader: a plain add for the worker, and the control plane
-//! sums the workers when somebody asks.
+//! Counters of a worker. One writer, any number of readers: the worker does a plain add, and the
+//! control plane sums over the workers on request.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{Closed, Refusal};
 
-/// A number that its one worker raises and everybody may read.
+/// A counter that its one worker changes and every thread may read.
 #[derive(Default, Debug)]
 pub struct Counter(AtomicU64);
 
@@ -16,7 +16,7 @@ impl Counter {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
-    /// Takes away, from the owning worker only; for gauges.
+    /// Subtracts, from the owning worker only; for gauges.
     #[inline]
     pub fn sub(&self, n: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_sub(n), Ordering::Relaxed);
@@ -58,9 +58,9 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: u64,)*
             /// Connections ended, by cause, in the order of [`Closed::ALL`].
             pub closed: Vec<u64>,
-            /// Rules broken by peers, in the order of [`wire::Violation::ALL`].
+            /// Protocol violations by peers, in the order of [`wire::Violation::ALL`].
             pub violations: Vec<u64>,
-            /// Connections not let in, by reason, in the order of [`Refusal::ALL`].
+            /// Refused connections, by reason, in the order of [`Refusal::ALL`].
             pub refused: Vec<u64>,
         }
 
@@ -98,11 +98,11 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Connections that exist now, whatever their state (gauge).
+    /// Connections that exist now, in any state (gauge).
     connections,
     /// WebSockets open now (gauge).
     websockets,
-    /// Connections accepted and let in.
+    /// Connections accepted and admitted.
     accepted,
     /// Connects begun.
     connects,
@@ -110,21 +110,21 @@ counters! {
     upgrades,
     /// TLS handshakes completed, either role.
     tls_handshakes,
-    /// Of them those that took up an earlier session.
+    /// TLS handshakes that resumed an earlier session.
     tls_resumed,
     /// HTTP requests answered without an upgrade.
     requests,
-    /// Bodies of requests received whole.
+    /// Request bodies received completely.
     bodies_in,
-    /// Bodies that did not come in time (408).
+    /// Request bodies that were not received in time (408).
     bodies_late,
-    /// Bodies for which a worker had no room (503).
+    /// Request bodies for which a worker had no room (503).
     bodies_refused,
-    /// Bytes of bodies that are not whole yet (gauge).
+    /// Bytes of incomplete request bodies (gauge).
     body_bytes,
-    /// Messages received whole.
+    /// Messages received completely.
     messages_in,
-    /// Messages handed to `send`, each receiver counted, whether they arrive or are dropped.
+    /// Messages passed to `send`, counted per receiver, delivered or dropped.
     messages_out,
     /// Bytes read from sockets.
     bytes_in,
@@ -136,29 +136,29 @@ counters! {
     pings_in,
     /// Pongs received.
     pongs_in,
-    /// Bytes that wait in send queues now (gauge).
+    /// Bytes in send queues now (gauge).
     queued_bytes,
     /// Messages dropped because the receiver's queue was full.
     dropped_slow,
-    /// Messages dropped because their receiver was gone.
+    /// Messages dropped because their receiver had disconnected.
     dropped_gone,
-    /// Posts to other workers that found a full mailbox.
+    /// Posts to other workers refused by a full mailbox.
     mailbox_full,
     /// Times accepting paused: no descriptors or no memory (`EMFILE`, `ENFILE`, `ENOBUFS`).
     accept_paused,
-    /// Times accepting stopped at a listener as every worker held all it may.
+    /// Times accepting stopped at a listener because every worker was at capacity.
     accept_full,
-    /// Times a full worker passed its listener on.
+    /// Times a worker at capacity passed its listener on.
     listener_handed_on,
-    /// Bytes of messages that were compressed.
+    /// Bytes of messages before compression.
     deflate_in_bytes,
-    /// Bytes that came of them.
+    /// Bytes of messages after compression.
     deflate_out_bytes,
     /// Bytes of compressed messages received.
     inflate_in_bytes,
-    /// Bytes that came of them.
+    /// Bytes of these messages after inflating.
     inflate_out_bytes,
-    /// Connections let in without counting for their address: too many addresses are kept.
+    /// Connections admitted without counting for their address: the table of addresses is full.
     addresses_uncounted,
     /// Connections closed because memory was short.
     shed,
@@ -174,14 +174,14 @@ impl Counters {
         }
     }
 
-    /// Counts a connection that was not let in.
+    /// Counts a refused connection.
     pub fn count_refused(&self, refusal: Refusal) {
         if let Some(counter) = self.refused.get(refusal as usize) {
             counter.add(1);
         }
     }
 
-    /// Counts a broken rule.
+    /// Counts a protocol violation.
     pub fn count_violation(&self, violation: wire::Violation) {
         if let Some(counter) = self.violations.get(violation as usize) {
             counter.add(1);

@@ -1,7 +1,7 @@
-//! permessage-deflate on a worker's connections (RFC 7692): who compresses with what, and whose
-//! windows are kept. By default nobody's: one inflater and a compressor for each size of window serve
-//! all connections of a worker, so that agreeing on compression costs an idle socket nothing. Not
-//! here: the codec, see [`wire::websocket::Compressor`].
+//! permessage-deflate on a worker's connections (RFC 7692): who compresses with what, and which
+//! contexts are kept. By default none are: one inflater, and one compressor for each window size,
+//! serve all connections of a worker, so that negotiating compression costs an idle socket nothing.
+//! Not here: the codec, see [`wire::websocket::Compressor`].
 
 use wire::Violation;
 use wire::websocket::{self, Compressor, Deflate, FrameHeader, Inflater, OpCode, is_utf8};
@@ -13,27 +13,27 @@ use crate::sys::Sys;
 use crate::worker::Worker;
 use crate::{ConnId, Handler, Sent};
 
-/// Whether messages are compressed, and what is remembered between them.
+/// Whether messages are compressed, and what is kept between them.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum Compression {
-    /// Nothing is agreed on.
+    /// Compression is not negotiated.
     #[default]
     Off,
-    /// Each message by itself, with what all connections of a worker share.
+    /// Each message on its own, with state that all connections of a worker share.
     Shared,
-    /// Each connection keeps what it has compressed and inflated: smaller messages, for
-    /// [`Compression::TAKEOVER_BYTES`] a socket.
+    /// Each connection keeps its contexts between messages: smaller messages, for
+    /// [`Compression::TAKEOVER_BYTES`] per socket.
     Takeover,
 }
 
 impl Compression {
-    /// What a socket takes once both of its contexts are in use, in bytes: measured, see
+    /// Memory of a socket once both of its contexts are in use, in bytes: measured, see
     /// `docs/operate/serve.md`.
     pub const TAKEOVER_BYTES: u64 = 310_000;
 }
 
-/// What a connection agreed to, in a byte: the window of its compressor as a power of two (0: it
-/// sends plain), and which contexts it keeps.
+/// The negotiated parameters of a connection, in a byte: the window of its compressor as a power of
+/// two (0: it sends uncompressed), and which contexts it keeps.
 #[derive(Copy, Clone, Default)]
 pub(crate) struct Agreed(u8);
 
@@ -41,7 +41,7 @@ impl Agreed {
     const BITS: u8 = 0x0F;
     const KEEPS_OUT: u8 = 0x10;
     const KEEPS_IN: u8 = 0x20;
-    /// A window of 256 bytes is read but not written.
+    /// A window of 256 bytes is accepted for reading but not used for writing.
     const BITS_MIN: u8 = 9;
 
     pub(crate) fn as_server(deflate: &Deflate) -> Agreed {
@@ -74,14 +74,14 @@ impl Agreed {
     }
 }
 
-/// What a connection keeps between messages, where that was agreed on.
+/// The contexts that a connection keeps between messages, if that was negotiated.
 #[derive(Default)]
 pub(crate) struct Contexts {
     compressor: Option<Compressor>,
     inflater: Option<Inflater>,
 }
 
-/// What the connections of a worker share, made when it is first needed.
+/// The codecs that a worker's connections share, created when first needed.
 #[derive(Default)]
 pub(crate) struct Codec {
     /// By window, from 9 bits on.
@@ -103,7 +103,7 @@ impl Codec {
 }
 
 impl<S: Sys, H: Handler> Worker<S, H> {
-    /// A compressed message, whole.
+    /// Processes a complete compressed message.
     #[inline(never)]
     pub(crate) fn on_deflated(&mut self, id: ConnId, opcode: OpCode, data: &[u8]) {
         let core = &mut self.core;
@@ -122,15 +122,15 @@ impl<S: Sys, H: Handler> Worker<S, H> {
 }
 
 impl<S: Sys, H: Handler> Core<S, H> {
-    /// How messages for this connection are encoded: the same number, the same bytes. For groups of
-    /// receivers, see [`Core::encode_message`].
+    /// How messages for this connection are encoded: connections with the same number get the same
+    /// bytes. For groups of receivers, see [`Core::encode_message`].
     #[must_use]
     pub fn encoding(&self, id: ConnId) -> u32 {
         self.live(id).map_or(0, |conn| u32::from(conn.deflate.bits()))
     }
 
-    /// Appends a message as a frame for connections that we accepted and that have this
-    /// [encoding](Core::encoding), for [`Core::send_shared`].
+    /// Appends a message as a frame for accepted connections with this [encoding](Core::encoding),
+    /// for [`Core::send_shared`].
     pub fn encode_message(
         &mut self,
         encoding: u32,
@@ -171,7 +171,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             self.codec.compress(bits, data, &mut compressed);
         }
         self.count_compressed(data, &compressed);
-        // What went into a context must arrive, however long.
+        // What went into a kept context must be sent, however long.
         let sent = if keeps || compressed.len() < data.len() {
             self.send_frame(slot, opcode, true, &compressed)
         } else {

@@ -1,4 +1,4 @@
-//! BI-30: the numbers that tell a slot's connections apart run over, and nobody is taken for another.
+//! BI-30: the generation counter wraps around, and no connection is mistaken for another.
 
 use std::net::SocketAddr;
 
@@ -8,7 +8,7 @@ use crate::sys::Sys;
 use crate::sys::sim::Kernel;
 use crate::{Answer, Closed, ConnId, Core, Handler, Incoming, Limits, Remote, Worker};
 
-/// Echoes, and keeps every name there was.
+/// Echoes, and keeps every id there was.
 #[derive(Default)]
 struct Host {
     names: Vec<ConnId>,
@@ -55,7 +55,7 @@ fn bi_30_names_that_run_over() {
     let mut worker =
         Worker::new(seat.sys, 0, limits, remote.clone(), &seat.listeners, 50, host).unwrap();
     remote.give_listener(0, 0);
-    // Four thousand million connections later.
+    // As after four thousand million connections.
     worker.core.generation = u32::MAX - 5;
     let mut outside = kernel.outside();
     let mut said = b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
@@ -71,7 +71,7 @@ fn bi_30_names_that_run_over() {
             }
         };
         settle(&mut worker);
-        // Whoever had the slot before gets nothing, and nobody else gets it instead.
+        // Earlier users of the slot get nothing, and no other connection gets it instead.
         let (host, core) = worker.parts();
         for gone in host.closed.clone() {
             assert_eq!(core.send(gone, OpCode::Text, b"stray"), crate::Sent::Dropped);

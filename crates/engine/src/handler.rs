@@ -1,4 +1,4 @@
-//! [`Handler`]: what a program does with its connections, and the answers it may give.
+//! [`Handler`]: what a program does with its connections, and the answers it can give.
 
 use std::borrow::Cow;
 
@@ -11,10 +11,10 @@ use crate::{Closed, ConnId, Core, Sys};
 pub struct Incoming<'r, 'b> {
     /// Method, target and headers.
     pub head: &'r Request<'r, 'b>,
-    /// What a WebSocket handshake asks for, if it is one.
+    /// The WebSocket handshake, if the request is one.
     pub upgrade: Option<&'r Upgrade<'b>>,
-    /// Nanoseconds that its head took to come, with TLS where it is the first behind that, from turn
-    /// to turn of the worker.
+    /// Nanoseconds from the first byte of the head to its end, including the TLS handshake if it is
+    /// the first request after that; measured in turns of the worker.
     pub took_ns: u64,
 }
 
@@ -22,33 +22,33 @@ pub struct Incoming<'r, 'b> {
 pub struct RefusedHead<'r, 'b> {
     /// Its head, where that could be read.
     pub head: Option<&'r Request<'r, 'b>>,
-    /// The status it is answered with; 408 where it did not come in time, which is answered nothing.
+    /// The status of the answer; 408 if it was not received in time, which is not answered.
     pub status: u16,
-    /// Why, by the name that counters use: of a violation, or of [`Closed::HandshakeTimeout`].
+    /// The reason, named as in counters: a violation, or [`Closed::HandshakeTimeout`].
     pub why: &'static str,
     /// As [`Incoming::took_ns`], so far.
     pub took_ns: u64,
 }
 
-/// What a handler says to a request.
+/// A handler's answer to a request.
 #[derive(Debug)]
 pub enum Answer {
-    /// Become a WebSocket, speaking this subprotocol if any. Something that is no handshake is
-    /// told so with 426.
+    /// Becomes a WebSocket, with this subprotocol if any. A request that is no handshake is
+    /// answered 426.
     Upgrade(Option<Box<str>>),
-    /// A whole answer.
+    /// A complete answer.
     Respond(Response),
-    /// A head and the first bytes of a body that goes on: the connection becomes raw, and
+    /// A head and the first bytes of a body that continues: the connection becomes raw, and
     /// [`Core::write`] sends the rest.
     Stream(Response),
-    /// Read the request's body, up to so many bytes, and hand it to [`Handler::body`]; without this no
-    /// body is read. One that is longer is answered 413, one that does not come in the time for a
-    /// handshake 408, and 503 where the worker holds as much as it may.
+    /// Receives the request's body, up to this many bytes, and passes it to [`Handler::body`];
+    /// otherwise no body is read. A longer one is answered 413, one not received within the
+    /// handshake timeout 408, and 503 if the worker holds as many bytes of bodies as it may.
     Body(u64),
-    /// Somebody will say it later by [`crate::Remote::answer`]; reading stops until then.
+    /// The answer follows later by [`crate::Remote::answer`]; reading pauses until then.
     Later,
-    /// Nothing: the connection becomes raw, [`Core::write`] is how to answer, and what follows the
-    /// head goes to [`Handler::data`]. [`Core::next_request`] makes it speak HTTP again.
+    /// No answer: the connection becomes raw, the handler answers with [`Core::write`], and what
+    /// follows the head goes to [`Handler::data`]. [`Core::next_request`] returns it to HTTP.
     Raw,
 }
 
@@ -57,18 +57,18 @@ pub enum Answer {
 pub struct Response {
     /// Status code.
     pub status: u16,
-    /// Headers beside Content-Length, Content-Type and Connection.
+    /// Headers other than Content-Length, Content-Type and Connection.
     pub headers: Vec<(Cow<'static, str>, Cow<'static, str>)>,
     /// Content-Type.
     pub content_type: &'static str,
     /// The body, or with [`Answer::Stream`] its beginning.
     pub body: Cow<'static, [u8]>,
-    /// Close the connection afterwards.
+    /// Close the connection after the answer.
     pub close: bool,
 }
 
 impl Response {
-    /// A short text for people, with a line end.
+    /// A short text for people; it should end with a line feed.
     #[must_use]
     pub fn text(status: u16, body: impl Into<Cow<'static, str>>) -> Self {
         let body = match body.into() {
@@ -80,22 +80,23 @@ impl Response {
     }
 }
 
-/// What a program does with its connections. One handler per worker, called in its thread only;
-/// it may send to any connection of this worker from any call, the calling one included.
+/// What a program does with its connections. One handler per worker, called only in its thread; it
+/// may send to any connection of this worker from any call, including the one it is called for.
 pub trait Handler: Sized {
-    /// Kept with each connection: it should be small, 16 bytes fill the slot to 64.
+    /// Data kept with each connection: it should be small, 16 bytes fill the slot to 64.
     type User: Default;
     /// What other threads may post to this worker.
     type Post: Send + 'static;
 
-    /// Raw connections whose bytes are received before the first of them is shown to [`Handler::data`]:
-    /// several cost less CPU where most of it is passed on, and one is shown as soon as it is here.
+    /// How many raw connections are received before the first of them is passed to
+    /// [`Handler::data`]: several cost less CPU if most data is forwarded, one has the lowest
+    /// latency.
     const READS_TOGETHER: usize = 1;
 
-    /// The worker begins: before it accepts, connects or takes a post.
+    /// The worker starts: before it accepts, connects or takes a post.
     fn begin<S: Sys>(&mut self, _core: &mut Core<S, Self>) {}
 
-    /// A request head has arrived whole and obeys the rules.
+    /// A complete and valid request head was received.
     fn request<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
@@ -108,8 +109,8 @@ pub trait Handler: Sized {
     fn refused<S: Sys>(&mut self, _core: &Core<S, Self>, _id: ConnId, _head: &RefusedHead<'_, '_>) {
     }
 
-    /// The body that [`Answer::Body`] asked for has come, whole. What kind of request it belongs to is
-    /// to be kept with the connection; asking for another is an error.
+    /// The body requested by [`Answer::Body`] is complete. The handler keeps with the connection
+    /// which request it belongs to; requesting another body is an error.
     fn body<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId, _body: Vec<u8>) -> Answer {
         Answer::Respond(Response::text(501, "Nobody reads bodies here.\n"))
     }
@@ -117,10 +118,10 @@ pub trait Handler: Sized {
     /// A WebSocket is open, in either role.
     fn open<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId);
 
-    /// A connect to a raw [`crate::Target`] is through: bytes both ways from here.
+    /// A connect to a raw [`crate::Target`] succeeded: bytes in both directions from here.
     fn connected<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId) {}
 
-    /// A whole message; `data` is void after the call.
+    /// A complete message; the contents of `data` are undefined after the call.
     fn message<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
@@ -129,24 +130,24 @@ pub trait Handler: Sized {
         data: &mut [u8],
     );
 
-    /// A pong arrived.
+    /// A pong was received.
     fn pong<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId, _data: &[u8]) {}
 
-    /// The peer of a raw connection has ended its side. True keeps ours open, until
-    /// [`Core::finish_writing`]; else the connection is over. Where ours has ended before it is over
-    /// without a question.
+    /// The peer of a raw connection has ended its side. Returning `true` keeps ours open, until
+    /// [`Core::finish_writing`]; otherwise the connection ends. Not called if our side has already
+    /// ended.
     fn ended<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId) -> bool {
         false
     }
 
-    /// Bytes on a raw connection. What it has no use for yet it gives back by
+    /// Bytes on a raw connection. The handler returns what it cannot use yet with
     /// [`Core::leave_unread`].
     fn data<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId, _data: &mut [u8]) {}
 
-    /// A queue that had grown is empty again.
+    /// A send queue that was used is empty again.
     fn drained<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId) {}
 
-    /// The server begins to drain and accepts no more: what is only kept for later may go.
+    /// The server begins to drain and accepts no more: anything only kept for later can be freed.
     fn draining<S: Sys>(&mut self, _core: &mut Core<S, Self>) {}
 
     /// The server drains and an open WebSocket is about to be closed with 1001: the last chance to
@@ -160,22 +161,23 @@ pub trait Handler: Sized {
         false
     }
 
-    /// A WebSocket is open no longer, for another reason than an order of ours: the peer said goodbye or
-    /// broke a rule, its queue was full. Called at most once for each, after [`Handler::open`]; the
-    /// connection itself lives on until [`Handler::closed`] tells its end, up to
-    /// [`crate::Limits::close_timeout`] later. One that ends at once is told only there.
+    /// A WebSocket is no longer open, for a reason other than our own close: the peer closed it or
+    /// violated the protocol, or its queue was full. Called at most once for each, after
+    /// [`Handler::open`]; the connection still exists until [`Handler::closed`], up to
+    /// [`crate::Limits::close_timeout`] later. For a connection that ends at once only
+    /// [`Handler::closed`] is called.
     fn closing<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId, _why: Closed) {}
 
-    /// A connection has ended; called once for each, with [`Core::user_mut`] still there. `opened`
-    /// tells whether [`Handler::open`] was called for it.
+    /// A connection has ended; called once for each, while [`Core::user_mut`] still works. `opened`
+    /// says whether [`Handler::open`] was called for it.
     fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed, opened: bool);
 
     /// A post from another thread.
     fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, post: Self::Post);
 
-    /// Once per turn, after events and posts: background work in small portions. Returns the time
-    /// at which it wants to be called at the latest, in the nanoseconds of [`Core::now_ns`]; a
-    /// time that has come means that there is more to do now.
+    /// Called once per turn, after events and posts: background work in small portions. Returns the
+    /// latest time for the next call, in the nanoseconds of [`Core::now_ns`]; a time in the past
+    /// means that there is more to do now.
     fn turn<S: Sys>(&mut self, _core: &mut Core<S, Self>) -> Option<u64> {
         None
     }

@@ -1,4 +1,4 @@
-//! Connections in HTTP mode: a server's requests and answers, a client's handshake.
+//! Connections in HTTP mode: a server's requests and answers, and a client's handshake.
 
 use wire::Status;
 use wire::http::{
@@ -21,24 +21,24 @@ use crate::timers::nanoseconds;
 use crate::worker::Worker;
 use crate::{Answer, Broken, Closed, Compression, ConnId, Handler, Incoming, Response, Target};
 
-/// What must be known of a request when it is answered, perhaps later.
+/// What is needed of a request when it is answered, perhaps later.
 #[derive(Copy, Clone, Default)]
 pub(crate) struct Asked {
     /// The answer to its handshake, if it was one.
     accept: Option<[u8; 28]>,
-    /// The answer to what it offered to compress.
+    /// The answer to its permessage-deflate offer.
     deflate: Option<Deflate>,
-    /// Further requests may follow on this connection.
+    /// Further requests can follow on this connection.
     keep_alive: bool,
     /// The answer has no body (HEAD).
     head_only: bool,
-    /// When an answer that comes later is given up.
+    /// Deadline for an answer that comes later.
     until_ns: u64,
 }
 
 impl<S: Sys, H: Handler> Worker<S, H> {
-    /// Looks for a whole head; returns the bytes used. Kept apart from the path of frames, which
-    /// else would carry its stack and registers.
+    /// Looks for a complete head; returns the bytes used. Kept apart from the path of frames, which
+    /// would otherwise pay for its stack and registers.
     #[inline(never)]
     pub(crate) fn on_head(&mut self, slot: u32, bytes: &mut [u8]) -> usize {
         let Some(conn) = self.core.slab.get_mut(slot) else { return bytes.len() };
@@ -126,7 +126,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let Some(id) = self.core.id_at(slot) else { return };
         let incoming = Incoming { head: &request, upgrade: upgrade.as_ref(), took_ns };
         let answer = self.handler.request(&mut self.core, id, &incoming);
-        // A body nobody asks for: the answer goes out and what still comes is thrown away.
+        // An unrequested body is not read: the answer is sent and what arrives is discarded.
         let has_body = request.header("transfer-encoding").is_some()
             || request.header("content-length").is_some_and(|length| length != b"0")
             || expects_continue(&request);
@@ -208,7 +208,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         self.handler.open(&mut self.core, id);
     }
 
-    /// A connect has succeeded or failed.
+    /// Handles the success or failure of a connect.
     pub(crate) fn on_connected(&mut self, slot: u32) {
         let Some(conn) = self.core.slab.get(slot) else { return };
         let target = self.core.targets.get(usize::from(conn.target));
@@ -223,7 +223,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         }
     }
 
-    /// From here on a connection of our own is bytes both ways.
+    /// Makes an outgoing connection raw: bytes in both directions from here.
     pub(crate) fn connected_raw(&mut self, slot: u32) {
         let tick = self.core.tick;
         let Some(conn) = self.core.slab.get_mut(slot) else { return };
@@ -234,7 +234,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         self.core.sync_interest(slot);
     }
 
-    /// The server's answer to our handshake.
+    /// Handles the server's answer to our handshake.
     fn on_response(&mut self, slot: u32, head: &[u8]) {
         let mut headers = [EMPTY_HEADER; MAX_HEADERS];
         let Some(conn) = self.core.slab.get(slot) else { return };
@@ -263,7 +263,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
 }
 
 impl<S: Sys, H: Handler> Core<S, H> {
-    /// Writes an answer and settles what the connection is from then on.
+    /// Writes an answer and sets the connection's next state.
     pub(crate) fn respond(
         &mut self,
         slot: u32,
@@ -310,8 +310,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.handshake_over(before);
     }
 
-    /// Takes a raw connection that we accepted for HTTP again: the request on it is answered, and
-    /// another may follow. What was not read behind the last one is read now.
+    /// Returns an accepted raw connection to HTTP: its request is answered, and another may follow.
+    /// Bytes left unread after the last one are processed now.
     pub fn next_request(&mut self, id: ConnId) {
         let (slot, tick) = (id.slot(), self.tick);
         match self.live_mut(id) {
@@ -341,10 +341,10 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.sync_interest(slot);
     }
 
-    // ---- our own connects ----
+    // ---- outgoing connections ----
 
-    /// Sends the handshake if the connection is there already, as it mostly is on loopback;
-    /// otherwise waits until it is.
+    /// Sends the handshake if the connection is already established, as it usually is on loopback;
+    /// otherwise waits for that.
     pub(crate) fn begin_handshake(&mut self, slot: u32) {
         let Some(conn) = self.slab.get_mut(slot) else { return };
         let has_session = conn.tls().is_some();
@@ -407,7 +407,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         Ok(true)
     }
 
-    /// Sends the request of a handshake on a connection that is there.
+    /// Sends the handshake request on an established connection.
     pub(crate) fn send_request(&mut self, slot: u32) {
         let mut head = self.take_buffer();
         let Some(conn) = self.slab.get(slot) else { return };
@@ -418,13 +418,13 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.give_buffer(head);
     }
 
-    /// From here on a raw connection of our own is that target's: its handshake is sent, whose answer
-    /// the handler's `open` or `closed` tells, as behind a proxy that has answered CONNECT. The time
-    /// for it is what [`Core::connect_raw`] gave the connection.
+    /// Begins a target's WebSocket handshake on an outgoing raw connection, as after a proxy has
+    /// answered CONNECT. The handler's `open` or `closed` reports the result. Its deadline is that
+    /// of [`Core::connect_raw`].
     ///
     /// # Errors
-    /// `NotConnected` where there is no such connection, or what was written to it has not left;
-    /// `NotFound` where the target is none of WebSockets.
+    /// `NotConnected` if there is no such connection, or bytes written to it are not sent yet;
+    /// `NotFound` if the target is not a WebSocket target.
     pub fn upgrade(&mut self, id: ConnId, target: u8) -> std::io::Result<()> {
         if self.targets.get(usize::from(target)).is_none_or(Target::is_raw) {
             return Err(std::io::ErrorKind::NotFound.into());
@@ -442,7 +442,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
 
     // ---- deadlines ----
 
-    /// Gives an accepted connection its time for the handshake, unless that is done already.
+    /// Sets the handshake deadline of an accepted connection, unless the handshake is complete.
     pub(crate) fn arm_handshake(&mut self, slot: u32) {
         let timeout = self.limits.handshake_timeout;
         let Some(conn) = self.slab.get_mut(slot) else { return };
@@ -469,7 +469,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.after_read(slot, b"");
     }
 
-    /// The time for a handshake, or between two requests, has passed. True: it is to end for that.
+    /// The handshake timeout, or the time between two requests, has passed. Returns `true` if the
+    /// connection has to end because of it.
     #[must_use]
     pub(crate) fn handshake_is_late(&mut self, slot: u32, generation: u32) -> bool {
         let head_ns = nanoseconds(self.limits.handshake_timeout);
@@ -493,11 +494,11 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let waits = body_ns.or(asked_ns).is_some_and(|until_ns| self.now_ns < until_ns);
         match mode {
             Mode::Connecting => self.end(slot, Closed::ConnectTimeout),
-            // The deadline is of the connection's last request, and this one has its own time.
+            // The deadline belongs to the connection's last request; this one has its own.
             Mode::Http | Mode::Parked if waits => self.arm_handshake(slot),
             Mode::Http if body_ns.is_some() => self.give_up_on_body(slot),
             Mode::Http if before.has(Flags::ANSWERED) => {
-                // A further head has the time of a first one, whatever of it comes meanwhile.
+                // A further head has as long as the first one, however it trickles in.
                 let begun = since_ns.map(|since_ns| self.now_ns.saturating_sub(since_ns));
                 let idle = begun.is_none() && self.timers.ns_between(last_active, now) >= idle_ns;
                 if idle {
@@ -517,7 +518,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     }
 }
 
-/// The answer to a plain request where only WebSockets live (RFC 9110 section 15.5.22).
+/// The answer to a plain request on a WebSocket endpoint (RFC 9110 section 15.5.22).
 fn upgrade_required() -> Response {
     let mut response =
         Response::text(426, "This is a WebSocket endpoint: connect with a WebSocket client.\n");

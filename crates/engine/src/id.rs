@@ -1,15 +1,15 @@
-//! [`ConnId`]: the name of a connection, safe to keep after the connection is gone.
+//! [`ConnId`]: identifies a connection, and is safe to keep after the connection has closed.
 
 use std::fmt;
 
-/// Workers a process may have: 10 bits of a [`ConnId`].
+/// Most workers of a process: 10 bits of a [`ConnId`].
 pub const WORKERS_MAX: usize = 1 << 10;
-/// Connections a worker may have at a time: 22 bits of a [`ConnId`].
+/// Most connections of a worker at a time: 22 bits of a [`ConnId`].
 pub const SLOTS_MAX: u32 = 1 << 22;
 
-/// Names one connection of one process in 8 bytes: worker, slot and generation. A slot is used
-/// again, a generation is not (until 2³² connections of that worker later), so sending to a dead
-/// id reaches nobody.
+/// Identifies one connection of a process in 8 bytes: worker, slot and generation. A slot is
+/// reused, a generation is not (until 2³² connections of that worker later), so sending to a stale
+/// id has no effect.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId(u64);
 
@@ -25,25 +25,26 @@ impl ConnId {
         (self.0 >> 54) as u16
     }
 
-    /// The connection's place in that worker's slab.
+    /// The connection's slot in that worker's slab.
     #[must_use]
     pub fn slot(self) -> u32 {
         (self.0 >> 32) as u32 & (SLOTS_MAX - 1)
     }
 
-    /// Which of the connections that used the slot is meant.
+    /// Tells apart the connections that used the slot.
     #[must_use]
     pub fn generation(self) -> u32 {
         self.0 as u32
     }
 
-    /// All of it as a number, for logs and JSON.
+    /// The id as a number, for logs and JSON.
     #[must_use]
     pub fn as_u64(self) -> u64 {
         self.0
     }
 
-    /// The name that [`ConnId::as_u64`] gave as a number. Any number names somebody or nobody.
+    /// The id whose [`ConnId::as_u64`] is this number. Any number is accepted; it may identify no
+    /// connection.
     #[must_use]
     pub fn from_u64(number: u64) -> Self {
         ConnId(number)

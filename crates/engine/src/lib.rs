@@ -1,8 +1,8 @@
-//! Workers, connections, queues, timers and mailboxes over epoll: what holds a million sockets.
+//! Workers, connections, queues, timers and mailboxes over epoll, built for a million sockets.
 //!
 //! A [`Worker`] is one thread's share: its slab of connections, one read buffer, its timers, and a
-//! [`Handler`] that says what to do. Between reading a message and writing its answer there is no
-//! lock, no task and no channel. Other threads reach a worker by its mailbox ([`Remote`]).
+//! [`Handler`] that decides what to do. Between reading a message and writing its answer there is
+//! no lock, no task and no channel. Other threads reach a worker through its mailbox ([`Remote`]).
 //! [`Workers`] starts several, each with a descriptor table of its own.
 //!
 //! What it is not: it knows no topics, no paths and no brokers, and it reads no clock but

@@ -1,97 +1,99 @@
-//! Every limit of the engine: name, unit, default, and why that value.
+//! Every limit of the engine: name, unit, default, and the reason for the value.
 
 use std::time::Duration;
 
 use crate::{AdmissionLimits, Compression, Proxies, SlowConsumer};
 
-/// Bytes a worker reads from one socket by one call. One buffer per worker, none per connection.
+/// Bytes that a worker reads from a socket in one call. One buffer per worker, none per connection.
 pub const READ_BUFFER_BYTES: usize = 64 * 1024;
-/// Bytes kept in front of a read for what the last one left torn: at most a whole request head, or
-/// what a paused connection had not yet taken.
+/// Bytes kept in front of a read for the tail of the last one: at most a complete request head, or
+/// what a paused connection has not consumed.
 pub(crate) const TAIL_BYTES_MAX: usize = READ_BUFFER_BYTES + 16 * 1024;
-/// Bytes gathered for one socket before they are written in the middle of its read.
+/// Bytes collected for one socket before they are written in the middle of its read.
 pub(crate) const CORK_BYTES: usize = 32 * 1024;
-/// Frames at least this long are written from where they lie instead of being copied together.
+/// Frames at least this long are written in place instead of being copied together.
 pub(crate) const VECTORED_BYTES: usize = 8 * 1024;
-/// Steps of TLS handshakes that cost cryptography carried out in one turn: a storm of handshakes
-/// leaves room for those inside. The rest are reported again in the next turn.
+/// TLS handshake steps with cryptography per turn: a storm of handshakes leaves time for open
+/// connections. The rest are reported again in the next turn.
 pub(crate) const TLS_HANDSHAKES_PER_TURN: usize = 16;
-/// Of those steps, after how many no further connection is accepted in a turn. A handshake takes two
-/// to four of them: were all spent on the first, those that came in a storm would wait in flight
-/// until they had to give way to those behind them.
+/// After this many of those steps no further connection is accepted in the turn. A handshake takes
+/// two to four of them: if all were spent on the first step, the handshakes of a storm would stay
+/// in flight until they are evicted for later ones.
 pub(crate) const TLS_ARRIVALS_PER_TURN: usize = TLS_HANDSHAKES_PER_TURN / 4;
 /// Ciphertext kept of one connection because it is not whole: a record is at most 18 KiB
 /// (RFC 5246 section 6.2.3), a chain of certificates in a handshake may be longer.
 pub(crate) const TLS_TORN_BYTES_MAX: usize = 32 * 1024;
 /// Readiness reports handled in one turn.
 pub(crate) const EVENTS_PER_TURN: usize = 512;
-/// Connections accepted from one listener in one turn: a storm leaves room for those inside.
+/// Connections accepted from one listener per turn: a storm leaves time for open connections.
 pub(crate) const ACCEPTS_PER_TURN: usize = 64;
-/// Bytes flushed to one slow socket in one turn.
+/// Bytes flushed to one slow socket per turn.
 pub(crate) const FLUSH_BYTES_PER_TURN: usize = 1024 * 1024;
-/// What a message under way has to grow by in the time of the idle timeout, or its peer is closed
-/// however lively it is. With the defaults 9 bytes a second are enough.
+/// How much an unfinished message must grow within the idle timeout; otherwise its connection is
+/// closed, however active. With the defaults 9 bytes per second are enough.
 pub(crate) const MESSAGE_GROWS_BYTES: usize = 1024;
-/// Posts taken from the mailbox in one turn.
+/// Posts taken from the mailbox per turn.
 pub(crate) const POSTS_PER_TURN: usize = 1024;
-/// How long a listener rests after the kernel had no descriptor or memory for a connection.
+/// How long a listener pauses after the kernel had no descriptor or memory for a connection.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Emptied buffers a worker keeps for the next torn message, and the largest it keeps.
+/// Buffers that a worker keeps for the next partial message, and the largest it keeps.
 pub(crate) const POOLED_BUFFERS: usize = 8;
 pub(crate) const POOLED_BUFFER_BYTES: usize = 64 * 1024;
 
-/// Addresses kept for the limits per address, in the process: some 60 bytes each. Of those beyond
-/// it new ones are let in and not counted.
+/// Addresses tracked for the limits per address, in the process: some 60 bytes each. Beyond it,
+/// connections of new addresses are admitted and not counted.
 pub(crate) const ADDRESSES_MAX: usize = 1 << 20;
-/// What a client that is turned away is told to wait: at random between these, in whole seconds.
+/// The Retry-After of a refused client: random between these, in whole seconds.
 pub(crate) const RETRY_AFTER: (Duration, Duration) =
     (Duration::from_secs(1), Duration::from_secs(10));
-/// Deadlines looked at to find the oldest handshake in flight.
+/// Deadlines examined to find the oldest handshake in flight.
 pub(crate) const EVICTION_LOOKS: usize = 256;
-/// Of its connections a worker that is short of memory sheds one of so many a round, within bounds,
-/// and looks at so many slots to find them.
+/// A worker short of memory sheds one of this many connections per round, within these bounds, and
+/// examines this many slots to find them.
 pub(crate) const SHED_SHARE: u32 = 64;
 pub(crate) const SHED_MIN: u32 = 8;
 pub(crate) const SHED_MAX: u32 = 1024;
 pub(crate) const SHED_LOOKS: u32 = 16 * 1024;
 
-/// The limits an operator sets, the same for every worker.
+/// The limits that an operator sets, the same for every worker.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// What the protocols allow: head, headers, message bytes.
+    /// Limits of the protocols: head, headers, message bytes.
     pub wire: wire::Limits,
-    /// Bytes that may wait for one slow reader. Default 1 MiB.
+    /// Bytes that may wait for one slow consumer. Default 1 MiB.
     pub send_queue_bytes: usize,
     /// What happens beyond that. Default: disconnect.
     pub slow_consumer: SlowConsumer,
-    /// A connection silent for this long is closed; `None` never. Default 120 s.
+    /// A connection idle for this long is closed; `None` disables that. Default 120 s.
     pub idle_timeout: Option<Duration>,
-    /// Send pings at half the idle timeout, so that live peers stay. Default on.
+    /// Send pings at half the idle timeout, so that live peers stay connected. Default on.
     pub pings: bool,
-    /// Time for the whole request head, for a body that was asked for, or for the answer to our handshake. Default 10 s.
+    /// Time for the complete request head, for a requested body, or for the answer to our
+    /// handshake. Default 10 s.
     pub handshake_timeout: Duration,
-    /// A client that was answered and asks nothing more for this long is closed; told apart by the
-    /// time for a head, which it may last longer. Default 75 s.
+    /// A keep-alive connection without another request for this long is closed. Tracked separately
+    /// from the handshake timeout, which may be shorter. Default 75 s.
     pub keep_alive_timeout: Duration,
     /// Time for the peer to answer our close frame and end its stream. Default 5 s.
     pub close_timeout: Duration,
-    /// After the time of a drain, how long what a handler holds may still go on. Default 30 s.
+    /// After the drain period, how long connections that the handler defers may still go on.
+    /// Default 30 s.
     pub drain_grace: Duration,
-    /// Whether messages are compressed; a client offers it by its targets. Default off.
+    /// Whether messages are compressed; a client offers it per target. Default off.
     pub compression: Compression,
-    /// Messages shorter than this, in bytes, are sent as they are. Default 1 KiB.
+    /// Messages shorter than this, in bytes, are sent uncompressed. Default 1 KiB.
     pub compress_above_bytes: usize,
-    /// Bytes of request bodies that one worker holds while they are not whole. Default 16 MiB.
+    /// Bytes of incomplete request bodies that one worker holds. Default 16 MiB.
     pub bodies_bytes: usize,
     /// Bytes that may wait in one worker's mailbox. Default 8 MiB.
     pub mailbox_bytes: usize,
-    /// A peer that does not acknowledge what we send, or that we are there, for this long is dead;
-    /// `None` leaves it to the system. Of what [`crate::Core::connect_raw`] opens; a listener has its
-    /// own. Default `None`.
+    /// A peer that acknowledges neither data nor keep-alive probes for this long is dead; `None`
+    /// leaves that to the system. Applies to connections of [`crate::Core::connect_raw`]; listeners
+    /// have their own setting. Default `None`.
     pub peer_timeout: Option<Duration>,
-    /// Who may come in.
+    /// Admission limits.
     pub admission: AdmissionLimits,
-    /// Whose word on a client's address is taken. Default: nobody's.
+    /// Trusted proxies, which report client addresses. Default: none.
     pub proxies: Proxies,
 }
 

@@ -1,5 +1,5 @@
-//! Mailboxes: how other threads speak to a worker. Bounded in bytes, never dropped silently, never
-//! blocking a worker; one wake-up for all that is posted before the worker looks.
+//! Mailboxes: how other threads reach a worker. Bounded in bytes, never dropping silently, never
+//! blocking a worker; one wake-up covers everything posted before the worker looks.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ pub trait Wake: Send + Sync {
     fn wake(&self);
 }
 
-/// The mailbox was full: nothing was posted. Try again later, or say so to who asked.
+/// The mailbox was full: nothing was posted. Retry later, or report it to the publisher.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Full;
 
@@ -48,19 +48,19 @@ struct Letters<P> {
     posts: VecDeque<(Letter<P>, usize)>,
 }
 
-/// One worker's mailbox, and what others may know of that worker.
+/// One worker's mailbox, and what other threads know of that worker.
 pub(crate) struct Mailbox<P> {
     letters: Mutex<Letters<P>>,
     bytes: AtomicUsize,
     bytes_max: usize,
-    /// A wake-up is under way; who sets it first does the waking.
+    /// A wake-up is under way; the thread that sets it first does the waking.
     woken: AtomicBool,
     waker: Box<dyn Wake>,
-    /// Connections the worker has, and may have.
+    /// Connections that the worker has, and its maximum.
     pub(crate) open: AtomicU32,
     pub(crate) capacity: AtomicU32,
     pub(crate) accepting: AtomicBool,
-    /// The worker's table is full, until one of its connections has ended.
+    /// The worker's descriptor table is full, until one of its connections has ended.
     pub(crate) exhausted: AtomicBool,
     pub(crate) counters: Counters,
 }
@@ -69,7 +69,7 @@ impl<P> Mailbox<P> {
     /// Claims room for `bytes`; the letter must follow.
     fn reserve(&self, bytes: usize) -> Result<(), Full> {
         let before = self.bytes.fetch_add(bytes, Ordering::AcqRel);
-        // A letter larger than the whole mailbox may pass an empty one, or it never could.
+        // An envelope larger than the whole mailbox may enter an empty one, or it never could.
         if before > 0 && before + bytes > self.bytes_max {
             self.bytes.fetch_sub(bytes, Ordering::AcqRel);
             return Err(Full);
@@ -114,15 +114,16 @@ impl<P> Mailbox<P> {
     }
 }
 
-/// What all workers of a process share: their mailboxes, and the listeners that wait for room.
+/// State that all workers of a process share: their mailboxes, and the listeners that wait for
+/// room.
 pub(crate) struct Shared<P> {
     pub(crate) mailboxes: Vec<Mailbox<P>>,
-    /// Bit per listener that no worker has room for.
+    /// A bit per parked listener: no worker has room for it.
     pub(crate) parked: AtomicU64,
     pub(crate) admission: Admission,
 }
 
-/// Reaches every worker of the process from any thread. Cheap to clone.
+/// A handle to every worker of the process, from any thread. Cheap to clone.
 pub struct Remote<P> {
     pub(crate) shared: Arc<Shared<P>>,
 }
@@ -137,7 +138,7 @@ impl<P> Clone for Remote<P> {
 const LETTER_BYTES: usize = 64;
 
 impl<P> Remote<P> {
-    /// Mailboxes for one worker per waker, each holding at most `bytes_max` bytes.
+    /// Creates mailboxes for one worker per waker, each holding at most `bytes_max` bytes.
     #[must_use]
     pub fn new(wakers: Vec<Box<dyn Wake>>, bytes_max: usize) -> Self {
         let mailboxes = wakers
@@ -164,7 +165,7 @@ impl<P> Remote<P> {
         }
     }
 
-    /// Workers of the process, busy or not yet needed.
+    /// Workers of the process, started or not.
     #[must_use]
     pub fn workers(&self) -> usize {
         self.shared.mailboxes.len()
@@ -175,14 +176,14 @@ impl<P> Remote<P> {
         self.shared.mailboxes.iter().map(|mailbox| &mailbox.counters)
     }
 
-    /// Connections each worker has now, with what it may have.
+    /// Connections of each worker, with its maximum.
     pub fn open(&self) -> impl Iterator<Item = (u32, u32)> {
         self.shared.mailboxes.iter().map(|mailbox| {
             (mailbox.open.load(Ordering::Relaxed), mailbox.capacity.load(Ordering::Relaxed))
         })
     }
 
-    /// Posts to one worker; `bytes` is what the post holds in memory.
+    /// Posts to one worker; `bytes` is the memory that the post holds.
     ///
     /// # Errors
     /// [`Full`] when the mailbox holds its limit; the post comes back by the caller's own copy.
@@ -196,7 +197,7 @@ impl<P> Remote<P> {
     /// Posts to all of `workers` or to none of them.
     ///
     /// # Errors
-    /// [`Full`] when one of the mailboxes holds its limit; then nobody got anything.
+    /// [`MailboxFull`] if one of the mailboxes is at its limit; then nothing was posted.
     pub fn post_all(
         &self,
         workers: impl Iterator<Item = usize> + Clone,
@@ -219,8 +220,7 @@ impl<P> Remote<P> {
         Ok(())
     }
 
-    /// Settles a request that was answered with [`Answer::Later`]. An answer to a connection that
-    /// is gone is dropped.
+    /// Answers a request that got [`Answer::Later`]. An answer to a closed connection is dropped.
     pub fn answer(&self, id: ConnId, answer: Answer) {
         if let Some(mailbox) = self.shared.mailboxes.get(usize::from(id.worker())) {
             mailbox.put(Letter::Answer(id, answer), 0);
@@ -234,12 +234,13 @@ impl<P> Remote<P> {
         }
     }
 
-    /// Says whether the process holds more memory than it may: while it does, nobody is let in.
+    /// Sets whether the process exceeds its memory limit: while it does, new connections are
+    /// refused.
     pub fn set_short_of_memory(&self, short: bool) {
         self.shared.admission.short_of_memory.store(short, Ordering::Relaxed);
     }
 
-    /// Has every worker that holds connections close some of them, so that memory comes back.
+    /// Makes every worker with connections close some of them, to free memory.
     pub fn shed(&self) {
         let busy = |mailbox: &&Mailbox<P>| mailbox.open.load(Ordering::Relaxed) > 0;
         for mailbox in self.shared.mailboxes.iter().filter(busy) {
@@ -253,27 +254,27 @@ impl<P> Remote<P> {
         self.shared.admission.handshakes.load(Ordering::Relaxed)
     }
 
-    /// Addresses that are kept for the limits per address.
+    /// Addresses tracked for the limits per address.
     #[must_use]
     pub fn addresses(&self) -> usize {
         self.shared.admission.addresses()
     }
 
-    /// The address refused last since this was last asked.
+    /// The last refused address since the previous call.
     #[must_use]
     pub fn take_refused(&self) -> Option<IpAddr> {
         self.shared.admission.take_refused()
     }
 
-    /// Gives a listener, by its place among those of [`crate::Worker::new`], to a worker: from its
-    /// next turn on it accepts from there. Each listener is with one worker at a time.
+    /// Gives a listener, by its index among those of [`crate::Worker::new`], to a worker, which
+    /// accepts from it from its next turn on. Each listener belongs to one worker at a time.
     pub fn give_listener(&self, worker: usize, listener: usize) {
         if let Some(mailbox) = self.shared.mailboxes.get(worker) {
             mailbox.put(Letter::Listen(listener), 0);
         }
     }
 
-    /// The next worker after `from` that has room and accepts nothing yet, else one with room.
+    /// The next worker after `from` that has room and does not accept yet; otherwise one with room.
     pub(crate) fn worker_with_room(&self, from: usize) -> Option<usize> {
         let n = self.workers();
         let room = |w: &usize| {

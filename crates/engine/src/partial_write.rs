@@ -1,19 +1,19 @@
-//! Where a write was cut short among the frames it carried, so that a message counts as sent or as
-//! dropped and never as both. Only for bytes that this engine encoded: it reads headers as
-//! `wire::websocket` writes them (RFC 6455 section 5.2) and checks nothing.
+//! Partial writes: at which frame a write ended, so that a message counts as sent or as dropped and
+//! never as both. Only for bytes that this engine encoded: it reads headers as `wire::websocket`
+//! writes them (RFC 6455 section 5.2) and checks nothing.
 
-/// A write of frames that ended within one of them.
+/// Where a write of frames ended.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Cut {
     /// Messages that had left whole.
     pub(crate) whole: u32,
     /// Where the frame ends in which it was cut; what follows begins with a frame.
     pub(crate) end: usize,
-    /// That frame is a message.
+    /// The partly sent frame is a message.
     pub(crate) message: bool,
 }
 
-/// Looks where `sent` bytes end in `bytes`, which begin with a frame or with the answer to a
+/// Finds where `sent` bytes end in `bytes`, which begin with a frame or with the answer to a
 /// handshake.
 pub(crate) fn cut(bytes: &[u8], sent: usize) -> Cut {
     let mut cut = Cut { whole: 0, end: answer_bytes(bytes), message: false };
@@ -26,7 +26,7 @@ pub(crate) fn cut(bytes: &[u8], sent: usize) -> Cut {
     cut
 }
 
-/// The length of the head that answers a handshake, if one stands in front of the frames.
+/// The length of the handshake answer in front of the frames, or 0.
 fn answer_bytes(bytes: &[u8]) -> usize {
     if !bytes.starts_with(b"HTTP/") {
         return 0;

@@ -1,4 +1,4 @@
-//! What waits to be sent to one socket: bytes that are its own and frames shared with many.
+//! The send queue of one socket: bytes of its own, and frames shared with others.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -10,37 +10,37 @@ use crate::partial_write::cut;
 #[derive(Clone, Debug)]
 pub struct SharedFrame {
     bytes: Rc<[u8]>,
-    /// Messages in it; merged publications count each of theirs.
+    /// Number of messages in it; merged publications count each of theirs.
     messages: u32,
 }
 
 impl SharedFrame {
-    /// Wraps bytes already encoded for the wire, holding so many messages.
+    /// Wraps bytes already encoded for the wire that contain this many messages.
     #[must_use]
     pub fn new(bytes: &[u8], messages: u32) -> Self {
         SharedFrame { bytes: bytes.into(), messages }
     }
 
-    /// The bytes as they go to the wire.
+    /// The encoded bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Messages in it.
+    /// Number of messages in it.
     #[must_use]
     pub fn messages(&self) -> u32 {
         self.messages
     }
 }
 
-/// What happens to a peer whose queue would pass its limit.
+/// The policy for a peer whose queue would exceed its limit.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum SlowConsumer {
     /// Close with 1013 (default): the client reconnects and knows that it missed something.
     #[default]
     Disconnect,
-    /// Forget the oldest waiting publications.
+    /// Drop the oldest waiting publications.
     DropOldest,
     /// Keep only the newest publication.
     LatestOnly,
@@ -48,12 +48,12 @@ pub enum SlowConsumer {
 
 #[derive(Debug)]
 enum Piece {
-    /// Whole frames, or bytes that are none, and the messages in them.
+    /// Complete frames, or unframed bytes, and the number of messages in them.
     Owned(Box<[u8]>, u32),
     /// What is left of one frame, and whether it is a message.
     Torn(Box<[u8]>, bool),
     Shared(SharedFrame),
-    /// Goes before all that has not begun to leave; no message, and one at most.
+    /// Sent before everything that has not begun to be sent; not a message, and one at most.
     Urgent(SharedFrame),
 }
 
@@ -75,22 +75,22 @@ impl Piece {
     }
 }
 
-/// What a piece holds in memory beside its bytes.
+/// Memory that a piece holds beyond its bytes.
 const PIECE_BYTES: usize = 32;
-/// Pieces given to one vectored write.
+/// Pieces passed to one vectored write.
 pub(crate) const PIECES_MAX: usize = 16;
 
-/// A queue of pieces in order, the first perhaps partly sent.
+/// A queue of pieces in order, the first possibly sent in part.
 #[derive(Default, Debug)]
 pub(crate) struct SendQueue {
     pieces: VecDeque<Piece>,
-    /// Bytes of the first piece that have left already.
+    /// Bytes of the first piece that are already sent.
     sent: usize,
     bytes: usize,
 }
 
 impl SendQueue {
-    /// Bytes that wait.
+    /// Bytes waiting.
     pub(crate) fn len(&self) -> usize {
         self.bytes
     }
@@ -99,13 +99,13 @@ impl SendQueue {
         self.bytes == 0
     }
 
-    /// What it holds in memory, which is what its limit is about.
+    /// Memory that it holds, which its limit applies to.
     pub(crate) fn weight(&self) -> usize {
         self.bytes + self.pieces.len() * PIECE_BYTES
     }
 
-    /// Messages that have not left whole. `framed`: its connection speaks WebSocket, so that those
-    /// of a piece that is partly sent can be told apart.
+    /// Messages that are not completely sent. `framed`: its connection is a WebSocket, so the
+    /// messages in a partly sent piece can be told apart.
     pub(crate) fn messages(&self, framed: bool) -> u64 {
         let all: u64 = self.pieces.iter().map(|piece| u64::from(piece.messages())).sum();
         let begun = self.pieces.front().filter(|_| framed && self.sent > 0);
@@ -116,7 +116,7 @@ impl SendQueue {
         all - u64::from(whole)
     }
 
-    /// Queues whole frames holding so many messages, or with none of them any bytes.
+    /// Queues complete frames with this many messages, or with none any bytes.
     pub(crate) fn push_owned(&mut self, bytes: &[u8], messages: u32) {
         if !bytes.is_empty() {
             self.bytes += bytes.len();
@@ -132,7 +132,7 @@ impl SendQueue {
         }
     }
 
-    /// Queues what is left after `sent` bytes of frames that hold so many messages.
+    /// Queues the rest of frames with this many messages, after `sent` bytes of them.
     pub(crate) fn push_rest(&mut self, bytes: &[u8], sent: usize, messages: u32) {
         if sent == 0 {
             return self.push_owned(bytes, messages);
@@ -146,7 +146,7 @@ impl SendQueue {
         self.push_owned(bytes.get(cut.end..).unwrap_or_default(), rest);
     }
 
-    /// Queues a shared frame of which `skip` bytes have left already. Only the first piece of a
+    /// Queues a shared frame of which `skip` bytes are already sent. Only the first piece of a
     /// queue may be partly sent, so `skip` is zero unless the queue is empty.
     pub(crate) fn push_shared(&mut self, frame: &SharedFrame, skip: usize) {
         debug_assert!(skip == 0 || self.pieces.is_empty());
@@ -157,8 +157,8 @@ impl SendQueue {
         self.pieces.push_back(Piece::Shared(frame.clone()));
     }
 
-    /// Queues a frame before all that has not begun to leave. One that waits so already gives way
-    /// to it.
+    /// Queues a frame before everything that has not begun to be sent. It replaces one that waits
+    /// like this already.
     pub(crate) fn push_urgent(&mut self, frame: &SharedFrame) {
         let begun = match self.sent {
             0 => self.pieces.iter().take_while(|piece| matches!(piece, Piece::Torn(..))).count(),
@@ -186,7 +186,7 @@ impl SendQueue {
         filled
     }
 
-    /// Takes note that so many bytes have left.
+    /// Removes the bytes that were sent.
     pub(crate) fn advance(&mut self, mut n: usize) {
         self.bytes -= n;
         while n > 0 {
@@ -202,8 +202,8 @@ impl SendQueue {
         }
     }
 
-    /// Forgets the oldest publications that have not begun to leave, until `room` bytes more fit
-    /// under `limit`. Returns the messages dropped.
+    /// Drops the oldest publications that have not begun to be sent, until `room` more bytes fit
+    /// under `limit`. Returns the number of messages dropped.
     pub(crate) fn drop_oldest(&mut self, room: usize, limit: usize) -> u64 {
         let mut dropped = 0;
         let mut index = usize::from(self.sent > 0);
@@ -220,7 +220,8 @@ impl SendQueue {
         dropped
     }
 
-    /// Forgets every publication that has not begun to leave. Returns the messages dropped.
+    /// Drops every publication that has not begun to be sent. Returns the number of messages
+    /// dropped.
     pub(crate) fn drop_publications(&mut self) -> u64 {
         self.drop_oldest(1, 0)
     }
@@ -272,7 +273,7 @@ mod tests {
         queue.push_owned(b"reply", 1);
         queue.push_urgent(&urgent(b"<3>"));
         assert_eq!(drain(&mut queue, 5), b"headerpayload<3>reply");
-        // The rest of a pong is no place to begin a frame at either.
+        // Nor may a frame begin within a pong.
         queue.push_rest(b"pong", 2, 0);
         queue.push_urgent(&urgent(b"<4>"));
         assert_eq!(drain(&mut queue, 1), b"ng<4>");

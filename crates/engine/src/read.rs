@@ -1,5 +1,5 @@
-//! Reading: from a socket's bytes to the handler's calls. Bytes are worked on where the worker's
-//! one buffer has them; only what is torn off at the end of a read is copied to the connection.
+//! Reading: from a socket's bytes to the handler's calls. Bytes are processed in place in the
+//! worker's one buffer; only an incomplete tail is copied to the connection.
 
 use std::io;
 
@@ -50,17 +50,17 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         self.core.read_buffer = buffer;
     }
 
-    /// [`Worker::read`] of the [bare](Conn::is_bare) connections that `events` begins with, in two steps: all
-    /// are received, then each is handed on, mostly to be sent. Code and data of the one and of the
-    /// other stay in the processor's caches meanwhile, and whoever is woken finds more than one message
-    /// to work on. Returns how many were seen to.
+    /// [`Worker::read`] of the [bare](Conn::is_bare) connections that `events` begins with, in two
+    /// steps: all are received, then each is passed to the handler, which usually sends the data
+    /// on. This keeps code and data of each step in the processor's caches, and a receiver that
+    /// wakes up finds more than one message. Returns how many events were handled.
     pub(crate) fn read_bare(&mut self, events: &[Event]) -> usize {
         let mut buffer = self.core.take_read_buffer();
         let mut ends = std::mem::take(&mut self.ends);
         let (mut at, mut odd) = (0, None);
         for event in events.iter().take(H::READS_TOGETHER) {
             let core = &mut self.core;
-            // Nobody's read is cut short for those before it.
+            // A read is never shortened because of those before it.
             let room = buffer.get_mut(at..at + READ_BUFFER_BYTES);
             let (Some(conn), Some(room)) = (core.slab.get_mut(event.slot()), room) else {
                 break;
@@ -90,7 +90,8 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         }
         let seen = ends.len() + usize::from(odd.is_some());
         if let Some((slot, got)) = odd {
-            // An end is told again to whoever was paused meanwhile; an error is not.
+            // The end of a stream is reported again if the connection was paused meanwhile; an
+            // error is not.
             if got.is_err() || self.core.slab.get(slot).is_some_and(Conn::is_bare) {
                 self.read_nothing(slot, got);
             }
@@ -101,7 +102,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         seen
     }
 
-    /// A read has brought no bytes.
+    /// Handles a read that returned no bytes.
     #[cold]
     fn read_nothing(&mut self, slot: u32, got: io::Result<usize>) {
         match got {
@@ -113,7 +114,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         }
     }
 
-    /// Works on what a connection had kept, without reading more.
+    /// Processes the kept bytes of a connection, without reading more.
     pub(crate) fn pump(&mut self, slot: u32) {
         let kept = self.core.slab.get(slot).and_then(|conn| conn.cold.as_ref());
         let kept = kept.map_or(0, |cold| cold.tail.len());
@@ -149,7 +150,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         }
     }
 
-    /// Delivers all that is whole in `bytes` from `at` on, writes the replies, keeps the rest.
+    /// Delivers everything complete in `bytes` from `at` on, writes the replies, keeps the rest.
     pub(crate) fn ingest(&mut self, slot: u32, bytes: &mut [u8], mut at: usize) {
         self.core.corked = Some(slot);
         while let Some(rest) = bytes.get_mut(at..).filter(|rest| !rest.is_empty()) {
@@ -183,7 +184,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         bytes.len() - self.core.take_unread(slot).min(bytes.len())
     }
 
-    /// Decodes frames until the bytes run out or the handler wants no more; returns what was used.
+    /// Decodes frames until the bytes run out or the handler pauses; returns the bytes used.
     fn on_frames(&mut self, slot: u32, bytes: &mut [u8]) -> usize {
         let Some(conn) = self.core.slab.get(slot) else { return bytes.len() };
         let id = ConnId::new(self.core.index, slot, conn.generation);
@@ -250,7 +251,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         }
     }
 
-    /// The peer has ended its side; false if the handler keeps ours.
+    /// Handles the peer's end of the stream; returns `false` if the handler keeps our side open.
     pub(crate) fn on_end_of_stream(&mut self, slot: u32) -> bool {
         let Some(conn) = self.core.slab.get(slot) else { return true };
         if conn.mode == Mode::Raw && !conn.flags.has(Flags::CLOSE_SENT) && self.keeps_half(slot) {
@@ -285,9 +286,9 @@ impl<S: Sys, H: Handler> Worker<S, H> {
 }
 
 impl<S: Sys, H: Handler> Core<S, H> {
-    /// Gives back the last `bytes` of what [`Handler::data`] is being shown. They come again, in
-    /// front of what follows, when the connection is resumed or has become HTTP again; until then
-    /// it is not read.
+    /// Returns the last `bytes` of the data passed to [`Handler::data`]. They are delivered again,
+    /// before what follows, when the connection is resumed or has returned to HTTP; until then it
+    /// is not read.
     pub fn leave_unread(&mut self, bytes: usize) {
         self.unread = bytes;
     }
@@ -303,19 +304,19 @@ impl<S: Sys, H: Handler> Core<S, H> {
         unread
     }
 
-    /// Counts what was read; a connection that is open was heard with it.
+    /// Counts received bytes and marks an open connection as active.
     #[inline]
     pub(crate) fn heard(&mut self, slot: u32, got: usize) {
         self.counters().bytes_in.add(got as u64);
         let tick = self.tick;
-        // A request head that dribbles in does not count as activity.
+        // A request head that trickles in does not count as activity.
         if let Some(conn) = self.slab.get_mut(slot).filter(|c| c.mode != Mode::Http) {
             conn.last_active = tick;
             conn.flags.clear(Flags::PINGED);
         }
     }
 
-    /// Puts what the last read left torn in front of the new bytes.
+    /// Puts the tail of the last read in front of the new bytes.
     pub(crate) fn restore_tail(&mut self, slot: u32, bytes: &mut [u8]) {
         let Some(conn) = self.slab.get_mut(slot) else { return };
         let Some(cold) = conn.cold.as_mut().filter(|cold| !cold.tail.is_empty()) else { return };
@@ -326,7 +327,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.give_buffer(tail);
     }
 
-    /// Keeps what could not be delivered yet; a connection without any gives its box back.
+    /// Keeps what could not be delivered yet, or frees the connection's box if it holds nothing.
     pub(crate) fn after_read(&mut self, slot: u32, rest: &[u8]) {
         let Some(conn) = self.slab.get_mut(slot) else { return };
         if conn.mode == Mode::Lingering {
@@ -346,7 +347,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
     }
 
-    /// Adds a piece to the message under way; the whole message with its last.
+    /// Adds a fragment to the current message; returns the complete message with the last one.
     #[inline(never)]
     fn gather(&mut self, slot: u32, data: &[u8], last: bool) -> Option<Vec<u8>> {
         let conn = self.slab.get(slot)?;
@@ -371,8 +372,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let Some(conn) = self.slab.get_mut(slot) else { return };
         let client = conn.is_client();
         if conn.backlog() > 0 {
-            // Only the latest is owed (RFC 6455 section 5.5.3), so a peer that pings without
-            // reading makes nothing grow.
+            // Only the latest ping needs an answer (RFC 6455 section 5.5.3), so a peer that pings
+            // without reading makes nothing grow.
             conn.cold().pong = Some(payload.into());
         } else {
             self.send_control(slot, client, OpCode::Pong, payload);
@@ -396,7 +397,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
     }
 
-    /// A rule was broken: tell the peer by which code, end our side, count it.
+    /// Handles a protocol violation: sends its close code, ends our side, counts it.
     #[inline(never)]
     pub(crate) fn violated(&mut self, slot: u32, violation: Violation) {
         self.counters().count_violation(violation);
@@ -425,7 +426,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             return;
         }
         if conn.flags.has(Flags::PAUSED) {
-            // It may speak all the time: it is we who do not listen.
+            // The peer may be sending: we do not read.
             conn.last_active = now;
             return;
         }
@@ -444,9 +445,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
     }
 
-    /// Whether the peer is heard and yet keeps us waiting for the end of a message, which has hardly
-    /// grown for the idle timeout: by empty fragments, say. What a silent peer has begun is the idle
-    /// timeout's.
+    /// Whether an active peer does not finish a message, which has hardly grown within the idle
+    /// timeout, for example by empty fragments. For a silent peer the idle timeout itself applies.
     fn is_unfinished(&mut self, slot: u32) -> bool {
         let span = self.timers.span(self.now_ns);
         let Some(conn) = self.slab.get_mut(slot) else { return false };

@@ -1,7 +1,7 @@
-//! Requests that come to nothing before the handler is asked: a head that breaks a rule, which is answered
-//! as the RFC says (RFC 9110 section 15.5, RFC 6585 section 5), and one that does not come in time, which
-//! is answered nothing. The handler hears of both, so that a log may have a line for them. Not here: who
-//! is let in (`admission/`), and bodies.
+//! Requests that are rejected before they reach the handler: an invalid head, answered as RFC 9110
+//! section 15.5 and RFC 6585 section 5 require, and one that is not received in time, which is not
+//! answered. The handler is notified of both, so that they can be logged. Not here: admission
+//! (`admission/`), and bodies.
 
 use wire::Violation;
 use wire::http::Request;
@@ -13,7 +13,8 @@ use crate::worker::Worker;
 use crate::{Broken, Closed, Handler, RefusedHead};
 
 impl<S: Sys, H: Handler> Worker<S, H> {
-    /// Refuses a head that breaks a rule; `read` is what of it could be read, and how long it took.
+    /// Rejects an invalid head; `head` is the part that could be parsed, if any, and `took_ns` its
+    /// duration.
     #[cold]
     pub(crate) fn refuse_head(
         &mut self,
@@ -66,7 +67,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.finish(slot);
     }
 
-    /// How long ago a head began that is not whole yet; nothing where it came at once.
+    /// Time since the incomplete head began, in nanoseconds; 0 if it arrived at once.
     pub(crate) fn head_took_ns(&self, slot: u32) -> u64 {
         let cold = self.slab.get(slot).and_then(|conn| conn.cold.as_ref());
         let since_ns = cold.map(|cold| cold.since_ns).filter(|since_ns| *since_ns > 0);

@@ -1,5 +1,5 @@
-//! Sending: replies are gathered and leave together, publications are shared, and what the kernel
-//! refuses waits in a queue with a limit.
+//! Sending: replies are collected and sent together, publications are shared, and what the kernel
+//! does not take waits in a queue with a limit.
 
 use std::io::{self, IoSlice};
 
@@ -14,20 +14,20 @@ use crate::sys::Sys;
 use crate::tls::Way;
 use crate::{Closed, ConnId, Handler, SharedFrame, SlowConsumer};
 
-/// What became of a message given to [`Core::send`].
+/// The result of [`Core::send`] and its like.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Sent {
-    /// The kernel has it, or it leaves at the end of this read.
+    /// The kernel took it, or it is sent at the end of this read.
     Sent,
-    /// It waits; so many bytes are in the queue now.
+    /// It waits; the queue now holds this many bytes.
     Queued(usize),
-    /// The connection is gone or closing, or its queue was full. Counted.
+    /// The connection is closed or closing, or its queue was full. Counted.
     Dropped,
 }
 
 impl<S: Sys, H: Handler> Core<S, H> {
-    /// Sends one message to an open WebSocket. A reply to the connection being read leaves with
-    /// all others at the end of that read; anything else leaves now as far as the kernel takes it.
+    /// Sends one message to an open WebSocket. A reply to the connection being read is sent with
+    /// all others at the end of that read; anything else at once, as far as the kernel takes it.
     pub fn send(&mut self, id: ConnId, opcode: OpCode, data: &[u8]) -> Sent {
         let slot = id.slot();
         self.counters().messages_out.add(1);
@@ -52,7 +52,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.send_frame(slot, opcode, false, data)
     }
 
-    /// Sends one frame that is a message to an open WebSocket whose queue has room.
+    /// Sends one message as a frame to an open WebSocket whose queue has room.
     #[inline]
     pub(crate) fn send_frame(
         &mut self,
@@ -86,8 +86,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
         sent
     }
 
-    /// Sends a frame that many connections share to an open WebSocket or raw connection that we
-    /// accepted. What the kernel refuses is queued as a reference.
+    /// Sends a frame that many connections share to an accepted connection, an open WebSocket or
+    /// raw. What the kernel does not take is queued as a reference.
     pub fn send_shared(&mut self, id: ConnId, frame: &SharedFrame) -> Sent {
         let messages = u64::from(frame.messages());
         self.counters().messages_out.add(messages);
@@ -127,10 +127,10 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.queue(slot, |cold| cold.queue.push_shared(frame, sent))
     }
 
-    /// Sends a small frame before all that waits for an open WebSocket or raw connection that we
-    /// accepted, though never in the middle of another frame: a sign of life that a client judges us
-    /// by. It counts as no message, is exempt from the queue's limit, and of several that wait only
-    /// the last is sent.
+    /// Sends a small frame ahead of everything that waits for an accepted connection, an open
+    /// WebSocket or raw, but never in the middle of another frame: a heartbeat by which the client
+    /// judges the connection. It counts as no message, is exempt from the queue's limit, and of
+    /// several that wait only the last is sent.
     pub fn send_urgent(&mut self, id: ConnId, frame: &SharedFrame) -> Sent {
         let slot = id.slot();
         let open = |mode| matches!(mode, Mode::WebSocket | Mode::Raw);
@@ -168,7 +168,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.written(slot, bytes, 0, sent)
     }
 
-    /// Sends bytes on a raw connection behind what waits, or with what is gathered.
+    /// Sends bytes on a raw connection after what waits or is collected.
     #[inline(never)]
     fn write_behind(&mut self, id: ConnId, bytes: &[u8]) -> Sent {
         let slot = id.slot();
@@ -215,7 +215,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
         sent
     }
 
-    /// Makes room in a full queue as the policy says. False: the new messages are dropped.
+    /// Makes room in a full queue according to the policy. Returns `false` if the new messages are
+    /// dropped.
     fn relieve(&mut self, slot: u32, room: usize, messages: u64) -> bool {
         let (policy, limit) = (self.limits.slow_consumer, self.limits.send_queue_bytes);
         let Some(conn) = self.slab.get_mut(slot) else { return false };
@@ -237,7 +238,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         fits
     }
 
-    /// Writes bytes of one connection, behind what waits already.
+    /// Writes bytes of one connection, after what already waits.
     pub(crate) fn write_out(&mut self, slot: u32, bytes: &[u8], messages: u32) -> Sent {
         let Some(conn) = self.slab.get(slot).filter(|conn| conn.mode != Mode::Dead) else {
             self.counters().dropped_gone.add(u64::from(messages));
@@ -247,7 +248,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.written(slot, bytes, messages, sent)
     }
 
-    /// What becomes of bytes of which the kernel took so many.
+    /// Queues the bytes that the kernel did not take.
     #[inline(never)]
     fn written(&mut self, slot: u32, bytes: &[u8], messages: u32, sent: io::Result<usize>) -> Sent {
         match sent {
@@ -260,8 +261,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
     }
 
-    /// Sends what the kernel takes now, encrypted where TLS is spoken; returns how many of the bytes
-    /// are taken.
+    /// Sends what the kernel takes now, encrypted if the connection uses TLS; returns the number of
+    /// bytes taken.
     #[inline]
     fn transmit(&mut self, slot: u32, bytes: &[u8]) -> io::Result<usize> {
         self.transmit_by(slot, |way, conn| way.send(conn, bytes))
@@ -277,7 +278,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let Some(conn) = slab.get_mut(slot) else { return Ok(0) };
         let sent = send(&mut way, conn);
         if conn.cold.is_some() && conn.waits() {
-            // Records that found no room.
+            // TLS records wait for room in the kernel.
             self.sync_interest(slot);
         }
         match sent {
@@ -286,7 +287,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
     }
 
-    /// The kernel says that the peer is gone, and messages for it with it.
+    /// Ends a connection after a write error; its messages count as dropped.
     fn lost(&mut self, slot: u32, messages: u64, error: &io::Error) -> Sent {
         self.counters().dropped_gone.add(messages);
         self.end(slot, Closed::of_break(error));
@@ -315,7 +316,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         })
     }
 
-    /// Adds to a queue by `push` and sees that it will be flushed.
+    /// Adds to a queue with `push` and makes sure that it will be flushed.
     fn queue(&mut self, slot: u32, push: impl FnOnce(&mut Cold)) -> Sent {
         let stall = self.limits.send_queue_bytes / 4;
         let Some(conn) = self.slab.get_mut(slot) else { return Sent::Dropped };
@@ -333,7 +334,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         Sent::Queued(waiting)
     }
 
-    /// Writes what was gathered for the connection being read.
+    /// Writes what was collected for the connection being read.
     pub(crate) fn flush_cork(&mut self) {
         let Some(slot) = self.corked else { return };
         if self.cork.is_empty() {
@@ -374,7 +375,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
                     if conn.flags.has(Flags::STALLED)
                         || matches!(conn.mode, Mode::Raw | Mode::HalfClosed)
                     {
-                        // Its pongs are not read, so that it takes bytes is the sign of life.
+                        // Its pongs are not read, so taking bytes counts as activity.
                         conn.last_active = tick;
                     }
                     self.counters().queued_bytes.sub(sent as u64);

@@ -1,7 +1,7 @@
 //! The slab: a worker's connections in chunks, so that growing never copies a million of them and
-//! an empty house gives its memory back.
+//! an empty slab frees its memory.
 
-/// Slots in a chunk: of 64 bytes each, 256 KiB, which the allocator maps by itself and which costs
+/// Slots per chunk: at 64 bytes each 256 KiB, which the allocator maps separately and which uses
 /// memory only as far as it was touched.
 const CHUNK_SLOTS: usize = 4096;
 const NONE: u32 = u32::MAX;
@@ -28,7 +28,7 @@ impl<T> Chunk<T> {
     }
 }
 
-/// Values at stable `u32` places. The lowest chunk with room is filled first.
+/// Values at stable `u32` slots. The lowest chunk with room is filled first.
 pub(crate) struct Slab<T> {
     chunks: Vec<Chunk<T>>,
     /// No chunk below this one has room.
@@ -41,7 +41,7 @@ impl<T> Slab<T> {
         Slab { chunks: Vec::new(), first_with_room: 0, live: 0 }
     }
 
-    /// Values held.
+    /// Number of values.
     pub(crate) fn live(&self) -> u32 {
         self.live
     }

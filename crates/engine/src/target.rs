@@ -1,5 +1,5 @@
-//! [`Target`]: a place to connect to, with the handshake request made once for all connections; or
-//! without any, for protocols that the handler speaks itself.
+//! [`Target`]: a destination, with a handshake request that is built once for all connections; or
+//! without one, for protocols that the handler implements itself.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -9,10 +9,10 @@ use wire::websocket::{encode_key, encode_upgrade_request};
 
 use crate::TlsClient;
 
-/// Of a connection whose place was no [`Target`].
+/// The target index of a connection without a [`Target`].
 pub(crate) const NO_TARGET: u8 = u8::MAX;
 
-/// A place to connect to once.
+/// A destination for a single connect.
 #[derive(Copy, Clone, Debug)]
 pub enum Place<'a> {
     /// Address and port.
@@ -21,7 +21,7 @@ pub enum Place<'a> {
     Unix(&'a Path),
 }
 
-/// How a connection of our own begins TLS.
+/// How an outgoing connection begins TLS.
 #[derive(Copy, Clone, Debug)]
 pub struct Hello<'a> {
     /// Whom to believe, and what to show.
@@ -30,25 +30,25 @@ pub struct Hello<'a> {
     pub behind: &'a [u8],
 }
 
-/// Where a client connects and what it asks for.
+/// Where a client connects and what it requests.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// Address and port; means nothing where there is a UNIX socket.
+    /// Address and port; ignored if there is a UNIX socket.
     pub address: SocketAddr,
-    /// The file of the UNIX socket to connect to instead.
+    /// The file of a UNIX socket to connect to instead.
     pub unix_socket: Option<Arc<Path>>,
     /// Subprotocols offered, in order of preference.
     pub protocols: Vec<String>,
-    /// permessage-deflate is offered.
+    /// Whether to offer permessage-deflate.
     pub deflate: bool,
-    /// How the connections speak TLS, if they do.
+    /// The TLS configuration, if the connections use TLS.
     pub tls: Option<TlsClient>,
     /// The handshake request; empty if the connections are raw.
     head: Vec<u8>,
     key_at: usize,
 }
 
-/// Stands where each connection's own key goes.
+/// Placeholder for each connection's own key.
 const PLACEHOLDER: [u8; 24] = *b"////////////////////////";
 
 impl Target {
@@ -74,8 +74,8 @@ impl Target {
         Target { address, unix_socket: None, protocols, deflate, tls: None, head, key_at }
     }
 
-    /// Bytes both ways from the moment of connecting, or of the end of the TLS handshake, which
-    /// [`crate::Handler::connected`] is told.
+    /// A raw target: bytes in both directions once connected, or once the TLS handshake is
+    /// complete, which [`crate::Handler::connected`] reports.
     #[must_use]
     pub fn raw(address: SocketAddr) -> Self {
         let (protocols, head) = (Vec::new(), Vec::new());
@@ -102,8 +102,8 @@ impl Target {
     }
 }
 
-/// The handshake key of one connection, drawn from the worker's secret: nothing has to be kept
-/// until the answer comes, and nobody can foresee it (RFC 6455 section 4.1, step 7).
+/// The handshake key of one connection, derived from the worker's secret: nothing has to be kept
+/// until the answer arrives, and nobody can predict it (RFC 6455 section 4.1, step 7).
 pub(crate) fn key_for(secret: u64, slot: u32, generation: u32) -> [u8; 24] {
     let mut state = secret ^ (u64::from(generation) << 32 | u64::from(slot));
     let mut nonce = [0u8; 16];

@@ -1,5 +1,5 @@
-//! Time in a worker: deadlines in the order they were set, and a tick for everything idle. No
-//! entry per idle connection: its slot says when it is looked at.
+//! Timers of a worker: deadlines in the order they were set, and a tick for everything idle. Idle
+//! connections have no entry: the slot determines when a connection is checked.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use crate::Limits;
 const SLICES: u32 = 64;
 const TICK_MIN: Duration = Duration::from_millis(20);
 const TICK_MAX: Duration = Duration::from_secs(60);
-/// Ticks that can be told apart from those of the next lap.
+/// Ticks that can be distinguished before the counter wraps around.
 const TICKS_MAX: u16 = 60_000;
-/// The tick where no idle timeout asks for another.
+/// The tick without an idle timeout.
 const TICK_DEFAULT: Duration = Duration::from_secs(1);
 
-/// Deadlines that all lie the same time ahead, so that the first to be set is the first to come.
+/// Deadlines with the same timeout, so that the first one set is the first to pass.
 #[derive(Default)]
 pub(crate) struct Deadlines {
     entries: VecDeque<Deadline>,
@@ -39,12 +39,12 @@ impl Deadlines {
         self.entries.front().map(|deadline| deadline.at_ns)
     }
 
-    /// The deadline at a place, the first to come at 0.
+    /// The deadline at an index, in the order in which they pass.
     pub(crate) fn get(&self, at: usize) -> Option<Deadline> {
         self.entries.get(at).copied()
     }
 
-    /// The next deadline that has passed.
+    /// Removes and returns the next deadline that has passed.
     pub(crate) fn pop(&mut self, now_ns: u64) -> Option<Deadline> {
         let due = self.entries.front().is_some_and(|deadline| deadline.at_ns <= now_ns);
         if !due {
@@ -64,10 +64,10 @@ pub(crate) struct Timers {
     pub(crate) closing: Deadlines,
     tick_ns: u64,
     began_ns: u64,
-    /// Idle ticks after which a connection is pinged and after which it is closed.
+    /// Idle ticks after which a connection is pinged, and after which it is closed.
     pub(crate) ping_ticks: u16,
     pub(crate) idle_ticks: Option<u16>,
-    /// Ticks in which the sweep looks at every slot once.
+    /// Ticks in which the sweep checks every slot once.
     period_ticks: u64,
     /// The tick of the last sweep, and the slot it stopped at.
     swept_tick: u64,
@@ -94,25 +94,25 @@ impl Timers {
         }
     }
 
-    /// Those for other limits, without the deadlines; none where the tick stays.
+    /// New timers for other limits, without the deadlines; `None` if the tick stays the same.
     pub(crate) fn renewed(&self, limits: &Limits, now_ns: u64) -> Option<Timers> {
         let timers = Timers::new(limits, now_ns);
         let stays = (timers.tick_ns, timers.idle_ticks) == (self.tick_ns, self.idle_ticks);
         (!stays).then_some(timers)
     }
 
-    /// So much time in ticks, as far as they count.
+    /// A duration in ticks, up to the maximum that can be distinguished.
     pub(crate) fn ticks(&self, ns: u64) -> u16 {
         u16::try_from(ns / self.tick_ns).unwrap_or(u16::MAX).min(TICKS_MAX)
     }
 
-    /// The tick that `now_ns` lies in, as a connection keeps it.
+    /// The tick of `now_ns`, in the form that connections keep.
     #[inline]
     pub(crate) fn tick(&self, now_ns: u64) -> u16 {
         (now_ns.wrapping_sub(self.began_ns) / self.tick_ns) as u16
     }
 
-    /// The slots to look at now: the share of `slots` that the ticks since the last call make.
+    /// The slots to check now: their share for the ticks since the last call.
     pub(crate) fn sweep(&mut self, now_ns: u64, slots: u32) -> std::ops::Range<u32> {
         let tick = now_ns.wrapping_sub(self.began_ns) / self.tick_ns;
         let ticks = (tick - self.swept_tick).min(self.period_ticks);
@@ -130,15 +130,15 @@ impl Timers {
         from..to
     }
 
-    /// Which of three spans, each as long as the idle timeout, `now_ns` lies in: 1 to 3, in turn.
-    /// What was seen two spans ago is older than the timeout, and the sweep looks often enough not to
-    /// miss that.
+    /// Which of three spans, each as long as the idle timeout, `now_ns` is in: 1 to 3, in turn. A
+    /// growth two spans ago is older than the timeout, and the sweep runs often enough not to miss
+    /// that.
     pub(crate) fn span(&self, now_ns: u64) -> u16 {
         let span_ns = u64::from(self.idle_ticks.unwrap_or(u16::MAX)) * self.tick_ns;
         (now_ns.wrapping_sub(self.began_ns) / span_ns % 3) as u16 + 1
     }
 
-    /// Whether ticks of silence are long: a quarter of the idle timeout.
+    /// Whether this many idle ticks count as idle for shedding: a quarter of the idle timeout.
     pub(crate) fn is_quiet(&self, ticks: u16) -> bool {
         u64::from(ticks) >= self.period_ticks
     }
@@ -150,7 +150,7 @@ impl Timers {
         [self.handshake.next_ns(), self.closing.next_ns(), tick].into_iter().flatten().min()
     }
 
-    /// The longest time that ticks of connections tell apart.
+    /// The longest duration that the ticks of connections can measure.
     pub(crate) fn longest_ns(&self) -> u64 {
         u64::from(TICKS_MAX) * self.tick_ns
     }
@@ -214,7 +214,7 @@ mod tests {
         let long = short.renewed(&limits(36_000), hour_ns).unwrap();
         let silent_ns = seen(&long, hour_ns, 2 * hour_ns);
         assert!(silent_ns > hour_ns - long.tick_ns && silent_ns <= hour_ns, "{silent_ns}");
-        // What was silent for 4 s is still, to a tick.
+        // What was idle for 4 s still is, up to one tick.
         let before_ns = short.ns_between(short.tick(hour_ns - 4_000_000_000), short.tick(hour_ns));
         let at = long.tick(hour_ns).wrapping_sub(long.ticks(before_ns));
         let after_ns = long.ns_between(at, long.tick(hour_ns));

@@ -1,9 +1,10 @@
 //! [`Worker`]: one thread's loop over its connections, a turn at a time.
 //!
-//! The driving contract: call [`Worker::turn`] until it says [`Turn::Stopped`]. Each turn waits
-//! (no longer than asked, nor beyond [`Worker::deadline`]), reads what is ready, takes posts, looks
-//! at timers, gives the handler its turn, flushes and reaps. It owns no loop, no signal handling
-//! and no descriptor table, so it can be driven from another event loop by [`Worker::poll_fd`].
+//! The driving contract: call [`Worker::turn`] until it returns [`Turn::Stopped`]. Each turn waits
+//! (at most the given timeout, and no longer than [`Worker::deadline`]), reads what is ready, takes
+//! posts, runs timers, gives the handler its turn, flushes and reaps. A worker owns no loop, no
+//! signal handling and no descriptor table, so it can be driven from another event loop by
+//! [`Worker::poll_fd`].
 
 use std::collections::VecDeque;
 use std::io;
@@ -29,15 +30,15 @@ pub(crate) const LISTENERS_MAX: usize = 64;
 /// Connections closed in one turn of a drain, and the time between two such turns.
 const DRAINS_PER_TURN: u32 = 4096;
 const DRAIN_STEP: Duration = Duration::from_millis(10);
-/// Slots looked at in such a turn for clients between two requests.
+/// Slots examined in such a turn for idle keep-alive connections.
 const IDLE_LOOKS: u32 = 64 * 1024;
 
-/// What a turn came to.
+/// The result of a turn.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Turn {
-    /// Go on.
+    /// Call again.
     Running,
-    /// Draining is over: no connection is left and none is accepted.
+    /// The drain is complete: no connection is left and none is accepted.
     Stopped,
 }
 
@@ -45,17 +46,17 @@ struct Drain {
     began_ns: u64,
     over_ns: u64,
     next_slot: u32,
-    /// Where clients between two requests are looked for next.
+    /// The slot at which the search for idle keep-alive connections continues.
     idle_slot: u32,
 }
 
-/// One thread's share of the house: its slab of connections, its buffers, its way to the kernel.
+/// One thread's share of the server: its slab of connections, its buffers, its kernel interface.
 pub struct Worker<S: Sys, H: Handler> {
     pub(crate) core: Core<S, H>,
     pub(crate) handler: H,
     pub(crate) listeners: Vec<Listener>,
     events: Vec<Event>,
-    /// Where the bytes of connections end that are being read together; empty between that.
+    /// For connections that are read together, where the bytes of each end; otherwise empty.
     pub(crate) ends: Vec<(ConnId, usize)>,
     letters: VecDeque<Letter<H::Post>>,
     /// The mailbox may hold something, and may hold more than when it was last looked into.
@@ -66,11 +67,12 @@ pub struct Worker<S: Sys, H: Handler> {
 }
 
 impl<S: Sys, H: Handler> Worker<S, H> {
-    /// Worker `index` of those `remote` reaches. `listeners` are the numbers under which its table
-    /// knows the process's listeners; it accepts from none of them until it is told to.
+    /// Creates worker `index` of those that `remote` addresses. `listeners` are the numbers of the
+    /// process's listeners in this worker's table; it accepts from none of them until it is given
+    /// one.
     ///
     /// # Errors
-    /// What epoll answers to watching the wake-up descriptor.
+    /// The error of registering the wake-up descriptor with epoll.
     pub fn new(
         mut sys: S,
         index: u16,
@@ -102,13 +104,13 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         })
     }
 
-    /// The handler, to look at.
+    /// The handler, for inspection.
     #[must_use]
     pub fn handler(&self) -> &H {
         &self.handler
     }
 
-    /// Handler and core together, for whoever drives the worker.
+    /// Handler and core together, for the code that drives the worker.
     pub fn parts(&mut self) -> (&mut H, &mut Core<S, H>) {
         (&mut self.handler, &mut self.core)
     }
@@ -136,7 +138,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     /// One turn; waits at most `timeout` for something to do.
     ///
     /// # Errors
-    /// Only what makes the worker useless: epoll itself failing.
+    /// Only what makes the worker unusable: a failure of epoll itself.
     pub fn turn(&mut self, timeout: Option<Duration>) -> io::Result<Turn> {
         self.wait(timeout)?;
         self.core.now_ns = self.core.sys.now_ns();
@@ -158,7 +160,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         self.handler_wants_ns = self.handler.turn(&mut self.core);
         self.tell_drained();
         if self.reap() {
-            // What the handler was told last may have changed what it wants.
+            // The last notifications may have changed what the handler wants.
             self.handler_wants_ns = Some(self.core.now_ns);
         }
         let stopped = self.drain.is_some() && self.core.slab.live() == 0;
@@ -180,7 +182,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         }
     }
 
-    /// Sees to an event; true if that is left to [`Worker::read_bare`].
+    /// Handles an event; returns `true` if that is left to [`Worker::read_bare`].
     fn on_event(&mut self, event: &Event) -> bool {
         if event.key == KEY_WAKE {
             self.core.sys.clear_wake();
@@ -209,12 +211,12 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             && !flags.has(Flags::WATCHED_READ)
             && let Some(why) = self.broke_unread(slot)
         {
-            // Nobody will read it to find out.
+            // No read will find out why.
             self.core.end(slot, why);
             return false;
         }
         if event.writable && flags.has(Flags::WATCHED_WRITE) {
-            // Even with nothing left: a queue whose publications were all dropped is watched still.
+            // Even an empty queue: one whose publications were all dropped is still watched.
             self.core.flush(slot);
         }
         if event.readable {
@@ -264,7 +266,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         self.letters = letters;
     }
 
-    /// Works on what paused connections had kept.
+    /// Processes the kept bytes of resumed connections.
     fn on_resumed(&mut self) {
         for _ in 0..self.core.resumed.len() {
             let Some(slot) = self.core.resumed.pop_front() else { return };
@@ -300,7 +302,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
 
     fn tell_drained(&mut self) {
         while let Some(slot) = self.core.drained.pop() {
-            // What was sent since then is told of once it has left, too.
+            // If more was sent since, the handler is notified once that is sent, too.
             let empty = self.core.slab.get(slot).is_some_and(|conn| !conn.waits());
             if let Some(id) = self.core.id_at(slot).filter(|_| empty) {
                 self.handler.drained(&mut self.core, id);
@@ -318,8 +320,8 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         }
     }
 
-    /// Tells the handler of ended connections and frees them; whether there were any. Telling may end
-    /// further ones.
+    /// Notifies the handler of ended connections and frees them; returns whether there were any. A
+    /// notification can end further connections.
     pub(crate) fn reap(&mut self) -> bool {
         self.tell_closing();
         let reaped = !self.core.dead.is_empty();
@@ -345,7 +347,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             counters.queued_bytes.sub(conn.backlog() as u64);
             let body = conn.cold.as_ref().and_then(|cold| cold.body.as_ref());
             counters.body_bytes.sub(body.map_or(0, |body| body.len() as u64));
-            // What still waited will not arrive: sent = delivered + dropped.
+            // What still waited is not delivered: sent = delivered + dropped.
             let undelivered = conn.cold.as_ref().map_or(0, |cold| cold.queue.messages(opened));
             let dropped = match cause {
                 Closed::SlowConsumer => &counters.dropped_slow,
@@ -380,8 +382,8 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         self.handler.draining(&mut self.core);
     }
 
-    /// Ends clients between two requests at once, those that come there later as well: nobody waits
-    /// for anything there, and there is nothing to spread.
+    /// Ends idle keep-alive connections at once, including those that become idle later: no client
+    /// waits for an answer, so there is no need to spread the closes.
     fn end_idle(&mut self) {
         let Some(drain) = &mut self.drain else { return };
         let slots = self.core.slab.end();
@@ -402,7 +404,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         }
     }
 
-    /// Closes the share of connections whose time has come, in the order of their slots.
+    /// Closes the share of connections that is due, in the order of their slots.
     fn on_drain(&mut self) {
         self.end_idle();
         let Some(drain) = &mut self.drain else { return };
@@ -415,10 +417,10 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         } else {
             (u128::from(slots) * u128::from(elapsed) / u128::from(drain.over_ns)) as u64
         };
-        // All at once would keep one turn busy for long with a full slab.
+        // Closing all at once would make for a long turn with a full slab.
         let from = drain.next_slot;
         let to = (due as u32).min(from.saturating_add(DRAINS_PER_TURN));
-        // Once all were told, again from the start: a listener handed on may bring latecomers.
+        // After one round, start again: a listener that was passed on may bring new connections.
         let round_is_over = u64::from(to) == slots && elapsed >= drain.over_ns;
         drain.next_slot = if round_is_over { 0 } else { to };
         for slot in from..to {

@@ -1,5 +1,5 @@
 //! [`Workers`]: the threads of a process, started in the order that private descriptor tables
-//! demand. One worker per core accepts at first; further ones begin only when tables fill.
+//! require. One worker per core accepts at first; others begin only when tables fill.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -12,41 +12,42 @@ use crate::sys::process;
 use crate::worker::LISTENERS_MAX;
 use crate::{Handler, Limits, Remote, SLOTS_MAX, Turn, WORKERS_MAX, Wake, Worker};
 
-/// Whose descriptors a worker uses.
+/// Which descriptor table a worker uses.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Tables {
     /// Each worker its own: `RLIMIT_NOFILE` counts per worker.
     Private,
-    /// All share the process's: the system refused private ones, or they were not wanted.
+    /// All share the table of the process: the system refused private ones, or they were not
+    /// wanted.
     Shared,
 }
 
-/// How many workers there are and what each may hold.
+/// How many workers there are and how many connections each holds.
 #[derive(Copy, Clone, Debug)]
 pub struct Plan {
     /// Threads, at most [`WORKERS_MAX`].
     pub workers: usize,
-    /// Workers that accept to begin with; the others begin when these are full.
+    /// Workers that accept at first; the others begin when these are at capacity.
     pub accepting: usize,
     /// Connections per worker.
     pub capacity: u32,
-    /// Whose descriptors they use.
+    /// Which descriptor table they use.
     pub tables: Tables,
 }
 
 impl Plan {
-    /// Descriptors of a table that are not for connections, beside one wake-up per worker:
-    /// standard streams, listeners, epoll, and what the process inherited.
+    /// Descriptors of a table that are not for connections, besides one wake-up per worker:
+    /// standard streams, listeners, epoll, and inherited ones.
     pub const RESERVED_DESCRIPTORS: u64 = LISTENERS_MAX as u64 + 16;
 
     /// A plan for `connections` sockets on `cores` cores where a table holds `nofile` descriptors.
-    /// With private tables the workers are as many as their tables need, at least one per core;
-    /// with a shared one they are as many as the cores, and hold what the table holds. Where not
-    /// all fit, the plan holds as many as it can: compare [`Plan::connections`].
+    /// With private tables there are as many workers as their tables need, at least one per core;
+    /// with a shared one as many as cores, sharing the table. If not all fit, the plan holds as
+    /// many as possible: compare [`Plan::connections`].
     #[must_use]
     pub fn new(connections: u64, cores: usize, nofile: u64, tables: Tables) -> Plan {
         let cores = cores.clamp(1, WORKERS_MAX) as u64;
-        // Every table holds the wake-ups of all workers, so more workers leave each less room.
+        // Every table holds the wake-ups of all workers, so more workers leave less room in each.
         let room = |workers: u64| {
             nofile.saturating_sub(Self::RESERVED_DESCRIPTORS + workers).min(u64::from(SLOTS_MAX))
         };
@@ -64,7 +65,7 @@ impl Plan {
         Plan { workers, accepting, capacity: capacity.max(1) as u32, tables }
     }
 
-    /// Connections that all workers together may hold.
+    /// Most connections of all workers together.
     #[must_use]
     pub fn connections(&self) -> u64 {
         self.workers as u64 * u64::from(self.capacity)
@@ -78,7 +79,7 @@ pub struct Workers<P> {
     threads: Vec<JoinHandle<io::Result<()>>>,
 }
 
-/// Open as long as anybody may write to it.
+/// A wake-up descriptor, open as long as any thread may write to it.
 struct WakeByDescriptor(i32);
 
 impl Drop for WakeByDescriptor {
@@ -94,17 +95,17 @@ impl Wake for WakeByDescriptor {
 }
 
 impl<P: Send + 'static> Workers<P> {
-    /// Starts the workers. `listeners` are descriptors of this process ([`process::listen`]), each
-    /// given to one of the workers that accept to begin with. `handler` is called in each worker's
-    /// thread, and only when that worker is first needed. When this returns, the workers that accept
-    /// to begin with do, and all have tables of their own, if they are to.
+    /// Starts the workers. `listeners` are descriptors of this process ([`process::listen`]),
+    /// distributed over the workers that accept at first. `handler` is called in each worker's
+    /// thread, and only when that worker is first needed. When this returns, these workers accept,
+    /// and all workers have their own tables, if planned.
     ///
     /// Call it before anything else opens descriptors: those below the highest wake-up descriptor
     /// or listener stay open in the workers' tables.
     ///
     /// # Errors
-    /// No descriptors for the wake-ups (`EMFILE`), no threads (`EAGAIN`), or what kept a worker that
-    /// is to accept from beginning.
+    /// No descriptors for the wake-ups (`EMFILE`), no threads (`EAGAIN`), or an error that kept an
+    /// accepting worker from starting.
     pub fn start<H, F>(
         plan: Plan,
         limits: &Limits,
@@ -145,7 +146,7 @@ impl<P: Send + 'static> Workers<P> {
             };
             let run = move || {
                 let worker = begin();
-                // Nobody listens for those that begin later.
+                // Nobody receives the result of workers that start later.
                 let _ = begun.send(worker.is_ok());
                 let mut worker = worker?;
                 while worker.turn(None)? == Turn::Running {}
@@ -155,7 +156,8 @@ impl<P: Send + 'static> Workers<P> {
             let thread = builder.spawn(run).map_err(|error| no_thread(&error, index, &plan))?;
             threads.push(thread);
         }
-        // What the caller opens from here on would stay open in the table of whoever took it along.
+        // Wait until all have left the shared table: a descriptor that the caller opens earlier
+        // would stay open in a worker's table.
         drop(in_shared);
         let _ = shared_by.recv();
         let accepting = plan.accepting.clamp(1, plan.workers);
@@ -170,7 +172,7 @@ impl<P: Send + 'static> Workers<P> {
         Err(why.unwrap_or_else(|| io::Error::other("a worker ended as it began")))
     }
 
-    /// Reaches the workers.
+    /// The handle to the workers.
     #[must_use]
     pub fn remote(&self) -> &Remote<P> {
         &self.remote
@@ -186,10 +188,10 @@ impl<P: Send + 'static> Workers<P> {
     /// workers to end.
     ///
     /// # Errors
-    /// What made a worker fail, now or before; a panic of one comes as an error too.
+    /// The error that made a worker fail, now or before; the panic of a worker is an error, too.
     pub fn drain(self, over: Duration) -> io::Result<()> {
         self.remote.drain(over);
-        // Nobody accepts from a listener that waits for a worker with room.
+        // No worker accepts from a parked listener, so it is stopped here.
         let parked = self.remote.shared.parked.swap(0, Ordering::AcqRel);
         for (index, &listener) in self.listeners.iter().enumerate() {
             if parked >> index & 1 == 1 {
@@ -202,7 +204,7 @@ impl<P: Send + 'static> Workers<P> {
     /// Waits for the workers to end.
     ///
     /// # Errors
-    /// What made a worker fail.
+    /// The error that made a worker fail.
     pub fn join(self) -> io::Result<()> {
         let mut result = Ok(());
         for thread in self.threads {
@@ -217,7 +219,7 @@ impl<P: Send + 'static> Workers<P> {
     }
 }
 
-/// `EAGAIN` alone does not say that threads are what lacks.
+/// `EAGAIN` alone does not say that the limit of threads was reached.
 fn no_thread(error: &io::Error, index: usize, plan: &Plan) -> io::Error {
     let text = format!(
         "no thread for worker {} of {}: {error}; `ulimit -u`, the control group's pids.max, \

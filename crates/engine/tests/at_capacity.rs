@@ -1,5 +1,5 @@
-//! A full house over real sockets: workers that fill up hand their listener on, and nobody who
-//! waits in its queue is reset.
+//! A server at capacity over real sockets: a full worker passes its listener on, and no connection in its
+//! queue is reset.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
@@ -21,7 +21,7 @@ const HANDSHAKE: &[u8] = b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\n\
     Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
 
-/// Workers' tables begin as copies of the process's, so one test at a time opens sockets.
+/// Workers' tables start as copies of the process's, so only one test at a time may open sockets.
 static ALONE: Mutex<()> = Mutex::new(());
 
 struct Echo;
@@ -68,14 +68,14 @@ fn start(workers: usize, capacity: u32, listeners: usize) -> (Workers<()>, Socke
     (workers, address)
 }
 
-/// Connects and asks for a WebSocket without waiting for the answer.
+/// Connects and sends a WebSocket handshake without waiting for the response.
 fn ask(address: SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(HANDSHAKE).unwrap();
     stream
 }
 
-/// Whether the answer came within the time.
+/// Whether the response arrives within the time.
 fn is_open(stream: &mut TcpStream, within: Duration) -> bool {
     stream.set_read_timeout(Some(within)).unwrap();
     let mut head = Vec::new();
@@ -116,7 +116,7 @@ fn a_storm_fills_one_worker_after_the_other_and_nobody_is_reset() {
         assert_eq!(open.iter().sum::<u32>(), 300, "{open:?}");
         assert!(open.iter().all(|&open| open <= 50), "{open:?}");
         let totals = Totals::sum(workers.remote().counters());
-        // Six workers are needed, and each listener begins with one.
+        // Six workers are needed, and each listener starts at one.
         assert!(totals.listener_handed_on >= 6 - listeners as u64, "{totals:?}");
         workers.drain(Duration::ZERO).unwrap();
     }
@@ -157,7 +157,7 @@ fn what_is_opened_behind_the_start_ends_when_it_is_closed() {
             Echo
         };
         let workers = Workers::start(plan, &Limits::default(), &[], begin).unwrap();
-        // Numbers that workers would take along with the wake-up descriptors above them.
+        // Numbers below the wake-up descriptors, which workers' tables would copy.
         drop(low);
         let (mut one, other) = UnixStream::pair().unwrap();
         for worker in 0..plan.workers {

@@ -1,5 +1,5 @@
-//! Our client against servers that break the rules, or only just keep them: the handshake
-//! (RFC 6455 section 4.1), frames (5.1, 5.2), the end (7.1.1).
+//! The client against servers that violate the protocol, or only just follow it: the handshake
+//! (RFC 6455 section 4.1), frames (5.1, 5.2), the close (7.1.1).
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
@@ -19,7 +19,7 @@ use wire::websocket::{CloseCode, OpCode, accept_key};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a client does beside sending back what it hears.
+/// What the client does besides echoing messages.
 #[derive(Copy, Clone, PartialEq)]
 enum Habit {
     Echo,
@@ -78,7 +78,7 @@ impl Handler for Visitor {
     }
 }
 
-/// How a visit ended, as the client sees it, and what the server made of it.
+/// How a visit ended for the client, and the result of the server.
 struct Visit<T> {
     why: Closed,
     opened: bool,
@@ -88,7 +88,7 @@ struct Visit<T> {
     server: T,
 }
 
-/// Has a client visit `server`, which gets the stream after the request was read, and its key.
+/// Connects a client to `server`, which gets the stream after the request, and the request's key.
 fn visit<T: Send>(
     limits: &Limits,
     habit: Habit,
@@ -124,7 +124,7 @@ fn visit<T: Send>(
     Visit { why, opened, heard, leaves, totals, server }
 }
 
-/// Reads the client's request; the key it holds.
+/// Reads the client's request and returns its key.
 fn read_request(stream: &mut TcpStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -137,7 +137,7 @@ fn read_request(stream: &mut TcpStream) -> String {
     key.unwrap().to_owned()
 }
 
-/// The right answer to a key, with further lines.
+/// The correct response to a key, with further lines.
 fn switching(key: &str, more: &str) -> Vec<u8> {
     let accept = String::from_utf8(accept_key(key.as_bytes()).to_vec()).unwrap();
     format!(
@@ -147,7 +147,7 @@ fn switching(key: &str, more: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Everything that still comes.
+/// Everything up to the end of the stream.
 fn read_all(mut stream: &TcpStream) -> Vec<u8> {
     let mut all = Vec::new();
     match stream.read_to_end(&mut all) {
@@ -157,7 +157,7 @@ fn read_all(mut stream: &TcpStream) -> Vec<u8> {
     all
 }
 
-/// The frames of a client, unmasked, with the key each was masked by.
+/// The frames of a client, unmasked, with the masking key of each.
 fn frames(mut bytes: &[u8]) -> Vec<(u8, Vec<u8>, [u8; 4])> {
     let mut frames = Vec::new();
     while let [first, second, rest @ ..] = bytes {
@@ -319,7 +319,7 @@ fn frames_that_no_server_may_send_are_refused() {
     }
 }
 
-/// RFC 6455 section 7.1.1: the client waits for the server's end of the stream …
+/// RFC 6455 section 7.1.1: the client waits for the server to close the TCP connection.
 #[test]
 fn after_the_closing_handshake_the_server_ends_the_stream() {
     let limits = Limits { close_timeout: PATIENCE, ..Limits::default() };
@@ -337,7 +337,7 @@ fn after_the_closing_handshake_the_server_ends_the_stream() {
     assert_eq!(visit.why, Closed::ByPeer);
 }
 
-/// … but not for ever.
+/// The client waits for that only until a timeout.
 #[test]
 fn a_server_that_does_not_end_the_stream_is_left() {
     let limits = Limits { close_timeout: Duration::from_millis(200), ..Limits::default() };
@@ -357,7 +357,7 @@ fn a_server_that_does_not_end_the_stream_is_left() {
     assert_eq!(unanswered.leaves, [], "its own order is no news to the handler");
 }
 
-/// Each byte is progress, but it is the whole answer that has to come in time.
+/// The timeout is for the complete response, not for each byte.
 #[test]
 fn an_answer_that_dribbles_is_not_waited_for() {
     let limits = Limits { handshake_timeout: Duration::from_millis(300), ..Limits::default() };

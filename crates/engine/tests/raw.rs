@@ -1,4 +1,4 @@
-//! Raw connects: bytes both ways from the moment of connecting, and no handshake of the engine's.
+//! Raw connects: bytes in both directions once connected, without a handshake by the engine.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
@@ -16,7 +16,7 @@ use wire::websocket::OpCode;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the handler was told, in order.
+/// The handler's calls, in order.
 #[derive(Debug, PartialEq)]
 enum Told {
     Connected(Sent),

@@ -1,6 +1,6 @@
-//! BI-11 at our own client: answers to an offer of compression that no client may take. Each is
-//! refused and counted, none costs memory, and a neighbour on the same worker echoes as before.
-//! What each answer is refused for stands beside the codec (`wire`, `handshake/deflate.rs`).
+//! BI-11 at the client: invalid responses to an offer of compression. Each is refused and counted, costs no
+//! memory, and does not slow a well-behaved connection on the same worker. Why each response is invalid is
+//! tested next to the codec (`wire`, `handshake/deflate.rs`).
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
@@ -20,12 +20,12 @@ use wire::websocket::{OpCode, accept_key};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAYLOAD: usize = 8;
-/// Echoes of a round in peace, and of one with a refused answer after each so many.
+/// Echoes per round, and echoes between two refused responses.
 const ECHOES: usize = 3_600;
 const EVERY: usize = 120;
-/// The neighbour's 99th percentile may be so many times that in peace …
+/// How many times as high the 99th percentile may be as in a round without refused responses …
 const SLOWER: f64 = 2.0;
-/// … in the best of so many rounds, as what else runs on the machine makes echoes only slower.
+/// … in the best of this many rounds, as other processes only make echoes slower.
 const ROUNDS_MAX: usize = 100;
 const RSS_BYTES: u64 = 1 << 20;
 
@@ -50,13 +50,13 @@ const LIES: [&str; 18] = [
     "unknown",
 ];
 
-/// A round's echoes, and how the visits to the liar ended meanwhile.
+/// The times of a round's echoes, and how its connects to the invalid server ended.
 struct Round {
     times: Vec<Duration>,
     ends: Vec<Closed>,
 }
 
-/// Echoes with a good server without a pause; visits the liar as it is told.
+/// Echoes with a valid server continuously, and connects to the invalid server if ordered.
 struct Neighbour {
     liar: u8,
     visits: bool,
@@ -65,7 +65,7 @@ struct Neighbour {
     rounds: Sender<Round>,
 }
 
-/// Both servers' addresses to begin with; then whether to visit the liar.
+/// First both servers' addresses; then whether to connect to the invalid one.
 enum Order {
     Begin(SocketAddr, SocketAddr),
     Visit(bool),
@@ -165,7 +165,7 @@ fn bi_11_a_neighbour_of_refused_answers_echoes_as_before() {
     workers.drain(Duration::ZERO).unwrap();
 }
 
-/// Visits that ended, each refused.
+/// How many connects ended; all must have been refused.
 fn refused(round: &Round) -> usize {
     assert!(round.ends.iter().all(|why| *why == Closed::HandshakeRejected), "{:?}", round.ends);
     round.ends.len()
@@ -176,8 +176,7 @@ fn p99(mut round: Round) -> f64 {
     round.times[ECHOES - 1 - ECHOES / 100].as_secs_f64()
 }
 
-/// A server that answers every handshake, with an agreement to compress as `agrees` says, and goes
-/// on as `then` says.
+/// A server that answers every handshake with the compression response of `agrees`, then runs `then`.
 fn serve(then: fn(TcpStream), agrees: fn(usize) -> &'static str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -210,7 +209,7 @@ fn serve(then: fn(TcpStream), agrees: fn(usize) -> &'static str) -> SocketAddr {
     address
 }
 
-/// Sends every frame back until the client leaves.
+/// Echoes every frame until the client disconnects.
 fn echo(mut stream: TcpStream) {
     stream.set_nodelay(true).unwrap();
     let mut frame = [0; 6 + PAYLOAD];

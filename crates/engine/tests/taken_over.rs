@@ -1,5 +1,5 @@
-//! Requests that a handler takes over as bytes, connections that become HTTP again, sides that end
-//! one after the other, and connects to places that are no targets.
+//! Requests that a handler takes over as raw bytes, connections that become HTTP again, half-closes, and
+//! connects to addresses that are not targets.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
@@ -19,8 +19,8 @@ use wire::websocket::OpCode;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Answers `/take` with as many bytes as it says by itself, and speaks HTTP again; connects `/half`
-/// to a peer of its own and keeps each side open until both have ended.
+/// For `/take?N`, reads N raw bytes and becomes HTTP again. For `/half`, relays to a connection of its own and
+/// keeps each side open until both have ended.
 struct Taking {
     told: Sender<String>,
     peer: Option<ConnId>,
@@ -94,7 +94,7 @@ impl Handler for Taking {
 
     fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed, _: bool) {
         let who = if Some(id) == self.client { "client" } else { "other" };
-        // Whoever has ended both sides is not asked, but over.
+        // A connection whose own side has ended too is closed without this call.
         if let Some(client) = self.client.filter(|client| *client != id) {
             core.finish_writing(client);
         }
@@ -168,7 +168,7 @@ fn what_a_handler_leaves_unread_is_the_next_request() {
         assert!(read_until(&mut client, b"\r\n\r\nok").contains("200 OK"));
     }
     assert!(read_until(&mut client, b"plain\n").contains("200 OK"));
-    // And torn: the body comes when it comes.
+    // And in parts: the body arrives later.
     let third = request("third");
     let (front, back) = third.split_at(third.len() - 3);
     client.write_all(front.as_bytes()).unwrap();
@@ -204,7 +204,7 @@ fn each_side_ends_by_itself_and_both_are_over_when_both_have() {
     client.shutdown(Shutdown::Write).unwrap();
     let mut rest = Vec::new();
     assert_eq!(peer.read_to_end(&mut rest).unwrap(), 0, "the end of one side is passed on");
-    // The other side still speaks, more than any buffer of the kernel's holds.
+    // The other side still sends, more than any kernel buffer holds.
     let writer = std::thread::spawn(move || {
         peer.write_all(&vec![b'x'; 8 << 20]).unwrap();
         peer
@@ -212,7 +212,7 @@ fn each_side_ends_by_itself_and_both_are_over_when_both_have() {
     let mut heard = vec![0; 8 << 20];
     client.read_exact(&mut heard).unwrap();
     assert!(heard.iter().all(|byte| *byte == b'x'));
-    // Then it ends, too, and with it both connections.
+    // Then it ends too, and both connections are closed.
     drop(writer.join().unwrap());
     assert_eq!(client.read(&mut heard).unwrap(), 0);
     let mut over = [house.next(), house.next()];

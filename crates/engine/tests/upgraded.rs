@@ -1,5 +1,5 @@
-//! Raw connections of our own that become WebSockets later ([`Core::upgrade`]): what is said on them
-//! before, as to a proxy, the handshake behind that, and what cannot be upgraded.
+//! Raw client connections that become WebSockets later ([`Core::upgrade`]): the bytes before, as to a proxy,
+//! the handshake after them, and connections that cannot be upgraded.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
@@ -18,7 +18,7 @@ use wire::websocket::{OpCode, accept_key};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the handler was told, and what its upgrades came to.
+/// The handler's calls, and the results of its upgrades.
 #[derive(Debug, PartialEq)]
 enum Told {
     /// Those that cannot be, in the order they were tried.
@@ -29,7 +29,7 @@ enum Told {
     Closed(Closed, bool, Option<Broken>),
 }
 
-/// Asks for a tunnel on a raw connection, and upgrades it once that is there.
+/// Requests a tunnel on a raw connection and upgrades the connection when it is established.
 struct Tunnelling {
     told: Sender<Told>,
     websocket: u8,
@@ -129,7 +129,7 @@ fn a_raw_connection_becomes_a_websocket_behind_what_was_said_on_it() {
             "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
              Sec-WebSocket-Accept: {accept}\r\n\r\n\x01\x02hi"
         );
-        // The first half of a message, which is no message yet.
+        // The first fragment of a message.
         stream.write_all(answer.as_bytes()).unwrap();
         let mut hello = [0; 2 + 4 + 5];
         stream.read_exact(&mut hello).unwrap();

@@ -1,5 +1,5 @@
-//! [`Directory`]: which workers have subscribers of which topic. Asked once per publication,
-//! written only when a worker gets its first subscriber of a topic or loses its last.
+//! [`Directory`]: which workers have subscribers of which topic. Read once per publication, written
+//! only when a worker gets its first subscriber of a topic or loses its last.
 
 use std::hash::BuildHasher;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -8,18 +8,18 @@ use engine::{ConnId, Full, Remote, WORKERS_MAX};
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
-/// Something to be delivered to all subscribers of a topic, whatever protocol they speak.
+/// A message for all subscribers of a topic, whatever their protocol.
 #[derive(Debug)]
 pub struct Publication {
     /// The topic's name.
     pub topic: Arc<str>,
-    /// What is sent.
+    /// The payload.
     pub data: Box<[u8]>,
-    /// The data is not text.
+    /// The payload is binary, not text.
     pub binary: bool,
-    /// The subscriber that is not to get it: who whispered it, mostly.
+    /// The subscriber that does not get it: usually the sender of a whisper.
     pub except: Option<ConnId>,
-    /// What its receivers are to be told it is, where their protocol has a place for that.
+    /// The kind of message reported to receivers, if their protocol has a field for it.
     pub kind: Option<Box<str>>,
 }
 
@@ -30,7 +30,7 @@ impl Publication {
         Publication { topic, data, binary, except: None, kind: None }
     }
 
-    /// Bytes it holds in memory, for the limits of mailboxes.
+    /// Memory that it holds, in bytes, for the limits of mailboxes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let kind = self.kind.as_ref().map_or(0, |kind| kind.len());
@@ -66,7 +66,7 @@ struct Entry {
     workers: Box<WorkerSet>,
 }
 
-/// Locks of the directory; a publication takes one of them for reading.
+/// Number of locks; a publication takes one of them for reading.
 const SHARDS: usize = 64;
 
 type Shard = RwLock<HashMap<Arc<str>, Entry, RandomState>>;
@@ -92,17 +92,17 @@ impl Directory {
         Directory { shards: Arc::new(shards), hasher: RandomState::default() }
     }
 
-    /// Topics that have a subscriber somewhere.
+    /// Number of topics that have a subscriber on any worker.
     #[must_use]
     pub fn topics(&self) -> usize {
         self.shards.iter().map(|s| s.read().unwrap_or_else(PoisonError::into_inner).len()).sum()
     }
 
-    /// Publishes from a thread that is no worker: to all workers that have subscribers, or to none
-    /// if one of their mailboxes is full. Returns how many workers got it.
+    /// Publishes from a thread that is not a worker: to all workers that have subscribers, or to
+    /// none if one of their mailboxes is full. Returns how many workers got it.
     ///
     /// # Errors
-    /// [`Full`]: try again later, or tell the publisher.
+    /// [`MailboxFull`]: retry later, or report it to the publisher.
     pub fn publish<P: From<Arc<Publication>>>(
         &self,
         remote: &Remote<P>,

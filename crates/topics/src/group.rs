@@ -6,16 +6,16 @@ use std::sync::Arc;
 use engine::planted::{self, Bug};
 use engine::{ConnId, Core, Handler, SharedFrame, Sys};
 
-/// Pending frames of a member up to this many bytes are sent as one.
+/// Pending frames of a member are merged into one send up to this many bytes.
 const MERGED_BYTES_MAX: usize = 256 * 1024;
 
-/// What a frame holds in memory beside its bytes.
+/// Memory that a frame holds beyond its bytes.
 const FRAME_BYTES: usize = 64;
 
 #[derive(Copy, Clone)]
 struct Member {
     slot: u32,
-    /// The number of the next frame it has to get.
+    /// The number of the next frame to send it.
     cursor: u32,
 }
 
@@ -37,12 +37,13 @@ pub(crate) struct Group {
     log_bytes: usize,
     /// The number of the first frame in the log.
     base: u32,
-    /// Where the sweep goes on: it never starts anew, so no member is always last.
+    /// Where the sweep continues: it never restarts, so no member is always last.
     position: usize,
-    /// Members still to be visited in this round, and the frames all will have got after it.
+    /// Members still to be visited in this round, and the frame up to which all are served after
+    /// it.
     left: usize,
     round_head: u32,
-    /// Frames sent together last time; the next members mostly lack the same.
+    /// The frames merged last; the next members usually need the same.
     merged: Option<(u32, u32, SharedFrame)>,
 }
 
@@ -90,7 +91,7 @@ impl Group {
 
     pub(crate) fn add(&mut self, slot: u32) {
         self.members.push(Member { slot, cursor: self.head() });
-        // It stands in the way of a round under way, and must not cost another member its visit.
+        // It is in the path of the current round, and must not cost another member its visit.
         self.left += usize::from(self.left > 0);
     }
 
@@ -119,7 +120,8 @@ impl Group {
         self.base.wrapping_add(self.log.len() as u32)
     }
 
-    /// Adds a frame for all members but one, perhaps; true if the group was at rest and needs a sweep now.
+    /// Adds a frame for all members, or all but one; returns `true` if the group was idle and needs
+    /// a sweep now.
     pub(crate) fn publish(&mut self, frame: SharedFrame, except: Option<ConnId>) -> bool {
         self.log_bytes += frame.bytes().len() + FRAME_BYTES;
         self.exceptions += usize::from(except.is_some());
@@ -136,7 +138,7 @@ impl Group {
         self.round_head = self.head();
     }
 
-    /// Visits members while the budgets last; true if there is more to do.
+    /// Visits members while the budgets last; returns `true` if there is more to do.
     pub(crate) fn sweep<S: Sys, H: Handler>(
         &mut self,
         core: &mut Core<S, H>,
@@ -161,7 +163,7 @@ impl Group {
         self.left > 0
     }
 
-    /// Sends the next member all that it lacks; false if it lacked nothing.
+    /// Sends the next member all frames that it lacks; returns `false` if it lacked none.
     fn visit<S: Sys, H: Handler>(&mut self, core: &mut Core<S, H>) -> bool {
         if self.position >= self.members.len() {
             self.position = 0;
@@ -174,6 +176,7 @@ impl Group {
             return false;
         }
         member.cursor = head;
+        // Its connection has ended; the membership is removed when that is reaped.
         let Some(id) = core.id_at(slot) else { return false };
         let first = cursor.wrapping_sub(self.base) as usize;
         let single = self.log.len() - first == 1;
@@ -194,7 +197,7 @@ impl Group {
         true
     }
 
-    /// The frames from `cursor` on as one, unless they are too long for that.
+    /// The frames from `cursor` on merged into one, unless they are too long for that.
     fn merged(&mut self, cursor: u32, head: u32, longest: usize) -> Option<SharedFrame> {
         if let Some((from, to, frame)) = &self.merged
             && (*from, *to) == (cursor, head)
@@ -215,7 +218,7 @@ impl Group {
         Some(frame)
     }
 
-    /// Forgets the frames that all members have got.
+    /// Drops the frames that all members have got.
     fn trim(&mut self) {
         let done = self.round_head.wrapping_sub(self.base) as usize;
         for logged in self.log.drain(..done.min(self.log.len())) {

@@ -1,5 +1,6 @@
-//! [`Groups`]: the groups of one worker, found by topic and kind, and walked by topic. Either costs
-//! the same however many groups a topic has: thousands, where each client names it in its own words.
+//! [`Groups`]: the groups of one worker, found by topic and kind, and iterated by topic. Both cost
+//! the same for any number of groups of a topic: there can be thousands, if each client names it
+//! differently.
 
 use std::hash::BuildHasher;
 
@@ -8,7 +9,7 @@ use hashbrown::HashTable;
 
 use crate::group::Group;
 
-/// All groups of a worker, each with a place that stays its own.
+/// All groups of a worker, each at an index that does not change.
 #[derive(Default)]
 pub(crate) struct Groups {
     hasher: RandomState,
@@ -20,20 +21,20 @@ pub(crate) struct Groups {
     oldest: HashTable<u32>,
 }
 
-/// A group among those of its topic, which stand in a ring from the oldest to the newest.
+/// A group in the ring of its topic's groups, from the oldest to the newest.
 struct Node {
     group: Group,
-    /// The next one; of the newest, the oldest.
+    /// The next one; for the newest, the oldest.
     newer: u32,
-    /// The one before; of the oldest, the newest.
+    /// The previous one; for the oldest, the newest.
     older: u32,
 }
 
-/// Groups of one topic that are still to be gone through, in the order in which they came.
+/// An iteration over the groups of one topic, in the order in which they were added.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Left {
     pub(crate) next: u32,
-    /// The newest when the walk began: later ones are not for it.
+    /// The newest when the walk began: later groups are not part of it.
     until: u32,
 }
 
@@ -79,7 +80,7 @@ impl Groups {
         self.node(oldest).map(|node| Left { next: oldest, until: node.older })
     }
 
-    /// Takes a group in as the newest of its topic; there must be none of its kind.
+    /// Adds a group as the newest of its topic; there must be none of its kind.
     pub(crate) fn insert(&mut self, group: Group) -> u32 {
         let (topic, kind) = (group.shared_topic(), group.kind());
         let siblings = self.left(&topic);
@@ -108,7 +109,7 @@ impl Groups {
         index
     }
 
-    /// Lets a group go; whether its topic has others.
+    /// Removes a group; returns it, and whether its topic has others.
     pub(crate) fn remove(&mut self, index: u32) -> Option<(Group, bool)> {
         let node = self.node(index)?;
         let (topic, newer, older) = (node.group.shared_topic(), node.newer, node.older);
@@ -150,7 +151,7 @@ impl Groups {
     }
 }
 
-/// By topic and kind, and by topic.
+/// The hash by topic and kind, and the one by topic.
 fn hash_of(all: &[Option<Node>], hasher: &RandomState, index: u32) -> (u64, u64) {
     let Some(Some(Node { group, .. })) = all.get(index as usize) else { return (0, 0) };
     (hasher.hash_one((group.topic(), group.kind())), hasher.hash_one(group.topic()))
@@ -206,7 +207,8 @@ mod tests {
     #[test]
     fn a_walk_loses_who_goes_and_gains_nobody() {
         let topic: Arc<str> = "a".into();
-        // Whoever goes at each point of a walk: the others come in their order, who came later never.
+        // A group is removed at each point of a walk: the others follow in order, later groups
+        // never.
         for (walked, goes) in (0..5).flat_map(|walked| (0..5).map(move |goes| (walked, goes))) {
             let mut groups = Groups::default();
             for kind in 0..5 {

@@ -1,18 +1,18 @@
 //! Subscribe and publish across workers, without brokers or protocols.
 //!
-//! Each worker has its [`Topics`]: who of its connections is subscribed to what. All share one
-//! [`Directory`], which knows the workers that have subscribers of a topic, so that a publication
-//! is posted to those only, once each. A [`Publication`] knows no protocol: subscribers of a topic
-//! stand in groups, and the caller encodes a publication once per group and worker.
+//! Each worker has its [`Topics`]: what its connections are subscribed to. All share one
+//! [`Directory`] of the workers that have subscribers of a topic, so that a publication is posted
+//! to those only, once each. A [`Publication`] is independent of protocols: subscribers of a topic
+//! are in groups, and the caller encodes a publication once per group and worker.
 //!
-//! Delivery is a rolling sweep: a group keeps a short log of recent frames and each member a
-//! cursor. The worker visits members round the ring, some at a time, and each visit sends all that
-//! is pending by then. Under load several messages so leave in one write, without waiting for it
-//! when idle.
+//! Delivery is a rolling sweep: a group keeps a short log of recent frames, and each member a
+//! cursor. The worker visits members in a ring, some at a time, and each visit sends all that is
+//! pending by then. Under load, several messages are thus sent in one write, without delay when
+//! idle.
 //!
-//! A topic may have thousands of groups on one worker. They get a publication some at a time, turn by
-//! turn, and none as long as too much waits for the sweep; what was published after it waits too. The group
-//! that was there first gets it first.
+//! A topic may have thousands of groups on one worker. They get a publication in portions, turn by
+//! turn, and none while too much waits for the sweep; later publications wait, too. The oldest
+//! group gets it first.
 //!
 //! Order: what one publisher publishes to one topic arrives in that order everywhere.
 
@@ -37,13 +37,13 @@ const ENCODES_PER_TURN: usize = 512;
 const UNFINISHED_MAX: usize = 1024;
 /// Members visited in one turn of the worker that had something to be sent.
 const SENDS_PER_TURN: usize = 64;
-/// Members looked at in one turn.
+/// Members per turn that are visited.
 const VISITS_PER_TURN: usize = 4096;
-/// Bytes of frames that may wait for the sweep before a worker takes no further posts and refuses
-/// its own sockets' publications.
+/// Bytes of frames that may wait for the sweep before a worker accepts no more posts and refuses
+/// publications of its own sockets.
 const SWEEP_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// What one worker's connections are subscribed to.
+/// The subscriptions of one worker's connections.
 pub struct Topics {
     worker: u16,
     directory: Directory,
@@ -53,7 +53,7 @@ pub struct Topics {
     unfinished_bytes: usize,
     /// What is left of this turn's.
     encodes: usize,
-    /// Groups in which somebody still has something to get; or once had, before they went.
+    /// Groups with members that lack frames; or removed since.
     active: VecDeque<u32>,
     waiting_bytes: usize,
     subscriptions: u64,
@@ -66,7 +66,7 @@ struct Unfinished {
 }
 
 impl Topics {
-    /// The topics of worker `worker`, none yet.
+    /// Creates the topics of a worker, none yet.
     #[must_use]
     pub fn new(worker: u16, directory: Directory) -> Self {
         Topics {
@@ -89,15 +89,15 @@ impl Topics {
         self.subscriptions
     }
 
-    /// The topic of somebody who is subscribed to exactly one.
+    /// The topic of a subscriber with exactly one subscription.
     #[must_use]
     pub fn only_topic(&self, memberships: &Memberships) -> Option<Arc<str>> {
         let index = memberships.only()?;
         self.groups.get(index).map(Group::shared_topic)
     }
 
-    /// Subscribes a connection in the encoding `group`; it gets what is published from now on.
-    /// False if it was subscribed already or is gone.
+    /// Subscribes a connection in the encoding `kind`; it gets what is published from now on.
+    /// Returns `false` if it was already subscribed or has disconnected.
     pub fn subscribe<S: Sys, H>(
         &mut self,
         core: &mut Core<S, H>,
@@ -122,7 +122,7 @@ impl Topics {
         true
     }
 
-    /// Ends one subscription; false if there was none.
+    /// Ends one subscription; returns `false` if there was none.
     pub fn unsubscribe<S: Sys, H>(
         &mut self,
         core: &mut Core<S, H>,
@@ -165,12 +165,12 @@ impl Topics {
         self.groups.find(topic, kind).is_some_and(|index| memberships.has(index))
     }
 
-    /// Publishes from this worker: to the others that have subscribers by one post each, and to
-    /// its own. `encode` appends the publication as subscribers of a group get it.
+    /// Publishes from this worker: to the others that have subscribers by one post each, and to its
+    /// own. `encode` appends the publication as the subscribers of a group receive it.
     ///
     /// # Errors
-    /// [`Full`] when another worker's mailbox or this worker's sweep holds its limit; nothing was
-    /// published then, and the publisher should pause and try again.
+    /// [`MailboxFull`] if another worker's mailbox or this worker's sweep is at its limit; nothing
+    /// was published then, and the publisher should pause and retry.
     pub fn publish<S: Sys, H>(
         &mut self,
         core: &mut Core<S, H>,
@@ -192,8 +192,8 @@ impl Topics {
         Ok(())
     }
 
-    /// Takes a publication for this worker's subscribers; [`Topics::turn`] sends it. A group for which
-    /// `encode` appends nothing gets nothing.
+    /// Accepts a publication for this worker's subscribers; [`Topics::turn`] sends it. A group for
+    /// which `encode` appends nothing gets nothing.
     pub fn deliver<S: Sys, H: Handler>(
         &mut self,
         core: &mut Core<S, H>,
@@ -217,8 +217,8 @@ impl Topics {
             && self.unfinished.len() < UNFINISHED_MAX
     }
 
-    /// A portion of the sweep, with `encode` as [`Topics::deliver`] has it. Returns when it wants to go
-    /// on, as [`Handler::turn`] does.
+    /// Runs a portion of the sweep, with `encode` as in [`Topics::deliver`]. Returns when to
+    /// continue, as [`Handler::turn`] does.
     pub fn turn<S: Sys, H: Handler>(
         &mut self,
         core: &mut Core<S, H>,
@@ -260,8 +260,8 @@ impl Topics {
         }
     }
 
-    /// Encodes for the groups that are left, while the turn and the sweep have room for it. Returns those
-    /// that are left then.
+    /// Encodes for the groups that are left, within the limits of the turn and the sweep. Returns
+    /// the groups that remain.
     fn encode_for<S: Sys, H: Handler>(
         &mut self,
         core: &mut Core<S, H>,

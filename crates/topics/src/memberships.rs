@@ -1,4 +1,4 @@
-//! [`Memberships`]: a connection's own list of what it is subscribed to, 16 bytes.
+//! [`Memberships`]: a connection's list of its subscriptions, 16 bytes.
 
 /// Something that can be subscribed: the handler's data of a connection.
 pub trait Subscriber {
@@ -6,8 +6,8 @@ pub trait Subscriber {
     fn memberships(&mut self) -> &mut Memberships;
 }
 
-/// Group and place in it, for each subscription. One needs no memory of its own. Two bytes are left
-/// over: the handler's mark.
+/// Group and position in it, for each subscription. A single one needs no allocation. Two spare
+/// bytes hold the handler's mark.
 #[derive(Debug)]
 pub struct Memberships(Set);
 
@@ -21,7 +21,7 @@ enum Set {
         group: u32,
         place: u32,
     },
-    // A thin pointer keeps all of it at 16 bytes.
+    // A thin pointer keeps the whole at 16 bytes.
     #[expect(clippy::box_collection)]
     Many {
         mark: u16,
@@ -38,13 +38,13 @@ impl Default for Memberships {
 }
 
 impl Memberships {
-    /// None, with a mark.
+    /// An empty list with a mark.
     #[must_use]
     pub fn marked(mark: u16) -> Self {
         Memberships(Set::None { mark })
     }
 
-    /// What the handler noted with it; 0 at first.
+    /// The handler's mark; 0 at first.
     #[inline]
     #[must_use]
     pub fn mark(&self) -> u16 {
@@ -78,7 +78,7 @@ impl Memberships {
         }
     }
 
-    /// Whether a group is there.
+    /// Whether a group is in the list.
     pub(crate) fn has(&self, group: u32) -> bool {
         match &self.0 {
             Set::None { .. } => false,
@@ -103,7 +103,7 @@ impl Memberships {
         true
     }
 
-    /// Removes a group and tells its place.
+    /// Removes a group and returns the position.
     pub(crate) fn remove(&mut self, group: u32) -> Option<u32> {
         match &mut self.0 {
             Set::One { mark, group: only, place } if *only == group => {
@@ -123,7 +123,7 @@ impl Memberships {
         }
     }
 
-    /// Removes any one.
+    /// Removes any group.
     pub(crate) fn pop(&mut self) -> Option<(u32, u32)> {
         match &mut self.0 {
             Set::None { .. } => None,
@@ -142,7 +142,7 @@ impl Memberships {
         }
     }
 
-    /// The member has another place in the group now.
+    /// Updates the position of a member that moved within its group.
     pub(crate) fn moved(&mut self, group: u32, to: u32) {
         match &mut self.0 {
             Set::One { group: only, place, .. } if *only == group => *place = to,

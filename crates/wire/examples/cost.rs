@@ -1,5 +1,5 @@
-//! What the hot paths cost on this machine, in nanoseconds, best of several rounds:
-//! `cargo run --release -p standfast-wire --example cost`
+//! Costs of the hot paths on this machine, in nanoseconds, best of several rounds: `cargo run
+//! --release -p standfast-wire --example cost`
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use wire::websocket::{
 };
 use wire::{Limits, Role, Status};
 
-/// As a browser sends it, in length and in number of lines.
+/// As a browser sends it, in length and number of lines.
 const REQUEST: &[u8] = b"GET /topics/news HTTP/1.1\r\n\
     Host: push.example.com:8080\r\n\
     Connection: Upgrade\r\n\

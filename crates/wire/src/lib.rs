@@ -1,11 +1,11 @@
 //! HTTP/1.1 and WebSocket: bytes to events and back, both roles, no I/O.
 //!
-//! A decoder is fed the bytes that have arrived and answers complete, partial or a [`Violation`];
-//! short input is never an error and nothing is allocated by a size the peer declares. Encoders
-//! append to the caller's buffer. There are no sockets, no clock and no randomness here: mask keys
-//! and nonces are the caller's.
+//! A decoder gets the bytes that have arrived and returns complete, partial or a [`Violation`];
+//! short input is never an error, and no allocation depends on a size that the peer declares.
+//! Encoders append to the caller's buffer. There are no sockets, no clock and no randomness here:
+//! the caller supplies mask keys and nonces.
 //!
-//! - [`http`]: heads (found, then parsed) and bodies, RFC 9110 and RFC 9112.
+//! - [`http`]: heads (located, then parsed) and bodies, RFC 9110 and RFC 9112.
 //! - [`parse_proxy_header`]: the PROXY protocol, versions 1 and 2.
 //! - [`websocket`]: the opening handshake, frames, RFC 6455, and permessage-deflate, RFC 7692.
 
@@ -27,7 +27,7 @@ pub use limits::Limits;
 pub use proxy::{ProxyHeader, ProxyVersion, V2_BYTES_MAX, encode_proxy_header, parse_proxy_header};
 pub use violation::Violation;
 
-/// Whose side of the connection we are: a server requires masked frames, a client unmasked ones.
+/// Our side of the connection: a server requires masked frames, a client unmasked ones.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Role {
     /// We accepted the connection.
@@ -36,7 +36,7 @@ pub enum Role {
     Client,
 }
 
-/// What a decoder made of the bytes so far; a breach of the protocol is the `Err` around it.
+/// The result of decoding the bytes so far; a violation of the protocol is the `Err` around it.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Status<T> {
     /// Enough bytes for one result.

@@ -1,13 +1,13 @@
-//! The bounds a peer is held to, in one place with units and reasons. Time and rate limits are not
-//! here: this crate has no clock.
+//! Limits on what a peer sends, in one place with units and reasons. Limits of time and rate are
+//! not here: this crate has no clock.
 
-/// How much a peer may send before it is in breach.
+/// How much a peer may send; more is a violation.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Longest HTTP head, first line to blank line, in bytes.
     pub head_bytes: usize,
-    /// Most header lines in a head; at most [`MAX_HEADERS`](crate::http::MAX_HEADERS). Whoever
-    /// parses a head enforces it by the length of the slice handed to the parser.
+    /// Most header lines in a head; at most [`MAX_HEADERS`](crate::http::MAX_HEADERS). The caller
+    /// of the parser enforces it by the length of the slice that it passes.
     pub headers: usize,
     /// Longest WebSocket message, summed over its fragments, in bytes.
     pub message_bytes: u32,
@@ -20,7 +20,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Room for large cookies; what nginx and Node grant, within a factor of two.
+    /// Room for large cookies; what nginx and Node allow, within a factor of two.
     pub const HEAD_BYTES: usize = 16 * 1024;
     /// Browsers send 10–20, proxies add a few.
     pub const HEADERS: usize = 100;
@@ -28,9 +28,9 @@ impl Limits {
     pub const MESSAGE_BYTES: u32 = 64 * 1024;
     /// One publish request of sixteen of the largest messages.
     pub const BODY_BYTES: u64 = 1024 * 1024;
-    /// Sixteen digits and some extensions; nobody sends extensions.
+    /// Sixteen digits and some extensions; in practice there are no extensions.
     pub const CHUNK_LINE_BYTES: u32 = 256;
-    /// Trailers are read and thrown away.
+    /// Trailers are read and discarded.
     pub const TRAILER_BYTES: u32 = 4 * 1024;
 }
 

@@ -1,9 +1,9 @@
-//! The PROXY protocol, versions 1 and 2, both roles: the few bytes in front of a connection by
-//! which a proxy tells whose it is. Source: "The PROXY protocol", HAProxy Technologies, sections
-//! 2.1 and 2.2.
+//! The PROXY protocol, versions 1 and 2, both roles: a short header in front of a connection by
+//! which a proxy reports the client's address. Source: "The PROXY protocol", HAProxy Technologies,
+//! sections 2.1 and 2.2.
 //!
-//! Not here: whom to believe (the caller's), and what else a version 2 header may carry (its TLVs are
-//! passed over, the checksum among them; none are sent).
+//! Not here: which peers are trusted (the caller's), and what else a version 2 header can carry
+//! (TLVs are skipped, the checksum among them; none are sent).
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -11,9 +11,9 @@ use core::str::FromStr;
 
 use crate::{Status, Violation};
 
-/// Longest header of version 1, its line end included (section 2.1).
+/// Longest header of version 1, including its line end (section 2.1).
 const V1_BYTES_MAX: usize = 107;
-/// Longest header of version 2 that is taken: addresses and some kilobytes of TLVs.
+/// Longest header of version 2 that is accepted: addresses and some kilobytes of TLVs.
 pub const V2_BYTES_MAX: usize = 4096;
 const V1_BEGIN: &[u8] = b"PROXY ";
 const V2_BEGIN: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
@@ -23,14 +23,14 @@ const V2_FIXED: usize = 16;
 /// A header in front of a connection.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct ProxyHeader {
-    /// How long it is; what follows is the connection's own.
+    /// Length of the header in bytes; the connection's own data follows.
     pub bytes: usize,
-    /// The client's address and port. The proxy may speak for itself (a health check) or not know
-    /// them.
+    /// The client's address and port. `None` if the proxy connects for itself (a health check) or
+    /// does not know them.
     pub client: Option<SocketAddr>,
 }
 
-/// Which form of header is sent.
+/// The version of a header to send.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum ProxyVersion {
     /// A line of text.
@@ -39,9 +39,9 @@ pub enum ProxyVersion {
     V2,
 }
 
-/// Appends the header of a connection from a client to the address it came to. Without these it says
-/// only that there is a proxy. Where one is of IPv4 and the other of IPv6, both are told as IPv6
-/// (RFC 4291 section 2.5.5.2), as a header has one family. A port that is not known is 0.
+/// Appends the header of a connection from a client to the address it connected to. With `None` it
+/// says only that there is a proxy. If one is IPv4 and the other IPv6, both are written as IPv6
+/// (RFC 4291 section 2.5.5.2), as a header has one family. An unknown port is 0.
 pub fn encode_proxy_header(
     out: &mut Vec<u8>,
     version: ProxyVersion,
@@ -97,7 +97,7 @@ fn push_binary(out: &mut Vec<u8>, family: u8, addresses: [&[u8]; 2], ports: [u16
 /// Looks for a header at the beginning of `bytes`.
 ///
 /// # Errors
-/// Bytes that begin no header, or one that breaks its rules.
+/// Bytes that begin no header, or a malformed one.
 pub fn parse_proxy_header(bytes: &[u8]) -> Result<Status<ProxyHeader>, Violation> {
     if begins(bytes, V1_BEGIN) {
         return version_1(bytes);
@@ -124,7 +124,7 @@ fn version_1(bytes: &[u8]) -> Result<Status<ProxyHeader>, Violation> {
     Ok(Status::Complete(ProxyHeader { bytes: end + 2, client }))
 }
 
-/// `PROXY TCP4 source destination port port`, by single blanks; `None` is a malformed one.
+/// `PROXY TCP4 source destination port port`, separated by single blanks; `None` if malformed.
 fn line_of_version_1(line: &str) -> Option<Option<SocketAddr>> {
     let mut words = line.split(' ');
     words.next().filter(|word| *word == "PROXY")?;
@@ -162,7 +162,7 @@ fn version_2(bytes: &[u8]) -> Result<Status<ProxyHeader>, Violation> {
     if length > V2_BYTES_MAX {
         return bad;
     }
-    // The high half of each byte is one thing and the low half another.
+    // Each byte holds two fields of four bits.
     let has_addresses = match command {
         0x20 => false,
         0x21 => true,
@@ -308,7 +308,7 @@ mod tests {
                 ("[2001:db8::5]:2", "[2001:db8::1]:80", ["[2001:db8::5]:2", "[2001:db8::1]:80"]),
                 ("[::ffff:192.0.2.7]:3", "192.0.2.9:443", ["192.0.2.7:3", "192.0.2.9:443"]),
                 ("192.0.2.7:4", "[::ffff:192.0.2.9]:80", ["192.0.2.7:4", "192.0.2.9:80"]),
-                // Of two families: as one.
+                // Of two families: written as one.
                 ("192.0.2.7:5", "[::1]:80", ["[::ffff:192.0.2.7]:5", "[::1]:80"]),
                 ("[2001:db8::5]:6", "10.0.0.1:80", ["[2001:db8::5]:6", "[::ffff:10.0.0.1]:80"]),
             ] {
@@ -332,7 +332,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a well-kept implementation makes of a line or a header, so do we.
+        /// Our parser agrees with another implementation on any line or header.
         #[test]
         fn another_implementation_says_the_same(
             source in any::<[u8; 4]>(), source_port in any::<u16>(), port in any::<u16>(),
@@ -357,7 +357,8 @@ mod tests {
                     prop_assert_eq!(ours.bytes, length);
                     prop_assert_eq!(ours.client, theirs.proxied_address().map(|address| address.source));
                 }
-                // We are the stricter in what is no canonical number or too long.
+                // We are stricter about numbers that are not canonical and headers that are too
+                // long.
                 (Err(_), _) => {}
                 (Ok(Status::Partial), Err(_)) => {}
                 (ours, theirs) => prop_assert!(false, "{ours:?} {theirs:?}"),

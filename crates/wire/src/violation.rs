@@ -1,5 +1,5 @@
-//! Every way a peer can break the protocol, on one page: what it did, where that is forbidden, how
-//! it is counted and what it is answered. Not here: timeouts and refusals of policy (origin, rate,
+//! Every protocol violation of a peer, in one table: what it did, which section forbids it, how it
+//! is counted and how it is answered. Not here: timeouts and refusals by policy (origin, rate,
 //! capacity), which are the caller's.
 
 use core::fmt;
@@ -34,7 +34,7 @@ macro_rules! violations {
                 match self { $(Violation::$variant => CloseCode::$close,)* }
             }
 
-            /// The status that answers it while the connection still speaks HTTP.
+            /// The status that answers it while the connection still uses HTTP.
             pub const fn http_status(self) -> u16 {
                 match self { $(Violation::$variant => $status,)* }
             }

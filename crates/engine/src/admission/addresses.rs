@@ -1,5 +1,5 @@
-//! [`Addresses`]: how many connections each address has and how fast they came, for all workers.
-//! Sharded, bounded, and ordered trees, so that no choice of addresses makes a lookup slow.
+//! [`Addresses`]: connections and connection rate of each address, for all workers. Sharded,
+//! bounded, and held in ordered trees, so that no choice of addresses makes a lookup slow.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,7 +10,7 @@ use crate::limits::ADDRESSES_MAX;
 
 const SHARDS: usize = 64;
 
-/// An address cut to its prefix. IPv4 is where IPv6 maps it (RFC 4291 section 2.5.5.2).
+/// An address reduced to its prefix. IPv4 is stored as IPv4-mapped IPv6 (RFC 4291 section 2.5.5.2).
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Key(u128);
 
@@ -27,7 +27,8 @@ impl Key {
     }
 
     fn shard(self) -> usize {
-        // The low bits of IPv4, the last of the prefix of IPv6: mixed, as neighbours differ there.
+        // The low bits of IPv4, the last ones of an IPv6 prefix: mixed, as adjacent addresses
+        // differ there.
         let folded = (self.0 >> 64) as u64 ^ self.0 as u64;
         (folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % SHARDS
     }
@@ -52,11 +53,11 @@ impl Entry {
 #[derive(Default)]
 struct Shard {
     entries: BTreeMap<Key, Entry>,
-    /// Entries that have outlived their last connection go once a second.
+    /// Entries without connections are removed once a second.
     swept_ns: u64,
 }
 
-/// What became of one more connection of an address.
+/// The result of counting a new connection of an address.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Counted {
     /// It counts until [`Addresses::leave`].
@@ -123,7 +124,7 @@ impl Addresses {
         }
     }
 
-    /// Addresses kept now.
+    /// Addresses held now.
     pub(crate) fn len(&self) -> usize {
         let each = self
             .shards

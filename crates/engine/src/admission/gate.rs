@@ -1,5 +1,5 @@
-//! The gate: what is asked of a connection before it has a slot, and the answer to one that may not
-//! come in. It costs a refused peer's request, one answer and no memory.
+//! The admission check: the limits applied to a connection before it has a slot, and the answer to
+//! a refused one. A refused connection costs reading its request, one answer and no memory.
 
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
@@ -14,14 +14,15 @@ use crate::limits::{READ_BUFFER_BYTES, RETRY_AFTER};
 use crate::sys::{Fd, Sys};
 use crate::{Closed, Handler, Response};
 
-/// What is known of a client beside its connection, for the few that have a reason.
+/// What is known of a client besides its connection. Only the few connections that need it have
+/// one.
 #[derive(Copy, Clone, Default, Debug)]
 pub(crate) struct Client {
-    /// It counts for this address.
+    /// The address that the connection is counted for.
     pub(crate) key: Option<Key>,
-    /// What a proxy told.
+    /// The client's address as a proxy reported it.
     pub(crate) address: Option<IpAddr>,
-    /// And the port there; 0 where it told none.
+    /// The client's port as a proxy reported it; 0 if unknown.
     pub(crate) port: u16,
     /// It came by a proxy that is believed.
     pub(crate) by_proxy: bool,
@@ -34,7 +35,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         &self.remote.shared.admission
     }
 
-    /// Whether a limit or a list asks for the addresses of peers.
+    /// Whether a limit or the list of trusted proxies needs the addresses of peers.
     pub(crate) fn wants_peers(&self) -> bool {
         self.limits.admission.by_address() || !self.limits.proxies.trusted.is_empty()
     }
@@ -59,7 +60,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         Ok((by_proxy || client.key.is_some()).then_some(client))
     }
 
-    /// Counts one more connection of an address.
+    /// Counts a new connection of an address.
     pub(super) fn count_address(&self, address: IpAddr) -> Result<Option<Key>, Refusal> {
         let limits = &self.limits.admission;
         let key = Key::new(address, limits.prefix);
@@ -102,7 +103,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
         // Counted before anybody can know of it.
         self.counters().count_refused(why);
         if self.tls_server.is_some() {
-            // It could not read an answer before its handshake, which is what it may not have.
+            // The client could not read an answer before its TLS handshake, which is what it is
+            // refused.
             return self.sys.shutdown_write(fd);
         }
         let mut answer = self.take_buffer();
@@ -158,7 +160,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
 }
 
 impl<U> Conn<U> {
-    /// From now on the connection was answered at least once; its flags before that.
+    /// Marks the connection as answered at least once; returns its flags before that.
     pub(crate) fn set_answered(&mut self) -> Flags {
         let before = self.flags;
         self.flags.set(Flags::ANSWERED);
@@ -166,8 +168,8 @@ impl<U> Conn<U> {
     }
 }
 
-/// The answer to whom there is no room for: try again, and not all at the same time (RFC 9110
-/// section 10.2.3).
+/// The answer when there is no room: retry, after a random delay so that clients do not all return
+/// at once (RFC 9110 section 10.2.3).
 pub(super) fn encode_unavailable(out: &mut Vec<u8>, jitter: u64) {
     let (least, most) = (RETRY_AFTER.0.as_secs(), RETRY_AFTER.1.as_secs());
     let seconds = (least + jitter % (most - least + 1)).to_string();

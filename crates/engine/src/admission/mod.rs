@@ -1,8 +1,8 @@
-//! Admission: who may come in, for the whole process. What is shared is touched when a connection
-//! is accepted, when a handshake waits, and when a connection ends; never per message, and not at
-//! all while no limit asks for it.
+//! Admission: which connections the process accepts. Shared state is touched when a connection is
+//! accepted, when a handshake is in flight, and when a connection ends; never per message, and not
+//! at all while no limit needs it.
 //!
-//! Not here: what a request may do once it is in (the handler's), and connections at most (the
+//! Not here: what an admitted request may do (the handler's), and the maximum of connections (the
 //! worker's table).
 
 mod addresses;
@@ -19,22 +19,22 @@ pub use self::proxies::{Network, Proxies};
 
 use self::addresses::Addresses;
 
-/// Who may come in. Everything but the handshakes is off by default.
+/// Admission limits. All but `handshakes` are off by default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdmissionLimits {
-    /// Requests whose head is not whole yet, in the process; beyond it the oldest of the worker
-    /// gives way. Default 16,000.
+    /// Handshakes in flight in the process (requests with an incomplete head); beyond it the
+    /// worker's oldest is evicted. Default 16,000.
     pub handshakes: u32,
-    /// New connections per second, in the process, with bursts of as many.
+    /// New connections per second in the process, with bursts of as many.
     pub connect_rate: Option<u32>,
-    /// Connections of one address.
+    /// Connections per address.
     pub per_address: Option<u32>,
-    /// New connections per second of one address, with bursts of as many.
+    /// New connections per second per address, with bursts of as many.
     pub per_address_rate: Option<u32>,
     /// What counts as one address.
     pub prefix: Prefix,
-    /// Resident memory of the process, in bytes. Whoever watches it says by
-    /// [`crate::Remote::set_short_of_memory`] when it is passed.
+    /// Resident memory of the process, in bytes. The control plane watches it and reports by
+    /// [`crate::Remote::set_short_of_memory`] when it is exceeded.
     pub memory_bytes: Option<u64>,
 }
 
@@ -52,46 +52,46 @@ impl Default for AdmissionLimits {
 }
 
 impl AdmissionLimits {
-    /// Whether a peer's address matters.
+    /// Whether a limit applies per address.
     pub(crate) fn by_address(&self) -> bool {
         self.per_address.is_some() || self.per_address_rate.is_some()
     }
 }
 
-/// How many leading bits of an address tell one client from another.
+/// How many leading bits of an address identify a client.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Prefix {
-    /// Of IPv4, at most 32.
+    /// IPv4 bits, at most 32.
     pub v4: u8,
-    /// Of IPv6, at most 128.
+    /// IPv6 bits, at most 128.
     pub v6: u8,
 }
 
 impl Default for Prefix {
-    /// One host of IPv4; of IPv6 what one host can choose from.
+    /// One host for IPv4; for IPv6 the network from which one host chooses its address.
     fn default() -> Self {
         Prefix { v4: 32, v6: 64 }
     }
 }
 
-/// Why somebody was not let in.
+/// Why a connection was refused.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 #[repr(u8)]
 pub enum Refusal {
     /// Too many handshakes were in flight and this was the oldest.
     Handshakes,
-    /// Too many connections came within a second.
+    /// Too many connections arrived within a second.
     ConnectRate,
     /// Its address has too many connections.
     PerAddress,
-    /// Too many connections of its address came within a second.
+    /// Too many connections of its address arrived within a second.
     PerAddressRate,
-    /// The process holds more memory than it may.
+    /// The process uses more memory than its limit.
     MemoryLimit,
 }
 
 impl Refusal {
-    /// Every reason, in the order of its number.
+    /// Every reason, in the order of its discriminant.
     pub const ALL: [Refusal; 5] = [
         Refusal::Handshakes,
         Refusal::ConnectRate,
@@ -100,7 +100,7 @@ impl Refusal {
         Refusal::MemoryLimit,
     ];
 
-    /// The name in metrics, JSON and logs: the limit's.
+    /// The name in metrics, JSON and logs: that of the limit.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -113,21 +113,21 @@ impl Refusal {
     }
 }
 
-/// What all workers of a process share of this.
+/// The part of admission that all workers share.
 #[derive(Default)]
 pub(crate) struct Admission {
-    /// Handshakes in flight: accepted, and no answer begun when the first read was over.
+    /// Handshakes in flight: accepted, and not answered by the end of the first read.
     pub(crate) handshakes: AtomicU32,
     arrivals: Rate,
     addresses: Addresses,
     pub(crate) short_of_memory: AtomicBool,
-    /// The address refused last, for the log.
+    /// The last refused address, for the log.
     refused: Mutex<Option<IpAddr>>,
 }
 
 impl Admission {
     pub(crate) fn note_refused(&self, address: IpAddr) {
-        // Whoever finds it taken has nothing newer to say.
+        // If another worker holds the lock, its address is as recent.
         if let Ok(mut refused) = self.refused.try_lock() {
             *refused = Some(address);
         }
@@ -142,13 +142,13 @@ impl Admission {
     }
 }
 
-/// So many a second and as many at once (generic cell rate algorithm, ITU-T I.371): the time at
-/// which all that came would have come at the rate.
+/// A rate per second with bursts of the same size (generic cell rate algorithm, ITU-T I.371): the
+/// theoretical arrival time.
 #[derive(Default)]
 struct Rate(AtomicU64);
 
 impl Rate {
-    /// Counts one more, unless it comes too early.
+    /// Counts an arrival, unless it exceeds the rate.
     fn take(&self, per_second: u32, now_ns: u64) -> bool {
         let step = |paid_ns| spend(paid_ns, per_second, now_ns);
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step).is_ok()
@@ -157,7 +157,7 @@ impl Rate {
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// The time paid for after one more, if it may come now.
+/// The theoretical arrival time after one more, if that is admitted now.
 fn spend(paid_ns: u64, per_second: u32, now_ns: u64) -> Option<u64> {
     let price_ns = SECOND_NS / u64::from(per_second.max(1));
     let paid_ns = paid_ns.max(now_ns) + price_ns;

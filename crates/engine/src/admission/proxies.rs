@@ -1,6 +1,6 @@
-//! Proxies in front: which peers are believed, and the address of the client that they tell. From a
-//! peer that is not listed nothing of this is read: a PROXY header is a broken request to it, and
-//! X-Forwarded-For a header like any other.
+//! Trusted proxies: which peers are trusted, and the client address they report. From any other
+//! peer nothing of this is read: a PROXY header is an invalid request, and X-Forwarded-For a header
+//! like any other.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -14,17 +14,17 @@ use super::gate::Client;
 use crate::core::Core;
 use crate::{Closed, Handler, Sys};
 
-/// Addresses with a prefix in common.
+/// A network: addresses with a common prefix.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Network {
-    /// IPv4 is where IPv6 maps it (RFC 4291 section 2.5.5.2).
+    /// IPv4 as IPv4-mapped IPv6 (RFC 4291 section 2.5.5.2).
     first: u128,
-    /// Leading bits of those 128 that are meant.
+    /// Length of the prefix, of those 128 bits.
     bits: u8,
 }
 
 impl Network {
-    /// Whether an address is in it.
+    /// Whether an address is in the network.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         let other = (wide(address) ^ self.first).leading_zeros();
@@ -74,19 +74,20 @@ impl fmt::Display for Network {
     }
 }
 
-/// Which proxies are believed, and how they tell the client's address.
+/// Which proxies are trusted, and how they report the client's address.
 #[derive(Clone, Debug, Default)]
 pub struct Proxies {
-    /// Peers that are proxies of ours. Without any, no address but the peer's is known.
+    /// Networks of trusted proxies. If empty, only the peer's own address is known.
     pub trusted: Vec<Network>,
-    /// They begin each connection with a PROXY header, and must. Else they write `forwarded`.
+    /// Trusted proxies must begin each connection with a PROXY header. Otherwise they write
+    /// `forwarded`.
     pub protocol: bool,
-    /// The header that they append to.
+    /// The header that trusted proxies append to.
     pub forwarded: ForwardedBy,
 }
 
 impl Proxies {
-    /// Whether a peer is one of them.
+    /// Whether a peer is a trusted proxy.
     #[must_use]
     pub fn trusts(&self, address: IpAddr) -> bool {
         self.trusted.iter().any(|network| network.contains(address))
@@ -94,7 +95,8 @@ impl Proxies {
 }
 
 impl<S: Sys, H: Handler> Core<S, H> {
-    /// Takes the PROXY header off a connection that owes one; the bytes used, 0 if it owes none.
+    /// Consumes the PROXY header of a connection that must send one; returns the bytes used, 0 if
+    /// none is expected.
     pub(crate) fn take_proxy_header(
         &mut self,
         slot: u32,
@@ -162,7 +164,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let in_the_clear = self.tls_server.is_some() && conn.tls().is_none();
         self.handshake_over(before);
         self.counters().count_refused(why);
-        // In front of TLS nobody reads an answer in the clear.
+        // Before TLS, the client cannot read an unencrypted answer.
         if !in_the_clear {
             let jitter = self.sys.random();
             super::gate::encode_unavailable(&mut self.cork, jitter);

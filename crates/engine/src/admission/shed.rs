@@ -1,8 +1,8 @@
-//! Shedding: who has to leave so that the process keeps within its memory, in this order:
-//! handshakes in flight, plain HTTP connections (nobody has said who they are), those idle longest,
-//! those that read slowly. Never all at once: each round takes a share.
+//! Load shedding: which connections are closed to keep the process within its memory limit, in this
+//! order: handshakes in flight, idle plain HTTP connections, the longest idle, slow consumers.
+//! Never all at once: each round closes a share.
 //!
-//! Whoever is neither idle nor slow stays; then only newcomers are refused.
+//! A connection that is neither idle nor slow stays; then only new ones are refused.
 
 use wire::websocket::CloseCode;
 
@@ -13,19 +13,19 @@ use crate::limits::{EVICTION_LOOKS, SHED_LOOKS, SHED_MAX, SHED_MIN, SHED_SHARE};
 use crate::sys::Sys;
 use crate::{Closed, Handler};
 
-/// What a connection's turn to leave depends on: the greater, the sooner.
+/// A connection's priority for shedding: the greatest is closed first.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
-    /// By bytes in its queue.
+    /// A slow consumer, by bytes in its queue.
     Slow(usize),
-    /// By ticks of silence.
+    /// An idle connection, by ticks of silence.
     Idle(u16),
     /// Answered over plain HTTP, and waiting for another request.
     Plain,
 }
 
 impl<S: Sys, H: Handler> Core<S, H> {
-    /// Ends the oldest handshake in flight of this worker.
+    /// Evicts this worker's oldest handshake in flight.
     pub(super) fn evict_oldest_handshake(&mut self, why: Refusal) -> bool {
         let mut at = 0;
         for _ in 0..EVICTION_LOOKS {
@@ -38,7 +38,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
                     return true;
                 }
                 Some((Mode::Http | Mode::Parked | Mode::Connecting, _)) => at += 1,
-                // Its deadline means nothing any more.
+                // The deadline is stale.
                 _ if at == 0 => self.drop_first_deadline(),
                 _ => at += 1,
             }
@@ -69,7 +69,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
     }
 
-    /// Up to `count` slots whose turn it is, among those that this round looks at.
+    /// Up to `count` slots to shed, the highest priority first, among those that this round
+    /// examines.
     fn shed_next(&mut self, count: usize) -> Vec<(Rank, u32)> {
         let end = self.slab.end();
         let from = if self.shed_slot < end { self.shed_slot } else { 0 };

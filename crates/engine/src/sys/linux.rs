@@ -1,5 +1,5 @@
-//! [`Sys`] on Linux: level-triggered epoll and plain socket calls on a descriptor table that may
-//! be this worker's own. Sources: epoll(7), tcp(7), ip(7), close_range(2).
+//! [`Sys`] on Linux: level-triggered epoll and plain socket calls. The descriptor table may belong to this
+//! worker alone. Sources: epoll(7), tcp(7), ip(7), close_range(2).
 
 #![allow(unsafe_code)]
 
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::{Event, Fd, Interest, Sys};
 
-/// Reports taken from the kernel by one `epoll_wait`.
+/// Events taken from the kernel by one `epoll_wait`.
 const EVENTS_MAX: usize = 512;
 
 /// Turns the -1 of a system call into its `errno`.
@@ -20,8 +20,8 @@ pub(super) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// The kernel, as one worker sees it. Make it in the worker's own thread, after the thread has
-/// left the shared descriptor table: the epoll instance belongs to that table.
+/// One worker's access to the kernel. Create it in the worker's thread, after the thread has left the shared
+/// descriptor table: the epoll instance belongs to the table.
 pub struct Linux {
     epoll: Fd,
     wake: Option<Fd>,
@@ -36,7 +36,7 @@ impl Linux {
     /// shared table (see [`super::process::wake_descriptor`]).
     ///
     /// # Errors
-    /// What `epoll_create1(2)` and `getrandom(2)` may answer.
+    /// Those of `epoll_create1(2)` and `getrandom(2)`.
     pub fn new(wake: Option<i32>) -> io::Result<Self> {
         // SAFETY: no pointers are passed.
         let epoll = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
@@ -49,8 +49,8 @@ impl Linux {
         })
     }
 
-    /// Waits for up to `want` events, to the nanosecond where the kernel and the sandbox let us,
-    /// else in milliseconds rounded up. Returns how many it has written to `raw`.
+    /// Waits for up to `want` events. The timeout is exact to the nanosecond where the kernel and the sandbox
+    /// allow that, else in milliseconds rounded up. Returns the number of events in `raw`.
     fn wait_raw(&mut self, want: i32, timeout: Option<Duration>) -> io::Result<usize> {
         let (epoll, raw) = (self.epoll.number(), self.raw.as_mut_ptr().cast());
         if self.exact_timeouts {
@@ -162,7 +162,7 @@ impl Sys for Linux {
     }
 
     fn accept(&mut self, listener: Fd) -> io::Result<Fd> {
-        // SAFETY: null address pointers mean "not wanted".
+        // SAFETY: with null pointers no address is returned.
         let fd = check(unsafe {
             libc::accept4(
                 listener.number(),
@@ -238,7 +238,7 @@ impl Sys for Linux {
     }
 
     fn notice_dead_peer(&mut self, fd: Fd, timeout: Duration) {
-        // A UNIX socket has no such options, and no such peers.
+        // A UNIX socket has no such options and needs none.
         let _ = super::process::notice_dead_peers(fd.number(), timeout);
     }
 
@@ -260,9 +260,9 @@ impl Sys for Linux {
 
     #[inline]
     fn recv(&mut self, fd: Fd, into: &mut [u8]) -> io::Result<usize> {
-        // Not libc's wrapper: in a program with threads it is a cancellation point, some 30
-        // instructions each way that nothing here needs.
-        // SAFETY: the kernel writes at most `into.len()` bytes to a buffer that is ours.
+        // Not libc's wrapper: with threads it is a cancellation point, which costs some 30 instructions
+        // before and after the call.
+        // SAFETY: the kernel writes at most `into.len()` bytes to our buffer.
         let got = unsafe {
             libc::syscall(
                 libc::SYS_recvfrom,
@@ -298,7 +298,7 @@ impl Sys for Linux {
         // SAFETY: an all-zero `msghdr` is a valid empty one.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = pieces.as_ptr().cast_mut().cast();
-        // As wide as the C library has it: glibc a word, musl 32 bits. Few pieces fit both.
+        // Its type depends on the C library: a word in glibc, 32 bits in musl. The few pieces fit both.
         message.msg_iovlen = pieces.len() as _;
         // SAFETY: `IoSlice` has the layout of `iovec`; the kernel only reads the pieces.
         let sent = unsafe { libc::sendmsg(fd.number(), &message, libc::MSG_NOSIGNAL) };
@@ -311,7 +311,7 @@ impl Sys for Linux {
     }
 
     fn close(&mut self, fd: Fd) {
-        // SAFETY: the caller gives up the descriptor.
+        // SAFETY: the caller no longer uses the descriptor.
         unsafe { libc::close(fd.number()) };
     }
 
@@ -350,7 +350,7 @@ impl Sys for Linux {
 
 impl Linux {
     fn read(&mut self, fd: Fd, into: &mut [u8]) -> io::Result<usize> {
-        // SAFETY: the kernel writes at most `into.len()` bytes to a buffer that is ours.
+        // SAFETY: the kernel writes at most `into.len()` bytes to our buffer.
         let got = unsafe { libc::read(fd.number(), into.as_mut_ptr().cast(), into.len()) };
         if got < 0 { Err(io::Error::last_os_error()) } else { Ok(got as usize) }
     }
@@ -366,7 +366,7 @@ pub(super) fn set(fd: Fd, level: i32, name: i32, value: libc::c_int) -> io::Resu
     Ok(())
 }
 
-/// The address `call` (getsockname or getpeername) tells of a socket.
+/// The address that `call` (getsockname or getpeername) returns for a socket.
 pub(super) fn address_of(
     number: i32,
     call: unsafe extern "C" fn(i32, *mut libc::sockaddr, *mut libc::socklen_t) -> i32,
@@ -379,7 +379,7 @@ pub(super) fn address_of(
     from_raw(&storage).ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))
 }
 
-/// An address as the kernel takes it, with its length.
+/// An address in the kernel's form, with its length.
 pub(super) fn to_raw(address: SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
     // SAFETY: an all-zero `sockaddr_storage` is valid.
     let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
@@ -414,7 +414,7 @@ pub(super) fn to_raw(address: SocketAddr) -> (libc::sockaddr_storage, libc::sock
 fn from_raw(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     match i32::from(storage.ss_family) {
         libc::AF_INET => {
-            // SAFETY: the family says which address the storage holds.
+            // SAFETY: the family determines the type of the address.
             let raw = unsafe { (&raw const *storage).cast::<libc::sockaddr_in>().read() };
             let ip = Ipv4Addr::from(raw.sin_addr.s_addr.to_ne_bytes());
             Some(SocketAddrV4::new(ip, u16::from_be(raw.sin_port)).into())
@@ -447,7 +447,7 @@ fn unix_address(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)>
 
 fn seed() -> io::Result<u64> {
     let mut bytes = [0u8; 8];
-    // SAFETY: the kernel writes at most 8 bytes to a buffer that is ours.
+    // SAFETY: the kernel writes at most 8 bytes to our buffer.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     if got != 8 {
         return Err(io::Error::last_os_error());

@@ -1,9 +1,8 @@
-//! The seam between a worker and its operating system.
+//! The interface between a worker and its operating system.
 //!
-//! [`Sys`] is everything a worker may ask of the outside: readiness, sockets, the clock and
-//! randomness. [`linux::Linux`] asks the kernel; [`sim::Sim`] plays the kernel from a seed. Nothing
-//! above this module makes a system call, reads a clock or draws a random number, and nothing
-//! outside it contains `unsafe`.
+//! [`Sys`] is all that a worker uses of the outside: readiness, sockets, the clock and randomness.
+//! [`linux::Linux`] calls the kernel; `sim::Sim` simulates one from a seed. Nothing above this module
+//! makes a system call, reads a clock or draws a random number, and nothing outside it contains `unsafe`.
 //!
 //! The contract of an implementation, which the tests in `contract` check:
 //! - readiness is level-triggered: an event is reported again until its cause is gone. The exception
@@ -11,8 +10,8 @@
 //!   only after [`Sys::rewatch`];
 //! - every call is non-blocking except [`Sys::wait`], and none is retried inside: `EINTR` and
 //!   `EAGAIN` come back as errors;
-//! - timeouts round up, never to a busy zero;
-//! - a descriptor that was closed never shows up in later events.
+//! - timeouts are rounded up, so that a wait never returns early and spins;
+//! - later events never contain a descriptor that was closed.
 
 #[cfg(target_os = "linux")]
 pub mod linux;
@@ -30,8 +29,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-/// A descriptor of one worker's table: 4 bytes, and it stays in its thread, because the same
-/// number means another file in the next worker's table.
+/// A descriptor of one worker's table, in 4 bytes. It is not `Send`: the same number is another file in
+/// another worker's table.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Fd {
     number: i32,
@@ -55,7 +54,7 @@ impl Fd {
 /// What a descriptor is watched for. Errors and hang-ups are always reported.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct Interest {
-    /// Report when there is something to read, or the peer has ended its side.
+    /// Report when there are bytes to read, or the peer has ended its side.
     pub read: bool,
     /// Report when there is room to write.
     pub write: bool,
@@ -64,7 +63,7 @@ pub struct Interest {
 impl Interest {
     /// Reading only, the state of nearly every connection.
     pub const READ: Interest = Interest { read: true, write: false };
-    /// Writing only: a connect under way, or a paused reader with a backlog.
+    /// Writing only: a connect in progress, or a paused reader with a backlog.
     pub const WRITE: Interest = Interest { read: false, write: true };
     /// Nothing but errors and hang-ups, which are reported once per watch.
     pub const NONE: Interest = Interest { read: false, write: false };
@@ -75,16 +74,16 @@ impl Interest {
 pub struct Event {
     /// The key given to [`Sys::watch`].
     pub key: u64,
-    /// Something to read, end of stream, or an error that a read will tell.
+    /// Bytes to read, the end of the stream, or an error that a read returns.
     pub readable: bool,
-    /// Room to write, or an error that a write will tell.
+    /// Room to write, or an error that a write returns.
     pub writable: bool,
-    /// The connection is broken or both sides have ended it; reported whatever it is watched for.
+    /// The connection has failed or both sides have ended it. Reported for every [`Interest`].
     pub failed: bool,
 }
 
 impl Event {
-    /// The slot of the connection that it is about, if it is about one.
+    /// The slot of the connection, if the key is one of a connection.
     pub(crate) fn slot(&self) -> u32 {
         self.key as u32
     }
@@ -95,16 +94,16 @@ impl Event {
     }
 }
 
-/// What a worker asks of its operating system. See the module's text for the contract.
+/// What a worker uses of its operating system. The contract is in the module's text.
 pub trait Sys {
-    /// Monotonic time in nanoseconds. A worker asks once per turn.
+    /// Monotonic time in nanoseconds. A worker reads it once per turn.
     fn now_ns(&self) -> u64;
 
-    /// 64 random bits that a peer cannot foresee (RFC 6455 section 5.3).
+    /// 64 random bits that a peer cannot predict (RFC 6455 section 5.3).
     fn random(&mut self) -> u64;
 
-    /// Waits until something is ready, is woken, or `timeout` has passed; `None` waits for ever.
-    /// Appends at most `events_max` reports to `events`.
+    /// Waits until a descriptor is ready, the worker is woken, or `timeout` has passed; `None` waits without
+    /// a limit. Appends at most `events_max` events to `events`.
     fn wait(
         &mut self,
         events: &mut Vec<Event>,
@@ -112,8 +111,8 @@ pub trait Sys {
         timeout: Option<Duration>,
     ) -> io::Result<()>;
 
-    /// A descriptor that becomes readable when [`Sys::wait`] would report something, for embedding
-    /// a worker in another event loop.
+    /// A descriptor that is readable when [`Sys::wait`] would return events, for running a worker in
+    /// another event loop.
     fn poll_fd(&self) -> Option<i32>;
 
     /// Starts watching a descriptor.
@@ -122,24 +121,24 @@ pub trait Sys {
     /// Changes what a watched descriptor is watched for.
     fn rewatch(&mut self, fd: Fd, interest: Interest, key: u64) -> io::Result<()>;
 
-    /// Stops watching without closing. Closing stops by itself.
+    /// Stops watching a descriptor that stays open. Closing one stops watching it.
     fn unwatch(&mut self, fd: Fd) -> io::Result<()>;
 
     /// The descriptor through which other threads wake this worker, if it has one.
     fn wake_fd(&self) -> Option<Fd>;
 
-    /// Makes the wake-up descriptor quiet again after it was reported.
+    /// Resets the wake-up descriptor after it was reported.
     fn clear_wake(&mut self);
 
-    /// Takes one connection from a listener's queue; it is non-blocking.
+    /// Accepts one connection from a listener's queue; its socket is non-blocking.
     fn accept(&mut self, listener: Fd) -> io::Result<Fd>;
 
-    /// The same with the peer's address, if it is one of IP. Known even of a peer that has reset
-    /// the connection since, unlike [`Sys::peer`].
+    /// The same with the peer's IP address, if it has one. It is known even if the peer has reset the
+    /// connection since, unlike that of [`Sys::peer`].
     fn accept_with_peer(&mut self, listener: Fd) -> io::Result<(Fd, Option<IpAddr>)>;
 
-    /// Starts a non-blocking connect, from `source` if given (any port of it). The connect may
-    /// still be under way when this returns.
+    /// Starts a non-blocking connect, from any port of `source` if given. The connect may still be in
+    /// progress when this returns.
     fn connect(&mut self, destination: SocketAddr, source: Option<IpAddr>) -> io::Result<Fd>;
 
     /// The same to a UNIX socket; with its queue full, `WouldBlock`.
@@ -147,15 +146,15 @@ pub trait Sys {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Lets a connection fail whose peer is gone without a word, after this long. Without it the
-    /// system's own patience holds.
+    /// Lets a connection fail after this long without an answer from its peer. The default is the
+    /// system's own timeout.
     fn notice_dead_peer(&mut self, _fd: Fd, _timeout: Duration) {}
 
-    /// The outcome of a connect once the descriptor is writable; later whether it has failed since this
-    /// was last asked (`SO_ERROR`).
+    /// The result of a connect once the descriptor is writable. Later: the error of the connection since
+    /// the last call (`SO_ERROR`).
     fn connect_outcome(&mut self, fd: Fd) -> io::Result<()>;
 
-    /// Reads what is there; `Ok(0)` is the end of the stream.
+    /// Reads what has arrived; `Ok(0)` is the end of the stream.
     fn recv(&mut self, fd: Fd, into: &mut [u8]) -> io::Result<usize>;
 
     /// Writes what fits.
@@ -170,24 +169,23 @@ pub trait Sys {
     /// Closes a descriptor of this worker.
     fn close(&mut self, fd: Fd);
 
-    /// Makes a listener refuse further connections, for everybody who shares it. Whoever opened it
-    /// closes it.
+    /// Makes a listener refuse further connections in all tables that share it. Its opener closes it.
     fn stop_listening(&mut self, listener: Fd) {
         self.close(listener);
     }
 
-    /// Makes the coming close send RST instead of FIN, leaving no `TIME_WAIT` behind.
+    /// Makes the next close send RST instead of FIN, which leaves no `TIME_WAIT`.
     fn reset_on_close(&mut self, fd: Fd);
 
-    /// The peer's address, for reports.
+    /// The peer's address; `None` if the connection is over or not one of IP.
     fn peer(&self, fd: Fd) -> Option<SocketAddr>;
 
-    /// The address of ours that a connection came to, if it is one of IP.
+    /// The local address of a connection, if it is one of IP.
     fn local(&self, _fd: Fd) -> Option<SocketAddr> {
         None
     }
 
-    /// Whether the peer has broken the connection off: its address is not known any more, though what
-    /// it sent before may still be read.
+    /// Whether a TCP connection has ended, so that the peer's address is unknown. Bytes that the peer sent
+    /// before may still be read.
     fn is_broken(&self, fd: Fd) -> bool;
 }

@@ -1,8 +1,8 @@
-//! What a process does around its workers: wake-up descriptors, listeners, private descriptor
-//! tables, signals, the clock and the allocator. Not for use inside a worker's turn.
+//! Process-wide calls outside a worker's turn: wake-up descriptors, listeners, private descriptor tables,
+//! signals, the clock and the allocator.
 //!
-//! Order matters, because a private table is a copy cut off at a number: wake-up descriptors and
-//! listeners first, then threads that call [`leave_shared_table`], then everything else.
+//! Order matters, because a private table is a copy of all descriptors below a number: open wake-up
+//! descriptors and listeners first, then start threads that call [`leave_shared_table`], then open the rest.
 
 #![allow(unsafe_code)]
 
@@ -16,11 +16,11 @@ use std::time::Duration;
 use super::Fd;
 use super::linux::{address_of, check, set, to_raw};
 
-/// How often, and after which time, it is looked whether a thread that was joined is gone.
+/// How often, and at which interval, to check whether a joined thread has disappeared from `/proc`.
 const THREAD_GONE_LOOKS: u32 = 100;
 const THREAD_GONE_LOOK: Duration = Duration::from_millis(1);
 
-/// Monotonic time in nanoseconds: the same for all processes of this boot.
+/// Monotonic time in nanoseconds, the same clock for all processes since boot.
 #[must_use]
 pub fn now_ns() -> u64 {
     let mut now = MaybeUninit::<libc::timespec>::uninit();
@@ -32,11 +32,11 @@ pub fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// A descriptor that wakes whoever watches it (eventfd(2)). Make all of them before any worker
-/// leaves the shared table: one made later has a number that means something else there.
+/// A descriptor that wakes the worker that watches it (eventfd(2)). Create all of them before any worker
+/// leaves the shared table: in a worker's table, the number of a later one is another file.
 ///
 /// # Errors
-/// `EMFILE` and `ENFILE`, as the process has no descriptors left.
+/// `EMFILE` and `ENFILE`, if no descriptors are left.
 pub fn wake_descriptor() -> io::Result<i32> {
     // SAFETY: no pointers are passed.
     check(unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) })
@@ -45,18 +45,18 @@ pub fn wake_descriptor() -> io::Result<i32> {
 /// Wakes the watcher of a descriptor from [`wake_descriptor`], from any thread.
 pub fn wake(descriptor: i32) {
     let one = 1u64.to_ne_bytes();
-    // SAFETY: the kernel reads 8 bytes that are ours. A full counter (EAGAIN) is awake already.
+    // SAFETY: the kernel reads 8 bytes of ours. With a full counter (EAGAIN) the watcher is awake already.
     unsafe { libc::write(descriptor, one.as_ptr().cast(), one.len()) };
 }
 
-/// Blocks until a descriptor from [`wake_descriptor`] was woken, and makes it quiet again.
+/// Blocks until a descriptor from [`wake_descriptor`] is woken, and resets it.
 pub fn wait_for_wake(descriptor: i32) {
     let mut poll = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
     let mut count = [0u8; 8];
     loop {
         // SAFETY: one `pollfd` is passed and lives through the call.
         unsafe { libc::poll(&raw mut poll, 1, -1) };
-        // SAFETY: the kernel writes 8 bytes to a buffer that is ours.
+        // SAFETY: the kernel writes 8 bytes to our buffer.
         let got = unsafe { libc::read(descriptor, count.as_mut_ptr().cast(), count.len()) };
         if got == 8 {
             return;
@@ -67,16 +67,16 @@ pub fn wait_for_wake(descriptor: i32) {
 /// How a listener is opened.
 #[derive(Copy, Clone, Debug)]
 pub struct Listen {
-    /// Where to listen; port 0 takes a free one.
+    /// The address to listen on; port 0 takes a free port.
     pub address: SocketAddr,
-    /// Connections that may wait to be accepted; the kernel caps it at `net.core.somaxconn`.
+    /// Length of the accept queue; the kernel limits it to `net.core.somaxconn`.
     pub backlog: u32,
     /// Share the port with other listeners of this user (`SO_REUSEPORT`).
     pub shared_port: bool,
-    /// Report a connection only once its first bytes are here (`TCP_DEFER_ACCEPT`), at most this
-    /// long. Zero reports at once.
+    /// Delay a connection until its first bytes have arrived (`TCP_DEFER_ACCEPT`), at most this long. Zero
+    /// does not delay.
     pub defer: Duration,
-    /// Leave IPv4 alone (`IPV6_V6ONLY`); else `[::]` takes both. Of no meaning to an IPv4 address.
+    /// Accept no IPv4 (`IPV6_V6ONLY`); otherwise `[::]` accepts both. Ignored for an IPv4 address.
     pub v6_only: bool,
 }
 
@@ -139,15 +139,15 @@ fn bind(options: &Listen) -> io::Result<(i32, SocketAddr)> {
     }
 }
 
-/// Lets connections fail whose peer is gone without a word: sets how long it may leave unacknowledged
-/// what it was sent (`TCP_USER_TIMEOUT`), and asks one that is silent for half of that whether it is
-/// there, and each tenth again (`SO_KEEPALIVE`). What a listener is told holds for those it accepts.
+/// Lets connections fail whose peer has disappeared: sets how long sent data may stay unacknowledged
+/// (`TCP_USER_TIMEOUT`), and probes a peer that has been silent for half of that, then at intervals of a
+/// tenth (`SO_KEEPALIVE`). Set on a listener, this applies to the connections it accepts.
 ///
-/// The kernel looks at nothing but that time: a question that is asked after it and gets lost is the
-/// peer's end (`tcp_keepalive_timer`). So all must be asked before, and several must be lost.
+/// The kernel only compares the time: after the timeout a single lost probe ends the connection
+/// (`tcp_keepalive_timer`). So several probes are sent before, and all must be lost.
 ///
 /// # Errors
-/// What setsockopt(2) answers, to what is no TCP socket for one.
+/// Those of setsockopt(2), for instance if this is no TCP socket.
 pub fn notice_dead_peers(socket: i32, timeout: Duration) -> io::Result<()> {
     let fd = Fd::new(socket);
     let milliseconds = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
@@ -158,7 +158,7 @@ pub fn notice_dead_peers(socket: i32, timeout: Duration) -> io::Result<()> {
     set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, between)
 }
 
-/// After which silence a peer is asked whether it is there, and how often then.
+/// After how much silence a peer is probed, and at which interval from then on.
 fn keepalive_seconds(timeout: Duration) -> (i32, i32) {
     let seconds =
         |part: u64| i32::try_from((timeout.as_secs() / part).clamp(1, 32_767)).unwrap_or(1);
@@ -167,22 +167,22 @@ fn keepalive_seconds(timeout: Duration) -> (i32, i32) {
 
 /// Makes a listener refuse further connections in every table that holds it (shutdown(2)).
 pub fn stop_listening(listener: i32) {
-    // SAFETY: no pointers are passed; a listener that has stopped only makes the call fail.
+    // SAFETY: no pointers are passed; for a stopped listener the call fails without effect.
     unsafe { libc::shutdown(listener, libc::SHUT_RDWR) };
 }
 
 /// Closes a descriptor by number in this thread's table.
 pub fn close(number: i32) {
-    // SAFETY: the caller gives up the descriptor.
+    // SAFETY: the caller no longer uses the descriptor.
     unsafe { libc::close(number) };
 }
 
 /// Gives the calling thread a descriptor table of its own: the numbers below `keep_below` stay
-/// open in it, all others are closed in the new table only. From then on `RLIMIT_NOFILE` counts
-/// this table by itself.
+/// open in it; all others are closed, in the new table only. From then on `RLIMIT_NOFILE` applies to
+/// this table alone.
 ///
 /// # Errors
-/// `ENOSYS` before Linux 5.9, `EPERM` where a sandbox forbids it: the thread then still shares.
+/// `ENOSYS` before Linux 5.9, `EPERM` where a sandbox forbids it; the thread then still uses the shared table.
 pub fn leave_shared_table(keep_below: i32) -> io::Result<()> {
     let first = keep_below.max(3) as libc::c_uint;
     // SAFETY: closes no descriptor that this thread uses: it has opened none yet.
@@ -197,18 +197,16 @@ pub fn leave_shared_table(keep_below: i32) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Tells whether threads of this process may have tables of their own, by trying it on a thread
-/// that then ends.
+/// Whether threads of this process can have private tables. Tries it on a short-lived thread.
 #[must_use]
 pub fn private_tables_work() -> bool {
     let threads = || std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
     let before = threads();
-    // Where no thread can be had the workers cannot be either, and they say so better.
+    // If no thread can be started, starting the workers fails with a better error.
     let looks = std::thread::Builder::new().stack_size(64 * 1024);
     let Ok(looking) = looks.spawn(|| leave_shared_table(i32::MAX - 1).is_ok()) else { return true };
     let works = looking.join();
-    // Joined is not gone: for a moment longer it counts against RLIMIT_NPROC, where every thread
-    // may be wanted.
+    // A joined thread counts against RLIMIT_NPROC a moment longer, and every thread may be needed.
     for _ in 0..THREAD_GONE_LOOKS {
         if threads() <= before {
             break;
@@ -218,22 +216,22 @@ pub fn private_tables_work() -> bool {
     works.unwrap_or(false)
 }
 
-/// A signal that asks the process for something.
+/// A signal that the process handles.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Signal {
-    /// SIGTERM: end in good order.
+    /// SIGTERM: shut down gracefully.
     Terminate,
     /// SIGINT: Ctrl-C.
     Interrupt,
-    /// SIGHUP: read the configuration again.
+    /// SIGHUP: reload the configuration.
     Reload,
 }
 
-/// Blocks the signals of [`Signal`] in this thread and in all it will start, so that only
-/// [`wait_signal`] takes them. Call it first in `main`.
+/// Blocks the signals of [`Signal`] in this thread and in all threads it starts later, so that only
+/// [`wait_signal`] receives them. Call it first in `main`.
 pub fn block_signals() {
     let set = signal_set();
-    // SAFETY: `set` is a valid signal set; the old one is not wanted.
+    // SAFETY: `set` is a valid signal set; the old one is not returned.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) };
 }
 
@@ -245,7 +243,7 @@ pub fn wait_signal(timeout: Duration) -> Option<Signal> {
         tv_sec: timeout.as_secs() as i64,
         tv_nsec: i64::from(timeout.subsec_nanos()),
     };
-    // SAFETY: both pointers live through the call; no information is asked back.
+    // SAFETY: both pointers live through the call; no `siginfo_t` is returned.
     match unsafe { libc::sigtimedwait(&set, std::ptr::null_mut(), &timeout) } {
         libc::SIGTERM => Some(Signal::Terminate),
         libc::SIGINT => Some(Signal::Interrupt),
@@ -256,7 +254,7 @@ pub fn wait_signal(timeout: Duration) -> Option<Signal> {
 
 fn signal_set() -> libc::sigset_t {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: sigemptyset initialises the set that the others add to.
+    // SAFETY: sigemptyset initialises the set, sigaddset adds to it.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
@@ -271,41 +269,41 @@ pub fn terminate(pid: u32) {
     if let Ok(pid) = i32::try_from(pid)
         && pid > 1
     {
-        // SAFETY: no pointers are passed; a dead process only makes the call fail.
+        // SAFETY: no pointers are passed; for a dead process the call fails without effect.
         unsafe { libc::kill(pid, libc::SIGTERM) };
     }
 }
 
 /// Has the kernel send SIGKILL to this process when its parent ends, so that a killed `prove`
-/// leaves no half of itself behind (prctl(2), `PR_SET_PDEATHSIG`).
+/// leaves no child process behind (prctl(2), `PR_SET_PDEATHSIG`).
 pub fn end_with_parent() {
     // SAFETY: no pointers are passed.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
 }
 
-/// Starts a program that is not ours as any shell would, with no signal blocked (a child inherits what
-/// [`block_signals`] did), and has the kernel send it SIGTERM when the calling thread ends.
+/// Starts another program with no signal blocked, as a shell does (a child inherits the signals blocked by
+/// [`block_signals`]). The kernel sends it SIGTERM when the calling thread ends.
 ///
 /// # Errors
 /// As [`Command::spawn`].
 pub fn start_foreign(command: &mut Command) -> io::Result<Child> {
     let set = signal_set();
     let prepare = move || {
-        // SAFETY: `set` is a valid signal set; the old one is not wanted.
+        // SAFETY: `set` is a valid signal set; the old one is not returned.
         check(unsafe { libc::sigprocmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut()) })?;
         // SAFETY: no pointers are passed.
         check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) })?;
         Ok(())
     };
-    // SAFETY: between fork and exec these two system calls are made and nothing else, which allocates
-    // nothing and takes no lock.
+    // SAFETY: between fork and exec only these two system calls are made. They allocate nothing and take
+    // no lock.
     unsafe { command.pre_exec(prepare) }.spawn()
 }
 
 /// Ties the calling thread to one core, counted from 0 (sched_setaffinity(2)).
 ///
 /// # Errors
-/// `EINVAL` when the process may not run there.
+/// `EINVAL` if the process may not run on that core.
 pub fn pin_to_core(core: usize) -> io::Result<()> {
     // SAFETY: an all-zero `cpu_set_t` is the empty set.
     let mut cores: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -316,9 +314,9 @@ pub fn pin_to_core(core: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Asks the scheduler to run the calling thread in pieces of `slice`: with more busy threads than
-/// cores, each comes round sooner, and one that mostly sleeps runs soon after it wakes. Its share
-/// stays the same. Linux heeds it from 6.12 on, between 0.1 and 100 ms (sched_setattr(2)).
+/// Sets the scheduler's time slice of the calling thread. With more busy threads than cores and a short
+/// slice, each runs more often, and one that mostly sleeps runs soon after it wakes. Its share of the CPU is
+/// the same. Linux supports slices of 0.1 to 100 ms from 6.12 on (sched_setattr(2)).
 pub fn run_in_slices(slice: Duration) {
     // SAFETY: an all-zero `sched_attr` is a valid one of policy SCHED_OTHER.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
@@ -327,12 +325,12 @@ pub fn run_in_slices(slice: Duration) {
     attributes.sched_nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
     attributes.sched_runtime = u64::try_from(slice.as_nanos()).unwrap_or(u64::MAX);
     let (this_thread, flags) = (0, 0);
-    // SAFETY: the kernel reads `attributes`, which names its own size. A refusal changes nothing.
+    // SAFETY: the kernel reads `attributes`, which contains its size. If refused, the slice is unchanged.
     unsafe { libc::syscall(libc::SYS_sched_setattr, this_thread, &raw const attributes, flags) };
 }
 
-/// Makes glibc's allocator give large blocks back as soon as they are freed, and keeps it from
-/// making an arena for each of many threads (mallopt(3)). Call it once, before threads start.
+/// Makes glibc's allocator return large blocks to the system when they are freed, and limits the number of
+/// its arenas (mallopt(3)). Call it once, before threads start.
 pub fn tune_allocator() {
     #[cfg(target_env = "gnu")]
     // SAFETY: no pointers are passed; unknown parameters are ignored.

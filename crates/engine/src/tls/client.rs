@@ -1,4 +1,4 @@
-//! [`TlsClient`]: how connections that we make speak TLS, and whom they trust.
+//! [`TlsClient`]: TLS of outgoing connections, and which servers they trust.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -20,19 +20,19 @@ use super::pem::{TlsIdentity, TlsUnusable, authorities, certificates_of, provide
 use super::server::ALPN;
 use super::session::Connection;
 
-/// Which servers a client believes.
+/// Which servers a client trusts.
 #[derive(Clone, Debug, Default)]
 pub enum TlsTrust {
-    /// Those whose certificate leads to an authority that this machine trusts.
+    /// Servers whose certificate chains to an authority that this machine trusts.
     #[default]
     System,
-    /// Those whose certificate leads to one of these, or is one of them, in PEM.
+    /// Servers whose certificate chains to one of these, or is one of them, in PEM.
     Authorities(Vec<u8>),
     /// Any, whatever certificate it shows: for tests only.
     Anyone,
 }
 
-/// How a client's connections to one place speak TLS. A clone is another reference to the same.
+/// TLS of a client's connections to one server. A clone refers to the same configuration.
 #[derive(Clone)]
 pub struct TlsClient {
     config: Arc<ClientConfig>,
@@ -47,7 +47,7 @@ impl fmt::Debug for TlsClient {
     }
 }
 
-/// Equal are those that a clone made: what stands in files is not compared.
+/// Clones are equal; the contents of files are not compared.
 impl PartialEq for TlsClient {
     fn eq(&self, other: &TlsClient) -> bool {
         Arc::ptr_eq(&self.config, &other.config) && self.name == other.name
@@ -57,8 +57,8 @@ impl PartialEq for TlsClient {
 impl Eq for TlsClient {}
 
 impl TlsClient {
-    /// A client that trusts as said, shows `identity` to servers that ask, and with `resume` takes
-    /// sessions up again. The name is set by [`TlsClient::named`].
+    /// Creates a client with this trust, which presents `identity` to servers that request a
+    /// certificate, and with `resume` resumes sessions. The name is set by [`TlsClient::named`].
     ///
     /// # Errors
     /// Authorities or an identity that cannot be used.
@@ -98,8 +98,8 @@ impl TlsClient {
         Ok(TlsClient { config: Arc::new(config), name, trouble: Arc::default() })
     }
 
-    /// The same for a server of this name or address, which its certificate must hold. A name is
-    /// sent with the handshake (SNI), an address is not.
+    /// The same client for a server of this name or address, which its certificate must contain. A
+    /// name is sent with the handshake (SNI), an address is not.
     ///
     /// # Errors
     /// What is neither a name nor an address.
@@ -110,13 +110,13 @@ impl TlsClient {
         Ok(TlsClient { config, name: server, trouble })
     }
 
-    /// Why the first handshake failed that did, whatever name it asked for: a sentence for people.
+    /// The error of the first failed handshake, for any name; text for people.
     #[must_use]
     pub fn trouble(&self) -> Option<&str> {
         self.trouble.get().map(String::as_str)
     }
 
-    /// The same as the library knows it, for connections that are no worker's.
+    /// The configuration in rustls's types, for connections outside of workers.
     #[must_use]
     pub fn parts(&self) -> (Arc<ClientConfig>, ServerName<'static>) {
         (Arc::clone(&self.config), self.name.clone())
@@ -143,8 +143,8 @@ fn system_roots() -> Result<RootCertStore, TlsUnusable> {
     Err(unusable(format_args!("this machine has no certificates of authorities{why}")))
 }
 
-/// Which certificates are believed where the library's own judgement is not asked alone; that a server
-/// has the key of its certificate is looked at in any case.
+/// Verifies certificates where the library's default is not enough. That the server holds the key
+/// of its certificate is verified in any case.
 #[derive(Debug)]
 struct Believe {
     whom: Whom,
@@ -188,7 +188,7 @@ impl ServerCertVerifier for Believe {
         let Err(Error::InvalidCertificate(CertificateError::Other(other))) = &judged else {
             return judged;
         };
-        // The library has looked at the time before it comes to this mark.
+        // The library has checked the validity period before it reports this.
         let by_mark = other.0.downcast_ref() == Some(&webpki::Error::CaUsedAsEndEntity);
         if !by_mark || !themselves.iter().any(|one| one.as_ref() == shown.as_ref()) {
             return judged;

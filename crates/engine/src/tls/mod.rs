@@ -1,14 +1,14 @@
-//! TLS 1.2 and 1.3 (RFC 5246, RFC 8446) under a connection: what one holds of it ([`Tls`]), what a
-//! record layer owes a worker ([`Session`]), and what an operator sets up ([`TlsServer`],
+//! TLS 1.2 and 1.3 (RFC 5246, RFC 8446) under a connection: the state of one connection ([`Tls`]),
+//! the interface of a record layer ([`Session`]), and the configuration ([`TlsServer`],
 //! [`TlsClient`]).
 //!
-//! A connection keeps its session and, while something is torn, the bytes of it: a record of which
-//! the rest has not come, ciphertext the kernel had no room for. Everything else lies in buffers of
-//! the worker. Queues hold plaintext, so that what they drop is whole messages; only what leaves now
-//! is encrypted.
+//! A connection keeps its session and, while something is incomplete, its bytes: a record of which
+//! the rest has not arrived, ciphertext that the kernel had no room for. Everything else is in
+//! buffers of the worker. Queues hold plaintext, so that dropping removes complete messages; only
+//! what is sent now is encrypted.
 //!
-//! What it is not: it reads no files, and no name of the library behind [`Session`] is seen outside
-//! this folder, but by [`TlsClient::parts`].
+//! What it is not: it reads no files, and the library behind [`Session`] is visible outside this
+//! folder only in [`TlsClient::parts`].
 
 mod client;
 mod pem;
@@ -24,16 +24,16 @@ pub use self::pem::{TlsIdentity, TlsUnusable};
 pub use self::server::{TlsServer, TlsVersion};
 pub(crate) use self::transmit::Way;
 
-/// One connection's share of TLS.
+/// The TLS state of one connection.
 pub(crate) struct Tls {
     session: Box<dyn Session>,
-    /// Ciphertext that the kernel had no room for yet: at most a few records.
+    /// Ciphertext that waits for room in the kernel: at most a few records.
     out: Vec<u8>,
     /// Ciphertext that is not whole yet: the front of a record, or of a message of the handshake.
     torn: Vec<u8>,
     /// The handshake was complete at some time.
     opened: bool,
-    /// Our last record is written: the end of the stream was announced, or an alert.
+    /// Our last record is written: close_notify or an alert.
     ended: bool,
     /// The peer has announced its end (close_notify).
     announced: bool,
@@ -81,10 +81,10 @@ impl Tls {
 
 /// The record layer of one connection, without sockets, clock or buffers of its own.
 trait Session {
-    /// Works on the ciphertext in `bytes` as far as it is whole. Plaintext goes to the front of
-    /// `plain`, which must be as long as `bytes`; what is to be sent for it is appended to `out`.
-    /// What was not used is *torn*: each further call gets it back as it is now, here in front of
-    /// what followed. After [`Then::Broken`] there are no further calls.
+    /// Processes the ciphertext in `bytes` as far as it is complete. Plaintext goes to the front of
+    /// `plain`, which must be as long as `bytes`; what is to be sent in answer is appended to
+    /// `out`. What was not used is *partial*: each further call gets it back unchanged, here in
+    /// front of what followed. After [`StreamState::Failed`] there are no further calls.
     fn receive(&mut self, bytes: &mut [u8], plain: &mut [u8], out: &mut Vec<u8>) -> Received;
 
     /// Appends `plain` as records to `out`.
@@ -93,13 +93,13 @@ trait Session {
     /// Appends the announcement that nothing more comes (close_notify).
     fn close(&mut self, torn: &mut [u8], out: &mut Vec<u8>);
 
-    /// How the handshake came to its end, if it did.
+    /// How the handshake was completed, if it was.
     fn handshake(&self) -> Option<Handshake>;
 }
 
-/// What came of some ciphertext.
+/// The result of processing some ciphertext.
 struct Received {
-    /// Bytes of it that are done with.
+    /// Bytes of it that were used.
     used: usize,
     /// Bytes of plaintext.
     plain: usize,
@@ -110,13 +110,13 @@ struct Received {
 enum Then {
     /// More may follow.
     Open,
-    /// The peer has announced its end.
+    /// The peer has sent close_notify.
     Closed,
     /// What came is not TLS as agreed; nothing more can be received.
     Broken,
 }
 
-/// The record layer cannot encrypt: not yet, or no more.
+/// The record layer cannot encrypt: not yet, or no longer.
 #[derive(Debug)]
 struct Broken;
 
@@ -126,13 +126,13 @@ enum Handshake {
     Resumed,
 }
 
-/// What one worker's connections share.
+/// Buffers that one worker's connections share.
 #[derive(Default)]
 pub(crate) struct Buffers {
-    /// Where ciphertext is received. Taken out meanwhile.
+    /// Where ciphertext is received. Taken out while in use.
     cipher: Vec<u8>,
     /// Records about to be sent.
     out: Vec<u8>,
-    /// Plaintext in several pieces, put together for a record.
+    /// Plaintext from several pieces, joined for a record.
     gathered: Vec<u8>,
 }

@@ -9,7 +9,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
-/// Why something for TLS cannot be used: a sentence for people, without the name of the file.
+/// Why something cannot be used for TLS: text for people, without the file's name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TlsUnusable(pub(super) String);
 
@@ -25,12 +25,12 @@ pub(super) fn unusable(what: impl fmt::Display) -> TlsUnusable {
     TlsUnusable(what.to_string())
 }
 
-/// The cryptography in use: one for all.
+/// The cryptography provider, the same for all.
 pub(super) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-/// A certificate with those that lead to its authority, and its key.
+/// A certificate with its chain, and its key.
 #[derive(Clone)]
 pub struct TlsIdentity {
     pub(super) certified: Arc<CertifiedKey>,
@@ -43,7 +43,7 @@ impl fmt::Debug for TlsIdentity {
 }
 
 impl TlsIdentity {
-    /// Reads both from PEM; the certificate itself stands first.
+    /// Reads both from PEM; the certificate itself comes first.
     ///
     /// # Errors
     /// No certificate, no key, a key of another certificate, or one that cannot be used.

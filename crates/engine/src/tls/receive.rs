@@ -1,5 +1,5 @@
-//! The way in: ciphertext becomes plaintext between the kernel and the decoder of frames, and the
-//! handshakes of both roles are carried out.
+//! Receiving: turns ciphertext into plaintext between the kernel and the decoder of frames, and
+//! carries out the handshakes of both roles.
 
 use std::io;
 
@@ -13,14 +13,14 @@ use crate::worker::Worker;
 use crate::{Closed, ConnId, Handler, Target, TlsServer};
 
 impl<S: Sys, H: Handler> Worker<S, H> {
-    /// One bounded read of a connection that speaks TLS, and everything that follows from it.
+    /// One bounded read of a TLS connection, and everything that follows from it.
     pub(crate) fn read_tls(&mut self, slot: u32) {
         let core = &mut self.core;
         let Some(conn) = core.slab.get_mut(slot) else { return };
         let fd = conn.fd;
         let Some(tls) = conn.tls() else { return };
         if !tls.opened && core.tls_handshakes >= TLS_HANDSHAKES_PER_TURN {
-            // It is reported again in the next turn.
+            // The event is reported again in the next turn.
             return;
         }
         let kept = tls.torn.len();
@@ -48,8 +48,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         }
     }
 
-    /// Begins TLS, where it is spoken, with what came in one read behind a PROXY header; returns the
-    /// bytes used.
+    /// Begins TLS, if configured, with what was read after a PROXY header; returns the bytes used.
     pub(crate) fn begin_tls_after(&mut self, slot: u32, rest: Option<&mut [u8]>) -> usize {
         let Some(rest) = rest else { return 0 };
         let here = self.core.slab.get(slot).is_some_and(|conn| conn.mode == Mode::Http);
@@ -63,7 +62,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         rest.len()
     }
 
-    /// Decrypts what is whole, answers what belongs to the handshake, and hands the rest on.
+    /// Decrypts complete records, answers the handshake, and passes the plaintext on.
     fn decrypt(&mut self, slot: u32, bytes: &mut [u8], kept: usize) {
         let core = &mut self.core;
         let mut plain = core.take_read_buffer();
@@ -106,7 +105,7 @@ impl Tls {
         self.session.receive(&mut [], &mut [], &mut self.out);
     }
 
-    /// Works on what was read behind `kept` bytes that had been torn off before.
+    /// Processes what was read after `kept` bytes of an incomplete record.
     pub(super) fn receive(
         &mut self,
         bytes: &mut [u8],
@@ -142,14 +141,14 @@ impl Tls {
 }
 
 impl<S: Sys, H: Handler> Core<S, H> {
-    /// From now on connections that are accepted speak TLS like this, or with `None` not at all.
-    /// Those that are open stay as they are.
+    /// Sets the TLS configuration of connections accepted from now on; `None` for no TLS. Open
+    /// connections are not affected.
     pub fn set_tls(&mut self, tls: Option<TlsServer>) {
         self.tls_server = tls;
     }
 
-    /// Whether a connection, ended or not, speaks TLS and its peer has not announced that nothing more
-    /// comes: an end of the stream without that may be anybody's work (RFC 8446 section 6.1).
+    /// Whether a connection, ended or not, uses TLS and its peer has not sent close_notify: then
+    /// anyone on the path may have ended the stream (RFC 8446 section 6.1).
     #[must_use]
     pub fn may_be_cut(&self, id: ConnId) -> bool {
         let conn = self.slab.get(id.slot()).filter(|conn| conn.generation == id.generation());
@@ -164,11 +163,11 @@ impl<S: Sys, H: Handler> Core<S, H> {
 
     fn take_cipher_buffer(&mut self) -> Vec<u8> {
         let buffer = std::mem::take(&mut self.tls_buffers.cipher);
-        // Plaintext is shorter, so what was kept and what is read together fit a read buffer.
+        // Plaintext is shorter, so what is kept and what is read together fit a read buffer.
         if buffer.is_empty() { vec![0; READ_BUFFER_BYTES] } else { buffer }
     }
 
-    /// Gives an accepted connection its session, where this server speaks TLS.
+    /// Gives an accepted connection its session, if the server uses TLS.
     pub(crate) fn begin_tls(&mut self, slot: u32) {
         let Some(server) = &self.tls_server else { return };
         match (server.begin(), self.slab.get_mut(slot)) {
@@ -181,7 +180,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
     }
 
-    /// Sends what the handshake asks for, and notes its end. True: a raw connect of ours is through.
+    /// Sends the handshake's answer, and notes its completion. Returns `true` if that completes an
+    /// outgoing raw connect.
     fn answer_handshake(&mut self, slot: u32, out: &[u8]) -> bool {
         let (slab, mut way) = self.split();
         let Some(conn) = slab.get_mut(slot) else { return false };
@@ -212,7 +212,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
         raw
     }
 
-    /// What came was no TLS, or the peer refused ours: the alert is out, the stream ends.
+    /// Ends a connection that did not speak TLS, or whose peer refused ours; the alert is already
+    /// sent.
     fn tls_failed(&mut self, slot: u32) {
         let Some(conn) = self.slab.get_mut(slot) else { return };
         if matches!(conn.mode, Mode::Lingering | Mode::Dead) {
@@ -224,13 +225,13 @@ impl<S: Sys, H: Handler> Core<S, H> {
         if conn.mode != Mode::Closing {
             conn.closed = Closed::TlsFailed;
         }
-        // An alert is an answer: what lingers is no handshake in flight any more.
+        // An alert is an answer: a lingering connection is no handshake in flight.
         let before = conn.set_answered();
         self.handshake_over(before);
         self.finish(slot);
     }
 
-    /// Begins the handshake of a connection of our own, as soon as the kernel has connected it.
+    /// Begins the handshake of an outgoing connection, as soon as the kernel has connected it.
     pub(crate) fn begin_tls_handshake(&mut self, slot: u32) {
         if let Err(error) = self.try_tls_handshake(slot) {
             let cause = match error.kind() {
@@ -270,7 +271,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
     }
 
-    /// Sends ciphertext that waited. False: the connection is ended.
+    /// Sends waiting ciphertext. Returns `false` if the connection has ended.
     pub(crate) fn flush_records(&mut self, slot: u32) -> bool {
         let (slab, mut way) = self.split();
         let Some(conn) = slab.get_mut(slot) else { return false };
@@ -285,7 +286,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
     }
 
-    /// Announces the end of our side where TLS is spoken; tells whether the stream may be ended.
+    /// Sends close_notify if the connection uses TLS; returns whether the stream can be ended.
     pub(crate) fn end_records(&mut self, slot: u32) -> bool {
         let (slab, mut way) = self.split();
         let Some(conn) = slab.get_mut(slot) else { return true };
@@ -295,13 +296,13 @@ impl<S: Sys, H: Handler> Core<S, H> {
 }
 
 impl<U> Conn<U> {
-    /// Its share of TLS, if it speaks that.
+    /// Its TLS session, if it uses TLS.
     #[inline]
     pub(crate) fn tls(&mut self) -> Option<&mut Tls> {
         self.cold.as_mut()?.tls.as_deref_mut()
     }
 
-    /// Whether anything waits to leave.
+    /// Whether anything waits to be sent.
     #[inline]
     pub(crate) fn waits(&self) -> bool {
         self.cold.as_ref().is_some_and(|cold| {

@@ -1,5 +1,4 @@
-//! [`TlsServer`]: how connections that were accepted speak TLS. One for all workers; to change
-//! something is to make another.
+//! [`TlsServer`]: TLS of accepted connections. One for all workers; a change makes a new one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,10 +18,10 @@ use super::Tls;
 use super::pem::{TlsIdentity, TlsUnusable, authorities, provider, unusable};
 use super::session::Connection;
 
-/// The only protocol spoken here (RFC 7301).
+/// The only ALPN protocol (RFC 7301).
 pub(super) const ALPN: &[u8] = b"http/1.1";
 
-/// The oldest version of TLS that is accepted.
+/// The oldest accepted version of TLS.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum TlsVersion {
     /// 1.2 and 1.3.
@@ -43,7 +42,7 @@ impl TlsVersion {
     }
 }
 
-/// How a server's connections speak TLS. A clone is another reference to the same.
+/// TLS of a server's connections. A clone refers to the same configuration.
 #[derive(Clone)]
 pub struct TlsServer {
     config: Arc<ServerConfig>,
@@ -56,12 +55,12 @@ impl fmt::Debug for TlsServer {
 }
 
 impl TlsServer {
-    /// A server that has these certificates: the first whose names hold the one that a client asks
-    /// for (SNI, RFC 6066 section 3), else the first of all. With `client_authorities`, PEM, every
-    /// client must show a certificate of one of them.
+    /// Creates a server with these certificates: it chooses the first that contains the requested
+    /// name (SNI, RFC 6066 section 3), otherwise the first of all. With `client_authorities`, PEM,
+    /// every client must present a certificate that one of them signed.
     ///
     /// # Errors
-    /// No certificate, authorities that are none, or no randomness for the tickets.
+    /// No certificate, invalid authorities, or no randomness for the tickets.
     pub fn new(
         identities: &[TlsIdentity],
         oldest: TlsVersion,
@@ -102,7 +101,7 @@ impl TlsServer {
     }
 }
 
-/// Chooses among certificates by the name asked for.
+/// Chooses among certificates by the requested name.
 #[derive(Debug)]
 struct ByName {
     identities: Vec<Arc<CertifiedKey>>,
@@ -118,7 +117,7 @@ impl ResolvesServerCert for ByName {
     }
 }
 
-/// Whether the certificate is one for that name.
+/// Whether the certificate is valid for that name.
 fn holds(identity: &CertifiedKey, name: &ServerName<'_>) -> bool {
     let certificate = identity.end_entity_cert().ok();
     let parsed = certificate.and_then(|certificate| ParsedCertificate::try_from(certificate).ok());

@@ -1,5 +1,5 @@
-//! The record layer by rustls, in the form that keeps no buffers (`Unbuffered…Connection`). The
-//! only file that knows that form: the next version of the library names it differently.
+//! The record layer by rustls, in the form without buffers of its own (`Unbuffered…Connection`).
+//! Only this file uses that form: the next version of the library names it differently.
 
 use std::sync::{Arc, OnceLock};
 
@@ -14,13 +14,13 @@ use super::{Broken, Handshake, Received, Session, Then};
 const OVERHEAD_BYTES: usize = 256;
 const RECORD_BYTES: usize = 16 * 1024;
 
-/// A server's or a client's connection; clients keep why the first of them failed.
+/// A server's or a client's connection; clients keep the error of the first failure.
 pub(super) enum Connection {
     Server(UnbufferedServerConnection),
     Client(UnbufferedClientConnection, Arc<OnceLock<String>>),
 }
 
-/// What one step came to.
+/// The result of one step.
 enum Step {
     /// There may be more to do with what is there.
     On,
@@ -33,7 +33,8 @@ enum Step {
 }
 
 impl Connection {
-    /// One step over the front of `bytes`: what it used, what it wrote into `plain`, how it goes on.
+    /// One step over the front of `bytes`: the bytes used, the bytes written into `plain`, and the
+    /// result.
     fn step(
         &mut self,
         bytes: &mut [u8],
@@ -98,7 +99,7 @@ fn take<Data>(
             });
             if encoded.is_ok() { Step::On } else { Step::Broken }
         }
-        // What was encoded is in `out`, and whoever called sees that it is sent.
+        // The encoded data is in `out`, and the caller sends it.
         Ok(ConnectionState::TransmitTlsData(data)) => {
             data.done();
             Step::On
@@ -112,7 +113,8 @@ fn take<Data>(
     (used, written, step)
 }
 
-/// Something to write once application data may be sent; a trait as it is generic over the role.
+/// Something to write once application data can be sent; a trait because it is generic over the
+/// role.
 trait Write {
     fn write<Data>(
         self,
@@ -164,7 +166,7 @@ impl Write for Close<'_> {
     }
 }
 
-/// Lets `write` fill room at the end of `out`, with more of it if it asks for more.
+/// Lets `write` fill room at the end of `out`, with more room if it requests that.
 fn grow(
     out: &mut Vec<u8>,
     mut room: usize,

@@ -1,4 +1,4 @@
-//! The record layer alone: both ends in memory, their bytes torn in every way.
+//! The record layer alone: both ends in memory, their bytes split in every way.
 
 use rcgen::{CertificateParams, Issuer, KeyPair};
 
@@ -37,7 +37,7 @@ impl House {
     }
 }
 
-/// One end, and what it was told.
+/// One end, and what it received.
 pub(super) struct End {
     pub(super) tls: Tls,
     pub(super) heard: Vec<u8>,
@@ -49,7 +49,7 @@ impl End {
         End { tls, heard: Vec::new(), then: Then::Open }
     }
 
-    /// Receives `bytes` in pieces of `step` and returns what is to be sent for it.
+    /// Receives `bytes` in pieces of `step` and returns the answer.
     pub(super) fn take(&mut self, bytes: &[u8], step: usize) -> Vec<u8> {
         let mut out = Vec::new();
         for piece in bytes.chunks(step.max(1)) {
@@ -177,7 +177,7 @@ fn junk_ends_it_with_an_alert_and_a_record_without_end_is_not_kept() {
     let alert = junk.take(&[0x47; 65_536], 8_192);
     assert_eq!(junk.then, Then::Broken);
     assert_eq!(alert.first(), Some(&21), "an alert is a record of type 21");
-    // A message of the handshake that says it has 60,000 bytes.
+    // A handshake message that announces 60,000 bytes.
     let mut hello = vec![22, 3, 1, 0x40, 0, 1, 0, 0xea, 0x60];
     hello.resize(5 + 0x4000, 0);
     let mut endless = End::new(server.begin().unwrap());

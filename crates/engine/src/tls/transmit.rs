@@ -1,5 +1,5 @@
-//! The way out of a worker: what is plain goes to the kernel as it is, the rest as records. Both
-//! answer how many bytes of what was given have been taken, so queues need not know the difference.
+//! Transmitting: plaintext goes to the kernel as it is, or as TLS records. Both report how many
+//! bytes of the input were taken, so queues need not know the difference.
 
 use std::io::{self, IoSlice};
 
@@ -12,8 +12,8 @@ use crate::slab::Slab;
 use crate::sys::{Fd, Sys};
 use crate::{Counters, Handler};
 
-/// Plaintext encrypted for one send: what is left of it when the kernel takes nothing is the most
-/// that a connection holds as ciphertext.
+/// Plaintext encrypted for one send: the most that a connection holds as ciphertext if the kernel
+/// takes nothing.
 const SEALED_BYTES: usize = 32 * 1024;
 
 /// A worker's way to the kernel while its slab is borrowed.
@@ -24,7 +24,7 @@ pub(crate) struct Way<'a, S> {
 }
 
 impl<S: Sys, H: Handler> Core<S, H> {
-    /// The connections, and the way out for their bytes.
+    /// The connections, and the transmitter for their bytes.
     #[inline]
     pub(crate) fn split(&mut self) -> (&mut Slab<Conn<H::User>>, Way<'_, S>) {
         let counters = &self.remote.shared.mailboxes[usize::from(self.index)].counters;
@@ -69,7 +69,7 @@ impl<S: Sys> Way<'_, S> {
         Ok(sent)
     }
 
-    /// Sends ciphertext that waited; tells whether all of it has left.
+    /// Sends waiting ciphertext; returns whether all of it was sent.
     pub(crate) fn send_records(&mut self, fd: Fd, tls: &mut Tls) -> io::Result<bool> {
         if tls.out.is_empty() {
             return Ok(true);
@@ -113,8 +113,8 @@ impl<S: Sys> Way<'_, S> {
         result
     }
 
-    /// Encrypts and sends until all is taken, ciphertext is left over, or it is enough for a turn: a
-    /// peer that reads as fast as we encrypt would else have the worker for itself.
+    /// Encrypts and sends until all is taken, ciphertext is left over, or the turn's budget is
+    /// used: a peer that reads as fast as we encrypt would otherwise occupy the worker.
     fn seal_all(
         &mut self,
         fd: Fd,
@@ -129,7 +129,7 @@ impl<S: Sys> Way<'_, S> {
                 break;
             }
             records.clear();
-            // Nothing is sent before the handshake, so that this fails means that it is over.
+            // Nothing is sent before the handshake, so a failure means that the session has ended.
             tls.seal(plain, records).map_err(|_| io::ErrorKind::BrokenPipe)?;
             taken += plain.len();
             self.send_or_keep(fd, tls, records)?;
@@ -137,19 +137,19 @@ impl<S: Sys> Way<'_, S> {
         Ok(taken)
     }
 
-    /// Announces the end of our side, once; tells whether all has left.
+    /// Sends close_notify, once; returns whether everything was sent.
     pub(crate) fn close(&mut self, fd: Fd, tls: &mut Tls) -> bool {
         let mut records = std::mem::take(&mut self.buffers.out);
         tls.close(&mut records);
         let kept = self.send_or_keep(fd, tls, &records);
         records.clear();
         self.buffers.out = records;
-        // Where nothing can be sent, nothing has to be waited for.
+        // If nothing can be sent, there is nothing to wait for.
         kept.is_err() || tls.out.is_empty()
     }
 }
 
-/// What comes after the first `taken` bytes, at most [`SEALED_BYTES`] of it, in one piece.
+/// The input after the first `taken` bytes, at most [`SEALED_BYTES`] of it, in one piece.
 fn next_plain<'a>(
     pieces: &'a [IoSlice<'_>],
     mut taken: usize,

@@ -1,26 +1,26 @@
-//! The bytes after a head: none, counted, chunked or until the end of the connection (RFC 9112 6
-//! and 7). Chunk extensions and trailers are checked and thrown away. Not a buffer: data is handed
-//! on as it arrives.
+//! Message bodies: none, with a length, chunked, or until the end of the connection (RFC 9112 6 and
+//! 7). Chunk extensions and trailers are checked and discarded. Not a buffer: data is passed on as
+//! it arrives.
 
 use super::head::{Framing, Request, Response};
 use super::scan::is_tchar;
 use crate::{Limits, Status, Violation};
 
-/// What one call of [`BodyDecoder::decode`] found.
+/// The result of one call of [`BodyDecoder::decode`].
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum BodyEvent<'b> {
-    /// The next bytes of the body; empty if all that was consumed was framing.
+    /// The next bytes of the body; empty if only framing was consumed.
     Data(&'b [u8]),
-    /// The body is over; what follows is the next message.
+    /// The body is complete; what follows is the next message.
     End,
 }
 
 /// How much of a body is still to come, and in which form.
 ///
-/// Feed it what arrives, each time passing what was not consumed, until `End`; it consumes all it is
-/// given up to there, so nothing need be kept between reads. `Partial` is its answer to an empty
-/// buffer. After `End` it says `End` for ever and consumes nothing. When the connection ends first,
-/// ask [`finish_eof`](BodyDecoder::finish_eof). A violation is final.
+/// Feed it what arrives, each time passing what was not consumed, until `End`; it consumes
+/// everything up to there, so nothing need be kept between reads. `Partial` is its answer to an
+/// empty buffer. After `End` it always returns `End` and consumes nothing. If the connection ends
+/// first, call [`finish_eof`](BodyDecoder::finish_eof). A violation is final.
 #[derive(Clone, Debug)]
 pub struct BodyDecoder {
     state: State,
@@ -41,12 +41,12 @@ enum State {
     /// After the digits, before a `;` or the line's end.
     ChunkBlank(u64),
     ChunkExtension(u64),
-    /// The line feed of a chunk-size line is due.
+    /// The line feed of a chunk-size line is expected.
     ChunkLineFeed(u64),
     ChunkData(u64),
     ChunkDataReturn,
     ChunkDataLineFeed,
-    /// A trailer, or the blank line that ends them all.
+    /// A trailer, or the blank line after the last one.
     TrailerStart,
     TrailerName,
     TrailerValue,
@@ -58,10 +58,10 @@ enum State {
 type Decoded<'b> = Result<Status<(usize, BodyEvent<'b>)>, Violation>;
 
 impl BodyDecoder {
-    /// For the body of a request; without either header it has none.
+    /// A decoder for the body of a request; without either header it has none.
     ///
     /// # Errors
-    /// `BodyTooLarge` if Content-Length is beyond `limits.body_bytes`.
+    /// `BodyTooLarge` if Content-Length exceeds `limits.body_bytes`.
     pub fn for_request(
         request: &Request<'_, '_>,
         limits: &Limits,
@@ -69,11 +69,12 @@ impl BodyDecoder {
         BodyDecoder::new(request.framing, State::Done, limits)
     }
 
-    /// For the body of the response to a request of this method. HEAD, CONNECT (if granted), 1xx,
-    /// 204 and 304 have none; without either header it runs until the connection ends.
+    /// A decoder for the body of the response to a request of this method. HEAD, CONNECT (if
+    /// granted), 1xx, 204 and 304 have none; without either header it runs until the connection
+    /// ends.
     ///
     /// # Errors
-    /// `BodyTooLarge` if Content-Length is beyond `limits.body_bytes`.
+    /// `BodyTooLarge` if Content-Length exceeds `limits.body_bytes`.
     pub fn for_response(
         response: &Response<'_, '_>,
         method: &str,
@@ -105,21 +106,21 @@ impl BodyDecoder {
         })
     }
 
-    /// Whether the body is over.
+    /// Whether the body is complete.
     pub fn is_done(&self) -> bool {
         self.state == State::Done
     }
 
-    /// Whether the body ends with the connection, which can then serve no further message.
+    /// Whether the body ends with the connection, which then serves no further message.
     pub fn is_until_close(&self) -> bool {
         self.state == State::UntilClose
     }
 
-    /// Decodes from the front of `buf`. `Complete` says how many bytes it consumed, those of its
-    /// data included.
+    /// Decodes from the front of `buf`. `Complete` contains the number of bytes consumed, including
+    /// the data.
     ///
     /// # Errors
-    /// A malformed chunk or trailer, or one of the limits, as soon as its byte is there.
+    /// A malformed chunk or trailer, or an exceeded limit, as soon as its byte has arrived.
     pub fn decode<'b>(&mut self, buf: &'b [u8]) -> Decoded<'b> {
         let mut consumed = 0;
         while self.state != State::Done {
@@ -148,10 +149,10 @@ impl BodyDecoder {
         }
     }
 
-    /// What the end of the connection means for the body: its regular end if it had no other.
+    /// Handles the end of the connection, which is the regular end of a body that has no other.
     ///
     /// # Errors
-    /// `BodyTruncated` if more was announced.
+    /// `BodyTruncated` if more was expected.
     pub fn finish_eof(&mut self) -> Result<(), Violation> {
         match self.state {
             State::UntilClose | State::Done => {
@@ -162,7 +163,7 @@ impl BodyDecoder {
         }
     }
 
-    /// Accounts for `bytes` of data, at least one and no more than are due.
+    /// Accounts for `bytes` of data, at least one and no more than are expected.
     fn take(&mut self, bytes: u64) -> Result<(), Violation> {
         self.allowed = self.allowed.checked_sub(bytes).ok_or(Violation::BodyTooLarge)?;
         self.state = match self.state {
@@ -175,7 +176,7 @@ impl BodyDecoder {
         Ok(())
     }
 
-    /// Takes one byte that is not data.
+    /// Consumes one byte that is not data.
     fn framing_byte(&mut self, byte: u8) -> Result<(), Violation> {
         match self.state {
             State::TrailerStart
@@ -195,7 +196,7 @@ impl BodyDecoder {
                 self.line_left =
                     self.line_left.checked_sub(1).ok_or(Violation::ChunkLineTooLong)?;
                 self.state = chunk_byte(self.state, byte).ok_or(Violation::BadChunk)?;
-                // A chunk that cannot be allowed is refused before its first byte.
+                // A chunk that exceeds the limit is refused before its first byte.
                 if matches!(self.state, State::ChunkData(bytes) if bytes > self.allowed) {
                     return Err(Violation::BodyTooLarge);
                 }
@@ -205,7 +206,7 @@ impl BodyDecoder {
     }
 }
 
-/// Where a byte of a chunk-size line, or of the line end after a chunk, leads (RFC 9112 7.1).
+/// The state after a byte of a chunk-size line, or of the line end after a chunk (RFC 9112 7.1).
 fn chunk_byte(state: State, byte: u8) -> Option<State> {
     Some(match (state, byte) {
         (State::ChunkSize(size), b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => {
@@ -230,7 +231,7 @@ fn chunk_byte(state: State, byte: u8) -> Option<State> {
     })
 }
 
-/// Where a byte of the trailers leads (RFC 9112 7.1.2).
+/// The state after a byte of the trailers (RFC 9112 7.1.2).
 fn trailer_byte(state: State, byte: u8) -> Option<State> {
     Some(match (state, byte) {
         (State::TrailerStart, b'\r') => State::FinalLineFeed,

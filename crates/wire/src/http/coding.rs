@@ -1,5 +1,5 @@
-//! Content codings of bodies (RFC 9110 section 8.4): gzip and deflate, bounded in what they decode
-//! to. Not here: br and zstd, which need tables and windows of their own.
+//! Content codings of bodies (RFC 9110 section 8.4): gzip and deflate, with a bound on the decoded
+//! size. Not here: br and zstd, which need tables and windows of their own.
 
 use alloc::vec::Vec;
 
@@ -7,7 +7,7 @@ use zlib_rs::{Inflate, InflateFlush, Status};
 
 use crate::Violation;
 
-/// Bytes that output grows by.
+/// Bytes by which output grows.
 const STEP: usize = 16 * 1024;
 
 /// How a body is coded.
@@ -15,15 +15,15 @@ const STEP: usize = 16 * 1024;
 pub enum Coding {
     /// RFC 1952.
     Gzip,
-    /// RFC 1950; or, as many servers have it, the same without header (RFC 1951).
+    /// RFC 1950; or, as many servers send it, the same without header (RFC 1951).
     Deflate,
 }
 
 impl Coding {
-    /// What a Content-Encoding says. `Ok(None)`: the body is as it is.
+    /// The coding of a Content-Encoding value. `Ok(None)`: the body is not coded.
     ///
     /// # Errors
-    /// The value has a coding that is none of these, or several.
+    /// A coding that is none of these, or several codings.
     pub fn of(value: &[u8]) -> Result<Option<Coding>, Violation> {
         let mut named = value
             .split(|byte| *byte == b',')
@@ -38,14 +38,14 @@ impl Coding {
         if named.next().is_some() { Err(Violation::BadDeflate) } else { Ok(Some(coding)) }
     }
 
-    /// Appends what a whole body decodes to.
+    /// Appends the decoded form of a complete body.
     ///
     /// # Errors
-    /// `InflatedTooBig` as soon as it is more than `most` bytes, `BadDeflate` for what is no whole
-    /// body of this coding.
+    /// `InflatedTooBig` as soon as it exceeds `most` bytes, `BadDeflate` for anything but a
+    /// complete body of this coding.
     pub fn decode(self, body: &[u8], out: &mut Vec<u8>, most: usize) -> Result<(), Violation> {
         let most = out.len() + most;
-        // A stream of zlib says its method and that its header is a multiple of 31.
+        // A zlib stream begins with its method, in a header that is a multiple of 31.
         let has_header = match body {
             [method, flags, ..] => {
                 method & 0x0f == 8 && u16::from_be_bytes([*method, *flags]).is_multiple_of(31)
@@ -60,7 +60,8 @@ impl Coding {
             };
             let used = inflate(&mut zlib, rest, out, most)?;
             rest = rest.get(used..).unwrap_or_default();
-            // A body of gzip may be several (RFC 1952 section 2.2); zeros fill up some.
+            // A gzip body may have several members (RFC 1952 section 2.2); some are padded with
+            // zeros.
             let more = self == Coding::Gzip && rest.starts_with(&[0x1f, 0x8b]);
             if !more {
                 let is_filling = rest.iter().all(|byte| *byte == 0);
@@ -74,7 +75,7 @@ fn is_one(name: &[u8], names: &[&[u8]]) -> bool {
     names.iter().any(|one| name.eq_ignore_ascii_case(one))
 }
 
-/// Inflates one stream to its end; returns the bytes it took.
+/// Inflates one stream to its end; returns the bytes it used.
 fn inflate(
     zlib: &mut Inflate,
     data: &[u8],
@@ -83,7 +84,7 @@ fn inflate(
 ) -> Result<usize, Violation> {
     loop {
         let (read, written) = (zlib.total_in() as usize, out.len());
-        // One byte beyond tells that there is more than may be.
+        // One byte more shows that the output exceeds the limit.
         let room = (most + 1).saturating_sub(written).min(STEP);
         out.resize(written + room, 0);
         let before = zlib.total_out();
@@ -98,7 +99,7 @@ fn inflate(
         }
         match status.map_err(|_| Violation::BadDeflate)? {
             Status::StreamEnd => return Ok(zlib.total_in() as usize),
-            // It breaks off.
+            // The stream is truncated.
             _ if got < room => return Err(Violation::BadDeflate),
             _ => {}
         }
@@ -111,7 +112,7 @@ mod tests {
 
     use super::*;
 
-    /// What zlib 1.2.13 made of it by each coding.
+    /// The output of zlib 1.2.13 for this text in each coding.
     const TEXT: &[u8] = b"hello hello hello\n";
     const GZIP: &[u8] = &[
         0x1f, 0x8b, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02, 0x03, 0xcb, 0x48, 0xcd, 0xc9, 0xc9,

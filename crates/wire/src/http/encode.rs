@@ -1,16 +1,16 @@
-//! Heads, chunks and whole responses to bytes, appended to the caller's buffer (RFC 9112). What
-//! would break a line in a header's value is written as a blank, so that no caller can be talked
-//! into sending a header, or a response, that it did not mean.
+//! Heads, chunks and complete responses to bytes, appended to the caller's buffer (RFC 9112). Line
+//! breaks and other control characters in a header's value are written as blanks, so that no caller
+//! can be tricked into sending an unintended header or response.
 
 use alloc::vec::Vec;
 
-/// The interim response that [`expects_continue`](super::expects_continue) asks for.
+/// The interim response that [`expects_continue`](super::expects_continue) calls for.
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// Ends a chunked body without trailers.
 pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
-/// Appends a response's head. What it says of the body's length is the caller's.
+/// Appends a response's head. Headers about the body's length are up to the caller.
 pub fn encode_response_head<'a>(
     out: &mut Vec<u8>,
     status: u16,
@@ -20,7 +20,7 @@ pub fn encode_response_head<'a>(
     push_headers(out, headers);
 }
 
-/// Appends a whole response with a body and its Content-Length.
+/// Appends a complete response with a body and its Content-Length.
 pub fn encode_response<'a>(
     out: &mut Vec<u8>,
     status: u16,
@@ -62,7 +62,7 @@ pub fn encode_chunk(out: &mut Vec<u8>, data: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// The customary text for a status (RFC 9110 15), empty for one not listed.
+/// The usual text for a status (RFC 9110 15), empty for one not listed.
 pub const fn reason_phrase(status: u16) -> &'static str {
     match status {
         100 => "Continue",
@@ -143,7 +143,7 @@ pub(crate) fn push_headers<'a>(
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends text, what would break a line in it as blanks.
+/// Appends text, with line breaks and other control characters as blanks.
 pub(crate) fn push_clean(out: &mut Vec<u8>, text: &str) {
     let start = out.len();
     out.extend_from_slice(text.as_bytes());

@@ -1,6 +1,6 @@
-//! Whose request a proxy passes on, by the headers that proxies add: X-Forwarded-For, and Forwarded
-//! (RFC 7239). Each proxy appends whom it heard the request from, so what a trusted one wrote stands
-//! last, and whatever stands before an address that is not trusted may be invented.
+//! The client's address from the headers that proxies add: X-Forwarded-For, and Forwarded (RFC
+//! 7239). Each proxy appends the address that it got the request from, so what a trusted one wrote
+//! comes last, and anything before an address that is not trusted may be forged.
 //!
 //! Not here: which proxies are trusted, and which of the headers they write.
 
@@ -9,8 +9,8 @@ use core::net::{IpAddr, Ipv6Addr};
 use super::head::list_items;
 use super::{Header, Request};
 
-/// The header in which proxies tell addresses. Only one is believed: a proxy that appends to one of
-/// them passes on what a client has put into the other.
+/// The header in which proxies report addresses. Only one is trusted: a proxy that appends to one
+/// of them forwards what a client has put into the other.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum ForwardedBy {
     /// `X-Forwarded-For: client, proxy`.
@@ -21,7 +21,7 @@ pub enum ForwardedBy {
 }
 
 impl Request<'_, '_> {
-    /// The address furthest from us that a trusted proxy vouches for. `None` if it tells none.
+    /// The address furthest from us that a trusted proxy reports; `None` if there is none.
     pub fn forwarded_for(
         &self,
         by: ForwardedBy,
@@ -40,7 +40,7 @@ impl Request<'_, '_> {
                     ForwardedBy::XForwardedFor => Some(item),
                     ForwardedBy::Forwarded => for_of(item),
                 };
-                // Hidden or broken: beyond it nobody vouches for anything.
+                // Hidden or malformed: addresses before it are not trustworthy.
                 let Some(address) = node.and_then(address_of) else { return known };
                 known = Some(address);
                 if !is_trusted(address) {
@@ -61,7 +61,7 @@ fn for_of(element: &[u8]) -> Option<&[u8]> {
     })
 }
 
-/// An address with or without a port; that of IPv6 stands in brackets, or alone.
+/// An address with or without a port; an IPv6 address in brackets, or alone.
 fn address_of(node: &[u8]) -> Option<IpAddr> {
     let text = core::str::from_utf8(node).ok()?;
     if let Some((inside, after)) = text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
@@ -131,7 +131,7 @@ mod tests {
             ("Forwarded: for=1.1.1.1, for=192.0.2.1, for=10.0.0.2", Some("192.0.2.1")),
             ("Forwarded: for=1.1.1.1, for=_hidden", None),
             ("Forwarded: for=unknown", None),
-            // What a client left open does not swallow what the proxy appended.
+            // A quote that a client left open does not swallow what the proxy appended.
             ("Forwarded: for=1.1.1.1;host=\", for=192.0.2.1", Some("192.0.2.1")),
             ("X-Forwarded-For: 192.0.2.1", None),
         ];

@@ -1,10 +1,10 @@
-//! What is known of a message from its head: request, response, and the questions both answer
-//! (RFC 9110). Not here: how it was parsed.
+//! The parsed head of a message: request, response, and what both have in common (RFC 9110). Not
+//! here: how it was parsed.
 
 use super::Header;
 use super::scan::is_tchar;
 
-/// A request's head, borrowed from the bytes it came in.
+/// A request's head, borrowed from the bytes it arrived in.
 #[derive(Clone, Debug)]
 pub struct Request<'h, 'b> {
     /// Case-sensitive, as sent.
@@ -16,16 +16,16 @@ pub struct Request<'h, 'b> {
     /// In order, names as sent.
     pub headers: &'h [Header<'b>],
     pub(crate) framing: Framing,
-    /// All header lines, for those that outlive the parsed ones.
+    /// All header lines as bytes, for values that outlive the parsed ones.
     pub(crate) head: &'b [u8],
 }
 
-/// A response's head, borrowed from the bytes it came in.
+/// A response's head, borrowed from the bytes it arrived in.
 #[derive(Clone, Debug)]
 pub struct Response<'h, 'b> {
     /// Three digits.
     pub status: u16,
-    /// Often empty; says nothing a program should use.
+    /// Often empty; of no use to programs.
     pub reason: &'b str,
     /// The minor version, 0 or 1.
     pub version: u8,
@@ -34,7 +34,7 @@ pub struct Response<'h, 'b> {
     pub(crate) framing: Framing,
 }
 
-/// What the head says of the body's length (RFC 9112 6.3).
+/// What the head says about the body's length (RFC 9112 6.3).
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(crate) enum Framing {
     Unsaid,
@@ -84,8 +84,8 @@ impl<'b> Request<'_, 'b> {
         self.split_target().0
     }
 
-    /// Whom the request calls us: the authority of a target that has one, else Host (RFC 9112
-    /// 3.2.2).
+    /// The host that the request addresses: the authority of a target that has one, otherwise Host
+    /// (RFC 9112 3.2.2).
     pub fn authority(&self) -> Option<&'b [u8]> {
         let authority = match self.target.split_once("://") {
             Some((scheme, rest)) if !scheme.contains(['/', '?']) => {
@@ -96,7 +96,7 @@ impl<'b> Request<'_, 'b> {
         authority.or_else(|| self.header("host"))
     }
 
-    /// What follows the first `?` of the target.
+    /// The part after the first `?` of the target.
     pub fn query(&self) -> Option<&'b str> {
         self.split_target().1
     }
@@ -128,8 +128,8 @@ impl<'b> Response<'_, 'b> {
     }
 }
 
-/// Whether the sender of this head means the connection to serve further messages (RFC 9112 9.3).
-/// A response whose body runs until the end of the connection ends it whatever this says.
+/// Whether the sender of this head keeps the connection open for further messages (RFC 9112 9.3). A
+/// response whose body runs until the end of the connection ends it regardless.
 pub fn keep_alive(head: &impl Head) -> bool {
     let says = |token| list_contains(head.headers(), "connection", token);
     !says("close") && (head.version() >= 1 || says("keep-alive"))

@@ -1,5 +1,5 @@
-//! HTTP/1.1 and 1.0: heads are found, then parsed; bodies are streamed (RFC 9110, RFC 9112). Not
-//! here: routing, policy, and whatever needs a socket or a clock (timeouts, the Date header).
+//! HTTP/1.1 and 1.0: heads are located, then parsed; bodies are streamed (RFC 9110, RFC 9112). Not
+//! here: routing, policy, and anything that needs a socket or a clock (timeouts, the Date header).
 
 mod body;
 mod coding;
@@ -26,6 +26,7 @@ pub use scan::HeadScanner;
 pub(crate) use encode::{push_clean, push_field, push_headers, push_request_line};
 pub(crate) use head::{Framing, is_token, list_items};
 
-/// Most header lines ever parsed; what the array handed to the parsers need hold. Clearing an array
-/// of this length costs as much as parsing five lines: whoever minds tries a third of it first.
+/// Most header lines that are ever parsed; the array passed to the parsers need not be longer.
+/// Clearing an array of this length costs as much as parsing five lines: a caller that cares tries
+/// a third of it first.
 pub const MAX_HEADERS: usize = 100;

@@ -1,5 +1,5 @@
-//! Whole heads to requests and responses: httparse splits the lines, and what it leaves open is
-//! decided here on the strict side, because two readers of one head must not disagree (RFC 9112).
+//! Complete heads to requests and responses: httparse splits the lines, and what it accepts too
+//! leniently is checked here, because two readers of one head must not disagree (RFC 9112).
 
 use super::head::{Framing, Request, Response};
 use super::scan::{check_lines, is_tchar};
@@ -11,7 +11,7 @@ use crate::Violation;
 ///
 /// # Errors
 /// The first [`Violation`] of RFC 9112 found: in the request line, a header line, Host, or the
-/// headers that say how long the body is.
+/// headers about the body's length.
 pub fn parse_request<'h, 'b>(
     head: &'b [u8],
     headers: &'h mut [Header<'b>],
@@ -40,8 +40,8 @@ pub fn parse_request<'h, 'b>(
 /// most header lines allowed.
 ///
 /// # Errors
-/// The first [`Violation`] of RFC 9112 found: in the status line, a header line, or the headers that
-/// say how long the body is.
+/// The first [`Violation`] of RFC 9112 found: in the status line, a header line, or the headers
+/// about the body's length.
 pub fn parse_response<'h, 'b>(
     head: &'b [u8],
     headers: &'h mut [Header<'b>],
@@ -58,7 +58,7 @@ pub fn parse_response<'h, 'b>(
     Ok(Response { status, reason, version, headers, framing })
 }
 
-/// What must be known of a head's headers before it can be trusted, gathered in one pass.
+/// What is checked of a head's headers before the head is used, collected in one pass.
 struct Fields {
     framing: Framing,
     hosts: u32,
@@ -131,8 +131,8 @@ fn is_target(method: &str, target: &str) -> bool {
         b"*" => method == "OPTIONS",
         _ if method == "CONNECT" => is_host(target.as_bytes()),
         _ => target.split_once("://").is_some_and(|(scheme, rest)| {
-            // It stands for Host, so it may be nothing that Host may not; and there is somebody to
-            // ask (RFC 9110 4.2).
+            // It takes the place of Host, so the same rules apply; and it must name a host (RFC
+            // 9110 4.2).
             let authority = rest.split(['/', '?']).next().unwrap_or_default();
             !authority.is_empty()
                 && is_host(authority.as_bytes())
@@ -142,7 +142,7 @@ fn is_target(method: &str, target: &str) -> bool {
     form && target.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#')
 }
 
-/// Whether httparse found all of `head` to be one head.
+/// Whether httparse used all of `head` for one head.
 #[inline]
 fn whole(
     parsed: httparse::Result<usize>,
@@ -156,7 +156,7 @@ fn whole(
     }
 }
 
-/// Which violation httparse's error stands for; it tells bad header lines not apart.
+/// The violation for an error of httparse, which does not distinguish bad header lines.
 #[cold]
 fn explain(error: httparse::Error, head: &[u8], bad_first_line: Violation) -> Violation {
     match error {

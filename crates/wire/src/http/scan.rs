@@ -1,27 +1,28 @@
-//! Finding the end of a head as its bytes arrive (RFC 9112 2.1), without looking at any byte more
-//! than a constant number of times. Stricter than the RFC requires where lenience lets two parsers
-//! disagree: lines end in CRLF and nothing else, and there are no control characters but tabs.
+//! Finding the end of a head as its bytes arrive (RFC 9112 2.1), looking at each byte at most a
+//! constant number of times. Stricter than the RFC requires where lenience lets two parsers
+//! disagree: lines end in CRLF only, and the only control characters are tabs.
 
 use crate::{Limits, Status, Violation};
 
-/// How far the search for the end of a head has come. Make a new one for each head.
+/// The state of the search for the end of a head. Make a new one for each head.
 #[derive(Copy, Clone, Default, Debug)]
 pub struct HeadScanner {
-    /// All before it is in order; a line end may begin at it.
+    /// Everything before it is valid; a line end may begin at it.
     scanned: u32,
 }
 
 const _: () = assert!(size_of::<HeadScanner>() <= 4);
 
 impl HeadScanner {
-    /// Looks on in `buf`, which begins where it began in the calls before and may have grown.
-    /// `Complete` is the head's length with its blank line; what follows belongs to the body or to
-    /// the next protocol. An empty line before the first is allowed and counted in (RFC 9112 2.2).
+    /// Continues in `buf`, which begins where it began in earlier calls and may have grown.
+    /// `Complete` is the head's length including its blank line; what follows belongs to the body
+    /// or to the next protocol. An empty line before the first is allowed and counts (RFC 9112
+    /// 2.2).
     ///
     /// # Errors
     /// `HeadTooLarge` once `limits.head_bytes` cannot hold the head, `NotHttp` if it cannot begin a
-    /// method or a version, `ControlCharacter`, `BareCarriageReturn` or `BareLineFeed`, each as soon
-    /// as its byte is there.
+    /// method or a version, `ControlCharacter`, `BareCarriageReturn` or `BareLineFeed`, each as
+    /// soon as its byte has arrived.
     #[inline]
     pub fn scan(&mut self, buf: &[u8], limits: &Limits) -> Result<Status<usize>, Violation> {
         let seen = buf.get(..limits.head_bytes).unwrap_or(buf);
@@ -46,8 +47,8 @@ impl HeadScanner {
     }
 }
 
-/// What httparse lets pass and [`HeadScanner`] does not: other first bytes, and lines that end in LF
-/// alone.
+/// Checks what httparse accepts and [`HeadScanner`] does not: other first bytes, and lines that end
+/// in a bare LF.
 pub(super) fn check_lines(head: &[u8]) -> Result<(), Violation> {
     check_first(head)?;
     // No early exit, so that the compiler can use vectors.
@@ -109,7 +110,7 @@ fn find_control(bytes: &[u8]) -> Option<usize> {
     tail.iter().position(is_control).map(|offset| words.len() * 8 + offset)
 }
 
-/// Whether a byte may stand in a method or a header name (RFC 9110 5.6.2).
+/// Whether a byte is allowed in a method or a header name (RFC 9110 5.6.2).
 pub(super) const fn is_tchar(byte: u8) -> bool {
     matches!(byte,
         b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^'..=b'`' | b'|' | b'~'

@@ -1,5 +1,5 @@
-//! Heads and bodies: what is refused and as what, every split, and the bad inputs that broke others
-//! (BI-nn).
+//! Heads and bodies: what is refused and with which violation, every split, and bad inputs that
+//! broke other servers (BI-nn).
 
 use std::string::String;
 use std::vec::Vec;
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{Limits, Status, Violation};
 
-/// What a head says, owned.
+/// The parsed parts of a head, owned.
 #[derive(Clone, PartialEq, Debug)]
 struct Parsed {
     /// Method and target, or status and reason.
@@ -24,7 +24,7 @@ fn owned(headers: &[Header<'_>]) -> Vec<(String, Vec<u8>)> {
     headers.iter().map(|header| (header.name.into(), header.value.into())).collect()
 }
 
-/// Finds a head as it arrives in reads of the given sizes, the rest at once, and parses it.
+/// Scans a head that arrives in reads of the given sizes, the rest at once, and parses it.
 fn read_request(
     stream: &[u8],
     reads: impl IntoIterator<Item = usize>,
@@ -43,7 +43,7 @@ fn read_request(
             let parsed = Parsed { first, version: request.version, headers };
             return Ok(Status::Complete((len, parsed)));
         }
-        // Linear: all but the last three bytes are done with, for good.
+        // Linear: all but the last three bytes are never looked at again.
         assert!(scanner.scanned() + 3 >= arrived && scanner.scanned() >= scanned);
     }
     Ok(Status::Partial)
@@ -55,7 +55,7 @@ fn refusal(stream: &str) -> Option<Violation> {
     whole.err()
 }
 
-/// A good request with these further header lines.
+/// A valid request with these additional header lines.
 fn with(lines: &str) -> String {
     format!("GET / HTTP/1.1\r\nHost: x\r\n{lines}\r\n")
 }
@@ -286,8 +286,8 @@ fn responses() {
     assert_eq!(parse("HTTP/1.1 200 OK\r\nA: b\r\n c\r\n\r\n"), Err(Violation::FoldedHeader));
 }
 
-/// Feeds a body in reads of the given sizes, the rest at once, then the end of the connection:
-/// the data, how many bytes were consumed if it ended, and what was wrong.
+/// Feeds a body in reads of the given sizes, the rest at once, then the end of the connection.
+/// Returns the data, the number of bytes consumed if it ended, and the violation.
 fn read_body(
     mut body: BodyDecoder,
     stream: &[u8],

@@ -1,43 +1,43 @@
-//! Bytes to frames and messages (RFC 6455 5), in place and without memory of its own: what a
-//! connection must remember between reads is one [`Decoder`] of 16 bytes. Not here: assembling
-//! fragments and answering control frames.
+//! Bytes to frames and messages (RFC 6455 5), in place and without memory of its own: the state of
+//! a connection between reads is one [`Decoder`] of 16 bytes. Not here: assembling fragments and
+//! answering control frames.
 
 use super::utf8::{self, Utf8Carry};
 use super::{CONTROL_BYTES_MAX, CloseCode, OpCode, mask};
 use crate::{Limits, Role, Status, Violation};
 
-/// What one call of [`Decoder::decode`] found. All data is unmasked and borrows the buffer.
+/// The result of one call of [`Decoder::decode`]. All data is unmasked and borrows the buffer.
 #[derive(Eq, PartialEq, Debug)]
 pub enum Event<'b> {
-    /// A whole message that came in one frame. Text is valid UTF-8.
+    /// A complete message in one frame. Text is valid UTF-8.
     Message {
         /// `Text` or `Binary`.
         opcode: OpCode,
         /// The payload.
         data: &'b mut [u8],
-        /// It is compressed (RFC 7692): text is not checked, and the limit held is that of these
-        /// bytes.
+        /// It is compressed (RFC 7692): text is not checked, and the limit applies to these
+        /// compressed bytes.
         deflated: bool,
     },
-    /// A piece of a message that is fragmented, or of whose frame only a part has arrived. Empty
-    /// only for a frame that is empty. Text is valid so far, but may end within a character.
+    /// A piece of a message that is fragmented, or whose frame has only partly arrived. Empty only
+    /// if the frame is empty. Text is valid so far, but may end within a character.
     Fragment {
-        /// Of the message: `Text` or `Binary`.
+        /// The message's opcode: `Text` or `Binary`.
         opcode: OpCode,
         /// The next bytes of the message.
         data: &'b mut [u8],
         /// The message is complete with this piece.
         last: bool,
-        /// As in a whole message.
+        /// As in a complete message.
         deflated: bool,
     },
-    /// To be answered by a pong with the same payload.
+    /// To be answered with a pong of the same payload.
     Ping(&'b mut [u8]),
-    /// The answer to a ping, or unasked.
+    /// The answer to a ping, or unsolicited.
     Pong(&'b mut [u8]),
     /// The peer's last frame. Without a code the payload was empty.
     Close {
-        /// What the peer gave as cause.
+        /// The peer's reason as a code.
         code: Option<CloseCode>,
         /// Free text, at most 123 bytes.
         reason: &'b str,
@@ -46,10 +46,10 @@ pub enum Event<'b> {
 
 /// The state of one direction of a WebSocket between reads.
 ///
-/// Feed it the bytes at hand until it says `Partial`, each time passing what was not consumed; then
-/// keep the unconsumed bytes (a torn header or control frame, fewer than 139) in front of the next
-/// read. After a close frame it says `Partial` for ever and consumes nothing: what follows a close
-/// frame is to be thrown away. A violation is final; the decoder is not to be used after it.
+/// Feed it the bytes at hand until it returns `Partial`, each time passing what was not consumed;
+/// then keep the unconsumed bytes (a partial header or control frame, fewer than 139) in front of
+/// the next read. After a close frame it always returns `Partial` and consumes nothing: discard
+/// what follows a close frame. A violation is final; the decoder must not be used after it.
 ///
 /// ```
 /// use wire::websocket::{Decoder, Event, OpCode, encode_masked};
@@ -58,29 +58,29 @@ pub enum Event<'b> {
 /// let mut read = Vec::new();
 /// encode_masked(&mut read, OpCode::Text, b"hello", [1, 2, 3, 4]);
 /// encode_masked(&mut read, OpCode::Ping, b"?", [5, 6, 7, 8]);
-/// read.pop(); // The last byte is still on its way.
+/// read.pop(); // The last byte has not arrived yet.
 ///
 /// let (mut decoder, limits, mut at) = (Decoder::default(), Limits::default(), 0);
-/// let mut heard = Vec::new();
+/// let mut received = Vec::new();
 /// while let Status::Complete((used, event)) =
 ///     decoder.decode(Role::Server, &limits, &mut read[at..])?
 /// {
 ///     if let Event::Message { data, .. } = event {
-///         heard.extend_from_slice(data);
+///         received.extend_from_slice(data);
 ///     }
 ///     at += used;
 /// }
-/// assert_eq!(heard, b"hello");
+/// assert_eq!(received, b"hello");
 /// assert_eq!(read.len() - at, 6); // To be kept: a ping without its payload.
 /// # Ok::<(), Violation>(())
 /// ```
 ///
-/// RSV1 is a violation unless permessage-deflate (RFC 7692) was agreed on, see
-/// [`Decoder::agree_deflate`]. Then compressed messages are delivered as they came; inflating them,
-/// and checking their length and UTF-8 after that, is the caller's.
+/// RSV1 is a violation unless permessage-deflate (RFC 7692) was negotiated, see
+/// [`Decoder::enable_deflate`]. Then compressed messages are delivered as they arrived; the caller
+/// inflates them and checks their length and UTF-8 after that.
 #[derive(Copy, Clone, Default, Debug)]
 pub struct Decoder {
-    /// Payload bytes of the current data frame still to come.
+    /// Remaining payload bytes of the current data frame.
     remaining: u32,
     /// Payload bytes announced by the frames of the current message so far.
     message_bytes: u32,
@@ -92,7 +92,7 @@ pub struct Decoder {
 
 const _: () = assert!(size_of::<Decoder>() == 16 && align_of::<Decoder>() == 4);
 
-/// The opcode of the message under way in the low bits (0: none), and the marks below.
+/// The opcode of the current message in the low bits (0: none), and the flags below.
 #[derive(Copy, Clone, Default, Debug)]
 struct Flags(u8);
 
@@ -102,7 +102,7 @@ impl Flags {
     const FIN: u8 = 0b0100;
     /// A close frame was decoded.
     const CLOSED: u8 = 0b1000;
-    /// The message under way is compressed.
+    /// The current message is compressed.
     const DEFLATED: u8 = 0b1_0000;
     /// Messages may be compressed, as long as the connection lives.
     const AGREED: u8 = 0b10_0000;
@@ -131,15 +131,15 @@ struct Header {
 type Decoded<'b> = Result<Status<(usize, Event<'b>)>, Violation>;
 
 impl Decoder {
-    /// Decodes the next event from the front of `buf`, unmasking in place. `Complete` says how many
-    /// bytes it consumed, those of its data included.
+    /// Decodes the next event from the front of `buf`, unmasking in place. `Complete` contains the
+    /// number of bytes consumed, including the data.
     ///
     /// # Errors
     /// The peer's [`Violation`], decided as early as the bytes allow: from the header before any of
     /// the payload, and for text at the first byte that cannot be UTF-8.
     #[inline]
     pub fn decode<'b>(&mut self, role: Role, limits: &Limits, buf: &'b mut [u8]) -> Decoded<'b> {
-        // A whole small data frame between messages: nearly every frame there is.
+        // A complete small data frame between messages: the case of nearly every frame.
         let masked = role == Role::Server;
         let start = if masked { 6 } else { 2 };
         if self.flags.0 & !Flags::AGREED == 0
@@ -196,7 +196,7 @@ impl Decoder {
         self.begin_frame(role, &header, buf)
     }
 
-    /// The next frame's header, checked; `None` if it is torn.
+    /// The next frame's header, checked; `None` if it is incomplete.
     fn header(&self, role: Role, limits: &Limits, buf: &[u8]) -> Result<Option<Header>, Violation> {
         let Some((&[first, second], rest)) = buf.split_first_chunk() else { return Ok(None) };
         let fin = first & 0x80 != 0;
@@ -246,7 +246,7 @@ impl Decoder {
         Ok(Some(Header { opcode, fin, deflated, payload_bytes, mask, header_bytes }))
     }
 
-    /// A control frame: whole or not at all.
+    /// A control frame: complete or not at all.
     fn control<'b>(&mut self, role: Role, header: &Header, buf: &'b mut [u8]) -> Decoded<'b> {
         let end = header.header_bytes + header.payload_bytes as usize;
         let Some(data) = buf.get_mut(header.header_bytes..end) else { return Ok(Status::Partial) };
@@ -265,7 +265,7 @@ impl Decoder {
         Ok(Status::Complete((end, event)))
     }
 
-    /// A data frame of which at least one payload byte is there, or that has none.
+    /// A data frame of which at least one payload byte has arrived, or that has none.
     fn begin_frame<'b>(&mut self, role: Role, header: &Header, buf: &'b mut [u8]) -> Decoded<'b> {
         let begun = self.flags.message();
         let opcode = begun.unwrap_or(header.opcode);
@@ -288,7 +288,7 @@ impl Decoder {
         }
     }
 
-    /// The payload bytes at hand of the current data frame, from `start` on.
+    /// The available payload bytes of the current data frame, from `start` on.
     fn payload<'b>(
         &mut self,
         role: Role,
@@ -322,7 +322,8 @@ impl Decoder {
     }
 }
 
-/// The payload of a whole frame whose header is `start` bytes, unmasked if that holds a mask.
+/// The payload of a complete frame whose header has `start` bytes, unmasked if that contains a
+/// mask.
 #[inline]
 fn small_payload(text: bool, start: usize, frame: &mut [u8]) -> Result<&mut [u8], Violation> {
     let (header, data) = frame.split_at_mut_checked(start).unwrap_or_default();
@@ -336,8 +337,8 @@ fn small_payload(text: bool, start: usize, frame: &mut [u8]) -> Result<&mut [u8]
     Ok(data)
 }
 
-/// The payload length that the second byte and those after it give, in its shortest form only, and
-/// what follows it; `None` if it is torn (RFC 6455 5.2).
+/// The payload length from the second byte and those after it, in its shortest form only, and what
+/// follows it; `None` if it is incomplete (RFC 6455 5.2).
 fn payload_length(length: u8, rest: &[u8]) -> Result<Option<(u64, &[u8])>, Violation> {
     let (length, floor, rest) = match length {
         126 => {

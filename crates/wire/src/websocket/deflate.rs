@@ -1,5 +1,5 @@
-//! Messages compressed and inflated (RFC 7692 7.2) by zlib-rs, which checks all it reads and writes.
-//! Not here: which messages are worth it, and whose window is kept.
+//! Compresses and inflates messages (RFC 7692 7.2) with zlib-rs, which is memory-safe. Not here:
+//! which messages to compress, and whose context is kept.
 
 use alloc::vec::Vec;
 
@@ -9,23 +9,22 @@ use zlib_rs::{
 
 use crate::Violation;
 
-/// What ends a message's last block and is left out on the wire (RFC 7692 7.2.1).
+/// The end of a message's last block, which is left out on the wire (RFC 7692 7.2.1).
 const TAIL: [u8; 4] = [0x00, 0x00, 0xFF, 0xFF];
-/// The same with a last block behind it that is empty: whether a stream ends with it tells whether
-/// the stream was whole.
+/// The same followed by an empty last block: a stream that ends with it is complete.
 const TAIL_AND_END: [u8; 6] = [0x00, 0x00, 0xFF, 0xFF, 0x03, 0x00];
-/// Bytes that output grows by, and by what at first: what grows is cleared, so a short message asks
-/// for little.
+/// Bytes by which output grows, and by what at first: the growth is cleared, so a short message
+/// starts small.
 const STEP: usize = 16 * 1024;
 const STEP_MIN: usize = 256;
-/// Texts are inflated to about so many times their length.
+/// The usual ratio of a text's length to its compressed length.
 const USUAL_RATIO: usize = 4;
 /// The largest window, in bytes.
 const WINDOW_BYTES: usize = 32 * 1024;
-/// Fast, and on short texts as good as the slower ones.
+/// Fast, and on short texts as good as the slower levels.
 const LEVEL: i32 = 2;
-/// Of 9. A third faster for 1 KiB than the usual 8, since less is cleared before each message, at the
-/// same length from 1 to 128 KiB.
+/// Of 9. For 1 KiB a third faster than the usual 8, since less is cleared before each message, with
+/// the same length from 1 to 128 KiB.
 const MEM_LEVEL: i32 = 5;
 
 /// Compresses messages of one direction.
@@ -34,7 +33,7 @@ pub struct Compressor {
 }
 
 impl Compressor {
-    /// With a window of two to the power of `bits`, 9 to 15; others are taken as the nearest.
+    /// A compressor with a window of two to the power of `bits`, 9 to 15; other values are clamped.
     #[must_use]
     pub fn new(bits: u8) -> Compressor {
         let config = DeflateConfig {
@@ -47,8 +46,8 @@ impl Compressor {
         Compressor { zlib: Deflate::new_with_config(config) }
     }
 
-    /// Appends a message as the payload of its frame. What the messages since the last
-    /// [`Compressor::forget`] said again is referred to.
+    /// Appends a message as the payload of its frame. It can refer to the messages since the last
+    /// [`Compressor::reset`].
     pub fn compress(&mut self, message: &[u8], out: &mut Vec<u8>) {
         if message.is_empty() {
             return out.push(0x00);
@@ -79,7 +78,7 @@ impl Compressor {
     }
 }
 
-/// Inflates messages of one direction, whatever window they were compressed with.
+/// Inflates messages of one direction, compressed with any window.
 pub struct Inflater {
     zlib: Inflate,
 }
@@ -91,12 +90,11 @@ impl Default for Inflater {
 }
 
 impl Inflater {
-    /// Appends a message that refers to nothing before it, given the payload of its frames, and
-    /// forgets it.
+    /// Appends a message without context, given the payload of its frames, and drops the context.
     ///
     /// # Errors
-    /// `InflatedTooBig` as soon as it is more than `most` bytes, `BadDeflate` for what is no whole
-    /// message. `out` then holds what came before that.
+    /// `InflatedTooBig` as soon as it exceeds `most` bytes, `BadDeflate` for anything but a
+    /// complete message. `out` then holds what was inflated before that.
     pub fn inflate(
         &mut self,
         data: &[u8],
@@ -107,15 +105,15 @@ impl Inflater {
         let begin = out.len();
         let most = begin + most;
         let ended = self.feed(data, out, begin, most)?;
-        // A last block may end the message without an empty one behind it.
+        // A last block can end the message without an empty one after it.
         if ended || self.feed(&TAIL_AND_END, out, begin, most)? {
             return Ok(());
         }
         Err(Violation::BadDeflate)
     }
 
-    /// Appends a message that may refer to those before it, and remembers it. That it breaks off is
-    /// noticed at the next one.
+    /// Appends a message that may refer to those before it, and keeps the context. A truncated
+    /// message is only noticed at the next one.
     ///
     /// # Errors
     /// As [`Inflater::inflate`]; nothing can be inflated after an error.
@@ -138,7 +136,7 @@ impl Inflater {
         self.zlib.reset(false);
     }
 
-    /// Inflates all of `data`; true if it ended with a last block.
+    /// Inflates all of `data`; returns `true` if it ended with a last block.
     fn feed(
         &mut self,
         data: &[u8],
@@ -150,7 +148,7 @@ impl Inflater {
         let mut written = out.len();
         let mut step = (data.len() * USUAL_RATIO).clamp(STEP_MIN, STEP);
         loop {
-            // One byte beyond tells that there is more than may be.
+            // One byte more shows that the output exceeds the limit.
             let room = (most + 1).saturating_sub(written).min(step);
             step = STEP;
             out.resize(written + room, 0);
@@ -215,11 +213,11 @@ mod tests {
         let cases: [&[u8]; 5] = [
             &[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00],
             &[0x00, 0x05, 0x00, 0xfa, 0xff, 0x48, 0x65, 0x6c, 0x6c, 0x6f, 0x00],
-            // A last block, and an empty one behind it.
+            // A last block, and an empty one after it.
             &[0xf3, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00, 0x00],
             // Two blocks.
             &[0xf2, 0x48, 0x05, 0x00, 0x00, 0x00, 0xff, 0xff, 0xca, 0xc9, 0xc9, 0x07, 0x00],
-            // A last block and nothing behind it.
+            // A last block and nothing after it.
             &[0xf3, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00],
         ];
         for case in cases {
@@ -263,7 +261,7 @@ mod tests {
         assert_eq!(over, Err(Violation::InflatedTooBig));
     }
 
-    /// BI-10: broken streams, and that the next message does not suffer from them.
+    /// BI-10: malformed streams are refused, and do not affect the next message.
     #[test]
     fn bi_10_what_is_no_whole_message_is_refused() {
         let whole = compressed(b"a message that is long enough to be cut anywhere", 15);

@@ -7,10 +7,10 @@ use super::{CONTROL_BYTES_MAX, CloseCode, HEADER_BYTES_MAX, OpCode, mask};
 
 const FIN: u8 = 0x80;
 const MASKED: u8 = 0x80;
-/// Of the first frame of a compressed message (RFC 7692 6).
+/// Set in the first frame of a compressed message (RFC 7692 6).
 const RSV1: u8 = 0x40;
 
-/// The header of one frame, on the stack; its payload follows from wherever it lies.
+/// The header of one frame, on the stack; its payload is sent from where it is.
 #[derive(Copy, Clone, Debug)]
 pub struct FrameHeader {
     bytes: [u8; 16],
@@ -39,7 +39,7 @@ impl FrameHeader {
         FrameHeader { bytes: (bits << (128 - 8 * bytes)).to_be_bytes(), len: bytes }
     }
 
-    /// The same for the first frame of a compressed message (RFC 7692 6).
+    /// The same header for the first frame of a compressed message (RFC 7692 6).
     #[must_use]
     pub fn deflated(mut self) -> FrameHeader {
         self.bytes[0] |= RSV1;
@@ -53,7 +53,7 @@ impl FrameHeader {
     }
 }
 
-/// Appends a whole unmasked frame: what a server sends.
+/// Appends a complete unmasked frame: what a server sends.
 #[inline]
 pub fn encode(out: &mut Vec<u8>, opcode: OpCode, data: &[u8]) {
     let first = FIN | opcode as u8;
@@ -65,7 +65,7 @@ pub fn encode(out: &mut Vec<u8>, opcode: OpCode, data: &[u8]) {
     out.extend_from_slice(data);
 }
 
-/// Appends a whole masked frame: what a client sends.
+/// Appends a complete masked frame: what a client sends.
 #[inline]
 pub fn encode_masked(out: &mut Vec<u8>, opcode: OpCode, data: &[u8], mask: [u8; 4]) {
     out.reserve(HEADER_BYTES_MAX + data.len());
@@ -81,7 +81,8 @@ pub fn encode_masked(out: &mut Vec<u8>, opcode: OpCode, data: &[u8], mask: [u8; 
     mask::apply(out.get_mut(start..).unwrap_or_default(), mask);
 }
 
-/// Appends a whole frame whose payload a [`Compressor`](super::Compressor) wrote; masked for a client.
+/// Appends a complete frame whose payload a [`Compressor`](super::Compressor) wrote; masked for a
+/// client.
 pub fn encode_deflated(out: &mut Vec<u8>, opcode: OpCode, payload: &[u8], mask: Option<[u8; 4]>) {
     out.reserve(HEADER_BYTES_MAX + payload.len());
     let header = FrameHeader::new(opcode, true, payload.len(), mask).deflated();
@@ -93,8 +94,9 @@ pub fn encode_deflated(out: &mut Vec<u8>, opcode: OpCode, payload: &[u8], mask: 
     }
 }
 
-/// Appends a close frame. The reason is cut at a character so that it fits in 123 bytes, and left
-/// out without a code, as the frame has no place for it then. Masked for a client, not for a server.
+/// Appends a close frame. The reason is truncated at a character so that it fits in 123 bytes, and
+/// left out without a code, as the frame has no place for it then. Masked for a client, not for a
+/// server.
 pub fn encode_close(
     out: &mut Vec<u8>,
     code: Option<CloseCode>,

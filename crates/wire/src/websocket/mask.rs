@@ -1,8 +1,9 @@
 //! Masking of payloads (RFC 6455 5.3), in place, eight bytes at a time in a form the compiler
-//! widens to vector registers. Not a secret: choosing unpredictable keys is the sender's duty.
+//! widens to vector registers. No security property: choosing unpredictable keys is up to the
+//! sender.
 
 /// Masks or unmasks `data`, whose first byte meets the first byte of `mask`. Returns whether every
-/// byte of the result is ASCII, which is known for free here and spares text a UTF-8 check.
+/// byte of the result is ASCII, which costs nothing here and saves a UTF-8 check of text.
 #[inline]
 pub(super) fn apply(data: &mut [u8], mask: [u8; 4]) -> bool {
     let narrow = u32::from_ne_bytes(mask);

@@ -1,6 +1,6 @@
-//! WebSocket: the opening handshake, frames and messages, both roles (RFC 6455), and their compression
-//! (RFC 7692). Not here: answering
-//! pings, the closing handshake's timers, and assembling fragments, which are the connection's.
+//! WebSocket: the opening handshake, frames and messages, both roles (RFC 6455), and their
+//! compression (RFC 7692). Not here: answering pings, the closing handshake's timers, and
+//! assembling fragments, which are up to the connection.
 
 mod decoder;
 mod deflate;
@@ -28,11 +28,11 @@ pub const CONTROL_BYTES_MAX: usize = 125;
 /// Longest frame header, in bytes: two, a 64-bit length and a mask (RFC 6455 5.2).
 pub const HEADER_BYTES_MAX: usize = 14;
 
-/// What a frame is (RFC 6455 5.2).
+/// The type of a frame (RFC 6455 5.2).
 #[repr(u8)]
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum OpCode {
-    /// A further fragment of the message begun before.
+    /// A further fragment of the current message.
     Continuation = 0,
     /// A message of UTF-8 text, or its first fragment.
     Text = 1,
@@ -40,9 +40,9 @@ pub enum OpCode {
     Binary = 2,
     /// The last frame of a direction.
     Close = 8,
-    /// Asks for a pong with the same payload.
+    /// Requests a pong with the same payload.
     Ping = 9,
-    /// Answers a ping, or comes unasked.
+    /// Answers a ping, or is unsolicited.
     Pong = 10,
 }
 
@@ -68,30 +68,30 @@ impl OpCode {
     }
 }
 
-/// Why a WebSocket was closed, as it stands in a close frame (RFC 6455 7.4).
+/// Why a WebSocket was closed, as sent in a close frame (RFC 6455 7.4).
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 pub struct CloseCode(pub u16);
 
 impl CloseCode {
     /// The purpose is fulfilled.
     pub const NORMAL: CloseCode = CloseCode(1000);
-    /// The server goes down, or the browser leaves the page.
+    /// The server shuts down, or the browser leaves the page.
     pub const GOING_AWAY: CloseCode = CloseCode(1001);
-    /// A breach of RFC 6455.
+    /// A violation of RFC 6455.
     pub const PROTOCOL_ERROR: CloseCode = CloseCode(1002);
     /// A text message that is not UTF-8.
     pub const INVALID_PAYLOAD: CloseCode = CloseCode(1007);
-    /// A breach of the server's own rules.
+    /// A violation of the server's own policy.
     pub const POLICY: CloseCode = CloseCode(1008);
     /// A message longer than allowed.
     pub const TOO_BIG: CloseCode = CloseCode(1009);
     /// The server failed.
     pub const INTERNAL: CloseCode = CloseCode(1011);
-    /// The server is overloaded or the peer too slow; come back later.
+    /// The server is overloaded or the peer too slow; try again later.
     pub const TRY_AGAIN_LATER: CloseCode = CloseCode(1013);
 
-    /// Whether it may stand in a close frame: 1000–1003 and 1007–1014 as registered, and what
-    /// RFC 6455 7.4.2 leaves to libraries and applications, 3000–4999.
+    /// Whether it may be sent in a close frame: 1000–1003 and 1007–1014 as registered, and
+    /// 3000–4999, which RFC 6455 7.4.2 leaves to libraries and applications.
     #[inline]
     pub const fn is_sendable(self) -> bool {
         matches!(self.0, 1000..=1003 | 1007..=1014 | 3000..=4999)
@@ -104,7 +104,7 @@ impl fmt::Display for CloseCode {
     }
 }
 
-/// Whether a message put together from pieces, or inflated, is UTF-8.
+/// Whether an assembled or inflated message is UTF-8.
 #[inline]
 #[must_use]
 pub fn is_utf8(data: &[u8]) -> bool {

@@ -1,5 +1,5 @@
-//! Frames, both directions: the RFC's vectors, every header, every split, and the bad inputs that
-//! broke others (BI-nn).
+//! Frames, both directions: the RFC's examples, every header, every split, and bad inputs that
+//! broke other servers (BI-nn).
 
 use std::string::String;
 use std::vec::Vec;
@@ -15,7 +15,7 @@ const MASK: [u8; 4] = [0x37, 0xFA, 0x21, 0x3D];
 /// The longest header and the longest control frame together.
 const TORN_BYTES_MAX: usize = HEADER_BYTES_MAX + CONTROL_BYTES_MAX;
 
-/// What a peer said, whatever the reads it came in.
+/// What was decoded, independent of the reads it arrived in.
 #[derive(Clone, PartialEq, Debug)]
 enum Seen {
     Message(OpCode, Vec<u8>),
@@ -24,8 +24,8 @@ enum Seen {
     Close(Option<u16>, String),
 }
 
-/// Feeds a stream in reads of the given sizes, the rest at once, as a connection does: torn tails
-/// are kept in front of the next read.
+/// Feeds a stream in reads of the given sizes, the rest at once, as a connection does: incomplete
+/// tails are kept in front of the next read.
 fn read(
     role: Role,
     limits: &Limits,
@@ -127,7 +127,8 @@ fn rfc_6455_5_7_examples() {
     assert_eq!(out, [&single[..], &masked[..]].concat());
 }
 
-/// What the first two bytes alone decide, in the order the decoder promises; the payload is zeros.
+/// The violation that the first two bytes alone determine, in the decoder's order; the payload is
+/// zeros.
 fn expected(role: Role, within: bool, first: u8, second: u8) -> Result<Option<OpCode>, Violation> {
     let (fin, length) = (first >= 0x80, second & 0x7F);
     let control = first & 0x08 != 0;
@@ -248,7 +249,7 @@ fn bi_01_lengths_of_2_to_the_63_and_64() {
     assert_eq!(violation(&head(u64::MAX)), Some(Violation::LengthTopBit));
     assert_eq!(violation(&head(1 << 63)), Some(Violation::LengthTopBit));
     assert_eq!(violation(&head((1 << 63) - 1)), Some(Violation::MessageTooBig));
-    // Not hidden by arithmetic on a message that has begun.
+    // An overflow with the message under way must not hide it.
     let begun = frame(OpCode::Binary, false, b"abc", Some(MASK));
     let next = [b"\x80\xff".as_slice(), &((1u64 << 63) - 1).to_be_bytes(), &MASK].concat();
     assert_eq!(violation(&[begun, next].concat()), Some(Violation::MessageTooBig));
@@ -257,11 +258,11 @@ fn bi_01_lengths_of_2_to_the_63_and_64() {
 #[test]
 fn bi_02_announced_sizes_are_refused_from_the_header() {
     for bytes in [65_537u64, 1 << 30, 100 << 30, 1 << 32, (1 << 32) + 5] {
-        // Not even the mask has arrived.
+        // Before the mask has arrived.
         let head = [b"\x82\xff".as_slice(), &bytes.to_be_bytes()].concat();
         assert_eq!(violation(&head), Some(Violation::MessageTooBig), "{bytes}");
     }
-    // With no limit at all, an announcement is silence, not memory.
+    // Without any limit, an announced size waits and allocates nothing.
     let limits = Limits { message_bytes: u32::MAX, ..Limits::default() };
     let head = [b"\x82\xff".as_slice(), &u64::from(u32::MAX).to_be_bytes(), &MASK].concat();
     assert_eq!(read(Role::Server, &limits, &head, []), (vec![], None));
@@ -299,11 +300,11 @@ fn bi_05_the_limit_is_on_the_sum_of_fragments() {
     assert_eq!(violation(&full), None);
     let one_more = frame(OpCode::Continuation, true, b"x", Some(MASK));
     assert_eq!(violation(&[&full[..], &one_more].concat()), Some(Violation::MessageTooBig));
-    // Also where it is smaller than the smallest frames.
+    // Also if the limit is smaller than the smallest frames.
     let limits = Limits { message_bytes: 4, ..Limits::default() };
     let small = |data| read(Role::Server, &limits, &masked(OpCode::Text, data), []).1;
     assert_eq!((small(b"four"), small(b"fours")), (None, Some(Violation::MessageTooBig)));
-    // And it starts anew with each message.
+    // The sum restarts with each message.
     let end = frame(OpCode::Continuation, true, b"", Some(MASK));
     assert_eq!(violation(&[&full[..], &end, &full].concat()), None);
 }
@@ -343,7 +344,7 @@ fn bi_07_close_frames() {
     let expected = (vec![Seen::Close(Some(1000), longest.clone())], None);
     assert_eq!(read_whole(Role::Server, &reason(longest.as_bytes())), expected);
 
-    // In the middle of a message, and with anything at all behind it.
+    // Within a message, and with arbitrary bytes after it.
     let begun = frame(OpCode::Text, false, b"abc", Some(MASK));
     let stream = [begun, close(b""), masked(OpCode::Text, b"late"), vec![0xFF; 500]].concat();
     let expected = (vec![Seen::Close(None, String::new())], None);
@@ -351,7 +352,7 @@ fn bi_07_close_frames() {
     let bytewise = read(Role::Server, &Limits::default(), &stream, vec![1; stream.len()]);
     assert_eq!(bytewise, expected);
 
-    // Pings in any number cost the decoder nothing.
+    // Any number of pings costs the decoder nothing.
     let pings = masked(OpCode::Ping, b"p").repeat(100_000);
     assert_eq!(read_whole(Role::Server, &pings), (vec![Seen::Ping(b"p".into()); 100_000], None));
 }
@@ -376,8 +377,8 @@ fn bi_08_masks_and_reserved_bits() {
     }
 }
 
-/// Texts whose every tear has broken some checker: each length, borders of each range, overlong
-/// forms, surrogates, beyond Unicode, lone and missing continuations.
+/// Texts whose splits have broken validators: each length, borders of each range, overlong forms,
+/// surrogates, beyond Unicode, lone and missing continuations.
 const TRICKY: &[&[u8]] = &[
     "κόσμε".as_bytes(),
     "\u{7f}\u{80}\u{7ff}\u{800}\u{ffff}\u{10000}\u{10ffff}".as_bytes(),
@@ -438,7 +439,7 @@ fn invalid_utf8_is_refused_at_its_first_byte() {
     for bytes in TRICKY {
         let Err(error) = core::str::from_utf8(bytes) else { continue };
         let Some(invalid) = error.error_len() else { continue };
-        // The shortest beginning that no continuation can save.
+        // The shortest beginning that no continuation can make valid.
         let refused = (1..=error.valid_up_to() + invalid + 1)
             .find(|len| {
                 core::str::from_utf8(bytes.get(..*len).unwrap_or(bytes))

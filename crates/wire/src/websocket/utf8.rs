@@ -1,13 +1,13 @@
-//! UTF-8 checked piece by piece (RFC 3629): a sequence may be torn anywhere, and the first byte that
-//! cannot continue is refused at once. Not a decoder: the bytes stay where they are.
+//! UTF-8 checked piece by piece (RFC 3629): a sequence may be split anywhere, and the first byte
+//! that cannot continue it is refused at once. Not a decoder: the bytes are not moved.
 
-/// The bytes of a sequence whose end has not arrived. No byte of an unfinished sequence is zero, so
-/// zeros mark the free places and the length needs no field.
+/// The bytes of an incomplete sequence. No byte of an incomplete sequence is zero, so zeros mark
+/// free entries and the length needs no field.
 #[derive(Copy, Clone, Default, Eq, PartialEq, Debug)]
 pub(super) struct Utf8Carry([u8; 3]);
 
 impl Utf8Carry {
-    /// Checks the next piece; false if the text so far cannot be the beginning of UTF-8.
+    /// Checks the next piece; returns `false` if the text so far cannot begin valid UTF-8.
     pub(super) fn check(&mut self, data: &[u8]) -> bool {
         match self.finish_sequence(data) {
             Some(rest) => self.check_rest(rest),
@@ -15,14 +15,14 @@ impl Utf8Carry {
         }
     }
 
-    /// Whether the text so far does not end within a sequence.
+    /// Whether the text so far ends between characters.
     #[inline]
     pub(super) fn is_empty(self) -> bool {
         self.0 == [0; 3]
     }
 
-    /// Joins the torn sequence with the bytes that follow; what is left of `data`, or `None` if they
-    /// do not fit.
+    /// Joins an incomplete sequence with the bytes that follow; returns the rest of `data`, or
+    /// `None` if they do not fit.
     fn finish_sequence<'d>(&mut self, data: &'d [u8]) -> Option<&'d [u8]> {
         let [first, second, third] = self.0;
         let held = self.0.iter().take_while(|byte| **byte != 0).count();
@@ -63,13 +63,13 @@ impl Utf8Carry {
     }
 }
 
-/// Whether this is a whole text.
+/// Whether this is a complete and valid text.
 #[inline]
 pub(super) fn is_valid(data: &[u8]) -> bool {
     simdutf8::basic::from_utf8(data).is_ok()
 }
 
-/// How long a sequence is by its first byte, which is known to begin one of two to four.
+/// The length of a sequence, by its first byte, which is known to begin one of two to four.
 fn sequence_len(first: u8) -> usize {
     match first {
         0xF0.. => 4,

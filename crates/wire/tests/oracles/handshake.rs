@@ -35,7 +35,7 @@ fn tungstenite_takes_our_request_and_we_its_answer() {
     assert_eq!(switched.map(|switched| switched.protocol), Ok(Some("v2")));
 }
 
-/// Answers a request when it has been written whole.
+/// Answers a request once it has been written completely.
 struct Answering {
     pipe: Pipe,
     refuse: Option<Violation>,

@@ -1,6 +1,6 @@
-//! Our codec beside two that others wrote, tungstenite and fastwebsockets: random streams of frames,
-//! good and broken, mean the same to all three; what one encodes the others decode; each other's
-//! handshakes are taken. Where we are stricter, [`others::lax`] says why.
+//! Our codec beside two others, tungstenite and fastwebsockets: random streams of frames, valid and
+//! invalid, mean the same to all three; what one encodes the others decode; each accepts the
+//! others' handshakes. Where we are stricter, [`others::lax`] gives the reason.
 
 mod handshake;
 mod others;
@@ -77,7 +77,7 @@ proptest! {
     }
 }
 
-/// Same events as far as both read; who refuses, and where, as [`others::lax`] says.
+/// Same events as far as both read; which one refuses, and where, as in [`others::lax`].
 fn compare(other: &impl Other, role: Role, stream: &[u8]) -> Result<(), TestCaseError> {
     let (ours, violation) = read_ours(role, &limits(), stream);
     let (theirs, end) = other.read(role, stream);

@@ -1,4 +1,4 @@
-//! tungstenite and fastwebsockets behind one trait: a stream in, what was seen out, and the other way.
+//! tungstenite and fastwebsockets behind one trait: from a stream to events, and back.
 
 use std::io::{self, Cursor, Read, Write};
 use std::pin::pin;
@@ -27,24 +27,24 @@ pub(crate) trait Other {
     fn read(&self, role: Role, stream: &[u8]) -> (Vec<Seen>, End);
     fn write(&self, role: Role, messages: &[Seen]) -> Vec<u8>;
 
-    /// Whether it may let pass, or notice later, what is a violation to us.
+    /// Whether it may accept, or notice later, what is a violation to us.
     fn is_lax(&self, violation: Violation) -> bool {
         lax().iter().any(|lax| lax.who == self.name() && lax.violation == violation)
     }
 }
 
-/// Something that we refuse and another lets pass.
+/// Something that we refuse and another accepts.
 pub(crate) struct Lax {
     pub(crate) who: &'static str,
     pub(crate) violation: Violation,
-    /// Why we do not.
+    /// Why we refuse it.
     pub(crate) why: &'static str,
-    /// Whoever reads the example.
+    /// Which of them accepts the example.
     pub(crate) role: Role,
     pub(crate) example: Vec<u8>,
 }
 
-/// Where we are stricter, each with bytes that show it.
+/// Where we are stricter, each with an example.
 pub(crate) fn lax() -> Vec<Lax> {
     use Violation::*;
 
@@ -115,7 +115,7 @@ pub(crate) fn lax() -> Vec<Lax> {
 
 pub(crate) struct Tungstenite;
 
-/// What is read lies in front, what is written is kept.
+/// The input to read is in front, what is written is kept.
 pub(crate) struct Pipe {
     pub(crate) input: Cursor<Vec<u8>>,
     pub(crate) output: Vec<u8>,
@@ -210,7 +210,7 @@ fn fast_on(role: Role, input: &[u8]) -> WebSocket<Joined<'_>> {
     let mut socket = WebSocket::after_handshake(tokio::io::join(input, Vec::new()), role);
     // Its limit is the first size that is too long.
     socket.set_max_message_size(MESSAGE_BYTES as usize + 1);
-    // Only so does it check what a close frame says.
+    // Only with this setting does it check the contents of a close frame.
     socket.set_auto_close(true);
     socket.set_auto_pong(false);
     socket

@@ -1,11 +1,11 @@
-//! Random streams of frames, and how ours reads them.
+//! Random streams of frames, and how our decoder reads them.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 use wire::websocket::{Decoder, Event, FrameHeader, OpCode};
 use wire::{Limits, Role, Status, Violation};
 
-/// What a peer said.
+/// What a peer sent.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Seen {
     Text(String),
@@ -15,7 +15,7 @@ pub(crate) enum Seen {
     Close(Option<(u16, String)>),
 }
 
-/// A message or control frame that may be sent.
+/// A valid message or control frame.
 pub(crate) fn message(most: usize) -> impl Strategy<Value = Seen> {
     prop_oneof![
         4 => vec(any::<char>(), 0..most / 8).prop_map(|text| Seen::Text(text.into_iter().collect())),
@@ -25,7 +25,7 @@ pub(crate) fn message(most: usize) -> impl Strategy<Value = Seen> {
     ]
 }
 
-/// Frames that obey every rule: messages in fragments, control frames between them.
+/// Valid frames: messages in fragments, control frames between them.
 pub(crate) fn good(from_peer_of: Role) -> impl Strategy<Value = Vec<u8>> {
     let piece = (message(900), vec(0usize..300, 0..4), any::<bool>(), any::<[u8; 4]>());
     vec(piece, 1..8).prop_map(move |pieces| {
@@ -58,7 +58,7 @@ pub(crate) fn good(from_peer_of: Role) -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Frames of which some break a rule, each whole, and zeros for whoever waits for more.
+/// Complete frames of which some violate the protocol, and zeros for a reader that waits for more.
 pub(crate) fn broken(from_peer_of: Role) -> impl Strategy<Value = Vec<u8>> {
     let payload = prop_oneof![
         vec(any::<char>(), 0..60)
@@ -76,7 +76,7 @@ pub(crate) fn broken(from_peer_of: Role) -> impl Strategy<Value = Vec<u8>> {
         6 => prop::sample::select(vec![0x81, 0x82, 0x01, 0x02, 0x00, 0x80, 0x89, 0x8A, 0x88]),
         1 => any::<u8>(),
     ];
-    // How the length is written, and whether the mask is as the role demands.
+    // How the length is written, and whether the mask is what the role requires.
     let form = prop_oneof![12 => Just(0u8), 1 => Just(2u8), 1 => Just(8u8)];
     let frame = (first, payload, form, prop::bool::weighted(0.95), any::<[u8; 4]>());
     vec(frame, 1..10).prop_map(move |frames| {
@@ -118,7 +118,7 @@ fn push_form(out: &mut Vec<u8>, first: u8, data: &[u8], form: u8, mask: Option<[
     out.extend(data.iter().zip(key.iter().cycle()).map(|(byte, key)| byte ^ key));
 }
 
-/// What ours makes of a stream, up to a violation or a close frame.
+/// How our decoder reads a stream, up to a violation or a close frame.
 pub(crate) fn read_ours(
     role: Role,
     limits: &Limits,

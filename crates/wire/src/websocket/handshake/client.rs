@@ -1,5 +1,5 @@
-//! The client's half: the request, and whether the answer makes the connection a WebSocket
-//! (RFC 6455 4.1).
+//! The client's half: the request, and whether the response makes the connection a WebSocket (RFC
+//! 6455 4.1).
 
 use alloc::vec::Vec;
 
@@ -13,8 +13,8 @@ pub fn encode_key(nonce: [u8; 16]) -> [u8; 24] {
 }
 
 /// Appends the request for a WebSocket. `protocols` are offered in this order; `deflate` offers
-/// [`Deflate::OFFER`]; `headers` follow and are not checked against those written here. Nothing is
-/// allocated but in `out`.
+/// [`Deflate::OFFER`]; `headers` follow and are not checked against those written here. Allocates
+/// only in `out`.
 pub fn encode_upgrade_request<'a>(
     out: &mut Vec<u8>,
     host: &str,
@@ -49,17 +49,18 @@ pub fn encode_upgrade_request<'a>(
     push_headers(out, headers);
 }
 
-/// What a server agreed to.
+/// What a server accepted.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct Switched<'b> {
     /// The subprotocol it chose.
     pub protocol: Option<&'b str>,
-    /// How messages may be compressed.
+    /// The negotiated compression.
     pub deflate: Option<Deflate>,
 }
 
-/// Whether a response makes the connection a WebSocket, and with which of the subprotocols offered.
-/// The request must have been sent with this key; `deflate` says whether it offered that.
+/// Checks whether a response makes the connection a WebSocket, and with which of the offered
+/// subprotocols. The request must have been sent with this key; `deflate` says whether it offered
+/// compression.
 ///
 /// # Errors
 /// `NotSwitched` for any status but 101, or what is wrong with the 101.

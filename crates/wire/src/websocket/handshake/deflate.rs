@@ -1,5 +1,5 @@
-//! What two peers agree on for permessage-deflate (RFC 7692 7): offers, the answer to them, and
-//! whether an answer is one. Not here: compressing, see [`Compressor`](super::super::Compressor).
+//! The negotiation of permessage-deflate (RFC 7692 7): offers, the answer to them, and the check of
+//! an answer. Not here: compressing, see [`Compressor`](super::super::Compressor).
 
 use alloc::vec::Vec;
 
@@ -7,30 +7,30 @@ use crate::Violation;
 use crate::http::is_token;
 
 const NAME: &[u8] = b"permessage-deflate";
-/// The largest LZ77 window, as a power of two, and what holds without a parameter.
+/// The largest LZ77 window, as a power of two; also the default without a parameter.
 const BITS_MAX: u8 = 15;
-/// The smallest window there is (RFC 7692 7.1.2).
+/// The smallest window (RFC 7692 7.1.2).
 const BITS_MIN: u8 = 8;
-/// The smallest that a compressor here can have: one of 8 would need another algorithm.
+/// The smallest window of a compressor here: 8 would need another algorithm.
 const BITS_COMPRESSED_MIN: u8 = 9;
 
-/// permessage-deflate as agreed on.
+/// The negotiated parameters of permessage-deflate.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Deflate {
-    /// The server forgets after each message what it has compressed.
+    /// The server drops its compression context after each message.
     pub server_no_context_takeover: bool,
-    /// The client forgets after each message what it has compressed.
+    /// The client drops its compression context after each message.
     pub client_no_context_takeover: bool,
-    /// Window of the server's compressor, as a power of two, 8 to 15; `None` was not mentioned and
-    /// is 15.
+    /// Window of the server's compressor, as a power of two, 8 to 15; `None` if not given, which
+    /// means 15.
     pub server_max_window_bits: Option<u8>,
     /// Window of the client's compressor, likewise.
     pub client_max_window_bits: Option<u8>,
 }
 
 impl Deflate {
-    /// What a client here offers: nothing is kept between messages on either side, and the server
-    /// may ask for a smaller window (RFC 7692 7.1.2.2).
+    /// The client's offer: no context is kept between messages on either side, and the server may
+    /// request a smaller window (RFC 7692 7.1.2.2).
     pub const OFFER: &'static str = "permessage-deflate; server_no_context_takeover; \
                                      client_no_context_takeover; client_max_window_bits";
 
@@ -46,15 +46,15 @@ impl Deflate {
         self.client_max_window_bits.unwrap_or(BITS_MAX)
     }
 
-    /// The first offer of these lines that a server can accept, as it answers it. `takeover`: both
-    /// sides may keep what they have compressed, unless the offer wishes otherwise.
+    /// Accepts the first acceptable offer in these lines; returns the answer to it. `takeover`:
+    /// both sides may keep their compression contexts, unless the offer excludes that.
     ///
-    /// An offer of this extension with a parameter that is unknown, doubled or out of range is
-    /// declined and the next one is looked at (RFC 7692 7). So is one that limits the server's window
+    /// An offer of this extension with a parameter that is unknown, repeated or out of range is
+    /// declined and the next one is tried (RFC 7692 7). So is one that limits the server's window
     /// to 256 bytes.
     ///
     /// # Errors
-    /// Lines that are no list of extensions (RFC 6455 9.1).
+    /// Lines that are not a list of extensions (RFC 6455 9.1).
     pub fn accept<'b>(
         lines: impl IntoIterator<Item = &'b [u8]>,
         takeover: bool,
@@ -74,16 +74,16 @@ impl Deflate {
             server_no_context_takeover: offer.server_no_context_takeover || !takeover,
             client_no_context_takeover: offer.client_no_context_takeover || !takeover,
             server_max_window_bits: offer.server_max_window_bits,
-            // Any window of the client's can be read, so none is asked for.
+            // Any window of the client's can be read, so no limit is requested.
             client_max_window_bits: None,
         }))
     }
 
-    /// What a server's answer to [`Deflate::OFFER`] means.
+    /// Checks a server's answer to [`Deflate::OFFER`].
     ///
     /// # Errors
     /// `UnofferedExtension` for another extension or a second one, `BadExtensionAnswer` for
-    /// parameters that are wrong or not as offered.
+    /// parameters that are wrong or were not offered.
     pub(super) fn check_answer(line: &[u8]) -> Result<Option<Deflate>, Violation> {
         let mut list = List::new(line);
         let mut agreed = None;
@@ -125,7 +125,7 @@ struct Extension {
     is_deflate: bool,
     /// Its parameters, if all are known and in range.
     deflate: Option<Deflate>,
-    /// `client_max_window_bits` came without a value, which only an offer may.
+    /// `client_max_window_bits` was given without a value, which only an offer may do.
     bits_without_value: bool,
 }
 
@@ -139,9 +139,9 @@ impl<'b> List<'b> {
         List { rest: line }
     }
 
-    /// The next one: `Some(None)` at the end, `None` if this is no list.
+    /// The next one: `Some(None)` at the end, `None` if this is not a list.
     fn extension(&mut self) -> Option<Option<Extension>> {
-        // Empty items of a list mean nothing (RFC 9110 5.6.1).
+        // Empty items of a list are ignored (RFC 9110 5.6.1).
         while self.take(b',') {}
         self.skip_blanks();
         if self.rest.is_empty() {
@@ -187,7 +187,7 @@ impl<'b> List<'b> {
         is_token(token).then_some(token)
     }
 
-    /// A token, plain or in quotes; a quoted one may be nothing but a token either (RFC 6455 9.1).
+    /// A token, plain or in quotes; a quoted one must also be a token (RFC 6455 9.1).
     fn value(&mut self) -> Option<&'b [u8]> {
         if !self.take(b'"') {
             return self.token();
@@ -199,7 +199,7 @@ impl<'b> List<'b> {
     }
 }
 
-/// The parameters of one extension, gathered.
+/// The parameters of one extension.
 #[derive(Default)]
 struct Parameters {
     broken: bool,
@@ -335,7 +335,7 @@ mod tests {
         assert!(answer(&[&many], false).unwrap().is_some());
     }
 
-    /// BI-11: what crashes other clients.
+    /// BI-11: answers that crash other clients.
     #[test]
     fn bi_11_a_client_takes_only_what_it_offered() {
         let good = "permessage-deflate; server_no_context_takeover";

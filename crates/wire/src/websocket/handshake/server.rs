@@ -1,4 +1,4 @@
-//! The server's half: is this request a WebSocket handshake, is it a good one, and the answer
+//! The server's half: whether a request is a WebSocket handshake and a valid one, and the response
 //! (RFC 6455 4.2).
 
 use alloc::vec::Vec;
@@ -8,28 +8,28 @@ use super::Deflate;
 use crate::Violation;
 use crate::http::{Framing, Request, encode_response, is_token, list_items, push_field};
 
-/// A good request to become a WebSocket.
+/// A valid request to become a WebSocket.
 #[derive(Copy, Clone, Debug)]
 pub struct Upgrade<'b> {
-    /// Sec-WebSocket-Key: 24 characters, to be answered by [`accept_key`](super::accept_key).
+    /// Sec-WebSocket-Key: 24 characters, to be answered with [`accept_key`](super::accept_key).
     pub key: &'b [u8],
-    /// Origin, as sent: present from every browser, to be checked by the caller.
+    /// Origin, as sent: browsers always send it; the caller checks it.
     pub origin: Option<&'b [u8]>,
-    /// All lines of the head, to find the subprotocols in if anyone asks.
+    /// All lines of the head, in which the subprotocols are looked up on request.
     head: &'b [u8],
 }
 
 impl<'b> Upgrade<'b> {
-    /// The subprotocols offered, best first, over all lines of Sec-WebSocket-Protocol.
+    /// The offered subprotocols, in order of preference, over all lines of Sec-WebSocket-Protocol.
     pub fn protocols(&self) -> Protocols<'b> {
         Protocols { lines: self.head, items: &[] }
     }
 
-    /// What to answer to the offers of permessage-deflate; `None` declines them. See
+    /// The answer to the offers of permessage-deflate; `None` declines them. See
     /// [`Deflate::accept`].
     ///
     /// # Errors
-    /// Sec-WebSocket-Extensions that is no list of extensions.
+    /// A Sec-WebSocket-Extensions that is not a list of extensions.
     pub fn deflate(&self, takeover: bool) -> Result<Option<Deflate>, Violation> {
         Deflate::accept(values(self.head, b"sec-websocket-extensions"), takeover)
     }
@@ -40,12 +40,12 @@ impl<'b> Upgrade<'b> {
     }
 }
 
-/// The subprotocols that a client offers, best first. Made by [`Upgrade::protocols`].
+/// The subprotocols that a client offers, in order of preference. Made by [`Upgrade::protocols`].
 #[derive(Clone, Debug)]
 pub struct Protocols<'b> {
-    /// Lines not looked at yet.
+    /// Lines not yet looked at.
     lines: &'b [u8],
-    /// Items not given out yet of the current line.
+    /// Items of the current line not yet returned.
     items: &'b [u8],
 }
 
@@ -68,10 +68,10 @@ impl<'b> Iterator for Protocols<'b> {
     }
 }
 
-/// Whether a request asks for a WebSocket, and rightly. `None` is an ordinary request.
+/// Checks whether a request is a valid WebSocket handshake. `None` for an ordinary request.
 ///
 /// # Errors
-/// What is wrong with the handshake; [`encode_refusal`] tells the client.
+/// What is wrong with the handshake; [`encode_refusal`] reports it to the client.
 pub fn check_upgrade<'b>(request: &Request<'_, 'b>) -> Result<Option<Upgrade<'b>>, Violation> {
     let offer = Offer::read(request);
     if !offer.websocket {
@@ -131,8 +131,8 @@ pub fn encode_upgrade_response(
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends a whole response that refuses a request and says why; the connection is to be closed
-/// after it.
+/// Appends a complete response that refuses a request and gives the reason; the connection is to be
+/// closed after it.
 #[cold]
 pub fn encode_refusal(out: &mut Vec<u8>, violation: Violation) {
     let mut body = alloc::string::String::new();
@@ -150,7 +150,7 @@ pub fn encode_refusal(out: &mut Vec<u8>, violation: Violation) {
     encode_response(out, violation.http_status(), headers, body.as_bytes());
 }
 
-/// The headers of a handshake, gathered in one pass.
+/// The headers of a handshake, collected in one pass.
 #[derive(Default)]
 struct Offer<'b> {
     websocket: bool,
@@ -179,7 +179,7 @@ impl<'b> Offer<'b> {
                     offer.keys += 1;
                 }
                 21 if is("sec-websocket-version") => {
-                    // A second line may not contradict the first.
+                    // A second line must not contradict the first.
                     offer.version = match offer.version {
                         Some(version) if version != header.value => Some(b""),
                         _ => Some(header.value),
@@ -205,7 +205,7 @@ fn values<'b>(head: &'b [u8], name: &'static [u8]) -> impl Iterator<Item = &'b [
     })
 }
 
-/// The value of the first line of this name, in lower case, and the lines behind it.
+/// The value of the first line of this name, in lower case, and the lines after it.
 fn next_value<'b>(mut lines: &'b [u8], name: &[u8]) -> Option<(&'b [u8], &'b [u8])> {
     while !lines.is_empty() {
         let (line, rest) = split_at_byte(lines, b'\n');
@@ -225,7 +225,7 @@ fn is_key(key: &[u8]) -> bool {
         if digits.len() == 22 && digits.iter().all(is_digit))
 }
 
-/// What stands before the first `byte` and what after it; all and nothing without one.
+/// The parts before and after the first `byte`; everything and nothing without one.
 fn split_at_byte(bytes: &[u8], byte: u8) -> (&[u8], &[u8]) {
     match bytes.iter().position(|found| *found == byte).and_then(|at| bytes.split_at_checked(at)) {
         Some((before, [_, after @ ..])) => (before, after),

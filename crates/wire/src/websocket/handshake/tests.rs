@@ -1,5 +1,5 @@
-//! The opening handshake, both roles: the RFC's vector, every refusal, and the bad inputs that broke
-//! others (BI-nn).
+//! The opening handshake, both roles: the RFC's example, every refusal, and bad inputs that broke
+//! other servers (BI-nn).
 
 use std::string::{String, ToString};
 use std::vec::Vec;
@@ -24,7 +24,7 @@ fn check(head: &str) -> Result<Option<Asked>, Violation> {
     }))
 }
 
-/// A good handshake with one line left out and others put in.
+/// A valid handshake with one line left out and others added.
 fn request(without: &str, lines: &str) -> String {
     let good = "GET /chat HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n";
@@ -126,7 +126,7 @@ fn bi_15_protocol_and_extension_lists() {
     assert!(protocols(&only_blanks).is_empty());
     let lines = "Sec-WebSocket-Protocol: a\r\nX: b\r\nsec-websocket-protocol: c , constructor\r\n";
     assert_eq!(protocols(lines), ["a", "c", "constructor"]);
-    // Not read at all, hence declined, whatever stands in it.
+    // Not read at all, hence declined, whatever it contains.
     for value in [
         "x; y=\"",
         "x; y=\"\\\"\\",

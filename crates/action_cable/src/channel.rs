@@ -1,5 +1,4 @@
-//! [`channel`]: what an identifier asks for. Whether a signed name is signed by whom it should be is
-//! for the caller to say.
+//! [`channel`]: the channel in an identifier. The caller verifies signed names.
 
 use alloc::borrow::Cow;
 
@@ -8,7 +7,7 @@ use serde::Deserialize;
 use crate::Malformed;
 use crate::json::{Raw, object, optional_text, text};
 
-/// What an identifier asks for.
+/// The channel in an identifier.
 #[derive(Clone, Eq, PartialEq, Debug)]
 pub enum Channel<'a> {
     /// A stream, by its signed name.
@@ -19,9 +18,9 @@ pub enum Channel<'a> {
     Turbo(Cow<'a, str>),
     /// A stream of CableReady, by its signed name.
     CableReady(Cow<'a, str>),
-    /// A channel of the application; what else the identifier says is the application's.
+    /// A channel of the application; other keys of the identifier are for the application.
     App {
-        /// Its class.
+        /// The class name.
         channel: Cow<'a, str>,
     },
 }
@@ -40,10 +39,10 @@ struct Fields<'a> {
 
 const SIGNED: &str = "signed_stream_name";
 
-/// Reads an identifier.
+/// Parses an identifier.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Why it is malformed.
 pub fn channel(identifier: &str) -> Result<Channel<'_>, Malformed> {
     let fields: Fields = object(identifier)?;
     let channel = text(fields.channel, "channel")?;
@@ -74,7 +73,7 @@ mod tests {
                 r#"{"signed_stream_name":"x--y","channel":"$pubsub"}"#,
                 Channel::PubSubSigned(borrowed("x--y")),
             ),
-            // Who shows a signature is judged by it.
+            // A signed name takes precedence.
             (
                 r#"{"channel":"$pubsub","stream_name":"a","signed_stream_name":"x--y"}"#,
                 Channel::PubSubSigned(borrowed("x--y")),

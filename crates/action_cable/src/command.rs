@@ -1,4 +1,4 @@
-//! [`Command`]: what a client says.
+//! [`Command`]: a client's message.
 
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
@@ -9,66 +9,66 @@ use serde_json::value::RawValue;
 use crate::json::{Object, Raw, object, present, text};
 use crate::{History, Malformed, Presence};
 
-/// What a client says. An `identifier` is the text of the subscription it is about.
+/// A client's message. `identifier` is the identifier of its subscription.
 #[derive(Clone, Eq, PartialEq, Debug)]
 pub enum Command<'a> {
-    /// Confirmed or rejected by a message.
+    /// Subscribes; the server confirms or rejects it.
     Subscribe {
-        /// Which.
+        /// The subscription.
         identifier: Cow<'a, str>,
-        /// What to be told again.
+        /// The request for missed messages.
         history: Option<History<'a>>,
-        /// Who joins with it.
+        /// The presence record to join with.
         presence: Option<Presence<'a>>,
     },
-    /// Never answered.
+    /// Unsubscribes, without an answer.
     Unsubscribe {
-        /// Which.
+        /// The subscription.
         identifier: Cow<'a, str>,
     },
-    /// To the application's channel.
+    /// A message to the application's channel.
     Message {
-        /// Which.
+        /// The subscription.
         identifier: Cow<'a, str>,
-        /// JSON in a string, by custom an object with `action`.
+        /// JSON in a string, by convention an object with `action`.
         data: Cow<'a, str>,
     },
-    /// What has come since.
+    /// Requests missed messages.
     History {
-        /// Which.
+        /// The subscription.
         identifier: Cow<'a, str>,
-        /// Since when.
+        /// Which messages.
         history: History<'a>,
     },
-    /// To the others on the stream, past the application.
+    /// A message to the other subscribers, bypassing the application.
     Whisper {
-        /// Which.
+        /// The subscription.
         identifier: Cow<'a, str>,
         /// Any JSON.
         data: &'a str,
     },
-    /// Somebody is there.
+    /// Joins the presence set.
     Join {
-        /// Where.
+        /// The subscription.
         identifier: Cow<'a, str>,
-        /// Who.
+        /// The record.
         presence: Presence<'a>,
     },
-    /// Somebody is there no more.
+    /// Leaves the presence set.
     Leave {
-        /// Where.
+        /// The subscription.
         identifier: Cow<'a, str>,
-        /// Who, if not whoever joined by this connection.
+        /// The id that leaves; by default the one that joined on this connection.
         id: Option<Cow<'a, str>>,
     },
-    /// Who is there?
+    /// Requests the presence set.
     Presence {
-        /// Where.
+        /// The subscription.
         identifier: Cow<'a, str>,
-        /// Whether to name them, or only say how many.
+        /// Whether to list the members, or only count them.
         records: bool,
     },
-    /// To be answered by a pong.
+    /// Requests a pong.
     Ping,
     /// The answer to a ping.
     Pong,
@@ -94,10 +94,10 @@ struct PresenceData {
 }
 
 impl<'a> Command<'a> {
-    /// Reads a client's message.
+    /// Parses a client's message.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Why it is malformed.
     pub fn decode(json: &'a str) -> Result<Self, Malformed> {
         let fields: Fields = object(json)?;
         let identifier = || text(fields.identifier, "identifier");
@@ -137,7 +137,7 @@ impl<'a> Command<'a> {
         })
     }
 
-    /// Its name on the wire.
+    /// The value of `command`.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -154,7 +154,7 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// Appends it as JSON. `data` and `info` must be JSON; they are not looked at.
+    /// Appends it as JSON. `data` and `info` must be JSON; they are not validated.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let mut object = Object::begin(out);
         object.text("command", self.name());
@@ -227,7 +227,7 @@ mod tests {
         String::from_utf8(out).unwrap()
     }
 
-    /// What real clients send, and what it means.
+    /// Messages as real clients send them.
     #[test]
     fn commands_are_read_and_written_as_clients_write_them() {
         let position = Position { stream_id: "a b".into(), epoch: "e1".into(), offset: u64::MAX };
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn identifiers_are_kept_byte_for_byte() {
-        // Blanks, the order of keys and escapes inside are the client's.
+        // Spaces, the order of keys and escapes are kept.
         for id in
             [r#"{ "id":1.0,"channel" :"A"}"#, r#"{"channel":"\u00e9\/\ud800"}"#, "", "no json\0"]
         {

@@ -1,25 +1,25 @@
-//! [`DisconnectReason`]: why a server ends a connection, and what follows from it for the client.
+//! [`DisconnectReason`]: why a server ends a connection, and what the client should do.
 
 use alloc::borrow::Cow;
 
 /// Why a server ends a connection.
 #[derive(Clone, Eq, PartialEq, Hash, Debug)]
 pub enum DisconnectReason<'a> {
-    /// Who this is was not shown, or may not come in.
+    /// The client is not authenticated or not authorized.
     Unauthorized,
-    /// The server goes away and another takes its place.
+    /// The server restarts.
     ServerRestart,
-    /// The application asked for it.
+    /// The application requested it.
     Remote,
-    /// The client said something that is no command.
+    /// The client sent an invalid command.
     InvalidRequest,
-    /// Nothing was subscribed or said for too long.
+    /// No subscription and no activity for too long.
     IdleTimeout,
-    /// Pings were not answered where that was asked.
+    /// Pings were not answered within the pong timeout.
     NoPong,
-    /// More waited for the client than it read.
+    /// The client reads too slowly.
     TooSlow,
-    /// The token was good once.
+    /// The token has expired.
     TokenExpired,
     /// Any other.
     Other(Cow<'a, str>),
@@ -28,7 +28,7 @@ pub enum DisconnectReason<'a> {
 use DisconnectReason as Reason;
 
 impl<'a> DisconnectReason<'a> {
-    /// Those that have a name.
+    /// The known reasons by name.
     const NAMED: [(&'static str, DisconnectReason<'static>); 8] = [
         ("unauthorized", Reason::Unauthorized),
         ("server_restart", Reason::ServerRestart),
@@ -40,7 +40,7 @@ impl<'a> DisconnectReason<'a> {
         ("token_expired", Reason::TokenExpired),
     ];
 
-    /// As it is sent.
+    /// The name in messages.
     #[must_use]
     pub fn as_str(&self) -> &str {
         if let Reason::Other(text) = self {
@@ -50,14 +50,14 @@ impl<'a> DisconnectReason<'a> {
         named.map_or("", |(name, _)| name)
     }
 
-    /// Whether the client should come again, if nobody says otherwise.
+    /// Whether the client should reconnect by default.
     #[must_use]
     pub fn reconnect(&self) -> bool {
         use Reason::{IdleTimeout, InvalidRequest, TokenExpired, Unauthorized};
         !matches!(self, Unauthorized | InvalidRequest | IdleTimeout | TokenExpired)
     }
 
-    /// The code of the close frame that follows: one that RFC 6455 (7.4) lets be sent.
+    /// The code of the close frame that follows; RFC 6455 (7.4) allows sending it.
     #[must_use]
     pub fn close_code(&self) -> u16 {
         match self {

@@ -1,5 +1,5 @@
-//! [`Position`]: a place in a stream, and [`History`]: what a client that comes back asks to be told
-//! again. Both of the extended protocol only.
+//! [`Position`]: an offset in a stream, and [`History`]: a client's request for missed messages. Both
+//! are part of the extended protocol only.
 
 use alloc::borrow::Cow;
 use alloc::collections::BTreeMap;
@@ -10,23 +10,23 @@ use serde::Deserialize;
 use crate::Malformed;
 use crate::json::{Object, Raw, Text, object, scalar};
 
-/// A place in a stream.
+/// An offset in a stream.
 #[derive(Clone, Eq, PartialEq, Hash, Debug)]
 pub struct Position<'a> {
     /// The stream's name.
     pub stream_id: Cow<'a, str>,
-    /// What offsets count from; another epoch is another count.
+    /// The epoch of offsets: offsets of different epochs are not comparable.
     pub epoch: Cow<'a, str>,
     /// The number of a message in its stream.
     pub offset: u64,
 }
 
-/// What has come since.
+/// A request for missed messages.
 #[derive(Clone, Eq, PartialEq, Default, Debug)]
 pub struct History<'a> {
-    /// Unix seconds: for streams that are not listed.
+    /// Unix seconds, for streams that are not listed.
     pub since: Option<i64>,
-    /// The last message seen of each stream; what came after it is wanted.
+    /// The last received message of each stream; later ones are requested.
     pub streams: Vec<Position<'a>>,
 }
 

@@ -1,5 +1,5 @@
-//! JSON at its least: an object whose values stay text until they are asked for, and a writer of
-//! objects. Reading is serde_json's; what is written is a few keys around texts that are JSON already.
+//! Minimal JSON: objects whose values stay text until decoded, and a writer of objects. serde_json
+//! parses; the writer only puts keys around values that are JSON already.
 
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
@@ -10,15 +10,14 @@ use serde_json::value::RawValue;
 
 use crate::Malformed;
 
-/// A value as the text it is.
+/// A value as JSON text.
 pub(crate) type Raw<'a> = &'a RawValue;
 
-/// Reads an object. Only `Repeated` is left to say of one that `T` does not take, if all values in
-/// `T` are [`Raw`].
+/// Parses an object. If all values in `T` are [`Raw`], the only error beside syntax is a repeated key.
 pub(crate) fn object<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Malformed> {
     let begins = text.trim_start_matches([' ', '\t', '\n', '\r']);
     if !begins.starts_with('{') {
-        // serde takes an array for a struct; a protocol must not.
+        // serde accepts an array for a struct; the protocol does not.
         let json = serde_json::from_str::<IgnoredAny>(text);
         return Err(json.map_or_else(|error| not_json(&error), |_| Malformed::NotAnObject));
     }
@@ -32,14 +31,14 @@ fn not_json(error: &serde_json::Error) -> Malformed {
     Malformed::NotJson { line: error.line(), column: error.column() }
 }
 
-/// A value that is there, `null` included: an `Option` by itself takes that for absence.
+/// A present value, `null` included: `Option` alone treats `null` as absent.
 pub(crate) fn present<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Raw<'de>>, D::Error> {
     Raw::deserialize(deserializer).map(Some)
 }
 
-/// The string of a key that must be there.
+/// The string of a required key.
 pub(crate) fn text<'a>(
     value: Option<Raw<'a>>,
     key: &'static str,
@@ -47,7 +46,7 @@ pub(crate) fn text<'a>(
     optional_text(value, key)?.ok_or(Malformed::Missing(key))
 }
 
-/// The string of a key that may be there.
+/// The string of an optional key.
 pub(crate) fn optional_text<'a>(
     value: Option<Raw<'a>>,
     key: &'static str,
@@ -55,7 +54,7 @@ pub(crate) fn optional_text<'a>(
     Ok(scalar::<Text<'a>>(value, key)?.map(|text| text.0))
 }
 
-/// A string, number or boolean of a key that may be there.
+/// A string, number or boolean of an optional key.
 pub(crate) fn scalar<'a, T: Deserialize<'a>>(
     value: Option<Raw<'a>>,
     key: &'static str,
@@ -64,11 +63,11 @@ pub(crate) fn scalar<'a, T: Deserialize<'a>>(
     serde_json::from_str(value.get()).map(Some).map_err(|_| Malformed::Invalid(key))
 }
 
-/// A string, borrowed where it has no escapes; serde borrows no `Cow` of its own accord.
+/// A string, borrowed if it has no escapes: serde does not borrow a `Cow` by default.
 #[derive(Deserialize, Eq, PartialEq, Ord, PartialOrd)]
 pub(crate) struct Text<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 
-/// Writes an object to the end of a buffer.
+/// Appends an object to a buffer.
 pub(crate) struct Object<'o> {
     out: &'o mut Vec<u8>,
     first: bool,
@@ -80,7 +79,7 @@ impl<'o> Object<'o> {
         Object { out, first: true }
     }
 
-    /// Goes on with one of which there is something already.
+    /// Continues an object that has a key already.
     pub(crate) fn after(out: &'o mut Vec<u8>) -> Object<'o> {
         Object { out, first: false }
     }
@@ -97,7 +96,7 @@ impl<'o> Object<'o> {
         self
     }
 
-    /// A value that is JSON already.
+    /// A value that is already JSON.
     pub(crate) fn raw(&mut self, key: &str, value: &str) -> &mut Self {
         self.key(key).extend_from_slice(value.as_bytes());
         self
@@ -112,7 +111,7 @@ impl<'o> Object<'o> {
         self
     }
 
-    /// The place of a value to be written, after its key.
+    /// Writes a key and returns the buffer for its value.
     pub(crate) fn key(&mut self, key: &str) -> &mut Vec<u8> {
         if !core::mem::take(&mut self.first) {
             self.out.push(b',');
@@ -153,7 +152,7 @@ pub fn put_string(text: &str, out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-/// Appends what an application published: as it is where it is JSON, else as a JSON string.
+/// Appends a published payload: unchanged if it is JSON, otherwise as a JSON string.
 pub fn put_payload(payload: &str, out: &mut Vec<u8>) {
     match serde_json::from_str::<Raw>(payload) {
         Ok(value) => out.extend_from_slice(value.get().as_bytes()),

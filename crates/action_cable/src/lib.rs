@@ -1,19 +1,18 @@
-//! Action Cable v1 and AnyCable's extended v1: JSON text to commands and messages and back, both
-//! roles, no I/O.
+//! Codec of Action Cable v1 and AnyCable's extended v1: JSON text to commands and messages and back,
+//! both roles, no I/O.
 //!
-//! - [`Command`]: what a client says. [`Message`]: what a server says.
-//! - [`channel`]: what an identifier asks for. An identifier is a text that happens to be JSON; it is
-//!   compared, and sent back, as the text it is, never rewritten.
-//! - [`data_prefix`] and [`data_suffix`]: what stands around a message, so that a server encodes it
-//!   once for all that have subscribed by the same identifier.
-//! - [`DisconnectReason`]: why a server ends a connection, and with which close code.
+//! - [`Command`]: a client's message. [`Message`]: a server's message.
+//! - [`channel()`]: the channel in an identifier. An identifier is a string of JSON; it is compared and
+//!   sent back as text, never rewritten.
+//! - [`data_prefix`] and [`data_suffix`]: the envelope of a message, so that a server encodes it once
+//!   for all subscribers by the same identifier.
+//! - [`DisconnectReason`]: why a server ends a connection, with its close code.
 //!
-//! There are no sockets, no clock and no cryptography here: signed names are handed on as they came.
-//! What is decoded borrows from the text, except strings with escapes. Values that are only passed on
-//! (`data` of a whisper, a message, `info`) stay the JSON text they are, checked but not read; they may
-//! nest as deep as the text is long, because nothing here descends into them. Unknown keys are ignored;
-//! a known key that comes twice is refused, as there is no telling which of the two another reader
-//! of the same text would take.
+//! There are no sockets, no clock and no cryptography here: signed names are returned unverified.
+//! Decoded values borrow from the text, except strings with escapes. Payloads (`data` of a whisper, a
+//! message, `info`) stay JSON text: validated but not decoded, nested to any depth, because nothing here
+//! descends into them. Unknown keys are ignored. A repeated known key is an error, because other parsers
+//! of the same text may choose the other one.
 //!
 //! Sources: `action_cable.rb`, `connection/*` and `server/*` of Rails 8; the extended protocol as
 //! AnyCable documents it.

@@ -1,34 +1,34 @@
-//! [`Malformed`]: every way a text can fail to be a command, a message or an identifier.
+//! [`Malformed`]: why a text is not a command, a message or an identifier.
 
 use core::error::Error;
 use core::fmt;
 
-/// What was wrong with a text.
+/// What is wrong with a text.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 pub enum Malformed {
-    /// No JSON, or cut short, or with something behind it; found in this line and column.
+    /// Not JSON, truncated, or with trailing characters, at this line and column.
     NotJson {
         /// From 1.
         line: usize,
-        /// From 1; 0 where a line ended.
+        /// From 1; 0 at the end of a line.
         column: usize,
     },
-    /// JSON, but no object.
+    /// JSON, but not an object.
     NotAnObject,
-    /// A key that means something here came twice.
+    /// A known key is repeated.
     Repeated,
-    /// `command` is none of ours.
+    /// `command` is unknown.
     UnknownCommand,
-    /// `type` is none of ours.
+    /// `type` is unknown.
     UnknownType,
     /// This key is missing.
     Missing(&'static str),
-    /// The value of this key is of another kind.
+    /// The value of this key has the wrong type, is out of range, or is not valid Unicode.
     Invalid(&'static str),
 }
 
 impl Malformed {
-    /// The label it is counted under, in snake case.
+    /// The name for counters, in snake case.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! [`Message`]: what a server says.
+//! [`Message`]: a server's message.
 
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
@@ -8,64 +8,64 @@ use serde::Deserialize;
 use crate::json::{Object, Raw, Text, object, optional_text, present, put_string, scalar, text};
 use crate::{DisconnectReason, Malformed, Position, PresenceEvent};
 
-/// What a server says. An `identifier` is the text of the subscription it is about.
+/// A server's message. `identifier` is the identifier of the subscription.
 #[derive(Clone, Eq, PartialEq, Debug)]
 pub enum Message<'a> {
-    /// The first one.
+    /// The first message.
     Welcome {
-        /// By which the connection can be resumed, in the extended protocol.
+        /// The session id, by which the connection can be resumed in the extended protocol.
         sid: Option<Cow<'a, str>>,
-        /// The subscriptions that were taken over, where it was resumed.
+        /// The restored subscriptions of a resumed session.
         restored: Option<Vec<Cow<'a, str>>>,
     },
-    /// The server is there.
+    /// The server's heartbeat.
     Ping {
-        /// Its time, by custom Unix seconds. A server may say none, or something else: 0.
+        /// The server's time, by convention Unix seconds; 0 if it sends none or another value.
         message: u64,
     },
     /// The answer to a client's ping.
     Pong,
     /// Subscribed.
     Confirm {
-        /// Which.
+        /// The subscription.
         identifier: Cow<'a, str>,
     },
     /// Not subscribed.
     Reject {
-        /// Which.
+        /// The subscription.
         identifier: Cow<'a, str>,
     },
-    /// All that was asked for has been told again.
+    /// All requested messages have been sent.
     ConfirmHistory {
-        /// Which.
+        /// The subscription.
         identifier: Cow<'a, str>,
     },
-    /// Not all of it is there any more; nothing was told.
+    /// Not all requested messages are available; none were sent.
     RejectHistory {
-        /// Which.
+        /// The subscription.
         identifier: Cow<'a, str>,
     },
-    /// The last one.
+    /// The last message.
     Disconnect {
-        /// Why.
+        /// The reason.
         reason: DisconnectReason<'a>,
-        /// Whether to come again.
+        /// Whether the client should reconnect.
         reconnect: bool,
     },
-    /// What was published.
+    /// A publication.
     Data {
-        /// To which subscription.
+        /// The subscription.
         identifier: Cow<'a, str>,
         /// Any JSON.
         message: &'a str,
-        /// Where in its stream, if that is counted.
+        /// Its position, if the stream has offsets.
         position: Option<Position<'a>>,
     },
-    /// Who is there.
+    /// A presence message.
     Presence {
-        /// Where.
+        /// The subscription.
         identifier: Cow<'a, str>,
-        /// Who.
+        /// The event.
         event: PresenceEvent<'a>,
     },
 }
@@ -97,10 +97,10 @@ struct Fields<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// Reads a server's message.
+    /// Parses a server's message.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Why it is malformed.
     pub fn decode(json: &'a str) -> Result<Self, Malformed> {
         let fields: Fields = object(json)?;
         let identifier = || text(fields.identifier, "identifier");
@@ -137,7 +137,7 @@ impl<'a> Message<'a> {
         })
     }
 
-    /// Appends it as JSON. `message` and `info` must be JSON; they are not looked at.
+    /// Appends it as JSON. `message` and `info` must be JSON; they are not validated.
     pub fn encode(&self, out: &mut Vec<u8>) {
         if let Message::Data { identifier, message, position } = self {
             data_prefix(identifier, out);
@@ -173,7 +173,7 @@ impl<'a> Message<'a> {
         object.end();
     }
 
-    /// What stands under `type`; nothing does for data.
+    /// The value of `type`; data messages have none.
     const fn kind(&self) -> &'static str {
         match self {
             Message::Welcome { .. } => "welcome",
@@ -199,7 +199,7 @@ impl<'a> Fields<'a> {
         Ok(Some(ids.unwrap_or_default().into_iter().map(|id| id.0).collect()))
     }
 
-    /// All three or none.
+    /// All three fields, or none.
     fn position(&self) -> Result<Option<Position<'a>>, Malformed> {
         let stream_id = optional_text(self.stream_id, "stream_id")?;
         let epoch = optional_text(self.epoch, "epoch")?;
@@ -216,14 +216,14 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Appends what stands before the message of a [`Message::Data`].
+/// Appends the part of a [`Message::Data`] before its message.
 pub fn data_prefix(identifier: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(br#"{"identifier":"#);
     put_string(identifier, out);
     out.extend_from_slice(br#","message":"#);
 }
 
-/// The same from a prefix that is there, with a type; what has one is no plain data to clients.
+/// Appends `prefix` of [`data_prefix`] with a `type`, so that clients do not treat it as plain data.
 pub fn typed_prefix(kind: &str, prefix: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(br#"{"type":"#);
     put_string(kind, out);
@@ -231,7 +231,7 @@ pub fn typed_prefix(kind: &str, prefix: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(prefix.strip_prefix(b"{").unwrap_or(prefix));
 }
 
-/// Appends what stands after it.
+/// Appends the part after the message.
 pub fn data_suffix(position: Option<&Position<'_>>, out: &mut Vec<u8>) {
     let Some(position) = position else { return out.push(b'}') };
     let mut rest = Object::after(out);
@@ -270,7 +270,7 @@ mod tests {
         String::from_utf8(out).unwrap()
     }
 
-    /// What real servers send, and what it means.
+    /// Messages as real servers send them.
     #[test]
     fn messages_are_read_and_written_as_servers_write_them() {
         let data =

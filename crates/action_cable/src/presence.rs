@@ -1,5 +1,4 @@
-//! Who is there: what a client says of itself, and what a server tells of everybody. Of the extended
-//! protocol only.
+//! Presence: a client's record, and a server's presence messages. Part of the extended protocol only.
 
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
@@ -10,30 +9,30 @@ use serde_json::value::RawValue;
 use crate::Malformed;
 use crate::json::{Object, Raw, object, scalar, text};
 
-/// Somebody who is there.
+/// A presence record.
 #[derive(Clone, Eq, PartialEq, Debug)]
 pub struct Presence<'a> {
-    /// Whoever it is; several connections may be the same.
+    /// The id of the user; several connections may share it.
     pub id: Cow<'a, str>,
-    /// What others are told, JSON.
+    /// JSON for the other members.
     pub info: Option<&'a str>,
 }
 
-/// What a server tells of who is there.
+/// A server's presence message.
 #[derive(Clone, Eq, PartialEq, Debug)]
 pub enum PresenceEvent<'a> {
-    /// Somebody came.
+    /// A member joined.
     Join(Presence<'a>),
-    /// Somebody left.
+    /// A member left.
     Leave {
-        /// Who.
+        /// Its id.
         id: Cow<'a, str>,
     },
     /// The answer to `presence`.
     Info {
-        /// How many are there.
+        /// Number of members.
         total: u64,
-        /// Who they are, if that was asked.
+        /// The members, if requested.
         records: Vec<Presence<'a>>,
     },
     /// The request failed.
@@ -63,7 +62,7 @@ impl<'a> Presence<'a> {
         Self::of(&fields).map(Some)
     }
 
-    /// The id alone; a client may leave without one.
+    /// Only the id; a leave command may have none.
     pub(crate) fn decode_id(value: Option<Raw<'a>>) -> Result<Option<Cow<'a, str>>, Malformed> {
         let Some(value) = value else { return Ok(None) };
         let fields: Fields = object(value.get()).map_err(|_| Malformed::Invalid(KEY))?;

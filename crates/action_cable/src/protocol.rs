@@ -1,15 +1,15 @@
-//! The names under which the protocols are offered in the WebSocket handshake.
+//! The subprotocol names of the WebSocket handshake.
 
 /// Action Cable v1.
 pub const V1: &str = "actioncable-v1-json";
 /// AnyCable's extension of it.
 pub const V1_EXT: &str = "actioncable-v1-ext-json";
-/// What Rails' client offers last, to be refused by: a server that echoes it speaks no cable.
+/// Offered last by Rails' client: a server selects it to say that it supports no other.
 pub const UNSUPPORTED: &str = "actioncable-unsupported";
-/// What a subprotocol begins with that is no protocol but carries a token; never echoed.
+/// Prefix of an offered subprotocol that carries a token; never selected.
 pub const TOKEN_PREFIX: &str = "anycable-token.";
 
-/// A protocol that this crate speaks.
+/// A supported protocol.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 pub enum Protocol {
     /// Action Cable v1.
@@ -19,7 +19,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// As it is offered.
+    /// The subprotocol name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -28,14 +28,14 @@ impl Protocol {
         }
     }
 
-    /// The protocol of an offer; `None` for any other.
+    /// The protocol with this subprotocol name, if supported.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Protocol> {
         [Protocol::V1, Protocol::V1Ext].into_iter().find(|protocol| protocol.name() == name)
     }
 }
 
-/// The token that an offered subprotocol carries, if it is one of those.
+/// The token in an offered subprotocol, if it carries one.
 #[must_use]
 pub fn token(offered: &str) -> Option<&str> {
     offered.strip_prefix(TOKEN_PREFIX).filter(|token| !token.is_empty())

@@ -1,5 +1,5 @@
-//! What is written is read as what it was, by us and by serde_json; whatever else comes is refused
-//! and breaks nothing.
+//! Encoded messages decode to the same value, here and by serde_json; no input makes the decoders
+//! panic.
 
 use std::borrow::Cow;
 
@@ -16,8 +16,7 @@ fn text() -> impl Strategy<Value = Cow<'static, str>> {
     prop_oneof![".{0,12}", "[\"\\\\/\u{0}-\u{1f}a-f{}:,]{0,12}"].prop_map(Cow::Owned)
 }
 
-/// JSON as it may stand, blanks and all. Never `null`, which means that there is nothing where it
-/// may be left out.
+/// JSON values, spaces included. Never `null`, which means absent for optional keys.
 fn json() -> impl Strategy<Value = &'static str> {
     prop::sample::select(&[r#"{"a":[1, 2.5e300, null]}"#, "[]", "\"\\ud800\"", "-0", "true"][..])
 }
@@ -93,9 +92,9 @@ fn message() -> impl Strategy<Value = Message<'static>> {
     ]
 }
 
-/// One object by the word of another reader.
+/// Whether another parser reads one object.
 fn is_one_object(text: &str) -> bool {
-    // A lone surrogate in a text that is passed on is nobody's business but the receiver's.
+    // serde_json refuses a lone surrogate in a payload; the codec does not decode payloads.
     let lone = text.contains("\\ud800");
     lone || serde_json::from_str::<Value>(text).is_ok_and(|value| value.is_object())
 }
@@ -108,7 +107,7 @@ proptest! {
         let written = String::from_utf8(out).unwrap();
         prop_assert!(is_one_object(&written), "{written}");
         prop_assert_eq!(Command::decode(&written), Ok(command));
-        // Cut short, it is no command.
+        // Truncated, it is malformed.
         for (end, _) in written.char_indices() {
             prop_assert!(Command::decode(&written[..end]).is_err());
         }
@@ -146,7 +145,7 @@ proptest! {
         let _ = (Command::decode(&text), Message::decode(&text), channel(&text));
     }
 
-    /// What is nearly right goes deeper than what is all wrong.
+    /// Valid messages with one changed byte reach deeper into the decoder.
     #[test]
     fn nor_does_what_is_nearly_right(message in message(), command in command(), at: prop::sample::Index, byte: u8) {
         let mut out = Vec::new();

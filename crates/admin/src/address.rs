@@ -1,21 +1,21 @@
-//! [`Address`]: where a listener is, a TCP address or a UNIX socket.
+//! [`Address`]: the address of a listener, TCP or a UNIX socket.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Where a listener is.
+/// The address of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// Address and port; port 0 takes a free one.
     Tcp(SocketAddr),
-    /// A UNIX socket that only its owner may open.
+    /// Path of a UNIX socket with mode 0600.
     Unix(PathBuf),
 }
 
 impl Address {
-    /// The file of a UNIX socket.
+    /// The path of a UNIX socket.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         match self {
@@ -24,7 +24,7 @@ impl Address {
         }
     }
 
-    /// Whether only this machine reaches it.
+    /// Whether only this machine can connect.
     #[must_use]
     pub fn is_local(&self) -> bool {
         match self {

@@ -1,9 +1,9 @@
-//! Who may ask: a bearer key (RFC 6750 section 2.1), compared in constant time.
+//! Authentication of the admin listener: a bearer key (RFC 6750 section 2.1), compared in constant time.
 
 use std::hint::black_box;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// The key that requests must carry, if one is set. It can be replaced while running.
+/// The key that requests must carry, if one is set. A reload can replace it.
 #[derive(Clone, Default)]
 pub(crate) struct Key(Arc<RwLock<Option<Box<[u8]>>>>);
 
@@ -19,7 +19,7 @@ impl Key {
         *place = key.map(|key| key.as_bytes().into());
     }
 
-    /// Whether a key is set at all.
+    /// Whether a key is set.
     pub(crate) fn is_set(&self) -> bool {
         self.0.read().unwrap_or_else(PoisonError::into_inner).is_some()
     }
@@ -32,7 +32,7 @@ impl Key {
     }
 }
 
-/// The token of a Bearer authorization; the scheme's case does not matter (RFC 9110 section 11.1).
+/// The token of a Bearer authorization. The scheme is case-insensitive (RFC 9110 section 11.1).
 pub fn bearer(value: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = value.split_at_checked("Bearer ".len())?;
     scheme.eq_ignore_ascii_case(b"Bearer ").then(|| token.trim_ascii())

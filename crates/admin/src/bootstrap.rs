@@ -1,6 +1,6 @@
-//! [`Ground`]: what a server stands on before its workers begin: how many there are, and the
-//! listeners for clients. In the one order that private descriptor tables allow, they are opened
-//! before the workers, and whatever else opens descriptors comes after those.
+//! [`Bootstrap`]: the steps before a server's workers start: planning how many there are, and opening
+//! the listeners for clients. Private descriptor tables dictate the order: listeners first, then the
+//! workers, then everything else that opens descriptors.
 
 use std::fmt;
 use std::io;
@@ -16,25 +16,25 @@ use tracing::warn;
 
 use crate::{Address, Service, listen_unix};
 
-/// A connection is accepted once its request is here, at most this late.
+/// `TCP_DEFER_ACCEPT`: a connection is accepted when its request has arrived, or after this time.
 const ACCEPT_DEFER: Duration = Duration::from_secs(1);
-/// Listeners in all, over addresses and cores: what the engine takes.
+/// Listeners of all addresses and cores together: the engine's limit.
 const LISTENERS_MAX: usize = 64;
 
-/// What a server is to have.
+/// What a server needs from its workers and listeners.
 #[derive(Copy, Clone, Debug)]
 pub struct Wanted<'w> {
     /// Addresses to listen on; port 0 takes a free one.
     pub listen: &'w [Address],
-    /// Connections that may wait to be accepted.
+    /// Length of the accept queue.
     pub backlog: u32,
-    /// After which time without an acknowledgement a client is given up, if the listener says so.
+    /// The time without an acknowledgement after which a client counts as dead.
     pub peer_timeout: Option<Duration>,
-    /// Workers at most.
+    /// Number of workers, if configured.
     pub workers: Option<usize>,
-    /// Clients at most, if somebody said so.
+    /// Clients at most, if configured.
     pub clients: Option<u64>,
-    /// How many are planned for otherwise.
+    /// Clients to plan for otherwise.
     pub clients_default: u64,
     /// Descriptors that each needs.
     pub each: u64,
@@ -42,18 +42,18 @@ pub struct Wanted<'w> {
     pub named: &'static str,
 }
 
-/// Why a server cannot begin; the system's own word for it is the source.
+/// Why a server cannot start. The operating system's error is the source.
 #[derive(Debug)]
 pub enum GroundError {
     /// Nothing to listen on.
     NoListener,
-    /// More addresses than listeners there can be.
+    /// More addresses than the engine's limit of listeners.
     TooManyListeners,
-    /// A public listener's address cannot be had.
+    /// The address of a public listener cannot be opened.
     Listen(Address, io::Error),
-    /// What was asked for does not fit into descriptor tables.
+    /// The requested clients do not fit into descriptor tables.
     Tables {
-        /// Workers there would be.
+        /// Planned workers.
         workers: usize,
         /// Clients they hold.
         hold: u64,
@@ -63,7 +63,7 @@ pub enum GroundError {
         named: &'static str,
         /// Workers that would hold them, if any number does.
         needed: Option<usize>,
-        /// Whether each worker has a table of its own.
+        /// Whether each worker has its own table.
         private: bool,
     },
     /// No threads or no descriptors for the workers.
@@ -106,7 +106,7 @@ impl std::error::Error for GroundError {
     }
 }
 
-/// Workers planned and listeners opened.
+/// Planned workers and open listeners.
 #[derive(Debug)]
 pub struct Ground {
     /// How many workers there are and what each may hold.
@@ -119,7 +119,7 @@ pub struct Ground {
 
 impl Ground {
     /// Raises the descriptor limit, plans the workers, opens the listeners. Call it once, early in
-    /// the process: descriptors that are open already stay open in every worker's table.
+    /// the process: descriptors that are already open stay open in every worker's table.
     ///
     /// # Errors
     /// Everything that can be wrong with an environment or with what is wanted.
@@ -132,8 +132,8 @@ impl Ground {
         Ok(Ground { plan, listen, files, listeners })
     }
 
-    /// Begins the workers, which accept when this returns. `handler` is called in each worker's
-    /// thread when that is first needed.
+    /// Starts the workers, which accept connections when this returns. `handler` is called in each
+    /// worker's thread when the worker is first needed.
     ///
     /// # Errors
     /// No threads or no descriptors for the workers.
@@ -158,7 +158,7 @@ fn choose_tables() -> Tables {
     Tables::Shared
 }
 
-/// How many workers there are and what each holds.
+/// Plans how many workers there are and how many connections each may hold.
 fn plan(
     wanted: &Wanted<'_>,
     cores: usize,
@@ -220,7 +220,7 @@ fn open_tcp(
         v6_only: v4_has_the_port(wanted.listen, address),
     };
     if address.port() != 0 {
-        // A port that may be shared would be shared with another server of this user, too.
+        // SO_REUSEPORT would also share the port with another server of this user: try without it first.
         process::try_bind(&options)?;
     }
     options.shared_port = true;
@@ -235,7 +235,7 @@ fn open_tcp(
     Ok(options.address)
 }
 
-/// One socket under several numbers: each worker that accepts from the start watches its own.
+/// One socket with several descriptors: each worker that accepts from the start has its own.
 fn open_unix(path: &Path, each: usize, opened: &mut Vec<i32>) -> io::Result<()> {
     let listener = listen_unix(path)?;
     for _ in 1..each {

@@ -1,11 +1,11 @@
-//! The control plane of a server: the life of its workers ([`Ground`], [`Service`]), and an admin
-//! listener with metrics, statistics, connections and publishing, on a tokio runtime of its own in a
-//! thread of its own.
+//! The control plane of a server: starting and stopping its workers ([`Bootstrap`], [`Service`]), and
+//! the admin listener with metrics, statistics, connections and publishing. The listener has its own
+//! thread with its own tokio runtime.
 //!
-//! What it is not: it knows no topic and no protocol. A program ([`Program`]: `serve`, `proxy`)
-//! supplies what is told; this crate owns the listener, who may ask, the sizes and the form
-//! of answers. It never waits for a worker on the runtime's thread, and no worker ever wakes a
-//! tokio task: a worker's descriptors are not this thread's.
+//! It knows no topics and no protocols. A program ([`Program`]: `serve`, `proxy`) supplies the
+//! content; this crate owns the listener, authentication, size limits and the response format. The
+//! runtime's thread never waits for a worker, and no worker wakes a tokio task: workers have private
+//! descriptor tables.
 
 mod address;
 mod auth;
@@ -32,21 +32,20 @@ pub use crate::process::{cpu_seconds, descriptors, rss_bytes};
 pub use crate::reply::Reply;
 pub use crate::service::{Life, Server, Service};
 
-/// What the admin listener tells and takes on behalf of a program. All calls but
-/// [`Program::connections`] and [`Program::api`] answer at once. A program has what it says it has:
-/// by itself it publishes nothing and lists nothing.
+/// The part of the admin listener that a program supplies. All calls but [`Program::connections`] and
+/// [`Program::api`] return at once. The defaults answer 404.
 pub trait Program: Send + Sync + 'static {
-    /// False while the program drains: load balancers should send nobody any more.
+    /// False while the program drains: load balancers should stop sending clients.
     fn healthy(&self) -> bool;
 
     /// Writes every metric.
     fn metrics(&self, exposition: &mut Exposition);
 
-    /// The same as one JSON object, with a part per worker.
+    /// The same figures as one JSON object, with a part per worker.
     fn stats(&self) -> Value;
 
-    /// One page of connections. It may block for a second: it is called on a thread where that
-    /// hinders nobody.
+    /// One page of connections. It may block for a second: it is called on a thread for blocking
+    /// calls.
     fn connections(&self, _page: &Page) -> Reply {
         Reply::not_found(self.paths())
     }
@@ -56,7 +55,7 @@ pub trait Program: Send + Sync + 'static {
         Reply::not_found(self.paths())
     }
 
-    /// A body posted to `/_broadcast`, in the form of AnyCable's server.
+    /// A body posted to `/_broadcast`, in AnyCable's format.
     fn broadcast(&self, _body: &[u8]) -> Reply {
         Reply::not_found(self.paths())
     }
@@ -82,7 +81,7 @@ pub trait Program: Send + Sync + 'static {
         None
     }
 
-    /// The paths there are, for whoever asked for another.
+    /// The paths that exist, for 404 responses.
     fn paths(&self) -> &'static str {
         "/metrics, /health, /_broadcast, /api/publish, /api/disconnect, /api/stats and \
          /api/connections"
@@ -96,7 +95,7 @@ pub struct Asked<'r> {
     pub method: &'r str,
     /// The path.
     pub path: &'r str,
-    /// What follows the question mark, or nothing.
+    /// The query without the question mark; empty if there is none.
     pub query: &'r str,
     /// The body.
     pub body: &'r [u8],
@@ -112,7 +111,7 @@ impl<'r> Asked<'r> {
     }
 }
 
-/// Where applications may come in with a key of their own; the admin key opens every door.
+/// Endpoints that accept an application's own key. The admin key is accepted everywhere.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Entrance {
     /// `/_broadcast`.
@@ -131,17 +130,17 @@ impl Entrance {
     }
 }
 
-/// Which connections to list.
+/// The part of the connection list that is requested.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// At most so many, 1 to [`Page::LIMIT_MAX`].
+    /// Connections at most, 1 to [`Page::LIMIT_MAX`].
     pub limit: usize,
-    /// Those after this connection, in the order of their numbers; 0 begins.
+    /// List connections after this id, in the order of ids; 0 begins with the first.
     pub after: u64,
 }
 
 impl Page {
-    /// Connections in a page when nothing was said.
+    /// Connections in a page by default.
     pub const LIMIT: usize = 100;
     /// The longest page: each entry costs its worker a system call.
     pub const LIMIT_MAX: usize = 1000;

@@ -1,6 +1,6 @@
-//! The admin listener: opened before it is announced, served by one thread.
+//! The admin listener: it is open when [`start`] returns, and one thread serves it.
 //!
-//! Start it after the workers: what it opens then is in no worker's descriptor table.
+//! Start it after the workers, so that its descriptors are in no worker's descriptor table.
 
 use std::fmt;
 use std::fs;
@@ -20,32 +20,32 @@ use crate::auth::Key;
 use crate::routes::{Guard, router};
 use crate::{Address, Program};
 
-/// Threads that wait for workers' answers at a time; further requests queue.
+/// Threads that wait for answers of workers. Further requests queue.
 const BLOCKING_THREADS: usize = 2;
-/// Bytes of stack for those and for the listener's own thread.
+/// Stack of each of these threads and of the listener's thread, in bytes.
 const STACK_BYTES: usize = 512 * 1024;
 
-/// The scheduler's slice for the listener's thread, the shortest there is: it works little, and
-/// must be heard while every core is busy with workers.
+/// The scheduler's slice for the listener's thread, the shortest possible: it uses little CPU, and
+/// must answer while workers keep every core busy.
 const SLICE: Duration = Duration::from_micros(100);
 
-/// How the admin listener is to be.
+/// Configuration of the admin listener.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where.
+    /// The address to listen on.
     pub address: Address,
     /// The bearer key that requests must carry. Required unless the address is local.
     pub key: Option<String>,
-    /// Longest body of `/api/publish`, in bytes.
+    /// Longest request body, in bytes.
     pub body_bytes_max: usize,
 }
 
-/// Why the admin listener did not start; the system's own word for it is the source.
+/// Why the admin listener did not start. The operating system's error is the source.
 #[derive(Debug)]
 pub enum StartError {
-    /// It would be reachable from elsewhere and has no key.
+    /// Other machines could reach it and it has no key.
     NeedsKey(Address),
-    /// The address cannot be had.
+    /// The address cannot be opened.
     Listen(Address, io::Error),
 }
 
@@ -88,7 +88,7 @@ impl Running {
         &self.address
     }
 
-    /// Replaces the key. Refused, with false, when the address must have one.
+    /// Replaces the key. Returns false and changes nothing if the address needs one and `key` is `None`.
     #[must_use]
     pub fn set_key(&self, key: Option<&str>) -> bool {
         let allowed = key.is_some() || self.address.is_local();
@@ -112,7 +112,7 @@ enum Bound {
     Unix(UnixListener),
 }
 
-/// Opens the listener and serves it from a thread of its own.
+/// Opens the listener and serves it from its own thread.
 ///
 /// # Errors
 /// An address that cannot be had, or one that needs a key and has none.
@@ -169,14 +169,14 @@ fn bind(address: &Address) -> io::Result<(Bound, Address)> {
     }
 }
 
-/// Listens on a UNIX socket that only its owner may open, in place of one that an ended process
-/// left behind. It does not block.
+/// Listens on a UNIX socket that only its owner can open (mode 0600), replacing one that an ended
+/// process left behind. The socket is non-blocking.
 ///
 /// # Errors
-/// A file that is no socket or that somebody listens on, and what bind(2) answers.
+/// A file that is not a socket, a socket in use, and errors of bind(2).
 pub fn listen_unix(path: &Path) -> io::Result<UnixListener> {
     remove_stale(path)?;
-    // Mode 0600 from the start: between bind and a later chmod anyone could come in.
+    // Mode 0600 from the start: between bind and a later chmod anyone could connect.
     let before = umask(Mode::RWXG | Mode::RWXO | Mode::XUSR);
     let listener = UnixListener::bind(path);
     umask(before);
@@ -185,7 +185,7 @@ pub fn listen_unix(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Removes the socket that an ended process left behind, and nothing else.
+/// Removes a socket that an ended process left behind, and nothing else.
 fn remove_stale(path: &Path) -> io::Result<()> {
     let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(()) };
     if !metadata.file_type().is_socket() {

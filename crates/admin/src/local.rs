@@ -1,5 +1,6 @@
-//! Which names can only mean this machine: what stands between a browser's pages and a listener
-//! that trusts whoever reaches it on loopback (DNS rebinding, cross-site requests).
+//! Names that can only mean this machine. A listener on loopback without a key trusts its clients;
+//! this check keeps out web pages that reach it through a local browser (DNS rebinding, cross-site
+//! requests).
 
 use std::net::IpAddr;
 
@@ -17,8 +18,8 @@ pub fn means_this_machine(authority: &str) -> bool {
         || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
-/// Whether a request with these headers may be a browser acting for a page from elsewhere. Without
-/// a Host there is no browser.
+/// Whether a request with these headers may come from a browser on behalf of another site's page. A
+/// client without Host is not a browser.
 pub(crate) fn may_be_foreign_page(host: Option<&[u8]>, origin: Option<&[u8]>) -> bool {
     let local = |authority: &[u8]| std::str::from_utf8(authority).is_ok_and(means_this_machine);
     let page = |origin: &[u8]| {

@@ -1,9 +1,9 @@
-//! [`Spare`]: when the allocator is to give back to the system what it keeps for later.
+//! [`MemoryTrim`]: decides when the allocator returns free memory to the system.
 //!
-//! Blocks of a size that is wanted again are best kept, so nothing is asked of it while a server is as
-//! busy as it was. What a crowd that left, or queues that have emptied, leave in its lists is of no use
-//! to anybody. Looking costs a few reads of counters; returning holds the lock of one arena after the
-//! other, for the time of a few hundred `madvise`, and so is rare.
+//! Free blocks are best kept while a server stays as busy as it was. When many clients have
+//! disconnected, or queues have emptied, the allocator's free lists hold memory that nobody will use
+//! soon. A check reads a few counters; returning memory holds the lock of one arena after the other,
+//! for the time of a few hundred `madvise` calls, and so is rare.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const QUEUED: u64 = 512 * 1024;
 /// How often it is returned at most because queues have emptied: those of slow readers come and go.
 const QUEUES_EVERY: Duration = Duration::from_secs(5);
 
-/// What there was at most since memory was last returned.
+/// Peaks since memory was last returned.
 #[derive(Default)]
 pub(crate) struct Spare {
     crowd: Most,
@@ -46,7 +46,7 @@ impl Spare {
     }
 }
 
-/// The most of something since most of it was gone.
+/// The highest value since the last reset.
 #[derive(Default)]
 struct Most(u64);
 

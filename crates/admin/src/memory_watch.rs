@@ -1,7 +1,5 @@
-//! [`Watch`]: what the control plane looks at every moment on behalf of admission: whether memory
-//! is short, and whom the workers did not let in.
-//!
-//! Workers only count; one line per reason and [`TOLD_EVERY`] is written here, however many came.
+//! [`MemoryWatch`]: compares the resident memory with `--memory-limit`, and has workers refuse and
+//! shed clients while it is exceeded.
 
 use std::time::Duration;
 

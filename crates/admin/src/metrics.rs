@@ -1,5 +1,4 @@
-//! Metrics as Prometheus reads them (text format 0.0.4), written by hand, and the same numbers of
-//! the engine as JSON.
+//! Metrics in Prometheus's text format 0.0.4, and the engine's figures as JSON.
 
 use std::fmt::Write;
 
@@ -7,10 +6,10 @@ use engine::{Closed, Counters, Refusal, Totals};
 use serde_json::{Map, Value};
 use wire::Violation;
 
-/// What a metric is to Prometheus.
+/// The type of a metric.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Only grows; its name ends in `_total`.
+    /// Only increases; its name ends in `_total`.
     Counter,
     /// Goes up and down.
     Gauge,
@@ -60,8 +59,8 @@ impl Exposition {
         }
     }
 
-    /// A histogram: for each upper end, which the last has at infinity, how many took no more; then
-    /// the sum of all values and their number.
+    /// A histogram: (upper bound, cumulative count) for each bucket, the last bound infinity; then the
+    /// sum of all values and their count.
     pub fn histogram(
         &mut self,
         name: &str,
@@ -90,7 +89,7 @@ impl Exposition {
         name
     }
 
-    /// What is written so far.
+    /// The text written so far.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
@@ -101,12 +100,12 @@ impl Exposition {
     }
 }
 
-/// The value of a label as the text format has it.
+/// Escapes a label value.
 fn escaped(of: &str) -> String {
     of.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// Those of the engine's plain numbers that go down too.
+/// The engine's plain figures that are gauges.
 const GAUGES: [&str; 4] = ["connections", "websockets", "queued_bytes", "body_bytes"];
 
 /// Writes everything the engine counts, summed over workers.
@@ -129,8 +128,8 @@ pub fn engine_metrics(exposition: &mut Exposition, totals: &Totals) {
     exposition.labelled("violations", Kind::Counter, help, "violation", broken);
 }
 
-/// The same as a JSON object: plain numbers, `closed` by cause, and `violations` by name with the
-/// section that forbids each. Causes and rules that never came up are left out.
+/// The same figures as a JSON object: plain numbers, `closed` by cause, and `violations` by name with
+/// the section that forbids each. Causes and violations with count 0 are left out.
 #[must_use]
 pub fn engine_stats<'a>(workers: impl IntoIterator<Item = &'a Counters>) -> Map<String, Value> {
     let totals = Totals::sum(workers);

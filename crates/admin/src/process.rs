@@ -1,13 +1,13 @@
-//! What this process uses, asked cheaply enough for every request: no walk over its memory map or
-//! its threads, as `host` does when figures must be exact. Source: proc(5), clock_gettime(2).
+//! Resource usage of this process, cheap enough to read at every request: no walk over the memory map
+//! or the threads, as `capacity` does where figures must be exact. Source: proc(5), clock_gettime(2).
 
 use std::fs;
 
 use rustix::param::page_size;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Resident memory of this process, in bytes; the kernel's running count may be some pages behind.
-/// `None` without `/proc`.
+/// Resident memory of this process, in bytes. The kernel's running count may lag by some pages. `None`
+/// without `/proc`.
 #[must_use]
 pub fn rss_bytes() -> Option<u64> {
     let statm = fs::read_to_string("/proc/self/statm").ok()?;
@@ -15,8 +15,8 @@ pub fn rss_bytes() -> Option<u64> {
     Some(pages * page_size() as u64)
 }
 
-/// How many descriptors the table of each thread holds, by the thread's name; nothing where the
-/// kernel does not count them (before Linux 6.2).
+/// The number of descriptors in each thread's table, by thread name. Empty where the kernel does not
+/// count them (before Linux 6.2).
 #[must_use]
 pub fn descriptors() -> Vec<(String, u64)> {
     let Ok(threads) = fs::read_dir("/proc/self/task") else { return Vec::new() };
@@ -29,7 +29,7 @@ pub fn descriptors() -> Vec<(String, u64)> {
     held.collect()
 }
 
-/// CPU time of all threads of this process, ended ones too, in seconds.
+/// CPU time of all threads of this process, ended threads included, in seconds.
 #[must_use]
 pub fn cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
@@ -51,7 +51,7 @@ mod tests {
             (before, held())
         });
         let (before, after) = opened.unwrap().join().unwrap();
-        // Other tests of this process open and close theirs.
+        // Other tests of this process open and close files too.
         let grown = before.zip(after).is_some_and(|(before, after)| after > before + 50);
         assert!(grown || before.is_none(), "{before:?} {after:?}");
     }

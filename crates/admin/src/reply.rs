@@ -1,11 +1,11 @@
-//! [`Reply`]: an answer of the admin listener. Everything under `/api/` is JSON, errors too.
+//! [`Reply`]: a response of the admin listener. Everything under `/api/` is JSON, errors included.
 
 use axum::body::Body;
 use axum::http::{Response, StatusCode, header};
 use axum::response::IntoResponse;
 use serde_json::{Value, json};
 
-/// An answer.
+/// A response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// Status code.
@@ -17,13 +17,13 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// A JSON answer with status 200.
+    /// A JSON response with status 200.
     #[must_use]
     pub fn json(value: &Value) -> Self {
         Reply::json_with(200, value)
     }
 
-    /// A JSON answer.
+    /// A JSON response.
     #[must_use]
     pub fn json_with(status: u16, value: &Value) -> Self {
         let mut body = value.to_string().into_bytes();
@@ -31,14 +31,14 @@ impl Reply {
         Reply { status, content_type: "application/json", body }
     }
 
-    /// An error: `error` is one word for programs, `message` a sentence for people that says what
-    /// to do.
+    /// An error. `error` is a word for programs; `message` is a sentence for people that says what to
+    /// do.
     #[must_use]
     pub fn error(status: u16, error: &str, message: &str) -> Self {
         Reply::json_with(status, &json!({ "error": error, "message": message }))
     }
 
-    /// There is no such path; `paths` there are.
+    /// A 404 that lists the paths that exist.
     #[must_use]
     pub fn not_found(paths: &str) -> Self {
         Reply::error(404, "not_found", &format!("there are {paths}"))
@@ -55,7 +55,7 @@ impl IntoResponse for Reply {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let content_type = (header::CONTENT_TYPE, self.content_type);
         match status {
-            // RFC 9110 section 15.6.4: when to come back.
+            // RFC 9110 section 15.6.4: when to retry.
             StatusCode::SERVICE_UNAVAILABLE => {
                 (status, [content_type, (header::RETRY_AFTER, "1")], self.body).into_response()
             }

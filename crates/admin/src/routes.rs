@@ -1,5 +1,5 @@
-//! The admin listener's paths. `/health` is open to all who reach it; everything else needs the
-//! key, where one is set. Where applications publish, a key of the program's does as well.
+//! Routes of the admin listener. `/health` needs no key; everything else needs the admin key if one
+//! is set. Endpoints for applications also accept a key of the program.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,17 +22,17 @@ use crate::{Asked, Entrance, Page, Program, Reply};
 /// The Content-Type of Prometheus's text format.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Who may ask.
+/// Decides which requests are authorized.
 #[derive(Clone)]
 pub(crate) struct Guard {
     pub(crate) key: Key,
-    /// A browser can reach the listener: it is no UNIX socket.
+    /// Whether browsers can reach the listener: it is not a UNIX socket.
     pub(crate) browsers: bool,
-    /// Requests refused as those of a foreign page, or by a foreign name.
+    /// Requests refused for their Host or Origin.
     pub(crate) foreign: Arc<AtomicU64>,
 }
 
-/// What the routes work with.
+/// State of the routes.
 #[derive(Clone)]
 struct Shared {
     program: Arc<dyn Program>,
@@ -83,8 +83,8 @@ async fn admit(
         let reply = Reply::error(401, "unauthorized", &message);
         return ([(header::WWW_AUTHENTICATE, "Bearer")], reply).into_response();
     }
-    // No key: whoever reaches the listener is trusted, but a web page reaches it through the
-    // browser of somebody who does.
+    // Without a key every client that can connect is trusted. A web page of any site can send
+    // requests through a local browser, and must not be.
     if guard.browsers && is_foreign(&request) {
         let why = "not for web pages of other origins, nor by a name that is not this machine's: \
                    use 127.0.0.1 or localhost, or set --admin-key";
@@ -158,7 +158,7 @@ async fn broadcast(State(shared): State<Shared>, body: Result<Bytes, BytesReject
     posted(body, 422, |body| shared.program.broadcast(body))
 }
 
-/// Answers a post; `unreadable` is the status of a body that did not come whole.
+/// Answers a POST. `unreadable` is the status for a body that is incomplete.
 fn posted(
     body: Result<Bytes, BytesRejection>,
     unreadable: u16,
@@ -174,7 +174,7 @@ fn posted(
     }
 }
 
-/// What is none of the listener's own paths is the program's, if it has it.
+/// Passes a request for any other path to the program.
 async fn other(
     State(shared): State<Shared>,
     method: Method,

@@ -1,5 +1,5 @@
-//! [`Service`]: the workers of a server from their start to their end, with what is looked after
-//! meanwhile, and [`Server`], a program that has them.
+//! [`Service`]: the workers of a server from start to end, with the periodic tasks meanwhile, and
+//! [`Server`], a program that runs on them.
 
 use std::io;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ const TELL_TRIES: u32 = 1_000;
 /// A server's workers and listeners.
 pub struct Service<P> {
     listen: Vec<Address>,
-    /// Files of UNIX sockets, which go with this.
+    /// Files of UNIX sockets, removed when this is dropped.
     files: Vec<PathBuf>,
     /// The admin listener, once there is one.
     pub admin: Option<Running>,
@@ -31,7 +31,7 @@ pub struct Service<P> {
     spare: Spare,
 }
 
-/// Where a server is in its life.
+/// The state of a server's workers.
 enum Stage<P> {
     Serving(Workers<P>),
     Draining(JoinHandle<io::Result<()>>),
@@ -51,13 +51,13 @@ impl<P: Send + 'static> Service<P> {
         }
     }
 
-    /// Reaches the workers.
+    /// The handle to the workers.
     #[must_use]
     pub fn remote(&self) -> &Remote<P> {
         &self.remote
     }
 
-    /// Connections that there are now.
+    /// Connections now.
     #[must_use]
     pub fn open(&self) -> u64 {
         self.remote.open().map(|(open, _)| u64::from(open)).sum()
@@ -66,7 +66,7 @@ impl<P: Send + 'static> Service<P> {
     /// Replaces the key of the admin listener.
     ///
     /// # Errors
-    /// A sentence that says why it needs one.
+    /// A sentence that says why the listener needs one.
     pub fn set_admin_key(&self, key: Option<&str>) -> Result<(), &'static str> {
         match &self.admin {
             Some(admin) if !admin.set_key(key) => {
@@ -98,16 +98,17 @@ pub trait Life {
     /// The admin listener, if there is one.
     fn admin(&self) -> Option<&Address>;
 
-    /// Notices a worker that failed, and memory that is short; says who was not let in.
+    /// Runs the periodic tasks: detects a failed worker, enforces the memory limit, logs refused
+    /// clients.
     ///
     /// # Errors
     /// A worker has ended although nobody asked it to.
     fn look_after(&mut self, memory_limit: Option<u64>) -> io::Result<()>;
 
-    /// Begins the end, spread over `over`.
+    /// Starts draining: closes connections, spread over `over`.
     fn drain(&mut self, over: Duration);
 
-    /// Whether draining is over, and how it went.
+    /// The result of draining, once it is over.
     fn ended(&mut self) -> Option<io::Result<()>>;
 }
 
@@ -170,8 +171,7 @@ impl<P> Drop for Service<P> {
     }
 }
 
-/// A program that has begun. Whoever holds it should call [`Server::look_after`] as often as
-/// [`Server::look_every`] says.
+/// A running program. The owner calls [`Server::tick`] every [`Server::tick_interval`].
 pub trait Server {
     /// That of its workers.
     fn life(&self) -> &dyn Life;
@@ -179,13 +179,13 @@ pub trait Server {
     /// The same, to go on with.
     fn life_mut(&mut self) -> &mut dyn Life;
 
-    /// Resident bytes beyond which nobody is let in and some have to leave.
+    /// Resident memory in bytes beyond which clients are refused and shed.
     fn memory_limit(&self) -> Option<u64>;
 
     /// What is to be done whenever it is looked after.
     fn on_look(&mut self) {}
 
-    /// It is about to end, in so much time.
+    /// Draining starts now and takes `over`.
     fn on_drain(&mut self, over: Duration);
 
     /// How often this should be looked after.
@@ -193,7 +193,8 @@ pub trait Server {
         self.memory_limit().map_or(LOOK_EVERY, |_| LOOK_AT_MEMORY_EVERY)
     }
 
-    /// Notices a worker that failed, and memory that is short; says who was not let in.
+    /// Runs the periodic tasks: detects a failed worker, enforces the memory limit, logs refused
+    /// clients.
     ///
     /// # Errors
     /// A worker has ended although nobody asked it to.
@@ -203,14 +204,14 @@ pub trait Server {
         self.life_mut().look_after(memory_limit)
     }
 
-    /// Begins the end: stops accepting, says `draining` on `/health`, and ends every connection,
+    /// Starts draining: stops accepting, answers `draining` at `/health`, and closes every connection,
     /// spread over `over`.
     fn drain(&mut self, over: Duration) {
         self.on_drain(over);
         self.life_mut().drain(over);
     }
 
-    /// Whether draining is over, and how it went.
+    /// The result of draining, once it is over.
     fn ended(&mut self) -> Option<io::Result<()>> {
         let ended = self.life_mut().ended();
         if ended.is_some() {

@@ -1,7 +1,7 @@
 //! The limits of the control groups this process is in, version 2 and version 1.
 //!
-//! A group and all groups above it count, so the tightest of them is the limit. In a container the
-//! path may name a directory that is not mounted there; the mount itself is then the group. Sources:
+//! A group and all groups above it count, so the lowest of their limits applies. In a container the
+//! path may be a directory that is not mounted there; the mount point is then the group. Sources:
 //! cgroups(7), the kernel's `cgroup-v2` and `cgroup-v1/memory`.
 
 use std::path::{Component, Path, PathBuf};
@@ -15,7 +15,7 @@ pub(crate) struct Quota {
     pub(crate) left: u64,
 }
 
-/// Bytes. Page cache that can be dropped at once (`inactive_file`) counts as left.
+/// Memory, in bytes. Page cache that can be dropped at once (`inactive_file`) counts as left.
 pub(crate) fn memory(root: &Root<'_>) -> Option<Quota> {
     tightest(root, "memory", |at, version| {
         let (max, used, dropped) = match version {
@@ -36,7 +36,7 @@ pub(crate) fn memory(root: &Root<'_>) -> Option<Quota> {
     })
 }
 
-/// Tasks: processes and threads.
+/// Processes and threads.
 pub(crate) fn pids(root: &Root<'_>) -> Option<Quota> {
     tightest(root, "pids", |at, _| {
         let max = at.number("pids.max")?;

@@ -1,8 +1,8 @@
-//! The judgement: does this machine hold what is asked, and if not, which limit is in the way.
+//! [`check`]: whether this machine can hold a goal's connections, and which limits are too low for it.
 //!
-//! Pure arithmetic over a [`Machine`] and the budget of [`crate::limits`]; a limit that could not be
-//! read is not judged. It is asked before anything is opened, so it counts on [`crate::raise_nofile`]
-//! having been called or being called next.
+//! Pure arithmetic over a [`Machine`] and the estimates of [`crate::limits`]. A limit that could not be
+//! read is skipped. The check runs before anything is opened and uses the hard descriptor limit, so the
+//! caller must call [`crate::raise_nofile`] before or after it.
 
 mod notes;
 
@@ -55,7 +55,7 @@ pub fn check(machine: &Machine, goal: &Goal) -> Report {
     Report { goal: goal.clone(), workers: judge.workers, fits, needs, shortfalls, warnings }
 }
 
-/// Workers per process that hold the goal, at least one per core unless another number was asked.
+/// Workers that each process needs for the goal: at least one per core, unless a number is configured.
 fn workers(machine: &Machine, goal: &Goal) -> Option<u64> {
     let cores = machine.cores as u64;
     match (goal.workers, goal.private_tables) {
@@ -170,7 +170,7 @@ impl Judge<'_> {
 
     fn threads(&self) -> Judged {
         let (processes, table) = (self.goal.role.processes(), self.machine.files.table());
-        // Where no number of workers holds the goal, as many as bring anything.
+        // Where no number of workers holds the goal: as many as add capacity.
         let workers = self.workers.unwrap_or_else(|| workers_max(table));
         let control = self.goal.role.control_threads();
         let needed = processes.saturating_mul(workers).saturating_add(control);
@@ -187,7 +187,7 @@ impl Judge<'_> {
         Some((Need { limit: Limit::Threads, now, needed, fits, breaks: fits }, vec![fix]))
     }
 
-    /// The tightest of the limits on threads, and what raises it to leave `needed`.
+    /// The lowest of the limits on threads, and the fix that raises it to `needed`.
     fn thread_room(&self, needed: u64) -> Option<(u64, Fix)> {
         let threads = &self.machine.threads;
         let used = threads.used.unwrap_or(0);
@@ -203,7 +203,7 @@ impl Judge<'_> {
             let used = threads.user_threads.unwrap_or(0);
             (max.saturating_sub(used), Fix::Nproc { threads: used.saturating_add(needed) })
         });
-        // Stacks, their guards and the allocator's arenas are mappings of their own.
+        // Each stack, its guard page and each arena of the allocator is a mapping.
         let mappings = self.machine.vm.max_map_count.map(|max| {
             let room = max.saturating_sub(MAPPINGS_BASE) / MAPPINGS_PER_THREAD;
             let value = MAPPINGS_BASE + needed.saturating_mul(MAPPINGS_PER_THREAD);
@@ -243,7 +243,7 @@ impl Judge<'_> {
     fn address_space(&self) -> Judged {
         let now = self.machine.vm.address_space_bytes?;
         let needed = self.address_space_of(self.goal.connections);
-        // More sockets take more workers too, so the number is looked for.
+        // More sockets need more workers, so the number is found by bisection.
         let (mut fits, mut beyond) = (0, 1 << 40);
         while beyond - fits > 1 {
             let middle = fits + (beyond - fits) / 2;
@@ -253,7 +253,7 @@ impl Judge<'_> {
         Some((need, vec![Fix::AddressSpace { bytes: needed }]))
     }
 
-    /// What one process with so many connections takes of it, in bytes.
+    /// Address space that one process needs for so many connections, in bytes.
     fn address_space_of(&self, connections: u64) -> u64 {
         let role = self.goal.role;
         let goal = Goal { connections, ..self.goal.clone() };

@@ -1,29 +1,29 @@
-//! What to do about a limit that is short, as lines to copy and paste.
+//! [`Fix`]: how to raise a limit that is too low, as lines to copy and paste.
 //!
 //! It changes nothing itself. Sources: sysctl(8), limits.conf(5), systemd.exec(5), systemd's
 //! `resource-control`, the kernel's `sysctl/fs` and `cgroup-v2`.
 
 use serde::Serialize;
 
-/// One remedy.
+/// One way to raise a limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum Fix {
-    /// Set a kernel parameter; on the host where we are in a container.
+    /// Set a kernel parameter; for a container, on its host.
     Sysctl {
         /// Its name, `fs.file-max`.
         key: &'static str,
         /// Its new value.
         value: String,
     },
-    /// Let a descriptor table hold more.
+    /// Raise the descriptor limit.
     Nofile {
-        /// Descriptors, soft and hard.
+        /// Descriptors per table, soft and hard limit.
         files: u64,
     },
-    /// Let a user have more processes and threads.
+    /// Raise the user's limit of processes and threads.
     Nproc {
-        /// In all.
+        /// In total.
         threads: u64,
     },
     /// Start more workers, each with a table of its own.
@@ -33,34 +33,34 @@ pub enum Fix {
     },
     /// Connect from more addresses.
     Sources {
-        /// In all.
+        /// In total.
         sources: u64,
     },
     /// Give the container or service more memory.
     GroupMemory {
-        /// In all.
+        /// In total.
         bytes: u64,
     },
-    /// Let the container or service have more threads.
+    /// Raise the container's or service's limit of threads.
     GroupPids {
-        /// In all.
+        /// In total.
         pids: u64,
     },
-    /// Let a process have more address space.
+    /// Raise a process's limit of address space.
     AddressSpace {
-        /// In all.
+        /// In total.
         bytes: u64,
     },
-    /// Ask for fewer connections.
+    /// Use fewer connections.
     Fewer {
         /// How many fit.
         connections: u64,
-        /// The flag that says so.
+        /// The flag that sets them.
         flag: &'static str,
     },
 }
 
-/// A line to paste, and where it belongs.
+/// A line to paste, and where to paste it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Command {
     /// Where: a shell, a file, a tool's command line.
@@ -70,7 +70,7 @@ pub struct Command {
 }
 
 impl Fix {
-    /// The lines that carry it out; of several places, the one that fits is enough.
+    /// The lines that apply it, one per place; one of them is enough.
     pub fn commands(&self) -> Vec<Command> {
         let command = |place, line| Command { place, line };
         match self {
@@ -84,7 +84,7 @@ impl Fix {
                         format!("{key} = {value}"),
                     ),
                 ];
-                // A container has these to itself; the others are the host's.
+                // A container has its own value of these. The others are the host's.
                 if key.starts_with("net.") && *key != "net.ipv4.tcp_mem" {
                     commands.push(command(
                         "docker run",

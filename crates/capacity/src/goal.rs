@@ -1,12 +1,11 @@
-//! What somebody wants this machine to do: how many connections, which ends, from where to where.
-//!
-//! Plain data that a command fills in from its flags; [`crate::check`] compares it with the machine.
+//! [`Goal`]: the connections that this machine is meant to hold: how many, which ends, between which
+//! addresses. A command fills it in from its flags; [`crate::check`] compares it with the machine.
 
 use serde::Serialize;
 
 use crate::limits::CONTROL_THREADS;
 
-/// What somebody wants this machine to do.
+/// The connections that this machine is meant to hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Goal {
     /// Connections held at once. Where both ends are here, each is two sockets.
@@ -15,16 +14,16 @@ pub struct Goal {
     pub role: Role,
     /// Whether workers may leave the shared descriptor table, so that each has one of its own.
     pub private_tables: bool,
-    /// Workers in each process, where that was asked for; otherwise as many as are needed.
+    /// Workers in each process, if configured; otherwise as many as needed.
     pub workers: Option<u64>,
     /// Where connections come from.
     pub sources: Sources,
-    /// Addresses and ports they go to.
+    /// Number of addresses and ports they connect to.
     pub destinations: u64,
 }
 
 impl Goal {
-    /// `connections` by private tables, with as many workers as needed, over loopback to one port.
+    /// A goal with private tables, as many workers as needed, and connects over loopback to one port.
     pub fn new(role: Role, connections: u64) -> Self {
         Self {
             connections,
@@ -47,7 +46,7 @@ pub enum Role {
     Load,
     /// Both, in a process each.
     Prove,
-    /// A load balancer: each connection comes in and goes on, two sockets of one process.
+    /// A load balancer: each connection is two sockets of one process.
     Proxy,
 }
 
@@ -68,8 +67,8 @@ impl Role {
         }
     }
 
-    /// Threads beside the workers, in all processes: a client has none but its main thread, which
-    /// runs when the limits are read.
+    /// Threads besides the workers, in all processes. A client has none but its main thread, which
+    /// already runs when the limits are read.
     pub(crate) const fn control_threads(self) -> u64 {
         match self {
             Self::Load => 0,
@@ -99,7 +98,7 @@ impl Role {
         }
     }
 
-    /// The flag that says how many connections are wanted.
+    /// The flag that sets the number of connections.
     pub(crate) const fn flag(self) -> &'static str {
         match self {
             Self::Serve | Self::Proxy => "--max-connections",

@@ -1,10 +1,10 @@
 //! What this machine allows, and what N sockets need.
 //!
-//! [`Machine::read`] collects the limits as plain data, [`check`] compares them with a [`Goal`] and
-//! names each [`Limit`] that is short, how many connections fit and the command that helps.
-//! [`ProcessMemory`] and [`KernelMemory`] measure what the sockets then really cost.
+//! [`Machine::read`] reads the machine's limits. [`check`] compares them with a [`Goal`] and reports each
+//! [`Limit`] that is too low, how many connections fit, and the commands that raise it.
+//! [`ProcessMemory`] and [`KernelMemory`] measure what open sockets cost.
 //!
-//! It opens no socket, starts no thread, reads no clock and changes one thing only: the soft
+//! It opens no socket, starts no thread, reads no clock and changes only one thing: the soft
 //! descriptor limit of its own process, in [`raise_nofile`]. Everything else is a read of `/proc`
 //! and `/sys`. Sources: proc(5), getrlimit(2), cgroups(7), the kernel's `ip-sysctl` and `cgroup-v2`.
 

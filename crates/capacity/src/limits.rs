@@ -1,44 +1,43 @@
-//! The budget: what a socket costs and how far each limit may be filled, in one place, with units.
+//! The estimates of [`crate::check`]: what a socket costs and how far each limit may be used.
 //!
-//! Figures of this project's own measurements (Linux 6.18, x86-64, 4 KiB pages); `prove` prints the
-//! real ones beside them. What the machine allows is [`crate::Machine`]'s to say.
+//! Figures are this project's own measurements (Linux 6.18, x86-64, 4 KiB pages); `prove` prints the
+//! actual ones next to them. The machine's limits are in [`crate::Machine`].
 
 /// Bytes of kernel memory an established, idle TCP socket takes with its file, inode, dentry, epoll
-/// item and slot in a descriptor table. Measured 4,100–4,400; the upper end, so that what fits
-/// really fits. A connection whose two ends are on one machine costs it twice.
+/// item and slot in a descriptor table. Measured: 4,100–4,400. This is the upper end, so that a
+/// prediction is never too high. A connection whose two ends are on one machine costs it twice.
 pub const KERNEL_BYTES_PER_SOCKET: u64 = 4_400;
 
-/// Bytes of user memory per socket, in `serve` and in `load` alike: what we promise to stay below.
+/// Bytes of user memory per socket, in `serve` and in `load`: an upper bound that both stay below.
 pub const USER_BYTES_PER_SOCKET: u64 = 128;
 
 /// Bytes of user memory a process takes with no socket open.
 pub const USER_BYTES_BASE: u64 = 32 * 1024 * 1024;
 
-/// Percent of the available memory that sockets may take. The rest stays for page cache, skbs in
-/// flight and everybody else: a machine at its last page is slow long before it is full.
+/// Percent of the available memory that sockets may take. The rest is for page cache, skbs in
+/// flight and other processes: a machine is slow long before its memory is full.
 pub const MEMORY_PERCENT: u64 = 95;
 
-/// Descriptors of each table that hold no connection, beside one wake-up per worker: standard
+/// Descriptors of each table that are no connections, besides one eventfd per worker: standard
 /// streams, epoll, up to 64 listeners, and what the process inherited. The engine plans with the
 /// same number.
 pub const TABLE_RESERVED: u64 = 80;
 
-/// Workers a process may have, and connections one of them may.
+/// Most workers of a process, and most connections of a worker.
 pub const WORKERS_MAX: u64 = 1 << 10;
 /// See [`WORKERS_MAX`].
 pub const WORKER_CONNECTIONS_MAX: u64 = 1 << 22;
 
-/// Files a process keeps open next to its connections, for the count over the whole machine.
+/// Files that a process has open besides its connections, for `fs.file-max`.
 pub const FILES_BASE: u64 = 1_000;
 
 /// Threads of a process that are not workers: main and control plane.
 pub const CONTROL_THREADS: u64 = 8;
 
-/// Connections `prove` asks for when it is not told, on a machine that can hold more.
+/// Connections that `prove` opens by default, on a machine that can hold more.
 pub const CONNECTIONS_DEFAULT_MAX: u64 = 1_000_000;
 
-/// Connections that may wait to be accepted, as `serve` asks of `listen`. `net.core.somaxconn` caps
-/// it silently.
+/// Backlog that `serve` passes to `listen`. `net.core.somaxconn` limits it silently.
 pub const BACKLOG: u64 = 4_096;
 
 /// Addresses in 127.0.0.0/8 that can be a source without being configured, less network and
@@ -49,7 +48,7 @@ pub const LOOPBACK_SOURCES: u64 = (1 << 24) - 2;
 /// kernel reserves whole pages per socket. Measured: 0.96.
 pub const TCP_PAGES_PER_UNREAD: u64 = 1;
 
-/// Bytes of a page, which `tcp_mem` counts in.
+/// Bytes of a page, the unit of `tcp_mem`.
 pub const PAGE_BYTES: u64 = 4_096;
 
 /// Bytes of address space a process takes without workers: the executable, its libraries, the heap.
@@ -57,7 +56,7 @@ pub const PAGE_BYTES: u64 = 4_096;
 pub const ADDRESS_BYTES_BASE: u64 = 20 * 1024 * 1024;
 
 /// Bytes of address space a worker takes: its stack of 512 KiB, buffers, mailbox, the first chunk of
-/// its slab. Measured 1.0–1.1 MB; the allocator's arenas of 64 MiB are done without where refused.
+/// its slab. Measured 1.0–1.1 MB; the allocator does without its arenas of 64 MiB where they are refused.
 pub const ADDRESS_BYTES_PER_WORKER: u64 = 1_250_000;
 
 /// Bytes of address space a thread of the control plane takes: Rust's stack of 2 MiB.
@@ -72,10 +71,10 @@ pub const MAPPINGS_PER_THREAD: u64 = 5;
 const _: () = assert!(MEMORY_PERCENT < 100);
 const _: () = assert!(USER_BYTES_PER_SOCKET < KERNEL_BYTES_PER_SOCKET);
 
-/// Ports per (source, destination address and port) that can be had at full speed: half of them.
+/// Ports per (source, destination address and port) that connects find at full speed: half of them.
 ///
 /// `connect` without a bound port looks first at ports of one parity (`ip_local_port_range` in
-/// ip-sysctl); when those are gone each call scans thousands. Seen: 50,000 connects/s up to half
+/// ip-sysctl); when those are in use, each call scans thousands. Measured: 50,000 connects/s up to half
 /// the range, then 260/s.
 pub const fn ports_per_source(usable_ports: u64) -> u64 {
     usable_ports / 2
@@ -89,15 +88,15 @@ pub fn sources_needed(connections: u64, usable_ports: u64, destinations: u64) ->
 }
 
 /// Connections that one worker's private table of `table` descriptors holds, in a process of
-/// `workers`: each table also holds every worker's eventfd, made before the tables part. Tables
-/// are filled to the end, as a full worker hands its listener on.
+/// `workers`: each table also holds every worker's eventfd, made before the tables are separated. Tables
+/// are filled completely, because a full worker passes its listener on.
 pub fn worker_capacity(table: u64, workers: u64) -> u64 {
     table.saturating_sub(workers).saturating_sub(TABLE_RESERVED).min(WORKER_CONNECTIONS_MAX)
 }
 
-/// Workers with private tables of `table` descriptors that hold `connections` between them, at
-/// least 1. `None` when no number does: past half a table, a further worker's eventfd costs the
-/// others more than it brings.
+/// Workers with private tables of `table` descriptors that are needed for `connections`, at least 1.
+/// `None` if no number is enough: with more workers than half a table, the eventfd of a further one costs
+/// the others more than it adds.
 pub fn workers_needed(connections: u64, table: u64) -> Option<u64> {
     if connections > private_capacity(table) {
         return None;
@@ -112,7 +111,7 @@ pub fn private_capacity(table: u64) -> u64 {
     workers.saturating_mul(worker_capacity(table, workers))
 }
 
-/// The number of workers past which a further one lowers the sum, or that there may be.
+/// The number of workers with the highest sum of capacities, at most [`WORKERS_MAX`].
 pub(crate) fn workers_max(table: u64) -> u64 {
     (table.saturating_sub(TABLE_RESERVED) / 2).min(WORKERS_MAX)
 }

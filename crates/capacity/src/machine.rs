@@ -1,7 +1,7 @@
-//! The limits of this machine, as plain data.
+//! [`Machine`]: the limits of this machine, as plain data.
 //!
-//! It reads and judges nothing: what is short is [`crate::check`]'s to say. A limit that is not
-//! there or not readable is `None`. Sources: proc(5), the kernel's `ip-sysctl`, `sysctl/fs`,
+//! It only reads; [`crate::check`] decides what is too low. A limit that does not exist or cannot be read
+//! is `None`. Sources: proc(5), the kernel's `ip-sysctl`, `sysctl/fs`,
 //! `sysctl/kernel`, `sysctl/vm` and `nf_conntrack-sysctl`.
 
 use std::path::Path;
@@ -20,7 +20,7 @@ pub struct Machine {
     pub kernel: Option<String>,
     /// Name of the first processor.
     pub cpu_model: Option<String>,
-    /// Cores this process may use: affinity and the control group's quota counted in.
+    /// Cores this process may use, by its affinity and its control group's quota.
     pub cores: usize,
     /// Whether this looks like the inside of a container.
     pub container: bool,
@@ -43,13 +43,13 @@ pub struct Machine {
 /// Memory in bytes, the machine's or the control group's where that is tighter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// All there is.
+    /// Total memory.
     pub total_bytes: Option<u64>,
-    /// What can be had without swapping (`MemAvailable`).
+    /// Memory that can be allocated without swapping (`MemAvailable`).
     pub available_bytes: Option<u64>,
     /// The control group's limit, when there is one.
     pub cgroup_max_bytes: Option<u64>,
-    /// Whether the control group, not the machine, is what limits `available_bytes`.
+    /// Whether `available_bytes` is limited by the control group, not the machine.
     pub cgroup_limits: bool,
 }
 
@@ -75,12 +75,12 @@ impl Files {
     }
 }
 
-/// Ephemeral ports, which outgoing connections get when they ask for none.
+/// Ephemeral ports: those of outgoing connections that are not bound to a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Ports {
     /// First and last, both included (`net.ipv4.ip_local_port_range`).
     pub range: Option<(u16, u16)>,
-    /// How many of them `net.ipv4.ip_local_reserved_ports` takes away.
+    /// How many of them are in `net.ipv4.ip_local_reserved_ports`.
     pub reserved: u64,
 }
 
@@ -96,26 +96,26 @@ impl Ports {
 /// TCP's own limits, of this network namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Tcp {
-    /// `net.core.somaxconn`: connections that may wait to be accepted, per listener.
+    /// `net.core.somaxconn`: longest accept queue, per listener.
     pub somaxconn: Option<u64>,
-    /// `net.ipv4.tcp_max_syn_backlog`: handshakes under way, per listener.
+    /// `net.ipv4.tcp_max_syn_backlog`: handshakes in progress, per listener.
     pub max_syn_backlog: Option<u64>,
     /// `net.ipv4.tcp_mem` in pages: low, pressure, high; of the whole machine.
     pub mem_pages: Option<[u64; 3]>,
-    /// `net.ipv4.tcp_rmem` in bytes: least, default, most; per socket.
+    /// `net.ipv4.tcp_rmem` in bytes: min, default, max; per socket.
     pub rmem_bytes: Option<[u64; 3]>,
-    /// `net.ipv4.tcp_wmem` in bytes: least, default, most; per socket.
+    /// `net.ipv4.tcp_wmem` in bytes: min, default, max; per socket.
     pub wmem_bytes: Option<[u64; 3]>,
     /// `net.ipv4.tcp_tw_reuse`: 0 never, 1 always, 2 on loopback.
     pub tw_reuse: Option<u64>,
 }
 
-/// Connections the kernel's tracking may hold and holds.
+/// Entries of the kernel's connection tracking table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Conntrack {
     /// `net.netfilter.nf_conntrack_max`.
     pub max: u64,
-    /// `net.netfilter.nf_conntrack_count`; 0 means that no rule asks for tracking.
+    /// `net.netfilter.nf_conntrack_count`; 0 means that no rule uses tracking.
     pub count: u64,
 }
 
@@ -130,7 +130,7 @@ pub struct Threads {
     pub used: Option<u64>,
     /// The control group's `pids.max`.
     pub cgroup_max: Option<u64>,
-    /// What the control group has left of it.
+    /// How much of it the control group has left.
     pub cgroup_left: Option<u64>,
     /// `RLIMIT_NPROC`: threads of this user; `None` without a limit, and for root.
     pub nproc: Option<u64>,
@@ -149,7 +149,7 @@ pub struct Vm {
     pub address_space_bytes: Option<u64>,
 }
 
-/// What only system calls tell, given apart so that a test can say it.
+/// Values from system calls, separate from the files so that a test can supply them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
     /// The descriptor limits.
@@ -165,7 +165,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Of this process, now.
+    /// The values of this process, now.
     pub fn current() -> Self {
         Self {
             nofile: nofile(),

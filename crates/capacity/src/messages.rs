@@ -1,9 +1,9 @@
-//! What programs say when they meet one of these limits: from the message to the cause and the
-//! cure. `standfast doctor explain` looks messages up here, and `docs/operate/troubleshooting.md`
-//! is made from it. The messages stand in `table.rs`, what they mean and what helps in `trouble.rs`.
+//! Error messages of programs that run into a limit, with their cause and remedies. `standfast doctor
+//! explain` searches here, and `docs/operate/troubleshooting.md` is generated from it. The messages are in
+//! `table.rs`, their meaning and the remedies in `trouble.rs`.
 //!
-//! Messages are as the programs print them, `N` standing for numbers and `X` for names; a message
-//! is recognised by the phrases of it that do not change.
+//! Messages are written as the programs print them, with `N` for numbers and `X` for names. A message is
+//! recognised by those of its phrases that never change.
 
 mod table;
 mod trouble;
@@ -13,21 +13,21 @@ use std::fmt::Write;
 pub use table::MESSAGES;
 pub use trouble::Trouble;
 
-/// A message that is known.
+/// A known message.
 #[derive(Debug)]
 pub struct Message {
-    /// Who says it.
+    /// The programs that print it.
     pub program: &'static str,
     /// As it is printed.
     pub text: &'static str,
-    /// All of these are in it, in lower case.
+    /// Phrases that all occur in it, in lower case.
     phrases: &'static [&'static str],
-    /// What it means.
+    /// The problem it is about.
     pub trouble: Trouble,
 }
 
-/// The messages a text may be, the likeliest first; several of one trouble count once. Case,
-/// quotes, numbers and whatever stands around do not matter.
+/// The known messages that a text contains, the likeliest first, one per problem. Case, quotes, numbers and
+/// the rest of the text are ignored.
 #[must_use]
 pub fn explain(text: &str) -> Vec<&'static Message> {
     let text = plain(text);
@@ -35,7 +35,7 @@ pub fn explain(text: &str) -> Vec<&'static Message> {
         .iter()
         .filter(|message| message.phrases.iter().all(|phrase| contains(&text, phrase)))
         .collect();
-    // The longer the phrases, the less by chance.
+    // Longer phrases match by chance less often.
     matches.sort_by_key(|message| {
         std::cmp::Reverse(message.phrases.iter().map(|phrase| phrase.len()).sum::<usize>())
     });
@@ -48,7 +48,7 @@ pub fn explain(text: &str) -> Vec<&'static Message> {
     matches
 }
 
-/// Messages that share the most words with a text that is none of them, the nearest first.
+/// For a text without a known message: the messages that share most words with it, the nearest first.
 #[must_use]
 pub fn nearest(text: &str, most: usize) -> Vec<&'static Message> {
     let text = plain(text);
@@ -63,7 +63,7 @@ pub fn nearest(text: &str, most: usize) -> Vec<&'static Message> {
     near.into_iter().take(most).map(|(_, message)| message).collect()
 }
 
-/// The page for `docs/operate/`.
+/// The text of `docs/operate/troubleshooting.md`.
 #[must_use]
 pub fn page() -> String {
     let mut page = String::from(
@@ -87,7 +87,7 @@ pub fn page() -> String {
     page
 }
 
-/// In lower case, without quotes, each blank one.
+/// The text in lower case, without quotes, with single spaces.
 fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for word in text.to_lowercase().split_whitespace() {
@@ -99,7 +99,7 @@ fn plain(text: &str) -> String {
     plain
 }
 
-/// Whether a phrase stands there as words, so that 24 is not in 1024.
+/// Whether a text contains a phrase as whole words, so that 24 is not found in 1024.
 fn contains(text: &str, phrase: &str) -> bool {
     let inside = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
     text.match_indices(phrase).any(|(at, found)| {

@@ -1,19 +1,19 @@
 //! The descriptor limit of this process. Source: getrlimit(2), `RLIMIT_NOFILE`.
 //!
-//! The limit counts per descriptor table, so a worker that has left the shared table has all of it
-//! to itself.
+//! The limit counts per descriptor table, so a worker that has left the shared table has the full
+//! limit for its own.
 
 use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 
-/// Descriptors a table may hold; `u64::MAX` stands for unlimited.
+/// Descriptors a table may hold; `u64::MAX` means unlimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Nofile {
-    /// What holds now.
+    /// The limit in effect.
     pub soft: u64,
-    /// How far the process may raise it by itself.
+    /// The highest value to which the process may raise it.
     pub hard: u64,
 }
 
@@ -24,7 +24,7 @@ pub fn nofile() -> Nofile {
 }
 
 /// Processes and threads that this process's user may have (getrlimit(2), `RLIMIT_NPROC`); `None`
-/// where there is no limit, or for root, who is exempt.
+/// where there is no limit, and for root, which is exempt.
 pub(crate) fn nproc() -> Option<u64> {
     if rustix::process::geteuid().is_root() {
         return None;
@@ -37,10 +37,10 @@ pub(crate) fn address_space() -> Option<u64> {
     getrlimit(Resource::As).current
 }
 
-/// Raises the soft limit of this process to the hard one and returns the limit that then holds.
+/// Raises the soft limit of this process to the hard one and returns the new limit.
 ///
 /// # Errors
-/// What setrlimit(2) says, for instance where a sandbox refuses it; the limit is then unchanged.
+/// The error of setrlimit(2), for instance if a sandbox refuses it; the limit is then unchanged.
 pub fn raise_nofile() -> io::Result<u64> {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {

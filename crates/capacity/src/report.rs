@@ -1,6 +1,5 @@
-//! The answer of a check: each limit's figures, what is in the way, what to do, as data and as text.
-//!
-//! It decides nothing; [`crate::check`] fills it in.
+//! [`Report`]: the result of a check as data and as text: each limit's figures, which limits are too low,
+//! and the fixes. [`crate::check`] fills it in.
 
 use std::fmt;
 
@@ -11,7 +10,7 @@ use crate::goal::{Goal, Role};
 use crate::limits::CONNECTIONS_DEFAULT_MAX;
 use crate::text::{Bytes, Count, about};
 
-/// A limit that can be in the way.
+/// A limit that connections can run into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
@@ -23,7 +22,7 @@ pub enum Limit {
     SystemFiles,
     /// Ephemeral ports, counted in source addresses.
     Ports,
-    /// Threads: the control group's, the kernel's, or process numbers.
+    /// Threads: limited by the control group, the user, the kernel, or process ids.
     Threads,
     /// Entries of connection tracking.
     Conntrack,
@@ -31,15 +30,15 @@ pub enum Limit {
     EpollWatches,
     /// `RLIMIT_AS`: address space of a process, in bytes.
     AddressSpace,
-    /// `net.core.somaxconn`: connections that wait to be accepted.
+    /// `net.core.somaxconn`: connections waiting to be accepted.
     AcceptQueue,
     /// `net.ipv4.tcp_mem`, in pages.
     TcpMemory,
-    /// `net.ipv4.tcp_rmem` and `tcp_wmem`: what each socket may keep, in bytes of memory for all.
+    /// `net.ipv4.tcp_rmem` and `tcp_wmem`: minimum buffers, in bytes for all sockets together.
     TcpBuffers,
-    /// `net.ipv4.tcp_tw_reuse`: whether ports that rest after a close may be used again.
+    /// `net.ipv4.tcp_tw_reuse`: whether ports in `TIME_WAIT` may be used again.
     PortReuse,
-    /// `vm.overcommit_memory`: whether memory must be there before it is used.
+    /// `vm.overcommit_memory`: whether the kernel grants memory that it cannot back.
     Overcommit,
 }
 
@@ -64,79 +63,79 @@ impl Limit {
     }
 }
 
-/// A limit, what there is of it and what is needed, in its own unit.
+/// A limit's current and needed values, in its own unit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Need {
-    /// Which.
+    /// The limit.
     pub limit: Limit,
-    /// What may be used now: bytes, descriptors of a process, files, source addresses, threads,
+    /// Available now: bytes, descriptors of a process, files, source addresses, threads,
     /// entries.
     pub now: u64,
-    /// What the goal needs of it. `u64::MAX` where no amount would do.
+    /// What the goal needs. `u64::MAX` where no amount is enough.
     pub needed: u64,
-    /// Connections that this limit alone would allow.
+    /// Connections that this limit allows.
     pub fits: u64,
-    /// Connections at which it breaks: `fits`, or more where things go on slowly beyond that.
+    /// Connections at which it fails: `fits`, or more where it only gets slow beyond that.
     pub breaks: u64,
 }
 
 impl Need {
-    /// Whether there is less than is needed.
+    /// Whether less is available than needed.
     pub const fn is_short(&self) -> bool {
         self.now < self.needed
     }
 }
 
-/// A limit that is in the way.
+/// A limit that is too low for the goal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Shortfall {
     /// The figures.
     pub need: Need,
-    /// What to do; each line helps by itself unless the text says otherwise.
+    /// The fixes; one of them is enough unless the text says otherwise.
     pub fixes: Vec<Fix>,
-    /// What is short and how much fits, for people.
+    /// What is short and how many connections fit, for people.
     pub text: String,
 }
 
-/// Something that does not stop the goal but will show.
+/// A setting that does not prevent the goal but has a visible effect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Warning {
-    /// Which limit.
+    /// The limit.
     pub limit: Limit,
-    /// What there is now.
+    /// Its value now.
     pub now: u64,
-    /// What would be better.
+    /// The recommended value.
     pub needed: u64,
-    /// How to get it.
+    /// How to set it.
     pub fix: Fix,
-    /// What will be seen, for people.
+    /// The effect, for people.
     pub text: String,
 }
 
-/// What [`crate::check`] found. Shown as text for people, serialised for programs.
+/// The result of [`crate::check`]: displayed for people, serialised for programs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// What was asked.
+    /// The goal that was checked.
     pub goal: Goal,
-    /// Workers each process needs. `None`: no number of them is enough.
+    /// Workers that each process needs; `None` if no number is enough.
     pub workers: Option<u64>,
-    /// Connections this machine honestly holds in that role: the least over all limits.
+    /// Connections that this machine can hold in that role: the minimum over all limits.
     pub fits: u64,
     /// Every limit that could be read.
     pub needs: Vec<Need>,
-    /// Those in the way, tightest first.
+    /// Limits that are too low, the lowest first.
     pub shortfalls: Vec<Shortfall>,
-    /// What will show without being in the way.
+    /// Settings worth changing that do not prevent the goal.
     pub warnings: Vec<Warning>,
 }
 
 impl Report {
-    /// Whether nothing is in the way.
+    /// Whether no limit is too low.
     pub fn holds(&self) -> bool {
         self.shortfalls.is_empty()
     }
 
-    /// The number to ask for when nobody said one: what fits, rounded down to two digits, at most
+    /// The number of connections to use where none is configured: what fits, rounded down to two digits, at most
     /// [`CONNECTIONS_DEFAULT_MAX`].
     pub fn suggested(&self) -> u64 {
         about(self.fits).min(CONNECTIONS_DEFAULT_MAX)
@@ -182,10 +181,10 @@ impl fmt::Display for Report {
     }
 }
 
-/// Places per remedy, those people mostly look; `standfast doctor` shows all.
+/// Commands shown per fix, the most common first; `standfast doctor` shows all.
 const FIXES_SHOWN: usize = 4;
 
-/// What to ask for instead is said once, at the end, for all limits together.
+/// [`Fix::Fewer`] is left out: the report ends with it once, for all limits together.
 fn write_fixes(f: &mut fmt::Formatter<'_>, fixes: &[Fix]) -> fmt::Result {
     let said_here = fixes.iter().filter(|fix| !matches!(fix, Fix::Fewer { .. }));
     for fix in said_here {

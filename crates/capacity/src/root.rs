@@ -1,13 +1,13 @@
-//! Reads of small text files under `/`, or under a directory that stands for it in tests.
+//! Reads small text files below `/`, or below a directory that replaces it in tests.
 //!
-//! A file that is missing, unreadable or says something else gives `None`: a limit that cannot be
-//! read is unknown, never an error.
+//! A file that is missing, unreadable or has another format gives `None`: a limit that cannot be read is
+//! unknown, not an error.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// The directory that stands for `/`.
+/// The directory that is used as `/`.
 pub(crate) struct Root<'a>(pub(crate) &'a Path);
 
 impl Root<'_> {
@@ -24,7 +24,7 @@ impl Root<'_> {
         fs::read_to_string(self.path(path)).ok()
     }
 
-    /// What a directory holds; nothing if it cannot be read.
+    /// The names in a directory; none if it cannot be read.
     pub(crate) fn names(&self, path: &str) -> Vec<String> {
         let entries = fs::read_dir(self.path(path)).into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
@@ -44,7 +44,7 @@ impl Root<'_> {
     }
 }
 
-/// The value behind `key` in lines of the form `key value` or `key: value`, units ignored.
+/// The value after `key` in lines of the form `key value` or `key: value`, units ignored.
 pub(crate) fn field(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| {
         let rest = line.strip_prefix(key)?;

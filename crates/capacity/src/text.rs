@@ -1,4 +1,4 @@
-//! Sizes and counts as people read them. Flags' units are parsed in the binary, not here.
+//! Sizes and counts formatted for people. The units of flags are parsed in the binary, not here.
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
-//! What processes and the kernel really take: memory, CPU time, sockets.
+//! Memory, CPU time and sockets that processes and the kernel actually use.
 //!
 //! Samples, not limits. Two of them and a subtraction give a cost per socket; user and kernel
-//! memory stay apart. Sources: proc(5) (`smaps_rollup`, `status`, `stat`, `meminfo`), the kernel's
+//! memory are separate. Sources: proc(5) (`smaps_rollup`, `status`, `stat`, `meminfo`), the kernel's
 //! `sched-stats`, `/proc/net/sockstat`.
 
 use std::fs;
@@ -16,7 +16,7 @@ use crate::root::{Root, field_kb};
 /// One process's memory and CPU time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ProcessMemory {
-    /// Resident memory of the whole process in bytes: its own, files' and shared.
+    /// Resident memory of the process in bytes: anonymous, file-backed and shared.
     pub rss_bytes: u64,
     /// The part of it that no file backs: heap and stacks.
     pub anon_bytes: u64,
@@ -31,7 +31,7 @@ impl ProcessMemory {
     /// machines with many cores.
     ///
     /// # Errors
-    /// When there is no such process, or it has ended and nobody has waited for it yet.
+    /// If there is no such process, or it has ended and is a zombie.
     pub fn of(pid: u32) -> io::Result<Self> {
         Self::of_in(Path::new("/"), pid)
     }
@@ -57,7 +57,7 @@ fn resident(text: &str, rss: &str, anon: &str) -> Option<(u64, u64)> {
 }
 
 /// Threads' schedstat is exact but forgets threads that ended; stat remembers them, in ticks,
-/// rounded down. The larger of the two is the better.
+/// rounded down. The larger of the two is closer.
 fn cpu_seconds(root: &Root<'_>, pid: u32) -> f64 {
     let tasks = fs::read_dir(root.path(&format!("/proc/{pid}/task")));
     let nanos: u64 = tasks
@@ -81,7 +81,7 @@ fn stat_ticks(stat: &str) -> Option<u64> {
 
 /// Memory of the kernel, of the whole machine, in bytes.
 ///
-/// In a container this is still the machine's: growth is ours only while others are quiet.
+/// In a container this is still the whole machine's, so other processes' growth is included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct KernelMemory {
     /// Kernel objects. Reclaimable ones too: the dentry of an open socket is counted there.
@@ -94,10 +94,10 @@ pub struct KernelMemory {
     pub percpu_bytes: u64,
     /// Large kernel allocations: descriptor tables, and the stacks where those are mapped.
     pub vmalloc_bytes: u64,
-    /// What TCP's accounting is charged with (`sockstat` mem), in whole pages per socket. Most of
-    /// it is in `slab_bytes` too and some is only reserved, so it is no part of [`Self::total`].
+    /// TCP's own accounting (`sockstat` mem), in whole pages per socket. Most of it is in `slab_bytes`
+    /// too and some is only reserved, so [`Self::total`] leaves it out.
     pub tcp_mem_bytes: u64,
-    /// What could still be had (`MemAvailable`).
+    /// Memory still available (`MemAvailable`).
     pub available_bytes: u64,
 }
 
@@ -105,7 +105,7 @@ impl KernelMemory {
     /// A sample of this machine.
     ///
     /// # Errors
-    /// When `/proc/meminfo` cannot be read or has no `Slab`.
+    /// If `/proc/meminfo` cannot be read or has no `Slab`.
     pub fn read() -> io::Result<Self> {
         Self::read_from(Path::new("/"))
     }
@@ -126,7 +126,7 @@ impl KernelMemory {
         })
     }
 
-    /// What the kernel takes in all. Where stacks are mapped (`CONFIG_VMAP_STACK`) they are part of
+    /// All kernel memory. Where stacks are mapped (`CONFIG_VMAP_STACK`) they are part of
     /// `vmalloc_bytes`, so the larger of the two counts.
     pub fn total(&self) -> u64 {
         self.slab_bytes
@@ -141,11 +141,11 @@ impl KernelMemory {
 pub struct SocketCounts {
     /// Open and bound.
     pub tcp_in_use: u64,
-    /// Resting after close, 60 s each, their ports with them.
+    /// In `TIME_WAIT` for 60 s after a close, each with its port.
     pub tcp_time_wait: u64,
-    /// Closed by the program, not yet by TCP.
+    /// Closed by the program and not yet by TCP (orphans).
     pub tcp_orphans: u64,
-    /// Pages that TCP is charged with, of the whole machine.
+    /// Pages of TCP memory of the whole machine.
     pub tcp_mem_pages: u64,
 }
 

@@ -1,8 +1,7 @@
-//! What applications post to `/_broadcast`, in the form of AnyCable's server: publications, one or
-//! an array in order, or a command. A body becomes what it asks for, or a sentence that says what is
-//! wrong; all of it is checked before any of it is done.
+//! Bodies that applications post to `/_broadcast`, in AnyCable's format: one publication, an array of
+//! them in order, or a command. The whole body is checked before any of it takes effect.
 //!
-//! The form is theirs, so what it does not know is passed over. `/api/publish` is our own and
+//! The format is AnyCable's, so unknown fields are ignored. `/api/publish` has our own format and is
 //! stricter (`publish.rs`).
 
 use serde::Deserialize;
@@ -13,12 +12,12 @@ use crate::publish::Refused;
 /// Longest `meta.broadcast_type`, in bytes: it is a word.
 const KIND_BYTES_MAX: usize = 64;
 
-/// What is asked for.
+/// What a body requests.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Posted {
     /// To be published, in this order.
     Publications(Vec<Broadcast>),
-    /// All sessions of somebody are to end.
+    /// End sessions.
     Disconnect(Disconnect),
 }
 
@@ -26,20 +25,20 @@ pub(crate) enum Posted {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Broadcast {
     pub(crate) stream: String,
-    /// JSON, or what is to be passed on as a string.
+    /// JSON, or text that is sent as a JSON string.
     pub(crate) data: String,
-    /// The session that is not to get it, by its id.
+    /// Id of the session that does not receive it.
     pub(crate) exclude: Option<String>,
-    /// What its receivers are to be told it is.
+    /// The message type that receivers see.
     pub(crate) kind: Option<String>,
 }
 
-/// Whose sessions are to end.
+/// A request to end sessions.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Disconnect {
-    /// As the token had them, byte for byte.
+    /// The identifiers of the sessions' tokens, byte for byte.
     pub(crate) identifiers: String,
-    /// Whether the clients may come back.
+    /// Whether the clients may reconnect.
     pub(crate) reconnect: bool,
 }
 
@@ -52,7 +51,7 @@ struct Item {
     payload: Option<Payload>,
 }
 
-/// `transient` keeps a publication out of the history, and there is none.
+/// `transient` would keep a publication out of the history; there is no history.
 #[derive(Deserialize)]
 struct Meta {
     exclude_socket: Option<String>,

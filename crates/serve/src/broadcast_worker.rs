@@ -1,6 +1,6 @@
-//! [`Broadcasts`]: what is posted to `/_broadcast` on the listeners for clients. Workers look at the key
-//! and read the body; one thread beside them reads what it says and publishes it, just as the admin
-//! listener does, so that no worker's turn grows with what somebody posts.
+//! [`BroadcastQueue`]: bodies posted to `/_broadcast` on the client listeners. Workers verify the key
+//! and receive the body; a separate thread parses and publishes it, as the admin listener does, so that
+//! large bodies do not delay a worker's clients.
 
 use std::io;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use engine::{Answer, ConnId, Remote, Response};
 use crate::control::Control;
 use crate::handler::Post;
 
-/// Bodies that may wait to be read; beyond that the answer is 503. Each has at most
+/// Bodies that may wait to be parsed; beyond that the answer is 503. Each has at most
 /// [`BODY_BYTES_MAX`].
 const WAITING_MAX: usize = 16;
 /// Longest body that is read, in bytes: what the admin listener takes by default.
 pub(crate) const BODY_BYTES_MAX: u64 = wire::Limits::BODY_BYTES;
 
-/// The way to that thread; it ends with the last of these.
+/// The workers' end of the queue. The thread ends when the last of these is dropped.
 #[derive(Clone)]
 pub(crate) struct Broadcasts(SyncSender<(ConnId, Vec<u8>)>);
 
@@ -56,7 +56,7 @@ pub(crate) fn start(posted: Posted, control: Arc<Control>, remote: Remote<Post>)
     std::thread::Builder::new().name("broadcasts".to_owned()).spawn(run).map(drop)
 }
 
-/// The admin listener's answer as one of the public listener's.
+/// Converts a response of the admin listener to one of the public listener.
 pub(crate) fn respond(reply: Reply) -> Answer {
     let Reply { status, content_type, body } = reply;
     let retry = (status == 503).then(|| ("Retry-After".into(), "1".into()));

@@ -1,4 +1,4 @@
-//! What a server is told: plain data, from wherever it comes.
+//! Configuration of a server, as plain data; the executable reads flags, environment and file.
 
 use std::time::Duration;
 
@@ -11,61 +11,60 @@ use crate::origin::Origin;
 /// Longest topic name, in bytes of UTF-8: names are kept per worker and compared at each publish.
 pub const TOPIC_BYTES_MAX: usize = 256;
 
-/// Sockets to plan for when nobody said how many.
+/// Connections to plan for by default.
 pub(crate) const CONNECTIONS_DEFAULT: u64 = 1_000_000;
 
-/// What a server is told at its start.
+/// Configuration at start.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Public listeners; port 0 takes a free one. Default `127.0.0.1:8080`.
+    /// Public listeners; port 0 takes a free port. Default `127.0.0.1:8080`.
     pub listen: Vec<Address>,
-    /// The admin listener, if there is to be one. Default `127.0.0.1:8090`.
+    /// The admin listener; `None` for no admin listener. Default `127.0.0.1:8090`.
     pub admin: Option<Address>,
     /// Serve `/echo`. Default off.
     pub echo: bool,
     /// The path of Action Cable. Default `/cable`.
     pub cable_path: Box<str>,
-    /// Anyone may subscribe and publish. Implied when all listeners are loopback and nothing is to
-    /// be checked.
+    /// Anyone may subscribe and publish. Implied when all listeners are loopback and no secret is
+    /// set.
     pub public: bool,
-    /// Take what is published at `/_broadcast` on the public listeners too, of who shows the key for
-    /// that. Default off.
+    /// Serve `/_broadcast` on the public listeners too, for publishers with its key. Default off.
     pub listen_broadcast: bool,
-    /// Workers at most; otherwise as many as cores, and further ones as descriptor tables fill.
+    /// Workers at most; by default one per core, and further ones as descriptor tables fill.
     pub workers: Option<usize>,
-    /// Connections at most; otherwise what the workers' tables hold.
+    /// Connections at most; by default what the workers' descriptor tables hold.
     pub max_connections: Option<u64>,
-    /// Connections that may wait to be accepted. Default 4096.
+    /// Length of the accept queue. Default 4096.
     pub backlog: u32,
-    /// What may change while the server runs.
+    /// Settings that a reload can change.
     pub live: Live,
 }
 
-/// What may change while the server runs.
+/// Settings that a reload can change.
 #[derive(Clone, Debug, Default)]
 pub struct Live {
     /// The engine's limits. The idle timeout and the mailboxes' size are taken at start only.
     pub limits: Limits,
-    /// Origins that may connect beside those that always may.
+    /// Origins that may connect, in addition to the same origin and this machine's own pages.
     pub allow_origin: Vec<Origin>,
     /// The bearer key of the admin listener.
     pub admin_key: Option<String>,
-    /// What sessions with channels are like.
+    /// Settings of sessions with channels.
     pub channels: Channels,
-    /// Who may connect, and listen to what. Whether anything is checked at all is settled at start.
+    /// Authentication and authorization. Whether anything is checked at all is settled at start.
     pub auth: Auth,
-    /// How the public listeners speak TLS. Whether they do at all is settled at start.
+    /// TLS of the public listeners. Whether they use TLS at all is settled at start.
     pub tls: Option<TlsServer>,
 }
 
-/// What sessions with channels are like.
+/// Settings of sessions with channels.
 #[derive(Clone, Debug)]
 pub struct Channels {
-    /// How often clients are told that we are there. Default 3 s, which Action Cable's clients
-    /// expect: twice that without a ping and they connect anew.
+    /// Interval of heartbeat messages to clients. Default 3 s, which Action Cable's clients expect: they
+    /// reconnect after twice that without a ping.
     pub ping_interval: Duration,
-    /// Clients of the extended protocol that were silent for this long are disconnected; `None`
-    /// leaves them alone. Default `None`.
+    /// Time after which silent clients of the extended protocol are disconnected; `None` for never.
+    /// Default `None`.
     pub pong_timeout: Option<Duration>,
     /// Subscriptions that one connection may have. Default 1,000.
     pub max_subscriptions: usize,
@@ -96,7 +95,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Whether all public listeners are reachable from this machine only.
+    /// Whether only this machine can reach the public listeners.
     #[must_use]
     pub fn is_local(&self) -> bool {
         self.listen.iter().all(Address::is_local)

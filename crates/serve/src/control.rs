@@ -1,5 +1,6 @@
-//! [`Control`]: what the admin listener tells of a server and takes for it. It runs in the control
-//! plane's threads and reaches workers by their mailboxes and counters only.
+//! [`Control`]: the server's side of the admin listener: metrics, statistics, connections, publishing.
+//! It runs in the control plane's threads and reaches workers only through their mailboxes and
+//! counters.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,12 +19,12 @@ use crate::handler::{List, Listed, Post};
 use crate::publish::{self, Refused};
 use crate::shared::Shared;
 
-/// How long a page of connections may take. A worker that is busier than that is passed over.
+/// Time for a page of connections. A worker that does not answer in time is left out.
 const LIST_WAIT: Duration = Duration::from_secs(1);
-/// Bytes a question counts in a mailbox.
+/// Bytes that a list request counts in a mailbox.
 const LIST_BYTES: usize = 256;
 
-/// A server as its admin listener sees it.
+/// A server's part of the admin listener.
 pub(crate) struct Control {
     shared: Arc<Shared>,
     remote: Remote<Post>,
@@ -66,7 +67,7 @@ impl Control {
         self.shared.policy().limits.wire.message_bytes as usize
     }
 
-    /// What was asked for. A session that is gone, or is none of ours, need not be left out.
+    /// Converts items to publications. An excluded session that is unknown or closed excludes nobody.
     fn publications(&self, items: Vec<Broadcast>) -> Vec<Arc<Publication>> {
         let publication = |item: Broadcast| {
             let except = item.exclude.and_then(|sid| self.shared.sids.find(&sid));
@@ -78,7 +79,7 @@ impl Control {
         items.into_iter().map(publication).collect()
     }
 
-    /// Publishes in order; `status` is the answer when all was taken, `taken` counts.
+    /// Publishes in order. `status` is the answer if all are accepted; `taken` counts.
     fn publish_all(
         &self,
         publications: &[Arc<Publication>],
@@ -119,7 +120,7 @@ impl Control {
         Reply::json_with(status, &json!({ "workers": told }))
     }
 
-    /// By cause, those that were met.
+    /// Refusals by cause, without causes that did not occur.
     fn auth_refused(&self) -> Value {
         let met = Cause::ALL.into_iter().filter_map(|cause| {
             let times = self.sum(|door| door.auth_refused.get(cause));

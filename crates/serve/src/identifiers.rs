@@ -1,5 +1,5 @@
-//! [`Identifiers`]: the texts by which this worker's Action Cable clients have subscribed. Many
-//! subscribe by the same text; it is kept once, and who shares it gets the same bytes.
+//! [`Identifiers`]: the Action Cable identifiers of this worker's subscriptions. Each text is kept once,
+//! and all its subscribers get the same encoded bytes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ pub(crate) struct Group {
     pub(crate) form: Form,
 }
 
-/// How a publication is put.
+/// The form in which a publication is sent.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// As it is.
+    /// Unchanged.
     Plain,
     /// As a server-sent event.
     Event,
@@ -24,7 +24,7 @@ pub(crate) enum Form {
     Cable(Index),
 }
 
-/// The place of an identifier.
+/// The index of an identifier.
 pub(crate) type Index = u32;
 
 const ENCODING_BITS: u32 = 4;
@@ -49,14 +49,14 @@ impl Group {
     }
 }
 
-/// An identifier that somebody has subscribed by.
+/// An identifier with at least one subscription.
 pub(crate) struct Identifier {
     text: Arc<str>,
-    /// The topic it means.
+    /// The topic that it names.
     pub(crate) topic: Arc<str>,
     /// Whether its subscribers may whisper to each other.
     pub(crate) whispers: bool,
-    /// What stands before a message in each frame for it.
+    /// The prefix of each message in frames for it.
     pub(crate) prefix: Box<[u8]>,
     subscriptions: u32,
 }
@@ -70,7 +70,7 @@ pub(crate) struct Identifiers {
 }
 
 impl Identifiers {
-    /// The identifier that this is, if somebody has subscribed by it.
+    /// Finds an identifier by its text, if it has a subscription.
     pub(crate) fn find(&self, text: &str) -> Option<(Index, &Identifier)> {
         let index = *self.by_text.get(text)?;
         Some((index, self.get(index)?))
@@ -80,7 +80,7 @@ impl Identifiers {
         self.all.get(index as usize)?.as_ref()
     }
 
-    /// The place of an identifier; [`Identifiers::end`] is to be called as often as this.
+    /// Counts a subscription and returns the identifier's index. [`Identifiers::end`] must follow once.
     pub(crate) fn begin(&mut self, text: &str, topic: &str, whispers: bool) -> Index {
         let index = match self.by_text.get(text) {
             Some(index) => *index,
@@ -92,7 +92,7 @@ impl Identifiers {
         index
     }
 
-    /// One subscription less; an identifier without any is forgotten.
+    /// Ends a subscription; an identifier without subscriptions is removed.
     pub(crate) fn end(&mut self, index: Index) {
         let Some(place) = self.all.get_mut(index as usize) else { return };
         let Some(identifier) = place else { return };

@@ -1,11 +1,12 @@
-//! Program 1: holds the sockets and feeds them.
+//! The WebSocket server, `standfast serve`.
 //!
-//! [`start`] opens the listeners, starts the engine's workers with a [`handler::Door`] each, then the
-//! control plane. `/echo` answers what it hears, `/topics/NAME` subscribes whoever connects,
-//! `/health` says ok or draining; publishing over HTTP and all detail are the admin listener's.
+//! [`start`] opens the listeners, starts the engine's workers with a `handler::ServeHandler` each,
+//! then the control plane. `/echo` returns each message, `/topics/NAME` subscribes its client to a
+//! topic, `/cable` is Action Cable, `/events` sends server-sent events, `/health` answers ok or
+//! draining. Publishing over HTTP and all detail are on the admin listener.
 //!
-//! What it is not: it parses no command line and no file (the binary does), it knows no system call
-//! (the engine does), and it has no protocol beyond its dialects.
+//! The crate parses no command line and no file (the executable does), makes no system call (the
+//! engine does), and knows no protocol beyond its adapters in `protocols`.
 
 mod auth;
 mod broadcast;

@@ -1,5 +1,5 @@
-//! Records: what workers have to say to people. A worker writes no log; it posts a record, never
-//! waiting, and the control plane writes.
+//! Log events of workers. A worker writes no log: it posts an event without waiting, and the control
+//! plane writes it.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -11,16 +11,16 @@ const RECORDS_MAX: usize = 1024;
 /// Different records written at a time.
 const WRITTEN_MAX: usize = 10;
 
-/// What a worker has to say.
+/// An event that a worker reports.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Record {
     /// A page of this origin was refused.
     OriginRefused(Box<str>),
-    /// A request called this machine by this name, on loopback.
+    /// A request on loopback had this Host, which is not this machine's.
     HostRefused(Box<str>),
 }
 
-/// Where workers post. Posting wakes nobody by a descriptor.
+/// The workers' end of the queue. Posting makes no system call on a descriptor.
 #[derive(Clone)]
 pub(crate) struct Recorder(SyncSender<Record>);
 

@@ -1,16 +1,14 @@
-//! Which web pages may connect, and by which names (RFC 6455 section 10.2, RFC 6454): a browser
-//! tells the page's origin, and nothing else stops a page of one site from speaking to the server
-//! of another.
+//! The check of Origin and Host (RFC 6455 section 10.2, RFC 6454): a browser sends the page's origin,
+//! and nothing else prevents a page of one site from connecting to the server of another.
 //!
-//! Clients that send no Origin are no browsers and are not concerned. Not here: what the admin
-//! listener trusts (`admin`).
+//! Clients without Origin are not browsers and pass. The admin listener has its own check (`admin`).
 
 use std::fmt;
 use std::str::FromStr;
 
 use admin::means_this_machine;
 
-/// An origin that is allowed: exactly one, all names below one, or all.
+/// An allowed origin: exactly one, all subdomains of one, or any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// `*`: every page of every site.
@@ -21,12 +19,12 @@ pub enum Origin {
     Below(Page),
 }
 
-/// What an origin consists of, in lower case, with the port that the scheme implies.
+/// Scheme, host and port of an origin (RFC 6454 section 4), in lower case, with the scheme's default port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
     scheme: Box<str>,
     host: Box<str>,
-    /// 0 where neither the origin nor its scheme has one.
+    /// 0 if neither the origin nor its scheme has one.
     port: u16,
 }
 
@@ -51,8 +49,8 @@ impl Page {
     }
 }
 
-/// Splits an authority. Names are of letters, digits, `-`, `_` and single dots between; addresses
-/// of IPv6 stand in brackets.
+/// Splits an authority. A name has letters, digits, `-`, `_` and single dots between labels; an IPv6
+/// address is in brackets.
 fn host_and_port(authority: &str) -> Option<(&str, Option<u16>)> {
     let end = match authority.strip_prefix('[') {
         Some(rest) => rest.find(']')? + 2,
@@ -136,12 +134,11 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The origins a server admits.
+/// The origins and hosts that a server accepts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origins {
-    /// Any page of this machine and no other: all listeners are loopback or UNIX sockets. A page of
-    /// the same origin does not count then, because a name that its owner points at 127.0.0.1 would
-    /// make any site one of ours (DNS rebinding).
+    /// All listeners are loopback or UNIX sockets: accept only pages of this machine. The same origin
+    /// is not enough then, because any site can resolve its name to 127.0.0.1 (DNS rebinding).
     pub(crate) loopback: bool,
     /// Only by names of this machine: that, and a browser reaches one of the listeners.
     pub(crate) named: bool,
@@ -149,8 +146,8 @@ pub(crate) struct Origins {
 }
 
 impl Origins {
-    /// Whether a page of `origin` may connect to the server it calls `authority`, by a listener
-    /// that speaks `scheme` (`http` or `https`).
+    /// Whether a page of `origin` may connect to a server that it addresses as `authority`, on a
+    /// listener with `scheme` (`http` or `https`).
     pub(crate) fn admit(&self, origin: &[u8], authority: Option<&[u8]>, scheme: &str) -> bool {
         if self.allowed.contains(&Origin::All) {
             return origin != b"null";
@@ -170,13 +167,13 @@ impl Origins {
         own.and_then(|own| Page::parse(&format!("{scheme}://{own}"))) == Some(page)
     }
 
-    /// Whether a request may call this server `authority`. On loopback a name must mean this
-    /// machine, or be that of an allowed origin: a proxy in front passes its site's name on.
+    /// Whether a request may address this server as `authority`. On loopback the name must be this
+    /// machine's or an allowed origin's: a proxy in front forwards its site's name.
     pub(crate) fn admit_host(&self, authority: Option<&[u8]>) -> bool {
         if !self.named || self.allowed.contains(&Origin::All) {
             return true;
         }
-        // HTTP/1.1 demands it, and what speaks HTTP/1.0 is no browser.
+        // HTTP/1.1 requires Host, and browsers do not use HTTP/1.0.
         let Some(authority) = authority else { return true };
         let Ok(authority) = std::str::from_utf8(authority) else { return false };
         means_this_machine(authority)
@@ -210,7 +207,7 @@ mod tests {
     fn pages_of_this_machine_and_of_the_same_origin_are_admitted() {
         let local = origins(true, &[]);
         let remote = origins(false, &["https://App.example/"]);
-        // Origin, Host, and whether it is let in: locally, remotely over http, and over https.
+        // Origin, Host, and whether it is accepted: on loopback, elsewhere over http, and over https.
         let cases = [
             ("http://localhost:3000", "127.0.0.1:8080", true, false, false),
             ("http://app.localhost", "127.0.0.1:8080", true, false, false),

@@ -1,10 +1,10 @@
-//! The public listener's paths.
+//! Paths of the public listener.
 
 use std::borrow::Cow;
 
 use crate::config::TOPIC_BYTES_MAX;
 
-/// What a path names.
+/// The route of a path.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Route<'p> {
     Health,
@@ -13,11 +13,11 @@ pub(crate) enum Route<'p> {
     Cable,
     /// Server-sent events.
     Events,
-    /// What applications of AnyCable's publish.
+    /// Publishing in AnyCable's format.
     Broadcast,
     /// A topic, percent-decoded.
     Topic(Cow<'p, str>),
-    /// A topic's name that cannot be one, and why.
+    /// An invalid topic name, and why.
     BadTopic(&'static str),
     Unknown,
 }
@@ -42,7 +42,7 @@ impl<'p> Route<'p> {
     }
 }
 
-/// Whether this can be a topic's name.
+/// Checks a topic name.
 pub(crate) fn check_topic(name: &str) -> Result<(), &'static str> {
     const { assert!(TOPIC_BYTES_MAX == 256, "the message below says so") };
     match name.len() {
@@ -52,12 +52,12 @@ pub(crate) fn check_topic(name: &str) -> Result<(), &'static str> {
     }
 }
 
-/// The value of a query's parameter, decoded; an empty one is none.
+/// The decoded value of a query parameter. An empty value counts as absent.
 pub(crate) fn parameter<'q>(query: Option<&'q str>, name: &str) -> Option<Cow<'q, str>> {
     let pairs = query?.split('&').filter_map(|pair| pair.split_once('='));
     let mut values = pairs.filter(|(key, _)| *key == name).map(|(_, value)| value);
     let value = values.find(|value| !value.is_empty())?;
-    // What cannot be decoded is no name and no token either, which whoever looks it up will say.
+    // What cannot be decoded is neither a valid name nor a valid token: the caller refuses it.
     Some(decode(value).unwrap_or(Cow::Borrowed(value)))
 }
 

@@ -1,5 +1,5 @@
-//! `/api/publish`: a body becomes publications, or a sentence that says what is wrong with which
-//! field. All of a body is checked before any of it is published.
+//! Bodies of `/api/publish`. The whole body is checked before any of it is published; errors name the
+//! field.
 
 use std::sync::Arc;
 
@@ -19,8 +19,8 @@ pub(crate) enum Refused {
     TooLarge(String),
 }
 
-/// The publications of a body, in its order: `{"topic", "data"}` or an array of such objects, with
-/// `data_base64` in place of `data` for bytes.
+/// The publications of a body, in order: `{"topic", "data"}` or an array of such objects. Binary
+/// messages have `data_base64` instead of `data`.
 pub(crate) fn parse(
     body: &[u8],
     message_bytes_max: usize,

@@ -1,5 +1,5 @@
-//! [`Held`]: publications of this worker's sockets that found a mailbox full. Their publishers are
-//! paused until they went through, so nothing overtakes and nothing is dropped.
+//! [`RetryQueue`]: publications of this worker's clients that found a mailbox full. Their publishers
+//! are paused until the publications are delivered, so nothing is reordered and nothing is dropped.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use std::time::Duration;
 use engine::ConnId;
 use topics::Publication;
 
-/// How long after a failure the next attempt is.
+/// Time between a failure and the next attempt.
 const RETRY_AFTER: Duration = Duration::from_millis(1);
 /// Bytes that may be held in one worker; a publisher beyond that is disconnected.
 const HELD_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Publications to be tried again, at most one per connection.
+/// Publications to retry, at most one per connection.
 #[derive(Default)]
 pub(crate) struct Held {
     waiting: VecDeque<(ConnId, Arc<Publication>)>,
@@ -44,7 +44,7 @@ impl Held {
         std::mem::take(&mut self.waiting)
     }
 
-    /// When [`Held::due`] has something to give, if ever.
+    /// When the next retry is due, if any.
     pub(crate) fn next_ns(&self) -> Option<u64> {
         (!self.waiting.is_empty()).then_some(self.retry_at_ns)
     }

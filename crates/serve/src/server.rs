@@ -1,4 +1,4 @@
-//! [`Running`]: a server from its start to its end.
+//! [`Running`]: a running server: reload, periodic tasks, drain.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,16 +19,15 @@ pub struct Running {
 }
 
 impl Running {
-    /// Puts new settings in force: at once for new connections, with their next event for those
-    /// that are open.
+    /// Applies new settings: at once to new connections, with their next event to open ones.
     ///
     /// # Errors
-    /// A sentence that says why not; nothing was changed then.
+    /// A sentence that says why not. Nothing has changed then.
     pub fn reload(&self, live: &Live) -> Result<(), &'static str> {
         if live.tls.is_some() != self.shared.policy().tls.is_some() {
             return Err("speaking TLS begins or ends with a restart only");
         }
-        // On loopback the first secret ends what was public by itself, and the last one begins it.
+        // On loopback topics are public until the first secret is set, which is settled at start.
         if live.auth.is_set() != self.shared.policy().checks {
             return Err("the first secret, and having none, take effect with a restart only");
         }

@@ -1,9 +1,9 @@
-//! [`Session`]: what a connection is, kept with it in the engine: 16 bytes, no allocation with one
-//! subscription.
+//! [`Session`]: the handler's data of a connection: its protocol and subscriptions. 16 bytes, no
+//! allocation with one subscription.
 
 use topics::{Memberships, Subscriber};
 
-/// How a connection speaks.
+/// The protocol of a connection.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Speaks {
     /// HTTP: it is nothing else yet.
@@ -36,7 +36,7 @@ impl Speaks {
     }
 }
 
-/// What a connection is and what it is subscribed to.
+/// The protocol and the subscriptions of a connection.
 #[derive(Default)]
 pub(crate) struct Session(Memberships);
 

@@ -1,5 +1,5 @@
-//! [`Known`]: the connections of this worker whose tokens said who they are, to be found by that.
-//! Others cost nothing here.
+//! [`SessionIndex`]: finds this worker's connections by the identifiers of their tokens, and those whose
+//! token has expired. Connections without a token take no memory here.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use engine::ConnId;
 
 use crate::auth::Holder;
 
-/// Who is who, both ways.
+/// Connections by slot, by identifiers and by expiry.
 #[derive(Default)]
 pub(crate) struct Known {
     by_slot: HashMap<u32, Entry>,
@@ -35,7 +35,7 @@ impl Known {
         self.ends.extend(until_unix_s.map(|until| (until, id)));
     }
 
-    /// A connection has ended.
+    /// Removes a connection that has closed.
     pub(crate) fn remove(&mut self, id: ConnId) {
         if self.by_slot.is_empty() {
             return;
@@ -58,7 +58,7 @@ impl Known {
         self.by_identifiers.get(identifiers).into_iter().flatten().copied().collect()
     }
 
-    /// A connection whose time is over, which is told once.
+    /// A connection whose token has expired; each is returned once.
     pub(crate) fn take_expired(&mut self, now_unix_s: u64) -> Option<ConnId> {
         let (until, id) = *self.ends.first()?;
         (now_unix_s > until).then(|| self.ends.remove(&(until, id)))?;

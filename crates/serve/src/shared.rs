@@ -1,4 +1,5 @@
-//! What the workers' doors and the control plane share: settings, counters, the topics' directory.
+//! State that the workers' handlers and the control plane share: settings, counters, the directory of
+//! topics.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -14,7 +15,7 @@ use crate::log_events::Recorder;
 use crate::origin::Origins;
 use crate::sid::Sids;
 
-/// What may change while running, as workers use it.
+/// The settings that a reload can change, in the form that workers use.
 #[derive(Debug)]
 pub(crate) struct Policy {
     pub(crate) limits: Limits,
@@ -22,11 +23,11 @@ pub(crate) struct Policy {
     pub(crate) tls: Option<TlsServer>,
     pub(crate) access: Access,
     pub(crate) channels: Channels,
-    /// Whether anything is to be checked.
+    /// Whether credentials are checked at all.
     pub(crate) checks: bool,
 }
 
-/// What one worker's door counts; only that worker writes.
+/// Counters of one worker's handler; only that worker writes.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct DoorCounters {
@@ -40,28 +41,28 @@ pub(crate) struct DoorCounters {
     pub(crate) origin_refused: Counter,
     /// Requests refused for their Host.
     pub(crate) host_refused: Counter,
-    /// Who was not let in, or not let listen, and why.
+    /// Connections and subscriptions refused, by cause.
     pub(crate) auth_refused: Refusals,
     /// Posts to `/_broadcast` without its key.
     pub(crate) broadcast_refused: Counter,
-    /// Commands for an application, whispers where there are none, commands we do not know.
+    /// Commands for an application, whispers where they are off, unknown commands.
     pub(crate) commands_ignored: Counter,
-    /// Commands that cannot be understood; each ends its session.
+    /// Malformed commands; each ends its session.
     pub(crate) commands_malformed: Counter,
     /// Sessions ended because pings were not answered.
     pub(crate) no_pong: Counter,
-    /// Sessions ended because the application said so.
+    /// Sessions ended by the application.
     pub(crate) disconnected: Counter,
 }
 
-/// One for all threads of a server.
+/// One value for all threads of a server.
 pub(crate) struct Shared {
     /// `/echo` is served.
     pub(crate) echo: bool,
     /// The path of Action Cable.
     pub(crate) cable_path: Box<str>,
     pub(crate) sids: Sids,
-    /// What has to be added to the monotonic clock for the time of day, in nanoseconds.
+    /// Offset of the time of day from the monotonic clock, in nanoseconds.
     unix_ns: AtomicU64,
     /// Anyone may subscribe and publish.
     pub(crate) public: bool,
@@ -102,19 +103,19 @@ impl Shared {
         }
     }
 
-    /// Puts new settings in force for workers that start later, and returns them for the others.
+    /// Sets the policy for workers that start later, and returns it to be posted to the others.
     pub(crate) fn set_policy(&self, live: &Live) -> Arc<Policy> {
         let policy = Arc::new(policy(live, self.local, self.named, self.public));
         *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&policy);
         policy
     }
 
-    /// Seconds since 1970, at a moment of the monotonic clock.
+    /// Unix time in seconds at a time of the monotonic clock.
     pub(crate) fn unix_s(&self, now_ns: u64) -> u64 {
         now_ns.wrapping_add(self.unix_ns.load(Ordering::Relaxed)) / 1_000_000_000
     }
 
-    /// Follows the time of day, which people set. To be called now and then.
+    /// Follows changes of the system's time of day. To be called periodically.
     pub(crate) fn follow_clock(&self) {
         self.unix_ns.store(unix_ns_at_zero(), Ordering::Relaxed);
     }
@@ -127,14 +128,14 @@ impl Shared {
         Arc::clone(&self.policy.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A worker begins. It must look at [`Shared::policy`] after this, so that it misses none.
+    /// Marks a worker as started. It must read [`Shared::policy`] after this, so that it misses none.
     pub(crate) fn worker_started(&self, worker: u16) {
         if let Some(started) = self.started.get(usize::from(worker)) {
             started.store(true, Ordering::SeqCst);
         }
     }
 
-    /// The workers that have begun.
+    /// The workers that have started.
     pub(crate) fn running(&self) -> impl Iterator<Item = usize> {
         let running = |(worker, started): (usize, &AtomicBool)| {
             started.load(Ordering::SeqCst).then_some(worker)
@@ -151,7 +152,7 @@ impl Shared {
     }
 }
 
-/// The time of day when the monotonic clock was zero, in nanoseconds since 1970.
+/// Unix time at zero of the monotonic clock, in nanoseconds.
 #[expect(clippy::disallowed_methods, reason = "the time of day, once for all workers")]
 fn unix_ns_at_zero() -> u64 {
     let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

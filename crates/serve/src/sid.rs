@@ -1,11 +1,11 @@
-//! Session ids: names of connections that clients and applications may hold. Whoever holds one cannot
-//! guess another.
+//! Session ids: names of connections, given to clients and applications. An id does not help to guess
+//! another one.
 
 use std::hash::{BuildHasher, RandomState};
 
 use engine::ConnId;
 
-/// Makes and reads session ids; those of one process do not work in another.
+/// Creates and verifies session ids. Those of one process are invalid in another.
 #[derive(Default)]
 pub(crate) struct Sids {
     /// Keyed at random (SipHash).
@@ -13,12 +13,12 @@ pub(crate) struct Sids {
 }
 
 impl Sids {
-    /// The session id of a connection: its number and a proof that we said it, in hexadecimal.
+    /// The session id of a connection: its number and a keyed hash of it, in hexadecimal.
     pub(crate) fn of(&self, id: ConnId) -> String {
         format!("{:016x}{:016x}", id.as_u64(), self.proof.hash_one(id.as_u64()))
     }
 
-    /// The connection that a session id names, which may be gone; `None` for what is none of ours.
+    /// The connection that a session id names; it may be closed. `None` for an id of another process.
     pub(crate) fn find(&self, sid: &str) -> Option<ConnId> {
         if sid.len() != 32 || !sid.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return None;

@@ -1,4 +1,4 @@
-//! [`start`]: a server's start: listeners, workers, and only then whatever else opens descriptors.
+//! [`start`]: starts a server: listeners, workers, and only then everything else that opens descriptors.
 
 use std::fmt;
 use std::io;
@@ -17,12 +17,12 @@ use crate::log_events;
 use crate::server::Running;
 use crate::shared::Shared;
 
-/// Shortest body that `/api/publish` takes at most, in bytes.
+/// The least limit of a body of `/api/publish`, in bytes.
 const BODY_BYTES: usize = wire::Limits::BODY_BYTES as usize;
-/// Warnings about the machine said at start; the `doctor` says all.
+/// Warnings about the machine logged at start; `standfast doctor` shows all.
 const WARNINGS_MAX: usize = 2;
 
-/// Why a server did not start; the system's own word for it is the source.
+/// Why a server did not start. The operating system's error is the source.
 #[derive(Debug)]
 pub enum StartError {
     /// There is nothing that it could stand on.
@@ -54,10 +54,10 @@ impl std::error::Error for StartError {
 }
 
 /// Starts a server and returns once it accepts connections. Call it once, early in the process:
-/// descriptors that are open already stay open in every worker's table.
+/// descriptors that are already open stay open in every worker's table.
 ///
 /// # Errors
-/// Everything that can be wrong with an environment or a configuration.
+/// An environment or a configuration that does not allow it.
 pub fn start(config: &Config) -> Result<Running, StartError> {
     let ground = Ground::lay(&Wanted {
         listen: &config.listen,
@@ -112,7 +112,7 @@ fn start_admin(
     control: Arc<Control>,
 ) -> Result<Option<admin::Running>, StartError> {
     let Some(address) = config.admin.clone() else { return Ok(None) };
-    // Base64 and escapes make a message longer than it is; the rest is room for many.
+    // Base64 and escapes lengthen a message; the rest is room for an array of messages.
     let longest = config.live.limits.wire.message_bytes as usize;
     let body_bytes_max = BODY_BYTES.max(longest.saturating_mul(2));
     let key = config.live.admin_key.clone();

@@ -1,5 +1,5 @@
-//! What does not refuse a connection and bites later: queues, TCP's memory, settings of the system. Each
-//! method answers for one setting, `None` where it is as it should be, unknown, or no concern.
+//! Settings that refuse no connection but cause problems later: queues, TCP memory, overcommit. Each method
+//! checks one setting and returns `None` where it is fine, unknown, or does not apply to the goal.
 
 use super::Judge;
 use crate::fix::Fix;
@@ -7,7 +7,7 @@ use crate::limits::{BACKLOG, PAGE_BYTES, TCP_PAGES_PER_UNREAD, percent};
 use crate::report::{Limit, Warning};
 use crate::text::{Bytes, Count};
 
-/// Handshakes under way that a listener should be able to have; below, storms are lost.
+/// Handshakes in progress that a listener should allow. With fewer, connection storms lose some.
 const SYN_BACKLOG_LEAST: u64 = 1_024;
 
 impl Judge<'_> {
@@ -28,7 +28,7 @@ impl Judge<'_> {
         })
     }
 
-    /// Half-open connections, which a storm from elsewhere fills.
+    /// The queue of handshakes in progress, which a connection storm from other machines can fill.
     pub(super) fn handshakes(&self) -> Option<Warning> {
         let now = self.machine.tcp.max_syn_backlog?;
         let concerned = self.goal.role.accepts() && self.goal.connections > now;
@@ -45,7 +45,7 @@ impl Judge<'_> {
         })
     }
 
-    /// A hard limit beyond the machine's: `su`, `sudo` and `sshd` set it and fail (limits.conf(5)).
+    /// A hard limit above the machine's: `su`, `sudo` and `sshd` fail to set it (limits.conf(5)).
     pub(super) fn logins(&self) -> Option<Warning> {
         let (files, needed) = (self.machine.files.file_max?, self.machine.files.nofile.hard);
         (files < needed && needed != u64::MAX).then(|| Warning {
@@ -111,8 +111,9 @@ impl Judge<'_> {
         })
     }
 
-    /// What each socket may keep even when TCP's memory is out: the first number of `tcp_rmem` and
-    /// `tcp_wmem` (ip-sysctl). A page by default; raised, `tcp_mem` no longer holds.
+    /// The buffer that each socket may use even when TCP memory is exhausted: the first number of
+    /// `tcp_rmem` and `tcp_wmem` (ip-sysctl), a page by default. Where it is higher, `tcp_mem` is no
+    /// upper bound any more.
     pub(super) fn tcp_buffers(&self) -> Option<Warning> {
         let tcp = &self.machine.tcp;
         let (key, [least, usual, most]) =

@@ -6,7 +6,7 @@ use crate::machine::{Conntrack, Process};
 use crate::nofile::Nofile;
 use crate::root::fake::FakeRoot;
 
-/// A machine that holds a million with both ends: 2 cores, 24 GB, 20,000 descriptors.
+/// A machine with room for a million connections with both ends: 2 cores, 24 GB, 20,000 descriptors.
 const ROOMY: &[(&str, &str)] = &[
     ("/proc/meminfo", "MemTotal: 24000000 kB\nMemAvailable: 23000000 kB\n"),
     ("/proc/sys/fs/nr_open", "1048576"),
@@ -42,7 +42,7 @@ fn prove() -> Goal {
     Goal::new(Role::Prove, 1_000_000)
 }
 
-/// The report's only shortfall, with its figures checked against each other.
+/// The report's only shortfall; checks that its figures agree.
 fn only_shortfall(report: &Report, limit: Limit) -> &Shortfall {
     let [shortfall] = report.shortfalls.as_slice() else { panic!("{report}") };
     assert_eq!(shortfall.need.limit, limit, "{report}");
@@ -54,7 +54,7 @@ fn only_shortfall(report: &Report, limit: Limit) -> &Shortfall {
     shortfall
 }
 
-/// What fits does hold, and one step more does not: the prediction is exact.
+/// Checks that the prediction is exact: `fits` connections hold, and one more does not.
 fn assert_fits_exactly(machine: &Machine, goal: &Goal) {
     let fits = check(machine, goal).fits;
     let with = |connections| check(machine, &Goal { connections, ..goal.clone() });

@@ -1,11 +1,12 @@
-//! Every message that is known, who says it, and what it means: errno(3), the kernel's and the programs'
-//! own sources. A new one is a line here; the page in `docs/` follows.
+//! All known messages with the programs that print them and the problem they are about. Sources: errno(3),
+//! the source code of the kernel and of the programs. To add a message, add a line here and regenerate the
+//! page in `docs/`.
 
 use super::{Message, Trouble};
 
 macro_rules! messages {
     ($($program:literal: $text:literal [$($phrase:literal),+] $trouble:ident;)*) => {
-        /// Every message that is known.
+        /// All known messages.
         pub const MESSAGES: &[Message] = &[$(Message {
             program: $program,
             text: $text,

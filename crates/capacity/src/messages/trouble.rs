@@ -1,51 +1,51 @@
-//! [`Trouble`]: what can go wrong at these limits, why, and what helps. Each is said once here, however
-//! many messages mean it. Sources: proc(5), getrlimit(2), limits.conf(5), the kernel's `ip-sysctl`, and
+//! [`Trouble`]: the problems that messages are about, with the cause and the remedies of each. Several
+//! messages may have the same problem. Sources: proc(5), getrlimit(2), limits.conf(5), the kernel's `ip-sysctl`, and
 //! the manuals of the programs named.
 
 use crate::machine::Machine;
 use crate::text::{Bytes, Count};
 
-/// What goes wrong, with all that is to be said of it once.
+/// A problem that a message is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Trouble {
-    /// A process's descriptors.
+    /// Too few descriptors in a process.
     Descriptors,
-    /// Open files of the whole machine.
+    /// Too few open files on the whole machine.
     SystemFiles,
-    /// nginx's own limit.
+    /// nginx's own limit of connections.
     WorkerConnections,
-    /// Ephemeral ports.
+    /// Too few ephemeral ports.
     Ports,
-    /// Sockets whose side closed first.
+    /// Sockets in `TIME_WAIT`: this side closed first.
     TimeWait,
-    /// Sockets that the program has not closed.
+    /// Sockets in `CLOSE_WAIT`: the program has not closed them.
     CloseWait,
-    /// Sockets on their way in or out that the far side does not answer.
+    /// Sockets that are opening or closing and get no answer from the peer.
     HalfWay,
-    /// Connections that wait to be accepted.
+    /// A full accept queue.
     AcceptQueue,
-    /// Connection tracking.
+    /// A full connection tracking table.
     Conntrack,
-    /// TCP's memory.
+    /// TCP memory is exhausted.
     TcpMemory,
-    /// Memory.
+    /// Too little memory.
     Memory,
-    /// Threads and processes.
+    /// Too few threads or processes.
     Threads,
-    /// Watches of epoll or inotify.
+    /// Too few epoll or inotify watches.
     Watches,
     /// Name lookups that fail under load.
     Names,
-    /// Hardware addresses of neighbours.
+    /// A full neighbour table (ARP, NDP).
     Neighbours,
-    /// nginx's tables of names.
+    /// nginx's hash tables are too small.
     NginxHash,
-    /// The far side ends or refuses connections.
+    /// The peer ends or refuses connections.
     Peer,
 }
 
 impl Trouble {
-    /// All, in the order of the page.
+    /// All problems, in the order of the page.
     pub const ALL: [Trouble; 17] = [
         Trouble::Descriptors,
         Trouble::SystemFiles,
@@ -89,7 +89,7 @@ impl Trouble {
         }
     }
 
-    /// Why it happens.
+    /// The cause, in a few sentences.
     pub const fn cause(self) -> &'static str {
         match self {
             Self::Descriptors => {

@@ -1,10 +1,11 @@
 //! Tokens: JWS in compact form (RFC 7515, 7519) with the claims `ext`, the identifiers of a
-//! connection, and `exp`. The signature is checked by `jsonwebtoken` over aws-lc; which key may
-//! check which token, and what a token must say, is decided here.
+//! connection, and `exp`. `jsonwebtoken` checks signatures with aws-lc; this module decides which key
+//! may check which token, and which claims a token needs.
 //!
-//! A key checks algorithms of its own family only, whatever the token says: a public RSA key is no
-//! secret for HS256, and `none` is no algorithm. Keys that a token brings along or points to (`jwk`,
-//! `jku`, `x5c`) are not looked at, and one with critical extensions (`crit`) is refused.
+//! A key checks only algorithms of its own family, whatever the token's header claims: a public RSA
+//! key is never used as a secret for HS256, and `none` is not an algorithm. Keys in the token or
+//! referenced by it (`jwk`, `jku`, `x5c`) are ignored. A token with critical extensions (`crit`) is
+//! refused.
 
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::jwk::{AlgorithmParameters, Jwk, PublicKeyUse};
@@ -15,18 +16,18 @@ use serde_json::{Number, Value};
 
 use super::{Cause, Secret};
 
-/// Longest token, in bytes: it must fit into a request's head beside everything else.
+/// Longest token, in bytes: it must fit into a request head beside everything else.
 pub(super) const TOKEN_BYTES_MAX: usize = 8 * 1024;
-/// Seconds by which the clocks of the application and of this machine may differ.
+/// Seconds by which the clocks of the application and this machine may differ.
 pub(super) const LEEWAY_S: u64 = 5;
-/// Keys of a key set.
+/// Most keys of a key set.
 const KEYS_MAX: usize = 64;
-/// Keys that are tried for a token which names none: each costs its worker the check of a signature.
+/// Most keys tried for a token without a key id: each try costs its worker a signature check.
 const TRIES_MAX: usize = 4;
 /// Shortest modulus of an RSA key, in characters of base64: 2,048 bits (RFC 7518 section 3.3).
 const RSA_CHARS_MIN: usize = 342;
 
-/// The keys of a key set (JWKS, RFC 7517), as a file has them.
+/// A key set (JWKS, RFC 7517).
 #[derive(Clone, Debug)]
 pub struct KeySet {
     keys: Vec<Key>,
@@ -36,17 +37,16 @@ pub struct KeySet {
 #[derive(Clone, Debug)]
 struct Key {
     name: Option<Box<str>>,
-    /// The one algorithm it is for, if it says so.
+    /// The only algorithm it is for, if it names one.
     algorithm: Option<Algorithm>,
     key: DecodingKey,
 }
 
 impl KeySet {
-    /// Reads a key set, or a single key. Keys for encryption, and of types that check no signatures,
-    /// are passed over.
+    /// Parses a key set, or a single key. Keys for encryption and of unsupported types are skipped.
     ///
     /// # Errors
-    /// A sentence that says why no key can be used, or which one is dangerous.
+    /// A sentence that says why no key is usable, or which one is too weak.
     pub fn parse(text: &str) -> Result<KeySet, String> {
         let value: Value =
             serde_json::from_str(text).map_err(|error| format!("this is not JSON: {error}"))?;
@@ -70,13 +70,13 @@ impl KeySet {
         Ok(KeySet { skipped: all - keys.len(), keys })
     }
 
-    /// How many keys can check signatures.
+    /// Number of keys that can check signatures.
     #[must_use]
     pub fn usable(&self) -> usize {
         self.keys.len()
     }
 
-    /// How many were passed over.
+    /// Number of skipped keys.
     #[must_use]
     pub fn skipped(&self) -> usize {
         self.skipped
@@ -84,7 +84,7 @@ impl KeySet {
 }
 
 impl Key {
-    /// `None` for a key that checks no signatures.
+    /// `None` for a key that cannot check signatures.
     fn read(value: Value) -> Result<Option<Key>, String> {
         let Ok(jwk) = serde_json::from_value::<Jwk>(value) else { return Ok(None) };
         let common = &jwk.common;
@@ -112,8 +112,8 @@ impl Key {
         Key { name: None, algorithm: None, key }
     }
 
-    /// Whether this may check a token with such a header. A key without a name may check what names
-    /// another's.
+    /// Whether this key may check a token with this header. A key without an id may check tokens with
+    /// any.
     fn fits(&self, header: &Header) -> bool {
         self.key.family() == header.alg.family()
             && self.algorithm.is_none_or(|algorithm| algorithm == header.alg)
@@ -124,7 +124,7 @@ impl Key {
     }
 }
 
-/// Whoever a token was given to.
+/// The identity in a token.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Holder {
     /// The identifiers as the application wrote them, JSON.
@@ -133,12 +133,12 @@ pub(crate) struct Holder {
     pub(crate) until_unix_s: Option<u64>,
 }
 
-/// What checks tokens.
+/// The keys that check tokens.
 #[derive(Debug)]
 pub(super) struct Tokens(Vec<Key>);
 
 impl Tokens {
-    /// `None` when there is nothing to check a token by.
+    /// `None` if there is no key.
     pub(super) fn new(secret: Option<&Secret>, set: Option<&KeySet>) -> Option<Self> {
         let listed = set.into_iter().flat_map(|set| &set.keys).cloned();
         let keys: Vec<Key> = secret.map(Key::of_secret).into_iter().chain(listed).collect();
@@ -157,17 +157,17 @@ impl Tokens {
         let mut fitting = self.0.iter().filter(|key| key.fits(&header)).take(TRIES_MAX);
         let claims = fitting.try_fold(Cause::TokenKey, |_, key| claims(token, &header, key));
         match claims {
-            // No key, or none whose signature it is.
+            // No key matches, or none has made the signature.
             Ok(cause) => Err(cause),
             Err(claims) => claims?.holder(now_unix_s),
         }
     }
 }
 
-/// Tries one key: goes on with the cause after a wrong signature, and ends with anything else.
+/// Tries one key. `Ok` continues with the next key after a wrong signature; `Err` ends with the result.
 fn claims(token: &str, header: &Header, key: &Key) -> Result<Cause, Result<Claims, Cause>> {
     let mut checks = Validation::new(header.alg);
-    // What it says is for `Claims::holder`, by the time that is passed in.
+    // `Claims::identity` checks the claims, against the time that is passed in.
     checks.validate_exp = false;
     checks.validate_aud = false;
     checks.required_spec_claims.clear();
@@ -180,7 +180,7 @@ fn claims(token: &str, header: &Header, key: &Key) -> Result<Cause, Result<Claim
     }
 }
 
-/// What a token says, as far as it concerns us (RFC 7519 section 4.1).
+/// The claims that are used (RFC 7519 section 4.1).
 #[derive(Deserialize)]
 struct Claims {
     /// The identifiers: a string that is JSON, or that JSON itself.
@@ -204,8 +204,7 @@ impl Claims {
     }
 }
 
-/// The identifiers as they were written, to the byte: they are compared with what the application
-/// names when it ends somebody's sessions.
+/// The identifiers, byte for byte as written: the application names them when it ends sessions.
 fn identifiers(ext: &RawValue) -> Option<Box<str>> {
     let json = ext.get();
     if json.starts_with('{') {
@@ -215,9 +214,9 @@ fn identifiers(ext: &RawValue) -> Option<Box<str>> {
     (!text.is_empty()).then(|| text.into())
 }
 
-/// The whole seconds of a time; what is before 1970 is long over (0).
+/// A time in whole seconds; 0 for times before 1970.
 fn whole(time: &Number) -> u64 {
-    // A float is cut to the range of the integer, not wrapped.
+    // `as` saturates a float to the integer's range.
     time.as_u64().unwrap_or_else(|| time.as_f64().unwrap_or_default() as u64)
 }
 
@@ -246,12 +245,12 @@ mod tests {
         Tokens::new(None, Some(&KeySet::parse(KEYS).unwrap())).unwrap()
     }
 
-    /// What the holder of this token is called.
+    /// The identifiers of a token.
     fn name(tokens: &Tokens, token: &str) -> Result<Box<str>, Cause> {
         tokens.verify(token, NOW).map(|holder| holder.identifiers)
     }
 
-    /// A token by our own hand, with any head and claims.
+    /// A token with any header and claims.
     fn token(header: &Value, claims: &Value) -> String {
         let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
         let message = format!("{}.{}", part(header), part(claims));
@@ -283,7 +282,7 @@ mod tests {
         for token in [HS256, RS256, ES256] {
             assert_eq!(name(&all, token), Ok(IDENTIFIERS.into()), "{token}");
         }
-        // HS256 keyed by the public RSA key, which everybody has.
+        // HS256 with the public RSA key as its secret, which is no secret.
         assert_eq!(name(&set(), CONFUSED), Err(Cause::TokenKey));
         assert_eq!(name(&all, CONFUSED), Err(Cause::TokenSignature));
         assert_eq!(name(&secret(), RS256), Err(Cause::TokenKey));
@@ -319,9 +318,9 @@ mod tests {
         assert_eq!(name(&two, &with("new")), Ok(IDENTIFIERS.into()));
         assert_eq!(name(&two, &with("old")), Err(Cause::TokenSignature));
         assert_eq!(name(&two, &with("lost")), Err(Cause::TokenKey));
-        // Without a name all that fit are tried.
+        // Without a key id all matching keys are tried.
         assert_eq!(name(&two, HS256), Ok(IDENTIFIERS.into()));
-        // The common secret has no name.
+        // The shared secret has no key id.
         assert_eq!(name(&secret(), &with("any")), Ok(IDENTIFIERS.into()));
     }
 
@@ -388,7 +387,7 @@ mod tests {
         assert_eq!(at(exp(json!(100.9)), 100), until(Some(100 + LEEWAY_S)));
         assert_eq!(at(exp(json!(-7)), 100), Err(Cause::TokenExpired));
         assert_eq!(at(exp(json!(1e300)), 100), until(Some(u64::MAX)));
-        // Who signs without an end means that.
+        // Without `exp` a token does not expire.
         assert_eq!(at(json!({"ext": "{}"}), u64::MAX), until(None));
         let nbf = json!({"ext": "{}", "nbf": 100 + LEEWAY_S});
         assert_eq!(at(nbf.clone(), 100), until(None));

@@ -1,6 +1,6 @@
-//! Secrets: which serves which purpose, and the keys derived from them. The derivations are those of
-//! AnyCable's server, so that an application's own libraries make the same: HMAC-SHA256 (RFC 2104)
-//! of a phrase, in lower-case hexadecimal.
+//! Secrets by purpose, and the keys derived from them. Derivation is the same as in AnyCable's server,
+//! so that the libraries of applications derive the same keys: HMAC-SHA256 (RFC 2104) of a phrase, in
+//! lower-case hexadecimal.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,30 +10,30 @@ use aws_lc_rs::hmac;
 
 use super::jwt::KeySet;
 
-/// In place of a secret: there is none, and the common one does not stand in.
+/// The value that means: no secret for this purpose, and no fallback to the shared one.
 const NONE: &str = "none";
-/// What is signed with the common secret to get the key for `/_broadcast` …
+/// The phrase for the key of `/_broadcast`.
 const BROADCAST: &[u8] = b"broadcast-cable";
-/// … and the one for publishing below `/api/`.
+/// The phrase for the key of publishing under `/api/`.
 const API: &[u8] = b"api-cable";
 
-/// A secret, which is never shown.
+/// A secret. Debug output does not show it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Box<str>);
 
 impl Secret {
-    /// As it was said; `none` switches off what it is for.
+    /// A secret as configured; `none` turns its purpose off.
     pub fn new(text: impl Into<Box<str>>) -> Self {
         Secret(text.into())
     }
 
-    /// Whether it switches off what it is for.
+    /// Whether it is `none`.
     #[must_use]
     pub fn is_none(&self) -> bool {
         &*self.0 == NONE
     }
 
-    /// Whether it can be sent as a key in a header: visible ASCII without blanks.
+    /// Whether it can be sent in a header: visible ASCII without spaces.
     #[must_use]
     pub fn fits_a_header(&self) -> bool {
         self.0.bytes().all(|byte| byte.is_ascii_graphic())
@@ -62,10 +62,10 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Who may connect and listen, as it was configured.
+/// Configuration of authentication and authorization.
 #[derive(Clone, Debug)]
 pub struct Auth {
-    /// Serves every purpose that has no secret of its own.
+    /// The shared secret, for every purpose without its own.
     pub secret: Option<Secret>,
     /// Checks tokens signed by HS256, HS384 and HS512.
     pub jwt_secret: Option<Secret>,
@@ -73,21 +73,21 @@ pub struct Auth {
     pub jwt_keys: Option<Arc<KeySet>>,
     /// The query parameter that carries a token; the header is `x-` and this. Default `jid`.
     pub jwt_param: Box<str>,
-    /// Nobody connects without a token.
+    /// Refuse connections without a token.
     pub enforce_jwt: bool,
-    /// Sessions end when their token's time is over. Otherwise a token is for connecting only.
+    /// End sessions when their token expires. Otherwise tokens are checked when connecting only.
     pub end_expired: bool,
-    /// Checks signed names of streams.
+    /// Checks signed stream names.
     pub streams_secret: Option<Secret>,
-    /// Checks those of Turbo. By default that of the others.
+    /// Checks signed names of Turbo. Default: `streams_secret`.
     pub turbo_secret: Option<Secret>,
-    /// Checks those of CableReady. By default that of the others.
+    /// Checks signed names of CableReady. Default: `streams_secret`.
     pub cable_ready_secret: Option<Secret>,
-    /// Streams may be asked for by their plain names, too.
+    /// Accept unsigned stream names, too.
     pub public_streams: bool,
-    /// Listeners of signed streams may whisper to each other.
+    /// Subscribers of signed streams may whisper to each other.
     pub streams_whisper: bool,
-    /// Who publishes at `/_broadcast` must show this. By default it is derived.
+    /// The key of `/_broadcast`. By default it is derived from the secret.
     pub broadcast_key: Option<Secret>,
 }
 
@@ -111,7 +111,7 @@ impl Default for Auth {
 }
 
 impl Auth {
-    /// Whether anything is to be checked: then nothing is public unless that is said.
+    /// Whether credentials are checked at all: then the server is public only with `public`.
     #[must_use]
     pub fn is_set(&self) -> bool {
         let keys = Keys::of(self);
@@ -126,14 +126,14 @@ impl Auth {
         Keys::of(self).broadcast.is_some()
     }
 
-    /// Whether there is anything to check a token by.
+    /// Whether there is a key to check tokens by.
     #[must_use]
     pub fn checks_tokens(&self) -> bool {
         self.jwt_keys.is_some() || Keys::of(self).jwt.is_some()
     }
 }
 
-/// The secrets by purpose, what stands in for what having been settled.
+/// The secrets by purpose, fallbacks applied.
 pub(super) struct Keys<'a> {
     pub(super) jwt: Option<&'a Secret>,
     pub(super) streams: Option<&'a Secret>,
@@ -162,7 +162,7 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// A purpose's own secret, or the one that stands in where it has none.
+/// A purpose's own secret or its fallback.
 fn own_or<'a>(own: Option<&'a Secret>, other: Option<&'a Secret>) -> Option<&'a Secret> {
     own.or(other).filter(|secret| !secret.is_none())
 }

@@ -1,10 +1,9 @@
-//! Who may connect and who may listen to what: tokens (JWT), signed names of streams, and which
-//! secret serves which purpose. Applications that sign for AnyCable's server or by Rails'
-//! `MessageVerifier` need no change.
+//! Authentication and authorization: tokens (JWT), signed stream names, and the secret for each
+//! purpose. Applications that sign for AnyCable's server or with Rails' `MessageVerifier` need no
+//! change.
 //!
-//! What it is not: it knows no socket, no clock and no session, and tells a client nothing. Whoever
-//! asks gets a [`Cause`], which is counted; clients hear the same of all causes but an expired
-//! token.
+//! The module knows no sockets, no clock and no sessions. A refusal has a [`Cause`], which is counted.
+//! Clients get the same answer for all causes but an expired token.
 
 mod jwt;
 mod keys;
@@ -24,44 +23,44 @@ use self::jwt::Tokens;
 use self::keys::Keys;
 use self::signed::Verifier;
 
-/// Why somebody was refused. All of them are here, to be counted by name.
+/// Why a connection or a subscription was refused; each is counted by name.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// There is no token, and one is asked of everybody.
+    /// There is no token, and one is required.
     TokenMissing,
     /// The token is longer than [`jwt::TOKEN_BYTES_MAX`].
     TokenTooLong,
-    /// It is no JWT, its algorithm is none of ours, or it says things we must not pass over.
+    /// It is not a JWT, its algorithm is not supported, or it has critical extensions.
     TokenMalformed,
-    /// No key fits its algorithm and its key's name.
+    /// No key matches its algorithm and key id.
     TokenKey,
     /// Its signature is wrong.
     TokenSignature,
-    /// It holds from later on (`nbf`).
+    /// It is not valid yet (`nbf`).
     TokenEarly,
-    /// It held until some time ago (`exp`).
+    /// It has expired (`exp`).
     TokenExpired,
-    /// It names nobody: claim `ext` is missing or is neither a string nor an object.
+    /// It has no identifiers: claim `ext` is missing or is neither a string nor an object.
     TokenIdentifiers,
-    /// A signed name that is none, or is longer than [`signed::SIGNED_BYTES_MAX`].
+    /// A signed name is malformed or longer than [`signed::SIGNED_BYTES_MAX`].
     StreamMalformed,
     /// Its signature is wrong.
     StreamSignature,
-    /// It was signed for a time that is over.
+    /// It has expired.
     StreamExpired,
-    /// It was signed for something else than a stream.
+    /// It was signed for another purpose.
     StreamPurpose,
-    /// What was signed, or asked for, cannot be a stream's name.
+    /// The name, signed or not, is not a valid stream name.
     StreamName,
-    /// There is no secret for names of this kind.
+    /// There is no secret for signed names of this kind.
     StreamOff,
-    /// The name is not signed, and unsigned ones are off.
+    /// The name is not signed, and unsigned names are off.
     StreamPublic,
-    /// The channel is the application's, and no application can be asked.
+    /// The channel is the application's, and there are no authorization callbacks yet.
     Channel,
-    /// The identifier names no channel, or is too long.
+    /// The identifier names no channel or is too long.
     Identifier,
-    /// The connection has as many subscriptions as it may.
+    /// The connection has reached its limit of subscriptions.
     Subscriptions,
 }
 
@@ -113,7 +112,7 @@ impl Cause {
     }
 }
 
-/// How often each [`Cause`] was met; one writer.
+/// How often each [`Cause`] occurred; one writer.
 #[derive(Default)]
 pub(crate) struct Refusals([Counter; Cause::ALL.len()]);
 
@@ -130,7 +129,7 @@ impl Refusals {
     }
 }
 
-/// What connecting came to.
+/// The result of authentication.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Connect {
     /// A token says who this is. Until when is kept only where sessions end with their tokens.
@@ -138,21 +137,21 @@ pub(crate) enum Connect {
     /// Nobody in particular: no token was shown, and none is required. What such a connection may
     /// listen to is decided by signatures.
     Anonymous,
-    /// The token is good, but over: its holder may fetch another one.
+    /// The token is genuine but has expired: the client may fetch another one.
     Expired,
-    /// Not let in.
+    /// Not authenticated.
     Refused(Cause),
 }
 
-/// A stream that may be listened to.
+/// A stream that may be subscribed to.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Granted {
     pub(crate) stream: Box<str>,
-    /// Whether its listeners may whisper to each other.
+    /// Whether its subscribers may whisper to each other.
     pub(crate) whispers: bool,
 }
 
-/// What decides: settings made ready, the same for all workers until they are read again.
+/// The settings in force, ready to verify with; shared by all workers until a reload.
 #[derive(Debug)]
 pub(crate) struct Access {
     tokens: Option<Tokens>,
@@ -171,7 +170,7 @@ pub(crate) struct Access {
 }
 
 impl Access {
-    /// `public` lets everybody listen to everything that is asked for by its plain name.
+    /// With `public`, unsigned stream names are accepted.
     pub(crate) fn new(auth: &Auth, public: bool) -> Self {
         let keys = Keys::of(auth);
         Access {
@@ -190,7 +189,7 @@ impl Access {
         }
     }
 
-    /// The token that a handshake brings, wherever it rides.
+    /// The token of a handshake: see [`token::find`].
     pub(crate) fn token<'b>(
         &self,
         query: Option<&'b str>,
@@ -200,8 +199,8 @@ impl Access {
         token::find((&self.param, &self.header), query, header, protocols)
     }
 
-    /// Whether the holder of this token may connect, and as whom. Where no token can be checked,
-    /// none is looked at.
+    /// Authenticates a connection by its token. Where there is nothing to check tokens by, they are
+    /// ignored.
     pub(crate) fn connect(&self, token: Option<&str>, now_unix_s: u64) -> Connect {
         let (Some(token), Some(tokens)) = (token, &self.tokens) else {
             return match self.enforce {
@@ -236,12 +235,12 @@ impl Access {
         Ok(Granted { stream: verifier.stream(signed, now_unix_s)?, whispers })
     }
 
-    /// Whether publishing at `/_broadcast` takes a key of its own.
+    /// Whether `/_broadcast` has its own key.
     pub(crate) fn broadcasts_are_keyed(&self) -> bool {
         self.broadcast_key.is_some()
     }
 
-    /// Whether this is that key.
+    /// Whether this is the key of `/_broadcast`.
     pub(crate) fn opens_broadcast(&self, given: &[u8]) -> bool {
         self.broadcast_key.as_ref().is_some_and(|key| key.is(given))
     }
@@ -311,7 +310,7 @@ mod tests {
         let enforced = Auth { enforce_jwt: true, ..auth("a") };
         let enforced = Access::new(&enforced, true);
         assert_eq!(enforced.connect(None, NOW), Connect::Refused(Cause::TokenMissing));
-        // Nothing to check it by: it is somebody else's.
+        // Without a secret the token is ignored.
         let without = Access::new(&Auth::default(), false);
         assert_eq!(without.connect(Some(TOKEN), NOW), Connect::Anonymous);
         let broken = Auth { enforce_jwt: true, ..Auth::default() };
@@ -397,7 +396,7 @@ mod tests {
         let auth = Auth { broadcast_key: Some(Secret::new("hush-hush")), ..auth("hush-hush") };
         let access = Access::new(&auth, false);
         let shown = format!("{auth:?} {access:?}");
-        // As text, or as the bytes of it.
+        // Neither as text nor as bytes.
         assert!(!shown.contains("hush") && !shown.contains("104, 117, 115, 104"), "{shown}");
     }
 }

@@ -1,9 +1,9 @@
-//! Signed names of streams, as Rails' `MessageVerifier` makes them with SHA256 and JSON: the base64
-//! of a JSON string, `--`, and the HMAC-SHA256 of that base64 in lower-case hexadecimal. Turbo,
-//! CableReady and AnyCable's libraries all sign so.
+//! Signed stream names, in the format of Rails' `MessageVerifier` with SHA256 and JSON: the base64 of a
+//! JSON string, `--`, and the HMAC-SHA256 of that base64 in lower-case hexadecimal. Turbo, CableReady
+//! and AnyCable's libraries all use it.
 //!
-//! Rails wraps what has an expiry or a purpose in an envelope, `{"_rails":{…}}`; of its two forms
-//! the older has the JSON once more in base64. What was signed for a purpose is no stream's name.
+//! Rails wraps a message with an expiry or a purpose in an envelope, `{"_rails":{…}}`. The older of its
+//! two forms has the JSON in base64 again. A message signed for a purpose is not a stream name.
 
 use aws_lc_rs::hmac;
 use base64::Engine;
@@ -13,15 +13,14 @@ use serde::Deserialize;
 use super::{Cause, Secret};
 use crate::path::check_topic;
 
-/// Longest signed name, in bytes: the longest stream's name, escaped, twice in base64, with room for
-/// an envelope.
+/// Longest signed name, in bytes: the longest stream name, escaped, twice in base64, with an envelope.
 pub(super) const SIGNED_BYTES_MAX: usize = 2048;
 
 const SEPARATOR: &str = "--";
-/// Digits of a SHA-256.
+/// Hexadecimal digits of a SHA-256.
 const DIGITS: usize = 64;
 
-/// Checks names that were signed with one secret.
+/// Verifies names signed with one secret.
 #[derive(Debug)]
 pub(super) struct Verifier(hmac::Key);
 
@@ -30,10 +29,10 @@ impl Verifier {
         Verifier(hmac::Key::new(hmac::HMAC_SHA256, secret.bytes()))
     }
 
-    /// The stream that was signed.
+    /// Verifies a signed name and returns the stream.
     pub(super) fn stream(&self, signed: &str, now_unix_s: u64) -> Result<Box<str>, Cause> {
         let encoded = self.encoded(signed)?;
-        // Rails takes either alphabet, whichever it writes.
+        // Rails accepts both alphabets.
         let bytes = STANDARD.decode(encoded).or_else(|_| URL_SAFE_NO_PAD.decode(encoded));
         let bytes = bytes.map_err(|_| Cause::StreamMalformed)?;
         let signed = serde_json::from_slice(&bytes).map_err(|_| Cause::StreamName)?;
@@ -44,12 +43,12 @@ impl Verifier {
         stream(&name)
     }
 
-    /// The part that was signed, if the other one is its signature.
+    /// The signed part, if its signature is correct.
     fn encoded<'s>(&self, signed: &'s str) -> Result<&'s str, Cause> {
         if signed.len() > SIGNED_BYTES_MAX {
             return Err(Cause::StreamMalformed);
         }
-        // The signature has one length, and base64 of the other alphabet may contain `--`.
+        // Split by the signature's length: base64 for URLs may itself contain `--`.
         let at = signed.len().checked_sub(DIGITS).ok_or(Cause::StreamMalformed)?;
         let (rest, digits) = signed.split_at_checked(at).ok_or(Cause::StreamMalformed)?;
         let encoded = rest.strip_suffix(SEPARATOR).ok_or(Cause::StreamMalformed)?;
@@ -59,12 +58,12 @@ impl Verifier {
     }
 }
 
-/// A name that can be a stream's.
+/// Checks a stream name.
 pub(super) fn stream(name: &str) -> Result<Box<str>, Cause> {
     check_topic(name).map(|()| name.into()).map_err(|_| Cause::StreamName)
 }
 
-/// What was signed.
+/// The signed content.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Signed {
@@ -75,7 +74,7 @@ enum Signed {
     },
 }
 
-/// What Rails wraps around a message that has an expiry or a purpose.
+/// Rails' envelope of a message with an expiry or a purpose.
 #[derive(Deserialize)]
 struct Envelope {
     data: Option<String>,
@@ -184,7 +183,7 @@ mod tests {
         Verifier::new(&Secret::new(secret))
     }
 
-    /// What the test itself signs, for what no library would sign.
+    /// Signs what no library would sign.
     fn sign(encoded: &str) -> String {
         let tag = hmac::sign(&verifier("s3Krit").0, encoded.as_bytes());
         let digits: String = tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();

@@ -1,15 +1,15 @@
-//! Where a client's token rides: a header, a subprotocol, or the query, in this order. Browsers can
-//! set no header on a WebSocket, hence the other two; what stands in a query ends up in the logs of
-//! proxies, so the subprotocol is the better one.
+//! Finds a client's token: in a header, a subprotocol, or the query, in this order. Browsers cannot set
+//! headers on a WebSocket, hence the other two. Queries end up in the logs of proxies, so the
+//! subprotocol is better.
 
 use std::borrow::Cow;
 
 use crate::path;
 
-/// A subprotocol that is no subprotocol but carries a token. It is never agreed to.
+/// Prefix of an offered subprotocol that carries a token. It is never selected.
 const PROTOCOL_PREFIX: &str = "anycable-token.";
 
-/// The token of a handshake; an empty one is none. `names` are the query parameter and the header.
+/// The token of a handshake; an empty one counts as absent. `param` and `field` are the query parameter and the header.
 pub(super) fn find<'b>(
     (param, field): (&str, &str),
     query: Option<&'b str>,

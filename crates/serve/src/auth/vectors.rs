@@ -1,6 +1,6 @@
-//! Tokens that others made, for the tests: the HMAC ones by Python's `hmac`, the others by OpenSSL's
-//! command line. All say `{"ext":"{\"user_id\":\"15\"}","exp":2000000000}`; the secret is
-//! `ruby-to-go`. The private keys were thrown away.
+//! Test tokens of other implementations: HMAC by Python's `hmac`, the others by OpenSSL's command line.
+//! All claims are `{"ext":"{\"user_id\":\"15\"}","exp":2000000000}`; the secret is `ruby-to-go`. The
+//! private keys were thrown away.
 
 /// Signed by HS256.
 pub(super) const HS256: &str = "\
@@ -66,7 +66,7 @@ pub(super) const EDDSA: &str = "\
 pub(super) const CONFUSED: &str = "\
     eyJhbGciOiJIUzI1NiIsImtpZCI6InJzYS0xIn0.eyJleHQiOiJ7XCJ1c2VyX2lkXCI6XCIxNVwifSIsImV4\
     cCI6MjAwMDAwMDAwMH0.VtelWTDEIiXrpTce8GXGUJyO1iabzIV3f9w-8QYrOas";
-/// The public keys: four that can be used, one for encryption, one of a type to come.
+/// The public keys: four usable ones, one for encryption, one of an unsupported type.
 pub(super) const KEYS: &str = r#"{"keys":[
     {"kty":"RSA","kid":"rsa-1","use":"sig","e":"AQAB",
      "n":"rdMjWkbPsmuhcrjm3qtiVqkb8HIMLLJ8SyuARMbq1rUPSkNZ8K9CBHsZRjjBsRJg4ul2Y0EvF67hLIeBfBytityOOhks1V9GKIS1U2YYhzNhEEtaviRh5C3NnBOIadk9unOBgY-XQJWEeDpZQUu03rgVqsbR6c-EMJQ4jdtbElZGQkxbOpz5NqTanCLpfeamZAww56gCNMI02e_e32rOu3OlB-atx9d5YaZoIDXP-8ibZf7y1OaoBWnEfgcdvuQ5KPmfreGKG-q-6PY2o1HHYYE-R6hr0ef_ru3go5BPwG0QnF2jl-9H7v0gEVF6ZforWlZvRIq5phCE-05EBovjiw"},

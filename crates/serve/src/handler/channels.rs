@@ -1,4 +1,4 @@
-//! What the commands of dialects with subscriptions do, and how their sessions begin and end.
+//! Commands of protocols with subscriptions, and the start and end of their sessions.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::identifiers::{Form, Group};
 use crate::protocols::{Cable, Dialect, Disconnect, PlainTopic, say};
 use crate::session::{Session, Speaks};
 
-/// Longest identifier, in bytes: signed names are some hundreds. Kept once per worker while somebody
-/// has subscribed by it.
+/// Longest identifier, in bytes; signed names have some hundreds. A worker keeps one copy while it has
+/// a subscription.
 const IDENTIFIER_BYTES_MAX: usize = 4096;
 
 impl Door {
@@ -55,7 +55,7 @@ impl Door {
         id: ConnId,
         identifier: Cow<'_, str>,
     ) -> bool {
-        // Clients ask again every half second until they are answered.
+        // Clients repeat the command every half second until it is confirmed.
         if self.is_subscribed(core, id, &identifier) {
             self.tell(core, id, &Message::Confirm { identifier });
             return true;
@@ -85,6 +85,7 @@ impl Door {
         id: ConnId,
         identifier: &str,
     ) {
+        // No client of this worker is subscribed by it, so this one is not either.
         let Some((index, found)) = self.identifiers.find(identifier) else { return };
         let topic = Arc::clone(&found.topic);
         let group = Group { encoding: core.encoding(id), form: Form::Cable(index) };
@@ -105,7 +106,7 @@ impl Door {
         self.counters(core.worker()).subscriptions.add(1);
     }
 
-    /// To the others of a subscription, if they may whisper and this is one of them.
+    /// Publishes to the other subscribers by this identifier, if it is subscribed and may whisper.
     pub(super) fn whisper<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
@@ -123,7 +124,7 @@ impl Door {
         self.publish(core, id, Arc::new(Publication { except: Some(id), ..publication }));
     }
 
-    /// There is no history: nothing that was missed can be told.
+    /// Rejects: there is no history yet.
     pub(super) fn reject_history<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
@@ -133,7 +134,7 @@ impl Door {
         self.tell(core, id, &Message::RejectHistory { identifier });
     }
 
-    /// There is no presence either.
+    /// Refuses: there is no presence yet.
     pub(super) fn refuse_presence<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
@@ -143,7 +144,7 @@ impl Door {
         self.tell(core, id, &Message::Presence { identifier, event: PresenceEvent::Error });
     }
 
-    /// Ends a session as its dialect does.
+    /// Ends a session as its protocol does.
     pub(super) fn disconnect<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
@@ -164,7 +165,7 @@ impl Door {
         core.close(id, code, why);
     }
 
-    /// Ends all sessions of somebody, whom a token has named or a session id names.
+    /// Ends all sessions with these identifiers: of tokens, or of one session by its session id.
     pub(super) fn disconnect_all<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
@@ -196,7 +197,7 @@ impl Door {
         })
     }
 
-    /// Whether, and to what, a connection may subscribe by an identifier.
+    /// The stream that an identifier names, if the connection may subscribe to it.
     fn grant<S: Sys>(
         &self,
         core: &Core<S, Self>,
@@ -215,7 +216,7 @@ impl Door {
     }
 }
 
-/// The session id in `{"sid":"…"}`: how a connection without a token is called.
+/// The session id in `{"sid":"…"}`, which names a connection without a token.
 fn sid_of(identifiers: &str) -> Option<String> {
     let value: serde_json::Value = serde_json::from_str(identifiers).ok()?;
     Some(value.get("sid")?.as_str()?.to_owned())

@@ -1,4 +1,4 @@
-//! Sessions whose token's time is over are ended, where that is asked for.
+//! Ends sessions whose token has expired (`--end-expired`).
 
 use engine::{Core, Sys};
 
@@ -6,7 +6,7 @@ use super::Door;
 use crate::auth::Cause;
 use crate::protocols::Disconnect;
 
-/// Sessions ended in one turn: many tokens may end at the same moment.
+/// Sessions ended in one turn: many tokens may expire at the same moment.
 const ENDED_PER_TURN: usize = 256;
 const NS_PER_S: u64 = 1_000_000_000;
 
@@ -17,7 +17,7 @@ impl Door {
         let now_ns = core.now_ns();
         let now_unix_s = self.shared.unix_s(now_ns);
         if now_unix_s <= next_unix_s {
-            // To the second: a token holds for the whole of its last one.
+            // Tokens are valid to the end of their last second.
             let left_s = next_unix_s.saturating_sub(now_unix_s).saturating_add(1);
             return Some(now_ns.saturating_add(left_s.saturating_mul(NS_PER_S)));
         }

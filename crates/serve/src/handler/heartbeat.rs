@@ -1,6 +1,6 @@
-//! [`Heartbeat`]: when which connections are told that we are there. A slot has its own moment in the
-//! interval, whatever becomes of the others: all are told once per interval, spread over it, also while
-//! thousands come in.
+//! [`Heartbeat`]: which connections get a heartbeat when. Each slot has a fixed step within the
+//! interval, so every connection gets one heartbeat per interval, spread over it, even while thousands
+//! connect.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use super::Door;
 use crate::protocols::{Cable, Dialect, Disconnect, Events};
 use crate::session::{Session, Speaks};
 
-/// The moments of an interval lie so far apart.
+/// Time between the steps of an interval.
 const STEP: Duration = Duration::from_millis(20);
 
-/// Which moments have been.
+/// The steps that have passed.
 #[derive(Default)]
 pub(crate) struct Heartbeat {
     /// Steps since the clock began.
@@ -21,12 +21,12 @@ pub(crate) struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// When the next moment comes; it may have come.
+    /// When the next step is due; it may be past.
     fn next_ns(&self) -> u64 {
         (self.step + 1) * STEP.as_nanos() as u64
     }
 
-    /// The slots whose moment has come since the last call, of `slots`.
+    /// The slots, of `slots`, whose step has come since the last call.
     fn due(
         &mut self,
         now_ns: u64,
@@ -69,8 +69,8 @@ impl Door {
         Some(self.heartbeat.next_ns())
     }
 
-    /// Clients of the extended protocol answer pings. Where that is asked of them, silence ends
-    /// their session.
+    /// Pings a client of the extended protocol, or ends its session if it was silent for longer than
+    /// the pong timeout.
     fn beat_extended<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, ping: &SharedFrame) {
         let silent_ns = core.silent_ns(id).unwrap_or(0);
         let late = |timeout: Duration| u128::from(silent_ns) > timeout.as_nanos();
@@ -94,7 +94,7 @@ mod tests {
 
     const INTERVAL: Duration = Duration::from_secs(3);
 
-    /// When each slot is told, over some intervals, looked at each `step`, where slot n is there from
+    /// When each slot is due over ten intervals, with a call each `step`, where slot n is used from
     /// `from(n)` on.
     fn told(step: Duration, slots: u32, from: impl Fn(u32) -> Duration) -> Vec<Vec<Duration>> {
         let mut heartbeat = Heartbeat::default();

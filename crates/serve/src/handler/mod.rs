@@ -1,5 +1,5 @@
-//! [`Door`]: one worker's public side. Requests become sessions, messages become commands, and
-//! publications go to the worker's topics.
+//! [`ServeHandler`]: the engine's handler of one worker. Requests become sessions, messages become
+//! commands, and publications go to the worker's topics.
 
 mod channels;
 mod expiry;
@@ -26,14 +26,14 @@ use crate::session::{Session, Speaks};
 use crate::session_index::Known;
 use crate::shared::{DoorCounters, Policy, Shared};
 
-/// Slots looked at for one question about connections, so that no question holds a worker up.
+/// Slots read for one list request, so that none delays a worker's turn.
 const LIST_SLOTS_MAX: u32 = 16 * 1024;
 
 /// What other threads post to a worker.
 pub(crate) enum Post {
-    /// For the subscribers of its topic.
+    /// A publication for the subscribers of its topic.
     Publication(Arc<Publication>),
-    /// Settings that hold from now on.
+    /// Settings that apply from now on.
     Policy(Arc<Policy>),
     /// A question about connections.
     List(List),
@@ -65,7 +65,7 @@ pub(crate) struct Listed {
 enum Opening {
     Echo,
     Topic(Box<str>),
-    /// Who it is, if anybody in particular, or why it may not come in.
+    /// With the identity of the token, if there is one, or the reason to disconnect at once.
     Cable {
         speaks: Speaks,
         who: Result<Option<Holder>, Disconnect>,
@@ -76,7 +76,7 @@ enum Opening {
 pub(crate) struct Door {
     shared: Arc<Shared>,
     policy: Arc<Policy>,
-    /// The policy's limits are the engine's already.
+    /// Whether the engine has the policy's limits.
     limits_set: bool,
     topics: Topics,
     identifiers: Identifiers,
@@ -151,7 +151,7 @@ impl Door {
         }
     }
 
-    /// Publishes for a socket; while mailboxes are full its publisher is not read.
+    /// Publishes for a client. While a mailbox is full its publisher is not read.
     fn publish<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
@@ -237,7 +237,7 @@ impl Handler for Door {
         self.answer(core, id, request)
     }
 
-    /// Of `/_broadcast`: no other route asks for one.
+    /// Bodies of `/_broadcast`: no other route reads one.
     fn body<S: Sys>(&mut self, _: &mut Core<S, Self>, id: ConnId, body: Vec<u8>) -> Answer {
         match &self.broadcasts {
             Some(broadcasts) => broadcasts.pass_on(id, body),

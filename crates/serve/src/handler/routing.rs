@@ -1,4 +1,4 @@
-//! Requests of the public listener: who may come in, and as what.
+//! Routing and authorization of requests on the public listener.
 
 use std::borrow::Cow;
 
@@ -121,7 +121,7 @@ impl Door {
         response.content_type = "text/event-stream";
         let mut header = |name, value| response.headers.push((Cow::Borrowed(name), value));
         header("Cache-Control", Cow::Borrowed("no-store"));
-        // nginx holds answers back unless told otherwise.
+        // nginx buffers responses by default.
         header("X-Accel-Buffering", Cow::Borrowed("no"));
         if let Some(origin) = origin.and_then(|origin| str::from_utf8(origin).ok()) {
             header("Access-Control-Allow-Origin", Cow::Owned(origin.to_owned()));
@@ -167,7 +167,7 @@ impl Door {
         access.stream(&channel, now).map(|granted| granted.stream).map_err(refused)
     }
 
-    /// `/_broadcast`: nothing is read of who does not show the key.
+    /// `/_broadcast`: the body is read only with a valid key.
     fn broadcast(&self, worker: u16, head: &Request<'_, '_>) -> Answer {
         let access = &self.policy.access;
         if !access.broadcasts_are_keyed() {

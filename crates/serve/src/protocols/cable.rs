@@ -1,6 +1,6 @@
-//! Action Cable and AnyCable's extended form of it: each message is a JSON object in a text frame.
-//! The codec is the crate [`cable`]'s; what its commands mean here is said in this file, what they
-//! do in `door/channels.rs`.
+//! Action Cable and AnyCable's extended protocol: each message is a JSON object in a text frame. The
+//! codec is the crate [`action_cable`]; this file translates its commands, and `handler/channels.rs`
+//! executes them.
 
 use std::str;
 
@@ -32,7 +32,7 @@ impl Dialect for Cable {
         }
     }
 
-    /// What is not JSON is passed on as a string, and what is not text as one in base64.
+    /// Text that is not JSON is sent as a JSON string, binary data as a string in base64.
     fn encode<S: Sys, H: Handler>(
         core: &mut Core<S, H>,
         group: Receivers<'_>,

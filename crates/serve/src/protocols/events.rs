@@ -1,5 +1,5 @@
-//! Server-sent events (the HTML standard, section 9.2): a publication is an event, a line of data for
-//! each line of it. Clients only listen.
+//! Server-sent events (the HTML standard, section 9.2): a publication is an event, with a `data` line
+//! for each of its lines. Clients send nothing.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -17,7 +17,7 @@ impl Dialect for Events {
         Command::Nothing
     }
 
-    /// What is not text is written in base64, as everywhere where only text can be.
+    /// Binary data is sent in base64.
     fn encode<S: Sys, H: Handler>(
         _: &mut Core<S, H>,
         _: Receivers<'_>,
@@ -35,13 +35,13 @@ impl Dialect for Events {
         event(&publication.data, out);
     }
 
-    /// A comment, which no page hears of.
+    /// A comment, which browsers do not pass to the page.
     fn beat(_: u64, out: &mut Vec<u8>) {
         out.extend_from_slice(b":\n\n");
     }
 }
 
-/// One event. A line ends with CR, LF or both, as the standard reads them.
+/// Appends one event. A line ends with CR, LF or CRLF, as in the standard.
 fn event(data: &[u8], out: &mut Vec<u8>) {
     let mut rest = data;
     loop {

@@ -1,8 +1,8 @@
-//! [`Dialect`]: how the connections of one path speak. A dialect turns messages into commands and
-//! publications into frames; it sends nothing itself and knows no other connection.
+//! [`ProtocolAdapter`]: the message protocol of one path. An adapter translates messages to commands
+//! and publications to frames. It sends nothing itself and knows no other connection.
 //!
-//! Keep-alive pings of WebSocket (RFC 6455 section 5.5.2) are the engine's for every dialect; what
-//! clients of a dialect expect beside them is its [`Dialect::beat`].
+//! The engine sends WebSocket pings (RFC 6455 section 5.5.2) for every protocol. Heartbeats that clients
+//! of a protocol expect beside them are [`ProtocolAdapter::beat`].
 
 mod cable;
 mod events;
@@ -20,49 +20,49 @@ pub(crate) use self::cable::{Cable, say};
 pub(crate) use self::events::Events;
 pub(crate) use self::plain::{Echo, PlainTopic};
 
-/// What a message asks for.
+/// The command in a message.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Command<'m> {
-    /// Send this back to whom it came from.
+    /// Send this back to the client.
     Reply(OpCode, &'m [u8]),
     /// Publish this to the connection's topic.
     Publish { data: &'m [u8], binary: bool },
-    /// Subscribe by this identifier; `history` and `presence` were asked for with it.
+    /// Subscribe by this identifier; `history` and `presence` are requested with it.
     Subscribe { identifier: Cow<'m, str>, history: bool, presence: bool },
     /// End the subscription by this identifier.
     Unsubscribe { identifier: Cow<'m, str> },
-    /// Publish this to the others of a subscription.
+    /// Publish this to the other subscribers by the identifier.
     Whisper { identifier: Cow<'m, str>, data: &'m str },
-    /// Tell what was missed.
+    /// Send missed messages.
     History { identifier: Cow<'m, str> },
-    /// Say who is there, or that somebody is.
+    /// A presence command: join, leave or list.
     Presence { identifier: Cow<'m, str> },
-    /// Show that we are there.
+    /// Answer with a pong.
     Ping,
-    /// Only a sign of life.
+    /// No effect; the client is alive.
     Nothing,
-    /// Something for an application, or that we do not know.
+    /// A command for an application, or an unknown one.
     Unknown,
-    /// It cannot be understood.
+    /// The message is malformed.
     Malformed,
 }
 
-/// Why a session is ended by us.
+/// Why the server ends a session.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Disconnect {
-    /// What it publishes cannot be passed on, and too much waits already.
+    /// Its publication cannot be delivered, and the retry queue is full.
     Overloaded,
-    /// It may not come in.
+    /// It is not authorized to connect.
     Unauthorized,
-    /// It may fetch another token and come again.
+    /// Its token has expired: the client may fetch another one and reconnect.
     TokenExpired,
-    /// It sent what cannot be understood.
+    /// It sent a malformed message.
     Malformed,
-    /// It did not answer pings where that is asked.
+    /// It did not answer pings within the pong timeout.
     NoPong,
-    /// The server goes away.
+    /// The server shuts down.
     Restart,
-    /// The application said so; whether it may come again.
+    /// The application requested it; `reconnect` tells whether the client may reconnect.
     Remote { reconnect: bool },
 }
 
@@ -73,10 +73,10 @@ pub(crate) trait Dialect {
         None
     }
 
-    /// What a message asks for.
+    /// The command in a message.
     fn decode(opcode: OpCode, data: &[u8]) -> Command<'_>;
 
-    /// Appends a publication as the subscribers of a group get it.
+    /// Appends the frame of a publication for the subscribers of a group.
     fn encode<S: Sys, H: Handler>(
         core: &mut Core<S, H>,
         group: Receivers<'_>,
@@ -87,11 +87,11 @@ pub(crate) trait Dialect {
         core.encode_message(group.encoding, opcode, &publication.data, out);
     }
 
-    /// Appends the frame that tells clients that we are there; they hear it before all that waits.
+    /// Appends the frame of a heartbeat, which is sent ahead of queued messages.
     fn beat(_unix_s: u64, _out: &mut Vec<u8>) {}
 
-    /// Appends the message that tells why a session ends, if there is one, and says how its
-    /// connection is closed then.
+    /// Appends the message with the reason why a session ends, if the protocol has one. Returns the
+    /// close code and reason.
     fn disconnect(reason: Disconnect, _out: &mut Vec<u8>) -> (CloseCode, &'static str) {
         match reason {
             Disconnect::Overloaded => (CloseCode::TRY_AGAIN_LATER, "overloaded"),
@@ -105,16 +105,16 @@ pub(crate) trait Dialect {
     }
 }
 
-/// Who a publication is encoded for.
+/// The receivers that a publication is encoded for.
 #[derive(Copy, Clone)]
 pub(crate) struct Receivers<'i> {
     /// The [encoding](Core::encoding) of their connections.
     pub(crate) encoding: u32,
-    /// What stands before the message, where they have an identifier.
+    /// The prefix of each message, where receivers have an identifier.
     pub(crate) prefix: &'i [u8],
 }
 
-/// Appends a publication as the group of that number gets it.
+/// Appends the frame of a publication for the group with this number.
 pub(crate) fn encode<S: Sys, H: Handler>(
     identifiers: &Identifiers,
     core: &mut Core<S, H>,

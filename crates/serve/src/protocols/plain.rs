@@ -1,4 +1,4 @@
-//! Dialects without a protocol of their own: a message is what it says.
+//! Plain WebSocket messages, without an envelope.
 
 use wire::websocket::OpCode;
 
@@ -13,7 +13,7 @@ impl Dialect for PlainTopic {
     }
 }
 
-/// `/echo`: every message comes back. For trying things out and for measuring.
+/// `/echo`: each message is sent back. For tests and measurements.
 pub(crate) struct Echo;
 
 impl Dialect for Echo {

@@ -1,10 +1,10 @@
-//! The client's half of an Autobahn run (`cargo xtask autobahn client`): goes through every case of
-//! a fuzzing server, sends back whatever it is told, and has the report written.
+//! The client side of an Autobahn run (`cargo xtask autobahn client`): runs every case of a fuzzing
+//! server, echoes all messages, and requests the report.
 //! `cargo run -p standfast-load --example autobahn -- ws://127.0.0.1:9001 AGENT`, or `wss://…` and
-//! behind the agent the file with the authority whose certificate the server shows.
+//! after the agent the file with the certificate authority of the server.
 //!
-//! It is the engine's client as `load` uses it, with room for the suite's largest messages. It
-//! judges nothing; that is the fuzzing server's part.
+//! It uses the engine's client as `load` does, with limits for the suite's largest messages. The fuzzing
+//! server judges the results.
 
 use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
@@ -24,13 +24,13 @@ const PATIENCE: Duration = Duration::from_secs(600);
 
 type Error = Box<dyn error::Error>;
 
-/// One connection to make: where, and whether it sends back what comes.
+/// One connection: its target, and whether it echoes messages.
 struct Visit {
     target: Target,
     echo: bool,
 }
 
-/// How a visit ended, and the last message it brought where none was sent back.
+/// How a visit ended, and its last message if it does not echo.
 struct End {
     opened: bool,
     why: Result<Closed, io::Error>,
@@ -54,7 +54,7 @@ impl Handler for Visitor {
     type User = ();
     type Post = Visit;
 
-    /// Never called: nobody connects to us.
+    /// Never called: a client does not listen.
     fn request<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, _: &Incoming) -> Answer {
         Answer::Respond(Response::text(404, "This is a client.\n"))
     }
@@ -93,7 +93,7 @@ fn main() -> Result<(), Error> {
     let (Some(url), Some(agent)) = (arguments.next(), arguments.next()) else {
         return Err("usage: autobahn ws[s]://HOST:PORT AGENT [CA.pem]".into());
     };
-    // One for all visits, so that sessions are taken up again.
+    // One for all visits, so that TLS sessions are resumed.
     let tls = match arguments.next() {
         Some(file) => Some(TlsClient::new(&TlsTrust::Authorities(fs::read(file)?), None, true)?),
         None => None,
@@ -109,8 +109,8 @@ fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// Connects, stays until the connection has ended, and returns the last message not sent back. A
-/// worker of its own for each visit, because a worker keeps every place it has connected to.
+/// Connects, waits until the connection ends, and returns the last message if it does not echo. Each
+/// visit has its own worker, because a worker keeps all its targets.
 fn visit(url: &str, echo: bool, tls: Option<&TlsClient>) -> Result<Vec<u8>, Error> {
     let endpoint = Endpoint::parse(url)?;
     let Endpoint { address, host, path, .. } = &endpoint;

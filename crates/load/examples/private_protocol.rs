@@ -1,8 +1,8 @@
-//! How a private protocol is added: implement `Driver`, and everything else is there: users, pacing,
-//! percentiles on both times, failures by kind. `cargo run --example private_protocol` runs it
+//! Adds a private protocol by implementing `Driver`. Users, pacing, percentiles and failures by kind
+//! are provided. `cargo run --example private_protocol` runs it
 //! against a server of the same protocol, in this process.
 //!
-//! The protocol: a frame is its length and a number, 4 bytes each with the greatest first, and a
+//! The protocol: a frame is its length and a number, 4 bytes each in big-endian order, and a
 //! text. The answer to a frame carries its number and the text in capitals.
 
 use std::io::{self, Read, Write};
@@ -20,11 +20,11 @@ const HEADER_BYTES: usize = 8;
 /// One worker's side of the protocol.
 #[derive(Default)]
 struct Frames {
-    /// Where the frame to be sent is made, again and again.
+    /// The reused buffer of the frame to send.
     frame: Vec<u8>,
 }
 
-/// What a connection remembers.
+/// The state of a connection.
 #[derive(Default)]
 struct Numbers {
     /// Frames sent, and answered.

@@ -1,5 +1,5 @@
-//! A publication that its receivers can check: who published it, its number, when, and a checksum,
-//! as text so that every server passes it on. The layout is in `docs/protocol/load-messages.md`.
+//! A publication that its receivers can check: publisher, sequence number, time and checksum, as
+//! text so that every server passes it through. The layout is in `docs/protocol/load-messages.md`.
 //!
 //! `sf1 PUBLISHER SEQUENCE NANOSECONDS [FILLING] CHECKSUM`: decimal numbers, the time in nanoseconds of
 //! CLOCK_MONOTONIC, which all processes of one machine share, and FNV-1a over all before the last
@@ -7,24 +7,24 @@
 
 use std::fmt::Write;
 
-/// What a publication says of itself.
+/// The header of a publication.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Publication {
-    /// Whose it is; a number of the publisher's choice.
+    /// The number of the publisher, which it chooses.
     pub publisher: u32,
-    /// Its number among that publisher's, counted from 0.
+    /// The sequence number of that publisher, from 0.
     pub sequence: u32,
     /// When it was published, in nanoseconds of the monotonic clock.
     pub published_ns: u64,
 }
 
-/// What every publication begins with.
+/// The prefix of every publication.
 pub const BEGINNING: &[u8] = b"sf1 ";
 
 /// Bytes of the longest publication without filling.
 pub const LONGEST_BYTES: usize = "sf1 4294967295 4294967295 18446744073709551615 ffffffff".len();
 
-/// The text to publish, filled up to `size` bytes where it is shorter.
+/// Encodes a publication, padded to `size` bytes.
 #[must_use]
 pub fn encode(publication: &Publication, size: usize) -> String {
     let Publication { publisher, sequence, published_ns } = publication;
@@ -41,8 +41,8 @@ pub fn encode(publication: &Publication, size: usize) -> String {
     text
 }
 
-/// Where in a message a publication may be: all of it, or a JSON string in the envelope of another
-/// server. `None` when no part of it begins like one.
+/// Finds a publication in a message: all of it, or a JSON string in the envelope of another server.
+/// `None` if nothing in it begins like one.
 #[must_use]
 pub fn find(message: &[u8]) -> Option<&[u8]> {
     if message.starts_with(BEGINNING) {
@@ -54,7 +54,7 @@ pub fn find(message: &[u8]) -> Option<&[u8]> {
     text.split(|&byte| byte == b'"').next()
 }
 
-/// Reads a text that may be one of ours; `None` if it is not, or not as it was sent.
+/// Parses a publication; `None` if it is none or was changed.
 #[must_use]
 pub fn parse(data: &[u8]) -> Option<Publication> {
     let (text, check) = data.split_last_chunk::<CHECKSUM_BYTES>()?;
@@ -73,7 +73,7 @@ pub fn parse(data: &[u8]) -> Option<Publication> {
     whole.then_some(Publication { publisher, sequence, published_ns })
 }
 
-/// A blank and eight digits.
+/// A space and eight digits.
 const CHECKSUM_BYTES: usize = 9;
 
 fn decimal(digits: &[u8]) -> Option<u64> {
@@ -86,7 +86,7 @@ fn decimal(digits: &[u8]) -> Option<u64> {
     })
 }
 
-/// FNV-1a, 32 bits: fits in a line of any language, which is what a foreign publisher needs.
+/// FNV-1a, 32 bits: one line in any language, so that other publishers can implement it.
 fn fnv1a(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }

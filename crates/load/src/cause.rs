@@ -1,29 +1,29 @@
-//! [`Cause`]: why a connection of a run came to nothing, or ended: what the engine says, but where a
-//! server broke a rule which rule it was, and where it refused the handshake with which status; and
-//! what there is before the engine and beside it. Counters, JSON and rows use this one list.
+//! [`Cause`]: why a connection failed or ended: the engine's reason, the violated protocol rule, the
+//! status of a rejected handshake, or a failure of DNS or of a proxy. Counters, JSON and rows use this
+//! list.
 
 use engine::{Broken, Closed, ConnId, Core, Sys};
 use wire::Violation;
 
 use crate::client::Client;
 
-/// Why there is no connection, or no more.
+/// Why a connection failed or ended.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Cause {
-    /// What became of it in the engine.
+    /// The reason given by the engine.
     End(Closed),
-    /// The server broke this rule.
+    /// The server violated this protocol rule.
     Rule(Violation),
     /// The server answered the handshake with this status.
     Status(u16),
-    /// The name leads to no address.
+    /// The name did not resolve.
     Dns,
-    /// The proxy did not open a tunnel, or said what is no answer.
+    /// The proxy did not open a tunnel, or its answer is invalid.
     ProxyRefused,
 }
 
 impl Cause {
-    /// What it was that ended a connection.
+    /// The cause of the end of a connection.
     pub(crate) fn of<S: Sys>(core: &Core<S, Client>, id: ConnId, why: Closed) -> Cause {
         let is_rule = matches!(why, Closed::HandshakeRejected | Closed::Violation);
         match core.broken(id).filter(|_| is_rule) {
@@ -33,14 +33,14 @@ impl Cause {
         }
     }
 
-    /// All but those with a status.
+    /// All causes except statuses.
     pub(crate) fn all() -> impl Iterator<Item = Cause> {
         let own = [Cause::Dns, Cause::ProxyRefused];
         let rules = Violation::ALL.iter().copied().map(Cause::Rule);
         Closed::ALL.into_iter().map(Cause::End).chain(own).chain(rules)
     }
 
-    /// The name in JSON, rows and logs; that of requests where they have the same.
+    /// The name in JSON, rows and logs, the same as that of [`crate::requests::Failure`] if it has it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

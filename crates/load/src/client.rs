@@ -1,5 +1,5 @@
-//! [`Client`]: the handler of a worker that connects: it obeys [`Order`]s and counts what happens
-//! to its sockets.
+//! [`Client`]: the worker handler that opens connections: it executes [`Order`]s and counts the events
+//! of its sockets.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,27 +18,27 @@ use crate::socket::Socket;
 use crate::subscriber::Subscribers;
 use crate::{Cause, Close};
 
-/// What the main thread, or a worker before in the lane, asks of a worker.
+/// An order of the main thread, or of the previous worker in the lane.
 pub(crate) enum Order {
-    /// Have so many connections begun, each worker its own number.
+    /// Begin connections up to these numbers, by worker.
     Open(Arc<[u32]>),
-    /// Ping every socket once in this time, or no more.
+    /// Ping every socket once per period; `None` stops.
     Heartbeat(Option<Duration>),
     /// Send messages and expect them back.
     Echo(EchoOrder),
-    /// Count what publications bring.
+    /// Count received publications.
     Expect(Expect),
-    /// Send this on the socket of that number, of those that publications reach.
+    /// Send this on the nth socket that receives publications.
     Publish { nth: u32, data: Box<[u8]> },
-    /// Judge every receiver of so many publications of each publisher.
+    /// Judge every receiver, given the publications of each publisher.
     Judge(Arc<[u32]>),
-    /// Begin and end subscriptions, and judge what is published meanwhile.
+    /// Begin and end subscriptions, and check what is published meanwhile.
     Churn(ChurnOrder),
-    /// No more of that: judge what is there.
+    /// Stop the churn and judge the subscriptions.
     StopChurn,
-    /// End so many of the open connections, in order.
+    /// Close this many open connections, in slot order.
     Retire(u32),
-    /// End all connections.
+    /// Close all connections.
     Finish(Close),
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Client {
     closing: Option<Closing>,
 }
 
-/// What messages mean at present.
+/// How received messages are handled.
 enum Traffic {
     Nothing,
     Echo(EchoRun),
@@ -73,7 +73,7 @@ impl Client {
         Client { targets, ledger, connector, subscribers, heartbeat: None, traffic, closing: None }
     }
 
-    /// Sends a text from the socket of that number, of those that publications reach.
+    /// Sends a text on the nth socket that receives publications.
     fn publish<S: Sys>(&mut self, core: &mut Core<S, Self>, nth: u32, data: &[u8]) {
         let reached = |core: &Core<S, Self>, id: ConnId| match &self.subscribers {
             Some(subscribers) => subscribers.is_subscribed(id.slot()),
@@ -94,7 +94,7 @@ impl Client {
         }
     }
 
-    /// Ends so many of the open connections, in order.
+    /// Closes `count` open connections, in slot order.
     fn retire<S: Sys>(core: &mut Core<S, Self>, count: u32) {
         let mut slot = 0;
         let mut left = count;
@@ -112,7 +112,7 @@ impl Client {
         }
     }
 
-    /// A WebSocket is open no longer: now it is counted, however long its connection stays.
+    /// Counts a WebSocket as closed, although its connection may still be closing.
     fn leave<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed) {
         let attempts = match &mut self.subscribers {
             Some(clients) => clients.closed(id.slot(), &mut self.connector, &self.ledger),
@@ -145,17 +145,17 @@ impl Client {
         }
     }
 
-    /// Those that the clients of Action Cable have given up.
+    /// Counts the connections that Action Cable clients have given up.
     fn leave_given_up<S: Sys>(&mut self, core: &mut Core<S, Self>) {
         while let Some(id) = self.subscribers.as_mut().and_then(Subscribers::given_up) {
             self.leave(core, id, Closed::ByUs);
         }
     }
 
-    /// The worker's targets are set when it first has to connect.
+    /// Adds the worker's targets, when it first connects.
     fn add_targets<S: Sys>(&mut self, core: &mut Core<S, Self>) {
         for target in self.targets.iter() {
-            // The run has at most 256, and a target left out would fail every connect there.
+            // The run has at most 256. Without a target every connect to it would fail.
             let _ = core.add_target(target.clone());
         }
         self.targets = Arc::new([]);
@@ -166,7 +166,7 @@ impl Handler for Client {
     type User = Socket;
     type Post = Order;
 
-    /// Never called: nobody connects to us.
+    /// Never called: a client does not listen.
     fn request<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, _: &Incoming) -> Answer {
         Answer::Respond(Response::text(404, "This is a client.\n"))
     }

@@ -1,4 +1,4 @@
-//! [`Closing`]: ends a worker's connections, some per turn.
+//! [`Closing`]: closes a worker's connections, some per turn.
 
 use engine::{Core, Sys};
 use wire::websocket::CloseCode;
@@ -10,7 +10,7 @@ use crate::ledger::Ledger;
 const CLOSES_PER_TURN: u32 = 512;
 const LOOK_AGAIN_NS: u64 = 5_000_000;
 
-/// The end of one worker's connections.
+/// The closing of one worker's connections.
 pub(crate) struct Closing {
     how: Close,
     next_slot: u32,
@@ -42,7 +42,7 @@ impl Closing {
             ledger.set_finished();
             return None;
         }
-        // Connections leave after the handler's turn, without waking anybody.
+        // Connections close after the handler's turn, which wakes nothing.
         Some(core.now_ns() + LOOK_AGAIN_NS)
     }
 }

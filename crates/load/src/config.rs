@@ -1,4 +1,4 @@
-//! [`Config`]: what a run is to do, as plain data. Texts become these in the command line's hands.
+//! [`Config`]: the configuration of a run, as plain data. The command line parses texts into it.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,49 +10,46 @@ use crate::{Dialogue, Endpoint, HttpPublish, Retry};
 /// One run.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where to connect; several are taken in turn. At most 256.
+    /// Targets, used in turn. At most 256.
     pub endpoints: Vec<Endpoint>,
-    /// Connections in all: with stages, all that are begun.
+    /// Connections in total: with stages, all that are begun.
     pub connections: u64,
-    /// How their number changes over time; empty opens all at once and holds them.
+    /// How the number of connections changes; empty opens all at once and holds them.
     pub stages: Vec<Stage>,
     /// How they are opened.
     pub connect: Connect,
-    /// Time for one connection to become a WebSocket, before it counts as failed.
+    /// Time for a connection to become a WebSocket before it counts as failed.
     pub connect_timeout: Duration,
-    /// What becomes of connects that fail.
+    /// Retries of failed connects.
     pub retry: Retry,
-    /// Addresses of this machine to connect from; empty leaves it to the kernel, and on loopback
-    /// to us.
+    /// Source addresses; empty lets the kernel choose, or on loopback this crate.
     pub sources: Vec<IpAddr>,
-    /// Further header lines of the handshake.
+    /// Additional headers of the handshake.
     pub headers: Vec<(String, String)>,
     /// Subprotocols offered, in order of preference.
     pub protocols: Vec<String>,
-    /// Speak Action Cable on every connection; `None`: plain WebSockets.
+    /// Use Action Cable on every connection; `None`: plain WebSockets.
     pub cable: Option<Cable>,
-    /// Offer permessage-deflate; what is sent is compressed from this many bytes on.
+    /// Offer permessage-deflate, and compress messages of at least this many bytes.
     pub compress_above: Option<usize>,
-    /// Ping each socket once in this time while connections are held; `None` never.
+    /// Ping period of each socket while connections are held; `None` for no pings.
     pub heartbeat: Option<Duration>,
     /// How long the open connections are held before the echo, or before the end.
     pub hold: Duration,
     /// How long they are held after the echo.
     pub linger: Duration,
-    /// Messages to send and to get back.
+    /// Messages to send and receive back.
     pub echo: Option<Echo>,
-    /// Publish to all connections and judge what each receives.
+    /// Publish to all connections and check what each receives.
     pub fanout: Option<Fanout>,
-    /// Begin and end subscriptions meanwhile, of which each is to get what is published while it is
-    /// there; needs `cable` and `fanout`.
+    /// Begin and end subscriptions while publishing; needs `cable` and `fanout`.
     pub churn: Option<Churn>,
-    /// Begin though the machine is too small for it, and open what can be opened.
+    /// Start even if the machine is too small, and open as many connections as possible.
     pub force: bool,
 }
 
 impl Config {
-    /// Opens so many connections as fast as the far side does, and closes them: what a run adds to
-    /// that is set on it.
+    /// A run that opens connections as fast as the server accepts them, and closes them.
     #[must_use]
     pub fn new(endpoints: Vec<Endpoint>, connections: u64) -> Config {
         Config {
@@ -78,25 +75,25 @@ impl Config {
     }
 }
 
-/// Every connection is a client of Action Cable with one subscription. Which subprotocols it offers
-/// is [`Config::protocols`]' to say.
+/// Every connection is an Action Cable client with one subscription. [`Config::protocols`] sets the
+/// subprotocols it offers.
 #[derive(Clone, Debug)]
 pub struct Cable {
-    /// What to subscribe by, taken in turn by the connections' numbers. At least one.
+    /// Channel identifiers, used in turn by connection number. At least one.
     pub identifiers: Vec<String>,
-    /// A connection that got no ping for so long is given up.
+    /// A connection without a ping for this time is given up.
     pub stale_after: Duration,
-    /// A subscribe that was not confirmed in this time is sent again, and so on.
+    /// A subscribe that is not confirmed in this time is repeated.
     pub repeat: Duration,
 }
 
 impl Cable {
-    /// What Rails' client has for `stale_after`.
+    /// The `stale_after` of Rails' client.
     pub const STALE_AFTER: Duration = Duration::from_secs(6);
-    /// What it has for `repeat`.
+    /// The `repeat` of Rails' client.
     pub const REPEAT: Duration = Duration::from_millis(500);
 
-    /// A client with these times.
+    /// A client with the times of Rails' client.
     #[must_use]
     pub fn new(identifiers: Vec<String>) -> Cable {
         Cable { identifiers, stale_after: Self::STALE_AFTER, repeat: Self::REPEAT }
@@ -106,23 +103,23 @@ impl Cable {
 /// How connections are opened.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Connect {
-    /// As fast as the far side opens them: each busy worker has at most
-    /// [`Connect::WINDOW`] handshakes under way.
+    /// As fast as the server accepts them: each busy worker has at most [`Connect::WINDOW`]
+    /// handshakes in progress.
     Windowed,
-    /// All at once: nothing is waited for.
+    /// All at once, without waiting.
     Storm,
-    /// So many begun per second, however many are under way.
+    /// This many begun per second, however many are in progress.
     Paced(u64),
     /// The next begins when the one before is open.
     OneByOne,
 }
 
 impl Connect {
-    /// Handshakes that one worker has under way in [`Connect::Windowed`]. One worker per core
+    /// Handshakes in progress per worker in [`Connect::Windowed`]. One worker per core
     /// connects at a time, so a server's backlog of 4,096 has room for eight cores.
     pub const WINDOW: u32 = 512;
 
-    /// Handshakes one worker may have under way.
+    /// The most handshakes in progress per worker.
     pub(crate) fn window(self) -> u32 {
         match self {
             Connect::Windowed => Self::WINDOW,
@@ -132,7 +129,7 @@ impl Connect {
     }
 }
 
-/// Messages that the far side is expected to send back as they are.
+/// Messages that the server is expected to send back unchanged.
 #[derive(Clone, Debug)]
 pub struct Echo {
     /// Bytes of a message's payload, at least [`Echo::SIZE_MIN`].
@@ -144,35 +141,35 @@ pub struct Echo {
     pub messages: Option<u32>,
     /// No message is due after this time; `None` leaves the end to `messages`.
     pub duration: Option<Duration>,
-    /// In the closed loop: a connection that has had its `messages` is closed by the closing
-    /// handshake, and another takes its place, until `duration` is over. Those that are open then
-    /// finish theirs and stay.
+    /// In the closed loop: a connection that has sent its `messages` is closed by the closing
+    /// handshake and replaced by another, until `duration` is over. Connections open then finish
+    /// their messages and stay open.
     pub turnover: bool,
-    /// What every message says; `None` sends numbered messages that check themselves.
+    /// The content of every message; `None` sends numbered messages with a checksum.
     pub content: Option<Content>,
     /// In the closed loop: who makes and judges the messages, instead of `content`.
     pub dialogue: Option<Arc<dyn Dialogue>>,
     /// In the closed loop: how long a connection waits between an answer and its next message, at
     /// random between these two.
     pub think: Option<(Duration, Duration)>,
-    /// How long an answer is waited for: in the closed loop before the socket's next message is
-    /// sent, at the end of a run for what is still under way.
+    /// How long an answer is awaited: in the closed loop before the socket's next message, and at the
+    /// end of a run for messages in flight.
     pub timeout: Duration,
 }
 
-/// Messages of the user's own. They carry no number, so answers are taken in their order.
+/// Custom messages. They carry no number, so answers are matched in order.
 #[derive(Clone, Debug)]
 pub struct Content {
     /// The payload.
     pub data: Vec<u8>,
     /// Binary, not text.
     pub binary: bool,
-    /// Any message is an answer, not only the same.
+    /// Any message is accepted as an answer.
     pub any_answer: bool,
 }
 
 impl Content {
-    /// Messages that are too small for a number of their own.
+    /// Messages too small for a number.
     #[must_use]
     pub fn filling(size: usize) -> Content {
         Content { data: vec![b'm'; size], binary: true, any_answer: false }
@@ -184,8 +181,8 @@ impl Echo {
     pub const SIZE_MIN: usize = crate::message::SEQUENCE_BYTES;
 }
 
-/// Subscriptions that begin and end while publications go to all their streams in turn. How long a
-/// publication may take, and a subscription's end, is [`Fanout::late_after`].
+/// Subscriptions that begin and end while publications go to all their streams in turn.
+/// [`Fanout::late_after`] is the grace of a publication and of the end of a subscription.
 #[derive(Clone, Debug)]
 pub struct Churn {
     /// Subscriptions begun or ended a second over all connections, each of which has at most four.
@@ -194,23 +191,23 @@ pub struct Churn {
     pub streams: Vec<String>,
 }
 
-/// Publications at a rate, of which every connection is to receive each once.
+/// Publications at a rate, each expected once at every connection.
 #[derive(Clone, Debug)]
 pub struct Fanout {
     /// Publications per second (open model), of all publishers together.
     pub rate: u64,
-    /// Who publishes them in turn, each with numbers of its own and by a request or a socket of its
-    /// own; 1 to [`Fanout::PUBLISHERS_MAX`]. A receiver remembers 16 bytes of each.
+    /// Publishers, which take turns and have their own numbers and HTTP connection or socket; 1 to
+    /// [`Fanout::PUBLISHERS_MAX`]. A receiver needs 16 bytes for each.
     pub publishers: u32,
-    /// Publications in all; `None` leaves the end to `duration`.
+    /// Publications in total; `None` leaves the end to `duration`.
     pub messages: Option<u32>,
-    /// None is due after this time; `None` leaves the end to `messages`.
+    /// No publication is due after this time; `None` leaves the end to `messages`.
     pub duration: Option<Duration>,
-    /// Bytes of a publication, at least what it needs for its numbers.
+    /// Bytes of a publication; it is longer if its header needs more.
     pub size: usize,
     /// A receipt later than this after the publish is late.
     pub late_after: Duration,
-    /// How they enter.
+    /// How they are published.
     pub publish: Publish,
 }
 
@@ -221,22 +218,22 @@ impl Fanout {
     pub(crate) const FIRST_PUBLISHER: u32 = 1;
 }
 
-/// How publications enter.
+/// How publications are sent.
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant, reason = "a run has one")]
 pub enum Publish {
-    /// By one HTTP request each.
+    /// One HTTP request each.
     Http(HttpPublish),
-    /// By as many of the open connections as there are publishers, which receive them too; with
-    /// [`Config::cable`] as whispers, which they do not receive.
+    /// On as many open connections as there are publishers, which also receive them; with
+    /// [`Config::cable`] as whispers, which the sender does not receive.
     Socket,
 }
 
-/// How a run leaves its connections.
+/// How a run closes its connections.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Close {
     /// By the closing handshake, code 1000 (RFC 6455 section 7.1.2).
     Graceful,
-    /// By RST, which leaves no port resting.
+    /// By RST, which leaves no port in TIME_WAIT.
     Abort,
 }

@@ -1,6 +1,5 @@
-//! [`Connector`]: opens one worker's share of the connections, some per turn, and hands on to the
-//! next worker of its lane when the share is done: only as many workers connect at a time as there
-//! are lanes.
+//! [`Connector`]: opens one worker's share of the connections, some per turn, and then starts the next
+//! worker of its lane. Only as many workers connect at a time as there are lanes.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -16,36 +15,37 @@ use crate::sources::Sources;
 use crate::tunnels::{Leads, Tunnels};
 use crate::{Cause, Config, Connect};
 
-/// Connects begun in one turn, so that those under way are served between.
+/// Connects begun per turn, so that those in progress are served in between.
 const CONNECTS_PER_TURN: usize = 64;
-/// How soon to look again while connecting: ends are told after the handler's turn, and an end
-/// makes room in the window without waking anybody.
+/// Poll interval while connecting: a connection that ends is reported after the handler's turn and
+/// frees a place in the window without waking the worker.
 const LOOK_AGAIN_NS: u64 = 5_000_000;
 
 /// One worker's connecting.
 pub(crate) struct Connector {
     connect: Connect,
     sources: Sources,
-    /// The run's number of this worker's first connection.
+    /// The number in the run of this worker's first connection.
     first: u64,
     lanes: usize,
-    /// Connections every worker is to have begun, this one among them.
+    /// The connections to begin, by worker.
     shares: Arc<[u32]>,
     share: u32,
     begun: u32,
-    /// Begun and not yet settled.
+    /// Begun, and neither open nor failed.
     under_way: u32,
-    /// Begun when the order in force came, and the rate since.
+    /// Connections begun when the current order was received, and the rate since.
     pace: Option<(u32, Pacer)>,
-    /// Source addresses that had no port left.
+    /// How many source addresses ran out of ports.
     changes: u32,
     handed_on: bool,
     retries: Retries,
-    /// Places for further attempts are taken round the run's.
+    /// Retries so far; their positions cycle through those of the worker.
     retried: u64,
-    /// Where endpoints are not reached by their targets alone.
+    /// Only if an endpoint needs a proxy.
     tunnels: Option<Box<Tunnels>>,
-    /// The queue of a UNIX socket was full: nothing is begun before then, and nobody got in since.
+    /// The queue of a UNIX socket was full: no connect before the first time, none succeeded since the
+    /// second.
     rest_ns: u64,
     full_since_ns: Option<u64>,
     timeout_ns: u64,
@@ -81,7 +81,7 @@ impl Connector {
         }
     }
 
-    /// Goes on to this worker's part of `shares`.
+    /// Begins connections up to this worker's share.
     pub(crate) fn open<S: Sys>(&mut self, core: &Core<S, Client>, shares: Arc<[u32]>) {
         let me = usize::from(core.worker());
         self.share = shares.get(me).copied().unwrap_or(0).max(self.begun);
@@ -96,20 +96,20 @@ impl Connector {
         self.shares = shares;
     }
 
-    /// The run's number of this worker's first connection.
+    /// The number in the run of this worker's first connection.
     pub(crate) fn first(&self) -> u64 {
         self.first
     }
 
-    /// Begins no more.
+    /// Stops connecting and retrying.
     pub(crate) fn stop(&mut self) {
         self.share = self.begun;
         self.handed_on = true;
         self.retries.stop();
     }
 
-    /// A connect that was begun is open. Returns how many attempts failed before; it stays under
-    /// way until [`Connector::settled`].
+    /// Counts an opened connection. Returns how many attempts failed before. The connect stays in
+    /// progress until [`Connector::settled`].
     pub(crate) fn opened<S: Sys>(
         &mut self,
         core: &mut Core<S, Client>,
@@ -126,12 +126,12 @@ impl Connector {
         before
     }
 
-    /// A connect that was under way is what it was to become, or will never be.
+    /// Ends the progress of a connect, as it succeeded completely or never will.
     pub(crate) fn settled(&mut self) {
         self.under_way = self.under_way.saturating_sub(1);
     }
 
-    /// An attempt that was under way has failed.
+    /// Handles a failed attempt.
     pub(crate) fn failed<S: Sys>(
         &mut self,
         core: &mut Core<S, Client>,
@@ -142,7 +142,7 @@ impl Connector {
         self.under_way = self.under_way.saturating_sub(1);
         let on_its_way = self.tunnels.as_mut().and_then(|tunnels| tunnels.failed(id));
         let cause = on_its_way.unwrap_or_else(|| Cause::of(core, id, why));
-        // While a socket opens, the place of messages sent holds the attempts that went before.
+        // While a socket opens, `sent` holds the number of earlier attempts.
         let before = core.user(id).map_or(0, |socket| socket.sent);
         self.try_again(core, before.saturating_add(1), cause, ledger);
     }
@@ -161,7 +161,7 @@ impl Connector {
         self.retries.again(attempts, core.now_ns(), random);
     }
 
-    /// A WebSocket has ended because it is to be replaced by another.
+    /// Opens a replacement for a WebSocket that has finished.
     pub(crate) fn replace<S: Sys>(&mut self, core: &Core<S, Client>) {
         self.retries.at_once(core.now_ns());
     }
@@ -181,8 +181,7 @@ impl Connector {
         }
     }
 
-    /// A connection that is not reached by its target is there, so far as to speak to a proxy or behind
-    /// it.
+    /// Called when a connection through a proxy is connected to the proxy or, with TLS, to the host.
     pub(crate) fn connected<S: Sys>(&mut self, core: &mut Core<S, Client>, id: ConnId) {
         if let Some(tunnels) = &mut self.tunnels {
             tunnels.connected(core, id);
@@ -243,7 +242,7 @@ impl Connector {
         Some(core.now_ns())
     }
 
-    /// Hands on once nothing is under way; tells whether there is something left to do.
+    /// Starts the next worker once nothing is in progress. Returns whether that is still to be done.
     fn finish_share<S: Sys>(&mut self, core: &Core<S, Client>) -> bool {
         if self.handed_on {
             return false;
@@ -264,7 +263,7 @@ impl Connector {
         self.attempt(core, position, 0, ledger);
     }
 
-    /// One attempt of a connect, of which `before` have failed.
+    /// Makes one connect attempt after `before` failed ones.
     fn attempt<S: Sys>(
         &mut self,
         core: &mut Core<S, Client>,
@@ -307,8 +306,8 @@ impl Connector {
         self.try_again(core, before + 1, Cause::End(Closed::NoAddress), ledger);
     }
 
-    /// The queue of a UNIX socket is full, which no connect waits in: it is tried again, as one attempt,
-    /// until nobody was let in for as long as a connect may take.
+    /// Retries while the queue of a UNIX socket is full, as a connect does not wait there. All of it is
+    /// one attempt, which fails when no connect has succeeded for the connect timeout.
     fn wait_for_room<S: Sys>(
         &mut self,
         core: &mut Core<S, Client>,

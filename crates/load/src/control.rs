@@ -1,15 +1,15 @@
-//! A run steered by another process, line by line: how `prove` uses `load`.
+//! A run controlled by another process over standard input and output: how `prove` uses `load`.
 //!
 //! One JSON object per line in each direction. Commands on standard input:
 //!
 //! | command | meaning |
 //! |---|---|
-//! | `{"target":10000}` | have so many connections begun in all; never fewer than before |
-//! | `{"heartbeat":30}` | ping every open socket once in so many seconds, spread; 0 stops |
-//! | `{"echo":{"size":20,"rate":1000,"messages":60}}` | send so many messages on every open socket, so many a second over all, and expect them back |
-//! | `{"turnover":{"size":20,"messages":50,"seconds":10}}` | every open socket sends so many messages, each when the last was answered, is closed and replaced by another, for so long |
-//! | `{"expect":{"publisher":7,"messages":1}}` | every open socket counts that publisher's broadcasts anew |
-//! | `"churn"` | begin and end subscriptions and publish meanwhile, as the run's flags say |
+//! | `{"target":10000}` | begin connections up to this total; it never falls |
+//! | `{"heartbeat":30}` | ping every open socket once in this many seconds, spread; 0 stops |
+//! | `{"echo":{"size":20,"rate":1000,"messages":60}}` | send this many messages on every open socket, at this rate over all, and expect them back |
+//! | `{"turnover":{"size":20,"messages":50,"seconds":10}}` | for this time every open socket sends this many messages, each when the last was answered, and is then closed and replaced |
+//! | `{"expect":{"publisher":7,"messages":1}}` | reset the counts of this publisher's broadcasts at every open socket |
+//! | `"churn"` | begin and end subscriptions while publishing, as the run's flags say |
 //! | `{"finish":"graceful"}` | end: by the closing handshake, or `"abort"` by RST |
 //!
 //! Events on standard output, each with `"event"`:
@@ -17,18 +17,18 @@
 //! | event | when | fields |
 //! |---|---|---|
 //! | `ready` | once, first | `pid`, `workers`, `private_tables` |
-//! | `reached` | all of a target are open or have failed | `connections` (the target), `open`, `failed`, `seconds` since the command |
+//! | `reached` | all connections of a target are open or have failed | `connections` (the target), `open`, `failed`, `seconds` since the command |
 //! | `answered` | once after `heartbeat`: every open socket has answered a ping | `sockets` |
-//! | `echoed` | once after `echo` or `turnover`: all messages were answered, or are no longer waited for | `sent`, `received` |
-//! | `expecting` | the sockets count from now on: publish | `publisher`, `expected` |
-//! | `received` | all that was expected came | `publisher`, `received`, `duplicated` |
+//! | `echoed` | once after `echo` or `turnover`: all messages were answered or given up | `sent`, `received` |
+//! | `expecting` | the sockets count: start publishing | `publisher`, `expected` |
+//! | `received` | all that was expected was received | `publisher`, `received`, `duplicated` |
 //! | `churned` | once after `churn`: all was published, and every subscription judged | `owed`, `lost` |
-//! | `row` | each 250 ms | `elapsed` (seconds), `open`, `failed`, `closed`, `replaced`, `heartbeats_sent`, `heartbeats_received`, `answered`, `unanswered_sockets`, `messages_sent`, `messages_received`, `publications`, `publications_duplicated`; `errors` by cause, left out while there are none; `p50_ms`, `p99_ms`, `max_ms` of the last whole second, null without values |
-//! | `error` | a line was no command | `message` |
-//! | `summary` | once, last, before the connections are closed | the whole [`Summary`](crate::Summary) |
+//! | `row` | each 250 ms | `elapsed` (seconds), `open`, `failed`, `closed`, `replaced`, `heartbeats_sent`, `heartbeats_received`, `answered`, `unanswered_sockets`, `messages_sent`, `messages_received`, `publications`, `publications_duplicated`; `errors` by cause, left out while there are none; `p50_ms`, `p99_ms`, `max_ms` of the last complete second, null without values |
+//! | `error` | a line was not a valid command | `message` |
+//! | `summary` | once, last, before the connections are closed | the complete [`Summary`] |
 //!
-//! A publication is a text made by [`crate::broadcast::encode`]. The end of standard input is an
-//! abort. The run never ends by itself.
+//! A publication is a text made by [`crate::broadcast::encode`]. The end of standard
+//! input aborts the run. It never ends by itself.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
@@ -46,9 +46,9 @@ use crate::{
 
 const LOOK: Duration = Duration::from_millis(20);
 const ROW_NS: u64 = 250_000_000;
-/// How often percentiles are made: merging every worker's histograms is not free.
+/// How often percentiles are computed, as merging every worker's histograms is not free.
 const SECOND_NS: u64 = 1_000_000_000;
-/// How long the answers to the last messages are waited for.
+/// How long answers to the last messages are awaited.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A command line.
@@ -102,7 +102,7 @@ struct Row {
     messages_received: u64,
     publications: u64,
     publications_duplicated: u64,
-    /// Left out while nothing went wrong.
+    /// Omitted while nothing went wrong.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     errors: BTreeMap<&'static str, u64>,
     p50_ms: Option<f64>,
@@ -110,8 +110,8 @@ struct Row {
     max_ms: Option<f64>,
 }
 
-/// Runs `config` as the lines of `input` say and tells on `output`; its phases are not gone
-/// through. `interrupted` is asked 50 times a second and ends the run.
+/// Runs `config` under the commands of `input` and writes events to `output`; the phases of the
+/// configuration do not apply. `interrupted` is polled 50 times a second and ends the run.
 ///
 /// # Errors
 /// What [`Run::start`] says, what made a worker fail, and an `output` that takes no more.
@@ -151,7 +151,7 @@ pub fn obey(
     Ok(Ended { summary, interrupted: cut })
 }
 
-/// Lines come through a thread of their own, which ends with the input.
+/// Reads lines on a thread that ends with the input.
 fn read_lines(input: impl BufRead + Send + 'static) -> Receiver<String> {
     let (sender, lines) = mpsc::channel();
     std::thread::spawn(move || {
@@ -204,7 +204,7 @@ impl<W: Write> Control<W> {
         self.output.flush()
     }
 
-    /// Does what a line says; tells how to end if it says so.
+    /// Executes a command line; returns how to end if the command is `finish`.
     fn command(&mut self, line: &str, config: &Config) -> io::Result<Option<Close>> {
         match serde_json::from_str(line) {
             Ok(Command::Target(connections)) => {
@@ -249,7 +249,7 @@ impl<W: Write> Control<W> {
         Ok(None)
     }
 
-    /// Tells what has come true since the last look.
+    /// Emits the events that are due.
     fn look(&mut self) -> io::Result<()> {
         let counts = self.run.snapshot();
         if self.reach && self.run.reached() {
@@ -319,7 +319,7 @@ impl<W: Write> Control<W> {
     }
 }
 
-/// Messages in the closed loop.
+/// An echo in the closed loop.
 fn echo(size: usize, messages: u32) -> Echo {
     Echo {
         size: size.max(Echo::SIZE_MIN),

@@ -1,4 +1,4 @@
-//! [`drive`]: a whole run by its phases: connect, hold, echo, end.
+//! [`drive`]: a complete run in phases: connect, hold, echo, end.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -10,24 +10,24 @@ use crate::requests::RequestSnapshot;
 use crate::stages;
 use crate::{Close, Config, Latency, Recorder, Run, Series, Snapshot, StartError, Summary};
 
-/// How often the phases are looked at, and how often a row is made.
+/// How often the end of a phase is polled, and how often a row is made.
 const LOOK_NS: u64 = 20_000_000;
 const ROW_NS: u64 = 1_000_000_000;
-/// How often the number of connections is set anew in a stage.
+/// How often the number of connections is updated in a stage.
 const STEP_NS: u64 = 100_000_000;
-/// How long the end of a hold waits for pongs that are under way.
+/// How long the end of a hold waits for pongs in flight.
 const PONGS_NS: u64 = 2_000_000_000;
 
-/// A second of a run.
+/// One second of a run.
 #[derive(Clone, Default, Debug)]
 pub struct Row {
     /// Since the run began.
     pub elapsed: Duration,
-    /// What the run is doing.
+    /// The phase of the run.
     pub phase: &'static str,
     /// WebSockets open now.
     pub open: u64,
-    /// Connects that brought none, so far.
+    /// Failed connects so far.
     pub failed: u64,
     /// WebSockets that ended so far.
     pub closed: u64,
@@ -37,34 +37,33 @@ pub struct Row {
     pub received: u64,
     /// Messages received per second, or pongs where no messages are sent.
     pub messages_per_second: f64,
-    /// Of the values of this second.
+    /// Latency in this second.
     pub latency: Option<Latency>,
-    /// Whatever went wrong so far: failed and ended connections, messages given up, wrong or
-    /// repeated.
+    /// Errors so far: failed and ended connections, and messages given up, wrong or duplicated.
     pub errors: u64,
-    /// The same by cause; causes that have not come are left out.
+    /// Errors by cause, without zeros.
     pub causes: Vec<(&'static str, u64)>,
     /// Everything since the run began, for whoever tells it on.
     pub so_far: SoFar,
 }
 
-/// What a run has counted and timed since it began.
+/// Counters and times since a run began.
 #[derive(Clone, Default, Debug)]
 pub struct SoFar {
     /// By what it does.
     pub counts: Counts,
     /// Times of all workers.
     pub timed: Arc<Recorder>,
-    /// Of a fan-out or a churn.
+    /// Progress of the publishers of a fan-out or a churn.
     pub published: Published,
 }
 
-/// The counters of a run, by what it does.
+/// The counters of a run, by kind.
 #[derive(Clone, Debug)]
 pub enum Counts {
-    /// It opens WebSockets.
+    /// Of a run of WebSockets.
     Sockets(Box<Snapshot>),
-    /// It sends requests.
+    /// Of a run of requests.
     Requests(Box<RequestSnapshot>),
 }
 
@@ -74,29 +73,29 @@ impl Default for Counts {
     }
 }
 
-/// What publishers have done so far.
+/// The progress of publishers.
 #[derive(Copy, Clone, Default, Debug)]
 pub struct Published {
-    /// Publications that were taken, or may have been.
+    /// Publications that were accepted, or may have been.
     pub taken: u64,
-    /// Those that were refused or not answered.
+    /// Publications that were rejected or not answered.
     pub failed: u64,
 }
 
-/// How a run came to its end.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Ended {
     /// What it came to.
     pub summary: Summary,
-    /// It was cut short.
+    /// It was interrupted.
     pub interrupted: bool,
 }
 
-/// Goes through all phases of `config`. `row` is called once a second; `wait` waits for the time
-/// given, or less, and says whether the run is to end now.
+/// Runs all phases of `config`. `row` is called once a second; `wait` waits for the given time or
+/// less and returns true to end the run.
 ///
 /// # Errors
-/// What [`Run::start`] says, and what made a worker fail.
+/// Those of [`Run::start`] and of workers.
 pub fn drive(
     config: &Config,
     row: impl FnMut(&Row),
@@ -112,7 +111,7 @@ pub fn drive(
     Ok(Ended { summary, interrupted })
 }
 
-/// Goes through the phases; true when one was interrupted.
+/// Runs the phases; true if one was interrupted.
 fn phases<R: FnMut(&Row), W: FnMut(Duration) -> bool>(
     run: &mut Run,
     config: &Config,
@@ -184,7 +183,7 @@ struct Watch<R, W> {
 }
 
 impl<R: FnMut(&Row), W: FnMut(Duration) -> bool> Watch<R, W> {
-    /// Looks on until `done`; true when interrupted before.
+    /// Polls and makes rows until `done`; true if interrupted before.
     fn until(
         &mut self,
         run: &mut Run,
@@ -208,7 +207,7 @@ impl<R: FnMut(&Row), W: FnMut(Duration) -> bool> Watch<R, W> {
 }
 
 impl<R: FnMut(&Row), W: FnMut(Duration) -> bool> Watch<R, W> {
-    /// Goes through the stages with heartbeats, then holds; true when interrupted before.
+    /// Runs the stages with heartbeats, then holds; true if interrupted before.
     fn stages(&mut self, run: &mut Run, config: &Config) -> bool {
         run.heartbeat(config.heartbeat);
         let began_ns = process::now_ns();
@@ -216,7 +215,7 @@ impl<R: FnMut(&Row), W: FnMut(Duration) -> bool> Watch<R, W> {
         let mut turns = stages::ends(&config.stages).peekable();
         loop {
             let elapsed = Duration::from_nanos(process::now_ns() - began_ns);
-            // No turn is passed by, however short a stage is.
+            // No end of a stage is skipped, however short the stage is.
             while let Some((_, connections)) = turns.next_if(|(end, _)| *end <= elapsed) {
                 run.set_open(connections);
             }

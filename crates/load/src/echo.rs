@@ -1,19 +1,19 @@
-//! [`EchoRun`]: sends messages that the far side sends back, and judges every answer.
+//! [`EchoRun`]: sends messages that the server sends back, and checks every answer.
 //!
-//! What the counts mean, at every socket:
+//! The counts per socket:
 //! - an answer is *duplicated* when its message was answered before, *corrupted* when it is none
-//!   of the messages sent there;
+//!   of the messages sent on that socket;
 //! - open model: an answer is *reordered* when a later message was answered before it;
-//! - closed loop, with turnover: a connection that has had its messages is closed and replaced by
-//!   another, which begins with its first message; until the time is over, when all that are open
-//!   finish theirs;
+//! - closed loop with turnover: a connection that has sent its messages is closed and replaced by
+//!   another, which starts with its first message. At the end of the time open connections finish
+//!   their messages;
 //! - closed loop: a message not answered within the timeout is given up and the next is sent. An
-//!   answer that comes all the same is *late*: its message is not lost;
-//! - 64 or more messages behind the newest answer, a first answer and a repetition look alike:
-//!   such an answer is *late* too, and its message stays lost;
-//! - *lost* is what was sent and never answered when the run ended.
+//!   answer that still arrives is *late*: its message is not lost;
+//! - 64 or more messages behind the newest answer, a first answer and a duplicate cannot be
+//!   distinguished: such an answer is *late* too, and its message stays lost;
+//! - *lost* messages were sent and not answered when the run ended.
 //!
-//! So received = sent − lost + duplicated + corrupted + those late ones that came 64 behind.
+//! So received = sent − lost + duplicated + corrupted + late ones 64 or more behind.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -32,23 +32,23 @@ use crate::sweep::Sweep;
 use crate::window::Seen;
 use crate::{Content, Dialogue, Echo, Series, Verdict};
 
-/// How long after the end messages that were due before it are still sent: a rate beyond reach must
-/// not make a run longer than it was to be.
+/// How long after the end overdue messages are still sent: a rate that cannot be reached must not
+/// prolong the run.
 const OVERDUE_NS: u64 = 250_000_000;
-/// Messages sent, and sockets looked at, in one turn.
+/// Messages sent, and sockets visited, per turn.
 const SENDS_PER_TURN: usize = 256;
 const VISITS_PER_TURN: u32 = 4096;
 
-/// What every worker is told of an echo.
+/// The order that starts an echo on a worker.
 #[derive(Clone)]
 pub(crate) struct EchoOrder {
     pub(crate) echo: Arc<Echo>,
-    /// When it begins, in monotonic nanoseconds, the same for all.
+    /// When it begins, in monotonic nanoseconds, the same for all workers.
     pub(crate) begin_ns: u64,
-    /// This worker's sockets, of so many.
+    /// This worker's sockets, and those of all workers.
     pub(crate) part: u64,
     pub(crate) whole: u64,
-    /// Which of how many workers that take part this one is, from 0.
+    /// The index of this worker among those that take part, and their number.
     pub(crate) turn: (u64, u64),
 }
 
@@ -56,15 +56,15 @@ pub(crate) struct EchoOrder {
 pub(crate) struct EchoRun {
     echo: Arc<Echo>,
     format: Format,
-    /// What a dialogue has written.
+    /// The message that a validator has written.
     text: Vec<u8>,
-    /// From then on no message is due.
+    /// No message is due after this time.
     until_ns: u64,
     pace: Pace,
-    /// Sent, and answered at least once, by this worker.
+    /// Messages of this worker: sent, and answered at least once.
     sent: u64,
     answered: u64,
-    /// Nobody joins any more.
+    /// No connection joins any more.
     over: bool,
 }
 
@@ -82,7 +82,7 @@ struct Rounds {
     next_slot: u32,
     round: u32,
     sent_in_round: bool,
-    /// All was sent; answers are awaited until then.
+    /// Once all is sent: when to stop waiting for answers.
     give_up_ns: Option<u64>,
 }
 
@@ -90,17 +90,17 @@ struct Rounds {
 struct Loops {
     /// Sockets below this have sent their first message.
     begun_slot: u32,
-    /// Sockets that still send or wait.
+    /// Sockets that still send or await an answer.
     active: u64,
-    /// Sockets that are being closed after their messages, each for another.
+    /// Sockets that are being closed and replaced after their messages.
     closing: u64,
     timeouts: Sweep,
-    /// When a socket has thought enough, and which (its number breaks ties).
+    /// Ends of pauses between messages, and their sockets (the number breaks ties).
     thinking: BinaryHeap<Reverse<(u64, u64, ConnId)>>,
 }
 
 impl EchoRun {
-    /// Begins with all sockets that are open now.
+    /// Starts with all sockets that are open now.
     pub(crate) fn begin<S: Sys>(
         core: &mut Core<S, Client>,
         order: EchoOrder,
@@ -145,7 +145,7 @@ impl EchoRun {
         EchoRun { format, text, echo, until_ns, pace, sent: 0, answered: 0, over: false }
     }
 
-    /// A connection has opened meanwhile: with turnover it takes the place of one that was closed.
+    /// Handles a connection that opened: with turnover it replaces one that was closed.
     pub(crate) fn joined<S: Sys>(
         &mut self,
         core: &mut Core<S, Client>,
@@ -158,13 +158,13 @@ impl EchoRun {
         };
         socket.set(Socket::ECHOING);
         loops.active += 1;
-        // Slots beyond have their first message still to come.
+        // Higher slots send their first message in a later turn.
         if id.slot() < loops.begun_slot {
             self.next_in_loop(core, id, core.clock_ns(), ledger);
         }
     }
 
-    /// Sends what is due. Returns when it wants to be called again; `None` when all is over.
+    /// Sends what is due. Returns when to call it next; `None` when the echo is over.
     pub(crate) fn turn<S: Sys>(
         &mut self,
         core: &mut Core<S, Client>,
@@ -181,7 +181,7 @@ impl EchoRun {
         next_ns
     }
 
-    /// A message came.
+    /// Checks a received message.
     pub(crate) fn message<S: Sys>(
         &mut self,
         core: &mut Core<S, Client>,
@@ -256,11 +256,11 @@ impl EchoRun {
         self.answered_in_loop(core, id, now_ns, ledger);
     }
 
-    /// A socket has ended.
+    /// Forgets a socket that has ended.
     pub(crate) fn forget(&mut self, socket: &Socket) {
         let Pace::Closed(loops) = &mut self.pace else { return };
         loops.active -= u64::from(socket.has(Socket::ECHOING));
-        // Those of an echo before this one are not among them.
+        // Sockets of an earlier echo are not counted in `closing`.
         let finished = u64::from(socket.has(Socket::FINISHED));
         loops.closing = loops.closing.saturating_sub(finished);
     }
@@ -348,7 +348,7 @@ impl EchoRun {
             && Snapshot::of([ledger]).coming() > 0
     }
 
-    /// The next message follows, at once or after some thought.
+    /// Sends the next message, at once or after a pause.
     fn answered_in_loop<S: Sys>(
         &mut self,
         core: &mut Core<S, Client>,
@@ -403,7 +403,7 @@ impl EchoRun {
         self.leave(core, id);
     }
 
-    /// A socket takes part no more.
+    /// Removes a socket from the echo.
     fn leave<S: Sys>(&mut self, core: &mut Core<S, Client>, id: ConnId) {
         let Some(socket) = core.user_mut(id) else { return };
         socket.clear(Socket::ECHOING | Socket::AWAITING);
@@ -464,7 +464,7 @@ fn taken_in_order(
 ) -> Option<Carried> {
     let same = data == content.data && (opcode == OpCode::Binary) == content.binary;
     let sequence = socket.window.next();
-    // With nothing else under way the last send was this one's.
+    // With one message in flight, the last send time is that of this message.
     let alone = sequence + 1 == socket.sent;
     let times_ns = alone.then_some((socket.sent_ns(), socket.sent_ns()));
     (same || content.any_answer).then_some(Carried { sequence, times_ns })

@@ -1,4 +1,4 @@
-//! [`Endpoint`]: a URL of WebSockets, HTTP or plain TCP with its name already looked up.
+//! [`Endpoint`]: a URL for WebSocket, HTTP or plain TCP whose name was resolved.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -7,31 +7,31 @@ use engine::TlsClient;
 
 use crate::ways::{Route, Ways};
 
-/// Where connections go.
+/// A target of connections.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
-    /// Address and port: the host's, or those of the proxy that its [`Route`] goes by.
+    /// Address and port of the host, or of the proxy that its [`Route`] uses.
     pub address: SocketAddr,
     /// As in the Host header.
     pub host: String,
     /// Path and query.
     pub path: String,
-    /// TLS is spoken there.
+    /// Whether the target uses TLS.
     pub tls: bool,
-    /// How: to be set before the run where `tls` says so.
+    /// TLS settings; set before the run if `tls` is true.
     pub client: Option<TlsClient>,
-    /// How connections get there.
+    /// How connections reach it.
     pub route: Route,
     /// By which it was found, as are the hosts that its answers redirect to.
     pub ways: Arc<Ways>,
 }
 
-/// The two schemes of a kind of URL.
+/// The plain and the secure scheme of a protocol.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Schemes {
     pub(crate) plain: &'static str,
     pub(crate) secure: Option<&'static str>,
-    /// HTTP, for which a proxy can be asked in the server's place.
+    /// Whether it is HTTP, which a forward proxy can relay without a tunnel.
     pub(crate) is_web: bool,
 }
 
@@ -44,15 +44,15 @@ impl Schemes {
 }
 
 impl Endpoint {
-    /// Reads a URL and looks its name up, which may take as long as the resolver does.
+    /// Parses a WebSocket URL and resolves its name. Blocks while the resolver works.
     ///
     /// # Errors
-    /// A text for people: what is wrong with the URL, or that the name leads nowhere.
+    /// What is wrong with the URL, or why the name does not resolve.
     pub fn parse(url: &str) -> Result<Endpoint, String> {
         Self::parse_as(Schemes::WEBSOCKET, url)?.found(url)
     }
 
-    /// The same for a URL of HTTP.
+    /// Parses an `http://` URL.
     ///
     /// # Errors
     /// As [`Endpoint::parse`].
@@ -60,7 +60,7 @@ impl Endpoint {
         Self::parse_as(Schemes::HTTP, url)?.found(url)
     }
 
-    /// The same for a URL of HTTP whose connections may be secure: `http://` or `https://`.
+    /// Parses an `http://` or `https://` URL.
     ///
     /// # Errors
     /// As [`Endpoint::parse`].
@@ -68,8 +68,7 @@ impl Endpoint {
         Self::parse_as(Schemes::WEB, url)?.found(url)
     }
 
-    /// The same for plain TCP, `tcp://HOST:PORT`, or TLS over it, `tls://HOST:PORT`. The port must
-    /// be there.
+    /// Parses `tcp://HOST:PORT` or, for TLS, `tls://HOST:PORT`. The port is required.
     ///
     /// # Errors
     /// As [`Endpoint::parse`].
@@ -88,7 +87,7 @@ impl Endpoint {
         }
     }
 
-    /// Reads a URL; that no connection gets there yet is left to be said.
+    /// Parses a URL without resolving its name.
     ///
     /// # Errors
     /// What is wrong with it, as a text for people.
@@ -135,7 +134,7 @@ impl Endpoint {
         Ok(endpoint)
     }
 
-    /// The port that is said, or that the scheme means; `None` where it is no number.
+    /// The explicit port or that of the scheme; `None` if it is not a number.
     pub(crate) fn port(&self) -> Option<u16> {
         match self.said_port() {
             Some(port) => port.parse().ok(),
@@ -149,13 +148,13 @@ impl Endpoint {
         named.rsplit_once(':').map(|(_, port)| port)
     }
 
-    /// As a URL begins: `https://HOST`.
+    /// The origin: `https://HOST`.
     #[must_use]
     pub fn origin(&self) -> String {
         format!("{}://{}", if self.tls { "https" } else { "http" }, self.host)
     }
 
-    /// The name or address without brackets and port, as a certificate holds it.
+    /// The name or address without brackets and port, as in a certificate.
     #[must_use]
     pub fn server_name(&self) -> &str {
         let host = self.host.strip_prefix('[').and_then(|host| host.split_once(']'));
@@ -163,13 +162,13 @@ impl Endpoint {
         host.map_or_else(plain, |(address, _)| address)
     }
 
-    /// Whether it is reached from any address of 127.0.0.0/8.
+    /// Whether any address of 127.0.0.0/8 can connect to it.
     pub(crate) fn is_ipv4_loopback(&self) -> bool {
         matches!(self.address.ip(), IpAddr::V4(ip) if ip.is_loopback())
     }
 }
 
-/// Why a host and a path may not stand in a request line and header, which they would break out of.
+/// Returns why a host or path is unsafe in a request line or header.
 fn unusable(host: &str, path: &str) -> Option<&'static str> {
     let has = |wrong: fn(&char) -> bool| host.chars().chain(path.chars()).any(|c| wrong(&c));
     if host.contains('@') {

@@ -1,5 +1,5 @@
-//! [`Heartbeat`]: pings each socket once per period and times the pongs. A ping carries the time
-//! it was sent, in eight bytes, so an answer needs no memory to be timed.
+//! [`Heartbeat`]: pings each socket once per period and times the pongs. A ping carries its send time in
+//! eight bytes, so that timing the pong needs no memory.
 
 use std::time::Duration;
 
@@ -11,10 +11,9 @@ use crate::ledger::Ledger;
 use crate::socket::Socket;
 use crate::sweep::Sweep;
 
-/// Sockets visited in one turn.
+/// Sockets visited per turn.
 const VISITS_PER_TURN: u32 = 256;
-/// A round's pings leave in the first seven eighths of the period, so that with it ends the
-/// waiting too.
+/// Pings are sent in the first seven eighths of the period, so that pongs arrive before it ends.
 const SPAN_EIGHTHS: u64 = 7;
 
 /// The pings of one worker.
@@ -59,7 +58,7 @@ fn ping<S: Sys>(core: &mut Core<S, Client>, id: ConnId, ledger: &Ledger) {
     }
 }
 
-/// A pong came.
+/// Handles a pong.
 pub(crate) fn pong<S: Sys>(
     core: &mut Core<S, Client>,
     id: ConnId,

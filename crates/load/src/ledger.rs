@@ -1,5 +1,5 @@
-//! [`Ledger`]: what one worker counts and times, for the main thread to read at any moment.
-//! Counters have one writer; histograms sit behind a lock that only a report ever contends for.
+//! [`Metrics`]: the counters and histograms of one worker, which the main thread reads at any time.
+//! Counters have one writer; histograms have a lock that only a report contends for.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use crate::fanout::spread::Arrivals;
 use crate::summary::Receiver;
 use crate::{Cause, Recorder, Series};
 
-/// Different reasons of disconnects that are told apart.
+/// The most different disconnect reasons that are counted separately.
 const REASONS_MAX: usize = 32;
 
 macro_rules! counts {
@@ -48,12 +48,12 @@ macro_rules! counts {
     };
 }
 
-/// How connections ended, by cause: of those there are no more than rules and statuses.
+/// How connections ended, by cause. The number of causes is bounded.
 #[derive(Clone, Default, Debug)]
 pub struct Ends {
-    /// Connects that brought no WebSocket.
+    /// Failed connects.
     pub failed: BTreeMap<Cause, u64>,
-    /// Attempts that failed and were followed by another.
+    /// Failed attempts that were retried.
     pub retried: BTreeMap<Cause, u64>,
     /// WebSockets that ended.
     pub closed: BTreeMap<Cause, u64>,
@@ -81,19 +81,19 @@ counts! {
     opened,
     /// WebSockets open now (gauge).
     open,
-    /// WebSockets that were closed because there were to be fewer.
+    /// WebSockets closed because the target fell.
     retired,
-    /// WebSockets that were closed after their messages, each for another in its place.
+    /// WebSockets closed after their messages and replaced.
     replaced,
-    /// Connects that opened at a later attempt than their first.
+    /// Connects that succeeded after a retry.
     opened_late,
-    /// WebSockets that ended and are to be opened again.
+    /// WebSockets that ended and are to be reopened.
     reconnects,
-    /// Times a source address had no port left and the next was taken.
+    /// Times a source address had no port left and the next was used.
     sources_changed,
     /// Pings sent.
     heartbeats_sent,
-    /// Pongs that answer one of them.
+    /// Pongs received for a ping.
     heartbeats_received,
     /// Open sockets that have answered a ping at least once (gauge).
     answered,
@@ -101,33 +101,33 @@ counts! {
     waiting,
     /// Echo messages sent.
     echo_sent,
-    /// Messages that came while an echo ran, whatever they were.
+    /// All messages received during an echo.
     echo_received,
-    /// Echo messages whose answer came, each counted once.
+    /// Echo messages answered, each counted once.
     echo_answered,
-    /// Answers that came again.
+    /// Duplicate answers.
     duplicated,
-    /// Answers that came after one to a later message.
+    /// Answers received after one to a later message.
     reordered,
-    /// Messages that are no answer to one that was sent on that socket.
+    /// Messages that answer none sent on that socket.
     corrupted,
-    /// Answers that came after they were given up.
+    /// Answers received after their message was given up.
     late,
     /// Echo messages given up (closed loop).
     given_up,
-    /// Publications of the expected publishers that came, each counted once per socket.
+    /// Publications of expected publishers received, each counted once per socket.
     publications,
-    /// Publications that came again.
+    /// Duplicate publications.
     publications_duplicated,
-    /// Publications that came after a later one.
+    /// Publications received after a later one.
     publications_reordered,
-    /// Publications that came later than allowed.
+    /// Publications received later than allowed.
     publications_late,
     /// Publications 64 or more behind the newest of their socket.
     publications_stale,
     /// Messages that are no publication of an expected publisher.
     publications_foreign,
-    /// Receivers that lost publications, once that was judged.
+    /// Receivers that lost publications, once judged.
     receivers_short,
     /// Open sockets that are subscribed (gauge).
     subscribed,
@@ -135,27 +135,27 @@ counts! {
     rejected,
     /// Subscribes sent.
     subscribes,
-    /// Subscribes that were not the first of their socket.
+    /// Repeated subscribes.
     subscribes_again,
-    /// Confirmations of what was confirmed already.
+    /// Repeated confirmations.
     confirmed_again,
     /// Pings of Action Cable received.
     cable_pings,
-    /// WebSockets given up because no ping came.
+    /// WebSockets given up because no ping was received.
     stale,
-    /// Messages that are none of Action Cable, or were not due.
+    /// Messages that are not Action Cable, or not expected.
     unexpected,
     /// Churn: subscriptions that were confirmed.
     churn_begun,
     /// Subscriptions whose publications were judged.
     churn_judged,
-    /// Publications they were owed.
+    /// Publications expected by subscriptions.
     churn_owed,
-    /// Publications that they should have got and did not.
+    /// Publications expected and not received.
     churn_lost,
-    /// Messages for subscriptions that were over or not there, or published long before them.
+    /// Messages for subscriptions that had ended or did not exist, or published long before them.
     churn_unexpected,
-    /// Subscribes that were not answered in the end.
+    /// Subscribes that were never confirmed.
     churn_unconfirmed,
 }
 
@@ -171,13 +171,13 @@ impl Snapshot {
         sum
     }
 
-    /// Connects that brought no WebSocket.
+    /// Failed connects.
     #[must_use]
     pub fn failed_total(&self) -> u64 {
         self.ends.failed.values().sum()
     }
 
-    /// Attempts that were followed by another.
+    /// Attempts that were retried.
     #[must_use]
     pub fn retried_total(&self) -> u64 {
         self.ends.retried.values().sum()
@@ -189,14 +189,14 @@ impl Snapshot {
         self.ends.closed.values().sum()
     }
 
-    /// Whatever went wrong, by cause: connects that failed, WebSockets that ended, messages given
-    /// up, wrong or repeated. Causes that have not come are left out.
+    /// Errors by cause, without zeros: failed connects, ended WebSockets, and messages given up, wrong
+    /// or duplicated.
     #[must_use]
     pub fn errors(&self) -> Vec<(&'static str, u64)> {
         self.each_error().filter(|(_, count)| *count > 0).collect()
     }
 
-    /// The same with all causes, of statuses those that came.
+    /// All errors by cause, including zeros except for statuses.
     pub fn each_error(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let mut ends: BTreeMap<Cause, u64> = Cause::all().map(|cause| (cause, 0)).collect();
         for (cause, count) in self.ends.failed.iter().chain(&self.ends.closed) {
@@ -217,8 +217,8 @@ impl Snapshot {
         ends.chain(messages)
     }
 
-    /// Connections that came to something: with Action Cable subscribed or rejected, else open at
-    /// least once; or that failed or ended for good.
+    /// Connections with a final state: opened at least once, or with Action Cable subscribed or
+    /// rejected; or failed or ended for good.
     pub(crate) fn settled(&self, cable: bool) -> u64 {
         if !cable {
             return self.opened + self.failed_total();
@@ -239,7 +239,7 @@ impl Snapshot {
         self.open.saturating_sub(self.answered)
     }
 
-    /// Echo messages sent whose answer has not come.
+    /// Echo messages not answered.
     #[must_use]
     pub fn unanswered_messages(&self) -> u64 {
         self.echo_sent.saturating_sub(self.echo_answered)
@@ -252,16 +252,16 @@ pub(crate) struct Ledger {
     ends: Mutex<Ends>,
     recorder: Mutex<Recorder>,
     arrivals: Mutex<Arrivals>,
-    /// The receivers that lost most, once that was judged.
+    /// The receivers that lost most, once judged.
     judged: Mutex<Option<Vec<Receiver>>>,
-    /// Why servers said they end connections, and how often.
+    /// Disconnects by the reason given by the server.
     disconnects: Mutex<BTreeMap<String, u64>>,
     last_open_ns: AtomicU64,
-    /// The echo that was ordered has ended here.
+    /// The echo is over on this worker.
     echo_done: AtomicBool,
-    /// The first publisher that is expected here, plus one.
+    /// The number of the first expected publisher, plus one.
     expecting: AtomicU64,
-    /// No connection is left after the order to finish.
+    /// All connections are closed after the order to finish.
     finished: AtomicBool,
 }
 
@@ -299,25 +299,25 @@ impl Ledger {
         *self.judged.lock().unwrap_or_else(PoisonError::into_inner) = Some(worst);
     }
 
-    /// `None` until it was judged.
+    /// The judged receivers; `None` until judged.
     pub(crate) fn judged(&self) -> Option<Vec<Receiver>> {
         self.judged.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn count_opened(&self, now_ns: u64) {
-        // In this order, so that nobody takes it for neither open nor coming.
+        // In this order, so that a snapshot never takes it for neither open nor connecting.
         self.counts.open.add(1);
         self.counts.opened.add(1);
         self.last_open_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// A WebSocket has its subscription: only now is it what it was opened for.
+    /// Counts a confirmed subscription, which is when an Action Cable connection is complete.
     pub(crate) fn count_subscribed(&self, now_ns: u64) {
         self.counts.subscribed.add(1);
         self.last_open_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// A server has said why it ends a connection.
+    /// Counts the reason of a disconnect message.
     pub(crate) fn count_disconnect(&self, reason: &str) {
         let mut disconnects = self.disconnects();
         let known = disconnects.len() < REASONS_MAX || disconnects.contains_key(reason);
@@ -332,7 +332,7 @@ impl Ledger {
         *self.ends().failed.entry(cause).or_default() += 1;
     }
 
-    /// An attempt failed, and another will follow.
+    /// Counts a failed attempt that is retried.
     pub(crate) fn count_retried(&self, cause: Cause) {
         *self.ends().retried.entry(cause).or_default() += 1;
     }

@@ -1,14 +1,14 @@
-//! Program 3: makes the sockets and measures.
+//! The load generator: opens connections, sends traffic, and measures.
 //!
-//! [`Run`] is one run under control: it opens connections on [`engine::Workers`] of its own, holds
-//! them with heartbeats, sends and checks messages, counts what a broadcast brought to each
-//! receiver, and says what came of it in a [`Summary`]. [`drive`] goes through the phases of a
-//! [`Config`]; [`control`] obeys another process line by line. [`requests`] is the same for requests
-//! and answers, over HTTP or a protocol of one's own.
+//! [`Run`] controls one run: it opens connections on its own [`engine::Workers`], holds them with
+//! heartbeats, sends and checks messages, counts the publications that each receiver gets, and
+//! returns a [`Summary`]. [`drive`] runs the phases of a [`Config`]; [`control`] executes commands of
+//! another process. [`requests`] does the same for requests and answers, over HTTP or a private
+//! protocol.
 //!
-//! What it is not: it reads no command line, prints nothing, and knows nothing of `serve`. It
-//! checks every message at the socket that gets it: lost, duplicated, reordered, corrupted and
-//! late are counts, not estimates.
+//! It reads no command line, prints nothing, and does not depend on `serve`. It checks every message
+//! at the receiving socket: lost, duplicated, reordered, corrupted and late are counts, not
+//! estimates.
 
 pub mod broadcast;
 mod cause;

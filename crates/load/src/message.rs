@@ -1,23 +1,22 @@
-//! What an echo message carries, so that its answer can be judged: its number always, and from 20
-//! bytes on the time it was due, the time it was sent and a checksum over these. The layout is in
-//! `docs/protocol/load-messages.md`. Not here: what the judgement is worth (`echo`).
+//! The content of an echo message, by which its answer is checked: always its number, and from 20
+//! bytes on its due time, its send time and a checksum. The layout is in
+//! `docs/protocol/load-messages.md`. The counts are in `echo`.
 
-/// Every message begins with its number.
+/// Bytes of the number at the start of every message.
 pub(crate) const SEQUENCE_BYTES: usize = 4;
-/// From here on a message carries its times and a checksum.
+/// The minimum size of a message with times and a checksum.
 pub(crate) const STAMPED_BYTES: usize = 20;
 
-/// A run's messages: all of one size, with the same filling.
+/// The messages of a run: all of one size with the same padding.
 pub(crate) struct Format {
     buffer: Vec<u8>,
 }
 
-/// What a right answer says.
+/// The content of a correct answer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Carried {
     pub(crate) sequence: u32,
-    /// When it was due and when it was sent, in monotonic nanoseconds; small messages have no
-    /// place for it.
+    /// Due time and send time in monotonic nanoseconds; small messages have none.
     pub(crate) times_ns: Option<(u64, u64)>,
 }
 
@@ -28,7 +27,7 @@ impl Format {
         Format { buffer: filling.collect() }
     }
 
-    /// Message `sequence` of the socket that `salt` names.
+    /// Encodes message `sequence` of the socket identified by `salt`.
     pub(crate) fn encode(&mut self, salt: u64, sequence: u32, due_ns: u64, sent_ns: u64) -> &[u8] {
         let sequence_bytes = sequence.to_le_bytes();
         if self.buffer.len() < STAMPED_BYTES {
@@ -74,8 +73,7 @@ fn delay_us(due_ns: u64, sent_ns: u64) -> u32 {
     u32::try_from(sent_ns.saturating_sub(due_ns) / 1_000).unwrap_or(u32::MAX)
 }
 
-/// 32 bits over all that a message carries and the socket it belongs to: two rounds of
-/// multiply-and-fold.
+/// A 32-bit checksum over the content of a message and its socket: two rounds of multiply-and-fold.
 fn check(salt: u64, sequence: u32, due_ns: u64, delay_us: u32) -> u32 {
     let fold = |x: u64| x ^ (x >> 32);
     let first = fold((salt ^ due_ns).wrapping_mul(0x9e37_79b9_7f4a_7c15));

@@ -1,10 +1,10 @@
-//! [`Pacer`]: when the next send is due, at a rate that stays or that goes up and down. It knows
-//! neither sockets nor clocks, and what it answers does not depend on how late anybody was: latency
-//! is counted from the due time.
+//! [`Pacer`]: when the next send is due, at a constant or varying rate. It has no access to sockets
+//! or clocks, and due times do not depend on how late earlier sends were: latency is measured from the
+//! due time.
 
 use crate::stages::Stage;
 
-/// Sends from a beginning on, without drift.
+/// Due times from a start time, without drift.
 #[derive(Clone, Debug)]
 pub(crate) struct Pacer {
     begin_ns: u64,
@@ -13,8 +13,8 @@ pub(crate) struct Pacer {
     deal: Option<Deal>,
 }
 
-/// Which sends of one sequence are whose, where several deal them out among themselves in rounds of
-/// `whole`: those of the places `first`, `first + stride` and so on, `part` of them, in each round.
+/// One share of a sequence of sends that is split in rounds of `whole`: in each round the `part` sends
+/// at `first`, `first + stride` and so on.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Deal {
     pub(crate) first: u64,
@@ -40,30 +40,30 @@ enum Rate {
     Legs(Vec<Leg>),
 }
 
-/// A rate that changes evenly.
+/// A rate that changes linearly.
 #[derive(Copy, Clone, Debug)]
 struct Leg {
     /// Sends due before it, and seconds since the beginning.
     sends: f64,
     at: f64,
-    /// How long it takes.
+    /// Its duration.
     seconds: f64,
-    /// Sends a second at its beginning and at its end.
+    /// Sends per second at its start and at its end.
     from: f64,
     to: f64,
 }
 
 impl Pacer {
-    /// `rate` sends a second for all, of which this one makes `part` of `whole`: its sends lie
-    /// evenly over the same time. A rate, part or whole of 0 counts as 1.
+    /// A constant rate of `part` of `whole` of `rate` sends per second, evenly spaced. A rate, part or
+    /// whole of 0 counts as 1.
     pub(crate) fn new(begin_ns: u64, rate: u64, part: u64, whole: u64) -> Pacer {
         let numerator = whole.max(1).saturating_mul(1_000_000_000);
         let denominator = rate.max(1).saturating_mul(part.max(1));
         Pacer { begin_ns, rate: Rate::Constant(numerator, denominator), deal: None }
     }
 
-    /// All sends where the rate goes in straight lines from one stage's end to the next; it begins at
-    /// none, and a stage without time is a step. After the last stage nothing is due.
+    /// A rate that changes linearly from the end of one stage to the next. It starts at 0, and a stage
+    /// without duration is a step. After the last stage nothing is due.
     pub(crate) fn staged(begin_ns: u64, stages: &[Stage]) -> Pacer {
         let (mut sends, mut at, mut from) = (0.0, 0.0, 0.0);
         let mut legs = Vec::with_capacity(stages.len());
@@ -81,8 +81,8 @@ impl Pacer {
         Pacer { deal: Some(deal), ..self }
     }
 
-    /// Begins later by `nth` of `of` equal pieces of the time between two sends at a constant rate: for
-    /// those whose parts change, so that they do not all send at the same moments.
+    /// Starts later by `nth` of `of` equal parts of the interval of a constant rate, so that pacers with
+    /// changing parts do not all send at the same time.
     pub(crate) fn shifted(self, nth: u64, of: u64) -> Pacer {
         let Rate::Constant(numerator, denominator) = self.rate else { return self };
         let pieces = u128::from(denominator) * u128::from(of.max(1));
@@ -109,7 +109,7 @@ impl Pacer {
         self.begin_ns.saturating_add(after)
     }
 
-    /// How many sends are due before this time.
+    /// The number of sends due before a time.
     pub(crate) fn due_before(&self, time_ns: u64) -> u64 {
         let (mut least, mut most) = (0_u64, 1_u64);
         while most < u64::MAX / 2 && self.due_ns(most) < time_ns {
@@ -118,7 +118,7 @@ impl Pacer {
         if self.due_ns(least) >= time_ns {
             return least;
         }
-        // The last before is `least` or between it and `most`.
+        // The last send before the time is `least` or between it and `most`.
         while most - least > 1 {
             let middle = least + (most - least) / 2;
             if self.due_ns(middle) < time_ns { least = middle } else { most = middle }
@@ -137,8 +137,8 @@ impl Leg {
         (self.from + grown / 2.0) * seconds
     }
 
-    /// Seconds since the beginning of all at which so many sends are due: the root of the parabola,
-    /// in the form that loses no digits where the rate hardly changes.
+    /// The time in seconds since the start at which `sends` sends are due: the root of the parabola, in
+    /// the form that keeps precision when the rate hardly changes.
     fn at_send(&self, sends: f64) -> f64 {
         let missing = (sends - self.sends).max(0.0);
         let grows = (self.to - self.from) / self.seconds;

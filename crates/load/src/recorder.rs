@@ -1,5 +1,5 @@
-//! [`Recorder`]: HDR histograms of one worker, merged by whoever reports. Percentiles are made
-//! after merging, never merged. 1 µs to 60 s, three digits; what takes longer counts as 60 s.
+//! [`Recorder`]: HDR histograms of one worker, merged for reports. Percentiles are computed after
+//! merging, never merged. Range 1 µs to 60 s, three digits; longer values count as 60 s.
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -11,28 +11,28 @@ pub enum Series {
     Latency,
     /// Echo, from the time the message was sent.
     ServiceTime,
-    /// Ping to pong.
+    /// From ping to pong.
     Heartbeat,
-    /// Publication, from the publisher's stamp to the receipt.
+    /// Publication, from its timestamp to the receipt.
     Broadcast,
-    /// Publication, to its first receipt, to its last, and from the one to the other.
+    /// Publication, to its first receipt, to its last, and from first to last.
     First,
     /// See [`Series::First`].
     Last,
     /// See [`Series::First`].
     Spread,
-    /// From when a publication was due to when it was sent.
+    /// From the due time of a publication to its send.
     PublishLag,
-    /// From then to the server's answer.
+    /// From the send of a publication to the server's answer.
     Publish,
-    /// Cable: from the connect to the welcome, from the first subscribe to its confirmation, and
-    /// from the connect to that.
+    /// Action Cable: from the connect to the welcome, from the first subscribe to its confirmation,
+    /// and from the connect to the confirmation.
     Welcome,
     /// See [`Series::Welcome`].
     Confirm,
     /// See [`Series::Welcome`].
     Subscribed,
-    /// From when a request was due to when it left, where somebody was free to send it.
+    /// From the due time of a request to its send, if a user was free to send it.
     SendLag,
 }
 
@@ -40,7 +40,7 @@ const SERIES: usize = 13;
 const LONGEST_US: u64 = 60_000_000;
 const DIGITS: u8 = 3;
 
-/// A histogram per series; none takes memory before its first value.
+/// A histogram per series, allocated with its first value.
 #[derive(Default, Clone, Debug)]
 pub struct Recorder {
     series: [Option<Histogram<u64>>; SERIES],
@@ -54,7 +54,7 @@ impl Recorder {
         }
     }
 
-    /// A histogram like those that it keeps; there always is one.
+    /// An empty histogram with the bounds of a recorder. The bounds are valid, so it is always `Some`.
     pub(crate) fn empty() -> Option<Histogram<u64>> {
         Histogram::new_with_bounds(1, LONGEST_US, DIGITS).ok()
     }
@@ -65,7 +65,7 @@ impl Recorder {
         histogram.saturating_record((nanoseconds / 1_000).clamp(1, LONGEST_US));
     }
 
-    /// Adds what such a histogram has to a series.
+    /// Adds the values of such a histogram to a series.
     pub(crate) fn add(&mut self, series: Series, other: &Histogram<u64>) {
         if let Some(histogram) = self.histogram(series) {
             // Both have the same bounds, so everything fits.
@@ -73,12 +73,12 @@ impl Recorder {
         }
     }
 
-    /// Forgets all values, and keeps the room.
+    /// Removes all values and keeps the memory.
     pub(crate) fn clear(&mut self) {
         self.series.iter_mut().flatten().for_each(Histogram::reset);
     }
 
-    /// Adds all that another has recorded.
+    /// Adds all values of another recorder.
     pub fn merge(&mut self, other: &Recorder) {
         for (mine, theirs) in self.series.iter_mut().zip(&other.series) {
             let Some(theirs) = theirs else { continue };
@@ -92,7 +92,7 @@ impl Recorder {
         }
     }
 
-    /// Takes away what an earlier state of the same had recorded.
+    /// Subtracts the values of an earlier state of the same recorder.
     pub fn subtract(&mut self, earlier: &Recorder) {
         for (mine, earlier) in self.series.iter_mut().zip(&earlier.series) {
             if let (Some(mine), Some(earlier)) = (mine, earlier) {
@@ -101,7 +101,7 @@ impl Recorder {
         }
     }
 
-    /// The percentiles of a series; `None` when nothing was recorded.
+    /// The percentiles of a series; `None` if it is empty.
     #[must_use]
     pub fn latency(&self, series: Series) -> Option<Latency> {
         let histogram = self.series.get(series as usize)?.as_ref()?;
@@ -120,14 +120,14 @@ impl Recorder {
         })
     }
 
-    /// The longest value of a series; 0 when nothing was recorded.
+    /// The longest value of a series in milliseconds; 0 if it is empty.
     pub(crate) fn longest_ms(&self, series: Series) -> f64 {
         let histogram = self.series.get(series as usize).and_then(Option::as_ref);
         histogram.map_or(0.0, |histogram| histogram.max() as f64 / 1e3)
     }
 
-    /// For each of `ends`, in seconds and growing, how many values of a series were no longer, and for
-    /// infinity all; then the sum of the values in seconds, and their number. Exact to three digits.
+    /// Cumulative buckets: the number of values up to each of `ends`, in ascending seconds, and up to
+    /// infinity; the sum of the values in seconds; and their number. Exact to three digits.
     #[must_use]
     pub fn buckets(&self, series: Series, ends: &[f64]) -> Option<Buckets> {
         let histogram = self.series.get(series as usize)?.as_ref()?;
@@ -159,25 +159,25 @@ impl Recorder {
     }
 }
 
-/// Cumulative counts by upper end, the sum of all values, and their number.
+/// Cumulative counts by upper bound, the sum of all values, and their number.
 pub type Buckets = (Vec<(f64, u64)>, f64, u64);
 
 /// Percentiles in milliseconds, exact to three digits.
 #[derive(Copy, Clone, PartialEq, Debug, Serialize)]
 pub struct Latency {
-    /// Values they were made from.
+    /// The number of values.
     pub count: u64,
-    /// Half were not slower.
+    /// The median.
     pub p50_ms: f64,
-    /// 90 % were not slower.
+    /// The 90th percentile.
     pub p90_ms: f64,
-    /// 95 % were not slower.
+    /// The 95th percentile.
     pub p95_ms: f64,
-    /// 99 % were not slower.
+    /// The 99th percentile.
     pub p99_ms: f64,
-    /// 99.9 % were not slower.
+    /// The 99.9th percentile.
     pub p999_ms: f64,
-    /// The slowest.
+    /// The maximum.
     pub max_ms: f64,
 }
 

@@ -1,39 +1,38 @@
-//! [`Retries`]: connects that failed are tried again, as real clients do: after a random time
-//! between nothing and a bound that doubles with each attempt (*full jitter*, as the article
-//! "Exponential Backoff and Jitter" of AWS has it), so that a crowd that was refused together does
-//! not come back together.
+//! [`Retries`]: retries of failed connects with exponential backoff and *full jitter* (see
+//! "Exponential Backoff and Jitter" by AWS): a random wait below a bound that doubles with each
+//! attempt, so that clients refused together do not reconnect together.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-/// Which connects are tried again, and when.
+/// The retry policy of connects.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Retry {
-    /// Attempts after the first; `u32::MAX` for ever.
+    /// Attempts after the first; `u32::MAX` for no limit.
     pub attempts: u32,
     /// The bound of the first wait; it doubles with each attempt.
     pub base: Duration,
-    /// What the bound does not exceed.
+    /// The maximum of the bound.
     pub most: Duration,
-    /// How it grows.
+    /// How the wait grows.
     pub growth: Growth,
-    /// Whether a WebSocket that ended is opened again too.
+    /// Whether WebSockets that ended are reopened too.
     pub reconnect: bool,
 }
 
 /// How waits grow.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Growth {
-    /// Anywhere below a bound that doubles.
+    /// Random below a bound that doubles.
     Doubling,
-    /// As Rails' client for Action Cable waits (`connection_monitor.js`): the first bound to twice
-    /// that; then 1.15 times longer with each attempt up to the tenth, and up to 15 % more.
+    /// As Rails' Action Cable client (`connection_monitor.js`): first `base` to twice that, then 1.15
+    /// times longer with each attempt up to the tenth, plus up to 15 %.
     Cable,
 }
 
 impl Retry {
-    /// None.
+    /// No retries.
     pub const NONE: Retry = Retry {
         attempts: 0,
         base: Duration::ZERO,
@@ -42,8 +41,7 @@ impl Retry {
         reconnect: false,
     };
 
-    /// How long to wait after `attempt` attempts have failed, of which the first is 1. `random` is
-    /// any number.
+    /// The wait after failed attempt `attempt`, counted from 1. `random` is uniform over all of u64.
     fn wait_ns(&self, attempt: u32, random: u64) -> u64 {
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         if self.growth == Growth::Cable {
@@ -59,11 +57,11 @@ impl Retry {
     }
 }
 
-/// Connects that wait for their next attempt.
+/// Connects waiting for a retry.
 #[derive(Debug)]
 pub(crate) struct Retries {
     retry: Retry,
-    /// When, and how many attempts went before.
+    /// Due time and number of earlier attempts.
     waiting: BinaryHeap<Reverse<(u64, u32)>>,
 }
 
@@ -72,17 +70,17 @@ impl Retries {
         Retries { retry, waiting: BinaryHeap::new() }
     }
 
-    /// Whether a WebSocket that ended is to be opened again.
+    /// Whether WebSockets that ended are reopened.
     pub(crate) fn reconnects(&self) -> bool {
         self.retry.reconnect
     }
 
-    /// Whether another attempt follows after so many.
+    /// Whether another attempt is allowed after `attempts`.
     pub(crate) fn allows(&self, attempts: u32) -> bool {
         attempts <= self.retry.attempts
     }
 
-    /// A connect has failed after so many attempts. False when that was the last.
+    /// Schedules a retry after `attempts` failed attempts; false if no more are allowed.
     pub(crate) fn again(&mut self, attempts: u32, now_ns: u64, random: u64) -> bool {
         if !self.allows(attempts) {
             return false;
@@ -92,17 +90,17 @@ impl Retries {
         true
     }
 
-    /// A connect that is to be made at once, for the first time.
+    /// Schedules a first attempt for now.
     pub(crate) fn at_once(&mut self, now_ns: u64) {
         self.at(now_ns, 0);
     }
 
-    /// A connect after so many attempts that is to be made then: it could not even be tried.
+    /// Schedules an attempt at a given time, because the last one could not be made.
     pub(crate) fn at(&mut self, due_ns: u64, attempts: u32) {
         self.waiting.push(Reverse((due_ns, attempts)));
     }
 
-    /// The attempts made by the next that is due.
+    /// Takes the next connect that is due; returns its number of earlier attempts.
     pub(crate) fn next_due(&mut self, now_ns: u64) -> Option<u32> {
         let &Reverse((due_ns, attempts)) = self.waiting.peek()?;
         (due_ns <= now_ns).then(|| {
@@ -116,7 +114,7 @@ impl Retries {
         self.waiting.peek().map(|Reverse((due_ns, _))| *due_ns)
     }
 
-    /// Gives up what waits.
+    /// Drops all waiting connects and disables retries.
     pub(crate) fn stop(&mut self) {
         self.retry = Retry::NONE;
         self.waiting.clear();

@@ -1,8 +1,8 @@
-//! [`Run`]: the workers of one run, steered from the main thread.
+//! [`Run`]: the workers of one run, controlled by the main thread.
 //!
-//! The order of use: [`Run::start`], then [`Run::set_target`] as often as wanted and
-//! [`Run::reached`] to see it come true, then heartbeats, echo or broadcasts on what is open, and
-//! [`Run::finish`] once. Nothing here waits except `finish`.
+//! The order of calls: [`Run::start`]; [`Run::set_target`] any number of times, polling
+//! [`Run::reached`]; heartbeats, echo or broadcasts on the open connections; [`Run::finish`] once.
+//! Only the `finish` functions block.
 
 use std::cell::Cell;
 use std::io;
@@ -32,20 +32,20 @@ use crate::{
     Published, Recorder, Summary,
 };
 
-/// Destinations of one run: what an engine's worker can have.
+/// The most destinations of one run, which is what an engine worker supports.
 pub const ENDPOINTS_MAX: usize = 256;
-/// How long `finish` waits for closing handshakes before it resets what is left.
+/// How long `finish` waits for closing handshakes before it resets the rest.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the receivers of a fan-out may take to judge themselves.
+/// Timeout for workers to judge the receivers of a fan-out.
 const JUDGE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why a run could not begin.
+/// Why a run could not start.
 #[derive(Debug)]
 pub enum StartError {
-    /// What was asked does not fit; the text says what to do.
+    /// The configuration does not fit the machine; the text says what to do.
     Unfit(String),
-    /// The system refused.
+    /// A system call failed.
     System(io::Error),
 }
 
@@ -66,7 +66,7 @@ impl From<io::Error> for StartError {
     }
 }
 
-/// A run under way.
+/// A running load test.
 pub struct Run {
     workers: Workers<Order>,
     ledgers: Vec<Arc<Ledger>>,
@@ -74,10 +74,10 @@ pub struct Run {
     fit: capacity::Report,
     lanes: usize,
     shares: Arc<[u32]>,
-    /// Connections to be begun, at most what the workers hold, and what was asked for.
+    /// Connections to begin, capped by what the workers hold; and the number requested.
     target: u64,
     requested: u64,
-    /// With stages: connections begun in all, and those that should be open.
+    /// With stages: connections begun in total, and those that should be open.
     stepped: u64,
     standing: u64,
     heartbeat: Option<Duration>,
@@ -92,18 +92,18 @@ pub struct Run {
     /// Connections are clients of Action Cable.
     cable: bool,
     began_ns: u64,
-    /// How long the target took, once it was reached: what is opened again later does not count.
+    /// Time until the target was reached. Later reconnects do not count.
     connected: Cell<Option<Duration>>,
 }
 
 impl Run {
-    /// Starts workers for at most `config.connections` connections; opens none yet. Raises the
-    /// soft descriptor limit to the hard one. Call it before anything else opens descriptors that
-    /// stay.
+    /// Starts workers for at most `config.connections` connections and opens none yet. Raises the
+    /// soft descriptor limit to the hard one. Call it before anything else opens long-lived
+    /// descriptors.
     ///
     /// # Errors
-    /// [`StartError::Unfit`] when descriptors, ports or destinations do not suffice for the
-    /// connections, else what the system refused.
+    /// [`StartError::Unfit`] if descriptors, ports or destinations do not suffice for the
+    /// connections, otherwise the error of the system.
     pub fn start(config: &Config) -> Result<Run, StartError> {
         let machine = capacity::Machine::read();
         let nofile = capacity::raise_nofile().unwrap_or_else(|_| capacity::nofile().soft);
@@ -163,20 +163,20 @@ impl Run {
         })
     }
 
-    /// Threads that hold connections, or will.
+    /// The number of worker threads.
     #[must_use]
     pub fn workers(&self) -> usize {
         self.plan.workers
     }
 
-    /// Whose descriptors the workers use.
+    /// Whether workers have private descriptor tables.
     #[must_use]
     pub fn tables(&self) -> Tables {
         self.plan.tables
     }
 
-    /// Connections to have begun in all; never fewer than before. The time that
-    /// [`Run::connecting`] tells runs from here.
+    /// Sets the number of connections to begin in total; it never falls. Starts the clock of
+    /// [`Run::connecting`].
     pub fn set_target(&mut self, connections: u64) {
         self.requested = self.requested.max(connections);
         self.target = self.requested.min(self.plan.connections());
@@ -184,7 +184,7 @@ impl Run {
         self.shares = shares(self.target, workers, self.lanes, capacity).into();
         self.began_ns = process::now_ns();
         self.connected.set(None);
-        // The first group of workers hands on to the next when it is done.
+        // Each worker of the first group starts the next in its lane when it is done.
         for worker in self.busy().filter(|worker| *worker < self.lanes) {
             self.tell(worker, Order::Open(Arc::clone(&self.shares)));
         }
@@ -193,8 +193,8 @@ impl Run {
         }
     }
 
-    /// Has so many connections, more or fewer than now; those that end are closed by the closing
-    /// handshake, and do not count as lost.
+    /// Sets the number of open connections, up or down. Surplus ones are closed by the closing
+    /// handshake and do not count as lost.
     pub fn set_open(&mut self, connections: u64) {
         let wanted = self.stepped.saturating_add(connections.saturating_sub(self.standing));
         if connections > self.standing {
@@ -208,7 +208,7 @@ impl Run {
         self.standing = connections;
     }
 
-    /// Ends some connections of every worker, in proportion.
+    /// Closes connections of all workers, in proportion to what each has.
     fn retire(&self, connections: u64) {
         let open: Vec<u64> = self.ledgers.iter().map(|ledger| ledger.counts.open.get()).collect();
         let whole = open.iter().sum::<u64>().max(1);
@@ -225,7 +225,7 @@ impl Run {
         }
     }
 
-    /// What [`Run::set_target`] was last asked for.
+    /// The last target given to [`Run::set_target`].
     #[must_use]
     pub fn requested(&self) -> u64 {
         self.requested
@@ -242,7 +242,7 @@ impl Run {
         reached
     }
 
-    /// Sockets of each worker that publications reach.
+    /// The sockets of each worker that receive publications.
     fn reached_each(&self) -> Vec<u64> {
         let counts = self.ledgers.iter().map(|ledger| &ledger.counts);
         counts
@@ -260,7 +260,7 @@ impl Run {
         Duration::from_nanos(self.snapshot().last_open_ns.saturating_sub(self.began_ns))
     }
 
-    /// Pings every open socket once per period, spread over it, or no more.
+    /// Pings every open socket once per period, spread over it; `None` stops.
     pub fn heartbeat(&mut self, period: Option<Duration>) {
         self.heartbeat = period.filter(|period| !period.is_zero());
         for worker in self.busy() {
@@ -268,7 +268,7 @@ impl Run {
         }
     }
 
-    /// Sends messages on all sockets that are open now and expects them back.
+    /// Starts an echo on all sockets that are open now.
     pub fn echo(&mut self, echo: &Echo) {
         let each = echo.messages.filter(|_| echo.duration.is_none() && !echo.turnover).unwrap_or(0);
         let connections = self.requested.saturating_sub(self.snapshot().retired);
@@ -290,21 +290,21 @@ impl Run {
         }
     }
 
-    /// Whether the echo has ended everywhere: all answered, or no longer waited for.
+    /// Whether the echo is over on all workers: all messages are answered or given up.
     #[must_use]
     pub fn echo_done(&self) -> bool {
         self.ledgers.iter().all(|ledger| ledger.echo_is_done())
     }
 
     /// Makes all sockets that are open now count the publications of `publisher`, of which there
-    /// will be `messages`. Publish once [`Run::expecting`] says yes.
+    /// will be `messages`. Publish once [`Run::expecting`] returns true.
     pub fn expect_broadcasts(&mut self, publisher: u32, messages: u32) {
         let expect =
             Expect { first: publisher, publishers: 1, late_after_ns: u64::MAX, senders: 0 };
         self.expect(expect, 0, u64::from(messages));
     }
 
-    /// So many sockets send what the others are to receive.
+    /// Makes the first `senders` sockets publishers and the others receivers.
     fn expect(&mut self, expect: Expect, senders: u32, messages: u64) {
         let reached = self.reached_each();
         let receivers = reached.iter().sum::<u64>().saturating_sub(senders.into());
@@ -317,14 +317,14 @@ impl Run {
         }
     }
 
-    /// Whispers do not come back to whom they are from.
+    /// The number of sending sockets: a whisper does not come back to its sender.
     fn senders(&self, fanout: &Fanout) -> u32 {
         let whispers = self.cable && matches!(fanout.publish, Publish::Socket);
         if whispers { fanout.publishers } else { 0 }
     }
 
-    /// Makes all sockets that are open now receivers of a fan-out. Begin with
-    /// [`Run::fan_out`] once [`Run::expecting`] says yes.
+    /// Makes all sockets that are open now receivers of a fan-out. Call [`Run::fan_out`] once
+    /// [`Run::expecting`] returns true.
     pub fn expect_fanout(&mut self, fanout: &Fanout) {
         let late_after_ns = u64::try_from(fanout.late_after.as_nanos()).unwrap_or(u64::MAX);
         let (first, publishers) = (Fanout::FIRST_PUBLISHER, fanout.publishers);
@@ -332,10 +332,10 @@ impl Run {
         self.expect(expect, self.senders(fanout), 0);
     }
 
-    /// Begins to publish.
+    /// Starts publishing.
     ///
     /// # Errors
-    /// No threads for it.
+    /// The publisher threads could not be started.
     pub fn fan_out(&mut self, fanout: &Fanout) -> io::Result<()> {
         let (open, senders) = (self.reached_each(), self.senders(fanout).into());
         let now_ns = process::now_ns();
@@ -344,8 +344,8 @@ impl Run {
         Ok(())
     }
 
-    /// Looks after a fan-out, some times a second. True when all was published and nothing more
-    /// is waited for.
+    /// Advances a fan-out; call it several times a second. Returns true when all is published and
+    /// nothing more is awaited.
     pub fn tend_fanout(&mut self) -> bool {
         let counts = self.snapshot();
         let Some(fanout) = &mut self.fanout else { return true };
@@ -356,14 +356,14 @@ impl Run {
         done
     }
 
-    /// What the publishers of a fan-out or a churn have done so far.
+    /// Progress of the publishers of a fan-out or a churn.
     #[must_use]
     pub fn published(&self) -> Published {
         let fanout = self.fanout.as_ref().map(FanoutRun::so_far);
         fanout.or_else(|| self.churn.as_ref().map(ChurnRun::so_far)).unwrap_or_default()
     }
 
-    /// Ends a fan-out and has every receiver judged, waiting for that.
+    /// Ends a fan-out and blocks until every receiver is judged.
     pub fn finish_fanout(&mut self) {
         let Some(mut fanout) = self.fanout.take() else { return };
         fanout.stop();
@@ -386,23 +386,24 @@ impl Run {
         self.judged = Some(fanout.summary(&self.ledgers, &self.snapshot()));
     }
 
-    /// Makes all sockets that are subscribed now end and begin subscriptions, and publishes to all
-    /// their streams once they do.
+    /// Starts a churn: subscribed sockets end and begin subscriptions while publishers publish to all
+    /// their streams.
     pub fn churn(&mut self, churn: &Churn, fanout: &Fanout) {
         let open = self.reached_each();
         self.churn = Some(ChurnRun::begin(churn, fanout, self.workers.remote(), &open));
     }
 
-    /// Looks after a churn, some times a second. True when all is published and judged.
+    /// Advances a churn; call it several times a second. Returns true when all is published and
+    /// judged.
     ///
     /// # Errors
-    /// No threads for the publishers.
+    /// The publisher threads could not be started.
     pub fn tend_churn(&mut self) -> io::Result<bool> {
         let Some(churn) = &mut self.churn else { return Ok(true) };
         churn.tend(&self.ledgers, process::now_ns())
     }
 
-    /// Ends a churn and has all judged, waiting for that.
+    /// Ends a churn and blocks until all subscriptions are judged.
     pub fn finish_churn(&mut self) {
         let Some(mut churn) = self.churn.take() else { return };
         churn.stop(process::now_ns());
@@ -413,7 +414,7 @@ impl Run {
         self.churned = Some(churn.summary(&self.snapshot(), &self.recorder()));
     }
 
-    /// Whether all sockets count the publications that were announced.
+    /// Whether all sockets count the expected publications.
     #[must_use]
     pub fn expecting(&self) -> bool {
         let Some(expected) = self.expected else { return false };
@@ -422,19 +423,19 @@ impl Run {
             .all(|ledger| ledger.expects(expected.publisher))
     }
 
-    /// Publications that all receivers together are to get.
+    /// Publications expected at all receivers together.
     #[must_use]
     pub fn expected(&self) -> u64 {
         self.expected.map_or(0, |expected| expected.total())
     }
 
-    /// What has been counted so far.
+    /// All counters.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::of(self.ledgers.iter().map(|ledger| &**ledger))
     }
 
-    /// All that was timed so far.
+    /// All histograms, merged.
     #[must_use]
     pub fn recorder(&self) -> Recorder {
         let mut merged = Recorder::default();
@@ -444,7 +445,7 @@ impl Run {
         merged
     }
 
-    /// What came of it so far.
+    /// The summary so far.
     #[must_use]
     pub fn summary(&self, config: &Config) -> Summary {
         let now = self.snapshot();
@@ -466,14 +467,14 @@ impl Run {
             summary.add_churn(churn);
         }
         if !summary.held {
-            // Begun by force: what was said then is the likeliest cause.
+            // With --force: the shortfalls found at the start are the likeliest cause.
             let short = self.fit.shortfalls.iter();
             summary.reasons.extend(short.map(|shortfall| shortfall.text.clone()));
         }
         summary
     }
 
-    /// When publications arrived that nobody gathers meanwhile.
+    /// Arrival times of publications outside a fan-out, which nothing gathers.
     fn times(&self, receivers: u64) -> Times {
         let mut spread = Spread::default();
         for ledger in &self.ledgers {
@@ -483,10 +484,10 @@ impl Run {
         spread.finish()
     }
 
-    /// Closes all connections and ends the workers. Takes the summary before that.
+    /// Takes the summary, closes all connections and ends the workers.
     ///
     /// # Errors
-    /// What made a worker fail.
+    /// The error that made a worker fail.
     pub fn finish(self, config: &Config, how: Close) -> io::Result<Summary> {
         let summary = self.summary(config);
         self.end_connections(how, CLOSE_TIMEOUT);
@@ -511,7 +512,7 @@ impl Run {
         }
     }
 
-    /// Workers that have, or will have, connections.
+    /// Workers that have or will have connections.
     fn busy(&self) -> impl Iterator<Item = usize> + use<> {
         let shares = Arc::clone(&self.shares);
         (0..shares.len()).filter(move |worker| shares.get(*worker).is_some_and(|&n| n > 0))
@@ -523,7 +524,7 @@ impl Run {
     }
 }
 
-/// How many workers, and whose descriptors; or why it cannot be.
+/// Plans the workers and their descriptor tables, or returns why the run does not fit.
 pub(crate) fn fit(
     connections: u64,
     endpoints: &[Endpoint],
@@ -550,8 +551,8 @@ pub(crate) fn fit(
     Ok((Plan::new(connections, machine.cores, nofile, tables), report))
 }
 
-/// The engine's limits for a client that only does what it is told: no pings of its own, no idle
-/// timeout, and room for the messages that were asked for.
+/// The engine limits of a load client: no automatic pings, no idle timeout, and room for the
+/// configured messages.
 fn limits(config: &Config) -> Limits {
     let mut limits = Limits {
         idle_timeout: None,
@@ -568,7 +569,7 @@ fn limits(config: &Config) -> Limits {
     if let Some(bytes) = config.compress_above {
         limits.compress_above_bytes = bytes;
     }
-    // Around a message stands its identifier, each byte of which may be escaped.
+    // An Action Cable message also carries its identifier, each byte of which may be escaped.
     let identifiers = config.cable.iter().flat_map(|cable| &cable.identifiers);
     let size = size + identifiers.map(|one| 2 * one.len() + 256).max().unwrap_or(0);
     let longest = u32::try_from(size).unwrap_or(u32::MAX);

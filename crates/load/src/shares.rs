@@ -1,8 +1,8 @@
-//! Who opens how many: connections shared out over workers. Few busy workers are faster than many,
-//! so workers fill up one group of `lanes` at a time, and a group shares its part evenly.
+//! The distribution of connections over workers. Few busy workers are faster than many, so one group
+//! of `lanes` workers is filled at a time, evenly within the group.
 
-/// Connections of each of `workers` workers when there are `connections` in all. Raising
-/// `connections` lowers nobody's share. What exceeds `capacity` everywhere is left out.
+/// The connections of each worker. More `connections` never lower a share. Those beyond the
+/// `capacity` of all workers are left out.
 pub(crate) fn shares(connections: u64, workers: usize, lanes: usize, capacity: u32) -> Vec<u32> {
     let mut left = connections;
     let mut shares = Vec::with_capacity(workers);

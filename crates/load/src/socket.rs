@@ -1,16 +1,16 @@
-//! [`Socket`]: what a run knows of one connection, 24 bytes in the engine's slab.
+//! [`Socket`]: the state of one connection, 24 bytes in the engine's slab.
 
 use crate::window::Window;
 
-/// One connection's count of messages and pings.
+/// Messages and pings of one connection.
 #[derive(Copy, Clone, Default, Debug)]
 pub(crate) struct Socket {
     /// Which answers, or which publications, have arrived.
     pub(crate) window: Window,
     /// Messages sent: the number of the next.
     pub(crate) sent: u32,
-    /// When the last message was sent, or until there is one the connect, monotonic nanoseconds (good for two years of uptime), and
-    /// above it the flags.
+    /// When the last message was sent, or before that the connect, in monotonic nanoseconds (enough for
+    /// two years of uptime); the flags are in the upper bits.
     stamp: u64,
 }
 
@@ -20,20 +20,20 @@ const TIME_MASK: u64 = (1 << TIME_BITS) - 1;
 impl Socket {
     /// Has answered at least one ping.
     pub(crate) const ANSWERED: u8 = 1;
-    /// Its last ping is not answered yet.
+    /// The last ping is not answered yet.
     pub(crate) const PINGED: u8 = 1 << 1;
-    /// Takes part in the echo that runs.
+    /// Takes part in the current echo.
     pub(crate) const ECHOING: u8 = 1 << 2;
-    /// Its last message is not answered yet (closed loop).
+    /// The last message is not answered yet (closed loop).
     pub(crate) const AWAITING: u8 = 1 << 3;
-    /// Was open when publications began to be expected.
+    /// Is a receiver of publications.
     pub(crate) const RECEIVING: u8 = 1 << 4;
 
-    /// Is being closed because there are to be fewer.
+    /// Is being closed because the target fell.
     pub(crate) const RETIRED: u8 = 1 << 5;
-    /// Publishes what the others are to receive, and is no receiver itself.
+    /// Publishes to the others, and is no receiver itself.
     pub(crate) const SENDING: u8 = 1 << 6;
-    /// Has had its messages and is being closed; another takes its place.
+    /// Has finished its messages and is being closed and replaced.
     pub(crate) const FINISHED: u8 = 1 << 7;
 
     pub(crate) fn has(&self, flag: u8) -> bool {
@@ -56,18 +56,18 @@ impl Socket {
         self.stamp = self.stamp & !TIME_MASK | now_ns & TIME_MASK;
     }
 
-    /// It is open no longer, and was counted. It was the last of so many attempts that came to nothing
-    /// and is to be opened again once its connection has ended; 0: it is not.
+    /// Marks it as closed and counted. If `attempts` is not 0, it is to be reopened once its connection
+    /// has ended, after that many failed attempts in a row.
     pub(crate) fn set_gone(&mut self, attempts: u32) {
         (self.sent, self.stamp) = (attempts, TIME_MASK);
     }
 
-    /// Whether [`Socket::set_gone`] was called: nothing is ever sent at that time.
+    /// Whether [`Socket::set_gone`] was called. No send time has this value.
     pub(crate) fn is_gone(&self) -> bool {
         self.sent_ns() == TIME_MASK
     }
 
-    /// Begins counting messages anew; what is known of its pings stays.
+    /// Resets the message counts; the state of pings stays.
     pub(crate) fn begin_messages(&mut self) {
         if self.is_gone() {
             return;

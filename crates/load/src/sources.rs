@@ -1,6 +1,6 @@
-//! [`Sources`]: from which address and to which destination each connection goes, so that no pair
-//! is asked for more than half the ephemeral ports: beyond that each connect scans thousands
-//! (ip-sysctl, `ip_local_port_range`), and the kernel says `EADDRNOTAVAIL` at the end.
+//! [`Sources`]: the source address and destination of each connection, chosen so that no pair uses more
+//! than half the ephemeral ports. Beyond that each connect scans thousands (ip-sysctl,
+//! `ip_local_port_range`), and in the end the kernel returns `EADDRNOTAVAIL`.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use crate::Endpoint;
 
-/// Ports taken where the system does not say how many there are: the kernel's default range.
+/// Assumed number of ports if it cannot be read: the kernel's default range.
 const USABLE_PORTS_DEFAULT: u64 = 28_232;
 
-/// Further addresses tried, one after another, when a planned one has no port left.
+/// The most other addresses tried when a planned one has no port left.
 const CHANGES_MAX: u32 = 64;
 
 /// The plan for a whole run, shared by its workers.
@@ -23,7 +23,7 @@ pub(crate) struct Sources {
     apart: u64,
     /// Connections per source and destination.
     per_source: u64,
-    /// Sources the plan takes in all.
+    /// The number of planned sources.
     planned: u32,
 }
 
@@ -36,7 +36,7 @@ enum Addresses {
     List(Arc<[IpAddr]>),
 }
 
-/// The addresses there are to connect from.
+/// The available source addresses.
 pub(crate) fn host_sources(endpoints: &[Endpoint], listed: &[IpAddr]) -> capacity::Sources {
     if !listed.is_empty() {
         capacity::Sources::Addresses(listed.len() as u64)
@@ -57,9 +57,9 @@ pub(crate) fn apart(endpoints: &[Endpoint]) -> u64 {
 }
 
 impl Sources {
-    /// A plan for `connections` to `endpoints`, with `usable_ports` ephemeral ports. With fewer
-    /// addresses than are needed each is asked for more ports. `seed` sets where in 127.0.0.0/8 it
-    /// begins, so that a run does not meet ports that rest after the last.
+    /// A plan for `connections` to `endpoints`, with `usable_ports` ephemeral ports. With too
+    /// few addresses each uses more ports. `seed` sets the start in 127.0.0.0/8, so that a run avoids
+    /// ports left in TIME_WAIT by the last one.
     pub(crate) fn plan(
         connections: u64,
         endpoints: &[Endpoint],
@@ -105,7 +105,7 @@ impl Sources {
             Addresses::Loopback(_) if changes == 0 && self.planned <= 1 => None,
             Addresses::Loopback(_) if changes > CHANGES_MAX => return None,
             Addresses::Loopback(first) => {
-                // Beyond what is planned nobody else goes.
+                // No other worker uses addresses beyond the planned ones.
                 let at = first + planned + changes * self.planned;
                 Some(IpAddr::V4(Ipv4Addr::from(at)))
             }

@@ -1,19 +1,18 @@
-//! [`Stage`]s: a number of connections that goes up and down over time, each stage in a straight
-//! line from where the last one ended.
+//! [`Stage`]s: a number of connections that varies over time, linearly within each stage.
 
 use std::time::Duration;
 
-/// One leg of the way.
+/// One stage.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Stage {
-    /// How long it takes; with no time it is a step.
+    /// Its duration; 0 is a step.
     pub time: Duration,
     /// Connections at its end.
     pub connections: u64,
 }
 
-/// Connections that should be open so long after the beginning, from none on; `None` when the last
-/// stage is over.
+/// Connections that should be open at a time after the start, beginning at 0; `None` after the last
+/// stage.
 #[must_use]
 pub fn connections_at(stages: &[Stage], elapsed: Duration) -> Option<u64> {
     let (mut left, mut from) = (elapsed, 0_u64);
@@ -29,7 +28,7 @@ pub fn connections_at(stages: &[Stage], elapsed: Duration) -> Option<u64> {
     None
 }
 
-/// When each stage is over, and the connections there are then.
+/// The end of each stage, and the connections at that time.
 pub fn ends(stages: &[Stage]) -> impl Iterator<Item = (Duration, u64)> {
     stages.iter().scan(Duration::ZERO, |end, stage| {
         *end += stage.time;
@@ -37,7 +36,7 @@ pub fn ends(stages: &[Stage]) -> impl Iterator<Item = (Duration, u64)> {
     })
 }
 
-/// Connections that are begun in all when nothing fails: each way up counts.
+/// Connections begun in total if none fails: the sum of all increases.
 #[must_use]
 pub fn begun(stages: &[Stage]) -> u64 {
     let from = std::iter::once(0).chain(stages.iter().map(|stage| stage.connections));

@@ -1,4 +1,4 @@
-//! [`Summary`]: what a run came to, as JSON and as text for people. The schema is in
+//! [`Summary`]: the summary of a run, as JSON and as text. The schema is in
 //! `docs/protocol/load-json.md`.
 
 use std::collections::BTreeMap;
@@ -9,61 +9,61 @@ use serde::Serialize;
 
 use crate::{CableSummary, Cause, ChurnSummary, Latency, Recorder, Series, Snapshot, Times};
 
-/// What a run came to.
+/// The summary of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
-    /// Whether all that was asked for was got.
+    /// Whether there were no shortfalls.
     pub held: bool,
-    /// Why not, for people; empty when held.
+    /// The shortfalls; empty if held.
     pub reasons: Vec<String>,
     /// Connections.
     pub connections: Connections,
-    /// Connects that brought no WebSocket, by cause.
+    /// Failed connects, by cause.
     pub connect_errors: BTreeMap<&'static str, u64>,
-    /// Attempts that were followed by another, by cause.
+    /// Retried attempts, by cause.
     pub retried_by: BTreeMap<&'static str, u64>,
     /// Pings and pongs.
     pub heartbeats: HeartbeatSummary,
-    /// Messages sent and got back; null when there was no echo.
+    /// Messages sent and received back; null without an echo.
     pub echo: Option<EchoSummary>,
-    /// Echo, from the due time; null when nothing was timed.
+    /// Echo, from the due time; null if nothing was timed.
     pub latency: Option<Latency>,
     /// Echo, from the send.
     pub service_time: Option<Latency>,
-    /// WebSockets that ended before the run did, by cause.
+    /// WebSockets that ended before the run, by cause.
     pub closed: BTreeMap<&'static str, u64>,
-    /// What broadcasts brought; null when none was expected.
+    /// Broadcasts; null if none was expected.
     pub broadcast: Option<BroadcastSummary>,
-    /// Clients of Action Cable; null where they were plain WebSockets.
+    /// Action Cable clients; null for plain WebSockets.
     pub cable: Option<CableSummary>,
-    /// Subscriptions that began and ended meanwhile; null where none did.
+    /// Churn of subscriptions; null without a churn.
     pub churn: Option<ChurnSummary>,
 }
 
 /// Connections of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Connections {
-    /// Asked for.
+    /// Requested.
     pub requested: u64,
     /// Open at the end.
     pub open: u64,
-    /// Closed because there were to be fewer.
+    /// Closed because the target fell.
     pub retired: u64,
-    /// Closed after their messages, each for another in its place.
+    /// Closed after their messages and replaced.
     pub replaced: u64,
-    /// Brought no WebSocket.
+    /// Failed connects.
     pub failed: u64,
-    /// Opened at a later attempt than their first.
+    /// Opened after a retry.
     pub opened_late: u64,
-    /// Attempts that failed and were followed by another.
+    /// Failed attempts that were retried.
     pub retries: u64,
-    /// WebSockets that ended and were to be opened again.
+    /// WebSockets that ended and were to be reopened.
     pub reconnects: u64,
     /// From the first connect to the last that opened.
     pub seconds: f64,
-    /// Opened ÷ seconds; those that took a place later do not count.
+    /// Opened ÷ seconds, without replacements.
     pub per_second: f64,
-    /// Times a source address had no port left and the next was taken.
+    /// Times a source address had no port left and the next was used.
     pub sources_changed: u64,
 }
 
@@ -74,7 +74,7 @@ pub struct HeartbeatSummary {
     pub sent: u64,
     /// Pongs that answered one.
     pub received: u64,
-    /// Sockets open at the end that have answered none.
+    /// Sockets open at the end that never answered.
     pub unanswered_sockets: u64,
     /// Ping to pong; null when nothing was timed.
     pub latency: Option<Latency>,
@@ -86,14 +86,13 @@ pub struct HeartbeatSummary {
 pub struct EchoSummary {
     /// Messages sent.
     pub sent: u64,
-    /// Asked for and never sent, as the connection was not there or not open any more; 0 where time
-    /// ended the sending.
+    /// Requested and never sent, as the connection was not open; 0 if the sending ended by time.
     pub unsent: u64,
     /// Messages received.
     pub received: u64,
     /// Sent and never answered.
     pub lost: u64,
-    /// Answered again.
+    /// Duplicate answers.
     pub duplicated: u64,
     /// Answered after a later message (open model).
     pub reordered: u64,
@@ -103,41 +102,41 @@ pub struct EchoSummary {
     pub late: u64,
 }
 
-/// What publications brought to all receivers. received = expected − lost; late and reordered
+/// Publications at all receivers. received = expected − lost; late and reordered
 /// ones are received too.
 #[derive(Clone, Debug, Serialize)]
 pub struct BroadcastSummary {
     /// Publications.
     pub published: u64,
-    /// Connections that were to get each.
+    /// Connections that were expected to receive each.
     pub receivers: u64,
     /// Receivers × publications.
     pub expected: u64,
-    /// Came, each counted once per receiver.
+    /// Received, each counted once per receiver.
     pub received: u64,
-    /// Did not come.
+    /// Not received.
     pub lost: u64,
-    /// Came again.
+    /// Received again.
     pub duplicated: u64,
-    /// Came after a later one.
+    /// Received after a later one.
     pub reordered: u64,
-    /// Came changed.
+    /// Received with changes.
     pub corrupted: u64,
-    /// Came later than allowed.
+    /// Received later than allowed.
     pub late: u64,
-    /// Came 64 or more behind the newest of their connection: for the first time or again.
+    /// Received 64 or more behind the newest of their connection, for the first time or again.
     pub stale: u64,
-    /// Messages that are no publication of ours.
+    /// Messages that are no publication of this run.
     pub foreign: u64,
-    /// Publication to receipt: half were not slower.
+    /// Publication to receipt: the median.
     pub p50_ms: Option<f64>,
-    /// 99 % were not slower.
+    /// The 99th percentile.
     pub p99_ms: Option<f64>,
-    /// The last.
+    /// The maximum.
     pub last_ms: Option<f64>,
     /// Publication to receipt.
     pub latency: Option<Latency>,
-    /// When each arrived.
+    /// Arrival times of each publication.
     #[serde(flatten)]
     pub times: Times,
     /// Only of a fan-out.
@@ -145,21 +144,21 @@ pub struct BroadcastSummary {
     pub fanout: Option<FanoutSummary>,
 }
 
-/// More of a fan-out at a rate.
+/// Additional figures of a fan-out.
 #[derive(Clone, Debug, Serialize)]
 pub struct FanoutSummary {
-    /// Who published in turn.
+    /// The number of publishers, which took turns.
     pub publishers: u32,
-    /// Publications that were refused or not answered, by cause. What was not answered may have
-    /// been published and is expected.
+    /// Publications that were rejected or not answered, by cause. Those not answered may have been
+    /// published and are expected.
     pub publish_failed: BTreeMap<String, u64>,
-    /// Publications per second that were asked for, and that were reached.
+    /// Publications per second: configured, and reached.
     pub rate: f64,
     /// See `rate`.
     pub reached_rate: f64,
-    /// From when a publication was due to when it was sent.
+    /// From the due time of a publication to its send.
     pub publish_lag: Option<Latency>,
-    /// From then to the server's answer; null by socket.
+    /// From the send to the server's answer; null if published on sockets.
     pub publish: Option<Latency>,
     /// Receivers that lost some.
     pub receivers_short: u64,
@@ -174,11 +173,11 @@ pub struct Receiver {
     pub connection: u64,
     /// Publications it received, each counted once.
     pub received: u64,
-    /// Publications it did not.
+    /// Publications it did not receive.
     pub lost: u64,
 }
 
-/// What broadcasts were announced.
+/// The expected broadcasts.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Expected {
     pub(crate) publisher: u32,
@@ -257,13 +256,13 @@ impl Summary {
         summary
     }
 
-    /// What the connections were as clients of Action Cable, and whether that fell short.
+    /// Adds the summary of Action Cable clients and its shortfalls.
     pub(crate) fn add_cable(&mut self, cable: CableSummary) {
         self.add_shortfalls(&cable.shortfalls());
         self.cable = Some(cable);
     }
 
-    /// What subscriptions got that began and ended, and whether that fell short.
+    /// Adds the summary of a churn and its shortfalls.
     pub(crate) fn add_churn(&mut self, churn: ChurnSummary) {
         self.add_shortfalls(&churn.shortfalls());
         self.churn = Some(churn);
@@ -275,7 +274,7 @@ impl Summary {
         self.held = self.reasons.is_empty();
     }
 
-    /// Everything that fell short of what was asked.
+    /// All shortfalls, as clauses.
     fn shortfalls(&self) -> Vec<String> {
         let Connections { requested, open, failed, .. } = self.connections;
         let ended: u64 = self.closed.values().sum();
@@ -350,7 +349,7 @@ impl Display for Summary {
     }
 }
 
-/// What [`Summary::figures`] shows.
+/// The text of [`Summary::figures`].
 pub struct Figures<'a>(&'a Summary);
 
 impl Display for Figures<'_> {
@@ -360,7 +359,7 @@ impl Display for Figures<'_> {
 }
 
 impl Summary {
-    /// The text without its last line, the result: others know more of that.
+    /// The text without its last line, the result, which callers may extend.
     #[must_use]
     pub fn figures(&self) -> Figures<'_> {
         Figures(self)
@@ -468,7 +467,7 @@ fn write_causes(
     writeln!(f, "{title}{}", causes.join(", "))
 }
 
-/// One line of percentiles under a title; none if nothing was timed.
+/// Writes a line of percentiles; none if nothing was timed.
 pub(crate) fn write_latency(
     f: &mut Formatter<'_>,
     title: &str,

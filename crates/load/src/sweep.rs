@@ -1,32 +1,32 @@
-//! [`Sweep`]: visits every slot once per period, a few at a time, so that nothing looks at a
-//! million at once. It says which slots are due; what is done there is the caller's.
+//! [`Sweep`]: visits every slot once per period, a few at a time, so that a million slots are never
+//! visited at once. It returns the slots that are due; the caller handles them.
 
 use std::ops::Range;
 use std::time::Duration;
 
-/// How often a sweep wants to be called while slots are left, at most and at least.
+/// The minimum and maximum interval between calls while slots are left.
 const TICK_MIN_NS: u64 = 10_000_000;
 const TICK_MAX_NS: u64 = 100_000_000;
 
-/// A walk over the slots of a worker, round after round.
+/// Repeated rounds over the slots of a worker.
 #[derive(Debug)]
 pub(crate) struct Sweep {
     round_began_ns: u64,
     period_ns: u64,
-    /// The part of the period in which the visits lie; the rest leaves time for answers.
+    /// The part of the period for visits; the rest is for answers.
     span_ns: u64,
     cursor: u32,
 }
 
 impl Sweep {
-    /// Rounds of `period`, the first from now on, whose visits lie in the first eighths of it.
+    /// Rounds of `period`, starting now, with the visits in the first `eighths` of it.
     pub(crate) fn new(now_ns: u64, period: Duration, eighths: u64) -> Sweep {
         let period_ns = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX).max(8);
         let span_ns = period_ns / 8 * eighths.clamp(1, 8);
         Sweep { round_began_ns: now_ns, period_ns, span_ns, cursor: 0 }
     }
 
-    /// The slots to visit now, of `slots`; at most `most` of them.
+    /// The slots to visit now, at most `most`, of `slots` in total.
     pub(crate) fn due(&mut self, now_ns: u64, slots: u32, most: u32) -> Range<u32> {
         let elapsed = now_ns.saturating_sub(self.round_began_ns);
         let share = u128::from(slots) * u128::from(elapsed.min(self.span_ns));
@@ -35,14 +35,14 @@ impl Sweep {
         let to = until.min(from.saturating_add(most));
         self.cursor = to.max(self.cursor);
         if elapsed >= self.period_ns && self.cursor >= slots {
-            // Rounds that a long absence left out are left out: a visit each is enough.
+            // Rounds missed during a long delay are skipped: one visit each is enough.
             self.round_began_ns += elapsed / self.period_ns * self.period_ns;
             self.cursor = 0;
         }
         from..to
     }
 
-    /// When to ask again, for `slots` slots.
+    /// When to call [`Sweep::due`] next, for `slots` slots.
     pub(crate) fn next_ns(&self, now_ns: u64, slots: u32) -> u64 {
         if self.cursor >= slots {
             return (self.round_began_ns + self.period_ns).max(now_ns + TICK_MIN_NS);

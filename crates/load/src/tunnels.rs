@@ -1,8 +1,8 @@
-//! How the sockets of a run get to endpoints that no [`Target`] leads to by itself: [`leads`] sorts them
-//! out, and [`Tunnels`] takes connections through a proxy (RFC 9110 section 9.3.6) until they are what
-//! the engine's own connects are after the kernel's part: the handshake's, in the engine's hands.
+//! Connections through a proxy: [`connect_routes`] finds the endpoints that need one, and [`Tunnels`]
+//! opens the tunnel (RFC 9110 section 9.3.6) and then passes the connection to the engine for the
+//! WebSocket handshake.
 //!
-//! A run that needs none of it has none, and what its sockets do later is the same either way.
+//! A run without a proxy has no [`Tunnels`]. After the handshake sockets behave the same either way.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -15,7 +15,7 @@ use crate::client::Client;
 use crate::requests::{Through, Tunnel};
 use crate::{Cause, Config, Route};
 
-/// How connects to one endpoint begin.
+/// How connects to one endpoint start.
 #[derive(Debug)]
 pub(crate) enum Lead {
     /// By its target, which says all.
@@ -29,7 +29,7 @@ pub(crate) enum Lead {
 /// Of all endpoints by number; `None` where each has [`Lead::Target`].
 pub(crate) type Leads = Option<Arc<[Lead]>>;
 
-/// The targets of a run, and how they are reached.
+/// Returns the targets of a run and the routes to them.
 ///
 /// # Errors
 /// TLS without anybody to believe.
@@ -64,7 +64,7 @@ pub(crate) fn leads(config: &Config) -> Result<(Arc<[Target]>, Leads), String> {
     Ok((targets.into(), (!plain).then(|| leads.into())))
 }
 
-/// One worker's connections on their way through a proxy.
+/// One worker's connections whose tunnel is being opened.
 pub(crate) struct Tunnels {
     leads: Arc<[Lead]>,
     timeout_ns: u64,
@@ -79,7 +79,7 @@ struct Under {
     id: ConnId,
     destination: u8,
     tunnel: Tunnel,
-    /// What we ended it for.
+    /// Why we aborted it.
     failure: Option<Cause>,
 }
 
@@ -96,7 +96,7 @@ impl Tunnels {
     /// As [`Core::connect`].
     ///
     /// # Errors
-    /// What the kernel refused at once.
+    /// The error of the connect call.
     pub(crate) fn connect<S: Sys>(
         &mut self,
         core: &mut Core<S, Client>,
@@ -113,7 +113,7 @@ impl Tunnels {
         Ok(id)
     }
 
-    /// A connection is there: the kernel's part of it, or TLS through the tunnel.
+    /// Called when TCP is connected, and again when TLS through the tunnel is set up.
     pub(crate) fn connected<S: Sys>(&mut self, core: &mut Core<S, Client>, id: ConnId) {
         let Some(under) = self.under_way.get_mut(&id.slot()).filter(|under| under.id == id) else {
             return core.abort(id);
@@ -148,17 +148,17 @@ impl Tunnels {
         }
     }
 
-    /// A connection is a WebSocket, and nothing of its way is left to be known.
+    /// Forgets a connection that became a WebSocket.
     pub(crate) fn opened(&mut self, id: ConnId) {
         self.under_way.remove(&id.slot());
     }
 
-    /// A connection came to nothing: why, if that was on its way.
+    /// Forgets a failed connection. Returns why it failed, if that was in the tunnel.
     pub(crate) fn failed(&mut self, id: ConnId) -> Option<Cause> {
         self.under_way.remove(&id.slot()).and_then(|under| under.failure)
     }
 
-    /// Ends what the proxy left unanswered for too long; from there on the engine has a time for it.
+    /// Aborts tunnels without an answer in time. Later steps have a timeout of the engine.
     pub(crate) fn turn<S: Sys>(&mut self, core: &mut Core<S, Client>) -> Option<u64> {
         while let Some(&(due_ns, id)) = self.due.front() {
             let under = self.under_way.get_mut(&id.slot()).filter(|under| under.id == id);

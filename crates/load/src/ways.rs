@@ -1,7 +1,7 @@
-//! [`Ways`]: how connections get to hosts: straight, by an HTTP proxy, by a UNIX socket, to an address
-//! that was said for a name. [`Route`] is what comes of it for one host.
+//! [`ConnectOptions`]: how connections reach hosts: directly, through an HTTP proxy or a UNIX
+//! socket, or at a configured address. [`Route`] is the result for one host.
 //!
-//! Names are looked up where a run begins, or a redirect first leads to them, and not again.
+//! A name is resolved once: when the run begins, or when a redirect first leads to it.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::Path;
@@ -14,16 +14,16 @@ use engine::TlsClient;
 use crate::Endpoint;
 use crate::endpoint::Schemes;
 
-/// How hosts are reached.
+/// How connections reach hosts.
 #[derive(Clone, Default, Debug)]
 pub struct Ways {
     /// All connections go by it.
     pub proxy: Option<Arc<Proxy>>,
-    /// All connections go to this file, whatever the host.
+    /// The UNIX socket of all connections, whatever the host.
     pub unix_socket: Option<Arc<Path>>,
-    /// Where names lead, before anybody else is asked.
+    /// Configured addresses, which take precedence over the resolver.
     pub resolve: Vec<Resolve>,
-    /// How TLS is spoken with hosts that only a redirect leads to.
+    /// TLS settings for hosts that only a redirect leads to.
     pub tls: Option<TlsClient>,
 }
 
@@ -32,22 +32,22 @@ pub struct Ways {
 pub struct Proxy {
     /// `HOST:PORT`.
     pub host: String,
-    /// A whole value of Proxy-Authorization; empty without.
+    /// The complete value of Proxy-Authorization; empty for none.
     pub authorization: String,
 }
 
-/// Where a name leads.
+/// A configured address of a name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Resolve {
-    /// In any case.
+    /// Compared without case.
     pub host: String,
-    /// On this port only.
+    /// The only port it applies to.
     pub port: u16,
-    /// Here.
+    /// The address.
     pub address: IpAddr,
 }
 
-/// How connections get to one host.
+/// How connections reach one host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Route {
     /// To its address.
@@ -70,8 +70,8 @@ impl Ways {
         Arc::clone(&STRAIGHT)
     }
 
-    /// An endpoint of HTTP by these ways, `http://…` or `https://…`. A name that leads nowhere is
-    /// no error: [`Endpoint::route`] says so, and its requests fail as `dns`.
+    /// Parses and resolves `http://…` or `https://…`. A name that does not resolve is no error: the
+    /// endpoint gets [`Route::Unresolved`] and its requests fail as `dns`.
     ///
     /// # Errors
     /// What is wrong with the URL, as a text for people.
@@ -79,7 +79,7 @@ impl Ways {
         self.endpoint(Schemes::WEB, url)
     }
 
-    /// The same for HTTP without TLS, `http://…`.
+    /// Parses and resolves `http://…`.
     ///
     /// # Errors
     /// As [`Ways::web`].
@@ -87,8 +87,8 @@ impl Ways {
         self.endpoint(Schemes::HTTP, url)
     }
 
-    /// The same for WebSockets, `ws://…` or `wss://…`, which go through a proxy by a tunnel either way
-    /// (RFC 6455 section 4.1).
+    /// Parses and resolves `ws://…` or `wss://…`. Both use a tunnel through a proxy (RFC 6455 section
+    /// 4.1).
     ///
     /// # Errors
     /// As [`Ways::web`].
@@ -96,7 +96,7 @@ impl Ways {
         self.endpoint(Schemes::WEBSOCKET, url)
     }
 
-    /// The same for plain TCP, `tcp://HOST:PORT`, or TLS over it, `tls://HOST:PORT`.
+    /// Parses and resolves `tcp://HOST:PORT` or, for TLS, `tls://HOST:PORT`.
     ///
     /// # Errors
     /// As [`Ways::web`].
@@ -122,7 +122,7 @@ impl Ways {
         endpoint
     }
 
-    /// The route of a host whose name is found.
+    /// The route of a host whose name resolves.
     pub(crate) fn route(&self, endpoint: &Endpoint, is_web: bool) -> Route {
         match (&self.unix_socket, &self.proxy) {
             (Some(path), _) => Route::Unix(Arc::clone(path)),
@@ -153,10 +153,10 @@ impl Ways {
 }
 
 impl Proxy {
-    /// Reads `http://[USER:PASSWORD@]HOST:PORT`; the scheme may be left out.
+    /// Parses `http://[USER:PASSWORD@]HOST:PORT`; the scheme is optional.
     ///
     /// # Errors
-    /// A text for people.
+    /// What is expected.
     pub fn parse(url: &str) -> Result<Proxy, String> {
         let wrong = || format!("{url:?} is no HTTP proxy: write http://[USER:PASSWORD@]HOST:PORT");
         let rest = match url.split_once("://") {
@@ -178,7 +178,7 @@ impl Proxy {
         Ok(Proxy { host: host.to_owned(), authorization })
     }
 
-    /// What asks for a tunnel to `HOST:PORT`.
+    /// The CONNECT request for a tunnel to `HOST:PORT`.
     pub(crate) fn connect(&self, authority: &str) -> Vec<u8> {
         let mut head = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n");
         if !self.authorization.is_empty() {
@@ -190,10 +190,10 @@ impl Proxy {
 }
 
 impl Resolve {
-    /// Reads `HOST:PORT:ADDRESS`, as curl's `--resolve`. Of several addresses the first counts.
+    /// Parses `HOST:PORT:ADDRESS`, as curl's `--resolve` does. Of several addresses the first is used.
     ///
     /// # Errors
-    /// A text for people.
+    /// What is expected.
     pub fn parse(text: &str) -> Result<Resolve, String> {
         let wrong = || format!("{text:?}: write HOST:PORT:ADDRESS, example.com:443:127.0.0.1");
         // A + says that the entry may grow old, which none here does.
@@ -212,7 +212,7 @@ impl Resolve {
     }
 }
 
-/// `USER:PASSWORD` as a header's value (RFC 7617).
+/// `USER:PASSWORD` as the value of an Authorization header (RFC 7617).
 #[must_use]
 pub fn basic(pair: &[u8]) -> String {
     format!("Basic {}", STANDARD.encode(pair))

@@ -1,29 +1,29 @@
-//! [`Window`]: which of a socket's messages have arrived, told exactly within the newest 64.
+//! [`Window`]: which messages of a sender have arrived, exact within the newest 64.
 
-/// What a message's number says about it.
+/// How a message was delivered, by its number.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Seen {
     /// The newest so far.
     InOrder,
-    /// Older than another that came before it, and here for the first time.
+    /// Received for the first time, after a newer one.
     Reordered,
-    /// Here already.
+    /// Received before.
     Duplicate,
-    /// 64 or more behind the newest: whether it came before is no longer known.
+    /// 64 or more behind the newest: whether it was received before is unknown.
     Stale,
 }
 
 /// The newest 64 numbers of one sender, 12 bytes.
 #[derive(Copy, Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Window {
-    /// One more than the highest number seen.
+    /// One more than the highest number received.
     next: u32,
     /// Bit i: number `next - 1 - i` was seen. Two halves, so that nothing needs 8-byte alignment.
     seen: [u32; 2],
 }
 
 impl Window {
-    /// One more than the highest number seen.
+    /// One more than the highest number received.
     pub(crate) fn next(&self) -> u32 {
         self.next
     }
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(notes(&[u32::MAX - 1, u32::MAX - 2])[1], Seen::Reordered);
     }
 
-    /// Against a list that remembers everything.
+    /// Compares it with a complete set.
     #[test]
     fn it_agrees_with_a_full_memory_in_random_traffic() {
         let mut random = 0x2545_f491_4f6c_dd1d_u64;

@@ -1,5 +1,5 @@
-//! Clients of Action Cable against a server that mistreats some of them and knows how many: they do
-//! what real clients do, and what a run counts is the same to the unit.
+//! Action Cable clients against a server that mistreats some of them and counts how many: they behave
+//! like real clients, and the counts of the run are exact.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
 
@@ -133,7 +133,7 @@ fn a_server_that_restarts_is_come_back_to_and_one_that_forbids_is_not() {
     );
 }
 
-/// A run goes on though for a moment nobody is there: they all come back.
+/// The run continues although all clients are disconnected for a moment: they all reconnect.
 #[test]
 fn a_server_that_tells_all_to_go_finds_all_again() {
     let server = Server::start(0);
@@ -170,7 +170,7 @@ fn a_server_of_something_else_is_no_success() {
     assert_eq!((summary.connections.failed, cable.subscribed), (CLIENTS, 0));
 }
 
-/// What a channel answers is counted; pings in between are no answers.
+/// Answers of a channel are counted; pings in between are not.
 #[test]
 fn performed_actions_are_answered_each_by_one_message() {
     let server = Server::start(0);
@@ -196,11 +196,12 @@ fn performed_actions_are_answered_each_by_one_message() {
     assert!(cable.pings > 0);
 }
 
-/// Whispers reach everybody but who whispers; what the server does to them is told to the unit.
+/// Whispers reach all but their sender; faults of the server are counted exactly.
 #[test]
 fn whispers_are_received_by_all_others_and_faults_are_told() {
     let whispers = 64;
-    // Two hear each other, and are no receivers; of one it is known whom a fault hits.
+    // Two publishers receive each other and are no receivers; with one it is known which client a
+    // fault affects.
     for (path, publishers, lost, doubled, misnamed) in
         [("/cable", 2, 0, 0, 0), ("/loses", 1, 16, 8, 8)]
     {
@@ -226,8 +227,7 @@ fn whispers_are_received_by_all_others_and_faults_are_told() {
     }
 }
 
-/// Subscriptions begin and end while streams are published to; a server that treats them well is found
-/// clean, and what another does to them is found.
+/// Subscriptions begin and end during publishing: a correct server has no errors, and faults are found.
 #[test]
 fn a_churn_finds_what_a_server_drops_doubles_and_sends_astray() {
     std::thread::scope(|all| {

@@ -1,8 +1,8 @@
-//! A fan-out through a server that drops, doubles, swaps, corrupts and delays by a seeded plan, and
-//! counts what it did: the run must say the same, to the unit.
+//! A fan-out through a server that drops, duplicates, reorders, corrupts and delays messages by a seeded
+//! plan and counts its faults: the counts of the run must be the same.
 //!
 //! `STANDFAST_RECEIVERS=100000 cargo test --release -p standfast-load --test fanout -- --nocapture
-//! what_a_server` does it with so many receivers; it takes a minute and a gigabyte. With
+//! faults_of_a_server` does it with that many receivers; it takes a minute and a gigabyte. With
 //! `STANDFAST_RESULT=FILE` it writes what both sides counted.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
@@ -20,9 +20,9 @@ use engine::{
 use load::{Config, Endpoint, Fanout, Publish, Summary, broadcast};
 use wire::websocket::OpCode;
 
-/// How the run and the server's delays lie in time: no delay may be as long as 64 publications, and
-/// what is not delayed must be far from late on a slow machine. Nor may the run end before the
-/// delayed ones are there: from one receipt to the next it waits for `late_after`.
+/// The timing of the run and of the server's delays: a delay must be shorter than 64 publications, and
+/// messages without a delay must not be late on a slow machine. The run must not end before delayed
+/// messages arrive: it waits `late_after` from one receipt to the next.
 struct Timing {
     publishers: u32,
     rate: u64,
@@ -63,7 +63,7 @@ fn what_a_server_does_to_its_receivers_is_told_to_the_unit() {
     for count in [&done.dropped, &done.doubled, &done.swapped, &done.corrupted, &done.delayed] {
         assert!(did(count) > 0, "the server did what it is for");
     }
-    // A changed message is not received as what it was.
+    // A corrupted message also counts as lost.
     assert_eq!(said.lost, did(&done.dropped) + did(&done.corrupted));
     assert_eq!(said.received, said.expected - said.lost);
     assert_eq!(said.duplicated, did(&done.doubled));
@@ -74,7 +74,7 @@ fn what_a_server_does_to_its_receivers_is_told_to_the_unit() {
     assert!(fanout.receivers_short > 0 && fanout.worst.len() == 10, "{fanout:?}");
     assert!(fanout.worst.iter().all(|worst| worst.lost >= 1), "{fanout:?}");
     assert_eq!(fanout.worst[0].received + fanout.worst[0].lost, u64::from(timing.messages));
-    // Who is the worst the server knows too; the run names the tenth of those alike it likes.
+    // The server also knows the worst receivers; among equals the run may list any.
     let mut lost: Vec<u64> = done.lost.lock().unwrap().values().copied().collect();
     lost.sort_unstable_by(|one, other| other.cmp(one));
     let named: Vec<u64> = fanout.worst.iter().map(|worst| worst.lost).collect();
@@ -131,7 +131,7 @@ fn drive(config: &Config) -> Summary {
     load::drive(config, |_| {}, wait).unwrap().summary
 }
 
-/// What the server did.
+/// The faults of the server.
 #[derive(Default)]
 struct Done {
     dropped: AtomicU64,
@@ -139,7 +139,7 @@ struct Done {
     swapped: AtomicU64,
     corrupted: AtomicU64,
     delayed: AtomicU64,
-    /// What was dropped or corrupted, by worker and slot.
+    /// Messages dropped or corrupted, by worker and slot.
     lost: Mutex<HashMap<(u16, u32), u64>>,
 }
 
@@ -166,7 +166,7 @@ fn start(receivers: u64, delay: Duration) -> (u16, Arc<Done>, Workers<Arc<[u8]>>
     (address.port(), done, workers)
 }
 
-/// Sends whatever anybody says to everybody, but for its faults.
+/// Broadcasts every message to all, with faults.
 struct Faulty {
     worker: u16,
     remote: Remote<Arc<[u8]>>,
@@ -185,7 +185,7 @@ enum Fault {
 }
 
 impl Faulty {
-    /// Each eighth publication of a publisher is mistreated, each receiver's in its own way.
+    /// Each eighth publication of a publisher has faults, which differ by receiver.
     fn fault(&self, slot: u32, publisher: u32, sequence: u32) -> Fault {
         if sequence % 8 != 3 {
             return Fault::None;
@@ -207,7 +207,7 @@ impl Faulty {
 }
 
 impl Handler for Faulty {
-    /// What is held back to be sent after the next of its publisher, and by whom it is.
+    /// Messages held back until after the next of their publisher, with the publisher.
     type User = Vec<(u32, Arc<[u8]>)>;
     type Post = Arc<[u8]>;
 

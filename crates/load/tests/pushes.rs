@@ -1,5 +1,5 @@
-//! The seam where messages come by themselves, with a script of a test's own: what answers a request,
-//! what does not, and what never comes are told apart to the unit.
+//! Drivers with pushed messages, with a custom script: answers, other messages and missing answers are
+//! distinguished and counted exactly.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
 
@@ -29,7 +29,7 @@ struct Book {
     left: Mutex<Vec<Left>>,
 }
 
-/// Each user connects, and asks one thing after another.
+/// Each user connects and sends one request after another.
 struct Asker {
     book: Arc<Book>,
     request: Request,
@@ -118,8 +118,8 @@ fn every_question_has_its_answer() {
 #[test]
 fn what_is_dropped_changed_doubled_or_late_is_no_answer() {
     let server = server::Server::start();
-    // The server drops each 100th message of a connection, holds the 50th back, changes the 70th and
-    // doubles each 101st.
+    // The server drops each 100th message of a connection, delays the 50th, corrupts the 70th and
+    // duplicates each 101st.
     let (summary, book) = run(server.port, "/faults", 3);
     let of = summary.requests;
     assert_eq!((of.failed, summary.errors["timeout"]), (3 * 4, 3 * 4), "{summary}");

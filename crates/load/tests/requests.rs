@@ -1,5 +1,5 @@
-//! Runs of requests against a server that mistreats its clients and keeps book: what a run says it
-//! sent, received and lost must be the same, to the unit, and nothing hangs.
+//! Runs of requests against a server that misbehaves and counts requests: the counts of a run must be
+//! exact, and nothing may hang.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
 
@@ -61,7 +61,7 @@ fn drive_with<S: Script>(
     ended
 }
 
-/// Nothing is lost between what was sent and what it came to.
+/// Asserts that each request has one result.
 #[track_caller]
 fn balanced(summary: &RequestSummary) {
     let of = summary.requests;
@@ -179,7 +179,7 @@ fn pipelined_requests_are_answered_in_order() {
     let summary = drive(&config, "/ok");
     balanced(&summary);
     assert_eq!((summary.requests.ok, book.accepted()), (1_000, 2), "{summary}");
-    // What was behind a request whose answer ends the connection is lost with it.
+    // Requests pipelined behind an answer that ends the connection fail.
     let summary = drive(&config, "/truncated");
     balanced(&summary);
     let of = summary.requests;
@@ -249,7 +249,7 @@ fn a_server_that_freezes_midway_has_failed_what_it_owes() {
     assert_eq!((of.failed, of.unfinished, summary.errors["unfinished"]), (4, 4, 4), "{summary}");
     assert_eq!(summary.error_share(), Some(4.0 / of.sent as f64));
     assert_eq!(summary.reasons(), ["4 requests failed"]);
-    // The two seconds in which nothing came are no part of the run.
+    // The grace period without answers is not part of the measured time.
     assert!((0.7..2.0).contains(&summary.seconds), "{summary}");
 }
 
@@ -259,7 +259,7 @@ fn who_answers_slowly_has_the_time_for_it_at_the_end() {
     let duration = Some(http_server::SLOW + Duration::from_millis(50));
     let summary = drive(&Requests { duration, requests: None, ..config(port, 1, 0) }, "/slow");
     balanced(&summary);
-    // The second has longer to go at the end than whoever has not answered yet is given.
+    // The second answer takes longer than the grace period without a slow answer.
     assert_eq!(summary.requests.ok, book.received(), "{summary}");
     assert!(summary.reasons().is_empty(), "{summary}");
 }
@@ -302,7 +302,7 @@ fn the_open_model_sends_what_is_due_and_tells_what_it_could_not() {
     assert_eq!((of.ok + of.unsent, of.warm_up), (500, 200), "{summary}");
     assert_eq!(book.received(), of.sent + of.warm_up);
     assert!(summary.seconds >= 1.0, "the time it was given: {summary}");
-    // One connection that waits for ever has no room for anything else.
+    // One connection that waits forever cannot send anything else.
     let summary = drive(&Requests { connections: 1, ..open }, "/silent");
     let of = summary.requests;
     assert_eq!((of.ok, of.unsent >= 499), (0, true), "{summary}");
@@ -346,7 +346,7 @@ fn a_run_that_is_interrupted_says_what_it_came_to() {
     assert_eq!(ended.summary.requests.sent, book.received(), "{}", ended.summary);
 }
 
-/// Two requests in turn, and a check of what the first brought.
+/// Alternates two requests and checks the answer to the first.
 struct Steps {
     requests: [Request; 2],
     at: Vec<usize>,

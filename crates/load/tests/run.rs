@@ -1,6 +1,6 @@
-//! Whole runs against a server that mistreats its clients and knows how often: what a run counts
-//! must be the same, to the unit. The server is the engine's, each behaviour a path of its own;
-//! `tests/counting.rs` of the repository asks the same of the binary with a foreign server.
+//! Complete runs against a server that misbehaves and counts its faults: the counts of the run must be
+//! exact. The server uses the engine, with a path per behaviour; `tests/load_counting.rs` of the
+//! repository tests the executable with an independent server.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
 
@@ -74,8 +74,8 @@ fn a_right_server_is_found_right_in_either_model_and_any_size() {
     }
 }
 
-/// The server drops each 100th message of a socket, doubles each 101st, answers the 50th after the
-/// 51st and changes a byte of the 70th.
+/// The server drops each 100th message of a socket, duplicates each 101st, answers the 50th after the
+/// 51st and corrupts the 70th.
 #[test]
 fn the_open_model_counts_every_fault_to_the_unit() {
     let server = Server::start();
@@ -116,8 +116,7 @@ fn the_closed_loop_tells_late_from_lost() {
     assert_eq!((echo.lost, echo.duplicated, echo.reordered, echo.corrupted), (0, 0, 0, 0));
 }
 
-/// Connections come and go, and still every message of each is counted: none is sent too much, none
-/// is lost between one connection and the next.
+/// Every message is counted although connections are replaced: none is sent twice or lost in between.
 #[test]
 fn a_connection_is_replaced_after_its_messages_and_all_are_counted() {
     let server = Server::start();
@@ -136,7 +135,7 @@ fn a_connection_is_replaced_after_its_messages_and_all_are_counted() {
     }
 }
 
-/// The server drops the 100th message of each connection, which takes its place for a while only.
+/// The server drops the 100th message of each connection, which delays its replacement.
 #[test]
 fn turnover_goes_on_though_answers_are_dropped() {
     let server = Server::start();
@@ -188,7 +187,7 @@ fn every_way_to_connect_opens_all() {
     }
 }
 
-/// One socket is answered no ping, the others each.
+/// The server answers no ping on one socket.
 #[test]
 fn heartbeats_find_the_sockets_that_do_not_answer() {
     let server = Server::start();
@@ -207,8 +206,8 @@ fn heartbeats_find_the_sockets_that_do_not_answer() {
     assert!(summary.heartbeats.latency.is_some());
 }
 
-/// Steered line by line; the server leaves one receiver out of the first publication and gives
-/// another the second one twice.
+/// Controlled by commands; the server skips one receiver of the first publication and sends the second
+/// one twice to another.
 #[test]
 fn broadcasts_are_counted_at_every_receiver() {
     let server = Server::start();

@@ -1,9 +1,9 @@
-//! [`Api`]: what operators ask of upstreams, routes and tunnels while the proxy runs, as JSON, and
-//! the metrics of pools. It runs in the control plane's threads.
+//! [`Api`]: the JSON admin API for upstreams, routes and tunnels, and the metrics of pools. It runs in
+//! the control plane's threads.
 //!
-//! A change is in force with its answer, for every request from then on, and is gone with the next
-//! reload or restart unless the file says it too; but a drain lasts until it is taken back. Tunnels
-//! are ended only by what says so.
+//! A change applies to every request after its response. It lasts until the next reload or restart,
+//! unless the file contains it too; only a drain lasts until it is resumed. Tunnels are closed only
+//! by requests that say so.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -21,7 +21,7 @@ use crate::balance::{Balance, Member, Place, Pool, Standing, Upstream};
 use crate::drain::{HowMany, ORDERS_MAX, Order, UnderWay, Which};
 use crate::routes::{Change, Fleet, MemberConfig, Retired, RouteConfig, Table};
 
-/// The longest time over which tunnels may be ended: a day.
+/// The longest time over which tunnels can be closed: a day.
 const OVER_SECONDS_MAX: f64 = 86_400.0;
 
 /// The workers, as operators' requests reach them.
@@ -34,7 +34,7 @@ pub(crate) trait Crew: Send + Sync {
     fn tunnels(&self, page: &Page, upstreams: Option<&[u32]>) -> Reply;
 }
 
-/// Upstreams, routes and tunnels for operators.
+/// The admin API of a proxy.
 pub(crate) struct Api {
     pub(crate) table: Arc<Table>,
     pub(crate) fleet: Arc<Mutex<Fleet>>,
@@ -48,7 +48,7 @@ struct UpstreamAsked {
     pool: Option<String>,
     upstream: String,
     weight: Option<u16>,
-    /// Null takes the limit away.
+    /// `null` removes the limit.
     #[serde(default, deserialize_with = "given")]
     max: Option<Option<u32>>,
     over_seconds: Option<f64>,
@@ -73,11 +73,11 @@ struct CloseAsked {
     over_seconds: Option<f64>,
 }
 
-/// What was wrong with a request.
+/// The error response to a request.
 type Refusal = Reply;
 
 impl Api {
-    /// The paths there are.
+    /// The paths of the admin listener, for its 404.
     pub(crate) const PATHS: &str = "/metrics, /health, /api/stats, /api/upstreams, /api/routes, \
                                     /api/tunnels and /api/close";
 
@@ -99,7 +99,7 @@ impl Api {
         Some(answer.unwrap_or_else(|refusal| refusal))
     }
 
-    /// Everything that is known of pools and their upstreams.
+    /// Returns all pools and their upstreams with state and counts.
     pub(crate) fn upstreams(&self) -> Value {
         let now_ns = now_ns();
         let mut fleet = self.fleet();
@@ -267,7 +267,7 @@ impl Api {
         Err(Reply::error(503, "overloaded", &why))
     }
 
-    /// The pool of that name, or the only one.
+    /// The pool with this name, or the only pool.
     fn pool_named(&self, name: Option<&str>) -> Result<Box<str>, Refusal> {
         let fleet = self.fleet();
         match (name, fleet.said().pools.as_slice()) {
@@ -422,7 +422,7 @@ fn read<A: DeserializeOwned>(body: &[u8]) -> Result<A, Refusal> {
     serde_json::from_slice(body).map_err(|error| bad(&error.to_string()))
 }
 
-/// What is given, null included; what is left out is the default.
+/// Distinguishes `null` from a field that is left out.
 fn given<'d, D: Deserializer<'d>>(from: D) -> Result<Option<Option<u32>>, D::Error> {
     Deserialize::deserialize(from).map(Some)
 }

@@ -1,4 +1,4 @@
-//! What a proxy is told: plain data, from wherever it comes.
+//! The configuration of a proxy, as plain data.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -11,46 +11,47 @@ use wire::ProxyVersion;
 use crate::access_log::Form;
 use crate::routes::RoutesConfig;
 
-/// Tunnels to plan for when nobody said how many.
+/// Number of tunnels to plan for if none is configured.
 pub(crate) const TUNNELS_DEFAULT: u64 = 500_000;
-/// The finest tick of time by which silence is told.
+/// Ticks per idle period: the resolution of the idle clock.
 const TICKS: u32 = 256;
 
-/// What a proxy is told at its start.
+/// The configuration at start.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Public listeners; port 0 takes a free one. Default `127.0.0.1:8080`.
+    /// Public listeners; port 0 picks a free one. Default `127.0.0.1:8080`.
     pub listen: Vec<Address>,
-    /// The admin listener, if there is to be one. Default `127.0.0.1:8090`.
+    /// The admin listener, if any. Default `127.0.0.1:8090`.
     pub admin: Option<Address>,
-    /// Workers at most; otherwise as many as cores, and further ones as descriptor tables fill.
+    /// Maximum number of workers; by default one per core, and more as descriptor tables fill.
     pub workers: Option<usize>,
-    /// Tunnels at most; otherwise what the workers' tables hold. Each takes two descriptors.
+    /// Maximum number of tunnels; by default what the workers' descriptor tables hold. Each tunnel
+    /// takes two descriptors.
     pub max_tunnels: Option<u64>,
-    /// Connections that may wait to be accepted. Default 4096.
+    /// Listen backlog. Default 4096.
     pub backlog: u32,
-    /// Addresses to connect from, in turn; without any the system chooses, and on loopback
-    /// 127.0.0.0/8 is used as far as it is needed.
+    /// Source addresses for connections to upstreams, used in turn. If empty the system chooses, and
+    /// on loopback as many addresses of 127.0.0.0/8 as needed are used.
     pub sources: Vec<IpAddr>,
     /// Where to write a line per tunnel and request, and how.
     pub access_log: Option<(PathBuf, Form)>,
     /// Which requests go where.
     pub routes: RoutesConfig,
-    /// What may change while the proxy runs.
+    /// Settings that a reload can change.
     pub live: Live,
 }
 
-/// What may change while the proxy runs.
+/// Settings that a reload can change.
 #[derive(Clone, Debug)]
 pub struct Live {
-    /// The engine's limits. The idle timeout, pings, compression and the slow-consumer policy are of
-    /// no meaning here.
+    /// The engine's limits. The idle timeout, pings, compression and the slow-consumer policy have no
+    /// effect here.
     pub limits: Limits,
     /// How long things may take.
     pub patience: Patience,
     /// How the public listeners speak TLS. Whether they do at all is settled at start.
     pub tls: Option<TlsServer>,
-    /// Upstreams are told whose a request is by `Forwarded` (RFC 7239), beside `X-Forwarded-*`.
+    /// Sends `Forwarded` (RFC 7239) to upstreams, in addition to `X-Forwarded-*`.
     pub forwarded: bool,
     /// Connections to upstreams that each worker keeps for a next request. Default 64.
     pub spares: usize,
@@ -58,20 +59,20 @@ pub struct Live {
     pub admin_key: Option<String>,
 }
 
-/// How long things may take.
+/// Timeouts of connections, requests and tunnels.
 #[derive(Copy, Clone, Debug)]
 pub struct Patience {
     /// A connect to an upstream. Default 3 s.
     pub connect: Duration,
-    /// An upstream's answer to a handshake. Default 10 s.
+    /// For an upstream's response to a WebSocket handshake. Default 10 s.
     pub handshake: Duration,
-    /// An upstream's answer to another request, and each silence in the middle of one. Default 60 s.
+    /// For an upstream's response to any other request, and for each pause within it. Default 60 s.
     pub answer: Duration,
-    /// A tunnel in which neither side says anything; `None` for ever. Default 1 h.
+    /// For a tunnel without data in either direction; `None` disables it. Default 1 h.
     pub idle: Option<Duration>,
-    /// A tunnel of which one side has ended and the other says nothing. Default 30 s.
+    /// For a half-closed tunnel without data. Default 30 s.
     pub fin: Duration,
-    /// A tunnel, whatever happens in it, give or take a tenth; `None` for ever. Default `None`.
+    /// For the lifetime of a tunnel, ± 10 %; `None` disables it. Default `None`.
     pub lifetime: Option<Duration>,
     /// A connection to an upstream without a request. Default 30 s.
     pub spare: Duration,
@@ -91,22 +92,22 @@ impl Default for Patience {
     }
 }
 
-/// How the upstreams of a pool are spoken to.
+/// TLS and PROXY header on connections to the upstreams of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outgoing {
     /// Over TLS, and how.
     pub tls: Option<UpstreamTls>,
-    /// They are told whose a connection is by a PROXY header, in front of TLS too. It then serves
-    /// one request only.
+    /// Version of the PROXY header, if one is sent; it precedes TLS. The connection then serves one
+    /// request only, because the header names its client.
     pub proxy_header: Option<ProxyVersion>,
 }
 
-/// How TLS is spoken with upstreams.
+/// TLS settings for connections to upstreams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamTls {
-    /// Whom to believe, and what to show.
+    /// Trusted authorities and the client certificate.
     pub client: TlsClient,
-    /// The name to ask for, and to look for in certificates; otherwise that of each upstream.
+    /// The server name for SNI and certificates; by default the name of each upstream.
     pub name: Option<String>,
 }
 
@@ -121,7 +122,7 @@ impl UpstreamTls {
 }
 
 impl Live {
-    /// The engine's limits, with what the relay needs of them.
+    /// Returns the engine's limits, adjusted for the relay.
     pub(crate) fn engine_limits(&self) -> Limits {
         let mut limits = self.limits.clone();
         // Nothing the engine closes by itself; it is the tick that counts. It must be fine for the

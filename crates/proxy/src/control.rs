@@ -1,5 +1,5 @@
-//! [`Control`]: what the admin listener tells of a proxy. It runs in the control plane's threads and
-//! reaches workers by their mailboxes and counters only.
+//! [`Control`]: metrics, statistics and the admin API of a proxy. It runs in the control plane's
+//! threads and reaches workers through their mailboxes and counters only.
 
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -18,9 +18,9 @@ use crate::histogram::{Timed, Times};
 use crate::relay::{List, Listed, Post, TunnelInfo};
 use crate::shared::Shared;
 
-/// How long a page of tunnels may take. A worker that is busier than that is passed over.
+/// Timeout for a page of tunnels. A worker that does not answer in time is listed as silent.
 const LIST_WAIT: Duration = Duration::from_secs(1);
-/// Bytes a question counts in a mailbox.
+/// Bytes that one post counts in a mailbox.
 const POST_BYTES: usize = 256;
 
 /// A histogram: name, help, where it is.
@@ -37,7 +37,7 @@ const TIMED: [Histogram; 4] = [
     ("tunnel_seconds", "How long tunnels lived, in seconds.", |timed| &timed.lifetime),
 ];
 
-/// A proxy as its admin listener sees it.
+/// The admin view of a proxy.
 pub(crate) struct Control {
     shared: Arc<Shared>,
     remote: Remote<Post>,
@@ -127,7 +127,7 @@ impl Control {
 }
 
 impl Control {
-    /// What each worker that has begun holds.
+    /// Metrics of each started worker.
     fn worker_metrics(&self, exposition: &mut Exposition) {
         let begun = || {
             let counters = |worker: usize| Some((worker, self.shared.counters.get(worker)?));

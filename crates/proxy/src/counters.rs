@@ -1,5 +1,5 @@
-//! What a worker of the proxy counts beside the engine: requests refused, tunnels ended, and why.
-//! One writer each; whoever asks adds them up.
+//! Counters of one proxy worker, in addition to the engine's: refused requests and closed tunnels, by
+//! reason. Each has one writer; readers sum over the workers.
 
 use engine::Counter;
 
@@ -15,7 +15,7 @@ macro_rules! reasons {
         }
 
         impl $name {
-            /// Every reason, in the order of its number.
+            /// Every variant, in numeric order.
             pub const ALL: [$name; [$($text),*].len()] = [$($name::$variant),*];
 
             /// The name in metrics, JSON and logs.
@@ -30,29 +30,29 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// Why a request was answered by the proxy itself.
+    /// Why the proxy refused a request instead of passing it on.
     Refusal {
         /// No route for its host and path (404).
         NoRoute = "no_route",
-        /// It asked for a tunnel to anywhere (405).
+        /// The method was CONNECT (405).
         Connect = "connect",
-        /// Every upstream has its most and enough wait already (503).
+        /// Every upstream is at its maximum and the queue is full (503).
         Busy = "busy",
         /// No upstream is up (503).
         Down = "down",
-        /// This proxy has no descriptors or memory for another connection (503).
+        /// The proxy has no descriptors or memory for another connection (503).
         Exhausted = "exhausted",
-        /// It has no free address or port to connect from (503).
+        /// The proxy has no free source address or port (503).
         NoSource = "no_source",
-        /// No upstream could be reached, or it broke off before it answered (502).
+        /// No upstream could be reached, or it closed before its response (502).
         Unreachable = "unreachable",
-        /// What an upstream answered breaks the rules, or switched what nobody asked for (502).
+        /// The upstream's response was invalid, or switched protocols without a request to (502).
         BadAnswer = "bad_answer",
-        /// No answer came in time (504).
+        /// No response arrived in time (504).
         NoAnswer = "no_answer",
-        /// The request's body breaks the rules (400).
+        /// The request's body is invalid (400).
         BadBody = "bad_body",
-        /// The request's body did not go on in time (408).
+        /// The request's body stalled (408).
         StalledBody = "stalled_body",
     }
 }
@@ -62,39 +62,39 @@ reasons! {
     Ended {
         /// The client ended its side first.
         ByClient = "client",
-        /// The upstream ended its side first.
+        /// The upstream closed its side first.
         ByUpstream = "upstream",
-        /// The client broke off.
+        /// The client reset the connection.
         ClientReset = "client_reset",
-        /// The upstream broke off.
+        /// The upstream reset the connection.
         UpstreamReset = "upstream_reset",
-        /// The client acknowledged nothing for the peer timeout, or read nothing of what waited for it.
+        /// The client acknowledged nothing, or read none of its queued data, for the peer timeout.
         ClientGivenUp = "client_given_up",
-        /// The same of the upstream.
+        /// The same for the upstream.
         UpstreamGivenUp = "upstream_given_up",
-        /// Neither side was heard for the idle timeout.
+        /// No data in either direction for the idle timeout.
         Idle = "idle_timeout",
-        /// One side had ended and the other was silent for the fin timeout.
+        /// Half closed and without data for the fin timeout.
         Fin = "fin_timeout",
-        /// It had its time.
+        /// It reached its maximum lifetime.
         Lifetime = "max_lifetime",
-        /// This proxy is shutting down.
+        /// The proxy is shutting down.
         Draining = "draining",
-        /// An operator ended it.
+        /// An operator closed it.
         Ordered = "ordered",
-        /// This proxy had no memory for it.
+        /// The proxy ran out of memory for it.
         Exhausted = "exhausted",
-        /// More memory than `--memory-limit` was held, and its turn to leave had come.
+        /// Shed because memory use exceeded `--memory-limit`.
         Shed = "shed",
     }
 }
 
 reasons! {
-    /// Where a request is.
+    /// The stage of a request in progress.
     Stage {
-        /// Every upstream has its most: it waits for a place.
+        /// Every upstream is at its maximum; the request waits in the queue.
         Waiting = "waiting",
-        /// A connection to an upstream is being made.
+        /// Connecting to an upstream.
         Connecting = "connecting",
         /// The request was sent, or as much of it as has come.
         Asked = "asked",
@@ -104,13 +104,13 @@ reasons! {
 }
 
 reasons! {
-    /// Where a tunnel is.
+    /// The phase of a tunnel.
     Phase {
-        /// Both sides may speak.
+        /// Both directions are open.
         Open = "open",
-        /// One side has said all.
+        /// One side has closed its direction.
         HalfClosed = "half_closed",
-        /// This proxy is ending it.
+        /// The proxy is closing it.
         Ending = "ending",
     }
 }
@@ -139,7 +139,7 @@ impl Ended {
 }
 
 impl Refusal {
-    /// The status of the answer.
+    /// The status of the response.
     #[must_use]
     pub const fn status(self) -> u16 {
         match self {
@@ -153,7 +153,7 @@ impl Refusal {
         }
     }
 
-    /// What the client is told.
+    /// The body of the response.
     pub(crate) const fn text(self) -> &'static str {
         match self {
             Refusal::NoRoute => "Nothing is served here.\n",
@@ -177,25 +177,25 @@ impl Refusal {
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Counters {
-    /// Tunnels that are open now (gauge).
+    /// Open tunnels (gauge).
     pub(crate) tunnels: Counter,
     /// Tunnels opened.
     pub(crate) opened: Counter,
-    /// Requests that were taken on, handshakes included.
+    /// Requests accepted for proxying, including handshakes.
     pub(crate) requests: Counter,
-    /// Requests whose answer has not come to its end (gauge).
+    /// Requests in progress (gauge).
     pub(crate) exchanges: Counter,
-    /// Handshakes that an upstream answered with something else than 101.
+    /// Handshakes that an upstream answered with another status than 101.
     pub(crate) declined: Counter,
-    /// Further upstreams asked for a request, as nothing was answered.
+    /// Retries on another upstream.
     pub(crate) retries: Counter,
-    /// Requests sent on a connection that had served another.
+    /// Requests sent on a reused connection.
     pub(crate) reused: Counter,
-    /// Answers that broke off in the middle.
+    /// Responses that ended early.
     pub(crate) truncated: Counter,
-    /// Bytes from clients in tunnels that have ended.
+    /// Bytes from clients in closed tunnels.
     pub(crate) bytes_up: Counter,
-    /// Bytes from upstreams in tunnels that have ended.
+    /// Bytes from upstreams in closed tunnels.
     pub(crate) bytes_down: Counter,
     refused: [Counter; Refusal::ALL.len()],
     ended: [Counter; Ended::ALL.len()],
@@ -228,25 +228,25 @@ impl Counters {
         moved(of(from), of(to));
     }
 
-    /// Requests that are there now.
+    /// Requests in this stage.
     #[must_use]
     pub(crate) fn at(&self, stage: Stage) -> u64 {
         self.stages.get(stage as usize).map_or(0, Counter::get)
     }
 
-    /// Tunnels that are there now.
+    /// Tunnels in this phase.
     #[must_use]
     pub(crate) fn in_phase(&self, phase: Phase) -> u64 {
         self.phases.get(phase as usize).map_or(0, Counter::get)
     }
 
-    /// Requests answered by the proxy itself for this reason.
+    /// Requests refused for this reason.
     #[must_use]
     pub(crate) fn refused(&self, why: Refusal) -> u64 {
         self.refused.get(why as usize).map_or(0, Counter::get)
     }
 
-    /// Tunnels ended for this reason.
+    /// Tunnels closed for this reason.
     #[must_use]
     pub(crate) fn ended(&self, why: Ended) -> u64 {
         self.ended.get(why as usize).map_or(0, Counter::get)

@@ -1,24 +1,25 @@
-//! Ending tunnels on purpose, spread over time: an upstream that drains, a share of all, a number.
+//! Draining: closing tunnels by order, spread over time: those of an upstream, a percentage or a
+//! number.
 //!
-//! An [`Order`] goes to every worker. Each says how many of its tunnels it concerns, takes its part
-//! of what is to end, and ends them evenly over the time ([`Endings`]). A tunnel is bytes without
-//! frames to this proxy, so its clients see the TCP stream end, which browsers report as 1006.
+//! A [`DrainOrder`] goes to every worker. Each worker reports how many of its tunnels match, takes its
+//! proportional part and closes it evenly over the time ([`Drains`]). The proxy does not follow frames
+//! in tunnels, so clients see the TCP stream end without a close frame, which browsers report as 1006.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Orders under way at a time: whoever gives them refuses more.
+/// Maximum number of drains at a time; the API refuses more.
 pub(crate) const ORDERS_MAX: usize = 256;
-/// Tunnels ended, and slots looked at, in one turn, by all orders together; each has its part of
-/// that, but not less than the second.
+/// Tunnels closed and slots scanned in one turn, by all drains together. Each drain gets an equal
+/// part, but at least the second number.
 const ENDED_PER_TURN: (u64, u64) = (64, 1);
 const SLOTS_PER_TURN: (u32, u32) = (16 * 1024, 256);
-/// How long workers wait for the others to say how many they have.
+/// How long a worker waits for the others to report their matching tunnels.
 const REPORT_WAIT_NS: u64 = 1_000_000_000;
 const REPORT_LOOK_NS: u64 = 5_000_000;
 
-/// Which tunnels.
+/// The tunnels that a drain applies to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Which {
     /// All.
@@ -27,12 +28,12 @@ pub enum Which {
     Of(Box<[u32]>),
 }
 
-/// How many of them.
+/// How many of the matching tunnels to close.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub enum HowMany {
     /// So many hundredths of a percent, 10,000 for all.
     Share(u32),
-    /// So many.
+    /// A number.
     Count(u64),
 }
 
@@ -65,12 +66,12 @@ impl Order {
         }
     }
 
-    /// How many workers got it; until it is said they wait.
+    /// Sets how many workers got the order; they wait until it is known.
     pub(crate) fn sent_to(&self, workers: u32) {
         self.workers.store(workers, Ordering::Release);
     }
 
-    /// Tunnels that were ended so far.
+    /// Tunnels closed so far.
     #[must_use]
     pub fn ended(&self) -> u64 {
         self.ended.load(Ordering::Relaxed)
@@ -83,7 +84,7 @@ impl Order {
         }
     }
 
-    /// How many are to end in all, once all workers have said what they have.
+    /// How many to close in total, once all workers have reported.
     fn budget(&self) -> Option<u64> {
         let workers = self.workers.load(Ordering::Acquire);
         let all = workers > 0 && self.reported.load(Ordering::Acquire) >= workers;
@@ -107,21 +108,21 @@ impl Order {
         u64::try_from(part).unwrap_or(u64::MAX).min(mine)
     }
 
-    /// One more, if the budget has it.
+    /// Takes one from the budget, if any is left.
     fn grant(&self, budget: u64) -> bool {
         let more = |ended| (ended < budget).then_some(ended + 1);
         self.ended.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 }
 
-/// The orders that workers still carry out, as whoever gives them knows it.
+/// The orders that workers are still executing, for the API.
 #[derive(Default)]
 pub(crate) struct UnderWay(Vec<Weak<Order>>);
 
 impl UnderWay {
     /// Whether one more may be given.
     pub(crate) fn has_room(&mut self) -> bool {
-        // Each worker keeps an order until its part is done.
+        // Each worker holds the order until its part is done.
         self.0.retain(|order| order.strong_count() > 0);
         self.0.len() < ORDERS_MAX
     }
@@ -135,9 +136,9 @@ impl UnderWay {
 pub(crate) trait Tunnels {
     /// One more than the highest slot in use.
     fn slots(&self) -> u32;
-    /// The upstream of the tunnel that a slot stands for, if it stands for one.
+    /// The upstream of the tunnel in a slot, if it holds a tunnel's client leg.
     fn upstream_at(&self, slot: u32) -> Option<u32>;
-    /// Ends that tunnel.
+    /// Closes that tunnel.
     fn end(&mut self, slot: u32);
 }
 
@@ -149,7 +150,7 @@ struct Ending {
     part: Option<u64>,
     done: u64,
     slot: u32,
-    /// Times the end of the slots was passed since one was found.
+    /// Full scans of the slots since a match was found.
     laps: u32,
 }
 
@@ -172,7 +173,7 @@ impl Endings {
         self.0.push(Ending { order, mine, part: None, done: 0, slot: 0, laps: 0 });
     }
 
-    /// Ends what is due; the time at which more is.
+    /// Closes the tunnels that are due; returns when the next is due.
     pub(crate) fn turn(&mut self, now_ns: u64, tunnels: &mut impl Tunnels) -> Option<u64> {
         let mut next = None;
         let orders = u32::try_from(self.0.len()).unwrap_or(u32::MAX).max(1);
@@ -219,7 +220,7 @@ impl Ending {
         Some((part, budget))
     }
 
-    /// How many should have ended by now.
+    /// How many should be closed by now.
     fn due(&self, part: u64, now_ns: u64) -> u64 {
         let passed = now_ns.saturating_sub(self.order.began_ns);
         if passed >= self.order.over_ns {

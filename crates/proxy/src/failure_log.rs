@@ -1,6 +1,6 @@
-//! [`Teller`]: says in the log why upstreams fail, at the first failure, when one is ejected and when it
-//! answers again; not for each request. It looks at counts now and then, on the control plane: workers
-//! only note why ([`Fault`](crate::balance::Fault)). Verdicts of checks are told by whoever asks.
+//! [`FailureLog`]: logs why upstreams fail: at the first failure, at an ejection and at the recovery,
+//! not per request. It polls counters on the control plane; workers only record the last
+//! [`Fault`](crate::balance::Fault). Results of health checks are logged by [`crate::health`].
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use crate::balance::Upstream;
 use crate::counters::Refusal;
 use crate::shared::Shared;
 
-/// Further failures of one that has answered since are told after this.
+/// How long failures of an upstream that has recovered since are not logged again.
 const QUIET_NS: u64 = 30_000_000_000;
 
-/// What was told so far.
+/// What was logged so far.
 #[derive(Default)]
 pub(crate) struct Teller {
     /// Of upstreams that have failed, by number.
@@ -24,7 +24,7 @@ pub(crate) struct Teller {
     unsourced_quiet_ns: u64,
 }
 
-/// What was told of one upstream.
+/// What was logged for one upstream.
 #[derive(Copy, Clone, Default)]
 struct Told {
     state: State,
@@ -41,7 +41,7 @@ enum State {
     Ejected,
 }
 
-/// What there is to be told.
+/// A change that is logged.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum News {
     Fails,

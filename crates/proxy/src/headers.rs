@@ -1,14 +1,14 @@
-//! The heads that are passed on: which header lines go along, which are for one hop only, and what
-//! this proxy says of whose request it is (RFC 9110 section 7.6, RFC 7239, RFC 6455 section 4).
+//! Request and response heads as they are passed on: end-to-end headers, hop-by-hop headers, and the
+//! headers that name the client (RFC 9110 section 7.6, RFC 7239, RFC 6455 section 4).
 //!
-//! A client may name any header in `Connection`, ours too. So whatever tells whose a request is, is
-//! taken out first, however it is spelt, and written by us afterwards.
+//! A client may name any header in `Connection`, including those that the proxy adds. So every header
+//! that names a client is removed first, however it is spelt, and written again by the proxy.
 
 use std::net::IpAddr;
 
 use wire::http::{ForwardedBy, Header, Request, Response};
 
-/// For one hop only, whatever `Connection` says (RFC 9110 section 7.6.1, RFC 7540 section 3.2.1).
+/// Hop-by-hop headers, whatever `Connection` lists (RFC 9110 section 7.6.1, RFC 7540 section 3.2.1).
 const HOP_BY_HOP: [&str; 10] = [
     "connection",
     "http2-settings",
@@ -21,43 +21,43 @@ const HOP_BY_HOP: [&str; 10] = [
     "transfer-encoding",
     "upgrade",
 ];
-/// What says whose a request is, and is written by us.
+/// Headers that name the client; the proxy writes them itself.
 const IDENTITY: [&str; 5] =
     ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"];
-/// The front of what else proxies say of a request: -Ssl, -Scheme, -Port, -Prefix and whatever
-/// somebody's server reads.
+/// The prefix of further headers that proxies add and servers may trust: -Ssl, -Scheme, -Port,
+/// -Prefix and others.
 const FORWARDED: &str = "x-forwarded-";
-/// What `Connection` cannot take away: it would change what the message is.
+/// Headers that `Connection` cannot remove, because that would change the message.
 const END_TO_END: [&str; 5] = ["authorization", "content-length", "content-type", "cookie", "host"];
 
-/// Whose a request is.
+/// The client of a request and how it is passed on.
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct Whose {
     /// Who is at the other end of the socket, if it has an address.
     pub(crate) peer: Option<IpAddr>,
-    /// Whom a trusted proxy named.
+    /// The client address that a trusted proxy gave.
     pub(crate) client: Option<IpAddr>,
     /// In which header the peer's word is taken, if it is. What stands in the others may be any
     /// client's.
     pub(crate) believed: Option<ForwardedBy>,
     /// It came over TLS.
     pub(crate) secure: bool,
-    /// `Forwarded` (RFC 7239) is written, too.
+    /// Whether to add `Forwarded` (RFC 7239).
     pub(crate) forwarded: bool,
 }
 
-/// How the body of a message is delimited as it is passed on.
+/// The framing of a message body as passed on.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Framing {
-    /// As its Content-Length says, which goes along; or it has none.
+    /// By Content-Length, which is passed on; or no body.
     Counted,
-    /// In chunks of ours.
+    /// Chunked by the proxy.
     Chunked,
-    /// By the end of the connection.
+    /// Until the connection is closed.
     UntilClose,
 }
 
-/// Appends the request as an upstream gets it.
+/// Appends the request head for an upstream.
 pub(crate) fn encode_request(
     out: &mut Vec<u8>,
     request: &Request<'_, '_>,
@@ -90,19 +90,19 @@ pub(crate) fn encode_request(
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends an answer as a client gets it, without the blank line: what else is to be said follows.
+/// Appends the response head for a client, without the final blank line, so that headers can follow.
 pub(crate) fn encode_answer(out: &mut Vec<u8>, answer: &Response<'_, '_>, framing: Framing) {
     out.extend_from_slice(b"HTTP/1.1 ");
     out.extend_from_slice(answer.status.to_string().as_bytes());
     out.push(b' ');
     out.extend_from_slice(answer.reason.as_bytes());
     out.extend_from_slice(b"\r\n");
-    // What has no body by its status has no length either (RFC 9110 section 8.6).
+    // A status without a body has no Content-Length (RFC 9110 section 8.6).
     let mut counted = answer.status < 200 || answer.status == 204;
     for header in answer.headers {
         let again = header.name.eq_ignore_ascii_case("content-length")
             && std::mem::replace(&mut counted, true);
-        // Which protocol is wanted instead is the point of a 426.
+        // A 426 needs its Upgrade header, which names the required protocol.
         let wanted = answer.status == 426 && header.name.eq_ignore_ascii_case("upgrade");
         if !again && (wanted || goes_along(answer.headers, header.name)) {
             push_line(out, header.name, header.value);
@@ -113,8 +113,8 @@ pub(crate) fn encode_answer(out: &mut Vec<u8>, answer: &Response<'_, '_>, framin
     }
 }
 
-/// The path and query; the whole of what is no path (`*`). A question about a whole server by its URL
-/// is one by `*` at that server (RFC 9112 section 3.2.4).
+/// Appends the path and query, or a target that is no path (`*`) unchanged. `OPTIONS` with a URL
+/// without a path becomes `OPTIONS *` (RFC 9112 section 3.2.4).
 fn push_target(out: &mut Vec<u8>, request: &Request<'_, '_>) {
     if !request.target.contains("://") || request.target.starts_with('/') {
         return out.extend_from_slice(request.target.as_bytes());
@@ -151,7 +151,7 @@ fn is_handshake(name: &str) -> bool {
     name.get(..14).is_some_and(|front| front.eq_ignore_ascii_case("sec-websocket-"))
 }
 
-/// Whether `Connection` names it.
+/// Whether `Connection` lists this header.
 fn is_named(headers: &[Header<'_>], name: &str) -> bool {
     let of = headers.iter().filter(|header| header.name.eq_ignore_ascii_case("connection"));
     let mut items = of.flat_map(|header| header.value.split(|byte| *byte == b','));
@@ -192,7 +192,7 @@ fn push_identity(out: &mut Vec<u8>, request: &Request<'_, '_>, whose: &Whose) {
     push_list(out, "Forwarded", elements(), element.as_deref());
 }
 
-/// The scheme that the last element of a Forwarded header tells.
+/// The scheme in the last element of a Forwarded header.
 fn proto_of(value: &[u8]) -> Option<&[u8]> {
     let last = value.rsplit(|byte| *byte == b',').next()?;
     last.split(|byte| *byte == b';').map(<[u8]>::trim_ascii).find_map(|pair| {
@@ -204,7 +204,7 @@ fn proto_of(value: &[u8]) -> Option<&[u8]> {
     })
 }
 
-/// One line with what came and what we add; none without either.
+/// Appends one header with the received values and our own; none if there are no values.
 fn push_list<'v>(
     out: &mut Vec<u8>,
     name: &str,
@@ -226,7 +226,7 @@ fn push_list<'v>(
     }
 }
 
-/// What we add to `Forwarded`. A host is of characters that need no escape between quotes.
+/// The element added to `Forwarded`. A valid host needs no escape between quotes.
 fn forwarded_element(from: Option<IpAddr>, scheme: &str, host: &[u8]) -> String {
     let mut element = match from {
         Some(IpAddr::V4(address)) => format!("for={address}"),
@@ -401,7 +401,7 @@ mod tests {
             ("HTTP/1.1 404 Nope", "HTTP/1.1 404 Nope"),
             ("HTTP/1.0 200 All is\twell, really", "HTTP/1.1 200 All is\twell, really"),
             ("HTTP/1.1 299 ", "HTTP/1.1 299 "),
-            // The blank belongs to the line, said or not (RFC 9112 section 4).
+            // The space is part of the status line even without a reason (RFC 9112 section 4).
             ("HTTP/1.1 404", "HTTP/1.1 404 "),
         ] {
             let head = format!("{came}\r\n\r\n");

@@ -1,12 +1,13 @@
-//! [`Times`]: how long things took, in buckets that double. One writer each; whoever scrapes adds
-//! them up.
+//! [`Histogram`]: durations in buckets whose upper bounds double. Each has one writer; a scrape sums
+//! over the workers.
 
 use engine::Counter;
 
-/// Upper ends of the buckets in milliseconds: 1, 2, 4 … 67,108,864 (over 18 hours); beyond is +Inf.
+/// Number of buckets; their upper bounds in milliseconds are 1, 2, 4 … 67,108,864 (over 18 hours),
+/// then +Inf.
 const BUCKETS: usize = 27;
 
-/// What one worker times.
+/// The histograms of one worker.
 #[derive(Default)]
 pub(crate) struct Timed {
     /// From the first byte of a request's head, TLS before it included, to its end.
@@ -19,7 +20,7 @@ pub(crate) struct Timed {
     pub(crate) lifetime: Times,
 }
 
-/// How often something took how long.
+/// A histogram of durations.
 #[derive(Default)]
 pub(crate) struct Times {
     buckets: [Counter; BUCKETS + 1],

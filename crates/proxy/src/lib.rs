@@ -1,12 +1,12 @@
-//! Program 3: a load balancer for WebSockets and whatever else HTTP carries.
+//! Program 3: a reverse proxy and load balancer for WebSockets and HTTP.
 //!
-//! [`start`] opens the listeners, starts the engine's workers with a relay each, then the control
-//! plane. [`RoutesConfig`] says which requests go where; a [`Fleet`] makes the [`Table`] of it that workers
-//! choose from, and carries every [`Upstream`] with its counts over each change. A [`Watcher`] asks
-//! upstreams whether they are alive.
+//! [`start`] opens the listeners, starts the engine's workers with one relay each, then the control
+//! plane. [`RoutesConfig`] maps requests to pools; a [`Registry`] builds the [`Table`] that workers
+//! choose from, and keeps every [`Upstream`] with its counts across changes. A [`Watcher`] runs the
+//! health checks.
 //!
-//! What it is not: it parses no command line and no file, knows no system call, and looks into no
-//! tunnel.
+//! What it is not: it parses no command line and no file, makes no system call, and does not decode
+//! the frames in tunnels.
 
 pub mod access_log;
 mod api;

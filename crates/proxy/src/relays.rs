@@ -40,7 +40,7 @@ pub struct Tally {
     pub bytes_down: u64,
     /// Requests answered by the proxy itself, in the order of [`Refusal::ALL`].
     pub refused: Vec<u64>,
-    /// Tunnels ended, in the order of [`Ended::ALL`].
+    /// Tunnels ended, in the order of [`EndReason::ALL`].
     pub ended: Vec<u64>,
     /// Places taken at upstreams.
     pub places: u64,

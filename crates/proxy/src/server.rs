@@ -1,4 +1,4 @@
-//! [`Running`]: a proxy from its start to its end.
+//! [`Running`]: a running proxy: reload, drain and shutdown.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -26,11 +26,11 @@ pub struct Running {
 }
 
 impl Running {
-    /// Puts new settings and routes in force, for every request from then on. Tunnels know nothing of
-    /// it. The access log is opened again.
+    /// Applies new settings and routes to every later request. Open tunnels are not affected. The
+    /// access log is reopened.
     ///
     /// # Errors
-    /// A sentence that says why not; nothing was changed then.
+    /// A message for operators; nothing was changed then.
     pub fn reload(&self, live: Live, routes: RoutesConfig) -> Result<(), String> {
         if live.tls.is_some() != self.shared.live().tls.is_some() {
             return Err("speaking TLS begins or ends with a restart only".to_owned());

@@ -1,4 +1,4 @@
-//! [`Shared`]: what the workers and the control plane of one proxy share.
+//! [`Shared`]: state that the workers and the control plane of one proxy share.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,10 +15,10 @@ use crate::counters::Counters;
 use crate::histogram::{Timed, Times};
 use crate::routes::Table;
 
-/// One proxy's common things.
+/// Shared state of one proxy.
 pub(crate) struct Shared {
     pub(crate) table: Arc<Table>,
-    /// One for each worker that was planned.
+    /// One for each planned worker.
     pub(crate) counters: Vec<Counters>,
     /// How long things took, by worker.
     pub(crate) times: Vec<Timed>,
@@ -27,7 +27,7 @@ pub(crate) struct Shared {
     live: RwLock<Arc<Live>>,
     running: Vec<AtomicBool>,
     draining: AtomicBool,
-    /// What the clock on the wall is ahead of the monotonic one, in milliseconds.
+    /// Offset of the wall clock from the monotonic clock, in milliseconds.
     wall_ms: AtomicU64,
 }
 
@@ -69,7 +69,7 @@ impl Shared {
         }
     }
 
-    /// The workers that have begun.
+    /// The workers that have started.
     pub(crate) fn running(&self) -> impl Iterator<Item = usize> {
         let begun = |(worker, running): (usize, &AtomicBool)| {
             running.load(Ordering::Acquire).then_some(worker)
@@ -85,7 +85,7 @@ impl Shared {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Sets the clock of the access log; workers have none but the monotonic one.
+    /// Updates the wall clock of the access log; workers read the monotonic clock only.
     pub(crate) fn follow_clock(&self) {
         self.wall_ms.store(wall_ahead_ms(), Ordering::Relaxed);
     }
@@ -97,7 +97,7 @@ impl Shared {
         }
     }
 
-    /// Lines of the access log that found no room.
+    /// Returns how many lines of the access log were dropped.
     pub(crate) fn log_dropped(&self) -> u64 {
         self.recorder.as_ref().map_or(0, Recorder::dropped)
     }
@@ -120,7 +120,7 @@ impl Shared {
         Some(Box::new(Note::new(request, client, pool, now_ns)))
     }
 
-    /// Tells of a request or tunnel that is over.
+    /// Writes the access log entry of a request or tunnel that has ended.
     pub(crate) fn record(
         &self,
         note: Note,

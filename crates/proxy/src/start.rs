@@ -1,4 +1,4 @@
-//! [`start`]: a proxy's start: listeners, workers, and only then whatever else opens descriptors.
+//! [`start`]: opens listeners and starts workers, and only then opens any other descriptor.
 
 use std::fmt;
 use std::io;
@@ -20,23 +20,23 @@ use crate::routes::{Fleet, Table};
 use crate::server::Running;
 use crate::shared::Shared;
 
-/// Longest body that the admin listener takes, in bytes.
+/// Maximum size of an admin request body, in bytes.
 const BODY_BYTES: usize = 64 * 1024;
 
-/// Why a proxy did not start; the system's own word for it is the source.
+/// Why a proxy did not start; the system error is the source.
 #[derive(Debug)]
 pub enum StartError {
     /// There is nothing that it could stand on.
     Ground(GroundError),
     /// Nothing can be reached from this address.
     Source(IpAddr, io::Error),
-    /// What is said of routes cannot be.
+    /// The routes or pools are invalid.
     Routes(String),
     /// The access log cannot be written.
     Log(LogError),
     /// The admin listener did not start.
     Admin(admin::StartError),
-    /// Nobody can watch the upstreams.
+    /// The health check thread did not start.
     Watch(WatchError),
 }
 
@@ -68,10 +68,10 @@ impl std::error::Error for StartError {
     }
 }
 
-/// Whether connections can be made from each of these addresses.
+/// Checks that each of these source addresses can be used.
 ///
 /// # Errors
-/// The first that is none of this machine's.
+/// The first address that does not belong to this machine.
 pub fn check_sources(sources: &[IpAddr]) -> Result<(), StartError> {
     sources.iter().try_for_each(|address| {
         let bound = UdpSocket::bind((*address, 0)).map(drop);
@@ -79,10 +79,10 @@ pub fn check_sources(sources: &[IpAddr]) -> Result<(), StartError> {
     })
 }
 
-/// Starts a proxy; when this returns it accepts.
+/// Starts a proxy. It accepts connections when this returns.
 ///
 /// # Errors
-/// Whatever can be wrong with an environment or a configuration.
+/// Any error of the environment or the configuration; see [`StartError`].
 pub fn start(config: &Config) -> Result<Running, StartError> {
     check_sources(&config.sources)?;
     let table = Arc::new(Table::default());

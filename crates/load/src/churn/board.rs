@@ -1,6 +1,5 @@
-//! [`Board`]: how many publications of each stream have begun and have been taken. Publishers write it
-//! and receivers read it at the moments from and to which they are owed what is published, so nobody
-//! keeps a history.
+//! [`PublishCounters`]: publications begun and accepted per stream. Publishers write them; receivers read
+//! them when a subscription begins and ends, to know which publications to expect. No history is kept.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -12,11 +11,11 @@ pub(crate) struct Board {
 }
 
 struct Stream {
-    /// As JSON.
+    /// The name as JSON.
     name: String,
     /// Publications whose request may have been sent.
     begun: AtomicU32,
-    /// Publications that the server has taken, or may have.
+    /// Publications that the server has accepted, or may have.
     taken: AtomicU32,
 }
 
@@ -34,20 +33,20 @@ impl Board {
         self.streams.len()
     }
 
-    /// The stream of a publisher's publication of that number. A stream is one publisher's, so that
-    /// its publications have an order.
+    /// The stream of publication `number` of a publisher. Each stream has one publisher, so that its
+    /// publications are ordered.
     pub(crate) fn stream(&self, publisher: u32, publishers: u32, number: u64) -> usize {
         let own = (self.streams.len() as u64).saturating_sub(u64::from(publisher));
         let own = own.div_ceil(u64::from(publishers.max(1))).max(1);
         (u64::from(publisher) + number % own * u64::from(publishers)) as usize
     }
 
-    /// A stream's name as JSON.
+    /// The name of a stream as JSON.
     pub(crate) fn name(&self, stream: usize) -> &str {
         self.streams.get(stream).map_or("null", |stream| &stream.name)
     }
 
-    /// The next publication of a stream begins; its number.
+    /// Begins the next publication of a stream and returns its number.
     pub(crate) fn begin(&self, stream: usize) -> u32 {
         let Some(stream) = self.streams.get(stream) else { return 0 };
         let number = stream.taken.load(Ordering::Relaxed);
@@ -55,24 +54,24 @@ impl Board {
         number
     }
 
-    /// It was taken, or may have been; the number of one that was not is used again.
+    /// Counts the begun publication as accepted. Without this call its number is reused.
     pub(crate) fn taken(&self, stream: usize) {
         if let Some(stream) = self.streams.get(stream) {
             stream.taken.fetch_add(1, Ordering::SeqCst);
         }
     }
 
-    /// The number from which on publications begin after this moment.
+    /// The first number that has not begun yet.
     pub(crate) fn begun_now(&self, stream: u32) -> u32 {
         self.streams.get(stream as usize).map_or(0, |stream| stream.begun.load(Ordering::SeqCst))
     }
 
-    /// The number before which all publications were taken before this moment.
+    /// The number below which all publications are accepted.
     pub(crate) fn taken_now(&self, stream: u32) -> u32 {
         self.streams.get(stream as usize).map_or(0, |stream| stream.taken.load(Ordering::SeqCst))
     }
 
-    /// All that were taken.
+    /// The accepted publications of all streams.
     pub(crate) fn published(&self) -> u64 {
         self.streams.iter().map(|stream| u64::from(stream.taken.load(Ordering::SeqCst))).sum()
     }

@@ -1,10 +1,10 @@
-//! [`Churn`]: the clients of Action Cable of one worker begin and end subscriptions at a rate while
-//! others publish, and every publication is judged by the subscription it comes for ([`place`]).
+//! [`Churn`]: one worker's Action Cable clients begin and end subscriptions at a rate while others
+//! publish. Every publication is checked against its subscription ([`place`]).
 //!
-//! A *step* takes a connection and one of its few places at random: an empty place subscribes to a
-//! stream at random, one that is subscribed ends; after a quarter of the ends the same subscription
-//! begins again at once, so that the order of a socket's commands is put to the test too. In the end
-//! nothing is ended any more and all that is subscribed is judged.
+//! A *step* picks a connection and one of its subscription slots at random: an empty slot subscribes to
+//! a random stream, a subscribed one unsubscribes. After a quarter of the unsubscribes the same
+//! subscription follows at once, which tests the order of a socket's commands. At the end no more
+//! subscriptions end, and all remaining ones are judged.
 
 mod board;
 mod place;
@@ -34,12 +34,12 @@ use crate::{Fanout, Series};
 const PLACES: usize = 4;
 /// Steps of one turn.
 const STEPS_PER_TURN: u32 = 512;
-/// One of so many ends is followed by the same subscription.
+/// One in this many unsubscribes is followed by the same subscribe.
 const AGAIN: u64 = 4;
-/// Pings begin so, and are nobody's but the client's.
+/// The prefix of pings, which [`crate::subscriber::CableClients`] handles.
 const PING: &[u8] = br#"{"type":"ping""#;
 
-/// What every worker is told.
+/// The order that starts the churn on a worker.
 #[derive(Clone)]
 pub(crate) struct ChurnOrder {
     pub(crate) board: Arc<Board>,
@@ -47,7 +47,7 @@ pub(crate) struct ChurnOrder {
     pub(crate) rate: u64,
     pub(crate) part: u64,
     pub(crate) whole: u64,
-    /// Which of how many workers that take part this one is, from 0.
+    /// The index of this worker among those that take part, and their number.
     pub(crate) turn: (u64, u64),
     pub(crate) grace_ns: u64,
 }
@@ -62,14 +62,14 @@ pub(crate) struct Churn {
     places: Vec<Option<[Place; PLACES]>>,
     /// Slots that take part.
     members: Vec<u32>,
-    /// What is due the grace after it was noted, in that order: slot and place.
+    /// Ends of grace periods in order: time, slot and subscription index.
     due: VecDeque<(u64, u32, u8)>,
-    /// Nothing begins or ends any more.
+    /// No subscription begins or ends any more.
     stopping: bool,
 }
 
 impl Churn {
-    /// All connections that are subscribed now take part; `line_of` says by what.
+    /// Starts with all connections that are subscribed now; `channel_of` returns their channel.
     pub(crate) fn begin<S: Sys>(
         core: &mut Core<S, Client>,
         order: ChurnOrder,
@@ -98,7 +98,7 @@ impl Churn {
         Churn { order, lines, pacer, steps: 0, places, members, due, stopping: false }
     }
 
-    /// Takes a message; false if it is the client's own matter.
+    /// Handles a message; returns false if it is for [`crate::subscriber::CableClients`].
     pub(crate) fn message<S: Sys>(
         &mut self,
         core: &mut Core<S, Client>,
@@ -142,7 +142,7 @@ impl Churn {
         true
     }
 
-    /// A connection has ended: nothing is owed to it.
+    /// Forgets a connection that has ended: nothing is expected at it.
     pub(crate) fn forget(&mut self, slot: u32) {
         if let Some(places) = self.places.get_mut(slot as usize) {
             *places = None;
@@ -150,7 +150,7 @@ impl Churn {
         self.members.retain(|&member| member != slot);
     }
 
-    /// Begins to end: what is there is judged after the grace.
+    /// Starts the end: existing subscriptions are judged after the grace.
     pub(crate) fn stop<S: Sys>(&mut self, core: &mut Core<S, Client>) {
         self.stopping = true;
         let at_ns = core.now_ns().saturating_add(self.order.grace_ns);
@@ -167,7 +167,7 @@ impl Churn {
         }
     }
 
-    /// Does what is due. Returns when it wants to be called again.
+    /// Does what is due. Returns when to call it next.
     pub(crate) fn turn<S: Sys>(
         &mut self,
         core: &mut Core<S, Client>,
@@ -271,7 +271,7 @@ impl Churn {
         }
     }
 
-    /// Data for one of a connection's subscriptions.
+    /// Checks data for a subscription.
     fn published<S: Sys>(
         &mut self,
         core: &mut Core<S, Client>,

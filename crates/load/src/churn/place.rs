@@ -1,24 +1,24 @@
-//! [`Place`]: one subscription at a time of one connection, and what is owed to it.
+//! [`Subscription`]: a subscription slot of one connection, and which publications are expected there.
 //!
-//! Publications of a stream are numbered and come in their order. Owed are those that begin after the
-//! confirmation has come and that the server has taken at the latest the *grace* before the
-//! unsubscribe is sent: each once. Around that, what is published while the subscription begins, and
-//! from the grace before its end on, may come once. What was published longer than the grace before
-//! the subscribe, or comes later than that after the unsubscribe, may not.
+//! Publications of a stream are numbered and arrive in order. Expected, each once, are those that begin
+//! after the confirmation was received and are accepted at least the *grace* before the unsubscribe is
+//! sent. Those published while the subscription begins, or from the grace before its end on, are
+//! allowed once. Those published longer than the grace before the subscribe, or received later than
+//! that after the unsubscribe, are not allowed.
 
 use crate::broadcast::Publication;
 use crate::window::{Seen, Window};
 
-/// One of the subscriptions a connection may have, 64 bytes.
+/// One subscription slot of a connection, 64 bytes.
 #[derive(Copy, Clone, Default)]
 pub(crate) struct Place {
     /// Of the run's identifiers.
     pub(crate) line: u32,
     pub(crate) state: State,
-    /// The first number that is owed, and the first that no longer is.
+    /// The first expected number, and the first that is no longer expected.
     from: u32,
     until: u32,
-    /// The least number that came, and how many different ones did.
+    /// The lowest number received, and how many different ones were.
     first: u32,
     received: u32,
     window: Window,
@@ -44,7 +44,7 @@ pub(crate) enum State {
     Ended,
 }
 
-/// What a subscription was owed, and did not get.
+/// Publications expected and lost by a subscription.
 #[derive(Copy, Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Verdict {
     pub(crate) owed: u32,
@@ -67,8 +67,8 @@ impl Place {
         };
     }
 
-    /// The confirmation has come, when so many publications had begun. What came of the subscription
-    /// before, if this is the same again: all that was on its way then has come before.
+    /// Notes the confirmation, received when `begun` publications had begun. Returns the verdict on the
+    /// previous subscription if this one renews it, as its last publications arrived before.
     pub(crate) fn confirm(&mut self, begun: u32) -> Option<Verdict> {
         let State::Asking { again } = self.state else { return None };
         let before = again.then(|| self.verdict());
@@ -93,7 +93,7 @@ impl Place {
         }
     }
 
-    /// A publication of the stream has come; `None` if it may not.
+    /// Notes a received publication of the stream; `None` if it is not allowed.
     pub(crate) fn receive(
         &mut self,
         publication: &Publication,
@@ -101,7 +101,7 @@ impl Place {
         grace_ns: u64,
     ) -> Option<Seen> {
         let number = publication.sequence;
-        // Who begins anew after the end has skipped some.
+        // A gap after the end means that a new subscription has begun.
         let goes_on = self.received == 0 || number <= self.window.next();
         let too_old = publication.published_ns.saturating_add(grace_ns) < self.asked_ns;
         let may = match self.state {
@@ -121,8 +121,8 @@ impl Place {
         Some(seen)
     }
 
-    /// What is owed lies between `from` and `until`; what is missing between two that came was lost
-    /// too, whether owed or not, as a server skips nothing.
+    /// Expected are the numbers from `from` to `until`. A gap between two received ones is a loss too,
+    /// as a server skips nothing.
     pub(crate) fn verdict(&self) -> Verdict {
         let owed = self.until.saturating_sub(self.from);
         if self.received == 0 {
@@ -145,7 +145,7 @@ mod tests {
         Publication { publisher: 1, sequence, published_ns }
     }
 
-    /// Subscribed when 5 had begun, and owed those before 9.
+    /// Subscribed when 5 had begun; those below 9 are expected.
     fn after(numbers: &[u32]) -> Verdict {
         let mut place = Place::default();
         place.ask(3, 1_000);

@@ -1,5 +1,5 @@
-//! [`ChurnRun`]: a churn under way, seen from the main thread: the workers begin, publishers publish,
-//! the workers stop and judge.
+//! [`ChurnRun`]: a running churn as seen by the main thread: workers start, publishers publish, workers
+//! stop and judge.
 
 use std::io;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use crate::fanout::reached_rate;
 use crate::ledger::{Ledger, Snapshot};
 use crate::{Churn, Fanout, Published, Recorder};
 
-/// How long the workers may take to judge all, beside the grace.
+/// Timeout for workers to judge all subscriptions, in addition to the grace.
 const JUDGE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A churn under way.
+/// A running churn.
 pub(crate) struct ChurnRun {
     fanout: Fanout,
     board: Arc<Board>,
@@ -31,10 +31,10 @@ pub(crate) struct ChurnRun {
 
 #[derive(Copy, Clone, PartialEq, Eq)]
 enum Phase {
-    /// The workers see to it that they are there.
+    /// The workers are starting.
     Begun,
     Publishing,
-    /// Nobody publishes any more; judging ends then, whatever is missing.
+    /// Publishing has ended; judging ends at this time at the latest.
     Stopping {
         until_ns: u64,
     },
@@ -42,7 +42,7 @@ enum Phase {
 }
 
 impl ChurnRun {
-    /// Has all sockets take part that are open, so many on each worker.
+    /// Starts with all open sockets; `open` is their number per worker.
     pub(crate) fn begin(
         churn: &Churn,
         fanout: &Fanout,
@@ -71,7 +71,7 @@ impl ChurnRun {
         }
     }
 
-    /// Looks after it, some times a second. True when all is judged.
+    /// Advances it; call it several times a second. Returns true when all is judged.
     ///
     /// # Errors
     /// No threads for the publishers.
@@ -108,7 +108,7 @@ impl ChurnRun {
         Ok(())
     }
 
-    /// Ends publishing, and has the workers judge what is there.
+    /// Stops publishing and tells the workers to judge.
     pub(crate) fn stop(&mut self, now_ns: u64) {
         if matches!(self.phase, Phase::Stopping { .. } | Phase::Over) {
             return;

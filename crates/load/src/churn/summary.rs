@@ -1,4 +1,4 @@
-//! What a churn came to.
+//! The summary of a churn.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
@@ -9,50 +9,50 @@ use crate::fanout::publisher::Books;
 use crate::summary::write_latency;
 use crate::{Latency, Recorder, Series, Snapshot};
 
-/// Subscriptions that began and ended while publications went on.
+/// Subscriptions that began and ended during publishing.
 #[derive(Clone, Debug, Serialize)]
 pub struct ChurnSummary {
     /// Streams that were published to in turn.
     pub streams: u64,
-    /// Publications that were taken, or may have been.
+    /// Publications that were accepted, or may have been.
     pub published: u64,
-    /// Publications that were refused or not answered, by cause.
+    /// Publications that were rejected or not answered, by cause.
     pub publish_failed: BTreeMap<String, u64>,
-    /// Publications per second that were asked for, and that were reached.
+    /// Publications per second: configured, and reached.
     pub rate: f64,
     /// See `rate`.
     pub reached_rate: f64,
-    /// Subscriptions that were confirmed while it went on.
+    /// Subscriptions confirmed during the churn.
     pub begun: u64,
-    /// Subscriptions whose publications were judged, those that were there before included.
+    /// Subscriptions that were judged, including those from before the churn.
     pub judged: u64,
-    /// Publications they were owed: begun after the confirmation had come, and taken at the latest the
+    /// Publications expected: begun after the confirmation was received, and accepted at least the
     /// grace before the unsubscribe was sent.
     pub owed: u64,
-    /// Receipts, each counted once per subscription: those owed, and those that may come while a
+    /// Receipts, each counted once per subscription: expected ones, and those allowed while a
     /// subscription begins or ends.
     pub received: u64,
-    /// Publications that a subscription did not get and should have.
+    /// Expected publications that a subscription did not receive.
     pub lost: u64,
-    /// Receipts that came again.
+    /// Repeated receipts.
     pub duplicated: u64,
-    /// Receipts that came after that of a later publication.
+    /// Receipts after that of a later publication.
     pub reordered: u64,
-    /// Receipts that came later than the grace after the publication.
+    /// Receipts later than the grace after the publication.
     pub late: u64,
     /// Receipts 64 or more behind the newest.
     pub stale: u64,
-    /// Receipts that are no publication as it was sent.
+    /// Receipts that were changed or are no publication.
     pub corrupted: u64,
-    /// Messages for subscriptions that were over or not there, or published long before them.
+    /// Messages for subscriptions that had ended or did not exist, or published long before them.
     pub unexpected: u64,
     /// Subscribes that were never confirmed.
     pub unconfirmed: u64,
     /// Publication to receipt.
     pub latency: Option<Latency>,
-    /// From when a publication was due to when it was sent.
+    /// From the due time of a publication to its send.
     pub publish_lag: Option<Latency>,
-    /// From then to the server's answer.
+    /// From the send to the server's answer.
     pub publish: Option<Latency>,
 }
 

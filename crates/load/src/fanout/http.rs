@@ -1,5 +1,5 @@
-//! [`HttpPublish`]: publishing by one HTTP request each (RFC 9112), over a connection that is kept
-//! while it is in use. Blocking: it has the publisher's thread to itself. Not here: TLS.
+//! [`HttpPublish`]: publishing with one HTTP request each (RFC 9112) over a kept-alive connection. It
+//! blocks, as each publisher has its own thread. It does not support TLS.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -13,49 +13,49 @@ use wire::{Limits, Status};
 use super::publisher::{Door, Failure};
 use crate::{Cause, Endpoint, Route};
 
-/// Longest wait for a server to take a connection or to answer.
+/// Timeout of a connect and of an answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// A connection that rested longer is not used again: its server may be closing it just now, and a
-/// request lost in that is neither taken nor refused.
+/// A connection idle for longer is not reused: its server may be closing it, and it would be unknown
+/// whether a request lost in that was accepted.
 const REST_NS: u64 = 1_000_000_000;
-/// Header lines of an answer.
+/// The most headers of a response.
 const HEADERS_MAX: usize = 100;
 
-/// How to publish over HTTP.
+/// The settings of publishing over HTTP.
 #[derive(Clone, Debug)]
 pub struct HttpPublish {
-    /// Where.
+    /// The target.
     pub endpoint: Endpoint,
-    /// Further header lines.
+    /// Additional headers.
     pub headers: Vec<(String, String)>,
-    /// The body, in which `$DATA` is replaced by the message as a JSON string without its quotes, and
-    /// with several streams `$STREAM` by the name of the one that is meant, as JSON.
+    /// The body. `$DATA` is replaced by the message as a JSON string without quotes and, with several
+    /// streams, `$STREAM` by the name of the stream as JSON.
     pub body: String,
 }
 
 impl HttpPublish {
-    /// The body that `standfast serve` takes, for a topic.
+    /// The body for a topic of `standfast serve`.
     #[must_use]
     pub fn body_for(topic: &str) -> String {
         format!("{{\"topic\":{},\"data\":\"$DATA\"}}", Value::from(topic))
     }
 
-    /// The body that `standfast serve` takes, for several topics.
+    /// The body for several topics of `standfast serve`.
     pub const BODY_FOR_ALL: &str = r#"{"topic":$STREAM,"data":"$DATA"}"#;
-    /// The body that AnyCable's `/_broadcast` takes, for several streams.
+    /// The body for several streams of AnyCable's `/_broadcast`.
     pub const BROADCAST_BODY_FOR_ALL: &str = r#"{"stream":$STREAM,"data":"\"$DATA\""}"#;
 
-    /// The body that AnyCable's `/_broadcast` takes, for a stream: `data` is JSON in a string.
+    /// The body for a stream of AnyCable's `/_broadcast`: `data` is JSON in a string.
     #[must_use]
     pub fn broadcast_body_for(stream: &str) -> String {
         format!(r#"{{"stream":{},"data":"\"$DATA\""}}"#, Value::from(stream))
     }
 }
 
-/// The door of one publisher.
+/// The HTTP transport of one publisher.
 pub(super) struct Http {
     http: HttpPublish,
-    /// With when it was last used.
+    /// The connection, and when it was last used.
     connection: Option<(TcpStream, u64)>,
 }
 
@@ -104,7 +104,7 @@ impl Http {
 
     fn request(&self, stream: &str, data: &str) -> Vec<u8> {
         let HttpPublish { endpoint, headers, body } = &self.http;
-        // Nothing in it needs escaping: words of letters, digits and blanks.
+        // A publication needs no escaping: it consists of letters, digits and spaces.
         let mut body = body.replace("$DATA", data);
         if !stream.is_empty() {
             body = body.replace("$STREAM", stream);
@@ -123,7 +123,7 @@ impl Http {
     }
 }
 
-/// Reads one answer whole: its status, and whether the connection can be used again.
+/// Reads a complete response. Returns its status, and whether the connection can be reused.
 fn answer(connection: &mut TcpStream) -> io::Result<(u16, bool)> {
     let limits = Limits::default();
     let wrong = |violation: wire::Violation| io::Error::new(ErrorKind::InvalidData, violation);

@@ -1,5 +1,5 @@
-//! [`FanoutRun`]: a fan-out under way, seen from the main thread: the publishers, when to stop
-//! waiting for receipts, and the summary of it.
+//! [`FanoutRun`]: a running fan-out as seen by the main thread: its publishers, the wait for receipts,
+//! and the summary.
 
 mod http;
 pub(crate) mod publisher;
@@ -21,14 +21,14 @@ use crate::ledger::{Ledger, Snapshot};
 use crate::summary::FanoutSummary;
 use crate::{Fanout, Publish, Published, Series};
 
-/// How often arrivals are gathered from the workers.
+/// How often arrival times are collected from the workers.
 const GATHER_NS: u64 = 250_000_000;
-/// After the last publication: how long nothing may arrive before the rest is lost, at least, and
-/// how long is waited in all.
+/// After the last publication: the minimum time without a receipt after which the rest is lost, and
+/// the maximum wait in total.
 const QUIET: Duration = Duration::from_secs(2);
 const WAIT: Duration = Duration::from_secs(30);
 
-/// A fan-out under way.
+/// A running fan-out.
 pub(crate) struct FanoutRun {
     publishers: Vec<Publisher>,
     spread: Spread,
@@ -38,14 +38,14 @@ pub(crate) struct FanoutRun {
     gathered_ns: u64,
     /// When the publishers were done.
     done_ns: Option<u64>,
-    /// Receipts when there last was a new one, and when that was.
+    /// The number of receipts when it last changed, and when that was.
     received: u64,
     received_ns: u64,
 }
 
 impl FanoutRun {
-    /// Begins to publish to all sockets that are `open`, so many on each worker, which count
-    /// already; so many of them are no receivers.
+    /// Starts publishing to all sockets, which already count; `open` is their number per worker, and
+    /// `senders` of them are no receivers.
     pub(crate) fn start(
         fanout: &Fanout,
         remote: &Remote<Order>,
@@ -73,7 +73,7 @@ impl FanoutRun {
         })
     }
 
-    /// Publications that were taken, or may have been, of all publishers.
+    /// Publications of all publishers that were accepted, or may have been.
     pub(crate) fn published(&self) -> u64 {
         self.publishers.iter().map(|publisher| u64::from(publisher.published())).sum()
     }
@@ -83,7 +83,7 @@ impl FanoutRun {
         Publisher::so_far(&self.publishers)
     }
 
-    /// The same of each.
+    /// Accepted publications of each publisher.
     pub(crate) fn published_each(&self) -> Arc<[u32]> {
         self.publishers.iter().map(Publisher::published).collect()
     }
@@ -115,7 +115,7 @@ impl FanoutRun {
         }
     }
 
-    /// Ends publishing.
+    /// Stops publishing.
     pub(crate) fn stop(&mut self) {
         for publisher in &self.publishers {
             publisher.stop();
@@ -125,7 +125,7 @@ impl FanoutRun {
         }
     }
 
-    /// What came of it; the receivers have been judged.
+    /// Returns the summary, after the receivers were judged.
     pub(crate) fn summary(
         &mut self,
         ledgers: &[Arc<Ledger>],
@@ -157,8 +157,8 @@ impl FanoutRun {
     }
 }
 
-/// The first is due at once, so n publications take n - 1 intervals. One alone has no rate but the
-/// one asked for.
+/// The rate reached. n publications take n - 1 intervals, as the first is due at once; for a single
+/// one the configured rate is returned.
 pub(crate) fn reached_rate(rate: f64, sent: u64, took_ns: u64) -> f64 {
     match sent {
         0 => 0.0,
@@ -168,8 +168,8 @@ pub(crate) fn reached_rate(rate: f64, sent: u64, took_ns: u64) -> f64 {
     }
 }
 
-/// Worker and number there of every open socket, one of each worker in turn; without any, the first
-/// of the first worker again and again, so that publishers over HTTP have a place.
+/// The worker and index of every open socket, round-robin over workers; then the first socket of the
+/// first worker forever, so that HTTP publishers need no open sockets.
 pub(crate) fn sockets(open: &[u64]) -> impl Iterator<Item = (usize, u32)> {
     let rounds = open.iter().copied().max().unwrap_or(0).min(u64::from(Fanout::PUBLISHERS_MAX));
     let turn = move |nth: u64| {

@@ -1,5 +1,5 @@
-//! [`Publisher`]: publishes at its part of a rate, from a thread of its own, over HTTP or by a socket
-//! of the run. Open model: each publication is due at its time; how much later it left is recorded.
+//! [`Publisher`]: publishes its part of a rate from its own thread, over HTTP or on a socket of the run.
+//! Open model: each publication has a due time, and the delay of its send is recorded.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,14 +18,14 @@ use crate::client::Order;
 use crate::pacer::Pacer;
 use crate::{Fanout, Publish, Published, Recorder, Series};
 
-/// Different failures that are told apart.
+/// The most different failures that are counted separately.
 const CAUSES_MAX: usize = 32;
-/// How long after the end publications that were due before it are still sent.
+/// How long after the end overdue publications are still sent.
 const OVERDUE_NS: u64 = 250_000_000;
-/// Longest sleep at a time, so that an interrupted run ends soon.
+/// The longest sleep, so that an interrupted run ends soon.
 const NAP: Duration = Duration::from_millis(50);
 
-/// A publisher at work.
+/// A running publisher.
 pub(crate) struct Publisher {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -35,21 +35,21 @@ pub(crate) struct Publisher {
 struct Shared {
     stop: AtomicBool,
     done: AtomicBool,
-    /// Publications that the server took or may have taken, or that a socket was told to send.
+    /// Publications that the server accepted or may have accepted, or that were posted to a socket.
     published: AtomicU32,
     books: Mutex<Books>,
 }
 
-/// How publishing went.
+/// Counters and times of publishing.
 #[derive(Clone, Default)]
 pub(crate) struct Books {
     /// Publications refused or unanswered, by cause.
     pub(crate) failed: BTreeMap<String, u64>,
     /// [`Series::PublishLag`], and [`Series::Publish`] where there is an answer.
     pub(crate) recorder: Recorder,
-    /// Publications sent, taken or not.
+    /// Publications sent, accepted or not.
     pub(crate) sent: u64,
-    /// When the last of them left.
+    /// When the last one was sent.
     pub(crate) last_sent_ns: u64,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct Place {
     /// Counted from 0.
     pub(crate) index: u32,
     pub(crate) remote: Remote<Order>,
-    /// The worker with its socket, and which of the sockets open there it is.
+    /// The worker of its socket, and the index of the socket among those open there.
     pub(crate) worker: usize,
     /// See `worker`.
     pub(crate) nth: u32,
@@ -97,12 +97,12 @@ impl Publisher {
         Ok(Publisher { shared, thread: Some(thread) })
     }
 
-    /// Whether all that was to be published has been, or has failed.
+    /// Whether everything is published or has failed.
     pub(crate) fn is_done(&self) -> bool {
         self.shared.done.load(Ordering::Acquire)
     }
 
-    /// Publications so far that receivers are to get.
+    /// Publications so far that receivers are expected to get.
     pub(crate) fn published(&self) -> u32 {
         self.shared.published.load(Ordering::Acquire)
     }
@@ -120,15 +120,15 @@ impl Publisher {
         self.shared.books().clone()
     }
 
-    /// Tells it to end.
+    /// Asks it to stop.
     pub(crate) fn stop(&self) {
         self.shared.stop.store(true, Ordering::Release);
     }
 
-    /// Waits until it has ended.
+    /// Waits for its thread.
     pub(crate) fn join(&mut self) {
         if let Some(thread) = self.thread.take() {
-            // A panic in there has been printed.
+            // A panic of the thread was already printed.
             let _ = thread.join();
         }
     }
@@ -200,7 +200,7 @@ fn publish(
     }
 }
 
-/// False when the run is over before.
+/// Waits until `due_ns`; false if the run ends before.
 fn wait_until(due_ns: u64, shared: &Shared) -> bool {
     loop {
         if shared.stop.load(Ordering::Acquire) {
@@ -220,15 +220,15 @@ pub(super) trait Door {
     fn publish(&mut self, stream: &str, data: &str) -> Result<(), Failure>;
 }
 
-/// Why a publication was not taken.
+/// Why a publication failed.
 pub(super) struct Failure {
-    /// In a few words.
+    /// The cause.
     pub(super) cause: String,
-    /// Whether it is certain that it was not.
+    /// Whether it is certain that it was not accepted.
     pub(super) certain: bool,
 }
 
-/// A socket of the run sends it.
+/// Publishes on a socket of the run.
 struct Socket {
     remote: Remote<Order>,
     worker: usize,

@@ -1,16 +1,16 @@
-//! [`Reception`]: checks at every socket what the publications of some publishers brought there.
+//! [`DeliveryChecker`]: checks the publications received at every socket.
 //!
-//! What the counts mean, at every socket and for every publisher by itself:
-//! - *received*: came, each number counted once;
-//! - *reordered*: came after a later one (also counted as received);
-//! - *late*: came more than the time allowed after it was published (also received);
-//! - *duplicated*: came again; *stale*: 64 or more behind the newest, where a first receipt and a
-//!   repetition look alike;
-//! - *corrupted*: begins like a publication and is none as it was sent; *foreign*: anything else;
+//! The counts, per socket and publisher:
+//! - *received*: each number counted once;
+//! - *reordered*: received after a later one (also counted as received);
+//! - *late*: received later than allowed after it was published (also counted as received);
+//! - *duplicated*: received again; *stale*: 64 or more behind the newest, where a first receipt and a
+//!   duplicate cannot be distinguished;
+//! - *corrupted*: begins like a publication but was changed; *foreign*: anything else;
 //! - *lost*: published, and not received when the run ended.
 //!
-//! What is remembered is 16 bytes per socket and publisher. Those of the first publisher have their
-//! place in [`Socket`], so that nobody else pays for more than one.
+//! It keeps 16 bytes per socket and publisher. Those of the first publisher are part of [`Socket`], so
+//! that only runs with several publishers need more.
 
 use engine::{ConnId, Core, Sys};
 
@@ -22,30 +22,30 @@ use crate::socket::Socket;
 use crate::summary::Receiver;
 use crate::window::{Seen, Window};
 
-/// Receivers that are named for what they lost.
+/// The most receivers that are listed for their losses.
 pub(crate) const WORST_MAX: usize = 10;
 
-/// What every worker is told of the publishers.
+/// The publishers to expect, as told to every worker.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Expect {
-    /// The least of their numbers, and how many there are: they have no gaps.
+    /// The lowest publisher number, and how many follow without gaps.
     pub(crate) first: u32,
     /// See `first`.
     pub(crate) publishers: u32,
     /// A receipt later than this after the publish is late.
     pub(crate) late_after_ns: u64,
-    /// The worker's first so many sockets send what the others receive, and are no receivers.
+    /// The first sockets of the worker that publish, and are no receivers.
     pub(crate) senders: u32,
 }
 
 /// One worker's receivers.
 pub(crate) struct Reception {
     expect: Expect,
-    /// By slot, those of the publishers after the first.
+    /// Tracks of the publishers after the first, by slot.
     further: Vec<Track>,
 }
 
-/// What one socket has of one publisher.
+/// The receipts of one socket from one publisher.
 #[derive(Copy, Clone, Default)]
 struct Track {
     window: Window,
@@ -112,7 +112,7 @@ impl Reception {
     /// Takes note of a publication at its socket; `None` if nobody expects its publisher there.
     fn note(&mut self, socket: &mut Socket, slot: u32, publication: &Publication) -> Option<Seen> {
         let index = publication.publisher.checked_sub(self.expect.first)?;
-        // Counted per socket in the place of messages sent, of which there are none here.
+        // `sent` counts receipts here, as these sockets send nothing.
         let (window, received) = match index.checked_sub(1) {
             None => (&mut socket.window, &mut socket.sent),
             Some(_) if index >= self.expect.publishers => return None,
@@ -127,8 +127,8 @@ impl Reception {
         Some(seen)
     }
 
-    /// Names the receivers that lost most of what each publisher has published. The worker's first
-    /// connection is the run's connection `first`.
+    /// Finds the receivers that lost most. `first` is the number in the run of the worker's first
+    /// connection.
     pub(crate) fn judge<S: Sys>(
         &self,
         core: &mut Core<S, Client>,
@@ -160,12 +160,12 @@ impl Reception {
     }
 }
 
-/// Tracks a socket has beside its own.
+/// Additional tracks per socket.
 fn further(publishers: u32) -> usize {
     publishers.saturating_sub(1) as usize
 }
 
-/// Leaves the few that lost most.
+/// Keeps the [`WORST_MAX`] receivers that lost most.
 pub(crate) fn keep_worst(receivers: &mut Vec<Receiver>) {
     receivers.sort_by_key(|receiver| (std::cmp::Reverse(receiver.lost), receiver.connection));
     receivers.truncate(WORST_MAX);

@@ -1,7 +1,8 @@
-//! When a publication first and last arrived: [`Arrivals`] of one worker, gathered over all of them
+//! First and last receipt of each publication: [`Arrivals`] of one worker, collected from all of them
 //! by [`Spread`], which times publish → first, publish → last, and first → last.
 //!
-//! Both are bounded: what is not gathered in time, or never finished, is let go and counted.
+//! Both are bounded: publications that are not collected in time or never complete are dropped and
+//! counted.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +11,9 @@ use serde::Serialize;
 use crate::broadcast::Publication;
 use crate::{Latency, Recorder, Series};
 
-/// Publications one worker keeps until they are gathered.
+/// The most publications that a worker keeps until they are collected.
 const ARRIVALS_MAX: usize = 8_192;
-/// Publications under way that are gathered.
+/// The most incomplete publications that are kept.
 const UNDER_WAY_MAX: usize = 65_536;
 
 /// First and last receipt of one publication, in monotonic nanoseconds.
@@ -24,23 +25,23 @@ struct Arrival {
     receivers: u64,
 }
 
-/// Sequence before publisher: the first is one of the oldest.
+/// Sequence and publisher, in this order so that the first is among the oldest.
 type Key = (u32, u32);
 
-/// When publications arrived.
+/// Arrival times of publications.
 #[derive(Clone, Default, Debug, Serialize)]
 pub struct Times {
-    /// Per publication: to its first receipt, to its last, and from first to last.
+    /// Per publication: from publishing to its first and last receipt, and from first to last.
     pub to_first: Option<Latency>,
     /// See `to_first`.
     pub to_last: Option<Latency>,
     /// See `to_first`.
     pub first_to_last: Option<Latency>,
-    /// Publications whose first and last receipt were not kept.
+    /// Publications that were not timed.
     pub untimed: u64,
 }
 
-/// By sequence and publisher.
+/// Receipts of one worker, by sequence and publisher.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Arrivals {
     by_key: BTreeMap<Key, Arrival>,
@@ -48,7 +49,7 @@ pub(crate) struct Arrivals {
 }
 
 impl Arrivals {
-    /// A receiver got it for the first time.
+    /// Notes the first receipt at a receiver.
     pub(crate) fn note(&mut self, publication: &Publication, now_ns: u64) {
         let Publication { publisher, sequence, published_ns } = *publication;
         let key = (sequence, publisher);
@@ -63,7 +64,7 @@ impl Arrivals {
     }
 }
 
-/// Of all workers.
+/// Receipts of all workers.
 #[derive(Default)]
 pub(crate) struct Spread {
     by_key: BTreeMap<Key, Arrival>,
@@ -72,7 +73,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// Takes what a worker has seen, and times what has reached so many receivers.
+    /// Takes the arrivals of a worker, and times publications that have reached all `receivers`.
     pub(crate) fn gather(&mut self, arrivals: &mut Arrivals, receivers: u64) {
         self.let_go += std::mem::take(&mut arrivals.let_go);
         for (key, new) in std::mem::take(&mut arrivals.by_key) {
@@ -93,7 +94,7 @@ impl Spread {
         }
     }
 
-    /// Times the rest too: those that did not reach everybody.
+    /// Times the rest, which did not reach all receivers, and returns all times.
     pub(crate) fn finish(&mut self) -> Times {
         while let Some((_, arrival)) = self.by_key.pop_first() {
             self.time(arrival);

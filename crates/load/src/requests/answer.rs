@@ -1,48 +1,48 @@
-//! What comes of a request: [`Awaited`] is what is to be kept of its answer while it arrives,
-//! [`Answer`] what a script is shown of it.
+//! The answer to a request: [`Awaited`] collects the needed parts while it arrives, [`Answer`] is passed
+//! to the script.
 
 use wire::Violation;
 use wire::http::{Coding, EMPTY_HEADER, MAX_HEADERS, parse_response};
 
 use super::Failure;
 
-/// What a script wants to see of an answer. Whatever it is, all of the answer is read and counted.
+/// The parts of an answer that a script needs. All of the answer is read and counted in any case.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub enum Wants {
     /// Status, size and times.
     #[default]
     Nothing,
-    /// The head too.
+    /// Also the head.
     Head,
-    /// Head and body, of which at most so many bytes are kept.
+    /// Also the body, of which at most this many bytes are kept.
     Body(usize),
 }
 
-/// The answer that a connection waits for, as its driver sees it.
+/// The answer that a connection awaits, filled by its driver.
 #[derive(Default, Debug)]
 pub struct Awaited {
     pub(super) wants: Wants,
-    /// Heads of redirects are kept whatever is wanted.
+    /// Heads of redirects are always kept.
     pub(super) redirects: bool,
     /// The request was HEAD.
     pub(super) is_bodiless: bool,
     pub(super) head: Vec<u8>,
     pub(super) body: Vec<u8>,
-    /// The body decoded, where it had to be.
+    /// The decoded body, if it has a content coding.
     pub(super) decoded: Vec<u8>,
 }
 
-/// Emptied buffers larger than this are given back.
+/// Cleared buffers keep at most this capacity.
 const ROOM_KEPT: usize = 64 * 1024;
 
 impl Awaited {
-    /// The answer is over with its head, whatever the head says.
+    /// Whether the answer has no body, as that to HEAD.
     #[must_use]
     pub fn is_bodiless(&self) -> bool {
         self.is_bodiless
     }
 
-    /// The head of the answer, whole. Of interim ones the last counts.
+    /// Takes the complete head. After interim answers the last one counts.
     #[inline]
     pub fn head(&mut self, status: u16, head: &[u8]) {
         let is_redirect = self.redirects && (300..400).contains(&status);
@@ -52,7 +52,7 @@ impl Awaited {
         }
     }
 
-    /// Further bytes of the body.
+    /// Takes further bytes of the body.
     #[inline]
     pub fn body(&mut self, bytes: &[u8]) {
         if let Wants::Body(most) = self.wants {
@@ -61,7 +61,7 @@ impl Awaited {
         }
     }
 
-    /// From here on another answer is awaited.
+    /// Prepares for the next answer.
     #[inline]
     pub(super) fn begin(&mut self, wants: Wants, redirects: bool, is_bodiless: bool) {
         (self.wants, self.redirects, self.is_bodiless) = (wants, redirects, is_bodiless);
@@ -75,11 +75,11 @@ impl Awaited {
 }
 
 impl Awaited {
-    /// Decodes the content coding of the body that is kept (RFC 9110 section 8.4.1), if a whole one
-    /// is: true where there was one.
+    /// Decodes the content coding of the kept body (RFC 9110 section 8.4.1). Returns true if there was
+    /// one.
     ///
     /// # Errors
-    /// It is none that is read here or broken, or it grows beyond what is wanted.
+    /// The coding is unsupported or malformed, or the body is larger than what is kept.
     pub(super) fn decode(&mut self, body_bytes: u64) -> Result<bool, Failure> {
         let Wants::Body(most) = self.wants else { return Ok(false) };
         if self.body.is_empty() {
@@ -99,43 +99,42 @@ impl Awaited {
     }
 }
 
-/// When what happened to one request, in nanoseconds of the monotonic clock.
+/// The times of one request, in nanoseconds of the monotonic clock.
 #[derive(Copy, Clone, Default, Debug)]
 pub struct Times {
-    /// It was to be sent.
+    /// When it was due.
     pub due_ns: u64,
-    /// A user took it up: it was sent, or a connect was begun for it.
+    /// When a user took it up: it was sent, or a connect was started for it.
     pub begun_ns: u64,
-    /// It was given to the kernel; 0 if that never happened.
+    /// When it was passed to the kernel; 0 if never.
     pub sent_ns: u64,
-    /// The first byte of the answer came; 0 if none did.
+    /// When the first byte of the answer was received; 0 if none was.
     pub first_ns: u64,
-    /// All was over.
+    /// When it ended.
     pub done_ns: u64,
 }
 
-/// What a request came to.
+/// The result of a request.
 #[derive(Debug)]
 pub struct Answer<'a> {
-    /// The status of a whole answer (0 where the protocol has none), or why there is none.
+    /// The status of a complete answer (0 if the protocol has none), or the failure.
     pub outcome: Result<u16, Failure>,
-    /// As received; empty unless it was wanted.
+    /// The head as received; empty unless wanted.
     pub head: &'a [u8],
-    /// Without its framing and its content coding; empty unless it was wanted, and no longer than
-    /// wanted.
+    /// The body without framing and content coding; empty unless wanted, and no longer than wanted.
     pub body: &'a [u8],
-    /// There is more of the body than was wanted.
+    /// Whether the body was truncated.
     pub is_cut: bool,
-    /// Of the whole body as it came, kept or not.
+    /// Bytes of the complete body as received, kept or not.
     pub body_bytes: u64,
-    /// It was due in the warm-up, and is counted nowhere.
+    /// Whether it was due in the warm-up, and so is not counted.
     pub is_warm_up: bool,
-    /// When.
+    /// Its times.
     pub times: Times,
 }
 
 impl Answer<'_> {
-    /// The value of the first header of this name, in any case.
+    /// The value of the first header of this name, compared without case.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&[u8]> {
         header(self.head, name)

@@ -1,6 +1,6 @@
-//! [`Cable`]: Action Cable over [`WebSocket`] (`crates/action_cable` is the codec): the welcome makes a
-//! connection whole, a subscription is confirmed or rejected, the server's pings are taken, and what
-//! was published is [`Received::Pushed`] with its identifier.
+//! [`Cable`]: Action Cable over [`WebSocket`] (`crates/action_cable` is the codec): a
+//! connection is complete with the welcome, subscriptions are confirmed or rejected, pings of the
+//! server are ignored, and published data is [`Received::Pushed`] with its identifier.
 
 use action_cable::{Command, Message};
 
@@ -13,12 +13,12 @@ use super::{Awaited, Driver, Failure, Received, Request, Whole};
 #[derive(Default)]
 pub struct Cable {
     pub(super) socket: WebSocket,
-    /// What was published last, and where to.
+    /// The last published data, and its identifier.
     data: Vec<u8>,
     identifier: String,
 }
 
-/// Where a client is.
+/// The state of a client.
 #[derive(Default)]
 pub struct CableState {
     socket: WebSocketState,
@@ -30,7 +30,7 @@ enum Awaits {
     #[default]
     Nothing,
     Welcome,
-    /// That this identifier is confirmed or rejected.
+    /// A confirmation or rejection of this identifier.
     Subscription(String),
 }
 
@@ -38,9 +38,9 @@ enum Awaits {
 enum Found {
     Nothing,
     Data,
-    /// What was awaited.
+    /// The awaited answer.
     Answer(u16),
-    /// It ends the connection.
+    /// The server ends the connection.
     Disconnect(u16),
 }
 
@@ -161,7 +161,7 @@ mod tests {
         b"GET /cable HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: actioncable-v1-json\r\n\r\n";
 
-    /// A client, and what the server says first.
+    /// A client that has connected, and the first bytes of the server.
     fn asked(says: &[&str]) -> (Cable, CableState, Vec<u8>) {
         let (mut cable, mut state) = (Cable::new(), CableState::default());
         let request = Request::message(0, Kind::ConnectCable, HEAD.to_vec());

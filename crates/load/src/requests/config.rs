@@ -1,4 +1,4 @@
-//! [`Requests`]: what a run of requests is to do, as plain data.
+//! [`Requests`]: the configuration of a run of requests.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -6,68 +6,67 @@ use std::time::Duration;
 use crate::Endpoint;
 use crate::stages::Stage;
 
-/// One run of requests and answers. Each connection is a user's: it sends, waits for the answer, and
-/// sends again.
+/// A run of requests and answers. Each user sends a request, waits for the answer, and repeats.
 #[derive(Clone, Debug)]
 pub struct Requests {
-    /// Where requests go; each names one by its number. At most 256.
+    /// Targets of requests, referred to by number. At most 256.
     pub endpoints: Vec<Endpoint>,
     /// Users, each with at most one connection at a time.
     pub connections: u64,
     /// When they send.
     pub pace: Pace,
-    /// From then on nothing is due; `None` leaves the end to `requests`.
+    /// Nothing is due after this time; `None` leaves the end to `requests`.
     pub duration: Option<Duration>,
-    /// Requests in all, those of the warm-up apart; `None` leaves the end to `duration`.
+    /// Requests in total, without the warm-up; `None` leaves the end to `duration`.
     pub requests: Option<u64>,
-    /// What is due in this time first is sent and not counted.
+    /// Requests due in this initial time are sent but not counted.
     pub warm_up: Duration,
-    /// Time for a connect of that, a proxy's answer and the handshake of TLS included; `None` has no
-    /// time of its own.
+    /// Time for a connect, including a proxy's answer and the TLS handshake; `None`: only `timeout`
+    /// applies.
     pub connect_timeout: Option<Duration>,
-    /// Time for one answer to be whole, from when a user takes the request up, a connect included.
+    /// Time for a complete answer, from when a user takes up the request, including a connect.
     pub timeout: Duration,
     /// A new connection for each request.
     pub new_connections: bool,
     /// Requests a connection may have under way at the same time (RFC 9112 section 9.3.2).
     pub pipeline: u32,
-    /// Redirects followed for one request; 0 leaves them as answers.
+    /// Redirects followed per request; 0 treats them as answers.
     pub redirects: u32,
-    /// The script asks for places that answers redirect to.
+    /// The script follows redirects itself.
     pub follows: bool,
     /// Addresses of this machine to connect from; empty leaves it to the kernel, and on loopback
     /// to us.
     pub sources: Vec<IpAddr>,
-    /// Told to end, it waits for nothing that is under way.
+    /// When stopped, it does not wait for requests in flight.
     pub stops_at_once: bool,
-    /// Begin though the machine is too small for it.
+    /// Start even if the machine is too small.
     pub force: bool,
 }
 
 /// When users send.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Pace {
-    /// The closed model: every user sends when its last request is answered.
+    /// Closed model: each user sends when its last request is answered.
     Closed,
-    /// The same with a number of users that goes up and down.
+    /// Closed model with a varying number of users.
     Users(Vec<Stage>),
-    /// The open model: so many requests a second over all users, due whether or not any user is
-    /// free. Latency counts from then.
+    /// Open model: requests per second over all users, due whether or not a user is free. Latency is
+    /// measured from the due time.
     Rate(u64),
-    /// The same with a rate that goes up and down: [`Stage::connections`] are requests a second.
+    /// Open model with a varying rate: [`Stage::connections`] is requests per second.
     Rates(Vec<Stage>),
 }
 
 impl Requests {
-    /// Most requests a connection may have under way.
+    /// The most requests in flight per connection.
     pub const PIPELINE_MAX: u32 = 64;
-    /// What is still under way at the end of the time is waited for, but no longer than this and as
-    /// long as the slowest answer until then took; what has no answer then has failed.
+    /// Requests in flight at the end are awaited for this plus the slowest service time so far. After
+    /// that they have failed.
     pub const GRACE: Duration = Duration::from_secs(2);
-    /// A user whose connect failed rests for this long.
+    /// Pause of a user after a failed connect.
     pub const CONNECT_REST: Duration = Duration::from_millis(1);
 
-    /// A closed loop over so many connections for ten seconds.
+    /// A closed loop of ten seconds over `connections` connections.
     #[must_use]
     pub fn new(endpoints: Vec<Endpoint>, connections: u64) -> Requests {
         Requests {
@@ -101,7 +100,7 @@ impl Requests {
         [staged, self.duration].into_iter().flatten().min()
     }
 
-    /// What does not go together, as a text for people.
+    /// Returns why the configuration is inconsistent.
     pub(crate) fn unfit(&self) -> Option<&'static str> {
         let open = matches!(self.pace, Pace::Rate(_) | Pace::Rates(_));
         Some(match self {

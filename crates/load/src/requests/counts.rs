@@ -1,9 +1,8 @@
-//! [`RequestLedger`]: what one worker counts, for the main thread to read at any moment. Counters have
-//! one writer; what is timed comes over in batches, see `timings.rs`.
+//! [`RequestMetrics`]: the counters of one worker, which the main thread reads at any time. Counters
+//! have one writer; times are passed in batches, see `timings.rs`.
 //!
-//! What the counts mean: begun = sent + those whose connect failed; begun = ok + failed once all is
-//! over, and failed is the sum over [`Failure`]. What was due in the warm-up is in none of them, only
-//! in those that say so.
+//! begun = sent + those whose connect failed; begun = ok + failed at the end, where failed is the sum
+//! over [`Failure`]. Requests due in the warm-up are only in the counters that name it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -31,7 +30,7 @@ macro_rules! counts {
             $($(#[$doc])* pub $name: u64,)*
             /// Requests that failed, by [`Failure::index`].
             pub failed: Vec<u64>,
-            /// Whole answers, by status.
+            /// Complete answers, by status.
             pub status: Vec<u64>,
         }
 
@@ -71,35 +70,35 @@ macro_rules! counts {
 }
 
 counts! {
-    /// Requests that a user took up.
+    /// Requests taken up by a user.
     begun,
-    /// Requests given to the kernel.
+    /// Requests passed to the kernel.
     sent,
-    /// Requests whose answer came whole, whatever it said.
+    /// Requests with a complete answer of any status.
     answered,
-    /// Of them those that were what they should be.
+    /// Requests with an accepted answer.
     ok,
     /// Requests due in the warm-up that were sent.
     warm_up_sent,
-    /// Requests due in the warm-up that came to anything.
+    /// Requests due in the warm-up that ended.
     warm_up,
-    /// Further requests sent because an answer redirected, those of the warm-up among them.
+    /// Requests sent to follow redirects, including the warm-up.
     redirects,
-    /// Connections that were made.
+    /// Connections opened.
     opened,
-    /// Connections that are there now (gauge).
+    /// Connections open now (gauge).
     open,
     /// Connections that ended.
     ended,
     /// Connects that failed.
     connects_failed,
-    /// Connections that the server ended while nothing was asked of it.
+    /// Connections that the server closed while idle.
     closed_idle,
-    /// Connections given up because the server sent what nobody had asked for.
+    /// Connections closed because the server sent unsolicited data.
     unasked,
-    /// Bytes of bodies, as they came.
+    /// Bytes of bodies as received.
     body_bytes,
-    /// Bytes that bodies with a content coding were decoded to, where the body was wanted.
+    /// Decoded bytes of bodies with a content coding, if the body was wanted.
     decoded_bytes,
 }
 
@@ -126,21 +125,20 @@ impl RequestSnapshot {
         sum
     }
 
-    /// Requests that failed, whatever for.
+    /// Failed requests of all kinds.
     #[must_use]
     pub fn failed_total(&self) -> u64 {
         self.failed.iter().sum()
     }
 
-    /// The same by name; kinds that have not come are left out.
+    /// Failed requests by name, without zeros.
     #[must_use]
     pub fn errors(&self) -> Vec<(&'static str, u64)> {
         let named = Failure::all().map(Failure::name).zip(self.failed.iter().copied());
         named.filter(|(_, count)| *count > 0).collect()
     }
 
-    /// Statuses of whole answers; those that have not come are left out, and answers of protocols that
-    /// have none.
+    /// Complete answers by status, without zeros and without protocols that have no status.
     pub fn statuses(&self) -> impl Iterator<Item = (u16, u64)> {
         (0_u16..).zip(self.status.iter().copied()).skip(1).filter(|(_, count)| *count > 0)
     }
@@ -150,9 +148,9 @@ impl RequestSnapshot {
 pub(crate) struct RequestLedger {
     pub(crate) counts: RequestCounts,
     pub(crate) timed: Batches,
-    /// When the measured time was over.
+    /// When the measured time ended.
     over_ns: AtomicU64,
-    /// Requests that were due and for which no user was free until the end.
+    /// Requests that were due but never sent, as no user was free.
     untaken: AtomicU64,
     done: AtomicBool,
 }

@@ -1,22 +1,22 @@
 //! [`Compression`]: permessage-deflate (RFC 7692) for one worker's [`super::WebSocket`]s. Each message
-//! goes by itself, both ways, so that a connection keeps no window: what is here serves all of them.
+//! is compressed on its own in both directions, so that a connection keeps no window: this one serves all of them.
 //!
-//! The codec is [`wire::websocket::Compressor`]'s and [`wire::websocket::Inflater`]'s; runs of sockets
-//! alone have the engine's.
+//! It uses [`wire::websocket::Compressor`] and [`wire::websocket::Inflater`]; runs of WebSockets alone
+//! use the engine's compression.
 
 use wire::Violation;
 use wire::websocket::{Compressor, Deflate, Inflater, is_utf8};
 
-/// The least window that is written; one of 8 bits is only read.
+/// The smallest window for compressing; 8 bits are only supported for inflating.
 const BITS_MIN: u8 = 9;
-/// Windows there are from then on.
+/// The number of window sizes from [`BITS_MIN`] on.
 const WINDOWS: usize = 7;
 
-/// What is offered, and done once a server has agreed.
+/// The compressors and the inflater of a worker.
 pub(super) struct Compression {
-    /// Bytes from which on a message is compressed.
+    /// The minimum size of a message to be compressed.
     above: usize,
-    /// By window, made when one is first agreed on.
+    /// By window size, created on first use.
     compressors: [Option<Compressor>; WINDOWS],
     inflater: Option<Inflater>,
     compressed: Vec<u8>,
@@ -32,13 +32,13 @@ impl Compression {
         }
     }
 
-    /// The window to write with; 0: what is sent stays plain.
+    /// The window for compressing; 0: messages are sent uncompressed.
     pub(super) fn window(agreed: &Deflate) -> u8 {
         let bits = agreed.client_bits();
         if bits < BITS_MIN { 0 } else { bits }
     }
 
-    /// The payload of a message's frame, where it is long enough and compressing makes it shorter.
+    /// Compresses a message; `None` if it is too short or compressing does not make it shorter.
     pub(super) fn compress(&mut self, window: u8, message: &[u8]) -> Option<&[u8]> {
         let at = usize::from(window.checked_sub(BITS_MIN)?);
         if message.len() < self.above {
@@ -52,10 +52,10 @@ impl Compression {
         (self.compressed.len() < message.len()).then_some(&self.compressed[..])
     }
 
-    /// Appends the message of such a payload, of at most so many bytes.
+    /// Inflates a payload into `out`, up to `most` bytes.
     ///
     /// # Errors
-    /// It is longer, no whole message, or a text that is no UTF-8.
+    /// The message is longer, incomplete, or a text that is not UTF-8.
     pub(super) fn inflate(
         &mut self,
         payload: &[u8],

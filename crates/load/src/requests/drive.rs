@@ -1,4 +1,4 @@
-//! [`drive_requests`]: a whole run of requests, from the main thread.
+//! [`drive_requests`]: a complete run of requests, driven by the main thread.
 
 use std::io;
 use std::sync::Arc;
@@ -17,28 +17,27 @@ use crate::run::fit;
 use crate::sources::Sources;
 use crate::{Counts, Endpoint, Published, Recorder, Row, Series, SoFar, StartError};
 
-/// How often it is looked whether all is over, and how often a row is made.
+/// How often the end is polled, and how often a row is made.
 const LOOK: Duration = Duration::from_millis(20);
 const ROW_NS: u64 = 1_000_000_000;
-/// Bytes of requests that may wait for a server that does not read.
+/// Bytes of requests queued for a server that does not read.
 const SEND_QUEUE_BYTES: usize = 64 * 1024 * 1024;
 
-/// How a run came to its end.
+/// The result of a run of requests.
 #[derive(Debug)]
 pub struct RequestsEnded {
     /// What it came to.
     pub summary: RequestSummary,
-    /// It was cut short.
+    /// It was interrupted.
     pub interrupted: bool,
 }
 
-/// Does what `config` says. `driver` and `script` make each worker's own, in its thread; `row` is
-/// called once a second; `wait` waits for the time given, or less, and says whether the run is to
-/// end now.
+/// Runs `config`. `driver` and `script` are called in each worker's thread to make its own; `row` is
+/// called once a second; `wait` waits for the given time or less and returns true to end the run.
 ///
 /// # Errors
-/// [`StartError::Unfit`] when the machine does not suffice or the plan contradicts itself, else what
-/// the system refused or made a worker fail.
+/// [`StartError::Unfit`] if the machine does not suffice or the configuration is inconsistent,
+/// otherwise the error of the system or of a worker.
 pub fn drive_requests<D: Driver, S: Script>(
     config: &Requests,
     driver: impl Fn() -> D + Send + Sync + 'static,
@@ -63,7 +62,7 @@ pub fn drive_requests<D: Driver, S: Script>(
         }
     }
     run.collect();
-    // The last piece of a second, so that what rows say adds up to the whole.
+    // The last partial second, so that the rows add up to the total.
     row(&run.row(process::now_ns()));
     let summary = run.summary();
     run.workers.drain(Duration::ZERO)?;
@@ -77,10 +76,10 @@ struct Run {
     ledgers: Vec<Arc<RequestLedger>>,
     begin_ns: u64,
     measure_ns: u64,
-    /// The last row, and what was counted until then.
+    /// Time and counters of the last row.
     row_ns: u64,
     before: RequestSnapshot,
-    /// What was timed since then, and until then.
+    /// Histograms since the last row, and up to it.
     second: Recorder,
     timed: Arc<Recorder>,
     time_wait_most: u64,
@@ -95,7 +94,7 @@ impl Run {
         let machine = capacity::Machine::read();
         let nofile = capacity::raise_nofile().unwrap_or_else(|_| capacity::nofile().soft);
         let Requests { connections, endpoints, sources, force, .. } = config;
-        // Where servers push, a user may have a connection of HTTP and a socket.
+        // With pushes a user may have an HTTP connection and a WebSocket.
         let most = connections.saturating_mul(if D::PUSHES { 2 } else { 1 });
         let (plan, _) = fit(most, endpoints, sources, *force, &machine, nofile)?;
         let plan = workers(plan, *connections, most, machine.cores);
@@ -160,7 +159,7 @@ impl Run {
         RequestSnapshot::of(self.ledgers.iter().map(|ledger| &**ledger))
     }
 
-    /// Takes what workers have handed over: little, and often, as a worker may be waiting for this core.
+    /// Takes the flushed histograms: often and little, as a worker may be waiting for this core.
     fn collect(&mut self) {
         self.ledgers.iter().for_each(|ledger| ledger.timed.take(&mut self.second));
     }
@@ -204,8 +203,7 @@ impl Run {
     }
 }
 
-/// As many threads as cores, and no more than users, unless their sockets, at `most` so many, need
-/// more.
+/// As many threads as cores and at most as many as users, unless `most` sockets need more.
 fn workers(plan: Plan, users: u64, most: u64, cores: usize) -> Plan {
     let room = u64::from(plan.capacity);
     let needed = usize::try_from(most.div_ceil(room.max(1))).unwrap_or(usize::MAX);

@@ -1,43 +1,43 @@
-//! [`Driver`]: how a connection speaks. Bytes out for a request, bytes in to an answer; sockets,
-//! clocks, pacing and counting are the requester's.
+//! [`Driver`]: the protocol of a connection. It encodes requests and decodes answers; sockets, clocks,
+//! pacing and counting belong to the requester.
 
 use super::{Awaited, Failure, Request};
 
 /// A protocol of requests and answers. There is one per worker, and one [`Driver::State`] per
-/// connection, which should be small while nothing is torn.
+/// connection, which should be small while no answer is partial.
 ///
 /// Implementations beside [`super::Http1`], [`super::Tcp`] and [`super::Web`]: `examples/private_protocol.rs`.
 pub trait Driver: Send + 'static {
-    /// What a connection remembers between reads, from its beginning on.
+    /// The state of a connection.
     type State: Default + Send;
 
-    /// Messages come that nobody has asked for: [`Driver::receive`] may say [`Received::Pushed`] and
-    /// [`Received::Left`], and what is below it is called. Without it nothing of that costs anything.
+    /// Whether the server pushes messages: [`Driver::receive`] may return [`Received::Pushed`] and
+    /// [`Received::Closing`], and the methods below it are called. If false, pushes cost nothing.
     const PUSHES: bool = false;
 
-    /// The bytes that ask for it. Called once for each request of a connection, in order.
+    /// Encodes a request. Called once for each request of a connection, in order.
     #[inline]
     fn ask<'a>(&'a mut self, _state: &mut Self::State, request: &'a Request) -> &'a [u8] {
         request.bytes()
     }
 
-    /// Takes what arrived, at least a byte. It is called again with what it did not use, if that
-    /// may belong to the next answer.
+    /// Takes received bytes, at least one. It is called again with unused bytes if they may belong to
+    /// the next answer.
     fn receive(&mut self, state: &mut Self::State, bytes: &[u8], awaited: &mut Awaited)
     -> Received;
 
-    /// The server has ended the stream while an answer was awaited.
+    /// Called when the server ends the stream while an answer is awaited.
     fn ended(&mut self, state: &mut Self::State) -> Received;
 
-    /// Random bits, once, before anything else.
+    /// Takes a random seed, once, before anything else.
     fn seed(&mut self, _random: u64) {}
 
-    /// What came last, after [`Received::Pushed`].
+    /// The last message, after [`Received::Pushed`].
     fn message(&self) -> Push<'_> {
         Push::default()
     }
 
-    /// What is to be said back whatever the script says, after each [`Driver::receive`].
+    /// Bytes to send automatically, such as pongs, after each [`Driver::receive`].
     fn reply(&self) -> &[u8] {
         &[]
     }
@@ -48,21 +48,21 @@ pub trait Driver: Send + 'static {
     }
 }
 
-/// A message that came by itself.
+/// A message that the server pushed.
 #[derive(Copy, Clone, Default, Debug)]
 pub struct Push<'a> {
-    /// It.
+    /// The message.
     pub data: &'a [u8],
-    /// It is text, and so UTF-8.
+    /// Whether it is text, and so UTF-8.
     pub is_text: bool,
-    /// The subscription that it came by, with Action Cable.
+    /// The identifier of its subscription, with Action Cable.
     pub identifier: Option<&'a str>,
 }
 
-/// What bytes brought.
+/// The result of received bytes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Received {
-    /// All were used, and the answer is not whole yet.
+    /// All bytes were used, and the answer is not complete yet.
     More,
     /// The answer is whole.
     Whole(Whole),
@@ -74,15 +74,15 @@ pub enum Received {
     Left(u16),
 }
 
-/// A whole answer.
+/// A complete answer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Whole {
     /// Of the bytes of this call.
     pub used: usize,
-    /// 0 where the protocol has none.
+    /// The status; 0 if the protocol has none.
     pub status: u16,
-    /// Further requests may follow on this connection.
+    /// Whether the connection can be reused.
     pub keep: bool,
-    /// Of the whole body, without framing.
+    /// Bytes of the complete body, without framing.
     pub body_bytes: u64,
 }

@@ -1,5 +1,4 @@
-//! What goes over the connections of a [`Requester`]: connects, requests, answers, redirects, and
-//! whatever goes wrong with them.
+//! The connections of a [`Requester`]: connects, requests, answers, redirects, and their failures.
 
 use std::io::ErrorKind;
 
@@ -16,12 +15,12 @@ use super::{
 enum Begun {
     /// It is under way, or through: then its first words are said.
     Connecting(ConnId, bool),
-    /// There is no room for it just now.
+    /// The queue of a UNIX socket is full.
     Later,
 }
 
 impl<D: Driver, S: Script> Requester<D, S> {
-    /// A user sends the request that was due then.
+    /// Sends the request of a user that was due at `due_ns`.
     pub(super) fn send<Y: Sys>(
         &mut self,
         core: &mut Core<Y, Self>,
@@ -49,14 +48,14 @@ impl<D: Driver, S: Script> Requester<D, S> {
         self.fill(core, user, now_ns);
     }
 
-    /// A request that cannot be sent is over as soon as it is due.
+    /// Fails a request that cannot be sent, when it is due.
     fn refuse(&mut self, user: u32, failure: Failure, times: Times) {
         let now_ns = times.begun_ns;
         self.judge(user, Err(failure), 0, Times { done_ns: now_ns, ..times });
         self.sleep(user, now_ns + Requests::CONNECT_REST.as_nanos() as u64);
     }
 
-    /// Another request follows on a connection that may have several under way.
+    /// Sends another request on a connection with pipelining.
     fn fill<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
         if self.config.pipeline == 1 {
             return;
@@ -88,7 +87,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         if first {
             one.awaited.begin(wants, self.config.redirects > 0, is_head);
         }
-        // A user has one connection: who asks elsewhere leaves.
+        // A user has one connection: it is closed before a request to another target.
         if one.endpoint != endpoint && first {
             one.opened = false;
             one.conn.take().into_iter().for_each(|id| core.abort(id));
@@ -98,7 +97,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
                 let bytes = self.driver.ask(&mut one.state, request);
                 let sent = core.write(id, bytes);
                 one.redirect = redirect;
-                // A connection that takes nothing has ended: that will be told.
+                // A connection that drops a request has ended, which is reported later.
                 if sent != Sent::Dropped {
                     self.sent(user, now_ns);
                     if D::PUSHES {
@@ -114,7 +113,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    /// The latest request of a user is with the kernel.
+    /// Notes that the latest request of a user was passed to the kernel.
     #[inline]
     fn sent(&mut self, user: u32, now_ns: u64) {
         let Some(one) = self.users.get_mut(user as usize) else { return };
@@ -162,7 +161,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    /// Begins a connect that says the user's request first, or something else instead.
+    /// Starts a connect with its first bytes: the user's request, or `instead`.
     fn begin_connect<Y: Sys>(
         &mut self,
         core: &mut Core<Y, Self>,
@@ -188,11 +187,11 @@ impl<D: Driver, S: Script> Requester<D, S> {
         };
         loop {
             let Some(source) = self.sources.source(position, self.changes) else {
-                // Ports come back: the round begins again.
+                // Ports become free again: start over with the first source.
                 self.changes = 0;
                 return Err(Failure::NoAddress);
             };
-            // The plan is for places that the run began with.
+            // The plan of sources is only for the configured targets.
             let source = source.filter(|_| is_own || !self.config.sources.is_empty());
             let error = match core.connect_saying(target, source, first) {
                 Ok((id, said)) => return Ok(Begun::Connecting(id, said)),
@@ -218,7 +217,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         self.ledger.counts.open.add(1);
     }
 
-    /// The user of a connection, if it is still its own.
+    /// The user of a connection, if it is still the one in use.
     #[inline]
     fn user_of<Y: Sys>(&self, core: &Core<Y, Self>, id: ConnId) -> Option<u32> {
         let user = core.user(id)?.user;
@@ -226,7 +225,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         (one.conn == Some(id)).then_some(user)
     }
 
-    /// A connect that was not through at once is.
+    /// Handles a connect that did not complete at once.
     pub(super) fn on_connected<Y: Sys>(&mut self, core: &mut Core<Y, Self>, id: ConnId) {
         let Some(user) = self.user_of(core, id) else {
             return core.abort(id);
@@ -335,7 +334,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    /// Whether the script goes on from an answer.
+    /// Whether the script follows up an answer with another request.
     #[inline]
     fn leads_on(&mut self, user: u32, whole: Whole, now_ns: u64) -> bool {
         let Some(one) = self.users.get(user as usize) else { return false };
@@ -352,7 +351,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         self.script.leads_on(user, &answer)
     }
 
-    /// Sends what the script has gone on to, as the same request.
+    /// Sends the follow-up of the script as part of the same request.
     fn follow<Y: Sys>(
         &mut self,
         core: &mut Core<Y, Self>,
@@ -370,7 +369,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         self.ask(core, user, now_ns);
     }
 
-    /// Follows a redirect, if the answer is one; false leaves it as the answer.
+    /// Follows a redirect. Returns false if the answer is none.
     fn redirect<Y: Sys>(
         &mut self,
         core: &mut Core<Y, Self>,
@@ -407,7 +406,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         true
     }
 
-    /// The server says what nobody asked for: what it says next cannot be trusted.
+    /// Closes a connection on which the server sent unsolicited data, as further data cannot be trusted.
     fn unasked<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
         self.ledger.counts.unasked.add(1);
         self.hang_up(core, user);
@@ -427,7 +426,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         self.fail(core, user, failure, now_ns);
     }
 
-    /// The first request of a user has had its time.
+    /// Handles the timeout of the oldest request of a user.
     pub(super) fn time_out<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
         let Some(one) = self.users.get(user as usize) else { return };
         let opened = one.opened;
@@ -440,7 +439,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         self.break_off(core, user, failure, now_ns);
     }
 
-    /// All that a user has under way has failed, and its connection is gone or useless.
+    /// Fails all requests in flight of a user, whose connection is closed or unusable.
     pub(super) fn fail<Y: Sys>(
         &mut self,
         core: &mut Core<Y, Self>,
@@ -467,7 +466,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    /// Shows its script what a request came to, and counts it.
+    /// Passes the result of a request to the script, and counts it.
     #[inline]
     fn judge(&mut self, user: u32, outcome: Result<u16, Failure>, body_bytes: u64, times: Times) {
         let Some(one) = self.users.get_mut(user as usize) else { return };
@@ -479,7 +478,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let Awaited { head, body, decoded: plain, .. } = &one.awaited;
         let is_cut = decoded != Ok(true) && !body.is_empty() && (body.len() as u64) < body_bytes;
         let body = if decoded == Ok(true) { plain } else { body };
-        // What cannot be decoded is an answer, but none that a script could look at.
+        // An answer that cannot be decoded counts as one, but the script gets the failure.
         let shown = outcome.and_then(|status| decoded.map(|_| status));
         let answer = Answer { outcome: shown, head, body, is_cut, body_bytes, is_warm_up, times };
         let judged = self.script.answered(user, &answer);
@@ -504,12 +503,12 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    /// The run is over, and what a user still has under way has failed.
+    /// Fails the requests in flight of a user at the end of the run.
     pub(super) fn give_up<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
         let Some(one) = self.users.get_mut(user as usize) else { return };
         let flights = std::mem::take(&mut one.flights);
         self.in_flight -= flights.len();
-        // A message that nobody owes is not one that failed to come.
+        // Waiting for a message that may never be sent is no failure.
         for flight in flights.iter().filter(|flight| flight.kind != Kind::Await) {
             let times = Times { done_ns: now_ns, ..flight.times };
             self.judge(user, Err(Failure::Unfinished), 0, times);

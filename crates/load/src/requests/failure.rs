@@ -1,5 +1,5 @@
-//! [`Failure`]: why a request did not come to what it was to come to. Counters, JSON, logs and tests
-//! use this one list; each failed request has exactly one.
+//! [`Failure`]: why a request failed. Counters, JSON, logs and tests use this list; each failed request
+//! has exactly one.
 
 use std::fmt;
 
@@ -12,11 +12,11 @@ macro_rules! failures {
         #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
         pub enum Failure {
             $($(#[$doc])* $variant,)*
-            /// The answer broke a rule of its protocol; it is counted under the rule's name.
+            /// The answer violates its protocol; it is counted under the name of the rule.
             Protocol(Violation),
         }
 
-        /// Those that are not [`Failure::Protocol`], in order of their number.
+        /// All except [`Failure::Protocol`], in order of their index.
         const PLAIN: &[Failure] = &[$(Failure::$variant,)*];
 
         impl Failure {
@@ -33,15 +33,15 @@ macro_rules! failures {
 }
 
 failures! {
-    /// The name leads to no address.
+    /// The name does not resolve.
     Dns = "dns",
-    /// Nobody listens there.
+    /// Connection refused (`ECONNREFUSED`).
     ConnectRefused = "connect_refused",
-    /// The connect was not answered in time.
+    /// The connect timed out.
     ConnectTimeout = "connect_timeout",
     /// No port is left on any source address (`EADDRNOTAVAIL`).
     NoAddress = "no_address",
-    /// This process or machine has no descriptors left.
+    /// The process or the machine has no descriptors left.
     NoDescriptors = "no_descriptors",
     /// The kernel has no memory for another socket.
     NoMemory = "no_memory",
@@ -49,48 +49,48 @@ failures! {
     ConnectFailed = "connect_failed",
     /// The proxy did not open a tunnel.
     ProxyRefused = "proxy_refused",
-    /// What the server speaks is no TLS, or one refused the other's certificate.
+    /// The TLS handshake failed: not TLS, or a certificate was rejected.
     Tls = "tls",
-    /// The answer was not whole in time.
+    /// The answer was not complete in time.
     Timeout = "timeout",
-    /// The run was over, and the time it waits for answers then, and it had none.
+    /// No answer before the run and its grace period ended.
     Unfinished = "unfinished",
     /// The server reset the connection.
     Reset = "reset",
-    /// The server ended the connection before the answer began.
+    /// The server closed the connection before the answer began.
     Closed = "closed",
-    /// The server ended the connection in the middle of the answer.
+    /// The server closed the connection within the answer.
     ClosedMidway = "closed_midway",
-    /// The answer's status is none of those that are accepted.
+    /// The status of the answer is not accepted.
     Status = "status",
     /// The answer is not what was expected.
     Unexpected = "unexpected",
-    /// The answer grew beyond what is kept of it.
+    /// The answer is larger than what is kept of it.
     TooLarge = "too_large",
-    /// The body is wanted, and its content coding is none that is read here, or broken.
+    /// The content coding of a wanted body is unsupported or malformed.
     ContentCoding = "content_coding",
-    /// Redirected more often than allowed.
+    /// More redirects than allowed.
     TooManyRedirects = "too_many_redirects",
-    /// Redirected to no host that can be asked, or to one more than are followed.
+    /// A redirect to an unusable URL, or to more hosts than are followed.
     RedirectElsewhere = "redirect_elsewhere",
     /// A check of the scenario failed.
     Check = "check",
-    /// There was no socket to send on, or it was lost before.
+    /// There was no socket to send on, or it was closed before.
     NotConnected = "not_connected",
     /// The server rejected a subscription.
     Rejected = "rejected",
 }
 
 impl Failure {
-    /// How many there are, each violation counted.
+    /// The number of failures, including each violation.
     pub const COUNT: usize = PLAIN.len() + Violation::ALL.len();
 
-    /// All, in order of [`Failure::index`].
+    /// All failures, in order of [`Failure::index`].
     pub fn all() -> impl Iterator<Item = Failure> {
         PLAIN.iter().copied().chain(Violation::ALL.iter().copied().map(Failure::Protocol))
     }
 
-    /// Its place in a table of [`Failure::COUNT`].
+    /// Its index in a table of [`Failure::COUNT`].
     #[must_use]
     pub fn index(self) -> usize {
         match self {
@@ -99,7 +99,7 @@ impl Failure {
         }
     }
 
-    /// There was no connection to ask on.
+    /// Whether there was no connection to send the request on.
     #[must_use]
     pub fn is_of_connect(self) -> bool {
         matches!(
@@ -117,8 +117,7 @@ impl Failure {
         )
     }
 
-    /// What the end of a connection means for the request that waits on it. `opened`: the connect
-    /// had succeeded.
+    /// The failure of a request whose connection ended. `opened`: the connect had succeeded.
     pub(crate) fn of_closed(why: Closed, opened: bool) -> Failure {
         match why {
             Closed::ConnectRefused => Failure::ConnectRefused,

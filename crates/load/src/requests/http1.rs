@@ -1,5 +1,5 @@
-//! [`Http1`]: HTTP/1.1 and 1.0 as a client speaks it (RFC 9112): heads, counted, chunked and
-//! unlimited bodies, interim answers. Content codings stay as they are.
+//! [`Http1`]: an HTTP/1.1 and 1.0 client (RFC 9112): heads; bodies with a length, chunked, or until the
+//! end of the connection; interim answers. Content codings are not decoded.
 
 use wire::http::{
     BodyDecoder, BodyEvent, EMPTY_HEADER, HeadScanner, MAX_HEADERS, Response, keep_alive,
@@ -12,32 +12,32 @@ use super::{Awaited, Driver, Failure, Received, Whole};
 /// Heads longer than this are parsed anew each time.
 const KNOWN_HEAD_BYTES: usize = 1024;
 
-/// One worker's HTTP.
+/// The HTTP driver of one worker.
 #[derive(Default)]
 pub struct Http1 {
     limits: Limits,
     known: Known,
 }
 
-/// The last head, as it came, and what it said: servers say the same for a whole second, and a head
-/// that is the same byte for byte need not be parsed again.
+/// The last head and its parsed values: servers repeat the same head for up to a second, and an
+/// identical one need not be parsed again.
 #[derive(Default)]
 struct Known {
     head: Vec<u8>,
     is_bodiless: bool,
     status: u16,
     keep: bool,
-    /// Bytes of the body; other kinds of body are not remembered.
+    /// Bytes of the body; other kinds of body are not cached.
     length: u64,
 }
 
-/// Where a connection is in its answer.
+/// The state of a connection.
 #[derive(Default)]
 pub struct Http1State {
     /// A head that is not whole.
     torn: Vec<u8>,
     scanner: HeadScanner,
-    /// The body that is under way.
+    /// The body being received.
     body: Option<BodyDecoder>,
     status: u16,
     keep: bool,
@@ -45,14 +45,14 @@ pub struct Http1State {
 }
 
 impl Http1 {
-    /// Any body that the server sends is read, however long.
+    /// A driver without a limit on bodies.
     #[must_use]
     pub fn new() -> Http1 {
         let limits = Limits { body_bytes: u64::MAX, ..Limits::default() };
         Http1 { limits, known: Known::default() }
     }
 
-    /// The answer whose head is the last one again, with a whole body behind it.
+    /// Returns a complete answer if its head is the cached one.
     #[inline]
     fn again(&self, bytes: &[u8], awaited: &mut Awaited) -> Option<Whole> {
         let Known { head, status, keep, length, is_bodiless } = &self.known;
@@ -68,7 +68,7 @@ impl Http1 {
         Some(Whole { used, status: *status, keep: *keep, body_bytes: length })
     }
 
-    /// Looks for the end of the head; returns the bytes used, once it is whole.
+    /// Receives a head; returns the bytes used once it is complete.
     fn head(
         &mut self,
         state: &mut Http1State,
@@ -93,7 +93,7 @@ impl Http1 {
             Err(Violation::TooManyHeaders) => parse_response(head, &mut many)?,
             other => other?,
         };
-        // Interim answers go before the one that counts (RFC 9110 section 15.2).
+        // Interim answers precede the final one (RFC 9110 section 15.2).
         if !matches!(response.status, 100 | 102..=199) {
             let method = if awaited.is_bodiless() { "HEAD" } else { "GET" };
             let body = BodyDecoder::for_response(&response, method, &self.limits)?;
@@ -120,7 +120,7 @@ impl Known {
         body: &BodyDecoder,
     ) {
         self.head.clear();
-        // The parser has checked that the header, if it is there, is a number.
+        // The parser has checked that the header, if present, is a number.
         let length = response
             .header("content-length")
             .and_then(|value| std::str::from_utf8(value).ok().and_then(|value| value.parse().ok()));
@@ -134,7 +134,7 @@ impl Known {
 }
 
 impl Http1State {
-    /// Takes what is of the body; true once that is over.
+    /// Receives body bytes; true once the body is complete.
     fn body(
         &mut self,
         bytes: &[u8],

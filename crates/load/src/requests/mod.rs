@@ -1,16 +1,14 @@
-//! Requests and answers: HTTP/1.1, plain TCP, and protocols of one's own, beside the WebSockets that
-//! [`crate::drive`] opens.
+//! Requests and answers: HTTP/1.1, plain TCP and private protocols. [`crate::drive`] runs WebSockets.
 //!
-//! [`drive_requests`] runs users over the workers. A [`Driver`] is how a connection speaks, a
-//! [`Script`] what its user asks for; [`Requests`] says how many users there are and when they send.
-//! Each request comes to one [`Answer`], or to one [`Failure`], and the summary tells both apart to
-//! the unit.
+//! [`drive_requests`] distributes users over workers. A [`Driver`] is the protocol of a connection, a
+//! [`Script`] decides what its user sends; [`Requests`] sets the number of users and when they send.
+//! Each request ends in exactly one [`Answer`] or [`Failure`].
 //!
-//! Messages may also come that nobody asked for, where a driver says so ([`Driver::PUSHES`]): they go to
-//! the script, whose user may be waiting for one. [`WebSocket`], [`Cable`] and [`Web`] are such drivers.
+//! With [`Driver::PUSHES`] a server may also push messages: they go to the script, whose user may be
+//! waiting for one. [`WebSocket`], [`Cable`] and [`Web`] are such drivers.
 //!
-//! What it is not: runs of WebSockets or Action Cable alone stay with [`crate::Run`], where a connection
-//! is the thing that is counted. Both stand on the engine's workers.
+//! Runs of WebSockets or Action Cable alone use [`crate::Run`], which counts connections instead. Both
+//! use the engine's workers.
 
 mod answer;
 mod cable;

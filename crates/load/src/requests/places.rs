@@ -1,7 +1,7 @@
-//! [`Places`]: whom a run asks: the endpoints it began with, and the hosts that answers redirect to,
-//! at most [`REDIRECT_HOSTS_MAX`] of them.
+//! [`TargetTable`]: the targets of a run: its configured endpoints, and at most
+//! [`REDIRECT_HOSTS_MAX`] hosts that answers redirect to.
 //!
-//! Workers look no name up: a thread of the control plane does ([`Places::look_up`]), and tells them.
+//! Workers resolve no names: a separate thread does ([`TargetTable::look_up`]) and notifies them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,12 +9,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use crate::Endpoint;
 use crate::endpoint::Schemes;
 
-/// The most hosts that redirects of a run are followed to beside those it began with.
+/// The most hosts of a run that are only reached by redirects.
 pub const REDIRECT_HOSTS_MAX: usize = 32;
-/// What a worker has room for.
+/// The most targets of a worker.
 const NUMBERS_MAX: usize = 255;
 
-/// The places of one run. A clone is the same.
+/// The targets of one run. Clones share the table.
 #[derive(Clone, Debug)]
 pub struct Places(Arc<Inner>);
 
@@ -26,7 +26,7 @@ struct Inner {
     is_over: AtomicBool,
 }
 
-/// A host that a redirect has led to.
+/// A host reached by a redirect.
 #[derive(Debug)]
 struct Found {
     endpoint: Arc<Endpoint>,
@@ -45,7 +45,7 @@ impl Places {
         }))
     }
 
-    /// What is there by this number. Where its connections go may not be known yet.
+    /// The target of a number. Its name may not be resolved yet.
     #[must_use]
     pub fn endpoint(&self, number: u8) -> Option<Arc<Endpoint>> {
         let number = usize::from(number);
@@ -99,7 +99,7 @@ impl Places {
         usable(&target).then_some((number, target))
     }
 
-    /// The number of a host that `from` redirects to, which goes by the same ways.
+    /// The number of a host that `from` redirects to, with the same connect options.
     fn number(&self, from: &Endpoint, tls: bool, authority: &str) -> Option<u8> {
         let same = |one: &Endpoint| {
             one.tls == tls
@@ -130,7 +130,7 @@ impl Places {
         u8::try_from(number).ok()
     }
 
-    /// Looks names up as they come, calling `found` after each, until [`Places::end`].
+    /// Resolves names as they are added and calls `found` after each, until [`TargetTable::end`].
     pub(crate) fn look_up(&self, mut found: impl FnMut()) {
         let mut more = self.more();
         while !self.0.is_over.load(Ordering::Acquire) {
@@ -141,7 +141,7 @@ impl Places {
             let Some(endpoint) = more.get(at).map(|found| Endpoint::clone(&found.endpoint)) else {
                 continue;
             };
-            // It may take seconds, in which others find what they know.
+            // It may take seconds, so the table is not locked meanwhile.
             drop(more);
             let ways = Arc::clone(&endpoint.ways);
             let endpoint = Arc::new(ways.led(endpoint, true));
@@ -153,9 +153,9 @@ impl Places {
         }
     }
 
-    /// Nobody asks any more.
+    /// Ends [`TargetTable::look_up`].
     pub(crate) fn end(&self) {
-        // Under the lock, or it could fall between the look and the wait.
+        // Under the lock, or it could fall between the check and the wait.
         let _more = self.more();
         self.0.is_over.store(true, Ordering::Release);
         self.0.asked.notify_all();
@@ -166,7 +166,7 @@ impl Places {
     }
 }
 
-/// What begins a URL, and no path that has `://` in it.
+/// Whether a text is a URL scheme, as a path may contain `://` too.
 fn is_scheme(text: &str) -> bool {
     let rest = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
     text.starts_with(|first: char| first.is_ascii_alphabetic()) && text.bytes().all(rest)

@@ -1,6 +1,5 @@
-//! Connections on which messages come that nobody asked for: a user has one of HTTP and one socket,
-//! and one of them is in use at a time. Nothing of this is compiled for drivers without
-//! [`Driver::PUSHES`].
+//! Connections with pushed messages: a user has one HTTP connection and one WebSocket, one of which is
+//! active at a time. Nothing of this is compiled for drivers without [`Driver::PUSHES`].
 
 use engine::{Closed, ConnId, Core, Sys};
 
@@ -9,7 +8,8 @@ use super::script::Left;
 use super::{Driver, Failure, Kind, Received, Script, Whole};
 
 impl<D: Driver, S: Script> Requester<D, S> {
-    /// Takes the connection that the latest request is for. False: it has failed, as there is none.
+    /// Activates the connection for the latest request. False if there is none, and the request has
+    /// failed.
     pub(super) fn choose<Y: Sys>(
         &mut self,
         core: &mut Core<Y, Self>,
@@ -70,7 +70,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    /// Whose connection it is, and whether it is the one not in use.
+    /// The user of a connection, and whether it is the inactive one.
     fn owner<Y: Sys>(&self, core: &Core<Y, Self>, id: ConnId) -> Option<(u32, bool)> {
         let user = core.user(id)?.user;
         let one = self.users.get(user as usize)?;
@@ -142,7 +142,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    /// What a user waited for on a connection that is gone fails.
+    /// Fails what a user awaits on a closed connection.
     fn fail_waiting<Y: Sys>(
         &mut self,
         core: &mut Core<Y, Self>,
@@ -157,7 +157,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    /// Shows the script a message that came by itself.
+    /// Passes a pushed message to the script.
     fn pushed<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, waits: bool, now_ns: u64) {
         let Some(one) = self.users.get_mut(user as usize) else { return };
         let waits = waits && one.flights.front().is_some_and(|flight| flight.awaits);
@@ -171,7 +171,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         self.whole(core, user, whole, false, now_ns);
     }
 
-    /// Ends one connection of a user, once what was written has left if that is `gently`.
+    /// Closes a connection of a user; if `gracefully`, after pending data is sent.
     fn drop_connection<Y: Sys>(
         &mut self,
         core: &mut Core<Y, Self>,

@@ -1,5 +1,5 @@
-//! How a [`Requester`]'s connections get to places: each worker makes a target of the engine of a
-//! place when a user first goes there; and those that go through a proxy's tunnel, step by step.
+//! Routes of a [`Requester`]'s connections: each worker adds an engine target on first use, and opens
+//! tunnels through a proxy.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::{Driver, Failure, Requests, Script};
 use crate::Endpoint;
 use crate::ways::Route;
 
-/// The way to a place.
+/// The route to a target.
 #[derive(Clone)]
 pub(super) enum Reach {
     /// A target of the engine.
@@ -48,8 +48,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    /// A connection that is to be a tunnel is there: it is asked for, unless it was already. True: it
-    /// is there to its very end.
+    /// Handles a connected proxy: requests the tunnel, unless that is done. True if the tunnel is
+    /// complete.
     pub(super) fn tunnel_connected<Y: Sys>(
         &mut self,
         core: &mut Core<Y, Self>,
@@ -144,7 +144,7 @@ fn way<Y: Sys, D: Driver, S: Script>(
 }
 
 impl Requests {
-    /// What answers redirect to may have to be looked up.
+    /// Whether redirects may need names to be resolved.
     pub(super) fn may_redirect(&self) -> bool {
         self.redirects > 0 || self.follows
     }

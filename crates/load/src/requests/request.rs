@@ -1,4 +1,4 @@
-//! [`Request`]: what is asked of whom, rendered to bytes once. A redirect makes another of it.
+//! [`Request`]: a request and its target, rendered to bytes once. A redirect makes a new one from it.
 
 use std::borrow::Cow;
 
@@ -8,10 +8,10 @@ use super::Places;
 use crate::Endpoint;
 use crate::ways::Route;
 
-/// What a proxy is shown, and what no other server is.
+/// The header that is sent only to the proxy.
 const PROXY_AUTHORIZATION: &str = "Proxy-Authorization";
 
-/// A request, ready to be sent as often as wanted.
+/// A rendered request, which can be sent any number of times.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
     endpoint: u8,
@@ -20,64 +20,63 @@ pub struct Request {
     bytes: Vec<u8>,
 }
 
-/// What a request is to its connection. All but the first are for drivers with
-/// [`super::Driver::PUSHES`].
+/// The kind of a request. All but the first need a driver with [`super::Driver::PUSHES`].
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub enum Kind {
-    /// Bytes that are answered, such as a request of HTTP.
+    /// A request with an answer, such as one of HTTP.
     #[default]
     Plain,
-    /// The head of a WebSocket handshake without its key; on a new connection.
+    /// The head of a WebSocket handshake without its key, on a new connection.
     Connect,
-    /// The same for Action Cable, whose welcome is awaited.
+    /// The same for Action Cable, until its welcome.
     ConnectCable,
-    /// A message of text.
+    /// A text message.
     Text,
-    /// A message of bytes.
+    /// A binary message.
     Binary,
     /// A ping, answered by its pong.
     Ping,
-    /// A close frame, answered by the server's.
+    /// A close frame, answered by that of the server.
     Close,
-    /// A command of Action Cable that is confirmed or rejected.
+    /// An Action Cable command that is confirmed or rejected.
     Subscribe,
-    /// Nothing is sent; a message is awaited.
+    /// Sends nothing and awaits a message.
     Await,
 }
 
 impl Kind {
-    /// A failure leaves the connection as good as it was.
+    /// Whether the connection stays usable after a failure.
     pub(super) fn leaves_open(self) -> bool {
         use Kind::{Await, Binary, Ping, Subscribe, Text};
         matches!(self, Await | Binary | Ping | Subscribe | Text)
     }
 }
 
-/// What a request of HTTP/1.1 says, before it is rendered.
+/// The parts of an HTTP/1.1 request.
 #[derive(Clone, Debug)]
 pub struct HttpRequest<'a> {
-    /// Such as `GET`.
+    /// The method, such as `GET`.
     pub method: &'a str,
     /// Path and query.
     pub target: &'a str,
     /// For the Host header, unless `headers` have one.
     pub host: &'a str,
-    /// Further header lines, in order.
+    /// Additional headers, in order.
     pub headers: &'a [(String, String)],
-    /// May be empty.
+    /// The body; may be empty.
     pub body: &'a [u8],
-    /// Ask the server to end the connection after the answer.
+    /// Ask the server to close the connection after the answer.
     pub close: bool,
 }
 
 impl Request {
-    /// Bytes of a protocol of one's own for the endpoint of that number in [`super::Requests`].
+    /// A request of a private protocol to endpoint number `endpoint` of [`super::Requests`].
     #[must_use]
     pub fn raw(endpoint: u8, bytes: Vec<u8>) -> Request {
         Request { endpoint, is_head: false, kind: Kind::Plain, bytes }
     }
 
-    /// A request of HTTP/1.1.
+    /// An HTTP/1.1 request.
     #[must_use]
     pub fn http(endpoint: u8, http: &HttpRequest<'_>) -> Request {
         let mut request = Request::default();
@@ -85,7 +84,7 @@ impl Request {
         request
     }
 
-    /// The same in the place of what was there, without another allocation if there is room.
+    /// Replaces it by an HTTP/1.1 request, reusing the memory.
     pub fn set_http(&mut self, endpoint: u8, http: &HttpRequest<'_>) {
         let HttpRequest { method, target, host, headers, body, close } = *http;
         let says = |name: &str| headers.iter().any(|(one, _)| one.eq_ignore_ascii_case(name));
@@ -103,8 +102,8 @@ impl Request {
         (self.endpoint, self.is_head) = (endpoint, method == "HEAD");
     }
 
-    /// A request of HTTP/1.1 to that endpoint by its route: a proxy that is asked in its place is told
-    /// the whole URL, and whom it serves. [`HttpRequest::host`] is the endpoint's.
+    /// An HTTP/1.1 request for the route of an endpoint: a forward proxy gets the absolute URL and its
+    /// authorization. [`HttpRequest::host`] is replaced by the host of the endpoint.
     #[must_use]
     pub fn to(number: u8, endpoint: &Endpoint, http: &HttpRequest<'_>) -> Request {
         let http = HttpRequest { host: &endpoint.host, ..http.clone() };
@@ -117,7 +116,7 @@ impl Request {
         Request::http(number, &HttpRequest { target: &target, headers: &headers, ..http })
     }
 
-    /// The same as HTTP/1.0 (RFC 9112 section 2.3): its answer ends its connection.
+    /// Converts it to HTTP/1.0 (RFC 9112 section 2.3): the connection ends with the answer.
     #[must_use]
     pub fn as_http10(mut self) -> Request {
         let line = self.bytes.windows(2).position(|two| two == b"\r\n").unwrap_or(0);
@@ -128,7 +127,7 @@ impl Request {
         self
     }
 
-    /// What `render` writes, in the place of what was there.
+    /// Replaces it by what `render` writes.
     pub(crate) fn set_rendered(
         &mut self,
         endpoint: u8,
@@ -140,7 +139,7 @@ impl Request {
         render(&mut self.bytes);
     }
 
-    /// What `render` writes to a connection that is no longer HTTP's, or makes it so.
+    /// Replaces it by a message that `render` writes, for a WebSocket or to open one.
     pub(crate) fn set_message(
         &mut self,
         endpoint: u8,
@@ -151,39 +150,39 @@ impl Request {
         self.kind = kind;
     }
 
-    /// Bytes that are a message of that kind for a socket.
+    /// A message of a kind for a WebSocket.
     #[must_use]
     pub fn message(endpoint: u8, kind: Kind, bytes: Vec<u8>) -> Request {
         Request { endpoint, is_head: false, kind, bytes }
     }
 
-    /// What it is.
+    /// Its kind.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Whom it is for: a number of [`super::Requests::endpoints`].
+    /// Its target: an index of [`super::Requests::endpoints`].
     #[must_use]
     pub fn endpoint(&self) -> u8 {
         self.endpoint
     }
 
-    /// What is sent.
+    /// The bytes to send.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Its answer has a head and no body, whatever the head says.
+    /// Whether it is HEAD, whose answer has no body.
     #[must_use]
     pub fn is_head(&self) -> bool {
         self.is_head
     }
 
     /// The request that follows a redirect by `status` to `location` (RFC 9110 section 15.4), as
-    /// browsers do it: 303, and 301 and 302 after POST, become GET. `None` where it leads to no host
-    /// that may be asked.
+    /// browsers do it: 303, and 301 and 302 after POST, become GET. `None` if the location is
+    /// unusable.
     pub(crate) fn redirected(
         &self,
         status: u16,
@@ -205,7 +204,7 @@ impl Request {
         let method = if becomes_get { "GET" } else { asked.method };
         let moved = number != self.endpoint;
         let of_body = ["content-length", "content-type", "content-encoding", "transfer-encoding"];
-        // What was meant for one server is not shown to another.
+        // Secrets of one server are not sent to another.
         let secret = ["host", "authorization", "cookie"];
         let is_left_out = |name: &str| {
             let is_one = |names: &[&str]| names.iter().any(|one| name.eq_ignore_ascii_case(one));
@@ -230,7 +229,7 @@ impl Request {
     }
 }
 
-/// A target without the server's name, which a proxy is told.
+/// A request target without scheme and host, which it has for a proxy.
 fn as_path(target: &str) -> Cow<'_, str> {
     let Some((_, rest)) = target.split_once("://").filter(|_| !target.starts_with('/')) else {
         return Cow::Borrowed(target);

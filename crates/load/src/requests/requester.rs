@@ -1,5 +1,5 @@
-//! [`Requester`]: the handler of a worker whose users send requests: when they send, when they wait,
-//! and when all is over. What goes over a connection is [`super::exchange`]'s.
+//! [`Requester`]: the worker handler of a run of requests: when its users send and wait, and when the
+//! run ends. Connections are handled in [`super::exchange`].
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,37 +16,37 @@ use super::user::{At, Socket, User};
 use super::{Driver, Left, Part, Places, Requests, Script, Step};
 use crate::sources::Sources;
 
-/// Users that begin, and requests that are sent because they are due, in one turn.
+/// Users started, and due requests sent, per turn.
 const STARTS_PER_TURN: u32 = 64;
 const SENDS_PER_TURN: usize = 256;
-/// How often the number of users is looked at where it changes.
+/// How often the number of users is updated with stages.
 const STAGE_NS: u64 = 20_000_000;
-/// How often a user is looked at that stays while something may come to it.
+/// How often a user that stays is checked.
 const STAY_NS: u64 = 20_000_000;
 
-/// What the main thread asks of a worker.
+/// An order of the main thread.
 pub(crate) enum Order {
-    /// The run begins at that time.
+    /// Begin the run at this time.
     Begin(u64),
-    /// It ends now.
+    /// End the run now.
     Stop,
     /// A place is known that somebody was sent to.
     Found,
 }
 
-/// Why a user is looked at.
+/// Why a user is woken.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Wake {
     Rested,
     Timeout,
-    /// It stays, and may be done.
+    /// It stays, and may be done now.
     Stayed,
     ConnectTimeout,
-    /// What it connects to was full.
+    /// The queue of its UNIX socket was full.
     Connect,
 }
 
-/// How far a run is.
+/// The stage of a run.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Stage {
     Waiting,
@@ -69,29 +69,29 @@ pub(crate) struct Requester<D: Driver, S: Script> {
     pub(super) script: S,
     pub(super) part: Part,
     pub(super) sources: Sources,
-    /// Source addresses that had no port left.
+    /// How many source addresses ran out of ports.
     pub(super) changes: u32,
     pub(super) users: Vec<User<D::State>>,
     pub(super) schedule: Schedule,
     pub(super) timings: Timings,
-    /// Requests under way.
+    /// Requests in flight.
     pub(super) in_flight: usize,
     pub(super) timeout_ns: u64,
     /// Users that are not done.
     alive: usize,
     /// Users below this have begun.
     started: u32,
-    /// Users that are ready; the last is taken first, so that no more connections are made than are
+    /// Users that are ready; the last is used first, so that no more connections are opened than
     /// needed.
     idle: Vec<u32>,
-    /// The user that is sending was among them.
+    /// Whether the sending user was idle when its request was due.
     was_free: bool,
     parked: Vec<u32>,
-    /// When to look at a user: it has slept enough, or waited too long.
+    /// Wake-ups of users: ends of pauses, and timeouts.
     wakes: BinaryHeap<Reverse<(u64, u32, Wake)>>,
     next_stage_ns: u64,
     stage: Stage,
-    /// Users whose request is over without an answer, or may be; see `pushes.rs`.
+    /// Users whose request may end without an answer; see `pushes.rs`.
     pub(super) soon: Vec<u32>,
 }
 
@@ -147,7 +147,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
 
     // ---- users ----
 
-    /// A user that has room for another request does what its script says.
+    /// Executes the next step of a user that can send another request.
     pub(super) fn advance<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
         if self.stage != Stage::Running {
             return self.retire(core, user);
@@ -168,7 +168,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    /// A user wants to send.
+    /// Sends the request of a user, or queues the user until one is due.
     fn ready<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
         if self.schedule.is_staged() && user >= self.schedule.users_at(now_ns) {
             return self.park(core, user);
@@ -189,24 +189,24 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    /// A request leaves that a user was free for when it was due.
+    /// Records how late a request is sent although a user was free.
     fn note_late(&mut self, due_ns: u64, now_ns: u64) {
         if due_ns >= self.schedule.measure_ns {
             self.timings.late(now_ns.saturating_sub(due_ns));
         }
     }
 
-    /// A user does nothing until then.
+    /// Suspends a user.
     pub(super) fn sleep(&mut self, user: u32, until_ns: u64) {
         self.set(user, At::Asleep(until_ns));
         self.wakes.push(Reverse((until_ns, user, Wake::Rested)));
     }
 
-    /// There are to be fewer users: this one closes its connection and waits.
+    /// Parks a surplus user: it closes its connection and waits.
     fn park<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
         self.set(user, At::Parked);
         if let Some(one) = self.users.get_mut(user as usize) {
-            // Its script is asked again.
+            // When it resumes, its script decides again.
             one.refused = None;
         }
         self.parked.push(user);
@@ -219,7 +219,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    /// A user is done; what it still has under way is awaited.
+    /// Ends a user. Its requests in flight are still awaited.
     fn retire<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
         let Some(one) = self.users.get_mut(user as usize) else { return };
         let stays = one.at == At::Staying && self.stage != Stage::Over;
@@ -257,7 +257,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    /// Looks at a user when its request, if it still has it then, has had its time.
+    /// Sets the wake-up for the timeout of a request.
     pub(super) fn arm(&mut self, user: u32, begun_ns: u64) {
         let at_ns = begun_ns.saturating_add(self.timeout_of(user));
         let Some(one) = self.users.get_mut(user as usize) else { return };
@@ -267,7 +267,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    /// Of the request that a user has under way.
+    /// The timeout of the request of a user.
     #[inline]
     fn timeout_of(&self, user: u32) -> u64 {
         let limit = if D::PUSHES { self.script.limit(user) } else { None };
@@ -275,7 +275,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         nanoseconds.unwrap_or(self.timeout_ns)
     }
 
-    /// The same for a connect.
+    /// Sets the wake-up for the timeout of a connect.
     pub(super) fn arm_connect(&mut self, user: u32, now_ns: u64) {
         let Some(timeout) = self.config.connect_timeout else { return };
         let Some(one) = self.users.get_mut(user as usize) else { return };
@@ -287,7 +287,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    /// Tries the connect again after a rest: what it goes to has no room just now.
+    /// Retries a connect after a pause, as the queue of the UNIX socket is full.
     pub(super) fn connect_later(&mut self, user: u32, now_ns: u64) {
         let at_ns = now_ns + Requests::CONNECT_REST.as_nanos() as u64;
         self.wakes.push(Reverse((at_ns, user, Wake::Connect)));
@@ -312,7 +312,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    // ---- what a turn does ----
+    // ---- parts of a turn ----
 
     fn start_users<Y: Sys>(&mut self, core: &mut Core<Y, Self>) {
         for _ in 0..STARTS_PER_TURN {
@@ -352,7 +352,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    /// A request was begun so long ago that it may have had its time; there may be another now.
+    /// Checks whether the request of a user has timed out; it may be a newer one.
     fn look_at_timeout<Y: Sys>(
         &mut self,
         core: &mut Core<Y, Self>,
@@ -363,7 +363,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let timeout_ns = self.timeout_of(user);
         let Some(one) = self.users.get_mut(user as usize) else { return };
         if one.armed_ns != at_ns {
-            // Another was due sooner, and has come.
+            // A wake-up that was set later was due sooner, and has replaced this one.
             return;
         }
         one.armed_ns = 0;
@@ -376,7 +376,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    /// The same for a connect; there may be another now, or none.
+    /// Checks whether the connect of a user has timed out; it may be a newer one, or none.
     fn look_at_connect<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
         let Some(timeout) = self.config.connect_timeout else { return };
         let Some(one) = self.users.get_mut(user as usize) else { return };
@@ -399,7 +399,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    /// Gives users that are ready what is due by now.
+    /// Sends the requests that are due. Returns true if more may be due.
     fn send_due<Y: Sys>(&mut self, core: &mut Core<Y, Self>) -> bool {
         for _ in 0..SENDS_PER_TURN {
             let Some(&user) = self.idle.last() else { return false };
@@ -422,7 +422,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         true
     }
 
-    /// Has as many users take part as the stage says.
+    /// Resumes parked users if the stage has more users now.
     fn look_at_stage<Y: Sys>(&mut self, core: &mut Core<Y, Self>, now_ns: u64) {
         if !self.schedule.is_staged() || now_ns < self.next_stage_ns {
             return;
@@ -440,7 +440,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    /// Nothing more is sent: users without a request are done, the others have their grace.
+    /// Stops sending: users without a request end, the others have a grace period.
     fn begin_ending<Y: Sys>(&mut self, core: &mut Core<Y, Self>, now_ns: u64) {
         self.stage = Stage::Ending(now_ns.saturating_add(self.grace_ns()));
         self.ledger.set_untaken(self.schedule.untaken(now_ns));
@@ -468,7 +468,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    /// How long answers are waited for at the end: a server that answers, and slowly, has its time.
+    /// The grace period for answers at the end. It includes the slowest service time, so that a slow
+    /// server is not counted as failing.
     fn grace_ns(&self) -> u64 {
         let slowest_ns = (self.timings.slowest_ms() * 1e6) as u64;
         let grace = Requests::GRACE.max(self.script.grace());
@@ -477,7 +478,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
 
     fn finish<Y: Sys>(&mut self, core: &mut Core<Y, Self>, now_ns: u64) {
         self.stage = Stage::Over;
-        // That nothing came while it was waited for lengthens no run.
+        // Waiting without an answer does not prolong the measured time.
         let settled_ns = self.timings.settled_ns();
         let is_at_end = self.schedule.is_at_end(now_ns);
         let end_ns = if is_at_end { self.schedule.until_ns } else { 0 };
@@ -510,12 +511,12 @@ impl<D: Driver, S: Script> Handler for Requester<D, S> {
     type User = Socket;
     type Post = Order;
 
-    /// Never called: nobody connects to us.
+    /// Never called: a client does not listen.
     fn request<Y: Sys>(&mut self, _: &mut Core<Y, Self>, _: ConnId, _: &Incoming) -> Answer {
         Answer::Respond(Response::text(404, "This is a client.\n"))
     }
 
-    /// Never called: nobody speaks WebSocket here.
+    /// Never called: its connections are raw.
     fn open<Y: Sys>(&mut self, _: &mut Core<Y, Self>, _: ConnId) {}
 
     fn message<Y: Sys>(&mut self, _: &mut Core<Y, Self>, _: ConnId, _: OpCode, _: &mut [u8]) {}

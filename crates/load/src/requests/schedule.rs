@@ -1,4 +1,4 @@
-//! [`Schedule`]: when one worker's users may send. It knows neither sockets nor clocks.
+//! [`Schedule`]: when one worker's users may send. It has no access to sockets or clocks.
 
 use std::time::Duration;
 
@@ -6,28 +6,28 @@ use super::{Pace, Part, Requests};
 use crate::pacer::{Deal, Pacer};
 use crate::stages::{self, Stage};
 
-/// What a user that is ready is told.
+/// When a user that is ready may send.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Turn {
     /// It sends what was due then.
     Due(u64),
-    /// It waits for its turn.
+    /// Later.
     Later,
     /// Nothing is due any more.
     Over,
 }
 
-/// One worker's share of a run's plan.
+/// One worker's share of the schedule of a run.
 pub(super) struct Schedule {
-    /// The open model.
+    /// Due times of the open model.
     pacer: Option<Pacer>,
-    /// Taken, of the open model's.
+    /// Requests sent so far.
     number: u64,
     stages: Vec<Stage>,
-    /// Users of the run before this worker's first, and from one of its users to the next.
+    /// The users of this worker.
     part: Part,
     pub(super) begin_ns: u64,
-    /// What was due before is warm-up.
+    /// Requests due before this are warm-up.
     pub(super) measure_ns: u64,
     pub(super) until_ns: u64,
     /// Requests that may still be begun after the warm-up.
@@ -35,7 +35,7 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// Begins at `begin_ns`, with the warm-up.
+    /// A schedule that starts at `begin_ns` with the warm-up.
     pub(super) fn new(config: &Requests, part: Part, begin_ns: u64) -> Schedule {
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let measure_ns = begin_ns.saturating_add(nanoseconds(config.warm_up));
@@ -48,7 +48,7 @@ impl Schedule {
         let pacer = match &config.pace {
             Pace::Rate(rate) => Some(Pacer::new(begin_ns, *rate, 1, 1).dealt(deal)),
             Pace::Rates(stages) => {
-                // The warm-up is at the first rate there is.
+                // The warm-up uses the first rate above 0.
                 let first = stages.iter().map(|stage| stage.connections).find(|rate| *rate > 0);
                 let warm = Stage { time: config.warm_up, connections: first.unwrap_or(1) };
                 let legs = (!config.warm_up.is_zero()).then(|| warm_up(warm)).into_iter().flatten();
@@ -65,7 +65,7 @@ impl Schedule {
         Schedule { pacer, number: 0, stages, part, begin_ns, measure_ns, until_ns, left }
     }
 
-    /// Whether requests are due at times of their own.
+    /// Whether it is an open model.
     pub(super) fn is_open(&self) -> bool {
         self.pacer.is_some()
     }
@@ -75,7 +75,7 @@ impl Schedule {
         !self.stages.is_empty()
     }
 
-    /// The next request that is due by `now_ns`, taken.
+    /// Takes the next request that is due by `now_ns`.
     #[inline]
     pub(super) fn take(&mut self, now_ns: u64) -> Turn {
         let due_ns = match &self.pacer {
@@ -94,14 +94,14 @@ impl Schedule {
         Turn::Due(due_ns)
     }
 
-    /// When the open model's next is due.
+    /// When the next request of the open model is due.
     pub(super) fn next_ns(&self) -> Option<u64> {
         let due_ns = self.pacer.as_ref()?.due_ns(self.number);
         (due_ns < self.until_ns && self.left > 0).then_some(due_ns)
     }
 
-    /// Whether it is the time that ends the run, and neither its users nor the number of requests: it
-    /// has come, or nothing is due before it does.
+    /// Whether the run ends by its time, and not by its users or number of requests: the time is over,
+    /// or nothing is due before it is.
     pub(super) fn is_at_end(&self, now_ns: u64) -> bool {
         let is_over = |pacer: &Pacer| self.left > 0 && pacer.due_ns(self.number) >= self.until_ns;
         now_ns >= self.until_ns || self.pacer.as_ref().is_some_and(is_over)
@@ -115,7 +115,7 @@ impl Schedule {
         due.min(self.left)
     }
 
-    /// How many of this worker's users take part at this time.
+    /// How many of this worker's users are active at a time.
     pub(super) fn users_at(&self, now_ns: u64) -> u32 {
         if self.stages.is_empty() {
             return self.part.users;
@@ -130,7 +130,7 @@ impl Schedule {
     }
 }
 
-/// A rate from the first moment on, and none after it: what follows begins as it would without.
+/// Stages with a constant rate and then 0, so that the next stages start as without them.
 fn warm_up(stage: Stage) -> [Stage; 3] {
     let none = Stage { time: Duration::ZERO, connections: 0 };
     [Stage { time: Duration::ZERO, ..stage }, stage, none]
@@ -142,7 +142,7 @@ fn share(requests: u64, deal: Deal) -> u64 {
     requests / whole * part + users_of(first, stride, requests % whole)
 }
 
-/// Users of worker `one` of `workers`.
+/// The number of users of worker `one` of `workers`.
 pub(super) fn users_of(one: u64, workers: u64, users: u64) -> u64 {
     users.saturating_sub(one).div_ceil(workers.max(1))
 }

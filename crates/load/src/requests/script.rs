@@ -1,100 +1,100 @@
-//! [`Script`]: what users ask for. [`Fixed`] is the fast path, one request again and again; a
-//! scenario is another.
+//! [`Script`]: what users send. [`Fixed`] repeats one request and is the fast path; scenarios are
+//! another implementation.
 
 use std::time::Duration;
 
 use super::{Answer, Failure, Kind, Places, Push, Request, Wants};
 
-/// What a user does next.
+/// The next step of a user.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// It sends [`Script::request`] as soon as the pacing lets it.
+    /// Send [`Script::request`] as soon as the schedule allows.
     Send,
-    /// It thinks, and is asked again.
+    /// Pause, then call [`Script::next`] again.
     Wait(Duration),
-    /// What it was to send cannot be: that is begun when the pacing lets it, and has failed.
+    /// The request cannot be sent: it fails as soon as the schedule allows.
     Fail(Failure),
-    /// It is done for good.
+    /// The user is done.
     End,
 }
 
-/// Which users a worker has: those whose number is `first`, `first + stride` and so on.
+/// The users of a worker: numbers `first`, `first + stride` and so on.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Part {
     /// The worker's number.
     pub worker: u16,
-    /// Of the worker's user 0.
+    /// The number of the worker's user 0.
     pub first: u64,
-    /// From one user to the next.
+    /// The difference between the numbers of two users.
     pub stride: u64,
     /// Users of this worker.
     pub users: u32,
 }
 
 impl Part {
-    /// The number in the whole run of this worker's user.
+    /// The number in the run of a user of this worker.
     #[must_use]
     pub fn number(&self, user: u32) -> u64 {
         self.first + u64::from(user) * self.stride
     }
 }
 
-/// What the users of one worker do. They are numbered from 0; [`Part::number`] tells them apart over
-/// all workers. For every request: `next` says [`Step::Send`], then `wants`, `request`, and in the
-/// end `answered`, once each unless said otherwise; of [`Step::Fail`] it is `answered` alone.
+/// The script of the users of one worker. They are numbered from 0; [`Part::number`] is the number in
+/// the run. The calls for every request, once each unless noted: `next` returning [`Step::Send`],
+/// `wants`, `request`, and finally `answered`; after [`Step::Fail`] only `answered`.
 pub trait Script: Send + 'static {
     /// The run begins: whom it asks, and when what is due counts.
     fn start(&mut self, _places: &Places, _measure_ns: u64) {}
 
-    /// What a user does that has nothing under way.
+    /// The next step of a user without a request in flight.
     fn next(&mut self, user: u32, now_ns: u64) -> Step;
 
-    /// What it sends, about to be sent. Asked for once more where an answer redirects.
+    /// The request to send now. Called again for a redirect.
     fn request(&mut self, user: u32) -> &Request;
 
-    /// What the user wants to see of the answer.
+    /// The parts of the answer that the script needs.
     #[inline]
     fn wants(&self, _user: u32) -> Wants {
         Wants::Nothing
     }
 
-    /// Whether a whole answer leads on to another request: then that is what [`Script::request`] is from
-    /// now on. It is sent at once, whatever the pacing, counts as a redirect, and its answer is that of
-    /// the first. Not asked where requests are pipelined.
+    /// Whether a complete answer is followed up by another request, which [`Script::request`] then
+    /// returns. It is sent at once, counts as a redirect, and its answer is that of the first request.
+    /// Not called with pipelining.
     #[inline]
     fn leads_on(&mut self, _user: u32, _answer: &Answer<'_>) -> bool {
         false
     }
 
-    /// What came of it. A whole answer that is not what it should be is given a failure.
+    /// Takes the result of a request. Returns a failure if a complete answer is not as expected.
     fn answered(&mut self, user: u32, answer: &Answer<'_>) -> Option<Failure>;
 
-    // Only with drivers whose servers push:
+    // Only for drivers with `PUSHES`:
 
-    /// What the next request is. With anything but [`Kind::Plain`] it goes over the user's socket.
+    /// The kind of the next request. All but [`Kind::Plain`] use the user's WebSocket.
     fn kind(&self, _user: u32) -> Kind {
         Kind::Plain
     }
 
-    /// A message, once sent, is to be answered by one that [`Script::pushed`] accepts.
+    /// Whether a sent message is answered by one that [`Script::pushed`] accepts.
     fn awaits(&self, _user: u32) -> bool {
         false
     }
 
-    /// Time for the request under way, where it is another than the run's.
+    /// The timeout of the request in flight, if it differs from that of the run.
     fn limit(&self, _user: u32) -> Option<Duration> {
         None
     }
 
-    /// A request is about to be sent.
+    /// Called before a request is sent.
     fn begin(&mut self, _user: u32, _now_ns: u64) {}
 
-    /// A message came by itself. Where the user `waits` for one: whether it is this.
+    /// Takes a pushed message. If the user `waits` for one: returns whether it is this one.
     fn pushed(&mut self, _user: u32, _push: &Push<'_>, _waits: bool, _now_ns: u64) -> bool {
         false
     }
 
-    /// A message that came before and is what the user waits for now.
+    /// Takes an earlier message that matches what the user waits for.
     fn recall(&mut self, _user: u32) -> Option<Vec<u8>> {
         None
     }
@@ -102,18 +102,18 @@ pub trait Script: Send + 'static {
     /// The user's socket is gone, and its steps had not ended it.
     fn left(&mut self, _user: u32, _left: Left) {}
 
-    /// A user that is done keeps its connections, as something is still to come to it.
+    /// Whether a user that is done keeps its connections, as messages are still expected.
     fn stays(&mut self, _user: u32, _now_ns: u64) -> bool {
         false
     }
 
-    /// How long users may stay when the run's time is over.
+    /// How long users may stay after the end of the run.
     fn grace(&self) -> Duration {
         Duration::ZERO
     }
 }
 
-/// How a socket went.
+/// How a WebSocket ended.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Left {
     /// The server closed it, with this code.
@@ -126,7 +126,7 @@ pub enum Left {
     Parked,
 }
 
-/// Every user sends one and the same request, for ever. It allocates nothing.
+/// Each user repeats one request. It allocates nothing.
 #[derive(Clone, Debug)]
 pub struct Fixed {
     requests: Vec<Request>,
@@ -134,10 +134,10 @@ pub struct Fixed {
     accepted: Accepted,
 }
 
-/// Which statuses are no failure.
+/// The statuses that are accepted.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub enum Accepted {
-    /// Those below 400; also 0, for protocols that have none.
+    /// Those below 400, including 0 for protocols without status.
     #[default]
     Below400,
     /// These.
@@ -145,7 +145,7 @@ pub enum Accepted {
 }
 
 impl Accepted {
-    /// Whether it is accepted.
+    /// Whether a status is accepted.
     #[must_use]
     #[inline]
     pub fn has(&self, status: u16) -> bool {
@@ -157,7 +157,7 @@ impl Accepted {
 }
 
 impl Fixed {
-    /// User `n` of the run sends request `n` modulo their number: at least one is needed.
+    /// User `n` of the run sends request `n` modulo their number. At least one is required.
     #[must_use]
     pub fn new(requests: Vec<Request>, part: Part, accepted: Accepted) -> Fixed {
         assert!(!requests.is_empty(), "a script needs a request");

@@ -1,4 +1,4 @@
-//! [`RequestSummary`]: what a run of requests came to, as text and as JSON.
+//! [`RequestSummary`]: the summary of a run of requests, as text and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
@@ -10,23 +10,22 @@ use super::{Failure, RequestSnapshot};
 use crate::summary::write_latency;
 use crate::{Latency, Recorder, Series};
 
-/// The whole of a run. What was due in the warm-up is in none of it but where it says so.
+/// The summary of a run. Requests due in the warm-up are only in the figures that name it.
 #[derive(Clone, Debug, Serialize)]
 pub struct RequestSummary {
     /// Requests.
     pub requests: RequestCounts,
-    /// From the end of the warm-up to the end of the time the run was given, or to when the last
-    /// request came to anything, whichever is later; to the latter alone where users or a number of
-    /// requests ended it.
+    /// From the end of the warm-up to the end of the configured time or of the last request, whichever
+    /// is later; to the end of the last request if users or a number of requests ended the run.
     pub seconds: f64,
-    /// Answers per second of that.
+    /// Answers per second in that time.
     pub per_second: f64,
-    /// From when a request was due to the end of its answer, of all answers; null without any.
+    /// From the due time of a request to the end of its answer; null without answers.
     pub latency: Option<Latency>,
-    /// The same from when it was sent.
+    /// From the send to the end of the answer.
     pub service_time: Option<Latency>,
-    /// How much later than due requests left though a user was free to send them (open model): the
-    /// generator's own error.
+    /// Delay from the due time to the send although a user was free (open model): the error of the
+    /// generator.
     pub scheduling_error: Option<Latency>,
     /// Answers by status.
     pub status: BTreeMap<u16, u64>,
@@ -34,45 +33,45 @@ pub struct RequestSummary {
     pub errors: BTreeMap<&'static str, u64>,
     /// Connections.
     pub connections: RequestConnections,
-    /// Bytes of bodies received, without framing, as they were coded.
+    /// Bytes of bodies received, without framing, before decoding.
     pub body_bytes: u64,
-    /// Bytes that coded bodies were decoded to, of answers whose body was looked at.
+    /// Decoded bytes of bodies with a content coding that were used.
     pub decoded_bytes: u64,
 }
 
-/// How many requests came to what.
+/// Requests by result.
 #[derive(Copy, Clone, Default, Debug, Serialize)]
 pub struct RequestCounts {
-    /// Answered as they should be.
+    /// Answered as expected.
     pub ok: u64,
-    /// Not answered, or not as they should be; with `ok` all that were begun.
+    /// Not answered, or not as expected; together with `ok` all that were begun.
     pub failed: u64,
-    /// Given to the kernel; the others of those that failed had no connection.
+    /// Passed to the kernel; other failed requests had no connection.
     pub sent: u64,
-    /// Answered whole, whatever the answer said.
+    /// Answered completely with any status.
     pub answered: u64,
-    /// Of those that failed: without an answer when the run ended.
+    /// Failed because there was no answer when the run ended.
     pub unfinished: u64,
-    /// Due by the open model and never sent, as no user was free until the end.
+    /// Due in the open model but never sent, as no user was free.
     pub unsent: u64,
-    /// Sent because they were due in the warm-up.
+    /// Sent in the warm-up.
     pub warm_up: u64,
-    /// Sent because an answer redirected.
+    /// Sent to follow redirects.
     pub redirects: u64,
 }
 
 /// The connections of a run.
 #[derive(Copy, Clone, Default, Debug, Serialize)]
 pub struct RequestConnections {
-    /// Made.
+    /// Opened.
     pub opened: u64,
     /// Connects that failed.
     pub failed: u64,
-    /// Ended by the server while nothing was asked.
+    /// Closed by the server while idle.
     pub closed_idle: u64,
-    /// Given up because the server sent what nobody had asked for.
+    /// Closed because the server sent unsolicited data.
     pub unasked: u64,
-    /// The most sockets of this machine that rested in `TIME_WAIT` at any look.
+    /// The most sockets of this machine in `TIME_WAIT` at any sample.
     pub time_wait_most: u64,
 }
 
@@ -117,21 +116,20 @@ impl RequestSummary {
         }
     }
 
-    /// Requests that were due and did not come to what they should: those that failed, and those that
-    /// were never sent.
+    /// Requests that failed or were due and never sent.
     #[must_use]
     pub fn errors(&self) -> u64 {
         self.requests.failed + self.requests.unsent
     }
 
-    /// The same of all that were due, from 0 to 1; `None` where none was.
+    /// The share of errors in all due requests, from 0 to 1; `None` if none was due.
     #[must_use]
     pub fn error_share(&self) -> Option<f64> {
         let due = self.requests.ok + self.errors();
         (due > 0).then(|| self.errors() as f64 / due as f64)
     }
 
-    /// What fell short, each as a clause; empty when all was answered as it should be.
+    /// The shortfalls as clauses; empty if all requests were answered as expected.
     #[must_use]
     pub fn reasons(&self) -> Vec<String> {
         let RequestCounts { failed, unsent, answered, .. } = self.requests;
@@ -146,7 +144,7 @@ impl RequestSummary {
 impl Display for RequestSummary {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let RequestCounts { ok, failed, sent, unsent, warm_up, redirects, .. } = self.requests;
-        // Where a connect failed nothing was sent, and the request failed all the same.
+        // A request whose connect failed was begun but not sent.
         match ok + failed {
             begun if begun > sent => write!(f, "requests      {begun}, of which {sent} were sent")?,
             _ => write!(f, "requests      {sent} sent")?,

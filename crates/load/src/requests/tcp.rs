@@ -1,43 +1,43 @@
-//! [`Tcp`]: a protocol of one's own over plain TCP or TLS: a request is bytes, and [`Expect`] says
+//! [`Tcp`]: a private protocol over plain TCP or TLS: a request is bytes, and [`Expect`] determines
 //! where its answer ends.
 
 use regex::bytes::Regex;
 
 use super::{Awaited, Driver, Failure, Received, Whole};
 
-/// What an answer is.
+/// How the end of an answer is found.
 #[derive(Clone, Debug)]
 pub enum Expect {
-    /// Whatever comes first.
+    /// The first bytes received.
     Anything,
-    /// So many bytes.
+    /// This many bytes.
     Length(u64),
-    /// These bytes.
+    /// Exactly these bytes.
     Bytes(Vec<u8>),
     /// Bytes up to the first match of this expression, within [`Tcp::KEPT_BYTES`].
     Regex(Regex),
-    /// A length, and so many bytes.
+    /// A length prefix, and that many bytes.
     Prefix(Prefix),
 }
 
-/// A length in front of a message.
+/// A length prefix.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Prefix {
-    /// 1 to 8.
+    /// Its size, 1 to 8 bytes.
     pub bytes: u8,
-    /// The least byte comes first.
+    /// Little-endian byte order.
     pub little_endian: bool,
-    /// The length counts the prefix too.
+    /// The length includes the prefix.
     pub counts_itself: bool,
 }
 
-/// One worker's plain TCP.
+/// The TCP driver of one worker.
 #[derive(Clone, Debug)]
 pub struct Tcp {
     expect: Expect,
 }
 
-/// How much of an answer has come.
+/// The state of a connection.
 #[derive(Default, Debug)]
 pub struct TcpState {
     seen: u64,
@@ -46,16 +46,16 @@ pub struct TcpState {
 }
 
 impl Tcp {
-    /// The longest answer that [`Expect::Regex`] looks through.
+    /// The most bytes that [`Expect::Regex`] searches.
     pub const KEPT_BYTES: usize = 64 * 1024;
 
-    /// Every answer is like this.
+    /// A driver whose answers all end like this.
     #[must_use]
     pub fn new(expect: Expect) -> Tcp {
         Tcp { expect }
     }
 
-    /// The length of the answer that begins so; `None` while too little is there.
+    /// The length of an answer with a prefix; `None` while the prefix is partial.
     fn prefixed(
         prefix: Prefix,
         state: &mut TcpState,
@@ -77,7 +77,7 @@ impl Tcp {
         whole.filter(|&whole| whole >= own).map(Some).ok_or(Failure::Unexpected)
     }
 
-    /// How long the answer is in all, as far as that is known.
+    /// The length of the answer, if known yet.
     fn length(&self, state: &mut TcpState, bytes: &[u8]) -> Result<Option<u64>, Failure> {
         match &self.expect {
             Expect::Anything => Ok(Some(bytes.len() as u64)),
@@ -133,7 +133,7 @@ impl Driver for Tcp {
 mod tests {
     use super::*;
 
-    /// The lengths of the answers in a stream that comes in pieces of so many bytes.
+    /// The lengths of the answers of a stream that arrives in pieces of `piece` bytes.
     fn received(expect: Expect, stream: &[u8], piece: usize) -> Result<Vec<u64>, Failure> {
         let (mut tcp, mut state) = (Tcp::new(expect), TcpState::default());
         let (mut awaited, mut answers) = (Awaited::default(), Vec::new());

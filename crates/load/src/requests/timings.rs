@@ -1,6 +1,6 @@
-//! [`Timings`]: what a worker times, and [`Batches`], by which it comes to whoever reports. Whole batches
-//! of histograms change hands: a worker neither adds them up nor waits for those who do, as either would
-//! make the next request late.
+//! [`Timings`]: the histograms of a worker, and [`Batches`], which pass them to reports. Batches of
+//! histograms are swapped: a worker neither merges them nor waits for a merge, as either would delay
+//! the next request.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -9,15 +9,15 @@ use hdrhistogram::Histogram;
 use super::Times;
 use crate::{Recorder, Series};
 
-/// Times of some requests.
+/// The times of some requests.
 struct Batch {
-    /// Requests sent when they were due: both times are the same, recorded once.
+    /// Requests sent at their due time: both times are the same and recorded once.
     same: Option<Histogram<u64>>,
     recorder: Recorder,
 }
 
 impl Default for Batch {
-    /// With its room, as the first answer is timed too.
+    /// Allocates its histogram now, so that the first answer is not delayed.
     fn default() -> Batch {
         Batch { same: Recorder::empty(), recorder: Recorder::default() }
     }
@@ -46,7 +46,7 @@ impl Batch {
     }
 }
 
-/// A worker's batches between it and whoever reports.
+/// The batches between a worker and reports.
 #[derive(Default)]
 pub(crate) struct Batches(Mutex<Hands>);
 
@@ -54,7 +54,7 @@ pub(crate) struct Batches(Mutex<Hands>);
 struct Hands {
     /// Handed over, and not yet taken.
     full: Option<Box<Batch>>,
-    /// Given back, to be filled again.
+    /// Returned for reuse.
     empty: Option<Box<Batch>>,
 }
 
@@ -65,7 +65,7 @@ impl Default for Hands {
 }
 
 impl Batches {
-    /// Adds what was handed over since the last time to `all`.
+    /// Adds the flushed batch to `all`.
     pub(crate) fn take(&self, all: &mut Recorder) {
         let Some(mut batch) = self.hands().full.take() else { return };
         batch.add_to(all);
@@ -79,7 +79,7 @@ impl Batches {
     }
 }
 
-/// What a worker times, until it hands it over.
+/// The histograms of a worker until they are flushed.
 pub(crate) struct Timings {
     batch: Box<Batch>,
     slowest_ms: f64,
@@ -89,7 +89,7 @@ pub(crate) struct Timings {
 }
 
 impl Timings {
-    /// How often batches are handed over, if the one before was taken.
+    /// How often batches are flushed, if the last one was taken.
     const PERIOD_NS: u64 = 250_000_000;
 
     pub(super) fn new() -> Timings {
@@ -97,7 +97,7 @@ impl Timings {
         Timings { batch, slowest_ms: 0.0, settled_ns: 0, handed_over_ns: 0, fresh: false }
     }
 
-    /// An answer came.
+    /// Records an answer.
     #[inline]
     pub(super) fn answered(&mut self, times: &Times) {
         let Times { due_ns, sent_ns, done_ns, .. } = *times;
@@ -113,33 +113,33 @@ impl Timings {
         recorder.record(Series::ServiceTime, done_ns.saturating_sub(sent_ns));
     }
 
-    /// A request came to nothing.
+    /// Records the end of a failed request.
     pub(super) fn failed(&mut self, done_ns: u64) {
         self.settled_ns = done_ns;
     }
 
-    /// When the last measured request came to anything; 0 before the first.
+    /// When the last measured request ended; 0 before the first.
     pub(super) fn settled_ns(&self) -> u64 {
         self.settled_ns
     }
 
-    /// The longest service time of all.
+    /// The longest service time so far.
     pub(super) fn slowest_ms(&self) -> f64 {
         self.slowest_ms.max(self.batch.slowest_ms())
     }
 
-    /// A request left so much later than it was due though a user was free.
+    /// Records the delay of a request although a user was free.
     pub(super) fn late(&mut self, nanoseconds: u64) {
         self.fresh = true;
         self.batch.recorder.record(Series::SendLag, nanoseconds);
     }
 
-    /// When there is something to hand over.
+    /// When to flush next, if there is something to flush.
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.fresh.then_some(self.handed_over_ns.saturating_add(Self::PERIOD_NS))
     }
 
-    /// Hands over what has come, if it is time.
+    /// Flushes what was timed, once per [`Timings::PERIOD_NS`].
     #[inline]
     pub(super) fn hand_over(&mut self, batches: &Batches, now_ns: u64) {
         if self.fresh && now_ns >= self.handed_over_ns.saturating_add(Self::PERIOD_NS) {

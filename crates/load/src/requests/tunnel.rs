@@ -1,5 +1,5 @@
-//! [`Tunnel`]: a connection on its way through a proxy (RFC 9110 section 9.3.6): asked for, answered,
-//! and where TLS is spoken, securing itself.
+//! [`Tunnel`]: a tunnel being opened through a proxy (RFC 9110 section 9.3.6): requested, answered, and
+//! then secured if TLS is used.
 
 use engine::TlsClient;
 use wire::http::{EMPTY_HEADER, HeadScanner, MAX_HEADERS, parse_response};
@@ -8,11 +8,11 @@ use wire::{Limits, Status};
 use super::Failure;
 use crate::{Endpoint, Proxy};
 
-/// What is said and done in a tunnel before it is a connection to its place.
+/// How to open a tunnel.
 #[derive(Debug)]
 pub(crate) struct Through {
     pub(crate) connect: Vec<u8>,
-    /// With the host itself.
+    /// TLS with the host.
     pub(crate) tls: Option<TlsClient>,
 }
 
@@ -27,7 +27,7 @@ impl Through {
     }
 }
 
-/// How far it is.
+/// The state of a tunnel.
 #[derive(Default)]
 pub(crate) struct Tunnel {
     /// CONNECT is sent.
@@ -39,10 +39,10 @@ pub(crate) struct Tunnel {
 }
 
 impl Tunnel {
-    /// Takes what the proxy says; true once it has said yes.
+    /// Receives bytes of the proxy; true once the tunnel is open.
     ///
     /// # Errors
-    /// It has said no, or what is no answer.
+    /// The proxy refused, or its answer is invalid.
     pub(crate) fn receive(&mut self, bytes: &[u8]) -> Result<bool, Failure> {
         self.head.extend_from_slice(bytes);
         loop {
@@ -56,7 +56,7 @@ impl Tunnel {
             let answer = parse_response(&self.head, &mut headers).map_err(Failure::Protocol)?;
             match answer.status {
                 100..=199 => self.head = rest,
-                // A client speaks first in TLS and HTTP: what follows at once is nobody's.
+                // In TLS and HTTP the client sends first, so data right after the head is invalid.
                 200..=299 if rest.is_empty() => {
                     self.head = Vec::new();
                     return Ok(true);

@@ -1,5 +1,4 @@
-//! [`User`]: one who sends and waits, with the connection it has, and [`Flight`], a request of its
-//! that is under way.
+//! [`User`]: one user with its connection, and [`Flight`], a request in flight.
 
 use std::collections::VecDeque;
 
@@ -8,40 +7,40 @@ use engine::ConnId;
 use super::tunnel::Tunnel;
 use super::{Awaited, Failure, Kind, Request, Times};
 
-/// What a connection of the engine knows of itself.
+/// The data of an engine connection.
 #[derive(Copy, Clone, Default, Debug)]
 pub(crate) struct Socket {
-    /// Whose it is.
+    /// Its user.
     pub(super) user: u32,
     /// The connect has succeeded.
     pub(super) opened: bool,
 }
 
-/// Whether a user sends.
+/// What a user is doing.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum At {
     /// Its next request follows an answer.
     Busy,
-    /// It is ready, and its turn has not come.
+    /// It is ready to send when a request is due.
     Idle,
-    /// There are to be fewer users now.
+    /// It is paused, as the stage has fewer users.
     Parked,
-    /// It does nothing until then.
+    /// It pauses until this time.
     Asleep(u64),
-    /// It is done, and stays while something may come to it.
+    /// It is done, and stays to receive messages.
     Staying,
     /// It is done.
     Over,
 }
 
-/// A request under way.
+/// A request in flight.
 #[derive(Copy, Clone, Default, Debug)]
 pub(super) struct Flight {
     pub(super) times: Times,
-    /// Its answer has no body.
+    /// It is HEAD, whose answer has no body.
     pub(super) is_head: bool,
     pub(super) kind: Kind,
-    /// A message that came by itself is to answer it.
+    /// A pushed message answers it.
     pub(super) awaits: bool,
 }
 
@@ -52,28 +51,28 @@ pub(super) struct User<C> {
     pub(super) conn: Option<ConnId>,
     pub(super) opened: bool,
     pub(super) endpoint: u8,
-    /// How often it was redirected for the request under way.
+    /// Redirects followed for the current request.
     pub(super) hops: u32,
-    /// When its wake-up for a timeout comes; 0 without one.
+    /// Its wake-up for a timeout; 0 without one.
     pub(super) armed_ns: u64,
     /// A wake-up for its connect is set.
     pub(super) is_connect_armed: bool,
-    /// Since when it connects.
+    /// When it started to connect.
     pub(super) connect_ns: u64,
     /// Nobody knows yet where the place is that it was sent to.
     pub(super) is_lost: bool,
     /// Its connection is not through its proxy yet.
     pub(super) tunnel: Option<Box<Tunnel>>,
-    /// The first of them is awaited.
+    /// Requests in flight, oldest first.
     pub(super) flights: VecDeque<Flight>,
     pub(super) awaited: Awaited,
-    /// What the driver remembers of the connection.
+    /// The driver state of the connection.
     pub(super) state: C,
     /// Why its next request cannot be sent.
     pub(super) refused: Option<Failure>,
-    /// Where an answer has sent it.
+    /// The request that follows a redirect.
     pub(super) redirect: Option<Box<Request>>,
-    /// The connection in use is its socket, not that of HTTP.
+    /// The active connection is its WebSocket.
     pub(super) on_socket: bool,
     /// The other one.
     pub(super) aside: Option<Box<Aside<C>>>,

@@ -1,5 +1,5 @@
-//! [`Web`]: what users of scenarios speak who have sockets too. A connection is of HTTP/1.1 until its
-//! first request makes it a WebSocket or a client of Action Cable.
+//! [`Web`]: the driver of scenarios with WebSockets. A connection uses HTTP/1.1 unless its first
+//! request makes it a WebSocket or an Action Cable client.
 
 use super::cable::{Cable, CableState};
 use super::driver::Push;
@@ -8,13 +8,13 @@ use super::request::Kind;
 use super::websocket::WebSocketState;
 use super::{Awaited, Driver, Http1, Received, Request, WebSocket};
 
-/// One worker's connections of all three kinds.
+/// One worker's drivers of all three protocols.
 #[derive(Default)]
 pub struct Web {
     http: Http1,
-    /// With the WebSockets below it.
+    /// Including the WebSocket driver.
     cable: Cable,
-    /// Whose message came last.
+    /// The last message is that of Action Cable.
     is_cable: bool,
 }
 
@@ -40,7 +40,7 @@ impl Web {
         Web { http: Http1::new(), ..Web::default() }
     }
 
-    /// As [`super::WebSocket::compressing`], of all sockets; `None` offers nothing.
+    /// As [`super::WebSocket::compressing`], for all WebSockets; `None` for no compression.
     #[must_use]
     pub fn compressing(mut self, above: Option<usize>) -> Web {
         if let Some(above) = above {

@@ -1,10 +1,9 @@
-//! [`WebSocket`]: WebSockets as users of the seam speak them (RFC 6455), on the codec of `wire`: the
-//! handshake, masked frames, pings that are answered, fragments that are joined, the closing
-//! handshake. Whatever message comes is [`Received::Pushed`]; what it is an answer to is the script's
-//! to say.
+//! [`WebSocket`]: a WebSocket client as a [`Driver`] (RFC 6455) on the codec of `wire`: handshake, masked
+//! frames, pongs, fragments, closing handshake. Every message is [`Received::Pushed`]; the script
+//! decides whether it is an answer.
 //!
-//! What it is not: the fast path. Runs of WebSockets alone are on the engine's own WebSocket mode
-//! ([`crate::Run`]), which copies nothing. Of extensions there is permessage-deflate, where it is wanted.
+//! It is not the fast path: runs of WebSockets alone use the engine's WebSocket mode ([`crate::Run`]),
+//! which copies nothing. It supports permessage-deflate.
 
 use wire::http::{EMPTY_HEADER, HeadScanner, MAX_HEADERS, parse_request, parse_response};
 use wire::websocket::{
@@ -19,40 +18,40 @@ use super::request::Kind;
 use super::{Awaited, Driver, Failure, Received, Request, Whole};
 use crate::scenario::mixed;
 
-/// What a close frame without a code counts as (RFC 6455 section 7.1.5).
+/// The code of a close frame without one (RFC 6455 section 7.1.5).
 const NO_CODE: u16 = 1005;
 
-/// One worker's WebSockets.
+/// The WebSocket driver of one worker.
 pub struct WebSocket {
     limits: Limits,
-    /// permessage-deflate, where it is offered.
+    /// permessage-deflate, if offered.
     deflate: Option<Box<Compression>>,
-    /// Of masks and keys.
+    /// The random state for masks and keys.
     random: u64,
-    /// What is sent.
+    /// Bytes to send.
     out: Vec<u8>,
-    /// What is said back at once.
+    /// Automatic replies.
     reply: Vec<u8>,
-    /// A frame, or as much of it as came.
+    /// A complete or partial frame.
     frame: Vec<u8>,
-    /// The last message that came.
+    /// The last message.
     pub(super) message: Vec<u8>,
     is_text: bool,
 }
 
-/// Where a connection is.
+/// The state of a connection.
 #[derive(Default)]
 pub struct WebSocketState {
     at: At,
     awaits: Awaits,
     key: [u8; 24],
-    /// Subprotocols, as in the request.
+    /// The offered subprotocols.
     offered: String,
     scanner: HeadScanner,
     decoder: Decoder,
-    /// Of its compressor, as a power of two; 0: what is sent is plain.
+    /// The window of its compressor in bits; 0: uncompressed.
     window: u8,
-    /// Bytes of the frame under way that are still to come.
+    /// Missing bytes of the current frame.
     left: u64,
     /// A head, or the beginning of a frame.
     torn: Vec<u8>,
@@ -84,9 +83,9 @@ enum Awaits {
 enum Found {
     Nothing,
     Message,
-    /// The pong or the close frame that was asked for.
+    /// The awaited pong or close frame.
     Answer,
-    /// The server ends the connection.
+    /// The server closes the connection.
     Close(u16),
 }
 
@@ -97,7 +96,7 @@ impl Default for WebSocket {
 }
 
 impl WebSocket {
-    /// The longest message that is taken, all its fragments together, in bytes.
+    /// The longest message that is accepted, including all its fragments, in bytes.
     pub const MESSAGE_BYTES_MAX: u32 = 1 << 20;
 
     /// Messages of at most [`WebSocket::MESSAGE_BYTES_MAX`].
@@ -117,7 +116,8 @@ impl WebSocket {
         }
     }
 
-    /// Offers permessage-deflate, and compresses messages of so many bytes or more, each by itself.
+    /// Offers permessage-deflate, and compresses messages of at least `above` bytes, without context
+    /// takeover.
     #[must_use]
     pub fn compressing(self, above: usize) -> WebSocket {
         WebSocket { deflate: Some(Box::new(Compression::new(above))), ..self }
@@ -147,7 +147,7 @@ impl WebSocket {
         }
     }
 
-    /// The request with a key of its own.
+    /// Appends the handshake with a new key.
     fn begin(&mut self, state: &mut WebSocketState, head: &[u8]) {
         let (high, low) = (u128::from(self.draw()), u128::from(self.draw()));
         let key = encode_key((high << 64 | low).to_be_bytes());
@@ -168,7 +168,7 @@ impl WebSocket {
         }
     }
 
-    /// As [`Driver::receive`], and keeps what is to be replied.
+    /// As [`Driver::receive`], but keeps earlier replies.
     pub(super) fn next(
         &mut self,
         state: &mut WebSocketState,
@@ -206,7 +206,7 @@ impl WebSocket {
         let status = response.status;
         awaited.head(status, head);
         if status != 101 {
-            // The connection is of no more use; of what it says so much is kept as is here.
+            // The connection is unusable; only the bytes received so far are kept as the body.
             awaited.body(rest);
             let body_bytes = rest.len() as u64;
             return Ok(Received::Whole(Whole {
@@ -229,7 +229,7 @@ impl WebSocket {
         Ok(Received::Whole(Whole { used, status, keep: true, body_bytes: 0 }))
     }
 
-    /// Takes frames up to the first that matters.
+    /// Receives frames up to the first with a result.
     fn frames(&mut self, state: &mut WebSocketState, bytes: &[u8]) -> Result<Received, Violation> {
         let mut at = 0;
         while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {

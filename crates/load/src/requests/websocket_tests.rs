@@ -1,4 +1,4 @@
-//! Frames torn at every byte, and what hostile servers say.
+//! Frames split at every byte, and hostile servers.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ use super::*;
 const HEAD: &[u8] = b"GET /x HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
     Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: chat, other\r\n\r\n";
 
-/// A connection that has asked, and the server's answer to it.
+/// A connection that has sent its handshake, and the server's answer.
 fn asked(more: &str) -> (WebSocket, WebSocketState, Vec<u8>) {
     asked_by(WebSocket::new(), more)
 }
@@ -40,7 +40,7 @@ fn open() -> (WebSocket, WebSocketState) {
     (socket, state)
 }
 
-/// All that a stream brings in pieces of so many bytes, and what was replied.
+/// The results of a stream in pieces of `piece` bytes, and the replies.
 fn heard(stream: &[u8], piece: usize) -> (Vec<String>, Vec<u8>) {
     heard_by(open(), stream, piece)
 }
@@ -194,7 +194,7 @@ fn a_ping_is_answered_by_its_own_pong_and_a_close_by_a_close() {
 
 const AGREED: &str = "Sec-WebSocket-Extensions: permessage-deflate; server_no_context_takeover\r\n";
 
-/// One that offers compression to a server that answers so.
+/// A client with compression, after the handshake.
 fn compressing(answer: &str) -> (WebSocket, WebSocketState) {
     let (mut socket, mut state, head) = asked_by(WebSocket::new().compressing(100), answer);
     let came = socket.receive(&mut state, &head, &mut Awaited::default());

@@ -1,5 +1,5 @@
-//! [`Check`]: what an answer must be like, by name. A check that fails is counted and the flow goes
-//! on; whether the run has failed then is for thresholds to say.
+//! [`Check`]: a named condition on an answer. A failed check is counted and the flow continues;
+//! thresholds decide whether the run has failed.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -9,52 +9,52 @@ use regex::bytes::Regex;
 use super::extract::{Seen, Source, pattern};
 use crate::requests::Wants;
 
-/// What must hold of an answer.
+/// A condition on an answer.
 #[derive(Clone, Debug)]
 pub struct Check {
-    /// In summaries.
+    /// The name in summaries.
     pub name: String,
-    /// What.
+    /// The condition.
     pub rule: Rule,
 }
 
-/// What can be asked of an answer.
+/// What a check tests.
 #[derive(Clone, Debug)]
 pub enum Rule {
     /// Its status is one of these.
     Status(Vec<RangeInclusive<u16>>),
-    /// A value is there, and is as expected.
+    /// A value exists and is as expected.
     Value(Source, Expected),
     /// The body's bytes.
     Size(Bound),
-    /// Nanoseconds from when it was due until it was whole.
+    /// Nanoseconds from the due time to the complete answer.
     Latency(Bound),
 }
 
-/// How a value must be.
+/// The expected value.
 #[derive(Clone, Debug)]
 pub enum Expected {
-    /// There.
+    /// Any value.
     Found,
-    /// This.
+    /// Exactly these bytes.
     Is(Vec<u8>),
-    /// Matched somewhere.
+    /// A match of this expression.
     Matches(Regex),
 }
 
-/// A figure's bound.
+/// A bound of a figure.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Bound {
     /// Less than this.
     Below(u64),
     /// More than this.
     Above(u64),
-    /// This.
+    /// Equal to this.
     Exactly(u64),
 }
 
 impl Check {
-    /// What must be kept of an answer to judge it.
+    /// The parts of an answer that the check needs.
     #[must_use]
     pub fn wants(&self) -> Wants {
         match &self.rule {
@@ -76,10 +76,10 @@ impl Check {
 }
 
 impl Rule {
-    /// Reads `200`, `2xx` or `200-299`, several with commas.
+    /// Parses `200`, `2xx` or `200-299`, or several with commas.
     ///
     /// # Errors
-    /// A text for people.
+    /// What is expected.
     pub fn status(text: &str) -> Result<Rule, String> {
         let ranges = text.split(',').map(|one| statuses(one.trim()));
         Ok(Rule::Status(ranges.collect::<Result<_, _>>()?))
@@ -96,10 +96,10 @@ impl Expected {
         }
     }
 
-    /// A value that a regular expression finds something in.
+    /// Expects a match of a regular expression.
     ///
     /// # Errors
-    /// A text for people.
+    /// What is expected.
     pub fn matches(text: &str) -> Result<Expected, String> {
         pattern(text).map(Expected::Matches)
     }
@@ -132,10 +132,10 @@ impl Bound {
     }
 }
 
-/// Reads `200`, `2xx` or `200-299`.
+/// Parses `200`, `2xx` or `200-299`.
 ///
 /// # Errors
-/// A text for people.
+/// What is expected.
 pub fn statuses(text: &str) -> Result<RangeInclusive<u16>, String> {
     let wrong = || format!("{text:?} is no status: write 200, 2xx, 200-204, or some with commas");
     status_range(text).ok_or_else(wrong)

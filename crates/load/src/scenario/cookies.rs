@@ -1,12 +1,12 @@
-//! [`Jar`]: the cookies of one user (RFC 6265), kept, matched and expired as browsers do it, and
-//! bounded. No list of public suffixes: a domain without a dot is refused instead.
+//! [`CookieJar`]: the cookies of one user (RFC 6265), stored, matched and expired as in browsers, and
+//! bounded. Instead of a list of public suffixes, a domain without a dot is rejected.
 //!
-//! Why of our own: the libraries read the clock themselves, have no bound, and bring the tables of
-//! internationalised names, for what is a page here.
+//! No library is used, as they read the clock, have no bounds, and depend on the tables of
+//! internationalised names.
 
-/// The most cookies of a user; the oldest goes first.
+/// The most cookies of a user; the oldest is dropped.
 pub const COOKIES_MAX: usize = 50;
-/// The most bytes of a cookie's name and value; a longer one is not kept.
+/// The most bytes of a cookie's name and value; a longer one is dropped.
 pub const COOKIE_BYTES_MAX: usize = 4_096;
 
 /// One user's cookies.
@@ -21,7 +21,7 @@ struct Cookie {
     name: Box<str>,
     value: Box<str>,
     domain: Box<str>,
-    /// The domain's own host only.
+    /// Only for the host itself, without subdomains.
     is_host_only: bool,
     path: Box<str>,
     secure: bool,
@@ -29,14 +29,14 @@ struct Cookie {
     expires_ms: u64,
 }
 
-/// Whom a request goes to, or an answer came from.
+/// The target of a request or the source of an answer.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Site<'a> {
     /// Name or address, without port.
     pub(super) host: &'a str,
-    /// Of the request; what follows `?` is no part of it.
+    /// The request target; a query is ignored.
     pub(super) path: &'a str,
-    /// TLS is spoken.
+    /// Whether TLS is used.
     pub(super) secure: bool,
 }
 
@@ -55,7 +55,7 @@ impl Jar {
             _ if cookie.expires_ms <= now_ms => {
                 before.map(|at| self.cookies.remove(at));
             }
-            // Its place is that of its first setting.
+            // It keeps its position.
             Some(at) => self.cookies[at] = cookie,
             None => {
                 if self.cookies.len() >= COOKIES_MAX {
@@ -69,7 +69,7 @@ impl Jar {
         }
     }
 
-    /// Appends what a Cookie header says to this site (section 5.4); false when there is nothing.
+    /// Appends the value of the Cookie header for a site (section 5.4); false if there is none.
     pub(super) fn render(&self, out: &mut Vec<u8>, site: &Site<'_>, now_ms: u64) -> bool {
         let path = path_of(site.path);
         let fits = |cookie: &&Cookie| {
@@ -100,7 +100,7 @@ impl Jar {
     }
 }
 
-/// Sections 5.2 and 5.3.
+/// Parses a Set-Cookie header (sections 5.2 and 5.3).
 fn read(line: &str, site: &Site<'_>, now_ms: u64) -> Option<Cookie> {
     let mut parts = line.split(';');
     let (name, value) = parts.next()?.split_once('=')?;
@@ -146,14 +146,14 @@ fn read(line: &str, site: &Site<'_>, now_ms: u64) -> Option<Cookie> {
     (cookie.path.len() <= COOKIE_BYTES_MAX).then_some(cookie)
 }
 
-/// Section 5.1.3: the same, or a name below it. An address is below nothing.
+/// Domain matching (section 5.1.3): equal, or a subdomain unless the host is an address.
 fn is_of_domain(host: &str, domain: &str) -> bool {
     let host = host.to_ascii_lowercase();
     let below = host.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.'));
     host == domain || below && host.parse::<std::net::IpAddr>().is_err()
 }
 
-/// Section 5.1.4.
+/// Path matching (section 5.1.4).
 fn is_below(path: &str, cookie: &str) -> bool {
     path.strip_prefix(cookie)
         .is_some_and(|rest| rest.is_empty() || cookie.ends_with('/') || rest.starts_with('/'))
@@ -171,7 +171,7 @@ fn default_path(target: &str) -> &str {
     }
 }
 
-/// A date as cookies have them (section 5.1.1), in milliseconds since 1970; before that, 0.
+/// Parses a cookie date (section 5.1.1) to milliseconds since 1970; 0 if earlier.
 fn date_ms(text: &str) -> Option<u64> {
     const MONTHS: [&str; 12] =
         ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
@@ -211,7 +211,7 @@ fn clock(token: &str) -> Option<i64> {
     right.then_some(hours * 3_600 + minutes * 60 + seconds)
 }
 
-/// Of the Gregorian calendar; years begin in March, so that the leap day is the last.
+/// Days in the Gregorian calendar. Years begin in March, so that the leap day is the last.
 fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let from_march = (month + 9) % 12;

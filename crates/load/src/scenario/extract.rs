@@ -1,5 +1,5 @@
-//! [`Source`]: where in an answer a value is, for captures and checks. [`Seen`] is an answer being
-//! looked at; its body is parsed as JSON at most once.
+//! [`Source`]: where captures and checks find a value in an answer. [`AnswerView`] is an answer whose
+//! body is parsed as JSON at most once.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -11,7 +11,7 @@ use serde_json_path::JsonPath;
 
 use crate::requests::{Answer, Wants};
 
-/// The most bytes of a body that are kept for captures and checks, in bytes.
+/// The most bytes of a body that are kept for captures and checks.
 pub const BODY_KEPT_MAX: usize = 1 << 20;
 /// The most bytes of a captured value.
 pub const CAPTURE_BYTES_MAX: usize = 64 << 10;
@@ -23,7 +23,7 @@ pub enum Source {
     Header(String),
     /// The first node that a JSONPath finds (RFC 9535).
     Json(JsonPath),
-    /// The first match in the body: its first group, or the whole where there is none.
+    /// The first match in the body: its first group, or all of it without groups.
     Regex(Regex),
 }
 
@@ -31,31 +31,31 @@ pub enum Source {
 pub struct Seen<'a> {
     /// Its status.
     pub status: u16,
-    /// From when it was due until it was whole.
+    /// From the due time to the complete answer.
     pub latency_ns: u64,
     answer: &'a Answer<'a>,
     json: OnceCell<Option<Value>>,
 }
 
 impl Source {
-    /// Reads a JSONPath.
+    /// Parses a JSONPath.
     ///
     /// # Errors
-    /// A text for people.
+    /// What is wrong with it.
     pub fn json(text: &str) -> Result<Source, String> {
         let path = JsonPath::parse(text);
         path.map(Source::Json).map_err(|error| format!("{text:?} is no JSONPath: {error}"))
     }
 
-    /// Reads a regular expression.
+    /// Parses a regular expression.
     ///
     /// # Errors
-    /// A text for people.
+    /// What is wrong with it.
     pub fn regex(text: &str) -> Result<Source, String> {
         pattern(text).map(Source::Regex)
     }
 
-    /// What must be kept of an answer to find it.
+    /// The parts of an answer that it needs.
     #[must_use]
     pub fn wants(&self) -> Wants {
         match self {
@@ -99,12 +99,12 @@ impl<'a> Seen<'a> {
         Seen { status, latency_ns, answer, json: OnceCell::new() }
     }
 
-    /// Bytes of the whole body.
+    /// Bytes of the complete body.
     pub(super) fn size(&self) -> u64 {
         self.answer.body_bytes
     }
 
-    /// More came than is kept.
+    /// The body is longer than what is kept.
     pub(super) fn is_cut(&self) -> bool {
         self.answer.is_cut
     }
@@ -114,7 +114,7 @@ impl<'a> Seen<'a> {
     }
 }
 
-/// A regular expression over bytes, bounded in what it may compile to.
+/// A regular expression over bytes with a bounded compiled size.
 pub(super) fn pattern(text: &str) -> Result<Regex, String> {
     let built = regex::bytes::RegexBuilder::new(text).size_limit(1 << 20).build();
     built.map_err(|error| format!("{text:?} is no regular expression: {error}"))

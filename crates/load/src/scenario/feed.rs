@@ -1,4 +1,4 @@
-//! [`Feed`]: rows of named columns from a file, read once, held compactly and shared by all workers.
+//! [`Feed`]: rows of named columns from a file, read once and shared by all workers.
 
 use std::fs::File;
 use std::io::Read;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::Value;
 
-/// The most bytes of a file, in bytes; a larger one is refused.
+/// The largest file in bytes; a larger one is rejected.
 pub const FEED_BYTES_MAX: u64 = 256 << 20;
 /// The most columns of a feed.
 pub const FEED_COLUMNS_MAX: usize = 256;
@@ -17,35 +17,35 @@ pub const FEED_COLUMNS_MAX: usize = 256;
 pub struct Feed {
     name: String,
     columns: Vec<String>,
-    /// All cells one after another.
+    /// All cells, concatenated.
     bytes: Vec<u8>,
     /// Where each cell ends in `bytes`.
     ends: Vec<u32>,
-    /// Which row a pass is given.
+    /// Which row a pass gets.
     pub order: Order,
-    /// Users end when all rows were given out, instead of beginning again; with [`Order::Sequential`].
+    /// With [`Order::Sequential`]: users end when all rows were used, instead of starting over.
     pub once: bool,
     given: AtomicU64,
 }
 
-/// Which row a pass through a flow is given.
+/// Which row a pass through a flow gets.
 #[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
 pub enum Order {
-    /// The next, whoever asks.
+    /// The next row, over all users.
     #[default]
     Sequential,
-    /// Any.
+    /// A random row.
     Random,
-    /// Always the same for a user: its number, modulo the rows.
+    /// The same row for a user each time: its number modulo the rows.
     PerUser,
 }
 
 impl Feed {
-    /// Reads a file: CSV whose first line names the columns, or JSON objects, one a line, where the
-    /// name ends in `.jsonl` or `.ndjson`.
+    /// Reads a file: CSV with a header, or JSON objects, one per line, if the name ends in `.jsonl` or
+    /// `.ndjson`.
     ///
     /// # Errors
-    /// A text for people that names the line.
+    /// What is wrong, with the line.
     pub fn read(name: &str, path: &Path) -> Result<Feed, String> {
         let shown = path.display();
         let mut text = Vec::new();
@@ -66,7 +66,7 @@ impl Feed {
         feed.map_err(|error| format!("{shown}: {error}"))
     }
 
-    /// The same of CSV in memory (RFC 4180).
+    /// Parses CSV (RFC 4180).
     ///
     /// # Errors
     /// As [`Feed::read`].
@@ -83,7 +83,7 @@ impl Feed {
         feed.usable()
     }
 
-    /// The same of JSON objects, one a line: the first names the columns.
+    /// Parses JSON objects, one per line: the first names the columns.
     ///
     /// # Errors
     /// As [`Feed::read`].
@@ -143,7 +143,7 @@ impl Feed {
         Ok(self)
     }
 
-    /// By which templates name it.
+    /// The name that templates use.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -155,19 +155,19 @@ impl Feed {
         &self.columns
     }
 
-    /// Which column has this name.
+    /// The index of a column.
     #[must_use]
     pub fn column(&self, name: &str) -> Option<usize> {
         self.columns.iter().position(|column| column == name)
     }
 
-    /// How many rows there are, at least one.
+    /// The number of rows, at least one.
     #[must_use]
     pub fn rows(&self) -> u32 {
         (self.ends.len() / self.columns.len().max(1)) as u32
     }
 
-    /// What stands in a row's column; empty where there is none.
+    /// The cell of a row and column; empty if there is none.
     #[must_use]
     pub fn cell(&self, row: u32, column: usize) -> &[u8] {
         let at = row as usize * self.columns.len() + column;
@@ -176,12 +176,12 @@ impl Feed {
         self.bytes.get(begin.unwrap_or_default() as usize..end as usize).unwrap_or_default()
     }
 
-    /// Begins again with the first row.
+    /// Starts over with the first row.
     pub(super) fn rewind(&self) {
         self.given.store(0, Ordering::Relaxed);
     }
 
-    /// The row of a user's next pass; `None` when all were given out and it is to be so once.
+    /// Returns the row of a user's next pass; `None` if all were used and `once` is set.
     pub(super) fn next_row(&self, user: u64, random: u64) -> Option<u32> {
         let rows = u64::from(self.rows());
         let number = match self.order {

@@ -1,8 +1,7 @@
-//! A scenario: what users do, step by step, as plain data that was compiled once ([`Scenario`]), and
-//! the users who do it ([`Users`], a [`crate::requests::Script`]).
+//! A scenario: the steps of users as compiled plain data ([`Scenario`]), and the users that execute them
+//! ([`Users`], a [`crate::requests::Script`]).
 //!
-//! What it is not: it reads no scenario file (the command line's hands do that), opens no socket and
-//! knows no clock.
+//! It does not read scenario files, which the command line does, and has no access to sockets or clocks.
 
 mod check;
 mod cookies;
@@ -35,46 +34,46 @@ pub(crate) use self::template::mixed;
 pub use self::template::{BadTemplate, FUNCTIONS, Names, Place, Template};
 pub use self::users::{Clock, Users};
 
-/// The most steps of a scenario, all flows together: each has histograms of its own.
+/// The most steps of a scenario in all flows, as each has its own histograms.
 pub const STEPS_MAX: usize = 64;
 
-/// What users do.
+/// The steps of users.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// Whom steps may ask; those of the run are the same.
+    /// The targets of steps, the same as those of the run.
     pub endpoints: Vec<Endpoint>,
-    /// Ways to go; at least one.
+    /// Alternative sequences of steps; at least one.
     pub flows: Vec<Flow>,
-    /// The steps of all flows, one flow after another; at most [`STEPS_MAX`].
+    /// The steps of all flows, concatenated; at most [`STEPS_MAX`].
     pub steps: Vec<Step>,
-    /// Where values come from.
+    /// Sources of values.
     pub feeds: Vec<Arc<Feed>>,
-    /// Slots that captures fill.
+    /// The number of capture slots.
     pub captures: usize,
-    /// Passes of each user; `None` leaves the end to the run.
+    /// Passes of each user; `None` for no limit.
     pub passes: Option<u64>,
-    /// Each user keeps the cookies it is given.
+    /// Whether users keep cookies.
     pub cookies: bool,
-    /// Redirects followed for one step.
+    /// Redirects followed per step.
     pub redirects: u8,
-    /// Ask servers to end the connection after each answer.
+    /// Ask servers to close the connection after each answer.
     pub close: bool,
-    /// Offer permessage-deflate on sockets, and compress messages of so many bytes or more.
+    /// Offer permessage-deflate on WebSockets, and compress messages of at least this many bytes.
     pub compress_above: Option<usize>,
-    /// Users send to each other.
+    /// Groups of users that send to each other.
     pub group: Option<Group>,
-    /// So many users begin at a time, and so long after them the next.
+    /// Users that start at the same time, and the interval to the next ones.
     pub arrive: Option<(u64, Duration)>,
 }
 
 impl Scenario {
-    /// Users have sockets too.
+    /// Whether users have WebSockets.
     #[must_use]
     pub fn has_sockets(&self) -> bool {
         self.steps.iter().any(|step| !matches!(step.action, Action::Request))
     }
 
-    /// The flow of a pass: by weight, among those of the role.
+    /// Chooses the flow of a pass by weight, among those for a role.
     fn chosen(&self, role: Option<Role>, chance: u64) -> usize {
         let weight = |flow: &Flow| match flow.role {
             Some(of) if role.is_some_and(|role| role != of) => 0,
@@ -92,68 +91,68 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// A run begins: feeds whose rows are given out in turn begin with the first one.
+    /// Rewinds the feeds at the start of a run.
     pub fn begin(&self) {
         self.feeds.iter().for_each(|feed| feed.rewind());
     }
 }
 
-/// A way to go.
+/// A sequence of steps.
 #[derive(Clone, Debug)]
 pub struct Flow {
-    /// In summaries.
+    /// The name in summaries.
     pub name: String,
-    /// How often it is taken, compared with the others.
+    /// How often it is chosen, relative to the others.
     pub weight: u32,
-    /// Its steps, of [`Scenario::steps`].
+    /// Its range of [`Scenario::steps`].
     pub steps: Range<usize>,
-    /// Users of which role take it; `None`: all.
+    /// The role of its users; `None` for all.
     pub role: Option<Role>,
-    /// Messages a second of each user in it, sent when due.
+    /// Messages per second of each user in it, sent when due.
     pub rate: Option<u64>,
 }
 
-/// A request or something said on a socket, and what becomes of the answer.
+/// A request or a message on a WebSocket, and the handling of the answer.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// In summaries.
+    /// The name in summaries.
     pub name: String,
-    /// Of [`Scenario::endpoints`].
+    /// Index of [`Scenario::endpoints`].
     pub endpoint: u8,
-    /// Such as `GET`.
+    /// The method, such as `GET`.
     pub method: String,
     /// Path and query.
     pub target: Template,
-    /// Header lines in order; names are as said.
+    /// Headers in order.
     pub headers: Vec<(String, Template)>,
-    /// What is done.
+    /// The action.
     pub action: Action,
-    /// What is sent after the head, or is the message.
+    /// The body of the request, or the message.
     pub body: Option<Template>,
-    /// After what is sent, or alone: a message that is awaited.
+    /// A message to await, after sending or alone.
     pub receive: Option<Receive>,
-    /// Time for it, where it is another than the run's.
+    /// Its timeout, if it differs from that of the run.
     pub limit: Option<Duration>,
-    /// How often it is done in a row, at least once.
+    /// How often it is repeated in a row, at least 1.
     pub repeat: u32,
-    /// The same for each user that is to receive from this one.
+    /// Whether it is repeated for each receiver of the user.
     pub each: bool,
-    /// It carries a stamp, so that it is owed to receivers.
+    /// Whether it carries a stamp, and so is expected at receivers.
     pub stamped: bool,
-    /// User and password, to be sent as Basic authentication (RFC 7617).
+    /// User and password for Basic authentication (RFC 7617).
     pub basic: Option<Template>,
-    /// What is kept of the answer.
+    /// Values captured from the answer.
     pub captures: Vec<Capture>,
-    /// What it must be like.
+    /// Conditions on the answer.
     pub checks: Vec<Check>,
-    /// How long the user thinks after it, at random between these two.
+    /// Random pause after it, from minimum to maximum.
     pub think: Option<(Duration, Duration)>,
-    /// A user does it in its first pass only, again if it failed.
+    /// Whether it is done only until it succeeds once.
     pub once: bool,
 }
 
 impl Step {
-    /// A step that does so much and no more; a request is a GET.
+    /// A minimal step; a request is a GET.
     #[must_use]
     pub fn new(name: String, endpoint: u8, action: Action, target: Template) -> Step {
         Step {
@@ -178,13 +177,13 @@ impl Step {
     }
 }
 
-/// What is kept of an answer for later templates.
+/// A value of an answer for later templates.
 #[derive(Clone, Debug)]
 pub struct Capture {
-    /// By which templates name it.
+    /// The name that templates use.
     pub name: String,
-    /// Of [`Scenario::captures`].
+    /// Its slot, below [`Scenario::captures`].
     pub slot: usize,
-    /// Where it is.
+    /// Where to find it.
     pub source: Source,
 }

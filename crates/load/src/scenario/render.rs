@@ -1,5 +1,5 @@
-//! [`Renderer`]: a step as the bytes of a request (RFC 9112). A redirect changes whom it is for and
-//! what is left of it, as browsers do it (RFC 9110 section 15.4).
+//! [`Renderer`]: renders a step to the bytes of a request (RFC 9112). A redirect changes its target and
+//! drops parts of it, as in browsers (RFC 9110 section 15.4).
 
 use std::io::Write;
 use std::sync::Arc;
@@ -10,21 +10,21 @@ use super::{Scenario, Step};
 use crate::Endpoint;
 use crate::ways::{Route, basic};
 
-/// Where an answer has sent a user instead.
+/// A redirect that a user follows.
 #[derive(Clone, Debug)]
 pub(super) struct Follow {
     pub(super) endpoint: u8,
-    /// What is there.
+    /// The endpoint.
     pub(super) at: Arc<Endpoint>,
     pub(super) target: String,
     pub(super) hops: u8,
-    /// Whatever it was, it is a GET now.
+    /// The method has become GET.
     pub(super) becomes_get: bool,
-    /// To another server, for which secrets are not.
+    /// It leads to another server, which must not get secrets.
     pub(super) moved: bool,
 }
 
-/// Buffers that are used again.
+/// Reused buffers.
 #[derive(Default, Debug)]
 pub(super) struct Renderer {
     target: Vec<u8>,
@@ -32,12 +32,12 @@ pub(super) struct Renderer {
     pair: Vec<u8>,
 }
 
-/// What a request is made of.
+/// The parts of a request.
 #[derive(Copy, Clone)]
 pub(super) struct Asked<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) step: &'a Step,
-    /// Whom it is for now.
+    /// Its target, after redirects.
     pub(super) endpoint: &'a Endpoint,
     pub(super) values: Values<'a>,
     pub(super) jar: Option<&'a Jar>,
@@ -120,7 +120,7 @@ impl Renderer {
         if self.target.starts_with(b"/") {
             return;
         }
-        // A captured link may be whole.
+        // A captured link may be an absolute URL.
         let origin = asked.endpoint.origin();
         if self.target.starts_with(origin.as_bytes()) {
             self.target.drain(..origin.len());

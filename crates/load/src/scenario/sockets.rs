@@ -1,5 +1,4 @@
-//! [`Users`] and their sockets: messages that come by themselves, steps that wait for each other, and
-//! rates of messages.
+//! WebSockets of [`Users`]: pushed messages, steps that wait for the group, and message rates.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,12 +11,12 @@ use crate::requests::{Answer, Failure, Left, Push, Step as Next};
 pub const INBOX_MESSAGES_MAX: usize = 256;
 /// The most bytes of them.
 pub const INBOX_BYTES_MAX: usize = 1 << 20;
-/// How often it is looked whether others are there, or are done.
+/// How often it is polled whether other users have arrived or are done.
 const LOOK: Duration = Duration::from_millis(20);
-/// A step that nothing is sent for ends the turn, so that a flow of them does not spin.
+/// The pause after a step that sends nothing, so that a flow of such steps does not spin.
 const SOON: Duration = Duration::from_micros(1);
 
-/// Messages that came before their user waited for one; the oldest goes first.
+/// Messages received before their user waited for one; the oldest are dropped.
 #[derive(Default, Debug)]
 pub(super) struct Inbox {
     messages: VecDeque<Box<[u8]>>,
@@ -25,7 +24,7 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    /// Returns how many were dropped for it.
+    /// Adds a message. Returns how many were dropped.
     fn push(&mut self, message: &[u8]) -> u64 {
         self.messages.push_back(message.into());
         self.bytes += message.len();
@@ -49,7 +48,7 @@ impl Inbox {
 }
 
 impl Users {
-    /// What the user does at its step before, or instead of, sending anything.
+    /// The step of a user before, or instead of, sending anything.
     pub(super) fn before_sending(&mut self, at: u32, now_ns: u64) -> Option<Next> {
         let user = self.users.get(at as usize)?;
         let step = self.scenario.steps.get(user.step?)?;
@@ -88,7 +87,7 @@ impl Users {
         Next::End
     }
 
-    /// A step for which nothing was sent is over.
+    /// Ends a step that sent nothing.
     fn pass_step(&mut self, at: u32, failure: Option<Failure>, now_ns: u64) -> Next {
         let Some(user) = self.users.get_mut(at as usize) else { return Next::End };
         user.waits_since_ns = None;
@@ -109,7 +108,7 @@ impl Users {
         Next::Wait(SOON)
     }
 
-    /// Messages at a rate leave when they are due, or at once if they are late.
+    /// Delays a message of a flow with a rate until it is due; a late one is sent at once.
     fn pace(&mut self, at: u32, now_ns: u64) -> Option<Next> {
         let user = self.users.get_mut(at as usize)?;
         let rate = self.scenario.flows.get(user.flow)?.rate?;
@@ -124,7 +123,7 @@ impl Users {
         None
     }
 
-    /// What a stamp of the message says that is about to be sent.
+    /// Sets the stamp of a message about to be sent.
     pub(super) fn stamp(&mut self, at: u32, now_ns: u64) {
         let Some(user) = self.users.get_mut(at as usize) else { return };
         let step = user.step.and_then(|step| self.scenario.steps.get(step));
@@ -197,7 +196,7 @@ impl Users {
         });
         let step = user.step.and_then(|step| self.scenario.steps.get(step));
         let receive = step.and_then(|step| step.receive.as_ref()).filter(|_| waits);
-        // What came before goes first: the user is about to look at it.
+        // Messages in the inbox come first.
         let alone = step.is_some_and(|step| matches!(step.action, Action::Receive));
         let in_turn = !alone || user.inbox.is_empty();
         if let Some(receive) = receive.filter(|_| in_turn) {
@@ -241,7 +240,7 @@ impl Users {
         }
     }
 
-    /// How long a user that arrives in steps waits before its first.
+    /// The delay of the first step of a user with staggered arrival.
     pub(super) fn arrives_after(&self, number: u64) -> Option<Duration> {
         let (step, interval) = self.scenario.arrive?;
         let turn = u32::try_from(number / step.max(1)).unwrap_or(u32::MAX);

@@ -1,4 +1,4 @@
-//! What users say on their sockets, as data ([`Action`], [`Receive`]) and as the bytes of a request.
+//! What users do on WebSockets ([`Action`], [`Receive`]), and how it is rendered as a request.
 
 use std::borrow::Cow;
 
@@ -10,61 +10,61 @@ use super::template::Values;
 use super::{Expected, Source, Template};
 use crate::requests::{Answer, Failure, Kind, Request, Times};
 
-/// What a step does.
+/// The action of a step.
 #[derive(Clone, Default, Debug)]
 pub enum Action {
-    /// A request of HTTP.
+    /// An HTTP request.
     #[default]
     Request,
-    /// Opens a WebSocket; the step's headers are those of the handshake.
+    /// Opens a WebSocket, with the step's headers in the handshake.
     Connect,
-    /// Opens one to Action Cable, and is welcomed.
+    /// Opens an Action Cable connection and waits for the welcome.
     ConnectCable,
     /// Sends the step's body as a message.
     Send {
-        /// Bytes, not text.
+        /// Binary, not text.
         binary: bool,
     },
-    /// Waits for the step's message.
+    /// Waits for a message.
     Receive,
     /// Sends the step's body as a ping and waits for the pong.
     Ping,
-    /// Ends the socket, and waits for the server's close frame.
+    /// Closes the WebSocket and waits for the server's close frame.
     Close,
-    /// Subscribes to the channel of this identifier and waits until that is confirmed.
+    /// Subscribes to the channel of this identifier and waits for the confirmation.
     Subscribe(Template),
-    /// Ends that.
+    /// Unsubscribes from it.
     Unsubscribe(Template),
-    /// Sends the step's body, JSON, to that channel.
+    /// Sends the step's body, JSON, to the channel.
     Perform(Template),
-    /// Sends it to the others there, past the application.
+    /// Sends it to the other subscribers, bypassing the application.
     Whisper(Template),
-    /// Waits until all of the user's group are there; then it receives.
+    /// Waits until all of the user's group have arrived; then the user receives.
     Meet,
-    /// Sends no more, and receives until nobody in its group sends any more. The user is done then.
+    /// Stops sending and receives until all senders of the group are done. Then the user is done.
     Stay,
 }
 
-/// A message that is awaited: all of these hold.
+/// An awaited message, which matches all of these.
 #[derive(Clone, Default, Debug)]
 pub struct Receive {
-    /// What must hold.
+    /// The conditions.
     pub matches: Vec<Match>,
 }
 
-/// What a message must be.
+/// A condition on a message.
 #[derive(Clone, Debug)]
 pub enum Match {
-    /// These bytes.
+    /// Equal to these bytes.
     Is(Template),
-    /// These are somewhere in it.
+    /// Contains these bytes.
     Has(Template),
-    /// A value is in it, and is as expected.
+    /// Contains a value that is as expected.
     Value(Source, Expected),
 }
 
 impl Action {
-    /// What it is to the connection; nothing is sent for the last two.
+    /// The kind of request; nothing is sent for `Meet` and `Stay`.
     pub(super) fn kind(&self) -> Kind {
         match self {
             Action::Request | Action::Meet | Action::Stay => Kind::Plain,
@@ -82,19 +82,19 @@ impl Action {
         }
     }
 
-    /// It makes the socket what it is: done again when that is lost.
+    /// Whether it sets up the WebSocket, and so is repeated when that is lost.
     pub(super) fn is_of_the_socket(&self) -> bool {
         matches!(self, Action::Connect | Action::ConnectCable | Action::Subscribe(_))
     }
 
-    /// It sends a message, which a rate is of.
+    /// Whether it sends a message, to which a rate applies.
     pub(super) fn is_message(&self) -> bool {
         matches!(self, Action::Send { .. } | Action::Perform(_) | Action::Whisper(_))
     }
 }
 
 impl Receive {
-    /// Whether a message is it. `scratch` is used for texts.
+    /// Whether a message matches. `scratch` is a reused buffer.
     pub(super) fn is(&self, data: &[u8], values: &Values<'_>, scratch: &mut Vec<u8>) -> bool {
         let body_bytes = data.len() as u64;
         let (outcome, times) = (Ok(0), Times::default());
@@ -119,7 +119,7 @@ fn contains(data: &[u8], wanted: &[u8]) -> bool {
     wanted.is_empty() || data.windows(wanted.len()).any(|window| window == wanted)
 }
 
-/// Why an answer on a socket is none that lets the flow go on.
+/// The failure of an answer that ends the pass.
 pub(super) fn refused(action: &Action, status: u16, answer: &Answer<'_>) -> Option<Failure> {
     match action {
         Action::Connect | Action::ConnectCable if status != 101 => Some(Failure::Status),
@@ -158,7 +158,7 @@ pub(super) fn render(asked: &Asked<'_>, renderer: &mut Renderer, request: &mut R
     });
 }
 
-/// A command of Action Cable.
+/// Encodes an Action Cable command.
 fn encode(action: &Action, identifier: String, body: &[u8], out: &mut Vec<u8>) {
     let identifier = Cow::Owned(identifier);
     let data = String::from_utf8_lossy(body);

@@ -1,5 +1,5 @@
-//! [`Tally`]: what came of each step and each check. A worker counts by itself and hands its counts
-//! over when it is done with its users.
+//! [`Tally`]: the results of each step and check. Each worker counts on its own and merges its counts
+//! when its users are done.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,11 +11,11 @@ use super::{GroupSummary, Scenario};
 use crate::requests::{Failure, Times};
 use crate::{Latency, Recorder, Series};
 
-/// What came of a scenario's steps and checks.
+/// The results of a scenario's steps and checks.
 #[derive(Clone, Default)]
 pub(super) struct Tally {
     steps: Vec<StepTally>,
-    /// Passes that were begun, by flow.
+    /// Passes begun, by flow.
     passes: Vec<u64>,
     /// Passes that reached the end of their flow.
     completed: Vec<u64>,
@@ -24,18 +24,18 @@ pub(super) struct Tally {
     pub(super) books: Books,
 }
 
-/// What happened on users' sockets beside their steps.
+/// Events on users' WebSockets outside their steps.
 #[derive(Serialize, Clone, Default, PartialEq, Eq, Debug)]
 pub struct SocketSummary {
-    /// Messages that came.
+    /// Messages received.
     pub received: u64,
-    /// Of them those that no step had waited for when too many had come.
+    /// Messages dropped because no step waited for them and too many were received.
     pub unread_dropped: u64,
-    /// Sockets that the server closed, by its code; 1005: it gave none.
+    /// WebSockets that the server closed, by code; 1005 for none.
     pub closed_by: BTreeMap<u16, u64>,
-    /// Sockets that ended without a close frame.
+    /// WebSockets that ended without a close frame.
     pub gone: u64,
-    /// Sockets on which the server broke the protocol, by kind.
+    /// WebSockets on which the server violated the protocol, by kind.
     pub broken: BTreeMap<&'static str, u64>,
 }
 
@@ -49,11 +49,11 @@ struct StepTally {
     checks: Vec<(u64, u64)>,
 }
 
-/// Where workers hand their tallies over.
+/// The merged tallies of all workers.
 #[derive(Clone, Default)]
 pub struct Tallies {
     all: Arc<Mutex<Tally>>,
-    /// Somebody looks at them while the run lasts.
+    /// Whether they are merged during the run.
     live: bool,
     /// Of groups.
     board: Option<Arc<Board>>,
@@ -66,7 +66,7 @@ pub struct FlowSummary {
     pub name: String,
     /// Passes that users began.
     pub begun: u64,
-    /// Passes that came to the flow's end.
+    /// Passes that completed the flow.
     pub completed: u64,
     /// Its steps in order.
     pub steps: Vec<StepSummary>,
@@ -77,17 +77,17 @@ pub struct FlowSummary {
 pub struct StepSummary {
     /// Its name.
     pub name: String,
-    /// Requests that came to anything, redirects followed for them not counted.
+    /// Requests that ended, without redirects.
     pub requests: u64,
-    /// Of them those that failed.
+    /// Failed requests.
     pub failed: u64,
-    /// The same by kind.
+    /// Failed requests by kind.
     pub errors: BTreeMap<&'static str, u64>,
     /// Redirects followed.
     pub redirects: u64,
-    /// From when it was due until it was whole, redirects included.
+    /// From the due time to the complete answer, including redirects.
     pub latency: Option<Latency>,
-    /// From when it was taken up.
+    /// From when a user took it up.
     pub service_time: Option<Latency>,
     /// Its checks, then its captures, in order.
     pub checks: Vec<CheckSummary>,
@@ -141,7 +141,7 @@ impl Tally {
         }
     }
 
-    /// A step is over. Only whole answers are timed, as in the summary of the run.
+    /// Counts the end of a step. Only complete answers are timed, as in the summary of the run.
     pub(super) fn step(&mut self, step: usize, failure: Option<Failure>, times: Option<&Times>) {
         let Some(tally) = self.steps.get_mut(step) else { return };
         tally.requests += 1;
@@ -155,7 +155,7 @@ impl Tally {
         }
     }
 
-    /// Forgets everything, and keeps the room.
+    /// Resets all counts and keeps the memory.
     fn clear(&mut self) {
         self.passes.fill(0);
         self.completed.fill(0);
@@ -209,8 +209,8 @@ impl SocketSummary {
 }
 
 impl Tallies {
-    /// For so many users of a scenario. `live`: for who looks at them while the run lasts; workers
-    /// hand over some times a second then.
+    /// Tallies for `users` of a scenario. With `live` workers merge several times a second, for views
+    /// during the run.
     #[must_use]
     pub fn new(scenario: &Scenario, users: u64, live: bool) -> Tallies {
         let board = scenario.group.map(|group| Arc::new(Board::new(group, users)));
@@ -225,13 +225,13 @@ impl Tallies {
         self.board.clone()
     }
 
-    /// What happened on sockets.
+    /// Events on WebSockets.
     #[must_use]
     pub fn sockets(&self) -> SocketSummary {
         self.all.lock().unwrap_or_else(PoisonError::into_inner).sockets.clone()
     }
 
-    /// What came of messages in groups, where there are any.
+    /// The summary of groups, if there are any.
     #[must_use]
     pub fn groups(&self) -> Option<GroupSummary> {
         let tally = self.all.lock().unwrap_or_else(PoisonError::into_inner);
@@ -250,7 +250,7 @@ impl Tallies {
         }
     }
 
-    /// What all workers have handed over, with the scenario's names.
+    /// The merged results of all workers, with the scenario's names.
     #[must_use]
     pub fn summary(&self, scenario: &Scenario) -> Vec<FlowSummary> {
         let mut tally = self.all.lock().unwrap_or_else(PoisonError::into_inner).clone();

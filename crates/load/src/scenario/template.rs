@@ -1,5 +1,5 @@
-//! [`Template`]: text with `{{…}}` in it, compiled once, rendered into a buffer that is used again.
-//! What it renders depends on [`Values`] alone, so that rendering twice gives the same bytes.
+//! [`Template`]: text with `{{…}}` placeholders, compiled once and rendered into a reused buffer.
+//! The result depends on [`Values`] alone, so that rendering twice gives the same bytes.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -8,21 +8,21 @@ use std::sync::Arc;
 use super::Feed;
 use crate::broadcast::{self, Publication};
 
-/// Text with places where values go.
+/// Text with placeholders.
 #[derive(Clone, Debug)]
 pub struct Template {
     place: Place,
     parts: Vec<Part>,
 }
 
-/// Where the text stands, which decides what a value must not break out of.
+/// Where the text is used, which decides how values are escaped.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Place {
     /// A request's path and query: what may not stand there is percent-encoded.
     Target,
-    /// A header's value: control characters become blanks.
+    /// A header value: control characters become spaces.
     Header,
-    /// A body or a message: as it is.
+    /// A body or a message: unchanged.
     Body,
 }
 
@@ -52,14 +52,14 @@ enum Value {
     Group,
     Member,
     To,
-    /// Of the row that is the receiver's.
+    /// A column of the receiver's row.
     ToColumn {
         feed: usize,
         column: usize,
     },
 }
 
-/// How a value was asked for.
+/// An explicit escape of a value.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Escape {
     None,
@@ -69,18 +69,18 @@ enum Escape {
     Json,
 }
 
-/// What may be named in a template.
+/// The names that a template may use.
 #[derive(Clone, Default, Debug)]
 pub struct Names {
     /// Fixed values.
     pub variables: BTreeMap<String, String>,
     /// Feeds, whose columns are `NAME.COLUMN`.
     pub feeds: Vec<Arc<Feed>>,
-    /// What steps have captured before, in order of their slots.
+    /// Captures of earlier steps, by slot.
     pub captures: Vec<String>,
 }
 
-/// The functions there are, with what follows each.
+/// The functions and what they return.
 pub const FUNCTIONS: [(&str, &str); 14] = [
     ("uuid", "a random UUID, version 4"),
     ("seq", "a whole number that no other request of the run has, from 0 on"),
@@ -101,7 +101,7 @@ pub const FUNCTIONS: [(&str, &str); 14] = [
     ("json NAME", "the value escaped, to stand between the quotes of a JSON string"),
 ];
 
-/// Why a text is no template.
+/// Why a template does not compile.
 #[derive(PartialEq, Eq, Debug)]
 pub enum BadTemplate {
     /// A text for people.
@@ -110,19 +110,19 @@ pub enum BadTemplate {
     Unknown {
         /// The name.
         name: String,
-        /// The names there are.
+        /// The known names.
         known: Vec<String>,
     },
 }
 
-/// Of what the values of one request are made.
+/// The values of one request.
 #[derive(Copy, Clone, Debug)]
 pub struct Values<'a> {
-    /// Another for each request of the run.
+    /// Unique to each request of the run.
     pub seq: u64,
     /// The user's number.
     pub user: u64,
-    /// Passes this user has gone through.
+    /// Passes that this user has completed.
     pub pass: u64,
     /// Wall clock.
     pub now_ms: u64,
@@ -130,20 +130,20 @@ pub struct Values<'a> {
     pub random: u64,
     /// The feeds.
     pub feeds: &'a [Arc<Feed>],
-    /// This user's row of each.
+    /// This user's row of each feed.
     pub rows: &'a [u32],
     /// This user's captures by slot.
     pub captures: &'a [Option<Box<[u8]>>],
-    /// Of the message that is sent.
+    /// The stamp of the message.
     pub stamp: Publication,
-    /// The user's group, and its place there.
+    /// The user's group, and its position there.
     pub group: (u32, u32),
-    /// Whom it is meant for.
+    /// The number of the receiving user.
     pub to: u64,
 }
 
 impl Template {
-    /// Reads `text`.
+    /// Compiles `text`.
     ///
     /// # Errors
     /// What in it is no value, or a literal that cannot stand at that place.
@@ -161,13 +161,13 @@ impl Template {
         Ok(template)
     }
 
-    /// Renders to the same bytes whatever the values are.
+    /// Whether it has no placeholders.
     #[must_use]
     pub fn is_constant(&self) -> bool {
         self.parts.iter().all(|part| matches!(part, Part::Literal(_)))
     }
 
-    /// It has a stamp in it.
+    /// Whether it contains a stamp.
     #[must_use]
     pub fn is_stamped(&self) -> bool {
         self.parts.iter().any(|part| matches!(part, Part::Value(Value::Stamp, _)))
@@ -237,7 +237,7 @@ impl Template {
         Ok(())
     }
 
-    /// What is known now is written down now.
+    /// Inserts a value that is known at compile time.
     fn fixed(&mut self, text: &str, escape: Escape) -> Result<(), BadTemplate> {
         let mut bytes = Vec::new();
         insert(&mut bytes, text.as_bytes(), self.place, escape);
@@ -361,7 +361,7 @@ fn json_escaped(out: &mut Vec<u8>, value: &[u8]) {
     }
 }
 
-/// May stand in a request's target (RFC 3986; a part after # is never sent).
+/// Whether a byte is allowed in a request target (RFC 3986; a fragment is never sent).
 fn is_of_target(byte: u8) -> bool {
     byte.is_ascii_graphic() && !b"\"#<>\\^`{|}".contains(&byte)
 }
@@ -374,7 +374,7 @@ fn uuid(out: &mut Vec<u8>, high: u64, low: u64) -> std::io::Result<()> {
     write!(out, "{a:08x}-{b:04x}-{c:04x}-{:04x}-{:012x}", low >> 48, low & 0xffff_ffff_ffff)
 }
 
-/// A number that looks like chance, of one that does not (SplitMix64).
+/// Mixes a counter into a pseudo-random number (SplitMix64).
 pub(crate) fn mixed(number: u64) -> u64 {
     let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

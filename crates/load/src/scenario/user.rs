@@ -1,6 +1,5 @@
-//! [`User`]: one user on its way through a flow: where it is, what it has drawn, been given and
-//! heard, and what of it goes into its next request. Who sends that is with its worker's
-//! [`super::users::Users`].
+//! [`User`]: one user in a flow: its step, random state, captures and received messages, from which its
+//! next request is rendered. [`super::users::Users`] are all users of a worker.
 
 use std::time::Duration;
 
@@ -15,18 +14,18 @@ use crate::requests::{Answer, Failure, Places};
 
 #[derive(Debug)]
 pub(super) struct User {
-    /// State of its chances.
+    /// State of its random numbers.
     pub(super) random: u64,
-    /// In all, and those that began after the warm-up.
+    /// Passes in total, and those begun after the warm-up.
     pub(super) passes: u64,
     pub(super) counted: u64,
-    /// The pass it is in is counted.
+    /// Whether the current pass is counted.
     pub(super) is_counted: bool,
     pub(super) flow: usize,
-    /// The step it is at; `None` before a pass.
+    /// The current step; `None` before a pass.
     pub(super) step: Option<usize>,
     pub(super) think: Option<Duration>,
-    /// Steps done that are done once, by number.
+    /// Completed `once` steps, as a bit set.
     pub(super) done_once: u64,
     pub(super) seq: u64,
     pub(super) draw: u64,
@@ -35,20 +34,20 @@ pub(super) struct User {
     pub(super) captures: Box<[Option<Box<[u8]>>]>,
     jar: Jar,
     pub(super) follow: Option<Box<Follow>>,
-    /// How often it has done its step.
+    /// Repetitions of the current step.
     pub(super) repeated: u32,
-    /// It stayed to the end of its group.
+    /// Whether it stayed until the end of its group.
     pub(super) is_done: bool,
     pub(super) inbox: Inbox,
-    /// Of its last message.
+    /// The stamp of its last message.
     pub(super) stamp: Publication,
     /// When its next message is due, with a rate.
     pub(super) due_ns: Option<u64>,
-    /// Since when it waits for its group.
+    /// When it started to wait for its group.
     pub(super) waits_since_ns: Option<u64>,
-    /// Group and place there.
+    /// Group and member index.
     pub(super) place: (u32, u32),
-    /// Which receiver its message is for, and the number of that user.
+    /// The receiver of its message, and the number of that user.
     pub(super) to: Option<u32>,
     pub(super) to_number: u64,
 }
@@ -83,7 +82,7 @@ impl User {
         }
     }
 
-    /// A step that is done once need not be done again.
+    /// Marks a `once` step as done.
     pub(super) fn do_once(&mut self, number: usize) {
         self.done_once |= 1_u64.checked_shl(number as u32).unwrap_or(0);
     }
@@ -98,7 +97,7 @@ impl User {
         least + Duration::from_nanos(((u128::from(self.chance()) * span) >> 64) as u64)
     }
 
-    /// To the next step that is to be done, or to the pass's end.
+    /// Moves to the next step, or to the end of the pass.
     pub(super) fn advance(&mut self, scenario: &Scenario) {
         let Some(flow) = scenario.flows.get(self.flow) else { return };
         let from = self.step.map_or(flow.steps.start, |step| step + 1);
@@ -126,7 +125,7 @@ impl User {
         }
     }
 
-    /// Whom it asks.
+    /// The target of its request.
     fn endpoint<'a>(&'a self, scenario: &'a Scenario, step: &Step) -> Option<&'a Endpoint> {
         match &self.follow {
             Some(follow) => Some(&follow.at),
@@ -134,7 +133,7 @@ impl User {
         }
     }
 
-    /// What was asked for, for the few times it matters.
+    /// The request target, rendered again.
     fn target(&self, scenario: &Scenario, step: &Step) -> String {
         let Some(endpoint) = self.endpoint(scenario, step) else { return String::new() };
         let asked = Asked {

@@ -1,5 +1,5 @@
-//! [`Users`]: the users of one worker on their way through a scenario, as a [`Script`]. What a user
-//! asks for depends on its own numbers alone, so it is the same when it is asked for again.
+//! [`Users`]: the users of one worker in a scenario, as a [`Script`]. A request depends only on the
+//! state of its user, so rendering it again gives the same bytes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,17 +26,17 @@ pub struct Users {
     pub(super) users: Vec<User>,
     /// Users in groups.
     pub(super) members: Option<Members>,
-    /// Some steps are said on sockets.
+    /// Whether some steps use WebSockets.
     has_sockets: bool,
     pub(super) scratch: Vec<u8>,
-    /// Requests that are always the same, by step.
+    /// Constant requests, by step.
     fixed: Vec<Option<Request>>,
     wants: Vec<Wants>,
-    /// The one that was asked for last.
+    /// The last rendered request.
     request: Request,
     renderer: Renderer,
     seed: u64,
-    /// Numbers given to requests.
+    /// Numbers assigned to requests.
     numbered: u64,
     clock: Clock,
     places: Places,
@@ -47,26 +47,26 @@ pub struct Users {
     handed_over_ns: u64,
 }
 
-/// What the time of day was at one moment of the monotonic clock.
+/// The wall clock at one moment of the monotonic clock.
 #[derive(Copy, Clone, Debug)]
 pub struct Clock {
     /// Nanoseconds of the monotonic clock.
     pub now_ns: u64,
-    /// Milliseconds since 1970 then.
+    /// Milliseconds since 1970 at that moment.
     pub now_ms: u64,
 }
 
-/// Beside the time in which nothing comes: for what is under way when a run's time is over.
+/// Grace in addition to the quiet time, for messages in flight at the end of a run.
 const GROUP_GRACE: Duration = Duration::from_secs(10);
 
-/// What is left of a pass that a step has failed in.
+/// How a pass continues after a step.
 enum After {
     GoesOn,
     PassEnds,
 }
 
 impl Users {
-    /// The users of a worker. `seed` decides all chances of the run.
+    /// The users of a worker. `seed` determines all random values of the run.
     #[must_use]
     pub fn new(
         scenario: Arc<Scenario>,
@@ -100,7 +100,7 @@ impl Users {
         }
     }
 
-    /// A user begins to take memory when it begins.
+    /// Creates users up to `user`, so that memory is used only by started ones.
     fn ensure(&mut self, user: u32) {
         while self.users.len() <= user as usize {
             let at = self.users.len() as u32;
@@ -117,7 +117,7 @@ impl Users {
         }
     }
 
-    /// Begins a pass; false when the user is done for good.
+    /// Begins a pass; false if the user is done.
     fn begin_pass(&mut self, at: u32, now_ns: u64) -> bool {
         let number = self.part.number(at);
         let role = self.members.as_ref().map(|members| members.role(at));
@@ -144,7 +144,7 @@ impl Users {
         true
     }
 
-    /// Makes ready what the user sends next, unless that leads to no server of the scenario.
+    /// Prepares the next request of a user, unless it leads to no server of the scenario.
     fn prepare(&mut self, at: u32, now_ns: u64) -> Next {
         const NOWHERE: Next = Next::Fail(Failure::RedirectElsewhere);
         let Some(user) = self.users.get_mut(at as usize) else { return NOWHERE };
@@ -169,7 +169,7 @@ impl Users {
         Next::Send
     }
 
-    /// Looks at a whole answer.
+    /// Checks a complete answer.
     fn judge(&mut self, at: u32, status: u16, answer: &Answer<'_>) -> (After, Option<Failure>) {
         let scenario = Arc::clone(&self.scenario);
         let Some(user) = self.users.get_mut(at as usize) else { return (After::PassEnds, None) };
@@ -220,7 +220,7 @@ impl Users {
         }
     }
 
-    /// The step is over, whatever came of it.
+    /// Ends the current step.
     fn over(&mut self, at: u32, after: &After, failure: Option<Failure>, answer: &Answer<'_>) {
         let Some(user) = self.users.get_mut(at as usize) else { return };
         let Some(number) = user.step else { return };
@@ -393,7 +393,7 @@ impl Drop for Users {
     }
 }
 
-/// The most that a check, a capture, cookies or redirects want to see.
+/// The parts of an answer that checks, captures, cookies and redirects need.
 fn wants(scenario: &Scenario, step: &Step) -> Wants {
     let checks = step.checks.iter().map(super::Check::wants);
     let captures = step.captures.iter().map(|capture| capture.source.wants());
@@ -408,7 +408,7 @@ fn wants(scenario: &Scenario, step: &Step) -> Wants {
     }
 }
 
-/// The request of a step in which nothing changes, rendered once.
+/// The request of a constant step, rendered once.
 fn fixed(scenario: &Scenario, step: &Step, renderer: &mut Renderer) -> Option<Request> {
     let headers = step.headers.iter().map(|(_, value)| value);
     let texts = headers.chain([&step.target]).chain(&step.body).chain(&step.basic);

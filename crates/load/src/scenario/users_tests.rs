@@ -1,4 +1,4 @@
-//! Users without sockets: a test answers in the server's place.
+//! Users without a network: the tests answer their requests.
 
 use super::*;
 use crate::Endpoint;
@@ -7,7 +7,7 @@ use crate::scenario::{Capture, Check, Feed, Flow, Names, Order, Place, Rule, Sou
 
 const CLOCK: Clock = Clock { now_ns: 0, now_ms: 1_000 };
 
-/// What a test says of a step; the rest is nothing.
+/// The parts of a step that a test sets.
 struct Wanted<'a> {
     target: &'a str,
     method: &'a str,
@@ -76,7 +76,7 @@ impl Play {
         self.asked_now(user)
     }
 
-    /// The same where an answer has led on: nobody asks what is next.
+    /// The request after a follow-up, without a call of `next`.
     fn asked_now(&mut self, user: u32) -> String {
         String::from_utf8(self.users.request(user).bytes().to_vec()).unwrap()
     }

@@ -1,10 +1,10 @@
-//! [`Subscribers`]: every connection of a worker is a client of Action Cable with one subscription. It
-//! waits for the welcome, subscribes, asks again while nobody confirms, gives the connection up when
-//! no ping comes, and leaves when it is told to: what Rails' client does (`connection.js`,
-//! `connection_monitor.js`, `subscription_guarantor.js`). How long it waits before it comes again is
-//! [`crate::Retry`]'s. What is published to the subscription is handed on to whoever counts it.
+//! [`CableClients`]: every connection of a worker is an Action Cable client with one subscription. It waits
+//! for the welcome, subscribes, repeats the subscribe until it is confirmed, gives the connection up
+//! without pings, and obeys disconnect messages, as Rails' client does (`connection.js`,
+//! `connection_monitor.js`, `subscription_guarantor.js`). [`crate::Retry`] sets the wait before it
+//! reconnects. Data of the subscription is returned to the caller.
 //!
-//! What is remembered is 40 bytes per socket, beside the slab, so that other runs pay nothing.
+//! It keeps 40 bytes per socket outside the slab, so that other runs need no memory for it.
 
 mod summary;
 
@@ -23,7 +23,7 @@ use crate::ledger::Ledger;
 use crate::sweep::Sweep;
 use crate::{Cable, Series};
 
-/// How often each socket is looked at: nothing is late by more.
+/// How often each socket is checked, and so the maximum delay of its timers.
 const LOOK: Duration = Duration::from_millis(250);
 const VISITS_PER_TURN: u32 = 4_096;
 
@@ -36,7 +36,7 @@ pub(crate) struct Subscribers {
     seats: Vec<Seat>,
     /// Begun with the first connection.
     sweep: Option<Sweep>,
-    /// Those that were just told to close.
+    /// Connections just closed by the client.
     given_up: Vec<ConnId>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Line {
     pub(crate) identifier: String,
     pub(crate) subscribe: Vec<u8>,
     pub(crate) unsubscribe: Vec<u8>,
-    /// What data begins with, as most servers write it.
+    /// The prefix of data as most servers encode it.
     pub(crate) prefix: Vec<u8>,
 }
 
@@ -53,12 +53,12 @@ pub(crate) struct Line {
 #[derive(Copy, Clone, Default)]
 struct Seat {
     state: State,
-    /// In a row, that came to no welcome.
+    /// Attempts in a row without a welcome.
     attempts: u32,
     began_ns: u64,
-    /// When it opened, was welcomed or last pinged.
+    /// When it opened, or received the welcome or the last ping.
     heard_ns: u64,
-    /// The first subscribe and the last.
+    /// When the first and the last subscribe were sent.
     asked_ns: u64,
     asked_last_ns: u64,
 }
@@ -109,7 +109,7 @@ impl Subscribers {
         }
     }
 
-    /// Whether what is published reaches this slot's connection.
+    /// Whether the connection of a slot receives publications.
     pub(crate) fn is_subscribed(&self, slot: u32) -> bool {
         self.seats.get(slot as usize).is_some_and(|seat| seat.state == State::Subscribed)
     }
@@ -118,12 +118,12 @@ impl Subscribers {
         Arc::clone(&self.lines)
     }
 
-    /// By what this slot's connection is subscribed, if it is.
+    /// The channel of the connection of a slot, if it is subscribed.
     pub(crate) fn subscribed_by(&self, connector: &Connector, slot: u32) -> Option<u32> {
         self.is_subscribed(slot).then(|| line_at(&self.lines, connector, slot) as u32)
     }
 
-    /// A connection is open, after so many attempts that failed.
+    /// Handles an opened connection, after `before` failed attempts.
     pub(crate) fn opened<S: Sys>(&mut self, core: &mut Core<S, Client>, id: ConnId, before: u32) {
         let now_ns = core.clock_ns();
         let began_ns = core.user(id).map_or(now_ns, |socket| socket.sent_ns());
@@ -139,8 +139,8 @@ impl Subscribers {
         self.sweep.get_or_insert_with(|| Sweep::new(now_ns, LOOK, 8));
     }
 
-    /// Takes a message. What was published to the connection's own subscription is returned: the
-    /// JSON, and perhaps what stands behind it.
+    /// Handles a message. Returns data published to the subscription: the JSON, possibly with the rest
+    /// of the message.
     pub(crate) fn message<'d, S: Sys>(
         &mut self,
         core: &mut Core<S, Client>,
@@ -190,20 +190,20 @@ impl Subscribers {
             Some(Message::Data { identifier, message, .. }) if identifier == line.identifier => {
                 return Some(message.as_bytes());
             }
-            // Not asked for, and nothing wrong with it.
+            // Valid, but not needed.
             Some(Message::Pong | Message::Presence { .. }) => {}
             _ => ledger.counts.unexpected.add(1),
         }
         None
     }
 
-    /// One that was just told to close, for whoever counts it.
+    /// Takes a connection that was just given up, to be counted.
     pub(crate) fn given_up(&mut self) -> Option<ConnId> {
         self.given_up.pop()
     }
 
-    /// A connection is open no longer. Returns how many attempts in a row came to nothing with it, if it is
-    /// to be opened again.
+    /// Handles a closed connection. Returns the number of failed attempts in a row if it is to be
+    /// reopened.
     pub(crate) fn closed(
         &mut self,
         slot: u32,
@@ -220,7 +220,7 @@ impl Subscribers {
         again.then_some(seat.attempts.max(1))
     }
 
-    /// Asks again and gives up what is due. Returns when it wants to be called again.
+    /// Repeats subscribes and gives up stale connections. Returns when to call it next.
     pub(crate) fn turn<S: Sys>(
         &mut self,
         core: &mut Core<S, Client>,
@@ -255,7 +255,7 @@ impl Subscribers {
         Some(next_ns)
     }
 
-    /// A text to whisper to the others on the stream of this slot's connection.
+    /// Encodes a whisper on the channel of the connection of a slot.
     pub(crate) fn whisper(&self, connector: &Connector, slot: u32, text: &[u8]) -> Option<Vec<u8>> {
         let line = line_of(&self.lines, connector, slot)?;
         let (mut quoted, mut whisper) = (Vec::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! What the clients of Action Cable of a run came to.
+//! The summary of the Action Cable clients of a run.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
@@ -9,34 +9,34 @@ use crate::ledger::Ledger;
 use crate::summary::write_latency;
 use crate::{Latency, Recorder, Series, Snapshot};
 
-/// Clients of Action Cable.
+/// Action Cable clients.
 #[derive(Clone, Debug, Serialize)]
 pub struct CableSummary {
     /// Subscribed at the end.
     pub subscribed: u64,
     /// Open at the end with a subscription that was rejected.
     pub rejected: u64,
-    /// Open at the end and neither of both.
+    /// Open at the end, and neither subscribed nor rejected.
     pub waiting: u64,
     /// Subscribes sent.
     pub subscribes: u64,
-    /// Subscribes sent again, as nobody had confirmed the last.
+    /// Repeated subscribes, as the last was not confirmed.
     pub repeated: u64,
-    /// Confirmations of what was confirmed already.
+    /// Repeated confirmations.
     pub confirmed_again: u64,
     /// Pings received.
     pub pings: u64,
-    /// Connections given up because no ping came; also in `closed`.
+    /// Connections given up without pings; also in `closed`.
     pub stale: u64,
-    /// Messages that are none of Action Cable, or were not due.
+    /// Messages that are not Action Cable, or not expected.
     pub unexpected: u64,
-    /// Connections that the server ended with a word, by its reason; also in `closed`.
+    /// Connections that the server ended with a disconnect message, by its reason; also in `closed`.
     pub disconnects: BTreeMap<String, u64>,
     /// From the connect to the welcome.
     pub to_welcome: Option<Latency>,
     /// From the first subscribe to its confirmation.
     pub to_confirm: Option<Latency>,
-    /// From the connect to that.
+    /// From the connect to the confirmation.
     pub to_subscribed: Option<Latency>,
 }
 

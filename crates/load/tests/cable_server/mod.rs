@@ -1,5 +1,5 @@
-//! A small server of Action Cable on the engine, one worker. Each path treats its clients in its own
-//! way; what they have said is counted.
+//! A small Action Cable server on the engine with one worker. Each path behaves differently; received
+//! commands are counted.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ pub(crate) struct Server {
     workers: Workers<()>,
 }
 
-/// What clients have said.
+/// Commands received from clients.
 #[derive(Default)]
 pub(crate) struct Said {
     pub(crate) subscribes: BTreeMap<String, u64>,
@@ -34,7 +34,7 @@ pub(crate) struct Said {
 const PING_EVERY_NS: u64 = 50_000_000;
 
 impl Server {
-    /// The first so many connections are mistreated, where their path says so.
+    /// The first `mistreated` connections are mistreated, depending on their path.
     pub(crate) fn start(mistreated: u64) -> Server {
         let address = ([127, 0, 0, 1], 0).into();
         let defer = Duration::ZERO;
@@ -56,7 +56,7 @@ impl Server {
         Server { port: address.port(), said, workers }
     }
 
-    /// Tells everybody who is there that another server comes.
+    /// Disconnects all clients with the reason of a restart.
     pub(crate) fn restart(&self) {
         self.workers.remote().post(0, (), 0).unwrap();
     }
@@ -113,8 +113,8 @@ impl Cable {
         }
     }
 
-    /// To all others of the same subscription; on `/loses`, each eighth whisper is lost by one of
-    /// them, doubled for another, and comes under another name to a third.
+    /// Sends to all others of the same subscription; on `/loses` each eighth whisper is dropped for one
+    /// of them, duplicated for another, and sent with another identifier to a third.
     fn whisper<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
@@ -145,8 +145,8 @@ impl Cable {
         }
     }
 
-    /// To all who listen to a stream. Each 97th delivery fails in its client's own way: on `/drops` it is
-    /// left out, on `/doubles` it comes twice, on `/strays` it comes to who did not ask for it.
+    /// Sends to all subscribers of a stream. Each 97th delivery has a fault: on `/drops` it is dropped, on
+    /// `/doubles` it is duplicated, on `/strays` it goes to a client that is not subscribed.
     fn publish<S: Sys>(&mut self, core: &mut Core<S, Self>, stream: &str, data: &str) {
         self.said.lock().unwrap().published += 1;
         let identifier = format!(r#"{{"channel":"$pubsub","stream_name":"{stream}"}}"#);

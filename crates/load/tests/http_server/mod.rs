@@ -1,5 +1,5 @@
-//! A server of HTTP that does what the path of a request says, right or wrong, and keeps book of
-//! what it saw: a thread per connection, on the standard library alone.
+//! An HTTP server that behaves, correctly or not, as the path of a request selects, and counts requests.
+//! It uses a thread per connection and only the standard library.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -9,15 +9,15 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// What one server has seen.
+/// The counts of a server.
 #[derive(Default)]
 pub(crate) struct Book {
     pub(crate) accepted: AtomicU64,
-    /// Requests of which at least the path was read.
+    /// Requests whose path was read.
     pub(crate) received: AtomicU64,
-    /// The same by what was done with them.
+    /// Requests by behaviour.
     pub(crate) did: Mutex<BTreeMap<&'static str, u64>>,
-    /// Held while the server stalls.
+    /// Locked while the server stalls.
     pub(crate) stall: Mutex<()>,
 }
 
@@ -35,7 +35,7 @@ impl Book {
     }
 }
 
-/// What `/mix` does in turn. `ok` twice, so that connections also live on.
+/// The behaviours of `/mix` in turn. `ok` twice, so that some connections stay open.
 pub(crate) const MIX: [&str; 12] = [
     "ok",
     "error",
@@ -51,7 +51,7 @@ pub(crate) const MIX: [&str; 12] = [
     "half",
 ];
 
-/// How long `/slow` takes: longer than a run waits at its end for who has not answered yet.
+/// The delay of `/slow`: longer than the grace period of a run without a slow answer.
 pub(crate) const SLOW: Duration = Duration::from_millis(2_200);
 
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
@@ -92,7 +92,7 @@ fn converse(mut stream: TcpStream, book: &Book) {
             break;
         }
     }
-    // Read to the end, so that what was answered is not lost to a reset.
+    // Read to the end, so that a reset does not discard the answer.
     let _ = stream.shutdown(std::net::Shutdown::Write);
     let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
     while stream.read(&mut [0; 4096]).is_ok_and(|got| got > 0) {}
@@ -104,7 +104,7 @@ fn known(word: &str) -> &'static str {
     MIX.iter().chain(&MORE).find(|known| **known == word).copied().unwrap_or("ok")
 }
 
-/// Whether the connection goes on.
+/// Sends an answer. Returns whether the connection stays open.
 fn answer(stream: &mut TcpStream, what: &str) -> bool {
     let says: &[u8] = match what {
         "ok" => OK,
@@ -135,7 +135,7 @@ fn answer(stream: &mut TcpStream, what: &str) -> bool {
     matches!(what, "ok" | "slow" | "chunked" | "error" | "loop" | "redirect")
 }
 
-/// Says the same again until the client has had enough.
+/// Repeats bytes until the client disconnects.
 fn flood(stream: &mut TcpStream, first: &[u8], again: &[u8], pause: Duration) {
     let _ = stream.write_all(first);
     while stream.write_all(again).is_ok() {
@@ -147,7 +147,7 @@ fn wait_for_end(stream: &mut TcpStream) {
     while stream.read(&mut [0; 4096]).is_ok_and(|got| got > 0) {}
 }
 
-/// Reads a request and tells its path.
+/// Reads a request and returns its path.
 fn next_path(stream: &mut TcpStream, kept: &mut Vec<u8>) -> Option<String> {
     loop {
         if let Some(end) = kept.windows(4).position(|four| four == b"\r\n\r\n") {

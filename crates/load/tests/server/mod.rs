@@ -1,4 +1,4 @@
-//! A server on the engine that treats each path's messages in its own way.
+//! A server on the engine with a behaviour per path.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ pub(crate) struct Server {
 }
 
 pub(crate) enum Post {
-    /// Send a text to all, as the topic's faults will have it.
+    /// Send a text to all, with the faults of the topic.
     Publish(String),
-    /// Read no more from the first connection: its pings stay unanswered.
+    /// Stop reading from the first connection, so that its pings are not answered.
     MuteOne,
 }
 
@@ -52,7 +52,7 @@ struct Faults {
     published: u32,
 }
 
-/// How a connection is treated, and what it has said.
+/// The behaviour and the state of a connection.
 #[derive(Default)]
 pub(crate) struct Peer {
     path: Path,

@@ -1,5 +1,5 @@
-//! How a line of the access log is written. What a client chose is escaped in both forms: no request
-//! makes a second line, or a field of its own.
+//! Formats of an access log line. Text from clients is escaped in both formats, so that no request
+//! can inject a line or a field.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::Entry;
 
-/// Longest part of a line that a client chose, in bytes.
+/// Maximum length of a client-supplied field, in bytes.
 const PART_BYTES_MAX: usize = 2048;
 
 pub(super) fn json(out: &mut String, entry: &Entry) {
@@ -33,7 +33,7 @@ pub(super) fn json(out: &mut String, entry: &Entry) {
     let _ = writeln!(out, "{value}");
 }
 
-/// The combined format, then upstream, seconds, and by whom and why it was closed.
+/// Writes the combined format, then upstream, bytes in, seconds, and by whom and why it was closed.
 pub(super) fn combined(out: &mut String, entry: &Entry) {
     match entry.client {
         Some(client) => _ = write!(out, "{client}"),
@@ -63,7 +63,7 @@ pub(super) fn combined(out: &mut String, entry: &Entry) {
     );
 }
 
-/// Without quotes, backslashes and whatever is not visible.
+/// Appends a text with quotes, backslashes and control characters escaped.
 fn quoted(out: &mut String, text: &str) {
     for character in cut(text).chars() {
         match character {

@@ -1,8 +1,8 @@
-//! The access log: a line per tunnel or request when it ends, as JSON or in the combined format.
+//! The access log: one line per tunnel or request when it ends, as JSON or in the combined format.
 //!
-//! A worker posts an [`Entry`] and never waits: the queue is bounded, what finds it full is counted
-//! and said. A thread of the control plane looks at the queue ([`WRITE_EVERY`]) and writes; posting
-//! wakes nobody.
+//! A worker posts an [`Entry`] and never waits: the queue is bounded, and entries that find it full
+//! are dropped, counted and reported. A thread of the control plane polls the queue every 50 ms and
+//! writes; posting wakes no thread.
 
 mod line;
 pub(crate) mod pending;
@@ -23,17 +23,17 @@ use tracing::warn;
 
 /// How often the queue is emptied.
 const WRITE_EVERY: Duration = Duration::from_millis(50);
-/// Entries that may wait to be written.
+/// Maximum number of queued entries.
 const ENTRIES_MAX: usize = 8 * 1024;
 const STACK_BYTES: usize = 256 * 1024;
 
-/// How a line looks.
+/// The format of a line.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
 pub enum Form {
     /// One JSON object.
     #[default]
     Json,
-    /// As Apache and nginx write it, and three fields more.
+    /// The combined format of Apache and nginx, followed by further fields.
     Combined,
 }
 
@@ -49,7 +49,7 @@ impl FromStr for Form {
     }
 }
 
-/// Who ended a tunnel.
+/// The side that closed a tunnel.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The client.
@@ -72,44 +72,44 @@ impl Side {
     }
 }
 
-/// What is told of one tunnel or request.
+/// One tunnel or request in the log.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// When it began, in milliseconds since 1970.
+    /// Start time, in milliseconds since 1970.
     pub began_ms: u64,
-    /// How long it took.
+    /// Duration.
     pub duration: Duration,
-    /// Whose it was, if that is known.
+    /// The client's address, if it is known.
     pub client: Option<IpAddr>,
-    /// The method; empty where no head could be read, and so are the host and the target.
+    /// The method; empty if the head was unreadable, as are then the host and the target.
     pub method: Box<str>,
-    /// Of HTTP/1: 0 or 1.
+    /// The minor version of HTTP/1: 0 or 1.
     pub version: u8,
-    /// As in the request.
+    /// The Host header.
     pub host: Box<str>,
-    /// With the query.
+    /// The request target with its query.
     pub target: Box<str>,
-    /// As in the request, if it was.
+    /// The User-Agent header.
     pub agent: Option<Box<str>>,
-    /// As in the request, if it was.
+    /// The Referer header.
     pub referer: Option<Box<str>>,
     /// The pool, if a route was found.
     pub pool: Option<Box<str>>,
     /// The upstream's address, if one was chosen.
     pub upstream: Option<Box<str>>,
-    /// What the client was answered.
+    /// The status sent to the client.
     pub status: u16,
-    /// Bytes from the client after its request's head.
+    /// Bytes from the client after the request head.
     pub bytes_in: u64,
-    /// Bytes to the client after the answer's head.
+    /// Bytes to the client after the response head.
     pub bytes_out: u64,
-    /// Who ended it.
+    /// The side that closed it.
     pub closed_by: Side,
-    /// Why, by the name that metrics use.
+    /// Why, as named in the metrics.
     pub why: &'static str,
 }
 
-/// Where workers post.
+/// The sending side of the log, for workers.
 #[derive(Clone)]
 pub struct Recorder {
     queue: SyncSender<Entry>,
@@ -117,21 +117,21 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Posts an entry, or counts it where too many wait.
+    /// Posts an entry, or counts it as dropped if the queue is full.
     pub fn post(&self, entry: Entry) {
         if self.queue.try_send(entry).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Entries that found no room.
+    /// Returns how many entries were dropped.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 }
 
-/// Why there is no log; the system's own word for it is the source.
+/// The log cannot be written; the system error is the source.
 #[derive(Debug)]
 pub struct LogError(PathBuf, io::Error);
 
@@ -147,7 +147,7 @@ impl std::error::Error for LogError {
     }
 }
 
-/// The log and the thread that writes it; dropping it writes what is left.
+/// The log and its writer thread; dropping it writes the remaining entries.
 pub struct AccessLog {
     path: PathBuf,
     form: Form,
@@ -159,8 +159,8 @@ pub struct AccessLog {
 }
 
 impl AccessLog {
-    /// A log that appends to a file, or to standard output where the path is `-`. Until
-    /// [`AccessLog::start`] entries wait and no descriptor is held.
+    /// Creates a log that appends to a file, or writes to standard output if the path is `-`. Until
+    /// [`AccessLog::start`] entries are queued and no descriptor is held.
     ///
     /// # Errors
     /// A file that cannot be opened.
@@ -178,11 +178,11 @@ impl AccessLog {
         })
     }
 
-    /// Begins to write. To be called when the workers have descriptor tables of their own: in theirs
-    /// a file that somebody moves away and deletes would live on.
+    /// Starts writing. Call it once the workers have their own descriptor tables; otherwise their
+    /// copies would keep a rotated and deleted file alive.
     ///
     /// # Errors
-    /// A file that cannot be opened, or no thread.
+    /// The file cannot be opened, or the thread cannot be started.
     pub fn start(&mut self) -> Result<(), LogError> {
         let Some(entries) = self.entries.take() else { return Ok(()) };
         let failed = |error| LogError(self.path.clone(), error);
@@ -212,13 +212,13 @@ impl AccessLog {
         Ok(())
     }
 
-    /// Where workers post.
+    /// The sending side of the log, for workers.
     #[must_use]
     pub fn recorder(&self) -> &Recorder {
         &self.recorder
     }
 
-    /// Opens the file again by its name: somebody has moved it away.
+    /// Reopens the file by name, after log rotation.
     pub fn reopen(&self) {
         self.reopen.store(true, Ordering::Release);
     }

@@ -1,5 +1,6 @@
-//! [`Note`]: what the access log tells of a request, kept from its head to its end. Of tunnels they
-//! stand beside the connections ([`Notes`]), so that without an access log nothing is kept.
+//! [`PendingEntry`]: the access log entry of a request in progress, kept from its head to its end.
+//! Those of tunnels are kept apart from the connections ([`PendingEntries`]), so that without an
+//! access log they cost no memory.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -7,15 +8,15 @@ use std::net::IpAddr;
 use engine::{ConnId, RefusedHead};
 use wire::http::Request;
 
-/// Longest part of a head that is kept, in bytes.
+/// Maximum length of a field that is kept, in bytes.
 const PART_BYTES_MAX: usize = 1024;
 
-/// What is told of a request when it is over.
+/// The access log entry of a request in progress.
 #[derive(Default)]
 pub(crate) struct Note {
     pub(crate) began_ns: u64,
     pub(crate) client: Option<IpAddr>,
-    /// Empty, as the host and the target, where no head could be read.
+    /// Empty, as the host and the target, if the head was unreadable.
     pub(crate) method: Box<str>,
     pub(crate) host: Box<str>,
     pub(crate) target: Box<str>,
@@ -23,9 +24,9 @@ pub(crate) struct Note {
     pub(crate) referer: Option<Box<str>>,
     /// The pool, if a route was found.
     pub(crate) pool: Option<Box<str>>,
-    /// Of HTTP/1.
+    /// The minor version of HTTP/1.
     pub(crate) version: u8,
-    /// What was answered, once that is known.
+    /// The status of the response; 0 until it is known.
     pub(crate) status: u16,
 }
 
@@ -51,7 +52,7 @@ impl Note {
         }
     }
 
-    /// Of a request that the engine has refused.
+    /// The entry of a request that the engine has refused.
     pub(crate) fn refused(
         refused: &RefusedHead<'_, '_>,
         client: Option<IpAddr>,
@@ -69,7 +70,7 @@ fn cut(bytes: &[u8]) -> Box<str> {
     String::from_utf8_lossy(bytes.get(..PART_BYTES_MAX).unwrap_or(bytes)).into()
 }
 
-/// The notes of a worker's tunnels, by the client's connection.
+/// The entries of a worker's tunnels, by client connection.
 #[derive(Default)]
 pub(crate) struct Notes(HashMap<ConnId, Box<Note>>);
 

@@ -1,11 +1,11 @@
-//! What the API answers and changes, and what it tells the workers.
+//! Tests of the API: its responses, its changes and its orders to the workers.
 
 use std::sync::atomic::AtomicU32;
 
 use super::*;
 use crate::routes::RoutesConfig;
 
-/// Workers that only remember what they were told.
+/// Workers that only record the orders they get.
 #[derive(Default)]
 struct Told(Mutex<Vec<Arc<Order>>>, AtomicU32);
 

@@ -1,5 +1,5 @@
-//! Where upstreams are: [`Place`] as an operator writes it, [`UpstreamAddress`] as it is connected
-//! to. A name may mean several addresses, and others a moment later.
+//! Addresses of upstreams: [`Endpoint`] as configured, [`UpstreamAddress`] as connected to. A name can
+//! resolve to several addresses, and to others later.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -25,12 +25,12 @@ impl fmt::Display for UpstreamAddress {
     }
 }
 
-/// An upstream as it is written: an address with a port, a name with a port, or `unix:/PATH`.
+/// The location of an upstream as configured: address and port, name and port, or `unix:/PATH`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Place {
     /// It needs no resolving.
     Address(UpstreamAddress),
-    /// A name, to be resolved now and again.
+    /// A name and a port; the name is resolved periodically.
     Name(Box<str>, u16),
 }
 
@@ -67,14 +67,14 @@ impl fmt::Display for Place {
     }
 }
 
-/// Whether this may be a host's name (RFC 1123 section 2.1, and the underscore some use).
+/// Whether a text is a valid host name (RFC 1123 section 2.1, plus the underscore that some use).
 fn is_name(text: &str) -> bool {
     let label = |label: &str| {
         let right = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         !label.is_empty() && label.len() <= 63 && label.bytes().all(right)
     };
     let digits = |byte: u8| byte.is_ascii_digit() || byte == b'.';
-    // What is digits and dots alone was meant for an address.
+    // Digits and dots alone are a mistyped address.
     text.len() <= 253 && text.split('.').all(label) && !text.bytes().all(digits)
 }
 

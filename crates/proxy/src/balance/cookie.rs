@@ -1,16 +1,16 @@
-//! Cookies as balancing needs them: one value found in a `Cookie` header, and the sticky cookie
-//! (RFC 6265 sections 4.1 and 4.2).
+//! Cookies for balancing: lookup of one value in a `Cookie` header, and the sticky cookie (RFC 6265
+//! sections 4.1 and 4.2).
 
 use std::time::Duration;
 
-/// How clients are sent back to the upstream they had.
+/// The sticky cookie of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sticky {
     /// The cookie's name.
     pub cookie: Box<str>,
-    /// How long browsers keep it; otherwise until they end.
+    /// `Max-Age`; without it a session cookie.
     pub max_age: Option<Duration>,
-    /// Only over TLS.
+    /// Adds the `Secure` attribute.
     pub secure: bool,
 }
 
@@ -23,8 +23,8 @@ impl Sticky {
         u64::from_str_radix(text, 16).ok()
     }
 
-    /// The value of the `Set-Cookie` header that brings a client back to this upstream. It names
-    /// the upstream by a hash: no address leaves the house.
+    /// The value of the `Set-Cookie` header for this upstream. The cookie holds a hash, so that no
+    /// internal address is disclosed.
     pub(crate) fn set(&self, upstream: u64) -> String {
         let mut value = format!("{}={upstream:016x}; Path=/; HttpOnly; SameSite=Lax", self.cookie);
         if let Some(age) = self.max_age {
@@ -37,7 +37,7 @@ impl Sticky {
     }
 }
 
-/// The value of the first cookie of that name.
+/// The value of the first cookie with this name.
 pub(crate) fn cookie<'h>(header: &'h [u8], name: &str) -> Option<&'h [u8]> {
     header.split(|byte| *byte == b';').find_map(|pair| {
         let value = pair.trim_ascii().strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;

@@ -1,18 +1,18 @@
-//! Hashing that every process agrees on: rendezvous hashing (Thaler and Ravishankar, "Using
-//! name-based mappings to increase hit rates", 1998) with weights, over FNV-1a.
+//! Consistent hashing that is the same in every process: weighted rendezvous hashing (Thaler and
+//! Ravishankar, "Using name-based mappings to increase hit rates", 1998) over FNV-1a.
 //!
-//! Each key gives each upstream a score, and the best score wins: who leaves takes only its own
-//! keys along, who comes takes only its share. Nothing is secret here: whoever may choose a key
-//! may choose the upstream.
+//! Each key gives each upstream a score, and the best score wins. Removing an upstream moves only its
+//! own keys, and adding one moves only its share. The hash is not keyed: a client that chooses the
+//! key can choose the upstream.
 
-/// FNV-1a of 64 bits, and SplitMix64's last steps so that near keys part.
+/// 64-bit FNV-1a, finished with SplitMix64's mixer so that similar keys differ in all bits.
 pub(crate) fn hash_bytes(bytes: &[u8]) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     mix(bytes.iter().fold(0xcbf2_9ce4_8422_2325, step))
 }
 
-/// The score of one upstream for one key: the smallest wins. With `-ln(u) / weight` it wins as often
-/// as its weight is part of all weights.
+/// The score of one upstream for one key: the smallest wins. With `-ln(u) / weight` an upstream wins
+/// in proportion to its weight.
 pub(crate) fn score(key: u64, upstream: u64, weight: u64) -> f64 {
     let bits = mix(key ^ upstream.rotate_left(32)) >> 11;
     let unit = (bits as f64 + 0.5) / (1u64 << 53) as f64;
@@ -32,7 +32,7 @@ mod tests {
 
     #[test]
     fn every_process_computes_the_same() {
-        // Kept: another value would move every client of a fleet at its next upgrade.
+        // Fixed: another value would move every client at the next upgrade of a fleet.
         assert_eq!(hash_bytes(b""), mix(0xcbf2_9ce4_8422_2325));
         assert_eq!(hash_bytes(b"a"), mix(0xaf63_dc4c_8601_ec8c));
         assert_ne!(hash_bytes(b"a"), hash_bytes(b"b"));

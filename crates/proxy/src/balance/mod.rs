@@ -1,8 +1,8 @@
-//! Balancing: which upstream a request goes to, counted over all workers.
+//! Load balancing: which upstream a request goes to, with counts over all workers.
 //!
-//! [`Pool`] chooses, [`Upstream`] counts, [`Picked`] is a place taken. No lock, no allocation but for
-//! a new sticky cookie, and no socket: connecting is the relay's, finding out who is alive is the
-//! control plane's.
+//! [`Pool`] chooses, [`Upstream`] counts, and a [`Permit`] is one of the tunnels an upstream allows. No
+//! lock, no allocation except for a new sticky cookie, and no socket: the relay connects, and the
+//! control plane runs the health checks.
 
 mod address;
 mod cookie;

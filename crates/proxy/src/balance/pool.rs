@@ -1,9 +1,9 @@
 //! [`Pool`]: the upstreams of a route, and the choice among them.
 //!
-//! A pool does not change: another table brings another one, with the same upstreams and the same
-//! counts. Least connections by two choices is Mitzenmacher's ("The power of two choices in
-//! randomized load balancing", 2001): the less loaded of two drawn by weight, so that many workers
-//! which look at the same moment do not all run to the same upstream.
+//! A pool is immutable: a change of the table brings a new pool with the same upstreams and counts.
+//! Least connections uses Mitzenmacher's two choices ("The power of two choices in randomized load
+//! balancing", 2001): the less loaded of two upstreams drawn by weight, so that workers that choose at
+//! the same moment do not all choose the same one.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,22 +16,22 @@ use super::hash::{hash_bytes, score};
 use super::upstream::{Picked, Standing, Upstream, WARM};
 use crate::config::Outgoing;
 
-/// How a pool chooses.
+/// A balancing method.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum Balance {
-    /// The less loaded of two, by live tunnels and weight. The default: sockets live long, and turns
-    /// taken drift apart.
+    /// The less loaded of two, by open tunnels and weight. The default, because with long-lived
+    /// sockets round robin drifts out of balance.
     #[default]
     LeastConnections,
-    /// In turn, by weight.
+    /// Weighted round robin.
     RoundRobin,
-    /// At random, by weight.
+    /// Weighted random.
     Random,
-    /// The same for the same key (rendezvous hashing), by weight.
+    /// Weighted consistent hashing (rendezvous): the same key goes to the same upstream.
     Hash(HashBy),
 }
 
-/// What the key of a hash is. A request without it goes anywhere.
+/// The key of consistent hashing. A request without it goes to a random upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HashBy {
     /// The client's address.
@@ -47,11 +47,11 @@ pub enum HashBy {
 /// Limits of a pool.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct PoolLimits {
-    /// An upstream that comes up takes its full share only after this.
+    /// Time after which an upstream that comes up gets its full share.
     pub slow_start: Duration,
-    /// Requests that may wait for a place when every upstream has its most.
+    /// Maximum number of requests that wait while every upstream is at its maximum.
     pub queue: u32,
-    /// How long each may wait.
+    /// Maximum time in the queue.
     pub queue_timeout: Duration,
 }
 
@@ -65,15 +65,15 @@ impl Default for PoolLimits {
 /// An upstream in a pool.
 #[derive(Clone, Debug)]
 pub struct Member {
-    /// Which.
+    /// The upstream.
     pub upstream: Arc<Upstream>,
-    /// Its share, 1 to [`Pool::WEIGHT_MAX`].
+    /// Its weight, 1 to [`Pool::WEIGHT_MAX`].
     pub weight: u16,
     /// Tunnels it takes at most.
     pub most: u32,
 }
 
-/// What is known of a request when an upstream is chosen for it.
+/// The properties of a request that the choice depends on.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Key<'r> {
     /// The worker's time.
@@ -82,22 +82,22 @@ pub struct Key<'r> {
     pub random: u64,
     /// From [`Pool::hash`].
     pub hash: u64,
-    /// From [`Pool::asked`].
+    /// From [`Pool::sticky_hash`].
     pub sticky: Option<u64>,
-    /// Numbers of upstreams that failed this request already.
+    /// Numbers of upstreams that have already failed this request.
     pub tried: &'r [u32],
 }
 
-/// Why there is no upstream.
+/// Why no upstream was chosen.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// Every one that is up has its most: a place may come free.
     Busy,
-    /// None is up, or all were tried.
+    /// No upstream is up, or all were tried.
     Down,
 }
 
-/// What pools of one name have in common over all tables.
+/// State that pools of one name share across tables.
 #[derive(Debug, Default)]
 pub(crate) struct PoolState {
     turn: AtomicU64,
@@ -119,16 +119,16 @@ pub struct Pool {
     sticky: Option<Sticky>,
     limits: PoolLimits,
     members: Vec<Member>,
-    /// Whose turn it is, one round; empty unless turns are taken.
+    /// One round of turns, as member indices; empty except for round robin.
     round: Vec<u16>,
     outgoing: Outgoing,
     state: Arc<PoolState>,
 }
 
 impl Pool {
-    /// Upstreams of one pool at most: each choice looks at all of them.
+    /// Maximum number of upstreams in a pool; each choice looks at all of them.
     pub const MEMBERS_MAX: usize = 256;
-    /// The heaviest weight.
+    /// The largest weight.
     pub const WEIGHT_MAX: u16 = 256;
 
     pub(crate) fn new(
@@ -153,7 +153,7 @@ impl Pool {
         Pool { outgoing, ..self }
     }
 
-    /// A pool with the defaults, of upstreams with equal shares.
+    /// A pool with default settings, of upstreams with equal weights.
     #[must_use]
     pub fn of(name: &str, upstreams: Vec<Arc<Upstream>>) -> Self {
         let member = |upstream| Member { upstream, weight: 1, most: u32::MAX };
@@ -173,7 +173,7 @@ impl Pool {
         &self.members
     }
 
-    /// How it chooses.
+    /// Its balancing method.
     #[must_use]
     pub fn balance(&self) -> &Balance {
         &self.balance
@@ -185,7 +185,7 @@ impl Pool {
         &self.limits
     }
 
-    /// How its upstreams are spoken to.
+    /// TLS and PROXY header to its upstreams.
     #[must_use]
     pub fn outgoing(&self) -> &Outgoing {
         &self.outgoing
@@ -195,14 +195,14 @@ impl Pool {
         &self.state
     }
 
-    /// Requests that wait for a place now.
+    /// The number of queued requests.
     #[must_use]
     pub fn waiting(&self) -> u32 {
         self.state.waiting.load(Ordering::Relaxed)
     }
 
-    /// The hash of a request, for [`Key::hash`]: `random` unless this pool hashes and the request
-    /// has what it hashes by. `header` finds a header's value.
+    /// The hash of a request, for [`PickContext::hash`]: `random` unless this pool hashes and the
+    /// request has the key. `header` returns a header's value.
     pub fn hash<'b>(
         &self,
         client: Option<IpAddr>,
@@ -225,22 +225,22 @@ impl Pool {
         hash.unwrap_or(random)
     }
 
-    /// The upstream a client was told to come back to, for [`Key::sticky`]. `cookies` is the value
-    /// of its `Cookie` header.
+    /// The hash of the upstream in a client's sticky cookie, for [`PickContext::sticky`]. `cookies` is
+    /// the value of its `Cookie` header.
     #[must_use]
     pub fn asked(&self, cookies: Option<&[u8]>) -> Option<u64> {
         self.sticky.as_ref()?.asked(cookies?)
     }
 
-    /// The value of the `Set-Cookie` header that the answer needs, whatever its status; none where
-    /// the client has the right one already.
+    /// The value of the `Set-Cookie` header for the response, whatever its status; `None` if the
+    /// client already has this cookie.
     #[must_use]
     pub fn set_cookie(&self, picked: &Picked, asked: Option<u64>) -> Option<String> {
         let hash = picked.upstream().hash();
         self.sticky.as_ref().filter(|_| asked != Some(hash)).map(|sticky| sticky.set(hash))
     }
 
-    /// Chooses an upstream and takes a place there.
+    /// Chooses an upstream and acquires a permit there.
     ///
     /// # Errors
     /// There is none to have.
@@ -265,7 +265,7 @@ impl Pool {
         }
     }
 
-    /// A place among those who wait, for a request of this worker; none where enough wait.
+    /// Queues a request of this worker; `None` if the queue is full.
     #[must_use]
     pub fn wait(self: &Arc<Self>, worker: usize) -> Option<Waiting> {
         let ticket = self.state.enter(worker, self.limits.queue as usize).or_else(|| {
@@ -277,7 +277,7 @@ impl Pool {
         Some(Waiting { pool: Arc::clone(self), ticket })
     }
 
-    /// Whether others wait, so that whoever comes now is to wait behind them.
+    /// Whether requests are queued, so that a new one must queue behind them.
     #[must_use]
     pub fn has_line(&self) -> bool {
         self.limits.queue > 0 && self.waiting() > 0
@@ -289,7 +289,7 @@ impl Pool {
         Arc::ptr_eq(&self.state, &other.state)
     }
 
-    /// The worker of whoever has waited longest.
+    /// The worker of the request that has waited longest.
     #[must_use]
     pub fn first_in_line(&self) -> Option<usize> {
         let first = || self.state.line().first_key_value().map(|(_, worker)| *worker);
@@ -424,8 +424,8 @@ fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// One round of turns by weight, as evenly mixed as can be: everybody gains its weight each turn,
-/// and whoever has most takes the turn and pays what all gained.
+/// One round of smooth weighted round robin, as nginx does it: in each turn every member gains its
+/// weight as credit; the one with most credit takes the turn and pays the total of all weights.
 fn round(members: &[Member]) -> Vec<u16> {
     let divisor = members.iter().fold(0, |divisor, member| common(divisor, member.weight));
     let weights: Vec<i64> =
@@ -481,7 +481,7 @@ impl PoolState {
     }
 }
 
-/// A place among those who wait; whoever drops it leaves.
+/// A queued request; dropping it leaves the queue.
 #[derive(Debug)]
 pub struct Waiting {
     pool: Arc<Pool>,

@@ -1,5 +1,5 @@
-//! Distributions and limits of the choice, from seeds: what a share is, and who moves when somebody
-//! leaves.
+//! Distributions and limits of balancing, from seeds: shares by weight, and which keys move when an
+//! upstream is removed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ fn weights_are_shares_whatever_the_method() {
         let _held = picks(&pool, 20_000, 11);
         for (tunnels, weight) in tunnels(&pool).into_iter().zip(weights) {
             let expected = 20_000.0 * f64::from(weight) / 20.0;
-            // Five deviations of a binomial; the methods that know better are far below.
+            // Five standard deviations of a binomial; the other methods stay far below.
             let bound = 5.0 * (expected * (1.0 - expected / 20_000.0)).sqrt();
             let off = (f64::from(tunnels) - expected).abs();
             assert!(

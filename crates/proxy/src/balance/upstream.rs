@@ -1,5 +1,5 @@
-//! [`Upstream`]: one address that tunnels go to, with its live counts, shared by all threads, and
-//! [`Picked`], a place taken there. Who chooses among several is [`super::Pool`].
+//! [`Upstream`]: one address that requests go to, with its state and counts, shared by all threads,
+//! and [`Permit`], one acquired connection to it. [`super::Pool`] chooses among several.
 
 use std::fmt;
 use std::io;
@@ -12,25 +12,25 @@ use engine::Closed;
 use super::UpstreamAddress;
 use super::hash::hash_bytes;
 
-/// Consecutive failures that eject an upstream, and for how long.
+/// When an upstream is ejected (passive health check).
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Ejection {
-    /// Failures in a row; 0 never ejects.
+    /// Consecutive failures; 0 disables ejection.
     pub after: u32,
-    /// For so long, in nanoseconds.
+    /// Duration in nanoseconds.
     pub for_ns: u64,
 }
 
-/// What an upstream is at a moment.
+/// The state of an upstream.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// It takes tunnels.
     Up,
-    /// Connects to it failed in a row: it rests for a while.
+    /// Consecutive requests to it failed; it gets no new ones for a while.
     Ejected,
-    /// Its checks fail.
+    /// Its health checks fail.
     Down,
-    /// It takes nothing new, as somebody said so.
+    /// It takes no new requests, by an operator's order.
     Draining,
 }
 
@@ -50,24 +50,24 @@ impl Standing {
 /// Why an upstream failed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Nobody listens there.
+    /// Connection refused.
     Refused,
-    /// The connect took too long.
+    /// The connect timed out.
     Unreached,
-    /// The connect failed, by the system's number for why, if that is known.
+    /// The connect failed, with the error number if it is known.
     Connect(Option<i32>),
-    /// Its TLS is not as agreed.
+    /// The TLS handshake failed.
     Tls,
-    /// It broke off.
+    /// It closed the connection before its response.
     Broken,
-    /// It said nothing in time.
+    /// It sent no response in time.
     Silent,
-    /// What it answered is wrong.
+    /// Its response was invalid.
     BadAnswer,
 }
 
 impl Fault {
-    /// Why a connection to it ended before it had answered.
+    /// The fault of a connection that was closed before the response.
     pub(crate) fn of(why: Closed) -> Fault {
         match why {
             Closed::ConnectRefused => Fault::Refused,
@@ -78,7 +78,7 @@ impl Fault {
         }
     }
 
-    /// Why a connect was refused at once.
+    /// The fault of a connect that failed at once.
     pub(crate) fn of_connect(error: &io::Error) -> Fault {
         match Fault::of(Closed::of_connect(error)) {
             Fault::Connect(_) => Fault::Connect(error.raw_os_error()),
@@ -108,7 +108,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// One upstream. It lives as long as a table names it or a tunnel goes to it.
+/// One upstream. It lives as long as a table names it or a tunnel uses it.
 #[derive(Debug)]
 pub struct Upstream {
     number: u32,
@@ -123,9 +123,9 @@ pub struct Upstream {
     ejections: AtomicU64,
     flips: AtomicU64,
     failures: AtomicU32,
-    /// It has not answered rightly since it failed last.
+    /// It has not answered since its last failure.
     failing: AtomicBool,
-    /// How it failed last.
+    /// Its last failure.
     fault: Mutex<Option<Fault>>,
     eject_after: AtomicU32,
     eject_for_ns: AtomicU64,
@@ -133,13 +133,13 @@ pub struct Upstream {
     up_since_ns: AtomicU64,
     down: AtomicBool,
     draining: AtomicBool,
-    /// Connections that each address of ours has to it; none is the system's choice.
+    /// Connections to it per source address; `None` is the system's choice.
     ports: Mutex<Vec<(Option<IpAddr>, Arc<AtomicU32>)>>,
 }
 
 impl Upstream {
-    /// `number` is its own in this process, `name` the place it came from. `up_since_ns` is when a
-    /// slow start begins; 0 means that there is none.
+    /// `number` is unique in this process, `name` is the address as configured. `up_since_ns` is when
+    /// a slow start begins; 0 means none.
     #[must_use]
     pub fn new(number: u32, name: &str, address: UpstreamAddress, up_since_ns: u64) -> Self {
         Upstream {
@@ -166,7 +166,7 @@ impl Upstream {
         }
     }
 
-    /// Its number, never used again in this process.
+    /// Its number, never reused in this process.
     #[must_use]
     pub fn number(&self) -> u32 {
         self.number
@@ -184,13 +184,13 @@ impl Upstream {
         &self.address
     }
 
-    /// Of its address: the same in every process, whatever else a pool has.
+    /// The hash of its address: the same in every process.
     #[must_use]
     pub fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// Tunnels that go there now, those that are still being connected included.
+    /// Tunnels and requests that use it now, including those being connected.
     #[must_use]
     pub fn tunnels(&self) -> u32 {
         self.tunnels.load(Ordering::Relaxed)
@@ -205,7 +205,7 @@ impl Upstream {
         }
     }
 
-    /// Whether any request waits for a place here.
+    /// Whether a request is queued for it.
     pub(crate) fn has_waiters(&self) -> bool {
         self.wanted.load(Ordering::Relaxed) > 0
     }
@@ -216,7 +216,7 @@ impl Upstream {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// Connects and handshakes that failed.
+    /// Failed connects, handshakes and responses.
     #[must_use]
     pub fn failed_times(&self) -> u64 {
         self.failed.load(Ordering::Relaxed)
@@ -228,13 +228,13 @@ impl Upstream {
         self.ejections.load(Ordering::Relaxed)
     }
 
-    /// Times checks changed their verdict.
+    /// Times health checks changed its state.
     #[must_use]
     pub fn flips(&self) -> u64 {
         self.flips.load(Ordering::Relaxed)
     }
 
-    /// What it is now.
+    /// Its state now.
     #[must_use]
     pub fn standing(&self, now_ns: u64) -> Standing {
         if self.draining.load(Ordering::Relaxed) {
@@ -248,35 +248,35 @@ impl Upstream {
         }
     }
 
-    /// It answered a handshake: whatever it said, it is there.
+    /// Records a response, whatever its status.
     pub fn succeeded(&self) {
-        // Read first: the line stays shared between cores while all is well.
+        // Read first: the cache line stays shared between cores while there are no failures.
         if self.failing.load(Ordering::Relaxed) {
             self.failing.store(false, Ordering::Relaxed);
             self.failures.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Whether it has not answered rightly since it failed last.
+    /// Whether it has not answered since its last failure.
     pub(crate) fn is_failing(&self) -> bool {
         self.failing.load(Ordering::Relaxed)
     }
 
-    /// How it failed last, if it ever did.
+    /// Its last failure, if any.
     pub(crate) fn fault(&self) -> Option<Fault> {
         *self.fault.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connect to it failed, it ended before it answered, or its answer was wrong.
+    /// Records a failed connect, a close before the response or an invalid response.
     pub fn failed(&self, now_ns: u64, fault: Fault) {
         self.failed.fetch_add(1, Ordering::Relaxed);
-        // Whoever finds it taken has nothing newer to say.
+        // If another thread holds the lock, it records a failure just as recent.
         if let Ok(mut last) = self.fault.try_lock() {
             *last = Some(fault);
         }
         self.failing.store(true, Ordering::Relaxed);
         if self.ejected_until_ns.load(Ordering::Relaxed) > now_ns {
-            // Those that were under way say nothing new.
+            // Requests sent before the ejection do not prolong it.
             return;
         }
         let after = self.eject_after.load(Ordering::Relaxed);
@@ -291,7 +291,7 @@ impl Upstream {
         self.ejections.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Its checks changed their verdict; going up begins a slow start.
+    /// Sets the result of its health checks; going up begins a slow start.
     pub(crate) fn set_down(&self, down: bool, now_ns: u64) {
         if self.down.swap(down, Ordering::Relaxed) == down {
             return;
@@ -305,14 +305,14 @@ impl Upstream {
         }
     }
 
-    /// Whether it takes nothing new; taking it back begins a slow start.
+    /// Begins or ends draining; ending it begins a slow start.
     pub(crate) fn set_draining(&self, draining: bool, now_ns: u64) {
         if self.draining.swap(draining, Ordering::Relaxed) && !draining {
             self.up_since_ns.store(now_ns, Ordering::Relaxed);
         }
     }
 
-    /// A connection to it is being made from this address, or from whichever the system chooses.
+    /// Counts a connection to it from this source address; `None` is the system's choice.
     pub(crate) fn port(&self, source: Option<IpAddr>) -> Port {
         let mut ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
         let known = ports.iter().find(|(of, _)| *of == source).map(|(_, count)| Arc::clone(count));
@@ -327,13 +327,13 @@ impl Upstream {
         Port(count)
     }
 
-    /// Connections to it by the address they come from.
+    /// Connections to it by source address.
     pub(crate) fn ports(&self) -> Vec<(Option<IpAddr>, u32)> {
         let ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
         ports.iter().map(|(source, count)| (*source, count.load(Ordering::Relaxed))).collect()
     }
 
-    /// What ejects it.
+    /// When it is ejected.
     pub(crate) fn ejection(&self) -> Ejection {
         Ejection {
             after: self.eject_after.load(Ordering::Relaxed),
@@ -346,7 +346,7 @@ impl Upstream {
         self.eject_for_ns.store(ejection.for_ns, Ordering::Relaxed);
     }
 
-    /// How far its slow start is, in 1,024ths.
+    /// Progress of its slow start, in 1,024ths.
     pub(crate) fn warmth(&self, slow_start_ns: u64, now_ns: u64) -> u64 {
         let since = self.up_since_ns.load(Ordering::Relaxed);
         let up_ns = now_ns.saturating_sub(since);
@@ -366,12 +366,12 @@ impl Upstream {
     }
 }
 
-/// Addresses of ours that are counted for one upstream at most; connections from further ones are
-/// not told of.
+/// Maximum number of source addresses counted for one upstream; connections from further ones are
+/// not shown.
 const SOURCES_MAX: usize = 256;
 
-/// A connection to an upstream, which takes a port of one of our addresses. Whoever drops it gives
-/// the port back, on whatever path.
+/// A connection to an upstream, which uses a port of a source address. Dropping it releases the
+/// count.
 #[derive(Debug)]
 pub struct Port(Arc<AtomicU32>);
 
@@ -381,13 +381,13 @@ impl Drop for Port {
     }
 }
 
-/// Warmth of an upstream that is past its slow start.
+/// Warmth of an upstream after its slow start.
 pub(crate) const WARM: u64 = 1024;
-/// The least there is, so that a cold one is heard of at all.
+/// The minimum warmth, so that an upstream in slow start gets some requests.
 const COLD: u64 = 32;
 
-/// A place at an upstream, taken from the choice to the end of the tunnel. Whoever drops it gives
-/// the place back, on whatever path: none can be lost.
+/// One of the tunnels that an upstream allows, held from the choice to the end of the tunnel.
+/// Dropping it releases it, so that none can leak.
 #[derive(Debug)]
 pub struct Picked(Arc<Upstream>);
 
@@ -401,7 +401,7 @@ impl Picked {
         &self.0.address
     }
 
-    /// The upstream, to tell it how things went.
+    /// The upstream, to record success or failure.
     #[must_use]
     pub fn upstream(&self) -> &Arc<Upstream> {
         &self.0

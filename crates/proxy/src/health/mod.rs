@@ -1,8 +1,8 @@
-//! Health: who is asked whether it is alive, how, and what answers in a row mean.
+//! Health checks of upstreams: what is probed, how often, and how many results change the state.
 //!
-//! The control plane asks ([`Watcher`], a thread with a runtime of its own); workers only read the
-//! verdict. What workers see themselves, connects that fail, is counted at
-//! [`crate::balance::Upstream::failed`] and ejects for a while.
+//! The control plane probes ([`Watcher`], a thread with its own runtime); workers only read the
+//! result. Failures that workers observe themselves (passive checks) are counted by
+//! [`crate::balance::Upstream::failed`] and eject an upstream for a while.
 
 mod probe;
 mod threshold;
@@ -13,17 +13,17 @@ pub use self::watcher::{WatchError, Watcher, resolve_first};
 use std::fmt;
 use std::str::FromStr;
 
-/// What an upstream is asked.
+/// The kind of a health check.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum How {
     /// Nothing: only connects that fail tell.
     #[default]
     Off,
-    /// To accept a connect.
+    /// A TCP connect.
     Tcp,
-    /// A GET of this path, to be answered with a status from 200 to 399.
+    /// A GET of this path; passes with a status from 200 to 399.
     Http(Box<str>),
-    /// A WebSocket handshake at this path, to be answered with a valid 101.
+    /// A WebSocket handshake at this path; passes with a valid 101.
     WebSocket(Box<str>),
 }
 

@@ -1,6 +1,6 @@
-//! Asking one upstream once: connect as a tunnel would, behind a PROXY header and over TLS where its
-//! pool says so, and if it is to say something, one small request. The answer's head is read
-//! strictly, up to its limit, and its body not at all.
+//! One probe of one upstream: connects as a tunnel would, with the pool's PROXY header and TLS, and
+//! sends one small request unless the check is `tcp`. The head of the response is parsed strictly, up
+//! to its limit; the body is not read.
 
 use std::io;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::How;
 use crate::balance::{Upstream, UpstreamAddress};
 use crate::config::Outgoing;
 
-/// Why an upstream did not pass.
+/// Why a probe failed.
 #[derive(Debug)]
 pub(crate) enum Failed {
     Silent(Duration),
@@ -72,7 +72,7 @@ pub(crate) async fn ask(question: &Question<'_>, timeout: Duration) -> Result<()
     tokio::time::timeout(timeout, asked).await.unwrap_or(Err(Failed::Silent(timeout)))
 }
 
-/// What stands in front of the question.
+/// Sends the PROXY header and does the TLS handshake, if configured.
 async fn begin(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     question: &Question<'_>,
@@ -127,7 +127,7 @@ async fn converse(
     }
 }
 
-/// Who asks.
+/// The User-Agent of probes.
 const AGENT: &str = "standfast-proxy";
 
 async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> Result<Vec<u8>, Failed> {

@@ -1,11 +1,11 @@
-//! [`Judge`]: from answers in a row to up or down. One answer that is lost takes nobody out, and one
-//! that is found brings nobody back.
+//! [`Threshold`]: the up or down state of an upstream from consecutive check results (rise and fall).
+//! A single failed check takes no upstream out, and a single passed one brings none back.
 
-/// What is thought of one upstream.
+/// The state of one upstream and the results that contradict it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Judge {
     down: bool,
-    /// Answers in a row that say the other thing.
+    /// Consecutive results that contradict the state.
     against: u32,
 }
 

@@ -1,7 +1,8 @@
-//! [`Watcher`]: the thread that asks upstreams and resolves names, all at once and each in its time.
+//! [`Watcher`]: the thread that runs health checks and DNS lookups, all concurrently and each at its
+//! own interval.
 //!
-//! Start it after the workers: its sockets are then in no worker's descriptor table. No worker wakes
-//! it; it looks every [`LOOK_EVERY`].
+//! Start it after the workers, so that its sockets are in no worker's descriptor table. No worker
+//! wakes it; it polls every [`POLL_EVERY`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,7 +33,7 @@ const RESOLVERS: usize = 2;
 const RESOLVE_AGAIN: Duration = Duration::from_secs(5);
 const STACK_BYTES: usize = 256 * 1024;
 
-/// Why nobody watches; the system's own word for it is the source.
+/// The watcher cannot start; the system error is the source.
 #[derive(Debug)]
 pub struct WatchError(io::Error);
 
@@ -48,14 +49,14 @@ impl std::error::Error for WatchError {
     }
 }
 
-/// Watches all upstreams of a fleet until it is dropped.
+/// Watches all upstreams of a registry until it is dropped.
 pub struct Watcher {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watcher {
-    /// Begins.
+    /// Starts the thread.
     ///
     /// # Errors
     /// The system has no thread or no epoll instance left.
@@ -292,7 +293,7 @@ fn locked(fleet: &Mutex<Fleet>) -> MutexGuard<'_, Fleet> {
     fleet.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The time, give or take a tenth: upstreams are not all asked at one moment.
+/// The interval ± 10 %, so that upstreams are not all checked at the same moment.
 fn spread(time: Duration, seed: u64) -> u64 {
     let time_ns = nanoseconds(time);
     let tenth = (time_ns / 10).max(1);
@@ -335,7 +336,7 @@ mod tests {
     use crate::balance::Standing;
     use crate::routes::RoutesConfig;
 
-    /// Waits for a condition; the deadline is for a test that fails.
+    /// Waits for a condition, with a deadline for a failing test.
     fn eventually(what: &str, condition: impl Fn() -> bool) {
         for _ in 0..4_000 {
             if condition() {

@@ -1,6 +1,6 @@
-//! Answers: the head checked and passed on, the body streamed in whatever framing the client reads,
-//! and a right 101 to a handshake turned into a tunnel (RFC 9112 sections 6 and 9, RFC 6455 section
-//! 4.1). Nothing that is no such 101 opens one.
+//! Responses of upstreams: the head is validated and passed on, the body streamed in a framing that
+//! the client can read, and a valid 101 to a handshake opens a tunnel (RFC 9112 sections 6 and 9,
+//! RFC 6455 section 4.1). Nothing else opens one.
 
 use engine::{Closed, ConnId, Core, Mode, Sent, Sys};
 use wire::http::{
@@ -19,21 +19,21 @@ use crate::counters::{Phase, Refusal, Stage};
 use crate::headers::{Framing, encode_answer, push_line};
 use crate::planted::{self, Bug};
 
-/// Interim answers (1xx) to one request at most.
+/// Maximum number of interim responses (1xx) to one request.
 const INTERIM_MAX: u8 = 8;
 
-/// What a head of an answer is.
+/// The kind of a response head.
 enum Head {
-    /// Another one follows.
+    /// Interim (1xx): another head follows.
     Interim,
-    /// A body follows, which may be empty.
+    /// Final: a body follows, which may be empty.
     Final,
-    /// The tunnel is open.
+    /// 101: the tunnel is open.
     Switched,
 }
 
 impl Relay {
-    /// Bytes from an upstream that was asked.
+    /// Handles bytes from the upstream of a request.
     pub(super) fn on_answer<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
@@ -56,7 +56,7 @@ impl Relay {
         self.on_head(core, index, id, &all);
     }
 
-    /// Works on what begins with the head of an answer.
+    /// Parses response heads at the start of `data`.
     fn on_head<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
@@ -131,7 +131,7 @@ impl Relay {
         }
     }
 
-    /// The head of the final answer.
+    /// Encodes the head of the final response.
     fn pass_head(&mut self, index: u32, answer: &Response<'_, '_>) -> Result<(), Violation> {
         let draining = self.shared.is_draining();
         let mut out = std::mem::take(&mut self.scratch);
@@ -180,12 +180,12 @@ impl Relay {
             note.status = answer.status;
         }
         self.counters().declined.add(u64::from(upgrade));
-        // Its body leaves with it, as far as it is here.
+        // The received part of the body is sent with it.
         self.scratch = out;
         Ok(())
     }
 
-    /// Bytes of the body of an answer, behind what of its head has not left yet.
+    /// Passes bytes of a response body on, after an encoded head that is not sent yet.
     fn pass_body<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32, data: &[u8]) {
         let mut out = std::mem::take(&mut self.scratch);
         let Some(exchange) = self.exchanges.get(index) else { return };
@@ -243,7 +243,7 @@ impl Relay {
         }
     }
 
-    /// The last answer has left: the next request, or the end.
+    /// The last response is sent: reads the next request or closes.
     pub(super) fn after_answer<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
@@ -293,7 +293,7 @@ impl Relay {
         self.refuse_as(core, index, Refusal::BadAnswer, by);
     }
 
-    /// What came is no answer to what was asked. No client can make it so: the upstream fails.
+    /// Refuses an invalid response. No client can cause one, so it counts as a failure of the upstream.
     fn bad_answer<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32) {
         let now_ns = core.now_ns();
         if let Some(picked) = self.exchanges.get(index).and_then(|e| e.picked.as_ref()) {
@@ -302,7 +302,7 @@ impl Relay {
         self.refuse(core, index, Refusal::BadAnswer);
     }
 
-    /// From here on it is bytes both ways.
+    /// Opens the tunnel: from here on bytes are relayed both ways.
     fn open_tunnel<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
@@ -349,7 +349,7 @@ impl Relay {
     }
 }
 
-/// A 101 counts only as the answer to the handshake that was sent (RFC 6455 section 4.1).
+/// Validates a 101 against the handshake that was sent (RFC 6455 section 4.1).
 fn check_switched(exchange: &Exchange, answer: &Response<'_, '_>) -> Result<(), Violation> {
     let Some(accept) = exchange.asked.accept else { return Err(Violation::NotSwitched) };
     if !answer.header_list_contains("upgrade", "websocket") {
@@ -373,7 +373,7 @@ enum Passed {
     All { and_more: bool },
 }
 
-/// Appends what `data` has of an answer's body to `out`, as the client gets it.
+/// Appends the body bytes in `data` to `out`, in the client's framing.
 fn decode_body(
     exchange: &mut Exchange,
     data: &[u8],

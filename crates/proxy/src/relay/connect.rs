@@ -1,5 +1,5 @@
-//! Reaching: from the upstream that was chosen for a request to a connection that has it, one that served
-//! another or a new one.
+//! Connections to upstreams: reuse of an idle connection or a new connect, source addresses, and the
+//! pool of idle connections.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -13,10 +13,10 @@ use crate::balance::{Fault, Port, Upstream, UpstreamAddress};
 use crate::config::Outgoing;
 use crate::counters::{Refusal, Stage};
 
-/// Source addresses tried for one connect at most.
+/// Maximum number of source addresses tried for one connect.
 const SOURCE_TRIES: usize = 8;
-/// Connections from one address of loopback to one upstream, before the next address is used: the
-/// kernel finds ports quickly in half of its range only.
+/// Connections from one loopback address to one upstream before the next address is used: the kernel
+/// finds free ports quickly only in half of its range.
 const PER_LOOPBACK_SOURCE: u32 = 12_000;
 /// How long ago a connection has served that takes a request which is sent once only. Servers keep idle
 /// connections for some seconds at least.
@@ -56,8 +56,8 @@ impl Relay {
         true
     }
 
-    /// Begins a connect on behalf of a client. With TLS its PROXY header goes in front of that,
-    /// otherwise in front of the request.
+    /// Starts a connect on behalf of a client. A PROXY header is sent before TLS, or without TLS
+    /// before the request.
     pub(super) fn connect<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
@@ -89,8 +89,8 @@ impl Relay {
         }
     }
 
-    /// From which address to connect: those that were given in turn; on loopback the next of
-    /// 127.0.0.0/8 as they fill up; else whichever the system takes.
+    /// Chooses the source address: the configured ones in turn; on loopback the next of 127.0.0.0/8
+    /// as ports run out; otherwise `None`, the system's choice.
     fn source(&mut self, to: &SocketAddr, tunnels: u32, tries: usize) -> Option<IpAddr> {
         let fits = |source: &&IpAddr| source.is_ipv4() == to.is_ipv4();
         let count = self.shared.sources.iter().filter(fits).count();
@@ -125,7 +125,7 @@ impl Relay {
         }
     }
 
-    /// A connect was refused at once; what the client is told if it was the last.
+    /// Records a connect that failed at once; returns the refusal if there is no other upstream.
     pub(super) fn connect_failed(&mut self, index: u32, error: &io::Error, now_ns: u64) -> Refusal {
         let why = Closed::of_connect(error);
         let ours = is_ours(why);
@@ -140,7 +140,7 @@ impl Relay {
         refusal_of(why)
     }
 
-    /// The upstream is connected: it gets the request.
+    /// Sends the request head; the upstream is connected.
     pub(super) fn send_head<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32, id: ConnId) {
         let patience = &self.live.patience;
         let (handshake, answer) = (patience.handshake, patience.answer);
@@ -164,11 +164,11 @@ impl Relay {
         }
         core.write(id, &head);
         if let Some(exchange) = self.exchanges.get(index) {
-            // Somebody else may have to be asked the same.
+            // Kept for a retry on another upstream.
             exchange.head = head;
         }
         if waits {
-            // What has come of its body already.
+            // Part of its body may have arrived already.
             core.resume(client);
         }
     }
@@ -189,7 +189,7 @@ impl Relay {
     }
 }
 
-/// What stands in front of a connection to an upstream that is told by it whose it is.
+/// Encodes the PROXY header of a client.
 fn proxy_header<S: Sys>(core: &Core<S, Relay>, client: ConnId, version: ProxyVersion) -> Vec<u8> {
     let mut header = Vec::new();
     wire::encode_proxy_header(&mut header, version, core.ends(client));

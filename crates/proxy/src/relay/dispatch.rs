@@ -1,5 +1,6 @@
-//! Asking: from a client's request to an upstream that has it. Another upstream is asked only while
-//! nothing was answered and nothing was sent that cannot be sent again (RFC 9110 section 9.2.2).
+//! Dispatch: routes a client's request to an upstream, queues it, retries it and refuses it. A request
+//! is retried only while no part of a response was received and nothing was sent that cannot be sent
+//! twice (RFC 9110 section 9.2.2).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,11 +21,11 @@ use crate::counters::{Refusal, Stage};
 use crate::headers::{Framing, Whose, encode_request};
 use crate::planted::{self, Bug};
 
-/// Upstreams asked for one request at most.
+/// Maximum number of upstreams tried for one request.
 const TRIES: usize = 3;
-/// What the access log says of a request whose client did not wait for the answer, as nginx does.
+/// Status in the access log of a request whose client left before the response, as in nginx.
 const CLIENT_GONE: u16 = 499;
-/// What a body may be split by; there is no limit to its length, as nothing of it is kept.
+/// Limits of a body. Its length is unlimited, because it is not buffered.
 const BODY_LIMITS: wire::Limits = wire::Limits {
     head_bytes: wire::Limits::HEAD_BYTES,
     headers: wire::Limits::HEADERS,
@@ -38,8 +39,8 @@ pub(super) const fn body_limits() -> &'static wire::Limits {
     &BODY_LIMITS
 }
 
-/// What the head of an answer may have: as much as that of a request, where that may have more than it
-/// has by default, and lines in proportion.
+/// Limits of a response head: the default, or those of a request head where they are larger, with the
+/// number of lines in proportion.
 pub(super) fn answer_limits(request_bytes: usize) -> wire::Limits {
     let head_bytes = request_bytes.max(BODY_LIMITS.head_bytes);
     let headers = BODY_LIMITS.headers * head_bytes / BODY_LIMITS.head_bytes;
@@ -166,7 +167,7 @@ impl Relay {
         }
     }
 
-    /// Finds the request an upstream and begins to ask it.
+    /// Chooses an upstream for the request and sends it or starts a connect.
     pub(super) fn attempt<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
@@ -181,7 +182,7 @@ impl Relay {
             if exchange.tried.len() >= TRIES {
                 return Err(failed.unwrap_or(Refusal::Unreachable));
             }
-            // Whoever was there before has the next place.
+            // An older request gets the next permit.
             let behind = match &exchange.waiting {
                 Some(waiting) => !waiting.is_first(),
                 None => exchange.tried.is_empty() && exchange.pool.has_line(),
@@ -252,7 +253,7 @@ impl Relay {
 
     // ---- the request's body ----
 
-    /// Bytes of a client behind the head of its request.
+    /// Handles bytes of a client after its request head.
     pub(super) fn on_body<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
@@ -375,12 +376,12 @@ impl Relay {
         self.give_back(core, exchange.picked);
     }
 
-    /// Answers a request by ourselves and ends the client's connection.
+    /// Answers a request with an error and closes the client's connection.
     pub(super) fn refuse<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32, why: Refusal) {
         self.refuse_as(core, index, why, (Side::Proxy, why.name()));
     }
 
-    /// The same, and the access log is told this of who ended it and why.
+    /// Like `refuse`, with this side and reason for the access log.
     pub(super) fn refuse_as<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
@@ -396,7 +397,7 @@ impl Relay {
         }
         Self::set(core, client, Leg::Vacant);
         if exchange.stage == Stage::Answering {
-            // In the middle of another answer nothing can be said.
+            // Within a response no error can be sent.
             core.reset(client);
         } else {
             self.counters().count_refused(why);
@@ -473,8 +474,8 @@ impl Relay {
     }
 }
 
-/// Appends what `data` has of a request's body to `out`, as the upstream gets it; returns the bytes
-/// that belong to it.
+/// Appends the body bytes in `data` to `out`, in the upstream's framing; returns how many bytes belong
+/// to the body.
 fn decode_body(
     exchange: &mut Exchange,
     data: &[u8],
@@ -504,13 +505,13 @@ fn decode_body(
     Ok(taken)
 }
 
-/// Whether a connection to an upstream ended for want of something here, or because we end.
+/// Whether a connection closed for a reason of this proxy: a lack of resources, or draining.
 pub(super) fn is_ours(why: Closed) -> bool {
     let short = matches!(why, Closed::NoDescriptors | Closed::NoMemory | Closed::NoAddress);
     short || matches!(why, Closed::Draining | Closed::Shed)
 }
 
-/// What a client is told where no connection came to be.
+/// The refusal for a connection that could not be made.
 pub(super) fn refusal_of(why: Closed) -> Refusal {
     match why {
         Closed::NoAddress => Refusal::NoSource,
@@ -519,8 +520,7 @@ pub(super) fn refusal_of(why: Closed) -> Refusal {
     }
 }
 
-/// The path by which a request finds its route: a question about a whole server (`OPTIONS *`, RFC 9110
-/// section 9.3.7) goes where `/` goes.
+/// The path for the route lookup: `OPTIONS *` (RFC 9110 section 9.3.7) is routed like `/`.
 fn path_of<'b>(request: &Request<'_, 'b>) -> &'b str {
     if request.target == "*" { "/" } else { request.path() }
 }

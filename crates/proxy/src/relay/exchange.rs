@@ -1,5 +1,5 @@
-//! [`Exchange`]: one request on its way to an upstream and its answer on the way back, and the table
-//! of those under way in a worker. A tunnel has none any more.
+//! [`Exchange`]: one request to an upstream and its response, and the table of those in progress in a
+//! worker. An open tunnel has none.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use crate::counters::{Counters, Stage};
 use crate::headers::Framing;
 use crate::planted::{self, Bug};
 
-/// One request and its answer.
+/// One request and its response.
 pub(super) struct Exchange {
     pub(super) client: ConnId,
-    /// The connection it goes to now.
+    /// The connection that it uses now.
     pub(super) upstream: Option<ConnId>,
     pub(super) stage: Stage,
     pub(super) deadline_ns: u64,
@@ -28,25 +28,25 @@ pub(super) struct Exchange {
     pub(super) waiting: Option<Waiting>,
     pub(super) hash: u64,
     pub(super) sticky: Option<u64>,
-    /// Numbers of the upstreams that failed it.
+    /// Numbers of the upstreams that have failed it.
     pub(super) tried: Vec<u32>,
 
-    /// The request's head as an upstream gets it.
+    /// The encoded request head for an upstream.
     pub(super) head: Vec<u8>,
     pub(super) asked: Asked,
     pub(super) request: BodyDecoder,
     pub(super) request_framing: Framing,
-    /// Some of the body was sent: nobody else can be asked any more.
+    /// Part of the body was sent, so the request cannot be retried.
     pub(super) body_begun: bool,
 
     /// The front of an answer whose head is not whole yet.
     pub(super) torn: Vec<u8>,
     pub(super) scanner: HeadScanner,
-    /// Something was answered: nobody else may be asked any more.
+    /// Part of a response was received, so the request cannot be retried.
     pub(super) answered: bool,
-    /// Interim answers so far.
+    /// Interim responses so far.
     pub(super) interim: u8,
-    /// It goes over a connection that has served another request.
+    /// It uses a reused connection.
     pub(super) reused: bool,
     /// Of which settings that connection is.
     pub(super) era: u32,
@@ -59,7 +59,7 @@ pub(super) struct Exchange {
     pub(super) bytes_out: u64,
 }
 
-/// What has to be known of the request.
+/// Properties of the request that the response handling needs.
 #[derive(Copy, Clone)]
 pub(super) struct Asked {
     /// The right answer to its handshake, if it is one.
@@ -68,29 +68,29 @@ pub(super) struct Asked {
     pub(super) old: bool,
     pub(super) head_only: bool,
     pub(super) keep_alive: bool,
-    /// Asking twice does no harm (RFC 9110 section 9.2.2).
+    /// The method is idempotent (RFC 9110 section 9.2.2).
     pub(super) idempotent: bool,
 }
 
-/// The body of an answer under way.
+/// The body of a response in progress.
 pub(super) struct AnswerBody {
     pub(super) decoder: BodyDecoder,
     pub(super) framing: Framing,
-    /// The upstream's connection may serve another request.
+    /// The upstream connection may be reused.
     pub(super) reusable: bool,
-    /// The client's connection ends with this answer.
+    /// The client's connection closes after this response.
     pub(super) last: bool,
 }
 
 impl Exchange {
-    /// It goes on to another stage.
+    /// Moves to another stage.
     pub(super) fn enter(&mut self, stage: Stage, counters: &Counters) {
         counters.staged(Some(self.stage), Some(stage));
         self.stage = stage;
     }
 
-    /// Whether it is the upstream's to say or do something: it is to take the connection, or has the
-    /// whole request. Else a client could make it look bad.
+    /// Whether a timeout or close is the upstream's fault: it is being connected to, or has the
+    /// complete request. Otherwise a slow client could eject an upstream.
     pub(super) fn is_upstreams_turn(&self) -> bool {
         let asked = self.stage == Stage::Asked && self.request.is_done();
         asked || self.stage == Stage::Connecting
@@ -107,8 +107,8 @@ impl Exchange {
         Some(upstream.address().to_string())
     }
 
-    /// Whether another connection may be tried for it: while nothing was answered, and nothing was
-    /// sent that cannot be sent again.
+    /// Whether the request may be retried: no part of a response was received, and nothing was sent
+    /// that cannot be sent twice.
     pub(super) fn may_retry(&self) -> bool {
         let unsent = self.stage == Stage::Connecting;
         let answered = self.answered && !planted::on(Bug::AskedTwice);
@@ -116,7 +116,7 @@ impl Exchange {
     }
 }
 
-/// Those under way, at places that stay.
+/// The exchanges in progress, at stable indices.
 #[derive(Default)]
 pub(super) struct Exchanges {
     places: Vec<Option<Box<Exchange>>>,
@@ -144,7 +144,7 @@ impl Exchanges {
         let exchange = self.places.get_mut(index as usize)?.take()?;
         self.free.push(index);
         if self.is_empty() {
-            // What a storm needed goes back.
+            // Frees the memory that a burst needed.
             *self = Exchanges::default();
         }
         Some(exchange)
@@ -154,7 +154,7 @@ impl Exchanges {
         self.free.len() == self.places.len()
     }
 
-    /// Those whose time has come.
+    /// Appends the exchanges whose deadline has passed.
     pub(super) fn due(&self, now_ns: u64, into: &mut Vec<u32>) {
         for (index, exchange) in self.places.iter().enumerate() {
             let due = exchange.as_ref().is_some_and(|exchange| exchange.deadline_ns <= now_ns);

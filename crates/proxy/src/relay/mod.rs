@@ -1,9 +1,9 @@
-//! [`Relay`]: what a worker of the proxy does. Both legs of a tunnel are connections of one worker;
-//! bytes go from the worker's read buffer straight to the other leg, and what the kernel refuses
-//! waits in that leg's queue while the first is not read.
+//! [`Relay`]: the proxy's handler in a worker. Both legs of a tunnel are connections of one worker.
+//! Bytes go from the worker's read buffer straight to the other leg; what the kernel does not take is
+//! queued there, and the first leg is not read meanwhile (backpressure).
 //!
-//! `ask` begins a request and finds it an upstream, `reach` a connection there, `answer` passes answers
-//! on, `tunnel` is bytes both ways, `time` ends what takes too long.
+//! `dispatch` starts a request and chooses an upstream, `connect` finds a connection to it, `answer`
+//! passes responses on, `tunnel` relays bytes both ways, `timeouts` ends what takes too long.
 
 mod answer;
 mod connect;
@@ -33,7 +33,7 @@ use crate::planted::{self, Bug};
 use crate::routes::Cached;
 use crate::shared::Shared;
 
-/// What a connection is to the relay.
+/// The role of a connection in the relay.
 #[derive(Default)]
 pub enum Leg {
     /// A client without a request, or what is over.
@@ -56,7 +56,7 @@ pub enum Leg {
 // Two of these, with what the engine keeps, are what an idle tunnel costs.
 const _: () = assert!(size_of::<Leg>() <= 32);
 
-/// What other threads may tell a worker.
+/// Messages from other threads to a worker.
 pub enum Post {
     /// Settings have changed.
     Live(Arc<Live>),
@@ -72,7 +72,7 @@ pub enum Post {
 pub struct List {
     pub(crate) slot: u32,
     pub(crate) limit: usize,
-    /// Those to these upstreams only, by number.
+    /// Only tunnels to these upstreams, by number.
     pub(crate) upstreams: Option<Box<[u32]>>,
     pub(crate) reply: SyncSender<Listed>,
 }
@@ -80,11 +80,11 @@ pub struct List {
 /// A page of tunnels.
 pub(crate) struct Listed {
     pub(crate) tunnels: Vec<TunnelInfo>,
-    /// Where to go on; none at the end.
+    /// The slot of the next page; `None` at the end.
     pub(crate) next_slot: Option<u32>,
 }
 
-/// What operators are told of one tunnel.
+/// One tunnel in the admin API.
 pub(crate) struct TunnelInfo {
     pub(crate) id: ConnId,
     pub(crate) upstream: String,
@@ -111,13 +111,13 @@ pub struct Relay {
     notes: Notes,
     endings: Endings,
     clock: timeouts::Clock,
-    /// Requests that wait for a place at an upstream, the first to come first.
+    /// Queued requests, the oldest first.
     waiters: VecDeque<u32>,
     /// Counts the settings there were: a connection of other ones serves no further request.
     era: u32,
     /// Which of the source addresses is next.
     source: usize,
-    /// Nothing is kept for later any more.
+    /// The proxy is draining: connections are not kept for reuse.
     draining: bool,
 }
 
@@ -142,7 +142,7 @@ impl Relay {
     }
 
     fn counters(&self) -> &Counters {
-        // There is one for each worker that was planned.
+        // There is one for each planned worker.
         &self.shared.counters[self.worker]
     }
 
@@ -195,7 +195,7 @@ impl Relay {
 }
 
 impl Relay {
-    /// Bytes of a connection that is no tunnel's.
+    /// Bytes of a connection that is not part of a tunnel.
     #[inline(never)]
     fn data_of_exchange<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, data: &mut [u8]) {
         match core.user(id) {
@@ -210,7 +210,7 @@ impl Relay {
     }
 }
 
-/// The port of a connection to an upstream that becomes something else.
+/// Takes the port out of an upstream connection whose role changes.
 fn port_of<S: Sys>(core: &mut Core<S, Relay>, id: ConnId) -> Option<Port> {
     match Relay::set(core, id, Leg::Vacant) {
         Leg::Upstream(_, port) | Leg::Spare(port) => port,
@@ -227,13 +227,13 @@ impl Handler for Relay {
     type User = Leg;
     type Post = Post;
 
-    /// Enough for the caches to help, and few enough for the first not to wait long.
+    /// Enough for CPU caches to help, few enough to keep the first one's latency low.
     const READS_TOGETHER: usize = 32;
 
     fn begin<S: Sys>(&mut self, core: &mut Core<S, Self>) {
         core.keep_room_for_pairs();
         self.shared.worker_started(self.worker);
-        // Behind that no change is missed.
+        // From here on every reload is posted; this catches one from before.
         let live = self.shared.live();
         self.live_is(core, live);
     }
@@ -257,7 +257,7 @@ impl Handler for Relay {
     }
 
     fn open<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
-        // Nothing here becomes a WebSocket of the engine's.
+        // The relay accepts no WebSocket in the engine.
         core.abort(id);
     }
 

@@ -1,5 +1,5 @@
-//! Time in a relay: requests that take too long, and tunnels that are idle, half open or too old.
-//! Nothing is kept per tunnel: a share of the slots is looked at now and then.
+//! Timeouts of the relay: requests that take too long, and tunnels that are idle, half closed or too
+//! old. There is no timer per tunnel: a share of the slots is scanned at intervals.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,22 +12,22 @@ use crate::access_log::Side;
 use crate::balance::Pool;
 use crate::counters::{Ended, Refusal, Stage};
 
-/// How often requests under way are looked at.
+/// Interval between checks of requests in progress.
 const EXCHANGES_EVERY_NS: u64 = 50_000_000;
-/// Steps in which all tunnels are looked at once.
+/// Steps of one scan over all slots.
 const STEPS: u64 = 64;
-/// How often all are looked at, at least and at most.
+/// Minimum and maximum duration of a scan over all slots.
 const LAP_MIN_NS: u64 = 200_000_000;
 const LAP_MAX_NS: u64 = 20_000_000_000;
 
-/// What is due when.
+/// When the next checks are due.
 #[derive(Default)]
 pub(super) struct Clock {
     exchanges_ns: u64,
     waiters_ns: u64,
     tunnels_ns: u64,
     slot: u32,
-    /// Whose time has come.
+    /// Buffer of exchanges past their deadline.
     due: Vec<u32>,
 }
 
@@ -52,7 +52,7 @@ impl Relay {
         }
         if !self.waiters.is_empty() {
             if self.clock.waiters_ns <= now_ns {
-                // Workers tell each other of places; who missed it looks all the same.
+                // Workers wake each other for released permits; this catches a missed wake-up.
                 self.clock.waiters_ns = now_ns + EXCHANGES_EVERY_NS;
                 self.look_at_waiters(core);
             }
@@ -68,7 +68,7 @@ impl Relay {
         next
     }
 
-    /// The time in which every tunnel is looked at: an eighth of the shortest that may pass.
+    /// The duration of a scan over all slots: an eighth of the shortest timeout.
     fn lap_ns(&self) -> u64 {
         let patience = &self.live.patience;
         let (fin, answer) = (Some(patience.fin), Some(patience.answer));
@@ -194,8 +194,7 @@ fn sooner(next: Option<u64>, other: u64) -> Option<u64> {
     Some(next.map_or(other, |next| next.min(other)))
 }
 
-/// A lifetime between nine and eleven tenths, the same at each look and another for each tunnel, so
-/// that those opened together do not end together.
+/// A lifetime of 90 % to 110 %, fixed per tunnel, so that tunnels opened together do not end together.
 fn spread(lifetime: Duration, id: ConnId) -> u64 {
     let mixed = id.as_u64().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54;
     let time_ns = u64::try_from(lifetime.as_nanos()).unwrap_or(u64::MAX);

@@ -1,6 +1,6 @@
-//! Tunnels: bytes both ways between two connections of one worker, unframed and unbuffered while
-//! both sides read. An end of one side is passed on and leaves the other open; a break of one side
-//! ends both.
+//! Tunnels: bytes both ways between two connections of one worker, without frame parsing, and without
+//! buffering while both sides read. A half close (FIN) of one side is passed on and leaves the other
+//! direction open; a reset of one side closes both.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::counters::{Counters, Ended, Phase};
 use crate::drain::{Order, Tunnels};
 use crate::planted::{self, Bug};
 
-/// How finely a tunnel's age is known: four bytes of it last for eight years.
+/// Resolution of a tunnel's age, so that four bytes last for eight years.
 const AGE_STEP_NS: u64 = 62_500_000;
 
 /// A tunnel's connection to the client, and what is known of the whole.
@@ -21,7 +21,7 @@ pub struct Near {
     pub(super) picked: Picked,
     /// Bytes from the client.
     pub(super) bytes: u64,
-    /// When it was opened, in [`AGE_STEP_NS`] of the monotonic clock, rounded up.
+    /// When it was opened, in units of [`AGE_STEP_NS`] of the monotonic clock, rounded up.
     since: u32,
     /// Why it is ending, once that is known.
     pub(super) ending: Option<Ended>,
@@ -32,7 +32,7 @@ pub struct Far {
     pub(super) peer: ConnId,
     /// Bytes from the upstream.
     pub(super) bytes: u64,
-    /// Counted while it is here.
+    /// Counts the source port until it is dropped.
     pub(super) _port: Option<Port>,
 }
 
@@ -42,7 +42,7 @@ impl Near {
         Near { peer, picked, bytes: 0, since, ending: None }
     }
 
-    /// How long it has been open; never more than that.
+    /// Its age, never overestimated.
     pub(super) fn age_ns(&self, now_ns: u64) -> u64 {
         now_ns.saturating_sub(u64::from(self.since) * AGE_STEP_NS)
     }
@@ -54,7 +54,7 @@ impl Near {
     }
 }
 
-/// Passes bytes on. While the other side takes no more, this one is not read.
+/// Passes bytes on. Stops reading this side while the other side has a backlog.
 #[inline]
 pub(super) fn pass<S: Sys>(core: &mut Core<S, Relay>, from: ConnId, to: ConnId, data: &[u8]) {
     if let Sent::Queued(_) = core.write(to, data) {
@@ -181,7 +181,7 @@ impl Relay {
     }
 }
 
-/// Ends a tunnel from here.
+/// Closes a tunnel from this side.
 pub(super) fn end_tunnel<S: Sys>(
     core: &mut Core<S, Relay>,
     counters: &Counters,
@@ -196,7 +196,7 @@ pub(super) fn end_tunnel<S: Sys>(
     core.end_after(upstream, Closed::ByUs);
 }
 
-/// Slots looked at for one page.
+/// Maximum number of slots scanned for one page.
 const LIST_LOOKS: u32 = 16 * 1024;
 
 /// Answers with a page of tunnels.

@@ -1,4 +1,4 @@
-//! [`Routes`]: from host and path to a pool, without allocating.
+//! [`Routes`]: route lookup by host and path, without allocation.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,26 +6,27 @@ use std::sync::Arc;
 use super::routes_config::HostPattern;
 use crate::balance::Pool;
 
-/// Longest name of a host (RFC 1035 section 2.3.4); a longer one matches what is for all.
+/// Maximum length of a host name (RFC 1035 section 2.3.4); a longer one matches only routes for all
+/// hosts.
 const HOST_BYTES_MAX: usize = 253;
 
-/// Where a request goes.
+/// A route: the requests it matches and their pool.
 #[derive(Clone, Debug)]
 pub struct Route {
-    /// Whose requests.
+    /// The hosts it applies to.
     pub host: HostPattern,
-    /// Those whose path is this or goes on below it.
+    /// The path prefix: this path and everything below it.
     pub path: Box<str>,
     /// The upstreams to choose from.
     pub pool: Arc<Pool>,
 }
 
-/// All routes. It does not change; another table brings another one.
+/// All routes; immutable. A change replaces the whole.
 #[derive(Debug, Default)]
 pub struct Routes {
-    /// Those of each host, the longest path first.
+    /// By exact host, the longest path first.
     exact: HashMap<Box<str>, Vec<Route>>,
-    /// By what follows the star.
+    /// By the suffix after the star.
     below: HashMap<Box<str>, Vec<Route>>,
     any: Vec<Route>,
     pools: Vec<Arc<Pool>>,
@@ -49,15 +50,15 @@ impl Routes {
         all
     }
 
-    /// Everything to one pool.
+    /// Routes all requests to one pool.
     #[must_use]
     pub fn single(pool: Arc<Pool>) -> Self {
         let route = Route { host: HostPattern::Any, path: "/".into(), pool: Arc::clone(&pool) };
         Routes::new([route], vec![pool])
     }
 
-    /// The route of a request: the most telling host that has a path for it, and of its paths the
-    /// longest. `host` may have a port, `path` has no query.
+    /// The route of a request: of the hosts with a matching path the most specific, and of its paths
+    /// the longest. `host` may have a port; `path` has no query.
     #[must_use]
     pub fn find(&self, host: &str, path: &str) -> Option<&Route> {
         let mut lower = [0u8; HOST_BYTES_MAX];
@@ -81,13 +82,13 @@ impl Routes {
         self.any.get(of(&self.any)?)
     }
 
-    /// Every pool, those without a route included.
+    /// Every pool, including those without a route.
     #[must_use]
     pub fn pools(&self) -> &[Arc<Pool>] {
         &self.pools
     }
 
-    /// The pool of that name.
+    /// The pool with this name.
     #[must_use]
     pub fn pool(&self, name: &str) -> Option<&Arc<Pool>> {
         self.pools.iter().find(|pool| pool.name() == name)
@@ -99,7 +100,7 @@ impl Routes {
     }
 }
 
-/// Whether `path` is `prefix` or goes on below it: `/a` has `/a/b` below it, and not `/ab`.
+/// Whether `path` is `prefix` or below it: `/a/b` is below `/a`, `/ab` is not.
 fn is_below(path: &str, prefix: &str) -> bool {
     let Some(rest) = path.strip_prefix(prefix) else { return false };
     rest.is_empty() || prefix.ends_with('/') || rest.starts_with('/')
@@ -107,7 +108,7 @@ fn is_below(path: &str, prefix: &str) -> bool {
 
 fn without_port(host: &str) -> &str {
     match host.rsplit_once(':') {
-        // The last colon of `[::1]` is none of a port.
+        // The last colon of `[::1]` does not start a port.
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
         _ => host,
     }

@@ -1,9 +1,9 @@
-//! Routes: which pool a request goes to, by host and path. [`RoutesConfig`] is what an operator
-//! says, [`Routes`] what workers use, [`Table`] where they find it, [`Fleet`] what turns one into
-//! the other and keeps the upstreams over every change.
+//! Routes: which pool a request goes to, by host and path. [`RoutesConfig`] is the configuration,
+//! [`Routes`] what workers use, [`Table`] where they find it, and [`Registry`] builds one from the
+//! other and keeps the upstreams across changes.
 //!
-//! Routes are no access control: a path is compared as it was sent, and an upstream may read it
-//! otherwise.
+//! Routes are no access control: a path is compared as it was sent, and an upstream may decode it
+//! differently.
 
 mod find;
 mod registry;

@@ -1,6 +1,6 @@
-//! [`Fleet`]: all upstreams over all changes. It makes a table of what is said and what names
-//! resolve to, and carries each upstream with its counts from one table to the next; one that no
-//! table names any more stays known while a tunnel goes there.
+//! [`Registry`]: all upstreams, across changes. It builds the table from the configuration and the
+//! resolved names, and keeps each upstream with its counts from one table to the next. A removed
+//! upstream stays known while a tunnel uses it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -15,19 +15,19 @@ use crate::health::How;
 /// Addresses taken of one name.
 const ADDRESSES_MAX: usize = 64;
 
-/// An upstream that no table names any more.
+/// A removed upstream that still has tunnels.
 #[derive(Clone, Debug)]
 pub struct Retired {
     /// The pool it was in.
     pub pool: Box<str>,
-    /// With the tunnels it has left.
+    /// The upstream with its open tunnels.
     pub upstream: Arc<Upstream>,
 }
 
-/// A change of what is said.
+/// A change of the configuration by the API.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// One more upstream in a pool, or another weight and limit for one that is there.
+    /// Adds an upstream to a pool, or changes the weight and maximum of one.
     Set(Box<str>, MemberConfig),
     /// An upstream leaves a pool; its tunnels stay.
     Remove(Box<str>, Place),
@@ -35,16 +35,16 @@ pub enum Change {
     Draining(Box<str>, Place, bool),
     /// One more route, or another pool for one that is there.
     Route(RouteConfig),
-    /// A route goes.
+    /// Removes a route.
     Unroute(HostPattern, Box<str>),
 }
 
-/// What a change came to.
+/// How many upstreams a change added and removed.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changed {
-    /// Upstreams that came.
+    /// Upstreams added.
     pub added: usize,
-    /// Upstreams that no table names any more.
+    /// Upstreams removed.
     pub removed: usize,
 }
 
@@ -65,14 +65,14 @@ impl Fleet {
         Fleet { said, resolved, table, retired: Vec::new(), numbers: 0 }
     }
 
-    /// What is said now.
+    /// The current configuration.
     #[must_use]
     pub fn said(&self) -> &RoutesConfig {
         &self.said
     }
 
-    /// Puts something else in force, whole. At the first time upstreams are there from the start;
-    /// later ones begin slowly.
+    /// Replaces the configuration. Upstreams of the first one begin without a slow start, later ones
+    /// with it.
     ///
     /// # Errors
     /// What is wrong with it; nothing was changed then.
@@ -82,7 +82,7 @@ impl Fleet {
         Ok(self.build(now_ns))
     }
 
-    /// Changes one thing.
+    /// Applies one change.
     ///
     /// # Errors
     /// What is wrong with it; nothing was changed then.
@@ -96,7 +96,7 @@ impl Fleet {
         self.say(said, now_ns)
     }
 
-    /// The names that are to be resolved, each with the shortest time it may be kept.
+    /// The names to resolve, each with its shortest lookup interval.
     #[must_use]
     pub fn names(&self) -> Vec<(Box<str>, u16, std::time::Duration)> {
         let mut names = BTreeMap::new();
@@ -110,8 +110,8 @@ impl Fleet {
         names.into_iter().map(|((host, port), every)| (host, port, every)).collect()
     }
 
-    /// What a name means now. Nothing, or the same as before, changes nothing: a resolver that fails
-    /// takes nobody away.
+    /// Sets the addresses of a name. An empty or unchanged list changes nothing: a failed lookup
+    /// removes no upstream.
     pub fn resolved(
         &mut self,
         (host, port): (&str, u16),
@@ -129,7 +129,7 @@ impl Fleet {
         self.build(now_ns)
     }
 
-    /// Every upstream that is to be asked, what, and how it is spoken to.
+    /// Every upstream with health checks, with its check and transport.
     #[must_use]
     pub fn patients(&self) -> Vec<(Arc<Upstream>, Check, Outgoing)> {
         let routes = self.table.routes();
@@ -146,7 +146,7 @@ impl Fleet {
         each.collect()
     }
 
-    /// What is said of a pool's names that mean no address yet.
+    /// The members of a pool whose names are not resolved yet.
     pub fn unresolved<'p>(&'p self, pool: &str) -> impl Iterator<Item = &'p MemberConfig> {
         let said = self.said.pools.iter().find(|said| *said.name == *pool);
         said.into_iter().flat_map(|said| &said.members).filter(|member| match &member.place {
@@ -155,7 +155,7 @@ impl Fleet {
         })
     }
 
-    /// Upstreams that left and have tunnels; those that have none any more are forgotten.
+    /// Removed upstreams with open tunnels; those without are forgotten.
     pub fn retired(&mut self) -> &[Retired] {
         self.retired.retain(|retired| retired.upstream.tunnels() > 0);
         &self.retired

@@ -1,5 +1,4 @@
-//! [`RoutesConfig`]: routes and pools as they are said, plain data from wherever it comes, and what
-//! can be wrong with them.
+//! [`RoutesConfig`]: routes and pools as configured, as plain data, and their validation.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -10,41 +9,41 @@ use crate::balance::{Balance, Place, Pool, PoolLimits, Sticky};
 use crate::config::Outgoing;
 use crate::health::How;
 
-/// Routes at most.
+/// Maximum number of routes.
 pub(crate) const ROUTES_MAX: usize = 1_000;
-/// Pools at most.
+/// Maximum number of pools.
 pub(crate) const POOLS_MAX: usize = 256;
-/// The pool of `--upstream`, and what routes mean that name none.
+/// The name of the pool that `--upstream` makes.
 const DEFAULT_POOL: &str = "default";
 
 /// Routes and pools.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct RoutesConfig {
-    /// In any order: the most telling one counts.
+    /// In any order: the most specific route wins.
     pub routes: Vec<RouteConfig>,
-    /// Each with a name of its own.
+    /// Each with a unique name.
     pub pools: Vec<PoolConfig>,
 }
 
 /// One route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteConfig {
-    /// Whose requests.
+    /// The hosts it applies to.
     pub host: HostPattern,
-    /// Those whose path is this or goes on below it.
+    /// The path prefix: this path and everything below it.
     pub path: Box<str>,
-    /// Where they go.
+    /// The pool that serves it.
     pub pool: Box<str>,
 }
 
 /// The hosts of a route.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HostPattern {
-    /// This one, in lower case.
+    /// This host, in lower case.
     Exact(Box<str>),
-    /// All names that end in this, which begins with a dot.
+    /// All names with this suffix, which begins with a dot.
     Below(Box<str>),
-    /// All.
+    /// All hosts.
     Any,
 }
 
@@ -55,11 +54,11 @@ pub struct PoolConfig {
     pub name: Box<str>,
     /// Its upstreams.
     pub members: Vec<MemberConfig>,
-    /// How it chooses.
+    /// The balancing method.
     pub balance: Balance,
-    /// The cookie that brings clients back.
+    /// The cookie for sticky sessions.
     pub sticky: Option<Sticky>,
-    /// Tunnels that each upstream takes at most, unless it says itself.
+    /// Maximum tunnels of each upstream that sets no maximum of its own.
     pub max: Option<u32>,
     /// Slow start and queue.
     pub limits: PoolLimits,
@@ -67,37 +66,37 @@ pub struct PoolConfig {
     pub check: Check,
     /// Failures in a row that eject an upstream; 0 never does.
     pub eject_after: u32,
-    /// For how long.
+    /// Duration of an ejection.
     pub eject_for: Duration,
-    /// How often names are resolved.
+    /// Interval between DNS lookups.
     pub resolve_every: Duration,
     /// How upstreams are spoken to.
     pub outgoing: Outgoing,
 }
 
-/// An upstream as it is said.
+/// An upstream as configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberConfig {
     /// Where.
     pub place: Place,
     /// Its share.
     pub weight: u16,
-    /// Tunnels it takes at most.
+    /// Maximum number of tunnels.
     pub max: Option<u32>,
 }
 
-/// How upstreams are looked after.
+/// The health checks of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
     /// What is asked.
     pub how: How,
     /// How often.
     pub every: Duration,
-    /// How long an answer may take.
+    /// Timeout of one check.
     pub timeout: Duration,
-    /// Answers in a row that bring an upstream back.
+    /// Consecutive passed checks that mark an upstream up.
     pub rise: u32,
-    /// Failures in a row that take it out.
+    /// Consecutive failed checks that mark it down.
     pub fall: u32,
 }
 
@@ -114,7 +113,7 @@ impl Default for Check {
 }
 
 impl MemberConfig {
-    /// With an equal share and no limit.
+    /// An upstream with weight 1 and no limit.
     #[must_use]
     pub fn new(place: Place) -> Self {
         MemberConfig { place, weight: 1, max: None }
@@ -122,7 +121,7 @@ impl MemberConfig {
 }
 
 impl PoolConfig {
-    /// With the defaults.
+    /// A pool with default settings.
     #[must_use]
     pub fn new(name: &str, places: impl IntoIterator<Item = Place>) -> Self {
         PoolConfig {
@@ -142,7 +141,7 @@ impl PoolConfig {
 }
 
 impl RoutesConfig {
-    /// Everything to these upstreams, in a pool of the name `default`.
+    /// Routes all requests to these upstreams, in a pool named `default`.
     #[must_use]
     pub fn to(places: impl IntoIterator<Item = Place>) -> Self {
         let pool = DEFAULT_POOL.into();
@@ -152,10 +151,10 @@ impl RoutesConfig {
         }
     }
 
-    /// Whether it can be put in force.
+    /// Validates the configuration.
     ///
     /// # Errors
-    /// The first thing that is wrong, and what to do.
+    /// The first error and what to do about it.
     pub fn check(&self) -> Result<(), String> {
         if self.routes.len() > ROUTES_MAX || self.pools.len() > POOLS_MAX {
             return Err(format!("at most {ROUTES_MAX} routes and {POOLS_MAX} pools can be had"));
@@ -186,7 +185,7 @@ impl RoutesConfig {
         Ok(())
     }
 
-    /// Pools that no route leads to.
+    /// Pools that no route uses.
     pub fn unused(&self) -> impl Iterator<Item = &str> {
         let unused = |pool: &&PoolConfig| !self.routes.iter().any(|route| route.pool == pool.name);
         self.pools.iter().filter(unused).map(|pool| &*pool.name)

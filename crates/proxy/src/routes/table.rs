@@ -1,12 +1,12 @@
-//! [`Table`]: the routes in force, for all threads. A worker keeps what it saw last and looks at one
-//! number per request; only when that has changed does it take the lock.
+//! [`Table`]: the current routes, for all threads. A worker caches them and reads one generation
+//! number per request; it takes the lock only when that has changed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::Routes;
 
-/// The routes in force.
+/// The current routes.
 #[derive(Debug, Default)]
 pub struct Table {
     routes: RwLock<Arc<Routes>>,
@@ -14,13 +14,13 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table that begins with these.
+    /// A table with these routes.
     #[must_use]
     pub fn new(routes: Routes) -> Self {
         Table { routes: RwLock::new(Arc::new(routes)), generation: AtomicU64::new(0) }
     }
 
-    /// Those in force now.
+    /// The current routes.
     #[must_use]
     pub fn routes(&self) -> Arc<Routes> {
         Arc::clone(&self.routes.read().unwrap_or_else(PoisonError::into_inner))
@@ -31,14 +31,14 @@ impl Table {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Puts others in force, for every request from now on. Tunnels know nothing of it.
+    /// Replaces the routes for every later request. Open tunnels are not affected.
     pub fn set(&self, routes: Routes) {
         *self.routes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(routes);
         self.generation.fetch_add(1, Ordering::Release);
     }
 }
 
-/// What a worker saw last.
+/// A worker's cache of the routes.
 #[derive(Debug)]
 pub struct Cached {
     routes: Arc<Routes>,
@@ -46,14 +46,14 @@ pub struct Cached {
 }
 
 impl Cached {
-    /// As they are now.
+    /// A cache of the current routes.
     #[must_use]
     pub fn new(table: &Table) -> Self {
         let generation = table.generation.load(Ordering::Acquire);
         Cached { routes: table.routes(), generation }
     }
 
-    /// The routes in force.
+    /// The current routes, read again if they have changed.
     #[inline]
     pub fn get(&mut self, table: &Table) -> &Arc<Routes> {
         if table.generation.load(Ordering::Acquire) != self.generation {

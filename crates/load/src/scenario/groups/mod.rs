@@ -1,6 +1,6 @@
-//! Groups of users who send to each other: who sends to whom ([`Group`]), and what all workers know of
-//! it ([`Board`]). A message carries its sender, its number and when it was sent (`{{stamp}}`, laid out
-//! as in [`crate::broadcast`]); every receiver is owed what was sent since it was there.
+//! Groups of users that send to each other: their configuration ([`Group`]), and the state shared by
+//! all workers ([`GroupState`]). A message carries its sender, number and send time (`{{stamp}}`, with
+//! the layout of [`crate::broadcast`]). A receiver is expected to get all messages sent since it arrived.
 
 mod reception;
 mod summary;
@@ -18,21 +18,21 @@ pub const GROUP_PAIRS_MAX: u64 = 1 << 20;
 /// How users are grouped: users 0 to `size` − 1 are the first group, and so on.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Group {
-    /// Who sends to whom.
+    /// The kind of group.
     pub kind: Kind,
-    /// Users of a group.
+    /// Users per group.
     pub size: u32,
-    /// Senders who receive are owed their own messages too.
+    /// Senders that receive are expected to get their own messages too.
     pub own: bool,
-    /// Each message is meant for one receiver; else all receivers are owed it.
+    /// Each message has one receiver; otherwise all receivers are expected to get it.
     pub each: bool,
     /// A receipt later than this after its sending is late.
     pub late: Duration,
-    /// When all is sent and nothing has come for so long, what is missing is lost.
+    /// When all is sent and nothing is received for this time, missing messages are lost.
     pub quiet: Duration,
 }
 
-/// Who sends to whom in a group.
+/// The senders and receivers of a group.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// The first to the second.
@@ -41,11 +41,11 @@ pub enum Kind {
     OneToMany,
     /// All others to the first.
     ManyToOne,
-    /// Everybody to everybody.
+    /// All to all.
     ManyToMany,
 }
 
-/// What a user does in its group.
+/// The role of a user in its group.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Role {
     /// It sends.
@@ -74,7 +74,7 @@ impl fmt::Display for Kind {
 }
 
 impl Group {
-    /// Those of a group who send, and those who receive.
+    /// The numbers of senders and receivers in a group.
     #[must_use]
     pub fn numbers(&self) -> (u32, u32) {
         let others = self.size.saturating_sub(1);
@@ -86,7 +86,7 @@ impl Group {
         }
     }
 
-    /// Pairs of a sender and a receiver among so many users.
+    /// Pairs of a sender and a receiver among `users`.
     #[must_use]
     pub fn pairs(&self, users: u64) -> u64 {
         let (senders, receivers) = self.numbers();
@@ -94,7 +94,7 @@ impl Group {
         groups.saturating_mul(u64::from(senders) * u64::from(receivers))
     }
 
-    /// What the user of that place in its group does.
+    /// The role of the member at an index of its group.
     #[must_use]
     pub fn role(&self, member: u32) -> Role {
         match (self.sender(member), self.receiver(member)) {
@@ -104,7 +104,7 @@ impl Group {
         }
     }
 
-    /// Which of the senders it is.
+    /// The sender index of a member.
     fn sender(&self, member: u32) -> Option<u32> {
         match self.kind {
             Kind::OneToOne | Kind::OneToMany => (member == 0).then_some(0),
@@ -113,7 +113,7 @@ impl Group {
         }
     }
 
-    /// Which of the receivers it is.
+    /// The receiver index of a member.
     fn receiver(&self, member: u32) -> Option<u32> {
         match self.kind {
             Kind::OneToOne | Kind::OneToMany => member.checked_sub(1),
@@ -122,7 +122,7 @@ impl Group {
         }
     }
 
-    /// The place in the group of a receiver.
+    /// The member index of a receiver.
     fn receiver_at(&self, receiver: u32) -> u32 {
         match self.kind {
             Kind::OneToOne | Kind::OneToMany => receiver + 1,
@@ -130,7 +130,7 @@ impl Group {
         }
     }
 
-    /// The next receiver after that one to whom this user may send; `None` after the last.
+    /// The next receiver that a member sends to; `None` after the last.
     fn next_receiver(&self, member: u32, after: Option<u32>) -> Option<u32> {
         let from = after.map_or(0, |receiver| receiver + 1);
         (from..self.numbers().1).find(|&receiver| self.receiver_at(receiver) != member)
@@ -145,27 +145,27 @@ pub(super) struct Board {
     meetings: Box<[Meeting]>,
 }
 
-/// What one sender has sent: to all, or to one receiver where each has its own.
+/// What one sender has sent: to all, or with `each` to one receiver.
 #[derive(Default)]
 struct Cell {
     /// Numbers given.
     sent: AtomicU32,
-    /// Of them the first so many in the warm-up: nobody is owed those.
+    /// The first of them, sent in the warm-up: they are not expected.
     warm: AtomicU32,
-    /// Of the others those that never left.
+    /// Those after the warm-up that were not sent.
     failed: AtomicU32,
 }
 
-/// How far a group is.
+/// The progress of a group.
 #[derive(Default)]
 struct Meeting {
     /// Members who are there.
     arrived: AtomicU32,
-    /// Senders who send no more.
+    /// Senders that are done.
     done: AtomicU32,
-    /// Receivers who have all.
+    /// Receivers that have received everything.
     settled: AtomicU32,
-    /// When anything happened last.
+    /// When the last event happened.
     last_ns: AtomicU64,
 }
 
@@ -192,7 +192,7 @@ impl Board {
         })
     }
 
-    /// Numbers given by a sender for a receiver, and how many of them, after the warm-up, never left.
+    /// Numbers assigned by a sender for a receiver, and how many of them failed after the warm-up.
     fn sent(&self, group: u32, sender: u32, receiver: u32) -> (u32, u32) {
         let cell = self.cell(group, sender, receiver);
         cell.map_or((0, 0), |cell| {
@@ -200,7 +200,7 @@ impl Board {
         })
     }
 
-    /// Of the numbers given those of the warm-up.
+    /// Numbers assigned in the warm-up.
     fn warm(&self, group: u32, sender: u32, receiver: u32) -> u32 {
         let cell = self.cell(group, sender, receiver);
         cell.map_or(0, |cell| cell.warm.load(Ordering::SeqCst))
@@ -220,7 +220,7 @@ impl Board {
         self.meeting(group).is_some_and(|meeting| done(meeting) >= self.group.numbers().0)
     }
 
-    /// Nothing more is to come: all receivers have all, or it has been quiet for long enough.
+    /// Whether no more messages are expected: all receivers are complete, or the quiet time is over.
     fn is_over(&self, group: u32, now_ns: u64) -> bool {
         let Some(meeting) = self.meeting(group).filter(|_| self.is_sent(group)) else {
             return self.meeting(group).is_none();
@@ -231,7 +231,7 @@ impl Board {
             || now_ns >= last_ns.saturating_add(quiet_ns)
     }
 
-    /// Groups all of whose members were there.
+    /// Groups whose members have all arrived.
     fn met(&self) -> u64 {
         let all = 0..u32::try_from(self.meetings.len()).unwrap_or(u32::MAX);
         all.filter(|&group| self.is_met(group)).count() as u64

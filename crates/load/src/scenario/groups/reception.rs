@@ -1,7 +1,6 @@
-//! [`Members`]: one worker's users in their groups. What the counts mean, for every receiver and every
-//! sender by itself, is what it means in a fan-out (`fanout/reception.rs`); *early* is what was sent
-//! before the receiver was there, and is owed to nobody. What was sent in the warm-up is owed to nobody
-//! either, and nothing of it is counted but how much it was.
+//! [`Members`]: one worker's users in their groups. The counts per receiver and sender are those of a
+//! fan-out (`fanout/reception.rs`); *early* messages were sent before the receiver arrived and are not
+//! expected. Messages sent in the warm-up are not expected either; only their number is counted.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,7 +15,7 @@ use crate::{Receiver, Recorder, Series};
 pub(in crate::scenario) struct Members {
     board: Arc<Board>,
     members: Vec<Member>,
-    /// Of each receiver, one for each sender.
+    /// The tracks of each receiver, one per sender.
     tracks: Vec<Track>,
     books: Books,
     /// What is sent before is warm-up.
@@ -34,16 +33,16 @@ struct Member {
     settled: bool,
 }
 
-/// What a receiver has of a sender.
+/// The receipts of a receiver from a sender.
 #[derive(Copy, Clone, Default)]
 struct Track {
     window: Window,
     received: u32,
-    /// What was sent, and never left, before the receiver was there.
+    /// Messages assigned and failed before the receiver arrived.
     before: (u32, u32),
 }
 
-/// What happened in a worker's groups.
+/// The counters and times of a worker's groups.
 #[derive(Clone, Default)]
 pub(in crate::scenario) struct Books {
     pub(super) sent: u64,
@@ -65,7 +64,7 @@ pub(in crate::scenario) struct Books {
     pub(super) worst: Vec<Receiver>,
     /// [`Series::Broadcast`] and [`Series::PublishLag`].
     pub(super) recorder: Recorder,
-    /// The first and the last sending, and the last receipt; 0 before.
+    /// Times of the first and last send, and of the last receipt; 0 before.
     pub(super) first_sent_ns: u64,
     pub(super) last_sent_ns: u64,
     pub(super) last_received_ns: u64,
@@ -77,12 +76,12 @@ impl Members {
         Members { board, members, tracks, books, measure_ns: 0 }
     }
 
-    /// What is sent before that time is warm-up.
+    /// Sets the end of the warm-up.
     pub(in crate::scenario) fn measure_from(&mut self, measure_ns: u64) {
         self.measure_ns = measure_ns;
     }
 
-    /// The worker's next user, by its number in the run.
+    /// Adds the worker's next user, by its number in the run.
     pub(in crate::scenario) fn add(&mut self, number: u64) {
         let group = self.board.group;
         let size = u64::from(group.size.max(1));
@@ -98,7 +97,7 @@ impl Members {
         self.members.push(Member { group: of, member, tracks, arrived, sent_all, settled });
     }
 
-    /// Group and place of a user.
+    /// Group and member index of a user.
     pub(in crate::scenario) fn place(&self, at: u32) -> (u32, u32) {
         self.members.get(at as usize).map_or((0, 0), |one| (one.group, one.member))
     }
@@ -107,7 +106,7 @@ impl Members {
         self.board.group.role(self.place(at).1)
     }
 
-    /// The receiver after that one to whom a user sends, and the number of that user in the run.
+    /// The next receiver of a user after `after`, and its number in the run.
     pub(in crate::scenario) fn next_to(&self, at: u32, after: Option<u32>) -> Option<(u32, u64)> {
         let (of, member) = self.place(at);
         let group = self.board.group;
@@ -116,7 +115,7 @@ impl Members {
         Some((receiver, number))
     }
 
-    /// A user is there; true once its whole group is.
+    /// Notes that a user has arrived; true once all of its group have.
     pub(in crate::scenario) fn arrive(&mut self, at: u32) -> bool {
         let Some(one) = self.members.get_mut(at as usize) else { return false };
         let board = &self.board;
@@ -136,7 +135,7 @@ impl Members {
         board.is_met(one.group)
     }
 
-    /// The number of what a user is about to send. `lag_ns` is how late it is.
+    /// Assigns the number of a message about to be sent.
     pub(in crate::scenario) fn sends(&mut self, at: u32, to: u32, now_ns: u64) -> Option<u32> {
         let one = self.members.get(at as usize)?;
         let sender = self.board.group.sender(one.member)?;
@@ -156,7 +155,7 @@ impl Members {
         Some(number)
     }
 
-    /// What was stamped at that time never left.
+    /// Notes that the message stamped at `published_ns` was not sent.
     pub(in crate::scenario) fn failed(&mut self, at: u32, to: u32, published_ns: u64) {
         if published_ns < self.measure_ns {
             self.books.warm_up = self.books.warm_up.saturating_sub(1);
@@ -170,14 +169,14 @@ impl Members {
         }
     }
 
-    /// A message is about to be sent that was due then.
+    /// Records the delay of a message about to be sent.
     pub(in crate::scenario) fn lagged(&mut self, due_ns: u64, now_ns: u64) {
         if now_ns >= self.measure_ns {
             self.books.recorder.record(Series::PublishLag, now_ns - due_ns);
         }
     }
 
-    /// A message came to a user.
+    /// Checks a message received by a user.
     pub(in crate::scenario) fn receipt(&mut self, at: u32, data: &[u8], now_ns: u64) {
         let Some(one) = self.members.get(at as usize).filter(|one| one.arrived) else { return };
         let books = &mut self.books;
@@ -223,7 +222,7 @@ impl Members {
         }
     }
 
-    /// A user sends no more; true once nobody in its group does.
+    /// Notes that a user is done sending; true once all senders of its group are.
     pub(in crate::scenario) fn sends_no_more(&mut self, at: u32, now_ns: u64) -> bool {
         let Some(one) = self.members.get_mut(at as usize) else { return true };
         if !one.sent_all {
@@ -237,7 +236,7 @@ impl Members {
         self.board.is_sent(one.group)
     }
 
-    /// Something may still come to the group of a user that is done.
+    /// Whether the group of a user that is done may still receive messages.
     pub(in crate::scenario) fn stays(&mut self, at: u32, now_ns: u64) -> bool {
         if self.sends_no_more(at, now_ns) {
             self.settle(at);
@@ -247,7 +246,7 @@ impl Members {
         self.board.is_met(group) && !self.board.is_over(group, now_ns)
     }
 
-    /// Says of a receiver, once, that it has all it is owed.
+    /// Notes, once, that a receiver has received everything expected.
     fn settle(&mut self, at: u32) {
         let owed = self.owed(at);
         let Some(one) = self.members.get_mut(at as usize) else { return };

@@ -1,4 +1,4 @@
-//! [`GroupSummary`]: what came of the messages of all groups.
+//! [`GroupSummary`]: the summary of the messages of all groups.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -8,53 +8,53 @@ use super::{Board, Books};
 use crate::summary::write_latency;
 use crate::{Latency, Receiver, Series};
 
-/// What came of users in groups who sent to each other. received + lost = expected; what was
-/// reordered or late was received too.
+/// Messages between users in groups. received + lost = expected; reordered and late messages were
+/// received too.
 #[derive(Serialize, Clone, PartialEq, Debug)]
 pub struct GroupSummary {
-    /// Who sent to whom: `1:1`, `1:N`, `N:1` or `N:N`.
+    /// The kind of group: `1:1`, `1:N`, `N:1` or `N:N`.
     pub kind: String,
     /// Users of a group.
     pub size: u32,
     /// Groups.
     pub groups: u64,
-    /// Of them those whose users were all there at a time.
+    /// Groups whose users had all arrived.
     pub met: u64,
-    /// Users who sent.
+    /// Users that sent.
     pub senders: u64,
-    /// Messages that left.
+    /// Messages sent.
     pub sent: u64,
-    /// Messages that could not be sent; nobody is owed them.
+    /// Messages that could not be sent; they are not expected.
     pub not_sent: u64,
-    /// Messages that left in the warm-up: nobody is owed them, and no other figure knows of them.
+    /// Messages sent in the warm-up; they are not expected and in no other figure.
     pub warm_up: u64,
-    /// By all senders, from the first message to the last.
+    /// Rate of all senders, from the first message to the last.
     pub sent_per_second: f64,
-    /// From when a message was due to when it was sent, with a rate.
+    /// From the due time of a message to its send, with a rate.
     pub send_lag: Option<Latency>,
-    /// Users who received.
+    /// Users that received.
     pub receivers: u64,
-    /// What all receivers were owed.
+    /// Messages expected at all receivers.
     pub expected: u64,
-    /// What came of it, each once.
+    /// Expected messages received, each counted once.
     pub received: u64,
-    /// By all receivers, from the first message sent to the last receipt.
+    /// Rate of all receivers, from the first message sent to the last receipt.
     pub received_per_second: f64,
-    /// Owed, and did not come.
+    /// Expected and not received.
     pub lost: u64,
-    /// Came again.
+    /// Received again.
     pub duplicated: u64,
-    /// Came after a later one of its sender.
+    /// Received after a later one of its sender.
     pub reordered: u64,
-    /// Came later than allowed.
+    /// Received later than allowed.
     pub late: u64,
-    /// Came 64 or more behind the newest of its sender: for the first time or again.
+    /// Received 64 or more behind the newest of its sender, for the first time or again.
     pub stale: u64,
-    /// Came changed.
+    /// Received with changes.
     pub corrupted: u64,
-    /// Came to a user that it was not meant for.
+    /// Received by a user for which it was not meant.
     pub foreign: u64,
-    /// Was sent before its receiver was there; owed to nobody.
+    /// Sent before its receiver arrived; not expected.
     pub early: u64,
     /// From sending to receipt.
     pub latency: Option<Latency>,
@@ -102,7 +102,7 @@ impl GroupSummary {
         }
     }
 
-    /// What fell short, each as a clause.
+    /// The shortfalls as clauses.
     #[must_use]
     pub fn reasons(&self) -> Vec<String> {
         let missed = self.groups.saturating_sub(self.met);

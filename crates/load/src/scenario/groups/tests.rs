@@ -1,4 +1,4 @@
-//! Groups on paper: a test is the network between their members.
+//! Groups without a network: the tests deliver the messages.
 
 use std::sync::Arc;
 

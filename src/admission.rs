@@ -1,4 +1,4 @@
-//! The flags of who may come in, which `serve` and `proxy` have alike.
+//! The admission flags, which `serve` and `proxy` share.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use serve::{AdmissionLimits, ForwardedBy, Limits, Network, Prefix, Proxies};
 
 use crate::units;
 
-/// Their heading, by which `help` finds them.
+/// The heading of these flags, which is a topic of `help`.
 pub(crate) const ADMISSION: &str = "Admission";
 
-/// The least that memory can be limited to.
+/// The smallest memory limit.
 const MEMORY_MIN: u64 = 16 << 20;
 
 /// All of them take effect on SIGHUP.
@@ -29,48 +29,47 @@ pub(crate) const RELOADABLE: &[&str] = &[
     "trusted_proxy",
 ];
 
-/// What a server is told.
+/// The flags.
 #[derive(clap::Args, Debug)]
 #[group(id = "admission")]
 pub(crate) struct Flags {
-    /// Time for a whole request head
+    /// Time for a complete request head
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::positive_duration,
         help_heading = ADMISSION)]
     handshake_timeout: Duration,
-    /// Time between an answer and the next request on its connection
+    /// Time between a response and the next request on its connection
     #[arg(long, value_name = "TIME", default_value = "75s", value_parser = units::positive_duration,
         help_heading = ADMISSION)]
     keep_alive_timeout: Duration,
-    /// Requests whose head is not whole yet, at most; beyond it the oldest is answered 503
+    /// Maximum requests with an incomplete head; beyond it the oldest is answered 503
     #[arg(long, value_name = "N", default_value = "16k", value_parser = number,
         help_heading = ADMISSION)]
     max_handshakes: u32,
-    /// New connections per second, at most; further ones are answered 503
+    /// Maximum new connections per second; further ones are answered 503
     #[arg(long, value_name = "N", value_parser = number, help_heading = ADMISSION)]
     connect_rate: Option<u32>,
-    /// Connections of one address at a time, at most
+    /// Maximum connections of one address at a time
     #[arg(long, value_name = "N", value_parser = number, help_heading = ADMISSION)]
     max_per_address: Option<u32>,
-    /// New connections of one address per second, at most
+    /// Maximum new connections of one address per second
     #[arg(long, value_name = "N", value_parser = number, help_heading = ADMISSION)]
     per_address_rate: Option<u32>,
-    /// Leading bits that make one address, of IPv4 and of IPv6
+    /// Prefix lengths that count as one address, IPv4/IPv6
     #[arg(long, value_name = "V4/V6", default_value = "32/64", value_parser = prefix,
         help_heading = ADMISSION)]
     per_address_prefix: Prefix,
-    /// Believe these peers, such as 10.0.0.0/8, when they tell a client's address. May be given
-    /// several times
+    /// Trust the client addresses that these peers send, such as 10.0.0.0/8. Repeatable
     #[arg(long, value_name = "CIDR", value_delimiter = ',', help_heading = ADMISSION)]
     trusted_proxy: Vec<Network>,
-    /// They tell it by a PROXY header (v1 or v2) in front of each connection, and must
+    /// Require a PROXY header (v1 or v2) on each connection of a trusted proxy
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL",
         default_value = "false", default_missing_value = "true", hide_default_value = true,
         help_heading = ADMISSION)]
     proxy_protocol: bool,
-    /// The header by which they tell it otherwise
+    /// The header with the client address, without --proxy-protocol
     #[arg(long, value_name = "HEADER", default_value = "x-forwarded-for", help_heading = ADMISSION)]
     forwarded_header: Forwarded,
-    /// Resident memory beyond which nobody is let in and connections are shed, such as 2GiB
+    /// Refuse and shed clients beyond this resident memory, such as 2GiB
     #[arg(long, value_name = "SIZE", value_parser = memory_bytes, help_heading = ADMISSION)]
     memory_limit: Option<u64>,
 }
@@ -84,10 +83,10 @@ enum Forwarded {
 }
 
 impl Flags {
-    /// Sets what they say.
+    /// Sets the limits.
     ///
     /// # Errors
-    /// What flags say only together.
+    /// A flag that needs another one.
     pub(crate) fn set(&self, limits: &mut Limits) -> Result<()> {
         if self.proxy_protocol && self.trusted_proxy.is_empty() {
             bail!("--proxy-protocol needs --trusted-proxy: whose PROXY headers to believe");

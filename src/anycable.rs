@@ -1,9 +1,8 @@
-//! The environment of AnyCable's server, read as settings of `serve`, so that a server may take its
-//! place without a new configuration. What has no meaning here is named once.
+//! Reads the environment variables of AnyCable's server as settings of `serve`, so that it can replace
+//! that server without a new configuration. Variables without effect are logged once.
 //!
-//! What it is not: it reads no other source of AnyCable's settings (its file, its flags), and it
-//! does not act by itself: the result is a layer of settings like any other, below our own
-//! environment.
+//! Other sources of AnyCable's settings (its file, its flags) are not read. The result is a layer of
+//! settings below our own environment.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,7 +11,7 @@ use anyhow::{Result, bail};
 
 use crate::settings::Layer;
 
-/// How its variables begin.
+/// The prefix of its variables.
 pub(crate) const PREFIX: &str = "ANYCABLE_";
 
 /// Variables whose value is the setting's.
@@ -29,14 +28,14 @@ const SAME: [(&str, &str); 11] = [
     ("STREAMS_SECRET", "streams_secret"),
     ("TURBO_STREAMS_SECRET", "turbo_secret"),
 ];
-/// Those that are on or off.
+/// Variables that are on or off.
 const SWITCHES: [(&str, &str); 4] = [
     ("ENFORCE_JWT", "enforce_jwt"),
     ("PUBLIC", "public"),
     ("PUBLIC_STREAMS", "public_streams"),
     ("STREAMS_WHISPER", "streams_whisper"),
 ];
-/// Whole numbers, with the unit that ours take.
+/// Whole numbers, with the unit of our setting.
 const NUMBERS: [(&str, &str, &str); 4] = [
     ("MAX_MESSAGE_SIZE", "max_message", "B"),
     ("PING_INTERVAL", "ping_interval", "s"),
@@ -51,7 +50,7 @@ const AGREED: [(&str, &[&str]); 14] = [
     ("DEBUG", &["false", "0"]),
     ("HEALTH_PATH", &["/health"]),
     ("HTTP_BROADCAST_PATH", &["/_broadcast"]),
-    // Who has no token and needs none is let in, and listens to what is signed.
+    // Without a required token, clients connect without one and subscribe to signed streams.
     ("NOAUTH", &["true", "1"]),
     ("NORPC", &["true", "1"]),
     ("PING_TIMESTAMP_PRECISION", &["s"]),
@@ -62,7 +61,7 @@ const AGREED: [(&str, &[&str]); 14] = [
     ("TURBO_STREAMS", &["true", "1"]),
 ];
 
-/// What the environment says.
+/// The settings in the environment.
 #[derive(Debug, Default)]
 pub(crate) struct Anycable {
     /// As settings of `serve`.
@@ -104,7 +103,7 @@ impl Anycable {
         true
     }
 
-    /// Takes one variable; false when it has no effect.
+    /// Applies one variable; false if it has no effect.
     fn take(&mut self, name: &str, value: &str) -> Result<bool> {
         if let Some((_, key)) = SAME.iter().find(|(theirs, _)| *theirs == name) {
             return Ok(self.set(key, value));
@@ -121,7 +120,7 @@ impl Anycable {
             return Ok(true);
         }
         match name {
-            // Of these two more is made once all are known.
+            // `take_addresses` handles these once all variables are known.
             "HOST" | "PORT" | "HTTP_BROADCAST_PORT" => Ok(true),
             "ALLOWED_ORIGINS" => {
                 self.layer.insert("allow_origin".to_owned(), origins(value));
@@ -135,7 +134,7 @@ impl Anycable {
                 let how = if truth(name, value)? { "shared" } else { "off" };
                 Ok(self.set("compression", how))
             }
-            // One path; lists and patterns of them are not to be had.
+            // One path; lists and patterns of paths are not supported.
             "PATH" if !value.contains([',', '*', '{']) => {
                 Ok(self.set("cable_path", format!("/{}", value.trim_start_matches('/'))))
             }
@@ -160,7 +159,7 @@ impl Anycable {
             let main = main.unwrap_or(8080);
             self.set("listen", address(host, main)?);
         }
-        // With a key theirs takes broadcasts where clients connect, if nothing else is said.
+        // With a key, AnyCable accepts broadcasts on the client port unless another port is set.
         let keys = ["BROADCAST_KEY", "HTTP_BROADCAST_SECRET", "SECRET"];
         let said_key = keys.iter().find_map(|name| said.get(*name));
         let keyed = said_key.is_some_and(|key| key != "none");
@@ -170,7 +169,7 @@ impl Anycable {
                 self.set("admin", address("localhost", port)?);
                 return Ok(());
             }
-            // The listener for clients, where nobody publishes without a key.
+            // The client port, where publishing needs a key.
             Some(_) if !keyed => self.ignored.push(format!("{PREFIX}HTTP_BROADCAST_PORT")),
             Some(_) => {}
         }
@@ -207,8 +206,8 @@ fn truth(name: &str, value: &str) -> Result<bool> {
     }
 }
 
-/// Hosts become origins of both schemes. A host that begins with `*` means all that end so; here
-/// that is the host itself and all below it, but not another host that merely ends alike.
+/// Converts hosts to origins of both schemes. In AnyCable a host with a leading `*` matches every host
+/// with that ending; here it matches the host itself and its subdomains only.
 fn origins(hosts: &str) -> Vec<String> {
     let hosts = hosts.split(',').map(str::trim).filter(|host| !host.is_empty());
     let mut origins = Vec::new();
@@ -270,7 +269,7 @@ mod tests {
         }
     }
 
-    /// As there: on the port for clients, if there is a key and no other port.
+    /// As in AnyCable: on the client port, if there is a key and no other port.
     #[test]
     fn broadcasts_come_where_clients_do_if_they_show_a_key() {
         let key = ("ANYCABLE_SECRET", "s");

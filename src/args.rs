@@ -1,4 +1,4 @@
-//! The command line: one subcommand per program, its flags in the module of that name.
+//! The subcommands of `standfast`. The flags of each are in the module of the same name.
 
 use clap::{Parser, Subcommand};
 
@@ -12,28 +12,28 @@ pub(crate) struct Args {
     pub(crate) command: Command,
 }
 
-/// What to do.
+/// The subcommands.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Serve WebSockets: /cable, /topics/NAME, /events, /echo, /health
+    /// WebSocket server: /cable, /topics/NAME, /events, /echo, /health
     Serve(Box<serve::Args>),
-    /// Send requests, or open WebSockets and hold them, and check every answer
+    /// Load generator for HTTP, WebSockets, Action Cable and TCP
     Load(Box<load::Args>),
-    /// Stand before other servers: WebSockets and plain HTTP, balanced over upstreams
+    /// Reverse proxy and load balancer for WebSockets and HTTP
     Proxy(Box<proxy::Args>),
-    /// Hold a million WebSockets on this machine and say what held
+    /// Hold up to a million WebSockets on this machine and report the result
     Prove(prove::Args),
-    /// Measure with go-stress-testing's command line
+    /// Load generator with go-stress-testing's command line
     Stress(Box<stress::Args>),
-    /// Say how many machines a goal needs
+    /// Calculate how many machines a target load needs
     Plan(Box<plan::Args>),
-    /// Say what this machine allows, what N sockets need, and what to do; explain error messages
+    /// Check this machine's limits for N sockets; explain error messages
     Doctor(doctor::Args),
-    /// Tell more of a command: its flags by topic, or all of them
+    /// Show help for a command or a topic
     Help(help::Args),
-    /// Print completions for bash, zsh, fish and others
+    /// Print shell completions for bash, zsh, fish and others
     Completions(completions::Args),
-    /// Write the pages of the manual into a folder
+    /// Write the manual pages to a directory
     #[command(hide = true)]
     Man(completions::ManArgs),
 }

@@ -1,5 +1,5 @@
-//! The flags that say who may: secrets, key sets and what is left open. A secret is given as it is,
-//! or as the file it stands in, and is shown by nothing.
+//! The flags of authentication and authorization: secrets, key sets and what stays public. A secret is
+//! given as a value or as a file, and no message shows it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use serve::{Auth, KeySet, Secret};
 
 const HEADING: &str = "Who may";
 
-/// What `serve` is told.
+/// The flags.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Flags {
     /// The secret shared with the application: for tokens, signed names of streams and the keys of
@@ -24,15 +24,15 @@ pub(crate) struct Flags {
     /// Check tokens by the public keys in this file too (JWKS)
     #[arg(long, value_name = "FILE", help_heading = HEADING)]
     jwt_keys: Option<PathBuf>,
-    /// The parameter of a URL that carries a token; the header is x- and this
+    /// Query parameter of the token; the header is x-NAME
     #[arg(long, value_name = "NAME", default_value = "jid", value_parser = param, help_heading = HEADING)]
     jwt_param: String,
-    /// Let nobody connect without a token
+    /// Refuse clients without a token
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL",
         default_value = "false", default_missing_value = "true", hide_default_value = true,
         help_heading = HEADING)]
     enforce_jwt: bool,
-    /// End sessions when their token's time is over; otherwise it is looked at when they connect only
+    /// End sessions when their token expires; otherwise it is checked only when they connect
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL",
         default_value = "false", default_missing_value = "true", hide_default_value = true,
         help_heading = HEADING)]
@@ -51,7 +51,7 @@ pub(crate) struct Flags {
         default_value = "false", default_missing_value = "true", hide_default_value = true,
         help_heading = HEADING)]
     public_streams: bool,
-    /// Let listeners of signed streams whisper to each other; those of public ones may
+    /// Let subscribers of signed streams whisper to each other; on unsigned streams they can
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL",
         default_value = "false", default_missing_value = "true", hide_default_value = true,
         help_heading = HEADING)]
@@ -68,7 +68,7 @@ pub(crate) struct Flags {
     listen_broadcast: bool,
 }
 
-/// A secret as it was said.
+/// A secret's value, or the file that holds it.
 #[derive(Clone, Debug)]
 enum Said {
     Here(Secret),
@@ -134,7 +134,7 @@ fn key_set(file: &Path) -> Result<KeySet> {
     KeySet::parse(&text).map_err(|why| anyhow::anyhow!("--jwt-keys: {shown}: {why}"))
 }
 
-/// The secret in a file, less the end of its line.
+/// The secret in a file, without the line end.
 fn from_file(file: &Path) -> Result<Secret> {
     let shown = file.display();
     let text = fs::read_to_string(file).with_context(|| format!("cannot read {shown}"))?;

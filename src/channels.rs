@@ -1,4 +1,4 @@
-//! The flags that say what sessions with channels are like: Action Cable and server-sent events.
+//! The flags of sessions with channels: Action Cable and server-sent events.
 
 use std::time::Duration;
 
@@ -8,28 +8,28 @@ use crate::units;
 
 const HEADING: &str = "Channels";
 
-/// What `serve` is told.
+/// The flags.
 #[derive(clap::Args, Debug)]
 #[group(id = "channels")]
 pub(crate) struct Flags {
     /// The path of Action Cable
     #[arg(long, value_name = "PATH", default_value = "/cable", value_parser = path, help_heading = HEADING)]
     cable_path: String,
-    /// How often clients of /cable and /events are told that the server is there. Action Cable's
-    /// connect anew after 6 s without it
+    /// Interval of heartbeats to clients of /cable and /events. Action Cable's clients reconnect after
+    /// 6 s without one
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = units::positive_duration,
         help_heading = HEADING)]
     ping_interval: Duration,
-    /// Disconnect clients of AnyCable's extended protocol that were silent for so long, or off
+    /// Disconnect clients of AnyCable's extended protocol that are silent for this time, or off
     #[arg(long, value_name = "TIME", default_value = "off", value_parser = timeout, help_heading = HEADING)]
     pong_timeout: Timeout,
-    /// Subscriptions of one connection, at most
+    /// Maximum subscriptions of one connection
     #[arg(long, value_name = "N", default_value = "1k", value_parser = units::positive_count,
         help_heading = HEADING)]
     max_subscriptions: u64,
 }
 
-/// A time, if any.
+/// A timeout, or none.
 #[derive(Clone, Copy, Debug)]
 struct Timeout(Option<Duration>);
 

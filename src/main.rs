@@ -30,11 +30,11 @@ use engine::sys::process;
 use crate::args::{Args, Command};
 use crate::commands::{completions, doctor, help, load, plan, prove, proxy, serve, stress};
 
-/// Usage, configuration or environment: whatever kept a command from its work.
+/// Exit code for errors of usage, configuration or environment.
 const EXIT_ENVIRONMENT: u8 = 2;
 
 fn main() -> ExitCode {
-    // Before any thread: all inherit it, and workers must never run a signal handler.
+    // Before any thread starts: threads inherit the mask, and workers must not run signal handlers.
     process::block_signals();
     process::tune_allocator();
     let matches = help::on_a_screen(Args::command()).get_matches_from(command_line());
@@ -65,7 +65,7 @@ fn run(args: Args, flags: &ArgMatches) -> Result<ExitCode> {
     }
 }
 
-/// The words of the command line; those of `stress` are written as in Go.
+/// Returns the arguments; those of `stress` are converted from the syntax of Go flags.
 fn command_line() -> Vec<OsString> {
     let words: Vec<OsString> = std::env::args_os().collect();
     if words.get(1).is_none_or(|command| command != "stress") {
@@ -75,7 +75,7 @@ fn command_line() -> Vec<OsString> {
     stress::as_clap_reads(words).into_iter().map(OsString::from).collect()
 }
 
-/// Whoever read our output has had enough of it (`… | head`).
+/// Returns whether the reader of standard output has closed it (`… | head`).
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let io = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
     io.into_iter().any(|cause| cause.kind() == ErrorKind::BrokenPipe)

@@ -1,4 +1,4 @@
-//! Results as files: JSON to a file or to standard output, written whole or not at all.
+//! Result files: JSON to a file, replaced atomically, or to standard output.
 
 use std::fs;
 use std::io::{self, Write};
@@ -14,7 +14,7 @@ pub(crate) const STDOUT: &str = "-";
 /// Writes a document as JSON.
 ///
 /// # Errors
-/// A file that cannot be written, by name.
+/// Names a file that cannot be written.
 pub(crate) fn write_json(file: &str, document: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(document)? + "\n";
     if file == STDOUT {
@@ -23,10 +23,10 @@ pub(crate) fn write_json(file: &str, document: &impl Serialize) -> Result<()> {
     write_file(Path::new(file), &text)
 }
 
-/// The summary of a run: text to standard output, unless JSON is to go there.
+/// Prints the summary of a run: text to standard output unless JSON goes there.
 ///
 /// # Errors
-/// As [`write_json`] and [`print`].
+/// As [`write_json`] and [`print()`].
 pub(crate) fn report(json: Option<&str>, text: &str, document: &impl Serialize) -> Result<()> {
     match json {
         Some(STDOUT) => {
@@ -40,16 +40,16 @@ pub(crate) fn report(json: Option<&str>, text: &str, document: &impl Serialize) 
 /// Prints to standard output.
 ///
 /// # Errors
-/// A pipe that nobody reads any more, among others.
+/// A write error, such as a closed pipe.
 pub(crate) fn print(text: &str) -> Result<()> {
     Ok(io::stdout().write_all(text.as_bytes())?)
 }
 
-/// Writes a file beside its place and moves it there, so that nobody sees half of it. What is no
-/// plain file (`/dev/null`, a pipe) is written where it is.
+/// Writes a file under a temporary name and renames it, so readers never see half of it. Special files
+/// (`/dev/null`, a pipe) are written directly.
 ///
 /// # Errors
-/// A file that cannot be written, by name.
+/// Names a file that cannot be written.
 pub(crate) fn write_file(path: &Path, text: &str) -> Result<()> {
     let beside = beside(path);
     let written = if is_special(path) {
@@ -60,13 +60,13 @@ pub(crate) fn write_file(path: &Path, text: &str) -> Result<()> {
     written.with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// The command line, to be pasted into a shell again.
+/// Returns the command line, quoted for a shell.
 pub(crate) fn command_line() -> String {
     let words = std::env::args().skip(1).map(|word| quoted(&word));
     std::iter::once("standfast".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }
 
-/// A moment as date and time of day in UTC: 2026-01-31 18:05.
+/// Formats a time as date and time in UTC: 2026-01-31 18:05 UTC.
 pub(crate) fn utc(moment: SystemTime) -> String {
     let minutes = moment.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() / 60);
     let (mut days, minute) = (minutes / 1_440, minutes % 1_440);
@@ -89,7 +89,7 @@ pub(crate) fn utc(moment: SystemTime) -> String {
     format!("{year}-{month:02}-{:02} {:02}:{:02} UTC", days + 1, minute / 60, minute % 60)
 }
 
-/// A word as a POSIX shell takes it.
+/// Quotes a word for a POSIX shell.
 pub(crate) fn quoted(word: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:=,@%+".contains(&byte);
     if !word.is_empty() && word.bytes().all(plain) {
@@ -98,10 +98,10 @@ pub(crate) fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-/// Whether a result can be written there later; asked before a run that takes long.
+/// Checks before a long run that the result can be written later.
 ///
 /// # Errors
-/// Why not, by name.
+/// Names the file and the reason.
 pub(crate) fn check_writable(file: &str) -> Result<()> {
     if file == STDOUT {
         return Ok(());

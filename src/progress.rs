@@ -1,45 +1,42 @@
-//! What a run looked like over time, for whoever shows it: the rows, the live screen, the report.
-//! A [`Sample`] is one moment of a run; a [`Series`] keeps a bounded number of them.
-//!
-//! What it is not: it measures nothing and draws nothing.
+//! Samples of a run over time for the rows, the live screen and the report. A [`Sample`] is one moment
+//! of a run; a [`Series`] keeps a bounded number of them. It neither measures nor draws.
 
 use serde::{Serialize, Serializer};
 
-/// Most samples that are kept; with more, each second one goes and the rest stand for twice the
-/// time.
+/// Maximum number of samples; beyond it every second one is dropped and the sampling interval doubles.
 const SAMPLES_MAX: usize = 1_024;
 
-/// One moment of a run. Counts are totals so far unless they say otherwise.
+/// One moment of a run. Counts are totals so far unless stated otherwise.
 #[derive(Clone, Default, Debug, Serialize)]
 pub(crate) struct Sample {
-    /// Since the run began.
+    /// Seconds since the run began.
     pub(crate) elapsed_seconds: f64,
-    /// What the run is doing: connect, hold, echo, broadcast …
+    /// Phase of the run: connect, hold, echo, broadcast …
     pub(crate) phase: &'static str,
-    /// WebSockets open now.
+    /// Open WebSockets.
     pub(crate) open: u64,
-    /// Connects that brought none.
+    /// Failed connects.
     pub(crate) failed: u64,
-    /// WebSockets that ended.
+    /// Closed WebSockets.
     pub(crate) closed: u64,
-    /// Messages and heartbeats sent, and what came back or in.
+    /// Messages and heartbeats sent, and received.
     pub(crate) sent: u64,
     pub(crate) received: u64,
-    /// Of the values since the last sample: answers, or receipts of publications.
+    /// Latency since the last sample: of answers, or of received publications.
     #[serde(flatten)]
     pub(crate) latency: Option<Latency>,
-    /// The server and the generator, where they are known.
+    /// Usage of the server and the generator, if known.
     pub(crate) server: Option<Usage>,
     pub(crate) client: Option<Usage>,
     /// Growth of the kernel's own memory since the run began.
     pub(crate) kernel_bytes: Option<u64>,
-    /// What went wrong so far, by cause; causes that have not come are left out.
+    /// Errors so far by cause; causes without errors are left out.
     #[serde(skip)]
     #[cfg_attr(not(feature = "screen"), allow(dead_code, reason = "rows give the totals"))]
     pub(crate) errors: Vec<(String, u64)>,
 }
 
-/// Milliseconds.
+/// Latency in milliseconds.
 #[derive(Copy, Clone, Debug, Serialize)]
 pub(crate) struct Latency {
     pub(crate) p50_ms: f64,
@@ -47,7 +44,7 @@ pub(crate) struct Latency {
     pub(crate) max_ms: f64,
 }
 
-/// What a process takes.
+/// Memory and CPU of a process.
 #[derive(Copy, Clone, Default, Debug, Serialize)]
 pub(crate) struct Usage {
     pub(crate) rss_bytes: u64,
@@ -59,20 +56,20 @@ pub(crate) struct Usage {
 #[derive(Default, Debug)]
 pub(crate) struct Series {
     samples: Vec<Sample>,
-    /// Least time between two samples.
+    /// Minimum time between two samples.
     every_seconds: f64,
 }
 
 impl Series {
-    /// Of a run that is not looked at over time.
+    /// The series of a run without samples.
     pub(crate) const EMPTY: Series = Series { samples: Vec::new(), every_seconds: 1.0 };
 
-    /// At most one sample a second, and fewer as a run grows long.
+    /// Creates a series with at most one sample per second, fewer in a long run.
     pub(crate) fn new() -> Series {
         Series { samples: Vec::new(), every_seconds: 1.0 }
     }
 
-    /// Keeps a sample unless the last one is too near. The first of a phase is always kept.
+    /// Keeps a sample unless the last one is too recent. The first of a phase is always kept.
     pub(crate) fn push(&mut self, sample: &Sample) {
         if let Some(last) = self.samples.last() {
             let near = sample.elapsed_seconds - last.elapsed_seconds < self.every_seconds;
@@ -91,12 +88,12 @@ impl Series {
         self.samples.push(sample.clone());
     }
 
-    /// The most connections that any sample found open.
+    /// Returns the maximum number of open connections.
     pub(crate) fn most_open(&self) -> u64 {
         self.samples.iter().map(|sample| sample.open).max().unwrap_or(0)
     }
 
-    /// In the order of time.
+    /// Returns the samples in the order of time.
     pub(crate) fn samples(&self) -> &[Sample] {
         &self.samples
     }

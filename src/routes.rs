@@ -1,7 +1,8 @@
-//! Routes and pools from a configuration file: `[[route]]` and `[pool.NAME]` beside `[proxy]`. Each
-//! wrong or unknown key is refused with its line, an unknown one with the nearest known.
+//! Routes and pools from a configuration file: the sections `[[route]]` and `[pool.NAME]` beside
+//! `[proxy]`. An invalid or unknown key is an error with its line; for an unknown key the error
+//! suggests the nearest known one.
 //!
-//! Values are what they would be on a command line, and go through the same parsers of units.
+//! Values have the same syntax as on the command line and use the same parsers for units.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -46,16 +47,16 @@ const POOL_KEYS: [&str; 25] = [
     "proxy_protocol",
 ];
 
-/// What a file says of how the upstreams of a pool are spoken to. What it does not say the flags do.
+/// The TLS and PROXY settings of one pool in a file. What is not set there comes from the flags.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Speech {
     /// Over TLS, and how; `Some(None)` in the clear.
     pub(crate) tls: Option<Option<TlsFiles>>,
-    /// Behind a PROXY header, and which; `Some(None)` without.
+    /// Version of the PROXY header; `Some(None)` sends none.
     pub(crate) proxy_protocol: Option<Option<ProxyVersion>>,
 }
 
-/// How TLS is spoken with upstreams, in files that are still to be read.
+/// TLS settings for upstreams, with paths of files that are not read yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TlsFiles {
     pub(crate) ca: Option<PathBuf>,
@@ -68,7 +69,7 @@ pub(crate) struct TlsFiles {
 /// Routes, and how the upstreams of each pool are spoken to, in the order of the pools.
 pub(crate) type Said = (RoutesConfig, Vec<Speech>);
 
-/// A file being read.
+/// A file being parsed.
 struct Source<'t> {
     text: &'t str,
     shown: &'t str,
@@ -76,7 +77,7 @@ struct Source<'t> {
 
 type Value<'t> = Spanned<DeValue<'t>>;
 
-/// Reads the routes of a file; nothing where it has none.
+/// Reads the routes and pools of a file; `None` if it has none.
 ///
 /// # Errors
 /// A file that cannot be read, or what is wrong in it and where.
@@ -86,7 +87,7 @@ pub(crate) fn from_file(path: &Path) -> Result<Option<Said>> {
     said_in(&text, &shown)
 }
 
-/// What a file of that name says.
+/// Parses the text of a file; `shown` is its name in errors.
 ///
 /// # Errors
 /// What is wrong in it and where.
@@ -105,7 +106,7 @@ pub(crate) fn said_in(text: &str, shown: &str) -> Result<Option<Said>> {
         return Ok(None);
     }
     if let (true, [only]) = (routes.routes.is_empty(), routes.pools.as_slice()) {
-        // One pool and no route: everything goes there.
+        // One pool and no route: all requests go to that pool.
         let (host, path, pool) = (proxy::HostPattern::Any, "/".into(), only.name.clone());
         routes.routes.push(RouteConfig { host, path, pool });
     }
@@ -114,7 +115,7 @@ pub(crate) fn said_in(text: &str, shown: &str) -> Result<Option<Said>> {
 }
 
 impl Source<'_> {
-    /// A complaint about what stands there.
+    /// An error about a value, with its line.
     fn at(&self, value: &Spanned<impl Sized>, why: impl std::fmt::Display) -> anyhow::Error {
         anyhow!("{}:{}: {why}", self.shown, line_of(self.text, value.span().start))
     }
@@ -138,7 +139,7 @@ impl Source<'_> {
         Ok(())
     }
 
-    /// The value of a key as it would stand on a command line, read by `parse`.
+    /// Parses the value of a key with `parse`, as on a command line.
     fn value<V>(
         &self,
         table: &DeTable<'_>,
@@ -334,7 +335,7 @@ fn cookie_name(text: &str) -> Result<Box<str>, String> {
     if is_token(text) { Ok(text.into()) } else { Err(format!("\"{text}\" is no cookie's name")) }
 }
 
-/// RFC 9110 section 5.6.2.
+/// Whether a text is a token (RFC 9110 section 5.6.2).
 fn is_token(text: &str) -> bool {
     let right = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !text.is_empty() && text.bytes().all(right)

@@ -1,5 +1,4 @@
-//! What `serve` and `proxy` have alike as running servers: flags, the ready line, signals until the
-//! end.
+//! What `serve` and `proxy` share as running servers: flags, logging, the ready line, signals.
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -16,22 +15,21 @@ use tracing::{error, info, warn};
 use crate::settings::Settings;
 use crate::units;
 
-/// Headings of flags, by which `help` finds them.
+/// Headings of flags, which are the topics of `help`.
 pub(crate) const LISTENERS: &str = "Listeners";
 pub(crate) const PROCESS: &str = "Process";
 
-/// How often the end is asked for while draining.
+/// Interval of checks for the end of draining.
 const END_WAIT: Duration = Duration::from_millis(20);
 
-/// Those of them that take effect on SIGHUP.
+/// Keys of these flags that take effect on SIGHUP.
 pub(crate) const RELOADABLE: &[&str] = &["admin_key", "drain"];
 
-/// What a server is told.
+/// The flags of every server.
 #[derive(clap::Args, Debug)]
 #[group(id = "server")]
 pub(crate) struct Flags {
-    /// Address and port for clients, or unix:/PATH; port 0 takes a free one. May be given several
-    /// times
+    /// Address and port for clients, or unix:/PATH; port 0 takes a free port. Repeatable
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080", value_delimiter = ',',
         help_heading = LISTENERS)]
     pub(crate) listen: Vec<Address>,
@@ -39,41 +37,41 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8090", value_parser = admin,
         help_heading = LISTENERS)]
     pub(crate) admin: Admin,
-    /// Key that operators must send as a Bearer token
+    /// Key for the admin listener, sent as a Bearer token
     #[arg(long, value_name = "KEY", value_parser = key, help_heading = LISTENERS)]
     pub(crate) admin_key: Option<String>,
     /// Worker threads [default: one per core, more as descriptor tables fill]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024),
         help_heading = PROCESS)]
     pub(crate) workers: Option<u16>,
-    /// Connections that may wait to be accepted; net.core.somaxconn caps it
+    /// Length of the accept queue, capped by net.core.somaxconn
     #[arg(long, value_name = "N", default_value = "4096",
         value_parser = clap::value_parser!(u32).range(1..), help_heading = LISTENERS)]
     pub(crate) backlog: u32,
-    /// On SIGTERM, spread the closing of clients over this time
+    /// On SIGTERM, spread closing the clients over this time
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::duration,
         help_heading = PROCESS)]
     drain: Duration,
-    /// Print one JSON line with addresses and process id when ready
+    /// Print a JSON line with addresses and process id when ready
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL",
         default_value = "false", default_missing_value = "true", hide_default_value = true,
         help_heading = PROCESS)]
     ready_json: bool,
-    /// End when the process that started this one does
+    /// Exit when the parent process exits
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true,
         default_value = "false", default_missing_value = "true")]
     end_with_parent: bool,
-    /// What to log: off, error, warn, info or debug
+    /// Log level: off, error, warn, info or debug
     #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = level,
         help_heading = PROCESS)]
     log: LevelFilter,
 }
 
-/// Where the admin listener is, if anywhere.
+/// The address of the admin listener, if there is one.
 #[derive(Clone, Debug)]
 pub(crate) struct Admin(pub(crate) Option<Address>);
 
-/// A time, or for ever.
+/// A timeout, or none.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Idle(pub(crate) Option<Duration>);
 
@@ -99,8 +97,8 @@ impl Flags {
     }
 }
 
-/// Says that the server is ready and holds it until SIGTERM or SIGINT. `reload` reads all settings
-/// again and puts them in force, all or nothing.
+/// Prints the ready line and runs the server until SIGTERM or SIGINT. `reload` reads all settings
+/// again and applies them, all or none.
 ///
 /// # Errors
 /// The ready line cannot be printed. Afterwards only a failed worker ends it, with exit code 1.

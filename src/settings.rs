@@ -1,5 +1,5 @@
-//! Layered settings: file < what another program's environment says < environment < flag. A key is a flag's name with `_` for `-`, a value is
-//! what would stand on the command line, so each layer goes through the same parser.
+//! Layered settings: file < environment of another program < environment < flag. A key is a flag's name
+//! with `_` for `-`, a value is as on the command line, so every layer goes through the same parser.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,30 +9,30 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 
-/// Sections a configuration file may have, one per program.
+/// Sections of a configuration file, one per program.
 const SECTIONS: [&str; 3] = ["serve", "proxy", "load"];
-/// Tables beside them, which others read: routes and pools.
+/// Other tables of the file, which `routes` reads.
 const TABLES: [&str; 2] = ["route", "pool"];
-/// The flag that names the file; in the environment it may stand too, in the file not.
+/// The flag that names the file; valid in the environment, too, but not in the file.
 const FILE_KEY: &str = "config";
 
 /// Key → values as on the command line.
 pub(crate) type Layer = BTreeMap<String, Vec<String>>;
 
-/// The settings of one program with what each was said to be.
+/// The settings of one program, parsed and as given.
 pub(crate) struct Settings<A> {
-    /// As the program takes them.
+    /// The parsed settings.
     pub(crate) args: A,
     said: Layer,
 }
 
 impl<A: Args + FromArgMatches> Settings<A> {
-    /// Reads all layers. `section` is the subcommand's name, `flags` what clap made of the command
-    /// line, `borrowed` a layer from elsewhere with its name for messages.
+    /// Reads all layers. `section` is the subcommand's name, `flags` the parsed command line,
+    /// `borrowed` the layer from another program's environment, with its prefix for messages.
     ///
     /// # Errors
-    /// A file that cannot be read, an unknown key with the nearest known one, or a value that is
-    /// none; each with where it stands.
+    /// A file that cannot be read, an unknown key (with the nearest known one), or an invalid value;
+    /// each with its location.
     pub(crate) fn read(
         section: &str,
         flags: &ArgMatches,
@@ -58,10 +58,10 @@ impl<A: Args + FromArgMatches> Settings<A> {
         Ok(Settings { args, said: said_by(&command, &matches, |_| true) })
     }
 
-    /// What one layer says by itself, for whoever only wants to know whether it can be read.
+    /// Reads one layer alone, to check it.
     ///
     /// # Errors
-    /// As of [`Settings::read`].
+    /// As [`Settings::read`].
     pub(crate) fn read_layer(section: &str, layer: Layer) -> Result<Self> {
         let command = A::augment_args(Command::new("standfast").no_binary_name(true));
         let file = layer.get(FILE_KEY).and_then(|values| values.first());
@@ -122,7 +122,7 @@ fn from_file<A: Args + FromArgMatches>(
     from_text::<A>(&text, &shown, section, command)
 }
 
-/// What a file of that name says in `section`; the file may be anybody's.
+/// Reads `section` of a file's text. `shown` is the file's name for messages.
 pub(crate) fn from_text<A: Args + FromArgMatches>(
     text: &str,
     shown: &str,
@@ -132,7 +132,7 @@ pub(crate) fn from_text<A: Args + FromArgMatches>(
     let table: toml::Table = text.parse().with_context(|| format!("{shown} is not TOML"))?;
     let mut layer = Layer::new();
     for (name, value) in table {
-        // Those of the proxy beside its section are read by `routes`.
+        // `routes` reads these.
         if TABLES.contains(&name.as_str()) {
             continue;
         }
@@ -163,7 +163,7 @@ pub(crate) fn from_text<A: Args + FromArgMatches>(
     Ok(layer)
 }
 
-/// `:` and the line of a key, if it can be found.
+/// `:` and the line of a key, if it is found.
 fn line_of_key(text: &str, section: &str, key: &str) -> String {
     let found = || {
         let table = toml::de::DeTable::parse(text).ok()?;
@@ -193,7 +193,7 @@ fn as_said(value: toml::Value) -> Result<Vec<String>> {
     }
 }
 
-/// `None` for a known key, else the nearest known one, if any is near.
+/// `None` for a known key; otherwise the nearest known key, if any is near.
 fn unknown(key: &str, command: &Command, in_file: bool) -> Option<Option<String>> {
     let known = || {
         let ids = command.get_arguments().map(|argument| argument.get_id().as_str());
@@ -223,14 +223,14 @@ fn said_shortly(error: &clap::Error) -> String {
     line.strip_prefix("error: ").unwrap_or(line).to_owned()
 }
 
-/// The known word that is least different, unless all are quite different.
+/// The known word with the smallest edit distance, unless all are too far.
 pub(crate) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let by_distance = known.map(|other| (distance(word, other), other)).min()?;
     (by_distance.0 <= word.len().div_ceil(3)).then_some(by_distance.1)
 }
 
-/// Insertions, deletions, replacements and neighbours that changed places between two words (Damerau
-/// and Levenshtein, each place edited once).
+/// The Damerau-Levenshtein distance of two words: insertions, deletions, replacements and swaps of
+/// adjacent letters (optimal string alignment).
 fn distance(a: &str, b: &str) -> usize {
     let [a, b]: [Vec<char>; 2] = [a.chars().collect(), b.chars().collect()];
     let far = a.len() + b.len();

@@ -1,4 +1,4 @@
-//! The flags of TLS and the files they name: what `serve` shows to clients, whom `load` believes.
+//! The TLS flags of `serve`, `proxy` and `load`, and the files they name.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,75 +13,71 @@ use crate::routes::TlsFiles;
 
 const HEADING: &str = "TLS";
 
-/// Those of a server, which take effect on SIGHUP.
+/// Keys of a server's TLS that take effect on SIGHUP.
 pub(crate) const RELOADABLE: &[&str] = &["tls_cert", "tls_client_ca", "tls_key", "tls_min"];
 
-/// What `serve` is told.
+/// The flags of a server.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ServerFlags {
-    /// Speak TLS on all listeners for clients, with the certificate in this PEM file and those that
-    /// lead to its authority. May be given several times: the name a client asks for chooses, the
-    /// first is for all others
+    /// Serve TLS on all client listeners, with the certificate and chain in this PEM file. Repeatable:
+    /// the client's server name (SNI) selects one, the first is the default
     #[arg(long, value_name = "FILE", value_delimiter = ',', help_heading = HEADING)]
     tls_cert: Vec<PathBuf>,
-    /// The certificate's key, PEM; one for each certificate, in their order
+    /// Private key of the certificate, PEM; one for each certificate, in the same order
     #[arg(long, value_name = "FILE", value_delimiter = ',', help_heading = HEADING)]
     tls_key: Vec<PathBuf>,
-    /// The oldest version of TLS that is accepted
+    /// Minimum TLS version
     #[arg(long, value_name = "VERSION", default_value = "1.2", help_heading = HEADING)]
     tls_min: Version,
-    /// Accept only clients with a certificate of an authority in this PEM file (mTLS)
+    /// Require client certificates of a CA in this PEM file (mTLS)
     #[arg(long, value_name = "FILE", help_heading = HEADING)]
     tls_client_ca: Option<PathBuf>,
 }
 
-/// What `load` is told.
+/// The flags of `load`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ClientFlags {
-    /// Believe any certificate of a https:// or wss:// server: for tests
+    /// Accept any server certificate; for tests
     #[arg(long, help_heading = HEADING, conflicts_with = "ca")]
     insecure: bool,
-    /// Believe servers with a certificate of an authority in this PEM file, instead of those the
-    /// machine trusts
+    /// Trust server certificates of a CA in this PEM file, instead of the system's
     #[arg(long, value_name = "FILE", help_heading = HEADING)]
     ca: Option<PathBuf>,
-    /// A certificate to show to servers that ask for one, PEM
+    /// Client certificate, PEM
     #[arg(long, value_name = "FILE", help_heading = HEADING, requires = "key")]
     cert: Option<PathBuf>,
     /// Its key, PEM
     #[arg(long, value_name = "FILE", help_heading = HEADING, requires = "cert")]
     key: Option<PathBuf>,
-    /// The name to ask for, and to look for in the certificate [default: the URL's host]
+    /// Server name to send (SNI) and to verify [default: the URL's host]
     #[arg(long, value_name = "NAME", help_heading = HEADING)]
     sni: Option<String>,
-    /// Take up an earlier TLS session where the server offers that, which is cheaper for both
+    /// Resume TLS sessions where the server offers it, which is cheaper for both
     #[arg(long, value_name = "WHEN", default_value = "on", help_heading = HEADING)]
     tls_resume: Resume,
 }
 
-/// What `proxy` is told of its upstreams.
+/// The flags of `proxy` for its upstreams.
 #[derive(clap::Args, Debug)]
 pub(crate) struct UpstreamFlags {
-    /// Speak TLS with upstreams
+    /// Connect to upstreams with TLS
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", help_heading = HEADING,
         default_value = "false", default_missing_value = "true", hide_default_value = true)]
     upstream_tls: bool,
-    /// Believe upstreams with a certificate of an authority in this PEM file, instead of those the
-    /// machine trusts
+    /// Trust upstream certificates of a CA in this PEM file, instead of the system's
     #[arg(long, value_name = "FILE", help_heading = HEADING)]
     upstream_ca: Option<PathBuf>,
-    /// Believe any certificate of an upstream: for tests
+    /// Accept any upstream certificate; for tests
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", help_heading = HEADING,
         default_value = "false", default_missing_value = "true", hide_default_value = true)]
     upstream_insecure: bool,
-    /// A certificate to show to upstreams that ask for one, PEM
+    /// Client certificate for upstreams, PEM
     #[arg(long, value_name = "FILE", help_heading = HEADING)]
     upstream_cert: Option<PathBuf>,
     /// Its key, PEM
     #[arg(long, value_name = "FILE", help_heading = HEADING)]
     upstream_key: Option<PathBuf>,
-    /// The name to ask upstreams for, and to look for in their certificates [default: each
-    /// upstream's own]
+    /// Server name to send to upstreams (SNI) and to verify [default: each upstream's host]
     #[arg(long, value_name = "NAME", help_heading = HEADING)]
     upstream_name: Option<String>,
 }
@@ -134,7 +130,7 @@ impl ServerFlags {
 }
 
 impl ClientFlags {
-    /// As a scenario file says it.
+    /// The flags that a scenario file has.
     pub(crate) fn of_files(
         insecure: bool,
         ca: Option<PathBuf>,
@@ -144,7 +140,7 @@ impl ClientFlags {
         ClientFlags { insecure, ca, cert, key, sni: None, tls_resume: Resume::On }
     }
 
-    /// How TLS is spoken with each endpoint whose URL asks for it.
+    /// Sets the TLS client of each endpoint whose URL has TLS.
     pub(crate) fn set(&self, endpoints: &mut [Endpoint]) -> Result<()> {
         let tls = |endpoint: &Endpoint| endpoint.tls || endpoint.ways.tls.is_some();
         if !endpoints.iter().any(tls) {
@@ -168,8 +164,8 @@ impl ClientFlags {
         Ok(())
     }
 
-    /// How TLS is spoken with hosts that only a redirect leads to; `None` where nobody is to be
-    /// believed, since that need not happen.
+    /// The TLS client for hosts that only a redirect leads to; `None` if the system has no CAs and no
+    /// flag was given, since a redirect may never happen.
     pub(crate) fn for_redirects(&self) -> Result<Option<TlsClient>> {
         let is_said = self.insecure || self.ca.is_some() || self.cert.is_some();
         match self.client() {
@@ -197,7 +193,7 @@ impl ClientFlags {
 }
 
 impl UpstreamFlags {
-    /// Reads the files; `None` where upstreams are spoken to in the clear.
+    /// Reads the files; `None` where upstreams have no TLS.
     pub(crate) fn client(&self) -> Result<Option<UpstreamTls>> {
         if !self.upstream_tls {
             if self.upstream_ca.is_some()
@@ -224,7 +220,7 @@ impl UpstreamFlags {
     }
 }
 
-/// Reads the files by which TLS is spoken with upstreams.
+/// Reads the files of TLS with upstreams.
 pub(crate) fn upstream_tls(files: &TlsFiles) -> Result<UpstreamTls> {
     let trust = match &files.ca {
         _ if files.insecure => TlsTrust::Anyone,

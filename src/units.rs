@@ -1,5 +1,6 @@
-//! Units of the command line and of config files: counts `10k`, durations `30s`, sizes `64KiB`.
-//! Each parser says in its error what a right value looks like.
+//! Parsers for values with units, in flags and configuration files: counts `10k`, durations `30s`,
+//! sizes `64KiB`. An error says only what is expected, as clap puts `invalid value 'x' for '--flag'`
+//! before it; readers of files add the value with [`with_value`].
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -18,7 +19,7 @@ pub(crate) fn positive_count(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A duration: digits and `ms`, `s`, `m` or `h`. A bare `0` is one too.
+/// Parses a duration: digits and `ms`, `s`, `m` or `h`, or a bare `0`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     if text == "0" {
         return Ok(Duration::ZERO);
@@ -42,7 +43,7 @@ pub(crate) fn time_as_said(time: Duration) -> String {
     format!("{}{name}", milliseconds / unit)
 }
 
-/// A duration that is not 0.
+/// Parses a duration longer than 0.
 pub(crate) fn positive_duration(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         Duration::ZERO => Err("it must be more than 0".to_owned()),
@@ -50,7 +51,7 @@ pub(crate) fn positive_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Two durations, `100ms..30s`, or one that stands for both.
+/// Parses a range of durations, `100ms..30s`; a single duration is both ends.
 pub(crate) fn duration_range(text: &str) -> Result<(Duration, Duration), String> {
     let (from, to) = text.split_once("..").unwrap_or((text, text));
     let (from, to) = (duration(from)?, duration(to)?);
@@ -60,13 +61,13 @@ pub(crate) fn duration_range(text: &str) -> Result<(Duration, Duration), String>
     Ok((from, to))
 }
 
-/// A size in bytes: digits, then nothing, `B`, `KiB`, `MiB` or `GiB`.
+/// Parses a size in bytes: digits, then nothing, `B`, `KiB`, `MiB` or `GiB`.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let units = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("B", 1), ("", 1)];
     scaled(text, &units).ok_or_else(|| format!("{text:?} is no size: write 20, 64KiB or 1MiB"))
 }
 
-/// A share, `80%`, as 0.8; at most 100 %.
+/// Parses a percentage up to 100 %: `80%` gives 0.8.
 pub(crate) fn percent(text: &str) -> Result<f64, String> {
     let digits = text.strip_suffix('%').unwrap_or(text).trim();
     let plain = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
@@ -74,12 +75,13 @@ pub(crate) fn percent(text: &str) -> Result<f64, String> {
     share.map(|share| share / 100.0).ok_or_else(|| format!("{text:?} is no share: write 80%"))
 }
 
-/// An IP address.
+/// Parses an IP address.
 pub(crate) fn ip(text: &str) -> Result<IpAddr, String> {
     text.trim().parse().map_err(|_| format!("{text:?} is no IP address"))
 }
 
-/// Digits times the unit that ends the text; the first unit that leaves only digits counts.
+/// Returns the digits multiplied by the unit at the end of the text, for the first unit that leaves
+/// only digits.
 fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     units.iter().find_map(|(unit, factor)| {
         let digits = text.strip_suffix(unit)?;

@@ -1,5 +1,5 @@
-//! `standfast completions` and `standfast man`: completions of shells and pages of the manual, made
-//! from the very flags that the parser reads. For users' shells and for packagers.
+//! `standfast completions` and `standfast man`: shell completions and manual pages, generated from the
+//! parser's flags, for users and packagers.
 
 use std::fs;
 use std::io::{self, Write};
@@ -15,18 +15,18 @@ use crate::output;
 
 const NAME: &str = "standfast";
 
-/// Print completions for a shell
+/// Print shell completions
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Whose completions
+    /// The shell
     #[arg(value_name = "SHELL")]
     shell: Shell,
 }
 
-/// Write the pages of the manual into a folder
+/// Write the manual pages to a directory
 #[derive(clap::Args, Debug)]
 pub(crate) struct ManArgs {
-    /// The folder; it is made when it is not there
+    /// The directory; created if missing
     #[arg(value_name = "DIR")]
     folder: PathBuf,
 }
@@ -34,9 +34,9 @@ pub(crate) struct ManArgs {
 /// Prints the completions.
 ///
 /// # Errors
-/// A standard output that takes no more.
+/// A write error on standard output.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    // Gathered first: the generator panics on an output that is closed.
+    // Buffered: the generator panics on a closed output.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut args::Args::command(), NAME, &mut script);
     output::print(&String::from_utf8_lossy(&script))?;
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 /// Writes `standfast.1` and a page for each subcommand.
 ///
 /// # Errors
-/// A folder that cannot be written, by name.
+/// Names a directory that cannot be written.
 pub(crate) fn write_manual(args: &ManArgs) -> Result<ExitCode> {
     let folder = &args.folder;
     let write = || -> io::Result<()> {

@@ -1,6 +1,6 @@
-//! `standfast doctor`: what this machine allows, what N sockets need, and the lines that close the
-//! gap; `standfast doctor explain` goes from a program's error message to the cure. What there is
-//! to know stands in `host`; here it is only shown.
+//! `standfast doctor`: what this machine allows, what N sockets need, and the commands that raise what is
+//! short. `standfast doctor explain` looks up an error message. This file only prints; the checks and the
+//! messages are in the crate `capacity`.
 
 use std::fmt::Write;
 use std::io::IsTerminal;
@@ -15,10 +15,10 @@ use serde::Serialize;
 
 use crate::{output, units};
 
-/// Places that concern a proxy only.
+/// Programs whose settings are shown for a proxy only.
 const PROXIES: [&str; 2] = ["nginx", "HAProxy"];
 
-/// Say what this machine allows, what N sockets need, and what to do
+/// Check what this machine allows, what N sockets need, and how to raise what is short
 #[derive(clap::Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
@@ -27,28 +27,28 @@ pub(crate) struct Args {
     /// Sockets to hold, such as 50k or 1M
     #[arg(long, value_name = "N", default_value = "1M", value_parser = units::positive_count)]
     connections: u64,
-    /// What this machine is to do
+    /// What this machine does
     #[arg(long, value_enum, default_value = "prove")]
     role: RoleName,
-    /// Addresses of this machine to connect from [default: as many of loopback as needed]
+    /// Addresses of this machine to connect from [default: loopback addresses as needed]
     #[arg(long, value_name = "IP", value_delimiter = ',', value_parser = units::ip)]
     source: Vec<IpAddr>,
-    /// Addresses and ports to connect to
+    /// Number of addresses and ports to connect to
     #[arg(long, value_name = "N", default_value = "1", value_parser = units::positive_count)]
     destinations: u64,
-    /// Workers of the server, if it is not to have as many as it needs
+    /// Workers per process [default: as many as needed]
     #[arg(long, value_name = "N", value_parser = units::positive_count)]
     workers: Option<u64>,
-    /// Write all of it as JSON to a file, or to standard output with -
+    /// Write the report as JSON to FILE, or to standard output with -
     #[arg(long, value_name = "FILE")]
     json: Option<String>,
 }
 
 #[derive(clap::Subcommand, Debug)]
 enum Command {
-    /// Go from an error message to its cause and cure
+    /// Explain an error message: its cause and what helps
     Explain {
-        /// The message, or a line of a log with it
+        /// The message, or a log line that contains it
         #[arg(value_name = "TEXT", required_unless_present = "page")]
         text: Vec<String>,
         /// Print docs/operate/troubleshooting.md
@@ -59,17 +59,17 @@ enum Command {
 
 #[derive(clap::ValueEnum, Copy, Clone, Debug)]
 enum RoleName {
-    /// Hold the server's ends
+    /// Server: one socket per connection
     Serve,
-    /// Hold the clients' ends
+    /// Clients: one socket per connection
     Load,
-    /// Relay: each connection comes in and goes on
+    /// Proxy: two sockets of one process per connection
     Proxy,
-    /// Hold both ends, as `standfast prove` does
+    /// Both ends, in a process each, as `standfast prove` runs them
     Prove,
 }
 
-/// Runs the command. Exit code 0: it fits, or the message is known; 1: it does not, or is not.
+/// Runs the command. Exit code 0: the connections fit, or the message is known; 1: otherwise.
 ///
 /// # Errors
 /// A file that cannot be written.
@@ -84,7 +84,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         output::print(&explanation(&text, &found, &machine))?;
         return Ok(ExitCode::from(u8::from(found.is_empty())));
     }
-    // serve, load and prove raise the soft limit; what cannot be raised is judged as it is.
+    // serve, load and prove raise the soft limit to the hard one. Where that fails the soft one counts.
     let mut machine = Machine::read();
     if capacity::raise_nofile().is_err() {
         machine.files.nofile.hard = machine.files.nofile.soft;
@@ -124,7 +124,7 @@ impl RoleName {
     }
 }
 
-/// What `--json` says: docs/protocol/doctor-json.md.
+/// The document of `--json`: docs/protocol/doctor-json.md.
 #[derive(Serialize)]
 struct Document<'a> {
     version: u32,
@@ -133,7 +133,7 @@ struct Document<'a> {
     machine: &'a Machine,
     #[serde(flatten)]
     report: &'a Report,
-    /// The remedies as lines, in the order of the shortfalls and warnings.
+    /// The fixes as lines to paste, in the order of the shortfalls and warnings.
     commands: Vec<capacity::Command>,
 }
 
@@ -150,7 +150,7 @@ fn fixes(report: &Report) -> impl Iterator<Item = &Fix> {
     short.chain(report.warnings.iter().map(|warning| &warning.fix))
 }
 
-/// Colours, where somebody sees them.
+/// Colours: empty unless standard output is a terminal.
 struct Style {
     good: &'static str,
     bad: &'static str,
@@ -358,7 +358,7 @@ fn cause_and_cure(message: &Message, machine: &Machine) -> String {
     text
 }
 
-/// In lines of at most 88 characters, indented.
+/// Wraps a text at 88 characters, indented by two.
 fn wrapped(text: &str) -> String {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {

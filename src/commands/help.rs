@@ -1,6 +1,6 @@
-//! Help: `-h` and `--help` of every command tell what fits a screen, and `standfast help COMMAND
-//! TOPIC` the rest. Topics are the headings that flags have, so a new flag is found without a word
-//! here; what is here is only which flags of the long commands come first.
+//! Help: `-h` and `--help` of every command fit on one screen, and `standfast help COMMAND TOPIC`
+//! shows the rest. Topics are the help headings of the flags, so a new flag needs no entry here. This
+//! file only lists the flags that the long commands show first.
 
 use std::process::ExitCode;
 
@@ -10,18 +10,19 @@ use clap::{Arg, ArgAction, Command, CommandFactory};
 use crate::settings::nearest;
 use crate::{args, output};
 
-/// The topic that is every flag.
+/// The topic that shows every flag.
 const ALL: &str = "all";
-/// Columns of what comes first, however wide the terminal is.
+/// Width of the first help screen in columns, also on wider terminals.
 const COLUMNS: usize = 80;
-/// The topic of flags without a heading.
+/// The topic of flags that have no heading.
 const GENERAL: &str = "options";
 
-/// What comes first of a command that has more than a screen of flags: with its usage and the ways on
-/// at most 23 lines of 80 columns, so that a terminal of 24 has room for the command itself.
+/// The first help screen of a command that has too many flags for one screen. With usage, examples
+/// and topics it takes at most 23 lines of 80 columns, so a terminal of 24 lines also shows the
+/// command that was typed.
 struct First {
     command: &'static str,
-    /// In this order, with a line of what they do. The argument that is no flag is one of them.
+    /// Flags in this order, each with one line of help. Includes the positional argument.
     flags: &'static [(&'static str, &'static str)],
     examples: [&'static str; 2],
     page: &'static str,
@@ -135,7 +136,7 @@ const STRESS: First = First {
 };
 
 impl First {
-    /// The flag as it is shown, or hidden.
+    /// Returns the flag with its one-line help, or hidden if it is not on the first screen.
     fn show(&self, arg: Arg) -> Arg {
         let Some(nth) = self.flags.iter().position(|(flag, _)| arg.get_id() == flag) else {
             return arg.hide(true);
@@ -160,10 +161,10 @@ impl First {
     }
 }
 
-/// Tell what a command does, its flags by topic, or all of them
+/// Show help for a command or a topic
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The command, then a topic of its flags, or `all`: standfast help load fan-out
+    /// Command and topic, or `all` for every flag: standfast help load fan-out
     #[arg(value_name = "COMMAND TOPIC")]
     words: Vec<String>,
 }
@@ -171,7 +172,7 @@ pub(crate) struct Args {
 /// Prints help.
 ///
 /// # Errors
-/// A command or a topic that is none, with the nearest one.
+/// Returns an error that names the nearest match if the command or topic does not exist.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let whole = args::Args::command();
     let (path, rest) = split(&whole, &args.words);
@@ -213,7 +214,7 @@ pub(crate) fn on_a_screen(command: Command) -> Command {
     command.max_term_width(COLUMNS)
 }
 
-/// A line with what a command takes, and one with the commands below it by their names.
+/// Returns the usage: a line with the arguments, and a line with the subcommands if there are any.
 fn usage(command: &Command) -> String {
     let name = command.get_name();
     let taken: String = command.get_positionals().map(|arg| format!(" {arg}")).collect();
@@ -225,7 +226,7 @@ fn usage(command: &Command) -> String {
     usage
 }
 
-/// Every command with all that there is to say of each flag.
+/// Returns the command tree with the long help of each flag.
 fn in_full(command: Command) -> Command {
     let command = command.mut_subcommands(in_full);
     command.mut_args(|arg| match arg.get_long_help().cloned() {
@@ -234,14 +235,14 @@ fn in_full(command: Command) -> Command {
     })
 }
 
-/// Every command with the flags of one topic only.
+/// Returns the command tree with the flags of one topic only.
 fn of_topic(command: Command, topic: &str) -> Command {
     let command = command.mut_subcommands(|command| of_topic(command, topic));
     let command = command.mut_args(|arg| if is_of(&arg, topic) { arg } else { arg.hide(true) });
     command.disable_help_flag(true).help_template("{options}\n")
 }
 
-/// The words that name a command, and those behind them.
+/// Splits the words into the command path and the rest.
 fn split<'w>(whole: &Command, words: &'w [String]) -> (&'w [String], &'w [String]) {
     let mut at = whole;
     let mut named = 0;
@@ -256,7 +257,7 @@ fn descend<'c>(whole: &'c Command, path: &[String]) -> &'c Command {
     path.iter().fold(whole, |at, name| at.find_subcommand(name).unwrap_or(at))
 }
 
-/// The topics of a command, in the order of its flags.
+/// Returns the topics of a command in the order of its flags.
 fn topics(command: &Command) -> Vec<String> {
     let mut topics = Vec::new();
     for arg in command.get_arguments().filter(|arg| !arg.is_hide_set() && !arg.is_positional()) {
@@ -272,7 +273,7 @@ fn is_of(arg: &Arg, name: &str) -> bool {
     !arg.is_positional() && topic(arg) == name
 }
 
-/// A heading as one word: `Fan-out` is `fan-out`, and what stands in brackets is left out.
+/// Returns the heading as one word without text in brackets: `Fan-out` gives `fan-out`.
 fn topic(arg: &Arg) -> String {
     let heading = arg.get_help_heading().unwrap_or(GENERAL);
     let heading = heading.split('(').next().unwrap_or(heading).trim();

@@ -1,4 +1,4 @@
-//! The subcommands, a file or folder each.
+//! A file or folder per command: flags in, what the programs did out.
 
 pub(crate) mod completions;
 pub(crate) mod doctor;

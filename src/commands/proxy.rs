@@ -1,5 +1,5 @@
-//! `standfast proxy`: flags, file and environment become a [`proxy::Config`]; then signals are waited
-//! for until the end.
+//! The `standfast proxy` command: turns flags, file and environment into a [`proxy::Config`] and runs
+//! the proxy until a signal ends it.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -19,11 +19,12 @@ use crate::running::{self, Idle, PROCESS, Told, idle};
 use crate::settings::{Layer, Settings};
 use crate::{routes, tls, units};
 
-/// Headings of flags, by which `help` finds them.
+/// Headings of flag groups; `help` finds flags by them.
 const UPSTREAMS: &str = "Upstreams";
 const TUNNELS: &str = "Tunnels";
 
-/// Keys that take effect on SIGHUP beside routes and pools; a change of any other needs a restart.
+/// Keys that take effect on SIGHUP, besides routes and pools. A change of any other key needs a
+/// restart.
 const RELOADABLE: &[&[&str]] = &[
     running::RELOADABLE,
     admission::RELOADABLE,
@@ -50,7 +51,7 @@ const RELOADABLE: &[&[&str]] = &[
     ],
 ];
 
-/// Stand before other servers: WebSockets and plain HTTP, balanced over upstreams
+/// Reverse proxy and load balancer for WebSockets and HTTP
 #[derive(clap::Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
@@ -58,16 +59,16 @@ pub(crate) struct Args {
     task: Option<Task>,
     #[command(flatten)]
     server: running::Flags,
-    /// A server to pass requests on to: ADDRESS:PORT, NAME:PORT or unix:/PATH. May be given several
-    /// times; a file says more by [[route]] and [pool.NAME]
+    /// Upstream server: ADDRESS:PORT, NAME:PORT or unix:/PATH. Repeatable. For several pools use
+    /// [[route]] and [pool.NAME] in a --config file
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',', help_heading = UPSTREAMS)]
     upstream: Vec<Place>,
     /// Tunnels at most, such as 50k; each takes two descriptors [default: what the workers'
     /// descriptor tables hold]
     #[arg(long, value_name = "N", value_parser = units::count, help_heading = TUNNELS)]
     max_connections: Option<u64>,
-    /// Connect to upstreams from these addresses, in turn [default: the system's choice, and on
-    /// loopback as many of 127.0.0.0/8 as are needed]
+    /// Source addresses for connections to upstreams, used in turn [default: chosen by the system;
+    /// on loopback as many of 127.0.0.0/8 as needed]
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',', help_heading = UPSTREAMS)]
     source: Vec<IpAddr>,
     /// Close tunnels in which neither side says anything for so long, or off
@@ -82,15 +83,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = units::positive_duration,
         help_heading = UPSTREAMS)]
     connect_timeout: Duration,
-    /// Time for an upstream's answer to a handshake
+    /// Timeout for an upstream's response to a WebSocket handshake
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::positive_duration,
         help_heading = UPSTREAMS)]
     upstream_timeout: Duration,
-    /// Time for an upstream's answer to another request, and for each silence in the middle of one
+    /// Timeout for an upstream's response to any other request, and for each pause within it
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::positive_duration,
         help_heading = UPSTREAMS)]
     answer_timeout: Duration,
-    /// Close tunnels of which one side has ended and the other says nothing for so long
+    /// Close a half-closed tunnel after this time without data
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::positive_duration,
         help_heading = TUNNELS)]
     fin_timeout: Duration,
@@ -105,57 +106,55 @@ pub(crate) struct Args {
     spare_connections: u16,
     #[command(flatten)]
     admission: admission::Flags,
-    /// Longest head of a request, and of an answer where it is more than the default
+    /// Maximum size of a request head; a larger value than the default also applies to responses
     #[arg(long, value_name = "SIZE", default_value = "16KiB", value_parser = head_bytes,
         help_heading = ADMISSION)]
     max_head: usize,
-    /// Tell upstreams whose a request is by Forwarded (RFC 7239) too, beside X-Forwarded-For, -Proto
-    /// and -Host
+    /// Send Forwarded (RFC 7239) to upstreams, in addition to X-Forwarded-For, -Proto and -Host
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL",
         default_value = "false", default_missing_value = "true", hide_default_value = true,
         help_heading = UPSTREAMS)]
     forwarded: bool,
-    /// Tell upstreams whose a connection is by a PROXY header, in front of TLS too; a pool may say
-    /// otherwise
+    /// Send a PROXY header to upstreams, before TLS if there is any; a pool can override it
     #[arg(long, value_name = "VERSION", default_value = "off", help_heading = UPSTREAMS)]
     upstream_proxy_protocol: ProxyHeader,
-    /// Write a line per tunnel and request to this file when it ends, or to - (standard output). What
-    /// breaks the rules of HTTP is counted only
+    /// Log each tunnel and request to this file when it ends, or to - (standard output). Connections
+    /// that admission limits refuse are only counted
     #[arg(long, value_name = "FILE", help_heading = PROCESS)]
     access_log: Option<PathBuf>,
-    /// How those lines look: json or combined
+    /// Format of the access log: json or combined
     #[arg(long, value_name = "FORM", default_value = "json", help_heading = PROCESS)]
     access_log_format: Form,
     #[command(flatten)]
     tls: tls::ServerFlags,
     #[command(flatten)]
     upstream_tls: tls::UpstreamFlags,
-    /// Time beyond --drain for answers under way; then they are broken off
+    /// Time after --drain for responses in progress; then they are aborted
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::duration,
         help_heading = PROCESS)]
     drain_grace: Duration,
-    /// Read settings from the [proxy] section of this TOML file, and routes and pools beside it
+    /// Read [proxy] settings, [[route]] and [pool.NAME] from this TOML file
     #[arg(long, value_name = "FILE", help_heading = PROCESS)]
     config: Option<PathBuf>,
 }
 
-/// What to do instead of running.
+/// Subcommands that do not run the proxy.
 #[derive(Subcommand, Debug)]
 enum Task {
-    /// Read a configuration file as the proxy would, and say what is wrong
+    /// Check a configuration file and report errors
     Check {
-        /// The file
+        /// Configuration file (TOML)
         file: PathBuf,
     },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum ProxyHeader {
-    /// Not at all
+    /// No PROXY header
     Off,
-    /// As a line of text
+    /// Version 1, a line of text
     V1,
-    /// In binary
+    /// Version 2, binary
     V2,
 }
 
@@ -165,10 +164,10 @@ impl Told for Args {
     }
 }
 
-/// Passes on until SIGTERM or SIGINT.
+/// Runs the proxy until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// Whatever keeps it from starting. Afterwards only a failed worker ends it, with exit code 1.
+/// Any reason why it cannot start. After the start only a failed worker ends it, with exit code 1.
 pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
     if let Some(Task::Check { file }) = &args.task {
         return check(file);
@@ -224,7 +223,8 @@ fn config(args: &Args) -> Result<Config> {
     })
 }
 
-/// Flags before the file; but how upstreams are spoken to, a pool says before the flags.
+/// Routes and pools: `--upstream` replaces those of the file. The TLS and PROXY settings of a pool
+/// take precedence over the flags.
 fn routes(args: &Args) -> Result<RoutesConfig> {
     let said = if args.upstream.is_empty() {
         args.config.as_deref().map(routes::from_file).transpose()?.flatten()

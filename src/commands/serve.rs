@@ -1,5 +1,5 @@
-//! `standfast serve`: flags, file and environment become a [`serve::Config`]; then signals are
-//! waited for until the end.
+//! `standfast serve`: builds a [`serve::Config`] from flags, file and environment, and runs the server
+//! until a signal ends it.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ use crate::running::{self, Idle, LISTENERS, PROCESS, Told, idle};
 use crate::settings::Settings;
 use crate::{admission, anycable, auth, channels, tls, units};
 
-/// The heading of flags, by which `help` finds them.
+/// The heading of these flags, which is a topic of `help`.
 const LIMITS: &str = "Limits";
 
 /// Keys that take effect on SIGHUP; a change of any other needs a restart.
@@ -58,35 +58,34 @@ pub(crate) struct Args {
         default_value = "false", default_missing_value = "true", hide_default_value = true,
         help_heading = LISTENERS)]
     echo: bool,
-    /// Let anyone subscribe and publish; implied when all listeners are loopback
+    /// Let anyone subscribe and publish; implied on loopback without a secret
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL",
         default_value = "false", default_missing_value = "true", hide_default_value = true,
         help_heading = LISTENERS)]
     public: bool,
-    /// Let pages of this origin connect: https://example.com, https://*.example.com or * for all.
-    /// May be given several times
+    /// Allow pages of this origin: https://example.com, https://*.example.com or * for any. Repeatable
     #[arg(long, value_name = "ORIGIN", value_delimiter = ',', help_heading = LISTENERS)]
     allow_origin: Vec<Origin>,
-    /// Connections at most, such as 50k [default: what the workers' descriptor tables hold]
+    /// Maximum connections, such as 50k [default: what the workers' descriptor tables hold]
     #[arg(long, value_name = "N", value_parser = units::count, help_heading = LIMITS)]
     max_connections: Option<u64>,
     /// Longest message from a client, summed over its fragments
     #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = message_bytes,
         help_heading = LIMITS)]
     max_message: u32,
-    /// Whether messages may be compressed (permessage-deflate): off; shared, each by itself; or
-    /// takeover, with what each client keeps, for 310 KB a client
+    /// Message compression (permessage-deflate): off; shared: each message on its own; takeover: with
+    /// context takeover, 310 KB a client
     #[arg(long, value_name = "HOW", default_value = "shared", help_heading = LIMITS)]
     compression: Compression,
-    /// Bytes from which on a message is compressed
+    /// Compress messages of at least this size
     #[arg(long, value_name = "SIZE", default_value = "1KiB", value_parser = units::size,
         help_heading = LIMITS)]
     compress_above: u64,
-    /// Bytes that may wait for one slow client
+    /// Maximum bytes queued for one slow client
     #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = queue_bytes,
         help_heading = LIMITS)]
     send_queue: usize,
-    /// What happens to a client beyond that
+    /// What to do with a client whose send queue is full
     #[arg(long, value_name = "POLICY", default_value = "disconnect", help_heading = LIMITS)]
     slow_consumer: SlowConsumer,
     /// Close clients that were silent for so long, or off
@@ -119,9 +118,9 @@ enum Switch {
 enum Compression {
     /// Not at all
     Off,
-    /// Each message by itself: an idle client costs no more than without
+    /// Each message on its own: an idle client needs no extra memory
     Shared,
-    /// With what each client has sent and received before
+    /// With context takeover: earlier messages of the client improve compression
     Takeover,
 }
 
@@ -144,7 +143,7 @@ impl Told for Args {
 /// Serves until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// Whatever keeps it from starting. Afterwards only a failed worker ends it, with exit code 1.
+/// Anything that prevents the start. After that only a failed worker ends it, with exit code 1.
 pub(crate) fn run(flags: &ArgMatches) -> Result<ExitCode> {
     let (settings, ignored) = read(flags)?;
     let config = config(&settings.args)?;
@@ -156,7 +155,7 @@ pub(crate) fn run(flags: &ArgMatches) -> Result<ExitCode> {
     running::until_told(running, settings, |running, old| reload(running, old, flags))
 }
 
-/// Reads all settings, and names variables of AnyCable's that have no effect.
+/// Reads all settings, and lists AnyCable variables without effect.
 fn read(flags: &ArgMatches) -> Result<(Settings<Args>, Vec<String>)> {
     let Anycable { layer, ignored } = Anycable::from_environment()?;
     Ok((Settings::read("serve", flags, (anycable::PREFIX, layer))?, ignored))

@@ -5,11 +5,11 @@ use anyhow::{Context, Result};
 use super::Files;
 use super::request::Data;
 
-/// Between the parts of a form. It must not occur in them, so it is as long and odd as curl's; the
-/// same each time, so that a run can be repeated to the byte.
+/// Boundary between the parts of a form. It must not occur in them, so it is as long as curl's; it is
+/// constant, so that a run can be repeated to the byte.
 const BOUNDARY: &str = "------------------------5ta2nd7fa1st9c0d3";
 
-/// One `-d` or its like, as bytes.
+/// Returns the value of `-d` or a similar option as bytes.
 ///
 /// # Errors
 /// A file that cannot be read.
@@ -21,7 +21,7 @@ pub(super) fn data(kind: Data, value: &[u8], files: &Files, line: usize) -> Resu
     Ok(match kind {
         Data::Raw => value.to_vec(),
         Data::Binary | Data::Json => file(value)?.unwrap_or_else(|| value.to_vec()),
-        // Of a file, and only of a file, it leaves out ends of lines and zeros.
+        // As curl, removes line ends and zeros from files, but not from literal text.
         Data::Text => match file(value)? {
             Some(mut read) => {
                 read.retain(|byte| !matches!(byte, b'\r' | b'\n' | 0));
@@ -33,10 +33,10 @@ pub(super) fn data(kind: Data, value: &[u8], files: &Files, line: usize) -> Resu
     })
 }
 
-/// `text`, `=text`, `name=text`, `@file`, `name@file`: what is behind the sign is encoded.
+/// Encodes what follows the sign in `text`, `=text`, `name=text`, `@file` and `name@file`.
 fn url_encoded(value: &[u8], files: &Files, line: usize) -> Result<Vec<u8>> {
     let at = |sign: u8| value.iter().position(|byte| *byte == sign);
-    // As curl looks: an @ is the sign only where there is no =.
+    // As in curl, @ is the sign only without =.
     let Some(at) = at(b'=').or_else(|| at(b'@')) else {
         return Ok(percent_encoded(value));
     };
@@ -54,7 +54,7 @@ fn url_encoded(value: &[u8], files: &Files, line: usize) -> Result<Vec<u8>> {
     Ok(encoded)
 }
 
-/// All but what RFC 3986 section 2.3 leaves unreserved; a blank is +, as in forms and as curl's.
+/// Percent-encodes all but the unreserved characters of RFC 3986 section 2.3; a space becomes +.
 fn percent_encoded(bytes: &[u8]) -> Vec<u8> {
     let mut encoded = Vec::with_capacity(bytes.len());
     for &byte in bytes {
@@ -79,10 +79,11 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// `name=text`, `name=@file`, `name=<file`, each with `;type=` and `;filename=` behind it.
+    /// Parses `name=text`, `name=@file` or `name=<file`, optionally followed by `;type=` and
+    /// `;filename=`.
     ///
     /// # Errors
-    /// Something else, or a file that cannot be read.
+    /// Another syntax, or a file that cannot be read.
     pub(super) fn parse(value: &[u8], files: &Files, line: usize) -> Result<Part> {
         let (name, value) = named(value, line)?;
         let is_file = value.starts_with(b"@") || value.starts_with(b"<");
@@ -114,7 +115,7 @@ impl Part {
         Ok(Part { name, filename, content_type, content })
     }
 
-    /// `--form-string`: all of it is text.
+    /// Parses `--form-string`, whose value is always text.
     ///
     /// # Errors
     /// No name.
@@ -136,7 +137,7 @@ fn unquoted(text: &str) -> String {
     inner.unwrap_or(text).to_owned()
 }
 
-/// As curl guesses from the end of a name.
+/// Returns the type that curl guesses from the file extension.
 fn type_of(path: &str) -> &'static str {
     let end = path.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
     match end.as_str() {
@@ -152,7 +153,7 @@ fn type_of(path: &str) -> &'static str {
     }
 }
 
-/// A form's body and its content type.
+/// Returns the body of a form and its content type.
 pub(super) fn multipart(parts: &[Part]) -> (Vec<u8>, String) {
     let mut body = Vec::new();
     let quoted = |text: &str| text.replace('\\', "\\\\").replace('"', "%22");

@@ -1,23 +1,23 @@
-//! Files of cookies, as `-b FILE` names them: Netscape's, one cookie a line in seven columns, or header
-//! lines as a server sent them (curl.se/docs/http-cookies.html). What it is not: a jar that learns.
+//! Cookie files of `-b FILE`: in Netscape's format, one cookie per line in seven columns, or as header
+//! lines of a response (curl.se/docs/http-cookies.html). Cookies of responses are not added.
 
 use std::time::SystemTime;
 
-/// Begins a line of a cookie that scripts do not see; other lines with # are comments.
+/// Prefix of an HttpOnly cookie; other lines with # are comments.
 const HTTP_ONLY: &str = "#HttpOnly_";
 
-/// A cookie of a file, and where it goes.
+/// A cookie with its scope.
 pub(super) struct Cookie {
     pair: String,
-    /// Empty goes to every host.
+    /// Empty matches every host.
     domain: String,
-    /// Hosts within the domain too.
+    /// Whether subdomains match.
     is_wide: bool,
     path: String,
     is_secure: bool,
 }
 
-/// The cookies of a file; lines that are none, and those that have had their time, are left out.
+/// Returns the cookies of a file without invalid lines and expired cookies.
 pub(super) fn read(text: &str) -> Vec<Cookie> {
     // What is measured is measured by the engine's clock.
     #[allow(clippy::disallowed_methods, reason = "the calendar is nobody else's to tell")]
@@ -54,7 +54,7 @@ fn cookie(line: &str, now: u64) -> Option<Cookie> {
 }
 
 impl Cookie {
-    /// As it stands in a header line.
+    /// Returns `name=value`.
     pub(super) fn pair(&self) -> String {
         self.pair.clone()
     }

@@ -1,8 +1,8 @@
-//! curl commands as people paste them, from a browser's "copy as cURL", from Postman, from a
-//! manual: a file of them becomes [`Request`]s, with a warning for whatever is not understood.
-//! What each option means is curl's manual's to say (curl.se/docs/manpage.html).
+//! Parser of curl commands, as copied from a browser, from Postman or from a manual. A file of them
+//! becomes [`Request`]s, with a warning for everything that is not supported. The meaning of options
+//! follows curl's manual (curl.se/docs/manpage.html).
 //!
-//! What it is not: a shell. Variables and substitutions stay as they are, and are warned of.
+//! It is not a shell: variables and substitutions are kept literally, with a warning.
 
 mod body;
 mod cookies;
@@ -19,23 +19,23 @@ use anyhow::{Context, Result, bail};
 use self::request::Draft;
 pub(crate) use self::request::Request;
 
-/// A file of commands is no larger, and has no more of them.
+/// Limits of a file: bytes and commands.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 const COMMANDS_MAX: usize = 1_000;
 
-/// What a file holds.
+/// The commands of a file.
 #[derive(Debug)]
 pub(crate) struct Commands {
-    /// At least one, in their order.
+    /// At least one, in the order of the file.
     pub(crate) requests: Vec<Request>,
-    /// What was not understood or has no effect here, each with its line.
+    /// What was ignored, each with its line.
     pub(crate) warnings: Vec<String>,
 }
 
 /// Reads a file of curl commands; `-` is standard input.
 ///
 /// # Errors
-/// A file that cannot be read or holds no command, a command without a URL: by name and line.
+/// A file that cannot be read or has no command, or an invalid command, by name and line.
 pub(crate) fn read(path: &Path) -> Result<Commands> {
     let file = path.display();
     let text = if path.as_os_str() == "-" {
@@ -51,7 +51,7 @@ pub(crate) fn read(path: &Path) -> Result<Commands> {
     parse(&text, &folder).with_context(|| file.to_string())
 }
 
-/// Reads commands from text; files that they name are looked for here and in `folder`.
+/// Parses commands; files in them are looked up in the current folder, then in `folder`.
 ///
 /// # Errors
 /// As [`read`], by line.
@@ -63,7 +63,7 @@ pub(crate) fn parse(text: &str, folder: &Path) -> Result<Commands> {
     for command in split {
         let Some((first, rest)) = command.split_first() else { continue };
         let name = String::from_utf8_lossy(&first.bytes).into_owned();
-        // With the prompt of a shell in front, as manuals print it.
+        // Manuals print commands with the prompt of a shell.
         let (name, rest) = match rest.split_first() {
             Some((second, rest)) if matches!(name.as_str(), "$" | "%" | ">" | "#") => {
                 (String::from_utf8_lossy(&second.bytes).into_owned(), rest)
@@ -90,10 +90,10 @@ pub(crate) fn parse(text: &str, folder: &Path) -> Result<Commands> {
     Ok(Commands { requests, warnings })
 }
 
-/// The address of this machine that `--interface` names.
+/// Parses the local address of `--interface`.
 ///
 /// # Errors
-/// It names a device, whose addresses are not looked up.
+/// A device name; its addresses are not looked up.
 pub(crate) fn source(interface: &str) -> Result<IpAddr, String> {
     let bare = interface.strip_prefix("host!").unwrap_or(interface).trim_matches(['[', ']']);
     let wrong = || {
@@ -109,19 +109,21 @@ fn is_curl(word: &str) -> bool {
     name == "curl" || name == "curl.exe"
 }
 
-/// Where files that a command names are looked for.
+/// Finds the files that a command names.
 #[derive(Debug)]
 struct Files {
     folder: PathBuf,
 }
 
 impl Files {
+    /// Reads a file.
+    ///
     /// # Errors
-    /// A file that is not there, by name and line.
+    /// A missing or too large file, by name and line.
     fn read(&self, name: &str, line: usize) -> Result<Vec<u8>> {
         let beside = self.folder.join(name);
         let path = if Path::new(name).exists() { Path::new(name) } else { &beside };
-        // Read, not asked for its length: a device has none.
+        // Limits the read instead of checking the length, which a device does not have.
         let mut read = Vec::new();
         std::fs::File::open(path)
             .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut read))

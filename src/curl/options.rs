@@ -1,12 +1,12 @@
-//! curl's options: one table of those that mean something to a request, and the reading of words
-//! by it. What stands in no list is warned of by name.
+//! The table of curl's options, and the parser of words by that table. An option that is not in the
+//! table causes a warning.
 
 use anyhow::{Context, Result, bail};
 
 use super::request::{Data, Draft};
 use super::words::Word;
 
-/// What an option is to a request. Those with a value say so in the table.
+/// The effect of an option on a request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum What {
     Url,
@@ -379,8 +379,8 @@ pub(super) fn read(
     Ok(())
 }
 
-/// What stands behind an option that is not known, if it must be its value: a word that is no option
-/// while the URL is another. A URL must not be taken for a value, nor a value for the URL.
+/// Returns the word after an unknown option if it must be its value: it is not an option, and another
+/// word is the URL. A URL must not be taken for a value, nor a value for the URL.
 fn value_of_unknown(words: &[Word], has_url: bool) -> Option<&Word> {
     let is_url = |word: &Word| word.bytes.windows(3).any(|three| three == b"://");
     let (next, rest) = words.split_first()?;
@@ -388,7 +388,7 @@ fn value_of_unknown(words: &[Word], has_url: bool) -> Option<&Word> {
     (is_value && (has_url || rest.iter().any(is_url))).then_some(next)
 }
 
-/// `-sSLkXPOST`: flags in a row, the last of which may have its value glued or following.
+/// Parses combined short options, `-sSLkXPOST`. The value of the last one may be attached or follow.
 fn short<'a>(
     word: &Word,
     words: &mut impl Iterator<Item = &'a Word>,
@@ -452,7 +452,7 @@ fn apply(
     }
 }
 
-/// Everything but a body is text.
+/// Returns a word as text; only bodies may be binary.
 fn text(word: &Word) -> Result<&str> {
     match std::str::from_utf8(&word.bytes) {
         Ok(text) => Ok(text),

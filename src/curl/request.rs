@@ -1,4 +1,4 @@
-//! [`Request`]: what a curl command asks for; [`Draft`] gathers it option by option.
+//! [`Request`]: the request of a curl command; [`Draft`] builds it option by option.
 
 use std::time::Duration;
 
@@ -11,23 +11,23 @@ use super::body::{self, Part};
 use super::cookies::{self, Cookie};
 use super::options::What;
 
-/// What curl says of itself where nothing else is said; here it is us.
+/// Default User-Agent.
 const AGENT: &str = concat!("standfast/", env!("CARGO_PKG_VERSION"));
-/// What curl takes where nothing else is said.
+/// Default Accept.
 const ANYTHING: &str = "*/*";
 
-/// Redirects that curl follows with `-L`, unless `--max-redirs` says otherwise.
+/// Default of `--max-redirs` with `-L`.
 const REDIRECTS: u32 = 50;
 
-/// A request, ready to be sent.
+/// A complete request.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Request {
     /// The line of its command.
     pub(crate) line: usize,
     pub(crate) method: String,
-    /// With its scheme.
+    /// Includes the scheme.
     pub(crate) url: String,
-    /// In order; no name is empty.
+    /// In the order of the command; names are not empty.
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Option<Vec<u8>>,
     /// Redirects to follow.
@@ -40,9 +40,9 @@ pub(crate) struct Request {
     pub(crate) key: Option<String>,
     /// HOST:PORT:ADDRESS.
     pub(crate) resolve: Vec<String>,
-    /// `http://[USER:PASSWORD@]HOST:PORT`, or another scheme's.
+    /// `http://[USER:PASSWORD@]HOST:PORT`, or with another scheme.
     pub(crate) proxy: Option<String>,
-    /// HTTP/1.0 is spoken.
+    /// Whether to use HTTP/1.0.
     pub(crate) http10: bool,
     pub(crate) unix_socket: Option<String>,
     /// An address of this machine to connect from.
@@ -50,7 +50,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// One that flags make, not a command.
+    /// Returns a GET without options.
     pub(crate) fn get(url: &str) -> Request {
         Request {
             line: 0,
@@ -74,7 +74,7 @@ impl Request {
     }
 }
 
-/// How the value of a `-d` becomes bytes.
+/// Encoding of the value of `-d` and similar options.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Data {
     Text,
@@ -84,7 +84,7 @@ pub(super) enum Data {
     Json,
 }
 
-/// A command on its way to a request.
+/// A command whose options are being read.
 pub(super) struct Draft<'a> {
     files: &'a Files,
     url: Option<String>,
@@ -92,13 +92,13 @@ pub(super) struct Draft<'a> {
     head: bool,
     get: bool,
     json: bool,
-    /// As given, and those that options make: a given one of the same name wins.
+    /// Headers of `-H`. They override those that other options make.
     headers: Vec<(String, String)>,
     made: Vec<(String, String)>,
-    /// Names that are not to be sent.
+    /// Names of headers to leave out.
     without: Vec<String>,
     cookies: Vec<String>,
-    /// From files.
+    /// Cookies from files.
     jar: Vec<Cookie>,
     /// The user is not to be said by Basic.
     is_other_user: bool,
@@ -143,12 +143,12 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Whether it has been said where to send it.
+    /// Returns whether the command has a URL so far.
     pub(super) fn has_url(&self) -> bool {
         self.url.is_some()
     }
 
-    /// Takes an option, with its value where it has one.
+    /// Applies an option with its value; empty if it takes none.
     ///
     /// # Errors
     /// A value that cannot be used, by line.
@@ -254,7 +254,7 @@ impl<'a> Draft<'a> {
         self.json |= kind == Data::Json;
         match &mut self.data {
             Some(data) => {
-                // What is JSON in several pieces is one text.
+                // Several --json values are concatenated.
                 if kind != Data::Json {
                     data.push(b'&');
                 }
@@ -298,7 +298,7 @@ impl<'a> Draft<'a> {
     }
 
     /// # Errors
-    /// No URL, or one that is none; what does not go together.
+    /// No URL, or options that exclude each other.
     pub(super) fn finish(mut self, warnings: &mut Vec<String>) -> Result<Request> {
         let line = self.request.line;
         let url = self.url.take();
@@ -335,7 +335,7 @@ impl<'a> Draft<'a> {
         Ok(Request { method, url, headers, body, redirects, ..self.request })
     }
 
-    /// The body, and the header lines that tell of it.
+    /// Returns the body and sets its headers.
     fn body(&mut self, line: usize) -> Result<Option<Vec<u8>>> {
         if !self.parts.is_empty() {
             if self.data.is_some() {
@@ -354,7 +354,7 @@ impl<'a> Draft<'a> {
         Ok(self.data.take().or(self.upload.clone()))
     }
 
-    /// `-G` and `--url-query` put data behind the URL's question mark.
+    /// Adds the data of `-G` and `--url-query` to the query of the URL.
     fn with_query(&mut self, url: &str, body: &mut Option<Vec<u8>>) -> String {
         let mut query = std::mem::take(&mut self.query);
         if self.get
@@ -373,7 +373,7 @@ impl<'a> Draft<'a> {
         url
     }
 
-    /// `http://user:word@host/` asks for Basic, as `-u` does.
+    /// Turns the user in `http://user:password@host/` into Basic authentication, as `-u` does.
     fn with_user(&mut self, url: &str) -> String {
         let split = || {
             let (scheme, rest) = url.split_once("://")?;
@@ -394,7 +394,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// A proxy with what curl adds to it: a scheme, a port, a user given apart.
+/// Completes a proxy as curl does: with a scheme, a port and the user of `-U`.
 fn proxy(url: &str, user: Option<&str>) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
     let rest = rest.trim_end_matches('/');

@@ -1,4 +1,4 @@
-//! Commands as they are pasted, and what comes of them.
+//! Tests of the parser on commands as people paste them.
 
 use std::fs;
 use std::path::{Path, PathBuf};

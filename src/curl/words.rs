@@ -1,17 +1,19 @@
-//! A text into commands, and those into words, as a POSIX shell would: quotes, `$'…'` as browsers
-//! write it, line continuations, comments. A crate for that exists (`shlex`), but knows no `$'…'`,
-//! no ends of commands and no lines.
+//! Splits text into commands and words as a POSIX shell does: quotes, `$'…'` as browsers write it, line
+//! continuations, comments. The crate `shlex` supports neither `$'…'` nor several commands nor line
+//! numbers.
 
-/// A word of a command, with the line it began on.
+/// A word of a command, with the line where it starts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Word {
-    /// A body in `$'…'` may be no text.
+    /// A body in `$'…'` may be binary.
     pub(super) bytes: Vec<u8>,
     pub(super) line: usize,
 }
 
+/// Splits a text into commands.
+///
 /// # Errors
-/// A quote that is not closed, by line.
+/// An unclosed quote, by line.
 pub(super) fn split(text: &str, warnings: &mut Vec<String>) -> Result<Vec<Vec<Word>>, String> {
     let mut reader = Reader {
         rest: text.strip_prefix('\u{feff}').unwrap_or(text).as_bytes(),
@@ -51,7 +53,7 @@ impl Reader<'_> {
         self.begin().bytes.push(byte);
     }
 
-    /// A word begins though nothing is in it yet: `''` is one.
+    /// Starts a word if there is none; `''` is an empty word.
     fn begin(&mut self) -> &mut Word {
         let line = self.line;
         self.word.get_or_insert_with(|| Word { bytes: Vec::new(), line })
@@ -109,7 +111,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// `&&` and `|` end a command; what follows a pipe or goes to a file is not ours.
+    /// Ends a command at an operator. Pipes and redirections are skipped to the end of the line.
     fn operator(&mut self, byte: u8) {
         while self.peek() == Some(byte) {
             self.next();
@@ -169,7 +171,7 @@ impl Reader<'_> {
         self.line
     }
 
-    /// `$'…'`, as bash and zsh have it.
+    /// Reads `$'…'`, as bash and zsh do.
     fn ansi(&mut self) -> Result<(), String> {
         let line = self.begin_quoted();
         while let Some(byte) = self.next() {
@@ -206,18 +208,18 @@ impl Reader<'_> {
         self.push(plain);
     }
 
-    /// A byte by its number: at most so many digits, of which one may have been read.
+    /// Reads a byte by its number, of at most `most` digits; the first may have been read already.
     fn number(&mut self, first: Option<u8>, radix: u32, most: usize, escape: u8) {
         let (value, count) = self.digits(first, radix, most);
         match count {
             0 => [b'\\', escape].into_iter().for_each(|byte| self.push(byte)),
-            // Beyond a byte, as in \777, the lower eight bits count.
+            // Of a larger number, such as \777, the lower eight bits count.
             _ => self.push(value as u8),
         }
     }
 
-    /// A character by its number in Unicode. Two halves of a pair, as browsers write what lies beyond
-    /// the first 65,536, are one.
+    /// Reads a character by its Unicode number. A surrogate pair, as browsers write characters beyond
+    /// U+FFFF, is one character.
     fn character(&mut self, most: usize, escape: u8) {
         let (mut value, count) = self.digits(None, 16, most);
         if count == 0 {

@@ -1,43 +1,43 @@
-//! [`Chart`]: lines over time as SVG that needs no script: axes with round ticks, bands for the
-//! phases of a run, a legend. Colours and sizes are the style sheet's; the page's script reads the
-//! values back for its crosshair.
+//! [`Chart`]: lines over time as SVG without script: axes with round ticks, bands for the phases of a run,
+//! a legend. The style sheet sets colours and sizes; the page's script reads the values for its
+//! crosshair.
 
 use std::fmt::Write;
 
 use serde::Serialize;
 
-/// Size of the drawing, in its own units, and what lies beside the lines.
+/// Size of the drawing and its margins, in SVG units.
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 220.0;
 const LEFT: f64 = 78.0;
 const RIGHT: f64 = 12.0;
 const TOP: f64 = 22.0;
 const BOTTOM: f64 = 26.0;
-/// Ticks aimed at, per axis.
+/// Approximate number of ticks per axis.
 const TICKS_Y: f64 = 4.0;
 const TICKS_X: f64 = 6.0;
-/// Most rows of the table that stands for a chart.
+/// Maximum rows of the table beside a chart.
 const ROWS_MAX: usize = 25;
 
-/// Lines over the same time.
+/// Lines over a common time axis.
 pub(super) struct Chart<'a> {
     pub(super) title: &'static str,
-    /// Seconds of each value.
+    /// Time of each value in seconds.
     pub(super) seconds: &'a [f64],
     pub(super) lines: Vec<Line>,
-    /// How a value is written at the axis and in the crosshair.
+    /// Format of values at the axis and in the crosshair.
     pub(super) unit: Unit,
-    /// Where a phase begins, and its name.
+    /// Start and name of each phase.
     pub(super) phases: &'a [(f64, &'static str)],
 }
 
-/// One line; a value that is not known leaves a gap.
+/// One line; an unknown value leaves a gap.
 pub(super) struct Line {
     pub(super) name: &'static str,
     pub(super) values: Vec<Option<f64>>,
 }
 
-/// What values are.
+/// Unit of the values.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Unit {
     Count,
@@ -47,21 +47,21 @@ pub(super) enum Unit {
     Cores,
 }
 
-/// A chart as the page takes it.
+/// A rendered chart.
 #[derive(Serialize)]
 pub(super) struct Drawing {
     title: &'static str,
     svg: String,
     legend: Vec<&'static str>,
-    /// For the crosshair: seconds, and each line's values as text.
+    /// Data of the crosshair: positions, times, and each line's values as text.
     data: String,
-    /// The same to be read: time and values of moments spread over the run.
+    /// The table: time and values at moments spread over the run.
     rows: Vec<Vec<String>>,
     summary: String,
 }
 
 impl Chart<'_> {
-    /// `None` when no line has a value.
+    /// Returns `None` if no line has a value.
     pub(super) fn draw(&self) -> Option<Drawing> {
         let known = self.lines.iter().flat_map(|line| line.values.iter().flatten().copied());
         let most = known.reduce(f64::max)?;
@@ -115,7 +115,7 @@ impl Chart<'_> {
         let step = nice_step(top / TICKS_Y);
         for tick in ticks(top, step) {
             let (at, right) = (y(tick, top), WIDTH - RIGHT);
-            // Both axes begin at nought; the lower one says so.
+            // Both axes begin at zero; only the lower one is labelled with it.
             let label = if tick > 0.0 { self.unit.text(tick) } else { String::new() };
             let _ = write!(
                 svg,
@@ -137,7 +137,7 @@ impl Chart<'_> {
         }
     }
 
-    /// The line's pieces between gaps, as points.
+    /// Returns the segments of the line between gaps, as points.
     fn paths(&self, line: &Line, end: f64, top: f64) -> Vec<String> {
         let mut paths = vec![String::new()];
         for (&second, value) in self.seconds.iter().zip(&line.values) {
@@ -162,7 +162,7 @@ impl Chart<'_> {
         serde_json::json!({ "x": places, "times": times, "values": values }).to_string()
     }
 
-    /// Evenly chosen moments, the first and the last among them.
+    /// Returns evenly spaced moments, including the first and the last.
     fn rows(&self) -> Vec<Vec<String>> {
         let last = self.seconds.len().saturating_sub(1);
         let count = self.seconds.len().min(ROWS_MAX);
@@ -239,13 +239,13 @@ fn ticks(top: f64, step: f64) -> impl Iterator<Item = f64> {
         .take_while(move |&tick| tick <= top * 1.001)
 }
 
-/// The least 1, 2 or 5 times a power of ten that is not below.
+/// Returns the smallest 1, 2 or 5 times a power of ten that is not below the value.
 fn nice_step(least: f64) -> f64 {
     let power = 10_f64.powf(least.max(1e-9).log10().floor());
     [1.0, 2.0, 5.0, 10.0].map(|n| n * power).into_iter().find(|&n| n >= least).unwrap_or(least)
 }
 
-/// The same in steps that clocks have.
+/// The same in steps of a clock.
 fn nice_seconds(least: f64) -> f64 {
     const STEPS: [f64; 16] = [
         0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1_800.0,
@@ -254,7 +254,7 @@ fn nice_seconds(least: f64) -> f64 {
     STEPS.into_iter().find(|&step| step >= least).unwrap_or_else(|| nice_step(least))
 }
 
-/// The top of an axis: a whole number of steps, and room above the highest value.
+/// Returns the top of an axis: a multiple of the step above the highest value.
 fn nice_top(most: f64) -> f64 {
     if most <= 0.0 {
         return 1.0;

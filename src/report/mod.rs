@@ -1,8 +1,7 @@
-//! [`Report`]: a run as one HTML file that needs nothing else: verdict and reasons, figures, charts
-//! over time, the machine, the command that repeats it.
+//! [`Report`]: a run as one self-contained HTML file: verdict and reasons, figures, charts over time, the
+//! machine, and the command that repeats the run.
 //!
-//! It knows neither `prove` nor `load`: they fill in plain rows. Values become text of the page
-//! through a template that escapes them.
+//! It does not depend on `prove` or `load`, which supply rows of text. The template escapes all values.
 
 mod chart;
 
@@ -19,22 +18,22 @@ use self::chart::{Chart, Drawing, Line, Unit};
 use crate::output;
 use crate::progress::{Sample, Series, Usage};
 
-/// Rows of a name and what is said of it.
+/// Rows of a name and a text.
 pub(crate) type Rows = Vec<(String, String)>;
 
-/// A run, ready to be shown.
+/// The content of a report.
 pub(crate) struct Report<'a> {
-    /// What was run.
+    /// Title of the run.
     pub(crate) title: String,
-    /// One word, and whether it is a good one.
+    /// The verdict, and whether it is a success.
     pub(crate) verdict: (&'a str, bool),
-    /// What came of it, in a sentence.
+    /// The result in one sentence.
     pub(crate) result: String,
     pub(crate) reasons: &'a [String],
-    /// The figures that matter, with a line on each.
+    /// The main figures, each with a text.
     pub(crate) figures: Rows,
     pub(crate) tables: Vec<Table>,
-    /// What was asked for, defaults included.
+    /// The configuration, including defaults.
     pub(crate) configuration: Rows,
     pub(crate) series: &'a Series,
     pub(crate) machine: &'a Machine,
@@ -50,7 +49,7 @@ pub(crate) struct Table {
 }
 
 impl Report<'_> {
-    /// Writes the page.
+    /// Writes the report.
     ///
     /// # Errors
     /// A file that cannot be written.
@@ -92,18 +91,18 @@ impl Report<'_> {
     }
 }
 
-/// A run of requests, not of WebSockets.
+/// Returns whether the samples are of requests, not of WebSockets.
 fn is_of_requests(samples: &[Sample]) -> bool {
     samples.iter().any(|sample| sample.phase == "requests")
 }
 
-/// Requests that failed until then.
+/// Returns the failed requests so far.
 fn failed_requests(sample: &Sample) -> u64 {
     sample.errors.iter().map(|(_, count)| count).sum()
 }
 
-/// What is said in place of a chart of errors. Samples may have missed the last of a run, its reasons
-/// have not.
+/// Returns the text that replaces the chart of errors. The reasons count as well, as samples may miss the
+/// end of a run.
 fn quiet(samples: &[Sample], reasons: &[String]) -> Option<&'static str> {
     let failed = samples.iter().any(|sample| sample.failed > 0);
     match is_of_requests(samples) {
@@ -113,7 +112,7 @@ fn quiet(samples: &[Sample], reasons: &[String]) -> Option<&'static str> {
     }
 }
 
-/// Errors so far; no line where there was none.
+/// Returns the lines of errors so far, without empty ones.
 fn errors(samples: &[Sample]) -> Vec<Line> {
     let line = |name, value: &dyn Fn(&Sample) -> u64| Line {
         name,
@@ -188,7 +187,7 @@ fn charts(samples: &[Sample]) -> Vec<Drawing> {
     .collect()
 }
 
-/// The growth of a count per second, from one sample to the next.
+/// Returns the growth of a count per second between samples.
 fn per_second(samples: &[Sample], count: &dyn Fn(&Sample) -> Option<f64>) -> Vec<Option<f64>> {
     let growth = |pair: &[Sample]| {
         let [before, after] = pair else { return None };
@@ -200,7 +199,7 @@ fn per_second(samples: &[Sample], count: &dyn Fn(&Sample) -> Option<f64>) -> Vec
     first.into_iter().chain(samples.windows(2).map(growth)).collect()
 }
 
-/// Where each phase begins.
+/// Returns where each phase begins.
 fn phases(samples: &[Sample]) -> Vec<(f64, &'static str)> {
     let mut phases: Vec<(f64, &'static str)> = Vec::new();
     for sample in samples {

@@ -1,4 +1,4 @@
-//! The live screen: draws its [`Model`] on the terminal's other screen a few times a second.
+//! The live screen: draws its [`Model`] on the terminal's alternate screen a few times a second.
 
 use ratatui::layout::Rect;
 use ratatui::{Terminal, TerminalOptions, Viewport};
@@ -8,7 +8,7 @@ use super::terminal::{self, Backend};
 use super::{About, Face, Step, say, view};
 use crate::progress::Sample;
 
-/// Least time between two drawings, unless the phase or the size of the terminal changed.
+/// Minimum time between two drawings, unless the phase or the terminal size changed.
 const DRAW_SECONDS: f64 = 0.24;
 
 pub(super) struct Live {
@@ -19,11 +19,11 @@ pub(super) struct Live {
 }
 
 impl Live {
-    /// Takes the terminal. `None` where it is not to be had.
+    /// Takes over the terminal. Returns `None` if that is not possible.
     pub(super) fn begin(about: About) -> Option<Live> {
         let backend = terminal::take()?;
         let area = terminal::size();
-        // Fixed: its size is asked of standard error, which need not be the controlling terminal.
+        // A fixed viewport: the size comes from standard error, which may not be the controlling terminal.
         let options = TerminalOptions { viewport: Viewport::Fixed(area) };
         match Terminal::with_options(backend, options) {
             Ok(terminal) => {
@@ -37,7 +37,7 @@ impl Live {
         }
     }
 
-    /// A terminal that takes no more is no reason to end the run.
+    /// Ignores write errors: a closed terminal must not end the run.
     fn draw(&mut self, area: Rect) {
         if area != self.area {
             self.area = area;

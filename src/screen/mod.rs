@@ -1,9 +1,7 @@
-//! What people see of a run while it lasts: rows of text, or on a terminal, with the feature
-//! `screen`, a live screen. Both are fed alike: a [`Sample`], how far the phase is, and a row in
-//! the program's own words. It goes to standard error.
+//! Progress display of a run on standard error: rows of text, or on a terminal, with the feature
+//! `screen`, a live screen. Both take a [`Sample`], the completed share of the phase, and a row of text.
 //!
-//! What it is not: it measures nothing, and the verdict is none of its business. That is printed
-//! when the screen has ended.
+//! It measures nothing and does not print the verdict, which follows after the screen has ended.
 
 #[cfg(feature = "screen")]
 mod live;
@@ -22,67 +20,67 @@ use std::sync::{Mutex, PoisonError};
 use self::plain::Plain;
 use crate::progress::Sample;
 
-/// What is about to run.
+/// Description of a run.
 #[cfg_attr(not(feature = "screen"), allow(dead_code, reason = "rows of text need no title"))]
 pub(crate) struct About {
-    /// The command and what it works on.
+    /// The command and its target.
     pub(crate) title: String,
-    /// Names of the phases as samples give them, in order.
+    /// Phase names as in the samples, in order.
     pub(crate) phases: Vec<&'static str>,
-    /// To be opened in all.
+    /// Total number of sockets to open.
     pub(crate) sockets: u64,
-    /// Ends of a connection that are on this machine, 1 or 2: each is a socket of the kernel.
+    /// Ends of a connection on this machine, 1 or 2; each is a kernel socket.
     pub(crate) ends_here: u64,
-    /// Before any of them; what sockets cost is growth since then.
+    /// The sample before the first socket; memory per socket is the growth since then.
     pub(crate) before: Sample,
 }
 
-/// Where a run stands, beside its sample.
+/// Progress of a run beside its sample.
 pub(crate) struct Step {
-    /// As a row of text.
+    /// The row of text.
     pub(crate) row: String,
     /// How much of the phase is done, from 0 to 1.
     #[cfg_attr(not(feature = "screen"), allow(dead_code, reason = "a row says it in words"))]
     pub(crate) done: f64,
 }
 
-/// How rows of text come where there is no live screen.
+/// How rows of text are printed without a live screen.
 #[derive(Copy, Clone, PartialEq, Eq)]
 pub(crate) enum Rows {
-    /// On a terminal each takes the place of the one before.
+    /// On a terminal each row replaces the one before.
     Replaced,
-    /// All stay.
+    /// All rows stay.
     Stay,
 }
 
-/// What people see of a run. It leaves the terminal as it was, also when it is dropped early.
+/// The progress display of a run. It restores the terminal, also when dropped early.
 pub(crate) struct Screen {
-    /// A live screen is not wanted, or not possible.
+    /// `None` if no live screen is wanted or possible.
     plain: bool,
     face: Box<dyn Face>,
 }
 
-/// One way to show a run.
+/// A progress display.
 trait Face {
-    /// A line that stays.
+    /// Prints a line that stays.
     fn note(&mut self, text: &str);
     fn show(&mut self, sample: &Sample, step: &Step);
-    /// Nothing is shown after it; all notes stand on the terminal.
+    /// Ends the display; all notes stay on the terminal.
     fn end(&mut self);
 }
 
-/// Lines of other processes and threads that wait for a live screen to take them.
+/// Lines of other processes and threads, queued for the live screen.
 static ASIDES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 impl Screen {
-    /// `plain`: somebody asked for rows of text.
+    /// `plain` selects rows of text.
     pub(crate) fn new(rows: Rows, plain: bool) -> Screen {
         let plain = plain || !is_capable();
         let replaced = rows == Rows::Replaced && !plain;
         Screen { plain, face: Box::new(Plain::new(replaced)) }
     }
 
-    /// The run begins: from here on a live screen takes the terminal, if there is to be one.
+    /// Starts the run; a live screen takes over the terminal here.
     pub(crate) fn begin(&mut self, about: About) {
         if !self.plain
             && let Some(live) = live(about)
@@ -92,12 +90,12 @@ impl Screen {
         }
     }
 
-    /// A line that stays.
+    /// Prints a line that stays.
     pub(crate) fn note(&mut self, text: &str) {
         self.face.note(text);
     }
 
-    /// Call it as often as there is news; it draws as often as is good.
+    /// Shows a sample. May be called at any rate; drawing is rate-limited.
     pub(crate) fn show(&mut self, sample: &Sample, step: &Step) {
         for line in take_asides() {
             self.face.note(&line);
@@ -105,7 +103,7 @@ impl Screen {
         self.face.show(sample, step);
     }
 
-    /// The terminal is as it was, with all notes on it.
+    /// Ends the display and restores the terminal, with all notes on it.
     pub(crate) fn end(&mut self) {
         for line in take_asides() {
             self.face.note(&line);
@@ -121,7 +119,7 @@ impl Drop for Screen {
     }
 }
 
-/// A line for standard error from whoever does not have the screen, such as a child process.
+/// Prints a line to standard error from outside the display, such as from a child process.
 pub(crate) fn aside(line: String) {
     if is_live() {
         ASIDES.lock().unwrap_or_else(PoisonError::into_inner).push(line);
@@ -134,7 +132,7 @@ fn take_asides() -> Vec<String> {
     std::mem::take(&mut *ASIDES.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Standard error is a terminal that moves a cursor, and nobody asked for less.
+/// Returns whether standard error is a terminal with cursor movement and no setting disables the screen.
 fn is_capable() -> bool {
     let says = |name, test: fn(&str) -> bool| env::var(name).is_ok_and(|value| test(&value));
     let dumb = says("TERM", |term| term == "dumb");
@@ -142,7 +140,7 @@ fn is_capable() -> bool {
     io::stderr().is_terminal() && !dumb && !no_colour
 }
 
-/// A line on standard error. Nobody may be reading; the run goes on.
+/// Prints a line to standard error. Write errors are ignored, so the run goes on.
 fn say(line: &str) {
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }

@@ -1,20 +1,20 @@
-//! What the live screen knows of a run: the latest sample, rates over the last seconds, a bounded
-//! history for the curves, notes. It draws nothing.
+//! The data of the live screen: the latest sample, rates over the last seconds, a bounded history for
+//! the curves, and notes. It draws nothing.
 
 use std::collections::VecDeque;
 
 use super::{About, Step};
 use crate::progress::{Sample, Series, Usage};
 
-/// Rates are taken over so long, so that they can be read.
+/// Time window of the rates, long enough to read them.
 const RATE_SECONDS: f64 = 2.0;
-/// Samples nearer to each other give no rate.
+/// Minimum time between samples for a rate.
 const RATE_SECONDS_MIN: f64 = 0.1;
 
 pub(super) struct Model {
     pub(super) title: String,
     pub(super) sockets: u64,
-    /// Names, and which one it is at.
+    /// Phase names, and the index of the current one.
     pub(super) phases: Vec<&'static str>,
     pub(super) at: usize,
     pub(super) done: f64,
@@ -32,12 +32,12 @@ pub(super) struct Rates {
     pub(super) opened: f64,
     pub(super) sent: f64,
     pub(super) received: f64,
-    /// CPU seconds per second: 1 is one core.
+    /// CPU in cores (CPU seconds per second).
     pub(super) server_cpu: Option<f64>,
     pub(super) client_cpu: Option<f64>,
 }
 
-/// What a curve is of.
+/// The quantity of a curve.
 #[derive(Copy, Clone)]
 pub(super) enum Curve {
     Open,
@@ -62,7 +62,7 @@ impl Model {
         }
     }
 
-    /// Takes in a sample; whether another phase began with it.
+    /// Adds a sample. Returns whether it began a new phase.
     pub(super) fn take(&mut self, sample: &Sample, step: &Step) -> bool {
         self.series.push(sample);
         self.recent.push_back(sample.clone());
@@ -72,13 +72,13 @@ impl Model {
         }
         let begins = self.now.phase != sample.phase;
         self.at = self.place_of(sample.phase);
-        // A phase that takes no time is done.
+        // A phase that took no time is complete.
         self.done = if step.done.is_finite() { step.done.clamp(0.0, 1.0) } else { 1.0 };
         self.now = sample.clone();
         begins
     }
 
-    /// A phase that nobody announced comes after the one it is at.
+    /// An unannounced phase is inserted after the current one.
     fn place_of(&mut self, phase: &'static str) -> usize {
         let known = self.phases.iter().position(|known| *known == phase);
         known.unwrap_or_else(|| {
@@ -96,7 +96,7 @@ impl Model {
         std::mem::take(&mut self.notes)
     }
 
-    /// The last lines that were noted, the latest last.
+    /// The latest notes, the newest last.
     pub(super) fn last_notes(&self, most: usize) -> &[String] {
         let from = self.notes.len().saturating_sub(most);
         self.notes.get(from..).unwrap_or_default()
@@ -122,17 +122,17 @@ impl Model {
         }
     }
 
-    /// Growth per open socket since before the first, in bytes.
+    /// Memory growth per open socket since before the first, in bytes.
     pub(super) fn bytes_per_socket(&self, of: impl Fn(&Sample) -> Option<u64>) -> Option<u64> {
         of(&self.now)?.saturating_sub(of(&self.before)?).checked_div(self.now.open)
     }
 
-    /// The same of the kernel, which has a socket for each end.
+    /// The same for kernel memory; the kernel has a socket for each end.
     pub(super) fn kernel_bytes_per_socket(&self) -> Option<u64> {
         self.bytes_per_socket(|sample| sample.kernel_bytes)?.checked_div(self.ends_here)
     }
 
-    /// At most `width` values over the whole run, the latest last: the greatest of their time.
+    /// Returns at most `width` values over the whole run, the newest last; each is the maximum of its time.
     pub(super) fn curve(&self, curve: Curve, width: usize) -> Vec<u64> {
         let samples = self.series.samples();
         let values: Vec<u64> = samples
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(model.rates(), Rates::default());
         for quarter in 0..40 {
             let seconds = f64::from(quarter) / 4.0;
-            // Slow first, then 100 a second.
+            // Slow at first, then 100 per second.
             take(&mut model, &at(seconds, (100.0 * (seconds - 5.0).max(0.0)) as u64));
         }
         let rates = model.rates();

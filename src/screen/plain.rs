@@ -1,19 +1,19 @@
-//! Rows of text: for files, pipes, terminals that move no cursor, and whoever wants them.
+//! Rows of text for files, pipes, terminals without cursor movement, and `--plain`.
 
 use std::io::{self, Write};
 
 use super::{Face, Step, say};
 use crate::progress::Sample;
 
-/// Least time between rows that stay.
+/// Minimum time between rows that stay.
 const ROW_SECONDS: f64 = 0.99;
-/// Back to the first column, and nothing right of it.
+/// Moves to the first column and clears the line.
 const CLEAR_LINE: &str = "\r\x1b[K";
 
 pub(super) struct Plain {
-    /// Each row takes the place of the one before.
+    /// Whether each row replaces the one before.
     replaced: bool,
-    /// A row stands there that is to be replaced.
+    /// Whether the terminal shows a row that is to be replaced.
     standing: bool,
     last_seconds: f64,
 }

@@ -1,8 +1,8 @@
-//! The terminal of standard error while a live screen has it: taken by [`take`], given back by
-//! [`give_back`], also by a panic of any thread.
+//! The terminal of standard error during a live screen: [`take`] takes it over, [`restore`] restores it,
+//! also on a panic of any thread.
 //!
-//! It stays in the mode where the kernel makes signals of keys, so Ctrl-C is SIGINT as ever. Keys
-//! are not echoed, and what was typed meanwhile is thrown away. Source: termios(3).
+//! The kernel still turns keys into signals, so Ctrl-C is SIGINT as usual. Keys are not echoed, and
+//! input typed during the run is discarded. Source: termios(3).
 
 use std::io::{self, BufWriter, Stderr, Write};
 use std::panic;
@@ -19,21 +19,21 @@ use rustix::termios::{
     tcgetwinsize, tcsetattr,
 };
 
-/// Gathers what one drawing writes: one system call, and no half picture.
+/// Buffers one drawing, so it takes one system call and never shows half.
 pub(super) type Backend = CrosstermBackend<BufWriter<Stderr>>;
 
-/// Bytes of a drawing before it is written in parts.
+/// Size of a drawing in bytes above which it is written in parts.
 const DRAWING_BYTES: usize = 32 * 1024;
-/// For terminals that do not say.
+/// Size of terminals that do not report one.
 const SIZE_DEFAULT: Rect = Rect { x: 0, y: 0, width: 80, height: 24 };
-/// No key means this (`_POSIX_VDISABLE`).
+/// Disables a control character (`_POSIX_VDISABLE`).
 const DISABLED: u8 = 0;
 
-/// How the terminal was before it was taken.
+/// The terminal settings before the live screen.
 static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
 
-/// Takes the terminal: another screen, no cursor, no echo. `None` where that is not to be had, or
-/// where it belongs to another job of the shell.
+/// Takes over the terminal: alternate screen, no cursor, no echo. Returns `None` if that is not possible,
+/// or if the terminal belongs to another job of the shell.
 pub(super) fn take() -> Option<Backend> {
     let stderr = io::stderr();
     if tcgetpgrp(&stderr).ok()? != getpgrp() {
@@ -43,7 +43,7 @@ pub(super) fn take() -> Option<Backend> {
     give_back_on_panic();
     let mut quiet = before.clone();
     quiet.local_modes -= LocalModes::ECHO | LocalModes::ICANON;
-    // Ctrl-S would stop the run at its next drawing, Ctrl-Z leave the shell on this screen.
+    // Ctrl-S would block the run at its next drawing; Ctrl-Z would leave the shell on this screen.
     quiet.input_modes -= InputModes::IXON;
     quiet.special_codes[SpecialCodeIndex::VSUSP] = DISABLED;
     tcsetattr(&stderr, OptionalActions::Now, &quiet).ok()?;
@@ -59,19 +59,19 @@ pub(super) fn take() -> Option<Backend> {
 pub(super) fn give_back() {
     let before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take();
     let Some(before) = before else { return };
-    // A terminal that is gone needs nothing.
+    // A terminal that is gone needs no restoring.
     let mut stderr = io::stderr();
     let _ = execute!(stderr, LeaveAlternateScreen, Show);
     let _ = stderr.flush();
     let _ = tcsetattr(&stderr, OptionalActions::Flush, &before);
 }
 
-/// Whether it is taken now.
+/// Returns whether the live screen has the terminal.
 pub(super) fn is_taken() -> bool {
     BEFORE.lock().unwrap_or_else(PoisonError::into_inner).is_some()
 }
 
-/// Columns and rows.
+/// Returns columns and rows.
 pub(super) fn size() -> Rect {
     match tcgetwinsize(io::stderr()) {
         Ok(size) if size.ws_col > 0 && size.ws_row > 0 => {

@@ -1,6 +1,6 @@
-//! How the live screen looks: from the top what the run is at, its sockets, rates, what both sides
-//! take, latency, errors, and in what is left the last notes. Narrow and low terminals get less
-//! room between, then no curves; colours are the terminal's own sixteen, on its own background.
+//! Layout of the live screen, from the top: phases, sockets, rates, memory and CPU of both sides,
+//! latency, errors, and the latest notes in the remaining rows. Small terminals get less space, then no
+//! curves. Colours are the terminal's sixteen, on its own background.
 
 use std::iter;
 
@@ -20,15 +20,15 @@ const GOOD: Style = Style::new().fg(Color::Green);
 const NOW: Style = Style::new().fg(Color::Cyan);
 const BAD: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
 
-/// Width of the names at the left.
+/// Width of the names in the left column.
 const NAME_WIDTH: usize = 10;
-/// Columns from which there is a margin, and where the figures of the table stand apart.
+/// Number of columns from which there is a margin and the table columns are spread.
 const WIDE: u16 = 60;
-/// Rows that everything but curves, gaps and notes takes.
+/// Rows of everything except curves, gaps and notes.
 const ROWS_MIN: u16 = 13;
 const CURVES: u16 = 3;
 const GAPS: u16 = 5;
-/// Curves grow by a row for each so many rows beyond those of an ordinary terminal.
+/// Number of rows beyond a default terminal for which curves grow by one row.
 const CURVE_GROWS: u16 = 6;
 const CURVE_ROWS_MAX: u16 = 4;
 const ROWS_USUAL: u16 = 24;
@@ -54,10 +54,10 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model) {
     notes(&mut pen, model);
 }
 
-/// Puts one thing below the other until there is no room.
+/// Places elements below each other until the space is used.
 struct Pen<'a, 'b> {
     frame: &'a mut Frame<'b>,
-    /// What is free.
+    /// The free area.
     left: Rect,
     curve_rows: u16,
     gaps: bool,
@@ -83,7 +83,7 @@ impl Pen<'_, '_> {
         }
     }
 
-    /// A curve over the whole run; at its left, where there is room, what its top stands for.
+    /// Draws a curve over the whole run, with its maximum at the left if there is space.
     fn curve(&mut self, model: &Model, curve: Curve, style: Style) {
         if self.curve_rows == 0 {
             return;
@@ -114,7 +114,7 @@ impl Pen<'_, '_> {
     }
 }
 
-/// What runs, for how long, and its phases: done, now, next.
+/// Draws the title, the elapsed time and the phases: done, current, next.
 fn top(pen: &mut Pen<'_, '_>, model: &Model) {
     let area = pen.take(1);
     pen.frame.render_widget(Line::styled(model.title.as_str(), BOLD), area);
@@ -164,7 +164,7 @@ fn rates(pen: &mut Pen<'_, '_>, model: &Model) {
     pen.gap();
 }
 
-/// What each side takes: memory, memory for each socket, CPU.
+/// Draws memory, memory per socket and CPU of each side.
 fn table(pen: &mut Pen<'_, '_>, model: &Model) {
     let rates = model.rates();
     let rss = |usage: Option<Usage>| usage.map(|usage| usage.rss_bytes);
@@ -232,7 +232,7 @@ fn errors(pen: &mut Pen<'_, '_>, model: &Model) {
     }
 }
 
-/// What is left: the latest notes, and at the very bottom how to end it.
+/// Draws the latest notes in the remaining rows, and the hint at the bottom.
 fn notes(pen: &mut Pen<'_, '_>, model: &Model) {
     if pen.left.height == 0 {
         return;
@@ -248,8 +248,7 @@ fn notes(pen: &mut Pen<'_, '_>, model: &Model) {
     pen.frame.render_widget(Paragraph::new(lines), pen.left);
 }
 
-/// A name and three figures, each at its place whatever the others are; on a narrow terminal the
-/// third on a line of its own.
+/// Draws a name and three figures in fixed columns; on a narrow terminal the third is on its own line.
 fn row(pen: &mut Pen<'_, '_>, name: &str, figures: &[(&str, String); 3]) {
     let indent = Span::raw(" ".repeat(NAME_WIDTH));
     let mut line = Line::from(Span::styled(format!("{name:NAME_WIDTH$}"), DIM));
@@ -268,7 +267,7 @@ fn row(pen: &mut Pen<'_, '_>, name: &str, figures: &[(&str, String); 3]) {
     pen.line(line);
 }
 
-/// Words in lines no longer than `width`, unless one word is.
+/// Wraps words into lines of at most `width`, unless one word is longer.
 fn packed(words: &[String], width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in words {
@@ -283,7 +282,7 @@ fn packed(words: &[String], width: usize) -> Vec<String> {
     lines
 }
 
-/// Few characters: 950, 34k, 1.2M.
+/// Formats a count briefly: 950, 34k, 1.2M.
 fn short(count: u64) -> String {
     match count {
         0..1_000 => count.to_string(),

@@ -1,5 +1,4 @@
-//! `cable://`: which URLs and flags make every connection a client of Action Cable, and what follows
-//! from that for messages and publications.
+//! `cable://`: URLs and flags for Action Cable clients, and their messages and publications.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -10,20 +9,20 @@ use load::{Churn, Content};
 
 use super::flags::{Args, Bytes};
 
-/// What to subscribe by if nobody says.
+/// The default of `--channel`.
 const CHANNEL: &str = r#"{"channel":"$pubsub","stream_name":"load"}"#;
-/// The path where Rails has its cable, for URLs without one.
+/// Path for URLs without one, as in Rails.
 const PATH: &str = "/cable";
-/// What ranges in channels may stand for.
+/// Limit of channels after ranges are expanded.
 const CHANNELS_MAX: usize = 100_000;
 
-/// Clients of Action Cable, as flags have them.
+/// The Action Cable clients that the flags describe.
 pub(super) struct Clients {
     pub(super) identifiers: Vec<String>,
     protocol: Protocol,
 }
 
-/// The WebSocket URLs of `cable://` and `cables://` ones, and whether they were such.
+/// Converts `cable://` and `cables://` URLs to WebSocket URLs; the flag tells whether they were such.
 pub(super) fn to_websocket(urls: Vec<String>) -> Result<(Vec<String>, bool)> {
     let replace = |url: &String| {
         let (scheme, rest) = url.split_once("://")?;
@@ -44,7 +43,7 @@ pub(super) fn to_websocket(urls: Vec<String>) -> Result<(Vec<String>, bool)> {
 }
 
 impl Clients {
-    /// `None` where the URLs are plain ones.
+    /// Returns `None` if the URLs are not `cable://`.
     pub(super) fn new(args: &Args, is_cable: bool) -> Result<Option<Clients>> {
         if !is_cable {
             let others = args.churn.is_some() || args.stale_after.is_some();
@@ -74,7 +73,7 @@ impl Clients {
         Ok(Some(Clients { identifiers, protocol }))
     }
 
-    /// What is offered, others between as in a browser.
+    /// Returns the subprotocols to offer, in the order of a browser client.
     pub(super) fn protocols(&self, others: &[String]) -> Vec<String> {
         let own = |name: &str| name.to_owned();
         let others = others.iter().cloned();
@@ -82,7 +81,7 @@ impl Clients {
         first.chain(others).chain(std::iter::once(own(action_cable::UNSUPPORTED))).collect()
     }
 
-    /// The stream that the only channel names openly.
+    /// Returns the stream of the only channel, if its identifier names it.
     pub(super) fn public_stream(&self) -> Result<String> {
         let identifier = self.identifiers.first().map(String::as_str).unwrap_or_default();
         match action_cable::channel(identifier) {
@@ -91,7 +90,7 @@ impl Clients {
         }
     }
 
-    /// What is published to while subscriptions begin and end.
+    /// Returns the churn with the streams to publish to.
     pub(super) fn churn(&self, args: &Args) -> Result<Option<Churn>> {
         let Some(rate) = args.churn else { return Ok(None) };
         let mut streams = Vec::with_capacity(self.identifiers.len());

@@ -63,8 +63,8 @@ pub(super) fn config(args: &Args) -> Result<Config> {
     })
 }
 
-/// Real clients of Action Cable come again, and wait as theirs do; that a server which is not there
-/// fails a run is what a load generator is for, so it is not for ever.
+/// Action Cable clients reconnect with the waits of the Rails client. Retries are limited, so a run
+/// against a server that is down fails.
 fn retry(args: &Args, cable: bool) -> Retry {
     let reconnect = args.reconnect || cable;
     let attempts_default = match (cable, args.reconnect) {
@@ -184,7 +184,7 @@ fn echo(args: &Args, clients: Option<&Clients>) -> Result<Option<Echo>> {
         bail!("--messages-per-connection is for ws:// and wss:// URLs");
     }
     let size = usize::try_from(size.unwrap_or(20)).unwrap_or(usize::MAX);
-    // In the closed loop answers can be taken in their order.
+    // In a closed loop answers are matched by order; otherwise a message carries a number.
     let least = if rate.is_none() { 1 } else { Echo::SIZE_MIN };
     if !(least..=1 << 30).contains(&size) {
         bail!(

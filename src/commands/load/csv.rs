@@ -1,4 +1,4 @@
-//! [`Csv`]: a line per second of a run, written as it comes.
+//! [`Csv`]: a file with one line per second of a run, written during the run.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use load::Row;
 const TITLES: &str = "elapsed_seconds,phase,open,connects_failed,closed,sent,received,per_second,\
                       p50_ms,p90_ms,p95_ms,p99_ms,p999_ms,max_ms,errors\n";
 
-/// A file of rows. A row that cannot be written is told at the end, not in the middle of a run.
+/// A CSV file. A write error is reported at the end, not during the run.
 pub(super) struct Csv {
     name: String,
     file: File,
@@ -33,13 +33,13 @@ impl Csv {
     }
 
     /// # Errors
-    /// What kept a row from being written.
+    /// The first write error.
     pub(super) fn finish(self) -> Result<()> {
         self.written.with_context(|| format!("cannot write {}", self.name))
     }
 }
 
-/// Numbers and names of ours: nothing needs quotes.
+/// Formats a row; its fields never need quotes.
 fn line(row: &Row) -> String {
     let times = row.latency.map_or(",,,,,".to_owned(), |l| {
         format!(

@@ -1,4 +1,4 @@
-//! Where a run goes, and from where: what runs of sockets and of requests read alike.
+//! Targets and source addresses of a run, for WebSockets and requests alike.
 
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -10,23 +10,23 @@ use super::flags::Args;
 use super::{scenario, urls};
 use crate::settings::nearest;
 
-/// All URLs, each of a range by itself.
+/// Returns all URLs with ranges expanded.
 ///
 /// # Errors
-/// What is no range.
+/// An invalid range.
 pub(super) fn urls(args: &Args) -> Result<Vec<String>> {
     let urls = args.urls.iter().map(|url| urls::expand(url, load::ENDPOINTS_MAX));
     let urls: Result<Vec<Vec<String>>, String> = urls.collect();
     Ok(urls.map_err(anyhow::Error::msg)?.into_iter().flatten().collect())
 }
 
-/// What a URL may begin with.
+/// The supported URL schemes.
 const SCHEMES: [&str; 8] = ["http", "https", "ws", "wss", "cable", "cables", "tcp", "tls"];
 
-/// Looks whether the first URL is one: by its scheme it is decided what a run is.
+/// Checks the first URL, whose scheme decides the kind of run.
 ///
 /// # Errors
-/// It is none, and what was probably meant.
+/// An invalid URL, with the nearest match.
 pub(super) fn check_first(urls: &[String]) -> Result<()> {
     let Some(url) = urls.first() else { return Ok(()) };
     if let Some((scheme, rest)) = url.split_once("://") {
@@ -53,7 +53,7 @@ pub(super) fn check_first(urls: &[String]) -> Result<()> {
     )
 }
 
-/// How connections get to their hosts, and to those that answers redirect to.
+/// Returns the connect options for targets and redirect targets.
 ///
 /// # Errors
 /// Files of TLS that cannot be used.
@@ -66,19 +66,20 @@ pub(super) fn ways(args: &Args) -> Result<Arc<Ways>> {
     }))
 }
 
-/// Where publications go: straight, whatever way connections take, but to where `--resolve` says.
+/// Returns the endpoint for publications. They ignore `--proxy` and `--unix-socket`, but follow
+/// `--resolve`.
 ///
 /// # Errors
-/// What is wrong with the URL.
+/// An invalid URL.
 pub(super) fn publish(args: &Args, url: &str) -> Result<Endpoint> {
     let ways = Arc::new(Ways { resolve: args.resolve.clone(), ..Ways::default() });
     ways.http(url).map_err(anyhow::Error::msg)
 }
 
-/// Looks whether all sources are addresses of this machine that lead to all endpoints.
+/// Checks that all sources are local addresses from which all endpoints can be reached.
 ///
 /// # Errors
-/// One is none, or does not.
+/// Names the source that is not.
 pub(super) fn check_sources(args: &Args, endpoints: &[Endpoint]) -> Result<()> {
     let by_address =
         |endpoint: &&Endpoint| !matches!(endpoint.route, Route::Nowhere(_) | Route::Unix(_));
@@ -87,7 +88,7 @@ pub(super) fn check_sources(args: &Args, endpoints: &[Endpoint]) -> Result<()> {
         if let Some(other) = endpoints.iter().filter(by_address).find(strange) {
             bail!("--source {source}: cannot reach {} from there", other.address);
         }
-        // Binding is how to ask whether an address is ours.
+        // Binding tells whether the address is local.
         UdpSocket::bind((source, 0))
             .with_context(|| format!("--source {source} is no address of this machine"))?;
     }

@@ -1,4 +1,4 @@
-//! The flags of `standfast load`, and how each value is read.
+//! The flags of `standfast load` and the parsers of their values.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use super::threshold::Threshold;
 use super::{compare, from_curl, metrics};
 use crate::{tls, units};
 
-/// Headings of flags, by which `help` finds them.
+/// Help headings; `standfast help load TOPIC` selects flags by them.
 const CONNECTIONS: &str = "Connections";
 const PACING: &str = "Pacing";
 const MESSAGES: &str = "Messages";
@@ -24,82 +24,82 @@ const RESULTS: &str = "Results";
 const FANOUT: &str = "Fan-out";
 const CABLE: &str = "Action Cable";
 
-/// Sends requests, or opens WebSockets and holds them, and checks every answer.
+/// Load generator for HTTP, WebSockets, Action Cable and TCP.
 #[derive(clap::Args, Debug)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(super) command: Option<Command>,
 
-    /// Where to: http://HOST:PORT/PATH or https:// for requests, ws:// wss:// for WebSockets, cable://
-    /// cables:// for Action Cable, tcp:// tls:// for a protocol of one's own; or FILE.toml, a scenario
+    /// Target: http://HOST:PORT/PATH or https:// for requests, ws:// wss:// for WebSockets, cable://
+    /// cables:// for Action Cable, tcp:// tls:// for other protocols; or a scenario, FILE.toml
     ///
-    /// Several of one kind are taken in turn, and {9000..9003} stands for each number of a range. A
-    /// scenario is users who go step by step: standfast load init writes one
+    /// Several URLs of one kind are used in turn, and {9000..9003} expands to each number of the range. A
+    /// scenario describes users step by step; `standfast load init` writes an example
     #[arg(required = true, value_name = "URL")]
     pub(super) urls: Vec<String>,
 
-    /// Where the steps of a scenario go whose url is a path, instead of what its file says
+    /// Base URL for scenario steps whose url is a path [default: the file's target]
     #[arg(long, value_name = "URL", help_heading = CONNECTIONS)]
     pub(super) target: Option<String>,
 
-    /// Connections to open
+    /// Number of connections
     #[arg(short = 'c', long, value_name = "N", default_value = "100", value_parser = units::positive_count,
         help_heading = CONNECTIONS)]
     pub(super) connections: u64,
 
-    /// A number of connections that goes up and down: 30s:10k,2m:10k,30s:0 takes 30 s to 10,000,
-    /// stays 2 min, and closes them within 30 s; instead of --connections
+    /// Ramp the number of connections: 30s:10k,2m:10k,30s:0 opens 10,000 within 30 s, holds them for
+    /// 2 min and closes them within 30 s; replaces --connections
     #[arg(long, value_name = "TIME:N,…", value_delimiter = ',', value_parser = stage,
         conflicts_with_all = ["connections", "echo", "fanout", "rate", "messages"],
         help_heading = CONNECTIONS)]
     pub(super) stages: Vec<Stage>,
 
-    /// How to open them: windowed (as fast as the server opens them), storm (all at once),
-    /// paced:RATE (so many per second) or one-by-one
+    /// How to open connections: windowed (as fast as the server accepts them), storm (all at once),
+    /// paced:RATE (RATE per second) or one-by-one
     #[arg(long, value_name = "HOW", default_value = "windowed", value_parser = connect,
         help_heading = CONNECTIONS)]
     pub(super) connect: Connect,
 
-    /// How long one connection may take to open [default: 30s, with cable:// 6s; of requests no time of
-    /// its own within --timeout]
+    /// Time limit for opening a connection [default: 30s, with cable:// 6s; for requests --timeout
+    /// applies]
     #[arg(long, value_name = "TIME", value_parser = units::positive_duration,
         help_heading = CONNECTIONS)]
     pub(super) connect_timeout: Option<Duration>,
 
-    /// Try a connect that failed so many times more, or forever [default: 0, with cable:// 10]
+    /// Retries per failed connection, or `forever` [default: 0, with cable:// 10]
     #[arg(long, value_name = "N", value_parser = attempts, help_heading = CONNECTIONS)]
     pub(super) retry: Option<u32>,
 
-    /// Wait before it, at random up to a bound that doubles from the first time to the second
-    /// [default: 100ms..30s, with cable:// as Rails' client waits: 6s to 12s, then 15 % longer each time]
+    /// Retry backoff MIN..MAX, doubling, full jitter [default: 100ms..30s; with cable:// as the Rails
+    /// client: 6s to 12s, then 15 % longer each time]
     #[arg(long, value_name = "TIME..TIME", value_parser = units::duration_range,
         help_heading = CONNECTIONS)]
     pub(super) backoff: Option<(Duration, Duration)>,
 
-    /// Open WebSockets that ended again, with the same waits; with cable:// they always are
+    /// Reopen WebSockets that were closed, with the retry backoff [with cable://: always]
     #[arg(long, help_heading = CONNECTIONS)]
     pub(super) reconnect: bool,
 
-    /// How long to hold the open connections [default: 10s, or 0 before an echo]
+    /// How long to hold the open connections [default: 10s, with --echo 0]
     #[arg(long, value_name = "TIME", value_parser = units::duration, help_heading = CONNECTIONS)]
     pub(super) hold: Option<Duration>,
 
-    /// Ping each connection once in this time; 0 never [default: 30s, with cable:// 0: browsers send none]
+    /// Ping interval per connection, 0 to disable [default: 30s; with cable:// 0, as in browsers]
     #[arg(long, value_name = "TIME", value_parser = units::duration, help_heading = CONNECTIONS)]
     pub(super) heartbeat: Option<Duration>,
 
-    /// Send messages and expect them back; implied by --size, --message, --think, --rate, --messages,
+    /// Send messages and check the echoes; implied by --size, --message, --think, --rate, --messages,
     /// --messages-per-connection, --duration and --timeout
     #[arg(long, help_heading = MESSAGES)]
     pub(super) echo: bool,
 
-    /// Bytes of a message [default: 20]
+    /// Message size in bytes [default: 20]
     #[arg(long, value_name = "BYTES", value_parser = units::size, help_heading = MESSAGES)]
     pub(super) size: Option<u64>,
 
-    /// What each message says, or @FILE; text, unless --binary. Answers are taken in their order.
-    /// With cable:// it is performed on the channel, as '{"action":"echo"}', and any message answers it
+    /// Message content, or @FILE; text unless --binary. Answers are matched in order. With cable:// the
+    /// message is performed on the channel, as '{"action":"echo"}', and any message counts as its answer
     #[arg(long, value_name = "TEXT", conflicts_with = "size", value_parser = content,
         help_heading = MESSAGES)]
     pub(super) message: Option<Bytes>,
@@ -108,92 +108,92 @@ pub(crate) struct Args {
     #[arg(long, requires = "message", help_heading = MESSAGES)]
     pub(super) binary: bool,
 
-    /// What an answer is: the same, or any message
+    /// What counts as an answer: the same message, or any message
     #[arg(long, value_enum, default_value = "same", requires = "message", help_heading = MESSAGES)]
     pub(super) answer: Answer,
 
-    /// Wait between an answer and the next message, 1s, or at random 500ms..2s
+    /// Think time between an answer and the next message: 1s, or a random time from 500ms..2s
     #[arg(long, value_name = "TIME", value_parser = units::duration_range, conflicts_with = "rate",
         help_heading = PACING)]
     pub(super) think: Option<(Duration, Duration)>,
 
-    /// Messages or requests per second over all connections, sent when due; without it, a connection
-    /// sends its next when its last was answered
+    /// Messages or requests per second over all connections, sent on schedule (open loop) [default:
+    /// each connection sends the next when the last is answered]
     #[arg(long, value_name = "N", value_parser = units::positive_count, help_heading = PACING)]
     pub(super) rate: Option<u64>,
 
-    /// Messages per connection, or publications in all
+    /// Messages per connection; in a fan-out test the total number of publications
     #[arg(long, value_name = "N", value_parser = units::positive_count, help_heading = PACING)]
     pub(super) messages: Option<u64>,
 
-    /// Close a connection after so many messages, each sent when the last was answered, and open
-    /// another in its place; when --duration is over those that are open finish theirs
+    /// Close a connection after N answered messages and open a new one; at the end of --duration the
+    /// open connections send their remaining messages
     #[arg(long, value_name = "N", value_parser = units::positive_count,
         conflicts_with_all = ["messages", "rate", "stages", "fanout"], help_heading = PACING)]
     pub(super) messages_per_connection: Option<u64>,
 
-    /// How long to send messages or requests [default: 10s without a number of them]
+    /// How long to send messages or requests [default: 10s, unless a number of them is set]
     #[arg(long, value_name = "TIME", value_parser = units::positive_duration,
         help_heading = PACING)]
     pub(super) duration: Option<Duration>,
 
-    /// How long to wait for an answer [default: 1s, to a request 30s]
+    /// Time limit for an answer [default: 1s, for requests 30s]
     #[arg(long, value_name = "TIME", value_parser = units::positive_duration,
         help_heading = PACING)]
     pub(super) timeout: Option<Duration>,
 
-    /// Publish so many messages a second, of which every connection is to receive each once;
-    /// --messages, --duration and --size are of the publications then
+    /// Publish RATE messages a second and check that every connection receives each one once;
+    /// --messages, --duration and --size then describe the publications
     #[arg(long, value_name = "RATE", value_parser = units::positive_count, help_heading = FANOUT)]
     pub(super) fanout: Option<u64>,
 
-    /// So many publishers take turns at the rate, each over an HTTP connection or by a socket of its
-    /// own and with numbers of its own; at most 64
+    /// Number of publishers that share the rate, each with its own connection and sequence
+    /// numbers; at most 64
     #[arg(long, value_name = "K", default_value_t = 1, help_heading = FANOUT,
         requires = "fanout",
         value_parser = clap::value_parser!(u32).range(1..=i64::from(Fanout::PUBLISHERS_MAX)))]
     pub(super) publishers: u32,
 
-    /// Where to publish by HTTP POST, http://HOST:PORT/api/publish
+    /// URL to publish to by HTTP POST: http://HOST:PORT/api/publish
     #[arg(long, value_name = "URL", help_heading = FANOUT, requires = "fanout")]
     pub(super) publish_url: Option<String>,
 
-    /// Publish by the first connections, which are to receive their messages too; with cable:// they
-    /// whisper to the others
+    /// Publish through the first connections, which must receive the messages too; with cable:// as
+    /// whispers to the other clients
     #[arg(long, help_heading = FANOUT, requires = "fanout", conflicts_with = "publish_url")]
     pub(super) publish_by_socket: bool,
 
-    /// The key that publishing needs, sent as 'Authorization: Bearer KEY'
+    /// Key for publishing, sent as 'Authorization: Bearer KEY'
     #[arg(long, value_name = "KEY", value_parser = ValueParser::new(publish_key),
         help_heading = FANOUT, requires = "publish_url")]
     pub(super) publish_key: Option<(String, String)>,
 
-    /// A further header line of the publish request
+    /// Add a header to the publish requests
     #[arg(long, value_name = "NAME: VALUE", value_parser = ValueParser::new(header),
         help_heading = FANOUT, requires = "publish_url")]
     pub(super) publish_header: Vec<(String, String)>,
 
-    /// The topic to publish to [default: NAME where the URL's path is /topics/NAME, with cable:// the
-    /// public stream of --channel]
+    /// Topic to publish to [default: NAME if the URL's path is /topics/NAME, with cable:// the public
+    /// stream of --channel]
     #[arg(long, value_name = "NAME", help_heading = FANOUT, requires = "publish_url",
         conflicts_with = "publish_body")]
     pub(super) topic: Option<String>,
 
-    /// The request's body for other servers, in which $DATA is the message, and with --churn $STREAM
-    /// the stream's name as JSON
+    /// Body of the publish request for other servers: $DATA is replaced by the message, and with
+    /// --churn $STREAM by the stream name as JSON
     /// [default: {"topic":"NAME","data":"$DATA"}, for AnyCable's /_broadcast
     /// {"stream":"NAME","data":"\"$DATA\""}]
     #[arg(long, value_name = "TEXT", help_heading = FANOUT, requires = "publish_url")]
     pub(super) publish_body: Option<String>,
 
-    /// A receipt later than this after its publish counts as late; with --churn also how long a
-    /// subscription's end may take
+    /// A message received later than this after its publication counts as late; with --churn also the
+    /// time limit for an unsubscribe
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::positive_duration,
         help_heading = FANOUT)]
     pub(super) late_after: Duration,
 
-    /// What a client of Action Cable subscribes by; several are taken in turn, and {1..4} stands for
-    /// each number of a range [default: {"channel":"$pubsub","stream_name":"load"}]
+    /// Identifier that an Action Cable client subscribes with; several are used in turn, and {1..4}
+    /// expands to each number of the range [default: {"channel":"$pubsub","stream_name":"load"}]
     #[arg(long, value_name = "JSON", help_heading = CABLE)]
     pub(super) channel: Vec<String>,
 
@@ -201,51 +201,51 @@ pub(crate) struct Args {
     #[arg(long, help_heading = CABLE)]
     pub(super) cable_extended: bool,
 
-    /// How long a client of Action Cable goes without a ping before it gives its connection up and takes
-    /// another; as long may a connect take [default: 6s, as Rails' and AnyCable's clients]
+    /// Time without a ping after which an Action Cable client reconnects; also its connect time limit
+    /// [default: 6s, as in the Rails and AnyCable clients]
     #[arg(long, value_name = "TIME", value_parser = units::positive_duration, help_heading = CABLE)]
     pub(super) stale_after: Option<Duration>,
 
-    /// Begin or end so many subscriptions a second over all connections, at most four of each, by
-    /// --channel at random, while --fanout publishes to all their streams in turn; every subscription
-    /// must get each publication that falls into its time once, and nothing else
+    /// Subscribe or unsubscribe RATE times a second over all connections, with a random --channel and at
+    /// most four per connection, while --fanout publishes to all streams in turn; every subscription
+    /// must receive each publication of its lifetime once, and no other
     #[arg(long, value_name = "RATE", value_parser = units::positive_count, help_heading = CABLE,
         requires_all = ["fanout", "publish_url"], conflicts_with = "topic")]
     pub(super) churn: Option<u64>,
 
-    /// Addresses of this machine to connect from; loopback needs none
+    /// Local addresses to connect from; not needed for loopback
     #[arg(long, value_name = "IP", value_delimiter = ',', value_parser = units::ip,
         help_heading = CONNECTIONS)]
     pub(super) source: Vec<IpAddr>,
 
-    /// Go by this HTTP proxy, http://[USER:PASSWORD@]HOST:PORT: it is asked for http:// in the server's
-    /// place, and by CONNECT for a tunnel to all others
+    /// Use this HTTP proxy, http://[USER:PASSWORD@]HOST:PORT: http:// requests are sent to it, all
+    /// others through a CONNECT tunnel
     #[arg(long, value_name = "URL", value_parser = Proxy::parse, help_heading = CONNECTIONS)]
     pub(super) proxy: Option<Proxy>,
 
-    /// Connect to this UNIX socket, whatever the URL's host
+    /// Connect to this UNIX socket instead of the URL's host
     #[arg(long, value_name = "FILE", conflicts_with_all = ["proxy", "source"],
         help_heading = CONNECTIONS)]
     pub(super) unix_socket: Option<PathBuf>,
 
-    /// Where a name leads, HOST:PORT:ADDRESS, before any name server is asked
+    /// Resolve HOST:PORT to ADDRESS without DNS: HOST:PORT:ADDRESS
     #[arg(long, value_name = "ENTRY", value_parser = Resolve::parse, help_heading = CONNECTIONS)]
     pub(super) resolve: Vec<Resolve>,
 
-    /// A further header line of the handshake, or of each request
+    /// Add a header to the handshake or to each request
     #[arg(long, short = 'H', value_name = "NAME: VALUE", value_parser = ValueParser::new(header),
         help_heading = CONNECTIONS)]
     pub(super) header: Vec<(String, String)>,
 
-    /// A subprotocol to offer
+    /// Subprotocol to offer
     #[arg(long, value_name = "NAME", help_heading = CONNECTIONS)]
     pub(super) subprotocol: Vec<String>,
 
-    /// Offer permessage-deflate, and compress what is sent, each message by itself
+    /// Offer permessage-deflate and compress each message separately
     #[arg(long, value_name = "HOW", value_enum, default_value = "off", help_heading = MESSAGES)]
     pub(super) compression: Compression,
 
-    /// Bytes from which on a message is compressed
+    /// Size from which messages are compressed, in bytes
     #[arg(long, value_name = "SIZE", default_value = "1KiB", value_parser = units::size,
         help_heading = MESSAGES)]
     pub(super) compress_above: u64,
@@ -256,58 +256,58 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(super) tls: tls::ClientFlags,
 
-    /// Write the summary as JSON to a file, or to standard output with -
+    /// Write the summary as JSON to a file, or - for standard output
     #[arg(long, value_name = "FILE", help_heading = RESULTS)]
     pub(super) json: Option<String>,
 
-    /// What must be reached for exit code 0, such as 'p99<50ms' or 'failed<1': p50, p90, p95, p99,
-    /// p999, max (times); failed, closed, lost, errors, rate (counts); errors also as 'errors<0.1%'
+    /// Condition for exit code 0, such as 'p99<50ms' or 'failed<1': p50, p90, p95, p99, p999, max
+    /// (times); failed, closed, lost, errors, rate (counts); errors also as 'errors<0.1%'
     #[arg(long, visible_alias = "fail", value_name = "CONDITION", help_heading = RESULTS)]
     pub(super) threshold: Vec<Threshold>,
 
-    /// Tell what this process takes: memory, CPU, descriptors
+    /// Report memory, CPU and descriptors of this process
     #[arg(long, value_name = "PID", help_heading = RESULTS)]
     pub(super) watch_pid: Option<u32>,
 
-    /// Write a line per second of the run
+    /// Write one CSV line per second of the run
     #[arg(long, value_name = "FILE", help_heading = RESULTS)]
     pub(super) csv: Option<String>,
 
-    /// Write the whole run as one HTML page
+    /// Write a report of the run as one HTML page
     #[arg(long, value_name = "FILE", help_heading = RESULTS)]
     pub(super) html: Option<String>,
 
-    /// Show what the run has come to so far at http://ADDRESS/metrics, for Prometheus, while it lasts;
-    /// a port alone is one of 127.0.0.1
+    /// Serve Prometheus metrics at http://ADDRESS/metrics during the run; a port alone listens on
+    /// 127.0.0.1
     #[arg(long, value_name = "ADDRESS", value_parser = metrics::address, help_heading = RESULTS)]
     pub(super) metrics: Option<Address>,
 
-    /// Key that scrapes must send as a Bearer token; without one --metrics is for this machine only
+    /// Bearer token that scrapes must send; required when --metrics is not on loopback
     #[arg(long, value_name = "KEY", help_heading = RESULTS, requires = "metrics",
         value_parser = crate::running::key)]
     pub(super) metrics_key: Option<String>,
 
-    /// Begin even though the machine seems too small
+    /// Start even if the machine's limits seem too low
     #[arg(long, help_heading = CONNECTIONS)]
     pub(super) force: bool,
 
-    /// Rows of text instead of a live screen
+    /// Print rows of text instead of the live screen
     #[arg(long, help_heading = RESULTS)]
     pub(super) plain: bool,
 
-    /// Obey JSON lines on standard input and answer on standard output
+    /// Take commands as JSON lines on standard input and report on standard output
     #[arg(long, hide = true)]
     pub(super) control: bool,
 }
 
-/// What is done with runs that have been, or are to be.
+/// Subcommands that prepare or compare runs.
 #[derive(Subcommand, Debug)]
 pub(super) enum Command {
-    /// Compare two runs: what changed, how sure that is; exit code 1 where it got worse
+    /// Compare two runs with confidence intervals; exit code 1 if the second is worse
     Compare(compare::Args),
-    /// Print what a file of curl commands is as commands of `standfast load`
+    /// Convert a file of curl commands to `standfast load` commands
     FromCurl(from_curl::Args),
-    /// Write a commented scenario that runs as it is
+    /// Write a commented example scenario
     Init(InitArgs),
 }
 
@@ -333,13 +333,13 @@ pub(crate) fn connect(text: &str) -> Result<Connect, String> {
     }
 }
 
-/// A message of the user's own.
+/// Message content given on the command line.
 #[derive(Clone, Debug)]
 pub(super) struct Bytes(pub(super) Vec<u8>);
 
 #[derive(ValueEnum, Copy, Clone, Debug)]
 pub(super) enum Answer {
-    /// The message as it was sent
+    /// The message that was sent
     Same,
     /// Any message
     Any,
@@ -347,9 +347,9 @@ pub(super) enum Answer {
 
 #[derive(ValueEnum, Copy, Clone, Debug)]
 pub(super) enum Compression {
-    /// Nothing is offered
+    /// No compression
     Off,
-    /// Each message by itself
+    /// Each message is compressed separately
     Shared,
 }
 

@@ -1,4 +1,4 @@
-//! `standfast load from-curl FILE`: curl commands as commands of `standfast load`, which send the
+//! `standfast load from-curl FILE`: converts curl commands to commands of `standfast load` that send the
 //! same request.
 
 use std::path::PathBuf;
@@ -11,21 +11,21 @@ use crate::curl::{self, Request};
 use crate::output;
 use crate::units;
 
-/// What `load` takes at most.
+/// Maximum of `load --redirects`.
 const REDIRECTS_MAX: u32 = 100;
 
-/// Print what a file of curl commands is as commands of `standfast load`
+/// Convert a file of curl commands to commands of standfast load
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The file, as a browser's \"copy as cURL\" gives it; - is standard input
+    /// File with curl commands, such as from a browser's "Copy as cURL"; - for stdin
     #[arg(value_name = "FILE")]
     file: PathBuf,
 }
 
-/// Runs the command. What is not understood is said on standard error.
+/// Runs the command. Warnings go to standard error.
 ///
 /// # Errors
-/// A file that cannot be read or has no command.
+/// A file that cannot be read or has no curl command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let commands = curl::read(&args.file)?;
     commands.warnings.iter().for_each(|warning| eprintln!("{warning}"));
@@ -37,12 +37,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The command, and what it leaves out.
+/// Returns the command, and warnings on what it leaves out.
 fn command(request: &Request) -> (String, Vec<String>) {
     let mut words = vec!["standfast".to_owned(), "load".to_owned(), request.url.clone()];
     let mut warnings = Vec::new();
     let mut add = |flag: &str, value: &str| match value.strip_prefix('-') {
-        // It would be taken for a flag.
+        // The value would be parsed as a flag.
         Some(_) => words.push(format!("{flag}={value}")),
         None => words.extend([flag.to_owned(), value.to_owned()]),
     };
@@ -73,7 +73,7 @@ fn command(request: &Request) -> (String, Vec<String>) {
         .filter_map(|(flag, file)| Some((flag, file.as_ref()?)))
         .for_each(|(flag, file)| add(flag, file));
     if request.cert.is_some() && request.key.is_none() {
-        // The key stands in the certificate's file then.
+        // Without --key the key is in the certificate's file.
         request.cert.iter().for_each(|file| add("--key", file));
     }
     if let Some(timeout) = request.connect_timeout {
@@ -106,7 +106,7 @@ mod tests {
 
     use super::*;
 
-    /// Without what every command of curl sends.
+    /// Returns the command without the default headers of curl.
     fn of(text: &str) -> (String, Vec<String>) {
         let (line, warnings) = command(&curl::parse(text, Path::new("")).unwrap().requests[0]);
         let own = concat!("standfast/", env!("CARGO_PKG_VERSION"));

@@ -1,8 +1,8 @@
-//! `--metrics`: what a run has come to so far, for Prometheus to scrape while it lasts. Names and
-//! meanings are in `docs/load/load.md`.
+//! `--metrics`: Prometheus metrics of a run while it lasts. Names and meanings are in
+//! `docs/load/load.md`.
 //!
-//! What it is not: it counts nothing. The row that a run makes once a second is kept here, and a
-//! scrape, on a thread of its own, writes down the last one.
+//! This module counts nothing: it keeps the row that a run produces each second, and a scrape, on a
+//! separate thread, returns the last one.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,12 +15,12 @@ use serde_json::{Value, json};
 
 use super::flags::Args;
 
-/// Upper ends of the buckets of times, in seconds.
+/// Upper bounds of the histogram buckets, in seconds.
 const ENDS: [f64; 18] = [
     0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
     1.0, 2.5, 5.0, 10.0, 30.0,
 ];
-/// What is timed, with the name and the meaning of its histogram.
+/// The measured times with the name and the help of each histogram.
 const TIMES: [(Series, &str, &str); 5] = [
     (Series::Latency, "load_latency_seconds", "From when it was due to the answer."),
     (Series::ServiceTime, "load_service_time_seconds", "From when it was sent to the answer."),
@@ -29,7 +29,7 @@ const TIMES: [(Series, &str, &str); 5] = [
     (Series::Broadcast, "load_receipt_seconds", "From publishing to each receipt."),
 ];
 
-/// The endpoint of one run; it goes with the process.
+/// The metrics endpoint of one run; it lasts until the process ends.
 pub(super) struct Metrics {
     shared: Arc<Shared>,
     /// Removes the file of a UNIX socket in the end.
@@ -42,7 +42,7 @@ struct Shared {
     steps: Mutex<Option<Steps>>,
 }
 
-/// What a scenario counts beside its requests.
+/// The counts of a scenario's steps.
 #[derive(Clone)]
 struct Steps {
     tallies: Tallies,
@@ -50,10 +50,10 @@ struct Steps {
 }
 
 impl Metrics {
-    /// Opens the listener that `--metrics` asks for, and says on standard error where it is.
+    /// Opens the listener of `--metrics` and prints its address to standard error.
     ///
     /// # Errors
-    /// An address that cannot be had, or that others reach and has no key.
+    /// An address that cannot be bound, or one outside loopback without a key.
     pub(super) fn start(args: &Args) -> Result<Option<Metrics>> {
         let Some(address) = &args.metrics else { return Ok(None) };
         let config = admin::Config {
@@ -77,19 +77,19 @@ impl Metrics {
         Ok(Some(Metrics { shared, _running: running }))
     }
 
-    /// A second has passed.
+    /// Stores the row of a second.
     pub(super) fn row(&self, row: &Row) {
         *lock(&self.shared.row) = row.clone();
     }
 
-    /// A round of a scenario begins.
+    /// Starts a round of a scenario.
     pub(super) fn round(&self, tallies: &Tallies, scenario: &Arc<Scenario>) {
         let steps = Steps { tallies: tallies.clone(), scenario: Arc::clone(scenario) };
         *lock(&self.shared.steps) = Some(steps);
     }
 }
 
-/// `--metrics 9100` is a port of this machine's loopback.
+/// Parses the address of `--metrics`; a port alone is on 127.0.0.1.
 pub(super) fn address(text: &str) -> Result<Address, String> {
     let port = text.strip_prefix(':').unwrap_or(text);
     let at =
@@ -216,7 +216,7 @@ fn of_times(to: &mut Exposition, so_far: &SoFar) {
     }
 }
 
-/// Values with their labels.
+/// Samples with their labels.
 type Samples = Vec<(Vec<(&'static str, String)>, f64)>;
 
 fn of_steps(to: &mut Exposition, flows: &[FlowSummary]) {

@@ -1,5 +1,5 @@
-//! `standfast load`: flags to a [`Config`], rows and a summary to people, an exit code. What the
-//! scheme of a URL makes requests and answers is in [`requests`].
+//! `standfast load`: reads flags into a [`Config`], shows progress and a summary, and sets the exit
+//! code. Runs of requests (http, https, tcp, tls) are in [`requests`].
 
 mod cable;
 mod compare;
@@ -46,10 +46,10 @@ use self::watch::{Generator, Watched};
 use crate::output;
 use crate::progress::Series;
 
-/// Runs the command. 0: all held; 1: something fell short; 130: interrupted.
+/// Runs the command. Exit code 0: all held; 1: something fell short; 130: interrupted.
 ///
 /// # Errors
-/// What cannot be used or is not allowed here: exit code 2.
+/// Invalid flags or an unsuitable environment: exit code 2.
 pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
     match &args.command {
         Some(Command::Compare(args)) => return compare::run(args),
@@ -89,7 +89,7 @@ pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
     })
 }
 
-/// What a run says of itself beside its summary: `--json`.
+/// The document of `--json`: the summary and the run's settings and measurements.
 #[derive(Serialize)]
 struct Document<'a> {
     #[serde(flatten)]
@@ -99,7 +99,7 @@ struct Document<'a> {
     generator: &'a Generator,
     watched: Option<&'a Watched>,
     thresholds: &'a [Outcome],
-    /// How it went, at most some thousand moments.
+    /// Samples over time, at most some thousand.
     samples: &'a Series,
 }
 
@@ -122,7 +122,7 @@ fn measure(
         watched.finish(summary.connections.open, watch::received(summary));
     }
     if generator.missed_the_rate() {
-        // What was measured is another rate than the one asked for.
+        // The figures belong to a different rate than the requested one.
         ended.summary.held = false;
         ended.summary.reasons.push("the rate asked for was not reached in time".to_owned());
     }
@@ -157,7 +157,7 @@ fn asked_rate(config: &Config) -> Option<f64> {
     fanout.or(config.echo.as_ref().and_then(|echo| echo.rate)).map(|rate| rate as f64)
 }
 
-/// How long messages are due, where that was said.
+/// Returns how long messages are due, if a duration is set.
 fn sending_seconds(config: &Config) -> Option<f64> {
     let echo = config.echo.as_ref()?;
     echo.duration
@@ -165,7 +165,7 @@ fn sending_seconds(config: &Config) -> Option<f64> {
         .map(|time| time.as_secs_f64())
 }
 
-/// The summary: text to standard output, unless JSON is to go there.
+/// Prints the summary: text to standard output unless JSON goes there.
 fn report(
     json: Option<&str>,
     document: &Document<'_>,
@@ -181,7 +181,7 @@ fn report(
     output::report(json, &text, document)
 }
 
-/// Whether anything came: messages where some were to come, WebSockets where none were.
+/// Returns whether anything was received: messages if the run expects some, else open WebSockets.
 fn is_answered(summary: &Summary) -> bool {
     let echo = summary.echo.as_ref().map(|echo| echo.received);
     let broadcast = summary.broadcast.as_ref().map(|broadcast| broadcast.received);
@@ -191,7 +191,7 @@ fn is_answered(summary: &Summary) -> bool {
     messages.unwrap_or(open + retired + replaced + summary.closed.values().sum::<u64>()) > 0
 }
 
-/// What a threshold asks for; `rate` is of messages, per second.
+/// Returns the value of a threshold's metric; `rate` is in messages per second.
 fn value(metric: Metric, summary: &Summary, rate: Option<f64>) -> Option<f64> {
     let broadcast = summary.broadcast.as_ref();
     let published = broadcast.and_then(|broadcast| broadcast.latency.as_ref());
@@ -205,7 +205,7 @@ fn value(metric: Metric, summary: &Summary, rate: Option<f64>) -> Option<f64> {
     let of_all = |of_echo: fn(&EchoSummary) -> u64,
                   of_broadcast: fn(&BroadcastSummary) -> u64,
                   of_churn: fn(&ChurnSummary) -> u64| {
-        // Of no messages none is lost, and that was not measured.
+        // Without messages nothing can be lost, which counts as not measured.
         let counts = [echo.map(of_echo), broadcast.map(of_broadcast), churn.map(of_churn)];
         counts.into_iter().flatten().reduce(|one, other| one + other)
     };
@@ -247,7 +247,7 @@ fn value(metric: Metric, summary: &Summary, rate: Option<f64>) -> Option<f64> {
         Metric::ReceiptP99 => received.map(|latency| latency.p99_ms),
         Metric::ReceiptMax => received.map(|latency| latency.max_ms),
         Metric::Errors => count(errors),
-        // Of all that was tried: connections and messages.
+        // Share of all attempts: connections and messages.
         Metric::ErrorShare => {
             let expected =
                 of_all(|e| e.sent + e.unsent, |b| b.expected, |c| c.owed).unwrap_or_default();

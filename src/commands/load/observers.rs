@@ -1,7 +1,7 @@
-//! [`Onlookers`]: what looks on while a run lasts. Each second's [`Row`] goes to the screen, the CSV
-//! file, the metrics and the samples, together with what the processes of the run take.
+//! [`Observers`]: the outputs of a running run. Each second's [`Row`] goes to the screen, the CSV file,
+//! the metrics and the samples, with memory and CPU of the processes.
 //!
-//! What it is not: what a run is, and what is said of it in the end.
+//! Not here: the run itself and its summary.
 
 use anyhow::Result;
 use capacity::Machine;
@@ -33,7 +33,7 @@ impl<'a> Onlookers<'a> {
     /// Begins, right before the run; `screen` is told what the watched process takes until then.
     ///
     /// # Errors
-    /// A process to be watched that is not there.
+    /// A process for `--watch-pid` that does not exist.
     pub(super) fn begin(
         args: &Args,
         machine: &Machine,

@@ -1,4 +1,4 @@
-//! A run of `load` as a page: its figures as rows for [`Report`].
+//! The HTML report of a WebSocket run of `load`: its figures as rows of a [`Report`].
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::progress::Series;
 use crate::report::{Report, Rows, Table};
 use crate::units::time_as_said;
 
-/// The run, ready to be written.
+/// Returns the report of a run.
 pub(super) fn report<'a>(
     (urls, config): (&[String], &Config),
     (document, interrupted): (&Document<'a>, bool),
@@ -49,7 +49,7 @@ pub(super) fn report<'a>(
     }
 }
 
-/// Conditions, if there were any.
+/// Returns the table of thresholds, if there are any.
 pub(super) fn thresholds(outcomes: &[Outcome]) -> Option<Table> {
     let row = |outcome: &Outcome| {
         let [value, verdict] = outcome.said();
@@ -77,7 +77,7 @@ fn configuration(config: &Config) -> Rows {
     let heartbeat = config.heartbeat.map(|every| format!("every {}", time_as_said(every)));
     say("heartbeats", heartbeat.unwrap_or_else(|| "none".to_owned()));
     if !config.headers.is_empty() {
-        // Values may be secrets; the command has them where they were typed.
+        // Only the names: values may be secrets. The command line shows them anyway.
         let names: Vec<_> = config.headers.iter().map(|(name, _)| name.as_str()).collect();
         say("further header lines", names.join(", "));
     }
@@ -102,7 +102,7 @@ fn configuration(config: &Config) -> Rows {
     rows
 }
 
-/// Stages as people say them; `unit` stands behind each number.
+/// Formats stages; `unit` follows each number.
 pub(super) fn staged(stages: &[Stage], unit: &str) -> String {
     let one = |stage: &Stage| {
         format!("{}{unit} in {}", Count(stage.connections), time_as_said(stage.time))
@@ -138,7 +138,7 @@ fn fanout_asked(fanout: &Fanout, mut say: impl FnMut(&str, String)) {
     say("late after", time_as_said(fanout.late_after));
 }
 
-/// What ends the sending: a number, a time, or whichever comes first.
+/// Formats the end of sending: a number, a time, or whichever comes first.
 fn end(messages: Option<u32>, duration: Option<Duration>, unit: &str) -> String {
     let number = messages.map(|messages| format!("{} {unit}", Count(messages.into())));
     let parts: Vec<String> = number.into_iter().chain(duration.map(time_as_said)).collect();
@@ -182,7 +182,7 @@ fn figures(document: &Document<'_>) -> Rows {
     rows
 }
 
-/// The generator's own figures, and those of whom it watched.
+/// Returns the figures of the generator and of the watched process.
 pub(super) fn generated(
     generator: &Generator,
     watched: Option<&Watched>,
@@ -241,7 +241,7 @@ fn causes(by_cause: &BTreeMap<&'static str, u64>) -> String {
     format!("{} ({})", Count(all), named.join(", "))
 }
 
-/// Half, 99 %, longest.
+/// Formats p50, p99 and maximum.
 pub(super) fn times(latency: Option<&Latency>) -> String {
     latency.map_or("not timed".to_owned(), |l| {
         format!("p50 {:.2} ms, p99 {:.2} ms, max {:.2} ms", l.p50_ms, l.p99_ms, l.max_ms)

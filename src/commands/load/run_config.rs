@@ -1,30 +1,29 @@
-//! [`Asked`]: where a run went and at what pace, as its JSON says it: only likes are compared, and only a
-//! run as fast as it went says what a machine carries. What it is not: all that was asked for, which
-//! the page has.
+//! [`RunConfig`]: the target and the pace of a run in its JSON, so that `load compare` and `plan` use only
+//! runs that fit. It does not contain all settings; the HTML report has those.
 
 use load::requests::{Pace, Requests};
 use load::stages::Stage;
 use load::{Config, Endpoint};
 use serde::Serialize;
 
-/// Stands in the JSON of every run of `load`.
+/// Part of the JSON of every run of `load`.
 #[derive(Clone, Serialize, Debug)]
 pub(super) struct Asked {
     /// URLs as they were given, without users, passwords and the values of their queries.
     target: Vec<String>,
     pace: Speed,
-    /// Why the first handshake of TLS failed that did; null where none did.
+    /// Error of the first TLS handshake that failed; null if none failed.
     tls_error: Option<String>,
 }
 
-/// When something was sent.
+/// Pacing of the run.
 #[derive(Clone, Serialize, Debug)]
 struct Speed {
-    /// `closed`: when the last was answered; `open`: when it was due.
+    /// `closed`: each message is sent when the last was answered; `open`: when it is due.
     model: &'static str,
-    /// A second, of the open model.
+    /// Messages or requests per second of the open model.
     rate: Option<f64>,
-    /// Seconds, and users or a rate at their end.
+    /// Seconds, and the users or the rate at the end of the stage.
     stages: Option<Vec<(f64, u64)>>,
 }
 
@@ -64,7 +63,7 @@ impl Asked {
         }
     }
 
-    /// A line on what TLS came to, where it came to nothing.
+    /// Returns a line with the TLS error, if there was one.
     pub(super) fn text(&self) -> String {
         let said = self.tls_error.as_ref().map(|error| format!("tls           first: {error}\n"));
         said.unwrap_or_default()
@@ -75,7 +74,7 @@ fn staged(stages: &[Stage]) -> Vec<(f64, u64)> {
     stages.iter().map(|stage| (stage.time.as_secs_f64(), stage.connections)).collect()
 }
 
-/// A URL for files that others read.
+/// Removes secrets from a URL that goes to a file.
 fn without_secrets(url: &str) -> String {
     let url = url.split('#').next().unwrap_or_default();
     let (place, query) = url.split_once('?').map_or((url, None), |(a, b)| (a, Some(b)));

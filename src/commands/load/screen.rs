@@ -1,5 +1,5 @@
-//! A run of `load` under way: each second's [`Row`] becomes a sample and a line of text. How they
-//! come to the terminal is [`crate::screen`]'s.
+//! Progress of a run of `load`: each second's [`Row`] becomes a sample and a line of text.
+//! [`crate::screen`] puts them on the terminal.
 
 use std::time::Duration;
 
@@ -10,19 +10,19 @@ use load::{Config, Endpoint, Row};
 use crate::progress::{Latency, Sample, Usage};
 use crate::screen::{self, About, Rows, Step};
 
-/// The titles come again after so many lines.
+/// Number of rows after which the column titles are repeated.
 const TITLES_EVERY: u32 = 20;
 const TITLES: &str =
     " elapsed  phase        open    failed     msgs/s     p50 ms     p99 ms   errors\n";
 
-/// How much of a phase is done, by what there is and the seconds since it began.
+/// Returns the completed share of a phase from a sample and the seconds since the phase began.
 type Done<'a> = Box<dyn Fn(&Sample, f64) -> f64 + 'a>;
 
-/// What people see of one run. Dropped, the terminal is as it was.
+/// The progress display of one run. Dropping it restores the terminal.
 pub(super) struct Screen<'a> {
     done: Done<'a>,
     screen: screen::Screen,
-    /// What the live screen is to be told once the first row is there.
+    /// Settings for the live screen until the first row arrives.
     about: Option<About>,
     rows: u32,
     phase: &'static str,
@@ -31,8 +31,8 @@ pub(super) struct Screen<'a> {
 }
 
 impl<'a> Screen<'a> {
-    /// Of a run of WebSockets. `plain`: rows of text whatever the terminal can do. `server`: what the
-    /// watched process takes before the run.
+    /// Creates the display of a WebSocket run. `plain` prints rows of text on every terminal; `server`
+    /// is the usage of the watched process before the run.
     pub(super) fn of_sockets(
         config: &'a Config,
         urls: &[String],
@@ -53,7 +53,7 @@ impl<'a> Screen<'a> {
         Screen::new(about(urls, &phases, sockets, endpoints, server), plain, done)
     }
 
-    /// The same of a run of requests.
+    /// Creates the display of a run of requests.
     pub(super) fn of_requests(
         config: &'a Requests,
         urls: &[String],
@@ -78,7 +78,7 @@ impl<'a> Screen<'a> {
         }
     }
 
-    /// A second has passed, after which the watched process takes `server`.
+    /// Shows a row; `server` is the current usage of the watched process.
     pub(super) fn row(&mut self, row: &Row, server: Option<Usage>) -> Sample {
         if let Some(about) = self.about.take() {
             self.screen.begin(about);
@@ -141,7 +141,7 @@ fn of_count(done: u64, whole: u64) -> f64 {
     done as f64 / whole.max(1) as f64
 }
 
-/// How much of the phase is done.
+/// Returns the completed share of the phase.
 fn of_sockets_done(config: &Config, sample: &Sample, since: f64) -> f64 {
     let Config { connections, stages, hold, echo, fanout, .. } = config;
     let of_time = |whole: Duration| since / whole.as_secs_f64();
@@ -159,7 +159,7 @@ fn of_sockets_done(config: &Config, sample: &Sample, since: f64) -> f64 {
     }
 }
 
-/// The same of requests: whichever of time and number is further.
+/// Returns the completed share of a run of requests, by time or by number, whichever is higher.
 fn of_requests_done(config: &Requests, sample: &Sample, since: f64) -> f64 {
     let of_time = |whole: Duration| since / whole.as_secs_f64();
     if sample.phase == "warm-up" {
@@ -174,13 +174,13 @@ fn of_requests_done(config: &Requests, sample: &Sample, since: f64) -> f64 {
     time.max(config.requests.map_or(0.0, |requests| of_count(come, requests)))
 }
 
-/// Connections that are to be open at the same time.
+/// Returns the maximum number of concurrent connections.
 fn most(config: &Config) -> u64 {
     let highest = config.stages.iter().map(|stage| stage.connections).max();
     highest.unwrap_or(config.connections)
 }
 
-/// What this process takes.
+/// Returns the usage of this process.
 fn usage() -> Option<Usage> {
     let memory = ProcessMemory::of(std::process::id()).ok()?;
     Some(Usage { rss_bytes: memory.rss_bytes, cpu_seconds: memory.cpu_seconds })

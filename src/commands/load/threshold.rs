@@ -1,4 +1,4 @@
-//! Thresholds: what a run must reach for exit code 0, such as `p99<50ms`, `lost==0`, `rate>10k`.
+//! Thresholds: conditions for exit code 0, such as `p99<50ms`, `lost==0`, `rate>10k`.
 
 use std::fmt::{self, Display};
 use std::str::FromStr;
@@ -28,7 +28,7 @@ enum Sign {
 const SIGNS: [(&str, Sign); 4] =
     [("<", Sign::Below), (">", Sign::Above), ("==", Sign::Exactly), ("=", Sign::Exactly)];
 
-/// A figure that can be asked for, in milliseconds, counts, per cent, or messages per second.
+/// A figure for a threshold, in milliseconds, counts, percent, or messages per second.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Metric {
     P50,
@@ -48,7 +48,7 @@ pub(super) enum Metric {
     ReceiptP99,
     ReceiptMax,
     Errors,
-    /// Errors in per cent.
+    /// Errors in percent.
     ErrorShare,
     Rate,
 }
@@ -73,23 +73,23 @@ const METRICS: [(&str, Metric); 17] = [
     ("rate", Metric::Rate),
 ];
 
-/// A figure, as far as it was measured.
+/// The measured value of a metric.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Figure {
-    /// `None` if it was not.
+    /// `None` if it was not measured.
     pub(super) value: Option<f64>,
-    /// Whether anything was answered, or came, of what it counts among.
+    /// Whether the run received any answer that the metric is about.
     pub(super) is_answered: bool,
 }
 
-/// What became of a threshold.
+/// The result of a threshold.
 #[derive(Serialize, Debug)]
 pub(super) struct Outcome {
     pub(super) threshold: String,
-    /// In milliseconds, a count, per cent, or messages per second; null when it was not measured.
+    /// In milliseconds, a count, percent, or messages per second; null if it was not measured.
     pub(super) value: Option<f64>,
     pub(super) met: bool,
-    /// Something came of the run that the threshold is about.
+    /// See [`Figure::is_answered`].
     #[serde(skip)]
     is_answered: bool,
 }
@@ -121,14 +121,14 @@ impl FromStr for Threshold {
 }
 
 impl Threshold {
-    /// `figure` tells one. Where nothing was answered no threshold is met, however few errors there
-    /// were: that few were made says nothing then.
+    /// Judges the threshold by the value that `figure` returns. No threshold is met if nothing was
+    /// answered, as a run without answers has no errors to count either.
     pub(super) fn judge(&self, figure: impl FnOnce(Metric) -> Figure) -> Outcome {
         let Figure { value, is_answered } = figure(self.metric);
         let met = value.filter(|_| is_answered).is_some_and(|value| match self.sign {
             Sign::Below => value < self.bound,
             Sign::Above => value > self.bound,
-            // Counts are whole, and so is their bound.
+            // Counts and their bounds are integers.
             Sign::Exactly => (value - self.bound).abs() < f64::EPSILON,
         });
         Outcome { threshold: self.text.clone(), value, met, is_answered }
@@ -142,7 +142,7 @@ impl Metric {
     }
 }
 
-/// A share in per cent, as `0.1`.
+/// Parses a percentage such as `0.1`.
 fn per_cent(text: &str) -> Result<f64, String> {
     let share = text.trim().parse::<f64>().ok().filter(|share| (0.0..=100.0).contains(share));
     share.ok_or_else(|| format!("{text:?} is no share: write errors<0.1%"))
@@ -168,7 +168,8 @@ impl Outcome {
     }
 }
 
-/// The last line of a run. Thresholds decide where there are any; `reasons` say what else fell short.
+/// Returns the last line of a run. If there are thresholds, they decide; `reasons` name what else
+/// fell short.
 pub(super) fn result(
     interrupted: bool,
     fell_short: bool,

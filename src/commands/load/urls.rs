@@ -1,10 +1,10 @@
-//! Several destinations in one URL: `{1..4}` stands for each number of a range, wherever it is:
+//! Ranges in URLs: `{1..4}` expands to each number, at any place in the URL, so
 //! `ws://127.0.0.{1..2}:{9000..9003}/echo` is eight URLs.
 
-/// Every URL that `url` stands for, at most `most`.
+/// Expands the ranges of `url`, to at most `most` URLs.
 ///
 /// # Errors
-/// A text for people: a range that is none, or too many.
+/// An invalid range, or too many URLs.
 pub(super) fn expand(url: &str, most: usize) -> Result<Vec<String>, String> {
     let Some((before, range, after)) = first_range(url) else { return Ok(vec![url.to_owned()]) };
     let wrong = || format!("{url:?}: write a range of numbers as {{1..4}}");
@@ -18,7 +18,7 @@ pub(super) fn expand(url: &str, most: usize) -> Result<Vec<String>, String> {
     if (last - first) as usize >= most {
         return Err(many());
     }
-    // What follows may hold a range of its own.
+    // The rest may contain another range.
     let tails = expand(after, most)?;
     let urls: Vec<String> = (first..=last)
         .flat_map(|number| tails.iter().map(move |tail| format!("{before}{number}{tail}")))
@@ -26,8 +26,8 @@ pub(super) fn expand(url: &str, most: usize) -> Result<Vec<String>, String> {
     if urls.len() > most { Err(many()) } else { Ok(urls) }
 }
 
-/// What is before the first range, in it and behind it. Braces without dots are the URL's own, as
-/// in the `?filter={"a":1}` that browsers copy.
+/// Splits the URL at its first range. Braces without dots belong to the URL, as in the
+/// `?filter={"a":1}` that browsers copy.
 fn first_range(url: &str) -> Option<(&str, &str, &str)> {
     let mut from = 0;
     loop {
@@ -43,7 +43,7 @@ fn first_range(url: &str) -> Option<(&str, &str, &str)> {
     }
 }
 
-/// `1-3`, which somebody meant as a range.
+/// Returns whether the text looks like a mistyped range, such as `1-3`.
 fn is_numbers(text: &str) -> bool {
     let of_numbers = |byte: u8| byte.is_ascii_digit() || byte == b'-';
     text.contains('-') && text.bytes().all(of_numbers)

@@ -1,5 +1,5 @@
-//! What the processes of a run took: the watched target (`--watch-pid`), and the generator itself,
-//! which says so when it was the bottleneck.
+//! Memory, CPU and descriptors of the watched target (`--watch-pid`) and of the load generator, which
+//! reports if it was the bottleneck.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Display};
@@ -12,27 +12,27 @@ use serde::Serialize;
 
 use crate::progress::Usage;
 
-/// Nine tenths of the cores, from which on a generator measures itself.
+/// Share of the cores from which the generator counts as saturated.
 const BUSY: f64 = 0.9;
-/// A message that leaves so much later than it was due is no longer the rate that was asked for.
+/// Lateness in milliseconds from which a message no longer counts as sent at the requested rate.
 const LATE_MS: f64 = 100.0;
-/// From here on the rate that was asked for was not what the target saw.
+/// Lateness in milliseconds from which the requested rate counts as missed.
 const TOO_LATE_MS: f64 = 1_000.0;
-/// Share of the rate asked for that counts as reached.
+/// Share of the requested rate that counts as reached.
 const REACHED: f64 = 0.98;
 
-/// A process that is looked at from outside.
+/// The process of `--watch-pid`.
 #[derive(Serialize, Debug)]
 pub(super) struct Watched {
     pid: u32,
     rss_bytes_before: u64,
     rss_bytes: u64,
     descriptors_before: u64,
-    /// The most that any look saw.
+    /// The maximum of all samples.
     descriptors: u64,
-    /// During the run.
+    /// CPU time during the run.
     cpu_seconds: f64,
-    /// Growth of its memory ÷ connections open; null without connections.
+    /// Growth of its memory per open connection; null without connections.
     rss_bytes_per_connection: Option<f64>,
     /// CPU time per 1,000 messages or publications received; null without.
     cpu_ms_per_1000_messages: Option<f64>,
@@ -45,7 +45,7 @@ pub(super) struct Watched {
 
 impl Watched {
     /// # Errors
-    /// A process that is not there or may not be looked at, as text.
+    /// A process that does not exist or cannot be read.
     pub(super) fn begin(pid: u32) -> Result<Watched, String> {
         let now = ProcessMemory::of(pid).map_err(|error| format!("--watch-pid {pid}: {error}"))?;
         let descriptors = descriptors(pid);
@@ -83,7 +83,7 @@ impl Watched {
         Some(Usage { rss_bytes: now.rss_bytes, cpu_seconds: now.cpu_seconds })
     }
 
-    /// Memory, CPU and descriptors.
+    /// Returns memory, CPU and descriptors as texts.
     pub(super) fn figures(&self) -> [String; 3] {
         let (before, after) = (Bytes(self.rss_bytes_before), Bytes(self.rss_bytes));
         let memory = self.rss_bytes_per_connection;
@@ -99,7 +99,7 @@ impl Watched {
         ]
     }
 
-    /// After the last look, with so many connections open and messages received in all.
+    /// Computes the ratios from the open connections and the messages received in total.
     pub(super) fn finish(&mut self, open: u64, messages: u64) {
         let grown = self.rss_bytes.saturating_sub(self.rss_bytes_before) as f64;
         self.rss_bytes_per_connection = (open > 0).then(|| grown / open as f64);
@@ -114,8 +114,8 @@ impl Display for Watched {
     }
 }
 
-/// Open descriptors of a process: of the table its main thread has, and of those that workers of
-/// ours have to themselves.
+/// Counts the open descriptors of a process: those of its main thread's table and those of the
+/// private tables of standfast's workers.
 fn descriptors(pid: u32) -> u64 {
     let count = |task: &str| {
         fs::read_dir(format!("/proc/{pid}/task/{task}/fd")).map_or(0, |fds| fds.count() as u64)
@@ -131,22 +131,22 @@ fn descriptors(pid: u32) -> u64 {
     count(&pid.to_string()) + own.iter().map(|task| count(task)).sum::<u64>()
 }
 
-/// The generator over a run.
+/// The load generator during a run.
 #[derive(Serialize, Default, Debug)]
 pub(super) struct Generator {
     cores: usize,
     cpu_seconds: f64,
-    /// The highest of any second, in cores.
+    /// Maximum CPU of any second, in cores.
     cpu_cores_most: f64,
-    /// Messages per second over the time that messages were sent; null without.
+    /// Messages per second while messages were sent; null without messages.
     messages_per_second: Option<f64>,
-    /// Why the figures are the generator's and not the target's; null when they are not.
+    /// Why the figures describe the generator instead of the target; null if they do not.
     saturated: Option<String>,
-    /// Whether the rate of an open model was not reached, or far too late.
+    /// Whether the rate of an open model was missed, or met far too late.
     rate_missed: bool,
     #[serde(skip)]
     last: Option<(f64, f64)>,
-    /// Seconds in all and those in which it was busy, while messages were sent.
+    /// Total and busy seconds while messages were sent.
     #[serde(skip)]
     seconds: (f64, f64),
 }
@@ -156,7 +156,7 @@ impl Generator {
         Generator { cores, ..Generator::default() }
     }
 
-    /// A second of the run, with what this process has taken so far.
+    /// Adds a row of the run with the generator's usage so far.
     pub(super) fn row(&mut self, row: &Row, usage: Option<Usage>) {
         let elapsed = row.elapsed.as_secs_f64();
         let cpu = usage.map_or(0.0, |usage| usage.cpu_seconds);
@@ -173,7 +173,7 @@ impl Generator {
         self.cpu_seconds = cpu;
     }
 
-    /// What the run says of it; `asked` is the rate of an open model, `sending` the seconds in which
+    /// Evaluates the run; `requested` is the rate of an open model, `sending` the seconds during which
     /// messages were due.
     pub(super) fn finish(&mut self, summary: &Summary, asked: Option<f64>, sending: Option<f64>) {
         let fanout = summary.broadcast.as_ref().and_then(|broadcast| broadcast.fanout.as_ref());
@@ -188,11 +188,11 @@ impl Generator {
             }
             (None, None) => 0.0,
         };
-        // Of a short run a moment is more than two per cent.
+        // In a short run a moment is more than two percent.
         let on_time = fanout
             .and_then(|fanout| fanout.publish_lag.as_ref())
             .is_some_and(|lag| lag.max_ms <= LATE_MS);
-        // Connections that never opened send nothing, and that is not the generator's doing.
+        // Connections that failed to open send nothing, which is not the generator's fault.
         let c = &summary.connections;
         let opened = c.requested.saturating_sub(c.failed) as f64 / c.requested.max(1) as f64;
         let opened = if fanout.is_some() { 1.0 } else { opened };
@@ -208,9 +208,8 @@ impl Generator {
         };
     }
 
-    /// The same of requests, in the open model or not. That a server is too slow for a rate is no fault
-    /// of the generator's, but the rate is missed all the same; what left late though somebody was
-    /// free to send it is.
+    /// Evaluates a run of requests. If the server is too slow, the rate is missed but the generator is not
+    /// at fault; it is at fault for requests sent late although a connection was free.
     pub(super) fn finish_requests(&mut self, summary: &RequestSummary, is_open: bool) {
         self.messages_per_second = Some(summary.per_second);
         let p99 = |times: &Option<Latency>| times.as_ref().map_or(0.0, |times| times.p99_ms);
@@ -226,7 +225,7 @@ impl Generator {
         };
     }
 
-    /// Nearly all of the machine for most of the time.
+    /// Returns a text if the generator used nearly all cores for most of the time.
     fn was_busy(&self) -> Option<String> {
         let (seconds, busy) = self.seconds;
         let most = seconds > 0.0 && busy > seconds / 2.0;
@@ -237,18 +236,18 @@ impl Generator {
         self.messages_per_second
     }
 
-    /// CPU in a line.
+    /// Returns the CPU usage as one line.
     pub(super) fn figures(&self) -> String {
         let Generator { cpu_seconds, cpu_cores_most, cores, .. } = self;
         format!("{cpu_seconds:.1} CPU seconds, at most {cpu_cores_most:.1} of {cores} cores")
     }
 
-    /// Why its figures are not the target's, where they are not.
+    /// Returns why the figures describe the generator instead of the target, if they do.
     pub(super) fn saturated(&self) -> Option<&str> {
         self.saturated.as_deref()
     }
 
-    /// Whether an open model was not what was asked for.
+    /// Returns whether the rate of an open model was missed.
     pub(super) fn missed_the_rate(&self) -> bool {
         self.rate_missed
     }
@@ -267,7 +266,7 @@ impl Display for Generator {
     }
 }
 
-/// Messages and publications received in all.
+/// Returns the messages and publications received in total.
 pub(super) fn received(summary: &Summary) -> u64 {
     let echo = summary.echo.as_ref().map_or(0, |echo| echo.received);
     echo + summary.broadcast.as_ref().map_or(0, |broadcast| broadcast.received)

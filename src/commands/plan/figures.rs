@@ -1,4 +1,4 @@
-//! The steps from a goal to a number of machines, as text and as JSON.
+//! The calculation from a target load to a number of machines, as text and as JSON.
 
 use std::fmt::{self, Display, Formatter, Write};
 
@@ -11,16 +11,16 @@ use super::measured::Measured;
 
 const DAY_SECONDS: f64 = 86_400.0;
 
-/// What came of it.
+/// The calculation and its result.
 #[derive(Serialize, Debug)]
 pub(super) struct Answer {
     views: Option<Views>,
     requests: Option<Requests>,
     memory: Option<Memory>,
     cpu: Option<Cpu>,
-    /// Share of each machine that stays free, 0 to 1.
+    /// Share of each machine to keep free, 0 to 1.
     headroom: f64,
-    /// What needs most decides; null where nothing was to be divided by.
+    /// The largest number of the parts; null if no capacity of a machine is known.
     machines: Option<u64>,
     notes: Vec<String>,
 }
@@ -35,7 +35,7 @@ struct Views {
 
 #[derive(Serialize, Debug)]
 struct Requests {
-    /// In the peak, rounded up.
+    /// At peak, rounded up.
     per_second: u64,
     #[serde(skip)]
     exact: f64,
@@ -58,14 +58,16 @@ struct Memory {
 struct Cpu {
     messages_per_second: u64,
     microseconds_per_message: f64,
-    /// Busy all the time.
+    /// Number of fully used cores.
     cores: f64,
     machine_cores: Option<u64>,
     machines: Option<u64>,
 }
 
+/// Calculates the answer.
+///
 /// # Errors
-/// What one machine carries is not known.
+/// The capacity of one machine is not known.
 pub(super) fn answer(args: &Args, measured: Option<&Measured>) -> Result<Answer> {
     let views = args.views.map(|per_day| Views {
         per_day,
@@ -138,13 +140,13 @@ fn cpu(args: &Args, measured: &Measured, free: f64) -> Option<Cpu> {
     })
 }
 
-/// Rounded up, at least one: of machines and of requests there are no parts.
+/// Rounds up to a whole number, at least 1.
 fn whole(exact: f64) -> u64 {
-    // What is a hair above a whole number is that of the arithmetic, not of the load.
+    // A tiny excess is an error of the arithmetic, not load.
     (exact - 1e-9).ceil().max(1.0) as u64
 }
 
-/// To six digits behind the point: the rest is binary arithmetic.
+/// Rounds to six decimals, to drop errors of binary arithmetic.
 fn rounded(value: f64) -> f64 {
     (value * 1e6).round() / 1e6
 }
@@ -251,7 +253,7 @@ fn percent(share: f64) -> String {
     format!("{} %", number(share * 100.0))
 }
 
-/// At most two digits behind the point, and thousands apart.
+/// Formats a number with at most two decimals and thousands separators.
 fn number(value: f64) -> String {
     let hundredths = (value * 100.0).round() as u64;
     let mut text = Count(hundredths / 100).to_string();

@@ -1,4 +1,4 @@
-//! What a run measured of one machine, out of the JSON that `prove` and `load` write
+//! The capacity of one machine as measured by a run, from the JSON that `prove` and `load` write
 //! (`docs/protocol/prove-json.md`, `docs/protocol/load-json.md`).
 
 use std::path::Path;
@@ -6,30 +6,32 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// A result is some kilobytes; what is larger is none.
+/// Size limit of a result file, in bytes; results have some kilobytes.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// What one machine was seen to carry, and what that took.
+/// The measured capacity of one machine, and the cost of connections and messages.
 #[derive(Default, Debug)]
 pub(super) struct Measured {
     pub(super) file: String,
-    /// Requests per second that were answered well.
+    /// Successful requests per second.
     pub(super) requests_per_second: Option<f64>,
-    /// Memory of the server's process, by connection.
+    /// Memory of the server's process per connection, in bytes.
     pub(super) process_bytes: Option<f64>,
-    /// The kernel's, by socket: the server has one of each connection.
+    /// Kernel memory per socket, in bytes; the server has one socket per connection.
     pub(super) kernel_bytes: Option<f64>,
-    /// CPU of the server, by message.
+    /// CPU time of the server per message, in seconds.
     pub(super) message_seconds: Option<f64>,
-    /// A run of load with --watch-pid.
+    /// Whether the run was one of load with --watch-pid.
     is_watched: bool,
-    /// What whoever trusts the figures should know.
+    /// Limitations of the figures.
     pub(super) notes: Vec<String>,
 }
 
 impl Measured {
+    /// Reads a result file.
+    ///
     /// # Errors
-    /// A file that cannot be read, or is no result of ours, by name.
+    /// A file that cannot be read or is not a result of `prove` or `load`.
     pub(super) fn read(path: &Path) -> Result<Measured> {
         let file = path.display().to_string();
         let value = read_json(path)?;
@@ -85,10 +87,10 @@ impl Measured {
     }
 }
 
-/// Reads a JSON file of ours.
+/// Reads a JSON result file.
 ///
 /// # Errors
-/// What is wrong with it, by name.
+/// A file that cannot be read, is too large or is not JSON.
 pub(crate) fn read_json(path: &Path) -> Result<Value> {
     let file = path.display();
     let length = path.metadata().with_context(|| format!("cannot read {file}"))?.len();

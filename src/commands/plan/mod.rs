@@ -1,9 +1,9 @@
-//! `standfast plan`: how many machines a goal needs. Page views become requests per second in the
-//! peak; requests, connections and messages are divided by what one machine carries, as a run of
-//! `load` or `prove` has measured it. Every step is shown, so that it can be checked by hand.
+//! `standfast plan`: how many machines a target load needs. Page views become requests per second at
+//! peak; requests, connections and messages are divided by the capacity of one machine, as a run of
+//! `load` or `prove` measured it. Every step is printed, so it can be checked by hand.
 //!
-//! What it is not: a model. It multiplies and divides; what does not grow evenly (a database, a
-//! lock) shows only in a run with more load.
+//! It is not a model: it multiplies and divides. What does not scale linearly (a database, a lock)
+//! shows only in a run with more load.
 
 mod figures;
 mod measured;
@@ -21,39 +21,39 @@ use crate::{output, units};
 const GOAL: &str = "The goal";
 const MACHINE: &str = "One machine";
 
-/// Say how many machines a goal needs
+/// Calculate how many machines a target load needs
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Page views a day, such as 30M
+    /// Page views per day, such as 30M
     #[arg(long, value_name = "N", value_parser = units::positive_count, help_heading = GOAL)]
     views: Option<u64>,
-    /// Share that comes in the peak
+    /// Share of the views in the peak
     #[arg(long, value_name = "PERCENT", default_value = "80%", value_parser = units::percent,
         requires = "views", help_heading = GOAL)]
     peak_views: f64,
-    /// Share of the day that it lasts
+    /// Share of the day in the peak
     #[arg(long, value_name = "PERCENT", default_value = "20%", value_parser = units::percent,
         requires = "views", help_heading = GOAL)]
     peak_time: f64,
-    /// Requests that a page view makes
+    /// Requests per page view
     #[arg(long, value_name = "N", default_value = "1", value_parser = units::positive_count,
         requires = "views", help_heading = GOAL)]
     requests_per_view: u64,
-    /// Requests per second in the peak, where known
+    /// Requests per second at peak, instead of --views
     #[arg(long, value_name = "RATE", value_parser = units::positive_count, help_heading = GOAL,
         conflicts_with = "views")]
     requests: Option<u64>,
-    /// WebSockets open at the same time
+    /// Concurrent WebSockets
     #[arg(long, value_name = "N", value_parser = units::positive_count, help_heading = GOAL)]
     connections: Option<u64>,
     /// Messages per second over all WebSockets
     #[arg(long, value_name = "RATE", value_parser = units::positive_count, help_heading = GOAL)]
     messages: Option<u64>,
 
-    /// What a run measured: --json of prove or load
+    /// Results of a run: the --json file of prove or load
     #[arg(long, value_name = "FILE", help_heading = MACHINE)]
     from: Option<PathBuf>,
-    /// Requests per second of one [default: of --from]
+    /// Requests per second of one machine [default: --from]
     #[arg(long, value_name = "RATE", value_parser = units::positive_count, help_heading = MACHINE)]
     per_machine: Option<u64>,
     /// Memory of one machine
@@ -62,14 +62,12 @@ pub(crate) struct Args {
     /// Cores of one machine
     #[arg(long, value_name = "N", value_parser = units::positive_count, help_heading = MACHINE)]
     cores: Option<u64>,
-    /// Share of each that is to stay free
-    ///
-    /// For its system, for the loss of a neighbour
+    /// Share of each machine to keep free
     #[arg(long, value_name = "PERCENT", default_value = "0%", value_parser = units::percent,
         help_heading = MACHINE)]
     headroom: f64,
 
-    /// Write all as JSON to a file, or - for stdout
+    /// Write the results to a file, or - for stdout
     #[arg(long, value_name = "FILE")]
     json: Option<String>,
 }
@@ -77,7 +75,7 @@ pub(crate) struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// A goal that is missing, a file that says nothing of it.
+/// A missing target, or a file that lacks the figures.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let answer = answer(args)?;
     match args.json.as_deref() {
@@ -247,7 +245,7 @@ mod tests {
             (answer.to_string().contains("may carry more"), notes.contains("may carry more"))
         };
         assert_eq!(noted(&run), (true, true));
-        // What was not all carried, or went as fast as it could, shows a limit.
+        // Unsent requests or a closed model show the limit.
         run["requests"]["unsent"] = 5.into();
         assert_eq!(noted(&run), (false, false));
         run["requests"]["unsent"] = 0.into();

@@ -1,4 +1,4 @@
-//! One publish to the server's admin listener, timed by the clock that the receivers read.
+//! One publication through the server's admin listener, timed by the receivers' clock.
 
 use std::fmt::{self, Display};
 use std::io::{self, Read, Write};
@@ -11,12 +11,12 @@ use anyhow::{Context, Result, bail};
 use engine::sys::process::now_ns;
 use load::broadcast::Publication;
 
-/// The one publisher of a proof.
+/// The publisher id of a proof.
 pub(super) const PUBLISHER: u32 = 1;
-/// Longest wait for the server to take a publication.
+/// Time limit for the server to accept a publication.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Where the server's admin listener is.
+/// Address of the server's admin listener.
 #[derive(Clone, Debug)]
 pub(super) enum Admin {
     Tcp(SocketAddr),
@@ -32,8 +32,8 @@ impl Display for Admin {
     }
 }
 
-/// Publishes message `sequence` to `topic` and returns how long the server took to answer. The
-/// message carries its sequence and the time it was sent, so that each receiver can judge it.
+/// Publishes message `sequence` to `topic` and returns the server's response time. The message
+/// carries its sequence and send time, so each receiver can check it.
 pub(super) fn publish(admin: &Admin, topic: &str, sequence: u32) -> Result<Duration> {
     let mut stream =
         connect(admin).with_context(|| format!("cannot reach the admin listener {admin}"))?;

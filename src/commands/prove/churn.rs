@@ -1,6 +1,6 @@
-//! The churn of a scenario: while the sockets are held, clients of Action Cable begin and end
-//! subscriptions and publications go to all streams. What the load process is told, what the server's
-//! memory was meanwhile, and what is said of it.
+//! The churn of a scenario: during the hold, Action Cable clients subscribe and unsubscribe while
+//! messages are published to all streams. Flags for the load process, the server's memory, and the
+//! result.
 
 use std::time::Duration;
 
@@ -11,25 +11,25 @@ use serde_json::{Value, json};
 use super::broadcast::Admin;
 use super::processes::TOPIC;
 
-/// When memory has come to what it stays at.
+/// Time after which the server's memory should be stable.
 pub(super) const SETTLED: Duration = Duration::from_secs(10);
-/// How much more it may be in the end to be called flat: a twentieth, and an arena of the allocator.
+/// Growth allowed from then to the end: one part in 20, plus one allocator arena in bytes.
 const GROWTH: (u64, u64) = (20, 1 << 20);
 
 /// Subscriptions that begin and end.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) struct Churn {
-    /// Begun or ended a second.
+    /// Subscribes and unsubscribes per second.
     pub(super) rate: u64,
     pub(super) streams: u64,
-    /// Publications a second, over all streams.
+    /// Publications per second over all streams.
     pub(super) publish: u64,
-    /// How long a publication may take, and a subscription's end.
+    /// Time limit for a delivery and for an unsubscribe.
     pub(super) grace: Duration,
 }
 
 impl Churn {
-    /// Further flags of `standfast load`.
+    /// Returns the additional flags for `standfast load`.
     pub(super) fn flags(&self, hold: Duration, admin: &Admin) -> Vec<String> {
         let Churn { rate, streams, publish, grace } = self;
         let channel =
@@ -48,14 +48,14 @@ impl Churn {
 /// The server's resident memory during a churn, in bytes.
 #[derive(Copy, Clone, Default, Serialize)]
 pub(super) struct ChurnMemory {
-    /// As it began.
+    /// At the start of the churn.
     pub(super) start: u64,
-    /// After ten seconds; of a shorter churn at its end.
+    /// After ten seconds, or at the end of a shorter churn.
     pub(super) settled: u64,
     pub(super) end: u64,
 }
 
-/// A churn as stored: the load process's own account of it, and the server's memory.
+/// A churn in the JSON result: the counts of the load process and the server's memory.
 #[derive(Serialize)]
 pub(super) struct ChurnResult {
     #[serde(flatten)]
@@ -64,7 +64,7 @@ pub(super) struct ChurnResult {
 }
 
 impl ChurnResult {
-    /// `None` of a summary without a churn.
+    /// Returns `None` if the summary has no churn.
     pub(super) fn new(load: Option<&Value>, memory: Option<ChurnMemory>) -> Option<ChurnResult> {
         let counts = load?.get("churn").filter(|churn| churn.is_object())?.clone();
         Some(ChurnResult { counts, server_rss_bytes: memory? })
@@ -74,7 +74,7 @@ impl ChurnResult {
         self.counts[key].as_u64().unwrap_or(0)
     }
 
-    /// Why it fell short.
+    /// Returns why the churn fell short.
     pub(super) fn reasons(&self) -> Vec<String> {
         let ChurnMemory { settled, end, .. } = self.server_rss_bytes;
         let failed = self.counts["publish_failed"].as_object().into_iter().flatten();
@@ -108,7 +108,7 @@ impl ChurnResult {
         reasons
     }
 
-    /// Its lines among those of the verdict.
+    /// Returns its lines of the summary.
     pub(super) fn lines(&self) -> [(&'static str, String); 2] {
         let of = |key| Count(self.count(key));
         let ChurnMemory { start, settled, end } = self.server_rss_bytes;

@@ -1,8 +1,8 @@
-//! A slow link between server and clients: two network namespaces joined by a pair of virtual
-//! Ethernet devices whose queues are shaped, by `netem` where the kernel has it (rate and delay),
-//! else by a token bucket (rate). Made with the program `ip`, taken away when dropped.
+//! A slow link between server and clients: two network namespaces connected by a veth pair with
+//! traffic shaping, by `netem` if the kernel has it (rate and delay), else by a token bucket (rate
+//! only). Created with `ip` and `tc`, removed on drop.
 //!
-//! The addresses are of 198.18.0.0/15, set aside for such measurements (RFC 2544 appendix C).
+//! The addresses are from 198.18.0.0/15, reserved for benchmarks (RFC 2544 appendix C).
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};
@@ -13,24 +13,23 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use serde_json::Value;
 
-/// The server's end.
+/// The server's address.
 pub(super) const SERVER: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 /// The device's name in either namespace.
 const DEVICE: &str = "slow0";
 /// Ports of one address in a new namespace: the kernel's default range, 32768 to 60999.
 const PORTS: u64 = 28_232;
-/// Packets that wait at either end before more are dropped, as many as a Linux device queues by
-/// default (`txqueuelen`).
+/// Queue length of each end in packets, the default of Linux devices (`txqueuelen`).
 const QUEUE_PACKETS: u32 = 1_000;
-/// The same in bytes, for a token bucket.
+/// The same in bytes, for the token bucket.
 const QUEUE_BYTES: u32 = QUEUE_PACKETS * 1_514;
 
-/// What a scenario asks for.
+/// The link that a scenario configures.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) struct Link {
-    /// Each way.
+    /// Rate in each direction.
     pub(super) megabits: u32,
-    /// Each way.
+    /// Delay in each direction.
     pub(super) delay: Duration,
 }
 
@@ -44,7 +43,7 @@ pub(super) struct Namespaces {
     shaper: &'static str,
 }
 
-/// What passed one end, and what its queue dropped.
+/// Traffic of one end and the drops of its queue.
 #[derive(Serialize, Copy, Clone, Default, Debug)]
 pub(super) struct Traffic {
     pub(super) bytes: u64,
@@ -52,7 +51,7 @@ pub(super) struct Traffic {
     pub(super) dropped: u64,
 }
 
-/// The link as it was, for the report.
+/// The link in the results.
 #[derive(Serialize, Clone, Debug)]
 pub(super) struct LinkResult {
     pub(super) megabits: u32,
@@ -63,10 +62,10 @@ pub(super) struct LinkResult {
 }
 
 impl Namespaces {
-    /// Makes them, with addresses to make so many connections from.
+    /// Creates both namespaces, with enough source addresses for `connections`.
     ///
     /// # Errors
-    /// No right to do it, or no program `ip` or `tc`; each says so.
+    /// Missing privileges, or a missing `ip` or `tc`.
     pub(super) fn create(link: Link, connections: u64) -> Result<Namespaces> {
         let id = std::process::id();
         let sources = capacity::sources_needed(connections, PORTS, 1).unwrap_or(1).clamp(1, 65_000);
@@ -87,22 +86,22 @@ impl Namespaces {
         Ok(namespaces)
     }
 
-    /// Addresses to connect from.
+    /// Returns the source addresses of the clients.
     pub(super) fn sources(&self) -> &[IpAddr] {
         &self.sources
     }
 
-    /// What goes before a command to run it at the server's end.
+    /// Returns the command prefix that runs a command in the server's namespace.
     pub(super) fn at_server(&self) -> Vec<String> {
         exec(&self.server)
     }
 
-    /// The same at the clients' end.
+    /// Returns the command prefix for the clients' namespace.
     pub(super) fn at_clients(&self) -> Vec<String> {
         exec(&self.clients)
     }
 
-    /// In one line.
+    /// Describes the link in one line.
     pub(super) fn describe(&self) -> String {
         let Link { megabits, delay } = self.link;
         let delay = if self.shaper == "netem" && !delay.is_zero() {
@@ -115,7 +114,7 @@ impl Namespaces {
         format!("link of {megabits} Mbit/s each way ({}{delay})", self.shaper)
     }
 
-    /// What has passed so far.
+    /// Returns the traffic so far.
     pub(super) fn result(&self) -> LinkResult {
         let Link { megabits, delay } = self.link;
         let delayed = if self.shaper == "netem" { delay.as_secs_f64() * 1e3 } else { 0.0 };
@@ -130,7 +129,7 @@ impl Namespaces {
 
     fn build(&mut self) -> Result<()> {
         let Namespaces { server, clients, .. } = &*self;
-        // What one batch does in the namespaces must find them there.
+        // The later batches need the namespaces.
         ip(&[], &[format!("netns add {server}"), format!("netns add {clients}")])?;
         let pair = format!("link add {DEVICE} type veth peer name {DEVICE} netns {clients}");
         let lines =
@@ -201,13 +200,13 @@ fn traffic(namespace: &str) -> Result<Traffic> {
     Ok(Traffic { bytes: number("bytes"), packets: number("packets"), dropped: number("drops") })
 }
 
-/// Runs a program to its end; what it said is the error when it failed.
+/// Runs a program; its standard error is the error if it fails.
 fn run(command: &mut Command, input: &str) -> Result<Output> {
     let name = format!("cannot run `{}`", command.get_program().to_string_lossy());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().context(name.clone())?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A program that ended early says why itself.
+        // A program that ends early reports the reason on standard error.
         let _ = stdin.write_all(input.as_bytes());
     }
     let output = child.wait_with_output().context(name.clone())?;

@@ -1,6 +1,6 @@
-//! `standfast prove`: holds as many WebSockets as asked on this machine, by itself, and says what
-//! held. It judges the machine, starts `serve` and `load` as processes of their own, connects with
-//! stops at round numbers to weigh memory, holds with heartbeats, broadcasts, and gives a verdict.
+//! `standfast prove`: holds the requested number of WebSockets on this machine and reports whether
+//! they held. It checks the machine's limits, starts `serve` and `load` as separate processes, connects
+//! with stops at round numbers to measure memory, holds with heartbeats, broadcasts, and judges.
 
 mod broadcast;
 mod churn;
@@ -30,19 +30,17 @@ use self::result::Proof;
 use self::screen::Screen;
 use crate::{load as load_command, output, units};
 
-/// Hold WebSockets on this machine and say what held
+/// Hold up to a million WebSockets on this machine and report the result
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// A scenario file, or one of cable-10k, cable-500k, cable-churn, million, million-hold, nginx-active, nginx-idle, slow-link, storm; flags go
-    /// before it
+    /// Scenario file, or a built-in scenario: cable-10k, cable-500k, cable-churn, million, million-hold,
+    /// nginx-active, nginx-idle, slow-link, storm; flags override it
     #[arg(value_name = "SCENARIO")]
     scenario: Option<String>,
-    /// Sockets to hold [default: what fits, at most 1M]
-    ///
-    /// Such as 50k or 1M; without it what this machine holds
+    /// Number of WebSockets [default: what fits, max 1M]
     #[arg(long, value_name = "N", value_parser = units::count)]
     connections: Option<u64>,
-    /// How to open them [default: windowed]
+    /// How to open connections [default: windowed]
     ///
     /// windowed, storm (all at once), paced:RATE or one-by-one
     #[arg(long, value_name = "HOW", value_parser = load_command::connect)]
@@ -50,29 +48,25 @@ pub(crate) struct Args {
     /// How long to hold them [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     hold: Option<Duration>,
-    /// Each sends a ping once in this time [default: 30s]
+    /// Ping interval, 0 to disable [default: 30s]
     ///
-    /// Each ping must get its pong; 0 is never, as it is without this flag where there are messages
+    /// Every ping must be answered. Default with --message-every: 0
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     heartbeat: Option<Duration>,
-    /// Each sends a message so often [default: 0, never]
+    /// Message interval [default: 0, no messages]
     ///
-    /// Once in this time, while it is held; each must come back
+    /// Every message must be echoed
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     message_every: Option<Duration>,
-    /// Messages published to all sockets [default: 1]
+    /// Messages published to all WebSockets [default: 1]
     ///
-    /// One after another; without this flag none where sockets send messages
+    /// Published one after another. Default with --message-every: 0
     #[arg(long, value_name = "N")]
     broadcasts: Option<u32>,
-    /// Of a scenario with cells only these
-    ///
-    /// By their names, such as 1k-128B-10s
+    /// Run only these cells, such as 1k-128B-10s
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     cells: Vec<String>,
-    /// And only through these: standfast, nginx, haproxy
-    ///
-    /// Without it through all three
+    /// Proxies [default: standfast,nginx,haproxy]
     #[arg(
         long,
         value_name = "NAME,…",
@@ -84,18 +78,18 @@ pub(crate) struct Args {
     /// Write all as JSON to a file, or - for stdout
     #[arg(long, value_name = "FILE")]
     json: Option<String>,
-    /// Write the whole proof as one HTML page
+    /// Write a report as one HTML page
     #[arg(long, value_name = "FILE")]
     html: Option<String>,
-    /// Begin even though the machine seems too small
+    /// Start even if the machine's limits seem too low
     #[arg(long)]
     force: bool,
-    /// Rows of text instead of a live screen
+    /// Print rows of text instead of the live screen
     #[arg(long)]
     plain: bool,
 }
 
-/// Runs the proof. Exit code 0: held; 1: fell short; 2: could not begin; 130: Ctrl-C.
+/// Runs the proof. Exit code 0: held; 1: fell short; 2: could not start; 130: Ctrl-C.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let json_to_stdout = args.json.as_deref() == Some(output::STDOUT);
     let mut screen = Screen::new(args.plain, json_to_stdout);
@@ -128,7 +122,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
-/// Says which limit is too low and what to do, before anything is opened.
+/// Checks the machine's limits and reports which one is too low, before anything is opened.
 fn preflight(plan: &Plan, force: bool, screen: &mut Screen) -> Result<(u64, Machine)> {
     capacity::raise_nofile().context("cannot read or raise this process's descriptor limit")?;
     let machine = Machine::read();

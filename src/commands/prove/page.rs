@@ -1,4 +1,4 @@
-//! A proof as a page: its figures as rows for [`Report`].
+//! The HTML report of a proof: its figures as rows of a [`Report`].
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::commands::load as load_command;
 use crate::report::{Report, Rows, Table};
 use crate::units::time_as_said;
 
-/// The proof, ready to be written.
+/// Returns the report of a proof.
 pub(super) fn report<'a>(proof: &'a Proof, plan: &Plan) -> Report<'a> {
     let connections = &proof.connections;
     let title = match &proof.scenario {

@@ -1,4 +1,4 @@
-//! A proof under way: its phases in order, and what is measured in each.
+//! A running proof: its phases in order, and the measurements of each.
 
 use std::time::Duration;
 
@@ -15,28 +15,28 @@ use super::result::{Mark, Measured, ProcessFigures};
 use super::screen::Screen;
 use crate::progress::{Sample, Usage};
 
-/// Stops on the way up, as in the founding document's table.
+/// Connection counts at which memory is measured, as in the reference experiment's table.
 const MARKS: [u64; 4] = [10_000, 100_000, 200_000, 500_000];
-/// Longest wait for a broadcast to reach everybody, and for the answers to the last messages.
+/// Time limit for a broadcast to reach every socket, and for the last answers.
 const LAST_WAIT: Duration = Duration::from_secs(30);
-/// How often it is looked at.
+/// Sampling interval.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// The two processes and what was measured of them.
+/// The two processes and their measurements.
 pub(super) struct Run<'a> {
     plan: &'a Plan,
     screen: &'a mut Screen,
     serve: Serve,
     load: Load,
     measured: Measured,
-    /// Kernel and system memory before anything was started.
+    /// Kernel and system memory before the processes were started.
     kernel_before: Option<KernelMemory>,
     began_ns: u64,
-    // Last: the namespaces go when the processes in them have gone.
+    // Last: dropped after the processes that run in the namespaces.
     namespaces: Option<Namespaces>,
 }
 
-/// Ctrl-C, or a child that ended: the proof goes straight to its summary.
+/// Why a proof stops early: Ctrl-C, or a child process that ended. The summary is still made.
 pub(super) enum Stop {
     Interrupted,
     Broken(String),
@@ -46,7 +46,7 @@ impl<'a> Run<'a> {
     /// Starts both processes.
     ///
     /// # Errors
-    /// One that does not start, or namespaces that cannot be made.
+    /// A process that does not start, or namespaces that cannot be created.
     pub(super) fn start(connections: u64, plan: &'a Plan, screen: &'a mut Screen) -> Result<Self> {
         let kernel_before = KernelMemory::read().ok();
         let namespaces = plan.link.map(|link| Namespaces::create(link, connections)).transpose()?;
@@ -76,7 +76,7 @@ impl<'a> Run<'a> {
         Ok(Run { plan, screen, serve, load, measured, kernel_before, began_ns, namespaces })
     }
 
-    /// All phases in order; whatever stops them, what was measured is kept.
+    /// Runs all phases in order; an early stop keeps the measurements so far.
     pub(super) fn measure(mut self) -> Measured {
         let phases = self.connect().and_then(|()| self.hold()).and_then(|()| self.broadcast());
         match phases {
@@ -88,7 +88,7 @@ impl<'a> Run<'a> {
         self.measured
     }
 
-    /// Opens sockets up to each mark and weighs memory there.
+    /// Opens sockets up to each mark and measures memory there.
     fn connect(&mut self) -> Result<(), Stop> {
         let requested = self.measured.requested;
         let marks = MARKS.iter().copied().filter(|&mark| mark < requested);
@@ -123,7 +123,7 @@ impl<'a> Run<'a> {
         self.measured.marks.push(mark);
     }
 
-    /// Keeps the sockets open for the time asked, and until each has answered.
+    /// Holds the sockets open for the requested time, and until each has answered.
     fn hold(&mut self) -> Result<(), Stop> {
         if !self.plan.heartbeat.is_zero() {
             self.load.heartbeat(self.plan.heartbeat)?;
@@ -150,7 +150,7 @@ impl<'a> Run<'a> {
     /// Holds until each socket has answered a ping, if there are any.
     fn wait_for_heartbeats(&mut self, began_ns: u64) -> Result<(), Stop> {
         let (hold, period) = (self.plan.hold.as_secs_f64(), self.plan.heartbeat.as_secs_f64());
-        // Every socket gets its turn within one period; a pong may take some seconds more.
+        // Every socket is pinged within one period; a pong may take some seconds more.
         let longest = hold.max(period + 10.0);
         loop {
             let (progress, sample) = self.look("hold")?;
@@ -164,7 +164,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Holds while subscriptions begin and end, and until all of them are judged.
+    /// Holds while subscriptions begin and end, and until all are checked.
     fn churn(&mut self, began_ns: u64) -> Result<(), Stop> {
         let server = |run: &Self| run.weigh_processes().0.map_or(0, |memory| memory.rss_bytes);
         let mut memory = ChurnMemory { start: server(self), ..ChurnMemory::default() };
@@ -190,7 +190,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Holds while each socket sends its messages and gets them back.
+    /// Holds while each socket sends its messages and receives the echoes.
     fn exchange(&mut self, messages: Messages, began_ns: u64) -> Result<(), Stop> {
         let rate = messages.rate(self.load.last_progress().open);
         self.load.echo(messages.size, rate, messages.per_socket(self.plan.hold))?;
@@ -202,18 +202,18 @@ impl<'a> Run<'a> {
             self.screen.exchanging(&sample, held, hold);
             let over = progress.echoed() || progress.open == 0;
             if held >= longest || (held >= hold && over) {
-                // The next row has the last answers in it.
+                // The next row contains the last answers.
                 return self.look("hold").map(drop);
             }
         }
     }
 
-    /// Publishes to all sockets, each message when the one before has arrived everywhere.
+    /// Publishes to all sockets, each message after the one before has arrived everywhere.
     fn broadcast(&mut self) -> Result<(), Stop> {
         if self.plan.broadcasts == 0 {
             return Ok(());
         }
-        // What is timed now is the broadcast alone.
+        // Heartbeats would disturb the timing of the broadcast.
         self.load.heartbeat(Duration::ZERO)?;
         let open = self.load.last_progress().open;
         self.load.expect(broadcast::PUBLISHER, self.plan.broadcasts)?;
@@ -249,7 +249,7 @@ impl<'a> Run<'a> {
         self.serve.stop();
     }
 
-    /// Waits a moment for news and keeps a sample of how it stands.
+    /// Waits for progress and records a sample.
     fn look(&mut self, phase: &'static str) -> Result<(Progress, Sample), Stop> {
         self.check_signals()?;
         let progress = self.load.progress(LOOK)?;
@@ -278,13 +278,13 @@ impl<'a> Run<'a> {
         (ProcessMemory::of(self.serve.pid()).ok(), ProcessMemory::of(self.load.pid()).ok())
     }
 
-    /// How much more memory the kernel uses for itself than before the proof.
+    /// Returns the growth of the kernel's own memory since before the proof.
     fn kernel_growth(&self) -> Option<u64> {
         let now = KernelMemory::read().ok()?;
         Some(now.total().saturating_sub(self.kernel_before?.total()))
     }
 
-    /// How much less memory is available to anybody than before the proof.
+    /// Returns the decrease of available memory since before the proof.
     fn system_growth(&self) -> Option<u64> {
         let now = KernelMemory::read().ok()?;
         Some(self.kernel_before?.available_bytes.saturating_sub(now.available_bytes))

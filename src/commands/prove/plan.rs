@@ -1,4 +1,4 @@
-//! [`Plan`]: what a proof is to do: flags before scenario before defaults.
+//! [`Plan`]: the settings of a proof. Flags override the scenario, which overrides the defaults.
 
 use std::time::Duration;
 
@@ -11,44 +11,44 @@ use super::link::Link;
 use super::proxies::{Cell, Rival};
 use super::scenario::Scenario;
 
-/// Everything about a proof but the machine.
+/// All settings of a proof except the machine's.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) scenario: Option<String>,
     pub(super) about: Option<String>,
-    /// `None`: as many as this machine holds, at most a million.
+    /// `None`: as many as this machine can hold, at most a million.
     pub(super) connections: Option<u64>,
     pub(super) connect: Connect,
     pub(super) hold: Duration,
-    /// Zero: none.
+    /// Heartbeat interval; zero disables heartbeats.
     pub(super) heartbeat: Duration,
     pub(super) broadcasts: u32,
     pub(super) messages: Option<Messages>,
     pub(super) link: Option<Link>,
-    /// Sockets are clients of Action Cable.
+    /// WebSockets are Action Cable clients.
     pub(super) cable: bool,
-    /// How long they go without a ping, where it is not what theirs do.
+    /// Time without a ping after which a client reconnects; `None`: as Rails' client.
     pub(super) stale_after: Option<Duration>,
-    /// Their subscriptions begin and end while they are held.
+    /// Subscriptions that begin and end during the hold.
     pub(super) churn: Option<Churn>,
-    /// The whole proof anew for each; none: once.
+    /// The proof is repeated for each round; empty: one proof.
     pub(super) rounds: Vec<Round>,
-    /// Instead of one proof: what goes through each of these proxies.
+    /// Cells that replace the proof; each is run through each of `proxies`.
     pub(super) cells: Vec<Cell>,
     pub(super) proxies: Vec<Rival>,
     /// Further flags of `standfast serve`.
     pub(super) serve: Vec<String>,
 }
 
-/// What is different each time.
+/// The settings that differ between rounds.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) struct Round {
     pub(super) connect: Connect,
-    /// Of the server.
+    /// Worker threads of the server.
     pub(super) workers: u16,
 }
 
-/// Each socket sends a message once in this time while it is held, and gets it back.
+/// Messages that each WebSocket sends during the hold and gets echoed.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) struct Messages {
     pub(super) every: Duration,
@@ -59,12 +59,12 @@ pub(super) struct Messages {
 impl Messages {
     pub(super) const SIZE_DEFAULT: usize = 20;
 
-    /// Messages per socket in a hold; the last one is due before its end.
+    /// Returns the messages per socket during a hold; the last is due before its end.
     pub(super) fn per_socket(&self, hold: Duration) -> u32 {
         u32::try_from(hold.as_nanos() / self.every.as_nanos().max(1)).unwrap_or(u32::MAX)
     }
 
-    /// Messages a second over all sockets, at least one.
+    /// Returns the messages per second over all sockets, at least one.
     pub(super) fn rate(&self, sockets: u64) -> u64 {
         let per_second = sockets as f64 / self.every.as_secs_f64();
         (per_second.round() as u64).max(1)
@@ -72,8 +72,10 @@ impl Messages {
 }
 
 impl Plan {
+    /// Merges flags, scenario and defaults.
+    ///
     /// # Errors
-    /// A scenario that cannot be read, or what does not go together.
+    /// A scenario that cannot be read, or settings that cannot be combined.
     pub(super) fn new(args: &Args) -> Result<Plan> {
         let scenario =
             args.scenario.as_deref().map(Scenario::read).transpose()?.unwrap_or_default();
@@ -145,7 +147,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// One of its rounds alone.
+    /// Returns the plan of one round.
     pub(super) fn round(&self, round: Round) -> Plan {
         let mut serve = self.serve.clone();
         serve.retain(|flag| !flag.starts_with("--workers="));
@@ -154,7 +156,7 @@ impl Plan {
     }
 }
 
-/// Those that were asked for, held as long as was asked.
+/// Returns the requested cells with the requested hold.
 fn cells(args: &Args, scenario: &Scenario) -> Result<Vec<Cell>> {
     let mut cells = scenario.cells.clone();
     if cells.is_empty() {

@@ -1,5 +1,5 @@
-//! The two processes of a proof: `serve`, which announces itself by one JSON line, and `load`,
-//! which is steered by JSON lines (see `load::control`).
+//! The two processes of a proof: `serve`, which prints one JSON line when it is ready, and `load`,
+//! which is controlled by JSON lines (see `load::control`).
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
@@ -23,7 +23,7 @@ use crate::commands::load::connect_as_said;
 use crate::progress::Latency;
 use crate::screen;
 
-/// The topic every socket is subscribed to.
+/// The topic that every socket subscribes to.
 pub(super) const TOPIC: &str = "prove";
 /// Longest wait for a child to be ready.
 const READY_WAIT: Duration = Duration::from_secs(20);
@@ -32,8 +32,8 @@ const END_WAIT: Duration = Duration::from_secs(60);
 /// Connections beside those that are held.
 const SPARE: u64 = 1_000;
 
-/// A process with what it tells us on standard output, and whoever passes on what it says to
-/// people.
+/// A child process, the JSON lines of its standard output, and the thread that forwards its standard
+/// error to the screen.
 struct Started {
     child: Child,
     lines: Receiver<Value>,
@@ -49,9 +49,9 @@ impl Started {
     }
 }
 
-/// Starts this very program with other arguments, `before` them what runs it elsewhere, in a
-/// process group of its own so that Ctrl-C reaches only the proof, which then ends its children in
-/// order. What it says on standard error goes by the screen, which may have the terminal.
+/// Starts this executable with `arguments`; `before` is a command prefix, such as `ip netns exec`. The
+/// child has its own process group, so Ctrl-C reaches only the proof, which then ends its children in
+/// order. Its standard error goes through the screen, which may own the terminal.
 fn start(before: &[String], arguments: &[String]) -> Result<Started> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let mut words = before.iter().map(OsString::from).chain([program.into()]);
@@ -94,7 +94,7 @@ pub(super) fn start_and_hear(arguments: &[String]) -> Result<(Child, Value)> {
     }
 }
 
-/// Waits for a child that was asked to end; kills it when it does not.
+/// Waits for a child that was told to end; kills it after the time limit.
 fn reap(child: &mut Child) {
     let deadline_ns = process::now_ns() + END_WAIT.as_nanos() as u64;
     while process::now_ns() < deadline_ns {
@@ -144,7 +144,7 @@ impl Serve {
         .map(String::from)
         .to_vec();
         match namespaces {
-            // Its own loopback is out of reach, a path is not.
+            // Its loopback is not reachable from here, a UNIX socket is.
             Some(_) => arguments.extend([
                 format!("--listen={}:0", link::SERVER),
                 format!("--admin=unix:{}", socket.display()),
@@ -180,7 +180,7 @@ impl Serve {
         self.listen
     }
 
-    /// Where clients of this plan connect.
+    /// Returns the URL for the clients of this plan.
     pub(super) fn url(&self, plan: &Plan) -> String {
         let listen = self.listen;
         match (plan.cable, plan.messages) {
@@ -194,7 +194,7 @@ impl Serve {
         &self.admin
     }
 
-    /// How the process ended, if it has.
+    /// Returns the exit status if the process has ended.
     pub(super) fn ended(&mut self) -> Option<String> {
         self.child.try_wait().ok().flatten().map(|status| status.to_string())
     }
@@ -212,26 +212,26 @@ impl Drop for Serve {
     }
 }
 
-/// What the load process last told of itself.
+/// The last progress report of the load process.
 #[derive(Copy, Clone, Default, Debug)]
 pub(super) struct Progress {
     /// Sockets open now.
     pub(super) open: u64,
-    /// Connects given up.
+    /// Connects that failed after all retries.
     pub(super) failed: u64,
-    /// Sockets that were open and are not any more.
+    /// Sockets that were open and are closed.
     pub(super) lost: u64,
     /// Heartbeats sent and answered.
     pub(super) heartbeats_sent: u64,
     pub(super) heartbeats_received: u64,
     /// Open sockets that have answered no heartbeat yet.
     pub(super) unanswered: u64,
-    /// Messages sent to be sent back, and what came of them.
+    /// Echo messages sent and received back.
     pub(super) messages_sent: u64,
     pub(super) messages_received: u64,
     /// Broadcast messages received over all sockets.
     pub(super) broadcast_received: u64,
-    /// Of the last whole second.
+    /// Latency of the last full second.
     pub(super) latency: Option<Latency>,
     reached: u64,
     echoed: bool,
@@ -239,17 +239,17 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// All connects up to `mark` have succeeded or failed.
+    /// Returns whether all connects up to `mark` have succeeded or failed.
     pub(super) fn reached(&self, mark: u64) -> bool {
         self.reached >= mark
     }
 
-    /// All subscriptions of a churn have been judged.
+    /// Returns whether all subscriptions of a churn have been checked.
     pub(super) fn churned(&self) -> bool {
         self.churned
     }
 
-    /// All messages that were asked for have been answered, or are no longer waited for.
+    /// Returns whether all requested messages were answered or timed out.
     pub(super) fn echoed(&self) -> bool {
         self.echoed
     }
@@ -261,7 +261,7 @@ pub(super) struct Load {
     stdin: ChildStdin,
     lines: Receiver<Value>,
     progress: Progress,
-    /// What went wrong so far, by cause.
+    /// Number of errors so far by cause.
     errors: Vec<(String, u64)>,
     expecting: bool,
 }
@@ -306,24 +306,24 @@ impl Load {
         self.child.id()
     }
 
-    /// Has it open sockets until it has so many.
+    /// Opens sockets up to this number.
     pub(super) fn target(&mut self, connections: u64) -> Result<(), Stop> {
         self.tell(&json!({ "target": connections }))
     }
 
-    /// Has it begin with heartbeats, one per socket and period.
+    /// Starts heartbeats, one per socket and period.
     pub(super) fn heartbeat(&mut self, period: Duration) -> Result<(), Stop> {
         self.tell(&json!({ "heartbeat": period.as_secs_f64() }))
     }
 
-    /// Has every open socket send so many messages that come back, so many a second over all.
+    /// Sends `messages` echo messages on every open socket, `rate` per second over all.
     pub(super) fn echo(&mut self, size: usize, rate: u64, messages: u32) -> Result<(), Stop> {
         self.progress.echoed = false;
         self.tell(&json!({ "echo": { "size": size, "rate": rate, "messages": messages } }))
     }
 
-    /// Has every open socket send so many messages, each when the last came back, and be replaced by
-    /// another, for so long.
+    /// Sends `messages` echo messages on every open socket, each after the last came back, then
+    /// replaces the socket; repeats this for `time`.
     pub(super) fn turnover(
         &mut self,
         size: usize,
@@ -337,12 +337,12 @@ impl Load {
         )
     }
 
-    /// Has it begin and end subscriptions and publish meanwhile, as its flags say.
+    /// Starts the churn that its flags describe.
     pub(super) fn churn(&mut self) -> Result<(), Stop> {
         self.tell(&json!("churn"))
     }
 
-    /// Has every open socket expect so many broadcasts of one publisher, and waits until it does.
+    /// Makes every open socket expect `messages` broadcasts of one publisher, and waits until it does.
     pub(super) fn expect(&mut self, publisher: u32, messages: u32) -> Result<(), Stop> {
         self.tell(&json!({ "expect": { "publisher": publisher, "messages": messages } }))?;
         while !self.expecting {
@@ -365,7 +365,7 @@ impl Load {
         self.progress
     }
 
-    /// Waits for news, at most so long, and returns where it stands.
+    /// Waits at most `wait` for a report and returns the progress.
     pub(super) fn progress(&mut self, wait: Duration) -> Result<Progress, Stop> {
         match self.lines.recv_timeout(wait) {
             Ok(line) => self.take_news(&line),
@@ -411,7 +411,7 @@ impl Load {
         }
     }
 
-    /// Ends it and returns its summary.
+    /// Ends the process and returns its summary.
     pub(super) fn finish(&mut self) -> Result<Value, String> {
         let asked = self.tell(&json!({ "finish": "abort" }));
         if let Err(Stop::Broken(why)) = asked {
@@ -421,8 +421,8 @@ impl Load {
         while process::now_ns() < deadline_ns {
             match self.lines.recv_timeout(Duration::from_millis(250)) {
                 Ok(line) if line["event"] == "summary" => {
-                    // Its sockets end by RST: a million closing handshakes would prove nothing
-                    // more.
+                    // Its sockets are reset: a million closing handshakes would add nothing to the
+                    // proof.
                     reap(&mut self.child);
                     return Ok(line);
                 }

@@ -1,4 +1,4 @@
-//! What a proof measured, the verdict, and both as JSON (`docs/protocol/prove-json.md`).
+//! The measurements of a proof, the verdict, and both as JSON (`docs/protocol/prove-json.md`).
 
 use std::collections::BTreeMap;
 
@@ -23,12 +23,12 @@ pub(super) struct Samples {
     pub(super) end: Option<ProcessMemory>,
 }
 
-/// Everything seen, before anybody judged it.
+/// All measurements before they are judged.
 pub(super) struct Measured {
     pub(super) requested: u64,
     pub(super) open: u64,
     pub(super) failed: u64,
-    /// Sockets that answered no heartbeat; `None` where there were no heartbeats.
+    /// Sockets that answered no heartbeat; `None` without heartbeats.
     pub(super) unanswered: Option<u64>,
     pub(super) connect_seconds: f64,
     pub(super) hold_seconds: f64,
@@ -45,7 +45,7 @@ pub(super) struct Measured {
     /// The summary of the load process.
     pub(super) load: Option<Value>,
     pub(super) interrupted: bool,
-    /// What went wrong with the proof itself.
+    /// Failures of the proof itself.
     pub(super) broken: Vec<String>,
 }
 
@@ -74,7 +74,7 @@ impl Measured {
         }
     }
 
-    /// A count of the load process's summary.
+    /// Returns a count of the load process's summary.
     fn count(&self, section: &str, key: &str) -> u64 {
         self.load.as_ref().and_then(|load| load[section][key].as_u64()).unwrap_or(0)
     }
@@ -89,7 +89,7 @@ impl Measured {
     }
 }
 
-/// Memory when so many sockets were open.
+/// Memory at a number of open sockets.
 #[derive(Serialize, Clone, Debug)]
 pub(super) struct Mark {
     pub(super) connections: u64,
@@ -113,9 +113,9 @@ pub(super) struct Connections {
 pub(super) struct ProcessResult {
     /// Whole process, at the end of the hold.
     pub(super) rss_bytes: u64,
-    /// Growth since the process was ready ÷ sockets open.
+    /// Growth since the process was ready, divided by the open sockets.
     pub(super) rss_bytes_per_connection: f64,
-    /// Over the whole proof, closing not included.
+    /// Over the whole proof, without closing.
     pub(super) cpu_seconds: f64,
 }
 
@@ -127,7 +127,7 @@ pub(super) struct Heartbeats {
     pub(super) unanswered_sockets: u64,
 }
 
-/// What each socket sent to have it back.
+/// Echo messages over all sockets.
 #[derive(Serialize)]
 pub(super) struct MessageCounts {
     pub(super) sent: u64,
@@ -152,27 +152,26 @@ pub(super) struct Broadcast {
     pub(super) p99_ms: Option<f64>,
     /// The last receipt of the slowest broadcast, from its publish.
     pub(super) last_ms: Option<f64>,
-    /// Of each broadcast, from its publish to its last receipt, and from its first receipt to that:
-    /// half of them were not slower, and the slowest.
+    /// Time from publishing a broadcast to its last receipt: median and maximum over the broadcasts.
     pub(super) to_last: Option<Spread>,
-    /// See `to_last`.
+    /// Time from the first receipt of a broadcast to its last, likewise.
     pub(super) first_to_last: Option<Spread>,
 }
 
-/// A figure of several broadcasts.
+/// Median and maximum over several broadcasts.
 #[derive(Copy, Clone, Serialize)]
 pub(super) struct Spread {
     pub(super) p50_ms: f64,
     pub(super) max_ms: f64,
 }
 
-/// The proof as stored and shown.
+/// The result of a proof, as stored and shown.
 #[derive(Serialize)]
 pub(super) struct Proof {
     pub(super) version: u32,
     pub(super) standfast: &'static str,
     pub(super) command: String,
-    /// The scenario it ran, if any.
+    /// The scenario, if there was one.
     pub(super) scenario: Option<String>,
     pub(super) machine: Machine,
     pub(super) connections: Connections,
@@ -180,7 +179,7 @@ pub(super) struct Proof {
     pub(super) seconds: f64,
     pub(super) server: ProcessResult,
     pub(super) client: ProcessResult,
-    /// Growth of the kernel's memory ÷ sockets, of which each connection has two here.
+    /// Growth of the kernel's memory per socket; each connection has two sockets on this machine.
     pub(super) kernel_bytes_per_socket: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) kernel_bytes_unknown: Option<&'static str>,
@@ -188,31 +187,31 @@ pub(super) struct Proof {
     pub(super) system_bytes: Option<u64>,
     pub(super) marks: Vec<Mark>,
     pub(super) heartbeats: Heartbeats,
-    /// `None` when sockets sent none.
+    /// `None` without messages.
     pub(super) messages: Option<MessageCounts>,
     pub(super) broadcast: Broadcast,
-    /// `None` when server and clients met on loopback.
+    /// `None` on loopback.
     pub(super) link: Option<LinkResult>,
-    /// `None` where subscriptions did not begin and end meanwhile.
+    /// `None` without churn.
     pub(super) churn: Option<ChurnResult>,
     pub(super) closed: BTreeMap<String, u64>,
     pub(super) connect_errors: BTreeMap<String, u64>,
     pub(super) verdict: &'static str,
     pub(super) reasons: Vec<String>,
-    /// How it went, at most some thousand moments.
+    /// Samples over time, at most some thousand.
     #[serde(rename = "samples")]
     pub(super) series: Series,
     #[serde(skip)]
     pub(super) interrupted: bool,
 }
 
-/// Every socket stayed, answered, and got each message once.
+/// Every socket stayed open, answered, and received each message once.
 const HELD: &str = "HELD";
 const FELL_SHORT: &str = "FELL SHORT";
 const INTERRUPTED: &str = "INTERRUPTED";
 
 impl Proof {
-    /// Puts the figures together and says whether it held, and if not why.
+    /// Computes the result and the verdict with its reasons.
     pub(super) fn judge(mut measured: Measured, machine: &Machine, plan: &Plan) -> Proof {
         let series = std::mem::take(&mut measured.series);
         let m = &measured;

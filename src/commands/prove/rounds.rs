@@ -1,5 +1,5 @@
-//! A scenario of several rounds: a whole proof for each, then all of them in one table, with clients of
-//! Action Cable beside what the founding experiment measured.
+//! A scenario with several rounds: one proof per round, then a table of all, for Action Cable clients
+//! beside the figures of the reference experiment.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -30,7 +30,7 @@ const FOUNDING: [(&str, f64, f64); 8] = [
     ("AnyCable, RPC pool of 60", 50.23, 153.0),
 ];
 
-/// All rounds as JSON.
+/// The JSON result of all rounds.
 #[derive(Serialize)]
 struct Document<'a> {
     version: u32,
@@ -49,7 +49,7 @@ struct RoundResult<'a> {
 /// Runs every round. Exit code 0 if all held.
 ///
 /// # Errors
-/// A round that could not begin.
+/// A round that could not start.
 pub(super) fn run(
     args: &Args,
     plan: &Plan,

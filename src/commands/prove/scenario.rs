@@ -1,6 +1,5 @@
-//! Scenario files: an experiment of `prove` as TOML, version 1 (`docs/protocol/scenario.md`). Its
-//! keys are the flags of `prove` with `_` for `-`, its values what would stand there; a flag goes
-//! before the file.
+//! Scenario files: an experiment of `prove` as TOML, version 1 (`docs/protocol/scenario.md`). The
+//! keys are the flags of `prove` with `_` for `-` and take the same values; flags override the file.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -18,7 +17,7 @@ use super::plan::{Messages, Round};
 use super::proxies::{Cell, Table};
 use crate::units;
 
-/// The experiments this project began with, by name.
+/// The built-in scenarios by name: the reference experiments.
 const BUILT_IN: [(&str, &str); 9] = [
     ("cable-10k", include_str!("../../../scenarios/cable-10k.toml")),
     ("cable-500k", include_str!("../../../scenarios/cable-500k.toml")),
@@ -31,10 +30,10 @@ const BUILT_IN: [(&str, &str); 9] = [
     ("storm", include_str!("../../../scenarios/storm.toml")),
 ];
 
-/// The one version there is.
+/// The supported version of the format.
 const VERSION: u32 = 1;
 
-/// What a scenario says; what it does not say is left to flags and defaults.
+/// The settings in a scenario; flags and defaults supply the rest.
 #[derive(Default, Debug)]
 pub(super) struct Scenario {
     /// The built-in name, or the file's.
@@ -51,7 +50,7 @@ pub(super) struct Scenario {
     pub(super) stale_after: Option<Duration>,
     pub(super) churn: Option<Churn>,
     pub(super) rounds: Vec<Round>,
-    /// Instead of all that: what goes through proxies.
+    /// Cells to run through proxies, instead of a proof.
     pub(super) cells: Vec<Cell>,
     /// Flags of `standfast serve`.
     pub(super) serve: Vec<String>,
@@ -61,7 +60,7 @@ impl Scenario {
     /// Reads a file, or the built-in scenario of that name if there is no such file.
     ///
     /// # Errors
-    /// No such scenario, or what is wrong in which line of it.
+    /// An unknown scenario, or an invalid value with its line.
     pub(super) fn read(name: &str) -> Result<Scenario> {
         let path = Path::new(name);
         let built_in = BUILT_IN.iter().find(|(known, _)| *known == name);
@@ -147,7 +146,7 @@ impl Scenario {
     }
 }
 
-/// The file as it stands.
+/// The format of the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -202,7 +201,7 @@ struct RoundTable {
     workers: u16,
 }
 
-/// Values as on the command line, and the line of one that is none.
+/// Parses values as on the command line; errors name the line.
 pub(super) struct Reader<'a> {
     text: &'a str,
     shown: &'a str,
@@ -241,13 +240,13 @@ fn message_size(text: &str) -> Result<usize, String> {
     Ok(size)
 }
 
-/// A link's rate, such as `72mbit`.
+/// Parses the rate of a link, such as `72mbit`.
 fn megabits(text: &str) -> Result<u32, String> {
     let rate = text.strip_suffix("mbit").and_then(|digits| digits.parse().ok());
     rate.filter(|&rate| rate > 0).ok_or_else(|| format!("{text:?} is no rate: write 72mbit"))
 }
 
-/// A key of [serve] as the flag it stands for.
+/// Converts a key of [serve] to the flag of `standfast serve`.
 fn as_flag((key, value): (String, toml::Value)) -> Result<String> {
     let flag = key.replace('_', "-");
     if ["listen", "admin", "ready-json", "end-with-parent", "drain", "log"].contains(&flag.as_str())

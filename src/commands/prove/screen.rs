@@ -1,5 +1,5 @@
-//! A proof in words: its notes, its rows, and the verdict with its table at the end. How they come
-//! to the terminal is [`crate::screen`]'s.
+//! The texts of a proof: notes, progress rows, and the verdict with its table. [`crate::screen`] puts
+//! them on the terminal.
 
 use capacity::{Bytes, Count, Machine};
 
@@ -10,19 +10,19 @@ use super::result::{Mark, Measured, Proof, Spread};
 use crate::progress::{Sample, Usage};
 use crate::screen::{self, About, Rows, Step};
 
-/// Progress goes to standard error; the verdict to standard output, unless JSON does.
+/// Progress goes to standard error, the verdict to standard output unless JSON goes there.
 pub(super) struct Screen {
     screen: screen::Screen,
     json_to_stdout: bool,
 }
 
 impl Screen {
-    /// `plain`: rows of text whatever the terminal can do.
+    /// `plain` prints rows of text on every terminal.
     pub(super) fn new(plain: bool, json_to_stdout: bool) -> Screen {
         Screen { screen: screen::Screen::new(Rows::Replaced, plain), json_to_stdout }
     }
 
-    /// The processes are there, as they stood `before` the first socket.
+    /// Starts the screen; `before` is the sample before the first socket.
     pub(super) fn begin(&mut self, plan: &Plan, sockets: u64, before: Sample) {
         let scenario = plan.scenario.as_ref().map_or(String::new(), |name| format!(" {name}"));
         let mut phases = vec!["connect", "hold"];
@@ -46,12 +46,12 @@ impl Screen {
         ));
     }
 
-    /// A line that stays.
+    /// Prints a line that stays.
     pub(super) fn note(&mut self, text: &str) {
         self.screen.note(text);
     }
 
-    /// Gives the terminal back.
+    /// Restores the terminal.
     pub(super) fn end(&mut self) {
         self.screen.end();
     }
@@ -151,7 +151,7 @@ impl Screen {
         );
     }
 
-    /// The last word: what held, what it cost, and why not if it did not.
+    /// Prints the result: verdict, reasons and figures.
     pub(super) fn verdict(&mut self, proof: &Proof) {
         self.screen.end();
         let text = render(proof);

@@ -1,5 +1,5 @@
-//! The fork's chats: senders and receivers of their own, in groups, where `--message` says how the
-//! server is told whom a message is for. They are a scenario ([`load::scenario`]), made of the flags.
+//! The fork's group chats with senders and receivers, where `--message` addresses the recipient. The
+//! flags are turned into a scenario ([`load::scenario`]).
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -21,18 +21,18 @@ use super::table::Table;
 use super::{Wait, believe_anyone, code, headers, write};
 use crate::commands::load::tell_lost;
 
-/// It waits 1 ms between messages to receivers.
+/// Message rate: the fork waits 1 ms between messages to receivers.
 const MESSAGES_PER_SECOND: u64 = 1_000;
-/// It waits so long from one connect to the next.
+/// Delay between connects for -connectionmode 1 and 2.
 const APART: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
-/// Of a run that goes on for a time.
+/// Repetitions in a run that is limited by time.
 const WITHOUT_END: u32 = u32::MAX;
-/// When all is sent and nothing has come for so long, the rest is lost.
+/// Silence after the last send after which missing messages are lost.
 const QUIET: Duration = Duration::from_secs(2);
-/// What every message must have.
+/// Template that every message must contain.
 const STAMP: &str = "{{stamp}}";
 
-/// Whether flags and message are of such a chat.
+/// Returns whether the flags describe a group chat.
 ///
 /// # Errors
 /// A message that its receivers could not judge.
@@ -45,7 +45,7 @@ pub(super) fn are_meant(args: &Args) -> Result<bool> {
     Ok(true)
 }
 
-/// What came of it: `--json`.
+/// The document of `--json`.
 #[derive(Serialize)]
 struct Document<'a> {
     #[serde(flatten)]
@@ -58,7 +58,7 @@ struct Document<'a> {
 /// Runs the command.
 ///
 /// # Errors
-/// What cannot be used.
+/// Invalid flags.
 pub(super) fn run(args: &Args, url: &str) -> Result<ExitCode> {
     let mut notes = Vec::new();
     let (scenario, requests) = plan(args, url, &mut notes)?;
@@ -95,14 +95,14 @@ pub(super) fn run(args: &Args, url: &str) -> Result<ExitCode> {
     Ok(code(held, *interrupted && wait.by_user))
 }
 
-/// For `{{now_ms}}`.
+/// Reads the clocks, for `{{now_ms}}`.
 fn clock() -> Clock {
     #[allow(clippy::disallowed_methods, reason = "the calendar is nobody else's to tell")]
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Clock { now_ns: process::now_ns(), now_ms: now.as_millis() as u64 }
 }
 
-/// Who is in a group, and how many groups there are.
+/// Kind, size and number of groups.
 struct Shape {
     kind: GroupKind,
     size: u64,
@@ -114,12 +114,12 @@ fn shape(args: &Args) -> Result<Shape> {
     let (all_send, c) = (is_true(&args.issenders), args.users);
     let of = |kind, size, groups| Shape { kind, size, groups, each: false };
     let shape = match args.clients {
-        // Everybody is a recipient.
+        // Every member receives.
         _ if is_true(&args.toclients) => Shape {
             each: true,
             ..of(if all_send { GroupKind::ManyToMany } else { GroupKind::OneToMany }, c, 1)
         },
-        // A group chat: every member counts.
+        // A group chat of all users.
         _ if is_true(&args.iscollectmsg) && all_send => of(GroupKind::ManyToMany, c, 1),
         _ if is_true(&args.iscollectmsg) => of(GroupKind::OneToMany, c, 1),
         2 if all_send => of(GroupKind::OneToOne, 2, c),
@@ -195,14 +195,14 @@ fn plan(args: &Args, url: &str, notes: &mut Vec<String>) -> Result<(Scenario, Re
     Ok((scenario, requests))
 }
 
-/// A row for each user: what it is as a sender, and as a receiver.
+/// Returns a feed with a row per user: its values as sender and as receiver.
 fn names(args: &Args, group: &Group, users: u64, notes: &mut Vec<String>) -> Result<Names> {
     let Some(columns) = sockets::columns(args, notes)? else { return Ok(Names::default()) };
     let mut text = format!("{}\n", VARIABLES.join(","));
     let size = u64::from(group.size);
     for user in 0..users {
         let (of, member) = (user / size, user % size);
-        // One row for each sender, and one for each receiver, counted over all groups.
+        // Numbers of the sender and receiver row.
         let (sender, receiver) = match group.kind {
             GroupKind::OneToOne => (of, of),
             GroupKind::OneToMany => (0, member.saturating_sub(u64::from(!group.each))),
@@ -222,7 +222,7 @@ fn names(args: &Args, group: &Group, users: u64, notes: &mut Vec<String>) -> Res
     Ok(Names { feeds: vec![Arc::new(feed)], ..Names::default() })
 }
 
-/// Makes the steps of a role.
+/// Builds the steps of a role.
 struct Maker<'a> {
     args: &'a Args,
     path: &'a str,
@@ -243,7 +243,7 @@ impl Maker<'_> {
             connect.headers.push((name.to_owned(), self.template(value, Place::Header)?));
         }
         let mut meet = self.step("meet", Action::Meet)?;
-        // Who arrives last has all the others wait for it.
+        // All users wait for the last one to arrive.
         meet.limit = Some(self.late.max(Duration::from_secs(60)).saturating_add(self.arrival()));
         let mut steps = vec![connect, meet];
         if role == Role::Receiver {
@@ -263,7 +263,7 @@ impl Maker<'_> {
         Ok(steps)
     }
 
-    /// How long it takes until everybody has begun to connect.
+    /// Returns the time until all users have started to connect.
     fn arrival(&self) -> Duration {
         let steps = match self.args.step {
             0 => return Duration::from_millis(20).saturating_mul(self.args.users as u32 * 2 + 1),
@@ -272,7 +272,7 @@ impl Maker<'_> {
         Duration::from_secs(self.args.interval.saturating_mul(steps))
     }
 
-    /// The fork's variables as values. In the URL of a receiver the sender's are its own.
+    /// Replaces the fork's variables with templates. A receiver's URL uses its own values for both.
     fn filled(&self, text: &str, role: Role) -> String {
         if self.names.feeds.is_empty() {
             return text.to_owned();

@@ -1,6 +1,6 @@
 //! go-stress-testing's flags, in the dialects of its two branches. Go writes long names with one
-//! dash, `-data x` and `-cpuNumber=2`; [`as_clap_reads`] turns that into what clap reads, so that
-//! help, completions and errors are made as everywhere.
+//! dash, `-data x` and `-cpuNumber=2`; [`to_clap`] rewrites that for clap, so help, completions and
+//! errors work as in the other commands.
 
 use std::time::Duration;
 
@@ -13,64 +13,64 @@ const BOTH: &str = "Both dialects";
 const FORK: &str = "Fork (with -dialect fork)";
 const OURS: &str = "Ours (not in go-stress-testing)";
 
-/// Measure with go-stress-testing's command line
+/// Load generator with go-stress-testing's command line
 ///
-/// Users (-c) each make requests (-n) one after another, over http, https, ws or wss. Names have one
+/// Each user (-c) sends requests (-n) one after another over http, https, ws or wss. Flags take one
 /// dash or two.
 #[derive(clap::Args, Clone, Debug)]
 #[command(arg_required_else_help = true)]
 pub(crate) struct Args {
-    /// Users at the same time, each with a connection of its own
+    /// Concurrent users, one connection each
     #[arg(short = 'c', value_name = "N", default_value = "1", value_parser = units::positive_count,
         help_heading = BOTH)]
     pub(super) users: u64,
-    /// Requests of each user: there are c × n in all
+    /// Requests per user; c × n in total
     #[arg(short = 'n', value_name = "N", default_value = "1", value_parser = units::positive_count,
         help_heading = BOTH)]
     pub(super) each: u64,
-    /// Where to: http, https, ws or wss; without a scheme http
+    /// Target URL: http, https, ws or wss [default scheme: http]
     #[arg(short = 'u', value_name = "URL", help_heading = BOTH)]
     pub(super) url: Option<String>,
-    /// Print status and body of every answer where true
+    /// Print status and body of every response if true
     #[arg(short = 'd', value_name = "true|false", default_value = "false", help_heading = BOTH)]
     pub(super) debug: String,
-    /// A file of curl commands: method, header lines and body come from it, and the URL unless -u
-    /// says another; several are made in turn
+    /// File of curl commands with method, headers, body and, unless -u is given, the URL; several
+    /// commands are used in turn
     #[arg(short = 'p', value_name = "FILE", help_heading = BOTH)]
     pub(super) curl: Option<std::path::PathBuf>,
-    /// What a good answer is: statusCode or json over http [default there: statusCode], json or any
-    /// over ws [default: json]
+    /// Response check: statusCode or json over http [default: statusCode], json or any over ws
+    /// [default: json]
     #[arg(short = 'v', value_name = "NAME", help_heading = BOTH)]
     pub(super) verify: Option<String>,
-    /// A header line; values of one name are joined by "; "
+    /// Add a header; values of the same name are joined with "; "
     #[arg(short = 'H', value_name = "NAME: VALUE", help_heading = BOTH)]
     pub(super) header: Vec<String>,
-    /// A body; the request becomes POST
+    /// Request body; makes the request a POST
     #[arg(long, value_name = "TEXT", help_heading = BOTH)]
     pub(super) data: Option<String>,
-    /// Idle connections kept per host; here each user keeps its own, so it changes nothing
+    /// Idle connections per host; accepted without effect, each user keeps its own connection
     #[arg(short = 'm', value_name = "N", default_value = "1", help_heading = BOTH)]
     pub(super) idle: u64,
-    /// The code of a good answer: HTTP status, or "code" in the body with -v json
-    /// [default: 200, with -v json in the fork's dialect 0]
+    /// Expected code: HTTP status, or "code" in the body with -v json [default: 200, with -v json in
+    /// the fork's dialect 0]
     #[arg(long, value_name = "CODE", help_heading = BOTH)]
     pub(super) code: Option<i64>,
-    /// HTTP/2: not yet
+    /// HTTP/2, not supported yet
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
         help_heading = BOTH)]
     pub(super) http2: Option<bool>,
-    /// Keep connections; without it each request has a new one [default: false, fork: true]
+    /// Keep connections open between requests [default: false, fork: true]
     #[arg(short = 'k', num_args = 0..=1, require_equals = true, default_missing_value = "true",
         help_heading = BOTH)]
     pub(super) keep: Option<bool>,
-    /// Seconds for one request, 0 for 30; in the fork's dialect minutes to go on for
+    /// Request timeout in seconds, 0 for 30; in the fork's dialect the run's duration in minutes
     #[arg(short = 't', value_name = "N", default_value = "0", help_heading = BOTH)]
     pub(super) time: u64,
-    /// Seconds for the whole run, 0 for no limit; in the fork's dialect for one request
+    /// Time limit of the run in seconds, 0 for none; in the fork's dialect the request timeout
     /// [default: 0, fork: 60]
     #[arg(long, value_name = "SECONDS", help_heading = BOTH)]
     pub(super) timeout: Option<u64>,
-    /// Cores to use [default: 1, fork: 4]
+    /// Number of worker threads [default: 1, fork: 4]
     #[arg(long = "cpuNumber", value_name = "N", help_heading = BOTH)]
     pub(super) cpu_number: Option<usize>,
     /// Follow redirects, at most 10
@@ -78,55 +78,55 @@ pub(crate) struct Args {
         help_heading = BOTH)]
     pub(super) redirect: Option<bool>,
 
-    /// Users that begin at a time; c must be a multiple
+    /// Users started per step; -c must be a multiple
     #[arg(short = 's', value_name = "N", default_value = "0", help_heading = FORK)]
     pub(super) step: u64,
-    /// Seconds from one such step to the next
+    /// Seconds between steps
     #[arg(short = 'i', value_name = "SECONDS", default_value = "1", help_heading = FORK)]
     pub(super) interval: u64,
-    /// Who receives over ws: 0 each sender its answer, 1 one receiver, 2 as many as -c; without
-    /// --message everybody what anybody sends
+    /// Receivers over ws: 0 each sender receives its answer, 1 one receiver, 2 as many receivers as -c;
+    /// without --message every user receives every message
     #[arg(long, alias = "client", value_name = "0|1|2", default_value = "0", help_heading = FORK,
         value_parser = clap::value_parser!(u8).range(0..=2))]
     pub(super) clients: u8,
-    /// Whether every user sends over ws, or only one
+    /// Every user sends over ws, or only one
     #[arg(long, aliases = ["issender", "sender"], value_name = "true|false", default_value = "false",
         help_heading = FORK)]
     pub(super) issenders: String,
-    /// A group chat: with --message every user receives what the senders say
+    /// Group chat: with --message every user receives the senders' messages
     #[arg(long, value_name = "true|false", default_value = "false", help_heading = FORK)]
     pub(super) iscollectmsg: String,
-    /// Whether each sender sends to every recipient
+    /// Each sender sends to every recipient
     #[arg(long, value_name = "true|false", default_value = "false", help_heading = FORK)]
     pub(super) toclients: String,
-    /// Connect one after another (1) or 50 a second (2)
+    /// Connect one by one (1) or 50 per second (2)
     #[arg(long, value_name = "1|2", default_value = "1", help_heading = FORK,
         value_parser = clap::value_parser!(u8).range(1..=2))]
     pub(super) connectionmode: u8,
-    /// sendtoken,sendid,recvtoken,recvid: four values, or files *.csv with one a line; they stand for
+    /// Values of sendtoken,sendid,recvtoken,recvid, or *.csv files with one value per line; they replace
     /// {sendtoken} and so on in the URL and, with receivers, in --message
     #[arg(long, value_name = "A,B,C,D", help_heading = FORK)]
     pub(super) variable: Option<String>,
-    /// Seconds for the whole run, 0 for no limit
+    /// Time limit of the run in seconds, 0 for none
     #[arg(long, value_name = "SECONDS", default_value = "0", help_heading = FORK)]
     pub(super) apptimeout: u64,
 
-    /// Whose flags these are: -t, -timeout and defaults differ
+    /// Flag dialect; -t, -timeout and the defaults differ
     #[arg(long, value_enum, default_value = "upstream", help_heading = OURS)]
     pub(super) dialect: Dialect,
-    /// What to send over ws; $SEQ stands for a text that the answer must have as "seq". With
-    /// receivers: a template with {{stamp}} in it
+    /// Message to send over ws; $SEQ is replaced by a text that the answer must carry as "seq". With
+    /// receivers: a template that contains {{stamp}}
     #[arg(long, value_name = "TEXT", help_heading = OURS)]
     pub(super) message: Option<String>,
-    /// Time from an answer over ws to the next message, and before the first
+    /// Pause before the first message over ws and between an answer and the next message
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration,
         help_heading = OURS)]
     pub(super) pause: Duration,
-    /// Hold WebSockets for so long after the last message
+    /// How long to hold WebSockets open after the last message
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = units::duration,
         help_heading = OURS)]
     pub(super) hold: Duration,
-    /// Write the result as JSON to a file, or to standard output with -
+    /// Write the results as JSON to a file, or - for standard output
     #[arg(long, value_name = "FILE", help_heading = OURS)]
     pub(super) json: Option<String>,
 }
@@ -144,7 +144,7 @@ impl Args {
         self.dialect == Dialect::Fork
     }
 
-    /// JSON goes to standard output, so nothing else does.
+    /// Returns whether standard output is reserved for JSON.
     pub(super) fn quiet(&self) -> bool {
         self.json.as_deref() == Some(output::STDOUT)
     }
@@ -157,19 +157,19 @@ impl Args {
         self.cpu_number.unwrap_or(if self.fork() { 4 } else { 1 }).max(1)
     }
 
-    /// Of one request.
+    /// Returns the timeout of one request.
     pub(super) fn request_timeout(&self) -> Duration {
         let seconds = if self.fork() { self.timeout.unwrap_or(60) } else { self.time };
         Duration::from_secs(if seconds == 0 { 30 } else { seconds })
     }
 
-    /// Of the whole run.
+    /// Returns the time limit of the run, if there is one.
     pub(super) fn run_limit(&self) -> Option<Duration> {
         let seconds = if self.fork() { self.apptimeout } else { self.timeout.unwrap_or(0) };
         (seconds > 0).then(|| Duration::from_secs(seconds))
     }
 
-    /// How long to go on, instead of `each`.
+    /// Returns the duration of the run, if it replaces `each`.
     pub(super) fn duration(&self) -> Option<Duration> {
         (self.fork() && self.time > 0).then(|| Duration::from_secs(60 * self.time))
     }
@@ -182,8 +182,10 @@ impl Args {
         self.code.unwrap_or(if self.fork() && self.is_json() { 0 } else { 200 })
     }
 
+    /// Checks that the flags can be combined.
+    ///
     /// # Errors
-    /// What does not go together, or is not there yet, by name.
+    /// Names the conflicting or unsupported flag.
     pub(super) fn check(&self) -> Result<()> {
         if self.http2 == Some(true) {
             bail!("-http2: HTTP/2 is not there yet; without it HTTP/1.1 is spoken");
@@ -194,7 +196,7 @@ impl Args {
             ("iscollectmsg", &self.iscollectmsg),
             ("toclients", &self.toclients),
         ] {
-            // -sender 1 stands in one of its examples.
+            // One of its examples has `-sender 1`.
             if !matches!(value.to_ascii_lowercase().as_str(), "true" | "false" | "0" | "1") {
                 bail!("-{name} {value}: write true or false");
             }
@@ -222,7 +224,7 @@ impl Args {
     }
 }
 
-/// `true`, in any case, as Go's programs compare it, or 1.
+/// Returns whether the text is `true` in any case, as Go's programs compare it, or `1`.
 pub(super) fn is_true(text: &str) -> bool {
     text.eq_ignore_ascii_case("true") || text == "1"
 }

@@ -1,18 +1,18 @@
-//! [`Board`]: what the users of a run have come to so far, for the table. Each worker has a board of
-//! its own and is its only writer; the main thread sums them up once a second.
+//! [`LiveStats`]: counters of a running test, for the table. Each worker writes its own
+//! [`WorkerStats`]; the main thread adds them up once a second.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Codes are those of HTTP, and two of go-stress-testing's.
+/// Number of codes: HTTP statuses and two codes of go-stress-testing.
 const CODES: usize = 1_000;
-/// There was no answer.
+/// Code for a request without an answer.
 pub(super) const NO_ANSWER: u16 = 509;
-/// There was one that could not be read.
+/// Code for an answer that cannot be parsed.
 pub(super) const UNREADABLE: u16 = 510;
 
-/// What one worker counts.
+/// The counters of one worker.
 #[derive(Debug)]
 pub(super) struct Board {
     ok: AtomicU64,
@@ -44,7 +44,7 @@ impl Board {
         }
     }
 
-    /// An answer, or that there was none.
+    /// Counts an answer, or a request that failed without one.
     pub(super) fn answer(&self, is_ok: bool, code: u16, bytes: u64, took_ns: u64) {
         let add = |counter: &AtomicU64, more| counter.fetch_add(more, Ordering::Relaxed);
         add(if is_ok { &self.ok } else { &self.failed }, 1);
@@ -60,8 +60,8 @@ impl Board {
         }
     }
 
-    /// So many that no answer came to, or that were never sent, as there was no connection: no time is
-    /// theirs.
+    /// Counts requests that got no answer or were not sent for lack of a connection. They have no
+    /// latency.
     pub(super) fn unanswered(&self, count: u64) {
         self.failed.fetch_add(count, Ordering::Relaxed);
         self.untimed.fetch_add(count, Ordering::Relaxed);
@@ -70,13 +70,13 @@ impl Board {
         }
     }
 
-    /// A user has had its first answer.
+    /// Counts a user that received its first answer.
     pub(super) fn user(&self) {
         self.users.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// The boards of all workers.
+/// The counters of all workers.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Boards(Arc<Mutex<Vec<Arc<Board>>>>);
 
@@ -88,6 +88,7 @@ impl Boards {
         board
     }
 
+    /// Adds up the counters of all workers.
     pub(super) fn sum(&self) -> Sum {
         let mut sum = Sum { shortest_ns: u64::MAX, ..Sum::default() };
         for board in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
@@ -112,13 +113,13 @@ impl Boards {
     }
 }
 
-/// All boards together at one moment.
+/// The totals of all workers at one moment.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Sum {
     pub(super) ok: u64,
     pub(super) failed: u64,
     untimed: u64,
-    /// That have had an answer.
+    /// Users that received an answer.
     pub(super) users: u64,
     pub(super) bytes: u64,
     sum_ns: u64,
@@ -133,12 +134,12 @@ impl Sum {
         self.ok + self.failed
     }
 
-    /// What was answered, well or not.
+    /// Returns the number of answers, successful or not.
     pub(super) fn answers(&self) -> u64 {
         self.all() - self.codes.get(&NO_ANSWER).copied().unwrap_or_default()
     }
 
-    /// Those that took a time.
+    /// Returns the number of requests with a latency.
     fn timed(&self) -> u64 {
         self.all() - self.untimed
     }
@@ -151,7 +152,7 @@ impl Sum {
         if self.timed() == 0 { 0 } else { self.shortest_ns }
     }
 
-    /// Go-stress-testing's estimate: users ÷ mean time of those that went well.
+    /// Returns go-stress-testing's estimate of the rate: users ÷ mean latency of successful requests.
     pub(super) fn estimated(&self, users: u64) -> f64 {
         match self.ok_sum_ns {
             0 => 0.0,

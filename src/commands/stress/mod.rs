@@ -1,6 +1,5 @@
-//! `standfast stress`: go-stress-testing's command line, its table and its verifiers, on our
-//! engines. What it is not: another engine. HTTP and chats go through [`load::requests::drive_requests`],
-//! other WebSockets through [`load::drive`].
+//! `standfast stress`: go-stress-testing's command line, table and verifiers on the engine of `load`.
+//! HTTP and group chats run on [`load::requests::drive_requests`], other WebSockets on [`load::drive`].
 
 mod chats;
 mod flags;
@@ -26,16 +25,16 @@ use self::live_stats::Boards;
 use self::table::{Stress, Table, causes};
 use crate::{curl, output};
 
-/// Said where TLS is spoken and nobody in particular believed.
+/// Note for TLS without certificate checks.
 const UNCHECKED: &str = "certificates are not checked, as in go-stress-testing";
 
 /// Schemes of go-stress-testing that are not there yet.
 const NOT_YET: [&str; 4] = ["grpc", "grpcs", "rpc", "radius"];
 
-/// Runs the command. 0: every request went well; 1: some did not; 130: Ctrl-C.
+/// Runs the command. Exit code 0: every request succeeded; 1: some failed; 130: Ctrl-C.
 ///
 /// # Errors
-/// What cannot be used or is not allowed here: exit code 2.
+/// Invalid flags or an unsuitable environment: exit code 2.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     args.check()?;
     args.json.as_deref().map_or(Ok(()), output::check_writable)?;
@@ -97,7 +96,7 @@ fn sockets(args: &Args, url: &str) -> Result<ExitCode> {
     Ok(code(held, ended.interrupted && wait.by_user))
 }
 
-/// Why messages were not sent or not answered.
+/// Returns lines on why messages were not sent or not answered.
 fn why(summary: &load::Summary) -> Vec<String> {
     let failed = causes("connects failed by", &summary.connect_errors);
     let closed = causes("connections ended by", &summary.closed);
@@ -106,7 +105,7 @@ fn why(summary: &load::Summary) -> Vec<String> {
     [failed, closed, short].into_iter().flatten().collect()
 }
 
-/// `--json`: go-stress-testing's figures beside those of the run.
+/// The document of `--json`: go-stress-testing's figures and those of the run.
 #[derive(Serialize)]
 struct Document<'a, T> {
     stress: &'a Stress,
@@ -122,7 +121,7 @@ fn code(held: bool, interrupted: bool) -> ExitCode {
     if interrupted { ExitCode::from(130) } else { ExitCode::from(u8::from(!held)) }
 }
 
-/// Waits for time to pass, for Ctrl-C, or for the end of the time that the run may take.
+/// Waits for a timeout, Ctrl-C or the time limit of the run.
 struct Wait {
     deadline_ns: Option<u64>,
     by_user: bool,
@@ -141,12 +140,12 @@ impl Wait {
     }
 }
 
-/// The time that has passed since then.
+/// Returns the time since `then_ns`.
 fn since(then_ns: u64) -> Duration {
     Duration::from_nanos(process::now_ns().saturating_sub(then_ns))
 }
 
-/// Keeps this process, and all threads it is going to have, on so many of the cores it may use.
+/// Restricts this process and its future threads to the first `cores` of its allowed cores.
 fn use_cores(cores: usize) -> Result<()> {
     let may = sched_getaffinity(None).context("-cpuNumber")?;
     let mut chosen = CpuSet::new();
@@ -155,7 +154,7 @@ fn use_cores(cores: usize) -> Result<()> {
     sched_setaffinity(None, &chosen).context("-cpuNumber")
 }
 
-/// Header lines: those of one name are joined, as go-stress-testing does.
+/// Parses the headers of -H. Values of the same name are joined with `; `, as in go-stress-testing.
 fn headers(args: &Args) -> Result<Vec<(String, String)>> {
     let mut headers: Vec<(String, String)> = Vec::new();
     for text in &args.header {

@@ -1,5 +1,5 @@
-//! Stress over HTTP: each user makes so many requests, one after another, on a new connection each
-//! or on its own.
+//! Stress over HTTP: each user sends its requests one after another, each on a new connection or all on
+//! one.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -22,13 +22,13 @@ use super::verify::OfRequests;
 use super::{Document, Wait, code, since, targets, write};
 use crate::curl::{self, Commands};
 
-/// What Go's client follows.
+/// Redirect limit of Go's HTTP client.
 const REDIRECTS: u32 = 10;
-/// Of a body that a verifier reads or that is printed.
+/// Size limit of a body that is verified or printed, in bytes.
 const BODY_BYTES_MAX: usize = 1 << 20;
-/// A run that ends by its requests has no other end.
+/// Length of the last stage of a run that ends when its requests are done.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
-/// What is added where no header line says otherwise.
+/// Default Content-Type, as in go-stress-testing.
 const FORM: &str = "application/x-www-form-urlencoded; charset=utf-8";
 
 pub(super) fn run(args: &Args, url: &str, commands: Option<Commands>) -> Result<ExitCode> {
@@ -78,14 +78,14 @@ pub(super) fn run(args: &Args, url: &str, commands: Option<Commands>) -> Result<
     Ok(code(stress.failed == 0 && stress.ok > 0, ended.interrupted && wait.by_user))
 }
 
-/// Why requests failed. Those that the end of the run cut short did not.
+/// Returns the failures by cause, without the requests that the end of the run interrupted.
 fn failures(summary: &RequestSummary) -> BTreeMap<&'static str, u64> {
     let mut errors = summary.errors.clone();
     errors.remove(Failure::Unfinished.name());
     errors
 }
 
-/// The request that flags make.
+/// Returns the request described by the flags.
 fn plain(args: &Args, url: &str) -> Result<curl::Request> {
     let mut command = curl::Request::get(url);
     command.headers = super::headers(args)?;
@@ -109,9 +109,9 @@ fn config(args: &Args, endpoints: Vec<Endpoint>, asked: &[curl::Request]) -> Res
     config.new_connections = !args.keep();
     config.redirects = if args.redirect.unwrap_or(true) { REDIRECTS } else { 0 };
     config.duration = args.duration();
-    // Its time is the whole run's, as it is said, and no grace comes on top.
+    // -timeout limits the whole run, without a grace period for open requests.
     config.stops_at_once = args.run_limit().is_some();
-    // Users end by themselves: this is what there is at most.
+    // Users stop after their requests; this is the maximum.
     config.requests = args.duration().is_none().then(|| args.users.saturating_mul(args.each));
     if let Some(steps) = args.users.checked_div(args.step) {
         let time = Duration::from_secs(args.interval);
@@ -119,7 +119,7 @@ fn config(args: &Args, endpoints: Vec<Endpoint>, asked: &[curl::Request]) -> Res
             let connections = step * args.step;
             [Stage { time: Duration::ZERO, connections }, Stage { time, connections }]
         });
-        // Who has begun goes on until its requests are made.
+        // All users keep running until their requests are done.
         let rest = Stage { time: LONGEST, connections: args.users };
         config.pace = Pace::Users(steps.chain([rest]).collect());
     }
@@ -129,7 +129,7 @@ fn config(args: &Args, endpoints: Vec<Endpoint>, asked: &[curl::Request]) -> Res
 /// The users of one worker.
 struct Users {
     requests: Arc<[Request]>,
-    /// How many requests each has made.
+    /// Number of requests that each user has made.
     users: Vec<u64>,
     each: u64,
     verify: OfRequests,

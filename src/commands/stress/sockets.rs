@@ -1,5 +1,5 @@
-//! Stress over WebSockets: pings in JSON that are answered one by one, or, in the fork's dialect with
-//! receivers, everybody's messages to everybody.
+//! Stress over WebSockets: JSON pings that are answered one by one, or, in the fork's dialect with
+//! receivers, messages that every connection receives.
 
 use std::collections::HashSet;
 use std::fs;
@@ -14,23 +14,25 @@ use super::flags::{Args, is_true};
 use super::live_stats::{Board, Boards};
 use super::verify::{Heard, OfMessages};
 
-/// What go-stress-testing sends.
+/// The message that go-stress-testing sends.
 const PING: &str = r#"{"seq":"$SEQ","cmd":"ping","data":{}}"#;
-/// Connections a second with -connectionmode 2: it waits 20 ms after each.
+/// Connections per second with -connectionmode 2: the fork waits 20 ms after each.
 const CONCURRENT_PER_SECOND: u64 = 50;
 /// The fork's variables, in the order of `-variable`.
 pub(super) const VARIABLES: [&str; 4] = ["sendtoken", "sendid", "recvtoken", "recvid"];
-/// It waits 1 ms between messages to receivers.
+/// Message rate: the fork waits 1 ms between messages to receivers.
 const MESSAGES_PER_SECOND: u64 = 1_000;
 
-/// What is to be done, and what to say of how it was understood.
+/// The run, and notes on how the flags were interpreted.
 pub(super) struct Plan {
     pub(super) config: Config,
-    /// Everybody receives what anybody sends.
+    /// Whether every connection receives all messages.
     pub(super) to_all: bool,
     pub(super) notes: Vec<String>,
 }
 
+/// Plans the run.
+///
 /// # Errors
 /// What cannot be used, or not yet.
 pub(super) fn plan(args: &Args, url: &str, boards: &Boards) -> Result<Plan> {
@@ -101,7 +103,7 @@ fn echo(args: &Args, boards: &Boards) -> Result<Echo> {
     })
 }
 
-/// The roles of the fork, as far as one group goes.
+/// Maps the fork's roles to one group.
 fn fanout(args: &Args, notes: &mut Vec<String>) -> Result<Fanout> {
     let most = u64::from(Fanout::PUBLISHERS_MAX);
     let senders = if is_true(&args.issenders) { args.users.min(most) } else { 1 };
@@ -136,8 +138,8 @@ fn fanout(args: &Args, notes: &mut Vec<String>) -> Result<Fanout> {
     })
 }
 
-/// The four variables of the fork stand for `{sendtoken}` and so on in the URL; files have one value
-/// a line, which connections take in turn.
+/// Returns the URLs with the fork's four variables filled in, such as `{sendtoken}`. A file has one
+/// value per line; connections use them in turn.
 fn with_variables(args: &Args, url: &str, notes: &mut Vec<String>) -> Result<Vec<String>> {
     let Some(values) = values(args, notes) else { return Ok(vec![url.to_owned()]) };
     let used = VARIABLES.iter().filter(|name| url.contains(&format!("{{{name}}}"))).count();
@@ -165,7 +167,7 @@ fn with_variables(args: &Args, url: &str, notes: &mut Vec<String>) -> Result<Vec
     Ok((0..rows).map(row).collect())
 }
 
-/// What `-variable` says, a column for each of [`VARIABLES`].
+/// Returns the values of `-variable`, a column for each of [`VARIABLES`].
 ///
 /// # Errors
 /// A file that cannot be read.
@@ -174,7 +176,7 @@ pub(super) fn columns(args: &Args, notes: &mut Vec<String>) -> Result<Option<Vec
     columns.transpose()
 }
 
-/// Its four values; others are left out, and that is said.
+/// Returns the four values of `-variable`; any other number is ignored with a note.
 fn values<'a>(args: &'a Args, notes: &mut Vec<String>) -> Option<Vec<&'a str>> {
     let variable = args.variable.as_ref()?;
     let values: Vec<&str> = variable.split(',').collect();
@@ -188,7 +190,7 @@ fn values<'a>(args: &'a Args, notes: &mut Vec<String>) -> Option<Vec<&'a str>> {
     Some(values)
 }
 
-/// A value, or the lines of a file, which lies here or in a folder `csv`.
+/// Returns a single value, or the lines of a file in the current folder or in `csv`.
 fn column(value: &str) -> Result<Vec<String>> {
     if !value.ends_with(".csv") {
         return Ok(vec![value.to_owned()]);
@@ -205,7 +207,7 @@ fn column(value: &str) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// The dialogue of go-stress-testing: a JSON message with a "seq", answered by one that has it too.
+/// Messages of go-stress-testing: JSON with a "seq", which the answer repeats.
 #[derive(Debug)]
 struct Pings {
     template: String,
@@ -251,11 +253,11 @@ impl Dialogue for Pings {
     }
 }
 
-/// Drives it. Messages without an answer come to the board at the end, those of connections that never
-/// opened among them.
+/// Drives the run. Messages without an answer are counted at the end, including those of connections
+/// that never opened.
 ///
 /// # Errors
-/// What keeps a run from beginning.
+/// The run cannot start.
 pub(super) fn drive(
     plan: &Plan,
     boards: &Boards,

@@ -1,5 +1,5 @@
-//! The table of a run: go-stress-testing's columns, and beside its estimate of the rate the rate
-//! that was measured; its summary, and what is true of the whole run.
+//! The table of a run: go-stress-testing's columns plus the measured rate, and the summary at the
+//! end.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,23 +15,23 @@ const TITLES: &str = "\
  elapsed │  users │       ok │   failed │ qps est. │ longest │shortest │ average │      bytes │    bytes/s │measured/s │ codes
 ─────────┼────────┼──────────┼──────────┼──────────┼─────────┼─────────┼─────────┼────────────┼────────────┼───────────┼──────────
 ";
-/// The titles come again after so many rows.
+/// Number of rows after which the titles are repeated.
 const TITLES_EVERY: u32 = 30;
-/// What is shorter is no second: the last row is written with the end.
+/// Shortest interval of a row, in seconds; a shorter rest is written at the end.
 const SECOND: f64 = 0.9;
 
-/// Writes rows as a run goes on.
+/// Writes a row per second during a run.
 pub(super) struct Table {
     users: u64,
     boards: Boards,
     rows: u32,
-    /// What there was at the last row, and when that was.
+    /// Totals and time of the last row.
     before: Sum,
     then: f64,
     quiet: bool,
 }
 
-/// The result as JSON, beside what the run itself says.
+/// The results in go-stress-testing's terms, as JSON.
 #[derive(Serialize, Debug)]
 pub(super) struct Stress {
     pub(super) users: u64,
@@ -54,7 +54,7 @@ impl Table {
         Table { users, boards, rows: 0, before: Sum::default(), then: 0.0, quiet }
     }
 
-    /// A second has passed; a piece of one waits for [`Table::end`].
+    /// Writes a row if a second has passed; [`Table::end`] writes the rest.
     pub(super) fn second(&mut self, elapsed: Duration) {
         if elapsed.as_secs_f64() - self.then >= SECOND {
             self.row(elapsed);
@@ -65,7 +65,7 @@ impl Table {
         let sum = self.boards.sum();
         let seconds = elapsed.as_secs_f64();
         let then = std::mem::replace(&mut self.then, seconds);
-        // What came after the time that counts is of all of that time.
+        // Answers after the measured time are averaged over the whole time.
         let (since, before) = match seconds > then {
             true => (seconds - then, self.before.answers()),
             false => (seconds, 0),
@@ -77,7 +77,7 @@ impl Table {
         self.before = sum;
     }
 
-    /// All is over: the summary, what came of it, and lines on why some of it failed.
+    /// Writes the last row, the summary and the lines on failures.
     pub(super) fn end(
         &mut self,
         elapsed: Duration,
@@ -112,13 +112,13 @@ impl Table {
         if self.quiet {
             eprint!("{text}");
         } else {
-            // A reader that has left ends the run by itself, in the end.
+            // A closed stdout does not stop the run; the final output reports it.
             let _ = output::print(text);
         }
     }
 }
 
-/// A line of causes, each with how often it came; none where none did.
+/// Returns a line of causes with their counts; `None` without any.
 pub(super) fn causes(title: &str, causes: &BTreeMap<&'static str, u64>) -> Option<String> {
     let named: Vec<String> =
         causes.iter().map(|(cause, count)| format!("{cause} {count}")).collect();
@@ -182,12 +182,12 @@ mod tests {
         other.user();
         other.answer(true, 200, 10, 300_000_000);
         other.answer(false, 509, 0, 500_000_000);
-        // Who had no connection took no time.
+        // Requests without a connection have no latency.
         other.unanswered(7);
         let sum = boards.sum();
         let text = row(&sum, 2, 2.0, 1.5);
         let cells: Vec<&str> = text.split('│').map(str::trim).collect();
-        // 2 users ÷ a mean of 0.2 s of those that went well.
+        // 2 users ÷ 0.2 s, the mean of the successful requests.
         let expected = [
             "2s",
             "2",

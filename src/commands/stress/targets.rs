@@ -1,5 +1,5 @@
-//! Where the requests of a run of stress go, and by which ways: curl commands say more of that than
-//! flags, and each its own.
+//! Targets of a run of stress: the requests, endpoints and connect options. Each curl command of a file
+//! has its own.
 
 use std::net::{IpAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use load::{Endpoint, Proxy, Resolve, Ways};
 use super::flags::Args;
 use crate::{curl, tls};
 
-/// Commands as requests to endpoints, each of which is there once.
+/// Renders commands as requests to endpoints, without duplicate endpoints.
 ///
 /// # Errors
-/// What cannot be used, by line.
+/// An invalid command, by line.
 pub(super) fn render(
     args: &Args,
     asked: &mut [curl::Request],
@@ -72,7 +72,7 @@ pub(super) fn render(
     Ok((endpoints, requests))
 }
 
-/// Addresses to connect from: the whole run's.
+/// Returns the addresses to connect from; one for the whole run.
 ///
 /// # Errors
 /// Commands that name several, or one that is none.
@@ -82,7 +82,7 @@ pub(super) fn sources(asked: &[curl::Request]) -> Result<Vec<IpAddr>> {
         let Some(interface) = &one.source else { continue };
         let at = || format!("line {}", one.line);
         let source = curl::source(interface).map_err(anyhow::Error::msg).with_context(at)?;
-        // Binding is how to ask whether an address is ours.
+        // bind(2) fails if the address does not belong to this machine.
         UdpSocket::bind((source, 0)).with_context(|| {
             format!("{}: --interface {source} is no address of this machine", at())
         })?;
@@ -107,7 +107,7 @@ fn ways(one: &curl::Request) -> Result<Ways> {
         bail!("-x and --unix-socket are two ways: give one");
     }
     let file = |name: &Option<String>| name.as_ref().map(PathBuf::from);
-    // As go-stress-testing, unless the command says whom to believe.
+    // As in go-stress-testing, certificates are checked only if the command names a CA.
     let anyone = one.insecure || one.ca.is_none();
     let key = file(&one.key).or(file(&one.cert));
     let flags = tls::ClientFlags::of_files(anyone, file(&one.ca), file(&one.cert), key);

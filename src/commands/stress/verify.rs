@@ -1,4 +1,4 @@
-//! What a good answer is: go-stress-testing's verifiers.
+//! Go-stress-testing's verifiers, which decide whether an answer is successful.
 
 use anyhow::{Result, bail};
 use serde::Deserialize;
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::live_stats::UNREADABLE;
 
-/// Of HTTP answers.
+/// Verifier of HTTP responses (`-v`).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum OfRequests {
     /// The status is this.
@@ -30,7 +30,7 @@ impl OfRequests {
         matches!(self, OfRequests::Json(_))
     }
 
-    /// Whether an answer is good, and the code that stands for it in the table.
+    /// Returns whether an answer is successful, and its code in the table.
     pub(super) fn judge(self, status: u16, body: &[u8]) -> (bool, u16) {
         let OfRequests::Json(good) = self else {
             return (self == OfRequests::Status(i64::from(status)), status);
@@ -41,7 +41,7 @@ impl OfRequests {
         let body: Option<Body> = serde_json::from_slice(body).ok();
         match body {
             Some(body) if body.code == good => (true, status),
-            // A code of the application's own is told where it has the form of one of HTTP's.
+            // The application's code is shown if it fits in 16 bits.
             Some(body) => (false, u16::try_from(body.code).unwrap_or(UNREADABLE)),
             None => (false, UNREADABLE),
         }
@@ -53,21 +53,21 @@ struct Body {
     code: i64,
 }
 
-/// Of answers over WebSocket.
+/// Verifier of WebSocket messages (`-v`).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum OfMessages {
     /// JSON with the "seq" that was sent and a "response" whose "code" is this.
     Json(i64),
-    /// Whatever comes.
+    /// Any message.
     Any,
 }
 
-/// What a message is to the one that was sent.
+/// The result of checking a received message against the sent one.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Heard {
     Good,
     Bad(u16),
-    /// Somebody else's.
+    /// The answer to a different message.
     Foreign,
 }
 

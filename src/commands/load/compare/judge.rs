@@ -1,5 +1,5 @@
-//! The comparison itself: each figure before and after, its interval where there is one, and
-//! whether it got worse than allowed.
+//! The comparison: each figure before and after, its confidence interval if there is one, and whether it
+//! regressed more than allowed.
 
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use super::interval::{self, Means};
 use super::run::{Figure, Side};
 use crate::units;
 
-/// How much worse a figure may be: a share, of all figures or of one.
+/// Allowed regression as a share, for all figures or for one.
 #[derive(Clone, Debug)]
 pub(super) struct Tolerance {
     figure: Option<Figure>,
@@ -32,13 +32,13 @@ impl FromStr for Tolerance {
     }
 }
 
-/// What an interval was made from.
+/// The data behind an interval.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Basis {
     Runs,
     Seconds,
-    /// No interval: the difference alone.
+    /// No interval, only the difference.
     None,
 }
 
@@ -48,12 +48,12 @@ struct Row {
     unit: &'static str,
     before: f64,
     after: f64,
-    /// `after ÷ before − 1`; null where there was nothing before.
+    /// `after ÷ before − 1`; null if the first run has no value.
     change: Option<f64>,
-    /// 95 %, of the same.
+    /// 95 % interval of the change.
     interval: Option<(f64, f64)>,
     basis: Basis,
-    /// How much worse it may be; null where it is shown only.
+    /// Allowed regression; null if the figure is not judged.
     allowed: Option<f64>,
     worse: bool,
 }
@@ -62,12 +62,12 @@ struct Row {
 struct Errors {
     before: (u64, u64),
     after: (u64, u64),
-    /// 95 %, of the difference of the shares.
+    /// 95 % interval of the difference of the shares.
     interval: Option<(f64, f64)>,
     worse: bool,
 }
 
-/// Two runs beside each other.
+/// The comparison of two runs.
 #[derive(Serialize, Debug)]
 pub(super) struct Comparison {
     before: String,
@@ -111,20 +111,20 @@ impl Comparison {
         self.regressed
     }
 
-    /// Whether there are figures and none of them could be judged; errors always can.
+    /// Returns whether none of the figures could be judged; errors always can.
     pub(super) fn is_undecided(&self) -> bool {
         !self.figures.is_empty() && self.figures.iter().all(|row| row.allowed.is_none())
     }
 }
 
-/// How much worse a figure may be, and whether that was said of it by its name.
+/// Allowed regression of a figure, and whether it was given for this figure.
 #[derive(Copy, Clone)]
 struct Allowed {
     share: f64,
     by_name: bool,
 }
 
-/// The last word on a figure counts, and one on it alone before one on all.
+/// The last value given for a figure counts; a value for the figure overrides one for all.
 fn tolerance(figure: Figure, allowed: &[Tolerance]) -> Allowed {
     let of = |wanted| allowed.iter().rev().find(move |one| one.figure == wanted);
     let by_name = of(Some(figure));
@@ -149,8 +149,8 @@ impl Row {
             },
         };
         if let Some((a, b)) = means.filter(|_| basis == Basis::Seconds) {
-            // Shown, judged and bounded by one estimator: the percentile of a run is no mean of those of
-            // its seconds.
+            // Shown, judged and bounded by the same estimator: a run's percentile is not the mean of the
+            // percentiles of its seconds.
             (from, to) = (a.mean, b.mean);
         }
         let interval = means.filter(|(a, _)| a.mean > 0.0).map(|(a, b)| {
@@ -176,7 +176,7 @@ impl Row {
     }
 }
 
-/// By how much a figure changed, and how sure that is.
+/// The change of a figure and its interval.
 struct Change {
     change: Option<f64>,
     interval: Option<(f64, f64)>,
@@ -184,8 +184,9 @@ struct Change {
 }
 
 impl Change {
-    /// Worse than allowed and, over several runs, surely worse at all. Seconds of one run do not know
-    /// by how much two runs of the same thing differ, so there the whole interval must be beyond.
+    /// Returns whether the figure is worse than allowed and, with several runs, significantly worse at all.
+    /// The seconds of one run do not show how much runs differ, so there the whole interval must exceed
+    /// the allowance.
     fn is_worse(&self, figure: Figure, allowed: f64) -> bool {
         let towards_worse = |change: f64| if figure.more_is_better() { -change } else { change };
         let beyond = self.change.is_some_and(|change| towards_worse(change) > allowed);
@@ -247,7 +248,7 @@ impl Display for Comparison {
 }
 
 impl Comparison {
-    /// What the intervals are, in a sentence or two.
+    /// Returns a short description of the intervals.
     fn explained(&self) -> String {
         let has = |basis| self.figures.iter().any(|row| row.basis == basis);
         let mut text = Vec::new();
@@ -287,7 +288,7 @@ fn signed(share: f64) -> String {
     format!("{:+.1} %", share * 100.0)
 }
 
-/// Points of a percent.
+/// Formats percentage points.
 fn points(share: f64) -> String {
     format!("{:+.3} pt", share * 100.0)
 }

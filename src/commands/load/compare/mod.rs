@@ -1,8 +1,8 @@
-//! `standfast load compare A.json B.json`: what changed from run A to run B, how sure that is, and
-//! exit code 1 where it got worse.
+//! `standfast load compare A.json B.json`: the change from run A to run B with confidence intervals; exit
+//! code 1 if B is worse.
 //!
-//! **Which statistic, and why.** What a single run says at its end (one p99, one rate) has no
-//! spread, so nothing can be said of its confidence. Two things have one:
+//! **Statistics.** The end result of a single run (one p99, one rate) has no spread, so its confidence is
+//! unknown. Two kinds of data have a spread:
 //! - *several runs of each* (`A1.json,A2.json B1.json,B2.json`): runs are what differs from day to
 //!   day, so they are the right unit. Welch's t interval of the difference of means, 95 %; it
 //!   assumes neither equal spreads nor equal numbers.
@@ -26,27 +26,27 @@ use self::judge::{Comparison, Tolerance};
 use self::run::Side;
 use crate::output;
 
-/// Compare two runs: what changed, how sure that is; exit code 1 where it got worse
+/// Compare two runs with confidence intervals; exit code 1 if the second is worse
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// JSON of the run before (`standfast load … --json FILE`), or of several like it: A1.json,A2.json
+    /// Results of the first run (`standfast load … --json FILE`), or of several: A1.json,A2.json
     #[arg(value_name = "A.json")]
     before: String,
-    /// JSON of the run after it, or of several
+    /// Results of the second run, or of several
     #[arg(value_name = "B.json")]
     after: String,
-    /// By how much a figure may be worse: 5%, or of one figure p99=10%; may be given several times
+    /// Allowed regression: 5%, or for one figure p99=10%; repeatable
     #[arg(long, value_name = "PERCENT", default_value = "5%")]
     max_regression: Vec<Tolerance>,
-    /// Write the comparison as JSON to a file, or to standard output with -
+    /// Write the comparison as JSON to a file, or - for standard output
     #[arg(long, value_name = "FILE")]
     json: Option<String>,
 }
 
-/// Runs the command. 0: not worse than allowed; 1: worse.
+/// Runs the command. Exit code 0: not worse than allowed; 1: worse.
 ///
 /// # Errors
-/// Files that are none of ours, or that cannot be compared: exit code 2.
+/// Files that are not results of `load`, or that cannot be compared: exit code 2.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let files = |list: &str| list.split(',').map(PathBuf::from).collect::<Vec<_>>();
     let (before, after) = (Side::read(&files(&args.before))?, Side::read(&files(&args.after))?);

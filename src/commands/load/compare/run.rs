@@ -1,4 +1,4 @@
-//! One side of a comparison: the figures of one run, or of several like it, out of their JSON.
+//! One side of a comparison: the figures of one run, or of several repetitions, from their JSON.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::commands::plan::read_json;
 
-/// What a run was of; only likes are compared.
+/// The kind of a run; only runs of the same kind are compared.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     Requests,
@@ -43,7 +43,7 @@ impl Figure {
         Figure::Cpu,
     ];
 
-    /// As it is named in `--max-regression` and shown.
+    /// Returns the name for `--max-regression` and the output.
     pub(super) fn name(self) -> &'static str {
         match self {
             Figure::Rate => "rate",
@@ -71,8 +71,8 @@ impl Figure {
         matches!(self, Figure::Rate | Figure::Connecting)
     }
 
-    /// Whether it decides the exit code. A maximum is one value, and moves from run to run whatever
-    /// changed.
+    /// Returns whether the figure affects the exit code. The maximum does not: it is a single value that
+    /// varies from run to run.
     pub(super) fn is_judged(self) -> bool {
         self != Figure::Max
     }
@@ -93,7 +93,7 @@ impl Figure {
         }
     }
 
-    /// The key of this figure in a second of a run.
+    /// Returns the key of this figure in a sample of one second.
     fn of_second(self) -> Option<&'static str> {
         match self {
             Figure::P50 => Some("p50_ms"),

@@ -1,4 +1,4 @@
-//! From flags to a [`Plan`]: whom to ask for what, and how an answer is recognised.
+//! Builds a [`Plan`] from flags: targets, requests, and how an answer is recognised.
 
 use std::time::Duration;
 
@@ -11,22 +11,22 @@ use super::flags::unescape;
 use crate::commands::load::destinations;
 use crate::commands::load::flags::{Args, Bytes};
 
-/// Requests that are the same for ever.
+/// A run of constant requests.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) requests: Requests,
-    /// One for each URL, in their order.
+    /// One request per URL, in their order.
     pub(super) sent: Vec<Request>,
     pub(super) accepted: Accepted,
-    /// How connections speak; `None` is HTTP.
+    /// Answer format of a TCP protocol; `None` for HTTP.
     pub(super) expect: Option<Expect>,
 }
 
-/// Schemes of HTTP, and of plain TCP.
+/// URL schemes for HTTP and for other protocols over TCP.
 const WEB: [&str; 2] = ["http", "https"];
 const TCP: [&str; 2] = ["tcp", "tls"];
 
-/// Whether requests are meant, and not WebSockets: the first URL says it.
+/// Returns whether the run sends requests instead of opening WebSockets, by the first URL.
 pub(in crate::commands::load) fn is_meant(urls: &[String]) -> bool {
     urls.first().is_some_and(|url| has_scheme(url, &WEB) || has_scheme(url, &TCP))
 }
@@ -36,8 +36,10 @@ fn has_scheme(url: &str, schemes: &[&str]) -> bool {
     scheme.is_some_and(|scheme| schemes.iter().any(|one| scheme.eq_ignore_ascii_case(one)))
 }
 
+/// Builds the plan.
+///
 /// # Errors
-/// What cannot be used, or does not go together.
+/// Invalid or conflicting flags.
 pub(super) fn plan(args: &Args) -> Result<Plan> {
     let urls = destinations::urls(args)?;
     let web = urls.first().is_some_and(|url| has_scheme(url, &WEB));
@@ -135,7 +137,7 @@ fn expect(args: &Args) -> Result<Expect> {
         return Ok(Expect::Bytes(bytes.clone()));
     }
     if let Some(regex) = &flags.expect_regex {
-        // Answers are bytes, of which \d and . are some.
+        // Answers are bytes: \d and . match bytes, not characters.
         let built = RegexBuilder::new(regex).unicode(false).build();
         let regex = built.with_context(|| format!("--expect-regex {regex:?}"))?;
         if regex.is_match(b"") {

@@ -1,4 +1,4 @@
-//! The flags of `standfast load` that only requests have, and which flags they do not share.
+//! The flags of `standfast load` for requests only, and the check that flags fit the kind of target.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -13,70 +13,70 @@ use crate::units;
 
 const HEADING: &str = "Requests (http:// https:// tcp:// tls://)";
 
-/// What is asked, how, and when it is enough.
+/// Content, pacing and number of requests.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Flags {
-    /// Requests in all; with --duration too, whichever ends first
+    /// Total number of requests; with --duration the run ends at whichever comes first
     #[arg(long, value_name = "N", value_parser = units::positive_count, help_heading = HEADING)]
     pub(super) requests: Option<u64>,
 
-    /// The method [default: GET, with --data POST]
+    /// Request method [default: GET, with --data POST]
     #[arg(short = 'X', long, value_name = "METHOD", value_parser = method, help_heading = HEADING)]
     pub(super) method: Option<String>,
 
-    /// The body, or @FILE. Over tcp:// what is sent: there \r \n \t \0 \\ and \xNN stand for bytes
+    /// Request body, or @FILE. Over tcp:// the bytes to send, with the escapes \r \n \t \0 \\ \xNN
     #[arg(short, long, value_name = "TEXT", value_parser = content, help_heading = HEADING)]
     pub(super) data: Option<Bytes>,
 
-    /// Send so long first, and count it nowhere
+    /// Warm-up time before the measurement starts
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = units::duration,
         help_heading = HEADING)]
     pub(in crate::commands::load) warm_up: Duration,
 
-    /// A rate that goes up and down, as --stages has connections: 30s:5k,1m:5k,0:100,1m:100
+    /// Ramp the rate, as --stages does connections: 30s:5k,1m:5k,0:100,1m:100
     #[arg(long, value_name = "TIME:RATE,…", value_delimiter = ',', value_parser = stage,
         conflicts_with_all = ["rate", "stages"], help_heading = HEADING)]
     pub(super) rates: Vec<Stage>,
 
-    /// A new connection for each request
+    /// Open a new connection for each request
     #[arg(long, help_heading = HEADING)]
     pub(super) new_connections: bool,
 
-    /// Requests a connection sends before the first is answered, at most 64
+    /// Requests in flight per connection (HTTP pipelining), at most 64
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = HEADING,
         value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(super) pipeline: u32,
 
-    /// Redirects to follow for one request; without it they are answers like others
+    /// Redirects to follow per request; 0 counts a redirect as an answer
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = HEADING,
         value_parser = clap::value_parser!(u32).range(0..=100))]
     pub(in crate::commands::load) redirects: u32,
 
-    /// Statuses that are no failure, such as 2xx,304 or 200-204 [default: all below 400]
+    /// Statuses that count as success, such as 2xx,304 or 200-204 [default: all below 400]
     #[arg(long, value_name = "STATUS,…", value_delimiter = ',', help_heading = HEADING,
         value_parser = load::scenario::statuses)]
     pub(super) accept: Vec<RangeInclusive<u16>>,
 
-    /// Over tcp://: what each answer is, with the same signs as --data [default: anything]
+    /// Over tcp://: the expected answer, with the escapes of --data [default: any]
     #[arg(long, value_name = "TEXT", value_parser = escaped, help_heading = HEADING,
         conflicts_with_all = ["expect_regex", "expect_length"])]
     pub(super) expect: Option<Bytes>,
 
-    /// Over tcp://: an expression that each answer ends with
+    /// Over tcp://: regular expression that matches the end of each answer
     #[arg(long, value_name = "REGEX", help_heading = HEADING, conflicts_with = "expect_length")]
     pub(super) expect_regex: Option<String>,
 
-    /// Over tcp://: each answer's bytes, or the length in front of it: u8, u16be, u16le, u32be, u32le,
-    /// u64be or u64le, with a + where the length counts itself
+    /// Over tcp://: answer size in bytes, or its length prefix: u8, u16be, u16le, u32be, u32le, u64be
+    /// or u64le, followed by + if the length includes the prefix
     #[arg(long, value_name = "LENGTH", help_heading = HEADING)]
     pub(super) expect_length: Option<String>,
 
-    /// Ask by HTTP/1.0, whose connections end with their answer
+    /// Use HTTP/1.0, which closes the connection after each answer
     #[arg(id = "http1.0", long = "http1.0", help_heading = HEADING)]
     pub(super) http10: bool,
 }
 
-/// Flags that mean nothing where requests are sent, by their names in [`crate::commands::load::Args`].
+/// Flags that do not apply to requests, by their names in [`crate::commands::load::Args`].
 const OF_SOCKETS: [&str; 30] = [
     "connect",
     "retry",
@@ -110,7 +110,7 @@ const OF_SOCKETS: [&str; 30] = [
     "control",
 ];
 
-/// And those that mean nothing where WebSockets are opened.
+/// Flags that do not apply to WebSockets.
 const OF_REQUESTS: [&str; 13] = [
     "requests",
     "method",
@@ -127,10 +127,10 @@ const OF_REQUESTS: [&str; 13] = [
     "http1.0",
 ];
 
-/// Names a flag that was given and means nothing with these URLs.
+/// Checks that every flag given applies to these URLs.
 ///
 /// # Errors
-/// The flag, and where it belongs.
+/// Names the flag and the URLs that it applies to.
 pub(in crate::commands::load) fn check(flags: &ArgMatches, requests: bool) -> Result<()> {
     let (strange, where_to) = match requests {
         true => (&OF_SOCKETS[..], "ws://, wss:// and cable:// URLs"),
@@ -153,10 +153,10 @@ fn escaped(text: &str) -> Result<Bytes, String> {
     unescape(text.as_bytes()).map(Bytes)
 }
 
-/// The bytes that a text with `\r`, `\n`, `\t`, `\0`, `\\` and `\xNN` stands for.
+/// Expands the escapes `\r`, `\n`, `\t`, `\0`, `\\` and `\xNN`.
 ///
 /// # Errors
-/// A sign that is none of these.
+/// An unknown or incomplete escape.
 pub(super) fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;

@@ -1,4 +1,4 @@
-//! `standfast load http://…`: requests and answers, from flags to an exit code.
+//! `standfast load http://…`: runs of requests, from flags to the exit code.
 
 mod config;
 pub(super) mod flags;
@@ -30,7 +30,7 @@ use super::watch::{Generator, Watched};
 use crate::output;
 use crate::progress::Series;
 
-/// What a run says of itself beside its summary: `--json`.
+/// The document of `--json`: the summary and the run's settings and measurements.
 #[derive(Serialize)]
 struct Document<'a> {
     #[serde(flatten)]
@@ -43,16 +43,16 @@ struct Document<'a> {
     generator: &'a Generator,
     watched: Option<&'a Watched>,
     thresholds: &'a [Outcome],
-    /// Connections at the same time, as asked for.
+    /// Requested number of concurrent connections.
     users: u64,
-    /// How it went, at most some thousand moments.
+    /// Samples over time, at most some thousand.
     samples: &'a Series,
 }
 
-/// Runs the command. 0: all was answered, or the thresholds were met; 1: it fell short.
+/// Runs the command. Exit code 0: all was answered, or the thresholds were met; 1: it fell short.
 ///
 /// # Errors
-/// What cannot be used or is not allowed here: exit code 2.
+/// Invalid flags or an unsuitable environment: exit code 2.
 pub(super) fn run(
     args: &Args,
     flags: &ArgMatches,
@@ -128,8 +128,8 @@ impl Document<'_> {
     }
 }
 
-/// Whether a run exits with 1. Thresholds decide where there are any, but not that a rate was reached
-/// which was not, nor that all is well where nothing was answered.
+/// Returns whether the run exits with 1. If there are thresholds they decide, except that a missed rate
+/// and a run without any answer always fall short.
 pub(super) fn fell_short(
     summary: &RequestSummary,
     generator: &Generator,
@@ -141,12 +141,12 @@ pub(super) fn fell_short(
     missed || besides || thresholds.is_empty() && !reasons.is_empty()
 }
 
-/// Whether requests are due at times of their own.
+/// Returns whether the run has an open model.
 pub(super) fn is_open(config: &Requests) -> bool {
     matches!(config.pace, Pace::Rate(_) | Pace::Rates(_))
 }
 
-/// What a threshold asks for.
+/// Returns the value of a threshold's metric.
 pub(super) fn figure(metric: Metric, summary: &RequestSummary) -> Figure {
     Figure { value: value(metric, summary), is_answered: summary.requests.answered > 0 }
 }
@@ -174,7 +174,7 @@ fn value(metric: Metric, summary: &RequestSummary) -> Option<f64> {
     })
 }
 
-/// The summary: text to standard output, unless JSON is to go there.
+/// Prints the summary: text to standard output unless JSON goes there.
 fn report(json: Option<&str>, document: &Document<'_>, interrupted: bool) -> Result<()> {
     let mut text = document.summary.to_string();
     text += &document.asked.text();

@@ -1,5 +1,5 @@
-//! A run of requests as a page: its figures as rows for [`Report`]. What a scenario adds to it is
-//! the scenario's own page's.
+//! The HTML report of a run of requests: its figures as rows of a [`Report`]. The report of a scenario
+//! adds its own tables.
 
 use capacity::{Count, Machine};
 use load::Route;
@@ -14,7 +14,7 @@ use crate::progress::Series;
 use crate::report::{Report, Rows, Table};
 use crate::units::time_as_said;
 
-/// The run, ready to be written.
+/// Returns the report of a run.
 pub(super) fn report<'a>(
     (urls, plan): (&[String], &Plan),
     (document, interrupted): (&Document<'a>, bool),
@@ -37,7 +37,7 @@ pub(super) fn report<'a>(
     }
 }
 
-/// In a word, and whether it is a good one. Thresholds decide where there are any.
+/// Returns the verdict and whether it is a success. Thresholds decide if there are any.
 pub(in crate::commands::load) fn verdict(
     interrupted: bool,
     fell_short: bool,
@@ -81,7 +81,7 @@ pub(in crate::commands::load) fn figures(
     rows
 }
 
-/// Statuses and failures.
+/// Returns the table of statuses and failures.
 pub(in crate::commands::load) fn by_name(summary: &RequestSummary) -> Option<Table> {
     let statuses = summary.status.iter().map(|(status, n)| (status.to_string(), *n));
     let errors = summary.errors.iter().map(|(kind, n)| ((*kind).to_owned(), *n));

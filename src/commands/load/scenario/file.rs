@@ -1,4 +1,4 @@
-//! [`Experiment`]: a scenario file of `load` read whole: what users do, and the runs it asks for.
+//! [`Experiment`]: a parsed scenario file of `load`, with what users do and the rounds to run.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,29 +19,29 @@ use super::tables::{Doc, Table};
 use crate::commands::load::threshold::Threshold;
 use crate::{tls, units};
 
-/// The one version there is.
+/// The only version.
 pub(super) const VERSION: &str = "1";
-/// For one answer, where the file says nothing.
+/// Default time limit for one answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// As `load --compress-above`.
+/// Default of `load --compress-above`, in bytes.
 const COMPRESS_ABOVE: u64 = 1 << 10;
-/// The longest scenario file, in bytes.
+/// Size limit of a scenario file, in bytes.
 pub(super) const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Keys that only scenarios of `prove` have.
 const OF_PROVE: [&str; 6] = ["connections", "hold", "heartbeat", "broadcasts", "link", "serve"];
 
-/// A file, read.
+/// A parsed file.
 #[derive(Debug)]
 pub(super) struct Experiment {
     pub(super) about: Option<String>,
     pub(super) thresholds: Vec<Threshold>,
     pub(super) seed: Option<u64>,
     pub(super) rounds: Vec<Round>,
-    /// The table of rounds has more than one line.
+    /// Whether the file has `[[rounds]]`.
     pub(super) has_rounds: bool,
 }
 
-/// One run.
+/// One run of the users.
 #[derive(Debug)]
 pub(super) struct Round {
     pub(super) scenario: Arc<Scenario>,
@@ -49,7 +49,7 @@ pub(super) struct Round {
     pub(super) beside: Option<f64>,
 }
 
-/// What the command line says in the file's place.
+/// Values of the command line that override the file.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Instead {
     pub(super) target: Option<String>,
@@ -58,7 +58,7 @@ pub(super) struct Instead {
     pub(super) warm_up: Option<Duration>,
 }
 
-/// Of a run or a round: what can be another for each.
+/// Settings that can differ between rounds.
 #[derive(Clone, Debug)]
 struct Shape {
     users: u64,
@@ -69,10 +69,10 @@ struct Shape {
 }
 
 impl Experiment {
-    /// `folder` is where the files are that it names.
+    /// Parses a file; paths in it are relative to `folder`.
     ///
     /// # Errors
-    /// What is wrong in which line.
+    /// The first error with its line.
     pub(super) fn parse(
         text: &str,
         shown: &str,
@@ -191,7 +191,7 @@ impl Shape {
             connections: users.unwrap_or(self.users).max(1),
             pace,
             duration: self.duration.or(duration_default),
-            // Users end by themselves; no number of requests ends the run.
+            // The users stop after their passes; no number of requests ends the run.
             requests: self.passes.map(|_| u64::MAX >> 1),
             new_connections: !self.keep_alive,
             redirects: 0,
@@ -204,7 +204,7 @@ impl Shape {
     }
 }
 
-/// All but what is another for each round.
+/// Reads everything that is the same in all rounds.
 fn scenario(
     top: &Table<'_>,
     (connect, tls): (Option<&Table<'_>>, &tls::ClientFlags),
@@ -302,7 +302,7 @@ fn feeds(top: &Table<'_>, folder: &Path) -> Result<Vec<Arc<Feed>>> {
     Ok(feeds)
 }
 
-/// From which size on messages of sockets are compressed; `None` where nothing is offered.
+/// Returns the size in bytes from which socket messages are compressed; `None` without compression.
 fn compress_above(connect: &Table<'_>) -> Result<Option<usize>> {
     let shared = connect.parsed("compression", |text| match text {
         "shared" => Ok(true),

@@ -1,4 +1,4 @@
-//! Scenario files: what is right is heard, and what is wrong is said where it stands.
+//! Scenario files: valid ones are parsed, errors name the line and the key.
 
 use super::*;
 
@@ -217,7 +217,7 @@ fn what_init_writes_and_what_is_kept_here_reads() {
     {
         parse(text).unwrap();
     }
-    // What is commented out is right too, where it needs no file.
+    // The commented-out lines are valid too, except those that need a file.
     let shown: String = include_str!("init.toml")
         .lines()
         .skip_while(|line| !line.starts_with("version"))

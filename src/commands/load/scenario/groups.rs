@@ -1,4 +1,4 @@
-//! `[group]` of a scenario file: users who send to each other, and what must be right for that.
+//! `[group]` of a scenario file: users that send to each other, and the checks on their flows.
 
 use std::time::Duration;
 
@@ -9,8 +9,10 @@ use super::keys::GROUP;
 use super::tables::Table;
 use crate::units;
 
+/// Reads `[group]`.
+///
 /// # Errors
-/// What is wrong in which line.
+/// The first error with its line.
 pub(super) fn read(top: &Table<'_>, steps: &[Step]) -> Result<Option<Group>> {
     let Some(table) = top.table("group", &GROUP)? else { return Ok(None) };
     let kind = table.parsed("kind", |text| {
@@ -51,10 +53,10 @@ pub(super) fn read(top: &Table<'_>, steps: &[Step]) -> Result<Option<Group>> {
     }))
 }
 
-/// What must be right of flows with and without a group.
+/// Checks the flows against the group, or against its absence.
 ///
 /// # Errors
-/// What is not, with the line of the top.
+/// The first error, with the line of the top level.
 pub(super) fn check(
     top: &Table<'_>,
     group: Option<&Group>,
@@ -92,8 +94,10 @@ pub(super) fn check(
     Ok(())
 }
 
+/// Checks that the users fill groups.
+///
 /// # Errors
-/// So many users make no whole groups.
+/// The number of users is not a multiple of the size, or there are too many pairs.
 pub(super) fn fit(top: &Table<'_>, group: &Group, users: u64) -> Result<()> {
     let size = u64::from(group.size);
     if users == 0 || !users.is_multiple_of(size) {
@@ -110,8 +114,10 @@ pub(super) fn fit(top: &Table<'_>, group: &Group, users: u64) -> Result<()> {
     Ok(())
 }
 
+/// Parses a role.
+///
 /// # Errors
-/// A text for people.
+/// An unknown name.
 pub(super) fn role(text: &str) -> Result<Role, String> {
     let roles = [Role::Sender, Role::Receiver, Role::Both];
     let found = roles.into_iter().find(|role| name(*role) == text);

@@ -1,4 +1,4 @@
-//! [`Hosts`]: the servers that a scenario's steps ask, each once, with where its name leads.
+//! [`Hosts`]: the servers of a scenario's steps without duplicates, with their connect options.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use load::{Endpoint, Proxy, Resolve, Ways};
 
 use super::tables::{Said, Table};
 
-/// The servers so far.
+/// The servers found so far.
 #[derive(Debug)]
 pub(super) struct Hosts {
     pub(super) endpoints: Vec<Endpoint>,
@@ -18,7 +18,7 @@ pub(super) struct Hosts {
     ways: Arc<Ways>,
 }
 
-/// A URL's two parts: `http://HOST:PORT`, and the rest.
+/// Splits a URL into `http://HOST:PORT` and the rest.
 pub(super) fn split(url: &str) -> Option<(&str, &str)> {
     let (scheme, rest) = url.split_once("://")?;
     let is_known = ["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
@@ -27,8 +27,8 @@ pub(super) fn split(url: &str) -> Option<(&str, &str)> {
 }
 
 impl Hosts {
-    /// What `[connect]` says of ways to servers; `folder` is where its files are, and `tls` how TLS
-    /// is spoken with hosts that only a redirect leads to.
+    /// Reads the options of `[connect]`; paths in it are relative to `folder`. `tls` applies to hosts
+    /// that are reached only by redirects.
     pub(super) fn new(
         connect: Option<&Table<'_>>,
         folder: &Path,
@@ -48,8 +48,8 @@ impl Hosts {
         Ok(Hosts { endpoints: Vec::new(), of_sockets: Vec::new(), ways: Arc::new(ways) })
     }
 
-    /// The number of the same server for sockets. Behind a proxy they take a tunnel, where for plain
-    /// requests the proxy is asked in the server's place.
+    /// Returns the number of the endpoint for sockets of a server. Through a proxy, sockets use a
+    /// tunnel, while plain requests are sent to the proxy.
     ///
     /// # Errors
     /// It would be one more than there may be.

@@ -1,10 +1,10 @@
-//! Every key of a scenario file of `load`, version 1, with its kind, default and meaning. The reader
-//! refuses what is not here, and the reference in `docs/load/scenarios.md` is made of it.
+//! Every key of a `load` scenario file, version 1, with its type, default and meaning. The parser
+//! refuses other keys, and the reference in `docs/load/scenarios.md` is generated from this list.
 
 /// A table of the file.
 #[derive(Debug)]
 pub(super) struct Section {
-    /// As it stands in the file.
+    /// The name in the file.
     pub(super) name: &'static str,
     pub(super) keys: &'static [Key],
 }
@@ -13,9 +13,9 @@ pub(super) struct Section {
 #[derive(Debug)]
 pub(super) struct Key {
     pub(super) name: &'static str,
-    /// What stands there, such as `time`.
+    /// The type, such as `time`.
     pub(super) kind: &'static str,
-    /// Empty where there is none.
+    /// Empty if there is no default.
     pub(super) default: &'static str,
     pub(super) meaning: &'static str,
 }
@@ -359,11 +359,11 @@ pub(super) const ROUND: Section = Section {
     ],
 };
 
-/// All, in the order of the reference.
+/// All sections, in the order of the reference.
 pub(super) const SECTIONS: [&Section; 10] =
     [&TOP, &CONNECT, &GROUP, &FEED, &FLOW, &STEP, &RECEIVE, &CAPTURE, &CHECK, &ROUND];
 
-/// The tables of the reference.
+/// Returns the reference as Markdown tables.
 pub(super) fn reference() -> String {
     let mut text = String::new();
     for Section { name, keys } in SECTIONS {

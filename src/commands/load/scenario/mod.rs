@@ -1,5 +1,5 @@
-//! `standfast load FILE.toml`: what users do, step by step. `file.rs` reads it, `run.rs` does it,
-//! `report.rs` says what came of it.
+//! `standfast load FILE.toml`: scenarios, which describe users step by step. `file.rs` parses the file,
+//! `run.rs` runs it, `report.rs` prints the result.
 
 mod file;
 mod groups;
@@ -25,7 +25,7 @@ pub(super) use self::run::run;
 use super::flags::Args;
 use crate::output;
 
-/// The experiments that are built in, by name.
+/// Built-in scenarios by name.
 const BUILT_IN: [(&str, &str); 2] = [
     ("go-stress-http", include_str!("../../../../scenarios/go-stress-http.toml")),
     ("thor-echo", include_str!("../../../../scenarios/thor-echo.toml")),
@@ -49,14 +49,14 @@ const WITH_A_SCENARIO: [&str; 14] = [
     "force",
 ];
 
-/// What `standfast load init` is told.
+/// Flags of `standfast load init`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct InitArgs {
-    /// Where to write it; - is standard output
+    /// File to write, or - for stdout
     #[arg(value_name = "FILE", default_value = "scenario.toml")]
     file: PathBuf,
 
-    /// Print every key instead, with its kind, default and meaning
+    /// Print every key with its type, default and meaning
     #[arg(long)]
     keys: bool,
 }
@@ -74,7 +74,7 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> + Clone {
     BUILT_IN.iter().map(|(name, _)| *name)
 }
 
-/// What only a scenario can use.
+/// Rejects flags that need a scenario.
 ///
 /// # Errors
 /// It was given without one.
@@ -85,10 +85,10 @@ pub(super) fn without(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Writes a commented scenario; what is there already is left alone.
+/// Writes a commented example scenario; never overwrites a file.
 ///
 /// # Errors
-/// A file that cannot be written, or is there.
+/// The file exists or cannot be written.
 pub(super) fn init(args: &InitArgs) -> Result<ExitCode> {
     if args.keys {
         output::print(&keys::reference())?;
@@ -110,11 +110,11 @@ pub(super) fn init(args: &InitArgs) -> Result<ExitCode> {
 }
 
 /// # Errors
-/// A flag that does not go together with a scenario.
+/// A flag that cannot be combined with a scenario.
 fn check(flags: &ArgMatches) -> Result<()> {
     let ids = flags.ids().map(clap::Id::as_str);
     let mut given = ids.filter(|id| {
-        // Groups of flags are named after their types.
+        // clap also lists groups of flags, under the names of their types.
         let is_flag = flags.try_get_raw(id).is_ok() && !id.starts_with(char::is_uppercase);
         is_flag && flags.value_source(id) == Some(ValueSource::CommandLine)
     });
@@ -125,7 +125,7 @@ fn check(flags: &ArgMatches) -> Result<()> {
     )
 }
 
-/// The file's text or the built-in one's, its name, and where it is.
+/// Returns the text of the file or of the built-in scenario, and its folder.
 fn text(name: &str) -> Result<(String, PathBuf)> {
     let path = Path::new(name);
     let built_in = BUILT_IN.iter().find(|(known, _)| *known == name);

@@ -1,4 +1,5 @@
-//! A scenario's run as a page: what a run of requests has, and its rounds, steps and checks.
+//! The HTML report of a scenario: the report of a run of requests plus tables of rounds, steps and
+//! checks.
 
 use capacity::{Count, Machine};
 use load::Latency;
@@ -12,8 +13,8 @@ use crate::output;
 use crate::progress::Series;
 use crate::report::{Report, Rows, Table};
 
-/// The run, ready to be written. The figures of several rounds are a table; what else is there is
-/// the last one's.
+/// Returns the report of a run. With several rounds a table compares them, and the rest shows the first
+/// round that fell short, else the last.
 pub(super) fn report<'a>(
     experiment: &Experiment,
     document: &'a Document,

@@ -1,4 +1,4 @@
-//! [`Document`]: what a scenario came to, as text and as JSON.
+//! [`Document`]: the results of a scenario as text and as JSON.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -14,12 +14,13 @@ use crate::commands::load::threshold::{Figure, Metric, Outcome, result};
 use crate::commands::load::watch::{Generator, Watched};
 use crate::progress::Series;
 
-/// `--json`. With one round its figures stand at the top, as those of a run without a scenario.
+/// The document of `--json`. The figures of a single round are at the top level, as in a run without a
+/// scenario.
 #[derive(Serialize)]
 pub(super) struct Document {
     pub(super) scenario: String,
     pub(super) about: Option<String>,
-    /// Of all chances.
+    /// Seed of all random choices.
     seed: u64,
     #[serde(skip)]
     has_rounds: bool,
@@ -27,7 +28,7 @@ pub(super) struct Document {
     pub(super) rounds: Vec<Came>,
 }
 
-/// What a round came to.
+/// The result of one round.
 #[derive(Serialize)]
 pub(super) struct Came {
     pub(super) users: u64,
@@ -40,10 +41,10 @@ pub(super) struct Came {
     #[serde(flatten)]
     pub(super) asked: Asked,
     pub(super) flows: Vec<FlowSummary>,
-    /// Of scenarios with sockets.
+    /// `None` for a scenario without sockets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) sockets: Option<SocketSummary>,
-    /// Of scenarios with a group.
+    /// `None` for a scenario without a group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) groups: Option<GroupSummary>,
     pub(super) held: bool,
@@ -52,7 +53,7 @@ pub(super) struct Came {
     pub(super) watched: Option<Watched>,
     pub(super) thresholds: Vec<Outcome>,
     pub(super) interrupted: bool,
-    /// How it went, at most some thousand moments.
+    /// Samples over time, at most some thousand.
     pub(super) samples: Series,
 }
 
@@ -123,7 +124,7 @@ impl Display for Came {
     }
 }
 
-/// What a threshold asks for of users in groups; what is not theirs is the run's.
+/// Returns the value of a metric of users in groups; `None` if the metric belongs to the run.
 pub(super) fn of_groups(metric: Metric, groups: &GroupSummary) -> Option<Figure> {
     let latency = groups.latency.as_ref();
     let value = match metric {

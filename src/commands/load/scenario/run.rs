@@ -1,4 +1,4 @@
-//! A scenario from its file to an exit code: each round is a run of requests by [`Users`].
+//! Runs a scenario, from the file to the exit code: each round is a run of requests by [`Users`].
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -27,10 +27,10 @@ use crate::commands::load::threshold::Threshold;
 use crate::output;
 use crate::progress::{Sample, Series};
 
-/// Runs the command. 0: all was answered, or the thresholds were met; 1: it fell short.
+/// Runs the command. Exit code 0: all was answered, or the thresholds were met; 1: it fell short.
 ///
 /// # Errors
-/// What cannot be used or is not allowed here: exit code 2.
+/// Invalid flags or an invalid file: exit code 2.
 pub(in crate::commands::load) fn run(
     args: &Args,
     flags: &ArgMatches,
@@ -52,13 +52,13 @@ pub(in crate::commands::load) fn run(
     let experiment = Experiment::parse(&text, name, &folder, &instead)?;
     let thresholds: Vec<&Threshold> = experiment.thresholds.iter().chain(&args.threshold).collect();
     let clock = clock();
-    // Another for each run, unless the file says which.
+    // Without a seed in the file each run gets a different one.
     let seed = experiment.seed.unwrap_or(clock.now_ns ^ clock.now_ms << 20);
     if let Some(round) = experiment.rounds.first() {
         tell_lost(&round.requests.endpoints, "requests");
     }
     let machine = Machine::read();
-    // Of all rounds, one after another, for the page.
+    // The samples of all rounds in sequence, for the HTML report.
     let mut whole = Series::new();
     let mut csv = args.csv.as_deref().map(Csv::create).transpose()?;
     let metrics = Metrics::start(args)?;
@@ -83,7 +83,7 @@ pub(in crate::commands::load) fn run(
     Ok(if cut_short { ExitCode::from(130) } else { ExitCode::from(u8::from(short)) })
 }
 
-/// For `{{now_ms}}` and the ages of cookies.
+/// Reads the clocks, for `{{now_ms}}` and the expiry of cookies.
 fn clock() -> Clock {
     // The time of day is told to servers; what is measured is measured by the engine's clock.
     #[allow(clippy::disallowed_methods, reason = "the calendar is nobody else's to tell")]
@@ -125,7 +125,7 @@ impl Asked<'_> {
         };
         let scenario = Arc::clone(&round.scenario);
         let tallies = Tallies::new(&scenario, config.connections, metrics.is_some());
-        // Rounds before have given out rows of the same feeds.
+        // Earlier rounds have used rows of the same feeds.
         scenario.begin();
         metrics.iter().for_each(|metrics| metrics.round(&tallies, &scenario));
         let own = tallies.clone();

@@ -1,5 +1,5 @@
-//! A scenario of WebSockets: its `[load]` holds flags of `standfast load`, with `_` for `-`, and its
-//! run is theirs. What the command line says goes before the file.
+//! A scenario of WebSockets: its `[load]` section holds flags of `standfast load`, with `_` for `-`.
+//! Flags on the command line override the file.
 
 use anyhow::Result;
 use clap::parser::ValueSource;
@@ -12,17 +12,17 @@ use super::tables::Doc;
 use crate::commands::load::flags::Args;
 use crate::settings::nearest;
 
-/// What the file stands for on a command line; `None` where it has no `[load]`.
+/// Returns the file as a parsed command line; `None` if it has no `[load]`.
 ///
 /// # Errors
-/// What is wrong in which line.
+/// The first error with its line.
 pub(super) fn read(
     text: &str,
     shown: &str,
     flags: &ArgMatches,
 ) -> Result<Option<(Args, ArgMatches)>> {
     let doc = Doc { text, shown };
-    // What is no TOML is told by the reader of flows.
+    // The parser of flows reports a file that is not TOML.
     let Ok(file) = DeTable::parse(text) else { return Ok(None) };
     let Some(load) = file.get_ref().get("load") else { return Ok(None) };
     let at = load.span().start;
@@ -41,7 +41,7 @@ pub(super) fn read(
     Ok(Some((Args::from_arg_matches(&matches)?, matches)))
 }
 
-/// The file as arguments, each flag once.
+/// Returns the file as arguments, each flag once.
 fn words(
     doc: Doc<'_>,
     values: &DeTable<'_>,
@@ -101,7 +101,7 @@ fn word(name: &str, value: &str) -> Vec<String> {
     }
 }
 
-/// Beside `[load]` a file says its version and what it is about, nothing else.
+/// Rejects top-level keys other than `version`, `about` and `load`, and unknown versions.
 fn check_top(doc: Doc<'_>, top: &DeTable<'_>) -> Result<()> {
     for key in top.keys() {
         let name: &str = key.as_ref();

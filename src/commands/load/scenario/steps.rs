@@ -1,4 +1,4 @@
-//! Flows and steps of the file to those of [`load::scenario`], with every template compiled.
+//! Converts flows and steps of the file to those of [`load::scenario`] and compiles their templates.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,21 +16,21 @@ use super::talk::{self, Socket};
 use crate::settings::nearest;
 use crate::units;
 
-/// What steps have in common, and what has been read so far.
+/// Settings that all steps share, and what has been read so far.
 pub(super) struct Reader<'a> {
     pub(super) folder: &'a Path,
     pub(super) hosts: Hosts,
-    /// Where paths go, and what they begin with; `None` where the file does not say.
+    /// Server and path prefix for relative URLs; `None` without a target.
     pub(super) target: Option<(u8, String)>,
     pub(super) headers: Vec<(Said, Said)>,
     pub(super) think: Option<(Duration, Duration)>,
-    /// For one answer.
+    /// Time limit for one answer.
     pub(super) timeout: Duration,
     pub(super) names: Names,
     pub(super) steps: Vec<Step>,
-    /// Names of all captures, in order of their slots.
+    /// Names of all captures by slot.
     pub(super) captures: Vec<String>,
-    /// That of the flow.
+    /// The socket of the current flow.
     pub(super) socket: Option<Socket>,
 }
 
@@ -39,7 +39,7 @@ impl Reader<'_> {
         let first = self.steps.len();
         let role = table.parsed("role", super::groups::role)?;
         let tables = table.tables("steps", &STEP)?;
-        // A capture is there from the step after it on, and in its own flow.
+        // A capture is known in later steps of its flow only.
         let known = self.names.captures.clone();
         self.socket = None;
         for step in &tables {
@@ -106,7 +106,7 @@ impl Reader<'_> {
         })
     }
 
-    /// A request of HTTP.
+    /// Reads an HTTP request.
     fn request(&mut self, table: &Table<'_>) -> Result<Step> {
         let url = table.required("url")?;
         let (endpoint, target) = self.place(table, &url)?;
@@ -133,7 +133,7 @@ impl Reader<'_> {
             let what = format!("{:?} is a path, and there is no target", url.text);
             return Err(table.doc.wrong(url.at, what));
         };
-        // A captured link is whole already.
+        // A captures link is whole already.
         let prefix = if url.text.starts_with("{{") { "" } else { prefix.as_str() };
         let slash = if url.text.starts_with(['/', '{']) { "" } else { "/" };
         Ok((*endpoint, format!("{prefix}{slash}{}", url.text)))
@@ -164,7 +164,7 @@ impl Reader<'_> {
                 let what = format!("{:?} is no name of a header", name.text);
                 return Err(table.doc.wrong(name.at, what));
             }
-            // What a step says goes before what all say.
+            // Headers of the step override those of the top level.
             if !headers.iter().any(|(one, _)| one.eq_ignore_ascii_case(&name.text)) {
                 headers.push((name.text, self.template(table, &value, Place::Header)?));
             }
@@ -172,7 +172,7 @@ impl Reader<'_> {
         Ok(headers)
     }
 
-    /// What is sent, and what it is if that is known.
+    /// Returns the body, and its content type if it is known.
     fn body(&self, table: &Table<'_>) -> Result<(Option<Template>, Option<&'static str>)> {
         let ways = ["body", "body_file", "json", "form"];
         if ways.iter().filter(|way| table.has(way)).count() > 1 {
@@ -212,7 +212,7 @@ impl Reader<'_> {
             if known.is_none() {
                 self.captures.push(name.text.clone());
             }
-            // Slots are of the whole scenario; what is not captured yet has no name.
+            // Slots belong to the whole scenario; a slot that is not captured yet has no name.
             self.names.captures.resize(self.captures.len(), String::new());
             if let Some(place) = self.names.captures.get_mut(slot) {
                 place.clone_from(&name.text);
@@ -244,7 +244,7 @@ impl Reader<'_> {
     }
 }
 
-/// Where a value is, if the table says so.
+/// Reads the source of a value, if the table has one.
 fn source(table: &Table<'_>) -> Result<Option<Source>> {
     let header = |text: &str| Ok(Source::Header(text.to_owned()));
     let ways = [
@@ -332,7 +332,7 @@ pub(super) fn each_text(value: &mut serde_json::Value, change: &impl Fn(&str) ->
     }
 }
 
-/// `{{x}}` as `{{FUNCTION x}}`, and what stands between through `literal`.
+/// Rewrites `{{x}}` as `{{FUNCTION x}}`, and applies `literal` to the text between templates.
 pub(super) fn escaped(text: &str, function: &str, literal: impl Fn(&str) -> String) -> String {
     let mut out = String::new();
     let mut rest = text;

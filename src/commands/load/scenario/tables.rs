@@ -1,5 +1,5 @@
-//! [`Table`]: a table of a TOML file whose keys are known. What is wrong is said with the file, the
-//! line, the key and, if a key is unknown, the nearest one that is not.
+//! [`Table`]: a table of a TOML file with a fixed set of keys. Errors name the file, the line and the
+//! key; for an unknown key they suggest the nearest known one.
 
 use anyhow::{Result, anyhow};
 use toml::Spanned;
@@ -8,24 +8,24 @@ use toml::de::{DeTable, DeValue};
 use super::keys::Section;
 use crate::settings::nearest;
 
-/// A file, for messages.
+/// The text and name of a file, for errors.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Doc<'a> {
     pub(super) text: &'a str,
     pub(super) shown: &'a str,
 }
 
-/// A table in it.
+/// A table of the file.
 #[derive(Copy, Clone)]
 pub(super) struct Table<'a> {
     pub(super) doc: Doc<'a>,
     section: &'static Section,
-    /// Where it begins.
+    /// Byte offset of the table.
     pub(super) at: usize,
     values: &'a DeTable<'a>,
 }
 
-/// A value's text, and where it stands.
+/// A value or key as text, with its byte offset in the file.
 #[derive(Clone, Debug)]
 pub(super) struct Said {
     pub(super) text: String,
@@ -33,7 +33,7 @@ pub(super) struct Said {
 }
 
 impl Doc<'_> {
-    /// An error at a place in the file.
+    /// Returns an error with the line of a byte offset.
     pub(super) fn wrong(&self, at: usize, what: impl std::fmt::Display) -> anyhow::Error {
         let before = self.text.get(..at).unwrap_or_default();
         anyhow!("{}, line {}: {what}", self.shown, before.matches('\n').count() + 1)
@@ -42,7 +42,7 @@ impl Doc<'_> {
 
 impl<'a> Table<'a> {
     /// # Errors
-    /// A key that the section has not.
+    /// An unknown key.
     pub(super) fn new(
         doc: Doc<'a>,
         section: &'static Section,
@@ -98,7 +98,7 @@ impl<'a> Table<'a> {
         self.parsed(name, parse)
     }
 
-    /// An array of texts, or one.
+    /// Parses an array of values, or a single one.
     pub(super) fn all<T>(
         &self,
         name: &'static str,
@@ -117,7 +117,7 @@ impl<'a> Table<'a> {
         each.into_iter().map(one).collect()
     }
 
-    /// A table of the section's keys below this one.
+    /// Returns a nested table with the keys of a section.
     pub(super) fn table(
         &self,
         name: &'static str,
@@ -127,7 +127,7 @@ impl<'a> Table<'a> {
         self.as_table(name, value, section).map(Some)
     }
 
-    /// An array of tables.
+    /// Returns an array of tables.
     pub(super) fn tables(
         &self,
         name: &'static str,
@@ -151,7 +151,7 @@ impl<'a> Table<'a> {
         said.collect()
     }
 
-    /// Names of the user's own with tables of the section.
+    /// Returns a table whose keys are free names and whose values are tables of a section.
     pub(super) fn named_tables(
         &self,
         name: &'static str,
@@ -165,7 +165,7 @@ impl<'a> Table<'a> {
         tables.collect()
     }
 
-    /// Whatever stands there, as JSON.
+    /// Returns any value as JSON, with its byte offset.
     pub(super) fn json(&self, name: &'static str) -> Result<Option<(serde_json::Value, usize)>> {
         let Some(value) = self.get(name) else { return Ok(None) };
         Ok(Some((self.as_json(value)?, value.span().start)))

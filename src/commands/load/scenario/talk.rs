@@ -1,5 +1,5 @@
-//! Steps on sockets, as a scenario file says them: opening one, sending, waiting for a message,
-//! subscribing, and what users in groups do together.
+//! Steps on sockets in a scenario file: connect, send, receive, subscribe, and the steps of users in
+//! groups.
 
 use anyhow::Result;
 use load::scenario::{Action, Expected, Match, Place, Receive, Source, Step, Template};
@@ -29,7 +29,7 @@ pub(super) const WAYS: [&str; 12] = [
 const OF_REQUESTS: [&str; 5] = ["method", "body", "body_file", "json", "form"];
 const OF_HEADS: [&str; 3] = ["headers", "basic", "bearer"];
 
-/// The socket that a flow has so far.
+/// The open socket of a flow.
 #[derive(Clone, Debug)]
 pub(super) struct Socket {
     endpoint: u8,
@@ -161,7 +161,7 @@ impl Reader<'_> {
         Ok(Step { target, headers, basic, ..self.blank(table, endpoint, action, name)? })
     }
 
-    /// A step that does so much and no more.
+    /// Returns a step with this action and nothing else.
     pub(super) fn blank(
         &self,
         table: &Table<'_>,
@@ -174,7 +174,7 @@ impl Reader<'_> {
         Ok(Step::new(name, endpoint, action, target))
     }
 
-    /// A message that is awaited.
+    /// Reads the message that a step waits for.
     pub(super) fn receive(&self, table: &Table<'_>) -> Result<Option<Receive>> {
         let Some(table) = table.table("receive", &RECEIVE)? else { return Ok(None) };
         let mut matches = Vec::new();
@@ -214,7 +214,7 @@ impl Reader<'_> {
         self.socket.as_mut().filter(|socket| socket.is_cable).ok_or_else(missing)
     }
 
-    /// The channel that is said there, or the last that was subscribed to.
+    /// Returns the channel given by the key, or else that of the last subscription.
     fn channel(&mut self, table: &Table<'_>, key: &'static str) -> Result<Template> {
         let last = self.cable(table)?.subscribed.clone();
         let said = match table.has(key) {

@@ -1,5 +1,5 @@
-//! [`Cell`]: one combination of how many tunnels, what size of message and how often, and its table
-//! in a scenario file, which stands for every combination of its lists.
+//! [`Cell`]: one combination of tunnels, message size and message interval, and the table of a scenario
+//! file that expands to all combinations of its lists.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::units;
 /// Largest message of a cell, in bytes.
 const SIZE_MAX: u64 = 1 << 20;
 
-/// What passes through a proxy, and for how long.
+/// Tunnels and traffic through a proxy, and their duration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::commands::prove) struct Cell {
     pub(super) tunnels: u64,
@@ -25,18 +25,18 @@ pub(in crate::commands::prove) struct Cell {
     pub(in crate::commands::prove) hold: Duration,
 }
 
-/// How messages follow each other.
+/// Timing of the messages.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Traffic {
-    /// On each tunnel one in this time.
+    /// One message per tunnel in this interval.
     Every(Duration),
-    /// So many on each tunnel, each when the last has come back; then the tunnel is closed and another
-    /// takes its place.
+    /// This number of messages per tunnel, each after the last was echoed; then the tunnel is closed and
+    /// replaced.
     BackToBack(u32),
 }
 
 impl Cell {
-    /// By which it can be asked for: `1k-128B-10s`, `500-1B-50x`.
+    /// Returns the name that `--cells` takes: `1k-128B-10s`, `500-1B-50x`.
     pub(in crate::commands::prove) fn name(&self) -> String {
         let tunnels = match self.tunnels {
             whole if whole.is_multiple_of(1_000) => format!("{}k", whole / 1_000),
@@ -45,7 +45,7 @@ impl Cell {
         format!("{tunnels}-{}B-{}", self.size, self.pace())
     }
 
-    /// Its traffic in a word.
+    /// Returns the last part of the name.
     pub(super) fn pace(&self) -> String {
         match self.traffic {
             Traffic::Every(time) => units::time_as_said(time),
@@ -53,8 +53,10 @@ impl Cell {
         }
     }
 
+    /// Checks that messages are due during the hold.
+    ///
     /// # Errors
-    /// A hold in which no message is due.
+    /// A hold that is too short.
     pub(in crate::commands::prove) fn check(&self) -> Result<()> {
         match self.traffic {
             Traffic::Every(every) if every > self.hold => bail!(
@@ -69,7 +71,7 @@ impl Cell {
         }
     }
 
-    /// What server and clients of this cell are started by.
+    /// Returns the plan for the server and the clients of this cell.
     pub(super) fn plan(&self, plan: &Plan) -> Plan {
         let every = match self.traffic {
             Traffic::Every(every) => every,
@@ -89,17 +91,17 @@ impl Cell {
 pub(in crate::commands::prove) struct Table {
     tunnels: Vec<Spanned<String>>,
     sizes: Vec<Spanned<String>>,
-    /// One of the two.
+    /// Exactly one of `every` and `messages` is set.
     every: Option<Vec<Spanned<String>>>,
     messages: Option<u32>,
     hold: Spanned<String>,
 }
 
 impl Table {
-    /// Every combination, in the order of the lists.
+    /// Returns every combination in the order of the lists.
     ///
     /// # Errors
-    /// What is wrong in which line.
+    /// An invalid value with its line.
     pub(in crate::commands::prove) fn cells(&self, reader: &Reader<'_>) -> Result<Vec<Cell>> {
         let hold = reader.value(&self.hold, units::positive_duration)?;
         let paces = match (&self.every, self.messages) {

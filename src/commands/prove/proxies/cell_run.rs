@@ -1,5 +1,5 @@
-//! One cell through one proxy: server, proxy and clients as processes of their own, tunnels opened,
-//! messages sent, and what the proxy took meanwhile.
+//! One cell through one proxy: starts server, proxy and clients as separate processes, opens tunnels,
+//! sends messages, and measures the proxy.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,23 +16,23 @@ use crate::commands::prove::phases::Stop;
 use crate::commands::prove::plan::{Messages, Plan};
 use crate::commands::prove::processes::{Load, Progress, Serve};
 
-/// How often it is looked at, and at each how many looks memory is weighed.
+/// Sampling interval, and the number of samples between memory measurements.
 const LOOK: Duration = Duration::from_millis(250);
 const WEIGH_EVERY: u32 = 4;
 /// Longest wait for tunnels to open, and for the last answers.
 const CONNECT_WAIT: f64 = 120.0;
 const LAST_WAIT: f64 = 30.0;
 
-/// What a proxy did with a cell, and took for it.
+/// The figures of one proxy for one cell.
 #[derive(Default, Serialize, Debug)]
 pub(super) struct Figures {
     pub(super) workers: u64,
-    /// Resident memory of all its processes: before the first tunnel, and the most while messages
-    /// passed.
+    /// Resident memory of all its processes before the first tunnel, and the maximum while messages
+    /// are sent.
     pub(super) rss_bytes_before: u64,
     pub(super) rss_bytes: u64,
     pub(super) rss_bytes_per_tunnel: f64,
-    /// While messages passed.
+    /// While messages are sent.
     pub(super) cpu_cores: f64,
     pub(super) server_cpu_cores: f64,
     pub(super) client_cpu_cores: f64,
@@ -41,7 +41,7 @@ pub(super) struct Figures {
     pub(super) connect_seconds: f64,
     /// Open at the end.
     pub(super) open: u64,
-    /// Opened in all: with replaced ones more than tunnels at a time.
+    /// Tunnels opened in total, including replacements.
     pub(super) opened: u64,
     pub(super) failed: u64,
     pub(super) sent: u64,
@@ -50,23 +50,23 @@ pub(super) struct Figures {
     pub(super) duplicated: u64,
     pub(super) reordered: u64,
     pub(super) corrupted: u64,
-    /// Ended before they were to, and connects that brought no tunnel, by cause.
+    /// Tunnels closed early, and failed connects, by cause.
     pub(super) closed: BTreeMap<String, u64>,
     pub(super) connect_errors: BTreeMap<String, u64>,
-    /// Of the messages that carry their time, there and back.
+    /// Round trip of the messages that carry a timestamp.
     pub(super) p50_ms: Option<f64>,
     pub(super) p99_ms: Option<f64>,
 }
 
 impl Figures {
-    /// Whatever went wrong, in units.
+    /// Returns the number of all failures.
     pub(super) fn failures(&self) -> u64 {
         let messages = self.lost + self.duplicated + self.reordered + self.corrupted;
         self.failed + self.closed.values().sum::<u64>() + messages
     }
 }
 
-/// The processes of a pass.
+/// The processes of one run.
 struct Pass<'a> {
     cell: &'a Cell,
     serve: Serve,
@@ -74,10 +74,10 @@ struct Pass<'a> {
     load: Load,
 }
 
-/// Runs it.
+/// Runs the cell.
 ///
 /// # Errors
-/// Ctrl-C, or whatever kept it from its end.
+/// Ctrl-C, or a process that failed.
 pub(super) fn run(
     cell: &Cell,
     rival: Rival,
@@ -127,7 +127,7 @@ impl Pass<'_> {
         Ok(figures)
     }
 
-    /// Opens all tunnels; those that fail are told later.
+    /// Opens all tunnels; failures are reported later.
     fn connect(&mut self) -> Result<f64, Stop> {
         let began_ns = process::now_ns();
         self.load.target(self.cell.tunnels)?;
@@ -138,8 +138,8 @@ impl Pass<'_> {
         }
     }
 
-    /// Sends the cell's messages until the last is answered or given up. Returns the most memory the
-    /// proxy took, which was `least` at first.
+    /// Sends the cell's messages until the last is answered or times out. Returns the proxy's maximum
+    /// memory, which starts at `least`.
     fn exchange(&mut self, began_ns: u64, least: u64) -> Result<u64, Stop> {
         let Cell { size, hold, .. } = *self.cell;
         match self.cell.traffic {
@@ -165,7 +165,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Waits a moment for news.
+    /// Waits for progress.
     fn look(&mut self) -> Result<Progress, Stop> {
         let signal = process::wait_signal(Duration::ZERO);
         if matches!(signal, Some(Signal::Interrupt | Signal::Terminate)) {
@@ -191,7 +191,7 @@ impl Pass<'_> {
 }
 
 impl Figures {
-    /// What the clients counted.
+    /// Takes the counts of the clients' summary.
     fn take(&mut self, summary: &Value) {
         let count = |section: &str, key: &str| summary[section][key].as_u64().unwrap_or(0);
         let of_connections = |key| count("connections", key);

@@ -1,8 +1,8 @@
 //! The proxies of a proof: `standfast proxy`, nginx and HAProxy, each started for one cell with as
-//! many workers as the cell needs, at the settings their documents give for WebSockets.
+//! many workers as the cell needs and the settings that its documentation gives for WebSockets.
 //!
-//! A tunnel is two descriptors. Our workers have a descriptor table each; nginx has processes for
-//! that; HAProxy is one process, so it holds what one table does.
+//! A tunnel takes two descriptors. A worker of `standfast proxy` has its own descriptor table; nginx
+//! has a process per worker; HAProxy is one process, so it is limited to one table.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -35,14 +35,14 @@ const SPARE: u64 = 8;
 /// Lines that are kept of what a proxy says.
 const LINES_KEPT: usize = 20;
 
-/// Who stands between clients and server.
+/// The proxy between clients and server.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, ValueEnum)]
 pub(in crate::commands::prove) enum Rival {
     /// `standfast proxy`.
     Standfast,
     /// nginx, from PATH or where Debian puts it.
     Nginx,
-    /// HAProxy, likewise.
+    /// HAProxy, found likewise.
     Haproxy,
 }
 
@@ -58,7 +58,7 @@ impl Rival {
         }
     }
 
-    /// Its program and version; `None` where it is not installed.
+    /// Returns its executable and version, or `None` if it is not installed.
     pub(super) fn find(self) -> Option<Installed> {
         if self == Rival::Standfast {
             let version = env!("CARGO_PKG_VERSION").to_owned();
@@ -74,7 +74,8 @@ impl Rival {
         Some(Installed { program, version: version.unwrap_or("unknown").to_owned() })
     }
 
-    /// How many workers hold the cell where a table has so many descriptors, or why none do.
+    /// Returns the number of workers that can hold the cell with descriptor tables of this size, or why
+    /// no number can.
     pub(super) fn workers(self, tunnels: u64, table: u64) -> Result<u64, String> {
         let sockets = 2 * tunnels;
         let spare = sockets * (100 + SPARE) / 100 + OWN_DESCRIPTORS;
@@ -96,10 +97,10 @@ impl Rival {
         }
     }
 
-    /// Starts it before `upstream`; when this returns it listens.
+    /// Starts it in front of `upstream` and waits until it listens.
     ///
     /// # Errors
-    /// It does not, with what it said.
+    /// A proxy that does not start, with its last output.
     pub(super) fn start(
         self,
         installed: &Installed,
@@ -128,7 +129,7 @@ impl Rival {
     }
 }
 
-/// A program that is there.
+/// An installed executable.
 pub(super) struct Installed {
     program: PathBuf,
     pub(super) version: String,
@@ -146,9 +147,9 @@ fn free_port() -> Result<u16> {
     Ok(listener.local_addr()?.port())
 }
 
-/// nginx with what its document on WebSockets says, no log, and room for the cell. With one worker it
-/// is one process; with several each has a socket to accept from, else the first would take nearly
-/// all.
+/// Returns nginx's configuration: the settings of its WebSocket documentation, no access log, and
+/// enough connections for the cell. One worker is one process; several workers get a listening socket
+/// each, as otherwise the first would accept nearly all connections.
 fn nginx(
     cell: &Cell,
     workers: u64,
@@ -168,7 +169,7 @@ fn nginx(
          scgi_temp_path {shown}/scgi;\n",
         if several { "on" } else { "off" }
     );
-    // From one address to one upstream there are only so many ports.
+    // The number of ports from one source address to one upstream is limited.
     let ports = machine.ports.usable().unwrap_or(28_232);
     let sources = sources_needed(tunnels, ports, 1).unwrap_or(1);
     if sources > 1 {
@@ -192,7 +193,7 @@ fn nginx(
     text
 }
 
-/// HAProxy as one process of one thread, without a log, and with room for the cell.
+/// Returns HAProxy's configuration: one thread, no log, and enough connections for the cell.
 fn haproxy(cell: &Cell, table: u64, port: u16, upstream: SocketAddr) -> String {
     let most = table.saturating_sub(OWN_DESCRIPTORS) / 2;
     let maxconn = (cell.tunnels * (100 + SPARE) / 100 + OWN_DESCRIPTORS / 2).min(most);
@@ -205,7 +206,7 @@ fn haproxy(cell: &Cell, table: u64, port: u16, upstream: SocketAddr) -> String {
     )
 }
 
-/// A folder of this proof's own, gone with it.
+/// A temporary directory, removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -229,7 +230,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A proxy that runs. Dropping it ends it, by its process id.
+/// A running proxy. Dropping it ends the process by its id.
 pub(super) struct Proxy {
     child: Child,
     pub(super) listen: SocketAddr,
@@ -259,7 +260,7 @@ fn start_ours(workers: u64, upstream: SocketAddr) -> Result<Proxy> {
     Ok(proxy)
 }
 
-/// Starts a foreign proxy, which a killed proof does not leave behind.
+/// Starts nginx or HAProxy such that it ends even if the proof is killed.
 fn start_other(
     installed: &Installed,
     arguments: &[&str],
@@ -269,7 +270,7 @@ fn start_other(
 ) -> Result<Proxy> {
     let mut command = Command::new(&installed.program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    // Ctrl-C is for the proof, which then ends it.
+    // Ctrl-C goes to the proof only, which then ends the proxy.
     let mut child = process::start_foreign(command.process_group(0))
         .with_context(|| format!("cannot start {}", installed.program.display()))?;
     let said: Arc<Mutex<VecDeque<String>>> = Arc::default();
@@ -307,7 +308,7 @@ impl Proxy {
         Ok(())
     }
 
-    /// How it ended, if it has.
+    /// Returns its exit status if it has ended.
     pub(super) fn ended(&mut self) -> Option<String> {
         self.child.try_wait().ok().flatten().map(|status| status.to_string())
     }
@@ -330,7 +331,7 @@ impl Proxy {
         sum
     }
 
-    /// The process and its workers.
+    /// Returns the process and its workers.
     fn pids(&self) -> Vec<u32> {
         let pid = self.child.id();
         let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
@@ -347,7 +348,7 @@ impl Drop for Proxy {
         let deadline_ns = process::now_ns() + END_WAIT.as_nanos() as u64;
         while self.ended().is_none() {
             if process::now_ns() > deadline_ns {
-                // Who ends its workers is gone with it.
+                // Killing it leaves its workers, which it would have ended.
                 let _ = self.child.kill();
                 workers.iter().for_each(|&worker| process::terminate(worker));
                 let _ = self.child.wait();
@@ -393,7 +394,7 @@ mod tests {
         assert!(!small.contains("proxy_bind") && !small.contains("reuseport"), "{small}");
         let large = of(50_000, 6);
         assert!(large.contains("worker_connections 18051;") && large.contains("reuseport"));
-        // Four of them have just enough ports; chance needs one more.
+        // Four sources have just enough ports; random distribution needs one more.
         assert!(large.contains("20.00% 127.64.0.4;\n* 127.64.0.5;"), "{large}");
         assert_eq!(large.matches('{').count(), large.matches('}').count());
         assert!(haproxy(&cell(9_900), 20_000, 8, upstream).contains("maxconn 9950\n"));

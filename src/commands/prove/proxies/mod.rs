@@ -1,6 +1,6 @@
-//! A scenario with `[[cells]]`: the founding experiment of load balancers (nginx, 2014). Each cell
-//! goes through `standfast proxy`, nginx and HAProxy one after another, each started anew, and all
-//! stand side by side in the end. The verdict is on ours; the others are there to compare.
+//! A scenario with `[[cells]]`: the reference experiment for load balancers (nginx, 2014). Each cell
+//! runs through `standfast proxy`, nginx and HAProxy in turn, each freshly started, and the results
+//! are shown side by side. The verdict is on `standfast proxy`; the others are for comparison.
 
 mod cell;
 mod cell_run;
@@ -24,22 +24,22 @@ use super::plan::Plan;
 use super::screen::Screen;
 use crate::output;
 
-/// What ours may take: this, and so much more for each tunnel.
+/// Memory allowed for `standfast proxy`: a base in bytes, and bytes per tunnel.
 const RSS_BASE: u64 = 32 << 20;
 const RSS_PER_TUNNEL: u64 = 200;
 
 const HELD: &str = "HELD";
 const FELL_SHORT: &str = "FELL SHORT";
 const INTERRUPTED: &str = "INTERRUPTED";
-/// Ours took no part.
+/// `standfast proxy` was not among the proxies.
 const NOT_JUDGED: &str = "NOT JUDGED";
 
-/// Resident memory that ours may take, in bytes.
+/// Returns the resident memory allowed for `standfast proxy`, in bytes.
 fn allowed(cell: &Cell) -> u64 {
     RSS_BASE + RSS_PER_TUNNEL * cell.tunnels
 }
 
-/// The whole experiment, as stored.
+/// The JSON result of the experiment.
 #[derive(Serialize)]
 struct Experiment {
     version: u32,
@@ -53,11 +53,11 @@ struct Experiment {
     reasons: Vec<String>,
 }
 
-/// A proxy that takes part, or would have.
+/// A proxy that was requested.
 #[derive(Serialize)]
 struct Seen {
     name: &'static str,
-    /// Null where it is not installed.
+    /// Null if it is not installed.
     version: Option<String>,
     #[serde(skip)]
     rival: Rival,
@@ -70,7 +70,7 @@ struct CellResult {
     name: String,
     tunnels: u64,
     size: usize,
-    /// One of the two.
+    /// Exactly one of these two is set.
     every_seconds: Option<f64>,
     messages_per_connection: Option<u32>,
     hold_seconds: f64,
@@ -79,11 +79,11 @@ struct CellResult {
     cell: Cell,
 }
 
-/// A cell through a proxy.
+/// One cell through one proxy.
 #[derive(Serialize)]
 struct Pass {
     proxy: &'static str,
-    /// Null where it could not be measured.
+    /// Null if it could not be measured.
     figures: Option<Figures>,
     /// Why not.
     left_out: Option<String>,
@@ -91,10 +91,10 @@ struct Pass {
     rival: Rival,
 }
 
-/// Runs every cell. Exit code 0 if ours held all, 1 if not, 130 after Ctrl-C.
+/// Runs every cell. Exit code 0 if `standfast proxy` held all, 1 if not, 130 after Ctrl-C.
 ///
 /// # Errors
-/// What keeps it from beginning, and results that cannot be written.
+/// Limits that are too low, and results that cannot be written.
 pub(super) fn run(args: &Args, plan: &Plan, mut screen: Screen) -> Result<ExitCode> {
     let machine = preflight(plan, args.force, &mut screen)?;
     let mut experiment = Experiment {
@@ -130,7 +130,7 @@ pub(super) fn run(args: &Args, plan: &Plan, mut screen: Screen) -> Result<ExitCo
     })
 }
 
-/// Says which limit is too low, before anything is opened.
+/// Checks the machine's limits before anything is opened.
 fn preflight(plan: &Plan, force: bool, screen: &mut Screen) -> Result<Machine> {
     capacity::raise_nofile().context("cannot read or raise this process's descriptor limit")?;
     let machine = Machine::read();
@@ -162,7 +162,7 @@ impl Seen {
         Seen { name, version, rival, installed }
     }
 
-    /// One pass, and what to say of it. `None`: interrupted.
+    /// Runs one cell. Returns `None` if interrupted.
     fn pass(&self, cell: &Cell, plan: &Plan, machine: &Machine) -> Option<Pass> {
         let measured = self.installed.as_ref().map_err(Clone::clone).and_then(|installed| {
             let workers = self.rival.workers(cell.tunnels, machine.files.table())?;
@@ -187,7 +187,7 @@ impl Seen {
 }
 
 impl Experiment {
-    /// Goes through all cells; false when interrupted before the end.
+    /// Runs all cells; returns false if interrupted.
     fn measure(&mut self, plan: &Plan, screen: &mut Screen) -> bool {
         for seen in &self.proxies {
             screen.note(&match &seen.installed {
@@ -211,7 +211,7 @@ impl Experiment {
         true
     }
 
-    /// Ours must lose nothing and keep to its memory in every cell.
+    /// Judges `standfast proxy`: no loss and no more memory than allowed in every cell.
     fn judge(&mut self, whole: bool) {
         let ours = |cell: &CellResult| {
             let mut passes = cell.passes.iter();
@@ -256,7 +256,7 @@ impl CellResult {
 }
 
 impl Pass {
-    /// What of the cell was not as it is to be.
+    /// Returns why the cell fell short.
     fn shortfalls(&self, cell: &Cell) -> Vec<String> {
         let Some(figures) = &self.figures else {
             return self.left_out.iter().cloned().collect();

@@ -1,5 +1,5 @@
-//! The founding table redone: every cell with all proxies below each other as text, and beside each
-//! other as a page.
+//! The table of the reference experiment: text with the proxies of each cell below each other, and an
+//! HTML report with the proxies side by side.
 
 use capacity::{Bytes, Count};
 
@@ -18,7 +18,7 @@ The founding experiment (nginx 1.7, 2014, six workers on its own machine) held 5
 less than one core; memory of a connection was the same whatever the size and rate; busy, it grew by less
 than 15 % from 1 B to 4,096 B. Its exact figures are in pictures only.";
 
-/// One pass in a line, while it goes on.
+/// Formats the result of one cell through one proxy as a line.
 pub(super) fn line(cell: &Cell, pass: &Pass) -> String {
     let name = format!("{}, {}", cell.name(), pass.proxy);
     match &pass.figures {
@@ -32,7 +32,7 @@ pub(super) fn line(cell: &Cell, pass: &Pass) -> String {
     }
 }
 
-/// Memory, memory of a tunnel, CPU, connections, messages, failures.
+/// Formats memory, memory per tunnel, CPU, connections, messages and failures.
 fn values(figures: &Figures) -> [String; 6] {
     [
         Bytes(figures.rss_bytes).to_string(),
@@ -44,7 +44,7 @@ fn values(figures: &Figures) -> [String; 6] {
     ]
 }
 
-/// The verdict and the table.
+/// Formats the verdict and the table.
 pub(super) fn text(experiment: &Experiment) -> String {
     let mut text = format!("\n{}: {}\n\n", experiment.verdict, sentence(experiment));
     experiment.reasons.iter().for_each(|reason| text += &format!("  ! {reason}\n"));
@@ -106,15 +106,15 @@ fn named(cell: &Cell) -> [String; 3] {
     [Count(cell.tunnels).to_string(), format!("{} B", Count(cell.size as u64)), pace]
 }
 
-/// How each proxy's memory grew from the smallest messages to the largest.
+/// Growth of each proxy's memory from the smallest messages to the largest.
 struct Growth {
     /// Tunnels, sizes, pace.
     of: [String; 3],
-    /// Proxy and per cent.
+    /// Proxy and percentage.
     each: Vec<(&'static str, String)>,
 }
 
-/// Of cells that differ in size alone.
+/// Returns the growth for each group of cells that differ in message size only.
 fn growths(cells: &[CellResult]) -> Vec<Growth> {
     let mut groups: Vec<Vec<&CellResult>> = Vec::new();
     for result in cells {
@@ -145,7 +145,7 @@ fn growth(group: &[&CellResult]) -> Option<Growth> {
     (least.size < most.size && !each.is_empty()).then_some(Growth { of, each })
 }
 
-/// The same as a page.
+/// Returns the HTML report.
 pub(super) fn page<'a>(experiment: &'a Experiment, plan: &Plan) -> Report<'a> {
     Report {
         title: format!("Scenario {}", experiment.scenario.as_deref().unwrap_or_default()),
@@ -161,7 +161,7 @@ pub(super) fn page<'a>(experiment: &'a Experiment, plan: &Plan) -> Report<'a> {
     }
 }
 
-/// Nothing is drawn over time.
+/// The report has no charts over time.
 static NO_SERIES: Series = Series::EMPTY;
 
 fn side_by_side(
@@ -178,7 +178,7 @@ fn side_by_side(
     report::Table { title, heads, rows: experiment.cells.iter().map(row).collect() }
 }
 
-/// The most ours took, and what it is compared with.
+/// Returns the maximum memory of `standfast proxy` and the reference figures.
 fn figures(experiment: &Experiment) -> Rows {
     let ours = |cell: &CellResult| {
         let mut passes = cell.passes.iter();

@@ -1,4 +1,4 @@
-//! Who may ask what: the key of the admin listener, its UNIX socket, origins of browser pages.
+//! Authorization at the admin listener: its key, its UNIX socket, origins of browser pages.
 
 use std::fs;
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! Who may come in: each limit is reached, whoever is beyond it gets 503 and a time to come again,
-//! it is counted by the limit's name, and those inside notice nothing.
+//! Admission: at each limit further clients get 503 with Retry-After, refusals are counted by the
+//! limit's name, and accepted clients are not affected.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -13,9 +13,9 @@ use crate::harness::server::Server;
 use crate::harness::socket::{Socket, TEXT, upgrade};
 use crate::harness::{PATIENCE, eventually, http};
 
-/// What `Retry-After` may say, in seconds.
+/// Valid values of `Retry-After`, in seconds.
 const RETRY_AFTER: std::ops::RangeInclusive<u64> = 1..=10;
-/// Refused connects of the test that counts what they leave.
+/// Refused connects in the test for leaks.
 const REFUSED: u64 = 100_000;
 
 /// Asks for a WebSocket; whether it was opened. A refusal must say when to come again.
@@ -208,7 +208,7 @@ fn over_the_memory_limit_nobody_comes_in_and_the_idle_leave_a_share_at_a_time() 
     half.send(b"GET /echo HTTP/1.1\r\nX-Slow: ");
     eventually("it is in flight", || server.metrics()["standfast_handshakes"] == 1.0);
     let limit = (server.rss_bytes() + (8 << 20)).max(16 << 20);
-    // Half a message, which the server has to keep.
+    // An incomplete message, which the server has to keep.
     let mut heavy = Socket::open(server.listen, "/echo");
     heavy.send(&[0x02, 0xFF, 0, 0, 0, 0, 0x01, 0x80, 0, 0, 1, 2, 3, 4]);
     heavy.send(&vec![7; 0x180_0000 - 1]);
@@ -219,7 +219,7 @@ fn over_the_memory_limit_nobody_comes_in_and_the_idle_leave_a_share_at_a_time() 
     assert!(asks(server.listen).is_none());
     assert!(refused(&server, "memory_limit") >= 2);
     logs(&server, "--memory-limit");
-    // One of 64, but at least eight, each tenth of a second: some are told while others stay.
+    // One in 64, but at least eight, each tenth of a second: some are shed while others stay.
     assert_eq!(sockets[0].close_code(), 1013);
     drop(heavy);
     eventually("memory is below the limit", || asks(server.listen).is_some());
@@ -234,7 +234,7 @@ fn over_the_memory_limit_nobody_comes_in_and_the_idle_leave_a_share_at_a_time() 
 #[test]
 fn it_listens_on_ipv4_ipv6_and_a_unix_socket_together() {
     let path = std::env::temp_dir().join(format!("standfast-listen-{}.sock", std::process::id()));
-    // What an ended process left behind is in nobody's way.
+    // A socket that an ended process left behind is replaced.
     drop(UnixListener::bind(&path).unwrap());
     let unix = format!("unix:{}", path.display());
     let listen = ["--listen", "127.0.0.1:0", "--listen", "[::1]:0", "--listen", &unix];
@@ -290,7 +290,7 @@ fn proxy_headers(client: [u8; 4]) -> [Vec<u8>; 2] {
     [first, second]
 }
 
-/// What the server answers to these bytes, a few at a time.
+/// The status of the response to these bytes, sent a few at a time.
 fn answer(server: &Server, bytes: &[u8], at_a_time: usize) -> (Socket, u16) {
     let mut socket = Socket::connect(server.listen);
     bytes.chunks(at_a_time).for_each(|chunk| socket.send(chunk));
@@ -298,7 +298,7 @@ fn answer(server: &Server, bytes: &[u8], at_a_time: usize) -> (Socket, u16) {
     (socket, status)
 }
 
-/// The clients of open WebSockets, as told by proxies, in order.
+/// The client addresses of open WebSockets, as sent by proxies, in order.
 fn clients(server: &Server) -> Vec<String> {
     let page = http::get(server.admin, "/api/connections").json();
     let connections = page["connections"].as_array().expect("a list").iter();
@@ -339,7 +339,7 @@ fn a_listed_proxy_tells_the_client_in_front_of_the_connection() {
 fn nobody_else_is_believed() {
     let header =
         |how: &str| upgrade("/echo", &[(how, "192.0.2.1"), ("Forwarded", "for=192.0.2.2")]);
-    // This machine is not among the listed ones.
+    // This machine is not trusted.
     let others = ["--trusted-proxy", "10.0.0.0/8"];
     for more in [&["--proxy-protocol"][..], &[]] {
         let server = Server::start(&[&others[..], more].concat());
@@ -367,7 +367,7 @@ fn a_listed_proxy_tells_the_client_in_a_header() {
             _ => format!("1.1.1.1, {client}, 10.0.0.1"),
         };
         let ask = |client: &str| {
-            // What a client says by the other header is not looked at.
+            // The other header is ignored.
             let other = if how == "Forwarded" { "X-Forwarded-For" } else { "Forwarded" };
             let request = upgrade("/echo", &[(how, &told(client)), (other, "for=9.9.9.9")]);
             answer(&server, request.as_bytes(), 1000)

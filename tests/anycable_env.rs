@@ -1,5 +1,5 @@
-//! `serve` in the place of AnyCable's server: the same environment, secrets that stay secret, and
-//! what a secret changes.
+//! `serve` in place of AnyCable's server: its environment variables, secrets that are not shown, and
+//! the effects of a secret.
 
 use rustix::process::Signal;
 

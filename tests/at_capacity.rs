@@ -1,5 +1,5 @@
-//! Workers that fill up, and workers that are not needed: nobody in the queue is reset, and the
-//! listeners answer while thousands come at once.
+//! Workers at capacity, and workers that are not needed: no connection in the queue is reset, and
+//! the listeners answer while thousands of clients connect at once.
 
 use std::process::Stdio;
 use std::thread;
@@ -22,7 +22,7 @@ fn a_storm_fills_every_worker_and_nobody_is_reset() {
     assert!(handed_on > 0.0, "a full worker passes its listener on");
 }
 
-/// Without workers' own tables 400 descriptors would be the end of it.
+/// With a shared table, 400 descriptors would be the limit.
 #[test]
 fn small_tables_hold_more_together_than_the_limit_of_one() {
     let server = Server::start_limited(400, &["--max-connections", "1k"]);
@@ -61,7 +61,7 @@ fn few_sockets_need_one_worker_per_core() {
     assert_eq!(open, sockets.len() as u64);
 }
 
-/// No time is measured here (see `bench`); an answer that did not come would end the test.
+/// No time is measured here (see `bench`); a missing answer would block the test.
 #[test]
 fn both_listeners_answer_during_a_storm_and_broadcasts() {
     let server = Server::start(&[]);
@@ -99,7 +99,7 @@ fn everyone_is_held(server: &Server, count: u64) {
     assert_eq!(summary["closed"], json!({}), "{summary}");
 }
 
-/// What `/api/stats` tells of each worker that was needed.
+/// The entry in `/api/stats` of each worker that was needed.
 fn workers(server: &Server) -> Vec<Value> {
     let stats = http::get(server.admin, "/api/stats").json();
     stats["workers"].as_array().unwrap_or_else(|| panic!("no workers in {stats}")).clone()

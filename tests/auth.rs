@@ -1,5 +1,5 @@
-//! Who may connect and listen, over real sockets: tokens wherever they ride, signed names of
-//! streams, keys that change.
+//! Authentication and authorization over real sockets: tokens in all places, signed stream names, keys
+//! that change.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
-//! What a server must refuse: each bad input is answered as its RFC says, counted by cause, and
-//! ended; none of it costs memory or descriptors afterwards.
+//! Input that a server must refuse: each is answered as its RFC says, counted by cause, and ends
+//! the connection; none of it costs memory or descriptors afterwards.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -79,7 +79,7 @@ fn dribbled_bytes_are_as_good_as_whole_ones() {
     assert_eq!((message.first, message.payload.as_slice()), (TEXT, &b"one two"[..]));
 }
 
-/// RFC 6455 5.5.2: a pong is due as soon as may be, not once the message is whole.
+/// RFC 6455 5.5.2: a pong is sent as soon as possible, not once the message is complete.
 #[test]
 fn the_pong_leaves_before_the_message_ends() {
     let server = Server::start(&[]);
@@ -92,7 +92,7 @@ fn the_pong_leaves_before_the_message_ends() {
     assert_eq!(socket.frame().unwrap().payload, b"one two");
 }
 
-/// RFC 6455 5.5.1, whoever begins: one close frame from each side, and no message after it.
+/// RFC 6455 5.5.1, whichever side begins: one close frame from each side, and no message after it.
 #[test]
 fn one_close_frame_each_way() {
     let server = Server::start(&[]);
@@ -117,7 +117,7 @@ fn one_close_frame_each_way() {
 #[test]
 fn an_announced_size_allocates_nothing() {
     let server = Server::start(&["--max-message", "1MiB"]);
-    // A first socket, so that what a worker needs once is there before the measurement.
+    // A first socket, so that one-time allocations of a worker happen before the measurement.
     let _warm = announcing(server.listen, 1 << 20);
     let before = server.rss_bytes();
     let sockets: Vec<Socket> = (0..200).map(|_| announcing(server.listen, 1 << 20)).collect();
@@ -129,13 +129,13 @@ fn an_announced_size_allocates_nothing() {
     assert_eq!(too_big.close_code(), 1009);
 }
 
-/// The tolerance is 1 MiB: 10 bytes for each refused handshake would be found. A deadline is kept
-/// until its time, hence the short one.
+/// The tolerance is 1 MiB, which detects 10 bytes per refused handshake. A deadline is kept until
+/// it passes, hence the short one.
 #[test]
 fn a_hundred_thousand_refused_handshakes_leave_nothing() {
     const THREADS: usize = 4;
     let server = Server::start(&["--handshake-timeout", "2s"]);
-    // Some first, so that what a worker needs once is there before the measurement.
+    // Some first, so that one-time allocations of a worker happen before the measurement.
     refuse(server.listen, 2_000);
     settle(&server, 2_000);
     let descriptors = server.descriptors();
@@ -161,7 +161,7 @@ fn refuse(address: SocketAddr, count: usize) {
 
 fn settle(server: &Server, refused: u64) {
     server.until_closed("violation", refused);
-    // The admin connection that asks is not the engine's; nothing else may be left.
+    // The admin connection of this request is not the engine's; nothing else may be left.
     eventually("no connection is left", || server.metrics()["standfast_connections"] == 0.0);
 }
 

@@ -1,5 +1,5 @@
-//! Publishing as applications of AnyCable's do it: `POST /_broadcast` on the admin listener, its
-//! key, its codes; and `/api/disconnect`.
+//! Publishing in AnyCable's format: `POST /_broadcast` on the admin listener, its key, its status codes;
+//! and `/api/disconnect`.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -11,9 +11,9 @@ use crate::harness::signing::{SECRET, identifiers, token};
 use crate::harness::socket::{Frame, Socket, TEXT};
 use crate::harness::{Scratch, eventually};
 
-/// Derived from the secret `s3Krit`, by Python's `hmac`: for `/_broadcast` …
+/// The key of `/_broadcast`, derived from the secret `s3Krit` with Python's `hmac`.
 const KEY: &str = "a239a7ca182c90fc32bdedf73703d271388cf433843affffd3a5e757041fc716";
-/// … and for `/api/`.
+/// The key of `/api/`, likewise.
 const API_KEY: &str = "1db397202b5bd68b12665b638515c3aeac9100f721fd7c4fcb6f29c69f32c886";
 
 fn post(server: &Server, path: &str, key: &str, body: &str) -> Response {
@@ -66,7 +66,7 @@ fn publications_arrive_in_order_one_or_many() {
     assert_eq!(server.metrics()["standfast_published_total{door=\"broadcast\"}"], 100.0);
 }
 
-/// A client of `/cable` with this token, if any, that listens to a stream; and its session's id.
+/// A client of `/cable` with this token, if any, subscribed to a stream; and its session id.
 fn listener(server: &Server, token: Option<&str>, stream: &str) -> (Cable, String) {
     let mut client = Cable::join(server.listen, token);
     let sid = client.welcome();
@@ -114,7 +114,7 @@ fn a_session_may_be_left_out() {
     }
 }
 
-/// AnyCable ends the first that it finds; Action Cable all, and so do we.
+/// As in Action Cable; AnyCable ends the first session that it finds.
 #[test]
 fn all_sessions_of_somebody_end_and_no_others() {
     let server = Server::start_with(
@@ -173,7 +173,7 @@ fn with_a_secret_publishing_takes_its_key() {
     for (key, status) in [("", 401), ("wrong", 401), (API_KEY, 401), (KEY, 201)] {
         assert_eq!(post(&server, "/_broadcast", key, body).status, status, "{key}");
     }
-    // The rest of the listener is as open as without: it is on loopback and has no key of its own.
+    // The rest of the listener needs no key: it is on loopback and has no admin key.
     assert_eq!(server.publish(&json!({"topic": "a", "data": "x"})).status, 200);
 }
 
@@ -231,7 +231,7 @@ fn without_a_key_no_page_from_elsewhere_publishes() {
     assert_eq!(http::ask(server.admin, request).status, 403);
 }
 
-/// As AnyCable's server has it; plain topics have no place for it.
+/// As in AnyCable's server; plain topics have no type.
 #[test]
 fn a_broadcast_may_have_a_type() {
     let server = Server::start(&["--public-streams"]);
@@ -291,7 +291,7 @@ fn with_a_key_they_are_taken_where_clients_connect() {
 #[test]
 fn without_the_key_nothing_is_read_where_clients_connect() {
     let server = Server::start(&["--broadcast-key", "right", "--listen-broadcast"]);
-    // Of a body that is announced, nothing is waited for.
+    // The response does not wait for the announced body.
     for key in ["wrong", ""] {
         let answers = ask_kept(&server, &[head(&server, key, "Content-Length: 500")]);
         assert_eq!(answers[0].status, 401, "{answers:?}");
@@ -307,13 +307,13 @@ fn without_the_key_nothing_is_read_where_clients_connect() {
     let metrics = server.metrics();
     assert_eq!(metrics["standfast_broadcast_refused_total"], 2.0);
     assert_eq!(metrics["standfast_bodies_in_total"], 0.0);
-    // Unasked it is not there.
+    // Without --listen-broadcast the path does not exist.
     let other = Server::start(&["--broadcast-key", "right"]);
     let body = head(&other, "right", "Content-Length: 0");
     assert_eq!(ask_kept(&other, &[body])[0].status, 404);
 }
 
-/// What one who has the key posts slowly, or too much of, takes no memory for long.
+/// Slow publishers with the key hold memory for a limited time.
 #[test]
 fn bodies_that_do_not_come_are_given_up_where_clients_connect() {
     let flags = ["--broadcast-key", "k", "--listen-broadcast", "--handshake-timeout", "1s"];

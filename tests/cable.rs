@@ -1,5 +1,5 @@
-//! `/cable`: what Action Cable's clients say and hear, frame by frame; the real clients are in
-//! `peers.rs`.
+//! `/cable`, frame by frame: commands of Action Cable clients and the messages to them. The real
+//! clients are in `peers.rs`.
 
 use std::time::Instant;
 
@@ -11,10 +11,10 @@ use crate::harness::socket::{BINARY, CLOSE, Socket, TEXT, upgrade};
 use crate::harness::{eventually, http};
 
 const NEWS: &str = r#"{"channel":"$pubsub","stream_name":"news"}"#;
-/// Means the same, is another text.
+/// The same channel, another text.
 const NEWS_TOO: &str = r#"{"stream_name":"news","channel":"$pubsub"}"#;
 
-/// A client that offered `protocol`, after its welcome.
+/// A client after its welcome.
 struct Client {
     socket: Socket,
     sid: String,
@@ -61,7 +61,7 @@ fn handshake(server: &Server, path: &str, offered: &str, agreed: Option<&str>) -
     socket
 }
 
-/// The next message that is no ping; `None` at a close frame.
+/// The next message other than a ping; `None` at a close frame.
 fn next(socket: &mut Socket) -> Option<Value> {
     loop {
         let frame = socket.frame().expect("a frame before the end");
@@ -102,7 +102,7 @@ fn a_subscription_is_confirmed_and_hears_what_is_published() {
     assert_ne!(one.sid, two.sid);
 }
 
-/// One namespace: what a plain subscriber says, Action Cable's clients hear, and events too.
+/// One namespace: a message of a plain subscriber reaches clients of Action Cable and of events.
 #[test]
 fn a_topic_is_one_thing_for_all_dialects() {
     let server = Server::start(&[]);
@@ -132,7 +132,7 @@ fn a_second_subscribe_is_confirmed_and_delivers_once() {
     assert_eq!(server.metrics()["standfast_subscriptions"], 1.0);
 }
 
-/// Commands of one socket are carried out strictly in order, in one read or many.
+/// In one read or in many.
 #[test]
 fn unsubscribing_and_subscribing_again_keeps_its_order() {
     let server = Server::start(&[]);
@@ -192,7 +192,7 @@ fn who_whispers_does_not_hear_it() {
         let heard = [client.hear(), client.hear()];
         assert!(heard.contains(&data(NEWS, json!({"typing": [1, 2]}))), "{heard:?}");
     }
-    // Who has not subscribed whispers to nobody.
+    // A client that is not subscribed cannot whisper.
     let mut stranger = Client::connect(&server);
     stranger.say(&whisper);
     eventually("it is counted", || server.metrics()["standfast_commands_ignored_total"] == 1.0);
@@ -245,7 +245,7 @@ fn what_cannot_be_understood_ends_the_session_with_a_reason() {
         let malformed = server.metrics()["standfast_commands_malformed_total"];
         assert_eq!(malformed, (count + 1) as f64);
     }
-    // A command we do not know is none of our business.
+    // An unknown command is ignored.
     let mut client = Client::connect(&server);
     client.say(&json!({"command": "dance", "identifier": NEWS}));
     client.subscribe(NEWS);
@@ -265,8 +265,7 @@ fn pings_come_from_the_moment_of_opening_with_the_time() {
     }
 }
 
-/// A reader that takes little still hears each ping between two messages, long before all that
-/// waits for it has come.
+/// A slow reader gets each ping between two messages, long before its queue is empty.
 #[test]
 fn a_ping_does_not_wait_behind_data() {
     let flags = ["--ping-interval", "100ms", "--send-queue", "64MiB", "--max-message", "1MiB"];
@@ -279,7 +278,7 @@ fn a_ping_does_not_wait_behind_data() {
     }
     eventually("much waits for it", || server.metrics()["standfast_queued_bytes"] > 10_000_000.0);
     let before = Instant::now();
-    // A ping is queued once per interval, in front.
+    // One ping per interval is queued, in front.
     eventually("two intervals pass", || before.elapsed().as_millis() > 250);
     let mut messages = 0;
     loop {

@@ -1,5 +1,4 @@
-//! Users of a scenario who perform actions of a channel where there is an application that answers:
-//! Rails' Action Cable on Puma.
+//! `perform` in scenarios, against a channel of Rails' Action Cable on Puma.
 
 use serde_json::{Value, json};
 
@@ -50,7 +49,7 @@ fn an_action_of_a_channel_is_performed_and_its_answer_received() {
     }
     assert_eq!(document["sockets"]["received"], 24, "each is answered once, and alone: {document}");
     assert_eq!(steps_of[2]["latency"]["count"], 12, "{document}");
-    // An action that the channel does not have is answered by nobody.
+    // An unknown action of the channel gets no answer.
     let text = FLOW.replace("HOST", &host).replace("action = 'echo'", "action = 'shout'");
     let text = text.replace("passes = 4", "passes = 1\ntimeout = '300ms'");
     let (_, document) = run(&text, 1);

@@ -1,5 +1,5 @@
 //! `standfast load cable://` against `standfast serve`, and the scenario of 10,000 clients, small.
-//! Against a server that mistreats its clients: `crates/load/tests/cable.rs`.
+//! Against a faulty server: `crates/load/tests/cable.rs`.
 
 use std::process::Stdio;
 
@@ -14,7 +14,7 @@ fn start() -> Server {
     Server::start(&["--public-streams", "--drain", "1s"])
 }
 
-/// A run of 200 clients with `more` flags.
+/// Runs 200 clients with `more` flags.
 fn load(server: &Server, more: &[&str]) -> (Finished, Value) {
     let url = format!("cable://{}", server.listen);
     let all = ["load", &url, "--connections", "200", "--json", "-"];
@@ -80,7 +80,7 @@ fn a_server_that_goes_tells_its_clients_that_another_comes() {
     eventually("all are subscribed", || topics() >= Some(100.0));
     server.signal(Signal::TERM);
     assert_eq!(server.wait().code(), Some(0));
-    // Its hold ends when nobody is left to be held, and nobody to come again.
+    // The hold ends when no connection is left and none will be reopened.
     let finished = executable::finish(running);
     assert_eq!(finished.code, Some(1), "{finished:?}");
     let summary = finished.json();

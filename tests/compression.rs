@@ -1,5 +1,5 @@
-//! permessage-deflate (RFC 7692) over real sockets: what is agreed on, what arrives, what it
-//! costs. The far side compresses by miniz_oxide, ours by zlib-rs.
+//! permessage-deflate (RFC 7692) over real sockets: what is negotiated, what is delivered, what it
+//! costs. The tests compress with miniz_oxide, the server with zlib-rs.
 
 use std::collections::HashMap;
 
@@ -14,12 +14,12 @@ use crate::harness::executable;
 use crate::harness::server::Server;
 use crate::harness::socket::{ACCEPT, Frame, Socket, TEXT, upgrade};
 
-/// As `serve --compression takeover` says.
+/// The figure that `serve --compression takeover` logs.
 const TAKEOVER_BYTES: u64 = 310_000;
 
 const SHARED: &str = "permessage-deflate; server_no_context_takeover; client_no_context_takeover";
 
-/// A WebSocket that offered this, and what the server answered.
+/// A WebSocket with this offer, and what the server answered.
 fn open(server: &Server, path: &str, offer: &str) -> (Socket, Option<String>) {
     let mut socket = Socket::connect(server.listen);
     socket.send(upgrade(path, &[("Sec-WebSocket-Extensions", offer)]).as_bytes());
@@ -76,7 +76,7 @@ fn long_messages_come_back_compressed_and_short_ones_plain() {
         assert_eq!(first, DEFLATED);
         assert!(payload.len() < text.len() / 2, "{} of {}", payload.len(), text.len());
         assert_eq!(inflated(&payload), text.as_bytes());
-        // In pieces that end anywhere, and with one that was not compressed behind it.
+        // In fragments split anywhere, followed by an uncompressed one.
         let payload = deflated(text.as_bytes());
         let (one, two) = payload.split_at(7);
         socket.send_frame(DEFLATED_FIRST, one);
@@ -113,7 +113,7 @@ fn a_kept_context_shortens_what_is_said_again() {
     assert!(sizes[1] * 4 < sizes[0] && sizes[2] * 4 < sizes[0], "{sizes:?}");
 }
 
-/// What is printed at start is what a socket takes.
+/// The figure logged at start is the memory of a socket.
 #[test]
 fn kept_contexts_cost_what_is_said() {
     const SOCKETS: u64 = 100;
@@ -211,7 +211,7 @@ fn inflated_bytes(server: &Server, of: &str) -> u64 {
     count(server, &format!("standfast_{of}_bytes_total"))
 }
 
-/// Agreeing on compression must cost an idle socket nothing that another does not cost.
+/// Negotiating compression must cost an idle socket nothing extra.
 #[test]
 fn an_idle_socket_that_agreed_costs_no_more() {
     let memory: HashMap<&str, u64> = ["off", "shared"]

@@ -1,5 +1,7 @@
-//! README and docs say what is so: links lead somewhere, commands are commands, and the five minutes
-//! from a URL to a threshold in continuous integration work as they stand.
+//! The Markdown pages are correct: every link and anchor resolves, every command line parses, the
+//! summary of the site lists every page, and the commands of `docs/load/five-minutes.md` run.
+//!
+//! These checks need no mdBook; `cargo xtask docs` builds the site and follows its links.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -48,7 +50,6 @@ fn headings(text: &str) -> BTreeSet<String> {
     titles.map(|title| title.chars().filter(kept).collect::<String>().replace(' ', "-")).collect()
 }
 
-/// Each command is parsed: its flags are there, and its values are some.
 #[test]
 fn commands_in_the_docs_are_commands() {
     let folder = Folder::new("docs-commands");
@@ -59,7 +60,7 @@ fn commands_in_the_docs_are_commands() {
     for page in pages() {
         let text = fs::read_to_string(&page).unwrap();
         for line in commands(&text) {
-            // Help is asked for last, when all before it has been read.
+            // `--help` acts once all before it has been read.
             let output = folder.shell(&format!("{line} --help"));
             let said = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.success(), "{}: {line}\n{said}", page.display());
@@ -95,7 +96,8 @@ fn the_five_minutes_of_the_readme_work_as_they_stand() {
     assert!(json.contains("\"thresholds\""), "{json}");
 }
 
-/// The commands of `standfast` in the blocks of a page, without what a shell does with them.
+/// The command lines of the executable in the shell blocks of a page, as `standfast ARGUMENTS`:
+/// without prompt, path, pipes and comments.
 fn commands(page: &str) -> impl Iterator<Item = String> {
     let blocks = page.split("```").skip(1).step_by(2);
     let blocks = blocks.filter(|block| block.starts_with('\n') || block.starts_with("sh\n"));
@@ -122,7 +124,7 @@ fn alone(line: &str) -> &str {
     line.trim_end()
 }
 
-/// Words for readers to fill in.
+/// Whether the reader has to fill in a word, such as FILE.
 fn has_a_gap(line: &str) -> bool {
     let gap = |word: &str| word.len() > 1 && word.chars().all(|c| c.is_ascii_uppercase());
     line.contains('…')
@@ -152,7 +154,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A folder that goes with its test, where commands run.
+/// A scratch folder in which commands run; removed with its test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -163,7 +165,7 @@ impl Folder {
         Folder(folder)
     }
 
-    /// Runs a line as somebody would type it.
+    /// Runs a line in a shell that finds the executable by its name.
     fn shell(&self, line: &str) -> std::process::Output {
         let executable = executable::path();
         let bin = Path::new(&executable).parent().unwrap().to_owned();

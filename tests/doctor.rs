@@ -1,12 +1,12 @@
-//! `standfast doctor`: its table and its remedies, its explanations, the page that is made from them, and
-//! the way of a newcomer. Whether its numbers are right is `breaking.rs`'s question.
+//! `standfast doctor`: its table, its fixes, its explanations, the page that is generated from them, and the
+//! first steps of a new user. Whether its numbers are right is tested in `doctor_limits.rs`.
 
 use std::fs;
 use std::process::{Command, Stdio};
 
 use crate::harness::executable::{self, limited};
 
-/// A Mac's 256 descriptors: one command says what fits, the next holds it.
+/// With a Mac's 256 descriptors, the first command reports what fits and the second holds it.
 #[test]
 fn with_256_descriptors_a_newcomer_gets_from_error_to_held() {
     let prove = |connections: &str| {
@@ -23,7 +23,6 @@ fn with_256_descriptors_a_newcomer_gets_from_error_to_held() {
     assert_eq!(held.code, Some(0), "{held:?}");
 }
 
-/// Without a number it takes what fits, and that fits.
 #[test]
 fn with_256_descriptors_a_proof_holds_what_it_chose() {
     let held = executable::run_command(limited(256, &["prove", "--hold=1s", "--heartbeat=1s"]));

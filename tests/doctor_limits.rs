@@ -1,6 +1,6 @@
-//! Is `doctor` right? For limits lowered in turn it names the one that breaks, and where; `load` then
-//! breaks there, within 2 %. Lowered are only limits of processes, namespaces and control groups that
-//! the test made, so nobody else on the machine feels them.
+//! Whether `doctor` is right. Each test lowers one limit. `doctor` must name it and predict at how many
+//! connections it is reached, and `load` must reach it within 2 % of that. The tests lower limits only of
+//! processes, namespaces and control groups that they made, so the rest of the machine is unaffected.
 
 use std::process::{Command, Stdio};
 
@@ -10,7 +10,7 @@ use crate::harness::executable::{self, Finished, limited, standfast};
 use crate::harness::lowered::{Group, Namespace, address_space, nobody, one_table};
 use crate::harness::server::Server;
 
-/// More than any of the lowered limits lets through, and few enough to be tried.
+/// More than any of the lowered limits allows, and few enough to try.
 const TOO_MANY: &str = "3000";
 
 fn run(mut command: Command) -> Finished {
@@ -18,14 +18,14 @@ fn run(mut command: Command) -> Finished {
     executable::run_command(command)
 }
 
-/// What doctor says of so many connections, run by a command such as the one to be judged.
+/// The report of doctor for [`TOO_MANY`] connections, run under the same limits as `load` later.
 fn prediction(command: Command) -> Value {
     let finished = run(command);
     assert_eq!(finished.code, Some(1), "it is too small: {finished:?}");
     finished.json()
 }
 
-/// Which limit breaks first, and at how many connections.
+/// The limit that is reached first, and at how many connections.
 fn breaks(report: &Value) -> (String, f64) {
     let short = report["shortfalls"].as_array().expect("shortfalls").iter();
     let needs = short.map(|shortfall| &shortfall["need"]);
@@ -34,7 +34,7 @@ fn breaks(report: &Value) -> (String, f64) {
     (name, first["breaks"].as_u64().expect("a number") as f64)
 }
 
-/// How many connections `load` gets when it tries for too many.
+/// How many connections `load` opens when it tries too many.
 fn reached(command: Command) -> f64 {
     let finished = run(command);
     finished.json()["connections"]["open"].as_u64().expect("a number") as f64
@@ -86,7 +86,7 @@ fn descriptors_of_a_server_break_where_it_is_said() {
     }
 }
 
-/// Begun by force, what falls short is said together with the limit that was in the way.
+/// With `--force` a run starts in spite of the check, and its summary names the limit that was short.
 #[test]
 fn what_was_begun_by_force_names_its_limit() {
     let server = Server::start(&[]);
@@ -97,7 +97,7 @@ fn what_was_begun_by_force_names_its_limit() {
     assert!(summary["reasons"].to_string().contains("not enough descriptors"), "{summary}");
 }
 
-/// The soft limit is raised to the hard one, so only the hard one breaks.
+/// The soft limit is raised to the hard one, so only the hard one counts.
 #[test]
 fn a_soft_limit_alone_is_no_limit() {
     let lowered = |args: &[&str]| {
@@ -143,7 +143,7 @@ fn ports_break_where_it_is_said() {
     }
 }
 
-/// Where workers may not leave the shared table, as under an old seccomp profile, one limit is for all.
+/// Where workers cannot leave the shared table, as under an old seccomp profile, they share one limit.
 #[test]
 fn descriptors_of_one_table_break_where_it_is_said() {
     for nofile in [150, 400] {
@@ -165,7 +165,7 @@ fn descriptors_of_one_table_break_where_it_is_said() {
     assert_within_2_percent("server, one table of 300", predicted, reached);
 }
 
-/// A proof has both ends, each with tables of its own; the number it reports is the number said.
+/// `prove` runs both ends, each with tables of its own, and holds as many as predicted.
 #[test]
 fn descriptors_of_both_ends_break_where_it_is_said() {
     let (limit, predicted) = breaks(&prediction(limited(128, &doctor(&["--role", "prove"]))));
@@ -179,7 +179,7 @@ fn descriptors_of_both_ends_break_where_it_is_said() {
     assert_within_2_percent("both ends, ulimit -n 128", predicted, open);
 }
 
-/// On loopback `load` takes as many sources as a narrow range needs: nothing is short, all is held.
+/// On loopback `load` uses as many source addresses as a narrow port range needs.
 #[test]
 fn a_narrow_range_is_enough_on_loopback() {
     let Some(namespace) = Namespace::create() else { return };
@@ -224,8 +224,8 @@ fn threads_break_where_it_is_said(lowered: impl Fn(&[&str]) -> Command) {
     eprintln!("threads: predicted {predicted}, held {predicted}, not begun 2 % beyond");
 }
 
-/// Address space is budgeted, not counted: what is said to fit is held, and half of it is too little.
-/// The budget is that of a release build; the image of another alone is larger.
+/// Address space is an estimate: the predicted number is held, and half the space is too little. The
+/// estimate is for a release build; a debug build's image alone is larger.
 #[test]
 fn address_space_that_is_said_to_do_does() {
     if executable::is_debug() {
@@ -244,7 +244,7 @@ fn address_space_that_is_said_to_do_does() {
     assert_ne!(half.code, Some(0), "no thread or no memory, as the build has it: {half:?}");
 }
 
-/// Memory is budgeted, too: of a control group's, what is said to fit is held.
+/// Memory is an estimate too: in a control group the predicted number is held.
 #[test]
 fn memory_that_is_said_to_do_does() {
     let Some(group) = Group::of_memory(44 << 20) else { return };

@@ -1,5 +1,5 @@
-//! `standfast load --fanout`: publications enter by HTTP or by sockets, every receipt is judged, and
-//! what cannot be published or kept up with is told. To the unit against a faulty server:
+//! `standfast load --fanout`: publishes by HTTP or through sockets, checks every receipt, and reports
+//! failed and late publications. Exact counts against a faulty server:
 //! `crates/load/tests/fanout.rs`.
 
 use std::io::{Read, Write};
@@ -64,7 +64,7 @@ fn a_fan_out_that_is_refused_or_cannot_be_published_says_so() {
 fn publications_carry_the_header_lines_that_were_said_to_where_their_name_was_said_to_lead() {
     let server = Server::start(&[]);
     let admin = server.admin;
-    // Somebody else's server, which knows nothing of ours but where to pass bodies on.
+    // A foreign server that only forwards the bodies.
     let door = Web::start(move |got| {
         (http::post(admin, "/api/publish", &got.body).status, Vec::new(), String::new())
     });
@@ -104,7 +104,7 @@ fn publications_to_a_name_that_is_not_found_fail_one_by_one() {
         let note = "note: nowhere.invalid is not found, so its publications fail as dns";
         assert!(finished.stderr.contains(note), "{finished:?}");
     }
-    // Streams that come and go are published to by the same door.
+    // The churn test publishes to the same URL.
     let cable = format!("cable://{}", server.listen);
     let channel = r#"{"channel":"$pubsub","stream_name":"s{1..4}"}"#;
     let churn =
@@ -124,8 +124,8 @@ fn a_slow_publish_endpoint_and_one_that_hangs_up_are_both_told() {
     let url = format!("ws://{}/topics/fan", server.listen);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let publish = format!("http://{}/publish", listener.local_addr().unwrap());
-    // The first publication is answered when the second and third are long due, though nobody gets
-    // it; the second is not answered at all; the third is refused.
+    // The first publication is answered late and delivered to no one; the second is not answered; the
+    // third is refused.
     let endpoint = std::thread::spawn(move || {
         let mut request = [0; 4_096];
         let (mut first, _) = listener.accept().unwrap();

@@ -1,4 +1,4 @@
-//! The shape of the house: which crate may stand on which, and the few rules no lint checks.
+//! The dependency layers of the workspace, and rules that no lint checks.
 //!
 //! Declared edges come from `cargo metadata`, what arrives through others from `cargo tree`.
 
@@ -9,7 +9,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// Each workspace package and the workspace packages it may depend on, from the ground up.
+/// Each workspace package and the workspace packages it may depend on, lowest layer first.
 const HOUSE: &[(&str, &[&str])] = &[
     ("standfast-wire", &[]),
     ("standfast-action-cable", &[]),
@@ -58,10 +58,10 @@ const HOUSE: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// Packages that bring a runtime or a control plane: none may reach the data plane.
+/// Packages with a runtime or a control plane, which the data plane must not load.
 const CONTROL_PLANE: &[&str] = &["tokio", "mio", "axum", "hyper", "tracing"];
 
-/// Names that say nothing about what a crate is for.
+/// Names that are too vague for a crate or module.
 const EMPTY_NAMES: &[&str] = &["common", "utils", "types", "core", "config", "macros"];
 
 #[test]
@@ -200,7 +200,7 @@ fn manifest(path: &Path) -> toml::Table {
     toml::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// Every Rust file we wrote.
+/// Every Rust file of the workspace.
 fn rust_files() -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut folders: Vec<PathBuf> =
@@ -222,7 +222,7 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The tables that say where something is shown name tests that exist.
+/// Tables of the docs name tests that exist.
 #[test]
 fn what_is_said_to_be_shown_is_shown_by_tests_that_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -1,5 +1,4 @@
-//! `standfast load from-curl`: what it prints sends what curl itself sends, held against the curl that
-//! is installed here.
+//! `standfast load from-curl`: the printed command sends the same request as the installed curl.
 
 use std::collections::BTreeSet;
 

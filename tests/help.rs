@@ -1,14 +1,14 @@
-//! `--help` of every command fits a screen, and leads to all the rest: by topic, in full, in
-//! completions and in the manual.
+//! `--help` of every command fits on one screen and leads to every flag: by topic, in full, in
+//! completions and in the manual pages.
 
 use std::collections::BTreeSet;
 use std::fs;
 
 use crate::harness::executable::{self, Finished, standfast};
 
-/// A terminal as it opens, less the line of the next prompt.
+/// A default terminal, less one line for the next prompt.
 const SCREEN: Size = Size { lines: 23, columns: 80 };
-/// What was asked for by topic may be longer.
+/// Help for one topic may be longer.
 const PAGE: Size = Size { lines: 45, columns: 100 };
 
 struct Size {
@@ -16,7 +16,7 @@ struct Size {
     columns: usize,
 }
 
-/// The words of a command line, on a terminal so wide.
+/// Runs a command line on a terminal of the given width.
 fn run(words: &[&str], size: &Size) -> Finished {
     let mut command = standfast(words);
     command.env("COLUMNS", size.columns.to_string());
@@ -43,7 +43,7 @@ fn fits(words: &[&str], size: &Size) -> String {
     text
 }
 
-/// The names that stand under `Commands:`, or in the usage as `<one|other>`.
+/// Returns the names below `Commands:`, or those in the usage as `<one|other>`.
 fn commands(help: &str) -> Vec<String> {
     let usage = help.lines().find(|line| line.starts_with("       standfast "));
     let named = usage.and_then(|line| line.trim_end_matches('>').split_once('<'));
@@ -52,14 +52,14 @@ fn commands(help: &str) -> Vec<String> {
     }
     let under = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     let rows = under.take_while(|line| !line.is_empty());
-    // What goes on from the line before is further in.
+    // Continuation lines are indented further.
     let rows = rows.filter_map(|line| line.strip_prefix("  ")).filter(|row| !row.starts_with(' '));
     rows.filter_map(|row| row.split(' ').next()).map(str::to_owned).collect()
 }
 
-/// The long flags that are described, at the beginning of their rows.
+/// Returns the long flags that have a row of their own.
 fn flags(help: &str) -> BTreeSet<String> {
-    // What is further in goes on from the row before.
+    // Rows that are indented further continue the row before.
     let near = |line: &&str| line.len() - line.trim_start().len() <= 6;
     let rows = help.lines().filter(near).map(str::trim_start).filter(|row| row.starts_with('-'));
     let names = rows.flat_map(|row| row.split([' ', '=', '[']).take(2));

@@ -1,5 +1,5 @@
-//! What comes with the executable when it is installed: completions and pages of the manual, made
-//! from its own flags, and a package that has every file it is built from.
+//! What is installed with the executable: completions and manual pages, generated from its flags. And
+//! that the published package has every file it is built from.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! How `serve` starts, is told to change, and ends: configuration, signals, exit codes.
+//! How `serve` starts, reloads and ends: configuration, signals, exit codes.
 
 use std::net::{TcpListener, TcpStream};
 
@@ -35,7 +35,7 @@ fn health_says_draining_until_a_second_signal_ends_it() {
     eventually("health says so", || http::get(server.admin, "/health").status == 503);
     assert_eq!(http::get(server.admin, "/health").body.trim(), "draining");
     assert_eq!(http::get(server.admin, "/api/stats").json()["status"], "draining");
-    // Ten minutes spread over eight: most are still served.
+    // Ten minutes for eight connections: most are still served.
     let last = sockets.last_mut().unwrap();
     assert_eq!(server.publish(&json!({"topic": "x", "data": "meanwhile"})).status, 200);
     assert_eq!(last.frame().map(|frame| frame.payload), Some(b"meanwhile".to_vec()));

@@ -1,5 +1,5 @@
-//! Limits on time and on queues: who is late, silent or slow is told so, counted, and ended or
-//! spared as the flags say.
+//! Limits on time and on queues: late, idle and slow clients are told the reason, counted, and
+//! disconnected or kept as configured.
 
 use serde_json::json;
 
@@ -55,7 +55,7 @@ fn a_slow_consumer_is_closed_and_told_why() {
     let server = Server::start(&["--send-queue", "64KiB"]);
     let mut slow = Socket::open(server.listen, "/topics/x");
     publish_until(&server, || server.metrics()["standfast_dropped_slow_total"] > 0.0);
-    // It has some seconds to read what waits and the reason after it.
+    // It has some seconds to read its queue and the close frame after it.
     assert_eq!(slow.close_code(), 1013);
     slow.send_frame(CLOSE, &1013_u16.to_be_bytes());
     assert!(slow.ends());
@@ -80,7 +80,7 @@ fn a_slow_consumer_may_lose_messages_instead_and_each_is_counted() {
     }
 }
 
-/// Publishes numbered messages of 16 KiB to topic `x`; how many there were when `enough` held.
+/// Publishes numbered messages of 16 KiB to topic `x` until `enough`; returns how many.
 fn publish_until(server: &Server, mut enough: impl FnMut() -> bool) -> u64 {
     let mut published = 0;
     eventually("the queue is full", || {

@@ -1,5 +1,5 @@
-//! `standfast load` against targets that are dead, deaf, unwilling or dying: it ends, says what
-//! went wrong by cause, and exits with 1. Right and faulty servers: `counting`.
+//! `standfast load` against targets that refuse, stay silent, reject or disconnect: it ends, counts
+//! failures by cause and exits with 1. Correct and faulty servers: `load_counting`.
 
 use std::net::TcpListener;
 use std::process::Stdio;
@@ -52,7 +52,7 @@ fn sockets_lost_on_the_way_are_reported_by_cause() {
 fn an_interrupted_run_says_what_it_has_and_exits_with_130() {
     let server = Server::start(&[]);
     let load = hold(&server, "10m");
-    // It pings once it counts all as open.
+    // The server sends pings once all connections count as open.
     let pings = || server.metrics().get("standfast_pings_in_total").copied();
     eventually("a first ping comes", || pings() >= Some(1.0));
     let pid = Pid::from_raw(load.0.id().try_into().unwrap());
@@ -97,7 +97,7 @@ fn hold(server: &Server, time: &str) -> Running {
     load
 }
 
-/// Nobody listens at first, as after a crash; then the crowd comes in, spread by chance.
+/// No server listens at first, as after a crash; then all connect, spread by jitter.
 #[test]
 fn a_crowd_that_was_refused_comes_back_with_jitter() {
     let nobody = Deserted::port();
@@ -107,7 +107,7 @@ fn a_crowd_that_was_refused_comes_back_with_jitter() {
     let retry = ["--retry", "forever", "--backoff", "20ms..300ms"];
     let load = standfast(&[&["load", &url], &crowd[..], &retry].concat()).spawn();
     let load = Running(load.expect("the executable starts"));
-    // Each of its attempts is refused until the server is there; it must outlive that.
+    // Each attempt is refused until the server starts.
     let server = Server::start(&["--listen", &address]);
     let finished = executable::finish(load);
     assert_eq!(finished.code, Some(0), "{finished:?}");
@@ -136,7 +136,7 @@ fn attempts_that_all_fail_are_counted_apart_from_what_failed_in_the_end() {
     assert_eq!(summary["retried_by"], json!({"connect_refused": 60}), "{summary}");
 }
 
-/// Each socket is closed by the server for its silence; each comes back, again and again.
+/// The server closes each idle socket; each is reopened repeatedly.
 #[test]
 fn sockets_that_ended_are_opened_again() {
     let server = Server::start(&["--idle-timeout", "1s", "--pings", "off"]);
@@ -153,7 +153,7 @@ fn sockets_that_ended_are_opened_again() {
     assert_eq!(connections["failed"], 0, "{summary}");
 }
 
-/// Connections come and go; the server knows how many came and how often they spoke.
+/// The server counts connections and messages, too.
 #[test]
 fn connections_are_replaced_after_their_messages_and_the_server_counted_the_same() {
     let server = Server::start(&[]);
@@ -260,7 +260,7 @@ fn a_message_of_ones_own_is_sent_thought_about_and_answered() {
         );
         assert_eq!(finished.json()["latency"]["count"], 20, "{finished:?}");
     }
-    // Five subscribers of one topic hear what each says: four answers too many, each time.
+    // Five subscribers of one topic receive each message: four answers too many each time.
     let topic = format!("ws://{}/topics/x", server.listen);
     let finished = executable::run(&[&["load", &topic], &own[..], &["--json", "-"]].concat());
     assert_eq!(finished.code, Some(1), "{finished:?}");
@@ -284,13 +284,13 @@ fn where_nothing_came_no_threshold_is_met() {
     let of_connects = ["failed<9", "errors<9", "closed==0", "errors<100%"];
     let refused = met(&format!("ws://{}/", nobody.address), &[], &of_connects);
     assert_eq!(refused, (Some(1), vec![false; 4]));
-    // It takes messages and says nothing.
+    // The server reads messages and sends nothing.
     let mute = Recorder::hello();
     let url = format!("ws://{}/", mute.address);
     let messages = ["--messages", "1", "--timeout", "200ms"];
     let of_messages = ["lost<9", "errors<9", "failed<9", "late==0", "duplicated==0", "p99<1h"];
     assert_eq!(met(&url, &messages, &of_messages), (Some(1), vec![false; 6]));
-    // Who sends nothing loses nothing, which says nothing; that all were opened does.
+    // Without messages `lost` has no meaning; the number of open connections has.
     let held = met(&url, &["--hold", "10ms"], &["failed<1", "errors<1", "lost==0", "late==0"]);
     assert_eq!(held, (Some(1), vec![true, true, false, false]));
 }

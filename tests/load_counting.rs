@@ -1,5 +1,5 @@
-//! A server that loses, doubles and reorders, and knows exactly how often: `load` must say the
-//! same, to the unit.
+//! A server that loses, duplicates and reorders messages and counts these faults: `load` must report
+//! the same numbers.
 //!
 //! The server is a few blocking threads with a codec of its own (RFC 6455 §1.3 and §5.2), so a
 //! mistake in our `wire` cannot hide itself here.
@@ -17,7 +17,7 @@ use sha1::{Digest, Sha1};
 
 use crate::harness::executable::{self, Finished};
 
-/// Which messages of each connection the server mistreats, counted from 1.
+/// The messages of each connection that the server handles wrongly, counted from 1.
 struct Faults {
     /// Each message whose number this divides is not answered.
     drop_each: u64,
@@ -92,7 +92,7 @@ fn start(faults: Faults) -> (SocketAddr, Arc<Done>) {
     thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
             let (faults, done) = (Arc::clone(&faults), Arc::clone(&counters));
-            // A client that goes away ends its thread with an error nobody needs.
+            // A client that disconnects ends its thread with an error.
             thread::spawn(move || serve(stream, &faults, &done));
         }
     });
@@ -120,7 +120,7 @@ fn serve(stream: TcpStream, faults: &Faults, done: &Done) -> io::Result<()> {
     }
 }
 
-/// What to send for message `number`, whose right answer is `answer`.
+/// Returns what to send for message `number` with the correct answer `answer`.
 fn mistreat(
     number: u64,
     answer: Vec<u8>,

@@ -1,6 +1,6 @@
-//! `standfast load` over WebSockets against servers that break the rules, say goodbye or hold on to what
-//! is over: each kind is counted to the unit under its own name, what was asked for and never sent is
-//! said, and nothing counts as open that is not. Scenarios against the same servers: `flows`.
+//! `standfast load` over WebSockets against servers that violate the protocol, close, or keep TCP open
+//! after the close: each kind is counted exactly under its own name, unsent messages are reported, and
+//! no closed connection counts as open. Scenarios against the same servers: `scenario_flows`.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::harness::chat::Chat;
 use crate::harness::executable;
 use crate::harness::server::Server;
 
-/// Ways to end a WebSocket right behind the handshake, and how that is counted.
+/// How a server ends a WebSocket after the handshake, and the counted cause.
 const ENDS: [(&str, &str); 11] = [
     ("/masked", "masked_frame"),
     ("/reserved", "reserved_bits"),
@@ -22,10 +22,10 @@ const ENDS: [(&str, &str); 11] = [
     ("/midway", "gone"),
     ("/gone", "gone"),
 ];
-/// Connections to each.
+/// Number of connections to each.
 const EACH: usize = 3;
 
-/// Runs `load` and expects it to fall short; the summary.
+/// Runs `load`, expects it to fall short, and returns the summary.
 fn falls_short(urls: &[String], connections: usize, more: &[&str]) -> Value {
     let connections = connections.to_string();
     let mut words = vec!["load"];
@@ -43,7 +43,7 @@ fn urls<'a>(chat: &Chat, paths: impl IntoIterator<Item = &'a str>, suffix: &str)
     paths.into_iter().map(url).collect()
 }
 
-/// So many of each, as the summary has it.
+/// Returns [`EACH`] of each cause, as in the summary.
 fn of_each<'a>(names: impl IntoIterator<Item = &'a str>) -> Value {
     let mut counts = serde_json::Map::new();
     for name in names {
@@ -82,7 +82,7 @@ fn each_way_to_end_a_websocket_is_counted_and_none_counts_as_open_however_long_t
         }
         scope.spawn(|| run("?held", &["--hold", "2s"]));
         scope.spawn(|| {
-            // What is to be opened again is expected, though nobody is there meanwhile.
+            // Messages are due on a connection that is being reopened, too.
             let again = ["--hold", "1s", "--reconnect", "--backoff", "1ms..2ms"];
             let summary = falls_short(&urls(&chat, ["/masked"], "?held"), EACH, &again);
             assert_eq!(summary["closed"], of_each(["masked_frame"]), "{summary}");
@@ -109,7 +109,7 @@ fn each_way_to_refuse_a_handshake_is_counted() {
     let retry = ["--retry", "2", "--backoff", "1ms..2ms"];
     for (more, times) in [(&[][..], 0), (&retry, 2)] {
         let summary = falls_short(&targets, ways.len() * EACH, more);
-        // Further attempts are made in turn at all targets, whoever failed.
+        // Retries go to all targets in turn.
         for (_, name) in ways {
             let of = |map: &str| summary[map][name].as_u64().unwrap_or(0);
             let attempts = of("connect_errors") + of("retried_by");
@@ -135,7 +135,7 @@ fn messages_that_never_left_are_missed_beside_a_server_that_answers() {
     assert_eq!(summary["closed"], json!({"message_too_big": 5}), "{summary}");
     let echo = ["sent", "unsent", "received", "lost"].map(|key| summary["echo"][key].as_u64());
     let [Some(sent), Some(unsent), Some(received), Some(lost)] = echo else { panic!("{summary}") };
-    // Some may have left before the message was too long.
+    // Some connections may have sent messages before one was too long.
     assert_eq!((sent + unsent, received, lost), (1_000, 500, sent - 500), "{summary}");
     assert!(unsent > 0, "{summary}");
 }

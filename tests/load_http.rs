@@ -1,6 +1,6 @@
 //! `standfast load http://…`, `https://…` and `tcp://…` as its users run it: figures and exit codes,
-//! thresholds, files, the screen; targets that are dead, refuse, or speak something else. What a run
-//! counts against a server that keeps book is in `crates/load/tests/requests.rs`.
+//! thresholds, files, the screen; targets that are dead, refuse, or use another protocol. Exact counts
+//! against a recording server are in `crates/load/tests/requests.rs`.
 
 use std::fs;
 use std::net::TcpListener;
@@ -85,7 +85,7 @@ fn met(said: &Value) -> Vec<bool> {
     outcomes.map(|outcome| outcome["met"].as_bool().unwrap()).collect()
 }
 
-/// A run of what is said, cut at blanks, with JSON on standard output.
+/// Runs the command line, split at spaces, with JSON on standard output.
 fn run(line: &str) -> (Finished, Value) {
     let finished = executable::run(&line.split(' ').collect::<Vec<_>>());
     let said = finished.json();
@@ -106,7 +106,7 @@ fn who_does_not_answer_meets_no_threshold_on_errors() {
     );
     let (finished, said) = run(&format!("{line} failed<2"));
     assert_eq!((finished.code, &said["thresholds"][0]["value"]), (Some(1), &json!(2.0)), "{said}");
-    // Two errors were allowed for; no answer at all is another matter, whatever is asked.
+    // Two errors are allowed, but a run without any answer fails every threshold.
     let (finished, said) = run(&format!(
         "{line} errors<9 --fail failed<9 --fail closed<1 --fail rate<1M --fail p99<1h --fail max>0"
     ));
@@ -135,7 +135,7 @@ fn a_rate_that_was_not_reached_falls_short_whatever_the_thresholds() {
     let of = &said["requests"];
     let due = ["ok", "failed", "unsent"].map(|name| of[name].as_u64().unwrap());
     assert_eq!(due.iter().sum::<u64>(), 100, "{said}");
-    // What was never sent is an error, and a share of what was due.
+    // Unsent requests count as errors and as a share of the due ones.
     let (_, said) = run(&format!("{line} --fail errors<50%"));
     assert_eq!(said["thresholds"][0]["met"], false, "{said}");
 }

@@ -1,4 +1,4 @@
-//! `standfast load --metrics`: a run is scraped while it lasts, as Prometheus would.
+//! `standfast load --metrics`: scrapes a running test as Prometheus does.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read};

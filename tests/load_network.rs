@@ -1,7 +1,6 @@
-//! How requests of `load`, of scenarios and of `stress` reach their target: by proxies, tunnels, UNIX
-//! sockets, names that were said to lead somewhere, with certificates and from addresses of one's
-//! own; and what is said of targets that are not reached. Each option is held against what a proxy or
-//! a server saw, so that one that is ignored is noticed.
+//! Connect options of requests in `load`, scenarios and `stress`: proxies, tunnels, UNIX sockets,
+//! --resolve, client certificates, source addresses, and errors of unreachable targets. Each option is
+//! checked at the proxy or server, so that an ignored option is noticed.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -284,7 +283,7 @@ fn certificates_are_shown_to_who_asks_for_them() {
     well(&url, &known);
     let (finished, document) = load(&url, &known[..4]);
     assert_eq!((finished.code, &document["requests"]["ok"]), (Some(1), &json!(0)), "{finished:?}");
-    // Certificate and key in one file, as curl takes them.
+    // Certificate and key in one file, as curl accepts them.
     let both = [&cert, &key].map(|file| std::fs::read_to_string(file).unwrap()).concat();
     let both = Scratch::new("both.pem", &both);
     let curl = format!("curl --resolve {entry} --cacert {} -E {} {url}", shop.ca, both.path());
@@ -334,7 +333,7 @@ fn a_name_that_is_not_found_is_counted_for_each_request() {
     let (finished, document) = stress("curl http://nowhere.invalid/");
     assert_eq!(finished.code, Some(1), "{finished:?}");
     assert_eq!(document["stress"]["codes"], json!({"509": 1}), "{document}");
-    // One of two is found: the other's requests are told apart.
+    // One of two hosts resolves: only requests to the other fail.
     let web = Web::start(|_| (200, Vec::new(), String::new()));
     let found = format!("http://{}/", web.address);
     let (_, document) = load(&found, &["http://nowhere.invalid/"]);

@@ -1,7 +1,6 @@
-//! How sockets of `load` reach their target, those of runs and those of users in scenarios: by tunnels,
-//! UNIX sockets and names that were said to lead somewhere; and what is said of those that do not.
-//! Each is held against what a proxy or a server saw, so that an option that is ignored is noticed. Of
-//! requests: `reaching`.
+//! Connect options of sockets in runs and scenarios of `load`: tunnels, UNIX sockets, --resolve, and
+//! errors of unreachable targets. Each option is checked at the proxy or server, so that an ignored
+//! option is noticed. Requests: `load_network`.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -27,7 +26,7 @@ fn load(url: &str, more: &[&str]) -> (Finished, Value) {
     executable::run(&[&flags[..], more].concat()).with_json()
 }
 
-/// Three messages each, all of which come back.
+/// Sends three messages on each connection and expects all answers.
 #[track_caller]
 fn echoes(url: &str, more: &[&str]) -> Value {
     let (finished, document) = load(url, &[&["--messages", "3"], more].concat());
@@ -37,7 +36,7 @@ fn echoes(url: &str, more: &[&str]) -> Value {
     document
 }
 
-/// All twenty fail by this cause, and the summary is there.
+/// Expects all twenty connections to fail with this cause.
 #[track_caller]
 fn fails_by(cause: &str, url: &str, more: &[&str]) -> Finished {
     let (finished, document) = load(url, more);
@@ -80,7 +79,7 @@ fn sockets_go_through_a_tunnel_plain_ones_too() {
     let line = format!("CONNECT nowhere.invalid:{port} HTTP/1.1\r\nHost: nowhere.invalid:{port}");
     let right = |head: &String| head.starts_with(&line) && head.contains(SECRET);
     assert!(asked.len() == 60 && asked.iter().all(right), "{asked:?}");
-    // Short-lived ones, each by a tunnel of its own.
+    // Short-lived connections, each through its own tunnel.
     let each = ["--proxy", &by, "--messages-per-connection", "2", "--duration", "300ms"];
     let (finished, document) = load(&url, &each);
     assert_eq!(finished.code, Some(0), "{finished:?}");
@@ -107,7 +106,7 @@ fn tls_is_spoken_with_the_server_itself_in_a_tunnel() {
     let other = Authority::new();
     fails_by("tls_failed", &url, &["--proxy", &by, "--ca", &other.path("ca.pem")]);
     drop(authority);
-    // Several endpoints share the proxy, and each is asked for by its name.
+    // Several endpoints share the proxy, each with its own CONNECT target.
     let plain = self::server(&[]);
     let urls = [
         format!("ws://127.0.0.1:{}/echo", plain.listen.port()),
@@ -215,7 +214,7 @@ fn names_lead_where_it_is_said() {
     let url = format!("ws://shop.test:{port}/echo");
     let entry = format!("shop.test:{port}:127.0.0.1");
     echoes(&url, &["--resolve", &entry]);
-    // And by a file whose keys are flags.
+    // The same through a scenario file with [load].
     let text = format!(
         "version = 1\n[load]\nurls = ['{url}']\nresolve = ['{entry}']\nconnections = 20\nmessages = 3\n"
     );
@@ -237,7 +236,7 @@ fn a_name_that_is_not_found_is_counted_for_each_connection() {
     assert_eq!(document["connect_errors"], json!({"dns": 20}), "{finished:?}");
     let by_socket = ["--fanout", "10", "--messages", "5", "--publish-by-socket"];
     fails_by("dns", "ws://nowhere.invalid/", &by_socket);
-    // One of two is found: the other's connections are told apart.
+    // One of two hosts resolves: only connections to the other fail.
     let server = Server::start(&[]);
     let found = format!("ws://{}/echo", server.listen);
     let (finished, document) = load(&found, &["ws://nowhere.invalid/", "--messages", "3"]);
@@ -280,7 +279,7 @@ fn sockets_of_users_go_the_ways_of_their_requests() {
     let by = format!("proxy = 'http://u:p%40@{}'", proxy.address);
     let url = format!("ws://nowhere.invalid:{port}/echo");
     chats("", &by, &url, "hello");
-    // A path goes where requests go, which the proxy is asked for in another way.
+    // A relative URL uses the target of requests, for which the proxy gets no CONNECT.
     chats(&format!("target = 'http://nowhere.invalid:{port}'"), &by, "/echo", "hello");
     let asked = proxy.asked();
     let line = format!("CONNECT nowhere.invalid:{port} HTTP/1.1\r\n");
@@ -320,7 +319,7 @@ fn messages_of_users_are_compressed_where_that_is_said() {
         chats("", off, &url, &long);
         assert_eq!((count("inflate_in"), count("deflate_out")), (0.0, 0.0), "{off}");
     }
-    // Shorter ones stay plain on our side, longer ones do not.
+    // Messages below the size stay uncompressed.
     chats("", "compression = 'shared'\ncompress_above = '4KiB'", &url, &long);
     assert_eq!(count("inflate_out"), 0.0);
     chats("", "compression = 'shared'", &url, &long);

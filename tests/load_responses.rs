@@ -1,5 +1,5 @@
-//! What requests of `load`, of scenarios and of `stress` read: answers that lead elsewhere, bodies in
-//! a content coding, hostile ones among them; and what a scenario leaves behind.
+//! Responses in `load`, scenarios and `stress`: redirects, bodies with a content coding, hostile
+//! bodies; and the report of a scenario.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -48,7 +48,7 @@ fn redirects_lead_to_other_hosts_and_no_secret_goes_along() {
         assert_eq!(got.header("x-a"), Some("b"));
     }
     assert!(here.got().iter().all(|got| got.header("cookie") == Some("a=b")));
-    // Users of a scenario, with cookies of their own.
+    // Users of a scenario with cookie jars.
     let text = format!(
         "version = 1\npasses = 5\ntarget = '{url}'\n[[flows]]\n[[flows.steps]]\nurl = '/'\n\
          bearer = 'x'\n[[flows.steps.checks]]\nregex = '^hello$'\n"
@@ -97,7 +97,7 @@ fn redirects_that_lead_nowhere_are_told_by_kind() {
         let (_, document) = load(&format!("http://{}/", here.address), &["--redirects", "3"]);
         assert_eq!(document["errors"], json!({kind: 20}), "{document}");
     }
-    // Two hosts that send everybody to each other.
+    // Two hosts that redirect to each other.
     let ports = crate::harness::two_ports_in_a_row();
     let webs = [0, 1].map(|at: usize| {
         let other = ports[1 - at];
@@ -106,7 +106,7 @@ fn redirects_that_lead_nowhere_are_told_by_kind() {
     let (_, document) = load(&format!("http://127.0.0.1:{}/", ports[0]), &["--redirects", "4"]);
     assert_eq!(document["errors"], json!({"too_many_redirects": 20}), "{document}");
     assert_eq!(webs.iter().map(|web| web.got().len()).sum::<usize>(), 100, "{document}");
-    // A host more for each request: 32 are followed to.
+    // A new host for each request: at most 32 are followed.
     let next = AtomicUsize::new(1);
     let here = Web::start(move |_| {
         to(format!("http://127.0.1.{}:{free}/", next.fetch_add(1, Ordering::Relaxed)))
@@ -173,7 +173,7 @@ fn coded_bodies_are_decoded_where_they_are_looked_at() {
         let file = Scratch::new("coded.toml", &text);
         let finished = executable::run(&["load", file.path()]);
         assert_eq!(finished.code, Some(0), "{coding}: {finished:?}");
-        // Who does not look at bodies does not decode them.
+        // Bodies are not decoded if they are not checked.
         let (finished, document) = load(&url, &[]);
         assert_eq!(finished.code, Some(0), "{coding}: {finished:?}");
         assert_eq!(document["decoded_bytes"], 0, "{document}");
@@ -200,7 +200,7 @@ fn bombs_and_codings_that_are_not_read_are_told_by_kind() {
         assert_eq!(document["errors"], json!({kind: 3}), "{document}");
         assert_eq!(document["status"], json!({"200": 3}), "it was an answer: {document}");
     }
-    // What a browser's command accepts beside them is not asked for where bodies are looked at.
+    // Accept-Encoding of a browser is reduced to supported codings if bodies are checked.
     let web = Web::start(|_| (200, Vec::new(), r#"{"code":200}"#.to_owned()));
     let url = format!("http://{}/", web.address);
     let file = Scratch::new(

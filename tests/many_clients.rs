@@ -1,8 +1,7 @@
-//! What Rails' own tests of a client on the wire show of Action Cable, as far as it needs many
-//! clients or clients that go: the rest is in `cable.rs`, `broadcast.rs` and `oracle/`.
+//! The cases of Rails' Action Cable client tests with many or disconnecting clients. The rest is in
+//! `cable.rs`, `broadcast.rs` and `oracle/`.
 //!
-//! Theirs perform actions of a channel; without an application, whispers and publications stand
-//! for these.
+//! Rails' tests perform actions of a channel. Without an application, whispers and publications replace them.
 
 use serde_json::{Value, json};
 
@@ -54,7 +53,7 @@ fn a_hundred_clients_hear_each_other() {
     all_hear_each_other(100);
 }
 
-/// Clients that go before they are answered, by RST and FIN, cost the others nothing.
+/// Clients that disconnect before a response, by RST and FIN, do not affect the others.
 #[test]
 fn clients_that_disappear_leave_the_others_in_peace() {
     let server = Server::start(&[]);

@@ -1,4 +1,4 @@
-//! Foreign clients talk to `/echo` and `/topics/NAME` as they would to any server.
+//! Real client libraries against `serve`.
 
 use serde_json::json;
 
@@ -51,7 +51,7 @@ fn anycable_core() {
     talks(&peer::NODE, "anycable.js", &Server::start(&[]), &expected);
 }
 
-/// The same for browsers, in one.
+/// The same library in a browser.
 #[test]
 fn anycable_web() {
     let expected = [
@@ -66,7 +66,7 @@ fn anycable_web() {
     talks(&peer::ANYCABLE_WEB, "anycable_web.js", &Server::start(&[]), &expected);
 }
 
-/// Tokens, signatures and broadcasts by the libraries of applications.
+/// Tokens, signatures and broadcasts of application libraries.
 #[test]
 fn an_application_of_anycable() {
     let (public, private) = (Scratch::new("jose.json", ""), Scratch::new("jose.private", ""));
@@ -93,8 +93,8 @@ fn an_application_of_anycable() {
     peer::works(&peer::APPLICATION, "application.js", &args, &expected);
 }
 
-/// Where a Rails app's broadcasts go, by the adapter that is an example: to the admin listener, and to
-/// that for clients.
+/// Broadcasts of a Rails app with the example's adapter: to the admin listener, and to the client
+/// listener.
 #[test]
 fn broadcasts_of_a_rails_app() {
     if !peer::is_here(&RAILS, "Action Cable") {
@@ -113,7 +113,7 @@ fn broadcasts_of_a_rails_app() {
     }
 }
 
-/// The example, as its first lines say.
+/// The example, as its first lines describe.
 #[test]
 fn turbo_in_a_browser() {
     let server = Server::start(&["--turbo-secret", "demo"]);

@@ -1,5 +1,4 @@
-//! `standfast plan` and `standfast load compare`: from a goal, or from two runs, to an answer and an
-//! exit code.
+//! `standfast plan` and `standfast load compare`: their output and exit codes.
 
 use serde_json::Value;
 
@@ -57,7 +56,7 @@ fn two_runs_are_compared() {
         (&value["regressed"], &value["of"]),
         (&false.into(), &"messages that come back".into())
     );
-    // A latency made worse by hand is found, and what is allowed is not.
+    // An increased latency is found.
     let mut value: Value =
         serde_json::from_str(&std::fs::read_to_string(other.path()).unwrap()).unwrap();
     for key in ["p50_ms", "p90_ms", "p99_ms", "p999_ms"] {
@@ -101,7 +100,7 @@ fn runs_of_requests_are_compared_and_planned_from() {
     assert!((each - served).abs() < served * 1e-6, "{plan}: {run}");
 }
 
-/// An echo whose JSON goes to `file`.
+/// Runs an echo test that writes its JSON to `file`.
 fn echo(server: &Server, file: &Scratch, more: &[&str]) {
     let url = format!("ws://{}/echo", server.listen);
     let numbers = ["--connections", "20", "--messages", "50", "--json", file.path()];

@@ -1,5 +1,5 @@
-//! `standfast prove`, small: the whole proof with its JSON, and a machine that is too small for
-//! what was asked. 50,000 sockets: `cargo xtask test`; the million: `cargo xtask bench million`.
+//! `standfast prove` with few sockets: the complete proof with its JSON, and a machine that is too small
+//! for the target. 50,000 sockets: `cargo xtask test`; the million: `cargo xtask bench million`.
 
 use std::fs;
 
@@ -84,7 +84,7 @@ fn a_scenario_is_run_with_its_messages_and_flags_go_before_it() {
     assert_eq!(finished.code, Some(0), "{finished:?}");
     let report = finished.json();
     assert_eq!((&report["scenario"], &report["verdict"]), (&"million".into(), &"HELD".into()));
-    // Four messages each way for each socket, not one more.
+    // Exactly four messages each way for each socket.
     for (count, expected) in [("sent", 1_200), ("received", 1_200), ("lost", 0), ("duplicated", 0)]
     {
         assert_eq!(report["messages"][count], expected, "{count} in {report}");
@@ -114,7 +114,7 @@ fn a_scenario_of_ones_own_is_a_file_and_what_is_wrong_in_it_is_said() {
     let _ = fs::remove_file(&file);
 }
 
-/// The founding Wi-Fi run, small: a link that cannot carry the messages delays them for long.
+/// The Wi-Fi reference run, small: a link that cannot carry the messages delays them for long.
 #[test]
 fn a_slow_link_is_slow_and_says_what_passed() {
     let small = ["prove", "slow-link", "--connections", "3k", "--hold", "6s"];
@@ -139,7 +139,7 @@ fn a_proof_that_is_killed_leaves_no_process_behind() {
         children = fs::read_to_string(of).expect("prove runs");
         children.split_whitespace().count() == 2
     });
-    // Dropping it is a SIGKILL.
+    // Dropping it sends SIGKILL.
     drop(prove);
     let runs = |child: &str| fs::exists(format!("/proc/{child}")).unwrap_or(true);
     eventually("both have ended", || !children.split_whitespace().any(runs));

@@ -1,5 +1,5 @@
 //! `standfast prove` of a scenario with cells, small: every cell through `standfast proxy`, nginx and
-//! HAProxy, each message counted. The founding sizes: `standfast prove nginx-idle`, `nginx-active`.
+//! HAProxy, each message counted. The reference sizes: `standfast prove nginx-idle`, `nginx-active`.
 
 use std::env;
 use std::fs;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::harness::executable::{self, Running, limited};
 use crate::harness::{Scratch, eventually};
 
-/// Whether this machine has it where Debian puts it. If not, that is said; under `CI` it is a failure.
+/// Returns whether the program is installed at Debian's path. If not, the test is recorded as skipped; under `CI` it fails.
 fn is_here(proxy: &str) -> bool {
     let here = Path::new("/usr/sbin").join(proxy).is_file();
     if !here {
@@ -103,7 +103,7 @@ fn a_killed_proof_leaves_no_proxy_behind() {
         children = fs::read_to_string(of).expect("prove runs");
         children.split_whitespace().count() == 3
     });
-    // Dropping it is a SIGKILL.
+    // Dropping it sends SIGKILL.
     drop(prove);
     let runs = |child: &str| fs::exists(format!("/proc/{child}")).unwrap_or(true);
     eventually("all three have ended", || !children.split_whitespace().any(runs));

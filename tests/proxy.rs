@@ -1,5 +1,5 @@
-//! `standfast proxy`: what it passes on, how, and what it says of whose it is; each side by a socket
-//! of the test's, or by `serve` and `load`.
+//! `standfast proxy`: tunnels, requests, identity headers, retries, timeouts and TLS. Clients and
+//! upstreams are sockets of the test, or `load` and `serve`.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -20,7 +20,7 @@ fn before(upstream: &Upstream, more: &[&str]) -> Server {
     Server::start_proxy(&[&["--upstream", &address], more].concat())
 }
 
-/// A tunnel with both its ends.
+/// A tunnel with both its ends in the test.
 fn tunnel(proxy: &Server, upstream: &Upstream) -> (Socket, crate::harness::upstream::Leg) {
     let mut socket = Socket::connect(proxy.listen);
     socket.send(upgrade("/any", &[]).as_bytes());
@@ -55,7 +55,7 @@ fn bytes_of_a_tunnel_pass_as_they_are_and_each_side_ends_by_itself() {
     let upstream = Upstream::new();
     let proxy = before(&upstream, &[]);
     let (mut socket, mut leg) = tunnel(&proxy, &upstream);
-    // No frames: nothing is looked into.
+    // Not a frame: the proxy does not parse tunnels.
     socket.send(b"\x00\xffnot a frame");
     assert_eq!(leg.bytes(13), b"\x00\xffnot a frame");
     socket.finish_sending();
@@ -143,7 +143,7 @@ fn a_proxy_header_comes_in_and_goes_out() {
     let line = format!("PROXY TCP4 192.0.2.7 {} 4711 {}\r\nGET / ", to.ip(), to.port());
     assert!(head.starts_with(&line), "{head}");
     assert!(head.contains("X-Forwarded-For: 192.0.2.7\r\n"), "{head}");
-    // Of another family than the address it came to.
+    // The client's address is of another family than the listener's.
     let mut socket = Socket::connect(proxy.listen);
     socket.send(b"PROXY TCP6 2001:db8::5 ::1 4712 443\r\nGET / HTTP/1.1\r\nHost: h\r\n\r\n");
     let head = upstream.accept().head();
@@ -155,7 +155,7 @@ fn a_proxy_header_comes_in_and_goes_out() {
 fn a_proxy_header_tells_the_client_and_where_it_came_to_on_every_listener() {
     let upstream = Upstream::new();
     let version = ["--upstream-proxy-protocol", "v1"];
-    // Beside a listener of IPv4 with the same port that of IPv6 would leave its clients to it.
+    // A second, IPv4 listener on this port would take the IPv4 clients from the [::] listener.
     let free = Deserted::port();
     let listen = format!("[::]:{},[::1]:0", free.address.port());
     let six = before(&upstream, &[&version[..], &["--listen", &listen]].concat());
@@ -201,7 +201,7 @@ fn plain_requests_are_streamed_and_their_connections_used_again() {
     let upstream = Upstream::new();
     let proxy = before(&upstream, &["--workers", "1"]);
     let mut socket = Socket::connect(proxy.listen);
-    // Two requests at once, the first with a body in chunks.
+    // Two pipelined requests, the first with a chunked body.
     socket.send(
         b"POST /one HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n\
           3;ext=1\r\nabc\r\n2\r\nde\r\n0\r\nTrailer: x\r\n\r\nGET /two HTTP/1.1\r\nHost: h\r\n\r\n",
@@ -224,7 +224,7 @@ fn plain_requests_are_streamed_and_their_connections_used_again() {
     leg.say("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\ntwo");
     assert_eq!(socket.response().body, "two");
     assert_eq!(proxy.metrics()["standfast_reused_total"], 1.0);
-    // An answer that ends with its connection, to a client that reads chunks.
+    // A response delimited by the close, to a client that can read chunks.
     socket.send(b"GET /three HTTP/1.1\r\nHost: h\r\n\r\n");
     leg.head();
     leg.say("HTTP/1.1 200 OK\r\n\r\nuntil the end");
@@ -232,7 +232,7 @@ fn plain_requests_are_streamed_and_their_connections_used_again() {
     drop(leg);
     assert_eq!(socket.text_until("0\r\n\r\n"), "0\r\n\r\n");
     assert!(upstream.is_alone());
-    // And one that breaks off is never taken for whole.
+    // A truncated response is never complete for the client.
     let mut leg = {
         socket.send(b"GET /four HTTP/1.1\r\nHost: h\r\n\r\n");
         upstream.accept()
@@ -287,9 +287,9 @@ fn another_upstream_is_asked_only_while_nothing_was_answered() {
     for _ in 0..4 {
         let (_socket, _leg) = tunnel(&proxy, &upstream);
     }
-    // In turn: whoever was asked in vain has the next first turn, too.
+    // Round robin: each request meets the dead upstream first.
     assert_eq!(proxy.metrics()["standfast_retries_total"], 4.0);
-    // Once anything was said, the client is told, and nobody else asked.
+    // Once a response has begun, the client gets an error and nothing is retried.
     let mut socket = Socket::connect(proxy.listen);
     socket.send(upgrade("/any", &[]).as_bytes());
     let mut leg = upstream.accept();
@@ -297,7 +297,7 @@ fn another_upstream_is_asked_only_while_nothing_was_answered() {
     leg.say("HTTP/1.1 10");
     leg.reset();
     assert_eq!(socket.response().status, 502);
-    // What may not be done twice is not, whether it was or not.
+    // A request that is not idempotent is not retried, whether it was executed or not.
     let mut socket = Socket::connect(proxy.listen);
     socket.send(b"POST /pay HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nbuy");
     let mut leg = upstream.accept();
@@ -440,7 +440,7 @@ fn tls_is_spoken_with_clients_and_with_upstreams_that_ask_who_we_are() {
     let more = ["--rate", "200", "--messages", "10", "--size", "20KiB", "--json", "-"];
     let finished = run(&[&load[..], &more].concat());
     assert_eq!(finished.code, Some(0), "{finished:?}");
-    // To whom nothing is shown the upstream says nothing.
+    // Without a client certificate the upstream refuses.
     let unknown = Server::start_proxy(&[&flags[..], &out].concat());
     let url = format!("wss://{}/echo", unknown.listen);
     let load = ["load", &url, "--ca", &ca, "--sni", "localhost", "--connections", "1"];

@@ -1,5 +1,5 @@
-//! How tunnels of `standfast proxy` end where somebody is slow, half closed or silent: nothing that was
-//! said before an end is lost, and who is gone without a word is given up.
+//! How tunnels of `standfast proxy` close with a slow, half-closed or silent peer: no bytes sent before
+//! a close are lost, and a vanished peer is dropped.
 
 use std::io::Write;
 
@@ -34,10 +34,10 @@ fn what_was_said_before_both_ends_comes_to_a_client_that_reads_later() {
         said += leg.stream.write(&[b'd'; 64 * 1024]).unwrap_or(0);
         metric(&proxy, "queued_bytes") > 0.0
     });
-    // This stays in the kernel, as the upstream is not read now; and then the second end comes.
+    // These bytes stay in the kernel, as the upstream is paused; then the second side closes.
     said += leg.stream.write(&[b'd'; 16 * 1024]).unwrap_or(0);
     leg.finish();
-    // The one worker has looked at it when another's bytes have passed.
+    // The only worker has processed it once another tunnel's bytes have passed.
     let (mut other, mut far) = tunnel(Socket::connect(proxy.listen), "/other", &upstream);
     other.send(b"there?");
     assert_eq!(far.bytes(6), b"there?");
@@ -58,7 +58,7 @@ fn who_lives_but_reads_nothing_is_given_up_under_a_name_of_its_own() {
     let log = Scratch::new("given-up.log", "");
     let flags = ["--upstream", &address, "--workers", "1", "--peer-timeout", "2s"];
     let proxy = Server::start_proxy(&[&flags[..], &["--access-log", log.path()]].concat());
-    // Each side in turn says more than the proxy takes for the other, who is there and reads nothing.
+    // Each side in turn sends more than the proxy buffers for the other, which is alive but never reads.
     for (path, reason) in [("/down", "client_given_up"), ("/up", "upstream_given_up")] {
         let (mut socket, mut leg) = tunnel(Socket::connect(proxy.listen), path, &upstream);
         leg.stream.set_nonblocking(true).unwrap();
@@ -85,7 +85,7 @@ fn who_lives_but_reads_nothing_is_given_up_under_a_name_of_its_own() {
     assert_eq!(broken, [0.0, 0.0], "nobody broke off");
 }
 
-/// Unanswered questions of each connection over the cable: only the proxy has any at this end.
+/// Unanswered keepalive probes of each connection over this link; only the proxy sends any.
 fn unanswered(here: &Namespace) -> Vec<u32> {
     let sockets = here.output("ss", &["-tnoH", "state", "established"]);
     let asked = |line: &str| {
@@ -119,7 +119,7 @@ fn bi_28_who_falls_silent_is_given_up_and_the_other_side_is_told() {
     let (mut client_away, mut leg) = tunnel(client_away, "/", &near);
     let (mut client, mut leg_away) = tunnel(local(), "/far", &far);
 
-    // A short silence costs nobody anything, though some questions are lost in it.
+    // A short outage closes nothing, although some probes are lost.
     away.plug(false);
     eventually("two were asked in vain of both", || {
         let asked = unanswered(&here);
@@ -133,7 +133,7 @@ fn bi_28_who_falls_silent_is_given_up_and_the_other_side_is_told() {
     assert_eq!(leg_away.bytes(5), b"there");
     assert_eq!(metric("tunnels"), 3.0);
 
-    // To one of the two something is said; the other is only asked.
+    // Data is sent to one of the two; the other is only probed.
     away.plug(false);
     leg.say("anybody?");
     assert!(leg.ends(), "the upstream is told that its client is gone");

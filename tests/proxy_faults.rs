@@ -1,5 +1,5 @@
-//! What `standfast proxy` owes when somebody is slow, lies or breaks off: nothing that was said is lost,
-//! nobody speaks in another's name, and no client makes an upstream look bad.
+//! `standfast proxy` with slow, lying and disconnecting peers: no bytes are lost, no client can forge
+//! an identity, and no client can eject an upstream.
 
 use std::io::Write;
 use std::os::unix::net::UnixListener;
@@ -13,7 +13,7 @@ use crate::harness::tls::Authority;
 use crate::harness::upstream::{Leg, Upstream, switching};
 use crate::harness::{Scratch, eventually};
 
-/// One worker before one upstream of the test's.
+/// A proxy with one worker and one upstream in the test.
 fn before(upstream: &Upstream, more: &[&str]) -> Server {
     let address = upstream.address().to_string();
     let flags = ["--upstream", &address, "--workers", "1"];
@@ -38,8 +38,8 @@ fn metric(proxy: &Server, name: &str) -> f64 {
     proxy.metrics().get(&format!("standfast_{name}")).copied().unwrap_or_default()
 }
 
-/// Says more and more until some of it waits in the proxy, and then whatever else is taken: that is not
-/// read for now. How much was said.
+/// Sends until the proxy has a backlog and no more is accepted, so that the rest is not read for now.
+/// Returns how much was sent.
 fn say_too_much(proxy: &Server, stream: &mut impl Write) -> usize {
     let mut said = 0;
     eventually("the proxy keeps something back for the client", || {
@@ -52,7 +52,7 @@ fn say_too_much(proxy: &Server, stream: &mut impl Write) -> usize {
     said
 }
 
-/// The one worker has seen all that came before this.
+/// Waits until the only worker has processed everything sent before.
 fn pass_one(proxy: &Server, upstream: &Upstream) {
     let (mut socket, mut leg) = tunnel(proxy, upstream);
     socket.send(b"there?");
@@ -94,7 +94,7 @@ fn what_a_unix_socket_said_before_it_was_closed_is_read_by_a_slow_client() {
     let mut socket = Socket::connect(proxy.listen);
     socket.send(b"GET /big HTTP/1.0\r\nHost: h\r\n\r\n");
     let (mut stream, _) = listener.accept().unwrap();
-    // What was not read of the request would make a break of the end.
+    // Unread bytes of the request would turn the close into a reset.
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         assert!(crate::harness::http::read_more(&mut stream, &mut head));
@@ -180,14 +180,14 @@ fn no_client_gets_an_upstream_ejected() {
         assert_eq!(socket.response().status, 400);
     }
     for _ in 0..2 {
-        // A body that does not go on.
+        // A body that stalls.
         let (mut socket, mut leg) = asked(&proxy, &upstream, format!("{post}3\r\nabc\r\n"));
         leg.head();
         assert_eq!(socket.response().status, 408);
     }
     assert_eq!(failed(), 0.0);
     assert_eq!(metric(&proxy, "requests_refused_total{reason=\"stalled_body\"}"), 2.0);
-    // Whose request is whole and gets no answer has an upstream that fails.
+    // A complete request without a response is a failure of the upstream.
     let (mut socket, _leg) = asked(&proxy, &upstream, "GET / HTTP/1.1\r\nHost: h\r\n\r\n");
     assert_eq!(socket.response().status, 504);
     assert_eq!(failed(), 1.0);
@@ -222,7 +222,7 @@ fn a_drain_waits_for_the_answer_to_a_client_that_has_ended_its_side() {
     its_leg.head();
     let (mut socket, far) = tunnel(&proxy, &upstream);
     proxy.signal(rustix::process::Signal::TERM);
-    // Slots are ended in their order: the one before has been looked at, too.
+    // Slots are closed in order, so the one before was processed, too.
     assert!(socket.ends());
     drop((socket, far));
     its_leg.say("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwhole");
@@ -338,7 +338,7 @@ fn requests_with_a_body_use_a_connection_again_that_served_just_now() {
     leg.head();
     assert!(upstream.is_alone(), "one connection was enough");
     assert_eq!(metric(&proxy, "reused_total"), 20.0);
-    // Two at once leave two, of which one is kept; the other leaves nothing behind.
+    // Two concurrent requests leave two connections; one is kept, the other is closed.
     let (mut second, mut other) = asked(&proxy, &upstream, post);
     other.head();
     for (socket, leg) in [(&mut socket, &mut leg), (&mut second, &mut other)] {
@@ -427,7 +427,7 @@ fn a_queue_is_first_come_first_served() {
         let head = leg.head();
         assert!(head.starts_with(&format!("GET /{number} ")), "{number}: {head}");
         if number < 4 {
-            // Whoever comes now is not let in before them.
+            // A new request is not served before the queued ones.
             let mut late = Socket::connect(proxy.listen);
             late.send(b"GET /late HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
             waiters.push(late);

@@ -1,6 +1,6 @@
-//! What has broken proxies elsewhere, by its number (BI-nn, for bad input): what is answered, what is
-//! counted, what it costs in memory while it lasts, and that a neighbour is served as before.
-//! HTTP/2 (BI-26) is not spoken here, so none of its tunnels can be opened.
+//! Bad input that has broken other proxies, by number (BI-nn): the response, the counters, the memory
+//! used meanwhile, and that a bystander (a well-behaved client of the same worker) is still served.
+//! The proxy does not support HTTP/2 (BI-26), so none of its tunnels can be opened.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -11,7 +11,7 @@ use crate::harness::socket::{KEY, Socket, upgrade};
 use crate::harness::upstream::{Leg, Upstream, switching};
 use crate::harness::{eventually, http};
 
-/// A proxy of one worker, an upstream played by the test, and a neighbour in a tunnel of its own.
+/// A proxy with one worker, an upstream in the test, and a bystander with a tunnel.
 struct Scene {
     proxy: Server,
     upstream: Upstream,
@@ -38,7 +38,7 @@ impl Scene {
         Self { proxy, upstream, neighbour, far, rss_bytes }
     }
 
-    /// A client that sends this and whoever is asked for it.
+    /// A client that sends this, and the upstream connection that gets it.
     fn asked(&self, request: impl AsRef<[u8]>) -> (Socket, Leg) {
         let mut socket = Socket::connect(self.proxy.listen);
         socket.send(request.as_ref());
@@ -53,7 +53,7 @@ impl Scene {
         self.metric(&format!("requests_refused_total{{reason=\"{reason}\"}}"))
     }
 
-    /// The neighbour is served, and no more memory is held than `more`.
+    /// The bystander is served, and memory has grown by `more` at most.
     fn is_unharmed(&mut self, more: u64) {
         self.neighbour.send(b"there?");
         assert_eq!(self.far.bytes(6), b"there?");
@@ -83,11 +83,11 @@ fn bi_20_what_follows_a_declined_upgrade_reaches_nobody() {
 #[test]
 fn bi_21_a_refused_version_opens_no_tunnel() {
     let mut scene = Scene::new();
-    // Our own check refuses other versions before anybody is asked.
+    // The proxy refuses other versions before any upstream gets them.
     let mut socket = Socket::connect(scene.proxy.listen);
     socket.send(upgrade("/ws", &[("Sec-WebSocket-Version", "99")]).as_bytes());
     assert_eq!(socket.response().status, 426);
-    // And what the upstream says of ours is passed on as the answer that it is.
+    // A refusal by the upstream is passed on unchanged.
     let (mut socket, mut leg) = scene.asked(upgrade("/ws", &[]));
     leg.head();
     leg.say(
@@ -149,7 +149,7 @@ fn bi_24_other_upgrades_bodies_and_old_versions_open_nothing() {
     leg.say("HTTP/1.1 204 None\r\n\r\n");
     assert_eq!(socket.response().status, 204);
     drop((socket, leg));
-    // Where WebSocket stands among others, it alone is offered and opened.
+    // Of several protocols only WebSocket is offered and opened.
     let list = upgrade("/a", &[("Upgrade", "h2c, WebSocket"), ("HTTP2-Settings", "AAMAAABk")]);
     let (mut socket, mut leg) = scene.asked(list);
     let head = leg.head().to_ascii_lowercase();
@@ -227,7 +227,7 @@ fn bi_26_http2_and_connect_are_told_no_and_nothing_behind_them_is_read() {
     assert_eq!(versions, EACH as f64);
     scene.is_unharmed(2 * MIB);
     drop(held);
-    // Whoever asks for h2c is answered in the version he spoke; the preface behind it is refused.
+    // An h2c upgrade is answered in HTTP/1.1; the preface after it is refused.
     let h2c = "GET /a HTTP/1.1\r\nHost: h\r\nConnection: Upgrade, HTTP2-Settings\r\n\
                Upgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\nPRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let (mut socket, mut leg) = scene.asked(h2c);
@@ -271,7 +271,7 @@ fn who_breaks_off_at_once_is_asked_for_by_nobody() {
     scene.is_unharmed(2 * MIB);
     let asked = scene.metric("requests_total") - before;
     eventually("all are over", || scene.metric("exchanges") == 0.0);
-    // Some were read before the break was here: those have the address.
+    // Some were read before the reset arrived: those have the address.
     scene.upstream.each_waiting(|mut leg| {
         if let Some(head) = leg.head_if_any() {
             assert!(head.contains("X-Forwarded-For: 127.0.0.1\r\n"), "{head} of {asked}");
@@ -289,7 +289,7 @@ fn bi_27_whoever_does_not_read_stops_whoever_floods_both_ways() {
         leg.head();
         leg.say(switching());
         assert_eq!(socket.response().status, 101);
-        // Even ones flood up, odd ones down; nobody reads the other end.
+        // Even ones send to the upstream, odd ones to the client; the other end never reads.
         let poured = if number % 2 == 0 {
             pour_all(&flood, |bytes| {
                 let before = socket.poured();
@@ -303,10 +303,10 @@ fn bi_27_whoever_does_not_read_stops_whoever_floods_both_ways() {
         assert!(poured > 100_000, "{poured}");
         held.push((socket, leg));
     }
-    // One read of each is what may wait: 64 KiB.
+    // At most one read of each may be buffered: 64 KiB.
     scene.is_unharmed(20 * 64 * 1024 + 2 * MIB);
     assert_eq!(scene.metric("tunnels"), 21.0, "nobody was closed for it");
-    // And what waited comes as soon as it is read.
+    // The buffered bytes arrive as soon as the other end reads.
     let (mut socket, leg) = held.pop().unwrap();
     leg.stream.set_nonblocking(false).unwrap();
     let mut more = Vec::new();
@@ -319,7 +319,7 @@ fn bi_27_whoever_does_not_read_stops_whoever_floods_both_ways() {
     eventually("nothing waits for them", || scene.metric("queued_bytes") == 0.0);
 }
 
-/// Pours until nothing has been taken for a moment; how much was.
+/// Sends until nothing was accepted for a moment; returns how much was.
 fn pour_all(bytes: &[u8], mut pour: impl FnMut(&[u8]) -> usize) -> usize {
     let (mut poured, mut refused) = (0, 0);
     while refused < 20 {
@@ -339,7 +339,7 @@ fn pour_all(bytes: &[u8], mut pour: impl FnMut(&[u8]) -> usize) -> usize {
 fn bi_28_breaks_and_ends_at_every_state_leave_nothing() {
     let mut scene = Scene::with(&["--fin-timeout", "1s", "--upstream-timeout", "2s"]);
     let descriptors = scene.proxy.descriptors();
-    // Before a head, within one, behind one, before the 101, and in the tunnel.
+    // Before a head, within one, after one, before the 101, and in the tunnel.
     let whole = upgrade("/ws", &[]);
     for sent in ["", "GET /ws HT", whole.as_str()] {
         for reset in [true, false] {
@@ -363,7 +363,7 @@ fn bi_28_breaks_and_ends_at_every_state_leave_nothing() {
         leg.head();
         leg.say(switching());
         assert_eq!(socket.response().status, 101);
-        // With bytes that nobody has read on both sides.
+        // With unread bytes on both sides.
         socket.send(&[b'c'; 1000]);
         leg.say([b's'; 1000]);
         match side {
@@ -399,7 +399,7 @@ fn peers_that_are_gone_without_a_word_are_asked_for() {
     let timers = String::from_utf8_lossy(&timers.stdout).into_owned();
     let upstream = scene.upstream.address().port();
     for own in [format!(":{port} "), format!(":{upstream} ")] {
-        // After half of it, so that many questions have to be lost.
+        // After half of it, so that many probes are lost.
         let soon = |line: &str| {
             let left = line.split("timer:(keepalive,").nth(1)?.split("sec").next()?;
             Some(left.parse::<f64>().is_ok_and(|seconds| seconds <= 20.0) || left.contains("ms"))

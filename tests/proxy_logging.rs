@@ -1,5 +1,5 @@
-//! What operators of `standfast proxy` are told of what goes wrong: why an upstream fails, once; whom each
-//! request went to, in the access log; and what cannot work, before anything starts.
+//! What `standfast proxy` logs: why an upstream fails (once), the access log, and configuration errors
+//! before the start.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
@@ -246,10 +246,10 @@ fn a_refused_head_is_told_of_whom_it_came_from_and_not_of_who_came_before_on_the
         leg.say("HTTP/1.1 204 No Content\r\n\r\n");
         socket.text_until("\r\n\r\n");
     }
-    // Whose it is nobody can read; it came from the balancer.
+    // The client cannot be read from this head; the address is that of the trusted proxy.
     socket.send(b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n");
     assert_eq!(socket.response().status, 400);
-    // What is wrong with this one does not hide whose it is.
+    // This head is invalid, but its client can be read.
     let ours = [("Sec-WebSocket-Version", "12"), ("X-Forwarded-For", "203.0.113.3")];
     assert_eq!(asks(&proxy, &upgrade("/ws", &ours)), 426);
     let clients = || -> Vec<Value> {

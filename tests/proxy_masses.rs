@@ -1,6 +1,6 @@
-//! Masses that `standfast proxy` must not feel: handshakes refused in every way, breaks on either side,
-//! and floods towards whoever does not read, in pieces of several sizes. Memory while it lasts, and
-//! that nothing is left. `cargo xtask bench siege` has the same by the hundred thousand.
+//! Mass misuse of `standfast proxy`: handshakes refused in every way, resets on either side, and floods
+//! towards peers that do not read, in pieces of several sizes. Checks memory meanwhile and that nothing
+//! leaks. `cargo xtask bench siege` does the same by the hundred thousand.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,10 +13,10 @@ use crate::harness::socket::{Socket, upgrade};
 use crate::harness::upstream::{Upstream, switching};
 
 const MIB: u64 = 1 << 20;
-/// Of each kind; a tenth of them before anything is measured.
+/// Requests of each kind; a tenth of them run before the measurement.
 const EACH: usize = 250;
 
-/// How an upstream answers, by path, and what the client is told.
+/// How the upstream answers, by path, and the status line that the client gets.
 const KINDS: [(&str, &str); 6] = [
     ("/404", "HTTP/1.1 404 "),
     ("/503", "HTTP/1.1 503 "),
@@ -37,7 +37,7 @@ fn answer(path: &str) -> String {
     }
 }
 
-/// An upstream that answers each connection's first request, for ever.
+/// An upstream that answers the first request of each connection.
 fn answering() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -63,19 +63,19 @@ fn answering() -> SocketAddr {
     address
 }
 
-/// So many of each kind, one after the other.
+/// Runs this many requests of each kind, one after the other.
 fn come(proxy: &Server, each: usize) {
     for number in 0..each * KINDS.len() {
         let (path, expected) = KINDS[number % KINDS.len()];
         let mut stream = TcpStream::connect(proxy.listen).unwrap();
         stream.write_all(upgrade(path, &[]).as_bytes()).unwrap();
         let (mut heard, mut piece) = (Vec::new(), [0; 1024]);
-        // Until the end, or the break.
+        // Until the close or the reset.
         while let Ok(got @ 1..) = stream.read(&mut piece) {
             heard.extend_from_slice(&piece[..got]);
         }
         let heard = String::from_utf8_lossy(&heard);
-        // Where the upstream breaks off, the break may come before its answer.
+        // If the upstream resets, the reset may arrive before its response.
         let right = heard.starts_with(expected)
             || path == "/reset" && (heard.is_empty() || heard.starts_with("HTTP/1.1 502 "));
         assert!(right, "{path}: {heard}");
@@ -109,7 +109,7 @@ fn bi_27_floods_in_pieces_of_every_size_wait_outside() {
     const HELD: usize = 6;
     let upstream = Upstream::new();
     let address = upstream.address().to_string();
-    // Whoever reads nothing for the peer timeout is given up, and a slow machine takes its time.
+    // A peer that reads nothing for the peer timeout is dropped; a slow machine needs longer.
     let flags = ["--upstream", &address, "--workers", "1", "--peer-timeout", "off"];
     let proxy = Server::start_proxy(&flags);
     let before = proxy.rss_bytes();
@@ -123,7 +123,7 @@ fn bi_27_floods_in_pieces_of_every_size_wait_outside() {
             assert_eq!(socket.response().status, 101);
             leg.stream.set_nonblocking(true).unwrap();
             let mut refused = 0;
-            // The even ones flood up, the odd ones down, until nothing is taken for a while.
+            // Even ones flood the upstream, odd ones the client, until nothing is accepted for a while.
             while refused < 20 {
                 let (poured, before) = (socket.poured(), refused);
                 let taken = if number % 2 == 0 {
@@ -144,7 +144,7 @@ fn bi_27_floods_in_pieces_of_every_size_wait_outside() {
             queued > 0.0 && queued <= (HELD * 64 * 1024) as f64,
             "{queued} B in pieces of {size}"
         );
-        // What waits, and the worker's own buffers.
+        // Queued bytes and the worker's own buffers.
         let more = proxy.rss_bytes().saturating_sub(before);
         assert!(more <= (HELD as u64 * 64 * 1024) + 2 * MIB, "{more} B more in pieces of {size}");
         assert_eq!(proxy.metrics()["standfast_tunnels"], HELD as f64, "nobody was closed for it");

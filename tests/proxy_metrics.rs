@@ -1,5 +1,4 @@
-//! What operators of `standfast proxy` read: every metric is in the documentation and moves with what
-//! it is about, and memory has the limit it was given.
+//! Metrics of `standfast proxy`: each is documented and changes with its event; and the memory limit.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::TcpListener;
@@ -11,7 +10,7 @@ use crate::harness::socket::{Socket, upgrade};
 use crate::harness::upstream::Upstream;
 use crate::harness::{Scratch, eventually, http};
 
-/// Metrics that no short test moves: a limit of the machine, and a log that its disk keeps waiting.
+/// Metrics that no short test changes: a limit of the machine, and lines dropped by a slow disk.
 const STILL: [&str; 2] = ["access_log_dropped", "descriptors_max"];
 
 /// The names of all metrics, without prefix and ending.
@@ -22,7 +21,7 @@ fn families(server: &Server) -> BTreeSet<String> {
     names.map(|name| name.strip_suffix("_total").unwrap_or(name).to_owned()).collect()
 }
 
-/// What the proxy has beside what every server of ours has, as the page for operators lists it.
+/// The proxy's metrics beyond those of every server, as the operators' page lists them.
 fn documented() -> BTreeSet<String> {
     let page = include_str!("../docs/operate/proxy.md");
     let section = page.split("\n## Metrics\n").nth(1).expect("the page has metrics");
@@ -49,7 +48,7 @@ struct House {
     silent: Upstream,
     other: Upstream,
     dying: Option<TcpListener>,
-    /// What was read over time.
+    /// All scrapes so far.
     read: Vec<HashMap<String, f64>>,
     _config: Scratch,
 }
@@ -71,14 +70,14 @@ impl House {
             pool("both", &format_args!("{gone}', '{}", other.address()), "balance = 'round_robin'"),
             pool("silent", &silent.address(), "tls = true\ntls_insecure = true"),
         ];
-        // Routes are tables of an array, so pools may stand between them.
+        // [[route]] tables form an array, so pools may be in between.
         let config = Scratch::new("metrics.toml", &config.concat());
         let proxy = Server::start_proxy(&["--config", config.path()]);
         let read = vec![proxy.metrics()];
         House { proxy, upstream, silent, other, dying: Some(dying), read, _config: config }
     }
 
-    /// Waits until a sample has that value, and keeps all that was read then.
+    /// Waits until a sample has that value, and keeps that scrape.
     fn until(&mut self, sample: &str, value: f64) {
         let sample = format!("standfast_{sample}");
         eventually(&format!("{sample} is {value}"), || {
@@ -222,7 +221,7 @@ fn what_fails(house: &mut House) {
 #[test]
 fn over_the_memory_limit_nobody_comes_in_and_silent_tunnels_leave() {
     let node = Server::start(&[]);
-    // Routes of long paths: memory that is not given back when somebody leaves.
+    // Routes with long paths: memory that closing clients does not free.
     let ballast: String = (0..999)
         .map(|number| {
             format!("[[route]]\npath = '/{number}{}'\npool = 'node'\n", "x".repeat(16 << 10))
@@ -248,7 +247,7 @@ fn over_the_memory_limit_nobody_comes_in_and_silent_tunnels_leave() {
     proxy.signal(Signal::HUP);
     let refused = "standfast_refused_total{limit=\"memory_limit\"}";
     eventually("nobody is let in", || {
-        // From the first round of shedding on it is not one of the silent.
+        // From the first round of shedding on it does not count as silent.
         assert!(talks());
         let mut late = Socket::connect(proxy.listen);
         late.send(upgrade("/echo", &[]).as_bytes());

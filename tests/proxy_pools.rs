@@ -1,6 +1,6 @@
-//! `standfast proxy` before several nodes of `standfast serve`: who gets which tunnel, who is alive,
-//! and what changes while tunnels live. That a change concerns only its own tunnels is said by
-//! `load`, which judges every receipt meanwhile.
+//! `standfast proxy` with several `standfast serve` nodes: balancing, health checks, queues, and changes
+//! while tunnels are open. `load` checks every delivery meanwhile, so that a change that affects other
+//! tunnels fails the test.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use crate::harness::server::Server;
 use crate::harness::socket::{Socket, TEXT};
 use crate::harness::{Scratch, eventually, http};
 
-/// What an operator is told of one upstream.
+/// One upstream in the admin API.
 fn upstream(proxy: &Server, address: SocketAddr) -> Value {
     let told = http::get(proxy.admin, "/api/upstreams").json();
     let pools = told["pools"].as_array().unwrap().clone();
@@ -70,7 +70,7 @@ fn nodes_are_added_drained_and_killed_and_only_their_own_tunnels_notice() {
     assert_eq!(of_drained + of_killed, 20, "the two that are empty take them all");
     assert!(of_drained > 0 && of_killed > 0, "{of_drained} and {of_killed}");
     assert!(others.iter_mut().all(echoes));
-    // As clients do: each closes when it sees the end.
+    // As clients do: each closes when it sees the close.
     let until_end = |mut socket: Socket| thread::spawn(move || socket.ends());
     let others: Vec<_> = others.into_iter().map(until_end).collect();
     let drain =
@@ -132,7 +132,7 @@ fn an_upstream_may_be_a_name_or_a_unix_socket() {
     let unix = format!("unix:{}", path.display());
     let (by_name, by_path) =
         (Server::start(&[]), Server::start(&["--listen", "127.0.0.1:0", "--listen", &unix]));
-    // The name may mean ::1 as well, where nobody listens.
+    // The name may also resolve to ::1, where connections are refused.
     let name = format!("localhost:{}", by_name.listen.port());
     let config = format!("[pool.a]\nupstreams = ['{name}', '{unix}']\ncheck = 'websocket:/echo'\n");
     let config = Scratch::new("places.toml", &config);
@@ -178,7 +178,7 @@ fn a_share_of_tunnels_is_closed_and_a_page_lists_the_rest() {
     assert_eq!(of_one["tunnels"].as_array().unwrap().len() as u64, left - 5);
 }
 
-/// From the second worker on a tunnel's number is more than JavaScript's numbers hold.
+/// From the second worker on a tunnel's id exceeds what a JavaScript number holds.
 #[test]
 fn pages_of_tunnels_go_on_by_names_that_are_text_with_every_worker() {
     let node = Server::start(&[]);

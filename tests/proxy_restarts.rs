@@ -1,6 +1,6 @@
-//! Three nodes of `standfast serve` behind `standfast proxy`, each killed and started again, one after
-//! another, while a crowd stays connected and the topics of the other two are published to: a kill
-//! concerns the tunnels of its own node and nobody else's. `load` judges every receipt meanwhile.
+//! Three `standfast serve` nodes behind `standfast proxy`, each killed and restarted in turn, while
+//! clients stay connected and publications go to the topics of the other two: a kill affects only the
+//! tunnels of its own node. `load` checks every delivery meanwhile.
 
 use std::net::SocketAddr;
 use std::process::Stdio;
@@ -13,7 +13,7 @@ use crate::harness::server::Server;
 use crate::harness::socket::Socket;
 use crate::harness::{Scratch, eventually, http};
 
-/// Those who stay, whatever happens, and the subscribers of a topic.
+/// Clients that stay connected, and subscribers of each topic.
 const CROWD: u64 = 60;
 const SUBSCRIBERS: u64 = 20;
 const MESSAGES: u64 = 600;
@@ -63,7 +63,7 @@ impl Row {
         all.all(|one| one["address"] != address || one["state"] == "up")
     }
 
-    /// For each node a topic whose clients meet there.
+    /// For each node a topic that is hashed to it.
     fn topics(&self) -> Vec<String> {
         let mut topics = vec![None; self.nodes.len()];
         for number in 0.. {

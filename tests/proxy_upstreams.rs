@@ -1,5 +1,5 @@
-//! How `standfast proxy` speaks to upstreams: each pool in its own way, checks as well as tunnels, and
-//! another way after a reload.
+//! TLS and PROXY headers from `standfast proxy` to upstreams: per pool, for tunnels and health checks,
+//! and changed by a reload.
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -9,7 +9,7 @@ use crate::harness::socket::{Socket, TEXT, upgrade};
 use crate::harness::tls::Authority;
 use crate::harness::{Scratch, eventually, http};
 
-/// `serve` with a certificate for a name, and whatever else.
+/// `serve` with a certificate for a name and further flags.
 fn secure(authority: &Authority, name: &str, more: &[&str]) -> Server {
     authority.sign(name, &[name]);
     let (pem, key) =
@@ -17,7 +17,7 @@ fn secure(authority: &Authority, name: &str, more: &[&str]) -> Server {
     Server::start(&[&["--tls-cert", &pem, "--tls-key", &key], more].concat())
 }
 
-/// A handshake for a host; the status of its answer.
+/// Sends a handshake for a host; returns the status and the socket.
 fn asks(proxy: &Server, host: &str) -> (u16, Socket) {
     let mut socket = Socket::connect(proxy.listen);
     socket.send(upgrade("/echo", &[("Host", host)]).as_bytes());
@@ -63,12 +63,12 @@ fn each_pool_speaks_tls_in_its_own_way_and_so_do_its_checks() {
         )
     };
     let config = Scratch::new("tls-pools.toml", &text("someone-else.test"));
-    // What the flags say is for pools that say nothing.
+    // Flags apply to pools without own settings.
     let proxy = Server::start_proxy(&["--config", config.path(), "--upstream-tls"]);
     let state = |pool: &str| upstream(&proxy, pool)["state"].as_str().unwrap().to_owned();
     eventually("it shows the wrong name", || state("named") == "down");
     assert_eq!(asks(&proxy, "named.localhost").0, 503);
-    // Who answers its checks over TLS never was down.
+    // An upstream that passes its checks over TLS was never down.
     eventually("both are checked", || {
         let checked = |node: &Server| node.metrics()["standfast_upgrades_total"] >= 2.0;
         let asked = |node: &Server| node.metrics()["standfast_requests_total"] >= 2.0;

@@ -1,5 +1,5 @@
-//! The page of a run (`--html`), opened in a browser: everything is there, nothing is fetched, it
-//! fits a phone, and what users wrote stays text.
+//! The HTML report of a run (`--html`) in a browser: it is complete, loads nothing, fits a phone screen,
+//! and escapes user input.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use crate::harness::executable;
 use crate::harness::peer::{self, works};
 use crate::harness::server::Server;
 
-/// A file that goes with its test.
+/// A file that is removed after its test.
 struct Page(PathBuf);
 
 impl Page {
@@ -20,7 +20,7 @@ impl Page {
         self.0.to_str().expect("a plain path")
     }
 
-    /// Opens it; these charts must be there with their lines.
+    /// Opens the report and checks that these charts have lines.
     fn is_shown_with(&self, charts: &[&str]) {
         let mut expected =
             vec!["loaded", "charts", "tables", "crosshair", "phone", "dark", "print"];

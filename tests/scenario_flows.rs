@@ -1,5 +1,5 @@
-//! Scenarios of `standfast load` whose users have sockets: against a chat server that drops, doubles
-//! and swaps what it passes on and keeps book of it, against hostile ones, and against `serve`.
+//! Scenarios of `standfast load` with sockets: against a chat server that drops, duplicates and reorders
+//! messages and counts that, against hostile servers, and against `serve`.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -24,7 +24,7 @@ fn counts<const N: usize>(of: &Value, names: [&str; N]) -> [u64; N] {
     names.map(|name| of[name].as_u64().unwrap_or_else(|| panic!("no {name}: {of}")))
 }
 
-/// A flow for everybody: join a room, and say so many things.
+/// A flow for all users: join a room and send messages.
 fn room(kind: &str, size: u32, users: u32, messages: u32, more: &str) -> String {
     format!(
         "version = 1\nusers = {users}\npasses = 1\n{more}
@@ -88,20 +88,20 @@ fn what_is_said_in_the_warm_up_is_not_judged() {
     let chat = Chat::start(10);
     let text = room("1:N", 5, 10, 1, "warm_up = '300ms'") + LISTENERS;
     let target = format!("ws://{}/room/{{{{group}}}}", chat.address);
-    // A pass is one message, and who is there stays there.
+    // A pass is one message; users stay connected.
     let text = text.replace("SENDER'", "sender'\nrate = 200").replace("passes = 1", "passes = 30");
     let text = text.replace("TARGET'", &format!("{target}'\nonce = true"));
     let text = text.replace("meet = true", "meet = true\nonce = true");
     let (finished, document) = run(&text, 1);
     let (groups, book) = (&document["groups"], chat.book());
     let [senders, sent, expected] = counts(groups, ["senders", "sent", "expected"]);
-    // Thirty passes each, and what was left of one that had begun before.
+    // Thirty passes each, and the rest of one begun in the warm-up.
     assert!(senders == 2 && (60..=62).contains(&sent) && expected == sent * 4, "{groups}");
     assert_eq!(counts(groups, ["foreign", "early", "corrupted"]), [0; 3], "{groups}");
     let [warm_up, received, lost] = counts(groups, ["warm_up", "received", "lost"]);
     assert!(warm_up >= 20, "{groups}");
     assert_eq!((received + lost, book.due), (expected, (sent + warm_up) * 4), "{groups}\n{book:?}");
-    // One in ten was dropped all along.
+    // One in ten is dropped.
     assert!((12..=36).contains(&lost) && lost < book.dropped, "{groups}\n{book:?}");
     assert_eq!(groups["latency"]["count"], received, "{groups}");
     assert_eq!(groups["send_lag"]["count"], sent, "{groups}");
@@ -129,11 +129,11 @@ fn private_chats_are_judged_by_each_pair() {
         (chat.book().due, &document["flows"][0]["steps"][2]["requests"]),
         (120, &json!(120))
     );
-    // All to one of them: what is meant for others is told.
+    // All send to one user: messages meant for others are reported.
     let text = text.replace("{{to}}", "0").replace("TARGET", &private);
     let (_, document) = run(&text, 1);
     let [lost, foreign, received] = counts(&document["groups"], ["lost", "foreign", "received"]);
-    // User 0 hears of its own group what was meant for its neighbour too, under the same numbers.
+    // User 0 also receives the messages for the other member of its group, with the same numbers.
     assert_eq!((received, lost, foreign), (20, 100, 60), "{document}");
     assert!(document["thresholds"][0]["met"] == false, "{document}");
 }
@@ -175,7 +175,7 @@ repeat = 30
     let (_, document) = run(&text, 0);
     let names = ["sent", "expected", "received", "lost"];
     assert_eq!(counts(&document["groups"], names), [30, 90, 90, 0], "{document}");
-    // What the server refuses was not sent, and nobody is owed it.
+    // A refused message counts as not sent and is not expected by receivers.
     let (_, document) = run(&text.replace("topic =", "topik ="), 1);
     assert_eq!(
         counts(&document["groups"], ["sent", "not_sent", "expected"]),
@@ -228,7 +228,7 @@ stay = true
     let steps = &document["flows"][1]["steps"];
     assert_eq!((&steps[1]["requests"], &steps[1]["failed"]), (&json!(2), &json!(0)), "{steps}");
     assert_eq!((&steps[4]["checks"][0]["passed"], &steps[3]["failed"]), (&json!(2), &json!(0)));
-    // A channel that nobody serves is rejected, and the flow ends there.
+    // A rejected subscription ends the flow.
     let rejected = "version = 1\npasses = 2\n[[flows]]\n[[flows.steps]]\ncable = 'ws://HOST/cable'
 [[flows.steps]]
 subscribe = { channel = 'ChatChannel' }
@@ -342,7 +342,7 @@ fn hostile_servers_are_told_by_kind_and_never_hang_a_flow() {
         let (_, document) = run(&text, 1);
         let steps = &document["flows"][0]["steps"];
         let (failed, other) = if of_connect { (0, 1) } else { (1, 0) };
-        // What comes right behind the handshake may be there before the next step is.
+        // A message after the handshake may arrive before the next step.
         let early = steps[failed]["errors"]["not_connected"].as_u64().unwrap_or(0);
         let told = steps[failed]["errors"][kind].as_u64().unwrap_or(0);
         assert_eq!(early + told, 6, "{path}: {steps}");
@@ -383,7 +383,7 @@ fn a_receive_that_times_out_leaves_the_socket_and_a_lost_socket_is_opened_again(
     );
     let (_, document) = run(&text, 1);
     let steps = &document["flows"][0]["steps"];
-    // After its own goodbye a user that connects once has nothing to send on.
+    // After its own close a user that connects only once has no socket.
     assert_eq!(steps[1]["errors"], json!({"not_connected": 2}), "{steps}");
     let gone = "connect = 'ws://HOST/gone'\n[[flows.steps]]\nreceive = {}";
     let text = text.replace("close = true", gone).replace("HOST", &chat.address.to_string());

@@ -1,5 +1,5 @@
-//! `standfast load FILE.toml` over real sockets: what users say is held against a server that writes
-//! down what it got, and what is reported against what it said.
+//! `standfast load FILE.toml` over real sockets: requests are checked at a recording server, and results
+//! against its answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,12 +1,12 @@
-//! What people see while a run lasts: rows of text, and on a terminal the live screen, which leaves
-//! the terminal as it found it.
+//! Progress output of a run: rows of text, and on a terminal the live screen, which restores the
+//! terminal at the end.
 
 use crate::harness::executable;
 use crate::harness::terminal::Terminal;
 #[cfg(feature = "screen")]
 use crate::harness::{executable::Running, server::Server};
 
-/// Sequences of xterm: to the other screen and back.
+/// Sequences of xterm: to the alternate screen and back.
 const TO_OTHER_SCREEN: &str = "\x1b[?1049h";
 #[cfg(feature = "screen")]
 const BACK: &str = "\x1b[?1049l";
@@ -16,7 +16,7 @@ const CTRL_C: &[u8] = b"\x03";
 const LONG: [&str; 5] = ["--connections", "300", "--hold", "1h", "--heartbeat=2s"];
 const SHORT: [&str; 5] = ["--connections", "300", "--hold", "1s", "--heartbeat=1s"];
 
-/// Ctrl-C as a key, and what stands on the normal screen after it.
+/// Sends Ctrl-C as a key and returns the text on the normal screen after it.
 #[cfg(feature = "screen")]
 fn interrupted(terminal: &Terminal, mut running: Running) -> String {
     terminal.press(CTRL_C);
@@ -70,7 +70,7 @@ fn load_draws_too_and_says_by_cause_what_went_wrong() {
     drop(goes);
     let drawn = terminal.seen().len();
     terminal.resize(100, 30);
-    // Its sockets ended by reset or by the end of their stream.
+    // The sockets ended by RST or by FIN.
     terminal.shows(drawn, &["150 of 300", "errors"]);
     let seen = terminal.seen();
     assert!(["gone ", "reset "].iter().any(|cause| seen.contains(cause)), "{seen}");

@@ -1,5 +1,5 @@
-//! `standfast stress`: each flag of go-stress-testing does what it says, in both dialects. The
-//! founding document's own commands are in `stress_reference.rs`.
+//! `standfast stress`: each flag of go-stress-testing in both dialects. The commands of the manuals are
+//! in `stress_reference.rs`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::harness::tls::Authority;
 use crate::harness::web::Web;
 use crate::harness::{Scratch, eventually};
 
-/// Runs `stress` with flags as one would type them: no flag here has blanks in it.
+/// Runs `stress` with flags as typed; no value contains spaces.
 fn stress(flags: &str) -> Finished {
     let words: Vec<&str> = std::iter::once("stress").chain(flags.split_whitespace()).collect();
     executable::run(&words)
@@ -182,7 +182,7 @@ fn times_end_requests_and_runs() {
         let ok = cut["stress"]["ok"].as_u64().unwrap();
         assert!((1..1_000).contains(&ok), "{limit}: {cut}");
     }
-    // Minutes to go on for, cut short: more than -n has been made.
+    // An interrupted run over time has made more requests than -n.
     let longer =
         result(&format!("-n 2 -t 1 -apptimeout 1 --dialect fork -u {}", server.address), 0);
     assert!(longer["stress"]["ok"].as_u64() > Some(2), "{longer}");

@@ -1,5 +1,5 @@
-//! The founding document's own commands of go-stress-testing, as they stand there, over TLS where they
-//! say https or wss, with a local server's address for theirs. Upstream's manual and the fork's.
+//! The commands in the manuals of go-stress-testing and its fork, unchanged but for the address of a
+//! local server; over TLS for https and wss.
 
 use std::fs;
 use std::path::PathBuf;
@@ -53,7 +53,7 @@ fn words(line: &str) -> Vec<String> {
         .collect()
 }
 
-/// A command that runs, with what it talks to.
+/// A running command with its server.
 struct Begun {
     line: String,
     running: Running,
@@ -61,7 +61,7 @@ struct Begun {
     folder: PathBuf,
 }
 
-/// Each has a server of its own: what one group says must not come to others.
+/// Each command has its own server, so that messages of one do not reach another.
 fn begin(line: &str, more: &[&str]) -> Begun {
     let server = Recorder::hello();
     let is_plain = [" ws:", " http:", "-u HOST"].iter().any(|plain| line.contains(plain));
@@ -83,8 +83,8 @@ fn begin(line: &str, more: &[&str]) -> Begun {
     Begun { running: Running(command.spawn().unwrap()), line, server, folder }
 }
 
-/// Waits for its end, which must be a good one; two minutes, or a million requests, are not waited
-/// for: it is seen to go on, and ended.
+/// Waits for a successful end. Commands that take two minutes or a million requests are interrupted
+/// once they make progress.
 fn end(begun: Begun) -> Recorder {
     let Begun { line, running, server, folder } = begun;
     let goes_on: Option<Box<dyn Fn() -> bool>> = match &line {

@@ -1,5 +1,5 @@
-//! TLS on the public listener and in `load`: who is let in, and what is shown to whom. What hostile
-//! peers come to stands in `hostile`.
+//! TLS on the public listener and in `load`: which clients and servers are accepted, and which
+//! certificates are sent. Hostile peers are in `hostile`.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -53,7 +53,7 @@ fn load_echoes_over_wss_and_takes_sessions_up_unless_told_not_to() {
     let metric = |name: &str| server.metrics()[&format!("standfast_{name}_total")];
     assert_eq!(metric("tls_handshakes"), 20.0);
     assert_eq!(metric("messages_in"), 400.0);
-    // One connection after the other: each but the first finds a ticket.
+    // One connection after the other: each but the first has a ticket.
     let finished = load(server.listen, &["--ca", &ca, "--connect", "one-by-one"]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
     let resumed = metric("tls_resumed");
@@ -79,7 +79,7 @@ fn load_believes_only_whom_it_was_told_to() {
     refused(&["--ca", &authority.path("ca.pem"), "--sni", "elsewhere.test"]);
     let finished = load(server.listen, &["--insecure", "--sni", "elsewhere.test"]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
-    // The other folder is gone with its authority.
+    // The folder was removed with its authority.
     let missing = load(server.listen, &["--ca", &other]);
     assert_eq!(missing.code, Some(2));
     assert!(missing.stderr.contains(&other), "{missing:?}");
@@ -107,7 +107,7 @@ fn load_believes_a_certificate_that_signed_itself_where_it_was_told_to() {
     };
     let finished = get(&own, "own.pem", &[]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
-    // Another's, a name that is not in it, and one that has had its time.
+    // Another server's certificate, a name that is not in it, and an expired one.
     for (server, ca, more, why) in [
         (&own, "other.pem", &[][..], "invalid peer certificate"),
         (&own, "own.pem", &["--sni", "elsewhere.test"], "not valid for name"),

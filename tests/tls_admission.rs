@@ -1,5 +1,5 @@
-//! Who may come in over TLS: the limits of `admission` where a connection is refused before it can
-//! read an answer, and handshakes that stall, fail or come all at once.
+//! Admission with TLS: the limits of `admission` where a connection is refused before it can read a
+//! response, and handshakes that stall, fail or arrive all at once.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,10 +13,10 @@ use crate::harness::socket::{BINARY, masked, upgrade};
 use crate::harness::tls::{Authority, Secure, client_hello};
 use crate::harness::{PATIENCE, eventually};
 
-/// A TLS record of the handshake begins with this byte.
+/// The first byte of a TLS handshake record.
 const HANDSHAKE_RECORD: u8 = 22;
 
-/// A server of TLS, and a client that believes it.
+/// A server with TLS, and the configuration of a client that trusts it.
 fn start(more: &[&str]) -> (Server, Arc<ClientConfig>) {
     let authority = Authority::new();
     authority.sign("server", &["localhost"]);
@@ -189,7 +189,7 @@ fn handshakes_that_stall_hold_little_and_leave_nothing() {
     let (server, config) = start(&["--handshake-timeout", "3s", "--workers", "1"]);
     let mut neighbour = Secure::open(server.listen, &config, "/echo");
     let hello = client_hello(&config);
-    // Half of the hello, all of it without what follows, and a record that is 16 KiB but for a byte.
+    // Half of the hello, only the hello, and a record of 16 KiB without its last byte.
     let mut long = vec![HANDSHAKE_RECORD, 3, 1, 0x40, 0, 1, 0, 0xea, 0x60];
     long.resize(5 + 0x4000 - 1, 0);
     let before = server.rss_bytes();

@@ -1,5 +1,5 @@
-//! The stream under TLS: keys that change, ends that are announced and ends that are not, records
-//! cut off, and more than the kernel takes, in both directions.
+//! The stream under TLS: key updates, ends with and without close_notify, truncated records, and more
+//! data than the kernel's buffers hold, in both directions.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -15,7 +15,7 @@ use crate::harness::tls::{Authority, Secure};
 
 const MIB: usize = 1 << 20;
 
-/// A server of TLS with one worker, and a client that believes it.
+/// A server with TLS and one worker, and the configuration of a client that trusts it.
 fn start(more: &[&str]) -> (Server, Arc<ClientConfig>) {
     let authority = Authority::new();
     authority.sign("server", &["localhost"]);
@@ -44,7 +44,7 @@ fn keys_may_change_between_messages_and_inside_them() {
         socket.update_keys();
     }
     assert_eq!(socket.frame().map(|frame| frame.payload.len()), Some(60_000));
-    // Changing them for ever, and nothing else, is no conversation.
+    // Endless key updates without data end the connection.
     let mut idle = Secure::open(server.listen, &config, "/echo");
     for _ in 0..200 {
         idle.update_keys();
@@ -59,13 +59,13 @@ fn an_end_is_answered_by_an_end_whether_it_was_announced_or_not() {
     let open = || Secure::open(server.listen, &config, "/echo");
     let mut polite = open();
     polite.say_goodbye();
-    // An end that nobody announces would be an error of this read.
+    // Without close_notify this read would fail.
     assert_eq!(polite.frame(), None);
     let mut mute = open();
     mute.tcp().shutdown(Shutdown::Write).unwrap();
     assert_eq!(mute.frame(), None);
     server.until_closed("gone", 2);
-    // What was said before the end is answered before it.
+    // Data before the end is answered before it.
     let mut last = open();
     last.send(&masked(BINARY, b"the last")).unwrap();
     last.say_goodbye();
@@ -88,7 +88,7 @@ fn a_record_that_is_cut_off_says_nothing() {
         server.until_closed("gone", number as u64 + 1);
         assert_eq!(received(), before, "cut at {at}");
     }
-    // With its last byte it is a message.
+    // With its last byte the record is complete.
     let mut socket = Secure::open(server.listen, &config, "/echo");
     let record = socket.seal(&masked(BINARY, b"pay 1,000"));
     let (last, most) = record.split_last().unwrap();
@@ -104,7 +104,7 @@ fn more_than_the_kernel_takes_arrives_whole_while_a_neighbour_is_heard() {
     let mut neighbour = Secure::open(server.listen, &config, "/echo");
     let mut socket = Secure::open(server.listen, &config, "/echo");
     let message: Vec<u8> = (0..24 * MIB as u32).map(|n| (n ^ (n >> 9)) as u8).collect();
-    // Not one byte of the answer is read before all of it is said.
+    // The client reads no byte before it has sent the complete message.
     socket.send(&masked(BINARY, &message)).unwrap();
     let queued = || server.metrics()["standfast_queued_bytes"] as usize;
     eventually("the answer waits", || queued() > MIB);

@@ -1,4 +1,4 @@
-//! `/topics/NAME` and `/api/publish`: what anyone may do, what is delivered, what is refused.
+//! `/topics/NAME` and `/api/publish`: what clients may do, what is delivered, what is refused.
 
 use serde_json::json;
 

@@ -1,20 +1,20 @@
-//! A stream of frames read in pieces, as a connection reads it: torn tails are kept in front of the
-//! next read.
+//! A stream of frames read in pieces, as a connection reads it: an incomplete tail is kept in front of
+//! the next read.
 
 use wire::websocket::{CONTROL_BYTES_MAX, Decoder, Event, HEADER_BYTES_MAX, OpCode};
 use wire::{Limits, Role, Status, Violation};
 
-/// What a peer said, whatever the reads it came in.
+/// An event of the stream, independent of how the stream was split.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Seen {
-    /// The last says whether it is compressed.
+    /// The last field: whether it is compressed.
     Message(OpCode, Vec<u8>, bool),
     Ping(Vec<u8>),
     Pong(Vec<u8>),
     Close(Option<u16>, String),
 }
 
-/// Reads the whole of `stream` by reads of these sizes.
+/// Reads the complete `stream` by reads of these sizes.
 pub fn read(
     role: Role,
     deflate: bool,

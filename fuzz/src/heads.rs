@@ -1,9 +1,9 @@
-//! Heads found and parsed, and what must be true of every head that is let pass.
+//! Finds and parses heads, and asserts what must be true of every head that is accepted.
 
 use wire::http::{HeadScanner, Header, encode_request_head};
 use wire::{Limits, Status, Violation};
 
-/// How far a head reaches in `bytes`, however they arrive.
+/// The length of the head in `bytes`; must not depend on how they are split.
 pub fn find(bytes: &[u8], limits: &Limits, sizes: impl Iterator<Item = usize>) -> Found {
     let whole = HeadScanner::default().scan(bytes, limits);
     let mut scanner = HeadScanner::default();
@@ -26,7 +26,7 @@ pub fn find(bytes: &[u8], limits: &Limits, sizes: impl Iterator<Item = usize>) -
 
 type Found = Result<Status<usize>, Violation>;
 
-/// Nothing in a header that was let pass could be read as another line by somebody else.
+/// Nothing in an accepted header could be read as another line by another parser.
 pub fn check_headers(headers: &[Header<'_>]) {
     for header in headers {
         assert!(!header.name.is_empty() && !header.name.contains([':', ' ', '\r', '\n', '\t']));
@@ -35,13 +35,13 @@ pub fn check_headers(headers: &[Header<'_>]) {
     }
 }
 
-/// The same request once more, from what was understood; `None` if a value is not text.
+/// The same request written from the parsed one; `None` if a value is not text.
 pub fn write_again(method: &str, target: &str, headers: &[Header<'_>]) -> Option<Vec<u8>> {
     let mut pairs = Vec::new();
     for header in headers {
         pairs.push((header.name, std::str::from_utf8(header.value).ok()?));
     }
-    // A tab within a value is written as a blank.
+    // A tab in a value is written as a space.
     if pairs.iter().any(|(_, value)| value.contains('\t')) {
         return None;
     }

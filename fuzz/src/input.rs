@@ -1,7 +1,7 @@
-//! [`Input`]: the fuzzer's bytes, taken from the front as numbers and slices. What has run out is
-//! zeros, so that every input means something and a shorter one means nearly the same.
+//! [`Input`]: the fuzzer's bytes, taken from the front as numbers and slices. After its end it returns
+//! zeros, so that every input is valid and a shorter one means nearly the same.
 
-/// What is left of the input.
+/// The rest of the input.
 pub struct Input<'d>(&'d [u8]);
 
 impl<'d> Input<'d> {
@@ -23,7 +23,7 @@ impl<'d> Input<'d> {
         u16::from_le_bytes([self.byte(), self.byte()])
     }
 
-    /// At most so many bytes.
+    /// Takes at most that many bytes.
     pub fn take(&mut self, most: usize) -> &'d [u8] {
         let (taken, rest) = self.0.split_at(most.min(self.0.len()));
         self.0 = rest;
@@ -35,7 +35,7 @@ impl<'d> Input<'d> {
     }
 }
 
-/// Sizes of reads that a stream is torn into, drawn from a seed: many small ones, some large.
+/// Random sizes of the reads that a stream is split into: many small ones, some large.
 pub fn reads(seed: u8) -> impl Iterator<Item = usize> {
     let mut state = u32::from(seed) | 0x100;
     std::iter::from_fn(move || {

@@ -1,6 +1,6 @@
-//! What the fuzz targets share. A target is a few lines in `targets/`: it takes the bytes that
-//! libFuzzer invents, plays them as a peer would, and asserts what must stay true; `cargo xtask fuzz`
-//! builds and runs them, `fuzz/seeds` is where they begin.
+//! Code that the fuzz targets share. A target is a few lines in `targets/`: it takes bytes from libFuzzer,
+//! sends them as a peer would, and asserts what must hold. `cargo xtask fuzz` builds and runs the
+//! targets; `fuzz/seeds` has the initial inputs.
 //!
 //! Not here: anything that a program of ours uses.
 

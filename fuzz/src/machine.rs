@@ -1,8 +1,8 @@
-//! One worker over the simulated kernel, its peers played by the fuzzer: bytes, frames, time, room to
-//! write, half-closes and resets in any order, and a handler that does all that handlers may.
+//! One worker over the simulated kernel. The fuzzer controls its peers: bytes, frames, time, buffer space,
+//! half-closes and resets in any order. The handler does everything that handlers may.
 //!
-//! After every turn the books must balance; what the worker writes must be good HTTP and good
-//! frames; it may not spin; and in the end, whatever was done to it, it drains and nothing is left.
+//! After every turn the counters must be consistent. The worker must write valid HTTP and valid frames
+//! and must not spin. In the end, after any input, it drains and nothing is left.
 
 use std::io;
 use std::net::SocketAddr;
@@ -26,16 +26,16 @@ use handler::Echo;
 
 const MESSAGE_BYTES: usize = 4096;
 const QUEUE_BYTES: usize = 16 * 1024;
-/// What one connection may have queued: the limit, one more message with its header, a pong, a close
-/// frame, and an answer in HTTP.
+/// The most that one connection may have queued: the limit, one more message with its header, a pong, a
+/// close frame, and an HTTP response.
 const QUEUED_MAX: u64 = (QUEUE_BYTES + MESSAGE_BYTES + 2048) as u64;
 const ACTIONS_MAX: usize = 400;
 const PEERS_MAX: usize = 4;
-/// Turns at one moment, after which a worker spins.
+/// Turns without time passing after which a worker counts as spinning.
 const TURNS_MAX: usize = 5000;
 const MILLISECOND_NS: u64 = 1_000_000;
 
-/// A server agrees to compress.
+/// The server accepts compression.
 const ANSWER: &str = "Sec-WebSocket-Extensions: permessage-deflate; server_no_context_takeover; \
                       client_no_context_takeover; client_max_window_bits=10\r\n";
 
@@ -51,7 +51,7 @@ pub fn play(role: Role, data: &[u8]) {
         }
         let action = input.byte();
         machine.act(action, &mut input);
-        // Otherwise the next comes before the worker wakes up.
+        // Otherwise the next action happens before the worker wakes up.
         if action & 0x80 == 0 {
             machine.settle();
         }
@@ -72,7 +72,7 @@ struct Machine {
     worker: Worker<Sim, Echo>,
     remote: Remote<()>,
     table: usize,
-    /// Numbers of the worker's table that are no connections.
+    /// Descriptors in the worker's table that are not connections.
     own: u64,
     outside: Sim,
     listener: Fd,
@@ -84,7 +84,7 @@ fn address() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 80))
 }
 
-/// So little that it is often too little.
+/// Limits so low that they are often reached.
 fn admission(strict: bool) -> AdmissionLimits {
     if !strict {
         return AdmissionLimits::default();
@@ -98,7 +98,7 @@ fn admission(strict: bool) -> AdmissionLimits {
     }
 }
 
-/// All peers are proxies that have to say whose a connection is.
+/// All peers are proxies that must send a PROXY header.
 fn proxies(trusted: bool) -> Proxies {
     let everybody: Network = "127.0.0.0/8".parse().expect("a network");
     match trusted {
@@ -164,7 +164,7 @@ impl Machine {
         }
     }
 
-    /// Turns until the worker would sleep.
+    /// Runs turns until the worker would sleep.
     fn settle(&mut self) {
         for _ in 0..TURNS_MAX {
             let now_ns = self.kernel.now_ns();
@@ -232,7 +232,7 @@ impl Machine {
 
     // ---- what peers do ----
 
-    /// One more connection, in the place of the oldest when there are many.
+    /// Opens a connection; replaces the oldest when there are many.
     fn open(&mut self) {
         if self.peers.len() == PEERS_MAX {
             self.leave(0, false);
@@ -243,7 +243,7 @@ impl Machine {
             Role::Server => self.outside.connect(address(), None),
             Role::Client if self.stopped => return,
             Role::Client => {
-                // What it cannot open it says, and tells nobody else.
+                // A failed connect is returned and causes no event.
                 let _ = self.worker.parts().1.connect(0, None);
                 self.settle();
                 self.kernel.advance(30 * MILLISECOND_NS);
@@ -268,7 +268,7 @@ impl Machine {
     fn write(&mut self, at: usize, bytes: &[u8]) {
         let Some(peer) = self.peers.get(at).filter(|peer| peer.open) else { return };
         let mut rest = bytes;
-        // What finds no room is lost, as it would be with a peer that gives up.
+        // What does not fit is lost, as with a peer that gives up.
         while let Ok(sent @ 1..) = retry(|| self.outside.send(peer.fd, rest)) {
             rest = &rest[sent..];
         }
@@ -312,7 +312,7 @@ impl Machine {
         self.write(at, head.as_bytes());
     }
 
-    /// The right answer to a client that has asked.
+    /// The correct response to a client that has sent its handshake.
     fn answer_handshake(&mut self, at: usize, choice: u8) {
         self.read(at, usize::MAX);
         let Some(peer) = self.peers.get_mut(at).filter(|peer| !peer.answered) else { return };
@@ -329,7 +329,7 @@ impl Machine {
         self.write(at, answer.as_bytes());
     }
 
-    /// A frame whose first byte is anything and whose length is right.
+    /// A frame with any first byte and a correct length.
     fn frame(&mut self, at: usize, input: &mut Input<'_>) {
         let (first, length) = (input.byte(), usize::from(input.byte()));
         let length = if length < 200 { length } else { (length - 200) * 100 };
@@ -343,7 +343,7 @@ impl Machine {
         self.write(at, &bytes);
     }
 
-    /// The same short frame very often, and nothing is read.
+    /// Sends the same short frame many times and reads nothing.
     fn flood(&mut self, at: usize, choice: u8) {
         let kinds = [OpCode::Ping, OpCode::Text, OpCode::Pong, OpCode::Close];
         let opcode = kinds[usize::from(choice & 3)];
@@ -360,7 +360,7 @@ impl Machine {
     fn worker_acts(&mut self, input: &mut Input<'_>) {
         let choice = input.byte();
         let (handler, core) = self.worker.parts();
-        // Some of them have ended.
+        // Some of them may be closed.
         let Some(id) = handler.pick(usize::from(choice >> 4)) else { return };
         match choice & 15 {
             0 => _ = core.send(id, OpCode::Text, b"hello"),
@@ -444,7 +444,7 @@ impl Machine {
     }
 }
 
-/// Faults strike peers, too; a few in a row are passed over.
+/// Injected faults affect peers, too; retries a few in a row.
 fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let mut result = call();
     for _ in 0..8 {

@@ -1,7 +1,7 @@
-//! One worker of the proxy over the simulated kernel, between a client and an upstream that say what
-//! the fuzzer invents, in pieces. Whatever goes on, to either side, is read by a reader of its own
-//! that shares nothing with ours: no header of one hop, no two lengths, no second request in the
-//! first, no tunnel without a right 101; and in the end nothing is left.
+//! One worker of the proxy over the simulated kernel, between a client and an upstream that send the
+//! fuzzer's bytes, in pieces. A separate parser that shares no code with ours reads what the proxy sends
+//! to either side: no hop-by-hop header, no two lengths, no second request inside the first, no tunnel
+//! without a valid 101. In the end nothing is left.
 
 use std::net::SocketAddr;
 
@@ -13,11 +13,11 @@ use proxy::{Live, ProxyVersion, Relay, Relays, RoutesConfig};
 use crate::input::{Input, reads};
 
 const MILLISECOND_NS: u64 = 1_000_000;
-/// Turns at one moment, after which a worker spins.
+/// Turns without time passing after which a worker counts as spinning.
 const TURNS_MAX: usize = 5000;
-/// Longer than anything waits.
+/// Longer than any timeout.
 const PATIENCE_MS: u64 = 200_000;
-/// Connections to the upstream that are served; there are never so many.
+/// Limit of connections that the upstream serves; never reached.
 const LEGS_MAX: usize = 64;
 
 const ONE_HOP: [&str; 8] = [
@@ -31,7 +31,7 @@ const ONE_HOP: [&str; 8] = [
     ":protocol",
 ];
 
-/// Plays the input.
+/// Runs the input.
 pub fn play(data: &[u8]) {
     let mut input = Input::new(data);
     let (choice, seed) = (input.byte(), input.byte());
@@ -92,7 +92,7 @@ impl Machine {
         Machine { kernel, worker, relays, outside, behind, listener, client, told, legs }
     }
 
-    /// Turns until there is nothing to do, with whoever is outside reading.
+    /// Runs turns until nothing is left to do, while both peers read.
     fn settle(&mut self) {
         for turn in 0.. {
             assert!(turn < TURNS_MAX, "the worker spins");
@@ -104,7 +104,7 @@ impl Machine {
         }
     }
 
-    /// Reads what has come to either side; whether anything had.
+    /// Reads what has arrived on either side. Returns whether anything has.
     fn hear(&mut self) -> bool {
         let mut buffer = [0; 4096];
         let mut any = false;
@@ -141,13 +141,13 @@ impl Machine {
         }
     }
 
-    /// Every connection to the upstream hears the same.
+    /// Every connection to the upstream receives the same.
     fn answer(&mut self, bytes: &[u8], seed: u8) {
         let mut at = 0;
         for size in reads(seed ^ 0x55) {
             let piece = &bytes[at..bytes.len().min(at + size)];
             for (fd, _) in &self.legs {
-                // What does not fit is left out: it only has to be something.
+                // What does not fit is left out: any input will do.
                 let _ = self.behind.send(*fd, piece);
             }
             self.pass(1);
@@ -164,7 +164,7 @@ impl Machine {
         self.settle();
     }
 
-    /// Whoever is outside leaves, and nothing stays.
+    /// Both peers disconnect, and nothing is left.
     fn end(mut self) {
         self.outside.shutdown_write(self.client);
         for (fd, _) in &self.legs {
@@ -190,7 +190,7 @@ impl Machine {
     }
 }
 
-// ---- what the upstream may hear ----
+// ---- what the upstream may receive ----
 
 struct Head<'b> {
     line: Vec<&'b str>,
@@ -198,7 +198,7 @@ struct Head<'b> {
 }
 
 impl<'b> Head<'b> {
-    /// The first head, and what follows it.
+    /// The first head and what follows it.
     fn take(bytes: &'b [u8]) -> Option<(Head<'b>, &'b [u8])> {
         let end = bytes.windows(4).position(|four| four == b"\r\n\r\n")?;
         let mut lines = Vec::new();
@@ -227,7 +227,7 @@ impl<'b> Head<'b> {
         found.map(|(_, value)| *value).collect()
     }
 
-    /// At most one length, and none beside chunks.
+    /// At most one length, and none with chunked encoding.
     fn framing(&self) -> (Option<u64>, bool) {
         let (lengths, codings) = (self.values("content-length"), self.values("transfer-encoding"));
         assert!(lengths.len() + codings.len() <= 1, "two ways to tell a length");
@@ -281,7 +281,7 @@ fn check_asked(asked: &[u8], tunnel: bool, header: bool) {
     assert!(rest.is_empty() || rest.len() < 64 * 1024, "a head without an end");
 }
 
-/// What follows a body; nothing where it is not whole.
+/// Returns what follows a body; nothing if the body is incomplete.
 fn after_body(mut body: &[u8], length: Option<u64>, chunked: bool) -> Option<&[u8]> {
     if !chunked {
         return body.get(usize::try_from(length.unwrap_or(0)).ok()?..);
@@ -302,7 +302,7 @@ fn after_body(mut body: &[u8], length: Option<u64>, chunked: bool) -> Option<&[u
     }
 }
 
-// ---- what the client may hear ----
+// ---- what the client may receive ----
 
 fn check_told(told: &[u8], tunnel: bool) {
     let mut rest = told;
@@ -320,7 +320,7 @@ fn check_told(told: &[u8], tunnel: bool) {
         }
         assert!(status == 426 || head.values("upgrade").is_empty(), "{status} with Upgrade");
         if status >= 200 {
-            // Whose body is none, as of HEAD, is not known here.
+            // Responses without a body, such as to HEAD, cannot be recognised here.
             return;
         }
         rest = body;

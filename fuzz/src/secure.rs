@@ -1,10 +1,9 @@
-//! One worker that speaks TLS over the simulated kernel, and a peer whose TLS is rustls in its other
-//! form, the one with buffers. The fuzzer tears what the peer says into any pieces, and if it likes
-//! alters, repeats, withholds or adds bytes.
+//! One worker with TLS over the simulated kernel, and a peer that uses the buffered interface of rustls.
+//! The fuzzer splits the peer's output into any pieces and may alter, repeat, withhold or add bytes.
 //!
-//! Whatever comes, the worker neither panics nor spins, its books balance, what it says are records
-//! that hold good HTTP and good frames, and in the end nothing is left. As long as no byte was
-//! altered the conversation works: no alert, the handshake comes to its end, an echo returns.
+//! For any input the worker neither panics nor spins, its counters are consistent, its output is records
+//! with valid HTTP and valid frames, and in the end nothing is left. As long as no byte was altered the
+//! connection works: no alert, the handshake completes, an echo returns.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -30,7 +29,7 @@ use crate::machine::output;
 
 const ACTIONS_MAX: usize = 300;
 const TURNS_MAX: usize = 5000;
-/// Requests for new keys after which the library takes its peer for an attacker.
+/// Key updates after which rustls treats its peer as an attacker.
 const REFRESHED_MAX: usize = 30;
 const MILLISECOND_NS: u64 = 1_000_000;
 const REQUEST: &[u8] = b"GET /echo HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n\
@@ -38,7 +37,7 @@ const REQUEST: &[u8] = b"GET /echo HTTP/1.1\r\nHost: localhost\r\nConnection: Up
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
 const LAST_WORDS: &[u8] = b"are you still there?";
 
-/// Certificates, made once: nothing that happens here depends on which they are.
+/// Certificates, made once: the tests do not depend on them.
 static HOUSE: LazyLock<House> = LazyLock::new(House::new);
 
 struct House {
@@ -66,7 +65,7 @@ impl House {
         House { ca, certificate, key, server }
     }
 
-    /// How the far side speaks, in the other role than the worker.
+    /// The TLS connection of the peer, in the other role than the worker.
     fn far_side(&self, role: Role, old: bool) -> Config {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let version = if old { &TLS12 } else { &TLS13 };
@@ -129,19 +128,19 @@ pub fn play(role: Role, data: &[u8]) {
 struct Peer {
     fd: Fd,
     tls: Connection,
-    /// Ciphertext that it has said and that is still under way.
+    /// Ciphertext that it has sent and that has not arrived.
     under_way: Vec<u8>,
-    /// Plaintext that it has heard.
+    /// Plaintext that it has received.
     heard: Vec<u8>,
-    /// The upgrade was asked for or answered.
+    /// The upgrade was requested or answered.
     switched: bool,
-    /// Every byte so far was its own, in order, and it means to go on.
+    /// Every byte so far was unaltered and in order, and it has not closed.
     honest: bool,
-    /// What it hears is of no use to it any more.
+    /// It can no longer decode what it receives.
     deaf: bool,
     /// It may have been too slow.
     aged: bool,
-    /// How often it asked for new keys.
+    /// How often it requested new keys.
     refreshed: usize,
 }
 
@@ -155,7 +154,7 @@ struct Siege {
     outside: Sim,
     listener: Fd,
     peer: Option<Peer>,
-    /// The peer is at the far end of the worker's newest connection.
+    /// The peer is the other end of the worker's newest connection.
     paired: bool,
     stopped: bool,
 }
@@ -260,7 +259,7 @@ impl Siege {
 
     // ---- what the peer does ----
 
-    /// A connection in the place of the one before.
+    /// Replaces the connection with a new one.
     fn connect(&mut self) {
         self.part();
         let fd = if self.role == Role::Server {
@@ -274,7 +273,7 @@ impl Siege {
             self.outside.accept(self.listener)
         };
         let Ok(fd) = fd else {
-            // The next that is accepted may be this one.
+            // This may be the next one accepted.
             self.paired = self.role == Role::Server;
             return;
         };
@@ -293,7 +292,7 @@ impl Siege {
         self.peer = Some(peer);
     }
 
-    /// Leaves, and what was heard is judged.
+    /// Disconnects and checks what was received.
     fn part(&mut self) {
         let Some(peer) = self.peer.take() else { return };
         self.resume();
@@ -304,7 +303,7 @@ impl Siege {
         }
     }
 
-    /// Lets at most so many bytes of what is under way arrive.
+    /// Delivers at most that many bytes of what is in flight.
     fn deliver(&mut self, most: usize) {
         self.with_peer(|peer, outside| {
             let mut left = most.min(peer.under_way.len());
@@ -320,7 +319,7 @@ impl Siege {
         });
     }
 
-    /// Changes what is under way.
+    /// Alters what is in flight.
     fn alter(&mut self, action: u8, input: &mut Input<'_>) {
         let (at, how) = (usize::from(input.u16()), input.byte());
         self.with_peer(|peer, _| {
@@ -346,7 +345,7 @@ impl Siege {
         });
     }
 
-    /// The request or its answer first, then messages of any length.
+    /// Sends the request or its response first, then messages of any length.
     fn say(&mut self, length: usize, input: &mut Input<'_>) {
         let opcode = if input.byte() & 1 == 0 { OpCode::Binary } else { OpCode::Ping };
         let length = if opcode.is_control() { length % 126 } else { length * 8 };
@@ -358,7 +357,7 @@ impl Siege {
         });
     }
 
-    /// Takes at most so many bytes of what the worker has sent.
+    /// Reads at most that many bytes of the worker's output.
     fn hear(&mut self, most: usize) {
         self.with_peer(|peer, outside| {
             let mut left = most;
@@ -403,7 +402,7 @@ impl Siege {
         }
     }
 
-    /// Turns until the worker would sleep.
+    /// Runs turns until the worker would sleep.
     fn settle(&mut self) {
         for _ in 0..TURNS_MAX {
             let now_ns = self.kernel.now_ns();
@@ -426,7 +425,7 @@ impl Siege {
 
     // ---- the end ----
 
-    /// All that is under way arrives, on both sides, without time passing.
+    /// Delivers everything in flight, on both sides, without time passing.
     fn exchange(&mut self) {
         for _ in 0..2_000 {
             let before = (self.kernel.progress(self.table), self.heard());
@@ -471,7 +470,7 @@ impl Siege {
         assert_eq!((totals.connections, totals.websockets, totals.queued_bytes), (0, 0, 0));
     }
 
-    /// With an honest peer that is still connected everything works.
+    /// Checks that everything works with an unaltered peer that is still connected.
     fn check_conversation(&mut self) {
         let (role, totals) = (self.role, self.totals());
         let paired = self.paired;
@@ -495,7 +494,7 @@ impl Siege {
 }
 
 impl Peer {
-    /// What it has to say becomes records under way.
+    /// Turns its pending output into records in flight.
     fn write(&mut self) {
         while self.tls.wants_write() {
             self.tls.write_tls(&mut self.under_way).expect("a vector takes all");
@@ -503,7 +502,7 @@ impl Peer {
     }
 
     fn plain(&mut self, bytes: &[u8]) {
-        // Its buffer has a limit; it waits for nobody.
+        // Its buffer has a limit; it does not wait.
         for piece in bytes.chunks(16 * 1024) {
             let _ = self.tls.writer().write(piece);
             self.write();
@@ -519,7 +518,7 @@ impl Peer {
         self.plain(&frame);
     }
 
-    /// Asks for the upgrade or agrees to it, once the handshake is done; whether that was before.
+    /// Requests or accepts the upgrade after the handshake. Returns whether that was done before.
     fn switch(&mut self, role: Role) -> bool {
         if self.switched || self.tls.is_handshaking() {
             return self.switched;
@@ -547,7 +546,7 @@ impl Peer {
 
     fn hear(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() && !self.deaf {
-            // An error, too, is a buffer that is full of what is no use any more.
+            // A full buffer of data that can no longer be decoded is an error, too.
             let read = self.tls.read_tls(&mut bytes);
             match self.tls.process_new_packets() {
                 Ok(state) => {
@@ -568,7 +567,7 @@ impl Peer {
         self.write();
     }
 
-    /// The worker has announced the end.
+    /// The worker has sent close_notify.
     fn has_goodbye(&self, role: Role) -> bool {
         let close: &[u8] = if role == Role::Server { &[0x88] } else { &[0x88, 0x80] };
         self.heard.windows(close.len()).any(|window| window == close)

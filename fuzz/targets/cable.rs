@@ -1,5 +1,5 @@
-//! Cable as text: what a client or a server says, and what an identifier asks for. Whatever is taken
-//! is written as text that means the same.
+//! Action Cable as text: what a client or a server sends, and what an identifier requests. What is
+//! accepted is written as text that means the same.
 #![no_main]
 
 use action_cable::{Command, Message, channel, data_prefix, data_suffix, put_payload};
@@ -16,7 +16,7 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(Message::decode(&written), Ok(message), "{written}");
     }
     let _ = channel(text);
-    // As an identifier, and as what is published: anything makes a message for exactly this one.
+    // As an identifier and as a publication: any text makes a message for exactly this identifier.
     let published = written(|out| put_payload(text, out));
     let written = written(|out| {
         data_prefix(text, out);

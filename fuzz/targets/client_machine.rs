@@ -1,4 +1,4 @@
-//! A worker in the client's role over the simulated kernel: bytes, timers, room to write, resets.
+//! A worker in the client role over the simulated kernel: bytes, timers, buffer space, resets.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| standfast_fuzz::machine::play(wire::Role::Client, data));

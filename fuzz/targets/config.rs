@@ -1,5 +1,5 @@
-//! A configuration file (TOML) and the words of flags and environment, by the executable's own code:
-//! nothing panics, and what is let pass means the same when it is said again.
+//! A configuration file (TOML) and values of flags and environment variables, with the executable's own
+//! code: nothing panics, and an accepted value means the same when it is printed and parsed again.
 #![no_main]
 #![allow(
     dead_code,
@@ -67,7 +67,7 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(twice.expect("what was understood can be said"), layer);
 });
 
-/// Numbers with units as they stand on the command line.
+/// Numbers with units, as on the command line.
 fn check_units(text: &str) {
     if let Ok(time) = units::duration(text) {
         assert_eq!(units::duration(&units::time_as_said(time)), Ok(time));

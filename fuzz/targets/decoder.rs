@@ -1,5 +1,5 @@
-//! Frames in either role (RFC 6455 5), compressed ones allowed or not: however the stream is torn, what is seen is the same, and a
-//! violation comes at the same place.
+//! Frames in either role (RFC 6455 5), with and without compression: the events and the position of a
+//! violation do not depend on how the stream is split.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Sec-WebSocket-Extensions as offers and as an answer (RFC 7692 7): whatever stands there, what a
-//! server accepts is within the bounds, and a client that reads the answer understands the same.
+//! Sec-WebSocket-Extensions as offers and as a response (RFC 7692 7): for any value, what a server accepts
+//! is within the bounds, and a client that reads the response understands the same.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -28,7 +28,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// As a server reads them.
+/// Parses them as a server.
 fn offers(lines: &[u8]) {
     let head = b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
@@ -63,7 +63,7 @@ fn answer_of(key: &[u8; 24]) -> Vec<u8> {
     answer
 }
 
-/// As a client that has offered reads it; nothing for what is no head.
+/// Parses it as the client that has offered; nothing if it is not a valid head.
 fn read_answer(answer: &[u8]) -> Option<Result<Option<Deflate>, Violation>> {
     let mut headers = [EMPTY_HEADER; MAX_HEADERS];
     let response = parse_response(answer, &mut headers).ok()?;

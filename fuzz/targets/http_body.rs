@@ -1,5 +1,5 @@
-//! Bodies: counted, chunked, until the end (RFC 9112 6 and 7). However they are torn the data, the
-//! end and the violation are the same, and no more comes out than the limit allows.
+//! Bodies: with a length, chunked, until close (RFC 9112 6 and 7). The data, the end and the violation do
+//! not depend on how they are split, and the output never exceeds the limit.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -38,14 +38,14 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// Up to a violation some data may have been handed out or not; all else is the same.
+/// Before a violation some data may have been returned or not; everything else is the same.
 fn check_same(whole: &Read, torn: &Read) {
     assert_eq!((whole.1, whole.2), (torn.1, torn.2));
     let data = if whole.2.is_some() { &torn.0[..whole.0.len()] } else { &torn.0[..] };
     assert_eq!(whole.0, data);
 }
 
-/// Data, where the end was, and what was wrong.
+/// The data, the position of the end, and the violation.
 fn read(mut decoder: BodyDecoder, stream: &[u8], sizes: impl Iterator<Item = usize>) -> Read {
     let (mut data, mut at) = (Vec::new(), 0);
     for size in sizes {
@@ -76,7 +76,7 @@ fn read(mut decoder: BodyDecoder, stream: &[u8], sizes: impl Iterator<Item = usi
     (data, ended.is_ok().then_some(at), ended.err())
 }
 
-/// What is written in chunks is read back.
+/// A body that is written in chunks is read back.
 fn check_chunks(decoder: BodyDecoder, data: &[u8], seed: u8) {
     let (mut out, mut rest) = (Vec::new(), data);
     for size in reads(seed) {

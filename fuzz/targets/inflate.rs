@@ -1,5 +1,5 @@
-//! Compressed messages (RFC 7692 7.2): whatever comes, no more than the cap comes out, nothing of one
-//! message shows in another, and what was compressed is inflated to what it was.
+//! Compressed messages (RFC 7692 7.2): for any input the output never exceeds the limit, no data of one
+//! message appears in another, and a compressed message inflates to the original.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -18,7 +18,7 @@ fuzz_target!(|data: &[u8]| {
     round_trip(payload, 9 + (choice >> 2) % 7, seed);
 });
 
-/// The payload as it is, as a peer might send it.
+/// The payload unchanged, as a peer might send it.
 fn hostile(payload: &[u8], cap: usize) {
     let mut inflater = Inflater::default();
     let mut canary = Vec::new();
@@ -33,7 +33,7 @@ fn hostile(payload: &[u8], cap: usize) {
     if result == Err(Violation::InflatedTooBig) {
         assert_eq!(inflated.len(), cap);
     }
-    // Whatever was inflated before, by whom, and how it ended: the same comes out.
+    // The output does not depend on what was inflated before.
     let mut fresh = Vec::new();
     assert_eq!(Inflater::default().inflate(payload, &mut fresh, cap), result);
     assert_eq!(fresh, inflated);
@@ -45,7 +45,7 @@ fn hostile(payload: &[u8], cap: usize) {
     assert!(on.len() <= cap);
 }
 
-/// The payload as messages, compressed by themselves and one referring to another.
+/// The payload as messages, each compressed on its own and with a shared context.
 fn round_trip(payload: &[u8], bits: u8, seed: u8) {
     let (mut alone, mut kept) = (Compressor::new(bits), Compressor::new(bits));
     let (mut each, mut on) = (Inflater::default(), Inflater::default());

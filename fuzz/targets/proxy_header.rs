@@ -1,5 +1,5 @@
-//! A PROXY header, versions 1 and 2, in whatever it may be torn: the reads decide nothing, and what is
-//! found ends where the header says.
+//! A PROXY header, versions 1 and 2: the result does not depend on how it is split, and the header ends
+//! where it says.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -18,7 +18,7 @@ fuzz_target!(|data: &[u8]| {
     }
     let Ok(Status::Complete(header)) = whole else { return };
     assert!(header.bytes <= data.len() && header.bytes <= V2_BYTES_MAX);
-    // What follows it is not looked at.
+    // What follows it is not read.
     assert_eq!(parse_proxy_header(&data[..header.bytes]), whole);
     if data[0] == b'P' {
         assert!(header.bytes <= 107 && data[..header.bytes].ends_with(b"\r\n"));

@@ -1,4 +1,4 @@
-//! The proxy's relay between a client and an upstream that say anything.
+//! The proxy's relay between a client and an upstream that send anything.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! A request's head (RFC 9112), the handshake in it (RFC 6455 4.2) and its answer. What is let pass
-//! means the same when it is written again, and every answer is good HTTP.
+//! A request head (RFC 9112), its handshake (RFC 6455 4.2) and the response. An accepted head means the
+//! same when it is written again, and every response is valid HTTP.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -57,7 +57,7 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(switched.protocol, chosen);
 });
 
-/// A refusal is a whole response, and its length is right.
+/// A rejection is a complete response with a correct length.
 fn check_refusal(violation: Violation) {
     let mut answer = Vec::new();
     encode_refusal(&mut answer, violation);

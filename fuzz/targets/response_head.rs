@@ -1,5 +1,5 @@
-//! A server's answer to our handshake (RFC 6455 4.1): however it is torn it means the same, and only
-//! a 101 with the right accept and nothing unoffered makes a WebSocket.
+//! A server's response to our handshake (RFC 6455 4.1): the result does not depend on how it is split, and
+//! only a 101 with the correct accept value and nothing unoffered opens a WebSocket.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -9,7 +9,7 @@ use wire::http::{BodyDecoder, EMPTY_HEADER, MAX_HEADERS, keep_alive, parse_respo
 use wire::websocket::{accept_key, check_upgrade_response};
 use wire::{Limits, Status};
 
-/// Of the example in RFC 6455 1.3, so that a right answer can be a seed.
+/// From the example in RFC 6455 1.3, so that a correct response can be a seed.
 const KEY: &[u8; 24] = b"dGhlIHNhbXBsZSBub25jZQ==";
 const OFFERED: [&str; 2] = ["chat", "superchat"];
 

@@ -1,5 +1,5 @@
-//! Routes and pools of a configuration file, by the executable's own code: nothing panics, each
-//! complaint says where, and what is let pass can be put in force, found and chosen from.
+//! Routes and pools of a configuration file, with the executable's own code: nothing panics, each error
+//! says where, and an accepted configuration can be applied, matched and balanced over.
 #![no_main]
 #![allow(
     dead_code,
@@ -49,7 +49,7 @@ fn check(said: RoutesConfig) {
         };
         let found = routes.find(&host, &route.path);
         let found = found.expect("each route leads somewhere from where it says");
-        // Another host may be more telling, but none of a shorter path.
+        // Another host may be more specific, but no route with a shorter path.
         assert!(route.path.starts_with(&*found.path), "{host} {}", route.path);
         let pool = &found.pool;
         let key = Key { now_ns: 2, random: data_of(&host), ..Key::default() };
@@ -65,7 +65,7 @@ fn check(said: RoutesConfig) {
     assert_eq!((changed.added, changed.removed), (0, 0));
 }
 
-/// Bits of a text, instead of random ones.
+/// Bits from a text, instead of random ones.
 fn data_of(text: &str) -> u64 {
     text.bytes().fold(7, |bits, byte| bits.rotate_left(9) ^ u64::from(byte))
 }

@@ -1,4 +1,4 @@
-//! A client of Action Cable, just enough to be told things: it judges nothing and pings nobody.
+//! A minimal Action Cable client for receiving messages.
 
 use std::net::SocketAddr;
 
@@ -15,7 +15,7 @@ pub(crate) struct Cable {
 }
 
 impl Cable {
-    /// Connects with this query, these further subprotocols and this header, as far as not empty.
+    /// Connects with a query, additional subprotocols and a header, each unless empty.
     pub(crate) fn connect(
         server: SocketAddr,
         query: &str,
@@ -38,7 +38,7 @@ impl Cable {
         Cable::connect(server, &query, "", ("", ""))
     }
 
-    /// The next message that is no ping.
+    /// Returns the next message other than a ping.
     pub(crate) fn hear(&mut self) -> Value {
         loop {
             let frame = self.socket.frame().expect("a message before the end");
@@ -50,20 +50,20 @@ impl Cable {
         }
     }
 
-    /// The session id that the welcome tells, which comes next.
+    /// Reads the welcome and returns its session id.
     pub(crate) fn welcome(&mut self) -> String {
         let message = self.hear();
         assert_eq!(message["type"], "welcome", "{message}");
         message["sid"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// The same, for the connection's sake.
+    /// Reads the welcome and returns the connection.
     pub(crate) fn welcomed(mut self) -> Self {
         self.welcome();
         self
     }
 
-    /// Why the session ends next, and whether its client may come back.
+    /// Reads a disconnect message and returns its reason and whether to reconnect.
     pub(crate) fn told_to_go(&mut self) -> (String, bool) {
         let message = self.hear();
         assert_eq!(message["type"], "disconnect", "{message}");
@@ -71,7 +71,7 @@ impl Cable {
         (reason, message["reconnect"].as_bool().expect("whether to reconnect"))
     }
 
-    /// Why one is not let in, having been told not to come back.
+    /// Reads a rejection without reconnect and returns its reason.
     pub(crate) fn refused(mut self) -> String {
         let (reason, reconnect) = self.told_to_go();
         assert!(!reconnect, "{reason}");
@@ -79,7 +79,7 @@ impl Cable {
         reason
     }
 
-    /// Subscribes, and tells the type of the answer.
+    /// Subscribes and returns the type of the answer.
     pub(crate) fn subscribe(&mut self, identifier: &Value) -> String {
         let identifier = identifier.to_string();
         let command = json!({"command": "subscribe", "identifier": identifier});

@@ -1,8 +1,7 @@
-//! A small chat server that mistreats some of what it passes on, and keeps book of it: rooms
-//! (`/room/NAME`), where what one says comes to all others, private chats (`/private?id=N`), where
-//! `{"to":N}` says to whom, and `/echo`, which with `?chooses=NAME` agrees on that subprotocol. Every other path is one hostile way to speak WebSocket, which
-//! with `?held` behind it leaves the connection open for good. A thread for each connection; no code of
-//! ours.
+//! A small faulty chat server that counts its faults: rooms (`/room/NAME`), where each message goes to
+//! all others; private chats (`/private?id=N`), where `{"to":N}` names the recipient; and `/echo`, which
+//! with `?chooses=NAME` selects that subprotocol. Every other path violates the protocol in one way; with
+//! `?held` the connection then stays open. One thread per connection; no code of this project.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -16,7 +15,7 @@ use sha1::{Digest, Sha1};
 use super::eventually;
 use super::recorder::{Asked, frame, more, read_frame, read_request};
 
-/// What a chat did to messages, of so many receipts that were due.
+/// The messages of a chat and its faults.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Book {
     pub(crate) handshakes: Vec<Asked>,
@@ -27,7 +26,7 @@ pub(crate) struct Book {
     /// Close frames that clients sent.
     pub(crate) closes: u64,
     pub(crate) pongs: u64,
-    /// Texts, as they came.
+    /// Received texts.
     pub(crate) said: Vec<String>,
 }
 
@@ -50,12 +49,12 @@ struct Guest {
     number: u64,
     place: String,
     stream: TcpStream,
-    /// Goes after the next one.
+    /// A message to send after the next one.
     held: Option<Vec<u8>>,
 }
 
 impl Chat {
-    /// One fault of each kind in so many receipts; 0: none.
+    /// Starts a server with one fault of each kind per `every` receipts; 0: none.
     pub(crate) fn start(every: u64) -> Chat {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -70,7 +69,7 @@ impl Chat {
         Chat { address, world }
     }
 
-    /// What it has done, once everybody has left; what it then held back was dropped.
+    /// Returns the counts once all clients have disconnected; held messages count as dropped.
     pub(crate) fn book(&self) -> Book {
         eventually("all have left", || self.world.lock().unwrap().guests.is_empty());
         self.world.lock().unwrap().book.clone()
@@ -78,7 +77,7 @@ impl Chat {
 }
 
 impl Chat {
-    /// Everything that was said.
+    /// Returns all received texts.
     pub(crate) fn said(&self) -> Vec<String> {
         self.book().said
     }
@@ -94,7 +93,7 @@ fn serve(mut stream: TcpStream, number: u64, world: &Mutex<World>) {
     let accept = base64::engine::general_purpose::STANDARD.encode(digest);
     let (way, is_held) = place.strip_suffix("?held").map_or((&*place, false), |way| (way, true));
     if hostile(&mut stream, way, &accept) {
-        // Whatever is still said is read, so that nothing is lost to a reset.
+        // Reads the rest, so that no sent bytes are lost to a reset.
         while more(&mut stream, &mut pending).is_some() {}
         if is_held {
             world.lock().unwrap().held.push(stream);
@@ -197,7 +196,7 @@ impl World {
     }
 }
 
-/// Speaks as the path says; false if that is none of these.
+/// Sends the protocol violation of a path; returns false for other paths.
 fn hostile(stream: &mut TcpStream, path: &str, accept: &str) -> bool {
     let switched = switched(accept).into_bytes();
     let then = |bytes: &[u8]| [switched.as_slice(), bytes].concat();
@@ -215,7 +214,7 @@ fn hostile(stream: &mut TcpStream, path: &str, accept: &str) -> bool {
         "/utf8" => then(&[0x81, 2, 0xc3, 0x28]),
         "/short-close" => then(&[0x88, 1, 3]),
         "/bad-close" => then(&[0x88, 2, 0x03, 0xed]),
-        // 200 KB of one message, without an end.
+        // 200 KB of one message without a final fragment.
         "/fragments" => {
             let piece = [&[0x00, 100][..], &[b'a'; 100]].concat();
             then(&[&[0x01, 0][..], &piece.repeat(2_000)].concat())

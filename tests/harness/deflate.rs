@@ -1,4 +1,4 @@
-//! Compressed messages (RFC 7692) as a foreign client makes and reads them: by miniz_oxide.
+//! Compressed messages (RFC 7692) of a foreign client, by miniz_oxide.
 //!
 //! Not a codec of frames; that is `socket`.
 
@@ -14,7 +14,7 @@ pub(crate) const CONTINUED_LAST: u8 = 0x80;
 /// The offer that every client makes.
 pub(crate) const OFFER: &str = "permessage-deflate";
 
-/// What a client makes of a message: raw deflate, flushed, without the four bytes of the flush.
+/// Compresses a message: raw deflate, flushed, without the four bytes of the flush.
 pub(crate) fn deflated(message: &[u8]) -> Vec<u8> {
     let mut out = compressed(message, FlushCompress::Sync);
     assert!(out.ends_with(&[0, 0, 0xFF, 0xFF]));
@@ -22,7 +22,7 @@ pub(crate) fn deflated(message: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The same with a last block (BFINAL), after which there is nothing to take away.
+/// Compresses a message with a final block (BFINAL), which has no flush bytes.
 pub(crate) fn finished(message: &[u8]) -> Vec<u8> {
     compressed(message, FlushCompress::Finish)
 }
@@ -33,7 +33,7 @@ fn compressed(message: &[u8], flush: FlushCompress) -> Vec<u8> {
     out
 }
 
-/// What a client reads.
+/// Decompresses a message.
 pub(crate) fn inflated(payload: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(1 << 20);
     let data = [payload, &[0, 0, 0xFF, 0xFF]].concat();
@@ -41,7 +41,7 @@ pub(crate) fn inflated(payload: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Something to compress, 4,096 bytes or nearly.
+/// Returns compressible text of about 4,096 bytes.
 pub(crate) fn long_text(word: &str) -> String {
     (0..4096 / (word.len() + 6)).map(|n| format!("{word} {n:04} ")).collect()
 }

@@ -1,4 +1,4 @@
-//! The built executable run to its end: arguments in; exit code, standard output and error out.
+//! Runs the built executable to its end and returns exit code, standard output and standard error.
 
 use std::env;
 use std::ffi::OsString;
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::eventually;
 
-/// What a finished run left behind.
+/// The result of a finished run.
 #[derive(Debug)]
 pub(crate) struct Finished {
     pub(crate) code: Option<i32>,
@@ -21,33 +21,33 @@ pub(crate) struct Finished {
 }
 
 impl Finished {
-    /// The run with the JSON that alone stands on its standard output (`--json -`).
+    /// Returns the run and the JSON on its standard output (`--json -`).
     ///
     /// # Panics
-    /// When there is none.
+    /// If there is no JSON.
     pub(crate) fn with_json(self) -> (Finished, Value) {
         let document = self.json();
         (self, document)
     }
 
-    /// That JSON.
+    /// Returns the JSON on standard output.
     ///
     /// # Panics
-    /// As above.
+    /// If there is no JSON.
     pub(crate) fn json(&self) -> Value {
         let document = serde_json::from_str(&self.stdout);
         document.unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 }
 
-/// The executable under test with `args`.
+/// Returns a command that runs the executable with `args`.
 pub(crate) fn standfast(args: &[&str]) -> Command {
     let mut command = Command::new(path());
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-/// The same where a process, or a table of its own, may have `nofile` descriptors.
+/// As [`standfast`], with a limit of `nofile` descriptors per table.
 pub(crate) fn limited(nofile: u64, args: &[&str]) -> Command {
     let mut command = Command::new("sh");
     let script = format!("ulimit -n {nofile} && exec \"$0\" \"$@\"");
@@ -56,18 +56,18 @@ pub(crate) fn limited(nofile: u64, args: &[&str]) -> Command {
     command
 }
 
-/// What `STANDFAST_EXECUTABLE` names (`cargo xtask test`: the release build), or else the one that
-/// was built together with the tests.
+/// Returns the executable in `STANDFAST_EXECUTABLE` (`cargo xtask test`: the release build), or else the
+/// one built with the tests.
 pub(crate) fn path() -> OsString {
     env::var_os("STANDFAST_EXECUTABLE").unwrap_or_else(|| env!("CARGO_BIN_EXE_standfast").into())
 }
 
-/// Whether the executable was built without optimisation, so that its times say little.
+/// Returns whether the executable is a debug build, whose times mean little.
 pub(crate) fn is_debug() -> bool {
     PathBuf::from(path()).components().any(|part| part.as_os_str() == "debug")
 }
 
-/// A copy of the executable that every user may run, wherever the project lies.
+/// Returns a copy of the executable that every user can run.
 pub(crate) fn copy_for_anybody() -> PathBuf {
     let copy = env::temp_dir().join(format!("standfast-{}", std::process::id()));
     if !copy.exists() {
@@ -79,7 +79,7 @@ pub(crate) fn copy_for_anybody() -> PathBuf {
 /// Runs the executable and waits for its end.
 ///
 /// # Panics
-/// When it does not end within the tests' patience; it is killed then.
+/// If it does not end within [`PATIENCE`](super::PATIENCE); it is killed then.
 pub(crate) fn run(args: &[&str]) -> Finished {
     run_command(standfast(args))
 }
@@ -89,7 +89,7 @@ pub(crate) fn run_command(mut command: Command) -> Finished {
     finish(Running(command.spawn().expect("the executable starts")))
 }
 
-/// Waits for the end of a run whose output nobody has taken.
+/// Waits for the end of a run and collects its output.
 pub(crate) fn finish(mut running: Running) -> Finished {
     let stdout = collect(running.0.stdout.take().expect("stdout is piped"));
     let stderr = collect(running.0.stderr.take().expect("stderr is piped"));
@@ -98,7 +98,7 @@ pub(crate) fn finish(mut running: Running) -> Finished {
     Finished { code: status.code(), stdout: text(stdout), stderr: text(stderr) }
 }
 
-/// A child that does not outlive its test.
+/// A child process that is killed at the end of its test.
 pub(crate) struct Running(pub(crate) Child);
 
 impl Running {
@@ -115,7 +115,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Both fail only when the child is gone already.
+        // Both fail only if the child has exited already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,4 +1,4 @@
-//! What the tests share: the executable as a child process, a raw socket, foreign clients.
+//! Shared parts of the tests: the executable as a child process, a raw socket, foreign clients.
 //!
 //! No test lives here, and nothing here knows what any test expects.
 
@@ -32,13 +32,13 @@ use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
 
 pub(crate) use self::scratch::Scratch;
 
-/// How long a condition may take before a test gives up. Never a time a passing test waits for.
+/// Time limit of a condition. A passing test never waits this long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Returns as soon as `condition` holds.
+/// Waits until `condition` holds.
 ///
 /// # Panics
-/// When it has not held within [`PATIENCE`], naming `what`.
+/// If it does not hold within [`PATIENCE`], with `what` in the message.
 pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !condition() {
@@ -47,8 +47,8 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// A port where nobody listens: connections are refused, nobody else is given it, and a server that
-/// is told to may still listen there.
+/// A reserved port without a listener: connections are refused, the kernel does not assign it, and a
+/// server may still be started there.
 pub(crate) struct Deserted {
     pub(crate) address: SocketAddr,
     _bound: OwnedFd,
@@ -64,7 +64,7 @@ impl Deserted {
     }
 }
 
-/// Two neighbours that were free a moment ago.
+/// Returns two consecutive ports that were free a moment ago.
 pub(crate) fn two_ports_in_a_row() -> [u16; 2] {
     let mut found = None;
     eventually("two free ports in a row", || {

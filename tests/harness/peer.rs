@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use super::server::Server;
 
-/// What runs a client, and how to see that this machine has it.
+/// The program that runs a client, and a check whether it is installed.
 pub(crate) struct Runtime {
     pub(crate) program: &'static str,
     pub(crate) check: &'static [&'static str],
@@ -18,7 +18,7 @@ pub(crate) struct Runtime {
 /// Node.js with the npm packages of `tests/peers`.
 pub(crate) const NODE: Runtime =
     Runtime { program: "node", check: &["-e", "require('ws'); require('playwright-core')"] };
-/// The same, with what applications of AnyCable's use.
+/// Node.js with the packages that applications of AnyCable use.
 pub(crate) const APPLICATION: Runtime =
     Runtime { program: "node", check: &["-e", "require('jose'); require('@anycable/core')"] };
 /// Debian's Python with its `websockets`.
@@ -30,7 +30,7 @@ pub(crate) const BROWSER: Runtime = Runtime {
     check: &["-e", "require('playwright-core'); fs.accessSync('/usr/bin/chromium')"],
 };
 
-/// The same with AnyCable's client for browsers.
+/// Chromium with AnyCable's client for browsers.
 pub(crate) const ANYCABLE_WEB: Runtime = Runtime {
     program: "node",
     check: &["-e", "require.resolve('@anycable/web'); fs.accessSync('/usr/bin/chromium')"],
@@ -44,7 +44,7 @@ pub(crate) fn talks(runtime: &Runtime, script: &str, server: &Server, expected: 
     works(runtime, script, &[&public, &admin], expected);
 }
 
-/// The same with arguments of the script's own.
+/// As [`talks`], with other arguments.
 pub(crate) fn works(runtime: &Runtime, script: &str, args: &[&str], expected: &[&str]) {
     if !is_here(runtime, script) {
         return;
@@ -60,7 +60,8 @@ pub(crate) fn works(runtime: &Runtime, script: &str, args: &[&str], expected: &[
     assert_eq!(worked, expected, "{stdout}{stderr}");
 }
 
-/// Whether this machine can run `what`. If not, that is said; under `CI` it is a failure.
+/// Returns whether this machine can run `what`. If not, the test is recorded as skipped; under `CI` it
+/// fails.
 pub(crate) fn is_here(runtime: &Runtime, what: &str) -> bool {
     let here = command(runtime, runtime.check).status().is_ok_and(|status| status.success());
     if !here {

@@ -12,7 +12,7 @@ use super::executable::Running;
 use super::http;
 use super::peer::{self, Runtime};
 
-/// Debian 12's; another version of Rails says other things.
+/// Debian 12's version; other versions of Rails answer differently.
 pub(crate) const RAILS: Runtime =
     Runtime { program: "/usr/bin/ruby", check: &["-e", "gem 'actioncable', '~> 6.1'; gem 'puma'"] };
 
@@ -23,14 +23,14 @@ pub(crate) struct Rails {
 }
 
 impl Rails {
-    /// Ready when this returns; `None` on a machine without it, which under `CI` is a failure.
+    /// Starts and waits until it is ready; `None` if it is not installed, which fails under `CI`.
     pub(crate) fn start() -> Option<Self> {
         if !peer::is_here(&RAILS, "Action Cable") {
             return None;
         }
         let rackup = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/rails/config.ru");
         let mut puma = Command::new("/usr/bin/puma");
-        // No configuration but this, and a port of the kernel's choice.
+        // No other configuration; the kernel chooses the port.
         puma.args(["-C", "-", "--bind", "tcp://127.0.0.1:0", "--threads", "2:2"]).arg(rackup);
         puma.env("RACK_ENV", "production").stdin(Stdio::null());
         let spawned = puma.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn();
@@ -38,7 +38,7 @@ impl Rails {
         let stdout = BufReader::new(running.0.stdout.take().expect("stdout is piped"));
         let (told, listens) = mpsc::channel();
         thread::spawn(move || {
-            // Read to its end, or Puma would meet a broken pipe.
+            // Reads to the end, so that Puma does not get a broken pipe.
             for line in stdout.lines().map_while(Result::ok) {
                 if let Some((_, address)) = line.split_once("Listening on http://") {
                     let _ = told.send(address.parse());
@@ -49,13 +49,13 @@ impl Rails {
         Some(Self { _running: running, address: address.expect("it is an address") })
     }
 
-    /// Has the application broadcast `data`, which is JSON.
+    /// Makes the application broadcast `data`, which is JSON.
     pub(crate) fn publish(&self, stream: &str, data: &str) {
         let answer = http::post(self.address, &format!("/publish?stream={stream}"), data);
         assert_eq!(answer.status, 204, "{answer:?}");
     }
 
-    /// Has the server end all its connections, as before a restart.
+    /// Makes the server close all connections, as before a restart.
     pub(crate) fn restart(&self) {
         assert_eq!(http::post(self.address, "/restart", "").status, 204);
     }

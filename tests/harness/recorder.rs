@@ -1,6 +1,5 @@
-//! A small server that keeps what it was asked: HTTP requests, and WebSockets whose pings in JSON it
-//! answers as gowebsocket does and whose other messages it passes on to everybody. A thread for each
-//! connection; no code of ours.
+//! A small recording server: it records HTTP requests; on WebSockets it answers JSON pings as gowebsocket
+//! does and broadcasts other messages to all. One thread per connection; no code of this project.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -13,7 +12,7 @@ use base64::Engine;
 use serde_json::{Value, json};
 use sha1::{Digest, Sha1};
 
-/// A request as it came.
+/// A received request.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     pub(crate) connection: u64,
@@ -32,7 +31,7 @@ impl Asked {
     }
 }
 
-/// What to answer: status, further header lines, body.
+/// An answer: status, additional headers, body.
 pub(crate) type Reply = (u16, Vec<(&'static str, String)>, String);
 
 pub(crate) struct Recorder {
@@ -46,7 +45,7 @@ struct Shared {
     reply: Box<dyn Fn(&Asked) -> Reply + Send + Sync>,
     sockets: Mutex<Vec<TcpStream>>,
     pings: AtomicU64,
-    /// So many WebSockets must have asked before any is answered.
+    /// Number of WebSocket handshakes to collect before any is answered.
     gathered: u64,
     asking: AtomicU64,
 }
@@ -57,7 +56,7 @@ impl Recorder {
         Self::gathering(0, reply)
     }
 
-    /// Says hello to everybody.
+    /// Answers every request with `hello`.
     pub(crate) fn hello() -> Self {
         Self::start(|_| (200, Vec::new(), "hello".to_owned()))
     }
@@ -145,7 +144,7 @@ impl Shared {
             match opcode {
                 0x8 => {
                     let _ = stream.write_all(&frame(0x8, &data));
-                    // Others have this socket too, so dropping it would not end it.
+                    // Other threads hold this socket too, so dropping it would not close it.
                     let _ = stream.shutdown(Shutdown::Both);
                     return;
                 }

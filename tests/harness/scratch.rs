@@ -1,9 +1,9 @@
-//! [`Scratch`]: a file that goes with its test.
+//! [`Scratch`]: a temporary file that is removed after its test.
 
 use std::fs;
 use std::path::PathBuf;
 
-/// A file of this test's own in cargo's scratch folder for integration tests.
+/// A temporary file in cargo's folder for integration tests.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {

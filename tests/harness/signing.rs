@@ -1,4 +1,4 @@
-//! What an application signs: tokens and names of streams.
+//! Signs tokens and stream names as an application does.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -21,12 +21,12 @@ pub(crate) fn identifiers(user: u64) -> String {
     format!("{{\"user_id\":{user}}}")
 }
 
-/// A token of this user that holds for a minute.
+/// Returns a token of this user that is valid for a minute.
 pub(crate) fn token(user: u64) -> String {
     hs256(SECRET, &json!({"ext": identifiers(user), "exp": now_unix_s() + 60}))
 }
 
-/// A token that says this.
+/// Returns a token with these claims.
 pub(crate) fn hs256(secret: &str, claims: &Value) -> String {
     let message = unsigned(&json!({"alg": "HS256", "typ": "JWT"}), claims);
     let tag = URL_SAFE_NO_PAD.encode(tag(secret, &message).as_ref());
@@ -52,7 +52,7 @@ fn tag(secret: &str, message: &str) -> hmac::Tag {
     hmac::sign(&key, message.as_bytes())
 }
 
-/// A key pair of ES256 that an identity provider might have.
+/// An ES256 key pair of an identity provider.
 pub(crate) struct Signer {
     name: &'static str,
     pair: EcdsaKeyPair,
@@ -64,7 +64,7 @@ impl Signer {
         Signer { name, pair: pair.expect("a key can be made") }
     }
 
-    /// As a key set lists it.
+    /// Returns the public key as a JWK.
     pub(crate) fn public(&self) -> Value {
         let point = self.pair.public_key().as_ref();
         let part = |range| URL_SAFE_NO_PAD.encode(&point[range]);
@@ -72,7 +72,7 @@ impl Signer {
         json!({"kty": "EC", "crv": "P-256", "use": "sig", "kid": self.name, "x": x, "y": y})
     }
 
-    /// A token of this user that holds for a minute.
+    /// Returns a token of this user that is valid for a minute.
     pub(crate) fn token(&self, user: u64) -> String {
         let header = json!({"alg": "ES256", "kid": self.name});
         let claims = json!({"ext": identifiers(user), "exp": now_unix_s() + 60});

@@ -1,7 +1,6 @@
-//! A raw client socket that can misbehave: whole WebSocket frames, or any bytes at all.
+//! A raw client socket that can misbehave: sends WebSocket frames or arbitrary bytes.
 //!
-//! Test-only and not a codec: it builds what it is told to and reads only what a server sends
-//! (unmasked frames). Its source is RFC 6455 §4.1 and §5.2.
+//! Not a codec: it builds any frame and reads only what a server sends (unmasked frames). Its source is RFC 6455 §4.1 and §5.2.
 
 use std::io::Write;
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -9,9 +8,9 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use super::PATIENCE;
 use super::http::{self, Response};
 
-/// The first byte of a whole text message.
+/// The first byte of an unfragmented text message.
 pub(crate) const TEXT: u8 = 0x81;
-/// The first byte of a whole binary message.
+/// The first byte of an unfragmented binary message.
 pub(crate) const BINARY: u8 = 0x82;
 /// The first byte of a close frame.
 pub(crate) const CLOSE: u8 = 0x88;
@@ -22,7 +21,7 @@ pub(crate) const PONG: u8 = 0x8A;
 
 /// The key of RFC 6455 §1.3 …
 pub(crate) const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
-/// … and the one right answer to it.
+/// … and its Sec-WebSocket-Accept.
 pub(crate) const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 
 /// One frame from the server.
@@ -43,7 +42,7 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// A TCP connection on which nothing has been said.
+    /// Opens a TCP connection.
     pub(crate) fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).expect("the server accepts");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
@@ -56,7 +55,7 @@ impl Socket {
         Self::open_with(address, path, "")
     }
 
-    /// The same with this offer of extensions, if it is one.
+    /// As [`Socket::open`], with an offer of extensions unless it is empty.
     pub(crate) fn open_with(address: SocketAddr, path: &str, extensions: &str) -> Self {
         let mut socket = Self::connect(address);
         socket.send(upgrade(path, &[("Sec-WebSocket-Extensions", extensions)]).as_bytes());
@@ -66,12 +65,12 @@ impl Socket {
         socket
     }
 
-    /// Our end, as the server sees it.
+    /// Returns the local address.
     pub(crate) fn local_address(&self) -> String {
         self.stream.local_addr().expect("it is connected").to_string()
     }
 
-    /// Sends `bytes` as they are. What the far side refuses to take is not an error here.
+    /// Sends `bytes` unchanged; write errors are ignored.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
@@ -81,8 +80,8 @@ impl Socket {
         self.send(&masked(first, payload));
     }
 
-    /// Sends `bytes` as far as the kernel takes them; the rest goes before those of the next call.
-    /// While a rest waits, `bytes` are left out.
+    /// Sends as much of `bytes` as the kernel accepts and keeps the rest. While a rest is pending, sends
+    /// only that and ignores `bytes`.
     pub(crate) fn pour(&mut self, bytes: &[u8]) {
         if self.unsent.is_empty() {
             self.unsent.extend_from_slice(bytes);
@@ -106,7 +105,7 @@ impl Socket {
             .expect("the time to linger can be set");
     }
 
-    /// Tells the server that nothing more comes.
+    /// Shuts down the sending side.
     pub(crate) fn finish_sending(&self) {
         let _ = self.stream.shutdown(Shutdown::Write);
     }
@@ -116,7 +115,7 @@ impl Socket {
         http::read_response(&mut self.stream, &mut self.pending)
     }
 
-    /// What comes until it ends with `end`.
+    /// Reads text until it ends with `end`.
     pub(crate) fn text_until(&mut self, end: &str) -> String {
         while !self.pending.ends_with(end.as_bytes()) {
             let more = http::read_more(&mut self.stream, &mut self.pending);
@@ -125,7 +124,7 @@ impl Socket {
         String::from_utf8(std::mem::take(&mut self.pending)).expect("text")
     }
 
-    /// Appends whatever comes next, frames or not; false at the end.
+    /// Appends the next received bytes; returns false at the end.
     pub(crate) fn take(&mut self, into: &mut Vec<u8>) -> bool {
         into.append(&mut self.pending);
         http::read_more(&mut self.stream, into)
@@ -146,7 +145,7 @@ impl Socket {
         }
     }
 
-    /// The code of the close frame that comes next, other frames passed over.
+    /// Returns the code of the next close frame and skips other frames.
     pub(crate) fn close_code(&mut self) -> u16 {
         loop {
             let frame = self.frame().expect("a close frame before the end");
@@ -157,14 +156,14 @@ impl Socket {
         }
     }
 
-    /// Whether the server ends the connection without a further frame.
+    /// Returns whether the server closes the connection without another frame.
     pub(crate) fn ends(&mut self) -> bool {
         self.frame().is_none()
     }
 }
 
-/// A right upgrade request for `path`, with `changes` replacing or adding headers. A change to
-/// an empty value leaves the header out.
+/// Returns a valid upgrade request for `path`, with headers replaced or added by `changes`. An empty
+/// value removes a header.
 pub(crate) fn upgrade(path: &str, changes: &[(&str, &str)]) -> String {
     let right = [
         ("Host", "127.0.0.1"),
@@ -202,7 +201,7 @@ pub(crate) fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The first frame of `bytes` and its size, once it is whole.
+/// Returns the first frame of `bytes` and its size once it is complete.
 pub(crate) fn parse(bytes: &[u8]) -> Option<(Frame, usize)> {
     let (&first, &second) = (bytes.first()?, bytes.get(1)?);
     assert!(second & 0x80 == 0, "a server masks no frame (§5.1)");

@@ -1,5 +1,4 @@
-//! A terminal of a test's own: what the executable draws on it, which keys are pressed, how it is
-//! left behind. pty(7); `setsid --ctty` (util-linux) makes it the controlling terminal.
+//! A pseudo-terminal for tests: captures the output, sends keys and reads the modes. pty(7); `setsid --ctty` (util-linux) makes it the controlling terminal.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -14,7 +13,7 @@ use rustix::termios::{LocalModes, SpecialCodeIndex, Winsize, tcgetattr, tcsetwin
 use super::eventually;
 use super::executable::{Running, standfast};
 
-/// Both ends: the tests' and the program's.
+/// Both ends of the pseudo-terminal.
 pub(crate) struct Terminal {
     ours: File,
     theirs: OwnedFd,
@@ -42,7 +41,7 @@ impl Terminal {
         terminal
     }
 
-    /// Runs the executable with this as its terminal.
+    /// Runs the executable on this terminal.
     pub(crate) fn run(&self, args: &[&str], env: &[(&str, &str)]) -> Running {
         let inside = standfast(args);
         let mut command = Command::new("setsid");
@@ -62,7 +61,7 @@ impl Terminal {
         (&self.ours).write_all(keys).expect("keys are taken");
     }
 
-    /// All that was written to it.
+    /// Returns everything written to the terminal.
     pub(crate) fn seen(&self) -> String {
         String::from_utf8_lossy(&self.seen.lock().unwrap()).into_owned()
     }
@@ -76,8 +75,7 @@ impl Terminal {
         });
     }
 
-    /// Whether keys are echoed and lines edited, and the key that suspends: what a program that
-    /// takes the terminal changes.
+    /// Returns the modes that a full-screen program changes: echo, line editing and the suspend key.
     pub(crate) fn modes(&self) -> (bool, bool, u8) {
         let modes = tcgetattr(&self.theirs).expect("a terminal has modes");
         (

@@ -1,5 +1,5 @@
-//! TLS for tests: an authority with what it signs, as files, and a client by rustls that shares no
-//! code with ours and can dribble, lie and leave.
+//! TLS for tests: a certificate authority with its certificates as files, and a rustls client that shares
+//! no code with this project and can send partial records, invalid bytes and disconnect.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -17,7 +17,7 @@ use super::PATIENCE;
 use super::http::{self, Response};
 use super::socket::{Frame, parse, upgrade};
 
-/// An authority, and a folder with what it signed.
+/// A certificate authority, and a folder with the certificates it signed.
 pub(crate) struct Authority {
     folder: PathBuf,
     issuer: Issuer<'static, KeyPair>,
@@ -32,14 +32,14 @@ impl Authority {
         fs::create_dir_all(&folder).unwrap();
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // Named otherwise than what it signs, or that would look signed by itself.
+        // A name different from those it signs, which would otherwise look self-signed.
         params.distinguished_name.push(DnType::CommonName, "a test authority");
         let key = KeyPair::generate().unwrap();
         fs::write(folder.join("ca.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
         Self { folder, issuer: Issuer::new(params, key) }
     }
 
-    /// Writes `FILE.pem` and `FILE.key` for these names, over what was there.
+    /// Writes `FILE.pem` and `FILE.key` for these names; overwrites existing files.
     pub(crate) fn sign(&self, file: &str, names: &[&str]) {
         let key = KeyPair::generate().unwrap();
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
@@ -66,7 +66,7 @@ impl Authority {
         fs::write(self.path(&format!("{file}.key")), key.serialize_pem()).unwrap();
     }
 
-    /// Where a file of this folder is.
+    /// Returns the path of a file in the folder.
     pub(crate) fn path(&self, file: &str) -> String {
         self.folder.join(file).to_str().unwrap().to_owned()
     }
@@ -76,7 +76,7 @@ impl Authority {
         CertificateDer::from_pem_file(self.path(&format!("{file}.pem"))).unwrap()
     }
 
-    /// A client that believes this authority, and shows the certificate in `FILE.pem` if any.
+    /// Returns a client that trusts this authority and sends the certificate in `FILE.pem`, if any.
     pub(crate) fn client(&self, file: Option<&str>) -> Arc<ClientConfig> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let mut roots = RootCertStore::empty();
@@ -97,7 +97,7 @@ impl Drop for Authority {
     }
 }
 
-/// A stream that sends at most so many bytes at once.
+/// A stream that sends at most `step` bytes per write.
 pub(crate) struct Dribble {
     stream: TcpStream,
     step: usize,
@@ -126,7 +126,7 @@ pub(crate) struct Secure {
 }
 
 impl Secure {
-    /// A connection on which nothing has been said, sending `step` bytes at a time.
+    /// Opens a connection that sends at most `step` bytes per write.
     pub(crate) fn connect(
         address: SocketAddr,
         config: &Arc<ClientConfig>,
@@ -136,7 +136,7 @@ impl Secure {
         Self::connect_behind(b"", address, config, name, step)
     }
 
-    /// The same behind what a proxy says first, in the clear.
+    /// As [`Secure::connect`], after a plain-text header of a proxy.
     pub(crate) fn connect_behind(
         header: &[u8],
         address: SocketAddr,
@@ -161,7 +161,7 @@ impl Secure {
         socket
     }
 
-    /// Makes a WebSocket of it.
+    /// Upgrades to a WebSocket.
     pub(crate) fn upgrade(&mut self, path: &str) {
         self.send(upgrade(path, &[]).as_bytes()).expect("TLS is agreed on");
         let response = self.response();
@@ -185,31 +185,31 @@ impl Secure {
                 self.pending.drain(..size);
                 return Some(frame);
             }
-            // An end that nobody announced is an error of this read.
+            // An end without close_notify is an error of this read.
             if !http::read_more(&mut self.stream, &mut self.pending) {
                 return None;
             }
         }
     }
 
-    /// Why the server would not have us.
+    /// Returns the error with which the server refuses the handshake.
     pub(crate) fn refusal(&mut self) -> String {
         let told = self.send(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
         let read = told.and_then(|()| self.stream.read(&mut [0; 1]).map(|_| ()));
         read.expect_err("the server refuses").to_string()
     }
 
-    /// The certificate it showed.
+    /// Returns the certificate of the server.
     pub(crate) fn certificate(&self) -> CertificateDer<'static> {
         self.stream.conn.peer_certificates().unwrap()[0].clone().into_owned()
     }
 
-    /// The protocol agreed on by ALPN, if one was.
+    /// Returns the protocol selected by ALPN, if any.
     pub(crate) fn agreed(&self) -> Option<Vec<u8>> {
         self.stream.conn.alpn_protocol().map(<[u8]>::to_vec)
     }
 
-    /// The records of `bytes`, not sent.
+    /// Encrypts `bytes` and returns the records without sending them.
     pub(crate) fn seal(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.stream.conn.writer().write_all(bytes).unwrap();
         let mut records = Vec::new();
@@ -217,18 +217,18 @@ impl Secure {
         records
     }
 
-    /// From now on we encrypt with another key, and so shall the server (RFC 8446 section 4.6.3).
+    /// Sends a KeyUpdate that requests one from the server, too (RFC 8446 section 4.6.3).
     pub(crate) fn update_keys(&mut self) {
         self.stream.conn.refresh_traffic_keys().expect("TLS 1.3");
         let _ = self.stream.flush();
     }
 
-    /// What carries the records.
+    /// Returns the TCP stream.
     pub(crate) fn tcp(&self) -> &TcpStream {
         &self.stream.sock.stream
     }
 
-    /// Announces our end.
+    /// Sends close_notify.
     pub(crate) fn say_goodbye(&mut self) {
         self.stream.conn.send_close_notify();
         let _ = self.stream.flush();
@@ -236,7 +236,7 @@ impl Secure {
 }
 
 impl Read for Secure {
-    /// What the next frames are made of.
+    /// Reads decrypted bytes.
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if self.pending.is_empty() {
             return self.stream.read(into);
@@ -248,7 +248,7 @@ impl Read for Secure {
     }
 }
 
-/// The first bytes a client says.
+/// Returns the ClientHello of a client.
 pub(crate) fn client_hello(config: &Arc<ClientConfig>) -> Vec<u8> {
     let name = ServerName::try_from("localhost").unwrap();
     let mut connection = ClientConnection::new(Arc::clone(config), name).unwrap();

@@ -1,5 +1,5 @@
-//! [`Front`]: TLS in front of a plain server, with a certificate signed by itself. It passes bytes
-//! both ways, two threads to a connection; no code of ours.
+//! [`Front`]: a TLS proxy in front of a plain server, with a self-signed certificate. Two threads per
+//! connection; no code of this project.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -16,7 +16,7 @@ pub(crate) struct Front {
 }
 
 impl Front {
-    /// One that passes on to `inner`.
+    /// Starts a front of the server `inner`.
     pub(crate) fn of(inner: SocketAddr) -> Self {
         let own = generate_simple_self_signed(["nobody.example".to_owned()]).unwrap();
         let key = PrivatePkcs8KeyDer::from(own.signing_key.serialize_der());
@@ -40,14 +40,14 @@ impl Front {
     }
 }
 
-/// Both ways, until the client leaves.
+/// Copies in both directions until the client disconnects.
 fn carry(client: &TcpStream, inner: SocketAddr, config: Arc<ServerConfig>) {
     let inner = TcpStream::connect(inner).expect("the plain server accepts");
     let session = Arc::new(Mutex::new(ServerConnection::new(config).unwrap()));
     let back = (client.try_clone().unwrap(), inner.try_clone().unwrap(), Arc::clone(&session));
     thread::spawn(move || answer(back.0, back.1, &back.2));
     let mut buffer = [0; 4096];
-    // Whoever leaves says so by an error or an end: here both are the same.
+    // Errors and the end of the stream both mean that the client has disconnected.
     while let Some(bytes) = some(&mut &*client, &mut buffer) {
         let Some(plain) = opened(client, &session, bytes) else { break };
         if (&inner).write_all(&plain).is_err() {
@@ -57,7 +57,7 @@ fn carry(client: &TcpStream, inner: SocketAddr, config: Arc<ServerConfig>) {
     let _ = inner.shutdown(Shutdown::Both);
 }
 
-/// What records from the client hold.
+/// Decrypts records of the client.
 fn opened(
     client: &TcpStream,
     session: &Mutex<ServerConnection>,
@@ -77,7 +77,7 @@ fn opened(
     Some(plain)
 }
 
-/// What the plain server says, to the client.
+/// Copies from the plain server to the client.
 fn answer(client: TcpStream, mut inner: TcpStream, session: &Mutex<ServerConnection>) {
     let mut buffer = [0; 4096];
     while let Some(bytes) = some(&mut inner, &mut buffer) {

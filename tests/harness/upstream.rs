@@ -1,5 +1,5 @@
-//! A server behind the proxy, played by the test: it takes connections, reads what it is asked and
-//! says whatever it is told, byte by byte.
+//! An upstream server controlled by the test: it accepts connections, reads requests and sends arbitrary
+//! bytes.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,26 +9,26 @@ use super::http::read_more;
 use super::socket::ACCEPT;
 use super::{PATIENCE, eventually};
 
-/// A listener of the test's.
+/// The listener of an upstream.
 pub(crate) struct Upstream(TcpListener);
 
 impl Upstream {
-    /// One on a free port.
+    /// Listens on a free port.
     pub(crate) fn new() -> Self {
         Self::at("127.0.0.1")
     }
 
-    /// One on a free port of this address.
+    /// Listens on a free port of this address.
     pub(crate) fn at(address: &str) -> Self {
         Self(TcpListener::bind((address, 0)).expect("a free port"))
     }
 
-    /// Where it listens.
+    /// Returns the listening address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.0.local_addr().expect("it is bound")
     }
 
-    /// The next connection.
+    /// Accepts the next connection.
     pub(crate) fn accept(&self) -> Leg {
         let mut leg = None;
         self.0.set_nonblocking(true).expect("it can be told not to wait");
@@ -42,7 +42,7 @@ impl Upstream {
         Leg { stream, pending: Vec::new() }
     }
 
-    /// All connections that wait to be accepted.
+    /// Accepts all waiting connections.
     pub(crate) fn each_waiting(&self, mut with: impl FnMut(Leg)) {
         self.0.set_nonblocking(true).expect("it can be told not to wait");
         while let Ok((stream, _)) = self.0.accept() {
@@ -52,13 +52,13 @@ impl Upstream {
         }
     }
 
-    /// Whether nobody has connected who was not accepted yet.
+    /// Returns whether no connection is waiting.
     pub(crate) fn is_alone(&self) -> bool {
         self.0.set_nonblocking(true).expect("it can be told not to wait");
         self.0.accept().is_err()
     }
 
-    /// The next connection, on which a handshake was asked for and is answered rightly.
+    /// Accepts the next connection and answers its WebSocket handshake.
     pub(crate) fn tunnel(&self) -> Leg {
         let mut leg = self.accept();
         leg.head();
@@ -74,7 +74,7 @@ pub(crate) struct Leg {
 }
 
 impl Leg {
-    /// The head of the next request.
+    /// Reads the head of the next request.
     pub(crate) fn head(&mut self) -> String {
         let end = loop {
             if let Some(at) = self.pending.windows(4).position(|four| four == b"\r\n\r\n") {
@@ -86,7 +86,7 @@ impl Leg {
         String::from_utf8(self.pending.drain(..end).collect()).expect("a head is text")
     }
 
-    /// The same, or nothing where the connection has ended.
+    /// As [`Leg::head`]; `None` at the end of the connection.
     pub(crate) fn head_if_any(&mut self) -> Option<String> {
         while !self.pending.ends_with(b"\r\n\r\n") {
             if !read_more(&mut self.stream, &mut self.pending) {
@@ -96,7 +96,7 @@ impl Leg {
         Some(self.head())
     }
 
-    /// So many bytes.
+    /// Reads `count` bytes.
     pub(crate) fn bytes(&mut self, count: usize) -> Vec<u8> {
         while self.pending.len() < count {
             let more = read_more(&mut self.stream, &mut self.pending);
@@ -105,22 +105,22 @@ impl Leg {
         self.pending.drain(..count).collect()
     }
 
-    /// What has come beyond what was taken.
+    /// Returns bytes that were received but not read yet.
     pub(crate) fn rest(&self) -> &[u8] {
         &self.pending
     }
 
-    /// Says something.
+    /// Sends bytes.
     pub(crate) fn say(&mut self, text: impl AsRef<[u8]>) {
         self.stream.write_all(text.as_ref()).expect("the proxy takes it");
     }
 
-    /// Whether nothing comes any more; by its end or by a break.
+    /// Returns whether the connection ends without more bytes, by FIN or RST.
     pub(crate) fn ends(&mut self) -> bool {
         self.pending.is_empty() && !read_more(&mut self.stream, &mut self.pending)
     }
 
-    /// Whether nothing has come for a moment.
+    /// Returns whether nothing arrives for 100 ms.
     pub(crate) fn is_silent(&mut self) -> bool {
         self.stream.set_read_timeout(Some(Duration::from_millis(100))).expect("it can be set");
         let silent = self.stream.read(&mut [0]).is_err_and(|error| {
@@ -130,7 +130,7 @@ impl Leg {
         silent
     }
 
-    /// Says that nothing more comes.
+    /// Shuts down the sending side.
     pub(crate) fn finish(&self) {
         let _ = self.stream.shutdown(Shutdown::Write);
     }
@@ -142,7 +142,7 @@ impl Leg {
     }
 }
 
-/// The right answer to the handshakes of this harness.
+/// Returns the correct answer to the handshakes of this harness.
 pub(crate) fn switching() -> String {
     format!(
         "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\

@@ -1,5 +1,5 @@
-//! [`Web`]: a small HTTP/1.1 server that writes down what it got and answers as the test says. A
-//! thread per connection; requests must be right, or the test fails.
+//! [`Web`]: a small HTTP/1.1 server that records requests and answers as the test decides. One thread per
+//! connection; an invalid request fails the test.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use std::thread;
 
 use super::http::read_more;
 
-/// A request as it came.
+/// A received request.
 #[derive(Clone, Debug)]
 pub(crate) struct Got {
     pub(crate) peer: SocketAddr,
@@ -17,7 +17,7 @@ pub(crate) struct Got {
     /// Names in lower case.
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: String,
-    /// On its connection, from 0 on.
+    /// Number of the request on its connection, from 0.
     pub(crate) number: usize,
 }
 

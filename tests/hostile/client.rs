@@ -1,6 +1,6 @@
-//! BI-11: what a server may not answer to an offer of compression, at our own client. What it costs a neighbour
-//! and in memory is in `crates/engine/tests/refused_answers.rs`, its other
-//! rules in `crates/engine/tests/client.rs`.
+//! BI-11: invalid responses to an offer of compression, at the client. Their cost in memory and for a
+//! bystander is tested in `crates/engine/tests/refused_answers.rs`, other invalid responses in
+//! `crates/engine/tests/client.rs`.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -18,8 +18,7 @@ use crate::harness::two_ports_in_a_row;
 
 const MESSAGES: u64 = 200;
 
-/// Each answer is refused and counted, and those beside them that met a good server have all their
-/// echoes.
+/// Each response is refused and counted, and connections to a valid server get all their echoes.
 #[test]
 fn bi_11_windows_that_do_not_exist() {
     let bits = |name: &str| {
@@ -54,7 +53,7 @@ fn bi_11_windows_that_do_not_exist() {
                 )
                 .as_bytes(),
             );
-            // A client that believes it would wait for an echo.
+            // A client that accepts the response would wait for an echo.
         }
     });
     let url = format!("ws://127.0.0.1:{{{first}..{second}}}/echo");

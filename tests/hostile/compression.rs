@@ -12,7 +12,7 @@ fn attack(violation: &'static str, close: u16, bytes: Vec<u8>) -> Attack {
     Attack::extended(OFFER, violation, close, bytes)
 }
 
-/// Compressed frames where nothing was agreed on, and where none may be.
+/// Compressed frames without a negotiation, and where none are allowed.
 #[test]
 fn bi_08_reserved_bits_where_compression_was_agreed_on() {
     let payload = deflated(b"x");
@@ -54,15 +54,15 @@ fn bi_10_what_cannot_be_inflated() {
         broken(b""),
         broken(&[0xFF; 40]),
         broken(&too_far),
-        // A block of the kind that is reserved.
+        // A block of the reserved type.
         broken(&[0x06, 0x00]),
         broken(&garbage),
         attack("invalid_utf8", 1007, masked(DEFLATED, &deflated(b"a\xFF"))),
     ]);
 }
 
-/// A last block is legal, an empty message is one byte, and what stands behind a compressed frame is
-/// untouched by the bytes that inflating adds to it.
+/// A last block is legal, an empty message is one byte, and what follows a compressed frame is not
+/// changed by the bytes that inflating adds.
 #[test]
 fn bi_10_what_only_looks_wrong() {
     let mut siege = Siege::begin(&["--compress-above", "1MiB", "--max-message", "2MiB"]);
@@ -91,8 +91,8 @@ fn bi_10_what_only_looks_wrong() {
     siege.server.until_closed("gone", begun);
 }
 
-/// What one connection broke off shows up at no other: neither what was inflated before, nor the rest
-/// of it.
+/// An aborted message on one connection does not appear on another: neither what was inflated
+/// before, nor the rest of it.
 #[test]
 fn bi_12_nothing_of_one_connection_reaches_another() {
     let mut siege = Siege::begin(&["--compress-above", "1"]);

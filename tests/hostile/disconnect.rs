@@ -1,4 +1,5 @@
-//! BI-17, BI-27, BI-28, BI-30: peers that come in masses, stop reading, or leave in any state.
+//! BI-17, BI-27, BI-28, BI-30: peers that connect in masses, stop reading, or disconnect in any
+//! state.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -12,11 +13,11 @@ use crate::harness::socket::{BINARY, CLOSE, PING, PONG, Socket, TEXT, masked, up
 
 use super::siege::{HELD, RSS_BYTES, Siege};
 
-/// How many come. A tenth of what is promised, because this suite runs often.
+/// How many connect: a tenth of the real number, because this suite runs often.
 const MASSES: usize = 100_000 / SCALE;
 const SLOWLORIS: usize = 10_000 / SCALE;
 const SCALE: usize = 10;
-/// What may be left of them in memory: a byte for each ten.
+/// Memory that may remain used: a byte for every ten connections.
 const LEFT_BYTES: u64 = 1 << 20;
 
 /// Has `leave` send `count` peers through the server by four threads, after some that warm it up,
@@ -73,7 +74,7 @@ fn bi_17_masses_of_resets() {
     siege.echo();
 }
 
-/// Heads that are begun and go on, a byte at a time, until their time is up.
+/// Heads that are begun and continue, a byte at a time, until the timeout.
 #[test]
 fn bi_17_slowloris() {
     let mut siege = Siege::begin(&["--handshake-timeout", "1s", "--idle-timeout", "off"]);
@@ -86,7 +87,7 @@ fn bi_17_slowloris() {
         socket.send(b"x");
         assert!(socket.ends(), "nobody is answered and nobody stays");
     };
-    // Those of the first kind would be waited for one by one.
+    // Waiting for each of these in turn would take too long.
     let leave = |socket: Socket| socket.reset();
     let begun = siege.withstands(RSS_BYTES, begin, leave);
     eventually("they have left", || siege.server.metrics()["standfast_connections"] == 1.0);
@@ -100,8 +101,8 @@ fn bi_17_slowloris() {
     siege.echo();
 }
 
-/// The reader of the echo has stopped, so the server stops reading it: what waits is bounded, and
-/// nothing of it is lost.
+/// The client does not read the echo, so the server stops reading from it: what waits is bounded,
+/// and nothing is lost.
 #[test]
 fn bi_27_a_writer_that_does_not_read() {
     let mut siege = Siege::begin(&[]);
@@ -138,7 +139,7 @@ fn bi_27_a_subscriber_that_does_not_read() {
     siege.server.until_closed("slow_consumer", 1);
 }
 
-/// Where a peer may be when it leaves: what it has sent, and as what that is counted.
+/// The states in which a peer may disconnect: what it has sent, and the cause it is counted as.
 fn states() -> [(&'static str, Vec<u8>, &'static str); 7] {
     let closing = masked(CLOSE, &1000_u16.to_be_bytes());
     let broken = masked(CLOSE, &[3]);
@@ -226,8 +227,8 @@ fn bi_28_half_closes() {
     siege.server.until_closed("by_peer", closed);
 }
 
-/// Who is unplugged sends no FIN; to the server it is one that says nothing any more. The neighbour
-/// speaks and stays.
+/// An unplugged peer sends no FIN; to the server it is just idle. The bystander is active and
+/// stays.
 #[test]
 fn bi_28_peers_that_are_gone_without_a_word() {
     let mut siege = Siege::begin(&["--idle-timeout", "1s"]);
@@ -245,8 +246,8 @@ fn bi_28_peers_that_are_gone_without_a_word() {
     }
 }
 
-/// The process has no descriptor for those who come: they wait, those inside are served, the server
-/// does not spin, and when there are descriptors again they are let in.
+/// The process has no descriptor for new connections: they wait, open ones are served, the server
+/// does not spin, and when there are descriptors again the waiting ones are accepted.
 #[test]
 fn bi_30_no_descriptor_to_accept_with() {
     const ECHOES: usize = 1_000;
@@ -280,8 +281,8 @@ fn bi_30_no_descriptor_to_accept_with() {
     assert_eq!(metrics["standfast_websockets"], 51.0);
 }
 
-/// A descriptor that is free again belongs to the next at once; nothing of the last one may reach
-/// it. Whoever gets it hears its own echo and nothing else.
+/// A free descriptor is reused at once; nothing of its last connection may reach the next one,
+/// which receives its own echo and nothing else.
 #[test]
 fn bi_30_descriptors_that_change_hands() {
     let mut siege = Siege::begin(&[]);

@@ -62,20 +62,20 @@ fn bi_03_lengths_in_more_bytes_than_needed() {
     ]);
 }
 
-/// 131,000 of them before the first is looked at by a handler. What they weigh is their bytes.
+/// 131,000 of them before the message is complete. They cost no more than their bytes.
 #[test]
 fn bi_04_fragments_of_one_byte_without_end() {
     const EACH: usize = 655;
     endless_fragments(&masked(0x00, b"x").repeat(EACH), EACH);
 }
 
-/// For a time they are what pings are: alive, and no burden.
+/// For a while they are treated like pings: a sign of life, and no cost.
 #[test]
 fn bi_04_empty_fragments_in_masses() {
     endless_fragments(&masked(0x00, b"").repeat(655), 0);
 }
 
-/// But not for ever: a message has to grow, or to end, within the idle timeout.
+/// But not forever: a message has to grow, or to end, within the idle timeout.
 #[test]
 fn bi_04_empty_fragments_without_end() {
     let mut siege = Siege::begin(&["--idle-timeout", "1s"]);
@@ -100,7 +100,7 @@ fn bi_04_empty_fragments_without_end() {
     }
 }
 
-/// One message grows between the neighbour's echoes, is ended at last, and comes back whole.
+/// One message grows between the bystander's echoes, is finished at last, and is echoed complete.
 fn endless_fragments(fragments: &[u8], payload: usize) {
     let mut siege = Siege::begin(&["--max-message", "32MiB"]);
     let mut hostile = Socket::open(siege.server.listen, "/echo");
@@ -173,7 +173,7 @@ fn bi_06_ten_thousand_frames_in_one_segment() {
     for _ in 0..10_000 {
         assert_eq!(hostile.frame(), Some(Frame { first: TEXT, payload: b"x".to_vec() }));
     }
-    // Fifty at a time the neighbour need not wait for, however often.
+    // Fifty at a time do not slow the bystander, however often.
     let fifty = masked(TEXT, b"x").repeat(50);
     let begun = siege.withstands(RSS_BYTES, |_| hostile.send(&fifty), |()| ());
     for _ in 0..50 * begun {
@@ -197,8 +197,8 @@ fn bi_07_close_frames_that_may_not_be() {
     Siege::begin(&[]).refuses(&attacks);
 }
 
-/// A close frame within a message, and messages and a ping after one: nothing but the closing
-/// handshake is answered.
+/// A close frame within a message, and messages and a ping after one: only the closing handshake is
+/// answered.
 #[test]
 fn bi_07_data_around_a_close_frame() {
     let mut siege = Siege::begin(&[]);
@@ -222,7 +222,8 @@ fn bi_07_data_around_a_close_frame() {
     siege.server.until_closed("by_peer", begun);
 }
 
-/// Only the latest is owed, so what waits for one that does not read is what the kernel has.
+/// Only the latest ping needs an answer, so for a client that does not read, only the kernel's
+/// buffers fill.
 #[test]
 fn bi_07_a_hundred_thousand_pings_and_no_pong_read() {
     const EACH: u64 = 500;

@@ -5,7 +5,7 @@ use crate::harness::socket::{ACCEPT, CLOSE, KEY, Socket, TEXT, masked, upgrade};
 
 use super::siege::{Attack, RSS_BYTES, Siege};
 
-/// A right request with `line` among its headers.
+/// A valid request with `line` among its headers.
 fn with(line: &str) -> Vec<u8> {
     upgrade("/echo", &[]).replacen("\r\n", &format!("\r\n{line}\r\n"), 1).into_bytes()
 }
@@ -15,7 +15,7 @@ fn aimed(target: &str) -> Vec<u8> {
     upgrade("/echo", &[]).replacen("/echo", target, 1).into_bytes()
 }
 
-/// Requires that each of `requests` is answered by 101 while the neighbour is served.
+/// Requires that each of `requests` is answered 101 while the bystander is served.
 fn accepts(requests: &[Vec<u8>]) {
     let mut siege = Siege::begin(&[]);
     let mut turn = requests.iter().cycle();
@@ -37,7 +37,7 @@ fn accepts(requests: &[Vec<u8>]) {
     siege.server.until_closed("gone", begun);
 }
 
-/// It is refused when it is too long, and looked at once however it comes.
+/// It is refused when it is too long, and each byte is scanned once.
 #[test]
 fn bi_13_a_head_that_dribbles_for_ever() {
     let mut siege = Siege::begin(&[]);
@@ -51,7 +51,7 @@ fn bi_13_a_head_that_dribbles_for_ever() {
         },
         |mut socket| {
             assert_eq!(socket.response().status, 431);
-            // What would follow, up to 1 MiB of it, is not kept.
+            // What follows, up to 1 MiB of it, is not kept.
             (0..64).for_each(|_| socket.send(&[b'x'; 16 * 1024]));
             socket.finish_sending();
             assert!(socket.ends());
@@ -81,7 +81,7 @@ fn bi_14_headers_that_are_missing() {
     ]);
 }
 
-/// Without `Upgrade` it is a request like others.
+/// Without `Upgrade` it is an ordinary request.
 #[test]
 fn bi_14_upgrade_is_missing() {
     let mut siege = Siege::begin(&[]);
@@ -135,7 +135,7 @@ fn bi_15_quotes_that_are_not_closed() {
     ]);
 }
 
-/// What cannot be agreed to is declined; the socket opens without.
+/// Unacceptable extensions are declined; the socket opens without them.
 #[test]
 fn bi_15_lists_of_extensions() {
     let offer = |value: &str| with(&format!("Sec-WebSocket-Extensions: {value}"));
@@ -166,7 +166,7 @@ fn bi_16_keys() {
     ]);
 }
 
-/// A target with an authority of its own leads to no other place and past no check.
+/// A target with its own authority reaches no other resource and bypasses no check.
 #[test]
 fn bi_18_targets_and_hosts() {
     Siege::begin(&[]).refuses(&[
@@ -179,7 +179,7 @@ fn bi_18_targets_and_hosts() {
         Attack::upgrade("duplicate_host", 400, &[("Host", "a"), ("Host", "b")]),
     ]);
     let mut siege = Siege::begin(&[]);
-    // Another authority than the one connected to is none of ours (421); the rest names nothing.
+    // An authority that is not ours is refused (421); the other targets do not exist.
     let targets = [
         ("http://example.com/echo", 421),
         ("http://127.0.0.1/metrics", 404),
@@ -224,8 +224,8 @@ fn bi_19_lines_that_two_parsers_would_read_differently() {
     ]);
 }
 
-/// An empty line behind the head, as some clients send it, is no frame. Nobody may read it as one
-/// and the next bytes as another.
+/// An empty line after the head, as some clients send it, is not a frame. No reader may take it for
+/// one and disagree with another.
 #[test]
 fn bi_19_an_empty_line_behind_the_head() {
     let request = upgrade("/echo", &[]) + "\r\n";
@@ -249,7 +249,7 @@ fn bi_19_an_empty_line_behind_the_head() {
     assert_eq!(siege.server.metrics()[refused], begun as f64);
 }
 
-/// The first frames may come in the segment of the request.
+/// The first frames may arrive in the segment of the request.
 #[test]
 fn bi_06_frames_in_the_segment_of_the_request() {
     let request = upgrade("/echo", &[]);

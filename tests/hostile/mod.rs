@@ -1,9 +1,9 @@
-//! Hostile peers. Each input that is known to have broken a server somewhere has a number (BI-nn,
-//! for bad input) and a test by that name: what is answered, what is counted, what it costs in
-//! memory while it lasts, and that a neighbour on the same worker is served as before.
+//! Hostile peers. Each input that is known to have broken a server has a number (BI-nn, for bad
+//! input) and a test of that name: how it is answered and counted, what it costs in memory while it
+//! lasts, and that a well-behaved client on the same worker is served as before.
 //!
-//! Not here: what each rule of the protocols is answered with, one by one (`bad_input`), and the
-//! same inputs at the codecs, torn in every way (`wire`).
+//! Not here: the answer to each violation, one by one (`bad_input`), and the same inputs to the
+//! codecs, split in every way (`wire`).
 
 mod client;
 mod compression;

@@ -1,6 +1,6 @@
-//! [`Siege`]: a server with one worker, a neighbour who goes on echoing, and an attack that is
-//! begun again and again while it does. Beside it stands the same server with a neighbour whom
-//! nobody attacks: what the machine does to the one it does to the other.
+//! [`Siege`]: a server with one worker, a well-behaved client that keeps echoing (the bystander), and
+//! repeated attacks meanwhile. A second server with a bystander and no attacks is the reference, because
+//! the load of the machine affects both.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use crate::harness::server::Server;
 use crate::harness::socket::{Frame, PING, PONG, Socket, TEXT, masked, upgrade};
 use crate::harness::tls::Secure;
 
-/// Attacks begun before anything is measured, so that what a worker needs once is there.
+/// Attacks before anything is measured, so that the worker has allocated what it needs once.
 const FIRST: usize = 20;
-/// Attacks per round, all held at once, with an echo of each neighbour for each.
+/// Attacks per round, all open at the same time, with an echo of both bystanders for each.
 pub(super) const HELD: usize = 200;
 /// Of so many echoes a hundredth may be slower than the 99th percentile.
 const SLOW: usize = HELD / 100;
@@ -25,12 +25,12 @@ const SLOWER: f64 = 2.0;
 /// seconds; a debug build takes its time.
 const ATTACK: f64 = 200e-6;
 const ATTACK_DEBUG: f64 = 10e-3;
-/// Rounds after which that has to be so.
+/// Rounds and time within which that must hold.
 const ROUNDS_MAX: usize = 200;
 /// What a worker may take for all that is held, if a test has no bound of its own.
 pub(super) const RSS_BYTES: u64 = 1 << 20;
 
-/// A server under attack, and one in peace.
+/// A server under attack, and a reference server.
 pub(super) struct Siege {
     pub(super) server: Server,
     neighbour: Neighbour,
@@ -46,12 +46,12 @@ enum Neighbour {
 }
 
 impl Siege {
-    /// A server with one worker and `more` flags, and a neighbour on it.
+    /// A server with one worker and `more` flags, and a bystander.
     pub(super) fn begin(more: &[&str]) -> Siege {
         Siege::with(more, |server| Neighbour::Plain(Socket::open(server.listen, "/echo")))
     }
 
-    /// The same for a server that speaks TLS, as `more` has it.
+    /// The same for a server with TLS, which `more` configures.
     pub(super) fn begin_tls(more: &[&str], client: &Arc<ClientConfig>) -> Siege {
         Siege::with(more, |server| {
             Neighbour::Secure(Box::new(Secure::open(server.listen, client, "/echo")))
@@ -65,11 +65,12 @@ impl Siege {
         Siege { server, neighbour, calm, _peaceful: peaceful }
     }
 
-    /// Begins `attack` over and over and has each judged by `judge`; how many there were.
+    /// Starts `attack` repeatedly and checks the result of each with `judge`. Returns the number of attacks.
     ///
-    /// While all attacks of the first round are held, the process has grown by no more than
-    /// `rss_bytes`. After each attack the neighbour echoes, and so does the one in peace: the 99th
-    /// percentile of the one is at most twice that of the other, and the time for one attack.
+    /// While all attacks of the first round are open, the process has grown by at most
+    /// `rss_bytes`. Both bystanders echo meanwhile, and the attacked one's 99th percentile is at
+    /// most twice that of the reference. Of the echoes sent right after an attack, it may exceed that
+    /// by the time for one attack.
     pub(super) fn withstands<T>(
         &mut self,
         rss_bytes: u64,
@@ -99,9 +100,8 @@ impl Siege {
         begun as u64
     }
 
-    /// Requires of rounds of echoes that the neighbour's are as fast as those in peace. What else
-    /// runs on the machine makes echoes slower and never faster. So the least of the rounds' 99th
-    /// percentiles is taken, of the one and of the other, until they are as they have to be.
+    /// Runs rounds of echoes until the attacked bystander is as fast as the reference. Other processes only
+    /// make echoes slower, so the lowest 99th percentile over all rounds is compared.
     pub(super) fn serves_as_before(&mut self, mut round: impl FnMut(&mut Siege, &mut Times)) {
         let attack = if executable::is_debug() { ATTACK_DEBUG } else { ATTACK };
         let (mut attacked, mut calm) = (f64::INFINITY, f64::INFINITY);
@@ -117,8 +117,8 @@ impl Siege {
         panic!("the neighbour's echo takes {attacked} s, in peace it takes {calm} s");
     }
 
-    /// The same for attacks that are bytes and an answer, taken in turn. Each must be counted as
-    /// the violation it is named after.
+    /// The same for attacks that are bytes with an expected response, in rotation. Each must be counted as
+    /// its violation.
     pub(super) fn refuses(&mut self, attacks: &[Attack]) {
         let mut turn = 0..;
         let begun = self.withstands(
@@ -141,7 +141,7 @@ impl Siege {
         }
     }
 
-    /// One echo of the neighbour and how long it took.
+    /// Sends one echo of the bystander and returns how long it took.
     pub(super) fn echo(&mut self) -> Duration {
         self.neighbour.echo()
     }
@@ -155,7 +155,8 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// An echo of the neighbour right after `attack`, and one in peace, before or after those.
+    /// Times one echo of the bystander right after `attack`, and one of the reference before or after it. Every
+    /// [`GOES_ON_EVERY`] turns both then send [`GOES_ON`] echoes.
     pub(super) fn take(&mut self, turn: usize, siege: &mut Siege, attack: impl FnOnce(&mut Siege)) {
         if turn.is_multiple_of(2) {
             self.calm.push(siege.calm.echo());
@@ -168,6 +169,7 @@ impl Times {
     }
 }
 
+/// The time that one in a hundred exceeds.
 fn p99(mut times: Vec<Duration>) -> f64 {
     times.sort_unstable();
     times[HELD - 1 - SLOW].as_secs_f64()
@@ -202,12 +204,12 @@ impl Neighbour {
     }
 }
 
-/// Bytes that break one rule.
+/// Bytes with one violation of the protocol.
 pub(super) struct Attack {
     violation: &'static str,
     bytes: Vec<u8>,
     answer: Answer,
-    /// What its handshake offers.
+    /// The extensions that its handshake offers.
     extensions: &'static str,
 }
 
@@ -224,7 +226,7 @@ impl Attack {
         Attack { violation, bytes, answer: Answer::Close(close), extensions: "" }
     }
 
-    /// A forbidden frame where this extension was agreed to.
+    /// A forbidden frame with this extension negotiated.
     pub(super) fn extended(
         extensions: &'static str,
         violation: &'static str,

@@ -1,4 +1,5 @@
-//! BI-29: handshakes of TLS that stall, lie or break off (RFC 8446). The neighbour speaks TLS, too.
+//! BI-29: TLS handshakes that stall, are invalid or are aborted (RFC 8446). The bystander uses TLS,
+//! too.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +12,7 @@ use crate::harness::{PATIENCE, eventually};
 
 use super::siege::{HELD, Siege};
 
-/// What so many sessions may hold that have not come to the end of their handshake: 16 KiB each.
+/// Memory for sessions that have not completed their handshake: 16 KiB each.
 const SESSIONS_BYTES: u64 = HELD as u64 * 16 * 1024;
 
 fn siege(more: &[&str]) -> (Siege, Arc<ClientConfig>) {
@@ -30,15 +31,15 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// All that the server says before it ends the stream.
+/// Everything that the server sends before it ends the stream.
 fn answer(mut stream: TcpStream) -> Vec<u8> {
     let mut answer = Vec::new();
-    // It may reset what it has not read.
+    // It may reset a stream with unread data.
     let _ = stream.read_to_end(&mut answer);
     answer
 }
 
-/// Nothing, or half a hello: nobody is answered, and nobody stays longer than heads may take.
+/// Nothing, or half a ClientHello: no answer, and no connection stays longer than a head may take.
 #[test]
 fn bi_29_hellos_that_stall() {
     let (mut siege, config) = siege(&["--handshake-timeout", "2s", "--idle-timeout", "off"]);
@@ -60,7 +61,7 @@ fn bi_29_hellos_that_stall() {
     siege.echo();
 }
 
-/// A hello that comes byte by byte is a hello; then nothing follows.
+/// A ClientHello that arrives in small pieces is valid; then nothing follows.
 #[test]
 fn bi_29_hellos_that_dribble() {
     let (mut siege, config) = siege(&[]);
@@ -85,7 +86,7 @@ fn bi_29_hellos_that_dribble() {
     });
 }
 
-/// 64 KiB of junk, plain HTTP, and a hello cut in the middle by something else: an alert, the end.
+/// 64 KiB of junk, plain HTTP, and a ClientHello continued by junk: an alert, then the end.
 #[test]
 fn bi_29_what_is_no_hello() {
     let (mut siege, config) = siege(&[]);
@@ -94,7 +95,7 @@ fn bi_29_what_is_no_hello() {
         vec![b'G'; 65_536],
         b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
         [&hello[..hello.len() / 2], &[0xFF; 4_096]].concat(),
-        // A record of no length, and one of a version there is not.
+        // A record without length, and one of a version that does not exist.
         [&[22, 3, 1, 0, 0][..], &[22, 9, 9, 0, 4, 1, 0, 0, 0]].concat(),
     ];
     let mut turn = junk.iter().cycle();
@@ -114,7 +115,7 @@ fn bi_29_what_is_no_hello() {
     siege.server.until_closed("tls_failed", begun);
 }
 
-/// A stream that ends without the announcement of its end, and one with it.
+/// A stream that ends without close_notify, and one with it.
 #[test]
 fn bi_29_ends_announced_and_not() {
     let (mut siege, config) = siege(&[]);

@@ -1,8 +1,8 @@
-//! Rails' own Action Cable as the oracle of `/cable`: one transcript is played to both, and what
-//! they say differs where `conformance/cable/differences.toml` says so and why, nowhere else.
+//! Rails' own Action Cable as the oracle of `/cable`: one transcript is played to both, and their
+//! messages may differ only as listed in `conformance/cable/differences.toml`, each with its reason.
 //!
-//! Pings are left out but for one step of their own, and so are the time in them and what a
-//! session id is. The oracle is Rails 6.1, as Debian 12 has it.
+//! Pings are ignored except in one step; their time and session ids are replaced. The oracle is Rails
+//! 6.1 of Debian 12.
 
 mod player;
 mod transcript;
@@ -20,7 +20,7 @@ use self::player::{Oracle, play};
 use crate::harness::rails::Rails;
 use crate::harness::server::Server;
 
-/// What both say to one step, line by line: Rails' first.
+/// The lines that both send in one step: Rails' first.
 type Both = (Vec<String>, Vec<String>);
 
 #[derive(Deserialize)]

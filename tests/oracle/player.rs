@@ -1,7 +1,7 @@
-//! Plays a transcript to a server of Action Cable and writes down what it says.
+//! Plays a transcript to an Action Cable server and records its messages.
 //!
-//! Nothing waits for a time. After each act every client subscribes to something new, and then
-//! something is published to all: whatever was to be said before has been said once these come.
+//! No step waits for a fixed time. After each act every client subscribes to something new, and then
+//! something is published to all (a fence): when both have arrived, all earlier messages have.
 
 use std::net::SocketAddr;
 
@@ -9,26 +9,26 @@ use serde_json::{Value, json};
 
 use crate::harness::socket::{CLOSE, Socket, TEXT, masked, upgrade};
 
-/// What stands for the channel's name in a transcript.
+/// Placeholder of the channel's name in a transcript.
 pub(super) const CHANNEL: &str = "CHANNEL";
-/// What stands for much.
+/// Placeholder of a long text.
 pub(super) const MUCH: &str = "MUCH";
 /// The subprotocols that Rails' client offers.
 pub(super) const OFFER: &str = "actioncable-v1-json, actioncable-unsupported";
-/// The stream of the messages that end an act.
+/// The stream of the fence after each act.
 const FENCE: &str = "fence";
 
-/// A server that is spoken to.
+/// A server that the transcript is played to.
 pub(super) trait Oracle {
     fn address(&self) -> SocketAddr;
-    /// The name of its channel that streams from `stream_name`.
+    /// The channel that streams from `stream_name`.
     fn channel(&self) -> &'static str;
     fn publish(&self, stream: &str, data: &str);
-    /// Sends all clients away, to come again.
+    /// Disconnects all clients with reconnect.
     fn restart(&self);
 }
 
-/// Acts that begin with new clients.
+/// Acts with new clients.
 pub(super) struct Step {
     pub(super) name: &'static str,
     pub(super) clients: usize,
@@ -48,13 +48,13 @@ pub(super) enum Act {
     Restart,
 }
 
-/// What was heard in each step.
+/// Plays the steps and returns the recorded lines of each.
 pub(super) fn play(server: &impl Oracle, steps: Vec<Step>) -> Vec<(&'static str, Vec<String>)> {
     let heard = |step: &Step| Stage::open(server, step.clients).perform(&step.acts);
     steps.iter().map(|step| (step.name, heard(step))).collect()
 }
 
-/// The clients of one step; `None` where one has been told to go.
+/// The clients of one step; `None` for one that was disconnected.
 struct Stage<'a, S> {
     server: &'a S,
     clients: Vec<Option<Socket>>,
@@ -142,7 +142,7 @@ impl<'a, S: Oracle> Stage<'a, S> {
         self.heard
     }
 
-    /// Hears all that follows from an act, and takes it down client by client.
+    /// Records all messages that follow from an act, client by client.
     fn settle(&mut self) {
         self.fences += 1;
         let before = self.heard.len();

@@ -1,11 +1,11 @@
-//! What is said to both servers. The channel's name is the only thing that differs.
+//! The transcript for both servers. Only the channel name differs.
 
 use serde_json::json;
 
 use super::player::{Act, CHANNEL, MUCH, OFFER, Step, identifier, subscribe};
 use crate::harness::socket::{BINARY, CLOSE, TEXT};
 
-/// All of it. The last step sends everybody away.
+/// All steps. The last one disconnects all clients.
 pub(super) fn steps() -> Vec<Step> {
     let mut steps = opening();
     steps.extend(subscribing());
@@ -43,7 +43,7 @@ fn opening() -> Vec<Step> {
 }
 
 fn subscribing() -> Vec<Step> {
-    // An identifier is a text: other spaces, another order, other escapes make another one.
+    // Identifiers are compared as text: other spaces, order or escapes make another one.
     let texts = [
         format!(r#"{{"stream_name":"news","channel":"{CHANNEL}"}}"#),
         format!(r#" {{ "channel" : "{CHANNEL}" , "stream_name" : "news" }} "#),
@@ -67,8 +67,8 @@ fn subscribing() -> Vec<Step> {
         say(0, subscribe(&news())),
         publish_one(),
     ];
-    // Nothing is published here: in Rails the first subscription may outlive its end when both
-    // come at once.
+    // Nothing is published here: in Rails the first subscription can outlive its end when both
+    // arrive at once.
     let packet = [subscribe(&news()), unsubscribe(&news()), subscribe(&news())];
     let packet = vec![Act::Send(0, packet.map(|text| (TEXT, text)).into())];
     let nameless = [identifier("", ""), format!(r#"{{"channel":"{CHANNEL}"}}"#)];

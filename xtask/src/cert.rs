@@ -1,5 +1,5 @@
-//! `cargo xtask cert`: an authority of one's own, a certificate for a server on this machine and one
-//! for a client. For trying TLS out; nothing here is kept safe.
+//! `cargo xtask cert`: a test CA, a certificate for a server on this machine and one for a client.
+//! For testing only: the private keys are not protected.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,21 +10,21 @@ use rcgen::{
     KeyUsagePurpose,
 };
 
-/// Names a server on this machine is reached by.
+/// Names and addresses of a server on this machine.
 const LOCAL: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
-/// Where to, and for which names.
+/// The folder and the names.
 #[derive(clap::Args)]
 pub(crate) struct CertArgs {
-    /// The folder for ca.pem, server.pem, server.key, client.pem and client.key
+    /// Folder for ca.pem, server.pem, server.key, client.pem and client.key
     #[arg(default_value = "target/cert")]
     folder: PathBuf,
-    /// A further name or address of the server
+    /// Additional name or address of the server (repeatable)
     #[arg(long, value_name = "NAME")]
     name: Vec<String>,
 }
 
-/// Writes the files and says how they are used.
+/// Writes the files and prints commands that use them.
 pub(crate) fn run(args: &CertArgs) -> Result<bool> {
     write_all(&args.folder, &args.name)?;
     let shown = args.folder.display();
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &CertArgs) -> Result<bool> {
     Ok(true)
 }
 
-/// Writes the files, with further names of the server; those that are there are replaced.
+/// Writes the files, with additional names of the server; existing files are replaced.
 pub(crate) fn write_all(folder: &Path, further: &[String]) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let mut ca = CertificateParams::default();

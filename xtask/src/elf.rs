@@ -1,5 +1,5 @@
-//! Whether an executable needs a loader and libraries of its system: the program headers of a
-//! 64-bit little-endian ELF file (elf(5)). Works for any architecture, which `ldd` does not.
+//! Checks whether an executable is static, from the program headers of a 64-bit little-endian ELF
+//! file (elf(5)). Works for any architecture, unlike `ldd`.
 
 use std::fs;
 use std::path::Path;
@@ -9,10 +9,10 @@ use anyhow::{Context, Result, ensure};
 /// Names the loader (`PT_INTERP`).
 const PT_INTERP: u32 = 3;
 
-/// Whether the kernel runs `executable` without any other file.
+/// Whether the kernel can run `executable` without a loader or shared libraries.
 ///
 /// # Errors
-/// A file that cannot be read or is no 64-bit little-endian ELF.
+/// When the file cannot be read or is not a 64-bit little-endian ELF.
 pub(crate) fn is_static(executable: &Path) -> Result<bool> {
     let bytes = fs::read(executable).with_context(|| executable.display().to_string())?;
     is_static_elf(&bytes).with_context(|| executable.display().to_string())

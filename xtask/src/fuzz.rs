@@ -1,9 +1,9 @@
-//! `cargo xtask fuzz`: builds the targets of `fuzz/` with the compiler's coverage counters and lets
-//! libFuzzer look for inputs that break them.
+//! `cargo xtask fuzz`: builds the targets of `fuzz/` with the compiler's coverage counters and runs
+//! libFuzzer on them.
 //!
-//! The counters are options of LLVM that every toolchain knows, so the stable one is enough and
-//! `cargo-fuzz` is not needed; the address sanitizer (`--address`) is nightly's. What libFuzzer finds
-//! worth keeping stays under the target folder; only `fuzz/seeds` is committed.
+//! The counters are LLVM options that every toolchain accepts, so stable Rust is enough and `cargo-fuzz`
+//! is not needed; the address sanitizer (`--address`) needs nightly. libFuzzer's corpus stays in the
+//! target folder; only `fuzz/seeds` is committed.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -18,38 +18,38 @@ use clap::Args;
 
 use crate::step::{self, Outcome};
 
-/// What each target gets in the suite.
+/// Time for each target in the suite.
 const SUITE_SECONDS: u64 = 20;
-/// An input that takes longer is a finding.
+/// An input that takes longer is a failure.
 const TIMEOUT_SECONDS: u32 = 10;
-/// A process that holds more is a finding: whatever a peer announces, none of it needs much.
+/// A process that uses more is a failure: no input needs much memory, whatever length it announces.
 const MEMORY_MIB: u32 = 512;
 /// Longest input.
 const INPUT_BYTES: u32 = 4096;
-/// Where the instrumentation goes (LLVM's SanitizerCoverage).
+/// The options for the instrumentation (LLVM's SanitizerCoverage).
 const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares";
 
-/// Which targets, and for how long.
+/// Which targets to run, and for how long.
 #[derive(Args)]
 pub(crate) struct FuzzArgs {
-    /// Targets, by the names of the files in fuzz/targets [default: all]
+    /// Targets: names of files in fuzz/targets [default: all]
     targets: Vec<String>,
     /// Minutes for each target
     #[arg(long, value_name = "N", default_value_t = 1)]
     minutes: u64,
-    /// Run one target once with this file instead
+    /// Run one target once with this input instead
     #[arg(long, value_name = "FILE")]
     input: Option<PathBuf>,
-    /// With the address sanitizer, by the nightly toolchain
+    /// Use the address sanitizer; needs the nightly toolchain
     #[arg(long)]
     address: bool,
 }
 
-/// Whether no target found anything.
+/// Runs the targets. Returns whether no target failed.
 pub(crate) fn run(args: &FuzzArgs) -> Result<bool> {
     let mut targets = targets()?;
     for named in &args.targets {
@@ -67,13 +67,13 @@ pub(crate) fn run(args: &FuzzArgs) -> Result<bool> {
     Ok(run_all(&folder, targets, args.minutes * 60)?.failed == 0)
 }
 
-/// Every target for a short time, once [`build_command`] has run.
+/// Runs every target for a short time, after [`build_command`].
 pub(crate) fn suite() -> Result<Outcome> {
     println!("\n=== fuzzing, {SUITE_SECONDS} s a target");
     run_all(&build(false)?, targets()?, SUITE_SECONDS)
 }
 
-/// What builds all targets, for the suite.
+/// The command that builds all targets, for the suite.
 pub(crate) fn build_command() -> Result<Command> {
     Ok(building(false)?.0)
 }
@@ -87,12 +87,12 @@ fn targets() -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Where everything goes that is not committed.
+/// The folder for everything that is not committed.
 fn work_folder() -> PathBuf {
     step::target_folder().join("fuzz")
 }
 
-/// Builds all targets; the folder they are in.
+/// Builds all targets. Returns their folder.
 fn build(address: bool) -> Result<PathBuf> {
     let (mut cargo, folder) = building(address)?;
     ensure!(
@@ -103,7 +103,7 @@ fn build(address: bool) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// What builds all targets, and the folder they will be in.
+/// The command that builds all targets, and their folder.
 fn building(address: bool) -> Result<(Command, PathBuf)> {
     let host = host()?;
     let (mut cargo, mut flags) = (step::cargo(&[]), COVERAGE.to_owned());
@@ -115,7 +115,7 @@ fn building(address: bool) -> Result<(Command, PathBuf)> {
         work.push("address");
     }
     cargo.args(["build", "--release", "--manifest-path", "fuzz/Cargo.toml"]);
-    // With a target named, the flags are for the targets and not for build scripts.
+    // With --target the flags apply to the targets and not to build scripts.
     cargo.args(["--target", &host]).arg("--target-dir").arg(&work).env("RUSTFLAGS", flags);
     cargo.env_remove("CARGO_ENCODED_RUSTFLAGS").env_remove("RUSTUP_TOOLCHAIN");
     Ok((cargo, work.join(host).join("release")))
@@ -157,7 +157,7 @@ fn run_all(folder: &Path, targets: Vec<String>, seconds: u64) -> Result<Outcome>
     Ok(outcome)
 }
 
-/// Runs one target from its seeds and what it found before; whether nothing broke.
+/// Runs one target from its seeds and its corpus. Returns whether it did not fail.
 fn fuzz(folder: &Path, target: &str, seconds: u64) -> Result<bool> {
     let (seeds, dictionary) = (format!("fuzz/seeds/{target}"), dictionary(target));
     let corpus = work_folder().join("corpus").join(target);
@@ -184,7 +184,7 @@ fn fuzz(folder: &Path, target: &str, seconds: u64) -> Result<bool> {
     Ok(good)
 }
 
-/// Words that are hard to come upon by chance, for the targets that read text.
+/// Words that are hard to find by chance, for the targets that read text.
 fn dictionary(target: &str) -> Option<String> {
     let file = match target {
         "request_head"

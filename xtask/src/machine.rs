@@ -1,7 +1,8 @@
-//! Puts onto this machine what the suite needs and does not find: Debian packages, the Rust
-//! components, and the npm packages of `tests/peers` (into `.peers`, which git ignores).
+//! What the suite needs on this machine: Rust components, Debian packages, the npm packages of
+//! `tests/peers` (in `.peers`, which git ignores) and the Autobahn TestSuite.
 //!
-//! Not a provisioner: it installs what is missing and never upgrades or removes anything.
+//! Installs what is missing with `--install` or `CI` set, else names the command that does. Never
+//! upgrades or removes anything.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +12,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::step::{self, Outcome};
 
-/// Something the suite runs, how to see that it is there, and the Debian packages that bring it.
+/// A program that the suite runs, the command that checks for it, and its Debian packages.
 struct Need {
     what: &'static str,
     check: &'static [&'static str],
@@ -39,7 +40,8 @@ const NEEDS: &[Need] = &[
     },
 ];
 
-/// Installs what is missing.
+/// Checks what the suite needs. With `install` it installs what is missing, else it prints the
+/// command that does.
 ///
 /// What cannot be installed is said on the screen. Under `CI` it also fails the step; elsewhere
 /// (a laptop without a network) the tests that need it are skipped by themselves.
@@ -122,7 +124,7 @@ fn is_met(need: &Need) -> bool {
     step::succeeds(command)
 }
 
-/// `command` as root: itself when we are, through sudo otherwise.
+/// `command` as root, through sudo where this process is not.
 fn as_root(command: &[&str]) -> Command {
     let mut words = vec!["env", "DEBIAN_FRONTEND=noninteractive"];
     words.extend(command);

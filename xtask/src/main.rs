@@ -1,7 +1,7 @@
-//! Chores of the project, run as `cargo xtask CHORE` from anywhere in the repository.
+//! Development tasks, run as `cargo xtask TASK` from anywhere in the repository.
 //!
 //! Not shipped and not part of any program: it starts other tools (cargo, apt-get, npm, the
-//! built executable) and reports what they said.
+//! built executable) and reports their results.
 
 #![allow(clippy::disallowed_methods, reason = "chores run in real time; there is no `Sys` here")]
 
@@ -20,7 +20,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Chores of the project.
+/// Development tasks of standfast
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 enum Chore {
@@ -31,11 +31,11 @@ enum Chore {
     Sim(sim::SimArgs),
     /// Looks for inputs that break what reads them, with libFuzzer.
     Fuzz(fuzz::FuzzArgs),
-    /// Measures ours beside rivals and the bare C floor; raw results go to bench/results.
+    /// Compare standfast with competitors and with bare C programs
     Bench(bench::BenchArgs),
-    /// Runs the Autobahn TestSuite against our server or our client.
+    /// Run the Autobahn TestSuite against the server, the proxy or the client
     Autobahn(autobahn::AutobahnArgs),
-    /// Makes an authority with certificates for a server on this machine and for a client.
+    /// Create a test CA with a server and a client certificate
     Cert(cert::CertArgs),
     /// Builds the static executable and packs it with completions and manual into target/dist.
     Dist(dist::DistArgs),

@@ -1,7 +1,8 @@
 //! `cargo xtask sim`: the engine, and the proxy's relay, over simulated system calls, one run per seed.
 //!
-//! The simulations themselves are in `crates/sim`, over the kernel of `engine::sys::sim`; this hands
-//! them the arguments.
+//! The simulations are in `crates/sim`, over the kernel of `engine::sys::sim`; this builds and starts
+//! them. With `--mutations` they run over mutated copies of the sources, and each mutation must be
+//! found: [`mutations`].
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -14,16 +15,16 @@ use crate::step;
 /// Which seeds to run.
 #[derive(Args)]
 pub(crate) struct SimArgs {
-    /// What to run [default: both]
+    /// Simulation to run [default: both]
     #[arg(value_enum)]
     what: Option<What>,
-    /// How many seeds to run.
+    /// Number of seeds
     #[arg(long, default_value_t = 200)]
     seeds: u64,
-    /// The first seed.
+    /// First seed
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Plant bugs, one after another, and require that each is found.
+    /// Apply mutations to a copy of the sources, one after another, and require that each is found
     #[arg(long)]
     planted: bool,
     /// As tests are built, with overflow checked: of a few seeds it is the quicker, too.
@@ -31,12 +32,12 @@ pub(crate) struct SimArgs {
     debug: bool,
 }
 
-/// What is simulated.
+/// A simulation.
 #[derive(Copy, Clone, ValueEnum)]
 pub(crate) enum What {
-    /// Workers of a server and of clients, and topics.
+    /// Workers of a server and of clients, and topics
     Engine,
-    /// Workers of the proxy, between clients and upstreams.
+    /// Workers of the proxy, between clients and upstreams
     Proxy,
 }
 

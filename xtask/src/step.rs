@@ -1,4 +1,5 @@
-//! One step of a chore: a command, run in the repository's root, and how many tests it passed.
+//! One step of a task: a command, run in the repository's root; how many tests it passed, failed and
+//! skipped, and the time it took.
 //!
 //! Not a build system: steps know nothing of each other. libtest's result lines are read from
 //! the step's standard output; a step that prints none counts as one test.
@@ -26,14 +27,14 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the root").to_path_buf()
 }
 
-/// The cargo that runs this chore, about to run in the repository's root.
+/// The cargo that runs this task, ready to run in the repository's root.
 pub(crate) fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(root());
     command
 }
 
-/// Where cargo builds.
+/// The folder that cargo builds into.
 pub(crate) fn target_folder() -> PathBuf {
     root().join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
 }
@@ -43,18 +44,18 @@ pub(crate) fn release_executable() -> PathBuf {
     target_folder().join("release/standfast")
 }
 
-/// Whether `command` starts and succeeds; nothing it prints is shown.
+/// Whether `command` starts and succeeds; none of its output is shown.
 pub(crate) fn succeeds(mut command: Command) -> bool {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Whether this run may skip nothing: the environment says `CI`.
+/// Whether this run may skip nothing: the environment has `CI`.
 pub(crate) fn is_ci() -> bool {
     env::var("CI").is_ok_and(|value| !matches!(value.as_str(), "" | "0" | "false"))
 }
 
-/// Runs `command` to its end, showing its output as it comes.
+/// Runs `command` to its end and shows its output as it arrives.
 ///
 /// # Errors
 /// Only when the command cannot be started or its output cannot be read.
@@ -86,7 +87,8 @@ pub(crate) fn run(name: &str, command: &mut Command) -> Result<Outcome> {
     Ok(Outcome { name: name.to_owned(), passed, failed, took: started.elapsed() })
 }
 
-/// The same with its output kept, errors too, for when others run beside it.
+/// Runs `command` while others run beside it: returns its output and its errors instead of showing
+/// them.
 ///
 /// # Errors
 /// As of [`run`].

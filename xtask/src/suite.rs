@@ -1,12 +1,11 @@
-//! `cargo xtask test`: the whole suite, from a machine with nothing but Rust to a verdict.
+//! `cargo xtask test`: the whole suite, and `cargo xtask quick`: what takes less than two minutes.
 //!
-//! Every step runs even when an earlier one failed, so one run tells everything. Tests are built
-//! once, for debugging, where overflow and invariants are checked; the executable they run, and
+//! Every step runs even when an earlier one failed, so one run reports everything. Tests are built
+//! once, in debug mode, where overflow and invariants are checked; the executable they run, and
 //! which proves its sockets, is the release build people use.
 //!
-//! Steps that leave a core idle have others beside them: the release build ends in minutes of a single
-//! thread, tests wait for sockets, the Autobahn TestSuite is one thread of Python. What is beside the
-//! tests gives way to them.
+//! Steps that leave a core idle have others beside them: tests wait for sockets, the Autobahn
+//! TestSuite is one thread of Python. What runs beside the tests has the lowest priority.
 
 use std::process::{self, Command};
 use std::{env, fs, thread};
@@ -67,7 +66,7 @@ fn stages() -> Result<Vec<(Vec<Step>, Vec<Step>)>> {
     Ok(vec![(checks, release), (tests, made), (server, client)])
 }
 
-/// Runs `here` with its output as it comes, and `aside` at the same time; what that said comes after.
+/// Runs `here` with its output as it arrives and `aside` at the same time, whose output follows.
 fn together(here: Vec<Step>, aside: Vec<Step>) -> Result<Vec<Outcome>> {
     thread::scope(|scope| {
         let quietly = |(name, mut command): Step| step::run_quietly(name, &mut command);
@@ -124,7 +123,7 @@ fn prove(connections: u64) -> Result<Outcome> {
         println!("the report does not say that all {connections} were open: {open:?}");
         (outcome.passed, outcome.failed) = (0, 1);
     }
-    // Gone already when nothing was written.
+    // Missing when nothing was written.
     let _ = fs::remove_file(&report);
     Ok(outcome)
 }

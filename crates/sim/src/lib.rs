@@ -1,12 +1,12 @@
-//! The frame of a simulation: workers and whoever plays their peers in one thread over the kernel of
-//! [`engine::sys::sim`], in an order that a seed decides.
+//! Simulations: workers and their peers in one thread over the kernel of [`engine::sys::sim`], in an
+//! order that a seed decides.
 //!
 //! A simulation is a [`House`]: it says who takes steps and what must be true. What all have alike is
 //! here: workers that are given a turn when they would not sleep ([`Member`]), time that passes while
 //! nobody has anything to do, phases until the first thing that is wrong, and the command line that
 //! runs seed after seed or looks for planted bugs ([`main`]).
 //!
-//! What it is not: part of a program. Nothing but simulations uses it.
+//! Not part of a program: no other crate depends on this one.
 
 pub mod engine_sim;
 mod member;
@@ -29,34 +29,34 @@ pub trait House: Sized + 'static {
     /// What runs count beside events and faults, added up over all seeds.
     type Seen: Default;
 
-    /// Everything at its place, as the seed decides.
+    /// Builds the run that the seed decides.
     ///
     /// # Errors
-    /// Says why that cannot be.
+    /// Why it cannot be built.
     fn build(seed: u64) -> Result<Self, String>;
 
     /// The kernel under all of it.
     fn kernel(&self) -> &Kernel;
 
-    /// What decides about whatever comes next.
+    /// The source of every decision.
     fn random(&mut self) -> &mut Rng;
 
-    /// The first thing that was wrong.
+    /// The first failure.
     fn failure(&self) -> Option<String>;
 
-    /// What happens, one after the other.
+    /// The phases, in order.
     fn phases(&self) -> &'static [fn(&mut Self)];
 
-    /// How many may take steps: workers, peers, whoever else.
+    /// Number of actors: workers, peers and others that take steps.
     fn actors(&self) -> usize;
 
-    /// Lets the one of that number take a step; whether it had anything to do.
+    /// Lets that actor take a step; whether it had anything to do.
     fn act(&mut self, at: usize) -> bool;
 
-    /// Steps taken by others than workers.
+    /// Steps taken by actors other than workers.
     fn acts(&self) -> u64;
 
-    /// When somebody has something to do even if nothing happens.
+    /// When the next actor has something to do even if no event arrives.
     fn next_ns(&self) -> Option<u64>;
 
     /// The clock jumps to that time.
@@ -78,8 +78,8 @@ pub trait House: Sized + 'static {
         self.kernel().reports() + self.acts()
     }
 
-    /// Lets one of those that have something to do take a step; if nobody has, lets time pass until
-    /// somebody has, but not beyond `until_ns`.
+    /// Lets one actor that has something to do take a step; if none has, lets time pass until one
+    /// has, but not beyond `until_ns`.
     fn step(&mut self, until_ns: u64) {
         let count = self.actors();
         let start = self.random().usize(..count);
@@ -100,7 +100,7 @@ pub trait House: Sized + 'static {
         self.kernel().advance(pass_ns);
     }
 
-    /// Steps until the time has come, or `done`, or something is wrong; whether the time ran out.
+    /// Steps until the time is over, or `done`, or a failure; whether the time ran out.
     fn steps(&mut self, for_ns: u64, done: impl Fn(&Self) -> bool) -> bool {
         let until_ns = self.kernel().now_ns() + for_ns;
         while self.failure().is_none() && !done(self) {
@@ -124,7 +124,7 @@ pub fn some_faults(most: &[(Fault, u32)], random: &mut Rng) -> Vec<(Fault, u32)>
     most.iter().map(rate).collect()
 }
 
-/// What a run came to.
+/// The outcome of a run.
 struct Outcome {
     failure: Option<String>,
     events: u64,

@@ -1,5 +1,5 @@
-//! [`Member`]: a worker of a simulation, which is given a turn when it would not sleep, and what is
-//! true of any worker after each; [`Crew`]: the workers of one process.
+//! [`Member`]: a worker of a simulation, which gets a turn when it would not sleep, and what must hold
+//! for any worker after each; [`Crew`]: the workers of one process.
 
 use std::io;
 
@@ -22,7 +22,7 @@ pub struct Member<H: Handler> {
     /// Bytes in the longest of its queues, as of its last turn.
     pub queued_max: usize,
     table: usize,
-    /// Numbers of its table that are no connections.
+    /// Descriptors of its table that are no connections.
     own: usize,
     /// When the worker has something to do even if nothing happens, as of its last turn.
     deadline_ns: Option<u64>,
@@ -44,7 +44,7 @@ pub struct Crew {
     pub limits: Limits,
 }
 
-/// The way into the mailboxes of a crew, and its workers.
+/// The mailboxes of a crew, and its workers.
 pub type Started<H> = (Remote<<H as Handler>::Post>, Vec<Member<H>>);
 
 impl Crew {
@@ -117,7 +117,7 @@ impl<H: Handler> Member<H> {
     /// Gives the worker a turn if it would not sleep; whether it did.
     ///
     /// # Errors
-    /// Says what is true of no worker after a turn.
+    /// A condition that does not hold after the turn.
     pub fn step(&mut self, kernel: &Kernel) -> Result<bool, String> {
         let due = self.deadline().is_some_and(|at_ns| at_ns <= kernel.now_ns());
         if self.stopped || !due && !kernel.is_ready(self.table) {
@@ -137,7 +137,7 @@ impl<H: Handler> Member<H> {
         self.check_books(kernel)
     }
 
-    /// A worker without anything to do sleeps.
+    /// Checks that a worker without anything to do sleeps.
     fn check_pace(&mut self, idle: bool, now_ns: u64) -> Result<(), String> {
         if now_ns - self.window_ns > SECOND_NS {
             (self.window_ns, self.window_turns) = (now_ns, 0);
@@ -147,7 +147,7 @@ impl<H: Handler> Member<H> {
         require(self.window_turns <= IDLE_TURNS_MAX, || "the worker spins".into())
     }
 
-    /// No slot, descriptor or queued byte is without its connection.
+    /// Checks that each slot, descriptor and queued byte has its connection.
     fn check_books(&mut self, kernel: &Kernel) -> Result<(), String> {
         let (_, core) = self.worker.parts();
         let totals = Totals::sum([core.counters()]);
@@ -163,7 +163,7 @@ impl<H: Handler> Member<H> {
             format!("{used} numbers for {there} connections")
         })?;
         let queues: Vec<usize> = (0..core.slots()).filter_map(|slot| backlog(core, slot)).collect();
-        // Those that ended after the reaping are told of no more, but counted until the next.
+        // Connections that ended after the reaping are listed no more, but counted until the next.
         let all_told = queues.len() as u64 == there;
         let queued = queues.iter().sum::<usize>() as u64;
         require(!all_told || queued == totals.queued_bytes, || {

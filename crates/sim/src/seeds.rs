@@ -1,5 +1,5 @@
-//! [`main`]: the command line of a simulation. It runs seed after seed and says what all of them have
-//! seen, or plants one bug after the other and says which seed has found it.
+//! [`main`]: the command line of a simulation. It runs seed after seed and reports what all of them
+//! have covered, or the first seed that fails.
 
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ use engine::sys::sim::Fault;
 const USAGE: &str = "usage: [--seeds N] [--seed S] [--planted]";
 /// Each of the first seeds is run twice, to see that the same seed gives the same run.
 const RUN_TWICE: u64 = 5;
-/// So many should have come across everything.
+/// So many seeds should have covered everything.
 const ENOUGH_SEEDS: u64 = 200;
 
 /// Runs one seed for what was wrong first.
@@ -34,8 +34,7 @@ pub struct Sum<S> {
     least: u64,
 }
 
-/// Runs a simulation as its arguments say, and looks for the bugs of the list `B` if they ask for it.
-/// `name` is what `cargo xtask sim` calls it.
+/// Runs a simulation with these arguments. `name` is its name in `cargo xtask sim`.
 #[must_use]
 pub fn main<H: House, B: Plantable>(name: &str) -> ExitCode {
     let Some(args) = parse(std::env::args().skip(2)) else {

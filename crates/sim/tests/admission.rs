@@ -1,5 +1,5 @@
-//! Admission over the simulated kernel: from a seed, with its faults, many come in and many may not,
-//! and in the end the books agree: nobody is counted who has left, nothing stays open.
+//! Admission over the simulated kernel with its faults, from a seed: many clients are admitted, many are
+//! refused. At the end the counters agree: no closed connection is counted, and nothing stays open.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
 
@@ -91,7 +91,7 @@ impl House {
         }
     }
 
-    /// Somebody connects, says all, a part or nothing of its request, or leaves.
+    /// A client connects, sends its request or a part of it, or disconnects.
     fn act(&mut self) {
         match self.random.u8(..6) {
             0 if !self.open.is_empty() => {
@@ -125,7 +125,7 @@ impl House {
         self.check();
     }
 
-    /// What is true at any time.
+    /// Checks what must hold at any time.
     fn check(&self) {
         let totals = Totals::sum(self.remote.counters());
         let ended: u64 = totals.closed.iter().sum();
@@ -134,7 +134,7 @@ impl House {
         assert_eq!(used, 2 * 3 + totals.connections as usize, "a refused one stays open");
     }
 
-    /// Everybody leaves, and time passes.
+    /// All clients disconnect, and time passes.
     fn empty(&mut self) {
         self.kernel.calm();
         for fd in std::mem::take(&mut self.open) {

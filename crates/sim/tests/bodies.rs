@@ -1,5 +1,5 @@
-//! Bodies of requests over the simulated kernel: asked for and handed over whole however they come, or
-//! answered 413, 408 and 503; and nothing of them is held afterwards.
+//! Request bodies over the simulated kernel: passed to the handler complete, however they are split, or
+//! answered with 413, 408 or 503. Afterwards no memory is held for them.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
 
@@ -16,7 +16,7 @@ use wire::websocket::OpCode;
 const LIMIT: u64 = 100;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Says what it got, at `/later` by another thread's word.
+/// Answers with the body it got; for `/later` through `Remote::answer`.
 struct Host {
     later: Vec<(ConnId, Vec<u8>)>,
     is_later: bool,

@@ -1,5 +1,5 @@
-//! A topic with ten thousand groups on one worker: what is published is encoded some at a time, in its
-//! order, for those who were there then, whoever comes and goes meanwhile.
+//! A topic with ten thousand groups on one worker: publications are encoded in portions, in order,
+//! for the subscribers at the time, also while clients subscribe and unsubscribe.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
 
@@ -17,7 +17,7 @@ const HANDSHAKE: &[u8] = b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\n\
     Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
 const KINDS: u32 = 10_000;
-/// What a worker encodes for at once, at most.
+/// Most groups for which a worker encodes at once.
 const PORTION: usize = 512;
 
 #[derive(Default)]
@@ -117,7 +117,7 @@ fn ten_thousand_groups_of_a_topic_get_their_share_turn_by_turn() {
         host.post(core, Post(Arc::new(Publication::new("news".into(), [number].into(), false))));
     }
     assert_eq!(host.encoded.len(), PORTION, "one portion, and the second publication waits");
-    // The next in line, the last in line and one who has got the first; and two who come.
+    // Remove the next in line, the last in line and one that has the first publication; add two.
     let next = PORTION as u32;
     let first: Vec<(u32, u8)> = (0..next).map(|kind| (kind, 0)).collect();
     assert_eq!(host.encoded, first, "who came first gets it first");
@@ -157,7 +157,7 @@ fn ten_thousand_groups_of_a_topic_get_their_share_turn_by_turn() {
     assert_eq!(host.topics.subscriptions(), 0);
 }
 
-/// What waits for slow readers keeps a publication from being written thousands of times at once.
+/// While much waits for slow consumers, a publication is not encoded thousands of times at once.
 #[test]
 fn large_publications_are_not_encoded_for_all_while_they_wait() {
     let (mut worker, id) = start();

@@ -1,5 +1,5 @@
-//! Messages that were begun and are not ended (BI-04: fragments without end), over the simulated
-//! kernel and its clock: who only seems to be alive is closed, who is merely slow is not.
+//! Messages that start and never end (BI-04: endless fragments), over the simulated kernel and its clock: a
+//! peer that only keeps the connection busy is closed, a slow one is not.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should panic")]
 
@@ -19,7 +19,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 const IDLE_SECONDS: usize = 120;
 const MASK: [u8; 4] = [1, 2, 3, 4];
 
-/// What became of connections and messages.
+/// Closed connections and complete messages.
 #[derive(Default)]
 struct Host {
     closed: Vec<Closed>,
@@ -90,12 +90,12 @@ impl House {
         let mut frame =
             FrameHeader::new(opcode, last, data.len(), Some([0; 4])).as_slice().to_vec();
         frame.extend_from_slice(data);
-        // Once it is told to go nobody listens.
+        // After the server's close frame the data is ignored.
         let _ = self.outside.send(self.client, &frame);
         self.settle();
     }
 
-    /// Lets a second pass; pings are answered.
+    /// Advances the clock by a second and answers pings.
     fn second(&mut self) {
         self.kernel.advance(SECOND_NS);
         self.settle();
@@ -165,7 +165,7 @@ fn empty_fragments_without_end_are_not_a_life() {
     assert!(house.host().messages.is_empty());
 }
 
-/// Not even the first byte has come.
+/// Not even the first byte of the message has arrived.
 #[test]
 fn nothing_but_empty_fragments_is_not_a_life_either() {
     let mut house = House::new();
@@ -206,7 +206,7 @@ fn who_is_slow_stays_and_is_heard_in_the_end() {
     assert_eq!(house.host().messages, [IDLE_SECONDS * 5 * 10]);
 }
 
-/// Each message is another: what was held against one is not held against the next.
+/// The time for a message starts anew with each message.
 #[test]
 fn messages_that_end_are_as_many_as_they_like() {
     let mut house = House::new();

@@ -1,4 +1,4 @@
-//! [`Echo`]: sends back what comes, gives each kind of answer by path, and keeps the life of every
+//! [`Echo`]: echoes messages, gives each kind of answer by path, and checks the events of every
 //! connection: opened once, closed once, and nothing after that.
 
 use std::collections::BTreeMap;
@@ -22,12 +22,12 @@ pub struct Echo {
 }
 
 impl Echo {
-    /// WebSockets open by what was told.
+    /// Open WebSockets, according to the events.
     pub fn open(&self) -> u64 {
         self.lives.values().filter(|life| **life == Life::Open).count() as u64
     }
 
-    /// One of the connections that there are or were.
+    /// One of the present or past connections.
     pub fn pick(&self, at: usize) -> Option<ConnId> {
         self.ids.iter().rev().nth(at % 8).or(self.ids.last()).copied()
     }

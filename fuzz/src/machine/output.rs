@@ -1,16 +1,16 @@
-//! What the worker has written, read by the codecs of the other role: heads that parse, then frames
-//! without a violation, at most one close frame and nothing after it.
+//! The worker's output, decoded by the codecs of the other role: valid heads, then frames without a
+//! violation, at most one close frame and nothing after it.
 
 use wire::http::{EMPTY_HEADER, HeadScanner, MAX_HEADERS, parse_request, parse_response};
 use wire::websocket::{Decoder, Event, Inflater, check_upgrade};
 use wire::{Limits, Role, Status};
 
-/// All that a server has said on one connection, cut off anywhere.
+/// The output of a server on one connection, truncated anywhere.
 pub fn check_server(bytes: &[u8]) {
     let Some((head, rest)) = head(bytes) else { return };
     let mut headers = [EMPTY_HEADER; MAX_HEADERS];
     let response = parse_response(head, &mut headers).expect("the server answers in HTTP");
-    // What follows another answer depends on the method that the peer used.
+    // What follows another response depends on the method of the request.
     if response.status == 101 {
         let agreed = response.header("sec-websocket-extensions").unwrap_or_default();
         let each = agreed.windows(26).any(|word| word == b"server_no_context_takeover");
@@ -18,7 +18,7 @@ pub fn check_server(bytes: &[u8]) {
     }
 }
 
-/// All that a client has said on one connection, cut off anywhere.
+/// The output of a client on one connection, truncated anywhere.
 pub fn check_client(bytes: &[u8]) {
     let Some((head, rest)) = head(bytes) else { return };
     let mut headers = [EMPTY_HEADER; MAX_HEADERS];
@@ -35,7 +35,7 @@ fn head(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     }
 }
 
-/// What a compressed message may refer to.
+/// The compression context that a message may refer to.
 #[derive(Clone, Copy, PartialEq)]
 enum Deflate {
     Each,

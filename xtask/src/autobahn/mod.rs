@@ -1,9 +1,10 @@
-//! `cargo xtask autobahn`: the Autobahn TestSuite against our server, directly and through our proxy,
-//! or as the server of our client.
+//! `cargo xtask autobahn`: the Autobahn TestSuite against `serve`, directly and through `proxy`, and
+//! against the client of `load`.
 //!
-//! The suite is a peer that shares nothing with us: it breaks the protocol in 517 ways and judges
-//! what it gets back. What it should say is kept in `conformance/autobahn`, case by case; a run must
-//! say the same. Not here: what a MUST is; that is RFC 6455 and the tests of `wire` and `engine`.
+//! The suite is a peer that shares no code with us: it has 517 cases of correct and incorrect protocol
+//! use and judges the responses. The expected verdict of each case is in `conformance/autobahn`; a run
+//! must give the same. Not here: the requirements themselves; those are RFC 6455 and the tests of `wire`
+//! and `engine`.
 
 mod page;
 mod python;
@@ -18,19 +19,18 @@ use crate::step;
 use testsuite::TestSuite;
 use verdict::{Expected, selects};
 
-/// What every run of the whole test suite of this repository goes through; the rest of the suite
-/// takes minutes.
+/// The cases that `cargo xtask test` runs; the others take minutes.
 const QUICK: [&str; 21] = [
     "1.*", "2.*", "3.*", "4.*", "5.*", "6.*", "7.*", "9.*", "10.*", "12.1.1", "12.1.3", "12.2.1",
     "12.3.1", "12.4.1", "12.5.1", "13.1.1", "13.2.1", "13.3.1", "13.4.1", "13.5.1", "13.6.1",
 ];
 /// The same over TLS, which only carries the bytes: frames of each kind, a large message in many
-/// records, one refused in its middle, a close, and a compressed one.
+/// records, one that is refused in the middle, a close, and a compressed message.
 const QUICK_TLS: [&str; 8] = ["1.1.1", "1.2.6", "2.1", "5.3", "6.4.1", "7.1.1", "9.1.1", "12.1.1"];
 /// Every case.
 const ALL: &str = "*";
 
-/// What to do.
+/// The subcommand.
 #[derive(Args)]
 pub(crate) struct AutobahnArgs {
     #[command(subcommand)]
@@ -39,34 +39,34 @@ pub(crate) struct AutobahnArgs {
 
 #[derive(Subcommand)]
 enum What {
-    /// Our server against the suite's fuzzing client.
+    /// Test the server against the suite's fuzzing client
     Server(RunArgs),
-    /// The same through our proxy, which is to change nothing of it.
+    /// Test the server through the proxy; the results must be the same
     Proxy(RunArgs),
-    /// Our client against the suite's fuzzing server.
+    /// Test the client of load against the suite's fuzzing server
     Client(RunArgs),
-    /// Installs the suite, where it is not there yet.
+    /// Install the suite into target/autobahn, unless it is installed
     Install,
-    /// Writes docs/protocol/conformance.md from the results that are kept.
+    /// Write docs/protocol/conformance.md from the expected results
     Page,
 }
 
-/// Which cases, and what becomes of the results.
+/// Which cases to run, and what to do with the results.
 #[derive(Args)]
 struct RunArgs {
-    /// Every case, not only those that are quick.
+    /// Run every case, not only the quick ones
     #[arg(long, conflicts_with = "cases")]
     all: bool,
-    /// Cases to run: '1.*' a group, 1.1.8 a case. May be given several times.
+    /// Cases to run, such as '1.*' or 1.1.8 (repeatable)
     #[arg(long, value_name = "PATTERN")]
     cases: Vec<String>,
-    /// Keep what the suite says as what it should say, in conformance/autobahn.
+    /// Save the results as the expected ones in conformance/autobahn
     #[arg(long)]
     keep: bool,
-    /// Over wss://, with a certificate made for this run.
+    /// Use wss:// with a certificate made for this run
     #[arg(long)]
     tls: bool,
-    /// With our client as tests are built, where overflow and invariants are checked.
+    /// Use the debug build of the client, which checks overflow and invariants
     #[arg(long)]
     debug: bool,
 }
@@ -84,16 +84,16 @@ impl RunArgs {
     }
 }
 
-/// Which of our programs is tested.
+/// The program under test.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
     Server,
-    /// The server, with the proxy before it.
+    /// The server behind the proxy.
     Proxy,
     Client,
 }
 
-/// What is tested: a program, and what carries its bytes.
+/// A program under test and its transport.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Tested {
     role: Role,
@@ -101,7 +101,7 @@ pub(crate) struct Tested {
 }
 
 impl Tested {
-    /// Everything that results are kept of, in the order of the page.
+    /// All with expected results, in the order of the page.
     const ALL: [Tested; 5] = [
         Tested { role: Role::Server, tls: false },
         Tested { role: Role::Server, tls: true },
@@ -110,7 +110,7 @@ impl Tested {
         Tested { role: Role::Client, tls: true },
     ];
 
-    /// The name of its results.
+    /// The name of the file with its expected results.
     fn name(self) -> &'static str {
         match (self.role, self.tls) {
             (Role::Server, false) => "server",
@@ -121,7 +121,7 @@ impl Tested {
         }
     }
 
-    /// The same for people.
+    /// The name for people.
     fn title(self) -> String {
         let role = match self.role {
             Role::Server => "server",
@@ -136,7 +136,7 @@ impl Tested {
     }
 }
 
-/// Whether everything went as expected.
+/// Whether every result was the expected one.
 pub(crate) fn run(args: &AutobahnArgs) -> Result<bool> {
     match &args.what {
         What::Server(args) => judge(Role::Server, args),

@@ -1,5 +1,5 @@
-//! `docs/protocol/conformance.md`, made from the results that are kept and from what stands here:
-//! where the RFC leaves a choice, what we chose and why.
+//! `docs/protocol/conformance.md`, generated from the expected results and from the text here: where
+//! the RFC leaves a choice, what we chose and why.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -97,7 +97,7 @@ fn text() -> Result<String> {
     Ok(page)
 }
 
-/// What is kept of one of ours.
+/// The expected results of one program.
 struct Column {
     title: String,
     kept: Expected,
@@ -126,7 +126,7 @@ fn cells(columns: &[Column], cell: impl Fn(&Column) -> String) -> String {
     columns.iter().map(|column| format!(" {} |", cell(column))).collect()
 }
 
-/// How many cases are OK, and how many there are.
+/// How many cases are OK, and how many were run.
 fn share(expected: &Expected, belongs: impl Fn(&CaseId) -> bool) -> String {
     let mine = || expected.cases.iter().filter(|(case, _)| belongs(case));
     match mine().count() {

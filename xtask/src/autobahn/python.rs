@@ -1,6 +1,6 @@
-//! A CPython 2.7, which the suite needs and distributions no longer have: one that is here (pyenv,
-//! /usr, /usr/local, or what PYTHON27 names), or Debian 11's, fetched from the mirror that this
-//! machine uses for its own release and unpacked beside what cargo builds. Nothing is installed.
+//! CPython 2.7, which the suite needs and distributions no longer have: an installed one (pyenv, /usr,
+//! /usr/local, or the one PYTHON27 names), or Debian 11's, downloaded from the mirror that this machine
+//! uses for its own release and unpacked into the target folder. Nothing is installed system-wide.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::step;
 
 /// The last release of Debian with a CPython 2.7.
 const RELEASE: &str = "bullseye";
-/// The interpreter, what its `ssl` and `ctypes` link, headers to build extensions with, and pip.
+/// The interpreter, the libraries of its `ssl` and `ctypes`, headers for extensions, and pip.
 const PACKAGES: [&str; 8] = [
     "python2.7-minimal",
     "libpython2.7-minimal",
@@ -25,17 +25,17 @@ const PACKAGES: [&str; 8] = [
     "python-pip-whl",
 ];
 
-/// An interpreter and what it needs around it.
+/// An interpreter and its environment.
 pub(super) struct Python {
     program: PathBuf,
-    /// Where its shared libraries lie, if not where the system looks.
+    /// The folder of its shared libraries, unless the system finds them.
     libraries: Option<PathBuf>,
-    /// Where its pip comes from, if it has none of its own.
+    /// The wheels with its pip, if it has none of its own.
     wheels: Option<OsString>,
 }
 
 impl Python {
-    /// Finds one, or unpacks one into `folder`.
+    /// Finds an interpreter or unpacks one into `folder`.
     pub(super) fn ready(folder: &Path) -> Result<Python> {
         if let Some(python) = local() {
             return Ok(python);
@@ -59,7 +59,7 @@ impl Python {
         command
     }
 
-    /// The same about to run the pip it came with.
+    /// The same with the pip it came with.
     pub(super) fn first_pip(&self, packages: &Path) -> Command {
         let mut command = self.command(packages);
         if let Some(wheels) = &self.wheels {
@@ -68,7 +68,7 @@ impl Python {
         command
     }
 
-    /// Its name, for people and to see whether it changed.
+    /// Its path: for people, and to detect that it changed.
     pub(super) fn name(&self) -> String {
         self.program.display().to_string()
     }
@@ -97,7 +97,7 @@ fn local() -> Option<Python> {
     found.find_map(|program| Python { program, libraries: None, wheels: None }.works())
 }
 
-/// Debian's, if it lies in `folder` already.
+/// Debian's, if it is in `folder` already.
 fn unpacked(folder: &Path) -> Option<Python> {
     let usr = folder.join("usr");
     let ssl = fs::read_dir(usr.join("lib")).ok()?.filter_map(Result::ok);
@@ -109,7 +109,7 @@ fn unpacked(folder: &Path) -> Option<Python> {
     Python { program, libraries: Some(libraries), wheels: Some(wheels) }.works()
 }
 
-/// Fetches Debian's packages with lists of their own, so that the machine's stay as they are.
+/// Downloads Debian's packages with separate package lists, so that the machine's stay unchanged.
 fn fetch(folder: &Path) -> Result<()> {
     let mirror = mirror()?;
     let apt = folder.join("apt");
@@ -143,7 +143,7 @@ fn fetch(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Where this machine fetches its own Debian from.
+/// The mirror that this machine uses.
 fn mirror() -> Result<String> {
     let release = fs::read_to_string("/etc/os-release").context("this is no Debian")?;
     let codename = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
@@ -159,7 +159,7 @@ fn mirror() -> Result<String> {
     }
 }
 
-/// Runs `command` in silence; its errors are told when it fails.
+/// Runs `command` without showing its output; the error has what it wrote to standard error.
 pub(super) fn must(command: &mut Command) -> Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().with_context(|| format!("cannot start {name}"))?;

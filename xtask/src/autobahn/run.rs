@@ -1,4 +1,4 @@
-//! One run: our program and the suite's, on loopback, until the suite has written its report.
+//! One run of the program under test and the suite on loopback, until the suite has written its report.
 
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
@@ -15,34 +15,34 @@ use super::verdict::{self, Results};
 use super::{Role, Tested};
 use crate::{cert, step};
 
-/// The name that our programs have in reports.
+/// The name of our programs in reports.
 const AGENT: &str = "standfast";
-/// How long the suite's server may take to listen.
+/// How long the suite's server may take until it listens.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A process that ends with its value.
+/// A process that is killed when dropped.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// What both programs of a run are told.
+/// The settings of a run.
 struct Run<'a> {
     suite: &'a TestSuite,
     tested: Tested,
     patterns: &'a [String],
-    /// Our client is to be one as tests are built.
+    /// Use the debug build of the client.
     debug: bool,
-    /// Where reports, log and certificates lie.
+    /// The folder for reports, log and certificates.
     folder: PathBuf,
 }
 
-/// Runs the cases and returns what the suite said of each.
+/// Runs the cases and returns the suite's verdict of each.
 pub(super) fn results(
     suite: &TestSuite,
     tested: Tested,
@@ -106,7 +106,7 @@ impl Run<'_> {
 
     fn test_client(&self) -> Result<()> {
         let mut client = Command::new(client_executable(self.debug)?);
-        // Free now; that somebody takes it in between shows as a suite that does not listen.
+        // Free now. If another process takes it before the suite does, the suite does not listen.
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let url = format!("{}://127.0.0.1:{port}", self.tested.scheme());
         client.args([&url, AGENT]).stdin(Stdio::null());
@@ -132,7 +132,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// `wstest` in `mode` with what belongs to that, writing what it says into a log.
+    /// The command for `wstest` in `mode` with a specification; its output goes to a log.
     fn wstest(&self, mode: &str, mut specification: Value) -> Result<Command> {
         specification["outdir"] = self.folder.to_str().into();
         specification["cases"] = self.patterns.into();
@@ -148,7 +148,7 @@ impl Run<'_> {
     }
 }
 
-/// Starts a program of ours; it, and where it listens.
+/// Starts one of our programs. Returns it and its address.
 fn listening(command: &mut Command) -> Result<(Running, String)> {
     let mut running = Running(start(command.stdout(Stdio::piped()))?);
     let stdout = running.0.stdout.take().context("a program's output is not piped")?;
@@ -164,7 +164,7 @@ fn start(command: &mut Command) -> Result<Child> {
     command.stdin(Stdio::null()).spawn().with_context(|| format!("cannot start {name}"))
 }
 
-/// The release build, or what STANDFAST_EXECUTABLE names.
+/// The release build, or the executable that STANDFAST_EXECUTABLE names.
 fn server_executable() -> Result<PathBuf> {
     if let Some(path) = env::var_os("STANDFAST_EXECUTABLE") {
         return Ok(path.into());
@@ -175,7 +175,7 @@ fn server_executable() -> Result<PathBuf> {
 
 fn client_executable(debug: bool) -> Result<PathBuf> {
     if debug {
-        // With all packages, as the tests are built: it is there already.
+        // With all packages, as for the tests: so it is built already.
         build(&["--workspace", "--example", "autobahn"])?;
         return Ok(step::target_folder().join("debug/examples/autobahn"));
     }

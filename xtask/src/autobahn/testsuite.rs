@@ -1,5 +1,5 @@
-//! The suite itself: `wstest` of PyPI's autobahntestsuite with the versions around it that still
-//! run on CPython 2.7, in a folder of its own under what cargo builds.
+//! The suite itself: `wstest` of PyPI's autobahntestsuite with the versions of its dependencies that
+//! still run on CPython 2.7, in `target/autobahn`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,10 +10,10 @@ use anyhow::{Context, Result};
 use super::python::{Python, must};
 use crate::step;
 
-/// The suite that the expected results are from.
+/// The version that the expected results are from.
 pub(super) const VERSION: &str = "autobahntestsuite 25.10.1";
 
-/// What is installed, in this order: each line needs those above it.
+/// What is installed, in this order: each line needs the ones above.
 const PACKAGES: [&[&str]; 4] = [
     &["pip==20.3.4"],
     &["setuptools==44.0.0", "wheel==0.36.2"],
@@ -28,10 +28,10 @@ pub(super) struct TestSuite {
 }
 
 impl TestSuite {
-    /// Finds what an earlier run has built, or builds it, which takes half a minute.
+    /// Finds the suite of an earlier run or installs it, which takes half a minute.
     ///
     /// # Errors
-    /// Names what is missing: an interpreter, a way to PyPI, a compiler.
+    /// Names what is missing: an interpreter, access to PyPI, a compiler.
     pub(super) fn ready() -> Result<TestSuite> {
         let folder = step::target_folder().join("autobahn");
         fs::create_dir_all(&folder)?;
@@ -65,7 +65,7 @@ impl TestSuite {
         must(version.arg("--autobahnversion")).context("the suite is installed and does not run")
     }
 
-    /// `wstest`, about to run.
+    /// The command for `wstest`.
     pub(super) fn wstest(&self) -> Command {
         let mut command = self.python.command(&self.packages);
         command.arg(self.packages.join("bin/wstest")).stdin(Stdio::null());

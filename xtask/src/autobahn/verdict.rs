@@ -1,6 +1,6 @@
-//! What the suite says of a case, what it should say (`conformance/autobahn/NAME.json`), and the
-//! comparison. A run that ends early shows here as cases without a verdict: the suite itself exits
-//! with success when the other side has died.
+//! The suite's verdict of a case, the expected one (`conformance/autobahn/NAME.json`), and their
+//! comparison. A run that ends early shows as cases without a verdict: the suite itself exits with
+//! success when the other side has died.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ impl fmt::Display for CaseId {
     }
 }
 
-/// What the suite says of one case.
+/// The suite's verdict of one case.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Verdict {
     /// Of the messages.
@@ -58,12 +58,12 @@ pub(super) struct Verdict {
 }
 
 impl Verdict {
-    /// Nothing to explain.
+    /// Whether it needs no reason.
     pub(super) fn is_ok(&self) -> bool {
         self.behaviour == "OK" && self.close == "OK"
     }
 
-    /// What may be kept as expected: the RFC leaves these to us, and the suite says so.
+    /// Whether it may be an expected result: OK, or a choice that the RFC leaves to us.
     fn is_acceptable(&self) -> bool {
         [&self.behaviour, &self.close]
             .iter()
@@ -77,21 +77,21 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// By case, what a run said.
+/// The verdict of each case.
 pub(super) type Results = BTreeMap<CaseId, Verdict>;
 
 /// What the suite should say of one of ours.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Expected {
-    /// The version that said it.
+    /// The version of the suite.
     pub(super) suite: String,
-    /// Why a case is not simply OK.
+    /// The reason for each case that is not OK.
     pub(super) reasons: BTreeMap<CaseId, String>,
     pub(super) cases: Results,
 }
 
 impl Expected {
-    /// Reads what is kept of one of ours.
+    /// Reads the expected results of a program.
     pub(super) fn read(tested: Tested) -> Result<Expected> {
         let path = path(tested);
         let text =
@@ -99,7 +99,7 @@ impl Expected {
         serde_json::from_str(&text).with_context(|| format!("{} is damaged", path.display()))
     }
 
-    /// Keeps it, a line for each case.
+    /// Writes them, one line for each case.
     pub(super) fn write(&self, tested: Tested) -> Result<()> {
         let path = path(tested);
         fs::write(&path, self.to_json()?)
@@ -127,15 +127,15 @@ impl Expected {
         ))
     }
 
-    /// Takes what a run said of the cases that `patterns` select. Reasons are a person's to write.
+    /// Replaces the cases that `patterns` select with the results of a run. Reasons are written by hand.
     pub(super) fn replace(&mut self, patterns: &[String], results: &Results) {
         testsuite::VERSION.clone_into(&mut self.suite);
         self.cases.retain(|case, _| !selects(patterns, case));
         self.cases.extend(results.iter().map(|(case, verdict)| (case.clone(), verdict.clone())));
     }
 
-    /// A line for each case of `patterns` that did not run, said something else, is not known, or
-    /// is neither right nor explained.
+    /// A line for each case of `patterns` that did not run, has another verdict, is unknown, or
+    /// is neither OK nor explained.
     pub(super) fn differences(&self, patterns: &[String], results: &Results) -> Vec<String> {
         let mut lines = Vec::new();
         for (case, verdict) in &self.cases {
@@ -155,7 +155,7 @@ impl Expected {
         lines
     }
 
-    /// Why what is kept of a case may not be kept.
+    /// The reason why an expected result of a case is not permitted.
     pub(super) fn fault(&self, case: &CaseId, verdict: &Verdict) -> Option<String> {
         if !verdict.is_acceptable() {
             return Some(format!("{case}: {verdict}"));
@@ -168,7 +168,7 @@ impl Expected {
     }
 }
 
-/// Whether a case is one of those that `patterns` name, as the suite reads them.
+/// Whether `patterns` select a case, by the rules of the suite.
 pub(super) fn selects(patterns: &[String], case: &CaseId) -> bool {
     let case = case.to_string();
     patterns.iter().any(|pattern| match pattern.strip_suffix('*') {

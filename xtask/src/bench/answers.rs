@@ -1,7 +1,7 @@
-//! Answers: how soon `/health` and the admin listener answer while a storm or a broadcast is on.
+//! Answers: latency of `/health` and of the admin listener during a connection storm and a broadcast.
 //!
-//! Each path is asked every few milliseconds over a connection kept alive (as a health checker or a
-//! scraper keeps it), by one thread each, with nothing pinned: the crowd competes for the cores too.
+//! One thread for each path sends a request every few milliseconds over a keep-alive connection, as a
+//! health checker or a scraper does. No process is pinned: the clients compete for the cores too.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -23,7 +23,7 @@ const EVERY: Duration = Duration::from_millis(5);
 const LIMIT_MS: f64 = 50.0;
 const PUBLISH: &str = "publish 300 100";
 
-/// Measures; whether the targets were met.
+/// Measures. Returns whether the targets were met.
 pub(super) fn run(bench: &Context) -> Result<bool> {
     let sockets = bench.connections.unwrap_or(SOCKETS);
     println!(
@@ -62,7 +62,8 @@ pub(super) fn run(bench: &Context) -> Result<bool> {
     report::finish(&bench.out, "answers", settings, json!(results), &targets)
 }
 
-/// Asks each path on its port until `work` is done; the latencies of each path, in milliseconds.
+/// Sends requests to each path on its port until `work` is done. Returns the latencies of each path, in
+/// milliseconds.
 fn while_probing(ports: [u16; 2], work: impl FnOnce() -> Result<()>) -> Result<[Vec<f64>; 2]> {
     let stop = Arc::new(AtomicBool::new(false));
     let start = |index: usize| {
@@ -103,7 +104,8 @@ fn connect(port: u16) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// One request and its whole answer, which must be 200; whether the connection stays.
+/// Sends one request and reads the complete response, which must be 200. Returns whether the
+/// connection is kept.
 fn get(stream: &mut TcpStream, path: &str) -> Result<bool> {
     stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes())?;
     let mut answer = Vec::new();

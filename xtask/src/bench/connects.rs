@@ -1,4 +1,4 @@
-//! Connects: what 10,000 connects at once cost a server, and whether any of them fails.
+//! Connects: server CPU for 10,000 connects at once, and how many of them fail.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use super::server::{Kind, Server};
 
 const SOCKETS: usize = 10_000;
 const FIGURE: &str = "cpu-s per 10,000";
-/// What a server still does for sockets that have their answer.
+/// Time for what a server does after it has sent its responses.
 const SETTLE: Duration = Duration::from_millis(300);
 
-/// Measures; whether the targets were met.
+/// Measures. Returns whether the targets were met.
 pub(super) fn run(bench: &Context) -> Result<bool> {
     let sockets = bench.connections.unwrap_or(SOCKETS);
     println!("\n=== connects: {sockets} at once, one worker");

@@ -1,4 +1,4 @@
-//! Echo: how many messages a server echoes per second of its own CPU.
+//! Echo: messages that a server echoes per second of its own CPU.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const SECONDS: f64 = 3.0;
 const WARM_UP_SECONDS: f64 = 1.0;
 const FIGURE: &str = "messages/cpu-s";
 
-/// Measures; whether the targets were met.
+/// Measures. Returns whether the targets were met.
 pub(super) fn run(bench: &Context) -> Result<bool> {
     let sockets = bench.connections.unwrap_or(SOCKETS);
     let seconds = bench.seconds.unwrap_or(SECONDS);

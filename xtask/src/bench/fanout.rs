@@ -20,7 +20,8 @@ const SECONDS: f64 = 10.0;
 const SERVERS: [Kind; 2] = [Kind::Standfast, Kind::Bun];
 const CPU: &str = "cpu s";
 
-/// Each message is published when the one before has reached everybody. Whether the targets were met.
+/// Publishes each message when all sockets have received the one before. Returns whether the targets
+/// were met.
 pub(super) fn one_at_a_time(bench: &Context) -> Result<bool> {
     let sockets = bench.connections.unwrap_or(SOCKETS);
     println!("\n=== fanout: {MESSAGES} messages to {sockets} sockets, one at a time, one worker");
@@ -52,7 +53,7 @@ pub(super) fn one_at_a_time(bench: &Context) -> Result<bool> {
     report::finish(&bench.out, "fanout", settings, rounds.json(), &targets)
 }
 
-/// 100 messages a second, due whatever the server does. Whether the targets were met.
+/// Publishes 100 messages a second on a fixed schedule. Returns whether the targets were met.
 pub(super) fn at_a_rate(bench: &Context) -> Result<bool> {
     let sockets = bench.connections.unwrap_or(SOCKETS);
     let seconds = bench.seconds.unwrap_or(SECONDS);
@@ -99,7 +100,7 @@ struct Scene {
 impl Scene {
     fn open(bench: &Context, kind: Kind, sockets: usize) -> Result<Scene> {
         let server = Server::start(kind, &bench.tools)?;
-        // Paced: a storm's dropped connection requests would come back during the measurement.
+        // Paced: a storm's dropped connection requests would be retried during the measurement.
         let mut crowd = server.crowd(&bench.tools, sockets, "paced:10000")?;
         let opened = crowd.hear(Duration::from_secs(90))?;
         ensure!(opened["opened"].as_u64() == Some(sockets as u64), "not all opened: {opened}");
@@ -111,13 +112,13 @@ impl Scene {
         self.crowd.ask("mark", Duration::from_secs(10)).map(drop)
     }
 
-    /// Waits until everybody has `messages` since the mark, at most `seconds`.
+    /// Waits until every socket has received `messages` since the mark, at most `seconds`.
     fn expect(&mut self, messages: usize, seconds: f64) -> Result<Value> {
         let command = format!("expect {} {seconds}", messages * self.sockets);
         self.crowd.ask(&command, Duration::from_secs_f64(seconds + 30.0))
     }
 
-    /// Publishes the `number`th message since the mark and waits until everybody has it.
+    /// Publishes the `number`th message since the mark and waits until every socket has received it.
     fn publish_one(&mut self, number: usize) -> Result<()> {
         let answer = self.publisher.ask("publish 1 0", Duration::from_secs(40))?;
         ensure!(answer["refused"].as_u64() == Some(0), "the publish was refused");
@@ -141,7 +142,7 @@ fn figures(result: &Value, cpu: f64, expected: usize) -> Result<Figures> {
     ]))
 }
 
-/// Ours delivered everything, once, to everybody, and closed nobody.
+/// The target that standfast delivered each message once to every socket and closed none.
 fn missing_target(rounds: &Rounds<Kind>) -> Vec<Target> {
     let wrong =
         |figure| rounds.values(Kind::Standfast, figure).iter().map(|n| n.abs()).sum::<f64>();

@@ -1,7 +1,7 @@
-//! Holding: memory of many sockets while held and after, and the CPU of a million that say nothing.
+//! Holding: memory of many sockets while held and after, and the CPU of a million silent ones.
 //!
-//! The crowd is `standfast load` in a process of its own, so both our programs are measured. What is
-//! open is counted by the kernel (`/proc/net/sockstat`), what is resident by `smaps_rollup`.
+//! The clients are `standfast load` in a process of its own, so both programs are measured. The kernel
+//! counts the open sockets (`/proc/net/sockstat`) and the resident memory (`smaps_rollup`).
 
 use std::time::{Duration, Instant};
 
@@ -18,14 +18,14 @@ const MEMORY_SOCKETS: usize = 100_000;
 const MEMORY_HOLD_S: f64 = 60.0;
 const IDLE_SOCKETS: usize = 1_000_000;
 const IDLE_SECONDS: f64 = 60.0;
-/// The byte budget: a fixed part, and so much for each socket.
+/// The byte budget: a fixed part and a part for each socket.
 const FIXED_BYTES: usize = 32 << 20;
 const BYTES_PER_SOCKET: usize = 128;
-/// What counts as flat: growth from the first tenth of the hold to its end.
+/// Permitted growth from the first tenth of the hold to its end.
 const FLAT_BYTES: f64 = (1 << 20) as f64;
 const OPEN_TIMEOUT: Duration = Duration::from_secs(240);
 
-/// Resident memory with heartbeats going on, at the end of the hold and after all have left.
+/// Resident memory during heartbeats, at the end of the hold and after all have disconnected.
 pub(super) fn memory(bench: &Context) -> Result<bool> {
     let sockets = bench.connections.unwrap_or(MEMORY_SOCKETS);
     let hold = bench.seconds.unwrap_or(MEMORY_HOLD_S);
@@ -67,7 +67,7 @@ pub(super) fn memory(bench: &Context) -> Result<bool> {
     report::finish(&bench.out, "memory", settings, results, &targets)
 }
 
-/// CPU that `serve` uses for sockets that say nothing, with pings off.
+/// CPU that `serve` uses for silent sockets, with pings off.
 pub(super) fn idle(bench: &Context) -> Result<bool> {
     let sockets = bench.connections.unwrap_or(IDLE_SOCKETS);
     let seconds = bench.seconds.unwrap_or(IDLE_SECONDS);
@@ -103,7 +103,7 @@ fn load(bench: &Context, server: &Server, n: usize, hold: f64, heartbeat: &str) 
         &"--heartbeat",
         &heartbeat,
     ]);
-    // Named a server because it is stopped by a signal, not by the end of its input.
+    // The name begins with "server" because a signal stops it, not the end of its input.
     Peer::start("server's crowd", Core::Any, &command)
 }
 
@@ -119,7 +119,7 @@ fn wait_open(load: &mut Peer, sockets: usize) -> Result<()> {
     Ok(())
 }
 
-/// Waits until hardly any socket is left, and a little longer for what the server does after.
+/// Waits until nearly all sockets are closed, and a little longer for what the server does then.
 fn wait_gone(sockets: usize) -> Result<()> {
     let started = Instant::now();
     while proc::tcp_sockets()? > sockets as u64 / 100 + 50 {

@@ -1,7 +1,7 @@
-//! What a request costs the client: `standfast load` beside wrk, k6 and go-stress-testing, all against
-//! nginx, each pinned to a core: kept connections, the same with the live screen on a terminal of
-//! `script` (util-linux), and a new connection per request. Then how late requests go at half of what
-//! the pair can do.
+//! Client CPU per HTTP request: `standfast load` beside wrk, k6 and go-stress-testing, all against nginx,
+//! client and server pinned to a core each. Kept connections, the same with the live screen on a
+//! terminal of `script` (util-linux), and a new connection per request. Then the send delay at half of
+//! the capacity.
 
 use std::fs;
 use std::io::Read;
@@ -28,14 +28,14 @@ const RSS_MOST: f64 = 20e6;
 const GO_STRESS_PER_SECOND: f64 = 15_000.0;
 const LONG_SECONDS: f64 = 300.0;
 
-/// What wrk's rivals take of ours, at least: their CPU of a request ÷ ours.
+/// Lower limits of their CPU per request ÷ ours.
 const K6_LEAST: f64 = 5.0;
 const GO_STRESS_LEAST: f64 = 2.0;
 /// They differ by far more than the machine does.
 const RIVAL_PAIRS: usize = 3;
 /// How late the latest thousandth of the requests may go at half of the capacity.
 const LATE_MOST_MS: f64 = 1.0;
-/// Runs among which those are looked for in which the machine is idle.
+/// Runs after which the search for runs on an idle machine ends.
 const IDLE_RUNS_MOST: usize = 60;
 
 const CPU: &str = "µs cpu per request";
@@ -46,7 +46,7 @@ const LATE: &str = "p99.9 ms late";
 const STOLEN: &str = "ticks stolen";
 const PER_SECOND: &str = "requests per second";
 
-/// Who sends, and how.
+/// A load generator and its mode.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Wrk,
@@ -72,9 +72,9 @@ impl Contestant for Way {
     }
 }
 
-/// Measures; whether the targets were met.
+/// Measures. Returns whether the targets were met.
 ///
-/// Those that are compared run next to each other, because the machine changes speed by the second.
+/// Generators that are compared run one after the other, because the machine changes speed by the second.
 pub(super) fn run(bench: &Context) -> Result<bool> {
     let connections = bench.connections.unwrap_or(CONNECTIONS);
     let seconds = bench.seconds.unwrap_or(SECONDS);
@@ -137,9 +137,9 @@ fn is_here(rival: &Way) -> bool {
     here
 }
 
-/// Who keeps a schedule: ours as any process, ours with its core before all other processes as on an
-/// idle machine (`chrt`, which takes root), a thread that does nothing but sleep until it is time, or
-/// one that also computes half of the time, as whoever sends half of what it can has to.
+/// A program that keeps a schedule: `load` at normal priority; `load` at real-time priority, as on an
+/// idle machine (`chrt`, which needs root); a thread that only sleeps until each deadline; or one that
+/// also computes half of the time, as a generator at half of its capacity does.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Timed {
     Ours,
@@ -178,7 +178,7 @@ fn lateness(bench: &Context, nginx: &Nginx, rate: &Rate) -> Result<(Rounds<Timed
     Ok((rounds, idle))
 }
 
-/// So many requests a second on so many connections.
+/// A request rate and its connections.
 struct Rate {
     per_second: f64,
     connections: usize,
@@ -207,7 +207,7 @@ fn kept_schedule(bench: &Context, nginx: &Nginx, rate: &Rate, who: Timed) -> Res
     command.args(["-c", &line]).stdin(Stdio::null()).stdout(Stdio::null());
     let status = command.stderr(Stdio::null()).status()?;
     let stolen = proc::stolen_ticks()? - stolen;
-    // 1: on a machine that was taken away for a while not all of the rate was carried.
+    // 1: the machine lost its core for a while, so the rate was not reached.
     ensure!(matches!(status.code(), Some(0 | 1)), "`{line}` failed ({status})");
     let said: Value = serde_json::from_str(&fs::read_to_string(&file)?)?;
     let ours = matches!(who, Timed::Ours | Timed::OursFirst);
@@ -220,7 +220,7 @@ fn kept_schedule(bench: &Context, nginx: &Nginx, rate: &Rate, who: Timed) -> Res
     ]))
 }
 
-/// Five minutes in which every request has a connection of its own; whether none failed.
+/// Five minutes in which every request has its own connection. Returns whether none failed.
 pub(super) fn new_connections(bench: &Context) -> Result<bool> {
     let connections = bench.connections.unwrap_or(CONNECTIONS);
     let seconds = bench.seconds.unwrap_or(LONG_SECONDS);
@@ -239,7 +239,7 @@ pub(super) fn new_connections(bench: &Context) -> Result<bool> {
     report::finish(&bench.out, "new-connections", settings, results, &targets)
 }
 
-/// One run, with the CPU of the one process that sends.
+/// One run, with the CPU of the process that sends.
 fn once(
     bench: &Context,
     nginx: &Nginx,
@@ -269,7 +269,7 @@ fn once(
     while child.try_wait()?.is_none() {
         let pid = if way == Way::Live { child_of(child.id()) } else { Some(child.id()) };
         if let Some(pid) = pid {
-            // Threads that have ended take their share with them.
+            // The CPU of threads that have ended is missing.
             cpu = cpu.max(proc::cpu_seconds(pid).unwrap_or(0.0));
             rss = rss.max(proc::rss_bytes(pid).unwrap_or(0) as f64);
         }
@@ -293,7 +293,7 @@ fn once(
     ]))
 }
 
-/// What the shell is to run.
+/// The command line for the shell.
 fn command_line(
     bench: &Context,
     nginx: &Nginx,
@@ -372,7 +372,7 @@ fn of_go_stress(said: &str) -> Result<(f64, f64)> {
     Ok((good + bad.unwrap_or(0.0), bad.unwrap_or(0.0)))
 }
 
-/// A program that keeps to its core.
+/// A program pinned to its core.
 fn pinned(core: Core, program: &str) -> Command {
     let mut words = pinning(core);
     words.push(program.into());
@@ -382,7 +382,7 @@ fn pinned(core: Core, program: &str) -> Command {
     command
 }
 
-/// The one child of `script`, while it is there.
+/// The only child of `script`, while it runs.
 fn child_of(parent: u32) -> Option<u32> {
     let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok()?;
     children.split_whitespace().next()?.parse().ok()
@@ -432,7 +432,7 @@ impl Nginx {
 
 impl Drop for Nginx {
     fn drop(&mut self) {
-        // All of these fail only when there is nothing left to end.
+        // These fail only when nothing is left to stop.
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = fs::remove_dir_all(&self.folder);

@@ -1,4 +1,4 @@
-//! The million: `standfast prove`, and whether what it reports reaches the figures.
+//! The million: `standfast prove` with a million sockets, and its report judged against limits.
 
 use std::fs;
 use std::process::Command;
@@ -14,14 +14,14 @@ const OPEN_SECONDS_PER_MILLION: f64 = 45.0;
 const FIXED_BYTES: f64 = 32.0 * 1024.0 * 1024.0;
 const BYTES_PER_SOCKET: f64 = 128.0;
 
-/// Runs `prove` with its screen shown; whether the targets were met.
+/// Runs `prove` with its screen shown. Returns whether the targets were met.
 pub(super) fn run(bench: &Context) -> Result<bool> {
     let sockets = bench.connections.unwrap_or(SOCKETS);
     let hold = format!("{}s", bench.seconds.unwrap_or(30.0).ceil());
     println!("\n=== million: prove --connections {sockets} --hold {hold}");
     fs::create_dir_all(&bench.out)?;
     let file = bench.out.join("prove.json");
-    // A result of an earlier run must not be taken for this one's.
+    // A result of an earlier run must not be mistaken for this run's.
     if file.exists() {
         fs::remove_file(&file)?;
     }

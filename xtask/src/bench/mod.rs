@@ -1,11 +1,11 @@
-//! `cargo xtask bench`: our figures beside those of rivals and of the bare C floor, on this machine.
+//! `cargo xtask bench`: standfast beside competitors and bare C programs (the floor), on this machine.
 //!
-//! Every comparison runs its servers in turn, in an order shuffled anew each round, with the same
-//! foreign C client; ratios are taken within a round and their median over the rounds is judged.
-//! CPU is the scheduler's own count (`/proc/PID/task/*/schedstat`). Tables go to the screen, every
-//! raw figure to `bench/results/NAME.json`.
+//! Every comparison runs its servers in turn, in an order that is shuffled for each round, with the
+//! same C client; ratios are computed within a round and their median over the rounds is judged.
+//! CPU is the scheduler's own count (`/proc/PID/task/*/schedstat`). Tables go to standard output,
+//! every raw figure to `bench/results/NAME.json`.
 //!
-//! Not a profiler and not a test: run it alone on the machine, or the figures mean nothing.
+//! Not a profiler and not a test: run it on an otherwise idle machine, or the figures mean nothing.
 
 mod answers;
 mod connects;
@@ -36,74 +36,74 @@ use crate::step;
 use server::Kind;
 use tools::Tools;
 
-/// What to measure, and how long.
+/// What to measure, and for how long.
 #[derive(Args)]
 pub(crate) struct BenchArgs {
-    /// The figures to measure.
+    /// Benchmarks to run
     #[arg(value_enum, required = true)]
     what: Vec<Bench>,
-    /// Rounds; each runs every server once.
+    /// Rounds; each runs every server once
     #[arg(long, default_value_t = 7)]
     pairs: usize,
-    /// Where the raw results go.
+    /// Folder for the raw results
     #[arg(long, default_value = "bench/results")]
     out: PathBuf,
-    /// Sockets, instead of what the figure is defined for (for a rehearsal).
+    /// Sockets, instead of the benchmark's own number (for a trial run)
     #[arg(long)]
     connections: Option<usize>,
-    /// Seconds of each echo run, or of each hold, instead of the defined ones.
+    /// Seconds of each run or hold, instead of the benchmark's own
     #[arg(long)]
     seconds: Option<f64>,
-    /// The servers to run, instead of the defined ones.
+    /// Servers to run, instead of the benchmark's own
     #[arg(long, value_enum, value_delimiter = ',')]
     servers: Vec<Kind>,
-    /// An executable to measure instead of the release build.
+    /// Executable to measure instead of the release build
     #[arg(long)]
     binary: Option<PathBuf>,
-    /// An executable of ours from before a change, to run as "standfast again".
+    /// Executable of standfast from before a change, to run as "standfast again"
     #[arg(long)]
     control: Option<PathBuf>,
 }
 
-/// One figure.
+/// One benchmark.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Bench {
-    /// Messages echoed per server-CPU-second: 100 sockets, 20 bytes.
+    /// Messages echoed per server CPU second: 100 sockets, 20 bytes
     Echo,
-    /// Messages echoed compressed per server-CPU-second: 100 sockets, 1 KiB of JSON.
+    /// The same with compression: 100 sockets, 1 KiB of JSON
     Deflate,
-    /// Messages echoed over TLS per server-CPU-second: 100 sockets, 20 bytes; memory of 15,000 idle.
+    /// The same over TLS: 100 sockets, 20 bytes; memory of 15,000 idle sockets
     Tls,
-    /// Server CPU of 10,000 connects at once.
+    /// Server CPU for 10,000 connects at once
     Connects,
-    /// Server CPU of one message to 10,000 sockets, one message at a time.
+    /// Server CPU for publishing to 10,000 sockets, one message at a time
     Fanout,
-    /// 100 messages a second to 10,000 sockets: delivery, latency, CPU.
+    /// 100 messages per second to 10,000 sockets: delivery, latency, CPU
     Rate,
-    /// How soon `/health` and the admin listener answer in a storm and in a broadcast.
+    /// Latency of `/health` and the admin listener during a connection storm and a broadcast
     Answers,
-    /// Whole-process memory at 100,000 sockets, while held and after.
+    /// Whole-process memory with 100,000 sockets, and after they have disconnected
     Memory,
-    /// Client CPU of an HTTP request, `load` beside wrk, k6 and go-stress-testing: kept and new
-    /// connections, live screen; lateness at a rate.
+    /// Client CPU per HTTP request, `load` beside wrk, k6 and go-stress-testing: kept and new
+    /// connections, live screen; send delay at a rate
     Http,
-    /// Five minutes of requests that each open a connection: none may fail.
+    /// Five minutes of requests that each open a connection: none may fail
     NewConnections,
-    /// Messages through `standfast proxy` per second of its CPU, nginx, HAProxy and a bare relay beside it.
+    /// Messages per proxy CPU second through standfast, nginx, HAProxy and a bare relay
     Proxy,
-    /// The same with 50,000 silent tunnels beside the busy ones, and the memory of all.
+    /// The same for standfast with 50,000 silent tunnels in addition, and their memory
     ProxyIdle,
-    /// What the live screen costs `load`: CPU with it and without.
+    /// CPU of `load` with and without the live screen
     Screen,
-    /// 100,000 refused handshakes, 100,000 resets, 10,000 heads without end: what is left of them.
+    /// Memory that remains after 100,000 refused handshakes, 100,000 resets, 10,000 endless request heads
     Siege,
-    /// Masses that the proxy refuses, breaks of either side, and floods towards whoever does not read.
+    /// The same for the proxy: refused handshakes, resets of either side, floods to peers that do not read
     ProxySiege,
-    /// CPU of a million sockets that say nothing.
+    /// Server CPU for a million silent sockets
     Idle,
-    /// `standfast prove` with a million sockets.
+    /// `standfast prove` with a million sockets
     Million,
-    /// All of these, the million last.
+    /// All of these, million last
     All,
 }
 
@@ -130,7 +130,7 @@ const ALL: [Bench; 17] = [
 /// How long ports rest after many sockets were closed (TIME_WAIT is 60 s).
 const REST: Duration = Duration::from_secs(61);
 
-/// Measures what was asked. Whether every target was met.
+/// Runs the requested benchmarks. Returns whether every target was met.
 ///
 /// # Errors
 /// When something cannot be built, started or read; a missed target is not an error.
@@ -179,7 +179,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
     Ok(met)
 }
 
-/// Whether our executable takes part, so that it must be built.
+/// Whether standfast takes part, so that it must be built.
 fn needs_ours(args: &BenchArgs, wanted: &[Bench]) -> bool {
     let compared = |bench: &Bench| {
         matches!(bench, Bench::Echo | Bench::Connects | Bench::Fanout | Bench::Rate)
@@ -189,7 +189,7 @@ fn needs_ours(args: &BenchArgs, wanted: &[Bench]) -> bool {
         || args.servers.iter().any(|kind| kind.is_ours())
 }
 
-/// What every figure needs.
+/// What every benchmark needs.
 struct Context {
     tools: Tools,
     pairs: usize,
@@ -200,7 +200,7 @@ struct Context {
 }
 
 impl Context {
-    /// The servers asked for, or those the figure is defined with.
+    /// Returns the requested servers, or the benchmark's own.
     fn servers(&self, defined: &[Kind]) -> Vec<Kind> {
         if self.servers.is_empty() { defined.to_vec() } else { self.servers.clone() }
     }

@@ -1,8 +1,8 @@
-//! A child process that talks in lines: one JSON object per line on its standard output.
+//! A child process that writes one JSON object per line to its standard output.
 //!
-//! Every wait is bounded, and a child is killed when its owner drops it. Not a shell: words are
-//! passed as they are, optionally pinned to one core by `taskset` (which replaces itself by the
-//! program, so the child's id is the program's).
+//! Every wait is bounded, and a child is killed when its owner drops it. Not a shell: arguments are
+//! passed unchanged. `taskset` can pin it to one core; that replaces itself with the program, so the
+//! child's process id is the program's.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
@@ -15,7 +15,8 @@ use serde_json::Value;
 
 use super::proc;
 
-/// Which core a process may use. Servers and clients get one each, so neither steals from the other.
+/// Which core a process may use. Servers and clients get one each, so that neither takes CPU from the
+/// other.
 #[derive(Clone, Copy)]
 pub(super) enum Core {
     Server,
@@ -93,7 +94,7 @@ impl Peer {
 }
 
 impl Drop for Peer {
-    /// Kills what still runs; the end of its input has told a client to go by itself before.
+    /// Closes its input, which ends a client, and kills what still runs after that.
     fn drop(&mut self) {
         drop(self.stdin.take());
         for _ in 0..100 {
@@ -116,7 +117,7 @@ pub(super) fn words<const N: usize>(list: [&dyn AsRef<std::ffi::OsStr>; N]) -> V
     list.iter().map(|word| word.as_ref().to_owned()).collect()
 }
 
-/// What makes a program keep to its core.
+/// The arguments that pin a program to its core.
 pub(super) fn pinning(core: Core) -> Vec<OsString> {
     let last = proc::cores().saturating_sub(1);
     let cpu = match core {

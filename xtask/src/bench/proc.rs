@@ -1,7 +1,7 @@
-//! What the kernel says of a process and of the machine, read from `/proc`.
+//! The kernel's figures for a process and for the machine, read from `/proc`.
 //!
-//! CPU is `sum_exec_runtime` of every live thread (nanoseconds, no tick rounding), so a reading is
-//! exact when the process rests at both ends; a thread that ended takes its share with it.
+//! CPU is `sum_exec_runtime` of every live thread (nanoseconds, no tick rounding), so a difference is
+//! exact when the process is idle at both readings. The CPU of threads that have ended is missing.
 
 use std::fs;
 use std::process::Command;
@@ -23,8 +23,8 @@ pub(super) fn cpu_seconds(pid: u32) -> Result<f64> {
     Ok(nanoseconds as f64 / 1e9)
 }
 
-/// CPU that the whole machine has spent since its start, on anything but waiting, in seconds: what
-/// the kernel does in nobody's name too. In ticks of a hundredth of a second.
+/// CPU seconds of the whole machine since its start, without idle time: includes kernel work that no
+/// process is charged for. In ticks of a hundredth of a second.
 pub(super) fn machine_cpu_seconds() -> Result<f64> {
     let text = fs::read_to_string("/proc/stat")?;
     let line = text.lines().next().and_then(|line| line.strip_prefix("cpu "));
@@ -38,8 +38,8 @@ pub(super) fn machine_cpu_seconds() -> Result<f64> {
     Ok(busy as f64 / 100.0)
 }
 
-/// Hundredths of a second in which this machine had something to do and the one below it did something
-/// else, since its start (`/proc/stat`, proc(5)).
+/// Steal time since the machine's start, in hundredths of a second: it had work and the hypervisor ran
+/// something else (`/proc/stat`, proc(5)).
 pub(super) fn stolen_ticks() -> Result<u64> {
     let stat = fs::read_to_string("/proc/stat")?;
     let stolen = stat.lines().next().and_then(|all| all.split_whitespace().nth(8));
@@ -61,7 +61,7 @@ pub(super) fn tcp_sockets() -> Result<u64> {
     line.and_then(first_number).context("sockstat has no TCP line")
 }
 
-/// The facts a reader needs to place the figures; no host name, no path.
+/// The machine's properties for a reader of the figures; no host name, no path.
 pub(super) fn machine() -> Value {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();

@@ -1,9 +1,8 @@
-//! The proxy: how many messages it passes there and back per second of its own CPU, ours beside
-//! nginx, HAProxy and a bare relay in C, one worker each; and what 50,000 silent tunnels beside the
-//! busy ones cost it, in CPU and memory.
+//! The proxy: messages that it passes in both directions per second of its own CPU, standfast beside
+//! nginx, HAProxy and a bare relay in C, one worker each; and the CPU and memory that 50,000 additional
+//! silent tunnels cost.
 //!
-//! The whole machine's CPU stands beside, because a relay may leave its work to the kernel and look
-//! thrifty.
+//! The CPU of the whole machine is measured too, because a proxy can leave its work to the kernel.
 
 use std::ffi::OsString;
 use std::fs;
@@ -33,13 +32,13 @@ const OF_RIVALS: f64 = 1.0;
 const OF_FLOOR: f64 = 0.95;
 
 const IDLE: usize = 50_000;
-/// Of the messages per CPU without them.
+/// Lower limit of the messages per CPU, relative to a run without idle tunnels.
 const BESIDE_IDLE: f64 = 0.95;
-/// What the process may have beside its tunnels, and for each.
+/// Memory limit of the process: a fixed part and a part for each tunnel.
 const RSS_BASE: f64 = 32.0 * 1024.0 * 1024.0;
 const RSS_PER_TUNNEL: f64 = 200.0;
 
-/// Who passes the messages.
+/// The proxy under test.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Ours,
@@ -59,7 +58,7 @@ impl Contestant for Way {
     }
 }
 
-/// Measures the busy tunnels alone; whether the targets were met.
+/// Measures busy tunnels only. Returns whether the targets were met.
 pub(super) fn run(bench: &Context) -> Result<bool> {
     let seconds = bench.seconds.unwrap_or(SECONDS);
     let mut ways = vec![Way::Ours, Way::Floor];
@@ -103,7 +102,7 @@ fn once(bench: &Context, way: Way, sockets: usize, bytes: usize, seconds: f64) -
     measured(&mut client, &proxy, seconds)
 }
 
-/// Messages per second of CPU, the proxy's and the machine's.
+/// Messages per CPU second of the proxy and of the machine.
 fn measured(client: &mut Peer, proxy: &Peer, seconds: f64) -> Result<Figures> {
     let (own, whole) = (proc::cpu_seconds(proxy.pid())?, proc::machine_cpu_seconds()?);
     let result = timed(client, seconds)?;
@@ -117,7 +116,7 @@ fn timed(client: &mut Peer, seconds: f64) -> Result<Value> {
     client.ask(&format!("run {seconds}"), Duration::from_secs_f64(seconds + 20.0))
 }
 
-/// The same echo with 50,000 silent tunnels beside it and without; whether the targets were met.
+/// The same echo with and without 50,000 silent tunnels. Returns whether the targets were met.
 pub(super) fn beside_idle(bench: &Context) -> Result<bool> {
     let seconds = bench.seconds.unwrap_or(SECONDS);
     let idle = bench.connections.unwrap_or(IDLE);
@@ -159,7 +158,7 @@ pub(super) fn beside_idle(bench: &Context) -> Result<bool> {
     report::finish(&bench.out, "proxy-idle", settings, results, &targets)
 }
 
-/// `serve` behind `proxy`, both with as many workers as their descriptors need. Nobody pings, so
+/// `serve` behind `proxy`, both with as many workers as their descriptors need. Pings are off, so
 /// that the tunnels are silent.
 struct IdleScene {
     _server: Server,
@@ -191,7 +190,7 @@ impl IdleScene {
         Ok(IdleScene { _server: server, proxy, port, admin })
     }
 
-    /// Opens the silent tunnels, and waits until all are there.
+    /// Opens the silent tunnels and waits until all are open.
     fn crowd(&self, bench: &Context, idle: usize) -> Result<Peer> {
         let url = format!("ws://127.0.0.1:{}/echo", self.port);
         let many = idle.to_string();
@@ -212,7 +211,7 @@ impl IdleScene {
         Ok(crowd)
     }
 
-    /// Sends the crowd home, and waits until only the busy tunnels are left.
+    /// Closes the silent tunnels and waits until only the busy ones are open.
     fn until_only(&self, crowd: Peer, sockets: usize) -> Result<()> {
         drop(crowd);
         self.until_tunnels(|tunnels| tunnels <= sockets)
@@ -223,7 +222,7 @@ impl IdleScene {
         loop {
             let tunnels = self.tunnels()?;
             if enough(tunnels) {
-                // What opening and closing left to do is done in the next instants.
+                // Time for the work that opening and closing leaves.
                 std::thread::sleep(Duration::from_secs(1));
                 return Ok(());
             }
@@ -274,7 +273,7 @@ fn ours(bench: &Context, port: u16, upstream: u16) -> Vec<OsString> {
     ])
 }
 
-/// One process that is master and worker, so that its CPU is one number.
+/// One process as master and worker, so that its CPU is one number.
 fn nginx(port: u16, upstream: u16) -> Result<Vec<OsString>> {
     let folder = folder("nginx")?;
     let shown = folder.display();
@@ -292,7 +291,7 @@ fn nginx(port: u16, upstream: u16) -> Result<Vec<OsString>> {
     Ok(words([&"nginx", &"-e", &folder.join("error"), &"-c", &file]))
 }
 
-/// One thread, no checks of the upstream's health, no log: what a tunnel needs.
+/// One thread, no health checks, no log: only what a tunnel needs.
 fn haproxy(port: u16, upstream: u16) -> Result<Vec<OsString>> {
     let text = format!(
         "global\n  nbthread 1\n  maxconn 4096\n\

@@ -1,4 +1,4 @@
-//! Targets, their verdicts on the screen, and the raw results as a file.
+//! Targets, their verdicts on standard output, and the raw results as a file.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::proc;
 use super::rounds::short;
 
-/// A figure and what it must reach.
+/// A figure and its limit.
 pub(super) struct Target {
     what: String,
     value: f64,
@@ -28,7 +28,7 @@ impl Target {
         Target { what: what.into(), value, limit, at_least: false }
     }
 
-    /// Whether the figure reached it.
+    /// Whether the figure is within the limit.
     pub(super) fn is_met(&self) -> bool {
         if self.at_least { self.value >= self.limit } else { self.value <= self.limit }
     }
@@ -51,7 +51,7 @@ impl Target {
     }
 }
 
-/// Prints the verdicts and writes `NAME.json`. Whether every target was met.
+/// Prints the verdicts and writes `NAME.json`. Returns whether every target was met.
 pub(super) fn finish(
     out: &Path,
     name: &str,

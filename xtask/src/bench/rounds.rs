@@ -1,8 +1,8 @@
-//! Rounds: every server once per round in a shuffled order, figures kept raw, ratios within a round.
+//! Rounds: every server once per round in a shuffled order, raw figures, ratios within a round.
 //!
-//! The machine changes speed by the minute; two servers in the same round meet the same speed, so
-//! the ratio of a round says more than two medians. The control (ours twice) says how much a ratio
-//! moves by itself.
+//! The machine's speed changes from minute to minute. Two servers in the same round run at the same
+//! speed, so a ratio within a round is more precise than the ratio of two medians. The control (the
+//! same executable twice) shows how much a ratio varies by chance.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 /// The figures of one run, by name.
 pub(super) type Figures = BTreeMap<&'static str, f64>;
 
-/// Who takes part in a comparison.
+/// A program that takes part in a comparison.
 pub(super) trait Contestant: Copy + PartialEq {
     /// Its name in tables and results.
     fn name(self) -> &'static str;
@@ -27,7 +27,7 @@ pub(super) struct Rounds<K> {
 }
 
 impl<K: Contestant> Rounds<K> {
-    /// Runs every server once per round and says each result as it comes.
+    /// Runs every server once per round and prints each result.
     pub(super) fn run(
         servers: &[K],
         pairs: usize,
@@ -50,7 +50,7 @@ impl<K: Contestant> Rounds<K> {
         Ok(Rounds { servers: servers.to_vec(), rounds })
     }
 
-    /// Whether both took part.
+    /// Whether both take part.
     pub(super) fn have(&self, one: K, other: K) -> bool {
         self.servers.contains(&one) && self.servers.contains(&other)
     }
@@ -92,7 +92,7 @@ impl<K: Contestant> Rounds<K> {
         }
     }
 
-    /// Everything, raw and as medians.
+    /// All figures, raw and as medians.
     pub(super) fn json(&self) -> Value {
         let rounds: Vec<Vec<Value>> = self
             .rounds
@@ -130,7 +130,7 @@ pub(super) fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
-/// A number as a table shows it: four digits that matter.
+/// A number with about four significant digits.
 pub(super) fn short(value: f64) -> String {
     match value.abs() {
         size if size >= 1000.0 || value.fract() == 0.0 => format!("{value:.0}"),
@@ -144,7 +144,7 @@ fn value<K: PartialEq>(round: &[(K, Figures)], kind: K, figure: &str) -> Option<
     round.iter().find(|run| run.0 == kind)?.1.get(figure).copied()
 }
 
-/// The same things in an order of chance: a fair shuffle whose source of it are the standard
+/// Returns the items in random order: a Fisher-Yates shuffle; the randomness is from the standard
 /// library's hash keys.
 pub(super) fn shuffled<T: Copy>(things: &[T]) -> Vec<T> {
     let mut order = things.to_vec();
@@ -171,7 +171,7 @@ mod tests {
     fn ratios_are_taken_within_a_round() {
         let mut runs = 0.0;
         let rounds = Rounds::run(&[Kind::Bun, Kind::Floor], 5, |kind| {
-            // The machine slows down all the time; the floor is always twice as fast.
+            // The floor is always twice as fast.
             runs += 1.0;
             let speed = if kind == Kind::Floor { 200.0 } else { 100.0 };
             Ok(Figures::from([("speed", speed), ("run", runs)]))

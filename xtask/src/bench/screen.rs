@@ -1,5 +1,5 @@
-//! What the live screen costs the generator: `load` echoes at one rate on a terminal of `script`
-//! (util-linux), with the screen and with rows of text, in turn.
+//! CPU of the live screen: `load` echoes at one rate on a terminal of `script` (util-linux), in turn with
+//! the screen and with rows of text.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,11 +33,11 @@ const PLAIN: &str = "plain";
 #[derive(Clone, Copy, Default, Serialize)]
 struct Cpu {
     whole: f64,
-    /// Of its main thread, which draws; the workers that send and receive are others.
+    /// CPU of its main thread, which draws; the workers, which send and receive, are other threads.
     main_thread: f64,
 }
 
-/// CPU of the generator, both ways.
+/// Measures the generator's CPU in both modes. Returns whether the target was met.
 pub(super) fn run(bench: &Context) -> Result<bool> {
     let sockets = bench.connections.unwrap_or(SOCKETS);
     let seconds = bench.seconds.unwrap_or(SECONDS);
@@ -64,7 +64,7 @@ pub(super) fn run(bench: &Context) -> Result<bool> {
     let drawing = median(drawing);
     let ratio = median(rounds.iter().map(|round| round[LIVE].whole / round[PLAIN].whole).collect());
     println!("\ndrawing took {drawing:.4} s of {whole:.3} s; whole processes differ by {ratio:.3}");
-    // The threads that send see the rest of the machine; the one that draws hardly does.
+    // Other load on the machine affects the threads that send much more than the one that draws.
     let targets =
         [Target::at_most("CPU of drawing ÷ CPU of the generator", drawing / whole, SHARE_MOST)];
     report::finish(
@@ -106,7 +106,7 @@ fn once(
     let mut last = Cpu::default();
     while script.try_wait()?.is_none() {
         if let Some(cpu) = cpu_of_child(script.id()) {
-            // Threads that have ended take their share with them.
+            // The CPU of threads that have ended is missing.
             last.whole = last.whole.max(cpu.whole);
             last.main_thread = last.main_thread.max(cpu.main_thread);
         }
@@ -118,7 +118,7 @@ fn once(
     Ok(last)
 }
 
-/// Of the one child of `parent`, while it is there.
+/// CPU of the only child of `parent`, while it runs.
 fn cpu_of_child(parent: u32) -> Option<Cpu> {
     let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok()?;
     let child: u32 = children.split_whitespace().next()?.parse().ok()?;

@@ -1,4 +1,4 @@
-//! The servers that take part: ours, the rivals and the C floor, behind one handle.
+//! The servers under test: standfast, its competitors and the C floor, behind one handle.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use super::tools::Tools;
 pub(super) enum Kind {
     /// `standfast serve`, one worker.
     Standfast,
-    /// The same once more: what two runs of one thing differ by.
+    /// The same a second time: shows how much two runs of the same program differ.
     Control,
     /// Bun's `Bun.serve` (uWebSockets inside).
     Bun,
@@ -40,7 +40,7 @@ impl Contestant for Kind {
 }
 
 impl Kind {
-    /// Whether this runs our executable.
+    /// Whether this runs standfast.
     pub(super) fn is_ours(self) -> bool {
         matches!(self, Kind::Standfast | Kind::Control)
     }
@@ -52,17 +52,17 @@ pub(super) struct Server {
     peer: Peer,
     /// Port of the public listener, on 127.0.0.1.
     port: u16,
-    /// Port of the admin listener, where it has one.
+    /// Port of the admin listener, if it has one.
     admin: Option<u16>,
 }
 
 impl Server {
-    /// Starts one on the servers' core and waits until it listens.
+    /// Starts a server on the servers' core and waits until it listens.
     pub(super) fn start(kind: Kind, tools: &Tools) -> Result<Server> {
         Server::start_with(kind, tools, &[])
     }
 
-    /// The same with further arguments.
+    /// The same with additional arguments.
     pub(super) fn start_with(kind: Kind, tools: &Tools, more: &[String]) -> Result<Server> {
         let mut command = match kind {
             Kind::Standfast | Kind::Control => {
@@ -79,7 +79,7 @@ impl Server {
         Server::ready(kind, Core::Server, &command)
     }
 
-    /// Starts ours as it comes: every core, its own number of workers, and `more` flags.
+    /// Starts standfast on every core with its default number of workers and the flags `more`.
     pub(super) fn start_ours(tools: &Tools, more: &[&str]) -> Result<Server> {
         let mut command = ours(tools.standfast());
         command.extend(more.iter().map(OsString::from));
@@ -102,32 +102,32 @@ impl Server {
         self.peer.pid()
     }
 
-    /// Its public port.
+    /// The public port.
     pub(super) fn port(&self) -> u16 {
         self.port
     }
 
-    /// Its admin port, where it has one.
+    /// The admin port, if it has one.
     pub(super) fn admin(&self) -> Option<u16> {
         self.admin
     }
 
-    /// CPU it has used so far, in seconds.
+    /// Its CPU time so far, in seconds.
     pub(super) fn cpu_seconds(&self) -> Result<f64> {
         proc::cpu_seconds(self.pid())
     }
 
-    /// Its resident memory now, in bytes.
+    /// Its resident memory, in bytes.
     pub(super) fn rss_bytes(&self) -> Result<u64> {
         proc::rss_bytes(self.pid())
     }
 
-    /// An echo client of `sockets` sockets and messages of `bytes`, with its sockets open.
+    /// Starts an echo client with `sockets` open sockets and messages of `bytes`.
     pub(super) fn echo_client(&self, tools: &Tools, sockets: usize, bytes: usize) -> Result<Peer> {
         echo_client(tools, self.port, sockets, bytes)
     }
 
-    /// A crowd that connects to topic `bench` as `how` says; its first line is still to be heard.
+    /// Starts clients that connect to topic `bench` as `how` says; their first line has yet to be received.
     pub(super) fn crowd(&self, tools: &Tools, sockets: usize, how: &str) -> Result<Peer> {
         let command = words([
             &tools.floor("connect_client"),
@@ -140,7 +140,7 @@ impl Server {
         Peer::start("crowd", Core::Client, &command)
     }
 
-    /// A publisher of messages of `bytes` to topic `bench`, by this server's own HTTP door.
+    /// Starts a publisher of messages of `bytes` to topic `bench`, over this server's HTTP interface.
     pub(super) fn publisher(&self, tools: &Tools, bytes: usize) -> Result<Peer> {
         let (port, path, form) = if self.kind.is_ours() {
             (self.admin.context("the ready line names no admin")?, "/api/publish", "json")
@@ -160,7 +160,7 @@ impl Server {
     }
 }
 
-/// An echo client of whoever listens on a port of this machine.
+/// Starts an echo client for the server on a port of this machine.
 pub(super) fn echo_client(tools: &Tools, port: u16, sockets: usize, bytes: usize) -> Result<Peer> {
     let command = words([
         &tools.floor("echo_client"),

@@ -1,8 +1,9 @@
-//! A siege: masses of peers that are refused, that reset, and that never end their heads. What the
-//! server holds while they are there, whether all of it is given back, and how a neighbour fares.
+//! The siege: attacks by many clients that are refused, that reset, and that never finish their request
+//! heads. Measures the server's memory during the attack, what remains after it, and the latency of a
+//! bystander: a well-behaved client.
 //!
-//! The masses are threads of this process, and they take what CPU they get: the neighbour's times say
-//! how it is to share two cores with them, and are no target.
+//! The attackers are threads of this process and use all the CPU they get. The bystander's latency shows
+//! what it is to share two cores with them; it is not a target.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -22,10 +23,10 @@ use super::server::Server;
 const MASSES: usize = 100_000;
 /// Heads that are begun and never ended, all at once.
 const SLOWLORIS_SHARE: usize = 10;
-/// Those who come first, so that what is needed once is there when the measurement begins.
+/// Share of a warm-up, so that one-time allocations are done when the measurement begins.
 const FIRST_SHARE: usize = 10;
 const THREADS: usize = 4;
-/// Ten bytes for each of a hundred thousand would be found.
+/// Small enough to find a leak of ten bytes for each of 100,000 clients.
 pub(super) const LEFT_BYTES: f64 = (1 << 20) as f64;
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 pub(super) const HANDSHAKE: &str = "GET /echo HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\n\
@@ -42,13 +43,13 @@ pub(super) const ECHO: &[u8] = b"\x81\x04beat";
 struct Mass {
     name: &'static str,
     count: usize,
-    /// How each of them is counted when it has ended.
+    /// The label of the metric that counts each of them when it has ended.
     cause: &'static str,
-    /// Sends so many at the port.
+    /// Sends that many to the port.
     send: fn(u16, usize) -> Result<()>,
 }
 
-/// Besieges; whether everything was given back.
+/// Runs the attacks. Returns whether everything was released.
 pub(super) fn run(bench: &Context) -> Result<bool> {
     let count = bench.connections.unwrap_or(MASSES);
     raise_descriptors(count / SLOWLORIS_SHARE + 100)?;
@@ -125,7 +126,7 @@ fn besiege(bench: &Context, mass: &Mass, targets: &mut Vec<Target>) -> Result<Va
                "neighbour_in_peace": in_peace, "neighbour_under_siege": under_siege }))
 }
 
-// ---- those who come ----
+// ---- the attackers ----
 
 fn refused(port: u16, count: usize) -> Result<()> {
     for _ in 0..count {
@@ -175,7 +176,7 @@ pub(super) fn websocket(port: u16) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// The head of an answer, and whatever came with it.
+/// Reads the head of a response, and what arrived with it.
 pub(super) fn head(stream: &mut TcpStream) -> Result<Vec<u8>> {
     let (mut head, mut piece) = (Vec::new(), [0; 1024]);
     while !head.windows(4).any(|four| four == b"\r\n\r\n") {
@@ -186,9 +187,9 @@ pub(super) fn head(stream: &mut TcpStream) -> Result<Vec<u8>> {
     Ok(head)
 }
 
-// ---- the neighbour ----
+// ---- the bystander ----
 
-/// Echoes, one a millisecond, until `work` is done: how long they took.
+/// Sends an echo each millisecond until `work` is done. Returns the latencies.
 pub(super) fn while_beating(
     stream: &mut TcpStream,
     work: impl FnOnce() -> Result<()>,
@@ -218,9 +219,9 @@ pub(super) fn while_beating(
     })
 }
 
-// ---- what the server holds ----
+// ---- what the server uses ----
 
-/// The most that is resident until `done`.
+/// Peak resident memory until `done`.
 pub(super) fn watch_memory(pid: u32, done: &AtomicBool) -> Result<u64> {
     let mut most = 0;
     while !done.load(Ordering::Relaxed) {
@@ -239,7 +240,7 @@ pub(super) fn descriptors(pid: u32) -> Result<usize> {
     Ok(open)
 }
 
-/// Waits until only the neighbour is left, and no deadline of those who left is kept any more.
+/// Waits until only the bystander is connected and no deadline of an attacker is left.
 fn settle(admin: u16) -> Result<()> {
     let begun = Instant::now();
     while sample(admin, "standfast_connections")? > 1 {
@@ -265,7 +266,7 @@ pub(super) fn sample(admin: u16, name: &str) -> Result<u64> {
     Ok(line.with_context(|| format!("no {name} in the metrics"))?.trim().parse()?)
 }
 
-/// The slow ones are all held at once.
+/// Raises the limit of this process, as the slow heads are all open at once.
 pub(super) fn raise_descriptors(needed: usize) -> Result<()> {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
@@ -280,7 +281,6 @@ mod tests {
 
     use super::*;
 
-    /// Whoever is not refused, or answered though it is slow, is said to be.
     #[test]
     fn a_server_that_lets_everybody_in_is_found_out() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

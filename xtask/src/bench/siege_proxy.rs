@@ -1,6 +1,6 @@
-//! A siege of the proxy: masses of handshakes that upstreams refuse in every way, masses of breaks on
-//! either side, and floods towards whoever does not read. What the proxy holds while they are there,
-//! whether all of it is given back, and how a neighbour fares.
+//! The siege of the proxy: many handshakes that upstreams refuse in every way, many resets on either
+//! side, and floods towards peers that do not read. Measures the proxy's memory during the attack, what
+//! remains after it, and the latency of a bystander: a well-behaved client.
 //!
 //! Clients and upstreams are threads of this process.
 
@@ -26,17 +26,17 @@ const MASSES: usize = 100_000;
 /// Those who come first, so that what is needed once is there when the measurement begins.
 const FIRST_SHARE: usize = 10;
 const THREADS: usize = 4;
-/// Tunnels flooded at a time, half of them up.
+/// Tunnels flooded at a time, half of them towards the upstream.
 const FLOODED: usize = 100;
 const FLOOD_BYTES: [usize; 4] = [128, 4 * 1024, 64 * 1024, 1 << 20];
-/// What may wait for one who does not read: one read of the other side.
+/// Bytes that may be buffered for a peer that does not read: one read from the other side.
 const WAITING_BYTES: usize = 64 * 1024;
-/// Tries to write that nothing comes of, a few milliseconds apart: then it is full.
+/// Failed writes, a few milliseconds apart, after which a tunnel counts as full.
 const REFUSALS: u32 = 20;
 const ACCEPT: &str = "HTTP/1.1 101 Y\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
     Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
 
-/// How upstreams refuse, and what the client is told.
+/// How upstreams refuse: path, what the client receives, what the upstream sends.
 const REFUSED: [(&str, &[u8], &str); 4] = [
     ("/404", b"HTTP/1.1 404 ", "HTTP/1.1 404 No\r\nContent-Length: 2\r\n\r\nno"),
     ("/503", b"HTTP/1.1 503 ", "HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n"),
@@ -49,7 +49,7 @@ const REFUSED: [(&str, &[u8], &str); 4] = [
     ),
 ];
 
-/// Besieges; whether everything was given back.
+/// Runs the attacks. Returns whether everything was released.
 pub(super) fn run(bench: &Context) -> Result<bool> {
     let count = bench.connections.unwrap_or(MASSES);
     raise_descriptors(4 * FLOODED + 100)?;
@@ -66,7 +66,7 @@ pub(super) fn run(bench: &Context) -> Result<bool> {
     report::finish(&bench.out, "proxy-siege", settings, json!(results), &targets)
 }
 
-/// The proxy, and what stands behind it.
+/// The proxy and its upstream.
 struct Proxy {
     peer: Peer,
     port: u16,
@@ -87,7 +87,7 @@ impl Proxy {
             &"--ready-json",
             &"--upstream",
             &format!("127.0.0.1:{}", upstream.port),
-            // Whoever reads nothing for so long would be given up.
+            // Otherwise the proxy gives up peers that do not read.
             &"--peer-timeout",
             &"off",
         ]);
@@ -103,7 +103,7 @@ impl Proxy {
         sample(self.admin, &format!("standfast_{name}"))
     }
 
-    /// Waits until only so many tunnels are left and no deadline of those who left is kept any more.
+    /// Waits until only that many tunnels are open and no deadline of a closed one is left.
     fn settle(&self, tunnels: u64) -> Result<()> {
         let begun = Instant::now();
         while self.count("connections")? > 2 * tunnels {
@@ -115,7 +115,7 @@ impl Proxy {
         Ok(())
     }
 
-    /// What must be nothing when nobody is there but so many tunnels.
+    /// Everything that must be zero when only that many tunnels are open.
     fn left(&self, tunnels: u64) -> Result<u64> {
         let open = self.count("tunnels")?.saturating_sub(tunnels);
         let name = format!(
@@ -126,7 +126,7 @@ impl Proxy {
         Ok(open + places + self.count("exchanges")? + self.count("queued_bytes")?)
     }
 
-    /// Handshakes that ended in the ways that masses end.
+    /// Handshakes that ended in the ways that the attacks end.
     fn counted(&self) -> Result<u64> {
         let mut sum = self.count("declined_total")?;
         for name in [
@@ -196,7 +196,7 @@ fn besiege(
                "neighbour_in_peace": in_peace, "neighbour_under_siege": under_siege }))
 }
 
-// ---- those who come ----
+// ---- the attackers ----
 
 fn asked(port: u16, path: &str) -> Result<TcpStream> {
     let mut stream = connect(port)?;
@@ -214,7 +214,7 @@ fn refused(port: u16, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// Every other break is the upstream's.
+/// Every second reset is the upstream's.
 fn breaks(port: u16, count: usize) -> Result<()> {
     for number in 0..count {
         if number % 2 == 0 {
@@ -224,7 +224,7 @@ fn breaks(port: u16, count: usize) -> Result<()> {
         } else {
             let mut stream = asked(port, "/break")?;
             ensure!(head(&mut stream)?.starts_with(b"HTTP/1.1 101 "), "no tunnel");
-            // It is broken off on a word of ours.
+            // The upstream resets when it receives this.
             stream.write_all(b"go")?;
             while matches!(stream.read(&mut [0; 64]), Ok(1..)) {}
         }
@@ -236,7 +236,7 @@ fn breaks(port: u16, count: usize) -> Result<()> {
 
 fn flood(bench: &Context, bytes: usize, targets: &mut Vec<Target>) -> Result<Value> {
     let proxy = Proxy::start(bench)?;
-    // What a worker needs once is there when the measurement begins.
+    // One-time allocations are done when the measurement begins.
     drop(pour(&proxy, 1 << 20, 8)?);
     proxy.settle(0)?;
     let pid = proxy.peer.pid();
@@ -280,7 +280,8 @@ fn flood(bench: &Context, bytes: usize, targets: &mut Vec<Target>) -> Result<Val
                "rss_before": before, "rss_most": most, "rss_after": after, "left": left }))
 }
 
-/// So many tunnels, the even ones flooded up and the odd ones down until they take no more.
+/// Opens that many tunnels; floods the even ones from the client and the odd ones from the upstream until
+/// they accept no more.
 fn pour(proxy: &Proxy, bytes: usize, count: usize) -> Result<Vec<(TcpStream, TcpStream, usize)>> {
     let piece = vec![b'f'; bytes];
     let mut held = Vec::new();
@@ -306,9 +307,9 @@ fn pour(proxy: &Proxy, bytes: usize, count: usize) -> Result<Vec<(TcpStream, Tcp
     Ok(held)
 }
 
-// ---- behind the proxy ----
+// ---- the upstream ----
 
-/// Answers by path, in a few threads.
+/// Responds by path, in a few threads.
 struct Upstream {
     port: u16,
     given: Mutex<mpsc::Receiver<TcpStream>>,
@@ -324,7 +325,7 @@ impl Upstream {
             let (listener, give) = (Arc::clone(&listener), give.clone());
             thread::spawn(move || {
                 while let Ok((stream, _)) = listener.accept() {
-                    // Those who break off are what is measured.
+                    // Resets are part of the attack.
                     let _ = serve(stream, &give);
                 }
             });
@@ -332,7 +333,7 @@ impl Upstream {
         Ok(Upstream { port, given: Mutex::new(given) })
     }
 
-    /// The next connection that asked to be given.
+    /// The next connection to the path /given.
     fn given(&self) -> Result<TcpStream> {
         let given = self.given.lock().map_err(|_| anyhow::anyhow!("a thread panicked"))?;
         given.recv_timeout(PATIENCE).context("the upstream was not asked")

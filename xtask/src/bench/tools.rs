@@ -1,7 +1,7 @@
-//! What a bench runs: our release build, the C programs of `bench/floor`, the rivals
+//! The programs of a benchmark: our release build, the C programs of `bench/floor`, the competitors
 //! from npm (versions pinned in `tests/peers`).
 //!
-//! Built or installed when missing; nothing is upgraded.
+//! Builds or installs what is missing; upgrades nothing.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::{machine, step};
 
-/// Where the programs lie.
+/// Paths of the programs.
 pub(super) struct Tools {
     binary: PathBuf,
     control: PathBuf,
@@ -21,8 +21,8 @@ const FLOOR: [&str; 6] =
     ["echo_server", "echo_client", "connect_client", "publish_client", "relay", "timer"];
 
 impl Tools {
-    /// Builds and installs; `ours` = our executable takes part. `binary` replaces the release build, and
-    /// `control` the second run of it.
+    /// Builds and installs; standfast only if `ours`. `binary` replaces the release build, `control` the
+    /// second run of it.
     pub(super) fn prepare(
         binary: Option<PathBuf>,
         control: Option<PathBuf>,
@@ -42,12 +42,12 @@ impl Tools {
         Ok(Tools { control: control.unwrap_or_else(|| binary.clone()), binary })
     }
 
-    /// Our executable.
+    /// The executable under test.
     pub(super) fn standfast(&self) -> PathBuf {
         self.binary.clone()
     }
 
-    /// Ours once more, or what it was before a change.
+    /// The executable of the control run: the same, or one from before a change.
     pub(super) fn control(&self) -> PathBuf {
         self.control.clone()
     }
@@ -62,7 +62,7 @@ impl Tools {
         step::root().join("bench/competitors").join(name)
     }
 
-    /// The directory whose `node_modules` holds the rivals.
+    /// The directory whose `node_modules` has the competitors.
     pub(super) fn peers(&self) -> PathBuf {
         step::root().join(".peers")
     }

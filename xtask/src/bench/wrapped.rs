@@ -1,6 +1,6 @@
-//! Echo through a layer between frames and sockets: compressed JSON of 1 KiB, or TLS. How many messages
-//! a server echoes per second of its own CPU, and what idle TLS sockets hold. The client is our
-//! `load`, for all servers alike.
+//! Echo through a layer between frames and sockets: compressed JSON of 1 KiB, or TLS. Messages that a
+//! server echoes per second of its own CPU, and memory of idle TLS sockets. The client is
+//! `standfast load` for all servers.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -20,11 +20,11 @@ const SOCKETS: usize = 100;
 const SECONDS: f64 = 3.0;
 const FIGURE: &str = "messages/cpu-s";
 const DOCUMENT_BYTES: usize = 1024;
-/// Sockets that only exist, and what a process with so many may hold.
+/// Idle sockets, and the memory limit of a process with so many.
 const IDLE_SOCKETS: u64 = 15_000;
 const IDLE_BYTES: u64 = (32 << 20) + IDLE_SOCKETS * 4096;
 
-/// What lies between.
+/// The layer under test.
 struct Layer {
     name: &'static str,
     message: String,
@@ -34,7 +34,7 @@ struct Layer {
     load: Vec<String>,
 }
 
-/// Compressed echo; whether the targets were met.
+/// Compressed echo. Returns whether the targets were met.
 pub(super) fn deflate(bench: &Context) -> Result<bool> {
     let layer = Layer {
         name: "deflate",
@@ -48,7 +48,7 @@ pub(super) fn deflate(bench: &Context) -> Result<bool> {
     finish(bench, &layer, rounds.json(), &targets)
 }
 
-/// Echo over TLS and the memory of idle sockets; whether the targets were met.
+/// Echo over TLS and the memory of idle sockets. Returns whether the targets were met.
 pub(super) fn tls(bench: &Context) -> Result<bool> {
     let folder = certificates()?;
     let file = |name: &str| folder.join(name).to_string_lossy().into_owned();
@@ -135,7 +135,7 @@ fn once(
     ]))
 }
 
-/// Resident bytes of our server, whole, while it holds sockets that say nothing.
+/// Resident bytes of the whole server process while it holds silent sockets.
 fn idle(bench: &Context, layer: &Layer) -> Result<u64> {
     let flags: Vec<&str> = layer.ours.iter().map(String::as_str).collect();
     let server = Server::start_ours(&bench.tools, &flags)?;
@@ -146,7 +146,7 @@ fn idle(bench: &Context, layer: &Layer) -> Result<u64> {
     result["watched"]["rss_bytes"].as_u64().context("no watched.rss_bytes")
 }
 
-/// One run of `load`, and what it says.
+/// One run of `load`. Returns its JSON.
 fn load(bench: &Context, layer: &Layer, server: &Server, flags: &[&str]) -> Result<Value> {
     let url = format!("{}://127.0.0.1:{}/echo", layer.scheme, server.port());
     let mut words = pinning(Core::Client);
@@ -161,7 +161,7 @@ fn load(bench: &Context, layer: &Layer, server: &Server, flags: &[&str]) -> Resu
     serde_json::from_slice(&output.stdout).context("load said something else than JSON")
 }
 
-/// A folder with an authority, and a server's certificate of it.
+/// A folder with a CA and a server certificate.
 fn certificates() -> Result<PathBuf> {
     let folder = step::target_folder().join("cert");
     cert::write_all(&folder, &[])?;
@@ -172,7 +172,7 @@ fn strings(words: &[&str]) -> Vec<String> {
     words.iter().map(ToString::to_string).collect()
 }
 
-/// Orders of a shop: names that come again and values that differ.
+/// Orders of a shop: repeated names, different values.
 fn document() -> String {
     let mut text = String::from("{\"orders\":[");
     for number in 0_u32.. {

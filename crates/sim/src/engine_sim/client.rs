@@ -1,5 +1,5 @@
 //! [`Client`]: the handler of workers in the client's role. They echo, subscribe, publish, close in
-//! every way and come back, and check all that comes to them.
+//! every way and reconnect, and check all that they receive.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::envelope::{Kind, Letter};
 use super::ledger::Ledger;
 use super::scenario::Scenario;
 
-/// Messages of an echo connection that may be on their way.
+/// Messages of an echo connection that may be in flight.
 const WINDOW: u32 = 8;
 
 /// The target of a client worker whose requests are answered later, if it has so many.
@@ -34,7 +34,7 @@ struct Conversation {
     /// It does not read until then.
     paused_ns: Option<u64>,
     open: bool,
-    /// Its queue had grown and was not told empty again.
+    /// Its queue has grown and was not reported empty since.
     blocked: bool,
     subscribed: bool,
     /// It wants nothing more and only waits.
@@ -81,7 +81,7 @@ impl Client {
         }
     }
 
-    /// After a calm nothing may be under way on what is open.
+    /// After a calm nothing may be in flight on an open connection.
     pub(crate) fn check_calm(&self, now_ns: u64, handshake_ns: u64) {
         let mut book = self.ledger.book();
         for (who, conversation) in &self.conversations {
@@ -195,7 +195,7 @@ impl Client {
 }
 
 impl Handler for Client {
-    /// Who it is.
+    /// The peer's number.
     type User = u32;
     type Post = ();
 

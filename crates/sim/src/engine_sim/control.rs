@@ -1,5 +1,5 @@
-//! [`Control`]: the control plane as a scripted peer: it publishes, answers what was put off, speaks
-//! to single connections and ends some, all through mailboxes.
+//! [`Control`]: the control plane as a scripted peer: it publishes, answers deferred requests, sends
+//! to single connections and closes some, all through mailboxes.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! What the simulation's messages say: who speaks, the how-manieth this is, and filler that tells
-//! if a byte was lost, doubled or taken from elsewhere.
+//! [`Envelope`]: the content of the simulation's messages: the sender, a number, and filler that shows
+//! if a byte was lost, duplicated or misdelivered.
 
 use wire::websocket::OpCode;
 

@@ -1,5 +1,5 @@
-//! [`Ledger`]: what has happened on both sides, and whether it was right. Every handler writes here
-//! and the first thing that cannot be is kept as the run's failure.
+//! [`Ledger`]: what happened on both sides, and whether it was right. Every handler records here,
+//! and the first contradiction is the run's failure.
 
 use std::cell::{RefCell, RefMut};
 use std::collections::{BTreeMap, HashMap};
@@ -19,11 +19,11 @@ type Counts = BTreeMap<u32, u32>;
 
 struct Subscription {
     topic: u32,
-    /// What was published already when it began: may or may not come.
+    /// What was published before it began: may or may not arrive.
     since: Counts,
-    /// What was published when it ended: no more may come.
+    /// What was published when it ended: no more may arrive.
     until: Option<Counts>,
-    /// The number that has to come next from each publisher.
+    /// The next number expected from each publisher.
     next: Counts,
     missed: u64,
 }
@@ -32,7 +32,7 @@ struct Subscription {
 struct Peer {
     subscription: Option<Subscription>,
     open: bool,
-    /// It breaks no rule.
+    /// It keeps to the protocol.
     behaves: bool,
 }
 
@@ -50,13 +50,13 @@ pub(crate) struct Book {
     leaving: HashMap<(usize, ConnId), Closed>,
     /// Per process and worker: connections on which `open` was called and `closed` was not.
     open: BTreeMap<(usize, u16), u64>,
-    /// Causes told in the turn under way.
+    /// Causes reported in the current turn.
     pub(crate) closed: Vec<Closed>,
     peers: Vec<Peer>,
     published: BTreeMap<u32, Counts>,
     /// Requests that wait for an answer.
     pub(crate) later: Vec<ConnId>,
-    /// Names of the server's connections with whom they belong to, some long dead.
+    /// The server's connections with the peers they belong to, some closed long ago.
     pub(crate) known: Vec<(ConnId, u32)>,
     /// Messages of the server that arrived somewhere. Lines of streams are not among them: those in
     /// a write that was cut short all count as dropped.
@@ -94,7 +94,7 @@ impl Ledger {
 }
 
 impl Book {
-    /// Notes that something is wrong, unless something was already.
+    /// Records a failure, unless there is one.
     pub(crate) fn fail(&mut self, what: impl Into<String>) {
         self.failure.get_or_insert(what.into());
     }

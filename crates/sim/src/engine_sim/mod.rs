@@ -1,5 +1,4 @@
-//! The engine and its topics over a simulated kernel, one run per seed:
-//! `cargo xtask sim engine --seeds 1000`.
+//! The engine and its topics over a simulated kernel, one run per seed: `cargo xtask sim engine`.
 //!
 //! Workers of a server, workers in the client's role, ill-mannered peers on bare sockets and a
 //! control plane run in one thread over [`engine::sys::sim`], in an order that the seed decides, and

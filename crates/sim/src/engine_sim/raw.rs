@@ -13,7 +13,7 @@ use super::ledger::Ledger;
 use super::scenario::{Scenario, address};
 use super::script::{SCRIPTS, Script, script_bytes};
 
-/// How it leaves in the middle of what it has to say.
+/// How it disconnects in the middle of what it sends.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Leave {
     Reset,
@@ -37,7 +37,7 @@ pub(crate) struct Raw {
     /// Bytes written at a time, and the rest between.
     chunk: usize,
     rest: Duration,
-    /// After so many bytes it leaves.
+    /// After so many bytes it disconnects.
     leave: Option<(usize, Leave)>,
     reads: bool,
     /// Bytes read and not yet understood.
@@ -48,12 +48,12 @@ pub(crate) struct Raw {
     healthy: usize,
     /// When it connected.
     began_ns: u64,
-    /// When it last said something, and when it had last read all there was.
+    /// When it last sent something, and when it had last read everything.
     spoke_ns: u64,
     heard_ns: u64,
-    /// When it was last seen in a listener's queue.
+    /// When it was last in a listener's queue.
     queued_ns: u64,
-    /// Steps since somebody should have ended it.
+    /// Steps since the server should have closed it.
     overdue: u32,
     idle: Duration,
     /// How long an unanswering peer may last.
@@ -123,7 +123,7 @@ impl Raw {
         }
     }
 
-    /// The next peer, in the place of one that has left.
+    /// The peer that replaces one that has disconnected.
     pub(crate) fn successor(&self, random: Rng, scenario: &Scenario) -> Self {
         Raw::new(self.sys.clone(), self.ledger.clone(), random, scenario)
     }
@@ -194,7 +194,7 @@ impl Raw {
                     self.inbox.extend_from_slice(buffer.get(..got).unwrap_or_default());
                     self.understand();
                     if self.ledger.book().calm {
-                        // With a small buffer the rest comes piece by piece.
+                        // With a small buffer the rest arrives piece by piece.
                         self.due_ns = self.due_ns.min(self.sys.now_ns() + 500_000);
                     }
                 }
@@ -282,7 +282,7 @@ impl Raw {
         let silent_ns = self.sys.now_ns() - self.spoke_ns;
         // Two ticks, and the time that bytes take to be read.
         let least = self.idle.saturating_sub(Duration::from_millis(300));
-        // What it said shortly before it last listened may have crossed with this.
+        // What it sent shortly before it last read may have crossed with this.
         let sure = self.heard_ns >= self.spoke_ns + 50_000_000;
         let early = idle && sure && silent_ns < least.as_nanos() as u64;
         let (who, script) = (self.who, self.script);
@@ -294,8 +294,8 @@ impl Raw {
         }
     }
 
-    /// Whoever broke a rule is told which; only silence, slowness, the end and the control plane (1000)
-    /// may come first, or that a message does not end (1008), once it has been given time.
+    /// A violation is answered with its close code. Only an idle timeout, a slow consumer, the drain
+    /// and the control plane (1000) may come first, or 1008 for a message that does not end in time.
     fn check_code(&mut self, payload: &[u8]) {
         let broke = self.script.breaks();
         let Some(&code) = payload.first_chunk().filter(|_| broke) else { return };
@@ -307,7 +307,7 @@ impl Raw {
         self.ledger.book().require(told, || format!("raw {who} ({script:?}) is told {code}"));
     }
 
-    /// Whoever says nothing more is not kept for ever.
+    /// A peer that sends nothing more is not kept for ever.
     fn check_patience(&mut self, fd: Fd) {
         let quiet = self.script != Script::Stream && self.script != Script::Health;
         if self.over || !quiet {
@@ -317,7 +317,7 @@ impl Raw {
             self.queued_ns = self.sys.now_ns();
         }
         let jumped_ns = self.ledger.book().jumped_ns;
-        // A head has to be whole in time, whatever dribbles in.
+        // A head has to be complete in time, however it dribbles in.
         let dribbles = self.script == Script::Dribble;
         let last_ns = if dribbles { self.began_ns } else { self.spoke_ns };
         let since_ns = last_ns.max(self.queued_ns).max(jumped_ns);
@@ -348,7 +348,7 @@ impl Raw {
         let (who, script) = (self.who, self.script);
         let (had, owed) = match script {
             Script::Echo | Script::Fragments => (self.got as usize, self.echoes as usize),
-            // It was told and should have ended.
+            // It received a close and should have ended.
             Script::BreaksOff => (usize::from(self.over), 1),
             Script::Health => (self.healthy, self.echoes as usize),
             _ => return,
@@ -364,7 +364,7 @@ fn waits(error: &std::io::Error) -> bool {
     matches!(error.kind(), WouldBlock | Interrupted)
 }
 
-/// The first frame, if it is there whole. A server's frames are neither masked nor fragmented.
+/// The first frame, if it is complete. A server's frames are neither masked nor fragmented.
 fn next_frame(bytes: &[u8]) -> Option<Frame<'_>> {
     let (&[first, second], rest) = bytes.split_first_chunk()?;
     let (length, rest) = match second {

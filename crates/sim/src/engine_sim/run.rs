@@ -1,4 +1,4 @@
-//! One run: a storm of work and faults, a calm in which everything must come to rest, an idle
+//! One run: a storm of work and faults, a calm in which everything must settle, an idle
 //! second, and a drain after which nothing may be left.
 
 use crate::House as _;

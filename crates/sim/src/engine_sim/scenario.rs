@@ -43,7 +43,7 @@ pub(crate) struct Scenario {
     pub(crate) events: u64,
     pub(crate) rates: Vec<(Fault, u32)>,
     pub(crate) drain: Duration,
-    /// The drain comes while everything is at work and faults go on.
+    /// The drain starts while everything is at work and faults go on.
     pub(crate) ends_in_storm: bool,
 }
 

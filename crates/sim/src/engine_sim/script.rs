@@ -1,4 +1,4 @@
-//! [`Script`]: what a raw peer does, and all that it has to say in bytes. Most of it no server
+//! [`Script`]: what a raw peer does, and all that it sends in bytes. Most of it no server
 //! should be sent.
 
 use fastrand::Rng;
@@ -9,7 +9,7 @@ use super::envelope::{Kind, Letter};
 /// What a raw peer does.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Script {
-    /// Echo, in good order but torn anyhow.
+    /// Echo, correct but split at any byte.
     Echo,
     /// Echo in fragments with pings between them.
     Fragments,
@@ -23,7 +23,7 @@ pub(crate) enum Script {
     Ponger,
     /// Echo without ever reading.
     Deaf,
-    /// A frame that breaks a rule.
+    /// A frame that violates the protocol.
     Violator,
     /// Echoes, then a rule broken in the middle of a message.
     BreaksOff,
@@ -31,7 +31,7 @@ pub(crate) enum Script {
     Endless,
     /// Pings, and nothing is read.
     Pings,
-    /// A request head that comes byte by byte, and never in time.
+    /// A request head that arrives byte by byte, and never in time.
     Dribble,
     /// Plain requests, several at once.
     Health,
@@ -57,13 +57,13 @@ pub(crate) const SCRIPTS: [Script; 14] = [
 ];
 
 impl Script {
-    /// Whether it breaks a rule of WebSocket.
+    /// Whether it violates the WebSocket protocol.
     pub(crate) fn breaks(self) -> bool {
         matches!(self, Script::Violator | Script::BreaksOff | Script::Endless)
     }
 }
 
-/// Everything a script has to say, in bytes.
+/// Everything a script sends, in bytes.
 pub(crate) fn script_bytes(
     script: Script,
     who: u32,

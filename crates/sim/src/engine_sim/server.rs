@@ -1,4 +1,4 @@
-//! [`Server`]: the simulated server's handler: echo, topics, answers that come later, plain HTTP and
+//! [`Server`]: the simulated server's handler: echo, topics, deferred answers, plain HTTP and
 //! streams, as a program on the engine would write it.
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const LINES: u32 = 1;
 /// The server is the first process.
 pub(crate) const PROCESS: usize = 0;
 
-/// What other threads tell a server's worker.
+/// Messages from other threads to a server's worker.
 pub(crate) enum Post {
     Publication(Arc<Publication>),
     /// Send this to one connection, if it is still that one.

@@ -1,4 +1,4 @@
-//! [`House`]: all workers, peers and the control plane of one run, stepped in an order that the seed
+//! [`EngineSim`]: all workers, peers and the control plane of one run, stepped in an order that the seed
 //! decides, and what is checked of a worker beside what is true of any.
 
 use crate::{Crew, Member, Sum};
@@ -107,7 +107,7 @@ impl House {
         Ok(())
     }
 
-    /// Whether nobody could be accepted: every worker or every table is full.
+    /// Whether no connection could be accepted: every worker or every table is full.
     pub(crate) fn is_full(&self) -> bool {
         self.servers.iter().all(|member| {
             let most = (self.scenario.capacity as usize).min(self.scenario.table);
@@ -219,7 +219,7 @@ fn turn<H: Handler>(
     }
 }
 
-/// Who ended was told so, for a reason that is true, and who did not is open.
+/// Each ended connection was reported closed, with a true cause, and no other was.
 fn check_ends<H: Handler>(
     member: &mut Member<H>,
     process: usize,

@@ -1,5 +1,5 @@
 //! [`Client`]: one connection to the proxy: a handshake and a tunnel behind it, or plain requests one
-//! after the other. It says too much too early, stops reading, half-closes, leaves and breaks off.
+//! after the other. It sends too much too early, stops reading, half-closes, disconnects and resets.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use super::http_reader::{Body, Framing, Head};
 use super::ledger::{Ledger, Way, bytes};
 use super::scenario::{Scenario, front};
 
-/// What it does when it has said all.
+/// What it does when it has sent everything.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum End {
     /// Ends its side and waits for the other's end.
     HalfClose,
     /// Waits for the other's end.
     Stay,
-    /// Leaves without waiting.
+    /// Closes without waiting.
     Close,
-    /// Breaks off, before it has said all.
+    /// Resets the connection before it has sent everything.
     Reset,
 }
 
@@ -58,10 +58,10 @@ pub(crate) struct Client {
     pub(crate) due_ns: u64,
     rest: Duration,
     chunk: usize,
-    /// Requests, and what is said in a tunnel before it is one.
+    /// Requests, and tunnel bytes sent before the 101.
     out: Vec<u8>,
     sent: usize,
-    /// The tunnel asked for, and where its bytes begin in `out`.
+    /// The requested tunnel, and where its bytes begin in `out`.
     tunnel: Option<(u32, usize)>,
     said: u64,
     to_say: u64,
@@ -192,7 +192,7 @@ impl Client {
         }
     }
 
-    /// One step: say a little, hear a little.
+    /// One step: sends a little, receives a little.
     pub(crate) fn step(&mut self) {
         let now_ns = self.sys.now_ns();
         let calm = self.ledger.book().calm;
@@ -250,7 +250,7 @@ impl Client {
             return;
         }
         match self.end {
-            // Nobody waits for ever.
+            // No side waits for ever.
             End::Stay if self.random.u16(..500) == 0 => self.end = End::HalfClose,
             End::Close if self.tunnel.is_some() => self.leave(fd, true),
             End::HalfClose if self.tunnel.is_some() => {
@@ -390,7 +390,7 @@ impl Client {
         if done { self.answered() } else { Ok(()) }
     }
 
-    /// False while the line of a chunk is torn.
+    /// False while a chunk's size line is incomplete.
     fn read_body(&mut self) -> Result<bool, String> {
         let Some(answer) = &mut self.answer else { return Ok(true) };
         let from = answer.body.got;
@@ -404,7 +404,7 @@ impl Client {
         Ok(!data.is_empty())
     }
 
-    /// An answer is whole.
+    /// An answer is complete.
     fn answered(&mut self) -> Result<(), String> {
         self.owed.pop_front();
         let Some(Answer { story: Some(story), body }) = self.answer.take() else { return Ok(()) };

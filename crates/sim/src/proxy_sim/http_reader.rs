@@ -17,7 +17,7 @@ pub(crate) enum Framing {
 }
 
 impl Head {
-    /// Takes the head off the front of `inbox`, if it is there whole.
+    /// Takes the head off the front of `inbox`, if it is complete.
     pub(crate) fn take(inbox: &mut Vec<u8>) -> Option<Head> {
         let end = inbox.windows(4).position(|four| four == b"\r\n\r\n")?;
         let text = String::from_utf8_lossy(inbox.get(..end).unwrap_or_default()).into_owned();
@@ -68,7 +68,7 @@ pub(crate) struct Body {
     framing: Framing,
     /// Bytes of it so far.
     pub(crate) got: u64,
-    /// What is left of the chunk under way.
+    /// Bytes left of the current chunk.
     chunk: u64,
     pub(crate) done: bool,
 }
@@ -107,7 +107,7 @@ impl Body {
         Ok(out)
     }
 
-    /// Reads the line before the next chunk; false while it is not whole. The line end behind a chunk
+    /// Reads the line before the next chunk; false while it is incomplete. The line end after a chunk
     /// is read with the next one.
     fn next_chunk(&mut self, inbox: &mut Vec<u8>) -> Result<bool, String> {
         let skip = if inbox.starts_with(b"\r\n") { 2 } else { 0 };

@@ -1,8 +1,8 @@
-//! [`Ledger`]: what both sides have said and heard of each request and tunnel, and whether it was
-//! right. The first thing that cannot be is kept as the run's failure.
+//! [`Ledger`]: what both sides sent and received of each request and tunnel, and whether it was
+//! right. The first contradiction is the run's failure.
 //!
-//! What is said is computed from who says it and where it stands, so that every byte can be judged
-//! where it arrives and nothing has to be kept.
+//! Each byte follows from its exchange, direction and offset, so it can be checked where it
+//! arrives and nothing is stored.
 
 use std::cell::{RefCell, RefMut};
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use std::rc::Rc;
 #[derive(Clone)]
 pub(crate) struct Ledger(Rc<RefCell<Book>>);
 
-/// Which way bytes go.
+/// The direction of bytes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
     /// From the client.
@@ -40,9 +40,9 @@ pub(crate) struct Story {
     pub(crate) asked: u32,
     /// Upstreams whose answer, or the begin of one, has surely arrived.
     pub(crate) answered: u32,
-    /// Asking twice does harm.
+    /// It must not be sent twice.
     pub(crate) once: bool,
-    /// It asks for a tunnel.
+    /// It requests a tunnel.
     pub(crate) upgrade: bool,
     /// An upstream has answered its handshake rightly.
     pub(crate) switched: bool,
@@ -60,7 +60,7 @@ pub(crate) struct Book {
     pub(crate) failure: Option<String>,
     /// No new work is begun, and no fault is drawn.
     pub(crate) calm: bool,
-    /// Nothing is lost unless one of its ends broke off.
+    /// Nothing is lost unless one of its ends resets the connection.
     strict: bool,
     stories: Vec<Story>,
     /// Clients that were told 101.
@@ -84,7 +84,7 @@ impl Ledger {
     }
 }
 
-/// Random bytes that all that is said is cut from. A prime, so that no length that programs like is a
+/// Length of the random bytes that all payloads are taken from. A prime, so no usual length is a
 /// multiple of it.
 const WORDS: usize = 65_521;
 
@@ -95,7 +95,7 @@ thread_local! {
     };
 }
 
-/// Goes through what stands there, piece by piece; whether `each` was content with all.
+/// Passes the bytes from that offset to `each`, piece by piece; whether it accepted all.
 fn pieces(
     story: u32,
     way: Way,
@@ -139,7 +139,7 @@ fn stands_there(story: u32, way: Way, from: u64, data: &[u8]) -> bool {
 }
 
 impl Book {
-    /// Notes that something is wrong, unless something was already.
+    /// Records a failure, unless there is one.
     pub(crate) fn fail(&mut self, what: impl Into<String>) {
         self.failure.get_or_insert(what.into());
     }

@@ -1,5 +1,4 @@
-//! The relay over a simulated kernel, one run per seed:
-//! `cargo xtask sim proxy --seeds 1000`.
+//! The relay over a simulated kernel, one run per seed: `cargo xtask sim proxy`.
 //!
 //! Workers of the proxy, clients before it and upstreams behind it run in one thread over
 //! [`engine::sys::sim`], in an order that the seed decides. Clients and upstreams half-close, reset,

@@ -1,5 +1,5 @@
-//! One run: a storm of work and faults, a calm in which everybody must come to an end and nothing of it
-//! may be left, and a drain.
+//! One run: a storm of work and faults, a calm in which every peer must end and nothing may be left,
+//! and a drain.
 
 use crate::House as _;
 use engine::Totals;
@@ -11,7 +11,7 @@ use super::simulation::House;
 const SECOND_NS: u64 = 1_000_000_000;
 /// A storm that takes longer than this has got stuck.
 const STORM_NS_MAX: u64 = 600 * SECOND_NS;
-/// In a calm everything said is there after this time, and everybody gone after the other.
+/// In a calm all bytes have arrived after the first time, and all peers have ended after the second.
 const TOLD_NS: u64 = 3 * SECOND_NS;
 const CALM_NS_MAX: u64 = 30 * SECOND_NS;
 

@@ -38,7 +38,7 @@ pub(crate) struct Scenario {
     pub(crate) events: u64,
     pub(crate) rates: Vec<(Fault, u32)>,
     pub(crate) drain: Duration,
-    /// The drain comes while everything is at work and faults go on.
+    /// The drain starts while everything is at work and faults go on.
     pub(crate) ends_in_storm: bool,
     /// The proxy's times are short: it ends tunnels by itself.
     pub(crate) hasty: bool,
@@ -82,7 +82,7 @@ impl Scenario {
         self.routes.pools.iter().any(|pool| pool.outgoing.proxy_header.is_some())
     }
 
-    /// Nobody but a peer that says so breaks a connection, and nobody but its two ends ends one.
+    /// Only a peer that records it resets a connection, and only its two ends end one.
     pub(crate) fn is_strict(&self) -> bool {
         let rate = |fault| self.rates.iter().find(|(other, _)| *other == fault).map(|(_, r)| *r);
         let calm = |fault| rate(fault).unwrap_or(0) == 0;

@@ -1,4 +1,4 @@
-//! [`House`]: the proxy's workers, clients and upstreams of one run, stepped in an order that the seed
+//! [`ProxySim`]: the proxy's workers, clients and upstreams of one run, stepped in an order that the seed
 //! decides, and what is checked of a worker beside what is true of any.
 
 use crate::{Crew, Member, Sum};
@@ -16,7 +16,7 @@ use super::upstream::Upstream;
 /// One read, with what was kept of the one before, and a head: the most that waits for one reader.
 const QUEUED_MAX: usize = 2 * engine::READ_BUFFER_BYTES + 32 * 1024;
 
-/// What clients have seen.
+/// What clients observed.
 #[derive(Default)]
 pub(crate) struct Seen {
     /// Tunnels that opened.
@@ -47,7 +47,7 @@ impl House {
         Client::new(self.outside.clone(), self.ledger.clone(), random, &self.scenario)
     }
 
-    /// Whether clients and upstreams have come to their ends.
+    /// Whether every client and every upstream connection has ended.
     pub(crate) fn is_at_rest(&self) -> bool {
         self.clients.iter().all(Client::is_over)
             && self.upstreams.iter().all(|upstream| upstream.legs() == 0)

@@ -1,4 +1,4 @@
-//! [`Upstream`]: a server behind the proxy. It answers rightly, late, wrongly, in part or not at all,
+//! [`Upstream`]: a server behind the proxy. It answers correctly, late, wrongly, partially or not at all,
 //! and its tunnels end in every way.
 
 use std::time::Duration;
@@ -19,10 +19,10 @@ const LOOK_NS: u64 = 2_000_000;
 const ONE_HOP: [&str; 6] =
     ["te", "keep-alive", "proxy-connection", "http2-settings", "x-gone", "trailer"];
 
-/// What it says to a request.
+/// How it answers a request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Reaction {
-    /// What was asked for: a tunnel, or an answer.
+    /// What was requested: a tunnel, or an answer.
     Right,
     /// An answer with this status.
     Status(u16),
@@ -66,7 +66,7 @@ enum State {
     /// A request is being read and answered.
     Asked,
     Tunnel,
-    /// Whatever comes is thrown away; nothing may come of a client.
+    /// What it receives is discarded; it may receive nothing of a client.
     Over,
 }
 
@@ -84,7 +84,7 @@ struct Leg {
     may_be_asked: bool,
     inbox: Vec<u8>,
     out: Vec<u8>,
-    /// With all of `out` said it ends its side.
+    /// It ends its side when all of `out` is sent.
     ends: bool,
     finished: bool,
     said: u64,
@@ -225,7 +225,7 @@ impl Upstream {
         }
     }
 
-    /// The connection broke.
+    /// The connection was reset.
     fn lose(&mut self, leg: &mut Leg) {
         self.end(leg);
     }
@@ -298,7 +298,7 @@ impl Upstream {
         Ok(())
     }
 
-    /// False while the line of a chunk is torn.
+    /// False while a chunk's size line is incomplete.
     fn read_body(&mut self, leg: &mut Leg) -> bool {
         let from = leg.request.got;
         match leg.request.take(&mut leg.inbox) {
@@ -406,7 +406,7 @@ impl Upstream {
         if closes && self.random.bool() {
             head += "Connection: close\r\n";
         } else {
-            // Whoever was not told may ask once more.
+            // The proxy may retry as it has received nothing.
             let until_end = framing == Framing::UntilEnd && !leg.head_only;
             leg.may_be_asked = !leg.upgrade && !until_end;
         }
@@ -423,7 +423,7 @@ impl Upstream {
         book.story(leg.story).answered += 1;
         drop(book);
         (leg.ends, leg.state) = (closes, if closes { State::Over } else { State::Waiting });
-        // What still comes of its request is no harm.
+        // The rest of its request is harmless.
         leg.request.done &= !early;
     }
 
@@ -447,7 +447,7 @@ impl Upstream {
         let all = leg.said == leg.to_say;
         match (leg.state, leg.end) {
             (State::Over, _) if leg.ends => self.finish(leg),
-            // Nobody waits for ever.
+            // No side waits for ever.
             (State::Tunnel, End::Stay) if self.random.u16(..500) == 0 => leg.end = End::HalfClose,
             (State::Tunnel, End::Close) if all => self.end(leg),
             (State::Tunnel, End::Reset) if self.random.u8(..8) == 0 => {
@@ -496,7 +496,7 @@ impl Leg {
         }
     }
 
-    /// Takes the PROXY header off the front, if there is one; false while it is torn.
+    /// Takes the PROXY header off the front, if there is one; false while it is incomplete.
     fn drop_proxy_header(&mut self) -> bool {
         if !self.inbox.starts_with(b"PROXY ") {
             return self.inbox.len() >= 6;

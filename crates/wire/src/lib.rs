@@ -44,3 +44,9 @@ pub enum Status<T> {
     /// More bytes are needed; nothing was consumed.
     Partial,
 }
+
+/// How many cases a property test runs: `usual`, unless `PROPTEST_CASES` says otherwise.
+#[cfg(test)]
+fn cases(usual: u32) -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+}

@@ -15,8 +15,8 @@ use crate::{Status, Violation};
 const V1_BYTES_MAX: usize = 107;
 /// Longest header of version 2 that is accepted: addresses and some kilobytes of TLVs.
 pub const V2_BYTES_MAX: usize = 4096;
-const V1_BEGIN: &[u8] = b"PROXY ";
-const V2_BEGIN: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
+const V1_SIGNATURE: &[u8] = b"PROXY ";
+const V2_SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 /// The fixed part of version 2: signature, command, family, length.
 const V2_FIXED: usize = 16;
 
@@ -51,7 +51,7 @@ pub fn encode_proxy_header(
         return match version {
             ProxyVersion::V1 => out.extend_from_slice(b"PROXY UNKNOWN\r\n"),
             ProxyVersion::V2 => {
-                out.extend_from_slice(V2_BEGIN);
+                out.extend_from_slice(V2_SIGNATURE);
                 out.extend_from_slice(&[0x20, 0, 0, 0]);
             }
         };
@@ -87,7 +87,7 @@ fn push_text(out: &mut Vec<u8>, text: core::fmt::Arguments<'_>) {
 
 fn push_binary(out: &mut Vec<u8>, family: u8, addresses: [&[u8]; 2], ports: [u16; 2]) {
     let length = addresses.iter().map(|address| address.len() as u16).sum::<u16>() + 4;
-    out.extend_from_slice(V2_BEGIN);
+    out.extend_from_slice(V2_SIGNATURE);
     out.extend_from_slice(&[0x21, family]);
     out.extend_from_slice(&length.to_be_bytes());
     out.extend_from_slice(&addresses.concat());
@@ -99,25 +99,25 @@ fn push_binary(out: &mut Vec<u8>, family: u8, addresses: [&[u8]; 2], ports: [u16
 /// # Errors
 /// Bytes that begin no header, or a malformed one.
 pub fn parse_proxy_header(bytes: &[u8]) -> Result<Status<ProxyHeader>, Violation> {
-    if begins(bytes, V1_BEGIN) {
+    if starts_like(bytes, V1_SIGNATURE) {
         return version_1(bytes);
     }
-    if begins(bytes, V2_BEGIN) {
+    if starts_like(bytes, V2_SIGNATURE) {
         return version_2(bytes);
     }
     Err(Violation::BadProxyHeader)
 }
 
-/// Whether `bytes`, as far as they are here, are those of `signature`.
-fn begins(bytes: &[u8], signature: &[u8]) -> bool {
+/// Whether `bytes`, as far as they have arrived, match `signature`.
+fn starts_like(bytes: &[u8], signature: &[u8]) -> bool {
     bytes.iter().zip(signature).all(|(one, other)| one == other)
 }
 
 fn version_1(bytes: &[u8]) -> Result<Status<ProxyHeader>, Violation> {
     let longest = bytes.get(..V1_BYTES_MAX).unwrap_or(bytes);
     let Some(end) = longest.windows(2).position(|pair| pair == b"\r\n") else {
-        let whole = longest.len() == V1_BYTES_MAX;
-        return if whole { Err(Violation::BadProxyHeader) } else { Ok(Status::Partial) };
+        let too_long = longest.len() == V1_BYTES_MAX;
+        return if too_long { Err(Violation::BadProxyHeader) } else { Ok(Status::Partial) };
     };
     let line = longest.get(..end).and_then(|line| core::str::from_utf8(line).ok());
     let client = line.and_then(line_of_version_1).ok_or(Violation::BadProxyHeader)?;
@@ -134,8 +134,8 @@ fn line_of_version_1(line: &str) -> Option<Option<SocketAddr>> {
     }
     let (source, destination) = (words.next()?, words.next()?);
     let source: IpAddr = match family {
-        "TCP4" => both::<Ipv4Addr>(source, destination)?.into(),
-        "TCP6" => both::<Ipv6Addr>(source, destination)?.into(),
+        "TCP4" => parse_both::<Ipv4Addr>(source, destination)?.into(),
+        "TCP6" => parse_both::<Ipv6Addr>(source, destination)?.into(),
         _ => return None,
     };
     let (port, _) = (port_of(words.next()?)?, port_of(words.next()?)?);
@@ -143,7 +143,7 @@ fn line_of_version_1(line: &str) -> Option<Option<SocketAddr>> {
 }
 
 /// The source, if both are addresses of the family.
-fn both<A: FromStr>(source: &str, destination: &str) -> Option<A> {
+fn parse_both<A: FromStr>(source: &str, destination: &str) -> Option<A> {
     let source = source.parse().ok()?;
     destination.parse::<A>().ok().map(|_| source)
 }
@@ -173,11 +173,11 @@ fn version_2(bytes: &[u8]) -> Result<Status<ProxyHeader>, Violation> {
         return bad;
     }
     let Some(rest) = bytes.get(V2_FIXED..length) else { return Ok(Status::Partial) };
-    let told = has_addresses && transport != 0;
+    let carries_client = has_addresses && transport != 0;
     let client = match family {
-        1 if told => rest.get(..12).and_then(source_of_version_2::<4>).map(Some),
-        2 if told => rest.get(..36).and_then(source_of_version_2::<16>).map(Some),
-        3 if told => rest.get(..216).map(|_| None),
+        1 if carries_client => rest.get(..12).and_then(source_of_version_2::<4>).map(Some),
+        2 if carries_client => rest.get(..36).and_then(source_of_version_2::<16>).map(Some),
+        3 if carries_client => rest.get(..216).map(|_| None),
         _ => Some(None),
     };
     match client {
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     fn v2(command: u8, family: u8, body: &[u8]) -> Vec<u8> {
-        let mut header = V2_BEGIN.to_vec();
+        let mut header = V2_SIGNATURE.to_vec();
         header.extend([command, family]);
         header.extend((body.len() as u16).to_be_bytes());
         header.extend(body);
@@ -215,12 +215,12 @@ mod tests {
 
     type Parsed = Result<Status<ProxyHeader>, Violation>;
 
-    fn told(bytes: usize, client: &str) -> Parsed {
+    fn with_client(bytes: usize, client: &str) -> Parsed {
         let client = Some(client.parse().unwrap());
         Ok(Status::Complete(ProxyHeader { bytes, client }))
     }
 
-    fn untold(bytes: usize) -> Parsed {
+    fn without_client(bytes: usize) -> Parsed {
         Ok(Status::Complete(ProxyHeader { bytes, client: None }))
     }
 
@@ -234,22 +234,35 @@ mod tests {
         with_tlv.extend([0x04, 0, 2, 0, 0]);
         let line = |text: &str| text.as_bytes().to_vec();
         vec![
-            (line("PROXY TCP4 192.0.2.7 192.0.2.9 56324 443\r\n"), told(42, "192.0.2.7:56324")),
-            (line("PROXY TCP6 2001:db8::5 ::1 0 65535\r\n"), told(36, "[2001:db8::5]:0")),
-            (line("PROXY UNKNOWN\r\n"), untold(15)),
-            (line("PROXY UNKNOWN ff 1 2 whatever\r\n"), untold(31)),
-            (v2(0x21, 0x11, &v4), told(28, "192.0.2.7:80")),
-            (v2(0x21, 0x11, &with_tlv), told(33, "192.0.2.7:80")),
-            (v2(0x21, 0x21, &v6), told(52, "[2001:db8::5]:4711")),
-            (v2(0x21, 0x31, &[b'/'; 216]), untold(232)),
-            (v2(0x20, 0x11, &v4), untold(28)),
-            (v2(0x20, 0x00, &[]), untold(16)),
-            (v2(0x21, 0x00, &[1, 2, 3]), untold(19)),
+            (
+                line("PROXY TCP4 192.0.2.7 192.0.2.9 56324 443\r\n"),
+                with_client(42, "192.0.2.7:56324"),
+            ),
+            (line("PROXY TCP6 2001:db8::5 ::1 0 65535\r\n"), with_client(36, "[2001:db8::5]:0")),
+            (line("PROXY UNKNOWN\r\n"), without_client(15)),
+            (line("PROXY UNKNOWN ff 1 2 whatever\r\n"), without_client(31)),
+            (v2(0x21, 0x11, &v4), with_client(28, "192.0.2.7:80")),
+            (v2(0x21, 0x11, &with_tlv), with_client(33, "192.0.2.7:80")),
+            (v2(0x21, 0x21, &v6), with_client(52, "[2001:db8::5]:4711")),
+            (v2(0x21, 0x31, &[b'/'; 216]), without_client(232)),
+            (v2(0x20, 0x11, &v4), without_client(28)),
+            (v2(0x20, 0x00, &[]), without_client(16)),
+            (v2(0x21, 0x00, &[1, 2, 3]), without_client(19)),
+            // An unknown transport or family: accepted without the addresses.
+            (v2(0x21, 0x10, &v4), without_client(28)),
+            (v2(0x21, 0x02, &v4), without_client(28)),
+            // A health check's addresses are skipped, whatever they are (LOCAL, section 2.2).
+            (v2(0x20, 0x21, &v6), without_client(52)),
+            (v2(0x20, 0x21, &[1, 2, 3]), without_client(19)),
+            (v2(0x20, 0x31, &[1, 2, 3]), without_client(19)),
+            (v2(0x21, 0x12, &v4), with_client(28, "192.0.2.7:80")),
+            (v2(0x21, 0x32, &[b'/'; 216]), without_client(232)),
+            (v2(0x20, 0x00, &[0; V2_BYTES_MAX - 16]), without_client(V2_BYTES_MAX)),
         ]
     }
 
     #[test]
-    fn a_header_is_found_however_it_is_torn_and_what_follows_is_left() {
+    fn a_header_is_parsed_at_every_split_and_what_follows_is_left() {
         for (header, expected) in good() {
             for end in 0..header.len() {
                 assert_eq!(parse_proxy_header(&header[..end]), Ok(Status::Partial), "{end}");
@@ -261,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_no_header_is_refused_at_its_first_wrong_byte_or_line_end() {
+    fn malformed_headers_are_refused() {
         let v4 = [192, 0, 2, 7, 192, 0, 2, 9, 0, 80, 1, 0];
         let mut bad: Vec<Vec<u8>> = [
             "GET / HTTP/1.1\r\n",
@@ -291,6 +304,10 @@ mod tests {
         bad.push(v2(0x21, 0x13, &v4));
         bad.push(v2(0x21, 0x11, &v4[..11]));
         bad.push(v2(0x21, 0x21, &v4));
+        bad.push(v2(0x21, 0x31, &[b'/'; 215]));
+        bad.push(v2(0x20, 0x00, &[0; V2_BYTES_MAX - 15]));
+        // Refused from its fixed part alone.
+        bad.push(v2(0x20, 0x00, &[0; V2_BYTES_MAX - 15])[..16].to_vec());
         bad.push(v2(0x21, 0x11, &[0; V2_BYTES_MAX]));
         for bytes in bad {
             let parsed = parse_proxy_header(&bytes);
@@ -299,11 +316,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_what_another_reads() {
+    fn another_implementation_parses_our_headers() {
         let config =
             proxy_header::ParseConfig { include_tlvs: false, allow_v1: true, allow_v2: true };
         for version in [ProxyVersion::V1, ProxyVersion::V2] {
-            for (client, server, told) in [
+            for (client, server, expected_ends) in [
                 ("192.0.2.7:1", "192.0.2.9:443", ["192.0.2.7:1", "192.0.2.9:443"]),
                 ("[2001:db8::5]:2", "[2001:db8::1]:80", ["[2001:db8::5]:2", "[2001:db8::1]:80"]),
                 ("[::ffff:192.0.2.7]:3", "192.0.2.9:443", ["192.0.2.7:3", "192.0.2.9:443"]),
@@ -317,12 +334,12 @@ mod tests {
                 encode_proxy_header(&mut out, version, Some(ends));
                 let length = out.len();
                 out.extend_from_slice(b"GET /");
-                let told: [SocketAddr; 2] = told.map(|end| end.parse().unwrap());
-                let expected = ProxyHeader { bytes: length, client: Some(told[0]) };
+                let expected_ends: [SocketAddr; 2] = expected_ends.map(|end| end.parse().unwrap());
+                let expected = ProxyHeader { bytes: length, client: Some(expected_ends[0]) };
                 assert_eq!(parse_proxy_header(&out), Ok(Status::Complete(expected)));
                 let (theirs, bytes) = proxy_header::ProxyHeader::parse(&out, config).unwrap();
                 let theirs = theirs.proxied_address().unwrap();
-                assert_eq!(([theirs.source, theirs.destination], bytes), (told, length));
+                assert_eq!(([theirs.source, theirs.destination], bytes), (expected_ends, length));
             }
             let mut out = Vec::new();
             encode_proxy_header(&mut out, version, None);
@@ -334,7 +351,7 @@ mod tests {
     proptest! {
         /// Our parser agrees with another implementation on any line or header.
         #[test]
-        fn another_implementation_says_the_same(
+        fn our_parser_agrees_with_another(
             source in any::<[u8; 4]>(), source_port in any::<u16>(), port in any::<u16>(),
             bytes in proptest::collection::vec(any::<u8>(), 0..64), wreck in 0..60_usize, v2_too in any::<bool>(),
         ) {
@@ -361,6 +378,10 @@ mod tests {
                 // long.
                 (Err(_), _) => {}
                 (Ok(Status::Partial), Err(_)) => {}
+                // Section 2.2 lets a receiver accept or refuse a transport or a family that is
+                // unspecified; it refuses those of which only one is.
+                (Ok(Status::Complete(ProxyHeader { client: None, .. })), Err(_))
+                    if v2_too && (header[13] & 0x0F == 0 || header[13] >> 4 == 0) => {}
                 (ours, theirs) => prop_assert!(false, "{ours:?} {theirs:?}"),
             }
         }

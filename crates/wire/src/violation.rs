@@ -54,7 +54,7 @@ violations! {
     BadRequestLine = "bad_request_line", "RFC 9112 3", 400, PROTOCOL_ERROR, "sent a malformed request line";
     BadTarget = "bad_target", "RFC 9112 3.2", 400, PROTOCOL_ERROR, "sent a malformed request target";
     BadStatusLine = "bad_status_line", "RFC 9112 4", 400, PROTOCOL_ERROR, "sent a malformed status line";
-    UnsupportedVersion = "unsupported_version", "RFC 9112 2.3", 505, PROTOCOL_ERROR, "spoke an HTTP version other than 1.0 or 1.1";
+    UnsupportedVersion = "unsupported_version", "RFC 9112 2.3", 505, PROTOCOL_ERROR, "used an HTTP version other than 1.0 or 1.1";
     ControlCharacter = "control_character", "RFC 9110 5.5", 400, PROTOCOL_ERROR, "put a control character into a head";
     BareCarriageReturn = "bare_carriage_return", "RFC 9112 2.2", 400, PROTOCOL_ERROR, "sent a carriage return without a line feed";
     BareLineFeed = "bare_line_feed", "RFC 9112 2.2", 400, PROTOCOL_ERROR, "ended a line without a carriage return";
@@ -64,13 +64,13 @@ violations! {
     MissingHost = "missing_host", "RFC 9112 3.2", 400, PROTOCOL_ERROR, "sent an HTTP/1.1 request without Host";
     DuplicateHost = "duplicate_host", "RFC 9112 3.2", 400, PROTOCOL_ERROR, "sent Host more than once";
     BadHost = "bad_host", "RFC 9112 3.2", 400, PROTOCOL_ERROR, "sent a malformed Host";
-    BadContentLength = "bad_content_length", "RFC 9112 6.3", 400, PROTOCOL_ERROR, "sent a Content-Length that is no number";
-    ConflictingContentLength = "conflicting_content_length", "RFC 9112 6.3", 400, PROTOCOL_ERROR, "sent two Content-Lengths that differ";
+    BadContentLength = "bad_content_length", "RFC 9112 6.3", 400, PROTOCOL_ERROR, "sent a Content-Length that is not a number";
+    ConflictingContentLength = "conflicting_content_length", "RFC 9112 6.3", 400, PROTOCOL_ERROR, "sent two different Content-Lengths";
     LengthAndTransferEncoding = "length_and_transfer_encoding", "RFC 9112 6.3", 400, PROTOCOL_ERROR, "sent both Content-Length and Transfer-Encoding";
     TransferEncodingInHttp10 = "transfer_encoding_in_http10", "RFC 9112 6.1", 400, PROTOCOL_ERROR, "sent Transfer-Encoding in an HTTP/1.0 message";
     UnsupportedTransferEncoding = "unsupported_transfer_encoding", "RFC 9112 6.1", 501, PROTOCOL_ERROR, "used a Transfer-Encoding other than chunked";
     // In front of a connection, from a proxy.
-    BadProxyHeader = "bad_proxy_header", "PROXY protocol 2", 400, PROTOCOL_ERROR, "is a proxy and did not begin with a PROXY header, or with a malformed one";
+    BadProxyHeader = "bad_proxy_header", "PROXY protocol 2", 400, PROTOCOL_ERROR, "is a trusted proxy and did not begin with a valid PROXY header";
     // HTTP bodies.
     BodyTooLarge = "body_too_large", "RFC 9110 15.5.14", 413, TOO_BIG, "sent a body longer than allowed";
     BodyTruncated = "body_truncated", "RFC 9112 8", 400, PROTOCOL_ERROR, "closed before the end of the body";
@@ -78,18 +78,18 @@ violations! {
     ChunkLineTooLong = "chunk_line_too_long", "RFC 9112 7.1.1", 413, PROTOCOL_ERROR, "sent a chunk-size line longer than allowed";
     BadTrailer = "bad_trailer", "RFC 9112 7.1.2", 400, PROTOCOL_ERROR, "sent a malformed trailer";
     TrailersTooLarge = "trailers_too_large", "RFC 9112 7.1.2", 431, PROTOCOL_ERROR, "sent trailers longer than allowed";
-    // The opening handshake, seen by a server.
-    UpgradeMethod = "upgrade_method", "RFC 6455 4.2.1", 405, PROTOCOL_ERROR, "asked for a WebSocket by a method other than GET";
-    UpgradeHttp10 = "upgrade_http10", "RFC 6455 4.2.1", 400, PROTOCOL_ERROR, "asked for a WebSocket over HTTP/1.0";
-    UpgradeConnection = "upgrade_connection", "RFC 6455 4.2.1", 400, PROTOCOL_ERROR, "asked for a WebSocket without \"Connection: Upgrade\"";
-    UpgradeVersion = "upgrade_version", "RFC 6455 4.2.2", 426, PROTOCOL_ERROR, "asked for a WebSocket version other than 13";
-    UpgradeMissingKey = "upgrade_missing_key", "RFC 6455 4.2.1", 400, PROTOCOL_ERROR, "asked for a WebSocket without Sec-WebSocket-Key";
+    // The opening handshake, as received by a server.
+    UpgradeMethod = "upgrade_method", "RFC 6455 4.2.1", 405, PROTOCOL_ERROR, "requested a WebSocket with a method other than GET";
+    UpgradeHttp10 = "upgrade_http10", "RFC 6455 4.2.1", 400, PROTOCOL_ERROR, "requested a WebSocket over HTTP/1.0";
+    UpgradeConnection = "upgrade_connection", "RFC 6455 4.2.1", 400, PROTOCOL_ERROR, "requested a WebSocket without \"Connection: Upgrade\"";
+    UpgradeVersion = "upgrade_version", "RFC 6455 4.2.2", 426, PROTOCOL_ERROR, "requested a WebSocket version other than 13";
+    UpgradeMissingKey = "upgrade_missing_key", "RFC 6455 4.2.1", 400, PROTOCOL_ERROR, "requested a WebSocket without Sec-WebSocket-Key";
     UpgradeDuplicateKey = "upgrade_duplicate_key", "RFC 6455 11.3.1", 400, PROTOCOL_ERROR, "sent Sec-WebSocket-Key more than once";
     UpgradeBadKey = "upgrade_bad_key", "RFC 6455 4.2.1", 400, PROTOCOL_ERROR, "sent a Sec-WebSocket-Key that is not 16 bytes in base64";
     UpgradeBadProtocol = "upgrade_bad_protocol", "RFC 6455 11.3.4", 400, PROTOCOL_ERROR, "sent a malformed Sec-WebSocket-Protocol";
     UpgradeBadExtension = "upgrade_bad_extension", "RFC 6455 9.1", 400, PROTOCOL_ERROR, "sent a malformed Sec-WebSocket-Extensions";
-    UpgradeBody = "upgrade_body", "RFC 9110 7.8", 400, PROTOCOL_ERROR, "asked for a WebSocket in a request with a body";
-    // The opening handshake, seen by a client.
+    UpgradeBody = "upgrade_body", "RFC 9110 7.8", 400, PROTOCOL_ERROR, "requested a WebSocket in a request with a body";
+    // The opening handshake, as received by a client.
     NotSwitched = "not_switched", "RFC 6455 4.1", 502, PROTOCOL_ERROR, "answered the WebSocket handshake with a status other than 101";
     SwitchedWithoutUpgrade = "switched_without_upgrade", "RFC 6455 4.1", 502, PROTOCOL_ERROR, "answered 101 without \"Upgrade: websocket\"";
     SwitchedWithoutConnection = "switched_without_connection", "RFC 6455 4.1", 502, PROTOCOL_ERROR, "answered 101 without \"Connection: Upgrade\"";
@@ -104,7 +104,7 @@ violations! {
     ReservedOpCode = "reserved_opcode", "RFC 6455 5.2", 400, PROTOCOL_ERROR, "used a reserved opcode";
     FragmentedControl = "fragmented_control", "RFC 6455 5.5", 400, PROTOCOL_ERROR, "fragmented a control frame";
     ControlTooLong = "control_too_long", "RFC 6455 5.5", 400, PROTOCOL_ERROR, "sent a control frame of more than 125 bytes";
-    UnexpectedContinuation = "unexpected_continuation", "RFC 6455 5.4", 400, PROTOCOL_ERROR, "continued a message that was not begun";
+    UnexpectedContinuation = "unexpected_continuation", "RFC 6455 5.4", 400, PROTOCOL_ERROR, "continued a message that had not begun";
     InterruptedMessage = "interrupted_message", "RFC 6455 5.4", 400, PROTOCOL_ERROR, "began a message inside another";
     LengthNotMinimal = "length_not_minimal", "RFC 6455 5.2", 400, PROTOCOL_ERROR, "wrote a length in more bytes than it needs";
     LengthTopBit = "length_top_bit", "RFC 6455 5.2", 400, PROTOCOL_ERROR, "set the top bit of a 64-bit length";

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_of_other_encoders() {
+    fn bodies_of_other_encoders_are_decoded() {
         for (coding, body) in
             [(Coding::Gzip, GZIP), (Coding::Deflate, ZLIB), (Coding::Deflate, RAW)]
         {
@@ -138,8 +138,8 @@ mod tests {
             let one_less = decoded(coding, body, TEXT.len() - 1);
             assert_eq!(one_less, Err(Violation::InflatedTooBig), "{coding:?}");
             for length in 0..body.len() {
-                let torn = decoded(coding, &body[..length], 100);
-                assert_eq!(torn, Err(Violation::BadDeflate), "{coding:?} of {length}");
+                let partial = decoded(coding, &body[..length], 100);
+                assert_eq!(partial, Err(Violation::BadDeflate), "{coding:?} of {length}");
             }
             let more = decoded(coding, &[body, b"x"].concat(), 100);
             assert_eq!(more, Err(Violation::BadDeflate), "{coding:?}");
@@ -150,9 +150,37 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_stops_at_the_bound() {
-        // Compressed by our own compressor, which ends its stream openly: what is too much is said
-        // before it is found out that it breaks off.
+    fn a_long_body_is_decoded_in_several_steps() {
+        let text: Vec<u8> = (0..40_000).map(|index| (index % 251) as u8).collect();
+        let mut body = vec![];
+        crate::websocket::Compressor::new(15).compress(&text, &mut body);
+        // The end of the last block, which a WebSocket leaves out, and an empty block that ends
+        // the stream.
+        body.extend_from_slice(&[0, 0, 0xff, 0xff, 0x03, 0x00]);
+        assert_eq!(decoded(Coding::Deflate, &body, text.len()), Ok(text.clone()));
+        let refused = decoded(Coding::Deflate, &body, text.len() - 1);
+        assert_eq!(refused, Err(Violation::InflatedTooBig));
+        // Appended to what is there, which does not count.
+        let mut out = b"before".to_vec();
+        Coding::Deflate.decode(&body, &mut out, text.len()).unwrap();
+        assert_eq!(out, [b"before", &text[..]].concat());
+    }
+
+    /// Streams without a zlib header (RFC 1951) whose first two bytes resemble one by half.
+    #[test]
+    fn a_raw_stream_is_recognized_by_both_halves_of_the_header() {
+        // The method's bits, which are padding here, but no multiple of 31.
+        let method = [0x08, 2, 0, 0xfd, 0xff, b'h', b'i', 0x03, 0x00];
+        assert_eq!(decoded(Coding::Deflate, &method, 100).as_deref(), Ok(&b"hi"[..]));
+        // A multiple of 31 without the method's bits.
+        let multiple = [&[0x01, 23, 0, 0xe8, 0xff][..], &[b'x'; 23]].concat();
+        assert_eq!(decoded(Coding::Deflate, &multiple, 100).as_deref(), Ok(&[b'x'; 23][..]));
+    }
+
+    #[test]
+    fn a_decompression_bomb_stops_at_the_limit() {
+        // Compressed by our own compressor, which does not end its stream: exceeding the limit is
+        // reported before the missing end.
         let mut bomb = vec![];
         crate::websocket::Compressor::new(15).compress(&vec![0; 1 << 20], &mut bomb);
         assert!(bomb.len() < 10_000, "{}", bomb.len());
@@ -162,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_header_says() {
+    fn content_encoding_values_are_read() {
         for (value, coding) in [
             (&b"gzip"[..], Ok(Some(Coding::Gzip))),
             (b" X-GZIP ", Ok(Some(Coding::Gzip))),

@@ -100,8 +100,8 @@ mod tests {
     }
 
     #[test]
-    fn the_last_address_that_is_not_trusted_is_the_client() {
-        let cases: [(&[&str], Option<&str>); 14] = [
+    fn the_last_untrusted_address_is_the_client() {
+        let cases: [(&[&str], Option<&str>); 21] = [
             (&[], None),
             (&["X-Forwarded-For: 192.0.2.1"], Some("192.0.2.1")),
             (&["X-Forwarded-For: 1.1.1.1, 192.0.2.1"], Some("192.0.2.1")),
@@ -115,6 +115,14 @@ mod tests {
             (&["X-Forwarded-For: 192.0.2.1:4711"], Some("192.0.2.1")),
             (&["X-Forwarded-For: [2001:db8::1]:4711"], Some("2001:db8::1")),
             (&["X-Forwarded-For: 2001:db8::1"], Some("2001:db8::1")),
+            // What follows the address must be a port.
+            (&["X-Forwarded-For: 192.0.2.1:65536"], None),
+            (&["X-Forwarded-For: 192.0.2.1:+80"], None),
+            (&["X-Forwarded-For: 192.0.2.1:x"], None),
+            (&["X-Forwarded-For: 192.0.2.1:"], None),
+            (&["X-Forwarded-For: [2001:db8::1]:x"], None),
+            (&["X-Forwarded-For: [2001:db8::1]x"], None),
+            (&["X-Forwarded-For: [192.0.2.1]"], None),
             (&["Forwarded: for=192.0.2.1"], None),
         ];
         for (lines, client) in cases {
@@ -123,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn forwarded_tells_the_same_with_more_words() {
+    fn forwarded_reports_the_same_addresses() {
         let cases: [(&str, Option<&str>); 8] = [
             ("Forwarded: for=192.0.2.1", Some("192.0.2.1")),
             ("Forwarded: For=\"[2001:db8::1]:4711\";proto=https", Some("2001:db8::1")),

@@ -131,8 +131,8 @@ impl<'b> Response<'_, 'b> {
 /// Whether the sender of this head keeps the connection open for further messages (RFC 9112 9.3). A
 /// response whose body runs until the end of the connection ends it regardless.
 pub fn keep_alive(head: &impl Head) -> bool {
-    let says = |token| list_contains(head.headers(), "connection", token);
-    !says("close") && (head.version() >= 1 || says("keep-alive"))
+    let lists = |token| list_contains(head.headers(), "connection", token);
+    !lists("close") && (head.version() >= 1 || lists("keep-alive"))
 }
 
 /// Whether the client waits for [`CONTINUE`](super::CONTINUE) before it sends the body (RFC 9110

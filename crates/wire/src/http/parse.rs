@@ -18,7 +18,7 @@ pub fn parse_request<'h, 'b>(
 ) -> Result<Request<'h, 'b>, Violation> {
     check_lines(head)?;
     let mut parsed = httparse::Request::new(headers);
-    whole(parsed.parse(head), head, Violation::BadRequestLine)?;
+    require_complete(parsed.parse(head), head, Violation::BadRequestLine)?;
     let (Some(method), Some(target), Some(version)) = (parsed.method, parsed.path, parsed.version)
     else {
         return Err(Violation::BadRequestLine);
@@ -48,7 +48,7 @@ pub fn parse_response<'h, 'b>(
 ) -> Result<Response<'h, 'b>, Violation> {
     check_lines(head)?;
     let mut parsed = httparse::Response::new(headers);
-    whole(parsed.parse(head), head, Violation::BadStatusLine)?;
+    require_complete(parsed.parse(head), head, Violation::BadStatusLine)?;
     let (Some(status @ 100..=999), Some(version)) = (parsed.code, parsed.version) else {
         return Err(Violation::BadStatusLine);
     };
@@ -144,7 +144,7 @@ fn is_target(method: &str, target: &str) -> bool {
 
 /// Whether httparse used all of `head` for one head.
 #[inline]
-fn whole(
+fn require_complete(
     parsed: httparse::Result<usize>,
     head: &[u8],
     bad_first_line: Violation,
@@ -161,15 +161,15 @@ fn whole(
 fn explain(error: httparse::Error, head: &[u8], bad_first_line: Violation) -> Violation {
     match error {
         httparse::Error::TooManyHeaders => Violation::TooManyHeaders,
-        httparse::Error::Version if says_http(head) => Violation::UnsupportedVersion,
+        httparse::Error::Version if mentions_http(head) => Violation::UnsupportedVersion,
         httparse::Error::HeaderName => explain_header(head),
         httparse::Error::HeaderValue => Violation::ControlCharacter,
         _ => bad_first_line,
     }
 }
 
-/// Whether the first line has a version in it, if not one of ours.
-fn says_http(head: &[u8]) -> bool {
+/// Whether the first line contains a version, even if not a supported one.
+fn mentions_http(head: &[u8]) -> bool {
     let line = head.trim_ascii_start().split(|byte| *byte == b'\r').next().unwrap_or(&[]);
     let version = line.split(|byte| *byte == b' ').find(|word| word.starts_with(b"HTTP/"));
     matches!(version, Some([.., major, b'.', minor]) if major.is_ascii_digit() && minor.is_ascii_digit())

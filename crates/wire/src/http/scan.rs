@@ -25,16 +25,18 @@ impl HeadScanner {
     /// soon as its byte has arrived.
     #[inline]
     pub fn scan(&mut self, buf: &[u8], limits: &Limits) -> Result<Status<usize>, Violation> {
-        let seen = buf.get(..limits.head_bytes).unwrap_or(buf);
+        let scanned_part = buf.get(..limits.head_bytes).unwrap_or(buf);
         if self.scanned == 0 {
-            check_first(seen)?;
+            check_first(scanned_part)?;
         }
-        match next_blank_line(seen, self.scanned as usize)? {
+        match next_blank_line(scanned_part, self.scanned as usize)? {
             Status::Complete(end) => Ok(Status::Complete(end)),
-            Status::Partial if seen.len() >= limits.head_bytes => Err(Violation::HeadTooLarge),
+            Status::Partial if scanned_part.len() >= limits.head_bytes => {
+                Err(Violation::HeadTooLarge)
+            }
             Status::Partial => {
                 // A line end of four bytes may have begun in the last three.
-                let settled = seen.len().saturating_sub(3);
+                let settled = scanned_part.len().saturating_sub(3);
                 self.scanned = self.scanned.max(u32::try_from(settled).unwrap_or(u32::MAX));
                 Ok(Status::Partial)
             }
@@ -115,4 +117,31 @@ pub(super) const fn is_tchar(byte: u8) -> bool {
     matches!(byte,
         b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^'..=b'`' | b'|' | b'~'
         | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z')
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec;
+
+    use super::*;
+
+    #[test]
+    fn the_first_control_character_is_found_at_any_place() {
+        let is_control = |byte: &u8| *byte < 0x20 || *byte == 0x7F;
+        for len in 0..26 {
+            assert_eq!(find_control(&vec![b'a'; len]), None);
+            for at in 0..len {
+                for byte in [0, 9, 0x1F, 0x20, 0x21, 0x7E, 0x7F, 0x80, 0x9F, 0xA0, 0xFF] {
+                    for around in [b'a', b' ', b'~', 0x80, 0xA0, 0xFF, b'\t', 0x7F] {
+                        // Before it no control characters, after it anything.
+                        let mut text = vec![around; len];
+                        text[..at].fill(if is_control(&around) { 0x80 } else { around });
+                        text[at] = byte;
+                        let first = text.iter().position(is_control);
+                        assert_eq!(find_control(&text), first, "{text:02x?}");
+                    }
+                }
+            }
+        }
+    }
 }

@@ -61,7 +61,7 @@ fn with(lines: &str) -> String {
 }
 
 #[test]
-fn a_request_is_found_and_parsed() {
+fn a_request_is_located_and_parsed() {
     let stream =
         b"\r\nGET /a?b=c HTTP/1.1\r\nHost: a.b:1\r\nX-Tab:\t one\ttwo \r\nEmpty:\r\n\r\nrest";
     let Ok(Status::Complete((len, parsed))) = read_request(stream, []) else { panic!() };
@@ -73,7 +73,7 @@ fn a_request_is_found_and_parsed() {
 }
 
 #[test]
-fn questions_to_a_request() {
+fn request_accessors_return_target_and_headers() {
     let ask = |target: &str, lines: &str, question: &dyn Fn(&Request<'_, '_>) -> bool| {
         let head = format!("GET {target} HTTP/1.1\r\nHost: x\r\n{lines}\r\n");
         let mut headers = [EMPTY_HEADER; MAX_HEADERS];
@@ -109,7 +109,7 @@ fn questions_to_a_request() {
 }
 
 #[test]
-fn http_1_0_closes_unless_it_says_otherwise() {
+fn http_1_0_closes_without_keep_alive() {
     for (lines, expected) in [("", false), ("Connection: Keep-Alive\r\n", true)] {
         let head = format!("GET / HTTP/1.0\r\n{lines}\r\n");
         let mut headers = [EMPTY_HEADER; 1];
@@ -118,7 +118,49 @@ fn http_1_0_closes_unless_it_says_otherwise() {
 }
 
 #[test]
-fn bad_first_lines() {
+fn the_authority_of_the_target_goes_before_host() {
+    let authority = |target: &str| {
+        let head = format!("GET {target} HTTP/1.1\r\nHost: h:1\r\n\r\n");
+        let mut headers = [EMPTY_HEADER; 2];
+        let request = parse_request(head.as_bytes(), &mut headers).unwrap();
+        request.authority().map(|host| String::from_utf8(host.to_vec()).unwrap())
+    };
+    for (target, expected) in [
+        ("/", "h:1"),
+        ("http://a:8080", "a:8080"),
+        ("http://a:8080/b?c", "a:8080"),
+        ("ws://a?b", "a"),
+        ("/to/http://b/c", "h:1"),
+        ("/to?u=http://b/c", "h:1"),
+    ] {
+        assert_eq!(authority(target).as_deref(), Some(expected), "{target}");
+    }
+    let mut headers = [EMPTY_HEADER; 1];
+    let old = parse_request(b"GET / HTTP/1.0\r\n\r\n", &mut headers).unwrap();
+    assert_eq!(old.authority(), None);
+}
+
+#[test]
+fn only_http_1_1_expects_an_interim_response() {
+    for (version, expected) in [(0, false), (1, true)] {
+        let head = format!(
+            "PUT / HTTP/1.{version}\r\nHost: h\r\nContent-Length: 1\r\nExpect: 100-continue\r\n\r\n"
+        );
+        let mut headers = [EMPTY_HEADER; 4];
+        let request = parse_request(head.as_bytes(), &mut headers).unwrap();
+        assert_eq!((request.version(), expects_continue(&request)), (version, expected));
+    }
+    assert!(!keep_alive_of("HTTP/1.1 200 OK\r\nConnection: x, Close\r\n\r\n"));
+    assert!(keep_alive_of("HTTP/1.0 200 OK\r\nConnection: Keep-Alive\r\n\r\n"));
+}
+
+fn keep_alive_of(response: &str) -> bool {
+    let mut headers = [EMPTY_HEADER; 2];
+    keep_alive(&parse_response(response.as_bytes(), &mut headers).unwrap())
+}
+
+#[test]
+fn bad_first_lines_are_refused() {
     let lines = [
         ("\x16\x03\x01", Violation::NotHttp),
         ("\0", Violation::NotHttp),
@@ -160,7 +202,7 @@ fn bad_first_lines() {
 }
 
 #[test]
-fn what_cannot_be_http_is_refused_at_once() {
+fn non_http_input_is_refused_at_once() {
     let limits = Limits::default();
     for first in 0..=255 {
         let token = first > 32 && first < 127 && !b"\"(),/:;<=>?@[\\]{}".contains(&first);
@@ -170,8 +212,8 @@ fn what_cannot_be_http_is_refused_at_once() {
 }
 
 #[test]
-fn bi_13_a_dribbled_head_is_scanned_once_and_capped() {
-    // That each byte is looked at a constant number of times, `read_request` asserts.
+fn bi_13_a_trickling_head_is_scanned_once_and_limited() {
+    // `read_request` asserts that each byte is looked at a constant number of times.
     let endless = with(&format!("X: {}", "y".repeat(1 << 20)));
     assert_eq!(refusal(&endless), Some(Violation::HeadTooLarge));
     let fits = Limits::HEAD_BYTES - with("X: \r\n").len();
@@ -189,7 +231,7 @@ fn bi_13_a_dribbled_head_is_scanned_once_and_capped() {
 }
 
 #[test]
-fn bi_14_too_many_headers_hide_nothing() {
+fn bi_14_headers_beyond_the_limit_are_refused() {
     let lines = |count: usize| with(&"a: b\r\n".repeat(count));
     assert_eq!(refusal(&lines(MAX_HEADERS - 1)), None);
     assert_eq!(refusal(&lines(MAX_HEADERS)), Some(Violation::TooManyHeaders));
@@ -198,7 +240,7 @@ fn bi_14_too_many_headers_hide_nothing() {
 }
 
 #[test]
-fn bi_19_lines_that_two_parsers_would_read_differently() {
+fn bi_19_ambiguous_lines_are_refused() {
     let lines = [
         ("X: a\0b\r\n", Violation::ControlCharacter),
         ("X: a\x7f\r\n", Violation::ControlCharacter),
@@ -242,6 +284,10 @@ fn bi_19_lines_that_two_parsers_would_read_differently() {
         assert_eq!(refusal(&with(lines)), Some(violation), "{lines:?}");
     }
     assert_eq!(refusal(&with("Content-Length: 5\r\ncontent-length: 5\r\n")), None);
+    // Names as long as those of the headers that are checked.
+    for line in ["From: a b", "Accept-Charset: utf-8", "If-Modified-Since: now"] {
+        assert_eq!(refusal(&with(&format!("{line}\r\n{line}\r\n"))), None, "{line}");
+    }
     for host in ["a b", "a/b", "a@b", "a,b", "é", "a?b"] {
         let head = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
         assert_eq!(refusal(&head), Some(Violation::BadHost), "{host}");
@@ -254,12 +300,19 @@ fn bi_19_lines_that_two_parsers_would_read_differently() {
 fn parsing_is_as_strict_as_scanning() {
     let heads = [
         "GET / HTTP/1.1\nHost: x\n\n",
+        "GET / HTTP/1.1\nHost: x\n\r\n",
         "GET / HTTP/1.1\r\nHost: x\n\r\n",
         "\n\r\nGET / HTTP/1.1\r\n",
     ];
     for head in heads {
         let mut headers = [EMPTY_HEADER; 4];
         assert!(parse_request(head.as_bytes(), &mut headers).is_err(), "{head:?}");
+    }
+    for value in ["a\0b", "a\x7f"] {
+        let head = with(&format!("X: {value}\r\n"));
+        let mut headers = [EMPTY_HEADER; 4];
+        let parsed = parse_request(head.as_bytes(), &mut headers);
+        assert_eq!(parsed.err(), Some(Violation::ControlCharacter), "{value:?}");
     }
     for head in ["", "GET / HTTP/1.1\r\nHost: x\r\n", "GET / HTTP/1.1\r\nHost: x\r\n\r\nmore"] {
         let mut headers = [EMPTY_HEADER; 4];
@@ -269,7 +322,7 @@ fn parsing_is_as_strict_as_scanning() {
 }
 
 #[test]
-fn responses() {
+fn responses_are_parsed() {
     let parse = |head: &str| {
         let mut headers = [EMPTY_HEADER; 4];
         let response = parse_response(head.as_bytes(), &mut headers)?;
@@ -342,13 +395,16 @@ fn chunked(stream: &str) -> (String, Result<usize, Violation>) {
 }
 
 #[test]
-fn counted_bodies() {
+fn bodies_with_a_length_are_decoded() {
     let limits = Limits { body_bytes: 10, ..Limits::default() };
     let body = |length: &str| request_body(&format!("Content-Length: {length}\r\n"), &limits);
     let next = b"helloGET / HTTP/1.1";
     assert_eq!(read_body(body("5").unwrap(), next, []), (b"hello".into(), Ok(5)));
     assert_eq!(read_body(body("5").unwrap(), next, [2, 1]), (b"hello".into(), Ok(5)));
     assert_eq!(read_body(body("0").unwrap(), next, []), (vec![], Ok(0)));
+    let ten = b"0123456789GET";
+    assert_eq!(read_body(body("10").unwrap(), ten, [3, 2, 4]), (b"0123456789".into(), Ok(10)));
+    assert!(!body("5").unwrap().is_until_close() && !body("5").unwrap().is_done());
     assert_eq!(
         read_body(body("6").unwrap(), b"hello", []),
         (b"hello".into(), Err(Violation::BodyTruncated))
@@ -358,7 +414,7 @@ fn counted_bodies() {
 }
 
 #[test]
-fn which_responses_have_bodies() {
+fn responses_have_bodies_by_method_and_status() {
     for (status, method) in
         [(200, "HEAD"), (204, "GET"), (304, "GET"), (100, "GET"), (101, "GET"), (200, "CONNECT")]
     {
@@ -378,7 +434,7 @@ fn which_responses_have_bodies() {
 }
 
 #[test]
-fn until_close_is_limited_too() {
+fn bodies_until_close_are_limited_too() {
     let mut headers = [EMPTY_HEADER; 1];
     let response = parse_response(b"HTTP/1.1 200 OK\r\n\r\n", &mut headers).unwrap();
     let limits = Limits { body_bytes: 4, ..Limits::default() };
@@ -388,7 +444,7 @@ fn until_close_is_limited_too() {
 }
 
 #[test]
-fn chunked_bodies() {
+fn chunked_bodies_are_decoded() {
     let all = |stream: &str, data: &str| {
         assert_eq!(chunked(stream), (data.into(), Ok(stream.len())), "{stream:?}");
     };
@@ -399,8 +455,8 @@ fn chunked_bodies() {
     let many = format!("{}0\r\n\r\n", "1;extension\r\nx\r\n".repeat(20));
     all(&many, &"x".repeat(20));
     assert_eq!(chunked("0\r\n\r\nGET"), (String::new(), Ok(5)));
-    for torn in ["", "5", "5\r\nhel", "5\r\nhello\r\n", "0\r\n", "0\r\nA: b\r\n"] {
-        assert_eq!(chunked(torn).1, Err(Violation::BodyTruncated), "{torn:?}");
+    for partial in ["", "5", "5\r\nhel", "5\r\nhello\r\n", "0\r\n", "0\r\nA: b\r\n"] {
+        assert_eq!(chunked(partial).1, Err(Violation::BodyTruncated), "{partial:?}");
     }
     let bad = [
         ("\r\n", Violation::BadChunk),
@@ -443,7 +499,7 @@ fn chunks_are_limited_in_sum() {
 }
 
 #[test]
-fn encoding() {
+fn heads_and_chunks_are_encoded() {
     let mut out = vec![];
     encode_response(&mut out, 404, [("A", "b\r\nEvil: 1"), ("C", "d")], b"gone");
     let expected =
@@ -477,10 +533,10 @@ fn reads() -> impl Strategy<Value = Vec<usize>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig { cases: crate::cases(500), failure_persistence: None, ..Default::default() })]
 
     #[test]
-    fn any_head_is_read_alike_in_any_reads(
+    fn any_head_parses_the_same_for_any_reads(
         lines in vec_of("[A-Za-z-]{0,12}: ?[ -~\t]{0,30}", 0..8), reads in reads(),
         flips in vec_of((any::<u16>(), any::<u8>()), 0..3),
     ) {
@@ -495,7 +551,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_encoded_parses(
+    fn encoded_heads_parse(
         target in "/[!-\"$-~]{0,40}",
         headers in vec_of(("[A-Za-z0-9_-]{1,16}", "([!-~]([ -~]{0,40}[!-~])?)?"), 0..20),
     ) {
@@ -516,7 +572,7 @@ proptest! {
     }
 
     #[test]
-    fn chunks_are_read_in_any_reads(
+    fn chunks_decode_the_same_for_any_reads(
         chunks in vec_of(vec_of(any::<u8>(), 0..300), 0..6), reads in reads(),
         flips in vec_of((any::<u16>(), any::<u8>()), 0..2),
     ) {
@@ -531,7 +587,7 @@ proptest! {
             let len = stream.len();
             stream[usize::from(at) % len] = byte;
         }
-        let torn = read_body(body.clone(), &stream, reads);
-        prop_assert_eq!(torn, read_body(body, &stream, []));
+        let partial = read_body(body.clone(), &stream, reads);
+        prop_assert_eq!(partial, read_body(body, &stream, []));
     }
 }

@@ -104,8 +104,8 @@ impl Flags {
     const CLOSED: u8 = 0b1000;
     /// The current message is compressed.
     const DEFLATED: u8 = 0b1_0000;
-    /// Messages may be compressed, as long as the connection lives.
-    const AGREED: u8 = 0b10_0000;
+    /// Messages may be compressed, for the life of the connection.
+    const DEFLATE: u8 = 0b10_0000;
 
     fn message(self) -> Option<OpCode> {
         match self.0 & Self::OPCODE {
@@ -142,7 +142,7 @@ impl Decoder {
         // A complete small data frame between messages: the case of nearly every frame.
         let masked = role == Role::Server;
         let start = if masked { 6 } else { 2 };
-        if self.flags.0 & !Flags::AGREED == 0
+        if self.flags.0 & !Flags::DEFLATE == 0
             && let Some(&[first @ (0x81 | 0x82), second]) = buf.first_chunk()
             && (second >= 0x80) == masked
             && let payload_bytes = second & 0x7F
@@ -159,9 +159,9 @@ impl Decoder {
         self.decode_any(role, limits, buf)
     }
 
-    /// Takes compressed messages from now on: permessage-deflate was agreed on.
-    pub fn agree_deflate(&mut self) {
-        self.flags.0 |= Flags::AGREED;
+    /// Accepts compressed messages from now on: permessage-deflate was negotiated.
+    pub fn enable_deflate(&mut self) {
+        self.flags.0 |= Flags::DEFLATE;
     }
 
     /// Whether a close frame was decoded.
@@ -202,7 +202,7 @@ impl Decoder {
         let fin = first & 0x80 != 0;
         let rsv = first & 0x70;
         let deflated =
-            rsv == 0x40 && self.flags.0 & Flags::AGREED != 0 && matches!(first & 0x0F, 1 | 2);
+            rsv == 0x40 && self.flags.0 & Flags::DEFLATE != 0 && matches!(first & 0x0F, 1 | 2);
         if rsv != 0 && !deflated {
             return Err(Violation::ReservedBits);
         }
@@ -272,15 +272,15 @@ impl Decoder {
         self.remaining = header.payload_bytes;
         self.message_bytes += header.payload_bytes;
         self.mask = header.mask;
-        let kept = self.flags.0 & (Flags::AGREED | Flags::DEFLATED);
+        let kept = self.flags.0 & (Flags::DEFLATE | Flags::DEFLATED);
         let fin = if header.fin { Flags::FIN } else { 0 };
         let deflated = if header.deflated { Flags::DEFLATED } else { 0 };
         self.flags = Flags(opcode as u8 | kept | fin | deflated);
 
-        let whole = buf.len() - header.header_bytes >= header.payload_bytes as usize;
+        let complete = buf.len() - header.header_bytes >= header.payload_bytes as usize;
         match self.payload(role, opcode, header.header_bytes, buf)? {
             Status::Complete((end, Event::Fragment { opcode, data, last: true, deflated }))
-                if whole && begun.is_none() =>
+                if complete && begun.is_none() =>
             {
                 Ok(Status::Complete((end, Event::Message { opcode, data, deflated })))
             }
@@ -297,7 +297,10 @@ impl Decoder {
         buf: &'b mut [u8],
     ) -> Decoded<'b> {
         let end = buf.len().min(start.saturating_add(self.remaining as usize));
-        let Some(data) = buf.get_mut(start..end) else { return Ok(Status::Partial) };
+        let Some(data) = buf.get_mut(start..end) else {
+            debug_assert!(false, "a header ends within the buffer it was read from");
+            return Ok(Status::Partial);
+        };
         let mut ascii = false;
         if role == Role::Server {
             ascii = mask::apply(data, self.mask);
@@ -315,7 +318,7 @@ impl Decoder {
             }
         }
         if last {
-            let flags = Flags(self.flags.0 & Flags::AGREED);
+            let flags = Flags(self.flags.0 & Flags::DEFLATE);
             *self = Decoder { flags, ..Decoder::default() };
         }
         Ok(Status::Complete((end, Event::Fragment { opcode, data, last, deflated })))

@@ -60,8 +60,9 @@ impl Compressor {
             let (in_before, out_before) = (self.zlib.total_in(), self.zlib.total_out());
             let input = message.get(read..).unwrap_or_default();
             let output = out.get_mut(written..).unwrap_or_default();
-            // The one error there is means a wrong parameter, and all of them stand above.
-            let _ = self.zlib.compress(input, output, DeflateFlush::SyncFlush);
+            // The only error is a wrong parameter, and all of them are set above.
+            let result = self.zlib.compress(input, output, DeflateFlush::SyncFlush);
+            debug_assert!(result.is_ok(), "{result:?}");
             read += (self.zlib.total_in() - in_before) as usize;
             written += (self.zlib.total_out() - out_before) as usize;
             if written < out.len() {
@@ -72,8 +73,8 @@ impl Compressor {
         out.truncate(written.saturating_sub(TAIL.len()).max(begin));
     }
 
-    /// Begins anew: the next message refers to nothing before it.
-    pub fn forget(&mut self) {
+    /// Drops the context: the next message refers to nothing before it.
+    pub fn reset(&mut self) {
         self.zlib.reset();
     }
 }
@@ -101,7 +102,7 @@ impl Inflater {
         out: &mut Vec<u8>,
         most: usize,
     ) -> Result<(), Violation> {
-        self.forget();
+        self.reset();
         let begin = out.len();
         let most = begin + most;
         let ended = self.feed(data, out, begin, most)?;
@@ -117,7 +118,7 @@ impl Inflater {
     ///
     /// # Errors
     /// As [`Inflater::inflate`]; nothing can be inflated after an error.
-    pub fn inflate_on(
+    pub fn inflate_with_context(
         &mut self,
         data: &[u8],
         out: &mut Vec<u8>,
@@ -131,8 +132,8 @@ impl Inflater {
         Ok(())
     }
 
-    /// Begins anew.
-    pub fn forget(&mut self) {
+    /// Drops the context.
+    pub fn reset(&mut self) {
         self.zlib.reset(false);
     }
 
@@ -166,7 +167,7 @@ impl Inflater {
             }
             let status = status.map_err(|_| Violation::BadDeflate)?;
             if status == Status::StreamEnd {
-                self.go_on_after_last_block(out.get(begin..).unwrap_or_default());
+                self.continue_after_last_block(out.get(begin..).unwrap_or_default());
                 if read == data.len() {
                     return Ok(true);
                 }
@@ -176,13 +177,14 @@ impl Inflater {
         }
     }
 
-    /// Blocks may follow one that says it is the last (RFC 7692 7.2.3.4), and refer to what came
-    /// before it in the message.
-    fn go_on_after_last_block(&mut self, message: &[u8]) {
+    /// Continues after a block that is marked as the last: more blocks may follow (RFC 7692
+    /// 7.2.3.4), and refer to what came before them in the message.
+    fn continue_after_last_block(&mut self, message: &[u8]) {
         self.zlib.reset(false);
         let window = message.get(message.len().saturating_sub(WINDOW_BYTES)..).unwrap_or_default();
-        // A stream that has just begun takes any dictionary.
-        let _ = self.zlib.set_dictionary(window);
+        // A stream that was just reset accepts any dictionary.
+        let result = self.zlib.set_dictionary(window);
+        debug_assert!(result.is_ok(), "{result:?}");
     }
 }
 
@@ -209,7 +211,7 @@ mod tests {
 
     /// The examples of RFC 7692 7.2.3.
     #[test]
-    fn the_examples_of_the_rfc() {
+    fn rfc_7692_7_2_3_examples() {
         let cases: [&[u8]; 5] = [
             &[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00],
             &[0x00, 0x05, 0x00, 0xfa, 0xff, 0x48, 0x65, 0x6c, 0x6c, 0x6f, 0x00],
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_window_makes_the_second_message_short() {
+    fn a_kept_context_shortens_the_second_message() {
         let (mut compressor, mut inflater) = (Compressor::new(15), Inflater::default());
         let message = b"the quick brown fox jumps over the lazy dog".as_slice();
         let mut sizes = vec![];
@@ -236,19 +238,68 @@ mod tests {
             let (mut data, mut out) = (vec![], vec![]);
             compressor.compress(message, &mut data);
             sizes.push(data.len());
-            inflater.inflate_on(&data, &mut out, MOST).unwrap();
+            inflater.inflate_with_context(&data, &mut out, MOST).unwrap();
             assert_eq!(out, message);
         }
         assert!(sizes[1] < sizes[0] / 2 && sizes[2] < sizes[0] / 2, "{sizes:?}");
-        compressor.forget();
+        compressor.reset();
         let mut data = vec![];
         compressor.compress(message, &mut data);
         assert_eq!(inflated(&data).as_deref(), Ok(message), "it refers to nothing before it");
     }
 
-    /// BI-09: a bomb is stopped at the limit and not after it.
+    /// Bytes that cannot be compressed.
+    fn noise(len: usize) -> Vec<u8> {
+        let mut state = 1u32;
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        };
+        (0..len).map(|_| next()).collect()
+    }
+
     #[test]
-    fn bi_09_no_more_than_allowed_comes_out() {
+    fn messages_that_need_several_steps_are_appended() {
+        let (mut compressor, mut inflater) = (Compressor::new(15), Inflater::default());
+        for message in [noise(100_000), noise(1), noise(300), vec![7; 100_000], noise(40_000)] {
+            let (mut data, mut out) = (b"before".to_vec(), b"before".to_vec());
+            compressor.compress(&message, &mut data);
+            inflater.inflate_with_context(&data[6..], &mut out, message.len()).unwrap();
+            assert_eq!(out, [b"before", &message[..]].concat());
+            // Without context, and with room for one byte less.
+            let data = compressed(&message, 15);
+            out.truncate(6);
+            Inflater::default().inflate(&data, &mut out, message.len()).unwrap();
+            assert_eq!(out, [b"before", &message[..]].concat());
+            out.truncate(6);
+            let refused = Inflater::default().inflate(&data, &mut out, message.len() - 1);
+            assert_eq!(refused, Err(Violation::InflatedTooBig));
+            assert_eq!(out, [b"before", &message[..message.len() - 1]].concat());
+            out.truncate(6);
+            let refused =
+                Inflater::default().inflate_with_context(&data, &mut out, message.len() - 1);
+            assert_eq!((refused, out.len()), (Err(Violation::InflatedTooBig), 5 + message.len()));
+        }
+    }
+
+    /// A last block may be followed by more, which refers to what came before (RFC 7692 7.2.3.4).
+    #[test]
+    fn blocks_after_a_last_block_refer_to_those_before() {
+        let text = b"the quick brown fox jumps over the lazy dog";
+        // A stored last block, then the same text compressed with it as the context.
+        let mut data = vec![0x01, text.len() as u8, 0, !(text.len() as u8), 0xff];
+        data.extend_from_slice(text);
+        let mut compressor = Compressor::new(15);
+        compressor.compress(text, &mut vec![]);
+        let first = data.len();
+        compressor.compress(text, &mut data);
+        assert!(data.len() < first + text.len() / 2, "it does not refer to the first");
+        assert_eq!(inflated(&data), Ok([&text[..], text].concat()));
+    }
+
+    /// BI-09: a decompression bomb is stopped at the limit.
+    #[test]
+    fn bi_09_output_never_exceeds_the_limit() {
         let bomb = compressed(&vec![0; 8 << 20], 15);
         assert!(bomb.len() < 16 * 1024, "{}", bomb.len());
         let mut out = vec![];
@@ -263,7 +314,7 @@ mod tests {
 
     /// BI-10: malformed streams are refused, and do not affect the next message.
     #[test]
-    fn bi_10_what_is_no_whole_message_is_refused() {
+    fn bi_10_incomplete_messages_are_refused() {
         let whole = compressed(b"a message that is long enough to be cut anywhere", 15);
         let mut inflater = Inflater::default();
         for cut in 1..whole.len() {
@@ -283,7 +334,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_compressed_comes_back(
+        fn compressed_messages_round_trip(
             words in prop::collection::vec(0u8..40, 0..40_000),
             bits in 9u8..=15,
         ) {

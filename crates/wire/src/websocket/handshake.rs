@@ -12,7 +12,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use sha1::{Digest, Sha1};
 
-pub use client::{Switched, check_upgrade_response, encode_key, encode_upgrade_request};
+pub use client::{UpgradeAccepted, check_upgrade_response, encode_key, encode_upgrade_request};
 pub use deflate::Deflate;
 pub use server::{Protocols, Upgrade, check_upgrade, encode_refusal, encode_upgrade_response};
 

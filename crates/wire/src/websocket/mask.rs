@@ -8,25 +8,25 @@
 pub(super) fn apply(data: &mut [u8], mask: [u8; 4]) -> bool {
     let narrow = u32::from_ne_bytes(mask);
     let wide = u64::from(narrow) | u64::from(narrow) << 32;
-    let mut seen = 0;
+    let mut bits = 0;
 
     let (words, rest) = data.as_chunks_mut::<8>();
     for word in words {
         let plain = u64::from_ne_bytes(*word) ^ wide;
-        seen |= plain;
+        bits |= plain;
         *word = plain.to_ne_bytes();
     }
     let (halves, tail) = rest.as_chunks_mut::<4>();
     for half in halves {
         let plain = u32::from_ne_bytes(*half) ^ narrow;
-        seen |= u64::from(plain);
+        bits |= u64::from(plain);
         *half = plain.to_ne_bytes();
     }
     for (byte, key) in tail.iter_mut().zip(mask) {
         *byte ^= key;
-        seen |= u64::from(*byte);
+        bits |= u64::from(*byte);
     }
-    seen & 0x8080_8080_8080_8080 == 0
+    bits & 0x8080_8080_8080_8080 == 0
 }
 
 #[cfg(test)]
@@ -39,7 +39,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn is_the_scalar_definition(
+        fn masking_matches_the_scalar_definition(
             data in proptest::collection::vec(any::<u8>(), 0..200), mask: [u8; 4], skip in 0usize..8,
         ) {
             let skip = skip.min(data.len());

@@ -18,8 +18,9 @@ pub use decoder::{Decoder, Event};
 pub use deflate::{Compressor, Inflater};
 pub use encode::{FrameHeader, encode, encode_close, encode_deflated, encode_masked};
 pub use handshake::{
-    Deflate, Protocols, Switched, Upgrade, accept_key, check_upgrade, check_upgrade_response,
-    encode_key, encode_refusal, encode_upgrade_request, encode_upgrade_response,
+    Deflate, Protocols, Upgrade, UpgradeAccepted, accept_key, check_upgrade,
+    check_upgrade_response, encode_key, encode_refusal, encode_upgrade_request,
+    encode_upgrade_response,
 };
 
 /// Longest payload of a control frame, in bytes (RFC 6455 5.5).

@@ -13,11 +13,11 @@ use crate::{Limits, Role, Status, Violation};
 
 const MASK: [u8; 4] = [0x37, 0xFA, 0x21, 0x3D];
 /// The longest header and the longest control frame together.
-const TORN_BYTES_MAX: usize = HEADER_BYTES_MAX + CONTROL_BYTES_MAX;
+const PARTIAL_BYTES_MAX: usize = HEADER_BYTES_MAX + CONTROL_BYTES_MAX;
 
 /// What was decoded, independent of the reads it arrived in.
 #[derive(Clone, PartialEq, Debug)]
-enum Seen {
+enum Decoded {
     Message(OpCode, Vec<u8>),
     Ping(Vec<u8>),
     Pong(Vec<u8>),
@@ -31,9 +31,9 @@ fn read(
     limits: &Limits,
     stream: &[u8],
     reads: impl IntoIterator<Item = usize>,
-) -> (Vec<Seen>, Option<Violation>) {
+) -> (Vec<Decoded>, Option<Violation>) {
     let mut decoder = Decoder::default();
-    let (mut seen, mut message, mut tail) = (vec![], vec![], vec![]);
+    let (mut decoded, mut message, mut tail) = (vec![], vec![], vec![]);
     let mut rest = stream;
     for size in reads.into_iter().chain([stream.len()]) {
         let (now, later) = rest.split_at(size.min(rest.len()));
@@ -44,25 +44,25 @@ fn read(
             let (used, event) = match decoder.decode(role, limits, &mut tail[at..]) {
                 Ok(Status::Complete(complete)) => complete,
                 Ok(Status::Partial) => break,
-                Err(violation) => return (seen, Some(violation)),
+                Err(violation) => return (decoded, Some(violation)),
             };
             match event {
                 Event::Message { opcode, data, .. } => {
                     assert!(message.is_empty());
                     assert!(opcode == OpCode::Binary || core::str::from_utf8(data).is_ok());
-                    seen.push(Seen::Message(opcode, data.to_vec()));
+                    decoded.push(Decoded::Message(opcode, data.to_vec()));
                 }
                 Event::Fragment { opcode, data, last, .. } => {
                     message.extend_from_slice(data);
                     if last {
-                        seen.push(Seen::Message(opcode, std::mem::take(&mut message)));
+                        decoded.push(Decoded::Message(opcode, std::mem::take(&mut message)));
                     }
                     assert_eq!(decoder.is_within_message(), !last);
                 }
-                Event::Ping(data) => seen.push(Seen::Ping(data.to_vec())),
-                Event::Pong(data) => seen.push(Seen::Pong(data.to_vec())),
+                Event::Ping(data) => decoded.push(Decoded::Ping(data.to_vec())),
+                Event::Pong(data) => decoded.push(Decoded::Pong(data.to_vec())),
                 Event::Close { code, reason } => {
-                    seen.push(Seen::Close(code.map(|code| code.0), reason.into()));
+                    decoded.push(Decoded::Close(code.map(|code| code.0), reason.into()));
                 }
             }
             assert!(used > 0);
@@ -72,17 +72,17 @@ fn read(
         if decoder.is_closed() {
             tail.clear();
         }
-        assert!(tail.len() < TORN_BYTES_MAX, "{} bytes are kept", tail.len());
+        assert!(tail.len() < PARTIAL_BYTES_MAX, "{} bytes are kept", tail.len());
     }
-    (seen, None)
+    (decoded, None)
 }
 
-fn read_whole(role: Role, stream: &[u8]) -> (Vec<Seen>, Option<Violation>) {
+fn read_at_once(role: Role, stream: &[u8]) -> (Vec<Decoded>, Option<Violation>) {
     read(role, &Limits::default(), stream, [])
 }
 
 fn violation(stream: &[u8]) -> Option<Violation> {
-    let (_, whole) = read_whole(Role::Server, stream);
+    let (_, whole) = read_at_once(Role::Server, stream);
     let (_, bytewise) = read(Role::Server, &Limits::default(), stream, vec![1; stream.len()]);
     assert_eq!(whole, bytewise);
     whole
@@ -99,23 +99,23 @@ fn masked(opcode: OpCode, data: &[u8]) -> Vec<u8> {
     frame(opcode, true, data, Some(MASK))
 }
 
-fn text(text: &str) -> Seen {
-    Seen::Message(OpCode::Text, text.into())
+fn text(text: &str) -> Decoded {
+    Decoded::Message(OpCode::Text, text.into())
 }
 
 #[test]
 fn rfc_6455_5_7_examples() {
-    let client = |bytes: &[u8]| read_whole(Role::Client, bytes);
+    let client = |bytes: &[u8]| read_at_once(Role::Client, bytes);
     let single = b"\x81\x05\x48\x65\x6c\x6c\x6f";
     assert_eq!(client(single), (vec![text("Hello")], None));
     let masked = b"\x81\x85\x37\xfa\x21\x3d\x7f\x9f\x4d\x51\x58";
-    assert_eq!(read_whole(Role::Server, masked), (vec![text("Hello")], None));
+    assert_eq!(read_at_once(Role::Server, masked), (vec![text("Hello")], None));
     let fragmented = b"\x01\x03\x48\x65\x6c\x80\x02\x6c\x6f";
     assert_eq!(client(fragmented), (vec![text("Hello")], None));
     let ping = b"\x89\x05\x48\x65\x6c\x6c\x6f";
-    assert_eq!(client(ping), (vec![Seen::Ping(b"Hello".into())], None));
+    assert_eq!(client(ping), (vec![Decoded::Ping(b"Hello".into())], None));
     let pong = b"\x8a\x85\x37\xfa\x21\x3d\x7f\x9f\x4d\x51\x58";
-    assert_eq!(read_whole(Role::Server, pong), (vec![Seen::Pong(b"Hello".into())], None));
+    assert_eq!(read_at_once(Role::Server, pong), (vec![Decoded::Pong(b"Hello".into())], None));
 
     let header = |len| FrameHeader::new(OpCode::Binary, true, len, None).as_slice().to_vec();
     assert_eq!(header(256), b"\x82\x7e\x01\x00");
@@ -149,7 +149,7 @@ fn expected(role: Role, within: bool, first: u8, second: u8) -> Result<Option<Op
 }
 
 #[test]
-fn every_pair_of_first_bytes() {
+fn every_pair_of_first_bytes_is_decided_as_expected() {
     let limits = Limits::default();
     for role in [Role::Server, Role::Client] {
         for pair in 0..=u16::MAX {
@@ -187,11 +187,11 @@ fn every_pair_of_first_bytes() {
 }
 
 #[test]
-fn lengths_around_every_border() {
+fn lengths_around_every_boundary_are_decoded() {
     let limits = Limits { message_bytes: 70_000, ..Limits::default() };
     for len in [0, 1, 124, 125, 126, 127, 128, 65534, 65535, 65536, 65537, 70_000] {
         let data: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
-        let expected = (vec![Seen::Message(OpCode::Binary, data.clone())], None);
+        let expected = (vec![Decoded::Message(OpCode::Binary, data.clone())], None);
         let stream = masked(OpCode::Binary, &data);
         assert_eq!(read(Role::Server, &limits, &stream, []), expected);
         assert_eq!(read(Role::Server, &limits, &stream, [1, 1, 1, 1, 3, 1, 4, 7, 1000]), expected);
@@ -206,7 +206,7 @@ fn lengths_around_every_border() {
 }
 
 #[test]
-fn a_torn_data_frame_is_delivered_as_it_comes() {
+fn a_partial_data_frame_is_delivered_as_it_arrives() {
     let limits = Limits::default();
     let mut decoder = Decoder::default();
     let mut stream = masked(OpCode::Text, b"abcdefgh");
@@ -233,6 +233,25 @@ fn a_torn_data_frame_is_delivered_as_it_comes() {
 }
 
 #[test]
+fn a_frame_of_any_length_that_arrived_completely_is_one_message() {
+    for len in [0, 1, 125, 126, 127, 65_535, 65_536] {
+        for (role, mask) in [(Role::Client, None), (Role::Server, Some(MASK))] {
+            let data = vec![b'a'; len];
+            let mut stream = frame(OpCode::Text, true, &data, mask);
+            let bytes = stream.len();
+            stream.extend_from_slice(b"\x89");
+            let limits = Limits { message_bytes: 65_536, ..Limits::default() };
+            let decoded = Decoder::default().decode(role, &limits, &mut stream).unwrap();
+            let Status::Complete((used, Event::Message { opcode, data: found, .. })) = decoded
+            else {
+                panic!("{len} bytes are no message: {decoded:?}")
+            };
+            assert_eq!((used, opcode, &*found), (bytes, OpCode::Text, &data[..]));
+        }
+    }
+}
+
+#[test]
 fn empty_fragments_are_events() {
     let stream = [
         frame(OpCode::Text, false, b"", Some(MASK)),
@@ -240,7 +259,7 @@ fn empty_fragments_are_events() {
         frame(OpCode::Continuation, true, b"", Some(MASK)),
         masked(OpCode::Text, b""),
     ];
-    assert_eq!(read_whole(Role::Server, &stream.concat()), (vec![text(""), text("")], None));
+    assert_eq!(read_at_once(Role::Server, &stream.concat()), (vec![text(""), text("")], None));
 }
 
 #[test]
@@ -310,7 +329,7 @@ fn bi_05_the_limit_is_on_the_sum_of_fragments() {
 }
 
 #[test]
-fn bi_06_headers_torn_anywhere_and_many_frames_at_once() {
+fn bi_06_headers_split_anywhere_and_many_frames_at_once() {
     let limits = Limits { message_bytes: 70_000, ..Limits::default() };
     let long = [masked(OpCode::Text, b"before"), masked(OpCode::Binary, &[7; 66_000])].concat();
     let whole = read(Role::Server, &limits, &long, []);
@@ -319,7 +338,7 @@ fn bi_06_headers_torn_anywhere_and_many_frames_at_once() {
         assert_eq!(read(Role::Server, &limits, &long, [cut]), whole);
     }
     let many = masked(OpCode::Text, b"hello").repeat(10_000);
-    assert_eq!(read_whole(Role::Server, &many), (vec![text("hello"); 10_000], None));
+    assert_eq!(read_at_once(Role::Server, &many), (vec![text("hello"); 10_000], None));
     let bytewise = read(Role::Server, &limits, &many, vec![1; many.len()]);
     assert_eq!(bytewise, (vec![text("hello"); 10_000], None));
 }
@@ -330,9 +349,9 @@ fn bi_07_close_frames() {
     assert_eq!(violation(&close(b"\x03")), Some(Violation::CloseTooShort));
     for code in 0..=u16::MAX {
         let allowed = matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999);
-        let found = read_whole(Role::Server, &close(&code.to_be_bytes()));
+        let found = read_at_once(Role::Server, &close(&code.to_be_bytes()));
         let expected = match allowed {
-            true => (vec![Seen::Close(Some(code), String::new())], None),
+            true => (vec![Decoded::Close(Some(code), String::new())], None),
             false => (vec![], Some(Violation::CloseCodeInvalid)),
         };
         assert_eq!(found, expected, "{code}");
@@ -341,29 +360,32 @@ fn bi_07_close_frames() {
     assert_eq!(violation(&reason(b"\xce\xba\xe1")), Some(Violation::CloseReasonUtf8));
     assert_eq!(violation(&reason(&[b'x'; 124])), Some(Violation::ControlTooLong));
     let longest = "é".repeat(61);
-    let expected = (vec![Seen::Close(Some(1000), longest.clone())], None);
-    assert_eq!(read_whole(Role::Server, &reason(longest.as_bytes())), expected);
+    let expected = (vec![Decoded::Close(Some(1000), longest.clone())], None);
+    assert_eq!(read_at_once(Role::Server, &reason(longest.as_bytes())), expected);
 
     // Within a message, and with arbitrary bytes after it.
     let begun = frame(OpCode::Text, false, b"abc", Some(MASK));
     let stream = [begun, close(b""), masked(OpCode::Text, b"late"), vec![0xFF; 500]].concat();
-    let expected = (vec![Seen::Close(None, String::new())], None);
-    assert_eq!(read_whole(Role::Server, &stream), expected);
+    let expected = (vec![Decoded::Close(None, String::new())], None);
+    assert_eq!(read_at_once(Role::Server, &stream), expected);
     let bytewise = read(Role::Server, &Limits::default(), &stream, vec![1; stream.len()]);
     assert_eq!(bytewise, expected);
 
     // Any number of pings costs the decoder nothing.
     let pings = masked(OpCode::Ping, b"p").repeat(100_000);
-    assert_eq!(read_whole(Role::Server, &pings), (vec![Seen::Ping(b"p".into()); 100_000], None));
+    assert_eq!(
+        read_at_once(Role::Server, &pings),
+        (vec![Decoded::Ping(b"p".into()); 100_000], None)
+    );
 }
 
 #[test]
 fn bi_08_masks_and_reserved_bits() {
     assert_eq!(violation(b"\x81\x05Hello"), Some(Violation::UnmaskedFrame));
     let masked_by_server = masked(OpCode::Text, b"Hello");
-    assert_eq!(read_whole(Role::Client, &masked_by_server).1, Some(Violation::MaskedFrame));
+    assert_eq!(read_at_once(Role::Client, &masked_by_server).1, Some(Violation::MaskedFrame));
     let zero = frame(OpCode::Text, true, b"Hello", Some([0; 4]));
-    assert_eq!(read_whole(Role::Server, &zero), (vec![text("Hello")], None));
+    assert_eq!(read_at_once(Role::Server, &zero), (vec![text("Hello")], None));
     for bit in [0x40, 0x20, 0x10] {
         for opcode in [OpCode::Text, OpCode::Ping, OpCode::Close] {
             let mut stream = masked(opcode, b"");
@@ -407,7 +429,7 @@ const TRICKY: &[&[u8]] = &[
 ];
 
 #[test]
-fn utf8_over_every_pair_of_tears_is_what_core_says() {
+fn utf8_split_at_every_pair_of_points_agrees_with_core() {
     for bytes in TRICKY {
         let expected = match core::str::from_utf8(bytes) {
             Ok(valid) => (vec![text(valid)], None),
@@ -422,12 +444,12 @@ fn utf8_over_every_pair_of_tears_is_what_core_says() {
                         frame(OpCode::Continuation, false, &bytes[first..second], mask),
                         frame(OpCode::Continuation, true, &bytes[second..], mask),
                     ];
-                    assert_eq!(read_whole(role, &fragments.concat()), expected, "{bytes:02x?}");
+                    assert_eq!(read_at_once(role, &fragments.concat()), expected, "{bytes:02x?}");
                     let header = if mask.is_some() { 6 } else { 2 };
                     let reads = [header + first, second - first];
                     let stream = frame(OpCode::Text, true, bytes, mask);
-                    let torn = read(role, &Limits::default(), &stream, reads);
-                    assert_eq!(torn, expected, "{bytes:02x?}");
+                    let partial = read(role, &Limits::default(), &stream, reads);
+                    assert_eq!(partial, expected, "{bytes:02x?}");
                 }
             }
         }
@@ -459,30 +481,181 @@ fn invalid_utf8_is_refused_at_its_first_byte() {
 }
 
 #[test]
-fn close_reasons_are_cut_at_a_character() {
+fn close_reasons_are_truncated_at_a_character() {
     let mut out = vec![];
     encode_close(&mut out, Some(CloseCode::GOING_AWAY), &"é".repeat(100), None);
     assert_eq!(out.len(), 2 + 2 + 122);
-    let expected = vec![Seen::Close(Some(1001), "é".repeat(61))];
-    assert_eq!(read_whole(Role::Client, &out), (expected, None));
+    let expected = vec![Decoded::Close(Some(1001), "é".repeat(61))];
+    assert_eq!(read_at_once(Role::Client, &out), (expected, None));
     out.clear();
     encode_close(&mut out, None, "nowhere to put it", Some(MASK));
     assert_eq!(out, [&[0x88, 0x80], &MASK[..]].concat());
     out.clear();
     encode_close(&mut out, Some(CloseCode::NORMAL), "bye", Some(MASK));
-    let expected = vec![Seen::Close(Some(1000), "bye".into())];
-    assert_eq!(read_whole(Role::Server, &out), (expected, None));
+    let expected = vec![Decoded::Close(Some(1000), "bye".into())];
+    assert_eq!(read_at_once(Role::Server, &out), (expected, None));
 }
 
-/// What a peer means to say: messages in fragments, with control frames between them.
+/// "Hello", compressed (RFC 7692 7.2.3.1). It is not UTF-8.
+const HELLO_DEFLATED: [u8; 7] = [0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];
+
+/// An event: opcode, data, whether it is complete in itself, the last piece, compressed.
+type Piece = (OpCode, Vec<u8>, bool, bool, bool);
+
+/// Decodes a stream, all at once, on a connection that negotiated permessage-deflate.
+fn read_deflated(role: Role, stream: &[u8]) -> (Vec<Piece>, Option<Violation>) {
+    let (mut decoder, limits) = (Decoder::default(), Limits::default());
+    decoder.enable_deflate();
+    let (mut stream, mut at, mut pieces) = (stream.to_vec(), 0, vec![]);
+    loop {
+        let (used, event) = match decoder.decode(role, &limits, &mut stream[at..]) {
+            Ok(Status::Complete(complete)) => complete,
+            Ok(Status::Partial) => return (pieces, None),
+            Err(violation) => return (pieces, Some(violation)),
+        };
+        at += used;
+        pieces.push(match event {
+            Event::Message { opcode, data, deflated } => {
+                (opcode, data.to_vec(), true, true, deflated)
+            }
+            Event::Fragment { opcode, data, last, deflated } => {
+                (opcode, data.to_vec(), false, last, deflated)
+            }
+            Event::Ping(data) => (OpCode::Ping, data.to_vec(), true, true, false),
+            Event::Pong(data) => (OpCode::Pong, data.to_vec(), true, true, false),
+            Event::Close { .. } => (OpCode::Close, vec![], true, true, false),
+        });
+    }
+}
+
+#[test]
+fn compressed_frames_are_encoded_with_rsv1() {
+    let mut out = vec![];
+    encode_deflated(&mut out, OpCode::Text, &HELLO_DEFLATED, None);
+    assert_eq!(out, [b"\xc1\x07", &HELLO_DEFLATED[..]].concat(), "RFC 7692 7.2.3.1");
+    out.clear();
+    encode_deflated(&mut out, OpCode::Binary, &HELLO_DEFLATED, Some(MASK));
+    let masked = frame(OpCode::Binary, true, &HELLO_DEFLATED, Some(MASK));
+    assert_eq!(out, [&[0xc2, 0x87], &masked[2..]].concat());
+    // Appended to what is there, in the next form of the length.
+    encode_deflated(&mut out, OpCode::Text, &[7; 126], None);
+    assert_eq!(out[13..], [b"\xc1\x7e\x00\x7e".as_slice(), &[7; 126]].concat());
+}
+
+#[test]
+fn compressed_messages_are_delivered_as_they_arrived() {
+    let hello = HELLO_DEFLATED.to_vec();
+    for (role, mask) in [(Role::Client, None), (Role::Server, Some(MASK))] {
+        let mut stream = vec![];
+        encode_deflated(&mut stream, OpCode::Text, &hello, mask);
+        encode_deflated(&mut stream, OpCode::Binary, &hello, mask);
+        stream.extend(frame(OpCode::Text, true, b"plain", mask));
+        encode_deflated(&mut stream, OpCode::Text, &hello, mask);
+        let compressed = |opcode| (opcode, hello.clone(), true, true, true);
+        let plain = (OpCode::Text, b"plain".to_vec(), true, true, false);
+        let expected =
+            [compressed(OpCode::Text), compressed(OpCode::Binary), plain, compressed(OpCode::Text)];
+        assert_eq!(read_deflated(role, &stream), (expected.to_vec(), None));
+        // Not negotiated: RSV1 has no meaning.
+        assert_eq!(read_at_once(role, &stream).1, Some(Violation::ReservedBits));
+    }
+}
+
+#[test]
+fn fragments_of_a_compressed_message_are_all_marked_as_compressed() {
+    // RFC 7692 7.2.3.1, with a ping in between.
+    let hello = b"\x41\x03\xf2\x48\xcd\x89\x00\x80\x04\xc9\xc9\x07\x00";
+    let then_plain = b"\x01\x01a\x80\x01b\x82\x00";
+    let expected = [
+        (OpCode::Text, vec![0xf2, 0x48, 0xcd], false, false, true),
+        (OpCode::Ping, vec![], true, true, false),
+        (OpCode::Text, vec![0xc9, 0xc9, 0x07, 0x00], false, true, true),
+        (OpCode::Text, b"a".to_vec(), false, false, false),
+        (OpCode::Text, b"b".to_vec(), false, true, false),
+        (OpCode::Binary, vec![], true, true, false),
+    ];
+    let stream = [&hello[..], then_plain].concat();
+    assert_eq!(read_deflated(Role::Client, &stream), (expected.to_vec(), None));
+    // A frame that arrives in two pieces.
+    let (mut decoder, limits) = (Decoder::default(), Limits::default());
+    decoder.enable_deflate();
+    let mut begin = b"\xc1\x07\xf2\x48".to_vec();
+    let event = Event::Fragment {
+        opcode: OpCode::Text,
+        data: &mut [0xf2, 0x48],
+        last: false,
+        deflated: true,
+    };
+    let decoded = decoder.decode(Role::Client, &limits, &mut begin);
+    assert_eq!(decoded, Ok(Status::Complete((4, event))));
+    assert!(decoder.is_within_message());
+    let event = Event::Fragment {
+        opcode: OpCode::Text,
+        data: &mut [0xcd, 0xc9, 0xc9, 0x07, 0x00],
+        last: true,
+        deflated: true,
+    };
+    let mut end = HELLO_DEFLATED[2..].to_vec();
+    let decoded = decoder.decode(Role::Client, &limits, &mut end);
+    assert_eq!(decoded, Ok(Status::Complete((5, event))));
+    assert!(!decoder.is_within_message());
+}
+
+#[test]
+fn deflate_leaves_other_frames_as_strict_as_before() {
+    let refused = |stream: &[u8]| read_deflated(Role::Client, stream).1;
+    for first in [0xC0, 0xC8, 0xC9, 0xCA, 0xA1, 0x91, 0xE1, 0xD1, 0xF2] {
+        assert_eq!(refused(&[first, 0]), Some(Violation::ReservedBits), "{first:02x}");
+    }
+    // RSV1 belongs to the first frame only (RFC 7692 6.1).
+    assert_eq!(refused(b"\x41\x01a\xc0\x01b"), Some(Violation::ReservedBits));
+    assert_eq!(refused(b"\x41\x01a\xc1\x01b"), Some(Violation::InterruptedMessage));
+    // Text that is not compressed is checked, also in fragments and after a compressed message.
+    assert_eq!(refused(b"\x81\x01\xff"), Some(Violation::InvalidUtf8));
+    assert_eq!(refused(b"\xc1\x01\xff\x01\x01\xff"), Some(Violation::InvalidUtf8));
+    assert_eq!(refused(b"\x81\x02\xc3\xc3"), Some(Violation::InvalidUtf8));
+    let limits = Limits { message_bytes: 6, ..Limits::default() };
+    let mut decoder = Decoder::default();
+    decoder.enable_deflate();
+    let mut long = [b"\xc1\x07".as_slice(), &HELLO_DEFLATED].concat();
+    let refused = decoder.decode(Role::Client, &limits, &mut long);
+    assert_eq!(refused, Err(Violation::MessageTooBig), "the limit is on the compressed bytes");
+    let mut decoder = Decoder::default();
+    decoder.enable_deflate();
+    let mut close = *b"\x88\x00\x81\x01a";
+    assert!(decoder.decode(Role::Client, &limits, &mut close).is_ok());
+    assert!(decoder.is_closed());
+    let after = decoder.decode(Role::Client, &limits, &mut close[2..]);
+    assert_eq!(after, Ok(Status::Partial), "frames after a close are discarded");
+}
+
+#[test]
+fn a_decoder_reports_closed_and_within_message() {
+    let limits = Limits::default();
+    let mut decoder = Decoder::default();
+    assert!(!decoder.is_closed() && !decoder.is_within_message());
+    assert!(decoder.decode(Role::Client, &limits, &mut b"\x02\x01a".clone()).is_ok());
+    assert!(!decoder.is_closed() && decoder.is_within_message());
+    assert!(decoder.decode(Role::Client, &limits, &mut b"\x88\x00".clone()).is_ok());
+    assert!(decoder.is_closed() && decoder.is_within_message());
+}
+
+#[test]
+fn utf8_and_close_codes() {
+    assert!(is_utf8("κόσμε".as_bytes()) && is_utf8(b""));
+    assert!(!is_utf8(b"\xc3") && !is_utf8(b"a\xff"));
+    assert_eq!(format!("{}", CloseCode::GOING_AWAY), "1001");
+}
+
+/// What a peer sends: messages in fragments, with control frames between them.
 #[derive(Clone, Debug)]
-enum Said {
+enum Sent {
     Message { opcode: OpCode, data: Vec<u8>, pieces: Vec<usize>, ping_between: bool },
     Ping(Vec<u8>),
     Pong(Vec<u8>),
 }
 
-fn said() -> impl Strategy<Value = Said> {
+fn any_sent() -> impl Strategy<Value = Sent> {
     let data = prop_oneof![
         ".{0,60}".prop_map(String::into_bytes),
         vec_of(32u8..127, 0..300),
@@ -492,28 +665,28 @@ fn said() -> impl Strategy<Value = Said> {
     let opcode = prop_oneof![Just(OpCode::Text), Just(OpCode::Binary)];
     let message =
         (opcode, data, pieces, any::<bool>()).prop_map(|(opcode, data, pieces, ping_between)| {
-            Said::Message { opcode, data, pieces, ping_between }
+            Sent::Message { opcode, data, pieces, ping_between }
         });
     prop_oneof![
         6 => message,
-        1 => vec_of(any::<u8>(), 0..=125).prop_map(Said::Ping),
-        1 => vec_of(any::<u8>(), 0..=125).prop_map(Said::Pong),
+        1 => vec_of(any::<u8>(), 0..=125).prop_map(Sent::Ping),
+        1 => vec_of(any::<u8>(), 0..=125).prop_map(Sent::Pong),
     ]
 }
 
-fn say(said: &[Said], mask: Option<[u8; 4]>) -> (Vec<u8>, Vec<Seen>) {
-    let (mut stream, mut seen) = (vec![], vec![]);
-    for said in said {
-        match said {
-            Said::Ping(data) => {
+fn encode_all(sent: &[Sent], mask: Option<[u8; 4]>) -> (Vec<u8>, Vec<Decoded>) {
+    let (mut stream, mut decoded) = (vec![], vec![]);
+    for sent in sent {
+        match sent {
+            Sent::Ping(data) => {
                 stream.extend(frame(OpCode::Ping, true, data, mask));
-                seen.push(Seen::Ping(data.clone()));
+                decoded.push(Decoded::Ping(data.clone()));
             }
-            Said::Pong(data) => {
+            Sent::Pong(data) => {
                 stream.extend(frame(OpCode::Pong, true, data, mask));
-                seen.push(Seen::Pong(data.clone()));
+                decoded.push(Decoded::Pong(data.clone()));
             }
-            Said::Message { opcode, data, pieces, ping_between } => {
+            Sent::Message { opcode, data, pieces, ping_between } => {
                 let (mut next, mut rest) = (*opcode, &data[..]);
                 for size in pieces {
                     let (piece, later) = rest.split_at((*size).min(rest.len()));
@@ -521,15 +694,15 @@ fn say(said: &[Said], mask: Option<[u8; 4]>) -> (Vec<u8>, Vec<Seen>) {
                     (next, rest) = (OpCode::Continuation, later);
                     if *ping_between {
                         stream.extend(frame(OpCode::Ping, true, b"between", mask));
-                        seen.push(Seen::Ping(b"between".into()));
+                        decoded.push(Decoded::Ping(b"between".into()));
                     }
                 }
                 stream.extend(frame(next, true, rest, mask));
-                seen.push(Seen::Message(*opcode, data.clone()));
+                decoded.push(Decoded::Message(*opcode, data.clone()));
             }
         }
     }
-    (stream, seen)
+    (stream, decoded)
 }
 
 fn reads() -> impl Strategy<Value = Vec<usize>> {
@@ -537,25 +710,25 @@ fn reads() -> impl Strategy<Value = Vec<usize>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig { cases: crate::cases(200), failure_persistence: None, ..Default::default() })]
 
     #[test]
-    fn what_is_said_is_seen_in_any_reads(
-        said in vec_of(said(), 0..6), reads in reads(), mask in any::<Option<[u8; 4]>>(),
+    fn frames_decode_the_same_for_any_reads(
+        sent in vec_of(any_sent(), 0..6), reads in reads(), mask in any::<Option<[u8; 4]>>(),
     ) {
         let role = if mask.is_some() { Role::Server } else { Role::Client };
-        let (stream, seen) = say(&said, mask);
+        let (stream, decoded) = encode_all(&sent, mask);
         let limits = Limits { message_bytes: 70_000, ..Limits::default() };
-        prop_assert_eq!(read(role, &limits, &stream, reads), (seen, None));
+        prop_assert_eq!(read(role, &limits, &stream, reads), (decoded, None));
     }
 
     #[test]
-    fn any_stream_is_seen_alike_in_any_reads(
-        said in vec_of(said(), 1..5), reads in reads(), flips in vec_of((any::<u16>(), 0u8..8), 0..4),
+    fn any_stream_decodes_the_same_for_any_reads(
+        sent in vec_of(any_sent(), 1..5), reads in reads(), flips in vec_of((any::<u16>(), 0u8..8), 0..4),
         garbage in vec_of(any::<u8>(), 0..40), mask in any::<Option<[u8; 4]>>(),
     ) {
         let role = if mask.is_some() { Role::Server } else { Role::Client };
-        let (mut stream, _) = say(&said, mask);
+        let (mut stream, _) = encode_all(&sent, mask);
         stream.extend(garbage);
         for (at, bit) in flips {
             let len = stream.len().max(1);
@@ -569,7 +742,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_encoded_decodes(
+    fn encoded_frames_decode(
         data in vec_of(any::<u8>(), 0..70_000), mask: [u8; 4], reason in ".{0,80}", code in 3000u16..5000,
     ) {
         let limits = Limits { message_bytes: 70_000, ..Limits::default() };
@@ -581,9 +754,9 @@ proptest! {
         let from_server = read(Role::Client, &limits, &server, []);
         prop_assert_eq!(&from_server, &read(Role::Server, &limits, &client, []));
         prop_assert_eq!(from_server.1, None);
-        prop_assert_eq!(&from_server.0[0], &Seen::Message(OpCode::Binary, data));
-        let cut = matches!(&from_server.0[1], Seen::Close(Some(sent), text)
+        prop_assert_eq!(&from_server.0[0], &Decoded::Message(OpCode::Binary, data));
+        let truncated = matches!(&from_server.0[1], Decoded::Close(Some(sent), text)
             if *sent == code && reason.starts_with(text.as_str()) && text.len() > reason.len().min(123) - 4.min(reason.len()));
-        prop_assert!(cut || reason.is_empty());
+        prop_assert!(truncated || reason.is_empty());
     }
 }

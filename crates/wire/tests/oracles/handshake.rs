@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 
 use tungstenite::handshake::server::{Request, Response};
 use wire::Violation;
-use wire::http::{EMPTY_HEADER, MAX_HEADERS, parse_request, parse_response};
+use wire::http::{EMPTY_HEADER, MAX_HEADERS, parse_request, parse_response, reason_phrase};
 use wire::websocket::{
     accept_key, check_upgrade, check_upgrade_response, encode_key, encode_refusal,
     encode_upgrade_request, encode_upgrade_response,
@@ -13,7 +13,7 @@ use wire::websocket::{
 use crate::others::Pipe;
 
 #[test]
-fn tungstenite_takes_our_request_and_we_its_answer() {
+fn tungstenite_accepts_our_request_and_we_its_response() {
     let key = encode_key([7; 16]);
     let mut request = Vec::new();
     let headers = [("Origin", "http://h"), ("X-More", "yes")];
@@ -69,7 +69,7 @@ impl Write for Answering {
 }
 
 #[test]
-fn we_take_tungstenites_request_and_it_our_answer() {
+fn we_accept_tungstenites_request_and_it_our_response() {
     let server = Answering { pipe: Pipe::new(b""), refuse: None };
     let (_, response) = tungstenite::client("ws://h/echo", server).expect("it accepts our answer");
     assert_eq!(response.status().as_u16(), 101);
@@ -82,5 +82,26 @@ fn tungstenite_reads_why_it_was_refused() {
         let error = tungstenite::client("ws://h/echo", server).map(|_| ()).expect_err("refused");
         let text = error.to_string();
         assert!(text.contains(&violation.http_status().to_string()), "{violation:?}: {text}");
+    }
+}
+
+/// The statuses that we or a caller send, and no others, have a reason phrase.
+#[test]
+fn reason_phrases_are_those_of_the_http_crate() {
+    use tungstenite::http::StatusCode;
+
+    let listed = [
+        100, 101, 200, 201, 202, 204, 301, 302, 304, 307, 308, 400, 401, 403, 404, 405, 406, 408,
+        409, 411, 413, 414, 415, 417, 421, 422, 426, 429, 431, 500, 501, 502, 503, 504, 505,
+    ];
+    for status in 100..=599 {
+        let theirs = StatusCode::from_u16(status).ok().and_then(|code| code.canonical_reason());
+        let expected = match status {
+            // RFC 9110 15.5.14 and 15.5.21 renamed them.
+            413 => Some("Content Too Large"),
+            422 => Some("Unprocessable Content"),
+            _ => theirs.filter(|_| listed.contains(&status)),
+        };
+        assert_eq!(reason_phrase(status), expected.unwrap_or_default(), "{status}");
     }
 }

@@ -51,7 +51,7 @@ pub fn encode_upgrade_request<'a>(
 
 /// What a server accepted.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub struct Switched<'b> {
+pub struct UpgradeAccepted<'b> {
     /// The subprotocol it chose.
     pub protocol: Option<&'b str>,
     /// The negotiated compression.
@@ -69,7 +69,7 @@ pub fn check_upgrade_response<'b>(
     key: &[u8; 24],
     offered: &[&str],
     deflate: bool,
-) -> Result<Switched<'b>, Violation> {
+) -> Result<UpgradeAccepted<'b>, Violation> {
     if response.status != 101 {
         return Err(Violation::NotSwitched);
     }
@@ -79,7 +79,7 @@ pub fn check_upgrade_response<'b>(
     if !response.header_list_contains("connection", "upgrade") {
         return Err(Violation::SwitchedWithoutConnection);
     }
-    let mut switched = Switched::default();
+    let mut switched = UpgradeAccepted::default();
     let mut accepts = 0;
     for header in response.headers {
         let is = |name| header.name.eq_ignore_ascii_case(name);

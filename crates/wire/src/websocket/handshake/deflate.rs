@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_accepts_the_first_offer_it_can() {
+    fn a_server_accepts_the_first_acceptable_offer() {
         const SHARED: &str =
             "permessage-deflate; server_no_context_takeover; client_no_context_takeover";
         for (offers, expected) in [
@@ -292,6 +292,16 @@ mod tests {
             ("permessage-deflate; client_max_window_bits=7", None),
             ("permessage-deflate; server_no_context_takeover=1", None),
             ("permessage-deflate; a; a", None),
+            ("permessage-deflate; a; server_no_context_takeover", None),
+            ("permessage-deflate; server_no_context_takeover; server_no_context_takeover", None),
+            ("permessage-deflate; client_no_context_takeover=1", None),
+            ("permessage-deflate; client_no_context_takeover; client_no_context_takeover", None),
+            ("permessage-deflate; server_max_window_bits=9; server_max_window_bits=9", None),
+            (
+                "permessage-deflate; server_max_window_bits=10, \
+                 permessage-deflate; server_max_window_bits=12",
+                Some(with_bits(SHARED, 10)),
+            ),
             ("permessage-deflate; client_max_window_bits; client_max_window_bits=9", None),
             ("x-webkit-deflate-frame, bbf-usp-protocol; x=\"y\"", None),
             ("constructor, __proto__, permessage-deflate", Some(SHARED.into())),
@@ -309,16 +319,18 @@ mod tests {
     }
 
     #[test]
-    fn contexts_are_kept_only_if_the_client_does_not_mind() {
+    fn contexts_are_kept_only_if_the_offer_allows_it() {
         let plain = answer(&["permessage-deflate"], true).unwrap().unwrap();
         assert_eq!(plain, "permessage-deflate");
         let minds = "permessage-deflate; client_no_context_takeover";
+        assert_eq!(answer(&[minds], true).unwrap().unwrap(), minds);
+        let minds = "permessage-deflate; server_no_context_takeover";
         assert_eq!(answer(&[minds], true).unwrap().unwrap(), minds);
     }
 
     /// BI-15: unclosed quotes, escapes, ten thousand offers.
     #[test]
-    fn bi_15_what_is_no_list_is_refused_and_a_long_one_is_read_once() {
+    fn bi_15_malformed_lists_are_refused_and_long_ones_read_once() {
         for broken in [
             "permessage-deflate; a=\"x",
             "permessage-deflate; a=\"\\\"\\\"",
@@ -337,7 +349,7 @@ mod tests {
 
     /// BI-11: answers that crash other clients.
     #[test]
-    fn bi_11_a_client_takes_only_what_it_offered() {
+    fn bi_11_a_client_accepts_only_what_it_offered() {
         let good = "permessage-deflate; server_no_context_takeover";
         let agreed = Deflate::check_answer(good.as_bytes()).unwrap().unwrap();
         assert_eq!((agreed.server_bits(), agreed.client_bits()), (15, 15));

@@ -12,10 +12,10 @@ use crate::http::{EMPTY_HEADER, MAX_HEADERS, parse_request, parse_response};
 const KEY: &[u8; 24] = b"dGhlIHNhbXBsZSBub25jZQ==";
 const ACCEPT: &[u8; 28] = b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 
-/// What the handshake asks for: key, origin, subprotocols.
-type Asked = (Vec<u8>, Option<Vec<u8>>, Vec<String>);
+/// The contents of a handshake: key, origin, subprotocols.
+type Accepted = (Vec<u8>, Option<Vec<u8>>, Vec<String>);
 
-fn check(head: &str) -> Result<Option<Asked>, Violation> {
+fn check(head: &str) -> Result<Option<Accepted>, Violation> {
     let mut headers = [EMPTY_HEADER; MAX_HEADERS];
     let request = parse_request(head.as_bytes(), &mut headers)?;
     Ok(check_upgrade(&request)?.map(|upgrade| {
@@ -57,7 +57,7 @@ fn rfc_6455_1_3_example() {
 }
 
 #[test]
-fn ordinary_requests_are_let_through() {
+fn ordinary_requests_are_not_handshakes() {
     assert_eq!(check("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n"), Ok(None));
     assert_eq!(check(&request("Upgrade", "Upgrade: h2c\r\n")), Ok(None));
     assert_eq!(check(&request("Upgrade", "Upgrade: notwebsocket\r\n")), Ok(None));
@@ -65,7 +65,7 @@ fn ordinary_requests_are_let_through() {
 }
 
 #[test]
-fn lists_in_any_case_and_over_many_lines() {
+fn lists_are_read_in_any_case_and_over_many_lines() {
     let good =
         |without, lines: &str| assert!(matches!(check(&request(without, lines)), Ok(Some(_))));
     good("Upgrade", "upgrade: h2c, WebSocket\r\n");
@@ -77,7 +77,7 @@ fn lists_in_any_case_and_over_many_lines() {
 }
 
 #[test]
-fn refused_handshakes() {
+fn invalid_handshakes_are_refused() {
     let refused = [
         ("Connection", "", Violation::UpgradeConnection),
         ("Connection", "Connection: keep-alive\r\n", Violation::UpgradeConnection),
@@ -86,6 +86,12 @@ fn refused_handshakes() {
         ("Sec-WebSocket-Version", "Sec-WebSocket-Version: 013\r\n", Violation::UpgradeVersion),
         ("Sec-WebSocket-Version", "Sec-WebSocket-Version: 8, 13\r\n", Violation::UpgradeVersion),
         ("", "Sec-WebSocket-Version: 8\r\n", Violation::UpgradeVersion),
+        (
+            "Sec-WebSocket-Version",
+            "Sec-WebSocket-Version: 8\r\nSec-WebSocket-Version: 13\r\n",
+            Violation::UpgradeVersion,
+        ),
+        ("Connection", "User-Agent: upgrade\r\n", Violation::UpgradeConnection),
         ("", "Content-Length: 1\r\n", Violation::UpgradeBody),
         ("", "Transfer-Encoding: chunked\r\n", Violation::UpgradeBody),
         ("", "Sec-WebSocket-Protocol: a b\r\n", Violation::UpgradeBadProtocol),
@@ -105,6 +111,68 @@ fn refused_handshakes() {
     assert_eq!(check(&lower), Err(Violation::UpgradeMethod));
     let old = request("", "").replace("HTTP/1.1", "HTTP/1.0");
     assert_eq!(check(&old), Err(Violation::UpgradeHttp10));
+}
+
+#[test]
+fn headers_with_names_as_long_as_those_of_a_handshake_are_ignored() {
+    let others = "Accept: a\r\nCookie: b\r\nReferer: c\r\nUser-Agent: d\r\n\
+        If-Modified-Since: e\r\nSec-WebSocket-Another: f\r\nSec-WebSocket-Whatever: g h\r\n";
+    let expected = (KEY.to_vec(), None, vec![]);
+    assert_eq!(check(&request("", others)), Ok(Some(expected)));
+    assert_eq!(check(&request("Upgrade", "Referer: websocket\r\n")), Ok(None));
+    // The first Origin counts.
+    let origins = format!("{others}Origin: http://a\r\nOrigin: http://b\r\n");
+    let (_, origin, _) = check(&request("", &origins)).unwrap().unwrap();
+    assert_eq!(origin.as_deref(), Some(&b"http://a"[..]));
+}
+
+#[test]
+fn compression_is_negotiated_by_both_sides() {
+    let deflate = |lines: &str| {
+        let head = request("", lines);
+        let mut headers = [EMPTY_HEADER; MAX_HEADERS];
+        let request = parse_request(head.as_bytes(), &mut headers).unwrap();
+        check_upgrade(&request).unwrap().unwrap().deflate(true)
+    };
+    assert_eq!(deflate(""), Ok(None));
+    assert_eq!(deflate("Sec-WebSocket-Extensions: x\r\n"), Ok(None));
+    assert_eq!(deflate("Sec-WebSocket-Extensions: =\r\n"), Err(Violation::UpgradeBadExtension));
+    let lines = "sec-websocket-extensions: x\r\nX: y\r\n\
+        Sec-WebSocket-Extensions: permessage-deflate; server_max_window_bits=10\r\n";
+    assert_eq!(deflate(lines).unwrap().unwrap().server_bits(), 10);
+
+    let mut out = vec![];
+    encode_upgrade_request(&mut out, "x", "/", KEY, &[], true, []);
+    let mut headers = [EMPTY_HEADER; MAX_HEADERS];
+    let offer = parse_request(&out, &mut headers).unwrap();
+    assert_eq!(offer.header("sec-websocket-extensions"), Some(Deflate::OFFER.as_bytes()));
+    let agreed = check_upgrade(&offer).unwrap().unwrap().deflate(false).unwrap().unwrap();
+    let mut answer = vec![];
+    encode_upgrade_response(&mut answer, ACCEPT, None, Some(&agreed));
+    let mut headers = [EMPTY_HEADER; MAX_HEADERS];
+    let response = parse_response(&answer, &mut headers).unwrap();
+    let switched = UpgradeAccepted { protocol: None, deflate: Some(agreed) };
+    assert_eq!(check_upgrade_response(&response, KEY, &[], true), Ok(switched));
+    let not_offered = check_upgrade_response(&response, KEY, &[], false);
+    assert_eq!(not_offered, Err(Violation::UnofferedExtension));
+
+    let twice = String::from_utf8(answer).unwrap().replace(
+        "Sec-WebSocket-Extensions: ",
+        "Sec-WebSocket-Extensions:\r\nSec-WebSocket-Extensions: permessage-deflate; \
+         server_no_context_takeover\r\nSec-WebSocket-Extensions: ",
+    );
+    let mut headers = [EMPTY_HEADER; MAX_HEADERS];
+    let response = parse_response(twice.as_bytes(), &mut headers).unwrap();
+    let refused = check_upgrade_response(&response, KEY, &[], true);
+    assert_eq!(refused, Err(Violation::UnofferedExtension));
+    let empty_line_after = twice.replace("Extensions:\r\n", "Nothing:\r\n").replace(
+        "permessage-deflate; server_no_context_takeover\r\nSec-WebSocket-Extensions: ",
+        "permessage-deflate; server_no_context_takeover\r\nSec-WebSocket-Extensions:\r\nX: ",
+    );
+    let mut headers = [EMPTY_HEADER; MAX_HEADERS];
+    let response = parse_response(empty_line_after.as_bytes(), &mut headers).unwrap();
+    let switched = check_upgrade_response(&response, KEY, &[], true).unwrap();
+    assert!(switched.deflate.is_some(), "an empty line after the answer takes nothing back");
 }
 
 #[test]
@@ -172,7 +240,7 @@ fn bi_19_smuggling_by_a_handshake() {
 }
 
 #[test]
-fn a_client_and_a_server_shake_hands() {
+fn a_client_and_a_server_complete_the_handshake() {
     for offered in [&[][..], &["v1"], &["v2", "v1"]] {
         let mut out = vec![];
         encode_upgrade_request(
@@ -197,13 +265,13 @@ fn a_client_and_a_server_shake_hands() {
         encode_upgrade_response(&mut answer, &accept_key(upgrade.key), chosen, None);
         let mut headers = [EMPTY_HEADER; MAX_HEADERS];
         let response = parse_response(&answer, &mut headers).unwrap();
-        let switched = Switched { protocol: chosen, deflate: None };
+        let switched = UpgradeAccepted { protocol: chosen, deflate: None };
         assert_eq!(check_upgrade_response(&response, KEY, offered, false), Ok(switched));
     }
 }
 
 #[test]
-fn answers_a_client_refuses() {
+fn a_client_refuses_invalid_responses() {
     let good = "HTTP/1.1 101 S\r\nUpgrade: WebSocket\r\nConnection: x, upgrade\r\n\
         Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n";
     let check = |head: &str| {
@@ -239,7 +307,7 @@ fn answers_a_client_refuses() {
 }
 
 #[test]
-fn every_refusal_is_a_whole_response() {
+fn every_refusal_is_a_complete_response() {
     for &violation in Violation::ALL {
         let mut out = vec![];
         encode_refusal(&mut out, violation);
@@ -256,5 +324,9 @@ fn every_refusal_is_a_whole_response() {
         let version = response.header("sec-websocket-version");
         assert_eq!(version.is_some(), violation == Violation::UpgradeVersion);
         assert_eq!(response.header("allow").is_some(), violation == Violation::UpgradeMethod);
+        // RFC 9110 15.5.22: a 426 has Upgrade, and Connection names it (7.8).
+        let upgrades = response.header_list_contains("upgrade", "websocket");
+        assert_eq!(upgrades, violation == Violation::UpgradeVersion);
+        assert_eq!(response.header_list_contains("connection", "upgrade"), upgrades);
     }
 }

@@ -21,8 +21,8 @@ const DRAIN_ROUNDS: usize = 65_536 / ACCEPTS_PER_TURN;
 /// One worker's view of a listener. All workers' tables share the socket behind it.
 pub(crate) struct Listener {
     fd: Fd,
-    /// This worker is the one that accepts from it now.
-    mine: bool,
+    /// This worker currently accepts from it.
+    owned: bool,
     watched: bool,
     /// Paused until this time.
     pub(crate) paused_until_ns: Option<u64>,
@@ -30,7 +30,7 @@ pub(crate) struct Listener {
 
 impl Listener {
     pub(crate) fn new(number: i32) -> Self {
-        Listener { fd: Fd::new(number), mine: false, watched: false, paused_until_ns: None }
+        Listener { fd: Fd::new(number), owned: false, watched: false, paused_until_ns: None }
     }
 }
 
@@ -44,15 +44,15 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     /// Takes the listener over: from now on this worker accepts from it.
     pub(crate) fn start_listening(&mut self, index: usize) {
         let draining = self.is_draining();
-        let Some(listener) = self.listeners.get_mut(index) else { return };
-        listener.mine = true;
+        let Some(listener) = listener_at(&mut self.listeners, index) else { return };
+        listener.owned = true;
         listener.paused_until_ns = None;
         if draining {
             return self.stop_listening();
         }
         self.set_accepting();
-        if self.is_full() {
-            return self.hand_on(index);
+        if self.is_at_capacity() {
+            return self.pass_listener_on(index);
         }
         self.watch_listener(index);
         self.accept_from(index);
@@ -68,8 +68,8 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 }
             }
             self.unwatch_listener(index);
-            if let Some(listener) = self.listeners.get_mut(index).filter(|l| l.mine) {
-                listener.mine = false;
+            if let Some(listener) = self.listeners.get_mut(index).filter(|l| l.owned) {
+                listener.owned = false;
                 listener.paused_until_ns = None;
                 self.core.sys.stop_listening(listener.fd);
             }
@@ -80,8 +80,10 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     /// Accepts up to the turn's budget; returns how many connections were taken, admitted or
     /// refused.
     pub(crate) fn accept_from(&mut self, index: usize) -> usize {
-        for came in 0..ACCEPTS_PER_TURN {
-            let Some(listener) = self.listeners.get(index).filter(|l| l.mine) else { return came };
+        for taken in 0..ACCEPTS_PER_TURN {
+            let Some(listener) = self.listeners.get(index).filter(|l| l.owned) else {
+                return taken;
+            };
             if self.must_wait_for_handshakes() {
                 return came;
             }
@@ -99,16 +101,16 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 self.core.sys.accept(listener.fd).map(|fd| (fd, None))
             };
             match accepted {
-                Ok((fd, peer)) => self.arrived(fd, peer),
+                Ok((fd, peer)) => self.admit_or_refuse(fd, peer),
                 Err(error) if is_exhaustion(&error) => {
                     self.accept_failed(index, &error);
-                    return came;
+                    return taken;
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return came,
-                // It listens no more: another worker has stopped it for all.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return taken,
+                // It no longer listens: another worker has stopped it for all.
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                     self.unwatch_listener(index);
-                    return came;
+                    return taken;
                 }
                 // The peer gave up while it was queued (ECONNABORTED), or a signal arrived: try the
                 // next.
@@ -124,21 +126,21 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         self.core.tls_handshakes >= TLS_ARRIVALS_PER_TURN && !self.is_draining()
     }
 
-    fn arrived(&mut self, fd: Fd, peer: Option<IpAddr>) {
-        match self.core.may_enter(peer) {
-            Ok(client) => self.accepted(fd, client),
-            Err(why) => self.core.turn_away(fd, why),
+    fn admit_or_refuse(&mut self, fd: Fd, peer: Option<IpAddr>) {
+        match self.core.admit(peer) {
+            Ok(client) => self.add_accepted(fd, client),
+            Err(why) => self.core.refuse_connection(fd, why),
         }
     }
 
-    fn accepted(&mut self, fd: Fd, client: Option<Client>) {
+    fn add_accepted(&mut self, fd: Fd, client: Option<Client>) {
         self.core.counters().accepted.add(1);
         let slot = self.core.insert(fd, Mode::Http);
         if let Some(client) = client {
             self.core.clients.insert(slot, client);
         }
-        // A PROXY header stands in front of TLS, in the clear.
-        if !client.is_some_and(|client| client.owes_header) {
+        // A PROXY header precedes TLS, unencrypted.
+        if !client.is_some_and(|client| client.awaits_proxy_header) {
             self.core.begin_tls(slot);
         }
         // With TCP_DEFER_ACCEPT the request has already arrived: most connections are WebSockets
@@ -151,9 +153,9 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         }
     }
 
-    fn is_full(&self) -> bool {
+    fn is_at_capacity(&self) -> bool {
         let mailbox = &self.core.remote.shared.mailboxes[usize::from(self.core.index)];
-        self.core.taken() >= mailbox.capacity.load(Ordering::Relaxed)
+        self.core.slots_used() >= mailbox.capacity.load(Ordering::Relaxed)
     }
 
     /// The kernel has no descriptor or memory: pauses, or passes the listener to a worker with
@@ -166,30 +168,30 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             let me = usize::from(self.core.index);
             self.core.remote.shared.mailboxes[me].exhausted.store(true, Ordering::Relaxed);
             if let Some(next) = self.core.remote.worker_with_room(me) {
-                if let Some(listener) = self.listeners.get_mut(index) {
-                    listener.mine = false;
+                if let Some(listener) = listener_at(&mut self.listeners, index) {
+                    listener.owned = false;
                 }
                 self.set_accepting();
                 self.core.counters().listener_handed_on.add(1);
                 return self.core.remote.give_listener(next, index);
             }
         }
-        if let Some(listener) = self.listeners.get_mut(index) {
+        if let Some(listener) = listener_at(&mut self.listeners, index) {
             listener.paused_until_ns = Some(self.core.now_ns + nanoseconds(ACCEPT_PAUSE));
         }
     }
 
-    /// Full: a worker with room goes on with this listener; if there is none it waits for one.
-    fn hand_on(&mut self, index: usize) {
+    /// At capacity: a worker with room takes over this listener; if there is none, it is parked.
+    fn pass_listener_on(&mut self, index: usize) {
         self.unwatch_listener(index);
-        if let Some(listener) = self.listeners.get_mut(index) {
-            listener.mine = false;
+        if let Some(listener) = listener_at(&mut self.listeners, index) {
+            listener.owned = false;
         }
         self.set_accepting();
         let me = usize::from(self.core.index);
         match self.core.remote.worker_with_room(me) {
             _ if self.is_draining() => {
-                if let Some(listener) = self.listeners.get(index) {
+                if let Some(listener) = listener_at(&mut self.listeners, index) {
                     self.core.sys.stop_listening(listener.fd);
                 }
             }
@@ -202,7 +204,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 fence(Ordering::SeqCst);
                 // Another worker may have got room between the check and the parking.
                 if self.core.remote.worker_with_room(me).is_some() {
-                    self.adopt_or_pass(index, me);
+                    self.unpark_listener(index, me);
                 } else {
                     self.core.counters().accept_full.add(1);
                 }
@@ -210,7 +212,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         }
     }
 
-    fn adopt_or_pass(&mut self, index: usize, me: usize) {
+    fn unpark_listener(&mut self, index: usize, me: usize) {
         let bit = 1u64 << index;
         let parked = &self.core.remote.shared.parked;
         if parked.fetch_and(!bit, Ordering::AcqRel) & bit == 0 {
@@ -230,7 +232,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         // Pairs with the fence in `pass_listener_on`: of a worker that parks a listener and one
         // that gets room at the same time, at least one sees the other.
         fence(Ordering::SeqCst);
-        if self.core.remote.shared.parked.load(Ordering::Acquire) == 0 || self.is_full() {
+        if self.core.remote.shared.parked.load(Ordering::Acquire) == 0 || self.is_at_capacity() {
             return;
         }
         for index in 0..self.listeners.len() {
@@ -261,8 +263,8 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     }
 
     fn watch_listener(&mut self, index: usize) {
-        let Some(listener) = self.listeners.get_mut(index) else { return };
-        if !listener.watched && listener.mine {
+        let Some(listener) = listener_at(&mut self.listeners, index) else { return };
+        if !listener.watched && listener.owned {
             let key = KEY_LISTENER - index as u64;
             match self.core.sys.watch(listener.fd, Interest::READ, key) {
                 Ok(()) => listener.watched = true,
@@ -285,7 +287,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
 
     fn set_accepting(&self) {
         let mailbox = &self.core.remote.shared.mailboxes[usize::from(self.core.index)];
-        let any = self.listeners.iter().any(|listener| listener.mine);
+        let any = self.listeners.iter().any(|listener| listener.owned);
         mailbox.accepting.store(any, Ordering::Relaxed);
     }
 }

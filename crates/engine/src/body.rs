@@ -12,17 +12,17 @@ use crate::timers::nanoseconds;
 use crate::worker::Worker;
 use crate::{Handler, Response};
 
-/// A body that is being read.
-pub(crate) struct Reading {
+/// A body that is being received.
+pub(crate) struct PendingBody {
     decoder: BodyDecoder,
     data: Vec<u8>,
     /// Deadline for the complete body.
     pub(crate) until_ns: u64,
-    asked: Asked,
+    context: RequestContext,
 }
 
-impl Reading {
-    /// Bytes of it that are here.
+impl PendingBody {
+    /// Bytes received so far.
     pub(crate) fn len(&self) -> usize {
         self.data.len()
     }
@@ -35,23 +35,23 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         slot: u32,
         request: &Request<'_, '_>,
         bytes_max: u64,
-        asked: Asked,
+        context: RequestContext,
     ) {
         let core = &mut self.core;
         let limits = Limits { body_bytes: bytes_max, ..core.limits.wire.clone() };
         let decoder = match BodyDecoder::for_request(request, &limits) {
             Ok(decoder) => decoder,
-            Err(violation) => return core.refuse(slot, violation),
+            Err(violation) => return core.reject(slot, violation),
         };
         let until_ns = core.now_ns.saturating_add(nanoseconds(core.limits.handshake_timeout));
-        let reading = Reading { decoder, data: Vec::new(), until_ns, asked };
-        if reading.decoder.is_done() {
-            return self.body_is_whole(slot, reading);
+        let body = PendingBody { decoder, data: Vec::new(), until_ns, context };
+        if body.decoder.is_done() {
+            return self.body_complete(slot, body);
         }
         if expects_continue(request) {
             core.cork.extend_from_slice(CONTINUE);
         }
-        core.put_reading(slot, Box::new(reading));
+        core.put_body(slot, Box::new(body));
     }
 
     /// Consumes received bytes of a body; returns how many were used.
@@ -67,32 +67,33 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 }
                 Ok(Status::Complete((used, BodyEvent::Data(data)))) => {
                     at += used;
-                    let held = core.counters().body_bytes.get() as usize + reading.len();
+                    let held = core.counters().body_bytes.get() as usize + body.len();
                     if held + data.len() > core.limits.bodies_bytes {
                         core.counters().bodies_refused.add(1);
-                        let response = no_room();
-                        core.respond(slot, &response, false, &reading.asked, false);
+                        let response = bodies_overloaded();
+                        core.respond(slot, &response, false, &body.context, false);
                         return bytes.len();
                     }
-                    reading.data.extend_from_slice(data);
+                    body.data.extend_from_slice(data);
                 }
                 Ok(Status::Partial) => {
-                    core.put_reading(slot, reading);
+                    core.put_body(slot, body);
                     return at;
                 }
                 Err(violation) => {
-                    core.refuse(slot, violation);
+                    core.reject(slot, violation);
                     return bytes.len();
                 }
             }
         }
     }
 
-    fn body_is_whole(&mut self, slot: u32, reading: Reading) {
+    fn body_complete(&mut self, slot: u32, body: PendingBody) {
+        // The handler may have ended the connection when it requested the body.
         let Some(id) = self.core.id_at(slot) else { return };
         self.core.counters().bodies_in.add(1);
-        let answer = self.handler.body(&mut self.core, id, reading.data);
-        self.answer(slot, answer, &reading.asked);
+        let answer = self.handler.body(&mut self.core, id, body.data);
+        self.answer(slot, answer, &body.context);
     }
 }
 
@@ -124,14 +125,15 @@ impl<S: Sys, H: Handler> Core<S, H> {
     }
 }
 
-fn no_room() -> Response {
+fn bodies_overloaded() -> Response {
     let mut response =
-        Response::text(503, "This server reads as many bodies as it may: send this again.\n");
+        Response::text(503, "The server is receiving too many request bodies: try again.\n");
     response.headers = vec![("Retry-After".into(), "1".into())];
     response
 }
 
-/// A body was asked for where none can be read any more: after the body, or by a late answer.
-pub(crate) fn no_body_left() -> Response {
-    Response::text(500, "The body of this request was not kept.\n")
+/// The answer when the handler requests a body where none can be read: after the body, or by a late
+/// answer.
+pub(crate) fn body_not_kept() -> Response {
+    Response::text(500, "The request body was not kept.\n")
 }

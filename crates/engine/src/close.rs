@@ -89,7 +89,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
                 conn.mode = Mode::Closing;
                 conn.closed = cause;
                 conn.flags.clear(Flags::PAUSED | Flags::STALLED);
-                conn.forget_unread();
+                conn.discard_unread();
                 let client = conn.is_client();
                 // The handler is not notified of a close that it requested or was notified of
                 // before.
@@ -168,8 +168,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.sync_interest(slot);
     }
 
-    /// Goes on ending our side, after what waited has left.
-    pub(crate) fn go_on_finishing(&mut self, slot: u32) {
+    /// Continues ending our side, after the queue was sent.
+    pub(crate) fn continue_finish(&mut self, slot: u32) {
         match self.slab.get(slot).map(|conn| conn.mode) {
             Some(Mode::Raw | Mode::HalfClosed) => self.finish_half(slot),
             Some(_) => self.finish(slot),

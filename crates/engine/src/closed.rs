@@ -61,9 +61,9 @@ pub enum Closed {
 /// How a server violated the protocol, as its client sees it: details of
 /// [`Closed::HandshakeRejected`] and [`Closed::Violation`].
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Broken {
-    /// It broke this rule.
-    Rule(Violation),
+pub enum ServerFault {
+    /// It violated this rule.
+    Violation(Violation),
     /// It answered our handshake with this status.
     Status(u16),
 }
@@ -128,7 +128,7 @@ impl Closed {
 
     /// The cause that a read or write error means. An ICMP error replaces `ETIMEDOUT` (tcp(7)).
     #[must_use]
-    pub(crate) fn of_break(error: &std::io::Error) -> Closed {
+    pub(crate) fn from_io_error(error: &std::io::Error) -> Closed {
         match error.raw_os_error() {
             Some(libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH) => Closed::GivenUp,
             _ => Closed::Reset,
@@ -137,7 +137,7 @@ impl Closed {
 
     /// The cause that a connect error means.
     #[must_use]
-    pub fn of_connect(error: &std::io::Error) -> Closed {
+    pub fn from_connect_error(error: &std::io::Error) -> Closed {
         match error.raw_os_error() {
             Some(libc::ECONNREFUSED) => Closed::ConnectRefused,
             Some(libc::ETIMEDOUT) => Closed::ConnectTimeout,
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_cause_stands_at_its_number_under_its_own_name() {
+    fn causes_are_listed_in_order_with_unique_names() {
         let mut names = Vec::new();
         for (number, cause) in Closed::ALL.into_iter().enumerate() {
             assert_eq!(cause as usize, number);

@@ -69,14 +69,14 @@ flags! {
     DEADLINE = 10,
     /// Listed for another pass over its kept bytes.
     RESUMED = 11,
-    /// The queue had grown: tell the handler when it is empty.
-    TELL_DRAINED = 12,
+    /// The queue was used: notify the handler when it is empty.
+    NOTIFY_DRAINED = 12,
     /// This plain HTTP connection was answered at least once.
     ANSWERED = 13,
 }
 
-/// Where [`Flags::grown`] begins.
-const GROWN: u16 = 14;
+/// The bit at which [`Flags::growth_span`] begins.
+const GROWTH_SPAN: u16 = 14;
 
 impl Flags {
     #[inline]
@@ -96,13 +96,13 @@ impl Flags {
 
     /// The span of time in which the sweep last saw the current message grow, 1 to 3; 0 if it has
     /// not looked yet.
-    pub(crate) fn grown(self) -> u16 {
-        self.0 >> GROWN
+    pub(crate) fn growth_span(self) -> u16 {
+        self.0 >> GROWTH_SPAN
     }
 
     #[inline]
-    pub(crate) fn set_grown(&mut self, span: u16) {
-        self.0 = self.0 & ((1 << GROWN) - 1) | span << GROWN;
+    pub(crate) fn set_growth_span(&mut self, span: u16) {
+        self.0 = self.0 & ((1 << GROWTH_SPAN) - 1) | span << GROWTH_SPAN;
     }
 }
 
@@ -121,8 +121,8 @@ pub(crate) struct Conn<U> {
     pub(crate) closed: Closed,
     /// The worker's target that it connects to.
     pub(crate) target: u8,
-    /// How its messages are compressed.
-    pub(crate) deflate: Agreed,
+    /// The negotiated compression of its messages.
+    pub(crate) deflate: NegotiatedDeflate,
 }
 
 /// State that a connection has only while it is busy.
@@ -137,15 +137,15 @@ pub(crate) struct Cold {
     /// The message being assembled.
     pub(crate) message: Vec<u8>,
     /// Its length when the sweep last saw that it had grown.
-    pub(crate) message_seen: usize,
+    pub(crate) message_swept_bytes: usize,
     pub(crate) queue: SendQueue,
     /// The pong that is still to be sent to a peer whose queue is not empty: the latest only.
     pub(crate) pong: Option<Box<[u8]>>,
-    /// The request that is parked.
-    pub(crate) asked: Option<Asked>,
-    /// The body that is being read.
-    pub(crate) body: Option<Box<Reading>>,
-    /// What it has compressed and inflated, as long as it lives.
+    /// The request that waits for its answer.
+    pub(crate) parked: Option<RequestContext>,
+    /// The body that is being received.
+    pub(crate) body: Option<Box<PendingBody>>,
+    /// Its own compressor and inflater, kept between messages.
     pub(crate) contexts: Option<Box<Contexts>>,
     /// Its TLS session, if it uses TLS; then this box stays as long as the connection.
     pub(crate) tls: Option<Box<Tls>>,
@@ -158,7 +158,7 @@ impl Cold {
             && self.message.is_empty()
             && self.queue.is_empty()
             && self.pong.is_none()
-            && self.asked.is_none()
+            && self.parked.is_none()
             && self.body.is_none()
             && self.contexts.is_none()
             && self.tls.is_none()
@@ -190,16 +190,16 @@ impl<U> Conn<U> {
         self.cold.as_ref().map_or(0, |cold| cold.queue.weight())
     }
 
-    /// Gives back what only reading on would need. Nothing that a peer sends counts once it has been
-    /// told that the connection ends, so it may not keep us holding half a message.
-    pub(crate) fn forget_unread(&mut self) {
+    /// Frees what only further reading would need. Once a close is under way nothing that the peer
+    /// sends counts, so it must not keep half a message in our memory.
+    pub(crate) fn discard_unread(&mut self) {
         let lingering = self.mode == Mode::Lingering;
         let Some(cold) = self.cold.as_mut() else { return };
         cold.message = Vec::new();
         if lingering {
             cold.contexts = None;
         }
-        self.thaw();
+        self.release_cold();
     }
 
     /// Whether it is an accepted connection that was answered and has not begun another request.
@@ -214,8 +214,8 @@ impl<U> Conn<U> {
         self.flags.has(Flags::CLIENT)
     }
 
-    /// Frees the box when nothing is in it.
-    pub(crate) fn thaw(&mut self) {
+    /// Frees the box if it holds nothing.
+    pub(crate) fn release_cold(&mut self) {
         let Some(cold) = &mut self.cold else { return };
         if cold.is_empty() {
             self.cold = None;

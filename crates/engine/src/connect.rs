@@ -8,7 +8,7 @@ use crate::conn::{Flags, Mode};
 use crate::core::Core;
 use crate::sys::Sys;
 use crate::target::NO_TARGET;
-use crate::{ConnId, Handler, Hello, Place, Target, TlsClient};
+use crate::{ConnId, Destination, Handler, Target, TlsClient, TlsConnect};
 
 impl<S: Sys, H: Handler> Core<S, H> {
     /// Adds a target to connect to; at most 255 per worker.
@@ -46,14 +46,14 @@ impl<S: Sys, H: Handler> Core<S, H> {
     ///
     /// # Errors
     /// As [`Core::connect`].
-    pub fn connect_saying(
+    pub fn connect_with_data(
         &mut self,
         target: u8,
         source: Option<IpAddr>,
         first: &[u8],
     ) -> io::Result<(ConnId, bool)> {
         let id = self.begin_connect(target, source)?;
-        match self.say_first(id.slot(), first) {
+        match self.send_first(id.slot(), first) {
             Ok(true) => return Ok((id, true)),
             Ok(false) => self.begin_handshake(id.slot()),
             Err(error) => {
@@ -71,10 +71,11 @@ impl<S: Sys, H: Handler> Core<S, H> {
     }
 
     fn begin_connect(&mut self, target: u8, source: Option<IpAddr>) -> io::Result<ConnId> {
-        let place = self.targets.get(usize::from(target)).ok_or(io::ErrorKind::NotFound)?.place();
-        let fd = match place {
-            Place::Tcp(address) => self.sys.connect(address, source)?,
-            Place::Unix(path) => self.sys.connect_unix(path)?,
+        let destination =
+            self.targets.get(usize::from(target)).ok_or(io::ErrorKind::NotFound)?.destination();
+        let fd = match destination {
+            Destination::Tcp(address) => self.sys.connect(address, source)?,
+            Destination::Unix(path) => self.sys.connect_unix(path)?,
         };
         self.counters().connects.add(1);
         let slot = self.insert(fd, Mode::Connecting);
@@ -94,15 +95,15 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// queue is full is `WouldBlock`.
     pub fn connect_raw(
         &mut self,
-        to: Place<'_>,
-        tls: Option<Hello<'_>>,
+        to: Destination<'_>,
+        tls: Option<TlsConnect<'_>>,
         source: Option<IpAddr>,
     ) -> io::Result<ConnId> {
-        let session = tls.map(|hello| hello.client.begin()).transpose();
+        let session = tls.map(|tls| tls.client.begin()).transpose();
         let session = session.map_err(|_| io::ErrorKind::InvalidInput)?;
         let fd = match to {
-            Place::Tcp(address) => self.sys.connect(address, source)?,
-            Place::Unix(path) => self.sys.connect_unix(path)?,
+            Destination::Tcp(address) => self.sys.connect(address, source)?,
+            Destination::Unix(path) => self.sys.connect_unix(path)?,
         };
         if let Some(timeout) = self.limits.peer_timeout {
             self.sys.notice_dead_peer(fd, timeout);
@@ -115,8 +116,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
         };
         conn.flags.set(Flags::CLIENT | Flags::DEADLINE);
         conn.target = NO_TARGET;
-        if let (Some(mut session), Some(hello)) = (session, tls) {
-            session.say_hello(hello.behind);
+        if let (Some(mut session), Some(tls)) = (session, tls) {
+            session.queue_client_hello(tls.prefix);
             conn.cold().tls = Some(Box::new(session));
         }
         let generation = conn.generation;
@@ -141,7 +142,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         if conn.mode != Mode::Raw || !conn.is_client() || conn.waits() || conn.tls().is_some() {
             return Err(io::ErrorKind::NotConnected.into());
         }
-        session.say_hello(&[]);
+        session.queue_client_hello(&[]);
         conn.cold().tls = Some(Box::new(session));
         // Bytes that arrive before the ClientHello is sent belong to the handshake, too.
         conn.mode = Mode::Http;

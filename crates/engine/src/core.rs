@@ -12,7 +12,9 @@ use crate::planted::{self, Bug};
 use crate::slab::Slab;
 use crate::sys::{Fd, Interest, Sys};
 use crate::timers::Timers;
-use crate::{Broken, Closed, ConnId, Counters, Handler, Limits, Remote, Target, TlsServer, tls};
+use crate::{
+    Closed, ConnId, Counters, Handler, Limits, Remote, ServerFault, Target, TlsServer, tls,
+};
 
 /// A report on one connection.
 #[derive(Clone, Debug)]
@@ -69,15 +71,15 @@ pub struct Core<S: Sys, H: Handler> {
     pub(crate) dead: Vec<u32>,
     /// WebSockets that are no longer open, to be reported before the next ended ones.
     pub(crate) closing: Vec<ConnId>,
-    /// What servers did wrong, by slot of our connection to them, until its end was told.
-    pub(crate) broken: BTreeMap<u32, Broken>,
-    /// Connections whose reading was taken up again.
+    /// Protocol faults of servers, by slot of our connection to them, until its end is reported.
+    pub(crate) server_faults: BTreeMap<u32, ServerFault>,
+    /// Connections that resumed reading.
     pub(crate) resumed: VecDeque<u32>,
     /// Connections whose queue became empty while flushing.
     pub(crate) drained: Vec<u32>,
-    /// What compressed connections share.
-    pub(crate) codec: Codec,
-    /// What is known of clients beside their connections, by slot; empty unless a limit asks.
+    /// Compressors and inflater that all connections share.
+    pub(crate) codec: SharedCodec,
+    /// What is known of clients besides their connections, by slot; empty unless a limit needs it.
     pub(crate) clients: BTreeMap<u32, Client>,
     /// The slot at which the next round of shedding begins.
     pub(crate) shed_slot: u32,
@@ -114,10 +116,10 @@ impl<S: Sys, H: Handler> Core<S, H> {
             scratch: Vec::new(),
             dead: Vec::new(),
             closing: Vec::new(),
-            broken: BTreeMap::new(),
+            server_faults: BTreeMap::new(),
             resumed: VecDeque::new(),
             drained: Vec::new(),
-            codec: Codec::default(),
+            codec: SharedCodec::default(),
             clients: BTreeMap::new(),
             shed_slot: 0,
             pool: Vec::new(),
@@ -242,12 +244,13 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// Both endpoints of an accepted connection for a PROXY header: the client, or the one that a
     /// trusted proxy reported (with port 0 if unknown), and our address that it connected to.
     #[must_use]
-    pub fn ends(&self, id: ConnId) -> Option<(SocketAddr, SocketAddr)> {
+    pub fn endpoints(&self, id: ConnId) -> Option<(SocketAddr, SocketAddr)> {
         let conn = self.live(id)?;
         let client = self.clients.get(&id.slot());
-        let told = client.and_then(|client| Some(SocketAddr::new(client.address?, client.port)));
-        let client = told.or_else(|| self.sys.peer(conn.fd))?;
-        // A UNIX socket has no address to tell.
+        let reported =
+            client.and_then(|client| Some(SocketAddr::new(client.address?, client.port)));
+        let client = reported.or_else(|| self.sys.peer(conn.fd))?;
+        // A UNIX socket has no address.
         let any = if client.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) };
         Some((client, self.sys.local(conn.fd).unwrap_or(SocketAddr::new(any, 0))))
     }
@@ -255,7 +258,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// Whether the peer has reset the connection, so that its address is no longer available, while
     /// data received before is still being read.
     #[must_use]
-    pub fn is_broken(&self, id: ConnId) -> bool {
+    pub fn is_reset(&self, id: ConnId) -> bool {
         self.live(id).is_some_and(|conn| self.sys.is_broken(conn.fd))
     }
 
@@ -273,14 +276,14 @@ impl<S: Sys, H: Handler> Core<S, H> {
 
     /// The protocol fault of the server of an outgoing connection, until its end is reported.
     #[must_use]
-    pub fn broken(&self, id: ConnId) -> Option<Broken> {
+    pub fn server_fault(&self, id: ConnId) -> Option<ServerFault> {
         let conn = self.slab.get(id.slot()).filter(|conn| conn.generation == id.generation());
-        conn.and_then(|_| self.broken.get(&id.slot()).copied())
+        conn.and_then(|_| self.server_faults.get(&id.slot()).copied())
     }
 
     /// Time since something was last received, in nanoseconds and steps of the keep-alive tick.
     #[must_use]
-    pub fn silent_ns(&self, id: ConnId) -> Option<u64> {
+    pub fn idle_ns(&self, id: ConnId) -> Option<u64> {
         let conn = self.live(id)?;
         Some(self.timers.ns_between(conn.last_active, self.tick))
     }
@@ -344,8 +347,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.pairs = true;
     }
 
-    /// How many of the worker's places are taken or spoken for.
-    pub(crate) fn taken(&self) -> u32 {
+    /// How many of the worker's slots are used or reserved.
+    pub(crate) fn slots_used(&self) -> u32 {
         let live = self.slab.live();
         if self.pairs { live.max(2 * (live - self.outgoing.min(live))) } else { live }
     }
@@ -369,7 +372,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             mode,
             closed: Closed::Aborted,
             target: 0,
-            deflate: Agreed::default(),
+            deflate: NegotiatedDeflate::default(),
         });
         self.counters().connections.add(1);
         self.publish_open();
@@ -379,7 +382,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// Publishes to the other workers how full this one is.
     pub(crate) fn publish_open(&self) {
         let mailbox = &self.remote.shared.mailboxes[usize::from(self.index)];
-        mailbox.open.store(self.taken(), Ordering::Relaxed);
+        mailbox.open.store(self.slots_used(), Ordering::Relaxed);
         mailbox.exhausted.store(false, Ordering::Relaxed);
     }
 
@@ -465,7 +468,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.drained = Vec::new();
         self.dead = Vec::new();
         self.closing = Vec::new();
-        self.codec = Codec::default();
+        self.codec = SharedCodec::default();
         self.pool = Vec::new();
     }
 

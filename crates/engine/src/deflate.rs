@@ -35,24 +35,24 @@ impl Compression {
 /// The negotiated parameters of a connection, in a byte: the window of its compressor as a power of
 /// two (0: it sends uncompressed), and which contexts it keeps.
 #[derive(Copy, Clone, Default)]
-pub(crate) struct Agreed(u8);
+pub(crate) struct NegotiatedDeflate(u8);
 
-impl Agreed {
+impl NegotiatedDeflate {
     const BITS: u8 = 0x0F;
     const KEEPS_OUT: u8 = 0x10;
     const KEEPS_IN: u8 = 0x20;
     /// A window of 256 bytes is accepted for reading but not used for writing.
     const BITS_MIN: u8 = 9;
 
-    pub(crate) fn as_server(deflate: &Deflate) -> Agreed {
+    pub(crate) fn as_server(deflate: &Deflate) -> NegotiatedDeflate {
         let keeps_out = if deflate.server_no_context_takeover { 0 } else { Self::KEEPS_OUT };
         let keeps_in = if deflate.client_no_context_takeover { 0 } else { Self::KEEPS_IN };
-        Agreed(deflate.server_bits() & Self::BITS | keeps_out | keeps_in)
+        NegotiatedDeflate(deflate.server_bits() & Self::BITS | keeps_out | keeps_in)
     }
 
-    pub(crate) fn as_client(deflate: &Deflate) -> Agreed {
+    pub(crate) fn as_client(deflate: &Deflate) -> NegotiatedDeflate {
         let bits = deflate.client_bits();
-        Agreed(if bits < Self::BITS_MIN { 0 } else { bits & Self::BITS })
+        NegotiatedDeflate(if bits < Self::BITS_MIN { 0 } else { bits & Self::BITS })
     }
 
     #[inline]
@@ -83,8 +83,8 @@ pub(crate) struct Contexts {
 
 /// The codecs that a worker's connections share, created when first needed.
 #[derive(Default)]
-pub(crate) struct Codec {
-    /// By window, from 9 bits on.
+pub(crate) struct SharedCodec {
+    /// By window size, from 9 bits on.
     compressors: [Option<Box<Compressor>>; 7],
     inflater: Option<Box<Inflater>>,
     compressed: Vec<u8>,
@@ -114,7 +114,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 core.counters().messages_in.add(1);
                 self.handler.message(core, id, opcode, &mut message);
             }
-            Err(violation) => core.violated(id.slot(), violation),
+            Err(violation) => core.on_violation(id.slot(), violation),
         }
         message.shrink_to(POOLED_BUFFER_BYTES);
         self.core.codec.inflated = message;
@@ -138,7 +138,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         data: &[u8],
         out: &mut Vec<u8>,
     ) {
-        let bits = encoding as u8 & Agreed::BITS;
+        let bits = encoding as u8 & NegotiatedDeflate::BITS;
         if bits == 0 || data.len() < self.limits.compress_above_bytes {
             return websocket::encode(out, opcode, data);
         }
@@ -181,14 +181,14 @@ impl<S: Sys, H: Handler> Core<S, H> {
         sent
     }
 
-    /// A frame that others share went to a connection whose compressor has not seen it: what that
-    /// refers to from now on begins behind it.
-    pub(crate) fn forget_sent(&mut self, slot: u32) {
+    /// Resets the compressor of a connection that gets a shared frame: that frame is not in its
+    /// context, so later messages must not refer to anything before it.
+    pub(crate) fn reset_compressor(&mut self, slot: u32) {
         let cold: Option<&mut Cold> =
             self.slab.get_mut(slot).and_then(|conn| conn.cold.as_deref_mut());
         let contexts = cold.and_then(|cold| cold.contexts.as_mut());
         if let Some(compressor) = contexts.and_then(|contexts| contexts.compressor.as_mut()) {
-            compressor.forget();
+            compressor.reset();
         }
     }
 

@@ -11,7 +11,7 @@ use crate::{Answer, Closed, ConnId, Core, Handler, Incoming, Limits, Remote, Wor
 /// Echoes, and keeps every id there was.
 #[derive(Default)]
 struct Host {
-    names: Vec<ConnId>,
+    ids: Vec<ConnId>,
     closed: Vec<ConnId>,
 }
 
@@ -24,7 +24,7 @@ impl Handler for Host {
     }
 
     fn open<S: Sys>(&mut self, _: &mut Core<S, Self>, id: ConnId) {
-        self.names.push(id);
+        self.ids.push(id);
     }
 
     fn message<S: Sys>(
@@ -45,7 +45,7 @@ impl Handler for Host {
 }
 
 #[test]
-fn bi_30_names_that_run_over() {
+fn bi_30_generations_wrap_around() {
     let address = SocketAddr::from(([127, 0, 0, 1], 80));
     let kernel = Kernel::new(1, (1 << 16, 1 << 16));
     let seat = kernel.seat(64, &[kernel.listen(address, 16, 0)]);
@@ -58,13 +58,13 @@ fn bi_30_names_that_run_over() {
     // As after four thousand million connections.
     worker.core.generation = u32::MAX - 5;
     let mut outside = kernel.outside();
-    let mut said = b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+    let mut request = b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
         .to_vec();
-    encode_masked(&mut said, OpCode::Text, b"mine", [1, 2, 3, 4]);
+    encode_masked(&mut request, OpCode::Text, b"mine", [1, 2, 3, 4]);
     for round in 1..=12 {
         let fd = outside.connect(address, None).unwrap();
-        outside.send(fd, &said).unwrap();
+        outside.send(fd, &request).unwrap();
         let settle = |worker: &mut Worker<_, Host>| {
             while kernel.is_ready(table) {
                 worker.turn(None).unwrap();
@@ -73,8 +73,8 @@ fn bi_30_names_that_run_over() {
         settle(&mut worker);
         // Earlier users of the slot get nothing, and no other connection gets it instead.
         let (host, core) = worker.parts();
-        for gone in host.closed.clone() {
-            assert_eq!(core.send(gone, OpCode::Text, b"stray"), crate::Sent::Dropped);
+        for closed in host.closed.clone() {
+            assert_eq!(core.send(closed, OpCode::Text, b"stray"), crate::Sent::Dropped);
         }
         let mut answer = [0; 4096];
         let got = outside.recv(fd, &mut answer).unwrap();
@@ -83,9 +83,9 @@ fn bi_30_names_that_run_over() {
         settle(&mut worker);
         assert_eq!(worker.parts().0.closed.len(), round);
     }
-    let mut names = worker.parts().0.names.clone();
-    names.dedup();
-    assert_eq!(names.len(), 12);
-    let wrapped = |name: &ConnId| name.generation() < 12;
-    assert!(names.iter().any(wrapped) && !names.iter().all(wrapped), "{names:?}");
+    let mut ids = worker.parts().0.ids.clone();
+    ids.dedup();
+    assert_eq!(ids.len(), 12);
+    let wrapped = |id: &ConnId| id.generation() < 12;
+    assert!(ids.iter().any(wrapped) && !ids.iter().all(wrapped), "{ids:?}");
 }

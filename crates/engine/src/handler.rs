@@ -18,9 +18,9 @@ pub struct Incoming<'r, 'b> {
     pub took_ns: u64,
 }
 
-/// A request that came to nothing before the handler was asked.
-pub struct RefusedHead<'r, 'b> {
-    /// Its head, where that could be read.
+/// A request that was rejected before it reached the handler.
+pub struct RejectedRequest<'r, 'b> {
+    /// Its head, if that could be parsed.
     pub head: Option<&'r Request<'r, 'b>>,
     /// The status of the answer; 408 if it was not received in time, which is not answered.
     pub status: u16,
@@ -104,15 +104,20 @@ pub trait Handler: Sized {
         request: &Incoming<'_, '_>,
     ) -> Answer;
 
-    /// The head of a request broke a rule or did not come in time, so that [`Handler::request`] is not
-    /// asked: the connection is about to end.
-    fn refused<S: Sys>(&mut self, _core: &Core<S, Self>, _id: ConnId, _head: &RefusedHead<'_, '_>) {
+    /// The head of a request violated the protocol or was not received in time, so
+    /// [`Handler::request`] is not called: the connection is about to end.
+    fn rejected<S: Sys>(
+        &mut self,
+        _core: &Core<S, Self>,
+        _id: ConnId,
+        _head: &RejectedRequest<'_, '_>,
+    ) {
     }
 
     /// The body requested by [`Answer::Body`] is complete. The handler keeps with the connection
     /// which request it belongs to; requesting another body is an error.
     fn body<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId, _body: Vec<u8>) -> Answer {
-        Answer::Respond(Response::text(501, "Nobody reads bodies here.\n"))
+        Answer::Respond(Response::text(501, "This server does not read request bodies.\n"))
     }
 
     /// A WebSocket is open, in either role.
@@ -151,13 +156,13 @@ pub trait Handler: Sized {
     fn draining<S: Sys>(&mut self, _core: &mut Core<S, Self>) {}
 
     /// The server drains and an open WebSocket is about to be closed with 1001: the last chance to
-    /// say something.
-    fn leaving<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId) {}
+    /// send something.
+    fn going_away<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId) {}
 
-    /// The server drains and a connection that is no open WebSocket is about to be ended. True leaves it
-    /// alone for now; it is asked again until it has ended by itself, and cut off once
-    /// [`crate::Limits::drain_grace`] has passed, too.
-    fn holds<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId) -> bool {
+    /// The server drains and a connection that is not an open WebSocket is about to be ended.
+    /// Returning `true` defers that; the question is repeated until the connection has ended, or
+    /// [`crate::Limits::drain_grace`] has passed as well and it is reset.
+    fn defers_drain<S: Sys>(&mut self, _core: &mut Core<S, Self>, _id: ConnId) -> bool {
         false
     }
 
@@ -182,9 +187,9 @@ pub trait Handler: Sized {
         None
     }
 
-    /// Whether the handler takes posts now. While it says no they stay in the mailbox, which fills
-    /// and pushes back on those who post.
-    fn takes_posts(&self) -> bool {
+    /// Whether the handler accepts posts now. While it does not, they stay in the mailbox, which
+    /// fills up and pushes back on the senders.
+    fn accepts_posts(&self) -> bool {
         true
     }
 }

@@ -9,7 +9,7 @@ use wire::websocket::{
     Deflate, accept_key, check_upgrade, check_upgrade_response, encode_upgrade_response,
 };
 
-use crate::body::no_body_left;
+use crate::body::body_not_kept;
 use crate::conn::{Conn, Flags, Mode};
 use crate::core::Core;
 use crate::deflate::Agreed;
@@ -19,12 +19,14 @@ use crate::sys::Sys;
 use crate::target::key_for;
 use crate::timers::nanoseconds;
 use crate::worker::Worker;
-use crate::{Answer, Broken, Closed, Compression, ConnId, Handler, Incoming, Response, Target};
+use crate::{
+    Answer, Closed, Compression, ConnId, Handler, Incoming, Response, ServerFault, Target,
+};
 
 /// What is needed of a request when it is answered, perhaps later.
 #[derive(Copy, Clone, Default)]
-pub(crate) struct Asked {
-    /// The answer to its handshake, if it was one.
+pub(crate) struct RequestContext {
+    /// The Sec-WebSocket-Accept of its handshake, if it is one.
     accept: Option<[u8; 28]>,
     /// The answer to its permessage-deflate offer.
     deflate: Option<Deflate>,
@@ -54,7 +56,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 }
                 Ok(Status::Partial) => return 0,
                 Err(violation) => {
-                    self.refuse_head(slot, violation, (None, 0));
+                    self.reject_head(slot, violation, (None, 0));
                     return bytes.len();
                 }
             }
@@ -74,7 +76,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             }
             Err(violation) => {
                 let took_ns = self.core.head_took_ns(slot);
-                self.refuse_head(slot, violation, (None, took_ns));
+                self.reject_head(slot, violation, (None, took_ns));
                 return bytes.len();
             }
         };
@@ -99,12 +101,12 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let request = match parse_request(head, headers.get_mut(..allowed).unwrap_or_default()) {
             Ok(request) => request,
             Err(violation) => {
-                self.core.learn_client(slot, None);
-                return self.refuse_head(slot, violation, (None, took_ns));
+                self.core.set_client_from_header(slot, None);
+                return self.reject_head(slot, violation, (None, took_ns));
             }
         };
         if !self.core.clients.is_empty() {
-            self.core.learn_client(slot, Some(&request));
+            self.core.set_client_from_header(slot, Some(&request));
             let mode = self.core.slab.get(slot).map(|conn| conn.mode);
             if mode != Some(Mode::Http) {
                 return;
@@ -113,7 +115,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let read = (Some(&request), took_ns);
         let upgrade = match check_upgrade(&request) {
             Ok(upgrade) => upgrade,
-            Err(violation) => return self.refuse_head(slot, violation, read),
+            Err(violation) => return self.reject_head(slot, violation, read),
         };
         let compression = self.core.limits.compression;
         let deflate = match upgrade.as_ref().filter(|_| compression != Compression::Off) {
@@ -131,7 +133,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             || request.header("content-length").is_some_and(|length| length != b"0")
             || expects_continue(&request);
         let wants_key = matches!(answer, Answer::Upgrade(_) | Answer::Later);
-        let asked = Asked {
+        let context = RequestContext {
             accept: upgrade.filter(|_| wants_key).map(|upgrade| accept_key(upgrade.key)),
             deflate,
             keep_alive: keep_alive(&request) && (!has_body || matches!(answer, Answer::Body(_))),
@@ -139,44 +141,43 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             until_ns: 0,
         };
         if let Answer::Body(bytes_max) = answer {
-            return self.begin_body(slot, &request, bytes_max, asked);
+            return self.begin_body(slot, &request, bytes_max, context);
         }
-        self.answer(slot, answer, &asked);
+        self.answer(slot, answer, &context);
     }
 
-    /// The late answer to a parked request.
-    pub(crate) fn settle(&mut self, id: ConnId, answer: Answer) {
+    /// Sends the late answer to a parked request.
+    pub(crate) fn answer_parked(&mut self, id: ConnId, answer: Answer) {
         let slot = id.slot();
         let Some(conn) = self.core.live_mut(id).filter(|conn| conn.mode == Mode::Parked) else {
             return;
         };
         conn.mode = Mode::Http;
-        let asked = conn.cold.as_mut().and_then(|cold| cold.asked.take());
-        let asked = asked.unwrap_or_default();
+        let context = conn.take_parked();
         self.core.corked = Some(slot);
-        self.answer(slot, answer, &asked);
+        self.answer(slot, answer, &context);
         self.core.flush_cork();
         self.core.corked = None;
         self.pump(slot);
     }
 
-    pub(crate) fn answer(&mut self, slot: u32, answer: Answer, asked: &Asked) {
+    pub(crate) fn answer(&mut self, slot: u32, answer: Answer, context: &RequestContext) {
         match answer {
-            Answer::Upgrade(protocol) => match &asked.accept {
+            Answer::Upgrade(protocol) => match &context.accept {
                 Some(accept) => {
-                    let (protocol, deflate) = (protocol.as_deref(), asked.deflate.as_ref());
+                    let (protocol, deflate) = (protocol.as_deref(), context.deflate.as_ref());
                     encode_upgrade_response(&mut self.core.cork, accept, protocol, deflate);
-                    self.opened(slot, deflate.map(Agreed::as_server));
+                    self.open_websocket(slot, deflate.map(NegotiatedDeflate::as_server));
                 }
-                None => self.core.respond(slot, &upgrade_required(), false, asked, false),
+                None => self.core.respond(slot, &upgrade_required(), false, context, false),
             },
             Answer::Respond(response) => {
-                let keep = asked.keep_alive && !response.close;
-                self.core.respond(slot, &response, keep, asked, false);
+                let keep = context.keep_alive && !response.close;
+                self.core.respond(slot, &response, keep, context, false);
             }
-            Answer::Body(_) => self.core.respond(slot, &no_body_left(), false, asked, false),
-            Answer::Stream(response) => self.core.respond(slot, &response, false, asked, true),
-            Answer::Raw => self.core.hand_over(slot),
+            Answer::Body(_) => self.core.respond(slot, &body_not_kept(), false, context, false),
+            Answer::Stream(response) => self.core.respond(slot, &response, false, context, true),
+            Answer::Raw => self.core.switch_to_raw(slot),
             Answer::Later => {
                 let core = &mut self.core;
                 let until_ns = core.now_ns + nanoseconds(core.limits.handshake_timeout);
@@ -198,10 +199,10 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         conn.flags.set(Flags::OPENED);
         if let Some(deflate) = deflate {
             conn.deflate = deflate;
-            conn.decoder.agree_deflate();
+            conn.decoder.enable_deflate();
         }
         let id = ConnId::new(self.core.index, slot, conn.generation);
-        self.core.handshake_over(before);
+        self.core.handshake_ended(before);
         let counters = self.core.counters();
         counters.upgrades.add(1);
         counters.websockets.add(1);
@@ -219,7 +220,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         match self.core.sys.connect_outcome(conn.fd) {
             Ok(()) if raw => self.connected_raw(slot),
             Ok(()) => self.core.begin_handshake(slot),
-            Err(error) => self.core.end(slot, Closed::of_connect(&error)),
+            Err(error) => self.core.end(slot, Closed::from_connect_error(&error)),
         }
     }
 
@@ -249,13 +250,13 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 status = (response.status != 101).then_some(response.status);
                 check_upgrade_response(&response, &key, &offered, deflate)
             })
-            .map(|switched| switched.deflate.as_ref().map(Agreed::as_client));
+            .map(|switched| switched.deflate.as_ref().map(NegotiatedDeflate::as_client));
         match checked {
-            Ok(deflate) => self.opened(slot, deflate),
+            Ok(deflate) => self.open_websocket(slot, deflate),
             Err(violation) => {
                 self.core.counters().count_violation(violation);
-                let broken = status.map_or(Broken::Rule(violation), Broken::Status);
-                self.core.broken.insert(slot, broken);
+                let fault = status.map_or(ServerFault::Violation(violation), ServerFault::Status);
+                self.core.server_faults.insert(slot, fault);
                 self.core.end(slot, Closed::HandshakeRejected);
             }
         }
@@ -269,7 +270,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         slot: u32,
         response: &Response,
         keep: bool,
-        asked: &Asked,
+        context: &RequestContext,
         stream: bool,
     ) {
         let mut length = [0u8; 20];
@@ -280,7 +281,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let extra = response.headers.iter().map(|(name, value)| (&**name, &**value));
         let headers = own.into_iter().chain(framing).chain(extra);
         encode_response_head(&mut self.cork, response.status, headers);
-        if !asked.head_only {
+        if !context.head_only {
             self.cork.extend_from_slice(&response.body);
         }
         self.counters().requests.add(1);
@@ -295,11 +296,11 @@ impl<S: Sys, H: Handler> Core<S, H> {
             conn.closed = if refused { Closed::Refused } else { Closed::Answered };
             self.finish(slot);
         }
-        self.handshake_over(before);
+        self.handshake_ended(before);
     }
 
-    /// The handler goes on with a request's connection by itself.
-    fn hand_over(&mut self, slot: u32) {
+    /// Makes a request's connection raw: the handler answers it.
+    fn switch_to_raw(&mut self, slot: u32) {
         let tick = self.tick;
         let Some(conn) = self.slab.get_mut(slot).filter(|conn| conn.mode == Mode::Http) else {
             return;
@@ -307,7 +308,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let before = conn.set_answered();
         conn.mode = Mode::Raw;
         conn.last_active = tick;
-        self.handshake_over(before);
+        self.handshake_ended(before);
     }
 
     /// Returns an accepted raw connection to HTTP: its request is answered, and another may follow.
@@ -335,7 +336,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
         conn.mode = Mode::Lingering;
         conn.flags.clear(Flags::PAUSED | Flags::STALLED);
-        conn.forget_unread();
+        conn.discard_unread();
         let generation = conn.generation;
         self.timers.closing.push(self.now_ns, timeout, slot, generation);
         self.sync_interest(slot);
@@ -374,7 +375,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             }
             Err(error)
                 if would_block(&error) || error.kind() == std::io::ErrorKind::NotConnected => {}
-            Err(error) => self.end(slot, Closed::of_connect(&error)),
+            Err(error) => self.end(slot, Closed::from_connect_error(&error)),
         }
         self.give_buffer(head);
         self.watch_first(slot);
@@ -451,7 +452,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             let (generation, flags) = (conn.generation, conn.flags);
             self.timers.handshake.push(self.now_ns, timeout, slot, generation);
             if Self::is_in_flight(flags) {
-                self.handshake_begins();
+                self.handshake_started();
             }
         }
     }
@@ -472,7 +473,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// The handshake timeout, or the time between two requests, has passed. Returns `true` if the
     /// connection has to end because of it.
     #[must_use]
-    pub(crate) fn handshake_is_late(&mut self, slot: u32, generation: u32) -> bool {
+    pub(crate) fn handshake_timed_out(&mut self, slot: u32, generation: u32) -> bool {
         let head_ns = nanoseconds(self.limits.handshake_timeout);
         let idle_ns = nanoseconds(self.limits.keep_alive_timeout).min(self.timers.longest_ns());
         let now = self.tick;
@@ -488,15 +489,15 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let (mode, last_active) = (conn.mode, conn.last_active);
         let cold = conn.cold.as_ref();
         let body_ns = cold.and_then(|cold| cold.body.as_ref()).map(|body| body.until_ns);
-        let asked_ns = cold.and_then(|cold| cold.asked.as_ref()).map(|asked| asked.until_ns);
+        let parked_ns = cold.and_then(|cold| cold.parked.as_ref()).map(|parked| parked.until_ns);
         let since_ns = cold.map(|cold| cold.since_ns).filter(|since_ns| *since_ns > 0);
-        self.handshake_over(before);
-        let waits = body_ns.or(asked_ns).is_some_and(|until_ns| self.now_ns < until_ns);
+        self.handshake_ended(before);
+        let waits = body_ns.or(parked_ns).is_some_and(|until_ns| self.now_ns < until_ns);
         match mode {
             Mode::Connecting => self.end(slot, Closed::ConnectTimeout),
             // The deadline belongs to the connection's last request; this one has its own.
             Mode::Http | Mode::Parked if waits => self.arm_handshake(slot),
-            Mode::Http if body_ns.is_some() => self.give_up_on_body(slot),
+            Mode::Http if body_ns.is_some() => self.body_timed_out(slot),
             Mode::Http if before.has(Flags::ANSWERED) => {
                 // A further head has as long as the first one, however it trickles in.
                 let begun = since_ns.map(|since_ns| self.now_ns.saturating_sub(since_ns));

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_come_back_whole_at_their_limits() {
+    fn ids_round_trip_at_their_limits() {
         for (worker, slot, generation) in [(0, 0, 0), (1023, SLOTS_MAX - 1, u32::MAX), (53, 7, 9)] {
             let id = ConnId::new(worker, slot, generation);
             assert_eq!((id.worker(), id.slot(), id.generation()), (worker, slot, generation));

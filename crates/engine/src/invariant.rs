@@ -14,6 +14,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// How many locations are kept for the log. Others are only counted.
 const SITES_MAX: usize = 64;
 
+/// What does not hold when a slot that is being worked on is empty: connections leave the slab only
+/// when they are reaped, never while one of them is read, written or ended.
+pub(crate) const SLOT_IN_USE: &str = "a slot being worked on holds a connection";
+
 static TOTAL: AtomicU64 = AtomicU64::new(0);
 static SITES: Mutex<Vec<Site>> = Mutex::new(Vec::new());
 

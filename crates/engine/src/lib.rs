@@ -42,20 +42,20 @@ mod worker;
 mod workers;
 
 pub use crate::admission::{AdmissionLimits, Network, Prefix, Proxies, Refusal};
-pub use crate::closed::{Broken, Closed};
+pub use crate::closed::{Closed, ServerFault};
 pub use crate::conn::Mode;
 pub use crate::core::{ConnInfo, Core};
 pub use crate::counters::{Counter, Counters, Totals};
 pub use crate::deflate::Compression;
-pub use crate::handler::{Answer, Handler, Incoming, RefusedHead, Response};
+pub use crate::handler::{Answer, Handler, Incoming, RejectedRequest, Response};
 pub use crate::id::{ConnId, SLOTS_MAX, WORKERS_MAX};
 pub use crate::limits::{Limits, READ_BUFFER_BYTES};
-pub use crate::mailbox::{Full, Remote, Wake};
+pub use crate::mailbox::{MailboxFull, Remote, Wake};
 pub use crate::queue::{SharedFrame, SlowConsumer};
 pub use crate::send::Sent;
 pub use crate::sys::Sys;
-pub use crate::target::{Hello, Place, Target};
-pub use crate::tls::{TlsClient, TlsIdentity, TlsServer, TlsTrust, TlsUnusable, TlsVersion};
+pub use crate::target::{Destination, Target, TlsConnect};
+pub use crate::tls::{TlsClient, TlsError, TlsIdentity, TlsServer, TlsTrust, TlsVersion};
 pub use crate::worker::{Turn, Worker};
 #[cfg(target_os = "linux")]
 pub use crate::workers::{Plan, Tables, Workers};

@@ -20,10 +20,10 @@ pub(crate) const TLS_HANDSHAKES_PER_TURN: usize = 16;
 /// two to four of them: if all were spent on the first step, the handshakes of a storm would stay
 /// in flight until they are evicted for later ones.
 pub(crate) const TLS_ARRIVALS_PER_TURN: usize = TLS_HANDSHAKES_PER_TURN / 4;
-/// Ciphertext kept of one connection because it is not whole: a record is at most 18 KiB
-/// (RFC 5246 section 6.2.3), a chain of certificates in a handshake may be longer.
-pub(crate) const TLS_TORN_BYTES_MAX: usize = 32 * 1024;
-/// Readiness reports handled in one turn.
+/// Incomplete ciphertext kept per connection: a record is at most 18 KiB (RFC 5246 section 6.2.3),
+/// a chain of certificates in a handshake can be longer.
+pub(crate) const TLS_PARTIAL_BYTES_MAX: usize = 32 * 1024;
+/// Readiness events handled per turn.
 pub(crate) const EVENTS_PER_TURN: usize = 512;
 /// Connections accepted from one listener per turn: a storm leaves time for open connections.
 pub(crate) const ACCEPTS_PER_TURN: usize = 64;

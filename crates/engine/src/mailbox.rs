@@ -18,18 +18,18 @@ pub trait Wake: Send + Sync {
 
 /// The mailbox was full: nothing was posted. Retry later, or report it to the publisher.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Full;
+pub struct MailboxFull;
 
-impl std::fmt::Display for Full {
+impl std::fmt::Display for MailboxFull {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("a worker's mailbox is full; try again later")
     }
 }
 
-impl std::error::Error for Full {}
+impl std::error::Error for MailboxFull {}
 
-/// What may lie in a worker's mailbox.
-pub(crate) enum Letter<P> {
+/// An item in a worker's mailbox.
+pub(crate) enum Envelope<P> {
     /// For the handler.
     Post(P),
     /// The late answer to a request.
@@ -42,15 +42,15 @@ pub(crate) enum Letter<P> {
     Shed,
 }
 
-/// Letters of the engine's own do not wait behind posts that the handler does not take yet.
-struct Letters<P> {
-    own: VecDeque<Letter<P>>,
-    posts: VecDeque<(Letter<P>, usize)>,
+/// The engine's own envelopes do not wait behind posts that the handler does not accept yet.
+struct Queues<P> {
+    control: VecDeque<Envelope<P>>,
+    posts: VecDeque<(Envelope<P>, usize)>,
 }
 
 /// One worker's mailbox, and what other threads know of that worker.
 pub(crate) struct Mailbox<P> {
-    letters: Mutex<Letters<P>>,
+    queues: Mutex<Queues<P>>,
     bytes: AtomicUsize,
     bytes_max: usize,
     /// A wake-up is under way; the thread that sets it first does the waking.
@@ -66,49 +66,51 @@ pub(crate) struct Mailbox<P> {
 }
 
 impl<P> Mailbox<P> {
-    /// Claims room for `bytes`; the letter must follow.
-    fn reserve(&self, bytes: usize) -> Result<(), Full> {
+    /// Reserves room for `bytes`; the envelope must follow.
+    fn reserve(&self, bytes: usize) -> Result<(), MailboxFull> {
         let before = self.bytes.fetch_add(bytes, Ordering::AcqRel);
         // An envelope larger than the whole mailbox may enter an empty one, or it never could.
         if before > 0 && before + bytes > self.bytes_max {
             self.bytes.fetch_sub(bytes, Ordering::AcqRel);
-            return Err(Full);
+            return Err(MailboxFull);
         }
         Ok(())
     }
 
-    fn put(&self, letter: Letter<P>, bytes: usize) {
-        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        match letter {
-            Letter::Post(_) => letters.posts.push_back((letter, bytes)),
-            _ => letters.own.push_back(letter),
+    fn put(&self, envelope: Envelope<P>, bytes: usize) {
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        match envelope {
+            Envelope::Post(_) => queues.posts.push_back((envelope, bytes)),
+            _ => queues.control.push_back(envelope),
         }
-        drop(letters);
+        drop(queues);
         if !self.woken.swap(true, Ordering::AcqRel) {
             self.waker.wake();
         }
     }
 
-    /// The worker saw its wake-up: later posts must wake it again. Call before [`Mailbox::take`].
-    pub(crate) fn seen(&self) {
+    /// Marks the wake-up as consumed: later posts must wake the worker again. Call before
+    /// [`Mailbox::take`].
+    pub(crate) fn acknowledge_wake(&self) {
         self.woken.store(false, Ordering::Release);
     }
 
-    /// Moves the engine's own letters out, and up to `posts_max` posts; true if posts are left.
-    pub(crate) fn take(&self, posts_max: usize, into: &mut VecDeque<Letter<P>>) -> bool {
-        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        into.append(&mut letters.own);
+    /// Moves out the engine's own envelopes, and up to `posts_max` posts; returns whether posts are
+    /// left.
+    pub(crate) fn take(&self, posts_max: usize, into: &mut VecDeque<Envelope<P>>) -> bool {
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        into.append(&mut queues.control);
         let mut freed = 0;
         for _ in 0..posts_max {
-            let Some((letter, bytes)) = letters.posts.pop_front() else { break };
+            let Some((envelope, bytes)) = queues.posts.pop_front() else { break };
             freed += bytes;
-            into.push_back(letter);
+            into.push_back(envelope);
         }
-        if letters.posts.is_empty() && letters.posts.capacity() > 1024 {
-            letters.posts.shrink_to(64);
+        if queues.posts.is_empty() && queues.posts.capacity() > 1024 {
+            queues.posts.shrink_to(64);
         }
-        let more = !letters.posts.is_empty();
-        drop(letters);
+        let more = !queues.posts.is_empty();
+        drop(queues);
         self.bytes.fetch_sub(freed, Ordering::AcqRel);
         more
     }
@@ -134,8 +136,8 @@ impl<P> Clone for Remote<P> {
     }
 }
 
-/// Bytes a post counts in a mailbox beside its payload.
-const LETTER_BYTES: usize = 64;
+/// Bytes that a post counts in a mailbox beyond its payload.
+const ENVELOPE_BYTES: usize = 64;
 
 impl<P> Remote<P> {
     /// Creates mailboxes for one worker per waker, each holding at most `bytes_max` bytes.
@@ -144,7 +146,7 @@ impl<P> Remote<P> {
         let mailboxes = wakers
             .into_iter()
             .map(|waker| Mailbox {
-                letters: Mutex::new(Letters { own: VecDeque::new(), posts: VecDeque::new() }),
+                queues: Mutex::new(Queues { control: VecDeque::new(), posts: VecDeque::new() }),
                 bytes: AtomicUsize::new(0),
                 bytes_max,
                 woken: AtomicBool::new(false),
@@ -186,11 +188,11 @@ impl<P> Remote<P> {
     /// Posts to one worker; `bytes` is the memory that the post holds.
     ///
     /// # Errors
-    /// [`Full`] when the mailbox holds its limit; the post comes back by the caller's own copy.
-    pub fn post(&self, worker: usize, post: P, bytes: usize) -> Result<(), Full> {
-        let mailbox = self.shared.mailboxes.get(worker).ok_or(Full)?;
-        mailbox.reserve(bytes + LETTER_BYTES)?;
-        mailbox.put(Letter::Post(post), bytes + LETTER_BYTES);
+    /// [`MailboxFull`] if the mailbox is at its limit; the caller keeps its own copy of the post.
+    pub fn post(&self, worker: usize, post: P, bytes: usize) -> Result<(), MailboxFull> {
+        let mailbox = self.shared.mailboxes.get(worker).ok_or(MailboxFull)?;
+        mailbox.reserve(bytes + ENVELOPE_BYTES)?;
+        mailbox.put(Envelope::Post(post), bytes + ENVELOPE_BYTES);
         Ok(())
     }
 
@@ -203,19 +205,19 @@ impl<P> Remote<P> {
         workers: impl Iterator<Item = usize> + Clone,
         bytes: usize,
         mut post: impl FnMut() -> P,
-    ) -> Result<(), Full> {
-        let bytes = bytes + LETTER_BYTES;
+    ) -> Result<(), MailboxFull> {
+        let bytes = bytes + ENVELOPE_BYTES;
         let boxes = || workers.clone().filter_map(|w| self.shared.mailboxes.get(w));
         for (reserved, mailbox) in boxes().enumerate() {
             if mailbox.reserve(bytes).is_err() {
                 for mailbox in boxes().take(reserved) {
                     mailbox.bytes.fetch_sub(bytes, Ordering::AcqRel);
                 }
-                return Err(Full);
+                return Err(MailboxFull);
             }
         }
         for mailbox in boxes() {
-            mailbox.put(Letter::Post(post()), bytes);
+            mailbox.put(Envelope::Post(post()), bytes);
         }
         Ok(())
     }
@@ -223,14 +225,14 @@ impl<P> Remote<P> {
     /// Answers a request that got [`Answer::Later`]. An answer to a closed connection is dropped.
     pub fn answer(&self, id: ConnId, answer: Answer) {
         if let Some(mailbox) = self.shared.mailboxes.get(usize::from(id.worker())) {
-            mailbox.put(Letter::Answer(id, answer), 0);
+            mailbox.put(Envelope::Answer(id, answer), 0);
         }
     }
 
     /// Tells every worker to stop accepting, close its connections over `over`, and stop.
     pub fn drain(&self, over: Duration) {
         for mailbox in &self.shared.mailboxes {
-            mailbox.put(Letter::Drain(over), 0);
+            mailbox.put(Envelope::Drain(over), 0);
         }
     }
 
@@ -244,7 +246,7 @@ impl<P> Remote<P> {
     pub fn shed(&self) {
         let busy = |mailbox: &&Mailbox<P>| mailbox.open.load(Ordering::Relaxed) > 0;
         for mailbox in self.shared.mailboxes.iter().filter(busy) {
-            mailbox.put(Letter::Shed, 0);
+            mailbox.put(Envelope::Shed, 0);
         }
     }
 

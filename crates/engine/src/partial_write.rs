@@ -4,10 +4,10 @@
 
 /// Where a write of frames ended.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Cut {
-    /// Messages that had left whole.
-    pub(crate) whole: u32,
-    /// Where the frame ends in which it was cut; what follows begins with a frame.
+pub(crate) struct SplitPoint {
+    /// Messages that were sent completely.
+    pub(crate) complete: u32,
+    /// The end of the frame that was sent in part; a frame begins there.
     pub(crate) end: usize,
     /// The partly sent frame is a message.
     pub(crate) message: bool,
@@ -15,15 +15,15 @@ pub(crate) struct Cut {
 
 /// Finds where `sent` bytes end in `bytes`, which begin with a frame or with the answer to a
 /// handshake.
-pub(crate) fn cut(bytes: &[u8], sent: usize) -> Cut {
-    let mut cut = Cut { whole: 0, end: answer_bytes(bytes), message: false };
-    while cut.end <= sent {
-        let Some((length, message)) = bytes.get(cut.end..).and_then(frame) else { break };
-        cut.whole += u32::from(cut.message);
-        cut.end = cut.end.saturating_add(length).min(bytes.len());
-        cut.message = message;
+pub(crate) fn split_point(bytes: &[u8], sent: usize) -> SplitPoint {
+    let mut split = SplitPoint { complete: 0, end: answer_bytes(bytes), message: false };
+    while split.end <= sent {
+        let Some((length, message)) = bytes.get(split.end..).and_then(frame) else { break };
+        split.complete += u32::from(split.message);
+        split.end = split.end.saturating_add(length).min(bytes.len());
+        split.message = message;
     }
-    cut
+    split
 }
 
 /// The length of the handshake answer in front of the frames, or 0.
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_what_left_whole_wherever_it_is_cut() {
+    fn counts_complete_messages_at_every_split_point() {
         let mut bytes = b"HTTP/1.1 101 Switching Protocols\r\n\r\n".to_vec();
         let mut ends = vec![(bytes.len(), false)];
         encode(&mut bytes, OpCode::Text, b"short");
@@ -67,10 +67,13 @@ mod tests {
         encode_close(&mut bytes, None, "", None);
         ends.push((bytes.len(), false));
         for sent in 0..bytes.len() {
-            let whole = ends.iter().filter(|&&(end, message)| message && end <= sent).count();
-            let torn = ends.iter().find(|(end, _)| *end > sent).copied();
-            let found = cut(&bytes, sent);
-            assert_eq!((found.whole as usize, Some((found.end, found.message))), (whole, torn));
+            let complete = ends.iter().filter(|&&(end, message)| message && end <= sent).count();
+            let partial = ends.iter().find(|(end, _)| *end > sent).copied();
+            let found = split_point(&bytes, sent);
+            assert_eq!(
+                (found.complete as usize, Some((found.end, found.message))),
+                (complete, partial)
+            );
         }
     }
 }

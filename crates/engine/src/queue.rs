@@ -50,8 +50,8 @@ pub enum SlowConsumer {
 enum Piece {
     /// Complete frames, or unframed bytes, and the number of messages in them.
     Owned(Box<[u8]>, u32),
-    /// What is left of one frame, and whether it is a message.
-    Torn(Box<[u8]>, bool),
+    /// The rest of one frame, and whether it is a message.
+    Partial(Box<[u8]>, bool),
     Shared(SharedFrame),
     /// Sent before everything that has not begun to be sent; not a message, and one at most.
     Urgent(SharedFrame),
@@ -60,7 +60,7 @@ enum Piece {
 impl Piece {
     fn bytes(&self) -> &[u8] {
         match self {
-            Piece::Owned(bytes, _) | Piece::Torn(bytes, _) => bytes,
+            Piece::Owned(bytes, _) | Piece::Partial(bytes, _) => bytes,
             Piece::Shared(frame) | Piece::Urgent(frame) => frame.bytes(),
         }
     }
@@ -68,7 +68,7 @@ impl Piece {
     fn messages(&self) -> u32 {
         match self {
             Piece::Owned(_, messages) => *messages,
-            Piece::Torn(_, message) => u32::from(*message),
+            Piece::Partial(_, message) => u32::from(*message),
             Piece::Shared(frame) => frame.messages(),
             Piece::Urgent(_) => 0,
         }
@@ -109,11 +109,11 @@ impl SendQueue {
     pub(crate) fn messages(&self, framed: bool) -> u64 {
         let all: u64 = self.pieces.iter().map(|piece| u64::from(piece.messages())).sum();
         let begun = self.pieces.front().filter(|_| framed && self.sent > 0);
-        let whole = begun.map_or(0, |piece| match piece {
-            Piece::Torn(..) => 0,
-            piece => cut(piece.bytes(), self.sent).whole.min(piece.messages()),
+        let complete = begun.map_or(0, |piece| match piece {
+            Piece::Partial(..) => 0,
+            piece => split_point(piece.bytes(), self.sent).complete.min(piece.messages()),
         });
-        all - u64::from(whole)
+        all - u64::from(complete)
     }
 
     /// Queues complete frames with this many messages, or with none any bytes.
@@ -124,11 +124,11 @@ impl SendQueue {
         }
     }
 
-    /// Queues what is left of one frame.
-    pub(crate) fn push_torn(&mut self, bytes: &[u8], message: bool) {
+    /// Queues the rest of one frame.
+    pub(crate) fn push_partial(&mut self, bytes: &[u8], message: bool) {
         if !bytes.is_empty() {
             self.bytes += bytes.len();
-            self.pieces.push_back(Piece::Torn(bytes.into(), message));
+            self.pieces.push_back(Piece::Partial(bytes.into(), message));
         }
     }
 
@@ -138,12 +138,12 @@ impl SendQueue {
             return self.push_owned(bytes, messages);
         }
         if messages == 0 {
-            return self.push_torn(bytes.get(sent..).unwrap_or_default(), false);
+            return self.push_partial(bytes.get(sent..).unwrap_or_default(), false);
         }
-        let cut = cut(bytes, sent);
-        self.push_torn(bytes.get(sent..cut.end).unwrap_or_default(), cut.message);
-        let rest = messages.saturating_sub(cut.whole + u32::from(cut.message));
-        self.push_owned(bytes.get(cut.end..).unwrap_or_default(), rest);
+        let split = split_point(bytes, sent);
+        self.push_partial(bytes.get(sent..split.end).unwrap_or_default(), split.message);
+        let rest = messages.saturating_sub(split.complete + u32::from(split.message));
+        self.push_owned(bytes.get(split.end..).unwrap_or_default(), rest);
     }
 
     /// Queues a shared frame of which `skip` bytes are already sent. Only the first piece of a
@@ -161,7 +161,7 @@ impl SendQueue {
     /// like this already.
     pub(crate) fn push_urgent(&mut self, frame: &SharedFrame) {
         let begun = match self.sent {
-            0 => self.pieces.iter().take_while(|piece| matches!(piece, Piece::Torn(..))).count(),
+            0 => self.pieces.iter().take_while(|piece| matches!(piece, Piece::Partial(..))).count(),
             _ => 1,
         };
         self.bytes += frame.bytes().len();
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_in_order_however_it_is_cut() {
+    fn pieces_are_sent_in_order_for_any_write_size() {
         for step in 1..12 {
             let mut queue = SendQueue::default();
             queue.push_shared(&SharedFrame::new(b"abc", 1), 1);
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_urgent_goes_between_frames_and_only_the_newest() {
+    fn the_newest_urgent_frame_is_sent_between_frames() {
         let urgent = |text: &[u8]| SharedFrame::new(text, 0);
         let mut queue = SendQueue::default();
         queue.push_shared(&SharedFrame::new(b"begun", 1), 2);
@@ -268,8 +268,8 @@ mod tests {
         assert_eq!((queue.len(), queue.messages(false)), (13, 2));
         assert_eq!(drain(&mut queue, 2), b"gun<two>reply");
         // A header and its payload are one frame, though two pieces.
-        queue.push_torn(b"header", false);
-        queue.push_torn(b"payload", true);
+        queue.push_partial(b"header", false);
+        queue.push_partial(b"payload", true);
         queue.push_owned(b"reply", 1);
         queue.push_urgent(&urgent(b"<3>"));
         assert_eq!(drain(&mut queue, 5), b"headerpayload<3>reply");
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn drops_publications_but_never_a_reply_nor_a_frame_begun() {
+    fn drops_publications_but_no_replies_or_partly_sent_frames() {
         let mut queue = SendQueue::default();
         queue.push_shared(&SharedFrame::new(b"begun", 1), 2);
         queue.push_shared(&SharedFrame::new(b"old", 3), 0);

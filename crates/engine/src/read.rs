@@ -13,7 +13,7 @@ use crate::planted::{self, Bug};
 use crate::send::would_block;
 use crate::sys::{Event, Sys};
 use crate::worker::Worker;
-use crate::{Broken, Closed, ConnId, Handler};
+use crate::{Closed, ConnId, Handler, ServerFault};
 
 impl<S: Sys, H: Handler> Worker<S, H> {
     /// One bounded read of a connection, and everything that follows from it.
@@ -88,29 +88,29 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             self.ingest_bare(id, buffer.get_mut(from..to).unwrap_or_default());
             from = to;
         }
-        let seen = ends.len() + usize::from(odd.is_some());
+        let handled = ends.len() + usize::from(odd.is_some());
         if let Some((slot, got)) = odd {
             // The end of a stream is reported again if the connection was paused meanwhile; an
             // error is not.
             if got.is_err() || self.core.slab.get(slot).is_some_and(Conn::is_bare) {
-                self.read_nothing(slot, got);
+                self.on_empty_read(slot, got);
             }
         }
         ends.clear();
         self.ends = ends;
         self.core.read_buffer = buffer;
-        seen
+        handled
     }
 
     /// Handles a read that returned no bytes.
     #[cold]
-    fn read_nothing(&mut self, slot: u32, got: io::Result<usize>) {
+    fn on_empty_read(&mut self, slot: u32, got: io::Result<usize>) {
         match got {
             Ok(_) => {
                 self.on_end_of_stream(slot);
             }
             Err(error) if would_block(&error) => {}
-            Err(error) => self.core.end(slot, Closed::of_break(&error)),
+            Err(error) => self.core.end(slot, Closed::from_io_error(&error)),
         }
     }
 
@@ -200,7 +200,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 }
                 Ok(Status::Partial) => break,
                 Err(violation) => {
-                    self.core.violated(slot, violation);
+                    self.core.on_violation(slot, violation);
                     return bytes.len();
                 }
             }
@@ -306,7 +306,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
 
     /// Counts received bytes and marks an open connection as active.
     #[inline]
-    pub(crate) fn heard(&mut self, slot: u32, got: usize) {
+    pub(crate) fn count_received(&mut self, slot: u32, got: usize) {
         self.counters().bytes_in.add(got as u64);
         let tick = self.tick;
         // A request head that trickles in does not count as activity.
@@ -357,12 +357,12 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let cold = conn.cold();
         if fresh {
             cold.message = buffer;
-            cold.message_seen = 0;
+            cold.message_swept_bytes = 0;
         }
         cold.message.extend_from_slice(data);
         let message = last.then(|| std::mem::take(&mut cold.message))?;
-        conn.flags.set_grown(0);
-        conn.thaw();
+        conn.flags.set_growth_span(0);
+        conn.release_cold();
         Some(message)
     }
 
@@ -407,7 +407,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             conn.closed = Closed::Violation;
             self.note_closing(slot);
             if client {
-                self.broken.insert(slot, Broken::Rule(violation));
+                self.server_faults.insert(slot, ServerFault::Violation(violation));
             }
         }
         let reason = violation.name();
@@ -415,8 +415,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.finish(slot);
     }
 
-    /// What the keep-alive sweep does with one slot.
-    pub(crate) fn look_at_idle(&mut self, slot: u32) {
+    /// The keep-alive sweep's check of one slot.
+    pub(crate) fn check_idle(&mut self, slot: u32) {
         let Some(idle_max) = self.timers.idle_ticks else { return };
         let now = self.tick;
         let ping_after = self.timers.ping_ticks;
@@ -454,12 +454,12 @@ impl<S: Sys, H: Handler> Core<S, H> {
             return false;
         }
         let length = conn.cold.as_ref().map_or(0, |cold| cold.message.len());
-        let seen = conn.cold.as_ref().map_or(0, |cold| cold.message_seen);
-        let begun = conn.flags.grown();
-        if begun == 0 || length >= seen + MESSAGE_GROWS_BYTES {
-            conn.flags.set_grown(span);
+        let swept_bytes = conn.cold.as_ref().map_or(0, |cold| cold.message_swept_bytes);
+        let begun = conn.flags.growth_span();
+        if begun == 0 || length >= swept_bytes + MESSAGE_GROWS_BYTES {
+            conn.flags.set_growth_span(span);
             if let Some(cold) = conn.cold.as_mut() {
-                cold.message_seen = length;
+                cold.message_swept_bytes = length;
             }
             return false;
         }

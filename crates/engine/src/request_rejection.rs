@@ -10,43 +10,43 @@ use wire::websocket::encode_refusal;
 use crate::core::Core;
 use crate::sys::Sys;
 use crate::worker::Worker;
-use crate::{Broken, Closed, Handler, RefusedHead};
+use crate::{Closed, Handler, RejectedRequest, ServerFault};
 
 impl<S: Sys, H: Handler> Worker<S, H> {
     /// Rejects an invalid head; `head` is the part that could be parsed, if any, and `took_ns` its
     /// duration.
     #[cold]
-    pub(crate) fn refuse_head(
+    pub(crate) fn reject_head(
         &mut self,
         slot: u32,
         violation: Violation,
         (head, took_ns): (Option<&Request<'_, '_>>, u64),
     ) {
         let (status, why) = (violation.http_status(), violation.name());
-        self.tell_refused(slot, &RefusedHead { head, status, why, took_ns });
-        self.core.refuse(slot, violation);
+        self.notify_rejected(slot, &RejectedRequest { head, status, why, took_ns });
+        self.core.reject(slot, violation);
     }
 
-    /// The time for a handshake, or between two requests, has passed.
-    pub(crate) fn on_late(&mut self, slot: u32, generation: u32) {
-        if !self.core.handshake_is_late(slot, generation) {
+    /// Handles a passed handshake deadline, or the end of the time between two requests.
+    pub(crate) fn on_handshake_deadline(&mut self, slot: u32, generation: u32) {
+        if !self.core.handshake_timed_out(slot, generation) {
             return;
         }
         let why = Closed::HandshakeTimeout;
-        // Who has said nothing of it has asked for nothing.
-        if self.core.has_torn_head(slot) {
+        // A client that has sent nothing has requested nothing.
+        if self.core.has_partial_head(slot) {
             let took_ns = self.core.head_took_ns(slot);
-            self.core.learn_client(slot, None);
-            let late = RefusedHead { head: None, status: 408, why: why.name(), took_ns };
-            self.tell_refused(slot, &late);
+            self.core.set_client_from_header(slot, None);
+            let late = RejectedRequest { head: None, status: 408, why: why.name(), took_ns };
+            self.notify_rejected(slot, &late);
         }
         self.core.end(slot, why);
     }
 
-    fn tell_refused(&mut self, slot: u32, refused: &RefusedHead<'_, '_>) {
+    fn notify_rejected(&mut self, slot: u32, rejected: &RejectedRequest<'_, '_>) {
         let accepted = self.core.slab.get(slot).is_some_and(|conn| !conn.is_client());
         if let Some(id) = self.core.id_at(slot).filter(|_| accepted) {
-            self.handler.refused(&self.core, id, refused);
+            self.handler.rejected(&self.core, id, rejected);
         }
     }
 }
@@ -62,7 +62,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
         conn.closed = Closed::Violation;
         let before = conn.set_answered();
-        self.handshake_over(before);
+        self.handshake_ended(before);
         encode_refusal(&mut self.cork, violation);
         self.finish(slot);
     }
@@ -74,7 +74,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         since_ns.map_or(0, |since_ns| self.now_ns.saturating_sub(since_ns))
     }
 
-    fn has_torn_head(&self, slot: u32) -> bool {
+    fn has_partial_head(&self, slot: u32) -> bool {
         let cold = self.slab.get(slot).and_then(|conn| conn.cold.as_ref());
         cold.is_some_and(|cold| !cold.tail.is_empty())
     }

@@ -11,7 +11,7 @@ use crate::limits::{CORK_BYTES, FLUSH_BYTES_PER_TURN, VECTORED_BYTES};
 use crate::planted::{self, Bug};
 use crate::queue::PIECES_MAX;
 use crate::sys::Sys;
-use crate::tls::Way;
+use crate::tls::Transmitter;
 use crate::{Closed, ConnId, Handler, SharedFrame, SlowConsumer};
 
 /// The result of [`Core::send`] and its like.
@@ -98,9 +98,9 @@ impl<S: Sys, H: Handler> Core<S, H> {
             return Sent::Dropped;
         };
         let (backlog, weight, slot) = (conn.backlog(), conn.weight(), id.slot());
-        debug_assert!(!conn.is_client(), "a client's frames are masked one by one");
+        debug_assert!(!conn.is_client(), "each frame of a client has its own mask");
         if conn.deflate.keeps_out() {
-            self.forget_sent(slot);
+            self.reset_compressor(slot);
         }
         let length = frame.bytes().len();
         if backlog > 0
@@ -137,7 +137,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let Some(conn) = self.live(id).filter(|conn| open(conn.mode)) else {
             return Sent::Dropped;
         };
-        debug_assert!(!conn.is_client(), "a client's frames are masked one by one");
+        debug_assert!(!conn.is_client(), "each frame of a client has its own mask");
         if conn.backlog() > 0 {
             return self.queue(slot, |cold| cold.queue.push_urgent(frame));
         }
@@ -265,7 +265,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// bytes taken.
     #[inline]
     fn transmit(&mut self, slot: u32, bytes: &[u8]) -> io::Result<usize> {
-        self.transmit_by(slot, |way, conn| way.send(conn, bytes))
+        self.transmit_by(slot, |transmitter, conn| transmitter.send(conn, bytes))
     }
 
     #[inline]
@@ -290,16 +290,16 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// Ends a connection after a write error; its messages count as dropped.
     fn lost(&mut self, slot: u32, messages: u64, error: &io::Error) -> Sent {
         self.counters().dropped_gone.add(messages);
-        self.end(slot, Closed::of_break(error));
+        self.end(slot, Closed::from_io_error(error));
         Sent::Dropped
     }
 
     /// Writes a header and a payload without copying them together.
     fn write_pieces(&mut self, slot: u32, header: &[u8], data: &[u8]) -> Sent {
         let pieces = [IoSlice::new(header), IoSlice::new(data)];
-        let sent = self.transmit_by(slot, |way, conn| {
+        let sent = self.transmit_by(slot, |transmitter, conn| {
             let tls = conn.cold.as_mut().and_then(|cold| cold.tls.as_deref_mut());
-            way.send_pieces(conn.fd, tls, &pieces)
+            transmitter.send_pieces(conn.fd, tls, &pieces)
         });
         let sent = match sent {
             Ok(sent) => sent,
@@ -327,7 +327,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         if waiting > stall {
             conn.flags.set(Flags::STALLED);
         }
-        conn.flags.set(Flags::TELL_DRAINED);
+        conn.flags.set(Flags::NOTIFY_DRAINED);
         self.counters().queued_bytes.add(waiting.saturating_sub(before) as u64);
         self.counters().queued_bytes.sub(before.saturating_sub(waiting) as u64);
         self.sync_interest(slot);
@@ -368,7 +368,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             let mut pieces = [IoSlice::new(&[]); PIECES_MAX];
             let filled = queue.slices(&mut pieces);
             let pieces = pieces.get(..filled).unwrap_or_default();
-            match way.send_pieces(fd, tls.as_deref_mut(), pieces) {
+            match transmitter.send_pieces(fd, tls.as_deref_mut(), pieces) {
                 Ok(0) => break,
                 Ok(sent) => {
                     queue.advance(sent);
@@ -382,7 +382,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
                     budget = budget.saturating_sub(sent);
                 }
                 Err(error) if would_block(&error) => break,
-                Err(error) => return self.end(slot, Closed::of_break(&error)),
+                Err(error) => return self.end(slot, Closed::from_io_error(&error)),
             }
         }
         self.after_flush(slot);
@@ -402,19 +402,19 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let Some(conn) = self.slab.get_mut(slot).filter(|conn| !conn.waits()) else { return };
         let client = conn.is_client();
         let pong = conn.cold.as_mut().and_then(|cold| cold.pong.take());
-        conn.thaw();
+        conn.release_cold();
         let finish = conn.flags.has(Flags::FINISH);
         let close_sent = conn.flags.has(Flags::CLOSE_SENT);
-        let tell = conn.flags.has(Flags::TELL_DRAINED);
-        conn.flags.clear(Flags::TELL_DRAINED);
+        let notify = conn.flags.has(Flags::NOTIFY_DRAINED);
+        conn.flags.clear(Flags::NOTIFY_DRAINED);
         if let Some(pong) = pong.filter(|_| !close_sent) {
             self.send_control(slot, client, OpCode::Pong, &pong);
         }
-        if tell {
+        if notify {
             self.drained.push(slot);
         }
         if finish {
-            self.go_on_finishing(slot);
+            self.continue_finish(slot);
         }
         self.sync_interest(slot);
     }

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_used_again_and_empty_chunks_given_back() {
+    fn slots_are_reused_and_empty_chunks_freed() {
         let mut slab = Slab::new();
         let n = CHUNK_SLOTS as u32 * 2 + 10;
         for i in 0..n {

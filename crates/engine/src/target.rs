@@ -14,7 +14,7 @@ pub(crate) const NO_TARGET: u8 = u8::MAX;
 
 /// A destination for a single connect.
 #[derive(Copy, Clone, Debug)]
-pub enum Place<'a> {
+pub enum Destination<'a> {
     /// Address and port.
     Tcp(SocketAddr),
     /// The file of a UNIX socket.
@@ -23,11 +23,11 @@ pub enum Place<'a> {
 
 /// How an outgoing connection begins TLS.
 #[derive(Copy, Clone, Debug)]
-pub struct Hello<'a> {
-    /// Whom to believe, and what to show.
+pub struct TlsConnect<'a> {
+    /// Which servers to trust, and the certificate to present.
     pub client: &'a TlsClient,
-    /// What goes in front of it, in the clear: a PROXY header, or nothing.
-    pub behind: &'a [u8],
+    /// Sent before TLS, unencrypted: a PROXY header, or nothing.
+    pub prefix: &'a [u8],
 }
 
 /// Where a client connects and what it requests.
@@ -83,9 +83,9 @@ impl Target {
         Target { address, unix_socket, protocols, deflate: false, tls, head, key_at: 0 }
     }
 
-    pub(crate) fn place(&self) -> Place<'_> {
-        let to_file = self.unix_socket.as_deref().map(Place::Unix);
-        to_file.unwrap_or(Place::Tcp(self.address))
+    pub(crate) fn destination(&self) -> Destination<'_> {
+        let to_file = self.unix_socket.as_deref().map(Destination::Unix);
+        to_file.unwrap_or(Destination::Tcp(self.address))
     }
 
     pub(crate) fn is_raw(&self) -> bool {

@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn deadlines_come_in_order_and_never_early() {
+    fn deadlines_pass_in_order_and_never_early() {
         let mut deadlines = Deadlines::default();
         for slot in 0..3 {
             deadlines.push(u64::from(slot) * 10, Duration::from_nanos(100), slot, 0);
@@ -183,23 +183,23 @@ mod tests {
     }
 
     #[test]
-    fn a_period_of_ticks_looks_at_every_slot_once() {
+    fn a_sweep_period_checks_every_slot_once() {
         let limits = Limits { idle_timeout: Some(Duration::from_secs(120)), ..Limits::default() };
         let mut timers = Timers::new(&limits, 0);
         let slots = 10_007;
-        let mut seen = vec![0u32; slots as usize];
+        let mut checks = vec![0u32; slots as usize];
         for tick in 1..=timers.period_ticks {
             let range = timers.sweep(tick * timers.tick_ns, slots);
             assert!(range.len() <= (slots as usize).div_ceil(SLICES as usize) + 1);
             for slot in range {
-                seen[slot as usize] += 1;
+                checks[slot as usize] += 1;
             }
         }
-        assert!(seen.iter().all(|&n| n == 1), "each slot once per period");
+        assert!(checks.iter().all(|&n| n == 1), "each slot once per period");
     }
 
     #[test]
-    fn another_tick_measures_what_the_one_before_could_not() {
+    fn a_longer_tick_measures_longer_idle_times() {
         let limits = |seconds| Limits {
             idle_timeout: Some(Duration::from_secs(seconds)),
             ..Limits::default()
@@ -207,12 +207,12 @@ mod tests {
         let short = Timers::new(&limits(5), 0);
         let hour_ns = 3_600_000_000_000;
         assert!(short.renewed(&limits(5), hour_ns).is_none());
-        let seen = |timers: &Timers, from_ns, to_ns| {
+        let measured = |timers: &Timers, from_ns, to_ns| {
             timers.ns_between(timers.tick(from_ns), timers.tick(to_ns))
         };
-        assert!(seen(&short, 0, hour_ns) < hour_ns, "it came round");
+        assert!(measured(&short, 0, hour_ns) < hour_ns, "the tick wrapped around");
         let long = short.renewed(&limits(36_000), hour_ns).unwrap();
-        let silent_ns = seen(&long, hour_ns, 2 * hour_ns);
+        let silent_ns = measured(&long, hour_ns, 2 * hour_ns);
         assert!(silent_ns > hour_ns - long.tick_ns && silent_ns <= hour_ns, "{silent_ns}");
         // What was idle for 4 s still is, up to one tick.
         let before_ns = short.ns_between(short.tick(hour_ns - 4_000_000_000), short.tick(hour_ns));

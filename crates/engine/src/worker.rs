@@ -58,8 +58,8 @@ pub struct Worker<S: Sys, H: Handler> {
     events: Vec<Event>,
     /// For connections that are read together, where the bytes of each end; otherwise empty.
     pub(crate) ends: Vec<(ConnId, usize)>,
-    letters: VecDeque<Letter<H::Post>>,
-    /// The mailbox may hold something, and may hold more than when it was last looked into.
+    envelopes: VecDeque<Envelope<H::Post>>,
+    /// The mailbox may hold something, and may hold more than at the last look.
     posts_pending: bool,
     woken: bool,
     handler_wants_ns: Option<u64>,
@@ -96,7 +96,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             listeners: listeners.iter().map(|&number| Listener::new(number)).collect(),
             events: Vec::with_capacity(EVENTS_PER_TURN),
             ends: Vec::new(),
-            letters: VecDeque::new(),
+            envelopes: VecDeque::new(),
             posts_pending: true,
             woken: true,
             handler_wants_ns: None,
@@ -131,7 +131,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         }
         let paused = self.listeners.iter().filter_map(|listener| listener.paused_until_ns).min();
         let drain = self.drain.as_ref().map(|_| core.now_ns + nanoseconds(DRAIN_STEP));
-        let posts = (self.posts_pending && self.handler.takes_posts()).then_some(core.now_ns);
+        let posts = (self.posts_pending && self.handler.accepts_posts()).then_some(core.now_ns);
         [next, self.handler_wants_ns, paused, drain, posts].into_iter().flatten().min()
     }
 
@@ -148,8 +148,8 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let events = std::mem::take(&mut self.events);
         let mut rest = &events[..];
         while let Some(event) = rest.first() {
-            let seen = if self.on_event(event) { self.read_bare(rest) } else { 1 };
-            rest = rest.get(seen.max(1)..).unwrap_or_default();
+            let handled = if self.on_event(event) { self.read_bare(rest) } else { 1 };
+            rest = rest.get(handled.max(1)..).unwrap_or_default();
         }
         self.events = events;
         self.on_posts();
@@ -158,7 +158,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         self.on_drain();
         self.reap();
         self.handler_wants_ns = self.handler.turn(&mut self.core);
-        self.tell_drained();
+        self.notify_drained();
         if self.reap() {
             // The last notifications may have changed what the handler wants.
             self.handler_wants_ns = Some(self.core.now_ns);
@@ -209,7 +209,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let flags = conn.flags;
         if event.failed
             && !flags.has(Flags::WATCHED_READ)
-            && let Some(why) = self.broke_unread(slot)
+            && let Some(why) = self.unread_close_reason(slot)
         {
             // No read will find out why.
             self.core.end(slot, why);
@@ -225,22 +225,22 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         false
     }
 
-    /// How a connection broke that nobody reads. It did not where a raw one that is not read for now has
-    /// ended in order: its peer has closed it, or both sides have ended theirs. What came before that
-    /// still lies in the kernel, and is read once somebody wants it.
-    fn broke_unread(&mut self, slot: u32) -> Option<Closed> {
+    /// Why a connection that is not being read has failed. `None` for a paused raw connection that
+    /// ended in order: its peer has closed it, or both sides have ended theirs. Data received
+    /// before that is still in the kernel, and is read when the connection is resumed.
+    fn unread_close_reason(&mut self, slot: u32) -> Option<Closed> {
         let conn = self.core.slab.get(slot)?;
         let paused = conn.flags.has(Flags::PAUSED | Flags::STALLED);
         match self.core.sys.connect_outcome(conn.fd) {
             Ok(()) if conn.mode == Mode::Raw && paused => None,
             Ok(()) => Some(Closed::Reset),
-            Err(error) => Some(Closed::of_break(&error)),
+            Err(error) => Some(Closed::from_io_error(&error)),
         }
     }
 
     fn on_posts(&mut self) {
-        let takes_posts = self.handler.takes_posts();
-        if !self.posts_pending || !(takes_posts || self.woken) {
+        let accepts_posts = self.handler.accepts_posts();
+        if !self.posts_pending || !(accepts_posts || self.woken) {
             return;
         }
         self.woken = false;
@@ -281,7 +281,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     fn on_timers(&mut self) {
         let now_ns = self.core.now_ns;
         while let Some(deadline) = self.core.timers.handshake.pop(now_ns) {
-            self.on_late(deadline.slot, deadline.generation);
+            self.on_handshake_deadline(deadline.slot, deadline.generation);
         }
         while let Some(deadline) = self.core.timers.closing.pop(now_ns) {
             let conn = self.core.slab.get(deadline.slot);
@@ -295,12 +295,12 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         }
         let slots = self.core.slab.end();
         for slot in self.core.timers.sweep(now_ns, slots) {
-            self.core.look_at_idle(slot);
+            self.core.check_idle(slot);
         }
         self.wake_listeners();
     }
 
-    fn tell_drained(&mut self) {
+    fn notify_drained(&mut self) {
         while let Some(slot) = self.core.drained.pop() {
             // If more was sent since, the handler is notified once that is sent, too.
             let empty = self.core.slab.get(slot).is_some_and(|conn| !conn.waits());
@@ -310,9 +310,9 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         }
     }
 
-    /// Tells the handler of WebSockets that are open no longer. What has ended altogether since is told
-    /// as that.
-    fn tell_closing(&mut self) {
+    /// Notifies the handler of WebSockets that are no longer open. Connections that have ended
+    /// since are reported as closed instead.
+    fn notify_closing(&mut self) {
         while let Some(id) = self.core.closing.pop() {
             if let Some(why) = self.core.live(id).map(|conn| conn.closed) {
                 self.handler.closing(&mut self.core, id, why);
@@ -426,12 +426,12 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         for slot in from..to {
             let Some(id) = self.core.id_at(slot) else { continue };
             match self.core.mode(id) {
-                Some(Mode::WebSocket) => self.handler.leaving(&mut self.core, id),
+                Some(Mode::WebSocket) => self.handler.going_away(&mut self.core, id),
                 Some(Mode::Closing | Mode::Lingering | Mode::Parked) => {}
-                _ if !self.handler.holds(&mut self.core, id) => {}
+                _ if !self.handler.defers_drain(&mut self.core, id) => {}
                 _ => {
                     if over {
-                        self.core.cut_off(slot, Closed::Draining);
+                        self.core.reset_with(slot, Closed::Draining);
                     }
                     continue;
                 }

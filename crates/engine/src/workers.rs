@@ -169,7 +169,7 @@ impl<P: Send + 'static> Workers<P> {
             return Ok(workers);
         }
         let why = workers.drain(Duration::ZERO).err();
-        Err(why.unwrap_or_else(|| io::Error::other("a worker ended as it began")))
+        Err(why.unwrap_or_else(|| io::Error::other("a worker ended while starting")))
     }
 
     /// The handle to the workers.

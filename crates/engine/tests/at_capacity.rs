@@ -100,7 +100,7 @@ fn echo(stream: &mut TcpStream) {
 }
 
 #[test]
-fn a_storm_fills_one_worker_after_the_other_and_nobody_is_reset() {
+fn connection_storm_fills_workers_in_turn_without_resets() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for listeners in [1, 3] {
         let (workers, address) = start(8, 50, listeners);
@@ -123,7 +123,7 @@ fn a_storm_fills_one_worker_after_the_other_and_nobody_is_reset() {
 }
 
 #[test]
-fn whoever_waits_outside_a_full_house_comes_in_when_another_leaves() {
+fn client_waiting_at_capacity_is_accepted_when_another_disconnects() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (workers, address) = start(2, 2, 1);
     let mut inside: Vec<TcpStream> = (0..4).map(|_| ask(address)).collect();
@@ -139,14 +139,14 @@ fn whoever_waits_outside_a_full_house_comes_in_when_another_leaves() {
     }
     drop(inside);
     for stream in &mut waiting {
-        assert!(is_open(stream, Duration::from_secs(10)), "never came in");
+        assert!(is_open(stream, Duration::from_secs(10)), "not accepted within 10 s");
         echo(stream);
     }
     workers.drain(Duration::ZERO).unwrap();
 }
 
 #[test]
-fn what_is_opened_behind_the_start_ends_when_it_is_closed() {
+fn sockets_opened_after_the_start_are_in_no_workers_table() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let plan = Plan { workers: 8, accepting: 8, capacity: 4, tables: Tables::Private };
     for _ in 0..20 {

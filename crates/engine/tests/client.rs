@@ -11,8 +11,8 @@ use std::thread;
 use std::time::Duration;
 
 use engine::{
-    Answer, Broken, Closed, ConnId, Core, Handler, Incoming, Limits, Plan, Response, Sys, Tables,
-    Target, Totals, Workers,
+    Answer, Closed, ConnId, Core, Handler, Incoming, Limits, Plan, Response, ServerFault, Sys,
+    Tables, Target, Totals, Workers,
 };
 use wire::Violation;
 use wire::websocket::{CloseCode, OpCode, accept_key};
@@ -21,18 +21,18 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What the client does besides echoing messages.
 #[derive(Copy, Clone, PartialEq)]
-enum Habit {
+enum Behaviour {
     Echo,
     /// Closes as soon as it is open.
     Close,
 }
 
 struct Visitor {
-    habit: Habit,
-    heard: Vec<Vec<u8>>,
+    behaviour: Behaviour,
+    received: Vec<Vec<u8>>,
     ends: Sender<(Closed, bool, Vec<Vec<u8>>)>,
-    /// What was told of it while its connection was still there, and what its server did wrong.
-    leaves: Sender<(Closed, Option<Broken>)>,
+    /// Calls of `closing`, with the server's violation.
+    closing_calls: Sender<(Closed, Option<ServerFault>)>,
 }
 
 impl Handler for Visitor {
@@ -44,7 +44,7 @@ impl Handler for Visitor {
     }
 
     fn open<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
-        if self.habit == Habit::Close {
+        if self.behaviour == Behaviour::Close {
             core.close(id, CloseCode::NORMAL, "");
         }
     }
@@ -56,20 +56,20 @@ impl Handler for Visitor {
         opcode: OpCode,
         data: &mut [u8],
     ) {
-        self.heard.push(data.to_vec());
+        self.received.push(data.to_vec());
         core.send(id, opcode, data);
     }
 
     fn closing<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed) {
         assert!(!core.is_open(id) && core.mode(id).is_some());
-        self.leaves.send((why, core.broken(id))).unwrap();
+        self.closing_calls.send((why, core.server_fault(id))).unwrap();
     }
 
     fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed, opened: bool) {
-        if !opened && let Some(broken) = core.broken(id) {
-            self.leaves.send((why, Some(broken))).unwrap();
+        if !opened && let Some(broken) = core.server_fault(id) {
+            self.closing_calls.send((why, Some(broken))).unwrap();
         }
-        self.ends.send((why, opened, std::mem::take(&mut self.heard))).unwrap();
+        self.ends.send((why, opened, std::mem::take(&mut self.received))).unwrap();
     }
 
     fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, target: Target) {
@@ -82,8 +82,8 @@ impl Handler for Visitor {
 struct Visit<T> {
     why: Closed,
     opened: bool,
-    heard: Vec<Vec<u8>>,
-    leaves: Vec<(Closed, Option<Broken>)>,
+    received: Vec<Vec<u8>>,
+    closing_calls: Vec<(Closed, Option<ServerFault>)>,
     totals: Totals,
     server: T,
 }
@@ -91,7 +91,7 @@ struct Visit<T> {
 /// Connects a client to `server`, which gets the stream after the request, and the request's key.
 fn visit<T: Send>(
     limits: &Limits,
-    habit: Habit,
+    behaviour: Behaviour,
     server: impl FnOnce(TcpStream, &str) -> T + Send,
 ) -> Visit<T> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -101,10 +101,10 @@ fn visit<T: Send>(
     };
     let plan = Plan { workers: 1, accepting: 1, capacity: 4, tables: Tables::Shared };
     let (ends, ended) = mpsc::channel();
-    let (leaves, left) = mpsc::channel();
+    let (closing_calls, left) = mpsc::channel();
     let handler = move |_: u16, _: &_| {
-        let (ends, leaves) = (ends.clone(), leaves.clone());
-        Visitor { habit, heard: Vec::new(), ends, leaves }
+        let (ends, closing_calls) = (ends.clone(), closing_calls.clone());
+        Visitor { behaviour, received: Vec::new(), ends, closing_calls }
     };
     let workers = Workers::start(plan, limits, &[], handler).unwrap();
     workers.remote().post(0, target, 0).unwrap();
@@ -117,11 +117,11 @@ fn visit<T: Send>(
         });
         server.join().unwrap()
     });
-    let (why, opened, heard) = ended.recv_timeout(PATIENCE).unwrap();
+    let (why, opened, received) = ended.recv_timeout(PATIENCE).unwrap();
     let totals = Totals::sum(workers.remote().counters());
     workers.drain(Duration::ZERO).unwrap();
-    let leaves = left.try_iter().collect();
-    Visit { why, opened, heard, leaves, totals, server }
+    let closing_calls = left.try_iter().collect();
+    Visit { why, opened, received, closing_calls, totals, server }
 }
 
 /// Reads the client's request and returns its key.
@@ -178,7 +178,7 @@ fn count(totals: &Totals, violation: Violation) -> u64 {
 }
 
 #[test]
-fn an_answer_that_breaks_a_rule_ends_it() {
+fn invalid_handshake_response_closes_the_connection() {
     let with = |more: &'static str| move |key: &str| switching(key, more);
     let without = |line: &'static str| {
         move |key: &str| {
@@ -215,20 +215,20 @@ fn an_answer_that_breaks_a_rule_ends_it() {
         (Violation::BadStatusLine, Box::new(|_| b"SSH-2.0-x\r\n\r\n".to_vec())),
     ];
     for (violation, answer) in servers {
-        let visit = visit(&Limits::default(), Habit::Echo, |mut stream, key| {
+        let visit = visit(&Limits::default(), Behaviour::Echo, |mut stream, key| {
             stream.write_all(&answer(key)).unwrap();
             read_all(&stream)
         });
         assert_eq!(visit.why, Closed::HandshakeRejected, "{violation:?}");
         assert!(!visit.opened && visit.server.is_empty(), "{violation:?}");
         assert_eq!(count(&visit.totals, violation), 1, "{violation:?}");
-        let broken = match visit.leaves.as_slice() {
+        let broken = match visit.closing_calls.as_slice() {
             [(Closed::HandshakeRejected, Some(broken))] => *broken,
             other => panic!("{violation:?}: {other:?}"),
         };
         match broken {
-            Broken::Rule(rule) => assert_eq!(rule, violation),
-            Broken::Status(status) => {
+            ServerFault::Violation(rule) => assert_eq!(rule, violation),
+            ServerFault::Status(status) => {
                 assert_eq!(violation, Violation::NotSwitched);
                 assert!([200, 302, 503].contains(&status), "{status}");
             }
@@ -238,8 +238,8 @@ fn an_answer_that_breaks_a_rule_ends_it() {
 }
 
 #[test]
-fn an_offered_subprotocol_may_be_chosen() {
-    let visit = visit(&Limits::default(), Habit::Close, |mut stream, key| {
+fn server_may_select_an_offered_subprotocol() {
+    let visit = visit(&Limits::default(), Behaviour::Close, |mut stream, key| {
         stream.write_all(&switching(key, "Sec-WebSocket-Protocol: spoken\r\n")).unwrap();
         stream.write_all(&[0x88, 0]).unwrap();
         let mut frame = [0; 8];
@@ -250,14 +250,14 @@ fn an_offered_subprotocol_may_be_chosen() {
 }
 
 #[test]
-fn frames_in_the_segment_of_the_answer_are_not_lost() {
-    let visit = visit(&Limits::default(), Habit::Echo, |mut stream, key| {
+fn frames_in_the_same_segment_as_the_response_are_received() {
+    let visit = visit(&Limits::default(), Behaviour::Echo, |mut stream, key| {
         let frames = b"\x81\x05first\x01\x03sec\x80\x03ond\x88\x00";
         stream.write_all(&[&switching(key, "")[..], frames].concat()).unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         read_all(&stream)
     });
-    assert_eq!(visit.heard, [b"first".to_vec(), b"second".to_vec()]);
+    assert_eq!(visit.received, [b"first".to_vec(), b"second".to_vec()]);
     let said: Vec<_> =
         frames(&visit.server).into_iter().map(|(first, data, _)| (first, data)).collect();
     let expected = [(0x81, b"first".to_vec()), (0x81, b"second".to_vec()), (0x88, Vec::new())];
@@ -266,9 +266,9 @@ fn frames_in_the_segment_of_the_answer_are_not_lost() {
 }
 
 #[test]
-fn every_frame_is_masked_by_a_fresh_key() {
+fn every_frame_is_masked_with_a_new_key() {
     const MESSAGES: usize = 50;
-    let visit = visit(&Limits::default(), Habit::Echo, |mut stream, key| {
+    let visit = visit(&Limits::default(), Behaviour::Echo, |mut stream, key| {
         let frames = [b"\x81\x04same".repeat(MESSAGES), b"\x89\x00\x88\x00".to_vec()].concat();
         stream.write_all(&[switching(key, ""), frames].concat()).unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();
@@ -284,7 +284,7 @@ fn every_frame_is_masked_by_a_fresh_key() {
 }
 
 #[test]
-fn frames_that_no_server_may_send_are_refused() {
+fn frames_forbidden_to_servers_are_refused() {
     let announced = |length: u64| [&[0x82, 127][..], &length.to_be_bytes()].concat();
     let servers: Vec<(Violation, u16, Vec<u8>)> = vec![
         (Violation::MaskedFrame, 1002, b"\x81\x81\0\0\0\0x".to_vec()),
@@ -301,7 +301,7 @@ fn frames_that_no_server_may_send_are_refused() {
         (Violation::CloseCodeInvalid, 1002, b"\x88\x02\x03\xED".to_vec()),
     ];
     for (violation, code, bytes) in servers {
-        let visit = visit(&Limits::default(), Habit::Echo, |mut stream, key| {
+        let visit = visit(&Limits::default(), Behaviour::Echo, |mut stream, key| {
             stream.write_all(&[switching(key, ""), bytes].concat()).unwrap();
             read_all(&stream)
         });
@@ -313,17 +313,17 @@ fn frames_that_no_server_may_send_are_refused() {
             "{violation:?}"
         );
         assert_eq!(visit.why, Closed::Violation, "{violation:?}");
-        let told = (Closed::Violation, Some(Broken::Rule(violation)));
-        assert_eq!(visit.leaves, [told], "once, and before its end");
+        let told = (Closed::Violation, Some(ServerFault::Violation(violation)));
+        assert_eq!(visit.closing_calls, [told], "reported once, before closed");
         assert_eq!(count(&visit.totals, violation), 1, "{violation:?}");
     }
 }
 
 /// RFC 6455 section 7.1.1: the client waits for the server to close the TCP connection.
 #[test]
-fn after_the_closing_handshake_the_server_ends_the_stream() {
+fn server_closes_the_connection_after_the_closing_handshake() {
     let limits = Limits { close_timeout: PATIENCE, ..Limits::default() };
-    let visit = visit(&limits, Habit::Echo, |mut stream, key| {
+    let visit = visit(&limits, Behaviour::Echo, |mut stream, key| {
         stream.write_all(&[&switching(key, "")[..], b"\x88\x02\x03\xE8"].concat()).unwrap();
         let mut answer = [0; 8];
         stream.read_exact(&mut answer).unwrap();
@@ -339,29 +339,29 @@ fn after_the_closing_handshake_the_server_ends_the_stream() {
 
 /// The client waits for that only until a timeout.
 #[test]
-fn a_server_that_does_not_end_the_stream_is_left() {
+fn client_closes_if_the_server_does_not() {
     let limits = Limits { close_timeout: Duration::from_millis(200), ..Limits::default() };
-    let answered = visit(&limits, Habit::Echo, |mut stream, key| {
+    let answered = visit(&limits, Behaviour::Echo, |mut stream, key| {
         stream.write_all(&[&switching(key, "")[..], b"\x88\x02\x03\xE8"].concat()).unwrap();
         read_all(&stream)
     });
     assert_eq!(frames(&answered.server).len(), 1);
     assert_eq!(answered.why, Closed::ByPeer);
-    assert_eq!(answered.leaves, [(Closed::ByPeer, None)]);
-    let unanswered = visit(&limits, Habit::Close, |mut stream, key| {
+    assert_eq!(answered.closing_calls, [(Closed::ByPeer, None)]);
+    let unanswered = visit(&limits, Behaviour::Close, |mut stream, key| {
         stream.write_all(&switching(key, "")).unwrap();
         read_all(&stream)
     });
     assert_eq!(frames(&unanswered.server).len(), 1);
     assert_eq!(unanswered.why, Closed::ByUs);
-    assert_eq!(unanswered.leaves, [], "its own order is no news to the handler");
+    assert_eq!(unanswered.closing_calls, [], "its own order is no news to the handler");
 }
 
 /// The timeout is for the complete response, not for each byte.
 #[test]
-fn an_answer_that_dribbles_is_not_waited_for() {
+fn slow_handshake_response_times_out() {
     let limits = Limits { handshake_timeout: Duration::from_millis(300), ..Limits::default() };
-    let visit = visit(&limits, Habit::Echo, |mut stream, _| {
+    let visit = visit(&limits, Behaviour::Echo, |mut stream, _| {
         stream.write_all(b"HTTP/1.1 101 S\r\nX: ").unwrap();
         while stream.write_all(b"x").is_ok() {
             thread::sleep(Duration::from_millis(5));

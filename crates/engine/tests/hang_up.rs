@@ -13,8 +13,8 @@ use std::time::Duration;
 use engine::sys::linux::Linux;
 use engine::sys::process::now_ns;
 use engine::{
-    Answer, Closed, ConnId, Core, Handler, Incoming, Limits, Place, Remote, Response, Sys, Turn,
-    Wake, Worker,
+    Answer, Closed, ConnId, Core, Destination, Handler, Incoming, Limits, Remote, Response, Sys,
+    Turn, Wake, Worker,
 };
 use wire::websocket::OpCode;
 
@@ -78,7 +78,7 @@ impl Wake for NoWake {
 }
 
 /// A worker with one connection to `place`, connected and paused.
-fn paused(place: Place<'_>, finish_writing: bool) -> Worker<Linux, Slow> {
+fn paused(place: Destination<'_>, finish_writing: bool) -> Worker<Linux, Slow> {
     let remote = Remote::new(vec![Box::new(NoWake)], 0);
     let handler = Slow { finish_writing, ..Slow::default() };
     let sys = Linux::new(None).unwrap();
@@ -120,7 +120,7 @@ fn hold_and_resume(mut worker: Worker<Linux, Slow>) {
 fn worker_sleeps_while_a_unix_peer_has_closed_behind_a_paused_connection() {
     let path = std::env::temp_dir().join(format!("standfast-hang-up-{}", std::process::id()));
     let listener = UnixListener::bind(&path).unwrap();
-    let worker = paused(Place::Unix(&path), false);
+    let worker = paused(Destination::Unix(&path), false);
     let (mut peer, _) = listener.accept().unwrap();
     peer.write_all(ANSWER).unwrap();
     drop(peer);
@@ -131,7 +131,7 @@ fn worker_sleeps_while_a_unix_peer_has_closed_behind_a_paused_connection() {
 #[test]
 fn worker_sleeps_while_both_sides_of_a_paused_tcp_connection_have_ended() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let worker = paused(Place::Tcp(listener.local_addr().unwrap()), true);
+    let worker = paused(Destination::Tcp(listener.local_addr().unwrap()), true);
     let (mut peer, _) = listener.accept().unwrap();
     peer.write_all(ANSWER).unwrap();
     assert_eq!(peer.read(&mut [0]).unwrap(), 0, "the worker has ended its side");

@@ -18,14 +18,14 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The handler's calls, in order.
 #[derive(Debug, PartialEq)]
-enum Told {
+enum Event {
     Connected(Sent),
     Data(Vec<u8>),
     Closed(Closed, bool),
 }
 
-/// Says hello, answers every byte by one more than it, and tells what happens.
-struct Counting(Sender<Told>);
+/// Sends hello, answers every byte with its successor, and reports its calls.
+struct Counting(Sender<Event>);
 
 impl Handler for Counting {
     type User = ();
@@ -45,17 +45,17 @@ impl Handler for Counting {
 
     fn connected<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
         let sent = core.write(id, b"hello");
-        self.0.send(Told::Connected(sent)).unwrap();
+        self.0.send(Event::Connected(sent)).unwrap();
     }
 
     fn data<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, data: &mut [u8]) {
-        self.0.send(Told::Data(data.to_vec())).unwrap();
+        self.0.send(Event::Data(data.to_vec())).unwrap();
         data.iter_mut().for_each(|byte| *byte += 1);
         core.write(id, data);
     }
 
     fn closed<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, why: Closed, opened: bool) {
-        self.0.send(Told::Closed(why, opened)).unwrap();
+        self.0.send(Event::Closed(why, opened)).unwrap();
     }
 
     fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, address: SocketAddr) {
@@ -65,10 +65,10 @@ impl Handler for Counting {
 }
 
 #[test]
-fn a_raw_connect_is_bytes_both_ways_and_nothing_else() {
+fn raw_connection_transfers_bytes_in_both_directions() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (told, tell) = mpsc::channel();
-    let workers = workers(told);
+    let (events, receiver) = mpsc::channel();
+    let workers = workers(events);
     workers.remote().post(0, listener.local_addr().unwrap(), 0).unwrap();
     let (mut stream, _) = listener.accept().unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -80,26 +80,26 @@ fn a_raw_connect_is_bytes_both_ways_and_nothing_else() {
     stream.read_exact(&mut answer).unwrap();
     assert_eq!(answer, [8]);
     drop(stream);
-    let next = || tell.recv_timeout(PATIENCE).unwrap();
-    assert_eq!(next(), Told::Connected(Sent::Sent));
-    assert_eq!(next(), Told::Data(vec![7]));
-    assert_eq!(next(), Told::Closed(Closed::Gone, false));
+    let next = || receiver.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(next(), Event::Connected(Sent::Sent));
+    assert_eq!(next(), Event::Data(vec![7]));
+    assert_eq!(next(), Event::Closed(Closed::Gone, false));
     workers.drain(Duration::ZERO).unwrap();
 }
 
 #[test]
-fn a_raw_connect_that_is_refused_is_told_as_such() {
+fn refused_raw_connect_is_closed_as_connect_refused() {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let (told, tell) = mpsc::channel();
-    let workers = workers(told);
+    let (events, receiver) = mpsc::channel();
+    let workers = workers(events);
     workers.remote().post(0, address, 0).unwrap();
-    let why = tell.recv_timeout(PATIENCE).unwrap();
-    assert_eq!(why, Told::Closed(Closed::ConnectRefused, false));
+    let why = receiver.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(why, Event::Closed(Closed::ConnectRefused, false));
     workers.drain(Duration::ZERO).unwrap();
 }
 
-fn workers(told: Sender<Told>) -> Workers<SocketAddr> {
+fn workers(events: Sender<Event>) -> Workers<SocketAddr> {
     let plan = Plan { workers: 1, accepting: 1, capacity: 4, tables: Tables::Shared };
     let limits = Limits::default();
-    Workers::start(plan, &limits, &[], move |_, _| Counting(told.clone())).unwrap()
+    Workers::start(plan, &limits, &[], move |_, _| Counting(events.clone())).unwrap()
 }

@@ -58,9 +58,9 @@ struct Round {
 
 /// Echoes with a valid server continuously, and connects to the invalid server if ordered.
 struct Neighbour {
-    liar: u8,
-    visits: bool,
-    asked: Instant,
+    invalid: u8,
+    connects: bool,
+    sent_at: Instant,
     round: Round,
     rounds: Sender<Round>,
 }
@@ -80,7 +80,7 @@ impl Handler for Neighbour {
     }
 
     fn open<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
-        self.asked = Instant::now();
+        self.sent_at = Instant::now();
         core.send(id, OpCode::Binary, &[1; PAYLOAD]);
     }
 
@@ -93,15 +93,15 @@ impl Handler for Neighbour {
     ) {
         assert_eq!(data, [1; PAYLOAD]);
         let times = &mut self.round.times;
-        times.push(self.asked.elapsed());
-        if self.visits && times.len().is_multiple_of(EVERY) {
-            core.connect(self.liar, None).unwrap();
+        times.push(self.sent_at.elapsed());
+        if self.connects && times.len().is_multiple_of(EVERY) {
+            core.connect(self.invalid, None).unwrap();
         }
         if times.len() == ECHOES {
             let round = std::mem::replace(&mut self.round, Round { times: vec![], ends: vec![] });
             self.rounds.send(round).unwrap();
         }
-        self.asked = Instant::now();
+        self.sent_at = Instant::now();
         core.send(id, OpCode::Binary, data);
     }
 
@@ -113,43 +113,43 @@ impl Handler for Neighbour {
 
     fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, order: Order) {
         match order {
-            Order::Begin(good, liar) => {
+            Order::Begin(good, invalid) => {
                 let target = |address| Target::websocket(address, "localhost", "/", &[], true, &[]);
                 let good = core.add_target(target(good)).unwrap();
-                self.liar = core.add_target(target(liar)).unwrap();
+                self.invalid = core.add_target(target(invalid)).unwrap();
                 core.connect(good, None).unwrap();
             }
-            Order::Visit(visits) => self.visits = visits,
+            Order::Visit(connects) => self.connects = connects,
         }
     }
 }
 
 #[test]
 fn bi_11_a_neighbour_of_refused_answers_echoes_as_before() {
-    let (good, liar) = (serve(echo, |_| ""), serve(|_| (), |number| LIES[number % LIES.len()]));
+    let (good, invalid) = (serve(echo, |_| ""), serve(|_| (), |number| LIES[number % LIES.len()]));
     let plan = Plan { workers: 1, accepting: 1, capacity: 64, tables: Tables::Shared };
     let (rounds, round) = mpsc::channel();
     let workers = Workers::start(plan, &Limits::default(), &[], move |_, _| Neighbour {
-        liar: 0,
-        visits: false,
-        asked: Instant::now(),
+        invalid: 0,
+        connects: false,
+        sent_at: Instant::now(),
         round: Round { times: vec![], ends: vec![] },
         rounds: rounds.clone(),
     })
     .unwrap();
     let tell = |order| workers.remote().post(0, order, 0).unwrap();
     let next = || round.recv_timeout(PATIENCE).unwrap();
-    tell(Order::Begin(good, liar));
+    tell(Order::Begin(good, invalid));
     let (mut calm, mut attacked) = (p99(next()), f64::INFINITY);
     let mut ends = 0;
     let mut resident = None;
-    for visits in [true, false].into_iter().cycle().take(2 * ROUNDS_MAX) {
-        tell(Order::Visit(visits));
-        // The round in which it was told is of both kinds.
+    for connects in [true, false].into_iter().cycle().take(2 * ROUNDS_MAX) {
+        tell(Order::Visit(connects));
+        // The round in which the order arrived is of both kinds.
         ends += refused(&next());
         let round = next();
         ends += refused(&round);
-        let best = if visits { &mut attacked } else { &mut calm };
+        let best = if connects { &mut attacked } else { &mut calm };
         *best = best.min(p99(round));
         resident.get_or_insert_with(rss_bytes);
         if attacked <= SLOWER * calm && ends >= 3 * LIES.len() {

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use engine::sys::process::{self, Listen};
 use engine::{
-    Answer, Closed, ConnId, Core, Handler, Incoming, Limits, Place, Plan, Response, Sent, Sys,
-    Tables, Workers,
+    Answer, Closed, ConnId, Core, Destination, Handler, Incoming, Limits, Plan, Response, Sent,
+    Sys, Tables, Workers,
 };
 use wire::websocket::OpCode;
 
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// For `/take?N`, reads N raw bytes and becomes HTTP again. For `/half`, relays to a connection of its own and
 /// keeps each side open until both have ended.
 struct Taking {
-    told: Sender<String>,
+    events: Sender<String>,
     peer: Option<ConnId>,
     client: Option<ConnId>,
 }
@@ -57,7 +57,7 @@ impl Handler for Taking {
 
     fn connected<S: Sys>(&mut self, _: &mut Core<S, Self>, id: ConnId) {
         self.peer = Some(id);
-        self.told.send("connected".into()).unwrap();
+        self.events.send("connected".into()).unwrap();
     }
 
     fn data<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, data: &mut [u8]) {
@@ -72,7 +72,7 @@ impl Handler for Taking {
         let taken = data.len().min(*wanted);
         *wanted -= taken;
         let done = *wanted == 0;
-        self.told.send(String::from_utf8_lossy(&data[..taken]).into_owned()).unwrap();
+        self.events.send(String::from_utf8_lossy(&data[..taken]).into_owned()).unwrap();
         core.leave_unread(data.len() - taken);
         if done {
             core.write(id, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
@@ -98,22 +98,22 @@ impl Handler for Taking {
         if let Some(client) = self.client.filter(|client| *client != id) {
             core.finish_writing(client);
         }
-        self.told.send(format!("{who} closed: {why}")).unwrap();
+        self.events.send(format!("{who} closed: {why}")).unwrap();
     }
 
     fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, path: Self::Post) {
-        core.connect_raw(Place::Unix(&path), None, None).unwrap();
+        core.connect_raw(Destination::Unix(&path), None, None).unwrap();
     }
 }
 
-struct House {
+struct Fixture {
     workers: Workers<Box<std::path::Path>>,
     address: SocketAddr,
-    told: Receiver<String>,
+    events: Receiver<String>,
 }
 
-impl House {
-    fn new() -> House {
+impl Fixture {
+    fn new() -> Fixture {
         let (listener, address) = process::listen(&Listen {
             address: ([127, 0, 0, 1], 0).into(),
             backlog: 16,
@@ -123,12 +123,12 @@ impl House {
         })
         .unwrap();
         process::notice_dead_peers(listener, Duration::from_secs(30)).unwrap();
-        let (told, tell) = mpsc::channel();
+        let (events, receiver) = mpsc::channel();
         let plan = Plan { workers: 1, accepting: 1, capacity: 8, tables: Tables::Shared };
         let limits = Limits::default();
-        let handler = move |_, _: &_| Taking { told: told.clone(), peer: None, client: None };
+        let handler = move |_, _: &_| Taking { events: events.clone(), peer: None, client: None };
         let workers = Workers::start(plan, &limits, &[listener], handler).unwrap();
-        House { workers, address, told: tell }
+        Fixture { workers, address, events: receiver }
     }
 
     fn connect(&self) -> TcpStream {
@@ -138,7 +138,7 @@ impl House {
     }
 
     fn next(&self) -> String {
-        self.told.recv_timeout(PATIENCE).unwrap()
+        self.events.recv_timeout(PATIENCE).unwrap()
     }
 }
 
@@ -153,17 +153,17 @@ fn read_until(stream: &mut TcpStream, end: &[u8]) -> String {
 }
 
 #[test]
-fn what_a_handler_leaves_unread_is_the_next_request() {
-    let house = House::new();
-    let mut client = house.connect();
-    // All at once: two requests with bodies and one without behind them.
+fn bytes_left_unread_are_the_next_request() {
+    let fixture = Fixture::new();
+    let mut client = fixture.connect();
+    // In one write: two requests with bodies, then one without.
     let request = |body: &str| {
         format!("POST /take?{} HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\n{body}", body.len())
     };
     let all = request("first") + &request("other") + "GET / HTTP/1.1\r\nHost: h\r\n\r\n";
     client.write_all(all.as_bytes()).unwrap();
-    assert_eq!(house.next(), "first");
-    assert_eq!(house.next(), "other");
+    assert_eq!(fixture.next(), "first");
+    assert_eq!(fixture.next(), "other");
     for _ in 0..2 {
         assert!(read_until(&mut client, b"\r\n\r\nok").contains("200 OK"));
     }
@@ -173,30 +173,30 @@ fn what_a_handler_leaves_unread_is_the_next_request() {
     let (front, back) = third.split_at(third.len() - 3);
     client.write_all(front.as_bytes()).unwrap();
     client.write_all(back.as_bytes()).unwrap();
-    let mut body = house.next();
+    let mut body = fixture.next();
     while body.len() < 5 {
-        body += &house.next();
+        body += &fixture.next();
     }
     assert_eq!(body, "third");
     read_until(&mut client, b"\r\n\r\nok");
     drop(client);
-    assert_eq!(house.next(), "other closed: answered");
-    house.workers.drain(Duration::ZERO).unwrap();
+    assert_eq!(fixture.next(), "other closed: answered");
+    fixture.workers.drain(Duration::ZERO).unwrap();
 }
 
 #[test]
-fn each_side_ends_by_itself_and_both_are_over_when_both_have() {
-    let house = House::new();
+fn half_closed_connections_end_when_both_sides_have_ended() {
+    let fixture = Fixture::new();
     let folder = std::env::temp_dir().join(format!("standfast-taken-over-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let path = folder.join("peer.sock");
     let _ = std::fs::remove_file(&path);
     let listener = UnixListener::bind(&path).unwrap();
-    house.workers.remote().post(0, path.clone().into(), 0).unwrap();
+    fixture.workers.remote().post(0, path.clone().into(), 0).unwrap();
     let (mut peer, _) = listener.accept().unwrap();
     peer.set_read_timeout(Some(PATIENCE)).unwrap();
-    assert_eq!(house.next(), "connected");
-    let mut client = house.connect();
+    assert_eq!(fixture.next(), "connected");
+    let mut client = fixture.connect();
     client.write_all(b"GET /half HTTP/1.1\r\nHost: h\r\n\r\nearly").unwrap();
     let mut early = [0; 5];
     peer.read_exact(&mut early).unwrap();
@@ -215,9 +215,9 @@ fn each_side_ends_by_itself_and_both_are_over_when_both_have() {
     // Then it ends too, and both connections are closed.
     drop(writer.join().unwrap());
     assert_eq!(client.read(&mut heard).unwrap(), 0);
-    let mut over = [house.next(), house.next()];
+    let mut over = [fixture.next(), fixture.next()];
     over.sort();
     assert_eq!(over, ["client closed: gone", "other closed: gone"]);
     std::fs::remove_dir_all(&folder).unwrap();
-    house.workers.drain(Duration::ZERO).unwrap();
+    fixture.workers.drain(Duration::ZERO).unwrap();
 }

@@ -17,8 +17,8 @@ pub(crate) struct Key(u128);
 impl Key {
     pub(crate) fn new(address: IpAddr, prefix: Prefix) -> Key {
         let keep = |width: u32, bits: u8| {
-            let cut = width.saturating_sub(u32::from(bits));
-            u128::MAX.checked_shl(cut).unwrap_or(0)
+            let dropped_bits = width.saturating_sub(u32::from(bits));
+            u128::MAX.checked_shl(dropped_bits).unwrap_or(0)
         };
         match address.to_canonical() {
             IpAddr::V4(v4) => Key(bits_of(v4.to_ipv6_mapped()) & keep(32, prefix.v4)),
@@ -59,10 +59,10 @@ struct Shard {
 
 /// The result of counting a new connection of an address.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Counted {
-    /// It counts until [`Addresses::leave`].
-    In,
-    /// There are more addresses than are kept; it is let in and not counted.
+pub(crate) enum CountResult {
+    /// It counts until [`Addresses::release`].
+    Counted,
+    /// The table of addresses is full; the connection is admitted and not counted.
     Uncounted,
     Refused(Refusal),
 }
@@ -89,7 +89,7 @@ impl Addresses {
         self.shards[key.shard()].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn enter(&self, key: Key, limits: &AdmissionLimits, now_ns: u64) -> Counted {
+    pub(crate) fn acquire(&self, key: Key, limits: &AdmissionLimits, now_ns: u64) -> CountResult {
         let mut shard = self.shard(key);
         if now_ns.saturating_sub(shard.swept_ns) >= SECOND_NS {
             shard.swept_ns = now_ns;
@@ -97,22 +97,22 @@ impl Addresses {
         }
         let full = shard.entries.len() >= self.shard_max;
         if full && !shard.entries.contains_key(&key) {
-            return Counted::Uncounted;
+            return CountResult::Uncounted;
         }
         let (sockets, paid_ns) =
             shard.entries.get(&key).map_or((0, 0), |entry| (entry.sockets, entry.paid_ns));
         if limits.per_address.is_some_and(|most| sockets >= most) {
-            return Counted::Refused(Refusal::PerAddress);
+            return CountResult::Refused(Refusal::PerAddress);
         }
         let paid_ns = match limits.per_address_rate {
             None => paid_ns,
             Some(rate) => match spend(paid_ns, rate, now_ns) {
                 Some(paid_ns) => paid_ns,
-                None => return Counted::Refused(Refusal::PerAddressRate),
+                None => return CountResult::Refused(Refusal::PerAddressRate),
             },
         };
         shard.entries.insert(key, Entry { sockets: sockets + 1, paid_ns });
-        Counted::In
+        CountResult::Counted
     }
 
     pub(crate) fn leave(&self, key: Key, now_ns: u64) {
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_what_its_prefix_says() {
+    fn addresses_with_the_same_prefix_are_one_key() {
         assert_eq!(key("::ffff:10.0.0.1"), key("10.0.0.1"));
         assert_ne!(key("10.0.0.1"), key("10.0.0.2"));
         assert_eq!(key("2001:db8::1"), key("2001:db8::ffff:0:1"));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_and_their_rate_are_counted_apart_for_each_address() {
+    fn connections_and_rate_are_counted_per_address() {
         let limits = AdmissionLimits {
             per_address: Some(3),
             per_address_rate: Some(2),
@@ -175,38 +175,38 @@ mod tests {
         };
         let addresses = Addresses::default();
         let (one, other) = (key("10.0.0.1"), key("10.0.0.2"));
-        let enter = |key, now_ns| addresses.enter(key, &limits, now_ns);
-        assert_eq!([enter(one, 0), enter(one, 0)], [Counted::In; 2]);
-        assert_eq!(enter(one, 0), Counted::Refused(Refusal::PerAddressRate));
-        assert_eq!(enter(other, 0), Counted::In);
-        assert_eq!(enter(one, SECOND_NS), Counted::In);
-        assert_eq!(enter(one, 5 * SECOND_NS), Counted::Refused(Refusal::PerAddress));
-        addresses.leave(one, 5 * SECOND_NS);
-        assert_eq!(enter(one, 5 * SECOND_NS), Counted::In);
+        let enter = |key, now_ns| addresses.acquire(key, &limits, now_ns);
+        assert_eq!([enter(one, 0), enter(one, 0)], [CountResult::Counted; 2]);
+        assert_eq!(enter(one, 0), CountResult::Refused(Refusal::PerAddressRate));
+        assert_eq!(enter(other, 0), CountResult::Counted);
+        assert_eq!(enter(one, SECOND_NS), CountResult::Counted);
+        assert_eq!(enter(one, 5 * SECOND_NS), CountResult::Refused(Refusal::PerAddress));
+        addresses.release(one, 5 * SECOND_NS);
+        assert_eq!(enter(one, 5 * SECOND_NS), CountResult::Counted);
         assert_eq!(addresses.len(), 2);
         for _ in 0..3 {
-            addresses.leave(one, 9 * SECOND_NS);
+            addresses.release(one, 9 * SECOND_NS);
         }
-        addresses.leave(other, 9 * SECOND_NS);
-        assert_eq!(addresses.len(), 0, "nothing is kept of who has left");
+        addresses.release(other, 9 * SECOND_NS);
+        assert_eq!(addresses.len(), 0, "no entry outlives its connections");
     }
 
     #[test]
-    fn there_is_a_bound_to_the_addresses_and_those_that_left_make_room() {
+    fn the_table_is_bounded_and_idle_addresses_make_room() {
         let limits = AdmissionLimits { per_address_rate: Some(1), ..Default::default() };
         const MOST: usize = 1024;
         let addresses = Addresses::new(MOST);
         let mut uncounted = 0;
         for n in 0..2 * MOST as u32 {
             let key = Key::new(Ipv4Addr::from(n).into(), Prefix::default());
-            match addresses.enter(key, &limits, 1) {
-                Counted::In => addresses.leave(key, 1),
-                Counted::Uncounted => uncounted += 1,
-                Counted::Refused(why) => panic!("{why:?}"),
+            match addresses.acquire(key, &limits, 1) {
+                CountResult::Counted => addresses.release(key, 1),
+                CountResult::Uncounted => uncounted += 1,
+                CountResult::Refused(why) => panic!("{why:?}"),
             }
         }
         assert!(uncounted > 0 && addresses.len() <= MOST, "{uncounted}");
         let late = key("192.0.2.1");
-        assert_eq!(addresses.enter(late, &limits, 5 * SECOND_NS), Counted::In);
+        assert_eq!(addresses.acquire(late, &limits, 5 * SECOND_NS), CountResult::Counted);
     }
 }

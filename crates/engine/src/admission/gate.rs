@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use wire::http::encode_response;
 
-use super::addresses::{Counted, Key};
+use super::addresses::{CountResult, Key};
 use super::{Admission, Refusal};
 use crate::conn::{Conn, Flags};
 use crate::core::Core;
@@ -24,10 +24,10 @@ pub(crate) struct Client {
     pub(crate) address: Option<IpAddr>,
     /// The client's port as a proxy reported it; 0 if unknown.
     pub(crate) port: u16,
-    /// It came by a proxy that is believed.
-    pub(crate) by_proxy: bool,
+    /// The peer is a trusted proxy.
+    pub(crate) via_proxy: bool,
     /// That proxy must send a PROXY header first.
-    pub(crate) owes_header: bool,
+    pub(crate) awaits_proxy_header: bool,
 }
 
 impl<S: Sys, H: Handler> Core<S, H> {
@@ -40,53 +40,53 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.limits.admission.by_address() || !self.limits.proxies.trusted.is_empty()
     }
 
-    /// Whether a connection that was just accepted may come in, and what to remember of it.
-    pub(crate) fn may_enter(&mut self, peer: Option<IpAddr>) -> Result<Option<Client>, Refusal> {
+    /// Whether a newly accepted connection is admitted, and what to remember of it.
+    pub(crate) fn admit(&mut self, peer: Option<IpAddr>) -> Result<Option<Client>, Refusal> {
         let (limits, proxies) = (&self.limits.admission, &self.limits.proxies);
         if self.admission().short_of_memory.load(Ordering::Relaxed) {
             return Err(Refusal::MemoryLimit);
         }
-        let by_proxy = peer.is_some_and(|peer| proxies.trusts(peer));
-        let mut client = Client { by_proxy, ..Client::default() };
-        client.owes_header = by_proxy && proxies.protocol;
-        if let Some(peer) = peer.filter(|_| limits.by_address() && !by_proxy) {
+        let via_proxy = peer.is_some_and(|peer| proxies.trusts(peer));
+        let mut client = Client { via_proxy, ..Client::default() };
+        client.awaits_proxy_header = via_proxy && proxies.protocol;
+        if let Some(peer) = peer.filter(|_| limits.by_address() && !via_proxy) {
             client.key = self.count_address(peer)?;
         }
         let (rate, now_ns) = (self.limits.admission.connect_rate, self.now_ns);
         if rate.is_some_and(|rate| !self.admission().arrivals.take(rate, now_ns)) {
-            self.forget_client(client);
+            self.release_client(client);
             return Err(Refusal::ConnectRate);
         }
-        Ok((by_proxy || client.key.is_some()).then_some(client))
+        Ok((via_proxy || client.key.is_some()).then_some(client))
     }
 
     /// Counts a new connection of an address.
     pub(super) fn count_address(&self, address: IpAddr) -> Result<Option<Key>, Refusal> {
         let limits = &self.limits.admission;
         let key = Key::new(address, limits.prefix);
-        match self.admission().addresses.enter(key, limits, self.now_ns) {
-            Counted::In => Ok(Some(key)),
-            Counted::Uncounted => {
+        match self.admission().addresses.acquire(key, limits, self.now_ns) {
+            CountResult::Counted => Ok(Some(key)),
+            CountResult::Uncounted => {
                 self.counters().addresses_uncounted.add(1);
                 Ok(None)
             }
-            Counted::Refused(refusal) => {
+            CountResult::Refused(refusal) => {
                 self.admission().note_refused(address.to_canonical());
                 Err(refusal)
             }
         }
     }
 
-    /// The connection is gone: its address has one less.
-    pub(crate) fn forget_client(&self, client: Client) {
+    /// Uncounts a closed connection of an address.
+    pub(crate) fn release_client(&self, client: Client) {
         if let Some(key) = client.key {
-            self.admission().addresses.leave(key, self.now_ns);
+            self.admission().addresses.release(key, self.now_ns);
         }
     }
 
-    /// Answers a connection that may not come in, and closes it. Its request is here mostly; unread
-    /// it would make the close an RST, which may overtake the answer.
-    pub(crate) fn turn_away(&mut self, fd: Fd, why: Refusal) {
+    /// Answers a refused connection and closes it. Its request has usually arrived; left unread, it
+    /// would turn the close into an RST, which may overtake the answer.
+    pub(crate) fn refuse_connection(&mut self, fd: Fd, why: Refusal) {
         let mut buffer = self.take_read_buffer();
         if let Some(room) = buffer.get_mut(..READ_BUFFER_BYTES)
             && let Ok(got) = self.sys.recv(fd, room)
@@ -94,13 +94,13 @@ impl<S: Sys, H: Handler> Core<S, H> {
             self.counters().bytes_in.add(got as u64);
         }
         self.read_buffer = buffer;
-        self.say_unavailable(fd, why);
+        self.send_unavailable(fd, why);
         self.sys.close(fd);
     }
 
-    /// Writes a 503 to a connection that has no slot, as far as it goes.
-    fn say_unavailable(&mut self, fd: Fd, why: Refusal) {
-        // Counted before anybody can know of it.
+    /// Writes a 503 to a connection without a slot, as far as the kernel takes it.
+    fn send_unavailable(&mut self, fd: Fd, why: Refusal) {
+        // Counted before the client can observe the refusal.
         self.counters().count_refused(why);
         if self.tls_server.is_some() {
             // The client could not read an answer before its TLS handshake, which is what it is
@@ -131,7 +131,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             self.end_records(slot);
             self.sys.shutdown_write(fd);
         } else {
-            self.say_unavailable(fd, why);
+            self.send_unavailable(fd, why);
         }
         self.end(slot, Closed::Shed);
     }
@@ -143,15 +143,15 @@ impl<S: Sys, H: Handler> Core<S, H> {
         flags.has(Flags::DEADLINE) && !flags.has(Flags::CLIENT | Flags::OPENED | Flags::ANSWERED)
     }
 
-    /// The handshake of a connection with these flags, as they were until now, is over.
-    pub(crate) fn handshake_over(&self, before: Flags) {
+    /// Ends the handshake of a connection; `before` are its flags until now.
+    pub(crate) fn handshake_ended(&self, before: Flags) {
         if Self::is_in_flight(before) {
             self.admission().handshakes.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// One more handshake in flight; beyond the limit the oldest gives way.
-    pub(crate) fn handshake_begins(&mut self) {
+    /// Counts a handshake in flight; beyond the limit the oldest is evicted.
+    pub(crate) fn handshake_started(&mut self) {
         let before = self.admission().handshakes.fetch_add(1, Ordering::Relaxed);
         if before >= self.limits.admission.handshakes {
             self.evict_oldest_handshake(Refusal::Handshakes);
@@ -173,7 +173,7 @@ impl<U> Conn<U> {
 pub(super) fn encode_unavailable(out: &mut Vec<u8>, jitter: u64) {
     let (least, most) = (RETRY_AFTER.0.as_secs(), RETRY_AFTER.1.as_secs());
     let seconds = (least + jitter % (most - least + 1)).to_string();
-    let response = Response::text(503, "This server takes no more connections now.\n");
+    let response = Response::text(503, "The server accepts no more connections right now.\n");
     let headers = [
         ("Content-Type", response.content_type),
         ("Connection", "close"),
@@ -187,17 +187,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_is_turned_away_is_told_when_to_come_again_and_not_all_the_same() {
-        let mut seen = std::collections::BTreeSet::new();
+    fn refused_clients_get_different_retry_after_values() {
+        let mut values = std::collections::BTreeSet::new();
         for jitter in 0..1_000 {
             let mut answer = Vec::new();
             encode_unavailable(&mut answer, jitter);
             let text = String::from_utf8(answer).unwrap();
             assert!(text.starts_with("HTTP/1.1 503 Service Unavailable\r\n"), "{text}");
             let value = text.split("Retry-After: ").nth(1).unwrap().split("\r\n").next().unwrap();
-            seen.insert(value.parse::<u64>().unwrap());
+            values.insert(value.parse::<u64>().unwrap());
         }
         let (least, most) = (RETRY_AFTER.0.as_secs(), RETRY_AFTER.1.as_secs());
-        assert_eq!(seen, (least..=most).collect());
+        assert_eq!(values, (least..=most).collect());
     }
 }

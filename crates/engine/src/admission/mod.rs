@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_lets_a_burst_of_itself_through_and_then_its_pace() {
+    fn a_rate_admits_one_burst_and_then_its_steady_rate() {
         for per_second in [1, 3, 10, 1_000] {
             let rate = Rate::default();
             let mut now_ns = 7 * SECOND_NS;
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn each_reason_stands_at_its_number_under_its_own_name() {
+    fn refusals_are_listed_in_order_with_unique_names() {
         for (number, refusal) in Refusal::ALL.into_iter().enumerate() {
             assert_eq!(refusal as usize, number);
             let others = Refusal::ALL.iter().filter(|other| other.name() == refusal.name());

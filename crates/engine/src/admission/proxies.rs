@@ -44,7 +44,7 @@ impl FromStr for Network {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
-            format!("\"{text}\" is no network: write it as 10.0.0.0/8, 2001:db8::/32 or an address")
+            format!("invalid network \"{text}\": expected 10.0.0.0/8, 2001:db8::/32 or an address")
         };
         let (address, bits) = match text.split_once('/') {
             Some((address, bits)) => (address, Some(bits.parse::<u8>().map_err(|_| wrong())?)),
@@ -59,7 +59,7 @@ impl FromStr for Network {
         let network = Network { first: wide(address), bits: 128 - width + bits };
         let rest = u128::MAX.checked_shr(network.bits.into()).unwrap_or(0);
         if network.first & rest != 0 {
-            return Err(format!("\"{text}\" has bits beyond its prefix"));
+            return Err(format!("invalid network \"{text}\": bits are set beyond its prefix"));
         }
         Ok(network)
     }
@@ -102,32 +102,34 @@ impl<S: Sys, H: Handler> Core<S, H> {
         slot: u32,
         bytes: &[u8],
     ) -> Result<Status<usize>, Violation> {
-        let Some(client) = self.clients.get_mut(&slot).filter(|client| client.owes_header) else {
+        let Some(client) = self.clients.get_mut(&slot).filter(|client| client.awaits_proxy_header)
+        else {
             return Ok(Status::Complete(0));
         };
         let Status::Complete(header) = parse_proxy_header(bytes)? else {
             return Ok(Status::Partial);
         };
-        client.owes_header = false;
+        client.awaits_proxy_header = false;
         if let Some(client) = header.client {
-            self.client_is(slot, client);
+            self.set_client_address(slot, client);
         }
         Ok(Status::Complete(header.bytes))
     }
 
-    /// Learns from a proxy's header whose request this is; nobody's that is known where the header is
-    /// missing or nothing could be read, though the connection's last one was somebody's.
-    pub(crate) fn learn_client(&mut self, slot: u32, request: Option<&Request<'_, '_>>) {
+    /// Sets the client's address of a request from a proxy's header. If the header is missing or
+    /// nothing could be read, the address is unknown, even if an earlier request on the connection
+    /// had one.
+    pub(crate) fn set_client_from_header(&mut self, slot: u32, request: Option<&Request<'_, '_>>) {
         let proxies = &self.limits.proxies;
-        if proxies.protocol || !self.clients.get(&slot).is_some_and(|client| client.by_proxy) {
+        if proxies.protocol || !self.clients.get(&slot).is_some_and(|client| client.via_proxy) {
             return;
         }
-        let told = request.and_then(|request| {
+        let reported = request.and_then(|request| {
             request.forwarded_for(proxies.forwarded, |address| proxies.trusts(address))
         });
-        match told {
-            Some(address) => self.client_is(slot, SocketAddr::new(address, 0)),
-            None => self.client_is_unknown(slot),
+        match reported {
+            Some(address) => self.set_client_address(slot, SocketAddr::new(address, 0)),
+            None => self.clear_client_address(slot),
         }
     }
 
@@ -146,13 +148,13 @@ impl<S: Sys, H: Handler> Core<S, H> {
         if before.address == Some(address) {
             return;
         }
-        self.forget_client(before);
+        self.release_client(before);
         let counted =
             if self.limits.admission.by_address() { self.count_address(address) } else { Ok(None) };
         let key = counted.unwrap_or(None);
         self.clients.insert(slot, Client { key, address: Some(address), port, ..before });
         if let Err(why) = counted {
-            self.refuse_late(slot, why);
+            self.refuse_request(slot, why);
         }
     }
 
@@ -162,7 +164,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         conn.closed = Closed::Refused;
         let before = conn.set_answered();
         let in_the_clear = self.tls_server.is_some() && conn.tls().is_none();
-        self.handshake_over(before);
+        self.handshake_ended(before);
         self.counters().count_refused(why);
         // Before TLS, the client cannot read an unencrypted answer.
         if !in_the_clear {
@@ -178,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_network_holds_what_its_prefix_says() {
+    fn networks_contain_addresses_with_their_prefix() {
         let cases = [
             ("10.0.0.0/8", "10.255.0.1", true),
             ("10.0.0.0/8", "11.0.0.1", false),
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_reads_as_it_is_written_and_nothing_else_is_one() {
+    fn networks_parse_as_they_are_printed_and_others_are_refused() {
         for text in ["10.0.0.0/8", "192.0.2.7/32", "0.0.0.0/0", "2001:db8::/32", "::/0"] {
             assert_eq!(text.parse::<Network>().unwrap().to_string(), text);
         }

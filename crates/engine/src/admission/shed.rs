@@ -34,7 +34,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             let conn = conn.filter(|conn| conn.generation == deadline.generation);
             match conn.map(|conn| (conn.mode, conn.flags)) {
                 Some((Mode::Http, flags)) if Self::is_in_flight(flags) => {
-                    self.send_away(deadline.slot, why);
+                    self.evict(deadline.slot, why);
                     return true;
                 }
                 Some((Mode::Http | Mode::Parked | Mode::Connecting, _)) => at += 1,
@@ -52,7 +52,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let Some(conn) = conn.filter(|conn| conn.generation == deadline.generation) else { return };
         let before = conn.flags;
         conn.flags.clear(Flags::DEADLINE);
-        self.handshake_over(before);
+        self.handshake_ended(before);
     }
 
     /// One round of shedding.

@@ -439,8 +439,8 @@ fn unix_address(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)>
     if bytes.len() >= address.sun_path.len() || bytes.contains(&0) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    for (place, byte) in address.sun_path.iter_mut().zip(bytes) {
-        *place = *byte as libc::c_char;
+    for (into, byte) in address.sun_path.iter_mut().zip(bytes) {
+        *into = *byte as libc::c_char;
     }
     Ok((address, size_of::<libc::sockaddr_un>() as libc::socklen_t))
 }

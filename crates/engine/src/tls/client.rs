@@ -16,7 +16,7 @@ use rustls::{
 };
 
 use super::Tls;
-use super::pem::{TlsIdentity, TlsUnusable, authorities, certificates_of, provider, unusable};
+use super::pem::{TlsError, TlsIdentity, authorities, certificates_of, provider, tls_error};
 use super::server::ALPN;
 use super::session::Connection;
 
@@ -28,8 +28,8 @@ pub enum TlsTrust {
     System,
     /// Servers whose certificate chains to one of these, or is one of them, in PEM.
     Authorities(Vec<u8>),
-    /// Any, whatever certificate it shows: for tests only.
-    Anyone,
+    /// Any server, whatever its certificate: for tests only.
+    Any,
 }
 
 /// TLS of a client's connections to one server. A clone refers to the same configuration.
@@ -37,8 +37,8 @@ pub enum TlsTrust {
 pub struct TlsClient {
     config: Arc<ClientConfig>,
     name: ServerName<'static>,
-    /// Why the first handshake failed that did, of all clones and names.
-    trouble: Arc<OnceLock<String>>,
+    /// The error of the first failed handshake, over all clones and names.
+    first_error: Arc<OnceLock<String>>,
 }
 
 impl fmt::Debug for TlsClient {
@@ -66,19 +66,19 @@ impl TlsClient {
         trust: &TlsTrust,
         identity: Option<&TlsIdentity>,
         resume: bool,
-    ) -> Result<TlsClient, TlsUnusable> {
+    ) -> Result<TlsClient, TlsError> {
         let provider = provider();
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
-            .map_err(unusable)?;
+            .map_err(tls_error)?;
         let builder = match trust {
             TlsTrust::System => builder.with_root_certificates(system_roots()?),
-            TlsTrust::Authorities(pem) => builder
-                .dangerous()
-                .with_custom_certificate_verifier(Arc::new(Believe::these(pem, provider)?)),
-            TlsTrust::Anyone => {
-                builder.dangerous().with_custom_certificate_verifier(Arc::new(Believe {
-                    whom: Whom::Anyone,
+            TlsTrust::Authorities(pem) => builder.dangerous().with_custom_certificate_verifier(
+                Arc::new(CustomVerifier::of_authorities(pem, provider)?),
+            ),
+            TlsTrust::Any => {
+                builder.dangerous().with_custom_certificate_verifier(Arc::new(CustomVerifier {
+                    trusted: Trusted::Any,
                     provider,
                 }))
             }
@@ -94,26 +94,29 @@ impl TlsClient {
         if !resume {
             config.resumption = Resumption::disabled();
         }
-        let name = ServerName::try_from("localhost").map_err(unusable)?;
-        Ok(TlsClient { config: Arc::new(config), name, trouble: Arc::default() })
+        let name = ServerName::try_from("localhost").map_err(tls_error)?;
+        Ok(TlsClient { config: Arc::new(config), name, first_error: Arc::default() })
     }
 
     /// The same client for a server of this name or address, which its certificate must contain. A
     /// name is sent with the handshake (SNI), an address is not.
     ///
     /// # Errors
-    /// What is neither a name nor an address.
-    pub fn named(&self, name: &str) -> Result<TlsClient, TlsUnusable> {
-        let server = ServerName::try_from(name.to_owned())
-            .map_err(|_| unusable(format_args!("{name:?} is no name of a server")))?;
-        let (config, trouble) = (Arc::clone(&self.config), Arc::clone(&self.trouble));
-        Ok(TlsClient { config, name: server, trouble })
+    /// Neither a name nor an address.
+    pub fn named(&self, name: &str) -> Result<TlsClient, TlsError> {
+        let server = ServerName::try_from(name.to_owned()).map_err(|_| {
+            tls_error(format_args!(
+                "invalid server name {name:?}: expected a host name or an address"
+            ))
+        })?;
+        let (config, first_error) = (Arc::clone(&self.config), Arc::clone(&self.first_error));
+        Ok(TlsClient { config, name: server, first_error })
     }
 
     /// The error of the first failed handshake, for any name; text for people.
     #[must_use]
-    pub fn trouble(&self) -> Option<&str> {
-        self.trouble.get().map(String::as_str)
+    pub fn first_error(&self) -> Option<&str> {
+        self.first_error.get().map(String::as_str)
     }
 
     /// The configuration in rustls's types, for connections outside of workers.
@@ -122,17 +125,17 @@ impl TlsClient {
         (Arc::clone(&self.config), self.name.clone())
     }
 
-    /// A connection about to be made.
-    pub(crate) fn begin(&self) -> Result<Tls, TlsUnusable> {
+    /// The session of a new connection.
+    pub(crate) fn begin(&self) -> Result<Tls, TlsError> {
         let connection =
             UnbufferedClientConnection::new(Arc::clone(&self.config), self.name.clone());
-        let connection = connection.map_err(unusable)?;
-        let trouble = Arc::clone(&self.trouble);
-        Ok(Tls::new(Box::new(Connection::Client(connection, trouble))))
+        let connection = connection.map_err(tls_error)?;
+        let first_error = Arc::clone(&self.first_error);
+        Ok(Tls::new(Box::new(Connection::Client(connection, first_error))))
     }
 }
 
-fn system_roots() -> Result<RootCertStore, TlsUnusable> {
+fn system_roots() -> Result<RootCertStore, TlsError> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
     let (usable, _) = roots.add_parsable_certificates(found.certs);
@@ -140,39 +143,43 @@ fn system_roots() -> Result<RootCertStore, TlsUnusable> {
         return Ok(roots);
     }
     let why = found.errors.first().map(|error| format!(" ({error})")).unwrap_or_default();
-    Err(unusable(format_args!("this machine has no certificates of authorities{why}")))
+    Err(tls_error(format_args!("no CA certificates found on this machine{why}")))
 }
 
 /// Verifies certificates where the library's default is not enough. That the server holds the key
 /// of its certificate is verified in any case.
 #[derive(Debug)]
-struct Believe {
-    whom: Whom,
+struct CustomVerifier {
+    trusted: Trusted,
     provider: Arc<CryptoProvider>,
 }
 
 #[derive(Debug)]
-enum Whom {
-    /// Certificates of authorities, and those that stand among them themselves: what signed itself is
-    /// marked as an authority's as a rule, and by that mark alone would be no server's.
-    These {
+enum Trusted {
+    /// Certificates of authorities, and the same certificates as servers' own: a self-signed
+    /// certificate is usually marked as an authority's, for which the library would refuse it as a
+    /// server's.
+    Authorities {
         by_authority: Arc<WebPkiServerVerifier>,
-        themselves: Vec<CertificateDer<'static>>,
+        pinned: Vec<CertificateDer<'static>>,
     },
-    Anyone,
+    Any,
 }
 
-impl Believe {
-    fn these(pem: &[u8], provider: Arc<CryptoProvider>) -> Result<Believe, TlsUnusable> {
+impl CustomVerifier {
+    fn of_authorities(
+        pem: &[u8],
+        provider: Arc<CryptoProvider>,
+    ) -> Result<CustomVerifier, TlsError> {
         let roots = Arc::new(authorities(pem)?);
         let builder = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider));
-        let by_authority = builder.build().map_err(unusable)?;
-        let whom = Whom::These { by_authority, themselves: certificates_of(pem)? };
-        Ok(Believe { whom, provider })
+        let by_authority = builder.build().map_err(tls_error)?;
+        let trusted = Trusted::Authorities { by_authority, pinned: certificates_of(pem)? };
+        Ok(CustomVerifier { trusted, provider })
     }
 }
 
-impl ServerCertVerifier for Believe {
+impl ServerCertVerifier for CustomVerifier {
     fn verify_server_cert(
         &self,
         shown: &CertificateDer<'_>,
@@ -181,7 +188,7 @@ impl ServerCertVerifier for Believe {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let Whom::These { by_authority, themselves } = &self.whom else {
+        let Trusted::Authorities { by_authority, pinned } = &self.trusted else {
             return Ok(ServerCertVerified::assertion());
         };
         let judged = by_authority.verify_server_cert(shown, others, name, ocsp, now);
@@ -190,7 +197,7 @@ impl ServerCertVerifier for Believe {
         };
         // The library has checked the validity period before it reports this.
         let by_mark = other.0.downcast_ref() == Some(&webpki::Error::CaUsedAsEndEntity);
-        if !by_mark || !themselves.iter().any(|one| one.as_ref() == shown.as_ref()) {
+        if !by_mark || !pinned.iter().any(|one| one.as_ref() == shown.as_ref()) {
             return judged;
         }
         verify_server_name(&ParsedCertificate::try_from(shown)?, name)?;

@@ -20,23 +20,23 @@ mod tests;
 mod transmit;
 
 pub use self::client::{TlsClient, TlsTrust};
-pub use self::pem::{TlsIdentity, TlsUnusable};
+pub use self::pem::{TlsError, TlsIdentity};
 pub use self::server::{TlsServer, TlsVersion};
-pub(crate) use self::transmit::Way;
+pub(crate) use self::transmit::Transmitter;
 
 /// The TLS state of one connection.
 pub(crate) struct Tls {
     session: Box<dyn Session>,
     /// Ciphertext that waits for room in the kernel: at most a few records.
     out: Vec<u8>,
-    /// Ciphertext that is not whole yet: the front of a record, or of a message of the handshake.
-    torn: Vec<u8>,
-    /// The handshake was complete at some time.
+    /// Incomplete ciphertext: the front of a record, or of a handshake message.
+    partial: Vec<u8>,
+    /// The handshake has been completed.
     opened: bool,
     /// Our last record is written: close_notify or an alert.
     ended: bool,
-    /// The peer has announced its end (close_notify).
-    announced: bool,
+    /// The peer has sent close_notify.
+    close_notify_received: bool,
 }
 
 impl Tls {
@@ -44,27 +44,27 @@ impl Tls {
         Tls {
             session,
             out: Vec::new(),
-            torn: Vec::new(),
+            partial: Vec::new(),
             opened: false,
             ended: false,
-            announced: false,
+            close_notify_received: false,
         }
     }
 
     /// Appends `plain` as records to `out`, unless our last record is written.
-    fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
+    fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), SealError> {
         if self.ended {
-            return Err(Broken);
+            return Err(SealError);
         }
-        self.session.seal(plain, &mut self.torn, out)
+        self.session.seal(plain, &mut self.partial, out)
     }
 
     /// Appends our last record to `out`, once.
     fn close(&mut self, out: &mut Vec<u8>) {
         if !std::mem::replace(&mut self.ended, true) {
-            self.session.close(&mut self.torn, out);
-            // Nothing that comes is looked at any more.
-            self.torn = Vec::new();
+            self.session.close(&mut self.partial, out);
+            // What arrives from now on is ignored.
+            self.partial = Vec::new();
         }
     }
 
@@ -88,10 +88,15 @@ trait Session {
     fn receive(&mut self, bytes: &mut [u8], plain: &mut [u8], out: &mut Vec<u8>) -> Received;
 
     /// Appends `plain` as records to `out`.
-    fn seal(&mut self, plain: &[u8], torn: &mut [u8], out: &mut Vec<u8>) -> Result<(), Broken>;
+    fn seal(
+        &mut self,
+        plain: &[u8],
+        partial: &mut [u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), SealError>;
 
-    /// Appends the announcement that nothing more comes (close_notify).
-    fn close(&mut self, torn: &mut [u8], out: &mut Vec<u8>);
+    /// Appends the end of the stream (close_notify).
+    fn close(&mut self, partial: &mut [u8], out: &mut Vec<u8>);
 
     /// How the handshake was completed, if it was.
     fn handshake(&self) -> Option<Handshake>;
@@ -103,22 +108,22 @@ struct Received {
     used: usize,
     /// Bytes of plaintext.
     plain: usize,
-    then: Then,
+    then: StreamState,
 }
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Then {
+enum StreamState {
     /// More may follow.
     Open,
     /// The peer has sent close_notify.
     Closed,
-    /// What came is not TLS as agreed; nothing more can be received.
-    Broken,
+    /// The input is invalid; nothing more can be received.
+    Failed,
 }
 
 /// The record layer cannot encrypt: not yet, or no longer.
 #[derive(Debug)]
-struct Broken;
+struct SealError;
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Handshake {

@@ -11,18 +11,18 @@ use rustls::sign::CertifiedKey;
 
 /// Why something cannot be used for TLS: text for people, without the file's name.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct TlsUnusable(pub(super) String);
+pub struct TlsError(pub(super) String);
 
-impl fmt::Display for TlsUnusable {
+impl fmt::Display for TlsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for TlsUnusable {}
+impl std::error::Error for TlsError {}
 
-pub(super) fn unusable(what: impl fmt::Display) -> TlsUnusable {
-    TlsUnusable(what.to_string())
+pub(super) fn tls_error(what: impl fmt::Display) -> TlsError {
+    TlsError(what.to_string())
 }
 
 /// The cryptography provider, the same for all.
@@ -47,39 +47,40 @@ impl TlsIdentity {
     ///
     /// # Errors
     /// No certificate, no key, a key of another certificate, or one that cannot be used.
-    pub fn from_pem(certificates: &[u8], key: &[u8]) -> Result<TlsIdentity, TlsUnusable> {
+    pub fn from_pem(certificates: &[u8], key: &[u8]) -> Result<TlsIdentity, TlsError> {
         let chain = certificates_of(certificates)?;
-        let key = PrivateKeyDer::from_pem_slice(key)
-            .map_err(|error| unusable(format_args!("the key is no private key in PEM: {error}")))?;
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| {
+            tls_error(format_args!("invalid private key: expected PEM: {error}"))
+        })?;
         let certified = CertifiedKey::from_der(chain, key, &provider()).map_err(|error| {
             use rustls::{Error, InconsistentKeys};
             match error {
                 Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
-                    unusable("the key belongs to another certificate")
+                    tls_error("the private key belongs to another certificate")
                 }
-                error => unusable(format_args!("certificate and key cannot be used: {error}")),
+                error => tls_error(format_args!("unusable certificate and private key: {error}")),
             }
         })?;
         Ok(TlsIdentity { certified: Arc::new(certified) })
     }
 }
 
-/// Every certificate in some PEM, at least one.
-pub(super) fn certificates_of(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsUnusable> {
+/// All certificates in a PEM text, at least one.
+pub(super) fn certificates_of(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    let all = all.map_err(|error| unusable(format_args!("this is no PEM: {error}")))?;
+    let all = all.map_err(|error| tls_error(format_args!("invalid PEM: {error}")))?;
     if all.is_empty() {
-        return Err(unusable("there is no certificate in it (-----BEGIN CERTIFICATE-----)"));
+        return Err(tls_error("no certificate found: expected -----BEGIN CERTIFICATE-----"));
     }
     Ok(all)
 }
 
-/// The certificates in some PEM as authorities.
-pub(super) fn authorities(pem: &[u8]) -> Result<RootCertStore, TlsUnusable> {
+/// All certificates in a PEM text as authorities.
+pub(super) fn authorities(pem: &[u8]) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates_of(pem)? {
         roots.add(certificate).map_err(|error| {
-            unusable(format_args!("a certificate in it is no authority's: {error}"))
+            tls_error(format_args!("a certificate is not an authority's: {error}"))
         })?;
     }
     Ok(roots)

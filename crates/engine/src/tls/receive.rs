@@ -3,7 +3,7 @@
 
 use std::io;
 
-use super::{Handshake, Received, Then, Tls};
+use super::{Handshake, Received, StreamState, Tls};
 use crate::conn::{Conn, Flags, Mode};
 use crate::core::Core;
 use crate::limits::{READ_BUFFER_BYTES, TLS_HANDSHAKES_PER_TURN, TLS_TORN_BYTES_MAX};
@@ -23,7 +23,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             // The event is reported again in the next turn.
             return;
         }
-        let kept = tls.torn.len();
+        let kept = tls.partial.len();
         let mut cipher = core.take_cipher_buffer();
         let room = cipher.get_mut(kept..).unwrap_or_default();
         match core.sys.recv(fd, room) {
@@ -35,14 +35,14 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 }
             }
             Err(error) if would_block(&error) => {}
-            Err(error) => core.end(slot, Closed::of_break(&error)),
+            Err(error) => core.end(slot, Closed::from_io_error(&error)),
         }
         self.core.tls_buffers.cipher = cipher;
     }
 
-    /// The peer has ended its side: ours is announced, too, which it may wait for (RFC 8446 section
-    /// 6.1), and the connection is over.
-    fn end_with_peer(&mut self, slot: u32) {
+    /// Ends a connection whose peer has ended its side: first sends our close_notify, which the
+    /// peer may wait for (RFC 8446 section 6.1).
+    fn end_after_peer(&mut self, slot: u32) {
         if self.on_end_of_stream(slot) {
             self.core.end_records(slot);
         }
@@ -77,30 +77,34 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let connected = core.answer_handshake(slot, &out);
         out.clear();
         core.tls_buffers.out = out;
-        let (whole, then) = received.map_or((0, Then::Open), |got| (got.plain, got.then));
+        let (plain_bytes, then) =
+            received.map_or((0, StreamState::Open), |got| (got.plain, got.then));
         if connected {
             self.connected_raw(slot);
         }
-        let whole = plain.get_mut(..tail + whole).filter(|_| whole > 0 && then != Then::Broken);
-        if let Some(bytes) = whole {
+        let complete = plain
+            .get_mut(..tail + plain_bytes)
+            .filter(|_| plain_bytes > 0 && then != StreamState::Failed);
+        if let Some(bytes) = complete {
             self.core.restore_tail(slot, bytes);
             self.ingest(slot, bytes, 0);
         }
         self.core.read_buffer = plain;
         match then {
-            Then::Open => {}
-            Then::Closed if self.core.is_held_up(slot) => {
-                // What it said before is still to be delivered; the stream itself ends after that.
+            StreamState::Open => {}
+            StreamState::Closed if self.core.is_paused(slot) => {
+                // What was received before is still to be delivered; then the end of the stream
+                // itself is read.
             }
-            Then::Closed => self.end_with_peer(slot),
-            Then::Broken => self.core.tls_failed(slot),
+            StreamState::Closed => self.end_after_peer(slot),
+            StreamState::Failed => self.core.tls_failed(slot),
         }
     }
 }
 
 impl Tls {
-    /// The ClientHello, behind what is said in the clear; nothing is there to be received yet.
-    pub(crate) fn say_hello(&mut self, behind: &[u8]) {
+    /// Queues the ClientHello, after unencrypted bytes; nothing was received yet.
+    pub(crate) fn queue_client_hello(&mut self, behind: &[u8]) {
         self.out.extend_from_slice(behind);
         self.session.receive(&mut [], &mut [], &mut self.out);
     }
@@ -126,16 +130,16 @@ impl Tls {
         received
     }
 
-    /// Keeps the front of what is not whole yet, unless it is longer than anything may be.
-    fn keep_torn(&mut self, bytes: &[u8], received: &mut Received) {
+    /// Keeps an incomplete record, unless it is longer than allowed.
+    fn keep_partial(&mut self, bytes: &[u8], received: &mut Received) {
         let rest = bytes.get(received.used..).unwrap_or_default();
-        if rest.len() > TLS_TORN_BYTES_MAX {
-            received.then = Then::Broken;
+        if rest.len() > TLS_PARTIAL_BYTES_MAX {
+            received.then = StreamState::Failed;
         }
-        if received.then == Then::Broken {
+        if received.then == StreamState::Failed {
             self.ended = true;
         } else if !rest.is_empty() {
-            self.torn = rest.into();
+            self.partial = rest.into();
         }
     }
 }
@@ -150,14 +154,14 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// Whether a connection, ended or not, uses TLS and its peer has not sent close_notify: then
     /// anyone on the path may have ended the stream (RFC 8446 section 6.1).
     #[must_use]
-    pub fn may_be_cut(&self, id: ConnId) -> bool {
+    pub fn may_be_truncated(&self, id: ConnId) -> bool {
         let conn = self.slab.get(id.slot()).filter(|conn| conn.generation == id.generation());
         let tls = conn.and_then(|conn| conn.cold.as_ref()?.tls.as_ref());
-        tls.is_some_and(|tls| !tls.announced)
+        tls.is_some_and(|tls| !tls.close_notify_received)
     }
 
-    /// Whether a connection is not read for now.
-    fn is_held_up(&self, slot: u32) -> bool {
+    /// Whether a connection is not being read for now.
+    fn is_paused(&self, slot: u32) -> bool {
         self.slab.get(slot).is_some_and(|conn| conn.flags.has(Flags::PAUSED | Flags::STALLED))
     }
 
@@ -191,7 +195,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let worked = !tls.opened && !out.is_empty();
         let opened = tls.session.handshake().filter(|_| !tls.opened);
         tls.opened |= opened.is_some();
-        let result = way.send_or_keep(fd, tls, out);
+        let result = transmitter.send_or_keep(fd, tls, out);
         let waits = tls.has_records();
         self.tls_handshakes += usize::from(worked);
         if result.is_err() {
@@ -227,7 +231,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
         // An alert is an answer: a lingering connection is no handshake in flight.
         let before = conn.set_answered();
-        self.handshake_over(before);
+        self.handshake_ended(before);
         self.finish(slot);
     }
 
@@ -236,7 +240,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         if let Err(error) = self.try_tls_handshake(slot) {
             let cause = match error.kind() {
                 io::ErrorKind::InvalidInput => Closed::TlsFailed,
-                _ => Closed::of_connect(&error),
+                _ => Closed::from_connect_error(&error),
             };
             self.end(slot, cause);
         }
@@ -312,4 +316,4 @@ impl<U> Conn<U> {
 }
 
 // What is kept in front of a read leaves room for more.
-const _: () = assert!(TLS_TORN_BYTES_MAX < READ_BUFFER_BYTES);
+const _: () = assert!(TLS_PARTIAL_BYTES_MAX < READ_BUFFER_BYTES);

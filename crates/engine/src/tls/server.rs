@@ -15,7 +15,7 @@ use rustls::version::{TLS12, TLS13};
 use rustls::{ServerConfig, SupportedProtocolVersion};
 
 use super::Tls;
-use super::pem::{TlsIdentity, TlsUnusable, authorities, provider, unusable};
+use super::pem::{TlsError, TlsIdentity, authorities, provider, tls_error};
 use super::session::Connection;
 
 /// The only ALPN protocol (RFC 7301).
@@ -65,38 +65,38 @@ impl TlsServer {
         identities: &[TlsIdentity],
         oldest: TlsVersion,
         client_authorities: Option<&[u8]>,
-    ) -> Result<TlsServer, TlsUnusable> {
+    ) -> Result<TlsServer, TlsError> {
         let provider = provider();
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(oldest.versions())
-            .map_err(unusable)?;
+            .map_err(tls_error)?;
         let builder = match client_authorities {
             None => builder.with_no_client_auth(),
             Some(pem) => {
                 let roots = Arc::new(authorities(pem)?);
                 let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
-                builder.with_client_cert_verifier(verifier.build().map_err(unusable)?)
+                builder.with_client_cert_verifier(verifier.build().map_err(tls_error)?)
             }
         };
         let identities: Vec<_> =
             identities.iter().map(|identity| Arc::clone(&identity.certified)).collect();
         if identities.is_empty() {
-            return Err(unusable("a server needs a certificate"));
+            return Err(tls_error("a server needs a certificate"));
         }
         let mut config = builder.with_cert_resolver(Arc::new(ByName { identities }));
         config.alpn_protocols = vec![ALPN.to_vec()];
-        // What a session needs to be resumed is kept by the client, encrypted (RFC 5077, RFC 8446
-        // section 4.6.1). The key of that is new with each set-up, so a client authority that is
-        // taken away is not outlived by its tickets.
-        config.ticketer = Ticketer::new().map_err(unusable)?;
+        // The client keeps the state that resumes a session, encrypted (RFC 5077, RFC 8446 section
+        // 4.6.1). Its key is new with each configuration, so no ticket outlives a client authority
+        // that is removed.
+        config.ticketer = Ticketer::new().map_err(tls_error)?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         Ok(TlsServer { config: Arc::new(config) })
     }
 
-    /// A connection that was accepted just now.
-    pub(crate) fn begin(&self) -> Result<Tls, TlsUnusable> {
+    /// The session of a newly accepted connection.
+    pub(crate) fn begin(&self) -> Result<Tls, TlsError> {
         let connection = UnbufferedServerConnection::new(Arc::clone(&self.config));
-        let connection = connection.map_err(unusable)?;
+        let connection = connection.map_err(tls_error)?;
         Ok(Tls::new(Box::new(Connection::Server(connection))))
     }
 }

@@ -8,7 +8,7 @@ use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
 
-use super::{Broken, Handshake, Received, Session, Then};
+use super::{Handshake, Received, SealError, Session, StreamState};
 
 /// Room for one record's header, nonce and tag, whatever the cipher, and for a key update.
 const OVERHEAD_BYTES: usize = 256;
@@ -22,13 +22,13 @@ pub(super) enum Connection {
 
 /// The result of one step.
 enum Step {
-    /// There may be more to do with what is there.
-    On,
-    /// All that is there is done with.
+    /// There may be more to do with the input.
+    More,
+    /// All of the input is processed.
     Idle,
     Closed,
-    Broken,
-    /// The same, and the library says why.
+    Invalid,
+    /// Invalid as well, with the library's reason.
     Failed(rustls::Error),
 }
 
@@ -45,23 +45,25 @@ impl Connection {
             Connection::Server(connection) => {
                 take(connection.process_tls_records(bytes), plain, out)
             }
-            Connection::Client(connection, trouble) => {
+            Connection::Client(connection, first_error) => {
                 let taken = take(connection.process_tls_records(bytes), plain, out);
                 if let (_, _, Step::Failed(error)) = &taken {
-                    trouble.get_or_init(|| error.to_string());
+                    first_error.get_or_init(|| error.to_string());
                 }
                 taken
             }
         }
     }
 
-    /// Calls `write` if application data may be sent now. `torn` is what was not whole when last
-    /// received: the library knows places in it and wants to see it again.
-    fn write(&mut self, torn: &mut [u8], write: impl Write) -> Result<(), Broken> {
+    /// Calls `write` if application data can be sent now. `partial` is the incomplete input of the
+    /// last receive: the library keeps offsets into it and needs it again.
+    fn write(&mut self, partial: &mut [u8], write: impl Write) -> Result<(), SealError> {
         match self {
-            Connection::Server(connection) => writable(connection.process_tls_records(torn), write),
+            Connection::Server(connection) => {
+                writable(connection.process_tls_records(partial), write)
+            }
             Connection::Client(connection, _) => {
-                writable(connection.process_tls_records(torn), write)
+                writable(connection.process_tls_records(partial), write)
             }
         }
     }
@@ -76,14 +78,14 @@ fn take<Data>(
     let mut written = 0;
     let step = match status.state {
         Ok(ConnectionState::ReadTraffic(mut traffic)) => {
-            let mut step = Step::On;
+            let mut step = Step::More;
             while let Some(record) = traffic.next_record() {
-                let Ok(record) = record else { return (used, written, Step::Broken) };
+                let Ok(record) = record else { return (used, written, Step::Invalid) };
                 used += record.discard;
                 let end = written + record.payload.len();
                 // Plaintext is shorter than its ciphertext, for which there is room.
                 let Some(room) = plain.get_mut(written..end) else {
-                    step = Step::Broken;
+                    step = Step::Invalid;
                     break;
                 };
                 room.copy_from_slice(record.payload);
@@ -97,17 +99,17 @@ fn take<Data>(
                 Err(EncodeError::InsufficientSize(size)) => Err(Some(size.required_size)),
                 Err(EncodeError::AlreadyEncoded) => Err(None),
             });
-            if encoded.is_ok() { Step::On } else { Step::Broken }
+            if encoded.is_ok() { Step::More } else { Step::Invalid }
         }
         // The encoded data is in `out`, and the caller sends it.
         Ok(ConnectionState::TransmitTlsData(data)) => {
             data.done();
-            Step::On
+            Step::More
         }
         Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Step::Closed,
         Ok(ConnectionState::BlockedHandshake | ConnectionState::WriteTraffic(_)) => Step::Idle,
-        // Early data is never offered, nor accepted.
-        Ok(_) => Step::Broken,
+        // Early data is neither offered nor accepted.
+        Ok(_) => Step::Invalid,
         Err(error) => Step::Failed(error),
     };
     (used, written, step)
@@ -122,10 +124,13 @@ trait Write {
     ) -> Result<(), EncryptError>;
 }
 
-fn writable<Data>(status: UnbufferedStatus<'_, '_, Data>, write: impl Write) -> Result<(), Broken> {
+fn writable<Data>(
+    status: UnbufferedStatus<'_, '_, Data>,
+    write: impl Write,
+) -> Result<(), SealError> {
     match status.state {
-        Ok(ConnectionState::WriteTraffic(traffic)) => write.write(traffic).map_err(|_| Broken),
-        _ => Err(Broken),
+        Ok(ConnectionState::WriteTraffic(traffic)) => write.write(traffic).map_err(|_| SealError),
+        _ => Err(SealError),
     }
 }
 
@@ -146,7 +151,7 @@ impl Write for Seal<'_> {
             Err(EncryptError::InsufficientSize(size)) => Err(Some(size.required_size)),
             Err(EncryptError::EncryptExhausted) => Err(None),
         });
-        sealed.map_err(|Broken| EncryptError::EncryptExhausted)
+        sealed.map_err(|SealError| EncryptError::EncryptExhausted)
     }
 }
 
@@ -162,7 +167,7 @@ impl Write for Close<'_> {
             Err(EncryptError::InsufficientSize(size)) => Err(Some(size.required_size)),
             Err(EncryptError::EncryptExhausted) => Err(None),
         });
-        closed.map_err(|Broken| EncryptError::EncryptExhausted)
+        closed.map_err(|SealError| EncryptError::EncryptExhausted)
     }
 }
 
@@ -171,7 +176,7 @@ fn grow(
     out: &mut Vec<u8>,
     mut room: usize,
     mut write: impl FnMut(&mut [u8]) -> Result<usize, Option<usize>>,
-) -> Result<(), Broken> {
+) -> Result<(), SealError> {
     let start = out.len();
     for _ in 0..2 {
         out.resize(start + room, 0);
@@ -185,12 +190,12 @@ fn grow(
         }
     }
     out.truncate(start);
-    Err(Broken)
+    Err(SealError)
 }
 
 impl Session for Connection {
     fn receive(&mut self, bytes: &mut [u8], plain: &mut [u8], out: &mut Vec<u8>) -> Received {
-        let mut received = Received { used: 0, plain: 0, then: Then::Open };
+        let mut received = Received { used: 0, plain: 0, then: StreamState::Open };
         loop {
             let rest = bytes.get_mut(received.used..).unwrap_or_default();
             let room = plain.get_mut(received.plain..).unwrap_or_default();
@@ -198,28 +203,34 @@ impl Session for Connection {
             received.used += used;
             received.plain += written;
             received.then = match step {
-                Step::On => continue,
-                Step::Idle => Then::Open,
-                Step::Closed => Then::Closed,
-                Step::Broken | Step::Failed(_) => Then::Broken,
+                Step::More => continue,
+                Step::Idle => StreamState::Open,
+                Step::Closed => StreamState::Closed,
+                Step::Invalid | Step::Failed(_) => StreamState::Failed,
             };
             break;
         }
-        if received.then == Then::Broken {
-            // The alert that says why comes with the next step; a further one may not be taken.
+        if received.then == StreamState::Failed {
+            // The alert with the reason comes with the next step; the input of a further one may
+            // not be processed.
             let rest = bytes.get_mut(received.used..).unwrap_or_default();
             self.step(rest, &mut [], out);
         }
         received
     }
 
-    fn seal(&mut self, plain: &[u8], torn: &mut [u8], out: &mut Vec<u8>) -> Result<(), Broken> {
-        self.write(torn, Seal { plain, out })
+    fn seal(
+        &mut self,
+        plain: &[u8],
+        partial: &mut [u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), SealError> {
+        self.write(partial, Seal { plain, out })
     }
 
-    fn close(&mut self, torn: &mut [u8], out: &mut Vec<u8>) {
-        // Before the handshake is complete there is nothing to announce.
-        let _ = self.write(torn, Close(out));
+    fn close(&mut self, partial: &mut [u8], out: &mut Vec<u8>) {
+        // Before the handshake is complete there is nothing to close.
+        let _ = self.write(partial, Close(out));
     }
 
     fn handshake(&self) -> Option<Handshake> {

@@ -16,8 +16,8 @@ use crate::{Counters, Handler};
 /// takes nothing.
 const SEALED_BYTES: usize = 32 * 1024;
 
-/// A worker's way to the kernel while its slab is borrowed.
-pub(crate) struct Way<'a, S> {
+/// A worker's access to the kernel for sending, while its slab is borrowed.
+pub(crate) struct Transmitter<'a, S> {
     sys: &'a mut S,
     buffers: &'a mut Buffers,
     counters: &'a Counters,
@@ -26,15 +26,18 @@ pub(crate) struct Way<'a, S> {
 impl<S: Sys, H: Handler> Core<S, H> {
     /// The connections, and the transmitter for their bytes.
     #[inline]
-    pub(crate) fn split(&mut self) -> (&mut Slab<Conn<H::User>>, Way<'_, S>) {
+    pub(crate) fn split(&mut self) -> (&mut Slab<Conn<H::User>>, Transmitter<'_, S>) {
         let counters = &self.remote.shared.mailboxes[usize::from(self.index)].counters;
-        (&mut self.slab, Way { sys: &mut self.sys, buffers: &mut self.tls_buffers, counters })
+        (
+            &mut self.slab,
+            Transmitter { sys: &mut self.sys, buffers: &mut self.tls_buffers, counters },
+        )
     }
 }
 
-impl<S: Sys> Way<'_, S> {
-    /// Sends what the kernel takes of `bytes`, as they are or as records; returns how many of them
-    /// have not to be given again.
+impl<S: Sys> Transmitter<'_, S> {
+    /// Sends what the kernel takes of `bytes`, as they are or as records; returns how many need not
+    /// be passed again.
     #[inline]
     pub(crate) fn send<U>(&mut self, conn: &mut Conn<U>, bytes: &[u8]) -> io::Result<usize> {
         match conn.cold.as_mut().and_then(|cold| cold.tls.as_deref_mut()) {
@@ -179,15 +182,15 @@ fn next_plain<'a>(
 mod tests {
     use std::net::SocketAddr;
 
-    use super::super::tests::{House, meet, server_of};
+    use super::super::tests::{CertificateAuthority, handshake, server_of};
     use super::*;
     use crate::sys::sim::Kernel;
 
     #[test]
-    fn however_much_the_kernel_takes_a_turn_encrypts_a_share() {
-        let house = House::new();
-        let server = server_of(&[house.identity("one.test")]);
-        let (mut server, mut client) = meet(&server, &house.client("one.test"), 4_096);
+    fn a_turn_encrypts_a_bounded_share() {
+        let authority = CertificateAuthority::new();
+        let server = server_of(&[authority.identity("one.test")]);
+        let (mut server, mut client) = handshake(&server, &authority.client("one.test"), 4_096);
         let address = SocketAddr::from(([127, 0, 0, 1], 443));
         let kernel = Kernel::new(1, (64 << 20, 64 << 20));
         let listener = kernel.listen(address, 4, 0);
@@ -196,18 +199,19 @@ mod tests {
         let mut seat = kernel.seat(10, &[listener]);
         let fd = seat.sys.accept(Fd::new(seat.listeners[0])).unwrap();
         let (mut buffers, counters) = (Buffers::default(), Counters::default());
-        let mut way = Way { sys: &mut seat.sys, buffers: &mut buffers, counters: &counters };
+        let mut transmitter =
+            Transmitter { sys: &mut seat.sys, buffers: &mut buffers, counters: &counters };
 
         let plain: Vec<u8> = (0..3 * FLUSH_BYTES_PER_TURN).map(|n| (n ^ (n >> 8)) as u8).collect();
         let (header, mut left) = plain.split_at(100);
         let pieces = [IoSlice::new(header), IoSlice::new(left)];
         let mut turns = 1;
-        let taken = way.send_pieces(fd, Some(&mut server.tls), &pieces).unwrap();
+        let taken = transmitter.send_pieces(fd, Some(&mut server.tls), &pieces).unwrap();
         assert!((FLUSH_BYTES_PER_TURN..FLUSH_BYTES_PER_TURN + SEALED_BYTES).contains(&taken));
         left = &left[taken - header.len()..];
         while !left.is_empty() {
             let pieces = [IoSlice::new(left)];
-            let taken = way.send_pieces(fd, Some(&mut server.tls), &pieces).unwrap();
+            let taken = transmitter.send_pieces(fd, Some(&mut server.tls), &pieces).unwrap();
             assert!(taken < FLUSH_BYTES_PER_TURN + SEALED_BYTES, "{taken}");
             left = &left[taken..];
             turns += 1;
@@ -217,6 +221,6 @@ mod tests {
         while let Ok(got @ 1..) = outside.recv(peer, &mut wire) {
             client.take(&wire[..got], usize::MAX);
         }
-        assert!(client.heard == plain);
+        assert!(client.received == plain);
     }
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::{Ordering, fence};
 use crate::Handler;
 use crate::admission::Client;
 use crate::conn::Mode;
+use crate::invariant::broken;
 use crate::limits::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, TLS_ARRIVALS_PER_TURN};
 use crate::planted::{self, Bug};
 use crate::sys::{Fd, Interest, Sys};
@@ -38,6 +39,16 @@ impl Listener {
 fn is_exhaustion(error: &io::Error) -> bool {
     let code = error.raw_os_error();
     matches!(code, Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
+}
+
+/// The listener at an index that this worker was given or watches.
+#[track_caller]
+fn listener_at(listeners: &mut [Listener], index: usize) -> Option<&mut Listener> {
+    let listener = listeners.get_mut(index);
+    if listener.is_none() {
+        broken("a listener's index is one of this worker's");
+    }
+    listener
 }
 
 impl<S: Sys, H: Handler> Worker<S, H> {
@@ -277,10 +288,12 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     }
 
     fn unwatch_listener(&mut self, index: usize) {
-        if let Some(listener) = self.listeners.get_mut(index)
+        if let Some(listener) = listener_at(&mut self.listeners, index)
             && listener.watched
         {
-            let _ = self.core.sys.unwatch(listener.fd);
+            if self.core.sys.unwatch(listener.fd).is_err() {
+                broken("a watched listener is registered with epoll");
+            }
             listener.watched = false;
         }
     }

@@ -6,7 +6,8 @@ use wire::http::{BodyDecoder, BodyEvent, CONTINUE, Request, expects_continue};
 use wire::{Limits, Status};
 
 use crate::core::Core;
-use crate::http::Asked;
+use crate::http::RequestContext;
+use crate::invariant::{SLOT_IN_USE, broken};
 use crate::sys::Sys;
 use crate::timers::nanoseconds;
 use crate::worker::Worker;
@@ -57,12 +58,15 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     /// Consumes received bytes of a body; returns how many were used.
     pub(crate) fn on_body(&mut self, slot: u32, bytes: &[u8]) -> usize {
         let core = &mut self.core;
-        let Some(mut reading) = core.take_reading(slot) else { return bytes.len() };
+        let Some(mut body) = core.take_body(slot) else {
+            broken("a connection that reads a body has one pending");
+            return bytes.len();
+        };
         let mut at = 0;
         loop {
-            match reading.decoder.decode(bytes.get(at..).unwrap_or_default()) {
+            match body.decoder.decode(bytes.get(at..).unwrap_or_default()) {
                 Ok(Status::Complete((used, BodyEvent::End))) => {
-                    self.body_is_whole(slot, *reading);
+                    self.body_complete(slot, *body);
                     return at + used;
                 }
                 Ok(Status::Complete((used, BodyEvent::Data(data)))) => {
@@ -98,27 +102,29 @@ impl<S: Sys, H: Handler> Worker<S, H> {
 }
 
 impl<S: Sys, H: Handler> Core<S, H> {
-    /// The connection keeps a body that is not whole.
-    fn put_reading(&mut self, slot: u32, reading: Box<Reading>) {
-        let Some(conn) = self.slab.get_mut(slot) else { return };
-        let bytes = reading.len() as u64;
-        conn.cold().body = Some(reading);
+    /// Stores an incomplete body with its connection.
+    fn put_body(&mut self, slot: u32, body: Box<PendingBody>) {
+        let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
+        let bytes = body.len() as u64;
+        conn.cold().body = Some(body);
         self.counters().body_bytes.add(bytes);
     }
 
-    fn take_reading(&mut self, slot: u32) -> Option<Box<Reading>> {
-        let reading = self.slab.get_mut(slot)?.cold.as_mut()?.body.take()?;
-        self.counters().body_bytes.sub(reading.len() as u64);
-        Some(reading)
+    fn take_body(&mut self, slot: u32) -> Option<Box<PendingBody>> {
+        let body = self.slab.get_mut(slot)?.cold.as_mut()?.body.take()?;
+        self.counters().body_bytes.sub(body.len() as u64);
+        Some(body)
     }
 
-    /// The body of a request is not whole in time (RFC 9110 section 15.5.9).
-    pub(crate) fn give_up_on_body(&mut self, slot: u32) {
-        let Some(reading) = self.take_reading(slot) else { return };
+    /// The body is not complete in time (RFC 9110 section 15.5.9).
+    pub(crate) fn body_timed_out(&mut self, slot: u32) {
+        let Some(body) = self.take_body(slot) else {
+            return broken("a connection that reads a body has one pending");
+        };
         self.counters().bodies_late.add(1);
         self.corked = Some(slot);
-        let response = Response::text(408, "The body of this request did not come in time.\n");
-        self.respond(slot, &response, false, &reading.asked, false);
+        let response = Response::text(408, "The request body was not received in time.\n");
+        self.respond(slot, &response, false, &body.context, false);
         self.flush_cork();
         self.corked = None;
         self.after_read(slot, b"");

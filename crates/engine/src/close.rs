@@ -6,6 +6,7 @@ use wire::websocket::{self, CloseCode};
 
 use crate::conn::{Flags, Mode};
 use crate::core::Core;
+use crate::invariant::{SLOT_IN_USE, broken};
 use crate::sys::Sys;
 use crate::{Closed, ConnId, Handler};
 
@@ -32,12 +33,12 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
     }
 
-    /// The same for this reason: whoever was in the middle of something must not take it for whole.
-    pub(crate) fn cut_off(&mut self, slot: u32, cause: Closed) {
-        if let Some(conn) = self.slab.get(slot) {
-            self.sys.reset_on_close(conn.fd);
-            self.end(slot, cause);
-        }
+    /// Ends a connection at once by RST, for this cause: the peer must not take a partial message
+    /// for a complete one.
+    pub(crate) fn reset_with(&mut self, slot: u32, cause: Closed) {
+        let Some(conn) = self.slab.get(slot) else { return broken(SLOT_IN_USE) };
+        self.sys.reset_on_close(conn.fd);
+        self.end(slot, cause);
     }
 
     /// Ends a raw connection for this cause, once everything written has been sent.
@@ -62,13 +63,13 @@ impl<S: Sys, H: Handler> Core<S, H> {
 
     fn finish_half(&mut self, slot: u32) {
         let corked = self.corked == Some(slot) && !self.cork.is_empty();
-        let Some(conn) = self.slab.get(slot) else { return };
+        let Some(conn) = self.slab.get(slot) else { return broken(SLOT_IN_USE) };
         let fd = conn.fd;
         if corked || conn.backlog() > 0 || !self.end_records(slot) {
             return self.sync_interest(slot);
         }
         self.sys.shutdown_write(fd);
-        let Some(conn) = self.slab.get_mut(slot) else { return };
+        let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         conn.flags.clear(Flags::FINISH);
         conn.flags.set(Flags::CLOSE_SENT);
         if conn.mode == Mode::HalfClosed {
@@ -83,7 +84,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         code: Option<CloseCode>,
         reason: &str,
     ) {
-        let Some(conn) = self.slab.get_mut(slot) else { return };
+        let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         match conn.mode {
             Mode::WebSocket => {
                 conn.mode = Mode::Closing;
@@ -121,7 +122,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         code: Option<CloseCode>,
         reason: &str,
     ) {
-        let Some(conn) = self.slab.get_mut(slot) else { return };
+        let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         if conn.flags.has(Flags::CLOSE_SENT) {
             return;
         }
@@ -141,7 +142,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     pub(crate) fn finish(&mut self, slot: u32) {
         let corked = self.corked == Some(slot) && !self.cork.is_empty();
         let half = self.slab.get(slot).is_some_and(|conn| conn.mode == Mode::HalfClosed);
-        let Some(conn) = self.slab.get_mut(slot) else { return };
+        let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         if conn.mode == Mode::Dead {
             return;
         }
@@ -149,17 +150,16 @@ impl<S: Sys, H: Handler> Core<S, H> {
             conn.mode = Mode::Lingering;
             self.arm_close(slot);
         }
-        let Some(conn) = self.slab.get_mut(slot) else { return };
+        let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         conn.flags.clear(Flags::PAUSED | Flags::STALLED);
-        conn.forget_unread();
+        conn.discard_unread();
         conn.flags.set(Flags::FINISH);
         let waits = corked || conn.backlog() > 0;
         let fd = conn.fd;
         if !waits && self.end_records(slot) {
             self.sys.shutdown_write(fd);
-            if let Some(conn) = self.slab.get_mut(slot) {
-                conn.flags.clear(Flags::FINISH);
-            }
+            let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
+            conn.flags.clear(Flags::FINISH);
             if half {
                 // The peer's end of stream was already read.
                 return self.end(slot, Closed::Gone);
@@ -173,13 +173,13 @@ impl<S: Sys, H: Handler> Core<S, H> {
         match self.slab.get(slot).map(|conn| conn.mode) {
             Some(Mode::Raw | Mode::HalfClosed) => self.finish_half(slot),
             Some(_) => self.finish(slot),
-            None => {}
+            None => broken(SLOT_IN_USE),
         }
     }
 
     /// Marks a connection as ended; it is reaped at the end of the turn.
     pub(crate) fn end(&mut self, slot: u32, cause: Closed) {
-        let Some(conn) = self.slab.get_mut(slot) else { return };
+        let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         match conn.mode {
             Mode::Dead => return,
             // The cause was set when the close began.
@@ -192,8 +192,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
 
     fn arm_close(&mut self, slot: u32) {
         let timeout = self.limits.close_timeout;
-        if let Some(conn) = self.slab.get(slot) {
-            self.timers.closing.push(self.now_ns, timeout, slot, conn.generation);
-        }
+        let Some(conn) = self.slab.get(slot) else { return broken(SLOT_IN_USE) };
+        self.timers.closing.push(self.now_ns, timeout, slot, conn.generation);
     }
 }

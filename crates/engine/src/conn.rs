@@ -4,9 +4,10 @@
 use wire::http::HeadScanner;
 use wire::websocket::Decoder;
 
-use crate::body::Reading;
-use crate::deflate::{Agreed, Contexts};
-use crate::http::Asked;
+use crate::body::PendingBody;
+use crate::deflate::{Contexts, NegotiatedDeflate};
+use crate::http::RequestContext;
+use crate::invariant::broken;
 use crate::queue::SendQueue;
 use crate::tls::Tls;
 use crate::{Closed, sys::Fd};
@@ -208,6 +209,14 @@ impl<U> Conn<U> {
             |cold: &Cold| cold.tail.is_empty() && cold.body.is_none() && cold.queue.is_empty();
         let answered = self.mode == Mode::Http && self.flags.has(Flags::ANSWERED);
         answered && self.cold.as_deref().is_none_or(idle)
+    }
+
+    /// Takes the context of a request that waits for its answer.
+    pub(crate) fn take_parked(&mut self) -> RequestContext {
+        self.cold.as_mut().and_then(|cold| cold.parked.take()).unwrap_or_else(|| {
+            broken("a parked request has its context");
+            RequestContext::default()
+        })
     }
 
     pub(crate) fn is_client(&self) -> bool {

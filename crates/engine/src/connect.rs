@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use crate::conn::{Flags, Mode};
 use crate::core::Core;
+use crate::invariant::{SLOT_IN_USE, broken};
 use crate::sys::Sys;
 use crate::target::NO_TARGET;
 use crate::{ConnId, Destination, Handler, Target, TlsClient, TlsConnect};
@@ -30,8 +31,9 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// that the source has no port left for this destination.
     pub fn connect(&mut self, target: u8, source: Option<IpAddr>) -> io::Result<ConnId> {
         let id = self.begin_connect(target, source)?;
-        if let Some(conn) = self.slab.get_mut(id.slot()) {
-            conn.flags.set(Flags::DEADLINE);
+        match self.slab.get_mut(id.slot()) {
+            Some(conn) => conn.flags.set(Flags::DEADLINE),
+            None => broken(SLOT_IN_USE),
         }
         let timeout = self.limits.handshake_timeout;
         self.timers.handshake.push(self.now_ns, timeout, id.slot(), id.generation());
@@ -57,13 +59,15 @@ impl<S: Sys, H: Handler> Core<S, H> {
             Ok(true) => return Ok((id, true)),
             Ok(false) => self.begin_handshake(id.slot()),
             Err(error) => {
-                // Nobody knows of it yet.
-                if let Some(conn) = self.slab.remove(id.slot()) {
-                    self.forget_outgoing(conn.flags);
-                    self.sys.close(conn.fd);
-                    self.counters().connections.sub(1);
-                    self.publish_open();
-                }
+                // It was never reported to the handler.
+                let Some(conn) = self.slab.remove(id.slot()) else {
+                    broken(SLOT_IN_USE);
+                    return Err(error);
+                };
+                self.count_outgoing_closed(conn.flags);
+                self.sys.close(conn.fd);
+                self.counters().connections.sub(1);
+                self.publish_open();
                 return Err(error);
             }
         }
@@ -79,7 +83,10 @@ impl<S: Sys, H: Handler> Core<S, H> {
         };
         self.counters().connects.add(1);
         let slot = self.insert(fd, Mode::Connecting);
-        let conn = self.slab.get_mut(slot).ok_or(io::ErrorKind::Other)?;
+        let Some(conn) = self.slab.get_mut(slot) else {
+            broken(SLOT_IN_USE);
+            return Err(io::ErrorKind::Other.into());
+        };
         conn.flags.set(Flags::CLIENT);
         conn.target = target;
         let id = ConnId::new(self.index, slot, conn.generation);
@@ -112,6 +119,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let slot = self.insert(fd, Mode::Connecting);
         let timeout = self.limits.handshake_timeout;
         let Some(conn) = self.slab.get_mut(slot) else {
+            broken(SLOT_IN_USE);
             return Err(io::ErrorKind::Other.into());
         };
         conn.flags.set(Flags::CLIENT | Flags::DEADLINE);

@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 
 use crate::admission::Client;
 use crate::conn::{Conn, Flags, Mode};
-use crate::deflate::{Agreed, Codec};
+use crate::deflate::{NegotiatedDeflate, SharedCodec};
+use crate::invariant::{SLOT_IN_USE, broken};
 use crate::limits::{POOLED_BUFFER_BYTES, POOLED_BUFFERS, READ_BUFFER_BYTES, TAIL_BYTES_MAX};
 use crate::planted::{self, Bug};
 use crate::slab::Slab;
@@ -332,7 +333,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
 
     pub(crate) fn resume_soon(&mut self, slot: u32) {
         self.sync_interest(slot);
-        let Some(conn) = self.slab.get_mut(slot) else { return };
+        let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         let has_tail = conn.cold.as_ref().is_some_and(|cold| !cold.tail.is_empty());
         if has_tail && !conn.flags.has(Flags::RESUMED) {
             conn.flags.set(Flags::RESUMED);
@@ -353,9 +354,13 @@ impl<S: Sys, H: Handler> Core<S, H> {
         if self.pairs { live.max(2 * (live - self.outgoing.min(live))) } else { live }
     }
 
-    /// A connection is gone.
-    pub(crate) fn forget_outgoing(&mut self, flags: Flags) {
-        self.outgoing -= u32::from(flags.has(Flags::CLIENT)).min(self.outgoing);
+    /// Uncounts a closed connection if it was an outgoing one.
+    pub(crate) fn count_outgoing_closed(&mut self, flags: Flags) {
+        let outgoing = u32::from(flags.has(Flags::CLIENT));
+        match self.outgoing.checked_sub(outgoing) {
+            Some(left) => self.outgoing = left,
+            None => broken("an outgoing connection was counted when it began"),
+        }
     }
 
     /// Puts a new connection into the slab.
@@ -388,7 +393,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
 
     /// Makes epoll watch exactly the events that the connection now waits for.
     pub(crate) fn sync_interest(&mut self, slot: u32) {
-        let Some(conn) = self.slab.get_mut(slot) else { return };
+        let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         let paused = conn.flags.has(Flags::PAUSED | Flags::STALLED);
         let interest = Interest {
             read: !paused
@@ -411,7 +416,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
 
     /// Registers a new connection with epoll.
     pub(crate) fn watch_first(&mut self, slot: u32) {
-        let Some(conn) = self.slab.get_mut(slot) else { return };
+        let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         if conn.mode == Mode::Dead || conn.flags.has(Flags::WATCHED) {
             return;
         }
@@ -428,7 +433,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     }
 
     fn watch(&mut self, slot: u32, interest: Interest) {
-        let Some(conn) = self.slab.get_mut(slot) else { return };
+        let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         let key = key_of(slot, conn.generation);
         let known = conn.flags.has(Flags::WATCHED);
         conn.flags.clear(Flags::WATCHED_READ | Flags::WATCHED_WRITE);

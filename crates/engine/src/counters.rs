@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::invariant::broken;
 use crate::{Closed, Refusal};
 
 /// A counter that its one worker changes and every thread may read.
@@ -169,22 +170,25 @@ counters! {
 impl Counters {
     /// Counts an ended connection.
     pub fn count_closed(&self, cause: Closed) {
-        if let Some(counter) = self.closed.get(cause as usize) {
-            counter.add(1);
+        match self.closed.get(cause as usize) {
+            Some(counter) => counter.add(1),
+            None => broken("each cause has a counter"),
         }
     }
 
     /// Counts a refused connection.
     pub fn count_refused(&self, refusal: Refusal) {
-        if let Some(counter) = self.refused.get(refusal as usize) {
-            counter.add(1);
+        match self.refused.get(refusal as usize) {
+            Some(counter) => counter.add(1),
+            None => broken("each refusal has a counter"),
         }
     }
 
     /// Counts a protocol violation.
     pub fn count_violation(&self, violation: wire::Violation) {
-        if let Some(counter) = self.violations.get(violation as usize) {
-            counter.add(1);
+        match self.violations.get(violation as usize) {
+            Some(counter) => counter.add(1),
+            None => broken("each violation has a counter"),
         }
     }
 }

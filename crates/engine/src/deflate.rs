@@ -8,6 +8,7 @@ use wire::websocket::{self, Compressor, Deflate, FrameHeader, Inflater, OpCode, 
 
 use crate::conn::Cold;
 use crate::core::Core;
+use crate::invariant::{SLOT_IN_USE, broken};
 use crate::limits::POOLED_BUFFER_BYTES;
 use crate::sys::Sys;
 use crate::worker::Worker;
@@ -91,14 +92,16 @@ pub(crate) struct SharedCodec {
     inflated: Vec<u8>,
 }
 
-impl Codec {
-    /// Compresses a message by itself.
+impl SharedCodec {
+    /// Compresses a message on its own.
     fn compress(&mut self, bits: u8, message: &[u8], out: &mut Vec<u8>) {
-        let index = usize::from(bits.saturating_sub(Agreed::BITS_MIN)).min(6);
-        let Some(compressor) = self.compressors.get_mut(index) else { return };
+        let index = usize::from(bits.saturating_sub(NegotiatedDeflate::BITS_MIN)).min(6);
+        let Some(compressor) = self.compressors.get_mut(index) else {
+            return broken("each window size has a compressor slot");
+        };
         let compressor = compressor.get_or_insert_with(|| Box::new(Compressor::new(bits)));
         compressor.compress(message, out);
-        compressor.forget();
+        compressor.reset();
     }
 }
 
@@ -161,7 +164,10 @@ impl<S: Sys, H: Handler> Core<S, H> {
     pub(crate) fn send_deflated(&mut self, slot: u32, opcode: OpCode, data: &[u8]) -> Sent {
         let mut compressed = std::mem::take(&mut self.codec.compressed);
         compressed.clear();
-        let Some(conn) = self.slab.get_mut(slot) else { return Sent::Dropped };
+        let Some(conn) = self.slab.get_mut(slot) else {
+            broken(SLOT_IN_USE);
+            return Sent::Dropped;
+        };
         let (bits, keeps) = (conn.deflate.bits(), conn.deflate.keeps_out());
         if keeps {
             let contexts = conn.cold().contexts.get_or_insert_default();
@@ -200,10 +206,13 @@ impl<S: Sys, H: Handler> Core<S, H> {
         out: &mut Vec<u8>,
     ) -> Result<(), Violation> {
         let most = self.limits.wire.message_bytes as usize;
-        let Some(conn) = self.slab.get_mut(slot) else { return Ok(()) };
+        let Some(conn) = self.slab.get_mut(slot) else {
+            broken(SLOT_IN_USE);
+            return Ok(());
+        };
         if conn.deflate.keeps_in() {
             let contexts = conn.cold().contexts.get_or_insert_default();
-            contexts.inflater.get_or_insert_default().inflate_on(data, out, most)?;
+            contexts.inflater.get_or_insert_default().inflate_with_context(data, out, most)?;
         } else {
             self.codec.inflater.get_or_insert_default().inflate(data, out, most)?;
         }

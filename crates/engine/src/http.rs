@@ -43,7 +43,10 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     /// would otherwise pay for its stack and registers.
     #[inline(never)]
     pub(crate) fn on_head(&mut self, slot: u32, bytes: &mut [u8]) -> usize {
-        let Some(conn) = self.core.slab.get_mut(slot) else { return bytes.len() };
+        let Some(conn) = self.core.slab.get_mut(slot) else {
+            broken(SLOT_IN_USE);
+            return bytes.len();
+        };
         if conn.cold.as_ref().is_some_and(|cold| cold.body.is_some()) {
             return self.on_body(slot, bytes);
         }
@@ -62,7 +65,10 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             }
         }
         let now_ns = self.core.now_ns;
-        let Some(conn) = self.core.slab.get_mut(slot) else { return bytes.len() };
+        let Some(conn) = self.core.slab.get_mut(slot) else {
+            broken(SLOT_IN_USE);
+            return bytes.len();
+        };
         let mut scanner = conn.cold.as_ref().map_or(HeadScanner::default(), |cold| cold.scanner);
         let length = match scanner.scan(bytes, &self.core.limits.wire) {
             Ok(Status::Complete(length)) => length,
@@ -122,10 +128,12 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             None => None,
             Some(upgrade) => match upgrade.deflate(compression == Compression::Takeover) {
                 Ok(deflate) => deflate,
-                Err(violation) => return self.refuse_head(slot, violation, read),
+                Err(violation) => return self.reject_head(slot, violation, read),
             },
         };
-        let Some(id) = self.core.id_at(slot) else { return };
+        let Some(id) = self.core.id_at(slot) else {
+            return broken("a connection whose head is parsed is alive");
+        };
         let incoming = Incoming { head: &request, upgrade: upgrade.as_ref(), took_ns };
         let answer = self.handler.request(&mut self.core, id, &incoming);
         // An unrequested body is not read: the answer is sent and what arrives is discarded.
@@ -181,18 +189,18 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             Answer::Later => {
                 let core = &mut self.core;
                 let until_ns = core.now_ns + nanoseconds(core.limits.handshake_timeout);
-                let Some(conn) = core.slab.get_mut(slot) else { return };
+                let Some(conn) = core.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
                 conn.mode = Mode::Parked;
-                conn.cold().asked = Some(Asked { until_ns, ..*asked });
+                conn.cold().parked = Some(RequestContext { until_ns, ..*context });
                 self.core.sync_interest(slot);
             }
         }
     }
 
-    /// The handshake is complete: frames from here on.
-    fn opened(&mut self, slot: u32, deflate: Option<Agreed>) {
+    /// Opens the WebSocket: the handshake is complete, and frames follow.
+    fn open_websocket(&mut self, slot: u32, deflate: Option<NegotiatedDeflate>) {
         let tick = self.core.tick;
-        let Some(conn) = self.core.slab.get_mut(slot) else { return };
+        let Some(conn) = self.core.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         conn.mode = Mode::WebSocket;
         conn.last_active = tick;
         let before = conn.flags;
@@ -211,7 +219,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
 
     /// Handles the success or failure of a connect.
     pub(crate) fn on_connected(&mut self, slot: u32) {
-        let Some(conn) = self.core.slab.get(slot) else { return };
+        let Some(conn) = self.core.slab.get(slot) else { return broken(SLOT_IN_USE) };
         let target = self.core.targets.get(usize::from(conn.target));
         let raw = match target {
             Some(target) => target.is_raw() && target.tls.is_none(),
@@ -227,7 +235,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     /// Makes an outgoing connection raw: bytes in both directions from here.
     pub(crate) fn connected_raw(&mut self, slot: u32) {
         let tick = self.core.tick;
-        let Some(conn) = self.core.slab.get_mut(slot) else { return };
+        let Some(conn) = self.core.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         conn.mode = Mode::Raw;
         conn.last_active = tick;
         let id = ConnId::new(self.core.index, slot, conn.generation);
@@ -238,7 +246,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     /// Handles the server's answer to our handshake.
     fn on_response(&mut self, slot: u32, head: &[u8]) {
         let mut headers = [EMPTY_HEADER; MAX_HEADERS];
-        let Some(conn) = self.core.slab.get(slot) else { return };
+        let Some(conn) = self.core.slab.get(slot) else { return broken(SLOT_IN_USE) };
         let key = key_for(self.core.key_secret, slot, conn.generation);
         let target = self.core.targets.get(usize::from(conn.target));
         let deflate = target.is_some_and(|target| target.deflate);
@@ -286,10 +294,10 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
         self.counters().requests.add(1);
         let tick = self.tick;
-        let Some(conn) = self.slab.get_mut(slot) else { return };
+        let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         let before = conn.set_answered();
         conn.last_active = tick;
-        if stream && !asked.head_only {
+        if stream && !context.head_only {
             conn.mode = Mode::Raw;
         } else if !keep {
             let refused = response.status >= 400;
@@ -330,7 +338,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// Waits for the peer to end the stream.
     pub(crate) fn await_end(&mut self, slot: u32) {
         let timeout = self.limits.close_timeout;
-        let Some(conn) = self.slab.get_mut(slot) else { return };
+        let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         if matches!(conn.mode, Mode::Lingering | Mode::Dead) {
             return;
         }
@@ -347,7 +355,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// Sends the handshake if the connection is already established, as it usually is on loopback;
     /// otherwise waits for that.
     pub(crate) fn begin_handshake(&mut self, slot: u32) {
-        let Some(conn) = self.slab.get_mut(slot) else { return };
+        let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         let has_session = conn.tls().is_some();
         let target = self.targets.get(usize::from(conn.target));
         if has_session || target.is_some_and(|target| target.tls.is_some()) {
@@ -358,19 +366,20 @@ impl<S: Sys, H: Handler> Core<S, H> {
             return self.watch_first(slot);
         }
         let mut head = self.take_buffer();
-        let Some(conn) = self.slab.get(slot) else { return };
+        let Some(conn) = self.slab.get(slot) else { return broken(SLOT_IN_USE) };
         let (fd, generation) = (conn.fd, conn.generation);
-        let Some(target) = self.targets.get(usize::from(conn.target)) else { return };
+        let Some(target) = self.targets.get(usize::from(conn.target)) else {
+            return broken("a connecting client has its target");
+        };
         target.encode(&mut head, &key_for(self.key_secret, slot, generation));
         match self.sys.send(fd, &head) {
             Ok(sent) => {
                 self.counters().bytes_out.add(sent as u64);
-                if let Some(conn) = self.slab.get_mut(slot) {
-                    conn.mode = Mode::Http;
-                    if sent < head.len() {
-                        conn.cold().queue.push_owned(head.get(sent..).unwrap_or_default(), 0);
-                        self.counters().queued_bytes.add((head.len() - sent) as u64);
-                    }
+                let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
+                conn.mode = Mode::Http;
+                if sent < head.len() {
+                    conn.cold().queue.push_owned(head.get(sent..).unwrap_or_default(), 0);
+                    self.counters().queued_bytes.add((head.len() - sent) as u64);
                 }
             }
             Err(error)
@@ -382,11 +391,14 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.sync_interest(slot);
     }
 
-    /// The first bytes of a raw connection, if it is there already. False: it is not, or it is to
-    /// speak TLS first. An error means that it never will be.
-    pub(crate) fn say_first(&mut self, slot: u32, first: &[u8]) -> std::io::Result<bool> {
+    /// Sends the first bytes of a raw connection if it is already established. Returns `false` if
+    /// it is not, or must begin TLS first. An error means that the connect failed.
+    pub(crate) fn send_first(&mut self, slot: u32, first: &[u8]) -> std::io::Result<bool> {
         let tick = self.tick;
-        let Some(conn) = self.slab.get_mut(slot) else { return Ok(false) };
+        let Some(conn) = self.slab.get_mut(slot) else {
+            broken(SLOT_IN_USE);
+            return Ok(false);
+        };
         let target = self.targets.get(usize::from(conn.target));
         if !target.is_some_and(|target| target.is_raw() && target.tls.is_none()) {
             return Ok(false);
@@ -411,9 +423,11 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// Sends the handshake request on an established connection.
     pub(crate) fn send_request(&mut self, slot: u32) {
         let mut head = self.take_buffer();
-        let Some(conn) = self.slab.get(slot) else { return };
+        let Some(conn) = self.slab.get(slot) else { return broken(SLOT_IN_USE) };
         let key = key_for(self.key_secret, slot, conn.generation);
-        let Some(target) = self.targets.get(usize::from(conn.target)) else { return };
+        let Some(target) = self.targets.get(usize::from(conn.target)) else {
+            return broken("a connecting client has its target");
+        };
         target.encode(&mut head, &key);
         self.write_out(slot, &head, 0);
         self.give_buffer(head);
@@ -446,7 +460,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// Sets the handshake deadline of an accepted connection, unless the handshake is complete.
     pub(crate) fn arm_handshake(&mut self, slot: u32) {
         let timeout = self.limits.handshake_timeout;
-        let Some(conn) = self.slab.get_mut(slot) else { return };
+        let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         if matches!(conn.mode, Mode::Http | Mode::Parked) && !conn.flags.has(Flags::DEADLINE) {
             conn.flags.set(Flags::DEADLINE);
             let (generation, flags) = (conn.generation, conn.flags);
@@ -457,14 +471,15 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
     }
 
-    /// Nobody has settled [`Answer::Later`] in time.
-    fn give_up_on_answer(&mut self, slot: u32) {
-        let Some(conn) = self.slab.get_mut(slot) else { return };
+    /// Answers 504: [`Answer::Later`] was not followed by an answer in time.
+    fn answer_timed_out(&mut self, slot: u32) {
+        let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         conn.mode = Mode::Http;
-        let asked = conn.cold.as_mut().and_then(|cold| cold.asked.take()).unwrap_or_default();
+        let context = conn.take_parked();
         self.corked = Some(slot);
-        let response = Response::text(504, "The answer to this request did not come in time.\n");
-        self.respond(slot, &response, false, &asked, false);
+        let response =
+            Response::text(504, "The application did not answer this request in time.\n");
+        self.respond(slot, &response, false, &context, false);
         self.flush_cork();
         self.corked = None;
         self.after_read(slot, b"");

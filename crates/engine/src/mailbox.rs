@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::admission::Admission;
+use crate::invariant::broken;
 use crate::{Answer, ConnId, Counters};
 
 /// Wakes one worker from any thread.
@@ -271,8 +272,9 @@ impl<P> Remote<P> {
     /// Gives a listener, by its index among those of [`crate::Worker::new`], to a worker, which
     /// accepts from it from its next turn on. Each listener belongs to one worker at a time.
     pub fn give_listener(&self, worker: usize, listener: usize) {
-        if let Some(mailbox) = self.shared.mailboxes.get(worker) {
-            mailbox.put(Letter::Listen(listener), 0);
+        match self.shared.mailboxes.get(worker) {
+            Some(mailbox) => mailbox.put(Envelope::Listen(listener), 0),
+            None => broken("a listener is given to a worker of this process"),
         }
     }
 

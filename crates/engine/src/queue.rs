@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::rc::Rc;
 
-use crate::partial_write::cut;
+use crate::invariant::broken;
+use crate::partial_write::split_point;
 
 /// Encoded bytes that many queues of one worker refer to: a publication is one of these.
 #[derive(Clone, Debug)]
@@ -190,7 +191,9 @@ impl SendQueue {
     pub(crate) fn advance(&mut self, mut n: usize) {
         self.bytes -= n;
         while n > 0 {
-            let Some(first) = self.pieces.front() else { return };
+            let Some(first) = self.pieces.front() else {
+                return broken("a queue holds the bytes that were sent from it");
+            };
             let left = first.bytes().len() - self.sent;
             if n < left {
                 self.sent += n;

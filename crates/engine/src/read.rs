@@ -8,6 +8,7 @@ use wire::{Role, Status, Violation};
 
 use crate::conn::{Conn, Flags, Mode};
 use crate::core::Core;
+use crate::invariant::{SLOT_IN_USE, broken};
 use crate::limits::{MESSAGE_GROWS_BYTES, READ_BUFFER_BYTES};
 use crate::planted::{self, Bug};
 use crate::send::would_block;
@@ -19,8 +20,8 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     /// One bounded read of a connection, and everything that follows from it.
     pub(crate) fn read(&mut self, slot: u32) {
         let core = &mut self.core;
-        let Some(conn) = core.slab.get_mut(slot) else { return };
-        // What a resumed connection had kept comes first, and is seen to in this very turn.
+        let Some(conn) = core.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
+        // The kept bytes of a resumed connection come first; they are processed in this same turn.
         if matches!(conn.mode, Mode::Dead | Mode::Parked | Mode::HalfClosed)
             || conn.flags.has(Flags::PAUSED | Flags::STALLED | Flags::RESUMED)
         {
@@ -37,15 +38,18 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         assert!(!room.is_empty(), "a tail is at most TAIL_BYTES_MAX");
         match core.sys.recv(fd, room) {
             Ok(got) if got > 0 => {
-                core.heard(slot, got);
-                if let Some(bytes) = buffer.get_mut(..kept + got) {
-                    if kept > 0 {
-                        self.core.restore_tail(slot, bytes);
+                core.count_received(slot, got);
+                match buffer.get_mut(..kept + got) {
+                    Some(bytes) => {
+                        if kept > 0 {
+                            self.core.restore_tail(slot, bytes);
+                        }
+                        self.ingest(slot, bytes, 0);
                     }
-                    self.ingest(slot, bytes, 0);
+                    None => broken("a read ends within its buffer"),
                 }
             }
-            other => self.read_nothing(slot, other),
+            other => self.on_empty_read(slot, other),
         }
         self.core.read_buffer = buffer;
     }
@@ -119,9 +123,12 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let kept = self.core.slab.get(slot).and_then(|conn| conn.cold.as_ref());
         let kept = kept.map_or(0, |cold| cold.tail.len());
         let mut buffer = self.core.take_read_buffer();
-        if let Some(bytes) = buffer.get_mut(..kept) {
-            self.core.restore_tail(slot, bytes);
-            self.ingest(slot, bytes, 0);
+        match buffer.get_mut(..kept) {
+            Some(bytes) => {
+                self.core.restore_tail(slot, bytes);
+                self.ingest(slot, bytes, 0);
+            }
+            None => broken("a tail is at most TAIL_BYTES_MAX"),
         }
         self.core.read_buffer = buffer;
         self.core.sync_interest(slot);
@@ -154,7 +161,10 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     pub(crate) fn ingest(&mut self, slot: u32, bytes: &mut [u8], mut at: usize) {
         self.core.corked = Some(slot);
         while let Some(rest) = bytes.get_mut(at..).filter(|rest| !rest.is_empty()) {
-            let Some(conn) = self.core.slab.get(slot) else { break };
+            let Some(conn) = self.core.slab.get(slot) else {
+                broken(SLOT_IN_USE);
+                break;
+            };
             if conn.flags.has(Flags::PAUSED | Flags::STALLED) {
                 break;
             }
@@ -178,15 +188,19 @@ impl<S: Sys, H: Handler> Worker<S, H> {
 
     #[inline(never)]
     fn on_raw(&mut self, slot: u32, bytes: &mut [u8]) -> usize {
-        if let Some(id) = self.core.id_at(slot) {
-            self.handler.data(&mut self.core, id, bytes);
+        match self.core.id_at(slot) {
+            Some(id) => self.handler.data(&mut self.core, id, bytes),
+            None => broken("a raw connection is alive"),
         }
         bytes.len() - self.core.take_unread(slot).min(bytes.len())
     }
 
     /// Decodes frames until the bytes run out or the handler pauses; returns the bytes used.
     fn on_frames(&mut self, slot: u32, bytes: &mut [u8]) -> usize {
-        let Some(conn) = self.core.slab.get(slot) else { return bytes.len() };
+        let Some(conn) = self.core.slab.get(slot) else {
+            broken(SLOT_IN_USE);
+            return bytes.len();
+        };
         let id = ConnId::new(self.core.index, slot, conn.generation);
         let role = if conn.is_client() { Role::Client } else { Role::Server };
         let mut open = conn.mode == Mode::WebSocket;
@@ -205,7 +219,10 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 }
             }
             // The handler may have closed, paused or ended it.
-            let Some(conn) = self.core.slab.get_mut(slot) else { return bytes.len() };
+            let Some(conn) = self.core.slab.get_mut(slot) else {
+                broken(SLOT_IN_USE);
+                return bytes.len();
+            };
             conn.decoder = decoder;
             open = conn.mode == Mode::WebSocket;
             if !(open || conn.mode == Mode::Closing)
@@ -253,11 +270,18 @@ impl<S: Sys, H: Handler> Worker<S, H> {
 
     /// Handles the peer's end of the stream; returns `false` if the handler keeps our side open.
     pub(crate) fn on_end_of_stream(&mut self, slot: u32) -> bool {
-        let Some(conn) = self.core.slab.get(slot) else { return true };
-        if conn.mode == Mode::Raw && !conn.flags.has(Flags::CLOSE_SENT) && self.keeps_half(slot) {
+        let Some(conn) = self.core.slab.get(slot) else {
+            broken(SLOT_IN_USE);
+            return true;
+        };
+        if conn.mode == Mode::Raw && !conn.flags.has(Flags::CLOSE_SENT) && self.keep_half_open(slot)
+        {
             return false;
         }
-        let Some(conn) = self.core.slab.get(slot) else { return true };
+        let Some(conn) = self.core.slab.get(slot) else {
+            broken(SLOT_IN_USE);
+            return true;
+        };
         let cause = match conn.mode {
             Mode::Http if conn.flags.has(Flags::ANSWERED) => Closed::Answered,
             _ => Closed::Gone,
@@ -266,9 +290,12 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         true
     }
 
-    /// Asks whether our side of a raw connection is to stay open without the peer's.
-    fn keeps_half(&mut self, slot: u32) -> bool {
-        let Some(id) = self.core.id_at(slot) else { return false };
+    /// Asks the handler whether our side of a raw connection stays open without the peer's.
+    fn keep_half_open(&mut self, slot: u32) -> bool {
+        let Some(id) = self.core.id_at(slot) else {
+            broken("a raw connection is alive");
+            return false;
+        };
         if !self.handler.ended(&mut self.core, id) {
             return false;
         }
@@ -318,18 +345,19 @@ impl<S: Sys, H: Handler> Core<S, H> {
 
     /// Puts the tail of the last read in front of the new bytes.
     pub(crate) fn restore_tail(&mut self, slot: u32, bytes: &mut [u8]) {
-        let Some(conn) = self.slab.get_mut(slot) else { return };
+        let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         let Some(cold) = conn.cold.as_mut().filter(|cold| !cold.tail.is_empty()) else { return };
         let tail = std::mem::take(&mut cold.tail);
-        if let Some(front) = bytes.get_mut(..tail.len()) {
-            front.copy_from_slice(&tail);
+        match bytes.get_mut(..tail.len()) {
+            Some(front) => front.copy_from_slice(&tail),
+            None => broken("room was left for the tail in front of the new bytes"),
         }
         self.give_buffer(tail);
     }
 
     /// Keeps what could not be delivered yet, or frees the connection's box if it holds nothing.
     pub(crate) fn after_read(&mut self, slot: u32, rest: &[u8]) {
-        let Some(conn) = self.slab.get_mut(slot) else { return };
+        let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         if conn.mode == Mode::Lingering {
             if conn.flags.has(Flags::FINISH) && !conn.waits() {
                 self.finish(slot);
@@ -350,7 +378,10 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// Adds a fragment to the current message; returns the complete message with the last one.
     #[inline(never)]
     fn gather(&mut self, slot: u32, data: &[u8], last: bool) -> Option<Vec<u8>> {
-        let conn = self.slab.get(slot)?;
+        let Some(conn) = self.slab.get(slot) else {
+            broken(SLOT_IN_USE);
+            return None;
+        };
         let fresh = conn.cold.as_ref().is_none_or(|cold| cold.message.capacity() == 0);
         let buffer = if fresh { self.take_buffer() } else { Vec::new() };
         let conn = self.slab.get_mut(slot)?;
@@ -369,7 +400,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     #[inline(never)]
     fn answer_ping(&mut self, slot: u32, payload: &[u8]) {
         self.counters().pings_in.add(1);
-        let Some(conn) = self.slab.get_mut(slot) else { return };
+        let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         let client = conn.is_client();
         if conn.backlog() > 0 {
             // Only the latest ping needs an answer (RFC 6455 section 5.5.3), so a peer that pings
@@ -382,7 +413,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
 
     #[inline(never)]
     fn peer_closes(&mut self, slot: u32, code: Option<CloseCode>) {
-        let Some(conn) = self.slab.get_mut(slot) else { return };
+        let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         let client = conn.is_client();
         if conn.mode == Mode::WebSocket {
             conn.closed = Closed::ByPeer;
@@ -399,9 +430,9 @@ impl<S: Sys, H: Handler> Core<S, H> {
 
     /// Handles a protocol violation: sends its close code, ends our side, counts it.
     #[inline(never)]
-    pub(crate) fn violated(&mut self, slot: u32, violation: Violation) {
+    pub(crate) fn on_violation(&mut self, slot: u32, violation: Violation) {
         self.counters().count_violation(violation);
-        let Some(conn) = self.slab.get_mut(slot) else { return };
+        let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         let client = conn.is_client();
         if conn.mode == Mode::WebSocket {
             conn.closed = Closed::Violation;
@@ -449,7 +480,10 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// timeout, for example by empty fragments. For a silent peer the idle timeout itself applies.
     fn is_unfinished(&mut self, slot: u32) -> bool {
         let span = self.timers.span(self.now_ns);
-        let Some(conn) = self.slab.get_mut(slot) else { return false };
+        let Some(conn) = self.slab.get_mut(slot) else {
+            broken(SLOT_IN_USE);
+            return false;
+        };
         if !conn.decoder.is_within_message() || conn.flags.has(Flags::STALLED) {
             return false;
         }

@@ -8,6 +8,7 @@ use wire::http::Request;
 use wire::websocket::encode_refusal;
 
 use crate::core::Core;
+use crate::invariant::{SLOT_IN_USE, broken};
 use crate::sys::Sys;
 use crate::worker::Worker;
 use crate::{Closed, Handler, RejectedRequest, ServerFault};
@@ -52,12 +53,12 @@ impl<S: Sys, H: Handler> Worker<S, H> {
 }
 
 impl<S: Sys, H: Handler> Core<S, H> {
-    /// Answers a broken request as the RFC says, counts it, ends the connection.
-    pub(crate) fn refuse(&mut self, slot: u32, violation: Violation) {
+    /// Answers an invalid request with the violation's status, counts it, and ends the connection.
+    pub(crate) fn reject(&mut self, slot: u32, violation: Violation) {
         self.counters().count_violation(violation);
-        let Some(conn) = self.slab.get_mut(slot) else { return };
+        let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         if conn.is_client() {
-            self.broken.insert(slot, Broken::Rule(violation));
+            self.server_faults.insert(slot, ServerFault::Violation(violation));
             return self.end(slot, Closed::HandshakeRejected);
         }
         conn.closed = Closed::Violation;

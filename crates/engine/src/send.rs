@@ -7,6 +7,7 @@ use wire::websocket::{self, CloseCode, FrameHeader, OpCode};
 
 use crate::conn::{Cold, Conn, Flags, Mode};
 use crate::core::Core;
+use crate::invariant::{SLOT_IN_USE, broken};
 use crate::limits::{CORK_BYTES, FLUSH_BYTES_PER_TURN, VECTORED_BYTES};
 use crate::planted::{self, Bug};
 use crate::queue::PIECES_MAX;
@@ -61,7 +62,10 @@ impl<S: Sys, H: Handler> Core<S, H> {
         deflated: bool,
         data: &[u8],
     ) -> Sent {
-        let Some(conn) = self.slab.get(slot) else { return Sent::Dropped };
+        let Some(conn) = self.slab.get(slot) else {
+            broken(SLOT_IN_USE);
+            return Sent::Dropped;
+        };
         let (client, backlog) = (conn.is_client(), conn.backlog());
         let mask = client.then(|| (self.sys.random() as u32).to_ne_bytes());
         if self.corked == Some(slot) {
@@ -172,7 +176,10 @@ impl<S: Sys, H: Handler> Core<S, H> {
     #[inline(never)]
     fn write_behind(&mut self, id: ConnId, bytes: &[u8]) -> Sent {
         let slot = id.slot();
-        let Some(conn) = self.live(id) else { return Sent::Dropped };
+        let Some(conn) = self.live(id) else {
+            broken(SLOT_IN_USE);
+            return Sent::Dropped;
+        };
         if conn.weight() > self.limits.send_queue_bytes && !self.relieve(slot, bytes.len(), 0) {
             return Sent::Dropped;
         }
@@ -219,7 +226,10 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// dropped.
     fn relieve(&mut self, slot: u32, room: usize, messages: u64) -> bool {
         let (policy, limit) = (self.limits.slow_consumer, self.limits.send_queue_bytes);
-        let Some(conn) = self.slab.get_mut(slot) else { return false };
+        let Some(conn) = self.slab.get_mut(slot) else {
+            broken(SLOT_IN_USE);
+            return false;
+        };
         let queue = &mut conn.cold.get_or_insert_default().queue;
         let before = queue.len();
         let dropped = match policy {
@@ -272,11 +282,14 @@ impl<S: Sys, H: Handler> Core<S, H> {
     fn transmit_by(
         &mut self,
         slot: u32,
-        send: impl FnOnce(&mut Way<'_, S>, &mut Conn<H::User>) -> io::Result<usize>,
+        send: impl FnOnce(&mut Transmitter<'_, S>, &mut Conn<H::User>) -> io::Result<usize>,
     ) -> io::Result<usize> {
-        let (slab, mut way) = self.split();
-        let Some(conn) = slab.get_mut(slot) else { return Ok(0) };
-        let sent = send(&mut way, conn);
+        let (slab, mut transmitter) = self.split();
+        let Some(conn) = slab.get_mut(slot) else {
+            broken(SLOT_IN_USE);
+            return Ok(0);
+        };
+        let sent = send(&mut transmitter, conn);
         if conn.cold.is_some() && conn.waits() {
             // TLS records wait for room in the kernel.
             self.sync_interest(slot);
@@ -319,7 +332,10 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// Adds to a queue with `push` and makes sure that it will be flushed.
     fn queue(&mut self, slot: u32, push: impl FnOnce(&mut Cold)) -> Sent {
         let stall = self.limits.send_queue_bytes / 4;
-        let Some(conn) = self.slab.get_mut(slot) else { return Sent::Dropped };
+        let Some(conn) = self.slab.get_mut(slot) else {
+            broken(SLOT_IN_USE);
+            return Sent::Dropped;
+        };
         let cold = conn.cold();
         let before = cold.queue.len();
         push(cold);
@@ -358,8 +374,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let mut budget = FLUSH_BYTES_PER_TURN;
         let tick = self.tick;
         while budget > 0 {
-            let (slab, mut way) = self.split();
-            let Some(conn) = slab.get_mut(slot) else { return };
+            let (slab, mut transmitter) = self.split();
+            let Some(conn) = slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
             let fd = conn.fd;
             let Some(cold) = conn.cold.as_mut().filter(|cold| !cold.queue.is_empty()) else {
                 break;
@@ -390,7 +406,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
 
     fn after_flush(&mut self, slot: u32) {
         let stall = self.limits.send_queue_bytes / 8;
-        let Some(conn) = self.slab.get_mut(slot) else { return };
+        let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         if conn.mode == Mode::Dead {
             return;
         }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use wire::websocket::{encode_key, encode_upgrade_request};
 
 use crate::TlsClient;
+use crate::invariant::broken;
 
 /// The target index of a connection without a [`Target`].
 pub(crate) const NO_TARGET: u8 = u8::MAX;
@@ -96,8 +97,9 @@ impl Target {
     pub(crate) fn encode(&self, out: &mut Vec<u8>, key: &[u8; 24]) {
         let at = out.len() + self.key_at;
         out.extend_from_slice(&self.head);
-        if let Some(place) = out.get_mut(at..at + key.len()) {
-            place.copy_from_slice(key);
+        match out.get_mut(at..at + key.len()) {
+            Some(placeholder) => placeholder.copy_from_slice(key),
+            None => broken("a handshake request has room for its key"),
         }
     }
 }

@@ -16,6 +16,7 @@ use wire::websocket::CloseCode;
 use crate::accept::Listener;
 use crate::conn::{Conn, Flags, Mode};
 use crate::core::Core;
+use crate::invariant::{SLOT_IN_USE, broken};
 use crate::limits::{EVENTS_PER_TURN, POSTS_PER_TURN};
 use crate::mailbox::Letter;
 use crate::planted::{self, Bug};
@@ -269,7 +270,10 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     /// Processes the kept bytes of resumed connections.
     fn on_resumed(&mut self) {
         for _ in 0..self.core.resumed.len() {
-            let Some(slot) = self.core.resumed.pop_front() else { return };
+            let Some(slot) = self.core.resumed.pop_front() else {
+                return broken("only this loop takes from the resumed list");
+            };
+            // It may have been reaped since it was resumed.
             let Some(conn) = self.core.slab.get_mut(slot) else { continue };
             conn.flags.clear(Flags::RESUMED);
             if conn.mode != Mode::Dead && !conn.flags.has(Flags::PAUSED | Flags::STALLED) {
@@ -323,23 +327,29 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     /// Notifies the handler of ended connections and frees them; returns whether there were any. A
     /// notification can end further connections.
     pub(crate) fn reap(&mut self) -> bool {
-        self.tell_closing();
+        self.notify_closing();
         let reaped = !self.core.dead.is_empty();
         while let Some(slot) = self.core.dead.pop() {
-            let Some(conn) = self.core.slab.get(slot) else { continue };
+            let Some(conn) = self.core.slab.get(slot) else {
+                broken(SLOT_IN_USE);
+                continue;
+            };
             let id = ConnId::new(self.core.index, slot, conn.generation);
             let (cause, opened) = (conn.closed, conn.flags.has(Flags::OPENED));
-            self.core.handshake_over(conn.flags);
+            self.core.handshake_ended(conn.flags);
             if let Some(client) = self.core.clients.remove(&slot) {
-                self.core.forget_client(client);
+                self.core.release_client(client);
             }
             self.handler.closed(&mut self.core, id, cause, opened);
-            if !self.core.broken.is_empty() {
-                self.core.broken.remove(&slot);
+            if !self.core.server_faults.is_empty() {
+                self.core.server_faults.remove(&slot);
             }
-            let Some(conn) = self.core.slab.remove(slot) else { continue };
+            let Some(conn) = self.core.slab.remove(slot) else {
+                broken(SLOT_IN_USE);
+                continue;
+            };
             self.core.sys.close(conn.fd);
-            self.core.forget_outgoing(conn.flags);
+            self.core.count_outgoing_closed(conn.flags);
             let counters = self.core.counters();
             counters.count_closed(cause);
             counters.connections.sub(1);

@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{AdmissionLimits, Prefix, Refusal, SECOND_NS, spend};
+use crate::invariant::broken;
 use crate::limits::ADDRESSES_MAX;
 
 const SHARDS: usize = 64;
@@ -115,9 +116,11 @@ impl Addresses {
         CountResult::Counted
     }
 
-    pub(crate) fn leave(&self, key: Key, now_ns: u64) {
+    pub(crate) fn release(&self, key: Key, now_ns: u64) {
         let mut shard = self.shard(key);
-        let Some(entry) = shard.entries.get_mut(&key) else { return };
+        let Some(entry) = shard.entries.get_mut(&key) else {
+            return broken("a counted connection has an entry for its address");
+        };
         entry.sockets = entry.sockets.saturating_sub(1);
         if entry.is_idle(now_ns) {
             shard.entries.remove(&key);

@@ -10,6 +10,7 @@ use super::addresses::{CountResult, Key};
 use super::{Admission, Refusal};
 use crate::conn::{Conn, Flags};
 use crate::core::Core;
+use crate::invariant::{SLOT_IN_USE, broken};
 use crate::limits::{READ_BUFFER_BYTES, RETRY_AFTER};
 use crate::sys::{Fd, Sys};
 use crate::{Closed, Handler, Response};
@@ -117,9 +118,9 @@ impl<S: Sys, H: Handler> Core<S, H> {
         self.sys.shutdown_write(fd);
     }
 
-    /// The same to a handshake in flight, to which nothing was said yet; it is over with that.
-    pub(super) fn send_away(&mut self, slot: u32, why: Refusal) {
-        let Some(conn) = self.slab.get_mut(slot) else { return };
+    /// Refuses a handshake in flight that has not been answered yet, and ends it.
+    pub(super) fn evict(&mut self, slot: u32, why: Refusal) {
+        let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         let fd = conn.fd;
         if conn.tls().is_some_and(|tls| tls.is_open()) {
             self.counters().count_refused(why);

@@ -12,6 +12,7 @@ use wire::{Status, Violation, parse_proxy_header};
 use super::Refusal;
 use super::gate::Client;
 use crate::core::Core;
+use crate::invariant::{SLOT_IN_USE, broken};
 use crate::{Closed, Handler, Sys};
 
 /// A network: addresses with a common prefix.
@@ -133,18 +134,23 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
     }
 
-    fn client_is_unknown(&mut self, slot: u32) {
-        let Some(before) = self.clients.get(&slot).copied() else { return };
+    fn clear_client_address(&mut self, slot: u32) {
+        let Some(before) = self.clients.get(&slot).copied() else {
+            return broken("a connection via a proxy has a client record");
+        };
         if before.address.is_some() {
-            self.forget_client(before);
+            self.release_client(before);
             self.clients.insert(slot, Client { key: None, address: None, port: 0, ..before });
         }
     }
 
-    /// A proxy has told the client's address: from now on it counts for that one, or is refused.
-    fn client_is(&mut self, slot: u32, told: SocketAddr) {
-        let (address, port) = (told.ip().to_canonical(), told.port());
-        let Some(before) = self.clients.get(&slot).copied() else { return };
+    /// Sets the client's address that a proxy reported: from now on the connection counts for that
+    /// address, or is refused.
+    fn set_client_address(&mut self, slot: u32, reported: SocketAddr) {
+        let (address, port) = (reported.ip().to_canonical(), reported.port());
+        let Some(before) = self.clients.get(&slot).copied() else {
+            return broken("a connection via a proxy has a client record");
+        };
         if before.address == Some(address) {
             return;
         }
@@ -158,9 +164,9 @@ impl<S: Sys, H: Handler> Core<S, H> {
         }
     }
 
-    /// Answers 503 to a connection that came in before it was known whose it is.
-    fn refuse_late(&mut self, slot: u32, why: Refusal) {
-        let Some(conn) = self.slab.get_mut(slot) else { return };
+    /// Answers 503 to a connection that was accepted before its client was known.
+    fn refuse_request(&mut self, slot: u32, why: Refusal) {
+        let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         conn.closed = Closed::Refused;
         let before = conn.set_answered();
         let in_the_clear = self.tls_server.is_some() && conn.tls().is_none();

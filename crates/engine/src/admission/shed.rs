@@ -9,6 +9,7 @@ use wire::websocket::CloseCode;
 use super::Refusal;
 use crate::conn::{Flags, Mode};
 use crate::core::Core;
+use crate::invariant::broken;
 use crate::limits::{EVICTION_LOOKS, SHED_LOOKS, SHED_MAX, SHED_MIN, SHED_SHARE};
 use crate::sys::Sys;
 use crate::{Closed, Handler};
@@ -47,7 +48,9 @@ impl<S: Sys, H: Handler> Core<S, H> {
     }
 
     fn drop_first_deadline(&mut self) {
-        let Some(deadline) = self.timers.handshake.pop(u64::MAX) else { return };
+        let Some(deadline) = self.timers.handshake.pop(u64::MAX) else {
+            return broken("a deadline that was looked at is still queued");
+        };
         let conn = self.slab.get_mut(deadline.slot);
         let Some(conn) = conn.filter(|conn| conn.generation == deadline.generation) else { return };
         let before = conn.flags;

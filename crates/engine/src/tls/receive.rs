@@ -6,7 +6,8 @@ use std::io;
 use super::{Handshake, Received, StreamState, Tls};
 use crate::conn::{Conn, Flags, Mode};
 use crate::core::Core;
-use crate::limits::{READ_BUFFER_BYTES, TLS_HANDSHAKES_PER_TURN, TLS_TORN_BYTES_MAX};
+use crate::invariant::{SLOT_IN_USE, broken};
+use crate::limits::{READ_BUFFER_BYTES, TLS_HANDSHAKES_PER_TURN, TLS_PARTIAL_BYTES_MAX};
 use crate::send::would_block;
 use crate::sys::Sys;
 use crate::worker::Worker;
@@ -16,9 +17,11 @@ impl<S: Sys, H: Handler> Worker<S, H> {
     /// One bounded read of a TLS connection, and everything that follows from it.
     pub(crate) fn read_tls(&mut self, slot: u32) {
         let core = &mut self.core;
-        let Some(conn) = core.slab.get_mut(slot) else { return };
+        let Some(conn) = core.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         let fd = conn.fd;
-        let Some(tls) = conn.tls() else { return };
+        let Some(tls) = conn.tls() else {
+            return broken("a connection that is read as TLS has a session");
+        };
         if !tls.opened && core.tls_handshakes >= TLS_HANDSHAKES_PER_TURN {
             // The event is reported again in the next turn.
             return;
@@ -27,11 +30,12 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let mut cipher = core.take_cipher_buffer();
         let room = cipher.get_mut(kept..).unwrap_or_default();
         match core.sys.recv(fd, room) {
-            Ok(0) => self.end_with_peer(slot),
+            Ok(0) => self.end_after_peer(slot),
             Ok(got) => {
-                core.heard(slot, got);
-                if let Some(bytes) = cipher.get_mut(..kept + got) {
-                    self.decrypt(slot, bytes, kept);
+                core.count_received(slot, got);
+                match cipher.get_mut(..kept + got) {
+                    Some(bytes) => self.decrypt(slot, bytes, kept),
+                    None => broken("a read ends within its buffer"),
                 }
             }
             Err(error) if would_block(&error) => {}
@@ -50,7 +54,10 @@ impl<S: Sys, H: Handler> Worker<S, H> {
 
     /// Begins TLS, if configured, with what was read after a PROXY header; returns the bytes used.
     pub(crate) fn begin_tls_after(&mut self, slot: u32, rest: Option<&mut [u8]>) -> usize {
-        let Some(rest) = rest else { return 0 };
+        let Some(rest) = rest else {
+            broken("a PROXY header ends within what was read");
+            return 0;
+        };
         let here = self.core.slab.get(slot).is_some_and(|conn| conn.mode == Mode::Http);
         if !here || self.core.tls_server.is_none() {
             return 0;
@@ -67,8 +74,8 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         let core = &mut self.core;
         let mut plain = core.take_read_buffer();
         let mut out = std::mem::take(&mut core.tls_buffers.out);
-        let Some(conn) = core.slab.get_mut(slot) else { return };
-        // Once our side has ended what comes is thrown away unseen.
+        let Some(conn) = core.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
+        // Once our side has ended, what arrives is discarded.
         let cold = conn.cold.as_deref_mut().filter(|_| conn.mode != Mode::Lingering);
         let tail = cold.as_ref().map_or(0, |cold| cold.tail.len());
         let tls = cold.and_then(|cold| cold.tls.as_deref_mut());
@@ -118,15 +125,16 @@ impl Tls {
         out: &mut Vec<u8>,
     ) -> Received {
         if self.ended {
-            return Received { used: bytes.len(), plain: 0, then: Then::Open };
+            return Received { used: bytes.len(), plain: 0, then: StreamState::Open };
         }
-        let torn = std::mem::take(&mut self.torn);
-        if let Some(front) = bytes.get_mut(..kept).filter(|front| front.len() == torn.len()) {
-            front.copy_from_slice(&torn);
+        let partial = std::mem::take(&mut self.partial);
+        match bytes.get_mut(..kept).filter(|front| front.len() == partial.len()) {
+            Some(front) => front.copy_from_slice(&partial),
+            None => broken("room was left for the partial record in front of the new bytes"),
         }
         let mut received = self.session.receive(bytes, plain, out);
-        self.announced |= received.then == Then::Closed;
-        self.keep_torn(bytes, &mut received);
+        self.close_notify_received |= received.then == StreamState::Closed;
+        self.keep_partial(bytes, &mut received);
         received
     }
 
@@ -187,8 +195,11 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// Sends the handshake's answer, and notes its completion. Returns `true` if that completes an
     /// outgoing raw connect.
     fn answer_handshake(&mut self, slot: u32, out: &[u8]) -> bool {
-        let (slab, mut way) = self.split();
-        let Some(conn) = slab.get_mut(slot) else { return false };
+        let (slab, mut transmitter) = self.split();
+        let Some(conn) = slab.get_mut(slot) else {
+            broken(SLOT_IN_USE);
+            return false;
+        };
         let fd = conn.fd;
         let (client, target) = (conn.is_client(), usize::from(conn.target));
         let Some(tls) = conn.tls() else { return false };
@@ -219,7 +230,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
     /// Ends a connection that did not speak TLS, or whose peer refused ours; the alert is already
     /// sent.
     fn tls_failed(&mut self, slot: u32) {
-        let Some(conn) = self.slab.get_mut(slot) else { return };
+        let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
         if matches!(conn.mode, Mode::Lingering | Mode::Dead) {
             return;
         }
@@ -249,21 +260,31 @@ impl<S: Sys, H: Handler> Core<S, H> {
     }
 
     fn try_tls_handshake(&mut self, slot: u32) -> io::Result<()> {
-        let Some(conn) = self.slab.get_mut(slot) else { return Ok(()) };
+        let Some(conn) = self.slab.get_mut(slot) else {
+            broken(SLOT_IN_USE);
+            return Ok(());
+        };
         if conn.tls().is_none() {
             let target = self.targets.get(usize::from(conn.target));
             let Some(client) = target.and_then(|target| target.tls.as_ref()) else {
+                broken("a TLS handshake has a session or a target with TLS");
                 return Ok(());
             };
             let mut tls = client.begin().map_err(|_| io::ErrorKind::InvalidInput)?;
-            tls.say_hello(b"");
+            tls.queue_client_hello(b"");
             conn.cold().tls = Some(Box::new(tls));
         }
-        let (slab, mut way) = self.split();
-        let Some(conn) = slab.get_mut(slot) else { return Ok(()) };
+        let (slab, mut transmitter) = self.split();
+        let Some(conn) = slab.get_mut(slot) else {
+            broken(SLOT_IN_USE);
+            return Ok(());
+        };
         let fd = conn.fd;
-        let Some(tls) = conn.tls() else { return Ok(()) };
-        match way.send_records(fd, tls) {
+        let Some(tls) = conn.tls() else {
+            broken("a TLS handshake has a session or a target with TLS");
+            return Ok(());
+        };
+        match transmitter.send_records(fd, tls) {
             Ok(_) => {
                 conn.mode = Mode::Http;
                 Ok(())
@@ -277,11 +298,14 @@ impl<S: Sys, H: Handler> Core<S, H> {
 
     /// Sends waiting ciphertext. Returns `false` if the connection has ended.
     pub(crate) fn flush_records(&mut self, slot: u32) -> bool {
-        let (slab, mut way) = self.split();
-        let Some(conn) = slab.get_mut(slot) else { return false };
+        let (slab, mut transmitter) = self.split();
+        let Some(conn) = slab.get_mut(slot) else {
+            broken(SLOT_IN_USE);
+            return false;
+        };
         let fd = conn.fd;
         let Some(tls) = conn.tls() else { return true };
-        match way.send_records(fd, tls) {
+        match transmitter.send_records(fd, tls) {
             Err(error) if !would_block(&error) => {
                 self.end(slot, Closed::Reset);
                 false
@@ -292,10 +316,13 @@ impl<S: Sys, H: Handler> Core<S, H> {
 
     /// Sends close_notify if the connection uses TLS; returns whether the stream can be ended.
     pub(crate) fn end_records(&mut self, slot: u32) -> bool {
-        let (slab, mut way) = self.split();
-        let Some(conn) = slab.get_mut(slot) else { return true };
+        let (slab, mut transmitter) = self.split();
+        let Some(conn) = slab.get_mut(slot) else {
+            broken(SLOT_IN_USE);
+            return true;
+        };
         let fd = conn.fd;
-        conn.tls().is_none_or(|tls| way.close(fd, tls))
+        conn.tls().is_none_or(|tls| transmitter.close(fd, tls))
     }
 }
 

@@ -54,7 +54,7 @@ impl Handler for Ticker {
     fn message<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, _: OpCode, _: &mut [u8]) {}
 
     fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, _: Closed, _: bool) {
-        self.topics.forget(core, id, |_| {});
+        self.topics.unsubscribe_all(core, id, |_| {});
     }
 
     fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, Post(publication): Post) {
@@ -63,7 +63,7 @@ impl Handler for Ticker {
 
     fn turn<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
         let now_ns = core.now_ns();
-        if core.worker() == 0 && now_ns >= self.due_ns && self.topics.takes_posts() {
+        if core.worker() == 0 && now_ns >= self.due_ns && self.topics.accepts_posts() {
             self.due_ns =
                 self.due_ns.max(now_ns.saturating_sub(10 * self.period_ns)) + self.period_ns;
             let data = format!("{now_ns} ").into_bytes().into();
@@ -74,8 +74,8 @@ impl Handler for Ticker {
         Some(self.topics.turn(core, as_text).unwrap_or(self.due_ns))
     }
 
-    fn takes_posts(&self) -> bool {
-        self.topics.takes_posts()
+    fn accepts_posts(&self) -> bool {
+        self.topics.accepts_posts()
     }
 }
 

@@ -4,7 +4,8 @@
 use std::hash::BuildHasher;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use engine::{ConnId, Full, Remote, WORKERS_MAX};
+use engine::invariant::broken;
+use engine::{ConnId, MailboxFull, Remote, WORKERS_MAX};
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
@@ -44,10 +45,11 @@ struct WorkerSet([u64; WORKERS_MAX / 64]);
 
 impl WorkerSet {
     fn set(&mut self, worker: u16, there: bool) {
-        if let Some(word) = self.0.get_mut(usize::from(worker) / 64) {
-            let bit = 1 << (worker % 64);
-            *word = if there { *word | bit } else { *word & !bit };
-        }
+        let Some(word) = self.0.get_mut(usize::from(worker) / 64) else {
+            return broken("a worker's number is below WORKERS_MAX");
+        };
+        let bit = 1 << (worker % 64);
+        *word = if there { *word | bit } else { *word & !bit };
     }
 
     fn is_empty(&self) -> bool {
@@ -107,7 +109,7 @@ impl Directory {
         &self,
         remote: &Remote<P>,
         publication: &Arc<Publication>,
-    ) -> Result<usize, Full> {
+    ) -> Result<usize, MailboxFull> {
         self.post(remote, publication, None)
     }
 
@@ -116,7 +118,7 @@ impl Directory {
         remote: &Remote<P>,
         publication: &Arc<Publication>,
         except: Option<usize>,
-    ) -> Result<usize, Full> {
+    ) -> Result<usize, MailboxFull> {
         let topic = &*publication.topic;
         let shard = self.shard(topic).read().unwrap_or_else(PoisonError::into_inner);
         let Some(entry) = shard.get(topic) else { return Ok(0) };
@@ -126,8 +128,9 @@ impl Directory {
         Ok(reached)
     }
 
-    /// The worker has its first subscriber of a topic. Returns the name all share.
-    pub(crate) fn join(&self, topic: &str, worker: u16) -> Arc<str> {
+    /// Adds a worker that got its first subscriber of a topic. Returns the shared name of the
+    /// topic.
+    pub(crate) fn add_worker(&self, topic: &str, worker: u16) -> Arc<str> {
         let mut shard = self.shard(topic).write().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = shard.get_mut(topic) {
             entry.workers.set(worker, true);
@@ -140,10 +143,12 @@ impl Directory {
         name
     }
 
-    /// The worker has lost its last subscriber of a topic.
-    pub(crate) fn leave(&self, topic: &str, worker: u16) {
+    /// Removes a worker that lost its last subscriber of a topic.
+    pub(crate) fn remove_worker(&self, topic: &str, worker: u16) {
         let mut shard = self.shard(topic).write().unwrap_or_else(PoisonError::into_inner);
-        let Some(entry) = shard.get_mut(topic) else { return };
+        let Some(entry) = shard.get_mut(topic) else {
+            return broken("a topic with subscribers is in the directory");
+        };
         entry.workers.set(worker, false);
         if entry.workers.is_empty() {
             shard.remove(topic);
@@ -161,17 +166,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_topic_lives_as_long_as_a_worker_has_subscribers() {
+    fn a_topic_exists_while_a_worker_has_subscribers() {
         let directory = Directory::new();
-        directory.join("a", 1);
-        directory.join("a", 700);
-        directory.join("b", 3);
+        directory.add_worker("a", 1);
+        directory.add_worker("a", 700);
+        directory.add_worker("b", 3);
         assert_eq!(directory.topics(), 2);
         let shard = directory.shard("a").read().unwrap();
         assert_eq!(shard.get("a").unwrap().workers.iter().collect::<Vec<_>>(), [1, 700]);
         drop(shard);
-        directory.leave("a", 1);
-        directory.leave("a", 700);
+        directory.remove_worker("a", 1);
+        directory.remove_worker("a", 700);
         assert_eq!(directory.topics(), 1);
     }
 }

@@ -19,8 +19,8 @@ struct Member {
     cursor: u32,
 }
 
-/// A frame, and the member that is not to get it.
-struct Logged {
+/// A frame, and the member that does not get it.
+struct LogEntry {
     frame: SharedFrame,
     except: Option<ConnId>,
 }
@@ -30,9 +30,9 @@ pub(crate) struct Group {
     kind: u32,
     topic: Arc<str>,
     members: Vec<Member>,
-    /// Frames that some member has not got, oldest first.
-    log: VecDeque<Logged>,
-    /// How many of them are not for everybody.
+    /// Frames that some member has not got yet, oldest first.
+    log: VecDeque<LogEntry>,
+    /// How many of them are not for all members.
     exceptions: usize,
     log_bytes: usize,
     /// The number of the first frame in the log.
@@ -85,7 +85,7 @@ impl Group {
         self.log_bytes
     }
 
-    pub(crate) fn next_place(&self) -> u32 {
+    pub(crate) fn next_position(&self) -> u32 {
         self.members.len() as u32
     }
 
@@ -125,7 +125,7 @@ impl Group {
     pub(crate) fn publish(&mut self, frame: SharedFrame, except: Option<ConnId>) -> bool {
         self.log_bytes += frame.bytes().len() + FRAME_BYTES;
         self.exceptions += usize::from(except.is_some());
-        self.log.push_back(Logged { frame, except });
+        self.log.push_back(LogEntry { frame, except });
         if self.left > 0 {
             return false;
         }
@@ -169,7 +169,10 @@ impl Group {
             self.position = 0;
         }
         let head = self.head();
-        let Some(member) = self.members.get_mut(self.position) else { return false };
+        let Some(member) = self.members.get_mut(self.position) else {
+            broken("a group that is swept has members");
+            return false;
+        };
         self.position += 1;
         let (slot, cursor) = (member.slot, member.cursor);
         if cursor == head {
@@ -181,7 +184,7 @@ impl Group {
         let first = cursor.wrapping_sub(self.base) as usize;
         let single = self.log.len() - first == 1;
         let excepted =
-            self.exceptions > 0 && self.log.range(first..).any(|logged| logged.except == Some(id));
+            self.exceptions > 0 && self.log.range(first..).any(|entry| entry.except == Some(id));
         let merged = if single || excepted {
             None
         } else {
@@ -191,8 +194,8 @@ impl Group {
             core.send_shared(id, &frame);
             return true;
         }
-        for logged in self.log.range(first..).filter(|logged| logged.except != Some(id)) {
-            core.send_shared(id, &logged.frame);
+        for entry in self.log.range(first..).filter(|entry| entry.except != Some(id)) {
+            core.send_shared(id, &entry.frame);
         }
         true
     }
@@ -205,13 +208,13 @@ impl Group {
             return Some(frame.clone());
         }
         let first = cursor.wrapping_sub(self.base) as usize;
-        let length: usize = self.log.range(first..).map(|logged| logged.frame.bytes().len()).sum();
+        let length: usize = self.log.range(first..).map(|entry| entry.frame.bytes().len()).sum();
         if length > MERGED_BYTES_MAX.min(longest) {
             return None;
         }
         let mut bytes = Vec::with_capacity(length);
-        for logged in self.log.range(first..) {
-            bytes.extend_from_slice(logged.frame.bytes());
+        for entry in self.log.range(first..) {
+            bytes.extend_from_slice(entry.frame.bytes());
         }
         let frame = SharedFrame::new(&bytes, (self.log.len() - first) as u32);
         self.merged = Some((cursor, head, frame.clone()));
@@ -221,9 +224,9 @@ impl Group {
     /// Drops the frames that all members have got.
     fn trim(&mut self) {
         let done = self.round_head.wrapping_sub(self.base) as usize;
-        for logged in self.log.drain(..done.min(self.log.len())) {
-            self.log_bytes -= logged.frame.bytes().len() + FRAME_BYTES;
-            self.exceptions -= usize::from(logged.except.is_some());
+        for entry in self.log.drain(..done.min(self.log.len())) {
+            self.log_bytes -= entry.frame.bytes().len() + FRAME_BYTES;
+            self.exceptions -= usize::from(entry.except.is_some());
         }
         self.base = self.round_head;
         if self.log.is_empty() && self.log.capacity() > 1024 {

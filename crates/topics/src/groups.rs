@@ -7,6 +7,8 @@ use std::hash::BuildHasher;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
+use engine::invariant::broken;
+
 use crate::group::Group;
 
 /// All groups of a worker, each at an index that does not change.
@@ -32,26 +34,26 @@ struct Node {
 
 /// An iteration over the groups of one topic, in the order in which they were added.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Left {
+pub(crate) struct GroupWalk {
     pub(crate) next: u32,
     /// The newest when the walk began: later groups are not part of it.
     until: u32,
 }
 
-impl Left {
-    /// What is left after the next one.
-    pub(crate) fn behind(self, groups: &Groups) -> Option<Left> {
+impl GroupWalk {
+    /// The walk after its next group, if any are left.
+    pub(crate) fn advance(self, groups: &Groups) -> Option<GroupWalk> {
         let node = groups.node(self.next).filter(|_| self.next != self.until)?;
-        Some(Left { next: node.newer, ..self })
+        Some(GroupWalk { next: node.newer, ..self })
     }
 
-    /// What is left without a group that is about to go.
-    pub(crate) fn without(self, index: u32, groups: &Groups) -> Option<Left> {
+    /// The walk without a group that is about to be removed.
+    pub(crate) fn without(self, index: u32, groups: &Groups) -> Option<GroupWalk> {
         if index == self.next {
-            return self.behind(groups);
+            return self.advance(groups);
         }
         let until = if index == self.until { groups.node(index)?.older } else { self.until };
-        Some(Left { until, ..self })
+        Some(GroupWalk { until, ..self })
     }
 }
 
@@ -74,16 +76,16 @@ impl Groups {
     }
 
     /// All groups of a topic, from the oldest to the newest.
-    pub(crate) fn left(&self, topic: &str) -> Option<Left> {
+    pub(crate) fn walk(&self, topic: &str) -> Option<GroupWalk> {
         let is = |&index: &u32| self.get(index).is_some_and(|group| group.topic() == topic);
         let oldest = *self.oldest.find(self.hasher.hash_one(topic), is)?;
-        self.node(oldest).map(|node| Left { next: oldest, until: node.older })
+        self.node(oldest).map(|node| GroupWalk { next: oldest, until: node.older })
     }
 
     /// Adds a group as the newest of its topic; there must be none of its kind.
     pub(crate) fn insert(&mut self, group: Group) -> u32 {
         let (topic, kind) = (group.shared_topic(), group.kind());
-        let siblings = self.left(&topic);
+        let siblings = self.walk(&topic);
         let index = match self.free.pop() {
             Some(index) => index,
             None => {
@@ -91,14 +93,15 @@ impl Groups {
                 (self.all.len() - 1) as u32
             }
         };
-        // The first stands next to itself.
-        let Left { next: oldest, until: newest } =
-            siblings.unwrap_or(Left { next: index, until: index });
-        if let Some(place) = self.all.get_mut(index as usize) {
-            *place = Some(Node { group, newer: oldest, older: newest });
+        // The first one is its own neighbour.
+        let GroupWalk { next: oldest, until: newest } =
+            siblings.unwrap_or(GroupWalk { next: index, until: index });
+        match self.all.get_mut(index as usize) {
+            Some(entry) => *entry = Some(Node { group, newer: oldest, older: newest }),
+            None => broken("a free index is one of the groups'"),
         }
-        self.join(newest, index);
-        self.join(index, oldest);
+        self.link(newest, index);
+        self.link(index, oldest);
         let (all, hasher) = (&self.all, &self.hasher);
         let hash = hasher.hash_one((&*topic, kind));
         self.by_kind.insert_unique(hash, index, |&index| hash_of(all, hasher, index).0);
@@ -114,8 +117,9 @@ impl Groups {
         let node = self.node(index)?;
         let (topic, newer, older) = (node.group.shared_topic(), node.newer, node.older);
         let hash = self.hasher.hash_one((&*topic, node.group.kind()));
-        if let Ok(entry) = self.by_kind.find_entry(hash, |&other| other == index) {
-            entry.remove();
+        match self.by_kind.find_entry(hash, |&other| other == index) {
+            Ok(entry) => drop(entry.remove()),
+            Err(_) => broken("a group is found by its topic and kind"),
         }
         let others = newer != index;
         let hash = self.hasher.hash_one(&*topic);
@@ -126,19 +130,21 @@ impl Groups {
                 entry.remove();
             }
         }
-        self.join(older, newer);
+        self.link(older, newer);
         self.free.push(index);
         let node = self.all.get_mut(index as usize)?.take()?;
         Some((node.group, others))
     }
 
-    /// Makes two groups neighbours.
-    fn join(&mut self, older: u32, newer: u32) {
-        if let Some(node) = self.node_mut(older) {
-            node.newer = newer;
+    /// Links two groups as neighbours.
+    fn link(&mut self, older: u32, newer: u32) {
+        match self.node_mut(older) {
+            Some(node) => node.newer = newer,
+            None => broken("a group's neighbours exist"),
         }
-        if let Some(node) = self.node_mut(newer) {
-            node.older = older;
+        match self.node_mut(newer) {
+            Some(node) => node.older = older,
+            None => broken("a group's neighbours exist"),
         }
     }
 
@@ -153,7 +159,10 @@ impl Groups {
 
 /// The hash by topic and kind, and the one by topic.
 fn hash_of(all: &[Option<Node>], hasher: &RandomState, index: u32) -> (u64, u64) {
-    let Some(Some(Node { group, .. })) = all.get(index as usize) else { return (0, 0) };
+    let Some(Some(Node { group, .. })) = all.get(index as usize) else {
+        broken("an index in a table names a group");
+        return (0, 0);
+    };
     (hasher.hash_one((group.topic(), group.kind())), hasher.hash_one(group.topic()))
 }
 
@@ -163,17 +172,17 @@ mod tests {
 
     use super::*;
 
-    fn walk(groups: &Groups, left: Option<Left>) -> Vec<u32> {
-        let kind = |left: Left| groups.get(left.next).unwrap().kind();
-        std::iter::successors(left, |left| left.behind(groups)).map(kind).collect()
+    fn walk(groups: &Groups, left: Option<GroupWalk>) -> Vec<u32> {
+        let kind = |left: GroupWalk| groups.get(left.next).unwrap().kind();
+        std::iter::successors(left, |left| left.advance(groups)).map(kind).collect()
     }
 
     fn all(groups: &Groups, topic: &str) -> Vec<u32> {
-        walk(groups, groups.left(topic))
+        walk(groups, groups.walk(topic))
     }
 
     #[test]
-    fn groups_are_found_and_walked_however_they_come_and_go() {
+    fn groups_are_found_and_walked_after_additions_and_removals() {
         let mut groups = Groups::default();
         let topics: [Arc<str>; 2] = ["a".into(), "b".into()];
         for kind in 0..10_000 {
@@ -181,8 +190,8 @@ mod tests {
                 groups.insert(Group::new(kind, Arc::clone(topic)));
             }
         }
-        assert!(groups.find("a", 10_000).is_none() && groups.left("c").is_none());
-        // Every third goes: the newest, the oldest and some between.
+        assert!(groups.find("a", 10_000).is_none() && groups.walk("c").is_none());
+        // Every third is removed: the newest, the oldest and some between.
         for kind in (0..10_000).filter(|kind| kind % 3 == 0) {
             let index = groups.find("a", kind).unwrap();
             let (group, others) = groups.remove(index).unwrap();
@@ -194,18 +203,22 @@ mod tests {
         assert_eq!(all(&groups, "b"), (0..10_000).collect::<Vec<_>>());
         let places = groups.all.len();
         let index = groups.insert(Group::new(0, Arc::clone(&topics[0])));
-        assert_eq!((groups.find("a", 0), groups.all.len()), (Some(index), places), "used again");
+        assert_eq!(
+            (groups.find("a", 0), groups.all.len()),
+            (Some(index), places),
+            "the index is reused"
+        );
         assert_eq!(all(&groups, "a").last(), Some(&0));
         for kind in left.into_iter().chain([0]) {
             let index = groups.find("a", kind).unwrap();
             let (_, others) = groups.remove(index).unwrap();
             assert_eq!(others, kind != 0, "the last has no others");
         }
-        assert!(groups.left("a").is_none() && groups.left("b").is_some());
+        assert!(groups.walk("a").is_none() && groups.walk("b").is_some());
     }
 
     #[test]
-    fn a_walk_loses_who_goes_and_gains_nobody() {
+    fn a_walk_skips_removed_groups_and_ignores_new_ones() {
         let topic: Arc<str> = "a".into();
         // A group is removed at each point of a walk: the others follow in order, later groups
         // never.
@@ -214,9 +227,9 @@ mod tests {
             for kind in 0..5 {
                 groups.insert(Group::new(kind, Arc::clone(&topic)));
             }
-            let mut left = groups.left("a");
+            let mut left = groups.walk("a");
             for _ in 0..walked {
-                left = left.and_then(|left| left.behind(&groups));
+                left = left.and_then(|left| left.advance(&groups));
             }
             groups.insert(Group::new(5, Arc::clone(&topic)));
             let index = groups.find("a", goes).unwrap();
@@ -224,7 +237,7 @@ mod tests {
             groups.remove(index);
             groups.insert(Group::new(6, Arc::clone(&topic)));
             let expected: Vec<u32> = (walked..5).filter(|kind| *kind != goes).collect();
-            assert_eq!(walk(&groups, left), expected, "{goes} went after {walked}");
+            assert_eq!(walk(&groups, left), expected, "{goes} was removed after {walked}");
         }
     }
 }

@@ -26,16 +26,17 @@ use std::sync::Arc;
 
 pub use crate::directory::{Directory, Publication};
 pub use crate::memberships::{Memberships, Subscriber};
-use engine::{ConnId, Core, Full, Handler, SharedFrame, Sys};
+use engine::invariant::broken;
+use engine::{ConnId, Core, Handler, MailboxFull, SharedFrame, Sys};
 
 use crate::group::Group;
-use crate::groups::{Groups, Left};
+use crate::groups::{GroupWalk, Groups};
 
 /// Groups for which a publication is encoded in one turn.
 const ENCODES_PER_TURN: usize = 512;
-/// Publications that may wait for that before a worker takes no further.
-const UNFINISHED_MAX: usize = 1024;
-/// Members visited in one turn of the worker that had something to be sent.
+/// Publications that may be pending before a worker accepts no more.
+const PENDING_MAX: usize = 1024;
+/// Members per turn of the worker that are sent something.
 const SENDS_PER_TURN: usize = 64;
 /// Members per turn that are visited.
 const VISITS_PER_TURN: usize = 4096;
@@ -49,9 +50,9 @@ pub struct Topics {
     directory: Directory,
     groups: Groups,
     /// Publications that not all groups of their topic have got, in their order.
-    unfinished: VecDeque<Unfinished>,
-    unfinished_bytes: usize,
-    /// What is left of this turn's.
+    pending: VecDeque<PendingPublication>,
+    pending_bytes: usize,
+    /// What is left of this turn's budget.
     encodes: usize,
     /// Groups with members that lack frames; or removed since.
     active: VecDeque<u32>,
@@ -60,9 +61,9 @@ pub struct Topics {
     scratch: Vec<u8>,
 }
 
-struct Unfinished {
+struct PendingPublication {
     publication: Arc<Publication>,
-    left: Option<Left>,
+    left: Option<GroupWalk>,
 }
 
 impl Topics {
@@ -73,8 +74,8 @@ impl Topics {
             worker,
             directory,
             groups: Groups::default(),
-            unfinished: VecDeque::new(),
-            unfinished_bytes: 0,
+            pending: VecDeque::new(),
+            pending_bytes: 0,
             encodes: ENCODES_PER_TURN,
             active: VecDeque::new(),
             waiting_bytes: 0,
@@ -112,9 +113,12 @@ impl Topics {
             Some(index) => index,
             None => self.add_group(topic, kind),
         };
-        let Some(group) = self.groups.get_mut(index) else { return false };
+        let Some(group) = self.groups.get_mut(index) else {
+            broken("a group that was found or added exists");
+            return false;
+        };
         let Some(user) = core.user_mut(id) else { return false };
-        if !user.memberships().add(index, group.next_place()) {
+        if !user.memberships().add(index, group.next_position()) {
             return false;
         }
         group.add(id.slot());
@@ -135,14 +139,14 @@ impl Topics {
     {
         let Some(index) = self.groups.find(topic, kind) else { return false };
         let Some(user) = core.user_mut(id) else { return false };
-        let Some(place) = user.memberships().remove(index) else { return false };
-        self.leave(core, index, place);
+        let Some(position) = user.memberships().remove(index) else { return false };
+        self.remove_member(core, index, position);
         true
     }
 
-    /// Ends all subscriptions of a connection. To be called when it has closed. `ended` is told the
-    /// encoding of each.
-    pub fn forget<S: Sys, H>(
+    /// Ends all subscriptions of a connection. To be called when it has closed. `ended` is called
+    /// with the encoding of each.
+    pub fn unsubscribe_all<S: Sys, H>(
         &mut self,
         core: &mut Core<S, H>,
         id: ConnId,
@@ -150,12 +154,14 @@ impl Topics {
     ) where
         H: Handler<User: Subscriber>,
     {
-        while let Some((index, place)) = core.user_mut(id).and_then(|user| user.memberships().pop())
+        while let Some((index, position)) =
+            core.user_mut(id).and_then(|user| user.memberships().pop())
         {
-            if let Some(group) = self.groups.get(index) {
-                ended(group.kind());
+            match self.groups.get(index) {
+                Some(group) => ended(group.kind()),
+                None => broken("a membership names a group"),
             }
-            self.leave(core, index, place);
+            self.remove_member(core, index, position);
         }
     }
 
@@ -176,12 +182,12 @@ impl Topics {
         core: &mut Core<S, H>,
         publication: &Arc<Publication>,
         encode: impl FnMut(&mut Core<S, H>, u32, &Publication, &mut Vec<u8>),
-    ) -> Result<(), Full>
+    ) -> Result<(), MailboxFull>
     where
         H: Handler<User: Subscriber, Post: From<Arc<Publication>>>,
     {
-        if !self.takes_posts() {
-            return Err(Full);
+        if !self.accepts_posts() {
+            return Err(MailboxFull);
         }
         let me = Some(usize::from(self.worker));
         if let Err(full) = self.directory.post(core.remote(), publication, me) {
@@ -200,21 +206,22 @@ impl Topics {
         publication: &Arc<Publication>,
         mut encode: impl FnMut(&mut Core<S, H>, u32, &Publication, &mut Vec<u8>),
     ) {
-        let mut left = self.groups.left(&publication.topic);
-        if self.unfinished.is_empty() {
+        let mut left = self.groups.walk(&publication.topic);
+        if self.pending.is_empty() {
             left = self.encode_for(core, publication, left, &mut encode);
         }
         if left.is_some() {
-            self.unfinished_bytes += publication.bytes();
-            self.unfinished.push_back(Unfinished { publication: Arc::clone(publication), left });
+            self.pending_bytes += publication.bytes();
+            self.pending
+                .push_back(PendingPublication { publication: Arc::clone(publication), left });
         }
     }
 
     /// Whether there is room for further publications.
     #[must_use]
-    pub fn takes_posts(&self) -> bool {
-        self.waiting_bytes + self.unfinished_bytes < SWEEP_BYTES_MAX
-            && self.unfinished.len() < UNFINISHED_MAX
+    pub fn accepts_posts(&self) -> bool {
+        self.waiting_bytes + self.pending_bytes < SWEEP_BYTES_MAX
+            && self.pending.len() < PENDING_MAX
     }
 
     /// Runs a portion of the sweep, with `encode` as in [`Topics::deliver`]. Returns when to
@@ -225,7 +232,7 @@ impl Topics {
         mut encode: impl FnMut(&mut Core<S, H>, u32, &Publication, &mut Vec<u8>),
     ) -> Option<u64> {
         self.encodes = ENCODES_PER_TURN;
-        self.encode_unfinished(core, &mut encode);
+        self.encode_pending(core, &mut encode);
         let (mut sends, mut visits) = (SENDS_PER_TURN, VISITS_PER_TURN);
         while sends > 0 && visits > 0 {
             let Some(index) = self.active.pop_front() else { break };
@@ -237,26 +244,27 @@ impl Topics {
                 self.active.push_back(index);
             }
         }
-        let rests = self.active.is_empty() && self.unfinished.is_empty();
+        let rests = self.active.is_empty() && self.pending.is_empty();
         (!rests).then(|| core.now_ns())
     }
 
-    fn encode_unfinished<S: Sys, H: Handler>(
+    fn encode_pending<S: Sys, H: Handler>(
         &mut self,
         core: &mut Core<S, H>,
         encode: &mut impl FnMut(&mut Core<S, H>, u32, &Publication, &mut Vec<u8>),
     ) {
-        while let Some(Unfinished { publication, left }) = self.unfinished.front() {
+        while let Some(PendingPublication { publication, left }) = self.pending.front() {
             let (publication, left) = (Arc::clone(publication), *left);
             let left = self.encode_for(core, &publication, left, encode);
             if left.is_some() {
-                if let Some(first) = self.unfinished.front_mut() {
-                    first.left = left;
+                match self.pending.front_mut() {
+                    Some(first) => first.left = left,
+                    None => broken("the first pending publication stays while it is encoded"),
                 }
                 return;
             }
-            self.unfinished_bytes -= publication.bytes();
-            self.unfinished.pop_front();
+            self.pending_bytes -= publication.bytes();
+            self.pending.pop_front();
         }
     }
 
@@ -266,14 +274,17 @@ impl Topics {
         &mut self,
         core: &mut Core<S, H>,
         publication: &Publication,
-        mut left: Option<Left>,
+        mut left: Option<GroupWalk>,
         encode: &mut impl FnMut(&mut Core<S, H>, u32, &Publication, &mut Vec<u8>),
-    ) -> Option<Left> {
+    ) -> Option<GroupWalk> {
         while self.encodes > 0 && self.waiting_bytes < SWEEP_BYTES_MAX {
             let Some(now) = left else { break };
-            left = now.behind(&self.groups);
+            left = now.advance(&self.groups);
             self.encodes -= 1;
-            let Some(group) = self.groups.get_mut(now.next) else { continue };
+            let Some(group) = self.groups.get_mut(now.next) else {
+                broken("a walk names groups that exist");
+                continue;
+            };
             self.scratch.clear();
             encode(core, group.kind(), publication, &mut self.scratch);
             if self.scratch.is_empty() {
@@ -290,25 +301,28 @@ impl Topics {
     }
 
     fn add_group(&mut self, topic: &str, kind: u32) -> u32 {
-        let sibling = self.groups.left(topic).and_then(|all| self.groups.get(all.next));
+        let sibling = self.groups.walk(topic).and_then(|all| self.groups.get(all.next));
         let topic = match sibling {
             Some(sibling) => sibling.shared_topic(),
-            None => self.directory.join(topic, self.worker),
+            None => self.directory.add_worker(topic, self.worker),
         };
         self.groups.insert(Group::new(kind, topic))
     }
 
-    /// Takes a member out of a group whose membership was removed already.
-    fn leave<S: Sys, H>(&mut self, core: &mut Core<S, H>, index: u32, place: u32)
+    /// Removes a member from a group; its membership is already removed.
+    fn remove_member<S: Sys, H>(&mut self, core: &mut Core<S, H>, index: u32, position: u32)
     where
         H: Handler<User: Subscriber>,
     {
-        let Some(group) = self.groups.get_mut(index) else { return };
+        let Some(group) = self.groups.get_mut(index) else {
+            return broken("a membership names a group");
+        };
         self.subscriptions -= 1;
-        if let Some(moved) = group.remove(place)
-            && let Some(user) = core.user_at(moved)
-        {
-            user.memberships().moved(index, place);
+        if let Some(moved) = group.remove(position) {
+            match core.user_at(moved) {
+                Some(user) => user.memberships().moved(index, position),
+                None => broken("a group's members are connections"),
+            }
         }
         if group.is_empty() {
             self.remove_group(index);
@@ -316,13 +330,15 @@ impl Topics {
     }
 
     fn remove_group(&mut self, index: u32) {
-        for unfinished in &mut self.unfinished {
-            unfinished.left = unfinished.left.and_then(|left| left.without(index, &self.groups));
+        for pending in &mut self.pending {
+            pending.left = pending.left.and_then(|left| left.without(index, &self.groups));
         }
-        let Some((group, others)) = self.groups.remove(index) else { return };
+        let Some((group, others)) = self.groups.remove(index) else {
+            return broken("a group that lost its last member exists");
+        };
         self.waiting_bytes -= group.waiting_bytes();
         if !others {
-            self.directory.leave(group.topic(), self.worker);
+            self.directory.remove_worker(group.topic(), self.worker);
         }
     }
 }

@@ -1,6 +1,8 @@
 //! [`Memberships`]: a connection's list of its subscriptions, 16 bytes.
 
-/// Something that can be subscribed: the handler's data of a connection.
+use engine::invariant::broken;
+
+/// A subscriber: the handler's data of a connection.
 pub trait Subscriber {
     /// Where its memberships are kept.
     fn memberships(&mut self) -> &mut Memberships;
@@ -19,7 +21,7 @@ enum Set {
     One {
         mark: u16,
         group: u32,
-        place: u32,
+        position: u32,
     },
     // A thin pointer keeps the whole at 16 bytes.
     #[expect(clippy::box_collection)]
@@ -87,18 +89,18 @@ impl Memberships {
         }
     }
 
-    /// Adds a group unless it is there; the place is the one it will have.
-    pub(crate) fn add(&mut self, group: u32, place: u32) -> bool {
+    /// Adds a group unless it is in the list; `position` is the one it will have.
+    pub(crate) fn add(&mut self, group: u32, position: u32) -> bool {
         if self.has(group) {
             return false;
         }
         match &mut self.0 {
-            Set::None { mark } => self.0 = Set::One { mark: *mark, group, place },
-            Set::One { mark, group: first, place: at } => {
-                let list = Box::new(vec![(*first, *at), (group, place)]);
+            Set::None { mark } => self.0 = Set::One { mark: *mark, group, position },
+            Set::One { mark, group: first, position: at } => {
+                let list = Box::new(vec![(*first, *at), (group, position)]);
                 self.0 = Set::Many { mark: *mark, list };
             }
-            Set::Many { list, .. } => list.push((group, place)),
+            Set::Many { list, .. } => list.push((group, position)),
         }
         true
     }
@@ -106,18 +108,18 @@ impl Memberships {
     /// Removes a group and returns the position.
     pub(crate) fn remove(&mut self, group: u32) -> Option<u32> {
         match &mut self.0 {
-            Set::One { mark, group: only, place } if *only == group => {
-                let place = *place;
+            Set::One { mark, group: only, position } if *only == group => {
+                let position = *position;
                 self.0 = Set::None { mark: *mark };
-                Some(place)
+                Some(position)
             }
             Set::Many { mark, list } => {
                 let at = list.iter().position(|&(other, _)| other == group)?;
-                let (_, place) = list.swap_remove(at);
+                let (_, position) = list.swap_remove(at);
                 if list.is_empty() {
                     self.0 = Set::None { mark: *mark };
                 }
-                Some(place)
+                Some(position)
             }
             _ => None,
         }
@@ -127,8 +129,8 @@ impl Memberships {
     pub(crate) fn pop(&mut self) -> Option<(u32, u32)> {
         match &mut self.0 {
             Set::None { .. } => None,
-            Set::One { mark, group, place } => {
-                let last = (*group, *place);
+            Set::One { mark, group, position } => {
+                let last = (*group, *position);
                 self.0 = Set::None { mark: *mark };
                 Some(last)
             }
@@ -145,13 +147,12 @@ impl Memberships {
     /// Updates the position of a member that moved within its group.
     pub(crate) fn moved(&mut self, group: u32, to: u32) {
         match &mut self.0 {
-            Set::One { group: only, place, .. } if *only == group => *place = to,
-            Set::Many { list, .. } => {
-                if let Some((_, place)) = list.iter_mut().find(|(other, _)| *other == group) {
-                    *place = to;
-                }
-            }
-            _ => {}
+            Set::One { group: only, position, .. } if *only == group => *position = to,
+            Set::Many { list, .. } => match list.iter_mut().find(|(other, _)| *other == group) {
+                Some((_, position)) => *position = to,
+                None => broken("a member that moved has a membership"),
+            },
+            _ => broken("a member that moved has a membership"),
         }
     }
 }
@@ -161,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grows_and_shrinks_through_all_forms_and_keeps_its_mark() {
+    fn memberships_keep_their_mark_through_all_forms() {
         let mut set = Memberships::marked(7);
         assert!(set.add(1, 10) && !set.add(1, 11));
         assert!(set.add(2, 20) && set.add(3, 30) && !set.add(3, 31));

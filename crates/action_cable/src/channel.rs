@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn streams_that_need_no_application_are_known() {
+    fn channels_are_parsed() {
         let borrowed = Cow::Borrowed;
         for (identifier, what) in [
             (
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_identifier_is_told_apart() {
+    fn malformed_identifiers_are_errors() {
         for (identifier, why) in [
             ("ChatChannel", Malformed::NotJson { line: 1, column: 1 }),
             ("", Malformed::NotJson { line: 1, column: 0 }),

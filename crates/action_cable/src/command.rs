@@ -229,12 +229,12 @@ mod tests {
 
     /// Messages as real clients send them.
     #[test]
-    fn commands_are_read_and_written_as_clients_write_them() {
+    fn commands_are_parsed_and_encoded_as_clients_send_them() {
         let position = Position { stream_id: "a b".into(), epoch: "e1".into(), offset: u64::MAX };
         let presence = Presence { id: "42".into(), info: Some(r#"{"name":"K"}"#) };
         let history = History { since: Some(1_700_000_000), streams: vec![position] };
-        let told = r#"{"since":1700000000,"streams":{"a b":{"offset":18446744073709551615,"epoch":"e1"}}}"#;
-        let there = r#"{"id":"42","info":{"name":"K"}}"#;
+        let history_json = r#"{"since":1700000000,"streams":{"a b":{"offset":18446744073709551615,"epoch":"e1"}}}"#;
+        let presence_json = r#"{"id":"42","info":{"name":"K"}}"#;
         let none = (None, None);
         let subscribe = |(history, presence)| Command::Subscribe {
             identifier: identifier(),
@@ -245,7 +245,7 @@ mod tests {
             (format!(r#"{{"command":"subscribe","identifier":{QUOTED}}}"#), subscribe(none)),
             (
                 format!(
-                    r#"{{"command":"subscribe","identifier":{QUOTED},"history":{told},"presence":{there}}}"#
+                    r#"{{"command":"subscribe","identifier":{QUOTED},"history":{history_json},"presence":{presence_json}}}"#
                 ),
                 subscribe((Some(history.clone()), Some(presence.clone()))),
             ),
@@ -260,7 +260,9 @@ mod tests {
                 Command::Message { identifier: identifier(), data: r#"{"action":"speak"}"#.into() },
             ),
             (
-                format!(r#"{{"command":"history","identifier":{QUOTED},"history":{told}}}"#),
+                format!(
+                    r#"{{"command":"history","identifier":{QUOTED},"history":{history_json}}}"#
+                ),
                 Command::History { identifier: identifier(), history },
             ),
             (
@@ -272,7 +274,7 @@ mod tests {
                 Command::Whisper { identifier: identifier(), data: "null" },
             ),
             (
-                format!(r#"{{"command":"join","identifier":{QUOTED},"presence":{there}}}"#),
+                format!(r#"{{"command":"join","identifier":{QUOTED},"presence":{presence_json}}}"#),
                 Command::Join { identifier: identifier(), presence },
             ),
             (
@@ -317,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_escapes_is_borrowed() {
+    fn strings_without_escapes_are_borrowed() {
         let text = r#"{"command":"unsubscribe","identifier":"plain"}"#;
         let Ok(Command::Unsubscribe { identifier: Cow::Borrowed(it) }) = Command::decode(text)
         else {
@@ -327,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_may_come_in_any_order_with_others_between() {
+    fn keys_can_be_in_any_order_with_unknown_ones_between() {
         let text = " \n{\"x\":{\"command\":1},\"identifier\":\"i\",\"x\":2,\"history\":null,\
                     \"presence\":null,\"command\":\"subscribe\",\"data\":9}\r\n\t ";
         let plain = Command::Subscribe { identifier: "i".into(), history: None, presence: None };
@@ -335,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_command_is_told_apart() {
+    fn malformed_commands_are_errors() {
         use Malformed::{Invalid, Missing, NotAnObject, NotJson, Repeated, UnknownCommand};
         for (text, why) in [
             ("", NotJson { line: 1, column: 0 }),
@@ -377,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn positions_are_whole_numbers_of_their_size() {
+    fn offsets_and_times_must_be_integers_in_range() {
         for place in [
             r#"{"offset":-1,"epoch":"e"}"#,
             r#"{"offset":1.5,"epoch":"e"}"#,
@@ -400,10 +402,10 @@ mod tests {
     }
 
     #[test]
-    fn depth_costs_no_stack() {
+    fn nesting_depth_uses_no_stack() {
         let deep = format!("{}{}", "[".repeat(200_000), "]".repeat(200_000));
         let text = format!(r#"{{"command":"whisper","identifier":"i","data":{deep}}}"#);
-        let Ok(Command::Whisper { data, .. }) = Command::decode(&text) else { panic!("refused") };
+        let Ok(Command::Whisper { data, .. }) = Command::decode(&text) else { panic!("error") };
         assert_eq!(data, deep);
         assert!(matches!(Command::decode(&deep), Err(Malformed::NotAnObject)));
         let open = r#"{"a":"#.repeat(200_000);

@@ -47,6 +47,7 @@ impl<'a> DisconnectReason<'a> {
             return text;
         }
         let named = Self::NAMED.iter().find(|(_, reason)| reason == self);
+        debug_assert!(named.is_some(), "every reason but Other has a name");
         named.map_or("", |(name, _)| name)
     }
 
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reasons_lead_back_to_themselves_and_close_legally() {
+    fn reasons_are_found_by_name_and_have_valid_close_codes() {
         for (name, reason) in DisconnectReason::NAMED {
             assert_eq!(reason.as_str(), name);
             assert_eq!(DisconnectReason::from(Cow::Borrowed(name)), reason);
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_come_in_is_not_to_come_again() {
+    fn refused_clients_should_not_reconnect() {
         for (name, again) in [
             ("unauthorized", false),
             ("token_expired", false),

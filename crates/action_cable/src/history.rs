@@ -39,7 +39,7 @@ struct Fields<'a> {
 }
 
 #[derive(Deserialize)]
-struct Place<'a> {
+struct RawPosition<'a> {
     offset: u64,
     #[serde(borrow)]
     epoch: Text<'a>,
@@ -54,9 +54,9 @@ impl<'a> History<'a> {
         let fields: Fields = object(value.get()).map_err(invalid)?;
         let mut streams = Vec::new();
         if let Some(value) = fields.streams {
-            let places: BTreeMap<Text, Raw> = object(value.get()).map_err(invalid)?;
-            for (stream, place) in places {
-                let Place { offset, epoch } = object(place.get()).map_err(invalid)?;
+            let positions: BTreeMap<Text, Raw> = object(value.get()).map_err(invalid)?;
+            for (stream, position) in positions {
+                let RawPosition { offset, epoch } = object(position.get()).map_err(invalid)?;
                 streams.push(Position { stream_id: stream.0, epoch: epoch.0, offset });
             }
         }
@@ -75,8 +75,8 @@ impl<'a> History<'a> {
         if !self.streams.is_empty() {
             let mut streams = Object::begin(history.key("streams"));
             for Position { stream_id, epoch, offset } in &self.streams {
-                let mut place = Object::begin(streams.key(stream_id));
-                place.number("offset", *offset).text("epoch", epoch).end();
+                let mut position = Object::begin(streams.key(stream_id));
+                position.number("offset", *offset).text("epoch", epoch).end();
             }
             streams.end();
         }

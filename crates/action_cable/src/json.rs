@@ -134,7 +134,10 @@ pub fn put_string(text: &str, out: &mut Vec<u8>) {
     while let Some(at) = rest.iter().position(special) {
         let (plain, from) = rest.split_at(at);
         out.extend_from_slice(plain);
-        let Some((&byte, after)) = from.split_first() else { break };
+        let Some((&byte, after)) = from.split_first() else {
+            debug_assert!(false, "a special byte was found here");
+            break;
+        };
         match byte {
             b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
             b'\n' => out.extend_from_slice(b"\\n"),
@@ -188,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_are_escaped_as_json_wants_it() {
+    fn strings_are_escaped_as_json_requires() {
         assert_eq!(string("a\"b\\c/é😀"), r#""a\"b\\c/é😀""#);
         assert_eq!(string("\0\x08\t\n\r\x1f\x7f"), "\"\\u0000\\u0008\\t\\n\\r\\u001f\x7f\"");
         for byte in 0..=0x7f_u8 {
@@ -207,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_json_is_passed_on_and_anything_else_is_a_string() {
+    fn a_json_payload_is_unchanged_and_any_other_becomes_a_string() {
         for (payload, message) in [
             (r#"{"a":[1,2]}"#, r#"{"a":[1,2]}"#),
             ("  17 ", "17"),

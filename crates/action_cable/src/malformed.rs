@@ -50,11 +50,11 @@ impl fmt::Display for Malformed {
                 write!(f, "not JSON (line {line}, column {column})")
             }
             Malformed::NotAnObject => f.write_str("not a JSON object"),
-            Malformed::Repeated => f.write_str("a key comes twice"),
+            Malformed::Repeated => f.write_str("repeated key"),
             Malformed::UnknownCommand => f.write_str("unknown command"),
             Malformed::UnknownType => f.write_str("unknown type"),
             Malformed::Missing(key) => write!(f, "{key} is missing"),
-            Malformed::Invalid(key) => write!(f, "{key} is not what it should be"),
+            Malformed::Invalid(key) => write!(f, "{key} has an invalid value"),
         }
     }
 }

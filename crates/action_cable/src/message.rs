@@ -272,7 +272,7 @@ mod tests {
 
     /// Messages as real servers send them.
     #[test]
-    fn messages_are_read_and_written_as_servers_write_them() {
+    fn messages_are_parsed_and_encoded_as_servers_send_them() {
         let data =
             |message, position| Message::Data { identifier: identifier(), message, position };
         let presence = |event| Message::Presence { identifier: identifier(), event };
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_may_say_less() {
+    fn optional_fields_can_be_missing() {
         for (text, message) in [
             (r#"{"type":"ping"}"#, Message::Ping { message: 0 }),
             (r#"{"type":"ping","message":"now"}"#, Message::Ping { message: 0 }),
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_told_apart() {
+    fn malformed_messages_are_errors() {
         use Malformed::{Invalid, Missing, NotAnObject, NotJson, Repeated, UnknownType};
         for (text, why) in [
             ("\u{feff}{}", NotJson { line: 1, column: 1 }),

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_lead_back_to_their_protocols() {
+    fn protocols_are_found_by_name() {
         for protocol in [Protocol::V1, Protocol::V1Ext] {
             assert_eq!(Protocol::from_name(protocol.name()), Some(protocol));
         }
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_rides_in_a_subprotocol() {
+    fn a_token_is_read_from_a_subprotocol() {
         assert_eq!(token("anycable-token.a.b-c_d"), Some("a.b-c_d"));
         assert_eq!(token("anycable-token."), None);
         assert_eq!(token(V1), None);

@@ -101,7 +101,7 @@ fn is_one_object(text: &str) -> bool {
 
 proptest! {
     #[test]
-    fn commands_come_back(command in command()) {
+    fn commands_round_trip(command in command()) {
         let mut out = Vec::new();
         command.encode(&mut out);
         let written = String::from_utf8(out).unwrap();
@@ -114,7 +114,7 @@ proptest! {
     }
 
     #[test]
-    fn messages_come_back(message in message()) {
+    fn messages_round_trip(message in message()) {
         let mut out = b"before".to_vec();
         message.encode(&mut out);
         let written = String::from_utf8(out.split_off(b"before".len())).unwrap();
@@ -123,7 +123,7 @@ proptest! {
     }
 
     #[test]
-    fn a_message_put_between_is_the_message_encoded(
+    fn prefix_message_and_suffix_make_an_encoded_message(
         identifier in text(), message in json(), position in option::of(position())
     ) {
         let (mut apart, mut whole) = (Vec::new(), Vec::new());
@@ -135,19 +135,19 @@ proptest! {
     }
 
     #[test]
-    fn an_identifier_names_its_channel(name in text(), value in text()) {
+    fn any_name_is_a_valid_channel(name in text(), value in text()) {
         let identifier = serde_json::json!({ "channel": name, "stream_name": value }).to_string();
         prop_assert!(channel(&identifier).is_ok());
     }
 
     #[test]
-    fn nothing_breaks_a_reader(text in r#"[{}\[\]":,\\a-z0-9 ]{0,60}|\PC{0,60}"#) {
+    fn arbitrary_text_does_not_panic(text in r#"[{}\[\]":,\\a-z0-9 ]{0,60}|\PC{0,60}"#) {
         let _ = (Command::decode(&text), Message::decode(&text), channel(&text));
     }
 
     /// Valid messages with one changed byte reach deeper into the decoder.
     #[test]
-    fn nor_does_what_is_nearly_right(message in message(), command in command(), at: prop::sample::Index, byte: u8) {
+    fn nearly_valid_text_does_not_panic(message in message(), command in command(), at: prop::sample::Index, byte: u8) {
         let mut out = Vec::new();
         command.encode(&mut out);
         message.encode(&mut out);

@@ -106,7 +106,7 @@ mod tests {
     use crate::root::fake::FakeRoot;
 
     #[test]
-    fn version_2_takes_the_tightest_level() {
+    fn version_2_takes_the_lowest_limit() {
         let root = FakeRoot::new(&[
             ("/proc/self/cgroup", "0::/a/b\n"),
             ("/sys/fs/cgroup/a/memory.max", "1000\n"),

@@ -20,39 +20,39 @@ use crate::text::{Bytes, Count, about};
 
 /// Compares what `goal` needs with what `machine` allows.
 pub fn check(machine: &Machine, goal: &Goal) -> Report {
-    let judge = Judge { machine, goal, workers: workers(machine, goal) };
-    let judged: Vec<(Need, Vec<Fix>)> = [
-        judge.memory(),
-        judge.open_files(),
-        judge.system_files(),
-        judge.ports(),
-        judge.threads(),
-        judge.conntrack(),
-        judge.epoll_watches(),
-        judge.address_space(),
+    let checker = Checker { machine, goal, workers: workers(machine, goal) };
+    let checked: Vec<(Need, Vec<Fix>)> = [
+        checker.memory(),
+        checker.open_files(),
+        checker.system_files(),
+        checker.ports(),
+        checker.threads(),
+        checker.conntrack(),
+        checker.epoll_watches(),
+        checker.address_space(),
     ]
     .into_iter()
     .flatten()
     .collect();
-    let fits = judged.iter().map(|(need, _)| need.fits).min().unwrap_or(u64::MAX);
-    let needs = judged.iter().map(|(need, _)| need.clone()).collect();
-    let mut shortfalls: Vec<Shortfall> = judged
+    let fits = checked.iter().map(|(need, _)| need.fits).min().unwrap_or(u64::MAX);
+    let needs = checked.iter().map(|(need, _)| need.clone()).collect();
+    let mut shortfalls: Vec<Shortfall> = checked
         .into_iter()
         .filter(|(need, _)| need.is_short())
-        .map(|(need, fixes)| Shortfall { text: judge.explain(&need), need, fixes })
+        .map(|(need, fixes)| Shortfall { text: checker.explain(&need), need, fixes })
         .collect();
     shortfalls.sort_by_key(|shortfall| shortfall.need.fits);
     let warnings = [
-        judge.accept_queue(),
-        judge.handshakes(),
-        judge.tcp_memory(),
-        judge.tcp_buffers(),
-        judge.logins(),
-        judge.port_reuse(),
-        judge.overcommit(),
+        checker.accept_queue(),
+        checker.handshakes(),
+        checker.tcp_memory(),
+        checker.tcp_buffers(),
+        checker.logins(),
+        checker.port_reuse(),
+        checker.overcommit(),
     ];
     let warnings = warnings.into_iter().flatten().collect();
-    Report { goal: goal.clone(), workers: judge.workers, fits, needs, shortfalls, warnings }
+    Report { goal: goal.clone(), workers: checker.workers, fits, needs, shortfalls, warnings }
 }
 
 /// Workers that each process needs for the goal: at least one per core, unless a number is configured.
@@ -68,18 +68,18 @@ fn workers(machine: &Machine, goal: &Goal) -> Option<u64> {
     }
 }
 
-/// One check under way. Each method answers for one limit, `None` where that limit is unknown or
-/// does not concern the goal.
-struct Judge<'a> {
+/// One check. Each method checks one limit and returns `None` where that limit is unknown or does not
+/// apply to the goal.
+struct Checker<'a> {
     machine: &'a Machine,
     goal: &'a Goal,
     workers: Option<u64>,
 }
 
-type Judged = Option<(Need, Vec<Fix>)>;
+type Checked = Option<(Need, Vec<Fix>)>;
 
-impl Judge<'_> {
-    fn memory(&self) -> Judged {
+impl Checker<'_> {
+    fn memory(&self) -> Checked {
         let (ends, connections) = (self.goal.role.ends(), self.goal.connections);
         let available = self.machine.memory.available_bytes?;
         let now = percent(available, MEMORY_PERCENT);
@@ -100,8 +100,8 @@ impl Judge<'_> {
         Some((Need { limit: Limit::Memory, now, needed, fits, breaks: fits }, fixes))
     }
 
-    /// Counted over one process: with private tables they add up, otherwise there is one.
-    fn open_files(&self) -> Judged {
+    /// Per process: the sum over the workers' private tables, or the one shared table.
+    fn open_files(&self) -> Checked {
         let (table, ends) = (self.machine.files.table(), self.goal.role.ends_each());
         let sockets = self.goal.connections.saturating_mul(ends);
         let (now, needed, files) = match (self.goal.private_tables, self.goal.workers) {
@@ -130,7 +130,7 @@ impl Judge<'_> {
         Some((Need { limit: Limit::OpenFiles, now, needed, fits, breaks: fits }, fixes))
     }
 
-    fn system_files(&self) -> Judged {
+    fn system_files(&self) -> Checked {
         let (ends, file_max) = (self.goal.role.ends(), self.machine.files.file_max?);
         let used = self.machine.files.used.unwrap_or(0);
         let now = file_max.saturating_sub(used);
@@ -142,7 +142,7 @@ impl Judge<'_> {
         Some((need, vec![Fix::Sysctl { key: "fs.file-max", value }]))
     }
 
-    fn ports(&self) -> Judged {
+    fn ports(&self) -> Checked {
         let (goal, usable) = (self.goal, self.machine.ports.usable()?);
         if !goal.role.connects() {
             return None;
@@ -168,7 +168,7 @@ impl Judge<'_> {
         Some((need, fixes))
     }
 
-    fn threads(&self) -> Judged {
+    fn threads(&self) -> Checked {
         let (processes, table) = (self.goal.role.processes(), self.machine.files.table());
         // Where no number of workers holds the goal: as many as add capacity.
         let workers = self.workers.unwrap_or_else(|| workers_max(table));
@@ -219,8 +219,8 @@ impl Judge<'_> {
         rooms.into_iter().flatten().min_by_key(|(room, _)| *room)
     }
 
-    /// One entry per connection, both ends included. An empty table means that nothing tracks.
-    fn conntrack(&self) -> Judged {
+    /// One entry per connection, for both ends. An empty table means that connections are not tracked.
+    fn conntrack(&self) -> Checked {
         let tracked = self.machine.conntrack.filter(|conntrack| conntrack.count > 0)?;
         let now = tracked.max.saturating_sub(tracked.count);
         let needed = self.goal.connections;
@@ -229,8 +229,8 @@ impl Judge<'_> {
         Some((need, vec![Fix::Sysctl { key: "net.netfilter.nf_conntrack_max", value }]))
     }
 
-    /// Every socket is watched, and all are the same user's.
-    fn epoll_watches(&self) -> Judged {
+    /// Each socket is watched by epoll, and all count for the same user.
+    fn epoll_watches(&self) -> Checked {
         let (now, ends) = (self.machine.files.epoll_watches?, self.goal.role.ends());
         let needed = self.goal.connections.saturating_mul(ends);
         let fits = now / ends;
@@ -239,8 +239,8 @@ impl Judge<'_> {
         Some((need, vec![Fix::Sysctl { key: "fs.epoll.max_user_watches", value }]))
     }
 
-    /// `RLIMIT_AS` of one process: nobody sets it for servers, some shells and batch systems do.
-    fn address_space(&self) -> Judged {
+    /// `RLIMIT_AS` of one process. Servers rarely have one; some shells and batch systems set it.
+    fn address_space(&self) -> Checked {
         let now = self.machine.vm.address_space_bytes?;
         let needed = self.address_space_of(self.goal.connections);
         // More sockets need more workers, so the number is found by bisection.
@@ -307,7 +307,7 @@ impl Judge<'_> {
             ),
             (true, None) => format!(
                 "need room for {needed} in each process, workers with {table} descriptors each \
-                 have room for {now}, however many"
+                 have room for at most {now}"
             ),
             (false, _) => format!(
                 "need {needed} in each process, {table} are allowed (one table for all workers)"
@@ -323,7 +323,7 @@ impl Judge<'_> {
         }
         format!(
             "need {} source addresses with {each} each (half of the range, beyond which connects \
-             crawl), there are {}",
+             are slow), there are {}",
             Count(need.needed),
             Count(need.now)
         )

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fix_is_a_line_to_paste() {
+    fn every_fix_has_lines_to_paste() {
         let tcp_mem = Fix::Sysctl { key: "net.ipv4.tcp_mem", value: "1 2 3".into() };
         let kept = "net.ipv4.tcp_mem = 1 2 3";
         assert_eq!(lines(&tcp_mem), ["sysctl -w net.ipv4.tcp_mem=\"1 2 3\"", kept]);

@@ -94,7 +94,7 @@ impl Role {
         match self {
             Self::Serve | Self::Load => "",
             Self::Prove => " on this machine (both ends)",
-            Self::Proxy => " in and out of this machine",
+            Self::Proxy => " through this machine (two each)",
         }
     }
 

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_million_need_51_workers_at_20_000_descriptors() {
+    fn a_million_connections_need_51_workers_at_20_000_descriptors() {
         assert_eq!(workers_needed(1_000_000, 20_000), Some(51));
         assert_eq!(workers_needed(1, 20_000), Some(1));
         assert_eq!(workers_needed(0, 20_000), Some(1));
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_needed_is_the_smallest_that_holds() {
+    fn workers_needed_is_the_smallest_number_that_is_enough() {
         for table in [90, 256, 1_024, 4_096, 20_000, 1_048_576] {
             for connections in [1, 100, 999, 10_000, 13_000, 500_000] {
                 match workers_needed(connections, table) {
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_table_has_an_end_however_many_workers() {
+    fn small_tables_have_a_maximum_for_any_number_of_workers() {
         assert_eq!(private_capacity(256), 88 * 88);
         assert_eq!(workers_needed(1_000_000, 256), None);
         assert_eq!(workers_needed(1, 80), None);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn half_the_ports_of_each_source_and_destination_count() {
+    fn half_the_ports_per_source_and_destination_count() {
         assert_eq!(sources_needed(1_000_000, 28_232, 1), Some(71));
         assert_eq!(sources_needed(1_000_000, 28_232, 2), Some(36));
         assert_eq!(sources_needed(10, 28_232, 1), Some(1));

@@ -320,7 +320,7 @@ mod tests {
     };
 
     #[test]
-    fn everything_is_read() {
+    fn all_limits_are_read() {
         let root = FakeRoot::new(&[
             ("/proc/sys/kernel/osrelease", "6.18.0\n"),
             ("/proc/cpuinfo", "processor\t: 0\nmodel\t\t: 85\nmodel name\t: A Processor @ 2\n"),
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_none() {
+    fn missing_files_are_none() {
         let root = FakeRoot::new(&[("/proc/sys/fs/file-max", "not a number")]);
         let read = Machine::read_from(root.path(), PROCESS);
         assert_eq!((read.kernel, read.cpu_model, read.cores), (None, None, 8));
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unlimited_group_does_not_hide_the_machine() {
+    fn unlimited_control_group_leaves_the_machines_memory() {
         let root = FakeRoot::new(&[
             ("/proc/meminfo", "MemTotal: 10 kB\nMemAvailable: 8 kB\n"),
             ("/proc/self/cgroup", "0::/\n"),
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_ends_at_nr_open_too() {
+    fn table_is_limited_by_nr_open() {
         let nofile = Nofile { soft: 10, hard: u64::MAX };
         let mut files = Files {
             nofile,

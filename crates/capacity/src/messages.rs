@@ -39,10 +39,10 @@ pub fn explain(text: &str) -> Vec<&'static Message> {
     matches.sort_by_key(|message| {
         std::cmp::Reverse(message.phrases.iter().map(|phrase| phrase.len()).sum::<usize>())
     });
-    let mut told = Vec::new();
+    let mut seen = Vec::new();
     matches.retain(|message| {
-        let new = !told.contains(&message.trouble);
-        told.push(message.trouble);
+        let new = !seen.contains(&message.trouble);
+        seen.push(message.trouble);
         new
     });
     matches
@@ -67,20 +67,20 @@ pub fn nearest(text: &str, most: usize) -> Vec<&'static Message> {
 #[must_use]
 pub fn page() -> String {
     let mut page = String::from(
-        "# Troubleshooting: from the message to the cure\n\n\
-         Made from the table that `standfast doctor explain \"MESSAGE\"` looks in; a test keeps it \
-         so. `standfast\ndoctor` says what this machine allows and needs, and \
-         [limits.md](limits.md) how the limits work together.\n",
+        "# Troubleshooting: error messages, causes and remedies\n\n\
+         Generated from the table that `standfast doctor explain \"MESSAGE\"` searches; a test \
+         compares them.\n`standfast doctor` shows what this machine allows and needs, and \
+         [limits.md](limits.md) explains the limits.\n",
     );
     for trouble in Trouble::ALL {
         // Writing to a String cannot fail.
         let _ = write!(page, "\n## {}\n\n{}\n\n", trouble.name(), trouble.cause());
-        page += "| who says it | what |\n|---|---|\n";
+        page += "| printed by | message |\n|---|---|\n";
         for message in MESSAGES.iter().filter(|message| message.trouble == trouble) {
             let _ = writeln!(page, "| {} | `{}` |", message.program, message.text);
         }
-        page += "\n| where | what helps |\n|---|---|\n";
-        for (place, line) in trouble.cures() {
+        page += "\n| where | remedy |\n|---|---|\n";
+        for (place, line) in trouble.remedies() {
             let _ = writeln!(page, "| {place} | `{}` |", line.replace('|', "\\|"));
         }
     }
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_message_is_recognised_as_what_it_means() {
+    fn every_message_is_recognised_with_its_problem() {
         for message in MESSAGES {
             let found = explain(message.text);
             let first = found.first().unwrap_or_else(|| panic!("{} is not found", message.text));
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_a_log_is_recognised() {
+    fn messages_are_recognised_within_log_lines() {
         for (line, trouble) in [
             (
                 "2026/11/20 03:12:01 [alert] 71#71: 768 worker_connections are not enough",
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_is_not_guessed() {
+    fn unknown_messages_are_not_explained() {
         for text in ["", "hello", "the disk is on fire", "port 1024 is fine", "no errors 240"] {
             assert!(explain(text).is_empty(), "{text}: {:?}", explain(text));
         }
@@ -166,10 +166,10 @@ mod tests {
     }
 
     #[test]
-    fn every_trouble_has_messages_and_cures() {
+    fn every_problem_has_messages_and_remedies() {
         for trouble in Trouble::ALL {
             assert!(MESSAGES.iter().any(|message| message.trouble == trouble));
-            assert!(!trouble.cures().is_empty() && !trouble.cause().is_empty());
+            assert!(!trouble.remedies().is_empty() && !trouble.cause().is_empty());
             assert!(page().contains(trouble.name()));
         }
     }

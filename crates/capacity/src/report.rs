@@ -51,13 +51,13 @@ impl Limit {
             Self::SystemFiles => "open files on the whole machine",
             Self::Ports => "ephemeral ports",
             Self::Threads => "threads",
-            Self::Conntrack => "room for connection tracking",
+            Self::Conntrack => "connection tracking entries",
             Self::EpollWatches => "epoll watches",
             Self::AddressSpace => "address space",
             Self::AcceptQueue => "accept queue",
             Self::TcpMemory => "TCP memory",
             Self::TcpBuffers => "TCP buffers",
-            Self::PortReuse => "reuse of ports",
+            Self::PortReuse => "port reuse",
             Self::Overcommit => "overcommit",
         }
     }
@@ -174,10 +174,10 @@ impl fmt::Display for Report {
             return self.write_fit(f);
         }
         if self.fits == 0 {
-            return write!(f, "nothing fits until that is fixed");
+            return write!(f, "no connection fits until this is fixed");
         }
         let (fits, flag) = (about(self.fits), self.goal.role.flag());
-        write!(f, "as things are, ask for what fits: {flag} {fits}")
+        write!(f, "use a number that fits: {flag} {fits}")
     }
 }
 
@@ -186,8 +186,8 @@ const FIXES_SHOWN: usize = 4;
 
 /// [`Fix::Fewer`] is left out: the report ends with it once, for all limits together.
 fn write_fixes(f: &mut fmt::Formatter<'_>, fixes: &[Fix]) -> fmt::Result {
-    let said_here = fixes.iter().filter(|fix| !matches!(fix, Fix::Fewer { .. }));
-    for fix in said_here {
+    let shown = fixes.iter().filter(|fix| !matches!(fix, Fix::Fewer { .. }));
+    for fix in shown {
         for command in fix.commands().into_iter().take(FIXES_SHOWN) {
             writeln!(f, "  fix ({}): {}", command.place, command.line)?;
         }

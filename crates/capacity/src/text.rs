@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_read_as_people_write_them() {
+    fn sizes_have_decimal_units() {
         for (bytes, text) in [
             (0, "0 B"),
             (999, "999 B"),
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_have_separators() {
+    fn counts_have_thousands_separators() {
         for (count, text) in
             [(0, "0"), (999, "999"), (1_000, "1,000"), (20_000, "20,000"), (1_000_000, "1,000,000")]
         {
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn estimates_keep_two_digits_and_never_grow() {
+    fn estimates_are_rounded_down_to_two_digits() {
         for (value, rounded) in
             [(0, 0), (99, 99), (101, 100), (643_999, 640_000), (1_000_000, 1_000_000)]
         {

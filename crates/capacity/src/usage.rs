@@ -179,7 +179,7 @@ mod tests {
     const STAT: &str = "7 (a) b) S 1 2 3 4 5 6 7 8 9 10 300 200 0 0 20 0 1 0 5\n";
 
     #[test]
-    fn memory_prefers_the_page_tables() {
+    fn memory_is_read_from_smaps_rollup_if_possible() {
         let root = FakeRoot::new(&[
             ("/proc/7/smaps_rollup", "5-7 ---p 0 [rollup]\nRss:  100 kB\nAnonymous:  60 kB\n"),
             ("/proc/7/status", "Name:\ta\nVmRSS:\t   90 kB\nRssAnon:\t   50 kB\n"),

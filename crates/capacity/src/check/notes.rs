@@ -1,7 +1,7 @@
 //! Settings that refuse no connection but cause problems later: queues, TCP memory, overcommit. Each method
 //! checks one setting and returns `None` where it is fine, unknown, or does not apply to the goal.
 
-use super::Judge;
+use super::Checker;
 use crate::fix::Fix;
 use crate::limits::{BACKLOG, PAGE_BYTES, TCP_PAGES_PER_UNREAD, percent};
 use crate::report::{Limit, Warning};
@@ -10,7 +10,7 @@ use crate::text::{Bytes, Count};
 /// Handshakes in progress that a listener should allow. With fewer, connection storms lose some.
 const SYN_BACKLOG_LEAST: u64 = 1_024;
 
-impl Judge<'_> {
+impl Checker<'_> {
     pub(super) fn accept_queue(&self) -> Option<Warning> {
         let now = self.machine.tcp.somaxconn?;
         let concerned = self.goal.role.accepts() && self.goal.connections > now;
@@ -20,8 +20,8 @@ impl Judge<'_> {
             needed: BACKLOG,
             fix: Fix::Sysctl { key: "net.core.somaxconn", value: BACKLOG.to_string() },
             text: format!(
-                "net.core.somaxconn lets {} connections wait to be accepted, {} were asked for: \
-                 in a storm some connect a second late",
+                "net.core.somaxconn limits the accept queue to {} connections, {} are configured: \
+                 in a connection storm some clients connect a second late",
                 Count(now),
                 Count(BACKLOG)
             ),
@@ -38,8 +38,8 @@ impl Judge<'_> {
             needed: BACKLOG,
             fix: Fix::Sysctl { key: "net.ipv4.tcp_max_syn_backlog", value: BACKLOG.to_string() },
             text: format!(
-                "net.ipv4.tcp_max_syn_backlog lets {} handshakes be under way: in a storm the \
-                 kernel answers by SYN cookies or not at all",
+                "net.ipv4.tcp_max_syn_backlog allows {} handshakes in progress: in a connection \
+                 storm the kernel sends SYN cookies or drops handshakes",
                 Count(now)
             ),
         })
@@ -54,7 +54,7 @@ impl Judge<'_> {
             needed,
             fix: Fix::Sysctl { key: "fs.file-max", value: needed.to_string() },
             text: format!(
-                "one process may open {} files, the whole machine {}: when that is reached \
+                "one process may open {} files, the whole machine {}: at that limit \
                  nobody can log in",
                 Count(needed),
                 Count(files)
@@ -69,8 +69,8 @@ impl Judge<'_> {
             now,
             needed: 1,
             fix: Fix::Sysctl { key: "net.ipv4.tcp_tw_reuse", value: "1".to_owned() },
-            text: "the ports of closed connections rest for 60 s (TIME_WAIT) before they can be \
-                   used again: a second run within that time finds fewer"
+            text: "ports of closed connections stay in TIME_WAIT for 60 s before they can be \
+                   used again: a second run within that time has fewer"
                 .to_owned(),
         })
     }
@@ -82,8 +82,8 @@ impl Judge<'_> {
             now,
             needed: 0,
             fix: Fix::Sysctl { key: "vm.overcommit_memory", value: "0".to_owned() },
-            text: "vm.overcommit_memory is 2: memory must be there before it is used, so threads \
-                   may fail to start while much is free"
+            text: "vm.overcommit_memory is 2: the kernel only grants memory that it can back, so \
+                   threads may fail to start while memory is free"
                 .to_owned(),
         })
     }
@@ -102,8 +102,8 @@ impl Judge<'_> {
                 value: raised.map(|pages| pages.to_string()).join(" "),
             },
             text: format!(
-                "a broadcast that nobody has read yet takes {} pages of TCP memory; the kernel \
-                 slows TCP beyond {} and drops segments beyond {}",
+                "a broadcast to all connections takes {} pages of TCP memory until it is read; \
+                 the kernel slows TCP beyond {} and drops segments beyond {}",
                 Count(needed),
                 Count(pressure),
                 Count(high)
@@ -129,8 +129,8 @@ impl Judge<'_> {
             needed,
             fix: Fix::Sysctl { key, value: format!("{PAGE_BYTES} {usual} {most}") },
             text: format!(
-                "{key} lets each socket keep {} bytes even when TCP's memory is out: {} sockets may \
-                 take {}, {} are available",
+                "{key} lets each socket use {} bytes even when TCP memory is exhausted: {} sockets \
+                 may take {}, {} are available",
                 Count(least),
                 Count(sockets),
                 Bytes(needed),

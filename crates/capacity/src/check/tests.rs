@@ -89,7 +89,7 @@ fn memory() {
     );
     assert_eq!(shortfall.fixes, [Fix::Fewer { connections: 640_000, flag: "--connections" }]);
     assert_eq!(report.suggested(), 640_000);
-    assert!(report.to_string().ends_with("ask for what fits: --connections 640000"));
+    assert!(report.to_string().ends_with("use a number that fits: --connections 640000"));
     assert_fits_exactly(&machine, &prove());
 }
 
@@ -141,7 +141,7 @@ fn descriptors_beyond_nr_open_raise_that_first() {
 }
 
 #[test]
-fn workers_that_were_asked_for() {
+fn configured_number_of_workers() {
     let goal = Goal { workers: Some(4), ..prove() };
     let report = check(&machine(&[]), &goal);
     let shortfall = only_shortfall(&report, Limit::OpenFiles);
@@ -196,7 +196,7 @@ fn ports_of_a_few_sources() {
     assert_eq!(
         shortfall.text,
         "not enough ephemeral ports: 100,000 sockets need 8 source addresses with 14,116 each \
-         (half of the range, beyond which connects crawl), there are 2; about 28,000 fit"
+         (half of the range, beyond which connects are slow), there are 2; about 28,000 fit"
     );
     let range = Fix::Sysctl { key: "net.ipv4.ip_local_port_range", value: "1024 65535".into() };
     assert_eq!(shortfall.fixes, [Fix::Sources { sources: 8 }, range]);
@@ -214,7 +214,7 @@ fn no_ports_at_all() {
     let report = check(&machine, &prove());
     let shortfall = only_shortfall(&report, Limit::Ports);
     assert!(shortfall.text.contains("need some, 0 are usable"));
-    assert!(report.to_string().ends_with("nothing fits until that is fixed"));
+    assert!(report.to_string().ends_with("no connection fits until this is fixed"));
     assert!(report.to_string().contains("ip_local_port_range=\"1024 65535\""));
 }
 
@@ -284,7 +284,7 @@ fn a_proxy_has_both_ends_in_one_process() {
 }
 
 #[test]
-fn what_bites_later_is_a_note() {
+fn settings_that_cause_problems_later_are_notes() {
     for (path, text, word) in [
         ("/proc/sys/fs/file-max", "19000", "nobody can log in"),
         ("/proc/sys/net/ipv4/tcp_tw_reuse", "0", "TIME_WAIT"),
@@ -300,7 +300,7 @@ fn what_bites_later_is_a_note() {
 }
 
 #[test]
-fn ports_break_at_the_whole_range_and_crawl_from_the_half() {
+fn ports_run_out_at_the_full_range_and_are_slow_from_half() {
     let goal = Goal { sources: Sources::Addresses(2), ..Goal::new(Role::Load, 100_000) };
     let report = check(&machine(&[]), &goal);
     let need = &only_shortfall(&report, Limit::Ports).need;
@@ -308,7 +308,7 @@ fn ports_break_at_the_whole_range_and_crawl_from_the_half() {
 }
 
 #[test]
-fn connection_tracking_only_where_something_tracks() {
+fn unused_connection_tracking_is_not_checked() {
     let mut machine = machine(&[("/proc/sys/net/netfilter/nf_conntrack_max", "262144")]);
     let report = check(&machine, &prove());
     let shortfall = only_shortfall(&report, Limit::Conntrack);
@@ -321,7 +321,7 @@ fn connection_tracking_only_where_something_tracks() {
 }
 
 #[test]
-fn several_shortfalls_come_tightest_first() {
+fn shortfalls_are_sorted_lowest_first() {
     let machine = machine(&[
         ("/proc/sys/fs/file-max", "1000000"),
         ("/proc/meminfo", "MemAvailable: 2000000 kB\n"),
@@ -338,7 +338,10 @@ fn a_short_accept_queue_is_a_note() {
     let report = check(&machine, &prove());
     assert!(report.holds());
     let text = report.to_string();
-    assert!(text.contains("note: net.core.somaxconn lets 128 connections wait"), "{text}");
+    assert!(
+        text.contains("note: net.core.somaxconn limits the accept queue to 128 connections"),
+        "{text}"
+    );
     assert!(text.contains("sysctl -w net.core.somaxconn=4096"), "{text}");
     assert!(check(&machine, &Goal::new(Role::Load, 1_000_000)).warnings.is_empty());
     assert!(check(&machine, &Goal::new(Role::Prove, 100)).warnings.is_empty());
@@ -356,7 +359,7 @@ fn tcp_memory_below_a_broadcast_is_a_note() {
 }
 
 #[test]
-fn what_is_unknown_is_not_judged() {
+fn unknown_limits_are_not_checked() {
     let root = FakeRoot::new(&[]);
     let machine = Machine::read_from(root.path(), ROOMY_PROCESS);
     let report = check(&machine, &prove());
@@ -366,7 +369,7 @@ fn what_is_unknown_is_not_judged() {
 }
 
 #[test]
-fn no_goal_is_too_large_to_judge() {
+fn largest_goal_is_checked_without_overflow() {
     for role in [Role::Serve, Role::Load, Role::Prove, Role::Proxy] {
         for workers in [None, Some(0), Some(u64::MAX)] {
             for private_tables in [true, false] {
@@ -380,7 +383,7 @@ fn no_goal_is_too_large_to_judge() {
 }
 
 #[test]
-fn a_report_is_data_too() {
+fn report_serializes_to_json() {
     let report = check(&machine(&[("/proc/sys/fs/file-max", "1000000")]), &prove());
     let json = serde_json::to_value(&report).unwrap();
     assert_eq!(json["goal"]["role"], "prove");
@@ -413,7 +416,7 @@ fn mappings_are_a_limit_of_threads() {
 }
 
 #[test]
-fn buffers_that_are_guaranteed_are_held_against_memory() {
+fn guaranteed_buffers_are_compared_with_memory() {
     let of = |least: &str| {
         let machine = machine(&[("/proc/sys/net/ipv4/tcp_rmem", least)]);
         let warnings = check(&machine, &prove()).warnings;

@@ -75,17 +75,17 @@ impl Trouble {
             Self::Ports => "Ephemeral ports",
             Self::TimeWait => "Sockets in TIME_WAIT",
             Self::CloseWait => "Sockets in CLOSE_WAIT",
-            Self::HalfWay => "Sockets half way: SYN_SENT, SYN_RECV, FIN_WAIT, LAST_ACK",
-            Self::AcceptQueue => "The accept queue and handshakes",
+            Self::HalfWay => "Sockets in SYN_SENT, SYN_RECV, FIN_WAIT or LAST_ACK",
+            Self::AcceptQueue => "Accept queue and handshakes",
             Self::Conntrack => "Connection tracking",
             Self::TcpMemory => "TCP memory",
             Self::Memory => "Memory",
             Self::Threads => "Threads and processes",
-            Self::Watches => "Watches of epoll and inotify",
+            Self::Watches => "epoll and inotify watches",
             Self::Names => "Name lookups under load",
-            Self::Neighbours => "The table of neighbours",
-            Self::NginxHash => "nginx's tables of names",
-            Self::Peer => "The far side, not this machine",
+            Self::Neighbours => "The neighbour table (ARP, NDP)",
+            Self::NginxHash => "nginx's hash tables",
+            Self::Peer => "The peer, not this machine",
         }
     }
 
@@ -102,110 +102,113 @@ impl Trouble {
                  from opening a session."
             }
             Self::SystemFiles => {
-                "All processes together have `fs.file-max` open files (kern.maxfiles on macOS). It \
-                 must not be below the limit of one process, or one busy service keeps everybody \
-                 from logging in, after a reboot too."
+                "All processes together may have `fs.file-max` open files (kern.maxfiles on macOS). It \
+                 must be above the limit of a single process. Otherwise one busy service uses them \
+                 all and nobody can log in, not even after a reboot."
             }
             Self::WorkerConnections => {
-                "nginx allows each worker so many connections, to clients and to servers behind it \
+                "nginx limits the connections of each worker, to clients and upstreams \
                  together: 512 by default, 768 in the configuration that Debian and Ubuntu ship. A \
-                 proxied WebSocket takes two for as long as it lives. `worker_connections` beyond \
-                 the worker's descriptors is a warning at start and EMFILE later."
+                 proxied WebSocket uses two for its whole life. If `worker_connections` exceeds \
+                 the worker's descriptors, nginx warns at start and fails with EMFILE later."
             }
             Self::Ports => {
-                "A connection is told apart by both addresses and both ports, so from one address \
-                 to one address and port there are as many as ephemeral ports: 28,232 by default on \
-                 Linux (32768 to 60999), 16,384 on macOS (49152 to 65535), and on Linux the second \
-                 half of them comes slowly. Ports of connections that this side closed first rest \
-                 for 60 s (TIME_WAIT; 30 s on macOS)."
+                "A connection is identified by both addresses and both ports. So one source address can \
+                 have as many connections to one address and port as there are ephemeral ports: \
+                 28,232 by default on Linux (32768 to 60999), 16,384 on macOS (49152 to 65535). On \
+                 Linux, connects are slow once half of them are in use. Ports of connections that \
+                 this side closed first stay in TIME_WAIT for 60 s (30 s on macOS)."
             }
             Self::TimeWait => {
-                "The side that closes a connection first keeps its end for 60 s (twice the longest \
-                 life of a segment; 30 s on macOS), so that a late segment of the old connection is \
-                 not taken for one of a new one. It is no fault and takes little memory, but each \
-                 holds a port: a client, or a proxy to its servers, that opens a connection for each \
-                 request runs out of ports at some 470 connections a second to one address \
-                 (28,232 ports ÷ 60 s). Where the server closes first it keeps them itself and \
-                 loses no ports of its own. tcp_tw_reuse lets a client take such a port again after \
+                "The side that closes a connection first keeps its end for 60 s (twice the maximum \
+                 segment lifetime; 30 s on macOS), so that a late segment of the old connection is \
+                 not mistaken for one of a new connection. This is normal and takes little memory, \
+                 but each socket keeps a port. A client or proxy that opens a connection for each \
+                 request runs out of ports at about 470 connections per second to one address \
+                 (28,232 ports ÷ 60 s). Where the server closes first, it keeps these sockets and \
+                 uses up no ephemeral ports. tcp_tw_reuse lets a client take such a port again after \
                  a second; it does nothing for a server."
             }
             Self::CloseWait => {
-                "The far side has closed, and the program here has not called close: the kernel \
-                 waits for it for ever. It is always a fault of that program (an error path that \
-                 forgets the socket, a pool that hands out dead connections, a thread that hangs), \
-                 never of a kernel setting, and it ends as too many open files."
+                "The peer has closed the connection and the program on this machine has not called \
+                 close. The kernel waits for it without a time limit. This is always a bug of that \
+                 program (an error path that forgets the socket, a pool that returns dead \
+                 connections, a thread that hangs), never of a kernel setting. In the end the \
+                 program has too many open files."
             }
             Self::HalfWay => {
-                "SYN_SENT: the far side does not answer a connect: a firewall drops it, the machine is \
-                 not there, or its accept queue is full. SYN_RECV: here, handshakes whose last step \
-                 does not come, from clients that are gone, or a flood. FIN_WAIT_1 and LAST_ACK: we \
-                 have said goodbye and nobody answers, often with data unsent: the far side vanished. \
-                 FIN_WAIT_2: the far side has heard it, and does not close: its fault, see CLOSE_WAIT; \
-                 ours end after tcp_fin_timeout once no program holds them."
+                "SYN_SENT: a connect gets no answer. A firewall drops it, the machine does not exist, or \
+                 its accept queue is full. SYN_RECV: a client has not completed its handshake. It has \
+                 disappeared, or this is a SYN flood. FIN_WAIT_1 and LAST_ACK: this side has closed \
+                 and gets no acknowledgement, often with data unsent. The peer has disappeared. \
+                 FIN_WAIT_2: the peer has acknowledged the close and does not close its own side, \
+                 where it is in CLOSE_WAIT. The kernel ends such sockets after tcp_fin_timeout once \
+                 no program holds them."
             }
             Self::AcceptQueue => {
-                "Connections wait in the listener's queue until the program accepts them. It has \
-                 the length that `listen` asked for, at most `net.core.somaxconn` (kern.ipc.somaxconn \
-                 on macOS, 128): when it is full Linux drops the handshake and the client tries \
-                 again after 1, 3, 7 s; macOS refuses."
+                "Connections wait in the listener's queue until the program accepts them. Its length \
+                 is the backlog given to `listen`, at most `net.core.somaxconn` (kern.ipc.somaxconn \
+                 on macOS, 128). When it is full Linux drops the handshake and the client retries \
+                 after 1, 3 and 7 s; macOS refuses the connection."
             }
             Self::Conntrack => {
-                "A firewall or NAT keeps an entry per connection, of both ends where both are here. \
-                 When the table is full new connections are dropped while old ones live on; \
-                 docker's networking and kube-proxy switch it on."
+                "A firewall or NAT keeps a table entry per connection. When the table is full, new \
+                 connections are dropped and existing ones continue. Docker's networking and \
+                 kube-proxy enable connection tracking."
             }
             Self::TcpMemory => {
-                "TCP's buffers of the whole machine are limited by `net.ipv4.tcp_mem`, in pages of \
-                 4 KiB: low, pressure, high. A socket with one unread message takes a page, so a \
+                "`net.ipv4.tcp_mem` limits the TCP buffers of the whole machine, in pages of 4 KiB: \
+                 low, pressure, high. A socket with one unread message takes a page, so a \
                  broadcast to a million takes a million pages (4 GB). Beyond the second number TCP \
-                 slows down, beyond the third it drops. `Out of socket memory` is said too when \
-                 there are more than `tcp_max_orphans` sockets nobody owns any more."
+                 slows down, beyond the third it drops segments. The kernel also logs `Out of \
+                 socket memory` when more than `tcp_max_orphans` sockets belong to no process."
             }
             Self::Memory => {
-                "A TCP socket takes about 4.4 KB of the kernel's memory, which counts for the \
-                 container that made it, and whatever the program keeps for it. With \
-                 `vm.overcommit_memory` at 2, or address space limited (`ulimit -v`), allocation \
-                 fails while memory is free."
+                "A TCP socket takes about 4.4 KB of kernel memory, which is charged to the container \
+                 that created it, plus what the program keeps for it. With `vm.overcommit_memory` \
+                 set to 2, or with limited address space (`ulimit -v`), allocations fail while \
+                 memory is free."
             }
             Self::Threads => {
                 "Threads and processes are limited per user (`ulimit -u`), per service or container \
                  (pids.max: TasksMax, --pids-limit), and by the kernel (kernel.threads-max, \
-                 kernel.pid_max). Little address space or a short vm.max_map_count has the same \
+                 kernel.pid_max). Too little address space or a low vm.max_map_count has the same \
                  effect."
             }
             Self::Watches => {
-                "epoll may watch `fs.epoll.max_user_watches` descriptors for one user, inotify \
-                 `fs.inotify.max_user_watches` files with `max_user_instances` instances. inotify \
-                 says \"no space left on device\" and means this, not a disk."
+                "epoll may watch `fs.epoll.max_user_watches` descriptors per user, inotify \
+                 `fs.inotify.max_user_watches` files in `max_user_instances` instances. \"No space \
+                 left on device\" from these calls means this limit, not a full disk."
             }
             Self::Names => {
                 "A lookup needs a descriptor, a port and a resolver that answers in time. Under \
-                 load one of them lacks (look for EMFILE and EADDRNOTAVAIL beside it), or the \
-                 resolver drops what is too much: docker's at 127.0.0.11, a cluster's DNS behind \
-                 connection tracking. Node looks names up in 4 threads, and each connection asks \
-                 again."
+                 load one of them is missing (look for EMFILE and EADDRNOTAVAIL in the same log), or \
+                 the resolver drops requests: Docker's at 127.0.0.11, or a cluster's DNS behind \
+                 connection tracking. Node looks up names in 4 threads, again for each \
+                 connection."
             }
             Self::Neighbours => {
                 "The kernel keeps the hardware address of each neighbour on a link, at most \
-                 `net.ipv4.neigh.default.gc_thresh3` (1,024): with more clients, containers or \
-                 source addresses on one link new connections fail while old ones live on."
+                 `net.ipv4.neigh.default.gc_thresh3` (1,024). With more clients, containers or \
+                 source addresses on one link, new connections fail and existing ones continue."
             }
             Self::NginxHash => {
-                "nginx keeps names (servers, map, types, variables) in tables of a fixed size and \
-                 does not start when they do not fit. It concerns the number and length of names, \
-                 not connections."
+                "nginx keeps names (servers, map, types, variables) in hash tables of a fixed size and \
+                 does not start when they do not fit. This is about the number and length of names, \
+                 not about connections."
             }
             Self::Peer => {
-                "The far side is not there, is full, or closed the connection: nothing listens on \
-                 that port, its own limit is reached (look there), or a proxy between ended an idle \
-                 connection. nginx closes a silent WebSocket after 60 s (proxy_read_timeout), most \
-                 cloud load balancers after 60 to 350 s: send pings more often than that."
+                "The peer refused or closed the connection: nothing listens on that port, the peer \
+                 has reached one of its own limits (check that machine), or a proxy in between \
+                 closed an idle connection. nginx closes an idle WebSocket after 60 s \
+                 (proxy_read_timeout), most cloud load balancers after 60 to 350 s. Send pings more \
+                 often than that."
             }
         }
     }
 
-    /// What helps: where, and the line.
-    pub const fn cures(self) -> &'static [(&'static str, &'static str)] {
+    /// The remedies: where to apply each, and the line.
+    pub const fn remedies(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Descriptors => &[
                 ("see it", "cat /proc/PID/limits | grep 'open files'"),
@@ -219,7 +222,7 @@ impl Trouble {
                 ("macOS", "sudo launchctl limit maxfiles 65536 200000; ulimit -n 65536"),
             ],
             Self::SystemFiles => &[
-                ("see it", "cat /proc/sys/fs/file-nr    # open, free, most"),
+                ("see it", "cat /proc/sys/fs/file-nr    # open, free, maximum"),
                 ("as root", "sysctl -w fs.file-max=2500000"),
                 ("to keep it", "fs.file-max = 2500000    # /etc/sysctl.d/90-standfast.conf"),
                 ("macOS", "sudo sysctl -w kern.maxfiles=400000 kern.maxfilesperproc=200000"),
@@ -237,10 +240,10 @@ impl Trouble {
                 ("docker", "docker run --sysctl net.ipv4.ip_local_port_range=\"1024 65535\" …"),
                 (
                     "standfast load",
-                    "--source IP,IP,…, or several URLs; on loopback it does so itself",
+                    "--source IP,IP,…, or several URLs; on loopback this is automatic",
                 ),
                 ("nginx", "proxy_bind with several addresses, or several servers in the upstream"),
-                ("any proxy", "keep connections to servers open instead of one per request"),
+                ("any proxy", "keep connections to upstreams open instead of one per request"),
                 ("macOS", "sudo sysctl -w net.inet.ip.portrange.first=16384"),
             ],
             Self::TimeWait => &[
@@ -248,11 +251,11 @@ impl Trouble {
                     "see it",
                     "ss -s; ss -tan state time-wait | awk '{print $5}' | sort | uniq -c | sort -n",
                 ),
-                ("first of all", "keep connections open: HTTP keep-alive, connection pools"),
+                ("first", "keep connections open: HTTP keep-alive, connection pools"),
                 ("as root, for clients", "sysctl -w net.ipv4.tcp_tw_reuse=1"),
                 ("as root, for clients", "sysctl -w net.ipv4.ip_local_port_range=\"1024 65535\""),
                 (
-                    "nginx, to its servers",
+                    "nginx, to upstreams",
                     "upstream: keepalive 64; proxy_http_version 1.1; proxy_set_header Connection \"\";",
                 ),
                 (
@@ -263,12 +266,18 @@ impl Trouble {
                     "standfast stress",
                     "-k keeps connections, as does load without --new-connections",
                 ),
-                ("not", "tcp_tw_recycle: it broke clients behind NAT and is gone since Linux 4.12"),
+                (
+                    "do not use",
+                    "tcp_tw_recycle: it broke clients behind NAT; removed in Linux 4.12",
+                ),
             ],
             Self::CloseWait => &[
-                ("see it, and whose", "ss -tanp state close-wait"),
-                ("the program", "close the socket when a read returns 0; time out what is idle"),
-                ("until it is mended", "restart it; a higher ulimit -n only buys time"),
+                ("see it with its process", "ss -tanp state close-wait"),
+                ("the program", "close the socket when a read returns 0; close idle connections"),
+                (
+                    "until it is fixed",
+                    "restart the program; a higher ulimit -n only delays the failure",
+                ),
             ],
             Self::HalfWay => &[
                 (
@@ -276,7 +285,7 @@ impl Trouble {
                     "ss -tan state syn-sent; ss -tan state syn-recv; ss -tano state fin-wait-1",
                 ),
                 (
-                    "is anybody there",
+                    "does the peer answer",
                     "ping HOST; curl -v http://HOST:PORT/; tcpdump -ni any port N",
                 ),
                 (
@@ -301,7 +310,7 @@ impl Trouble {
                     "sysctl net.netfilter.nf_conntrack_count net.netfilter.nf_conntrack_max",
                 ),
                 ("as root", "sysctl -w net.netfilter.nf_conntrack_max=2000000"),
-                ("not track at all", "nft: ct state untracked by a `notrack` rule for the port"),
+                ("disable tracking", "nft: ct state untracked by a `notrack` rule for the port"),
                 ("docker", "docker run --network host …"),
             ],
             Self::TcpMemory => &[
@@ -315,7 +324,7 @@ impl Trouble {
             ],
             Self::Memory => &[
                 ("see it", "free -m; dmesg | grep -i oom; cat /sys/fs/cgroup/memory.max"),
-                ("how much is needed", "standfast doctor --connections N"),
+                ("memory needed", "standfast doctor --connections N"),
                 ("docker", "docker run --memory 16g …"),
                 ("systemd", "MemoryMax=16G"),
                 ("as root", "sysctl -w vm.overcommit_memory=0"),
@@ -363,7 +372,7 @@ impl Trouble {
                 ("apply", "nginx -t && nginx -s reload"),
             ],
             Self::Peer => &[
-                ("is anybody there", "ss -ltn; curl -v http://HOST:PORT/health"),
+                ("does the peer answer", "ss -ltn; curl -v http://HOST:PORT/health"),
                 ("nginx", "proxy_read_timeout 3600s; proxy_send_timeout 3600s;"),
                 (
                     "nginx",
@@ -374,9 +383,9 @@ impl Trouble {
         }
     }
 
-    /// How it stands with that limit on `machine`; `None` where it has nothing to do with it or is
-    /// not known.
-    pub fn here(self, machine: &Machine) -> Option<String> {
+    /// The current value of the limit on `machine`; `None` where the problem is not about a limit, or the
+    /// value is unknown.
+    pub fn on_machine(self, machine: &Machine) -> Option<String> {
         let (files, tcp) = (&machine.files, &machine.tcp);
         Some(match self {
             Self::Descriptors => format!(
@@ -402,7 +411,7 @@ impl Trouble {
                 let Some(tracked) = machine.conntrack else {
                     return Some("this kernel tracks no connections".to_owned());
                 };
-                format!("{} of {} entries are taken", Count(tracked.count), Count(tracked.max))
+                format!("{} of {} entries are in use", Count(tracked.count), Count(tracked.max))
             }
             Self::TcpMemory => {
                 let [low, pressure, high] = tcp.mem_pages?.map(Count);

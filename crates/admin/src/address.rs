@@ -40,13 +40,13 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix:") {
             if path.is_empty() {
-                return Err("unix: needs a path, as in unix:/run/standfast.sock".to_owned());
+                return Err("unix: needs a path: unix:/run/standfast.sock".to_owned());
             }
             return Ok(Address::Unix(path.into()));
         }
-        text.parse().map(Address::Tcp).map_err(|_| {
-            format!("\"{text}\" is neither an address with a port nor unix:/path/to/socket")
-        })
+        text.parse()
+            .map(Address::Tcp)
+            .map_err(|_| "expected IP:PORT or unix:/path/to/socket".to_owned())
     }
 }
 
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_forms_come_back_as_written() {
+    fn addresses_are_displayed_as_they_are_parsed() {
         for text in ["127.0.0.1:8090", "[::1]:0", "unix:/run/a.sock"] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }

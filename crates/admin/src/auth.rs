@@ -15,8 +15,8 @@ impl Key {
     }
 
     pub(crate) fn set(&self, key: Option<&str>) {
-        let mut place = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        *place = key.map(|key| key.as_bytes().into());
+        let mut current = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        *current = key.map(|key| key.as_bytes().into());
     }
 
     /// Whether a key is set.
@@ -24,11 +24,11 @@ impl Key {
         self.0.read().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// Whether a request with this Authorization header may go on.
-    pub(crate) fn admits(&self, authorization: Option<&[u8]>) -> bool {
+    /// Whether a request with this Authorization header is authorized.
+    pub(crate) fn allows(&self, authorization: Option<&[u8]>) -> bool {
         let key = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let Some(key) = key.as_deref() else { return true };
-        authorization.and_then(bearer).is_some_and(|given| same(given, key))
+        authorization.and_then(bearer).is_some_and(|given| constant_time_eq(given, key))
     }
 }
 
@@ -38,8 +38,8 @@ pub fn bearer(value: &[u8]) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"Bearer ").then(|| token.trim_ascii())
 }
 
-/// Compares in a time that depends on the length given only, not on where the two differ.
-fn same(given: &[u8], key: &[u8]) -> bool {
+/// Compares in a time that depends only on the length of `given`, not on where the two differ.
+fn constant_time_eq(given: &[u8], key: &[u8]) -> bool {
     let mut differ = given.len() ^ key.len();
     for (at, byte) in given.iter().enumerate() {
         let other = key.get(at % key.len().max(1)).copied().unwrap_or_default();
@@ -53,10 +53,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_whole_key_is_admitted() {
+    fn only_the_complete_key_is_accepted() {
         let key = Key::new(Some("secret"));
         for right in ["Bearer secret", "bearer secret"] {
-            assert!(key.admits(Some(right.as_bytes())), "{right}");
+            assert!(key.allows(Some(right.as_bytes())), "{right}");
         }
         let wrong = [
             "",
@@ -68,10 +68,10 @@ mod tests {
             "Basic secret",
         ];
         for wrong in wrong {
-            assert!(!key.admits(Some(wrong.as_bytes())), "{wrong}");
+            assert!(!key.allows(Some(wrong.as_bytes())), "{wrong}");
         }
-        assert!(!key.admits(None));
+        assert!(!key.allows(None));
         key.set(None);
-        assert!(key.admits(None) && key.admits(Some(b"anything")));
+        assert!(key.allows(None) && key.allows(Some(b"anything")));
     }
 }

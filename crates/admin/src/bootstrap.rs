@@ -23,8 +23,8 @@ const LISTENERS_MAX: usize = 64;
 
 /// What a server needs from its workers and listeners.
 #[derive(Copy, Clone, Debug)]
-pub struct Wanted<'w> {
-    /// Addresses to listen on; port 0 takes a free one.
+pub struct BootstrapConfig<'w> {
+    /// Addresses to listen on; port 0 takes a free port.
     pub listen: &'w [Address],
     /// Length of the accept queue.
     pub backlog: u32,
@@ -36,15 +36,15 @@ pub struct Wanted<'w> {
     pub clients: Option<u64>,
     /// Clients to plan for otherwise.
     pub clients_default: u64,
-    /// Descriptors that each needs.
-    pub each: u64,
-    /// What they are called.
-    pub named: &'static str,
+    /// Descriptors that each client needs.
+    pub descriptors_per_client: u64,
+    /// The plural noun for clients in messages.
+    pub client_noun: &'static str,
 }
 
 /// Why a server cannot start. The operating system's error is the source.
 #[derive(Debug)]
-pub enum GroundError {
+pub enum BootstrapError {
     /// Nothing to listen on.
     NoListener,
     /// More addresses than the engine's limit of listeners.
@@ -55,13 +55,13 @@ pub enum GroundError {
     Tables {
         /// Planned workers.
         workers: usize,
-        /// Clients they hold.
-        hold: u64,
-        /// Clients asked for.
-        asked: u64,
-        /// What those are called.
-        named: &'static str,
-        /// Workers that would hold them, if any number does.
+        /// Clients that these hold.
+        capacity: u64,
+        /// Clients requested.
+        requested: u64,
+        /// The plural noun for clients.
+        client_noun: &'static str,
+        /// Workers that hold the requested clients, if any number does.
         needed: Option<usize>,
         /// Whether each worker has its own table.
         private: bool,
@@ -70,37 +70,45 @@ pub enum GroundError {
     Workers(io::Error),
 }
 
-impl fmt::Display for GroundError {
+impl fmt::Display for BootstrapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            GroundError::NoListener => f.write_str("there is nothing to listen on: give --listen"),
-            GroundError::TooManyListeners => {
-                write!(f, "at most {LISTENERS_MAX} addresses can be listened on")
+            BootstrapError::NoListener => f.write_str("no address to listen on: give --listen"),
+            BootstrapError::TooManyListeners => {
+                write!(f, "too many addresses to listen on: at most {LISTENERS_MAX}")
             }
-            GroundError::Listen(address, _) => write!(f, "cannot listen on {address}"),
-            GroundError::Tables { workers, hold, asked, named, needed, private } => {
-                let (hold, asked) = (Count(*hold), Count(*asked));
-                write!(f, "{workers} workers hold {hold} {named}, not {asked}: ")?;
+            BootstrapError::Listen(address, _) => write!(f, "cannot listen on {address}"),
+            BootstrapError::Tables {
+                workers,
+                capacity,
+                requested,
+                client_noun,
+                needed,
+                private,
+            } => {
+                let (capacity, requested) = (Count(*capacity), Count(*requested));
+                let hold = if *workers == 1 { "worker holds" } else { "workers hold" };
+                write!(f, "{workers} {hold} {capacity} {client_noun}, not {requested}: ")?;
                 match needed {
-                    Some(needed) => write!(f, "{needed} workers do (--workers {needed})"),
+                    Some(needed) => write!(f, "use --workers {needed}"),
                     None if *private => f.write_str(
-                        "no number of workers does; raise the descriptor limit (nofile)",
+                        "no number of workers is enough; raise the descriptor limit (nofile)",
                     ),
                     None => f.write_str(
-                        "this system refuses workers tables of their own, so raise the descriptor \
-                         limit (nofile) or ask for fewer",
+                        "this system does not allow a descriptor table per worker; raise the \
+                         descriptor limit (nofile) or configure fewer",
                     ),
                 }
             }
-            GroundError::Workers(_) => f.write_str("cannot start the workers"),
+            BootstrapError::Workers(_) => f.write_str("cannot start the workers"),
         }
     }
 }
 
-impl std::error::Error for GroundError {
+impl std::error::Error for BootstrapError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            GroundError::Listen(_, error) | GroundError::Workers(error) => Some(error),
+            BootstrapError::Listen(_, error) | BootstrapError::Workers(error) => Some(error),
             _ => None,
         }
     }
@@ -108,8 +116,8 @@ impl std::error::Error for GroundError {
 
 /// Planned workers and open listeners.
 #[derive(Debug)]
-pub struct Ground {
-    /// How many workers there are and what each may hold.
+pub struct Bootstrap {
+    /// How many workers there are and how many connections each may hold.
     pub plan: Plan,
     /// The public listeners, with the ports the system chose.
     pub listen: Vec<Address>,
@@ -117,19 +125,19 @@ pub struct Ground {
     listeners: Vec<i32>,
 }
 
-impl Ground {
+impl Bootstrap {
     /// Raises the descriptor limit, plans the workers, opens the listeners. Call it once, early in
     /// the process: descriptors that are already open stay open in every worker's table.
     ///
     /// # Errors
-    /// Everything that can be wrong with an environment or with what is wanted.
-    pub fn lay(wanted: &Wanted<'_>) -> Result<Ground, GroundError> {
+    /// Addresses that cannot be opened, and clients that do not fit into descriptor tables.
+    pub fn prepare(config: &BootstrapConfig<'_>) -> Result<Bootstrap, BootstrapError> {
         let nofile = capacity::raise_nofile().unwrap_or_else(|_| capacity::nofile().soft);
         let cores = capacity::Machine::read().cores;
-        let plan = plan(wanted, cores, nofile, choose_tables())?;
-        let (listeners, listen) = open_listeners(wanted, cores.min(plan.workers))?;
-        let files = wanted.listen.iter().filter_map(Address::path).map(Path::to_owned).collect();
-        Ok(Ground { plan, listen, files, listeners })
+        let plan = plan(config, cores, nofile, choose_tables())?;
+        let (listeners, listen) = open_listeners(config, cores.min(plan.workers))?;
+        let files = config.listen.iter().filter_map(Address::path).map(Path::to_owned).collect();
+        Ok(Bootstrap { plan, listen, files, listeners })
     }
 
     /// Starts the workers, which accept connections when this returns. `handler` is called in each
@@ -137,13 +145,17 @@ impl Ground {
     ///
     /// # Errors
     /// No threads or no descriptors for the workers.
-    pub fn begin<H, F>(self, limits: &Limits, handler: F) -> Result<Service<H::Post>, GroundError>
+    pub fn start<H, F>(
+        self,
+        limits: &Limits,
+        handler: F,
+    ) -> Result<Service<H::Post>, BootstrapError>
     where
         H: Handler + 'static,
         F: Fn(u16, &Remote<H::Post>) -> H + Send + Sync + 'static,
     {
         let workers = Workers::start(self.plan, limits, &self.listeners, handler);
-        Ok(Service::new(workers.map_err(GroundError::Workers)?, self.listen, self.files))
+        Ok(Service::new(workers.map_err(BootstrapError::Workers)?, self.listen, self.files))
     }
 }
 
@@ -152,30 +164,37 @@ fn choose_tables() -> Tables {
         return Tables::Private;
     }
     warn!(
-        "this system refuses workers descriptor tables of their own (close_range with \
-         CLOSE_RANGE_UNSHARE): all share one, so the descriptor limit is that of the process"
+        "this system does not allow a descriptor table per worker (close_range with \
+         CLOSE_RANGE_UNSHARE): all workers share the descriptor limit of the process"
     );
     Tables::Shared
 }
 
 /// Plans how many workers there are and how many connections each may hold.
 fn plan(
-    wanted: &Wanted<'_>,
+    config: &BootstrapConfig<'_>,
     cores: usize,
     nofile: u64,
     tables: Tables,
-) -> Result<Plan, GroundError> {
-    let each = wanted.each.max(1);
-    let asked = wanted.clients.unwrap_or(wanted.clients_default).saturating_mul(each);
-    let most = Plan::new(asked, cores, nofile, tables);
-    // As many workers as cores is what a plan for a few connections has.
-    let mut plan = wanted.workers.map_or(most, |workers| Plan::new(1, workers, nofile, tables));
-    let Some(clients) = wanted.clients else { return Ok(plan) };
-    if plan.connections() < asked {
-        let needed = (most.connections() >= asked).then_some(most.workers);
-        let (workers, hold) = (plan.workers, plan.connections() / each);
-        let (named, private) = (wanted.named, tables == Tables::Private);
-        return Err(GroundError::Tables { workers, hold, asked: clients, named, needed, private });
+) -> Result<Plan, BootstrapError> {
+    let each = config.descriptors_per_client.max(1);
+    let requested = config.clients.unwrap_or(config.clients_default).saturating_mul(each);
+    let most = Plan::new(requested, cores, nofile, tables);
+    // A plan for few connections has one worker per core.
+    let mut plan = config.workers.map_or(most, |workers| Plan::new(1, workers, nofile, tables));
+    let Some(clients) = config.clients else { return Ok(plan) };
+    if plan.connections() < requested {
+        let needed = (most.connections() >= requested).then_some(most.workers);
+        let (workers, capacity) = (plan.workers, plan.connections() / each);
+        let (client_noun, private) = (config.client_noun, tables == Tables::Private);
+        return Err(BootstrapError::Tables {
+            workers,
+            capacity,
+            requested: clients,
+            client_noun,
+            needed,
+            private,
+        });
     }
     let share = clients.div_ceil(plan.workers as u64).max(1).saturating_mul(each);
     plan.capacity = plan.capacity.min(u32::try_from(share).unwrap_or(u32::MAX));
@@ -184,40 +203,42 @@ fn plan(
 
 /// Opens each address once per worker that accepts from the start, those of TCP on one port.
 fn open_listeners(
-    wanted: &Wanted<'_>,
+    config: &BootstrapConfig<'_>,
     accepting: usize,
-) -> Result<(Vec<i32>, Vec<Address>), GroundError> {
-    let addresses = wanted.listen.len();
+) -> Result<(Vec<i32>, Vec<Address>), BootstrapError> {
+    let addresses = config.listen.len();
     if addresses == 0 {
-        return Err(GroundError::NoListener);
+        return Err(BootstrapError::NoListener);
     }
     if addresses > LISTENERS_MAX {
-        return Err(GroundError::TooManyListeners);
+        return Err(BootstrapError::TooManyListeners);
     }
     let each = accepting.clamp(1, LISTENERS_MAX / addresses);
     let (mut opened, mut listen) = (Vec::new(), Vec::new());
-    for address in wanted.listen {
+    for address in config.listen {
         let actual = match address {
-            Address::Tcp(asked) => open_tcp(wanted, *asked, each, &mut opened).map(Address::Tcp),
+            Address::Tcp(requested) => {
+                open_tcp(config, *requested, each, &mut opened).map(Address::Tcp)
+            }
             Address::Unix(path) => open_unix(path, each, &mut opened).map(|()| address.clone()),
         };
-        listen.push(actual.map_err(|error| GroundError::Listen(address.clone(), error))?);
+        listen.push(actual.map_err(|error| BootstrapError::Listen(address.clone(), error))?);
     }
     Ok((opened, listen))
 }
 
 fn open_tcp(
-    wanted: &Wanted<'_>,
+    config: &BootstrapConfig<'_>,
     address: SocketAddr,
     each: usize,
     opened: &mut Vec<i32>,
 ) -> io::Result<SocketAddr> {
     let mut options = Listen {
         address,
-        backlog: wanted.backlog,
+        backlog: config.backlog,
         shared_port: false,
         defer: ACCEPT_DEFER,
-        v6_only: v4_has_the_port(wanted.listen, address),
+        v6_only: v4_listens_on_port(config.listen, address),
     };
     if address.port() != 0 {
         // SO_REUSEPORT would also share the port with another server of this user: try without it first.
@@ -226,7 +247,7 @@ fn open_tcp(
     options.shared_port = true;
     for _ in 0..each {
         let (number, actual) = process::listen(&options)?;
-        if let Some(timeout) = wanted.peer_timeout {
+        if let Some(timeout) = config.peer_timeout {
             process::notice_dead_peers(number, timeout)?;
         }
         options.address = actual;
@@ -245,8 +266,8 @@ fn open_unix(path: &Path, each: usize, opened: &mut Vec<i32>) -> io::Result<()> 
     Ok(())
 }
 
-/// Whether `[::]` must leave IPv4 to another listener; by itself it takes both.
-fn v4_has_the_port(listen: &[Address], address: SocketAddr) -> bool {
+/// Whether `[::]` must leave IPv4 to another listener. Without this it accepts both.
+fn v4_listens_on_port(listen: &[Address], address: SocketAddr) -> bool {
     let v4 = |other: &Address| matches!(other, Address::Tcp(v4) if v4.is_ipv4() && v4.port() == address.port());
     address.is_ipv6() && listen.iter().any(v4)
 }
@@ -255,25 +276,25 @@ fn v4_has_the_port(listen: &[Address], address: SocketAddr) -> bool {
 mod tests {
     use super::*;
 
-    const SERVER: Wanted<'_> = Wanted {
+    const SERVER: BootstrapConfig<'_> = BootstrapConfig {
         listen: &[],
         backlog: 16,
         peer_timeout: None,
         workers: None,
         clients: None,
         clients_default: 1_000_000,
-        each: 1,
-        named: "connections",
+        descriptors_per_client: 1,
+        client_noun: "connections",
     };
 
-    fn planned(wanted: Wanted<'_>, tables: Tables) -> Result<Plan, String> {
-        plan(&wanted, 2, 20_000, tables).map_err(|error| error.to_string())
+    fn planned(config: BootstrapConfig<'_>, tables: Tables) -> Result<Plan, String> {
+        plan(&config, 2, 20_000, tables).map_err(|error| error.to_string())
     }
 
     #[test]
-    fn workers_follow_from_clients_and_the_other_way_round() {
+    fn the_plan_has_workers_for_the_clients_and_capacity_for_the_workers() {
         let private = |workers, clients| {
-            planned(Wanted { workers, clients, ..SERVER }, Tables::Private).unwrap()
+            planned(BootstrapConfig { workers, clients, ..SERVER }, Tables::Private).unwrap()
         };
         let default = private(None, None);
         assert!(default.connections() >= 1_000_000 && default.workers > 50, "{default:?}");
@@ -286,10 +307,11 @@ mod tests {
     }
 
     #[test]
-    fn who_needs_two_descriptors_takes_two_places() {
-        let pairs = Wanted { each: 2, named: "pairs", ..SERVER };
-        let private =
-            |workers, clients| planned(Wanted { workers, clients, ..pairs }, Tables::Private);
+    fn a_client_with_two_descriptors_counts_twice() {
+        let pairs = BootstrapConfig { descriptors_per_client: 2, client_noun: "pairs", ..SERVER };
+        let private = |workers, clients| {
+            planned(BootstrapConfig { workers, clients, ..pairs }, Tables::Private)
+        };
         let few = private(None, Some(1_000)).unwrap();
         assert_eq!((few.workers, few.capacity), (2, 1_000));
         let many = private(None, Some(50_000)).unwrap();
@@ -299,23 +321,23 @@ mod tests {
     }
 
     #[test]
-    fn the_impossible_is_refused_with_what_would_do() {
+    fn a_plan_that_does_not_fit_is_refused_with_what_would_fit() {
         let error = |workers, clients, tables| {
-            planned(Wanted { workers, clients, ..SERVER }, tables).unwrap_err()
+            planned(BootstrapConfig { workers, clients, ..SERVER }, tables).unwrap_err()
         };
         let two = error(Some(2), Some(1_000_000), Tables::Private);
         assert!(two.contains("--workers 5"), "{two}");
         let none = error(Some(1), Some(1_000_000_000), Tables::Private);
         assert!(none.contains("no number of workers"), "{none}");
         let shared = error(None, Some(100_000), Tables::Shared);
-        assert!(shared.contains("tables of their own"), "{shared}");
+        assert!(shared.contains("a descriptor table per worker"), "{shared}");
     }
 
     #[test]
-    fn a_server_that_listens_nowhere_is_none() {
-        assert!(matches!(Ground::lay(&SERVER), Err(GroundError::NoListener)));
+    fn a_server_without_addresses_or_with_too_many_is_refused() {
+        assert!(matches!(Bootstrap::prepare(&SERVER), Err(BootstrapError::NoListener)));
         let many = vec![Address::Tcp(([127, 0, 0, 1], 0).into()); LISTENERS_MAX + 1];
-        let many = Wanted { listen: &many, ..SERVER };
-        assert!(matches!(Ground::lay(&many), Err(GroundError::TooManyListeners)));
+        let many = BootstrapConfig { listen: &many, ..SERVER };
+        assert!(matches!(Bootstrap::prepare(&many), Err(BootstrapError::TooManyListeners)));
     }
 }

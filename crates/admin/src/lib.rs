@@ -16,6 +16,7 @@ mod memory_trim;
 mod memory_watch;
 mod metrics;
 mod process;
+mod refusal_log;
 mod reply;
 mod routes;
 mod service;
@@ -24,13 +25,13 @@ use serde_json::Value;
 
 pub use crate::address::Address;
 pub use crate::auth::bearer;
-pub use crate::bootstrap::{Ground, GroundError, Wanted};
-pub use crate::listener::{Config, Running, StartError, listen_unix, start};
+pub use crate::bootstrap::{Bootstrap, BootstrapConfig, BootstrapError};
+pub use crate::listener::{AdminListener, Config, StartError, listen_unix, start};
 pub use crate::local::means_this_machine;
 pub use crate::metrics::{Exposition, Kind, engine_metrics, engine_stats};
 pub use crate::process::{cpu_seconds, descriptors, rss_bytes};
 pub use crate::reply::Reply;
-pub use crate::service::{Life, Server, Service};
+pub use crate::service::{Lifecycle, Server, Service};
 
 /// The part of the admin listener that a program supplies. All calls but [`Program::connections`] and
 /// [`Program::api`] return at once. The defaults answer 404.
@@ -65,19 +66,19 @@ pub trait Program: Send + Sync + 'static {
         Reply::not_found(self.paths())
     }
 
-    /// Whether this entrance takes a key even where the listener has none.
-    fn is_keyed(&self, _entrance: Entrance) -> bool {
+    /// Whether this endpoint needs a key even where the listener has none.
+    fn requires_key(&self, _entrance: AppEndpoint) -> bool {
         false
     }
 
-    /// Whether this key, which need not be the admin key, opens this entrance.
-    fn opens(&self, _entrance: Entrance, _key: &[u8]) -> bool {
+    /// Whether this endpoint accepts a key other than the admin key.
+    fn accepts_key(&self, _entrance: AppEndpoint, _key: &[u8]) -> bool {
         false
     }
 
-    /// A request at a path that is none of the listener's own; nothing where the program has no
-    /// such path. It may block for a second, like [`Program::connections`].
-    fn api(&self, _asked: &Asked<'_>) -> Option<Reply> {
+    /// Answers a request for a path that the listener itself does not serve. `None` where the program
+    /// does not serve it either. It may block for a second, like [`Program::connections`].
+    fn api(&self, _request: &ApiRequest<'_>) -> Option<Reply> {
         None
     }
 
@@ -90,7 +91,7 @@ pub trait Program: Send + Sync + 'static {
 
 /// A request for the program's own API.
 #[derive(Copy, Clone, Debug)]
-pub struct Asked<'r> {
+pub struct ApiRequest<'r> {
     /// The method.
     pub method: &'r str,
     /// The path.
@@ -101,9 +102,8 @@ pub struct Asked<'r> {
     pub body: &'r [u8],
 }
 
-impl<'r> Asked<'r> {
-    /// The value of a parameter of the query, as it stands there: what this API takes needs no
-    /// escapes.
+impl<'r> ApiRequest<'r> {
+    /// The value of a query parameter, not percent-decoded: no value of this API needs escapes.
     #[must_use]
     pub fn parameter(&self, name: &str) -> Option<&'r str> {
         let pairs = self.query.split('&').filter_map(|pair| pair.split_once('='));
@@ -113,18 +113,18 @@ impl<'r> Asked<'r> {
 
 /// Endpoints that accept an application's own key. The admin key is accepted everywhere.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Entrance {
+pub enum AppEndpoint {
     /// `/_broadcast`.
     Broadcast,
     /// `/api/publish` and `/api/disconnect`.
     Api,
 }
 
-impl Entrance {
+impl AppEndpoint {
     fn of(path: &str) -> Option<Self> {
         match path {
-            "/_broadcast" => Some(Entrance::Broadcast),
-            "/api/publish" | "/api/disconnect" => Some(Entrance::Api),
+            "/_broadcast" => Some(AppEndpoint::Broadcast),
+            "/api/publish" | "/api/disconnect" => Some(AppEndpoint::Api),
             _ => None,
         }
     }

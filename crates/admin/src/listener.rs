@@ -54,8 +54,8 @@ impl fmt::Display for StartError {
         match self {
             StartError::NeedsKey(address) => write!(
                 f,
-                "the admin listener on {address} can be reached from elsewhere: give it \
-                 --admin-key KEY, or leave it on loopback or on unix:/path"
+                "the admin listener on {address} is reachable from other machines and needs a key: \
+                 set --admin-key KEY, or listen on loopback or unix:/path"
             ),
             StartError::Listen(address, _) => {
                 write!(f, "cannot open the admin listener on {address}")
@@ -73,16 +73,16 @@ impl std::error::Error for StartError {
     }
 }
 
-/// The admin listener of a running program; it lives as long as the process. A UNIX socket's
-/// file goes when this is dropped.
-pub struct Running {
+/// The admin listener of a running program. It lives as long as the process; dropping this removes
+/// the file of a UNIX socket.
+pub struct AdminListener {
     address: Address,
     key: Key,
     socket_file: Option<PathBuf>,
 }
 
-impl Running {
-    /// Where it is, with the port the system chose.
+impl AdminListener {
+    /// The address, with the port that the system chose.
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.address
@@ -99,7 +99,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for AdminListener {
     fn drop(&mut self) {
         if let Some(file) = &self.socket_file {
             let _ = fs::remove_file(file);
@@ -115,8 +115,8 @@ enum Bound {
 /// Opens the listener and serves it from its own thread.
 ///
 /// # Errors
-/// An address that cannot be had, or one that needs a key and has none.
-pub fn start(config: &Config, program: Arc<dyn Program>) -> Result<Running, StartError> {
+/// An address that cannot be opened, or one that needs a key and has none.
+pub fn start(config: &Config, program: Arc<dyn Program>) -> Result<AdminListener, StartError> {
     let address = &config.address;
     if !address.is_local() && config.key.is_none() {
         return Err(StartError::NeedsKey(address.clone()));
@@ -129,7 +129,7 @@ pub fn start(config: &Config, program: Arc<dyn Program>) -> Result<Running, Star
     };
     let key = Key::new(config.key.as_deref());
     let guard = Guard { key, browsers: socket_file.is_none(), foreign: Arc::default() };
-    let running = Running { address: actual, key: guard.key.clone(), socket_file };
+    let running = AdminListener { address: actual, key: guard.key.clone(), socket_file };
     let app = router(program, guard, config.body_bytes_max);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
@@ -189,7 +189,10 @@ pub fn listen_unix(path: &Path) -> io::Result<UnixListener> {
 fn remove_stale(path: &Path) -> io::Result<()> {
     let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(()) };
     if !metadata.file_type().is_socket() {
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file is there, not a socket"));
+        return Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "the file exists and is not a socket",
+        ));
     }
     match UnixStream::connect(path) {
         Ok(_) => Err(io::ErrorKind::AddrInUse.into()),

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_this_machine_is_no_foreign_page() {
+    fn only_hosts_and_origins_of_this_machine_are_local() {
         type Field = Option<&'static [u8]>;
         let cases: [(Field, Field, bool); 9] = [
             (None, None, false),

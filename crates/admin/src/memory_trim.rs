@@ -10,25 +10,26 @@ use std::time::Duration;
 use engine::Remote;
 use engine::sys::process::{now_ns, trim_allocator};
 
-/// Fewer connections than this leave nothing worth returning.
-const CROWD: u64 = 1_000;
-/// Fewer bytes than this that waited in queues leave nothing worth returning.
-const QUEUED: u64 = 512 * 1024;
-/// How often it is returned at most because queues have emptied: those of slow readers come and go.
+/// A peak of fewer connections leaves nothing worth returning.
+const CONNECTIONS_MIN: u64 = 1_000;
+/// A peak of fewer queued bytes leaves nothing worth returning.
+const QUEUED_BYTES_MIN: u64 = 512 * 1024;
+/// Shortest time between two returns because of emptied queues: slow readers fill and empty theirs
+/// all the time.
 const QUEUES_EVERY: Duration = Duration::from_secs(5);
 
 /// Peaks since memory was last returned.
 #[derive(Default)]
-pub(crate) struct Spare {
-    crowd: Most,
-    queued: Most,
-    /// Not again for queues before this.
-    rests_until_ns: u64,
+pub(crate) struct MemoryTrim {
+    open: Peak,
+    queued: Peak,
+    /// No return because of emptied queues before this.
+    queues_not_before_ns: u64,
 }
 
-impl Spare {
-    /// Returns memory when much of what was held has been let go of.
-    pub(crate) fn look<P>(&mut self, open: u64, remote: &Remote<P>) {
+impl MemoryTrim {
+    /// Returns memory when connections or queued bytes have fallen below half of their peak.
+    pub(crate) fn check<P>(&mut self, open: u64, remote: &Remote<P>) {
         let queued = remote.counters().map(|worker| worker.queued_bytes.get()).sum();
         if self.is_due(open, queued, now_ns()) {
             trim_allocator();
@@ -36,26 +37,28 @@ impl Spare {
     }
 
     fn is_due(&mut self, open: u64, queued: u64, now_ns: u64) -> bool {
-        let left = self.crowd.has_gone(open, CROWD);
-        let rests = now_ns < self.rests_until_ns;
-        let emptied = self.queued.has_gone(queued, if rests { u64::MAX } else { QUEUED });
+        let disconnected = self.open.has_halved(open, CONNECTIONS_MIN);
+        let too_soon = now_ns < self.queues_not_before_ns;
+        let queued_min = if too_soon { u64::MAX } else { QUEUED_BYTES_MIN };
+        let emptied = self.queued.has_halved(queued, queued_min);
         if emptied {
-            self.rests_until_ns = now_ns + QUEUES_EVERY.as_nanos() as u64;
+            self.queues_not_before_ns = now_ns + QUEUES_EVERY.as_nanos() as u64;
         }
-        left || emptied
+        disconnected || emptied
     }
 }
 
 /// The highest value since the last reset.
 #[derive(Default)]
-struct Most(u64);
+struct Peak(u64);
 
-impl Most {
-    /// Whether there were `many` and less than half of the most is left; it then counts from there.
-    fn has_gone(&mut self, now: u64, many: u64) -> bool {
-        let gone = self.0 >= many && now < self.0 / 2;
-        self.0 = if gone { now } else { self.0.max(now) };
-        gone
+impl Peak {
+    /// Whether the peak was at least `min` and `now` is below half of it. The peak then restarts at
+    /// `now`.
+    fn has_halved(&mut self, now: u64, min: u64) -> bool {
+        let halved = self.0 >= min && now < self.0 / 2;
+        self.0 = if halved { now } else { self.0.max(now) };
+        halved
     }
 }
 
@@ -66,31 +69,38 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     #[test]
-    fn memory_is_returned_once_when_a_crowd_has_left() {
-        let mut spare = Spare::default();
+    fn memory_is_returned_each_time_connections_halve() {
+        let mut memory_trim = MemoryTrim::default();
         let open = [0, 900, 10, 5_000, 2_600, 2_400, 2_400, 1_300, 1_100, 900, 0];
-        let due: Vec<bool> = (0..).zip(open).map(|(s, n)| spare.is_due(n, 0, s * SECOND)).collect();
+        let due: Vec<bool> =
+            (0..).zip(open).map(|(s, n)| memory_trim.is_due(n, 0, s * SECOND)).collect();
         let at: Vec<usize> = (0..due.len()).filter(|index| due[*index]).collect();
-        assert_eq!(at, [5, 8, 10], "each time half of those counted from are gone");
+        assert_eq!(at, [5, 8, 10], "each time below half of the last peak");
     }
 
     #[test]
-    fn memory_is_returned_when_queues_have_emptied_but_not_for_each_that_does() {
-        let mut spare = Spare::default();
-        let times = |spare: &mut Spare, seconds: std::ops::Range<u64>, queued: fn(u64) -> u64| {
-            seconds.filter(|s| spare.is_due(100, queued(*s), s * SECOND)).count()
+    fn memory_is_returned_when_queues_empty_at_most_every_five_seconds() {
+        let mut memory_trim = MemoryTrim::default();
+        let times = |memory_trim: &mut MemoryTrim,
+                     seconds: std::ops::Range<u64>,
+                     queued: fn(u64) -> u64| {
+            seconds.filter(|s| memory_trim.is_due(100, queued(*s), s * SECOND)).count()
         };
-        assert_eq!(times(&mut spare, 0..60, |s| (s % 2) * (QUEUED - 1)), 0, "too few to matter");
         assert_eq!(
-            times(&mut spare, 60..120, |s| (s % 2) * 64 * QUEUED),
+            times(&mut memory_trim, 0..60, |s| (s % 2) * (QUEUED_BYTES_MIN - 1)),
+            0,
+            "too few bytes"
+        );
+        assert_eq!(
+            times(&mut memory_trim, 60..120, |s| (s % 2) * 64 * QUEUED_BYTES_MIN),
             10,
             "once in five seconds"
         );
-        let mut spare = Spare::default();
+        let mut memory_trim = MemoryTrim::default();
         assert_eq!(
-            times(&mut spare, 0..60, |s| u64::from(s < 3) * 64 * QUEUED),
+            times(&mut memory_trim, 0..60, |s| u64::from(s < 3) * 64 * QUEUED_BYTES_MIN),
             1,
-            "and then rests"
+            "once after the last peak"
         );
     }
 }

@@ -120,11 +120,11 @@ pub fn engine_metrics(exposition: &mut Exposition, totals: &Totals) {
     exposition.labelled("closed", Kind::Counter, help, "cause", closed);
     let reasons = Refusal::ALL.iter().map(|refusal| refusal.name().to_owned());
     let refused = reasons.zip(totals.refused.iter().map(|count| *count as f64));
-    let help = "Connections that were not let in, by the limit in their way.";
+    let help = "Connections refused, by the limit that was reached.";
     exposition.labelled("refused", Kind::Counter, help, "limit", refused);
     let rules = Violation::ALL.iter().map(|violation| violation.name().to_owned());
     let broken = rules.zip(totals.violations.iter().map(|count| *count as f64));
-    let help = "Rules of HTTP and WebSocket broken by peers; /api/stats names their sections.";
+    let help = "Protocol violations of peers, HTTP and WebSocket; /api/stats names the sections.";
     exposition.labelled("violations", Kind::Counter, help, "violation", broken);
 }
 
@@ -144,8 +144,8 @@ pub fn engine_stats<'a>(workers: impl IntoIterator<Item = &'a Counters>) -> Map<
     let rules = Violation::ALL.iter().zip(&totals.violations).filter(|(_, count)| **count > 0);
     let violations: Map<String, Value> = rules
         .map(|(rule, count)| {
-            let told = serde_json::json!({ "count": count, "section": rule.section() });
-            (rule.name().to_owned(), told)
+            let entry = serde_json::json!({ "count": count, "section": rule.section() });
+            (rule.name().to_owned(), entry)
         })
         .collect();
     stats.insert("closed".to_owned(), closed.into());
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn several_labels_and_a_histogram_read_as_prometheus_does() {
+    fn several_labels_and_a_histogram_are_in_the_text_format() {
         let mut exposition = Exposition::default();
         let labels = vec![("pool", "a\"b".to_owned()), ("upstream", "c".to_owned())];
         exposition.tagged("x", Kind::Gauge, "", [(labels, 2.0)]);
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_label_is_escaped() {
+    fn label_values_are_escaped() {
         let mut exposition = Exposition::default();
         let sample = ("a\"b\\c\nd".to_owned(), 1.0);
         exposition.labelled("x", Kind::Gauge, "", "of", [sample]);

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_descriptor_more_is_one_more() {
+    fn opened_files_are_counted_for_their_thread() {
         let name = || fs::read_to_string("/proc/thread-self/comm").unwrap().trim_end().to_owned();
         let held =
             move || descriptors().into_iter().find(|(of, _)| *of == name()).map(|(_, held)| held);
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_uses_some_memory_and_some_time() {
+    fn memory_and_cpu_time_of_this_process_are_plausible() {
         let rss = rss_bytes().unwrap();
         assert!(rss > 100 << 10 && rss < 1 << 40, "{rss}");
         let before = cpu_seconds();

@@ -41,7 +41,7 @@ impl Reply {
     /// A 404 that lists the paths that exist.
     #[must_use]
     pub fn not_found(paths: &str) -> Self {
-        Reply::error(404, "not_found", &format!("there are {paths}"))
+        Reply::error(404, "not_found", &format!("no such path; available: {paths}"))
     }
 
     pub(crate) fn text(status: u16, body: &str) -> Self {

@@ -17,7 +17,7 @@ use serde::Deserialize;
 use crate::auth::{Key, bearer};
 use crate::local::may_be_foreign_page;
 use crate::metrics::{Exposition, Kind};
-use crate::{Asked, Entrance, Page, Program, Reply};
+use crate::{ApiRequest, AppEndpoint, Page, Program, Reply};
 
 /// The Content-Type of Prometheus's text format.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -56,7 +56,7 @@ pub(crate) fn router(program: Arc<dyn Program>, guard: Guard, body_bytes_max: us
         .route("/_broadcast", post(broadcast))
         .fallback(other)
         .method_not_allowed_fallback(wrong_method)
-        .layer(middleware::from_fn_with_state((guard, program), admit));
+        .layer(middleware::from_fn_with_state((guard, program), authorize));
     Router::new()
         .route("/health", get(health))
         .merge(guarded)
@@ -64,21 +64,21 @@ pub(crate) fn router(program: Arc<dyn Program>, guard: Guard, body_bytes_max: us
         .with_state(shared)
 }
 
-async fn admit(
+async fn authorize(
     State((guard, program)): State<(Guard, Arc<dyn Program>)>,
     request: Request<Body>,
     next: Next,
 ) -> Response {
-    let entrance = Entrance::of(request.uri().path());
+    let endpoint = AppEndpoint::of(request.uri().path());
     let authorization = request.headers().get(header::AUTHORIZATION);
     let authorization = authorization.map(header::HeaderValue::as_bytes);
-    let own = entrance.zip(authorization.and_then(bearer));
-    let opened = own.is_some_and(|(entrance, key)| program.opens(entrance, key));
-    if opened || guard.key.is_set() && guard.key.admits(authorization) {
+    let app_key = endpoint.zip(authorization.and_then(bearer));
+    let accepted = app_key.is_some_and(|(endpoint, key)| program.accepts_key(endpoint, key));
+    if accepted || guard.key.is_set() && guard.key.allows(authorization) {
         return next.run(request).await;
     }
-    if guard.key.is_set() || entrance.is_some_and(|entrance| program.is_keyed(entrance)) {
-        let key = if entrance.is_some() { "its key or the admin key" } else { "the admin key" };
+    if guard.key.is_set() || endpoint.is_some_and(|endpoint| program.requires_key(endpoint)) {
+        let key = if endpoint.is_some() { "its key or the admin key" } else { "the admin key" };
         let message = format!("send Authorization: Bearer with {key}");
         let reply = Reply::error(401, "unauthorized", &message);
         return ([(header::WWW_AUTHENTICATE, "Bearer")], reply).into_response();
@@ -86,8 +86,8 @@ async fn admit(
     // Without a key every client that can connect is trusted. A web page of any site can send
     // requests through a local browser, and must not be.
     if guard.browsers && is_foreign(&request) {
-        let why = "not for web pages of other origins, nor by a name that is not this machine's: \
-                   use 127.0.0.1 or localhost, or set --admin-key";
+        let why = "refused: Host or Origin is not this machine; use 127.0.0.1 or localhost, or set \
+                   --admin-key";
         guard.foreign.fetch_add(1, Ordering::Relaxed);
         return Reply::error(403, "forbidden", why).into_response();
     }
@@ -130,15 +130,15 @@ async fn connections(State(shared): State<Shared>, Query(query): Query<PageQuery
         Ok(page) => page,
         Err(message) => return Reply::error(400, "bad_request", &message),
     };
-    let asked = tokio::task::spawn_blocking(move || shared.program.connections(&page)).await;
-    asked.unwrap_or_else(|_| Reply::error(500, "internal", "listing connections failed"))
+    let reply = tokio::task::spawn_blocking(move || shared.program.connections(&page)).await;
+    reply.unwrap_or_else(|_| Reply::error(500, "internal", "listing connections failed"))
 }
 
 fn page(query: &PageQuery) -> Result<Page, String> {
     let number = |name: &str, value: &Option<String>, default: u64, max: u64| {
         let Some(text) = value else { return Ok(default) };
         let number = text.parse().ok().filter(|number| *number <= max);
-        number.ok_or_else(|| format!("{name} must be a number up to {max}, not \"{text}\""))
+        number.ok_or_else(|| format!("invalid {name} \"{text}\": expected a number up to {max}"))
     };
     let most = Page::LIMIT_MAX as u64;
     let limit = number("limit", &query.limit, Page::LIMIT as u64, most)?.max(1) as usize;
@@ -167,7 +167,7 @@ fn posted(
     match body {
         Ok(body) => answer(&body),
         Err(rejection) if rejection.status() == 413 => {
-            let message = "the body is longer than this server takes; publish in several requests";
+            let message = "the body is longer than the limit; publish in several requests";
             Reply::error(413, "too_large", message)
         }
         Err(rejection) => Reply::error(unreadable, "bad_request", &rejection.body_text()),
@@ -184,18 +184,18 @@ async fn other(
     let body = match body {
         Ok(body) => body,
         Err(rejection) if rejection.status() == 413 => {
-            return Reply::error(413, "too_large", "the body is longer than this listener takes");
+            return Reply::error(413, "too_large", "the body is longer than the limit");
         }
         Err(rejection) => return Reply::error(400, "bad_request", &rejection.body_text()),
     };
-    let asked = move || {
+    let answer = move || {
         let (path, query) = (uri.path(), uri.query().unwrap_or_default());
-        let asked = Asked { method: method.as_str(), path, query, body: &body };
-        let reply = shared.program.api(&asked);
+        let request = ApiRequest { method: method.as_str(), path, query, body: &body };
+        let reply = shared.program.api(&request);
         reply.unwrap_or_else(|| Reply::not_found(shared.program.paths()))
     };
-    let answer = tokio::task::spawn_blocking(asked).await;
-    answer.unwrap_or_else(|_| Reply::error(500, "internal", "the request was not carried out"))
+    let reply = tokio::task::spawn_blocking(answer).await;
+    reply.unwrap_or_else(|_| Reply::error(500, "internal", "the request failed"))
 }
 
 async fn wrong_method() -> Reply {

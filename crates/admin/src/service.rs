@@ -12,11 +12,12 @@ use crate::memory_trim::Spare;
 use crate::memory_watch::Watch;
 use crate::{Address, Running};
 
-/// How often a server is looked after, and how often where its memory has a limit.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-const LOOK_AT_MEMORY_EVERY: Duration = Duration::from_millis(100);
-/// Tries, a millisecond apart, to hand a worker something that it must get.
-const TELL_TRIES: u32 = 1_000;
+/// Interval of the periodic tasks.
+const TICK: Duration = Duration::from_secs(1);
+/// The interval where memory has a limit.
+const MEMORY_TICK: Duration = Duration::from_millis(100);
+/// Attempts, a millisecond apart, to post something that a worker must receive.
+const POST_TRIES: u32 = 1_000;
 
 /// A server's workers and listeners.
 pub struct Service<P> {
@@ -24,11 +25,12 @@ pub struct Service<P> {
     /// Files of UNIX sockets, removed when this is dropped.
     files: Vec<PathBuf>,
     /// The admin listener, once there is one.
-    pub admin: Option<Running>,
+    pub admin: Option<AdminListener>,
     remote: Remote<P>,
     stage: Stage<P>,
-    watch: Watch,
-    spare: Spare,
+    refusal_log: RefusalLog,
+    memory_watch: MemoryWatch,
+    memory_trim: MemoryTrim,
 }
 
 /// The state of a server's workers.
@@ -46,8 +48,9 @@ impl<P: Send + 'static> Service<P> {
             admin: None,
             remote: workers.remote().clone(),
             stage: Stage::Serving(workers),
-            watch: Watch::default(),
-            spare: Spare::default(),
+            refusal_log: RefusalLog::default(),
+            memory_watch: MemoryWatch::default(),
+            memory_trim: MemoryTrim::default(),
         }
     }
 
@@ -70,17 +73,17 @@ impl<P: Send + 'static> Service<P> {
     pub fn set_admin_key(&self, key: Option<&str>) -> Result<(), &'static str> {
         match &self.admin {
             Some(admin) if !admin.set_key(key) => {
-                Err("the admin listener can be reached from elsewhere and needs its admin_key")
+                Err("the admin listener is reachable from other machines and needs admin_key")
             }
             _ => Ok(()),
         }
     }
 
-    /// Tells each of these workers something that they must hear.
-    pub fn tell(&self, workers: impl Iterator<Item = usize>, post: impl Fn() -> P) {
+    /// Posts to each of these workers, and waits while a mailbox is full.
+    pub fn post_all(&self, workers: impl Iterator<Item = usize>, post: impl Fn() -> P) {
         for worker in workers {
-            // A mailbox that has no room even for this frees itself soon, or its worker is dead.
-            for _ in 0..TELL_TRIES {
+            // A full mailbox is emptied soon, or its worker has failed.
+            for _ in 0..POST_TRIES {
                 if self.remote.post(worker, post(), 0).is_ok() {
                     break;
                 }
@@ -90,8 +93,8 @@ impl<P: Send + 'static> Service<P> {
     }
 }
 
-/// The life of a server's workers, whatever they are told.
-pub trait Life {
+/// [`Service`] without its type of posts.
+pub trait Lifecycle {
     /// The public listeners, with the ports the system chose.
     fn listen(&self) -> &[Address];
 
@@ -102,8 +105,8 @@ pub trait Life {
     /// clients.
     ///
     /// # Errors
-    /// A worker has ended although nobody asked it to.
-    fn look_after(&mut self, memory_limit: Option<u64>) -> io::Result<()>;
+    /// A worker has ended without being told to.
+    fn tick(&mut self, memory_limit: Option<u64>) -> io::Result<()>;
 
     /// Starts draining: closes connections, spread over `over`.
     fn drain(&mut self, over: Duration);
@@ -112,7 +115,7 @@ pub trait Life {
     fn ended(&mut self) -> Option<io::Result<()>>;
 }
 
-impl<P: Send + 'static> Life for Service<P> {
+impl<P: Send + 'static> Lifecycle for Service<P> {
     fn listen(&self) -> &[Address] {
         &self.listen
     }
@@ -129,7 +132,7 @@ impl<P: Send + 'static> Life for Service<P> {
         match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Serving(workers) if workers.any_ended() => {
                 workers.drain(Duration::ZERO)?;
-                Err(io::Error::other("a worker has ended"))
+                Err(io::Error::other("a worker has failed"))
             }
             stage => {
                 self.stage = stage;
@@ -173,49 +176,49 @@ impl<P> Drop for Service<P> {
 
 /// A running program. The owner calls [`Server::tick`] every [`Server::tick_interval`].
 pub trait Server {
-    /// That of its workers.
-    fn life(&self) -> &dyn Life;
+    /// Its workers.
+    fn lifecycle(&self) -> &dyn Lifecycle;
 
-    /// The same, to go on with.
-    fn life_mut(&mut self) -> &mut dyn Life;
+    /// Its workers.
+    fn lifecycle_mut(&mut self) -> &mut dyn Lifecycle;
 
     /// Resident memory in bytes beyond which clients are refused and shed.
     fn memory_limit(&self) -> Option<u64>;
 
-    /// What is to be done whenever it is looked after.
-    fn on_look(&mut self) {}
+    /// The program's own part of [`Server::tick`].
+    fn on_tick(&mut self) {}
 
     /// Draining starts now and takes `over`.
     fn on_drain(&mut self, over: Duration);
 
-    /// How often this should be looked after.
-    fn look_every(&self) -> Duration {
-        self.memory_limit().map_or(LOOK_EVERY, |_| LOOK_AT_MEMORY_EVERY)
+    /// How often to call [`Server::tick`].
+    fn tick_interval(&self) -> Duration {
+        self.memory_limit().map_or(TICK, |_| MEMORY_TICK)
     }
 
     /// Runs the periodic tasks: detects a failed worker, enforces the memory limit, logs refused
     /// clients.
     ///
     /// # Errors
-    /// A worker has ended although nobody asked it to.
-    fn look_after(&mut self) -> io::Result<()> {
-        self.on_look();
+    /// A worker has ended without being told to.
+    fn tick(&mut self) -> io::Result<()> {
+        self.on_tick();
         let memory_limit = self.memory_limit();
-        self.life_mut().look_after(memory_limit)
+        self.lifecycle_mut().tick(memory_limit)
     }
 
     /// Starts draining: stops accepting, answers `draining` at `/health`, and closes every connection,
     /// spread over `over`.
     fn drain(&mut self, over: Duration) {
         self.on_drain(over);
-        self.life_mut().drain(over);
+        self.lifecycle_mut().drain(over);
     }
 
     /// The result of draining, once it is over.
     fn ended(&mut self) -> Option<io::Result<()>> {
-        let ended = self.life_mut().ended();
+        let ended = self.lifecycle_mut().ended();
         if ended.is_some() {
-            self.on_look();
+            self.on_tick();
         }
         ended
     }

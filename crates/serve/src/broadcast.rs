@@ -7,15 +7,15 @@
 use serde::Deserialize;
 
 use crate::path::check_topic;
-use crate::publish::Refused;
+use crate::publish::BodyError;
 
 /// Longest `meta.broadcast_type`, in bytes: it is a word.
 const KIND_BYTES_MAX: usize = 64;
 
 /// What a body requests.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Posted {
-    /// To be published, in this order.
+pub(crate) enum BroadcastRequest {
+    /// Publish these, in this order.
     Publications(Vec<Broadcast>),
     /// End sessions.
     Disconnect(Disconnect),
@@ -64,40 +64,43 @@ struct Payload {
     reconnect: Option<bool>,
 }
 
-/// Reads what was posted to `/_broadcast`.
-pub(crate) fn parse(body: &[u8], message_bytes_max: usize) -> Result<Posted, Refused> {
+/// Parses a body posted to `/_broadcast`.
+pub(crate) fn parse(body: &[u8], message_bytes_max: usize) -> Result<BroadcastRequest, BodyError> {
     let publication = |(at, item)| publication(item, at, message_bytes_max);
     if body.trim_ascii_start().starts_with(b"[") {
         let items: Vec<Item> = read(body)?;
         let items = items.into_iter().enumerate().map(publication);
-        return items.collect::<Result<_, _>>().map(Posted::Publications);
+        return items.collect::<Result<_, _>>().map(BroadcastRequest::Publications);
     }
     let item: Item = read(body)?;
     match (&item.stream, &item.command) {
         (None, Some(command)) if command == "disconnect" => {
             let payload = item.payload.ok_or_else(|| malformed("payload is missing"))?;
-            disconnect(payload, "payload.identifier").map(Posted::Disconnect)
+            disconnect(payload, "payload.identifier").map(BroadcastRequest::Disconnect)
         }
-        (None, Some(_)) => Err(malformed("command is unknown: there is disconnect")),
-        _ => publication((0, item)).map(|publication| Posted::Publications(vec![publication])),
+        (None, Some(_)) => Err(malformed("unknown command: expected disconnect")),
+        _ => publication((0, item))
+            .map(|publication| BroadcastRequest::Publications(vec![publication])),
     }
 }
 
-/// Reads what was posted to `/api/disconnect`.
-pub(crate) fn parse_disconnect(body: &[u8]) -> Result<Disconnect, Refused> {
+/// Parses a body posted to `/api/disconnect`.
+pub(crate) fn parse_disconnect(body: &[u8]) -> Result<Disconnect, BodyError> {
     disconnect(read(body)?, "identifier")
 }
 
-fn disconnect(payload: Payload, field: &str) -> Result<Disconnect, Refused> {
+fn disconnect(payload: Payload, field: &str) -> Result<Disconnect, BodyError> {
     match payload.identifier {
         Some(identifiers) if !identifiers.is_empty() => {
             Ok(Disconnect { identifiers, reconnect: payload.reconnect.unwrap_or(true) })
         }
-        _ => Err(malformed(&format!("{field} is missing: whose sessions are to end"))),
+        _ => Err(malformed(&format!(
+            "{field} is missing: expected the identifiers of the sessions to end"
+        ))),
     }
 }
 
-fn publication(item: Item, at: usize, max: usize) -> Result<Broadcast, Refused> {
+fn publication(item: Item, at: usize, max: usize) -> Result<Broadcast, BodyError> {
     let wrong = |what: &str| malformed(&format!("publication {at}: {what}"));
     let stream = item.stream.ok_or_else(|| wrong("stream is missing"))?;
     check_topic(&stream).map_err(|why| wrong(&format!("stream: {why}")))?;
@@ -105,23 +108,23 @@ fn publication(item: Item, at: usize, max: usize) -> Result<Broadcast, Refused> 
     if data.len() > max {
         let bytes = data.len();
         let what = format!("publication {at}: data has {bytes} bytes; --max-message allows {max}");
-        return Err(Refused::TooLarge(what));
+        return Err(BodyError::TooLarge(what));
     }
     let (exclude, kind) =
         item.meta.map_or((None, None), |meta| (meta.exclude_socket, meta.broadcast_type));
-    let said = |text: &String| !text.is_empty();
+    let is_set = |text: &String| !text.is_empty();
     if kind.as_ref().is_some_and(|kind| kind.len() > KIND_BYTES_MAX) {
         return Err(wrong(&format!("meta.broadcast_type has more than {KIND_BYTES_MAX} bytes")));
     }
-    Ok(Broadcast { stream, data, exclude: exclude.filter(said), kind: kind.filter(said) })
+    Ok(Broadcast { stream, data, exclude: exclude.filter(is_set), kind: kind.filter(is_set) })
 }
 
-fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Refused> {
+fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, BodyError> {
     serde_json::from_slice(body).map_err(|error| malformed(&error.to_string()))
 }
 
-fn malformed(what: &str) -> Refused {
-    Refused::Malformed(what.to_owned())
+fn malformed(what: &str) -> BodyError {
+    BodyError::Malformed(what.to_owned())
 }
 
 #[cfg(test)]
@@ -130,7 +133,7 @@ mod tests {
 
     use super::*;
 
-    fn parsed(body: &Value) -> Result<Posted, Refused> {
+    fn parsed(body: &Value) -> Result<BroadcastRequest, BodyError> {
         parse(body.to_string().as_bytes(), 10)
     }
 
@@ -139,9 +142,9 @@ mod tests {
     }
 
     #[test]
-    fn one_publication_and_many_are_read_in_order() {
+    fn one_publication_and_arrays_are_parsed_in_order() {
         let one = json!({"stream": "a", "data": "{}"});
-        assert_eq!(parsed(&one), Ok(Posted::Publications(vec![broadcast("a", "{}")])));
+        assert_eq!(parsed(&one), Ok(BroadcastRequest::Publications(vec![broadcast("a", "{}")])));
         let many = json!([
             {"stream": "a", "data": "1", "meta": {"transient": true, "later": 1}},
             {"stream": "b", "data": "two", "meta": {"exclude_socket": "sid", "broadcast_type": ""}},
@@ -149,50 +152,54 @@ mod tests {
         ]);
         let two = Broadcast { exclude: Some("sid".into()), ..broadcast("b", "two") };
         let expected = vec![broadcast("a", "1"), two, broadcast("a", "3")];
-        assert_eq!(parsed(&many), Ok(Posted::Publications(expected)));
-        assert_eq!(parsed(&json!([])), Ok(Posted::Publications(Vec::new())));
-        assert_eq!(parse(b" \n[]", 10), Ok(Posted::Publications(Vec::new())));
+        assert_eq!(parsed(&many), Ok(BroadcastRequest::Publications(expected)));
+        assert_eq!(parsed(&json!([])), Ok(BroadcastRequest::Publications(Vec::new())));
+        assert_eq!(parse(b" \n[]", 10), Ok(BroadcastRequest::Publications(Vec::new())));
     }
 
     #[test]
     fn sessions_are_ended_by_identifier() {
-        let asked = |payload: Value| parsed(&json!({"command": "disconnect", "payload": payload}));
+        let request =
+            |payload: Value| parsed(&json!({"command": "disconnect", "payload": payload}));
         let ends = |reconnect| Disconnect { identifiers: r#"{"user":1}"#.into(), reconnect };
         let user = r#"{"user":1}"#;
-        let told = asked(json!({"identifier": user, "reconnect": false}));
-        assert_eq!(told, Ok(Posted::Disconnect(ends(false))));
-        // As Action Cable has it.
-        assert_eq!(asked(json!({ "identifier": user })), Ok(Posted::Disconnect(ends(true))));
+        let parsed = request(json!({"identifier": user, "reconnect": false}));
+        assert_eq!(parsed, Ok(BroadcastRequest::Disconnect(ends(false))));
+        // The default of Action Cable.
+        assert_eq!(
+            request(json!({ "identifier": user })),
+            Ok(BroadcastRequest::Disconnect(ends(true)))
+        );
         let body = json!({"identifier": user, "reconnect": false}).to_string();
         assert_eq!(parse_disconnect(body.as_bytes()), Ok(ends(false)));
-        for nobody in [json!({}), json!({"identifier": ""}), json!(null)] {
-            assert!(asked(nobody.clone()).is_err(), "{nobody}");
+        for invalid in [json!({}), json!({"identifier": ""}), json!(null)] {
+            assert!(request(invalid.clone()).is_err(), "{invalid}");
         }
         assert!(parse_disconnect(b"{}").is_err());
     }
 
     #[test]
-    fn a_refusal_says_what_is_wrong_and_where() {
+    fn errors_name_the_publication_and_the_field() {
         let cases = [
             (json!({"data": "x"}), "publication 0: stream is missing"),
             (json!({"stream": "a"}), "publication 0: data is missing"),
-            (json!({"stream": "", "data": "x"}), "needs a name"),
+            (json!({"stream": "", "data": "x"}), "the topic name is empty"),
             (json!([{"stream": "a", "data": "x"}, {"stream": "a"}]), "publication 1: data"),
             (json!({"stream": "a", "data": {"not": "a string"}}), "expected a string"),
-            (json!({"command": "dance"}), "there is disconnect"),
+            (json!({"command": "dance"}), "expected disconnect"),
             (json!({"command": "disconnect"}), "payload is missing"),
             (json!("text"), "expected"),
             (json!([7]), "expected"),
         ];
         for (body, named) in cases {
             match parsed(&body) {
-                Err(Refused::Malformed(what)) => assert!(what.contains(named), "{body}: {what}"),
+                Err(BodyError::Malformed(what)) => assert!(what.contains(named), "{body}: {what}"),
                 other => panic!("{body}: {other:?}"),
             }
         }
-        assert!(matches!(parse(b"{", 10), Err(Refused::Malformed(_))));
+        assert!(matches!(parse(b"{", 10), Err(BodyError::Malformed(_))));
         let long = parsed(&json!({"stream": "a", "data": "12345678901"}));
-        let Err(Refused::TooLarge(what)) = long else { panic!("taken: {long:?}") };
+        let Err(BodyError::TooLarge(what)) = long else { panic!("taken: {long:?}") };
         assert!(what.contains("data has 11 bytes"), "{what}");
     }
 }

@@ -4,7 +4,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 use admin::{Program, Reply};
 use engine::{Answer, ConnId, Remote, Response};
@@ -14,20 +14,20 @@ use crate::handler::Post;
 
 /// Bodies that may wait to be parsed; beyond that the answer is 503. Each has at most
 /// [`BODY_BYTES_MAX`].
-const WAITING_MAX: usize = 16;
-/// Longest body that is read, in bytes: what the admin listener takes by default.
+const QUEUE_MAX: usize = 16;
+/// Longest body, in bytes: the admin listener's default.
 pub(crate) const BODY_BYTES_MAX: u64 = wire::Limits::BODY_BYTES;
 
 /// The workers' end of the queue. The thread ends when the last of these is dropped.
 #[derive(Clone)]
-pub(crate) struct Broadcasts(SyncSender<(ConnId, Vec<u8>)>);
+pub(crate) struct BroadcastQueue(SyncSender<(ConnId, Vec<u8>)>);
 
-/// Where it takes them from.
-pub(crate) type Posted = Receiver<(ConnId, Vec<u8>)>;
+/// The thread's end of the queue.
+pub(crate) type BroadcastReceiver = Receiver<(ConnId, Vec<u8>)>;
 
-pub(crate) fn channel() -> (Broadcasts, Posted) {
-    let (sender, receiver) = sync_channel(WAITING_MAX);
-    (Broadcasts(sender), receiver)
+pub(crate) fn channel() -> (BroadcastQueue, BroadcastReceiver) {
+    let (sender, receiver) = sync_channel(QUEUE_MAX);
+    (BroadcastQueue(sender), receiver)
 }
 
 impl Broadcasts {
@@ -46,10 +46,14 @@ impl Broadcasts {
 /// Starts the thread.
 ///
 /// # Errors
-/// No thread.
-pub(crate) fn start(posted: Posted, control: Arc<Control>, remote: Remote<Post>) -> io::Result<()> {
+/// The thread cannot be started.
+pub(crate) fn start(
+    receiver: BroadcastReceiver,
+    control: Arc<Control>,
+    remote: Remote<Post>,
+) -> io::Result<()> {
     let run = move || {
-        for (id, body) in posted {
+        for (id, body) in receiver {
             remote.answer(id, respond(control.broadcast(&body)));
         }
     };

@@ -106,8 +106,8 @@ impl Config {
         self.public || self.is_local() && !self.live.auth.is_set()
     }
 
-    /// Whether all listeners are loopback and a browser of this machine reaches one of them.
-    pub(crate) fn is_named(&self) -> bool {
+    /// Whether to check Host: all listeners are local, and browsers of this machine can reach one of them.
+    pub(crate) fn checks_host(&self) -> bool {
         let tcp = |address: &Address| matches!(address, Address::Tcp(_));
         self.is_local() && self.listen.iter().any(tcp)
     }

@@ -7,16 +7,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-use admin::{Entrance, Exposition, Kind, Page, Program, Reply, engine_metrics, engine_stats};
+use admin::{AppEndpoint, Exposition, Kind, Page, Program, Reply, engine_metrics, engine_stats};
 use engine::sys::process::now_ns;
 use engine::{ConnId, Mode, Remote, Totals};
 use serde_json::{Value, json};
 use topics::Publication;
 
 use crate::auth::Cause;
-use crate::broadcast::{self, Broadcast, Disconnect, Posted};
-use crate::handler::{List, Listed, Post};
-use crate::publish::{self, Refused};
+use crate::broadcast::{self, Broadcast, BroadcastRequest, Disconnect};
+use crate::handler::{ListReply, ListRequest, Post};
+use crate::publish::{self, BodyError};
 use crate::shared::Shared;
 
 /// Time for a page of connections. A worker that does not answer in time is left out.
@@ -28,7 +28,7 @@ const LIST_BYTES: usize = 256;
 pub(crate) struct Control {
     shared: Arc<Shared>,
     remote: Remote<Post>,
-    began_ns: u64,
+    started_ns: u64,
     published: AtomicU64,
     broadcast: AtomicU64,
     overloaded: AtomicU64,
@@ -39,7 +39,7 @@ impl Control {
         Control {
             shared,
             remote,
-            began_ns: now_ns(),
+            started_ns: now_ns(),
             published: AtomicU64::new(0),
             broadcast: AtomicU64::new(0),
             overloaded: AtomicU64::new(0),
@@ -47,17 +47,17 @@ impl Control {
     }
 
     fn uptime_seconds(&self) -> f64 {
-        now_ns().saturating_sub(self.began_ns) as f64 / 1e9
+        now_ns().saturating_sub(self.started_ns) as f64 / 1e9
     }
 
-    fn sum(&self, of: impl Fn(&crate::shared::DoorCounters) -> u64) -> u64 {
+    fn sum(&self, of: impl Fn(&crate::shared::WorkerCounters) -> u64) -> u64 {
         self.shared.counters.iter().map(of).sum()
     }
 
-    /// Asks one worker for connections from a slot on; `None` if it did not answer in time.
-    fn ask(&self, worker: usize, slot: u32, limit: usize, until_ns: u64) -> Option<Listed> {
+    /// Requests connections of one worker from a slot on; `None` if it does not answer in time.
+    fn list(&self, worker: usize, slot: u32, limit: usize, until_ns: u64) -> Option<ListReply> {
         let (reply, answer) = sync_channel(1);
-        let list = List { slot, limit, reply };
+        let list = ListRequest { slot, limit, reply };
         self.remote.post(worker, Post::List(list), LIST_BYTES).ok()?;
         let left = until_ns.saturating_sub(now_ns());
         answer.recv_timeout(Duration::from_nanos(left)).ok()
@@ -98,35 +98,35 @@ impl Control {
         if published as usize == publications.len() {
             return Reply::json_with(status, &json!({ "published": published }));
         }
-        let message = "workers have more to deliver than their mailboxes hold: publish again \
-                       what comes after the first `published`";
-        let told = json!({ "error": "overloaded", "message": message, "published": published });
-        Reply::json_with(503, &told)
+        let message = "a worker's mailbox is full: publish again, without the first `published` \
+                       publications";
+        let reply = json!({ "error": "overloaded", "message": message, "published": published });
+        Reply::json_with(503, &reply)
     }
 
-    /// Has every worker end the sessions of somebody; each does as it comes to it.
-    fn end_sessions(&self, whose: Disconnect, status: u16) -> Reply {
-        let bytes = size_of::<Disconnect>() + whose.identifiers.len();
-        let whose = Arc::new(whose);
-        let mut told = 0u64;
+    /// Posts a disconnect to every running worker. They end the sessions when they read it.
+    fn end_sessions(&self, request: Disconnect, status: u16) -> Reply {
+        let bytes = size_of::<Disconnect>() + request.identifiers.len();
+        let request = Arc::new(request);
+        let mut notified = 0u64;
         for worker in self.shared.running() {
-            if self.remote.post(worker, Post::Disconnect(Arc::clone(&whose)), bytes).is_err() {
+            if self.remote.post(worker, Post::Disconnect(Arc::clone(&request)), bytes).is_err() {
                 self.overloaded.fetch_add(1, Ordering::Relaxed);
-                let message = "a worker's mailbox is full: ask again";
+                let message = "a worker's mailbox is full: send the request again";
                 return Reply::error(503, "overloaded", message);
             }
-            told += 1;
+            notified += 1;
         }
-        Reply::json_with(status, &json!({ "workers": told }))
+        Reply::json_with(status, &json!({ "workers": notified }))
     }
 
     /// Refusals by cause, without causes that did not occur.
     fn auth_refused(&self) -> Value {
-        let met = Cause::ALL.into_iter().filter_map(|cause| {
-            let times = self.sum(|door| door.auth_refused.get(cause));
+        let counts = Cause::ALL.into_iter().filter_map(|cause| {
+            let times = self.sum(|worker| worker.auth_refused.get(cause));
             (times > 0).then(|| (cause.name().to_owned(), times.into()))
         });
-        Value::Object(met.collect())
+        Value::Object(counts.collect())
     }
 
     fn status(&self) -> &'static str {
@@ -145,16 +145,16 @@ impl Program for Control {
             exposition.single(name, Kind::Gauge, help, value as f64);
         };
         let handshakes = self.remote.handshakes().into();
-        gauge("handshakes", "Requests whose head is not whole yet.", handshakes);
+        gauge("handshakes", "Requests whose head is incomplete.", handshakes);
         let addresses = self.remote.addresses() as u64;
-        gauge("addresses", "Addresses kept for the limits per address.", addresses);
-        let subscriptions = self.sum(|door| door.subscriptions.get());
+        gauge("addresses", "Addresses tracked for the limits per address.", addresses);
+        let subscriptions = self.sum(|worker| worker.subscriptions.get());
         gauge("subscriptions", "Subscriptions of connections to topics.", subscriptions);
         let topics = self.shared.directory.topics() as u64;
         gauge("topics", "Topics that have a subscriber.", topics);
         let running = self.shared.running().count() as u64;
-        gauge("workers", "Workers that were needed so far.", running);
-        gauge("workers_max", "Workers there may be.", self.remote.workers() as u64);
+        gauge("workers", "Workers started so far.", running);
+        gauge("workers_max", "Workers that can be started.", self.remote.workers() as u64);
         let capacity = self.remote.open().map(|(_, capacity)| u64::from(capacity)).sum();
         gauge("connections_max", "Connections that all workers may hold.", capacity);
         if let Some(rss_bytes) = admin::rss_bytes() {
@@ -165,37 +165,37 @@ impl Program for Control {
         let doors = [
             ("api", self.published.load(Ordering::Relaxed)),
             ("broadcast", self.broadcast.load(Ordering::Relaxed)),
-            ("socket", self.sum(|door| door.published.get())),
+            ("socket", self.sum(|worker| worker.published.get())),
         ];
         let doors = doors.map(|(door, count)| (door.to_owned(), count as f64));
-        let help = "Publications taken, by the door they came through.";
+        let help = "Publications accepted, by entry point: api, broadcast or socket.";
         exposition.labelled("published", Kind::Counter, help, "door", doors);
         let mut counter = |name, help, value: u64| {
             exposition.single(name, Kind::Counter, help, value as f64);
         };
-        let refused = self.sum(|door| door.broadcast_refused.get());
-        let help = "Posts to /_broadcast on a listener for clients without its key.";
+        let refused = self.sum(|worker| worker.broadcast_refused.get());
+        let help = "Requests to /_broadcast on a client listener without its key.";
         counter("broadcast_refused", help, refused);
         let overloaded = self.overloaded.load(Ordering::Relaxed);
         counter("publish_overloaded", "Publish requests answered 503.", overloaded);
-        let paused = self.sum(|door| door.publish_paused.get());
-        counter("publish_paused", "Times a publishing socket had to wait.", paused);
-        let refused = self.sum(|door| door.origin_refused.get());
+        let paused = self.sum(|worker| worker.publish_paused.get());
+        counter("publish_paused", "Times a publishing client was paused.", paused);
+        let refused = self.sum(|worker| worker.origin_refused.get());
         counter("origin_refused", "Handshakes refused for their Origin.", refused);
-        let refused = self.sum(|door| door.host_refused.get());
+        let refused = self.sum(|worker| worker.host_refused.get());
         counter("host_refused", "Requests on loopback refused for their Host.", refused);
-        let ignored = self.sum(|door| door.commands_ignored.get());
-        counter("commands_ignored", "Commands that nobody here carries out.", ignored);
-        let malformed = self.sum(|door| door.commands_malformed.get());
-        counter("commands_malformed", "Sessions ended for what cannot be understood.", malformed);
-        let no_pong = self.sum(|door| door.no_pong.get());
+        let ignored = self.sum(|worker| worker.commands_ignored.get());
+        counter("commands_ignored", "Commands without effect here.", ignored);
+        let malformed = self.sum(|worker| worker.commands_malformed.get());
+        counter("commands_malformed", "Sessions ended for a malformed command.", malformed);
+        let no_pong = self.sum(|worker| worker.no_pong.get());
         counter("no_pong", "Sessions ended because pings were not answered.", no_pong);
-        let disconnected = self.sum(|door| door.disconnected.get());
+        let disconnected = self.sum(|worker| worker.disconnected.get());
         counter("disconnected", "Sessions ended by the application.", disconnected);
         let refused = Cause::ALL.map(|cause| {
-            (cause.name().to_owned(), self.sum(|door| door.auth_refused.get(cause)) as f64)
+            (cause.name().to_owned(), self.sum(|worker| worker.auth_refused.get(cause)) as f64)
         });
-        let help = "Connections not let in, and subscriptions refused, by cause.";
+        let help = "Connections and subscriptions refused, by cause.";
         exposition.labelled("auth_refused", Kind::Counter, help, "cause", refused);
     }
 
@@ -211,22 +211,22 @@ impl Program for Control {
             "handshakes": self.remote.handshakes(),
             "addresses": self.remote.addresses(),
             "topics": self.shared.directory.topics(),
-            "subscriptions": self.sum(|door| door.subscriptions.get()),
+            "subscriptions": self.sum(|worker| worker.subscriptions.get()),
             "published": {
                 "api": self.published.load(Ordering::Relaxed),
                 "broadcast": self.broadcast.load(Ordering::Relaxed),
-                "socket": self.sum(|door| door.published.get()),
+                "socket": self.sum(|worker| worker.published.get()),
             },
             "publish_overloaded": self.overloaded.load(Ordering::Relaxed),
-            "broadcast_refused": self.sum(|door| door.broadcast_refused.get()),
-            "publish_paused": self.sum(|door| door.publish_paused.get()),
-            "origin_refused": self.sum(|door| door.origin_refused.get()),
-            "host_refused": self.sum(|door| door.host_refused.get()),
+            "broadcast_refused": self.sum(|worker| worker.broadcast_refused.get()),
+            "publish_paused": self.sum(|worker| worker.publish_paused.get()),
+            "origin_refused": self.sum(|worker| worker.origin_refused.get()),
+            "host_refused": self.sum(|worker| worker.host_refused.get()),
             "auth_refused": self.auth_refused(),
-            "commands_ignored": self.sum(|door| door.commands_ignored.get()),
-            "commands_malformed": self.sum(|door| door.commands_malformed.get()),
-            "no_pong": self.sum(|door| door.no_pong.get()),
-            "disconnected": self.sum(|door| door.disconnected.get()),
+            "commands_ignored": self.sum(|worker| worker.commands_ignored.get()),
+            "commands_malformed": self.sum(|worker| worker.commands_malformed.get()),
+            "no_pong": self.sum(|worker| worker.no_pong.get()),
+            "disconnected": self.sum(|worker| worker.disconnected.get()),
             "workers_max": self.remote.workers(),
         });
         if let Value::Object(own) = own {
@@ -235,13 +235,13 @@ impl Program for Control {
         let running: Vec<usize> = self.shared.running().collect();
         let all = self.remote.counters().zip(self.remote.open()).zip(&self.shared.counters);
         let workers = all.enumerate().filter(|(worker, _)| running.contains(worker));
-        let workers = workers.map(|(worker, ((counters, (open, capacity)), door))| {
-            let mut told = engine_stats([counters]);
-            told.insert("worker".to_owned(), worker.into());
-            told.insert("open".to_owned(), open.into());
-            told.insert("capacity".to_owned(), capacity.into());
-            told.insert("subscriptions".to_owned(), door.subscriptions.get().into());
-            Value::from(told)
+        let workers = workers.map(|(worker, ((counters, (open, capacity)), own))| {
+            let mut entry = engine_stats([counters]);
+            entry.insert("worker".to_owned(), worker.into());
+            entry.insert("open".to_owned(), open.into());
+            entry.insert("capacity".to_owned(), capacity.into());
+            entry.insert("subscriptions".to_owned(), own.subscriptions.get().into());
+            Value::from(entry)
         });
         stats.insert("workers".to_owned(), workers.collect());
         stats.into()
@@ -263,7 +263,7 @@ impl Program for Control {
                 slot = 0;
             }
             while listed.len() < page.limit {
-                let Some(answer) = self.ask(worker, slot, page.limit - listed.len(), until_ns)
+                let Some(answer) = self.list(worker, slot, page.limit - listed.len(), until_ns)
                 else {
                     silent.push(worker);
                     break;
@@ -292,47 +292,47 @@ impl Program for Control {
                 })
             })
             .collect();
-        let told = json!({ "connections": connections, "next": next, "silent_workers": silent });
-        Reply::json(&told)
+        let reply = json!({ "connections": connections, "next": next, "silent_workers": silent });
+        Reply::json(&reply)
     }
 
     fn publish(&self, body: &[u8]) -> Reply {
         match publish::parse(body, self.message_bytes_max()) {
             Ok(publications) => self.publish_all(&publications, 200, &self.published),
-            Err(Refused::Malformed(what)) => Reply::error(400, "bad_request", &what),
-            Err(Refused::TooLarge(what)) => Reply::error(413, "too_large", &what),
+            Err(BodyError::Malformed(what)) => Reply::error(400, "bad_request", &what),
+            Err(BodyError::TooLarge(what)) => Reply::error(413, "too_large", &what),
         }
     }
 
     fn broadcast(&self, body: &[u8]) -> Reply {
         match broadcast::parse(body, self.message_bytes_max()) {
-            Ok(Posted::Publications(items)) => {
+            Ok(BroadcastRequest::Publications(items)) => {
                 self.publish_all(&self.publications(items), 201, &self.broadcast)
             }
-            Ok(Posted::Disconnect(whose)) => self.end_sessions(whose, 201),
-            Err(Refused::Malformed(what)) => Reply::error(422, "unreadable", &what),
-            Err(Refused::TooLarge(what)) => Reply::error(413, "too_large", &what),
+            Ok(BroadcastRequest::Disconnect(request)) => self.end_sessions(request, 201),
+            Err(BodyError::Malformed(what)) => Reply::error(422, "unreadable", &what),
+            Err(BodyError::TooLarge(what)) => Reply::error(413, "too_large", &what),
         }
     }
 
     fn disconnect(&self, body: &[u8]) -> Reply {
         match broadcast::parse_disconnect(body) {
-            Ok(whose) => self.end_sessions(whose, 200),
-            Err(Refused::Malformed(what) | Refused::TooLarge(what)) => {
+            Ok(request) => self.end_sessions(request, 200),
+            Err(BodyError::Malformed(what) | BodyError::TooLarge(what)) => {
                 Reply::error(400, "bad_request", &what)
             }
         }
     }
 
-    fn is_keyed(&self, entrance: Entrance) -> bool {
-        entrance == Entrance::Broadcast && self.shared.policy().access.broadcasts_are_keyed()
+    fn requires_key(&self, endpoint: AppEndpoint) -> bool {
+        endpoint == AppEndpoint::Broadcast && self.shared.policy().access.broadcasts_are_keyed()
     }
 
-    fn opens(&self, entrance: Entrance, key: &[u8]) -> bool {
+    fn accepts_key(&self, endpoint: AppEndpoint, key: &[u8]) -> bool {
         let policy = self.shared.policy();
-        match entrance {
-            Entrance::Broadcast => policy.access.opens_broadcast(key),
-            Entrance::Api => policy.access.opens_api(key),
+        match endpoint {
+            AppEndpoint::Broadcast => policy.access.opens_broadcast(key),
+            AppEndpoint::Api => policy.access.opens_api(key),
         }
     }
 }

@@ -99,7 +99,7 @@ impl Identifiers {
         identifier.subscriptions -= 1;
         if identifier.subscriptions == 0 {
             self.by_text.remove(&identifier.text);
-            *place = None;
+            *entry = None;
             self.free.push(index);
         }
     }
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_is_known_by_its_number() {
+    fn a_group_is_recovered_from_its_number() {
         for form in [Form::Plain, Form::Event, Form::Cable(0), Form::Cable(1_000_000)] {
             for encoding in [0, 9, 15] {
                 let group = Group { encoding, form };
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn an_identifier_lives_as_long_as_somebody_uses_it() {
+    fn an_identifier_is_removed_with_its_last_subscription() {
         let mut identifiers = Identifiers::default();
         let a = identifiers.begin("a", "news", false);
         assert_eq!(identifiers.begin("a", "news", false), a);
@@ -156,8 +156,17 @@ mod tests {
         assert_eq!((found, &*identifier.topic, identifier.whispers), (a, "news", false));
         assert_eq!(&*identifier.prefix, br#"{"identifier":"a","message":"#);
         identifiers.end(a);
-        identifiers.end(a);
         assert!(identifiers.find("a").is_none() && identifiers.find("b").is_some());
-        assert_eq!(identifiers.begin("c", "x", false), a, "its place is used again");
+        assert_eq!(identifiers.begin("c", "x", false), a, "its index is reused");
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "an identifier ends as often as it begins")]
+    fn ending_a_subscription_twice_is_a_broken_invariant() {
+        let mut identifiers = Identifiers::default();
+        let index = identifiers.begin("a", "news", false);
+        identifiers.end(index);
+        identifiers.end(index);
     }
 }

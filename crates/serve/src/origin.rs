@@ -11,26 +11,26 @@ use admin::means_this_machine;
 /// An allowed origin: exactly one, all subdomains of one, or any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// `*`: every page of every site.
-    All,
+    /// `*`: any origin.
+    Any,
     /// `https://example.com`: scheme, host and port.
-    One(Page),
-    /// `https://*.example.com`: one or more labels in front of this one.
-    Below(Page),
+    Exact(OriginTuple),
+    /// `https://*.example.com`: one or more labels before this host.
+    Subdomains(OriginTuple),
 }
 
 /// Scheme, host and port of an origin (RFC 6454 section 4), in lower case, with the scheme's default port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Page {
+pub struct OriginTuple {
     scheme: Box<str>,
     host: Box<str>,
     /// 0 if neither the origin nor its scheme has one.
     port: u16,
 }
 
-impl Page {
-    /// An origin as a browser sends it; `None` for `null` and whatever else is none.
-    fn parse(text: &str) -> Option<Page> {
+impl OriginTuple {
+    /// Parses an origin as browsers send it; `None` for `null` and anything else.
+    fn parse(text: &str) -> Option<OriginTuple> {
         let text = text.to_ascii_lowercase();
         let (scheme, authority) = text.split_once("://")?;
         let mut letters = scheme.bytes();
@@ -38,10 +38,10 @@ impl Page {
             && letters.all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b));
         let (host, port) = host_and_port(authority)?;
         let port = port.or_else(|| implied_port(scheme)).unwrap_or(0);
-        named.then(|| Page { scheme: scheme.into(), host: host.into(), port })
+        named.then(|| OriginTuple { scheme: scheme.into(), host: host.into(), port })
     }
 
-    fn is_below(&self, parent: &Page) -> bool {
+    fn is_subdomain_of(&self, parent: &OriginTuple) -> bool {
         let labels = self.host.strip_suffix(&*parent.host).and_then(|rest| rest.strip_suffix('.'));
         self.scheme == parent.scheme
             && self.port == parent.port
@@ -90,41 +90,36 @@ impl FromStr for Origin {
 
     fn from_str(text: &str) -> Result<Self, String> {
         if text == "*" {
-            return Ok(Origin::All);
+            return Ok(Origin::Any);
         }
         if text.eq_ignore_ascii_case("null") {
-            return Err("null cannot be allowed: every sandboxed page and local file of any site \
-                        has that origin"
+            return Err("the origin null cannot be allowed: every sandboxed page and local file \
+                        has it"
                 .to_owned());
         }
-        let no_origin = || {
-            format!(
-                "\"{text}\" is no origin: write it as https://example.com, \
-                 https://*.example.com or *"
-            )
-        };
+        let no_origin =
+            || "expected an origin: https://example.com, https://*.example.com or *".to_owned();
         let text = text.strip_suffix('/').unwrap_or(text);
         let Some((scheme, below)) = text.split_once("://*.") else {
-            return Page::parse(text).map(Origin::One).ok_or_else(no_origin);
+            return OriginTuple::parse(text).map(Origin::Exact).ok_or_else(no_origin);
         };
-        let parent = Page::parse(&format!("{scheme}://{below}")).ok_or_else(no_origin)?;
+        let parent = OriginTuple::parse(&format!("{scheme}://{below}")).ok_or_else(no_origin)?;
         let last = parent.host.rsplit('.').next().unwrap_or_default();
         if !parent.host.contains('.') || last.bytes().all(|b| b.is_ascii_digit()) {
-            return Err(format!(
-                "\"{text}\" is too wide: a name of at least two labels follows the *, as in \
-                 https://*.example.com"
-            ));
+            return Err(
+                "expected at least two labels after *, as in https://*.example.com".to_owned()
+            );
         }
-        Ok(Origin::Below(parent))
+        Ok(Origin::Subdomains(parent))
     }
 }
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (star, page) = match self {
-            Origin::All => return f.write_str("*"),
-            Origin::One(page) => ("", page),
-            Origin::Below(page) => ("*.", page),
+            Origin::Any => return f.write_str("*"),
+            Origin::Exact(page) => ("", page),
+            Origin::Subdomains(page) => ("*.", page),
         };
         write!(f, "{}://{star}{}", page.scheme, page.host)?;
         if page.port == 0 || implied_port(&page.scheme) == Some(page.port) {
@@ -140,8 +135,8 @@ pub(crate) struct Origins {
     /// All listeners are loopback or UNIX sockets: accept only pages of this machine. The same origin
     /// is not enough then, because any site can resolve its name to 127.0.0.1 (DNS rebinding).
     pub(crate) loopback: bool,
-    /// Only by names of this machine: that, and a browser reaches one of the listeners.
-    pub(crate) named: bool,
+    /// Whether Host must be this machine: as above, and browsers can reach one of the listeners.
+    pub(crate) check_host: bool,
     pub(crate) allowed: Vec<Origin>,
 }
 
@@ -149,28 +144,28 @@ impl Origins {
     /// Whether a page of `origin` may connect to a server that it addresses as `authority`, on a
     /// listener with `scheme` (`http` or `https`).
     pub(crate) fn admit(&self, origin: &[u8], authority: Option<&[u8]>, scheme: &str) -> bool {
-        if self.allowed.contains(&Origin::All) {
+        if self.allowed.contains(&Origin::Any) {
             return origin != b"null";
         }
-        let Some(page) = std::str::from_utf8(origin).ok().and_then(Page::parse) else {
+        let Some(page) = std::str::from_utf8(origin).ok().and_then(OriginTuple::parse) else {
             return false;
         };
         let named = self.allowed.iter().any(|allowed| match allowed {
-            Origin::All => true,
-            Origin::One(one) => *one == page,
-            Origin::Below(parent) => page.is_below(parent),
+            Origin::Any => true,
+            Origin::Exact(one) => *one == page,
+            Origin::Subdomains(parent) => page.is_subdomain_of(parent),
         });
         if named || self.loopback {
             return named || means_this_machine(&page.host);
         }
         let own = authority.and_then(|own| std::str::from_utf8(own).ok());
-        own.and_then(|own| Page::parse(&format!("{scheme}://{own}"))) == Some(page)
+        own.and_then(|own| OriginTuple::parse(&format!("{scheme}://{own}"))) == Some(page)
     }
 
     /// Whether a request may address this server as `authority`. On loopback the name must be this
     /// machine's or an allowed origin's: a proxy in front forwards its site's name.
     pub(crate) fn admit_host(&self, authority: Option<&[u8]>) -> bool {
-        if !self.named || self.allowed.contains(&Origin::All) {
+        if !self.check_host || self.allowed.contains(&Origin::Any) {
             return true;
         }
         // HTTP/1.1 requires Host, and browsers do not use HTTP/1.0.
@@ -178,20 +173,20 @@ impl Origins {
         let Ok(authority) = std::str::from_utf8(authority) else { return false };
         means_this_machine(authority)
             || self.allowed.iter().any(|allowed| match allowed {
-                Origin::All => true,
-                Origin::One(one) => host_of(authority, one).is_some_and(|page| page == *one),
-                Origin::Below(parent) => {
-                    host_of(authority, parent).is_some_and(|page| page.is_below(parent))
+                Origin::Any => true,
+                Origin::Exact(one) => host_of(authority, one).is_some_and(|page| page == *one),
+                Origin::Subdomains(parent) => {
+                    host_of(authority, parent).is_some_and(|page| page.is_subdomain_of(parent))
                 }
             })
     }
 }
 
-/// The host of an authority, as a page with everything else as `like` has it.
-fn host_of(authority: &str, like: &Page) -> Option<Page> {
+/// The host of an authority, with scheme and port of `like`.
+fn host_of(authority: &str, like: &OriginTuple) -> Option<OriginTuple> {
     let authority = authority.to_ascii_lowercase();
     let (host, _) = host_and_port(&authority)?;
-    Some(Page { host: host.into(), ..like.clone() })
+    Some(OriginTuple { host: host.into(), ..like.clone() })
 }
 
 #[cfg(test)]
@@ -200,11 +195,11 @@ mod tests {
 
     fn origins(loopback: bool, allowed: &[&str]) -> Origins {
         let allowed = allowed.iter().map(|text| text.parse().unwrap()).collect();
-        Origins { loopback, named: loopback, allowed }
+        Origins { loopback, check_host: loopback, allowed }
     }
 
     #[test]
-    fn pages_of_this_machine_and_of_the_same_origin_are_admitted() {
+    fn pages_of_this_machine_and_of_the_same_origin_are_accepted() {
         let local = origins(true, &[]);
         let remote = origins(false, &["https://App.example/"]);
         // Origin, Host, and whether it is accepted: on loopback, elsewhere over http, and over https.
@@ -243,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_stands_for_one_label_or_more_and_for_nothing_else() {
+    fn a_star_matches_one_or_more_labels() {
         let origins = origins(false, &["https://*.example.org", "http://*.a.test:81"]);
         let cases = [
             ("https://www.example.org", true),
@@ -267,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn all_is_all_but_null() {
+    fn any_origin_excludes_null() {
         for loopback in [false, true] {
             let all = origins(loopback, &["*"]);
             assert!(all.admit(b"https://anywhere.example", None, "http"));
@@ -277,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn on_loopback_a_host_means_this_machine_or_an_allowed_site() {
+    fn on_loopback_host_must_be_this_machine_or_an_allowed_site() {
         let local = origins(true, &["https://chat.example", "https://*.site.example"]);
         let cases = [
             ("127.0.0.1:8080", true),
@@ -299,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn only_origins_can_be_allowed_and_they_read_as_written() {
+    fn only_valid_origins_are_parsed_and_they_display_as_written() {
         for wrong in [
             "example.com",
             "https://",

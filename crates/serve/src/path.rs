@@ -46,9 +46,9 @@ impl<'p> Route<'p> {
 pub(crate) fn check_topic(name: &str) -> Result<(), &'static str> {
     const { assert!(TOPIC_BYTES_MAX == 256, "the message below says so") };
     match name.len() {
-        0 => Err("a topic needs a name"),
+        0 => Err("the topic name is empty"),
         1..=TOPIC_BYTES_MAX => Ok(()),
-        _ => Err("a topic's name has at most 256 bytes"),
+        _ => Err("the topic name is longer than 256 bytes"),
     }
 }
 
@@ -76,10 +76,10 @@ fn decode(text: &str) -> Result<Cow<'_, str>, &'static str> {
         let mut digit = || rest.next().and_then(|digit| char::from(digit).to_digit(16));
         match (digit(), digit()) {
             (Some(high), Some(low)) => bytes.push((high * 16 + low) as u8),
-            _ => return Err("a % in a topic's name must be followed by two hexadecimal digits"),
+            _ => return Err("a % in a topic name must be followed by two hexadecimal digits"),
         }
     }
-    String::from_utf8(bytes).map(Cow::Owned).map_err(|_| "a topic's name must be UTF-8")
+    String::from_utf8(bytes).map(Cow::Owned).map_err(|_| "the topic name is not UTF-8")
 }
 
 #[cfg(test)]
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_lead_where_they_say() {
+    fn paths_lead_to_their_routes() {
         let topic = |name: &'static str| Route::Topic(Cow::Borrowed(name));
         let long = format!("/topics/{}", "x".repeat(256));
         let too_long = format!("/topics/{}", "x".repeat(257));
@@ -106,11 +106,11 @@ mod tests {
             ("/topics/%c3%a9", topic("é")),
             (
                 "/topics/%",
-                Route::BadTopic("a % in a topic's name must be followed by two hexadecimal digits"),
+                Route::BadTopic("a % in a topic name must be followed by two hexadecimal digits"),
             ),
-            ("/topics/%FF", Route::BadTopic("a topic's name must be UTF-8")),
+            ("/topics/%FF", Route::BadTopic("the topic name is not UTF-8")),
             (&long, Route::Topic(Cow::Owned("x".repeat(256)))),
-            (&too_long, Route::BadTopic("a topic's name has at most 256 bytes")),
+            (&too_long, Route::BadTopic("the topic name is longer than 256 bytes")),
         ];
         for (path, expected) in cases {
             assert_eq!(Route::of(path, "/cable"), expected, "{path}");

@@ -12,7 +12,7 @@ use crate::path::check_topic;
 
 /// Why a body is refused.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum BodyError {
     /// It is malformed.
     Malformed(String),
     /// One of its publications is longer than a message may be.
@@ -24,9 +24,9 @@ pub(crate) enum Refused {
 pub(crate) fn parse(
     body: &[u8],
     message_bytes_max: usize,
-) -> Result<Vec<Arc<Publication>>, Refused> {
+) -> Result<Vec<Arc<Publication>>, BodyError> {
     let body: Value = serde_json::from_slice(body)
-        .map_err(|error| Refused::Malformed(format!("the body is not JSON: {error}")))?;
+        .map_err(|error| BodyError::Malformed(format!("the body is not JSON: {error}")))?;
     match body {
         Value::Array(items) => items
             .into_iter()
@@ -37,14 +37,14 @@ pub(crate) fn parse(
     }
 }
 
-/// One publication; `at` is its place in the body, for messages.
-fn publication(item: Value, at: &str, max: usize) -> Result<Arc<Publication>, Refused> {
-    let malformed = |what: String| Refused::Malformed(what);
+/// One publication; `at` is its position in the body, for error messages.
+fn publication(item: Value, at: &str, max: usize) -> Result<Arc<Publication>, BodyError> {
+    let malformed = |what: String| BodyError::Malformed(what);
     let within =
         |field: &str| if at.is_empty() { field.to_owned() } else { format!("{at}.{field}") };
     let Value::Object(mut fields) = item else {
-        let place = if at.is_empty() { "the body" } else { at };
-        return Err(malformed(format!("{place} must be an object with \"topic\" and \"data\"")));
+        let position = if at.is_empty() { "the body" } else { at };
+        return Err(malformed(format!("{position} must be an object with \"topic\" and \"data\"")));
     };
     let mut string = |field: &str| match fields.remove(field) {
         None => Ok(None),
@@ -53,8 +53,8 @@ fn publication(item: Value, at: &str, max: usize) -> Result<Arc<Publication>, Re
     };
     let (topic, text, base64) = (string("topic")?, string("data")?, string("data_base64")?);
     if let Some(unknown) = fields.keys().next() {
-        let known = "there are topic, data and data_base64";
-        return Err(malformed(format!("{} is unknown: {known}", within(unknown))));
+        let known = "expected topic, data or data_base64";
+        return Err(malformed(format!("unknown field {}: {known}", within(unknown))));
     }
     let topic = topic.ok_or_else(|| malformed(format!("{} is missing", within("topic"))))?;
     check_topic(&topic).map_err(|why| malformed(format!("{}: {why}", within("topic"))))?;
@@ -75,7 +75,7 @@ fn publication(item: Value, at: &str, max: usize) -> Result<Arc<Publication>, Re
     if data.len() > max {
         let (field, bytes) = (within(field), data.len());
         let what = format!("{field} has {bytes} bytes; --max-message allows {max}");
-        return Err(Refused::TooLarge(what));
+        return Err(BodyError::TooLarge(what));
     }
     Ok(Arc::new(Publication::new(topic.into(), data.into(), binary)))
 }
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_and_many_are_read_in_order() {
+    fn one_publication_and_arrays_are_parsed_in_order() {
         let parsed = |body: Value| parse(body.to_string().as_bytes(), 10).unwrap();
         let one = parsed(json!({"topic": "a", "data": "é"}));
         assert_eq!((&*one[0].topic, &*one[0].data, one[0].binary), ("a", "é".as_bytes(), false));
@@ -101,15 +101,15 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_the_field() {
+    fn errors_name_the_field() {
         let cases = [
             (json!(7), "the body"),
             (json!({}), "topic is missing"),
             (json!({"topic": "a"}), "data is missing"),
-            (json!({"topic": "", "data": "x"}), "topic: a topic needs a name"),
+            (json!({"topic": "", "data": "x"}), "topic: the topic name is empty"),
             (json!({"topic": 1, "data": "x"}), "topic must be a string"),
             (json!({"topic": "a", "data": null}), "data must be a string"),
-            (json!({"topic": "a", "data": "x", "dta": 1}), "dta is unknown"),
+            (json!({"topic": "a", "data": "x", "dta": 1}), "unknown field dta"),
             (json!({"topic": "a", "data": "x", "data_base64": ""}), "exclude each other"),
             (json!({"topic": "a", "data_base64": "!"}), "data_base64 is not base64"),
             (json!([{"topic": "a", "data": "x"}, {"topic": "a", "data": 1}]), "[1].data must"),
@@ -117,13 +117,13 @@ mod tests {
         ];
         for (body, named) in cases {
             match parse(body.to_string().as_bytes(), 10) {
-                Err(Refused::Malformed(what)) => assert!(what.contains(named), "{body}: {what}"),
+                Err(BodyError::Malformed(what)) => assert!(what.contains(named), "{body}: {what}"),
                 other => panic!("{body}: {other:?}"),
             }
         }
-        assert!(matches!(parse(b"{", 10), Err(Refused::Malformed(_))));
+        assert!(matches!(parse(b"{", 10), Err(BodyError::Malformed(_))));
         let long = json!({"topic": "a", "data": "12345678901"}).to_string();
-        let Err(Refused::TooLarge(what)) = parse(long.as_bytes(), 10) else { panic!("taken") };
+        let Err(BodyError::TooLarge(what)) = parse(long.as_bytes(), 10) else { panic!("taken") };
         assert!(what.contains("data has 11 bytes"), "{what}");
     }
 }

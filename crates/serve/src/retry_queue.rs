@@ -10,21 +10,21 @@ use topics::Publication;
 
 /// Time between a failure and the next attempt.
 const RETRY_AFTER: Duration = Duration::from_millis(1);
-/// Bytes that may be held in one worker; a publisher beyond that is disconnected.
-const HELD_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Bytes that may be queued in one worker; beyond that a publisher is disconnected.
+const QUEUED_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// Publications to retry, at most one per connection.
 #[derive(Default)]
-pub(crate) struct Held {
+pub(crate) struct RetryQueue {
     waiting: VecDeque<(ConnId, Arc<Publication>)>,
     bytes: usize,
     retry_at_ns: u64,
 }
 
-impl Held {
-    /// Keeps a publication; false when too much is held already.
-    pub(crate) fn hold(&mut self, now_ns: u64, id: ConnId, publication: Arc<Publication>) -> bool {
-        if self.bytes >= HELD_BYTES_MAX {
+impl RetryQueue {
+    /// Queues a publication; false if the queue is full.
+    pub(crate) fn push(&mut self, now_ns: u64, id: ConnId, publication: Arc<Publication>) -> bool {
+        if self.bytes >= QUEUED_BYTES_MAX {
             return false;
         }
         if self.waiting.is_empty() {
@@ -35,8 +35,8 @@ impl Held {
         true
     }
 
-    /// All that are to be tried now, in the order they came; what fails again is held again.
-    pub(crate) fn due(&mut self, now_ns: u64) -> VecDeque<(ConnId, Arc<Publication>)> {
+    /// All publications if a retry is due, in their order. The caller pushes those that fail again.
+    pub(crate) fn take_due(&mut self, now_ns: u64) -> VecDeque<(ConnId, Arc<Publication>)> {
         if now_ns < self.retry_at_ns {
             return VecDeque::new();
         }
@@ -63,23 +63,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_comes_back_in_order_when_its_time_has_come() {
-        let mut held = Held::default();
-        assert_eq!(held.next_ns(), None);
-        assert!(held.hold(10, id(), publication(1)) && held.hold(20, id(), publication(2)));
-        let at = held.next_ns().unwrap();
-        assert!(at > 20 && held.due(at - 1).is_empty());
-        let sizes: Vec<usize> = held.due(at).iter().map(|(_, p)| p.data.len()).collect();
-        assert_eq!((sizes, held.next_ns()), (vec![1, 2], None));
+    fn publications_are_retried_in_order_when_due() {
+        let mut queue = RetryQueue::default();
+        assert_eq!(queue.next_ns(), None);
+        assert!(queue.push(10, id(), publication(1)) && queue.push(20, id(), publication(2)));
+        let at = queue.next_ns().unwrap();
+        assert!(at > 20 && queue.take_due(at - 1).is_empty());
+        let sizes: Vec<usize> = queue.take_due(at).iter().map(|(_, p)| p.data.len()).collect();
+        assert_eq!((sizes, queue.next_ns()), (vec![1, 2], None));
     }
 
     #[test]
-    fn what_is_held_has_a_limit() {
-        let mut held = Held::default();
+    fn queued_bytes_are_limited() {
+        let mut queue = RetryQueue::default();
         let each = 1024 * 1024;
-        let taken = (0..100).take_while(|_| held.hold(0, id(), publication(each))).count();
-        assert_eq!(taken, HELD_BYTES_MAX / each);
-        assert_eq!(held.due(u64::MAX).len(), taken);
-        assert!(held.hold(0, id(), publication(each)), "empty again");
+        let taken = (0..100).take_while(|_| queue.push(0, id(), publication(each))).count();
+        assert_eq!(taken, QUEUED_BYTES_MAX / each);
+        assert_eq!(queue.take_due(u64::MAX).len(), taken);
+        assert!(queue.push(0, id(), publication(each)), "empty again");
     }
 }

@@ -3,19 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use admin::{Life, Server, Service};
+use admin::{Lifecycle, Server, Service};
 use tracing::info;
 
 use crate::config::Live;
 use crate::handler::Post;
-use crate::log_events::Records;
+use crate::log_events::LogReceiver;
 use crate::shared::Shared;
 
 /// A running server.
 pub struct Running {
     pub(crate) service: Service<Post>,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) records: Records,
+    pub(crate) log_events: LogReceiver,
 }
 
 impl Running {
@@ -25,25 +25,25 @@ impl Running {
     /// A sentence that says why not. Nothing has changed then.
     pub fn reload(&self, live: &Live) -> Result<(), &'static str> {
         if live.tls.is_some() != self.shared.policy().tls.is_some() {
-            return Err("speaking TLS begins or ends with a restart only");
+            return Err("turning TLS on or off needs a restart");
         }
         // On loopback topics are public until the first secret is set, which is settled at start.
         if live.auth.is_set() != self.shared.policy().checks {
-            return Err("the first secret, and having none, take effect with a restart only");
+            return Err("adding the first secret or removing the last needs a restart");
         }
         self.service.set_admin_key(live.admin_key.as_deref())?;
         let policy = self.shared.set_policy(live);
-        self.service.tell(self.shared.running(), || Post::Policy(Arc::clone(&policy)));
+        self.service.post_all(self.shared.running(), || Post::Policy(Arc::clone(&policy)));
         Ok(())
     }
 }
 
 impl Server for Running {
-    fn life(&self) -> &dyn Life {
+    fn lifecycle(&self) -> &dyn Lifecycle {
         &self.service
     }
 
-    fn life_mut(&mut self) -> &mut dyn Life {
+    fn lifecycle_mut(&mut self) -> &mut dyn Lifecycle {
         &mut self.service
     }
 
@@ -51,14 +51,14 @@ impl Server for Running {
         self.shared.memory_limit()
     }
 
-    /// Writes what workers had to say.
-    fn on_look(&mut self) {
-        self.records.write();
+    /// Writes the log events of the workers.
+    fn on_tick(&mut self) {
+        self.log_events.write();
         self.shared.follow_clock();
     }
 
     fn on_drain(&mut self, over: Duration) {
         self.shared.set_draining();
-        info!("draining {} connections over {over:?}", self.service.open());
+        info!("draining: {} connections over {over:?}", self.service.open());
     }
 }

@@ -5,8 +5,8 @@ use topics::{Memberships, Subscriber};
 
 /// The protocol of a connection.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Speaks {
-    /// HTTP: it is nothing else yet.
+pub(crate) enum SessionProtocol {
+    /// HTTP; not upgraded.
     Http,
     /// `/echo`.
     Echo,
@@ -20,19 +20,19 @@ pub(crate) enum Speaks {
     CableExt,
 }
 
-impl Speaks {
-    const ALL: [Speaks; 6] = [
-        Speaks::Http,
-        Speaks::Echo,
-        Speaks::Topic,
-        Speaks::Events,
-        Speaks::Cable,
-        Speaks::CableExt,
+impl SessionProtocol {
+    const ALL: [SessionProtocol; 6] = [
+        SessionProtocol::Http,
+        SessionProtocol::Echo,
+        SessionProtocol::Topic,
+        SessionProtocol::Events,
+        SessionProtocol::Cable,
+        SessionProtocol::CableExt,
     ];
 
-    /// Whether its clients expect to be told now and then that we are there.
-    pub(crate) fn beats(self) -> bool {
-        matches!(self, Speaks::Events | Speaks::Cable | Speaks::CableExt)
+    /// Whether its clients expect periodic heartbeats.
+    pub(crate) fn has_heartbeat(self) -> bool {
+        matches!(self, SessionProtocol::Events | SessionProtocol::Cable | SessionProtocol::CableExt)
     }
 }
 
@@ -43,8 +43,8 @@ pub(crate) struct Session(Memberships);
 const _: () = assert!(size_of::<Session>() == 16);
 
 impl Session {
-    pub(crate) fn new(speaks: Speaks) -> Self {
-        Session(Memberships::marked(speaks as u16))
+    pub(crate) fn new(protocol: SessionProtocol) -> Self {
+        Session(Memberships::marked(protocol as u16))
     }
 
     #[inline]
@@ -68,10 +68,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_it_speaks_is_remembered() {
-        assert_eq!(Session::default().speaks(), Speaks::Http);
-        for (at, speaks) in Speaks::ALL.into_iter().enumerate() {
-            assert_eq!((speaks as usize, Session::new(speaks).speaks()), (at, speaks));
+    fn a_session_keeps_its_protocol() {
+        assert_eq!(Session::default().protocol(), SessionProtocol::Http);
+        for (at, protocol) in SessionProtocol::ALL.into_iter().enumerate() {
+            assert_eq!((protocol as usize, Session::new(protocol).protocol()), (at, protocol));
         }
     }
 }

@@ -11,7 +11,7 @@ use topics::Directory;
 
 use crate::auth::{Access, Refusals};
 use crate::config::{Channels, Config, Live};
-use crate::log_events::Recorder;
+use crate::log_events::LogSender;
 use crate::origin::Origins;
 use crate::sid::Sids;
 
@@ -30,7 +30,7 @@ pub(crate) struct Policy {
 /// Counters of one worker's handler; only that worker writes.
 #[derive(Default)]
 #[repr(align(128))]
-pub(crate) struct DoorCounters {
+pub(crate) struct WorkerCounters {
     /// Subscriptions now (gauge).
     pub(crate) subscriptions: Counter,
     /// Messages published by sockets.
@@ -67,19 +67,19 @@ pub(crate) struct Shared {
     /// Anyone may subscribe and publish.
     pub(crate) public: bool,
     local: bool,
-    /// All listeners are loopback, and a browser reaches one.
-    named: bool,
+    /// All listeners are local, and a browser can reach one.
+    check_host: bool,
     pub(crate) directory: Directory,
-    pub(crate) recorder: Recorder,
-    pub(crate) counters: Box<[DoorCounters]>,
-    /// Workers that were needed so far; the others are not to be woken by a question.
+    pub(crate) log: LogSender,
+    pub(crate) counters: Box<[WorkerCounters]>,
+    /// Workers that have started; the control plane does not wake the others.
     started: Box<[AtomicBool]>,
     draining: AtomicBool,
     policy: RwLock<Arc<Policy>>,
 }
 
 impl Shared {
-    pub(crate) fn new(config: &Config, workers: usize, recorder: Recorder) -> Self {
+    pub(crate) fn new(config: &Config, workers: usize, log: LogSender) -> Self {
         let local = config.is_local();
         Shared {
             echo: config.echo,
@@ -88,16 +88,16 @@ impl Shared {
             unix_ns: AtomicU64::new(unix_ns_at_zero()),
             public: config.is_public(),
             local,
-            named: config.is_named(),
+            check_host: config.checks_host(),
             directory: Directory::new(),
-            recorder,
-            counters: (0..workers).map(|_| DoorCounters::default()).collect(),
+            log,
+            counters: (0..workers).map(|_| WorkerCounters::default()).collect(),
             started: (0..workers).map(|_| AtomicBool::new(false)).collect(),
             draining: AtomicBool::new(false),
             policy: RwLock::new(Arc::new(policy(
                 &config.live,
                 local,
-                config.is_named(),
+                config.checks_host(),
                 config.is_public(),
             ))),
         }
@@ -105,7 +105,7 @@ impl Shared {
 
     /// Sets the policy for workers that start later, and returns it to be posted to the others.
     pub(crate) fn set_policy(&self, live: &Live) -> Arc<Policy> {
-        let policy = Arc::new(policy(live, self.local, self.named, self.public));
+        let policy = Arc::new(policy(live, self.local, self.check_host, self.public));
         *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&policy);
         policy
     }
@@ -159,8 +159,8 @@ fn unix_ns_at_zero() -> u64 {
     (unix.as_nanos() as u64).wrapping_sub(now_ns())
 }
 
-fn policy(live: &Live, loopback: bool, named: bool, public: bool) -> Policy {
-    let origins = Origins { loopback, named, allowed: live.allow_origin.clone() };
+fn policy(live: &Live, loopback: bool, check_host: bool, public: bool) -> Policy {
+    let origins = Origins { loopback, check_host, allowed: live.allow_origin.clone() };
     Policy {
         limits: live.limits.clone(),
         origins,

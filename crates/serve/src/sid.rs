@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_id_names_its_connection_and_nothing_else_does() {
+    fn a_session_id_names_its_connection_and_altered_ids_are_refused() {
         let sids = Sids::default();
         let id = ConnId::from_u64(0x0040_0001_0000_0007);
         let sid = sids.of(id);

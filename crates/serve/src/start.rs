@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use admin::{Address, Ground, GroundError, Wanted};
+use admin::{Address, Bootstrap, BootstrapConfig, BootstrapError};
 use capacity::{Bytes, Goal, Machine, Role};
 use engine::{Compression, Tables};
 use tracing::{info, warn};
@@ -12,7 +12,7 @@ use tracing::{info, warn};
 use crate::broadcast_worker;
 use crate::config::{CONNECTIONS_DEFAULT, Config};
 use crate::control::Control;
-use crate::handler::Door;
+use crate::handler::ServeHandler;
 use crate::log_events;
 use crate::server::Running;
 use crate::shared::Shared;
@@ -25,10 +25,10 @@ const WARNINGS_MAX: usize = 2;
 /// Why a server did not start. The operating system's error is the source.
 #[derive(Debug)]
 pub enum StartError {
-    /// There is nothing that it could stand on.
-    Ground(GroundError),
-    /// No thread for what is posted by the public listeners.
-    Broadcasts(io::Error),
+    /// Its workers or listeners could not be set up.
+    Bootstrap(BootstrapError),
+    /// The thread for broadcasts on the public listeners could not be started.
+    BroadcastQueue(io::Error),
     /// The admin listener did not start.
     Admin(admin::StartError),
 }
@@ -36,8 +36,8 @@ pub enum StartError {
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            StartError::Ground(error) => error.fmt(f),
-            StartError::Broadcasts(_) => f.write_str("cannot start the thread of broadcasts"),
+            StartError::Bootstrap(error) => error.fmt(f),
+            StartError::BroadcastQueue(_) => f.write_str("cannot start the broadcast thread"),
             StartError::Admin(error) => error.fmt(f),
         }
     }
@@ -46,8 +46,8 @@ impl fmt::Display for StartError {
 impl std::error::Error for StartError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            StartError::Ground(error) => std::error::Error::source(error),
-            StartError::Broadcasts(error) => Some(error),
+            StartError::Bootstrap(error) => std::error::Error::source(error),
+            StartError::BroadcastQueue(error) => Some(error),
             StartError::Admin(error) => std::error::Error::source(error),
         }
     }
@@ -59,45 +59,45 @@ impl std::error::Error for StartError {
 /// # Errors
 /// An environment or a configuration that does not allow it.
 pub fn start(config: &Config) -> Result<Running, StartError> {
-    let ground = Ground::lay(&Wanted {
+    let bootstrap = Bootstrap::prepare(&BootstrapConfig {
         listen: &config.listen,
         backlog: config.backlog,
         peer_timeout: None,
         workers: config.workers,
         clients: config.max_connections,
         clients_default: CONNECTIONS_DEFAULT,
-        each: 1,
-        named: "connections",
+        descriptors_per_client: 1,
+        client_noun: "connections",
     });
-    let ground = ground.map_err(StartError::Ground)?;
-    say_fit(config, ground.plan.tables);
-    let (recorder, records) = log_events::channel();
-    let shared = Arc::new(Shared::new(config, ground.plan.workers, recorder));
+    let bootstrap = bootstrap.map_err(StartError::Bootstrap)?;
+    warn_about_capacity(config, bootstrap.plan.tables);
+    let (log, log_events) = log_events::channel();
+    let shared = Arc::new(Shared::new(config, bootstrap.plan.workers, log));
     let for_doors = Arc::clone(&shared);
     let (broadcasts, posted) = broadcast_worker::channel();
     let broadcasts = config.listen_broadcast.then_some(broadcasts);
-    let door = move |worker, _: &_| Door::new(worker, Arc::clone(&for_doors), broadcasts.clone());
-    let listen = ground.listen.clone();
-    let mut service = ground.begin(&config.live.limits, door).map_err(StartError::Ground)?;
+    let door =
+        move |worker, _: &_| ServeHandler::new(worker, Arc::clone(&for_doors), broadcasts.clone());
+    let listen = bootstrap.listen.clone();
+    let mut service = bootstrap.start(&config.live.limits, door).map_err(StartError::Bootstrap)?;
     let remote = service.remote().clone();
     let control = Arc::new(Control::new(Arc::clone(&shared), remote.clone()));
     if config.listen_broadcast {
         let started = broadcast_worker::start(posted, Arc::clone(&control), remote);
-        started.map_err(StartError::Broadcasts)?;
+        started.map_err(StartError::BroadcastQueue)?;
     }
     service.admin = start_admin(config, control)?;
-    say_ready(config, &listen, service.admin.as_ref());
-    Ok(Running { service, shared, records })
+    log_ready(config, &listen, service.admin.as_ref());
+    Ok(Running { service, shared, log_events })
 }
 
-/// Warns of what this machine lacks for the connections that were asked for. Without a number
-/// nothing was asked for.
-fn say_fit(config: &Config, tables: Tables) {
-    let Some(asked) = config.max_connections else { return };
+/// Warns about what this machine lacks for the configured number of connections, if one is configured.
+fn warn_about_capacity(config: &Config, tables: Tables) {
+    let Some(connections) = config.max_connections else { return };
     let goal = Goal {
         private_tables: tables == Tables::Private,
         workers: config.workers.map(|workers| workers as u64),
-        ..Goal::new(Role::Serve, asked)
+        ..Goal::new(Role::Serve, connections)
     };
     let report = capacity::check(&Machine::read(), &goal);
     let shortfalls = report.shortfalls.iter().map(|shortfall| &shortfall.text);
@@ -110,7 +110,7 @@ fn say_fit(config: &Config, tables: Tables) {
 fn start_admin(
     config: &Config,
     control: Arc<Control>,
-) -> Result<Option<admin::Running>, StartError> {
+) -> Result<Option<admin::AdminListener>, StartError> {
     let Some(address) = config.admin.clone() else { return Ok(None) };
     // Base64 and escapes lengthen a message; the rest is room for an array of messages.
     let longest = config.live.limits.wire.message_bytes as usize;
@@ -120,7 +120,7 @@ fn start_admin(
     admin::start(&admin, control).map(Some).map_err(StartError::Admin)
 }
 
-fn say_ready(config: &Config, listen: &[Address], admin: Option<&admin::Running>) {
+fn log_ready(config: &Config, listen: &[Address], admin: Option<&admin::AdminListener>) {
     let tls = if config.live.tls.is_some() { " (TLS)" } else { "" };
     for address in listen {
         info!("listening on {address}{tls}");
@@ -128,20 +128,20 @@ fn say_ready(config: &Config, listen: &[Address], admin: Option<&admin::Running>
     match admin {
         Some(admin) => info!("admin on {}", admin.address()),
         None if config.listen_broadcast => info!("no admin listener"),
-        None => info!("no admin listener: nothing can be published over HTTP"),
+        None => info!("no admin listener: publishing over HTTP is off"),
     }
     if config.listen_broadcast {
-        info!("POST /_broadcast is taken on the listeners for clients, with its key");
+        info!("POST /_broadcast is open on the client listeners, with its key");
     }
     if config.live.limits.compression == Compression::Takeover {
         let each = Bytes(Compression::TAKEOVER_BYTES);
-        info!("compression takeover: up to {each} for each client that agrees to it and speaks");
+        info!("compression takeover: up to {each} for each active client that negotiates it");
     }
     if config.public {
-        info!("public: whoever reaches a listener may subscribe and publish");
+        info!("public: anyone who can connect may subscribe and publish (--public)");
     } else if config.is_public() {
-        info!("public, as all listeners are loopback: elsewhere it would need --public");
+        info!("public on loopback: on other interfaces topics are closed without --public");
     } else {
-        info!("not public: /topics answers 403; to let anyone subscribe and publish, add --public");
+        info!("not public: /topics answers 403; to let anyone subscribe and publish, set --public");
     }
 }

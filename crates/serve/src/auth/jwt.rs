@@ -49,23 +49,23 @@ impl KeySet {
     /// A sentence that says why no key is usable, or which one is too weak.
     pub fn parse(text: &str) -> Result<KeySet, String> {
         let value: Value =
-            serde_json::from_str(text).map_err(|error| format!("this is not JSON: {error}"))?;
+            serde_json::from_str(text).map_err(|error| format!("not JSON: {error}"))?;
         let listed = match value {
             Value::Object(mut set) => match set.remove("keys") {
                 Some(Value::Array(keys)) => keys,
                 Some(_) => return Err("\"keys\" must be an array of keys".to_owned()),
                 None => vec![Value::Object(set)],
             },
-            _ => return Err("a key set is an object with \"keys\"".to_owned()),
+            _ => return Err("expected an object with \"keys\"".to_owned()),
         };
         if listed.len() > KEYS_MAX {
-            return Err(format!("{} keys are too many: {KEYS_MAX} is the most", listed.len()));
+            return Err(format!("too many keys: {}, at most {KEYS_MAX} are allowed", listed.len()));
         }
         let all = listed.len();
         let keys = listed.into_iter().filter_map(|key| Key::read(key).transpose());
         let keys = keys.collect::<Result<Vec<Key>, String>>()?;
         if keys.is_empty() {
-            return Err("there is no key in it that checks signatures".to_owned());
+            return Err("it has no key that checks signatures".to_owned());
         }
         Ok(KeySet { skipped: all - keys.len(), keys })
     }
@@ -118,7 +118,7 @@ impl Key {
         self.key.family() == header.alg.family()
             && self.algorithm.is_none_or(|algorithm| algorithm == header.alg)
             && match (&self.name, &header.kid) {
-                (Some(own), Some(asked)) => **own == **asked,
+                (Some(own), Some(wanted)) => **own == **wanted,
                 _ => true,
             }
     }
@@ -126,11 +126,11 @@ impl Key {
 
 /// The identity in a token.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Holder {
+pub(crate) struct TokenIdentity {
     /// The identifiers as the application wrote them, JSON.
     pub(crate) identifiers: Box<str>,
-    /// When its time is over, in seconds since 1970, leeway included.
-    pub(crate) until_unix_s: Option<u64>,
+    /// Expiry in Unix seconds, leeway included.
+    pub(crate) expires_unix_s: Option<u64>,
 }
 
 /// The keys that check tokens.
@@ -145,8 +145,8 @@ impl Tokens {
         (!keys.is_empty()).then_some(Tokens(keys))
     }
 
-    /// Whose token this is.
-    pub(super) fn verify(&self, token: &str, now_unix_s: u64) -> Result<Holder, Cause> {
+    /// Verifies a token and returns its identity.
+    pub(super) fn verify(&self, token: &str, now_unix_s: u64) -> Result<TokenIdentity, Cause> {
         if token.len() > TOKEN_BYTES_MAX {
             return Err(Cause::TokenTooLong);
         }
@@ -159,7 +159,7 @@ impl Tokens {
         match claims {
             // No key matches, or none has made the signature.
             Ok(cause) => Err(cause),
-            Err(claims) => claims?.holder(now_unix_s),
+            Err(claims) => claims?.identity(now_unix_s),
         }
     }
 }
@@ -190,9 +190,9 @@ struct Claims {
 }
 
 impl Claims {
-    fn holder(self, now_unix_s: u64) -> Result<Holder, Cause> {
-        let until_unix_s = self.exp.as_ref().map(|exp| whole(exp).saturating_add(LEEWAY_S));
-        if until_unix_s.is_some_and(|until| now_unix_s > until) {
+    fn identity(self, now_unix_s: u64) -> Result<TokenIdentity, Cause> {
+        let expires_unix_s = self.exp.as_ref().map(|exp| whole(exp).saturating_add(LEEWAY_S));
+        if expires_unix_s.is_some_and(|until| now_unix_s > until) {
             return Err(Cause::TokenExpired);
         }
         if self.nbf.is_some_and(|nbf| whole(&nbf) > now_unix_s.saturating_add(LEEWAY_S)) {
@@ -200,7 +200,7 @@ impl Claims {
         }
         let identifiers = self.ext.and_then(|ext| identifiers(&ext));
         let identifiers = identifiers.ok_or(Cause::TokenIdentifiers)?;
-        Ok(Holder { identifiers, until_unix_s })
+        Ok(TokenIdentity { identifiers, expires_unix_s })
     }
 }
 
@@ -259,13 +259,14 @@ mod tests {
         format!("{message}.{tag}")
     }
 
-    fn says(claims: &Value) -> String {
+    fn with_claims(claims: &Value) -> String {
         token(&json!({"alg": "HS256"}), claims)
     }
 
     #[test]
-    fn tokens_of_other_makers_are_read() {
-        let holder = Holder { identifiers: IDENTIFIERS.into(), until_unix_s: Some(EXP + LEEWAY_S) };
+    fn tokens_of_other_implementations_are_verified() {
+        let holder =
+            TokenIdentity { identifiers: IDENTIFIERS.into(), expires_unix_s: Some(EXP + LEEWAY_S) };
         for token in [HS256, HS384, HS512] {
             assert_eq!(secret().verify(token, NOW).as_ref(), Ok(&holder), "{token}");
         }
@@ -275,8 +276,8 @@ mod tests {
     }
 
     #[test]
-    fn no_key_checks_what_is_not_its_own() {
-        // A secret and public keys at once, as a server has while it changes over.
+    fn a_key_checks_only_algorithms_of_its_family() {
+        // A secret and public keys at once, as during a migration.
         let all = KeySet::parse(KEYS).unwrap();
         let all = Tokens::new(Some(&Secret::new("ruby-to-go")), Some(&all)).unwrap();
         for token in [HS256, RS256, ES256] {
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_goes_unsigned() {
+    fn unsigned_tokens_are_refused() {
         let claims = json!({"ext": IDENTIFIERS, "exp": EXP});
         let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
         for alg in ["none", "None", "NONE", ""] {
@@ -304,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_found_by_its_name_where_one_is_given() {
+    fn a_key_id_selects_the_key() {
         let with = |kid: &str| {
             let claims = json!({"ext": IDENTIFIERS});
             token(&json!({"alg": "HS256", "kid": kid}), &claims)
@@ -325,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_without_a_name_has_a_few_tries() {
+    fn a_token_without_a_key_id_is_tried_with_a_few_keys() {
         let keys = |position: usize| {
             let key = |at| if at == position { "ruby-to-go" } else { "else" };
             let keys = (0..8).map(|at| {
@@ -340,19 +341,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_token_is_refused() {
+    fn malformed_tokens_are_refused() {
         let critical = token(&json!({"alg": "HS256", "crit": ["x"]}), &json!({"ext": "{}"}));
-        let bad_claims = says(&json!({"ext": "{}", "exp": "tomorrow"}));
-        let list = says(&json!(["ext"]));
+        let bad_claims = with_claims(&json!({"ext": "{}", "exp": "tomorrow"}));
+        let list = with_claims(&json!(["ext"]));
         for text in ["", ".", "..", "a.b.c", "é.é.é", &critical, &bad_claims, &list] {
             assert_eq!(name(&secret(), text), Err(Cause::TokenMalformed), "{text}");
         }
-        let long = says(&json!({"ext": "x".repeat(TOKEN_BYTES_MAX)}));
+        let long = with_claims(&json!({"ext": "x".repeat(TOKEN_BYTES_MAX)}));
         assert_eq!(name(&secret(), &long), Err(Cause::TokenTooLong));
     }
 
     #[test]
-    fn no_letter_of_a_token_may_be_another() {
+    fn a_token_with_any_character_changed_is_refused() {
         for (tokens, token) in [(secret(), HS256), (set(), ES256)] {
             for at in 0..token.len() {
                 for letter in ["A", "x", "_", ".", "=", " ", "\u{e9}"] {
@@ -368,20 +369,23 @@ mod tests {
 
     #[test]
     fn identifiers_are_kept_to_the_byte() {
-        let said = |ext: Value| name(&secret(), &says(&json!({ "ext": ext })));
-        assert_eq!(said(json!("{ \"b\":1,\"a\":2 }")), Ok("{ \"b\":1,\"a\":2 }".into()));
-        assert_eq!(said(json!({"user": 7})), Ok(r#"{"user":7}"#.into()));
-        for nobody in [json!(""), json!(7), json!(["a"]), json!(true)] {
-            assert_eq!(said(nobody.clone()), Err(Cause::TokenIdentifiers), "{nobody}");
+        let verified = |ext: Value| name(&secret(), &with_claims(&json!({ "ext": ext })));
+        assert_eq!(verified(json!("{ \"b\":1,\"a\":2 }")), Ok("{ \"b\":1,\"a\":2 }".into()));
+        assert_eq!(verified(json!({"user": 7})), Ok(r#"{"user":7}"#.into()));
+        for invalid in [json!(""), json!(7), json!(["a"]), json!(true)] {
+            assert_eq!(verified(invalid.clone()), Err(Cause::TokenIdentifiers), "{invalid}");
         }
-        assert_eq!(name(&secret(), &says(&json!({"exp": EXP}))), Err(Cause::TokenIdentifiers));
+        assert_eq!(
+            name(&secret(), &with_claims(&json!({"exp": EXP}))),
+            Err(Cause::TokenIdentifiers)
+        );
     }
 
     #[test]
-    fn times_are_kept_with_some_leeway() {
-        let at = |claims: Value, now| secret().verify(&says(&claims), now);
+    fn times_are_checked_with_leeway() {
+        let at = |claims: Value, now| secret().verify(&with_claims(&claims), now);
         let exp = |exp: Value| json!({"ext": "{}", "exp": exp});
-        let until = |until| Ok(Holder { identifiers: "{}".into(), until_unix_s: until });
+        let until = |until| Ok(TokenIdentity { identifiers: "{}".into(), expires_unix_s: until });
         assert_eq!(at(exp(json!(100)), 100 + LEEWAY_S), until(Some(100 + LEEWAY_S)));
         assert_eq!(at(exp(json!(100)), 101 + LEEWAY_S), Err(Cause::TokenExpired));
         assert_eq!(at(exp(json!(100.9)), 100), until(Some(100 + LEEWAY_S)));
@@ -393,14 +397,18 @@ mod tests {
         assert_eq!(at(nbf.clone(), 100), until(None));
         assert_eq!(at(nbf, 99), Err(Cause::TokenEarly));
         let over = token(&json!({"alg": "HS256"}), &json!({"ext": 7, "exp": 1}));
-        assert_eq!(secret().verify(&over, 100), Err(Cause::TokenExpired), "whatever else it lacks");
+        assert_eq!(
+            secret().verify(&over, 100),
+            Err(Cause::TokenExpired),
+            "whatever else is wrong with it"
+        );
     }
 
     #[test]
-    fn a_key_set_says_what_is_wrong_with_it() {
+    fn key_set_errors_name_the_mistake() {
         let set = KeySet::parse(KEYS).unwrap();
         assert_eq!((set.usable(), set.skipped()), (4, 2));
-        assert!(!format!("{set:?}").contains("173, 211"), "no key is shown");
+        assert!(!format!("{set:?}").contains("173, 211"), "Debug shows no key");
         let cases = [
             ("", "not JSON"),
             ("[]", "an object with \"keys\""),
@@ -409,9 +417,9 @@ mod tests {
             (r#"{"keys":[{"kty":"RSA","n":"AQAB","e":"AQAB","kid":"short"}]}"#, "short is shorter"),
             (r#"{"keys":[{"kty":"oct","k":"YQ","use":"enc"}]}"#, "no key"),
         ];
-        for (text, said) in cases {
+        for (text, expected) in cases {
             let error = KeySet::parse(text).unwrap_err();
-            assert!(error.contains(said), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
         let many = json!({"keys": vec![json!({"kty": "oct", "k": "YQ"}); KEYS_MAX + 1]});
         assert!(KeySet::parse(&many.to_string()).unwrap_err().contains("too many"));
@@ -419,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_library_makes_is_read_as_well() {
+    fn tokens_of_the_library_are_verified() {
         let claims = json!({"ext": IDENTIFIERS, "exp": EXP});
         let key = EncodingKey::from_secret(b"ruby-to-go");
         let made = encode(&Header::new(Algorithm::HS256), &claims, &key).unwrap();

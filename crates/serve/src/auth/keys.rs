@@ -171,12 +171,12 @@ fn own_or<'a>(own: Option<&'a Secret>, other: Option<&'a Secret>) -> Option<&'a 
 mod tests {
     use super::*;
 
-    fn said(secret: Option<&Secret>) -> Option<&[u8]> {
+    fn bytes(secret: Option<&Secret>) -> Option<&[u8]> {
         secret.map(Secret::bytes)
     }
 
     #[test]
-    fn keys_are_derived_as_by_the_libraries_of_applications() {
+    fn keys_are_derived_as_in_anycable_libraries() {
         // Computed by Python's hmac.
         let secret = Secret::new("s3Krit");
         let of = |phrase: &str| secret.derive(phrase.as_bytes());
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn one_secret_serves_all_that_have_none_of_their_own() {
+    fn the_shared_secret_is_the_fallback_for_every_purpose() {
         let auth = Auth {
             secret: Some(Secret::new("all")),
             streams_secret: Some(Secret::new("streams")),
@@ -200,15 +200,15 @@ mod tests {
             ..Auth::default()
         };
         let keys = Keys::of(&auth);
-        assert_eq!(said(keys.jwt), Some(&b"all"[..]));
-        assert_eq!(said(keys.streams), Some(&b"streams"[..]));
-        assert_eq!(said(keys.turbo), Some(&b"streams"[..]));
-        assert_eq!(said(keys.cable_ready), Some(&b"ready"[..]));
+        assert_eq!(bytes(keys.jwt), Some(&b"all"[..]));
+        assert_eq!(bytes(keys.streams), Some(&b"streams"[..]));
+        assert_eq!(bytes(keys.turbo), Some(&b"streams"[..]));
+        assert_eq!(bytes(keys.cable_ready), Some(&b"ready"[..]));
         assert!(keys.broadcast.is_some() && keys.api.is_some());
     }
 
     #[test]
-    fn none_switches_off() {
+    fn none_turns_a_purpose_off() {
         let none = || Some(Secret::new("none"));
         let auth = Auth {
             secret: Some(Secret::new("all")),
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_can_be_checked_counts_as_set() {
+    fn any_secret_for_clients_counts_as_set() {
         let secret = || Some(Secret::new("a"));
         for auth in [
             Auth { secret: secret(), ..Auth::default() },
@@ -238,6 +238,6 @@ mod tests {
             assert!(auth.is_set(), "{auth:?}");
         }
         let key = Auth { broadcast_key: secret(), ..Auth::default() };
-        assert!(!key.is_set(), "who publishes says nothing about who listens");
+        assert!(!key.is_set(), "the key of publishers does not concern clients");
     }
 }

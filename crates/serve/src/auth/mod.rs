@@ -15,8 +15,8 @@ mod vectors;
 use action_cable::Channel;
 use engine::Counter;
 
-pub(crate) use self::jwt::Holder;
 pub use self::jwt::KeySet;
+pub(crate) use self::jwt::TokenIdentity;
 pub use self::keys::{Auth, Secret};
 
 use self::jwt::Tokens;
@@ -132,10 +132,10 @@ impl Refusals {
 /// The result of authentication.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Connect {
-    /// A token says who this is. Until when is kept only where sessions end with their tokens.
-    Known(Holder),
-    /// Nobody in particular: no token was shown, and none is required. What such a connection may
-    /// listen to is decided by signatures.
+    /// The identity in a valid token. The expiry is kept only where sessions end with their tokens.
+    Identified(TokenIdentity),
+    /// No token, and none is required. Signed stream names decide what the connection may subscribe
+    /// to.
     Anonymous,
     /// The token is genuine but has expired: the client may fetch another one.
     Expired,
@@ -145,7 +145,7 @@ pub(crate) enum Connect {
 
 /// A stream that may be subscribed to.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Granted {
+pub(crate) struct StreamGrant {
     pub(crate) stream: Box<str>,
     /// Whether its subscribers may whisper to each other.
     pub(crate) whispers: bool,
@@ -210,29 +210,33 @@ impl Access {
         };
         match tokens.verify(token, now_unix_s) {
             Ok(holder) => {
-                let until_unix_s = holder.until_unix_s.filter(|_| self.end_expired);
-                Connect::Known(Holder { until_unix_s, ..holder })
+                let expires_unix_s = holder.expires_unix_s.filter(|_| self.end_expired);
+                Connect::Identified(TokenIdentity { expires_unix_s, ..holder })
             }
             Err(Cause::TokenExpired) => Connect::Expired,
             Err(cause) => Connect::Refused(cause),
         }
     }
 
-    /// The stream that a subscription asks for, if it may be listened to.
-    pub(crate) fn stream(&self, channel: &Channel<'_>, now_unix_s: u64) -> Result<Granted, Cause> {
+    /// The stream of a subscription, if it is authorized.
+    pub(crate) fn stream(
+        &self,
+        channel: &Channel<'_>,
+        now_unix_s: u64,
+    ) -> Result<StreamGrant, Cause> {
         let (verifier, signed) = match channel {
             Channel::PubSubSigned(name) => (&self.streams, name),
             Channel::Turbo(name) => (&self.turbo, name),
             Channel::CableReady(name) => (&self.cable_ready, name),
             Channel::PubSubPublic(_) if !self.public_streams => return Err(Cause::StreamPublic),
             Channel::PubSubPublic(name) => {
-                return Ok(Granted { stream: signed::stream(name)?, whispers: true });
+                return Ok(StreamGrant { stream: signed::stream(name)?, whispers: true });
             }
             Channel::App { .. } => return Err(Cause::Channel),
         };
         let verifier = verifier.as_ref().ok_or(Cause::StreamOff)?;
         let whispers = self.whispers && matches!(channel, Channel::PubSubSigned(_));
-        Ok(Granted { stream: verifier.stream(signed, now_unix_s)?, whispers })
+        Ok(StreamGrant { stream: verifier.stream(signed, now_unix_s)?, whispers })
     }
 
     /// Whether `/_broadcast` has its own key.
@@ -273,19 +277,22 @@ mod tests {
         Channel::Turbo(name.into())
     }
 
-    fn name(granted: Result<Granted, Cause>) -> Result<Box<str>, Cause> {
+    fn name(granted: Result<StreamGrant, Cause>) -> Result<Box<str>, Cause> {
         granted.map(|granted| granted.stream)
     }
 
     #[test]
-    fn a_token_says_who_connects() {
+    fn a_token_identifies_the_connection() {
         let access = Access::new(&auth("ruby-to-go"), false);
         let known = access.connect(Some(TOKEN), NOW);
         let until = 2_000_000_000 + jwt::LEEWAY_S;
-        let holder = |until_unix_s| {
-            Connect::Known(Holder { identifiers: r#"{"user_id":"15"}"#.into(), until_unix_s })
+        let holder = |expires_unix_s| {
+            Connect::Identified(TokenIdentity {
+                identifiers: r#"{"user_id":"15"}"#.into(),
+                expires_unix_s,
+            })
         };
-        assert_eq!(known, holder(None), "it holds for connecting");
+        assert_eq!(known, holder(None), "it is checked when connecting only");
         let ending = Auth { end_expired: true, ..auth("ruby-to-go") };
         let ending = Access::new(&ending, false);
         assert_eq!(ending.connect(Some(TOKEN), NOW), holder(Some(until)));
@@ -296,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_looked_for_by_the_name_that_is_set() {
+    fn a_token_is_read_from_the_configured_parameter() {
         let named = Auth { jwt_param: "token".into(), ..auth("a") };
         let access = Access::new(&named, false);
         let header = |name: &str| (name == "x-token").then_some(&b"h"[..]);
@@ -305,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_token_it_depends_on_whether_one_is_asked_for() {
+    fn without_a_token_a_connection_is_anonymous_unless_one_is_enforced() {
         assert_eq!(Access::new(&auth("a"), false).connect(None, NOW), Connect::Anonymous);
         let enforced = Auth { enforce_jwt: true, ..auth("a") };
         let enforced = Access::new(&enforced, true);
@@ -339,19 +346,19 @@ mod tests {
     }
 
     #[test]
-    fn unsigned_names_are_for_public_servers_or_by_request() {
-        let asked =
+    fn unsigned_names_need_a_public_server_or_public_streams() {
+        let stream =
             |access: Access, name: &str| access.stream(&Channel::PubSubPublic(name.into()), NOW);
-        let granted = Ok(Granted { stream: "news".into(), whispers: true });
-        assert_eq!(asked(Access::new(&Auth::default(), true), "news"), granted);
+        let granted = Ok(StreamGrant { stream: "news".into(), whispers: true });
+        assert_eq!(stream(Access::new(&Auth::default(), true), "news"), granted);
         let on = Auth { public_streams: true, ..auth("a") };
-        assert_eq!(asked(Access::new(&on, false), "news"), granted);
-        assert_eq!(asked(Access::new(&on, false), ""), Err(Cause::StreamName));
-        assert_eq!(asked(Access::new(&auth("a"), false), "news"), Err(Cause::StreamPublic));
+        assert_eq!(stream(Access::new(&on, false), "news"), granted);
+        assert_eq!(stream(Access::new(&on, false), ""), Err(Cause::StreamName));
+        assert_eq!(stream(Access::new(&auth("a"), false), "news"), Err(Cause::StreamPublic));
     }
 
     #[test]
-    fn whispers_are_for_public_streams_and_others_by_request() {
+    fn signed_streams_allow_whispers_only_when_configured() {
         let whispers = |auth: &Auth, channel: &Channel<'_>| {
             Access::new(auth, false).stream(channel, NOW).map(|granted| granted.whispers)
         };
@@ -363,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn publishing_takes_the_key_that_is_derived_or_given() {
+    fn publishing_needs_the_derived_or_the_configured_key() {
         let derived = Access::new(&auth("s3Krit"), false);
         let key = b"a239a7ca182c90fc32bdedf73703d271388cf433843affffd3a5e757041fc716";
         let api = b"1db397202b5bd68b12665b638515c3aeac9100f721fd7c4fcb6f29c69f32c886";
@@ -378,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_are_counted_by_their_own_names() {
+    fn each_cause_has_its_own_name_and_counter() {
         let refusals = Refusals::default();
         for (at, cause) in Cause::ALL.into_iter().enumerate() {
             assert_eq!(cause as usize, at, "{cause:?}");
@@ -392,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn no_secret_is_ever_shown() {
+    fn debug_output_contains_no_secret() {
         let auth = Auth { broadcast_key: Some(Secret::new("hush-hush")), ..auth("hush-hush") };
         let access = Access::new(&auth, false);
         let shown = format!("{auth:?} {access:?}");

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_rails_signs_is_read() {
+    fn names_signed_by_rails_are_verified() {
         let verifier = verifier("s3Krit");
         for signed in [TURBO, EXPIRES, OLDER, RAILS_EXPIRES] {
             assert_eq!(verifier.stream(signed, NOW), Ok("chat:2021".into()), "{signed}");
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_refused_by_its_cause() {
+    fn invalid_names_are_refused_with_their_cause() {
         let verifier = verifier("s3Krit");
         let last = TURBO.strip_suffix('8').unwrap();
         let upper = TURBO.replace("--f9ee", "--F9EE");
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn no_letter_of_a_signed_name_may_be_another() {
+    fn a_signed_name_with_any_character_changed_is_refused() {
         let verifier = verifier("s3Krit");
         for at in 0..TURBO.len() {
             for letter in ["A", "0", "-", "=", "", "\u{e9}", "--"] {
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expiry_is_kept_to_the_second() {
+    fn expiry_is_checked_to_the_second() {
         let verifier = verifier("s3Krit");
         for expires in [EXPIRES, RAILS_EXPIRES] {
             assert!(verifier.stream(expires, 1_999_999_999).is_ok());
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_are_read_as_rails_writes_them() {
+    fn timestamps_are_parsed_as_rails_writes_them() {
         let cases = [
             ("1970-01-01T00:00:00.000Z", Some(0)),
             ("2000-02-29T12:00:00Z", Some(951_825_600)),

@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_found_wherever_it_rides() {
+    fn a_token_is_found_in_header_subprotocol_and_query() {
         type Case<'c> = (Option<&'c str>, Option<&'c [u8]>, &'c [&'c str], Option<&'c str>);
         let cases: [Case<'_>; 11] = [
             (None, None, &[], None),
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_the_parameter_is_a_setting() {
+    fn the_parameter_name_is_configurable() {
         let header = |name: &str| (name == "x-token").then_some(&b"h"[..]);
         let found = find(("token", "x-token"), Some("jid=a"), header, []);
         assert_eq!(found.as_deref(), Some("h"));

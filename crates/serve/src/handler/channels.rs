@@ -8,33 +8,33 @@ use engine::{ConnId, Core, Sys};
 use topics::Publication;
 use wire::websocket::OpCode;
 
-use super::Door;
-use crate::auth::{Cause, Granted, Holder};
+use super::ServeHandler;
+use crate::auth::{Cause, StreamGrant, TokenIdentity};
 use crate::identifiers::{Form, Group};
-use crate::protocols::{Cable, Dialect, Disconnect, PlainTopic, say};
-use crate::session::{Session, Speaks};
+use crate::protocols::{Cable, Disconnect, PlainTopic, ProtocolAdapter, encode_message};
+use crate::session::{Session, SessionProtocol};
 
 /// Longest identifier, in bytes; signed names have some hundreds. A worker keeps one copy while it has
 /// a subscription.
 const IDENTIFIER_BYTES_MAX: usize = 4096;
 
-impl Door {
-    /// An Action Cable session begins, or is told why it does not.
+impl ServeHandler {
+    /// Starts an Action Cable session, or disconnects it with the reason.
     pub(super) fn open_cable<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
         id: ConnId,
-        speaks: Speaks,
-        who: Result<Option<Holder>, Disconnect>,
+        protocol: SessionProtocol,
+        identity: Result<Option<TokenIdentity>, Disconnect>,
     ) {
-        self.begin_session(core, id, Session::new(speaks));
-        match who {
+        self.begin_session(core, id, Session::new(protocol));
+        match identity {
             Err(reason) => return self.disconnect(core, id, reason),
-            Ok(Some(holder)) => self.known.add(id, &holder),
+            Ok(Some(identity)) => self.sessions.add(id, &identity),
             Ok(None) => {}
         }
         let sid = Some(self.shared.sids.of(id).into());
-        self.tell(core, id, &Message::Welcome { sid, restored: None });
+        self.send_message(core, id, &Message::Welcome { sid, restored: None });
     }
 
     pub(super) fn begin_session<S: Sys>(
@@ -57,25 +57,25 @@ impl Door {
     ) -> bool {
         // Clients repeat the command every half second until it is confirmed.
         if self.is_subscribed(core, id, &identifier) {
-            self.tell(core, id, &Message::Confirm { identifier });
+            self.send_message(core, id, &Message::Confirm { identifier });
             return true;
         }
-        let granted = match self.grant(core, id, &identifier) {
-            Ok(granted) => granted,
+        let grant = match self.grant(core, id, &identifier) {
+            Ok(grant) => grant,
             Err(cause) => {
                 self.counters(core.worker()).auth_refused.add(cause);
-                self.tell(core, id, &Message::Reject { identifier });
+                self.send_message(core, id, &Message::Reject { identifier });
                 return false;
             }
         };
-        let index = self.identifiers.begin(&identifier, &granted.stream, granted.whispers);
+        let index = self.identifiers.begin(&identifier, &grant.stream, grant.whispers);
         let group = Group { encoding: core.encoding(id), form: Form::Cable(index) };
-        if self.topics.subscribe(core, id, &granted.stream, group.number()) {
+        if self.topics.subscribe(core, id, &grant.stream, group.number()) {
             self.counters(core.worker()).subscriptions.add(1);
         } else {
             self.identifiers.end(index);
         }
-        self.tell(core, id, &Message::Confirm { identifier });
+        self.send_message(core, id, &Message::Confirm { identifier });
         true
     }
 
@@ -131,7 +131,7 @@ impl Door {
         id: ConnId,
         identifier: Cow<'_, str>,
     ) {
-        self.tell(core, id, &Message::RejectHistory { identifier });
+        self.send_message(core, id, &Message::RejectHistory { identifier });
     }
 
     /// Refuses: there is no presence yet.
@@ -141,7 +141,7 @@ impl Door {
         id: ConnId,
         identifier: Cow<'_, str>,
     ) {
-        self.tell(core, id, &Message::Presence { identifier, event: PresenceEvent::Error });
+        self.send_message(core, id, &Message::Presence { identifier, event: PresenceEvent::Error });
     }
 
     /// Ends a session as its protocol does.
@@ -153,9 +153,11 @@ impl Door {
     ) {
         let mut text = std::mem::take(&mut self.text);
         text.clear();
-        let speaks = core.user(id).map_or(Speaks::Http, Session::speaks);
-        let (code, why) = match speaks {
-            Speaks::Cable | Speaks::CableExt => Cable::disconnect(reason, &mut text),
+        let protocol = core.user(id).map_or(SessionProtocol::Http, Session::protocol);
+        let (code, why) = match protocol {
+            SessionProtocol::Cable | SessionProtocol::CableExt => {
+                Cable::disconnect(reason, &mut text)
+            }
             _ => PlainTopic::disconnect(reason, &mut text),
         };
         if !text.is_empty() {
@@ -174,19 +176,19 @@ impl Door {
     ) {
         let named = sid_of(identifiers).and_then(|sid| self.shared.sids.find(&sid));
         let named = named.filter(|id| id.worker() == core.worker() && core.is_open(*id));
-        for id in self.known.find(identifiers).into_iter().chain(named) {
+        for id in self.sessions.find(identifiers).into_iter().chain(named) {
             self.counters(core.worker()).disconnected.add(1);
             self.disconnect(core, id, Disconnect::Remote { reconnect });
         }
     }
 
-    pub(super) fn tell<S: Sys>(
+    pub(super) fn send_message<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
         id: ConnId,
         message: &Message<'_>,
     ) {
-        core.send(id, OpCode::Text, say(message, &mut self.text));
+        core.send(id, OpCode::Text, encode_message(message, &mut self.text));
     }
 
     fn is_subscribed<S: Sys>(&self, core: &Core<S, Self>, id: ConnId, identifier: &str) -> bool {
@@ -203,7 +205,7 @@ impl Door {
         core: &Core<S, Self>,
         id: ConnId,
         identifier: &str,
-    ) -> Result<Granted, Cause> {
+    ) -> Result<StreamGrant, Cause> {
         let held = core.user(id).map_or(0, |session| session.subscriptions().len());
         if held >= self.policy.channels.max_subscriptions {
             return Err(Cause::Subscriptions);

@@ -2,7 +2,7 @@
 
 use engine::{Core, Sys};
 
-use super::Door;
+use super::ServeHandler;
 use crate::auth::Cause;
 use crate::protocols::Disconnect;
 
@@ -10,10 +10,10 @@ use crate::protocols::Disconnect;
 const ENDED_PER_TURN: usize = 256;
 const NS_PER_S: u64 = 1_000_000_000;
 
-impl Door {
-    /// Ends what is due, and says when to be called again.
+impl ServeHandler {
+    /// Ends expired sessions. Returns when to be called again.
     pub(super) fn end_expired<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
-        let next_unix_s = self.known.next_end_unix_s()?;
+        let next_unix_s = self.sessions.next_expiry_unix_s()?;
         let now_ns = core.now_ns();
         let now_unix_s = self.shared.unix_s(now_ns);
         if now_unix_s <= next_unix_s {
@@ -22,7 +22,7 @@ impl Door {
             return Some(now_ns.saturating_add(left_s.saturating_mul(NS_PER_S)));
         }
         for _ in 0..ENDED_PER_TURN {
-            let Some(id) = self.known.take_expired(now_unix_s) else { break };
+            let Some(id) = self.sessions.take_expired(now_unix_s) else { break };
             self.counters(core.worker()).auth_refused.add(Cause::TokenExpired);
             self.disconnect(core, id, Disconnect::TokenExpired);
         }

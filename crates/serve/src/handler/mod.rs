@@ -15,16 +15,18 @@ use topics::{Publication, Topics};
 use wire::websocket::OpCode;
 
 use self::heartbeat::Heartbeat;
-use self::routing::not_here;
-use crate::auth::Holder;
+use self::routing::not_found;
+use crate::auth::TokenIdentity;
 use crate::broadcast;
-use crate::broadcast_worker::Broadcasts;
+use crate::broadcast_worker::BroadcastQueue;
 use crate::identifiers::{Form, Group, Identifiers};
-use crate::protocols::{Cable, Command, Dialect, Disconnect, Echo, Events, PlainTopic, encode};
-use crate::retry_queue::Held;
-use crate::session::{Session, Speaks};
-use crate::session_index::Known;
-use crate::shared::{DoorCounters, Policy, Shared};
+use crate::protocols::{
+    Cable, Command, Disconnect, Echo, Events, PlainTopic, ProtocolAdapter, encode,
+};
+use crate::retry_queue::RetryQueue;
+use crate::session::{Session, SessionProtocol};
+use crate::session_index::SessionIndex;
+use crate::shared::{Policy, Shared, WorkerCounters};
 
 /// Slots read for one list request, so that none delays a worker's turn.
 const LIST_SLOTS_MAX: u32 = 16 * 1024;
@@ -35,9 +37,9 @@ pub(crate) enum Post {
     Publication(Arc<Publication>),
     /// Settings that apply from now on.
     Policy(Arc<Policy>),
-    /// A question about connections.
-    List(List),
-    /// The sessions of somebody are to end.
+    /// A request for a list of connections.
+    List(ListRequest),
+    /// End the sessions with these identifiers.
     Disconnect(Arc<broadcast::Disconnect>),
 }
 
@@ -47,77 +49,81 @@ impl From<Arc<Publication>> for Post {
     }
 }
 
-/// A question for up to `limit` connections in slots from `slot` on.
-pub(crate) struct List {
+/// A request for up to `limit` connections in slots from `slot` on.
+pub(crate) struct ListRequest {
     pub(crate) slot: u32,
     pub(crate) limit: usize,
-    /// Where the answer goes. It must have room for it: a worker waits for nobody.
-    pub(crate) reply: SyncSender<Listed>,
+    /// Where the reply goes. The channel needs room for it: a worker never waits.
+    pub(crate) reply: SyncSender<ListReply>,
 }
 
-/// The answer: connections in the order of their slots, and where to go on, unless it was all.
-pub(crate) struct Listed {
+/// The reply: connections in the order of their slots, and the next slot unless these were the last.
+pub(crate) struct ListReply {
     pub(crate) connections: Vec<(ConnInfo, Option<Arc<str>>)>,
     pub(crate) next_slot: Option<u32>,
 }
 
-/// What the request that is being answered opens.
-enum Opening {
+/// The session that an accepted upgrade request opens.
+enum PendingOpen {
     Echo,
     Topic(Box<str>),
     /// With the identity of the token, if there is one, or the reason to disconnect at once.
     Cable {
-        speaks: Speaks,
-        who: Result<Option<Holder>, Disconnect>,
+        protocol: SessionProtocol,
+        identity: Result<Option<TokenIdentity>, Disconnect>,
     },
 }
 
-/// One worker's public side.
-pub(crate) struct Door {
+/// The engine's handler of one worker.
+pub(crate) struct ServeHandler {
     shared: Arc<Shared>,
     policy: Arc<Policy>,
     /// Whether the engine has the policy's limits.
     limits_set: bool,
     topics: Topics,
     identifiers: Identifiers,
-    known: Known,
-    held: Held,
-    /// Where `/_broadcast` is served.
-    broadcasts: Option<Broadcasts>,
+    sessions: SessionIndex,
+    retry_queue: RetryQueue,
+    /// Set where `/_broadcast` is served.
+    broadcasts: Option<BroadcastQueue>,
     heartbeat: Heartbeat,
-    /// Connections that are told now and then that we are there.
-    beating: u32,
-    /// Where messages of a dialect are written.
+    /// Number of connections that get heartbeats.
+    heartbeat_connections: u32,
+    /// Scratch buffer for messages to clients.
     text: Vec<u8>,
     /// Set by `request` for the `open` that follows within the same call of the engine.
-    opening: Option<Opening>,
+    pending_open: Option<PendingOpen>,
 }
 
-impl Door {
-    pub(crate) fn new(worker: u16, shared: Arc<Shared>, broadcasts: Option<Broadcasts>) -> Self {
+impl ServeHandler {
+    pub(crate) fn new(
+        worker: u16,
+        shared: Arc<Shared>,
+        broadcasts: Option<BroadcastQueue>,
+    ) -> Self {
         shared.worker_started(worker);
-        Door {
+        ServeHandler {
             policy: shared.policy(),
             limits_set: false,
             topics: Topics::new(worker, shared.directory.clone()),
             shared,
             identifiers: Identifiers::default(),
-            known: Known::default(),
-            held: Held::default(),
+            sessions: SessionIndex::default(),
+            retry_queue: RetryQueue::default(),
             broadcasts,
             heartbeat: Heartbeat::default(),
-            beating: 0,
+            heartbeat_connections: 0,
             text: Vec::new(),
-            opening: None,
+            pending_open: None,
         }
     }
 
-    fn counters(&self, worker: u16) -> &DoorCounters {
-        // There is one for each worker that the server planned.
+    fn counters(&self, worker: u16) -> &WorkerCounters {
+        // There is one for each planned worker.
         &self.shared.counters[usize::from(worker)]
     }
 
-    fn obey<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, command: Command<'_>) {
+    fn execute<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, command: Command<'_>) {
         match command {
             Command::Reply(opcode, data) => {
                 core.send(id, opcode, data);
@@ -141,7 +147,7 @@ impl Door {
             Command::Whisper { identifier, data } => self.whisper(core, id, &identifier, data),
             Command::History { identifier } => self.reject_history(core, id, identifier),
             Command::Presence { identifier } => self.refuse_presence(core, id, identifier),
-            Command::Ping => self.tell(core, id, &Message::Pong),
+            Command::Ping => self.send_message(core, id, &Message::Pong),
             Command::Nothing => {}
             Command::Unknown => self.counters(core.worker()).commands_ignored.add(1),
             Command::Malformed => {
@@ -158,21 +164,21 @@ impl Door {
         id: ConnId,
         publication: Arc<Publication>,
     ) {
-        let published = self.pass_on(core, &publication);
+        let published = self.try_publish(core, &publication);
         let counters = self.counters(core.worker());
         if published {
             return counters.published.add(1);
         }
         counters.publish_paused.add(1);
-        if self.held.hold(core.now_ns(), id, publication) {
+        if self.retry_queue.push(core.now_ns(), id, publication) {
             core.pause(id);
         } else {
             self.disconnect(core, id, Disconnect::Overloaded);
         }
     }
 
-    /// To all workers that have subscribers, or to none if one of them has no room.
-    fn pass_on<S: Sys>(
+    /// Publishes to all workers that have subscribers, or to none if one of them has no room.
+    fn try_publish<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
         publication: &Arc<Publication>,
@@ -184,20 +190,20 @@ impl Door {
         self.topics.publish(core, publication, encode).is_ok()
     }
 
-    /// Tries again what found mailboxes full.
-    fn publish_held<S: Sys>(&mut self, core: &mut Core<S, Self>) {
-        for (id, publication) in self.held.due(core.now_ns()) {
-            if self.pass_on(core, &publication) {
+    /// Retries publications that found a mailbox full.
+    fn retry_publications<S: Sys>(&mut self, core: &mut Core<S, Self>) {
+        for (id, publication) in self.retry_queue.take_due(core.now_ns()) {
+            if self.try_publish(core, &publication) {
                 self.counters(core.worker()).published.add(1);
                 core.resume(id);
             } else {
-                // It was held before, so there is room for it.
-                self.held.hold(core.now_ns(), id, publication);
+                // It was queued before, so there is room for it.
+                self.retry_queue.push(core.now_ns(), id, publication);
             }
         }
     }
 
-    fn list<S: Sys>(&self, core: &Core<S, Self>, list: &List) {
+    fn list<S: Sys>(&self, core: &Core<S, Self>, list: &ListRequest) {
         let end = core.slots().min(list.slot.saturating_add(LIST_SLOTS_MAX));
         let mut connections = Vec::new();
         let mut slot = list.slot;
@@ -210,8 +216,8 @@ impl Door {
             slot += 1;
         }
         let next_slot = (slot < core.slots()).then_some(slot);
-        // Whoever asked may have given up.
-        let _ = list.reply.try_send(Listed { connections, next_slot });
+        // The requester may have given up.
+        let _ = list.reply.try_send(ListReply { connections, next_slot });
     }
 
     fn set_limits<S: Sys>(&mut self, core: &mut Core<S, Self>) {
@@ -220,7 +226,7 @@ impl Door {
     }
 }
 
-impl Handler for Door {
+impl Handler for ServeHandler {
     type User = Session;
     type Post = Post;
 
@@ -240,16 +246,18 @@ impl Handler for Door {
     /// Bodies of `/_broadcast`: no other route reads one.
     fn body<S: Sys>(&mut self, _: &mut Core<S, Self>, id: ConnId, body: Vec<u8>) -> Answer {
         match &self.broadcasts {
-            Some(broadcasts) => broadcasts.pass_on(id, body),
-            None => not_here(),
+            Some(broadcasts) => broadcasts.submit(id, body),
+            None => not_found(),
         }
     }
 
     fn open<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
-        match self.opening.take() {
-            Some(Opening::Echo) => self.begin_session(core, id, Session::new(Speaks::Echo)),
-            Some(Opening::Topic(name)) => {
-                self.begin_session(core, id, Session::new(Speaks::Topic));
+        match self.pending_open.take() {
+            Some(PendingOpen::Echo) => {
+                self.begin_session(core, id, Session::new(SessionProtocol::Echo))
+            }
+            Some(PendingOpen::Topic(name)) => {
+                self.begin_session(core, id, Session::new(SessionProtocol::Topic));
                 let group = Group { encoding: core.encoding(id), form: Form::Plain };
                 self.topics.subscribe(core, id, &name, group.number());
                 self.counters(core.worker()).subscriptions.add(1);
@@ -312,8 +320,8 @@ impl Handler for Door {
                 core.set_tls(self.policy.tls.clone());
             }
             Post::List(list) => self.list(core, &list),
-            Post::Disconnect(whose) => {
-                self.disconnect_all(core, &whose.identifiers, whose.reconnect);
+            Post::Disconnect(request) => {
+                self.disconnect_all(core, &request.identifiers, request.reconnect);
             }
         }
     }
@@ -322,16 +330,16 @@ impl Handler for Door {
         if !self.limits_set {
             self.set_limits(core);
         }
-        self.publish_held(core);
+        self.retry_publications(core);
         let identifiers = &self.identifiers;
         let sweep = self.topics.turn(core, |core, group, publication, out| {
             encode(identifiers, core, group, publication, out);
         });
         let (beat, expiry) = (self.beat(core), self.end_expired(core));
-        [sweep, self.held.next_ns(), beat, expiry].into_iter().flatten().min()
+        [sweep, self.retry_queue.next_ns(), beat, expiry].into_iter().flatten().min()
     }
 
-    fn takes_posts(&self) -> bool {
-        self.topics.takes_posts()
+    fn accepts_posts(&self) -> bool {
+        self.topics.accepts_posts()
     }
 }

@@ -6,15 +6,15 @@ use action_cable::Channel;
 use engine::{Answer, ConnId, Core, Incoming, Response, Sys};
 use wire::http::Request;
 
-use super::{Door, Opening};
+use super::{PendingOpen, ServeHandler};
 use crate::auth::{Cause, Connect};
 use crate::broadcast_worker::BODY_BYTES_MAX;
-use crate::log_events::Record;
+use crate::log_events::LogEvent;
 use crate::path::{Route, check_topic, parameter};
-use crate::protocols::{Cable, Dialect, Disconnect, Echo, PlainTopic};
-use crate::session::{Session, Speaks};
+use crate::protocols::{Cable, Disconnect, Echo, PlainTopic, ProtocolAdapter};
+use crate::session::{Session, SessionProtocol};
 
-impl Door {
+impl ServeHandler {
     /// Answers a request head.
     pub(super) fn answer<S: Sys>(
         &mut self,
@@ -24,61 +24,71 @@ impl Door {
     ) -> Answer {
         let worker = core.worker();
         if !self.policy.origins.admit_host(request.head.authority()) {
-            return self.misdirected(worker, request.head);
+            return self.refuse_host(worker, request.head);
         }
         match Route::of(request.head.path(), &self.shared.cable_path) {
             Route::Health => health(request.head, self.shared.is_draining()),
-            Route::Echo if self.shared.echo => self.admit(worker, request, Opening::Echo),
+            Route::Echo if self.shared.echo => self.admit(worker, request, PendingOpen::Echo),
             Route::Topic(_) if !self.shared.public => {
-                refuse(403, "Subscribing without credentials is off here.\n")
+                refuse(403, "Subscribing without credentials is off: the server is not public.\n")
             }
-            Route::Topic(name) => self.admit(worker, request, Opening::Topic(name.into())),
+            Route::Topic(name) => self.admit(worker, request, PendingOpen::Topic(name.into())),
             Route::BadTopic(why) => refuse(400, format!("{why}\n")),
             Route::Cable => {
-                let opening = self.recognise(core, request);
-                self.admit(worker, request, opening)
+                let pending_open = self.authenticate(core, request);
+                self.admit(worker, request, pending_open)
             }
-            Route::Events => self.listen(core, id, request),
+            Route::Events => self.stream_events(core, id, request),
             Route::Broadcast if self.broadcasts.is_some() => self.broadcast(worker, request.head),
-            Route::Echo | Route::Broadcast | Route::Unknown => not_here(),
+            Route::Echo | Route::Broadcast | Route::Unknown => not_found(),
         }
     }
 
-    /// Answers a request for a WebSocket at a path that has one.
-    fn admit(&mut self, worker: u16, request: &Incoming<'_, '_>, opening: Opening) -> Answer {
+    /// Answers an upgrade request at a path that serves WebSockets.
+    fn admit(
+        &mut self,
+        worker: u16,
+        request: &Incoming<'_, '_>,
+        pending_open: PendingOpen,
+    ) -> Answer {
         let Some(upgrade) = request.upgrade else { return Answer::Upgrade(None) };
         if let Some(origin) = upgrade.origin
             && let Some(refused) = self.refuse_origin(worker, request.head, origin)
         {
             return refused;
         }
-        let protocol = match opening {
-            Opening::Echo => Echo::accept(upgrade.protocols()),
-            Opening::Topic(_) => PlainTopic::accept(upgrade.protocols()),
-            Opening::Cable { .. } => Cable::accept(upgrade.protocols()),
+        let subprotocol = match pending_open {
+            PendingOpen::Echo => Echo::accept(upgrade.protocols()),
+            PendingOpen::Topic(_) => PlainTopic::accept(upgrade.protocols()),
+            PendingOpen::Cable { .. } => Cable::accept(upgrade.protocols()),
         };
-        self.opening = Some(match opening {
-            Opening::Cable { who, .. } => {
-                let extended = protocol.as_deref() == Some(action_cable::V1_EXT);
-                let speaks = if extended { Speaks::CableExt } else { Speaks::Cable };
-                Opening::Cable { speaks, who }
+        self.pending_open = Some(match pending_open {
+            PendingOpen::Cable { identity, .. } => {
+                let extended = subprotocol.as_deref() == Some(action_cable::V1_EXT);
+                let protocol =
+                    if extended { SessionProtocol::CableExt } else { SessionProtocol::Cable };
+                PendingOpen::Cable { protocol, identity }
             }
-            opening => opening,
+            pending_open => pending_open,
         });
-        Answer::Upgrade(protocol)
+        Answer::Upgrade(subprotocol)
     }
 
-    /// What the token of a handshake says. Who may not come in is told so by a message, so the
-    /// WebSocket is opened for that.
-    fn recognise<S: Sys>(&self, core: &Core<S, Self>, request: &Incoming<'_, '_>) -> Opening {
-        let speaks = Speaks::Cable;
+    /// Verifies the token of a handshake. Clients that are refused get the reason in a message, so the
+    /// WebSocket is opened for them, too.
+    fn authenticate<S: Sys>(
+        &self,
+        core: &Core<S, Self>,
+        request: &Incoming<'_, '_>,
+    ) -> PendingOpen {
+        let protocol = SessionProtocol::Cable;
         let Some(upgrade) = request.upgrade else {
-            return Opening::Cable { speaks, who: Ok(None) };
+            return PendingOpen::Cable { protocol, identity: Ok(None) };
         };
         let (head, access) = (request.head, &self.policy.access);
         let token = access.token(head.query(), |name| head.header(name), upgrade.protocols());
-        let who = match access.connect(token.as_deref(), self.shared.unix_s(core.now_ns())) {
-            Connect::Known(holder) => Ok(Some(holder)),
+        let identity = match access.connect(token.as_deref(), self.shared.unix_s(core.now_ns())) {
+            Connect::Identified(identity) => Ok(Some(identity)),
             Connect::Anonymous => Ok(None),
             Connect::Expired => {
                 self.counters(core.worker()).auth_refused.add(Cause::TokenExpired);
@@ -89,11 +99,11 @@ impl Door {
                 Err(Disconnect::Unauthorized)
             }
         };
-        Opening::Cable { speaks, who }
+        PendingOpen::Cable { protocol, identity }
     }
 
-    /// `/events`: a stream of events, subscribed to what the query names.
-    fn listen<S: Sys>(
+    /// `/events`: a stream of events of the topic in the query.
+    fn stream_events<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
         id: ConnId,
@@ -111,11 +121,11 @@ impl Door {
         {
             return refused;
         }
-        let topic = match self.wanted_topic(core, head) {
+        let topic = match self.requested_topic(core, head) {
             Ok(topic) => topic,
             Err(refused) => return refused,
         };
-        self.begin_session(core, id, Session::new(Speaks::Events));
+        self.begin_session(core, id, Session::new(SessionProtocol::Events));
         self.subscribe_to_events(core, id, &topic);
         let mut response = Response::text(200, ":\n\n");
         response.content_type = "text/event-stream";
@@ -130,15 +140,15 @@ impl Door {
         Answer::Stream(response)
     }
 
-    fn wanted_topic<S: Sys>(
+    fn requested_topic<S: Sys>(
         &self,
         core: &Core<S, Self>,
         head: &Request<'_, '_>,
     ) -> Result<Box<str>, Answer> {
         let query = head.query();
-        let asked = |name| parameter(query, name);
-        let topic = asked("topic").or_else(|| asked("stream"));
-        let (signed, turbo) = (asked("signed_stream"), asked("turbo_signed_stream"));
+        let field = |name| parameter(query, name);
+        let topic = field("topic").or_else(|| field("stream"));
+        let (signed, turbo) = (field("signed_stream"), field("turbo_signed_stream"));
         let channel = match (signed, turbo, topic) {
             (Some(signed), ..) => Channel::PubSubSigned(signed),
             (_, Some(turbo), _) => Channel::Turbo(turbo),
@@ -147,8 +157,7 @@ impl Door {
                 Channel::PubSubPublic(topic)
             }
             _ => {
-                let what = "Say what to listen to: /events?topic=NAME or \
-                            /events?signed_stream=SIGNED\n";
+                let what = "No topic: request /events?topic=NAME or /events?signed_stream=SIGNED\n";
                 return Err(refuse(400, what));
             }
         };
@@ -157,10 +166,10 @@ impl Door {
         let token = access.token(query, |name| head.header(name), []);
         let refused = |cause| {
             self.counters(core.worker()).auth_refused.add(cause);
-            refuse(403, "This may not be listened to with these credentials.\n")
+            refuse(403, "Not authorized for this stream.\n")
         };
         match access.connect(token.as_deref(), now) {
-            Connect::Known { .. } | Connect::Anonymous => {}
+            Connect::Identified { .. } | Connect::Anonymous => {}
             Connect::Expired => return Err(refused(Cause::TokenExpired)),
             Connect::Refused(cause) => return Err(refused(cause)),
         }
@@ -171,7 +180,7 @@ impl Door {
     fn broadcast(&self, worker: u16, head: &Request<'_, '_>) -> Answer {
         let access = &self.policy.access;
         if !access.broadcasts_are_keyed() {
-            return not_here();
+            return not_found();
         }
         let key = head.header("authorization").and_then(admin::bearer);
         if !key.is_some_and(|key| access.opens_broadcast(key)) {
@@ -196,26 +205,26 @@ impl Door {
         }
         self.counters(worker).origin_refused.add(1);
         let origin = String::from_utf8_lossy(origin).into();
-        self.shared.recorder.post(Record::OriginRefused(origin));
-        Some(refuse(403, "Pages of this origin may not connect here.\n"))
+        self.shared.log.post(LogEvent::OriginRefused(origin));
+        Some(refuse(403, "This origin is not allowed.\n"))
     }
 
-    /// Answers a request that calls this machine by a name that is not its own.
-    fn misdirected(&self, worker: u16, request: &Request<'_, '_>) -> Answer {
+    /// Refuses a request whose Host is not this machine's.
+    fn refuse_host(&self, worker: u16, request: &Request<'_, '_>) -> Answer {
         self.counters(worker).host_refused.add(1);
         let host = String::from_utf8_lossy(request.authority().unwrap_or_default()).into();
-        self.shared.recorder.post(Record::HostRefused(host));
+        self.shared.log.post(LogEvent::HostRefused(host));
         refuse(
             421,
-            "This server listens on loopback only and Host does not mean this machine: use \
-             127.0.0.1 or localhost, or allow the site by --allow-origin.\n",
+            "This server listens on loopback only, and Host is not this machine: use 127.0.0.1 or \
+             localhost, or allow the site with --allow-origin.\n",
         )
     }
 }
 
-/// Nothing is served at this path.
-pub(super) fn not_here() -> Answer {
-    refuse(404, "There is nothing here.\n")
+/// 404.
+pub(super) fn not_found() -> Answer {
+    refuse(404, "Not found.\n")
 }
 
 fn health(request: &Request<'_, '_>, draining: bool) -> Answer {

@@ -11,13 +11,13 @@ use engine::{Core, Handler, Sys};
 use topics::Publication;
 use wire::websocket::{self, CloseCode, OpCode, Protocols};
 
-use super::{Command, Dialect, Disconnect, Receivers};
+use super::{Command, Disconnect, ProtocolAdapter, Receivers};
 
 /// `/cable`.
 pub(crate) struct Cable;
 
-impl Dialect for Cable {
-    /// The first that is offered of those we speak: the client knows what it likes best.
+impl ProtocolAdapter for Cable {
+    /// The first supported one in the client's order of preference.
     fn accept(mut offered: Protocols<'_>) -> Option<Box<str>> {
         offered.find_map(Protocol::from_name).map(|protocol| protocol.name().into())
     }
@@ -26,7 +26,7 @@ impl Dialect for Cable {
         let text = str::from_utf8(data).ok().filter(|_| opcode == OpCode::Text);
         let Some(text) = text else { return Command::Malformed };
         match action_cable::Command::decode(text) {
-            Ok(command) => meaning(command),
+            Ok(command) => translate(command),
             Err(action_cable::Malformed::UnknownCommand) => Command::Unknown,
             Err(_) => Command::Malformed,
         }
@@ -59,7 +59,7 @@ impl Dialect for Cable {
     }
 
     fn disconnect(reason: Disconnect, out: &mut Vec<u8>) -> (CloseCode, &'static str) {
-        let told = match reason {
+        let sent = match reason {
             Disconnect::Overloaded => DisconnectReason::TooSlow,
             Disconnect::Unauthorized => DisconnectReason::Unauthorized,
             Disconnect::TokenExpired => DisconnectReason::TokenExpired,
@@ -70,39 +70,39 @@ impl Dialect for Cable {
         };
         let reconnect = match reason {
             Disconnect::Remote { reconnect } => reconnect,
-            _ => told.reconnect(),
+            _ => sent.reconnect(),
         };
-        let code = CloseCode(told.close_code());
-        Message::Disconnect { reason: told, reconnect }.encode(out);
+        let code = CloseCode(sent.close_code());
+        Message::Disconnect { reason: sent, reconnect }.encode(out);
         (code, "see the message before")
     }
 }
 
-/// Sends nothing: `text` becomes a message.
-pub(crate) fn say<'t>(message: &Message<'_>, text: &'t mut Vec<u8>) -> &'t [u8] {
+/// Encodes a message into `text`, which is cleared first.
+pub(crate) fn encode_message<'t>(message: &Message<'_>, text: &'t mut Vec<u8>) -> &'t [u8] {
     text.clear();
     message.encode(text);
     text
 }
 
-fn meaning(command: action_cable::Command<'_>) -> Command<'_> {
-    use action_cable::Command as Said;
+fn translate(command: action_cable::Command<'_>) -> Command<'_> {
+    use action_cable::Command as Decoded;
     match command {
-        Said::Subscribe { identifier, history, presence } => Command::Subscribe {
+        Decoded::Subscribe { identifier, history, presence } => Command::Subscribe {
             identifier,
             history: history.is_some(),
             presence: presence.is_some(),
         },
-        Said::Unsubscribe { identifier } => Command::Unsubscribe { identifier },
-        Said::Whisper { identifier, data } => Command::Whisper { identifier, data },
-        Said::History { identifier, .. } => Command::History { identifier },
-        Said::Join { identifier, .. }
-        | Said::Leave { identifier, .. }
-        | Said::Presence { identifier, .. } => Command::Presence { identifier },
-        Said::Ping => Command::Ping,
-        Said::Pong => Command::Nothing,
-        // For the application's channel, and there is none to ask.
-        Said::Message { .. } => Command::Unknown,
+        Decoded::Unsubscribe { identifier } => Command::Unsubscribe { identifier },
+        Decoded::Whisper { identifier, data } => Command::Whisper { identifier, data },
+        Decoded::History { identifier, .. } => Command::History { identifier },
+        Decoded::Join { identifier, .. }
+        | Decoded::Leave { identifier, .. }
+        | Decoded::Presence { identifier, .. } => Command::Presence { identifier },
+        Decoded::Ping => Command::Ping,
+        Decoded::Pong => Command::Nothing,
+        // For a channel of the application, which there is no way to call yet.
+        Decoded::Message { .. } => Command::Unknown,
     }
 }
 
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_mean_what_they_say() {
+    fn commands_are_translated() {
         let text = |text: &'static str| Cable::decode(OpCode::Text, text.as_bytes());
         let subscribe = text(r#"{"command":"subscribe","identifier":"a"}"#);
         let identifier = "a".into();
@@ -128,8 +128,8 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_told_why_it_ends() {
-        for (reason, said, code) in [
+    fn a_disconnect_has_its_reason_and_close_code() {
+        for (reason, fields, code) in [
             (Disconnect::Unauthorized, r#""unauthorized","reconnect":false"#, 1000),
             (Disconnect::Restart, r#""server_restart","reconnect":true"#, 1001),
             (Disconnect::Malformed, r#""invalid_request","reconnect":false"#, 1008),
@@ -138,8 +138,8 @@ mod tests {
         ] {
             let mut out = Vec::new();
             let (given, _) = Cable::disconnect(reason, &mut out);
-            let told = format!(r#"{{"type":"disconnect","reason":{said}}}"#);
-            assert_eq!((out, given.0), (told.into_bytes(), code), "{reason:?}");
+            let expected = format!(r#"{{"type":"disconnect","reason":{fields}}}"#);
+            assert_eq!((out, given.0), (expected.into_bytes(), code), "{reason:?}");
         }
     }
 }

@@ -7,12 +7,12 @@ use engine::{Core, Handler, Sys};
 use topics::Publication;
 use wire::websocket::OpCode;
 
-use super::{Command, Dialect, Receivers};
+use super::{Command, ProtocolAdapter, Receivers};
 
 /// `/events`.
 pub(crate) struct Events;
 
-impl Dialect for Events {
+impl ProtocolAdapter for Events {
     fn decode(_: OpCode, _: &[u8]) -> Command<'_> {
         Command::Nothing
     }

@@ -16,7 +16,7 @@ use wire::websocket::{CloseCode, OpCode, Protocols};
 
 use crate::identifiers::{Form, Group, Identifiers};
 
-pub(crate) use self::cable::{Cable, say};
+pub(crate) use self::cable::{Cable, encode_message};
 pub(crate) use self::events::Events;
 pub(crate) use self::plain::{Echo, PlainTopic};
 
@@ -66,9 +66,9 @@ pub(crate) enum Disconnect {
     Remote { reconnect: bool },
 }
 
-/// How the connections of one path speak. What most dialects say alike is given here.
-pub(crate) trait Dialect {
-    /// The subprotocol to agree on, of those offered. None is agreed on unless a dialect has one.
+/// The message protocol of one path. The defaults are those of most protocols.
+pub(crate) trait ProtocolAdapter {
+    /// Selects one of the offered subprotocols. Default: none.
     fn accept(_offered: Protocols<'_>) -> Option<Box<str>> {
         None
     }

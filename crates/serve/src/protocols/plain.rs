@@ -2,12 +2,12 @@
 
 use wire::websocket::OpCode;
 
-use super::{Command, Dialect};
+use super::{Command, ProtocolAdapter};
 
 /// `/topics/NAME`: a message is a publication and a publication is a message, text or binary.
 pub(crate) struct PlainTopic;
 
-impl Dialect for PlainTopic {
+impl ProtocolAdapter for PlainTopic {
     fn decode(opcode: OpCode, data: &[u8]) -> Command<'_> {
         Command::Publish { data, binary: opcode == OpCode::Binary }
     }
@@ -16,7 +16,7 @@ impl Dialect for PlainTopic {
 /// `/echo`: each message is sent back. For tests and measurements.
 pub(crate) struct Echo;
 
-impl Dialect for Echo {
+impl ProtocolAdapter for Echo {
     #[inline]
     fn decode(opcode: OpCode, data: &[u8]) -> Command<'_> {
         Command::Reply(opcode, data)

@@ -10,40 +10,40 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use admin::{Asked, Exposition, Kind, Page, Reply};
+use admin::{ApiRequest, Exposition, Kind, Page, Reply};
 use engine::sys::process::now_ns;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 use tracing::info;
 
-use crate::balance::{Balance, Member, Place, Pool, Standing, Upstream};
-use crate::drain::{HowMany, ORDERS_MAX, Order, UnderWay, Which};
-use crate::routes::{Change, Fleet, MemberConfig, Retired, RouteConfig, Table};
+use crate::balance::{Balance, Endpoint, Member, Pool, Upstream, UpstreamState};
+use crate::drain::{ActiveDrains, DrainAmount, DrainOrder, DrainTarget, ORDERS_MAX};
+use crate::routes::{Change, MemberConfig, Registry, Retired, RouteConfig, Table};
 
 /// The longest time over which tunnels can be closed: a day.
 const OVER_SECONDS_MAX: f64 = 86_400.0;
 
-/// The workers, as operators' requests reach them.
-pub(crate) trait Crew: Send + Sync {
-    /// Sends an order to all that run; how many got it.
-    fn end(&self, order: &Arc<Order>) -> u32;
-    /// Has requests look again that wait for a place: there may be one now, or never.
-    fn look_again(&self);
-    /// One page of tunnels, of these upstreams if any are given.
+/// The workers, as the API uses them.
+pub(crate) trait Workers: Send + Sync {
+    /// Sends an order to all running workers; returns how many got it.
+    fn drain(&self, order: &Arc<DrainOrder>) -> u32;
+    /// Makes queued requests look for an upstream again, as the pool may have changed.
+    fn wake_waiters(&self);
+    /// Returns one page of tunnels, to these upstreams only if any are given.
     fn tunnels(&self, page: &Page, upstreams: Option<&[u32]>) -> Reply;
 }
 
 /// The admin API of a proxy.
 pub(crate) struct Api {
     pub(crate) table: Arc<Table>,
-    pub(crate) fleet: Arc<Mutex<Fleet>>,
-    pub(crate) under_way: Mutex<UnderWay>,
+    pub(crate) registry: Arc<Mutex<Registry>>,
+    pub(crate) active_drains: Mutex<ActiveDrains>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct UpstreamAsked {
+struct UpstreamRequest {
     action: String,
     pool: Option<String>,
     upstream: String,
@@ -56,7 +56,7 @@ struct UpstreamAsked {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RouteAsked {
+struct RouteRequest {
     action: String,
     host: Option<String>,
     path: Option<String>,
@@ -65,7 +65,7 @@ struct RouteAsked {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct CloseAsked {
+struct CloseRequest {
     count: Option<u64>,
     percent: Option<f64>,
     pool: Option<String>,
@@ -81,17 +81,18 @@ impl Api {
     pub(crate) const PATHS: &str = "/metrics, /health, /api/stats, /api/upstreams, /api/routes, \
                                     /api/tunnels and /api/close";
 
-    /// Answers a request; nothing where it is for none of these paths.
-    pub(crate) fn answer(&self, crew: &dyn Crew, asked: &Asked<'_>) -> Option<Reply> {
+    /// Answers a request; `None` if the path is not of this API.
+    pub(crate) fn answer(&self, workers: &dyn Workers, asked: &ApiRequest<'_>) -> Option<Reply> {
         let answer = match (asked.method, asked.path) {
             ("GET", "/api/upstreams") => Ok(Reply::json(&self.upstreams())),
-            ("POST", "/api/upstreams") => read(asked.body).and_then(|a| self.upstream(crew, &a)),
+            ("POST", "/api/upstreams") => read(asked.body).and_then(|a| self.upstream(workers, &a)),
             ("GET", "/api/routes") => Ok(Reply::json(&self.routes())),
             ("POST", "/api/routes") => read(asked.body).and_then(|a| self.route(&a)),
-            ("GET", "/api/tunnels") => self.tunnels(crew, asked),
-            ("POST", "/api/close") => read(asked.body).and_then(|a| self.close(crew, &a)),
+            ("GET", "/api/tunnels") => self.tunnels(workers, asked),
+            ("POST", "/api/close") => read(asked.body).and_then(|a| self.close(workers, &a)),
             (_, "/api/upstreams" | "/api/routes" | "/api/tunnels" | "/api/close") => {
-                let message = "GET /api/tunnels, POST /api/close, both for the others";
+                let message =
+                    "expected GET /api/tunnels, POST /api/close, or GET or POST elsewhere";
                 Ok(Reply::error(405, "method_not_allowed", message))
             }
             _ => return None,
@@ -102,33 +103,36 @@ impl Api {
     /// Returns all pools and their upstreams with state and counts.
     pub(crate) fn upstreams(&self) -> Value {
         let now_ns = now_ns();
-        let mut fleet = self.fleet();
-        let retired = fleet.retired().to_vec();
+        let mut registry = self.registry();
+        let retired = registry.retired().to_vec();
         let routes = self.table.routes();
         let left = |pool: &str| {
             let of_pool = retired.iter().filter(|left| *left.pool == *pool);
-            of_pool.map(|left| told(&left.upstream, None, "removed")).collect::<Vec<Value>>()
+            of_pool
+                .map(|left| upstream_json(&left.upstream, None, "removed"))
+                .collect::<Vec<Value>>()
         };
         let pools = routes.pools().iter().map(|pool| {
             let members = pool.members().iter().map(|member| {
-                told(&member.upstream, Some(member), member.upstream.standing(now_ns).name())
+                upstream_json(&member.upstream, Some(member), member.upstream.state(now_ns).name())
             });
             json!({
                 "pool": pool.name(),
                 "balance": balance_name(pool.balance()),
                 "waiting": pool.waiting(),
                 "upstreams": members
-                    .chain(fleet.unresolved(pool.name()).map(unresolved))
+                    .chain(registry.unresolved(pool.name()).map(unresolved_json))
                     .chain(left(pool.name()))
                     .collect::<Vec<_>>(),
             })
         });
-        let gone = retired.iter().map(|left| &*left.pool);
-        let gone: BTreeSet<&str> = gone.filter(|name| routes.pool(name).is_none()).collect();
-        let gone = gone.into_iter().map(
+        let removed_pools = retired.iter().map(|left| &*left.pool);
+        let removed_pools: BTreeSet<&str> =
+            removed_pools.filter(|name| routes.pool(name).is_none()).collect();
+        let removed_pools = removed_pools.into_iter().map(
             |name| json!({ "pool": name, "balance": null, "waiting": 0, "upstreams": left(name) }),
         );
-        json!({ "pools": pools.chain(gone).collect::<Vec<_>>() })
+        json!({ "pools": pools.chain(removed_pools).collect::<Vec<_>>() })
     }
 
     fn routes(&self) -> Value {
@@ -140,74 +144,87 @@ impl Api {
         json!({ "routes": each.collect::<Vec<_>>() })
     }
 
-    fn upstream(&self, crew: &dyn Crew, asked: &UpstreamAsked) -> Result<Reply, Refusal> {
-        let place: Place = asked.upstream.parse().map_err(|why: String| bad(&why))?;
-        let pool = self.pool_named(asked.pool.as_deref())?;
-        let over = over(asked.over_seconds)?
-            .filter(|_| matches!(asked.action.as_str(), "remove" | "drain"));
-        // An order that cannot be given is to change nothing.
-        let order = over.map(|over| Ok((over, self.room_for_order()?))).transpose()?;
-        let concerned = self.fleet().upstreams(Some(&pool), Some(&place));
-        let change = match asked.action.as_str() {
-            "set" => Change::Set(pool.clone(), self.member(&pool, place.clone(), asked)),
-            "remove" => Change::Remove(pool.clone(), place.clone()),
-            "drain" => Change::Draining(pool.clone(), place.clone(), true),
-            "resume" => Change::Draining(pool.clone(), place.clone(), false),
+    fn upstream(&self, workers: &dyn Workers, request: &UpstreamRequest) -> Result<Reply, Refusal> {
+        let endpoint: Endpoint =
+            request.upstream.parse().map_err(|why: String| bad_request(&why))?;
+        let pool = self.pool_named(request.pool.as_deref())?;
+        let over = over(request.over_seconds)?
+            .filter(|_| matches!(request.action.as_str(), "remove" | "drain"));
+        // Checked first: a request whose drain cannot start must change nothing.
+        let order = over.map(|over| Ok((over, self.reserve_drain()?))).transpose()?;
+        let affected = self.registry().upstreams(Some(&pool), Some(&endpoint));
+        let change = match request.action.as_str() {
+            "set" => Change::Set(pool.clone(), self.member(&pool, endpoint.clone(), request)),
+            "remove" => Change::Remove(pool.clone(), endpoint.clone()),
+            "drain" => Change::Draining(pool.clone(), endpoint.clone(), true),
+            "resume" => Change::Draining(pool.clone(), endpoint.clone(), false),
             other => {
-                let why = format!("\"{other}\" is no action: set, remove, drain or resume");
-                return Err(bad(&why));
+                let why =
+                    format!("invalid action \"{other}\": expected set, remove, drain or resume");
+                return Err(bad_request(&why));
             }
         };
-        let changed = self.fleet().change(&change, now_ns()).map_err(|why| bad(&why))?;
-        crew.look_again();
-        info!("{} of upstream {} in pool {pool}, by the API", asked.action, asked.upstream);
-        if let Some((over, mut under_way)) = order {
-            end(crew, &mut under_way, Some(&concerned), (HowMany::Share(10_000), over))?;
+        let changed = self.registry().change(&change, now_ns()).map_err(|why| bad_request(&why))?;
+        workers.wake_waiters();
+        info!("API: {} upstream {} in pool {pool}", request.action, request.upstream);
+        if let Some((over, mut active_drains)) = order {
+            drain(
+                workers,
+                &mut active_drains,
+                Some(&affected),
+                (DrainAmount::Share(10_000), over),
+            )?;
         }
-        let tunnels: u64 = concerned.iter().map(|one| u64::from(one.tunnels())).sum();
+        let tunnels: u64 = affected.iter().map(|one| u64::from(one.tunnels())).sum();
         let (added, removed) = (changed.added, changed.removed);
-        let unresolved = self.fleet().unresolved(&pool).any(|member| member.place == place);
+        let unresolved =
+            self.registry().unresolved(&pool).any(|member| member.endpoint == endpoint);
         Ok(Reply::json(&json!({
             "added": added, "removed": removed, "tunnels": tunnels, "unresolved": unresolved
         })))
     }
 
-    /// An upstream as it is to be; what is not said stays.
-    fn member(&self, pool: &str, place: Place, asked: &UpstreamAsked) -> MemberConfig {
-        let fleet = self.fleet();
-        let pool = fleet.said().pools.iter().find(|known| *known.name == *pool);
-        let known = pool.and_then(|pool| pool.members.iter().find(|known| known.place == place));
-        let mut member = known.cloned().unwrap_or_else(|| MemberConfig::new(place));
-        member.weight = asked.weight.unwrap_or(member.weight);
-        member.max = asked.max.unwrap_or(member.max);
+    /// The upstream as requested; fields left out keep their values.
+    fn member(&self, pool: &str, endpoint: Endpoint, request: &UpstreamRequest) -> MemberConfig {
+        let registry = self.registry();
+        let pool = registry.config().pools.iter().find(|known| *known.name == *pool);
+        let known =
+            pool.and_then(|pool| pool.members.iter().find(|known| known.endpoint == endpoint));
+        let mut member = known.cloned().unwrap_or_else(|| MemberConfig::new(endpoint));
+        member.weight = request.weight.unwrap_or(member.weight);
+        member.max = request.max.unwrap_or(member.max);
         member
     }
 
-    fn route(&self, asked: &RouteAsked) -> Result<Reply, Refusal> {
-        let host = asked.host.as_deref().unwrap_or("*");
-        let host = host.parse().map_err(|why: String| bad(&why))?;
-        let path: Box<str> = asked.path.as_deref().unwrap_or("/").into();
+    fn route(&self, request: &RouteRequest) -> Result<Reply, Refusal> {
+        let host = request.host.as_deref().unwrap_or("*");
+        let host = host.parse().map_err(|why: String| bad_request(&why))?;
+        let path: Box<str> = request.path.as_deref().unwrap_or("/").into();
         if !path.starts_with('/') {
-            return Err(bad("a path begins with /"));
+            return Err(bad_request("invalid path: it must begin with /"));
         }
-        let change = match asked.action.as_str() {
+        let change = match request.action.as_str() {
             "set" => {
-                let pool = self.pool_named(asked.pool.as_deref())?;
+                let pool = self.pool_named(request.pool.as_deref())?;
                 Change::Route(RouteConfig { host, path, pool })
             }
             "remove" => Change::Unroute(host, path),
-            other => return Err(bad(&format!("\"{other}\" is no action: set or remove"))),
+            other => {
+                return Err(bad_request(&format!(
+                    "invalid action \"{other}\": expected set or remove"
+                )));
+            }
         };
-        self.fleet().change(&change, now_ns()).map_err(|why| bad(&why))?;
-        info!("{} of a route, by the API", asked.action);
+        self.registry().change(&change, now_ns()).map_err(|why| bad_request(&why))?;
+        info!("API: {} route", request.action);
         Ok(Reply::json(&self.routes()))
     }
 
-    fn tunnels(&self, crew: &dyn Crew, asked: &Asked<'_>) -> Result<Reply, Refusal> {
+    fn tunnels(&self, workers: &dyn Workers, asked: &ApiRequest<'_>) -> Result<Reply, Refusal> {
         let number = |name: &str, default: u64, most: u64| match asked.parameter(name) {
             None => Ok(default),
             Some(text) => text.parse().ok().filter(|number| *number <= most).ok_or_else(|| {
-                bad(&format!("{name} must be a number up to {most}, not \"{text}\""))
+                bad_request(&format!("invalid {name} \"{text}\": expected a number up to {most}"))
             }),
         };
         let limit = number("limit", Page::LIMIT as u64, Page::LIMIT_MAX as u64)?.max(1);
@@ -216,29 +233,29 @@ impl Api {
             after: number("after", 0, u64::MAX)?,
         };
         let (pool, upstream) = (asked.parameter("pool"), asked.parameter("upstream"));
-        let wanted = self.wanted(pool, upstream)?;
+        let wanted = self.find_upstreams(pool, upstream)?;
         let numbers = wanted.map(|upstreams| numbers(&upstreams));
-        Ok(crew.tunnels(&page, numbers.as_deref()))
+        Ok(workers.tunnels(&page, numbers.as_deref()))
     }
 
-    fn close(&self, crew: &dyn Crew, asked: &CloseAsked) -> Result<Reply, Refusal> {
-        let many = match (asked.count, asked.percent) {
-            (Some(count), None) => HowMany::Count(count),
+    fn close(&self, workers: &dyn Workers, request: &CloseRequest) -> Result<Reply, Refusal> {
+        let amount = match (request.count, request.percent) {
+            (Some(count), None) => DrainAmount::Count(count),
             (None, Some(percent)) if (0.0..=100.0).contains(&percent) => {
-                HowMany::Share((percent * 100.0).ceil() as u32)
+                DrainAmount::Share((percent * 100.0).ceil() as u32)
             }
-            (None, Some(_)) => return Err(bad("percent is a number from 0 to 100")),
-            _ => return Err(bad("say how many: count or percent")),
+            (None, Some(_)) => return Err(bad_request("invalid percent: expected 0 to 100")),
+            _ => return Err(bad_request("expected either count or percent")),
         };
-        let over = over(asked.over_seconds)?.unwrap_or_default();
-        let wanted = self.wanted(asked.pool.as_deref(), asked.upstream.as_deref())?;
-        end(crew, &mut *self.room_for_order()?, wanted.as_deref(), (many, over))?;
+        let over = over(request.over_seconds)?.unwrap_or_default();
+        let wanted = self.find_upstreams(request.pool.as_deref(), request.upstream.as_deref())?;
+        drain(workers, &mut *self.reserve_drain()?, wanted.as_deref(), (amount, over))?;
         let seconds = over.as_secs_f64();
         Ok(Reply::json_with(202, &json!({ "over_seconds": seconds })))
     }
 
-    /// Upstreams by pool and place; none where neither is said.
-    fn wanted(
+    /// Finds upstreams by pool and address; `None` if neither is given.
+    fn find_upstreams(
         &self,
         pool: Option<&str>,
         upstream: Option<&str>,
@@ -246,50 +263,51 @@ impl Api {
         if pool.is_none() && upstream.is_none() {
             return Ok(None);
         }
-        let place = upstream.map(str::parse::<Place>).transpose().map_err(|why| bad(&why))?;
-        let found = self.fleet().upstreams(pool, place.as_ref());
+        let endpoint =
+            upstream.map(str::parse::<Endpoint>).transpose().map_err(|why| bad_request(&why))?;
+        let found = self.registry().upstreams(pool, endpoint.as_ref());
         if found.is_empty() {
-            return Err(bad("there is no such upstream: GET /api/upstreams lists them"));
+            return Err(bad_request("no such upstream: GET /api/upstreams lists them"));
         }
         Ok(Some(found))
     }
 
-    /// Holds others back who would give an order.
-    fn room_for_order(&self) -> Result<MutexGuard<'_, UnderWay>, Refusal> {
-        let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
-        if under_way.has_room() {
-            return Ok(under_way);
+    /// Locks the list of drains, if another one may start.
+    fn reserve_drain(&self) -> Result<MutexGuard<'_, ActiveDrains>, Refusal> {
+        let mut active_drains = self.active_drains.lock().unwrap_or_else(PoisonError::into_inner);
+        if active_drains.has_room() {
+            return Ok(active_drains);
         }
         let why = format!(
-            "{ORDERS_MAX} orders to end tunnels are under way: wait until one is over, or leave \
-             out over_seconds and end the tunnels of many by one POST /api/close"
+            "{ORDERS_MAX} drains are running: wait until one ends, or leave out over_seconds and \
+             close the tunnels of several upstreams with one POST /api/close"
         );
         Err(Reply::error(503, "overloaded", &why))
     }
 
     /// The pool with this name, or the only pool.
     fn pool_named(&self, name: Option<&str>) -> Result<Box<str>, Refusal> {
-        let fleet = self.fleet();
-        match (name, fleet.said().pools.as_slice()) {
+        let registry = self.registry();
+        match (name, registry.config().pools.as_slice()) {
             (Some(name), _) => Ok(name.into()),
             (None, [only]) => Ok(only.name.clone()),
             (None, pools) => {
                 let names: Vec<&str> = pools.iter().map(|pool| &*pool.name).collect();
-                Err(bad(&format!("say which pool: {}", names.join(", "))))
+                Err(bad_request(&format!("pool is required: one of {}", names.join(", "))))
             }
         }
     }
 
-    fn fleet(&self) -> MutexGuard<'_, Fleet> {
-        self.fleet.lock().unwrap_or_else(PoisonError::into_inner)
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The metrics of pools and upstreams.
     pub(crate) fn metrics(&self, exposition: &mut Exposition) {
         let now_ns = now_ns();
         let (routes, left) = {
-            let mut fleet = self.fleet();
-            (self.table.routes(), fleet.retired().to_vec())
+            let mut registry = self.registry();
+            (self.table.routes(), registry.retired().to_vec())
         };
         let members = routes.pools().iter().flat_map(|pool| {
             pool.members().iter().map(move |member| (pool.name(), &*member.upstream))
@@ -298,7 +316,7 @@ impl Api {
         let members: Vec<(&str, &Upstream)> = members.collect();
         let takes = |upstream: &Upstream| {
             let removed = |left: &Retired| left.upstream.number() == upstream.number();
-            upstream.standing(now_ns) == Standing::Up && !left.iter().any(removed)
+            upstream.state(now_ns) == UpstreamState::Up && !left.iter().any(removed)
         };
         let labels = |pool: &str, upstream: &Upstream| {
             vec![("pool", pool.to_owned()), ("upstream", upstream.address().to_string())]
@@ -308,19 +326,21 @@ impl Api {
                 members.iter().map(|(pool, upstream)| (labels(pool, upstream), value(upstream)));
             exposition.tagged(name, kind, help, samples);
         };
-        each("upstream_tunnels", Kind::Gauge, "Tunnels to each upstream.", &|upstream| {
+        each("upstream_tunnels", Kind::Gauge, "Open tunnels of each upstream.", &|upstream| {
             upstream.tunnels().into()
         });
-        each("upstream_up", Kind::Gauge, "Whether it takes tunnels.", &|upstream| {
+        each("upstream_up", Kind::Gauge, "Whether the upstream takes new tunnels.", &|upstream| {
             f64::from(u8::from(takes(upstream)))
         });
         let counter = Kind::Counter;
-        each("upstream_picked", counter, "Times it was chosen.", &|up| up.taken() as f64);
-        each("upstream_failed", counter, "Connects and handshakes that failed.", &|up| {
+        each("upstream_picked", counter, "Times the upstream was chosen.", &|up| up.picks() as f64);
+        each("upstream_failed", counter, "Failed connects, handshakes and responses.", &|up| {
             up.failed_times() as f64
         });
-        each("upstream_ejections", counter, "Times it was ejected.", &|up| up.ejections() as f64);
-        each("upstream_flips", counter, "Times its checks changed their verdict.", &|up| {
+        each("upstream_ejections", counter, "Times the upstream was ejected.", &|up| {
+            up.ejections() as f64
+        });
+        each("upstream_flips", counter, "Times health checks changed the state.", &|up| {
             up.flips() as f64
         });
         let ports = members.iter().flat_map(|(pool, upstream)| {
@@ -332,22 +352,22 @@ impl Api {
                 (labels, f64::from(count))
             })
         });
-        let help = "Connections to each upstream, each a port, by the address they come from.";
+        let help = "Connections to each upstream by local address; each uses a port.";
         exposition.tagged("source_ports", Kind::Gauge, help, ports);
         let mut of_pool = |name, kind, help, value: &dyn Fn(&Pool) -> u64| {
             let samples =
                 routes.pools().iter().map(|pool| (pool.name().to_owned(), value(pool) as f64));
             exposition.labelled(name, kind, help, "pool", samples);
         };
-        let waiting = "Requests that wait for a place.";
+        let waiting = "Requests waiting for an upstream below its max.";
         of_pool("pool_waiting", Kind::Gauge, waiting, &|pool| pool.waiting().into());
-        of_pool("pool_queued", counter, "Requests that had to wait.", &|pool| {
+        of_pool("pool_queued", counter, "Requests that were queued.", &|pool| {
             pool.state().queued.load(Ordering::Relaxed)
         });
         of_pool("pool_overflowed", counter, "Requests that found the queue full.", &|pool| {
             pool.state().overflowed.load(Ordering::Relaxed)
         });
-        of_pool("pool_busy", counter, "Choices that found every upstream at its most.", &|pool| {
+        of_pool("pool_busy", counter, "Choices that found every upstream at its max.", &|pool| {
             pool.state().busy.load(Ordering::Relaxed)
         });
         of_pool("pool_down", counter, "Choices that found no upstream up.", &|pool| {
@@ -356,25 +376,25 @@ impl Api {
     }
 }
 
-fn told(upstream: &Upstream, member: Option<&Member>, state: &str) -> Value {
+fn upstream_json(upstream: &Upstream, member: Option<&Member>, state: &str) -> Value {
     json!({
         "upstream": upstream.name(),
         "address": upstream.address().to_string(),
         "state": state,
         "weight": member.map(|member| member.weight),
-        "max": member.map(|member| member.most).filter(|most| *most != u32::MAX),
+        "max": member.map(|member| member.max_tunnels).filter(|most| *most != u32::MAX),
         "tunnels": upstream.tunnels(),
-        "picked": upstream.taken(),
+        "picked": upstream.picks(),
         "failed": upstream.failed_times(),
         "ejections": upstream.ejections(),
         "flips": upstream.flips(),
     })
 }
 
-/// A name that means no address yet: it takes nothing.
-fn unresolved(member: &MemberConfig) -> Value {
+/// An upstream whose name is not resolved yet; it takes no requests.
+fn unresolved_json(member: &MemberConfig) -> Value {
     json!({
-        "upstream": member.place.to_string(),
+        "upstream": member.endpoint.to_string(),
         "address": null,
         "state": "unresolved",
         "weight": member.weight,
@@ -387,20 +407,23 @@ fn unresolved(member: &MemberConfig) -> Value {
     })
 }
 
-fn end(
-    crew: &dyn Crew,
-    under_way: &mut UnderWay,
+fn drain(
+    workers: &dyn Workers,
+    active_drains: &mut ActiveDrains,
     upstreams: Option<&[Arc<Upstream>]>,
-    (many, over): (HowMany, Duration),
+    (amount, over): (DrainAmount, Duration),
 ) -> Result<(), Refusal> {
-    let which = upstreams.map_or(Which::All, |of| Which::Of(numbers(of).into()));
-    info!("ending tunnels over {over:?}: {many:?}, {which:?}");
-    let order = Arc::new(Order::new(which, many, over, now_ns()));
-    let workers = crew.end(&order);
+    let target =
+        upstreams.map_or(DrainTarget::All, |of| DrainTarget::Upstreams(numbers(of).into()));
+    let names = upstreams.map_or_else(|| "all upstreams".to_owned(), names);
+    let over_text = if over.is_zero() { "at once".to_owned() } else { format!("over {over:?}") };
+    info!("closing tunnels: {amount} of {names}, {over_text}");
+    let order = Arc::new(DrainOrder::new(target, amount, over, now_ns()));
+    let workers = workers.drain(&order);
     order.sent_to(workers);
-    under_way.add(&order);
+    active_drains.add(&order);
     if workers == 0 {
-        return Err(Reply::error(503, "overloaded", "no worker takes orders now: ask again"));
+        return Err(Reply::error(503, "overloaded", "no worker could take the order: try again"));
     }
     Ok(())
 }
@@ -414,12 +437,17 @@ fn balance_name(balance: &Balance) -> &'static str {
     }
 }
 
+fn names(upstreams: &[Arc<Upstream>]) -> String {
+    let names: Vec<&str> = upstreams.iter().map(|upstream| upstream.name()).collect();
+    names.join(", ")
+}
+
 fn numbers(upstreams: &[Arc<Upstream>]) -> Vec<u32> {
     upstreams.iter().map(|upstream| upstream.number()).collect()
 }
 
 fn read<A: DeserializeOwned>(body: &[u8]) -> Result<A, Refusal> {
-    serde_json::from_slice(body).map_err(|error| bad(&error.to_string()))
+    serde_json::from_slice(body).map_err(|error| bad_request(&error.to_string()))
 }
 
 /// Distinguishes `null` from a field that is left out.
@@ -433,11 +461,11 @@ fn over(seconds: Option<f64>) -> Result<Option<Duration>, Refusal> {
         Some(seconds) if (0.0..=OVER_SECONDS_MAX).contains(&seconds) => {
             Ok(Some(Duration::from_secs_f64(seconds)))
         }
-        Some(_) => Err(bad("over_seconds is a number from 0 to 86400")),
+        Some(_) => Err(bad_request("invalid over_seconds: expected 0 to 86400")),
     }
 }
 
-fn bad(message: &str) -> Refusal {
+fn bad_request(message: &str) -> Refusal {
     Reply::error(400, "bad_request", message)
 }
 

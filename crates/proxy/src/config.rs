@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use admin::Address;
-use engine::{Limits, TlsClient, TlsServer, TlsUnusable};
+use engine::{Limits, TlsClient, TlsError, TlsServer};
 use wire::ProxyVersion;
 
-use crate::access_log::Form;
+use crate::access_log::LogFormat;
 use crate::routes::RoutesConfig;
 
 /// Number of tunnels to plan for if none is configured.
@@ -33,9 +33,9 @@ pub struct Config {
     /// Source addresses for connections to upstreams, used in turn. If empty the system chooses, and
     /// on loopback as many addresses of 127.0.0.0/8 as needed are used.
     pub sources: Vec<IpAddr>,
-    /// Where to write a line per tunnel and request, and how.
-    pub access_log: Option<(PathBuf, Form)>,
-    /// Which requests go where.
+    /// File and format of the access log.
+    pub access_log: Option<(PathBuf, LogFormat)>,
+    /// Routes and pools.
     pub routes: RoutesConfig,
     /// Settings that a reload can change.
     pub live: Live,
@@ -47,22 +47,23 @@ pub struct Live {
     /// The engine's limits. The idle timeout, pings, compression and the slow-consumer policy have no
     /// effect here.
     pub limits: Limits,
-    /// How long things may take.
-    pub patience: Patience,
-    /// How the public listeners speak TLS. Whether they do at all is settled at start.
+    /// Timeouts.
+    pub timeouts: Timeouts,
+    /// TLS of the public listeners. Turning it on or off needs a restart.
     pub tls: Option<TlsServer>,
     /// Sends `Forwarded` (RFC 7239) to upstreams, in addition to `X-Forwarded-*`.
     pub forwarded: bool,
-    /// Connections to upstreams that each worker keeps for a next request. Default 64.
-    pub spares: usize,
-    /// The bearer key of the admin listener.
+    /// Maximum number of idle connections to upstreams that each worker keeps for later requests.
+    /// Default 64.
+    pub idle_connections: usize,
+    /// The bearer token of the admin listener.
     pub admin_key: Option<String>,
 }
 
 /// Timeouts of connections, requests and tunnels.
 #[derive(Copy, Clone, Debug)]
-pub struct Patience {
-    /// A connect to an upstream. Default 3 s.
+pub struct Timeouts {
+    /// For connecting to an upstream. Default 3 s.
     pub connect: Duration,
     /// For an upstream's response to a WebSocket handshake. Default 10 s.
     pub handshake: Duration,
@@ -74,28 +75,28 @@ pub struct Patience {
     pub fin: Duration,
     /// For the lifetime of a tunnel, ± 10 %; `None` disables it. Default `None`.
     pub lifetime: Option<Duration>,
-    /// A connection to an upstream without a request. Default 30 s.
-    pub spare: Duration,
+    /// For an idle connection to an upstream. Default 30 s.
+    pub idle_connection: Duration,
 }
 
-impl Default for Patience {
+impl Default for Timeouts {
     fn default() -> Self {
-        Patience {
+        Timeouts {
             connect: Duration::from_secs(3),
             handshake: Duration::from_secs(10),
             answer: Duration::from_secs(60),
             idle: Some(Duration::from_secs(3600)),
             fin: Duration::from_secs(30),
             lifetime: None,
-            spare: Duration::from_secs(30),
+            idle_connection: Duration::from_secs(30),
         }
     }
 }
 
 /// TLS and PROXY header on connections to the upstreams of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outgoing {
-    /// Over TLS, and how.
+pub struct Transport {
+    /// TLS, if it is used.
     pub tls: Option<UpstreamTls>,
     /// Version of the PROXY header, if one is sent; it precedes TLS. The connection then serves one
     /// request only, because the header names its client.
@@ -112,8 +113,9 @@ pub struct UpstreamTls {
 }
 
 impl UpstreamTls {
-    /// For one upstream, named with its port, or as `unix:/path`, which has no name of its own.
-    pub(crate) fn of(&self, upstream: &str) -> Result<TlsClient, TlsUnusable> {
+    /// Returns the TLS client for one upstream, given as `name:port`, or as `unix:/path`, for which
+    /// the name is `localhost`.
+    pub(crate) fn of(&self, upstream: &str) -> Result<TlsClient, TlsError> {
         let upstream = if upstream.starts_with("unix:") { "localhost" } else { upstream };
         let host = upstream.rsplit_once(':').map_or(upstream, |(host, _)| host);
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
@@ -125,11 +127,12 @@ impl Live {
     /// Returns the engine's limits, adjusted for the relay.
     pub(crate) fn engine_limits(&self) -> Limits {
         let mut limits = self.limits.clone();
-        // Nothing the engine closes by itself; it is the tick that counts. It must be fine for the
-        // shortest time and not come round again within the longest.
-        let Patience { idle, spare, answer, .. } = self.patience;
-        let idle = idle.unwrap_or_default().max(spare).max(answer);
-        let finest = self.patience.fin.min(self.patience.spare).min(Duration::from_secs(60)) / 64;
+        // The engine closes no tunnel for idleness; only its tick is used. The tick must be fine
+        // enough for the shortest timeout and must not wrap within the longest.
+        let Timeouts { idle, idle_connection, answer, .. } = self.timeouts;
+        let idle = idle.unwrap_or_default().max(idle_connection).max(answer);
+        let finest =
+            self.timeouts.fin.min(self.timeouts.idle_connection).min(Duration::from_secs(60)) / 64;
         let tick = finest.max(idle / 30_000).max(Duration::from_millis(20));
         limits.idle_timeout = Some(tick * TICKS);
         limits.pings = false;
@@ -142,10 +145,10 @@ impl Default for Live {
         let peer_timeout = Some(Duration::from_secs(120));
         Live {
             limits: Limits { peer_timeout, ..Limits::default() },
-            patience: Patience::default(),
+            timeouts: Timeouts::default(),
             tls: None,
             forwarded: false,
-            spares: 64,
+            idle_connections: 64,
             admin_key: None,
         }
     }

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-use admin::{Asked, Exposition, Kind, Page, Program, Reply, engine_metrics, engine_stats};
+use admin::{ApiRequest, Exposition, Kind, Page, Program, Reply, engine_metrics, engine_stats};
 use engine::sys::process::now_ns;
 use engine::{ConnId, Remote, Totals};
 use serde_json::{Value, json};
 
 use crate::access_log::Side;
-use crate::api::{Api, Crew};
-use crate::counters::{Counters, Ended, Phase, Refusal, Stage};
-use crate::drain::Order;
-use crate::histogram::{Timed, Times};
-use crate::relay::{List, Listed, Post, TunnelInfo};
+use crate::api::{Api, Workers};
+use crate::counters::{Counters, EndReason, Phase, Refusal, Stage};
+use crate::drain::DrainOrder;
+use crate::histogram::{Histogram, Timings};
+use crate::relay::{Post, TunnelInfo, TunnelPage, TunnelQuery};
 use crate::shared::Shared;
 
 /// Timeout for a page of tunnels. A worker that does not answer in time is listed as silent.
@@ -23,18 +23,20 @@ const LIST_WAIT: Duration = Duration::from_secs(1);
 /// Bytes that one post counts in a mailbox.
 const POST_BYTES: usize = 256;
 
-/// A histogram: name, help, where it is.
-type Histogram = (&'static str, &'static str, fn(&Timed) -> &Times);
+/// A histogram: name, help and where it is counted.
+type HistogramMetric = (&'static str, &'static str, fn(&Timings) -> &Histogram);
 
-const TIMED: [Histogram; 4] = [
-    (
-        "handshake_seconds",
-        "Seconds that the head of a request took to come, TLS before it included.",
-        |timed| &timed.handshake,
-    ),
-    ("connect_seconds", "Connects to upstreams, in seconds.", |timed| &timed.connect),
-    ("switching_seconds", "Seconds from a handshake to its 101.", |timed| &timed.switching),
-    ("tunnel_seconds", "How long tunnels lived, in seconds.", |timed| &timed.lifetime),
+const HISTOGRAMS: [HistogramMetric; 4] = [
+    ("handshake_seconds", "Seconds to receive the head of a request, including TLS.", |timed| {
+        &timed.handshake
+    }),
+    ("connect_seconds", "Seconds to connect to an upstream, including TLS.", |timed| {
+        &timed.connect
+    }),
+    ("switching_seconds", "Seconds from a WebSocket handshake to its 101.", |timed| {
+        &timed.switching
+    }),
+    ("tunnel_seconds", "Lifetime of tunnels in seconds.", |timed| &timed.lifetime),
 ];
 
 /// The admin view of a proxy.
@@ -58,18 +60,18 @@ impl Control {
         self.shared.counters.iter().map(of).sum()
     }
 
-    /// Asks one worker for tunnels from a slot on; `None` if it did not answer in time.
-    fn ask(
+    /// Asks one worker for its tunnels from a slot on; `None` if it does not answer in time.
+    fn query_worker(
         &self,
         worker: usize,
         (slot, limit): (u32, usize),
         upstreams: Option<&[u32]>,
         until_ns: u64,
-    ) -> Option<Listed> {
+    ) -> Option<TunnelPage> {
         let (reply, answer) = sync_channel(1);
         let upstreams = upstreams.map(Into::into);
-        let list = Box::new(List { slot, limit, upstreams, reply });
-        self.remote.post(worker, Post::List(list), POST_BYTES).ok()?;
+        let list = Box::new(TunnelQuery { slot, limit, upstreams, reply });
+        self.remote.post(worker, Post::ListTunnels(list), POST_BYTES).ok()?;
         let left = until_ns.saturating_sub(now_ns());
         answer.recv_timeout(Duration::from_nanos(left)).ok()
     }
@@ -77,46 +79,46 @@ impl Control {
     fn numbers(&self) -> [(&'static str, Kind, &'static str, u64); 10] {
         use Kind::{Counter, Gauge};
         [
-            ("tunnels", Gauge, "Tunnels open now.", self.sum(|c| c.tunnels.get())),
-            ("exchanges", Gauge, "Requests under way.", self.sum(|c| c.exchanges.get())),
+            ("tunnels", Gauge, "Open tunnels.", self.sum(|c| c.tunnels.get())),
+            ("exchanges", Gauge, "Requests in progress.", self.sum(|c| c.exchanges.get())),
             ("tunnels_opened", Counter, "Tunnels opened.", self.sum(|c| c.opened.get())),
-            ("proxied", Counter, "Requests taken on.", self.sum(|c| c.requests.get())),
+            ("proxied", Counter, "Requests accepted for proxying.", self.sum(|c| c.requests.get())),
             (
                 "declined",
                 Counter,
-                "Handshakes that an upstream did not answer with 101.",
+                "WebSocket handshakes that an upstream answered with another status than 101.",
                 self.sum(|c| c.declined.get()),
             ),
-            ("retries", Counter, "Requests tried again elsewhere.", self.sum(|c| c.retries.get())),
+            ("retries", Counter, "Retries on another upstream.", self.sum(|c| c.retries.get())),
             (
                 "reused",
                 Counter,
-                "Requests sent on a connection that had served another.",
+                "Requests sent on a reused upstream connection.",
                 self.sum(|c| c.reused.get()),
             ),
-            ("truncated", Counter, "Answers that broke off.", self.sum(|c| c.truncated.get())),
+            ("truncated", Counter, "Responses that ended early.", self.sum(|c| c.truncated.get())),
             (
                 "tunnel_bytes_in",
                 Counter,
-                "Bytes from clients in tunnels that have ended.",
+                "Bytes from clients in closed tunnels.",
                 self.sum(|c| c.bytes_up.get()),
             ),
             (
                 "tunnel_bytes_out",
                 Counter,
-                "Bytes to clients in tunnels that have ended.",
+                "Bytes to clients in closed tunnels.",
                 self.sum(|c| c.bytes_down.get()),
             ),
         ]
     }
 
     fn ended(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        Ended::ALL.into_iter().map(|why| (why.name(), self.sum(|c| c.ended(why))))
+        EndReason::ALL.into_iter().map(|why| (why.name(), self.sum(|c| c.ended(why))))
     }
 
     fn ended_by(&self) -> impl Iterator<Item = (&'static str, u64)> {
         [Side::Client, Side::Upstream, Side::Proxy].into_iter().map(|side| {
-            let of_side = Ended::ALL.into_iter().filter(move |why| why.side() == side);
+            let of_side = EndReason::ALL.into_iter().filter(move |why| why.side() == side);
             (side.name(), of_side.map(|why| self.sum(|c| c.ended(why))).sum())
         })
     }
@@ -147,14 +149,14 @@ impl Control {
             let of = move |stage: Stage| (labels(worker, stage.name()), counters.at(stage) as f64);
             Stage::ALL.into_iter().map(of)
         });
-        let help = "Requests under way in each worker, by state.";
+        let help = "Requests in progress in each worker, by state.";
         exposition.tagged("worker_requests", Kind::Gauge, help, requests);
         let held = admin::descriptors().into_iter().filter_map(|(thread, held)| {
             let number: usize = thread.strip_prefix("worker-")?.parse().ok()?;
             let worker = self.shared.running().find(|worker| *worker == number)?;
             Some((worker.to_string(), held as f64))
         });
-        let help = "Descriptors in the table that each worker uses.";
+        let help = "Descriptors in use in the table of each worker.";
         exposition.labelled("descriptors", Kind::Gauge, help, "worker", held);
     }
 }
@@ -171,39 +173,48 @@ impl Program for Control {
             exposition.single(name, kind, help, value as f64);
         }
         let float = |(name, value): (&str, u64)| (name.to_owned(), value as f64);
-        let help = "Tunnels ended, by reason.";
+        let help = "Closed tunnels, by reason.";
         let ended = self.ended().map(float);
         exposition.labelled("tunnels_ended", Kind::Counter, help, "reason", ended);
-        let help = "Tunnels ended, by who ended them.";
+        let help = "Closed tunnels, by the side that closed them.";
         let ended_by = self.ended_by().map(float);
         exposition.labelled("tunnels_ended_by", Kind::Counter, help, "side", ended_by);
-        let help = "Requests answered by the proxy itself, by reason.";
+        let help = "Requests that the proxy refused, by reason.";
         let refused = self.refused().map(float);
         exposition.labelled("requests_refused", Kind::Counter, help, "reason", refused);
-        for (name, help, of) in TIMED {
-            exposition.histogram(name, help, Times::sum(self.shared.times.iter().map(of)));
+        for (name, help, of) in HISTOGRAMS {
+            exposition.histogram(name, help, Histogram::sum(self.shared.timings.iter().map(of)));
         }
         self.worker_metrics(exposition);
         let mut gauge = |name, help, value: u64| {
             exposition.single(name, Kind::Gauge, help, value as f64);
         };
         let capacity = self.remote.open().map(|(_, capacity)| u64::from(capacity)).sum();
-        gauge("connections_max", "Connections that all workers may hold, two a tunnel.", capacity);
+        gauge("connections_max", "Maximum number of connections; a tunnel takes two.", capacity);
         let handshakes = self.remote.handshakes().into();
-        gauge("handshakes", "Requests whose head is not whole yet.", handshakes);
+        gauge("handshakes", "Connections whose request head is not complete yet.", handshakes);
         let addresses = self.remote.addresses() as u64;
-        gauge("addresses", "Addresses kept for the limits per address.", addresses);
-        gauge("descriptors_max", "Descriptors that each table may hold.", capacity::nofile().soft);
-        gauge("workers", "Workers that were needed so far.", self.shared.running().count() as u64);
+        gauge("addresses", "Addresses tracked for the limits per address.", addresses);
+        gauge(
+            "descriptors_max",
+            "Maximum number of descriptors per table.",
+            capacity::nofile().soft,
+        );
+        gauge("workers", "Started workers.", self.shared.running().count() as u64);
         if let Some(rss_bytes) = admin::rss_bytes() {
             gauge("resident_memory_bytes", "Resident memory of the process.", rss_bytes);
         }
         let help = "CPU time of all threads of the process.";
         exposition.single("cpu_seconds", Kind::Counter, help, admin::cpu_seconds());
-        let help = "Lines of the access log that found no room.";
+        let help = "Lines of the access log that were dropped.";
         let dropped = self.shared.log_dropped() as f64;
         exposition.single("access_log_dropped", Kind::Counter, help, dropped);
-        exposition.single("uptime_seconds", Kind::Gauge, "Since the start.", self.uptime_seconds());
+        exposition.single(
+            "uptime_seconds",
+            Kind::Gauge,
+            "Seconds since the start.",
+            self.uptime_seconds(),
+        );
         self.api.metrics(exposition);
     }
 
@@ -224,7 +235,7 @@ impl Program for Control {
         stats.into()
     }
 
-    fn api(&self, asked: &Asked<'_>) -> Option<Reply> {
+    fn api(&self, asked: &ApiRequest<'_>) -> Option<Reply> {
         self.api.answer(self, asked)
     }
 
@@ -233,20 +244,20 @@ impl Program for Control {
     }
 }
 
-impl Crew for Control {
-    fn end(&self, order: &Arc<Order>) -> u32 {
-        let mut told = 0;
+impl Workers for Control {
+    fn drain(&self, order: &Arc<DrainOrder>) -> u32 {
+        let mut reached = 0;
         for worker in self.shared.running() {
-            let post = Post::End(Arc::clone(order));
-            told += u32::from(self.remote.post(worker, post, POST_BYTES).is_ok());
+            let post = Post::Drain(Arc::clone(order));
+            reached += u32::from(self.remote.post(worker, post, POST_BYTES).is_ok());
         }
-        told
+        reached
     }
 
-    fn look_again(&self) {
+    fn wake_waiters(&self) {
         for worker in self.shared.running() {
-            // With its mailbox full they look by themselves, a moment later.
-            let _ = self.remote.post(worker, Post::Place, 0);
+            // If the mailbox is full, the worker looks by itself a moment later.
+            let _ = self.remote.post(worker, Post::PermitReleased, 0);
         }
     }
 
@@ -258,8 +269,8 @@ impl Crew for Control {
         for worker in self.shared.running().filter(|worker| *worker >= from) {
             let mut slot = after.filter(|_| worker == from).map_or(0, |after| after.slot() + 1);
             while listed.len() < page.limit {
-                let asked = (slot, page.limit - listed.len());
-                let Some(answer) = self.ask(worker, asked, upstreams, until_ns) else {
+                let range = (slot, page.limit - listed.len());
+                let Some(answer) = self.query_worker(worker, range, upstreams, until_ns) else {
                     silent.push(worker);
                     break;
                 };
@@ -271,21 +282,21 @@ impl Crew for Control {
             }
         }
         let full = listed.len() >= page.limit;
-        let next = listed.last().filter(|_| full).map(|tunnel| text_of(tunnel.id));
-        let tunnels: Vec<Value> = listed.iter().map(told).collect();
+        let next = listed.last().filter(|_| full).map(|tunnel| id_text(tunnel.id));
+        let tunnels: Vec<Value> = listed.iter().map(tunnel_json).collect();
         Reply::json(&json!({ "tunnels": tunnels, "next": next, "silent_workers": silent }))
     }
 }
 
-/// A tunnel's name in JSON: as text, since a reader that takes numbers for floating point keeps 53 bits
-/// of them, and from the second worker on there are more (RFC 8259 section 6).
-fn text_of(id: ConnId) -> String {
+/// A tunnel's id in JSON. It is a string because many readers parse numbers as floating point, which
+/// has 53 bits; ids need more from the second worker on (RFC 8259 section 6).
+fn id_text(id: ConnId) -> String {
     id.as_u64().to_string()
 }
 
-fn told(tunnel: &TunnelInfo) -> Value {
+fn tunnel_json(tunnel: &TunnelInfo) -> Value {
     json!({
-        "id": text_of(tunnel.id),
+        "id": id_text(tunnel.id),
         "upstream": tunnel.upstream,
         "client": tunnel.client.map(|client| client.to_string()),
         "seconds": tunnel.seconds,
@@ -301,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_of_a_tunnel_survives_every_reader_of_json() {
+    fn tunnel_ids_survive_json_readers_with_53_bit_numbers() {
         let id = ConnId::from_u64(1 << 54 | 3 << 32 | 5);
         assert_eq!((id.worker(), id.slot(), id.generation()), (1, 3, 5));
         let tunnel = TunnelInfo {
@@ -315,10 +326,10 @@ mod tests {
             queued: 0,
         };
         let number = id.as_u64();
-        assert_ne!(number as f64 as u64, number, "JavaScript would change it");
-        let told = told(&tunnel);
-        assert_eq!(told["id"], number.to_string());
-        let read = told["id"].as_str().and_then(|text| text.parse().ok()).map(ConnId::from_u64);
+        assert_ne!(number as f64 as u64, number, "JavaScript would round it");
+        let shown = tunnel_json(&tunnel);
+        assert_eq!(shown["id"], number.to_string());
+        let read = shown["id"].as_str().and_then(|text| text.parse().ok()).map(ConnId::from_u64);
         assert_eq!(read, Some(id));
     }
 }

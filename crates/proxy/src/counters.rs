@@ -58,9 +58,9 @@ reasons! {
 }
 
 reasons! {
-    /// Why a tunnel ended.
-    Ended {
-        /// The client ended its side first.
+    /// Why a tunnel was closed.
+    EndReason {
+        /// The client closed its side first.
         ByClient = "client",
         /// The upstream closed its side first.
         ByUpstream = "upstream",
@@ -96,9 +96,9 @@ reasons! {
         Waiting = "waiting",
         /// Connecting to an upstream.
         Connecting = "connecting",
-        /// The request was sent, or as much of it as has come.
-        Asked = "asked",
-        /// The head of the answer was passed on.
+        /// The request was sent, or as much of it as has arrived; no response head yet.
+        Sent = "asked",
+        /// The head of the response was passed on.
         Answering = "answering",
     }
 }
@@ -116,23 +116,23 @@ reasons! {
 }
 
 impl Phase {
-    /// Of a tunnel that is ending for this reason, if it is.
-    pub(crate) const fn of(ending: Option<Ended>) -> Phase {
+    /// The phase of a tunnel that is being closed for this reason, if any.
+    pub(crate) const fn of(ending: Option<EndReason>) -> Phase {
         match ending {
             None => Phase::Open,
-            Some(Ended::ByClient | Ended::ByUpstream) => Phase::HalfClosed,
+            Some(EndReason::ByClient | EndReason::ByUpstream) => Phase::HalfClosed,
             Some(_) => Phase::Ending,
         }
     }
 }
 
-impl Ended {
-    /// Who ended it.
+impl EndReason {
+    /// The side that closed it.
     #[must_use]
     pub const fn side(self) -> Side {
         match self {
-            Ended::ByClient | Ended::ClientReset => Side::Client,
-            Ended::ByUpstream | Ended::UpstreamReset => Side::Upstream,
+            EndReason::ByClient | EndReason::ClientReset => Side::Client,
+            EndReason::ByUpstream | EndReason::UpstreamReset => Side::Upstream,
             _ => Side::Proxy,
         }
     }
@@ -198,7 +198,7 @@ pub(crate) struct Counters {
     /// Bytes from upstreams in closed tunnels.
     pub(crate) bytes_down: Counter,
     refused: [Counter; Refusal::ALL.len()],
-    ended: [Counter; Ended::ALL.len()],
+    ended: [Counter; EndReason::ALL.len()],
     stages: [Counter; Stage::ALL.len()],
     phases: [Counter; Phase::ALL.len()],
 }
@@ -216,16 +216,16 @@ impl Counters {
         }
     }
 
-    /// A request goes from one stage to another; none is before and behind all.
-    pub(crate) fn staged(&self, from: Option<Stage>, to: Option<Stage>) {
+    /// Moves a request from one stage to another; `None` is before the first or after the last.
+    pub(crate) fn move_stage(&self, from: Option<Stage>, to: Option<Stage>) {
         let of = |stage: Option<Stage>| stage.and_then(|stage| self.stages.get(stage as usize));
-        moved(of(from), of(to));
+        move_one(of(from), of(to));
     }
 
-    /// The same of a tunnel.
-    pub(crate) fn phased(&self, from: Option<Phase>, to: Option<Phase>) {
+    /// Moves a tunnel from one phase to another.
+    pub(crate) fn move_phase(&self, from: Option<Phase>, to: Option<Phase>) {
         let of = |phase: Option<Phase>| phase.and_then(|phase| self.phases.get(phase as usize));
-        moved(of(from), of(to));
+        move_one(of(from), of(to));
     }
 
     /// Requests in this stage.
@@ -248,12 +248,12 @@ impl Counters {
 
     /// Tunnels closed for this reason.
     #[must_use]
-    pub(crate) fn ended(&self, why: Ended) -> u64 {
+    pub(crate) fn ended(&self, why: EndReason) -> u64 {
         self.ended.get(why as usize).map_or(0, Counter::get)
     }
 }
 
-fn moved(from: Option<&Counter>, to: Option<&Counter>) {
+fn move_one(from: Option<&Counter>, to: Option<&Counter>) {
     if let Some(from) = from {
         from.sub(1);
     }

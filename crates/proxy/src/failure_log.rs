@@ -16,17 +16,17 @@ const QUIET_NS: u64 = 30_000_000_000;
 
 /// What was logged so far.
 #[derive(Default)]
-pub(crate) struct Teller {
-    /// Of upstreams that have failed, by number.
-    told: BTreeMap<u32, Told>,
-    /// Requests for which there was no address to connect from.
+pub(crate) struct FailureLog {
+    /// Of upstreams that have failed, by upstream number.
+    logged: BTreeMap<u32, LoggedState>,
+    /// Requests refused for want of a local address or port, as of the last message.
     unsourced: u64,
     unsourced_quiet_ns: u64,
 }
 
 /// What was logged for one upstream.
 #[derive(Copy, Clone, Default)]
-struct Told {
+struct LoggedState {
     state: State,
     failed: u64,
     ejections: u64,
@@ -36,46 +36,45 @@ struct Told {
 #[derive(Copy, Clone, Default, PartialEq, Eq, Debug)]
 enum State {
     #[default]
-    Well,
+    Healthy,
     Failing,
     Ejected,
 }
 
 /// A change that is logged.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum News {
-    Fails,
+enum Transition {
+    Failing,
     Ejected,
-    Back,
+    Recovered,
 }
 
-impl Teller {
-    pub(crate) fn look(&mut self, shared: &Shared, now_ns: u64) {
+impl FailureLog {
+    pub(crate) fn poll(&mut self, shared: &Shared, now_ns: u64) {
         let routes = shared.table.routes();
-        let mut before = std::mem::take(&mut self.told);
+        let mut before = std::mem::take(&mut self.logged);
         let members = routes.pools().iter().flat_map(|pool| pool.members());
         for upstream in members.map(|member| &member.upstream) {
             let number = upstream.number();
-            if upstream.failed_times() == 0 || self.told.contains_key(&number) {
+            if upstream.failed_times() == 0 || self.logged.contains_key(&number) {
                 continue;
             }
-            let mut told = before.remove(&number).unwrap_or_default();
-            if let Some(news) = told.look(upstream, now_ns) {
-                tell(upstream, news);
+            let mut logged = before.remove(&number).unwrap_or_default();
+            if let Some(transition) = logged.poll(upstream, now_ns) {
+                log_transition(upstream, transition);
             }
-            self.told.insert(number, told);
+            self.logged.insert(number, logged);
         }
-        self.look_at_sources(shared, now_ns);
+        self.poll_sources(shared, now_ns);
     }
 
-    fn look_at_sources(&mut self, shared: &Shared, now_ns: u64) {
+    fn poll_sources(&mut self, shared: &Shared, now_ns: u64) {
         let unsourced = shared.counters.iter().map(|c| c.refused(Refusal::NoSource)).sum();
         if unsourced <= self.unsourced || now_ns < self.unsourced_quiet_ns {
             return;
         }
         warn!(
-            "{} requests were refused, as no address to connect from has a free port for their \
-             upstreams: give more by --source",
+            "no free source port: {} requests refused; add addresses with --source",
             unsourced - self.unsourced
         );
         self.unsourced = unsourced;
@@ -83,45 +82,43 @@ impl Teller {
     }
 }
 
-impl Told {
-    fn look(&mut self, upstream: &Upstream, now_ns: u64) -> Option<News> {
+impl LoggedState {
+    fn poll(&mut self, upstream: &Upstream, now_ns: u64) -> Option<Transition> {
         let failed = upstream.failed_times();
         let fails = upstream.is_failing() || failed > self.failed;
         self.failed = failed;
         let ejected = upstream.ejections() > self.ejections;
-        let news = match self.state {
-            State::Well if fails && now_ns >= self.quiet_until_ns => {
+        let transition = match self.state {
+            State::Healthy if fails && now_ns >= self.quiet_until_ns => {
                 self.quiet_until_ns = now_ns + QUIET_NS;
-                if ejected { News::Ejected } else { News::Fails }
+                if ejected { Transition::Ejected } else { Transition::Failing }
             }
-            State::Failing if ejected => News::Ejected,
-            State::Failing | State::Ejected if !upstream.is_failing() => News::Back,
+            State::Failing if ejected => Transition::Ejected,
+            State::Failing | State::Ejected if !upstream.is_failing() => Transition::Recovered,
             _ => return None,
         };
-        self.state = match news {
-            News::Fails => State::Failing,
-            News::Ejected => State::Ejected,
-            News::Back => State::Well,
+        self.state = match transition {
+            Transition::Failing => State::Failing,
+            Transition::Ejected => State::Ejected,
+            Transition::Recovered => State::Healthy,
         };
         self.ejections = upstream.ejections();
-        Some(news)
+        Some(transition)
     }
 }
 
-fn tell(upstream: &Upstream, news: News) {
-    let (name, address) = (upstream.name(), upstream.address().to_string());
-    // Behind a name there may be several.
-    let shown = if *name == *address { address } else { format!("{name} ({address})") };
+fn log_transition(upstream: &Upstream, transition: Transition) {
+    let shown = upstream.label();
     let why = upstream.fault().map(|fault| fault.to_string()).unwrap_or_default();
     let ejection = upstream.ejection();
     let (after, time) = (ejection.after, Duration::from_nanos(ejection.for_ns));
-    match news {
-        News::Fails => warn!("upstream {shown} fails: {why}"),
-        News::Ejected => warn!(
-            "upstream {shown} is ejected for {time:?}, and again while that goes on, after \
-             {after} failures in a row: {why}; its tunnels are left alone"
+    match transition {
+        Transition::Failing => warn!("upstream failing: {shown}: {why}"),
+        Transition::Ejected => warn!(
+            "upstream ejected: {shown}: {why}; no new requests for {time:?} at a time after \
+             {after} consecutive failures; open tunnels are kept"
         ),
-        News::Back => info!("upstream {shown} answers again"),
+        Transition::Recovered => info!("upstream recovered: {shown}"),
     }
 }
 
@@ -133,24 +130,24 @@ mod tests {
     const S: u64 = 1_000_000_000;
 
     #[test]
-    fn the_first_failure_an_ejection_and_the_return_are_told_once() {
+    fn first_failure_ejection_and_recovery_are_logged_once() {
         let address = UpstreamAddress::Tcp(([127, 0, 0, 1], 80).into());
         let upstream = Upstream::new(1, "127.0.0.1:80", address, 0);
         upstream.set_ejection(Ejection { after: 3, for_ns: S });
-        let mut told = Told::default();
+        let mut logged = LoggedState::default();
         upstream.failed(0, Fault::Tls);
-        assert_eq!(told.look(&upstream, S), Some(News::Fails));
+        assert_eq!(logged.poll(&upstream, S), Some(Transition::Failing));
         upstream.failed(S, Fault::Tls);
-        assert_eq!(told.look(&upstream, 2 * S), None);
+        assert_eq!(logged.poll(&upstream, 2 * S), None);
         upstream.failed(2 * S, Fault::Tls);
-        assert_eq!(told.look(&upstream, 3 * S), Some(News::Ejected));
+        assert_eq!(logged.poll(&upstream, 3 * S), Some(Transition::Ejected));
         (4..20).for_each(|at| upstream.failed(at * S, Fault::Tls));
-        assert_eq!(told.look(&upstream, 20 * S), None, "ejected again and again");
+        assert_eq!(logged.poll(&upstream, 20 * S), None, "ejected repeatedly");
         upstream.succeeded();
-        assert_eq!(told.look(&upstream, 21 * S), Some(News::Back));
-        // Who comes and goes is told of now and then.
+        assert_eq!(logged.poll(&upstream, 21 * S), Some(Transition::Recovered));
+        // A flapping upstream is logged once per quiet period.
         upstream.failed(22 * S, Fault::Broken);
-        assert_eq!(told.look(&upstream, 22 * S), None);
-        assert_eq!(told.look(&upstream, 31 * S), Some(News::Fails));
+        assert_eq!(logged.poll(&upstream, 22 * S), None);
+        assert_eq!(logged.poll(&upstream, 31 * S), Some(Transition::Failing));
     }
 }

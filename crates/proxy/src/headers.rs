@@ -32,15 +32,14 @@ const END_TO_END: [&str; 5] = ["authorization", "content-length", "content-type"
 
 /// The client of a request and how it is passed on.
 #[derive(Copy, Clone, Debug, Default)]
-pub(crate) struct Whose {
-    /// Who is at the other end of the socket, if it has an address.
+pub(crate) struct ClientIdentity {
+    /// The address of the peer of the socket, if it has one.
     pub(crate) peer: Option<IpAddr>,
     /// The client address that a trusted proxy gave.
     pub(crate) client: Option<IpAddr>,
-    /// In which header the peer's word is taken, if it is. What stands in the others may be any
-    /// client's.
-    pub(crate) believed: Option<ForwardedBy>,
-    /// It came over TLS.
+    /// The header in which the peer is trusted, if it is. Others may come from any client.
+    pub(crate) trusted: Option<ForwardedBy>,
+    /// The request came over TLS.
     pub(crate) secure: bool,
     /// Whether to add `Forwarded` (RFC 7239).
     pub(crate) forwarded: bool,
@@ -63,21 +62,21 @@ pub(crate) fn encode_request(
     request: &Request<'_, '_>,
     upgrade: bool,
     framing: Framing,
-    whose: &Whose,
+    identity: &ClientIdentity,
 ) {
     out.extend_from_slice(request.method.as_bytes());
     out.push(b' ');
     push_target(out, request);
     out.extend_from_slice(b" HTTP/1.1\r\n");
-    push_line(out, "Host", request.authority().unwrap_or_default());
+    push_header(out, "Host", request.authority().unwrap_or_default());
     let mut counted = false;
     for header in request.headers {
         let again = header.name.eq_ignore_ascii_case("content-length")
             && std::mem::replace(&mut counted, true);
         let host = header.name.eq_ignore_ascii_case("host");
-        let ours = is_identity(header.name, whose);
-        if !host && !again && !ours && goes_along(request.headers, header.name) {
-            push_line(out, header.name, header.value);
+        let ours = is_identity(header.name, identity);
+        if !host && !again && !ours && is_passed_on(request.headers, header.name) {
+            push_header(out, header.name, header.value);
         }
     }
     if upgrade {
@@ -86,7 +85,7 @@ pub(crate) fn encode_request(
     if framing == Framing::Chunked {
         out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
     }
-    push_identity(out, request, whose);
+    push_identity(out, request, identity);
     out.extend_from_slice(b"\r\n");
 }
 
@@ -104,8 +103,8 @@ pub(crate) fn encode_answer(out: &mut Vec<u8>, answer: &Response<'_, '_>, framin
             && std::mem::replace(&mut counted, true);
         // A 426 needs its Upgrade header, which names the required protocol.
         let wanted = answer.status == 426 && header.name.eq_ignore_ascii_case("upgrade");
-        if !again && (wanted || goes_along(answer.headers, header.name)) {
-            push_line(out, header.name, header.value);
+        if !again && (wanted || is_passed_on(answer.headers, header.name)) {
+            push_header(out, header.name, header.value);
         }
     }
     if framing == Framing::Chunked {
@@ -130,15 +129,15 @@ fn push_target(out: &mut Vec<u8>, request: &Request<'_, '_>) {
     }
 }
 
-pub(crate) fn push_line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+pub(crate) fn push_header(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(b": ");
     out.extend_from_slice(value);
     out.extend_from_slice(b"\r\n");
 }
 
-/// Whether a line goes on beyond this hop.
-fn goes_along(headers: &[Header<'_>], name: &str) -> bool {
+/// Whether a header is passed on beyond this hop.
+fn is_passed_on(headers: &[Header<'_>], name: &str) -> bool {
     let is = |other: &&str| name.eq_ignore_ascii_case(other);
     if HOP_BY_HOP.iter().any(is) {
         return false;
@@ -158,37 +157,39 @@ fn is_named(headers: &[Header<'_>], name: &str) -> bool {
     items.any(|item| item.trim_ascii().eq_ignore_ascii_case(name.as_bytes()))
 }
 
-/// Whether a header says whose a request is, and is no word of a proxy that is believed.
-fn is_identity(name: &str, whose: &Whose) -> bool {
-    let believed = whose.believed == Some(ForwardedBy::XForwardedFor);
-    let is = |known: &&str| name.len() == known.len() && begins(name, known);
-    IDENTITY.iter().any(is) || !believed && begins(name, FORWARDED)
+/// Whether a header names the client or the outer request and does not come from a trusted proxy.
+fn is_identity(name: &str, identity: &ClientIdentity) -> bool {
+    let trusted = identity.trusted == Some(ForwardedBy::XForwardedFor);
+    let is = |known: &&str| name.len() == known.len() && has_prefix(name, known);
+    IDENTITY.iter().any(is) || !trusted && has_prefix(name, FORWARDED)
 }
 
-/// Whether a name begins like this; some servers read `_` as `-`.
-fn begins(name: &str, front: &str) -> bool {
+/// Whether a name has this prefix; `_` counts as `-`, as some servers read it.
+fn has_prefix(name: &str, front: &str) -> bool {
     let same = |(a, b): (u8, u8)| a.eq_ignore_ascii_case(&b) || a == b'_' && b == b'-';
     name.len() >= front.len() && name.bytes().zip(front.bytes()).all(same)
 }
 
-fn push_identity(out: &mut Vec<u8>, request: &Request<'_, '_>, whose: &Whose) {
-    let told = |name, by| values(request.headers, name).filter(move |_| whose.believed == Some(by));
-    let x = |name| told(name, ForwardedBy::XForwardedFor);
-    let elements = || told("forwarded", ForwardedBy::Forwarded);
-    // A list that goes on names whom we heard it from; a new one begins with the client.
-    let next_of = |goes_on: bool| if goes_on { whose.peer } else { whose.client.or(whose.peer) };
+fn push_identity(out: &mut Vec<u8>, request: &Request<'_, '_>, identity: &ClientIdentity) {
+    let values_of =
+        |name, by| values(request.headers, name).filter(move |_| identity.trusted == Some(by));
+    let x = |name| values_of(name, ForwardedBy::XForwardedFor);
+    let elements = || values_of("forwarded", ForwardedBy::Forwarded);
+    // A list that is continued gets the peer appended; a new one begins with the client.
+    let next_of =
+        |goes_on: bool| if goes_on { identity.peer } else { identity.client.or(identity.peer) };
     let from = next_of(x("x-forwarded-for").next().is_some()).map(|from| from.to_string());
     push_list(out, "X-Forwarded-For", x("x-forwarded-for"), from.as_deref());
-    let scheme = if whose.secure { "https" } else { "http" };
+    let scheme = if identity.secure { "https" } else { "http" };
     let host = request.authority().unwrap_or_default();
     let proto = x("x-forwarded-proto").next().or_else(|| elements().last().and_then(proto_of));
-    push_line(out, "X-Forwarded-Proto", proto.unwrap_or(scheme.as_bytes()));
+    push_header(out, "X-Forwarded-Proto", proto.unwrap_or(scheme.as_bytes()));
     let forwarded_host = x("x-forwarded-host").next().unwrap_or(host);
     if !forwarded_host.is_empty() {
-        push_line(out, "X-Forwarded-Host", forwarded_host);
+        push_header(out, "X-Forwarded-Host", forwarded_host);
     }
     let from = next_of(elements().next().is_some());
-    let element = whose.forwarded.then(|| forwarded_element(from, scheme, host));
+    let element = identity.forwarded.then(|| forwarded_element(from, scheme, host));
     push_list(out, "Forwarded", elements(), element.as_deref());
 }
 
@@ -208,11 +209,11 @@ fn proto_of(value: &[u8]) -> Option<&[u8]> {
 fn push_list<'v>(
     out: &mut Vec<u8>,
     name: &str,
-    came: impl Iterator<Item = &'v [u8]>,
+    received: impl Iterator<Item = &'v [u8]>,
     ours: Option<&'v str>,
 ) {
     let begin = out.len();
-    for value in came.chain(ours.map(str::as_bytes)).filter(|value| !value.is_empty()) {
+    for value in received.chain(ours.map(str::as_bytes)).filter(|value| !value.is_empty()) {
         if out.len() == begin {
             out.extend_from_slice(name.as_bytes());
             out.extend_from_slice(b": ");
@@ -254,21 +255,21 @@ mod tests {
 
     use super::*;
 
-    fn passed(head: &str, whose: &Whose) -> String {
+    fn passed(head: &str, identity: &ClientIdentity) -> String {
         let head = head.replace('\n', "\r\n");
         let mut headers = [EMPTY_HEADER; 40];
         let request = parse_request(head.as_bytes(), &mut headers).unwrap();
         let mut out = Vec::new();
-        encode_request(&mut out, &request, false, Framing::Counted, whose);
+        encode_request(&mut out, &request, false, Framing::Counted, identity);
         String::from_utf8(out).unwrap().replace("\r\n", "\n")
     }
 
-    fn stranger() -> Whose {
-        Whose { peer: Some([192, 0, 2, 1].into()), ..Whose::default() }
+    fn stranger() -> ClientIdentity {
+        ClientIdentity { peer: Some([192, 0, 2, 1].into()), ..ClientIdentity::default() }
     }
 
     #[test]
-    fn what_is_for_one_hop_stays_and_the_rest_goes_along_in_order() {
+    fn hop_by_hop_headers_are_removed_and_the_rest_keeps_its_order() {
         let head = "GET /a?b=c HTTP/1.1\nHost: h\nA: 1\nconnection: close, B\nb: 2\nTE: trailers\n\
                     Keep-Alive: 5\nUpgrade: h2c\nHTTP2-Settings: x\nC: 3\n\n";
         assert_eq!(
@@ -279,81 +280,82 @@ mod tests {
     }
 
     #[test]
-    fn no_client_takes_away_or_makes_up_what_says_whose_a_request_is() {
+    fn a_client_can_neither_remove_nor_forge_identity_headers() {
         let head = "GET / HTTP/1.1\nHost: h\nConnection: x-forwarded-for, X-Forwarded-Proto, host\n\
                     X-Forwarded-For: 1.1.1.1\nx-forwarded-for: 2.2.2.2\nX_Forwarded_For: 3.3.3.3\n\
                     X-Forwarded-Proto: https\nForwarded: for=4.4.4.4\nX-Real-Ip: 5.5.5.5\n\n";
-        let whose = Whose { forwarded: true, ..stranger() };
+        let identity = ClientIdentity { forwarded: true, ..stranger() };
         assert_eq!(
-            passed(head, &whose),
+            passed(head, &identity),
             "GET / HTTP/1.1\nHost: h\nX-Forwarded-For: 192.0.2.1\nX-Forwarded-Proto: http\n\
              X-Forwarded-Host: h\nForwarded: for=192.0.2.1;proto=http;host=\"h\"\n\n"
         );
     }
 
     #[test]
-    fn the_word_of_a_trusted_proxy_is_kept_and_added_to() {
+    fn headers_of_a_trusted_proxy_are_kept_and_extended() {
         let head = "GET / HTTP/1.1\nHost: h\nX-Forwarded-For: 1.1.1.1\nX-Forwarded-Proto: https\n\
                     X-Forwarded-Host: outer\n\n";
         let client = Some([1, 1, 1, 1].into());
-        let believed = Some(ForwardedBy::XForwardedFor);
-        let whose = Whose { believed, client, ..stranger() };
+        let trusted = Some(ForwardedBy::XForwardedFor);
+        let identity = ClientIdentity { trusted, client, ..stranger() };
         assert_eq!(
-            passed(head, &whose),
+            passed(head, &identity),
             "GET / HTTP/1.1\nHost: h\nX-Forwarded-For: 1.1.1.1, 192.0.2.1\n\
              X-Forwarded-Proto: https\nX-Forwarded-Host: outer\n\n"
         );
-        // By a PROXY header it told the client's address alone.
-        let by_header = passed("GET / HTTP/1.1\nHost: h\n\n", &whose);
+        // With a PROXY header only the client's address is known.
+        let by_header = passed("GET / HTTP/1.1\nHost: h\n\n", &identity);
         assert!(by_header.contains("X-Forwarded-For: 1.1.1.1\n"), "{by_header}");
     }
 
     #[test]
-    fn what_else_proxies_say_is_a_strangers_word_unless_it_is_believed() {
+    fn other_forwarding_headers_pass_only_from_a_trusted_proxy() {
         let head = "GET / HTTP/1.1\nHost: h\nX-Forwarded-Ssl: on\nx-forwarded-scheme: https\n\
                     X_Forwarded_Port: 443\nX-Forwarded-Prefix: /a\nX-Forwarded: 1\n\n";
-        let by = |believed| passed(head, &Whose { believed, ..stranger() });
+        let by = |trusted| passed(head, &ClientIdentity { trusted, ..stranger() });
         let ours = "X-Forwarded-For: 192.0.2.1\nX-Forwarded-Proto: http\nX-Forwarded-Host: h\n\n";
         for strange in [by(None), by(Some(ForwardedBy::Forwarded))] {
             assert_eq!(strange, format!("GET / HTTP/1.1\nHost: h\nX-Forwarded: 1\n{ours}"));
         }
-        let believed = by(Some(ForwardedBy::XForwardedFor));
+        let trusted = by(Some(ForwardedBy::XForwardedFor));
         for kept in ["Ssl: on", "scheme: https", "Port: 443", "Prefix: /a"] {
-            assert!(believed.contains(kept), "{kept} in {believed}");
+            assert!(trusted.contains(kept), "{kept} in {trusted}");
         }
     }
 
     #[test]
-    fn only_the_header_that_a_trusted_proxy_writes_is_believed() {
+    fn only_the_configured_header_of_a_trusted_proxy_is_trusted() {
         let head = "GET / HTTP/1.1\nHost: h\nX-Forwarded-For: 6.6.6.6\nX-Real-IP: 6.6.6.6\n\
                     X-Forwarded-Proto: ftp\nX-Forwarded-Host: evil\n\
                     Forwarded: for=1.1.1.1;proto=https\n\n";
         let client = Some([1, 1, 1, 1].into());
-        let believed = Some(ForwardedBy::Forwarded);
-        let whose = Whose { believed, client, forwarded: true, ..stranger() };
+        let trusted = Some(ForwardedBy::Forwarded);
+        let identity = ClientIdentity { trusted, client, forwarded: true, ..stranger() };
         assert_eq!(
-            passed(head, &whose),
+            passed(head, &identity),
             "GET / HTTP/1.1\nHost: h\nX-Forwarded-For: 1.1.1.1\nX-Forwarded-Proto: https\n\
              X-Forwarded-Host: h\n\
              Forwarded: for=1.1.1.1;proto=https, for=192.0.2.1;proto=http;host=\"h\"\n\n"
         );
-        let believed = Some(ForwardedBy::XForwardedFor);
-        let by_x = passed(head, &Whose { believed, client: None, ..whose });
+        let trusted = Some(ForwardedBy::XForwardedFor);
+        let by_x = passed(head, &ClientIdentity { trusted, client: None, ..identity });
         assert!(by_x.contains("X-Forwarded-For: 6.6.6.6, 192.0.2.1\n"), "{by_x}");
         assert!(by_x.contains("\nForwarded: for=192.0.2.1;proto=http;host=\"h\"\n"), "{by_x}");
         assert!(!by_x.contains("1.1.1.1") && !by_x.contains("X-Real-IP"), "{by_x}");
     }
 
     #[test]
-    fn a_whole_url_becomes_a_path_and_a_host() {
-        let request = passed("GET http://real/x?y HTTP/1.1\nHost: other\n\n", &Whose::default());
+    fn an_absolute_url_becomes_a_path_and_a_host() {
+        let request =
+            passed("GET http://real/x?y HTTP/1.1\nHost: other\n\n", &ClientIdentity::default());
         assert!(request.starts_with("GET /x?y HTTP/1.1\nHost: real\n"), "{request}");
         assert!(request.contains("X-Forwarded-Host: real\n") && !request.contains("other"));
     }
 
     #[test]
-    fn a_question_about_a_whole_server_stays_one() {
-        for (asked, passed_on) in [
+    fn options_for_a_server_stays_options_star() {
+        for (received, passed_on) in [
             ("OPTIONS *", "OPTIONS *"),
             ("OPTIONS http://real", "OPTIONS *"),
             ("OPTIONS http://real:8080", "OPTIONS *"),
@@ -361,13 +363,16 @@ mod tests {
             ("OPTIONS http://real?a", "OPTIONS /?a"),
             ("GET http://real", "GET /"),
         ] {
-            let request = passed(&format!("{asked} HTTP/1.1\nHost: real\n\n"), &stranger());
-            assert!(request.starts_with(&format!("{passed_on} HTTP/1.1\n")), "{asked}: {request}");
+            let request = passed(&format!("{received} HTTP/1.1\nHost: real\n\n"), &stranger());
+            assert!(
+                request.starts_with(&format!("{passed_on} HTTP/1.1\n")),
+                "{received}: {request}"
+            );
         }
     }
 
     #[test]
-    fn of_several_protocols_only_the_tunnels_is_offered_to_an_upstream() {
+    fn only_websocket_of_several_protocols_is_offered_to_an_upstream() {
         let head = "GET /ws HTTP/1.1\r\nHost: h\r\nUpgrade: h2c, WebSocket\r\nUpgrade: TLS/1.0\r\n\
                     Connection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABk\r\n\r\n";
         let mut headers = [EMPTY_HEADER; 10];
@@ -381,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_keeps_what_is_the_clients() {
+    fn a_response_keeps_its_end_to_end_headers() {
         let head = "HTTP/1.1 426 Nope\nConnection: upgrade, set-x\nUpgrade: websocket\nSet-X: 1\n\
                     Content-Length: 0\nContent-Length: 0\nSet-Cookie: a\nSet-Cookie: b\n\n";
         let head = head.replace('\n', "\r\n");
@@ -396,15 +401,15 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_of_an_answer_goes_along_as_it_came() {
-        for (came, passed) in [
+    fn the_reason_phrase_is_passed_on_unchanged() {
+        for (received, passed) in [
             ("HTTP/1.1 404 Nope", "HTTP/1.1 404 Nope"),
             ("HTTP/1.0 200 All is\twell, really", "HTTP/1.1 200 All is\twell, really"),
             ("HTTP/1.1 299 ", "HTTP/1.1 299 "),
             // The space is part of the status line even without a reason (RFC 9112 section 4).
             ("HTTP/1.1 404", "HTTP/1.1 404 "),
         ] {
-            let head = format!("{came}\r\n\r\n");
+            let head = format!("{received}\r\n\r\n");
             let mut headers = [EMPTY_HEADER; 4];
             let answer = parse_response(head.as_bytes(), &mut headers).unwrap();
             let mut out = Vec::new();
@@ -419,11 +424,11 @@ mod tests {
         assert_eq!(out, b"HTTP/1.1 404 \r\n");
         let mut headers = [EMPTY_HEADER; 4];
         let broken = parse_response(b"HTTP/1.1 404 No\0pe\r\n\r\n", &mut headers);
-        assert!(broken.is_err(), "nothing that breaks a line gets so far");
+        assert!(broken.is_err(), "a reason with control characters is rejected");
     }
 
     #[test]
-    fn what_has_no_body_gets_no_length() {
+    fn a_status_without_a_body_has_no_content_length() {
         for (status, lengths) in [(101, 0), (103, 0), (204, 0), (200, 1), (304, 1)] {
             let head = format!("HTTP/1.1 {status} X\r\nContent-Length: 7\r\nA: b\r\n\r\n");
             let mut headers = [EMPTY_HEADER; 4];

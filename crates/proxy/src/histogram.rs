@@ -9,26 +9,26 @@ const BUCKETS: usize = 27;
 
 /// The histograms of one worker.
 #[derive(Default)]
-pub(crate) struct Timed {
-    /// From the first byte of a request's head, TLS before it included, to its end.
-    pub(crate) handshake: Times,
-    /// From a connect to an upstream to its end.
-    pub(crate) connect: Times,
-    /// From a handshake's head to its 101.
-    pub(crate) switching: Times,
-    /// From a tunnel's beginning to its end, in whole seconds.
-    pub(crate) lifetime: Times,
+pub(crate) struct Timings {
+    /// Time to receive the head of a request, including TLS.
+    pub(crate) handshake: Histogram,
+    /// Time to connect to an upstream.
+    pub(crate) connect: Histogram,
+    /// Time from a handshake's head to its 101.
+    pub(crate) switching: Histogram,
+    /// Lifetime of a tunnel.
+    pub(crate) lifetime: Histogram,
 }
 
 /// A histogram of durations.
 #[derive(Default)]
-pub(crate) struct Times {
+pub(crate) struct Histogram {
     buckets: [Counter; BUCKETS + 1],
     sum_us: Counter,
 }
 
-impl Times {
-    /// It took so long.
+impl Histogram {
+    /// Records a duration.
     pub(crate) fn add(&self, time_ns: u64) {
         let ms = time_ns.div_ceil(1_000_000).max(1);
         let bucket = ms.next_power_of_two().trailing_zeros() as usize;
@@ -38,9 +38,11 @@ impl Times {
         self.sum_us.add(time_ns / 1_000);
     }
 
-    /// All of `times` as Prometheus has it: for each upper end in seconds how many took no longer,
-    /// then the sum of seconds and the number.
-    pub(crate) fn sum<'t>(times: impl Iterator<Item = &'t Times>) -> (Vec<(f64, u64)>, f64, u64) {
+    /// Sums histograms in Prometheus form: the cumulative count for each upper bound in seconds, then
+    /// the sum in seconds and the total count.
+    pub(crate) fn sum<'t>(
+        times: impl Iterator<Item = &'t Histogram>,
+    ) -> (Vec<(f64, u64)>, f64, u64) {
         let (mut counts, mut sum_us) = ([0u64; BUCKETS + 1], 0u64);
         for one in times {
             for (count, bucket) in counts.iter_mut().zip(&one.buckets) {
@@ -64,14 +66,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_time_is_in_the_first_bucket_that_holds_it() {
-        let (one, other) = (Times::default(), Times::default());
+    fn each_duration_is_in_the_first_bucket_that_holds_it() {
+        let (one, other) = (Histogram::default(), Histogram::default());
         for ms in [0, 1, 2, 3, 4, 5] {
             one.add(ms * 1_000_000);
         }
         other.add(1_000_001);
         other.add(u64::MAX / 2);
-        let (ends, sum, count) = Times::sum([&one, &other].into_iter());
+        let (ends, sum, count) = Histogram::sum([&one, &other].into_iter());
         let at = |end: f64| ends.iter().find(|(at, _)| *at == end).unwrap().1;
         assert_eq!([at(0.001), at(0.002), at(0.004), at(0.008)], [2, 4, 6, 7]);
         assert_eq!((at(f64::INFINITY), count), (8, 8));

@@ -21,6 +21,7 @@ mod health;
 mod histogram;
 pub mod planted;
 mod relay;
+#[cfg(feature = "simulation")]
 mod relays;
 mod routes;
 mod server;
@@ -33,18 +34,19 @@ pub use wire::ProxyVersion;
 pub use wire::http::ForwardedBy;
 
 pub use crate::balance::{
-    Balance, Ejection, Fault, HashBy, Key, Member, Picked, Place, Pool, PoolLimits, Refused,
-    Standing, Sticky, Upstream, UpstreamAddress, Waiting,
+    Balance, Ejection, Endpoint, Fault, HashBy, Member, Permit, PickContext, PickError, Pool,
+    PoolLimits, QueueTicket, Sticky, Upstream, UpstreamAddress, UpstreamState,
 };
-pub use crate::config::{Config, Live, Outgoing, Patience, UpstreamTls};
-pub use crate::counters::{Ended, Phase, Refusal, Stage};
-pub use crate::drain::{HowMany, Order, Which};
-pub use crate::health::{How, WatchError, Watcher, resolve_first};
+pub use crate::config::{Config, Live, Timeouts, Transport, UpstreamTls};
+pub use crate::counters::{EndReason, Phase, Refusal, Stage};
+pub use crate::drain::{DrainAmount, DrainOrder, DrainTarget};
+pub use crate::health::{CheckKind, WatchError, Watcher, resolve_first};
 pub use crate::relay::Relay;
+#[cfg(feature = "simulation")]
 pub use crate::relays::{Relays, Tally};
 pub use crate::routes::{
-    Cached, Change, Changed, Check, Fleet, HostPattern, MemberConfig, PoolConfig, Retired, Route,
-    RouteConfig, Routes, RoutesConfig, Table,
+    Cached, Change, Changed, HealthCheck, HostPattern, MemberConfig, PoolConfig, Registry, Retired,
+    Route, RouteConfig, Routes, RoutesConfig, Table,
 };
 pub use crate::server::Running;
 pub use crate::start::{StartError, check_sources, start};

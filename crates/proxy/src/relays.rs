@@ -6,15 +6,15 @@ use std::sync::Arc;
 use engine::Limits;
 
 use crate::config::Live;
-use crate::counters::{Counters, Ended, Refusal};
+use crate::counters::{Counters, EndReason, Refusal};
 use crate::relay::Relay;
-use crate::routes::{Fleet, RoutesConfig, Table};
+use crate::routes::{Registry, RoutesConfig, Table};
 use crate::shared::Shared;
 
 /// Relays of one proxy, for as many workers as were planned.
 pub struct Relays {
     shared: Arc<Shared>,
-    fleet: Fleet,
+    registry: Registry,
 }
 
 /// What the relays have counted, all workers together.
@@ -53,10 +53,10 @@ impl Relays {
     /// What is wrong with the routes.
     pub fn new(routes: RoutesConfig, live: Live, workers: usize) -> Result<Relays, String> {
         let table = Arc::new(Table::default());
-        let mut fleet = Fleet::new(Arc::clone(&table));
-        fleet.say(routes, 0)?;
+        let mut registry = Registry::new(Arc::clone(&table));
+        registry.apply(routes, 0)?;
         let shared = Shared::new(table, live, workers, Vec::new(), None);
-        Ok(Relays { shared: Arc::new(shared), fleet })
+        Ok(Relays { shared: Arc::new(shared), registry })
     }
 
     /// The handler of one worker.
@@ -72,8 +72,8 @@ impl Relays {
     }
 
     /// The upstreams, to be changed while tunnels go there.
-    pub fn fleet(&mut self) -> &mut Fleet {
-        &mut self.fleet
+    pub fn registry(&mut self) -> &mut Registry {
+        &mut self.registry
     }
 
     /// What was counted so far.
@@ -94,7 +94,7 @@ impl Relays {
             bytes_up: sum(|counters| counters.bytes_up.get()),
             bytes_down: sum(|counters| counters.bytes_down.get()),
             refused: Refusal::ALL.map(|why| by(&|counters| counters.refused(why))).to_vec(),
-            ended: Ended::ALL.map(|why| by(&|counters| counters.ended(why))).to_vec(),
+            ended: EndReason::ALL.map(|why| by(&|counters| counters.ended(why))).to_vec(),
             places: members.map(|member| u64::from(member.upstream.tunnels())).sum(),
         }
     }

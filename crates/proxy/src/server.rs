@@ -3,25 +3,25 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use admin::{Life, Server, Service};
+use admin::{Lifecycle, Server, Service};
 use engine::sys::process::now_ns;
 use tracing::info;
 
 use crate::access_log::AccessLog;
 use crate::config::Live;
-use crate::failure_log::Teller;
+use crate::failure_log::FailureLog;
 use crate::health::Watcher;
 use crate::relay::Post;
-use crate::routes::{Fleet, RoutesConfig};
+use crate::routes::{Registry, RoutesConfig};
 use crate::shared::Shared;
 
 /// A running proxy.
 pub struct Running {
     pub(crate) service: Service<Post>,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) fleet: Arc<Mutex<Fleet>>,
+    pub(crate) registry: Arc<Mutex<Registry>>,
     pub(crate) log: Option<AccessLog>,
-    pub(crate) teller: Teller,
+    pub(crate) failure_log: FailureLog,
     pub(crate) _watcher: Watcher,
 }
 
@@ -33,28 +33,28 @@ impl Running {
     /// A message for operators; nothing was changed then.
     pub fn reload(&self, live: Live, routes: RoutesConfig) -> Result<(), String> {
         if live.tls.is_some() != self.shared.live().tls.is_some() {
-            return Err("speaking TLS begins or ends with a restart only".to_owned());
+            return Err("turning TLS on or off needs a restart".to_owned());
         }
         self.service.set_admin_key(live.admin_key.as_deref())?;
-        let mut fleet = self.fleet.lock().unwrap_or_else(PoisonError::into_inner);
-        let changed = fleet.say(routes, now_ns())?;
-        drop(fleet);
-        info!("upstreams: {} came, {} left", changed.added, changed.removed);
+        let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        let changed = registry.apply(routes, now_ns())?;
+        drop(registry);
+        info!("upstreams changed: {} added, {} removed", changed.added, changed.removed);
         if let Some(log) = &self.log {
             log.reopen();
         }
         let live = self.shared.set_live(live);
-        self.service.tell(self.shared.running(), || Post::Live(Arc::clone(&live)));
+        self.service.post_all(self.shared.running(), || Post::Reload(Arc::clone(&live)));
         Ok(())
     }
 }
 
 impl Server for Running {
-    fn life(&self) -> &dyn Life {
+    fn lifecycle(&self) -> &dyn Lifecycle {
         &self.service
     }
 
-    fn life_mut(&mut self) -> &mut dyn Life {
+    fn lifecycle_mut(&mut self) -> &mut dyn Lifecycle {
         &mut self.service
     }
 
@@ -62,14 +62,14 @@ impl Server for Running {
         self.shared.live().limits.admission.memory_bytes
     }
 
-    fn on_look(&mut self) {
+    fn on_tick(&mut self) {
         self.shared.follow_clock();
-        self.teller.look(&self.shared, now_ns());
+        self.failure_log.poll(&self.shared, now_ns());
     }
 
     fn on_drain(&mut self, over: Duration) {
         self.shared.set_draining();
         let tunnels: u64 = self.shared.counters.iter().map(|counters| counters.tunnels.get()).sum();
-        info!("draining {tunnels} tunnels over {over:?}");
+        info!("draining: {tunnels} tunnels over {over:?}");
     }
 }

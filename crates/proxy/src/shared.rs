@@ -8,11 +8,11 @@ use std::time::{Duration, SystemTime};
 use engine::sys::process::now_ns;
 use wire::http::Request;
 
-use crate::access_log::pending::Note;
+use crate::access_log::PendingEntry;
 use crate::access_log::{Entry, Recorder, Side};
 use crate::config::Live;
 use crate::counters::Counters;
-use crate::histogram::{Timed, Times};
+use crate::histogram::{Histogram, Timings};
 use crate::routes::Table;
 
 /// Shared state of one proxy.
@@ -20,8 +20,8 @@ pub(crate) struct Shared {
     pub(crate) table: Arc<Table>,
     /// One for each planned worker.
     pub(crate) counters: Vec<Counters>,
-    /// How long things took, by worker.
-    pub(crate) times: Vec<Timed>,
+    /// Duration histograms, by worker.
+    pub(crate) timings: Vec<Timings>,
     pub(crate) sources: Vec<IpAddr>,
     recorder: Option<Recorder>,
     live: RwLock<Arc<Live>>,
@@ -42,7 +42,7 @@ impl Shared {
         Shared {
             table,
             counters: (0..workers).map(|_| Counters::default()).collect(),
-            times: (0..workers).map(|_| Timed::default()).collect(),
+            timings: (0..workers).map(|_| Timings::default()).collect(),
             sources,
             recorder,
             live: RwLock::new(Arc::new(live)),
@@ -108,22 +108,22 @@ impl Shared {
         self.recorder.is_some()
     }
 
-    /// What is to be told of a request in the end, if there is an access log.
-    pub(crate) fn note(
+    /// Begins the access log entry of a request, if there is an access log.
+    pub(crate) fn begin_log_entry(
         &self,
         request: &Request<'_, '_>,
         client: Option<IpAddr>,
         pool: Option<&str>,
         now_ns: u64,
-    ) -> Option<Box<Note>> {
+    ) -> Option<Box<PendingEntry>> {
         self.recorder.as_ref()?;
-        Some(Box::new(Note::new(request, client, pool, now_ns)))
+        Some(Box::new(PendingEntry::new(request, client, pool, now_ns)))
     }
 
     /// Writes the access log entry of a request or tunnel that has ended.
     pub(crate) fn record(
         &self,
-        note: Note,
+        log_entry: PendingEntry,
         upstream: Option<String>,
         bytes: (u64, u64),
         (closed_by, why): (Side, &'static str),
@@ -131,18 +131,18 @@ impl Shared {
     ) {
         let Some(recorder) = &self.recorder else { return };
         recorder.post(Entry {
-            began_ms: self.wall_ms.load(Ordering::Relaxed) + note.began_ns / 1_000_000,
-            duration: Duration::from_nanos(now_ns.saturating_sub(note.began_ns)),
-            client: note.client,
-            method: note.method,
-            host: note.host,
-            target: note.target,
-            agent: note.agent,
-            referer: note.referer,
-            pool: note.pool,
-            version: note.version,
+            began_ms: self.wall_ms.load(Ordering::Relaxed) + log_entry.began_ns / 1_000_000,
+            duration: Duration::from_nanos(now_ns.saturating_sub(log_entry.began_ns)),
+            client: log_entry.client,
+            method: log_entry.method,
+            host: log_entry.host,
+            target: log_entry.target,
+            agent: log_entry.agent,
+            referer: log_entry.referer,
+            pool: log_entry.pool,
+            version: log_entry.version,
             upstream: upstream.map(Into::into),
-            status: note.status,
+            status: log_entry.status,
             bytes_in: bytes.0,
             bytes_out: bytes.1,
             closed_by,
@@ -151,7 +151,7 @@ impl Shared {
     }
 }
 
-#[allow(clippy::disallowed_methods, reason = "the control plane's, for people who read the log")]
+#[allow(clippy::disallowed_methods, reason = "the access log shows wall-clock time")]
 fn wall_ahead_ms() -> u64 {
     let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(wall.as_millis()).unwrap_or(u64::MAX).saturating_sub(now_ns() / 1_000_000)

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, UdpSocket};
 use std::sync::{Arc, Mutex};
 
-use admin::{Address, Ground, GroundError, Wanted};
+use admin::{Address, Bootstrap, BootstrapConfig, BootstrapError};
 use engine::sys::process;
 use tracing::info;
 
@@ -13,10 +13,10 @@ use crate::access_log::{AccessLog, LogError};
 use crate::api::Api;
 use crate::config::{Config, TUNNELS_DEFAULT};
 use crate::control::Control;
-use crate::failure_log::Teller;
+use crate::failure_log::FailureLog;
 use crate::health::{WatchError, Watcher};
 use crate::relay::Relay;
-use crate::routes::{Fleet, Table};
+use crate::routes::{Registry, Table};
 use crate::server::Running;
 use crate::shared::Shared;
 
@@ -26,9 +26,9 @@ const BODY_BYTES: usize = 64 * 1024;
 /// Why a proxy did not start; the system error is the source.
 #[derive(Debug)]
 pub enum StartError {
-    /// There is nothing that it could stand on.
-    Ground(GroundError),
-    /// Nothing can be reached from this address.
+    /// Listeners or workers cannot be set up.
+    Bootstrap(BootstrapError),
+    /// This source address does not belong to this machine.
     Source(IpAddr, io::Error),
     /// The routes or pools are invalid.
     Routes(String),
@@ -43,9 +43,9 @@ pub enum StartError {
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            StartError::Ground(error) => error.fmt(f),
+            StartError::Bootstrap(error) => error.fmt(f),
             StartError::Source(address, _) => {
-                write!(f, "--source {address} is no address of this machine to connect from")
+                write!(f, "--source {address} is not an address of this machine")
             }
             StartError::Routes(why) => f.write_str(why),
             StartError::Log(error) => error.fmt(f),
@@ -58,7 +58,7 @@ impl fmt::Display for StartError {
 impl std::error::Error for StartError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            StartError::Ground(error) => error.source(),
+            StartError::Bootstrap(error) => error.source(),
             StartError::Source(_, error) => Some(error),
             StartError::Routes(_) => None,
             StartError::Log(error) => error.source(),
@@ -86,59 +86,62 @@ pub fn check_sources(sources: &[IpAddr]) -> Result<(), StartError> {
 pub fn start(config: &Config) -> Result<Running, StartError> {
     check_sources(&config.sources)?;
     let table = Arc::new(Table::default());
-    let mut fleet = Fleet::new(Arc::clone(&table));
-    fleet.say(config.routes.clone(), process::now_ns()).map_err(StartError::Routes)?;
-    crate::health::resolve_first(&mut fleet, process::now_ns());
-    let ground = Ground::lay(&Wanted {
+    let mut registry = Registry::new(Arc::clone(&table));
+    registry.apply(config.routes.clone(), process::now_ns()).map_err(StartError::Routes)?;
+    crate::health::resolve_first(&mut registry, process::now_ns());
+    let bootstrap = Bootstrap::prepare(&BootstrapConfig {
         listen: &config.listen,
         backlog: config.backlog,
         peer_timeout: config.live.limits.peer_timeout,
         workers: config.workers,
         clients: config.max_tunnels,
         clients_default: TUNNELS_DEFAULT,
-        each: 2,
-        named: "tunnels of two descriptors",
+        descriptors_per_client: 2,
+        client_noun: "tunnels of two descriptors",
     });
-    let ground = ground.map_err(StartError::Ground)?;
+    let bootstrap = bootstrap.map_err(StartError::Bootstrap)?;
     let log = config.access_log.as_ref();
     let log = log.map(|(path, form)| AccessLog::new(path, *form)).transpose();
     let mut log = log.map_err(StartError::Log)?;
     let recorder = log.as_ref().map(|log| log.recorder().clone());
     let (live, sources) = (config.live.clone(), config.sources.clone());
-    let listen = ground.listen.clone();
-    let workers = ground.plan.workers;
+    let listen = bootstrap.listen.clone();
+    let workers = bootstrap.plan.workers;
     let shared = Shared::new(Arc::clone(&table), live, workers, sources, recorder);
     let shared = Arc::new(shared);
     let for_relays = Arc::clone(&shared);
     let relay = move |worker, _: &_| Relay::new(worker, Arc::clone(&for_relays));
     let limits = config.live.engine_limits();
-    let mut service = ground.begin(&limits, relay).map_err(StartError::Ground)?;
+    let mut service = bootstrap.start(&limits, relay).map_err(StartError::Bootstrap)?;
     log.as_mut().map_or(Ok(()), AccessLog::start).map_err(StartError::Log)?;
-    let fleet = Arc::new(Mutex::new(fleet));
-    let (of_api, under_way) = (Arc::clone(&table), Mutex::default());
-    let api = Api { table: of_api, fleet: Arc::clone(&fleet), under_way };
+    let registry = Arc::new(Mutex::new(registry));
+    let (of_api, active_drains) = (Arc::clone(&table), Mutex::default());
+    let api = Api { table: of_api, registry: Arc::clone(&registry), active_drains };
     let control = Control::new(Arc::clone(&shared), service.remote().clone(), api);
     service.admin = start_admin(config, control)?;
-    let watcher = Watcher::start(table, Arc::clone(&fleet)).map_err(StartError::Watch)?;
-    say_ready(config, &listen, service.admin.as_ref());
-    let teller = Teller::default();
-    Ok(Running { service, shared, fleet, log, teller, _watcher: watcher })
+    let watcher = Watcher::start(table, Arc::clone(&registry)).map_err(StartError::Watch)?;
+    log_ready(config, &listen, service.admin.as_ref());
+    let failure_log = FailureLog::default();
+    Ok(Running { service, shared, registry, log, failure_log, _watcher: watcher })
 }
 
-fn start_admin(config: &Config, control: Control) -> Result<Option<admin::Running>, StartError> {
+fn start_admin(
+    config: &Config,
+    control: Control,
+) -> Result<Option<admin::AdminListener>, StartError> {
     let Some(address) = config.admin.clone() else { return Ok(None) };
     let key = config.live.admin_key.clone();
     let admin = admin::Config { address, key, body_bytes_max: BODY_BYTES };
     admin::start(&admin, Arc::new(control)).map(Some).map_err(StartError::Admin)
 }
 
-fn say_ready(config: &Config, listen: &[Address], admin: Option<&admin::Running>) {
+fn log_ready(config: &Config, listen: &[Address], admin: Option<&admin::AdminListener>) {
     let tls = if config.live.tls.is_some() { " (TLS)" } else { "" };
     for address in listen {
         info!("listening on {address}{tls}");
     }
     match admin {
         Some(admin) => info!("admin on {}", admin.address()),
-        None => info!("no admin listener: upstreams change by the configuration file alone"),
+        None => info!("no admin listener: upstreams can be changed only by the configuration file"),
     }
 }

@@ -11,13 +11,13 @@ use super::Entry;
 const PART_BYTES_MAX: usize = 2048;
 
 pub(super) fn json(out: &mut String, entry: &Entry) {
-    let said = |text| (!entry.method.is_empty()).then(|| cut(text));
+    let parsed = |text| (!entry.method.is_empty()).then(|| cut(text));
     let value = json!({
         "time": time(entry.began_ms),
         "client": entry.client.map(|client| client.to_string()),
-        "method": said(&entry.method),
-        "host": said(&entry.host),
-        "target": said(&entry.target),
+        "method": parsed(&entry.method),
+        "host": parsed(&entry.host),
+        "target": parsed(&entry.target),
         "user_agent": entry.agent.as_deref().map(cut),
         "referer": entry.referer.as_deref().map(cut),
         "pool": entry.pool,
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_read_is_left_out() {
+    fn an_unreadable_head_leaves_its_fields_empty() {
         let nothing = || Box::<str>::default();
         let (method, host, target) = (nothing(), nothing(), nothing());
         let entry = Entry { method, host, target, status: 400, ..entry("") };
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_makes_one_line_whatever_it_says() {
+    fn a_request_is_one_line_whatever_it_contains() {
         let mut entry = entry("/a\" 200 1 \"-\"\r\n10.9.9.9 - - [x] \"GET /b");
         entry.host = "x".repeat(5_000).into();
         let mut out = String::new();

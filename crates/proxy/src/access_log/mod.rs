@@ -5,7 +5,7 @@
 //! writes; posting wakes no thread.
 
 mod line;
-pub(crate) mod pending;
+mod pending;
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -21,6 +21,8 @@ use std::time::Duration;
 
 use tracing::warn;
 
+pub(crate) use self::pending::{PendingEntries, PendingEntry};
+
 /// How often the queue is emptied.
 const WRITE_EVERY: Duration = Duration::from_millis(50);
 /// Maximum number of queued entries.
@@ -29,7 +31,7 @@ const STACK_BYTES: usize = 256 * 1024;
 
 /// The format of a line.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
-pub enum Form {
+pub enum LogFormat {
     /// One JSON object.
     #[default]
     Json,
@@ -37,14 +39,14 @@ pub enum Form {
     Combined,
 }
 
-impl FromStr for Form {
+impl FromStr for LogFormat {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
-            "json" => Ok(Form::Json),
-            "combined" => Ok(Form::Combined),
-            _ => Err(format!("\"{text}\" is no form of a log: write json or combined")),
+            "json" => Ok(LogFormat::Json),
+            "combined" => Ok(LogFormat::Combined),
+            _ => Err(format!("invalid access log format \"{text}\": expected json or combined")),
         }
     }
 }
@@ -150,7 +152,7 @@ impl std::error::Error for LogError {
 /// The log and its writer thread; dropping it writes the remaining entries.
 pub struct AccessLog {
     path: PathBuf,
-    form: Form,
+    format: LogFormat,
     reopen: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -163,13 +165,13 @@ impl AccessLog {
     /// [`AccessLog::start`] entries are queued and no descriptor is held.
     ///
     /// # Errors
-    /// A file that cannot be opened.
-    pub fn new(path: &Path, form: Form) -> Result<Self, LogError> {
+    /// The file cannot be opened.
+    pub fn new(path: &Path, format: LogFormat) -> Result<Self, LogError> {
         drop(open(path).map_err(|error| LogError(path.to_owned(), error))?);
         let (queue, entries) = sync_channel(ENTRIES_MAX);
         Ok(AccessLog {
             path: path.to_owned(),
-            form,
+            format,
             reopen: Arc::default(),
             stop: Arc::default(),
             thread: None,
@@ -189,11 +191,11 @@ impl AccessLog {
         let mut writer = Writer {
             out: open(&self.path).map_err(failed)?,
             path: self.path.clone(),
-            form: self.form,
+            format: self.format,
             line: String::new(),
             failing: false,
             dropped: Arc::clone(&self.recorder.dropped),
-            told: 0,
+            reported: 0,
         };
         let (reopen, stop) = (Arc::clone(&self.reopen), Arc::clone(&self.stop));
         let write = move || loop {
@@ -236,11 +238,11 @@ impl Drop for AccessLog {
 struct Writer {
     out: BufWriter<Box<dyn Write + Send>>,
     path: PathBuf,
-    form: Form,
+    format: LogFormat,
     line: String,
     failing: bool,
     dropped: Arc<AtomicU64>,
-    told: u64,
+    reported: u64,
 }
 
 impl Writer {
@@ -248,9 +250,9 @@ impl Writer {
         let mut result = Ok(());
         for entry in entries.try_iter().take(ENTRIES_MAX) {
             self.line.clear();
-            match self.form {
-                Form::Json => line::json(&mut self.line, &entry),
-                Form::Combined => line::combined(&mut self.line, &entry),
+            match self.format {
+                LogFormat::Json => line::json(&mut self.line, &entry),
+                LogFormat::Combined => line::combined(&mut self.line, &entry),
             }
             result = result.and(self.out.write_all(self.line.as_bytes()));
         }
@@ -263,9 +265,9 @@ impl Writer {
         }
         self.failing = failing;
         let dropped = self.dropped.load(Ordering::Relaxed);
-        if dropped > self.told {
-            warn!("{} lines of the access log were dropped: it is slow", dropped - self.told);
-            self.told = dropped;
+        if dropped > self.reported {
+            warn!("access log too slow: {} lines dropped", dropped - self.reported);
+            self.reported = dropped;
         }
     }
 
@@ -273,7 +275,7 @@ impl Writer {
         match open(&self.path) {
             Ok(out) => self.out = out,
             Err(error) => warn!(
-                "cannot open the access log {} again, so the one that is open is written on: {error}",
+                "cannot reopen the access log {}: {error}; still writing to the old file",
                 self.path.display()
             ),
         }
@@ -320,10 +322,10 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn all_that_was_posted_is_written_and_a_moved_file_is_left() {
+    fn every_entry_is_written_and_reopen_leaves_a_moved_file() {
         let (path, moved) = (scratch("now"), scratch("moved"));
         let _ = std::fs::remove_file(&path);
-        let mut log = AccessLog::new(&path, Form::Json).unwrap();
+        let mut log = AccessLog::new(&path, LogFormat::Json).unwrap();
         log.start().unwrap();
         for number in 0..100 {
             log.recorder().post(entry(&format!("/{number}")));
@@ -349,7 +351,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_is_counted() {
+    fn entries_dropped_from_a_full_queue_are_counted() {
         let (queue, entries) = sync_channel(2);
         let recorder = Recorder { queue, dropped: Arc::default() };
         for _ in 0..5 {
@@ -360,8 +362,8 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_opened_is_said_at_once() {
-        let error = AccessLog::new(Path::new("/proc/none/x"), Form::Json).err().unwrap();
+    fn an_unwritable_file_is_an_error_at_once() {
+        let error = AccessLog::new(Path::new("/proc/none/x"), LogFormat::Json).err().unwrap();
         assert!(error.to_string().contains("/proc/none/x"));
     }
 }

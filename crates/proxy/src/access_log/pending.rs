@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use engine::{ConnId, RefusedHead};
+use engine::{ConnId, RejectedRequest};
 use wire::http::Request;
 
 /// Maximum length of a field that is kept, in bytes.
@@ -13,7 +13,7 @@ const PART_BYTES_MAX: usize = 1024;
 
 /// The access log entry of a request in progress.
 #[derive(Default)]
-pub(crate) struct Note {
+pub(crate) struct PendingEntry {
     pub(crate) began_ns: u64,
     pub(crate) client: Option<IpAddr>,
     /// Empty, as the host and the target, if the head was unreadable.
@@ -30,15 +30,15 @@ pub(crate) struct Note {
     pub(crate) status: u16,
 }
 
-impl Note {
+impl PendingEntry {
     pub(crate) fn new(
         request: &Request<'_, '_>,
         client: Option<IpAddr>,
         pool: Option<&str>,
         now_ns: u64,
-    ) -> Note {
+    ) -> PendingEntry {
         let header = |name| request.header(name).map(cut);
-        Note {
+        PendingEntry {
             began_ns: now_ns,
             client,
             method: cut(request.method.as_bytes()),
@@ -54,15 +54,15 @@ impl Note {
 
     /// The entry of a request that the engine has refused.
     pub(crate) fn refused(
-        refused: &RefusedHead<'_, '_>,
+        refused: &RejectedRequest<'_, '_>,
         client: Option<IpAddr>,
         began_ns: u64,
-    ) -> Note {
+    ) -> PendingEntry {
         let note = match refused.head {
-            Some(request) => Note::new(request, client, None, began_ns),
-            None => Note { client, began_ns, ..Note::default() },
+            Some(request) => PendingEntry::new(request, client, None, began_ns),
+            None => PendingEntry { client, began_ns, ..PendingEntry::default() },
         };
-        Note { status: refused.status, ..note }
+        PendingEntry { status: refused.status, ..note }
     }
 }
 
@@ -72,16 +72,16 @@ fn cut(bytes: &[u8]) -> Box<str> {
 
 /// The entries of a worker's tunnels, by client connection.
 #[derive(Default)]
-pub(crate) struct Notes(HashMap<ConnId, Box<Note>>);
+pub(crate) struct PendingEntries(HashMap<ConnId, Box<PendingEntry>>);
 
-impl Notes {
-    pub(crate) fn keep(&mut self, client: ConnId, note: Option<Box<Note>>) {
+impl PendingEntries {
+    pub(crate) fn keep(&mut self, client: ConnId, note: Option<Box<PendingEntry>>) {
         if let Some(note) = note {
             self.0.insert(client, note);
         }
     }
 
-    pub(crate) fn take(&mut self, client: ConnId) -> Option<Box<Note>> {
+    pub(crate) fn take(&mut self, client: ConnId) -> Option<Box<PendingEntry>> {
         if self.0.is_empty() {
             return None;
         }

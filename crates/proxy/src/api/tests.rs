@@ -7,14 +7,14 @@ use crate::routes::RoutesConfig;
 
 /// Workers that only record the orders they get.
 #[derive(Default)]
-struct Told(Mutex<Vec<Arc<Order>>>, AtomicU32);
+struct FakeWorkers(Mutex<Vec<Arc<DrainOrder>>>, AtomicU32);
 
-impl Crew for Told {
-    fn end(&self, order: &Arc<Order>) -> u32 {
+impl Workers for FakeWorkers {
+    fn drain(&self, order: &Arc<DrainOrder>) -> u32 {
         self.0.lock().unwrap().push(Arc::clone(order));
         2
     }
-    fn look_again(&self) {
+    fn wake_waiters(&self) {
         self.1.fetch_add(1, Ordering::Relaxed);
     }
     fn tunnels(&self, page: &Page, upstreams: Option<&[u32]>) -> Reply {
@@ -24,68 +24,72 @@ impl Crew for Told {
 
 fn api() -> Api {
     let table = Arc::new(Table::default());
-    let mut fleet = Fleet::new(Arc::clone(&table));
-    let places = ["10.0.0.1:80", "10.0.0.2:80"].map(|place| place.parse().unwrap());
-    fleet.say(RoutesConfig::to(places), 1).unwrap();
-    Api { table, fleet: Arc::new(Mutex::new(fleet)), under_way: Mutex::default() }
+    let mut registry = Registry::new(Arc::clone(&table));
+    let endpoints = ["10.0.0.1:80", "10.0.0.2:80"].map(|endpoint| endpoint.parse().unwrap());
+    registry.apply(RoutesConfig::to(endpoints), 1).unwrap();
+    Api { table, registry: Arc::new(Mutex::new(registry)), active_drains: Mutex::default() }
 }
 
-fn ask(api: &Api, crew: &Told, method: &str, target: &str, body: &str) -> (u16, Value) {
+fn ask(api: &Api, workers: &FakeWorkers, method: &str, target: &str, body: &str) -> (u16, Value) {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    let asked = Asked { method, path, query, body: body.as_bytes() };
-    let reply = api.answer(crew, &asked).unwrap();
+    let asked = ApiRequest { method, path, query, body: body.as_bytes() };
+    let reply = api.answer(workers, &asked).unwrap();
     (reply.status, serde_json::from_slice(&reply.body).unwrap())
 }
 
 #[test]
 fn upstreams_are_set_drained_and_removed() {
-    let (api, crew) = (api(), Told::default());
-    let post = |body: &str| ask(&api, &crew, "POST", "/api/upstreams", body);
+    let (api, workers) = (api(), FakeWorkers::default());
+    let post = |body: &str| ask(&api, &workers, "POST", "/api/upstreams", body);
     let states = || {
-        let told = api.upstreams();
-        let each = told["pools"][0]["upstreams"].as_array().unwrap().clone();
+        let shown = api.upstreams();
+        let each = shown["pools"][0]["upstreams"].as_array().unwrap().clone();
         each.iter().map(|one| one["state"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
     let set = r#"{"action":"set","upstream":"10.0.0.3:80","weight":5,"max":9}"#;
     assert_eq!(post(set).1["added"], 1);
-    let told = api.upstreams();
-    let third = &told["pools"][0]["upstreams"][2];
+    let shown = api.upstreams();
+    let third = &shown["pools"][0]["upstreams"][2];
     assert_eq!((&third["weight"], &third["max"]), (&json!(5), &json!(9)));
     let drain = r#"{"action":"drain","upstream":"10.0.0.2:80","over_seconds":2}"#;
     assert_eq!(post(drain).0, 200);
     assert_eq!(states(), ["up", "draining", "up"]);
-    assert_eq!(crew.0.lock().unwrap().len(), 1, "its tunnels are to end");
+    assert_eq!(workers.0.lock().unwrap().len(), 1, "its tunnels are drained");
     assert_eq!(post(r#"{"action":"resume","upstream":"10.0.0.2:80"}"#).0, 200);
     assert_eq!(post(r#"{"action":"remove","upstream":"10.0.0.1:80"}"#).1["removed"], 1);
     assert_eq!(states(), ["up", "up"]);
-    assert_eq!(crew.1.load(Ordering::Relaxed), 4, "who waits looks again after each change");
+    assert_eq!(
+        workers.1.load(Ordering::Relaxed),
+        4,
+        "waiting requests look again after each change"
+    );
     assert_eq!(post(r#"{"action":"remove","upstream":"10.0.0.1:80"}"#).0, 400);
-    assert_eq!(crew.1.load(Ordering::Relaxed), 4, "and after no other");
-    assert_eq!(crew.0.lock().unwrap().len(), 1, "tunnels of who is removed stay");
+    assert_eq!(workers.1.load(Ordering::Relaxed), 4, "a refused change wakes no request");
+    assert_eq!(workers.0.lock().unwrap().len(), 1, "removing an upstream keeps its tunnels");
 }
 
 #[test]
-fn an_order_too_many_is_refused_and_changes_nothing() {
-    let (api, crew) = (api(), Told::default());
+fn an_excess_drain_is_refused_and_changes_nothing() {
+    let (api, workers) = (api(), FakeWorkers::default());
     let close = r#"{"percent":1}"#;
     for _ in 0..ORDERS_MAX {
-        assert_eq!(ask(&api, &crew, "POST", "/api/close", close).0, 202);
+        assert_eq!(ask(&api, &workers, "POST", "/api/close", close).0, 202);
     }
     let drain = r#"{"action":"drain","upstream":"10.0.0.2:80","over_seconds":2}"#;
-    let (status, answer) = ask(&api, &crew, "POST", "/api/upstreams", drain);
+    let (status, answer) = ask(&api, &workers, "POST", "/api/upstreams", drain);
     assert_eq!(status, 503, "{answer}");
-    assert!(answer["message"].as_str().unwrap().contains("wait until one is over"), "{answer}");
+    assert!(answer["message"].as_str().unwrap().contains("wait until one ends"), "{answer}");
     assert_eq!(api.upstreams()["pools"][0]["upstreams"][1]["state"], "up");
-    // The workers are done with one.
-    crew.0.lock().unwrap().pop();
-    assert_eq!(ask(&api, &crew, "POST", "/api/upstreams", drain).0, 200);
-    assert_eq!(ask(&api, &crew, "POST", "/api/close", close).0, 503);
+    // The workers have finished one.
+    workers.0.lock().unwrap().pop();
+    assert_eq!(ask(&api, &workers, "POST", "/api/upstreams", drain).0, 200);
+    assert_eq!(ask(&api, &workers, "POST", "/api/close", close).0, 503);
 }
 
 #[test]
-fn a_limit_can_be_lifted_and_a_name_without_an_address_is_shown() {
-    let (api, crew) = (api(), Told::default());
-    let post = |body: &str| ask(&api, &crew, "POST", "/api/upstreams", body).1;
+fn max_can_be_removed_and_an_unresolved_name_is_shown() {
+    let (api, workers) = (api(), FakeWorkers::default());
+    let post = |body: &str| ask(&api, &workers, "POST", "/api/upstreams", body).1;
     let second = || api.upstreams()["pools"][0]["upstreams"][1].clone();
     post(r#"{"action":"set","upstream":"10.0.0.2:80","max":9}"#);
     post(r#"{"action":"set","upstream":"10.0.0.2:80","weight":3}"#);
@@ -100,12 +104,12 @@ fn a_limit_can_be_lifted_and_a_name_without_an_address_is_shown() {
 }
 
 #[test]
-fn what_cannot_be_done_is_refused_with_a_reason() {
-    let (api, crew) = (api(), Told::default());
+fn invalid_requests_are_refused_with_a_reason() {
+    let (api, workers) = (api(), FakeWorkers::default());
     for (target, body, why) in [
         ("/api/upstreams", "{}", "missing field"),
         ("/api/upstreams", r#"{"action":"stop","upstream":"a:1"}"#, "set, remove, drain"),
-        ("/api/upstreams", r#"{"action":"set","upstream":"a"}"#, "is no upstream"),
+        ("/api/upstreams", r#"{"action":"set","upstream":"a"}"#, "invalid upstream"),
         ("/api/upstreams", r#"{"action":"drain","upstream":"a:1"}"#, "10.0.0.1:80"),
         ("/api/upstreams", r#"{"action":"set","upstream":"a:1","weigth":1}"#, "weigth"),
         ("/api/upstreams", r#"{"action":"set","upstream":"a:1","weight":0}"#, "1 to 256"),
@@ -115,28 +119,28 @@ fn what_cannot_be_done_is_refused_with_a_reason() {
         ("/api/close", r#"{"percent":101}"#, "0 to 100"),
         ("/api/close", r#"{"count":1,"over_seconds":-1}"#, "86400"),
         ("/api/close", r#"{"count":1,"upstream":"10.9.9.9:80"}"#, "no such upstream"),
-        ("/api/routes", r#"{"action":"set","path":"x"}"#, "begins with /"),
+        ("/api/routes", r#"{"action":"set","path":"x"}"#, "must begin with /"),
         ("/api/routes", r#"{"action":"remove","path":"/"}"#, "no route"),
     ] {
-        let (status, answer) = ask(&api, &crew, "POST", target, body);
+        let (status, answer) = ask(&api, &workers, "POST", target, body);
         assert_eq!(status, 400, "{body}: {answer}");
         assert!(answer["message"].as_str().unwrap().contains(why), "{body}: {answer}");
     }
-    assert!(crew.0.lock().unwrap().is_empty());
-    assert_eq!(ask(&api, &crew, "DELETE", "/api/close", "").0, 405);
+    assert!(workers.0.lock().unwrap().is_empty());
+    assert_eq!(ask(&api, &workers, "DELETE", "/api/close", "").0, 405);
 }
 
 #[test]
-fn tunnels_are_listed_by_page_and_closed_by_part() {
-    let (api, crew) = (api(), Told::default());
-    let get = |target: &str| ask(&api, &crew, "GET", target, "");
+fn tunnels_are_listed_by_page_and_closed_by_percentage() {
+    let (api, workers) = (api(), FakeWorkers::default());
+    let get = |target: &str| ask(&api, &workers, "GET", target, "");
     assert_eq!(get("/api/tunnels").1, json!({ "limit": 100, "of": null }));
     let one = get("/api/tunnels?limit=5&upstream=10.0.0.2:80").1;
     assert_eq!(one, json!({ "limit": 5, "of": [2] }));
     assert_eq!(get("/api/tunnels?limit=5000").0, 400);
     let close = r#"{"percent":12.5,"pool":"default","over_seconds":1}"#;
-    assert_eq!(ask(&api, &crew, "POST", "/api/close", close).0, 202);
-    assert_eq!(crew.0.lock().unwrap().len(), 1);
+    assert_eq!(ask(&api, &workers, "POST", "/api/close", close).0, 202);
+    assert_eq!(workers.0.lock().unwrap().len(), 1);
 }
 
 #[test]

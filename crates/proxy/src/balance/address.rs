@@ -27,14 +27,14 @@ impl fmt::Display for UpstreamAddress {
 
 /// The location of an upstream as configured: address and port, name and port, or `unix:/PATH`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Place {
-    /// It needs no resolving.
+pub enum Endpoint {
+    /// An address, which needs no DNS.
     Address(UpstreamAddress),
     /// A name and a port; the name is resolved periodically.
     Name(Box<str>, u16),
 }
 
-impl FromStr for Place {
+impl FromStr for Endpoint {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -42,27 +42,29 @@ impl FromStr for Place {
             if path.is_empty() {
                 return Err("unix: needs a path, as in unix:/run/app.sock".to_owned());
             }
-            return Ok(Place::Address(UpstreamAddress::Unix(Path::new(path).into())));
+            return Ok(Endpoint::Address(UpstreamAddress::Unix(Path::new(path).into())));
         }
         if let Ok(address) = text.parse() {
-            return Ok(Place::Address(UpstreamAddress::Tcp(address)));
+            return Ok(Endpoint::Address(UpstreamAddress::Tcp(address)));
         }
         let named = text.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
         match named {
-            Some((host, port)) if is_name(host) && port > 0 => Ok(Place::Name(host.into(), port)),
+            Some((host, port)) if is_name(host) && port > 0 => {
+                Ok(Endpoint::Name(host.into(), port))
+            }
             _ => Err(format!(
-                "\"{text}\" is no upstream: write 10.0.0.1:8080, app.internal:8080 or \
+                "invalid upstream \"{text}\": expected 10.0.0.1:8080, app.internal:8080 or \
                  unix:/run/app.sock"
             )),
         }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Address(address) => address.fmt(f),
-            Place::Name(host, port) => write!(f, "{host}:{port}"),
+            Endpoint::Address(address) => address.fmt(f),
+            Endpoint::Name(host, port) => write!(f, "{host}:{port}"),
         }
     }
 }
@@ -83,15 +85,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_come_back_as_written() {
+    fn endpoints_are_shown_as_written() {
         for text in ["10.0.0.1:80", "[::1]:8080", "unix:/run/a.sock", "app.internal:8080", "app:1"]
         {
-            assert_eq!(text.parse::<Place>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<Endpoint>().unwrap().to_string(), text);
         }
         for text in
             ["", "app", "app:", "app:0", "app:70000", "unix:", "1.2.3:80", "a b:80", "a..b:1"]
         {
-            assert!(text.parse::<Place>().is_err(), "{text}");
+            assert!(text.parse::<Endpoint>().is_err(), "{text}");
         }
     }
 }

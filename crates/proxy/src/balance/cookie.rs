@@ -15,8 +15,8 @@ pub struct Sticky {
 }
 
 impl Sticky {
-    /// The upstream that a `Cookie` header asks for, by its hash.
-    pub(crate) fn asked(&self, header: &[u8]) -> Option<u64> {
+    /// The hash of the upstream that a `Cookie` header names.
+    pub(crate) fn requested(&self, header: &[u8]) -> Option<u64> {
         let value = cookie(header, &self.cookie)?;
         let right = value.len() == 16 && value.iter().all(u8::is_ascii_hexdigit);
         let text = std::str::from_utf8(value).ok().filter(|_| right)?;
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cookie_is_found_by_its_whole_name() {
+    fn a_cookie_is_found_by_its_full_name() {
         let header = b"ab=1; a=2;a=3; c=\"x y\"; d";
         assert_eq!(cookie(header, "a"), Some(&b"2"[..]));
         assert_eq!(cookie(header, "c"), Some(&b"x y"[..]));
@@ -60,15 +60,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_is_what_is_asked_for() {
+    fn the_cookie_that_is_set_is_read_back() {
         let max_age = Some(Duration::from_secs(60));
         let sticky = Sticky { cookie: "lb".into(), max_age, secure: true };
         let set = sticky.set(0xabc);
         assert_eq!(set, "lb=0000000000000abc; Path=/; HttpOnly; SameSite=Lax; Max-Age=60; Secure");
         let sent = set.split(';').next().unwrap();
-        assert_eq!(sticky.asked(sent.as_bytes()), Some(0xabc));
+        assert_eq!(sticky.requested(sent.as_bytes()), Some(0xabc));
         for foreign in ["lb=", "lb=xyz", "lb=1", "lb=+000000000000abc", "other=0000000000000abc"] {
-            assert_eq!(sticky.asked(foreign.as_bytes()), None, "{foreign}");
+            assert_eq!(sticky.requested(foreign.as_bytes()), None, "{foreign}");
         }
     }
 }

@@ -12,10 +12,12 @@ mod pool;
 mod tests;
 mod upstream;
 
-pub use self::address::{Place, UpstreamAddress};
+pub use self::address::{Endpoint, UpstreamAddress};
 pub use self::cookie::Sticky;
-pub use self::pool::{Balance, HashBy, Key, Member, Pool, PoolLimits, Refused, Waiting};
-pub use self::upstream::{Ejection, Fault, Picked, Standing, Upstream};
+pub use self::pool::{
+    Balance, HashBy, Member, PickContext, PickError, Pool, PoolLimits, QueueTicket,
+};
+pub use self::upstream::{Ejection, Fault, Permit, Upstream, UpstreamState};
 
 pub(crate) use self::upstream::Port;
 

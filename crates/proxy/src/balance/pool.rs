@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use super::cookie::{Sticky, cookie};
 use super::hash::{hash_bytes, score};
-use super::upstream::{Picked, Standing, Upstream, WARM};
-use crate::config::Outgoing;
+use super::upstream::{Permit, Upstream, UpstreamState, WARM};
+use crate::config::Transport;
 
 /// A balancing method.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -69,14 +69,14 @@ pub struct Member {
     pub upstream: Arc<Upstream>,
     /// Its weight, 1 to [`Pool::WEIGHT_MAX`].
     pub weight: u16,
-    /// Tunnels it takes at most.
-    pub most: u32,
+    /// Maximum number of tunnels.
+    pub max_tunnels: u32,
 }
 
 /// The properties of a request that the choice depends on.
 #[derive(Copy, Clone, Debug, Default)]
-pub struct Key<'r> {
-    /// The worker's time.
+pub struct PickContext<'r> {
+    /// The worker's clock.
     pub now_ns: u64,
     /// 64 random bits.
     pub random: u64,
@@ -90,8 +90,8 @@ pub struct Key<'r> {
 
 /// Why no upstream was chosen.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// Every one that is up has its most: a place may come free.
+pub enum PickError {
+    /// Every upstream that is up is at its maximum; one may become free.
     Busy,
     /// No upstream is up, or all were tried.
     Down,
@@ -101,8 +101,8 @@ pub enum Refused {
 #[derive(Debug, Default)]
 pub(crate) struct PoolState {
     turn: AtomicU64,
-    /// Who waits, by a number that grows, with the worker; and how many these are, to look at.
-    line: Mutex<BTreeMap<u64, usize>>,
+    /// Queued requests: the worker of each, by a growing ticket number.
+    queue: Mutex<BTreeMap<u64, usize>>,
     tickets: AtomicU64,
     waiting: AtomicU32,
     pub(crate) busy: AtomicU64,
@@ -121,7 +121,7 @@ pub struct Pool {
     members: Vec<Member>,
     /// One round of turns, as member indices; empty except for round robin.
     round: Vec<u16>,
-    outgoing: Outgoing,
+    transport: Transport,
     state: Arc<PoolState>,
 }
 
@@ -144,19 +144,19 @@ impl Pool {
             member.weight = member.weight.clamp(1, Self::WEIGHT_MAX);
         }
         let round = if balance == Balance::RoundRobin { round(&members) } else { Vec::new() };
-        let outgoing = Outgoing::default();
-        Pool { name: name.into(), balance, sticky, limits, members, round, outgoing, state }
+        let transport = Transport::default();
+        Pool { name: name.into(), balance, sticky, limits, members, round, transport, state }
     }
 
-    /// The same, spoken to like this.
-    pub(crate) fn spoken_to(self, outgoing: Outgoing) -> Self {
-        Pool { outgoing, ..self }
+    /// Returns the pool with this transport.
+    pub(crate) fn with_transport(self, transport: Transport) -> Self {
+        Pool { transport, ..self }
     }
 
     /// A pool with default settings, of upstreams with equal weights.
     #[must_use]
     pub fn of(name: &str, upstreams: Vec<Arc<Upstream>>) -> Self {
-        let member = |upstream| Member { upstream, weight: 1, most: u32::MAX };
+        let member = |upstream| Member { upstream, weight: 1, max_tunnels: u32::MAX };
         let members = upstreams.into_iter().map(member).collect();
         Pool::new(name, Balance::default(), None, PoolLimits::default(), members, Arc::default())
     }
@@ -187,8 +187,8 @@ impl Pool {
 
     /// TLS and PROXY header to its upstreams.
     #[must_use]
-    pub fn outgoing(&self) -> &Outgoing {
-        &self.outgoing
+    pub fn transport(&self) -> &Transport {
+        &self.transport
     }
 
     pub(crate) fn state(&self) -> &Arc<PoolState> {
@@ -228,103 +228,101 @@ impl Pool {
     /// The hash of the upstream in a client's sticky cookie, for [`PickContext::sticky`]. `cookies` is
     /// the value of its `Cookie` header.
     #[must_use]
-    pub fn asked(&self, cookies: Option<&[u8]>) -> Option<u64> {
-        self.sticky.as_ref()?.asked(cookies?)
+    pub fn sticky_hash(&self, cookies: Option<&[u8]>) -> Option<u64> {
+        self.sticky.as_ref()?.requested(cookies?)
     }
 
     /// The value of the `Set-Cookie` header for the response, whatever its status; `None` if the
     /// client already has this cookie.
     #[must_use]
-    pub fn set_cookie(&self, picked: &Picked, asked: Option<u64>) -> Option<String> {
-        let hash = picked.upstream().hash();
-        self.sticky.as_ref().filter(|_| asked != Some(hash)).map(|sticky| sticky.set(hash))
+    pub fn set_cookie(&self, permit: &Permit, requested: Option<u64>) -> Option<String> {
+        let hash = permit.upstream().hash();
+        self.sticky.as_ref().filter(|_| requested != Some(hash)).map(|sticky| sticky.set(hash))
     }
 
     /// Chooses an upstream and acquires a permit there.
     ///
     /// # Errors
-    /// There is none to have.
-    pub fn pick(&self, key: &Key<'_>) -> Result<Picked, Refused> {
-        let wanted = key.sticky.and_then(|hash| self.sticky_member(key, hash));
-        if let Some(picked) = wanted.and_then(|member| self.take(member, key)) {
-            return Ok(picked);
+    /// No upstream is available.
+    pub fn pick(&self, key: &PickContext<'_>) -> Result<Permit, PickError> {
+        let sticky = key.sticky.and_then(|hash| self.sticky_member(key, hash));
+        if let Some(permit) = sticky.and_then(|member| self.acquire(member, key)) {
+            return Ok(permit);
         }
-        match self.choose(key, Standing::Up) {
-            // Nobody was seen alive lately: a rested one is better than none.
-            Err(Refused::Down) => {
-                self.choose(key, Standing::Ejected).inspect_err(|why| match why {
-                    Refused::Busy => count(&self.state.busy),
-                    Refused::Down => count(&self.state.down),
+        match self.choose(key, UpstreamState::Up) {
+            // No upstream is up: an ejected one is better than none.
+            Err(PickError::Down) => {
+                self.choose(key, UpstreamState::Ejected).inspect_err(|why| match why {
+                    PickError::Busy => count(&self.state.busy),
+                    PickError::Down => count(&self.state.down),
                 })
             }
-            Err(Refused::Busy) => {
+            Err(PickError::Busy) => {
                 count(&self.state.busy);
-                Err(Refused::Busy)
+                Err(PickError::Busy)
             }
-            picked => picked,
+            permit => permit,
         }
     }
 
     /// Queues a request of this worker; `None` if the queue is full.
     #[must_use]
-    pub fn wait(self: &Arc<Self>, worker: usize) -> Option<Waiting> {
-        let ticket = self.state.enter(worker, self.limits.queue as usize).or_else(|| {
+    pub fn enqueue(self: &Arc<Self>, worker: usize) -> Option<QueueTicket> {
+        let ticket = self.state.push(worker, self.limits.queue as usize).or_else(|| {
             count(&self.state.overflowed);
             None
         })?;
         count(&self.state.queued);
-        self.members.iter().for_each(|member| member.upstream.is_wanted(true));
-        Some(Waiting { pool: Arc::clone(self), ticket })
+        self.members.iter().for_each(|member| member.upstream.count_waiter(true));
+        Some(QueueTicket { pool: Arc::clone(self), ticket })
     }
 
     /// Whether requests are queued, so that a new one must queue behind them.
     #[must_use]
-    pub fn has_line(&self) -> bool {
+    pub fn has_queue(&self) -> bool {
         self.limits.queue > 0 && self.waiting() > 0
     }
 
-    /// Whether who waits for a place there stands in the same line: it is the same pool, of the same
-    /// table or another.
-    pub(crate) fn has_line_of(&self, other: &Pool) -> bool {
+    /// Whether both pools share a queue: they are the same pool, possibly of different tables.
+    pub(crate) fn shares_queue_with(&self, other: &Pool) -> bool {
         Arc::ptr_eq(&self.state, &other.state)
     }
 
     /// The worker of the request that has waited longest.
     #[must_use]
-    pub fn first_in_line(&self) -> Option<usize> {
-        let first = || self.state.line().first_key_value().map(|(_, worker)| *worker);
+    pub fn queue_head_worker(&self) -> Option<usize> {
+        let first = || self.state.queue().first_key_value().map(|(_, worker)| *worker);
         if self.waiting() > 0 { first() } else { None }
     }
 
-    fn sticky_member(&self, key: &Key<'_>, hash: u64) -> Option<&Member> {
+    fn sticky_member(&self, key: &PickContext<'_>, hash: u64) -> Option<&Member> {
         let member = self.members.iter().find(|member| member.upstream.hash() == hash)?;
-        self.is_candidate(member, key, Standing::Up).then_some(member)
+        self.is_candidate(member, key, UpstreamState::Up).then_some(member)
     }
 
-    fn choose(&self, key: &Key<'_>, standing: Standing) -> Result<Picked, Refused> {
+    fn choose(&self, key: &PickContext<'_>, state: UpstreamState) -> Result<Permit, PickError> {
         let mut busy = false;
         let alive = self.members.iter().any(|member| {
-            let candidate = self.is_candidate(member, key, standing);
+            let candidate = self.is_candidate(member, key, state);
             let room = candidate && self.has_room(member, key);
             busy |= candidate && !room;
             room
         });
-        // Between looking and taking another worker may take the last place.
-        for _ in 0..TAKE_TRIES {
-            let member = if alive { self.best(key, standing) } else { None };
+        // Another worker may take the last permit between the check and the acquisition.
+        for _ in 0..ACQUIRE_TRIES {
+            let member = if alive { self.best(key, state) } else { None };
             let Some(member) = member else { break };
-            if let Some(picked) = self.take(member, key) {
-                return Ok(picked);
+            if let Some(permit) = self.acquire(member, key) {
+                return Ok(permit);
             }
         }
-        // Who had room a moment ago is up.
-        Err(if busy || alive { Refused::Busy } else { Refused::Down })
+        // An upstream that had room a moment ago is up.
+        Err(if busy || alive { PickError::Busy } else { PickError::Down })
     }
 
-    fn best(&self, key: &Key<'_>, standing: Standing) -> Option<&Member> {
-        let open = |member: &&Member| {
-            self.is_candidate(member, key, standing) && self.has_room(member, key)
-        };
+    fn best(&self, key: &PickContext<'_>, state: UpstreamState) -> Option<&Member> {
+        let open =
+            |member: &&Member| self.is_candidate(member, key, state) && self.has_room(member, key);
         match &self.balance {
             Balance::LeastConnections => {
                 let first = self.draw(key, key.random >> 32, open)?;
@@ -346,8 +344,13 @@ impl Pool {
         }
     }
 
-    /// One at random, by weight: `bits` are 32.
-    fn draw(&self, key: &Key<'_>, bits: u64, open: impl Fn(&&Member) -> bool) -> Option<&Member> {
+    /// One at random, by weight. `bits` holds 32 random bits.
+    fn draw(
+        &self,
+        key: &PickContext<'_>,
+        bits: u64,
+        open: impl Fn(&&Member) -> bool,
+    ) -> Option<&Member> {
         let total: u64 = self.members.iter().filter(&open).map(|m| self.share(m, key)).sum();
         let mut at = (bits * total) >> 32;
         self.members.iter().filter(&open).find(|member| {
@@ -358,16 +361,16 @@ impl Pool {
         })
     }
 
-    fn less_loaded<'m>(&self, key: &Key<'_>, a: &'m Member, b: &'m Member) -> &'m Member {
+    fn less_loaded<'m>(&self, key: &PickContext<'_>, a: &'m Member, b: &'m Member) -> &'m Member {
         let load = |m: &Member| u64::from(m.upstream.tunnels()) + 1;
         // a/share(a) against b/share(b), without dividing.
         let (of_a, of_b) = (load(a) * self.share(b, key), load(b) * self.share(a, key));
         if of_b < of_a { b } else { a }
     }
 
-    /// The next in turn. One who is not there costs nobody else a turn; a cold one is passed over
-    /// now and then.
-    fn in_turn(&self, key: &Key<'_>, open: impl Fn(&&Member) -> bool) -> Option<&Member> {
+    /// The next in round-robin order. An unavailable upstream costs the others no turn; one in slow
+    /// start is skipped at times.
+    fn in_turn(&self, key: &PickContext<'_>, open: impl Fn(&&Member) -> bool) -> Option<&Member> {
         let length = self.round.len() as u64;
         let mut bits = key.random;
         for _ in 0..2 * length {
@@ -384,32 +387,31 @@ impl Pool {
         self.members.iter().find(open)
     }
 
-    fn is_candidate(&self, member: &Member, key: &Key<'_>, standing: Standing) -> bool {
-        !key.tried.contains(&member.upstream.number())
-            && member.upstream.standing(key.now_ns) == standing
+    fn is_candidate(&self, member: &Member, key: &PickContext<'_>, state: UpstreamState) -> bool {
+        !key.tried.contains(&member.upstream.number()) && member.upstream.state(key.now_ns) == state
     }
 
-    fn has_room(&self, member: &Member, key: &Key<'_>) -> bool {
-        member.upstream.tunnels() < self.most(member, key)
+    fn has_room(&self, member: &Member, key: &PickContext<'_>) -> bool {
+        member.upstream.tunnels() < self.max_tunnels(member, key)
     }
 
-    fn take(&self, member: &Member, key: &Key<'_>) -> Option<Picked> {
-        member.upstream.take(self.most(member, key))
+    fn acquire(&self, member: &Member, key: &PickContext<'_>) -> Option<Permit> {
+        member.upstream.acquire(self.max_tunnels(member, key))
     }
 
-    /// Its weight, less while it warms up.
-    fn share(&self, member: &Member, key: &Key<'_>) -> u64 {
+    /// Its weight, reduced during slow start.
+    fn share(&self, member: &Member, key: &PickContext<'_>) -> u64 {
         u64::from(member.weight) * member.upstream.warmth(self.slow_start_ns(), key.now_ns)
     }
 
-    /// Its most tunnels, fewer while it warms up.
-    fn most(&self, member: &Member, key: &Key<'_>) -> u32 {
-        if member.most == u32::MAX {
-            return member.most;
+    /// Its maximum number of tunnels, reduced during slow start.
+    fn max_tunnels(&self, member: &Member, key: &PickContext<'_>) -> u32 {
+        if member.max_tunnels == u32::MAX {
+            return member.max_tunnels;
         }
         let warmth = member.upstream.warmth(self.slow_start_ns(), key.now_ns);
-        let most = (u64::from(member.most) * warmth).div_ceil(WARM);
-        u32::try_from(most).unwrap_or(member.most)
+        let most = (u64::from(member.max_tunnels) * warmth).div_ceil(WARM);
+        u32::try_from(most).unwrap_or(member.max_tunnels)
     }
 
     fn slow_start_ns(&self) -> u64 {
@@ -417,8 +419,8 @@ impl Pool {
     }
 }
 
-/// Tries to take the last places before it is said that there is none.
-const TAKE_TRIES: usize = 4;
+/// Attempts to acquire one of the last permits before the pool counts as busy.
+const ACQUIRE_TRIES: usize = 4;
 
 fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
@@ -452,19 +454,20 @@ fn common(a: u16, b: u16) -> u16 {
 }
 
 impl PoolState {
-    fn line(&self) -> MutexGuard<'_, BTreeMap<u64, usize>> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queue(&self) -> MutexGuard<'_, BTreeMap<u64, usize>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts somebody of this worker at the end of the line, if it is shorter than that; the ticket.
-    fn enter(&self, worker: usize, most: usize) -> Option<u64> {
-        let mut line = self.line();
-        if line.len() >= most {
+    /// Appends a request of this worker to the queue, if the queue is shorter than `most`; returns
+    /// its ticket.
+    fn push(&self, worker: usize, most: usize) -> Option<u64> {
+        let mut queue = self.queue();
+        if queue.len() >= most {
             return None;
         }
         let ticket = self.tickets.fetch_add(1, Ordering::Relaxed);
-        line.insert(ticket, worker);
-        self.line_is(&line);
+        queue.insert(ticket, worker);
+        self.update_waiting(&queue);
         Some(ticket)
     }
 
@@ -476,43 +479,43 @@ impl PoolState {
         worker
     }
 
-    fn line_is(&self, line: &BTreeMap<u64, usize>) {
-        self.waiting.store(u32::try_from(line.len()).unwrap_or(u32::MAX), Ordering::Relaxed);
+    fn update_waiting(&self, queue: &BTreeMap<u64, usize>) {
+        self.waiting.store(u32::try_from(queue.len()).unwrap_or(u32::MAX), Ordering::Relaxed);
     }
 }
 
 /// A queued request; dropping it leaves the queue.
 #[derive(Debug)]
-pub struct Waiting {
+pub struct QueueTicket {
     pool: Arc<Pool>,
     ticket: u64,
 }
 
-impl Waiting {
-    /// Whether nobody has waited longer.
+impl QueueTicket {
+    /// Whether this request has waited longest.
     #[must_use]
     pub fn is_first(&self) -> bool {
-        let line = self.pool.state.line();
-        line.first_key_value().is_none_or(|(first, _)| *first >= self.ticket)
+        let queue = self.pool.state.queue();
+        queue.first_key_value().is_none_or(|(first, _)| *first >= self.ticket)
     }
 
-    /// The pool has changed: it waits for a place at the upstreams there are now, where it stood.
-    pub(crate) fn follow(&mut self, pool: &Arc<Pool>) {
-        if !self.pool.has_line_of(pool) {
-            // It was gone for a moment: who waited for the one that went is the last in this line.
-            let worker = self.pool.state.leave(self.ticket);
-            let ticket = pool.state.enter(worker.unwrap_or_default(), usize::MAX);
+    /// Follows a change of the pool: waits for the new upstreams, at the same position in the queue.
+    pub(crate) fn move_to(&mut self, pool: &Arc<Pool>) {
+        if !self.pool.shares_queue_with(pool) {
+            // The pool was removed and added again: the request goes to the end of the new queue.
+            let worker = self.pool.state.remove(self.ticket);
+            let ticket = pool.state.push(worker.unwrap_or_default(), usize::MAX);
             self.ticket = ticket.unwrap_or(self.ticket);
         }
-        pool.members.iter().for_each(|member| member.upstream.is_wanted(true));
-        self.pool.members.iter().for_each(|member| member.upstream.is_wanted(false));
+        pool.members.iter().for_each(|member| member.upstream.count_waiter(true));
+        self.pool.members.iter().for_each(|member| member.upstream.count_waiter(false));
         self.pool = Arc::clone(pool);
     }
 }
 
-impl Drop for Waiting {
+impl Drop for QueueTicket {
     fn drop(&mut self) {
-        self.pool.state.leave(self.ticket);
-        self.pool.members.iter().for_each(|member| member.upstream.is_wanted(false));
+        self.pool.state.remove(self.ticket);
+        self.pool.members.iter().for_each(|member| member.upstream.count_waiter(false));
     }
 }

@@ -12,18 +12,22 @@ fn upstream(number: u32) -> Arc<Upstream> {
 }
 
 fn member(number: u32, weight: u16) -> Member {
-    Member { upstream: upstream(number), weight, most: u32::MAX }
+    Member { upstream: upstream(number), weight, max_tunnels: u32::MAX }
 }
 
 fn pool(balance: Balance, members: Vec<Member>) -> Pool {
     Pool::new("p", balance, None, PoolLimits::default(), members, Arc::default())
 }
 
-/// Picks `times` and keeps what was picked.
-fn picks(pool: &Pool, times: usize, seed: u64) -> Vec<Picked> {
+/// Picks `times` times and keeps the permits.
+fn picks(pool: &Pool, times: usize, seed: u64) -> Vec<Permit> {
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut key =
-        || Key { now_ns: 1, random: random.u64(..), hash: random.u64(..), ..Key::default() };
+    let mut key = || PickContext {
+        now_ns: 1,
+        random: random.u64(..),
+        hash: random.u64(..),
+        ..PickContext::default()
+    };
     (0..times).map(|_| pool.pick(&key()).unwrap()).collect()
 }
 
@@ -32,7 +36,7 @@ fn tunnels(pool: &Pool) -> Vec<u32> {
 }
 
 #[test]
-fn two_choices_keep_live_tunnels_level() {
+fn two_choices_keep_open_tunnels_level() {
     let pool = pool(Balance::LeastConnections, (0..10).map(|number| member(number, 1)).collect());
     let _held = picks(&pool, 10_000, 7);
     for tunnels in tunnels(&pool) {
@@ -42,12 +46,12 @@ fn two_choices_keep_live_tunnels_level() {
 }
 
 #[test]
-fn least_connections_fill_up_who_has_few() {
+fn least_connections_refill_a_restarted_upstream() {
     let members: Vec<Member> = (0..4).map(|number| member(number, 1)).collect();
     let pool = pool(Balance::LeastConnections, members.clone());
     let mut held = picks(&pool, 4_000, 3);
-    // One restarts: its tunnels are gone and come again.
-    held.retain(|picked| picked.upstream().number() != 2);
+    // One restarts: its tunnels end and its clients reconnect.
+    held.retain(|permit| permit.upstream().number() != 2);
     assert_eq!(members[2].upstream.tunnels(), 0);
     held.extend(picks(&pool, 400, 4));
     // It is drawn in every other choice of two among four, and wins each.
@@ -60,7 +64,7 @@ fn least_connections_fill_up_who_has_few() {
 }
 
 #[test]
-fn weights_are_shares_whatever_the_method() {
+fn weights_are_shares_for_every_method() {
     let weights = [1u16, 2, 5, 12];
     let balances = [
         Balance::LeastConnections,
@@ -86,7 +90,7 @@ fn weights_are_shares_whatever_the_method() {
 }
 
 #[test]
-fn turns_are_mixed_and_nobody_inherits_those_of_one_who_is_away() {
+fn round_robin_is_smooth_and_shares_the_turns_of_a_down_upstream() {
     let members = vec![member(0, 3), member(1, 1), member(2, 2)];
     let pool = pool(Balance::RoundRobin, members);
     let order: Vec<u32> = picks(&pool, 6, 1).iter().map(|p| p.upstream().number()).collect();
@@ -94,12 +98,12 @@ fn turns_are_mixed_and_nobody_inherits_those_of_one_who_is_away() {
     let even = super::tests::pool(Balance::RoundRobin, (0..3).map(|n| member(n, 1)).collect());
     even.members()[1].upstream.set_down(true, 0);
     drop(picks(&even, 1_000, 1));
-    let taken: Vec<u64> = even.members().iter().map(|m| m.upstream.taken()).collect();
+    let taken: Vec<u64> = even.members().iter().map(|m| m.upstream.picks()).collect();
     assert_eq!(taken, [500, 0, 500]);
 }
 
 #[test]
-fn who_leaves_takes_only_its_own_keys() {
+fn removing_an_upstream_moves_only_its_own_keys() {
     let members: Vec<Member> = (0..8).map(|number| member(number, 1 + number as u16 % 3)).collect();
     let whole = pool(Balance::Hash(HashBy::Address), members.clone());
     let fewer = pool(
@@ -107,7 +111,7 @@ fn who_leaves_takes_only_its_own_keys() {
         members.iter().filter(|member| member.upstream.number() != 5).cloned().collect(),
     );
     let at = |pool: &Pool, hash| {
-        let key = Key { now_ns: 1, hash, random: hash, ..Key::default() };
+        let key = PickContext { now_ns: 1, hash, random: hash, ..PickContext::default() };
         pool.pick(&key).unwrap().upstream().number()
     };
     let mut random = fastrand::Rng::with_seed(5);
@@ -128,15 +132,18 @@ fn the_order_of_a_file_does_not_matter_to_a_hash() {
     let forwards = pool(Balance::Hash(HashBy::Path), members.clone());
     let backwards = pool(Balance::Hash(HashBy::Path), members.into_iter().rev().collect());
     for hash in 0..500u64 {
-        let key =
-            Key { hash: hash.wrapping_mul(0x9e37_79b9_7f4a_7c15), now_ns: 1, ..Key::default() };
+        let key = PickContext {
+            hash: hash.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+            now_ns: 1,
+            ..PickContext::default()
+        };
         let number = |pool: &Pool| pool.pick(&key).unwrap().upstream().number();
         assert_eq!(number(&forwards), number(&backwards));
     }
 }
 
 #[test]
-fn what_a_request_hashes_by_is_what_was_said() {
+fn requests_hash_by_the_configured_key() {
     let header = |name: &str| match name {
         "x-user" => Some(&b"ann"[..]),
         "cookie" => Some(&b"a=1; session=s"[..]),
@@ -152,23 +159,24 @@ fn what_a_request_hashes_by_is_what_was_said() {
     assert_ne!(hash(HashBy::Path, one, "/a"), hash(HashBy::Path, one, "/b"));
     assert_eq!(hash(HashBy::Header("x-user".into()), one, "/"), super::hash::hash_bytes(b"ann"));
     assert_eq!(hash(HashBy::Cookie("session".into()), one, "/"), super::hash::hash_bytes(b"s"));
-    assert_eq!(hash(HashBy::Header("x-none".into()), one, "/"), 9, "without it: anywhere");
+    assert_eq!(hash(HashBy::Header("x-none".into()), one, "/"), 9, "random without the key");
     assert_eq!(pool(Balance::Random, vec![]).hash(None, "/", header, 9), 9);
 }
 
 #[test]
-fn a_sticky_client_comes_back_while_its_upstream_is_up() {
+fn a_sticky_client_returns_while_its_upstream_is_up() {
     let sticky = Sticky { cookie: "lb".into(), max_age: None, secure: false };
     let members: Vec<Member> = (0..5).map(|number| member(number, 1)).collect();
     let (balance, limits) = (Balance::default(), PoolLimits::default());
     let pool = Pool::new("p", balance, Some(sticky), limits, members.clone(), Arc::default());
-    let first = pool.pick(&Key { now_ns: 1, random: 1 << 60, ..Key::default() }).unwrap();
+    let first =
+        pool.pick(&PickContext { now_ns: 1, random: 1 << 60, ..PickContext::default() }).unwrap();
     let set = pool.set_cookie(&first, None).unwrap();
-    let asked = pool.asked(set.split(';').next().map(str::as_bytes));
-    assert_eq!(asked, Some(first.upstream().hash()));
-    assert_eq!(pool.set_cookie(&first, asked), None, "it has the right one");
+    let requested = pool.sticky_hash(set.split(';').next().map(str::as_bytes));
+    assert_eq!(requested, Some(first.upstream().hash()));
+    assert_eq!(pool.set_cookie(&first, requested), None, "the client has this cookie");
     let again = |random| {
-        let key = Key { now_ns: 1, random, sticky: asked, ..Key::default() };
+        let key = PickContext { now_ns: 1, random, sticky: requested, ..PickContext::default() };
         pool.pick(&key).unwrap().upstream().number()
     };
     let mut random = fastrand::Rng::with_seed(1);
@@ -182,7 +190,7 @@ fn a_sticky_client_comes_back_while_its_upstream_is_up() {
 }
 
 #[test]
-fn who_comes_up_takes_its_share_slowly() {
+fn slow_start_limits_the_share_at_first() {
     let limits = PoolLimits {
         slow_start: std::time::Duration::from_nanos(1_000_000),
         ..PoolLimits::default()
@@ -193,12 +201,19 @@ fn who_comes_up_takes_its_share_slowly() {
         pool.members()[1].upstream.set_down(true, 1);
         pool.members()[1].upstream.set_down(false, 1_000_000);
         let share_at = |now_ns: u64| {
-            let before = pool.members()[1].upstream.taken();
+            let before = pool.members()[1].upstream.picks();
             let mut random = fastrand::Rng::with_seed(now_ns);
             for _ in 0..4_000 {
-                drop(pool.pick(&Key { now_ns, random: random.u64(..), ..Key::default() }).unwrap());
+                drop(
+                    pool.pick(&PickContext {
+                        now_ns,
+                        random: random.u64(..),
+                        ..PickContext::default()
+                    })
+                    .unwrap(),
+                );
             }
-            (pool.members()[1].upstream.taken() - before) as f64 / 4_000.0
+            (pool.members()[1].upstream.picks() - before) as f64 / 4_000.0
         };
         let (cold, half, warm) = (share_at(1_000_000), share_at(1_500_000), share_at(2_000_000));
         assert!(cold > 0.0 && cold < 0.06, "{balance:?}: {cold}");
@@ -208,23 +223,23 @@ fn who_comes_up_takes_its_share_slowly() {
 }
 
 #[test]
-fn nobody_takes_more_than_its_most_and_the_next_may_wait() {
+fn no_upstream_exceeds_its_max_and_the_next_request_may_queue() {
     let mut members: Vec<Member> = (0..3).map(|number| member(number, 1)).collect();
     for member in &mut members {
-        member.most = 2;
+        member.max_tunnels = 2;
     }
     let limits = PoolLimits { queue: 2, ..PoolLimits::default() };
     let pool = Pool::new("p", Balance::default(), None, limits, members, Arc::default());
     let pool = Arc::new(pool);
     let mut held = picks(&pool, 6, 1);
     assert_eq!(tunnels(&pool), [2, 2, 2]);
-    let key = Key { now_ns: 1, random: 5, ..Key::default() };
-    assert_eq!(pool.pick(&key).unwrap_err(), Refused::Busy);
-    let waiting = [pool.wait(0).unwrap(), pool.wait(1).unwrap()];
-    assert!(pool.wait(0).is_none(), "the queue has its most");
+    let key = PickContext { now_ns: 1, random: 5, ..PickContext::default() };
+    assert_eq!(pool.pick(&key).unwrap_err(), PickError::Busy);
+    let waiting = [pool.enqueue(0).unwrap(), pool.enqueue(1).unwrap()];
+    assert!(pool.enqueue(0).is_none(), "the queue is full");
     assert_eq!(pool.waiting(), 2);
     assert!(waiting[0].is_first() && !waiting[1].is_first());
-    assert_eq!((pool.has_line(), pool.first_in_line()), (true, Some(0)));
+    assert_eq!((pool.has_queue(), pool.queue_head_worker()), (true, Some(0)));
     assert!(pool.members()[2].upstream.has_waiters());
     drop(waiting);
     assert_eq!(pool.waiting(), 0);
@@ -234,15 +249,15 @@ fn nobody_takes_more_than_its_most_and_the_next_may_wait() {
     pool.members()[0].upstream.set_down(true, 0);
     pool.members()[1].upstream.set_draining(true, 0);
     pool.members()[2].upstream.set_down(true, 0);
-    assert_eq!(pool.pick(&key).unwrap_err(), Refused::Down);
+    assert_eq!(pool.pick(&key).unwrap_err(), PickError::Down);
 }
 
 #[test]
-fn who_failed_a_request_is_not_asked_again_and_the_ejected_only_if_all_are() {
+fn a_retry_avoids_failed_upstreams_and_ejected_ones_are_the_last_resort() {
     let pool = pool(Balance::default(), (0..3).map(|number| member(number, 1)).collect());
-    let key = |tried| Key { now_ns: 1, random: 5, tried, ..Key::default() };
+    let key = |tried| PickContext { now_ns: 1, random: 5, tried, ..PickContext::default() };
     assert_eq!(pool.pick(&key(&[0, 2])).unwrap().upstream().number(), 1);
-    assert_eq!(pool.pick(&key(&[0, 1, 2])).unwrap_err(), Refused::Down);
+    assert_eq!(pool.pick(&key(&[0, 1, 2])).unwrap_err(), PickError::Down);
     for number in [0, 1] {
         let upstream = &pool.members()[number].upstream;
         upstream.set_ejection(Ejection { after: 1, for_ns: 100 });
@@ -255,10 +270,10 @@ fn who_failed_a_request_is_not_asked_again_and_the_ejected_only_if_all_are() {
 }
 
 #[test]
-fn workers_that_choose_at_once_pass_no_limit() {
+fn concurrent_workers_exceed_no_limit() {
     let mut members: Vec<Member> = (0..3).map(|number| member(number, 1)).collect();
     for member in &mut members {
-        member.most = 100;
+        member.max_tunnels = 100;
     }
     let pool = pool(Balance::default(), members);
     let mut all: BTreeMap<u32, usize> = BTreeMap::new();
@@ -269,20 +284,21 @@ fn workers_that_choose_at_once_pass_no_limit() {
                 let mut random = fastrand::Rng::with_seed(seed);
                 let mut held = Vec::new();
                 for _ in 0..200 {
-                    let key = Key { now_ns: 1, random: random.u64(..), ..Key::default() };
+                    let key =
+                        PickContext { now_ns: 1, random: random.u64(..), ..PickContext::default() };
                     match pool.pick(&key) {
-                        Ok(picked) => held.push(picked),
-                        Err(why) => assert_eq!(why, Refused::Busy, "they are full, not down"),
+                        Ok(permit) => held.push(permit),
+                        Err(why) => assert_eq!(why, PickError::Busy, "they are full, not down"),
                     }
                 }
                 held
             })
         };
         let workers: Vec<_> = (0..4).map(worker).collect();
-        let held: Vec<Picked> =
+        let held: Vec<Permit> =
             workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect();
-        for picked in &held {
-            *all.entry(picked.upstream().number()).or_default() += 1;
+        for permit in &held {
+            *all.entry(permit.upstream().number()).or_default() += 1;
         }
     });
     assert_eq!(all.into_values().collect::<Vec<_>>(), [100, 100, 100]);

@@ -23,8 +23,8 @@ pub struct Ejection {
 
 /// The state of an upstream.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// It takes tunnels.
+pub enum UpstreamState {
+    /// It takes new requests.
     Up,
     /// Consecutive requests to it failed; it gets no new ones for a while.
     Ejected,
@@ -34,15 +34,15 @@ pub enum Standing {
     Draining,
 }
 
-impl Standing {
+impl UpstreamState {
     /// The name in JSON and metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Standing::Up => "up",
-            Standing::Ejected => "ejected",
-            Standing::Down => "down",
-            Standing::Draining => "draining",
+            UpstreamState::Up => "up",
+            UpstreamState::Ejected => "ejected",
+            UpstreamState::Down => "down",
+            UpstreamState::Draining => "draining",
         }
     }
 }
@@ -80,7 +80,7 @@ impl Fault {
 
     /// The fault of a connect that failed at once.
     pub(crate) fn of_connect(error: &io::Error) -> Fault {
-        match Fault::of(Closed::of_connect(error)) {
+        match Fault::of(Closed::from_connect_error(error)) {
             Fault::Connect(_) => Fault::Connect(error.raw_os_error()),
             fault => fault,
         }
@@ -92,18 +92,18 @@ impl fmt::Display for Fault {
         f.write_str(match self {
             Fault::Connect(Some(number)) => {
                 let error = io::Error::from_raw_os_error(*number);
-                return write!(f, "it cannot be connected to: {error}");
+                return write!(f, "cannot connect: {error}");
             }
-            Fault::Refused => "nobody listens there",
-            Fault::Unreached => "the connect took too long",
-            Fault::Connect(None) => "it cannot be connected to",
+            Fault::Refused => "connection refused",
+            Fault::Unreached => "connect timed out",
+            Fault::Connect(None) => "cannot connect",
             Fault::Tls => {
-                "TLS failed: it speaks none, or one side does not believe the other's certificate or \
-                 name (tls_ca, tls_name, tls_cert)"
+                "TLS failed: the upstream does not use TLS, or a certificate or name was rejected \
+                 (check tls_ca, tls_name, tls_cert)"
             }
-            Fault::Broken => "it ended the connection before it had answered",
-            Fault::Silent => "it did not answer in time",
-            Fault::BadAnswer => "its answer breaks the rules of HTTP, or of the handshake",
+            Fault::Broken => "connection closed before the response",
+            Fault::Silent => "no response in time",
+            Fault::BadAnswer => "invalid HTTP or handshake response",
         })
     }
 }
@@ -116,9 +116,9 @@ pub struct Upstream {
     address: UpstreamAddress,
     hash: u64,
     tunnels: AtomicU32,
-    /// Requests that wait for a place here or at its neighbours.
-    wanted: AtomicU32,
-    taken: AtomicU64,
+    /// Queued requests in the pools of this upstream.
+    waiters: AtomicU32,
+    picks: AtomicU64,
     failed: AtomicU64,
     ejections: AtomicU64,
     flips: AtomicU64,
@@ -148,8 +148,8 @@ impl Upstream {
             hash: hash_bytes(address.to_string().as_bytes()),
             address,
             tunnels: AtomicU32::new(0),
-            wanted: AtomicU32::new(0),
-            taken: AtomicU64::new(0),
+            waiters: AtomicU32::new(0),
+            picks: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             ejections: AtomicU64::new(0),
             flips: AtomicU64::new(0),
@@ -172,7 +172,14 @@ impl Upstream {
         self.number
     }
 
-    /// The place it came from, as it is written.
+    /// Its name for logs: as configured, with its address if that differs, as a name can resolve to
+    /// several addresses.
+    pub(crate) fn label(&self) -> String {
+        let address = self.address.to_string();
+        if *self.name == *address { address } else { format!("{} ({address})", self.name) }
+    }
+
+    /// Its address as configured.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -196,24 +203,24 @@ impl Upstream {
         self.tunnels.load(Ordering::Relaxed)
     }
 
-    /// One more request waits for a place in a pool of its, or one less.
-    pub(crate) fn is_wanted(&self, more: bool) {
+    /// Counts one more queued request in its pool, or one less.
+    pub(crate) fn count_waiter(&self, more: bool) {
         if more {
-            self.wanted.fetch_add(1, Ordering::Relaxed);
+            self.waiters.fetch_add(1, Ordering::Relaxed);
         } else {
-            self.wanted.fetch_sub(1, Ordering::Relaxed);
+            self.waiters.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     /// Whether a request is queued for it.
     pub(crate) fn has_waiters(&self) -> bool {
-        self.wanted.load(Ordering::Relaxed) > 0
+        self.waiters.load(Ordering::Relaxed) > 0
     }
 
     /// Times it was picked.
     #[must_use]
-    pub fn taken(&self) -> u64 {
-        self.taken.load(Ordering::Relaxed)
+    pub fn picks(&self) -> u64 {
+        self.picks.load(Ordering::Relaxed)
     }
 
     /// Failed connects, handshakes and responses.
@@ -236,15 +243,15 @@ impl Upstream {
 
     /// Its state now.
     #[must_use]
-    pub fn standing(&self, now_ns: u64) -> Standing {
+    pub fn state(&self, now_ns: u64) -> UpstreamState {
         if self.draining.load(Ordering::Relaxed) {
-            Standing::Draining
+            UpstreamState::Draining
         } else if self.down.load(Ordering::Relaxed) {
-            Standing::Down
+            UpstreamState::Down
         } else if self.ejected_until_ns.load(Ordering::Relaxed) > now_ns {
-            Standing::Ejected
+            UpstreamState::Ejected
         } else {
-            Standing::Up
+            UpstreamState::Up
         }
     }
 
@@ -357,12 +364,12 @@ impl Upstream {
         u64::try_from(part).unwrap_or(WARM).max(COLD)
     }
 
-    /// Takes a place, unless `most` are taken.
-    pub(crate) fn take(self: &Arc<Self>, most: u32) -> Option<Picked> {
+    /// Acquires a permit, unless `most` are in use.
+    pub(crate) fn acquire(self: &Arc<Self>, most: u32) -> Option<Permit> {
         let more = |tunnels| (tunnels < most).then_some(tunnels + 1);
         self.tunnels.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        self.taken.fetch_add(1, Ordering::Relaxed);
-        Some(Picked(Arc::clone(self)))
+        self.picks.fetch_add(1, Ordering::Relaxed);
+        Some(Permit(Arc::clone(self)))
     }
 }
 
@@ -389,12 +396,12 @@ const COLD: u64 = 32;
 /// One of the tunnels that an upstream allows, held from the choice to the end of the tunnel.
 /// Dropping it releases it, so that none can leak.
 #[derive(Debug)]
-pub struct Picked(Arc<Upstream>);
+pub struct Permit(Arc<Upstream>);
 
-// It stays with its tunnel.
-const _: () = assert!(size_of::<Option<Picked>>() == 8);
+// Each open tunnel holds one.
+const _: () = assert!(size_of::<Option<Permit>>() == 8);
 
-impl Picked {
+impl Permit {
     /// Where to connect.
     #[must_use]
     pub fn address(&self) -> &UpstreamAddress {
@@ -408,7 +415,7 @@ impl Picked {
     }
 }
 
-impl Drop for Picked {
+impl Drop for Permit {
     fn drop(&mut self) {
         self.0.tunnels.fetch_sub(1, Ordering::Relaxed);
     }
@@ -424,20 +431,20 @@ mod tests {
     }
 
     #[test]
-    fn a_place_comes_back_when_it_is_dropped() {
+    fn a_permit_is_released_when_dropped() {
         let upstream = upstream();
-        let first = upstream.take(2).unwrap();
-        let second = upstream.take(2).unwrap();
-        assert!(upstream.take(2).is_none());
+        let first = upstream.acquire(2).unwrap();
+        let second = upstream.acquire(2).unwrap();
+        assert!(upstream.acquire(2).is_none());
         drop(first);
         assert_eq!(upstream.tunnels(), 1);
-        let third = upstream.take(2).unwrap();
+        let third = upstream.acquire(2).unwrap();
         drop((second, third));
-        assert_eq!((upstream.tunnels(), upstream.taken()), (0, 3));
+        assert_eq!((upstream.tunnels(), upstream.picks()), (0, 3));
     }
 
     #[test]
-    fn ports_are_counted_by_the_address_they_belong_to() {
+    fn ports_are_counted_by_source_address() {
         let (upstream, one) = (upstream(), IpAddr::from([127, 0, 0, 1]));
         let (first, second) = (upstream.port(Some(one)), upstream.port(None));
         let third = upstream.port(Some(one));
@@ -447,13 +454,13 @@ mod tests {
         let many: Vec<Port> = (0..1_000)
             .map(|n| upstream.port(Some(IpAddr::from([10, 0, (n >> 8) as u8, n as u8]))))
             .collect();
-        assert_eq!(upstream.ports().len(), SOURCES_MAX, "a list without end is not kept");
+        assert_eq!(upstream.ports().len(), SOURCES_MAX, "the list is bounded");
         drop((third, many));
         assert!(upstream.ports().iter().all(|(_, count)| *count == 0));
     }
 
     #[test]
-    fn failures_in_a_row_eject_for_a_while() {
+    fn consecutive_failures_eject_for_a_while() {
         let upstream = upstream();
         upstream.set_ejection(Ejection { after: 3, for_ns: 10 });
         upstream.failed(1, Fault::Refused);
@@ -461,35 +468,39 @@ mod tests {
         upstream.succeeded();
         upstream.failed(3, Fault::Refused);
         upstream.failed(4, Fault::Refused);
-        assert_eq!(upstream.standing(4), Standing::Up, "an answer between them starts anew");
+        assert_eq!(upstream.state(4), UpstreamState::Up, "a response resets the count");
         upstream.failed(5, Fault::Silent);
         assert_eq!(upstream.fault(), Some(Fault::Silent));
-        assert_eq!(upstream.standing(6), Standing::Ejected);
+        assert_eq!(upstream.state(6), UpstreamState::Ejected);
         (0..5).for_each(|_| upstream.failed(14, Fault::Refused));
-        assert_eq!(upstream.standing(15), Standing::Up, "what was under way prolongs nothing");
+        assert_eq!(
+            upstream.state(15),
+            UpstreamState::Up,
+            "requests in progress do not prolong an ejection"
+        );
         assert_eq!((upstream.ejections(), upstream.failed_times()), (1, 10));
     }
 
     #[test]
-    fn checks_that_say_the_same_again_are_no_flip() {
+    fn repeated_check_results_are_no_flip() {
         let upstream = upstream();
         for down in [true, true, false, false, true] {
             upstream.set_down(down, 7);
         }
-        assert_eq!((upstream.flips(), upstream.standing(8)), (3, Standing::Down));
+        assert_eq!((upstream.flips(), upstream.state(8)), (3, UpstreamState::Down));
         upstream.set_draining(true, 9);
-        assert_eq!(upstream.standing(9), Standing::Draining);
+        assert_eq!(upstream.state(9), UpstreamState::Draining);
     }
 
     #[test]
-    fn who_comes_up_warms_up() {
+    fn an_upstream_that_comes_up_starts_slowly() {
         let upstream = upstream();
-        assert_eq!(upstream.warmth(1_000, 1), WARM, "there from the start");
+        assert_eq!(upstream.warmth(1_000, 1), WARM, "no slow start at startup");
         upstream.set_down(true, 10);
         upstream.set_down(false, 1_000);
         assert_eq!(upstream.warmth(1_000, 1_000), COLD);
         assert_eq!(upstream.warmth(1_000, 1_500), WARM / 2);
         assert_eq!(upstream.warmth(1_000, 2_000), WARM);
-        assert_eq!(upstream.warmth(0, 1_000), WARM, "no slow start was asked for");
+        assert_eq!(upstream.warmth(0, 1_000), WARM, "no slow start configured");
     }
 }

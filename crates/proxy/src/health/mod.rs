@@ -15,8 +15,8 @@ use std::str::FromStr;
 
 /// The kind of a health check.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub enum How {
-    /// Nothing: only connects that fail tell.
+pub enum CheckKind {
+    /// No check: only failed connects count.
     #[default]
     Off,
     /// A TCP connect.
@@ -27,33 +27,34 @@ pub enum How {
     WebSocket(Box<str>),
 }
 
-impl FromStr for How {
+impl FromStr for CheckKind {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong =
-            || format!("\"{text}\" is no check: write off, tcp, http:/health or websocket:/echo");
+        let wrong = || {
+            format!("invalid check \"{text}\": expected off, tcp, http:/health or websocket:/echo")
+        };
         let path = |path: &str| -> Result<Box<str>, String> {
             let visible = path.bytes().all(|byte| byte.is_ascii_graphic());
             if path.starts_with('/') && visible { Ok(path.into()) } else { Err(wrong()) }
         };
         match text.split_once(':') {
-            None if text == "off" => Ok(How::Off),
-            None if text == "tcp" => Ok(How::Tcp),
-            Some(("http", rest)) => Ok(How::Http(path(rest)?)),
-            Some(("websocket", rest)) => Ok(How::WebSocket(path(rest)?)),
+            None if text == "off" => Ok(CheckKind::Off),
+            None if text == "tcp" => Ok(CheckKind::Tcp),
+            Some(("http", rest)) => Ok(CheckKind::Http(path(rest)?)),
+            Some(("websocket", rest)) => Ok(CheckKind::WebSocket(path(rest)?)),
             _ => Err(wrong()),
         }
     }
 }
 
-impl fmt::Display for How {
+impl fmt::Display for CheckKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            How::Off => f.write_str("off"),
-            How::Tcp => f.write_str("tcp"),
-            How::Http(path) => write!(f, "http:{path}"),
-            How::WebSocket(path) => write!(f, "websocket:{path}"),
+            CheckKind::Off => f.write_str("off"),
+            CheckKind::Tcp => f.write_str("tcp"),
+            CheckKind::Http(path) => write!(f, "http:{path}"),
+            CheckKind::WebSocket(path) => write!(f, "websocket:{path}"),
         }
     }
 }
@@ -63,12 +64,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn checks_come_back_as_written() {
+    fn checks_are_shown_as_written() {
         for text in ["off", "tcp", "http:/health?full=1", "websocket:/echo"] {
-            assert_eq!(text.parse::<How>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<CheckKind>().unwrap().to_string(), text);
         }
         for text in ["", "on", "http", "http:", "http:health", "http:/a b", "ftp:/"] {
-            assert!(text.parse::<How>().unwrap_err().contains("http:/health"), "{text}");
+            assert!(text.parse::<CheckKind>().unwrap_err().contains("http:/health"), "{text}");
         }
     }
 }

@@ -3,20 +3,20 @@
 
 /// The state of one upstream and the results that contradict it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Judge {
+pub(crate) struct Threshold {
     down: bool,
     /// Consecutive results that contradict the state.
     against: u32,
 }
 
-impl Judge {
-    /// Believed to be up until it fails.
+impl Threshold {
+    /// Starts in this state.
     pub(crate) fn new(down: bool) -> Self {
-        Judge { down, against: 0 }
+        Threshold { down, against: 0 }
     }
 
-    /// Hears one more answer; the verdict, if it changes.
-    pub(crate) fn hear(&mut self, answered: bool, rise: u32, fall: u32) -> Option<bool> {
+    /// Records a result; returns whether the upstream is down, if that changes.
+    pub(crate) fn record(&mut self, answered: bool, rise: u32, fall: u32) -> Option<bool> {
         if answered != self.down {
             self.against = 0;
             return None;
@@ -26,7 +26,7 @@ impl Judge {
         if self.against < enough.max(1) {
             return None;
         }
-        *self = Judge::new(!self.down);
+        *self = Threshold::new(!self.down);
         Some(self.down)
     }
 }
@@ -35,25 +35,25 @@ impl Judge {
 mod tests {
     use super::*;
 
-    /// What is heard, `+` for an answer, and the verdict after each: `u`, `d` or `.` for no change.
-    fn verdicts(heard: &str) -> String {
-        let mut judge = Judge::new(false);
-        let said = heard.bytes().map(|byte| match judge.hear(byte == b'+', 2, 3) {
+    /// Records results, `+` for passed, and returns the change after each: `u`, `d`, or `.` for none.
+    fn changes(results: &str) -> String {
+        let mut threshold = Threshold::new(false);
+        let changes = results.bytes().map(|byte| match threshold.record(byte == b'+', 2, 3) {
             Some(true) => 'd',
             Some(false) => 'u',
             None => '.',
         });
-        said.collect()
+        changes.collect()
     }
 
     #[test]
-    fn three_failures_in_a_row_are_down_and_two_answers_up() {
-        assert_eq!(verdicts("---"), "..d");
-        assert_eq!(verdicts("--+--+"), "......");
-        assert_eq!(verdicts("---++"), "..d.u");
-        assert_eq!(verdicts("---+-+-++"), "..d.....u");
-        assert_eq!(verdicts("-----"), "..d..");
-        let mut hasty = Judge::new(false);
-        assert_eq!(hasty.hear(false, 0, 0), Some(true), "0 is 1");
+    fn three_consecutive_failures_are_down_and_two_passes_up() {
+        assert_eq!(changes("---"), "..d");
+        assert_eq!(changes("--+--+"), "......");
+        assert_eq!(changes("---++"), "..d.u");
+        assert_eq!(changes("---+-+-++"), "..d.....u");
+        assert_eq!(changes("-----"), "..d..");
+        let mut zero = Threshold::new(false);
+        assert_eq!(zero.record(false, 0, 0), Some(true), "0 counts as 1");
     }
 }

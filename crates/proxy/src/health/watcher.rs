@@ -17,20 +17,20 @@ use engine::sys::process::now_ns;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tracing::{debug, info, warn};
 
-use super::probe::{Failed, Question, ask};
-use super::threshold::Judge;
+use super::probe::{Probe, ProbeError, probe};
+use super::threshold::Threshold;
 use crate::balance::Upstream;
-use crate::config::Outgoing;
-use crate::routes::{Check, Fleet, Table};
+use crate::config::Transport;
+use crate::routes::{HealthCheck, Registry, Table};
 
-/// How often it is looked for what is due.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Questions under way at most: each is a descriptor.
-const ASKED_MAX: usize = 64;
-/// Resolvers under way at most: each is a thread.
+/// How often due checks and lookups are started.
+const POLL_EVERY: Duration = Duration::from_millis(50);
+/// Maximum number of checks in flight (each is a descriptor), and of lookups.
+const IN_FLIGHT_MAX: usize = 64;
+/// Maximum number of resolver threads.
 const RESOLVERS: usize = 2;
-/// A resolver that failed is asked again after this, or sooner where names are kept more shortly.
-const RESOLVE_AGAIN: Duration = Duration::from_secs(5);
+/// Retry interval after a failed lookup, or the pool's `resolve` if that is shorter.
+const RESOLVE_RETRY: Duration = Duration::from_secs(5);
 const STACK_BYTES: usize = 256 * 1024;
 
 /// The watcher cannot start; the system error is the source.
@@ -60,7 +60,7 @@ impl Watcher {
     ///
     /// # Errors
     /// The system has no thread or no epoll instance left.
-    pub fn start(table: Arc<Table>, fleet: Arc<Mutex<Fleet>>) -> Result<Self, WatchError> {
+    pub fn start(table: Arc<Table>, registry: Arc<Mutex<Registry>>) -> Result<Self, WatchError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .enable_time()
@@ -72,8 +72,8 @@ impl Watcher {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let watch = move || {
-            runtime.block_on(Rounds::new(table, fleet).run(&stopped));
-            // A resolver may hang for long; nobody waits for its answer.
+            runtime.block_on(WatchLoop::new(table, registry).run(&stopped));
+            // A lookup may hang for long; shutdown does not wait for it.
             runtime.shutdown_background();
         };
         let thread = Builder::new().name("health".to_owned()).stack_size(STACK_BYTES);
@@ -91,206 +91,211 @@ impl Drop for Watcher {
     }
 }
 
-/// What was heard.
-enum Heard {
-    Of(u32, Result<(), Failed>),
-    Means(Name, io::Result<Vec<SocketAddr>>),
+/// The result of a check or a lookup.
+enum Event {
+    Probed(u32, Result<(), ProbeError>),
+    Resolved(Name, io::Result<Vec<SocketAddr>>),
 }
 
 type Name = (Box<str>, u16);
 
-struct Patient {
+struct CheckedUpstream {
     upstream: Arc<Upstream>,
-    check: Check,
-    outgoing: Outgoing,
-    judge: Judge,
+    check: HealthCheck,
+    transport: Transport,
+    threshold: Threshold,
     due_ns: u64,
-    asked: bool,
+    in_flight: bool,
 }
 
 struct Lookup {
     every: Duration,
     due_ns: u64,
-    asked: bool,
+    in_flight: bool,
     failing: bool,
 }
 
-struct Rounds {
+struct WatchLoop {
     table: Arc<Table>,
-    fleet: Arc<Mutex<Fleet>>,
+    registry: Arc<Mutex<Registry>>,
     generation: Option<u64>,
-    patients: BTreeMap<u32, Patient>,
+    checked: BTreeMap<u32, CheckedUpstream>,
     lookups: BTreeMap<Name, Lookup>,
-    /// Questions to upstreams and to the resolver under way: slow names may not stop the checks.
-    under_way: usize,
+    /// Checks and lookups in flight, counted apart: slow lookups must not stop the checks.
+    probing: usize,
     resolving: usize,
-    questions: u64,
-    heard: (Sender<Heard>, Receiver<Heard>),
+    probes_started: u64,
+    events: (Sender<Event>, Receiver<Event>),
 }
 
-impl Rounds {
-    fn new(table: Arc<Table>, fleet: Arc<Mutex<Fleet>>) -> Self {
-        Rounds {
+impl WatchLoop {
+    fn new(table: Arc<Table>, registry: Arc<Mutex<Registry>>) -> Self {
+        WatchLoop {
             table,
-            fleet,
+            registry,
             generation: None,
-            patients: BTreeMap::new(),
+            checked: BTreeMap::new(),
             lookups: BTreeMap::new(),
-            under_way: 0,
+            probing: 0,
             resolving: 0,
-            questions: 0,
-            heard: channel(2 * ASKED_MAX),
+            probes_started: 0,
+            events: channel(2 * IN_FLIGHT_MAX),
         }
     }
 
     async fn run(mut self, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) {
-            self.follow();
-            self.ask_due();
-            let heard = tokio::time::timeout(LOOK_EVERY, self.heard.1.recv()).await;
-            let mut next = heard.ok().flatten();
-            while let Some(heard) = next {
-                match heard {
-                    Heard::Of(number, answer) => {
-                        self.under_way -= 1;
-                        self.hear(number, answer);
+            self.sync_table();
+            self.start_due();
+            let event = tokio::time::timeout(POLL_EVERY, self.events.1.recv()).await;
+            let mut next = event.ok().flatten();
+            while let Some(event) = next {
+                match event {
+                    Event::Probed(number, answer) => {
+                        self.probing -= 1;
+                        self.on_probed(number, answer);
                     }
-                    Heard::Means(name, addresses) => {
+                    Event::Resolved(name, addresses) => {
                         self.resolving -= 1;
-                        self.means(name, addresses);
+                        self.on_resolved(name, addresses);
                     }
                 }
-                next = self.heard.1.try_recv().ok();
+                next = self.events.1.try_recv().ok();
             }
         }
     }
 
-    /// Follows the table: who came is asked at once, who left no more.
-    fn follow(&mut self) {
+    /// Syncs with the table: new upstreams are checked at once, removed ones no more.
+    fn sync_table(&mut self) {
         let generation = self.table.generation();
         if self.generation == Some(generation) {
             return;
         }
         self.generation = Some(generation);
-        let (patients, names) = {
-            let fleet = locked(&self.fleet);
-            (fleet.patients(), fleet.names())
+        let (checked, names) = {
+            let registry = locked(&self.registry);
+            (registry.health_checks(), registry.names())
         };
         let now_ns = now_ns();
-        let mut before = std::mem::take(&mut self.patients);
-        for (upstream, check, outgoing) in patients {
+        let mut before = std::mem::take(&mut self.checked);
+        for (upstream, check, transport) in checked {
             let number = upstream.number();
             let known = before.remove(&number);
-            let down = upstream.standing(now_ns) == crate::balance::Standing::Down;
-            let again =
-                |known| Patient { check: check.clone(), outgoing: outgoing.clone(), ..known };
-            let patient = known.map(again).unwrap_or_else(|| Patient {
+            let down = upstream.state(now_ns) == crate::balance::UpstreamState::Down;
+            let again = |known| CheckedUpstream {
+                check: check.clone(),
+                transport: transport.clone(),
+                ..known
+            };
+            let checked = known.map(again).unwrap_or_else(|| CheckedUpstream {
                 upstream,
                 check: check.clone(),
-                outgoing: outgoing.clone(),
-                judge: Judge::new(down),
+                transport: transport.clone(),
+                threshold: Threshold::new(down),
                 due_ns: now_ns,
-                asked: false,
+                in_flight: false,
             });
-            self.patients.insert(number, patient);
+            self.checked.insert(number, checked);
         }
         let mut before = std::mem::take(&mut self.lookups);
         for (host, port, every) in names {
             let name = (host, port);
             let known = before.remove(&name).map(|known| Lookup { every, ..known });
-            let lookup = Lookup { every, due_ns: now_ns, asked: false, failing: false };
+            let lookup = Lookup { every, due_ns: now_ns, in_flight: false, failing: false };
             self.lookups.insert(name, known.unwrap_or(lookup));
         }
     }
 
-    fn ask_due(&mut self) {
+    fn start_due(&mut self) {
         let now_ns = now_ns();
-        for (number, patient) in &mut self.patients {
-            if self.under_way >= ASKED_MAX {
+        for (number, checked) in &mut self.checked {
+            if self.probing >= IN_FLIGHT_MAX {
                 break;
             }
-            if patient.asked || patient.due_ns > now_ns {
+            if checked.in_flight || checked.due_ns > now_ns {
                 continue;
             }
-            self.questions += 1;
-            patient.asked = true;
-            self.under_way += 1;
-            let (number, sender) = (*number, self.heard.0.clone());
-            let upstream = Arc::clone(&patient.upstream);
-            let (check, outgoing) = (patient.check.clone(), patient.outgoing.clone());
-            let nonce = nonce(self.questions, now_ns);
+            self.probes_started += 1;
+            checked.in_flight = true;
+            self.probing += 1;
+            let (number, sender) = (*number, self.events.0.clone());
+            let upstream = Arc::clone(&checked.upstream);
+            let (check, transport) = (checked.check.clone(), checked.transport.clone());
+            let nonce = nonce(self.probes_started, now_ns);
             tokio::spawn(async move {
-                let Check { how, timeout, .. } = &check;
-                let question = Question { how, upstream: &upstream, outgoing: &outgoing, nonce };
-                let answer = ask(&question, *timeout).await;
-                let _ = sender.send(Heard::Of(number, answer)).await;
+                let HealthCheck { kind, timeout, .. } = &check;
+                let request = Probe { kind, upstream: &upstream, transport: &transport, nonce };
+                let answer = probe(&request, *timeout).await;
+                let _ = sender.send(Event::Probed(number, answer)).await;
             });
         }
         for (name, lookup) in &mut self.lookups {
-            if self.resolving >= ASKED_MAX || lookup.asked || lookup.due_ns > now_ns {
+            if self.resolving >= IN_FLIGHT_MAX || lookup.in_flight || lookup.due_ns > now_ns {
                 continue;
             }
-            lookup.asked = true;
+            lookup.in_flight = true;
             self.resolving += 1;
-            let (name, sender) = (name.clone(), self.heard.0.clone());
+            let (name, sender) = (name.clone(), self.events.0.clone());
             tokio::spawn(async move {
                 let found = tokio::net::lookup_host((&*name.0, name.1)).await;
                 let addresses = found.map(Iterator::collect);
-                let _ = sender.send(Heard::Means(name, addresses)).await;
+                let _ = sender.send(Event::Resolved(name, addresses)).await;
             });
         }
     }
 
-    fn hear(&mut self, number: u32, answer: Result<(), Failed>) {
-        let Some(patient) = self.patients.get_mut(&number) else { return };
+    fn on_probed(&mut self, number: u32, answer: Result<(), ProbeError>) {
+        // None: the upstream was removed meanwhile.
+        let Some(checked) = self.checked.get_mut(&number) else { return };
         let now_ns = now_ns();
-        patient.asked = false;
-        patient.due_ns = now_ns + spread(patient.check.every, u64::from(number) ^ now_ns);
-        let (rise, fall) = (patient.check.rise, patient.check.fall);
-        let verdict = patient.judge.hear(answer.is_ok(), rise, fall);
-        let (name, address) = (patient.upstream.name(), patient.upstream.address());
+        checked.in_flight = false;
+        checked.due_ns = now_ns + spread(checked.check.every, u64::from(number) ^ now_ns);
+        let (rise, fall) = (checked.check.rise, checked.check.fall);
+        let verdict = checked.threshold.record(answer.is_ok(), rise, fall);
         if let Err(why) = &answer {
-            debug!("check of {name} ({address}): {why}");
+            debug!("health check failed: {}: {why}", checked.upstream.label());
         }
         let Some(down) = verdict else { return };
-        patient.upstream.set_down(down, now_ns);
+        checked.upstream.set_down(down, now_ns);
+        let shown = checked.upstream.label();
         match answer {
             Err(why) => warn!(
-                "upstream {name} ({address}) is down after {fall} checks in a row: {why}; its \
-                 tunnels are left alone"
+                "upstream down: {shown}: {why}; {fall} consecutive health checks \
+                 failed; open tunnels are kept"
             ),
-            Ok(()) => info!("upstream {name} ({address}) is up again"),
+            Ok(()) => info!("upstream up: {shown}"),
         }
     }
 
-    fn means(&mut self, name: Name, addresses: io::Result<Vec<SocketAddr>>) {
+    fn on_resolved(&mut self, name: Name, addresses: io::Result<Vec<SocketAddr>>) {
+        // None: the name was removed meanwhile.
         let Some(lookup) = self.lookups.get_mut(&name) else { return };
-        lookup.asked = false;
+        lookup.in_flight = false;
         let now_ns = now_ns();
         let (host, port) = (&*name.0, name.1);
         match addresses {
             Ok(addresses) if !addresses.is_empty() => {
                 lookup.due_ns = now_ns + nanoseconds(lookup.every);
                 lookup.failing = false;
-                let changed = locked(&self.fleet).resolved((host, port), addresses, now_ns);
+                let changed = locked(&self.registry).resolved((host, port), addresses, now_ns);
                 if changed != crate::routes::Changed::default() {
-                    let (came, left) = (changed.added, changed.removed);
-                    info!("{host} resolves anew: {came} upstreams came, {left} left");
+                    let (added, removed) = (changed.added, changed.removed);
+                    info!("addresses changed: {host}: {added} upstreams added, {removed} removed");
                 }
             }
             failed => {
-                lookup.due_ns = now_ns + nanoseconds(lookup.every.min(RESOLVE_AGAIN));
+                lookup.due_ns = now_ns + nanoseconds(lookup.every.min(RESOLVE_RETRY));
                 if !std::mem::replace(&mut lookup.failing, true) {
                     let why = failed.err().map_or("no address".into(), |error| error.to_string());
-                    warn!("{host} does not resolve ({why}): what it meant last is kept");
+                    warn!("cannot resolve {host}: {why}; the last addresses are kept");
                 }
             }
         }
     }
 }
 
-fn locked(fleet: &Mutex<Fleet>) -> MutexGuard<'_, Fleet> {
-    fleet.lock().unwrap_or_else(PoisonError::into_inner)
+fn locked(registry: &Mutex<Registry>) -> MutexGuard<'_, Registry> {
+    registry.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The interval ± 10 %, so that upstreams are not all checked at the same moment.
@@ -305,24 +310,25 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 4)
 }
 
-/// Sixteen bytes for a key: they need be different, not secret, as nobody's script can reach here.
-fn nonce(question: u64, now_ns: u64) -> [u8; 16] {
+/// Sixteen bytes for a handshake key. They must differ but need not be secret: no script can reach a
+/// health check.
+fn nonce(count: u64, now_ns: u64) -> [u8; 16] {
     let mut nonce = [0; 16];
     let (first, second) = nonce.split_at_mut(8);
-    first.copy_from_slice(&question.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
+    first.copy_from_slice(&count.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
     second.copy_from_slice(&now_ns.to_le_bytes());
     nonce
 }
 
-/// Resolves every name once and waits for the answers, before anything is served.
-pub fn resolve_first(fleet: &mut Fleet, now_ns: u64) {
+/// Resolves every name once and waits for the results, before the proxy serves.
+pub fn resolve_first(registry: &mut Registry, now_ns: u64) {
     use std::net::ToSocketAddrs;
-    for (host, port, _) in fleet.names() {
+    for (host, port, _) in registry.names() {
         match (&*host, port).to_socket_addrs() {
             Ok(addresses) => {
-                fleet.resolved((&host, port), addresses.collect(), now_ns);
+                registry.resolved((&host, port), addresses.collect(), now_ns);
             }
-            Err(error) => warn!("{host} does not resolve ({error}): it is asked for again"),
+            Err(error) => warn!("cannot resolve {host}: {error}; retrying"),
         }
     }
 }
@@ -331,9 +337,9 @@ pub fn resolve_first(fleet: &mut Fleet, now_ns: u64) {
 mod tests {
     use std::net::TcpListener;
 
-    use super::super::How;
+    use super::super::CheckKind;
     use super::*;
-    use crate::balance::Standing;
+    use crate::balance::UpstreamState;
     use crate::routes::RoutesConfig;
 
     /// Waits for a condition, with a deadline for a failing test.
@@ -348,42 +354,43 @@ mod tests {
     }
 
     #[test]
-    fn who_stops_answering_goes_down_and_comes_back() {
+    fn an_upstream_that_stops_answering_goes_down_and_comes_back() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let table = Arc::new(Table::default());
-        let mut said = RoutesConfig::to([address.to_string().parse().unwrap()]);
+        let mut config = RoutesConfig::to([address.to_string().parse().unwrap()]);
         let every = Duration::from_millis(20);
-        said.pools[0].check = Check { how: How::Tcp, every, ..Check::default() };
-        let mut fleet = Fleet::new(Arc::clone(&table));
-        fleet.say(said.clone(), now_ns()).unwrap();
+        config.pools[0].check =
+            HealthCheck { kind: CheckKind::Tcp, every, ..HealthCheck::default() };
+        let mut registry = Registry::new(Arc::clone(&table));
+        registry.apply(config.clone(), now_ns()).unwrap();
         let upstream = Arc::clone(&table.routes().pools()[0].members()[0].upstream);
-        let fleet = Arc::new(Mutex::new(fleet));
-        let watcher = Watcher::start(Arc::clone(&table), Arc::clone(&fleet)).unwrap();
-        let stands = |standing| upstream.standing(now_ns()) == standing;
-        assert!(stands(Standing::Up), "believed until it fails");
+        let registry = Arc::new(Mutex::new(registry));
+        let watcher = Watcher::start(Arc::clone(&table), Arc::clone(&registry)).unwrap();
+        let stands = |standing| upstream.state(now_ns()) == standing;
+        assert!(stands(UpstreamState::Up), "up until it fails");
         drop(listener);
-        eventually("it is down", || stands(Standing::Down));
+        eventually("it is down", || stands(UpstreamState::Down));
         let listener = TcpListener::bind(address).unwrap();
-        eventually("it is up again", || stands(Standing::Up));
+        eventually("it is up again", || stands(UpstreamState::Up));
         assert_eq!(upstream.flips(), 2);
         drop(listener);
-        eventually("it is down", || stands(Standing::Down));
-        said.pools[0].check.how = How::Off;
-        locked(&fleet).say(said, now_ns()).unwrap();
-        assert!(stands(Standing::Up), "nobody asks any more, so nobody knows better");
+        eventually("it is down", || stands(UpstreamState::Down));
+        config.pools[0].check.kind = CheckKind::Off;
+        locked(&registry).apply(config, now_ns()).unwrap();
+        assert!(stands(UpstreamState::Up), "without checks it counts as up");
         drop(watcher);
     }
 
     #[test]
-    fn names_are_resolved_and_what_they_mean_is_used() {
+    fn names_are_resolved_and_used() {
         let table = Arc::new(Table::default());
-        let mut fleet = Fleet::new(Arc::clone(&table));
-        let said = RoutesConfig::to(["localhost:7".parse().unwrap()]);
-        fleet.say(said, now_ns()).unwrap();
+        let mut registry = Registry::new(Arc::clone(&table));
+        let config = RoutesConfig::to(["localhost:7".parse().unwrap()]);
+        registry.apply(config, now_ns()).unwrap();
         assert!(table.routes().pools()[0].members().is_empty());
-        let fleet = Arc::new(Mutex::new(fleet));
-        let _watcher = Watcher::start(Arc::clone(&table), fleet).unwrap();
+        let registry = Arc::new(Mutex::new(registry));
+        let _watcher = Watcher::start(Arc::clone(&table), registry).unwrap();
         eventually("localhost is resolved", || !table.routes().pools()[0].members().is_empty());
     }
 

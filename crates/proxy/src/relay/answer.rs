@@ -11,8 +11,8 @@ use wire::{Status, Violation};
 
 use super::dispatch::{after, answer_limits, body_limits, is_ours};
 use super::exchange::{AnswerBody, Exchange};
-use super::tunnel::{Far, Near};
-use super::{Leg, Relay, port_of};
+use super::tunnel::{ClientLeg, UpstreamLeg};
+use super::{ConnectionKind, Relay, port_of};
 use crate::access_log::Side;
 use crate::balance::Fault;
 use crate::counters::{Phase, Refusal, Stage};
@@ -41,17 +41,17 @@ impl Relay {
         id: ConnId,
         data: &mut [u8],
     ) {
-        let deadline_ns = after(core.now_ns(), self.live.patience.answer);
+        let deadline_ns = after(core.now_ns(), self.live.timeouts.answer);
         let Some(exchange) = self.exchanges.get(index) else { return core.abort(id) };
         if exchange.stage == Stage::Answering {
             exchange.deadline_ns = deadline_ns;
             return self.pass_body(core, index, data);
         }
         exchange.answered = true;
-        if exchange.torn.is_empty() {
+        if exchange.partial_head.is_empty() {
             return self.on_head(core, index, id, data);
         }
-        let mut all = std::mem::take(&mut exchange.torn);
+        let mut all = std::mem::take(&mut exchange.partial_head);
         all.extend_from_slice(data);
         self.on_head(core, index, id, &all);
     }
@@ -70,7 +70,7 @@ impl Relay {
             let length = match exchange.scanner.scan(data, &limits) {
                 Ok(Status::Complete(length)) => length,
                 Ok(Status::Partial) => {
-                    exchange.torn = data.to_vec();
+                    exchange.partial_head = data.to_vec();
                     return;
                 }
                 Err(_) => return self.bad_answer(core, index),
@@ -118,7 +118,7 @@ impl Relay {
                 if exchange.interim > INTERIM_MAX {
                     return Err(Violation::BadStatusLine);
                 }
-                if !exchange.asked.old && exchange.asked.accept.is_none() {
+                if !exchange.info.http10 && exchange.info.accept.is_none() {
                     let client = exchange.client;
                     let mut out = Vec::new();
                     encode_answer(&mut out, &answer, Framing::Counted);
@@ -136,18 +136,19 @@ impl Relay {
         let draining = self.shared.is_draining();
         let mut out = std::mem::take(&mut self.scratch);
         let Some(exchange) = self.exchanges.get(index) else { return Ok(()) };
-        let asked = exchange.asked;
-        let method = if asked.head_only { "HEAD" } else { "GET" };
+        let info = exchange.info;
+        let method = if info.head_only { "HEAD" } else { "GET" };
         let decoder = BodyDecoder::for_response(answer, method, body_limits())?;
         let until_close = decoder.is_until_close();
         let chunked = answer.header("transfer-encoding").is_some();
         let framing = match decoder.is_done() || !(chunked || until_close) {
             true => Framing::Counted,
-            false if asked.old => Framing::UntilClose,
+            false if info.http10 => Framing::UntilClose,
             false => Framing::Chunked,
         };
-        // What asked for a tunnel and got none is over, and so is the connection that it went to.
-        let upgrade = asked.accept.is_some();
+        // After a declined handshake both connections are closed: bytes that the client sent for the
+        // tunnel must not be read as a request.
+        let upgrade = info.accept.is_some();
         let last = upgrade
             || draining
             || framing == Framing::UntilClose
@@ -168,16 +169,16 @@ impl Relay {
         let connection = match (last, answer.status) {
             (true, 426) => Some("close, Upgrade"),
             (true, _) => Some("close"),
-            (false, _) => asked.old.then_some("keep-alive"),
+            (false, _) => info.http10.then_some("keep-alive"),
         };
         if let Some(connection) = connection {
-            push_line(&mut out, "Connection", connection.as_bytes());
+            push_header(&mut out, "Connection", connection.as_bytes());
         }
         out.extend_from_slice(b"\r\n");
         exchange.enter(Stage::Answering, &self.shared.counters[self.worker]);
         exchange.answer = Some(AnswerBody { decoder, framing, reusable, last });
-        if let Some(note) = &mut exchange.note {
-            note.status = answer.status;
+        if let Some(log_entry) = &mut exchange.log_entry {
+            log_entry.status = answer.status;
         }
         self.counters().declined.add(u64::from(upgrade));
         // The received part of the body is sent with it.
@@ -200,13 +201,13 @@ impl Relay {
                     core.pause(upstream);
                 }
             }
-            Ok(Passed::All { and_more }) => self.answered(core, index, and_more),
+            Ok(Passed::All { and_more }) => self.finish_answer(core, index, and_more),
             Err(_) => {
                 if let Some(upstream) = upstream {
-                    Self::set(core, upstream, Leg::Vacant);
+                    Self::set(core, upstream, ConnectionKind::Unused);
                     core.reset(upstream);
                 }
-                self.break_off(core, index, (Side::Upstream, Refusal::BadAnswer.name()));
+                self.truncate_answer(core, index, (Side::Upstream, Refusal::BadAnswer.name()));
             }
         }
     }
@@ -228,16 +229,16 @@ impl Relay {
                 }
             }
         }
-        let upstream = exchange.picked.as_ref().map(|picked| picked.address().to_string());
-        if let Some(note) = exchange.note {
+        let upstream = exchange.permit.as_ref().map(|permit| permit.address().to_string());
+        if let Some(log_entry) = exchange.log_entry {
             let bytes = (exchange.bytes_in, exchange.bytes_out);
             let why = (Side::Upstream, "answered");
-            self.shared.record(*note, upstream, bytes, why, core.now_ns());
+            self.shared.record(*log_entry, upstream, bytes, why, core.now_ns());
         }
-        self.give_back(core, exchange.picked);
+        self.release(core, exchange.permit);
         let client = exchange.client;
         let more = !last && whole_request;
-        Self::set(core, client, Leg::Leaving(more));
+        Self::set(core, client, ConnectionKind::FlushingClient(more));
         if core.queued(client) == 0 {
             self.after_answer(core, client, more);
         }
@@ -250,7 +251,7 @@ impl Relay {
         client: ConnId,
         more: bool,
     ) {
-        Self::set(core, client, Leg::Vacant);
+        Self::set(core, client, ConnectionKind::Unused);
         if more {
             core.next_request(client);
         } else {
@@ -258,9 +259,9 @@ impl Relay {
         }
     }
 
-    /// The upstream's connection has ended in the middle of an answer, or at the end of one that
-    /// has no other.
-    pub(super) fn answer_broke_off<S: Sys>(
+    /// The upstream closed its connection within a response, or at the end of one that is delimited
+    /// by the close.
+    pub(super) fn answer_ended_early<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
         index: u32,
@@ -273,17 +274,17 @@ impl Relay {
         if !whole {
             let ours = is_ours(why);
             let by = if ours { (Side::Proxy, why.name()) } else { (Side::Upstream, "truncated") };
-            return self.break_off(core, index, by);
+            return self.truncate_answer(core, index, by);
         }
         if exchange.answer.as_ref().is_some_and(|body| body.framing == Framing::Chunked) {
             core.write(client, LAST_CHUNK);
         }
-        self.answered(core, index, false);
+        self.finish_answer(core, index, false);
     }
 
-    /// Ends a client's connection in the middle of an answer, so that it cannot take the half for
-    /// the whole.
-    pub(super) fn break_off<S: Sys>(
+    /// Resets the client's connection within a response, so that the client cannot take the part for
+    /// the complete response.
+    pub(super) fn truncate_answer<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
         index: u32,
@@ -296,8 +297,8 @@ impl Relay {
     /// Refuses an invalid response. No client can cause one, so it counts as a failure of the upstream.
     fn bad_answer<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32) {
         let now_ns = core.now_ns();
-        if let Some(picked) = self.exchanges.get(index).and_then(|e| e.picked.as_ref()) {
-            picked.upstream().failed(now_ns, Fault::BadAnswer);
+        if let Some(permit) = self.exchanges.get(index).and_then(|e| e.permit.as_ref()) {
+            permit.upstream().failed(now_ns, Fault::BadAnswer);
         }
         self.refuse(core, index, Refusal::BadAnswer);
     }
@@ -330,9 +331,9 @@ impl Relay {
         let counters = self.counters();
         counters.opened.add(1);
         counters.tunnels.add(1);
-        counters.phased(None, Some(Phase::Open));
+        counters.move_phase(None, Some(Phase::Open));
         let time_ns = core.now_ns().saturating_sub(exchange.began_ns);
-        self.shared.took(self.worker, |timed| &timed.switching, time_ns);
+        self.shared.observe(self.worker, |timed| &timed.switching, time_ns);
         let sent = core.write(client, &out);
         out.clear();
         self.scratch = out;
@@ -351,7 +352,7 @@ impl Relay {
 
 /// Validates a 101 against the handshake that was sent (RFC 6455 section 4.1).
 fn check_switched(exchange: &Exchange, answer: &Response<'_, '_>) -> Result<(), Violation> {
-    let Some(accept) = exchange.asked.accept else { return Err(Violation::NotSwitched) };
+    let Some(accept) = exchange.info.accept else { return Err(Violation::NotSwitched) };
     if !answer.header_list_contains("upgrade", "websocket") {
         return Err(Violation::SwitchedWithoutUpgrade);
     }

@@ -4,13 +4,13 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use engine::{Closed, ConnId, Core, Hello, Mode, Sys};
+use engine::{Closed, ConnId, Core, Mode, Sys, TlsConnect};
 use wire::ProxyVersion;
 
 use super::dispatch::{after, is_ours, refusal_of};
-use super::{Leg, Relay, forget_spare, port_of};
+use super::{ConnectionKind, Relay, forget_idle_connection, port_of};
 use crate::balance::{Fault, Port, Upstream, UpstreamAddress};
-use crate::config::Outgoing;
+use crate::config::Transport;
 use crate::counters::{Refusal, Stage};
 
 /// Maximum number of source addresses tried for one connect.
@@ -18,41 +18,43 @@ const SOURCE_TRIES: usize = 8;
 /// Connections from one loopback address to one upstream before the next address is used: the kernel
 /// finds free ports quickly only in half of its range.
 const PER_LOOPBACK_SOURCE: u32 = 12_000;
-/// How long ago a connection has served that takes a request which is sent once only. Servers keep idle
-/// connections for some seconds at least.
-const LATELY_NS: u64 = 2_000_000_000;
+/// Maximum idle time of a connection for a request that must not be sent twice. Servers keep idle
+/// connections for at least some seconds.
+const RECENT_NS: u64 = 2_000_000_000;
 
 impl Relay {
-    /// Sends the request on a connection that has served another, if there is one for it. It may be
-    /// closing right now: what must not be asked twice, or has a body of which nothing is kept, gets
-    /// one that served a moment ago.
-    pub(super) fn take_spare<S: Sys>(
+    /// Sends the request on an idle connection, if there is one. The upstream may be closing it right
+    /// now, so a request that is not idempotent, or has a body, which is not buffered, gets only one
+    /// that was used a moment ago.
+    pub(super) fn take_idle_connection<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
         index: u32,
         upstream: u32,
     ) -> bool {
         let Some(exchange) = self.exchanges.get(index) else { return false };
-        if exchange.fresh || exchange.asked.accept.is_some() {
+        if exchange.new_connection_only || exchange.info.accept.is_some() {
             return false;
         }
-        let again = exchange.asked.idempotent && exchange.request.is_done();
-        let serves = |spare: ConnId| {
-            let of_late = core.silent_ns(spare).is_some_and(|silent| silent <= LATELY_NS);
-            core.mode(spare) == Some(Mode::Raw) && (again || of_late)
+        let again = exchange.info.idempotent && exchange.request.is_done();
+        let serves = |idle_connection: ConnId| {
+            let recent = core.idle_ns(idle_connection).is_some_and(|silent| silent <= RECENT_NS);
+            core.mode(idle_connection) == Some(Mode::Raw) && (again || recent)
         };
-        // The last to serve is the least likely to be closed.
-        let found =
-            self.spares.iter().rposition(|&(number, spare)| number == upstream && serves(spare));
+        // The most recently used one is the least likely to be closed.
+        let found = self
+            .idle_connections
+            .iter()
+            .rposition(|&(number, idle_connection)| number == upstream && serves(idle_connection));
         let Some(at) = found else { return false };
-        let (_, spare) = self.spares.remove(at);
-        let port = port_of(core, spare);
-        Self::set(core, spare, Leg::Upstream(index, port));
-        exchange.upstream = Some(spare);
+        let (_, idle_connection) = self.idle_connections.remove(at);
+        let port = port_of(core, idle_connection);
+        Self::set(core, idle_connection, ConnectionKind::RequestUpstream(index, port));
+        exchange.upstream = Some(idle_connection);
         exchange.reused = true;
-        exchange.era = self.era;
+        exchange.config_generation = self.config_generation;
         self.counters().reused.add(1);
-        self.send_head(core, index, spare);
+        self.send_head(core, index, idle_connection);
         true
     }
 
@@ -62,28 +64,29 @@ impl Relay {
         &mut self,
         core: &mut Core<S, Self>,
         to: &Upstream,
-        outgoing: &Outgoing,
-        whose: ConnId,
+        transport: &Transport,
+        identity: ConnId,
     ) -> io::Result<(ConnId, Option<Port>)> {
-        let client = outgoing.tls.as_ref().map(|tls| tls.of(to.name())).transpose();
+        let client = transport.tls.as_ref().map(|tls| tls.of(to.name())).transpose();
         let client = client.map_err(io::Error::other)?;
-        let header = outgoing.proxy_header.map(|version| proxy_header(core, whose, version));
+        let header = transport.proxy_header.map(|version| proxy_header(core, identity, version));
         let behind = header.as_deref().unwrap_or_default();
-        let tls = client.as_ref().map(|client| Hello { client, behind });
+        let tls = client.as_ref().map(|client| TlsConnect { client, prefix: behind });
         let address = match to.address() {
             UpstreamAddress::Tcp(address) => *address,
             UpstreamAddress::Unix(path) => {
-                let place = engine::Place::Unix(path);
-                return core.connect_raw(place, tls, None).map(|id| (id, None));
+                let target = engine::Destination::Unix(path);
+                return core.connect_raw(target, tls, None).map(|id| (id, None));
             }
         };
         let mut tries = SOURCE_TRIES;
         loop {
             let source = self.source(&address, to.tunnels(), tries);
             tries -= 1;
-            let place = engine::Place::Tcp(address);
-            match core.connect_raw(place, tls, source) {
-                Err(error) if tries > 0 && Closed::of_connect(&error) == Closed::NoAddress => {}
+            let target = engine::Destination::Tcp(address);
+            match core.connect_raw(target, tls, source) {
+                Err(error)
+                    if tries > 0 && Closed::from_connect_error(&error) == Closed::NoAddress => {}
                 connected => return connected.map(|id| (id, Some(to.port(source)))),
             }
         }
@@ -104,21 +107,21 @@ impl Relay {
             .then(|| Ipv4Addr::from(u32::from(Ipv4Addr::LOCALHOST).wrapping_add(further)).into())
     }
 
-    pub(super) fn is_connecting<S: Sys>(
+    pub(super) fn begin_connect<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
         index: u32,
         id: ConnId,
         port: Option<Port>,
     ) {
-        Self::set(core, id, Leg::Upstream(index, port));
+        Self::set(core, id, ConnectionKind::RequestUpstream(index, port));
         let now_ns = core.now_ns();
-        let deadline_ns = after(now_ns, self.live.patience.connect);
-        let era = self.era;
+        let deadline_ns = after(now_ns, self.live.timeouts.connect);
+        let config_generation = self.config_generation;
         if let Some(exchange) = self.exchanges.get(index) {
             exchange.upstream = Some(id);
             exchange.reused = false;
-            exchange.era = era;
+            exchange.config_generation = config_generation;
             exchange.connect_ns = now_ns;
             exchange.enter(Stage::Connecting, &self.shared.counters[self.worker]);
             exchange.deadline_ns = deadline_ns;
@@ -127,14 +130,14 @@ impl Relay {
 
     /// Records a connect that failed at once; returns the refusal if there is no other upstream.
     pub(super) fn connect_failed(&mut self, index: u32, error: &io::Error, now_ns: u64) -> Refusal {
-        let why = Closed::of_connect(error);
+        let why = Closed::from_connect_error(error);
         let ours = is_ours(why);
         if let Some(exchange) = self.exchanges.get(index)
-            && let Some(picked) = exchange.picked.take()
+            && let Some(permit) = exchange.permit.take()
         {
-            exchange.tried.push(picked.upstream().number());
+            exchange.tried.push(permit.upstream().number());
             if !ours {
-                picked.upstream().failed(now_ns, Fault::of_connect(error));
+                permit.upstream().failed(now_ns, Fault::of_connect(error));
             }
         }
         refusal_of(why)
@@ -142,21 +145,21 @@ impl Relay {
 
     /// Sends the request head; the upstream is connected.
     pub(super) fn send_head<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32, id: ConnId) {
-        let patience = &self.live.patience;
-        let (handshake, answer) = (patience.handshake, patience.answer);
+        let timeouts = &self.live.timeouts;
+        let (handshake, answer) = (timeouts.handshake, timeouts.answer);
         let Some(exchange) = self.exchanges.get(index) else { return core.abort(id) };
         let head = std::mem::take(&mut exchange.head);
         let client = exchange.client;
-        let outgoing = exchange.pool.outgoing();
-        let version = outgoing.proxy_header.filter(|_| outgoing.tls.is_none());
-        exchange.enter(Stage::Asked, &self.shared.counters[self.worker]);
-        let upgrade = exchange.asked.accept.is_some();
+        let transport = exchange.pool.transport();
+        let version = transport.proxy_header.filter(|_| transport.tls.is_none());
+        exchange.enter(Stage::Sent, &self.shared.counters[self.worker]);
+        let upgrade = exchange.info.accept.is_some();
         exchange.deadline_ns = after(core.now_ns(), if upgrade { handshake } else { answer });
         let waits = !upgrade && !exchange.request.is_done();
         let fresh = !exchange.reused;
         let time_ns = core.now_ns().saturating_sub(exchange.connect_ns);
         if fresh {
-            self.shared.took(self.worker, |timed| &timed.connect, time_ns);
+            self.shared.observe(self.worker, |timed| &timed.connect, time_ns);
         }
         if let Some(version) = version.filter(|_| fresh) {
             let header = proxy_header(core, client, version);
@@ -173,18 +176,23 @@ impl Relay {
         }
     }
 
-    /// A connection that could serve another request is kept for it, within bounds.
-    pub(super) fn spare<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, upstream: u32) {
+    /// Keeps a connection for a later request, up to the configured number.
+    pub(super) fn keep_idle_connection<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        upstream: u32,
+    ) {
         let port = port_of(core, id);
-        Self::set(core, id, Leg::Spare(port));
-        self.spares.push((upstream, id));
-        while self.spares.len() > self.live.spares {
-            // By RST: else the port of whoever ends first is kept for a minute (TIME_WAIT).
-            let (_, oldest) = self.spares.remove(0);
+        Self::set(core, id, ConnectionKind::IdleConnection(port));
+        self.idle_connections.push((upstream, id));
+        while self.idle_connections.len() > self.live.idle_connections {
+            // By RST: a FIN would hold the local port for a minute (TIME_WAIT).
+            let (_, oldest) = self.idle_connections.remove(0);
             core.reset(oldest);
         }
         if core.mode(id) != Some(Mode::Raw) {
-            forget_spare(&mut self.spares, id);
+            forget_idle_connection(&mut self.idle_connections, id);
         }
     }
 }
@@ -192,6 +200,6 @@ impl Relay {
 /// Encodes the PROXY header of a client.
 fn proxy_header<S: Sys>(core: &Core<S, Relay>, client: ConnId, version: ProxyVersion) -> Vec<u8> {
     let mut header = Vec::new();
-    wire::encode_proxy_header(&mut header, version, core.ends(client));
+    wire::encode_proxy_header(&mut header, version, core.endpoints(client));
     header
 }

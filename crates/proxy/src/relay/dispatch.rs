@@ -13,10 +13,10 @@ use wire::http::{
 use wire::websocket::accept_key;
 use wire::{Status, Violation};
 
-use super::exchange::{Asked, Exchange};
-use super::{Leg, Relay};
+use super::exchange::{Exchange, RequestInfo};
+use super::{ConnectionKind, Relay};
 use crate::access_log::Side;
-use crate::balance::{Fault, Key, Pool, Refused};
+use crate::balance::{Fault, PickContext, PickError, Pool};
 use crate::counters::{Refusal, Stage};
 use crate::headers::{Framing, Whose, encode_request};
 use crate::planted::{self, Bug};
@@ -56,40 +56,40 @@ impl Relay {
     ) -> Answer {
         let request = incoming.head;
         self.counters().requests.add(1);
-        self.shared.took(self.worker, |timed| &timed.handshake, incoming.took_ns);
+        self.shared.observe(self.worker, |timed| &timed.handshake, incoming.took_ns);
         if request.method == "CONNECT" {
-            return self.refused_unasked(core, client, request, (Refusal::Connect, true));
+            return self.refuse_unrouted(core, client, request, (Refusal::Connect, true));
         }
         let upgrade = incoming.upgrade.is_some();
         let host = request.authority().and_then(|host| std::str::from_utf8(host).ok());
         let routes = self.routes.get(&self.shared.table);
         let Some(route) = routes.find(host.unwrap_or_default(), path_of(request)) else {
-            return self.refused_unasked(core, client, request, (Refusal::NoRoute, upgrade));
+            return self.refuse_unrouted(core, client, request, (Refusal::NoRoute, upgrade));
         };
         let pool = Arc::clone(&route.pool);
         let Ok(body) = BodyDecoder::for_request(request, body_limits()) else {
-            return self.refused_unasked(core, client, request, (Refusal::BadBody, true));
+            return self.refuse_unrouted(core, client, request, (Refusal::BadBody, true));
         };
-        let whose = self.whose(core, client);
-        if whose.peer.is_none() && core.is_broken(client) {
-            // Nobody waits for the answer, and no upstream may get it as nobody's request.
+        let identity = self.identity(core, client);
+        if identity.peer.is_none() && core.is_reset(client) {
+            // The client is gone, and a request without its address must not reach an upstream.
             core.reset(client);
             return Answer::Raw;
         }
-        let exchange = self.exchange(core, client, incoming, (pool, &whose), body);
+        let exchange = self.exchange(core, client, incoming, (pool, &identity), body);
         let index = self.exchanges.insert(exchange);
         self.counters().exchanges.add(1);
-        self.counters().staged(None, Some(Stage::Waiting));
-        Self::set(core, client, Leg::Client(index));
+        self.counters().move_stage(None, Some(Stage::Waiting));
+        Self::set(core, client, ConnectionKind::RequestClient(index));
         match self.attempt(core, index) {
             Ok(()) => Answer::Raw,
             Err(why) => {
-                Self::set(core, client, Leg::Vacant);
+                Self::set(core, client, ConnectionKind::Unused);
                 if let Some(mut exchange) = self.take_exchange(index) {
                     let by = (Side::Proxy, why.name());
-                    self.note_refused(&mut exchange, why, by, core.now_ns());
+                    self.log_refused(&mut exchange, why, by, core.now_ns());
                 }
-                self.refused_at_once(why, upgrade)
+                self.refusal_answer(why, upgrade)
             }
         }
     }
@@ -99,7 +99,7 @@ impl Relay {
         core: &mut Core<S, Self>,
         client: ConnId,
         incoming: &Incoming<'_, '_>,
-        (pool, whose): (Arc<Pool>, &Whose),
+        (pool, identity): (Arc<Pool>, &ClientIdentity),
         body: BodyDecoder,
     ) -> Exchange {
         let request = incoming.head;
@@ -107,14 +107,14 @@ impl Relay {
         let framing = if chunked { Framing::Chunked } else { Framing::Counted };
         let upgrade = incoming.upgrade.is_some();
         let mut head = Vec::with_capacity(1024);
-        encode_request(&mut head, request, upgrade, framing, whose);
+        encode_request(&mut head, request, upgrade, framing, identity);
         head.shrink_to_fit();
         let random = core.random();
-        let from = whose.client.or(whose.peer);
+        let from = identity.client.or(identity.peer);
         let hash = pool.hash(from, path_of(request), |name| request.header(name), random);
-        let sticky = pool.asked(request.header("cookie"));
+        let sticky = pool.sticky_hash(request.header("cookie"));
         let now_ns = core.now_ns();
-        let note = self.shared.note(request, from, Some(pool.name()), now_ns);
+        let log_entry = self.shared.begin_log_entry(request, from, Some(pool.name()), now_ns);
         Exchange {
             client,
             upstream: None,
@@ -123,15 +123,15 @@ impl Relay {
             began_ns: now_ns,
             connect_ns: now_ns,
             pool,
-            picked: None,
+            permit: None,
             waiting: None,
             hash,
             sticky,
             tried: Vec::new(),
             head,
-            asked: Asked {
+            info: RequestInfo {
                 accept: incoming.upgrade.map(|upgrade| accept_key(upgrade.key)),
-                old: request.version == 0,
+                http10: request.version == 0,
                 head_only: request.method == "HEAD",
                 keep_alive: keep_alive(request),
                 idempotent: is_idempotent(request),
@@ -139,29 +139,29 @@ impl Relay {
             request: body,
             request_framing: framing,
             body_begun: false,
-            torn: Vec::new(),
+            partial_head: Vec::new(),
             scanner: HeadScanner::default(),
             answered: false,
             interim: 0,
             reused: false,
-            era: self.era,
-            fresh: false,
+            config_generation: self.config_generation,
+            new_connection_only: false,
             answer: None,
-            note,
+            log_entry,
             bytes_in: 0,
             bytes_out: 0,
         }
     }
 
-    fn whose<S: Sys>(&self, core: &Core<S, Self>, client: ConnId) -> Whose {
-        let (peer, told) = core.addresses(client);
+    fn identity<S: Sys>(&self, core: &Core<S, Self>, client: ConnId) -> ClientIdentity {
+        let (peer, named) = core.addresses(client);
         let proxies = &core.limits().proxies;
-        // Who begins with a PROXY header says all that it knows there; headers are its clients'.
-        let believed = peer.filter(|peer| !proxies.protocol && proxies.trusts(*peer));
-        Whose {
+        // With PROXY headers the trusted proxy says everything there; its HTTP headers are the clients'.
+        let trusted = peer.filter(|peer| !proxies.protocol && proxies.trusts(*peer));
+        ClientIdentity {
             peer,
-            client: told,
-            believed: believed.map(|_| proxies.forwarded),
+            client: named,
+            trusted: trusted.map(|_| proxies.forwarded),
             secure: self.live.tls.is_some(),
             forwarded: self.live.forwarded,
         }
@@ -173,7 +173,7 @@ impl Relay {
         core: &mut Core<S, Self>,
         index: u32,
     ) -> Result<(), Refusal> {
-        self.follow_changes(index)?;
+        self.refresh_pool(index)?;
         let now_ns = core.now_ns();
         let mut failed = None;
         loop {
@@ -185,33 +185,33 @@ impl Relay {
             // An older request gets the next permit.
             let behind = match &exchange.waiting {
                 Some(waiting) => !waiting.is_first(),
-                None => exchange.tried.is_empty() && exchange.pool.has_line(),
+                None => exchange.tried.is_empty() && exchange.pool.has_queue(),
             };
             if behind {
-                return self.wait_for_place(index, now_ns);
+                return self.wait_for_permit(index, now_ns);
             }
             let (hash, sticky) = (exchange.hash, exchange.sticky);
-            let key = Key { now_ns, random, hash, sticky, tried: &exchange.tried };
-            let picked = match exchange.pool.pick(&key) {
-                Ok(picked) => picked,
-                Err(Refused::Busy) => return self.wait_for_place(index, now_ns),
-                Err(Refused::Down) if exchange.tried.is_empty() => return Err(Refusal::Down),
-                Err(Refused::Down) => return Err(failed.unwrap_or(Refusal::Unreachable)),
+            let key = PickContext { now_ns, random, hash, sticky, tried: &exchange.tried };
+            let permit = match exchange.pool.pick(&key) {
+                Ok(permit) => permit,
+                Err(PickError::Busy) => return self.wait_for_permit(index, now_ns),
+                Err(PickError::Down) if exchange.tried.is_empty() => return Err(Refusal::Down),
+                Err(PickError::Down) => return Err(failed.unwrap_or(Refusal::Unreachable)),
             };
             if exchange.waiting.take().is_some() {
                 self.waiters.retain(|waiter| *waiter != index);
             }
-            let upstream = Arc::clone(picked.upstream());
+            let upstream = Arc::clone(permit.upstream());
             let (pool, client) = (Arc::clone(&exchange.pool), exchange.client);
-            exchange.picked = Some(picked);
+            exchange.permit = Some(permit);
             let again = !exchange.tried.is_empty();
             self.counters().retries.add(u64::from(again));
-            if self.take_spare(core, index, upstream.number()) {
+            if self.take_idle_connection(core, index, upstream.number()) {
                 return Ok(());
             }
-            match self.connect(core, &upstream, pool.outgoing(), client) {
+            match self.connect(core, &upstream, pool.transport(), client) {
                 Ok((id, port)) => {
-                    self.is_connecting(core, index, id, port);
+                    self.begin_connect(core, index, id, port);
                     return Ok(());
                 }
                 Err(error) => failed = Some(self.connect_failed(index, &error, now_ns)),
@@ -219,9 +219,9 @@ impl Relay {
         }
     }
 
-    /// The upstreams of a request that waited, or failed once, are those of its pool now: what came
-    /// since then may be chosen, and what went may not.
-    fn follow_changes(&mut self, index: u32) -> Result<(), Refusal> {
+    /// Gives a request that was queued or retried the current upstreams of its pool: added ones may be
+    /// chosen, removed ones may not.
+    fn refresh_pool(&mut self, index: u32) -> Result<(), Refusal> {
         let routes = self.routes.get(&self.shared.table);
         let Some(exchange) = self.exchanges.get(index) else { return Ok(()) };
         if exchange.waiting.is_none() && exchange.tried.is_empty() {
@@ -231,17 +231,17 @@ impl Relay {
         if !Arc::ptr_eq(pool, &exchange.pool) {
             exchange.pool = Arc::clone(pool);
             if let Some(waiting) = &mut exchange.waiting {
-                waiting.follow(pool);
+                waiting.move_to(pool);
             }
         }
         Ok(())
     }
 
-    /// Every upstream has its most: the request waits, if it may.
-    fn wait_for_place(&mut self, index: u32, now_ns: u64) -> Result<(), Refusal> {
+    /// Every upstream is at its maximum: queues the request, if the queue has room.
+    fn wait_for_permit(&mut self, index: u32, now_ns: u64) -> Result<(), Refusal> {
         let Some(exchange) = self.exchanges.get(index) else { return Ok(()) };
         if exchange.waiting.is_none() {
-            exchange.waiting = exchange.pool.wait(self.worker);
+            exchange.waiting = exchange.pool.enqueue(self.worker);
             if exchange.waiting.is_some() {
                 self.waiters.push_back(index);
             }
@@ -261,14 +261,14 @@ impl Relay {
         client: ConnId,
         data: &mut [u8],
     ) {
-        let deadline_ns = after(core.now_ns(), self.live.patience.answer);
+        let deadline_ns = after(core.now_ns(), self.live.timeouts.answer);
         let Some(exchange) = self.exchanges.get(index) else { return };
         let unasked = matches!(exchange.stage, Stage::Waiting | Stage::Connecting);
         let Some(upstream) = exchange.upstream.filter(|_| !unasked) else {
             return core.leave_unread(data.len());
         };
-        if exchange.asked.accept.is_some() || exchange.request.is_done() {
-            // It is the tunnel's, once that is open, or of the next request.
+        if exchange.info.accept.is_some() || exchange.request.is_done() {
+            // They belong to the tunnel, once it is open, or to the next request.
             return core.leave_unread(data.len());
         }
         exchange.body_begun = true;
@@ -286,7 +286,7 @@ impl Relay {
                 core.leave_unread(data.len() - taken);
             }
             Err(_) => {
-                self.forsake(core, index);
+                self.abandon_upstream(core, index);
                 self.refuse(core, index, Refusal::BadBody);
             }
         }
@@ -294,29 +294,29 @@ impl Relay {
 
     // ---- when it fails ----
 
-    /// Lets go of the upstream that was asked, which has not answered in time.
-    pub(super) fn forsake<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32) {
+    /// Gives up the upstream of a request after a timeout.
+    pub(super) fn abandon_upstream<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32) {
         let now_ns = core.now_ns();
         let Some(exchange) = self.exchanges.get(index) else { return };
         let upstream = exchange.upstream.take();
-        let picked = exchange.picked.take();
-        if let Some(picked) = &picked {
-            exchange.tried.push(picked.upstream().number());
+        let permit = exchange.permit.take();
+        if let Some(permit) = &permit {
+            exchange.tried.push(permit.upstream().number());
             if exchange.is_upstreams_turn() {
                 let connecting = exchange.stage == Stage::Connecting;
                 let fault = if connecting { Fault::Unreached } else { Fault::Silent };
-                picked.upstream().failed(now_ns, fault);
+                permit.upstream().failed(now_ns, fault);
             }
         }
         if let Some(id) = upstream {
-            Self::set(core, id, Leg::Vacant);
+            Self::set(core, id, ConnectionKind::Unused);
             core.reset(id);
         }
-        self.give_back(core, picked);
+        self.release(core, permit);
     }
 
-    /// The connection to the upstream is gone before its answer has come to an end.
-    pub(super) fn upstream_gone<S: Sys>(
+    /// The upstream connection closed before the response was complete.
+    pub(super) fn upstream_closed<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
         index: u32,
@@ -326,33 +326,33 @@ impl Relay {
         let Some(exchange) = self.exchanges.get(index) else { return };
         exchange.upstream = None;
         if exchange.stage == Stage::Answering {
-            return self.answer_broke_off(core, index, why);
+            return self.answer_ended_early(core, index, why);
         }
-        let picked = exchange.picked.take();
+        let permit = exchange.permit.take();
         let ours = is_ours(why);
         if exchange.reused {
-            // It was closed while it waited: nobody's failure.
-            exchange.fresh = true;
-        } else if let Some(picked) = &picked {
+            // It was closed while idle, which is no failure.
+            exchange.new_connection_only = true;
+        } else if let Some(permit) = &permit {
             if !ours && exchange.is_upstreams_turn() {
-                picked.upstream().failed(now_ns, Fault::of(why));
+                permit.upstream().failed(now_ns, Fault::of(why));
             }
-            exchange.tried.push(picked.upstream().number());
+            exchange.tried.push(permit.upstream().number());
         }
         let may_retry = exchange.may_retry() && why != Closed::Draining;
         if may_retry {
-            self.give_back(core, picked);
-            self.try_again(core, index);
+            self.release(core, permit);
+            self.retry(core, index);
         } else {
-            // Whoever reads the access log is told whom it was.
-            exchange.picked = picked;
+            // For the access log.
+            exchange.permit = permit;
             let why = if exchange.answered { Refusal::BadAnswer } else { refusal_of(why) };
             self.refuse(core, index, why);
         }
     }
 
-    /// Asks again, or says that nobody is left.
-    pub(super) fn try_again<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32) {
+    /// Retries the request, or refuses it if no upstream is left.
+    pub(super) fn retry<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32) {
         if let Err(why) = self.attempt(core, index) {
             self.refuse(core, index, why);
         }
@@ -366,14 +366,14 @@ impl Relay {
             core.reset(upstream);
         }
         let mut exchange = *exchange;
-        if let Some(mut note) = exchange.note.take() {
-            note.status = if note.status == 0 { CLIENT_GONE } else { note.status };
-            let upstream = exchange.last_asked();
+        if let Some(mut log_entry) = exchange.log_entry.take() {
+            log_entry.status = if log_entry.status == 0 { CLIENT_GONE } else { log_entry.status };
+            let upstream = exchange.last_upstream();
             let bytes = (exchange.bytes_in, exchange.bytes_out);
             let why = (Side::Client, "client_gone");
-            self.shared.record(*note, upstream, bytes, why, core.now_ns());
+            self.shared.record(*log_entry, upstream, bytes, why, core.now_ns());
         }
-        self.give_back(core, exchange.picked);
+        self.release(core, exchange.permit);
     }
 
     /// Answers a request with an error and closes the client's connection.
@@ -392,10 +392,10 @@ impl Relay {
         let Some(mut exchange) = self.take_exchange(index) else { return };
         let client = exchange.client;
         if let Some(upstream) = exchange.upstream {
-            Self::set(core, upstream, Leg::Vacant);
+            Self::set(core, upstream, ConnectionKind::Unused);
             core.reset(upstream);
         }
-        Self::set(core, client, Leg::Vacant);
+        Self::set(core, client, ConnectionKind::Unused);
         if exchange.stage == Stage::Answering {
             // Within a response no error can be sent.
             core.reset(client);
@@ -405,19 +405,19 @@ impl Relay {
             let headers = [("Content-Type", "text/plain; charset=utf-8"), ("Connection", "close")];
             let again = (why.status() == 503).then_some(("Retry-After", "1"));
             let headers = headers.into_iter().chain(again);
-            let text = if exchange.asked.head_only { "" } else { why.text() };
+            let text = if exchange.info.head_only { "" } else { why.text() };
             encode_response(&mut out, why.status(), headers, text.as_bytes());
             core.write(client, &out);
             out.clear();
             self.scratch = out;
             core.end_after(client, Closed::Refused);
         }
-        self.note_refused(&mut exchange, why, by, core.now_ns());
-        self.give_back(core, exchange.picked.take());
+        self.log_refused(&mut exchange, why, by, core.now_ns());
+        self.release(core, exchange.permit.take());
     }
 
-    /// Answers a request for which no upstream is looked for.
-    fn refused_unasked<S: Sys>(
+    /// Refuses a request before an upstream is chosen.
+    fn refuse_unrouted<S: Sys>(
         &self,
         core: &Core<S, Self>,
         client: ConnId,
@@ -425,20 +425,21 @@ impl Relay {
         (why, close): (Refusal, bool),
     ) -> Answer {
         if self.shared.has_log() {
-            let (peer, told) = core.addresses(client);
-            let note = self.shared.note(request, told.or(peer), None, core.now_ns());
-            if let Some(mut note) = note {
-                note.status = why.status();
+            let (peer, named) = core.addresses(client);
+            let log_entry =
+                self.shared.begin_log_entry(request, named.or(peer), None, core.now_ns());
+            if let Some(mut log_entry) = log_entry {
+                log_entry.status = why.status();
                 let by = (Side::Proxy, why.name());
-                self.shared.record(*note, None, (0, 0), by, core.now_ns());
+                self.shared.record(*log_entry, None, (0, 0), by, core.now_ns());
             }
         }
-        self.refused_at_once(why, close)
+        self.refusal_answer(why, close)
     }
 
-    /// Whoever wanted a tunnel may have sent what belongs into it already, which is not to be taken for
-    /// a request (RFC 9931): that connection is to `close`.
-    fn refused_at_once(&self, why: Refusal, close: bool) -> Answer {
+    /// Builds the error response. A client that asked for a tunnel may have sent tunnel bytes already,
+    /// which must not be parsed as a request (RFC 9931): then `close` is set.
+    fn refusal_answer(&self, why: Refusal, close: bool) -> Answer {
         self.counters().count_refused(why);
         let mut response = Response { close, ..Response::text(why.status(), why.text()) };
         if why.status() == 503 {
@@ -450,23 +451,24 @@ impl Relay {
         Answer::Respond(response)
     }
 
-    fn note_refused(
+    fn log_refused(
         &self,
         exchange: &mut Exchange,
         why: Refusal,
         by: (Side, &'static str),
         now_ns: u64,
     ) {
-        let Some(mut note) = exchange.note.take() else { return };
-        note.status = if note.status == 0 { why.status() } else { note.status };
+        let Some(mut log_entry) = exchange.log_entry.take() else { return };
+        log_entry.status = if log_entry.status == 0 { why.status() } else { log_entry.status };
         let bytes = (exchange.bytes_in, exchange.bytes_out);
-        self.shared.record(*note, exchange.last_asked(), bytes, by, now_ns);
+        self.shared.record(*log_entry, exchange.last_upstream(), bytes, by, now_ns);
     }
 
+    #[track_caller]
     pub(super) fn take_exchange(&mut self, index: u32) -> Option<Box<Exchange>> {
         let exchange = self.exchanges.remove(index)?;
         self.counters().exchanges.sub(1);
-        self.counters().staged(Some(exchange.stage), None);
+        self.counters().move_stage(Some(exchange.stage), None);
         if exchange.waiting.is_some() {
             self.waiters.retain(|waiter| *waiter != index);
         }
@@ -538,18 +540,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_short_here_is_told_by_its_name() {
-        for (why, told) in [
+    fn local_shortages_have_their_own_reason() {
+        for (why, name) in [
             (Closed::NoAddress, "no_source"),
             (Closed::NoDescriptors, "exhausted"),
             (Closed::ConnectRefused, "unreachable"),
         ] {
-            assert_eq!(refusal_of(why).name(), told);
+            assert_eq!(refusal_of(why).name(), name);
         }
     }
 
     #[test]
-    fn answers_may_have_more_where_requests_may() {
+    fn response_limits_grow_with_request_limits() {
         let of = |bytes| (answer_limits(bytes).head_bytes, answer_limits(bytes).headers);
         assert_eq!(of(1024), (16 * 1024, 100));
         assert_eq!(of(64 * 1024), (64 * 1024, 400));

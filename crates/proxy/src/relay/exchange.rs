@@ -6,8 +6,8 @@ use std::sync::Arc;
 use engine::ConnId;
 use wire::http::{BodyDecoder, HeadScanner};
 
-use crate::access_log::pending::Note;
-use crate::balance::{Picked, Pool, Waiting};
+use crate::access_log::PendingEntry;
+use crate::balance::{Permit, Pool, QueueTicket};
 use crate::counters::{Counters, Stage};
 use crate::headers::Framing;
 use crate::planted::{self, Bug};
@@ -24,8 +24,8 @@ pub(super) struct Exchange {
     pub(super) connect_ns: u64,
 
     pub(super) pool: Arc<Pool>,
-    pub(super) picked: Option<Picked>,
-    pub(super) waiting: Option<Waiting>,
+    pub(super) permit: Option<Permit>,
+    pub(super) waiting: Option<QueueTicket>,
     pub(super) hash: u64,
     pub(super) sticky: Option<u64>,
     /// Numbers of the upstreams that have failed it.
@@ -33,14 +33,14 @@ pub(super) struct Exchange {
 
     /// The encoded request head for an upstream.
     pub(super) head: Vec<u8>,
-    pub(super) asked: Asked,
+    pub(super) info: RequestInfo,
     pub(super) request: BodyDecoder,
     pub(super) request_framing: Framing,
     /// Part of the body was sent, so the request cannot be retried.
     pub(super) body_begun: bool,
 
-    /// The front of an answer whose head is not whole yet.
-    pub(super) torn: Vec<u8>,
+    /// The received part of an incomplete response head.
+    pub(super) partial_head: Vec<u8>,
     pub(super) scanner: HeadScanner,
     /// Part of a response was received, so the request cannot be retried.
     pub(super) answered: bool,
@@ -48,24 +48,24 @@ pub(super) struct Exchange {
     pub(super) interim: u8,
     /// It uses a reused connection.
     pub(super) reused: bool,
-    /// Of which settings that connection is.
-    pub(super) era: u32,
-    /// No such connection is to be taken again: one was found closed.
-    pub(super) fresh: bool,
+    /// The config generation of that connection.
+    pub(super) config_generation: u32,
+    /// Use no idle connection: one was found closed.
+    pub(super) new_connection_only: bool,
     pub(super) answer: Option<AnswerBody>,
     /// For the access log, if there is one.
-    pub(super) note: Option<Box<Note>>,
+    pub(super) log_entry: Option<Box<PendingEntry>>,
     pub(super) bytes_in: u64,
     pub(super) bytes_out: u64,
 }
 
 /// Properties of the request that the response handling needs.
 #[derive(Copy, Clone)]
-pub(super) struct Asked {
-    /// The right answer to its handshake, if it is one.
+pub(super) struct RequestInfo {
+    /// The expected `Sec-WebSocket-Accept`, if it is a handshake.
     pub(super) accept: Option<[u8; 28]>,
-    /// It is of HTTP/1.0.
-    pub(super) old: bool,
+    /// The client speaks HTTP/1.0.
+    pub(super) http10: bool,
     pub(super) head_only: bool,
     pub(super) keep_alive: bool,
     /// The method is idempotent (RFC 9110 section 9.2.2).
@@ -85,21 +85,21 @@ pub(super) struct AnswerBody {
 impl Exchange {
     /// Moves to another stage.
     pub(super) fn enter(&mut self, stage: Stage, counters: &Counters) {
-        counters.staged(Some(self.stage), Some(stage));
+        counters.move_stage(Some(self.stage), Some(stage));
         self.stage = stage;
     }
 
     /// Whether a timeout or close is the upstream's fault: it is being connected to, or has the
     /// complete request. Otherwise a slow client could eject an upstream.
     pub(super) fn is_upstreams_turn(&self) -> bool {
-        let asked = self.stage == Stage::Asked && self.request.is_done();
-        asked || self.stage == Stage::Connecting
+        let awaits_response = self.stage == Stage::Sent && self.request.is_done();
+        awaits_response || self.stage == Stage::Connecting
     }
 
-    /// The upstream that has it, or had it last, for the access log.
-    pub(super) fn last_asked(&self) -> Option<String> {
-        if let Some(picked) = &self.picked {
-            return Some(picked.address().to_string());
+    /// The upstream that has the request, or had it last, for the access log.
+    pub(super) fn last_upstream(&self) -> Option<String> {
+        if let Some(permit) = &self.permit {
+            return Some(permit.address().to_string());
         }
         let last = self.tried.last()?;
         let mut members = self.pool.members().iter().map(|member| &member.upstream);
@@ -119,7 +119,7 @@ impl Exchange {
 /// The exchanges in progress, at stable indices.
 #[derive(Default)]
 pub(super) struct Exchanges {
-    places: Vec<Option<Box<Exchange>>>,
+    slots: Vec<Option<Box<Exchange>>>,
     free: Vec<u32>,
 }
 
@@ -132,14 +132,18 @@ impl Exchanges {
             }
             return index;
         }
-        self.places.push(exchange);
-        u32::try_from(self.places.len() - 1).unwrap_or(u32::MAX)
+        self.slots.push(exchange);
+        u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
     }
 
+    /// Returns an exchange in progress. Connections refer only to exchanges that exist, so a missing
+    /// one is a bug.
+    #[track_caller]
     pub(super) fn get(&mut self, index: u32) -> Option<&mut Exchange> {
         self.places.get_mut(index as usize)?.as_deref_mut()
     }
 
+    #[track_caller]
     pub(super) fn remove(&mut self, index: u32) -> Option<Box<Exchange>> {
         let exchange = self.places.get_mut(index as usize)?.take()?;
         self.free.push(index);
@@ -151,12 +155,12 @@ impl Exchanges {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.free.len() == self.places.len()
+        self.free.len() == self.slots.len()
     }
 
     /// Appends the exchanges whose deadline has passed.
     pub(super) fn due(&self, now_ns: u64, into: &mut Vec<u32>) {
-        for (index, exchange) in self.places.iter().enumerate() {
+        for (index, exchange) in self.slots.iter().enumerate() {
             let due = exchange.as_ref().is_some_and(|exchange| exchange.deadline_ns <= now_ns);
             if due {
                 into.extend(u32::try_from(index));

@@ -21,11 +21,11 @@ use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, RefusedHead, Sys};
 use wire::websocket::OpCode;
 
 use self::exchange::Exchanges;
-use self::tunnel::{Far, Near};
+use self::tunnel::{ClientLeg, UpstreamLeg};
 
 use crate::access_log::Side;
-use crate::access_log::pending::{Note, Notes};
-use crate::balance::{Picked, Port};
+use crate::access_log::{PendingEntries, PendingEntry};
+use crate::balance::{Permit, Port};
 use crate::config::Live;
 use crate::counters::Counters;
 use crate::drain::{Endings, Order};
@@ -35,50 +35,50 @@ use crate::shared::Shared;
 
 /// The role of a connection in the relay.
 #[derive(Default)]
-pub enum Leg {
-    /// A client without a request, or what is over.
+pub enum ConnectionKind {
+    /// A client without a request, or a connection that is being closed.
     #[default]
-    Vacant,
-    /// A client whose request is under way.
-    Client(u32),
-    /// A client whose last answer is still leaving; whether another request may follow.
-    Leaving(bool),
-    /// The connection that a request goes to.
-    Upstream(u32, Option<Port>),
-    /// A connection to an upstream, without a request.
-    Spare(Option<Port>),
-    /// A tunnel's connection to the client.
-    Near(Near),
-    /// A tunnel's connection to the upstream.
-    Far(Far),
+    Unused,
+    /// A client with a request in progress, by its exchange.
+    RequestClient(u32),
+    /// A client whose last response is still being sent; whether another request may follow.
+    FlushingClient(bool),
+    /// The upstream connection of a request, by its exchange.
+    RequestUpstream(u32, Option<Port>),
+    /// An idle connection to an upstream.
+    IdleConnection(Option<Port>),
+    /// The client leg of a tunnel.
+    TunnelClient(ClientLeg),
+    /// The upstream leg of a tunnel.
+    TunnelUpstream(UpstreamLeg),
 }
 
-// Two of these, with what the engine keeps, are what an idle tunnel costs.
-const _: () = assert!(size_of::<Leg>() <= 32);
+// An idle tunnel costs two of these in addition to the engine's state.
+const _: () = assert!(size_of::<ConnectionKind>() <= 32);
 
 /// Messages from other threads to a worker.
 pub enum Post {
     /// Settings have changed.
-    Live(Arc<Live>),
-    /// Tunnels are to end.
-    End(Arc<Order>),
-    /// A page of tunnels is wanted.
-    List(Box<List>),
-    /// A place at an upstream came free, or pools have changed.
-    Place,
+    Reload(Arc<Live>),
+    /// Drain tunnels.
+    Drain(Arc<DrainOrder>),
+    /// Send a page of tunnels.
+    ListTunnels(Box<TunnelQuery>),
+    /// A permit was released or pools have changed: queued requests may proceed.
+    PermitReleased,
 }
 
 /// Which tunnels to list.
-pub struct List {
+pub struct TunnelQuery {
     pub(crate) slot: u32,
     pub(crate) limit: usize,
     /// Only tunnels to these upstreams, by number.
     pub(crate) upstreams: Option<Box<[u32]>>,
-    pub(crate) reply: SyncSender<Listed>,
+    pub(crate) reply: SyncSender<TunnelPage>,
 }
 
 /// A page of tunnels.
-pub(crate) struct Listed {
+pub(crate) struct TunnelPage {
     pub(crate) tunnels: Vec<TunnelInfo>,
     /// The slot of the next page; `None` at the end.
     pub(crate) next_slot: Option<u32>,
@@ -103,19 +103,19 @@ pub struct Relay {
     routes: Cached,
     worker: usize,
     exchanges: Exchanges,
-    /// Connections to upstreams without a request, with the upstream's number, the oldest first.
-    spares: Vec<(u32, ConnId)>,
-    /// Where heads and chunks are put together.
+    /// Idle connections with their upstream's number, the oldest first.
+    idle_connections: Vec<(u32, ConnId)>,
+    /// Buffer for encoding heads and chunks.
     scratch: Vec<u8>,
-    /// What is told of tunnels when they end, by the client's slot; empty without an access log.
-    notes: Notes,
-    endings: Endings,
+    /// Access log entries of open tunnels, by client; empty without an access log.
+    log_entries: PendingEntries,
+    drains: Drains,
     clock: timeouts::Clock,
     /// Queued requests, the oldest first.
     waiters: VecDeque<u32>,
-    /// Counts the settings there were: a connection of other ones serves no further request.
-    era: u32,
-    /// Which of the source addresses is next.
+    /// Incremented by each reload: a connection of an older generation is not reused.
+    config_generation: u32,
+    /// Index of the next source address.
     source: usize,
     /// The proxy is draining: connections are not kept for reuse.
     draining: bool,
@@ -129,13 +129,13 @@ impl Relay {
             shared,
             worker: usize::from(worker),
             exchanges: Exchanges::default(),
-            spares: Vec::new(),
+            idle_connections: Vec::new(),
             scratch: Vec::new(),
-            notes: Notes::default(),
-            endings: Endings::default(),
+            log_entries: PendingEntries::default(),
+            drains: Drains::default(),
             clock: timeouts::Clock::default(),
             waiters: VecDeque::new(),
-            era: 0,
+            config_generation: 0,
             source: 0,
             draining: false,
         }
@@ -146,22 +146,22 @@ impl Relay {
         &self.shared.counters[self.worker]
     }
 
-    fn live_is<S: Sys>(&mut self, core: &mut Core<S, Self>, live: Arc<Live>) {
+    fn apply_live<S: Sys>(&mut self, core: &mut Core<S, Self>, live: Arc<Live>) {
         core.set_limits(live.engine_limits());
         core.renew_tick();
         core.set_tls(live.tls.clone());
         self.live = live;
-        // What was made as was said before serves no further request.
-        self.era = self.era.wrapping_add(1);
-        // Routes and pools may be others, too.
-        self.clock.hurry();
-        self.reset_spares(core);
+        // Connections made with the old settings serve no further request.
+        self.config_generation = self.config_generation.wrapping_add(1);
+        // Routes and pools may have changed, too.
+        self.clock.check_waiters_now();
+        self.reset_idle_connections(core);
     }
 
-    fn reset_spares<S: Sys>(&mut self, core: &mut Core<S, Self>) {
-        for (_, spare) in std::mem::take(&mut self.spares) {
-            Self::set(core, spare, Leg::Vacant);
-            core.reset(spare);
+    fn reset_idle_connections<S: Sys>(&mut self, core: &mut Core<S, Self>) {
+        for (_, idle_connection) in std::mem::take(&mut self.idle_connections) {
+            Self::set(core, idle_connection, ConnectionKind::Unused);
+            core.reset(idle_connection);
         }
     }
 
@@ -180,15 +180,15 @@ impl Relay {
         }
     }
 
-    /// Has the first in each line look for a place.
-    fn tell_first<S: Sys>(&mut self, core: &Core<S, Self>) {
+    /// Makes the first request in each queue try again.
+    fn wake_next_waiter<S: Sys>(&mut self, core: &Core<S, Self>) {
         let routes = Arc::clone(self.routes.get(&self.shared.table));
-        for worker in routes.pools().iter().filter_map(|pool| pool.first_in_line()) {
+        for worker in routes.pools().iter().filter_map(|pool| pool.queue_head_worker()) {
             if worker == self.worker {
-                self.clock.hurry();
+                self.clock.check_waiters_now();
             } else {
-                // With its mailbox full it looks by itself, a moment later.
-                let _ = core.remote().post(worker, Post::Place, 0);
+                // If the mailbox is full, the worker tries by itself a moment later.
+                let _ = core.remote().post(worker, Post::PermitReleased, 0);
             }
         }
     }
@@ -199,13 +199,20 @@ impl Relay {
     #[inline(never)]
     fn data_of_exchange<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, data: &mut [u8]) {
         match core.user(id) {
-            Some(&Leg::Client(index)) => self.on_body(core, index, id, data),
-            Some(&Leg::Upstream(index, _)) => self.on_answer(core, index, id, data),
-            // Of its next request.
-            Some(Leg::Leaving(_)) => core.leave_unread(data.len()),
-            // Nobody asked it.
-            Some(Leg::Spare(_)) => core.abort(id),
-            Some(Leg::Near(_) | Leg::Far(_) | Leg::Vacant) | None => {}
+            Some(&ConnectionKind::RequestClient(index)) => self.on_body(core, index, id, data),
+            Some(&ConnectionKind::RequestUpstream(index, _)) => {
+                self.on_answer(core, index, id, data)
+            }
+            // They belong to its next request.
+            Some(ConnectionKind::FlushingClient(_)) => core.leave_unread(data.len()),
+            // An upstream must not send without a request.
+            Some(ConnectionKind::IdleConnection(_)) => core.abort(id),
+            Some(
+                ConnectionKind::TunnelClient(_)
+                | ConnectionKind::TunnelUpstream(_)
+                | ConnectionKind::Unused,
+            )
+            | None => {}
         }
     }
 }
@@ -218,13 +225,13 @@ fn port_of<S: Sys>(core: &mut Core<S, Relay>, id: ConnId) -> Option<Port> {
     }
 }
 
-/// A spare connection is not to be used any more.
-fn forget_spare(spares: &mut Vec<(u32, ConnId)>, id: ConnId) {
-    spares.retain(|(_, spare)| *spare != id);
+/// Removes a connection from the idle connections.
+fn forget_idle_connection(idle_connections: &mut Vec<(u32, ConnId)>, id: ConnId) {
+    idle_connections.retain(|(_, idle_connection)| *idle_connection != id);
 }
 
 impl Handler for Relay {
-    type User = Leg;
+    type User = ConnectionKind;
     type Post = Post;
 
     /// Enough for CPU caches to help, few enough to keep the first one's latency low.
@@ -235,7 +242,7 @@ impl Handler for Relay {
         self.shared.worker_started(self.worker);
         // From here on every reload is posted; this catches one from before.
         let live = self.shared.live();
-        self.live_is(core, live);
+        self.apply_live(core, live);
     }
 
     fn request<S: Sys>(
@@ -247,12 +254,18 @@ impl Handler for Relay {
         self.on_request(core, id, request)
     }
 
-    fn refused<S: Sys>(&mut self, core: &Core<S, Self>, id: ConnId, head: &RefusedHead<'_, '_>) {
+    fn rejected<S: Sys>(
+        &mut self,
+        core: &Core<S, Self>,
+        id: ConnId,
+        head: &RejectedRequest<'_, '_>,
+    ) {
         if self.shared.has_log() {
-            let (peer, told) = core.addresses(id);
+            let (peer, named) = core.addresses(id);
             let now_ns = core.now_ns();
-            let note = Note::refused(head, told.or(peer), now_ns.saturating_sub(head.took_ns));
-            self.shared.record(note, None, (0, 0), (Side::Proxy, head.why), now_ns);
+            let log_entry =
+                PendingEntry::refused(head, named.or(peer), now_ns.saturating_sub(head.took_ns));
+            self.shared.record(log_entry, None, (0, 0), (Side::Proxy, head.why), now_ns);
         }
     }
 
@@ -264,7 +277,7 @@ impl Handler for Relay {
     fn message<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, _: OpCode, _: &mut [u8]) {}
 
     fn connected<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
-        if let Some(&Leg::Upstream(index, _)) = core.user(id) {
+        if let Some(&ConnectionKind::RequestUpstream(index, _)) = core.user(id) {
             self.send_head(core, index, id);
         }
     }
@@ -272,8 +285,12 @@ impl Handler for Relay {
     #[inline]
     fn data<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, data: &mut [u8]) {
         let (bytes, peer) = match core.user_mut(id) {
-            Some(Leg::Near(near)) => (&mut near.bytes, near.peer),
-            Some(Leg::Far(far)) => (&mut far.bytes, far.peer),
+            Some(ConnectionKind::TunnelClient(client_leg)) => {
+                (&mut client_leg.bytes, client_leg.peer)
+            }
+            Some(ConnectionKind::TunnelUpstream(upstream_leg)) => {
+                (&mut upstream_leg.bytes, upstream_leg.peer)
+            }
             _ => return self.data_of_exchange(core, id, data),
         };
         *bytes += data.len() as u64;
@@ -282,15 +299,15 @@ impl Handler for Relay {
 
     fn ended<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) -> bool {
         match core.user(id) {
-            Some(Leg::Near(_) | Leg::Far(_)) => {
-                self.half_ended(core, id);
+            Some(ConnectionKind::TunnelClient(_) | ConnectionKind::TunnelUpstream(_)) => {
+                self.half_closed(core, id);
                 true
             }
-            // It has said all and waits for the answer.
-            Some(&Leg::Client(index)) => {
+            // The client has sent its request and waits for the response.
+            Some(&ConnectionKind::RequestClient(index)) => {
                 self.exchanges.get(index).is_some_and(|exchange| exchange.request.is_done())
             }
-            Some(Leg::Leaving(_)) => true,
+            Some(ConnectionKind::FlushingClient(_)) => true,
             _ => false,
         }
     }
@@ -311,38 +328,44 @@ impl Handler for Relay {
 
     fn draining<S: Sys>(&mut self, core: &mut Core<S, Self>) {
         self.draining = true;
-        self.reset_spares(core);
+        self.reset_idle_connections(core);
     }
 
-    fn holds<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) -> bool {
-        self.goes_on(core, id)
+    fn defers_drain<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) -> bool {
+        self.holds_open(core, id)
     }
 
     fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed, _: bool) {
-        match Self::set(core, id, Leg::Vacant) {
-            Leg::Near(near) => self.near_ended(core, id, near, why),
-            Leg::Far(far) => self.far_ended(core, far, why),
-            Leg::Client(index) => self.client_gone(core, index),
-            Leg::Upstream(index, _) => {
-                // Over TLS the end of a stream is the end of an answer only if it was announced.
-                let cut = why == Closed::Gone && core.may_be_cut(id);
-                self.upstream_gone(core, index, if cut { Closed::Reset } else { why });
+        match Self::set(core, id, ConnectionKind::Unused) {
+            ConnectionKind::TunnelClient(client_leg) => {
+                self.client_leg_closed(core, id, client_leg, why)
             }
-            Leg::Spare(_) => forget_spare(&mut self.spares, id),
-            Leg::Vacant | Leg::Leaving(_) => {}
+            ConnectionKind::TunnelUpstream(upstream_leg) => {
+                self.upstream_leg_closed(core, upstream_leg, why)
+            }
+            ConnectionKind::RequestClient(index) => self.client_closed(core, index),
+            ConnectionKind::RequestUpstream(index, _) => {
+                // Over TLS a stream ends a response only with a close_notify (no truncation attack).
+                let cut = why == Closed::Gone && core.may_be_truncated(id);
+                self.upstream_closed(core, index, if cut { Closed::Reset } else { why });
+            }
+            ConnectionKind::IdleConnection(_) => {
+                forget_idle_connection(&mut self.idle_connections, id)
+            }
+            ConnectionKind::Unused | ConnectionKind::FlushingClient(_) => {}
         }
     }
 
     fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, post: Post) {
         match post {
-            Post::Live(live) => self.live_is(core, live),
-            Post::End(order) => self.take_order(core, order),
-            Post::List(list) => tunnel::list(core, &list),
-            Post::Place => self.clock.hurry(),
+            Post::Reload(live) => self.apply_live(core, live),
+            Post::Drain(order) => self.begin_drain(core, order),
+            Post::ListTunnels(list) => tunnel::list(core, &list),
+            Post::PermitReleased => self.clock.check_waiters_now(),
         }
     }
 
     fn turn<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
-        self.on_time(core)
+        self.run_timeouts(core)
     }
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use engine::{ConnId, Core, Mode, Sys};
 
-use super::tunnel::{end_tunnel, silent_ns};
-use super::{Leg, Relay};
+use super::tunnel::{end_tunnel, idle_ns};
+use super::{ConnectionKind, Relay};
 use crate::access_log::Side;
 use crate::balance::Pool;
-use crate::counters::{Ended, Refusal, Stage};
+use crate::counters::{EndReason, Refusal, Stage};
 
 /// Interval between checks of requests in progress.
 const EXCHANGES_EVERY_NS: u64 = 50_000_000;
@@ -32,53 +32,53 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// Looks at those who wait for a place with this turn.
-    pub(super) fn hurry(&mut self) {
+    /// Makes this turn check the queued requests.
+    pub(super) fn check_waiters_now(&mut self) {
         self.waiters_ns = 0;
     }
 }
 
 impl Relay {
-    /// Does what is due; when to come again.
-    pub(super) fn on_time<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
+    /// Runs the checks that are due; returns when the next are.
+    pub(super) fn run_timeouts<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
         let now_ns = core.now_ns();
-        let mut next = self.carry_out(core);
+        let mut next = self.run_drains(core);
         if !self.exchanges.is_empty() {
             if self.clock.exchanges_ns <= now_ns {
                 self.clock.exchanges_ns = now_ns + EXCHANGES_EVERY_NS;
-                self.look_at_exchanges(core);
+                self.check_exchanges(core);
             }
-            next = sooner(next, self.clock.exchanges_ns);
+            next = earlier(next, self.clock.exchanges_ns);
         }
         if !self.waiters.is_empty() {
             if self.clock.waiters_ns <= now_ns {
                 // Workers wake each other for released permits; this catches a missed wake-up.
                 self.clock.waiters_ns = now_ns + EXCHANGES_EVERY_NS;
-                self.look_at_waiters(core);
+                self.check_waiters(core);
             }
-            next = sooner(next, self.clock.waiters_ns);
+            next = earlier(next, self.clock.waiters_ns);
         }
         if core.connections() > 0 {
             if self.clock.tunnels_ns <= now_ns {
                 self.clock.tunnels_ns = now_ns + self.lap_ns() / STEPS;
-                self.look_at_tunnels(core);
+                self.check_tunnels(core);
             }
-            next = sooner(next, self.clock.tunnels_ns);
+            next = earlier(next, self.clock.tunnels_ns);
         }
         next
     }
 
     /// The duration of a scan over all slots: an eighth of the shortest timeout.
     fn lap_ns(&self) -> u64 {
-        let patience = &self.live.patience;
-        let (fin, answer) = (Some(patience.fin), Some(patience.answer));
-        let shortest = [patience.idle, patience.lifetime, fin, answer];
-        let shortest = shortest.into_iter().flatten().min().unwrap_or(patience.fin);
+        let timeouts = &self.live.timeouts;
+        let (fin, answer) = (Some(timeouts.fin), Some(timeouts.answer));
+        let shortest = [timeouts.idle, timeouts.lifetime, fin, answer];
+        let shortest = shortest.into_iter().flatten().min().unwrap_or(timeouts.fin);
         let lap = u64::try_from(shortest.as_nanos() / 8).unwrap_or(u64::MAX);
         lap.clamp(LAP_MIN_NS, LAP_MAX_NS)
     }
 
-    fn look_at_exchanges<S: Sys>(&mut self, core: &mut Core<S, Self>) {
+    fn check_exchanges<S: Sys>(&mut self, core: &mut Core<S, Self>) {
         let mut due = std::mem::take(&mut self.clock.due);
         self.exchanges.due(core.now_ns(), &mut due);
         for index in due.drain(..) {
@@ -87,17 +87,17 @@ impl Relay {
         self.clock.due = due;
     }
 
-    /// Gives places to those who wait, in their order, until one of each pool has to wait on.
-    fn look_at_waiters<S: Sys>(&mut self, core: &mut Core<S, Self>) {
+    /// Retries queued requests in order, until one of each pool must keep waiting.
+    fn check_waiters<S: Sys>(&mut self, core: &mut Core<S, Self>) {
         let mut full: Vec<Arc<Pool>> = Vec::new();
         let (mut before, mut served) = (self.waiters.len(), false);
         for index in self.waiters.iter().copied().collect::<Vec<_>>() {
             let Some(exchange) = self.exchanges.get(index) else { continue };
             let pool = Arc::clone(&exchange.pool);
-            if full.iter().any(|other| other.has_line_of(&pool)) {
+            if full.iter().any(|other| other.shares_queue_with(&pool)) {
                 continue;
             }
-            self.try_again(core, index);
+            self.retry(core, index);
             match self.waiters.len() == before {
                 true => full.push(pool),
                 false => served = true,
@@ -105,8 +105,8 @@ impl Relay {
             before = self.waiters.len();
         }
         if served {
-            // There may be a place for the next one, too, whosever that is.
-            self.tell_first(core);
+            // There may be a permit for the next one, too, in any worker.
+            self.wake_next_waiter(core);
         }
     }
 
@@ -118,22 +118,22 @@ impl Relay {
             _ if !late => {}
             Stage::Waiting => self.refuse(core, index, Refusal::Busy),
             Stage::Connecting => {
-                self.forsake(core, index);
-                self.try_again(core, index);
+                self.abandon_upstream(core, index);
+                self.retry(core, index);
             }
-            Stage::Asked => {
-                // All that came of the body has left: it is the client that does not go on.
+            Stage::Sent => {
+                // All received body bytes were sent: the client has stalled.
                 let stalled = !exchange.request.is_done()
                     && exchange.upstream.is_some_and(|upstream| core.queued(upstream) == 0);
-                self.forsake(core, index);
+                self.abandon_upstream(core, index);
                 let why = if stalled { Refusal::StalledBody } else { Refusal::NoAnswer };
                 self.refuse(core, index, why);
             }
-            Stage::Answering => self.break_off(core, index, (Side::Proxy, "answer_timeout")),
+            Stage::Answering => self.truncate_answer(core, index, (Side::Proxy, "answer_timeout")),
         }
     }
 
-    fn look_at_tunnels<S: Sys>(&mut self, core: &mut Core<S, Self>) {
+    fn check_tunnels<S: Sys>(&mut self, core: &mut Core<S, Self>) {
         let slots = core.slots();
         let share = slots.div_ceil(STEPS as u32).max(1);
         if self.clock.slot >= slots {
@@ -145,9 +145,9 @@ impl Relay {
         for slot in from..to {
             let Some(id) = core.id_at(slot) else { continue };
             match core.user(id) {
-                Some(Leg::Near(_)) => self.look_at_tunnel(core, id),
-                Some(Leg::Spare(_)) => self.look_at_spare(core, id),
-                Some(Leg::Leaving(_)) => self.look_at_leaving(core, id),
+                Some(ConnectionKind::TunnelClient(_)) => self.check_tunnel(core, id),
+                Some(ConnectionKind::IdleConnection(_)) => self.check_idle_connection(core, id),
+                Some(ConnectionKind::FlushingClient(_)) => self.check_flushing(core, id),
                 _ => {}
             }
         }
@@ -174,23 +174,23 @@ impl Relay {
         }
     }
 
-    fn look_at_spare<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
-        let limit = self.live.patience.spare.as_nanos();
-        if core.silent_ns(id).is_some_and(|silent| u128::from(silent) >= limit) {
+    fn check_idle_connection<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
+        let limit = self.live.timeouts.idle_connection.as_nanos();
+        if core.idle_ns(id).is_some_and(|silent| u128::from(silent) >= limit) {
             core.reset(id);
         }
     }
 
-    /// Whoever takes nothing of the end of an answer is not waited for.
-    fn look_at_leaving<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
-        let limit = self.live.patience.answer.as_nanos();
-        if core.silent_ns(id).is_some_and(|silent| u128::from(silent) >= limit) {
+    /// Resets a client that does not read the end of its response.
+    fn check_flushing<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
+        let limit = self.live.timeouts.answer.as_nanos();
+        if core.idle_ns(id).is_some_and(|silent| u128::from(silent) >= limit) {
             core.reset(id);
         }
     }
 }
 
-fn sooner(next: Option<u64>, other: u64) -> Option<u64> {
+fn earlier(next: Option<u64>, other: u64) -> Option<u64> {
     Some(next.map_or(other, |next| next.min(other)))
 }
 
@@ -203,18 +203,18 @@ fn spread(lifetime: Duration, id: ConnId) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tunnel::Near;
+    use super::super::tunnel::ClientLeg;
     use super::*;
     use crate::balance::{Upstream, UpstreamAddress};
 
     #[test]
-    fn lifetimes_are_spread_and_stay_what_they_are() {
+    fn lifetimes_are_spread_and_constant_per_tunnel() {
         let of = |seconds, number: u64| {
             spread(Duration::from_secs(seconds), ConnId::from_u64(number << 32 | number))
         };
         let all: Vec<u64> = (0..1_000).map(|number| of(2, number)).collect();
-        let near = 1_800_000_000..=2_200_000_000;
-        assert!(all.iter().all(|time_ns| near.contains(time_ns)), "{all:?}");
+        let expected = 1_800_000_000..=2_200_000_000;
+        assert!(all.iter().all(|time_ns| expected.contains(time_ns)), "{all:?}");
         let distinct: std::collections::BTreeSet<_> = all.iter().collect();
         assert!(distinct.len() > 100, "{}", distinct.len());
         let again: Vec<u64> = (0..1_000).map(|number| of(2, number)).collect();
@@ -222,14 +222,14 @@ mod tests {
     }
 
     #[test]
-    fn no_tunnel_is_thought_older_than_it_is() {
+    fn the_age_of_a_tunnel_is_never_overestimated() {
         let address = UpstreamAddress::Tcp(([127, 0, 0, 1], 80).into());
         let upstream = Arc::new(Upstream::new(1, "127.0.0.1:80", address, 0));
         for began_ns in (0..2_000_000_000).step_by(9_999_991) {
-            let picked = upstream.take(1).unwrap();
-            let near = Near::new(ConnId::from_u64(0), picked, began_ns);
+            let permit = upstream.acquire(1).unwrap();
+            let client_leg = ClientLeg::new(ConnId::from_u64(0), permit, began_ns);
             for real_ns in [0, 1_000_000, 62_500_000, 900_000_000, 7_000_000_000_000_000] {
-                let age_ns = near.age_ns(began_ns + real_ns);
+                let age_ns = client_leg.age_ns(began_ns + real_ns);
                 assert!(age_ns <= real_ns, "{age_ns} of {real_ns}");
                 assert!(age_ns + 62_500_000 >= real_ns, "{age_ns} of {real_ns}");
             }

@@ -15,20 +15,20 @@ use crate::planted::{self, Bug};
 /// Resolution of a tunnel's age, so that four bytes last for eight years.
 const AGE_STEP_NS: u64 = 62_500_000;
 
-/// A tunnel's connection to the client, and what is known of the whole.
-pub struct Near {
+/// The client leg of a tunnel, with the state of the whole tunnel.
+pub struct ClientLeg {
     pub(super) peer: ConnId,
-    pub(super) picked: Picked,
+    pub(super) permit: Permit,
     /// Bytes from the client.
     pub(super) bytes: u64,
     /// When it was opened, in units of [`AGE_STEP_NS`] of the monotonic clock, rounded up.
     since: u32,
-    /// Why it is ending, once that is known.
-    pub(super) ending: Option<Ended>,
+    /// Why it is being closed, if it is.
+    pub(super) ending: Option<EndReason>,
 }
 
-/// A tunnel's connection to the upstream.
-pub struct Far {
+/// The upstream leg of a tunnel.
+pub struct UpstreamLeg {
     pub(super) peer: ConnId,
     /// Bytes from the upstream.
     pub(super) bytes: u64,
@@ -36,10 +36,10 @@ pub struct Far {
     pub(super) _port: Option<Port>,
 }
 
-impl Near {
-    pub(super) fn new(peer: ConnId, picked: Picked, now_ns: u64) -> Near {
+impl ClientLeg {
+    pub(super) fn new(peer: ConnId, permit: Permit, now_ns: u64) -> ClientLeg {
         let since = u32::try_from(now_ns.div_ceil(AGE_STEP_NS)).unwrap_or(u32::MAX);
-        Near { peer, picked, bytes: 0, since, ending: None }
+        ClientLeg { peer, permit, bytes: 0, since, ending: None }
     }
 
     /// Its age, never overestimated.
@@ -47,10 +47,10 @@ impl Near {
         now_ns.saturating_sub(u64::from(self.since) * AGE_STEP_NS)
     }
 
-    /// It ends, for this reason.
-    fn end(&mut self, why: Ended, counters: &Counters) {
+    /// Marks it as closing for this reason.
+    fn end(&mut self, why: EndReason, counters: &Counters) {
         let before = Phase::of(self.ending.replace(why));
-        counters.phased(Some(before), Some(Phase::of(self.ending)));
+        counters.move_phase(Some(before), Some(Phase::of(self.ending)));
     }
 }
 
@@ -85,13 +85,13 @@ impl Relay {
         &mut self,
         core: &mut Core<S, Self>,
         id: ConnId,
-        near: Near,
+        client_leg: ClientLeg,
         why: Closed,
     ) {
-        let ended = match (near.ending, why) {
-            // Who broke it off had not ended its side before.
-            (None | Some(Ended::ByUpstream), Closed::Reset) => Ended::ClientReset,
-            (None | Some(Ended::ByUpstream), Closed::GivenUp) => Ended::ClientGivenUp,
+        let ended = match (client_leg.ending, why) {
+            // The reset came from a side that had not closed its direction.
+            (None | Some(EndReason::ByUpstream), Closed::Reset) => EndReason::ClientReset,
+            (None | Some(EndReason::ByUpstream), Closed::GivenUp) => EndReason::ClientGivenUp,
             (Some(ending), _) => ending,
             (None, Closed::Gone | Closed::ByPeer) => Ended::ByClient,
             (None, Closed::Draining) => Ended::Draining,
@@ -130,9 +130,9 @@ impl Relay {
         &mut self,
         core: &mut Core<S, Self>,
         client: ConnId,
-        near: Near,
+        client_leg: ClientLeg,
         down: u64,
-        ended: Ended,
+        ended: EndReason,
     ) {
         let counters = self.counters();
         counters.tunnels.sub(1);
@@ -168,16 +168,16 @@ impl Relay {
         }
     }
 
-    pub(super) fn take_order<S: Sys>(&mut self, core: &mut Core<S, Self>, order: Arc<Order>) {
+    pub(super) fn begin_drain<S: Sys>(&mut self, core: &mut Core<S, Self>, order: Arc<DrainOrder>) {
         let counters = &self.shared.counters[self.worker];
-        self.endings.take(order, &Slots { core, counters });
+        self.drains.take(order, &Slots { core, counters });
     }
 
-    /// Ends the tunnels that orders name; when more are due.
-    pub(super) fn carry_out<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
+    /// Closes the tunnels that are due by drain orders; returns when the next are due.
+    pub(super) fn run_drains<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
         let now_ns = core.now_ns();
         let counters = &self.shared.counters[self.worker];
-        self.endings.turn(now_ns, &mut Slots { core, counters })
+        self.drains.turn(now_ns, &mut Slots { core, counters })
     }
 }
 
@@ -199,49 +199,60 @@ pub(super) fn end_tunnel<S: Sys>(
 /// Maximum number of slots scanned for one page.
 const LIST_LOOKS: u32 = 16 * 1024;
 
-/// Answers with a page of tunnels.
-pub(super) fn list<S: Sys>(core: &Core<S, Relay>, list: &List) {
+/// Sends a page of tunnels.
+pub(super) fn list<S: Sys>(core: &Core<S, Relay>, list: &TunnelQuery) {
     let end = core.slots().min(list.slot.saturating_add(LIST_LOOKS));
     let mut tunnels = Vec::new();
     let mut slot = list.slot;
     while slot < end && tunnels.len() < list.limit {
-        tunnels.extend(core.id_at(slot).and_then(|id| told(core, id, list.upstreams.as_deref())));
+        tunnels
+            .extend(core.id_at(slot).and_then(|id| describe(core, id, list.upstreams.as_deref())));
         slot += 1;
     }
     let next_slot = (slot < core.slots()).then_some(slot);
-    // Whoever asked may have lost patience.
-    let _ = list.reply.try_send(Listed { tunnels, next_slot });
+    // The caller may have timed out.
+    let _ = list.reply.try_send(TunnelPage { tunnels, next_slot });
 }
 
-fn told<S: Sys>(core: &Core<S, Relay>, id: ConnId, wanted: Option<&[u32]>) -> Option<TunnelInfo> {
-    let Leg::Near(near) = core.user(id)? else { return None };
-    let Leg::Far(far) = core.user(near.peer)? else { return None };
-    let number = near.picked.upstream().number();
+fn describe<S: Sys>(
+    core: &Core<S, Relay>,
+    id: ConnId,
+    wanted: Option<&[u32]>,
+) -> Option<TunnelInfo> {
+    let ConnectionKind::TunnelClient(client_leg) = core.user(id)? else { return None };
+    let ConnectionKind::TunnelUpstream(upstream_leg) = core.user(client_leg.peer)? else {
+        return None;
+    };
+    let number = client_leg.permit.upstream().number();
     if wanted.is_some_and(|wanted| !wanted.contains(&number)) {
         return None;
     }
     let (peer, client) = core.addresses(id);
     Some(TunnelInfo {
         id,
-        upstream: near.picked.address().to_string(),
+        upstream: client_leg.permit.address().to_string(),
         client: client.or(peer),
-        seconds: near.age_ns(core.now_ns()) / 1_000_000_000,
-        idle_seconds: silent_ns(core, id, near.peer) as f64 / 1e9,
-        bytes_in: near.bytes,
-        bytes_out: far.bytes,
-        queued: core.queued(id) + core.queued(near.peer),
+        seconds: client_leg.age_ns(core.now_ns()) / 1_000_000_000,
+        idle_seconds: idle_ns(core, id, client_leg.peer) as f64 / 1e9,
+        bytes_in: client_leg.bytes,
+        bytes_out: upstream_leg.bytes,
+        queued: core.queued(id) + core.queued(client_leg.peer),
     })
 }
 
-/// How long neither side of a tunnel was heard.
-pub(super) fn silent_ns<S: Sys>(core: &Core<S, Relay>, near: ConnId, far: ConnId) -> u64 {
-    let of = |id| core.silent_ns(id).unwrap_or(u64::MAX);
-    of(near).min(of(far))
+/// How long no side of a tunnel has sent data.
+pub(super) fn idle_ns<S: Sys>(
+    core: &Core<S, Relay>,
+    client_leg: ConnId,
+    upstream_leg: ConnId,
+) -> u64 {
+    let of = |id| core.idle_ns(id).unwrap_or(u64::MAX);
+    of(client_leg).min(of(upstream_leg))
 }
 
-/// Ends the leg that is left: at once where nobody would read, else once all has left.
-fn end_leg<S: Sys>(core: &mut Core<S, Relay>, id: ConnId, ended: Ended) {
-    if matches!(ended, Ended::ClientReset | Ended::ClientGivenUp) {
+/// Closes the remaining leg: at once if the other side was reset, otherwise after its queue is sent.
+fn end_leg<S: Sys>(core: &mut Core<S, Relay>, id: ConnId, ended: EndReason) {
+    if matches!(ended, EndReason::ClientReset | EndReason::ClientGivenUp) {
         core.reset(id);
     } else {
         core.end_after(id, Closed::ByUs);
@@ -261,8 +272,10 @@ impl<S: Sys> Tunnels for Slots<'_, S> {
 
     fn upstream_at(&self, slot: u32) -> Option<u32> {
         match self.core.user(self.core.id_at(slot)?)? {
-            Leg::Near(near) if near.ending != Some(Ended::Ordered) => {
-                Some(near.picked.upstream().number())
+            ConnectionKind::TunnelClient(client_leg)
+                if client_leg.ending != Some(EndReason::Ordered) =>
+            {
+                Some(client_leg.permit.upstream().number())
             }
             _ => None,
         }

@@ -115,27 +115,27 @@ fn without_port(host: &str) -> &str {
 }
 
 fn lowered<'b>(text: &str, buffer: &'b mut [u8]) -> Option<&'b str> {
-    let place = buffer.get_mut(..text.len())?;
-    place.copy_from_slice(text.as_bytes());
-    place.make_ascii_lowercase();
-    std::str::from_utf8(place).ok()
+    let lower = buffer.get_mut(..text.len())?;
+    lower.copy_from_slice(text.as_bytes());
+    lower.make_ascii_lowercase();
+    std::str::from_utf8(lower).ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn routes(said: &[(&str, &str, &str)]) -> Routes {
+    fn routes(list: &[(&str, &str, &str)]) -> Routes {
         let route = |(host, path, pool): &(&str, &str, &str)| Route {
             host: host.parse().unwrap(),
             path: (*path).into(),
             pool: Arc::new(Pool::of(pool, Vec::new())),
         };
-        Routes::new(said.iter().map(route).collect::<Vec<_>>(), Vec::new())
+        Routes::new(list.iter().map(route).collect::<Vec<_>>(), Vec::new())
     }
 
     #[test]
-    fn the_most_telling_host_and_the_longest_path_win() {
+    fn the_most_specific_host_and_the_longest_path_win() {
         let routes = routes(&[
             ("*", "/", "rest"),
             ("chat.example.com", "/", "chat"),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_leads_nothing_is_found() {
+    fn no_route_is_found_where_none_matches() {
         let routes = routes(&[("a.de", "/x/", "x"), ("*.b.de", "/", "b")]);
         let found = |host, path| routes.find(host, path).map(|route| route.pool.name());
         assert_eq!(found("a.de", "/x/y"), Some("x"));

@@ -11,8 +11,8 @@ mod routes_config;
 mod table;
 
 pub use self::find::{Route, Routes};
-pub use self::registry::{Change, Changed, Fleet, Retired};
+pub use self::registry::{Change, Changed, Registry, Retired};
 pub use self::routes_config::{
-    Check, HostPattern, MemberConfig, PoolConfig, RouteConfig, RoutesConfig,
+    HealthCheck, HostPattern, MemberConfig, PoolConfig, RouteConfig, RoutesConfig,
 };
 pub use self::table::{Cached, Table};

@@ -12,7 +12,13 @@ use crate::balance::{Ejection, Member, Place, Pool, PoolState, Upstream, Upstrea
 use crate::config::Outgoing;
 use crate::health::How;
 
-/// Addresses taken of one name.
+use super::routes_config::{HealthCheck, MemberConfig, PoolConfig, RouteConfig, RoutesConfig};
+use super::{HostPattern, Route, Routes, Table};
+use crate::balance::{Ejection, Endpoint, Member, Pool, PoolState, Upstream, UpstreamAddress};
+use crate::config::Transport;
+use crate::health::CheckKind;
+
+/// Maximum number of addresses used of one name.
 const ADDRESSES_MAX: usize = 64;
 
 /// A removed upstream that still has tunnels.
@@ -29,11 +35,11 @@ pub struct Retired {
 pub enum Change {
     /// Adds an upstream to a pool, or changes the weight and maximum of one.
     Set(Box<str>, MemberConfig),
-    /// An upstream leaves a pool; its tunnels stay.
-    Remove(Box<str>, Place),
-    /// An upstream takes nothing new, or does so again.
-    Draining(Box<str>, Place, bool),
-    /// One more route, or another pool for one that is there.
+    /// Removes an upstream from a pool; its tunnels stay open.
+    Remove(Box<str>, Endpoint),
+    /// Starts or stops draining an upstream.
+    Draining(Box<str>, Endpoint, bool),
+    /// Adds a route, or changes the pool of one.
     Route(RouteConfig),
     /// Removes a route.
     Unroute(HostPattern, Box<str>),
@@ -48,37 +54,37 @@ pub struct Changed {
     pub removed: usize,
 }
 
-/// All upstreams.
-pub struct Fleet {
-    said: RoutesConfig,
+/// The registry of all upstreams.
+pub struct Registry {
+    config: RoutesConfig,
     resolved: BTreeMap<(Box<str>, u16), Vec<SocketAddr>>,
     table: Arc<Table>,
     retired: Vec<Retired>,
     numbers: u32,
 }
 
-impl Fleet {
-    /// With an empty table, until something is said.
+impl Registry {
+    /// Creates a registry with an empty table.
     #[must_use]
     pub fn new(table: Arc<Table>) -> Self {
-        let (said, resolved) = (RoutesConfig::default(), BTreeMap::new());
-        Fleet { said, resolved, table, retired: Vec::new(), numbers: 0 }
+        let (config, resolved) = (RoutesConfig::default(), BTreeMap::new());
+        Registry { config, resolved, table, retired: Vec::new(), numbers: 0 }
     }
 
     /// The current configuration.
     #[must_use]
-    pub fn said(&self) -> &RoutesConfig {
-        &self.said
+    pub fn config(&self) -> &RoutesConfig {
+        &self.config
     }
 
     /// Replaces the configuration. Upstreams of the first one begin without a slow start, later ones
     /// with it.
     ///
     /// # Errors
-    /// What is wrong with it; nothing was changed then.
-    pub fn say(&mut self, said: RoutesConfig, now_ns: u64) -> Result<Changed, String> {
-        said.check()?;
-        self.said = said;
+    /// The first error in it; nothing was changed then.
+    pub fn apply(&mut self, config: RoutesConfig, now_ns: u64) -> Result<Changed, String> {
+        config.check()?;
+        self.config = config;
         Ok(self.build(now_ns))
     }
 
@@ -87,22 +93,22 @@ impl Fleet {
     /// # Errors
     /// What is wrong with it; nothing was changed then.
     pub fn change(&mut self, change: &Change, now_ns: u64) -> Result<Changed, String> {
-        if let Change::Draining(pool, place, draining) = change {
-            self.drain(pool, place, *draining, now_ns)?;
+        if let Change::Draining(pool, endpoint, draining) = change {
+            self.drain(pool, endpoint, *draining, now_ns)?;
             return Ok(Changed::default());
         }
-        let mut said = self.said.clone();
-        apply(&mut said, change)?;
-        self.say(said, now_ns)
+        let mut config = self.config.clone();
+        apply_change(&mut config, change)?;
+        self.apply(config, now_ns)
     }
 
     /// The names to resolve, each with its shortest lookup interval.
     #[must_use]
     pub fn names(&self) -> Vec<(Box<str>, u16, std::time::Duration)> {
         let mut names = BTreeMap::new();
-        for pool in &self.said.pools {
+        for pool in &self.config.pools {
             for member in &pool.members {
-                let Place::Name(host, port) = &member.place else { continue };
+                let Endpoint::Name(host, port) = &member.endpoint else { continue };
                 let every = names.entry((host.clone(), *port)).or_insert(pool.resolve_every);
                 *every = (*every).min(pool.resolve_every);
             }
@@ -131,15 +137,15 @@ impl Fleet {
 
     /// Every upstream with health checks, with its check and transport.
     #[must_use]
-    pub fn patients(&self) -> Vec<(Arc<Upstream>, Check, Outgoing)> {
+    pub fn health_checks(&self) -> Vec<(Arc<Upstream>, HealthCheck, Transport)> {
         let routes = self.table.routes();
         let pools = routes.pools().iter().filter_map(|pool| {
-            let said = self.said.pools.iter().find(|said| *said.name == *pool.name())?;
-            (said.check.how != How::Off).then_some((pool, &said.check))
+            let config = self.config.pools.iter().find(|config| *config.name == *pool.name())?;
+            (config.check.kind != CheckKind::Off).then_some((pool, &config.check))
         });
         let each = pools.flat_map(|(pool, check)| {
             let of = |member: &Member| {
-                (Arc::clone(&member.upstream), check.clone(), pool.outgoing().clone())
+                (Arc::clone(&member.upstream), check.clone(), pool.transport().clone())
             };
             pool.members().iter().map(of)
         });
@@ -148,10 +154,12 @@ impl Fleet {
 
     /// The members of a pool whose names are not resolved yet.
     pub fn unresolved<'p>(&'p self, pool: &str) -> impl Iterator<Item = &'p MemberConfig> {
-        let said = self.said.pools.iter().find(|said| *said.name == *pool);
-        said.into_iter().flat_map(|said| &said.members).filter(|member| match &member.place {
-            Place::Name(host, port) => !self.resolved.contains_key(&(host.clone(), *port)),
-            Place::Address(_) => false,
+        let config = self.config.pools.iter().find(|config| *config.name == *pool);
+        config.into_iter().flat_map(|config| &config.members).filter(|member| {
+            match &member.endpoint {
+                Endpoint::Name(host, port) => !self.resolved.contains_key(&(host.clone(), *port)),
+                Endpoint::Address(_) => false,
+            }
         })
     }
 
@@ -161,9 +169,13 @@ impl Fleet {
         &self.retired
     }
 
-    /// The upstreams of that place, in the table or left, in one pool or in all.
-    pub fn upstreams(&mut self, pool: Option<&str>, place: Option<&Place>) -> Vec<Arc<Upstream>> {
-        let name = place.map(ToString::to_string);
+    /// The upstreams with this name or address, current and removed, in one pool or in all.
+    pub fn upstreams(
+        &mut self,
+        pool: Option<&str>,
+        endpoint: Option<&Endpoint>,
+    ) -> Vec<Arc<Upstream>> {
+        let name = endpoint.map(ToString::to_string);
         let wanted = |of: &str, upstream: &Arc<Upstream>| {
             let by_name = name.as_deref().is_none_or(|name| {
                 upstream.name() == name || upstream.address().to_string() == name
@@ -179,10 +191,16 @@ impl Fleet {
         found.map(|(_, upstream)| Arc::clone(upstream)).collect()
     }
 
-    fn drain(&mut self, pool: &str, place: &Place, draining: bool, now: u64) -> Result<(), String> {
-        let found = self.upstreams(Some(pool), Some(place));
+    fn drain(
+        &mut self,
+        pool: &str,
+        endpoint: &Endpoint,
+        draining: bool,
+        now: u64,
+    ) -> Result<(), String> {
+        let found = self.upstreams(Some(pool), Some(endpoint));
         if found.is_empty() {
-            return Err(unknown(&self.said, pool, place));
+            return Err(unknown_upstream(&self.config, pool, endpoint));
         }
         found.iter().for_each(|upstream| upstream.set_draining(draining, now));
         Ok(())
@@ -190,36 +208,36 @@ impl Fleet {
 
     fn build(&mut self, now_ns: u64) -> Changed {
         let before = self.table.routes();
-        let known = known(&before);
-        // Who is there from the start need not warm up; the rest of a table that begins does.
+        let known = upstreams_by_address(&before);
+        // Upstreams of the first table have no slow start.
         let up_since_ns = if known.is_empty() { 0 } else { now_ns };
         let mut changed = Changed::default();
         let mut named = BTreeSet::new();
         let mut pools = Vec::new();
-        let said = std::mem::take(&mut self.said);
-        for pool in &said.pools {
+        let config = std::mem::take(&mut self.config);
+        for pool in &config.pools {
             let mut members = Vec::new();
-            for (member, address) in self.places(pool) {
+            for (member, address) in self.addresses_of(pool) {
                 let key = (&*pool.name, &address);
-                let upstream = known.get(&key).cloned().or_else(|| self.returned(key, now_ns));
+                let upstream = known.get(&key).cloned().or_else(|| self.take_retired(key, now_ns));
                 let upstream = upstream.unwrap_or_else(|| {
                     changed.added += 1;
                     self.numbers += 1;
-                    let name = member.place.to_string();
+                    let name = member.endpoint.to_string();
                     Arc::new(Upstream::new(self.numbers, &name, address, up_since_ns))
                 });
                 upstream.set_ejection(Ejection {
                     after: pool.eject_after,
                     for_ns: u64::try_from(pool.eject_for.as_nanos()).unwrap_or(u64::MAX),
                 });
-                if pool.check.how == How::Off {
+                if pool.check.kind == CheckKind::Off {
                     upstream.set_down(false, now_ns);
                 }
                 named.insert(upstream.number());
-                let most = member.max.or(pool.max).unwrap_or(u32::MAX);
-                members.push(Member { upstream, weight: member.weight, most });
+                let max_tunnels = member.max.or(pool.max).unwrap_or(u32::MAX);
+                members.push(Member { upstream, weight: member.weight, max_tunnels });
             }
-            pools.push(Arc::new(made(pool, members, &before)));
+            pools.push(Arc::new(build_pool(pool, members, &before)));
         }
         for ((pool, _), upstream) in known {
             if !named.contains(&upstream.number()) {
@@ -235,33 +253,33 @@ impl Fleet {
         });
         let routes: Vec<Route> = routes.collect();
         self.table.set(Routes::new(routes, pools));
-        self.said = said;
+        self.config = config;
         changed
     }
 
-    /// The addresses of a pool, each once, with what is said of them.
-    fn places<'p>(&self, pool: &'p PoolConfig) -> Vec<(&'p MemberConfig, UpstreamAddress)> {
-        let mut places: Vec<(&MemberConfig, UpstreamAddress)> = Vec::new();
+    /// The addresses of a pool, each once, with their configuration.
+    fn addresses_of<'p>(&self, pool: &'p PoolConfig) -> Vec<(&'p MemberConfig, UpstreamAddress)> {
+        let mut endpoints: Vec<(&MemberConfig, UpstreamAddress)> = Vec::new();
         for member in &pool.members {
-            let addresses = match &member.place {
-                Place::Address(address) => vec![address.clone()],
-                Place::Name(host, port) => {
+            let addresses = match &member.endpoint {
+                Endpoint::Address(address) => vec![address.clone()],
+                Endpoint::Name(host, port) => {
                     let resolved = self.resolved.get(&(host.clone(), *port));
                     let addresses = resolved.into_iter().flatten().copied();
                     addresses.map(UpstreamAddress::Tcp).collect()
                 }
             };
             for address in addresses {
-                if !places.iter().any(|(_, other)| *other == address) {
-                    places.push((member, address));
+                if !endpoints.iter().any(|(_, other)| *other == address) {
+                    endpoints.push((member, address));
                 }
             }
         }
-        places
+        endpoints
     }
 
-    /// One that left and comes back while it still has tunnels; what it was told then is over.
-    fn returned(
+    /// Returns a removed upstream that is added again while it has tunnels; a drain of it is over.
+    fn take_retired(
         &mut self,
         (pool, address): (&str, &UpstreamAddress),
         now_ns: u64,
@@ -275,7 +293,7 @@ impl Fleet {
 }
 
 /// The upstreams of a table, by pool and address.
-fn known(routes: &Routes) -> BTreeMap<(&str, &UpstreamAddress), Arc<Upstream>> {
+fn upstreams_by_address(routes: &Routes) -> BTreeMap<(&str, &UpstreamAddress), Arc<Upstream>> {
     let each = routes.pools().iter().flat_map(|pool| {
         pool.members().iter().map(move |member| {
             ((pool.name(), member.upstream.address()), Arc::clone(&member.upstream))
@@ -284,29 +302,29 @@ fn known(routes: &Routes) -> BTreeMap<(&str, &UpstreamAddress), Arc<Upstream>> {
     each.collect()
 }
 
-/// A pool, with the counts of the one that had its name.
-fn made(said: &PoolConfig, members: Vec<Member>, before: &Routes) -> Pool {
-    let same = before.pools().iter().find(|pool| *pool.name() == *said.name);
+/// Builds a pool with the counts of the previous pool of that name.
+fn build_pool(config: &PoolConfig, members: Vec<Member>, before: &Routes) -> Pool {
+    let same = before.pools().iter().find(|pool| *pool.name() == *config.name);
     let state: Arc<PoolState> = same.map(|pool| Arc::clone(pool.state())).unwrap_or_default();
-    let (balance, sticky) = (said.balance.clone(), said.sticky.clone());
-    let pool = Pool::new(&said.name, balance, sticky, said.limits, members, state);
-    pool.spoken_to(said.outgoing.clone())
+    let (balance, sticky) = (config.balance.clone(), config.sticky.clone());
+    let pool = Pool::new(&config.name, balance, sticky, config.limits, members, state);
+    pool.with_transport(config.transport.clone())
 }
 
-fn apply(said: &mut RoutesConfig, change: &Change) -> Result<(), String> {
+fn apply_change(config: &mut RoutesConfig, change: &Change) -> Result<(), String> {
     match change {
         Change::Set(pool, member) => {
-            let members = &mut pool_mut(said, pool)?.members;
-            match members.iter_mut().find(|known| known.place == member.place) {
+            let members = &mut pool_mut(config, pool)?.members;
+            match members.iter_mut().find(|known| known.endpoint == member.endpoint) {
                 Some(known) => *known = member.clone(),
                 None => members.push(member.clone()),
             }
         }
-        Change::Remove(pool, place) => {
-            let error = unknown(said, pool, place);
-            let members = &mut pool_mut(said, pool)?.members;
+        Change::Remove(pool, endpoint) => {
+            let error = unknown_upstream(config, pool, endpoint);
+            let members = &mut pool_mut(config, pool)?.members;
             let before = members.len();
-            members.retain(|member| member.place != *place);
+            members.retain(|member| member.endpoint != *endpoint);
             if members.len() == before {
                 return Err(error);
             }
@@ -314,16 +332,16 @@ fn apply(said: &mut RoutesConfig, change: &Change) -> Result<(), String> {
         Change::Route(route) => {
             let same =
                 |known: &&mut RouteConfig| known.host == route.host && known.path == route.path;
-            match said.routes.iter_mut().find(same) {
+            match config.routes.iter_mut().find(same) {
                 Some(known) => known.pool = route.pool.clone(),
-                None => said.routes.push(route.clone()),
+                None => config.routes.push(route.clone()),
             }
         }
         Change::Unroute(host, path) => {
-            let before = said.routes.len();
-            said.routes.retain(|route| route.host != *host || route.path != *path);
-            if said.routes.len() == before {
-                return Err(format!("there is no route for host {host}, path {path}"));
+            let before = config.routes.len();
+            config.routes.retain(|route| route.host != *host || route.path != *path);
+            if config.routes.len() == before {
+                return Err(format!("no route for host {host}, path {path}"));
             }
         }
         Change::Draining(..) => {}
@@ -331,40 +349,40 @@ fn apply(said: &mut RoutesConfig, change: &Change) -> Result<(), String> {
     Ok(())
 }
 
-fn pool_mut<'s>(said: &'s mut RoutesConfig, name: &str) -> Result<&'s mut PoolConfig, String> {
-    let known: Vec<&str> = said.pools.iter().map(|pool| &*pool.name).collect();
-    let error = format!("there is no pool {name}; there are {}", known.join(", "));
-    said.pools.iter_mut().find(|pool| *pool.name == *name).ok_or(error)
+fn pool_mut<'s>(config: &'s mut RoutesConfig, name: &str) -> Result<&'s mut PoolConfig, String> {
+    let known: Vec<&str> = config.pools.iter().map(|pool| &*pool.name).collect();
+    let error = format!("no pool {name}; known pools: {}", known.join(", "));
+    config.pools.iter_mut().find(|pool| *pool.name == *name).ok_or(error)
 }
 
-fn unknown(said: &RoutesConfig, pool: &str, place: &Place) -> String {
-    let of = said.pools.iter().find(|known| *known.name == *pool);
+fn unknown_upstream(config: &RoutesConfig, pool: &str, endpoint: &Endpoint) -> String {
+    let of = config.pools.iter().find(|known| *known.name == *pool);
     let known = of.into_iter().flat_map(|pool| &pool.members);
-    let known: Vec<String> = known.map(|member| member.place.to_string()).collect();
-    format!("the pool {pool} has no upstream {place}; it has {}", known.join(", "))
+    let known: Vec<String> = known.map(|member| member.endpoint.to_string()).collect();
+    format!("pool {pool} has no upstream {endpoint}; known upstreams: {}", known.join(", "))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::balance::{Key, Picked, Standing};
+    use crate::balance::{Permit, PickContext, UpstreamState};
 
-    fn place(text: &str) -> Place {
+    fn endpoint(text: &str) -> Endpoint {
         text.parse().unwrap()
     }
 
-    fn fleet(places: &[&str]) -> (Fleet, Arc<Table>) {
+    fn registry(endpoints: &[&str]) -> (Registry, Arc<Table>) {
         let table = Arc::new(Table::default());
-        let mut fleet = Fleet::new(Arc::clone(&table));
-        let said = RoutesConfig::to(places.iter().map(|text| place(text)));
-        fleet.say(said, 1_000).unwrap();
-        (fleet, table)
+        let mut registry = Registry::new(Arc::clone(&table));
+        let config = RoutesConfig::to(endpoints.iter().map(|text| endpoint(text)));
+        registry.apply(config, 1_000).unwrap();
+        (registry, table)
     }
 
-    fn pick(table: &Table, random: u64) -> Picked {
+    fn pick(table: &Table, random: u64) -> Permit {
         let routes = table.routes();
         let pool = &routes.find("x", "/").unwrap().pool;
-        pool.pick(&Key { now_ns: 5_000, random, ..Key::default() }).unwrap()
+        pool.pick(&PickContext { now_ns: 5_000, random, ..PickContext::default() }).unwrap()
     }
 
     fn names(table: &Table) -> Vec<String> {
@@ -375,10 +393,10 @@ mod tests {
 
     #[test]
     fn counts_survive_every_change() {
-        let (mut fleet, table) = fleet(&["10.0.0.1:80", "10.0.0.2:80"]);
-        let held: Vec<Picked> = (0..10).map(|n| pick(&table, n << 33)).collect();
-        let add = Change::Set("default".into(), MemberConfig::new(place("10.0.0.3:80")));
-        let changed = fleet.change(&add, 2_000).unwrap();
+        let (mut registry, table) = registry(&["10.0.0.1:80", "10.0.0.2:80"]);
+        let held: Vec<Permit> = (0..10).map(|n| pick(&table, n << 33)).collect();
+        let add = Change::Set("default".into(), MemberConfig::new(endpoint("10.0.0.3:80")));
+        let changed = registry.change(&add, 2_000).unwrap();
         assert_eq!(changed, Changed { added: 1, removed: 0 });
         let routes = table.routes();
         let members = routes.pools()[0].members();
@@ -389,91 +407,92 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_is_known_while_it_has_tunnels_and_may_come_back() {
-        let (mut fleet, table) = fleet(&["10.0.0.1:80", "10.0.0.2:80"]);
-        let held: Vec<Picked> = (0..8).map(|n| pick(&table, n << 33)).collect();
-        let gone = place("10.0.0.2:80");
+    fn a_removed_upstream_is_known_while_it_has_tunnels_and_can_return() {
+        let (mut registry, table) = registry(&["10.0.0.1:80", "10.0.0.2:80"]);
+        let held: Vec<Permit> = (0..8).map(|n| pick(&table, n << 33)).collect();
+        let gone = endpoint("10.0.0.2:80");
         let remove = Change::Remove("default".into(), gone.clone());
-        assert_eq!(fleet.change(&remove, 2_000).unwrap(), Changed { added: 0, removed: 1 });
+        assert_eq!(registry.change(&remove, 2_000).unwrap(), Changed { added: 0, removed: 1 });
         assert_eq!(names(&table), ["10.0.0.1:80"]);
-        let left = fleet.retired().first().unwrap().upstream.clone();
+        let left = registry.retired().first().unwrap().upstream.clone();
         assert!(left.tunnels() > 0);
-        assert_eq!(fleet.upstreams(None, Some(&gone)).len(), 1, "and can be drained");
+        assert_eq!(registry.upstreams(None, Some(&gone)).len(), 1, "it can still be drained");
         let back = Change::Set("default".into(), MemberConfig::new(gone.clone()));
-        assert_eq!(fleet.change(&back, 3_000).unwrap(), Changed::default());
-        let again = fleet.upstreams(Some("default"), Some(&gone));
+        assert_eq!(registry.change(&back, 3_000).unwrap(), Changed::default());
+        let again = registry.upstreams(Some("default"), Some(&gone));
         assert!(Arc::ptr_eq(&again[0], &left));
-        fleet.change(&remove, 4_000).unwrap();
+        registry.change(&remove, 4_000).unwrap();
         drop(held);
-        assert!(fleet.retired().is_empty());
+        assert!(registry.retired().is_empty());
     }
 
     #[test]
     fn a_refused_change_changes_nothing() {
-        let (mut fleet, table) = fleet(&["10.0.0.1:80"]);
+        let (mut registry, table) = registry(&["10.0.0.1:80"]);
         let before = table.routes();
-        let last = Change::Remove("default".into(), place("10.0.0.1:80"));
-        assert!(fleet.change(&last, 2_000).unwrap_err().contains("0 upstreams"));
-        let nowhere = Change::Remove("default".into(), place("10.0.0.9:80"));
-        assert!(fleet.change(&nowhere, 2_000).unwrap_err().contains("10.0.0.1:80"));
-        let none = Change::Set("chat".into(), MemberConfig::new(place("10.0.0.9:80")));
-        assert!(fleet.change(&none, 2_000).unwrap_err().contains("there are default"));
-        let drain = Change::Draining("default".into(), place("10.0.0.9:80"), true);
-        assert!(fleet.change(&drain, 2_000).is_err());
-        assert!(fleet.say(RoutesConfig::default(), 2_000).is_err());
+        let last = Change::Remove("default".into(), endpoint("10.0.0.1:80"));
+        assert!(registry.change(&last, 2_000).unwrap_err().contains("0 upstreams"));
+        let nowhere = Change::Remove("default".into(), endpoint("10.0.0.9:80"));
+        assert!(registry.change(&nowhere, 2_000).unwrap_err().contains("10.0.0.1:80"));
+        let none = Change::Set("chat".into(), MemberConfig::new(endpoint("10.0.0.9:80")));
+        assert!(registry.change(&none, 2_000).unwrap_err().contains("known pools: default"));
+        let drain = Change::Draining("default".into(), endpoint("10.0.0.9:80"), true);
+        assert!(registry.change(&drain, 2_000).is_err());
+        assert!(registry.apply(RoutesConfig::default(), 2_000).is_err());
         assert!(Arc::ptr_eq(&before, &table.routes()));
     }
 
     #[test]
-    fn draining_holds_over_changes() {
-        let (mut fleet, table) = fleet(&["10.0.0.1:80", "10.0.0.2:80"]);
-        let drain = |draining| Change::Draining("default".into(), place("10.0.0.1:80"), draining);
-        fleet.change(&drain(true), 2_000).unwrap();
-        let add = Change::Set("default".into(), MemberConfig::new(place("10.0.0.3:80")));
-        fleet.change(&add, 3_000).unwrap();
+    fn draining_survives_changes() {
+        let (mut registry, table) = registry(&["10.0.0.1:80", "10.0.0.2:80"]);
+        let drain =
+            |draining| Change::Draining("default".into(), endpoint("10.0.0.1:80"), draining);
+        registry.change(&drain(true), 2_000).unwrap();
+        let add = Change::Set("default".into(), MemberConfig::new(endpoint("10.0.0.3:80")));
+        registry.change(&add, 3_000).unwrap();
         for n in 0..50u64 {
             assert_ne!(pick(&table, n << 40).upstream().name(), "10.0.0.1:80");
         }
-        fleet.say(fleet.said().clone(), 3_500).unwrap();
-        let of_one = fleet.upstreams(None, Some(&place("10.0.0.1:80")));
-        assert_eq!(of_one[0].standing(5_000), Standing::Draining, "a reload undoes no drain");
-        fleet.change(&drain(false), 4_000).unwrap();
-        let back = fleet.upstreams(None, Some(&place("10.0.0.1:80")));
-        assert_eq!(back[0].standing(5_000), Standing::Up);
+        registry.apply(registry.config().clone(), 3_500).unwrap();
+        let of_one = registry.upstreams(None, Some(&endpoint("10.0.0.1:80")));
+        assert_eq!(of_one[0].state(5_000), UpstreamState::Draining, "a reload keeps a drain");
+        registry.change(&drain(false), 4_000).unwrap();
+        let back = registry.upstreams(None, Some(&endpoint("10.0.0.1:80")));
+        assert_eq!(back[0].state(5_000), UpstreamState::Up);
     }
 
     #[test]
-    fn a_name_is_as_many_upstreams_as_it_has_addresses() {
-        let (mut fleet, table) = fleet(&["app.internal:80", "10.0.0.1:80"]);
+    fn each_address_of_a_name_is_an_upstream() {
+        let (mut registry, table) = registry(&["app.internal:80", "10.0.0.1:80"]);
         assert_eq!(names(&table), ["10.0.0.1:80"], "not resolved yet");
-        assert_eq!(fleet.names().len(), 1);
+        assert_eq!(registry.names().len(), 1);
         let of = |hosts: &[u8]| hosts.iter().map(|n| ([10, 0, 0, *n], 80).into()).collect();
         let name = ("app.internal", 80);
-        assert_eq!(fleet.resolved(name, of(&[3, 2, 1, 2]), 2_000).added, 2);
-        assert_eq!(names(&table).len(), 3, "the address that is there already counts once");
-        assert_eq!(fleet.resolved(name, of(&[1, 2, 3]), 3_000), Changed::default());
-        assert_eq!(fleet.resolved(name, of(&[]), 3_000), Changed::default());
-        assert_eq!(names(&table).len(), 3, "a resolver that fails takes nobody away");
-        let changed = fleet.resolved(name, of(&[2, 4]), 4_000);
+        assert_eq!(registry.resolved(name, of(&[3, 2, 1, 2]), 2_000).added, 2);
+        assert_eq!(names(&table).len(), 3, "a duplicate address counts once");
+        assert_eq!(registry.resolved(name, of(&[1, 2, 3]), 3_000), Changed::default());
+        assert_eq!(registry.resolved(name, of(&[]), 3_000), Changed::default());
+        assert_eq!(names(&table).len(), 3, "a failed lookup removes no upstream");
+        let changed = registry.resolved(name, of(&[2, 4]), 4_000);
         assert_eq!(changed, Changed { added: 1, removed: 1 });
     }
 
     #[test]
-    fn routes_come_and_go() {
-        let (mut fleet, table) = fleet(&["10.0.0.1:80"]);
+    fn routes_are_added_and_removed() {
+        let (mut registry, table) = registry(&["10.0.0.1:80"]);
         let route = |pool: &str| RouteConfig {
             host: "a.de".parse().unwrap(),
             path: "/x".into(),
             pool: pool.into(),
         };
         assert!(
-            fleet.change(&Change::Route(route("none")), 1).unwrap_err().contains("[pool.none]")
+            registry.change(&Change::Route(route("none")), 1).unwrap_err().contains("[pool.none]")
         );
-        fleet.change(&Change::Route(route("default")), 1).unwrap();
+        registry.change(&Change::Route(route("default")), 1).unwrap();
         assert_eq!(&*table.routes().find("a.de", "/x").unwrap().path, "/x");
         let unroute = Change::Unroute("a.de".parse().unwrap(), "/x".into());
-        fleet.change(&unroute, 1).unwrap();
+        registry.change(&unroute, 1).unwrap();
         assert_eq!(&*table.routes().find("a.de", "/x").unwrap().path, "/");
-        assert!(fleet.change(&unroute, 1).is_err());
+        assert!(registry.change(&unroute, 1).is_err());
     }
 }

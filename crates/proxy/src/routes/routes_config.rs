@@ -5,9 +5,9 @@ use std::net::Ipv6Addr;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::balance::{Balance, Place, Pool, PoolLimits, Sticky};
-use crate::config::Outgoing;
-use crate::health::How;
+use crate::balance::{Balance, Endpoint, Pool, PoolLimits, Sticky};
+use crate::config::Transport;
+use crate::health::CheckKind;
 
 /// Maximum number of routes.
 pub(crate) const ROUTES_MAX: usize = 1_000;
@@ -62,24 +62,24 @@ pub struct PoolConfig {
     pub max: Option<u32>,
     /// Slow start and queue.
     pub limits: PoolLimits,
-    /// How upstreams are looked after.
-    pub check: Check,
-    /// Failures in a row that eject an upstream; 0 never does.
+    /// Health checks of its upstreams.
+    pub check: HealthCheck,
+    /// Consecutive failures that eject an upstream; 0 disables ejection.
     pub eject_after: u32,
     /// Duration of an ejection.
     pub eject_for: Duration,
     /// Interval between DNS lookups.
     pub resolve_every: Duration,
-    /// How upstreams are spoken to.
-    pub outgoing: Outgoing,
+    /// TLS and PROXY header to its upstreams.
+    pub transport: Transport,
 }
 
 /// An upstream as configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberConfig {
-    /// Where.
-    pub place: Place,
-    /// Its share.
+    /// Where to connect.
+    pub endpoint: Endpoint,
+    /// Its weight.
     pub weight: u16,
     /// Maximum number of tunnels.
     pub max: Option<u32>,
@@ -87,10 +87,10 @@ pub struct MemberConfig {
 
 /// The health checks of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Check {
-    /// What is asked.
-    pub how: How,
-    /// How often.
+pub struct HealthCheck {
+    /// The kind of check.
+    pub kind: CheckKind,
+    /// Interval between checks.
     pub every: Duration,
     /// Timeout of one check.
     pub timeout: Duration,
@@ -100,10 +100,10 @@ pub struct Check {
     pub fall: u32,
 }
 
-impl Default for Check {
+impl Default for HealthCheck {
     fn default() -> Self {
-        Check {
-            how: How::Off,
+        HealthCheck {
+            kind: CheckKind::Off,
             every: Duration::from_secs(5),
             timeout: Duration::from_secs(2),
             rise: 2,
@@ -115,27 +115,27 @@ impl Default for Check {
 impl MemberConfig {
     /// An upstream with weight 1 and no limit.
     #[must_use]
-    pub fn new(place: Place) -> Self {
-        MemberConfig { place, weight: 1, max: None }
+    pub fn new(endpoint: Endpoint) -> Self {
+        MemberConfig { endpoint, weight: 1, max: None }
     }
 }
 
 impl PoolConfig {
     /// A pool with default settings.
     #[must_use]
-    pub fn new(name: &str, places: impl IntoIterator<Item = Place>) -> Self {
+    pub fn new(name: &str, endpoints: impl IntoIterator<Item = Endpoint>) -> Self {
         PoolConfig {
             name: name.into(),
-            members: places.into_iter().map(MemberConfig::new).collect(),
+            members: endpoints.into_iter().map(MemberConfig::new).collect(),
             balance: Balance::default(),
             sticky: None,
             max: None,
             limits: PoolLimits::default(),
-            check: Check::default(),
+            check: HealthCheck::default(),
             eject_after: 3,
             eject_for: Duration::from_secs(10),
             resolve_every: Duration::from_secs(30),
-            outgoing: Outgoing::default(),
+            transport: Transport::default(),
         }
     }
 }
@@ -143,11 +143,11 @@ impl PoolConfig {
 impl RoutesConfig {
     /// Routes all requests to these upstreams, in a pool named `default`.
     #[must_use]
-    pub fn to(places: impl IntoIterator<Item = Place>) -> Self {
+    pub fn to(endpoints: impl IntoIterator<Item = Endpoint>) -> Self {
         let pool = DEFAULT_POOL.into();
         RoutesConfig {
             routes: vec![RouteConfig { host: HostPattern::Any, path: "/".into(), pool }],
-            pools: vec![PoolConfig::new(DEFAULT_POOL, places)],
+            pools: vec![PoolConfig::new(DEFAULT_POOL, endpoints)],
         }
     }
 
@@ -157,10 +157,14 @@ impl RoutesConfig {
     /// The first error and what to do about it.
     pub fn check(&self) -> Result<(), String> {
         if self.routes.len() > ROUTES_MAX || self.pools.len() > POOLS_MAX {
-            return Err(format!("at most {ROUTES_MAX} routes and {POOLS_MAX} pools can be had"));
+            return Err(format!(
+                "too many: expected at most {ROUTES_MAX} routes and {POOLS_MAX} pools"
+            ));
         }
         if self.routes.is_empty() {
-            return Err("there is no route: give --upstream, or [[route]] with a pool".to_owned());
+            return Err(
+                "no route configured: use --upstream, or add a [[route]] with a pool".to_owned()
+            );
         }
         for (at, pool) in self.pools.iter().enumerate() {
             if self.pools.iter().take(at).any(|other| other.name == pool.name) {
@@ -173,11 +177,11 @@ impl RoutesConfig {
             if let Some(other) = self.routes.iter().take(at).find(same) {
                 let (host, path) = (&route.host, &route.path);
                 let pools = format!("{} and {}", other.pool, route.pool);
-                return Err(format!("two routes are for host {host}, path {path}: to {pools}"));
+                return Err(format!("two routes for host {host}, path {path}: pools {pools}"));
             }
             if !self.pools.iter().any(|pool| pool.name == route.pool) {
                 return Err(format!(
-                    "a route names the pool {}, and there is no [pool.{}]",
+                    "a route uses pool {}, but there is no [pool.{}]",
                     route.pool, route.pool
                 ));
             }
@@ -198,27 +202,30 @@ impl PoolConfig {
         let most = Pool::MEMBERS_MAX;
         if self.members.is_empty() || self.members.len() > most {
             let given = self.members.len();
-            return Err(format!("[pool.{name}] has {given} upstreams: give it 1 to {most}"));
+            return Err(format!("[pool.{name}] has {given} upstreams: expected 1 to {most}"));
         }
         for (at, member) in self.members.iter().enumerate() {
-            let place = &member.place;
-            if self.members.iter().take(at).any(|other| other.place == *place) {
-                return Err(format!("[pool.{name}] names the upstream {place} twice"));
+            let endpoint = &member.endpoint;
+            if self.members.iter().take(at).any(|other| other.endpoint == *endpoint) {
+                return Err(format!("[pool.{name}] lists upstream {endpoint} twice"));
             }
             if member.weight == 0 || member.weight > Pool::WEIGHT_MAX {
                 let most = Pool::WEIGHT_MAX;
-                return Err(format!("[pool.{name}], {place}: a weight is 1 to {most}"));
+                return Err(format!(
+                    "[pool.{name}], upstream {endpoint}: weight must be 1 to {most}"
+                ));
             }
             if member.max == Some(0) {
                 return Err(format!(
-                    "[pool.{name}], {place}: a max is 1 or more; drain or remove takes it out"
+                    "[pool.{name}], upstream {endpoint}: max must be 1 or more; to take an \
+                     upstream out, drain or remove it"
                 ));
             }
         }
         let limited = self.max.is_some() || self.members.iter().any(|m| m.max.is_some());
         if self.limits.queue > 0 && !limited {
             return Err(format!(
-                "[pool.{name}] has a queue and no upstream has a max: nobody would ever wait"
+                "[pool.{name}] has a queue but no upstream has a max: no request would ever wait"
             ));
         }
         Ok(())
@@ -243,12 +250,12 @@ impl FromStr for HostPattern {
             None => !name.is_empty() && name.len() <= 253 && name.bytes().all(right),
         };
         if !is_host && text.parse::<Ipv6Addr>().is_ok() {
-            return Err(format!("\"{text}\" is no host: write [{text}], as requests do"));
+            return Err(format!("invalid host \"{text}\": write [{text}], as in requests"));
         }
         if !is_host {
             return Err(format!(
-                "\"{text}\" is no host: write chat.example.com, *.example.com, [::1] or * for all, \
-                 without a port: a route is for every port"
+                "invalid host \"{text}\": expected chat.example.com, *.example.com, [::1] or * for \
+                 all, without a port (a route applies to every port)"
             ));
         }
         let name = name.to_ascii_lowercase();
@@ -274,9 +281,9 @@ impl fmt::Display for HostPattern {
 mod tests {
     use super::*;
 
-    fn said(pools: &[(&str, &[&str])], routes: &[(&str, &str, &str)]) -> Result<(), String> {
-        let pool = |(name, places): &(&str, &[&str])| {
-            PoolConfig::new(name, places.iter().map(|place| place.parse().unwrap()))
+    fn checked(pools: &[(&str, &[&str])], routes: &[(&str, &str, &str)]) -> Result<(), String> {
+        let pool = |(name, endpoints): &(&str, &[&str])| {
+            PoolConfig::new(name, endpoints.iter().map(|endpoint| endpoint.parse().unwrap()))
         };
         let route = |(host, path, pool): &(&str, &str, &str)| RouteConfig {
             host: host.parse().unwrap(),
@@ -288,9 +295,9 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_refused_by_name() {
+    fn invalid_configurations_are_rejected_with_the_name() {
         let one: (&str, &[&str]) = ("a", &["app:80"]);
-        assert_eq!(said(&[one], &[("*", "/", "a")]), Ok(()));
+        assert_eq!(checked(&[one], &[("*", "/", "a")]), Ok(()));
         for (pools, routes, named) in [
             (&[one][..], &[][..], "no route"),
             (&[one], &[("*", "/", "b")], "[pool.b]"),
@@ -299,19 +306,19 @@ mod tests {
             (&[("a", &["b:1", "b:1"][..])], &[("*", "/", "a")], "b:1 twice"),
             (&[one], &[("X.de", "/", "a"), ("x.de", "/", "a")], "host x.de, path /"),
         ] {
-            let error = said(pools, routes).unwrap_err();
+            let error = checked(pools, routes).unwrap_err();
             assert!(error.contains(named), "{error}");
         }
         let mut config = RoutesConfig::to(["app:80".parse().unwrap()]);
         config.pools[0].limits.queue = 1;
-        assert!(config.check().unwrap_err().contains("nobody would ever wait"));
+        assert!(config.check().unwrap_err().contains("no request would ever wait"));
         config.pools[0].max = Some(5);
         config.pools[0].members[0].weight = 300;
         assert!(config.check().unwrap_err().contains("1 to 256"));
     }
 
     #[test]
-    fn hosts_come_back_in_lower_case() {
+    fn hosts_are_parsed_and_shown_in_lower_case() {
         for (text, shown) in [
             ("Chat.Example.com", "chat.example.com"),
             ("*.Example.com", "*.example.com"),

@@ -69,14 +69,14 @@ mod tests {
     use crate::balance::Pool;
 
     #[test]
-    fn what_is_set_is_seen_with_the_next_look() {
+    fn new_routes_are_used_by_the_next_request() {
         let named = |name| Routes::single(Arc::new(Pool::of(name, Vec::new())));
         let table = Table::new(named("old"));
         let mut cached = Cached::new(&table);
         assert_eq!(cached.get(&table).pools()[0].name(), "old");
         table.set(named("new"));
         assert_eq!(cached.get(&table).pools()[0].name(), "new");
-        let seen = Arc::clone(cached.get(&table));
-        assert!(Arc::ptr_eq(&seen, cached.get(&table)), "and is kept until the next change");
+        let cached_routes = Arc::clone(cached.get(&table));
+        assert!(Arc::ptr_eq(&cached_routes, cached.get(&table)), "cached until the next change");
     }
 }

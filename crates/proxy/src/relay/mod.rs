@@ -9,6 +9,9 @@ mod answer;
 mod connect;
 mod dispatch;
 mod exchange;
+#[cfg(test)]
+#[cfg(feature = "simulation")]
+mod tests;
 mod timeouts;
 mod tunnel;
 

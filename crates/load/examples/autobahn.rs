@@ -44,8 +44,8 @@ struct Visitor {
 }
 
 impl Visitor {
-    fn tell(&mut self, opened: bool, why: Result<Closed, io::Error>) {
-        // The main thread has given up when nobody listens.
+    fn report(&mut self, opened: bool, why: Result<Closed, io::Error>) {
+        // If the receiver is gone, the main thread has given up.
         let _ = self.ends.send(End { opened, why, heard: std::mem::take(&mut self.heard) });
     }
 }
@@ -76,14 +76,14 @@ impl Handler for Visitor {
     }
 
     fn closed<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, why: Closed, opened: bool) {
-        self.tell(opened, Ok(why));
+        self.report(opened, Ok(why));
     }
 
     fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, visit: Visit) {
         self.echo = visit.echo;
         let begun = core.add_target(visit.target).and_then(|target| core.connect(target, None));
         if let Err(error) = begun {
-            self.tell(false, Err(error));
+            self.report(false, Err(error));
         }
     }
 }

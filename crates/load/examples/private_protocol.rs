@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use load::Endpoint;
 use load::requests::{
-    Accepted, Awaited, Driver, Failure, Fixed, Received, Request, Requests, Whole, drive_requests,
+    Accepted, Awaited, CompleteAnswer, Driver, Failure, Fixed, Received, Request, Requests,
+    drive_requests,
 };
 
 const HEADER_BYTES: usize = 8;
@@ -30,14 +31,14 @@ struct Numbers {
     /// Frames sent, and answered.
     sent: u32,
     answered: u32,
-    /// An answer that is not whole.
-    torn: Vec<u8>,
+    /// A partial answer.
+    partial: Vec<u8>,
 }
 
 impl Driver for Frames {
     type State = Numbers;
 
-    fn ask<'a>(&'a mut self, state: &mut Numbers, request: &'a Request) -> &'a [u8] {
+    fn encode<'a>(&'a mut self, state: &mut Numbers, request: &'a Request) -> &'a [u8] {
         self.frame.clear();
         self.frame.extend_from_slice(&(request.bytes().len() as u32).to_be_bytes());
         self.frame.extend_from_slice(&state.sent.to_be_bytes());
@@ -47,25 +48,30 @@ impl Driver for Frames {
     }
 
     fn receive(&mut self, state: &mut Numbers, bytes: &[u8], awaited: &mut Awaited) -> Received {
-        let before = state.torn.len();
-        state.torn.extend_from_slice(bytes);
-        let Some((length, rest)) = state.torn.split_first_chunk() else { return Received::More };
+        let before = state.partial.len();
+        state.partial.extend_from_slice(bytes);
+        let Some((length, rest)) = state.partial.split_first_chunk() else { return Received::More };
         let Some((number, text)) = rest.split_first_chunk() else { return Received::More };
         let length = u32::from_be_bytes(*length) as usize;
         let Some(text) = text.get(..length) else { return Received::More };
         if u32::from_be_bytes(*number) != state.answered {
-            return Received::Broken(Failure::Unexpected);
+            return Received::Failed(Failure::Unexpected);
         }
         awaited.body(text);
-        state.torn.clear();
+        state.partial.clear();
         state.answered += 1;
         let used = HEADER_BYTES + length - before;
-        Received::Whole(Whole { used, status: 0, keep: true, body_bytes: length as u64 })
+        Received::Complete(CompleteAnswer {
+            used,
+            status: 0,
+            keep: true,
+            body_bytes: length as u64,
+        })
     }
 
     fn ended(&mut self, state: &mut Numbers) -> Received {
-        let begun = !state.torn.is_empty();
-        Received::Broken(if begun { Failure::ClosedMidway } else { Failure::Closed })
+        let begun = !state.partial.is_empty();
+        Received::Failed(if begun { Failure::ClosedMidway } else { Failure::Closed })
     }
 }
 

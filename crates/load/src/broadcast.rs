@@ -69,8 +69,8 @@ pub fn parse(data: &[u8]) -> Option<Publication> {
     let sequence = u32::try_from(decimal(words.next()?)?).ok()?;
     let published_ns = decimal(words.next()?)?;
     let filled = words.next().is_none_or(|filling| filling.iter().all(|&byte| byte == b'x'));
-    let whole = filled && words.next().is_none() && fnv1a(text) == check;
-    whole.then_some(Publication { publisher, sequence, published_ns })
+    let valid = filled && words.next().is_none() && fnv1a(text) == check;
+    valid.then_some(Publication { publisher, sequence, published_ns })
 }
 
 /// A space and eight digits.
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_encoded_is_parsed() {
+    fn encoded_publications_are_parsed() {
         let text = encode(&publication(), 0);
         assert_eq!(text, TEXT, "the example in docs/protocol/load-messages.md");
         assert_eq!(parse(text.as_bytes()), Some(publication()));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_found_in_an_envelope() {
+    fn publication_is_found_in_an_envelope() {
         assert_eq!(find(TEXT.as_bytes()), Some(TEXT.as_bytes()));
         let message = format!(r#"{{"push":{{"channel":"sf1","pub":{{"data":"{TEXT}"}}}}}}"#);
         assert_eq!(find(message.as_bytes()), Some(TEXT.as_bytes()));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_not_ours() {
+    fn changed_or_foreign_text_is_rejected() {
         let text = encode(&publication(), 0);
         for at in 0..text.len() {
             let mut changed = text.clone().into_bytes();

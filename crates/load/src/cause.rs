@@ -2,7 +2,7 @@
 //! status of a rejected handshake, or a failure of DNS or of a proxy. Counters, JSON and rows use this
 //! list.
 
-use engine::{Broken, Closed, ConnId, Core, Sys};
+use engine::{Closed, ConnId, Core, ServerFault, Sys};
 use wire::Violation;
 
 use crate::client::Client;
@@ -26,9 +26,9 @@ impl Cause {
     /// The cause of the end of a connection.
     pub(crate) fn of<S: Sys>(core: &Core<S, Client>, id: ConnId, why: Closed) -> Cause {
         let is_rule = matches!(why, Closed::HandshakeRejected | Closed::Violation);
-        match core.broken(id).filter(|_| is_rule) {
-            Some(Broken::Rule(violation)) => Cause::Rule(violation),
-            Some(Broken::Status(status)) => Cause::Status(status),
+        match core.server_fault(id).filter(|_| is_rule) {
+            Some(ServerFault::Violation(violation)) => Cause::Rule(violation),
+            Some(ServerFault::Status(status)) => Cause::Status(status),
             None => Cause::End(why),
         }
     }
@@ -82,7 +82,7 @@ mod tests {
     use crate::requests::Failure;
 
     #[test]
-    fn each_cause_has_a_name_of_its_own() {
+    fn cause_names_are_unique() {
         let all: Vec<Cause> = Cause::all().chain((100..1_000).map(Cause::Status)).collect();
         let names: BTreeSet<&str> = all.iter().map(|cause| cause.name()).collect();
         assert_eq!(names.len(), all.len());
@@ -91,6 +91,6 @@ mod tests {
         assert_eq!(Cause::Status(100).name(), "status_100");
         assert_eq!(Cause::Status(503).name(), "status_503");
         assert_eq!(Cause::Status(999).name(), "status_999");
-        assert_eq!(Cause::Status(7).name(), "status", "which none can be read as");
+        assert_eq!(Cause::Status(7).name(), "status", "not a valid status");
     }
 }

@@ -11,11 +11,11 @@ use crate::churn::{Churn, ChurnOrder};
 use crate::closing::Closing;
 use crate::connector::Connector;
 use crate::echo::{EchoOrder, EchoRun};
-use crate::fanout::reception::{Expect, Reception};
+use crate::fanout::reception::{DeliveryChecker, Expect};
 use crate::heartbeat::{self, Heartbeat};
-use crate::ledger::Ledger;
+use crate::ledger::Metrics;
 use crate::socket::Socket;
-use crate::subscriber::Subscribers;
+use crate::subscriber::CableClients;
 use crate::{Cause, Close};
 
 /// An order of the main thread, or of the previous worker in the lane.
@@ -45,10 +45,10 @@ pub(crate) enum Order {
 /// One worker's side of a run.
 pub(crate) struct Client {
     targets: Arc<[Target]>,
-    ledger: Arc<Ledger>,
+    metrics: Arc<Metrics>,
     connector: Connector,
-    /// With Action Cable.
-    subscribers: Option<Subscribers>,
+    /// Only with Action Cable.
+    subscribers: Option<CableClients>,
     heartbeat: Option<Heartbeat>,
     traffic: Traffic,
     closing: Option<Closing>,
@@ -58,19 +58,19 @@ pub(crate) struct Client {
 enum Traffic {
     Nothing,
     Echo(EchoRun),
-    Broadcast(Reception),
+    Broadcast(DeliveryChecker),
     Churn(Churn),
 }
 
 impl Client {
     pub(crate) fn new(
         targets: Arc<[Target]>,
-        ledger: Arc<Ledger>,
+        metrics: Arc<Metrics>,
         connector: Connector,
-        subscribers: Option<Subscribers>,
+        subscribers: Option<CableClients>,
     ) -> Client {
         let traffic = Traffic::Nothing;
-        Client { targets, ledger, connector, subscribers, heartbeat: None, traffic, closing: None }
+        Client { targets, metrics, connector, subscribers, heartbeat: None, traffic, closing: None }
     }
 
     /// Sends a text on the nth socket that receives publications.
@@ -115,29 +115,29 @@ impl Client {
     /// Counts a WebSocket as closed, although its connection may still be closing.
     fn leave<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed) {
         let attempts = match &mut self.subscribers {
-            Some(clients) => clients.closed(id.slot(), &mut self.connector, &self.ledger),
+            Some(clients) => clients.closed(id.slot(), &mut self.connector, &self.metrics),
             None => Some(1),
         };
         let mut again = None;
         let is = |flag| core.user(id).is_some_and(|socket| socket.has(flag));
         if is(Socket::RETIRED) {
-            self.ledger.counts.open.sub(1);
-            self.ledger.counts.retired.add(1);
+            self.metrics.counts.open.sub(1);
+            self.metrics.counts.retired.add(1);
         } else if is(Socket::FINISHED) && why == Closed::ByUs {
-            // In this order, so that nobody sees a moment without either.
-            self.ledger.counts.replaced.add(1);
-            self.ledger.counts.open.sub(1);
+            // In this order, so that a snapshot never misses both.
+            self.metrics.counts.replaced.add(1);
+            self.metrics.counts.open.sub(1);
             self.connector.replace(core);
         } else {
-            // In this order, so that nobody takes it for gone for good.
-            again = attempts.filter(|&n| self.connector.comes_again(n, &self.ledger));
-            self.ledger.count_closed(Cause::of(core, id, why));
+            // In this order, so that a snapshot never takes it for closed for good.
+            again = attempts.filter(|&n| self.connector.will_reconnect(n, &self.metrics));
+            self.metrics.count_closed(Cause::of(core, id, why));
         }
         if let Traffic::Churn(churn) = &mut self.traffic {
             churn.forget(id.slot());
         }
         if let Some(socket) = core.user_mut(id) {
-            heartbeat::forget(socket, &self.ledger);
+            heartbeat::forget(socket, &self.metrics);
             if let Traffic::Echo(echo) = &mut self.traffic {
                 echo.forget(socket);
             }
@@ -147,7 +147,7 @@ impl Client {
 
     /// Counts the connections that Action Cable clients have given up.
     fn leave_given_up<S: Sys>(&mut self, core: &mut Core<S, Self>) {
-        while let Some(id) = self.subscribers.as_mut().and_then(Subscribers::given_up) {
+        while let Some(id) = self.subscribers.as_mut().and_then(CableClients::given_up) {
             self.leave(core, id, Closed::ByUs);
         }
     }
@@ -172,13 +172,13 @@ impl Handler for Client {
     }
 
     fn open<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
-        let before = self.connector.opened(core, id, &self.ledger);
+        let before = self.connector.opened(core, id, &self.metrics);
         match &mut self.subscribers {
             Some(subscribers) => subscribers.opened(core, id, before),
             None => self.connector.settled(),
         }
         if let Traffic::Echo(echo) = &mut self.traffic {
-            echo.joined(core, id, &self.ledger);
+            echo.joined(core, id, &self.metrics);
         }
     }
 
@@ -187,7 +187,7 @@ impl Handler for Client {
     }
 
     fn data<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, data: &mut [u8]) {
-        self.connector.heard(core, id, data);
+        self.connector.received(core, id, data);
     }
 
     fn message<S: Sys>(
@@ -199,24 +199,24 @@ impl Handler for Client {
     ) {
         let mut data = &*data;
         if let Traffic::Churn(churn) = &mut self.traffic
-            && churn.message(core, id, data, &self.ledger)
+            && churn.message(core, id, data, &self.metrics)
         {
             return;
         }
         if let Some(subscribers) = &mut self.subscribers {
-            let published = subscribers.message(core, id, data, &mut self.connector, &self.ledger);
+            let published = subscribers.message(core, id, data, &mut self.connector, &self.metrics);
             let Some(published) = published else { return self.leave_given_up(core) };
             data = published;
         }
         match &mut self.traffic {
             Traffic::Nothing | Traffic::Churn(_) => {}
-            Traffic::Echo(echo) => echo.message(core, id, opcode, data, &self.ledger),
-            Traffic::Broadcast(reception) => reception.message(core, id, data, &self.ledger),
+            Traffic::Echo(echo) => echo.message(core, id, opcode, data, &self.metrics),
+            Traffic::Broadcast(reception) => reception.message(core, id, data, &self.metrics),
         }
     }
 
     fn pong<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, data: &[u8]) {
-        heartbeat::pong(core, id, data, &self.ledger);
+        heartbeat::pong(core, id, data, &self.metrics);
     }
 
     fn closing<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed) {
@@ -225,14 +225,14 @@ impl Handler for Client {
 
     fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed, opened: bool) {
         if !opened {
-            return self.connector.failed(core, id, why, &self.ledger);
+            return self.connector.failed(core, id, why, &self.metrics);
         }
         if core.user(id).is_some_and(|socket| !socket.is_gone()) {
             self.leave(core, id, why);
         }
         let attempts = core.user(id).map_or(0, |socket| socket.sent);
         if attempts > 0 {
-            self.connector.open_again(core, attempts);
+            self.connector.reconnect(core, attempts);
         }
     }
 
@@ -249,26 +249,26 @@ impl Handler for Client {
                 }
             }
             Order::Echo(order) => {
-                self.traffic = Traffic::Echo(EchoRun::begin(core, order, &self.ledger));
+                self.traffic = Traffic::Echo(EchoRun::begin(core, order, &self.metrics));
             }
             Order::Expect(expect) => {
                 let clients = self.subscribers.as_ref();
                 let reached = |slot| clients.is_none_or(|clients| clients.is_subscribed(slot));
-                let reception = Reception::begin(core, expect, reached, &self.ledger);
+                let reception = DeliveryChecker::begin(core, expect, reached, &self.metrics);
                 self.traffic = Traffic::Broadcast(reception);
             }
             Order::Publish { nth, data } => self.publish(core, nth, &data),
             Order::Judge(published) => {
                 if let Traffic::Broadcast(reception) = &self.traffic {
-                    reception.judge(core, &published, self.connector.first(), &self.ledger);
+                    reception.judge(core, &published, self.connector.first(), &self.metrics);
                 }
             }
             Order::Churn(order) => {
                 let Some(clients) = &self.subscribers else { return };
-                let (lines, connector) = (clients.lines(), &self.connector);
-                let line_of = |slot| clients.subscribed_by(connector, slot);
+                let (channels, connector) = (clients.channels(), &self.connector);
+                let channel_of = |slot| clients.subscribed_by(connector, slot);
                 self.traffic =
-                    Traffic::Churn(Churn::begin(core, order, lines, line_of, &self.ledger));
+                    Traffic::Churn(Churn::begin(core, order, channels, channel_of, &self.metrics));
             }
             Order::StopChurn => {
                 if let Traffic::Churn(churn) = &mut self.traffic {
@@ -287,19 +287,19 @@ impl Handler for Client {
     }
 
     fn turn<S: Sys>(&mut self, core: &mut Core<S, Self>) -> Option<u64> {
-        let connect_ns = self.connector.turn(core, &self.ledger);
+        let connect_ns = self.connector.turn(core, &self.metrics);
         let cable_ns = self.subscribers.as_mut();
         let cable_ns =
-            cable_ns.and_then(|clients| clients.turn(core, &mut self.connector, &self.ledger));
+            cable_ns.and_then(|clients| clients.turn(core, &mut self.connector, &self.metrics));
         self.leave_given_up(core);
-        let ledger = &self.ledger;
-        let heartbeat_ns = self.heartbeat.as_mut().map(|heartbeat| heartbeat.turn(core, ledger));
+        let metrics = &self.metrics;
+        let heartbeat_ns = self.heartbeat.as_mut().map(|heartbeat| heartbeat.turn(core, metrics));
         let traffic_ns = match &mut self.traffic {
-            Traffic::Echo(echo) => echo.turn(core, ledger),
-            Traffic::Churn(churn) => churn.turn(core, ledger),
+            Traffic::Echo(echo) => echo.turn(core, metrics),
+            Traffic::Churn(churn) => churn.turn(core, metrics),
             Traffic::Nothing | Traffic::Broadcast(_) => None,
         };
-        let close_ns = self.closing.as_mut().and_then(|closing| closing.turn(core, ledger));
+        let close_ns = self.closing.as_mut().and_then(|closing| closing.turn(core, metrics));
         [connect_ns, cable_ns, heartbeat_ns, traffic_ns, close_ns].into_iter().flatten().min()
     }
 }

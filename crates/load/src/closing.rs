@@ -5,7 +5,7 @@ use wire::websocket::CloseCode;
 
 use crate::Close;
 use crate::client::Client;
-use crate::ledger::Ledger;
+use crate::ledger::Metrics;
 
 const CLOSES_PER_TURN: u32 = 512;
 const LOOK_AGAIN_NS: u64 = 5_000_000;
@@ -24,7 +24,7 @@ impl Closing {
     pub(crate) fn turn<S: Sys>(
         &mut self,
         core: &mut Core<S, Client>,
-        ledger: &Ledger,
+        metrics: &Metrics,
     ) -> Option<u64> {
         let to = core.slots().min(self.next_slot.saturating_add(CLOSES_PER_TURN));
         for slot in self.next_slot..to {
@@ -39,7 +39,7 @@ impl Closing {
             return Some(core.now_ns());
         }
         if core.connections() == 0 {
-            ledger.set_finished();
+            metrics.set_finished();
             return None;
         }
         // Connections close after the handler's turn, which wakes nothing.

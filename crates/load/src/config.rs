@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::stages::Stage;
-use crate::{Dialogue, Endpoint, HttpPublish, Retry};
+use crate::{Endpoint, HttpPublish, Retry, Validator};
 
 /// One run.
 #[derive(Clone, Debug)]
@@ -147,10 +147,10 @@ pub struct Echo {
     pub turnover: bool,
     /// The content of every message; `None` sends numbered messages with a checksum.
     pub content: Option<Content>,
-    /// In the closed loop: who makes and judges the messages, instead of `content`.
-    pub dialogue: Option<Arc<dyn Dialogue>>,
-    /// In the closed loop: how long a connection waits between an answer and its next message, at
-    /// random between these two.
+    /// In the closed loop: writes and validates the messages, instead of `content`.
+    pub validator: Option<Arc<dyn Validator>>,
+    /// In the closed loop: random pause between an answer and the next message, from minimum to
+    /// maximum.
     pub think: Option<(Duration, Duration)>,
     /// How long an answer is awaited: in the closed loop before the socket's next message, and at the
     /// end of a run for messages in flight.

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use engine::{Closed, ConnId, Core, Sys};
 
 use crate::client::{Client, Order};
-use crate::ledger::Ledger;
+use crate::ledger::Metrics;
 use crate::pacer::Pacer;
 use crate::requests::Requests;
 use crate::retry::Retries;
 use crate::sources::Sources;
-use crate::tunnels::{Leads, Tunnels};
+use crate::tunnels::{ConnectRoutes, Tunnels};
 use crate::{Cause, Config, Connect};
 
 /// Connects begun per turn, so that those in progress are served in between.
@@ -38,7 +38,7 @@ pub(crate) struct Connector {
     pace: Option<(u32, Pacer)>,
     /// How many source addresses ran out of ports.
     changes: u32,
-    handed_on: bool,
+    handed_over: bool,
     retries: Retries,
     /// Retries so far; their positions cycle through those of the worker.
     retried: u64,
@@ -57,7 +57,7 @@ impl Connector {
         sources: Sources,
         first: u64,
         lanes: usize,
-        leads: Leads,
+        routes: ConnectRoutes,
     ) -> Connector {
         let timeout_ns = u64::try_from(config.connect_timeout.as_nanos()).unwrap_or(u64::MAX);
         Connector {
@@ -71,10 +71,10 @@ impl Connector {
             under_way: 0,
             pace: None,
             changes: 0,
-            handed_on: true,
+            handed_over: true,
             retries: Retries::new(config.retry),
             retried: 0,
-            tunnels: leads.map(|leads| Box::new(Tunnels::new(leads, timeout_ns))),
+            tunnels: routes.map(|routes| Box::new(Tunnels::new(routes, timeout_ns))),
             rest_ns: 0,
             full_since_ns: None,
             timeout_ns,
@@ -85,7 +85,7 @@ impl Connector {
     pub(crate) fn open<S: Sys>(&mut self, core: &Core<S, Client>, shares: Arc<[u32]>) {
         let me = usize::from(core.worker());
         self.share = shares.get(me).copied().unwrap_or(0).max(self.begun);
-        self.handed_on = false;
+        self.handed_over = false;
         if let Connect::Paced(rate) = self.connect {
             let group = shares.chunks(self.lanes).nth(me / self.lanes).unwrap_or_default();
             let busy = |group: &[u32]| group.iter().filter(|&&share| share > 0).count() as u64;
@@ -104,7 +104,7 @@ impl Connector {
     /// Stops connecting and retrying.
     pub(crate) fn stop(&mut self) {
         self.share = self.begun;
-        self.handed_on = true;
+        self.handed_over = true;
         self.retries.stop();
     }
 
@@ -114,9 +114,9 @@ impl Connector {
         &mut self,
         core: &mut Core<S, Client>,
         id: ConnId,
-        ledger: &Ledger,
+        metrics: &Metrics,
     ) -> u32 {
-        ledger.count_opened(core.now_ns());
+        metrics.count_opened(core.now_ns());
         if let Some(tunnels) = &mut self.tunnels {
             tunnels.opened(id);
         }
@@ -137,26 +137,26 @@ impl Connector {
         core: &mut Core<S, Client>,
         id: ConnId,
         why: Closed,
-        ledger: &Ledger,
+        metrics: &Metrics,
     ) {
         self.under_way = self.under_way.saturating_sub(1);
         let on_its_way = self.tunnels.as_mut().and_then(|tunnels| tunnels.failed(id));
         let cause = on_its_way.unwrap_or_else(|| Cause::of(core, id, why));
         // While a socket opens, `sent` holds the number of earlier attempts.
         let before = core.user(id).map_or(0, |socket| socket.sent);
-        self.try_again(core, before.saturating_add(1), cause, ledger);
+        self.retry(core, before.saturating_add(1), cause, metrics);
     }
 
-    /// Whether a WebSocket that is open no longer is to be opened again, by [`Connector::open_again`]
-    /// once its connection has ended. It was the last of so many attempts in a row that came to nothing.
-    pub(crate) fn comes_again(&self, attempts: u32, ledger: &Ledger) -> bool {
+    /// Whether a closed WebSocket is to be reopened, by [`Connector::reconnect`] once its connection has
+    /// ended. `attempts` attempts in a row have failed, including this one.
+    pub(crate) fn will_reconnect(&self, attempts: u32, metrics: &Metrics) -> bool {
         let comes = self.retries.reconnects() && self.retries.allows(attempts);
-        ledger.counts.reconnects.add(u64::from(comes));
+        metrics.counts.reconnects.add(u64::from(comes));
         comes
     }
 
-    /// The connection of a WebSocket that is to be opened again has ended.
-    pub(crate) fn open_again<S: Sys>(&mut self, core: &mut Core<S, Client>, attempts: u32) {
+    /// Reopens a WebSocket whose connection has ended.
+    pub(crate) fn reconnect<S: Sys>(&mut self, core: &mut Core<S, Client>, attempts: u32) {
         let random = core.random();
         self.retries.again(attempts, core.now_ns(), random);
     }
@@ -166,18 +166,18 @@ impl Connector {
         self.retries.at_once(core.now_ns());
     }
 
-    fn try_again<S: Sys>(
+    fn retry<S: Sys>(
         &mut self,
         core: &mut Core<S, Client>,
         attempts: u32,
         cause: Cause,
-        ledger: &Ledger,
+        metrics: &Metrics,
     ) {
         let random = core.random();
         if self.retries.again(attempts, core.now_ns(), random) {
-            ledger.count_retried(cause);
+            metrics.count_retried(cause);
         } else {
-            ledger.count_failed(cause);
+            metrics.count_failed(cause);
         }
     }
 
@@ -188,38 +188,38 @@ impl Connector {
         }
     }
 
-    /// What a proxy says on one.
-    pub(crate) fn heard<S: Sys>(&mut self, core: &mut Core<S, Client>, id: ConnId, data: &[u8]) {
+    /// Receives bytes from a proxy.
+    pub(crate) fn received<S: Sys>(&mut self, core: &mut Core<S, Client>, id: ConnId, data: &[u8]) {
         if let Some(tunnels) = &mut self.tunnels {
-            tunnels.heard(core, id, data);
+            tunnels.received(core, id, data);
         }
     }
 
     pub(crate) fn turn<S: Sys>(
         &mut self,
         core: &mut Core<S, Client>,
-        ledger: &Ledger,
+        metrics: &Metrics,
     ) -> Option<u64> {
         let tunnel_ns = self.tunnels.as_mut().and_then(|tunnels| tunnels.turn(core));
-        let retry_ns = self.retry_due(core, ledger);
-        let begin_ns = self.begin_due(core, ledger);
+        let retry_ns = self.retry_due(core, metrics);
+        let begin_ns = self.begin_due(core, metrics);
         [tunnel_ns, retry_ns, begin_ns].into_iter().flatten().min()
     }
 
-    /// Makes the further attempts that are due.
-    fn retry_due<S: Sys>(&mut self, core: &mut Core<S, Client>, ledger: &Ledger) -> Option<u64> {
+    /// Makes the retries that are due.
+    fn retry_due<S: Sys>(&mut self, core: &mut Core<S, Client>, metrics: &Metrics) -> Option<u64> {
         for _ in 0..CONNECTS_PER_TURN {
             let now_ns = core.clock_ns();
             let due = if now_ns < self.rest_ns { None } else { self.retries.next_due(now_ns) };
             let Some(attempts) = due else { break };
             let position = self.first + self.retried % u64::from(self.begun.max(1));
             self.retried += 1;
-            self.attempt(core, position, attempts, ledger);
+            self.attempt(core, position, attempts, metrics);
         }
         self.retries.due_ns().map(|due_ns| due_ns.max(self.rest_ns))
     }
 
-    fn begin_due<S: Sys>(&mut self, core: &mut Core<S, Client>, ledger: &Ledger) -> Option<u64> {
+    fn begin_due<S: Sys>(&mut self, core: &mut Core<S, Client>, metrics: &Metrics) -> Option<u64> {
         let again_ns = core.now_ns() + LOOK_AGAIN_NS;
         for _ in 0..CONNECTS_PER_TURN {
             if self.begun >= self.share {
@@ -237,30 +237,30 @@ impl Connector {
                     return Some(due_ns);
                 }
             }
-            self.begin_one(core, ledger);
+            self.begin_one(core, metrics);
         }
         Some(core.now_ns())
     }
 
     /// Starts the next worker once nothing is in progress. Returns whether that is still to be done.
     fn finish_share<S: Sys>(&mut self, core: &Core<S, Client>) -> bool {
-        if self.handed_on {
+        if self.handed_over {
             return false;
         }
         if self.under_way == 0 {
             let next = usize::from(core.worker()) + self.lanes;
             let wanted = self.shares.get(next).is_some_and(|&share| share > 0);
             let order = Order::Open(Arc::clone(&self.shares));
-            self.handed_on = !wanted || core.remote().post(next, order, 0).is_ok();
+            self.handed_over = !wanted || core.remote().post(next, order, 0).is_ok();
         }
-        !self.handed_on
+        !self.handed_over
     }
 
-    fn begin_one<S: Sys>(&mut self, core: &mut Core<S, Client>, ledger: &Ledger) {
-        ledger.counts.begun.add(1);
+    fn begin_one<S: Sys>(&mut self, core: &mut Core<S, Client>, metrics: &Metrics) {
+        metrics.counts.begun.add(1);
         let position = self.first + u64::from(self.begun);
         self.begun += 1;
-        self.attempt(core, position, 0, ledger);
+        self.attempt(core, position, 0, metrics);
     }
 
     /// Makes one connect attempt after `before` failed ones.
@@ -269,22 +269,22 @@ impl Connector {
         core: &mut Core<S, Client>,
         position: u64,
         before: u32,
-        ledger: &Ledger,
+        metrics: &Metrics,
     ) {
         let began_ns = core.clock_ns();
-        while let Some((destination, source)) = self.sources.place(position, self.changes) {
-            if self.tunnels.as_ref().is_some_and(|tunnels| tunnels.leads_nowhere(destination)) {
-                // It was looked up once for all attempts.
-                return ledger.count_failed(Cause::Dns);
+        while let Some((destination, source)) = self.sources.pair(position, self.changes) {
+            if self.tunnels.as_ref().is_some_and(|tunnels| tunnels.is_unresolved(destination)) {
+                // The name is resolved only once.
+                return metrics.count_failed(Cause::Dns);
             }
             let begun = match &mut self.tunnels {
                 None => core.connect(destination, source),
                 Some(tunnels) => tunnels.connect(core, destination, source),
             };
             if begun.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
-                return self.wait_for_room(core, before, began_ns, ledger);
+                return self.wait_for_room(core, before, began_ns, metrics);
             }
-            match begun.map_err(|error| Closed::of_connect(&error)) {
+            match begun.map_err(|error| Closed::from_connect_error(&error)) {
                 Ok(id) => {
                     self.under_way += 1;
                     self.full_since_ns = None;
@@ -296,14 +296,14 @@ impl Connector {
                 }
                 Err(Closed::NoAddress) => {
                     self.changes += 1;
-                    ledger.counts.sources_changed.add(1);
+                    metrics.counts.sources_changed.add(1);
                 }
                 Err(cause) => {
-                    return self.try_again(core, before + 1, Cause::End(cause), ledger);
+                    return self.retry(core, before + 1, Cause::End(cause), metrics);
                 }
             }
         }
-        self.try_again(core, before + 1, Cause::End(Closed::NoAddress), ledger);
+        self.retry(core, before + 1, Cause::End(Closed::NoAddress), metrics);
     }
 
     /// Retries while the queue of a UNIX socket is full, as a connect does not wait there. All of it is
@@ -313,11 +313,11 @@ impl Connector {
         core: &mut Core<S, Client>,
         before: u32,
         now_ns: u64,
-        ledger: &Ledger,
+        metrics: &Metrics,
     ) {
         let since_ns = *self.full_since_ns.get_or_insert(now_ns);
         if now_ns.saturating_sub(since_ns) >= self.timeout_ns {
-            return self.try_again(core, before + 1, Cause::End(Closed::ConnectTimeout), ledger);
+            return self.retry(core, before + 1, Cause::End(Closed::ConnectTimeout), metrics);
         }
         self.rest_ns = now_ns + Requests::CONNECT_REST.as_nanos() as u64;
         self.retries.at(self.rest_ns, before);

@@ -40,7 +40,7 @@ use engine::sys::process;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Close, Config, Content, Echo, Ended, Latency, Recorder, Run, Series, Snapshot, StartError,
+    Close, Config, Content, Echo, Latency, Recorder, Run, RunOutcome, Series, Snapshot, StartError,
     Summary,
 };
 
@@ -114,20 +114,20 @@ struct Row {
 /// configuration do not apply. `interrupted` is polled 50 times a second and ends the run.
 ///
 /// # Errors
-/// What [`Run::start`] says, what made a worker fail, and an `output` that takes no more.
-pub fn obey(
+/// Those of [`Run::start`] and of workers, and an `output` that cannot be written.
+pub fn run_commands(
     config: &Config,
     input: impl BufRead + Send + 'static,
     output: impl Write,
     mut interrupted: impl FnMut() -> bool,
-) -> Result<Ended, StartError> {
+) -> Result<RunOutcome, StartError> {
     let run = Run::start(config)?;
     let lines = read_lines(input);
     let mut control = Control::new(run, output);
     let private_tables = control.run.tables() == Tables::Private;
     let workers = control.run.workers();
-    control.say(&Event::Ready { pid: std::process::id(), workers, private_tables })?;
-    let mut cut = false;
+    control.emit(&Event::Ready { pid: std::process::id(), workers, private_tables })?;
+    let mut was_interrupted = false;
     let how = loop {
         match lines.recv_timeout(LOOK) {
             Ok(line) => {
@@ -139,16 +139,16 @@ pub fn obey(
             Err(RecvTimeoutError::Disconnected) => break Close::Abort,
         }
         if interrupted() {
-            cut = true;
+            was_interrupted = true;
             break Close::Abort;
         }
         control.look()?;
     };
     control.run.finish_churn();
     let summary = control.run.summary(config);
-    control.say(&Event::Summary(&summary))?;
+    control.emit(&Event::Summary(&summary))?;
     control.run.finish(config, how)?;
-    Ok(Ended { summary, interrupted: cut })
+    Ok(RunOutcome { summary, interrupted: was_interrupted })
 }
 
 /// Reads lines on a thread that ends with the input.
@@ -169,8 +169,8 @@ struct Control<W> {
     output: W,
     began_ns: u64,
     last_row_ns: u64,
-    second: Second,
-    /// Events that were asked for and are still to come.
+    second: LastSecond,
+    /// Requested events that are not emitted yet.
     reach: bool,
     answer: bool,
     echo: bool,
@@ -187,7 +187,7 @@ impl<W: Write> Control<W> {
             output,
             began_ns,
             last_row_ns: began_ns,
-            second: Second { began_ns, before: Recorder::default(), latency: None },
+            second: LastSecond { began_ns, before: Recorder::default(), latency: None },
             reach: false,
             answer: false,
             echo: false,
@@ -197,7 +197,7 @@ impl<W: Write> Control<W> {
         }
     }
 
-    fn say(&mut self, event: &Event<'_>) -> io::Result<()> {
+    fn emit(&mut self, event: &Event<'_>) -> io::Result<()> {
         let mut line = serde_json::to_vec(event)?;
         line.push(b'\n');
         self.output.write_all(&line)?;
@@ -235,15 +235,16 @@ impl<W: Write> Control<W> {
                     self.churn = true;
                 }
                 _ => {
-                    let message = "churn: the run has no such flags".to_owned();
-                    self.say(&Event::Error { message })?;
+                    let message =
+                        "churn: the run was started without the flags of a churn".to_owned();
+                    self.emit(&Event::Error { message })?;
                 }
             },
             Ok(Command::Finish(Finish::Graceful)) => return Ok(Some(Close::Graceful)),
             Ok(Command::Finish(Finish::Abort)) => return Ok(Some(Close::Abort)),
             Err(error) => {
-                let message = format!("{line:?} is no command: {error}");
-                self.say(&Event::Error { message })?;
+                let message = format!("invalid command {line:?}: {error}");
+                self.emit(&Event::Error { message })?;
             }
         }
         Ok(None)
@@ -256,36 +257,36 @@ impl<W: Write> Control<W> {
             self.reach = false;
             let (connections, open) = (self.run.requested(), counts.open);
             let (failed, seconds) = (counts.failed_total(), self.run.connecting().as_secs_f64());
-            self.say(&Event::Reached { connections, open, failed, seconds })?;
+            self.emit(&Event::Reached { connections, open, failed, seconds })?;
         }
         if self.answer && counts.unanswered_sockets() == 0 {
             self.answer = false;
-            self.say(&Event::Answered { sockets: counts.answered })?;
+            self.emit(&Event::Answered { sockets: counts.answered })?;
         }
         if self.echo && self.run.echo_done() {
             self.echo = false;
             let (sent, received) = (counts.echo_sent, counts.echo_received);
-            self.say(&Event::Echoed { sent, received })?;
+            self.emit(&Event::Echoed { sent, received })?;
         }
         if let Some(publisher) = self.expect
             && self.run.expecting()
         {
             (self.expect, self.receive) = (None, Some(publisher));
             let expected = self.run.expected();
-            self.say(&Event::Expecting { publisher, expected })?;
+            self.emit(&Event::Expecting { publisher, expected })?;
         }
         if let Some(publisher) = self.receive
             && counts.publications >= self.run.expected()
         {
             self.receive = None;
             let (received, duplicated) = (counts.publications, counts.publications_duplicated);
-            self.say(&Event::Received { publisher, received, duplicated })?;
+            self.emit(&Event::Received { publisher, received, duplicated })?;
         }
         if self.churn && self.run.tend_churn()? {
             self.churn = false;
             self.run.finish_churn();
             let counts = self.run.snapshot();
-            self.say(&Event::Churned { owed: counts.churn_owed, lost: counts.churn_lost })?;
+            self.emit(&Event::Churned { owed: counts.churn_owed, lost: counts.churn_lost })?;
         }
         self.row(&counts)
     }
@@ -297,7 +298,7 @@ impl<W: Write> Control<W> {
         }
         self.last_row_ns = now_ns;
         let latency = self.second.latency(&self.run, now_ns);
-        self.say(&Event::Row(Row {
+        self.emit(&Event::Row(Row {
             elapsed: (now_ns - self.began_ns) as f64 / 1e9,
             open: counts.open,
             failed: counts.failed_total(),
@@ -328,20 +329,20 @@ fn echo(size: usize, messages: u32) -> Echo {
         duration: None,
         turnover: false,
         content: (size < Echo::SIZE_MIN).then(|| Content::filling(size)),
-        dialogue: None,
+        validator: None,
         think: None,
         timeout: ANSWER_TIMEOUT,
     }
 }
 
-/// The percentiles of the last whole second.
-struct Second {
+/// The percentiles of the last complete second.
+struct LastSecond {
     began_ns: u64,
     before: Recorder,
     latency: Option<Latency>,
 }
 
-impl Second {
+impl LastSecond {
     fn latency(&mut self, run: &Run, now_ns: u64) -> Option<Latency> {
         if now_ns >= self.began_ns + SECOND_NS {
             self.began_ns = now_ns;
@@ -381,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn events_name_themselves() {
+    fn events_carry_their_name() {
         let event = Event::Reached { connections: 3, open: 2, failed: 1, seconds: 0.5 };
         let json = serde_json::to_value(event).unwrap();
         assert_eq!((&json["event"], &json["open"]), (&"reached".into(), &2.into()));

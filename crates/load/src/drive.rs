@@ -43,14 +43,14 @@ pub struct Row {
     pub errors: u64,
     /// Errors by cause, without zeros.
     pub causes: Vec<(&'static str, u64)>,
-    /// Everything since the run began, for whoever tells it on.
-    pub so_far: SoFar,
+    /// All counters and times since the run began.
+    pub progress: Progress,
 }
 
 /// Counters and times since a run began.
 #[derive(Clone, Default, Debug)]
-pub struct SoFar {
-    /// By what it does.
+pub struct Progress {
+    /// Counters by kind of run.
     pub counts: Counts,
     /// Times of all workers.
     pub timed: Arc<Recorder>,
@@ -84,8 +84,8 @@ pub struct Published {
 
 /// The result of a run.
 #[derive(Debug)]
-pub struct Ended {
-    /// What it came to.
+pub struct RunOutcome {
+    /// Its summary.
     pub summary: Summary,
     /// It was interrupted.
     pub interrupted: bool,
@@ -100,7 +100,7 @@ pub fn drive(
     config: &Config,
     row: impl FnMut(&Row),
     wait: impl FnMut(Duration) -> bool,
-) -> Result<Ended, StartError> {
+) -> Result<RunOutcome, StartError> {
     let mut run = Run::start(config)?;
     let now_ns = process::now_ns();
     let mut watch = Watch { row, wait, began_ns: now_ns, rows: Rows::new(now_ns) };
@@ -108,7 +108,7 @@ pub fn drive(
     run.finish_fanout();
     run.finish_churn();
     let summary = run.finish(config, Close::Graceful)?;
-    Ok(Ended { summary, interrupted })
+    Ok(RunOutcome { summary, interrupted })
 }
 
 /// Runs the phases; true if one was interrupted.
@@ -129,8 +129,8 @@ fn phases<R: FnMut(&Row), W: FnMut(Duration) -> bool>(
     let held = |run: &mut Run, now_ns: u64| {
         let counts = run.snapshot();
         let waits = counts.waiting > 0 && now_ns < over_ns + PONGS_NS;
-        let nobody = counts.open == 0 && counts.coming() == 0;
-        nobody || now_ns >= over_ns && !waits
+        let all_closed = counts.open == 0 && counts.expected_to_open() == 0;
+        all_closed || now_ns >= over_ns && !waits
     };
     if !config.hold.is_zero() && watch.until(run, "hold", held) {
         return Ok(true);
@@ -139,7 +139,7 @@ fn phases<R: FnMut(&Row), W: FnMut(Duration) -> bool>(
         run.echo(echo);
         let over = |run: &mut Run, _| {
             let counts = run.snapshot();
-            run.echo_done() || counts.open == 0 && counts.coming() == 0
+            run.echo_done() || counts.open == 0 && counts.expected_to_open() == 0
         };
         if watch.until(run, "echo", over) {
             return Ok(true);
@@ -271,7 +271,7 @@ impl Rows {
             latency,
             errors: causes.iter().map(|(_, count)| count).sum(),
             causes,
-            so_far: SoFar {
+            progress: Progress {
                 counts: Counts::Sockets(Box::new(counts.clone())),
                 timed: Arc::clone(&recorder),
                 published: run.published(),

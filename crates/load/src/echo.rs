@@ -24,13 +24,13 @@ use engine::{ConnId, Core, Sent, Sys};
 use wire::websocket::{CloseCode, OpCode};
 
 use crate::client::Client;
-use crate::ledger::{Ledger, Snapshot};
-use crate::message::{Carried, Format};
+use crate::ledger::{Metrics, Snapshot};
+use crate::message::{DecodedMessage, Format};
 use crate::pacer::Pacer;
 use crate::socket::Socket;
 use crate::sweep::Sweep;
-use crate::window::Seen;
-use crate::{Content, Dialogue, Echo, Series, Verdict};
+use crate::window::Delivery;
+use crate::{Content, Echo, Series, Validator, Verdict};
 
 /// How long after the end overdue messages are still sent: a rate that cannot be reached must not
 /// prolong the run.
@@ -69,14 +69,14 @@ pub(crate) struct EchoRun {
 }
 
 enum Pace {
-    /// Messages leave when they are due, round the sockets.
-    Open(Rounds),
-    /// A socket's next message leaves when its last was answered or given up.
-    Closed(Loops),
+    /// Messages are sent when due, round-robin over the sockets.
+    Open(RoundRobin),
+    /// A socket's next message is sent when its last was answered or given up.
+    Closed(ClosedLoop),
 }
 
-/// The open model's way round the sockets.
-struct Rounds {
+/// The state of the open model.
+struct RoundRobin {
     pacer: Pacer,
     number: u64,
     next_slot: u32,
@@ -86,8 +86,8 @@ struct Rounds {
     give_up_ns: Option<u64>,
 }
 
-/// The closed loop's sockets.
-struct Loops {
+/// The state of the closed loop.
+struct ClosedLoop {
     /// Sockets below this have sent their first message.
     begun_slot: u32,
     /// Sockets that still send or await an answer.
@@ -104,7 +104,7 @@ impl EchoRun {
     pub(crate) fn begin<S: Sys>(
         core: &mut Core<S, Client>,
         order: EchoOrder,
-        ledger: &Ledger,
+        metrics: &Metrics,
     ) -> EchoRun {
         let EchoOrder { echo, begin_ns, part, whole, turn: (nth, of) } = order;
         let mut active = 0;
@@ -117,9 +117,9 @@ impl EchoRun {
                 active += 1;
             }
         }
-        ledger.set_echo_done(false);
+        metrics.set_echo_done(false);
         let pace = match echo.rate {
-            Some(rate) => Pace::Open(Rounds {
+            Some(rate) => Pace::Open(RoundRobin {
                 pacer: Pacer::new(begin_ns, rate, part, whole).shifted(nth, of),
                 number: 0,
                 next_slot: 0,
@@ -129,7 +129,7 @@ impl EchoRun {
             }),
             None => {
                 let timeouts = Sweep::new(begin_ns, echo.timeout / 4, 8);
-                Pace::Closed(Loops {
+                Pace::Closed(ClosedLoop {
                     begun_slot: 0,
                     active,
                     closing: 0,
@@ -150,7 +150,7 @@ impl EchoRun {
         &mut self,
         core: &mut Core<S, Client>,
         id: ConnId,
-        ledger: &Ledger,
+        metrics: &Metrics,
     ) {
         let Pace::Closed(loops) = &mut self.pace else { return };
         let Some(socket) = core.user_mut(id).filter(|_| self.echo.turnover && !self.over) else {
@@ -160,7 +160,7 @@ impl EchoRun {
         loops.active += 1;
         // Higher slots send their first message in a later turn.
         if id.slot() < loops.begun_slot {
-            self.next_in_loop(core, id, core.clock_ns(), ledger);
+            self.next_in_loop(core, id, core.clock_ns(), metrics);
         }
     }
 
@@ -168,15 +168,15 @@ impl EchoRun {
     pub(crate) fn turn<S: Sys>(
         &mut self,
         core: &mut Core<S, Client>,
-        ledger: &Ledger,
+        metrics: &Metrics,
     ) -> Option<u64> {
         let next_ns = match self.pace {
-            Pace::Open(_) => self.turn_open(core, ledger),
-            Pace::Closed(_) => self.turn_closed(core, ledger),
+            Pace::Open(_) => self.turn_open(core, metrics),
+            Pace::Closed(_) => self.turn_closed(core, metrics),
         };
         if next_ns.is_none() {
             self.over = true;
-            ledger.set_echo_done(true);
+            metrics.set_echo_done(true);
         }
         next_ns
     }
@@ -188,7 +188,7 @@ impl EchoRun {
         id: ConnId,
         opcode: OpCode,
         data: &[u8],
-        ledger: &Ledger,
+        metrics: &Metrics,
     ) {
         let now_ns = core.clock_ns();
         let counts = &ledger.counts;
@@ -199,37 +199,37 @@ impl EchoRun {
         }
         let carried = match &self.echo.content {
             None => self.format.decode(id.as_u64(), data).filter(|_| opcode == OpCode::Binary),
-            Some(content) => taken_in_order(content, socket, opcode, data),
+            Some(content) => matched_in_order(content, socket, opcode, data),
         };
         let Some(carried) = carried.filter(|carried| carried.sequence < socket.sent) else {
             return counts.corrupted.add(1);
         };
         let seen = socket.window.note(carried.sequence);
         match seen {
-            Seen::InOrder | Seen::Reordered => {}
-            Seen::Duplicate => return counts.duplicated.add(1),
-            Seen::Stale => return counts.late.add(1),
+            Delivery::InOrder | Delivery::Reordered => {}
+            Delivery::Duplicate => return counts.duplicated.add(1),
+            Delivery::Stale => return counts.late.add(1),
         }
         counts.echo_answered.add(1);
         self.answered += 1;
         let awaited = socket.has(Socket::AWAITING) && carried.sequence + 1 == socket.sent;
         let times_ns = carried.times_ns.or(awaited.then_some((socket.sent_ns(), socket.sent_ns())));
         if let Some((due_ns, sent_ns)) = times_ns {
-            let mut recorder = ledger.recorder();
+            let mut recorder = metrics.recorder();
             recorder.record(Series::Latency, now_ns.saturating_sub(due_ns));
             recorder.record(Series::ServiceTime, now_ns.saturating_sub(sent_ns));
         }
         match self.pace {
-            Pace::Open(_) => counts.reordered.add(u64::from(seen == Seen::Reordered)),
-            Pace::Closed(_) if awaited => self.answered_in_loop(core, id, now_ns, ledger),
+            Pace::Open(_) => counts.reordered.add(u64::from(seen == Delivery::Reordered)),
+            Pace::Closed(_) if awaited => self.answered_in_loop(core, id, now_ns, metrics),
             Pace::Closed(_) => counts.late.add(1),
         }
     }
 
-    /// A message came in a dialogue.
-    fn said<S: Sys>(
+    /// Passes an answer to the validator.
+    fn validate<S: Sys>(
         &mut self,
-        dialogue: &dyn Dialogue,
+        validator: &dyn Validator,
         core: &mut Core<S, Client>,
         id: ConnId,
         data: &[u8],
@@ -242,18 +242,18 @@ impl EchoRun {
             return;
         };
         let took_ns = now_ns.saturating_sub(socket.sent_ns());
-        match dialogue.judge(id.as_u64(), sequence, data, took_ns) {
+        match validator.judge(id.as_u64(), sequence, data, took_ns) {
             Verdict::Foreign => return,
-            Verdict::Wrong => ledger.counts.corrupted.add(1),
+            Verdict::Wrong => metrics.counts.corrupted.add(1),
             Verdict::Right => {
-                let mut recorder = ledger.recorder();
+                let mut recorder = metrics.recorder();
                 recorder.record(Series::Latency, took_ns);
                 recorder.record(Series::ServiceTime, took_ns);
             }
         }
-        ledger.counts.echo_answered.add(1);
+        metrics.counts.echo_answered.add(1);
         self.answered += 1;
-        self.answered_in_loop(core, id, now_ns, ledger);
+        self.answered_in_loop(core, id, now_ns, metrics);
     }
 
     /// Forgets a socket that has ended.
@@ -287,7 +287,7 @@ impl EchoRun {
                 rounds.give_up_ns = Some(now_ns + self.echo.timeout.as_nanos() as u64);
                 continue;
             };
-            if self.send(core, id, due_ns, now_ns, ledger)
+            if self.send(core, id, due_ns, now_ns, metrics)
                 && let Pace::Open(rounds) = &mut self.pace
             {
                 rounds.number += 1;
@@ -309,7 +309,7 @@ impl EchoRun {
         for slot in from..to {
             let waits = core.user_at(slot).is_some_and(|socket| socket.has(Socket::ECHOING));
             if let Some(id) = core.id_at(slot).filter(|_| waits) {
-                self.next_in_loop(core, id, core.clock_ns(), ledger);
+                self.next_in_loop(core, id, core.clock_ns(), metrics);
             }
         }
         let timeout_ns = self.echo.timeout.as_nanos() as u64;
@@ -318,12 +318,12 @@ impl EchoRun {
                 socket.has(Socket::AWAITING) && now_ns.saturating_sub(socket.sent_ns()) > timeout_ns
             });
             if let Some(id) = core.id_at(slot).filter(|_| given_up) {
-                ledger.counts.given_up.add(1);
+                metrics.counts.given_up.add(1);
                 if self.echo.turnover && now_ns >= self.until_ns {
                     self.leave(core, id);
                     continue;
                 }
-                self.next_in_loop(core, id, now_ns, ledger);
+                self.next_in_loop(core, id, now_ns, metrics);
             }
         }
         for _ in 0..SENDS_PER_TURN {
@@ -340,12 +340,12 @@ impl EchoRun {
         }
     }
 
-    /// Nobody is here, but somebody is to take a place.
-    fn expects_somebody(&self, now_ns: u64, ledger: &Ledger) -> bool {
+    /// Whether no socket is active but a replacement is still connecting.
+    fn expects_replacement(&self, now_ns: u64, metrics: &Metrics) -> bool {
         let patience_ns = self.echo.timeout.as_nanos() as u64;
         self.echo.turnover
             && now_ns < self.until_ns.saturating_add(patience_ns)
-            && Snapshot::of([ledger]).coming() > 0
+            && Snapshot::of([metrics]).expected_to_open() > 0
     }
 
     /// Sends the next message, at once or after a pause.
@@ -354,10 +354,10 @@ impl EchoRun {
         core: &mut Core<S, Client>,
         id: ConnId,
         now_ns: u64,
-        ledger: &Ledger,
+        metrics: &Metrics,
     ) {
         let Some((least, most)) = self.echo.think else {
-            return self.next_in_loop(core, id, now_ns, ledger);
+            return self.next_in_loop(core, id, now_ns, metrics);
         };
         let (least, most) = (least.as_nanos() as u64, most.as_nanos() as u64);
         let more = (u128::from(core.random()) * u128::from(most - least)) >> 64;
@@ -376,7 +376,7 @@ impl EchoRun {
         core: &mut Core<S, Client>,
         id: ConnId,
         now_ns: u64,
-        ledger: &Ledger,
+        metrics: &Metrics,
     ) {
         let taking_part = |socket: &&mut Socket| socket.has(Socket::ECHOING);
         let Some(socket) = core.user_mut(id).filter(taking_part) else { return };
@@ -384,8 +384,8 @@ impl EchoRun {
         let more = self.echo.messages.is_none_or(|messages| socket.sent < messages);
         let in_time = now_ns < self.until_ns;
         if more && (in_time || self.echo.turnover) {
-            // A socket that takes nothing has ended: that will be told.
-            if self.send(core, id, now_ns, now_ns, ledger)
+            // A socket that drops a message has ended, which is reported later.
+            if self.send(core, id, now_ns, now_ns, metrics)
                 && let Some(socket) = core.user_mut(id)
             {
                 socket.set(Socket::AWAITING);
@@ -438,15 +438,15 @@ impl EchoRun {
             socket.sent += 1;
             socket.set_sent_ns(now_ns);
         }
-        ledger.counts.echo_sent.add(1);
+        metrics.counts.echo_sent.add(1);
         self.sent += 1;
         true
     }
 }
 
-impl Loops {
-    /// A socket that has thought enough.
-    fn thought(&mut self, now_ns: u64) -> Option<ConnId> {
+impl ClosedLoop {
+    /// Returns a socket whose pause is over.
+    fn next_ready(&mut self, now_ns: u64) -> Option<ConnId> {
         let &Reverse((due_ns, _, id)) = self.thinking.peek()?;
         (due_ns <= now_ns).then(|| {
             self.thinking.pop();
@@ -455,22 +455,22 @@ impl Loops {
     }
 }
 
-/// An answer without a number is the one to the first message that has none.
-fn taken_in_order(
+/// Matches an answer without a number to the oldest unanswered message.
+fn matched_in_order(
     content: &Content,
     socket: &Socket,
     opcode: OpCode,
     data: &[u8],
-) -> Option<Carried> {
+) -> Option<DecodedMessage> {
     let same = data == content.data && (opcode == OpCode::Binary) == content.binary;
     let sequence = socket.window.next();
     // With one message in flight, the last send time is that of this message.
     let alone = sequence + 1 == socket.sent;
     let times_ns = alone.then_some((socket.sent_ns(), socket.sent_ns()));
-    (same || content.any_answer).then_some(Carried { sequence, times_ns })
+    (same || content.any_answer).then_some(DecodedMessage { sequence, times_ns })
 }
 
-impl Rounds {
+impl RoundRobin {
     /// The next open socket; `None` after `messages` rounds, or when no socket is left.
     fn next<S: Sys>(&mut self, core: &Core<S, Client>, messages: Option<u32>) -> Option<ConnId> {
         loop {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use engine::TlsClient;
 
-use crate::ways::{Route, Ways};
+use crate::ways::{ConnectOptions, Route};
 
 /// A target of connections.
 #[derive(Clone, Debug)]
@@ -22,8 +22,8 @@ pub struct Endpoint {
     pub client: Option<TlsClient>,
     /// How connections reach it.
     pub route: Route,
-    /// By which it was found, as are the hosts that its answers redirect to.
-    pub ways: Arc<Ways>,
+    /// The options that resolved it. They also resolve the hosts that its answers redirect to.
+    pub options: Arc<ConnectOptions>,
 }
 
 /// The plain and the secure scheme of a protocol.
@@ -77,12 +77,12 @@ impl Endpoint {
     }
 
     fn parse_as(schemes: Schemes, url: &str) -> Result<Endpoint, String> {
-        Ways::straight().endpoint(schemes, url)
+        ConnectOptions::direct().endpoint(schemes, url)
     }
 
     fn found(self, url: &str) -> Result<Endpoint, String> {
         match &self.route {
-            Route::Nowhere(why) => Err(format!("{url:?}: {why}")),
+            Route::Unresolved(why) => Err(format!("{url:?}: {why}")),
             _ => Ok(self),
         }
     }
@@ -90,15 +90,19 @@ impl Endpoint {
     /// Parses a URL without resolving its name.
     ///
     /// # Errors
-    /// What is wrong with it, as a text for people.
-    pub(crate) fn read(schemes: Schemes, url: &str, ways: &Arc<Ways>) -> Result<Endpoint, String> {
+    /// What is wrong with the URL.
+    pub(crate) fn read(
+        schemes: Schemes,
+        url: &str,
+        options: &Arc<ConnectOptions>,
+    ) -> Result<Endpoint, String> {
         let expected = schemes.plain;
         let Some((scheme, rest)) = url.split_once("://") else {
-            return Err(format!("{url:?} is no URL: write {expected}://HOST:PORT/PATH"));
+            return Err(format!("invalid URL {url:?}: expected {expected}://HOST:PORT/PATH"));
         };
         let tls = schemes.secure.is_some_and(|secure| scheme.eq_ignore_ascii_case(secure));
         if !tls && !scheme.eq_ignore_ascii_case(expected) {
-            return Err(format!("{url:?}: this must be {expected}://, not {scheme}://"));
+            return Err(format!("invalid URL {url:?}: expected {expected}://, not {scheme}://"));
         }
         let rest = rest.split('#').next().unwrap_or_default();
         let end = rest.find(['/', '?']).unwrap_or(rest.len());
@@ -108,10 +112,10 @@ impl Endpoint {
             Some('?') => format!("/{path}"),
             Some(_) => path.to_owned(),
         };
-        let wrong = |why: &str| format!("{url:?} is no usable URL: {why}");
-        let place = format!("write {expected}://HOST:PORT/PATH");
+        let wrong = |why: &str| format!("invalid URL {url:?}: {why}");
+        let hint = format!("expected {expected}://HOST:PORT/PATH");
         if host.is_empty() {
-            return Err(wrong(&format!("it names no host; {place}")));
+            return Err(wrong(&format!("no host; {hint}")));
         }
         if let Some(why) = unusable(host, &path) {
             return Err(wrong(why));
@@ -122,28 +126,28 @@ impl Endpoint {
             path,
             tls,
             client: None,
-            route: Route::Nowhere("it was not looked up".into()),
-            ways: Arc::clone(ways),
+            route: Route::Unresolved("not resolved".into()),
+            options: Arc::clone(options),
         };
-        if schemes == Schemes::TCP && endpoint.said_port().is_none() {
-            return Err(format!("{url:?} needs a port: write tcp://HOST:PORT"));
+        if schemes == Schemes::TCP && endpoint.explicit_port().is_none() {
+            return Err(format!("invalid URL {url:?}: no port; expected tcp://HOST:PORT"));
         }
         if endpoint.port().is_none() {
-            return Err(wrong(&format!("its port is no number up to 65535; {place}")));
+            return Err(wrong(&format!("the port is not a number up to 65535; {hint}")));
         }
         Ok(endpoint)
     }
 
     /// The explicit port or that of the scheme; `None` if it is not a number.
     pub(crate) fn port(&self) -> Option<u16> {
-        match self.said_port() {
+        match self.explicit_port() {
             Some(port) => port.parse().ok(),
             None if self.tls => Some(443),
             None => Some(80),
         }
     }
 
-    fn said_port(&self) -> Option<&str> {
+    fn explicit_port(&self) -> Option<&str> {
         let named = self.host.rsplit_once(']').map_or(self.host.as_str(), |(_, rest)| rest);
         named.rsplit_once(':').map(|(_, port)| port)
     }
@@ -173,15 +177,15 @@ fn unusable(host: &str, path: &str) -> Option<&'static str> {
     let has = |wrong: fn(&char) -> bool| host.chars().chain(path.chars()).any(|c| wrong(&c));
     if host.contains('@') {
         return Some(
-            "a user and password in it are not sent; give them as a header line, \
+            "a user and password in the URL are not sent; pass them as a header, \
              -H 'Authorization: Basic …'",
         );
     }
     if has(|c| c.is_whitespace() || c.is_ascii_control()) {
-        return Some("there is a blank or an end of line in it; write a blank as %20");
+        return Some("it contains a space or an end of line; write a space as %20");
     }
     has(|c| !c.is_ascii()).then_some(
-        "there is a sign in it that is not ASCII; write such signs of a path as %XX, a host as xn--…",
+        "it contains a character that is not ASCII; encode a path with %XX, a host as xn--…",
     )
 }
 
@@ -199,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_come_apart() {
+    fn urls_are_split_into_address_host_and_path() {
         let full = parsed("ws://127.0.0.1:8080/topics/a?x=1#part");
         assert_eq!(full, of("127.0.0.1:8080", "127.0.0.1:8080", "/topics/a?x=1"));
         assert_eq!(parsed("WS://127.0.0.1"), of("127.0.0.1:80", "127.0.0.1", "/"));
@@ -209,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_asked_for_the_host_alone() {
+    fn server_name_is_the_host_without_port() {
         for (url, name) in [
             ("wss://127.0.0.1:81/", "127.0.0.1"),
             ("wss://[::1]:81/", "::1"),
@@ -236,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_endpoint_is_named() {
+    fn errors_quote_the_url_and_the_reason() {
         for url in ["127.0.0.1:80", "https://127.0.0.1/", "gopher://127.0.0.1/", "ws://", "ws:///x"]
         {
             let error = Endpoint::parse(url).unwrap_err();

@@ -7,7 +7,7 @@ use engine::{ConnId, Core, Sent, Sys};
 
 use crate::Series;
 use crate::client::Client;
-use crate::ledger::Ledger;
+use crate::ledger::Metrics;
 use crate::socket::Socket;
 use crate::sweep::Sweep;
 
@@ -31,30 +31,30 @@ impl Heartbeat {
         self.period
     }
 
-    pub(crate) fn turn<S: Sys>(&mut self, core: &mut Core<S, Client>, ledger: &Ledger) -> u64 {
+    pub(crate) fn turn<S: Sys>(&mut self, core: &mut Core<S, Client>, metrics: &Metrics) -> u64 {
         let slots = core.slots();
         let due = self.sweep.due(core.now_ns(), slots, VISITS_PER_TURN);
         let full = due.len() as u32 == VISITS_PER_TURN;
         for slot in due {
             if let Some(id) = core.id_at(slot) {
-                ping(core, id, ledger);
+                ping(core, id, metrics);
             }
         }
         if full { core.now_ns() } else { self.sweep.next_ns(core.now_ns(), slots) }
     }
 }
 
-fn ping<S: Sys>(core: &mut Core<S, Client>, id: ConnId, ledger: &Ledger) {
+fn ping<S: Sys>(core: &mut Core<S, Client>, id: ConnId, metrics: &Metrics) {
     let stamp = core.clock_ns().to_le_bytes();
     if core.ping(id, &stamp) == Sent::Dropped {
         return;
     }
-    ledger.counts.heartbeats_sent.add(1);
+    metrics.counts.heartbeats_sent.add(1);
     if let Some(socket) = core.user_mut(id)
         && !socket.has(Socket::PINGED)
     {
         socket.set(Socket::PINGED);
-        ledger.counts.waiting.add(1);
+        metrics.counts.waiting.add(1);
     }
 }
 
@@ -76,14 +76,14 @@ pub(crate) fn pong<S: Sys>(
     socket.clear(Socket::PINGED);
     let first = !socket.has(Socket::ANSWERED);
     socket.set(Socket::ANSWERED);
-    ledger.counts.waiting.sub(1);
-    ledger.counts.answered.add(u64::from(first));
-    ledger.counts.heartbeats_received.add(1);
-    ledger.record(Series::Heartbeat, now_ns - sent_ns);
+    metrics.counts.waiting.sub(1);
+    metrics.counts.answered.add(u64::from(first));
+    metrics.counts.heartbeats_received.add(1);
+    metrics.record(Series::Heartbeat, now_ns - sent_ns);
 }
 
-/// A socket has ended.
-pub(crate) fn forget(socket: &Socket, ledger: &Ledger) {
-    ledger.counts.waiting.sub(u64::from(socket.has(Socket::PINGED)));
-    ledger.counts.answered.sub(u64::from(socket.has(Socket::ANSWERED)));
+/// Forgets a socket that has ended.
+pub(crate) fn forget(socket: &Socket, metrics: &Metrics) {
+    metrics.counts.waiting.sub(u64::from(socket.has(Socket::PINGED)));
+    metrics.counts.answered.sub(u64::from(socket.has(Socket::ANSWERED)));
 }

@@ -160,13 +160,13 @@ counts! {
 }
 
 impl Snapshot {
-    /// The sum over `ledgers`.
-    pub(crate) fn of<'a>(ledgers: impl IntoIterator<Item = &'a Ledger>) -> Snapshot {
+    /// The sum over all workers.
+    pub(crate) fn of<'a>(all_metrics: impl IntoIterator<Item = &'a Metrics>) -> Snapshot {
         let mut sum = Snapshot::default();
-        for ledger in ledgers {
-            sum.add(&ledger.counts);
-            sum.ends.add(&ledger.ends());
-            sum.last_open_ns = sum.last_open_ns.max(ledger.last_open_ns.load(Ordering::Relaxed));
+        for metrics in all_metrics {
+            sum.add(&metrics.counts);
+            sum.ends.add(&metrics.ends());
+            sum.last_open_ns = sum.last_open_ns.max(metrics.last_open_ns.load(Ordering::Relaxed));
         }
         sum
     }
@@ -227,8 +227,8 @@ impl Snapshot {
         self.subscribed + self.rejected + self.retired + self.failed_total() + gone
     }
 
-    /// Connections that are not open and will be: begun or to be begun again, and not given up.
-    pub(crate) fn coming(&self) -> u64 {
+    /// Connections that are still expected to open: begun or to be reopened, and not given up.
+    pub(crate) fn expected_to_open(&self) -> u64 {
         let begun = self.begun + self.reconnects + self.replaced;
         begun.saturating_sub(self.opened + self.failed_total())
     }
@@ -247,7 +247,7 @@ impl Snapshot {
 }
 
 /// One worker's counters, histograms and milestones.
-pub(crate) struct Ledger {
+pub(crate) struct Metrics {
     pub(crate) counts: Counts,
     ends: Mutex<Ends>,
     recorder: Mutex<Recorder>,
@@ -265,9 +265,9 @@ pub(crate) struct Ledger {
     finished: AtomicBool,
 }
 
-impl Ledger {
+impl Metrics {
     pub(crate) fn new() -> Self {
-        Ledger {
+        Metrics {
             counts: Counts::new(),
             ends: Mutex::default(),
             recorder: Mutex::default(),

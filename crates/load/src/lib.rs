@@ -46,7 +46,7 @@ mod window;
 pub use crate::cause::Cause;
 pub use crate::churn::ChurnSummary;
 pub use crate::config::{Cable, Churn, Close, Config, Connect, Content, Echo, Fanout, Publish};
-pub use crate::drive::{Counts, Ended, Published, Row, SoFar, drive};
+pub use crate::drive::{Counts, Progress, Published, Row, RunOutcome, drive};
 pub use crate::endpoint::Endpoint;
 pub use crate::fanout::HttpPublish;
 pub use crate::fanout::spread::Times;
@@ -59,5 +59,5 @@ pub use crate::summary::{
     BroadcastSummary, Connections, EchoSummary, FanoutSummary, Figures, HeartbeatSummary, Receiver,
     Summary,
 };
-pub use crate::validator::{Dialogue, Verdict};
-pub use crate::ways::{Proxy, Resolve, Route, Ways, basic};
+pub use crate::validator::{Validator, Verdict};
+pub use crate::ways::{ConnectOptions, Proxy, Resolve, Route, basic};

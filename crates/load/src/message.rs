@@ -14,7 +14,7 @@ pub(crate) struct Format {
 
 /// The content of a correct answer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Carried {
+pub(crate) struct DecodedMessage {
     pub(crate) sequence: u32,
     /// Due time and send time in monotonic nanoseconds; small messages have none.
     pub(crate) times_ns: Option<(u64, u64)>,
@@ -45,9 +45,9 @@ impl Format {
         &self.buffer
     }
 
-    /// What an answer to the socket that `salt` names carries; `None` if it is not one of the
-    /// messages that were sent there.
-    pub(crate) fn decode(&self, salt: u64, data: &[u8]) -> Option<Carried> {
+    /// Decodes an answer to the socket identified by `salt`; `None` if it is none of the messages sent
+    /// there.
+    pub(crate) fn decode(&self, salt: u64, data: &[u8]) -> Option<DecodedMessage> {
         if data.len() != self.buffer.len() {
             return None;
         }
@@ -56,7 +56,7 @@ impl Format {
         if data.len() < STAMPED_BYTES {
             let check = check(salt, sequence, 0, 0).to_le_bytes();
             let right = rest.iter().zip(check.iter().cycle()).all(|(byte, check)| byte == check);
-            return right.then_some(Carried { sequence, times_ns: None });
+            return right.then_some(DecodedMessage { sequence, times_ns: None });
         }
         let (due, rest) = rest.split_first_chunk()?;
         let (delay, rest) = rest.split_first_chunk()?;
@@ -65,7 +65,7 @@ impl Format {
         let right = u32::from_le_bytes(*carried_check) == check(salt, sequence, due_ns, delay_us)
             && Some(filling) == self.buffer.get(STAMPED_BYTES..);
         let sent_ns = due_ns.saturating_add(u64::from(delay_us) * 1_000);
-        right.then_some(Carried { sequence, times_ns: Some((due_ns, sent_ns)) })
+        right.then_some(DecodedMessage { sequence, times_ns: Some((due_ns, sent_ns)) })
     }
 }
 
@@ -86,18 +86,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_carried_comes_back() {
+    fn encoded_messages_are_decoded() {
         for size in [4, 5, 8, 19, 20, 21, 64, 70_000] {
             let mut format = Format::new(size);
             let message = format.encode(9, 77, 5_000_000_000, 5_000_123_456).to_vec();
             assert_eq!(message.len(), size);
             let times_ns = (size >= 20).then_some((5_000_000_000, 5_000_123_000));
-            assert_eq!(format.decode(9, &message), Some(Carried { sequence: 77, times_ns }));
+            assert_eq!(format.decode(9, &message), Some(DecodedMessage { sequence: 77, times_ns }));
         }
     }
 
     #[test]
-    fn every_changed_byte_is_found() {
+    fn every_changed_byte_is_detected() {
         for size in [8, 20, 300] {
             let mut format = Format::new(size);
             let message = format.encode(9, 77, 5_000_000_000, 5_000_123_456).to_vec();
@@ -109,7 +109,7 @@ mod tests {
                 }
             }
             assert_eq!(format.decode(9, &message[..size - 1]), None);
-            assert_eq!(format.decode(8, &message), None, "an answer to somebody else");
+            assert_eq!(format.decode(8, &message), None, "an answer to another socket");
         }
     }
 

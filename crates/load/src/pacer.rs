@@ -9,22 +9,22 @@ use crate::stages::Stage;
 pub(crate) struct Pacer {
     begin_ns: u64,
     rate: Rate,
-    /// All sends without.
-    deal: Option<Deal>,
+    /// `None` for all sends of the sequence.
+    share: Option<Share>,
 }
 
 /// One share of a sequence of sends that is split in rounds of `whole`: in each round the `part` sends
 /// at `first`, `first + stride` and so on.
 #[derive(Copy, Clone, Debug)]
-pub(crate) struct Deal {
+pub(crate) struct Share {
     pub(crate) first: u64,
     pub(crate) stride: u64,
     pub(crate) part: u64,
     pub(crate) whole: u64,
 }
 
-impl Deal {
-    /// Where this one's send `number` stands in the whole sequence.
+impl Share {
+    /// The position in the whole sequence of send `number` of this share.
     fn place(&self, number: u64) -> u64 {
         let part = self.part.max(1);
         let place = self.first + number % part * self.stride;
@@ -36,14 +36,14 @@ impl Deal {
 enum Rate {
     /// Nanoseconds between two sends, as a fraction.
     Constant(u64, u64),
-    /// One straight line after another.
-    Legs(Vec<Leg>),
+    /// Consecutive linear segments.
+    Segments(Vec<Segment>),
 }
 
 /// A rate that changes linearly.
 #[derive(Copy, Clone, Debug)]
-struct Leg {
-    /// Sends due before it, and seconds since the beginning.
+struct Segment {
+    /// Sends due before it, and its start in seconds.
     sends: f64,
     at: f64,
     /// Its duration.
@@ -59,26 +59,26 @@ impl Pacer {
     pub(crate) fn new(begin_ns: u64, rate: u64, part: u64, whole: u64) -> Pacer {
         let numerator = whole.max(1).saturating_mul(1_000_000_000);
         let denominator = rate.max(1).saturating_mul(part.max(1));
-        Pacer { begin_ns, rate: Rate::Constant(numerator, denominator), deal: None }
+        Pacer { begin_ns, rate: Rate::Constant(numerator, denominator), share: None }
     }
 
     /// A rate that changes linearly from the end of one stage to the next. It starts at 0, and a stage
     /// without duration is a step. After the last stage nothing is due.
     pub(crate) fn staged(begin_ns: u64, stages: &[Stage]) -> Pacer {
         let (mut sends, mut at, mut from) = (0.0, 0.0, 0.0);
-        let mut legs = Vec::with_capacity(stages.len());
+        let mut segments = Vec::with_capacity(stages.len());
         for stage in stages {
             let (seconds, to) = (stage.time.as_secs_f64(), stage.connections as f64);
-            let leg = Leg { sends, at, seconds, from, to };
-            (sends, at, from) = (sends + leg.sends_by(seconds), at + seconds, to);
-            legs.push(leg);
+            let segment = Segment { sends, at, seconds, from, to };
+            (sends, at, from) = (sends + segment.sends_by(seconds), at + seconds, to);
+            segments.push(segment);
         }
-        Pacer { begin_ns, rate: Rate::Legs(legs), deal: None }
+        Pacer { begin_ns, rate: Rate::Segments(segments), share: None }
     }
 
-    /// Only what is dealt to one, at the times it has in the whole: nobody sends when others do.
-    pub(crate) fn dealt(self, deal: Deal) -> Pacer {
-        Pacer { deal: Some(deal), ..self }
+    /// Only one share, at the times it has in the whole sequence, so that no two shares send at once.
+    pub(crate) fn shared(self, share: Share) -> Pacer {
+        Pacer { share: Some(share), ..self }
     }
 
     /// Starts later by `nth` of `of` equal parts of the interval of a constant rate, so that pacers with
@@ -94,16 +94,18 @@ impl Pacer {
     /// When send `number`, counted from 0, is due.
     #[inline]
     pub(crate) fn due_ns(&self, number: u64) -> u64 {
-        let number = self.deal.map_or(number, |deal| deal.place(number));
+        let number = self.share.map_or(number, |share| share.place(number));
         let after = match &self.rate {
             Rate::Constant(numerator, denominator) => {
                 let after = u128::from(number) * u128::from(*numerator) / u128::from(*denominator);
                 u64::try_from(after).unwrap_or(u64::MAX)
             }
-            Rate::Legs(legs) => {
+            Rate::Segments(segments) => {
                 let sends = number as f64;
-                let leg = legs.iter().find(|leg| sends < leg.sends + leg.sends_by(leg.seconds));
-                leg.map_or(u64::MAX, |leg| (leg.at_send(sends) * 1e9) as u64)
+                let segment = segments
+                    .iter()
+                    .find(|segment| sends < segment.sends + segment.sends_by(segment.seconds));
+                segment.map_or(u64::MAX, |segment| (segment.at_send(sends) * 1e9) as u64)
             }
         };
         self.begin_ns.saturating_add(after)
@@ -127,8 +129,8 @@ impl Pacer {
     }
 }
 
-impl Leg {
-    /// Sends due in its first seconds.
+impl Segment {
+    /// Sends due in its first `seconds`.
     fn sends_by(&self, seconds: f64) -> f64 {
         if self.seconds <= 0.0 {
             return 0.0;
@@ -153,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_that_divides_nothing_does_not_drift() {
+    fn rate_that_does_not_divide_a_second_does_not_drift() {
         let pacer = Pacer::new(1_000, 3, 1, 1);
         assert_eq!(pacer.due_ns(0), 1_000);
         assert_eq!(pacer.due_ns(1), 333_334_333);
@@ -161,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_make_the_whole_rate() {
+    fn parts_add_up_to_the_rate() {
         let parts = [Pacer::new(0, 1_000, 3, 10), Pacer::new(0, 1_000, 7, 10)];
         let until = 60_000_000_000;
         let sends = parts.map(|pacer| (0..).take_while(|&n| pacer.due_ns(n) < until).count());
@@ -169,12 +171,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dealt_out_makes_the_whole_and_no_two_send_at_once() {
+    fn shares_add_up_to_the_sequence_and_never_coincide() {
         // Five places: two of the first, two of the second, one of the third.
-        let dealt = |first, part| {
-            Pacer::new(0, 1_000, 1, 1).dealt(Deal { first, stride: 3, part, whole: 5 })
+        let shared = |first, part| {
+            Pacer::new(0, 1_000, 1, 1).shared(Share { first, stride: 3, part, whole: 5 })
         };
-        let all = [dealt(0, 2), dealt(1, 2), dealt(2, 1)];
+        let all = [shared(0, 2), shared(1, 2), shared(2, 1)];
         let of =
             |pacer: &Pacer| -> Vec<u64> { (0..40).map(|n| pacer.due_ns(n) / 1_000_000).collect() };
         let mut due: Vec<u64> = all.iter().flat_map(of).filter(|ms| *ms < 100).collect();
@@ -185,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_grows_is_due_ever_sooner() {
+    fn growing_rate_shortens_the_intervals() {
         let stage = |seconds, connections| Stage {
             time: std::time::Duration::from_secs(seconds),
             connections,
@@ -203,7 +205,7 @@ mod tests {
         assert_eq!(pacer.due_ns(1_510), u64::MAX, "after the last stage");
         assert_eq!(pacer.due_before(u64::MAX), 1_510);
         assert!((1..1_600).all(|n| pacer.due_ns(n - 1) <= pacer.due_ns(n)));
-        let half = pacer.clone().dealt(Deal { first: 1, stride: 2, part: 1, whole: 2 });
+        let half = pacer.clone().shared(Share { first: 1, stride: 2, part: 1, whole: 2 });
         assert_eq!((half.due_before(u64::MAX), half.due_ns(62)), (755, pacer.due_ns(125)));
     }
 
@@ -223,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn no_number_is_too_large() {
+    fn large_numbers_saturate() {
         assert!(Pacer::new(0, u64::MAX, u64::MAX, u64::MAX).due_ns(u64::MAX) > 0);
         assert_eq!(Pacer::new(5, 0, 0, 0).due_ns(2), 2_000_000_005);
     }

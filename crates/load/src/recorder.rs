@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_made_after_merging() {
+    fn percentiles_are_computed_after_merging() {
         let (mut fast, mut slow) = (Recorder::default(), Recorder::default());
         for _ in 0..98 {
             fast.record(Series::Latency, 1_000_000);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_hold_all_up_to_their_end() {
+    fn buckets_are_cumulative() {
         let mut recorder = Recorder::default();
         assert_eq!(recorder.buckets(Series::Latency, &[1.0]), None);
         for ms in [1, 5, 5, 2_000] {
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_range_is_kept_at_the_edge() {
+    fn values_out_of_range_are_clamped() {
         let mut recorder = Recorder::default();
         recorder.record(Series::Broadcast, 0);
         recorder.record(Series::Broadcast, u64::MAX);

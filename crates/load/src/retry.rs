@@ -134,7 +134,7 @@ mod tests {
     };
 
     #[test]
-    fn the_bound_doubles_up_to_its_most_and_the_wait_is_anywhere_below() {
+    fn bound_doubles_up_to_its_maximum_and_the_wait_is_below() {
         for (attempt, most_ms) in [(1, 100), (2, 200), (4, 800), (5, 1_000), (u32::MAX, 1_000)] {
             assert_eq!(RETRY.wait_ns(attempt, 0), 0);
             assert_eq!(RETRY.wait_ns(attempt, u64::MAX), most_ms * 1_000_000 - 1);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn cable_clients_wait_between_their_stale_time_and_twice_that_and_then_longer() {
+    fn cable_clients_wait_as_rails_does() {
         let base = Duration::from_secs(6);
         let cable = Retry { base, growth: Growth::Cable, ..RETRY };
         let wait = |attempt, random| cable.wait_ns(attempt, random) as f64 / 1e9;
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_at_once_goes_before_what_waits() {
+    fn immediate_connects_precede_waiting_ones() {
         let mut retries = Retries::new(RETRY);
         assert!(retries.again(1, 0, u64::MAX));
         retries.at_once(5);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_earliest_is_next_and_after_the_last_attempt_it_is_over() {
+    fn earliest_retry_is_next_and_attempts_are_limited() {
         let mut retries = Retries::new(RETRY);
         assert!(retries.again(3, 0, u64::MAX) && retries.again(1, 0, u64::MAX));
         assert!(!retries.again(6, 0, 0));

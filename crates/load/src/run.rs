@@ -21,12 +21,12 @@ use crate::echo::EchoOrder;
 use crate::fanout::reception::Expect;
 use crate::fanout::spread::{Spread, Times};
 use crate::fanout::{FanoutRun, sockets};
-use crate::ledger::{Ledger, Snapshot};
+use crate::ledger::{Metrics, Snapshot};
 use crate::shares::shares;
-use crate::sources::{Sources, apart, host_sources};
-use crate::subscriber::{CableSummary, Line, Subscribers};
+use crate::sources::{Sources, distinct_destinations, host_sources};
+use crate::subscriber::{CableChannel, CableClients, CableSummary};
 use crate::summary::Expected;
-use crate::tunnels::leads;
+use crate::tunnels::connect_routes;
 use crate::{
     Churn, ChurnSummary, Close, Config, Connect, Echo, Endpoint, Fanout, FanoutSummary, Publish,
     Published, Recorder, Summary,
@@ -69,7 +69,7 @@ impl From<io::Error> for StartError {
 /// A running load test.
 pub struct Run {
     workers: Workers<Order>,
-    ledgers: Vec<Arc<Ledger>>,
+    all_metrics: Vec<Arc<Metrics>>,
     plan: Plan,
     fit: capacity::Report,
     lanes: usize,
@@ -86,9 +86,9 @@ pub struct Run {
     judged: Option<(FanoutSummary, Times)>,
     churn: Option<ChurnRun>,
     churned: Option<ChurnSummary>,
-    /// Messages that echoes were asked to send, those that only a time ends not among them; `None`
-    /// without an echo.
-    asked: Option<u64>,
+    /// Messages that echoes are to send, without those limited by time only; `None` without an
+    /// echo.
+    requested_messages: Option<u64>,
     /// Connections are clients of Action Cable.
     cable: bool,
     began_ns: u64,
@@ -123,9 +123,9 @@ impl Run {
                 Some(*first - u64::from(*share))
             })
             .collect();
-        let (targets, leads) = leads(config).map_err(StartError::Unfit)?;
-        let ledgers: Vec<_> = (0..plan.workers).map(|_| Arc::new(Ledger::new())).collect();
-        let (books, config) = (ledgers.clone(), config.clone());
+        let (targets, routes) = connect_routes(config).map_err(StartError::Unfit)?;
+        let all_metrics: Vec<_> = (0..plan.workers).map(|_| Arc::new(Metrics::new())).collect();
+        let (books, config) = (all_metrics.clone(), config.clone());
         let cable = config.cable.is_some();
         let lines = config.cable.as_ref().map(Line::all);
         let workers = Workers::start(plan, &limits(&config), &[], move |worker, _| {
@@ -141,7 +141,7 @@ impl Run {
         let began_ns = process::now_ns();
         Ok(Run {
             workers,
-            ledgers,
+            all_metrics,
             plan,
             fit,
             lanes,
@@ -156,7 +156,7 @@ impl Run {
             judged: None,
             churn: None,
             churned: None,
-            asked: None,
+            requested_messages: None,
             cable,
             began_ns,
             connected: Cell::new(None),
@@ -186,7 +186,7 @@ impl Run {
         self.connected.set(None);
         // Each worker of the first group starts the next in its lane when it is done.
         for worker in self.busy().filter(|worker| *worker < self.lanes) {
-            self.tell(worker, Order::Open(Arc::clone(&self.shares)));
+            self.post_order(worker, Order::Open(Arc::clone(&self.shares)));
         }
         if self.heartbeat.is_some() {
             self.heartbeat(self.heartbeat);
@@ -210,17 +210,18 @@ impl Run {
 
     /// Closes connections of all workers, in proportion to what each has.
     fn retire(&self, connections: u64) {
-        let open: Vec<u64> = self.ledgers.iter().map(|ledger| ledger.counts.open.get()).collect();
+        let open: Vec<u64> =
+            self.all_metrics.iter().map(|metrics| metrics.counts.open.get()).collect();
         let whole = open.iter().sum::<u64>().max(1);
-        let (mut before, mut told) = (0_u64, 0_u64);
+        let (mut before, mut ordered) = (0_u64, 0_u64);
         for (worker, part) in open.into_iter().enumerate() {
             before += part;
             let until = u128::from(connections) * u128::from(before) / u128::from(whole);
             let until = u64::try_from(until).unwrap_or(connections);
-            let count = u32::try_from(until - told).unwrap_or(u32::MAX);
-            told = until;
+            let count = u32::try_from(until - ordered).unwrap_or(u32::MAX);
+            ordered = until;
             if count > 0 {
-                self.tell(worker, Order::Retire(count));
+                self.post_order(worker, Order::Retire(count));
             }
         }
     }
@@ -244,7 +245,7 @@ impl Run {
 
     /// The sockets of each worker that receive publications.
     fn reached_each(&self) -> Vec<u64> {
-        let counts = self.ledgers.iter().map(|ledger| &ledger.counts);
+        let counts = self.all_metrics.iter().map(|metrics| &metrics.counts);
         counts
             .map(|counts| if self.cable { &counts.subscribed } else { &counts.open }.get())
             .collect()
@@ -264,7 +265,7 @@ impl Run {
     pub fn heartbeat(&mut self, period: Option<Duration>) {
         self.heartbeat = period.filter(|period| !period.is_zero());
         for worker in self.busy() {
-            self.tell(worker, Order::Heartbeat(self.heartbeat));
+            self.post_order(worker, Order::Heartbeat(self.heartbeat));
         }
     }
 
@@ -272,7 +273,7 @@ impl Run {
     pub fn echo(&mut self, echo: &Echo) {
         let each = echo.messages.filter(|_| echo.duration.is_none() && !echo.turnover).unwrap_or(0);
         let connections = self.requested.saturating_sub(self.snapshot().retired);
-        *self.asked.get_or_insert(0) += connections * u64::from(each);
+        *self.requested_messages.get_or_insert(0) += connections * u64::from(each);
         let echo = Arc::new(echo.clone());
         let open = self.reached_each();
         let whole = open.iter().sum();
@@ -284,7 +285,10 @@ impl Run {
             if part > 0 {
                 let echo = Arc::clone(&echo);
                 let turn = (nth, of);
-                self.tell(worker, Order::Echo(EchoOrder { echo, begin_ns, part, whole, turn }));
+                self.post_order(
+                    worker,
+                    Order::Echo(EchoOrder { echo, begin_ns, part, whole, turn }),
+                );
                 nth += 1;
             }
         }
@@ -293,7 +297,7 @@ impl Run {
     /// Whether the echo is over on all workers: all messages are answered or given up.
     #[must_use]
     pub fn echo_done(&self) -> bool {
-        self.ledgers.iter().all(|ledger| ledger.echo_is_done())
+        self.all_metrics.iter().all(|metrics| metrics.echo_is_done())
     }
 
     /// Makes all sockets that are open now count the publications of `publisher`, of which there
@@ -313,7 +317,7 @@ impl Run {
             sockets(&reached).take(senders as usize).map(|(worker, _)| worker).collect();
         for worker in self.busy() {
             let senders = places.iter().filter(|place| **place == worker).count() as u32;
-            self.tell(worker, Order::Expect(Expect { senders, ..expect }));
+            self.post_order(worker, Order::Expect(Expect { senders, ..expect }));
         }
     }
 
@@ -349,7 +353,7 @@ impl Run {
     pub fn tend_fanout(&mut self) -> bool {
         let counts = self.snapshot();
         let Some(fanout) = &mut self.fanout else { return true };
-        let done = fanout.tend(&self.ledgers, &counts, process::now_ns());
+        let done = fanout.tend(&self.all_metrics, &counts, process::now_ns());
         if let Some(expected) = &mut self.expected {
             expected.messages = fanout.published();
         }
@@ -359,8 +363,8 @@ impl Run {
     /// Progress of the publishers of a fan-out or a churn.
     #[must_use]
     pub fn published(&self) -> Published {
-        let fanout = self.fanout.as_ref().map(FanoutRun::so_far);
-        fanout.or_else(|| self.churn.as_ref().map(ChurnRun::so_far)).unwrap_or_default()
+        let fanout = self.fanout.as_ref().map(FanoutRun::progress);
+        fanout.or_else(|| self.churn.as_ref().map(ChurnRun::progress)).unwrap_or_default()
     }
 
     /// Ends a fan-out and blocks until every receiver is judged.
@@ -373,17 +377,17 @@ impl Run {
         let published = fanout.published_each();
         let busy: Vec<usize> = self.busy().collect();
         for &worker in &busy {
-            self.tell(worker, Order::Judge(Arc::clone(&published)));
+            self.post_order(worker, Order::Judge(Arc::clone(&published)));
         }
         let over_ns = process::now_ns() + JUDGE_TIMEOUT.as_nanos() as u64;
         let judged = || {
-            let mut ledgers = busy.iter().filter_map(|worker| self.ledgers.get(*worker));
-            ledgers.all(|ledger| ledger.judged().is_some())
+            let mut all_metrics = busy.iter().filter_map(|worker| self.all_metrics.get(*worker));
+            all_metrics.all(|metrics| metrics.judged().is_some())
         };
         while !judged() && !self.workers.any_ended() && process::now_ns() < over_ns {
             std::thread::sleep(Duration::from_millis(2));
         }
-        self.judged = Some(fanout.summary(&self.ledgers, &self.snapshot()));
+        self.judged = Some(fanout.summary(&self.all_metrics, &self.snapshot()));
     }
 
     /// Starts a churn: subscribed sockets end and begin subscriptions while publishers publish to all
@@ -400,7 +404,7 @@ impl Run {
     /// The publisher threads could not be started.
     pub fn tend_churn(&mut self) -> io::Result<bool> {
         let Some(churn) = &mut self.churn else { return Ok(true) };
-        churn.tend(&self.ledgers, process::now_ns())
+        churn.tend(&self.all_metrics, process::now_ns())
     }
 
     /// Ends a churn and blocks until all subscriptions are judged.
@@ -408,7 +412,7 @@ impl Run {
         let Some(mut churn) = self.churn.take() else { return };
         churn.stop(process::now_ns());
         let ended = |run: &Run| run.workers.any_ended();
-        while !ended(self) && !churn.tend(&self.ledgers, process::now_ns()).unwrap_or(true) {
+        while !ended(self) && !churn.tend(&self.all_metrics, process::now_ns()).unwrap_or(true) {
             std::thread::sleep(Duration::from_millis(2));
         }
         self.churned = Some(churn.summary(&self.snapshot(), &self.recorder()));
@@ -419,8 +423,8 @@ impl Run {
     pub fn expecting(&self) -> bool {
         let Some(expected) = self.expected else { return false };
         self.busy()
-            .filter_map(|worker| self.ledgers.get(worker))
-            .all(|ledger| ledger.expects(expected.publisher))
+            .filter_map(|worker| self.all_metrics.get(worker))
+            .all(|metrics| metrics.expects(expected.publisher))
     }
 
     /// Publications expected at all receivers together.
@@ -432,15 +436,15 @@ impl Run {
     /// All counters.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        Snapshot::of(self.ledgers.iter().map(|ledger| &**ledger))
+        Snapshot::of(self.all_metrics.iter().map(|metrics| &**metrics))
     }
 
     /// All histograms, merged.
     #[must_use]
     pub fn recorder(&self) -> Recorder {
         let mut merged = Recorder::default();
-        for ledger in &self.ledgers {
-            merged.merge(&ledger.recorder());
+        for metrics in &self.all_metrics {
+            merged.merge(&metrics.recorder());
         }
         merged
     }
@@ -456,12 +460,12 @@ impl Run {
             None => (None, self.times(now.open)),
         };
         let recorder = self.recorder();
-        let (asked, expected) = (self.asked, self.expected);
+        let (asked, expected) = (self.requested_messages, self.expected);
         let mut summary =
             Summary::new(requested, self.connecting(), &now, &recorder, asked, expected, fanout);
         if self.cable {
-            let ledgers = self.ledgers.iter().map(|ledger| &**ledger);
-            summary.add_cable(CableSummary::new(&now, &recorder, ledgers));
+            let all_metrics = self.all_metrics.iter().map(|metrics| &**metrics);
+            summary.add_cable(CableSummary::new(&now, &recorder, all_metrics));
         }
         if let Some(churn) = self.churned.clone() {
             summary.add_churn(churn);
@@ -477,8 +481,8 @@ impl Run {
     /// Arrival times of publications outside a fan-out, which nothing gathers.
     fn times(&self, receivers: u64) -> Times {
         let mut spread = Spread::default();
-        for ledger in &self.ledgers {
-            let mut arrivals = ledger.arrivals().clone();
+        for metrics in &self.all_metrics {
+            let mut arrivals = metrics.arrivals().clone();
             spread.gather(&mut arrivals, receivers);
         }
         spread.finish()
@@ -500,12 +504,12 @@ impl Run {
 
     fn end_connections(&self, how: Close, timeout: Duration) {
         for worker in self.busy() {
-            self.tell(worker, Order::Finish(how));
+            self.post_order(worker, Order::Finish(how));
         }
         let over_ns = process::now_ns() + timeout.as_nanos() as u64;
         let finished = || {
-            let mut busy = self.busy().filter_map(|worker| self.ledgers.get(worker));
-            busy.all(|ledger| ledger.is_finished())
+            let mut busy = self.busy().filter_map(|worker| self.all_metrics.get(worker));
+            busy.all(|metrics| metrics.is_finished())
         };
         while !finished() && !self.workers.any_ended() && process::now_ns() < over_ns {
             std::thread::sleep(Duration::from_millis(5));
@@ -518,7 +522,7 @@ impl Run {
         (0..shares.len()).filter(move |worker| shares.get(*worker).is_some_and(|&n| n > 0))
     }
 
-    fn tell(&self, worker: usize, order: Order) {
+    fn post_order(&self, worker: usize, order: Order) {
         // A mailbox holds 8 MiB and an order counts 64 bytes: it fills only if the worker is gone.
         let _ = self.workers.remote().post(worker, order, 0);
     }
@@ -534,18 +538,18 @@ pub(crate) fn fit(
     nofile: u64,
 ) -> Result<(Plan, capacity::Report), StartError> {
     if endpoints.is_empty() || endpoints.len() > ENDPOINTS_MAX {
-        return Err(StartError::Unfit(format!("give 1 to {ENDPOINTS_MAX} URLs")));
+        return Err(StartError::Unfit(format!("expected 1 to {ENDPOINTS_MAX} URLs")));
     }
     let private_tables = process::private_tables_work();
     let goal = Goal {
         private_tables,
         sources: host_sources(endpoints, sources),
-        destinations: apart(endpoints),
+        destinations: distinct_destinations(endpoints),
         ..Goal::new(Role::Load, connections)
     };
     let report = capacity::check(machine, &goal);
     if !report.holds() && !force {
-        return Err(StartError::Unfit(format!("{report}\nTo begin all the same, add --force.")));
+        return Err(StartError::Unfit(format!("{report}\nTo start anyway, add --force.")));
     }
     let tables = if private_tables { Tables::Private } else { Tables::Shared };
     Ok((Plan::new(connections, machine.cores, nofile, tables), report))

@@ -24,13 +24,13 @@ mod tests {
     fn groups_fill_one_after_another() {
         assert_eq!(shares(5, 4, 2, 10), [3, 2, 0, 0]);
         assert_eq!(shares(25, 4, 2, 10), [10, 10, 3, 2]);
-        assert_eq!(shares(25, 3, 2, 10), [10, 10, 5], "a group cut short");
+        assert_eq!(shares(25, 3, 2, 10), [10, 10, 5], "a partial group");
         assert_eq!(shares(12, 3, 1, 10), [10, 2, 0]);
         assert_eq!(shares(99, 3, 2, 10), [10, 10, 10], "no room for more");
     }
 
     #[test]
-    fn a_higher_target_takes_from_nobody() {
+    fn higher_target_lowers_no_share() {
         let mut before = shares(0, 7, 3, 100);
         for connections in 0..=700 {
             let now = shares(connections, 7, 3, 100);

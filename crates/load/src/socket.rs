@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_and_flags_do_not_touch_each_other() {
+    fn time_and_flags_are_independent() {
         let mut socket = Socket::default();
         socket.set(Socket::ANSWERED | Socket::AWAITING);
         socket.set_sent_ns(TIME_MASK);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_takes_no_part_and_knows_whether_it_comes_again() {
+    fn closed_socket_takes_no_part_and_keeps_its_attempts() {
         let mut socket = Socket::default();
         socket.set(Socket::ECHOING | Socket::AWAITING | Socket::PINGED);
         socket.set_sent_ns(12_345);

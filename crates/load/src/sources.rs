@@ -19,8 +19,8 @@ const CHANGES_MAX: u32 = 64;
 pub(crate) struct Sources {
     addresses: Addresses,
     destinations: u64,
-    /// Those that have ports of their own.
-    apart: u64,
+    /// Destinations with separate port ranges.
+    distinct_destinations: u64,
     /// Connections per source and destination.
     per_source: u64,
     /// The number of planned sources.
@@ -47,9 +47,9 @@ pub(crate) fn host_sources(endpoints: &[Endpoint], listed: &[IpAddr]) -> capacit
     }
 }
 
-/// How many times the ports of one source can be used: for each address that endpoints have, and by
-/// a proxy all have its own. Where some share one, as often as the most crowded allows.
-pub(crate) fn apart(endpoints: &[Endpoint]) -> u64 {
+/// How many times the ports of one source can be used: once per distinct address of the endpoints.
+/// Through a proxy all share its address. With uneven sharing, the most shared address decides.
+pub(crate) fn distinct_destinations(endpoints: &[Endpoint]) -> u64 {
     let mut crowds: HashMap<SocketAddr, u64> = HashMap::new();
     endpoints.iter().for_each(|one| *crowds.entry(one.address).or_default() += 1);
     let crowded = crowds.into_values().max().unwrap_or(1);
@@ -67,9 +67,11 @@ impl Sources {
         usable_ports: Option<u64>,
         seed: u32,
     ) -> Sources {
-        let (destinations, apart) = (endpoints.len().max(1) as u64, apart(endpoints));
+        let (destinations, distinct_destinations) =
+            (endpoints.len().max(1) as u64, distinct_destinations(endpoints));
         let usable = usable_ports.unwrap_or(USABLE_PORTS_DEFAULT);
-        let needed = capacity::sources_needed(connections, usable, apart).unwrap_or(u64::MAX);
+        let needed = capacity::sources_needed(connections, usable, distinct_destinations)
+            .unwrap_or(u64::MAX);
         let (addresses, available) = match host_sources(endpoints, listed) {
             capacity::Sources::Loopback => {
                 // 127.0.1.2 to 127.127.255.2, in steps of 256.
@@ -80,25 +82,31 @@ impl Sources {
             capacity::Sources::Addresses(available) => (Addresses::List(listed.into()), available),
         };
         let planned = needed.clamp(1, available.max(1));
-        let per_source = connections.div_ceil(planned * apart).max(1);
+        let per_source = connections.div_ceil(planned * distinct_destinations).max(1);
         let per_source = if planned < needed {
             per_source
         } else {
             capacity::limits::ports_per_source(usable).max(1)
         };
-        Sources { addresses, destinations, apart, per_source, planned: planned as u32 }
+        Sources {
+            addresses,
+            destinations,
+            distinct_destinations,
+            per_source,
+            planned: planned as u32,
+        }
     }
 
     /// Destination and source of connection `position` of the run, after `changes` addresses had
     /// no port left; `None` when none is left to try.
-    pub(crate) fn place(&self, position: u64, changes: u32) -> Option<(u8, Option<IpAddr>)> {
+    pub(crate) fn pair(&self, position: u64, changes: u32) -> Option<(u8, Option<IpAddr>)> {
         let destination = (position % self.destinations) as u8;
         Some((destination, self.source(position, changes)?))
     }
 
     /// The source alone.
     pub(crate) fn source(&self, position: u64, changes: u32) -> Option<Option<IpAddr>> {
-        let planned = (position / self.apart / self.per_source) as u32;
+        let planned = (position / self.distinct_destinations / self.per_source) as u32;
         Some(match &self.addresses {
             Addresses::Kernel if changes > 0 => return None,
             Addresses::Kernel => None,
@@ -131,7 +139,7 @@ mod tests {
             let sources = Sources::plan(2_000, &endpoints(urls), &[], Some(200), 7);
             let mut pairs: HashMap<_, u64> = HashMap::new();
             for position in 0..2_000 {
-                let (destination, source) = sources.place(position, 0).unwrap();
+                let (destination, source) = sources.pair(position, 0).unwrap();
                 assert!(source.unwrap().is_loopback());
                 *pairs.entry((destination, source)).or_default() += 1;
             }
@@ -146,46 +154,49 @@ mod tests {
         let sources = Sources::plan(2_000, &one, &[], Some(200), 7);
         let mut taken: HashMap<_, u64> = HashMap::new();
         for position in 0..2_000 {
-            *taken.entry(sources.place(position, 0).unwrap().1).or_default() += 1;
+            *taken.entry(sources.pair(position, 0).unwrap().1).or_default() += 1;
         }
         assert!(taken.len() == 20 && taken.values().all(|&n| n == 100), "{taken:?}");
-        assert_eq!(apart(&endpoints(&["ws://127.0.0.1:1/", "ws://127.0.0.1:2/"])), 2);
+        assert_eq!(
+            distinct_destinations(&endpoints(&["ws://127.0.0.1:1/", "ws://127.0.0.1:2/"])),
+            2
+        );
     }
 
     #[test]
-    fn one_source_that_is_enough_is_the_kernels() {
+    fn single_source_is_left_to_the_kernel() {
         let local = endpoints(&["ws://127.0.0.1:1/"]);
         let sources = Sources::plan(100, &local, &[], Some(200), 0);
-        assert_eq!(sources.place(99, 0), Some((0, None)));
-        let (_, next) = sources.place(99, 1).unwrap();
-        assert!(next.unwrap().is_loopback(), "and its ports may be taken by others");
-        assert_eq!(sources.place(99, CHANGES_MAX + 1), None);
+        assert_eq!(sources.pair(99, 0), Some((0, None)));
+        let (_, next) = sources.pair(99, 1).unwrap();
+        assert!(next.unwrap().is_loopback(), "as its ports may be in use by others");
+        assert_eq!(sources.pair(99, CHANGES_MAX + 1), None);
     }
 
     #[test]
     fn changes_leave_the_planned_addresses() {
         let local = endpoints(&["ws://127.0.0.1:1/"]);
         let sources = Sources::plan(1_000, &local, &[], Some(200), u32::MAX);
-        let planned: Vec<_> = (0..10).map(|n| sources.place(n * 100, 0).unwrap()).collect();
+        let planned: Vec<_> = (0..10).map(|n| sources.pair(n * 100, 0).unwrap()).collect();
         for changes in 1..=CHANGES_MAX {
-            let next = sources.place(950, changes).unwrap();
+            let next = sources.pair(950, changes).unwrap();
             assert!(next.1.unwrap().is_loopback() && !planned.contains(&next));
         }
     }
 
     #[test]
-    fn with_too_few_addresses_each_is_asked_for_more() {
+    fn with_too_few_addresses_each_uses_more_ports() {
         let far = endpoints(&["ws://192.0.2.1:80/"]);
         let sources = Sources::plan(1_000, &far, &[], Some(200), 0);
-        assert_eq!((sources.place(999, 0), sources.place(999, 1)), (Some((0, None)), None));
+        assert_eq!((sources.pair(999, 0), sources.pair(999, 1)), (Some((0, None)), None));
         let list: Vec<IpAddr> = (1..=10).map(|n| IpAddr::from([192, 0, 2, n])).collect();
         let sources = Sources::plan(1_000, &far, &list, Some(200), 0);
-        assert_eq!(sources.place(0, 0), Some((0, Some(list[0]))));
-        assert_eq!(sources.place(999, 0), Some((0, Some(list[9]))));
-        assert_eq!(sources.place(999, 1), Some((0, Some(list[0]))));
-        assert_eq!(sources.place(999, 10), None);
+        assert_eq!(sources.pair(0, 0), Some((0, Some(list[0]))));
+        assert_eq!(sources.pair(999, 0), Some((0, Some(list[9]))));
+        assert_eq!(sources.pair(999, 1), Some((0, Some(list[0]))));
+        assert_eq!(sources.pair(999, 10), None);
         let sources = Sources::plan(1_000, &far, &list[..4], Some(200), 0);
-        assert_eq!(sources.place(249, 0), Some((0, Some(list[0]))));
-        assert_eq!(sources.place(999, 0), Some((0, Some(list[3]))));
+        assert_eq!(sources.pair(249, 0), Some((0, Some(list[0]))));
+        assert_eq!(sources.pair(999, 0), Some((0, Some(list[3]))));
     }
 }

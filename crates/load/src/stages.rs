@@ -19,8 +19,8 @@ pub fn connections_at(stages: &[Stage], elapsed: Duration) -> Option<u64> {
     for &Stage { time, connections } in stages {
         if left < time {
             let done = left.as_secs_f64() / time.as_secs_f64();
-            let way = connections as f64 - from as f64;
-            return Some((from as f64 + way * done).round() as u64);
+            let change = connections as f64 - from as f64;
+            return Some((from as f64 + change * done).round() as u64);
         }
         left -= time;
         from = connections;
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn each_stage_is_a_straight_line_from_the_last() {
+    fn stages_are_linear() {
         let stages = [stage(10, 100), stage(5, 100), stage(0, 40), stage(10, 20)];
         let at = |seconds: f64| connections_at(&stages, Duration::from_secs_f64(seconds));
         for (seconds, connections) in

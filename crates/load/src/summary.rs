@@ -282,30 +282,30 @@ impl Summary {
         let never = requested.saturating_sub(open + failed + gone);
         let mut shortfalls = vec![
             (failed, "connections failed"),
-            (never, "connections were not begun or not open yet"),
+            (never, "connections were not opened"),
             (ended, "connections ended before the run did"),
         ];
         if let Some(echo) = &self.echo {
             shortfalls.extend([
                 (echo.unsent, "messages were never sent"),
                 (echo.lost, "messages were lost"),
-                (echo.duplicated, "answers came twice"),
-                (echo.reordered, "answers came out of order"),
-                (echo.corrupted, "messages were no answer to what was sent"),
-                (echo.late, "answers came late"),
+                (echo.duplicated, "answers were duplicated"),
+                (echo.reordered, "answers were reordered"),
+                (echo.corrupted, "answers did not match a message that was sent"),
+                (echo.late, "answers were late"),
             ]);
         }
         if let Some(broadcast) = &self.broadcast {
             shortfalls.extend([
                 (broadcast.lost, "publications were lost"),
-                (broadcast.duplicated, "publications came twice"),
-                (broadcast.reordered, "publications came out of order"),
-                (broadcast.corrupted, "publications came changed"),
-                (broadcast.late, "publications came late"),
-                (broadcast.stale, "publications came 64 or more behind"),
+                (broadcast.duplicated, "publications were duplicated"),
+                (broadcast.reordered, "publications were reordered"),
+                (broadcast.corrupted, "publications were corrupted"),
+                (broadcast.late, "publications were late"),
+                (broadcast.stale, "publications were 64 or more behind"),
             ]);
             let failed = broadcast.fanout.iter().flat_map(|fanout| fanout.publish_failed.values());
-            shortfalls.push((failed.sum(), "publications were not taken"));
+            shortfalls.push((failed.sum(), "publications were rejected or not answered"));
         }
         let some = shortfalls.into_iter().filter(|(count, _)| *count > 0);
         some.map(|(count, what)| format!("{count} {what}")).collect()
@@ -373,28 +373,28 @@ impl Summary {
         if self.connections.retired > 0 {
             writeln!(
                 f,
-                "  retired       {} closed as there were to be fewer",
+                "  retired       {} closed to reach a lower target",
                 self.connections.retired
             )?;
         }
         if self.connections.replaced > 0 {
             writeln!(
                 f,
-                "  replaced      {} closed after their messages, each for another",
+                "  replaced      {} closed after their messages and replaced",
                 self.connections.replaced
             )?;
         }
         if retries + reconnects > 0 {
-            write!(f, "  tried again   {retries} times, {opened_late} opened then")?;
-            writeln!(f, "; {reconnects} ended ones were opened again")?;
+            write!(f, "  retried       {retries} times, {opened_late} opened on a later attempt")?;
+            writeln!(f, "; {reconnects} reopened after they ended")?;
         }
-        write_causes(f, "  tried after ", &self.retried_by)?;
+        write_causes(f, "  retried for ", &self.retried_by)?;
         write_causes(f, "  failed by   ", &self.connect_errors)?;
         write_causes(f, "  ended by    ", &self.closed)?;
         let HeartbeatSummary { sent, received, unanswered_sockets, latency } = &self.heartbeats;
         if *sent > 0 {
             write!(f, "heartbeats    {sent} sent, {received} answered")?;
-            writeln!(f, "; {unanswered_sockets} sockets answered none")?;
+            writeln!(f, "; {unanswered_sockets} sockets got no pong")?;
             write_latency(f, "  ping to pong", latency.as_ref())?;
         }
         if let Some(echo) = &self.echo {
@@ -434,7 +434,7 @@ impl Display for BroadcastSummary {
         write_latency(f, "  first–last  ", self.times.first_to_last.as_ref())?;
         let Some(fanout) = &self.fanout else { return Ok(()) };
         let FanoutSummary { rate, reached_rate, receivers_short, worst, .. } = fanout;
-        write!(f, "  published     {reached_rate:.1} per second of {rate:.1} asked for, by ")?;
+        write!(f, "  published     {reached_rate:.1} per second of {rate:.1} requested, by ")?;
         match fanout.publishers {
             1 => writeln!(f, "1 publisher")?,
             publishers => writeln!(f, "{publishers} publishers in turn")?,
@@ -442,7 +442,7 @@ impl Display for BroadcastSummary {
         write_latency(f, "  sent late by", fanout.publish_lag.as_ref())?;
         write_latency(f, "  answered in ", fanout.publish.as_ref())?;
         for (cause, count) in &fanout.publish_failed {
-            writeln!(f, "  not taken     {count}: {cause}")?;
+            writeln!(f, "  failed        {count}: {cause}")?;
         }
         if *receivers_short > 0 {
             writeln!(f, "  {receivers_short} receivers lost some; the worst:")?;
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_was_asked_is_held() {
+    fn run_without_shortfalls_is_held() {
         let counts = Snapshot {
             opened: 10,
             open: 10,
@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn every_shortfall_is_told() {
+    fn every_shortfall_is_reported() {
         let mut counts = Snapshot {
             opened: 8,
             open: 7,

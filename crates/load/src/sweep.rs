@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_caller_gets_portions_and_no_slot_twice() {
+    fn late_caller_gets_batches_and_no_slot_twice() {
         let mut sweep = Sweep::new(0, Duration::from_secs(1), 8);
         let late = 5_500_000_000;
         assert_eq!(sweep.due(late, 1_000, 600), 0..600);
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_that_come_during_a_round_are_visited_in_it() {
+    fn slots_added_during_a_round_are_visited_in_it() {
         let mut sweep = Sweep::new(0, Duration::from_secs(8), 8);
         assert_eq!(sweep.due(4_000_000_000, 100, 1_000), 0..50);
         assert_eq!(sweep.due(4_000_000_000, 1_000, 1_000), 50..500);

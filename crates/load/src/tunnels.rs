@@ -12,70 +12,71 @@ use std::sync::Arc;
 use engine::{Closed, ConnId, Core, Place, Sys, Target};
 
 use crate::client::Client;
-use crate::requests::{Through, Tunnel};
+use crate::requests::{Tunnel, TunnelRequest};
 use crate::{Cause, Config, Route};
 
 /// How connects to one endpoint start.
 #[derive(Debug)]
-pub(crate) enum Lead {
-    /// By its target, which says all.
-    Target,
-    /// Not at all: its name leads to no address.
-    Nowhere,
-    /// By a proxy there that is asked for a tunnel.
-    Tunnel(SocketAddr, Through),
+pub(crate) enum ConnectRoute {
+    /// Through its engine target alone.
+    Direct,
+    /// Never: its name does not resolve.
+    Unresolved,
+    /// Through a tunnel of the proxy at this address.
+    Tunnel(SocketAddr, TunnelRequest),
 }
 
-/// Of all endpoints by number; `None` where each has [`Lead::Target`].
-pub(crate) type Leads = Option<Arc<[Lead]>>;
+/// Routes by endpoint number; `None` if all are [`ConnectRoute::Direct`].
+pub(crate) type ConnectRoutes = Option<Arc<[ConnectRoute]>>;
 
 /// Returns the targets of a run and the routes to them.
 ///
 /// # Errors
-/// TLS without anybody to believe.
-pub(crate) fn leads(config: &Config) -> Result<(Arc<[Target]>, Leads), String> {
+/// TLS without trusted authorities.
+pub(crate) fn connect_routes(config: &Config) -> Result<(Arc<[Target]>, ConnectRoutes), String> {
     let protocols: Vec<&str> = config.protocols.iter().map(String::as_str).collect();
     let headers: Vec<(&str, &str)> =
         config.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let deflate = config.compress_above.is_some();
-    let (mut targets, mut leads) = (Vec::new(), Vec::new());
+    let (mut targets, mut routes) = (Vec::new(), Vec::new());
     for endpoint in &config.endpoints {
         let (host, path) = (&endpoint.host, &endpoint.path);
         let mut target =
             Target::websocket(endpoint.address, host, path, &protocols, deflate, &headers);
         if endpoint.tls {
-            let missing = || format!("wss://{host}: nobody said whom to believe");
+            let missing =
+                || format!("wss://{host}: no trusted certificate authorities are configured");
             target.tls = Some(endpoint.client.clone().ok_or_else(missing)?);
         }
-        leads.push(match &endpoint.route {
-            Route::Straight => Lead::Target,
-            Route::Nowhere(_) => Lead::Nowhere,
+        routes.push(match &endpoint.route {
+            Route::Direct => ConnectRoute::Direct,
+            Route::Unresolved(_) => ConnectRoute::Unresolved,
             Route::Unix(path) => {
                 target.unix_socket = Some(Arc::clone(path));
-                Lead::Target
+                ConnectRoute::Direct
             }
-            Route::Asked(proxy) | Route::Tunnel(proxy) => {
-                Lead::Tunnel(endpoint.address, Through::new(proxy, endpoint))
+            Route::Forward(proxy) | Route::Tunnel(proxy) => {
+                ConnectRoute::Tunnel(endpoint.address, TunnelRequest::new(proxy, endpoint))
             }
         });
         targets.push(target);
     }
-    let plain = leads.iter().all(|lead| matches!(lead, Lead::Target));
-    Ok((targets.into(), (!plain).then(|| leads.into())))
+    let plain = routes.iter().all(|route| matches!(route, ConnectRoute::Direct));
+    Ok((targets.into(), (!plain).then(|| routes.into())))
 }
 
 /// One worker's connections whose tunnel is being opened.
 pub(crate) struct Tunnels {
-    leads: Arc<[Lead]>,
+    routes: Arc<[ConnectRoute]>,
     timeout_ns: u64,
-    /// By slot, from the connect until it is open or has failed.
-    under_way: HashMap<u32, Under>,
-    /// When the proxy's answer is late; the first is the oldest.
+    /// By slot, from the connect until the WebSocket opens or fails.
+    under_way: HashMap<u32, PendingTunnel>,
+    /// Deadlines of the proxy's answers, oldest first.
     due: VecDeque<(u64, ConnId)>,
 }
 
-/// A connection under way.
-struct Under {
+/// A connection whose tunnel is being opened.
+struct PendingTunnel {
     id: ConnId,
     destination: u8,
     tunnel: Tunnel,
@@ -84,13 +85,13 @@ struct Under {
 }
 
 impl Tunnels {
-    pub(crate) fn new(leads: Arc<[Lead]>, timeout_ns: u64) -> Tunnels {
-        Tunnels { leads, timeout_ns, under_way: HashMap::new(), due: VecDeque::new() }
+    pub(crate) fn new(routes: Arc<[ConnectRoute]>, timeout_ns: u64) -> Tunnels {
+        Tunnels { routes, timeout_ns, under_way: HashMap::new(), due: VecDeque::new() }
     }
 
-    /// Whether connects there can only fail.
-    pub(crate) fn leads_nowhere(&self, destination: u8) -> bool {
-        matches!(self.leads.get(usize::from(destination)), Some(Lead::Nowhere))
+    /// Whether the name of this destination does not resolve.
+    pub(crate) fn is_unresolved(&self, destination: u8) -> bool {
+        matches!(self.routes.get(usize::from(destination)), Some(ConnectRoute::Unresolved))
     }
 
     /// As [`Core::connect`].
@@ -103,23 +104,24 @@ impl Tunnels {
         destination: u8,
         source: Option<IpAddr>,
     ) -> io::Result<ConnId> {
-        let Some(Lead::Tunnel(proxy, _)) = self.leads.get(usize::from(destination)) else {
+        let Some(ConnectRoute::Tunnel(proxy, _)) = self.routes.get(usize::from(destination)) else {
             return core.connect(destination, source);
         };
-        let id = core.connect_raw(Place::Tcp(*proxy), None, source)?;
-        let under = Under { id, destination, tunnel: Tunnel::default(), failure: None };
-        self.under_way.insert(id.slot(), under);
+        let id = core.connect_raw(Destination::Tcp(*proxy), None, source)?;
+        let pending = PendingTunnel { id, destination, tunnel: Tunnel::default(), failure: None };
+        self.under_way.insert(id.slot(), pending);
         self.due.push_back((core.now_ns().saturating_add(self.timeout_ns), id));
         Ok(id)
     }
 
     /// Called when TCP is connected, and again when TLS through the tunnel is set up.
     pub(crate) fn connected<S: Sys>(&mut self, core: &mut Core<S, Client>, id: ConnId) {
-        let Some(under) = self.under_way.get_mut(&id.slot()).filter(|under| under.id == id) else {
+        let Some(pending) = self.under_way.get_mut(&id.slot()).filter(|pending| pending.id == id)
+        else {
             return core.abort(id);
         };
-        if under.tunnel.is_through {
-            return hand_over(core, under);
+        if pending.tunnel.is_established {
+            return upgrade(core, pending);
         }
         if let Some(Lead::Tunnel(_, through)) = self.leads.get(usize::from(under.destination)) {
             core.write(id, &through.connect);
@@ -155,18 +157,18 @@ impl Tunnels {
 
     /// Forgets a failed connection. Returns why it failed, if that was in the tunnel.
     pub(crate) fn failed(&mut self, id: ConnId) -> Option<Cause> {
-        self.under_way.remove(&id.slot()).and_then(|under| under.failure)
+        self.under_way.remove(&id.slot()).and_then(|pending| pending.failure)
     }
 
     /// Aborts tunnels without an answer in time. Later steps have a timeout of the engine.
     pub(crate) fn turn<S: Sys>(&mut self, core: &mut Core<S, Client>) -> Option<u64> {
         while let Some(&(due_ns, id)) = self.due.front() {
-            let under = self.under_way.get_mut(&id.slot()).filter(|under| under.id == id);
-            if let Some(under) = under.filter(|under| !under.tunnel.is_through) {
+            let pending = self.under_way.get_mut(&id.slot()).filter(|pending| pending.id == id);
+            if let Some(pending) = pending.filter(|pending| !pending.tunnel.is_established) {
                 if due_ns > core.now_ns() {
                     return Some(due_ns);
                 }
-                give_up(core, under, Cause::End(Closed::HandshakeTimeout));
+                give_up(core, pending, Cause::End(Closed::HandshakeTimeout));
             }
             self.due.pop_front();
         }
@@ -174,14 +176,14 @@ impl Tunnels {
     }
 }
 
-/// The rest is as straight to the endpoint.
-fn hand_over<S: Sys>(core: &mut Core<S, Client>, under: &mut Under) {
-    if core.upgrade(under.id, under.destination).is_err() {
-        give_up(core, under, Cause::End(Closed::ConnectFailed));
+/// Passes the connection to the engine for the WebSocket handshake.
+fn upgrade<S: Sys>(core: &mut Core<S, Client>, pending: &mut PendingTunnel) {
+    if core.upgrade(pending.id, pending.destination).is_err() {
+        give_up(core, pending, Cause::End(Closed::ConnectFailed));
     }
 }
 
-fn give_up<S: Sys>(core: &mut Core<S, Client>, under: &mut Under, cause: Cause) {
-    under.failure.get_or_insert(cause);
-    core.abort(under.id);
+fn give_up<S: Sys>(core: &mut Core<S, Client>, pending: &mut PendingTunnel, cause: Cause) {
+    pending.failure.get_or_insert(cause);
+    core.abort(pending.id);
 }

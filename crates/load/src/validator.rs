@@ -3,8 +3,8 @@
 
 use std::fmt::Debug;
 
-/// Makes messages and judges answers. All workers share it, so what it counts it counts in atomics.
-pub trait Dialogue: Debug + Send + Sync {
+/// Writes messages and validates answers. All workers share it, so its counters must be atomics.
+pub trait Validator: Debug + Send + Sync {
     /// Writes message `sequence`, counted from 0, of a connection to `into`, which is empty.
     fn write(&self, connection: u64, sequence: u32, into: &mut Vec<u8>);
 

@@ -16,8 +16,8 @@ use crate::endpoint::Schemes;
 
 /// How connections reach hosts.
 #[derive(Clone, Default, Debug)]
-pub struct Ways {
-    /// All connections go by it.
+pub struct ConnectOptions {
+    /// The proxy of all connections.
     pub proxy: Option<Arc<Proxy>>,
     /// The UNIX socket of all connections, whatever the host.
     pub unix_socket: Option<Arc<Path>>,
@@ -50,40 +50,40 @@ pub struct Resolve {
 /// How connections reach one host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Route {
-    /// To its address.
-    Straight,
-    /// Not at all, for this reason: its name leads to no address.
-    Nowhere(Arc<str>),
-    /// To this file.
+    /// Directly to its address.
+    Direct,
+    /// No connection: its name did not resolve, for this reason.
+    Unresolved(Arc<str>),
+    /// To this UNIX socket.
     Unix(Arc<Path>),
-    /// To a proxy that is asked in its place, with whole URLs (RFC 9112 section 3.2.2).
-    Asked(Arc<Proxy>),
-    /// Through a tunnel that a proxy is asked for by CONNECT (RFC 9110 section 9.3.6).
+    /// To a forward proxy, with absolute URLs (RFC 9112 section 3.2.2).
+    Forward(Arc<Proxy>),
+    /// Through a proxy tunnel opened by CONNECT (RFC 9110 section 9.3.6).
     Tunnel(Arc<Proxy>),
 }
 
-impl Ways {
-    /// To each host's own address. All callers get the same.
+impl ConnectOptions {
+    /// Options that connect directly. All callers share one instance.
     #[must_use]
-    pub fn straight() -> Arc<Ways> {
-        static STRAIGHT: LazyLock<Arc<Ways>> = LazyLock::new(Arc::default);
-        Arc::clone(&STRAIGHT)
+    pub fn direct() -> Arc<ConnectOptions> {
+        static DIRECT: LazyLock<Arc<ConnectOptions>> = LazyLock::new(Arc::default);
+        Arc::clone(&DIRECT)
     }
 
     /// Parses and resolves `http://…` or `https://…`. A name that does not resolve is no error: the
     /// endpoint gets [`Route::Unresolved`] and its requests fail as `dns`.
     ///
     /// # Errors
-    /// What is wrong with the URL, as a text for people.
-    pub fn web(self: &Arc<Ways>, url: &str) -> Result<Endpoint, String> {
+    /// What is wrong with the URL.
+    pub fn web(self: &Arc<ConnectOptions>, url: &str) -> Result<Endpoint, String> {
         self.endpoint(Schemes::WEB, url)
     }
 
     /// Parses and resolves `http://…`.
     ///
     /// # Errors
-    /// As [`Ways::web`].
-    pub fn http(self: &Arc<Ways>, url: &str) -> Result<Endpoint, String> {
+    /// As [`ConnectOptions::web`].
+    pub fn http(self: &Arc<ConnectOptions>, url: &str) -> Result<Endpoint, String> {
         self.endpoint(Schemes::HTTP, url)
     }
 
@@ -91,33 +91,33 @@ impl Ways {
     /// 4.1).
     ///
     /// # Errors
-    /// As [`Ways::web`].
-    pub fn websocket(self: &Arc<Ways>, url: &str) -> Result<Endpoint, String> {
+    /// As [`ConnectOptions::web`].
+    pub fn websocket(self: &Arc<ConnectOptions>, url: &str) -> Result<Endpoint, String> {
         self.endpoint(Schemes::WEBSOCKET, url)
     }
 
     /// Parses and resolves `tcp://HOST:PORT` or, for TLS, `tls://HOST:PORT`.
     ///
     /// # Errors
-    /// As [`Ways::web`].
-    pub fn tcp(self: &Arc<Ways>, url: &str) -> Result<Endpoint, String> {
+    /// As [`ConnectOptions::web`].
+    pub fn tcp(self: &Arc<ConnectOptions>, url: &str) -> Result<Endpoint, String> {
         self.endpoint(Schemes::TCP, url)
     }
 
     pub(crate) fn endpoint(
-        self: &Arc<Ways>,
+        self: &Arc<ConnectOptions>,
         schemes: Schemes,
         url: &str,
     ) -> Result<Endpoint, String> {
         let endpoint = Endpoint::read(schemes, url, self)?;
-        Ok(self.led(endpoint, schemes.is_web))
+        Ok(self.resolved(endpoint, schemes.is_web))
     }
 
-    /// Looks up where the endpoint's connections go, which may take as long as the resolver does.
-    pub(crate) fn led(&self, mut endpoint: Endpoint, is_web: bool) -> Endpoint {
-        match self.lead(&endpoint, is_web) {
+    /// Resolves the endpoint's address and route. Blocks while the resolver works.
+    pub(crate) fn resolved(&self, mut endpoint: Endpoint, is_web: bool) -> Endpoint {
+        match self.find_route(&endpoint, is_web) {
             Ok((address, route)) => (endpoint.address, endpoint.route) = (address, route),
-            Err(why) => endpoint.route = Route::Nowhere(why.into()),
+            Err(why) => endpoint.route = Route::Unresolved(why.into()),
         }
         endpoint
     }
@@ -126,29 +126,29 @@ impl Ways {
     pub(crate) fn route(&self, endpoint: &Endpoint, is_web: bool) -> Route {
         match (&self.unix_socket, &self.proxy) {
             (Some(path), _) => Route::Unix(Arc::clone(path)),
-            (None, Some(proxy)) if is_web && !endpoint.tls => Route::Asked(Arc::clone(proxy)),
+            (None, Some(proxy)) if is_web && !endpoint.tls => Route::Forward(Arc::clone(proxy)),
             (None, Some(proxy)) => Route::Tunnel(Arc::clone(proxy)),
-            (None, None) => Route::Straight,
+            (None, None) => Route::Direct,
         }
     }
 
-    fn lead(&self, endpoint: &Endpoint, is_web: bool) -> Result<(SocketAddr, Route), String> {
+    fn find_route(&self, endpoint: &Endpoint, is_web: bool) -> Result<(SocketAddr, Route), String> {
         let route = self.route(endpoint, is_web);
         match &route {
             Route::Unix(_) => return Ok((endpoint.address, route)),
-            Route::Asked(proxy) | Route::Tunnel(proxy) => {
-                let address = look_up(&proxy.host).map_err(|why| format!("the proxy: {why}"))?;
+            Route::Forward(proxy) | Route::Tunnel(proxy) => {
+                let address = look_up(&proxy.host).map_err(|why| format!("proxy: {why}"))?;
                 return Ok((address, route));
             }
-            Route::Straight | Route::Nowhere(_) => {}
+            Route::Direct | Route::Unresolved(_) => {}
         }
         let (name, port) = (endpoint.server_name(), endpoint.port().unwrap_or_default());
-        let said = |one: &&Resolve| one.port == port && one.host.eq_ignore_ascii_case(name);
-        if let Some(one) = self.resolve.iter().find(said) {
-            return Ok((SocketAddr::new(one.address, port), Route::Straight));
+        let matches = |one: &&Resolve| one.port == port && one.host.eq_ignore_ascii_case(name);
+        if let Some(one) = self.resolve.iter().find(matches) {
+            return Ok((SocketAddr::new(one.address, port), Route::Direct));
         }
         let named = if name.contains(':') { format!("[{name}]") } else { name.to_owned() };
-        Ok((look_up(&format!("{named}:{port}"))?, Route::Straight))
+        Ok((look_up(&format!("{named}:{port}"))?, Route::Direct))
     }
 }
 
@@ -158,7 +158,8 @@ impl Proxy {
     /// # Errors
     /// What is expected.
     pub fn parse(url: &str) -> Result<Proxy, String> {
-        let wrong = || format!("{url:?} is no HTTP proxy: write http://[USER:PASSWORD@]HOST:PORT");
+        let wrong =
+            || format!("invalid HTTP proxy {url:?}: expected http://[USER:PASSWORD@]HOST:PORT");
         let rest = match url.split_once("://") {
             Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => rest,
             Some(_) => return Err(wrong()),
@@ -195,8 +196,12 @@ impl Resolve {
     /// # Errors
     /// What is expected.
     pub fn parse(text: &str) -> Result<Resolve, String> {
-        let wrong = || format!("{text:?}: write HOST:PORT:ADDRESS, example.com:443:127.0.0.1");
-        // A + says that the entry may grow old, which none here does.
+        let wrong = || {
+            format!(
+                "invalid address override {text:?}: expected HOST:PORT:ADDRESS, as in example.com:443:127.0.0.1"
+            )
+        };
+        // In curl a + lets the entry expire. Here none does.
         let bare = text.strip_prefix('+').unwrap_or(text);
         let (host, rest) = match bare.strip_prefix('[').and_then(|rest| rest.split_once("]:")) {
             Some(split) => split,
@@ -233,36 +238,36 @@ fn percent_decoded(text: &str) -> Vec<u8> {
 
 fn look_up(named: &str) -> Result<SocketAddr, String> {
     let mut found = named.to_socket_addrs().map_err(|error| format!("{named}: {error}"))?;
-    found.next().ok_or_else(|| format!("{named} has no address"))
+    found.next().ok_or_else(|| format!("{named}: no address found"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn ways(change: impl FnOnce(&mut Ways)) -> Arc<Ways> {
-        let mut ways = Ways::default();
-        change(&mut ways);
-        Arc::new(ways)
+    fn options(change: impl FnOnce(&mut ConnectOptions)) -> Arc<ConnectOptions> {
+        let mut options = ConnectOptions::default();
+        change(&mut options);
+        Arc::new(options)
     }
 
     #[test]
-    fn a_name_leads_where_it_was_said_to_on_that_port() {
+    fn configured_address_applies_to_its_port() {
         let one = Resolve::parse("A.test:81:127.0.0.9").unwrap();
         let six = Resolve::parse("a.test:82:[::1],127.0.0.1").unwrap();
-        let ways = ways(|ways| ways.resolve = vec![one, six]);
-        let address = |url: &str| ways.web(url).unwrap().address.to_string();
+        let options = options(|options| options.resolve = vec![one, six]);
+        let address = |url: &str| options.web(url).unwrap().address.to_string();
         assert_eq!(address("http://a.TEST:81/x"), "127.0.0.9:81");
         assert_eq!(address("https://a.test:82/"), "[::1]:82");
-        let elsewhere = ways.web("http://a.test:83/").unwrap();
-        assert!(matches!(elsewhere.route, Route::Nowhere(_)), "{elsewhere:?}");
+        let elsewhere = options.web("http://a.test:83/").unwrap();
+        assert!(matches!(elsewhere.route, Route::Unresolved(_)), "{elsewhere:?}");
         for wrong in ["a", "a:80", "a:80:b", "a:x:127.0.0.1", ":80:127.0.0.1", ""] {
             assert!(Resolve::parse(wrong).unwrap_err().contains("HOST:PORT:ADDRESS"), "{wrong}");
         }
     }
 
     #[test]
-    fn a_proxy_is_asked_for_what_is_plain_and_for_tunnels_to_the_rest() {
+    fn proxy_forwards_plain_http_and_tunnels_the_rest() {
         let proxy = Proxy::parse("http://me:w%3Ard@127.0.0.1:3128/").unwrap();
         assert_eq!(
             (proxy.host.as_str(), proxy.authorization.as_str()),
@@ -270,17 +275,17 @@ mod tests {
         );
         let connect = String::from_utf8(proxy.connect("a:443")).unwrap();
         assert!(connect.starts_with("CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\nProxy-Auth"));
-        let ways = ways(|ways| ways.proxy = Some(Arc::new(proxy)));
+        let options = options(|options| options.proxy = Some(Arc::new(proxy)));
         for (endpoint, is_tunnel) in [
-            (ways.web("http://nowhere.invalid/"), false),
-            (ways.web("https://nowhere.invalid/"), true),
-            (ways.tcp("tcp://nowhere.invalid:1"), true),
-            (ways.websocket("ws://nowhere.invalid/"), true),
+            (options.web("http://nowhere.invalid/"), false),
+            (options.web("https://nowhere.invalid/"), true),
+            (options.tcp("tcp://nowhere.invalid:1"), true),
+            (options.websocket("ws://nowhere.invalid/"), true),
         ] {
             let endpoint = endpoint.unwrap();
             assert_eq!(endpoint.address.port(), 3128);
             assert_eq!(matches!(endpoint.route, Route::Tunnel(_)), is_tunnel, "{endpoint:?}");
-            assert_eq!(matches!(endpoint.route, Route::Asked(_)), !is_tunnel, "{endpoint:?}");
+            assert_eq!(matches!(endpoint.route, Route::Forward(_)), !is_tunnel, "{endpoint:?}");
         }
         for wrong in ["https://a:1", "socks5://a:1", "http://", "a", "http://a:b", "http://a:1/x"] {
             assert!(Proxy::parse(wrong).unwrap_err().contains("HOST:PORT"), "{wrong}");
@@ -288,9 +293,9 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_file_stands_for_every_host() {
-        let ways = ways(|ways| ways.unix_socket = Some(Path::new("/s").into()));
-        let endpoint = ways.web("https://nowhere.invalid/").unwrap();
+    fn unix_socket_is_used_for_every_host() {
+        let options = options(|options| options.unix_socket = Some(Path::new("/s").into()));
+        let endpoint = options.web("https://nowhere.invalid/").unwrap();
         assert_eq!(endpoint.route, Route::Unix(Path::new("/s").into()));
     }
 }

@@ -2,7 +2,7 @@
 
 /// How a message was delivered, by its number.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Seen {
+pub(crate) enum Delivery {
     /// The newest so far.
     InOrder,
     /// Received for the first time, after a newer one.
@@ -18,8 +18,8 @@ pub(crate) enum Seen {
 pub(crate) struct Window {
     /// One more than the highest number received.
     next: u32,
-    /// Bit i: number `next - 1 - i` was seen. Two halves, so that nothing needs 8-byte alignment.
-    seen: [u32; 2],
+    /// Bit i: number `next - 1 - i` was received. Two halves avoid 8-byte alignment.
+    received: [u32; 2],
 }
 
 impl Window {
@@ -30,22 +30,22 @@ impl Window {
 
     const BITS: u32 = u64::BITS;
 
-    /// Takes note of number `sequence`. Numbers count from 0 to `u32::MAX - 1`.
-    pub(crate) fn note(&mut self, sequence: u32) -> Seen {
-        let bits = u64::from(self.seen[0]) | u64::from(self.seen[1]) << 32;
+    /// Notes number `sequence`, from 0 to `u32::MAX - 1`.
+    pub(crate) fn note(&mut self, sequence: u32) -> Delivery {
+        let bits = u64::from(self.received[0]) | u64::from(self.received[1]) << 32;
         let (bits, seen) = if sequence >= self.next {
             let ahead = sequence - self.next + 1;
             self.next = sequence.saturating_add(1);
-            (bits.checked_shl(ahead).unwrap_or(0) | 1, Seen::InOrder)
+            (bits.checked_shl(ahead).unwrap_or(0) | 1, Delivery::InOrder)
         } else {
             let behind = self.next - 1 - sequence;
             if behind >= Self::BITS {
-                return Seen::Stale;
+                return Delivery::Stale;
             }
             let bit = 1 << behind;
-            (bits | bit, if bits & bit == 0 { Seen::Reordered } else { Seen::Duplicate })
+            (bits | bit, if bits & bit == 0 { Delivery::Reordered } else { Delivery::Duplicate })
         };
-        self.seen = [bits as u32, (bits >> 32) as u32];
+        self.received = [bits as u32, (bits >> 32) as u32];
         seen
     }
 }
@@ -54,14 +54,14 @@ impl Window {
 mod tests {
     use super::*;
 
-    fn notes(sequences: &[u32]) -> Vec<Seen> {
+    fn notes(sequences: &[u32]) -> Vec<Delivery> {
         let mut window = Window::default();
         sequences.iter().map(|&sequence| window.note(sequence)).collect()
     }
 
     #[test]
-    fn order_gaps_and_repeats_are_told_apart() {
-        use Seen::{Duplicate, InOrder, Reordered};
+    fn order_gaps_and_duplicates_are_distinguished() {
+        use Delivery::{Duplicate, InOrder, Reordered};
         assert_eq!(notes(&[0, 1, 2]), [InOrder; 3]);
         assert_eq!(notes(&[0, 0, 1, 0, 1]), [InOrder, Duplicate, InOrder, Duplicate, Duplicate]);
         assert_eq!(notes(&[0, 2, 1, 3, 1]), [InOrder, InOrder, Reordered, InOrder, Duplicate]);
@@ -69,17 +69,17 @@ mod tests {
     }
 
     #[test]
-    fn sixty_four_are_known_and_no_more() {
-        assert_eq!(notes(&[0, 64, 1])[2], Seen::Reordered);
-        assert_eq!(notes(&[0, 64, 0])[2], Seen::Stale);
-        assert_eq!(notes(&[0, 63, 0])[2], Seen::Duplicate);
-        assert_eq!(notes(&[1, 1_000_000, 999_999, 1])[2..], [Seen::Reordered, Seen::Stale]);
-        assert_eq!(notes(&[u32::MAX - 1, u32::MAX - 2])[1], Seen::Reordered);
+    fn newest_64_are_known() {
+        assert_eq!(notes(&[0, 64, 1])[2], Delivery::Reordered);
+        assert_eq!(notes(&[0, 64, 0])[2], Delivery::Stale);
+        assert_eq!(notes(&[0, 63, 0])[2], Delivery::Duplicate);
+        assert_eq!(notes(&[1, 1_000_000, 999_999, 1])[2..], [Delivery::Reordered, Delivery::Stale]);
+        assert_eq!(notes(&[u32::MAX - 1, u32::MAX - 2])[1], Delivery::Reordered);
     }
 
     /// Compares it with a complete set.
     #[test]
-    fn it_agrees_with_a_full_memory_in_random_traffic() {
+    fn window_agrees_with_a_complete_set_in_random_traffic() {
         let mut random = 0x2545_f491_4f6c_dd1d_u64;
         let mut draw = |below: u64| {
             random ^= random << 13;
@@ -93,10 +93,10 @@ mod tests {
             let sequence = step.saturating_sub(draw(100) as u32) + draw(3) as u32;
             let fresh = all.insert(sequence);
             let expected = match highest {
-                Some(top) if sequence <= top && top - sequence >= 64 => Seen::Stale,
-                Some(top) if sequence <= top && fresh => Seen::Reordered,
-                Some(top) if sequence <= top => Seen::Duplicate,
-                _ => Seen::InOrder,
+                Some(top) if sequence <= top && top - sequence >= 64 => Delivery::Stale,
+                Some(top) if sequence <= top && fresh => Delivery::Reordered,
+                Some(top) if sequence <= top => Delivery::Duplicate,
+                _ => Delivery::InOrder,
             };
             highest = highest.max(Some(sequence));
             assert_eq!(window.note(sequence), expected, "{sequence} at step {step}");

@@ -48,7 +48,7 @@ fn drive(config: &Config) -> (Summary, CableSummary) {
 }
 
 #[test]
-fn every_way_to_connect_brings_subscriptions() {
+fn every_connect_mode_subscribes_all() {
     for connect in [Connect::Windowed, Connect::Storm, Connect::OneByOne, Connect::Paced(1_000)] {
         let server = Server::start(0);
         let config =
@@ -56,7 +56,7 @@ fn every_way_to_connect_brings_subscriptions() {
         let (summary, cable) = drive(&config);
         assert!(summary.held, "{connect:?}: {:?}", summary.reasons);
         assert_eq!((cable.subscribed, cable.rejected, cable.waiting), (CLIENTS, 0, 0));
-        let asked = server.said.lock().unwrap().subscribes.get(NEWS).copied();
+        let asked = server.observed.lock().unwrap().subscribes.get(NEWS).copied();
         assert_eq!(asked, Some(cable.subscribes), "{connect:?}");
         assert!(cable.pings >= CLIENTS, "{cable:?}");
         for series in [&cable.to_welcome, &cable.to_confirm, &cable.to_subscribed] {
@@ -90,13 +90,13 @@ fn identifiers_are_taken_in_turn() {
     let cable = Some(Cable::new(names.to_vec()));
     let (summary, _) = drive(&Config { connections: 30, cable, ..config(&server, "/cable") });
     assert!(summary.held, "{:?}", summary.reasons);
-    let asked = server.said.lock().unwrap().subscribes.clone();
+    let asked = server.observed.lock().unwrap().subscribes.clone();
     assert!(names.iter().all(|name| asked.get(name).is_some_and(|&n| n >= 10)), "{asked:?}");
     assert_eq!(asked.len(), 3);
 }
 
 #[test]
-fn what_is_rejected_stays_open_and_is_no_success() {
+fn rejected_subscriptions_stay_open_and_fail_the_run() {
     let server = Server::start(MISTREATED);
     let (summary, cable) = drive(&config(&server, "/rejects"));
     assert_eq!((cable.subscribed, cable.rejected), (CLIENTS - MISTREATED, MISTREATED));
@@ -105,7 +105,7 @@ fn what_is_rejected_stays_open_and_is_no_success() {
 }
 
 #[test]
-fn a_connection_without_pings_is_given_up_and_another_taken() {
+fn connection_without_pings_is_replaced() {
     let server = Server::start(MISTREATED);
     let cable = Cable { stale_after: Duration::from_secs(2), ..Cable::new(vec![NEWS.to_owned()]) };
     let hold = Duration::from_secs(4);
@@ -117,7 +117,7 @@ fn a_connection_without_pings_is_given_up_and_another_taken() {
 }
 
 #[test]
-fn a_server_that_restarts_is_come_back_to_and_one_that_forbids_is_not() {
+fn clients_reconnect_after_a_restart_and_not_after_unauthorized() {
     let server = Server::start(MISTREATED);
     let hold = Duration::from_secs(1);
     let (summary, cable) = drive(&Config { hold, ..config(&server, "/restarts") });
@@ -135,7 +135,7 @@ fn a_server_that_restarts_is_come_back_to_and_one_that_forbids_is_not() {
 
 /// The run continues although all clients are disconnected for a moment: they all reconnect.
 #[test]
-fn a_server_that_tells_all_to_go_finds_all_again() {
+fn all_clients_reconnect_after_a_restart() {
     let server = Server::start(0);
     let config = Config { hold: Duration::from_secs(3), ..config(&server, "/cable") };
     // A row of the hold says that all were subscribed.
@@ -161,7 +161,7 @@ fn a_server_that_tells_all_to_go_finds_all_again() {
 }
 
 #[test]
-fn a_server_of_something_else_is_no_success() {
+fn server_without_the_subprotocol_fails_the_run() {
     let server = Server::start(0);
     let mut config = config(&server, "/cable");
     config.protocols = vec!["mqtt".to_owned()];
@@ -184,7 +184,7 @@ fn performed_actions_are_answered_each_by_one_message() {
         duration: None,
         turnover: false,
         content: Some(Content { data, binary: false, any_answer: true }),
-        dialogue: None,
+        validator: None,
         think: None,
         timeout: Duration::from_secs(60),
     };
@@ -192,13 +192,13 @@ fn performed_actions_are_answered_each_by_one_message() {
     assert!(summary.held, "{:?}", summary.reasons);
     let echo = summary.echo.unwrap();
     assert_eq!((echo.sent, echo.received), (CLIENTS * 25, CLIENTS * 25));
-    assert_eq!(server.said.lock().unwrap().performed, CLIENTS * 25);
+    assert_eq!(server.observed.lock().unwrap().performed, CLIENTS * 25);
     assert!(cable.pings > 0);
 }
 
 /// Whispers reach all but their sender; faults of the server are counted exactly.
 #[test]
-fn whispers_are_received_by_all_others_and_faults_are_told() {
+fn whispers_reach_all_others_and_faults_are_counted() {
     let whispers = 64;
     // Two publishers receive each other and are no receivers; with one it is known which client a
     // fault affects.
@@ -217,7 +217,7 @@ fn whispers_are_received_by_all_others_and_faults_are_told() {
         };
         let (summary, cable) = drive(&Config { fanout: Some(fanout), ..config(&server, path) });
         let said = summary.broadcast.unwrap();
-        assert_eq!(server.said.lock().unwrap().whispers, u64::from(whispers));
+        assert_eq!(server.observed.lock().unwrap().whispers, u64::from(whispers));
         let receivers = CLIENTS - u64::from(publishers);
         assert_eq!((said.receivers, said.published), (receivers, u64::from(whispers)));
         assert_eq!((said.lost, said.duplicated), (lost, doubled), "{path}: {said:?}");
@@ -229,7 +229,7 @@ fn whispers_are_received_by_all_others_and_faults_are_told() {
 
 /// Subscriptions begin and end during publishing: a correct server has no errors, and faults are found.
 #[test]
-fn a_churn_finds_what_a_server_drops_doubles_and_sends_astray() {
+fn churn_finds_dropped_duplicated_and_misdelivered_messages() {
     std::thread::scope(|all| {
         for path in ["/cable", "/drops", "/doubles", "/strays"] {
             all.spawn(move || churn_at(path));
@@ -265,25 +265,25 @@ fn churn_at(path: &str) {
     let (summary, _) = drive(&config);
     let churn = summary.churn.clone().unwrap();
     let (published, faults) = {
-        let said = server.said.lock().unwrap();
+        let said = server.observed.lock().unwrap();
         (said.published, said.faults)
     };
     assert_eq!((churn.published, churn.streams), (published, 8));
     assert!(published > 200 && churn.begun > 100 && churn.judged > CLIENTS, "{churn:?}");
     assert!(churn.received >= churn.owed.saturating_sub(churn.lost) && churn.owed > 500);
-    let told = [churn.lost, churn.duplicated, churn.unexpected];
+    let counted = [churn.lost, churn.duplicated, churn.unexpected];
     match path {
-        "/cable" => assert_eq!((told, summary.held), ([0; 3], true), "{:?}", summary.reasons),
-        // What was dropped while a subscription began or ended was not owed.
+        "/cable" => assert_eq!((counted, summary.held), ([0; 3], true), "{:?}", summary.reasons),
+        // What was dropped while a subscription began or ended was not expected.
         "/drops" => assert!(
-            told[0] > faults / 4 && told[0] <= faults && told[1..] == [0, 0],
-            "{told:?} of {faults}"
+            counted[0] > faults / 4 && counted[0] <= faults && counted[1..] == [0, 0],
+            "{counted:?} of {faults}"
         ),
-        "/doubles" => assert_eq!((told, churn.reordered), ([0, faults, 0], 0)),
-        // Only just after its end a subscription may still get something.
+        "/doubles" => assert_eq!((counted, churn.reordered), ([0, faults, 0], 0)),
+        // Only just after its end a subscription may still receive something.
         _ => assert!(
-            told[2] > faults / 4 && told[2] <= faults && told[0] == 0,
-            "{told:?} of {faults}"
+            counted[2] > faults / 4 && counted[2] <= faults && counted[0] == 0,
+            "{counted:?} of {faults}"
         ),
     }
     assert_eq!(churn.unconfirmed, 0);

@@ -48,7 +48,7 @@ const MANY: Timing = Timing {
 };
 
 #[test]
-fn what_a_server_does_to_its_receivers_is_told_to_the_unit() {
+fn faults_of_a_server_are_counted_exactly() {
     let receivers = std::env::var("STANDFAST_RECEIVERS").ok().and_then(|n| n.parse().ok());
     let receivers: u64 = receivers.unwrap_or(500);
     let timing = if receivers > 5_000 { MANY } else { FEW };
@@ -61,7 +61,7 @@ fn what_a_server_does_to_its_receivers_is_told_to_the_unit() {
     assert_eq!((said.published, said.receivers), (u64::from(timing.messages), receivers));
     assert_eq!(said.expected, receivers * u64::from(timing.messages));
     for count in [&done.dropped, &done.doubled, &done.swapped, &done.corrupted, &done.delayed] {
-        assert!(did(count) > 0, "the server did what it is for");
+        assert!(did(count) > 0, "each fault occurred");
     }
     // A corrupted message also counts as lost.
     assert_eq!(said.lost, did(&done.dropped) + did(&done.corrupted));
@@ -232,7 +232,7 @@ impl Handler for Faulty {
 
     fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, data: Arc<[u8]>) {
         let broadcast::Publication { publisher, sequence, .. } =
-            broadcast::parse(&data).expect("ours");
+            broadcast::parse(&data).expect("a publication of the run");
         let count = |count: &AtomicU64| count.fetch_add(1, Ordering::SeqCst);
         let lose =
             |slot| *self.done.lost.lock().unwrap().entry((self.worker, slot)).or_default() += 1;
@@ -270,7 +270,7 @@ impl Handler for Faulty {
                 }
             }
             let Some(held) = core.user_at(slot) else { continue };
-            let Some(at) = held.iter().position(|(whose, _)| *whose == publisher) else { continue };
+            let Some(at) = held.iter().position(|(owner, _)| *owner == publisher) else { continue };
             let (_, held) = held.swap_remove(at);
             core.send(id, OpCode::Text, &held);
         }

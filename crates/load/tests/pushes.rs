@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use load::Endpoint;
 use load::requests::{
-    Answer, Failure, Kind, Left, Part, Push, Request, RequestSummary, Requests, Script, Step,
+    Answer, Failure, Kind, Part, Push, Request, RequestSummary, Requests, Script, SocketEnd, Step,
     WebSocket, drive_requests,
 };
 
@@ -23,15 +23,15 @@ const HEAD: &str =
     "Host: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\r\n";
 
 #[derive(Default)]
-struct Book {
+struct ServerLog {
     /// Messages that were no answer.
     strays: AtomicU64,
-    left: Mutex<Vec<Left>>,
+    left: Mutex<Vec<SocketEnd>>,
 }
 
 /// Each user connects and sends one request after another.
 struct Asker {
-    book: Arc<Book>,
+    book: Arc<ServerLog>,
     request: Request,
     connect: Request,
     asked: Vec<u32>,
@@ -71,7 +71,7 @@ impl Script for Asker {
         is_it
     }
 
-    fn left(&mut self, _: u32, left: Left) {
+    fn socket_ended(&mut self, _: u32, left: SocketEnd) {
         self.book.left.lock().unwrap().push(left);
     }
 
@@ -80,7 +80,7 @@ impl Script for Asker {
     }
 }
 
-fn run(port: u16, path: &str, users: u64) -> (RequestSummary, Arc<Book>) {
+fn run(port: u16, path: &str, users: u64) -> (RequestSummary, Arc<ServerLog>) {
     let endpoint = Endpoint::parse_web(&format!("http://127.0.0.1:{port}/")).unwrap();
     let config = Requests {
         duration: None,
@@ -88,7 +88,7 @@ fn run(port: u16, path: &str, users: u64) -> (RequestSummary, Arc<Book>) {
         timeout: LIMIT,
         ..Requests::new(vec![endpoint], users)
     };
-    let book: Arc<Book> = Arc::default();
+    let book: Arc<ServerLog> = Arc::default();
     let (own, head) = (Arc::clone(&book), format!("GET {path} HTTP/1.1\r\n{HEAD}"));
     let script = move |part: Part| Asker {
         book: Arc::clone(&own),
@@ -105,18 +105,18 @@ fn run(port: u16, path: &str, users: u64) -> (RequestSummary, Arc<Book>) {
 }
 
 #[test]
-fn every_question_has_its_answer() {
+fn every_request_has_its_answer() {
     let server = server::Server::start();
     let (summary, book) = run(server.port, "/echo", 20);
     let of = summary.requests;
     assert_eq!((of.ok, of.failed, of.sent), (20 * 251, 0, 20 * 251), "{summary}");
     assert_eq!(summary.connections.opened, 20);
     assert_eq!(book.strays.load(Ordering::Relaxed), 0);
-    assert!(book.left.lock().unwrap().is_empty(), "they left by themselves");
+    assert!(book.left.lock().unwrap().is_empty(), "the users closed their connections");
 }
 
 #[test]
-fn what_is_dropped_changed_doubled_or_late_is_no_answer() {
+fn dropped_corrupted_duplicated_or_late_messages_are_no_answers() {
     let server = server::Server::start();
     // The server drops each 100th message of a connection, delays the 50th, corrupts the 70th and
     // duplicates each 101st.
@@ -124,6 +124,10 @@ fn what_is_dropped_changed_doubled_or_late_is_no_answer() {
     let of = summary.requests;
     assert_eq!((of.failed, summary.errors["timeout"]), (3 * 4, 3 * 4), "{summary}");
     assert_eq!(of.ok, 3 * (251 - 4), "{summary}");
-    assert_eq!(book.strays.load(Ordering::Relaxed), 3 * 4, "late, changed, and two doubled");
+    assert_eq!(
+        book.strays.load(Ordering::Relaxed),
+        3 * 4,
+        "one late, one corrupted, and two duplicated"
+    );
     assert_eq!(summary.connections.opened, 3, "none of that costs the socket");
 }

@@ -13,7 +13,7 @@ use engine::sys::process;
 use http_server::{MIX, start};
 use load::requests::{
     Accepted, Answer, Expect, Failure, Fixed, Http1, HttpRequest, Pace, Part, Request,
-    RequestSummary, Requests, RequestsEnded, Script, Step, Tcp, Wants, drive_requests,
+    RequestSummary, Requests, RequestsOutcome, Script, Step, Tcp, Wants, drive_requests,
 };
 use load::stages::Stage;
 use load::{Endpoint, Row};
@@ -51,7 +51,7 @@ fn drive_with<S: Script>(
     config: &Requests,
     script: impl Fn(Part) -> S + Send + Sync + 'static,
     row: impl FnMut(&Row),
-) -> RequestsEnded {
+) -> RequestsOutcome {
     let wait = |time| {
         std::thread::sleep(time);
         false
@@ -73,7 +73,7 @@ fn balanced(summary: &RequestSummary) {
 }
 
 #[test]
-fn each_fault_is_told_by_its_kind_and_to_the_unit() {
+fn faults_are_counted_by_kind() {
     let (port, book) = start();
     for (fault, kind, keeps) in [
         ("error", "status", true),
@@ -103,7 +103,7 @@ fn each_fault_is_told_by_its_kind_and_to_the_unit() {
 }
 
 #[test]
-fn a_mix_of_faults_is_taken_apart_to_the_unit() {
+fn mixed_faults_are_counted_by_kind() {
     let (port, book) = start();
     let summary = drive(&config(port, 8, 600), "/mix");
     balanced(&summary);
@@ -131,7 +131,7 @@ fn a_mix_of_faults_is_taken_apart_to_the_unit() {
 }
 
 #[test]
-fn servers_that_never_come_to_an_end_are_given_up_in_time() {
+fn endless_answers_time_out() {
     let (port, book) = start();
     for fault in ["silent", "dribble", "interim"] {
         let before = book.received();
@@ -146,7 +146,7 @@ fn servers_that_never_come_to_an_end_are_given_up_in_time() {
 }
 
 #[test]
-fn a_dead_target_fails_every_request_and_the_run_ends() {
+fn refused_connects_fail_every_request_and_the_run_ends() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let summary = drive(&config(port, 4, 40), "/");
     balanced(&summary);
@@ -157,7 +157,7 @@ fn a_dead_target_fails_every_request_and_the_run_ends() {
 }
 
 #[test]
-fn connections_stay_or_are_new_as_asked() {
+fn connections_are_reused_unless_configured() {
     let (port, book) = start();
     for path in ["/ok", "/chunked"] {
         let before = book.accepted();
@@ -187,7 +187,7 @@ fn pipelined_requests_are_answered_in_order() {
 }
 
 #[test]
-fn a_redirect_is_followed_where_asked() {
+fn redirects_are_followed_if_configured() {
     let (port, book) = start();
     let summary = drive(&Requests { redirects: 1, ..config(port, 2, 50) }, "/redirect");
     balanced(&summary);
@@ -198,7 +198,7 @@ fn a_redirect_is_followed_where_asked() {
 }
 
 #[test]
-fn a_server_that_stalls_shows_it_in_latency_and_not_in_service_time() {
+fn stall_shows_in_latency_and_not_in_service_time() {
     let (port, book) = start();
     let over = AtomicBool::new(false);
     let summary = std::thread::scope(|scope| {
@@ -225,7 +225,7 @@ fn a_server_that_stalls_shows_it_in_latency_and_not_in_service_time() {
 }
 
 #[test]
-fn a_server_that_freezes_midway_has_failed_what_it_owes() {
+fn frozen_server_fails_requests_in_flight() {
     let (port, book) = start();
     let over = AtomicBool::new(false);
     let summary = std::thread::scope(|scope| {
@@ -254,7 +254,7 @@ fn a_server_that_freezes_midway_has_failed_what_it_owes() {
 }
 
 #[test]
-fn who_answers_slowly_has_the_time_for_it_at_the_end() {
+fn slow_answers_are_awaited_at_the_end() {
     let (port, book) = start();
     let duration = Some(http_server::SLOW + Duration::from_millis(50));
     let summary = drive(&Requests { duration, requests: None, ..config(port, 1, 0) }, "/slow");
@@ -291,7 +291,7 @@ fn a_rate_ends_with_the_number_of_its_requests() {
 }
 
 #[test]
-fn the_open_model_sends_what_is_due_and_tells_what_it_could_not() {
+fn open_model_sends_due_requests_and_counts_unsent_ones() {
     let (port, book) = start();
     let pace = Pace::Rate(500);
     let (duration, warm_up) = (Some(Duration::from_secs(1)), Duration::from_millis(400));
@@ -330,7 +330,7 @@ fn a_staircase_of_users_and_of_rates_ends_by_itself() {
 }
 
 #[test]
-fn a_run_that_is_interrupted_says_what_it_came_to() {
+fn interrupted_run_has_a_summary() {
     let (port, book) = start();
     let request = get("/ok");
     let script = move |part| Fixed::new(vec![request.clone()], part, Accepted::default());
@@ -400,7 +400,7 @@ fn a_script_sees_what_it_wants_and_ends_the_run() {
 }
 
 #[test]
-fn plain_tcp_is_a_driver_like_another() {
+fn tcp_driver_runs_like_http() {
     let (port, book) = start();
     let endpoint = Endpoint::parse_tcp(&format!("tcp://127.0.0.1:{port}")).unwrap();
     let run = |path: &str, expect: Expect| {
@@ -446,18 +446,18 @@ fn json_has_the_names_of_the_schema() {
 }
 
 #[test]
-fn what_does_not_go_together_is_refused() {
-    for (wrong, said) in [
+fn inconsistent_configurations_are_rejected() {
+    for (wrong, expected) in [
         (Requests { pipeline: 0, ..config(1, 1, 1) }, "pipelining"),
         (Requests { pipeline: 2, redirects: 1, ..config(1, 1, 1) }, "redirects"),
-        (Requests { pipeline: 2, new_connections: true, ..config(1, 1, 1) }, "stay"),
-        (Requests { requests: None, ..config(1, 1, 1) }, "when it ends"),
+        (Requests { pipeline: 2, new_connections: true, ..config(1, 1, 1) }, "persistent"),
+        (Requests { requests: None, ..config(1, 1, 1) }, "no end is set"),
         (Requests { endpoints: Vec::new(), ..config(1, 1, 1) }, "URLs"),
     ] {
         let request = get("/");
         let script = move |part| Fixed::new(vec![request.clone()], part, Accepted::default());
         let ended = drive_requests(&wrong, Http1::new, script, |_| {}, |_| false);
         let error = ended.unwrap_err().to_string();
-        assert!(error.contains(said), "{error}");
+        assert!(error.contains(expected), "{error}");
     }
 }

@@ -34,7 +34,7 @@ fn echo(rate: Option<u64>) -> Echo {
         duration: None,
         turnover: false,
         content: None,
-        dialogue: None,
+        validator: None,
         think: None,
         timeout,
     }
@@ -51,7 +51,7 @@ fn drive(config: &Config) -> Summary {
 }
 
 #[test]
-fn a_right_server_is_found_right_in_either_model_and_any_size() {
+fn correct_server_has_no_errors_in_both_models_and_all_sizes() {
     let server = Server::start();
     for rate in [None, Some(1_000)] {
         for size in [4, 20, 70_000] {
@@ -77,7 +77,7 @@ fn a_right_server_is_found_right_in_either_model_and_any_size() {
 /// The server drops each 100th message of a socket, duplicates each 101st, answers the 50th after the
 /// 51st and corrupts the 70th.
 #[test]
-fn the_open_model_counts_every_fault_to_the_unit() {
+fn open_model_counts_every_fault() {
     let server = Server::start();
     let config = Config { echo: Some(echo(Some(5_000))), ..config(server.port, "/faults") };
     let summary = drive(&config);
@@ -94,7 +94,7 @@ fn the_open_model_counts_every_fault_to_the_unit() {
 
 /// A message that is never answered stops its socket for the timeout only.
 #[test]
-fn the_closed_loop_gives_up_what_is_dropped_and_goes_on() {
+fn closed_loop_gives_up_dropped_messages_and_continues() {
     let server = Server::start();
     let config = Config { echo: Some(echo(None)), ..config(server.port, "/drops") };
     let echo = drive(&config).echo.unwrap();
@@ -106,7 +106,7 @@ fn the_closed_loop_gives_up_what_is_dropped_and_goes_on() {
 
 /// The server answers the 20th message of each socket only after the 21st has come.
 #[test]
-fn the_closed_loop_tells_late_from_lost() {
+fn closed_loop_distinguishes_late_from_lost() {
     let server = Server::start();
     let config = Config { echo: Some(echo(None)), ..config(server.port, "/late") };
     let echo = drive(&config).echo.unwrap();
@@ -118,7 +118,7 @@ fn the_closed_loop_tells_late_from_lost() {
 
 /// Every message is counted although connections are replaced: none is sent twice or lost in between.
 #[test]
-fn a_connection_is_replaced_after_its_messages_and_all_are_counted() {
+fn turnover_replaces_connections_and_counts_all_messages() {
     let server = Server::start();
     let content = |size| Some(Content::filling(size));
     for (size, content) in [(4, content(1)), (20, None), (70_000, None)] {
@@ -137,7 +137,7 @@ fn a_connection_is_replaced_after_its_messages_and_all_are_counted() {
 
 /// The server drops the 100th message of each connection, which delays its replacement.
 #[test]
-fn turnover_goes_on_though_answers_are_dropped() {
+fn turnover_continues_after_dropped_answers() {
     let server = Server::start();
     let timeout = Duration::from_millis(200);
     let echo = Echo { messages: Some(120), turnover: true, timeout, ..echo(None) };
@@ -145,7 +145,7 @@ fn turnover_goes_on_though_answers_are_dropped() {
     let summary = drive(&Config { echo: Some(echo), ..config(server.port, "/drops") });
     let (connections, echo) = (summary.connections, summary.echo.unwrap());
     assert!(connections.replaced >= CONNECTIONS, "{connections:?}");
-    assert!(echo.lost >= connections.replaced, "each that was replaced lost one: {echo:?}");
+    assert!(echo.lost >= connections.replaced, "each replaced connection lost one: {echo:?}");
     assert_eq!(echo.received, echo.sent - echo.lost, "{echo:?}");
     assert!(!summary.held);
 }
@@ -166,7 +166,7 @@ fn failed_connects_are_counted_by_cause_and_end_the_run() {
 }
 
 #[test]
-fn every_way_to_connect_opens_all() {
+fn every_connect_mode_opens_all() {
     let server = Server::start();
     for connect in [Connect::Windowed, Connect::Storm, Connect::OneByOne, Connect::Paced(2_000)] {
         let wanted = 600;
@@ -189,7 +189,7 @@ fn every_way_to_connect_opens_all() {
 
 /// The server answers no ping on one socket.
 #[test]
-fn heartbeats_find_the_sockets_that_do_not_answer() {
+fn heartbeats_find_unanswered_sockets() {
     let server = Server::start();
     let period = Some(Duration::from_millis(400));
     let config = config(server.port, "/echo");
@@ -259,7 +259,7 @@ fn obey(config: Config) -> (Sender<Vec<u8>>, Receiver<Value>) {
     let (said, events) = mpsc::channel();
     std::thread::spawn(move || {
         let input = BufReader::new(Input { lines, pending: Vec::new() });
-        load::control::obey(&config, input, Output(said), || false).unwrap();
+        load::control::run_commands(&config, input, Output(said), || false).unwrap();
     });
     (commands, events)
 }

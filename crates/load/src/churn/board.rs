@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
 
-/// The streams of a churn.
-pub(crate) struct Board {
+/// The counters of all streams of a churn.
+pub(crate) struct PublishCounters {
     streams: Vec<Stream>,
 }
 
@@ -19,14 +19,14 @@ struct Stream {
     taken: AtomicU32,
 }
 
-impl Board {
-    pub(crate) fn new(names: &[String]) -> Board {
+impl PublishCounters {
+    pub(crate) fn new(names: &[String]) -> PublishCounters {
         let stream = |name: &String| Stream {
             name: Value::from(name.as_str()).to_string(),
             begun: AtomicU32::new(0),
             taken: AtomicU32::new(0),
         };
-        Board { streams: names.iter().map(stream).collect() }
+        PublishCounters { streams: names.iter().map(stream).collect() }
     }
 
     pub(crate) fn streams(&self) -> usize {
@@ -82,24 +82,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_stream_has_one_publisher_and_its_turn() {
+    fn each_stream_has_one_publisher_and_takes_turns() {
         let names: Vec<String> = (0..7).map(|n| format!("s{n}")).collect();
-        let board = Board::new(&names);
-        assert_eq!((board.name(3), board.streams()), ("\"s3\"", 7));
-        let of = |publisher| (0..8).map(|n| board.stream(publisher, 3, n)).collect::<Vec<_>>();
+        let counters = PublishCounters::new(&names);
+        assert_eq!((counters.name(3), counters.streams()), ("\"s3\"", 7));
+        let of = |publisher| (0..8).map(|n| counters.stream(publisher, 3, n)).collect::<Vec<_>>();
         assert_eq!(of(0), [0, 3, 6, 0, 3, 6, 0, 3]);
         assert_eq!(of(1), [1, 4, 1, 4, 1, 4, 1, 4]);
         assert_eq!(of(2), [2, 5, 2, 5, 2, 5, 2, 5]);
     }
 
     #[test]
-    fn what_was_refused_has_begun_and_was_not_taken() {
-        let board = Board::new(&["a".to_owned()]);
-        assert_eq!(board.begin(0), 0);
-        assert_eq!((board.begun_now(0), board.taken_now(0)), (1, 0));
-        assert_eq!(board.begin(0), 0, "refused, so the number is free");
-        board.taken(0);
-        assert_eq!((board.begin(0), board.begun_now(0), board.taken_now(0)), (1, 2, 1));
-        assert_eq!(board.published(), 1);
+    fn rejected_publication_has_begun_and_is_not_accepted() {
+        let counters = PublishCounters::new(&["a".to_owned()]);
+        assert_eq!(counters.begin(0), 0);
+        assert_eq!((counters.begun_now(0), counters.taken_now(0)), (1, 0));
+        assert_eq!(counters.begin(0), 0, "refused, so the number is free");
+        counters.taken(0);
+        assert_eq!((counters.begin(0), counters.begun_now(0), counters.taken_now(0)), (1, 2, 1));
+        assert_eq!(counters.published(), 1);
     }
 }

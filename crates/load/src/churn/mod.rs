@@ -18,20 +18,20 @@ use action_cable::Message;
 use engine::{ConnId, Core, Sys};
 use wire::websocket::OpCode;
 
-pub(crate) use self::board::Board;
-use self::place::{Place, State, Verdict};
+pub(crate) use self::board::PublishCounters;
+use self::place::{State, Subscription, Verdict};
 pub(crate) use self::run::ChurnRun;
 pub use self::summary::ChurnSummary;
 use crate::broadcast;
 use crate::client::Client;
-use crate::ledger::Ledger;
+use crate::ledger::Metrics;
 use crate::pacer::Pacer;
-use crate::subscriber::Line;
-use crate::window::Seen;
+use crate::subscriber::CableChannel;
+use crate::window::Delivery;
 use crate::{Fanout, Series};
 
-/// Subscriptions that a connection has at most.
-const PLACES: usize = 4;
+/// The most subscriptions of a connection.
+const SUBSCRIPTIONS: usize = 4;
 /// Steps of one turn.
 const STEPS_PER_TURN: u32 = 512;
 /// One in this many unsubscribes is followed by the same subscribe.
@@ -42,8 +42,8 @@ const PING: &[u8] = br#"{"type":"ping""#;
 /// The order that starts the churn on a worker.
 #[derive(Clone)]
 pub(crate) struct ChurnOrder {
-    pub(crate) board: Arc<Board>,
-    /// Steps a second over all connections, of which this worker has `part` of `whole`.
+    pub(crate) counters: Arc<PublishCounters>,
+    /// Steps per second over all connections, of which this worker has `part` of `whole`.
     pub(crate) rate: u64,
     pub(crate) part: u64,
     pub(crate) whole: u64,
@@ -55,11 +55,11 @@ pub(crate) struct ChurnOrder {
 /// One worker's connections.
 pub(crate) struct Churn {
     order: ChurnOrder,
-    lines: Arc<[Line]>,
+    channels: Arc<[CableChannel]>,
     pacer: Pacer,
     steps: u64,
-    /// By slot, of those that take part.
-    places: Vec<Option<[Place; PLACES]>>,
+    /// By slot; `None` for connections that do not take part.
+    subscriptions: Vec<Option<[Subscription; SUBSCRIPTIONS]>>,
     /// Slots that take part.
     members: Vec<u32>,
     /// Ends of grace periods in order: time, slot and subscription index.
@@ -73,29 +73,29 @@ impl Churn {
     pub(crate) fn begin<S: Sys>(
         core: &mut Core<S, Client>,
         order: ChurnOrder,
-        lines: Arc<[Line]>,
-        line_of: impl Fn(u32) -> Option<u32>,
-        ledger: &Ledger,
+        channels: Arc<[CableChannel]>,
+        channel_of: impl Fn(u32) -> Option<u32>,
+        metrics: &Metrics,
     ) -> Churn {
         let slots = core.slots();
-        let mut places = vec![None; slots as usize];
+        let mut subscriptions = vec![None; slots as usize];
         let mut members = Vec::new();
-        for (slot, places) in (0..slots).zip(&mut places) {
+        for (slot, subscriptions) in (0..slots).zip(&mut subscriptions) {
             let open = core.id_at(slot).is_some_and(|id| core.is_open(id));
-            let line = line_of(slot).filter(|_| open);
-            if let Some(line) = line {
-                let mut own = [Place::default(); PLACES];
-                own[0] = Place::adopted(line, order.board.begun_now(line));
-                *places = Some(own);
+            let channel = channel_of(slot).filter(|_| open);
+            if let Some(channel) = channel {
+                let mut own = [Subscription::default(); SUBSCRIPTIONS];
+                own[0] = Subscription::adopted(channel, order.counters.begun_now(channel));
+                *subscriptions = Some(own);
                 members.push(slot);
             }
         }
-        ledger.set_expecting(Fanout::FIRST_PUBLISHER);
+        metrics.set_expecting(Fanout::FIRST_PUBLISHER);
         let (nth, of) = order.turn;
         let pacer = Pacer::new(core.now_ns(), order.rate, order.part, order.whole);
         let pacer = pacer.shifted(nth, of);
         let due = VecDeque::new();
-        Churn { order, lines, pacer, steps: 0, places, members, due, stopping: false }
+        Churn { order, channels, pacer, steps: 0, subscriptions, members, due, stopping: false }
     }
 
     /// Handles a message; returns false if it is for [`crate::subscriber::CableClients`].
@@ -104,39 +104,43 @@ impl Churn {
         core: &mut Core<S, Client>,
         id: ConnId,
         data: &[u8],
-        ledger: &Ledger,
+        metrics: &Metrics,
     ) -> bool {
         let slot = id.slot();
-        if data.starts_with(PING) || self.places(slot).is_empty() {
+        if data.starts_with(PING) || self.subscriptions(slot).is_empty() {
             return false;
         }
-        let lines = Arc::clone(&self.lines);
-        let prefix = |line: u32| lines.get(line as usize).map_or(&[][..], |line| &line.prefix);
-        let used = self
-            .places(slot)
-            .iter()
-            .position(|place| place.state != State::Empty && data.starts_with(prefix(place.line)));
+        let channels = Arc::clone(&self.channels);
+        let prefix = |channel: u32| {
+            channels.get(channel as usize).map_or(&[][..], |channel| &channel.prefix)
+        };
+        let used = self.subscriptions(slot).iter().position(|subscription| {
+            subscription.state != State::Empty && data.starts_with(prefix(subscription.channel))
+        });
         if let Some(at) = used {
-            self.published(core, slot, at, data, ledger);
+            self.published(core, slot, at, data, metrics);
             return true;
         }
         let message = std::str::from_utf8(data).ok().and_then(|text| Message::decode(text).ok());
         let at = |identifier: &str| {
-            let named = |line: u32| lines.get(line as usize).map(|line| line.identifier.as_str());
-            self.places(slot).iter().position(|place| {
-                place.state != State::Empty && named(place.line) == Some(identifier)
+            let named = |channel: u32| {
+                channels.get(channel as usize).map(|channel| channel.identifier.as_str())
+            };
+            self.subscriptions(slot).iter().position(|subscription| {
+                subscription.state != State::Empty
+                    && named(subscription.channel) == Some(identifier)
             })
         };
         match message {
             Some(Message::Confirm { identifier }) => match at(&identifier) {
-                Some(at) => self.confirmed(slot, at, ledger),
-                None => ledger.counts.churn_unexpected.add(1),
+                Some(at) => self.confirmed(slot, at, metrics),
+                None => metrics.counts.churn_unexpected.add(1),
             },
             Some(Message::Data { identifier, .. }) => match at(&identifier) {
-                Some(at) => self.published(core, slot, at, data, ledger),
-                None => ledger.counts.churn_unexpected.add(1),
+                Some(at) => self.published(core, slot, at, data, metrics),
+                None => metrics.counts.churn_unexpected.add(1),
             },
-            Some(Message::Reject { .. }) => ledger.counts.churn_unexpected.add(1),
+            Some(Message::Reject { .. }) => metrics.counts.churn_unexpected.add(1),
             _ => return false,
         }
         true
@@ -144,8 +148,8 @@ impl Churn {
 
     /// Forgets a connection that has ended: nothing is expected at it.
     pub(crate) fn forget(&mut self, slot: u32) {
-        if let Some(places) = self.places.get_mut(slot as usize) {
-            *places = None;
+        if let Some(subscriptions) = self.subscriptions.get_mut(slot as usize) {
+            *subscriptions = None;
         }
         self.members.retain(|&member| member != slot);
     }
@@ -155,12 +159,15 @@ impl Churn {
         self.stopping = true;
         let at_ns = core.now_ns().saturating_add(self.order.grace_ns);
         for &slot in &self.members {
-            let Some(Some(places)) = self.places.get_mut(slot as usize) else { continue };
-            for (at, place) in places.iter_mut().enumerate() {
-                match place.state {
-                    State::Subscribed => place.notice(self.order.board.taken_now(place.line)),
-                    State::Asking { .. } => {}
-                    State::Empty | State::Leaving | State::Ended => continue,
+            let Some(Some(subscriptions)) = self.subscriptions.get_mut(slot as usize) else {
+                continue;
+            };
+            for (at, subscription) in subscriptions.iter_mut().enumerate() {
+                match subscription.state {
+                    State::Subscribed => subscription
+                        .begin_ending(self.order.counters.taken_now(subscription.channel)),
+                    State::Subscribing { .. } => {}
+                    State::Empty | State::Ending | State::Unsubscribed => continue,
                 }
                 self.due.push_back((at_ns, slot, at as u8));
             }
@@ -171,19 +178,19 @@ impl Churn {
     pub(crate) fn turn<S: Sys>(
         &mut self,
         core: &mut Core<S, Client>,
-        ledger: &Ledger,
+        metrics: &Metrics,
     ) -> Option<u64> {
         let now_ns = core.now_ns();
         while let Some(&(at_ns, slot, at)) = self.due.front()
             && at_ns <= now_ns
         {
             self.due.pop_front();
-            self.grace_is_over(core, slot, usize::from(at), ledger);
+            self.grace_is_over(core, slot, usize::from(at), metrics);
         }
         let next_ns = self.due.front().map(|(at_ns, ..)| *at_ns);
         if self.stopping {
-            if next_ns.is_none() && ledger.judged().is_none() {
-                ledger.set_judged(Vec::new());
+            if next_ns.is_none() && metrics.judged().is_none() {
+                metrics.set_judged(Vec::new());
             }
             return next_ns;
         }
@@ -193,7 +200,7 @@ impl Churn {
                 return [Some(due_ns), next_ns].into_iter().flatten().min();
             }
             self.steps += 1;
-            self.step(core, ledger);
+            self.step(core, metrics);
         }
         Some(now_ns)
     }
@@ -230,32 +237,33 @@ impl Churn {
         core: &mut Core<S, Client>,
         slot: u32,
         at: usize,
-        ledger: &Ledger,
+        metrics: &Metrics,
     ) {
         let (stopping, now_ns) = (self.stopping, core.clock_ns());
         let again = core.random().is_multiple_of(AGAIN);
         let due_ns = core.now_ns().saturating_add(self.order.grace_ns);
-        let Some(place) = self.place(slot, at) else { return };
-        let line = place.line;
-        match place.state {
-            State::Leaving if !stopping => {
-                place.end(again, now_ns);
-                self.send(core, slot, line, |line| &line.unsubscribe);
+        // The connection may have ended meanwhile.
+        let Some(subscription) = self.subscription(slot, at) else { return };
+        let channel = subscription.channel;
+        match subscription.state {
+            State::Ending if !stopping => {
+                subscription.unsubscribe(again, now_ns);
+                self.send(core, slot, channel, |channel| &channel.unsubscribe);
                 match again {
-                    true => self.ask(core, slot, line, ledger),
+                    true => self.subscribe(core, slot, channel, metrics),
                     false => self.due.push_back((due_ns, slot, at as u8)),
                 }
             }
-            State::Leaving | State::Ended => {
-                judged(place.verdict(), ledger);
-                *place = Place::default();
+            State::Ending | State::Unsubscribed => {
+                judged(subscription.verdict(), metrics);
+                *subscription = Subscription::default();
             }
-            State::Asking { .. } => {
-                ledger.counts.churn_unconfirmed.add(1);
-                *place = Place::default();
+            State::Subscribing { .. } => {
+                metrics.counts.churn_unconfirmed.add(1);
+                *subscription = Subscription::default();
             }
-            // Confirmed after the last publication, or gone with its connection.
-            State::Subscribed | State::Empty => *place = Place::default(),
+            // Confirmed after the last publication, or its connection ended.
+            State::Subscribed | State::Empty => *subscription = Subscription::default(),
         }
     }
 
@@ -278,7 +286,7 @@ impl Churn {
         slot: u32,
         at: usize,
         data: &[u8],
-        ledger: &Ledger,
+        metrics: &Metrics,
     ) {
         let (now_ns, grace_ns) = (core.clock_ns(), self.order.grace_ns);
         let counts = &ledger.counts;
@@ -299,38 +307,47 @@ impl Churn {
         if took_ns > grace_ns {
             counts.publications_late.add(1);
         }
-        ledger.record(Series::Broadcast, took_ns);
+        metrics.record(Series::Broadcast, took_ns);
     }
 
-    fn ask<S: Sys>(&self, core: &mut Core<S, Client>, slot: u32, line: u32, ledger: &Ledger) {
-        ledger.counts.subscribes.add(1);
-        self.send(core, slot, line, |line| &line.subscribe);
+    fn subscribe<S: Sys>(
+        &self,
+        core: &mut Core<S, Client>,
+        slot: u32,
+        channel: u32,
+        metrics: &Metrics,
+    ) {
+        metrics.counts.subscribes.add(1);
+        self.send(core, slot, channel, |channel| &channel.subscribe);
     }
 
     fn send<S: Sys>(
         &self,
         core: &mut Core<S, Client>,
         slot: u32,
-        line: u32,
-        of: impl Fn(&Line) -> &[u8],
+        channel: u32,
+        of: impl Fn(&CableChannel) -> &[u8],
     ) {
-        if let (Some(id), Some(line)) = (core.id_at(slot), self.lines.get(line as usize)) {
-            core.send(id, OpCode::Text, of(line));
+        if let (Some(id), Some(channel)) = (core.id_at(slot), self.channels.get(channel as usize)) {
+            core.send(id, OpCode::Text, of(channel));
         }
     }
 
-    fn places(&self, slot: u32) -> &[Place] {
-        self.places.get(slot as usize).and_then(Option::as_ref).map_or(&[], |places| &places[..])
+    fn subscriptions(&self, slot: u32) -> &[Subscription] {
+        self.subscriptions
+            .get(slot as usize)
+            .and_then(Option::as_ref)
+            .map_or(&[], |subscriptions| &subscriptions[..])
     }
 
-    fn place(&mut self, slot: u32, at: usize) -> Option<&mut Place> {
-        self.places.get_mut(slot as usize)?.as_mut()?.get_mut(at)
+    fn subscription(&mut self, slot: u32, at: usize) -> Option<&mut Subscription> {
+        self.subscriptions.get_mut(slot as usize)?.as_mut()?.get_mut(at)
     }
 }
 
-fn judged(Verdict { owed, lost }: Verdict, ledger: &Ledger) {
-    let counts = &ledger.counts;
+fn judged(Verdict { expected, lost }: Verdict, metrics: &Metrics) {
+    let counts = &metrics.counts;
     counts.churn_judged.add(1);
-    counts.churn_owed.add(owed.into());
+    counts.churn_owed.add(expected.into());
     counts.churn_lost.add(lost.into());
 }

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use engine::Remote;
 
-use super::{Board, ChurnOrder, ChurnSummary};
+use super::{ChurnOrder, ChurnSummary, PublishCounters};
 use crate::client::Order;
-use crate::fanout::publisher::{Books, Place, Publisher};
+use crate::fanout::publisher::{PublishStats, Publisher, PublisherConfig};
 use crate::fanout::reached_rate;
-use crate::ledger::{Ledger, Snapshot};
+use crate::ledger::{Metrics, Snapshot};
 use crate::{Churn, Fanout, Published, Recorder};
 
 /// Timeout for workers to judge all subscriptions, in addition to the grace.
@@ -20,7 +20,7 @@ const JUDGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A running churn.
 pub(crate) struct ChurnRun {
     fanout: Fanout,
-    board: Arc<Board>,
+    counters: Arc<PublishCounters>,
     remote: Remote<Order>,
     /// Workers that take part.
     busy: Vec<usize>,
@@ -49,20 +49,20 @@ impl ChurnRun {
         remote: &Remote<Order>,
         open: &[u64],
     ) -> ChurnRun {
-        let board = Arc::new(Board::new(&churn.streams));
+        let counters = Arc::new(PublishCounters::new(&churn.streams));
         let whole = open.iter().sum();
         let grace_ns = u64::try_from(fanout.late_after.as_nanos()).unwrap_or(u64::MAX);
         let mut busy = Vec::new();
         let of = open.iter().filter(|part| **part > 0).count() as u64;
         for (worker, &part) in open.iter().enumerate().filter(|(_, part)| **part > 0) {
-            let (board, turn) = (Arc::clone(&board), (busy.len() as u64, of));
-            let order = ChurnOrder { board, rate: churn.rate, part, whole, turn, grace_ns };
-            tell(remote, worker, Order::Churn(order));
+            let (counters, turn) = (Arc::clone(&counters), (busy.len() as u64, of));
+            let order = ChurnOrder { counters, rate: churn.rate, part, whole, turn, grace_ns };
+            post_order(remote, worker, Order::Churn(order));
             busy.push(worker);
         }
         ChurnRun {
             fanout: fanout.clone(),
-            board,
+            counters,
             remote: remote.clone(),
             busy,
             phase: Phase::Begun,
@@ -74,20 +74,23 @@ impl ChurnRun {
     /// Advances it; call it several times a second. Returns true when all is judged.
     ///
     /// # Errors
-    /// No threads for the publishers.
-    pub(crate) fn tend(&mut self, ledgers: &[Arc<Ledger>], now_ns: u64) -> io::Result<bool> {
-        let all = |is: &dyn Fn(&Ledger) -> bool| {
-            self.busy.iter().filter_map(|&worker| ledgers.get(worker)).all(|ledger| is(ledger))
+    /// The publisher threads could not be started.
+    pub(crate) fn tend(&mut self, all_metrics: &[Arc<Metrics>], now_ns: u64) -> io::Result<bool> {
+        let all = |is: &dyn Fn(&Metrics) -> bool| {
+            self.busy
+                .iter()
+                .filter_map(|&worker| all_metrics.get(worker))
+                .all(|metrics| is(metrics))
         };
         match self.phase {
-            Phase::Begun if all(&|ledger| ledger.expects(Fanout::FIRST_PUBLISHER)) => {
+            Phase::Begun if all(&|metrics| metrics.expects(Fanout::FIRST_PUBLISHER)) => {
                 self.publish(now_ns)?;
             }
             Phase::Publishing if self.publishers.iter().all(Publisher::is_done) => {
                 self.stop(now_ns);
             }
             Phase::Stopping { until_ns }
-                if now_ns > until_ns || all(&|ledger| ledger.judged().is_some()) =>
+                if now_ns > until_ns || all(&|metrics| metrics.judged().is_some()) =>
             {
                 self.phase = Phase::Over;
             }
@@ -99,8 +102,9 @@ impl ChurnRun {
     fn publish(&mut self, now_ns: u64) -> io::Result<()> {
         self.began_ns = now_ns;
         let publishers = (0..self.fanout.publishers).map(|index| {
-            let (remote, board) = (self.remote.clone(), Some(Arc::clone(&self.board)));
-            let place = Place { index, remote, worker: 0, nth: 0, begin_ns: now_ns, board };
+            let (remote, counters) = (self.remote.clone(), Some(Arc::clone(&self.counters)));
+            let place =
+                PublisherConfig { index, remote, worker: 0, nth: 0, begin_ns: now_ns, counters };
             Publisher::start(&self.fanout, place)
         });
         self.publishers = publishers.collect::<io::Result<_>>()?;
@@ -118,30 +122,37 @@ impl ChurnRun {
             publisher.join();
         }
         for &worker in &self.busy {
-            tell(&self.remote, worker, Order::StopChurn);
+            post_order(&self.remote, worker, Order::StopChurn);
         }
         let longest = JUDGE_TIMEOUT + self.fanout.late_after;
         self.phase = Phase::Stopping { until_ns: now_ns + longest.as_nanos() as u64 };
     }
 
-    pub(crate) fn so_far(&self) -> Published {
-        Publisher::so_far(&self.publishers)
+    pub(crate) fn progress(&self) -> Published {
+        Publisher::progress(&self.publishers)
     }
 
     pub(crate) fn summary(&self, counts: &Snapshot, recorder: &Recorder) -> ChurnSummary {
-        let mut books = Books::default();
+        let mut stats = PublishStats::default();
         for publisher in &self.publishers {
-            books.merge(publisher.books());
+            stats.merge(publisher.stats());
         }
-        let took_ns = books.last_sent_ns.saturating_sub(self.began_ns);
+        let took_ns = stats.last_sent_ns.saturating_sub(self.began_ns);
         let rate = self.fanout.rate as f64;
-        let reached = reached_rate(rate, books.sent, took_ns);
-        let streams = self.board.streams() as u64;
-        ChurnSummary::new(streams, self.board.published(), (rate, reached), books, counts, recorder)
+        let reached = reached_rate(rate, stats.sent, took_ns);
+        let streams = self.counters.streams() as u64;
+        ChurnSummary::new(
+            streams,
+            self.counters.published(),
+            (rate, reached),
+            stats,
+            counts,
+            recorder,
+        )
     }
 }
 
-fn tell(remote: &Remote<Order>, worker: usize, order: Order) {
+fn post_order(remote: &Remote<Order>, worker: usize, order: Order) {
     // A mailbox holds 8 MiB: it fills only if the worker is gone.
     let _ = remote.post(worker, order, 0);
 }

@@ -5,7 +5,7 @@ use std::fmt::{self, Display, Formatter};
 
 use serde::Serialize;
 
-use crate::fanout::publisher::Books;
+use crate::fanout::publisher::PublishStats;
 use crate::summary::write_latency;
 use crate::{Latency, Recorder, Series, Snapshot};
 
@@ -61,7 +61,7 @@ impl ChurnSummary {
         streams: u64,
         published: u64,
         (rate, reached_rate): (f64, f64),
-        books: Books,
+        stats: PublishStats,
         counts: &Snapshot,
         recorder: &Recorder,
     ) -> ChurnSummary {
@@ -83,23 +83,23 @@ impl ChurnSummary {
             unexpected: counts.churn_unexpected,
             unconfirmed: counts.churn_unconfirmed,
             latency: recorder.latency(Series::Broadcast),
-            publish_lag: books.recorder.latency(Series::PublishLag),
-            publish: books.recorder.latency(Series::Publish),
-            publish_failed: books.failed,
+            publish_lag: stats.recorder.latency(Series::PublishLag),
+            publish: stats.recorder.latency(Series::Publish),
+            publish_failed: stats.failed,
         }
     }
 
     pub(crate) fn shortfalls(&self) -> [(u64, &'static str); 9] {
         [
             (self.lost, "publications were lost"),
-            (self.duplicated, "publications came twice"),
-            (self.reordered, "publications came out of order"),
-            (self.late, "publications came late"),
-            (self.stale, "publications came 64 or more behind"),
-            (self.corrupted, "publications came changed"),
-            (self.unexpected, "messages came for subscriptions that were not there"),
+            (self.duplicated, "publications were duplicated"),
+            (self.reordered, "publications were reordered"),
+            (self.late, "publications were late"),
+            (self.stale, "publications were 64 or more behind"),
+            (self.corrupted, "publications were corrupted"),
+            (self.unexpected, "messages were for subscriptions that did not exist"),
             (self.unconfirmed, "subscribes were not confirmed"),
-            (self.publish_failed.values().sum(), "publications were not taken"),
+            (self.publish_failed.values().sum(), "publications were rejected or not answered"),
         ]
     }
 }
@@ -112,15 +112,15 @@ impl Display for ChurnSummary {
             "churn         {begun} subscriptions begun, {judged} judged, {streams} streams"
         )?;
         write!(f, "  published     {published}, {:.1} per second of ", self.reached_rate)?;
-        writeln!(f, "{:.1} asked for", self.rate)?;
-        write!(f, "  owed          {owed}, {received} received; {} lost, ", self.lost)?;
+        writeln!(f, "{:.1} requested", self.rate)?;
+        write!(f, "  expected      {owed}, {received} received; {} lost, ", self.lost)?;
         write!(f, "{} duplicated, {} reordered, ", self.duplicated, self.reordered)?;
         writeln!(f, "{} late, {} unexpected", self.late, self.unexpected)?;
         write_latency(f, "  to receipt  ", self.latency.as_ref())?;
         write_latency(f, "  sent late by", self.publish_lag.as_ref())?;
         write_latency(f, "  answered in ", self.publish.as_ref())?;
         for (cause, count) in &self.publish_failed {
-            writeln!(f, "  not taken     {count}: {cause}")?;
+            writeln!(f, "  failed        {count}: {cause}")?;
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use wire::http::{BodyDecoder, BodyEvent, HeadScanner, encode_request_head, parse_response};
 use wire::{Limits, Status};
 
-use super::publisher::{Door, Failure};
+use super::publisher::{Failure, PublishTransport};
 use crate::{Cause, Endpoint, Route};
 
 /// Timeout of a connect and of an answer.
@@ -59,7 +59,7 @@ pub(super) struct Http {
     connection: Option<(TcpStream, u64)>,
 }
 
-impl Door for Http {
+impl PublishTransport for Http {
     fn publish(&mut self, stream: &str, data: &str) -> Result<(), Failure> {
         let failure = |error: &io::Error, certain| {
             let cause = match error.kind() {
@@ -68,8 +68,8 @@ impl Door for Http {
             };
             Failure { cause, certain }
         };
-        if let Route::Nowhere(_) = self.http.endpoint.route {
-            // It was looked up once for all publications.
+        if let Route::Unresolved(_) = self.http.endpoint.route {
+            // The name is resolved only once.
             return Err(Failure { cause: Cause::Dns.name().to_owned(), certain: true });
         }
         let request = self.request(stream, data);

@@ -13,11 +13,11 @@ use std::time::Duration;
 use engine::Remote;
 
 pub use self::http::HttpPublish;
-use self::publisher::{Books, Place, Publisher};
+use self::publisher::{PublishStats, Publisher, PublisherConfig};
 use self::reception::keep_worst;
 use self::spread::{Spread, Times};
 use crate::client::Order;
-use crate::ledger::{Ledger, Snapshot};
+use crate::ledger::{Metrics, Snapshot};
 use crate::summary::FanoutSummary;
 use crate::{Fanout, Publish, Published, Series};
 
@@ -57,7 +57,8 @@ impl FanoutRun {
         let places = sockets(open).zip(0..fanout.publishers);
         let publishers = places.map(|((worker, nth), index)| {
             let remote = remote.clone();
-            let place = Place { index, remote, worker, nth, begin_ns: now_ns, board: None };
+            let place =
+                PublisherConfig { index, remote, worker, nth, begin_ns: now_ns, counters: None };
             Publisher::start(fanout, place)
         });
         Ok(FanoutRun {
@@ -78,9 +79,9 @@ impl FanoutRun {
         self.publishers.iter().map(|publisher| u64::from(publisher.published())).sum()
     }
 
-    /// The same with those that failed.
-    pub(crate) fn so_far(&self) -> Published {
-        Publisher::so_far(&self.publishers)
+    /// Accepted and failed publications.
+    pub(crate) fn progress(&self) -> Published {
+        Publisher::progress(&self.publishers)
     }
 
     /// Accepted publications of each publisher.
@@ -88,11 +89,16 @@ impl FanoutRun {
         self.publishers.iter().map(Publisher::published).collect()
     }
 
-    /// Gathers arrivals now and then. Returns true when nothing more is waited for.
-    pub(crate) fn tend(&mut self, ledgers: &[Arc<Ledger>], counts: &Snapshot, now_ns: u64) -> bool {
+    /// Collects arrival times. Returns true when nothing more is awaited.
+    pub(crate) fn tend(
+        &mut self,
+        all_metrics: &[Arc<Metrics>],
+        counts: &Snapshot,
+        now_ns: u64,
+    ) -> bool {
         if now_ns >= self.gathered_ns + GATHER_NS {
             self.gathered_ns = now_ns;
-            self.gather(ledgers);
+            self.gather(all_metrics);
         }
         if counts.publications != self.received {
             (self.received, self.received_ns) = (counts.publications, now_ns);
@@ -108,9 +114,9 @@ impl FanoutRun {
             || now_ns > done_ns + WAIT.as_nanos() as u64
     }
 
-    fn gather(&mut self, ledgers: &[Arc<Ledger>]) {
-        for ledger in ledgers {
-            let mut arrivals = std::mem::take(&mut *ledger.arrivals());
+    fn gather(&mut self, all_metrics: &[Arc<Metrics>]) {
+        for metrics in all_metrics {
+            let mut arrivals = std::mem::take(&mut *metrics.arrivals());
             self.spread.gather(&mut arrivals, self.receivers);
         }
     }
@@ -128,28 +134,28 @@ impl FanoutRun {
     /// Returns the summary, after the receivers were judged.
     pub(crate) fn summary(
         &mut self,
-        ledgers: &[Arc<Ledger>],
+        all_metrics: &[Arc<Metrics>],
         counts: &Snapshot,
     ) -> (FanoutSummary, Times) {
-        self.gather(ledgers);
+        self.gather(all_metrics);
         let times = self.spread.finish();
-        let mut books = Books::default();
+        let mut stats = PublishStats::default();
         for publisher in &self.publishers {
-            books.merge(publisher.books());
+            stats.merge(publisher.stats());
         }
         let mut worst: Vec<_> =
-            ledgers.iter().filter_map(|ledger| ledger.judged()).flatten().collect();
+            all_metrics.iter().filter_map(|metrics| metrics.judged()).flatten().collect();
         keep_worst(&mut worst);
         let by_http = matches!(self.fanout.publish, Publish::Http(_));
-        let took_ns = books.last_sent_ns.saturating_sub(self.began_ns);
+        let took_ns = stats.last_sent_ns.saturating_sub(self.began_ns);
         let rate = self.fanout.rate as f64;
         let summary = FanoutSummary {
             publishers: self.publishers.len() as u32,
-            publish_failed: books.failed,
+            publish_failed: stats.failed,
             rate,
-            reached_rate: reached_rate(rate, books.sent, took_ns),
-            publish_lag: books.recorder.latency(Series::PublishLag),
-            publish: books.recorder.latency(Series::Publish).filter(|_| by_http),
+            reached_rate: reached_rate(rate, stats.sent, took_ns),
+            publish_lag: stats.recorder.latency(Series::PublishLag),
+            publish: stats.recorder.latency(Series::Publish).filter(|_| by_http),
             receivers_short: counts.receivers_short,
             worst,
         };
@@ -184,14 +190,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn publishing_sockets_are_of_all_workers_in_turn() {
+    fn publishing_sockets_alternate_between_workers() {
         let places: Vec<_> = sockets(&[2, 0, 3, 1]).take(7).collect();
         assert_eq!(places, [(0, 0), (2, 0), (3, 0), (0, 1), (2, 1), (2, 2), (0, 0)]);
         assert_eq!(sockets(&[]).take(2).collect::<Vec<_>>(), [(0, 0); 2]);
     }
 
     #[test]
-    fn the_rate_is_of_intervals() {
+    fn rate_counts_intervals() {
         assert_eq!(reached_rate(10.0, 11, 1_000_000_000), 10.0);
         assert_eq!(reached_rate(10.0, 11, 2_000_000_000), 5.0);
         assert_eq!((reached_rate(10.0, 1, 0), reached_rate(10.0, 0, 0)), (10.0, 0.0));

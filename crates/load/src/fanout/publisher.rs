@@ -13,7 +13,7 @@ use engine::sys::process::now_ns;
 
 use super::http::Http;
 use crate::broadcast::{self, Publication};
-use crate::churn::Board;
+use crate::churn::PublishCounters;
 use crate::client::Order;
 use crate::pacer::Pacer;
 use crate::{Fanout, Publish, Published, Recorder, Series};
@@ -37,13 +37,13 @@ struct Shared {
     done: AtomicBool,
     /// Publications that the server accepted or may have accepted, or that were posted to a socket.
     published: AtomicU32,
-    books: Mutex<Books>,
+    stats: Mutex<PublishStats>,
 }
 
 /// Counters and times of publishing.
 #[derive(Clone, Default)]
-pub(crate) struct Books {
-    /// Publications refused or unanswered, by cause.
+pub(crate) struct PublishStats {
+    /// Publications rejected or not answered, by cause.
     pub(crate) failed: BTreeMap<String, u64>,
     /// [`Series::PublishLag`], and [`Series::Publish`] where there is an answer.
     pub(crate) recorder: Recorder,
@@ -53,9 +53,9 @@ pub(crate) struct Books {
     pub(crate) last_sent_ns: u64,
 }
 
-impl Books {
-    /// Adds those of another publisher.
-    pub(crate) fn merge(&mut self, other: Books) {
+impl PublishStats {
+    /// Adds the stats of another publisher.
+    pub(crate) fn merge(&mut self, other: PublishStats) {
         for (cause, count) in other.failed {
             *self.failed.entry(cause).or_default() += count;
         }
@@ -65,9 +65,9 @@ impl Books {
     }
 }
 
-/// Which publisher, where its publications enter, and when the first of all is due.
-pub(crate) struct Place {
-    /// Counted from 0.
+/// The number, transport and start time of a publisher.
+pub(crate) struct PublisherConfig {
+    /// The number of the publisher, from 0.
     pub(crate) index: u32,
     pub(crate) remote: Remote<Order>,
     /// The worker of its socket, and the index of the socket among those open there.
@@ -75,22 +75,22 @@ pub(crate) struct Place {
     /// See `worker`.
     pub(crate) nth: u32,
     pub(crate) begin_ns: u64,
-    /// With a churn: the streams that are published to in turn.
-    pub(crate) board: Option<Arc<Board>>,
+    /// With a churn: the counters of the streams, which are used in turn.
+    pub(crate) counters: Option<Arc<PublishCounters>>,
 }
 
 impl Publisher {
-    /// Begins to publish every `fanout.publishers`th publication.
-    pub(crate) fn start(fanout: &Fanout, place: Place) -> io::Result<Publisher> {
+    /// Starts publishing every `fanout.publishers`th publication.
+    pub(crate) fn start(fanout: &Fanout, config: PublisherConfig) -> io::Result<Publisher> {
         let shared = Arc::new(Shared::default());
         let (fanout, inside) = (fanout.clone(), Arc::clone(&shared));
         let run = move || {
-            let Place { index, remote, worker, nth, begin_ns, board } = place;
-            let door: Box<dyn Door> = match fanout.publish.clone() {
+            let PublisherConfig { index, remote, worker, nth, begin_ns, counters } = config;
+            let transport: Box<dyn PublishTransport> = match fanout.publish.clone() {
                 Publish::Http(http) => Box::new(Http::new(http)),
                 Publish::Socket => Box::new(Socket { remote, worker, nth }),
             };
-            publish(&fanout, index, begin_ns, board.as_deref(), door, &inside);
+            publish(&fanout, index, begin_ns, counters.as_deref(), transport, &inside);
             inside.done.store(true, Ordering::Release);
         };
         let thread = std::thread::Builder::new().name("publisher".to_owned()).spawn(run)?;
@@ -107,17 +107,17 @@ impl Publisher {
         self.shared.published.load(Ordering::Acquire)
     }
 
-    /// What all of them have done.
-    pub(crate) fn so_far(all: &[Publisher]) -> Published {
-        let failed = |publisher: &Publisher| publisher.shared.books().failed.values().sum::<u64>();
+    /// The progress of all publishers.
+    pub(crate) fn progress(all: &[Publisher]) -> Published {
+        let failed = |publisher: &Publisher| publisher.shared.stats().failed.values().sum::<u64>();
         Published {
             taken: all.iter().map(|publisher| u64::from(publisher.published())).sum(),
             failed: all.iter().map(failed).sum(),
         }
     }
 
-    pub(crate) fn books(&self) -> Books {
-        self.shared.books().clone()
+    pub(crate) fn stats(&self) -> PublishStats {
+        self.shared.stats().clone()
     }
 
     /// Asks it to stop.
@@ -142,8 +142,8 @@ impl Drop for Publisher {
 }
 
 impl Shared {
-    fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn stats(&self) -> MutexGuard<'_, PublishStats> {
+        self.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -151,8 +151,8 @@ fn publish(
     fanout: &Fanout,
     index: u32,
     begin_ns: u64,
-    board: Option<&Board>,
-    mut door: Box<dyn Door>,
+    counters: Option<&PublishCounters>,
+    mut transport: Box<dyn PublishTransport>,
     shared: &Shared,
 ) {
     let pacer = Pacer::new(begin_ns, fanout.rate, 1, 1);
@@ -169,33 +169,34 @@ fn publish(
         if sent_ns > until_ns.saturating_add(OVERDUE_NS) {
             return;
         }
-        // With streams, each counts by itself and stands for the publisher.
-        let stream = board.map(|board| (board, board.stream(index, fanout.publishers, nth)));
+        // With a churn each stream has its own numbers, and acts as a publisher.
+        let stream =
+            counters.map(|counters| (counters, counters.stream(index, fanout.publishers, nth)));
         let (which, sequence) = match stream {
-            Some((board, stream)) => (stream as u32, board.begin(stream)),
+            Some((counters, stream)) => (stream as u32, counters.begin(stream)),
             None => (index, next),
         };
         let publisher = Fanout::FIRST_PUBLISHER + which;
         let publication = Publication { publisher, sequence, published_ns: sent_ns };
-        let name = stream.map_or("", |(board, stream)| board.name(stream));
-        let result = door.publish(name, &broadcast::encode(&publication, fanout.size));
-        let mut books = shared.books();
-        books.sent += 1;
-        books.last_sent_ns = sent_ns;
-        books.recorder.record(Series::PublishLag, sent_ns.saturating_sub(due_ns));
-        books.recorder.record(Series::Publish, now_ns().saturating_sub(sent_ns));
-        // What may have been taken is expected, so that its receipts hide no losses. The number of
-        // one that was not is used again.
+        let name = stream.map_or("", |(counters, stream)| counters.name(stream));
+        let result = transport.publish(name, &broadcast::encode(&publication, fanout.size));
+        let mut stats = shared.stats();
+        stats.sent += 1;
+        stats.last_sent_ns = sent_ns;
+        stats.recorder.record(Series::PublishLag, sent_ns.saturating_sub(due_ns));
+        stats.recorder.record(Series::Publish, now_ns().saturating_sub(sent_ns));
+        // A publication that may have been accepted is expected, as its receipts would hide losses.
+        // The number of a rejected one is reused.
         let refused = result.as_ref().is_err_and(|failure| failure.certain);
         next += u32::from(!refused);
-        if let Some((board, stream)) = stream.filter(|_| !refused) {
-            board.taken(stream);
+        if let Some((counters, stream)) = stream.filter(|_| !refused) {
+            counters.taken(stream);
         }
         shared.published.fetch_add(u32::from(!refused), Ordering::Release);
         if let Err(Failure { cause, .. }) = result {
-            let known = books.failed.len() < CAUSES_MAX || books.failed.contains_key(&cause);
+            let known = stats.failed.len() < CAUSES_MAX || stats.failed.contains_key(&cause);
             let cause = if known { cause } else { "other".to_owned() };
-            *books.failed.entry(cause).or_default() += 1;
+            *stats.failed.entry(cause).or_default() += 1;
         }
     }
 }
@@ -214,9 +215,9 @@ fn wait_until(due_ns: u64, shared: &Shared) -> bool {
     }
 }
 
-/// Where publications enter.
-pub(super) trait Door {
-    /// `stream` is the name of one of several as JSON, else empty.
+/// How publications are sent.
+pub(super) trait PublishTransport {
+    /// Sends a publication. `stream` is the name of the stream as JSON, empty if there is only one.
     fn publish(&mut self, stream: &str, data: &str) -> Result<(), Failure>;
 }
 
@@ -235,7 +236,7 @@ struct Socket {
     nth: u32,
 }
 
-impl Door for Socket {
+impl PublishTransport for Socket {
     fn publish(&mut self, _: &str, data: &str) -> Result<(), Failure> {
         let order = Order::Publish { nth: self.nth, data: data.as_bytes().into() };
         let posted = self.remote.post(self.worker, order, data.len());

@@ -17,10 +17,10 @@ use engine::{ConnId, Core, Sys};
 use crate::Series;
 use crate::broadcast::{self, Publication};
 use crate::client::Client;
-use crate::ledger::Ledger;
+use crate::ledger::Metrics;
 use crate::socket::Socket;
 use crate::summary::Receiver;
-use crate::window::{Seen, Window};
+use crate::window::{Delivery, Window};
 
 /// The most receivers that are listed for their losses.
 pub(crate) const WORST_MAX: usize = 10;
@@ -39,7 +39,7 @@ pub(crate) struct Expect {
 }
 
 /// One worker's receivers.
-pub(crate) struct Reception {
+pub(crate) struct DeliveryChecker {
     expect: Expect,
     /// Tracks of the publishers after the first, by slot.
     further: Vec<Track>,
@@ -54,15 +54,15 @@ struct Track {
 
 const _: () = assert!(size_of::<Track>() == 16);
 
-impl Reception {
-    /// All sockets that are open now, and reached, begin to count. One that opens later is no
-    /// receiver.
+impl DeliveryChecker {
+    /// Starts counting at all sockets that are open now and that publications reach. A socket that
+    /// opens later is no receiver.
     pub(crate) fn begin<S: Sys>(
         core: &mut Core<S, Client>,
         expect: Expect,
         reached: impl Fn(u32) -> bool,
-        ledger: &Ledger,
-    ) -> Reception {
+        metrics: &Metrics,
+    ) -> DeliveryChecker {
         let mut senders = expect.senders;
         for slot in 0..core.slots() {
             let open = core.id_at(slot).is_some_and(|id| core.is_open(id)) && reached(slot);
@@ -72,9 +72,9 @@ impl Reception {
                 senders = senders.saturating_sub(1);
             }
         }
-        ledger.set_expecting(expect.first);
+        metrics.set_expecting(expect.first);
         let tracks = core.slots() as usize * further(expect.publishers);
-        Reception { expect, further: vec![Track::default(); tracks] }
+        DeliveryChecker { expect, further: vec![Track::default(); tracks] }
     }
 
     pub(crate) fn message<S: Sys>(
@@ -82,10 +82,10 @@ impl Reception {
         core: &mut Core<S, Client>,
         id: ConnId,
         data: &[u8],
-        ledger: &Ledger,
+        metrics: &Metrics,
     ) {
         let now_ns = core.clock_ns();
-        let counts = &ledger.counts;
+        let counts = &metrics.counts;
         let Some(text) = broadcast::find(data) else { return counts.publications_foreign.add(1) };
         let Some(publication) = broadcast::parse(text) else { return counts.corrupted.add(1) };
         let socket = core.user_mut(id).filter(|socket| socket.has(Socket::RECEIVING));
@@ -95,22 +95,27 @@ impl Reception {
             return counts.publications_foreign.add(u64::from(!sends));
         };
         match seen {
-            Seen::InOrder => {}
-            Seen::Reordered => counts.publications_reordered.add(1),
-            Seen::Duplicate => return counts.publications_duplicated.add(1),
-            Seen::Stale => return counts.publications_stale.add(1),
+            Delivery::InOrder => {}
+            Delivery::Reordered => counts.publications_reordered.add(1),
+            Delivery::Duplicate => return counts.publications_duplicated.add(1),
+            Delivery::Stale => return counts.publications_stale.add(1),
         }
         counts.publications.add(1);
         let took_ns = now_ns.saturating_sub(publication.published_ns);
         if took_ns > self.expect.late_after_ns {
             counts.publications_late.add(1);
         }
-        ledger.record(Series::Broadcast, took_ns);
-        ledger.arrivals().note(&publication, now_ns);
+        metrics.record(Series::Broadcast, took_ns);
+        metrics.arrivals().note(&publication, now_ns);
     }
 
-    /// Takes note of a publication at its socket; `None` if nobody expects its publisher there.
-    fn note(&mut self, socket: &mut Socket, slot: u32, publication: &Publication) -> Option<Seen> {
+    /// Notes a publication at its socket; `None` if its publisher is not expected.
+    fn note(
+        &mut self,
+        socket: &mut Socket,
+        slot: u32,
+        publication: &Publication,
+    ) -> Option<Delivery> {
         let index = publication.publisher.checked_sub(self.expect.first)?;
         // `sent` counts receipts here, as these sockets send nothing.
         let (window, received) = match index.checked_sub(1) {
@@ -123,7 +128,7 @@ impl Reception {
             }
         };
         let seen = window.note(publication.sequence);
-        *received += u32::from(matches!(seen, Seen::InOrder | Seen::Reordered));
+        *received += u32::from(matches!(seen, Delivery::InOrder | Delivery::Reordered));
         Some(seen)
     }
 
@@ -134,7 +139,7 @@ impl Reception {
         core: &mut Core<S, Client>,
         published: &[u32],
         first: u64,
-        ledger: &Ledger,
+        metrics: &Metrics,
     ) {
         let mut short = Vec::new();
         for slot in 0..core.slots() {
@@ -147,7 +152,7 @@ impl Reception {
             let missing = published.iter().zip(each()).map(|(all, got)| all.saturating_sub(got));
             let lost: u64 = missing.map(u64::from).sum();
             if lost > 0 {
-                ledger.counts.receivers_short.add(1);
+                metrics.counts.receivers_short.add(1);
                 let (connection, received) = (first + u64::from(slot), each().map(u64::from).sum());
                 short.push(Receiver { connection, received, lost });
             }
@@ -156,7 +161,7 @@ impl Reception {
             }
         }
         keep_worst(&mut short);
-        ledger.set_judged(short);
+        metrics.set_judged(short);
     }
 }
 

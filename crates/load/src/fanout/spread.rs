@@ -45,7 +45,7 @@ pub struct Times {
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Arrivals {
     by_key: BTreeMap<Key, Arrival>,
-    let_go: u64,
+    dropped: u64,
 }
 
 impl Arrivals {
@@ -55,7 +55,7 @@ impl Arrivals {
         let key = (sequence, publisher);
         if self.by_key.len() >= ARRIVALS_MAX && !self.by_key.contains_key(&key) {
             self.by_key.pop_first();
-            self.let_go += 1;
+            self.dropped += 1;
         }
         let fresh = Arrival { published_ns, first_ns: now_ns, last_ns: now_ns, receivers: 0 };
         let arrival = self.by_key.entry(key).or_insert(fresh);
@@ -69,13 +69,13 @@ impl Arrivals {
 pub(crate) struct Spread {
     by_key: BTreeMap<Key, Arrival>,
     recorder: Recorder,
-    let_go: u64,
+    dropped: u64,
 }
 
 impl Spread {
     /// Takes the arrivals of a worker, and times publications that have reached all `receivers`.
     pub(crate) fn gather(&mut self, arrivals: &mut Arrivals, receivers: u64) {
-        self.let_go += std::mem::take(&mut arrivals.let_go);
+        self.dropped += std::mem::take(&mut arrivals.dropped);
         for (key, new) in std::mem::take(&mut arrivals.by_key) {
             let none = Arrival { receivers: 0, ..new };
             let known = self.by_key.entry(key).or_insert(none);
@@ -90,7 +90,7 @@ impl Spread {
         }
         while self.by_key.len() > UNDER_WAY_MAX {
             self.by_key.pop_first();
-            self.let_go += 1;
+            self.dropped += 1;
         }
     }
 
@@ -104,7 +104,7 @@ impl Spread {
             to_first: of(Series::First),
             to_last: of(Series::Last),
             first_to_last: of(Series::Spread),
-            untimed: self.let_go,
+            untimed: self.dropped,
         }
     }
 
@@ -123,7 +123,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     #[test]
-    fn first_and_last_are_taken_over_all_workers() {
+    fn first_and_last_receipt_span_all_workers() {
         let (mut one, mut two, mut spread) =
             (Arrivals::default(), Arrivals::default(), Spread::default());
         let seventh = Publication { publisher: 1, sequence: 7, published_ns: 10 * MS };
@@ -143,11 +143,11 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_gathers_is_let_go_and_counted() {
+    fn uncollected_publications_are_dropped_and_counted() {
         let mut arrivals = Arrivals::default();
         for sequence in 0..ARRIVALS_MAX as u32 + 5 {
             arrivals.note(&Publication { publisher: 1, sequence, published_ns: 0 }, 1);
         }
-        assert_eq!((arrivals.by_key.len(), arrivals.let_go), (ARRIVALS_MAX, 5));
+        assert_eq!((arrivals.by_key.len(), arrivals.dropped), (ARRIVALS_MAX, 5));
     }
 }

@@ -7,7 +7,7 @@ use action_cable::{Command, Message};
 use super::driver::Push;
 use super::request::Kind;
 use super::websocket::{WebSocket, WebSocketState};
-use super::{Awaited, Driver, Failure, Received, Request, Whole};
+use super::{Awaited, CompleteAnswer, Driver, Failure, Received, Request};
 
 /// One worker's clients.
 #[derive(Default)]
@@ -34,8 +34,8 @@ enum Awaits {
     Subscription(String),
 }
 
-/// What a message of the server was.
-enum Found {
+/// What a message of the server means.
+enum MessageOutcome {
     Nothing,
     Data,
     /// The awaited answer.
@@ -51,29 +51,29 @@ impl Cable {
         Cable::default()
     }
 
-    /// Reads the message that came. `None`: it is none of Action Cable's.
-    fn read(&mut self, state: &mut CableState, awaited: &mut Awaited) -> Option<Found> {
+    /// Decodes the last message; `None` if it is not Action Cable.
+    fn read(&mut self, state: &mut CableState, awaited: &mut Awaited) -> Option<MessageOutcome> {
         let text = std::str::from_utf8(&self.socket.message).ok()?;
         let message = Message::decode(text).ok()?;
         let mut answers = |state: &mut CableState, status| {
             state.awaits = Awaits::Nothing;
             awaited.body(text.as_bytes());
-            Found::Answer(status)
+            MessageOutcome::Answer(status)
         };
         Some(match message {
             Message::Welcome { .. } if state.awaits == Awaits::Welcome => answers(state, 101),
             Message::Confirm { identifier } | Message::Reject { identifier } if matches!(&state.awaits, Awaits::Subscription(one) if *one == identifier) => {
                 answers(state, 0)
             }
-            Message::Disconnect { reason, .. } => Found::Disconnect(reason.close_code()),
+            Message::Disconnect { reason, .. } => MessageOutcome::Disconnect(reason.close_code()),
             Message::Data { identifier, message, .. } => {
                 self.identifier.clear();
                 self.identifier.push_str(&identifier);
                 self.data.clear();
                 self.data.extend_from_slice(message.as_bytes());
-                Found::Data
+                MessageOutcome::Data
             }
-            _ => Found::Nothing,
+            _ => MessageOutcome::Nothing,
         })
     }
 }
@@ -87,7 +87,7 @@ impl Driver for Cable {
         self.socket.seed(random);
     }
 
-    fn ask<'a>(&'a mut self, state: &mut CableState, request: &'a Request) -> &'a [u8] {
+    fn encode<'a>(&'a mut self, state: &mut CableState, request: &'a Request) -> &'a [u8] {
         let named = || {
             let text = std::str::from_utf8(request.bytes()).ok()?;
             match Command::decode(text).ok()? {
@@ -100,7 +100,7 @@ impl Driver for Cable {
             Kind::Subscribe => named().map_or(Awaits::Nothing, Awaits::Subscription),
             _ => Awaits::Nothing,
         };
-        self.socket.ask(&mut state.socket, request)
+        self.socket.encode(&mut state.socket, request)
     }
 
     fn receive(&mut self, state: &mut CableState, bytes: &[u8], awaited: &mut Awaited) -> Received {
@@ -108,22 +108,22 @@ impl Driver for Cable {
         let mut at = 0;
         while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
             match self.socket.next(&mut state.socket, rest, awaited) {
-                // The welcome is still to come.
-                Received::Whole(whole) if whole.status == 101 => at += whole.used,
-                Received::Whole(whole) => {
-                    return Received::Whole(Whole { used: at + whole.used, ..whole });
+                // The welcome is still awaited.
+                Received::Complete(whole) if whole.status == 101 => at += whole.used,
+                Received::Complete(whole) => {
+                    return Received::Complete(CompleteAnswer { used: at + whole.used, ..whole });
                 }
                 Received::Pushed(used) => {
                     at += used;
                     let body_bytes = self.socket.message.len() as u64;
                     match self.read(state, awaited) {
-                        None => return Received::Broken(Failure::Unexpected),
-                        Some(Found::Nothing) => {}
-                        Some(Found::Data) => return Received::Pushed(at),
-                        Some(Found::Disconnect(code)) => return Received::Left(code),
-                        Some(Found::Answer(status)) => {
-                            let whole = Whole { used: at, status, keep: true, body_bytes };
-                            return Received::Whole(whole);
+                        None => return Received::Failed(Failure::Unexpected),
+                        Some(MessageOutcome::Nothing) => {}
+                        Some(MessageOutcome::Data) => return Received::Pushed(at),
+                        Some(MessageOutcome::Disconnect(code)) => return Received::Closing(code),
+                        Some(MessageOutcome::Answer(status)) => {
+                            let whole = CompleteAnswer { used: at, status, keep: true, body_bytes };
+                            return Received::Complete(whole);
                         }
                     }
                 }
@@ -145,8 +145,8 @@ impl Driver for Cable {
         self.socket.reply()
     }
 
-    fn leave<'a>(&'a mut self, state: &mut CableState) -> &'a [u8] {
-        self.socket.farewell(&mut state.socket)
+    fn close<'a>(&'a mut self, state: &mut CableState) -> &'a [u8] {
+        self.socket.close_frame(&mut state.socket)
     }
 }
 
@@ -165,7 +165,7 @@ mod tests {
     fn asked(says: &[&str]) -> (Cable, CableState, Vec<u8>) {
         let (mut cable, mut state) = (Cable::new(), CableState::default());
         let request = Request::message(0, Kind::ConnectCable, HEAD.to_vec());
-        let asked = String::from_utf8(cable.ask(&mut state, &request).to_vec()).unwrap();
+        let asked = String::from_utf8(cable.encode(&mut state, &request).to_vec()).unwrap();
         let key = asked.split("Sec-WebSocket-Key: ").nth(1).unwrap().trim();
         let accept = String::from_utf8(accept_key(key.as_bytes()).to_vec()).unwrap();
         let head = "HTTP/1.1 101 X\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n";
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_welcome_makes_a_connection_whole_however_it_is_torn() {
+    fn connection_completes_with_the_welcome_at_any_split() {
         let says = [r#"{"type":"ping","message":5}"#, r#"{"type":"welcome"}"#];
         let length = asked(&says).2.len();
         for piece in 1..=length {
@@ -192,7 +192,7 @@ mod tests {
             for piece in answer.chunks(piece) {
                 match cable.receive(&mut state, piece, &mut Awaited::default()) {
                     Received::More => {}
-                    Received::Whole(one) => whole.push((one.status, one.keep, one.used)),
+                    Received::Complete(one) => whole.push((one.status, one.keep, one.used)),
                     other => panic!("{other:?}"),
                 }
             }
@@ -202,19 +202,21 @@ mod tests {
     }
 
     #[test]
-    fn a_subscription_is_confirmed_or_rejected_and_then_brings_data() {
+    fn subscription_is_confirmed_or_rejected_and_then_receives_data() {
         let (mut cable, mut state, answer) = asked(&[r#"{"type":"welcome"}"#]);
         cable.receive(&mut state, &answer, &mut Awaited::default());
         let text = br#"{"command":"subscribe","identifier":"{\"channel\":\"A\"}"}"#;
         let subscribe = Request::message(0, Kind::Subscribe, text.to_vec());
         let confirm = r#"{"type":"confirm_subscription","identifier":"{\"channel\":\"A\"}"}"#;
         for answer in [confirm.to_owned(), confirm.replace("confirm", "reject")] {
-            assert_eq!(cable.ask(&mut state, &subscribe).first(), Some(&0x81));
+            assert_eq!(cable.encode(&mut state, &subscribe).first(), Some(&0x81));
             let other = confirm.replace("A", "B");
             assert_eq!(heard(&mut cable, &mut state, &other).0, Received::More, "another's");
             let (received, body) = heard(&mut cable, &mut state, &answer);
-            assert!(matches!(received, Received::Whole(whole) if whole.keep && whole.status == 0));
-            assert_eq!(body, answer, "the script looks which it is");
+            assert!(
+                matches!(received, Received::Complete(whole) if whole.keep && whole.status == 0)
+            );
+            assert_eq!(body, answer, "the script tells them apart");
         }
         let data = r#"{"identifier":"{\"channel\":\"A\"}","message":{"a":[1]}}"#;
         let (received, _) = heard(&mut cable, &mut state, data);
@@ -225,8 +227,8 @@ mod tests {
             (&br#"{"a":[1]}"#[..], Some(r#"{"channel":"A"}"#))
         );
         let bye = r#"{"type":"disconnect","reason":"server_restart","reconnect":true}"#;
-        assert!(matches!(heard(&mut cable, &mut state, bye).0, Received::Left(_)));
+        assert!(matches!(heard(&mut cable, &mut state, bye).0, Received::Closing(_)));
         let wrong = heard(&mut cable, &mut state, "[]").0;
-        assert_eq!(wrong, Received::Broken(Failure::Unexpected));
+        assert_eq!(wrong, Received::Failed(Failure::Unexpected));
     }
 }

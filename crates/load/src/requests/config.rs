@@ -108,15 +108,15 @@ impl Requests {
                 "pipelining takes 1 to 64 requests"
             }
             _ if self.pipeline > 1 && self.new_connections => {
-                "pipelining needs connections that stay"
+                "pipelining needs persistent connections"
             }
             _ if self.pipeline > 1 && self.redirects > 0 => {
                 "redirects are not followed while requests are pipelined"
             }
             _ if self.over_after().is_none() && self.requests.is_none() => {
-                "say when it ends: a duration, a number of requests, or stages"
+                "no end is set: expected a duration, a number of requests, or stages"
             }
-            _ if open && self.pace == Pace::Rate(0) => "a rate is at least 1",
+            _ if open && self.pace == Pace::Rate(0) => "a rate must be at least 1",
             _ => return None,
         })
     }

@@ -118,10 +118,12 @@ impl RequestCounts {
 }
 
 impl RequestSnapshot {
-    /// The sum over `ledgers`.
-    pub(crate) fn of<'a>(ledgers: impl IntoIterator<Item = &'a RequestLedger>) -> RequestSnapshot {
+    /// The sum over all workers.
+    pub(crate) fn of<'a>(
+        all_metrics: impl IntoIterator<Item = &'a RequestMetrics>,
+    ) -> RequestSnapshot {
         let mut sum = RequestSnapshot::default();
-        ledgers.into_iter().for_each(|ledger| sum.add(&ledger.counts));
+        all_metrics.into_iter().for_each(|metrics| sum.add(&metrics.counts));
         sum
     }
 
@@ -145,7 +147,7 @@ impl RequestSnapshot {
 }
 
 /// One worker's counters, times and milestones.
-pub(crate) struct RequestLedger {
+pub(crate) struct RequestMetrics {
     pub(crate) counts: RequestCounts,
     pub(crate) timed: Batches,
     /// When the measured time ended.
@@ -155,9 +157,9 @@ pub(crate) struct RequestLedger {
     done: AtomicBool,
 }
 
-impl RequestLedger {
-    pub(crate) fn new() -> RequestLedger {
-        RequestLedger {
+impl RequestMetrics {
+    pub(crate) fn new() -> RequestMetrics {
+        RequestMetrics {
             counts: RequestCounts::new(),
             timed: Batches::default(),
             over_ns: AtomicU64::new(0),

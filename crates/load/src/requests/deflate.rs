@@ -48,7 +48,7 @@ impl Compression {
         let compressor = compressor.get_or_insert_with(|| Compressor::new(window));
         self.compressed.clear();
         compressor.compress(message, &mut self.compressed);
-        compressor.forget();
+        compressor.reset();
         (self.compressed.len() < message.len()).then_some(&self.compressed[..])
     }
 

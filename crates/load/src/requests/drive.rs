@@ -9,13 +9,13 @@ use capacity::SocketCounts;
 use engine::sys::process;
 use engine::{Limits, Plan, Remote, Tables, Workers};
 
-use super::counts::{RequestLedger, RequestSnapshot};
+use super::counts::{RequestMetrics, RequestSnapshot};
 use super::requester::{Order, Requester};
 use super::schedule::users_of;
-use super::{Driver, Part, Places, RequestSummary, Requests, Script};
+use super::{Driver, Part, RequestSummary, Requests, Script, TargetTable};
 use crate::run::fit;
 use crate::sources::Sources;
-use crate::{Counts, Endpoint, Published, Recorder, Row, Series, SoFar, StartError};
+use crate::{Counts, Endpoint, Progress, Published, Recorder, Row, Series, StartError};
 
 /// How often the end is polled, and how often a row is made.
 const LOOK: Duration = Duration::from_millis(20);
@@ -25,8 +25,8 @@ const SEND_QUEUE_BYTES: usize = 64 * 1024 * 1024;
 
 /// The result of a run of requests.
 #[derive(Debug)]
-pub struct RequestsEnded {
-    /// What it came to.
+pub struct RequestsOutcome {
+    /// Its summary.
     pub summary: RequestSummary,
     /// It was interrupted.
     pub interrupted: bool,
@@ -44,7 +44,7 @@ pub fn drive_requests<D: Driver, S: Script>(
     script: impl Fn(Part) -> S + Send + Sync + 'static,
     mut row: impl FnMut(&Row),
     mut wait: impl FnMut(Duration) -> bool,
-) -> Result<RequestsEnded, StartError> {
+) -> Result<RequestsOutcome, StartError> {
     if let Some(unfit) = config.unfit() {
         return Err(StartError::Unfit(unfit.to_owned()));
     }
@@ -58,7 +58,7 @@ pub fn drive_requests<D: Driver, S: Script>(
         }
         if wait(LOOK) && !interrupted {
             interrupted = true;
-            run.tell(|| Order::Stop);
+            run.post_order(|| Order::Stop);
         }
     }
     run.collect();
@@ -66,14 +66,14 @@ pub fn drive_requests<D: Driver, S: Script>(
     row(&run.row(process::now_ns()));
     let summary = run.summary();
     run.workers.drain(Duration::ZERO)?;
-    Ok(RequestsEnded { summary, interrupted })
+    Ok(RequestsOutcome { summary, interrupted })
 }
 
 /// A run under way.
 struct Run {
     workers: Workers<Order>,
     _names: Names,
-    ledgers: Vec<Arc<RequestLedger>>,
+    all_metrics: Vec<Arc<RequestMetrics>>,
     begin_ns: u64,
     measure_ns: u64,
     /// Time and counters of the last row.
@@ -100,9 +100,10 @@ impl Run {
         let plan = workers(plan, *connections, most, machine.cores);
         let ports = machine.ports.usable();
         let sources = Sources::plan(most, endpoints, sources, ports, std::process::id());
-        endpoints.iter().try_for_each(believes)?;
-        let places = Places::new(endpoints);
-        let ledgers: Vec<_> = (0..plan.workers).map(|_| Arc::new(RequestLedger::new())).collect();
+        endpoints.iter().try_for_each(check_trust)?;
+        let targets = TargetTable::new(endpoints);
+        let all_metrics: Vec<_> =
+            (0..plan.workers).map(|_| Arc::new(RequestMetrics::new())).collect();
         let limits = Limits {
             idle_timeout: None,
             pings: false,
@@ -110,8 +111,8 @@ impl Run {
             handshake_timeout: config.timeout,
             ..Limits::default()
         };
-        let (books, own) = (ledgers.clone(), Arc::new(config.clone()));
-        let asked = places.clone();
+        let (books, own) = (all_metrics.clone(), Arc::new(config.clone()));
+        let asked = targets.clone();
         let stride = plan.workers as u64;
         let workers = Workers::start(plan, &limits, &[], move |worker, _| {
             let first = u64::from(worker);
@@ -130,8 +131,8 @@ impl Run {
         let begin_ns = process::now_ns();
         let run = Run {
             workers,
-            _names: Names(places),
-            ledgers,
+            _names: Names(targets),
+            all_metrics,
             begin_ns,
             measure_ns: begin_ns + config.warm_up.as_nanos() as u64,
             row_ns: begin_ns,
@@ -140,28 +141,28 @@ impl Run {
             timed: Arc::default(),
             time_wait_most: 0,
         };
-        run.tell(|| Order::Begin(begin_ns));
+        run.post_order(|| Order::Begin(begin_ns));
         Ok(run)
     }
 
-    fn tell(&self, order: impl Fn() -> Order) {
-        for worker in 0..self.ledgers.len() {
+    fn post_order(&self, order: impl Fn() -> Order) {
+        for worker in 0..self.all_metrics.len() {
             // A mailbox holds 8 MiB: it fills only if the worker is gone.
             let _ = self.workers.remote().post(worker, order(), 0);
         }
     }
 
     fn is_done(&self) -> bool {
-        self.ledgers.iter().all(|ledger| ledger.is_done()) || self.workers.any_ended()
+        self.all_metrics.iter().all(|metrics| metrics.is_done()) || self.workers.any_ended()
     }
 
     fn snapshot(&self) -> RequestSnapshot {
-        RequestSnapshot::of(self.ledgers.iter().map(|ledger| &**ledger))
+        RequestSnapshot::of(self.all_metrics.iter().map(|metrics| &**metrics))
     }
 
     /// Takes the flushed histograms: often and little, as a worker may be waiting for this core.
     fn collect(&mut self) {
-        self.ledgers.iter().for_each(|ledger| ledger.timed.take(&mut self.second));
+        self.all_metrics.iter().for_each(|metrics| metrics.timed.take(&mut self.second));
     }
 
     fn row(&mut self, now_ns: u64) -> Row {
@@ -185,7 +186,7 @@ impl Run {
             latency,
             errors: counts.failed_total(),
             causes,
-            so_far: SoFar {
+            progress: Progress {
                 counts: Counts::Requests(Box::new(counts.clone())),
                 timed: Arc::clone(&self.timed),
                 published: Published::default(),
@@ -196,9 +197,9 @@ impl Run {
     }
 
     fn summary(&self) -> RequestSummary {
-        let over_ns = self.ledgers.iter().map(|ledger| ledger.over_ns()).max().unwrap_or(0);
+        let over_ns = self.all_metrics.iter().map(|metrics| metrics.over_ns()).max().unwrap_or(0);
         let measured = Duration::from_nanos(over_ns.saturating_sub(self.measure_ns));
-        let untaken = self.ledgers.iter().map(|ledger| ledger.untaken()).sum();
+        let untaken = self.all_metrics.iter().map(|metrics| metrics.untaken()).sum();
         RequestSummary::new(&self.snapshot(), &self.timed, measured, untaken, self.time_wait_most)
     }
 }
@@ -215,8 +216,8 @@ fn workers(plan: Plan, users: u64, most: u64, cores: usize) -> Plan {
     Plan { workers, accepting: workers, ..plan }
 }
 
-/// Names are looked up until this is gone.
-struct Names(Places);
+/// Ends name lookups when it is dropped.
+struct Names(TargetTable);
 
 impl Drop for Names {
     fn drop(&mut self) {
@@ -224,22 +225,23 @@ impl Drop for Names {
     }
 }
 
-/// Looks up what redirects lead to, on a thread of its own: a name server may take seconds.
-fn look_up(places: &Places, remote: Remote<Order>, workers: usize) -> io::Result<()> {
-    let places = places.clone();
-    let tell = move || {
+/// Resolves redirect hosts on a separate thread, as a name server may take seconds.
+fn look_up(targets: &TargetTable, remote: Remote<Order>, workers: usize) -> io::Result<()> {
+    let targets = targets.clone();
+    let notify = move || {
         for worker in 0..workers {
             // A mailbox holds 8 MiB: it fills only if the worker is gone.
-            let _ = remote.post(worker, Order::Found, 0);
+            let _ = remote.post(worker, Order::Resolved, 0);
         }
     };
     let thread = thread::Builder::new().name("names".to_owned());
-    thread.spawn(move || places.look_up(tell)).map(drop)
+    thread.spawn(move || targets.look_up(notify)).map(drop)
 }
 
-/// TLS needs somebody to believe.
-fn believes(endpoint: &Endpoint) -> Result<(), StartError> {
+/// TLS needs trusted certificate authorities.
+fn check_trust(endpoint: &Endpoint) -> Result<(), StartError> {
     let host = &endpoint.host;
-    let missing = || StartError::Unfit(format!("{host}: nobody said whom to believe"));
+    let missing =
+        || StartError::Unfit(format!("{host}: no trusted certificate authorities are configured"));
     if endpoint.tls && endpoint.client.is_none() { Err(missing()) } else { Ok(()) }
 }

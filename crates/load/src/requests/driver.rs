@@ -17,7 +17,7 @@ pub trait Driver: Send + 'static {
 
     /// Encodes a request. Called once for each request of a connection, in order.
     #[inline]
-    fn ask<'a>(&'a mut self, _state: &mut Self::State, request: &'a Request) -> &'a [u8] {
+    fn encode<'a>(&'a mut self, _state: &mut Self::State, request: &'a Request) -> &'a [u8] {
         request.bytes()
     }
 
@@ -42,8 +42,8 @@ pub trait Driver: Send + 'static {
         &[]
     }
 
-    /// What is said before a connection is left that nothing is wrong with.
-    fn leave<'a>(&'a mut self, _state: &mut Self::State) -> &'a [u8] {
+    /// Bytes to send before a working connection is closed.
+    fn close<'a>(&'a mut self, _state: &mut Self::State) -> &'a [u8] {
         &[]
     }
 }
@@ -64,20 +64,20 @@ pub struct Push<'a> {
 pub enum Received {
     /// All bytes were used, and the answer is not complete yet.
     More,
-    /// The answer is whole.
-    Whole(Whole),
-    /// It can no longer be whole; the connection is of no more use.
-    Broken(Failure),
-    /// A message came by itself; so many bytes of this call were used.
+    /// The answer is complete.
+    Complete(CompleteAnswer),
+    /// The answer failed, and the connection is unusable.
+    Failed(Failure),
+    /// The server pushed a message; this many bytes of the call were used.
     Pushed(usize),
-    /// The server has said that it ends the connection, by this close code.
-    Left(u16),
+    /// The server closes the connection with this close code.
+    Closing(u16),
 }
 
 /// A complete answer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Whole {
-    /// Of the bytes of this call.
+pub struct CompleteAnswer {
+    /// Used bytes of this call.
     pub used: usize,
     /// The status; 0 if the protocol has none.
     pub status: u16,

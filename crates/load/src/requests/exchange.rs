@@ -6,14 +6,15 @@ use engine::{Closed, ConnId, Core, Sent, Sys};
 
 use super::answer::header;
 use super::requester::Requester;
-use super::user::{At, Flight, Socket};
+use super::user::{Activity, Flight, Socket};
 use super::{
-    Answer, Awaited, Driver, Failure, Kind, Left, Received, Requests, Script, Times, Whole,
+    Answer, Awaited, CompleteAnswer, Driver, Failure, Kind, Received, Requests, Script, SocketEnd,
+    Times,
 };
 
-/// How a connect began.
-enum Begun {
-    /// It is under way, or through: then its first words are said.
+/// How a connect started.
+enum ConnectStart {
+    /// It is in progress; true if it is already connected and its first bytes are sent.
     Connecting(ConnId, bool),
     /// The queue of a UNIX socket is full.
     Later,
@@ -33,7 +34,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         one.hops = 0;
         let times = Times { due_ns, begun_ns: now_ns, ..Times::default() };
         if due_ns >= self.schedule.measure_ns {
-            self.ledger.counts.begun.add(1);
+            self.metrics.counts.begun.add(1);
         }
         if let Some(failure) = one.refused.take() {
             return self.refuse(user, failure, times);
@@ -44,7 +45,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             self.script.begin(user, now_ns);
         }
         self.arm(user, now_ns);
-        self.ask(core, user, now_ns);
+        self.dispatch(core, user, now_ns);
         self.fill(core, user, now_ns);
     }
 
@@ -67,8 +68,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    /// Sends the latest request of a user, by a connect if need be.
-    fn ask<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
+    /// Sends the latest request of a user, and connects first if necessary.
+    fn dispatch<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
         if D::PUSHES && !self.choose(core, user, now_ns) {
             return;
         }
@@ -94,14 +95,14 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
         match one.conn.filter(|_| one.opened) {
             Some(id) => {
-                let bytes = self.driver.ask(&mut one.state, request);
+                let bytes = self.driver.encode(&mut one.state, request);
                 let sent = core.write(id, bytes);
                 one.redirect = redirect;
                 // A connection that drops a request has ended, which is reported later.
                 if sent != Sent::Dropped {
                     self.sent(user, now_ns);
                     if D::PUSHES {
-                        self.may_be_over(user);
+                        self.schedule_finish(user);
                     }
                 }
             }
@@ -146,8 +147,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
                     *socket = Socket { user, opened: false };
                 }
                 match &mut one.tunnel {
-                    Some(tunnel) => tunnel.is_asked = said,
-                    None if said => {
+                    Some(tunnel) => tunnel.is_requested = is_sent,
+                    None if is_sent => {
                         self.opened(core, user, id);
                         self.sent(user, now_ns);
                     }
@@ -155,7 +156,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
                 }
             }
             Err(failure) => {
-                self.ledger.counts.connects_failed.add(1);
+                self.metrics.counts.connects_failed.add(1);
                 self.fail(core, user, failure, now_ns);
             }
         }
@@ -182,7 +183,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
                     Some(redirect) => redirect,
                     None => self.script.request(user),
                 };
-                self.driver.ask(&mut one.state, request)
+                self.driver.encode(&mut one.state, request)
             }
         };
         loop {
@@ -193,11 +194,13 @@ impl<D: Driver, S: Script> Requester<D, S> {
             };
             // The plan of sources is only for the configured targets.
             let source = source.filter(|_| is_own || !self.config.sources.is_empty());
-            let error = match core.connect_saying(target, source, first) {
-                Ok((id, said)) => return Ok(Begun::Connecting(id, said)),
-                // A UNIX socket has a queue, and it is full.
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Begun::Later),
-                Err(error) => Closed::of_connect(&error),
+            let error = match core.connect_with_data(target, source, first) {
+                Ok((id, is_sent)) => return Ok(ConnectStart::Connecting(id, is_sent)),
+                // The queue of a UNIX socket is full.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    return Ok(ConnectStart::Later);
+                }
+                Err(error) => Closed::from_connect_error(&error),
             };
             match error {
                 Closed::NoAddress => self.changes += 1,
@@ -213,8 +216,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
         if let Some(socket) = core.user_mut(id) {
             socket.opened = true;
         }
-        self.ledger.counts.opened.add(1);
-        self.ledger.counts.open.add(1);
+        self.metrics.counts.opened.add(1);
+        self.metrics.counts.open.add(1);
     }
 
     /// The user of a connection, if it is still the one in use.
@@ -242,7 +245,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             Some(redirect) => redirect,
             None => self.script.request(user),
         };
-        let bytes = self.driver.ask(&mut one.state, request);
+        let bytes = self.driver.encode(&mut one.state, request);
         if core.write(id, bytes) != Sent::Dropped {
             self.sent(user, now_ns);
         }
@@ -267,23 +270,25 @@ impl<D: Driver, S: Script> Requester<D, S> {
             }
             match self.driver.receive(&mut one.state, rest, &mut one.awaited) {
                 Received::More => return,
-                Received::Whole(whole) => {
+                Received::Complete(whole) => {
                     rest = rest.get(whole.used..).unwrap_or_default();
-                    self.whole(core, user, whole, !rest.is_empty(), now_ns);
+                    self.complete(core, user, whole, !rest.is_empty(), now_ns);
                 }
-                Received::Broken(failure) => return self.break_off(core, user, failure, now_ns),
-                // Only of drivers that push.
-                Received::Pushed(_) | Received::Left(_) => return,
+                Received::Failed(failure) => {
+                    return self.fail_connection(core, user, failure, now_ns);
+                }
+                // Only returned by drivers that push.
+                Received::Pushed(_) | Received::Closing(_) => return,
             }
         }
     }
 
-    /// An answer is whole; `more` bytes are behind it.
-    pub(super) fn whole<Y: Sys>(
+    /// Handles a complete answer; `more` if bytes follow it.
+    pub(super) fn complete<Y: Sys>(
         &mut self,
         core: &mut Core<Y, Self>,
         user: u32,
-        whole: Whole,
+        whole: CompleteAnswer,
         more: bool,
         now_ns: u64,
     ) {
@@ -299,15 +304,15 @@ impl<D: Driver, S: Script> Requester<D, S> {
         one.redirect = None;
         let times = Times { done_ns: now_ns, ..flight.times };
         self.judge(user, Ok(whole.status), whole.body_bytes, times);
-        self.go_on(core, user, whole, more, now_ns);
+        self.continue_user(core, user, whole, more, now_ns);
     }
 
-    /// What follows on the connection after an answer, and for its user.
-    fn go_on<Y: Sys>(
+    /// Continues with the connection and its user after an answer.
+    fn continue_user<Y: Sys>(
         &mut self,
         core: &mut Core<Y, Self>,
         user: u32,
-        whole: Whole,
+        whole: CompleteAnswer,
         more: bool,
         now_ns: u64,
     ) {
@@ -317,19 +322,19 @@ impl<D: Driver, S: Script> Requester<D, S> {
             let is_head = one.flights.front().is_some_and(|flight| flight.is_head);
             one.awaited.begin(self.script.wants(user), false, is_head);
         } else if waits {
-            // Those behind it will not be answered.
-            self.break_off(core, user, Failure::Closed, now_ns);
+            // Requests pipelined behind it will not be answered.
+            self.fail_connection(core, user, Failure::Closed, now_ns);
             return;
         } else if more {
             self.unasked(core, user);
         } else if !whole.keep || self.config.new_connections && !(D::PUSHES && one.on_socket) {
-            self.hang_up(core, user);
+            self.close_idle(core, user);
         }
-        let at = self.users.get(user as usize).map(|one| one.at);
+        let at = self.users.get(user as usize).map(|one| one.activity);
         match at {
-            Some(At::Busy) => self.advance(core, user, now_ns),
-            // It was done, or is to rest.
-            Some(At::Over | At::Parked) => self.hang_up(core, user),
+            Some(Activity::Busy) => self.advance(core, user, now_ns),
+            // The user is done, or parked.
+            Some(Activity::Over | Activity::Parked) => self.close_idle(core, user),
             _ => {}
         }
     }
@@ -348,7 +353,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             is_warm_up: flight.times.due_ns < self.schedule.measure_ns,
             times: Times { done_ns: now_ns, ..flight.times },
         };
-        self.script.leads_on(user, &answer)
+        self.script.follows_up(user, &answer)
     }
 
     /// Sends the follow-up of the script as part of the same request.
@@ -356,7 +361,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         &mut self,
         core: &mut Core<Y, Self>,
         user: u32,
-        whole: Whole,
+        whole: CompleteAnswer,
         more: bool,
         now_ns: u64,
     ) {
@@ -366,7 +371,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             one.opened = false;
             one.conn.take().into_iter().for_each(|id| core.abort(id));
         }
-        self.ask(core, user, now_ns);
+        self.dispatch(core, user, now_ns);
     }
 
     /// Follows a redirect. Returns false if the answer is none.
@@ -374,7 +379,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         &mut self,
         core: &mut Core<Y, Self>,
         user: u32,
-        whole: Whole,
+        whole: CompleteAnswer,
         more: bool,
         now_ns: u64,
     ) -> bool {
@@ -387,7 +392,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             Some(redirect) => redirect,
             None => self.script.request(user),
         };
-        let next = request.redirected(whole.status, location, &self.places);
+        let next = request.redirected(whole.status, location, &self.targets);
         if more || !whole.keep || self.config.new_connections {
             one.opened = false;
             one.conn.take().into_iter().for_each(|id| core.abort(id));
@@ -398,7 +403,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             Some(next) => {
                 one.hops += 1;
                 one.redirect = Some(Box::new(next));
-                self.ask(core, user, now_ns);
+                self.dispatch(core, user, now_ns);
                 return true;
             }
         };
@@ -408,12 +413,12 @@ impl<D: Driver, S: Script> Requester<D, S> {
 
     /// Closes a connection on which the server sent unsolicited data, as further data cannot be trusted.
     fn unasked<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
-        self.ledger.counts.unasked.add(1);
-        self.hang_up(core, user);
+        self.metrics.counts.unasked.add(1);
+        self.close_idle(core, user);
     }
 
-    /// The connection is of no more use, and what waits on it fails.
-    pub(super) fn break_off<Y: Sys>(
+    /// Aborts the connection and fails the requests on it.
+    pub(super) fn fail_connection<Y: Sys>(
         &mut self,
         core: &mut Core<Y, Self>,
         user: u32,
@@ -435,8 +440,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
             return self.fail(core, user, Failure::Timeout, now_ns);
         }
         let failure = if opened { Failure::Timeout } else { Failure::ConnectTimeout };
-        self.ledger.counts.connects_failed.add(u64::from(!opened));
-        self.break_off(core, user, failure, now_ns);
+        self.metrics.counts.connects_failed.add(u64::from(!opened));
+        self.fail_connection(core, user, failure, now_ns);
     }
 
     /// Fails all requests in flight of a user, whose connection is closed or unusable.
@@ -457,11 +462,11 @@ impl<D: Driver, S: Script> Requester<D, S> {
             self.judge(user, Err(failure), 0, times);
         }
         match at {
-            At::Busy if failure.is_of_connect() => {
+            Activity::Busy if failure.is_of_connect() => {
                 self.sleep(user, now_ns + Requests::CONNECT_REST.as_nanos() as u64);
             }
-            At::Busy => self.advance(core, user, now_ns),
-            At::Over | At::Parked => self.hang_up(core, user),
+            Activity::Busy => self.advance(core, user, now_ns),
+            Activity::Over | Activity::Parked => self.close_idle(core, user),
             _ => {}
         }
     }
@@ -482,7 +487,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let shown = outcome.and_then(|status| decoded.map(|_| status));
         let answer = Answer { outcome: shown, head, body, is_cut, body_bytes, is_warm_up, times };
         let judged = self.script.answered(user, &answer);
-        let counts = &self.ledger.counts;
+        let counts = &self.metrics.counts;
         if is_warm_up {
             return counts.warm_up.add(1);
         }
@@ -513,18 +518,18 @@ impl<D: Driver, S: Script> Requester<D, S> {
             let times = Times { done_ns: now_ns, ..flight.times };
             self.judge(user, Err(Failure::Unfinished), 0, times);
         }
-        self.hang_up(core, user);
+        self.close_idle(core, user);
     }
 
     pub(super) fn on_closed<Y: Sys>(&mut self, core: &mut Core<Y, Self>, id: ConnId, why: Closed) {
         let opened = core.user(id).is_some_and(|socket| socket.opened);
         if opened {
-            self.ledger.counts.open.sub(1);
-            self.ledger.counts.ended.add(1);
+            self.metrics.counts.open.sub(1);
+            self.metrics.counts.ended.add(1);
         }
         let Some(user) = self.user_of(core, id) else {
             if D::PUSHES {
-                self.lost_aside(core, id);
+                self.on_inactive_closed(core, id);
             }
             return;
         };
@@ -535,20 +540,20 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
         (one.conn, one.opened) = (None, false);
         if !opened {
-            self.ledger.counts.connects_failed.add(1);
+            self.metrics.counts.connects_failed.add(1);
             return self.fail(core, user, Failure::of_closed(why, false), now_ns);
         }
         if one.flights.is_empty() {
-            return self.ledger.counts.closed_idle.add(1);
+            return self.metrics.counts.closed_idle.add(1);
         }
         if why != Closed::Gone {
             return self.fail(core, user, Failure::of_closed(why, true), now_ns);
         }
         match self.driver.ended(&mut one.state) {
-            Received::Whole(whole) => {
-                self.whole(core, user, Whole { keep: false, ..whole }, false, now_ns);
+            Received::Complete(whole) => {
+                self.complete(core, user, CompleteAnswer { keep: false, ..whole }, false, now_ns);
             }
-            Received::Broken(failure) => self.fail(core, user, failure, now_ns),
+            Received::Failed(failure) => self.fail(core, user, failure, now_ns),
             _ => self.fail(core, user, Failure::Closed, now_ns),
         }
     }

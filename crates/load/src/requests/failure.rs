@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_failure_stands_at_its_number_under_its_own_name() {
+    fn failures_have_unique_names_and_stand_at_their_index() {
         let mut names = Vec::new();
         for (number, failure) in Failure::all().enumerate() {
             assert_eq!(failure.index(), number, "{failure:?}");

@@ -7,22 +7,22 @@ use wire::http::{
 };
 use wire::{Limits, Status, Violation};
 
-use super::{Awaited, Driver, Failure, Received, Whole};
+use super::{Awaited, CompleteAnswer, Driver, Failure, Received};
 
-/// Heads longer than this are parsed anew each time.
-const KNOWN_HEAD_BYTES: usize = 1024;
+/// Longer heads are not cached.
+const CACHED_HEAD_BYTES: usize = 1024;
 
 /// The HTTP driver of one worker.
 #[derive(Default)]
 pub struct Http1 {
     limits: Limits,
-    known: Known,
+    cached: CachedHead,
 }
 
 /// The last head and its parsed values: servers repeat the same head for up to a second, and an
 /// identical one need not be parsed again.
 #[derive(Default)]
-struct Known {
+struct CachedHead {
     head: Vec<u8>,
     is_bodiless: bool,
     status: u16,
@@ -34,8 +34,8 @@ struct Known {
 /// The state of a connection.
 #[derive(Default)]
 pub struct Http1State {
-    /// A head that is not whole.
-    torn: Vec<u8>,
+    /// A partial head.
+    partial: Vec<u8>,
     scanner: HeadScanner,
     /// The body being received.
     body: Option<BodyDecoder>,
@@ -49,13 +49,13 @@ impl Http1 {
     #[must_use]
     pub fn new() -> Http1 {
         let limits = Limits { body_bytes: u64::MAX, ..Limits::default() };
-        Http1 { limits, known: Known::default() }
+        Http1 { limits, cached: CachedHead::default() }
     }
 
     /// Returns a complete answer if its head is the cached one.
     #[inline]
-    fn again(&self, bytes: &[u8], awaited: &mut Awaited) -> Option<Whole> {
-        let Known { head, status, keep, length, is_bodiless } = &self.known;
+    fn cached_answer(&self, bytes: &[u8], awaited: &mut Awaited) -> Option<CompleteAnswer> {
+        let CachedHead { head, status, keep, length, is_bodiless } = &self.cached;
         let rest = bytes.strip_prefix(&head[..]).filter(|_| !head.is_empty())?;
         let length = if awaited.is_bodiless() { 0 } else { *length };
         let body = rest.get(..usize::try_from(length).ok()?)?;
@@ -65,7 +65,7 @@ impl Http1 {
         awaited.head(*status, head);
         awaited.body(body);
         let used = head.len() + body.len();
-        Some(Whole { used, status: *status, keep: *keep, body_bytes: length })
+        Some(CompleteAnswer { used, status: *status, keep: *keep, body_bytes: length })
     }
 
     /// Receives a head; returns the bytes used once it is complete.
@@ -75,14 +75,14 @@ impl Http1 {
         bytes: &[u8],
         awaited: &mut Awaited,
     ) -> Result<Status<usize>, Violation> {
-        let before = state.torn.len();
+        let before = state.partial.len();
         if before > 0 {
-            state.torn.extend_from_slice(bytes);
+            state.partial.extend_from_slice(bytes);
         }
-        let all = if before > 0 { &state.torn[..] } else { bytes };
+        let all = if before > 0 { &state.partial[..] } else { bytes };
         let Status::Complete(length) = state.scanner.scan(all, &self.limits)? else {
             if before == 0 {
-                state.torn.extend_from_slice(bytes);
+                state.partial.extend_from_slice(bytes);
             }
             return Ok(Status::Partial);
         };
@@ -100,17 +100,17 @@ impl Http1 {
             state.status = response.status;
             state.keep = keep_alive(&response) && response.status != 101;
             state.keep &= !body.is_until_close();
-            self.known.remember(head, &response, state.keep, awaited.is_bodiless(), &body);
+            self.cached.remember(head, &response, state.keep, awaited.is_bodiless(), &body);
             awaited.head(response.status, head);
             state.body = Some(body);
         }
         state.scanner = HeadScanner::default();
-        state.torn = Vec::new();
+        state.partial = Vec::new();
         Ok(Status::Complete(length.saturating_sub(before)))
     }
 }
 
-impl Known {
+impl CachedHead {
     fn remember(
         &mut self,
         head: &[u8],
@@ -125,7 +125,7 @@ impl Known {
             .header("content-length")
             .and_then(|value| std::str::from_utf8(value).ok().and_then(|value| value.parse().ok()));
         let length = if body.is_done() { Some(0) } else { length };
-        let Some(length) = length.filter(|_| head.len() <= KNOWN_HEAD_BYTES) else { return };
+        let Some(length) = length.filter(|_| head.len() <= CACHED_HEAD_BYTES) else { return };
         self.head.extend_from_slice(head);
         let status = response.status;
         (self.status, self.keep, self.length, self.is_bodiless) =
@@ -159,11 +159,11 @@ impl Http1State {
         }
     }
 
-    /// The answer is over; the next one begins afresh.
-    fn finish(&mut self, used: usize) -> Whole {
+    /// Ends the answer and resets for the next one.
+    fn finish(&mut self, used: usize) -> CompleteAnswer {
         self.body = None;
         let body_bytes = std::mem::take(&mut self.body_bytes);
-        Whole { used, status: self.status, keep: self.keep, body_bytes }
+        CompleteAnswer { used, status: self.status, keep: self.keep, body_bytes }
     }
 }
 
@@ -173,10 +173,10 @@ impl Driver for Http1 {
     #[inline]
     fn receive(&mut self, state: &mut Http1State, bytes: &[u8], awaited: &mut Awaited) -> Received {
         if state.body.is_none()
-            && state.torn.is_empty()
-            && let Some(whole) = self.again(bytes, awaited)
+            && state.partial.is_empty()
+            && let Some(whole) = self.cached_answer(bytes, awaited)
         {
-            return Received::Whole(whole);
+            return Received::Complete(whole);
         }
         let mut at = 0;
         loop {
@@ -188,26 +188,26 @@ impl Driver for Http1 {
                 match self.head(state, rest, awaited) {
                     Ok(Status::Complete(used)) => at += used,
                     Ok(Status::Partial) => return Received::More,
-                    Err(violation) => return Received::Broken(Failure::Protocol(violation)),
+                    Err(violation) => return Received::Failed(Failure::Protocol(violation)),
                 }
                 continue;
             }
             return match state.body(bytes, &mut at, awaited) {
-                Ok(true) => Received::Whole(state.finish(at)),
+                Ok(true) => Received::Complete(state.finish(at)),
                 Ok(false) => Received::More,
-                Err(violation) => Received::Broken(Failure::Protocol(violation)),
+                Err(violation) => Received::Failed(Failure::Protocol(violation)),
             };
         }
     }
 
     fn ended(&mut self, state: &mut Http1State) -> Received {
         let Some(body) = &mut state.body else {
-            let begun = !state.torn.is_empty();
-            return Received::Broken(if begun { Failure::ClosedMidway } else { Failure::Closed });
+            let begun = !state.partial.is_empty();
+            return Received::Failed(if begun { Failure::ClosedMidway } else { Failure::Closed });
         };
         match body.finish_eof() {
-            Ok(()) => Received::Whole(state.finish(0)),
-            Err(_) => Received::Broken(Failure::ClosedMidway),
+            Ok(()) => Received::Complete(state.finish(0)),
+            Err(_) => Received::Failed(Failure::ClosedMidway),
         }
     }
 }
@@ -217,8 +217,8 @@ mod tests {
     use super::super::Wants;
     use super::*;
 
-    /// What a stream brings when it comes in pieces of so many bytes.
-    fn received(stream: &[u8], piece: usize) -> (Vec<(Whole, Vec<u8>)>, Option<Failure>) {
+    /// The answers of a stream that arrives in pieces of `piece` bytes.
+    fn received(stream: &[u8], piece: usize) -> (Vec<(CompleteAnswer, Vec<u8>)>, Option<Failure>) {
         let (mut http, mut state) = (Http1::new(), Http1State::default());
         let mut awaited = Awaited::default();
         awaited.begin(Wants::Body(1 << 20), false, false);
@@ -228,20 +228,20 @@ mod tests {
             while !rest.is_empty() {
                 match http.receive(&mut state, rest, &mut awaited) {
                     Received::More => break,
-                    Received::Whole(whole) => {
+                    Received::Complete(whole) => {
                         rest = &rest[whole.used..];
-                        answers.push((Whole { used: 0, ..whole }, awaited.body.clone()));
+                        answers.push((CompleteAnswer { used: 0, ..whole }, awaited.body.clone()));
                         awaited.begin(Wants::Body(1 << 20), false, false);
                     }
-                    Received::Broken(failure) => return (answers, Some(failure)),
-                    other => panic!("{other:?}: nothing comes by itself"),
+                    Received::Failed(failure) => return (answers, Some(failure)),
+                    other => panic!("{other:?}: nothing is pushed"),
                 }
             }
         }
         match http.ended(&mut state) {
-            Received::Whole(whole) => answers.push((whole, awaited.body.clone())),
-            Received::Broken(Failure::Closed) => {}
-            Received::Broken(failure) => return (answers, Some(failure)),
+            Received::Complete(whole) => answers.push((whole, awaited.body.clone())),
+            Received::Failed(Failure::Closed) => {}
+            Received::Failed(failure) => return (answers, Some(failure)),
             other => unreachable!("{other:?}: an end is an end"),
         }
         (answers, None)
@@ -253,8 +253,8 @@ mod tests {
         HTTP/1.1 204 No Content\r\n\r\nHTTP/1.1 200 OK\r\n\r\nto the end";
 
     #[test]
-    fn however_a_stream_is_torn_its_answers_are_the_same() {
-        let whole = |status, keep, body_bytes| Whole { used: 0, status, keep, body_bytes };
+    fn answers_are_the_same_at_any_split() {
+        let whole = |status, keep, body_bytes| CompleteAnswer { used: 0, status, keep, body_bytes };
         let expected = [
             (whole(200, true, 5), b"hello".to_vec()),
             (whole(200, true, 5), b"again".to_vec()),
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_or_breaks_in_the_middle_is_told_apart() {
+    fn truncated_and_invalid_answers_are_distinguished() {
         let long = [b"HTTP/1.1 200 OK\r\nA: ".as_slice(), &[b'a'; 20_000]].concat();
         for (stream, failure) in [
             (b"HTTP/1.1 200".as_slice(), Failure::ClosedMidway),
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_to_head_ends_with_its_head_and_is_not_taken_for_another() {
+    fn answer_to_head_has_no_body_and_is_cached_separately() {
         let (mut http, mut state) = (Http1::new(), Http1State::default());
         let head = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n";
         let mut awaited = Awaited::default();
@@ -296,8 +296,8 @@ mod tests {
             awaited.begin(Wants::Nothing, false, is_bodiless);
             let bytes = if is_bodiless { head.to_vec() } else { [&head[..], b"12345"].concat() };
             let body_bytes = if is_bodiless { 0 } else { 5 };
-            let whole = Whole { used: bytes.len(), status: 200, keep: true, body_bytes };
-            assert_eq!(http.receive(&mut state, &bytes, &mut awaited), Received::Whole(whole));
+            let whole = CompleteAnswer { used: bytes.len(), status: 200, keep: true, body_bytes };
+            assert_eq!(http.receive(&mut state, &bytes, &mut awaited), Received::Complete(whole));
         }
     }
 }

@@ -16,28 +16,28 @@ const NUMBERS_MAX: usize = 255;
 
 /// The targets of one run. Clones share the table.
 #[derive(Clone, Debug)]
-pub struct Places(Arc<Inner>);
+pub struct TargetTable(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     first: Vec<Arc<Endpoint>>,
-    more: Mutex<Vec<Found>>,
+    more: Mutex<Vec<RedirectHost>>,
     asked: Condvar,
     is_over: AtomicBool,
 }
 
 /// A host reached by a redirect.
 #[derive(Debug)]
-struct Found {
+struct RedirectHost {
     endpoint: Arc<Endpoint>,
     is_looked_up: bool,
 }
 
-impl Places {
-    /// Those that a run begins with.
+impl TargetTable {
+    /// A table of the configured endpoints.
     #[must_use]
-    pub fn new(endpoints: &[Endpoint]) -> Places {
-        Places(Arc::new(Inner {
+    pub fn new(endpoints: &[Endpoint]) -> TargetTable {
+        TargetTable(Arc::new(Inner {
             first: endpoints.iter().cloned().map(Arc::new).collect(),
             more: Mutex::default(),
             asked: Condvar::new(),
@@ -56,8 +56,8 @@ impl Places {
         })
     }
 
-    /// The same, once it is known where its connections go.
-    pub(crate) fn reached(&self, number: u8) -> Option<Arc<Endpoint>> {
+    /// The target of a number, once its name is resolved.
+    pub(crate) fn resolved(&self, number: u8) -> Option<Arc<Endpoint>> {
         let at = usize::from(number);
         if let Some(first) = self.0.first.get(at) {
             return Some(Arc::clone(first));
@@ -67,9 +67,14 @@ impl Places {
         found.map(|found| Arc::clone(&found.endpoint))
     }
 
-    /// Where a Location leads from a request to place `number` for `from`: to which place, and for
-    /// what there. `None`: nowhere, or to one host more than are followed.
-    pub(crate) fn place(&self, number: u8, from: &str, location: &str) -> Option<(u8, String)> {
+    /// Resolves a Location header, received for a request of `from` to target `number`, to a target
+    /// number and a request target. `None` if it is unusable or needs too many hosts.
+    pub(crate) fn resolve_location(
+        &self,
+        number: u8,
+        from: &str,
+        location: &str,
+    ) -> Option<(u8, String)> {
         let location = location.split('#').next()?;
         let usable = |target: &str| target.bytes().all(|byte| (0x21..=0x7e).contains(&byte));
         let absolute = location.strip_prefix("//").map(|rest| (None, rest));
@@ -103,7 +108,7 @@ impl Places {
     fn number(&self, from: &Endpoint, tls: bool, authority: &str) -> Option<u8> {
         let same = |one: &Endpoint| {
             one.tls == tls
-                && Arc::ptr_eq(&one.ways, &from.ways)
+                && Arc::ptr_eq(&one.options, &from.options)
                 && same_authority(&one.host, authority, tls)
         };
         let first = self.0.first.len();
@@ -119,13 +124,13 @@ impl Places {
             return None;
         }
         let url = format!("{}://{authority}/", if tls { "https" } else { "http" });
-        let endpoint = Endpoint::read(Schemes::WEB, &url, &from.ways).ok()?;
-        let client = from.ways.tls.as_ref().filter(|_| tls);
+        let endpoint = Endpoint::read(Schemes::WEB, &url, &from.options).ok()?;
+        let client = from.options.tls.as_ref().filter(|_| tls);
         let client = client.and_then(|client| client.named(endpoint.server_name()).ok());
-        // Its requests are written by its route, before anybody knows the address.
-        let route = from.ways.route(&endpoint, true);
+        // Its requests are rendered for its route before its name is resolved.
+        let route = from.options.route(&endpoint, true);
         let endpoint = Arc::new(Endpoint { client, route, ..endpoint });
-        more.push(Found { endpoint, is_looked_up: false });
+        more.push(RedirectHost { endpoint, is_looked_up: false });
         self.0.asked.notify_one();
         u8::try_from(number).ok()
     }
@@ -143,10 +148,10 @@ impl Places {
             };
             // It may take seconds, so the table is not locked meanwhile.
             drop(more);
-            let ways = Arc::clone(&endpoint.ways);
-            let endpoint = Arc::new(ways.led(endpoint, true));
+            let options = Arc::clone(&endpoint.options);
+            let endpoint = Arc::new(options.resolved(endpoint, true));
             if let Some(place) = self.more().get_mut(at) {
-                *place = Found { endpoint, is_looked_up: true };
+                *place = RedirectHost { endpoint, is_looked_up: true };
             }
             found();
             more = self.more();
@@ -161,7 +166,7 @@ impl Places {
         self.0.asked.notify_all();
     }
 
-    fn more(&self) -> MutexGuard<'_, Vec<Found>> {
+    fn more(&self) -> MutexGuard<'_, Vec<RedirectHost>> {
         self.0.more.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -183,25 +188,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_are_numbered_once_looked_up_apart_and_bounded() {
+    fn redirect_hosts_are_numbered_once_resolved_and_bounded() {
         let endpoint = Endpoint::parse_web("http://127.0.0.1:81/").unwrap();
-        let places = Places::new(&[endpoint]);
-        let to = |location: &str| places.place(0, "/", location).map(|(number, _)| number);
+        let targets = TargetTable::new(&[endpoint]);
+        let to =
+            |location: &str| targets.resolve_location(0, "/", location).map(|(number, _)| number);
         assert_eq!((to("/x"), to("http://127.0.0.1:81/y")), (Some(0), Some(0)));
         assert_eq!((to("http://A.invalid/"), to("http://a.invalid:80/z")), (Some(1), Some(1)));
         assert_eq!((to("https://a.invalid/"), to("//127.0.0.1:82")), (Some(2), Some(3)));
-        assert!(places.reached(1).is_none() && places.reached(9).is_none());
+        assert!(targets.resolved(1).is_none() && targets.resolved(9).is_none());
         let mut seen = 0;
-        let own = places.clone();
-        places.look_up(|| {
+        let own = targets.clone();
+        targets.look_up(|| {
             seen += 1;
             if seen == 3 {
                 own.end();
             }
         });
-        assert_eq!(places.reached(3).unwrap().address.to_string(), "127.0.0.1:82");
-        let dead = places.reached(1).unwrap();
-        assert!(matches!(dead.route, crate::Route::Nowhere(_)), "{dead:?}");
+        assert_eq!(targets.resolved(3).unwrap().address.to_string(), "127.0.0.1:82");
+        let dead = targets.resolved(1).unwrap();
+        assert!(matches!(dead.route, crate::Route::Unresolved(_)), "{dead:?}");
         for number in 3..REDIRECT_HOSTS_MAX {
             assert_eq!(to(&format!("http://h{number}/")), Some(number as u8 + 1));
         }

@@ -4,8 +4,8 @@
 use engine::{Closed, ConnId, Core, Sys};
 
 use super::requester::Requester;
-use super::script::Left;
-use super::{Driver, Failure, Kind, Received, Script, Whole};
+use super::script::SocketEnd;
+use super::{CompleteAnswer, Driver, Failure, Kind, Received, Script};
 
 impl<D: Driver, S: Script> Requester<D, S> {
     /// Activates the connection for the latest request. False if there is none, and the request has
@@ -25,7 +25,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         match kind {
             Kind::Plain => true,
             Kind::Connect | Kind::ConnectCable => {
-                self.say_goodbye(core, user);
+                self.close_active(core, user);
                 true
             }
             _ if one.opened => true,
@@ -36,8 +36,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    /// The latest request was sent: nothing may answer it, or what does may be here already.
-    pub(super) fn may_be_over(&mut self, user: u32) {
+    /// Schedules the end of a request that needs no answer, or whose answer may be in the inbox.
+    pub(super) fn schedule_finish(&mut self, user: u32) {
         let flight = self.users.get(user as usize).and_then(|one| one.flights.front());
         let over = flight.is_some_and(|flight| match flight.kind {
             Kind::Text | Kind::Binary => !flight.awaits,
@@ -65,8 +65,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
                 },
                 _ => continue,
             };
-            let whole = Whole { used: 0, status: 0, keep: true, body_bytes };
-            self.whole(core, user, whole, false, now_ns);
+            let whole = CompleteAnswer { used: 0, status: 0, keep: true, body_bytes };
+            self.complete(core, user, whole, false, now_ns);
         }
     }
 
@@ -74,10 +74,10 @@ impl<D: Driver, S: Script> Requester<D, S> {
     fn owner<Y: Sys>(&self, core: &Core<Y, Self>, id: ConnId) -> Option<(u32, bool)> {
         let user = core.user(id)?.user;
         let one = self.users.get(user as usize)?;
-        let aside = || one.aside.as_ref().is_some_and(|aside| aside.conn == Some(id));
+        let inactive = || one.inactive.as_ref().is_some_and(|inactive| inactive.conn == Some(id));
         match one.conn == Some(id) {
             true => Some((user, false)),
-            false => aside().then_some((user, true)),
+            false => inactive().then_some((user, true)),
         }
     }
 
@@ -117,26 +117,26 @@ impl<D: Driver, S: Script> Requester<D, S> {
                     rest = rest.get(used..).unwrap_or_default();
                     self.pushed(core, user, waits, now_ns);
                 }
-                Received::Whole(whole) => {
+                Received::Complete(whole) => {
                     rest = rest.get(whole.used..).unwrap_or_default();
                     if waits {
                         let more = !on_socket && !rest.is_empty();
-                        self.whole(core, user, whole, more, now_ns);
+                        self.complete(core, user, whole, more, now_ns);
                     } else if !whole.keep {
-                        return self.drop_connection(core, user, is_aside, true);
+                        return self.drop_connection(core, user, is_inactive, true);
                     }
                 }
-                Received::Left(code) => {
-                    self.script.left(user, Left::Closed(code));
-                    self.drop_connection(core, user, is_aside, true);
-                    return self.fail_waiting(core, user, is_aside, Failure::Closed, now_ns);
+                Received::Closing(code) => {
+                    self.script.socket_ended(user, SocketEnd::Closed(code));
+                    self.drop_connection(core, user, is_inactive, true);
+                    return self.fail_waiting(core, user, is_inactive, Failure::Closed, now_ns);
                 }
-                Received::Broken(failure) => {
+                Received::Failed(failure) => {
                     if on_socket {
-                        self.script.left(user, Left::Broken(failure));
+                        self.script.socket_ended(user, SocketEnd::Failed(failure));
                     }
-                    self.drop_connection(core, user, is_aside, on_socket);
-                    return self.fail_waiting(core, user, is_aside, failure, now_ns);
+                    self.drop_connection(core, user, is_inactive, on_socket);
+                    return self.fail_waiting(core, user, is_inactive, failure, now_ns);
                 }
             }
         }
@@ -147,12 +147,12 @@ impl<D: Driver, S: Script> Requester<D, S> {
         &mut self,
         core: &mut Core<Y, Self>,
         user: u32,
-        is_aside: bool,
+        is_inactive: bool,
         failure: Failure,
         now_ns: u64,
     ) {
         let waits = self.users.get(user as usize).is_some_and(|one| !one.flights.is_empty());
-        if waits && !is_aside {
+        if waits && !is_inactive {
             self.fail(core, user, failure, now_ns);
         }
     }
@@ -167,8 +167,8 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
         one.awaited.body(push.data);
         let body_bytes = push.data.len() as u64;
-        let whole = Whole { used: 0, status: 0, keep: true, body_bytes };
-        self.whole(core, user, whole, false, now_ns);
+        let whole = CompleteAnswer { used: 0, status: 0, keep: true, body_bytes };
+        self.complete(core, user, whole, false, now_ns);
     }
 
     /// Closes a connection of a user; if `gracefully`, after pending data is sent.

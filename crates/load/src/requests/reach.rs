@@ -6,43 +6,47 @@ use std::sync::Arc;
 use engine::{ConnId, Core, Sent, Sys, Target};
 
 use super::requester::Requester;
-use super::tunnel::{Through, Tunnel};
+use super::tunnel::{Tunnel, TunnelRequest};
 use super::{Driver, Failure, Requests, Script};
 use crate::Endpoint;
 use crate::ways::Route;
 
 /// The route to a target.
 #[derive(Clone)]
-pub(super) enum Reach {
-    /// A target of the engine.
-    To(u8),
-    /// A target of the engine that is asked for a tunnel.
-    Through(u8, Arc<Through>),
-    /// None, for this reason.
-    Nowhere(Failure),
+pub(super) enum ConnectRoute {
+    /// An engine target.
+    Direct(u8),
+    /// An engine target that is a proxy, and the request for a tunnel.
+    Tunnel(u8, Arc<TunnelRequest>),
+    /// No route, for this reason.
+    Failed(Failure),
 }
 
 impl<D: Driver, S: Script> Requester<D, S> {
-    /// The way to a place; `None` while it is being looked up.
-    pub(super) fn reach<Y: Sys>(&mut self, core: &mut Core<Y, Self>, number: u8) -> Option<Reach> {
+    /// The route to a target; `None` while its name is being resolved.
+    pub(super) fn route<Y: Sys>(
+        &mut self,
+        core: &mut Core<Y, Self>,
+        number: u8,
+    ) -> Option<ConnectRoute> {
         let at = usize::from(number);
-        if let Some(Some(reach)) = self.reach.get(at) {
-            return Some(reach.clone());
+        if let Some(Some(route)) = self.routes.get(at) {
+            return Some(route.clone());
         }
-        let endpoint = self.places.reached(number)?;
-        let reach = way(core, &endpoint);
-        if self.reach.len() <= at {
-            self.reach.resize(at + 1, None);
+        let endpoint = self.targets.resolved(number)?;
+        let route = connect_route(core, &endpoint);
+        if self.routes.len() <= at {
+            self.routes.resize(at + 1, None);
         }
-        if let Some(place) = self.reach.get_mut(at) {
-            *place = Some(reach.clone());
+        if let Some(place) = self.routes.get_mut(at) {
+            *place = Some(route.clone());
         }
-        Some(reach)
+        Some(route)
     }
 
-    /// What the latest connect of a user says first, if that is not its request.
-    pub(super) fn begin_tunnel(&mut self, user: u32, reach: &Reach) {
-        let tunnel = matches!(reach, Reach::Through(..)).then(Box::<Tunnel>::default);
+    /// Prepares the tunnel of the latest connect of a user, if its route has one.
+    pub(super) fn begin_tunnel(&mut self, user: u32, route: &ConnectRoute) {
+        let tunnel = matches!(route, ConnectRoute::Tunnel(..)).then(Box::<Tunnel>::default);
         if let Some(one) = self.users.get_mut(user as usize) {
             one.tunnel = tunnel;
         }
@@ -63,12 +67,12 @@ impl<D: Driver, S: Script> Requester<D, S> {
             one.tunnel = None;
             return true;
         }
-        tunnel.is_asked = core.write(id, &through.connect) != Sent::Dropped;
+        tunnel.is_requested = core.write(id, &through.connect) != Sent::Dropped;
         false
     }
 
-    /// What a proxy says.
-    pub(super) fn tunnel_heard<Y: Sys>(
+    /// Receives bytes from a proxy.
+    pub(super) fn tunnel_received<Y: Sys>(
         &mut self,
         core: &mut Core<Y, Self>,
         user: u32,
@@ -83,7 +87,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
             Ok(false) => return,
             Err(failure) => failure,
             Ok(true) => {
-                tunnel.is_through = true;
+                tunnel.is_established = true;
                 match through.tls.as_ref().map(|tls| core.secure(id, tls)) {
                     None => return self.on_connected(core, id),
                     Some(Ok(())) => return,
@@ -91,55 +95,55 @@ impl<D: Driver, S: Script> Requester<D, S> {
                 }
             }
         };
-        self.ledger.counts.connects_failed.add(1);
-        self.break_off(core, user, failure, now_ns);
+        self.metrics.counts.connects_failed.add(1);
+        self.fail_connection(core, user, failure, now_ns);
     }
 
-    fn through(&self, user: u32) -> Option<Arc<Through>> {
+    fn through(&self, user: u32) -> Option<Arc<TunnelRequest>> {
         let number = self.users.get(user as usize)?.endpoint;
-        match self.reach.get(usize::from(number))? {
-            Some(Reach::Through(_, through)) => Some(Arc::clone(through)),
+        match self.routes.get(usize::from(number))? {
+            Some(ConnectRoute::Tunnel(_, through)) => Some(Arc::clone(through)),
             _ => None,
         }
     }
 }
 
-impl Reach {
-    /// The target, and what is said there instead of a request.
+impl ConnectRoute {
+    /// The engine target, and the first bytes to send there instead of a request.
     pub(super) fn target(&self) -> Result<(u8, Option<&[u8]>), Failure> {
         match self {
-            Reach::To(target) => Ok((*target, None)),
-            Reach::Through(target, through) => Ok((*target, Some(&through.connect))),
-            Reach::Nowhere(failure) => Err(*failure),
+            ConnectRoute::Direct(target) => Ok((*target, None)),
+            ConnectRoute::Tunnel(target, through) => Ok((*target, Some(&through.connect))),
+            ConnectRoute::Failed(failure) => Err(*failure),
         }
     }
 }
 
-fn way<Y: Sys, D: Driver, S: Script>(
+fn connect_route<Y: Sys, D: Driver, S: Script>(
     core: &mut Core<Y, Requester<D, S>>,
     endpoint: &Endpoint,
-) -> Reach {
+) -> ConnectRoute {
     let mut target = Target::raw(endpoint.address);
     let mut through = None;
     if endpoint.tls && endpoint.client.is_none() {
-        return Reach::Nowhere(Failure::Tls);
+        return ConnectRoute::Failed(Failure::Tls);
     }
     match &endpoint.route {
-        Route::Nowhere(_) => return Reach::Nowhere(Failure::Dns),
+        Route::Unresolved(_) => return ConnectRoute::Failed(Failure::Dns),
         Route::Unix(path) => target.unix_socket = Some(Arc::clone(path)),
-        Route::Straight | Route::Asked(_) => {}
+        Route::Direct | Route::Forward(_) => {}
         Route::Tunnel(proxy) => {
-            through = Some(Arc::new(Through::new(proxy, endpoint)));
+            through = Some(Arc::new(TunnelRequest::new(proxy, endpoint)));
         }
     }
     if through.is_none() {
         target.tls = endpoint.client.clone().filter(|_| endpoint.tls);
     }
     match (core.add_target(target), through) {
-        (Ok(number), None) => Reach::To(number),
-        (Ok(number), Some(through)) => Reach::Through(number, through),
-        // There is room for all places of a run; what is left out fails every connect there.
-        (Err(_), _) => Reach::Nowhere(Failure::ConnectFailed),
+        (Ok(number), None) => ConnectRoute::Direct(number),
+        (Ok(number), Some(through)) => ConnectRoute::Tunnel(number, through),
+        // There is room for all targets of a run. Without its target every connect would fail.
+        (Err(_), _) => ConnectRoute::Failed(Failure::ConnectFailed),
     }
 }
 

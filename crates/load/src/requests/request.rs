@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use wire::http::{EMPTY_HEADER, MAX_HEADERS, encode_request_head, parse_request};
 
-use super::Places;
+use super::TargetTable;
 use crate::Endpoint;
 use crate::ways::Route;
 
@@ -107,7 +107,7 @@ impl Request {
     #[must_use]
     pub fn to(number: u8, endpoint: &Endpoint, http: &HttpRequest<'_>) -> Request {
         let http = HttpRequest { host: &endpoint.host, ..http.clone() };
-        let Route::Asked(proxy) = &endpoint.route else { return Request::http(number, &http) };
+        let Route::Forward(proxy) = &endpoint.route else { return Request::http(number, &http) };
         let target = format!("{}{}", endpoint.origin(), http.target);
         let mut headers = http.headers.to_vec();
         if !proxy.authorization.is_empty() {
@@ -187,7 +187,7 @@ impl Request {
         &self,
         status: u16,
         location: &[u8],
-        places: &Places,
+        targets: &TargetTable,
     ) -> Option<Request> {
         let head = self.bytes.windows(4).position(|four| four == b"\r\n\r\n")? + 4;
         let (head, body) = self.bytes.split_at_checked(head)?;
@@ -195,7 +195,7 @@ impl Request {
         let asked = parse_request(head, &mut headers).ok()?;
         let location = std::str::from_utf8(location).ok()?;
         let from = as_path(asked.target);
-        let (number, target) = places.place(self.endpoint, &from, location)?;
+        let (number, target) = targets.resolve_location(self.endpoint, &from, location)?;
         let becomes_get = match status {
             303 => asked.method != "HEAD",
             301 | 302 => asked.method == "POST",
@@ -218,7 +218,7 @@ impl Request {
                 Some((header.name.to_owned(), String::from_utf8(header.value.to_vec()).ok()?))
             })
             .collect();
-        let endpoint = places.endpoint(number)?;
+        let endpoint = targets.endpoint(number)?;
         let (headers, body) = (&kept[..], if becomes_get { &[][..] } else { body });
         let (target, host) = (&target, "");
         let http = HttpRequest { method, target, host, headers, body, close: false };
@@ -244,9 +244,9 @@ fn as_path(target: &str) -> Cow<'_, str> {
 mod tests {
     use super::*;
 
-    fn places() -> Places {
+    fn targets() -> TargetTable {
         let urls = ["http://127.0.0.1:81/", "http://127.0.0.1:82/"];
-        Places::new(&urls.map(|url| Endpoint::parse_web(url).unwrap()))
+        TargetTable::new(&urls.map(|url| Endpoint::parse_web(url).unwrap()))
     }
 
     fn get(headers: &[(String, String)]) -> Request {
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redirect_leads_where_a_browser_would_go() {
+    fn redirects_resolve_as_in_browsers() {
         let headers = [("Cookie".to_owned(), "secret".to_owned())];
         let request = get(&headers);
         for (location, endpoint, line) in [
@@ -286,7 +286,7 @@ mod tests {
             ("http://127.0.0.1:83/", 2, "GET / HTTP/1.1"),
             ("https://127.0.0.1:81/z", 2, "GET /z HTTP/1.1"),
         ] {
-            let next = request.redirected(302, location.as_bytes(), &places());
+            let next = request.redirected(302, location.as_bytes(), &targets());
             let next = next.unwrap_or_else(|| panic!("{location}"));
             let text = String::from_utf8(next.bytes().to_vec()).unwrap();
             assert!(text.starts_with(line), "{location}: {text}");
@@ -297,18 +297,18 @@ mod tests {
         for elsewhere in
             ["http://127.0.0.1:99999/", "gopher://127.0.0.1/", "http://a@b/", "/a b", ""]
         {
-            assert!(request.redirected(302, elsewhere.as_bytes(), &places()).is_none());
+            assert!(request.redirected(302, elsewhere.as_bytes(), &targets()).is_none());
         }
     }
 
     #[test]
-    fn a_proxy_is_told_the_whole_url_and_its_own_secret_and_nobody_else_is() {
+    fn absolute_url_and_authorization_go_to_the_proxy_only() {
         let proxy = crate::Proxy::parse("u:p@127.0.0.1:80").unwrap();
-        let ways = std::sync::Arc::new(crate::Ways {
+        let options = std::sync::Arc::new(crate::ConnectOptions {
             proxy: Some(std::sync::Arc::new(proxy)),
-            ..crate::Ways::default()
+            ..crate::ConnectOptions::default()
         });
-        let endpoint = ways.web("http://a.test/x?y").unwrap();
+        let endpoint = options.web("http://a.test/x?y").unwrap();
         let http = HttpRequest {
             method: "GET",
             target: &endpoint.path,
@@ -321,17 +321,17 @@ mod tests {
         let request = Request::to(0, &endpoint, &http).as_http10();
         assert!(text(&request).starts_with("GET http://a.test/x?y HTTP/1.0\r\nHost: a.test\r\n"));
         assert_eq!(text(&request).matches("Proxy-Authorization: Basic dTpw\r\n").count(), 1);
-        let places = Places::new(&[endpoint]);
-        let next = request.redirected(302, b"z", &places).unwrap();
+        let targets = TargetTable::new(&[endpoint]);
+        let next = request.redirected(302, b"z", &targets).unwrap();
         assert!(text(&next).starts_with("GET http://a.test/z HTTP/1.0\r\n"), "{}", text(&next));
         assert_eq!(text(&next).matches("Proxy-Authorization").count(), 1);
-        let secure = request.redirected(302, b"https://a.test/z", &places).unwrap();
+        let secure = request.redirected(302, b"https://a.test/z", &targets).unwrap();
         assert!(text(&secure).starts_with("GET /z HTTP/1.0\r\n"), "{}", text(&secure));
         assert!(!text(&secure).contains("Proxy-Authorization"), "the tunnel has it already");
     }
 
     #[test]
-    fn a_post_becomes_a_get_where_browsers_make_it_one() {
+    fn redirected_post_becomes_get_as_in_browsers() {
         let (target, host) = ("/", "127.0.0.1:81");
         let http =
             HttpRequest { method: "POST", target, host, headers: &[], body: b"x", close: false };
@@ -339,7 +339,7 @@ mod tests {
         for (status, line, length) in
             [(301, "GET", false), (303, "GET", false), (307, "POST", true), (308, "POST", true)]
         {
-            let next = post.redirected(status, b"/y", &places()).unwrap();
+            let next = post.redirected(status, b"/y", &targets()).unwrap();
             let text = String::from_utf8(next.bytes().to_vec()).unwrap();
             assert!(text.starts_with(line), "{status}: {text}");
             assert_eq!(text.contains("Content-Length: 1"), length, "{status}: {text}");

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Response, Sys};
 use wire::websocket::OpCode;
 
-use super::counts::RequestLedger;
-use super::reach::Reach;
-use super::schedule::{Schedule, Turn};
+use super::counts::RequestMetrics;
+use super::reach::ConnectRoute;
+use super::schedule::{NextSend, Schedule};
 use super::timings::Timings;
-use super::user::{At, Socket, User};
-use super::{Driver, Left, Part, Places, Requests, Script, Step};
+use super::user::{Activity, Socket, User};
+use super::{Driver, Part, Requests, Script, SocketEnd, Step, TargetTable};
 use crate::sources::Sources;
 
 /// Users started, and due requests sent, per turn.
@@ -30,8 +30,8 @@ pub(crate) enum Order {
     Begin(u64),
     /// End the run now.
     Stop,
-    /// A place is known that somebody was sent to.
-    Found,
+    /// The name of a target was resolved.
+    Resolved,
 }
 
 /// Why a user is woken.
@@ -59,12 +59,12 @@ enum Stage {
 /// One worker's side of a run.
 pub(crate) struct Requester<D: Driver, S: Script> {
     pub(super) config: Arc<Requests>,
-    pub(super) places: Places,
-    /// How to get to places, by number, as far as somebody went.
-    pub(super) reach: Vec<Option<Reach>>,
-    /// Users that wait for a place to be known.
-    lost: Vec<u32>,
-    pub(super) ledger: Arc<RequestLedger>,
+    pub(super) targets: TargetTable,
+    /// Routes to targets by number, made on first use.
+    pub(super) routes: Vec<Option<ConnectRoute>>,
+    /// Users that wait for a name to be resolved.
+    awaiting_lookup: Vec<u32>,
+    pub(super) metrics: Arc<RequestMetrics>,
     pub(super) driver: D,
     pub(super) script: S,
     pub(super) part: Part,
@@ -98,8 +98,8 @@ pub(crate) struct Requester<D: Driver, S: Script> {
 impl<D: Driver, S: Script> Requester<D, S> {
     pub(crate) fn new(
         config: Arc<Requests>,
-        places: Places,
-        ledger: Arc<RequestLedger>,
+        targets: TargetTable,
+        metrics: Arc<RequestMetrics>,
         sources: Sources,
         part: Part,
         driver: D,
@@ -109,10 +109,10 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let timeout_ns = u64::try_from(config.timeout.as_nanos()).unwrap_or(u64::MAX);
         Requester {
             config,
-            places,
-            reach: Vec::new(),
-            lost: Vec::new(),
-            ledger,
+            targets,
+            routes: Vec::new(),
+            awaiting_lookup: Vec::new(),
+            metrics,
             driver,
             script,
             part,
@@ -137,7 +137,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
 
     fn begin<Y: Sys>(&mut self, core: &mut Core<Y, Self>, begin_ns: u64) {
         self.schedule = Schedule::new(&self.config, self.part, begin_ns);
-        self.script.start(&self.places, self.schedule.measure_ns);
+        self.script.start(&self.targets, self.schedule.measure_ns);
         self.users = (0..self.part.users).map(|_| User::new()).collect();
         if D::PUSHES {
             self.driver.seed(core.random());
@@ -174,18 +174,18 @@ impl<D: Driver, S: Script> Requester<D, S> {
             return self.park(core, user);
         }
         match self.schedule.take(now_ns) {
-            Turn::Due(due_ns) => {
-                // Others were free before this one, or it was, and has room for several.
+            NextSend::Due(due_ns) => {
+                // It is late although another user, or this one with pipelining, was free.
                 if self.was_free || !self.idle.is_empty() {
                     self.note_late(due_ns, now_ns);
                 }
                 self.send(core, user, due_ns, now_ns);
             }
-            Turn::Later => {
-                self.set(user, At::Idle);
+            NextSend::Later => {
+                self.set(user, Activity::Idle);
                 self.idle.push(user);
             }
-            Turn::Over => self.retire(core, user),
+            NextSend::Over => self.retire(core, user),
         }
     }
 
@@ -198,24 +198,24 @@ impl<D: Driver, S: Script> Requester<D, S> {
 
     /// Suspends a user.
     pub(super) fn sleep(&mut self, user: u32, until_ns: u64) {
-        self.set(user, At::Asleep(until_ns));
+        self.set(user, Activity::Asleep(until_ns));
         self.wakes.push(Reverse((until_ns, user, Wake::Rested)));
     }
 
     /// Parks a surplus user: it closes its connection and waits.
     fn park<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
-        self.set(user, At::Parked);
+        self.set(user, Activity::Parked);
         if let Some(one) = self.users.get_mut(user as usize) {
             // When it resumes, its script decides again.
             one.refused = None;
         }
         self.parked.push(user);
         if D::PUSHES {
-            self.script.left(user, Left::Parked);
+            self.script.socket_ended(user, SocketEnd::Parked);
         }
-        self.hang_up(core, user);
+        self.close_idle(core, user);
         if D::PUSHES {
-            self.put_down(core, user);
+            self.close_inactive(core, user);
         }
     }
 
@@ -227,15 +227,15 @@ impl<D: Driver, S: Script> Requester<D, S> {
             return;
         }
         if D::PUSHES && self.stage != Stage::Over && self.script.stays(user, core.clock_ns()) {
-            one.at = At::Staying;
+            one.activity = Activity::Staying;
             self.wakes.push(Reverse((core.clock_ns() + STAY_NS, user, Wake::Stayed)));
             return;
         }
-        one.at = At::Over;
+        one.activity = Activity::Over;
         self.alive -= 1;
-        self.hang_up(core, user);
+        self.close_idle(core, user);
         if D::PUSHES {
-            self.put_down(core, user);
+            self.close_inactive(core, user);
         }
     }
 
@@ -251,9 +251,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    fn set(&mut self, user: u32, at: At) {
+    fn set(&mut self, user: u32, activity: Activity) {
         if let Some(one) = self.users.get_mut(user as usize) {
-            one.at = at;
+            one.activity = activity;
         }
     }
 
@@ -293,11 +293,11 @@ impl<D: Driver, S: Script> Requester<D, S> {
         self.wakes.push(Reverse((at_ns, user, Wake::Connect)));
     }
 
-    /// Has a user wait until it is known where it was sent.
-    pub(super) fn lose(&mut self, user: u32) {
-        if let Some(one) = self.users.get_mut(user as usize).filter(|one| !one.is_lost) {
-            one.is_lost = true;
-            self.lost.push(user);
+    /// Suspends a user until the name of its target is resolved.
+    pub(super) fn wait_for_lookup(&mut self, user: u32) {
+        if let Some(one) = self.users.get_mut(user as usize).filter(|one| !one.awaits_lookup) {
+            one.awaits_lookup = true;
+            self.awaiting_lookup.push(user);
         }
     }
 
@@ -335,7 +335,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
                 Wake::Rested => self.wake(core, user, now_ns),
                 Wake::Timeout => self.look_at_timeout(core, user, at_ns, now_ns),
                 Wake::Stayed => {
-                    self.set(user, At::Busy);
+                    self.set(user, Activity::Busy);
                     self.retire(core, user);
                 }
                 Wake::ConnectTimeout => self.look_at_connect(core, user, now_ns),
@@ -405,15 +405,15 @@ impl<D: Driver, S: Script> Requester<D, S> {
             let Some(&user) = self.idle.last() else { return false };
             let now_ns = core.clock_ns();
             match self.schedule.take(now_ns) {
-                Turn::Due(due_ns) => {
+                NextSend::Due(due_ns) => {
                     self.idle.pop();
                     self.note_late(due_ns, now_ns);
                     self.was_free = true;
                     self.send(core, user, due_ns, now_ns);
                     self.was_free = false;
                 }
-                Turn::Later => return false,
-                Turn::Over => {
+                NextSend::Later => return false,
+                NextSend::Over => {
                     self.idle.pop();
                     self.retire(core, user);
                 }
@@ -432,7 +432,7 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let parked = std::mem::take(&mut self.parked);
         for user in parked {
             if user < users {
-                self.set(user, At::Busy);
+                self.set(user, Activity::Busy);
                 self.advance(core, user, now_ns);
             } else {
                 self.parked.push(user);
@@ -443,15 +443,15 @@ impl<D: Driver, S: Script> Requester<D, S> {
     /// Stops sending: users without a request end, the others have a grace period.
     fn begin_ending<Y: Sys>(&mut self, core: &mut Core<Y, Self>, now_ns: u64) {
         self.stage = Stage::Ending(now_ns.saturating_add(self.grace_ns()));
-        self.ledger.set_untaken(self.schedule.untaken(now_ns));
+        self.metrics.set_untaken(self.schedule.untaken(now_ns));
         (self.idle, self.parked) = (Vec::new(), Vec::new());
         self.started = self.part.users;
         for user in 0..self.part.users {
             let waits = self
                 .users
                 .get(user as usize)
-                .is_some_and(|one| one.at == At::Busy && !one.flights.is_empty());
-            // Those that wait find out when their answer comes.
+                .is_some_and(|one| one.activity == Activity::Busy && !one.flights.is_empty());
+            // The others end with their answer.
             if !waits {
                 self.retire(core, user);
             }
@@ -482,13 +482,13 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let settled_ns = self.timings.settled_ns();
         let is_at_end = self.schedule.is_at_end(now_ns);
         let end_ns = if is_at_end { self.schedule.until_ns } else { 0 };
-        self.ledger.set_over(settled_ns.max(end_ns));
+        self.metrics.set_over(settled_ns.max(end_ns));
         for user in 0..self.part.users {
             self.give_up(core, user, now_ns);
             self.retire(core, user);
         }
-        self.timings.hand_over_rest(&self.ledger.timed);
-        self.ledger.set_done();
+        self.timings.flush_rest(&self.metrics.timed);
+        self.metrics.set_done();
     }
 
     fn next_ns(&self, now_ns: u64) -> Option<u64> {
@@ -540,7 +540,7 @@ impl<D: Driver, S: Script> Handler for Requester<D, S> {
     fn post<Y: Sys>(&mut self, core: &mut Core<Y, Self>, order: Order) {
         match order {
             Order::Begin(begin_ns) => self.begin(core, begin_ns),
-            Order::Found => self.find_lost(core),
+            Order::Resolved => self.connect_resolved(core),
             Order::Stop => self.stop(core, core.now_ns()),
         }
     }
@@ -555,23 +555,23 @@ impl<D: Driver, S: Script> Handler for Requester<D, S> {
         }
         self.start_users(core);
         if D::PUSHES {
-            self.look_soon(core);
+            self.finish_soon(core);
         }
         self.wake_users(core, now_ns);
         self.look_at_stage(core, now_ns);
         let more = self.schedule.is_open() && self.send_due(core);
-        let over = match self.stage {
+        let is_over = match self.stage {
             Stage::Ending(give_up_ns) => now_ns >= give_up_ns,
             _ => false,
         };
-        if over || self.alive == 0 && self.in_flight == 0 {
+        if is_over || self.alive == 0 && self.in_flight == 0 {
             self.finish(core, now_ns);
             return None;
         }
         if self.stage == Stage::Running && now_ns >= self.schedule.until_ns {
             self.begin_ending(core, now_ns);
         }
-        self.timings.hand_over(&self.ledger.timed, now_ns);
+        self.timings.flush(&self.metrics.timed, now_ns);
         if more { Some(now_ns) } else { self.next_ns(now_ns) }
     }
 }

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use super::{Pace, Part, Requests};
-use crate::pacer::{Deal, Pacer};
+use crate::pacer::{Pacer, Share};
 use crate::stages::{self, Stage};
 
 /// When a user that is ready may send.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(super) enum Turn {
-    /// It sends what was due then.
+pub(super) enum NextSend {
+    /// Now; the request was due at this time.
     Due(u64),
     /// Later.
     Later,
@@ -44,16 +44,17 @@ impl Schedule {
             .map_or(u64::MAX, |time| measure_ns.saturating_add(nanoseconds(time)));
         let whole = config.connections.max(1);
         let Part { first, stride, users, .. } = part;
-        let deal = Deal { first, stride, part: u64::from(users), whole };
+        let share = Share { first, stride, part: u64::from(users), whole };
         let pacer = match &config.pace {
-            Pace::Rate(rate) => Some(Pacer::new(begin_ns, *rate, 1, 1).dealt(deal)),
+            Pace::Rate(rate) => Some(Pacer::new(begin_ns, *rate, 1, 1).shared(share)),
             Pace::Rates(stages) => {
                 // The warm-up uses the first rate above 0.
                 let first = stages.iter().map(|stage| stage.connections).find(|rate| *rate > 0);
                 let warm = Stage { time: config.warm_up, connections: first.unwrap_or(1) };
-                let legs = (!config.warm_up.is_zero()).then(|| warm_up(warm)).into_iter().flatten();
-                let stages: Vec<Stage> = legs.chain(stages.iter().copied()).collect();
-                Some(Pacer::staged(begin_ns, &stages).dealt(deal))
+                let segments =
+                    (!config.warm_up.is_zero()).then(|| warm_up(warm)).into_iter().flatten();
+                let stages: Vec<Stage> = segments.chain(stages.iter().copied()).collect();
+                Some(Pacer::staged(begin_ns, &stages).shared(share))
             }
             Pace::Closed | Pace::Users(_) => None,
         };
@@ -61,7 +62,7 @@ impl Schedule {
             Pace::Users(stages) => stages.clone(),
             _ => Vec::new(),
         };
-        let left = config.requests.map_or(u64::MAX, |requests| share(requests, deal));
+        let left = config.requests.map_or(u64::MAX, |requests| requests_of(requests, share));
         Schedule { pacer, number: 0, stages, part, begin_ns, measure_ns, until_ns, left }
     }
 
@@ -77,21 +78,21 @@ impl Schedule {
 
     /// Takes the next request that is due by `now_ns`.
     #[inline]
-    pub(super) fn take(&mut self, now_ns: u64) -> Turn {
+    pub(super) fn take(&mut self, now_ns: u64) -> NextSend {
         let due_ns = match &self.pacer {
             None => now_ns,
             Some(pacer) => pacer.due_ns(self.number),
         };
         let counts = due_ns >= self.measure_ns;
         if due_ns >= self.until_ns || counts && self.left == 0 {
-            return Turn::Over;
+            return NextSend::Over;
         }
         if due_ns > now_ns {
-            return Turn::Later;
+            return NextSend::Later;
         }
         self.left -= u64::from(counts);
         self.number += 1;
-        Turn::Due(due_ns)
+        NextSend::Due(due_ns)
     }
 
     /// When the next request of the open model is due.
@@ -136,9 +137,9 @@ fn warm_up(stage: Stage) -> [Stage; 3] {
     [Stage { time: Duration::ZERO, ..stage }, stage, none]
 }
 
-/// How many of the first `requests` of the run are this worker's: one of each user in turn.
-fn share(requests: u64, deal: Deal) -> u64 {
-    let Deal { first, stride, part, whole } = deal;
+/// This worker's share of the first `requests` of the run, which users take in turn.
+fn requests_of(requests: u64, share: Share) -> u64 {
+    let Share { first, stride, part, whole } = share;
     requests / whole * part + users_of(first, stride, requests % whole)
 }
 
@@ -166,45 +167,46 @@ mod tests {
     }
 
     #[test]
-    fn shares_make_the_whole() {
+    fn shares_add_up() {
         let mut taken = 0;
         for mut schedule in parts(&config(Pace::Closed)) {
-            taken += (0..).take_while(|_| schedule.take(2_000) == Turn::Due(2_000)).count();
-            assert_eq!(schedule.take(2_000), Turn::Over);
+            taken += (0..).take_while(|_| schedule.take(2_000) == NextSend::Due(2_000)).count();
+            assert_eq!(schedule.take(2_000), NextSend::Over);
         }
         assert_eq!(taken, 1_001);
     }
 
     #[test]
-    fn a_rate_is_over_with_the_last_of_its_requests() {
+    fn rate_ends_with_the_last_request() {
         let mut schedule = parts(&config(Pace::Rate(1))).remove(0);
         schedule.left = 1;
-        assert_eq!(schedule.take(1_000), Turn::Due(1_000));
-        assert_eq!((schedule.take(1_001), schedule.next_ns()), (Turn::Over, None));
+        assert_eq!(schedule.take(1_000), NextSend::Due(1_000));
+        assert_eq!((schedule.take(1_001), schedule.next_ns()), (NextSend::Over, None));
         assert!(!schedule.is_at_end(1_001), "the number ended it, and no time");
     }
 
     #[test]
-    fn what_is_due_before_the_measured_time_is_not_of_the_number() {
+    fn warm_up_requests_do_not_count_towards_the_number() {
         let warm = Requests { warm_up: Duration::from_nanos(500), ..config(Pace::Closed) };
         let mut schedule = parts(&warm).remove(0);
-        let all = (0..10_000).filter(|_| schedule.take(1_499) == Turn::Due(1_499)).count();
+        let all = (0..10_000).filter(|_| schedule.take(1_499) == NextSend::Due(1_499)).count();
         assert_eq!(all, 10_000);
-        let measured = (0..10_000).filter(|_| schedule.take(1_500) == Turn::Due(1_500)).count();
+        let measured = (0..10_000).filter(|_| schedule.take(1_500) == NextSend::Due(1_500)).count();
         assert_eq!(measured, 401, "two of five users, and the first has one more");
     }
 
     #[test]
-    fn the_open_model_is_due_at_its_times_and_counts_what_nobody_took() {
+    fn open_model_keeps_due_times_and_counts_untaken_requests() {
         let rate = Requests { requests: None, ..config(Pace::Rate(1_000_000)) };
         let rate = Requests { duration: Some(Duration::from_micros(10)), ..rate };
         let mut schedules = parts(&rate);
         let first = &mut schedules[0];
-        assert_eq!(first.take(1_000), Turn::Due(1_000));
-        assert_eq!((first.take(1_000), first.next_ns()), (Turn::Later, Some(4_000)));
+        assert_eq!(first.take(1_000), NextSend::Due(1_000));
+        assert_eq!((first.take(1_000), first.next_ns()), (NextSend::Later, Some(4_000)));
         assert_eq!(first.untaken(6_001), 2, "4,000 and 6,000");
-        assert_eq!(first.take(20_000), Turn::Due(4_000), "late, and due when it was due");
-        let left = (0..).take_while(|_| matches!(first.take(u64::MAX - 1), Turn::Due(_))).count();
+        assert_eq!(first.take(20_000), NextSend::Due(4_000), "late, and due when it was due");
+        let left =
+            (0..).take_while(|_| matches!(first.take(u64::MAX - 1), NextSend::Due(_))).count();
         assert_eq!((left, first.next_ns()), (2, None));
         let due: u64 = schedules.iter().map(|one| one.untaken(u64::MAX)).sum();
         assert_eq!(due, 4 + 2, "ten in all, four of the first worker");
@@ -219,7 +221,7 @@ mod tests {
             let rate = Requests { requests: None, duration: Some(second), ..config(pace) };
             let mut due = Vec::new();
             for mut schedule in parts(&rate) {
-                while let Turn::Due(due_ns) = schedule.take(u64::MAX - 1) {
+                while let NextSend::Due(due_ns) = schedule.take(u64::MAX - 1) {
                     due.push(due_ns);
                 }
             }
@@ -231,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn users_come_and_go_by_stages() {
+    fn stages_change_the_number_of_users() {
         let second = Duration::from_secs(1);
         let stages = [(second, 5), (second, 0)];
         let stages = stages.map(|(time, connections)| Stage { time, connections }).to_vec();

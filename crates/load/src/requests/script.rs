@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Answer, Failure, Kind, Places, Push, Request, Wants};
+use super::{Answer, Failure, Kind, Push, Request, TargetTable, Wants};
 
 /// The next step of a user.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -43,8 +43,8 @@ impl Part {
 /// the run. The calls for every request, once each unless noted: `next` returning [`Step::Send`],
 /// `wants`, `request`, and finally `answered`; after [`Step::Fail`] only `answered`.
 pub trait Script: Send + 'static {
-    /// The run begins: whom it asks, and when what is due counts.
-    fn start(&mut self, _places: &Places, _measure_ns: u64) {}
+    /// Called at the start, with the targets and the end of the warm-up.
+    fn start(&mut self, _targets: &TargetTable, _measure_ns: u64) {}
 
     /// The next step of a user without a request in flight.
     fn next(&mut self, user: u32, now_ns: u64) -> Step;
@@ -62,7 +62,7 @@ pub trait Script: Send + 'static {
     /// returns. It is sent at once, counts as a redirect, and its answer is that of the first request.
     /// Not called with pipelining.
     #[inline]
-    fn leads_on(&mut self, _user: u32, _answer: &Answer<'_>) -> bool {
+    fn follows_up(&mut self, _user: u32, _answer: &Answer<'_>) -> bool {
         false
     }
 
@@ -99,8 +99,8 @@ pub trait Script: Send + 'static {
         None
     }
 
-    /// The user's socket is gone, and its steps had not ended it.
-    fn left(&mut self, _user: u32, _left: Left) {}
+    /// Called when the user's WebSocket ends other than by its steps.
+    fn socket_ended(&mut self, _user: u32, _end: SocketEnd) {}
 
     /// Whether a user that is done keeps its connections, as messages are still expected.
     fn stays(&mut self, _user: u32, _now_ns: u64) -> bool {
@@ -115,14 +115,14 @@ pub trait Script: Send + 'static {
 
 /// How a WebSocket ended.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Left {
+pub enum SocketEnd {
     /// The server closed it, with this code.
     Closed(u16),
-    /// It ended without a word.
-    Gone,
-    /// What the server said was against the protocol.
-    Broken(Failure),
-    /// We ended it, as there are to be fewer users for a while.
+    /// It ended without a close frame.
+    Lost,
+    /// The server violated the protocol.
+    Failed(Failure),
+    /// We closed it, as its user was parked.
     Parked,
 }
 

@@ -152,8 +152,8 @@ impl Display for RequestSummary {
         writeln!(f, ": {ok} ok, {failed} failed")?;
         for (count, what) in [
             (unsent, "were due and never sent: no connection was free"),
-            (warm_up, "in the warm-up, counted nowhere else"),
-            (redirects, "more, as answers redirected"),
+            (warm_up, "in the warm-up, not counted otherwise"),
+            (redirects, "more to follow redirects"),
         ] {
             if count > 0 {
                 writeln!(f, "              {count} {what}")?;
@@ -179,8 +179,8 @@ impl Display for RequestSummary {
         write!(f, "connections   {opened} opened, {failed} failed")?;
         writeln!(f, "; at most {time_wait_most} sockets in TIME_WAIT on this machine")?;
         for (count, what) in [
-            (closed_idle, "ended by the server while idle"),
-            (unasked, "given up: the server said what nobody had asked for"),
+            (closed_idle, "closed by the server while idle"),
+            (unasked, "closed: the server sent unsolicited data"),
         ] {
             if count > 0 {
                 writeln!(f, "              {count} {what}")?;
@@ -189,7 +189,7 @@ impl Display for RequestSummary {
         write!(f, "bodies        {} bytes", self.body_bytes)?;
         match self.decoded_bytes {
             0 => writeln!(f),
-            decoded => writeln!(f, "; those that were coded and looked at {decoded} bytes decoded"),
+            decoded => writeln!(f, "; {decoded} bytes after decoding"),
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use regex::bytes::Regex;
 
-use super::{Awaited, Driver, Failure, Received, Whole};
+use super::{Awaited, CompleteAnswer, Driver, Failure, Received};
 
 /// How the end of an answer is found.
 #[derive(Clone, Debug)]
@@ -40,8 +40,8 @@ pub struct Tcp {
 /// The state of a connection.
 #[derive(Default, Debug)]
 pub struct TcpState {
-    seen: u64,
-    /// A prefix so far, or what the expression is tried on.
+    received: u64,
+    /// A partial prefix, or the bytes to match.
     kept: Vec<u8>,
 }
 
@@ -83,7 +83,7 @@ impl Tcp {
             Expect::Anything => Ok(Some(bytes.len() as u64)),
             Expect::Length(length) => Ok(Some(*length)),
             Expect::Bytes(expected) => {
-                let at = usize::try_from(state.seen).unwrap_or(usize::MAX);
+                let at = usize::try_from(state.received).unwrap_or(usize::MAX);
                 let due = expected.get(at..).unwrap_or_default();
                 let same = due.iter().zip(bytes).all(|(due, came)| due == came);
                 same.then_some(Some(expected.len() as u64)).ok_or(Failure::Unexpected)
@@ -108,24 +108,24 @@ impl Driver for Tcp {
     fn receive(&mut self, state: &mut TcpState, bytes: &[u8], awaited: &mut Awaited) -> Received {
         let length = match self.length(state, bytes) {
             Ok(length) => length,
-            Err(failure) => return Received::Broken(failure),
+            Err(failure) => return Received::Failed(failure),
         };
-        let due = length.map(|length| length.saturating_sub(state.seen));
+        let due = length.map(|length| length.saturating_sub(state.received));
         let due = due.and_then(|due| usize::try_from(due).ok()).filter(|due| *due <= bytes.len());
         let Some(used) = due else {
-            state.seen += bytes.len() as u64;
+            state.received += bytes.len() as u64;
             awaited.body(bytes);
             return Received::More;
         };
         awaited.body(bytes.get(..used).unwrap_or_default());
-        let body_bytes = state.seen + used as u64;
+        let body_bytes = state.received + used as u64;
         *state = TcpState::default();
-        Received::Whole(Whole { used, status: 0, keep: true, body_bytes })
+        Received::Complete(CompleteAnswer { used, status: 0, keep: true, body_bytes })
     }
 
     fn ended(&mut self, state: &mut TcpState) -> Received {
-        let begun = state.seen > 0;
-        Received::Broken(if begun { Failure::ClosedMidway } else { Failure::Closed })
+        let begun = state.received > 0;
+        Received::Failed(if begun { Failure::ClosedMidway } else { Failure::Closed })
     }
 }
 
@@ -142,12 +142,12 @@ mod tests {
             while !rest.is_empty() {
                 match tcp.receive(&mut state, rest, &mut awaited) {
                     Received::More => break,
-                    Received::Whole(whole) => {
+                    Received::Complete(whole) => {
                         rest = &rest[whole.used..];
                         answers.push(whole.body_bytes);
                     }
-                    Received::Broken(failure) => return Err(failure),
-                    other => panic!("{other:?}: nothing comes by itself"),
+                    Received::Failed(failure) => return Err(failure),
+                    other => panic!("{other:?}: nothing is pushed"),
                 }
             }
         }
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_end_where_it_was_said_however_they_are_torn() {
+    fn answers_end_as_configured_at_any_split() {
         let regex = Regex::new(r"(?-u)\+[A-Z]+\r\n").unwrap();
         let prefix = |bytes, little_endian, counts_itself| {
             Expect::Prefix(Prefix { bytes, little_endian, counts_itself })
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_expected_is_told() {
+    fn unexpected_answers_fail() {
         let bytes = Expect::Bytes(b"PONG".to_vec());
         assert_eq!(received(bytes, b"POX", 2), Err(Failure::Unexpected));
         let itself = Expect::Prefix(Prefix { bytes: 2, little_endian: false, counts_itself: true });
@@ -181,8 +181,8 @@ mod tests {
         assert_eq!(received(never, &endless, 4_096), Err(Failure::TooLarge));
         let mut tcp = Tcp::new(Expect::Length(3));
         let mut state = TcpState::default();
-        assert_eq!(tcp.ended(&mut state), Received::Broken(Failure::Closed));
+        assert_eq!(tcp.ended(&mut state), Received::Failed(Failure::Closed));
         tcp.receive(&mut state, b"a", &mut Awaited::default());
-        assert_eq!(tcp.ended(&mut state), Received::Broken(Failure::ClosedMidway));
+        assert_eq!(tcp.ended(&mut state), Received::Failed(Failure::ClosedMidway));
     }
 }

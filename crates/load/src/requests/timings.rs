@@ -48,33 +48,33 @@ impl Batch {
 
 /// The batches between a worker and reports.
 #[derive(Default)]
-pub(crate) struct Batches(Mutex<Hands>);
+pub(crate) struct Batches(Mutex<BatchSlots>);
 
-/// Locked for no longer than it takes to move a pointer, but at the end of a run.
-struct Hands {
-    /// Handed over, and not yet taken.
+/// Locked only to move a pointer, except at the end of a run.
+struct BatchSlots {
+    /// Flushed, and not yet taken.
     full: Option<Box<Batch>>,
     /// Returned for reuse.
     empty: Option<Box<Batch>>,
 }
 
-impl Default for Hands {
-    fn default() -> Hands {
-        Hands { full: None, empty: Some(Box::default()) }
+impl Default for BatchSlots {
+    fn default() -> BatchSlots {
+        BatchSlots { full: None, empty: Some(Box::default()) }
     }
 }
 
 impl Batches {
     /// Adds the flushed batch to `all`.
     pub(crate) fn take(&self, all: &mut Recorder) {
-        let Some(mut batch) = self.hands().full.take() else { return };
+        let Some(mut batch) = self.slots().full.take() else { return };
         batch.add_to(all);
         batch.clear();
-        let other = self.hands().empty.replace(batch);
+        let other = self.slots().empty.replace(batch);
         drop(other);
     }
 
-    fn hands(&self) -> MutexGuard<'_, Hands> {
+    fn slots(&self) -> MutexGuard<'_, BatchSlots> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -84,7 +84,7 @@ pub(crate) struct Timings {
     batch: Box<Batch>,
     slowest_ms: f64,
     settled_ns: u64,
-    handed_over_ns: u64,
+    flushed_ns: u64,
     fresh: bool,
 }
 
@@ -94,7 +94,7 @@ impl Timings {
 
     pub(super) fn new() -> Timings {
         let batch = Box::default();
-        Timings { batch, slowest_ms: 0.0, settled_ns: 0, handed_over_ns: 0, fresh: false }
+        Timings { batch, slowest_ms: 0.0, settled_ns: 0, flushed_ns: 0, fresh: false }
     }
 
     /// Records an answer.
@@ -136,39 +136,39 @@ impl Timings {
 
     /// When to flush next, if there is something to flush.
     pub(super) fn next_ns(&self) -> Option<u64> {
-        self.fresh.then_some(self.handed_over_ns.saturating_add(Self::PERIOD_NS))
+        self.fresh.then_some(self.flushed_ns.saturating_add(Self::PERIOD_NS))
     }
 
     /// Flushes what was timed, once per [`Timings::PERIOD_NS`].
     #[inline]
-    pub(super) fn hand_over(&mut self, batches: &Batches, now_ns: u64) {
-        if self.fresh && now_ns >= self.handed_over_ns.saturating_add(Self::PERIOD_NS) {
-            self.hand_over_now(batches, now_ns);
+    pub(super) fn flush(&mut self, batches: &Batches, now_ns: u64) {
+        if self.fresh && now_ns >= self.flushed_ns.saturating_add(Self::PERIOD_NS) {
+            self.flush_now(batches, now_ns);
         }
     }
 
     #[inline(never)]
-    fn hand_over_now(&mut self, batches: &Batches, now_ns: u64) {
-        self.handed_over_ns = now_ns;
-        let mut hands = batches.hands();
-        if hands.full.is_some() {
+    fn flush_now(&mut self, batches: &Batches, now_ns: u64) {
+        self.flushed_ns = now_ns;
+        let mut slots = batches.slots();
+        if slots.full.is_some() {
             return;
         }
         self.slowest_ms = self.slowest_ms();
-        let empty = hands.empty.take().unwrap_or_default();
-        hands.full = Some(std::mem::replace(&mut self.batch, empty));
+        let empty = slots.empty.take().unwrap_or_default();
+        slots.full = Some(std::mem::replace(&mut self.batch, empty));
         self.fresh = false;
     }
 
-    /// Hands over the last there is, taken or not what was before it.
-    pub(super) fn hand_over_rest(&mut self, batches: &Batches) {
-        let mut hands = batches.hands();
-        let before = hands.full.take();
+    /// Flushes the last batch, merged with the one before it if that was not taken.
+    pub(super) fn flush_rest(&mut self, batches: &Batches) {
+        let mut slots = batches.slots();
+        let before = slots.full.take();
         if let Some(before) = before {
             before.add_to(&mut self.batch.recorder);
         }
         self.slowest_ms = self.slowest_ms();
-        hands.full = Some(std::mem::take(&mut self.batch));
+        slots.full = Some(std::mem::take(&mut self.batch));
         self.fresh = false;
     }
 }
@@ -188,10 +188,10 @@ mod tests {
         timings.answered(&times(4_000_000, 4_000_000, 9_000_000));
         timings.answered(&times(1_000_000, 7_000_000, 9_000_000));
         assert_eq!(timings.next_ns(), Some(Timings::PERIOD_NS));
-        timings.hand_over(&batches, 9_000_000);
+        timings.flush(&batches, 9_000_000);
         batches.take(&mut all);
         assert_eq!(all.latency(Series::Latency), None, "not yet");
-        timings.hand_over(&batches, Timings::PERIOD_NS);
+        timings.flush(&batches, Timings::PERIOD_NS);
         batches.take(&mut all);
         batches.take(&mut all);
         let of = |series| all.latency(series).unwrap();
@@ -205,19 +205,19 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_lost_or_doubled_however_seldom_batches_are_taken() {
+    fn no_time_is_lost_or_duplicated_if_batches_are_taken_rarely() {
         let (batches, mut timings) = (Batches::default(), Timings::new());
         let mut all = Recorder::default();
         for second in 1..=40_u64 {
             let now_ns = second * Timings::PERIOD_NS;
             timings.answered(&times(now_ns - 2_000_000, now_ns - 2_000_000, now_ns));
             timings.late(3_000_000);
-            timings.hand_over(&batches, now_ns);
+            timings.flush(&batches, now_ns);
             if second % 7 == 0 {
                 batches.take(&mut all);
             }
         }
-        timings.hand_over_rest(&batches);
+        timings.flush_rest(&batches);
         batches.take(&mut all);
         for series in [Series::Latency, Series::ServiceTime, Series::SendLag] {
             assert_eq!(all.latency(series).map(|times| times.count), Some(40), "{series:?}");

@@ -10,30 +10,30 @@ use crate::{Endpoint, Proxy};
 
 /// How to open a tunnel.
 #[derive(Debug)]
-pub(crate) struct Through {
+pub(crate) struct TunnelRequest {
     pub(crate) connect: Vec<u8>,
     /// TLS with the host.
     pub(crate) tls: Option<TlsClient>,
 }
 
-impl Through {
-    /// A tunnel of that proxy to the endpoint.
-    pub(crate) fn new(proxy: &Proxy, endpoint: &Endpoint) -> Through {
+impl TunnelRequest {
+    /// A tunnel of a proxy to an endpoint.
+    pub(crate) fn new(proxy: &Proxy, endpoint: &Endpoint) -> TunnelRequest {
         let port = endpoint.port().unwrap_or_default();
         let name = endpoint.server_name();
         let name = if name.contains(':') { format!("[{name}]") } else { name.to_owned() };
         let connect = proxy.connect(&format!("{name}:{port}"));
-        Through { connect, tls: endpoint.client.clone() }
+        TunnelRequest { connect, tls: endpoint.client.clone() }
     }
 }
 
 /// The state of a tunnel.
 #[derive(Default)]
 pub(crate) struct Tunnel {
-    /// CONNECT is sent.
-    pub(crate) is_asked: bool,
-    /// The proxy has said yes.
-    pub(crate) is_through: bool,
+    /// CONNECT was sent.
+    pub(crate) is_requested: bool,
+    /// The proxy has opened the tunnel.
+    pub(crate) is_established: bool,
     head: Vec<u8>,
     scanner: HeadScanner,
 }
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_yes_is_a_yes_however_torn_and_all_else_a_no() {
+    fn tunnel_opens_at_any_split_and_other_answers_fail() {
         let yes = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.0 200 Connection established\r\n\r\n";
         for piece in 1..=yes.len() {
             let mut tunnel = Tunnel::default();

@@ -18,7 +18,7 @@ pub(crate) struct Socket {
 
 /// What a user is doing.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(super) enum At {
+pub(super) enum Activity {
     /// Its next request follows an answer.
     Busy,
     /// It is ready to send when a request is due.
@@ -46,8 +46,8 @@ pub(super) struct Flight {
 
 /// One user.
 pub(super) struct User<C> {
-    pub(super) at: At,
-    /// Its connection, or the connect under way.
+    pub(super) activity: Activity,
+    /// Its connection, open or connecting.
     pub(super) conn: Option<ConnId>,
     pub(super) opened: bool,
     pub(super) endpoint: u8,
@@ -59,9 +59,9 @@ pub(super) struct User<C> {
     pub(super) is_connect_armed: bool,
     /// When it started to connect.
     pub(super) connect_ns: u64,
-    /// Nobody knows yet where the place is that it was sent to.
-    pub(super) is_lost: bool,
-    /// Its connection is not through its proxy yet.
+    /// The name of its target is not resolved yet.
+    pub(super) awaits_lookup: bool,
+    /// The tunnel that is being opened.
     pub(super) tunnel: Option<Box<Tunnel>>,
     /// Requests in flight, oldest first.
     pub(super) flights: VecDeque<Flight>,
@@ -74,12 +74,12 @@ pub(super) struct User<C> {
     pub(super) redirect: Option<Box<Request>>,
     /// The active connection is its WebSocket.
     pub(super) on_socket: bool,
-    /// The other one.
-    pub(super) aside: Option<Box<Aside<C>>>,
+    /// The other connection.
+    pub(super) inactive: Option<Box<InactiveConnection<C>>>,
 }
 
-/// The connection of a user that is not in use.
-pub(super) struct Aside<C> {
+/// The inactive connection of a user.
+pub(super) struct InactiveConnection<C> {
     pub(super) conn: Option<ConnId>,
     pub(super) opened: bool,
     pub(super) endpoint: u8,
@@ -89,7 +89,7 @@ pub(super) struct Aside<C> {
 impl<C: Default> User<C> {
     pub(super) fn new() -> User<C> {
         User {
-            at: At::Busy,
+            activity: Activity::Busy,
             conn: None,
             opened: false,
             endpoint: 0,
@@ -97,7 +97,7 @@ impl<C: Default> User<C> {
             armed_ns: 0,
             is_connect_armed: false,
             connect_ns: 0,
-            is_lost: false,
+            awaits_lookup: false,
             tunnel: None,
             flights: VecDeque::new(),
             awaited: Awaited::default(),
@@ -105,21 +105,22 @@ impl<C: Default> User<C> {
             refused: None,
             redirect: None,
             on_socket: false,
-            aside: None,
+            inactive: None,
         }
     }
 
-    /// Has the connection in use that is the socket, or that is not.
-    pub(super) fn turn_to(&mut self, on_socket: bool) {
+    /// Makes the WebSocket or the HTTP connection the active one.
+    pub(super) fn activate(&mut self, on_socket: bool) {
         if self.on_socket == on_socket {
             return;
         }
         self.on_socket = on_socket;
-        let none = || Aside { conn: None, opened: false, endpoint: 0, state: C::default() };
-        let aside = self.aside.get_or_insert_with(|| Box::new(none()));
-        std::mem::swap(&mut self.conn, &mut aside.conn);
-        std::mem::swap(&mut self.opened, &mut aside.opened);
-        std::mem::swap(&mut self.endpoint, &mut aside.endpoint);
-        std::mem::swap(&mut self.state, &mut aside.state);
+        let none =
+            || InactiveConnection { conn: None, opened: false, endpoint: 0, state: C::default() };
+        let inactive = self.inactive.get_or_insert_with(|| Box::new(none()));
+        std::mem::swap(&mut self.conn, &mut inactive.conn);
+        std::mem::swap(&mut self.opened, &mut inactive.opened);
+        std::mem::swap(&mut self.endpoint, &mut inactive.endpoint);
+        std::mem::swap(&mut self.state, &mut inactive.state);
     }
 }

@@ -18,10 +18,10 @@ pub struct Web {
     is_cable: bool,
 }
 
-/// Where a connection is.
-pub struct WebState(Speaks);
+/// The state of a connection.
+pub struct WebState(ProtocolState);
 
-enum Speaks {
+enum ProtocolState {
     Http(Http1State),
     WebSocket(Box<WebSocketState>),
     Cable(Box<CableState>),
@@ -29,7 +29,7 @@ enum Speaks {
 
 impl Default for WebState {
     fn default() -> WebState {
-        WebState(Speaks::Http(Http1State::default()))
+        WebState(ProtocolState::Http(Http1State::default()))
     }
 }
 
@@ -59,30 +59,30 @@ impl Driver for Web {
         self.cable.seed(random);
     }
 
-    fn ask<'a>(&'a mut self, state: &mut WebState, request: &'a Request) -> &'a [u8] {
+    fn encode<'a>(&'a mut self, state: &mut WebState, request: &'a Request) -> &'a [u8] {
         match request.kind() {
-            Kind::Connect => *state = WebState(Speaks::WebSocket(Box::default())),
-            Kind::ConnectCable => *state = WebState(Speaks::Cable(Box::default())),
+            Kind::Connect => *state = WebState(ProtocolState::WebSocket(Box::default())),
+            Kind::ConnectCable => *state = WebState(ProtocolState::Cable(Box::default())),
             _ => {}
         }
         match &mut state.0 {
-            Speaks::Http(state) => self.http.ask(state, request),
-            Speaks::WebSocket(state) => self.cable.socket.ask(state, request),
-            Speaks::Cable(state) => self.cable.ask(state, request),
+            ProtocolState::Http(state) => self.http.encode(state, request),
+            ProtocolState::WebSocket(state) => self.cable.socket.encode(state, request),
+            ProtocolState::Cable(state) => self.cable.encode(state, request),
         }
     }
 
     fn receive(&mut self, state: &mut WebState, bytes: &[u8], awaited: &mut Awaited) -> Received {
         match &mut state.0 {
-            Speaks::Http(state) => {
+            ProtocolState::Http(state) => {
                 self.cable.socket.forget_reply();
                 self.http.receive(state, bytes, awaited)
             }
-            Speaks::WebSocket(state) => {
+            ProtocolState::WebSocket(state) => {
                 self.is_cable = false;
                 self.cable.socket.receive(state, bytes, awaited)
             }
-            Speaks::Cable(state) => {
+            ProtocolState::Cable(state) => {
                 self.is_cable = true;
                 self.cable.receive(state, bytes, awaited)
             }
@@ -91,9 +91,9 @@ impl Driver for Web {
 
     fn ended(&mut self, state: &mut WebState) -> Received {
         match &mut state.0 {
-            Speaks::Http(state) => self.http.ended(state),
-            Speaks::WebSocket(state) => self.cable.socket.ended(state),
-            Speaks::Cable(state) => self.cable.ended(state),
+            ProtocolState::Http(state) => self.http.ended(state),
+            ProtocolState::WebSocket(state) => self.cable.socket.ended(state),
+            ProtocolState::Cable(state) => self.cable.ended(state),
         }
     }
 
@@ -105,11 +105,11 @@ impl Driver for Web {
         self.cable.reply()
     }
 
-    fn leave<'a>(&'a mut self, state: &mut WebState) -> &'a [u8] {
+    fn close<'a>(&'a mut self, state: &mut WebState) -> &'a [u8] {
         match &mut state.0 {
-            Speaks::Http(_) => &[],
-            Speaks::WebSocket(state) => self.cable.socket.farewell(state),
-            Speaks::Cable(state) => self.cable.leave(state),
+            ProtocolState::Http(_) => &[],
+            ProtocolState::WebSocket(state) => self.cable.socket.close_frame(state),
+            ProtocolState::Cable(state) => self.cable.close(state),
         }
     }
 }

@@ -15,7 +15,7 @@ use wire::{Limits, Role, Status, Violation};
 use super::deflate::Compression;
 use super::driver::Push;
 use super::request::Kind;
-use super::{Awaited, Driver, Failure, Received, Request, Whole};
+use super::{Awaited, CompleteAnswer, Driver, Failure, Received, Request};
 use crate::scenario::mixed;
 
 /// The code of a close frame without one (RFC 6455 section 7.1.5).
@@ -42,7 +42,7 @@ pub struct WebSocket {
 /// The state of a connection.
 #[derive(Default)]
 pub struct WebSocketState {
-    at: At,
+    phase: Phase,
     awaits: Awaits,
     key: [u8; 24],
     /// The offered subprotocols.
@@ -53,18 +53,18 @@ pub struct WebSocketState {
     window: u8,
     /// Missing bytes of the current frame.
     left: u64,
-    /// A head, or the beginning of a frame.
-    torn: Vec<u8>,
+    /// A partial head or frame.
+    partial: Vec<u8>,
     /// The fragments of a message.
-    joined: Vec<u8>,
+    fragments: Vec<u8>,
     /// The payload of the ping whose pong is awaited.
     ping: Vec<u8>,
 }
 
 #[derive(Copy, Clone, PartialEq, Eq, Default)]
-enum At {
+enum Phase {
     #[default]
-    Nowhere,
+    Idle,
     Handshake,
     Open,
     /// Our close frame was sent.
@@ -79,8 +79,8 @@ enum Awaits {
     Close,
 }
 
-/// What one frame brought.
-enum Found {
+/// The result of one frame.
+enum FrameOutcome {
     Nothing,
     Message,
     /// The awaited pong or close frame.
@@ -132,13 +132,13 @@ impl WebSocket {
         (self.draw() as u32).to_le_bytes()
     }
 
-    fn say(&mut self, opcode: OpCode, data: &[u8]) {
+    fn push_control(&mut self, opcode: OpCode, data: &[u8]) {
         let mask = self.mask();
         encode_masked(&mut self.out, opcode, data, mask);
     }
 
-    /// A message, compressed where that was agreed on and is worth it.
-    fn tell(&mut self, window: u8, opcode: OpCode, data: &[u8]) {
+    /// Appends a message, compressed if negotiated and shorter.
+    fn push_message(&mut self, window: u8, opcode: OpCode, data: &[u8]) {
         let mask = self.mask();
         let deflate = self.deflate.as_mut().filter(|_| window > 0);
         match deflate.and_then(|deflate| deflate.compress(window, data)) {
@@ -151,7 +151,7 @@ impl WebSocket {
     fn begin(&mut self, state: &mut WebSocketState, head: &[u8]) {
         let (high, low) = (u128::from(self.draw()), u128::from(self.draw()));
         let key = encode_key((high << 64 | low).to_be_bytes());
-        *state = WebSocketState { at: At::Handshake, key, ..WebSocketState::default() };
+        *state = WebSocketState { phase: Phase::Handshake, key, ..WebSocketState::default() };
         let mut headers = [EMPTY_HEADER; MAX_HEADERS];
         if let Ok(asked) = parse_request(head, &mut headers) {
             let offered = asked.header("sec-websocket-protocol").unwrap_or_default();
@@ -175,17 +175,17 @@ impl WebSocket {
         bytes: &[u8],
         awaited: &mut Awaited,
     ) -> Received {
-        let result = match state.at {
-            At::Nowhere => return Received::Broken(Failure::Unexpected),
-            At::Handshake => self.handshake(state, bytes, awaited),
-            At::Open | At::Closing => self.frames(state, bytes),
+        let result = match state.phase {
+            Phase::Idle => return Received::Failed(Failure::Unexpected),
+            Phase::Handshake => self.handshake(state, bytes, awaited),
+            Phase::Open | Phase::Closing => self.frames(state, bytes),
         };
         result.unwrap_or_else(|violation| {
-            if state.at == At::Open {
+            if state.phase == Phase::Open {
                 let mask = self.mask();
                 encode_close(&mut self.reply, Some(violation.close_code()), "", Some(mask));
             }
-            Received::Broken(Failure::Protocol(violation))
+            Received::Failed(Failure::Protocol(violation))
         })
     }
 
@@ -195,12 +195,12 @@ impl WebSocket {
         bytes: &[u8],
         awaited: &mut Awaited,
     ) -> Result<Received, Violation> {
-        let before = state.torn.len();
-        state.torn.extend_from_slice(bytes);
-        let Status::Complete(length) = state.scanner.scan(&state.torn, &self.limits)? else {
+        let before = state.partial.len();
+        state.partial.extend_from_slice(bytes);
+        let Status::Complete(length) = state.scanner.scan(&state.partial, &self.limits)? else {
             return Ok(Received::More);
         };
-        let (head, rest) = state.torn.split_at_checked(length).unwrap_or_default();
+        let (head, rest) = state.partial.split_at_checked(length).unwrap_or_default();
         let mut headers = [EMPTY_HEADER; MAX_HEADERS];
         let response = parse_response(head, &mut headers)?;
         let status = response.status;
@@ -209,7 +209,7 @@ impl WebSocket {
             // The connection is unusable; only the bytes received so far are kept as the body.
             awaited.body(rest);
             let body_bytes = rest.len() as u64;
-            return Ok(Received::Whole(Whole {
+            return Ok(Received::Complete(CompleteAnswer {
                 used: bytes.len(),
                 status,
                 keep: false,
@@ -222,58 +222,60 @@ impl WebSocket {
         let switched = check_upgrade_response(&response, &state.key, &offered, deflate)?;
         if let Some(agreed) = &switched.deflate {
             state.window = Compression::window(agreed);
-            state.decoder.agree_deflate();
+            state.decoder.enable_deflate();
         }
-        (state.at, state.torn) = (At::Open, Vec::new());
+        (state.phase, state.partial) = (Phase::Open, Vec::new());
         let used = length.saturating_sub(before);
-        Ok(Received::Whole(Whole { used, status, keep: true, body_bytes: 0 }))
+        Ok(Received::Complete(CompleteAnswer { used, status, keep: true, body_bytes: 0 }))
     }
 
     /// Receives frames up to the first with a result.
     fn frames(&mut self, state: &mut WebSocketState, bytes: &[u8]) -> Result<Received, Violation> {
         let mut at = 0;
         while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
-            let (used, found) = self.one(state, rest)?;
+            let (used, found) = self.frame(state, rest)?;
             at += used;
-            let whole = |keep| Whole { used: at, status: 0, keep, body_bytes: 0 };
+            let whole = |keep| CompleteAnswer { used: at, status: 0, keep, body_bytes: 0 };
             match found {
-                Found::Nothing => {}
-                Found::Message => return Ok(Received::Pushed(at)),
-                Found::Answer => return Ok(Received::Whole(whole(state.at == At::Open))),
-                Found::Close(code) => return Ok(Received::Left(code)),
+                FrameOutcome::Nothing => {}
+                FrameOutcome::Message => return Ok(Received::Pushed(at)),
+                FrameOutcome::Answer => {
+                    return Ok(Received::Complete(whole(state.phase == Phase::Open)));
+                }
+                FrameOutcome::Close(code) => return Ok(Received::Closing(code)),
             }
         }
         Ok(Received::More)
     }
 
-    /// Takes what is there of the next frame. The codec works in place, so that much is copied.
-    fn one(
+    /// Receives bytes of the next frame. They are copied, as the codec works in place.
+    fn frame(
         &mut self,
         state: &mut WebSocketState,
         rest: &[u8],
-    ) -> Result<(usize, Found), Violation> {
-        let torn = state.torn.len();
+    ) -> Result<(usize, FrameOutcome), Violation> {
+        let partial = state.partial.len();
         let mut frame = std::mem::take(&mut self.frame);
         frame.clear();
-        frame.append(&mut state.torn);
+        frame.append(&mut state.partial);
         let begins = state.left == 0;
         let wanted = match begins {
             // A header is at most ten bytes without a mask: then its length is known.
-            true => span(&frame, rest).unwrap_or(rest.len() as u64).saturating_sub(torn as u64),
+            true => span(&frame, rest).unwrap_or(rest.len() as u64).saturating_sub(partial as u64),
             false => state.left,
         };
         let taken = usize::try_from(wanted).unwrap_or(usize::MAX).clamp(1, rest.len());
         frame.extend_from_slice(rest.get(..taken).unwrap_or(rest));
         let found = match state.decoder.decode(Role::Client, &self.limits, &mut frame) {
             Ok(Status::Complete((used, event))) => {
-                let whole = if begins { wanted.saturating_add(torn as u64) } else { wanted };
+                let whole = if begins { wanted.saturating_add(partial as u64) } else { wanted };
                 state.left = whole.saturating_sub(used as u64);
                 let found = self.event(state, event);
-                found.map(|found| (used.saturating_sub(torn).max(1), found))
+                found.map(|found| (used.saturating_sub(partial).max(1), found))
             }
             Ok(Status::Partial) => {
-                state.torn.extend_from_slice(&frame);
-                Ok((taken, Found::Nothing))
+                state.partial.extend_from_slice(&frame);
+                Ok((taken, FrameOutcome::Nothing))
             }
             Err(violation) => Err(violation),
         };
@@ -281,8 +283,13 @@ impl WebSocket {
         found
     }
 
-    /// A message is whole.
-    fn came(&mut self, opcode: OpCode, data: &[u8], deflated: bool) -> Result<Found, Violation> {
+    /// Stores a complete message.
+    fn message_complete(
+        &mut self,
+        opcode: OpCode,
+        data: &[u8],
+        deflated: bool,
+    ) -> Result<FrameOutcome, Violation> {
         self.message.clear();
         self.is_text = opcode == OpCode::Text;
         match self.deflate.as_mut().filter(|_| deflated) {
@@ -292,53 +299,59 @@ impl WebSocket {
                 deflate.inflate(data, &mut self.message, most, self.is_text)?;
             }
         }
-        Ok(Found::Message)
+        Ok(FrameOutcome::Message)
     }
 
-    fn event(&mut self, state: &mut WebSocketState, event: Event<'_>) -> Result<Found, Violation> {
+    fn event(
+        &mut self,
+        state: &mut WebSocketState,
+        event: Event<'_>,
+    ) -> Result<FrameOutcome, Violation> {
         Ok(match event {
-            Event::Message { opcode, data, deflated } => self.came(opcode, data, deflated)?,
+            Event::Message { opcode, data, deflated } => {
+                self.message_complete(opcode, data, deflated)?
+            }
             Event::Fragment { data, last: false, .. } => {
-                state.joined.extend_from_slice(data);
-                Found::Nothing
+                state.fragments.extend_from_slice(data);
+                FrameOutcome::Nothing
             }
             Event::Fragment { opcode, data, deflated, .. } => {
-                state.joined.extend_from_slice(data);
-                let joined = std::mem::take(&mut state.joined);
-                self.came(opcode, &joined, deflated)?
+                state.fragments.extend_from_slice(data);
+                let fragments = std::mem::take(&mut state.fragments);
+                self.message_complete(opcode, &fragments, deflated)?
             }
             Event::Ping(payload) => {
                 let mask = self.mask();
                 encode_masked(&mut self.reply, OpCode::Pong, payload, mask);
-                Found::Nothing
+                FrameOutcome::Nothing
             }
             Event::Pong(payload) => {
                 let is_it = state.awaits == Awaits::Pong && *payload == *state.ping;
-                if is_it { Found::Answer } else { Found::Nothing }
+                if is_it { FrameOutcome::Answer } else { FrameOutcome::Nothing }
             }
             Event::Close { code, .. } => {
                 let is_it = state.awaits == Awaits::Close;
-                if state.at == At::Open {
+                if state.phase == Phase::Open {
                     let mask = self.mask();
                     encode_close(&mut self.reply, code, "", Some(mask));
                 }
-                state.at = At::Closing;
+                state.phase = Phase::Closing;
                 if is_it {
-                    Found::Answer
+                    FrameOutcome::Answer
                 } else {
-                    Found::Close(code.map_or(NO_CODE, |code| code.0))
+                    FrameOutcome::Close(code.map_or(NO_CODE, |code| code.0))
                 }
             }
         })
     }
 
-    /// Says goodbye, unless that was said.
-    pub(super) fn farewell(&mut self, state: &mut WebSocketState) -> &[u8] {
+    /// Returns a close frame, unless it was sent before.
+    pub(super) fn close_frame(&mut self, state: &mut WebSocketState) -> &[u8] {
         self.out.clear();
-        if state.at == At::Open {
+        if state.phase == Phase::Open {
             let mask = self.mask();
             encode_close(&mut self.out, Some(wire::websocket::CloseCode::NORMAL), "", Some(mask));
-            state.at = At::Closing;
+            state.phase = Phase::Closing;
         }
         &self.out
     }
@@ -357,14 +370,14 @@ impl Driver for WebSocket {
         self.random = random;
     }
 
-    fn ask<'a>(&'a mut self, state: &mut WebSocketState, request: &'a Request) -> &'a [u8] {
+    fn encode<'a>(&'a mut self, state: &mut WebSocketState, request: &'a Request) -> &'a [u8] {
         self.out.clear();
         let bytes = request.bytes();
         state.awaits = Awaits::Nothing;
         match request.kind() {
             Kind::Plain | Kind::Connect | Kind::ConnectCable => self.begin(state, bytes),
-            Kind::Text | Kind::Subscribe => self.tell(state.window, OpCode::Text, bytes),
-            Kind::Binary => self.tell(state.window, OpCode::Binary, bytes),
+            Kind::Text | Kind::Subscribe => self.push_message(state.window, OpCode::Text, bytes),
+            Kind::Binary => self.push_message(state.window, OpCode::Binary, bytes),
             Kind::Await => {}
             Kind::Ping => {
                 state.awaits = Awaits::Pong;
@@ -372,10 +385,10 @@ impl Driver for WebSocket {
                 let payload = bytes.get(..longest).unwrap_or_default();
                 state.ping.clear();
                 state.ping.extend_from_slice(payload);
-                self.say(OpCode::Ping, payload);
+                self.push_control(OpCode::Ping, payload);
             }
             Kind::Close => {
-                self.farewell(state);
+                self.close_frame(state);
                 state.awaits = Awaits::Close;
             }
         }
@@ -393,8 +406,8 @@ impl Driver for WebSocket {
     }
 
     fn ended(&mut self, state: &mut WebSocketState) -> Received {
-        let begun = !state.torn.is_empty() || state.left > 0 || !state.joined.is_empty();
-        Received::Broken(if begun { Failure::ClosedMidway } else { Failure::Closed })
+        let begun = !state.partial.is_empty() || state.left > 0 || !state.fragments.is_empty();
+        Received::Failed(if begun { Failure::ClosedMidway } else { Failure::Closed })
     }
 
     fn message(&self) -> Push<'_> {
@@ -405,14 +418,15 @@ impl Driver for WebSocket {
         &self.reply
     }
 
-    fn leave<'a>(&'a mut self, state: &mut WebSocketState) -> &'a [u8] {
-        self.farewell(state)
+    fn close<'a>(&'a mut self, state: &mut WebSocketState) -> &'a [u8] {
+        self.close_frame(state)
     }
 }
 
-/// Bytes of the frame that begins with these two pieces; `None` while its header is torn.
-fn span(torn: &[u8], rest: &[u8]) -> Option<u64> {
-    let byte = |at: usize| torn.get(at).or_else(|| rest.get(at.checked_sub(torn.len())?)).copied();
+/// The length of the frame that begins with these two parts; `None` while its header is partial.
+fn span(partial: &[u8], rest: &[u8]) -> Option<u64> {
+    let byte =
+        |at: usize| partial.get(at).or_else(|| rest.get(at.checked_sub(partial.len())?)).copied();
     let second = byte(1)?;
     let mask = if second & 0x80 == 0 { 0 } else { 4 };
     let number = |from: usize, bytes: usize| {

@@ -21,7 +21,7 @@ fn asked_by(mut socket: WebSocket, more: &str) -> (WebSocket, WebSocketState, Ve
     let mut state = WebSocketState::default();
     socket.seed(7);
     let request = Request::message(0, Kind::Connect, HEAD.to_vec());
-    let asked = String::from_utf8(socket.ask(&mut state, &request).to_vec()).unwrap();
+    let asked = String::from_utf8(socket.encode(&mut state, &request).to_vec()).unwrap();
     let key = asked.split("Sec-WebSocket-Key: ").nth(1).unwrap();
     let offers = asked.contains("Sec-WebSocket-Extensions: permessage-deflate; ");
     assert_eq!(offers, socket.deflate.is_some(), "{asked}");
@@ -35,8 +35,8 @@ fn asked_by(mut socket: WebSocket, more: &str) -> (WebSocket, WebSocketState, Ve
 fn open() -> (WebSocket, WebSocketState) {
     let (mut socket, mut state, answer) = asked("Sec-WebSocket-Protocol: other\r\n");
     let mut awaited = Awaited::default();
-    let whole = Whole { used: answer.len(), status: 101, keep: true, body_bytes: 0 };
-    assert_eq!(socket.receive(&mut state, &answer, &mut awaited), Received::Whole(whole));
+    let whole = CompleteAnswer { used: answer.len(), status: 101, keep: true, body_bytes: 0 };
+    assert_eq!(socket.receive(&mut state, &answer, &mut awaited), Received::Complete(whole));
     (socket, state)
 }
 
@@ -65,15 +65,15 @@ fn heard_by(
                     let text = String::from_utf8_lossy(message.data).into_owned();
                     heard.push(format!("{} {text}", message.is_text));
                 }
-                Received::Left(code) => {
+                Received::Closing(code) => {
                     heard.push(code.to_string());
                     return (heard, replied);
                 }
-                Received::Broken(failure) => {
+                Received::Failed(failure) => {
                     heard.push(failure.name().to_owned());
                     return (heard, replied);
                 }
-                Received::Whole(whole) => panic!("{whole:?}: nobody asked"),
+                Received::Complete(whole) => panic!("{whole:?}: unexpected"),
             }
         }
     }
@@ -86,7 +86,7 @@ fn fragment(out: &mut Vec<u8>, opcode: OpCode, fin: bool, data: &[u8]) {
 }
 
 #[test]
-fn messages_are_the_same_however_they_are_torn() {
+fn messages_are_the_same_at_any_split() {
     let mut stream = Vec::new();
     encode(&mut stream, OpCode::Text, b"one");
     encode(&mut stream, OpCode::Ping, b"there?");
@@ -110,7 +110,7 @@ fn messages_are_the_same_however_they_are_torn() {
 }
 
 #[test]
-fn what_a_hostile_server_says_is_told_by_its_kind() {
+fn protocol_violations_are_reported_by_kind() {
     let mut big = FrameHeader::new(OpCode::Binary, true, 2 << 20, None).as_slice().to_vec();
     big.push(0);
     let cut_short: &[u8] = &[0x88, 1, 3];
@@ -131,7 +131,7 @@ fn what_a_hostile_server_says_is_told_by_its_kind() {
         for piece in [1, 2, stream.len()] {
             let (heard, replied) = heard(stream, piece);
             assert_eq!(heard, [kind], "pieces of {piece}");
-            assert_eq!(replied.first(), Some(&0x88), "{kind}: it is told why");
+            assert_eq!(replied.first(), Some(&0x88), "{kind}: the close frame has a code");
         }
     }
     // A message that never ends is given up when it is too long, not before.
@@ -144,7 +144,7 @@ fn what_a_hostile_server_says_is_told_by_its_kind() {
 }
 
 #[test]
-fn a_handshake_is_right_or_refused() {
+fn invalid_handshakes_are_rejected() {
     for (more, change, expected) in [
         ("", ("101", "403"), Ok(403)),
         ("", ("Accept: ", "Accept: x"), Err("wrong_accept")),
@@ -160,8 +160,8 @@ fn a_handshake_is_right_or_refused() {
         awaited.begin(Wants::Body(100), false, false);
         let came = socket.receive(&mut state, answer.as_bytes(), &mut awaited);
         let came = match came {
-            Received::Whole(whole) => Ok(whole.status),
-            Received::Broken(failure) => Err(failure.name()),
+            Received::Complete(whole) => Ok(whole.status),
+            Received::Failed(failure) => Err(failure.name()),
             other => panic!("{other:?}"),
         };
         assert_eq!(came, expected, "{answer}");
@@ -169,23 +169,24 @@ fn a_handshake_is_right_or_refused() {
     let (mut socket, mut state, _) = asked("");
     let endless = [b"HTTP/1.1 101 X\r\nA: ".as_slice(), &[b'a'; 20_000]].concat();
     let came = socket.receive(&mut state, &endless, &mut Awaited::default());
-    assert_eq!(came, Received::Broken(Failure::Protocol(Violation::HeadTooLarge)));
+    assert_eq!(came, Received::Failed(Failure::Protocol(Violation::HeadTooLarge)));
 }
 
 #[test]
-fn a_ping_is_answered_by_its_own_pong_and_a_close_by_a_close() {
+fn ping_awaits_its_pong_and_close_awaits_a_close() {
     let ((mut socket, mut state), mut awaited) = (open(), Awaited::default());
     let ping = Request::message(0, Kind::Ping, b"now".to_vec());
-    assert_eq!(socket.ask(&mut state, &ping)[..2], [0x89, 0x83]);
+    assert_eq!(socket.encode(&mut state, &ping)[..2], [0x89, 0x83]);
     let mut stream = Vec::new();
     encode(&mut stream, OpCode::Pong, b"then");
     assert_eq!(socket.receive(&mut state, &stream, &mut awaited), Received::More);
     stream.clear();
     encode(&mut stream, OpCode::Pong, b"now");
-    let whole = |used, keep| Received::Whole(Whole { used, status: 0, keep, body_bytes: 0 });
+    let whole =
+        |used, keep| Received::Complete(CompleteAnswer { used, status: 0, keep, body_bytes: 0 });
     assert_eq!(socket.receive(&mut state, &stream, &mut awaited), whole(5, true));
     let close = Request::message(0, Kind::Close, Vec::new());
-    assert_eq!(socket.ask(&mut state, &close)[..2], [0x88, 0x82]);
+    assert_eq!(socket.encode(&mut state, &close)[..2], [0x88, 0x82]);
     stream.clear();
     encode_close(&mut stream, Some(CloseCode::NORMAL), "", None);
     assert_eq!(socket.receive(&mut state, &stream, &mut awaited), whole(4, false));
@@ -198,7 +199,7 @@ const AGREED: &str = "Sec-WebSocket-Extensions: permessage-deflate; server_no_co
 fn compressing(answer: &str) -> (WebSocket, WebSocketState) {
     let (mut socket, mut state, head) = asked_by(WebSocket::new().compressing(100), answer);
     let came = socket.receive(&mut state, &head, &mut Awaited::default());
-    assert!(matches!(came, Received::Whole(Whole { status: 101, .. })), "{came:?}");
+    assert!(matches!(came, Received::Complete(CompleteAnswer { status: 101, .. })), "{came:?}");
     (socket, state)
 }
 
@@ -209,7 +210,7 @@ fn deflated(message: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn compressed_messages_are_the_same_however_they_are_torn() {
+fn compressed_messages_are_the_same_at_any_split() {
     let long = "again and ".repeat(40);
     let payload = deflated(long.as_bytes());
     let mut stream = Vec::new();
@@ -228,7 +229,7 @@ fn compressed_messages_are_the_same_however_they_are_torn() {
 }
 
 #[test]
-fn what_is_sent_is_compressed_where_that_was_agreed_on_and_is_worth_it() {
+fn messages_are_compressed_if_negotiated_and_long_enough() {
     let message = |length: usize| Request::message(0, Kind::Text, vec![b'x'; length]);
     for (answer, length, first) in [
         (AGREED, 100, 0xc1),
@@ -242,19 +243,19 @@ fn what_is_sent_is_compressed_where_that_was_agreed_on_and_is_worth_it() {
         ),
     ] {
         let (mut socket, mut state) = compressing(answer);
-        let sent = socket.ask(&mut state, &message(length)).to_vec();
+        let sent = socket.encode(&mut state, &message(length)).to_vec();
         assert_eq!(sent[0], first, "{answer} {length}");
         assert!(sent[1] & 0x80 != 0, "masked");
         if first == 0xc1 {
             assert!(sent.len() < 40, "{sent:?}");
         }
         let ping = Request::message(0, Kind::Ping, vec![b'x'; 120]);
-        assert_eq!(socket.ask(&mut state, &ping)[0], 0x89, "control frames are not compressed");
+        assert_eq!(socket.encode(&mut state, &ping)[0], 0x89, "control frames are not compressed");
     }
 }
 
 #[test]
-fn what_is_compressed_wrongly_or_is_a_bomb_is_told_by_its_kind() {
+fn invalid_compression_and_bombs_are_reported_by_kind() {
     let bomb = deflated(&vec![0; (1 << 20) + 1]);
     assert!(bomb.len() < 8_192, "{}", bomb.len());
     for (payload, opcode, kind) in [
@@ -267,7 +268,7 @@ fn what_is_compressed_wrongly_or_is_a_bomb_is_told_by_its_kind() {
         for piece in [7, stream.len()] {
             let (heard, replied) = heard_by(compressing(AGREED), &stream, piece);
             assert_eq!(heard, [kind], "pieces of {piece}");
-            assert_eq!(replied.first(), Some(&0x88), "{kind}: it is told why");
+            assert_eq!(replied.first(), Some(&0x88), "{kind}: the close frame has a code");
         }
         // Nobody agreed to it.
         assert_eq!(heard_by(compressing(""), &stream, 7).0, ["reserved_bits"]);

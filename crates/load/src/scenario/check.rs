@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use regex::bytes::Regex;
 
-use super::extract::{Seen, Source, pattern};
+use super::extract::{AnswerView, Source, pattern};
 use crate::requests::Wants;
 
 /// A condition on an answer.
@@ -65,7 +65,7 @@ impl Check {
 
     /// Whether it holds.
     #[must_use]
-    pub fn holds(&self, seen: &Seen<'_>) -> bool {
+    pub fn holds(&self, seen: &AnswerView<'_>) -> bool {
         match &self.rule {
             Rule::Status(ranges) => ranges.iter().any(|range| range.contains(&seen.status)),
             Rule::Size(bound) => bound.holds(seen.size()),
@@ -137,7 +137,8 @@ impl Bound {
 /// # Errors
 /// What is expected.
 pub fn statuses(text: &str) -> Result<RangeInclusive<u16>, String> {
-    let wrong = || format!("{text:?} is no status: write 200, 2xx, 200-204, or some with commas");
+    let wrong =
+        || format!("invalid status {text:?}: expected 200, 2xx or 200-204, or several with commas");
     status_range(text).ok_or_else(wrong)
 }
 
@@ -163,7 +164,7 @@ mod tests {
 
     fn holds(rule: Rule, status: u16) -> bool {
         let answer = answer(b"HTTP/1.1 200 OK\r\nA: b c\r\n\r\n", br#"{"ok":true,"n":3}"#);
-        Check { name: "x".to_owned(), rule }.holds(&Seen::new(status, &answer))
+        Check { name: "x".to_owned(), rule }.holds(&AnswerView::new(status, &answer))
     }
 
     #[test]
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_there_are_equal_or_match() {
+    fn values_exist_are_equal_or_match() {
         let json = |path| Source::json(path).unwrap();
         let is = |text: &str| Expected::Is(text.as_bytes().to_vec());
         for (source, expected, right) in [
@@ -195,13 +196,13 @@ mod tests {
             (Source::Header("a".to_owned()), Expected::matches("^c").unwrap(), false),
             (Source::regex("\"n\":(.)").unwrap(), is("3"), true),
         ] {
-            let said = format!("{source:?} {expected:?}");
-            assert_eq!(holds(Rule::Value(source, expected), 200), right, "{said}");
+            let label = format!("{source:?} {expected:?}");
+            assert_eq!(holds(Rule::Value(source, expected), 200), right, "{label}");
         }
     }
 
     #[test]
-    fn bounds_are_of_the_whole_body_and_the_latency_from_the_due_time() {
+    fn bounds_apply_to_the_complete_body_and_to_latency_from_the_due_time() {
         for (bound, right) in [
             (Bound::Below(18), true),
             (Bound::Below(17), false),

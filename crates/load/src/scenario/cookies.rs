@@ -11,7 +11,7 @@ pub const COOKIE_BYTES_MAX: usize = 4_096;
 
 /// One user's cookies.
 #[derive(Clone, Default, Debug)]
-pub(super) struct Jar {
+pub(super) struct CookieJar {
     /// In the order they were first set.
     cookies: Vec<Cookie>,
 }
@@ -40,8 +40,8 @@ pub(super) struct Site<'a> {
     pub(super) secure: bool,
 }
 
-impl Jar {
-    /// Takes one Set-Cookie line (section 5.3).
+impl CookieJar {
+    /// Handles a Set-Cookie header (section 5.3).
     pub(super) fn set(&mut self, line: &[u8], site: &Site<'_>, now_ms: u64) {
         let Some(cookie) = std::str::from_utf8(line).ok().and_then(|line| read(line, site, now_ms))
         else {
@@ -230,20 +230,20 @@ mod tests {
         Site { host, path, secure: false }
     }
 
-    fn sent(jar: &Jar, site: &Site<'_>, now_ms: u64) -> String {
+    fn sent(jar: &CookieJar, site: &Site<'_>, now_ms: u64) -> String {
         let mut out = Vec::new();
         jar.render(&mut out, site, now_ms);
         String::from_utf8(out).unwrap()
     }
 
-    fn jar(lines: &[&str], from: &Site<'_>) -> Jar {
-        let mut jar = Jar::default();
+    fn jar(lines: &[&str], from: &Site<'_>) -> CookieJar {
+        let mut jar = CookieJar::default();
         lines.iter().for_each(|line| jar.set(line.as_bytes(), from, NOW_MS));
         jar
     }
 
     #[test]
-    fn a_cookie_goes_back_where_it_came_from() {
+    fn cookies_are_sent_to_their_host_and_path() {
         let here = site("www.example.com", "/a/b?c");
         let kept = jar(&["id=1; HttpOnly", "id=2", "long=x; Path=/a/b", "root=y; Path=/"], &here);
         assert_eq!(
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_domain_takes_in_what_is_below_it_and_nothing_foreign() {
+    fn domain_cookies_match_subdomains_only() {
         let here = site("www.example.com", "/");
         let kept =
             jar(&["a=1; Domain=.Example.com", "b=2; Domain=other.com", "c=3; Domain=com"], &here);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn cookies_expire_and_are_taken_back() {
+    fn cookies_expire_and_are_deleted() {
         let here = site("a.b", "/");
         let mut kept = jar(
             &[
@@ -305,7 +305,7 @@ mod tests {
     #[test]
     fn a_jar_is_bounded() {
         let here = site("a.b", "/");
-        let mut kept = Jar::default();
+        let mut kept = CookieJar::default();
         for number in 0..COOKIES_MAX + 2 {
             kept.set(format!("c{number}=1").as_bytes(), &here, NOW_MS);
         }

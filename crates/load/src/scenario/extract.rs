@@ -27,8 +27,8 @@ pub enum Source {
     Regex(Regex),
 }
 
-/// An answer being looked at.
-pub struct Seen<'a> {
+/// An answer for captures and checks.
+pub struct AnswerView<'a> {
     /// Its status.
     pub status: u16,
     /// From the due time to the complete answer.
@@ -44,7 +44,7 @@ impl Source {
     /// What is wrong with it.
     pub fn json(text: &str) -> Result<Source, String> {
         let path = JsonPath::parse(text);
-        path.map(Source::Json).map_err(|error| format!("{text:?} is no JSONPath: {error}"))
+        path.map(Source::Json).map_err(|error| format!("invalid JSONPath {text:?}: {error}"))
     }
 
     /// Parses a regular expression.
@@ -64,9 +64,9 @@ impl Source {
         }
     }
 
-    /// The value; `None` where there is none. JSON's null is none, and what is no string is as JSON
-    /// writes it.
-    pub fn find<'s>(&self, seen: &'s Seen<'_>) -> Option<Cow<'s, [u8]>> {
+    /// Returns the value, if there is one. A JSON null is none; other values than strings are returned
+    /// as JSON text.
+    pub fn find<'s>(&self, seen: &'s AnswerView<'_>) -> Option<Cow<'s, [u8]>> {
         match self {
             Source::Header(name) => seen.answer.header(name).map(Cow::Borrowed),
             Source::Json(path) => match path.query(seen.json()?).first()? {
@@ -93,10 +93,10 @@ impl fmt::Debug for Source {
     }
 }
 
-impl<'a> Seen<'a> {
-    pub(super) fn new(status: u16, answer: &'a Answer<'a>) -> Seen<'a> {
+impl<'a> AnswerView<'a> {
+    pub(super) fn new(status: u16, answer: &'a Answer<'a>) -> AnswerView<'a> {
         let latency_ns = answer.times.done_ns.saturating_sub(answer.times.due_ns);
-        Seen { status, latency_ns, answer, json: OnceCell::new() }
+        AnswerView { status, latency_ns, answer, json: OnceCell::new() }
     }
 
     /// Bytes of the complete body.
@@ -117,7 +117,7 @@ impl<'a> Seen<'a> {
 /// A regular expression over bytes with a bounded compiled size.
 pub(super) fn pattern(text: &str) -> Result<Regex, String> {
     let built = regex::bytes::RegexBuilder::new(text).size_limit(1 << 20).build();
-    built.map_err(|error| format!("{text:?} is no regular expression: {error}"))
+    built.map_err(|error| format!("invalid regular expression {text:?}: {error}"))
 }
 
 #[cfg(test)]
@@ -136,7 +136,7 @@ pub(super) mod tests {
         let head = b"HTTP/1.1 200 OK\r\nX-Id: 7\r\nx-id: 8\r\n\r\n";
         let body = br#"{"token":"a\"b","n":[1,{"id":2.50}],"none":null,"ok":true}"#;
         let answer = answer(head, body);
-        let seen = Seen::new(200, &answer);
+        let seen = AnswerView::new(200, &answer);
         let find = |source: &Source| {
             source.find(&seen).map(|value| String::from_utf8(value.into_owned()).unwrap())
         };
@@ -159,11 +159,11 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_no_path_and_no_pattern_is_said() {
+    fn errors_name_the_kind_of_expression() {
         assert!(Source::json("token").unwrap_err().contains("JSONPath"));
         assert!(Source::regex("(").unwrap_err().contains("regular expression"));
         assert!(Source::regex("(a{1000}){1000}").is_err(), "too large to compile");
         let answer = answer(b"", b"{");
-        assert!(Source::json("$").unwrap().find(&Seen::new(200, &answer)).is_none());
+        assert!(Source::json("$").unwrap().find(&AnswerView::new(200, &answer)).is_none());
     }
 }

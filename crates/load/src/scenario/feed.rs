@@ -54,9 +54,7 @@ impl Feed {
         read.map_err(|error| format!("cannot read {shown}: {error}"))?;
         if text.len() as u64 > FEED_BYTES_MAX {
             let most = FEED_BYTES_MAX >> 20;
-            return Err(format!(
-                "{shown} has more than {most} MiB: split it, or leave columns out"
-            ));
+            return Err(format!("{shown} is larger than {most} MiB: split it, or remove columns"));
         }
         let extension = path.extension().and_then(|extension| extension.to_str());
         let feed = match extension {
@@ -93,7 +91,7 @@ impl Feed {
         for (at, line) in lines.filter(|(_, line)| !line.trim_ascii().is_empty()) {
             let number = at + 1;
             let row: serde_json::Map<String, Value> = serde_json::from_slice(line)
-                .map_err(|error| format!("line {number} is no JSON object: {error}"))?;
+                .map_err(|error| format!("line {number} is not a JSON object: {error}"))?;
             if feed.columns.is_empty() {
                 feed = Self::empty(name, row.keys().cloned().collect())?;
             }
@@ -136,7 +134,7 @@ impl Feed {
 
     fn usable(mut self) -> Result<Feed, String> {
         if self.ends.is_empty() {
-            return Err("no row below the names of the columns".to_owned());
+            return Err("no rows below the header".to_owned());
         }
         self.bytes.shrink_to_fit();
         self.ends.shrink_to_fit();
@@ -216,13 +214,13 @@ mod tests {
     }
 
     #[test]
-    fn orders_give_rows_as_they_say() {
+    fn rows_follow_the_order() {
         let mut feed = Feed::from_csv("x", b"id\na\nb\nc\n").unwrap();
         let given = |feed: &Feed, user, random| feed.next_row(user, random);
         let first: Vec<Option<u32>> = (0..4).map(|_| given(&feed, 9, 9)).collect();
         assert_eq!(first, [Some(0), Some(1), Some(2), Some(0)]);
         feed.once = true;
-        assert_eq!(given(&feed, 0, 0), None, "all were given out");
+        assert_eq!(given(&feed, 0, 0), None, "all rows were used");
         feed.order = Order::PerUser;
         assert_eq!([0, 4, 4].map(|user| given(&feed, user, 7)), [Some(0), Some(1), Some(1)]);
         feed.order = Order::Random;
@@ -233,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_feed_is_said_with_its_line() {
+    fn errors_name_the_line() {
         let csv = |text: &[u8]| Feed::from_csv("x", text).unwrap_err();
         assert!(csv(b"a,b\n1,2\n1\n").contains("line: 3"), "{}", csv(b"a,b\n1,2\n1\n"));
         assert!(csv(b"a,b\n").contains("no row") && csv(b"a,a\n1,2").contains("\"a\""));

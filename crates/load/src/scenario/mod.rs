@@ -31,7 +31,7 @@ pub use self::sockets::{INBOX_BYTES_MAX, INBOX_MESSAGES_MAX};
 pub use self::speak::{Action, Match, Receive};
 pub use self::tally::{CheckSummary, FlowSummary, SocketSummary, StepSummary, Tallies};
 pub(crate) use self::template::mixed;
-pub use self::template::{BadTemplate, FUNCTIONS, Names, Place, Template};
+pub use self::template::{BadTemplate, FUNCTIONS, Names, Template, TemplateContext};
 pub use self::users::{Clock, Users};
 
 /// The most steps of a scenario in all flows, as each has its own histograms.

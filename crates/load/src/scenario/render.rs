@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use super::cookies::{Jar, Site};
+use super::cookies::{CookieJar, Site};
 use super::template::Values;
 use super::{Scenario, Step};
 use crate::Endpoint;
@@ -34,17 +34,17 @@ pub(super) struct Renderer {
 
 /// The parts of a request.
 #[derive(Copy, Clone)]
-pub(super) struct Asked<'a> {
+pub(super) struct RenderContext<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) step: &'a Step,
     /// Its target, after redirects.
     pub(super) endpoint: &'a Endpoint,
     pub(super) values: Values<'a>,
-    pub(super) jar: Option<&'a Jar>,
+    pub(super) jar: Option<&'a CookieJar>,
     pub(super) follow: Option<&'a Follow>,
 }
 
-impl Asked<'_> {
+impl RenderContext<'_> {
     pub(super) fn number(&self) -> u8 {
         self.follow.map_or(self.step.endpoint, |follow| follow.endpoint)
     }
@@ -70,15 +70,15 @@ impl Asked<'_> {
 }
 
 impl Renderer {
-    /// Writes the request; what `out` had before is gone.
-    pub(super) fn render(&mut self, asked: &Asked<'_>, out: &mut Vec<u8>) {
+    /// Replaces `out` by the rendered request.
+    pub(super) fn render(&mut self, asked: &RenderContext<'_>, out: &mut Vec<u8>) {
         let endpoint = asked.endpoint;
         out.clear();
         self.render_target(asked);
         out.extend_from_slice(asked.method().as_bytes());
         out.push(b' ');
         let by_proxy = match &endpoint.route {
-            Route::Asked(proxy) => Some(proxy),
+            Route::Forward(proxy) => Some(proxy),
             _ => None,
         };
         if by_proxy.is_some() {
@@ -105,13 +105,13 @@ impl Renderer {
         self.body(asked, says("content-length") || says("transfer-encoding"), out);
     }
 
-    /// The target of a step as it would be asked for now.
-    pub(super) fn target(&mut self, asked: &Asked<'_>) -> &[u8] {
+    /// The request target of a step.
+    pub(super) fn target(&mut self, asked: &RenderContext<'_>) -> &[u8] {
         self.render_target(asked);
         &self.target
     }
 
-    fn render_target(&mut self, asked: &Asked<'_>) {
+    fn render_target(&mut self, asked: &RenderContext<'_>) {
         self.target.clear();
         match asked.follow {
             Some(follow) => self.target.extend_from_slice(follow.target.as_bytes()),
@@ -130,7 +130,7 @@ impl Renderer {
         }
     }
 
-    fn headers(&mut self, asked: &Asked<'_>, out: &mut Vec<u8>) {
+    fn headers(&mut self, asked: &RenderContext<'_>, out: &mut Vec<u8>) {
         for (name, value) in &asked.step.headers {
             if !asked.leaves_out(name) && !name.eq_ignore_ascii_case("cookie") {
                 out.extend_from_slice(name.as_bytes());
@@ -147,8 +147,8 @@ impl Renderer {
         }
     }
 
-    /// One line (RFC 6265 section 5.4): what the step says itself, and what the user was given.
-    fn cookies(&self, asked: &Asked<'_>, endpoint: &Endpoint, out: &mut Vec<u8>) {
+    /// Renders one Cookie header (RFC 6265 section 5.4): cookies of the step and of the jar.
+    fn cookies(&self, asked: &RenderContext<'_>, endpoint: &Endpoint, out: &mut Vec<u8>) {
         let begin = out.len();
         out.extend_from_slice(b"Cookie: ");
         let empty = out.len();
@@ -173,7 +173,7 @@ impl Renderer {
         }
     }
 
-    fn body(&mut self, asked: &Asked<'_>, framed: bool, out: &mut Vec<u8>) {
+    fn body(&mut self, asked: &RenderContext<'_>, framed: bool, out: &mut Vec<u8>) {
         self.body.clear();
         if let Some(body) = asked.step.body.as_ref().filter(|_| asked.has_body()) {
             body.render(&mut self.body, &asked.values);

@@ -7,7 +7,9 @@ use super::speak::Action;
 use super::users::Users;
 use crate::requests::{Answer, Failure, Left, Push, Step as Next};
 
-/// The most messages that a user keeps which came before it waits for one.
+use crate::requests::{Answer, Failure, Push, SocketEnd, Step as Next};
+
+/// The most messages that a user keeps before it waits for one.
 pub const INBOX_MESSAGES_MAX: usize = 256;
 /// The most bytes of them.
 pub const INBOX_BYTES_MAX: usize = 1 << 20;
@@ -139,8 +141,8 @@ impl Users {
         user.stamp.sequence = sequence.unwrap_or(own);
     }
 
-    /// A message that was stamped may not have left, or was refused.
-    pub(super) fn unless_sent(&mut self, at: u32, answer: &Answer<'_>) {
+    /// Notes a stamped message that was not sent or was rejected.
+    pub(super) fn note_unsent(&mut self, at: u32, answer: &Answer<'_>) {
         let sent = match answer.outcome {
             Ok(status) => status < 400,
             Err(_) => answer.times.sent_ns > 0,
@@ -182,8 +184,8 @@ impl Users {
         false
     }
 
-    /// A message came. True: it is what the user waits for.
-    pub(super) fn hear(&mut self, at: u32, push: &Push<'_>, waits: bool, now_ns: u64) -> bool {
+    /// Handles a pushed message. Returns true if the user waits for it.
+    pub(super) fn on_push(&mut self, at: u32, push: &Push<'_>, waits: bool, now_ns: u64) -> bool {
         self.tally.sockets.received += 1;
         if let Some(members) = &mut self.members {
             members.receipt(at, push.data, now_ns);
@@ -208,9 +210,8 @@ impl Users {
         false
     }
 
-    /// The oldest message that came before and is what the user waits for; those before it are passed
-    /// over.
-    pub(super) fn look_back(&mut self, at: u32) -> Option<Vec<u8>> {
+    /// Takes the oldest message of the inbox that the user waits for, and drops those before it.
+    pub(super) fn take_matching(&mut self, at: u32) -> Option<Vec<u8>> {
         let number = self.part.number(at);
         loop {
             let message = self.users.get_mut(at as usize)?.inbox.pop()?;
@@ -224,8 +225,8 @@ impl Users {
         }
     }
 
-    /// The socket of a user is gone: what made it is to be done again.
-    pub(super) fn lose_socket(&mut self, at: u32, left: Left) {
+    /// Handles the end of a WebSocket: steps that set it up are repeated.
+    pub(super) fn on_socket_end(&mut self, at: u32, left: SocketEnd) {
         let sockets = &mut self.tally.sockets;
         match left {
             Left::Closed(code) => *sockets.closed_by.entry(code).or_default() += 1,

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use action_cable::Command;
 
-use super::extract::Seen;
-use super::render::{Asked, Renderer};
+use super::extract::AnswerView;
+use super::render::{RenderContext, Renderer};
 use super::template::Values;
 use super::{Expected, Source, Template};
 use crate::requests::{Answer, Failure, Kind, Request, Times};
@@ -100,7 +100,7 @@ impl Receive {
         let (outcome, times) = (Ok(0), Times::default());
         let (is_cut, is_warm_up, head) = (false, false, &[]);
         let answer = Answer { outcome, head, body: data, is_cut, body_bytes, is_warm_up, times };
-        let seen = Seen::new(0, &answer);
+        let seen = AnswerView::new(0, &answer);
         self.matches.iter().all(|rule| match rule {
             Match::Is(template) | Match::Has(template) => {
                 scratch.clear();
@@ -132,8 +132,8 @@ pub(super) fn refused(action: &Action, status: u16, answer: &Answer<'_>) -> Opti
     }
 }
 
-/// Makes what a step says into `request`.
-pub(super) fn render(asked: &Asked<'_>, renderer: &mut Renderer, request: &mut Request) {
+/// Renders a step into `request`.
+pub(super) fn render(asked: &RenderContext<'_>, renderer: &mut Renderer, request: &mut Request) {
     let step = asked.step;
     let kind = step.action.kind();
     let mut body = Vec::new();

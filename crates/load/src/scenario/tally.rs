@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 
-use super::groups::{Board, Books};
+use super::groups::{GroupState, GroupStats};
 use super::{GroupSummary, Scenario};
 use crate::requests::{Failure, Times};
 use crate::{Latency, Recorder, Series};
@@ -20,8 +20,8 @@ pub(super) struct Tally {
     /// Passes that reached the end of their flow.
     completed: Vec<u64>,
     pub(super) sockets: SocketSummary,
-    /// Of groups.
-    pub(super) books: Books,
+    /// Stats of groups.
+    pub(super) stats: GroupStats,
 }
 
 /// Events on users' WebSockets outside their steps.
@@ -55,8 +55,8 @@ pub struct Tallies {
     all: Arc<Mutex<Tally>>,
     /// Whether they are merged during the run.
     live: bool,
-    /// Of groups.
-    board: Option<Arc<Board>>,
+    /// Stats of groups.
+    state: Option<Arc<GroupState>>,
 }
 
 /// A flow in the summary.
@@ -111,8 +111,8 @@ impl Tally {
             ..StepTally::default()
         });
         let none = vec![0; scenario.flows.len()];
-        let (sockets, books) = (SocketSummary::default(), Books::default());
-        Tally { steps: steps.collect(), passes: none.clone(), completed: none, sockets, books }
+        let (sockets, stats) = (SocketSummary::default(), GroupStats::default());
+        Tally { steps: steps.collect(), passes: none.clone(), completed: none, sockets, stats }
     }
 
     pub(super) fn pass(&mut self, flow: usize) {
@@ -178,7 +178,7 @@ impl Tally {
         };
         add(&mut self.passes, &other.passes);
         add(&mut self.completed, &other.completed);
-        self.books.merge(&other.books);
+        self.stats.merge(&other.stats);
         self.sockets.merge(&other.sockets);
         for (mine, theirs) in self.steps.iter_mut().zip(&other.steps) {
             mine.requests += theirs.requests;
@@ -213,16 +213,16 @@ impl Tallies {
     /// during the run.
     #[must_use]
     pub fn new(scenario: &Scenario, users: u64, live: bool) -> Tallies {
-        let board = scenario.group.map(|group| Arc::new(Board::new(group, users)));
-        Tallies { all: Arc::default(), live, board }
+        let state = scenario.group.map(|group| Arc::new(GroupState::new(group, users)));
+        Tallies { all: Arc::default(), live, state }
     }
 
     pub(super) fn is_live(&self) -> bool {
         self.live
     }
 
-    pub(super) fn board(&self) -> Option<Arc<Board>> {
-        self.board.clone()
+    pub(super) fn state(&self) -> Option<Arc<GroupState>> {
+        self.state.clone()
     }
 
     /// Events on WebSockets.
@@ -235,15 +235,15 @@ impl Tallies {
     #[must_use]
     pub fn groups(&self) -> Option<GroupSummary> {
         let tally = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        self.board.as_ref().map(|board| GroupSummary::new(board, &tally.books))
+        self.state.as_ref().map(|state| GroupSummary::new(state, &tally.stats))
     }
 
-    pub(super) fn hand_over(&self, tally: &Tally) {
+    pub(super) fn merge(&self, tally: &Tally) {
         self.all.lock().unwrap_or_else(PoisonError::into_inner).merge(tally);
     }
 
-    /// The same in the middle of a run, unless somebody is looking just now: a worker waits for nobody.
-    pub(super) fn hand_over_now(&self, tally: &mut Tally) {
+    /// Merges during a run, unless the lock is taken, as a worker must not wait.
+    pub(super) fn try_merge(&self, tally: &mut Tally) {
         if let Ok(mut all) = self.all.try_lock() {
             all.merge(tally);
             tally.clear();

@@ -11,14 +11,14 @@ use crate::broadcast::{self, Publication};
 /// Text with placeholders.
 #[derive(Clone, Debug)]
 pub struct Template {
-    place: Place,
+    context: TemplateContext,
     parts: Vec<Part>,
 }
 
 /// Where the text is used, which decides how values are escaped.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Place {
-    /// A request's path and query: what may not stand there is percent-encoded.
+pub enum TemplateContext {
+    /// A request's path and query: invalid characters are percent-encoded.
     Target,
     /// A header value: control characters become spaces.
     Header,
@@ -83,30 +83,27 @@ pub struct Names {
 /// The functions and what they return.
 pub const FUNCTIONS: [(&str, &str); 14] = [
     ("uuid", "a random UUID, version 4"),
-    ("seq", "a whole number that no other request of the run has, from 0 on"),
-    ("user", "the user's number, from 0 on"),
-    ("pass", "how often this user has gone through a flow before"),
+    ("seq", "a number unique to each request of the run, from 0"),
+    ("user", "the user's number, from 0"),
+    ("pass", "passes that this user began before this one, from 0"),
     ("now_ms", "milliseconds since 1970"),
-    ("random_int LEAST MOST", "a whole number, both ends included"),
-    ("stamp", "a message's sender, number and time, by which its receivers judge it"),
-    ("group", "the number of the user's group, from 0 on"),
-    ("member", "the user's place in its group, from 0 on"),
-    (
-        "to",
-        "the number of the user that a message is meant for: with `each` of every receiver in turn",
-    ),
-    ("to NAME.COLUMN", "of the row of a feed that is that user's: its number, modulo the rows"),
-    ("env NAME", "of the environment, read when the run begins"),
-    ("url NAME", "the value percent-encoded, for one component of a URL"),
-    ("json NAME", "the value escaped, to stand between the quotes of a JSON string"),
+    ("random_int LEAST MOST", "a random integer, both bounds included"),
+    ("stamp", "sender, number and time of a message, checked by its receivers"),
+    ("group", "the number of the user's group, from 0"),
+    ("member", "the user's position in its group, from 0"),
+    ("to", "the number of the receiving user; with `each`, every receiver in turn"),
+    ("to NAME.COLUMN", "a column of that user's row: its number modulo the rows"),
+    ("env NAME", "an environment variable, read when the run begins"),
+    ("url NAME", "percent-encodes a value as a URL component"),
+    ("json NAME", "escapes a value for the inside of a JSON string"),
 ];
 
 /// Why a template does not compile.
 #[derive(PartialEq, Eq, Debug)]
 pub enum BadTemplate {
-    /// A text for people.
-    Said(String),
-    /// A name that is not known, and those that are.
+    /// What is wrong.
+    Invalid(String),
+    /// An unknown name.
     Unknown {
         /// The name.
         name: String,
@@ -146,13 +143,17 @@ impl Template {
     /// Compiles `text`.
     ///
     /// # Errors
-    /// What in it is no value, or a literal that cannot stand at that place.
-    pub fn compile(text: &str, place: Place, names: &Names) -> Result<Template, BadTemplate> {
-        let mut template = Template { place, parts: Vec::new() };
+    /// An unknown or malformed placeholder, or a literal that is not allowed in this context.
+    pub fn compile(
+        text: &str,
+        context: TemplateContext,
+        names: &Names,
+    ) -> Result<Template, BadTemplate> {
+        let mut template = Template { context, parts: Vec::new() };
         let mut rest = text;
         while let Some((before, after)) = rest.split_once("{{") {
             template.literal(before)?;
-            let unclosed = || BadTemplate::Said(format!("{text:?}: {{{{ is not closed by }}}}"));
+            let unclosed = || BadTemplate::Invalid(format!("{text:?}: {{{{ is not closed by }}}}"));
             let (inside, after) = after.split_once("}}").ok_or_else(unclosed)?;
             template.value(inside, names)?;
             rest = after;
@@ -184,13 +185,13 @@ impl Template {
     }
 
     fn literal(&mut self, text: &str) -> Result<(), BadTemplate> {
-        let fits = |byte: u8| match self.place {
-            Place::Target => is_of_target(byte),
-            Place::Header => !byte.is_ascii_control() || byte == b'\t',
-            Place::Body => true,
+        let fits = |byte: u8| match self.context {
+            TemplateContext::Target => is_of_target(byte),
+            TemplateContext::Header => !byte.is_ascii_control() || byte == b'\t',
+            TemplateContext::Body => true,
         };
         if let Some(wrong) = text.chars().find(|char| char.is_ascii() && !fits(*char as u8)) {
-            return Err(BadTemplate::Said(format!("{text:?}: {wrong:?} cannot stand there")));
+            return Err(BadTemplate::Invalid(format!("{text:?}: {wrong:?} is not allowed here")));
         }
         match self.parts.last_mut() {
             _ if text.is_empty() => {}
@@ -223,7 +224,8 @@ impl Template {
             },
             ["random_int", least, most] => random_int(least, most)?,
             ["env", name] => {
-                let unset = |_| BadTemplate::Said(format!("{name} is not in the environment"));
+                let unset =
+                    |_| BadTemplate::Invalid(format!("environment variable {name} is not set"));
                 return self.fixed(&std::env::var(name).map_err(unset)?, escape);
             }
             [name] => match (names.variables.get(name), names.find(name)) {
@@ -240,9 +242,9 @@ impl Template {
     /// Inserts a value that is known at compile time.
     fn fixed(&mut self, text: &str, escape: Escape) -> Result<(), BadTemplate> {
         let mut bytes = Vec::new();
-        insert(&mut bytes, text.as_bytes(), self.place, escape);
+        insert(&mut bytes, text.as_bytes(), self.context, escape);
         let text = String::from_utf8(bytes);
-        self.literal(&text.map_err(|_| BadTemplate::Said("not UTF-8".to_owned()))?)
+        self.literal(&text.map_err(|_| BadTemplate::Invalid("not UTF-8".to_owned()))?)
     }
 
     fn render_value(
@@ -269,7 +271,7 @@ impl Template {
                 let feed = values.feeds.get(feed);
                 let row = feed.map(|feed| (values.to % u64::from(feed.rows().max(1))) as u32);
                 let cell = feed.zip(row).map(|(feed, row)| feed.cell(row, column));
-                insert(out, cell.unwrap_or_default(), self.place, escape);
+                insert(out, cell.unwrap_or_default(), self.context, escape);
                 Ok(())
             }
             Value::RandomInt { least, most } => {
@@ -280,12 +282,12 @@ impl Template {
             Value::Column { feed, column } => {
                 let row = values.rows.get(feed).copied().unwrap_or_default();
                 let cell = values.feeds.get(feed).map(|feed| feed.cell(row, column));
-                insert(out, cell.unwrap_or_default(), self.place, escape);
+                insert(out, cell.unwrap_or_default(), self.context, escape);
                 Ok(())
             }
             Value::Capture(slot) => {
                 let captured = values.captures.get(slot).and_then(Option::as_deref);
-                insert(out, captured.unwrap_or_default(), self.place, escape);
+                insert(out, captured.unwrap_or_default(), self.context, escape);
                 Ok(())
             }
         };
@@ -318,23 +320,23 @@ fn random_int(least: &str, most: &str) -> Result<Value, BadTemplate> {
     let both = least.parse().ok().zip(most.parse().ok());
     match both.filter(|(least, most)| least <= most) {
         Some((least, most)) => Ok(Value::RandomInt { least, most }),
-        None => Err(BadTemplate::Said(format!(
-            "random_int {least} {most}: write the least and the most, {{{{random_int 1 100}}}}"
+        None => Err(BadTemplate::Invalid(format!(
+            "random_int {least} {most}: expected a minimum and a maximum, as in {{{{random_int 1 100}}}}"
         ))),
     }
 }
 
-/// Appends a value so that it stays one at its place.
-fn insert(out: &mut Vec<u8>, value: &[u8], place: Place, escape: Escape) {
+/// Appends a value, escaped for its context.
+fn insert(out: &mut Vec<u8>, value: &[u8], context: TemplateContext, escape: Escape) {
     let unreserved = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-    match (escape, place) {
+    match (escape, context) {
         (Escape::Url, _) => percent_encoded(out, value, unreserved),
         (Escape::Json, _) => json_escaped(out, value),
-        (Escape::None, Place::Target) => percent_encoded(out, value, is_of_target),
-        (Escape::None, Place::Header) => {
+        (Escape::None, TemplateContext::Target) => percent_encoded(out, value, is_of_target),
+        (Escape::None, TemplateContext::Header) => {
             out.extend(value.iter().map(|&byte| if byte.is_ascii_control() { b' ' } else { byte }));
         }
-        (Escape::None, Place::Body) => out.extend_from_slice(value),
+        (Escape::None, TemplateContext::Body) => out.extend_from_slice(value),
     }
 }
 
@@ -397,7 +399,7 @@ mod tests {
         }
     }
 
-    fn rendered(text: &str, place: Place, row: u32, random: u64) -> String {
+    fn rendered(text: &str, context: TemplateContext, row: u32, random: u64) -> String {
         let names = names();
         let captures = [Some(b"t\"1".to_vec().into_boxed_slice())];
         let values = Values {
@@ -414,55 +416,58 @@ mod tests {
             to: 11,
         };
         let mut out = Vec::new();
-        Template::compile(text, place, &names).unwrap().render(&mut out, &values);
+        Template::compile(text, context, &names).unwrap().render(&mut out, &values);
         String::from_utf8(out).unwrap()
     }
 
     #[test]
-    fn values_go_where_they_are_named() {
+    fn placeholders_are_replaced_by_values() {
         let text = "{{seq}}/{{user}}/{{ pass }}/{{now_ms}}/{{plan}}/{{people.age}}/{{token}}!";
-        assert_eq!(rendered(text, Place::Body, 0, 1), "7/8/9/1700000000123/a b/31/t\"1!");
+        assert_eq!(rendered(text, TemplateContext::Body, 0, 1), "7/8/9/1700000000123/a b/31/t\"1!");
         assert_eq!(
-            rendered(r#"{"a":{"b":"{{json token}}"}}"#, Place::Body, 0, 1),
+            rendered(r#"{"a":{"b":"{{json token}}"}}"#, TemplateContext::Body, 0, 1),
             r#"{"a":{"b":"t\"1"}}"#
         );
     }
 
     #[test]
-    fn messages_say_whom_they_are_from_and_for() {
+    fn messages_name_their_sender_and_receiver() {
         let text = "{{group}}/{{member}}/{{to}}/{{to people.age}}";
-        assert_eq!(rendered(text, Place::Body, 0, 1), "2/1/11/32", "row 11 of two");
-        let stamp = rendered("{{stamp}}", Place::Body, 0, 1);
+        assert_eq!(rendered(text, TemplateContext::Body, 0, 1), "2/1/11/32", "row 11 of two");
+        let stamp = rendered("{{stamp}}", TemplateContext::Body, 0, 1);
         let publication = broadcast::parse(stamp.as_bytes()).unwrap();
         assert_eq!((publication.publisher, publication.sequence), (8, 3));
-        let stamped = |text| Template::compile(text, Place::Body, &names()).unwrap().is_stamped();
+        let stamped =
+            |text| Template::compile(text, TemplateContext::Body, &names()).unwrap().is_stamped();
         assert!(stamped("a{{stamp}}") && !stamped("{{to}}"));
-        let unknown = Template::compile("{{to people.agee}}", Place::Body, &names()).unwrap_err();
+        let unknown =
+            Template::compile("{{to people.agee}}", TemplateContext::Body, &names()).unwrap_err();
         assert!(matches!(unknown, BadTemplate::Unknown { name, .. } if name == "people.agee"));
     }
 
     #[test]
-    fn a_value_breaks_out_of_nothing() {
+    fn values_are_escaped_for_their_context() {
         assert_eq!(
-            rendered("/x?n={{people.name}}", Place::Target, 1, 1),
+            rendered("/x?n={{people.name}}", TemplateContext::Target, 1, 1),
             "/x?n=B%20%22b%22%0D%0AX:%20y"
         );
-        assert_eq!(rendered("/x/{{url plan}}", Place::Target, 0, 1), "/x/a%20b");
-        assert_eq!(rendered("a {{people.name}}", Place::Header, 1, 1), "a B \"b\"  X: y");
-        let broken = Template::compile("/a b", Place::Target, &names()).unwrap_err();
-        assert!(matches!(broken, BadTemplate::Said(said) if said.contains("' '")));
+        assert_eq!(rendered("/x/{{url plan}}", TemplateContext::Target, 0, 1), "/x/a%20b");
+        assert_eq!(rendered("a {{people.name}}", TemplateContext::Header, 1, 1), "a B \"b\"  X: y");
+        let broken = Template::compile("/a b", TemplateContext::Target, &names()).unwrap_err();
+        assert!(matches!(broken, BadTemplate::Invalid(said) if said.contains("' '")));
     }
 
     #[test]
-    fn chance_is_another_for_each_request_and_the_same_when_rendered_again() {
-        let draws: BTreeSet<String> =
-            (0..200).map(|seed| rendered("{{random_int -1 2}}", Place::Body, 0, seed)).collect();
+    fn random_values_differ_per_request_and_not_per_rendering() {
+        let draws: BTreeSet<String> = (0..200)
+            .map(|seed| rendered("{{random_int -1 2}}", TemplateContext::Body, 0, seed))
+            .collect();
         let all = ["-1", "0", "1", "2"].map(str::to_owned);
         assert_eq!(draws, BTreeSet::from(all), "both ends, and nothing beyond");
         let text = "{{uuid}} {{uuid}} {{random_int 0 9223372036854775807}}";
-        let first = rendered(text, Place::Body, 0, 5);
-        assert_eq!(first, rendered(text, Place::Body, 0, 5));
-        assert_ne!(first, rendered(text, Place::Body, 0, 6));
+        let first = rendered(text, TemplateContext::Body, 0, 5);
+        assert_eq!(first, rendered(text, TemplateContext::Body, 0, 5));
+        assert_ne!(first, rendered(text, TemplateContext::Body, 0, 6));
         let (one, other) = (&first[..36], &first[37..73]);
         assert_ne!(one, other, "two in one text differ");
         for uuid in [one, other] {
@@ -476,8 +481,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_value_is_named_beside_those_that_are() {
-        let wrong = |text| Template::compile(text, Place::Body, &names()).unwrap_err();
+    fn unknown_names_are_reported_with_the_known_ones() {
+        let wrong = |text| Template::compile(text, TemplateContext::Body, &names()).unwrap_err();
         let BadTemplate::Unknown { name, known } = wrong("{{people.nmae}}") else { panic!() };
         assert_eq!(name, "people.nmae");
         for one in ["people.name", "plan", "token", "uuid"] {
@@ -485,10 +490,14 @@ mod tests {
         }
         for text in ["{{seq", "{{random_int 5 1}}", "{{random_int 5 x}}", "{{env NO_SUCH_NAME_9}}"]
         {
-            assert!(matches!(wrong(text), BadTemplate::Said(_)), "{text}");
+            assert!(matches!(wrong(text), BadTemplate::Invalid(_)), "{text}");
         }
         assert!(matches!(wrong("{{}}"), BadTemplate::Unknown { .. }));
-        assert!(Template::compile("{{plan}}", Place::Body, &names()).unwrap().is_constant());
-        assert!(!Template::compile("{{seq}}", Place::Body, &names()).unwrap().is_constant());
+        assert!(
+            Template::compile("{{plan}}", TemplateContext::Body, &names()).unwrap().is_constant()
+        );
+        assert!(
+            !Template::compile("{{seq}}", TemplateContext::Body, &names()).unwrap().is_constant()
+        );
     }
 }

@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use super::cookies::{Jar, Site};
-use super::render::{Asked, Follow, Renderer};
+use super::cookies::{CookieJar, Site};
+use super::render::{Follow, RenderContext, Renderer};
 use super::sockets::Inbox;
 use super::template::{Values, mixed};
 use super::{Scenario, Step};
 use crate::Endpoint;
 use crate::broadcast::Publication;
-use crate::requests::{Answer, Failure, Places};
+use crate::requests::{Answer, Failure, TargetTable};
 
 #[derive(Debug)]
 pub(super) struct User {
@@ -32,7 +32,7 @@ pub(super) struct User {
     pub(super) now_ms: u64,
     pub(super) rows: Box<[u32]>,
     pub(super) captures: Box<[Option<Box<[u8]>>]>,
-    jar: Jar,
+    jar: CookieJar,
     pub(super) follow: Option<Box<Follow>>,
     /// Repetitions of the current step.
     pub(super) repeated: u32,
@@ -68,7 +68,7 @@ impl User {
             now_ms: 0,
             rows: vec![0; scenario.feeds.len()].into(),
             captures: vec![None; scenario.captures].into(),
-            jar: Jar::default(),
+            jar: CookieJar::default(),
             follow: None,
             repeated: 0,
             is_done: false,
@@ -150,7 +150,7 @@ impl User {
     pub(super) fn redirected(
         &self,
         scenario: &Scenario,
-        places: &Places,
+        targets: &TargetTable,
         step: &Step,
         status: u16,
         answer: &Answer<'_>,
@@ -165,9 +165,9 @@ impl User {
             return Some(Err(Failure::TooManyRedirects));
         }
         let from = before.map_or(step.endpoint, |follow| follow.endpoint);
-        let found = places.place(from, &self.target(scenario, step), location);
+        let found = targets.resolve_location(from, &self.target(scenario, step), location);
         let found =
-            found.and_then(|(number, target)| Some((number, places.endpoint(number)?, target)));
+            found.and_then(|(number, target)| Some((number, targets.endpoint(number)?, target)));
         let Some((endpoint, at, target)) = found else {
             return Some(Err(Failure::RedirectElsewhere));
         };
@@ -198,10 +198,14 @@ impl User {
     }
 }
 
-/// What it asks for now, as a renderer wants it.
-pub(super) fn asked<'a>(scenario: &'a Scenario, user: &'a User, number: u64) -> Option<Asked<'a>> {
+/// The parts of its next request.
+pub(super) fn render_context<'a>(
+    scenario: &'a Scenario,
+    user: &'a User,
+    number: u64,
+) -> Option<RenderContext<'a>> {
     let step = scenario.steps.get(user.step?)?;
-    Some(Asked {
+    Some(RenderContext {
         scenario,
         step,
         endpoint: user.endpoint(scenario, step)?,

@@ -4,20 +4,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::extract::{CAPTURE_BYTES_MAX, Seen};
+use super::extract::{AnswerView, CAPTURE_BYTES_MAX};
 use super::groups::Members;
-use super::render::{Asked, Renderer};
+use super::render::{RenderContext, Renderer};
 use super::speak::{self, Action};
 use super::tally::Tally;
 use super::template::mixed;
-use super::user::{User, asked};
+use super::user::{User, render_context};
 use super::{BODY_KEPT_MAX, Scenario, Step, Tallies};
 use crate::requests::{
-    Answer, Failure, Kind, Left, Part, Places, Push, Request, Script, Step as Next, Wants,
+    Answer, Failure, Kind, Part, Push, Request, Script, SocketEnd, Step as Next, TargetTable, Wants,
 };
 
-/// How often somebody who looks on is told what came of the steps.
-const HAND_OVER_NS: u64 = 250_000_000;
+/// How often tallies are merged for views during the run.
+const MERGE_NS: u64 = 250_000_000;
 
 /// One worker's users.
 pub struct Users {
@@ -39,12 +39,12 @@ pub struct Users {
     /// Numbers assigned to requests.
     numbered: u64,
     clock: Clock,
-    places: Places,
-    /// What is due before is warm-up, and is no part of any tally.
+    targets: TargetTable,
+    /// Requests due before this are warm-up and in no tally.
     pub(super) measure_ns: u64,
     pub(super) tally: Tally,
     tallies: Tallies,
-    handed_over_ns: u64,
+    merged_ns: u64,
 }
 
 /// The wall clock at one moment of the monotonic clock.
@@ -79,7 +79,7 @@ impl Users {
         let mut renderer = Renderer::default();
         let fixed = scenario.steps.iter().map(|step| fixed(&scenario, step, &mut renderer));
         Users {
-            members: tallies.board().map(Members::new),
+            members: tallies.state().map(Members::new),
             has_sockets: scenario.has_sockets(),
             scratch: Vec::new(),
             fixed: fixed.collect(),
@@ -90,11 +90,11 @@ impl Users {
             seed,
             numbered: 0,
             clock,
-            places: Places::new(&scenario.endpoints),
+            targets: TargetTable::new(&scenario.endpoints),
             measure_ns: 0,
             tally: Tally::new(&scenario),
             tallies,
-            handed_over_ns: 0,
+            merged_ns: 0,
             part,
             scenario,
         }
@@ -113,7 +113,7 @@ impl Users {
                 user.place = members.place(at);
             }
             self.users.push(user);
-            self.turn_to(at, None);
+            self.set_receiver(at, None);
         }
     }
 
@@ -182,11 +182,11 @@ impl Users {
             return (After::PassEnds, Some(failure));
         }
         let counts = !answer.is_warm_up;
-        let followed = user.redirected(&scenario, &self.places, step, status, answer);
+        let followed = user.redirected(&scenario, &self.targets, step, status, answer);
         if let Some(Err(failure)) = followed {
             return (After::PassEnds, Some(failure));
         }
-        let seen = Seen::new(status, answer);
+        let seen = AnswerView::new(status, answer);
         let kept = matches!(self.wants.get(number), Some(Wants::Body(_)));
         if kept && seen.is_cut() {
             return (After::PassEnds, Some(Failure::TooLarge));
@@ -250,18 +250,18 @@ impl Users {
 }
 
 impl Users {
-    /// Whoever looks on learns what came of it a few times a second.
-    fn tell(&mut self, now_ns: u64) {
-        if now_ns.saturating_sub(self.handed_over_ns) >= HAND_OVER_NS {
-            self.handed_over_ns = now_ns;
-            self.tallies.hand_over_now(&mut self.tally);
+    /// Merges the tally several times a second, for views during the run.
+    fn publish_tally(&mut self, now_ns: u64) {
+        if now_ns.saturating_sub(self.merged_ns) >= MERGE_NS {
+            self.merged_ns = now_ns;
+            self.tallies.try_merge(&mut self.tally);
         }
     }
 }
 
 impl Script for Users {
-    fn start(&mut self, places: &Places, measure_ns: u64) {
-        (self.places, self.measure_ns) = (places.clone(), measure_ns);
+    fn start(&mut self, targets: &TargetTable, measure_ns: u64) {
+        (self.targets, self.measure_ns) = (targets.clone(), measure_ns);
         self.members.iter_mut().for_each(|members| members.measure_from(measure_ns));
     }
 
@@ -288,7 +288,7 @@ impl Script for Users {
         if let Some(request) = fixed.and_then(|step| self.fixed.get(step)?.as_ref()) {
             return request;
         }
-        let asked = one.and_then(|one| asked(&self.scenario, one, self.part.number(user)));
+        let asked = one.and_then(|one| render_context(&self.scenario, one, self.part.number(user)));
         if let Some(asked) = asked {
             if asked.follow.is_none() && !matches!(asked.step.action, Action::Request) {
                 speak::render(&asked, &mut self.renderer, &mut self.request);
@@ -314,7 +314,7 @@ impl Script for Users {
         if speak::refused(&step.action, status, answer).is_some() {
             return false;
         }
-        let followed = one.redirected(&self.scenario, &self.places, step, status, answer);
+        let followed = one.redirected(&self.scenario, &self.targets, step, status, answer);
         let Some(Ok(follow)) = followed else { return false };
         if self.scenario.cookies {
             one.keep_cookies(&self.scenario, step, answer);
@@ -332,11 +332,11 @@ impl Script for Users {
             Err(failure) => (After::PassEnds, Some(failure)),
         };
         if self.has_sockets {
-            self.unless_sent(user, answer);
+            self.note_unsent(user, answer);
         }
         self.over(user, &after, failure, answer);
         if self.tallies.is_live() {
-            self.tell(answer.times.done_ns);
+            self.publish_tally(answer.times.done_ns);
         }
         failure.filter(|_| answer.outcome.is_ok())
     }
@@ -363,15 +363,15 @@ impl Script for Users {
     }
 
     fn pushed(&mut self, user: u32, push: &Push<'_>, waits: bool, now_ns: u64) -> bool {
-        self.hear(user, push, waits, now_ns)
+        self.on_push(user, push, waits, now_ns)
     }
 
     fn recall(&mut self, user: u32) -> Option<Vec<u8>> {
-        self.look_back(user)
+        self.take_matching(user)
     }
 
-    fn left(&mut self, user: u32, left: Left) {
-        self.lose_socket(user, left);
+    fn socket_ended(&mut self, user: u32, left: SocketEnd) {
+        self.on_socket_end(user, left);
     }
 
     fn stays(&mut self, user: u32, now_ns: u64) -> bool {
@@ -387,9 +387,9 @@ impl Script for Users {
 impl Drop for Users {
     fn drop(&mut self) {
         if let Some(members) = &mut self.members {
-            self.tally.books = members.finish(|at| self.part.number(at));
+            self.tally.stats = members.finish(|at| self.part.number(at));
         }
-        self.tallies.hand_over(&self.tally);
+        self.tallies.merge(&self.tally);
     }
 }
 
@@ -419,7 +419,7 @@ fn fixed(scenario: &Scenario, step: &Step, renderer: &mut Renderer) -> Option<Re
     let user = User::new(scenario, 0);
     let (values, jar, follow) = (user.values(scenario, 0), None, None);
     let endpoint = scenario.endpoints.get(usize::from(step.endpoint))?;
-    let asked = Asked { scenario, step, endpoint, values, jar, follow };
+    let asked = RenderContext { scenario, step, endpoint, values, jar, follow };
     let mut request = Request::default();
     let is_head = step.method == "HEAD";
     request.set_rendered(step.endpoint, is_head, |out| renderer.render(&asked, out));

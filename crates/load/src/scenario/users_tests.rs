@@ -3,7 +3,9 @@
 use super::*;
 use crate::Endpoint;
 use crate::requests::Times;
-use crate::scenario::{Capture, Check, Feed, Flow, Names, Order, Place, Rule, Source, Template};
+use crate::scenario::{
+    Capture, Check, Feed, Flow, Names, Order, Rule, Source, Template, TemplateContext,
+};
 
 const CLOCK: Clock = Clock { now_ns: 0, now_ms: 1_000 };
 
@@ -20,11 +22,13 @@ const GET: Wanted<'static> = Wanted { target: "/", method: "GET", headers: &[], 
 fn step(wanted: &Wanted<'_>, names: &Names) -> Step {
     let text = |text, place| Template::compile(text, place, names).unwrap();
     let headers = wanted.headers.iter();
-    let target = text(wanted.target, Place::Target);
+    let target = text(wanted.target, TemplateContext::Target);
     Step {
         method: wanted.method.to_owned(),
-        headers: headers.map(|(n, v)| ((*n).to_owned(), text(v, Place::Header))).collect(),
-        body: wanted.body.map(|body| text(body, Place::Body)),
+        headers: headers
+            .map(|(n, v)| ((*n).to_owned(), text(v, TemplateContext::Header)))
+            .collect(),
+        body: wanted.body.map(|body| text(body, TemplateContext::Body)),
         ..Step::new(wanted.target.to_owned(), 0, Action::Request, target)
     }
 }
@@ -93,8 +97,8 @@ impl Play {
         let (outcome, is_cut) = (Ok(status), false);
         let is_warm_up = self.is_warm_up;
         let answer = Answer { outcome, head, body, is_cut, body_bytes, is_warm_up, times };
-        let leads_on = self.users.leads_on(user, &answer);
-        if leads_on { None } else { self.users.answered(user, &answer) }
+        let follows_up = self.users.follows_up(user, &answer);
+        if follows_up { None } else { self.users.answered(user, &answer) }
     }
 
     fn flows(self) -> Vec<crate::scenario::FlowSummary> {
@@ -117,7 +121,7 @@ fn login() -> Vec<Step> {
 }
 
 #[test]
-fn what_a_step_captures_the_next_one_says() {
+fn captures_are_used_by_later_steps() {
     let mut play = play(scenario(login()));
     let login = play.asked(3);
     assert!(login.starts_with("POST /login HTTP/1.1\r\nHost: 127.0.0.1:81\r\n"), "{login}");
@@ -126,7 +130,7 @@ fn what_a_step_captures_the_next_one_says() {
     let use_it = play.asked(3);
     assert!(use_it.starts_with("GET /me?p=0 ") && use_it.contains("Authorization: Bearer abc\r\n"));
     assert!(use_it.contains("Cookie: s=9\r\n") && !use_it.contains("Content-Length"), "{use_it}");
-    assert_eq!(use_it.as_bytes(), play.users.request(3).bytes(), "the same when asked again");
+    assert_eq!(use_it.as_bytes(), play.users.request(3).bytes(), "the same when rendered again");
     assert_eq!(
         play.answer(3, "500 Oh", ""),
         Some(Failure::Check),
@@ -194,7 +198,7 @@ fn redirects_are_followed_with_cookies_and_without_secrets_elsewhere() {
 }
 
 #[test]
-fn a_redirect_leads_to_servers_that_the_file_does_not_name_and_no_secret_goes_along() {
+fn redirects_to_other_servers_carry_no_secrets() {
     let headers = &[("Authorization", "Bearer x"), ("X-A", "b")];
     let wanted = Wanted { headers, ..GET };
     let mut play = play(scenario(vec![step(&wanted, &Names::default())]));
@@ -204,7 +208,7 @@ fn a_redirect_leads_to_servers_that_the_file_does_not_name_and_no_secret_goes_al
     let there = play.asked(0);
     assert!(there.starts_with("GET /there?x HTTP/1.1\r\nHost: 127.0.0.9\r\nX-A: b\r\n"), "{there}");
     assert!(!there.contains("Bearer") && !there.contains("Cookie"), "{there}");
-    assert_eq!(play.users.request(0).endpoint(), 2, "a place of its own");
+    assert_eq!(play.users.request(0).endpoint(), 2, "a new target");
     let back = "302 F\r\nSet-Cookie: t=2\r\nLocation: http://127.0.0.1:81/back";
     assert_eq!(play.answer(0, back, ""), None);
     let back = play.asked(0);
@@ -220,8 +224,8 @@ fn a_redirect_leads_to_servers_that_the_file_does_not_name_and_no_secret_goes_al
 #[test]
 fn the_warm_up_is_in_no_tally_and_no_pass_of_it_is_counted() {
     let mut play = play(Scenario { passes: Some(2), ..scenario(login()) });
-    let places = Places::new(&play.scenario.endpoints);
-    play.users.start(&places, 10);
+    let targets = TargetTable::new(&play.scenario.endpoints);
+    play.users.start(&targets, 10);
     let token = r#"{"token":"abc"}"#;
     for now_ns in [0, 9, 10, 20] {
         play.is_warm_up = now_ns < 10;
@@ -302,7 +306,7 @@ fn users_think_and_end_with_their_feed() {
 }
 
 #[test]
-fn what_never_changes_is_rendered_once_and_sees_nothing() {
+fn constant_requests_are_rendered_once() {
     let plain = Scenario {
         cookies: false,
         redirects: 0,
@@ -319,10 +323,11 @@ fn what_never_changes_is_rendered_once_and_sees_nothing() {
 }
 
 #[test]
-fn a_proxy_is_asked_for_whole_urls() {
+fn forward_proxy_gets_absolute_urls() {
     let proxy = crate::Proxy::parse("http://u:p@127.0.0.1:3128").unwrap();
-    let ways = crate::Ways { proxy: Some(Arc::new(proxy)), ..crate::Ways::default() };
-    let endpoints = vec![Arc::new(ways).web("http://127.0.0.1:81/").unwrap()];
+    let options =
+        crate::ConnectOptions { proxy: Some(Arc::new(proxy)), ..crate::ConnectOptions::default() };
+    let endpoints = vec![Arc::new(options).web("http://127.0.0.1:81/").unwrap()];
     let mut play = play(Scenario { endpoints, ..scenario(vec![step(&GET, &Names::default())]) });
     let asked = play.asked(0);
     assert!(

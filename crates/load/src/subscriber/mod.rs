@@ -19,7 +19,7 @@ use wire::websocket::{CloseCode, OpCode};
 pub use self::summary::CableSummary;
 use crate::client::Client;
 use crate::connector::Connector;
-use crate::ledger::Ledger;
+use crate::ledger::Metrics;
 use crate::sweep::Sweep;
 use crate::{Cable, Series};
 
@@ -28,20 +28,20 @@ const LOOK: Duration = Duration::from_millis(250);
 const VISITS_PER_TURN: u32 = 4_096;
 
 /// One worker's clients.
-pub(crate) struct Subscribers {
-    lines: Arc<[Line]>,
+pub(crate) struct CableClients {
+    channels: Arc<[CableChannel]>,
     stale_ns: u64,
     repeat_ns: u64,
     /// By slot.
-    seats: Vec<Seat>,
-    /// Begun with the first connection.
+    clients: Vec<CableClient>,
+    /// Started with the first connection.
     sweep: Option<Sweep>,
     /// Connections just closed by the client.
     given_up: Vec<ConnId>,
 }
 
-/// One identifier with what is sent and received under it.
-pub(crate) struct Line {
+/// A channel identifier with its encoded commands.
+pub(crate) struct CableChannel {
     pub(crate) identifier: String,
     pub(crate) subscribe: Vec<u8>,
     pub(crate) unsubscribe: Vec<u8>,
@@ -51,7 +51,7 @@ pub(crate) struct Line {
 
 /// One client.
 #[derive(Copy, Clone, Default)]
-struct Seat {
+struct CableClient {
     state: State,
     /// Attempts in a row without a welcome.
     attempts: u32,
@@ -63,47 +63,47 @@ struct Seat {
     asked_last_ns: u64,
 }
 
-const _: () = assert!(size_of::<Seat>() == 40);
+const _: () = assert!(size_of::<CableClient>() == 40);
 
 #[derive(Copy, Clone, Default, Eq, PartialEq)]
 enum State {
     #[default]
-    Gone,
-    /// Open and not welcome yet.
+    Closed,
+    /// Open, without a welcome yet.
     Opened,
-    Asking,
+    Subscribing,
     Subscribed,
     Rejected,
-    /// Closing, to come again or not.
-    Leaving {
+    /// Closing; `again` if it is to reconnect.
+    Closing {
         again: bool,
     },
 }
 
-impl Line {
-    /// Those of a run.
-    pub(crate) fn all(cable: &Cable) -> Arc<[Line]> {
-        let line = |identifier: &String| {
+impl CableChannel {
+    /// All channels of a run.
+    pub(crate) fn all(cable: &Cable) -> Arc<[CableChannel]> {
+        let channel = |identifier: &String| {
             let (mut subscribe, mut unsubscribe, mut prefix) = Default::default();
             let named = Cow::Borrowed(identifier.as_str());
             Command::Unsubscribe { identifier: named.clone() }.encode(&mut unsubscribe);
             let command = Command::Subscribe { identifier: named, history: None, presence: None };
             command.encode(&mut subscribe);
             data_prefix(identifier, &mut prefix);
-            Line { identifier: identifier.clone(), subscribe, unsubscribe, prefix }
+            CableChannel { identifier: identifier.clone(), subscribe, unsubscribe, prefix }
         };
-        cable.identifiers.iter().map(line).collect()
+        cable.identifiers.iter().map(channel).collect()
     }
 }
 
-impl Subscribers {
-    pub(crate) fn new(cable: &Cable, lines: Arc<[Line]>) -> Subscribers {
+impl CableClients {
+    pub(crate) fn new(cable: &Cable, channels: Arc<[CableChannel]>) -> CableClients {
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        Subscribers {
-            lines,
+        CableClients {
+            channels,
             stale_ns: nanoseconds(cable.stale_after),
             repeat_ns: nanoseconds(cable.repeat),
-            seats: Vec::new(),
+            clients: Vec::new(),
             sweep: None,
             given_up: Vec::new(),
         }
@@ -111,16 +111,16 @@ impl Subscribers {
 
     /// Whether the connection of a slot receives publications.
     pub(crate) fn is_subscribed(&self, slot: u32) -> bool {
-        self.seats.get(slot as usize).is_some_and(|seat| seat.state == State::Subscribed)
+        self.clients.get(slot as usize).is_some_and(|client| client.state == State::Subscribed)
     }
 
-    pub(crate) fn lines(&self) -> Arc<[Line]> {
-        Arc::clone(&self.lines)
+    pub(crate) fn channels(&self) -> Arc<[CableChannel]> {
+        Arc::clone(&self.channels)
     }
 
     /// The channel of the connection of a slot, if it is subscribed.
     pub(crate) fn subscribed_by(&self, connector: &Connector, slot: u32) -> Option<u32> {
-        self.is_subscribed(slot).then(|| line_at(&self.lines, connector, slot) as u32)
+        self.is_subscribed(slot).then(|| channel_at(&self.channels, connector, slot) as u32)
     }
 
     /// Handles an opened connection, after `before` failed attempts.
@@ -128,13 +128,19 @@ impl Subscribers {
         let now_ns = core.clock_ns();
         let began_ns = core.user(id).map_or(now_ns, |socket| socket.sent_ns());
         let slot = id.slot() as usize;
-        if slot >= self.seats.len() {
-            self.seats.resize(slot + 1, Seat::default());
+        if slot >= self.clients.len() {
+            self.clients.resize(slot + 1, CableClient::default());
         }
         let attempts = before + 1;
         let state = State::Opened;
-        if let Some(seat) = self.seats.get_mut(slot) {
-            *seat = Seat { state, attempts, began_ns, heard_ns: now_ns, ..Seat::default() };
+        if let Some(client) = self.clients.get_mut(slot) {
+            *client = CableClient {
+                state,
+                attempts,
+                began_ns,
+                heard_ns: now_ns,
+                ..CableClient::default()
+            };
         }
         self.sweep.get_or_insert_with(|| Sweep::new(now_ns, LOOK, 8));
     }
@@ -147,52 +153,57 @@ impl Subscribers {
         id: ConnId,
         data: &'d [u8],
         connector: &mut Connector,
-        ledger: &Ledger,
+        metrics: &Metrics,
     ) -> Option<&'d [u8]> {
-        let line = line_of(&self.lines, connector, id.slot())?;
-        let seat = self.seats.get_mut(id.slot() as usize)?;
-        if matches!(seat.state, State::Gone | State::Leaving { .. }) {
+        let channel = channel_of(&self.channels, connector, id.slot())?;
+        let client = self.clients.get_mut(id.slot() as usize)?;
+        if matches!(client.state, State::Closed | State::Closing { .. }) {
             return None;
         }
-        if let Some(published) = data.strip_prefix(line.prefix.as_slice()) {
+        if let Some(published) = data.strip_prefix(channel.prefix.as_slice()) {
             return Some(published);
         }
         let message = std::str::from_utf8(data).ok().and_then(|text| Message::decode(text).ok());
         let now_ns = core.clock_ns();
         match message {
             Some(Message::Ping { .. }) => {
-                seat.heard_ns = now_ns;
-                ledger.counts.cable_pings.add(1);
+                client.heard_ns = now_ns;
+                metrics.counts.cable_pings.add(1);
             }
-            Some(Message::Welcome { .. }) if seat.state == State::Opened => {
-                ledger.record(Series::Welcome, now_ns.saturating_sub(seat.began_ns));
-                *seat = Seat { state: State::Asking, attempts: 0, heard_ns: now_ns, ..*seat };
-                subscribe(core, id, seat, line, ledger);
+            Some(Message::Welcome { .. }) if client.state == State::Opened => {
+                metrics.record(Series::Welcome, now_ns.saturating_sub(client.began_ns));
+                *client = CableClient {
+                    state: State::Subscribing,
+                    attempts: 0,
+                    heard_ns: now_ns,
+                    ..*client
+                };
+                subscribe(core, id, client, channel, metrics);
             }
-            Some(Message::Confirm { identifier }) if identifier == line.identifier => {
-                confirmed(seat, now_ns, connector, ledger);
+            Some(Message::Confirm { identifier }) if identifier == channel.identifier => {
+                confirmed(client, now_ns, connector, metrics);
             }
-            Some(Message::Reject { identifier }) if identifier == line.identifier => {
-                if seat.state != State::Asking {
-                    ledger.counts.unexpected.add(1);
+            Some(Message::Reject { identifier }) if identifier == channel.identifier => {
+                if client.state != State::Subscribing {
+                    metrics.counts.unexpected.add(1);
                 } else {
-                    seat.state = State::Rejected;
-                    ledger.counts.rejected.add(1);
+                    client.state = State::Rejected;
+                    metrics.counts.rejected.add(1);
                     connector.settled();
                 }
             }
             Some(Message::Disconnect { reason, reconnect }) => {
-                ledger.count_disconnect(reason.as_str());
-                leave(seat, reconnect, connector, ledger);
+                metrics.count_disconnect(reason.as_str());
+                leave(client, reconnect, connector, metrics);
                 core.close(id, CloseCode::NORMAL, "");
                 self.given_up.push(id);
             }
-            Some(Message::Data { identifier, message, .. }) if identifier == line.identifier => {
+            Some(Message::Data { identifier, message, .. }) if identifier == channel.identifier => {
                 return Some(message.as_bytes());
             }
             // Valid, but not needed.
             Some(Message::Pong | Message::Presence { .. }) => {}
-            _ => ledger.counts.unexpected.add(1),
+            _ => metrics.counts.unexpected.add(1),
         }
         None
     }
@@ -208,16 +219,16 @@ impl Subscribers {
         &mut self,
         slot: u32,
         connector: &mut Connector,
-        ledger: &Ledger,
+        metrics: &Metrics,
     ) -> Option<u32> {
-        let seat = self.seats.get_mut(slot as usize)?;
-        let again = match seat.state {
-            State::Leaving { again } => again,
+        let client = self.clients.get_mut(slot as usize)?;
+        let again = match client.state {
+            State::Closing { again } => again,
             _ => true,
         };
-        leave(seat, again, connector, ledger);
-        seat.state = State::Gone;
-        again.then_some(seat.attempts.max(1))
+        leave(client, again, connector, metrics);
+        client.state = State::Closed;
+        again.then_some(client.attempts.max(1))
     }
 
     /// Repeats subscribes and gives up stale connections. Returns when to call it next.
@@ -225,31 +236,31 @@ impl Subscribers {
         &mut self,
         core: &mut Core<S, Client>,
         connector: &mut Connector,
-        ledger: &Ledger,
+        metrics: &Metrics,
     ) -> Option<u64> {
-        let (now_ns, slots) = (core.now_ns(), self.seats.len() as u32);
+        let (now_ns, slots) = (core.now_ns(), self.clients.len() as u32);
         let sweep = self.sweep.as_mut()?;
         let due = sweep.due(now_ns, slots, VISITS_PER_TURN);
         let full = due.len() as u32 == VISITS_PER_TURN;
         let next_ns = if full { now_ns } else { sweep.next_ns(now_ns, slots) };
         for slot in due {
-            let (Some(seat), Some(id)) = (self.seats.get_mut(slot as usize), core.id_at(slot))
+            let (Some(client), Some(id)) = (self.clients.get_mut(slot as usize), core.id_at(slot))
             else {
                 continue;
             };
-            if matches!(seat.state, State::Gone | State::Leaving { .. }) {
+            if matches!(client.state, State::Closed | State::Closing { .. }) {
                 continue;
             }
-            if now_ns > seat.heard_ns.saturating_add(self.stale_ns) {
-                ledger.counts.stale.add(1);
-                leave(seat, true, connector, ledger);
+            if now_ns > client.heard_ns.saturating_add(self.stale_ns) {
+                metrics.counts.stale.add(1);
+                leave(client, true, connector, metrics);
                 core.close(id, CloseCode::NORMAL, "");
                 self.given_up.push(id);
-            } else if seat.state == State::Asking
-                && now_ns >= seat.asked_last_ns.saturating_add(self.repeat_ns)
-                && let Some(line) = line_of(&self.lines, connector, slot)
+            } else if client.state == State::Subscribing
+                && now_ns >= client.asked_last_ns.saturating_add(self.repeat_ns)
+                && let Some(channel) = channel_of(&self.channels, connector, slot)
             {
-                subscribe(core, id, seat, line, ledger);
+                subscribe(core, id, client, channel, metrics);
             }
         }
         Some(next_ns)
@@ -257,64 +268,68 @@ impl Subscribers {
 
     /// Encodes a whisper on the channel of the connection of a slot.
     pub(crate) fn whisper(&self, connector: &Connector, slot: u32, text: &[u8]) -> Option<Vec<u8>> {
-        let line = line_of(&self.lines, connector, slot)?;
+        let channel = channel_of(&self.channels, connector, slot)?;
         let (mut quoted, mut whisper) = (Vec::new(), Vec::new());
         put_string(std::str::from_utf8(text).ok()?, &mut quoted);
         let data = std::str::from_utf8(&quoted).ok()?;
-        let identifier = Cow::Borrowed(line.identifier.as_str());
+        let identifier = Cow::Borrowed(channel.identifier.as_str());
         Command::Whisper { identifier, data }.encode(&mut whisper);
         Some(whisper)
     }
 }
 
-/// By the number of the connection in the run, which is that of its place.
-fn line_at(lines: &[Line], connector: &Connector, slot: u32) -> usize {
+/// The channel of a slot, by the number of its connection in the run.
+fn channel_at(channels: &[CableChannel], connector: &Connector, slot: u32) -> usize {
     let number = connector.first() + u64::from(slot);
-    (number % lines.len().max(1) as u64) as usize
+    (number % channels.len().max(1) as u64) as usize
 }
 
-fn line_of<'l>(lines: &'l [Line], connector: &Connector, slot: u32) -> Option<&'l Line> {
-    lines.get(line_at(lines, connector, slot))
+fn channel_of<'l>(
+    channels: &'l [CableChannel],
+    connector: &Connector,
+    slot: u32,
+) -> Option<&'l CableChannel> {
+    channels.get(channel_at(channels, connector, slot))
 }
 
 fn subscribe<S: Sys>(
     core: &mut Core<S, Client>,
     id: ConnId,
-    seat: &mut Seat,
-    line: &Line,
-    ledger: &Ledger,
+    client: &mut CableClient,
+    channel: &CableChannel,
+    metrics: &Metrics,
 ) {
     let now_ns = core.clock_ns();
-    ledger.counts.subscribes.add(1);
-    match seat.asked_ns {
-        0 => seat.asked_ns = now_ns,
-        _ => ledger.counts.subscribes_again.add(1),
+    metrics.counts.subscribes.add(1);
+    match client.asked_ns {
+        0 => client.asked_ns = now_ns,
+        _ => metrics.counts.subscribes_again.add(1),
     }
-    seat.asked_last_ns = now_ns;
-    core.send(id, OpCode::Text, &line.subscribe);
+    client.asked_last_ns = now_ns;
+    core.send(id, OpCode::Text, &channel.subscribe);
 }
 
-fn confirmed(seat: &mut Seat, now_ns: u64, connector: &mut Connector, ledger: &Ledger) {
-    match seat.state {
-        State::Asking => {}
-        State::Subscribed => return ledger.counts.confirmed_again.add(1),
-        _ => return ledger.counts.unexpected.add(1),
+fn confirmed(client: &mut CableClient, now_ns: u64, connector: &mut Connector, metrics: &Metrics) {
+    match client.state {
+        State::Subscribing => {}
+        State::Subscribed => return metrics.counts.confirmed_again.add(1),
+        _ => return metrics.counts.unexpected.add(1),
     }
-    seat.state = State::Subscribed;
-    ledger.count_subscribed(now_ns);
+    client.state = State::Subscribed;
+    metrics.count_subscribed(now_ns);
     connector.settled();
-    let mut recorder = ledger.recorder();
-    recorder.record(Series::Confirm, now_ns.saturating_sub(seat.asked_ns));
-    recorder.record(Series::Subscribed, now_ns.saturating_sub(seat.began_ns));
+    let mut recorder = metrics.recorder();
+    recorder.record(Series::Confirm, now_ns.saturating_sub(client.asked_ns));
+    recorder.record(Series::Subscribed, now_ns.saturating_sub(client.began_ns));
 }
 
-/// What it was it is no more.
-fn leave(seat: &mut Seat, again: bool, connector: &mut Connector, ledger: &Ledger) {
-    match seat.state {
-        State::Opened | State::Asking => connector.settled(),
-        State::Subscribed => ledger.counts.subscribed.sub(1),
-        State::Rejected => ledger.counts.rejected.sub(1),
-        State::Gone | State::Leaving { .. } => {}
+/// Ends the current state of a client.
+fn leave(client: &mut CableClient, again: bool, connector: &mut Connector, metrics: &Metrics) {
+    match client.state {
+        State::Opened | State::Subscribing => connector.settled(),
+        State::Subscribed => metrics.counts.subscribed.sub(1),
+        State::Rejected => metrics.counts.rejected.sub(1),
+        State::Closed | State::Closing { .. } => {}
     }
-    seat.state = State::Leaving { again };
+    client.state = State::Closing { again };
 }

@@ -5,7 +5,7 @@ use std::fmt::{self, Display, Formatter};
 
 use serde::Serialize;
 
-use crate::ledger::Ledger;
+use crate::ledger::Metrics;
 use crate::summary::write_latency;
 use crate::{Latency, Recorder, Series, Snapshot};
 
@@ -44,11 +44,11 @@ impl CableSummary {
     pub(crate) fn new<'a>(
         counts: &Snapshot,
         recorder: &Recorder,
-        ledgers: impl IntoIterator<Item = &'a Ledger>,
+        all_metrics: impl IntoIterator<Item = &'a Metrics>,
     ) -> CableSummary {
         let mut disconnects = BTreeMap::new();
-        for ledger in ledgers {
-            for (reason, count) in ledger.disconnects().iter() {
+        for metrics in all_metrics {
+            for (reason, count) in metrics.disconnects().iter() {
                 *disconnects.entry(reason.clone()).or_default() += count;
             }
         }
@@ -73,7 +73,7 @@ impl CableSummary {
         [
             (self.rejected, "subscriptions were rejected"),
             (self.waiting, "connections are open and not subscribed"),
-            (self.unexpected, "messages were none of Action Cable, or were not due"),
+            (self.unexpected, "messages were unexpected or not Action Cable"),
         ]
     }
 }
@@ -85,8 +85,8 @@ impl Display for CableSummary {
             f,
             "cable         {subscribed} subscribed, {rejected} rejected, {waiting} waiting; "
         )?;
-        writeln!(f, "{subscribes} subscribes, {repeated} of them again")?;
-        write!(f, "              {} pings, {} given up without them, ", self.pings, self.stale)?;
+        writeln!(f, "{subscribes} subscribes, {repeated} repeated")?;
+        write!(f, "              {} pings, {} connections stale, ", self.pings, self.stale)?;
         writeln!(f, "{} messages unexpected", self.unexpected)?;
         for (reason, count) in &self.disconnects {
             writeln!(f, "  disconnected  {count}: {reason}")?;

@@ -15,13 +15,13 @@ use wire::websocket::OpCode;
 /// A running server on loopback; it ends with the test.
 pub(crate) struct Server {
     pub(crate) port: u16,
-    pub(crate) said: Arc<Mutex<Said>>,
+    pub(crate) observed: Arc<Mutex<Observed>>,
     workers: Workers<()>,
 }
 
 /// Commands received from clients.
 #[derive(Default)]
-pub(crate) struct Said {
+pub(crate) struct Observed {
     pub(crate) subscribes: BTreeMap<String, u64>,
     pub(crate) performed: u64,
     pub(crate) whispers: u64,
@@ -42,10 +42,10 @@ impl Server {
             process::Listen { address, backlog: 1_024, shared_port: false, defer, v6_only: false };
         let (listener, address) = process::listen(&listen).unwrap();
         let plan = Plan { workers: 1, accepting: 1, capacity: 2_000, tables: Tables::Private };
-        let said = Arc::new(Mutex::new(Said::default()));
-        let shared = Arc::clone(&said);
+        let observed = Arc::new(Mutex::new(Observed::default()));
+        let shared = Arc::clone(&observed);
         let cable = move |_, _: &_| Cable {
-            said: Arc::clone(&shared),
+            observed: Arc::clone(&shared),
             mistreated,
             begun: 0,
             whispered: 0,
@@ -53,7 +53,7 @@ impl Server {
             next_ns: 0,
         };
         let workers = Workers::start(plan, &Limits::default(), &[listener], cable).unwrap();
-        Server { port: address.port(), said, workers }
+        Server { port: address.port(), observed, workers }
     }
 
     /// Disconnects all clients with the reason of a restart.
@@ -63,7 +63,7 @@ impl Server {
 }
 
 struct Cable {
-    said: Arc<Mutex<Said>>,
+    observed: Arc<Mutex<Observed>>,
     mistreated: u64,
     begun: u64,
     whispered: u64,
@@ -92,7 +92,7 @@ fn disconnect<S: Sys>(core: &mut Core<S, Cable>, id: ConnId, reason: DisconnectR
 
 impl Cable {
     fn subscribe<S: Sys>(&self, core: &mut Core<S, Self>, id: ConnId, identifier: Cow<str>) {
-        *self.said.lock().unwrap().subscribes.entry(identifier.to_string()).or_default() += 1;
+        *self.observed.lock().unwrap().subscribes.entry(identifier.to_string()).or_default() += 1;
         let Some(peer) = core.user_mut(id) else { return };
         peer.asked += 1;
         let (path, asked, mistreated) = (peer.path.clone(), peer.asked, peer.mistreated);
@@ -122,7 +122,7 @@ impl Cable {
         identifier: &str,
         message: &str,
     ) {
-        self.said.lock().unwrap().whispers += 1;
+        self.observed.lock().unwrap().whispers += 1;
         self.whispered += 1;
         let loses = core.user(from).is_some_and(|peer| peer.path == "/loses");
         let mut number = if loses && self.whispered.is_multiple_of(8) { 0 } else { 3 };
@@ -148,7 +148,7 @@ impl Cable {
     /// Sends to all subscribers of a stream. Each 97th delivery has a fault: on `/drops` it is dropped, on
     /// `/doubles` it is duplicated, on `/strays` it goes to a client that is not subscribed.
     fn publish<S: Sys>(&mut self, core: &mut Core<S, Self>, stream: &str, data: &str) {
-        self.said.lock().unwrap().published += 1;
+        self.observed.lock().unwrap().published += 1;
         let identifier = format!(r#"{{"channel":"$pubsub","stream_name":"{stream}"}}"#);
         let message = data;
         for slot in 0..core.slots() {
@@ -167,7 +167,7 @@ impl Cable {
                 _ => 1,
             };
             if times != u64::from(asked) {
-                self.said.lock().unwrap().faults += 1;
+                self.observed.lock().unwrap().faults += 1;
             }
             for _ in 0..times {
                 let identifier = Cow::Borrowed(identifier.as_str());
@@ -235,7 +235,7 @@ impl Handler for Cable {
         match Command::decode(text).unwrap() {
             Command::Subscribe { identifier, .. } => self.subscribe(core, id, identifier),
             Command::Message { identifier, data } => {
-                self.said.lock().unwrap().performed += 1;
+                self.observed.lock().unwrap().performed += 1;
                 let message = &*data;
                 say(core, id, &Message::Data { identifier, message, position: None });
             }

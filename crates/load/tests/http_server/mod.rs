@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// The counts of a server.
 #[derive(Default)]
-pub(crate) struct Book {
+pub(crate) struct ServerLog {
     pub(crate) accepted: AtomicU64,
     /// Requests whose path was read.
     pub(crate) received: AtomicU64,
@@ -21,7 +21,7 @@ pub(crate) struct Book {
     pub(crate) stall: Mutex<()>,
 }
 
-impl Book {
+impl ServerLog {
     pub(crate) fn received(&self) -> u64 {
         self.received.load(Ordering::SeqCst)
     }
@@ -56,11 +56,11 @@ pub(crate) const SLOW: Duration = Duration::from_millis(2_200);
 
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-/// Starts one and tells its port.
-pub(crate) fn start() -> (u16, Arc<Book>) {
+/// Starts a server and returns its port.
+pub(crate) fn start() -> (u16, Arc<ServerLog>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let book = Arc::new(Book::default());
+    let book = Arc::new(ServerLog::default());
     let own = Arc::clone(&book);
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
@@ -73,7 +73,7 @@ pub(crate) fn start() -> (u16, Arc<Book>) {
 }
 
 /// Reads requests until one ends the connection.
-fn converse(mut stream: TcpStream, book: &Book) {
+fn converse(mut stream: TcpStream, book: &ServerLog) {
     let _ = stream.set_nodelay(true);
     let mut kept = Vec::new();
     while let Some(path) = next_path(&mut stream, &mut kept) {

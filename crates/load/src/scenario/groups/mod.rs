@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-pub(super) use self::reception::{Books, Members};
+pub(super) use self::reception::{GroupStats, Members};
 pub use self::summary::GroupSummary;
 
 /// The most pairs of a sender and a receiver in all groups together; each takes some 40 bytes.
@@ -137,18 +137,18 @@ impl Group {
     }
 }
 
-/// What all workers know of the groups of a run.
-pub(super) struct Board {
+/// The state of the groups of a run, shared by all workers.
+pub(super) struct GroupState {
     pub(super) group: Group,
     pub(super) users: u64,
-    cells: Box<[Cell]>,
-    meetings: Box<[Meeting]>,
+    senders: Box<[SenderCounters]>,
+    progress: Box<[GroupProgress]>,
 }
 
 /// What one sender has sent: to all, or with `each` to one receiver.
 #[derive(Default)]
-struct Cell {
-    /// Numbers given.
+struct SenderCounters {
+    /// Numbers assigned.
     sent: AtomicU32,
     /// The first of them, sent in the warm-up: they are not expected.
     warm: AtomicU32,
@@ -158,8 +158,8 @@ struct Cell {
 
 /// The progress of a group.
 #[derive(Default)]
-struct Meeting {
-    /// Members who are there.
+struct GroupProgress {
+    /// Members that have arrived.
     arrived: AtomicU32,
     /// Senders that are done.
     done: AtomicU32,
@@ -169,24 +169,26 @@ struct Meeting {
     last_ns: AtomicU64,
 }
 
-impl Board {
-    pub(super) fn new(group: Group, users: u64) -> Board {
+impl GroupState {
+    pub(super) fn new(group: Group, users: u64) -> GroupState {
         let groups = users / u64::from(group.size.max(1));
         let (senders, receivers) = group.numbers();
         let each = if group.each { u64::from(receivers) } else { 1 };
         let some = |count: u64| 0..count;
-        Board {
+        GroupState {
             group,
             users,
-            cells: some(groups * u64::from(senders) * each).map(|_| Cell::default()).collect(),
-            meetings: some(groups).map(|_| Meeting::default()).collect(),
+            senders: some(groups * u64::from(senders) * each)
+                .map(|_| SenderCounters::default())
+                .collect(),
+            progress: some(groups).map(|_| GroupProgress::default()).collect(),
         }
     }
 
-    fn cell(&self, group: u32, sender: u32, receiver: u32) -> Option<&Cell> {
+    fn counters(&self, group: u32, sender: u32, receiver: u32) -> Option<&SenderCounters> {
         let (senders, receivers) = self.group.numbers();
         let first = group as usize * senders as usize + sender as usize;
-        self.cells.get(match self.group.each {
+        self.senders.get(match self.group.each {
             true => first * receivers as usize + receiver as usize,
             false => first,
         })
@@ -194,46 +196,46 @@ impl Board {
 
     /// Numbers assigned by a sender for a receiver, and how many of them failed after the warm-up.
     fn sent(&self, group: u32, sender: u32, receiver: u32) -> (u32, u32) {
-        let cell = self.cell(group, sender, receiver);
-        cell.map_or((0, 0), |cell| {
-            (cell.sent.load(Ordering::SeqCst), cell.failed.load(Ordering::SeqCst))
+        let counters = self.counters(group, sender, receiver);
+        counters.map_or((0, 0), |counters| {
+            (counters.sent.load(Ordering::SeqCst), counters.failed.load(Ordering::SeqCst))
         })
     }
 
     /// Numbers assigned in the warm-up.
     fn warm(&self, group: u32, sender: u32, receiver: u32) -> u32 {
-        let cell = self.cell(group, sender, receiver);
-        cell.map_or(0, |cell| cell.warm.load(Ordering::SeqCst))
+        let counters = self.counters(group, sender, receiver);
+        counters.map_or(0, |counters| counters.warm.load(Ordering::SeqCst))
     }
 
-    fn meeting(&self, group: u32) -> Option<&Meeting> {
-        self.meetings.get(group as usize)
+    fn progress(&self, group: u32) -> Option<&GroupProgress> {
+        self.progress.get(group as usize)
     }
 
     fn is_met(&self, group: u32) -> bool {
-        let arrived = |meeting: &Meeting| meeting.arrived.load(Ordering::SeqCst);
-        self.meeting(group).is_some_and(|meeting| arrived(meeting) >= self.group.size)
+        let arrived = |progress: &GroupProgress| progress.arrived.load(Ordering::SeqCst);
+        self.progress(group).is_some_and(|progress| arrived(progress) >= self.group.size)
     }
 
     fn is_sent(&self, group: u32) -> bool {
-        let done = |meeting: &Meeting| meeting.done.load(Ordering::SeqCst);
-        self.meeting(group).is_some_and(|meeting| done(meeting) >= self.group.numbers().0)
+        let done = |progress: &GroupProgress| progress.done.load(Ordering::SeqCst);
+        self.progress(group).is_some_and(|progress| done(progress) >= self.group.numbers().0)
     }
 
     /// Whether no more messages are expected: all receivers are complete, or the quiet time is over.
     fn is_over(&self, group: u32, now_ns: u64) -> bool {
-        let Some(meeting) = self.meeting(group).filter(|_| self.is_sent(group)) else {
-            return self.meeting(group).is_none();
+        let Some(progress) = self.progress(group).filter(|_| self.is_sent(group)) else {
+            return self.progress(group).is_none();
         };
         let quiet_ns = self.group.quiet.as_nanos() as u64;
-        let last_ns = meeting.last_ns.load(Ordering::SeqCst);
-        meeting.settled.load(Ordering::SeqCst) >= self.group.numbers().1
+        let last_ns = progress.last_ns.load(Ordering::SeqCst);
+        progress.settled.load(Ordering::SeqCst) >= self.group.numbers().1
             || now_ns >= last_ns.saturating_add(quiet_ns)
     }
 
     /// Groups whose members have all arrived.
     fn met(&self) -> u64 {
-        let all = 0..u32::try_from(self.meetings.len()).unwrap_or(u32::MAX);
+        let all = 0..u32::try_from(self.progress.len()).unwrap_or(u32::MAX);
         all.filter(|&group| self.is_met(group)).count() as u64
     }
 }

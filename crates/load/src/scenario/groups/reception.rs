@@ -8,17 +8,17 @@ use std::sync::atomic::Ordering;
 use super::{Board, Role};
 use crate::broadcast::{self, Publication};
 use crate::fanout::reception::{WORST_MAX, keep_worst};
-use crate::window::{Seen, Window};
+use crate::window::{Delivery, Window};
 use crate::{Receiver, Recorder, Series};
 
 /// One worker's users in their groups.
 pub(in crate::scenario) struct Members {
-    board: Arc<Board>,
+    state: Arc<GroupState>,
     members: Vec<Member>,
     /// The tracks of each receiver, one per sender.
     tracks: Vec<Track>,
-    books: Books,
-    /// What is sent before is warm-up.
+    stats: GroupStats,
+    /// Messages sent before this are warm-up.
     measure_ns: u64,
 }
 
@@ -44,7 +44,7 @@ struct Track {
 
 /// The counters and times of a worker's groups.
 #[derive(Clone, Default)]
-pub(in crate::scenario) struct Books {
+pub(in crate::scenario) struct GroupStats {
     pub(super) sent: u64,
     pub(super) warm_up: u64,
     pub(super) failed: u64,
@@ -71,9 +71,9 @@ pub(in crate::scenario) struct Books {
 }
 
 impl Members {
-    pub(in crate::scenario) fn new(board: Arc<Board>) -> Members {
-        let (members, tracks, books) = (Vec::new(), Vec::new(), Books::default());
-        Members { board, members, tracks, books, measure_ns: 0 }
+    pub(in crate::scenario) fn new(state: Arc<GroupState>) -> Members {
+        let (members, tracks, stats) = (Vec::new(), Vec::new(), GroupStats::default());
+        Members { state, members, tracks, stats, measure_ns: 0 }
     }
 
     /// Sets the end of the warm-up.
@@ -83,16 +83,16 @@ impl Members {
 
     /// Adds the worker's next user, by its number in the run.
     pub(in crate::scenario) fn add(&mut self, number: u64) {
-        let group = self.board.group;
+        let group = self.state.group;
         let size = u64::from(group.size.max(1));
         let (of, member) = ((number / size) as u32, (number % size) as u32);
         let tracks = self.tracks.len();
         if group.receiver(member).is_some() {
-            self.books.receivers += 1;
+            self.stats.receivers += 1;
             let senders = group.numbers().0 as usize;
             self.tracks.resize(tracks + senders, Track::default());
         }
-        self.books.senders += u64::from(group.sender(member).is_some());
+        self.stats.senders += u64::from(group.sender(member).is_some());
         let (arrived, sent_all, settled) = (false, false, false);
         self.members.push(Member { group: of, member, tracks, arrived, sent_all, settled });
     }
@@ -103,13 +103,13 @@ impl Members {
     }
 
     pub(in crate::scenario) fn role(&self, at: u32) -> Role {
-        self.board.group.role(self.place(at).1)
+        self.state.group.role(self.place(at).1)
     }
 
     /// The next receiver of a user after `after`, and its number in the run.
     pub(in crate::scenario) fn next_to(&self, at: u32, after: Option<u32>) -> Option<(u32, u64)> {
         let (of, member) = self.place(at);
-        let group = self.board.group;
+        let group = self.state.group;
         let receiver = group.next_receiver(member, after)?;
         let number = u64::from(of) * u64::from(group.size) + u64::from(group.receiver_at(receiver));
         Some((receiver, number))
@@ -138,20 +138,20 @@ impl Members {
     /// Assigns the number of a message about to be sent.
     pub(in crate::scenario) fn sends(&mut self, at: u32, to: u32, now_ns: u64) -> Option<u32> {
         let one = self.members.get(at as usize)?;
-        let sender = self.board.group.sender(one.member)?;
-        let cell = self.board.cell(one.group, sender, to)?;
-        let number = cell.sent.fetch_add(1, Ordering::SeqCst);
+        let sender = self.state.group.sender(one.member)?;
+        let counters = self.state.counters(one.group, sender, to)?;
+        let number = counters.sent.fetch_add(1, Ordering::SeqCst);
         if now_ns < self.measure_ns {
-            // Nobody but this user counts here.
-            cell.warm.store(number + 1, Ordering::SeqCst);
-            self.books.warm_up += 1;
+            // Only this user writes this counter.
+            counters.warm.store(number + 1, Ordering::SeqCst);
+            self.stats.warm_up += 1;
             return Some(number);
         }
-        self.books.sent += 1;
-        if self.books.first_sent_ns == 0 {
-            self.books.first_sent_ns = now_ns;
+        self.stats.sent += 1;
+        if self.stats.first_sent_ns == 0 {
+            self.stats.first_sent_ns = now_ns;
         }
-        self.books.last_sent_ns = now_ns;
+        self.stats.last_sent_ns = now_ns;
         Some(number)
     }
 
@@ -172,30 +172,30 @@ impl Members {
     /// Records the delay of a message about to be sent.
     pub(in crate::scenario) fn lagged(&mut self, due_ns: u64, now_ns: u64) {
         if now_ns >= self.measure_ns {
-            self.books.recorder.record(Series::PublishLag, now_ns - due_ns);
+            self.stats.recorder.record(Series::PublishLag, now_ns - due_ns);
         }
     }
 
     /// Checks a message received by a user.
     pub(in crate::scenario) fn receipt(&mut self, at: u32, data: &[u8], now_ns: u64) {
         let Some(one) = self.members.get(at as usize).filter(|one| one.arrived) else { return };
-        let books = &mut self.books;
+        let stats = &mut self.stats;
         let Some(text) = broadcast::find(data) else { return };
         let Some(publication) = broadcast::parse(text) else {
-            return books.corrupted += u64::from(now_ns >= self.measure_ns);
+            return stats.corrupted += u64::from(now_ns >= self.measure_ns);
         };
         let Publication { publisher, sequence, published_ns } = publication;
         if published_ns < self.measure_ns {
             return;
         }
-        let group = self.board.group;
+        let group = self.state.group;
         let (of, from) = (publisher / group.size.max(1), publisher % group.size.max(1));
         let is_own = from == one.member && of == one.group;
         if is_own && !group.own {
             return;
         }
         let sender = group.sender(from).filter(|_| of == one.group);
-        let Some(sender) = sender else { return books.foreign += 1 };
+        let Some(sender) = sender else { return stats.foreign += 1 };
         if group.receiver(one.member).is_none() {
             // Who only sends may hear what all hear.
             books.foreign += u64::from(group.each);
@@ -242,8 +242,8 @@ impl Members {
             self.settle(at);
         }
         let group = self.place(at).0;
-        // Who never met has nothing to wait for.
-        self.board.is_met(group) && !self.board.is_over(group, now_ns)
+        // A group that was never complete has nothing to wait for.
+        self.state.is_met(group) && !self.state.is_over(group, now_ns)
     }
 
     /// Notes, once, that a receiver has received everything expected.
@@ -259,49 +259,49 @@ impl Members {
         }
     }
 
-    /// What a receiver is owed and what of it has not come; `None` for who receives nothing.
-    fn owed(&self, at: u32) -> Option<(u64, u64)> {
+    /// Messages expected and missing at a receiver; `None` for other users.
+    fn expected(&self, at: u32) -> Option<(u64, u64)> {
         let one = self.members.get(at as usize)?;
-        let group = self.board.group;
+        let group = self.state.group;
         let receiver = group.receiver(one.member)?;
-        let (mut owed, mut lost) = (0, 0);
+        let (mut expected, mut lost) = (0, 0);
         for (track, sender) in self.tracks.iter().skip(one.tracks).zip(0..group.numbers().0) {
             if group.sender(one.member) == Some(sender) && !group.own || !one.arrived {
                 continue;
             }
-            let (sent, failed) = self.board.sent(one.group, sender, receiver);
+            let (sent, failed) = self.state.sent(one.group, sender, receiver);
             let (sent_before, failed_before) = track.before;
-            let from = sent_before.max(self.board.warm(one.group, sender, receiver));
+            let from = sent_before.max(self.state.warm(one.group, sender, receiver));
             let due = sent.saturating_sub(from).saturating_sub(failed - failed_before);
-            owed += u64::from(due);
+            expected += u64::from(due);
             lost += u64::from(due.saturating_sub(track.received));
         }
-        Some((owed, lost))
+        Some((expected, lost))
     }
 
-    /// What came of it, at the end; `number` is that of a user in the run.
-    pub(in crate::scenario) fn finish(&mut self, number: impl Fn(u32) -> u64) -> Books {
-        let mut books = std::mem::take(&mut self.books);
+    /// The final stats; `number` returns the number of a user in the run.
+    pub(in crate::scenario) fn finish(&mut self, number: impl Fn(u32) -> u64) -> GroupStats {
+        let mut stats = std::mem::take(&mut self.stats);
         for at in 0..self.members.len() as u32 {
-            let Some((owed, lost)) = self.owed(at) else { continue };
-            books.expected += owed;
-            books.lost += lost;
+            let Some((expected, lost)) = self.expected(at) else { continue };
+            stats.expected += expected;
+            stats.lost += lost;
             if lost > 0 {
-                books.short += 1;
-                let received = owed - lost;
-                books.worst.push(Receiver { connection: number(at), received, lost });
+                stats.short += 1;
+                let received = expected - lost;
+                stats.worst.push(Receiver { connection: number(at), received, lost });
             }
-            if books.worst.len() > 64 * WORST_MAX {
-                keep_worst(&mut books.worst);
+            if stats.worst.len() > 64 * WORST_MAX {
+                keep_worst(&mut stats.worst);
             }
         }
-        keep_worst(&mut books.worst);
-        books
+        keep_worst(&mut stats.worst);
+        stats
     }
 }
 
-impl Books {
-    pub(in crate::scenario) fn merge(&mut self, other: &Books) {
+impl GroupStats {
+    pub(in crate::scenario) fn merge(&mut self, other: &GroupStats) {
         macro_rules! add {
             ($($name:ident),*) => { $(self.$name += other.$name;)* };
         }

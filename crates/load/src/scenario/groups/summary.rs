@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Formatter};
 
 use serde::Serialize;
 
-use super::{Board, Books};
+use super::{GroupState, GroupStats};
 use crate::summary::write_latency;
 use crate::{Latency, Receiver, Series};
 
@@ -65,40 +65,40 @@ pub struct GroupSummary {
 }
 
 impl GroupSummary {
-    pub(in crate::scenario) fn new(board: &Board, books: &Books) -> GroupSummary {
+    pub(in crate::scenario) fn new(state: &GroupState, stats: &GroupStats) -> GroupSummary {
         let rate = |count: u64, last_ns: u64, intervals: u64| {
-            let seconds = last_ns.saturating_sub(books.first_sent_ns) as f64 / 1e9;
+            let seconds = last_ns.saturating_sub(stats.first_sent_ns) as f64 / 1e9;
             let count = count.saturating_sub(intervals);
             if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
         };
-        let sent = books.sent.saturating_sub(books.failed);
+        let sent = stats.sent.saturating_sub(stats.failed);
         GroupSummary {
-            kind: board.group.kind.to_string(),
-            size: board.group.size,
-            groups: board.users / u64::from(board.group.size.max(1)),
-            met: board.met(),
-            senders: books.senders,
+            kind: state.group.kind.to_string(),
+            size: state.group.size,
+            groups: state.users / u64::from(state.group.size.max(1)),
+            met: state.met(),
+            senders: stats.senders,
             sent,
-            not_sent: books.failed,
-            warm_up: books.warm_up,
-            // So many messages take one interval less.
-            sent_per_second: rate(sent, books.last_sent_ns, 1),
-            send_lag: books.recorder.latency(Series::PublishLag),
-            receivers: books.receivers,
-            expected: books.expected,
-            received: books.received,
-            received_per_second: rate(books.received, books.last_received_ns, 0),
-            lost: books.lost,
-            duplicated: books.duplicated,
-            reordered: books.reordered,
-            late: books.late,
-            stale: books.stale,
-            corrupted: books.corrupted,
-            foreign: books.foreign,
-            early: books.early,
-            latency: books.recorder.latency(Series::Broadcast),
-            receivers_short: books.short,
-            worst: books.worst.clone(),
+            not_sent: stats.failed,
+            warm_up: stats.warm_up,
+            // n messages take n - 1 intervals.
+            sent_per_second: rate(sent, stats.last_sent_ns, 1),
+            send_lag: stats.recorder.latency(Series::PublishLag),
+            receivers: stats.receivers,
+            expected: stats.expected,
+            received: stats.received,
+            received_per_second: rate(stats.received, stats.last_received_ns, 0),
+            lost: stats.lost,
+            duplicated: stats.duplicated,
+            reordered: stats.reordered,
+            late: stats.late,
+            stale: stats.stale,
+            corrupted: stats.corrupted,
+            foreign: stats.foreign,
+            early: stats.early,
+            latency: stats.recorder.latency(Series::Broadcast),
+            receivers_short: stats.short,
+            worst: stats.worst.clone(),
         }
     }
 
@@ -110,12 +110,13 @@ impl GroupSummary {
             (missed, "groups were never complete"),
             (self.not_sent, "messages could not be sent"),
             (self.lost, "messages were lost"),
-            (self.duplicated, "messages came again"),
+            (self.duplicated, "messages were duplicated"),
             (self.corrupted, "messages were corrupted"),
-            (self.foreign, "messages came to a user they were not meant for"),
+            (self.foreign, "messages were delivered to the wrong user"),
         ];
         let some = shortfalls.into_iter().filter(|(count, _)| *count > 0);
-        let nothing = (self.expected == 0).then(|| "no message was owed to anybody".to_owned());
+        let nothing =
+            (self.expected == 0).then(|| "no message was expected by any receiver".to_owned());
         some.map(|(count, what)| format!("{count} {what}")).chain(nothing).collect()
     }
 }
@@ -142,11 +143,11 @@ impl Display for GroupSummary {
             "              {lost} lost, {duplicated} duplicated, {reordered} reordered, {late} late"
         )?;
         for (count, what) in [
-            (self.warm_up, "sent in the warm-up, counted nowhere else"),
+            (self.warm_up, "sent in the warm-up, not counted otherwise"),
             (self.stale, "far behind the newest of their sender"),
             (self.corrupted, "corrupted"),
-            (self.foreign, "meant for somebody else"),
-            (self.early, "sent before their receiver was there, owed to nobody"),
+            (self.foreign, "delivered to the wrong user"),
+            (self.early, "sent before their receiver arrived, not expected"),
         ] {
             if count > 0 {
                 writeln!(f, "              {count} {what}")?;

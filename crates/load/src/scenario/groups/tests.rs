@@ -10,15 +10,15 @@ fn group(kind: Kind, size: u32) -> Group {
     Group { kind, size, own: false, each: false, late, quiet }
 }
 
-fn members(group: Group, users: u32) -> (Members, Arc<Board>) {
-    let board = Arc::new(Board::new(group, u64::from(users)));
-    let mut members = Members::new(Arc::clone(&board));
+fn members(group: Group, users: u32) -> (Members, Arc<GroupState>) {
+    let state = Arc::new(GroupState::new(group, u64::from(users)));
+    let mut members = Members::new(Arc::clone(&state));
     (0..users).for_each(|number| members.add(u64::from(number)));
-    (members, board)
+    (members, state)
 }
 
-fn summary(mut members: Members, board: &Board) -> GroupSummary {
-    GroupSummary::new(board, &members.finish(u64::from))
+fn summary(mut members: Members, state: &GroupState) -> GroupSummary {
+    GroupSummary::new(state, &members.finish(u64::from))
 }
 
 fn all_arrive(members: &mut Members, users: u32) {
@@ -32,7 +32,7 @@ fn message(publisher: u32, sequence: u32, published_ns: u64) -> Vec<u8> {
 }
 
 #[test]
-fn who_sends_to_whom() {
+fn kinds_determine_senders_and_receivers() {
     for (kind, size, numbers, roles) in [
         (Kind::OneToOne, 2, (1, 1), [Role::Sender, Role::Receiver]),
         (Kind::OneToMany, 3, (1, 2), [Role::Sender, Role::Receiver]),
@@ -53,10 +53,10 @@ fn who_sends_to_whom() {
 }
 
 #[test]
-fn every_receiver_is_owed_what_was_sent_since_it_was_there() {
-    let (mut all, board) = members(group(Kind::OneToMany, 3), 6);
+fn receivers_expect_what_was_sent_since_they_arrived() {
+    let (mut all, state) = members(group(Kind::OneToMany, 3), 6);
     assert!(!all.arrive(0) && !all.arrive(1));
-    assert_eq!(all.sends(0, 0, 5), Some(0), "user 2 is not there yet");
+    assert_eq!(all.sends(0, 0, 5), Some(0), "user 2 has not arrived yet");
     assert!(all.arrive(2), "all are");
     for sequence in 1..6 {
         assert_eq!(all.sends(0, 0, 10), Some(sequence));
@@ -72,7 +72,7 @@ fn every_receiver_is_owed_what_was_sent_since_it_was_there() {
     all.receipt(2, b"sf1 0 2 3 ffffffff", 20);
     all.receipt(0, &message(0, 1, 10), 20);
     all.receipt(1, b"hello", 20);
-    let summary = summary(all, &board);
+    let summary = summary(all, &state);
     let of = |name: &str| serde_json::to_value(&summary).unwrap()[name].as_u64().unwrap();
     // User 1: five that left, of which 0 to 3 came; user 2: four, of which one came.
     for (name, count) in [
@@ -100,8 +100,8 @@ fn every_receiver_is_owed_what_was_sent_since_it_was_there() {
 }
 
 #[test]
-fn what_is_sent_in_the_warm_up_is_owed_to_nobody() {
-    let (mut all, board) = members(group(Kind::OneToMany, 3), 3);
+fn warm_up_messages_are_not_expected() {
+    let (mut all, state) = members(group(Kind::OneToMany, 3), 3);
     all.measure_from(10);
     all_arrive(&mut all, 3);
     for (now_ns, number) in [(5, 0), (6, 1), (9, 2)] {
@@ -122,7 +122,7 @@ fn what_is_sent_in_the_warm_up_is_owed_to_nobody() {
     all.receipt(1, &message(0, 3, 10), 13);
     all.receipt(1, &message(0, 4, 11), 14);
     all.receipt(2, &message(0, 4, 11), 14);
-    let summary = summary(all, &board);
+    let summary = summary(all, &state);
     let of = |name: &str| serde_json::to_value(&summary).unwrap()[name].as_u64().unwrap();
     for (name, count) in [
         ("warm_up", 2),
@@ -146,8 +146,8 @@ fn what_is_sent_in_the_warm_up_is_owed_to_nobody() {
 }
 
 #[test]
-fn each_message_is_owed_to_the_one_it_is_meant_for() {
-    let (mut all, board) = members(Group { each: true, ..group(Kind::ManyToMany, 3) }, 3);
+fn with_each_a_message_is_expected_at_its_receiver_only() {
+    let (mut all, state) = members(Group { each: true, ..group(Kind::ManyToMany, 3) }, 3);
     all_arrive(&mut all, 3);
     for at in 0..3 {
         let mut to = None;
@@ -158,15 +158,15 @@ fn each_message_is_owed_to_the_one_it_is_meant_for() {
         }
     }
     assert_eq!(all.sends(0, 2, 3), Some(1));
-    let summary = summary(all, &board);
+    let summary = summary(all, &state);
     assert_eq!((summary.sent, summary.expected, summary.received, summary.lost), (7, 7, 6, 1));
     assert_eq!(summary.worst[0].connection, 2);
 }
 
 #[test]
-fn a_group_is_over_when_all_came_or_nothing_did_for_a_while() {
+fn group_ends_when_complete_or_quiet() {
     let (mut all, _) = members(group(Kind::OneToOne, 2), 2);
-    assert!(!all.stays(1, 0), "who never met has nothing to wait for");
+    assert!(!all.stays(1, 0), "an incomplete group has nothing to wait for");
     let (mut all, _) = members(group(Kind::OneToOne, 2), 2);
     all_arrive(&mut all, 2);
     all.sends(0, 0, 1);
@@ -183,13 +183,13 @@ fn a_group_is_over_when_all_came_or_nothing_did_for_a_while() {
 }
 
 #[test]
-fn own_messages_are_owed_where_that_is_said() {
+fn own_messages_are_expected_if_configured() {
     for own in [false, true] {
-        let (mut all, board) = members(Group { own, ..group(Kind::ManyToMany, 2) }, 2);
+        let (mut all, state) = members(Group { own, ..group(Kind::ManyToMany, 2) }, 2);
         all_arrive(&mut all, 2);
         all.sends(0, 0, 1);
         (0..2).for_each(|at| all.receipt(at, &message(0, 0, 1), 2));
-        let summary = summary(all, &board);
+        let summary = summary(all, &state);
         let expected = 1 + u64::from(own);
         assert_eq!((summary.expected, summary.received, summary.lost), (expected, expected, 0));
     }

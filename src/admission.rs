@@ -89,7 +89,7 @@ impl Flags {
     /// A flag that needs another one.
     pub(crate) fn set(&self, limits: &mut Limits) -> Result<()> {
         if self.proxy_protocol && self.trusted_proxy.is_empty() {
-            bail!("--proxy-protocol needs --trusted-proxy: whose PROXY headers to believe");
+            bail!("--proxy-protocol needs --trusted-proxy: the peers whose PROXY headers to trust");
         }
         limits.handshake_timeout = self.handshake_timeout;
         limits.keep_alive_timeout = self.keep_alive_timeout;
@@ -115,20 +115,19 @@ impl Flags {
 
 fn number(text: &str) -> Result<u32, String> {
     let number = units::positive_count(text)?;
-    u32::try_from(number).map_err(|_| format!("{text} is too many: 4G is the most"))
+    u32::try_from(number).map_err(|_| "expected at most 4G".to_owned())
 }
 
 fn prefix(text: &str) -> Result<Prefix, String> {
     let bits = |text: &str, most: u8| text.parse().ok().filter(|bits: &u8| *bits <= most);
     let parts = text.split_once('/').and_then(|(v4, v6)| Some((bits(v4, 32)?, bits(v6, 128)?)));
-    let (v4, v6) = parts.ok_or_else(|| {
-        format!("\"{text}\" is no pair of prefixes: write it as 32/64, for IPv4 and IPv6")
-    })?;
+    let (v4, v6) =
+        parts.ok_or_else(|| "expected the lengths for IPv4/IPv6, such as 32/64".to_owned())?;
     Ok(Prefix { v4, v6 })
 }
 
 fn memory_bytes(text: &str) -> Result<u64, String> {
     let bytes = units::size(text)?;
     let enough = (bytes >= MEMORY_MIN).then_some(bytes);
-    enough.ok_or_else(|| format!("{text} is too little: the program alone takes 16MiB"))
+    enough.ok_or_else(|| "expected at least 16MiB".to_owned())
 }

@@ -14,8 +14,8 @@ use crate::settings::Layer;
 /// The prefix of its variables.
 pub(crate) const PREFIX: &str = "ANYCABLE_";
 
-/// Variables whose value is the setting's.
-const SAME: [(&str, &str); 11] = [
+/// Variables whose value is used unchanged.
+const DIRECT: [(&str, &str); 11] = [
     ("BROADCAST_KEY", "broadcast_key"),
     ("CABLE_READY_SECRET", "cable_ready_secret"),
     ("HTTP_BROADCAST_SECRET", "broadcast_key"),
@@ -42,8 +42,8 @@ const NUMBERS: [(&str, &str, &str); 4] = [
     ("SHUTDOWN_TIMEOUT", "drain", "s"),
     ("WS_MAX_PENDING_SIZE", "send_queue", "B"),
 ];
-/// What is so here in any case: nothing need be said when it is asked for.
-const AGREED: [(&str, &[&str]); 14] = [
+/// Values that `serve` always satisfies: they are accepted without a warning.
+const ALREADY_SO: [(&str, &[&str]); 14] = [
     ("BROADCAST_ADAPTER", &["http"]),
     ("BROKER", &["none"]),
     ("CABLE_READY", &["true", "1"]),
@@ -63,14 +63,14 @@ const AGREED: [(&str, &[&str]); 14] = [
 
 /// The settings in the environment.
 #[derive(Debug, Default)]
-pub(crate) struct Anycable {
+pub(crate) struct AnycableEnv {
     /// As settings of `serve`.
     pub(crate) layer: Layer,
     /// Variables that have no effect here, in order.
     pub(crate) ignored: Vec<String>,
 }
 
-impl Anycable {
+impl AnycableEnv {
     /// Reads this process's environment.
     ///
     /// # Errors
@@ -83,18 +83,18 @@ impl Anycable {
     }
 
     fn read(variables: impl Iterator<Item = (String, String)>) -> Result<Self> {
-        // Sorted, and an empty variable is none.
-        let said: BTreeMap<String, String> = variables
+        // Sorted; an empty variable counts as absent.
+        let variables: BTreeMap<String, String> = variables
             .filter_map(|(name, value)| Some((name.strip_prefix(PREFIX)?.to_owned(), value)))
             .filter(|(_, value)| !value.is_empty())
             .collect();
-        let mut this = Anycable::default();
-        for (name, value) in &said {
+        let mut this = AnycableEnv::default();
+        for (name, value) in &variables {
             if !this.take(name, value)? {
                 this.ignored.push(format!("{PREFIX}{name}"));
             }
         }
-        this.take_addresses(&said)?;
+        this.take_addresses(&variables)?;
         Ok(this)
     }
 
@@ -105,7 +105,7 @@ impl Anycable {
 
     /// Applies one variable; false if it has no effect.
     fn take(&mut self, name: &str, value: &str) -> Result<bool> {
-        if let Some((_, key)) = SAME.iter().find(|(theirs, _)| *theirs == name) {
+        if let Some((_, key)) = DIRECT.iter().find(|(theirs, _)| *theirs == name) {
             return Ok(self.set(key, value));
         }
         if let Some((_, key)) = SWITCHES.iter().find(|(theirs, _)| *theirs == name) {
@@ -114,7 +114,7 @@ impl Anycable {
         if let Some((_, key, unit)) = NUMBERS.iter().find(|(theirs, ..)| *theirs == name) {
             return Ok(self.set(key, format!("{}{unit}", number(name, value)?)));
         }
-        if let Some((_, agreed)) = AGREED.iter().find(|(theirs, _)| *theirs == name)
+        if let Some((_, agreed)) = ALREADY_SO.iter().find(|(theirs, _)| *theirs == name)
             && agreed.contains(&value)
         {
             return Ok(true);
@@ -150,19 +150,19 @@ impl Anycable {
         }
     }
 
-    /// Where clients and publishers connect.
-    fn take_addresses(&mut self, said: &BTreeMap<String, String>) -> Result<()> {
-        let port = |name: &str| said.get(name).map(|value| number(name, value)).transpose();
+    /// Sets the listeners for clients and publishers.
+    fn take_addresses(&mut self, variables: &BTreeMap<String, String>) -> Result<()> {
+        let port = |name: &str| variables.get(name).map(|value| number(name, value)).transpose();
         let main = port("PORT")?;
-        if main.is_some() || said.contains_key("HOST") {
-            let host = said.get("HOST").map_or("localhost", String::as_str);
+        if main.is_some() || variables.contains_key("HOST") {
+            let host = variables.get("HOST").map_or("localhost", String::as_str);
             let main = main.unwrap_or(8080);
             self.set("listen", address(host, main)?);
         }
         // With a key, AnyCable accepts broadcasts on the client port unless another port is set.
         let keys = ["BROADCAST_KEY", "HTTP_BROADCAST_SECRET", "SECRET"];
-        let said_key = keys.iter().find_map(|name| said.get(*name));
-        let keyed = said_key.is_some_and(|key| key != "none");
+        let key = keys.iter().find_map(|name| variables.get(*name));
+        let keyed = key.is_some_and(|key| key != "none");
         match port("HTTP_BROADCAST_PORT")? {
             None | Some(0) => {}
             Some(port) if port != main.unwrap_or(8080) => {
@@ -186,7 +186,7 @@ fn address(host: &str, port: u64) -> Result<String> {
         _ => match host.parse() {
             Ok(IpAddr::V4(address)) => Ok(format!("{address}:{port}")),
             Ok(IpAddr::V6(address)) => Ok(format!("[{address}]:{port}")),
-            Err(_) => bail!("{PREFIX}HOST must be localhost or an IP address, not \"{host}\""),
+            Err(_) => bail!("invalid {PREFIX}HOST \"{host}\": expected localhost or an IP address"),
         },
     }
 }
@@ -194,7 +194,7 @@ fn address(host: &str, port: u64) -> Result<String> {
 fn number(name: &str, value: &str) -> Result<u64> {
     match value.parse() {
         Ok(number) => Ok(number),
-        Err(_) => bail!("{PREFIX}{name} must be a whole number, not \"{value}\""),
+        Err(_) => bail!("invalid {PREFIX}{name} \"{value}\": expected a whole number"),
     }
 }
 
@@ -202,7 +202,7 @@ fn truth(name: &str, value: &str) -> Result<bool> {
     match value.to_ascii_lowercase().as_str() {
         "1" | "t" | "true" => Ok(true),
         "0" | "f" | "false" => Ok(false),
-        _ => bail!("{PREFIX}{name} must be true or false, not \"{value}\""),
+        _ => bail!("invalid {PREFIX}{name} \"{value}\": expected true or false"),
     }
 }
 
@@ -233,12 +233,14 @@ fn origins(hosts: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn read(said: &[(&str, &str)]) -> Result<Anycable> {
-        Anycable::read(said.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
+    fn read(variables: &[(&str, &str)]) -> Result<AnycableEnv> {
+        AnycableEnv::read(
+            variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
+        )
     }
 
-    fn layer(said: &[(&str, &str)]) -> Vec<(String, String)> {
-        let layer = read(said).unwrap().layer;
+    fn layer(variables: &[(&str, &str)]) -> Vec<(String, String)> {
+        let layer = read(variables).unwrap().layer;
         layer.into_iter().map(|(key, values)| (key, values.join(","))).collect()
     }
 
@@ -249,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_becomes_the_setting_of_the_same_meaning() {
+    fn variables_become_settings() {
         let cases = [
             ("ANYCABLE_TURBO_STREAMS_SECRET", "t", "turbo_secret", "t"),
             ("ANYCABLE_ENFORCE_JWT", "1", "enforce_jwt", "true"),
@@ -271,7 +273,7 @@ mod tests {
 
     /// As in AnyCable: on the client port, if there is a key and no other port.
     #[test]
-    fn broadcasts_come_where_clients_do_if_they_show_a_key() {
+    fn broadcasts_are_accepted_on_the_client_port_with_a_key() {
         let key = ("ANYCABLE_SECRET", "s");
         let both = |more| layer(&[key, more]).contains(&("listen_broadcast".into(), "true".into()));
         assert!(both(("ANYCABLE_PORT", "9000")) && both(("ANYCABLE_HTTP_BROADCAST_PORT", "8080")));
@@ -299,8 +301,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_so_anyway_is_taken_in_silence_and_the_rest_is_named() {
-        let said = [
+    fn satisfied_values_are_silent_and_other_variables_are_reported() {
+        let variables = [
             ("ANYCABLE_BROADCAST_ADAPTER", "http"),
             ("ANYCABLE_MAX_CONN", "0"),
             ("ANYCABLE_TURBO_STREAMS", "true"),
@@ -308,22 +310,22 @@ mod tests {
             ("ANYCABLE", "x"),
             ("OTHER", "x"),
         ];
-        let silent = read(&said).unwrap();
+        let silent = read(&variables).unwrap();
         assert!(silent.ignored.is_empty() && silent.layer.is_empty(), "{silent:?}");
-        let said = [
+        let variables = [
             ("ANYCABLE_REDIS_URL", "redis://user:password@elsewhere"),
             ("ANYCABLE_PATH", "/ws,/cable"),
             ("ANYCABLE_BROADCAST_ADAPTER", "http,redis"),
             ("ANYCABLE_HTTP_BROADCAST_PORT", "8080"),
         ];
-        let loud = read(&said).unwrap();
+        let loud = read(&variables).unwrap();
         let expected = ["BROADCAST_ADAPTER", "PATH", "REDIS_URL", "HTTP_BROADCAST_PORT"];
         assert_eq!(loud.ignored, expected.map(|name| format!("ANYCABLE_{name}")));
         assert!(loud.layer.is_empty(), "{loud:?}");
     }
 
     #[test]
-    fn a_value_that_cannot_be_is_an_error_by_name() {
+    fn an_invalid_value_is_an_error_with_the_variable() {
         let cases = [
             ("ANYCABLE_PORT", "http"),
             ("ANYCABLE_PUBLIC", "maybe"),

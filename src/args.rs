@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::{completions, doctor, help, load, plan, prove, proxy, serve, stress};
+use crate::commands::{completions, doctor, help, load, plan, prove, proxy, serve, stress};
 
 /// Hold a million WebSockets on one machine, and prove it.
 #[derive(Parser, Debug)]

@@ -8,20 +8,20 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use serve::{Auth, KeySet, Secret};
 
-const HEADING: &str = "Who may";
+const HEADING: &str = "Authorization";
 
 /// The flags.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Flags {
-    /// The secret shared with the application: for tokens, signed names of streams and the keys of
-    /// publishers. Whoever lists processes sees a flag: give file:PATH, or set
-    /// STANDFAST_SERVE_SECRET. Here and below `none` switches off what a secret is for
-    #[arg(long, value_name = "SECRET", value_parser = said, help_heading = HEADING)]
-    secret: Option<Said>,
-    /// Check tokens (JWT, HS256 to HS512) by this one instead; or file:PATH
-    #[arg(long, value_name = "SECRET", value_parser = said, help_heading = HEADING)]
-    jwt_secret: Option<Said>,
-    /// Check tokens by the public keys in this file too (JWKS)
+    /// Secret shared with the application, for tokens, signed streams and the keys of publishers.
+    /// Process lists show flags: use file:PATH or STANDFAST_SERVE_SECRET. For this and the following
+    /// secrets, none turns their purpose off
+    #[arg(long, value_name = "SECRET", value_parser = secret_source, help_heading = HEADING)]
+    secret: Option<SecretSource>,
+    /// Secret for tokens (JWT, HS256 to HS512), or file:PATH [default: --secret]
+    #[arg(long, value_name = "SECRET", value_parser = secret_source, help_heading = HEADING)]
+    jwt_secret: Option<SecretSource>,
+    /// Also check tokens by the public keys in this file (JWKS)
     #[arg(long, value_name = "FILE", help_heading = HEADING)]
     jwt_keys: Option<PathBuf>,
     /// Query parameter of the token; the header is x-NAME
@@ -37,16 +37,16 @@ pub(crate) struct Flags {
         default_value = "false", default_missing_value = "true", hide_default_value = true,
         help_heading = HEADING)]
     end_expired: bool,
-    /// Check signed names of streams by this one instead; or file:PATH
-    #[arg(long, value_name = "SECRET", value_parser = said, help_heading = HEADING)]
-    streams_secret: Option<Said>,
-    /// Check those of Turbo by this one; or file:PATH
-    #[arg(long, value_name = "SECRET", value_parser = said, help_heading = HEADING)]
-    turbo_secret: Option<Said>,
-    /// Check those of CableReady by this one; or file:PATH
-    #[arg(long, value_name = "SECRET", value_parser = said, help_heading = HEADING)]
-    cable_ready_secret: Option<Said>,
-    /// Let clients listen to streams by their plain names, too
+    /// Secret for signed stream names, or file:PATH [default: --secret]
+    #[arg(long, value_name = "SECRET", value_parser = secret_source, help_heading = HEADING)]
+    streams_secret: Option<SecretSource>,
+    /// Secret for signed stream names of Turbo, or file:PATH [default: --streams-secret]
+    #[arg(long, value_name = "SECRET", value_parser = secret_source, help_heading = HEADING)]
+    turbo_secret: Option<SecretSource>,
+    /// Secret for signed stream names of CableReady, or file:PATH [default: --streams-secret]
+    #[arg(long, value_name = "SECRET", value_parser = secret_source, help_heading = HEADING)]
+    cable_ready_secret: Option<SecretSource>,
+    /// Let clients subscribe by unsigned stream names, too
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL",
         default_value = "false", default_missing_value = "true", hide_default_value = true,
         help_heading = HEADING)]
@@ -56,12 +56,11 @@ pub(crate) struct Flags {
         default_value = "false", default_missing_value = "true", hide_default_value = true,
         help_heading = HEADING)]
     streams_whisper: bool,
-    /// Key that publishers must send to /_broadcast as a Bearer token; or file:PATH [default: derived
-    /// from the secret, as AnyCable's libraries do]
-    #[arg(long, value_name = "KEY", value_parser = said, help_heading = HEADING)]
-    broadcast_key: Option<Said>,
-    /// Take POST /_broadcast on the listeners for clients too, with its key: of --secret or
-    /// --broadcast-key
+    /// Key for /_broadcast, sent as a Bearer token, or file:PATH [default: derived from --secret, as
+    /// in AnyCable's libraries]
+    #[arg(long, value_name = "KEY", value_parser = secret_source, help_heading = HEADING)]
+    broadcast_key: Option<SecretSource>,
+    /// Serve POST /_broadcast on the client listeners, too; needs --secret or --broadcast-key
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL",
         default_value = "false", default_missing_value = "true", hide_default_value = true,
         help_heading = HEADING)]
@@ -70,17 +69,17 @@ pub(crate) struct Flags {
 
 /// A secret's value, or the file that holds it.
 #[derive(Clone, Debug)]
-enum Said {
-    Here(Secret),
-    In(PathBuf),
+enum SecretSource {
+    Value(Secret),
+    File(PathBuf),
 }
 
-impl Said {
-    /// The secret itself; `flag` is for messages.
+impl SecretSource {
+    /// Reads the secret. `flag` is for error messages.
     fn read(&self, flag: &str) -> Result<Secret> {
         match self {
-            Said::Here(secret) => Ok(secret.clone()),
-            Said::In(file) => from_file(file).with_context(|| format!("--{flag}")),
+            SecretSource::Value(secret) => Ok(secret.clone()),
+            SecretSource::File(file) => from_file(file).with_context(|| format!("--{flag}")),
         }
     }
 }
@@ -95,8 +94,9 @@ impl Flags {
     /// # Errors
     /// A file that cannot be read, or flags that contradict each other.
     pub(crate) fn auth(&self) -> Result<Auth> {
-        let read =
-            |said: &Option<Said>, flag| said.as_ref().map(|said| said.read(flag)).transpose();
+        let read = |source: &Option<SecretSource>, flag| {
+            source.as_ref().map(|source| source.read(flag)).transpose()
+        };
         let auth = Auth {
             secret: read(&self.secret, "secret")?,
             jwt_secret: read(&self.jwt_secret, "jwt-secret")?,
@@ -113,15 +113,15 @@ impl Flags {
         };
         if auth.enforce_jwt && !auth.checks_tokens() {
             bail!(
-                "--enforce-jwt needs something to check tokens by: --secret, --jwt-secret or \
-                   --jwt-keys"
+                "--enforce-jwt needs a key to check tokens by: set --secret, --jwt-secret or \
+                 --jwt-keys"
             );
         }
         if self.listen_broadcast && !auth.broadcasts_are_keyed() {
-            bail!("--listen-broadcast needs a key to ask for: --secret or --broadcast-key");
+            bail!("--listen-broadcast needs a key: set --secret or --broadcast-key");
         }
         if auth.broadcast_key.as_ref().is_some_and(|key| !key.fits_a_header()) {
-            bail!("--broadcast-key: a key is visible ASCII without blanks");
+            bail!("--broadcast-key: expected visible ASCII without spaces");
         }
         Ok(auth)
     }
@@ -145,18 +145,18 @@ fn from_file(file: &Path) -> Result<Secret> {
     Ok(Secret::new(text))
 }
 
-/// No message of this may show what was said.
-fn said(text: &str) -> Result<Said, String> {
+/// Parses a flag. Its error messages must not show the secret.
+fn secret_source(text: &str) -> Result<SecretSource, String> {
     match text.strip_prefix("file:") {
-        Some("") => Err("file: needs a path, as in file:/run/secrets/standfast".to_owned()),
-        Some(path) => Ok(Said::In(path.into())),
-        None if text.is_empty() => Err("a secret has at least one character".to_owned()),
-        None => Ok(Said::Here(Secret::new(text))),
+        Some("") => Err("file: needs a path: file:/run/secrets/standfast".to_owned()),
+        Some(path) => Ok(SecretSource::File(path.into())),
+        None if text.is_empty() => Err("the secret is empty".to_owned()),
+        None => Ok(SecretSource::Value(Secret::new(text))),
     }
 }
 
 fn param(text: &str) -> Result<String, String> {
     let named = !text.is_empty()
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
-    named.then(|| text.to_owned()).ok_or_else(|| "a name is of letters, digits, - and _".to_owned())
+    named.then(|| text.to_owned()).ok_or_else(|| "expected letters, digits, - and _".to_owned())
 }

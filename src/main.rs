@@ -1,5 +1,11 @@
-//! One binary, a program per subcommand. It reads the command line and maps what came of it to the
-//! exit code: 0 held, 1 measured and fell short, 2 usage, configuration or environment, 130 Ctrl-C.
+//! The executable `standfast`: runs a subcommand and maps its result to the exit code: 0 success, 1 a
+//! measurement fell short, 2 usage, configuration or environment, 130 Ctrl-C.
+
+#![allow(
+    rustdoc::broken_intra_doc_links,
+    rustdoc::bare_urls,
+    reason = "the doc comments of flags are the help, where brackets and URLs are plain text"
+)]
 
 mod admission;
 mod anycable;
@@ -11,7 +17,7 @@ mod curl;
 mod output;
 mod progress;
 mod report;
-#[allow(dead_code, reason = "`standfast proxy` takes it up")]
+#[allow(dead_code, reason = "`standfast proxy` uses it")]
 mod routes;
 mod running;
 mod screen;
@@ -37,10 +43,12 @@ fn main() -> ExitCode {
     // Before any thread starts: threads inherit the mask, and workers must not run signal handlers.
     process::block_signals();
     process::tune_allocator();
-    let matches = help::on_a_screen(Args::command()).get_matches_from(command_line());
+    let matches = help::one_screen(Args::command()).get_matches_from(command_line());
     let args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let flags = matches.subcommand().map_or(&matches, |(_, flags)| flags);
-    match run(args, flags) {
+    let result = run(args, flags);
+    warn_of_broken_invariants();
+    match result {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
@@ -72,7 +80,7 @@ fn command_line() -> Vec<OsString> {
         return words;
     }
     let words = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    stress::as_clap_reads(words).into_iter().map(OsString::from).collect()
+    stress::to_clap(words).into_iter().map(OsString::from).collect()
 }
 
 /// Returns whether the reader of standard output has closed it (`… | head`).

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_is_quoted_where_a_shell_would_read_it_otherwise() {
+    fn words_are_quoted_if_a_shell_would_change_them() {
         for (word, text) in [
             ("--hold=5m", "--hold=5m"),
             ("X: it's", "'X: it'\\''s'"),
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn days_are_those_of_the_calendar() {
+    fn dates_follow_the_calendar() {
         for (seconds, text) in [
             (0, "1970-01-01 00:00 UTC"),
             (951_782_399, "2000-02-28 23:59 UTC"),
@@ -159,11 +159,11 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_replaced_whole_and_a_directory_is_none() {
+    fn a_file_is_replaced_atomically_and_a_directory_is_refused() {
         let file = std::env::temp_dir().join(format!("standfast-output-{}", std::process::id()));
         let name = file.to_str().unwrap();
         check_writable(name).unwrap();
-        assert!(!file.exists(), "asking leaves nothing behind");
+        assert!(!file.exists(), "the check leaves no file");
         write_file(&file, "one").unwrap();
         write_file(&file, "two").unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), "two");
@@ -171,6 +171,6 @@ mod tests {
         assert!(check_writable(std::env::temp_dir().to_str().unwrap()).is_err());
         assert!(check_writable("/no/such/directory/file").is_err());
         write_file(Path::new("/dev/null"), "gone").unwrap();
-        assert!(is_special(Path::new("/dev/null")), "and still a device");
+        assert!(is_special(Path::new("/dev/null")), "it is still a device");
     }
 }

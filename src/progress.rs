@@ -32,7 +32,7 @@ pub(crate) struct Sample {
     pub(crate) kernel_bytes: Option<u64>,
     /// Errors so far by cause; causes without errors are left out.
     #[serde(skip)]
-    #[cfg_attr(not(feature = "screen"), allow(dead_code, reason = "rows give the totals"))]
+    #[cfg_attr(not(feature = "screen"), allow(dead_code, reason = "rows show the totals"))]
     pub(crate) errors: Vec<(String, u64)>,
 }
 
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_run_keeps_a_bounded_number_evenly() {
+    fn a_long_run_keeps_a_bounded_number_of_even_samples() {
         let mut series = Series::new();
         for quarter in 0..4 * 10_000 {
             series.push(&at(quarter, "hold"));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_phase_is_seen() {
+    fn a_short_phase_is_kept() {
         let mut series = Series::new();
         for (quarter, phase) in [(0, "connect"), (1, "connect"), (2, "hold"), (3, "broadcast")] {
             series.push(&at(quarter, phase));

@@ -73,17 +73,17 @@ pub(crate) struct Admin(pub(crate) Option<Address>);
 
 /// A timeout, or none.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Idle(pub(crate) Option<Duration>);
+pub(crate) struct IdleTimeout(pub(crate) Option<Duration>);
 
-/// A program's settings, which have the flags of a server among them.
-pub(crate) trait Told: clap::Args + FromArgMatches {
-    /// Those flags.
+/// The flags of a program that is a server.
+pub(crate) trait ServerArgs: clap::Args + FromArgMatches {
+    /// The flags of every server.
     fn server(&self) -> &Flags;
 }
 
 impl Flags {
-    /// Before anything else is begun.
-    pub(crate) fn begin(&self) {
+    /// Sets up logging and what else concerns the process. Call it before anything else starts.
+    pub(crate) fn init_process(&self) {
         if self.end_with_parent {
             process::end_with_parent();
         }
@@ -101,8 +101,8 @@ impl Flags {
 /// again and applies them, all or none.
 ///
 /// # Errors
-/// The ready line cannot be printed. Afterwards only a failed worker ends it, with exit code 1.
-pub(crate) fn until_told<R: Server, A: Told>(
+/// The ready line cannot be printed. After that only a failed worker ends it, with exit code 1.
+pub(crate) fn run_until_signal<R: Server, A: ServerArgs>(
     running: R,
     settings: Settings<A>,
     reload: impl Fn(&R, &Settings<A>) -> Result<Settings<A>>,
@@ -110,7 +110,7 @@ pub(crate) fn until_told<R: Server, A: Told>(
     if settings.args.server().ready_json {
         print_ready(&running).context("cannot print the ready line")?;
     }
-    match hold(running, settings, reload) {
+    match run(running, settings, reload) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(failure) => {
             error!("{failure:#}");
@@ -119,24 +119,24 @@ pub(crate) fn until_told<R: Server, A: Told>(
     }
 }
 
-fn hold<R: Server, A: Told>(
+fn run<R: Server, A: ServerArgs>(
     mut running: R,
     mut settings: Settings<A>,
     reload: impl Fn(&R, &Settings<A>) -> Result<Settings<A>>,
 ) -> io::Result<()> {
     loop {
-        match wait_signal(running.look_every()) {
+        match wait_signal(running.tick_interval()) {
             Some(Signal::Terminate | Signal::Interrupt) => break,
             Some(Signal::Reload) => match reload(&running, &settings) {
                 Ok(new) => {
-                    info!("settings were read again and hold");
+                    info!("configuration reloaded");
                     settings = new;
                 }
-                Err(refused) => error!("settings stay as they were: {refused:#}"),
+                Err(error) => error!("reload failed, configuration unchanged: {error:#}"),
             },
             None => {}
         }
-        running.look_after()?;
+        running.tick()?;
     }
     running.drain(settings.args.server().drain);
     loop {
@@ -144,28 +144,28 @@ fn hold<R: Server, A: Told>(
             return ended;
         }
         if let Some(Signal::Terminate | Signal::Interrupt) = wait_signal(END_WAIT) {
-            warn!("told again: ending at once");
+            warn!("second signal: exiting now");
             return Ok(());
         }
     }
 }
 
-/// Refuses a change of settings that only a restart can make.
-pub(crate) fn may_change<A: Told>(
+/// Refuses a change of settings that need a restart.
+pub(crate) fn check_reloadable<A: ServerArgs>(
     old: &Settings<A>,
     new: &Settings<A>,
     reloadable: &[&[&str]],
 ) -> Result<()> {
-    let mut fixed = old.differ(new);
+    let mut fixed = old.differing_keys(new);
     fixed.retain(|key| !reloadable.iter().any(|part| part.contains(key)));
     if !fixed.is_empty() {
-        bail!("a change of {} needs a restart", fixed.join(", "));
+        bail!("changing {} needs a restart", fixed.join(", "));
     }
     Ok(())
 }
 
 fn print_ready(running: &impl Server) -> io::Result<()> {
-    let running = running.life();
+    let running = running.lifecycle();
     let line = json!({
         "listen": running.listen().first().map(Address::to_string),
         "listeners": running.listen().iter().map(Address::to_string).collect::<Vec<_>>(),
@@ -177,18 +177,18 @@ fn print_ready(running: &impl Server) -> io::Result<()> {
     stdout.flush()
 }
 
-pub(crate) fn idle(text: &str) -> Result<Idle, String> {
+pub(crate) fn idle_timeout(text: &str) -> Result<IdleTimeout, String> {
     if text == "off" {
-        return Ok(Idle(None));
+        return Ok(IdleTimeout(None));
     }
     let time = units::positive_duration(text).map_err(|error| format!("{error}, or off"))?;
-    Ok(Idle(Some(time)))
+    Ok(IdleTimeout(Some(time)))
 }
 
 fn admin(text: &str) -> Result<Admin, String> {
     match text {
         "off" => Ok(Admin(None)),
-        _ => text.parse().map(|address| Admin(Some(address))).map_err(|e| format!("{e}, nor off")),
+        _ => text.parse().map(|address| Admin(Some(address))).map_err(|e| format!("{e}, or off")),
     }
 }
 
@@ -196,9 +196,9 @@ pub(crate) fn key(text: &str) -> Result<String, String> {
     let usable = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
     usable
         .then(|| text.to_owned())
-        .ok_or_else(|| "a key is visible ASCII without blanks".to_owned())
+        .ok_or_else(|| "expected visible ASCII without spaces".to_owned())
 }
 
 fn level(text: &str) -> Result<LevelFilter, String> {
-    text.parse().map_err(|_| format!("{text:?} is no level: off, error, warn, info or debug"))
+    text.parse().map_err(|_| "expected off, error, warn, info or debug".to_owned())
 }

@@ -23,7 +23,7 @@ pub(crate) type Layer = BTreeMap<String, Vec<String>>;
 pub(crate) struct Settings<A> {
     /// The parsed settings.
     pub(crate) args: A,
-    said: Layer,
+    values: Layer,
 }
 
 impl<A: Args + FromArgMatches> Settings<A> {
@@ -39,7 +39,7 @@ impl<A: Args + FromArgMatches> Settings<A> {
         (from, borrowed): (&str, Layer),
     ) -> Result<Self> {
         let command = A::augment_args(Command::new("standfast").no_binary_name(true));
-        let flags = said_by(&command, flags, |source| source == ValueSource::CommandLine);
+        let flags = values_of(&command, flags, |source| source == ValueSource::CommandLine);
         let environment = from_environment(section, &command)?;
         check::<A>(&command, &environment).map_err(|error| {
             anyhow!("in the environment (STANDFAST_{}_…): {error}", section.to_uppercase())
@@ -53,9 +53,9 @@ impl<A: Args + FromArgMatches> Settings<A> {
         all.extend(borrowed);
         all.extend(environment);
         all.extend(flags);
-        let matches = parse(&command, &all).map_err(|error| anyhow!(said_shortly(&error)))?;
+        let matches = parse(&command, &all).map_err(|error| anyhow!(short_message(&error)))?;
         let args = A::from_arg_matches(&matches)?;
-        Ok(Settings { args, said: said_by(&command, &matches, |_| true) })
+        Ok(Settings { args, values: values_of(&command, &matches, |_| true) })
     }
 
     /// Reads one layer alone, to check it.
@@ -68,28 +68,30 @@ impl<A: Args + FromArgMatches> Settings<A> {
         let file = file.map(|path| from_file::<A>(Path::new(path), section, &command));
         let mut all = file.transpose()?.unwrap_or_default();
         all.extend(layer);
-        let matches = parse(&command, &all).map_err(|error| anyhow!(said_shortly(&error)))?;
+        let matches = parse(&command, &all).map_err(|error| anyhow!(short_message(&error)))?;
         let args = A::from_arg_matches(&matches)?;
-        Ok(Settings { args, said: said_by(&command, &matches, |_| true) })
+        Ok(Settings { args, values: values_of(&command, &matches, |_| true) })
     }
 
     /// Keys whose values differ.
-    pub(crate) fn differ<'a>(&'a self, other: &'a Self) -> Vec<&'a str> {
+    pub(crate) fn differing_keys<'a>(&'a self, other: &'a Self) -> Vec<&'a str> {
         let keys =
-            self.said.keys().chain(other.said.keys().filter(|k| !self.said.contains_key(*k)));
-        keys.filter(|key| self.said.get(*key) != other.said.get(*key)).map(String::as_str).collect()
+            self.values.keys().chain(other.values.keys().filter(|k| !self.values.contains_key(*k)));
+        keys.filter(|key| self.values.get(*key) != other.values.get(*key))
+            .map(String::as_str)
+            .collect()
     }
 }
 
-/// The values of every flag of `command` whose source is wanted.
-fn said_by(command: &Command, flags: &ArgMatches, wanted: impl Fn(ValueSource) -> bool) -> Layer {
-    let said = command.get_arguments().filter_map(|argument| {
+/// The values of every flag of `command` from the wanted sources.
+fn values_of(command: &Command, flags: &ArgMatches, wanted: impl Fn(ValueSource) -> bool) -> Layer {
+    let values = command.get_arguments().filter_map(|argument| {
         let key = argument.get_id().as_str();
         let source = flags.value_source(key)?;
         let values = flags.get_raw(key)?.map(|value| value.to_string_lossy().into_owned());
         wanted(source).then(|| (key.to_owned(), values.collect()))
     });
-    said.collect()
+    values.collect()
 }
 
 fn from_environment(section: &str, command: &Command) -> Result<Layer> {
@@ -104,7 +106,10 @@ fn from_environment(section: &str, command: &Command) -> Result<Layer> {
         if let Some(unknown) = unknown(&key, command, false) {
             let near =
                 unknown.map(|near| format!("; did you mean {prefix}{}?", near.to_uppercase()));
-            bail!("{full} is no setting of standfast {section}{}", near.unwrap_or_default());
+            bail!(
+                "unknown variable {full}: not a setting of standfast {section}{}",
+                near.unwrap_or_default()
+            );
         }
         let value = value.into_string().map_err(|_| anyhow!("{full} is not UTF-8"))?;
         layer.insert(key, vec![value]);
@@ -141,11 +146,13 @@ pub(crate) fn from_text<A: Args + FromArgMatches>(
             let near = near.map(|near| format!("; did you mean [{near}]?"));
             let sections = SECTIONS.map(|section| format!("[{section}]")).join(", ");
             bail!(
-                "{shown}: {name} is no section; there are {sections}{}",
+                "{shown}: unknown section {name}: expected {sections}{}",
                 near.unwrap_or_default()
             );
         }
-        let toml::Value::Table(keys) = value else { bail!("{shown}: [{name}] must be a section") };
+        let toml::Value::Table(keys) = value else {
+            bail!("{shown}: {name} must be a section, [{name}]")
+        };
         if name != section {
             continue;
         }
@@ -155,7 +162,7 @@ pub(crate) fn from_text<A: Args + FromArgMatches>(
                 let line = line_of_key(text, section, &key);
                 bail!("{shown}{line}: [{section}] has no key {key}{}", near.unwrap_or_default());
             }
-            let values = as_said(value);
+            let values = as_flag_values(value);
             layer.insert(key.clone(), values.with_context(|| format!("{shown}: {key}"))?);
         }
     }
@@ -179,17 +186,19 @@ pub(crate) fn line_of(text: &str, at: usize) -> usize {
     1 + text.bytes().take(at).filter(|byte| *byte == b'\n').count()
 }
 
-/// A TOML value as it would stand on the command line.
-fn as_said(value: toml::Value) -> Result<Vec<String>> {
+/// A TOML value as on the command line.
+fn as_flag_values(value: toml::Value) -> Result<Vec<String>> {
     match value {
         toml::Value::String(text) => Ok(vec![text]),
         toml::Value::Integer(number) => Ok(vec![number.to_string()]),
         toml::Value::Boolean(truth) => Ok(vec![truth.to_string()]),
         toml::Value::Array(values) => {
-            let each: Result<Vec<Vec<String>>> = values.into_iter().map(as_said).collect();
+            let each: Result<Vec<Vec<String>>> = values.into_iter().map(as_flag_values).collect();
             Ok(each?.concat())
         }
-        _ => bail!("the value must be a string, a whole number, true, false, or an array of them"),
+        _ => bail!(
+            "invalid value: expected a string, a whole number, true, false, or an array of these"
+        ),
     }
 }
 
@@ -206,7 +215,7 @@ fn unknown(key: &str, command: &Command, in_file: bool) -> Option<Option<String>
 /// Whether one layer alone parses.
 fn check<A: FromArgMatches>(command: &Command, layer: &Layer) -> Result<(), String> {
     let parsed = parse(command, layer).and_then(|matches| A::from_arg_matches(&matches));
-    parsed.map(|_| ()).map_err(|error| said_shortly(&error))
+    parsed.map(|_| ()).map_err(|error| short_message(&error))
 }
 
 fn parse(command: &Command, layer: &Layer) -> Result<ArgMatches, clap::Error> {
@@ -217,7 +226,7 @@ fn parse(command: &Command, layer: &Layer) -> Result<ArgMatches, clap::Error> {
 }
 
 /// clap's first line, without its prefix and usage.
-fn said_shortly(error: &clap::Error) -> String {
+fn short_message(error: &clap::Error) -> String {
     let text = error.to_string();
     let line = text.lines().next().unwrap_or_default();
     line.strip_prefix("error: ").unwrap_or(line).to_owned()
@@ -262,7 +271,7 @@ mod tests {
         let known = ["max_message", "max_connections", "backlog", "drain"];
         let near = |word| nearest(word, known.into_iter());
         assert_eq!(near("max_mesage"), Some("max_message"));
-        assert_eq!(near("drian"), Some("drain"), "two letters that changed places");
+        assert_eq!(near("drian"), Some("drain"), "two swapped letters");
         assert_eq!(near("backlogs"), Some("backlog"));
         assert_eq!(near("colour"), None);
         assert_eq!(
@@ -274,14 +283,14 @@ mod tests {
     }
 
     #[test]
-    fn toml_values_are_said_as_on_the_command_line() {
+    fn toml_values_become_flag_values() {
         let table: toml::Table =
             "a = 'x'\nb = 7\nc = true\nd = ['x', 'y']\ne = 1.5".parse().unwrap();
-        let said = |key: &str| as_said(table.get(key).cloned().unwrap());
-        assert_eq!(said("a").unwrap(), ["x"]);
-        assert_eq!(said("b").unwrap(), ["7"]);
-        assert_eq!(said("c").unwrap(), ["true"]);
-        assert_eq!(said("d").unwrap(), ["x", "y"]);
-        assert!(said("e").is_err());
+        let values = |key: &str| as_flag_values(table.get(key).cloned().unwrap());
+        assert_eq!(values("a").unwrap(), ["x"]);
+        assert_eq!(values("b").unwrap(), ["7"]);
+        assert_eq!(values("c").unwrap(), ["true"]);
+        assert_eq!(values("d").unwrap(), ["x", "y"]);
+        assert!(values("e").is_err());
     }
 }

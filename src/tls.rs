@@ -101,7 +101,7 @@ impl ServerFlags {
     pub(crate) fn server(&self) -> Result<Option<TlsServer>> {
         if self.tls_cert.len() != self.tls_key.len() {
             bail!(
-                "{} certificates (--tls-cert) and {} keys (--tls-key): give one key for each \
+                "{} certificates (--tls-cert) and {} keys (--tls-key): expected one key for each \
                  certificate, in the same order",
                 self.tls_cert.len(),
                 self.tls_key.len()
@@ -109,7 +109,7 @@ impl ServerFlags {
         }
         if self.tls_cert.is_empty() {
             if self.tls_client_ca.is_some() {
-                bail!("--tls-client-ca: clients show certificates in TLS only; add --tls-cert");
+                bail!("--tls-client-ca needs TLS: add --tls-cert");
             }
             return Ok(None);
         }
@@ -122,10 +122,8 @@ impl ServerFlags {
         };
         let authorities = self.tls_client_ca.as_deref().map(read).transpose()?;
         let server = TlsServer::new(&identities, oldest, authorities.as_deref());
-        let blamed = self.tls_client_ca.as_deref().map(shown);
-        server
-            .with_context(|| blamed.unwrap_or_else(|| "TLS cannot be set up".to_owned()))
-            .map(Some)
+        let file = self.tls_client_ca.as_deref().map(shown);
+        server.with_context(|| file.unwrap_or_else(|| "cannot set up TLS".to_owned())).map(Some)
     }
 }
 
@@ -142,10 +140,10 @@ impl ClientFlags {
 
     /// Sets the TLS client of each endpoint whose URL has TLS.
     pub(crate) fn set(&self, endpoints: &mut [Endpoint]) -> Result<()> {
-        let tls = |endpoint: &Endpoint| endpoint.tls || endpoint.ways.tls.is_some();
+        let tls = |endpoint: &Endpoint| endpoint.tls || endpoint.options.tls.is_some();
         if !endpoints.iter().any(tls) {
             if self.insecure || self.ca.is_some() || self.cert.is_some() || self.sni.is_some() {
-                bail!("flags of TLS were given, but no URL is https://, wss:// or the like");
+                bail!("TLS flags without a URL with TLS: expected https://, wss:// or the like");
             }
             return Ok(());
         }
@@ -157,7 +155,7 @@ impl ClientFlags {
             let name = self.sni.as_deref().unwrap_or(endpoint.server_name());
             let named = client.named(name).with_context(|| match &self.sni {
                 Some(_) => "--sni".to_owned(),
-                None => format!("wss://{}: say with --sni which name to ask for", endpoint.host),
+                None => format!("wss://{}: set the server name with --sni", endpoint.host),
             })?;
             endpoint.client = Some(named);
         }
@@ -167,16 +165,16 @@ impl ClientFlags {
     /// The TLS client for hosts that only a redirect leads to; `None` if the system has no CAs and no
     /// flag was given, since a redirect may never happen.
     pub(crate) fn for_redirects(&self) -> Result<Option<TlsClient>> {
-        let is_said = self.insecure || self.ca.is_some() || self.cert.is_some();
+        let is_configured = self.insecure || self.ca.is_some() || self.cert.is_some();
         match self.client() {
-            Err(_) if !is_said => Ok(None),
+            Err(_) if !is_configured => Ok(None),
             client => client.map(Some),
         }
     }
 
     fn client(&self) -> Result<TlsClient> {
         let trust = match &self.ca {
-            _ if self.insecure => TlsTrust::Anyone,
+            _ if self.insecure => TlsTrust::Any,
             Some(file) => TlsTrust::Authorities(read(file)?),
             None => TlsTrust::System,
         };
@@ -185,8 +183,8 @@ impl ClientFlags {
         let client = TlsClient::new(&trust, identity.as_ref(), self.tls_resume == Resume::On);
         client.with_context(|| match &self.ca {
             Some(file) => shown(file),
-            None => "wss:// needs authorities to believe: --ca FILE names them, --insecure does \
-                     without"
+            None => "no CA certificates found on this system: use --ca FILE, or --insecure for \
+                     tests"
                 .to_owned(),
         })
     }
@@ -202,12 +200,12 @@ impl UpstreamFlags {
                 || self.upstream_key.is_some()
                 || self.upstream_name.is_some()
             {
-                bail!("flags of TLS with upstreams were given; add --upstream-tls");
+                bail!("flags of upstream TLS without TLS: add --upstream-tls");
             }
             return Ok(None);
         }
         if self.upstream_cert.is_some() != self.upstream_key.is_some() {
-            bail!("--upstream-cert and --upstream-key go together");
+            bail!("--upstream-cert and --upstream-key are needed together");
         }
         let files = TlsFiles {
             ca: self.upstream_ca.clone(),
@@ -223,17 +221,16 @@ impl UpstreamFlags {
 /// Reads the files of TLS with upstreams.
 pub(crate) fn upstream_tls(files: &TlsFiles) -> Result<UpstreamTls> {
     let trust = match &files.ca {
-        _ if files.insecure => TlsTrust::Anyone,
+        _ if files.insecure => TlsTrust::Any,
         Some(file) => TlsTrust::Authorities(read(file)?),
         None => TlsTrust::System,
     };
     let pair = files.cert.as_deref().zip(files.key.as_deref());
     let identity = pair.map(|(certificate, key)| identity(certificate, key)).transpose()?;
     let client = TlsClient::new(&trust, identity.as_ref(), true);
-    let blamed = files.ca.as_deref().map(shown);
-    let client = client.with_context(|| {
-        blamed.unwrap_or_else(|| "the authorities that this machine trusts".to_owned())
-    })?;
+    let ca = files.ca.as_deref().map(shown);
+    let client = client
+        .with_context(|| ca.unwrap_or_else(|| "the CA certificates of this system".to_owned()))?;
     if let Some(name) = &files.name {
         client.named(name)?;
     }

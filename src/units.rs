@@ -5,16 +5,25 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// A count: digits, then nothing, `k` (thousand) or `M` (million). `_` may group digits.
-pub(crate) fn count(text: &str) -> Result<u64, String> {
-    let units = [("k", 1_000), ("K", 1_000), ("M", 1_000_000), ("", 1)];
-    scaled(text, &units).ok_or_else(|| format!("{text:?} is no count: write 500, 10k or 1M"))
+/// Adds the value to an error that only says what is expected.
+pub(crate) fn with_value(text: &str, error: &str) -> String {
+    if error.starts_with("expected ") {
+        format!("invalid value {text:?}: {error}")
+    } else {
+        error.to_owned()
+    }
 }
 
-/// A count that is not 0.
+/// Parses a count: digits, then nothing, `k` (thousand) or `M` (million). `_` may group digits.
+pub(crate) fn count(text: &str) -> Result<u64, String> {
+    let units = [("k", 1_000), ("K", 1_000), ("M", 1_000_000), ("", 1)];
+    scaled(text, &units).ok_or_else(|| "expected a count such as 500, 10k or 1M".to_owned())
+}
+
+/// Parses a count of at least 1.
 pub(crate) fn positive_count(text: &str) -> Result<u64, String> {
     match count(text)? {
-        0 => Err("it must be at least 1".to_owned()),
+        0 => Err("expected at least 1".to_owned()),
         count => Ok(count),
     }
 }
@@ -28,11 +37,11 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let milliseconds = scaled(text, &units);
     milliseconds
         .map(Duration::from_millis)
-        .ok_or_else(|| format!("{text:?} is no duration: write 500ms, 30s, 5m or 1h"))
+        .ok_or_else(|| "expected a duration such as 500ms, 30s, 5m or 1h".to_owned())
 }
 
-/// A duration as [`duration`] reads it.
-pub(crate) fn time_as_said(time: Duration) -> String {
+/// Formats a duration as [`duration`] parses it.
+pub(crate) fn format_duration(time: Duration) -> String {
     let milliseconds = time.as_millis();
     if milliseconds == 0 {
         return "0".to_owned();
@@ -46,7 +55,7 @@ pub(crate) fn time_as_said(time: Duration) -> String {
 /// Parses a duration longer than 0.
 pub(crate) fn positive_duration(text: &str) -> Result<Duration, String> {
     match duration(text)? {
-        Duration::ZERO => Err("it must be more than 0".to_owned()),
+        Duration::ZERO => Err("expected a duration of more than 0".to_owned()),
         duration => Ok(duration),
     }
 }
@@ -56,7 +65,7 @@ pub(crate) fn duration_range(text: &str) -> Result<(Duration, Duration), String>
     let (from, to) = text.split_once("..").unwrap_or((text, text));
     let (from, to) = (duration(from)?, duration(to)?);
     if from > to {
-        return Err(format!("{text:?}: the first must not be longer than the second"));
+        return Err("expected the shorter duration first, as in 100ms..30s".to_owned());
     }
     Ok((from, to))
 }
@@ -64,7 +73,7 @@ pub(crate) fn duration_range(text: &str) -> Result<(Duration, Duration), String>
 /// Parses a size in bytes: digits, then nothing, `B`, `KiB`, `MiB` or `GiB`.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let units = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("B", 1), ("", 1)];
-    scaled(text, &units).ok_or_else(|| format!("{text:?} is no size: write 20, 64KiB or 1MiB"))
+    scaled(text, &units).ok_or_else(|| "expected a size such as 20, 64KiB or 1MiB".to_owned())
 }
 
 /// Parses a percentage up to 100 %: `80%` gives 0.8.
@@ -72,12 +81,12 @@ pub(crate) fn percent(text: &str) -> Result<f64, String> {
     let digits = text.strip_suffix('%').unwrap_or(text).trim();
     let plain = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let share = digits.parse::<f64>().ok().filter(|share| plain && *share <= 100.0);
-    share.map(|share| share / 100.0).ok_or_else(|| format!("{text:?} is no share: write 80%"))
+    share.map(|share| share / 100.0).ok_or_else(|| "expected a percentage such as 80%".to_owned())
 }
 
 /// Parses an IP address.
 pub(crate) fn ip(text: &str) -> Result<IpAddr, String> {
-    text.trim().parse().map_err(|_| format!("{text:?} is no IP address"))
+    text.trim().parse().map_err(|_| "expected an IP address such as 127.0.0.1 or ::1".to_owned())
 }
 
 /// Returns the digits multiplied by the unit at the end of the text, for the first unit that leaves
@@ -97,6 +106,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_error_is_given_its_value_once() {
+        let error = duration("5").unwrap_err();
+        let expected = "expected a duration such as 500ms, 30s, 5m or 1h";
+        assert_eq!(with_value("5", &error), format!("invalid value \"5\": {expected}"));
+        assert_eq!(with_value("5", "invalid weight \"5\""), "invalid weight \"5\"");
+    }
+
+    #[test]
     fn counts() {
         assert_eq!(count("0"), Ok(0));
         assert_eq!(count("10k"), Ok(10_000));
@@ -105,7 +122,7 @@ mod tests {
         for wrong in ["", "k", "-1", "+1", "1.5k", "1m", "many", "_1", "99999999999999999999", " 1"]
         {
             let error = count(wrong).unwrap_err();
-            assert!(error.contains("10k") && error.contains(wrong), "{error}");
+            assert!(error.contains("10k"), "{error}");
         }
         assert!(count("18446744073709551615k").is_err());
         assert!(positive_count("0").is_err());
@@ -113,9 +130,9 @@ mod tests {
     }
 
     #[test]
-    fn a_duration_is_said_as_it_is_read() {
+    fn durations_are_formatted_as_they_are_parsed() {
         for text in ["0", "250ms", "90s", "2m", "1h"] {
-            assert_eq!(time_as_said(duration(text).unwrap()), text);
+            assert_eq!(format_duration(duration(text).unwrap()), text);
         }
     }
 
@@ -156,6 +173,6 @@ mod tests {
     #[test]
     fn addresses() {
         assert_eq!(ip("127.0.0.2"), Ok(IpAddr::from([127, 0, 0, 2])));
-        assert!(ip("localhost").unwrap_err().contains("localhost"));
+        assert!(ip("localhost").unwrap_err().contains("127.0.0.1"));
     }
 }

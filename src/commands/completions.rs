@@ -54,6 +54,6 @@ pub(crate) fn write_manual(args: &ManArgs) -> Result<ExitCode> {
         clap_mangen::generate_to(args::Args::command(), folder)
     };
     write().with_context(|| format!("cannot write the manual to {}", folder.display()))?;
-    let _ = writeln!(io::stderr(), "to read it: man {}/{NAME}.1", folder.display());
+    let _ = writeln!(io::stderr(), "written; read with: man {}/{NAME}.1", folder.display());
     Ok(ExitCode::SUCCESS)
 }

@@ -182,14 +182,12 @@ fn render(machine: &Machine, report: &Report, style: &Style) -> String {
     let place = match goal.role {
         Role::Serve => "the server's ends",
         Role::Load => "the clients' ends",
-        Role::Proxy => "in and out through a proxy",
+        Role::Proxy => "two per connection through a proxy",
         Role::Prove => "both ends on this machine",
     };
     // Writing to a String cannot fail.
     let _ = writeln!(text, "\n{bold}{} sockets, {place}{off}\n", Count(goal.connections));
-    let heads = ["limit", "now", "needed", "holds"];
-    let [limit, now, needed, holds] = heads;
-    let _ = writeln!(text, "  {limit:<30} {now:>14} {needed:>14} {holds:>14}");
+    let _ = writeln!(text, "  {:<30} {:>14} {:>14} {:>14}", "limit", "now", "needed", "fits");
     for need in &report.needs {
         let (colour, verdict) = if need.is_short() { (bad, "SHORT") } else { (good, "ok") };
         let _ = writeln!(
@@ -198,7 +196,7 @@ fn render(machine: &Machine, report: &Report, style: &Style) -> String {
             describe(need.limit),
             amount(need.limit, need.now),
             amount(need.limit, need.needed),
-            holding(need)
+            fitting(need)
         );
     }
     for warning in &report.warnings {
@@ -229,7 +227,7 @@ fn about_machine(machine: &Machine, goal: &Goal) -> String {
     let tables = if goal.private_tables {
         "one table per worker"
     } else {
-        "one table for all workers: this system refuses private ones"
+        "one table for all workers: this system refuses private tables"
     };
     let three = |values: Option<[u64; 3]>| {
         values.map_or("unknown".into(), |values| values.map(|v| Count(v).to_string()).join(" · "))
@@ -250,7 +248,7 @@ fn about_machine(machine: &Machine, goal: &Goal) -> String {
         "this machine   Linux {}, {} cores, {} memory ({} available){group}\n\
          descriptors    soft {}, hard {}; {tables}\n\
          ports          {ports}\n\
-         TCP buffers    receive {} bytes, send {} bytes (least · usual · most)\n",
+         TCP buffers    receive {} bytes, send {} bytes (min · default · max)\n",
         machine.kernel.as_deref().unwrap_or("unknown"),
         machine.cores,
         known(machine.memory.total_bytes),
@@ -274,8 +272,8 @@ fn describe(limit: Limit) -> &'static str {
         Limit::AddressSpace => "address space of a process",
         Limit::AcceptQueue => "accept queue",
         Limit::TcpMemory => "TCP memory, pages",
-        Limit::TcpBuffers => "TCP buffers of all",
-        Limit::PortReuse => "reuse of resting ports",
+        Limit::TcpBuffers => "TCP buffers of all sockets",
+        Limit::PortReuse => "reuse of ports in TIME_WAIT",
         Limit::Overcommit => "overcommit",
     }
 }
@@ -288,8 +286,8 @@ fn amount(limit: Limit, value: u64) -> String {
     }
 }
 
-/// How many connections a limit lets through.
-fn holding(need: &Need) -> String {
+/// How many connections a limit allows.
+fn fitting(need: &Need) -> String {
     if need.fits > 1_000_000_000 { "any number".to_owned() } else { Count(need.fits).to_string() }
 }
 
@@ -305,11 +303,11 @@ fn write_fixes(text: &mut String, goal: &Goal, fixes: &[Fix]) {
 fn conclusion(report: &Report) -> String {
     if report.holds() {
         let workers = Count(report.workers.unwrap_or(0));
-        return format!("it fits, with {workers} workers in each process");
+        return format!("it fits with {workers} workers in each process");
     }
     let fits = about(report.fits);
     if fits == 0 {
-        return "nothing fits until that is fixed".to_owned();
+        return "no connection fits until this is fixed".to_owned();
     }
     let next = match report.goal.role {
         Role::Serve => format!(": standfast serve --max-connections {fits}"),
@@ -317,42 +315,43 @@ fn conclusion(report: &Report) -> String {
         Role::Prove => format!(": standfast prove --connections {fits}"),
         Role::Proxy => format!(": standfast proxy --max-connections {fits} --upstream …"),
     };
-    format!("as things are, about {} fit{next}", Count(fits))
+    format!("currently about {} fit{next}", Count(fits))
 }
 
 fn explanation(text: &str, found: &[&Message], machine: &Machine) -> String {
     if found.is_empty() {
         return unknown(text);
     }
-    let each: Vec<String> = found.iter().map(|message| cause_and_cure(message, machine)).collect();
+    let each: Vec<String> =
+        found.iter().map(|message| cause_and_remedies(message, machine)).collect();
     each.join("\nor, less likely:\n\n")
 }
 
 fn unknown(text: &str) -> String {
-    let mut answer = "this message is not known here\n".to_owned();
+    let mut answer = "message not known\n".to_owned();
     let near = messages::nearest(text, 5);
     if !near.is_empty() {
-        answer += "\nknown ones that share words with it:\n";
+        answer += "\nknown messages that share words with it:\n";
     }
     for message in near {
         let _ = writeln!(answer, "  {} ({})", message.text, message.program);
     }
     answer
-        + "\nall that are known: docs/operate/troubleshooting.md; the limits here: standfast doctor\n"
+        + "\nall known messages: docs/operate/troubleshooting.md; this machine's limits: standfast doctor\n"
 }
 
-fn cause_and_cure(message: &Message, machine: &Machine) -> String {
+fn cause_and_remedies(message: &Message, machine: &Machine) -> String {
     let mut text = format!(
-        "{}\n  said by {}: {}\n\n{}\n\n",
+        "{}\n  printed by {}: {}\n\n{}\n\n",
         message.trouble.name(),
         message.program,
         message.text,
         wrapped(message.trouble.cause())
     );
-    if let Some(here) = message.trouble.here(machine) {
+    if let Some(here) = message.trouble.on_machine(machine) {
         let _ = writeln!(text, "    {:<27} {here}", "on this machine:");
     }
-    for (place, line) in message.trouble.cures() {
+    for (place, line) in message.trouble.remedies() {
         let _ = writeln!(text, "    {:<27} {line}", format!("{place}:"));
     }
     text

@@ -36,20 +36,20 @@ const LOAD: First = First {
         (
             "urls",
             "http:// https:// for requests, ws:// wss:// for WebSockets, cable:// \
-             for Action Cable, tcp:// tls:// for others; or FILE.toml, a scenario",
+             for Action Cable, tcp:// tls:// for raw TCP; or a scenario FILE.toml",
         ),
-        ("connections", "At the same time, each of one user"),
-        ("rate", "Sent per second [default: when answered]"),
-        ("duration", "How long to send [default: 10s without a number]"),
-        ("requests", "Requests in all"),
-        ("method", "The method [default: GET, with --data POST]"),
-        ("data", "The body, or @FILE"),
-        ("header", "A header line of each request or handshake"),
-        ("echo", "Send messages by WebSocket, expect them back"),
-        ("hold", "Hold WebSockets [default: 10s, with messages 0]"),
-        ("fanout", "Publish so many a second; all must receive each"),
-        ("threshold", "What must hold, as 'p99<250ms'"),
-        ("json", "Write all figures to a file, or - for stdout"),
+        ("connections", "Concurrent connections"),
+        ("rate", "Sent per second [default: closed loop]"),
+        ("duration", "How long to send [default: 10s without a count]"),
+        ("requests", "Total number of requests"),
+        ("method", "Request method [default: GET, with --data POST]"),
+        ("data", "Request body, or @FILE"),
+        ("header", "Add a header to each request or handshake"),
+        ("echo", "Send WebSocket messages and check the echoes"),
+        ("hold", "Hold WebSockets [default: 10s, with --echo 0]"),
+        ("fanout", "Publish N a second, check that all receive each"),
+        ("threshold", "Pass or fail, as 'p99<250ms'"),
+        ("json", "Write the results to a file, or - for stdout"),
     ],
     examples: [
         "standfast load http://127.0.0.1:8080/ --duration 10s --fail 'p99<250ms'",
@@ -61,20 +61,20 @@ const LOAD: First = First {
 const SERVE: First = First {
     command: "serve",
     flags: &[
-        ("listen", "Where clients connect"),
-        ("admin", "Where operators connect"),
+        ("listen", "Client address"),
+        ("admin", "Admin address, or off"),
         ("admin_key", "Key that operators must send"),
-        ("echo", "Serve /echo, which sends each message back"),
-        ("public", "Let anyone subscribe and publish; so on loopback"),
-        ("allow_origin", "Let pages of this origin connect"),
-        ("secret", "For tokens, streams, publishers; best file:PATH"),
-        ("tls_cert", "Speak TLS with the certificate in this file"),
-        ("tls_key", "The certificate's key"),
-        ("max_connections", "Connections at most [default: what fits here]"),
-        ("max_message", "Longest message from a client"),
-        ("memory_limit", "Let nobody in beyond this memory, such as 2GiB"),
+        ("echo", "Enable /echo, which returns each message"),
+        ("public", "Open topics to everyone (default on loopback)"),
+        ("allow_origin", "Accept browser pages from this origin"),
+        ("secret", "Secret for tokens, streams, publishers: file:PATH"),
+        ("tls_cert", "TLS certificate file (PEM)"),
+        ("tls_key", "TLS private key file (PEM)"),
+        ("max_connections", "Connection limit [default: what fits here]"),
+        ("max_message", "Message size limit"),
+        ("memory_limit", "Refuse and shed clients above this, such as 2GiB"),
         ("config", "Read the [serve] section of this TOML file"),
-        ("drain", "How long goodbyes take on SIGTERM"),
+        ("drain", "Time to drain on SIGTERM"),
         ("log", "off, error, warn, info or debug"),
     ],
     examples: [
@@ -87,19 +87,19 @@ const SERVE: First = First {
 const PROXY: First = First {
     command: "proxy",
     flags: &[
-        ("listen", "Where clients connect"),
-        ("upstream", "A server to pass on to; a file says more"),
-        ("admin", "For operators, or off"),
+        ("listen", "Client address"),
+        ("upstream", "Upstream servers; pools go in a --config file"),
+        ("admin", "Admin address, or off"),
         ("admin_key", "Key that operators must send"),
-        ("tls_cert", "Speak TLS with the certificate in this file"),
-        ("tls_key", "The certificate's key"),
-        ("upstream_tls", "Speak TLS with upstreams"),
-        ("max_connections", "Tunnels at most [default: what fits here]"),
-        ("idle_timeout", "Close tunnels silent for so long"),
-        ("connect_timeout", "Time to connect to an upstream"),
+        ("tls_cert", "TLS certificate file (PEM)"),
+        ("tls_key", "TLS private key file (PEM)"),
+        ("upstream_tls", "Connect to upstreams over TLS"),
+        ("max_connections", "Tunnel limit [default: what fits here]"),
+        ("idle_timeout", "Close tunnels idle for this long"),
+        ("connect_timeout", "Upstream connect timeout"),
         ("config", "Read the [proxy] section of this TOML file"),
-        ("access_log", "Write a line per tunnel and request, or -"),
-        ("drain", "How long goodbyes take on SIGTERM"),
+        ("access_log", "Access log file, or - for stdout"),
+        ("drain", "Time to drain on SIGTERM"),
         ("log", "off, error, warn, info or debug"),
     ],
     examples: [
@@ -112,21 +112,21 @@ const PROXY: First = First {
 const STRESS: First = First {
     command: "stress",
     flags: &[
-        ("users", "Users, each with a connection of its own"),
-        ("each", "Requests of each: there are c × n in all"),
-        ("url", "http, https, ws or wss; without a scheme http"),
-        ("curl", "A file of curl commands to make instead, in turn"),
-        ("header", "A header line"),
-        ("data", "A body; the request becomes POST"),
-        ("verify", "What a good answer is: statusCode, json, any"),
-        ("code", "The code of a good answer [default: 200]"),
-        ("keep", "Keep connections; else each request has a new one"),
-        ("time", "Seconds for one request, 0 for 30"),
-        ("timeout", "Seconds for the whole run, 0 for no limit"),
-        ("debug", "Print every answer where true"),
-        ("dialect", "Whose flags: upstream or fork"),
-        ("message", "What to send over ws"),
-        ("json", "Write the result to a file, or - for stdout"),
+        ("users", "Concurrent users, one connection each"),
+        ("each", "Requests per user; c × n in total"),
+        ("url", "http, https, ws or wss URL [default scheme: http]"),
+        ("curl", "File of curl commands, run in turn instead of -u"),
+        ("header", "Add a header"),
+        ("data", "Request body; makes the request a POST"),
+        ("verify", "Response check: statusCode, json, any"),
+        ("code", "Expected status or code [default: 200]"),
+        ("keep", "Keep connections open between requests"),
+        ("time", "Request timeout in seconds, 0 for 30"),
+        ("timeout", "Time limit of the run in seconds, 0 for none"),
+        ("debug", "true prints every response"),
+        ("dialect", "Flag dialect: upstream or fork"),
+        ("message", "Message to send over ws"),
+        ("json", "Write the results to a file, or - for stdout"),
     ],
     examples: [
         "standfast stress -c 100 -n 1000 -u http://127.0.0.1:8080/health",
@@ -145,13 +145,13 @@ impl First {
         if arg.is_positional() {
             return arg.help(text);
         }
-        let said = arg.get_num_args().map(|values| values.takes_values());
-        let valued = said.unwrap_or(arg.get_action().takes_values());
+        let takes_values = arg.get_num_args().map(|values| values.takes_values());
+        let valued = takes_values.unwrap_or(arg.get_action().takes_values());
         arg.help(text).display_order(nth).hide_possible_values(valued)
     }
 
-    /// What stands under the flags: `topics` lead to all the others.
-    fn ways_on(&self, topics: &[String]) -> String {
+    /// Returns the lines below the flags: examples and the topics that show all other flags.
+    fn footer(&self, topics: &[String]) -> String {
         let First { command, examples: [one, other], page, .. } = self;
         let topics = topics.join(" ");
         format!(
@@ -178,39 +178,39 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let (path, rest) = split(&whole, &args.words);
     let at = descend(&whole, path);
     let mut tree = match rest {
-        [] => on_a_screen(whole),
+        [] => one_screen(whole),
         [topic] if topic == ALL => in_full(whole),
         [topic] if topics(at).contains(topic) => of_topic(in_full(whole), topic),
-        [word, ..] => bail!("{}", strange(at, path, word)),
+        [word, ..] => bail!("{}", unknown(at, path, word)),
     };
     tree.build();
     let mut at = &mut tree;
     for name in path {
         match at.find_subcommand_mut(name) {
             Some(next) => at = next,
-            None => bail!("there is no command {name}"),
+            None => bail!("no such command: {name}"),
         }
     }
     output::print(&at.render_help().to_string())?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Every command as it is parsed: what it tells of itself fits a screen.
-pub(crate) fn on_a_screen(command: Command) -> Command {
+/// Returns the command tree as it is parsed, with help that fits on one screen.
+pub(crate) fn one_screen(command: Command) -> Command {
     let help = Arg::new("help").short('h').long("help").action(ArgAction::HelpShort);
-    let command = command.disable_help_flag(true).mut_subcommands(on_a_screen);
+    let command = command.disable_help_flag(true).mut_subcommands(one_screen);
     let first = FIRST.iter().find(|first| first.command == command.get_name());
     let Some(first) = first else {
         return command.arg(help.help("Print help"));
     };
-    let ways_on = first.ways_on(&topics(&command));
+    let footer = first.footer(&topics(&command));
     let usage = usage(&command);
     let template = match command.get_positionals().next() {
         Some(_) => "{about}\n{usage-heading} {usage}\n\n{positionals}\n{options}{after-help}",
         None => "{about}\n{usage-heading} {usage}\n\n{options}{after-help}",
     };
     let command = command.mut_args(|arg| first.show(arg)).arg(help.hide(true));
-    let command = command.override_usage(usage).help_template(template).after_help(ways_on);
+    let command = command.override_usage(usage).help_template(template).after_help(footer);
     command.max_term_width(COLUMNS)
 }
 
@@ -280,7 +280,7 @@ fn topic(arg: &Arg) -> String {
     heading.to_lowercase().replace(' ', "-")
 }
 
-fn strange(at: &Command, path: &[String], word: &str) -> String {
+fn unknown(at: &Command, path: &[String], word: &str) -> String {
     let topics = topics(at);
     let names = at.get_subcommands().filter(|command| !command.is_hide_set());
     let mut known: Vec<&str> = names.map(Command::get_name).collect();
@@ -288,9 +288,10 @@ fn strange(at: &Command, path: &[String], word: &str) -> String {
         known.extend(topics.iter().map(String::as_str).chain([ALL]));
     }
     let near = nearest(word, known.iter().copied());
-    let near = near.map_or(".".to_owned(), |near| format!("; did you mean {near}?"));
-    let of = [&["standfast".to_owned()], path].concat().join(" ");
-    format!("{of} has nothing named {word}{near} There are: {}", known.join(", "))
+    let near = near.map_or(String::new(), |near| format!(", did you mean {near}?"));
+    let command = [&["standfast".to_owned()], path].concat().join(" ");
+    let known = known.join(", ");
+    format!("{command}: no command or topic \"{word}\"{near} (expected one of {known})")
 }
 
 #[cfg(test)]
@@ -298,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_first_is_there() {
+    fn flags_of_the_first_screen_exist() {
         let whole = args::Args::command();
         for First { command, flags, .. } in &FIRST {
             let command = whole.find_subcommand(command).unwrap();
@@ -309,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flag_has_a_topic_and_a_heading_where_there_are_many() {
+    fn every_flag_of_a_long_command_has_a_heading() {
         let whole = args::Args::command();
         for First { command, .. } in &FIRST {
             let command = whole.find_subcommand(command).unwrap();
@@ -320,16 +321,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_is_told_with_the_nearest() {
+    fn unknown_words_suggest_the_nearest_match() {
         let whole = args::Args::command();
         let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
-        let said = |text: &str| {
+        let message = |text: &str| {
             let words = words(text);
             let (path, rest) = split(&whole, &words);
-            strange(descend(&whole, path), path, &rest[0])
+            unknown(descend(&whole, path), path, &rest[0])
         };
-        assert!(said("laod").contains("did you mean load?"), "{}", said("laod"));
-        assert!(said("load fanout").contains("did you mean fan-out?"), "{}", said("load fanout"));
-        assert!(said("load compare x").starts_with("standfast load compare has nothing named x"));
+        assert!(message("laod").contains("did you mean load?"), "{}", message("laod"));
+        assert!(
+            message("load fanout").contains("did you mean fan-out?"),
+            "{}",
+            message("load fanout")
+        );
+        assert!(
+            message("load compare x")
+                .starts_with("standfast load compare: no command or topic \"x\"")
+        );
     }
 }

@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ::proxy::access_log::Form;
+use ::proxy::access_log::LogFormat;
 use ::proxy::{
-    Config, Limits, Live, Outgoing, Patience, Place, ProxyVersion, RoutesConfig, Running,
+    Config, Endpoint, Limits, Live, ProxyVersion, RoutesConfig, Running, Timeouts, Transport,
 };
 use anyhow::{Context, Result, anyhow};
 use clap::{ArgMatches, Subcommand, ValueEnum};
 
 use crate::admission::{self, ADMISSION};
-use crate::routes::Speech;
-use crate::running::{self, Idle, PROCESS, Told, idle};
+use crate::routes::PoolTransport;
+use crate::running::{self, IdleTimeout, PROCESS, ServerArgs, idle_timeout};
 use crate::settings::{Layer, Settings};
 use crate::{routes, tls, units};
 
@@ -62,24 +62,24 @@ pub(crate) struct Args {
     /// Upstream server: ADDRESS:PORT, NAME:PORT or unix:/PATH. Repeatable. For several pools use
     /// [[route]] and [pool.NAME] in a --config file
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',', help_heading = UPSTREAMS)]
-    upstream: Vec<Place>,
-    /// Tunnels at most, such as 50k; each takes two descriptors [default: what the workers'
-    /// descriptor tables hold]
+    upstream: Vec<Endpoint>,
+    /// Maximum number of tunnels, such as 50k; each takes two descriptors [default: what the
+    /// workers' descriptor tables hold]
     #[arg(long, value_name = "N", value_parser = units::count, help_heading = TUNNELS)]
     max_connections: Option<u64>,
     /// Source addresses for connections to upstreams, used in turn [default: chosen by the system;
     /// on loopback as many of 127.0.0.0/8 as needed]
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',', help_heading = UPSTREAMS)]
     source: Vec<IpAddr>,
-    /// Close tunnels in which neither side says anything for so long, or off
-    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = idle,
+    /// Close a tunnel after this time without data in either direction, or off
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = idle_timeout,
         help_heading = TUNNELS)]
-    idle_timeout: Idle,
-    /// Close tunnels after this time, give or take a tenth, or off
-    #[arg(long, value_name = "TIME", default_value = "off", value_parser = idle,
+    idle_timeout: IdleTimeout,
+    /// Close a tunnel at this age (plus or minus 10 %), or off
+    #[arg(long, value_name = "TIME", default_value = "off", value_parser = idle_timeout,
         help_heading = TUNNELS)]
-    max_lifetime: Idle,
-    /// Time for a connect to an upstream
+    max_lifetime: IdleTimeout,
+    /// Timeout for connecting to an upstream
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = units::positive_duration,
         help_heading = UPSTREAMS)]
     connect_timeout: Duration,
@@ -95,12 +95,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::positive_duration,
         help_heading = TUNNELS)]
     fin_timeout: Duration,
-    /// Give up a peer that acknowledges nothing for so long (TCP_USER_TIMEOUT), and ask idle ones
-    /// after half of it, and each tenth again, whether they are there; or off
-    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = idle,
+    /// Drop a peer that acknowledges nothing for this time (TCP_USER_TIMEOUT), or off. Keepalive
+    /// probes start after half of it idle and repeat every tenth of it
+    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = idle_timeout,
         help_heading = TUNNELS)]
-    peer_timeout: Idle,
-    /// Connections to upstreams that each worker keeps for a next plain request
+    peer_timeout: IdleTimeout,
+    /// Idle connections to upstreams that each worker keeps for later HTTP requests
     #[arg(long, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u16),
         help_heading = UPSTREAMS)]
     spare_connections: u16,
@@ -124,7 +124,7 @@ pub(crate) struct Args {
     access_log: Option<PathBuf>,
     /// Format of the access log: json or combined
     #[arg(long, value_name = "FORM", default_value = "json", help_heading = PROCESS)]
-    access_log_format: Form,
+    access_log_format: LogFormat,
     #[command(flatten)]
     tls: tls::ServerFlags,
     #[command(flatten)]
@@ -158,7 +158,7 @@ enum ProxyHeader {
     V2,
 }
 
-impl Told for Args {
+impl ServerArgs for Args {
     fn server(&self) -> &running::Flags {
         &self.server
     }
@@ -174,9 +174,9 @@ pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
     }
     let settings = read(flags)?;
     let config = config(&settings.args)?;
-    settings.args.server.begin();
+    settings.args.server.init_process();
     let running = proxy::start(&config)?;
-    running::until_told(running, settings, |running, old| reload(running, old, flags))
+    running::run_until_signal(running, settings, |running, old| reload(running, old, flags))
 }
 
 fn check(file: &Path) -> Result<ExitCode> {
@@ -186,13 +186,18 @@ fn check(file: &Path) -> Result<ExitCode> {
     proxy::check_sources(&config.sources)?;
     let routes = config.routes;
     let upstreams: usize = routes.pools.iter().map(|pool| pool.members.len()).sum();
-    let many =
-        |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
-    let (routes_said, pools) =
-        (many(routes.routes.len(), "route"), many(routes.pools.len(), "pool"));
-    println!("{}: {routes_said}, {pools}, {}", file.display(), many(upstreams, "upstream"));
+    let count = |number: usize, what: &str| {
+        format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+    };
+    let (routes_text, pools) =
+        (count(routes.routes.len(), "route"), count(routes.pools.len(), "pool"));
+    println!(
+        "{}: configuration ok: {routes_text}, {pools}, {}",
+        file.display(),
+        count(upstreams, "upstream")
+    );
     for unused in routes.unused() {
-        println!("no route leads to [pool.{unused}]");
+        println!("warning: no route uses [pool.{unused}]");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -203,7 +208,7 @@ fn read(flags: &ArgMatches) -> Result<Settings<Args>> {
 
 fn reload(running: &Running, old: &Settings<Args>, flags: &ArgMatches) -> Result<Settings<Args>> {
     let new = read(flags)?;
-    running::may_change(old, &new, RELOADABLE)?;
+    running::check_reloadable(old, &new, RELOADABLE)?;
     let config = config(&new.args)?;
     running.reload(config.live, config.routes).map_err(anyhow::Error::msg)?;
     Ok(new)
@@ -226,27 +231,27 @@ fn config(args: &Args) -> Result<Config> {
 /// Routes and pools: `--upstream` replaces those of the file. The TLS and PROXY settings of a pool
 /// take precedence over the flags.
 fn routes(args: &Args) -> Result<RoutesConfig> {
-    let said = if args.upstream.is_empty() {
+    let configured = if args.upstream.is_empty() {
         args.config.as_deref().map(routes::from_file).transpose()?.flatten()
     } else {
-        Some((RoutesConfig::to(args.upstream.iter().cloned()), vec![Speech::default()]))
+        Some((RoutesConfig::to(args.upstream.iter().cloned()), vec![PoolTransport::default()]))
     };
-    let (mut routes, speech) = said.ok_or_else(|| {
+    let (mut routes, transports) = configured.ok_or_else(|| {
         anyhow!(
-            "there is nothing to pass requests on to: give --upstream ADDRESS:PORT, or a file \
-                 with [pool.NAME] by --config"
+            "no upstream configured: use --upstream ADDRESS:PORT, or --config FILE with a \
+             [pool.NAME] section"
         )
     })?;
     routes.check().map_err(anyhow::Error::msg)?;
-    let flags = Outgoing { tls: args.upstream_tls.client()?, proxy_header: args.proxy_header() };
-    for (pool, speech) in routes.pools.iter_mut().zip(speech) {
-        pool.outgoing = flags.clone();
-        if let Some(tls) = speech.tls {
+    let flags = Transport { tls: args.upstream_tls.client()?, proxy_header: args.proxy_header() };
+    for (pool, transport) in routes.pools.iter_mut().zip(transports) {
+        pool.transport = flags.clone();
+        if let Some(tls) = transport.tls {
             let tls = tls.as_ref().map(tls::upstream_tls).transpose();
-            pool.outgoing.tls = tls.with_context(|| format!("[pool.{}]: tls", pool.name))?;
+            pool.transport.tls = tls.with_context(|| format!("[pool.{}]: tls", pool.name))?;
         }
-        if let Some(header) = speech.proxy_protocol {
-            pool.outgoing.proxy_header = header;
+        if let Some(header) = transport.proxy_protocol {
+            pool.transport.proxy_header = header;
         }
     }
     Ok(routes)
@@ -270,21 +275,21 @@ fn live(args: &Args) -> Result<Live> {
     };
     args.admission.set(&mut limits)?;
     limits.wire.head_bytes = args.max_head;
-    let patience = Patience {
+    let timeouts = Timeouts {
         connect: args.connect_timeout,
         handshake: args.upstream_timeout,
         answer: args.answer_timeout,
         idle: args.idle_timeout.0,
         fin: args.fin_timeout,
         lifetime: args.max_lifetime.0,
-        ..Patience::default()
+        ..Timeouts::default()
     };
     Ok(Live {
         limits,
-        patience,
+        timeouts,
         tls: args.tls.server()?,
         forwarded: args.forwarded,
-        spares: usize::from(args.spare_connections),
+        idle_connections: usize::from(args.spare_connections),
         admin_key: args.server.admin_key.clone(),
     })
 }
@@ -292,5 +297,5 @@ fn live(args: &Args) -> Result<Live> {
 fn head_bytes(text: &str) -> Result<usize, String> {
     let bytes = units::size(text)?;
     let within = usize::try_from(bytes).ok().filter(|bytes| (1024..=64 * 1024).contains(bytes));
-    within.ok_or_else(|| "a head has 1KiB to 64KiB".to_owned())
+    within.ok_or_else(|| "expected 1KiB to 64KiB".to_owned())
 }

@@ -9,8 +9,8 @@ use clap::{ArgMatches, ValueEnum};
 use serve::{Config, Limits, Live, Origin, Running};
 use tracing::warn;
 
-use crate::anycable::Anycable;
-use crate::running::{self, Idle, LISTENERS, PROCESS, Told, idle};
+use crate::anycable::AnycableEnv;
+use crate::running::{self, IdleTimeout, LISTENERS, PROCESS, ServerArgs, idle_timeout};
 use crate::settings::Settings;
 use crate::{admission, anycable, auth, channels, tls, units};
 
@@ -88,11 +88,11 @@ pub(crate) struct Args {
     /// What to do with a client whose send queue is full
     #[arg(long, value_name = "POLICY", default_value = "disconnect", help_heading = LIMITS)]
     slow_consumer: SlowConsumer,
-    /// Close clients that were silent for so long, or off
-    #[arg(long, value_name = "TIME", default_value = "120s", value_parser = idle,
+    /// Close clients that are silent for this time, or off
+    #[arg(long, value_name = "TIME", default_value = "120s", value_parser = idle_timeout,
         help_heading = LIMITS)]
-    idle_timeout: Idle,
-    /// Ping clients after half the idle timeout, so that live ones stay
+    idle_timeout: IdleTimeout,
+    /// Ping clients after half the idle timeout, so that live ones are not closed
     #[arg(long, value_name = "WHEN", default_value = "on", help_heading = LIMITS)]
     pings: Switch,
     #[command(flatten)]
@@ -134,7 +134,7 @@ enum SlowConsumer {
     LatestOnly,
 }
 
-impl Told for Args {
+impl ServerArgs for Args {
     fn server(&self) -> &running::Flags {
         &self.server
     }
@@ -147,23 +147,23 @@ impl Told for Args {
 pub(crate) fn run(flags: &ArgMatches) -> Result<ExitCode> {
     let (settings, ignored) = read(flags)?;
     let config = config(&settings.args)?;
-    settings.args.server.begin();
+    settings.args.server.init_process();
     if !ignored.is_empty() {
-        warn!("these have no effect here: {}", ignored.join(", "));
+        warn!("environment variables ignored: {}", ignored.join(", "));
     }
     let running = serve::start(&config)?;
-    running::until_told(running, settings, |running, old| reload(running, old, flags))
+    running::run_until_signal(running, settings, |running, old| reload(running, old, flags))
 }
 
 /// Reads all settings, and lists AnyCable variables without effect.
 fn read(flags: &ArgMatches) -> Result<(Settings<Args>, Vec<String>)> {
-    let Anycable { layer, ignored } = Anycable::from_environment()?;
+    let AnycableEnv { layer, ignored } = AnycableEnv::from_environment()?;
     Ok((Settings::read("serve", flags, (anycable::PREFIX, layer))?, ignored))
 }
 
 fn reload(running: &Running, old: &Settings<Args>, flags: &ArgMatches) -> Result<Settings<Args>> {
     let (new, _) = read(flags)?;
-    running::may_change(old, &new, RELOADABLE)?;
+    running::check_reloadable(old, &new, RELOADABLE)?;
     running.reload(&live(&new.args)?).map_err(anyhow::Error::msg)?;
     Ok(new)
 }
@@ -210,10 +210,10 @@ fn live(args: &Args) -> Result<Live> {
 fn message_bytes(text: &str) -> Result<u32, String> {
     let bytes = units::size(text)?;
     let within = u32::try_from(bytes).ok().filter(|bytes| *bytes > 0);
-    within.ok_or_else(|| "a message has 1 byte to 4 GiB".to_owned())
+    within.ok_or_else(|| "expected 1B to 4GiB".to_owned())
 }
 
 fn queue_bytes(text: &str) -> Result<usize, String> {
     let bytes = units::size(text)?;
-    usize::try_from(bytes).map_err(|_| format!("\"{text}\" is more than this machine addresses"))
+    usize::try_from(bytes).map_err(|_| "more than this machine can address".to_owned())
 }

@@ -127,7 +127,8 @@ impl Part {
 
 fn named(value: &[u8], line: usize) -> Result<(String, &[u8])> {
     let at = value.iter().position(|&byte| byte == b'=');
-    let at = at.with_context(|| format!("line {line}: -F takes name=value or name=@file"))?;
+    let at =
+        at.with_context(|| format!("line {line}: invalid -F: expected name=value or name=@file"))?;
     let (name, rest) = value.split_at(at);
     Ok((String::from_utf8_lossy(name).into_owned(), rest.get(1..).unwrap_or_default()))
 }

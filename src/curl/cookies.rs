@@ -19,8 +19,7 @@ pub(super) struct Cookie {
 
 /// Returns the cookies of a file without invalid lines and expired cookies.
 pub(super) fn read(text: &str) -> Vec<Cookie> {
-    // What is measured is measured by the engine's clock.
-    #[allow(clippy::disallowed_methods, reason = "the calendar is nobody else's to tell")]
+    #[allow(clippy::disallowed_methods, reason = "only the system knows the time of day")]
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     text.lines().filter_map(|line| cookie(line, now.as_secs())).collect()
 }
@@ -59,8 +58,8 @@ impl Cookie {
         self.pair.clone()
     }
 
-    /// Whether it is sent to this URL (RFC 6265 section 5.4).
-    pub(super) fn goes_to(&self, url: &str) -> bool {
+    /// Returns whether the cookie is sent to this URL (RFC 6265 section 5.4).
+    pub(super) fn matches(&self, url: &str) -> bool {
         let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
         let rest = rest.split(['?', '#']).next().unwrap_or_default();
         let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));

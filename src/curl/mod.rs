@@ -43,7 +43,7 @@ pub(crate) fn read(path: &Path) -> Result<Commands> {
     } else {
         let length = path.metadata().with_context(|| format!("cannot read {file}"))?.len();
         if length > FILE_BYTES_MAX {
-            bail!("{file} has {length} bytes: that is no file of curl commands");
+            bail!("{file} has {length} bytes: expected at most {FILE_BYTES_MAX}");
         }
         std::fs::read_to_string(path).with_context(|| format!("cannot read {file}"))?
     };
@@ -71,8 +71,7 @@ pub(crate) fn parse(text: &str, folder: &Path) -> Result<Commands> {
             _ => (name, rest),
         };
         if !is_curl(&name) {
-            warnings
-                .push(format!("line {}: {name:?} is no curl command; it is left out", first.line));
+            warnings.push(format!("line {}: {name:?} is not a curl command: ignored", first.line));
             continue;
         }
         for words in rest.split(|word| matches!(word.bytes.as_slice(), b"--next" | b"-:")) {
@@ -80,12 +79,12 @@ pub(crate) fn parse(text: &str, folder: &Path) -> Result<Commands> {
             options::read(words, &mut draft, &mut warnings)?;
             requests.push(draft.finish(&mut warnings)?);
             if requests.len() > COMMANDS_MAX {
-                bail!("there are more than {COMMANDS_MAX} commands");
+                bail!("more than {COMMANDS_MAX} commands");
             }
         }
     }
     if requests.is_empty() {
-        bail!("there is no curl command in it: it begins with curl, as in curl 'http://HOST/'");
+        bail!("no curl command found: expected lines such as curl 'http://HOST/'");
     }
     Ok(Commands { requests, warnings })
 }
@@ -96,11 +95,8 @@ pub(crate) fn parse(text: &str, folder: &Path) -> Result<Commands> {
 /// A device name; its addresses are not looked up.
 pub(crate) fn source(interface: &str) -> Result<IpAddr, String> {
     let bare = interface.strip_prefix("host!").unwrap_or(interface).trim_matches(['[', ']']);
-    let wrong = || {
-        format!(
-            "--interface {interface}: give the address of this machine to connect from, 127.0.0.2"
-        )
-    };
+    let wrong =
+        || format!("--interface {interface}: expected a local IP address such as 127.0.0.2");
     bare.parse().map_err(|_| wrong())
 }
 

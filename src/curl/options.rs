@@ -8,7 +8,7 @@ use super::words::Word;
 
 /// The effect of an option on a request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(super) enum What {
+pub(super) enum Kind {
     Url,
     Method,
     Head,
@@ -40,302 +40,303 @@ pub(super) enum What {
     Http10,
     UnixSocket,
     Interface,
-    /// Another way to say who one is than Basic.
-    OtherUser,
-    /// Says how curl shows or names what it gets, and changes no request.
-    Shown,
-    /// Is the way it is done here anyway.
-    AsIs,
-    /// Would change the request, and does not here.
-    Missing,
+    /// An authentication scheme other than Basic.
+    OtherAuth,
+    /// Affects only the output of curl, not the request.
+    OutputOnly,
+    /// Requests what is the default here.
+    Default,
+    /// Changes the request in curl, but is not supported here.
+    Unsupported,
 }
 
-struct Known(Option<char>, &'static str, bool, What);
+/// Short name, long name, whether it takes a value, and its effect.
+struct OptionSpec(Option<char>, &'static str, bool, Kind);
 
-const fn flag(short: char, long: &'static str, what: What) -> Known {
-    Known(Some(short), long, false, what)
+const fn flag(short: char, long: &'static str, kind: Kind) -> OptionSpec {
+    OptionSpec(Some(short), long, false, kind)
 }
-const fn value(short: char, long: &'static str, what: What) -> Known {
-    Known(Some(short), long, true, what)
+const fn value(short: char, long: &'static str, kind: Kind) -> OptionSpec {
+    OptionSpec(Some(short), long, true, kind)
 }
-const fn long_flag(long: &'static str, what: What) -> Known {
-    Known(None, long, false, what)
+const fn long_flag(long: &'static str, kind: Kind) -> OptionSpec {
+    OptionSpec(None, long, false, kind)
 }
-const fn long_value(long: &'static str, what: What) -> Known {
-    Known(None, long, true, what)
+const fn long_value(long: &'static str, kind: Kind) -> OptionSpec {
+    OptionSpec(None, long, true, kind)
 }
 
-const TABLE: &[Known] = &[
-    long_value("url", What::Url),
-    value('X', "request", What::Method),
-    flag('I', "head", What::Head),
-    flag('G', "get", What::Get),
-    value('H', "header", What::Header),
-    value('d', "data", What::Data(Data::Text)),
-    long_value("data-ascii", What::Data(Data::Text)),
-    long_value("data-raw", What::Data(Data::Raw)),
-    long_value("data-binary", What::Data(Data::Binary)),
-    long_value("data-urlencode", What::Data(Data::UrlEncode)),
-    long_value("json", What::Data(Data::Json)),
-    value('F', "form", What::Form),
-    long_value("form-string", What::FormString),
-    long_value("url-query", What::UrlQuery),
-    value('T', "upload-file", What::Upload),
-    value('b', "cookie", What::Cookie),
-    value('u', "user", What::User),
-    long_flag("basic", What::AsIs),
-    long_value("oauth2-bearer", What::Bearer),
-    value('A', "user-agent", What::Agent),
-    value('e', "referer", What::Referer),
-    value('r', "range", What::Range),
-    long_flag("compressed", What::Compressed),
-    flag('L', "location", What::Location),
-    long_flag("location-trusted", What::Location),
-    long_value("max-redirs", What::MaxRedirects),
-    value('m', "max-time", What::MaxTime),
-    long_value("connect-timeout", What::ConnectTimeout),
-    flag('k', "insecure", What::Insecure),
-    long_value("cacert", What::Ca),
-    value('E', "cert", What::Cert),
-    long_value("key", What::Key),
-    long_value("resolve", What::Resolve),
-    value('x', "proxy", What::Proxy),
-    long_value("unix-socket", What::UnixSocket),
-    long_value("interface", What::Interface),
-    long_flag("http1.1", What::AsIs),
-    long_flag("no-keepalive", What::Shown),
-    long_flag("keepalive", What::Shown),
-    long_flag("tcp-nodelay", What::AsIs),
-    flag('N', "no-buffer", What::Shown),
-    flag('s', "silent", What::Shown),
-    flag('S', "show-error", What::Shown),
-    flag('v', "verbose", What::Shown),
-    flag('i', "include", What::Shown),
-    long_flag("show-headers", What::Shown),
-    flag('f', "fail", What::Shown),
-    long_flag("fail-with-body", What::Shown),
-    flag('#', "progress-bar", What::Shown),
-    long_flag("no-progress-meter", What::Shown),
-    flag('O', "remote-name", What::Shown),
-    flag('J', "remote-header-name", What::Shown),
-    flag('q', "disable", What::Shown),
-    flag('g', "globoff", What::AsIs),
-    flag('M', "manual", What::Shown),
-    value('o', "output", What::Shown),
-    value('D', "dump-header", What::Shown),
-    value('w', "write-out", What::Shown),
-    long_value("stderr", What::Shown),
-    long_value("trace", What::Shown),
-    long_value("trace-ascii", What::Shown),
-    long_flag("trace-time", What::Shown),
-    flag('0', "http1.0", What::Http10),
-    long_flag("http2", What::Missing),
-    long_flag("http2-prior-knowledge", What::Missing),
-    long_flag("http3", What::Missing),
-    long_flag("http3-only", What::Missing),
-    long_flag("digest", What::OtherUser),
-    long_flag("ntlm", What::OtherUser),
-    long_flag("negotiate", What::OtherUser),
-    long_flag("anyauth", What::OtherUser),
-    flag('n', "netrc", What::Missing),
-    value('c', "cookie-jar", What::Missing),
-    value('K', "config", What::Missing),
-    value('U', "proxy-user", What::ProxyUser),
-    long_value("noproxy", What::Missing),
-    long_value("socks5", What::Missing),
-    long_value("socks5-hostname", What::Missing),
-    long_value("connect-to", What::Missing),
-    long_value("limit-rate", What::Missing),
-    long_value("retry", What::Missing),
-    long_value("retry-delay", What::Missing),
-    long_value("request-target", What::Missing),
-    long_value("ciphers", What::Missing),
-    long_value("tls-max", What::Missing),
-    long_flag("tlsv1.2", What::Missing),
-    long_flag("tlsv1.3", What::Missing),
-    long_value("cert-type", What::Missing),
-    long_value("pass", What::Missing),
-    long_flag("path-as-is", What::AsIs),
-    flag('4', "ipv4", What::Missing),
-    flag('6', "ipv6", What::Missing),
-    value('z', "time-cond", What::Missing),
-    value('y', "speed-time", What::Missing),
-    value('Y', "speed-limit", What::Missing),
-    flag('Z', "parallel", What::Missing),
-    long_value("create-file-mode", What::Shown),
-    long_value("etag-save", What::Shown),
-    long_value("libcurl", What::Shown),
-    long_value("output-dir", What::Shown),
-    long_value("trace-config", What::Shown),
-    flag('a', "append", What::Shown),
-    long_flag("create-dirs", What::Shown),
-    long_flag("fail-early", What::Shown),
-    flag('l', "list-only", What::Shown),
-    long_flag("no-clobber", What::Shown),
-    long_flag("no-fail", What::Shown),
-    long_flag("no-styled-output", What::Shown),
-    long_flag("parallel-immediate", What::Shown),
-    long_flag("progress-meter", What::Shown),
-    long_flag("remote-name-all", What::Shown),
-    flag('R', "remote-time", What::Shown),
-    long_flag("remove-on-error", What::Shown),
-    long_flag("skip-existing", What::Shown),
-    long_flag("styled-output", What::Shown),
-    flag('B', "use-ascii", What::Shown),
-    long_flag("xattr", What::Shown),
-    long_value("abstract-unix-socket", What::Missing),
-    long_value("alt-svc", What::Missing),
-    long_value("aws-sigv4", What::Missing),
-    long_value("capath", What::Missing),
-    value('C', "continue-at", What::Missing),
-    long_value("crlfile", What::Missing),
-    long_value("curves", What::Missing),
-    long_value("delegation", What::Missing),
-    long_value("dns-interface", What::Missing),
-    long_value("dns-ipv4-addr", What::Missing),
-    long_value("dns-ipv6-addr", What::Missing),
-    long_value("dns-servers", What::Missing),
-    long_value("doh-url", What::Missing),
-    long_value("ech", What::Missing),
-    long_value("egd-file", What::Missing),
-    long_value("engine", What::Missing),
-    long_value("etag-compare", What::Missing),
-    long_value("expect100-timeout", What::Missing),
-    long_value("ftp-account", What::Missing),
-    long_value("ftp-alternative-to-user", What::Missing),
-    long_value("ftp-method", What::Missing),
-    value('P', "ftp-port", What::Missing),
-    long_value("ftp-ssl-ccc-mode", What::Missing),
-    long_value("happy-eyeballs-timeout-ms", What::Missing),
-    long_value("haproxy-clientip", What::Missing),
-    long_value("hostpubmd5", What::Missing),
-    long_value("hostpubsha256", What::Missing),
-    long_value("hsts", What::Missing),
-    long_value("ip-tos", What::Missing),
-    long_value("ipfs-gateway", What::Missing),
-    long_value("keepalive-cnt", What::Missing),
-    long_value("keepalive-time", What::Missing),
-    long_value("key-type", What::Missing),
-    long_value("krb", What::Missing),
-    long_value("local-port", What::Missing),
-    long_value("login-options", What::Missing),
-    long_value("mail-auth", What::Missing),
-    long_value("mail-from", What::Missing),
-    long_value("mail-rcpt", What::Missing),
-    long_value("max-filesize", What::Missing),
-    long_value("netrc-file", What::Missing),
-    long_value("parallel-max", What::Missing),
-    long_value("pinnedpubkey", What::Missing),
-    long_value("preproxy", What::Missing),
-    long_value("proto", What::Missing),
-    long_value("proto-default", What::Missing),
-    long_value("proto-redir", What::Missing),
-    long_value("proxy-cacert", What::Missing),
-    long_value("proxy-capath", What::Missing),
-    long_value("proxy-cert", What::Missing),
-    long_value("proxy-cert-type", What::Missing),
-    long_value("proxy-ciphers", What::Missing),
-    long_value("proxy-crlfile", What::Missing),
-    long_value("proxy-header", What::Missing),
-    long_value("proxy-key", What::Missing),
-    long_value("proxy-key-type", What::Missing),
-    long_value("proxy-pass", What::Missing),
-    long_value("proxy-pinnedpubkey", What::Missing),
-    long_value("proxy-service-name", What::Missing),
-    long_value("proxy-tls13-ciphers", What::Missing),
-    long_value("proxy-tlsauthtype", What::Missing),
-    long_value("proxy-tlspassword", What::Missing),
-    long_value("proxy-tlsuser", What::Missing),
-    long_value("proxy1.0", What::Missing),
-    long_value("pubkey", What::Missing),
-    value('Q', "quote", What::Missing),
-    long_value("random-file", What::Missing),
-    long_value("rate", What::Missing),
-    long_value("retry-max-time", What::Missing),
-    long_value("sasl-authzid", What::Missing),
-    long_value("service-name", What::Missing),
-    long_value("sigalgs", What::Missing),
-    long_value("socks4", What::Missing),
-    long_value("socks4a", What::Missing),
-    long_value("socks5-gssapi-service", What::Missing),
-    long_value("ssl-sessions", What::Missing),
-    value('t', "telnet-option", What::Missing),
-    long_value("tftp-blksize", What::Missing),
-    long_value("tls13-ciphers", What::Missing),
-    long_value("tlsauthtype", What::Missing),
-    long_value("tlspassword", What::Missing),
-    long_value("tlsuser", What::Missing),
-    long_value("variable", What::Missing),
-    long_value("vlan-priority", What::Missing),
-    long_flag("ca-native", What::Missing),
-    long_flag("cert-status", What::Missing),
-    long_flag("compressed-ssh", What::Missing),
-    long_flag("crlf", What::Missing),
-    long_flag("disable-eprt", What::Missing),
-    long_flag("disable-epsv", What::Missing),
-    long_flag("disallow-username-in-url", What::Missing),
-    long_flag("doh-cert-status", What::Missing),
-    long_flag("doh-insecure", What::Missing),
-    long_flag("false-start", What::Missing),
-    long_flag("form-escape", What::Missing),
-    long_flag("ftp-create-dirs", What::Missing),
-    long_flag("ftp-pasv", What::Missing),
-    long_flag("ftp-pret", What::Missing),
-    long_flag("ftp-skip-pasv-ip", What::Missing),
-    long_flag("ftp-ssl-ccc", What::Missing),
-    long_flag("ftp-ssl-control", What::Missing),
-    long_flag("haproxy-protocol", What::Missing),
-    long_flag("http0.9", What::Missing),
-    long_flag("ignore-content-length", What::Missing),
-    flag('j', "junk-session-cookies", What::Missing),
-    long_flag("mail-rcpt-allowfails", What::Missing),
-    long_flag("metalink", What::Missing),
-    long_flag("mptcp", What::Missing),
-    long_flag("netrc-optional", What::Missing),
-    flag(':', "next", What::Missing),
-    long_flag("no-alpn", What::Missing),
-    long_flag("no-npn", What::Missing),
-    long_flag("no-sessionid", What::Missing),
-    long_flag("ntlm-wb", What::Missing),
-    long_flag("out-null", What::Missing),
-    long_flag("post301", What::Missing),
-    long_flag("post302", What::Missing),
-    long_flag("post303", What::Missing),
-    long_flag("proxy-anyauth", What::Missing),
-    long_flag("proxy-basic", What::Missing),
-    long_flag("proxy-ca-native", What::Missing),
-    long_flag("proxy-digest", What::Missing),
-    long_flag("proxy-http2", What::Missing),
-    long_flag("proxy-insecure", What::Missing),
-    long_flag("proxy-negotiate", What::Missing),
-    long_flag("proxy-ntlm", What::Missing),
-    long_flag("proxy-ssl-allow-beast", What::Missing),
-    long_flag("proxy-ssl-auto-client-cert", What::Missing),
-    long_flag("proxy-tlsv1", What::Missing),
-    flag('p', "proxytunnel", What::Missing),
-    long_flag("raw", What::Missing),
-    long_flag("retry-all-errors", What::Missing),
-    long_flag("retry-connrefused", What::Missing),
-    long_flag("sasl-ir", What::Missing),
-    long_flag("socks5-basic", What::Missing),
-    long_flag("socks5-gssapi", What::Missing),
-    long_flag("socks5-gssapi-nec", What::Missing),
-    long_flag("ssl", What::Missing),
-    long_flag("ssl-allow-beast", What::Missing),
-    long_flag("ssl-auto-client-cert", What::Missing),
-    long_flag("ssl-no-revoke", What::Missing),
-    long_flag("ssl-reqd", What::Missing),
-    long_flag("ssl-revoke-best-effort", What::Missing),
-    flag('2', "sslv2", What::Missing),
-    flag('3', "sslv3", What::Missing),
-    long_flag("suppress-connect-headers", What::Missing),
-    long_flag("tcp-fastopen", What::Missing),
-    long_flag("test-event", What::Missing),
-    long_flag("tftp-no-options", What::Missing),
-    flag('1', "tlsv1", What::Missing),
-    long_flag("tlsv1.0", What::Missing),
-    long_flag("tlsv1.1", What::Missing),
-    long_flag("tr-encoding", What::Missing),
+const TABLE: &[OptionSpec] = &[
+    long_value("url", Kind::Url),
+    value('X', "request", Kind::Method),
+    flag('I', "head", Kind::Head),
+    flag('G', "get", Kind::Get),
+    value('H', "header", Kind::Header),
+    value('d', "data", Kind::Data(Data::Text)),
+    long_value("data-ascii", Kind::Data(Data::Text)),
+    long_value("data-raw", Kind::Data(Data::Raw)),
+    long_value("data-binary", Kind::Data(Data::Binary)),
+    long_value("data-urlencode", Kind::Data(Data::UrlEncode)),
+    long_value("json", Kind::Data(Data::Json)),
+    value('F', "form", Kind::Form),
+    long_value("form-string", Kind::FormString),
+    long_value("url-query", Kind::UrlQuery),
+    value('T', "upload-file", Kind::Upload),
+    value('b', "cookie", Kind::Cookie),
+    value('u', "user", Kind::User),
+    long_flag("basic", Kind::Default),
+    long_value("oauth2-bearer", Kind::Bearer),
+    value('A', "user-agent", Kind::Agent),
+    value('e', "referer", Kind::Referer),
+    value('r', "range", Kind::Range),
+    long_flag("compressed", Kind::Compressed),
+    flag('L', "location", Kind::Location),
+    long_flag("location-trusted", Kind::Location),
+    long_value("max-redirs", Kind::MaxRedirects),
+    value('m', "max-time", Kind::MaxTime),
+    long_value("connect-timeout", Kind::ConnectTimeout),
+    flag('k', "insecure", Kind::Insecure),
+    long_value("cacert", Kind::Ca),
+    value('E', "cert", Kind::Cert),
+    long_value("key", Kind::Key),
+    long_value("resolve", Kind::Resolve),
+    value('x', "proxy", Kind::Proxy),
+    long_value("unix-socket", Kind::UnixSocket),
+    long_value("interface", Kind::Interface),
+    long_flag("http1.1", Kind::Default),
+    long_flag("no-keepalive", Kind::OutputOnly),
+    long_flag("keepalive", Kind::OutputOnly),
+    long_flag("tcp-nodelay", Kind::Default),
+    flag('N', "no-buffer", Kind::OutputOnly),
+    flag('s', "silent", Kind::OutputOnly),
+    flag('S', "show-error", Kind::OutputOnly),
+    flag('v', "verbose", Kind::OutputOnly),
+    flag('i', "include", Kind::OutputOnly),
+    long_flag("show-headers", Kind::OutputOnly),
+    flag('f', "fail", Kind::OutputOnly),
+    long_flag("fail-with-body", Kind::OutputOnly),
+    flag('#', "progress-bar", Kind::OutputOnly),
+    long_flag("no-progress-meter", Kind::OutputOnly),
+    flag('O', "remote-name", Kind::OutputOnly),
+    flag('J', "remote-header-name", Kind::OutputOnly),
+    flag('q', "disable", Kind::OutputOnly),
+    flag('g', "globoff", Kind::Default),
+    flag('M', "manual", Kind::OutputOnly),
+    value('o', "output", Kind::OutputOnly),
+    value('D', "dump-header", Kind::OutputOnly),
+    value('w', "write-out", Kind::OutputOnly),
+    long_value("stderr", Kind::OutputOnly),
+    long_value("trace", Kind::OutputOnly),
+    long_value("trace-ascii", Kind::OutputOnly),
+    long_flag("trace-time", Kind::OutputOnly),
+    flag('0', "http1.0", Kind::Http10),
+    long_flag("http2", Kind::Unsupported),
+    long_flag("http2-prior-knowledge", Kind::Unsupported),
+    long_flag("http3", Kind::Unsupported),
+    long_flag("http3-only", Kind::Unsupported),
+    long_flag("digest", Kind::OtherAuth),
+    long_flag("ntlm", Kind::OtherAuth),
+    long_flag("negotiate", Kind::OtherAuth),
+    long_flag("anyauth", Kind::OtherAuth),
+    flag('n', "netrc", Kind::Unsupported),
+    value('c', "cookie-jar", Kind::Unsupported),
+    value('K', "config", Kind::Unsupported),
+    value('U', "proxy-user", Kind::ProxyUser),
+    long_value("noproxy", Kind::Unsupported),
+    long_value("socks5", Kind::Unsupported),
+    long_value("socks5-hostname", Kind::Unsupported),
+    long_value("connect-to", Kind::Unsupported),
+    long_value("limit-rate", Kind::Unsupported),
+    long_value("retry", Kind::Unsupported),
+    long_value("retry-delay", Kind::Unsupported),
+    long_value("request-target", Kind::Unsupported),
+    long_value("ciphers", Kind::Unsupported),
+    long_value("tls-max", Kind::Unsupported),
+    long_flag("tlsv1.2", Kind::Unsupported),
+    long_flag("tlsv1.3", Kind::Unsupported),
+    long_value("cert-type", Kind::Unsupported),
+    long_value("pass", Kind::Unsupported),
+    long_flag("path-as-is", Kind::Default),
+    flag('4', "ipv4", Kind::Unsupported),
+    flag('6', "ipv6", Kind::Unsupported),
+    value('z', "time-cond", Kind::Unsupported),
+    value('y', "speed-time", Kind::Unsupported),
+    value('Y', "speed-limit", Kind::Unsupported),
+    flag('Z', "parallel", Kind::Unsupported),
+    long_value("create-file-mode", Kind::OutputOnly),
+    long_value("etag-save", Kind::OutputOnly),
+    long_value("libcurl", Kind::OutputOnly),
+    long_value("output-dir", Kind::OutputOnly),
+    long_value("trace-config", Kind::OutputOnly),
+    flag('a', "append", Kind::OutputOnly),
+    long_flag("create-dirs", Kind::OutputOnly),
+    long_flag("fail-early", Kind::OutputOnly),
+    flag('l', "list-only", Kind::OutputOnly),
+    long_flag("no-clobber", Kind::OutputOnly),
+    long_flag("no-fail", Kind::OutputOnly),
+    long_flag("no-styled-output", Kind::OutputOnly),
+    long_flag("parallel-immediate", Kind::OutputOnly),
+    long_flag("progress-meter", Kind::OutputOnly),
+    long_flag("remote-name-all", Kind::OutputOnly),
+    flag('R', "remote-time", Kind::OutputOnly),
+    long_flag("remove-on-error", Kind::OutputOnly),
+    long_flag("skip-existing", Kind::OutputOnly),
+    long_flag("styled-output", Kind::OutputOnly),
+    flag('B', "use-ascii", Kind::OutputOnly),
+    long_flag("xattr", Kind::OutputOnly),
+    long_value("abstract-unix-socket", Kind::Unsupported),
+    long_value("alt-svc", Kind::Unsupported),
+    long_value("aws-sigv4", Kind::Unsupported),
+    long_value("capath", Kind::Unsupported),
+    value('C', "continue-at", Kind::Unsupported),
+    long_value("crlfile", Kind::Unsupported),
+    long_value("curves", Kind::Unsupported),
+    long_value("delegation", Kind::Unsupported),
+    long_value("dns-interface", Kind::Unsupported),
+    long_value("dns-ipv4-addr", Kind::Unsupported),
+    long_value("dns-ipv6-addr", Kind::Unsupported),
+    long_value("dns-servers", Kind::Unsupported),
+    long_value("doh-url", Kind::Unsupported),
+    long_value("ech", Kind::Unsupported),
+    long_value("egd-file", Kind::Unsupported),
+    long_value("engine", Kind::Unsupported),
+    long_value("etag-compare", Kind::Unsupported),
+    long_value("expect100-timeout", Kind::Unsupported),
+    long_value("ftp-account", Kind::Unsupported),
+    long_value("ftp-alternative-to-user", Kind::Unsupported),
+    long_value("ftp-method", Kind::Unsupported),
+    value('P', "ftp-port", Kind::Unsupported),
+    long_value("ftp-ssl-ccc-mode", Kind::Unsupported),
+    long_value("happy-eyeballs-timeout-ms", Kind::Unsupported),
+    long_value("haproxy-clientip", Kind::Unsupported),
+    long_value("hostpubmd5", Kind::Unsupported),
+    long_value("hostpubsha256", Kind::Unsupported),
+    long_value("hsts", Kind::Unsupported),
+    long_value("ip-tos", Kind::Unsupported),
+    long_value("ipfs-gateway", Kind::Unsupported),
+    long_value("keepalive-cnt", Kind::Unsupported),
+    long_value("keepalive-time", Kind::Unsupported),
+    long_value("key-type", Kind::Unsupported),
+    long_value("krb", Kind::Unsupported),
+    long_value("local-port", Kind::Unsupported),
+    long_value("login-options", Kind::Unsupported),
+    long_value("mail-auth", Kind::Unsupported),
+    long_value("mail-from", Kind::Unsupported),
+    long_value("mail-rcpt", Kind::Unsupported),
+    long_value("max-filesize", Kind::Unsupported),
+    long_value("netrc-file", Kind::Unsupported),
+    long_value("parallel-max", Kind::Unsupported),
+    long_value("pinnedpubkey", Kind::Unsupported),
+    long_value("preproxy", Kind::Unsupported),
+    long_value("proto", Kind::Unsupported),
+    long_value("proto-default", Kind::Unsupported),
+    long_value("proto-redir", Kind::Unsupported),
+    long_value("proxy-cacert", Kind::Unsupported),
+    long_value("proxy-capath", Kind::Unsupported),
+    long_value("proxy-cert", Kind::Unsupported),
+    long_value("proxy-cert-type", Kind::Unsupported),
+    long_value("proxy-ciphers", Kind::Unsupported),
+    long_value("proxy-crlfile", Kind::Unsupported),
+    long_value("proxy-header", Kind::Unsupported),
+    long_value("proxy-key", Kind::Unsupported),
+    long_value("proxy-key-type", Kind::Unsupported),
+    long_value("proxy-pass", Kind::Unsupported),
+    long_value("proxy-pinnedpubkey", Kind::Unsupported),
+    long_value("proxy-service-name", Kind::Unsupported),
+    long_value("proxy-tls13-ciphers", Kind::Unsupported),
+    long_value("proxy-tlsauthtype", Kind::Unsupported),
+    long_value("proxy-tlspassword", Kind::Unsupported),
+    long_value("proxy-tlsuser", Kind::Unsupported),
+    long_value("proxy1.0", Kind::Unsupported),
+    long_value("pubkey", Kind::Unsupported),
+    value('Q', "quote", Kind::Unsupported),
+    long_value("random-file", Kind::Unsupported),
+    long_value("rate", Kind::Unsupported),
+    long_value("retry-max-time", Kind::Unsupported),
+    long_value("sasl-authzid", Kind::Unsupported),
+    long_value("service-name", Kind::Unsupported),
+    long_value("sigalgs", Kind::Unsupported),
+    long_value("socks4", Kind::Unsupported),
+    long_value("socks4a", Kind::Unsupported),
+    long_value("socks5-gssapi-service", Kind::Unsupported),
+    long_value("ssl-sessions", Kind::Unsupported),
+    value('t', "telnet-option", Kind::Unsupported),
+    long_value("tftp-blksize", Kind::Unsupported),
+    long_value("tls13-ciphers", Kind::Unsupported),
+    long_value("tlsauthtype", Kind::Unsupported),
+    long_value("tlspassword", Kind::Unsupported),
+    long_value("tlsuser", Kind::Unsupported),
+    long_value("variable", Kind::Unsupported),
+    long_value("vlan-priority", Kind::Unsupported),
+    long_flag("ca-native", Kind::Unsupported),
+    long_flag("cert-status", Kind::Unsupported),
+    long_flag("compressed-ssh", Kind::Unsupported),
+    long_flag("crlf", Kind::Unsupported),
+    long_flag("disable-eprt", Kind::Unsupported),
+    long_flag("disable-epsv", Kind::Unsupported),
+    long_flag("disallow-username-in-url", Kind::Unsupported),
+    long_flag("doh-cert-status", Kind::Unsupported),
+    long_flag("doh-insecure", Kind::Unsupported),
+    long_flag("false-start", Kind::Unsupported),
+    long_flag("form-escape", Kind::Unsupported),
+    long_flag("ftp-create-dirs", Kind::Unsupported),
+    long_flag("ftp-pasv", Kind::Unsupported),
+    long_flag("ftp-pret", Kind::Unsupported),
+    long_flag("ftp-skip-pasv-ip", Kind::Unsupported),
+    long_flag("ftp-ssl-ccc", Kind::Unsupported),
+    long_flag("ftp-ssl-control", Kind::Unsupported),
+    long_flag("haproxy-protocol", Kind::Unsupported),
+    long_flag("http0.9", Kind::Unsupported),
+    long_flag("ignore-content-length", Kind::Unsupported),
+    flag('j', "junk-session-cookies", Kind::Unsupported),
+    long_flag("mail-rcpt-allowfails", Kind::Unsupported),
+    long_flag("metalink", Kind::Unsupported),
+    long_flag("mptcp", Kind::Unsupported),
+    long_flag("netrc-optional", Kind::Unsupported),
+    flag(':', "next", Kind::Unsupported),
+    long_flag("no-alpn", Kind::Unsupported),
+    long_flag("no-npn", Kind::Unsupported),
+    long_flag("no-sessionid", Kind::Unsupported),
+    long_flag("ntlm-wb", Kind::Unsupported),
+    long_flag("out-null", Kind::Unsupported),
+    long_flag("post301", Kind::Unsupported),
+    long_flag("post302", Kind::Unsupported),
+    long_flag("post303", Kind::Unsupported),
+    long_flag("proxy-anyauth", Kind::Unsupported),
+    long_flag("proxy-basic", Kind::Unsupported),
+    long_flag("proxy-ca-native", Kind::Unsupported),
+    long_flag("proxy-digest", Kind::Unsupported),
+    long_flag("proxy-http2", Kind::Unsupported),
+    long_flag("proxy-insecure", Kind::Unsupported),
+    long_flag("proxy-negotiate", Kind::Unsupported),
+    long_flag("proxy-ntlm", Kind::Unsupported),
+    long_flag("proxy-ssl-allow-beast", Kind::Unsupported),
+    long_flag("proxy-ssl-auto-client-cert", Kind::Unsupported),
+    long_flag("proxy-tlsv1", Kind::Unsupported),
+    flag('p', "proxytunnel", Kind::Unsupported),
+    long_flag("raw", Kind::Unsupported),
+    long_flag("retry-all-errors", Kind::Unsupported),
+    long_flag("retry-connrefused", Kind::Unsupported),
+    long_flag("sasl-ir", Kind::Unsupported),
+    long_flag("socks5-basic", Kind::Unsupported),
+    long_flag("socks5-gssapi", Kind::Unsupported),
+    long_flag("socks5-gssapi-nec", Kind::Unsupported),
+    long_flag("ssl", Kind::Unsupported),
+    long_flag("ssl-allow-beast", Kind::Unsupported),
+    long_flag("ssl-auto-client-cert", Kind::Unsupported),
+    long_flag("ssl-no-revoke", Kind::Unsupported),
+    long_flag("ssl-reqd", Kind::Unsupported),
+    long_flag("ssl-revoke-best-effort", Kind::Unsupported),
+    flag('2', "sslv2", Kind::Unsupported),
+    flag('3', "sslv3", Kind::Unsupported),
+    long_flag("suppress-connect-headers", Kind::Unsupported),
+    long_flag("tcp-fastopen", Kind::Unsupported),
+    long_flag("test-event", Kind::Unsupported),
+    long_flag("tftp-no-options", Kind::Unsupported),
+    flag('1', "tlsv1", Kind::Unsupported),
+    long_flag("tlsv1.0", Kind::Unsupported),
+    long_flag("tlsv1.1", Kind::Unsupported),
+    long_flag("tr-encoding", Kind::Unsupported),
 ];
 
 /// Reads the words after `curl` into `draft`.
@@ -353,7 +354,7 @@ pub(super) fn read(
         let line = word.line;
         let text = || text(word);
         if only_urls || !word.bytes.starts_with(b"-") || word.bytes == b"-" {
-            draft.take(What::Url, &word.bytes, line, warnings)?;
+            draft.apply(Kind::Url, &word.bytes, line, warnings)?;
             continue;
         }
         if word.bytes == b"--" {
@@ -361,17 +362,17 @@ pub(super) fn read(
             continue;
         }
         if let Some(long) = text()?.strip_prefix("--") {
-            let Some(known) = TABLE.iter().find(|known| known.1 == long) else {
+            let Some(spec) = TABLE.iter().find(|spec| spec.1 == long) else {
                 let value = value_of_unknown(words.as_slice(), draft.has_url());
                 let and = value.map_or_else(String::new, |value| {
                     words.next();
-                    format!(", and {} behind it", String::from_utf8_lossy(&value.bytes))
+                    format!(", with its value {}", String::from_utf8_lossy(&value.bytes))
                 });
-                warnings.push(format!("line {line}: --{long} is not known and left out{and}"));
+                warnings.push(format!("line {line}: unknown option --{long} ignored{and}"));
                 continue;
             };
-            let argument = if known.2 { Some(following(&mut words, long, line)?) } else { None };
-            apply(known, argument, line, draft, warnings)?;
+            let argument = if spec.2 { Some(following(&mut words, long, line)?) } else { None };
+            apply(spec, argument, line, draft, warnings)?;
             continue;
         }
         short(word, &mut words, draft, warnings)?;
@@ -400,20 +401,20 @@ fn short<'a>(
     while let Some(&letter) = word.bytes.get(at) {
         at += 1;
         let letter = char::from(letter);
-        let Some(known) = TABLE.iter().find(|known| known.0 == Some(letter)) else {
-            warnings.push(format!("line {line}: -{letter} is not known and left out"));
+        let Some(spec) = TABLE.iter().find(|spec| spec.0 == Some(letter)) else {
+            warnings.push(format!("line {line}: unknown option -{letter} ignored"));
             continue;
         };
-        if !known.2 {
-            apply(known, None, line, draft, warnings)?;
+        if !spec.2 {
+            apply(spec, None, line, draft, warnings)?;
             continue;
         }
         let glued = word.bytes.get(at..).unwrap_or_default();
         let argument = match glued {
-            [] => following(words, known.1, line)?,
+            [] => following(words, spec.1, line)?,
             glued => glued,
         };
-        return apply(known, Some(argument), line, draft, warnings);
+        return apply(spec, Some(argument), line, draft, warnings);
     }
     Ok(())
 }
@@ -428,27 +429,27 @@ fn following<'a>(
 }
 
 fn apply(
-    known: &Known,
+    spec: &OptionSpec,
     argument: Option<&[u8]>,
     line: usize,
     draft: &mut Draft<'_>,
     warnings: &mut Vec<String>,
 ) -> Result<()> {
-    match known.3 {
-        What::Shown | What::AsIs => Ok(()),
-        What::Missing => {
-            warnings.push(format!("line {line}: --{} is not supported and left out", known.1));
+    match spec.3 {
+        Kind::OutputOnly | Kind::Default => Ok(()),
+        Kind::Unsupported => {
+            warnings.push(format!("line {line}: unsupported option --{} ignored", spec.1));
             Ok(())
         }
-        What::OtherUser => {
+        Kind::OtherAuth => {
             warnings.push(format!(
-                "line {line}: --{} is not supported and left out, as is the user: a password is not \
-                 sent in another way than the command says",
-                known.1
+                "line {line}: unsupported option --{} ignored, and the user with it: a password is \
+                 never sent by another scheme",
+                spec.1
             ));
-            draft.take(What::OtherUser, &[], line, warnings)
+            draft.apply(Kind::OtherAuth, &[], line, warnings)
         }
-        what => draft.take(what, argument.unwrap_or_default(), line, warnings),
+        kind => draft.apply(kind, argument.unwrap_or_default(), line, warnings),
     }
 }
 
@@ -456,7 +457,7 @@ fn apply(
 fn text(word: &Word) -> Result<&str> {
     match std::str::from_utf8(&word.bytes) {
         Ok(text) => Ok(text),
-        Err(_) => bail!("line {}: an option is no text", word.line),
+        Err(_) => bail!("line {}: the option is not UTF-8", word.line),
     }
 }
 
@@ -467,11 +468,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_option_stands_twice_in_the_table() {
+    fn options_in_the_table_are_unique() {
         let (mut shorts, mut longs) = (BTreeSet::new(), BTreeSet::new());
-        for known in TABLE {
-            assert!(longs.insert(known.1), "--{}", known.1);
-            assert!(known.0.is_none_or(|short| shorts.insert(short)), "-{:?}", known.0);
+        for spec in TABLE {
+            assert!(longs.insert(spec.1), "--{}", spec.1);
+            assert!(spec.0.is_none_or(|short| shorts.insert(short)), "-{:?}", spec.0);
         }
     }
 }

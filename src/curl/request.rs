@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use super::Files;
 use super::body::{self, Part};
 use super::cookies::{self, Cookie};
-use super::options::What;
+use super::options::Kind;
 
 /// Default User-Agent.
 const AGENT: &str = concat!("standfast/", env!("CARGO_PKG_VERSION"));
@@ -100,8 +100,8 @@ pub(super) struct Draft<'a> {
     cookies: Vec<String>,
     /// Cookies from files.
     jar: Vec<Cookie>,
-    /// The user is not to be said by Basic.
-    is_other_user: bool,
+    /// Whether an authentication scheme other than Basic was requested.
+    is_other_auth: bool,
     data: Option<Vec<u8>>,
     query: Vec<String>,
     parts: Vec<Part>,
@@ -130,7 +130,7 @@ impl<'a> Draft<'a> {
             without: Vec::new(),
             cookies: Vec::new(),
             jar: Vec::new(),
-            is_other_user: false,
+            is_other_auth: false,
             data: None,
             query: Vec::new(),
             parts: Vec::new(),
@@ -151,21 +151,21 @@ impl<'a> Draft<'a> {
     /// Applies an option with its value; empty if it takes none.
     ///
     /// # Errors
-    /// A value that cannot be used, by line.
-    pub(super) fn take(
+    /// An invalid value, by line.
+    pub(super) fn apply(
         &mut self,
-        what: What,
+        kind: Kind,
         value: &[u8],
         line: usize,
         warnings: &mut Vec<String>,
     ) -> Result<()> {
-        match what {
-            What::Data(kind) => return self.add_data(kind, value, line),
-            What::Form => {
+        match kind {
+            Kind::Data(kind) => return self.add_data(kind, value, line),
+            Kind::Form => {
                 self.parts.push(Part::parse(value, self.files, line)?);
                 return Ok(());
             }
-            What::FormString => {
+            Kind::FormString => {
                 self.parts.push(Part::text(value, line)?);
                 return Ok(());
             }
@@ -173,15 +173,16 @@ impl<'a> Draft<'a> {
         }
         let text =
             std::str::from_utf8(value).ok().filter(|text| !text.contains(['\r', '\n', '\0']));
-        let text =
-            text.with_context(|| format!("line {line}: {what:?}: a value with ends of lines"))?;
+        let text = text.with_context(|| {
+            format!("line {line}: {kind:?}: invalid value: expected one line of UTF-8")
+        })?;
         let owned = || Some(text.to_owned());
-        match what {
-            What::Url => self.add_url(text, line, warnings),
-            What::Method => self.method = owned(),
-            What::Head => self.head = true,
-            What::Get => self.get = true,
-            What::Header => match text.strip_prefix('@') {
+        match kind {
+            Kind::Url => self.add_url(text, line, warnings),
+            Kind::Method => self.method = owned(),
+            Kind::Head => self.head = true,
+            Kind::Get => self.get = true,
+            Kind::Header => match text.strip_prefix('@') {
                 Some(file) => {
                     let read = self.files.read(file, line)?;
                     let lines = String::from_utf8_lossy(&read);
@@ -190,61 +191,61 @@ impl<'a> Draft<'a> {
                 }
                 None => self.add_header(text, line, warnings),
             },
-            What::OtherUser => self.is_other_user = true,
-            What::UrlQuery => {
-                // Behind a + it is taken as it is.
+            Kind::OtherAuth => self.is_other_auth = true,
+            Kind::UrlQuery => {
+                // A value after + is not encoded.
                 let query = match text.strip_prefix('+') {
                     Some(plain) => plain.as_bytes().to_vec(),
                     None => body::data(Data::UrlEncode, value, self.files, line)?,
                 };
                 self.query.push(String::from_utf8_lossy(&query).into_owned());
             }
-            What::Upload => self.upload = Some(self.files.read(text, line)?),
-            What::Cookie if text.contains('=') => self.cookies.push(text.to_owned()),
-            What::Cookie => match self.files.read(text, line) {
+            Kind::Upload => self.upload = Some(self.files.read(text, line)?),
+            Kind::Cookie if text.contains('=') => self.cookies.push(text.to_owned()),
+            Kind::Cookie => match self.files.read(text, line) {
                 Ok(read) => self.jar.extend(cookies::read(&String::from_utf8_lossy(&read))),
-                // As curl, which goes on without.
-                Err(error) => warnings.push(format!("{error:#}: no cookies are sent from it")),
+                // As curl, which continues without.
+                Err(error) => warnings.push(format!("{error:#}: its cookies are not sent")),
             },
-            What::User => {
+            Kind::User => {
                 let user = if text.contains(':') { text.to_owned() } else { format!("{text}:") };
                 self.make("Authorization", format!("Basic {}", STANDARD.encode(user)));
             }
-            What::Bearer => self.make("Authorization", format!("Bearer {text}")),
-            // An empty one is none.
-            What::Agent if text.is_empty() => self.made.retain(|(name, _)| name != "User-Agent"),
-            What::Agent => self.make("User-Agent", text.to_owned()),
-            What::Referer => {
+            Kind::Bearer => self.make("Authorization", format!("Bearer {text}")),
+            // An empty value removes the header.
+            Kind::Agent if text.is_empty() => self.made.retain(|(name, _)| name != "User-Agent"),
+            Kind::Agent => self.make("User-Agent", text.to_owned()),
+            Kind::Referer => {
                 self.make("Referer", text.trim_end_matches(";auto").to_owned());
             }
-            What::Range => self.make("Range", format!("bytes={text}")),
-            What::Compressed => self.make("Accept-Encoding", "gzip, deflate".to_owned()),
-            What::Location => self.location = true,
-            What::MaxRedirects => {
+            Kind::Range => self.make("Range", format!("bytes={text}")),
+            Kind::Compressed => self.make("Accept-Encoding", "gzip, deflate".to_owned()),
+            Kind::Location => self.location = true,
+            Kind::MaxRedirects => {
                 let count: i64 =
                     text.parse().with_context(|| format!("line {line}: --max-redirs {text}"))?;
                 self.redirects = u32::try_from(count).unwrap_or(REDIRECTS);
             }
             // 0 is no limit.
-            What::MaxTime => {
+            Kind::MaxTime => {
                 self.request.timeout = Some(seconds(text, line)?).filter(|time| !time.is_zero());
             }
-            What::ConnectTimeout => {
+            Kind::ConnectTimeout => {
                 self.request.connect_timeout =
                     Some(seconds(text, line)?).filter(|time| !time.is_zero());
             }
-            What::Insecure => self.request.insecure = true,
-            What::Ca => self.request.ca = owned(),
-            What::Cert => self.request.cert = owned(),
-            What::Key => self.request.key = owned(),
-            What::Resolve => self.request.resolve.push(text.to_owned()),
-            What::Proxy => self.proxy = owned(),
-            What::ProxyUser => self.proxy_user = owned(),
-            What::Http10 => self.request.http10 = true,
-            What::UnixSocket => self.request.unix_socket = owned(),
-            What::Interface => self.request.source = owned(),
-            What::Data(_) | What::Form | What::FormString => {}
-            What::Shown | What::AsIs | What::Missing => {}
+            Kind::Insecure => self.request.insecure = true,
+            Kind::Ca => self.request.ca = owned(),
+            Kind::Cert => self.request.cert = owned(),
+            Kind::Key => self.request.key = owned(),
+            Kind::Resolve => self.request.resolve.push(text.to_owned()),
+            Kind::Proxy => self.proxy = owned(),
+            Kind::ProxyUser => self.proxy_user = owned(),
+            Kind::Http10 => self.request.http10 = true,
+            Kind::UnixSocket => self.request.unix_socket = owned(),
+            Kind::Interface => self.request.source = owned(),
+            Kind::Data(_) | Kind::Form | Kind::FormString => {}
+            Kind::OutputOnly | Kind::Default | Kind::Unsupported => {}
         }
         Ok(())
     }
@@ -306,8 +307,7 @@ impl<'a> Draft<'a> {
         let url = url.with_context(|| format!("line {line}: the command has no URL"))?;
         let url = self.with_user(&if url.contains("://") { url } else { format!("http://{url}") });
         if url.contains(['{', '[']) && !url.contains("://[") {
-            warnings
-                .push(format!("line {line}: {url}: {{ and [ are taken as they are, as with -g"));
+            warnings.push(format!("line {line}: {url}: {{ and [ are used literally, as with -g"));
         }
         let mut body = self.body(line)?;
         let url = self.with_query(&url, &mut body);
@@ -317,9 +317,9 @@ impl<'a> Draft<'a> {
             let found = by_options.into_iter().find(|(is, _)| *is);
             found.map_or("GET", |(_, method)| method).to_owned()
         });
-        let jar = self.jar.iter().filter(|cookie| cookie.goes_to(&url));
+        let jar = self.jar.iter().filter(|cookie| cookie.matches(&url));
         self.cookies.extend(jar.map(Cookie::pair));
-        if self.is_other_user {
+        if self.is_other_auth {
             self.made.retain(|(name, said)| name != "Authorization" || !said.starts_with("Basic "));
         }
         if !self.cookies.is_empty() {
@@ -339,7 +339,7 @@ impl<'a> Draft<'a> {
     fn body(&mut self, line: usize) -> Result<Option<Vec<u8>>> {
         if !self.parts.is_empty() {
             if self.data.is_some() {
-                bail!("line {line}: -F and -d make two bodies; a request has one");
+                bail!("line {line}: -F and -d exclude each other: a request has one body");
             }
             let (body, content_type) = body::multipart(&self.parts);
             self.make("Content-Type", content_type);
@@ -440,5 +440,7 @@ fn percent_decoded(text: &str) -> Vec<u8> {
 
 fn seconds(text: &str, line: usize) -> Result<Duration> {
     let seconds = text.parse::<f64>().ok().and_then(|s| Duration::try_from_secs_f64(s).ok());
-    seconds.with_context(|| format!("line {line}: {text:?} is no number of seconds"))
+    seconds.with_context(|| {
+        format!("line {line}: invalid time {text:?}: expected a number of seconds")
+    })
 }

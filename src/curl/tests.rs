@@ -46,7 +46,7 @@ impl Drop for Folder {
 }
 
 #[test]
-fn as_a_browser_copies_it() {
+fn command_copied_from_a_browser_is_parsed() {
     let request = one("curl 'https://example.com/a?b=c&d=e' \\\n  -H 'accept: */*' \\\r\n  \
          -H 'content-type: application/json' \\\n  -b 'one=1; two=2' \\\n  \
          --data-raw $'{\"text\":\"it\\'s\\u0021\\n\\ud83d\\ude00\\x41\\101\"}' \\\n  --compressed\n");
@@ -61,7 +61,7 @@ fn as_a_browser_copies_it() {
 }
 
 #[test]
-fn as_postman_writes_it() {
+fn command_exported_by_postman_is_parsed() {
     let request = one(
         "curl --location --request PUT \"http://a/b\" --header \"X-A: 1 \\\"2\\\"\" --data 'x=1'",
     );
@@ -72,7 +72,7 @@ fn as_postman_writes_it() {
 }
 
 #[test]
-fn short_options_in_a_row() {
+fn combined_short_options_are_parsed() {
     let request = one("$ curl -sSLkXPATCH -m2.5 -HA:b -d1 -d 2 a.example:81/x");
     assert_eq!((request.method.as_str(), request.url.as_str()), ("PATCH", "http://a.example:81/x"));
     assert!(request.insecure && request.redirects == 50);
@@ -81,13 +81,13 @@ fn short_options_in_a_row() {
 }
 
 #[test]
-fn every_option_of_a_request_changes_it() {
+fn every_supported_option_changes_the_request() {
     let plain = one("curl http://a/");
     assert_eq!((plain.method.as_str(), plain.body.as_ref()), ("GET", None));
     let own = concat!("standfast/", env!("CARGO_PKG_VERSION"));
     let defaults = [("User-Agent", own), ("Accept", "*/*")];
     let defaults = defaults.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    assert_eq!(plain.headers, defaults, "as curl, under our own name");
+    assert_eq!(plain.headers, defaults, "as curl, with our own User-Agent");
     for (option, changed) in [
         ("-X DELETE", Request { method: "DELETE".into(), ..plain.clone() }),
         ("-I", Request { method: "HEAD".into(), ..plain.clone() }),
@@ -157,7 +157,7 @@ fn every_option_of_a_request_changes_it() {
         assert_eq!(request.headers.len(), 1 + usize::from(value.is_some()), "{option}");
     }
     let without = one("curl -d x -H 'Content-Type:' -H Accept: -H User-Agent: http://a/");
-    assert_eq!(without.headers, [], "a name without a value takes the header away");
+    assert_eq!(without.headers, [], "a name without a value removes the header");
     let json = one(r#"curl --json '{"a":' --json '1}' http://a/"#);
     assert_eq!(
         (body(&json), header(&json, "content-type")),
@@ -167,7 +167,7 @@ fn every_option_of_a_request_changes_it() {
 }
 
 #[test]
-fn files_are_read() {
+fn option_values_are_read_from_files() {
     let folder = Folder::new("files");
     folder.file("f", b"a\r\nb\0c");
     folder.file("p.png", b"\x89PNG");
@@ -204,7 +204,7 @@ fn files_are_read() {
 }
 
 #[test]
-fn several_commands() {
+fn a_file_may_have_several_commands() {
     let text = "# two of them\ncurl http://a/1; curl http://a/2 && curl http://a/3\n\n\
                 curl http://a/4 --next http://a/5\n";
     let commands = parse(text, Path::new("")).unwrap();
@@ -215,7 +215,7 @@ fn several_commands() {
 }
 
 #[test]
-fn what_is_not_understood_is_warned_of() {
+fn unsupported_parts_cause_warnings_with_their_line() {
     for (text, named) in [
         ("curl --frobnicate http://a/", "--frobnicate"),
         ("curl -! http://a/", "-!"),
@@ -224,7 +224,7 @@ fn what_is_not_understood_is_warned_of() {
         ("curl http://a/ http://b/", "http://b/"),
         ("curl -H 'no header' http://a/", "no header"),
         ("curl -H ':authority: a' http://a/", ":authority"),
-        ("curl http://a/$ID", "no shell"),
+        ("curl http://a/$ID", "not a shell"),
         ("curl http://a/ | jq .", "|"),
         ("curl ^\"http://a/^\"", "bash"),
         ("wget http://b/\ncurl http://a/", "wget"),
@@ -238,7 +238,7 @@ fn what_is_not_understood_is_warned_of() {
 }
 
 #[test]
-fn what_cannot_be_used_is_refused_by_line() {
+fn errors_name_the_line() {
     for (text, named) in [
         ("", "no curl command"),
         ("wget http://a/", "no curl command"),
@@ -249,8 +249,8 @@ fn what_cannot_be_used_is_refused_by_line() {
         ("curl $'x", "line 1: the quote $'"),
         ("curl -m soon http://a/", "soon"),
         ("curl -F nothing http://a/", "name=value"),
-        ("curl -F a=b -d c http://a/", "one"),
-        ("curl -H $'A: b\\r\\nC: d' http://a/", "ends of lines"),
+        ("curl -F a=b -d c http://a/", "one body"),
+        ("curl -H $'A: b\\r\\nC: d' http://a/", "expected one line"),
     ] {
         let error = format!("{:#}", parse(text, Path::new("")).unwrap_err());
         assert!(error.contains(named), "{text}: {error}");
@@ -258,7 +258,7 @@ fn what_cannot_be_used_is_refused_by_line() {
 }
 
 #[test]
-fn the_value_of_an_option_is_never_the_target() {
+fn value_of_an_option_is_never_taken_for_the_url() {
     for command in [
         "curl --proto '=https' --tlsv1.2 -sSf https://127.0.0.1/install",
         "curl --retry-max-time 60 https://127.0.0.1/install",
@@ -284,19 +284,19 @@ fn the_value_of_an_option_is_never_the_target() {
 }
 
 #[test]
-fn an_equals_sign_goes_before_an_at_sign_as_with_curl() {
+fn equals_sign_has_precedence_over_at_sign() {
     assert_eq!(body(&one("curl http://a/ --data-urlencode a@b=c")), "a@b=c");
 }
 
 #[test]
-fn a_file_without_end_is_refused() {
-    let said =
+fn endless_file_is_refused() {
+    let error =
         parse("curl http://a/ --data-binary @/dev/zero", Path::new("")).unwrap_err().to_string();
-    assert!(said.contains("is larger than"), "{said}");
+    assert!(error.contains("is larger than"), "{error}");
 }
 
 #[test]
-fn header_lines_and_cookies_come_from_files() {
+fn headers_and_cookies_are_read_from_files() {
     let folder = Folder::new("headers");
     folder.file("h.txt", b"X-A: 1\r\n\nX-B: 2\n");
     folder.file(
@@ -330,12 +330,13 @@ fn header_lines_and_cookies_come_from_files() {
 }
 
 #[test]
-fn a_password_is_not_sent_in_another_way_than_said() {
-    for way in ["--digest", "--ntlm", "--negotiate", "--anyauth"] {
+fn password_is_not_sent_by_another_scheme() {
+    for scheme in ["--digest", "--ntlm", "--negotiate", "--anyauth"] {
         for user in ["-u me:word http://a/", "http://me:word@a/"] {
-            let commands = parse(&format!("curl {way} {user}"), std::path::Path::new(".")).unwrap();
-            assert_eq!(header(&commands.requests[0], "authorization"), None, "{way} {user}");
-            assert!(commands.warnings[0].contains(way), "{:?}", commands.warnings);
+            let commands =
+                parse(&format!("curl {scheme} {user}"), std::path::Path::new(".")).unwrap();
+            assert_eq!(header(&commands.requests[0], "authorization"), None, "{scheme} {user}");
+            assert!(commands.warnings[0].contains(scheme), "{:?}", commands.warnings);
         }
     }
     let own = "curl --digest -u me:word -H 'Authorization: Bearer x' http://a/";
@@ -344,8 +345,12 @@ fn a_password_is_not_sent_in_another_way_than_said() {
 }
 
 #[test]
-fn an_empty_agent_is_none() {
-    for said in ["-A ''", "--user-agent ''", "-H 'User-Agent:'"] {
-        assert_eq!(header(&one(&format!("curl {said} http://a/")), "user-agent"), None, "{said}");
+fn empty_user_agent_removes_the_header() {
+    for option in ["-A ''", "--user-agent ''", "-H 'User-Agent:'"] {
+        assert_eq!(
+            header(&one(&format!("curl {option} http://a/")), "user-agent"),
+            None,
+            "{option}"
+        );
     }
 }

@@ -96,14 +96,14 @@ impl Reader<'_> {
             }
             b'&' | b'|' | b'>' | b'<' if self.word.is_none() => self.operator(byte),
             b'^' if self.peek().is_some_and(|next| next == b'"' || next == b'\n') => {
-                self.warn("^ is the escape of Windows' shell: copy as cURL (bash) instead");
+                self.warn("^ is an escape of cmd.exe: copy as cURL (bash) instead");
             }
             _ => {
                 let begins = self
                     .peek()
                     .is_some_and(|next| next.is_ascii_alphabetic() || b"{(_".contains(&next));
                 if byte == b'`' || byte == b'$' && begins {
-                    self.warn("$ and ` are left as they are: this is no shell");
+                    self.warn("$ and ` are used literally: this is not a shell");
                 }
                 self.push(byte);
             }
@@ -118,7 +118,7 @@ impl Reader<'_> {
         }
         self.end_command();
         if byte != b'&' {
-            self.warn("what follows |, > or < is left out: this is no shell");
+            self.warn("everything after |, > or < is ignored: this is not a shell");
             while self.peek().is_some_and(|byte| byte != b'\n') {
                 self.next();
             }

@@ -82,7 +82,7 @@ impl Chart<'_> {
             data: self.data(end),
             rows: self.rows(),
             summary: format!(
-                "{}: {}, at most {}",
+                "{}: {}, maximum {}",
                 self.title,
                 legend.join(", "),
                 self.unit.text(most)
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_parts_the_line_and_nothing_at_all_draws_nothing() {
+    fn a_gap_splits_the_line_and_no_values_draw_nothing() {
         let drawing = chart(vec![Some(1.0), Some(2.0), None, Some(4.0)]).unwrap();
         assert_eq!(drawing.svg.matches("<polyline").count(), 2);
         assert!(drawing.svg.contains(">connect<") && drawing.data.contains("–"));
@@ -285,17 +285,17 @@ mod tests {
     }
 
     #[test]
-    fn a_table_spans_a_short_run_and_a_long_one() {
+    fn the_table_spans_short_and_long_runs() {
         for (moments, rows) in [(1, 1), (2, 2), (25, 25), (1_000, ROWS_MAX)] {
             let values = (0..moments).map(|moment| Some(f64::from(moment))).collect();
             let table = chart(values).unwrap().rows;
             assert_eq!((table.len(), table[0][0].as_str()), (rows, "0 s"));
-            assert_eq!(table[rows - 1][1], short(f64::from(moments - 1)), "the last moment");
+            assert_eq!(table[rows - 1][1], short(f64::from(moments - 1)), "the last sample");
         }
     }
 
     #[test]
-    fn values_and_times_read_as_people_write_them() {
+    fn values_and_times_are_formatted_for_people() {
         for (value, text) in
             [(0.0, "0"), (1.5, "1.5"), (9_999.0, "9,999"), (250_000.0, "250 k"), (1e6, "1 M")]
         {

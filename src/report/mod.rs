@@ -58,8 +58,8 @@ impl Report<'_> {
     }
 
     fn render(&self) -> Result<String> {
-        // A date for people; what is measured is measured by the engine's clock.
-        #[allow(clippy::disallowed_methods, reason = "the calendar is nobody else's to tell")]
+        // The date of the report; measurements use the engine's clock.
+        #[allow(clippy::disallowed_methods, reason = "a calendar date, not a measurement")]
         let now = SystemTime::now();
         let mut environment = Environment::new();
         environment.set_auto_escape_callback(|_| AutoEscape::Html);
@@ -87,7 +87,7 @@ impl Report<'_> {
                     script => include_str!("report.js"),
                 })
             })
-            .context("the report cannot be made")
+            .context("cannot render the report")
     }
 }
 
@@ -149,12 +149,12 @@ fn charts(samples: &[Sample]) -> Vec<Drawing> {
     [
         chart(open, Unit::Count, vec![line("open", &|s| Some(s.open as f64))]),
         chart(
-            "Memory of the programs",
+            "Process memory",
             Unit::Bytes,
             vec![line("server", &|s| rss(s.server)), line("client", &|s| rss(s.client))],
         ),
         chart(
-            "Memory of the kernel, growth",
+            "Kernel memory growth",
             Unit::Bytes,
             vec![line("both ends", &|s| s.kernel_bytes.map(|bytes| bytes as f64))],
         ),
@@ -175,8 +175,8 @@ fn charts(samples: &[Sample]) -> Vec<Drawing> {
             "Latency",
             Unit::Milliseconds,
             vec![
-                line("half within", &|s| s.latency.map(|latency| latency.p50_ms)),
-                line("99 % within", &|s| s.latency.map(|latency| latency.p99_ms)),
+                line("p50", &|s| s.latency.map(|latency| latency.p50_ms)),
+                line("p99", &|s| s.latency.map(|latency| latency.p99_ms)),
                 line("longest", &|s| s.latency.map(|latency| latency.max_ms)),
             ],
         ),
@@ -227,8 +227,8 @@ fn machine(machine: &Machine) -> Rows {
         ("memory available before", bytes(machine.memory.available_bytes)),
         ("kernel", format!("Linux {}", machine.kernel.clone().unwrap_or_else(unknown))),
         ("in a container", if machine.container { "yes" } else { "no" }.to_owned()),
-        ("descriptors of a table", Count(machine.files.table()).to_string()),
-        ("open files of the machine", count(machine.files.file_max)),
+        ("descriptors per table", Count(machine.files.table()).to_string()),
+        ("open files, whole machine", count(machine.files.file_max)),
         ("ports", range),
         ("accept queue (somaxconn)", count(machine.tcp.somaxconn)),
         ("TCP memory, pages", pages),
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_people_wrote_stays_text() {
+    fn values_are_escaped() {
         let page = report(&Series::new());
         assert!(!page.contains("<b>bold") && !page.contains("<script>alert"), "{page}");
         assert!(page.contains("&lt;script&gt;alert(1)") && page.contains("a &lt;b&gt;bold"));
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_has_no_chart() {
+    fn unmeasured_values_have_no_chart() {
         let mut series = Series::new();
         for second in 0..5 {
             let elapsed_seconds = f64::from(second);
@@ -278,15 +278,15 @@ mod tests {
         }
         let page = report(&series);
         assert!(page.contains("Open sockets") && page.contains("<polyline"));
-        assert!(!page.contains("Memory of the programs") && !page.contains("Latency"));
+        assert!(!page.contains("Process memory") && !page.contains("Latency"));
         assert!(page.contains(">connect<") || page.contains(">hold<"));
         let (charts, rows) =
             (page.matches("<svg ").count(), page.matches("<th scope=\"row\">").count());
-        assert_eq!(rows, 5 * charts, "each moment is a row as well");
+        assert_eq!(rows, 5 * charts, "each moment is also a row of the table");
     }
 
     #[test]
-    fn rates_are_between_samples() {
+    fn rates_are_computed_between_samples() {
         let at = |elapsed_seconds, sent| Sample { elapsed_seconds, sent, ..Sample::default() };
         let samples = [at(0.0, 0), at(2.0, 10), at(2.0, 10), at(3.0, 10)];
         let rates = per_second(&samples, &|s| Some(s.sent as f64));

@@ -31,7 +31,7 @@ impl Live {
                 Some(Live { terminal, area, model, drawn_seconds: f64::NEG_INFINITY })
             }
             Err(_) => {
-                terminal::give_back();
+                terminal::restore();
                 None
             }
         }
@@ -64,7 +64,7 @@ impl Face for Live {
     }
 
     fn end(&mut self) {
-        terminal::give_back();
+        terminal::restore();
         for note in self.model.take_notes() {
             say(&note);
         }
@@ -73,6 +73,6 @@ impl Face for Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
-        terminal::give_back();
+        terminal::restore();
     }
 }

@@ -39,8 +39,8 @@ pub(crate) struct About {
 pub(crate) struct Step {
     /// The row of text.
     pub(crate) row: String,
-    /// How much of the phase is done, from 0 to 1.
-    #[cfg_attr(not(feature = "screen"), allow(dead_code, reason = "a row says it in words"))]
+    /// Completed share of the phase, from 0 to 1.
+    #[cfg_attr(not(feature = "screen"), allow(dead_code, reason = "the row contains it as text"))]
     pub(crate) done: f64,
 }
 

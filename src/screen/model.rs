@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_of_the_last_seconds_and_costs_of_what_is_open() {
+    fn rates_cover_the_last_seconds_and_memory_is_per_open_socket() {
         let mut model = model();
         assert_eq!(model.rates(), Rates::default());
         for quarter in 0..40 {
@@ -207,11 +207,11 @@ mod tests {
         assert_eq!(rates.client_cpu, None);
         let rss = |sample: &Sample| sample.server.map(|usage| usage.rss_bytes);
         assert_eq!(model.bytes_per_socket(rss), Some(70));
-        assert_eq!(model.kernel_bytes_per_socket(), None, "not known before");
+        assert_eq!(model.kernel_bytes_per_socket(), None, "unknown before the first socket");
     }
 
     #[test]
-    fn a_curve_is_as_wide_as_its_room_and_keeps_the_peak() {
+    fn a_curve_fits_its_width_and_keeps_the_peak() {
         let mut model = model();
         for second in 0..100 {
             take(&mut model, &at(f64::from(second), if second == 50 { 1_000 } else { 10 }));
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn phases_go_on_and_one_that_was_not_announced_finds_its_place() {
+    fn phases_advance_and_an_unannounced_one_is_inserted() {
         let mut model = model();
         assert!(take(&mut model, &at(0.0, 0)), "the first begins");
         assert!(!take(&mut model, &at(1.0, 0)));

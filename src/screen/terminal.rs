@@ -40,7 +40,7 @@ pub(super) fn take() -> Option<Backend> {
         return None;
     }
     let before = tcgetattr(&stderr).ok()?;
-    give_back_on_panic();
+    restore_on_panic();
     let mut quiet = before.clone();
     quiet.local_modes -= LocalModes::ECHO | LocalModes::ICANON;
     // Ctrl-S would block the run at its next drawing; Ctrl-Z would leave the shell on this screen.
@@ -49,14 +49,14 @@ pub(super) fn take() -> Option<Backend> {
     tcsetattr(&stderr, OptionalActions::Now, &quiet).ok()?;
     *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(before);
     if execute!(&stderr, EnterAlternateScreen, Hide).is_err() {
-        give_back();
+        restore();
         return None;
     }
     Some(CrosstermBackend::new(BufWriter::with_capacity(DRAWING_BYTES, stderr)))
 }
 
-/// Gives it back as it was; does nothing when it is not taken.
-pub(super) fn give_back() {
+/// Restores the terminal; does nothing if it was not taken over.
+pub(super) fn restore() {
     let before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take();
     let Some(before) = before else { return };
     // A terminal that is gone needs no restoring.
@@ -81,13 +81,13 @@ pub(super) fn size() -> Rect {
     }
 }
 
-/// The message of a panic is to stand on the terminal that stays.
-fn give_back_on_panic() {
+/// Restores the terminal before a panic message is printed.
+fn restore_on_panic() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |panic| {
-            give_back();
+            restore();
             before(panic);
         }));
     });

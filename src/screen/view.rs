@@ -172,7 +172,7 @@ fn table(pen: &mut Pen<'_, '_>, model: &Model) {
     let server = each(|sample| sample.server.map(|usage| usage.rss_bytes));
     let client = each(|sample| sample.client.map(|usage| usage.rss_bytes));
     let kernel = model.kernel_bytes_per_socket();
-    pen.line(Line::styled(columns(pen.is_wide(), ["", "memory", "a socket", "CPU"]), DIM));
+    pen.line(Line::styled(columns(pen.is_wide(), ["", "memory", "per socket", "CPU"]), DIM));
     for (name, memory, each, cpu) in [
         ("server", rss(model.now.server), server, rates.server_cpu),
         ("client", rss(model.now.client), client, rates.client_cpu),
@@ -238,7 +238,10 @@ fn notes(pen: &mut Pen<'_, '_>, model: &Model) {
         return;
     }
     let bottom = Rect { y: pen.left.bottom() - 1, height: 1, ..pen.left };
-    pen.frame.render_widget(Line::styled("Ctrl-C ends it with what was measured", DIM), bottom);
+    pen.frame.render_widget(
+        Line::styled("Ctrl-C stops the run and prints the results so far", DIM),
+        bottom,
+    );
     pen.left.height -= 1;
     if pen.left.height > 1 {
         pen.take(1);
@@ -356,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_there_on_an_ordinary_and_on_a_large_terminal() {
+    fn default_and_large_terminals_show_everything() {
         for (width, height) in [(80, 24), (120, 40), (200, 60)] {
             let screen = drawn(&model(), width, height);
             for text in [
@@ -380,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn narrow_and_low_terminals_keep_the_figures() {
+    fn small_terminals_keep_the_figures() {
         for (width, height) in [(40, 24), (40, 16)] {
             let screen = drawn(&model(), width, height);
             for text in ["▶ hold 42%", "900,000 of 1,000,000", "34,567/s", "63 MB", "p99 88 ms"] {
@@ -401,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_short_and_times_are_clocks() {
+    fn counts_are_brief_and_times_are_clocks() {
         let counts = [950, 1_234, 34_567, 999_499, 999_500].map(short);
         assert_eq!(counts, ["950", "1.2k", "35k", "999k", "1.0M"]);
         assert_eq!([59.9, 61.0, 3_600.0].map(clock), ["0:59", "1:01", "1:00:00"]);

@@ -38,7 +38,7 @@ pub(super) fn to_websocket(urls: Vec<String>) -> Result<(Vec<String>, bool)> {
     match cable.len() {
         0 => Ok((urls, false)),
         all if all == urls.len() => Ok((cable, true)),
-        _ => bail!("a run has clients of Action Cable or plain ones: all URLs cable://, or none"),
+        _ => bail!("cannot mix cable:// and other URLs in one run"),
     }
 }
 
@@ -49,8 +49,8 @@ impl Clients {
             let others = args.churn.is_some() || args.stale_after.is_some();
             if !args.channel.is_empty() || args.cable_extended || others {
                 bail!(
-                    "--channel, --cable-extended, --churn and --stale-after are for URLs with cable:// \
-                     or cables://"
+                    "--channel, --cable-extended, --churn and --stale-after need a cable:// or cables:// \
+                     URL"
                 );
             }
             return Ok(None);
@@ -60,15 +60,16 @@ impl Clients {
             expand(text, &mut identifiers)?;
         }
         for identifier in &identifiers {
-            action_cable::channel(identifier)
-                .with_context(|| format!("--channel {identifier}: write JSON like {CHANNEL}"))?;
+            action_cable::channel(identifier).with_context(|| {
+                format!("invalid --channel {identifier}: expected JSON such as {CHANNEL}")
+            })?;
         }
         if identifiers.is_empty() {
             identifiers.push(CHANNEL.to_owned());
         }
         let protocol = if args.cable_extended { Protocol::V1Ext } else { Protocol::V1 };
         if args.fanout.is_some() && identifiers.len() > 1 && args.churn.is_none() {
-            bail!("--fanout publishes to one stream: give one --channel, or --churn");
+            bail!("--fanout publishes to one stream: give one --channel, or add --churn");
         }
         Ok(Some(Clients { identifiers, protocol }))
     }
@@ -86,7 +87,7 @@ impl Clients {
         let identifier = self.identifiers.first().map(String::as_str).unwrap_or_default();
         match action_cable::channel(identifier) {
             Ok(Channel::PubSubPublic(stream)) => Ok(stream.into_owned()),
-            _ => bail!("--topic NAME is needed: {identifier} does not tell its stream"),
+            _ => bail!("--topic NAME is required: {identifier} does not name its stream"),
         }
     }
 
@@ -96,18 +97,18 @@ impl Clients {
         let mut streams = Vec::with_capacity(self.identifiers.len());
         for identifier in &self.identifiers {
             let Ok(Channel::PubSubPublic(stream)) = action_cable::channel(identifier) else {
-                bail!("--churn: {identifier} does not tell its stream");
+                bail!("--churn: {identifier} does not name its stream");
             };
             streams.push(stream.into_owned());
         }
         let different = streams.iter().collect::<HashSet<_>>().len();
         if different < streams.len() {
             bail!(
-                "--churn: two channels name the same stream, so nobody could tell their messages"
+                "--churn: two channels name the same stream, so their messages cannot be told apart"
             );
         }
         if streams.len() < args.publishers as usize {
-            bail!("--publishers {}: there are fewer streams to publish to", args.publishers);
+            bail!("--publishers {} exceeds the number of streams", args.publishers);
         }
         Ok(Some(Churn { rate, streams }))
     }
@@ -115,7 +116,7 @@ impl Clients {
     /// What performs `--message` on the only channel.
     pub(super) fn performed(&self, args: &Args) -> Result<Content> {
         let [identifier] = self.identifiers.as_slice() else {
-            bail!("--message is performed on one channel: give one --channel");
+            bail!("--message needs exactly one --channel");
         };
         let data = args.message.as_ref().and_then(|Bytes(data)| std::str::from_utf8(data).ok());
         let object = |text: &&str| {
@@ -123,8 +124,8 @@ impl Clients {
         };
         let Some(action) = data.filter(object).filter(|_| !args.binary) else {
             bail!(
-                "with cable:// messages are performed by the channel: say what by \
-                 --message '{{\"action\":\"echo\"}}', without --binary"
+                "with cable:// messages are performed on the channel: set \
+                 --message '{{\"action\":\"echo\"}}' without --binary"
             );
         };
         let (identifier, action) = (Cow::Borrowed(identifier.as_str()), Cow::Borrowed(action));
@@ -139,7 +140,7 @@ impl Clients {
 fn expand(text: &str, all: &mut Vec<String>) -> Result<()> {
     let Some((before, first, last, after)) = range(text) else {
         if all.len() >= CHANNELS_MAX {
-            bail!("--channel: more than {CHANNELS_MAX} channels");
+            bail!("--channel expands to more than {CHANNELS_MAX} channels");
         }
         all.push(text.to_owned());
         return Ok(());

@@ -89,12 +89,12 @@ fn fanout(
 ) -> Result<Option<Fanout>> {
     let Some(rate) = args.fanout else { return Ok(None) };
     if args.echo || args.rate.is_some() {
-        bail!("--fanout publishes to all connections; --echo and --rate are another run");
+        bail!("--fanout cannot be combined with --echo or --rate");
     }
     let publish = match &args.publish_url {
         None if args.publish_by_socket => Publish::Socket,
         None => bail!(
-            "--fanout: say how messages are published: --publish-url URL (for standfast serve \
+            "--fanout needs --publish-url URL (for standfast serve \
              http://127.0.0.1:8090/api/publish) or --publish-by-socket"
         ),
         Some(url) => Publish::Http(HttpPublish {
@@ -104,7 +104,7 @@ fn fanout(
         }),
     };
     if args.publish_by_socket && u64::from(args.publishers) > args.connections {
-        bail!("--publishers {}: there are fewer --connections to publish by", args.publishers);
+        bail!("--publishers {} exceeds --connections", args.publishers);
     }
     let messages = messages(args.messages, "--messages")?;
     let duration_default = messages.is_none().then_some(Duration::from_secs(10));
@@ -115,7 +115,7 @@ fn fanout(
         publishers: args.publishers,
         messages,
         duration: args.duration.or(duration_default),
-        size: size.context("--size of a publication is at most 1MiB")?,
+        size: size.context("invalid --size: a publication has at most 1MiB")?,
         late_after: args.late_after,
         publish,
     }))
@@ -129,10 +129,12 @@ fn publish_body(
 ) -> Result<String> {
     if let Some(body) = &args.publish_body {
         if !body.contains("$DATA") {
-            bail!("--publish-body: $DATA must stand where the message goes");
+            bail!("invalid --publish-body: expected $DATA in place of the message");
         }
         if args.churn.is_some() && !body.contains("$STREAM") {
-            bail!("--publish-body: with --churn $STREAM must stand where the stream's name goes");
+            bail!(
+                "invalid --publish-body: expected $STREAM in place of the stream name with --churn"
+            );
         }
         return Ok(body.clone());
     }
@@ -158,15 +160,15 @@ fn publish_body(
     let path = endpoints.first().map(|endpoint| endpoint.path.as_str()).unwrap_or_default();
     let topic = path.strip_prefix("/topics/").map(|rest| rest.split('?').next().unwrap_or(rest));
     let topic = topic.context(
-        "--topic NAME is needed, as the URL's path is not /topics/NAME; or for another server \
+        "--topic NAME is required unless the URL's path is /topics/NAME; for other servers use \
          --publish-body '{\"channel\":\"news\",\"data\":\"$DATA\"}'",
     )?;
     Ok(body_for(topic))
 }
 
-fn messages(said: Option<u64>, flag: &str) -> Result<Option<u32>> {
-    match said.map(u32::try_from) {
-        Some(Ok(u32::MAX) | Err(_)) => bail!("{flag} must be below {}", u32::MAX),
+fn messages(value: Option<u64>, flag: &str) -> Result<Option<u32>> {
+    match value.map(u32::try_from) {
+        Some(Ok(u32::MAX) | Err(_)) => bail!("invalid {flag}: expected less than {}", u32::MAX),
         Some(Ok(messages)) => Ok(Some(messages)),
         None => Ok(None),
     }
@@ -181,21 +183,21 @@ fn echo(args: &Args, clients: Option<&Clients>) -> Result<Option<Echo>> {
         return Ok(None);
     }
     if turnover.is_some() && clients.is_some() {
-        bail!("--messages-per-connection is for ws:// and wss:// URLs");
+        bail!("--messages-per-connection needs a ws:// or wss:// URL");
     }
     let size = usize::try_from(size.unwrap_or(20)).unwrap_or(usize::MAX);
     // In a closed loop answers are matched by order; otherwise a message carries a number.
     let least = if rate.is_none() { 1 } else { Echo::SIZE_MIN };
     if !(least..=1 << 30).contains(&size) {
         bail!(
-            "--size must be {least} to 1GiB; with --rate a message carries its number in 4 bytes"
+            "invalid --size: expected {least} to 1GiB (with --rate a message carries a 4-byte number)"
         );
     }
     if let Some(Bytes(data)) = &args.message
         && !args.binary
         && std::str::from_utf8(data).is_err()
     {
-        bail!("--message is not UTF-8, which a text message must be: send it with --binary");
+        bail!("--message is not valid UTF-8: add --binary");
     }
     let messages = match turnover {
         Some(_) => self::messages(turnover, "--messages-per-connection")?,
@@ -219,7 +221,7 @@ fn echo(args: &Args, clients: Option<&Clients>) -> Result<Option<Echo>> {
         duration: duration.or(duration_default),
         turnover: turnover.is_some(),
         content,
-        dialogue: None,
+        validator: None,
         think: args.think,
         timeout: timeout.unwrap_or(Duration::from_secs(1)),
     }))
@@ -243,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn any_flag_of_the_echo_asks_for_one() {
+    fn flags_of_the_echo_imply_echo() {
         let plain = read("ws://127.0.0.1:1/").unwrap();
         assert!(plain.echo.is_none());
         assert_eq!((plain.hold, plain.connections), (Duration::from_secs(10), 100));
@@ -262,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_of_action_cable_do_as_real_ones_do() {
+    fn cable_clients_have_the_defaults_of_rails() {
         let cable = read("cable://127.0.0.1:1").unwrap();
         let endpoint = &cable.endpoints[0];
         assert_eq!((endpoint.path.as_str(), endpoint.tls), ("/cable", false));
@@ -277,20 +279,20 @@ mod tests {
         assert_eq!((stale_after, patient.connect_timeout), (Duration::from_secs(90), stale_after));
         let line = "cable://127.0.0.1:1/live?jid=x --cable-extended --subprotocol anycable-token.a \
                     --backoff 1s..2s --heartbeat 5s";
-        let asked = read(line).unwrap();
+        let config = read(line).unwrap();
         let offered = ["actioncable-v1-ext-json", "anycable-token.a", "actioncable-unsupported"];
         assert_eq!(
-            (asked.endpoints[0].path.as_str(), asked.protocols.as_slice()),
+            (config.endpoints[0].path.as_str(), config.protocols.as_slice()),
             ("/live?jid=x", &offered.map(str::to_owned)[..])
         );
         assert_eq!(
-            (asked.retry.growth, asked.heartbeat),
+            (config.retry.growth, config.heartbeat),
             (Growth::Doubling, Some(Duration::from_secs(5)))
         );
     }
 
     #[test]
-    fn what_is_published_reaches_the_stream_of_the_channel() {
+    fn publications_go_to_the_stream_of_the_channel() {
         let body = |line: &str| match read(line).unwrap().fanout.unwrap().publish {
             Publish::Http(http) => http.body,
             Publish::Socket => "a whisper".to_owned(),
@@ -328,9 +330,9 @@ mod tests {
         let Publish::Http(http) = config.fanout.unwrap().publish else { panic!("by HTTP") };
         assert_eq!(http.body, r#"{"stream":$STREAM,"data":"\"$DATA\""}"#);
         for (more, named) in [
-            (r#" --channel {"channel":"Chat"}"#, "does not tell"),
+            (r#" --channel {"channel":"Chat"}"#, "does not name"),
             (r#" --channel {"channel":"$pubsub","stream_name":"s2","n":1}"#, "the same stream"),
-            (" --publishers 4", "fewer streams"),
+            (" --publishers 4", "number of streams"),
             (" --publish-body $DATA", "$STREAM"),
         ] {
             let error = format!("{:#}", read(&format!("{line}{more}")).unwrap_err());
@@ -350,12 +352,12 @@ mod tests {
     }
 
     #[test]
-    fn zero_means_none() {
+    fn heartbeat_zero_disables_it() {
         assert!(read("ws://127.0.0.1:1/ --heartbeat 0").unwrap().heartbeat.is_none());
     }
 
     #[test]
-    fn what_cannot_be_used_is_named() {
+    fn invalid_values_are_named() {
         for (line, named) in [
             ("gopher://127.0.0.1/", "gopher"),
             ("ws://127.0.0.1:1/ --proxy socks5://127.0.0.1:1", "http://"),

@@ -4,7 +4,7 @@ use std::net::UdpSocket;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use load::{Endpoint, Route, Ways};
+use load::{ConnectOptions, Endpoint, Route};
 
 use super::flags::Args;
 use super::{scenario, urls};
@@ -35,30 +35,30 @@ pub(super) fn check_first(urls: &[String]) -> Result<()> {
             return Ok(());
         }
         let near = nearest(&lower, SCHEMES.into_iter());
-        let near = near.map(|near| format!("; did you mean {near}://{rest}?")).unwrap_or_default();
-        bail!("{url:?}: {scheme}:// is none of {}{near}", SCHEMES.join(", "));
+        let near = near.map(|near| format!(", did you mean {near}://{rest}?")).unwrap_or_default();
+        bail!("unsupported scheme in {url:?}{near} (expected one of {})", SCHEMES.join(", "));
     }
     if url.contains([':', '/', '.']) || url == "localhost" {
         bail!(
-            "{url:?} has no scheme: write http://{url} for requests, ws://{url} for WebSockets \
-             (a scenario is a file, FILE.toml)"
+            "missing scheme in {url:?}: expected http://{url} for requests or ws://{url} for WebSockets \
+             (or a scenario, FILE.toml)"
         );
     }
-    let known = scenario::names();
+    let known = scenario::built_in_names();
     let near = nearest(url, known.clone());
-    let near = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+    let near = near.map(|near| format!(", did you mean {near}?")).unwrap_or_default();
     let known = known.collect::<Vec<_>>().join(", ");
     bail!(
-        "{url:?} is no URL, no file here, and none of the scenarios that are built in ({known}){near}"
+        "{url:?} is neither a URL nor a scenario file nor a built-in scenario{near} (built in: {known})"
     )
 }
 
 /// Returns the connect options for targets and redirect targets.
 ///
 /// # Errors
-/// Files of TLS that cannot be used.
-pub(super) fn ways(args: &Args) -> Result<Arc<Ways>> {
-    Ok(Arc::new(Ways {
+/// TLS files that cannot be used.
+pub(super) fn ways(args: &Args) -> Result<Arc<ConnectOptions>> {
+    Ok(Arc::new(ConnectOptions {
         proxy: args.proxy.clone().map(Arc::new),
         unix_socket: args.unix_socket.as_deref().map(Arc::from),
         resolve: args.resolve.clone(),
@@ -72,7 +72,8 @@ pub(super) fn ways(args: &Args) -> Result<Arc<Ways>> {
 /// # Errors
 /// An invalid URL.
 pub(super) fn publish(args: &Args, url: &str) -> Result<Endpoint> {
-    let ways = Arc::new(Ways { resolve: args.resolve.clone(), ..Ways::default() });
+    let ways =
+        Arc::new(ConnectOptions { resolve: args.resolve.clone(), ..ConnectOptions::default() });
     ways.http(url).map_err(anyhow::Error::msg)
 }
 
@@ -82,25 +83,27 @@ pub(super) fn publish(args: &Args, url: &str) -> Result<Endpoint> {
 /// Names the source that is not.
 pub(super) fn check_sources(args: &Args, endpoints: &[Endpoint]) -> Result<()> {
     let by_address =
-        |endpoint: &&Endpoint| !matches!(endpoint.route, Route::Nowhere(_) | Route::Unix(_));
+        |endpoint: &&Endpoint| !matches!(endpoint.route, Route::Unresolved(_) | Route::Unix(_));
     for &source in &args.source {
         let strange = |e: &&Endpoint| e.address.is_ipv4() != source.is_ipv4();
         if let Some(other) = endpoints.iter().filter(by_address).find(strange) {
-            bail!("--source {source}: cannot reach {} from there", other.address);
+            bail!("--source {source} cannot reach {}: different address family", other.address);
         }
         // Binding tells whether the address is local.
         UdpSocket::bind((source, 0))
-            .with_context(|| format!("--source {source} is no address of this machine"))?;
+            .with_context(|| format!("--source {source} is not an address of this machine"))?;
     }
     Ok(())
 }
 
-/// What is said of endpoints whose names lead nowhere: their requests, or whatever goes there, fail
-/// one by one.
-pub(crate) fn tell_lost(endpoints: &[Endpoint], what: &str) {
+/// Warns about endpoints whose host name does not resolve; `what` goes there fails with cause `dns`.
+pub(crate) fn warn_unresolved(endpoints: &[Endpoint], what: &str) {
     for endpoint in endpoints {
-        if let Route::Nowhere(why) = &endpoint.route {
-            eprintln!("note: {} is not found, so its {what} fail as dns: {why}", endpoint.host);
+        if let Route::Unresolved(why) = &endpoint.route {
+            eprintln!(
+                "warning: cannot resolve {}, its {what} will fail (cause dns): {why}",
+                endpoint.host
+            );
         }
     }
 }

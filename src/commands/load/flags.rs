@@ -311,8 +311,8 @@ pub(super) enum Command {
     Init(InitArgs),
 }
 
-/// How to open connections, as [`connect`] reads it.
-pub(crate) fn connect_as_said(connect: Connect) -> String {
+/// Formats a [`Connect`] as [`connect`] parses it.
+pub(crate) fn connect_flag(connect: Connect) -> String {
     match connect {
         Connect::Windowed => "windowed".to_owned(),
         Connect::Storm => "storm".to_owned(),
@@ -328,7 +328,7 @@ pub(crate) fn connect(text: &str) -> Result<Connect, String> {
         "one-by-one" => Ok(Connect::OneByOne),
         _ => match text.strip_prefix("paced:") {
             Some(rate) => units::positive_count(rate).map(Connect::Paced),
-            None => Err("write windowed, storm, paced:RATE or one-by-one".to_owned()),
+            None => Err("expected windowed, storm, paced:RATE or one-by-one".to_owned()),
         },
     }
 }
@@ -360,7 +360,7 @@ pub(super) fn content(text: &str) -> Result<Bytes, String> {
 
 pub(super) fn stage(text: &str) -> Result<Stage, String> {
     let (time, connections) =
-        text.split_once(':').ok_or_else(|| format!("{text:?} is no stage: write 30s:10k"))?;
+        text.split_once(':').ok_or_else(|| "expected TIME:N, such as 30s:10k".to_owned())?;
     Ok(Stage { time: units::duration(time)?, connections: units::count(connections)? })
 }
 
@@ -369,13 +369,13 @@ fn attempts(text: &str) -> Result<u32, String> {
         return Ok(u32::MAX);
     }
     let count = units::count(text).ok().and_then(|count| u32::try_from(count).ok());
-    count.ok_or_else(|| format!("{text:?} is no number of attempts: write 5 or forever"))
+    count.ok_or_else(|| "expected a number such as 5, or forever".to_owned())
 }
 
 fn publish_key(key: &str) -> Result<(String, String), String> {
     let usable = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic());
     let line = || ("Authorization".to_owned(), format!("Bearer {key}"));
-    usable.then(line).ok_or_else(|| "a key is letters, digits and signs without blanks".to_owned())
+    usable.then(line).ok_or_else(|| "expected printable ASCII without spaces".to_owned())
 }
 
 fn header(text: &str) -> Result<(String, String), String> {
@@ -388,7 +388,7 @@ fn header(text: &str) -> Result<(String, String), String> {
         Some((name, value)) if is_name(name) && !value.contains(char::is_control) => {
             Ok((name.to_owned(), value.to_owned()))
         }
-        _ => Err(format!("{text:?} is no header line: write 'Name: value'")),
+        _ => Err("expected 'Name: value'".to_owned()),
     }
 }
 
@@ -397,14 +397,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ways_to_connect() {
+    fn connect_modes_are_parsed() {
         assert_eq!(connect("paced:5k"), Ok(Connect::Paced(5_000)));
         assert_eq!(connect("storm"), Ok(Connect::Storm));
         assert!(connect("fast").is_err() && connect("paced:").is_err());
     }
 
     #[test]
-    fn header_lines_break_out_of_nothing() {
+    fn headers_with_line_breaks_are_refused() {
         assert!(header("X: a\r\nY: b").is_err() && header("no colon").is_err());
         assert_eq!(header("Origin: http://a"), Ok(("Origin".into(), "http://a".into())));
     }

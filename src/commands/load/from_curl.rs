@@ -56,7 +56,7 @@ fn command(request: &Request) -> (String, Vec<String>) {
     match request.body.as_deref().map(std::str::from_utf8) {
         Some(Ok(text)) if !text.starts_with('@') && !text.contains('\0') => add("--data", text),
         Some(_) => warnings.push(
-            "its body cannot be written on a command line: save it, and add --data @FILE"
+            "the body cannot be written on a command line: save it to a file and add --data @FILE"
                 .to_owned(),
         ),
         None => {}
@@ -65,7 +65,7 @@ fn command(request: &Request) -> (String, Vec<String>) {
         add("--redirects", &request.redirects.min(REDIRECTS_MAX).to_string());
     }
     if let Some(timeout) = request.timeout {
-        add("--timeout", &units::time_as_said(timeout));
+        add("--timeout", &units::format_duration(timeout));
     }
     let files = [("--ca", &request.ca), ("--cert", &request.cert), ("--key", &request.key)];
     files
@@ -77,18 +77,18 @@ fn command(request: &Request) -> (String, Vec<String>) {
         request.cert.iter().for_each(|file| add("--key", file));
     }
     if let Some(timeout) = request.connect_timeout {
-        add("--connect-timeout", &units::time_as_said(timeout));
+        add("--connect-timeout", &units::format_duration(timeout));
     }
     request.resolve.iter().for_each(|entry| add("--resolve", entry));
     request.unix_socket.iter().for_each(|file| add("--unix-socket", file));
     match request.proxy.as_deref().map(|proxy| (proxy, Proxy::parse(proxy))) {
         Some((proxy, Ok(_))) => add("--proxy", proxy),
-        Some((_, Err(error))) => warnings.push(format!("-x: {error}; left out")),
+        Some((_, Err(error))) => warnings.push(format!("-x ignored: {error}")),
         None => {}
     }
     match request.source.as_deref().map(curl::source) {
         Some(Ok(source)) => add("--source", &source.to_string()),
-        Some(Err(error)) => warnings.push(format!("{error}; left out")),
+        Some(Err(error)) => warnings.push(format!("ignored: {error}")),
         None => {}
     }
     if request.insecure && request.url.starts_with("https:") {
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_becomes_one_of_ours() {
+    fn curl_command_becomes_a_load_command() {
         let (line, warnings) = of("curl -kL -X PUT -d 'it'\\''s' -m 2 https://a/x -H 'A: b'");
         assert_eq!(warnings, Vec::<String>::new());
         assert_eq!(
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_flag_is_said() {
+    fn options_without_a_flag_cause_warnings() {
         for (text, named) in [
             ("curl -x socks5://p http://a/", "-x"),
             ("curl --interface eth0 http://a/", "--interface eth0"),

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ::load::requests::{Failure, RequestSnapshot};
 use ::load::scenario::{FlowSummary, Scenario, Tallies};
-use ::load::{Counts, Published, Row, Series, Snapshot, SoFar};
+use ::load::{Counts, Progress, Published, Row, Series, Snapshot};
 use admin::{Address, Exposition, Kind, Program, StartError};
 use anyhow::{Result, anyhow};
 use serde_json::{Value, json};
@@ -22,18 +22,18 @@ const ENDS: [f64; 18] = [
 ];
 /// The measured times with the name and the help of each histogram.
 const TIMES: [(Series, &str, &str); 5] = [
-    (Series::Latency, "load_latency_seconds", "From when it was due to the answer."),
-    (Series::ServiceTime, "load_service_time_seconds", "From when it was sent to the answer."),
-    (Series::SendLag, "load_send_lag_seconds", "From when a request was due to when it left."),
-    (Series::Heartbeat, "load_heartbeat_seconds", "From a ping to its pong."),
-    (Series::Broadcast, "load_receipt_seconds", "From publishing to each receipt."),
+    (Series::Latency, "load_latency_seconds", "Time from when it was due to the answer."),
+    (Series::ServiceTime, "load_service_time_seconds", "Time from sending to the answer."),
+    (Series::SendLag, "load_send_lag_seconds", "Time from when a request was due to its sending."),
+    (Series::Heartbeat, "load_heartbeat_seconds", "Time from a ping to its pong."),
+    (Series::Broadcast, "load_receipt_seconds", "Time from publishing to each receipt."),
 ];
 
 /// The metrics endpoint of one run; it lasts until the process ends.
 pub(super) struct Metrics {
     shared: Arc<Shared>,
-    /// Removes the file of a UNIX socket in the end.
-    _running: admin::Running,
+    /// Removes the file of a UNIX socket on drop.
+    _running: admin::AdminListener,
 }
 
 #[derive(Default)]
@@ -65,8 +65,8 @@ impl Metrics {
         let program = Arc::clone(&shared);
         let running = admin::start(&config, program).map_err(|error| match error {
             StartError::NeedsKey(address) => anyhow!(
-                "--metrics {address} can be reached from elsewhere: give a --metrics-key, or leave \
-                 it on 127.0.0.1 or unix:/path"
+                "--metrics {address} is reachable from other machines: add --metrics-key, or use \
+                 127.0.0.1 or unix:/path"
             ),
             error => anyhow!(error).context("--metrics"),
         })?;
@@ -94,7 +94,7 @@ pub(super) fn address(text: &str) -> Result<Address, String> {
     let port = text.strip_prefix(':').unwrap_or(text);
     let at =
         if port.parse::<u16>().is_ok() { format!("127.0.0.1:{port}") } else { text.to_owned() };
-    at.parse().map_err(|error| format!("{error}; a port alone is one of 127.0.0.1"))
+    at.parse().map_err(|error| format!("{error} (a port alone is on 127.0.0.1)"))
 }
 
 impl Program for Shared {
@@ -105,11 +105,11 @@ impl Program for Shared {
     fn metrics(&self, to: &mut Exposition) {
         let row = lock(&self.row).clone();
         of_any(to, &row);
-        match &row.so_far.counts {
-            Counts::Sockets(counts) => of_sockets(to, counts, row.so_far.published),
+        match &row.progress.counts {
+            Counts::Sockets(counts) => of_sockets(to, counts, row.progress.published),
             Counts::Requests(counts) => of_requests(to, counts),
         }
-        of_times(to, &row.so_far);
+        of_times(to, &row.progress);
         let steps = lock(&self.steps).clone();
         if let Some(Steps { tallies, scenario }) = steps {
             of_steps(to, &tallies.summary(&scenario));
@@ -141,13 +141,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn of_any(to: &mut Exposition, row: &Row) {
     let seconds = row.elapsed.as_secs_f64();
-    to.single("load_elapsed_seconds", Kind::Gauge, "Since the run began.", seconds);
+    to.single("load_elapsed_seconds", Kind::Gauge, "Seconds since the run began.", seconds);
     let phase = (row.phase.to_owned(), 1.0);
-    to.labelled("load_phase", Kind::Gauge, "What the run is doing.", "phase", [phase]);
-    to.single("load_connections", Kind::Gauge, "Connections open now.", row.open as f64);
-    to.single("load_cpu_seconds", Kind::Counter, "CPU time of load itself.", admin::cpu_seconds());
+    to.labelled("load_phase", Kind::Gauge, "Current phase of the run.", "phase", [phase]);
+    to.single("load_connections", Kind::Gauge, "Open connections.", row.open as f64);
+    to.single(
+        "load_cpu_seconds",
+        Kind::Counter,
+        "CPU time of the load process.",
+        admin::cpu_seconds(),
+    );
     if let Some(bytes) = admin::rss_bytes() {
-        let help = "Resident memory of load itself.";
+        let help = "Resident memory of the load process.";
         to.single("load_resident_bytes", Kind::Gauge, help, bytes as f64);
     }
 }
@@ -159,58 +164,62 @@ fn counter(to: &mut Exposition, name: &str, help: &str, count: u64) {
 fn of_sockets(to: &mut Exposition, counts: &Snapshot, published: Published) {
     for (name, help, count) in [
         ("load_connections_opened", "WebSockets opened.", counts.opened),
-        ("load_connects_failed", "Connects that brought none.", counts.failed_total()),
-        ("load_connects_retried", "Connects that failed, tried again.", counts.retried_total()),
-        ("load_connections_ended", "WebSockets that ended.", counts.closed_total()),
+        ("load_connects_failed", "Failed connects.", counts.failed_total()),
+        ("load_connects_retried", "Failed connects that were retried.", counts.retried_total()),
+        ("load_connections_ended", "Closed WebSockets.", counts.closed_total()),
         ("load_heartbeats_sent", "Pings sent.", counts.heartbeats_sent),
-        ("load_heartbeats_answered", "Pongs that answer one.", counts.heartbeats_received),
+        ("load_heartbeats_answered", "Pongs received for them.", counts.heartbeats_received),
         ("load_messages_sent", "Messages sent.", counts.echo_sent),
         (
             "load_messages_received",
-            "Messages that came while some were sent.",
+            "Messages received while messages were sent.",
             counts.echo_received,
         ),
-        ("load_messages_answered", "Messages whose answer came.", counts.echo_answered),
-        ("load_publications", "Publications taken, or maybe taken.", published.taken),
+        ("load_messages_answered", "Messages that were answered.", counts.echo_answered),
+        ("load_publications", "Publications accepted, or possibly accepted.", published.taken),
         ("load_publish_failed", "Publications refused or unanswered.", published.failed),
-        ("load_receipts", "Publications received, each once a socket.", counts.publications),
-        ("load_subscribes", "Subscribes sent (Action Cable).", counts.subscribes),
-        ("load_cable_pings", "Pings of Action Cable received.", counts.cable_pings),
+        ("load_receipts", "Publications received, once per socket.", counts.publications),
+        ("load_subscribes", "Subscribe commands sent (Action Cable).", counts.subscribes),
+        ("load_cable_pings", "Action Cable pings received.", counts.cable_pings),
     ] {
         counter(to, name, help, count);
     }
-    let help = "Connections with their subscription (Action Cable).";
+    let help = "Connections with a confirmed subscription (Action Cable).";
     to.single("load_subscribed", Kind::Gauge, help, counts.subscribed as f64);
     let errors = counts.each_error().map(|(kind, count)| (kind.to_owned(), count as f64));
-    let help = "What went wrong, by kind: of connections and of messages.";
+    let help = "Errors of connections and messages by kind.";
     to.labelled("load_errors", Kind::Counter, help, "kind", errors);
 }
 
 fn of_requests(to: &mut Exposition, counts: &RequestSnapshot) {
     for (name, help, count) in [
-        ("load_connections_opened", "Connections made.", counts.opened),
-        ("load_connects_failed", "Connects that failed.", counts.connects_failed),
-        ("load_connections_ended", "Connections that ended.", counts.ended),
+        ("load_connections_opened", "Connections opened.", counts.opened),
+        ("load_connects_failed", "Failed connects.", counts.connects_failed),
+        ("load_connections_ended", "Closed connections.", counts.ended),
         ("load_requests_sent", "Requests sent, without those of the warm-up.", counts.sent),
-        ("load_requests_ok", "Answered as they should be.", counts.ok),
-        ("load_requests_warm_up", "Sent because due in the warm-up.", counts.warm_up_sent),
-        ("load_redirects", "Sent because an answer redirected.", counts.redirects),
-        ("load_body_bytes", "Bytes of bodies received.", counts.body_bytes),
+        ("load_requests_ok", "Requests answered successfully.", counts.ok),
+        (
+            "load_requests_warm_up",
+            "Requests sent that were due in the warm-up.",
+            counts.warm_up_sent,
+        ),
+        ("load_redirects", "Requests sent to follow redirects.", counts.redirects),
+        ("load_body_bytes", "Bytes of response bodies.", counts.body_bytes),
     ] {
         counter(to, name, help, count);
     }
     let failed = Failure::all().map(Failure::name).zip(&counts.failed);
     let failed = failed.map(|(kind, count)| (kind.to_owned(), *count as f64));
-    let help = "Requests that failed, by kind.";
+    let help = "Failed requests by kind.";
     to.labelled("load_requests_failed", Kind::Counter, help, "kind", failed);
     let answers = counts.statuses().map(|(status, count)| (status.to_string(), count as f64));
-    let help = "Whole answers, by status.";
+    let help = "Complete responses by status.";
     to.labelled("load_answers", Kind::Counter, help, "status", answers);
 }
 
-fn of_times(to: &mut Exposition, so_far: &SoFar) {
+fn of_times(to: &mut Exposition, progress: &Progress) {
     for (series, name, help) in TIMES {
-        if let Some(buckets) = so_far.timed.buckets(series, &ENDS) {
+        if let Some(buckets) = progress.timed.buckets(series, &ENDS) {
             to.histogram(name, help, buckets);
         }
     }
@@ -251,12 +260,12 @@ fn of_steps(to: &mut Exposition, flows: &[FlowSummary]) {
             }
         }
     }
-    let help = "Passes through a flow.";
+    let help = "Passes of a flow.";
     to.tagged("load_passes", Kind::Counter, help, passes);
     to.tagged("load_step_requests", Kind::Counter, "Requests of a step.", requests);
-    to.tagged("load_step_failed", Kind::Counter, "Those that failed, by kind.", failed);
+    to.tagged("load_step_failed", Kind::Counter, "Failed requests of a step by kind.", failed);
     to.tagged("load_checks", Kind::Counter, "Checks and captures of a step.", checks);
-    let help = "From when a step was due to its whole answer, over the run so far.";
+    let help = "Time from when a step was due to its complete answer, over the run so far.";
     to.tagged("load_step_latency_seconds", Kind::Gauge, help, slow);
 }
 

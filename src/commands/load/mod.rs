@@ -28,18 +28,18 @@ use capacity::Machine;
 use clap::ArgMatches;
 use engine::sys::process::{self, Signal};
 use load::{
-    BroadcastSummary, ChurnSummary, Config, Connections, EchoSummary, Ended, Latency, Publish,
+    BroadcastSummary, ChurnSummary, Config, Connections, EchoSummary, Latency, Publish, RunOutcome,
     Summary,
 };
 use serde::Serialize;
 
 use self::csv::Csv;
-pub(crate) use self::destinations::tell_lost;
+pub(crate) use self::destinations::warn_unresolved;
 use self::flags::Command;
-pub(crate) use self::flags::{Args, connect, connect_as_said};
+pub(crate) use self::flags::{Args, connect, connect_flag};
 use self::metrics::Metrics;
-use self::observers::{Onlookers, Seen};
-use self::run_config::Asked;
+use self::observers::{Observed, Observers};
+use self::run_config::RunConfig;
 use self::screen::Screen;
 use self::threshold::{Figure, Metric, Outcome};
 use self::watch::{Generator, Watched};
@@ -62,30 +62,30 @@ pub(crate) fn run(args: &Args, flags: &ArgMatches) -> Result<ExitCode> {
     }
     let interrupted =
         |wait| matches!(process::wait_signal(wait), Some(Signal::Interrupt | Signal::Terminate));
-    if scenario::is_meant(&args.urls) {
+    if scenario::is_scenario(&args.urls) {
         return scenario::run(args, flags, interrupted);
     }
-    scenario::without(args)?;
+    scenario::check_without_scenario(args)?;
     destinations::check_first(&args.urls)?;
     if requests::is_meant(&args.urls) {
         return requests::run(args, flags, interrupted);
     }
     requests::flags::check(flags, false)?;
     let config = config::config(args)?;
-    tell_lost(&config.endpoints, "connections");
+    warn_unresolved(&config.endpoints, "connections");
     if let Some(Publish::Http(http)) = config.fanout.as_ref().map(|fanout| &fanout.publish) {
-        tell_lost(std::slice::from_ref(&http.endpoint), "publications");
+        warn_unresolved(std::slice::from_ref(&http.endpoint), "publications");
     }
     let ended = if args.control {
         process::end_with_parent();
         let input = BufReader::new(io::stdin());
-        load::control::obey(&config, input, io::stdout(), || interrupted(Duration::ZERO))?
+        load::control::run_commands(&config, input, io::stdout(), || interrupted(Duration::ZERO))?
     } else {
         return measure(args, &config, interrupted);
     };
     Ok(match ended {
-        Ended { interrupted: true, .. } => ExitCode::from(130),
-        Ended { summary, .. } => ExitCode::from(u8::from(!summary.held)),
+        RunOutcome { interrupted: true, .. } => ExitCode::from(130),
+        RunOutcome { summary, .. } => ExitCode::from(u8::from(!summary.held)),
     })
 }
 
@@ -95,7 +95,7 @@ struct Document<'a> {
     #[serde(flatten)]
     summary: &'a Summary,
     #[serde(flatten)]
-    asked: &'a Asked,
+    asked: &'a RunConfig,
     generator: &'a Generator,
     watched: Option<&'a Watched>,
     thresholds: &'a [Outcome],
@@ -113,10 +113,10 @@ fn measure(
     let metrics = Metrics::start(args)?;
     let screen = |before| Screen::of_sockets(config, &args.urls, args.plain, before);
     let files = (csv.as_mut(), metrics.as_ref());
-    let mut onlookers = Onlookers::begin(args, &machine, files, screen)?;
-    let mut ended = load::drive(config, |row| drop(onlookers.row(row)), interrupted)?;
-    let Seen { mut generator, mut watched, samples } = onlookers.end();
-    generator.finish(&ended.summary, asked_rate(config), sending_seconds(config));
+    let mut observers = Observers::begin(args, &machine, files, screen)?;
+    let mut ended = load::drive(config, |row| drop(observers.row(row)), interrupted)?;
+    let Observed { mut generator, mut watched, samples } = observers.end();
+    generator.finish(&ended.summary, requested_rate(config), sending_seconds(config));
     if let Some(watched) = &mut watched {
         let summary = &ended.summary;
         watched.finish(summary.connections.open, watch::received(summary));
@@ -124,7 +124,7 @@ fn measure(
     if generator.missed_the_rate() {
         // The figures belong to a different rate than the requested one.
         ended.summary.held = false;
-        ended.summary.reasons.push("the rate asked for was not reached in time".to_owned());
+        ended.summary.reasons.push("the requested rate was not reached on time".to_owned());
     }
     let rate = generator.messages_per_second();
     let figure = |metric| Figure {
@@ -135,7 +135,7 @@ fn measure(
         args.threshold.iter().map(|threshold| threshold.judge(figure)).collect();
     let (generator, thresholds) = (&generator, &outcomes[..]);
     let (summary, watched, samples) = (&ended.summary, watched.as_ref(), &samples);
-    let asked = &Asked::of_sockets(&args.urls, config);
+    let asked = &RunConfig::of_sockets(&args.urls, config);
     let document = Document { summary, asked, generator, watched, thresholds, samples };
     let missed = outcomes.iter().any(|outcome| !outcome.met);
     let short = match outcomes.as_slice() {
@@ -151,8 +151,8 @@ fn measure(
     Ok(if ended.interrupted { ExitCode::from(130) } else { ExitCode::from(u8::from(short)) })
 }
 
-/// Messages per second of an open model.
-fn asked_rate(config: &Config) -> Option<f64> {
+/// Returns the messages per second of an open model.
+fn requested_rate(config: &Config) -> Option<f64> {
     let fanout = config.fanout.as_ref().map(|fanout| fanout.rate);
     fanout.or(config.echo.as_ref().and_then(|echo| echo.rate)).map(|rate| rate as f64)
 }
@@ -251,8 +251,8 @@ fn value(metric: Metric, summary: &Summary, rate: Option<f64>) -> Option<f64> {
         Metric::ErrorShare => {
             let expected =
                 of_all(|e| e.sent + e.unsent, |b| b.expected, |c| c.owed).unwrap_or_default();
-            let tried = summary.connections.requested + expected;
-            Some(100.0 * errors as f64 / tried.max(1) as f64)
+            let attempted = summary.connections.requested + expected;
+            Some(100.0 * errors as f64 / attempted.max(1) as f64)
         }
         Metric::Rate => rate,
     }

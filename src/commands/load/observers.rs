@@ -14,23 +14,23 @@ use super::screen::Screen;
 use super::watch::{Generator, Watched};
 use crate::progress::{Sample, Series, Usage};
 
-/// Those that look on.
-pub(super) struct Onlookers<'a> {
+/// The screen, the CSV file and the metrics of a run.
+pub(super) struct Observers<'a> {
     screen: Screen<'a>,
     csv: Option<&'a mut Csv>,
     metrics: Option<&'a Metrics>,
-    seen: Seen,
+    observed: Observed,
 }
 
-/// What they have seen.
-pub(super) struct Seen {
+/// What was observed during a run.
+pub(super) struct Observed {
     pub(super) generator: Generator,
     pub(super) watched: Option<Watched>,
     pub(super) samples: Series,
 }
 
-impl<'a> Onlookers<'a> {
-    /// Begins, right before the run; `screen` is told what the watched process takes until then.
+impl<'a> Observers<'a> {
+    /// Starts right before the run; `screen` receives the usage of the watched process until then.
     ///
     /// # Errors
     /// A process for `--watch-pid` that does not exist.
@@ -39,18 +39,18 @@ impl<'a> Onlookers<'a> {
         machine: &Machine,
         (csv, metrics): (Option<&'a mut Csv>, Option<&'a Metrics>),
         screen: impl FnOnce(Option<Usage>) -> Screen<'a>,
-    ) -> Result<Onlookers<'a>> {
+    ) -> Result<Observers<'a>> {
         let mut watched =
             args.watch_pid.map(Watched::begin).transpose().map_err(anyhow::Error::msg)?;
-        let before = watched.as_mut().and_then(Watched::look);
+        let before = watched.as_mut().and_then(Watched::sample);
         let generator = Generator::new(machine.cores);
-        let seen = Seen { generator, watched, samples: Series::new() };
-        Ok(Onlookers { screen: screen(before), csv, metrics, seen })
+        let observed = Observed { generator, watched, samples: Series::new() };
+        Ok(Observers { screen: screen(before), csv, metrics, observed })
     }
 
     pub(super) fn row(&mut self, row: &Row) -> Sample {
-        let Seen { generator, watched, samples } = &mut self.seen;
-        let usage = watched.as_mut().and_then(|watched| watched.look_during(row));
+        let Observed { generator, watched, samples } = &mut self.observed;
+        let usage = watched.as_mut().and_then(|watched| watched.sample_with(row));
         let sample = self.screen.row(row, usage);
         generator.row(row, sample.client);
         self.csv.iter_mut().for_each(|csv| csv.row(row));
@@ -59,8 +59,8 @@ impl<'a> Onlookers<'a> {
         sample
     }
 
-    /// Ends; the terminal is as it was.
-    pub(super) fn end(self) -> Seen {
-        self.seen
+    /// Ends the observation and restores the terminal.
+    pub(super) fn end(self) -> Observed {
+        self.observed
     }
 }

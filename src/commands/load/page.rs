@@ -9,11 +9,11 @@ use load::{BroadcastSummary, CableSummary, Config, Echo, Fanout, Latency, Publis
 
 use super::threshold::Outcome;
 use super::watch::{Generator, Watched};
-use super::{Document, connect_as_said};
+use super::{Document, connect_flag};
 use crate::output;
 use crate::progress::Series;
 use crate::report::{Report, Rows, Table};
-use crate::units::time_as_said;
+use crate::units::format_duration;
 
 /// Returns the report of a run.
 pub(super) fn report<'a>(
@@ -52,7 +52,7 @@ pub(super) fn report<'a>(
 /// Returns the table of thresholds, if there are any.
 pub(super) fn thresholds(outcomes: &[Outcome]) -> Option<Table> {
     let row = |outcome: &Outcome| {
-        let [value, verdict] = outcome.said();
+        let [value, verdict] = outcome.texts();
         vec![outcome.threshold.clone(), value, verdict]
     };
     (!outcomes.is_empty()).then(|| Table {
@@ -64,40 +64,38 @@ pub(super) fn thresholds(outcomes: &[Outcome]) -> Option<Table> {
 
 fn configuration(config: &Config) -> Rows {
     let mut rows = Vec::new();
-    let mut say = |name: &str, value: String| rows.push((name.to_owned(), value));
-    say("connections", Count(config.connections).to_string());
+    let mut add = |name: &str, value: String| rows.push((name.to_owned(), value));
+    add("connections", Count(config.connections).to_string());
     if !config.stages.is_empty() {
-        say("stages", staged(&config.stages, ""));
+        add("stages", staged(&config.stages, ""));
     }
-    say("opened", connect_as_said(config.connect));
-    say("time to open", time_as_said(config.connect_timeout));
+    add("opened", connect_flag(config.connect));
+    add("connect timeout", format_duration(config.connect_timeout));
     if !config.hold.is_zero() {
-        say("held for", time_as_said(config.hold));
+        add("held for", format_duration(config.hold));
     }
-    let heartbeat = config.heartbeat.map(|every| format!("every {}", time_as_said(every)));
-    say("heartbeats", heartbeat.unwrap_or_else(|| "none".to_owned()));
+    let heartbeat = config.heartbeat.map(|every| format!("every {}", format_duration(every)));
+    add("heartbeats", heartbeat.unwrap_or_else(|| "none".to_owned()));
     if !config.headers.is_empty() {
         // Only the names: values may be secrets. The command line shows them anyway.
         let names: Vec<_> = config.headers.iter().map(|(name, _)| name.as_str()).collect();
-        say("further header lines", names.join(", "));
+        add("headers", names.join(", "));
     }
     if !config.protocols.is_empty() {
-        say("subprotocols", config.protocols.join(", "));
+        add("subprotocols", config.protocols.join(", "));
     }
     if let Some(cable) = &config.cable {
         let first = cable.identifiers.first().map(String::as_str).unwrap_or_default();
         match cable.identifiers.len() {
-            1 => say("subscribed by", first.to_owned()),
-            all => {
-                say("subscribed by", format!("{} channels, the first {first}", Count(all as u64)))
-            }
+            1 => add("channel", first.to_owned()),
+            all => add("channels", format!("{}, the first {first}", Count(all as u64))),
         }
     }
     if let Some(echo) = &config.echo {
-        echo_asked(echo, &mut say);
+        echo_asked(echo, &mut add);
     }
     if let Some(fanout) = &config.fanout {
-        fanout_asked(fanout, &mut say);
+        fanout_asked(fanout, &mut add);
     }
     rows
 }
@@ -105,80 +103,83 @@ fn configuration(config: &Config) -> Rows {
 /// Formats stages; `unit` follows each number.
 pub(super) fn staged(stages: &[Stage], unit: &str) -> String {
     let one = |stage: &Stage| {
-        format!("{}{unit} in {}", Count(stage.connections), time_as_said(stage.time))
+        format!("{}{unit} in {}", Count(stage.connections), format_duration(stage.time))
     };
     stages.iter().map(one).collect::<Vec<_>>().join(", then ")
 }
 
-fn echo_asked(echo: &Echo, mut say: impl FnMut(&str, String)) {
+fn echo_asked(echo: &Echo, mut add: impl FnMut(&str, String)) {
     let size = echo.content.as_ref().map_or(echo.size, |content| content.data.len());
-    say("bytes of a message", Count(size as u64).to_string());
+    add("message size in bytes", Count(size as u64).to_string());
     let rate = echo.rate.map(|rate| format!("{} per second", Count(rate)));
-    say("messages sent", rate.unwrap_or_else(|| "when the last was answered".to_owned()));
+    add(
+        "messages sent",
+        rate.unwrap_or_else(|| "when the last was answered (closed loop)".to_owned()),
+    );
     if echo.turnover {
         let each = Count(echo.messages.unwrap_or(0).into());
-        say("a connection is replaced", format!("after {each} messages"));
-        say("sent for", end(None, echo.duration, ""));
+        add("connections are replaced", format!("after {each} messages"));
+        add("duration", end(None, echo.duration, ""));
     } else {
-        say("sent for", end(echo.messages, echo.duration, "messages each"));
+        add("duration", end(echo.messages, echo.duration, "messages each"));
     }
     if let Some((least, most)) = echo.think {
-        say("time to think", format!("{}..{}", time_as_said(least), time_as_said(most)));
+        add("think time", format!("{}..{}", format_duration(least), format_duration(most)));
     }
-    say("time to answer", time_as_said(echo.timeout));
+    add("answer timeout", format_duration(echo.timeout));
 }
 
-fn fanout_asked(fanout: &Fanout, mut say: impl FnMut(&str, String)) {
+fn fanout_asked(fanout: &Fanout, mut add: impl FnMut(&str, String)) {
     let way = match &fanout.publish {
-        Publish::Http(_) => "by HTTP",
-        Publish::Socket => "by socket",
+        Publish::Http(_) => "over HTTP",
+        Publish::Socket => "over WebSocket",
     };
-    say("publications", format!("{} per second, {way}", Count(fanout.rate)));
-    say("published for", end(fanout.messages, fanout.duration, "messages"));
-    say("late after", time_as_said(fanout.late_after));
+    add("publications", format!("{} per second, {way}", Count(fanout.rate)));
+    add("publishing duration", end(fanout.messages, fanout.duration, "messages"));
+    add("late after", format_duration(fanout.late_after));
 }
 
 /// Formats the end of sending: a number, a time, or whichever comes first.
 fn end(messages: Option<u32>, duration: Option<Duration>, unit: &str) -> String {
     let number = messages.map(|messages| format!("{} {unit}", Count(messages.into())));
-    let parts: Vec<String> = number.into_iter().chain(duration.map(time_as_said)).collect();
+    let parts: Vec<String> = number.into_iter().chain(duration.map(format_duration)).collect();
     parts.join(" or ")
 }
 
 fn figures(document: &Document<'_>) -> Rows {
     let summary: &Summary = document.summary;
     let mut rows = Vec::new();
-    let mut say = |name: &str, value: String| rows.push((name.to_owned(), value));
+    let mut add = |name: &str, value: String| rows.push((name.to_owned(), value));
     let c = &summary.connections;
-    say("opened in", format!("{:.2} s, {} per second", c.seconds, Count(c.per_second as u64)));
-    say("failed to open", causes(&summary.connect_errors));
-    say("closed before the end", causes(&summary.closed));
+    add("opened in", format!("{:.2} s, {} per second", c.seconds, Count(c.per_second as u64)));
+    add("failed to open", causes(&summary.connect_errors));
+    add("closed before the end", causes(&summary.closed));
     if c.replaced > 0 {
-        say("closed after their messages and replaced", Count(c.replaced).to_string());
+        add("replaced after their messages", Count(c.replaced).to_string());
     }
     let h = &summary.heartbeats;
     if h.sent > 0 {
-        say("heartbeats", format!("{} of {} answered", Count(h.received), Count(h.sent)));
-        say("ping to pong", times(h.latency.as_ref()));
+        add("heartbeats", format!("{} of {} answered", Count(h.received), Count(h.sent)));
+        add("ping round trip", times(h.latency.as_ref()));
     }
     if let Some(cable) = &summary.cable {
-        subscribed(cable, &mut say);
+        subscribed(cable, &mut add);
     }
     if let Some(echo) = &summary.echo {
-        say("messages", format!("{} sent, {} received", Count(echo.sent), Count(echo.received)));
+        add("messages", format!("{} sent, {} received", Count(echo.sent), Count(echo.received)));
         if echo.unsent > 0 {
-            say("never sent", Count(echo.unsent).to_string());
+            add("not sent", Count(echo.unsent).to_string());
         }
-        say("lost, twice", format!("{}, {}", Count(echo.lost), Count(echo.duplicated)));
+        add("lost, duplicated", format!("{}, {}", Count(echo.lost), Count(echo.duplicated)));
         let rest = [echo.reordered, echo.corrupted, echo.late].map(|n| Count(n).to_string());
-        say("out of order, changed, late", rest.join(", "));
-        say("from due to answer", times(summary.latency.as_ref()));
-        say("from send to answer", times(summary.service_time.as_ref()));
+        add("reordered, corrupted, late", rest.join(", "));
+        add("latency (due to answer)", times(summary.latency.as_ref()));
+        add("service time (sent to answer)", times(summary.service_time.as_ref()));
     }
     if let Some(broadcast) = &summary.broadcast {
-        fan_out(broadcast, &mut say);
+        fan_out(broadcast, &mut add);
     }
-    generated(document.generator, document.watched, say);
+    generated(document.generator, document.watched, add);
     rows
 }
 
@@ -186,48 +187,48 @@ fn figures(document: &Document<'_>) -> Rows {
 pub(super) fn generated(
     generator: &Generator,
     watched: Option<&Watched>,
-    mut say: impl FnMut(&str, String),
+    mut add: impl FnMut(&str, String),
 ) {
-    say("generator", generator.figures());
+    add("generator", generator.figures());
     if let Some(why) = generator.saturated() {
-        say("it was the bottleneck, or its machine", why.to_owned());
+        add("generator or machine saturated", why.to_owned());
     }
     if let Some(watched) = watched {
         let [memory, cpu, descriptors] = watched.figures();
-        say("watched, memory", memory);
-        say("watched, CPU", cpu);
-        say("watched, descriptors", descriptors);
+        add("watched process, memory", memory);
+        add("watched process, CPU", cpu);
+        add("watched process, descriptors", descriptors);
     }
 }
 
-fn subscribed(cable: &CableSummary, mut say: impl FnMut(&str, String)) {
+fn subscribed(cable: &CableSummary, mut add: impl FnMut(&str, String)) {
     let CableSummary { subscribed, rejected, waiting, repeated, stale, .. } = cable;
     let waits = rejected + waiting;
-    say("subscribed, not subscribed", format!("{}, {}", Count(*subscribed), Count(waits)));
-    say("subscribes sent again", Count(*repeated).to_string());
-    say("given up without pings", Count(*stale).to_string());
-    say("connect to welcome", times(cable.to_welcome.as_ref()));
-    say("subscribe to confirmation", times(cable.to_confirm.as_ref()));
-    say("connect to confirmation", times(cable.to_subscribed.as_ref()));
+    add("subscribed, not subscribed", format!("{}, {}", Count(*subscribed), Count(waits)));
+    add("repeated subscribes", Count(*repeated).to_string());
+    add("stale, without pings", Count(*stale).to_string());
+    add("connect to welcome", times(cable.to_welcome.as_ref()));
+    add("subscribe to confirmation", times(cable.to_confirm.as_ref()));
+    add("connect to confirmation", times(cable.to_subscribed.as_ref()));
 }
 
-fn fan_out(broadcast: &BroadcastSummary, mut say: impl FnMut(&str, String)) {
+fn fan_out(broadcast: &BroadcastSummary, mut add: impl FnMut(&str, String)) {
     let b = broadcast;
-    say("published", format!("{} to {} receivers", Count(b.published), Count(b.receivers)));
-    say("receipts", format!("{} of {}", Count(b.received), Count(b.expected)));
-    say("lost, twice", format!("{}, {}", Count(b.lost), Count(b.duplicated)));
+    add("published", format!("{} to {} receivers", Count(b.published), Count(b.receivers)));
+    add("deliveries", format!("{} of {}", Count(b.received), Count(b.expected)));
+    add("lost, duplicated", format!("{}, {}", Count(b.lost), Count(b.duplicated)));
     let rest = [b.reordered, b.corrupted, b.late].map(|n| Count(n).to_string());
-    say("out of order, changed, late", rest.join(", "));
-    say("publish to receipt", times(b.latency.as_ref()));
-    say("to the first receipt", times(b.times.to_first.as_ref()));
-    say("to the last receipt", times(b.times.to_last.as_ref()));
-    say("from first to last", times(b.times.first_to_last.as_ref()));
+    add("reordered, corrupted, late", rest.join(", "));
+    add("delivery latency", times(b.latency.as_ref()));
+    add("publish to first receipt", times(b.times.to_first.as_ref()));
+    add("publish to last receipt", times(b.times.to_last.as_ref()));
+    add("first to last receipt", times(b.times.first_to_last.as_ref()));
     if let Some(fanout) = &b.fanout {
-        say(
-            "rate reached, asked for",
+        add(
+            "rate reached, requested",
             format!("{:.1}, {:.1} per second", fanout.reached_rate, fanout.rate),
         );
-        say("sent late by", times(fanout.publish_lag.as_ref()));
+        add("lateness of publications", times(fanout.publish_lag.as_ref()));
     }
 }
 
@@ -243,7 +244,7 @@ fn causes(by_cause: &BTreeMap<&'static str, u64>) -> String {
 
 /// Formats p50, p99 and maximum.
 pub(super) fn times(latency: Option<&Latency>) -> String {
-    latency.map_or("not timed".to_owned(), |l| {
+    latency.map_or("not measured".to_owned(), |l| {
         format!("p50 {:.2} ms, p99 {:.2} ms, max {:.2} ms", l.p50_ms, l.p99_ms, l.max_ms)
     })
 }

@@ -8,8 +8,8 @@ use serde::Serialize;
 
 /// Part of the JSON of every run of `load`.
 #[derive(Clone, Serialize, Debug)]
-pub(super) struct Asked {
-    /// URLs as they were given, without users, passwords and the values of their queries.
+pub(super) struct RunConfig {
+    /// URLs as given, without user, password and query values.
     target: Vec<String>,
     pace: Speed,
     /// Error of the first TLS handshake that failed; null if none failed.
@@ -27,21 +27,21 @@ struct Speed {
     stages: Option<Vec<(f64, u64)>>,
 }
 
-impl Asked {
-    pub(super) fn of_sockets(urls: &[String], config: &Config) -> Asked {
-        let rate = super::asked_rate(config);
+impl RunConfig {
+    pub(super) fn of_sockets(urls: &[String], config: &Config) -> RunConfig {
+        let rate = super::requested_rate(config);
         let stages = (!config.stages.is_empty()).then(|| staged(&config.stages));
-        Asked::new(urls, &config.endpoints, rate, stages, rate.is_some())
+        RunConfig::new(urls, &config.endpoints, rate, stages, rate.is_some())
     }
 
-    pub(super) fn of_requests(urls: &[String], config: &Requests) -> Asked {
+    pub(super) fn of_requests(urls: &[String], config: &Requests) -> RunConfig {
         let (rate, stages, is_open) = match &config.pace {
             Pace::Closed => (None, None, false),
             Pace::Users(stages) => (None, Some(staged(stages)), false),
             Pace::Rate(rate) => (Some(*rate as f64), None, true),
             Pace::Rates(stages) => (None, Some(staged(stages)), true),
         };
-        Asked::new(urls, &config.endpoints, rate, stages, is_open)
+        RunConfig::new(urls, &config.endpoints, rate, stages, is_open)
     }
 
     fn new(
@@ -50,23 +50,26 @@ impl Asked {
         rate: Option<f64>,
         stages: Option<Vec<(f64, u64)>>,
         is_open: bool,
-    ) -> Asked {
+    ) -> RunConfig {
         let model = if is_open { "open" } else { "closed" };
-        let trouble = endpoints.iter().find_map(|endpoint| {
-            let of_redirects = endpoint.ways.tls.as_ref();
-            [endpoint.client.as_ref(), of_redirects].into_iter().flatten().find_map(|c| c.trouble())
+        let tls_error = endpoints.iter().find_map(|endpoint| {
+            let of_redirects = endpoint.options.tls.as_ref();
+            [endpoint.client.as_ref(), of_redirects]
+                .into_iter()
+                .flatten()
+                .find_map(|c| c.first_error())
         });
-        Asked {
+        RunConfig {
             target: urls.iter().map(|url| without_secrets(url)).collect(),
             pace: Speed { model, rate, stages },
-            tls_error: trouble.map(str::to_owned),
+            tls_error: tls_error.map(str::to_owned),
         }
     }
 
     /// Returns a line with the TLS error, if there was one.
     pub(super) fn text(&self) -> String {
-        let said = self.tls_error.as_ref().map(|error| format!("tls           first: {error}\n"));
-        said.unwrap_or_default()
+        let line = self.tls_error.as_ref().map(|error| format!("tls           first: {error}\n"));
+        line.unwrap_or_default()
     }
 }
 
@@ -77,8 +80,8 @@ fn staged(stages: &[Stage]) -> Vec<(f64, u64)> {
 /// Removes secrets from a URL that goes to a file.
 fn without_secrets(url: &str) -> String {
     let url = url.split('#').next().unwrap_or_default();
-    let (place, query) = url.split_once('?').map_or((url, None), |(a, b)| (a, Some(b)));
-    let (scheme, rest) = place.split_once("://").unwrap_or(("", place));
+    let (target, query) = url.split_once('?').map_or((url, None), |(a, b)| (a, Some(b)));
+    let (scheme, rest) = target.split_once("://").unwrap_or(("", target));
     let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
     let name = |pair: &str| match pair.split_once('=') {
@@ -95,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_loses_its_secrets_and_nothing_else() {
+    fn secrets_are_removed_from_urls() {
         for (url, shown) in [
             ("http://me:word@a:80/x?token=s&all#top", "http://a:80/x?token=…&all"),
             ("ws://127.0.0.{1..2}:9000", "ws://127.0.0.{1..2}:9000"),

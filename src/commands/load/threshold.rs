@@ -100,15 +100,16 @@ impl FromStr for Threshold {
     fn from_str(text: &str) -> Result<Threshold, String> {
         let at = text
             .find(['<', '>', '='])
-            .ok_or_else(|| format!("{text:?}: write p99<50ms or rate>10k"))?;
+            .ok_or_else(|| "expected a condition such as p99<50ms or rate>10k".to_owned())?;
         let (name, rest) = text.split_at(at);
         let signs = SIGNS.iter().find_map(|(text, sign)| Some((*sign, rest.strip_prefix(text)?)));
         let (sign, bound) = signs.unwrap_or((Sign::Below, rest));
         let names = METRICS.map(|(name, _)| name).join(", ");
         let found = METRICS.iter().find(|(known, _)| *known == name.trim());
         let near = nearest(name.trim(), METRICS.into_iter().map(|(name, _)| name));
-        let near = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
-        let (_, metric) = found.ok_or_else(|| format!("{name:?} is none of {names}{near}"))?;
+        let near = near.map(|near| format!(", did you mean {near}?")).unwrap_or_default();
+        let (_, metric) = found
+            .ok_or_else(|| format!("unknown metric {name:?}{near} (expected one of {names})"))?;
         let (metric, bound) = match (metric, bound.trim().strip_suffix('%')) {
             (Metric::Errors, Some(share)) => (Metric::ErrorShare, per_cent(share)?),
             (metric, _) if metric.is_time() => {
@@ -145,19 +146,19 @@ impl Metric {
 /// Parses a percentage such as `0.1`.
 fn per_cent(text: &str) -> Result<f64, String> {
     let share = text.trim().parse::<f64>().ok().filter(|share| (0.0..=100.0).contains(share));
-    share.ok_or_else(|| format!("{text:?} is no share: write errors<0.1%"))
+    share.ok_or_else(|| "expected a percentage such as errors<0.1%".to_owned())
 }
 
 impl Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [value, verdict] = self.said();
+        let [value, verdict] = self.texts();
         writeln!(f, "threshold     {}: {value}, {verdict}", self.threshold)
     }
 }
 
 impl Outcome {
-    /// The figure, and whether that is enough.
-    pub(super) fn said(&self) -> [String; 2] {
+    /// Returns the value and the verdict as texts.
+    pub(super) fn texts(&self) -> [String; 2] {
         let value = self.value.map_or("not measured".to_owned(), |value| format!("{value:.3}"));
         let verdict = match (self.met, self.is_answered) {
             (true, _) => "met",
@@ -184,13 +185,13 @@ pub(super) fn result(
         [] => String::new(),
         reasons => format!(" ({})", reasons.join("; ")),
     };
-    let said = match (interrupted, fell_short) {
+    let text = match (interrupted, fell_short) {
         (true, _) => format!("interrupted{besides}"),
         (false, true) => format!("fell short: {}", all()),
         (false, false) if outcomes.is_empty() => well.to_owned(),
         (false, false) => format!("thresholds met{besides}"),
     };
-    format!("result        {said}\n")
+    format!("result        {text}\n")
 }
 
 fn milliseconds(time: Duration) -> f64 {
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_answered_meets_no_threshold() {
+    fn no_threshold_is_met_without_answers() {
         for text in ["errors<9", "errors<99%", "lost==0", "closed<1", "p99<1h", "rate<5", "max>0"] {
             let threshold: Threshold = text.parse().unwrap();
             for value in [None, Some(0.0), Some(1.0)] {
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_says_what_decided() {
+    fn the_last_line_names_the_reason() {
         let judge = |text: &str, value| text.parse::<Threshold>().unwrap().judge(of(Some(value)));
         let (met, missed) = ([judge("errors<9", 1.0)], [judge("errors<9", 10.0)]);
         let reasons = ["1 requests failed".to_owned()];
@@ -239,11 +240,11 @@ mod tests {
             assert_eq!(line, format!("result        {said}\n"));
         }
         let error = "eror<1".parse::<Threshold>().unwrap_err();
-        assert!(error.ends_with("did you mean errors?"), "{error}");
+        assert!(error.contains("did you mean errors?"), "{error}");
     }
 
     #[test]
-    fn a_threshold_is_a_figure_a_sign_and_a_bound() {
+    fn thresholds_are_parsed_and_judged() {
         let threshold: Threshold = "p99<50ms".parse().unwrap();
         let read = |threshold: &Threshold| (threshold.metric, threshold.sign, threshold.bound);
         assert_eq!(read(&threshold), (Metric::P99, Sign::Below, 50.0));
@@ -259,7 +260,7 @@ mod tests {
         let threshold: Threshold = "errors<0.1%".parse().unwrap();
         assert_eq!((threshold.metric, threshold.bound), (Metric::ErrorShare, 0.1));
         assert!(!threshold.judge(of(Some(0.1))).met && threshold.judge(of(Some(0.0))).met);
-        assert!(!threshold.judge(of(None)).met, "what was not measured is not met");
+        assert!(!threshold.judge(of(None)).met, "an unmeasured value meets no threshold");
         for (text, named) in [
             ("p99", "p99<50ms"),
             ("errors<101%", "0.1%"),

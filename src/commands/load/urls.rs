@@ -7,14 +7,14 @@
 /// An invalid range, or too many URLs.
 pub(super) fn expand(url: &str, most: usize) -> Result<Vec<String>, String> {
     let Some((before, range, after)) = first_range(url) else { return Ok(vec![url.to_owned()]) };
-    let wrong = || format!("{url:?}: write a range of numbers as {{1..4}}");
+    let wrong = || format!("invalid range in {url:?}: expected {{1..4}}");
     let (first, last) = range.split_once("..").ok_or_else(wrong)?;
     let number = |text: &str| text.parse::<u32>().map_err(|_| wrong());
     let (first, last) = (number(first)?, number(last)?);
     if first > last {
         return Err(wrong());
     }
-    let many = || format!("{url:?} stands for more than {most} destinations");
+    let many = || format!("{url:?} expands to more than {most} URLs");
     if (last - first) as usize >= most {
         return Err(many());
     }
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_multiply_and_the_last_runs_fastest() {
+    fn ranges_multiply_and_the_last_varies_fastest() {
         let urls = expand("ws://127.0.0.{1..2}:{9000..9001}/x", 256).unwrap();
         let expected = [
             "ws://127.0.0.1:9000/x",
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn braces_of_a_query_are_its_own() {
+    fn braces_of_a_query_are_kept() {
         for url in
             ["http://a/?f={%22a%22:1}", "http://a/{id}/{", "http://a/?f={{1}}", "http://a/}{"]
         {
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_range_is_refused() {
+    fn invalid_ranges_are_refused() {
         for url in ["ws://a:{1-3}/", "ws://a:{3..1}/", "ws://a:{..}/", "ws://{1..}/"] {
             assert!(expand(url, 256).unwrap_err().contains("{1..4}"), "{url}");
         }

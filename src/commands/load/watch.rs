@@ -63,8 +63,8 @@ impl Watched {
         })
     }
 
-    /// Looks again, as a row of the run is told; `None` once it has ended.
-    pub(super) fn look_during(&mut self, row: &Row) -> Option<Usage> {
+    /// Samples the process with a row of the run. Returns `None` once it has ended.
+    pub(super) fn sample_with(&mut self, row: &Row) -> Option<Usage> {
         let (open, phase) = self.counted_at;
         // Counting a million takes a second, so it is done as they grow by a quarter or when
         // another phase begins with more of them.
@@ -72,11 +72,11 @@ impl Watched {
             self.counted_at = (row.open, row.phase);
             self.descriptors = self.descriptors.max(descriptors(self.pid));
         }
-        self.look()
+        self.sample()
     }
 
-    /// Looks at memory and CPU; `None` once it has ended.
-    pub(super) fn look(&mut self) -> Option<Usage> {
+    /// Samples memory and CPU. Returns `None` once it has ended.
+    pub(super) fn sample(&mut self) -> Option<Usage> {
         let now = ProcessMemory::of(self.pid).ok()?;
         self.rss_bytes = now.rss_bytes;
         self.cpu_seconds = now.cpu_seconds - self.cpu_before;
@@ -87,7 +87,7 @@ impl Watched {
     pub(super) fn figures(&self) -> [String; 3] {
         let (before, after) = (Bytes(self.rss_bytes_before), Bytes(self.rss_bytes));
         let memory = self.rss_bytes_per_connection;
-        let memory = memory.map(|each| format!(", {each:.0} B a connection")).unwrap_or_default();
+        let memory = memory.map(|each| format!(", {each:.0} B per connection")).unwrap_or_default();
         let cpu = self.cpu_ms_per_1000_messages;
         let cpu = cpu.map(|each| format!(", {each:.2} ms per 1,000 messages")).unwrap_or_default();
         let (first, last) = (Count(self.descriptors_before), Count(self.descriptors));
@@ -95,7 +95,7 @@ impl Watched {
         [
             format!("{before} → {after} resident{memory}"),
             format!("{seconds:.2} CPU seconds{cpu}"),
-            format!("{first} → {last} descriptors at most"),
+            format!("{first} → {last} descriptors (maximum)"),
         ]
     }
 
@@ -175,7 +175,12 @@ impl Generator {
 
     /// Evaluates the run; `requested` is the rate of an open model, `sending` the seconds during which
     /// messages were due.
-    pub(super) fn finish(&mut self, summary: &Summary, asked: Option<f64>, sending: Option<f64>) {
+    pub(super) fn finish(
+        &mut self,
+        summary: &Summary,
+        requested: Option<f64>,
+        sending: Option<f64>,
+    ) {
         let fanout = summary.broadcast.as_ref().and_then(|broadcast| broadcast.fanout.as_ref());
         let echoed = summary.echo.as_ref().zip(sending).map(|(echo, s)| echo.sent as f64 / s);
         let reached = fanout.map(|fanout| fanout.reached_rate).or(echoed);
@@ -196,13 +201,14 @@ impl Generator {
         let c = &summary.connections;
         let opened = c.requested.saturating_sub(c.failed) as f64 / c.requested.max(1) as f64;
         let opened = if fanout.is_some() { 1.0 } else { opened };
-        let below = |(asked, reached): &(f64, f64)| !on_time && *reached < REACHED * asked * opened;
-        let short = asked.zip(reached).filter(below);
-        self.rate_missed = asked.is_some() && (short.is_some() || lag > TOO_LATE_MS);
-        self.saturated = if let Some((asked, reached)) = short {
-            Some(format!("{reached:.0} messages a second were sent of {asked:.0} asked for"))
-        } else if asked.is_some() && lag > LATE_MS {
-            Some(format!("1 % of the messages left more than {lag:.0} ms after they were due"))
+        let below =
+            |(requested, reached): &(f64, f64)| !on_time && *reached < REACHED * requested * opened;
+        let short = requested.zip(reached).filter(below);
+        self.rate_missed = requested.is_some() && (short.is_some() || lag > TOO_LATE_MS);
+        self.saturated = if let Some((requested, reached)) = short {
+            Some(format!("sent {reached:.0} of {requested:.0} requested messages per second"))
+        } else if requested.is_some() && lag > LATE_MS {
+            Some(format!("1 % of the messages were sent more than {lag:.0} ms late"))
         } else {
             self.was_busy()
         };
@@ -219,7 +225,7 @@ impl Generator {
         let short = sent < REACHED * (sent + summary.requests.unsent as f64);
         self.rate_missed = is_open && (short || lag.max(waited) > TOO_LATE_MS);
         self.saturated = if lag > LATE_MS {
-            Some(format!("1 % of the requests left more than {lag:.0} ms after they were due"))
+            Some(format!("1 % of the requests were sent more than {lag:.0} ms late"))
         } else {
             self.was_busy()
         };
@@ -229,7 +235,7 @@ impl Generator {
     fn was_busy(&self) -> Option<String> {
         let (seconds, busy) = self.seconds;
         let most = seconds > 0.0 && busy > seconds / 2.0;
-        most.then(|| format!("it used nine tenths of the {} cores or more", self.cores))
+        most.then(|| format!("it used 90 % or more of the {} cores", self.cores))
     }
 
     pub(super) fn messages_per_second(&self) -> Option<f64> {
@@ -259,7 +265,7 @@ impl Display for Generator {
         match &self.saturated {
             Some(why) => writeln!(
                 f,
-                "              it was the bottleneck, or the machine it shares with the target: {why}"
+                "              warning: the generator or this machine was the bottleneck: {why}"
             ),
             None => Ok(()),
         }

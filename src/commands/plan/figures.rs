@@ -88,8 +88,8 @@ pub(super) fn answer(args: &Args, measured: Option<&Measured>) -> Result<Answer>
     let requests = wanted
         .map(|exact| {
             let per_machine = per_machine.filter(|rate| *rate > 0.0).context(
-                "what one machine serves is not known: give --per-machine RATE, or --from FILE with \
-                 the JSON of `standfast load http://…`",
+                "the rate of one machine is not known: give --per-machine RATE, or --from FILE with the \
+                 JSON of `standfast load http://…`",
             )?;
             let per_second = whole(exact);
             let machines = whole(per_second as f64 / (per_machine * free));
@@ -171,7 +171,7 @@ impl Display for Answer {
         match self.machines {
             Some(1) => row(f, "answer", "1 machine"),
             Some(machines) => row(f, "answer", &format!("{} machines", Count(machines))),
-            None => row(f, "answer", "give --memory and --cores of one machine to divide by"),
+            None => row(f, "answer", "give --memory and --cores of one machine"),
         }
     }
 }
@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_read_at_a_glance() {
+    fn numbers_have_two_decimals_and_thousands_separators() {
         for (value, text) in [
             (0.0, "0"),
             (999.0, "999"),

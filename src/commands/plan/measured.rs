@@ -36,51 +36,51 @@ impl Measured {
         let file = path.display().to_string();
         let value = read_json(path)?;
         let measured = if value["verdict"].is_string() && value["server"].is_object() {
-            of_proof(&value)
+            from_proof(&value)
         } else if value["requests"].is_object() || value["connections"].is_object() {
-            of_load(&value)
+            from_load(&value)
         } else if value["rounds"].is_array() {
-            bail!("{file}: this is a proof of several rounds; plan from one of them");
+            bail!("{file} has several rounds: expected the results of one round");
         } else {
             bail!(
-                "{file} is neither the JSON of `standfast prove` nor of `standfast load`: make one \
-                 with --json FILE"
+                "{file} is not a result of `standfast prove` or `standfast load`: expected a file \
+                 written by --json FILE"
             );
         };
         Ok(Measured { file, ..measured })
     }
 
-    /// Whether there is what a goal is to be divided by.
-    pub(super) fn says(
+    /// Checks that the figures needed for a target are present.
+    pub(super) fn check_has(
         &self,
         requests: bool,
         connections: Option<u64>,
         messages: Option<u64>,
     ) -> Result<(), &'static str> {
         if requests && self.requests_per_second.is_none() && connections.or(messages).is_none() {
-            return Err("this run made no requests; give --per-machine RATE, or the JSON of \
+            return Err("the run made no requests: give --per-machine RATE, or the JSON of \
                         `standfast load http://…`");
         }
         if self.is_watched && connections.is_some() && self.process_bytes.is_none() {
             return Err(
-                "its process was watched, but no connection of that run opened, so it does \
-                        not say what one takes",
+                "no connection of that run opened, so the memory per connection was not measured",
             );
         }
         if self.is_watched && messages.is_some() && self.message_seconds.is_none() {
             return Err(
-                "its process was watched, but nothing was answered in that run, so it does \
-                        not say what a message takes",
+                "nothing was answered in that run, so the CPU time per message was not measured",
             );
         }
         if connections.is_some() && self.process_bytes.is_none() {
-            return Err("it does not say what a connection takes; use the JSON of `standfast \
-                        prove`, or of `standfast load … --watch-pid PID`");
+            return Err(
+                "memory per connection is missing: use the JSON of `standfast prove` or of \
+                        `standfast load … --watch-pid PID`",
+            );
         }
         if messages.is_some() && self.message_seconds.is_none() {
             return Err(
-                "it does not say what a message takes; use a run with messages: `standfast \
-                        prove --message-every TIME`, or `standfast load … --watch-pid PID`",
+                "CPU time per message is missing: use a run with messages, `standfast prove \
+                        --message-every TIME` or `standfast load … --watch-pid PID`",
             );
         }
         Ok(())
@@ -95,27 +95,26 @@ pub(crate) fn read_json(path: &Path) -> Result<Value> {
     let file = path.display();
     let length = path.metadata().with_context(|| format!("cannot read {file}"))?.len();
     if length > FILE_BYTES_MAX {
-        bail!("{file} has {length} bytes: no result of ours is that large");
+        bail!("{file} has {length} bytes: expected at most {FILE_BYTES_MAX}");
     }
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {file}"))?;
-    serde_json::from_str(&text).with_context(|| format!("{file} is no JSON"))
+    serde_json::from_str(&text).with_context(|| format!("{file} is not JSON"))
 }
 
-fn of_proof(value: &Value) -> Measured {
+fn from_proof(value: &Value) -> Measured {
     let received = value["messages"]["received"].as_f64().filter(|count| *count > 0.0);
     let cpu = value["server"]["cpu_seconds"].as_f64();
     let mut notes = Vec::new();
     if value["verdict"] != "HELD" {
-        notes.push(format!("the proof did not hold: {}", text_of(&value["verdict"])));
+        notes.push(format!("the proof failed: {}", as_text(&value["verdict"])));
     }
     let message_seconds = received.zip(cpu).map(|(count, seconds)| seconds / count);
     if message_seconds.is_some() {
-        notes
-            .push("the CPU of a message has its share of connects and heartbeats in it".to_owned());
+        notes.push("CPU per message includes connects and heartbeats".to_owned());
     }
     let kernel_bytes = value["kernel_bytes_per_socket"].as_f64();
     if kernel_bytes.is_none() {
-        notes.push("the kernel's memory was not measured and is not in it".to_owned());
+        notes.push("kernel memory was not measured and is not included".to_owned());
     }
     Measured {
         process_bytes: value["server"]["rss_bytes_per_connection"].as_f64(),
@@ -126,7 +125,7 @@ fn of_proof(value: &Value) -> Measured {
     }
 }
 
-fn of_load(value: &Value) -> Measured {
+fn from_load(value: &Value) -> Measured {
     let watched = &value["watched"];
     let requests = &value["requests"];
     let (ok, failed) = (requests["ok"].as_f64(), requests["failed"].as_f64().unwrap_or(0.0));
@@ -134,31 +133,31 @@ fn of_load(value: &Value) -> Measured {
     let mut notes = Vec::new();
     if failed > 0.0 {
         let all = ok.unwrap_or(0.0) + failed;
-        notes.push(format!("{failed} of {all} requests failed; only the others count"));
+        notes.push(format!("{failed} of {all} requests failed and are not counted"));
     }
     if let Some(unsent) = requests["unsent"].as_u64().filter(|unsent| *unsent > 0) {
-        notes.push(format!("{unsent} requests of its rate were never sent: it carried no more"));
+        notes.push(format!(
+            "{unsent} requests of the requested rate were not sent: this was the maximum"
+        ));
     }
-    let (asked, unsent) =
-        (value["pace"]["rate"].as_f64(), requests["unsent"].as_u64().unwrap_or(0));
+    let (rate, unsent) = (value["pace"]["rate"].as_f64(), requests["unsent"].as_u64().unwrap_or(0));
     let is_open = value["pace"]["model"] == "open" || value["scheduling_error"].is_object();
     if is_open && unsent == 0 && failed == 0.0 && ok.is_some() {
-        let rate = asked.map(|rate| format!(" of {rate} a second")).unwrap_or_default();
+        let rate = rate.map(|rate| format!(" of {rate} requests per second")).unwrap_or_default();
         notes.push(format!(
-            "the run was open: it asked for a rate{rate}, and all of it was answered. The machine may carry \
-             more, and fewer machines do: measure without --rate, or with a higher one"
+            "the run used an open model{rate} and all requests were answered: the machine may serve \
+             more, so measure without --rate or with a higher one"
         ));
     }
     if let Some(why) = value["generator"]["saturated"].as_str() {
         notes.push(format!(
-            "the generator was the bottleneck of that run ({why}): it was not shown \
-                            that the machine carries no more"
+            "the generator was the bottleneck of that run ({why}): the machine may serve more"
         ));
     }
     let process_bytes = watched["rss_bytes_per_connection"].as_f64();
     if process_bytes.is_some() {
         notes.push(
-            "the kernel's memory is not in a run of load: about 4,400 B a socket come on top"
+            "kernel memory is not included in a run of load: add about 4,400 B per socket"
                 .to_owned(),
         );
     }
@@ -172,6 +171,6 @@ fn of_load(value: &Value) -> Measured {
     }
 }
 
-fn text_of(value: &Value) -> String {
+fn as_text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }

@@ -18,7 +18,7 @@ use self::measured::Measured;
 pub(crate) use self::measured::read_json;
 use crate::{output, units};
 
-const GOAL: &str = "The goal";
+const GOAL: &str = "Target load";
 const MACHINE: &str = "One machine";
 
 /// Calculate how many machines a target load needs
@@ -90,24 +90,24 @@ fn answer(args: &Args) -> Result<Answer> {
     let Args { views, requests, connections, messages, .. } = *args;
     if views.is_none() && requests.is_none() && connections.is_none() && messages.is_none() {
         bail!(
-            "there is no goal: give --views, --requests, --connections or --messages, such as \
+            "missing target load: give --views, --requests, --connections or --messages, such as \
              --views 30M --per-machine 69"
         );
     }
     if args.headroom >= 1.0 {
-        bail!("--headroom 100% leaves nothing of a machine");
+        bail!("--headroom 100% leaves no capacity: expected less than 100%");
     }
     if args.peak_time == 0.0 {
-        bail!("--peak-time 0% is no time: write 20%");
+        bail!("invalid --peak-time 0%: expected more than 0, such as 20%");
     }
     let measured = args.from.as_deref().map(Measured::read).transpose()?;
     if let Some(measured) = &measured {
-        let says = measured.says(requests.or(views).is_some(), connections, messages);
-        says.map_err(|why| anyhow::anyhow!("{}: {why}", measured.file))?;
+        let checked = measured.check_has(requests.or(views).is_some(), connections, messages);
+        checked.map_err(|why| anyhow::anyhow!("{}: {why}", measured.file))?;
     } else if connections.is_some() || messages.is_some() {
         bail!(
-            "--connections and --messages are multiplied by what a run measured: give --from \
-             FILE, the JSON of `standfast prove --json FILE`"
+            "--connections and --messages need a measured run: give --from FILE, the JSON of \
+             `standfast prove --json FILE`"
         );
     }
     figures::answer(args, measured.as_ref())
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_arithmetic_of_the_founding_document() {
+    fn every_step_of_the_calculation_is_printed() {
         let answer = plan("plan --views 30M --per-machine 69").unwrap();
         let text = answer.to_string();
         for step in [
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_whole_is_not_rounded_up_by_the_arithmetic() {
+    fn whole_numbers_are_not_rounded_up_by_arithmetic_errors() {
         let figures =
             figures("plan --views 864k --peak-views 70% --peak-time 35% --per-machine 20");
         assert_eq!(
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_and_headroom_count() {
+    fn peak_shares_and_headroom_are_applied() {
         let figures = figures(
             "plan --views 8640k --peak-views 50% --peak-time 50% --requests-per-view 3 \
              --per-machine 100 --headroom 25%",
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_says_what_connections_and_messages_take() {
+    fn memory_and_cpu_are_calculated_from_a_proof() {
         let file = File::new("proof", &proof());
         let from = file.0.to_str().unwrap();
         let figures = figures(&format!(
@@ -219,30 +219,30 @@ mod tests {
         let cpu = &figures["cpu"];
         assert_eq!(cpu["microseconds_per_message"], 20.0);
         assert_eq!((&cpu["cores"], &cpu["machines"]), (&0.34.into(), &1.into()));
-        assert_eq!(figures["machines"], 3, "whatever needs most");
+        assert_eq!(figures["machines"], 3, "the larger of both");
     }
 
     #[test]
-    fn a_run_of_requests_says_what_one_machine_serves() {
+    fn capacity_is_the_rate_of_successful_requests_of_a_run() {
         let run = json!({"requests": {"ok": 700, "failed": 10}, "seconds": 10.0, "per_second": 71.0,
             "generator": {"saturated": "it used nine tenths of the 2 cores or more"}});
         let file = File::new("requests", &run);
         let answer = plan(&format!("plan --views 30M --from {}", file.0.display())).unwrap();
         let text = answer.to_string();
-        assert!(text.contains("1,389 ÷ 70 = 19.84"), "those that went well:\n{text}");
+        assert!(text.contains("1,389 ÷ 70 = 19.84"), "only successful requests:\n{text}");
         assert!(text.contains("note") && text.contains("bottleneck"), "{text}");
         assert!(text.contains("10 of 710 requests failed"), "{text}");
     }
 
     #[test]
-    fn a_rate_that_was_asked_for_is_no_capacity_and_that_is_said() {
+    fn reached_rate_of_an_open_model_is_noted_as_a_lower_bound() {
         let mut run = json!({"requests": {"ok": 10_000, "failed": 0, "unsent": 0}, "seconds": 10.0,
             "pace": {"model": "open", "rate": 1000.0, "stages": null}});
         let noted = |run: &Value| {
             let file = File::new("open", run);
             let answer = plan(&format!("plan --views 30M --from {}", file.0.display())).unwrap();
             let notes = serde_json::to_value(&answer).unwrap()["notes"].to_string();
-            (answer.to_string().contains("may carry more"), notes.contains("may carry more"))
+            (answer.to_string().contains("may serve more"), notes.contains("may serve more"))
         };
         assert_eq!(noted(&run), (true, true));
         // Unsent requests or a closed model show the limit.
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_planned_is_said() {
+    fn errors_name_the_missing_figure_or_flag() {
         let proof = File::new("says", &proof());
         let other = File::new("other", &json!({"hello": 1}));
         let dead = json!({"requests": {"ok": 0, "failed": 9}, "connections": {"opened": 0},
@@ -273,8 +273,8 @@ mod tests {
             (format!("plan --views 1M --from {proof}"), "no requests"),
             (format!("plan --connections 1M --from {dead}"), "no connection of that run opened"),
             (format!("plan --messages 1M --from {dead}"), "nothing was answered in that run"),
-            (format!("plan --connections 1M --from {other}"), "neither"),
-            (format!("plan --connections 1M --from {broken}"), "no JSON"),
+            (format!("plan --connections 1M --from {other}"), "is not a result"),
+            (format!("plan --connections 1M --from {broken}"), "is not JSON"),
             ("plan --connections 1M --from /no/such/file".to_owned(), "/no/such/file"),
         ] {
             let error = format!("{:#}", plan(&line).unwrap_err());

@@ -36,7 +36,7 @@ impl Display for Admin {
 /// carries its sequence and send time, so each receiver can check it.
 pub(super) fn publish(admin: &Admin, topic: &str, sequence: u32) -> Result<Duration> {
     let mut stream =
-        connect(admin).with_context(|| format!("cannot reach the admin listener {admin}"))?;
+        connect(admin).with_context(|| format!("cannot connect to the admin listener {admin}"))?;
     let sent_ns = now_ns();
     let publication = Publication { publisher: PUBLISHER, sequence, published_ns: sent_ns };
     let data = load::broadcast::encode(&publication, 0);
@@ -47,10 +47,10 @@ pub(super) fn publish(admin: &Admin, topic: &str, sequence: u32) -> Result<Durat
     );
     stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
-    stream.take(64 * 1024).read_to_end(&mut answer).context("no answer to the publish")?;
+    stream.take(64 * 1024).read_to_end(&mut answer).context("no response to the publication")?;
     let took = Duration::from_nanos(now_ns() - sent_ns);
     if !answer.starts_with(b"HTTP/1.1 200") {
-        bail!("the server answered {}", String::from_utf8_lossy(&answer));
+        bail!("unexpected response to the publication: {}", String::from_utf8_lossy(&answer));
     }
     Ok(took)
 }

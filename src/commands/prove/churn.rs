@@ -81,21 +81,21 @@ impl ChurnResult {
         let failed = failed.filter_map(|(_, count)| count.as_u64()).sum();
         let counts = [
             ("lost", "publications were lost"),
-            ("duplicated", "publications came twice"),
-            ("reordered", "publications came out of order"),
-            ("late", "publications came late"),
-            ("stale", "publications came 64 or more behind"),
-            ("corrupted", "publications came changed"),
-            ("unexpected", "messages came for subscriptions that were not there"),
+            ("duplicated", "publications were duplicated"),
+            ("reordered", "publications arrived out of order"),
+            ("late", "publications arrived late"),
+            ("stale", "publications arrived 64 or more behind"),
+            ("corrupted", "publications were corrupted"),
+            ("unexpected", "messages arrived without a subscription"),
             ("unconfirmed", "subscribes were not confirmed"),
         ];
         let counts = counts.map(|(key, what)| (self.count(key), what));
-        let more = [(failed, "publications were not taken")];
+        let more = [(failed, "publications were rejected or not answered")];
         let some = counts.into_iter().chain(more).filter(|(count, _)| *count > 0);
         let mut reasons: Vec<String> =
             some.map(|(count, what)| format!("{count} {what}")).collect();
         if self.count("owed") == 0 {
-            reasons.push("no subscription was there long enough to be owed anything".to_owned());
+            reasons.push("no subscription lasted long enough to expect a publication".to_owned());
         }
         let (share, least) = GROWTH;
         if end > settled + settled / share + least {
@@ -113,7 +113,7 @@ impl ChurnResult {
         let of = |key| Count(self.count(key));
         let ChurnMemory { start, settled, end } = self.server_rss_bytes;
         let counts = format!(
-            "{} subscriptions judged, {} publications, {} owed, {} received, {} lost, {} twice, {} unexpected",
+            "{} subscriptions checked, {} publications, {} expected, {} received, {} lost, {} duplicated, {} unexpected",
             of("judged"),
             of("published"),
             of("owed"),
@@ -123,7 +123,7 @@ impl ChurnResult {
             of("unexpected"),
         );
         let memory = format!(
-            "server {} as it began, {} after 10 s, {} in the end",
+            "server {} at the start, {} after 10 s, {} at the end",
             Bytes(start),
             Bytes(settled),
             Bytes(end)
@@ -142,14 +142,17 @@ mod tests {
     }
 
     #[test]
-    fn clean_and_flat_is_no_reason_and_anything_else_is() {
+    fn loss_and_memory_growth_are_reasons() {
         let clean = json!({ "owed": 7, "lost": 0, "publish_failed": {} });
         assert!(result(clean.clone(), 11 << 20).unwrap().reasons().is_empty());
         let grown = result(clean, 12 << 20).unwrap().reasons();
         assert!(grown.len() == 1 && grown[0].contains("memory grew"), "{grown:?}");
         let lost = json!({ "owed": 7, "lost": 2, "publish_failed": { "HTTP 503": 3 } });
         let reasons = result(lost, 0).unwrap().reasons();
-        assert_eq!(reasons, ["2 publications were lost", "3 publications were not taken"]);
+        assert_eq!(
+            reasons,
+            ["2 publications were lost", "3 publications were rejected or not answered"]
+        );
         assert!(result(json!({ "owed": 0 }), 0).unwrap().reasons()[0].contains("long enough"));
         assert!(result(Value::Null, 0).is_none());
     }

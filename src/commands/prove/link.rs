@@ -80,8 +80,8 @@ impl Namespaces {
             shaper: "netem",
         };
         namespaces.build().context(
-            "this scenario puts server and clients into network namespaces: run it as root, with \
-             the programs `ip` and `tc` (Debian: apt install iproute2)",
+            "this scenario needs network namespaces: run it as root with `ip` and `tc` installed \
+             (Debian: apt install iproute2)",
         )?;
         Ok(namespaces)
     }
@@ -111,7 +111,7 @@ impl Namespaces {
         } else {
             ", no delay: this kernel has no netem".to_owned()
         };
-        format!("link of {megabits} Mbit/s each way ({}{delay})", self.shaper)
+        format!("link: {megabits} Mbit/s each way ({}{delay})", self.shaper)
     }
 
     /// Returns the traffic so far.

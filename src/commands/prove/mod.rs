@@ -25,10 +25,11 @@ use load::Connect;
 
 use self::phases::Run;
 use self::plan::Plan;
-use self::proxies::Rival;
+use self::proxies::Competitor;
 use self::result::Proof;
 use self::screen::Screen;
-use crate::{load as load_command, output, units};
+use crate::commands::load as load_command;
+use crate::{output, units};
 
 /// Hold up to a million WebSockets on this machine and report the result
 #[derive(clap::Args, Debug)]
@@ -74,8 +75,8 @@ pub(crate) struct Args {
         value_enum,
         hide_possible_values = true
     )]
-    proxies: Vec<Rival>,
-    /// Write all as JSON to a file, or - for stdout
+    proxies: Vec<Competitor>,
+    /// Write the results to a file, or - for stdout
     #[arg(long, value_name = "FILE")]
     json: Option<String>,
     /// Write a report as one HTML page
@@ -113,7 +114,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     if let Some(file) = &args.html {
         page::report(&proof, &plan).write(file)?;
-        screen.note(&format!("the whole proof as a page: {file}"));
+        screen.note(&format!("report: {file}"));
     }
     Ok(match (proof.interrupted, proof.held()) {
         (true, _) => ExitCode::from(130),
@@ -128,11 +129,11 @@ fn preflight(plan: &Plan, force: bool, screen: &mut Screen) -> Result<(u64, Mach
     let machine = Machine::read();
     let private_tables = process::private_tables_work();
     let goal = |connections| Goal { private_tables, ..Goal::new(Role::Prove, connections) };
-    let asked = plan.connections.unwrap_or(capacity::limits::CONNECTIONS_DEFAULT_MAX);
-    let report = capacity::check(&machine, &goal(asked));
+    let requested = plan.connections.unwrap_or(capacity::limits::CONNECTIONS_DEFAULT_MAX);
+    let report = capacity::check(&machine, &goal(requested));
     let connections = match plan.connections {
         Some(connections) => connections,
-        None => report.suggested().min(asked),
+        None => report.suggested().min(requested),
     };
     if connections == 0 {
         bail!("{report}");
@@ -143,7 +144,7 @@ fn preflight(plan: &Plan, force: bool, screen: &mut Screen) -> Result<(u64, Mach
     }
     let report = capacity::check(&machine, &goal(connections));
     if !report.holds() && !force {
-        bail!("{report}\nTo begin all the same, add --force.");
+        bail!("{report}\nTo start anyway, add --force.");
     }
     screen.note(&report.to_string());
     Ok((connections, machine))

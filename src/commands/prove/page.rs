@@ -8,14 +8,14 @@ use super::plan::Plan;
 use super::result::{Mark, ProcessResult, Proof};
 use crate::commands::load as load_command;
 use crate::report::{Report, Rows, Table};
-use crate::units::time_as_said;
+use crate::units::format_duration;
 
 /// Returns the report of a proof.
 pub(super) fn report<'a>(proof: &'a Proof, plan: &Plan) -> Report<'a> {
     let connections = &proof.connections;
     let title = match &proof.scenario {
         Some(scenario) => format!("Scenario {scenario}"),
-        None => "A proof on this machine".to_owned(),
+        None => "Proof on this machine".to_owned(),
     };
     Report {
         title,
@@ -29,7 +29,7 @@ pub(super) fn report<'a>(proof: &'a Proof, plan: &Plan) -> Report<'a> {
         reasons: &proof.reasons,
         figures: figures(proof),
         tables: vec![Table {
-            title: "Memory on the way up",
+            title: "Memory by number of sockets",
             heads: vec!["sockets", "server", "client", "kernel, both ends"],
             rows: proof.marks.iter().map(mark).collect(),
         }],
@@ -42,21 +42,21 @@ pub(super) fn report<'a>(proof: &'a Proof, plan: &Plan) -> Report<'a> {
 
 fn configuration(proof: &Proof, plan: &Plan) -> Rows {
     let every = |time: Duration| {
-        if time.is_zero() { "none".to_owned() } else { format!("every {}", time_as_said(time)) }
+        if time.is_zero() { "none".to_owned() } else { format!("every {}", format_duration(time)) }
     };
     let messages = plan.messages.map_or("none".to_owned(), |messages| {
-        format!("{} bytes every {}", messages.size, time_as_said(messages.every))
+        format!("{} bytes every {}", messages.size, format_duration(messages.every))
     });
     let mut rows = vec![
         ("sockets", Count(proof.connections.requested).to_string()),
-        ("opened", load_command::connect_as_said(plan.connect)),
-        ("held for", time_as_said(plan.hold)),
+        ("opened", load_command::connect_flag(plan.connect)),
+        ("held for", format_duration(plan.hold)),
         ("heartbeats", every(plan.heartbeat)),
-        ("messages of each socket", messages),
+        ("messages per socket", messages),
         ("broadcasts", Count(plan.broadcasts.into()).to_string()),
     ];
     if !plan.serve.is_empty() {
-        rows.push(("further flags of serve", plan.serve.join(" ")));
+        rows.push(("additional serve flags", plan.serve.join(" ")));
     }
     rows.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
@@ -79,7 +79,7 @@ fn figures(proof: &Proof) -> Rows {
         (
             "kernel",
             proof.kernel_bytes_per_socket.map_or("unknown".to_owned(), |bytes| {
-                format!("{} a socket, two a connection", Bytes(bytes as u64))
+                format!("{} per socket, two sockets per connection", Bytes(bytes as u64))
             }),
         ),
         (
@@ -93,13 +93,13 @@ fn figures(proof: &Proof) -> Rows {
         rows.push(("heartbeats", answered));
     }
     if let Some(m) = &proof.messages {
-        rows.push(("messages", format!("{} of {} came back", Count(m.received), Count(m.sent))));
+        rows.push(("messages", format!("{} of {} echoed", Count(m.received), Count(m.sent))));
         rows.push((
-            "messages lost, twice, changed",
+            "messages lost, duplicated, corrupted",
             format!("{}, {}, {}", Count(m.lost), Count(m.duplicated), Count(m.corrupted)),
         ));
         let times = [m.p50_ms, m.p99_ms, m.max_ms].map(ms).join(", ");
-        rows.push(("round trip: half, 99 %, longest", times));
+        rows.push(("round trip: p50, p99, max", times));
     }
     let b = &proof.broadcast;
     if b.expected > 0 {
@@ -108,11 +108,11 @@ fn figures(proof: &Proof) -> Rows {
             format!("{} of {} delivered", Count(b.received), Count(b.expected)),
         ));
         rows.push((
-            "deliveries lost, twice",
+            "deliveries lost, duplicated",
             format!("{}, {}", Count(b.lost), Count(b.duplicated)),
         ));
         let times = [b.p50_ms, b.p99_ms, b.last_ms].map(ms).join(", ");
-        rows.push(("delivery: half, 99 %, last", times));
+        rows.push(("delivery: p50, p99, last", times));
     }
     if let Some(link) = &proof.link {
         rows.push(("link, each way", format!("{} Mbit/s, {:.0} ms", link.megabits, link.delay_ms)));
@@ -138,7 +138,7 @@ fn causes(all: u64, by_cause: &std::collections::BTreeMap<String, u64>) -> Strin
 
 fn resident(process: &ProcessResult) -> String {
     let each = process.rss_bytes_per_connection;
-    format!("{}, {each:.0} B a socket", Bytes(process.rss_bytes))
+    format!("{}, {each:.0} B per socket", Bytes(process.rss_bytes))
 }
 
 fn mark(mark: &Mark) -> Vec<String> {

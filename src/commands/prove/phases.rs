@@ -57,7 +57,7 @@ impl<'a> Run<'a> {
         let url = serve.url(plan);
         let load = Load::start(&url, connections, plan, serve.admin(), namespaces.as_ref())?;
         screen.note(&format!(
-            "serve is process {}, load is process {}; {} sockets to open on {url}",
+            "serve has PID {}, load has PID {}; opening {} WebSockets on {url}",
             serve.pid(),
             load.pid(),
             Count(connections),
@@ -112,7 +112,7 @@ impl<'a> Run<'a> {
     }
 
     fn mark(&mut self, connections: u64) {
-        let (server, client) = self.weigh_processes();
+        let (server, client) = self.measure_processes();
         let mark = Mark {
             connections,
             server_rss_bytes: server.map_or(0, |memory| memory.rss_bytes),
@@ -138,7 +138,7 @@ impl<'a> Run<'a> {
         let progress = self.load.last_progress();
         self.measured.open = progress.open;
         self.measured.unanswered = (!self.plan.heartbeat.is_zero()).then_some(progress.unanswered);
-        let (server, client) = self.weigh_processes();
+        let (server, client) = self.measure_processes();
         self.measured.server.held = server;
         self.measured.client.held = client;
         self.measured.kernel_growth = self.kernel_growth();
@@ -166,7 +166,7 @@ impl<'a> Run<'a> {
 
     /// Holds while subscriptions begin and end, and until all are checked.
     fn churn(&mut self, began_ns: u64) -> Result<(), Stop> {
-        let server = |run: &Self| run.weigh_processes().0.map_or(0, |memory| memory.rss_bytes);
+        let server = |run: &Self| run.measure_processes().0.map_or(0, |memory| memory.rss_bytes);
         let mut memory = ChurnMemory { start: server(self), ..ChurnMemory::default() };
         self.load.churn()?;
         let hold = self.plan.hold.as_secs_f64();
@@ -236,7 +236,7 @@ impl<'a> Run<'a> {
 
     /// Takes the last figures and ends both processes.
     fn finish(&mut self) {
-        let (server, client) = self.weigh_processes();
+        let (server, client) = self.measure_processes();
         self.measured.server.end = server;
         self.measured.client.end = client;
         self.measured.seconds = seconds_since(self.began_ns);
@@ -253,7 +253,7 @@ impl<'a> Run<'a> {
     fn look(&mut self, phase: &'static str) -> Result<(Progress, Sample), Stop> {
         self.check_signals()?;
         let progress = self.load.progress(LOOK)?;
-        let (server, client) = self.weigh_processes();
+        let (server, client) = self.measure_processes();
         let sample = Sample {
             elapsed_seconds: seconds_since(self.began_ns),
             phase,
@@ -274,7 +274,7 @@ impl<'a> Run<'a> {
         Ok((progress, sample))
     }
 
-    fn weigh_processes(&self) -> ProcessFigures {
+    fn measure_processes(&self) -> ProcessFigures {
         (ProcessMemory::of(self.serve.pid()).ok(), ProcessMemory::of(self.load.pid()).ok())
     }
 
@@ -296,7 +296,7 @@ impl<'a> Run<'a> {
             return Err(Stop::Interrupted);
         }
         match self.serve.ended() {
-            Some(how) => Err(Stop::Broken(format!("serve ended in the middle of it: {how}"))),
+            Some(how) => Err(Stop::Broken(format!("serve ended during the proof: {how}"))),
             None => Ok(()),
         }
     }

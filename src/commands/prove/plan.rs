@@ -8,7 +8,7 @@ use load::Connect;
 use super::Args;
 use super::churn::Churn;
 use super::link::Link;
-use super::proxies::{Cell, Rival};
+use super::proxies::{Cell, Competitor};
 use super::scenario::Scenario;
 
 /// All settings of a proof except the machine's.
@@ -35,8 +35,8 @@ pub(super) struct Plan {
     pub(super) rounds: Vec<Round>,
     /// Cells that replace the proof; each is run through each of `proxies`.
     pub(super) cells: Vec<Cell>,
-    pub(super) proxies: Vec<Rival>,
-    /// Further flags of `standfast serve`.
+    pub(super) proxies: Vec<Competitor>,
+    /// Additional flags for `standfast serve`.
     pub(super) serve: Vec<String>,
 }
 
@@ -106,7 +106,7 @@ impl Plan {
             rounds: scenario.rounds,
             cells,
             proxies: if args.proxies.is_empty() {
-                Rival::ALL.to_vec()
+                Competitor::ALL.to_vec()
             } else {
                 args.proxies.clone()
             },
@@ -122,27 +122,29 @@ impl Plan {
         }
         if plan.churn.is_some() && (!plan.cable || plan.broadcasts > 0 || plan.link.is_some()) {
             bail!(
-                "[churn] is of clients of Action Cable, on loopback and instead of broadcasts: write \
-                 `cable = true` and `broadcasts = 0`, without [link]"
+                "[churn] needs Action Cable clients on loopback without broadcasts: set `cable = true` \
+                 and `broadcasts = 0`, and remove [link]"
             );
         }
         if plan.stale_after.is_some() && !plan.cable {
-            bail!("stale_after is of clients of Action Cable: write `cable = true`");
+            bail!("stale_after applies to Action Cable clients only: set `cable = true`");
         }
         if plan.messages.is_some() && plan.cable {
-            bail!("clients of Action Cable get no messages back without an application");
+            bail!(
+                "Action Cable clients receive no echoes without an application: leave out messages"
+            );
         }
         if !plan.rounds.is_empty() && args.html.is_some() {
-            bail!("--html shows one proof and this scenario is several: leave it out");
+            bail!("--html does not support scenarios with several rounds: leave it out");
         }
         if plan.messages.is_some() && plan.broadcasts > 0 {
             bail!(
-                "messages go to /echo and broadcasts to a topic, so a proof has one or the other: \
+                "messages and broadcasts exclude each other (one uses /echo, the other a topic): \
                  leave out --broadcasts, or set --message-every 0"
             );
         }
         if plan.messages.is_some_and(|messages| messages.per_socket(plan.hold) == 0) {
-            bail!("a hold of {:?} is too short for one message per socket", plan.hold);
+            bail!("--hold {:?} is too short for one message per WebSocket", plan.hold);
         }
         Ok(plan)
     }
@@ -162,7 +164,7 @@ fn cells(args: &Args, scenario: &Scenario) -> Result<Vec<Cell>> {
     if cells.is_empty() {
         if !args.cells.is_empty() || !args.proxies.is_empty() {
             bail!(
-                "--cells and --proxies are for scenarios with [[cells]]: nginx-idle, nginx-active"
+                "--cells and --proxies apply to scenarios with [[cells]] only: nginx-idle, nginx-active"
             );
         }
         return Ok(cells);
@@ -176,16 +178,16 @@ fn cells(args: &Args, scenario: &Scenario) -> Result<Vec<Cell>> {
     ];
     if let Some((flag, _)) = flags.iter().find(|(_, given)| *given) {
         bail!(
-            "{flag} is not for a scenario with [[cells]]: they say that; --cells takes some of them"
+            "{flag} does not apply to a scenario with [[cells]], which set it; --cells selects cells"
         );
     }
     let rest = scenario.connections.is_some() || scenario.messages.is_some() || scenario.cable;
     if rest || scenario.link.is_some() || !scenario.rounds.is_empty() {
-        bail!("a scenario with [[cells]] has `about` and [serve] beside them, and nothing else");
+        bail!("a scenario with [[cells]] takes only `about` and [serve] beside them");
     }
     let known = cells.iter().map(Cell::name).collect::<Vec<_>>();
-    if let Some(strange) = args.cells.iter().find(|name| !known.contains(name)) {
-        bail!("--cells {strange}: there are {}", known.join(", "));
+    if let Some(unknown) = args.cells.iter().find(|name| !known.contains(name)) {
+        bail!("unknown cell \"{unknown}\" in --cells: expected one of {}", known.join(", "));
     }
     cells.retain(|cell| args.cells.is_empty() || args.cells.contains(&cell.name()));
     for cell in &mut cells {
@@ -213,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_goes_before_the_scenario_and_that_before_the_default() {
+    fn flags_override_the_scenario_and_the_scenario_overrides_defaults() {
         let bare = plan("").unwrap();
         assert_eq!((bare.hold, bare.heartbeat), (Duration::from_secs(30), Duration::from_secs(30)));
         assert_eq!((bare.broadcasts, bare.connections), (1, None));
@@ -225,9 +227,9 @@ mod tests {
     }
 
     #[test]
-    fn cells_are_asked_for_by_name_and_proxies_too() {
+    fn cells_and_proxies_are_selected_by_name() {
         let all = plan("nginx-idle").unwrap();
-        assert!(all.cells.len() > 5 && all.proxies == Rival::ALL, "{all:?}");
+        assert!(all.cells.len() > 5 && all.proxies == Competitor::ALL, "{all:?}");
         let some = plan("nginx-active --cells 500-4096B-50x --hold 2s --proxies standfast,nginx");
         let some = some.unwrap();
         assert_eq!((some.cells.len(), some.proxies.len()), (1, 2));
@@ -235,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_is_a_proof_with_its_own_way_to_connect_and_workers() {
+    fn each_round_has_its_own_connect_mode_and_workers() {
         let cable = plan("cable-10k").unwrap();
         assert!(cable.cable && cable.rounds.len() == 4, "{cable:?}");
         let round = cable.round(cable.rounds[0]);
@@ -247,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_together_is_refused() {
+    fn conflicting_settings_are_refused() {
         for (line, named) in [
             ("million --broadcasts 1", "--message-every 0"),
             ("million --hold 5s", "too short"),

@@ -19,33 +19,33 @@ use super::broadcast::Admin;
 use super::link::{self, Namespaces};
 use super::phases::Stop;
 use super::plan::Plan;
-use crate::commands::load::connect_as_said;
+use crate::commands::load::connect_flag;
 use crate::progress::Latency;
 use crate::screen;
 
 /// The topic that every socket subscribes to.
 pub(super) const TOPIC: &str = "prove";
-/// Longest wait for a child to be ready.
-const READY_WAIT: Duration = Duration::from_secs(20);
-/// Longest wait for a child to end after it was asked.
-const END_WAIT: Duration = Duration::from_secs(60);
-/// Connections beside those that are held.
-const SPARE: u64 = 1_000;
+/// Time limit for a child process to become ready.
+const READY_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time limit for a child process to end after it was told to.
+const END_TIMEOUT: Duration = Duration::from_secs(60);
+/// Connection limit of the server above the number that is held.
+const CONNECTION_RESERVE: u64 = 1_000;
 
 /// A child process, the JSON lines of its standard output, and the thread that forwards its standard
 /// error to the screen.
 struct Started {
     child: Child,
     lines: Receiver<Value>,
-    says: JoinHandle<()>,
+    stderr: JoinHandle<()>,
 }
 
 impl Started {
-    /// It is of no use: ends it and lets it have its last word.
-    fn give_up(mut self) {
+    /// Kills the process and forwards the rest of its standard error.
+    fn kill(mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let _ = self.says.join();
+        let _ = self.stderr.join();
     }
 }
 
@@ -53,7 +53,7 @@ impl Started {
 /// child has its own process group, so Ctrl-C reaches only the proof, which then ends its children in
 /// order. Its standard error goes through the screen, which may own the terminal.
 fn start(before: &[String], arguments: &[String]) -> Result<Started> {
-    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let program = std::env::current_exe().context("cannot find the path of this executable")?;
     let mut words = before.iter().map(OsString::from).chain([program.into()]);
     let mut child = Command::new(words.next().unwrap_or_default())
         .args(words)
@@ -76,27 +76,27 @@ fn start(before: &[String], arguments: &[String]) -> Result<Started> {
             }
         }
     });
-    let says = std::thread::spawn(move || {
+    let stderr = std::thread::spawn(move || {
         BufReader::new(stderr).lines().map_while(Result::ok).for_each(screen::aside);
     });
-    Ok(Started { child, lines, says })
+    Ok(Started { child, lines, stderr })
 }
 
-/// Starts this very program, waits for its first line, and reads no more of them.
-pub(super) fn start_and_hear(arguments: &[String]) -> Result<(Child, Value)> {
+/// Starts this executable and returns its first JSON line.
+pub(super) fn start_and_wait(arguments: &[String]) -> Result<(Child, Value)> {
     let started = start(&[], arguments)?;
-    match started.lines.recv_timeout(READY_WAIT) {
+    match started.lines.recv_timeout(READY_TIMEOUT) {
         Ok(ready) => Ok((started.child, ready)),
         Err(_) => {
-            started.give_up();
-            bail!("it did not start; what it said stands above");
+            started.kill();
+            bail!("the process did not start; see its messages above");
         }
     }
 }
 
 /// Waits for a child that was told to end; kills it after the time limit.
 fn reap(child: &mut Child) {
-    let deadline_ns = process::now_ns() + END_WAIT.as_nanos() as u64;
+    let deadline_ns = process::now_ns() + END_TIMEOUT.as_nanos() as u64;
     while process::now_ns() < deadline_ns {
         if !matches!(child.try_wait(), Ok(None)) {
             return;
@@ -107,11 +107,11 @@ fn reap(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// What the server may hold: some to spare for connections that come before it has noticed the end of
-/// others, as far as its tables go.
-fn room(connections: u64) -> u64 {
+/// Returns the server's connection limit: the held number and a reserve for connections that arrive
+/// before the server has noticed that others ended, as far as its descriptor tables allow.
+fn connection_limit(connections: u64) -> u64 {
     let private_tables = process::private_tables_work();
-    let goal = Goal { private_tables, ..Goal::new(Role::Serve, connections + SPARE) };
+    let goal = Goal { private_tables, ..Goal::new(Role::Serve, connections + CONNECTION_RESERVE) };
     let needs = capacity::check(&Machine::read(), &goal).needs;
     let tables = needs.iter().find(|need| need.limit == Limit::OpenFiles);
     goal.connections.min(tables.map_or(u64::MAX, |need| need.fits)).max(1)
@@ -131,7 +131,7 @@ impl Serve {
         namespaces: Option<&Namespaces>,
     ) -> Result<Serve> {
         let socket = std::env::temp_dir().join(format!("standfast-prove-{}", std::process::id()));
-        let max = format!("--max-connections={}", room(connections));
+        let max = format!("--max-connections={}", connection_limit(connections));
         let mut arguments = [
             "serve",
             "--ready-json",
@@ -157,9 +157,9 @@ impl Serve {
         arguments.extend(plan.serve.iter().cloned());
         let before = namespaces.map(Namespaces::at_server).unwrap_or_default();
         let started = start(&before, &arguments)?;
-        let Ok(ready) = started.lines.recv_timeout(READY_WAIT) else {
-            started.give_up();
-            bail!("the server did not start; what it said stands above");
+        let Ok(ready) = started.lines.recv_timeout(READY_TIMEOUT) else {
+            started.kill();
+            bail!("the server did not start; see its messages above");
         };
         let address = |key: &str| {
             let text = ready[key].as_str().and_then(|text| text.parse().ok());
@@ -275,7 +275,7 @@ impl Load {
         namespaces: Option<&Namespaces>,
     ) -> Result<Load> {
         let connections = format!("--connections={connections}");
-        let connect = format!("--connect={}", connect_as_said(plan.connect));
+        let connect = format!("--connect={}", connect_flag(plan.connect));
         let mut arguments = ["load", url, "--control", "--force", &connections, &connect]
             .map(String::from)
             .to_vec();
@@ -292,9 +292,9 @@ impl Load {
         arguments.extend(sources.iter().map(|source| format!("--source={source}")));
         let before = namespaces.map(Namespaces::at_clients).unwrap_or_default();
         let started = start(&before, &arguments)?;
-        if started.lines.recv_timeout(READY_WAIT).is_err() {
-            started.give_up();
-            bail!("the load process did not start; what it said stands above");
+        if started.lines.recv_timeout(READY_TIMEOUT).is_err() {
+            started.kill();
+            bail!("the load process did not start; see its messages above");
         }
         let Started { mut child, lines, .. } = started;
         let stdin = child.stdin.take().context("the load process has no standard input")?;
@@ -308,18 +308,18 @@ impl Load {
 
     /// Opens sockets up to this number.
     pub(super) fn target(&mut self, connections: u64) -> Result<(), Stop> {
-        self.tell(&json!({ "target": connections }))
+        self.send(&json!({ "target": connections }))
     }
 
     /// Starts heartbeats, one per socket and period.
     pub(super) fn heartbeat(&mut self, period: Duration) -> Result<(), Stop> {
-        self.tell(&json!({ "heartbeat": period.as_secs_f64() }))
+        self.send(&json!({ "heartbeat": period.as_secs_f64() }))
     }
 
     /// Sends `messages` echo messages on every open socket, `rate` per second over all.
     pub(super) fn echo(&mut self, size: usize, rate: u64, messages: u32) -> Result<(), Stop> {
         self.progress.echoed = false;
-        self.tell(&json!({ "echo": { "size": size, "rate": rate, "messages": messages } }))
+        self.send(&json!({ "echo": { "size": size, "rate": rate, "messages": messages } }))
     }
 
     /// Sends `messages` echo messages on every open socket, each after the last came back, then
@@ -332,29 +332,29 @@ impl Load {
     ) -> Result<(), Stop> {
         self.progress.echoed = false;
         let seconds = time.as_secs_f64();
-        self.tell(
+        self.send(
             &json!({ "turnover": { "size": size, "messages": messages, "seconds": seconds } }),
         )
     }
 
     /// Starts the churn that its flags describe.
     pub(super) fn churn(&mut self) -> Result<(), Stop> {
-        self.tell(&json!("churn"))
+        self.send(&json!("churn"))
     }
 
     /// Makes every open socket expect `messages` broadcasts of one publisher, and waits until it does.
     pub(super) fn expect(&mut self, publisher: u32, messages: u32) -> Result<(), Stop> {
-        self.tell(&json!({ "expect": { "publisher": publisher, "messages": messages } }))?;
+        self.send(&json!({ "expect": { "publisher": publisher, "messages": messages } }))?;
         while !self.expecting {
             self.progress(Duration::from_millis(250))?;
         }
         Ok(())
     }
 
-    fn tell(&mut self, command: &Value) -> Result<(), Stop> {
+    fn send(&mut self, command: &Value) -> Result<(), Stop> {
         writeln!(self.stdin, "{command}")
             .and_then(|()| self.stdin.flush())
-            .map_err(|error| Stop::Broken(format!("the load process does not listen: {error}")))
+            .map_err(|error| Stop::Broken(format!("cannot write to the load process: {error}")))
     }
 
     pub(super) fn errors(&self) -> &[(String, u64)] {
@@ -368,17 +368,17 @@ impl Load {
     /// Waits at most `wait` for a report and returns the progress.
     pub(super) fn progress(&mut self, wait: Duration) -> Result<Progress, Stop> {
         match self.lines.recv_timeout(wait) {
-            Ok(line) => self.take_news(&line),
+            Ok(line) => self.update(&line),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
                 let how = self.child.wait().map_or_else(|e| e.to_string(), |s| s.to_string());
-                return Err(Stop::Broken(format!("load ended in the middle of it: {how}")));
+                return Err(Stop::Broken(format!("load ended during the proof: {how}")));
             }
         }
         Ok(self.progress)
     }
 
-    fn take_news(&mut self, line: &Value) {
+    fn update(&mut self, line: &Value) {
         let number = |value: &Value| value.as_u64();
         let progress = &mut self.progress;
         match line["event"].as_str() {
@@ -394,7 +394,7 @@ impl Load {
             }
             _ => {}
         }
-        for (key, place) in [
+        for (key, counter) in [
             ("open", &mut progress.open),
             ("failed", &mut progress.failed),
             ("closed", &mut progress.lost),
@@ -406,18 +406,18 @@ impl Load {
             ("publications", &mut progress.broadcast_received),
         ] {
             if let Some(value) = number(&line[key]) {
-                *place = value;
+                *counter = value;
             }
         }
     }
 
     /// Ends the process and returns its summary.
     pub(super) fn finish(&mut self) -> Result<Value, String> {
-        let asked = self.tell(&json!({ "finish": "abort" }));
-        if let Err(Stop::Broken(why)) = asked {
+        let sent = self.send(&json!({ "finish": "abort" }));
+        if let Err(Stop::Broken(why)) = sent {
             return Err(why);
         }
-        let deadline_ns = process::now_ns() + END_WAIT.as_nanos() as u64;
+        let deadline_ns = process::now_ns() + END_TIMEOUT.as_nanos() as u64;
         while process::now_ns() < deadline_ns {
             match self.lines.recv_timeout(Duration::from_millis(250)) {
                 Ok(line) if line["event"] == "summary" => {

@@ -243,7 +243,7 @@ impl Proof {
         let churn = ChurnResult::new(m.load.as_ref(), m.churn);
         reasons.extend(churn.iter().flat_map(ChurnResult::reasons));
         if plan.churn.is_some() && churn.is_none() {
-            reasons.push("the load process told nothing of the churn".to_owned());
+            reasons.push("the load process reported no churn results".to_owned());
         }
         let verdict = match (m.interrupted, reasons.is_empty()) {
             (true, _) => INTERRUPTED,
@@ -304,45 +304,42 @@ fn reasons(
     closed: &BTreeMap<String, u64>,
 ) -> Vec<String> {
     let mut reasons = m.broken.clone();
-    let mut say = |count: u64, text: String| {
+    let mut add = |count: u64, text: String| {
         if count > 0 {
             reasons.push(text);
         }
     };
     if m.interrupted {
-        say(1, "interrupted before the end".into());
+        add(1, "interrupted before the end".into());
     }
-    say(m.failed, format!("{} connections failed to open", m.failed));
+    add(m.failed, format!("{} connections failed to open", m.failed));
     let missing = m.requested.saturating_sub(m.open + m.failed);
-    say(missing, format!("{missing} sockets that were asked for are not open"));
+    add(missing, format!("{missing} requested sockets are not open"));
     let lost: u64 = closed.values().sum();
-    say(lost, format!("{lost} sockets were closed before the end: {}", list(closed)));
+    add(lost, format!("{lost} sockets were closed before the end: {}", list(closed)));
     let unanswered = m.unanswered.unwrap_or(0);
-    say(unanswered, format!("{unanswered} sockets answered no heartbeat"));
+    add(unanswered, format!("{unanswered} sockets answered no heartbeat"));
     if m.unanswered.is_none() && messages.is_none() {
-        say(
-            1,
-            "nothing shows that the sockets lived: there were no heartbeats and no messages".into(),
-        );
+        add(1, "the sockets were not verified: there were no heartbeats and no messages".into());
     }
     if let Some(&MessageCounts { lost, duplicated, reordered, corrupted, .. }) = messages {
-        say(lost, format!("{lost} messages were not answered"));
-        say(duplicated, format!("{duplicated} answers came twice"));
-        say(reordered, format!("{reordered} answers came out of order"));
-        say(corrupted, format!("{corrupted} messages were no answer to what was sent"));
+        add(lost, format!("{lost} messages were not answered"));
+        add(duplicated, format!("{duplicated} answers were duplicated"));
+        add(reordered, format!("{reordered} answers arrived out of order"));
+        add(corrupted, format!("{corrupted} answers did not match a message that was sent"));
     }
     for (key, what) in [
         ("rejected", "subscriptions were rejected"),
-        ("waiting", "sockets are open and not subscribed"),
-        ("unexpected", "messages were none of Action Cable, or were not due"),
+        ("waiting", "sockets are open but not subscribed"),
+        ("unexpected", "messages were not valid Action Cable or unexpected"),
     ] {
         let count = m.count("cable", key);
-        say(count, format!("{count} {what}"));
+        add(count, format!("{count} {what}"));
     }
-    say(broadcast.lost, format!("{} deliveries of the broadcasts are missing", broadcast.lost));
-    say(
+    add(broadcast.lost, format!("{} broadcast deliveries were lost", broadcast.lost));
+    add(
         broadcast.duplicated,
-        format!("{} deliveries of the broadcasts came twice", broadcast.duplicated),
+        format!("{} broadcast deliveries were duplicated", broadcast.duplicated),
     );
     reasons
 }
@@ -424,17 +421,20 @@ mod tests {
     }
 
     #[test]
-    fn held_only_if_nothing_at_all_went_wrong() {
+    fn any_failure_prevents_held() {
         assert_eq!(verdict(measured()), (HELD, String::new()));
         type Spoil = fn(&mut Measured);
         let spoilt: [(Spoil, &str); 8] = [
             (|m| m.load.as_mut().unwrap()["cable"] = json!({ "waiting": 6 }), "6 sockets are open"),
             (|m| m.failed = 1, "1 connections failed"),
-            (|m| m.open = 9, "1 sockets that were asked for"),
+            (|m| m.open = 9, "1 requested sockets"),
             (|m| m.unanswered = Some(2), "2 sockets answered no heartbeat"),
             (|m| m.unanswered = None, "no heartbeats and no messages"),
-            (|m| m.load.as_mut().unwrap()["broadcast"]["lost"] = 3.into(), "3 deliveries"),
-            (|m| m.load.as_mut().unwrap()["broadcast"]["duplicated"] = 4.into(), "came twice"),
+            (
+                |m| m.load.as_mut().unwrap()["broadcast"]["lost"] = 3.into(),
+                "3 broadcast deliveries",
+            ),
+            (|m| m.load.as_mut().unwrap()["broadcast"]["duplicated"] = 4.into(), "were duplicated"),
             (|m| m.load.as_mut().unwrap()["closed"]["gone"] = 5.into(), "gone 5"),
         ];
         for (spoil, why) in spoilt {
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_show_life_and_each_must_come_back() {
+    fn every_message_must_be_echoed() {
         let every = Duration::from_millis(100);
         let plan = plan(Some(Messages { every, size: 20 }));
         for (lost, verdict) in [(0, HELD), (1, FELL_SHORT)] {

@@ -14,12 +14,13 @@ use super::phases::Run;
 use super::plan::{Plan, Round};
 use super::result::{Proof, Spread};
 use super::screen::Screen;
-use crate::{load as load_command, output};
+use crate::commands::load as load_command;
+use crate::output;
 
-/// What the founding experiment measured (2024, on its machine): a server of Ruby on Rails or beside it,
-/// its processes and threads; seconds for 10,000 connects one after another; milliseconds from the first
-/// receipt of one message to the last.
-const FOUNDING: [(&str, f64, f64); 8] = [
+/// Figures of the reference experiment (2024, on its own machine): the server with its processes and
+/// threads; seconds for 10,000 connects one by one; milliseconds from the first receipt of a message
+/// to the last.
+const REFERENCE: [(&str, f64, f64); 8] = [
     ("Action Cable in the web process, 1 × 5 threads", 35.91, 981.0),
     ("Action Cable in the web process, 1 × 10 threads", 35.30, 1156.0),
     ("Action Cable in the web process, 2 × 5 threads", 39.34, 689.0),
@@ -81,7 +82,7 @@ pub(super) fn run(
     if let Some(file) = &args.json {
         let round = |(round, proof)| {
             let Round { connect, workers } = round;
-            RoundResult { connect: load_command::connect_as_said(connect), workers, proof }
+            RoundResult { connect: load_command::connect_flag(connect), workers, proof }
         };
         let rounds = proofs.iter().map(|(one, proof)| round((*one, proof))).collect();
         let scenario = plan.scenario.as_deref();
@@ -93,9 +94,9 @@ pub(super) fn run(
 
 fn title(Round { connect, workers }: Round) -> String {
     let how = match connect {
-        Connect::OneByOne => "one after another".to_owned(),
+        Connect::OneByOne => "one by one".to_owned(),
         Connect::Storm => "all at once".to_owned(),
-        other => load_command::connect_as_said(other),
+        other => load_command::connect_flag(other),
     };
     let s = if workers == 1 { "" } else { "s" };
     format!("{how}, {workers} worker{s}")
@@ -119,18 +120,17 @@ fn table(plan: &Plan, connections: u64, proofs: &[(Round, Proof)]) -> String {
     }
     if plan.cable {
         line(["", "", "", "", ""]);
-        line(["the founding experiment, one after another", "connects", "", "first → last", ""]);
-        for (server, seconds, milliseconds) in FOUNDING {
+        line(["reference experiment, one by one", "connects", "", "first → last", ""]);
+        for (server, seconds, milliseconds) in REFERENCE {
             let (connects, spread) = (format!("{seconds:.2} s"), format!("{milliseconds:.0} ms"));
             line([server, &connects, "not measured", &spread, ""]);
         }
-        text += "\n  Its figures are of 10,000 clients on its own machine, with applications that decide who may\n  \
-                 listen; here public streams are held without one. All at once, AnyCable did not finish connecting.\n";
+        text += "\n  The reference figures are for 10,000 clients on another machine, with applications that authorise\n  \
+                 subscriptions; here the streams are public. With all at once, AnyCable did not finish connecting.\n";
     }
     let broadcasts = plan.broadcasts;
     if broadcasts > 1 {
-        let _ =
-            writeln!(text, "  Of {broadcasts} messages, half took no longer than the times above.");
+        let _ = writeln!(text, "  Times are medians of {broadcasts} messages.");
     }
     text
 }
@@ -140,9 +140,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rounds_are_told_in_words() {
+    fn round_titles() {
         let round = |connect, workers| title(Round { connect, workers });
-        assert_eq!(round(Connect::OneByOne, 1), "one after another, 1 worker");
+        assert_eq!(round(Connect::OneByOne, 1), "one by one, 1 worker");
         assert_eq!(round(Connect::Storm, 2), "all at once, 2 workers");
         assert_eq!(round(Connect::Paced(5), 2), "paced:5, 2 workers");
     }

@@ -68,7 +68,7 @@ impl Scenario {
             Some((_, text)) if !path.exists() => ((*text).to_owned(), name.to_owned()),
             None if !path.exists() => {
                 let known = BUILT_IN.map(|(known, _)| known).join(", ");
-                bail!("no file {name}, and no scenario of that name: there are {known}");
+                bail!("no such file or built-in scenario: {name} (built in: {known})");
             }
             _ => {
                 let text = std::fs::read_to_string(path);
@@ -82,7 +82,7 @@ impl Scenario {
         let file: File = toml::from_str(text).map_err(|error| anyhow!("{shown}: {error}"))?;
         let reader = Reader { text, shown };
         if file.version != VERSION {
-            bail!("{shown}: version {} is unknown; this program reads {VERSION}", file.version);
+            bail!("{shown}: unsupported version {}: expected {VERSION}", file.version);
         }
         let messages = file.messages.map(|messages| -> Result<Messages> {
             Ok(Messages {
@@ -215,6 +215,7 @@ impl Reader<'_> {
     ) -> Result<T> {
         parse(value.as_ref()).map_err(|error| {
             let before = self.text.get(..value.span().start).unwrap_or_default();
+            let error = units::with_value(value.as_ref(), &error.to_string());
             anyhow!("{}, line {}: {error}", self.shown, before.matches('\n').count() + 1)
         })
     }
@@ -233,7 +234,7 @@ fn message_size(text: &str) -> Result<usize, String> {
     let range = load::Echo::SIZE_MIN..=1 << 20;
     if !range.contains(&size) {
         return Err(format!(
-            "size must be {} B to 1MiB: a message carries its number",
+            "expected a size of {}B to 1MiB, as a message carries its number",
             range.start()
         ));
     }
@@ -243,7 +244,7 @@ fn message_size(text: &str) -> Result<usize, String> {
 /// Parses the rate of a link, such as `72mbit`.
 fn megabits(text: &str) -> Result<u32, String> {
     let rate = text.strip_suffix("mbit").and_then(|digits| digits.parse().ok());
-    rate.filter(|&rate| rate > 0).ok_or_else(|| format!("{text:?} is no rate: write 72mbit"))
+    rate.filter(|&rate| rate > 0).ok_or_else(|| format!("invalid rate {text:?}: expected 72mbit"))
 }
 
 /// Converts a key of [serve] to the flag of `standfast serve`.
@@ -251,13 +252,13 @@ fn as_flag((key, value): (String, toml::Value)) -> Result<String> {
     let flag = key.replace('_', "-");
     if ["listen", "admin", "ready-json", "end-with-parent", "drain", "log"].contains(&flag.as_str())
     {
-        bail!("{key} is prove's own matter");
+        bail!("{key} is set by prove and cannot be changed");
     }
     match value {
         toml::Value::String(text) => Ok(format!("--{flag}={text}")),
         toml::Value::Integer(number) => Ok(format!("--{flag}={number}")),
         toml::Value::Boolean(truth) => Ok(format!("--{flag}={truth}")),
-        _ => bail!("{key} must be a string, a whole number, true or false"),
+        _ => bail!("invalid value for {key}: expected a string, an integer or a boolean"),
     }
 }
 
@@ -266,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_built_in_scenario_reads_and_says_what_it_is() {
+    fn every_built_in_scenario_is_valid_and_described() {
         for (name, _) in BUILT_IN {
             let scenario = Scenario::read(name).unwrap();
             assert_eq!(scenario.name.as_deref(), Some(name));
@@ -282,10 +283,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_line() {
+    fn errors_name_the_line() {
         let error = |text: &str| format!("{:#}", Scenario::parse(text, "x.toml").unwrap_err());
         for (text, parts) in [
-            ("version = 2", &["x.toml", "version 2", "reads 1"][..]),
+            ("version = 2", &["x.toml", "version 2", "expected 1"][..]),
             ("connections = '1k'", &["version"]),
             ("version = 1\nhold = '5'", &["line 2", "duration"]),
             ("version = 1\n\nconections = '1k'", &["conections", "connections"]),
@@ -298,8 +299,8 @@ mod tests {
             ("version = 1\n[[rounds]]\nconnect = 'fast'\nworkers = 1", &["line 3", "windowed"]),
             ("version = 1\n[[rounds]]\nconnect = 'storm'", &["workers"]),
         ] {
-            let said = error(text);
-            assert!(parts.iter().all(|part| said.contains(part)), "{text}: {said}");
+            let message = error(text);
+            assert!(parts.iter().all(|part| message.contains(part)), "{text}: {message}");
         }
         let unknown = format!("{:#}", Scenario::read("milion").unwrap_err());
         assert!(unknown.contains("cable-10k, cable-500k, cable-churn, million"), "{unknown}");

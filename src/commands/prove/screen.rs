@@ -73,7 +73,7 @@ impl Screen {
                 Count(requested),
                 Count(rate as u64).to_string(),
                 memory(sample),
-                troubles(sample),
+                problems(sample),
             ),
         );
     }
@@ -120,7 +120,7 @@ impl Screen {
                 Count(sample.received),
                 Count(sample.sent),
                 memory(sample),
-                troubles(sample),
+                problems(sample),
             ),
         );
     }
@@ -172,7 +172,7 @@ fn memory(sample: &Sample) -> String {
     format!("server {}  client {}", of(sample.server), of(sample.client))
 }
 
-fn troubles(sample: &Sample) -> String {
+fn problems(sample: &Sample) -> String {
     let mut text = String::new();
     if sample.failed > 0 {
         text += &format!("  {} failed", Count(sample.failed));
@@ -234,7 +234,7 @@ fn render(proof: &Proof) -> String {
         line(
             "messages",
             format!(
-                "{} sent, {} came back, {} lost; p50 {}, p99 {}, longest {}",
+                "{} sent, {} echoed, {} lost; p50 {}, p99 {}, max {}",
                 Count(m.sent),
                 Count(m.received),
                 Count(m.lost),
@@ -249,7 +249,7 @@ fn render(proof: &Proof) -> String {
         line(
             "broadcast",
             format!(
-                "{} of {} delivered, {} lost, {} twice; p50 {}, p99 {}, last {}",
+                "{} of {} delivered, {} lost, {} duplicated; p50 {}, p99 {}, last {}",
                 Count(b.received),
                 Count(b.expected),
                 Count(b.lost),
@@ -264,7 +264,7 @@ fn render(proof: &Proof) -> String {
         line(name, value);
     }
     if let Some((last, spread)) = b.to_last.zip(b.first_to_last) {
-        let both = |s: Spread| format!("half {:.1} ms, longest {:.1} ms", s.p50_ms, s.max_ms);
+        let both = |s: Spread| format!("median {:.1} ms, max {:.1} ms", s.p50_ms, s.max_ms);
         line("to the last", both(last));
         line("first → last", both(spread));
     }
@@ -273,7 +273,7 @@ fn render(proof: &Proof) -> String {
             line(
                 end,
                 format!(
-                    "{} in {} packets passed the link, {} packets dropped",
+                    "{} in {} packets sent over the link, {} packets dropped",
                     Bytes(traffic.bytes),
                     Count(traffic.packets),
                     Count(traffic.dropped)

@@ -7,19 +7,19 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Result, anyhow, bail};
 use engine::sys::process;
-use load::requests::{RequestSummary, Requests, RequestsEnded, Web, drive_requests};
+use load::requests::{RequestSummary, Requests, RequestsOutcome, Web, drive_requests};
 use load::scenario::{
-    Action, BadTemplate, Clock, Feed, Flow, Group, GroupKind, GroupSummary, Names, Order, Place,
-    Role, Scenario, Step, Tallies, Template, Users,
+    Action, BadTemplate, Clock, Feed, Flow, Group, GroupKind, GroupSummary, Names, Order, Role,
+    Scenario, Step, Tallies, Template, TemplateContext, Users,
 };
-use load::{Row, Ways};
+use load::{ConnectOptions, Row};
 use serde::Serialize;
 
 use super::flags::{Args, is_true};
 use super::sockets::{self, VARIABLES};
 use super::table::Table;
-use super::{Wait, believe_anyone, code, headers, write};
-use crate::commands::load::tell_lost;
+use super::{Wait, code, headers, skip_certificate_checks, write};
+use crate::commands::load::warn_unresolved;
 
 /// Message rate: the fork waits 1 ms between messages to receivers.
 const MESSAGES_PER_SECOND: u64 = 1_000;
@@ -35,12 +35,12 @@ const STAMP: &str = "{{stamp}}";
 /// Returns whether the flags describe a group chat.
 ///
 /// # Errors
-/// A message that its receivers could not judge.
-pub(super) fn are_meant(args: &Args) -> Result<bool> {
+/// A message without a stamp, which receivers could not check.
+pub(super) fn is_group_chat(args: &Args) -> Result<bool> {
     let to_others = args.clients > 0 || is_true(&args.toclients) || is_true(&args.iscollectmsg);
     let Some(message) = args.message.as_ref().filter(|_| to_others) else { return Ok(false) };
     if !message.contains(STAMP) {
-        bail!("--message: with receivers it needs {STAMP}, by which each receipt is judged");
+        bail!("--message needs {STAMP} with receivers: each receipt is checked by it");
     }
     Ok(true)
 }
@@ -69,9 +69,9 @@ pub(super) fn run(args: &Args, url: &str) -> Result<ExitCode> {
     let script = move |part| {
         Users::new(Arc::clone(&shared), part, own.clone(), clock.now_ns ^ clock.now_ms, clock)
     };
-    let table = Table::new(args.users, super::Boards::default(), args.quiet());
+    let table = Table::new(args.users, super::LiveStats::default(), args.quiet());
     let row = |row: &Row| {
-        table.say(&format!(
+        table.print(&format!(
             "{:>7.0}s  {} open, {} failed, {} steps, {:.0}/s\n",
             row.elapsed.as_secs_f64(),
             row.open,
@@ -82,14 +82,14 @@ pub(super) fn run(args: &Args, url: &str) -> Result<ExitCode> {
     };
     let mut wait = Wait::new(args);
     let ended = drive_requests(&requests, Web::new, script, row, |time| wait.wait(time))?;
-    let RequestsEnded { summary, interrupted } = &ended;
-    let Some(groups) = tallies.groups() else { bail!("there are no groups") };
+    let RequestsOutcome { summary, interrupted } = &ended;
+    let Some(groups) = tallies.groups() else { bail!("bug: the run has no groups") };
     let mut reasons = groups.reasons();
     if summary.requests.failed > 0 {
         reasons.push(format!("{} steps failed", summary.requests.failed));
     }
-    table.say(&format!("{groups}{summary}"));
-    reasons.iter().for_each(|reason| table.say(&format!("fell short: {reason}\n")));
+    table.print(&format!("{groups}{summary}"));
+    reasons.iter().for_each(|reason| table.print(&format!("fell short: {reason}\n")));
     let held = reasons.is_empty();
     write(args, &Document { summary, groups: &groups, held, reasons: &reasons })?;
     Ok(code(held, *interrupted && wait.by_user))
@@ -97,7 +97,7 @@ pub(super) fn run(args: &Args, url: &str) -> Result<ExitCode> {
 
 /// Reads the clocks, for `{{now_ms}}`.
 fn clock() -> Clock {
-    #[allow(clippy::disallowed_methods, reason = "the calendar is nobody else's to tell")]
+    #[allow(clippy::disallowed_methods, reason = "only the system knows the time of day")]
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Clock { now_ns: process::now_ns(), now_ms: now.as_millis() as u64 }
 }
@@ -128,7 +128,7 @@ fn shape(args: &Args) -> Result<Shape> {
         _ => of(GroupKind::OneToOne, 2, 1),
     };
     if shape.size < 2 {
-        bail!("-c {c}: a chat of everybody with everybody needs at least 2");
+        bail!("invalid -c {c}: a group chat needs at least 2 users");
     }
     Ok(shape)
 }
@@ -137,19 +137,19 @@ fn plan(args: &Args, url: &str, notes: &mut Vec<String>) -> Result<(Scenario, Re
     let Shape { kind, size, groups, each } = shape(args)?;
     let users = size * groups;
     notes.push(format!(
-        "{groups} groups of {size} users, {kind}: each receipt is judged by its stamp, whatever -v says"
+        "{groups} groups of {size} users, {kind}: each receipt is checked by its stamp, regardless of -v"
     ));
-    let mut endpoint = Ways::straight().websocket(url).map_err(anyhow::Error::msg)?;
+    let mut endpoint = ConnectOptions::direct().websocket(url).map_err(anyhow::Error::msg)?;
     let path = std::mem::take(&mut endpoint.path);
     let mut endpoints = vec![endpoint];
-    tell_lost(&endpoints, "connections");
-    believe_anyone(&mut endpoints, notes)?;
-    let size = u32::try_from(size).map_err(|_| anyhow!("-c: that is too many"))?;
+    warn_unresolved(&endpoints, "connections");
+    skip_certificate_checks(&mut endpoints, notes)?;
+    let size = u32::try_from(size).map_err(|_| anyhow!("invalid -c: too many users"))?;
     let late = args.request_timeout();
     let group = Group { kind, size, own: false, each, late, quiet: QUIET };
     let pairs = group.pairs(users);
     if pairs > load::scenario::GROUP_PAIRS_MAX {
-        bail!("-c: {pairs} pairs of sender and receiver are too many");
+        bail!("invalid -c: {pairs} pairs of sender and receiver are too many");
     }
     let names = names(args, &group, users, notes)?;
     let maker = Maker { args, path: &path, names: &names, late };
@@ -234,13 +234,13 @@ impl Maker<'_> {
     fn steps(&self, role: Role, each: bool) -> Result<Vec<Step>> {
         let args = self.args;
         let mut connect = self.step("connect", Action::Connect)?;
-        connect.target = self.template(&self.filled(self.path, role), Place::Target)?;
+        connect.target = self.template(&self.filled(self.path, role), TemplateContext::Target)?;
         for (name, value) in headers(args)?.iter().map(|(n, v)| (n.as_str(), v.as_str())).chain([
             ("Upgrade", "websocket"),
             ("Connection", "Upgrade"),
             ("Sec-WebSocket-Version", "13"),
         ]) {
-            connect.headers.push((name.to_owned(), self.template(value, Place::Header)?));
+            connect.headers.push((name.to_owned(), self.template(value, TemplateContext::Header)?));
         }
         let mut meet = self.step("meet", Action::Meet)?;
         // All users wait for the last one to arrive.
@@ -252,9 +252,10 @@ impl Maker<'_> {
         }
         let message = args.message.as_deref().unwrap_or(STAMP);
         let mut send = self.step("send", Action::Send { binary: false })?;
-        send.body = Some(self.template(&self.filled(message, role), Place::Body)?);
+        send.body = Some(self.template(&self.filled(message, role), TemplateContext::Body)?);
         (send.stamped, send.each) = (true, each);
-        let messages = u32::try_from(args.each).map_err(|_| anyhow!("-n: that is too many"))?;
+        let messages =
+            u32::try_from(args.each).map_err(|_| anyhow!("invalid -n: too many messages"))?;
         send.repeat = if args.duration().is_some() { WITHOUT_END } else { messages };
         if let Some(connect) = steps.first_mut() {
             connect.think = Some((args.pause, args.pause)).filter(|(time, _)| !time.is_zero());
@@ -294,17 +295,17 @@ impl Maker<'_> {
         values.iter().fold(text.to_owned(), |text, (name, value)| text.replace(name, value))
     }
 
-    fn template(&self, text: &str, place: Place) -> Result<Template> {
+    fn template(&self, text: &str, place: TemplateContext) -> Result<Template> {
         Template::compile(text, place, self.names).map_err(|error| match error {
-            BadTemplate::Said(said) => anyhow!("{said}"),
+            BadTemplate::Invalid(said) => anyhow!("{said}"),
             BadTemplate::Unknown { name, .. } => {
-                anyhow!("{{{{{name}}}}} is no value: {{{{stamp}}}}, {{{{user}}}}, {{{{to}}}} and others of scenarios are")
+                anyhow!("unknown template {{{{{name}}}}}: expected {{{{stamp}}}}, {{{{user}}}}, {{{{to}}}} or others of scenarios")
             }
         })
     }
 
     fn step(&self, name: &str, action: Action) -> Result<Step> {
-        let target = self.template("/", Place::Target)?;
+        let target = self.template("/", TemplateContext::Target)?;
         Ok(Step::new(name.to_owned(), 0, action, target))
     }
 }

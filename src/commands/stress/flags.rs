@@ -188,7 +188,7 @@ impl Args {
     /// Names the conflicting or unsupported flag.
     pub(super) fn check(&self) -> Result<()> {
         if self.http2 == Some(true) {
-            bail!("-http2: HTTP/2 is not there yet; without it HTTP/1.1 is spoken");
+            bail!("-http2: HTTP/2 is not supported yet; leave it out to use HTTP/1.1");
         }
         for (name, value) in [
             ("d", &self.debug),
@@ -198,7 +198,7 @@ impl Args {
         ] {
             // One of its examples has `-sender 1`.
             if !matches!(value.to_ascii_lowercase().as_str(), "true" | "false" | "0" | "1") {
-                bail!("-{name} {value}: write true or false");
+                bail!("invalid value \"{value}\" for -{name}: expected true or false");
             }
         }
         let of_fork = [
@@ -212,13 +212,13 @@ impl Args {
             ("apptimeout", self.apptimeout > 0),
         ];
         if let Some((name, _)) = of_fork.iter().find(|(_, given)| *given && !self.fork()) {
-            bail!("-{name} is a flag of the fork: add --dialect fork");
+            bail!("-{name} exists in the fork only: add --dialect fork");
         }
         if self.step > 0 && !self.users.is_multiple_of(self.step) {
-            bail!("-s {}: -c {} must be a multiple of it", self.step, self.users);
+            bail!("-c {} is not a multiple of -s {}", self.users, self.step);
         }
         if self.url.is_none() && self.curl.is_none() {
-            bail!("there is no URL: give -u URL, or -p FILE with a curl command");
+            bail!("missing URL: give -u URL, or -p FILE with a curl command");
         }
         Ok(())
     }
@@ -229,9 +229,9 @@ pub(super) fn is_true(text: &str) -> bool {
     text.eq_ignore_ascii_case("true") || text == "1"
 }
 
-/// Rewrites Go's way of writing flags: one dash before long names, values in the next word
-/// whatever they begin with, words after flags that are true or false.
-pub(crate) fn as_clap_reads(words: Vec<String>) -> Vec<String> {
+/// Rewrites Go's flag syntax for clap: one dash before long names, values in the next word even if
+/// they begin with a dash, and a word after boolean flags.
+pub(crate) fn to_clap(words: Vec<String>) -> Vec<String> {
     #[derive(Parser)]
     struct Flags {
         #[command(flatten)]
@@ -299,7 +299,7 @@ mod tests {
 
     fn read(line: &str) -> Result<Args> {
         let words = ["standfast", "stress"].into_iter().chain(line.split_whitespace());
-        let words = as_clap_reads(words.map(str::to_owned).collect());
+        let words = to_clap(words.map(str::to_owned).collect());
         let words = words.iter().filter(|word| *word != "stress");
         let args = Line::try_parse_from(words)?.args;
         args.check()?;
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn examples_of_the_founding_document_are_read() {
+    fn examples_of_the_original_documentation_are_parsed() {
         let args = read("-c 100 -n 1 -issenders false -clients 0 -v -variable json -u wss://a/?t=2V --dialect fork").unwrap();
         assert_eq!((args.verify.as_deref(), args.variable.as_deref()), (None, Some("json")));
         assert_eq!(args.url.as_deref(), Some("wss://a/?t=2V"));
@@ -348,12 +348,12 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_done_is_said() {
+    fn invalid_flags_are_named() {
         for (line, named) in [
             ("-c 1", "-u URL"),
             ("-u a -http2", "-http2"),
             ("-u a -c 0", "at least 1"),
-            ("-u a -d perhaps", "-d perhaps"),
+            ("-u a -d perhaps", "\"perhaps\" for -d"),
             ("-u a -clients 2", "--dialect fork"),
             ("-u a -c 10 -s 3 --dialect fork", "multiple"),
             ("-u a -frobnicate", "--frobnicate"),

@@ -14,7 +14,7 @@ pub(super) const UNREADABLE: u16 = 510;
 
 /// The counters of one worker.
 #[derive(Debug)]
-pub(super) struct Board {
+pub(super) struct WorkerStats {
     ok: AtomicU64,
     failed: AtomicU64,
     untimed: AtomicU64,
@@ -27,10 +27,10 @@ pub(super) struct Board {
     codes: Box<[AtomicU64]>,
 }
 
-impl Board {
-    fn new() -> Board {
+impl WorkerStats {
+    fn new() -> WorkerStats {
         let zero = || AtomicU64::new(0);
-        Board {
+        WorkerStats {
             ok: zero(),
             failed: zero(),
             untimed: zero(),
@@ -78,31 +78,31 @@ impl Board {
 
 /// The counters of all workers.
 #[derive(Clone, Default, Debug)]
-pub(super) struct Boards(Arc<Mutex<Vec<Arc<Board>>>>);
+pub(super) struct LiveStats(Arc<Mutex<Vec<Arc<WorkerStats>>>>);
 
-impl Boards {
-    /// Another worker's.
-    pub(super) fn add(&self) -> Arc<Board> {
-        let board = Arc::new(Board::new());
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&board));
-        board
+impl LiveStats {
+    /// Adds counters for one more worker.
+    pub(super) fn add(&self) -> Arc<WorkerStats> {
+        let worker = Arc::new(WorkerStats::new());
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&worker));
+        worker
     }
 
     /// Adds up the counters of all workers.
     pub(super) fn sum(&self) -> Sum {
         let mut sum = Sum { shortest_ns: u64::MAX, ..Sum::default() };
-        for board in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for worker in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-            sum.ok += get(&board.ok);
-            sum.failed += get(&board.failed);
-            sum.untimed += get(&board.untimed);
-            sum.users += get(&board.users);
-            sum.bytes += get(&board.bytes);
-            sum.sum_ns += get(&board.sum_ns);
-            sum.ok_sum_ns += get(&board.ok_sum_ns);
-            sum.longest_ns = sum.longest_ns.max(get(&board.longest_ns));
-            sum.shortest_ns = sum.shortest_ns.min(get(&board.shortest_ns));
-            for (code, counter) in (0_u16..).zip(&board.codes) {
+            sum.ok += get(&worker.ok);
+            sum.failed += get(&worker.failed);
+            sum.untimed += get(&worker.untimed);
+            sum.users += get(&worker.users);
+            sum.bytes += get(&worker.bytes);
+            sum.sum_ns += get(&worker.sum_ns);
+            sum.ok_sum_ns += get(&worker.ok_sum_ns);
+            sum.longest_ns = sum.longest_ns.max(get(&worker.longest_ns));
+            sum.shortest_ns = sum.shortest_ns.min(get(&worker.shortest_ns));
+            for (code, counter) in (0_u16..).zip(&worker.codes) {
                 let count = get(counter);
                 if count > 0 {
                     *sum.codes.entry(code).or_default() += count;

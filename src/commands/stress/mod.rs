@@ -20,16 +20,16 @@ use load::Endpoint;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::Serialize;
 
-pub(crate) use self::flags::{Args, as_clap_reads};
-use self::live_stats::Boards;
+pub(crate) use self::flags::{Args, to_clap};
+use self::live_stats::LiveStats;
 use self::table::{Stress, Table, causes};
 use crate::{curl, output};
 
 /// Note for TLS without certificate checks.
 const UNCHECKED: &str = "certificates are not checked, as in go-stress-testing";
 
-/// Schemes of go-stress-testing that are not there yet.
-const NOT_YET: [&str; 4] = ["grpc", "grpcs", "rpc", "radius"];
+/// Schemes of go-stress-testing that are not supported.
+const UNSUPPORTED: [&str; 4] = ["grpc", "grpcs", "rpc", "radius"];
 
 /// Runs the command. Exit code 0: every request succeeded; 1: some failed; 130: Ctrl-C.
 ///
@@ -43,34 +43,34 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         eprintln!("standfast stress: {warning}");
     }
     let of_file = || commands.as_ref()?.requests.first().map(|request| request.url.clone());
-    let url = args.url.clone().or_else(of_file).context("there is no URL")?;
+    let url = args.url.clone().or_else(of_file).context("missing URL: give -u URL or -p FILE")?;
     let url = if url.contains("://") { url } else { format!("http://{url}") };
     let scheme = url.split("://").next().unwrap_or_default().to_ascii_lowercase();
     use_cores(args.cores())?;
     match scheme.as_str() {
         "http" | "https" => requests::run(args, &url, commands),
         "ws" | "wss" if commands.is_some() => {
-            bail!("-p: a curl command is of HTTP; over ws give -u alone")
+            bail!("-p works only over http: for ws give -u alone")
         }
-        "ws" | "wss" if chats::are_meant(args)? => chats::run(args, &url),
+        "ws" | "wss" if chats::is_group_chat(args)? => chats::run(args, &url),
         "ws" | "wss" => sockets(args, &url),
-        scheme if NOT_YET.contains(&scheme) => {
-            bail!("{scheme}:// is not there yet: http, https, ws and wss are")
+        scheme if UNSUPPORTED.contains(&scheme) => {
+            bail!("unsupported scheme {scheme}://: expected http, https, ws or wss")
         }
-        scheme => bail!("{scheme}:// is none of http, https, ws, wss"),
+        scheme => bail!("unknown scheme {scheme}://: expected http, https, ws or wss"),
     }
 }
 
 fn sockets(args: &Args, url: &str) -> Result<ExitCode> {
-    let boards = Boards::default();
-    let plan = sockets::plan(args, url, &boards)?;
+    let stats = LiveStats::default();
+    let plan = sockets::plan(args, url, &stats)?;
     plan.notes.iter().for_each(|note| eprintln!("note: {note}"));
-    let mut table = Table::new(args.users, boards.clone(), args.quiet());
+    let mut table = Table::new(args.users, stats.clone(), args.quiet());
     let mut wait = Wait::new(args);
     let (to_all, began_ns) = (plan.to_all, process::now_ns());
     let rows = |row: &load::Row| {
         if to_all {
-            table.say(&format!(
+            table.print(&format!(
                 "{:>7.0}s  {} open, {} failed, {} received, {:.0}/s\n",
                 row.elapsed.as_secs_f64(),
                 row.open,
@@ -82,10 +82,10 @@ fn sockets(args: &Args, url: &str) -> Result<ExitCode> {
             table.second(row.elapsed);
         }
     };
-    let ended = sockets::drive(&plan, &boards, rows, |time| wait.wait(time))?;
+    let ended = sockets::drive(&plan, &stats, rows, |time| wait.wait(time))?;
     let summary = &ended.summary;
     let held = if to_all {
-        table.say(&summary.to_string());
+        table.print(&summary.to_string());
         write(args, &summary)?;
         summary.held
     } else {
@@ -159,11 +159,11 @@ fn headers(args: &Args) -> Result<Vec<(String, String)>> {
     let mut headers: Vec<(String, String)> = Vec::new();
     for text in &args.header {
         let Some((name, value)) = text.split_once(':') else {
-            bail!("-H {text:?} is no header line: write 'Name: value'");
+            bail!("invalid header {text:?} (-H): expected 'Name: value'");
         };
         let (name, value) = (name.trim(), value.trim());
         if name.is_empty() || text.contains(|c: char| c.is_control()) || name.contains(' ') {
-            bail!("-H {text:?} is no header line: write 'Name: value'");
+            bail!("invalid header {text:?} (-H): expected 'Name: value'");
         }
         match headers.iter_mut().find(|(other, _)| other.eq_ignore_ascii_case(name)) {
             Some((_, joined)) => *joined = format!("{joined}; {value}"),
@@ -173,13 +173,13 @@ fn headers(args: &Args) -> Result<Vec<(String, String)>> {
     Ok(headers)
 }
 
-/// TLS without looking at certificates, as go-stress-testing has it.
-fn believe_anyone(endpoints: &mut [Endpoint], notes: &mut Vec<String>) -> Result<()> {
+/// Sets up TLS without certificate checks, as in go-stress-testing.
+fn skip_certificate_checks(endpoints: &mut [Endpoint], notes: &mut Vec<String>) -> Result<()> {
     if !endpoints.iter().any(|endpoint| endpoint.tls) {
         return Ok(());
     }
     notes.push(UNCHECKED.to_owned());
-    let client = TlsClient::new(&TlsTrust::Anyone, None, true).context("TLS cannot be set up")?;
+    let client = TlsClient::new(&TlsTrust::Any, None, true).context("TLS cannot be set up")?;
     for endpoint in endpoints.iter_mut().filter(|endpoint| endpoint.tls) {
         endpoint.client = Some(client.named(endpoint.server_name())?);
     }

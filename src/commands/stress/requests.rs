@@ -16,9 +16,9 @@ use load::stages::Stage;
 use load::{Endpoint, Row};
 
 use super::flags::{Args, is_true};
-use super::live_stats::{Board, Boards, NO_ANSWER};
+use super::live_stats::{LiveStats, NO_ANSWER, WorkerStats};
 use super::table::{Table, causes};
-use super::verify::OfRequests;
+use super::verify::ResponseCheck;
 use super::{Document, Wait, code, since, targets, write};
 use crate::curl::{self, Commands};
 
@@ -33,25 +33,25 @@ const FORM: &str = "application/x-www-form-urlencoded; charset=utf-8";
 
 pub(super) fn run(args: &Args, url: &str, commands: Option<Commands>) -> Result<ExitCode> {
     if args.clients > 0 || is_true(&args.issenders) {
-        bail!("-clients and -issenders are roles over ws; this is {url}");
+        bail!("-clients and -issenders work only over ws:// and wss://, not with {url}");
     }
-    let mut asked = match commands {
+    let mut commands = match commands {
         Some(commands) => commands.requests,
         None => vec![plain(args, url)?],
     };
     let mut notes = Vec::new();
-    let verify = OfRequests::new(args.verify.as_deref(), args.good_code())?;
+    let verify = ResponseCheck::new(args.verify.as_deref(), args.good_code())?;
     let wants_body = verify.wants_body() || is_true(&args.debug);
-    let (endpoints, requests) = targets::render(args, &mut asked, wants_body, &mut notes)?;
-    crate::commands::load::tell_lost(&endpoints, "requests");
-    let config = config(args, endpoints, &asked)?;
+    let (endpoints, requests) = targets::render(args, &mut commands, wants_body, &mut notes)?;
+    crate::commands::load::warn_unresolved(&endpoints, "requests");
+    let config = config(args, endpoints, &commands)?;
     if args.idle != 1 {
-        notes.push(format!("-m {}: each user keeps one connection; it changes nothing", args.idle));
+        notes.push(format!("-m {} has no effect: each user keeps one connection", args.idle));
     }
     notes.iter().for_each(|note| eprintln!("note: {note}"));
-    let boards = Boards::default();
-    let mut table = Table::new(args.users, boards.clone(), args.quiet());
-    let (own, each, debug) = (boards.clone(), args.each, is_true(&args.debug));
+    let stats = LiveStats::default();
+    let mut table = Table::new(args.users, stats.clone(), args.quiet());
+    let (own, each, debug) = (stats.clone(), args.each, is_true(&args.debug));
     let each = if args.duration().is_some() { u64::MAX } else { each };
     let requests: Arc<[Request]> = requests.into();
     let script = move |part: Part| Users {
@@ -60,7 +60,7 @@ pub(super) fn run(args: &Args, url: &str, commands: Option<Commands>) -> Result<
         each,
         verify,
         debug,
-        board: own.add(),
+        stats: own.add(),
     };
     let mut wait = Wait::new(args);
     let began_ns = process::now_ns();
@@ -100,12 +100,12 @@ fn plain(args: &Args, url: &str) -> Result<curl::Request> {
     Ok(command)
 }
 
-fn config(args: &Args, endpoints: Vec<Endpoint>, asked: &[curl::Request]) -> Result<Requests> {
+fn config(args: &Args, endpoints: Vec<Endpoint>, commands: &[curl::Request]) -> Result<Requests> {
     let mut config = Requests::new(endpoints, args.users);
-    config.sources = targets::sources(asked)?;
-    config.connect_timeout = asked.iter().filter_map(|one| one.connect_timeout).min();
+    config.sources = targets::sources(commands)?;
+    config.connect_timeout = commands.iter().filter_map(|one| one.connect_timeout).min();
     config.timeout =
-        asked.iter().filter_map(|one| one.timeout).min().unwrap_or(args.request_timeout());
+        commands.iter().filter_map(|one| one.timeout).min().unwrap_or(args.request_timeout());
     config.new_connections = !args.keep();
     config.redirects = if args.redirect.unwrap_or(true) { REDIRECTS } else { 0 };
     config.duration = args.duration();
@@ -132,9 +132,9 @@ struct Users {
     /// Number of requests that each user has made.
     users: Vec<u64>,
     each: u64,
-    verify: OfRequests,
+    verify: ResponseCheck,
     debug: bool,
-    board: Arc<Board>,
+    stats: Arc<WorkerStats>,
 }
 
 impl Script for Users {
@@ -167,7 +167,7 @@ impl Script for Users {
             Ok(status) => self.verify.judge(status, answer.body),
             Err(_) => (false, NO_ANSWER),
         };
-        self.board.answer(is_ok, code, answer.body_bytes, took_ns);
+        self.stats.answer(is_ok, code, answer.body_bytes, took_ns);
         if self.debug {
             let what =
                 answer.outcome.map_or_else(|why| why.to_string(), |status| status.to_string());

@@ -8,11 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use load::{Config, Connect, Dialogue, Echo, Ended, Endpoint, Fanout, Publish, Row, Verdict, Ways};
+use load::{
+    Config, Connect, ConnectOptions, Echo, Endpoint, Fanout, Publish, Row, RunOutcome, Validator,
+    Verdict,
+};
 
 use super::flags::{Args, is_true};
-use super::live_stats::{Board, Boards};
-use super::verify::{Heard, OfMessages};
+use super::live_stats::{LiveStats, WorkerStats};
+use super::verify::{MessageCheck, MessageResult};
 
 /// The message that go-stress-testing sends.
 const PING: &str = r#"{"seq":"$SEQ","cmd":"ping","data":{}}"#;
@@ -34,19 +37,19 @@ pub(super) struct Plan {
 /// Plans the run.
 ///
 /// # Errors
-/// What cannot be used, or not yet.
-pub(super) fn plan(args: &Args, url: &str, boards: &Boards) -> Result<Plan> {
+/// Invalid or unsupported flags.
+pub(super) fn plan(args: &Args, url: &str, stats: &LiveStats) -> Result<Plan> {
     if args.data.is_some() {
-        bail!("-data is the body of an HTTP request; over ws say --message TEXT");
+        bail!("-data is the body of an HTTP request: over ws use --message TEXT");
     }
     let mut notes = Vec::new();
     let urls = with_variables(args, url, &mut notes)?;
-    let ways = Ways::straight();
+    let ways = ConnectOptions::direct();
     let endpoints: Result<Vec<Endpoint>, String> =
         urls.iter().map(|url| ways.websocket(url)).collect();
     let mut endpoints = endpoints.map_err(anyhow::Error::msg)?;
-    crate::commands::load::tell_lost(&endpoints, "connections");
-    super::believe_anyone(&mut endpoints, &mut notes)?;
+    crate::commands::load::warn_unresolved(&endpoints, "connections");
+    super::skip_certificate_checks(&mut endpoints, &mut notes)?;
     let mut config = Config::new(endpoints, args.users);
     config.headers = super::headers(args)?;
     config.connect_timeout = args.request_timeout();
@@ -58,7 +61,7 @@ pub(super) fn plan(args: &Args, url: &str, boards: &Boards) -> Result<Plan> {
         (_, step) => {
             let rate = step.div_ceil(args.interval.max(1));
             notes.push(format!(
-                "-s {step} -i {}: WebSockets are opened evenly, {rate} a second",
+                "-s {step} -i {}: WebSockets are opened evenly, {rate} per second",
                 args.interval
             ));
             Connect::Paced(rate)
@@ -68,25 +71,25 @@ pub(super) fn plan(args: &Args, url: &str, boards: &Boards) -> Result<Plan> {
     if to_all {
         config.fanout = Some(fanout(args, &mut notes)?);
     } else {
-        config.echo = Some(echo(args, boards)?);
+        config.echo = Some(echo(args, stats)?);
     }
     if args.users > 1 && !to_all && !is_true(&args.issenders) && args.fork() {
         notes.push(
-            "every user sends and is answered: that only one sends (-issenders false) has a meaning \
-             with -clients 1 or 2"
+            "every user sends and is answered: -issenders false has an effect only with -clients 1 \
+             or 2"
                 .to_owned(),
         );
     }
     Ok(Plan { config, to_all, notes })
 }
 
-fn echo(args: &Args, boards: &Boards) -> Result<Echo> {
-    let messages = u32::try_from(args.each).context("-n: that is too many messages")?;
-    let dialogue = Pings {
+fn echo(args: &Args, stats: &LiveStats) -> Result<Echo> {
+    let messages = u32::try_from(args.each).context("invalid -n: too many messages")?;
+    let validator = Pings {
         template: args.message.clone().unwrap_or_else(|| PING.to_owned()),
-        verify: OfMessages::new(args.verify.as_deref())?,
-        board: boards.add(),
-        seen: Mutex::default(),
+        verify: MessageCheck::new(args.verify.as_deref())?,
+        stats: stats.add(),
+        answered: Mutex::default(),
         foreign: AtomicU64::new(0),
         debug: is_true(&args.debug),
     };
@@ -97,7 +100,7 @@ fn echo(args: &Args, boards: &Boards) -> Result<Echo> {
         duration: args.duration(),
         turnover: false,
         content: None,
-        dialogue: Some(Arc::new(dialogue)),
+        validator: Some(Arc::new(validator)),
         think: Some((args.pause, args.pause)),
         timeout: args.request_timeout(),
     })
@@ -111,14 +114,14 @@ fn fanout(args: &Args, notes: &mut Vec<String>) -> Result<Fanout> {
         notes.push(format!("-issenders: {most} of the {} users send, all receive", args.users));
     }
     notes.push(
-        "-clients: all connections are one group, in which everybody receives what anybody sends, as \
-         in a topic of `standfast serve --public`; every receipt is judged at every connection"
+        "-clients: all connections are one group in which each receives every message, as in a topic \
+         of `standfast serve --public`; every receipt is checked"
             .to_owned(),
     );
     if args.clients == 1 || is_true(&args.toclients) || !is_true(&args.iscollectmsg) {
         notes.push(
-            "private chats, and senders with recipients of their own, need the server's own way to \
-             address them: say it with --message and {{stamp}} in it"
+            "private chats and separate recipients need a message that the server can address: give \
+             --message with {{stamp}} in it"
                 .to_owned(),
         );
     }
@@ -129,7 +132,7 @@ fn fanout(args: &Args, notes: &mut Vec<String>) -> Result<Fanout> {
         messages: if args.duration().is_some() {
             None
         } else {
-            Some(messages.context("-n: that is too many messages")?)
+            Some(messages.context("invalid -n: too many messages")?)
         },
         duration: args.duration(),
         size: 0,
@@ -145,7 +148,7 @@ fn with_variables(args: &Args, url: &str, notes: &mut Vec<String>) -> Result<Vec
     let used = VARIABLES.iter().filter(|name| url.contains(&format!("{{{name}}}"))).count();
     if used == 0 {
         notes.push(
-            "-variable: the URL has no {sendtoken} or the like; they change nothing".to_owned(),
+            "-variable has no effect: the URL has none of {sendtoken}, {sendid}, {recvtoken}, {recvid}".to_owned(),
         );
         return Ok(vec![url.to_owned()]);
     }
@@ -153,8 +156,8 @@ fn with_variables(args: &Args, url: &str, notes: &mut Vec<String>) -> Result<Vec
     let rows = columns.iter().map(Vec::len).max().unwrap_or(1).min(args.users.max(1) as usize);
     if rows > load::ENDPOINTS_MAX {
         bail!(
-            "-variable: {rows} different URLs; {} are possible: for more use a scenario of `standfast \
-             load`",
+            "-variable: {rows} different URLs, expected at most {}: for more use a scenario of \
+             `standfast load`",
             load::ENDPOINTS_MAX
         );
     }
@@ -182,7 +185,7 @@ fn values<'a>(args: &'a Args, notes: &mut Vec<String>) -> Option<Vec<&'a str>> {
     let values: Vec<&str> = variable.split(',').collect();
     if values.len() != VARIABLES.len() {
         notes.push(format!(
-            "-variable {variable}: it takes four values, {}; none is used",
+            "-variable {variable} ignored: expected four values, {}",
             VARIABLES.join(",")
         ));
         return None;
@@ -198,11 +201,11 @@ fn column(value: &str) -> Result<Vec<String>> {
     let beside = format!("csv/{value}");
     let path = if fs::metadata(value).is_ok() { value } else { &beside };
     let text = fs::read_to_string(path)
-        .with_context(|| format!("-variable: cannot read {value}, neither here nor in csv/"))?;
+        .with_context(|| format!("-variable: cannot read {value} or csv/{value}"))?;
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned);
     let lines: Vec<String> = lines.collect();
     if lines.is_empty() {
-        bail!("-variable: {value} has no line");
+        bail!("-variable: {value} is empty");
     }
     Ok(lines)
 }
@@ -211,10 +214,10 @@ fn column(value: &str) -> Result<Vec<String>> {
 #[derive(Debug)]
 struct Pings {
     template: String,
-    verify: OfMessages,
-    board: Arc<Board>,
-    /// Connections that have had an answer.
-    seen: Mutex<HashSet<u64>>,
+    verify: MessageCheck,
+    stats: Arc<WorkerStats>,
+    /// Connections that received an answer.
+    answered: Mutex<HashSet<u64>>,
     foreign: AtomicU64,
     debug: bool,
 }
@@ -225,7 +228,7 @@ impl Pings {
     }
 }
 
-impl Dialogue for Pings {
+impl Validator for Pings {
     fn write(&self, connection: u64, sequence: u32, into: &mut Vec<u8>) {
         let sequence = Pings::sequence(connection, sequence);
         into.extend(self.template.replace("$SEQ", &sequence).into_bytes());
@@ -235,17 +238,17 @@ impl Dialogue for Pings {
         let sequence = Pings::sequence(connection, sequence);
         let sent = self.template.contains("$SEQ").then_some(sequence.as_str());
         let (is_ok, code) = match self.verify.judge(sent, data) {
-            Heard::Foreign => {
+            MessageResult::Foreign => {
                 self.foreign.fetch_add(1, Ordering::Relaxed);
                 return Verdict::Foreign;
             }
-            Heard::Good => (true, 200),
-            Heard::Bad(code) => (false, code),
+            MessageResult::Good => (true, 200),
+            MessageResult::Bad(code) => (false, code),
         };
-        if self.seen.lock().unwrap_or_else(PoisonError::into_inner).insert(connection) {
-            self.board.user();
+        if self.answered.lock().unwrap_or_else(PoisonError::into_inner).insert(connection) {
+            self.stats.user();
         }
-        self.board.answer(is_ok, code, data.len() as u64, nanoseconds);
+        self.stats.answer(is_ok, code, data.len() as u64, nanoseconds);
         if self.debug {
             eprintln!("{code} {}", String::from_utf8_lossy(data));
         }
@@ -260,20 +263,20 @@ impl Dialogue for Pings {
 /// The run cannot start.
 pub(super) fn drive(
     plan: &Plan,
-    boards: &Boards,
+    stats: &LiveStats,
     row: impl FnMut(&Row),
     wait: impl FnMut(Duration) -> bool,
-) -> Result<Ended> {
+) -> Result<RunOutcome> {
     let ended = load::drive(&plan.config, row, wait)?;
-    let judged = boards.sum().all();
-    boards.add().unanswered(unanswered(&plan.config, &ended, judged));
+    let judged = stats.sum().all();
+    stats.add().unanswered(unanswered(&plan.config, &ended, judged));
     Ok(ended)
 }
 
-/// Messages without an answer: of a run that came to its end all that were to be sent and were not
-/// judged, of another those that were lost, and one for each connection that did not open
-/// or did not stay so.
-fn unanswered(config: &Config, ended: &Ended, judged: u64) -> u64 {
+/// Returns the number of messages without an answer. After a complete run with a number of messages
+/// these are all planned ones that were not judged; otherwise the lost ones, and one for each
+/// connection that did not open or did not stay open.
+fn unanswered(config: &Config, ended: &RunOutcome, judged: u64) -> u64 {
     let asked = config.echo.as_ref().and_then(|echo| echo.messages).filter(|_| !ended.interrupted);
     if let Some(each) = asked {
         return config.connections.saturating_mul(u64::from(each)).saturating_sub(judged);
@@ -288,13 +291,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ping_has_a_number_and_its_answer_the_same() {
-        let boards = Boards::default();
+    fn answer_must_repeat_the_sequence_of_the_ping() {
+        let stats = LiveStats::default();
         let pings = Pings {
             template: PING.to_owned(),
-            verify: OfMessages::Json(200),
-            board: boards.add(),
-            seen: Mutex::default(),
+            verify: MessageCheck::Json(200),
+            stats: stats.add(),
+            answered: Mutex::default(),
             foreign: AtomicU64::new(0),
             debug: false,
         };
@@ -305,7 +308,7 @@ mod tests {
         assert_eq!(pings.judge(255, 3, answer, 1), Verdict::Right);
         assert_eq!(pings.judge(255, 4, answer, 1), Verdict::Foreign);
         assert_eq!(pings.judge(255, 4, b"x", 1), Verdict::Wrong);
-        let sum = boards.sum();
+        let sum = stats.sum();
         assert_eq!((sum.ok, sum.failed, sum.users), (1, 1, 1));
     }
 }

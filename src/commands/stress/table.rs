@@ -7,7 +7,7 @@ use std::time::Duration;
 use load::Latency;
 use serde::Serialize;
 
-use super::live_stats::{Boards, Sum};
+use super::live_stats::{LiveStats, Sum};
 use crate::output;
 
 const TITLES: &str = "\
@@ -23,7 +23,7 @@ const SECOND: f64 = 0.9;
 /// Writes a row per second during a run.
 pub(super) struct Table {
     users: u64,
-    boards: Boards,
+    stats: LiveStats,
     rows: u32,
     /// Totals and time of the last row.
     before: Sum,
@@ -49,9 +49,9 @@ pub(super) struct Stress {
 }
 
 impl Table {
-    /// `quiet`: JSON goes to standard output, so the table does not.
-    pub(super) fn new(users: u64, boards: Boards, quiet: bool) -> Table {
-        Table { users, boards, rows: 0, before: Sum::default(), then: 0.0, quiet }
+    /// `quiet`: the table goes to standard error, because JSON goes to standard output.
+    pub(super) fn new(users: u64, stats: LiveStats, quiet: bool) -> Table {
+        Table { users, stats, rows: 0, before: Sum::default(), then: 0.0, quiet }
     }
 
     /// Writes a row if a second has passed; [`Table::end`] writes the rest.
@@ -62,7 +62,7 @@ impl Table {
     }
 
     fn row(&mut self, elapsed: Duration) {
-        let sum = self.boards.sum();
+        let sum = self.stats.sum();
         let seconds = elapsed.as_secs_f64();
         let then = std::mem::replace(&mut self.then, seconds);
         // Answers after the measured time are averaged over the whole time.
@@ -73,7 +73,7 @@ impl Table {
         let measured = (sum.answers() - before) as f64 / since.max(1e-6);
         let titles = if self.rows.is_multiple_of(TITLES_EVERY) { TITLES } else { "" };
         self.rows += 1;
-        self.say(&format!("{titles}{}\n", row(&sum, self.users, seconds, measured)));
+        self.print(&format!("{titles}{}\n", row(&sum, self.users, seconds, measured)));
         self.before = sum;
     }
 
@@ -84,7 +84,7 @@ impl Table {
         latency: Option<&Latency>,
         why: &[String],
     ) -> Stress {
-        let sum = self.boards.sum();
+        let sum = self.stats.sum();
         let seconds = elapsed.as_secs_f64();
         if self.before.all() != sum.all() || self.rows == 0 {
             self.row(elapsed);
@@ -103,12 +103,12 @@ impl Table {
             codes: sum.codes,
         };
         let why: String = why.iter().map(|line| format!("{line}\n")).collect();
-        self.say(&format!("{}{why}\n", stress.text()));
+        self.print(&format!("{}{why}\n", stress.text()));
         stress
     }
 
-    /// Lines in between, such as answers in full.
-    pub(super) fn say(&self, text: &str) {
+    /// Prints text between the rows.
+    pub(super) fn print(&self, text: &str) {
         if self.quiet {
             eprint!("{text}");
         } else {
@@ -174,9 +174,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_columns_are_go_stress_testings_and_the_measured_rate() {
-        let boards = Boards::default();
-        let (one, other) = (boards.add(), boards.add());
+    fn row_has_go_stress_testings_columns_and_the_measured_rate() {
+        let stats = LiveStats::default();
+        let (one, other) = (stats.add(), stats.add());
         one.user();
         one.answer(true, 200, 10, 100_000_000);
         other.user();
@@ -184,7 +184,7 @@ mod tests {
         other.answer(false, 509, 0, 500_000_000);
         // Requests without a connection have no latency.
         other.unanswered(7);
-        let sum = boards.sum();
+        let sum = stats.sum();
         let text = row(&sum, 2, 2.0, 1.5);
         let cells: Vec<&str> = text.split('│').map(str::trim).collect();
         // 2 users ÷ 0.2 s, the mean of the successful requests.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use load::requests::{HttpRequest, Request};
-use load::{Endpoint, Proxy, Resolve, Ways};
+use load::{ConnectOptions, Endpoint, Proxy, Resolve};
 
 use super::flags::Args;
 use crate::{curl, tls};
@@ -18,20 +18,20 @@ use crate::{curl, tls};
 /// An invalid command, by line.
 pub(super) fn render(
     args: &Args,
-    asked: &mut [curl::Request],
+    commands: &mut [curl::Request],
     wants_body: bool,
     notes: &mut Vec<String>,
 ) -> Result<(Vec<Endpoint>, Vec<Request>)> {
     let mut endpoints: Vec<Endpoint> = Vec::new();
     let mut requests = Vec::new();
-    let mut known: Vec<(curl::Request, Arc<Ways>)> = Vec::new();
-    for one in asked {
+    let mut known: Vec<(curl::Request, Arc<ConnectOptions>)> = Vec::new();
+    for one in commands {
         if wants_body {
-            accept_what_is_read(one, notes);
+            restrict_accept_encoding(one, notes);
         }
         let url = args.url.as_deref().unwrap_or(&one.url);
         let url = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
-        let found = known.iter().find(|(other, _)| goes_alike(one, other));
+        let found = known.iter().find(|(other, _)| same_options(one, other));
         let ways = match found {
             Some((_, ways)) => Arc::clone(ways),
             None => {
@@ -43,7 +43,7 @@ pub(super) fn render(
         let mut endpoint = ways.web(&url).map_err(anyhow::Error::msg)?;
         if endpoint.tls {
             if one.insecure || one.ca.is_none() {
-                tell_unchecked(notes);
+                note_unchecked(notes);
             }
             let client = ways.tls.as_ref().map(|tls| tls.named(endpoint.server_name()));
             endpoint.client = client.transpose()?;
@@ -51,7 +51,7 @@ pub(super) fn render(
         let target = endpoint.path.clone();
         let same = |other: &Endpoint| {
             (other.tls, &other.host) == (endpoint.tls, &endpoint.host)
-                && Arc::ptr_eq(&other.ways, &ways)
+                && Arc::ptr_eq(&other.options, &ways)
         };
         let number = endpoints.iter().position(same).unwrap_or(endpoints.len());
         let number = u8::try_from(number).context("-p: at most 255 different servers")?;
@@ -75,43 +75,41 @@ pub(super) fn render(
 /// Returns the addresses to connect from; one for the whole run.
 ///
 /// # Errors
-/// Commands that name several, or one that is none.
-pub(super) fn sources(asked: &[curl::Request]) -> Result<Vec<IpAddr>> {
+/// Several different addresses, or one that this machine does not have.
+pub(super) fn sources(commands: &[curl::Request]) -> Result<Vec<IpAddr>> {
     let mut sources: Vec<IpAddr> = Vec::new();
-    for one in asked {
+    for one in commands {
         let Some(interface) = &one.source else { continue };
         let at = || format!("line {}", one.line);
         let source = curl::source(interface).map_err(anyhow::Error::msg).with_context(at)?;
         // bind(2) fails if the address does not belong to this machine.
         UdpSocket::bind((source, 0)).with_context(|| {
-            format!("{}: --interface {source} is no address of this machine", at())
+            format!("{}: --interface {source} is not an address of this machine", at())
         })?;
         if !sources.contains(&source) {
             sources.push(source);
         }
     }
     if sources.len() > 1 {
-        bail!(
-            "--interface: the commands of a file connect from one address; these name {sources:?}"
-        );
+        bail!("--interface: all commands of a file must use one address, found {sources:?}");
     }
     Ok(sources)
 }
 
-fn ways(one: &curl::Request) -> Result<Ways> {
+fn ways(one: &curl::Request) -> Result<ConnectOptions> {
     let parse = |entry: &String| Resolve::parse(entry).map_err(|e| format!("--resolve {e}"));
     let resolve: Result<_, String> = one.resolve.iter().map(parse).collect();
     let proxy = one.proxy.as_deref().map(Proxy::parse).transpose();
     let proxy = proxy.map_err(|error| anyhow::anyhow!("-x {error}"))?;
     if one.proxy.is_some() && one.unix_socket.is_some() {
-        bail!("-x and --unix-socket are two ways: give one");
+        bail!("-x and --unix-socket exclude each other: give one");
     }
     let file = |name: &Option<String>| name.as_ref().map(PathBuf::from);
     // As in go-stress-testing, certificates are checked only if the command names a CA.
     let anyone = one.insecure || one.ca.is_none();
     let key = file(&one.key).or(file(&one.cert));
     let flags = tls::ClientFlags::of_files(anyone, file(&one.ca), file(&one.cert), key);
-    Ok(Ways {
+    Ok(ConnectOptions {
         proxy: proxy.map(Arc::new),
         unix_socket: one.unix_socket.as_deref().map(|file| Path::new(file).into()),
         resolve: resolve.map_err(anyhow::Error::msg)?,
@@ -119,8 +117,8 @@ fn ways(one: &curl::Request) -> Result<Ways> {
     })
 }
 
-/// Whether two commands get to hosts by the same ways.
-fn goes_alike(one: &curl::Request, other: &curl::Request) -> bool {
+/// Returns whether two commands have the same connect options.
+fn same_options(one: &curl::Request, other: &curl::Request) -> bool {
     let of = |one: &curl::Request| {
         let curl::Request { proxy, unix_socket, resolve, ca, cert, key, insecure, .. } =
             one.clone();
@@ -129,16 +127,16 @@ fn goes_alike(one: &curl::Request, other: &curl::Request) -> bool {
     of(one) == of(other)
 }
 
-fn tell_unchecked(notes: &mut Vec<String>) {
+fn note_unchecked(notes: &mut Vec<String>) {
     let note = super::UNCHECKED.to_owned();
     if !notes.contains(&note) {
         notes.push(note);
     }
 }
 
-/// Bodies that are looked at must come in a coding that is read here: what browsers accept beside
-/// those is not asked for.
-fn accept_what_is_read(one: &mut curl::Request, notes: &mut Vec<String>) {
+/// Removes content codings that cannot be decoded here from Accept-Encoding, so that bodies can be
+/// verified.
+fn restrict_accept_encoding(one: &mut curl::Request, notes: &mut Vec<String>) {
     let line = one.line;
     for (name, value) in &mut one.headers {
         if !name.eq_ignore_ascii_case("accept-encoding") {
@@ -155,7 +153,7 @@ fn accept_what_is_read(one: &mut curl::Request, notes: &mut Vec<String>) {
         let kept = if kept.is_empty() { "identity".to_owned() } else { kept.join(", ") };
         if is_less {
             notes.push(format!(
-                "line {line}: Accept-Encoding {value}: bodies are looked at, so {kept} is asked for"
+                "line {line}: Accept-Encoding {value} replaced by {kept}, so that bodies can be verified"
             ));
             *value = kept;
         }
@@ -167,24 +165,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_codings_that_are_read_are_asked_for() {
-        for (said, kept) in [
+    fn accept_encoding_keeps_only_supported_codings() {
+        for (sent, kept) in [
             ("gzip, deflate, br, zstd", "gzip, deflate"),
             ("br;q=1.0, gzip;q=0.8", "gzip;q=0.8"),
             ("gzip", "gzip"),
             ("br", "identity"),
         ] {
             let mut one = curl::Request::get("http://a/");
-            one.headers = vec![("accept-encoding".to_owned(), said.to_owned())];
+            one.headers = vec![("accept-encoding".to_owned(), sent.to_owned())];
             let mut notes = Vec::new();
-            accept_what_is_read(&mut one, &mut notes);
+            restrict_accept_encoding(&mut one, &mut notes);
             assert_eq!(one.headers[0].1, kept);
-            assert_eq!(notes.is_empty(), said == kept, "{said}: {notes:?}");
+            assert_eq!(notes.is_empty(), sent == kept, "{sent}: {notes:?}");
         }
     }
 
     #[test]
-    fn two_addresses_are_refused_and_a_device_is_told_what_to_give() {
+    fn second_source_address_and_interface_name_are_rejected() {
         let from = |source: &str| curl::Request {
             source: Some(source.to_owned()),
             ..curl::Request::get("http://a/")
@@ -193,6 +191,6 @@ mod tests {
         let two = sources(&[from("127.0.0.1"), from("127.0.0.2")]).unwrap_err().to_string();
         assert!(two.contains("one address"), "{two}");
         let device = format!("{:#}", sources(&[from("lo")]).unwrap_err());
-        assert!(device.contains("--interface lo: give the address"), "{device}");
+        assert!(device.contains("--interface lo: expected a local IP address"), "{device}");
     }
 }

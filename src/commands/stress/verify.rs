@@ -8,32 +8,34 @@ use super::live_stats::UNREADABLE;
 
 /// Verifier of HTTP responses (`-v`).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(super) enum OfRequests {
-    /// The status is this.
+pub(super) enum ResponseCheck {
+    /// The status equals this.
     Status(i64),
     /// The status is 200, and the body is JSON whose "code" is this.
     Json(i64),
 }
 
-impl OfRequests {
+impl ResponseCheck {
     /// # Errors
-    /// A name that is none.
-    pub(super) fn new(name: Option<&str>, code: i64) -> Result<OfRequests> {
+    /// An unknown name.
+    pub(super) fn new(name: Option<&str>, code: i64) -> Result<ResponseCheck> {
         match name {
-            None | Some("statusCode") => Ok(OfRequests::Status(code)),
-            Some("json") => Ok(OfRequests::Json(code)),
-            Some(name) => bail!("-v {name}: over http there are statusCode and json"),
+            None | Some("statusCode") => Ok(ResponseCheck::Status(code)),
+            Some("json") => Ok(ResponseCheck::Json(code)),
+            Some(name) => {
+                bail!("invalid verifier {name:?} (-v): expected statusCode or json over http")
+            }
         }
     }
 
     pub(super) fn wants_body(self) -> bool {
-        matches!(self, OfRequests::Json(_))
+        matches!(self, ResponseCheck::Json(_))
     }
 
     /// Returns whether an answer is successful, and its code in the table.
     pub(super) fn judge(self, status: u16, body: &[u8]) -> (bool, u16) {
-        let OfRequests::Json(good) = self else {
-            return (self == OfRequests::Status(i64::from(status)), status);
+        let ResponseCheck::Json(good) = self else {
+            return (self == ResponseCheck::Status(i64::from(status)), status);
         };
         if status != 200 {
             return (false, status);
@@ -55,7 +57,7 @@ struct Body {
 
 /// Verifier of WebSocket messages (`-v`).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(super) enum OfMessages {
+pub(super) enum MessageCheck {
     /// JSON with the "seq" that was sent and a "response" whose "code" is this.
     Json(i64),
     /// Any message.
@@ -64,37 +66,37 @@ pub(super) enum OfMessages {
 
 /// The result of checking a received message against the sent one.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(super) enum Heard {
+pub(super) enum MessageResult {
     Good,
     Bad(u16),
     /// The answer to a different message.
     Foreign,
 }
 
-impl OfMessages {
+impl MessageCheck {
     /// # Errors
-    /// A name that is none.
-    pub(super) fn new(name: Option<&str>) -> Result<OfMessages> {
+    /// An unknown name.
+    pub(super) fn new(name: Option<&str>) -> Result<MessageCheck> {
         match name {
-            None | Some("json") => Ok(OfMessages::Json(200)),
-            Some("any") => Ok(OfMessages::Any),
-            Some(name) => bail!("-v {name}: over ws there are json and any"),
+            None | Some("json") => Ok(MessageCheck::Json(200)),
+            Some("any") => Ok(MessageCheck::Any),
+            Some(name) => bail!("invalid verifier {name:?} (-v): expected json or any over ws"),
         }
     }
 
-    /// `sequence`: what was sent as "seq", if that was.
-    pub(super) fn judge(self, sequence: Option<&str>, data: &[u8]) -> Heard {
-        let OfMessages::Json(good) = self else { return Heard::Good };
+    /// Checks a received message. `sequence` is the "seq" of the sent message, if it has one.
+    pub(super) fn judge(self, sequence: Option<&str>, data: &[u8]) -> MessageResult {
+        let MessageCheck::Json(good) = self else { return MessageResult::Good };
         let Ok(message) = serde_json::from_slice::<Value>(data) else {
-            return Heard::Bad(UNREADABLE);
+            return MessageResult::Bad(UNREADABLE);
         };
         if sequence.is_some() && message["seq"].as_str() != sequence {
-            return Heard::Foreign;
+            return MessageResult::Foreign;
         }
         match message["response"]["code"].as_i64() {
-            Some(code) if code == good => Heard::Good,
-            Some(code) => Heard::Bad(u16::try_from(code).unwrap_or(UNREADABLE)),
-            None => Heard::Bad(UNREADABLE),
+            Some(code) if code == good => MessageResult::Good,
+            Some(code) => MessageResult::Bad(u16::try_from(code).unwrap_or(UNREADABLE)),
+            None => MessageResult::Bad(UNREADABLE),
         }
     }
 }
@@ -104,35 +106,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statuses_and_codes() {
-        let status = OfRequests::new(None, 201).unwrap();
+    fn responses_are_checked_by_status_or_json_code() {
+        let status = ResponseCheck::new(None, 201).unwrap();
         assert_eq!((status.judge(201, b""), status.judge(200, b"")), ((true, 201), (false, 200)));
-        let json = OfRequests::new(Some("json"), 0).unwrap();
+        let json = ResponseCheck::new(Some("json"), 0).unwrap();
         assert_eq!(json.judge(200, br#"{"code":0,"msg":"","data":null}"#), (true, 200));
         assert_eq!(json.judge(200, br#"{"code":403}"#), (false, 403));
         assert_eq!(json.judge(200, br#"{"code":-1}"#), (false, UNREADABLE));
         assert_eq!(json.judge(200, b"<html>"), (false, UNREADABLE));
         assert_eq!(json.judge(500, br#"{"code":0}"#), (false, 500));
         assert!(
-            OfRequests::new(Some("regex"), 0).is_err()
-                && OfMessages::new(Some("statusCode")).is_err()
+            ResponseCheck::new(Some("regex"), 0).is_err()
+                && MessageCheck::new(Some("statusCode")).is_err()
         );
     }
 
     #[test]
-    fn messages() {
-        let json = OfMessages::new(None).unwrap();
+    fn messages_are_checked_by_sequence_and_code() {
+        let json = MessageCheck::new(None).unwrap();
         let answer =
             br#"{"seq":"1-2","cmd":"ping","response":{"code":200,"codeMsg":"","data":null}}"#;
-        assert_eq!(json.judge(Some("1-2"), answer), Heard::Good);
-        assert_eq!(json.judge(Some("1-3"), answer), Heard::Foreign);
-        assert_eq!(json.judge(None, answer), Heard::Good);
+        assert_eq!(json.judge(Some("1-2"), answer), MessageResult::Good);
+        assert_eq!(json.judge(Some("1-3"), answer), MessageResult::Foreign);
+        assert_eq!(json.judge(None, answer), MessageResult::Good);
         assert_eq!(
             json.judge(Some("1"), br#"{"seq":"1","response":{"code":500}}"#),
-            Heard::Bad(500)
+            MessageResult::Bad(500)
         );
-        assert_eq!(json.judge(Some("1"), br#"{"seq":"1"}"#), Heard::Bad(UNREADABLE));
-        assert_eq!(json.judge(Some("1"), b"pong"), Heard::Bad(UNREADABLE));
-        assert_eq!(OfMessages::new(Some("any")).unwrap().judge(Some("1"), b"pong"), Heard::Good);
+        assert_eq!(json.judge(Some("1"), br#"{"seq":"1"}"#), MessageResult::Bad(UNREADABLE));
+        assert_eq!(json.judge(Some("1"), b"pong"), MessageResult::Bad(UNREADABLE));
+        assert_eq!(
+            MessageCheck::new(Some("any")).unwrap().judge(Some("1"), b"pong"),
+            MessageResult::Good
+        );
     }
 }

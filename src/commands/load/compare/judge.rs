@@ -27,7 +27,8 @@ impl FromStr for Tolerance {
         };
         let figure = Figure::ALL.into_iter().find(|figure| figure.name() == name.trim());
         let known = || Figure::ALL.map(Figure::name).join(", ");
-        let figure = figure.ok_or_else(|| format!("{name:?} is none of {}", known()))?;
+        let figure = figure
+            .ok_or_else(|| format!("unknown figure {name:?}: expected one of {}", known()))?;
         Ok(Tolerance { figure: Some(figure), share: units::percent(share.trim())? })
     }
 }
@@ -90,7 +91,7 @@ impl Comparison {
         let figures: Vec<Row> = rows.collect();
         let errors = Errors::new(before.errors(), after.errors());
         if figures.is_empty() && errors.interval.is_none() {
-            bail!("{} and {} have no figure in common", before.name(), after.name());
+            bail!("{} and {} have no figures in common", before.name(), after.name());
         }
         let regressed = errors.worse || figures.iter().any(|row| row.worse);
         let mut notes = before.notes();
@@ -98,7 +99,7 @@ impl Comparison {
         Ok(Comparison {
             before: before.name(),
             after: after.name(),
-            of: before.kind().name(),
+            of: before.kind().json_name(),
             runs: (before.count(), after.count()),
             figures,
             errors,
@@ -241,7 +242,7 @@ impl Display for Comparison {
         let regressed =
             if self.regressed { "WORSE than allowed" } else { "not worse than allowed" };
         if self.is_undecided() && !self.regressed {
-            return writeln!(f, "Nothing could be judged");
+            return writeln!(f, "Not judged");
         }
         writeln!(f, "B is {regressed}")
     }
@@ -254,24 +255,24 @@ impl Comparison {
         let mut text = Vec::new();
         if has(Basis::Runs) {
             let (a, b) = self.runs;
-            text.push(format!("Intervals are Welch's t over {a} and {b} runs."));
+            text.push(format!("Intervals: Welch's t over {a} and {b} runs."));
         }
         if has(Basis::Seconds) {
             text.push(
-                "Intervals marked * are Welch's t over batches of the seconds of one run each (of \
-                 percentiles: those of each second): of these two runs, not of any two. For that, \
-                 give several runs: A1.json,A2.json B1.json,B2.json."
+                "Intervals marked *: Welch's t over batches of seconds of one run each (for percentiles: \
+                 those of each second). They hold for these two runs only; for more, give several \
+                 runs: A1.json,A2.json B1.json,B2.json."
                     .to_owned(),
             );
         }
         if has(Basis::None) {
             text.push(
-                "Where there is no interval nothing can be said of confidence: such a figure is shown, and \
-                 judged only if --max-regression names it."
+                "A figure without an interval has unknown confidence: it is shown, and judged only if \
+                 --max-regression names it."
                     .to_owned(),
             );
         }
-        text.push("Errors: Newcombe's interval of the difference of shares.".to_owned());
+        text.push("Errors: Newcombe's interval of the difference of proportions.".to_owned());
         text.join("\n")
     }
 }

@@ -51,7 +51,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let files = |list: &str| list.split(',').map(PathBuf::from).collect::<Vec<_>>();
     let (before, after) = (Side::read(&files(&args.before))?, Side::read(&files(&args.after))?);
     if let Some(why) = before.differs_from(&after) {
-        bail!("{} and {} cannot be compared: {why}", before.name(), after.name());
+        bail!("cannot compare {} and {}: {why}", before.name(), after.name());
     }
     let comparison = Comparison::new(&before, &after, &args.max_regression)?;
     match args.json.as_deref() {
@@ -61,8 +61,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     args.json.as_deref().map_or(Ok(()), |file| output::write_json(file, &comparison))?;
     if !comparison.regressed() && comparison.is_undecided() {
         bail!(
-            "nothing could be judged: one short run of each has no interval. Give runs of 10 s or \
-             more, several of each (A1.json,A2.json B1.json,B2.json), or the figures to judge by their \
+            "not judged: one short run each gives no interval. Use runs of 10 s or more, or several \
+             runs each (A1.json,A2.json B1.json,B2.json), or name the figures to judge by their \
              difference alone (--max-regression p99=10%)"
         );
     }

@@ -120,13 +120,22 @@ impl Kind {
     pub(super) fn name(self) -> &'static str {
         match self {
             Kind::Requests => "requests",
-            Kind::Echo => "messages that come back",
+            Kind::Echo => "echo messages",
             Kind::Broadcast => "publications",
-            Kind::Held => "connections that are held",
+            Kind::Held => "held connections",
         }
     }
 
-    /// The phase in which what counts happens.
+    /// Returns the name in the JSON, where it stays what it was.
+    pub(super) fn json_name(self) -> &'static str {
+        match self {
+            Kind::Echo => "messages that come back",
+            Kind::Held => "connections that are held",
+            other => other.name(),
+        }
+    }
+
+    /// Returns the phases that count.
     fn phases(self) -> &'static [&'static str] {
         match self {
             Kind::Requests => &["requests"],
@@ -156,10 +165,10 @@ impl Run {
         let file = path.display().to_string();
         let value = read_json(path)?;
         if value["verdict"].is_string() {
-            bail!("{file} is the JSON of `standfast prove`; compare runs of `standfast load`");
+            bail!("{file} is a result of `standfast prove`: expected a result of `standfast load`");
         }
         let Some(kind) = Kind::of(&value) else {
-            bail!("{file} is no JSON of `standfast load`: make one with --json FILE");
+            bail!("{file} is not a result of `standfast load`: create one with --json FILE");
         };
         Ok(Run { file, kind, value })
     }
@@ -180,9 +189,9 @@ impl Run {
         let pace = &self.value["pace"];
         let open = pace["model"] == "open";
         match (pace["rate"].as_f64(), pace["stages"].is_array()) {
-            (Some(rate), _) => format!("at {rate} a second"),
-            (None, true) if open => format!("at rates by stages {}", pace["stages"]),
-            (None, true) => format!("of connections by stages {}", pace["stages"]),
+            (Some(rate), _) => format!("at {rate} per second"),
+            (None, true) if open => format!("with rate stages {}", pace["stages"]),
+            (None, true) => format!("with connection stages {}", pace["stages"]),
             (None, false) => "a closed loop".to_owned(),
         }
     }
@@ -272,11 +281,15 @@ impl Side {
     /// A file that is none of ours, or runs that are not like each other.
     pub(super) fn read(files: &[PathBuf]) -> Result<Side> {
         let runs: Vec<Run> = files.iter().map(|file| Run::read(file)).collect::<Result<_>>()?;
-        let Some(first) = runs.first() else { bail!("no file was named") };
+        let Some(first) = runs.first() else { bail!("missing file name") };
         let kind = first.kind;
         for other in &runs {
             if let Some(why) = differ(first, other) {
-                bail!("{} and {} are no repetitions of one run: {why}", first.file, other.file);
+                bail!(
+                    "{} and {} are not repetitions of the same run: {why}",
+                    first.file,
+                    other.file
+                );
             }
         }
         Ok(Side { runs, kind })
@@ -318,7 +331,7 @@ impl Side {
     pub(super) fn notes(&self) -> Vec<String> {
         let saturated = self.runs.iter().filter_map(|run| {
             let why = run.value["generator"]["saturated"].as_str()?;
-            Some(format!("{}: the generator was the bottleneck: {why}", run.file))
+            Some(format!("{}: the generator was saturated: {why}", run.file))
         });
         saturated.collect()
     }

@@ -127,7 +127,7 @@ fn without_an_interval_a_figure_is_judged_only_by_name_and_that_is_said() {
     assert!(!comparison.regressed() && comparison.is_undecided(), "{comparison}");
     let (named, _) = compare("named", &[bare(5.0)], &[bare(6.0)], &["p99=5%"]);
     assert!(named.regressed(), "{named}");
-    assert!(comparison.to_string().contains("nothing can be said of confidence"), "{comparison}");
+    assert!(comparison.to_string().contains("unknown confidence"), "{comparison}");
     let (comparison, _) = compare("max", &[bare(5.0)], &[bare(5.0)], &["p99=0%"]);
     assert!(!comparison.regressed(), "{comparison}");
 }
@@ -158,7 +158,7 @@ fn files_that_cannot_be_compared_are_refused() {
         assert!(side("mixed", &[echo.clone(), other.clone()]).is_err());
     }
     for (name, value, named) in [
-        ("none", json!({"a": 1}), "no JSON of `standfast load`"),
+        ("none", json!({"a": 1}), "not a result of `standfast load`"),
         ("proof", json!({"verdict": "HELD"}), "prove"),
     ] {
         let error = format!("{:#}", side(name, &[value]).err().unwrap());
@@ -195,7 +195,12 @@ fn runs_of_another_pace_path_or_scenario_are_not_compared() {
     let closed = with("held", json!(true));
     let one = side("closed", from_ref(&closed)).unwrap();
     for (name, key, what, named) in [
-        ("rate", "pace", json!({"model": "open", "rate": 20.0, "stages": null}), "at 20 a second"),
+        (
+            "rate",
+            "pace",
+            json!({"model": "open", "rate": 20.0, "stages": null}),
+            "at 20 per second",
+        ),
         ("path", "target", json!(["http://a:1/y"]), "/y"),
         ("query", "target", json!(["http://a:1/x"]), "on http /x"),
         ("scenario", "scenario", json!("folder/a.toml"), "of a.toml"),
@@ -204,7 +209,7 @@ fn runs_of_another_pace_path_or_scenario_are_not_compared() {
         let why = one.differs_from(&side(name, from_ref(&other)).unwrap()).unwrap_or_default();
         assert!(why.contains(named), "{name}: {why}");
         let mixed = side(&format!("mixed-{name}"), &[closed.clone(), other]);
-        assert!(mixed.err().unwrap().to_string().contains("no repetitions"), "{name}");
+        assert!(mixed.err().unwrap().to_string().contains("not repetitions"), "{name}");
     }
     let elsewhere = with("target", json!(["http://b:2/x?k=…"]));
     assert_eq!(one.differs_from(&side("elsewhere", &[elsewhere]).unwrap()), None);

@@ -88,7 +88,7 @@ fn requests(args: &Args, endpoints: Vec<Endpoint>) -> Requests {
 fn http(args: &Args, endpoints: &[Endpoint]) -> Result<Vec<Request>> {
     let flags = &args.requests;
     if flags.expect.is_some() || flags.expect_regex.is_some() || flags.expect_length.is_some() {
-        bail!("--expect, --expect-regex and --expect-length are for tcp:// and tls:// URLs");
+        bail!("--expect, --expect-regex and --expect-length need a tcp:// or tls:// URL");
     }
     let body = flags.data.as_ref().map(|Bytes(data)| &data[..]);
     let method = flags.method.as_deref().unwrap_or(if body.is_some() { "POST" } else { "GET" });
@@ -118,10 +118,10 @@ fn raw(args: &Args, endpoints: &[Endpoint]) -> Result<Vec<Request>> {
         (!flags.accept.is_empty(), "--accept"),
     ];
     if let Some((_, flag)) = web.iter().find(|(given, _)| *given) {
-        bail!("{flag} is for http:// and https:// URLs");
+        bail!("{flag} needs an http:// or https:// URL");
     }
     let Some(Bytes(data)) = &flags.data else {
-        bail!("tcp:// needs --data: what is sent, such as --data 'PING\\r\\n'");
+        bail!("missing --data: tcp:// needs the bytes to send, such as --data 'PING\\r\\n'");
     };
     let bytes = unescape(data).map_err(|error| anyhow::anyhow!("--data: {error}"))?;
     let numbers = (0..=u8::MAX).take(endpoints.len());
@@ -132,7 +132,7 @@ fn expect(args: &Args) -> Result<Expect> {
     let flags = &args.requests;
     if let Some(Bytes(bytes)) = &flags.expect {
         if bytes.is_empty() {
-            bail!("--expect: an answer has at least a byte");
+            bail!("invalid --expect: expected at least one byte");
         }
         return Ok(Expect::Bytes(bytes.clone()));
     }
@@ -141,13 +141,16 @@ fn expect(args: &Args) -> Result<Expect> {
         let built = RegexBuilder::new(regex).unicode(false).build();
         let regex = built.with_context(|| format!("--expect-regex {regex:?}"))?;
         if regex.is_match(b"") {
-            bail!("--expect-regex: it matches nothing at all, which every answer begins with");
+            bail!("invalid --expect-regex: it matches the empty string");
         }
         return Ok(Expect::Regex(regex));
     }
     let Some(length) = &flags.expect_length else { return Ok(Expect::Anything) };
-    let wrong =
-        || format!("--expect-length {length}: write 100, or u8, u16be, u32le+ and the like");
+    let wrong = || {
+        format!(
+            "invalid --expect-length {length}: expected a number such as 100, or u8, u16be, u32le+"
+        )
+    };
     if let Ok(bytes @ 1..) = length.parse() {
         return Ok(Expect::Length(bytes));
     }
@@ -185,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_alone_is_ten_seconds_of_gets() {
+    fn a_url_alone_sends_gets_for_ten_seconds() {
         let plan = read("http://127.0.0.1:1/a?b").unwrap();
         let Requests { connections, duration, requests, timeout, .. } = plan.requests;
         assert_eq!((connections, duration), (100, Some(Duration::from_secs(10))));
@@ -195,20 +198,20 @@ mod tests {
     }
 
     #[test]
-    fn each_flag_is_heard() {
+    fn every_flag_takes_effect() {
         let plan = read(
             "http://127.0.0.{1..2}:1 -X PUT -d x -H A:b --requests 1M --rate 5k --warm-up 1s \
              --timeout 2s --new-connections --redirects 3 --accept 200,404 --connections 7",
         );
         let plan = plan.unwrap();
-        let asked = &plan.requests;
-        assert_eq!((asked.requests, asked.duration), (Some(1_000_000), None));
-        assert_eq!((&asked.pace, asked.connections), (&Pace::Rate(5_000), 7));
+        let requests = &plan.requests;
+        assert_eq!((requests.requests, requests.duration), (Some(1_000_000), None));
+        assert_eq!((&requests.pace, requests.connections), (&Pace::Rate(5_000), 7));
         assert_eq!(
-            (asked.warm_up, asked.timeout),
+            (requests.warm_up, requests.timeout),
             (Duration::from_secs(1), Duration::from_secs(2))
         );
-        assert!(asked.new_connections && asked.redirects == 3);
+        assert!(requests.new_connections && requests.redirects == 3);
         assert_eq!(plan.accepted, Accepted::Only(vec![200, 404]));
         assert_eq!((plan.sent.len(), plan.sent[1].endpoint()), (2, 1));
         let text = std::str::from_utf8(plan.sent[1].bytes()).unwrap();
@@ -225,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn ways_to_a_host_are_heard() {
+    fn connect_flags_take_effect() {
         let of = |line: &str| read(line).unwrap().requests.endpoints.remove(0);
         let led = of("https://a.test:81 --resolve a.test:81:127.0.0.9 --insecure");
         assert_eq!(
@@ -233,18 +236,20 @@ mod tests {
             ("127.0.0.9:81", "a.test:81")
         );
         let proxied = of("http://a.test/ --proxy http://u:p@127.0.0.1:3128");
-        assert!(matches!(proxied.route, Route::Asked(_)) && proxied.address.port() == 3128);
+        assert!(matches!(proxied.route, Route::Forward(_)) && proxied.address.port() == 3128);
         let file = of("http://a.test/ --unix-socket /run/x");
         assert!(matches!(file.route, Route::Unix(path) if path.ends_with("x")));
-        assert!(matches!(of("http://nowhere.invalid/").route, Route::Nowhere(_)), "no error");
-        let asked = read("http://a.test/b --proxy http://127.0.0.1:3128").unwrap();
-        assert!(asked.sent[0].bytes().starts_with(b"GET http://a.test/b HTTP/1.1\r\nHost: a.test"));
+        assert!(matches!(of("http://nowhere.invalid/").route, Route::Unresolved(_)), "no error");
+        let requests = read("http://a.test/b --proxy http://127.0.0.1:3128").unwrap();
+        assert!(
+            requests.sent[0].bytes().starts_with(b"GET http://a.test/b HTTP/1.1\r\nHost: a.test")
+        );
         let secure = of("http://127.0.0.1:1 --redirects 3 --insecure");
-        assert!(secure.ways.tls.is_some(), "TLS may come by a redirect");
+        assert!(secure.options.tls.is_some(), "a redirect may lead to TLS");
     }
 
     #[test]
-    fn tcp_says_where_an_answer_ends() {
+    fn flags_define_where_a_tcp_answer_ends() {
         let line = |flags: &str| format!("tcp://127.0.0.1:1 --data PING\\r\\n {flags}");
         let plan = read(&line("--expect +PONG\\r\\n")).unwrap();
         assert_eq!(plan.sent[0].bytes(), b"PING\r\n");
@@ -258,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_named() {
+    fn invalid_flags_are_named() {
         for (line, named) in [
             ("http://127.0.0.1:1 ws://127.0.0.1:1", "http://"),
             ("http://127.0.0.1:1 --expect x", "--expect"),

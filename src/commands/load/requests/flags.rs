@@ -146,7 +146,9 @@ pub(in crate::commands::load) fn check(flags: &ArgMatches, requests: bool) -> Re
 fn method(text: &str) -> Result<String, String> {
     let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     let usable = !text.is_empty() && text.bytes().all(token);
-    usable.then(|| text.to_owned()).ok_or_else(|| format!("{text:?} is no method: write GET"))
+    usable
+        .then(|| text.to_owned())
+        .ok_or_else(|| format!("invalid method {text:?}: expected a token such as GET"))
 }
 
 fn escaped(text: &str) -> Result<Bytes, String> {
@@ -173,7 +175,7 @@ pub(super) fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
             [b'0', ..] => (0, 1),
             [b'\\', ..] => (b'\\', 1),
             [b'x', high, low, ..] => (hex(*high, *low)?, 3),
-            _ => return Err("after \\ comes r, n, t, 0, \\ or xNN".to_owned()),
+            _ => return Err("invalid escape: expected r, n, t, 0, \\ or xNN after \\".to_owned()),
         };
         bytes.push(sign);
         rest = rest.get(used..).unwrap_or_default();
@@ -184,7 +186,7 @@ pub(super) fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
 fn hex(high: u8, low: u8) -> Result<u8, String> {
     let digit = |byte: u8| char::from(byte).to_digit(16);
     let number = digit(high).zip(digit(low)).map(|(high, low)| (high * 16 + low) as u8);
-    number.ok_or_else(|| "after \\x come two hexadecimal digits".to_owned())
+    number.ok_or_else(|| "invalid escape: expected two hexadecimal digits after \\x".to_owned())
 }
 
 #[cfg(test)]
@@ -197,12 +199,12 @@ mod tests {
     #[derive(clap::Parser)]
     struct Cli {
         #[command(flatten)]
-        #[allow(dead_code, reason = "its matches are looked at")]
+        #[allow(dead_code, reason = "the tests read its matches")]
         args: Args,
     }
 
     #[test]
-    fn every_flag_that_is_sorted_out_is_a_flag() {
+    fn every_flag_in_the_lists_exists() {
         let command: Command = Cli::command();
         for id in OF_SOCKETS.iter().chain(&OF_REQUESTS) {
             assert!(command.get_arguments().any(|arg| arg.get_id() == id), "{id}");
@@ -216,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_of_the_others_is_named() {
+    fn a_flag_that_does_not_apply_is_named() {
         let of = |line: &str, requests| {
             let words = std::iter::once("load").chain(line.split(' '));
             check(&Cli::command().try_get_matches_from(words).unwrap(), requests)
@@ -230,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn signs_stand_for_bytes() {
+    fn escapes_are_expanded() {
         assert_eq!(unescape(br"PING\r\n\x00\xfF\\\t\0a"), Ok(b"PING\r\n\x00\xff\\\t\0a".to_vec()));
         for wrong in [r"\", r"\q", r"\x1", r"\xgg"] {
             assert!(unescape(wrong.as_bytes()).is_err(), "{wrong}");

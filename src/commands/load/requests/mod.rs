@@ -12,18 +12,18 @@ use capacity::Machine;
 use clap::ArgMatches;
 use load::Row;
 use load::requests::{
-    Fixed, Http1, Pace, Part, RequestSummary, Requests, RequestsEnded, Tcp, drive_requests,
+    Fixed, Http1, Pace, Part, RequestSummary, Requests, RequestsOutcome, Tcp, drive_requests,
 };
 use serde::Serialize;
 
 use self::config::Plan;
 pub(super) use self::config::is_meant;
 use super::csv::Csv;
-use super::destinations::tell_lost;
+use super::destinations::warn_unresolved;
 use super::flags::Args;
 use super::metrics::Metrics;
-use super::observers::{Onlookers, Seen};
-use super::run_config::Asked;
+use super::observers::{Observed, Observers};
+use super::run_config::RunConfig;
 use super::screen::Screen;
 use super::threshold::{self, Figure, Metric, Outcome};
 use super::watch::{Generator, Watched};
@@ -36,8 +36,8 @@ struct Document<'a> {
     #[serde(flatten)]
     summary: &'a RequestSummary,
     #[serde(flatten)]
-    asked: &'a Asked,
-    /// Whether nothing fell short.
+    config: &'a RunConfig,
+    /// Whether all requests were answered and the rate was reached.
     held: bool,
     reasons: &'a [String],
     generator: &'a Generator,
@@ -60,16 +60,16 @@ pub(super) fn run(
 ) -> Result<ExitCode> {
     flags::check(flags, true)?;
     let plan = config::plan(args)?;
-    tell_lost(&plan.requests.endpoints, "requests");
+    warn_unresolved(&plan.requests.endpoints, "requests");
     let machine = Machine::read();
     let mut csv = args.csv.as_deref().map(Csv::create).transpose()?;
     let metrics = Metrics::start(args)?;
     let screen = |before| Screen::of_requests(&plan.requests, &args.urls, args.plain, before);
     let files = (csv.as_mut(), metrics.as_ref());
-    let mut onlookers = Onlookers::begin(args, &machine, files, screen)?;
-    let ended = drive(&plan, |row| drop(onlookers.row(row)), interrupted)?;
-    let Seen { mut generator, mut watched, samples } = onlookers.end();
-    let RequestsEnded { summary, interrupted } = &ended;
+    let mut observers = Observers::begin(args, &machine, files, screen)?;
+    let ended = drive(&plan, |row| drop(observers.row(row)), interrupted)?;
+    let Observed { mut generator, mut watched, samples } = observers.end();
+    let RequestsOutcome { summary, interrupted } = &ended;
     generator.finish_requests(summary, is_open(&plan.requests));
     if let Some(watched) = &mut watched {
         watched.finish(samples.most_open(), summary.requests.answered);
@@ -81,12 +81,12 @@ pub(super) fn run(
         .collect();
     let mut reasons = summary.reasons();
     if generator.missed_the_rate() {
-        // What was measured is another rate than the one asked for.
-        reasons.push("the rate asked for was not reached in time".to_owned());
+        // The figures belong to a different rate than the requested one.
+        reasons.push("the requested rate was not reached on time".to_owned());
     }
     let document = Document {
         summary,
-        asked: &Asked::of_requests(&args.urls, &plan.requests),
+        config: &RunConfig::of_requests(&args.urls, &plan.requests),
         held: reasons.is_empty(),
         reasons: &reasons,
         generator: &generator,
@@ -97,8 +97,8 @@ pub(super) fn run(
     };
     report(args.json.as_deref(), &document, *interrupted)?;
     if let Some(file) = &args.html {
-        let (asked, came) = ((&args.urls[..], &plan), (&document, *interrupted));
-        page::report(asked, came, &samples, &machine).write(file)?;
+        let (input, outcome) = ((&args.urls[..], &plan), (&document, *interrupted));
+        page::report(input, outcome, &samples, &machine).write(file)?;
     }
     csv.map_or(Ok(()), Csv::finish)?;
     let short = document.fell_short();
@@ -109,7 +109,7 @@ fn drive(
     plan: &Plan,
     row: impl FnMut(&Row),
     interrupted: impl FnMut(Duration) -> bool,
-) -> Result<RequestsEnded> {
+) -> Result<RequestsOutcome> {
     let (sent, accepted) = (plan.sent.clone(), plan.accepted.clone());
     let script = move |part: Part| Fixed::new(sent.clone(), part, accepted.clone());
     let requests = &plan.requests;
@@ -177,7 +177,7 @@ fn value(metric: Metric, summary: &RequestSummary) -> Option<f64> {
 /// Prints the summary: text to standard output unless JSON goes there.
 fn report(json: Option<&str>, document: &Document<'_>, interrupted: bool) -> Result<()> {
     let mut text = document.summary.to_string();
-    text += &document.asked.text();
+    text += &document.config.text();
     text += &document.generator.to_string();
     text += &document.watched.map(Watched::to_string).unwrap_or_default();
     document.thresholds.iter().for_each(|outcome| text += &outcome.to_string());

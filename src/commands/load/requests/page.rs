@@ -12,7 +12,7 @@ use crate::commands::load::watch::{Generator, Watched};
 use crate::output;
 use crate::progress::Series;
 use crate::report::{Report, Rows, Table};
-use crate::units::time_as_said;
+use crate::units::format_duration;
 
 /// Returns the report of a run.
 pub(super) fn report<'a>(
@@ -59,25 +59,25 @@ pub(in crate::commands::load) fn figures(
     watched: Option<&Watched>,
 ) -> Rows {
     let mut rows = Vec::new();
-    let mut say = |name: &str, value: String| rows.push((name.to_owned(), value));
+    let mut row = |name: &str, value: String| rows.push((name.to_owned(), value));
     let of = &summary.requests;
-    say("requests", format!("{} ok, {} failed", Count(of.ok), Count(of.failed)));
-    say("due and never sent", Count(of.unsent).to_string());
+    row("requests", format!("{} ok, {} failed", Count(of.ok), Count(of.failed)));
+    row("due but not sent", Count(of.unsent).to_string());
     let (per_second, seconds) = (summary.per_second, summary.seconds);
-    say("answers", format!("{per_second:.1} per second over {seconds:.2} s"));
-    say("from due to answer", times(summary.latency.as_ref()));
-    say("from send to answer", times(summary.service_time.as_ref()));
+    row("answer rate", format!("{per_second:.1} per second over {seconds:.2} s"));
+    row("latency (due to answer)", times(summary.latency.as_ref()));
+    row("service time (sent to answer)", times(summary.service_time.as_ref()));
     if summary.scheduling_error.is_some() {
-        say("sent late by", times(summary.scheduling_error.as_ref()));
+        row("scheduling delay", times(summary.scheduling_error.as_ref()));
     }
     let c = &summary.connections;
-    say("connections", format!("{} opened, {} failed", Count(c.opened), Count(c.failed)));
-    say("in TIME_WAIT on this machine, at most", Count(c.time_wait_most).to_string());
-    say("bytes of bodies", Count(summary.body_bytes).to_string());
+    row("connections", format!("{} opened, {} failed", Count(c.opened), Count(c.failed)));
+    row("maximum in TIME_WAIT on this machine", Count(c.time_wait_most).to_string());
+    row("body bytes", Count(summary.body_bytes).to_string());
     if summary.decoded_bytes > 0 {
-        say("bytes of coded bodies, decoded", Count(summary.decoded_bytes).to_string());
+        row("body bytes after decoding", Count(summary.decoded_bytes).to_string());
     }
-    generated(generator, watched, say);
+    generated(generator, watched, row);
     rows
 }
 
@@ -87,48 +87,51 @@ pub(in crate::commands::load) fn by_name(summary: &RequestSummary) -> Option<Tab
     let errors = summary.errors.iter().map(|(kind, n)| ((*kind).to_owned(), *n));
     let rows: Vec<Vec<String>> =
         statuses.chain(errors).map(|(name, n)| vec![name, Count(n).to_string()]).collect();
-    let (title, heads) = ("Statuses of answers, and failures", vec!["", "requests"]);
+    let (title, heads) = ("Response statuses and failures", vec!["", "requests"]);
     (!rows.is_empty()).then_some(Table { title, heads, rows })
 }
 
-pub(in crate::commands::load) fn configuration(asked: &Requests) -> Rows {
+pub(in crate::commands::load) fn configuration(config: &Requests) -> Rows {
     let mut rows = Vec::new();
-    let mut say = |name: &str, value: String| rows.push((name.to_owned(), value));
-    say("connections", Count(asked.connections).to_string());
-    say(
+    let mut row = |name: &str, value: String| rows.push((name.to_owned(), value));
+    row("connections", Count(config.connections).to_string());
+    row(
         "sent",
-        match &asked.pace {
-            Pace::Closed => "when the last was answered".to_owned(),
-            Pace::Users(stages) => format!("when the last was answered, {}", staged(stages, "")),
+        match &config.pace {
+            Pace::Closed => "when the last was answered (closed loop)".to_owned(),
+            Pace::Users(stages) => {
+                format!("when the last was answered (closed loop), {}", staged(stages, ""))
+            }
             Pace::Rate(rate) => format!("{} per second", Count(*rate)),
             Pace::Rates(stages) => staged(stages, " per second"),
         },
     );
-    let number = asked.requests.filter(|requests| *requests < u64::MAX >> 1);
+    let number = config.requests.filter(|requests| *requests < u64::MAX >> 1);
     let number = number.map(|requests| format!("{} requests", Count(requests)));
-    let ends: Vec<String> = number.into_iter().chain(asked.duration.map(time_as_said)).collect();
+    let ends: Vec<String> =
+        number.into_iter().chain(config.duration.map(format_duration)).collect();
     if !ends.is_empty() {
-        say("sent for", ends.join(" or "));
+        row("duration", ends.join(" or "));
     }
-    if !asked.warm_up.is_zero() {
-        say("warm-up before", time_as_said(asked.warm_up));
+    if !config.warm_up.is_zero() {
+        row("warm-up", format_duration(config.warm_up));
     }
-    if let Some(timeout) = asked.connect_timeout {
-        say("time to connect", time_as_said(timeout));
+    if let Some(timeout) = config.connect_timeout {
+        row("connect timeout", format_duration(timeout));
     }
-    say("time to answer", time_as_said(asked.timeout));
-    let each = if asked.new_connections { "a new one for each request" } else { "kept" };
-    say("connections are", each.to_owned());
-    match asked.endpoints.first().map(|endpoint| &endpoint.route) {
-        Some(Route::Asked(proxy) | Route::Tunnel(proxy)) => say("by proxy", proxy.host.clone()),
-        Some(Route::Unix(path)) => say("by UNIX socket", path.display().to_string()),
+    row("answer timeout", format_duration(config.timeout));
+    let each = if config.new_connections { "new for each request" } else { "kept" };
+    row("connections", each.to_owned());
+    match config.endpoints.first().map(|endpoint| &endpoint.route) {
+        Some(Route::Forward(proxy) | Route::Tunnel(proxy)) => row("proxy", proxy.host.clone()),
+        Some(Route::Unix(path)) => row("UNIX socket", path.display().to_string()),
         _ => {}
     }
-    if asked.pipeline > 1 {
-        say("requests under way on each", asked.pipeline.to_string());
+    if config.pipeline > 1 {
+        row("requests in flight per connection", config.pipeline.to_string());
     }
-    if asked.redirects > 0 {
-        say("redirects followed", asked.redirects.to_string());
+    if config.redirects > 0 {
+        row("redirects followed", config.redirects.to_string());
     }
     rows
 }

@@ -27,8 +27,8 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const COMPRESS_ABOVE: u64 = 1 << 10;
 /// Size limit of a scenario file, in bytes.
 pub(super) const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Keys that only scenarios of `prove` have.
-const OF_PROVE: [&str; 6] = ["connections", "hold", "heartbeat", "broadcasts", "link", "serve"];
+/// Keys that exist only in scenarios of `prove`.
+const PROVE_KEYS: [&str; 6] = ["connections", "hold", "heartbeat", "broadcasts", "link", "serve"];
 
 /// A parsed file.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ pub(super) struct Round {
 
 /// Values of the command line that override the file.
 #[derive(Clone, Default, Debug)]
-pub(super) struct Instead {
+pub(super) struct Overrides {
     pub(super) target: Option<String>,
     pub(super) users: Option<u64>,
     pub(super) duration: Option<Duration>,
@@ -77,18 +77,18 @@ impl Experiment {
         text: &str,
         shown: &str,
         folder: &Path,
-        instead: &Instead,
+        overrides: &Overrides,
     ) -> Result<Experiment> {
         let doc = Doc { text, shown };
         let values = DeTable::parse(text).map_err(|error| anyhow::anyhow!("{shown}: {error}"))?;
         let values = values.get_ref();
-        if !values.contains_key("flows") && OF_PROVE.iter().any(|key| values.contains_key(*key)) {
+        if !values.contains_key("flows") && PROVE_KEYS.iter().any(|key| values.contains_key(*key)) {
             bail!("{shown} is a scenario of `prove`: run standfast prove {shown}");
         }
         let top = Table::new(doc, &TOP, 0, values)?;
         let version = top.required("version")?;
         if version.text != VERSION {
-            let what = format!("version {} is unknown; this program reads 1", version.text);
+            let what = format!("unknown version {}: expected 1", version.text);
             return Err(doc.wrong(version.at, what));
         }
         let connect = top.table("connect", &CONNECT)?;
@@ -97,12 +97,12 @@ impl Experiment {
             None => tls::ClientFlags::of_files(false, None, None, None),
         };
         let ways = (connect.as_ref(), &tls);
-        let (mut scenario, mut requests) = scenario(&top, ways, folder, instead)?;
+        let (mut scenario, mut requests) = scenario(&top, ways, folder, overrides)?;
         tls.set(&mut scenario.endpoints)?;
         requests.timeout =
             top.parsed("timeout", units::positive_duration)?.unwrap_or(requests.timeout);
         let warm_up = top.parsed("warm_up", units::duration)?;
-        requests.warm_up = instead.warm_up.or(warm_up).unwrap_or_default();
+        requests.warm_up = overrides.warm_up.or(warm_up).unwrap_or_default();
         requests.follows = scenario.redirects > 0;
         if let Some(connect) = &connect {
             requests.sources = connect.all("sources", units::ip)?;
@@ -115,12 +115,12 @@ impl Experiment {
             passes: top.parsed("passes", units::positive_count)?,
             duration: top.parsed("duration", units::positive_duration)?,
             rate: top.parsed("rate", units::positive_count)?,
-            keep_alive: top.truth("keep_alive")?.unwrap_or(true),
+            keep_alive: top.boolean("keep_alive")?.unwrap_or(true),
         };
         let stages = top.all("stages", crate::commands::load::flags::stage)?;
         let tables = top.tables("rounds", &ROUND)?;
         let round = |table: Option<&Table<'_>>| -> Result<Round> {
-            let (shape, beside) = shape.of_round(table, instead, &top)?;
+            let (shape, beside) = shape.of_round(table, overrides, &top)?;
             let requests = shape.requests(&requests, &stages);
             if let Some(group) = &scenario.group {
                 groups::fit(&top, group, requests.connections)?;
@@ -133,7 +133,7 @@ impl Experiment {
             tables => tables.iter().map(|table| round(Some(table))).collect::<Result<_>>()?,
         };
         Ok(Experiment {
-            about: top.said("about")?.map(|said| said.text),
+            about: top.text("about")?.map(|located| located.text),
             thresholds: top.all("thresholds", str::parse)?,
             seed: top.parsed("seed", units::count)?,
             has_rounds: !tables.is_empty(),
@@ -146,10 +146,10 @@ impl Shape {
     fn of_round(
         &self,
         table: Option<&Table<'_>>,
-        instead: &Instead,
+        overrides: &Overrides,
         top: &Table<'_>,
     ) -> Result<(Shape, Option<f64>)> {
-        let place = (top.doc, table.map_or(top.at, |table| table.at));
+        let at = table.map_or(top.at, |table| table.at);
         let mut shape = self.clone();
         let mut beside = None;
         if let Some(table) = table {
@@ -158,21 +158,22 @@ impl Shape {
                 passes: table.parsed("passes", units::positive_count)?.or(self.passes),
                 duration: table.parsed("duration", units::positive_duration)?.or(self.duration),
                 rate: table.parsed("rate", units::positive_count)?.or(self.rate),
-                keep_alive: table.truth("keep_alive")?.unwrap_or(self.keep_alive),
+                keep_alive: table.boolean("keep_alive")?.unwrap_or(self.keep_alive),
             };
             let number = |text: &str| {
                 let number = text.replace('_', "").parse().ok().filter(|n: &f64| n.is_finite());
-                number.ok_or_else(|| format!("{text:?} is no number"))
+                number.ok_or_else(|| "expected a number".to_owned())
             };
             beside = table.parsed("beside", number)?;
         }
-        if let (Some(_), Some(_), (doc, at)) = (shape.rate, shape.passes, place) {
-            return Err(
-                doc.wrong(at, "rate and passes: with a rate a duration or stages say the end")
-            );
+        if shape.rate.is_some() && shape.passes.is_some() {
+            return Err(top.doc.wrong(
+                at,
+                "rate and passes exclude each other: use rate with duration or stages",
+            ));
         }
-        shape.users = instead.users.unwrap_or(shape.users);
-        shape.duration = instead.duration.or(shape.duration);
+        shape.users = overrides.users.unwrap_or(shape.users);
+        shape.duration = overrides.duration.or(shape.duration);
         Ok((shape, beside))
     }
 
@@ -209,28 +210,36 @@ fn scenario(
     top: &Table<'_>,
     (connect, tls): (Option<&Table<'_>>, &tls::ClientFlags),
     folder: &Path,
-    instead: &Instead,
+    overrides: &Overrides,
 ) -> Result<(Scenario, Requests)> {
     let doc = top.doc;
     let redirects = top.parsed("redirects", |text| {
         let count = u8::try_from(units::count(text)?).ok().filter(|count| *count <= 100);
-        count.ok_or_else(|| format!("{text}: at most 100 redirects"))
+        count.ok_or_else(|| "expected at most 100".to_owned())
     })?;
     let redirects = redirects.unwrap_or(10);
-    let elsewhere = if redirects > 0 { tls.for_redirects()? } else { None };
-    let mut hosts = Hosts::new(connect, folder, elsewhere)?;
-    let mut target = top.said("target")?;
-    if let (Some(text), said) = (&instead.target, &mut target) {
-        let at = said.as_ref().map_or(0, |said| said.at);
-        *said = Some(super::tables::Said { text: text.clone(), at });
+    let redirect_tls = if redirects > 0 { tls.for_redirects()? } else { None };
+    let mut hosts = Hosts::new(connect, folder, redirect_tls)?;
+    let mut target = top.text("target")?;
+    if let (Some(text), located) = (&overrides.target, &mut target) {
+        let at = located.as_ref().map_or(0, |located| located.at);
+        *located = Some(super::tables::Located { text: text.clone(), at });
     }
     let target = match &target {
         None => None,
-        Some(said) => {
-            let wrong = || doc.wrong(said.at, format!("target: {:?} is no http:// URL", said.text));
-            let (origin, prefix) = hosts::split(&said.text).ok_or_else(wrong)?;
+        Some(located) => {
+            let wrong = || {
+                doc.wrong(
+                    located.at,
+                    format!(
+                        "invalid target {:?}: expected an http:// or https:// URL",
+                        located.text
+                    ),
+                )
+            };
+            let (origin, prefix) = hosts::split(&located.text).ok_or_else(wrong)?;
             let prefix = prefix.trim_end_matches('/').to_owned();
-            Some((hosts.number(top, said, origin)?, prefix))
+            Some((hosts.number(top, located, origin)?, prefix))
         }
     };
     let feeds = feeds(top, folder)?;
@@ -253,7 +262,7 @@ fn scenario(
     let flows = tables.iter().enumerate().map(|(number, table)| reader.flow(number, table));
     let flows: Vec<Flow> = flows.collect::<Result<_>>()?;
     if flows.iter().all(|flow| flow.weight == 0) {
-        return Err(doc.wrong(0, "there is nothing to do: write [[flows]] with [[flows.steps]]"));
+        return Err(doc.wrong(0, "no flows: expected at least one [[flows]] with [[flows.steps]]"));
     }
     let group = groups::read(top, &reader.steps)?;
     groups::check(top, group.as_ref(), &flows, &reader.steps)?;
@@ -264,7 +273,7 @@ fn scenario(
         feeds,
         captures: reader.captures.len(),
         passes: None,
-        cookies: top.truth("cookies")?.unwrap_or(true),
+        cookies: top.boolean("cookies")?.unwrap_or(true),
         redirects,
         close: false,
         compress_above: connect.map(compress_above).transpose()?.flatten(),
@@ -289,12 +298,12 @@ fn feeds(top: &Table<'_>, folder: &Path) -> Result<Vec<Arc<Feed>>> {
             "sequential" => Ok(Order::Sequential),
             "random" => Ok(Order::Random),
             "per-user" => Ok(Order::PerUser),
-            _ => Err("write sequential, random or per-user".to_owned()),
+            _ => Err("expected sequential, random or per-user".to_owned()),
         })?;
         let once = table.parsed("at_end", |text| match text {
             "again" => Ok(false),
             "stop" => Ok(true),
-            _ => Err("write again or stop".to_owned()),
+            _ => Err("expected again or stop".to_owned()),
         })?;
         (feed.order, feed.once) = (order.unwrap_or_default(), once.unwrap_or(false));
         feeds.push(Arc::new(feed));
@@ -307,11 +316,11 @@ fn compress_above(connect: &Table<'_>) -> Result<Option<usize>> {
     let shared = connect.parsed("compression", |text| match text {
         "shared" => Ok(true),
         "off" => Ok(false),
-        _ => Err(format!("{text:?}: write off or shared")),
+        _ => Err("expected off or shared".to_owned()),
     })?;
     let above = connect.parsed("compress_above", units::size)?;
     if above.is_some() && shared != Some(true) {
-        let what = "compress_above goes with compression = \"shared\"";
+        let what = "compress_above needs compression = \"shared\"";
         return Err(connect.doc.wrong(connect.at, what));
     }
     let above = usize::try_from(above.unwrap_or(COMPRESS_ABOVE)).unwrap_or(usize::MAX);
@@ -319,12 +328,13 @@ fn compress_above(connect: &Table<'_>) -> Result<Option<usize>> {
 }
 
 fn tls_files(connect: &Table<'_>, folder: &Path) -> Result<tls::ClientFlags> {
-    let file = |key| -> Result<_> { Ok(connect.said(key)?.map(|said| folder.join(said.text))) };
+    let file =
+        |key| -> Result<_> { Ok(connect.text(key)?.map(|located| folder.join(located.text))) };
     let (cert, key) = (file("cert")?, file("key")?);
     if cert.is_some() != key.is_some() {
-        return Err(connect.doc.wrong(connect.at, "cert and key go together"));
+        return Err(connect.doc.wrong(connect.at, "cert and key must be set together"));
     }
-    let insecure = connect.truth("insecure")?.unwrap_or(false);
+    let insecure = connect.boolean("insecure")?.unwrap_or(false);
     Ok(tls::ClientFlags::of_files(insecure, file("ca")?, cert, key))
 }
 

@@ -5,7 +5,7 @@ use super::*;
 const STEP: &str = "[[flows]]\n[[flows.steps]]\nurl = '/'\n";
 
 fn parse(text: &str) -> Result<Experiment> {
-    Experiment::parse(text, "x.toml", Path::new("."), &Instead::default())
+    Experiment::parse(text, "x.toml", Path::new("."), &Overrides::default())
 }
 
 fn wrong(text: &str) -> String {
@@ -13,12 +13,12 @@ fn wrong(text: &str) -> String {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_line_its_key_and_the_nearest_right_one() {
+fn errors_name_the_line_the_key_and_the_nearest_known_key() {
     let top = "version = 1\ntarget = 'http://127.0.0.1:1'\n";
     let in_step = |more: &str| format!("{top}{STEP}{more}");
     for (text, parts) in [
         (STEP.to_owned(), &["version", "needs"][..]),
-        ("version = 2".to_owned(), &["line 1", "version 2", "reads 1"]),
+        ("version = 2".to_owned(), &["line 1", "version 2", "expected 1"]),
         ("version = ".to_owned(), &["x.toml", "1"]),
         (format!("{top}usres = 5\n{STEP}"), &["x.toml, line 3", "no key usres", "mean users?"]),
         (format!("{top}users = 'many'\n{STEP}"), &["line 3", "users", "10k"]),
@@ -28,13 +28,13 @@ fn what_is_wrong_is_said_with_its_line_its_key_and_the_nearest_right_one() {
             format!("{top}[connect]\nporxy = 'x'\n{STEP}"),
             &["line 4", "[connect] has no key porxy", "proxy"],
         ),
-        (format!("{top}[connect]\nproxy = 'https://a'\n{STEP}"), &["line 4", "no HTTP proxy"]),
+        (format!("{top}[connect]\nproxy = 'https://a'\n{STEP}"), &["line 4", "invalid HTTP proxy"]),
         (
             format!("{top}[connect]\nproxy = 'a:1'\nunix_socket = 'b'\n{STEP}"),
-            &["line 3", "two ways"],
+            &["line 3", "exclude each other"],
         ),
         (format!("{top}[connect]\nresolve = ['a:1']\n{STEP}"), &["line 4", "HOST:PORT:ADDRESS"]),
-        (format!("{top}[connect]\ncert = 'a.pem'\n{STEP}"), &["line 3", "go together"]),
+        (format!("{top}[connect]\ncert = 'a.pem'\n{STEP}"), &["line 3", "set together"]),
         (
             format!("{top}[[feeds]]\nname = 'a'\nfile = 'nothing.csv'\n{STEP}"),
             &["line 5", "nothing.csv"],
@@ -51,7 +51,7 @@ fn what_is_wrong_is_said_with_its_line_its_key_and_the_nearest_right_one() {
         (in_step("body = '{{seq'"), &["line 6", "not closed"]),
         (in_step("body = 'a'\njson = {}"), &["line 4", "one body"]),
         (in_step("headers = { 'a b' = 'c' }"), &["line 6", "name of a header"]),
-        (in_step("headers = { a = \"b\\nc\" }"), &["line 6", "cannot stand there"]),
+        (in_step("headers = { a = \"b\\nc\" }"), &["line 6", "is not allowed here"]),
         (in_step("capture = { a = { jsno = '$.a' } }"), &["line 6", "jsno", "json"]),
         (in_step("capture = { a = { json = 'a' } }"), &["line 6", "JSONPath"]),
         (in_step("capture = { a = {} }"), &["line 6", "header, json or regex"]),
@@ -61,9 +61,9 @@ fn what_is_wrong_is_said_with_its_line_its_key_and_the_nearest_right_one() {
         (in_step("[[flows.steps.checks]]\nsize = '64'"), &["line 7", "bound"]),
         (in_step("[[flows.steps.checks]]\nlatency = '<5'"), &["line 7", "500ms"]),
         (in_step("[[flows.steps.checks]]\nregex = '('"), &["line 7", "regular expression"]),
-        (in_step("[[flows.steps.checks]]\nis = 'a'"), &["line 6", "go with"]),
-        (in_step("send = 'a'"), &["line 4", "one thing", "url and send"]),
-        (in_step("receive = {}"), &["line 4", "receive stands alone"]),
+        (in_step("[[flows.steps.checks]]\nis = 'a'"), &["line 6", "need header"]),
+        (in_step("send = 'a'"), &["line 4", "one thing", "url and send exclude"]),
+        (in_step("receive = {}"), &["line 4", "receive cannot be combined"]),
         (in_step("[[flows.steps]]"), &["line 6", "needs one of", "connect", "receive"]),
         (in_step("[[flows.steps]]\nsend = 'a'"), &["line 6", "no socket", "connect"]),
         (in_step("[[flows.steps]]\nconnect = '/a'\nbody = 'a'"), &["line 6", "body", "connect"]),
@@ -116,21 +116,21 @@ fn what_is_wrong_is_said_with_its_line_its_key_and_the_nearest_right_one() {
         (in_step("[[rounds]]\nrate = 5\npasses = 2"), &["line 6", "rate and passes"]),
         (in_step("[[flows.steps]]\nulr = '/'"), &["ulr", "did you mean url?"]),
         (in_step("[[flows.steps]]\nurl = 'http://{{seq}}/'"), &["line 7", "host must be fixed"]),
-        (in_step("[[flows.steps]]\nurl = '/a b'"), &["line 7", "cannot stand there"]),
+        (in_step("[[flows.steps]]\nurl = '/a b'"), &["line 7", "is not allowed here"]),
     ] {
-        let said = wrong(&text);
-        assert!(parts.iter().all(|part| said.contains(part)), "{text}\n{said}");
+        let error = wrong(&text);
+        assert!(parts.iter().all(|part| error.contains(part)), "{text}\n{error}");
     }
 }
 
 #[test]
-fn a_scenario_of_prove_is_sent_there() {
-    let said = wrong("version = 1\nconnections = '1k'\nhold = '5s'\n");
-    assert!(said.contains("standfast prove x.toml"), "{said}");
+fn error_for_a_scenario_of_prove_names_that_command() {
+    let error = wrong("version = 1\nconnections = '1k'\nhold = '5s'\n");
+    assert!(error.contains("standfast prove x.toml"), "{error}");
 }
 
 #[test]
-fn a_capture_is_known_from_the_step_after_it_on_and_in_its_flow() {
+fn capture_is_known_in_later_steps_of_its_flow() {
     let top =
         "version = 1\ntarget = 'http://127.0.0.1:1'\n[[flows]]\n[[flows.steps]]\nurl = '/a'\n";
     let capture = "capture = { id = { header = 'X-Id' } }\n";
@@ -138,13 +138,13 @@ fn a_capture_is_known_from_the_step_after_it_on_and_in_its_flow() {
     let both = parse(&format!("{top}{capture}{uses}")).unwrap();
     assert_eq!(both.rounds[0].scenario.captures, 1);
     let early = wrong(&format!("{top}{uses}[[flows.steps]]\nurl = '/c'\n{capture}"));
-    assert!(early.contains("line 7") && early.contains("step after theirs"), "{early}");
+    assert!(early.contains("line 7") && early.contains("later steps of their flow"), "{early}");
     let foreign = wrong(&format!("{top}{capture}[[flows]]\n{uses}"));
     assert!(foreign.contains("{{id}}"), "{foreign}");
 }
 
 #[test]
-fn every_key_of_the_top_and_of_rounds_is_heard() {
+fn every_key_of_the_top_level_and_of_rounds_is_read() {
     let text = "version = 1\nabout = 'it'\ntarget = 'http://127.0.0.1:1/api/'\nusers = '2k'\n\
         passes = 3\nthink = '1s'\ntimeout = '2s'\nkeep_alive = false\ncookies = false\n\
         redirects = 4\nseed = 5\nthresholds = ['p99<1s']\n\
@@ -164,7 +164,7 @@ fn every_key_of_the_top_and_of_rounds_is_heard() {
     assert_eq!(first.requests.timeout, Duration::from_secs(2));
     assert_eq!(first.requests.sources.len(), 1);
     assert_eq!(first.requests.connect_timeout, Some(Duration::from_secs(3)));
-    assert!(first.requests.follows, "redirects may lead elsewhere");
+    assert!(first.requests.follows, "redirects may lead to other hosts");
     let Scenario { endpoints, steps, flows, cookies, redirects, .. } = &*first.scenario;
     assert_eq!((flows[0].weight, flows[0].name.as_str(), *cookies, *redirects), (6, "f", false, 4));
     assert_eq!(endpoints[1].address.to_string(), "127.0.0.9:80");
@@ -174,8 +174,8 @@ fn every_key_of_the_top_and_of_rounds_is_heard() {
 }
 
 #[test]
-fn the_command_line_goes_before_the_file() {
-    let instead = Instead {
+fn command_line_overrides_the_file() {
+    let overrides = Overrides {
         target: Some("http://127.0.0.3:3".to_owned()),
         users: Some(9),
         duration: Some(Duration::from_secs(4)),
@@ -183,7 +183,7 @@ fn the_command_line_goes_before_the_file() {
     };
     let text =
         format!("version = 1\ntarget = 'http://127.0.0.1:1'\nusers = 5\nwarm_up = '9s'\n{STEP}");
-    let read = Experiment::parse(&text, "x.toml", Path::new("."), &instead).unwrap();
+    let read = Experiment::parse(&text, "x.toml", Path::new("."), &overrides).unwrap();
     let requests = &read.rounds[0].requests;
     assert_eq!(requests.endpoints[0].address.to_string(), "127.0.0.3:3");
     assert_eq!((requests.connections, requests.duration), (9, Some(Duration::from_secs(4))));
@@ -191,7 +191,7 @@ fn the_command_line_goes_before_the_file() {
 }
 
 #[test]
-fn stages_are_of_users_or_with_a_rate_of_steps() {
+fn stages_ramp_users_or_with_a_rate_steps_per_second() {
     let text = |more: &str| {
         format!(
             "version = 1\ntarget = 'http://127.0.0.1:1'\nstages = ['1s:40', '1s:0']\n{more}{STEP}"
@@ -211,7 +211,7 @@ fn stages_are_of_users_or_with_a_rate_of_steps() {
 }
 
 #[test]
-fn what_init_writes_and_what_is_kept_here_reads() {
+fn the_example_and_the_built_in_scenarios_are_valid() {
     for text in
         [include_str!("init.toml"), include_str!("../../../../scenarios/go-stress-http.toml")]
     {
@@ -232,14 +232,14 @@ fn what_init_writes_and_what_is_kept_here_reads() {
                 && !line.starts_with("name = \"people\"")
                 && !line.starts_with("order =")
         })
-        .filter(|line| !line.starts_with("What") && !line.starts_with("Every"))
+        .filter(|line| !line.ends_with("."))
         .map(|line| format!("{line}\n"))
         .collect();
     parse(&shown).unwrap_or_else(|error| panic!("{error:#}\n{shown}"));
 }
 
 #[test]
-fn by_a_proxy_sockets_have_a_tunnel_and_plain_requests_the_proxy_itself() {
+fn through_a_proxy_sockets_use_a_tunnel_and_plain_requests_do_not() {
     let text = "version = 1\ntarget = 'http://a.test'\n[connect]\nproxy = '127.0.0.1:1'\n\
                 compression = 'shared'\ncompress_above = '2KiB'\n[[flows]]\n\
                 [[flows.steps]]\nurl = '/login'\n[[flows.steps]]\nconnect = '/feed'\n\
@@ -250,7 +250,7 @@ fn by_a_proxy_sockets_have_a_tunnel_and_plain_requests_the_proxy_itself() {
     assert_eq!(numbers, [0, 1, 1, 0]);
     let routes: Vec<_> = scenario.endpoints.iter().map(|endpoint| &endpoint.route).collect();
     assert!(
-        matches!(routes.as_slice(), [load::Route::Asked(_), load::Route::Tunnel(_)]),
+        matches!(routes.as_slice(), [load::Route::Forward(_), load::Route::Tunnel(_)]),
         "{routes:?}"
     );
     assert_eq!(scenario.compress_above, Some(2_048));

@@ -18,17 +18,17 @@ pub(super) fn read(top: &Table<'_>, steps: &[Step]) -> Result<Option<Group>> {
     let kind = table.parsed("kind", |text| {
         let found = GroupKind::NAMED.iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
         let found = found.map(|(_, kind)| *kind);
-        found.ok_or_else(|| "write 1:1, 1:N, N:1 or N:N".to_owned())
+        found.ok_or_else(|| "expected 1:1, 1:N, N:1 or N:N".to_owned())
     })?;
     let kind = kind.ok_or_else(|| table.doc.wrong(table.at, "[group] needs kind"))?;
     let size = table.parsed("size", |text| {
         let size = u32::try_from(units::count(text)?).ok().filter(|size| *size >= 2);
-        size.ok_or_else(|| format!("{text}: a group has at least 2 users"))
+        size.ok_or_else(|| "expected at least 2 users".to_owned())
     })?;
     let size = match (kind, size) {
         (GroupKind::OneToOne, None | Some(2)) => 2,
         (GroupKind::OneToOne, Some(_)) => {
-            return Err(table.doc.wrong(table.at, "a group of kind 1:1 has 2 users"));
+            return Err(table.doc.wrong(table.at, "invalid size: a group of kind 1:1 has 2 users"));
         }
         (_, Some(size)) => size,
         (_, None) => return Err(table.doc.wrong(table.at, "[group] needs size")),
@@ -40,13 +40,13 @@ pub(super) fn read(top: &Table<'_>, steps: &[Step]) -> Result<Option<Group>> {
     let stamped = || steps.iter().filter(|step| step.stamped);
     let each = stamped().filter(|step| step.each).count();
     if each > 0 && each < stamped().count() {
-        let what = "either all messages with {{stamp}} are sent with each, or none";
+        let what = "each must be set on all steps that send {{stamp}}, or on none";
         return Err(table.doc.wrong(table.at, what));
     }
     Ok(Some(Group {
         kind,
         size,
-        own: table.truth("own")?.unwrap_or(false),
+        own: table.boolean("own")?.unwrap_or(false),
         each: each > 0,
         late: seconds("late", 1)?,
         quiet: seconds("quiet", 2)?,
@@ -76,13 +76,13 @@ pub(super) fn check(
         };
     };
     if !steps.iter().any(|step| step.stamped) {
-        return wrong("users in groups need a message with {{stamp}}".to_owned());
+        return wrong("a [group] needs a step that sends {{stamp}}".to_owned());
     }
     if let Some(flow) = flows
         .iter()
         .find(|flow| flow.weight > 0 && !of(flow).any(|step| matches!(step.action, Action::Meet)))
     {
-        return wrong(format!("flow {:?}: users in groups need a step meet", flow.name));
+        return wrong(format!("flow {:?}: a [group] needs a step with meet", flow.name));
     }
     for role in [group.role(0), group.role(1)] {
         let may = |flow: &&Flow| flow.weight > 0 && flow.role.is_none_or(|of| of == role);
@@ -101,13 +101,15 @@ pub(super) fn check(
 pub(super) fn fit(top: &Table<'_>, group: &Group, users: u64) -> Result<()> {
     let size = u64::from(group.size);
     if users == 0 || !users.is_multiple_of(size) {
-        let what = format!("{users} users are no whole number of groups of {size}");
+        let what = format!(
+            "{users} users do not divide into groups of {size}: expected a multiple of {size}"
+        );
         return Err(top.doc.wrong(top.at, what));
     }
     let pairs = group.pairs(users);
     if pairs > GROUP_PAIRS_MAX {
         let what = format!(
-            "{pairs} pairs of a sender and a receiver; at most {GROUP_PAIRS_MAX}: make groups smaller"
+            "{pairs} pairs of sender and receiver: expected at most {GROUP_PAIRS_MAX}, make the groups smaller"
         );
         return Err(top.doc.wrong(top.at, what));
     }
@@ -121,7 +123,7 @@ pub(super) fn fit(top: &Table<'_>, group: &Group, users: u64) -> Result<()> {
 pub(super) fn role(text: &str) -> Result<Role, String> {
     let roles = [Role::Sender, Role::Receiver, Role::Both];
     let found = roles.into_iter().find(|role| name(*role) == text);
-    found.ok_or_else(|| "write sender, receiver or both".to_owned())
+    found.ok_or_else(|| "expected sender, receiver or both".to_owned())
 }
 
 fn name(role: Role) -> &'static str {

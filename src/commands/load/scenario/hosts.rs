@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use engine::TlsClient;
-use load::{Endpoint, Proxy, Resolve, Ways};
+use load::{ConnectOptions, Endpoint, Proxy, Resolve};
 
-use super::tables::{Said, Table};
+use super::tables::{Located, Table};
 
 /// The servers found so far.
 #[derive(Debug)]
 pub(super) struct Hosts {
     pub(super) endpoints: Vec<Endpoint>,
-    /// Those of them that are another's for sockets, behind it.
-    of_sockets: Vec<(u8, u8)>,
-    ways: Arc<Ways>,
+    /// Pairs of a server and its second endpoint for sockets, which uses a tunnel.
+    for_sockets: Vec<(u8, u8)>,
+    options: Arc<ConnectOptions>,
 }
 
 /// Splits a URL into `http://HOST:PORT` and the rest.
@@ -34,18 +34,18 @@ impl Hosts {
         folder: &Path,
         tls: Option<TlsClient>,
     ) -> Result<Hosts> {
-        let mut ways = Ways { tls, ..Ways::default() };
+        let mut options = ConnectOptions { tls, ..ConnectOptions::default() };
         if let Some(connect) = connect {
-            ways.resolve = connect.all("resolve", Resolve::parse)?;
-            ways.proxy = connect.parsed("proxy", Proxy::parse)?.map(Arc::new);
-            let file = connect.said("unix_socket")?;
-            ways.unix_socket = file.map(|file| folder.join(file.text).into());
-            if ways.proxy.is_some() && ways.unix_socket.is_some() {
-                let what = "proxy and unix_socket are two ways: give one";
+            options.resolve = connect.all("resolve", Resolve::parse)?;
+            options.proxy = connect.parsed("proxy", Proxy::parse)?.map(Arc::new);
+            let file = connect.text("unix_socket")?;
+            options.unix_socket = file.map(|file| folder.join(file.text).into());
+            if options.proxy.is_some() && options.unix_socket.is_some() {
+                let what = "proxy and unix_socket exclude each other: set one";
                 return Err(connect.doc.wrong(connect.at, what));
             }
         }
-        Ok(Hosts { endpoints: Vec::new(), of_sockets: Vec::new(), ways: Arc::new(ways) })
+        Ok(Hosts { endpoints: Vec::new(), for_sockets: Vec::new(), options: Arc::new(options) })
     }
 
     /// Returns the number of the endpoint for sockets of a server. Through a proxy, sockets use a
@@ -68,24 +68,32 @@ impl Hosts {
 
     fn add(&mut self, endpoint: Result<Endpoint, String>) -> Result<u8, String> {
         if self.endpoints.len() >= usize::from(u8::MAX) {
-            return Err("more than 255 servers".to_owned());
+            return Err("too many servers: expected at most 255".to_owned());
         }
         self.endpoints.push(endpoint?);
         Ok((self.endpoints.len() - 1) as u8)
     }
 
-    /// The number of a server, by its `http://HOST:PORT`.
-    pub(super) fn number(&mut self, table: &Table<'_>, said: &Said, origin: &str) -> Result<u8> {
-        let wrong = |error: String| table.doc.wrong(said.at, format!("{:?}: {error}", said.text));
+    /// Returns the number of a server, given as `http://HOST:PORT`.
+    pub(super) fn number(
+        &mut self,
+        table: &Table<'_>,
+        located: &Located,
+        origin: &str,
+    ) -> Result<u8> {
+        let wrong =
+            |error: String| table.doc.wrong(located.at, format!("{:?}: {error}", located.text));
         let (scheme, host) = origin.split_once("://").unwrap_or(("http", origin));
         if host.contains("{{") {
-            return Err(wrong("the host must be fixed; templates go into path and query".into()));
+            return Err(wrong(
+                "the host must be fixed: use templates only in path and query".into(),
+            ));
         }
         let tls = scheme.eq_ignore_ascii_case("https");
         let same = |one: &Endpoint| one.tls == tls && one.host.eq_ignore_ascii_case(host);
         if let Some(number) = self.endpoints.iter().position(same) {
             return Ok(number as u8);
         }
-        self.add(self.ways.web(&format!("{scheme}://{host}/"))).map_err(wrong)
+        self.add(self.options.web(&format!("{scheme}://{host}/"))).map_err(wrong)
     }
 }

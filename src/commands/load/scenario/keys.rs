@@ -30,81 +30,91 @@ const fn key(
 }
 
 pub(super) const TOP: Section = Section {
-    name: "the top of the file",
+    name: "top level",
     keys: &[
-        key("version", "1", "", "of this format; required"),
-        key("about", "text", "", "one line, shown at the start"),
-        key("target", "URL", "", "where steps whose url is a path go; `--target` goes before it"),
+        key("version", "1", "", "version of this format; required"),
+        key("about", "text", "", "description in one line, shown at the start"),
+        key(
+            "target",
+            "URL",
+            "",
+            "base URL for steps whose url is a path; overridden by `--target`",
+        ),
         key(
             "users",
             "count",
             "1",
-            "users at the same time, each with a connection of its own; `--connections` goes before it",
+            "concurrent users, one connection each; overridden by `--connections`",
         ),
         key(
             "passes",
             "count",
             "",
-            "how often each user goes through a flow; without it until the duration is over; not with rate",
+            "iterations of a flow per user; default: until the duration ends; not with rate",
         ),
         key(
             "duration",
             "time",
             "10s without passes",
-            "nothing is sent after this time; `--duration` goes before it",
+            "time after which nothing more is sent; overridden by `--duration`",
         ),
         key(
             "rate",
             "count",
             "",
-            "steps per second over all users, sent when due (open model); without it each user goes on when its answer is here",
+            "steps per second over all users, sent on schedule (open model); without it each user continues when its answer has arrived",
         ),
         key(
             "stages",
             "texts",
             "",
-            "users that come and go, `[\"30s:100\", \"2m:100\", \"30s:0\"]`; with rate: steps per second instead",
+            "ramp of the number of users, `[\"30s:100\", \"2m:100\", \"30s:0\"]`; with rate: of steps per second",
         ),
         key(
             "think",
             "time or range",
             "0",
-            "after each step that says nothing itself, `\"1s\"`, or at random `\"500ms..2s\"`",
+            "think time after each step without its own, `\"1s\"`, or a random time from `\"500ms..2s\"`",
         ),
         key(
             "warm_up",
             "time",
             "0",
-            "what is due in it goes first and is counted nowhere, nor are passes begun in it; `--warm-up` goes before it",
+            "steps due in this time are not counted, nor are passes begun in it; overridden by `--warm-up`",
         ),
-        key("timeout", "time", "30s", "for one answer to be whole, a connect included"),
+        key("timeout", "time", "30s", "time limit for a complete answer, including the connect"),
         key("keep_alive", "bool", "true", "false: a new connection for each request"),
         key(
             "cookies",
             "bool",
             "true",
-            "each user keeps its cookies, at most 50 of 4 KiB (RFC 6265)",
+            "cookie jar per user, at most 50 cookies of 4 KiB (RFC 6265)",
         ),
-        key("redirects", "count", "10", "followed for one step, at most 100; 0: they are answers"),
-        key("seed", "count", "the time", "of all chances, so that a run can be repeated"),
+        key(
+            "redirects",
+            "count",
+            "10",
+            "redirects to follow per step, at most 100; 0: a redirect is an answer",
+        ),
+        key("seed", "count", "the time", "seed of all random choices, to repeat a run"),
         key(
             "thresholds",
             "texts",
             "",
-            "what must be reached for exit code 0, as `--threshold`: `[\"p99<250ms\", \"errors<0.1%\"]`",
+            "conditions for exit code 0, as `--threshold`: `[\"p99<250ms\", \"errors<0.1%\"]`",
         ),
-        key("headers", "table", "", "header lines of every step: name = template"),
-        key("variables", "table", "", "fixed values for templates: name = text"),
-        key("connect", "table", "", "[connect], how connections are made"),
-        key("group", "table", "", "[group], users who send to each other"),
+        key("headers", "table", "", "headers of every step: name = template"),
+        key("variables", "table", "", "constants for templates: name = text"),
+        key("connect", "table", "", "[connect], connection settings"),
+        key("group", "table", "", "[group], users that send to each other"),
         key("feeds", "tables", "", "[[feeds]], values from files"),
         key("flows", "tables", "", "[[flows]], what users do; at least one"),
-        key("rounds", "tables", "", "[[rounds]], the whole run once for each"),
+        key("rounds", "tables", "", "[[rounds]], repeats the whole run for each"),
         key(
             "load",
             "table",
             "",
-            "[load], alone beside version and about: a run of WebSockets, whose keys are flags of `load` with `_` for `-`",
+            "[load], only beside version and about: a WebSocket run whose keys are the flags of `load` with `_` for `-`",
         ),
     ],
 };
@@ -112,46 +122,41 @@ pub(super) const TOP: Section = Section {
 pub(super) const CONNECT: Section = Section {
     name: "[connect]",
     keys: &[
-        key("sources", "texts", "the kernel's choice", "addresses of this machine to connect from"),
+        key("sources", "texts", "chosen by the kernel", "local addresses to connect from"),
         key(
             "resolve",
             "texts",
             "",
-            "`\"HOST:PORT:ADDRESS\"`: where a name leads, as curl's --resolve",
+            "`\"HOST:PORT:ADDRESS\"`: resolves without DNS, as curl's --resolve",
         ),
         key(
             "proxy",
             "URL",
             "",
-            "an HTTP proxy, `http://[USER:PASSWORD@]HOST:PORT`: asked in the place of servers, and by CONNECT for tunnels where TLS is spoken and for sockets",
+            "HTTP proxy, `http://[USER:PASSWORD@]HOST:PORT`; TLS and sockets use a CONNECT tunnel",
         ),
-        key("unix_socket", "file", "", "connect to this UNIX socket, whatever the host"),
+        key("unix_socket", "file", "", "connect to this UNIX socket instead of the host"),
         key(
             "connect_timeout",
             "time",
-            "the timeout",
-            "for a connect, with the proxy's answer and the handshake of TLS",
+            "timeout",
+            "time limit for a connect, including the proxy's answer and the TLS handshake",
         ),
-        key(
-            "ca",
-            "file",
-            "the machine's",
-            "believe servers with a certificate of an authority in this PEM file",
-        ),
-        key("insecure", "bool", "false", "believe any certificate: for tests"),
-        key("cert", "file", "", "a certificate to show to servers that ask for one, PEM; with key"),
-        key("key", "file", "", "its key, PEM"),
+        key("ca", "file", "the system's", "PEM file with the certificate authorities to trust"),
+        key("insecure", "bool", "false", "accept any certificate; for tests only"),
+        key("cert", "file", "", "client certificate, PEM; with key"),
+        key("key", "file", "", "key of the client certificate, PEM"),
         key(
             "compression",
             "text",
             "off",
-            "`shared` offers permessage-deflate on sockets, each message by itself, as `--compression`",
+            "`shared` offers permessage-deflate on sockets and compresses each message separately, as `--compression`",
         ),
         key(
             "compress_above",
             "size",
             "1KiB",
-            "bytes from which on a message is compressed; with compression",
+            "size from which messages are compressed; with compression",
         ),
     ],
 };
@@ -159,24 +164,24 @@ pub(super) const CONNECT: Section = Section {
 pub(super) const FEED: Section = Section {
     name: "[[feeds]]",
     keys: &[
-        key("name", "text", "", "templates say `{{NAME.COLUMN}}`; required"),
+        key("name", "text", "", "used in templates as `{{NAME.COLUMN}}`; required"),
         key(
             "file",
             "file",
             "",
-            "CSV whose first line names the columns, or `.jsonl`: an object a line; from the scenario's folder; at most 256 MiB; required",
+            "CSV file whose first line names the columns, or `.jsonl` with one object per line; relative to the scenario; at most 256 MiB; required",
         ),
         key(
             "order",
             "text",
             "sequential",
-            "which row a pass gets: `sequential` (the next, over all users), `random`, `per-user` (always the same)",
+            "row of a pass: `sequential` (the next, over all users), `random`, `per-user` (always the same)",
         ),
         key(
             "at_end",
             "text",
             "again",
-            "after the last row of a sequential feed: `again` from the first, or users `stop`",
+            "after the last row of a sequential feed: `again` starts at the first row, `stop` stops the users",
         ),
     ],
 };
@@ -188,21 +193,21 @@ pub(super) const GROUP: Section = Section {
             "kind",
             "text",
             "",
-            "who sends to whom: `1:1` (the first to the second), `1:N` (the first to the others), `N:1` (the others to the first), `N:N`; required",
+            "senders and receivers: `1:1` (the first to the second), `1:N` (the first to the others), `N:1` (the others to the first), `N:N`; required",
         ),
-        key("size", "count", "2 with 1:1", "users of a group: users 0 to size - 1 are the first"),
         key(
-            "own",
-            "bool",
-            "false",
-            "senders who receive get their own messages too, as in a topic",
+            "size",
+            "count",
+            "2 with 1:1",
+            "users per group; users 0 to size - 1 are the first group",
         ),
-        key("late", "time", "1s", "a receipt later than this after its sending is late"),
+        key("own", "bool", "false", "senders also receive their own messages, as in a topic"),
+        key("late", "time", "1s", "a message received later than this counts as late"),
         key(
             "quiet",
             "time",
             "2s",
-            "when all is sent and nothing has come for so long, what is missing is lost",
+            "time without any receipt after the last message, after which missing messages count as lost",
         ),
     ],
 };
@@ -210,152 +215,157 @@ pub(super) const GROUP: Section = Section {
 pub(super) const FLOW: Section = Section {
     name: "[[flows]]",
     keys: &[
-        key("name", "text", "its number", "in the summary"),
-        key(
-            "weight",
-            "count",
-            "1",
-            "how often a pass takes this flow, compared with the others; 0: never",
-        ),
+        key("name", "text", "its number", "name in the summary"),
+        key("weight", "count", "1", "relative probability that a pass takes this flow; 0: never"),
         key(
             "role",
             "text",
             "all users",
-            "with a group: `sender`, `receiver` or `both`, whose flow it is",
+            "with a group: the users of this flow, `sender`, `receiver` or `both`",
         ),
-        key("rate", "count", "", "messages a second of each user in it, sent when due"),
-        key("steps", "tables", "", "[[flows.steps]], one after another; at most 64 in all flows"),
+        key("rate", "count", "", "messages per second per user, sent on schedule"),
+        key("steps", "tables", "", "[[flows.steps]], executed in order; at most 64 over all flows"),
     ],
 };
 
 pub(super) const STEP: Section = Section {
     name: "[[flows.steps]]",
     keys: &[
-        key("name", "text", "what it does", "in the summary"),
-        key("method", "text", "GET, with a body POST", "of the request"),
+        key("name", "text", "the action", "name in the summary"),
+        key("method", "text", "GET, with a body POST", "request method"),
         key(
             "url",
             "template",
             "",
-            "a request of HTTP: a path at the target, or a whole URL whose host is fixed",
+            "HTTP request: a path at the target, or a full URL with a fixed host",
         ),
-        key("headers", "table", "", "header lines: name = template; before those of the top"),
-        key("body", "template", "", "what is sent, as it is"),
-        key("body_file", "file", "", "the same from a file, from the scenario's folder"),
-        key("json", "table", "", "a body of JSON; templates in its texts are escaped"),
-        key("form", "table", "", "a body of name=value pairs; templates are percent-encoded"),
+        key("headers", "table", "", "headers: name = template; override those of the top level"),
+        key("body", "template", "", "request body"),
+        key("body_file", "file", "", "request body from a file, relative to the scenario"),
+        key("json", "table", "", "JSON body; templates in its strings are escaped"),
+        key("form", "table", "", "form body of name=value pairs; templates are percent-encoded"),
         key("basic", "template", "", "`USER:PASSWORD` for Basic authentication"),
-        key("bearer", "template", "", "a token for `Authorization: Bearer`"),
-        key("connect", "template", "", "opens a WebSocket: a path, ws:// or wss://"),
-        key("protocols", "texts", "", "with connect: subprotocols that are offered"),
-        key("cable", "template", "", "opens one to Action Cable, and is welcomed"),
-        key("send", "template", "", "a message on the socket"),
-        key("binary", "bool", "false", "with send: it is bytes, not text"),
+        key("bearer", "template", "", "token for `Authorization: Bearer`"),
+        key("connect", "template", "", "opens a WebSocket: a path, ws:// or wss:// URL"),
+        key("protocols", "texts", "", "with connect: subprotocols to offer"),
+        key("cable", "template", "", "opens an Action Cable connection and waits for the welcome"),
+        key("send", "template", "", "sends a message on the socket"),
+        key("binary", "bool", "false", "with send: a binary message"),
         key(
             "receive",
             "table",
             "",
-            "[flows.steps.receive], a message that is awaited; alone, or after what the step sends",
+            "[flows.steps.receive], waits for a message; alone, or after the step's message",
         ),
-        key("ping", "true or template", "", "sends a ping, and waits for its pong"),
-        key("close", "true", "", "ends the socket, and waits for the server's close frame"),
+        key("ping", "true or template", "", "sends a ping and waits for its pong"),
+        key("close", "true", "", "closes the socket and waits for the server's close frame"),
         key(
             "subscribe",
             "table or text",
             "",
-            "an identifier of Action Cable; waits until it is confirmed",
+            "subscribes with an Action Cable identifier and waits for the confirmation",
         ),
-        key("unsubscribe", "true, table or text", "", "ends it; true: the one subscribed to last"),
-        key("perform", "table", "", "data for the channel's application"),
-        key("whisper", "table", "", "data for the others on the stream, past the application"),
+        key(
+            "unsubscribe",
+            "true, table or text",
+            "",
+            "unsubscribes; true: from the last subscription",
+        ),
+        key("perform", "table", "", "performs an action: data for the channel"),
+        key("whisper", "table", "", "whispers: data for the other clients on the stream"),
         key(
             "channel",
             "table or text",
-            "subscribed to last",
+            "last subscription",
             "with perform, whisper: the identifier",
         ),
         key(
             "meet",
             "true",
             "",
-            "waits until all of the user's group are there; it receives from then on",
+            "waits until the whole group has arrived; the user receives from then on",
         ),
         key(
             "stay",
             "true",
             "",
-            "sends no more, and receives until nobody in the group sends; the user is done",
+            "stops sending and receives until no user of the group sends; then the user is done",
         ),
-        key("each", "bool", "false", "in a group: the same for every receiver in turn, `{{to}}`"),
-        key("repeat", "count", "1", "how often it is done in a row"),
-        key("within", "time", "timeout", "for this step alone"),
-        key("think", "time or range", "the top's", "after this step"),
+        key("each", "bool", "false", "in a group: repeats the step for every receiver, `{{to}}`"),
+        key("repeat", "count", "1", "number of repetitions"),
+        key("within", "time", "timeout", "time limit of this step"),
+        key("think", "time or range", "the top level's", "think time after this step"),
         key(
             "once",
             "bool",
             "false",
-            "a user does it in its first pass only, as a login; again if it failed",
+            "only in the user's first pass, as a login; repeated if it failed",
         ),
         key(
             "capture",
             "table",
             "",
-            "[flows.steps.capture], what is kept of the answer: NAME = { header, json or regex }",
+            "[flows.steps.capture], values to keep from the answer: NAME = { header, json or regex }",
         ),
-        key("checks", "tables", "", "[[flows.steps.checks]], what the answer must be like"),
+        key("checks", "tables", "", "[[flows.steps.checks]], conditions on the answer"),
     ],
 };
 
 pub(super) const RECEIVE: Section = Section {
     name: "[flows.steps.receive]",
     keys: &[
-        key("text", "template", "", "the message is this"),
-        key("contains", "template", "", "this is in it"),
-        key("json", "JSONPath", "", "it finds something that is not null"),
-        key("regex", "pattern", "", "it matches in the message"),
-        key("is", "text, number, bool", "", "with json or regex: the value is this"),
-        key("matches", "pattern", "", "with json or regex: it matches in the value"),
+        key("text", "template", "", "the message equals this"),
+        key("contains", "template", "", "the message contains this"),
+        key("json", "JSONPath", "", "matches a value that is not null"),
+        key("regex", "pattern", "", "matches in the message"),
+        key("is", "text, number, bool", "", "with json or regex: the value equals this"),
+        key("matches", "pattern", "", "with json or regex: matches in the value"),
     ],
 };
 
 pub(super) const CAPTURE: Section = Section {
     name: "[flows.steps.capture]",
     keys: &[
-        key("header", "text", "", "the value of this header line"),
-        key("json", "JSONPath", "", "what it finds first in the body (RFC 9535)"),
-        key("regex", "pattern", "", "the first match in the body: its first group, or the whole"),
+        key("header", "text", "", "value of this header"),
+        key("json", "JSONPath", "", "first match in the body (RFC 9535)"),
+        key("regex", "pattern", "", "first match in the body: its first group, or the whole match"),
     ],
 };
 
 pub(super) const CHECK: Section = Section {
     name: "[[flows.steps.checks]]",
     keys: &[
-        key("name", "text", "what it says", "in the summary"),
+        key("name", "text", "the condition", "name in the summary"),
         key(
             "status",
             "text or number",
             "",
-            "`200`, `\"2xx\"`, `\"200-204, 404\"`; with it statuses from 400 on are no failure of their own",
+            "`200`, `\"2xx\"`, `\"200-204, 404\"`; with it a status of 400 or more is not a failure by itself",
         ),
-        key("header", "text", "", "there is such a header line"),
-        key("json", "JSONPath", "", "it finds something that is not null"),
-        key("regex", "pattern", "", "it matches in the body"),
-        key("is", "text, number, bool", "", "with header, json or regex: the value is this"),
-        key("matches", "pattern", "", "with header, json or regex: it matches in the value"),
-        key("size", "bound", "", "bytes of the body: `\"<64KiB\"`, `\">0\"`, `\"=20\"`"),
-        key("latency", "bound", "", "from when it was due until it was whole: `\"<250ms\"`"),
+        key("header", "text", "", "the header is present"),
+        key("json", "JSONPath", "", "matches a value that is not null"),
+        key("regex", "pattern", "", "matches in the body"),
+        key("is", "text, number, bool", "", "with header, json or regex: the value equals this"),
+        key("matches", "pattern", "", "with header, json or regex: matches in the value"),
+        key("size", "bound", "", "body size in bytes: `\"<64KiB\"`, `\">0\"`, `\"=20\"`"),
+        key(
+            "latency",
+            "bound",
+            "",
+            "latency from the due time to the complete answer: `\"<250ms\"`",
+        ),
     ],
 };
 
 pub(super) const ROUND: Section = Section {
     name: "[[rounds]]",
     keys: &[
-        key("users", "count", "the top's", "as at the top"),
-        key("passes", "count", "the top's", "as at the top"),
-        key("duration", "time", "the top's", "as at the top"),
-        key("rate", "count", "the top's", "as at the top"),
-        key("keep_alive", "bool", "the top's", "as at the top"),
-        key("beside", "number", "", "what another measured, per second: shown beside ours"),
+        key("users", "count", "the top level's", "as at the top level"),
+        key("passes", "count", "the top level's", "as at the top level"),
+        key("duration", "time", "the top level's", "as at the top level"),
+        key("rate", "count", "the top level's", "as at the top level"),
+        key("keep_alive", "bool", "the top level's", "as at the top level"),
+        key("beside", "number", "", "reference figure per second, shown beside the result"),
     ],
 };
 
@@ -368,7 +378,7 @@ pub(super) fn reference() -> String {
     let mut text = String::new();
     for Section { name, keys } in SECTIONS {
         let name = if name.starts_with('[') { format!("`{name}`") } else { (*name).to_owned() };
-        text += &format!("### {name}\n\n| key | kind | default | meaning |\n|---|---|---|---|\n");
+        text += &format!("### {name}\n\n| key | type | default | meaning |\n|---|---|---|---|\n");
         for Key { name, kind, default, meaning } in *keys {
             text += &format!("| `{name}` | {kind} | {default} | {meaning} |\n");
         }
@@ -386,13 +396,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_reference_says_what_the_code_does() {
+    fn the_reference_matches_the_code() {
         let docs = include_str!("../../../../docs/load/scenarios.md");
         let kept = docs
             .split_once("<!-- keys -->\n")
             .and_then(|(_, rest)| rest.split_once("<!-- end of keys -->").map(|(kept, _)| kept));
         let (kept, wanted) = (kept.unwrap_or_default().trim(), reference());
         let command = "standfast load init --keys";
-        assert!(kept == wanted.trim(), "docs/load/scenarios.md is not what {command} prints");
+        assert!(
+            kept == wanted.trim(),
+            "docs/load/scenarios.md differs from the output of `{command}`"
+        );
     }
 }

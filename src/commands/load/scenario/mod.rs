@@ -31,8 +31,8 @@ const BUILT_IN: [(&str, &str); 2] = [
     ("thor-echo", include_str!("../../../../scenarios/thor-echo.toml")),
 ];
 
-/// Flags that go together with a scenario; all others are its keys, or mean nothing in one.
-const WITH_A_SCENARIO: [&str; 14] = [
+/// Flags that can be combined with a scenario; the others are keys of the file or do not apply.
+const ALLOWED_FLAGS: [&str; 14] = [
     "urls",
     "target",
     "connections",
@@ -61,24 +61,24 @@ pub(crate) struct InitArgs {
     keys: bool,
 }
 
-/// Whether a scenario is meant, and no URLs: one name without a scheme that is a file, ends like one,
-/// or is built in.
-pub(super) fn is_meant(urls: &[String]) -> bool {
+/// Returns whether the argument is a scenario instead of URLs: one name without a scheme that ends in
+/// `.toml`, is a file or is built in.
+pub(super) fn is_scenario(urls: &[String]) -> bool {
     let [name] = urls else { return false };
     let built_in = BUILT_IN.iter().any(|(known, _)| known == name);
     !name.contains("://") && (name.ends_with(".toml") || built_in || Path::new(name).is_file())
 }
 
-/// The scenarios that are built in.
-pub(super) fn names() -> impl Iterator<Item = &'static str> + Clone {
+/// Returns the names of the built-in scenarios.
+pub(super) fn built_in_names() -> impl Iterator<Item = &'static str> + Clone {
     BUILT_IN.iter().map(|(name, _)| *name)
 }
 
 /// Rejects flags that need a scenario.
 ///
 /// # Errors
-/// It was given without one.
-pub(super) fn without(args: &Args) -> Result<()> {
+/// `--target` without a scenario.
+pub(super) fn check_without_scenario(args: &Args) -> Result<()> {
     if args.target.is_some() {
         bail!("--target is for scenarios: standfast load FILE.toml --target URL");
     }
@@ -104,7 +104,7 @@ pub(super) fn init(args: &InitArgs) -> Result<ExitCode> {
     let mut file = file.with_context(|| format!("cannot write {shown}"))?;
     file.write_all(text.as_bytes()).with_context(|| format!("cannot write {shown}"))?;
     output::print(&format!(
-        "{shown} is written: run standfast serve, and beside it standfast load {shown}\n"
+        "wrote {shown}: start standfast serve, then run standfast load {shown}\n"
     ))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -118,10 +118,10 @@ fn check(flags: &ArgMatches) -> Result<()> {
         let is_flag = flags.try_get_raw(id).is_ok() && !id.starts_with(char::is_uppercase);
         is_flag && flags.value_source(id) == Some(ValueSource::CommandLine)
     });
-    let Some(strange) = given.find(|id| !WITH_A_SCENARIO.contains(id)) else { return Ok(()) };
-    let flag = strange.replace('_', "-");
+    let Some(rejected) = given.find(|id| !ALLOWED_FLAGS.contains(id)) else { return Ok(()) };
+    let flag = rejected.replace('_', "-");
     bail!(
-        "--{flag} does not go with a scenario: what it says stands in the file (docs/load/scenarios.md)"
+        "--{flag} cannot be combined with a scenario: set it in the file (docs/load/scenarios.md)"
     )
 }
 
@@ -134,7 +134,7 @@ fn text(name: &str) -> Result<(String, PathBuf)> {
     }
     let size = std::fs::metadata(path).map(|file| file.len()).unwrap_or(0);
     if size > file::FILE_BYTES_MAX {
-        bail!("{name} has {size} bytes; a scenario has at most {}", file::FILE_BYTES_MAX);
+        bail!("{name} has {size} bytes: expected at most {}", file::FILE_BYTES_MAX);
     }
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
     Ok((text, path.parent().unwrap_or(Path::new(".")).to_owned()))

@@ -6,7 +6,7 @@ use load::Latency;
 use load::scenario::StepSummary;
 
 use super::file::Experiment;
-use super::report::{Came, Document};
+use super::report::{Document, RoundResult};
 use crate::commands::load::page::thresholds;
 use crate::commands::load::requests::page::{by_name, configuration, figures, verdict};
 use crate::output;
@@ -22,53 +22,53 @@ pub(super) fn report<'a>(
     machine: &'a Machine,
 ) -> Report<'a> {
     let rounds = &document.rounds;
-    let worst = rounds.iter().find(|came| came.interrupted || came.fell_short());
+    let worst = rounds.iter().find(|result| result.interrupted || result.fell_short());
     let shown = worst.or(rounds.last());
-    let all = |pick: fn(&Came) -> u64| Count(rounds.iter().map(pick).sum());
-    let answered = all(|came| came.summary.requests.answered);
-    let sent = all(|came| came.summary.requests.sent);
+    let all = |pick: fn(&RoundResult) -> u64| Count(rounds.iter().map(pick).sum());
+    let answered = all(|result| result.summary.requests.answered);
+    let sent = all(|result| result.summary.requests.sent);
     let mut tables = Vec::new();
     if rounds.len() > 1 {
         tables.push(table_of_rounds(rounds));
     }
     let mut rows: Rows = Vec::new();
-    if let Some(came) = shown {
-        rows = figures(&came.summary, &came.generator, came.watched.as_ref());
-        tables.extend(thresholds(&came.thresholds));
-        tables.push(steps(came));
-        tables.extend(checks(came));
-        tables.extend(by_name(&came.summary));
+    if let Some(result) = shown {
+        rows = figures(&result.summary, &result.generator, result.watched.as_ref());
+        tables.extend(thresholds(&result.thresholds));
+        tables.push(steps(result));
+        tables.extend(checks(result));
+        tables.extend(by_name(&result.summary));
     }
     let about = document.about.as_ref().map(|about| format!(": {about}")).unwrap_or_default();
-    let asked = experiment.rounds.get(rounds.len().saturating_sub(1));
+    let round = experiment.rounds.get(rounds.len().saturating_sub(1));
     Report {
         title: format!("{}{about}", document.scenario),
-        verdict: shown.map_or(("NOTHING RAN", false), |came| {
-            verdict(came.interrupted, came.fell_short(), &came.thresholds)
+        verdict: shown.map_or(("NOTHING RAN", false), |result| {
+            verdict(result.interrupted, result.fell_short(), &result.thresholds)
         }),
         result: format!("{answered} of {sent} requests answered"),
-        reasons: shown.map_or(&[], |came| &came.reasons),
+        reasons: shown.map_or(&[], |result| &result.reasons),
         figures: rows,
         tables,
-        configuration: asked.map(|round| configuration(&round.requests)).unwrap_or_default(),
+        configuration: round.map(|round| configuration(&round.requests)).unwrap_or_default(),
         series,
         machine,
         command: output::command_line(),
     }
 }
 
-fn table_of_rounds(rounds: &[Came]) -> Table {
-    let row = |came: &Came| {
-        let of = &came.summary.requests;
-        let beside = came.beside.map_or("-".to_owned(), |beside| format!("{beside:.0}"));
-        let [p50, p99] = times(came.summary.latency.as_ref());
-        let kind = if came.keep_alive { "kept" } else { "new each" };
+fn table_of_rounds(rounds: &[RoundResult]) -> Table {
+    let row = |result: &RoundResult| {
+        let of = &result.summary.requests;
+        let beside = result.beside.map_or("-".to_owned(), |beside| format!("{beside:.0}"));
+        let [p50, p99] = times(result.summary.latency.as_ref());
+        let kind = if result.keep_alive { "kept" } else { "new each" };
         vec![
-            Count(came.users).to_string(),
+            Count(result.users).to_string(),
             kind.to_owned(),
             Count(of.ok + of.failed).to_string(),
             Count(of.failed).to_string(),
-            format!("{:.0}", came.summary.per_second),
+            format!("{:.0}", result.summary.per_second),
             beside,
             p50,
             p99,
@@ -90,7 +90,7 @@ fn table_of_rounds(rounds: &[Came]) -> Table {
     }
 }
 
-fn steps(came: &Came) -> Table {
+fn steps(result: &RoundResult) -> Table {
     let row = |flow: &str, step: &StepSummary| {
         let [p50, p99] = times(step.latency.as_ref());
         let errors = step.errors.iter().map(|(kind, n)| format!("{kind} {n}"));
@@ -104,7 +104,7 @@ fn steps(came: &Came) -> Table {
             p99,
         ]
     };
-    let each = came.flows.iter().flat_map(|flow| flow.steps.iter().map(|s| row(&flow.name, s)));
+    let each = result.flows.iter().flat_map(|flow| flow.steps.iter().map(|s| row(&flow.name, s)));
     Table {
         title: "Steps",
         heads: vec!["", "requests", "failed", "by", "redirects", "p50 ms", "p99 ms"],
@@ -112,8 +112,8 @@ fn steps(came: &Came) -> Table {
     }
 }
 
-fn checks(came: &Came) -> Option<Table> {
-    let steps = came.flows.iter().flat_map(|flow| &flow.steps);
+fn checks(result: &RoundResult) -> Option<Table> {
+    let steps = result.flows.iter().flat_map(|flow| &flow.steps);
     let each = steps.flat_map(|step| {
         step.checks.iter().map(|check| {
             let name = format!("{}: {}", step.name, check.name);

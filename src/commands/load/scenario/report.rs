@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::file::Experiment;
 use crate::commands::load::requests;
-use crate::commands::load::run_config::Asked;
+use crate::commands::load::run_config::RunConfig;
 use crate::commands::load::threshold::{Figure, Metric, Outcome, result};
 use crate::commands::load::watch::{Generator, Watched};
 use crate::progress::Series;
@@ -25,12 +25,12 @@ pub(super) struct Document {
     #[serde(skip)]
     has_rounds: bool,
     #[serde(flatten, serialize_with = "rounds")]
-    pub(super) rounds: Vec<Came>,
+    pub(super) rounds: Vec<RoundResult>,
 }
 
 /// The result of one round.
 #[derive(Serialize)]
-pub(super) struct Came {
+pub(super) struct RoundResult {
     pub(super) users: u64,
     pub(super) rate: Option<f64>,
     pub(super) passes: Option<u64>,
@@ -39,7 +39,7 @@ pub(super) struct Came {
     #[serde(flatten)]
     pub(super) summary: RequestSummary,
     #[serde(flatten)]
-    pub(super) asked: Asked,
+    pub(super) config: RunConfig,
     pub(super) flows: Vec<FlowSummary>,
     /// `None` for a scenario without sockets.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -57,7 +57,7 @@ pub(super) struct Came {
     pub(super) samples: Series,
 }
 
-fn rounds<S: serde::Serializer>(rounds: &[Came], serializer: S) -> Result<S::Ok, S::Error> {
+fn rounds<S: serde::Serializer>(rounds: &[RoundResult], serializer: S) -> Result<S::Ok, S::Error> {
     use serde::ser::SerializeMap;
     if let [one] = rounds {
         return one.serialize(serializer);
@@ -79,7 +79,7 @@ impl Document {
     }
 }
 
-impl Came {
+impl RoundResult {
     pub(super) fn fell_short(&self) -> bool {
         requests::fell_short(&self.summary, &self.generator, &self.thresholds, &self.reasons)
     }
@@ -92,20 +92,20 @@ impl Display for Document {
         if self.has_rounds {
             table(f, &self.rounds)?;
         }
-        for (number, came) in self.rounds.iter().enumerate() {
-            if self.has_rounds && !came.fell_short() {
+        for (number, result) in self.rounds.iter().enumerate() {
+            if self.has_rounds && !result.fell_short() {
                 continue;
             }
             if self.has_rounds {
                 writeln!(f, "round         {}", number + 1)?;
             }
-            write!(f, "{came}")?;
+            write!(f, "{result}")?;
         }
         Ok(())
     }
 }
 
-impl Display for Came {
+impl Display for RoundResult {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.summary)?;
         for flow in &self.flows {
@@ -115,7 +115,7 @@ impl Display for Came {
         }
         self.sockets.iter().try_for_each(|sockets| write_sockets(f, sockets))?;
         self.groups.iter().try_for_each(|groups| write!(f, "{groups}"))?;
-        f.write_str(&self.asked.text())?;
+        f.write_str(&self.config.text())?;
         write!(f, "{}", self.generator)?;
         self.watched.iter().try_for_each(|watched| write!(f, "{watched}"))?;
         self.thresholds.iter().try_for_each(|outcome| write!(f, "{outcome}"))?;
@@ -141,7 +141,7 @@ pub(super) fn of_groups(metric: Metric, groups: &GroupSummary) -> Option<Figure>
 }
 
 fn write_sockets(f: &mut Formatter<'_>, sockets: &SocketSummary) -> fmt::Result {
-    writeln!(f, "sockets       {} messages came", sockets.received)?;
+    writeln!(f, "sockets       {} messages received", sockets.received)?;
     for (code, count) in &sockets.closed_by {
         writeln!(f, "              {count} closed by the server with {code}")?;
     }
@@ -150,7 +150,7 @@ fn write_sockets(f: &mut Formatter<'_>, sockets: &SocketSummary) -> fmt::Result 
     }
     for (count, what) in [
         (sockets.gone, "ended without a close frame"),
-        (sockets.unread_dropped, "messages dropped that no step had waited for"),
+        (sockets.unread_dropped, "messages dropped because no step waited for them"),
     ] {
         if count > 0 {
             writeln!(f, "              {count} {what}")?;
@@ -183,26 +183,26 @@ fn write_step(f: &mut Formatter<'_>, step: &StepSummary) -> fmt::Result {
     Ok(())
 }
 
-/// A line per round; what another measured stands beside.
-fn table(f: &mut Formatter<'_>, rounds: &[Came]) -> fmt::Result {
+/// Writes a line per round, with its reference figure.
+fn table(f: &mut Formatter<'_>, rounds: &[RoundResult]) -> fmt::Result {
     writeln!(
         f,
         "   users  connections  requests   failed  per second      beside    p50 ms    p99 ms"
     )?;
-    for came in rounds {
-        let kind = if came.keep_alive { "kept" } else { "new each" };
+    for result in rounds {
+        let kind = if result.keep_alive { "kept" } else { "new each" };
         let ms = |pick: fn(&Latency) -> f64| {
-            came.summary.latency.as_ref().map_or("-".to_owned(), |l| format!("{:.3}", pick(l)))
+            result.summary.latency.as_ref().map_or("-".to_owned(), |l| format!("{:.3}", pick(l)))
         };
-        let beside = came.beside.map_or("-".to_owned(), |beside| format!("{beside:.0}"));
-        let counts = &came.summary.requests;
+        let beside = result.beside.map_or("-".to_owned(), |beside| format!("{beside:.0}"));
+        let counts = &result.summary.requests;
         writeln!(
             f,
             "{:>8}  {kind:<11} {:>9} {:>8} {:>11.0} {beside:>11} {:>9} {:>9}",
-            came.users,
+            result.users,
             counts.ok + counts.failed,
             counts.failed,
-            came.summary.per_second,
+            result.summary.per_second,
             ms(|latency| latency.p50_ms),
             ms(|latency| latency.p99_ms),
         )?;

@@ -12,14 +12,14 @@ use load::Row;
 use load::requests::{Http1, Pace, Web, drive_requests};
 use load::scenario::{Clock, GroupSummary, Tallies, Users};
 
-use super::file::{Experiment, Instead, Round};
+use super::file::{Experiment, Overrides, Round};
 use super::page;
-use super::report::{self, Came, Document};
+use super::report::{self, Document, RoundResult};
 use crate::commands::load::csv::Csv;
-use crate::commands::load::destinations::tell_lost;
+use crate::commands::load::destinations::warn_unresolved;
 use crate::commands::load::flags::Args;
 use crate::commands::load::metrics::Metrics;
-use crate::commands::load::observers::{Onlookers, Seen};
+use crate::commands::load::observers::{Observed, Observers};
 use crate::commands::load::requests;
 use crate::commands::load::run_config;
 use crate::commands::load::screen::Screen;
@@ -38,24 +38,24 @@ pub(in crate::commands::load) fn run(
 ) -> Result<ExitCode> {
     super::check(flags)?;
     let name = args.urls.first().map(String::as_str).unwrap_or_default();
-    let said = |id| flags.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
-    let instead = Instead {
+    let is_given = |id| flags.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
+    let overrides = Overrides {
         target: args.target.clone(),
-        users: said("connections").then_some(args.connections),
+        users: is_given("connections").then_some(args.connections),
         duration: args.duration,
-        warm_up: said("warm_up").then_some(args.requests.warm_up),
+        warm_up: is_given("warm_up").then_some(args.requests.warm_up),
     };
     let (text, folder) = super::text(name)?;
     if let Some((args, flags)) = super::sockets::read(&text, name, flags)? {
         return crate::commands::load::run(&args, &flags);
     }
-    let experiment = Experiment::parse(&text, name, &folder, &instead)?;
+    let experiment = Experiment::parse(&text, name, &folder, &overrides)?;
     let thresholds: Vec<&Threshold> = experiment.thresholds.iter().chain(&args.threshold).collect();
     let clock = clock();
     // Without a seed in the file each run gets a different one.
     let seed = experiment.seed.unwrap_or(clock.now_ns ^ clock.now_ms << 20);
     if let Some(round) = experiment.rounds.first() {
-        tell_lost(&round.requests.endpoints, "requests");
+        warn_unresolved(&round.requests.endpoints, "requests");
     }
     let machine = Machine::read();
     // The samples of all rounds in sequence, for the HTML report.
@@ -65,11 +65,11 @@ pub(in crate::commands::load) fn run(
     let metrics = metrics.as_ref();
     let mut document = Document::new(name, &experiment, seed);
     for round in &experiment.rounds {
-        let asked = Asked { args, name, round, thresholds: &thresholds, seed, clock, metrics };
-        let came = asked.run(&mut csv, &mut whole, &mut interrupted)?;
-        let over = came.interrupted;
-        document.rounds.push(came);
-        if over {
+        let run = RoundRun { args, name, round, thresholds: &thresholds, seed, clock, metrics };
+        let result = run.run(&mut csv, &mut whole, &mut interrupted)?;
+        let is_last = result.interrupted;
+        document.rounds.push(result);
+        if is_last {
             break;
         }
     }
@@ -78,21 +78,21 @@ pub(in crate::commands::load) fn run(
     if let Some(file) = &args.html {
         page::report(&experiment, &document, &whole, &machine).write(file)?;
     }
-    let cut_short = document.rounds.iter().any(|came| came.interrupted);
-    let short = document.rounds.iter().any(Came::fell_short);
-    Ok(if cut_short { ExitCode::from(130) } else { ExitCode::from(u8::from(short)) })
+    let interrupted = document.rounds.iter().any(|result| result.interrupted);
+    let short = document.rounds.iter().any(RoundResult::fell_short);
+    Ok(if interrupted { ExitCode::from(130) } else { ExitCode::from(u8::from(short)) })
 }
 
 /// Reads the clocks, for `{{now_ms}}` and the expiry of cookies.
 fn clock() -> Clock {
-    // The time of day is told to servers; what is measured is measured by the engine's clock.
-    #[allow(clippy::disallowed_methods, reason = "the calendar is nobody else's to tell")]
+    // Measurements use the engine's clock; the time of day only appears in requests.
+    #[allow(clippy::disallowed_methods, reason = "only the system knows the time of day")]
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Clock { now_ns: process::now_ns(), now_ms: now.as_millis() as u64 }
 }
 
-/// One round and what it needs.
-struct Asked<'a> {
+/// One round and what it needs to run.
+struct RoundRun<'a> {
     args: &'a Args,
     name: &'a str,
     round: &'a Round,
@@ -102,24 +102,24 @@ struct Asked<'a> {
     metrics: Option<&'a Metrics>,
 }
 
-impl Asked<'_> {
+impl RoundRun<'_> {
     fn run(
         &self,
         csv: &mut Option<Csv>,
         whole: &mut Series,
         interrupted: impl FnMut(Duration) -> bool,
-    ) -> Result<Came> {
-        let Asked { args, round, seed, clock, metrics, .. } = *self;
+    ) -> Result<RoundResult> {
+        let RoundRun { args, round, seed, clock, metrics, .. } = *self;
         let machine = Machine::read();
         let shown = [self.name.to_owned()];
         let mut config = round.requests.clone();
         config.force = args.force;
         let screen = |before| Screen::of_requests(&config, &shown, args.plain, before);
         let files = (csv.as_mut(), metrics);
-        let mut onlookers = Onlookers::begin(args, &machine, files, screen)?;
+        let mut observers = Observers::begin(args, &machine, files, screen)?;
         let before_seconds = whole.samples().last().map_or(0.0, |last| last.elapsed_seconds);
         let row = |row: &Row| {
-            let sample = onlookers.row(row);
+            let sample = observers.row(row);
             let elapsed_seconds = before_seconds + sample.elapsed_seconds;
             whole.push(&Sample { elapsed_seconds, ..sample });
         };
@@ -137,9 +137,9 @@ impl Asked<'_> {
             true => drive_requests(&config, web, script, row, interrupted)?,
             false => drive_requests(&config, Http1::new, script, row, interrupted)?,
         };
-        let Seen { mut generator, mut watched, samples } = onlookers.end();
+        let Observed { mut generator, mut watched, samples } = observers.end();
         let summary = ended.summary;
-        let asked_rate = match config.pace {
+        let rate = match config.pace {
             Pace::Rate(rate) => Some(rate as f64),
             _ => None,
         };
@@ -156,15 +156,15 @@ impl Asked<'_> {
         let mut reasons = summary.reasons();
         reasons.extend(groups.iter().flat_map(GroupSummary::reasons));
         if generator.missed_the_rate() {
-            reasons.push("the rate asked for was not reached in time".to_owned());
+            reasons.push("the requested rate was not reached on time".to_owned());
         }
         let hosts = config.endpoints.iter().map(|endpoint| endpoint.origin());
         let hosts: Vec<String> = hosts.collect();
-        Ok(Came {
+        Ok(RoundResult {
             users: config.connections,
-            rate: asked_rate,
+            rate,
             passes: round.scenario.passes,
-            asked: run_config::Asked::of_requests(&hosts, &config),
+            config: run_config::RunConfig::of_requests(&hosts, &config),
             keep_alive: !config.new_connections,
             beside: round.beside,
             held: reasons.is_empty(),

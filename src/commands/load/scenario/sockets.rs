@@ -7,7 +7,7 @@ use clap::{ArgMatches, Args as _, Command, FromArgMatches};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::WITH_A_SCENARIO;
+use super::ALLOWED_FLAGS;
 use super::tables::Doc;
 use crate::commands::load::flags::Args;
 use crate::settings::nearest;
@@ -48,9 +48,9 @@ fn words(
     command: &Command,
     flags: &ArgMatches,
 ) -> Result<Vec<String>> {
-    let said = |id: &str| {
+    let is_given = |id: &str| {
         let id = if id == "urls" { "target" } else { id };
-        WITH_A_SCENARIO.contains(&id) && flags.value_source(id) == Some(ValueSource::CommandLine)
+        ALLOWED_FLAGS.contains(&id) && flags.value_source(id) == Some(ValueSource::CommandLine)
     };
     let mut words = Vec::new();
     for (key, value) in values {
@@ -61,11 +61,11 @@ fn words(
             let near = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
             return Err(doc.wrong(key.span().start, format!("[load] has no key {name}{near}")));
         }
-        if !said(name) {
+        if !is_given(name) {
             words.extend(each(doc, name, value)?);
         }
     }
-    for &id in WITH_A_SCENARIO.iter().filter(|id| **id != "urls" && said(id)) {
+    for &id in ALLOWED_FLAGS.iter().filter(|id| **id != "urls" && is_given(id)) {
         let values = flags.get_raw(id).into_iter().flatten();
         let values = values.map(|value| value.to_string_lossy().into_owned());
         words.extend(
@@ -85,7 +85,7 @@ fn each(doc: Doc<'_>, name: &str, value: &Spanned<DeValue<'_>>) -> Result<Vec<St
         DeValue::Integer(number) => word(name, number.as_str()),
         DeValue::Boolean(truth) => word(name, &truth.to_string()),
         _ => {
-            let what = format!("{name} must be a text, a whole number, true or false");
+            let what = format!("{name} must be a string, an integer, true or false");
             return Err(doc.wrong(value.span().start, what));
         }
     })
@@ -106,13 +106,15 @@ fn check_top(doc: Doc<'_>, top: &DeTable<'_>) -> Result<()> {
     for key in top.keys() {
         let name: &str = key.as_ref();
         if !["version", "about", "load"].contains(&name) {
-            let what = format!("beside [load] there is no {name}: flows are another scenario");
+            let what = format!(
+                "unknown key {name}: a file with [load] has only version and about besides"
+            );
             return Err(doc.wrong(key.span().start, what));
         }
     }
     match top.get("version").map(|version| version.get_ref()) {
         Some(DeValue::Integer(number)) if number.as_str() == super::file::VERSION => Ok(()),
-        _ => Err(doc.wrong(0, "version = 1 is missing, or another")),
+        _ => Err(doc.wrong(0, "missing or unknown version: expected version = 1")),
     }
 }
 
@@ -129,7 +131,7 @@ mod tests {
                         messages = 3\necho = true\nbinary = false\nthreshold = ['p99<1s', 'lost<1']\n";
 
     #[test]
-    fn keys_are_flags_and_the_command_line_goes_before() {
+    fn keys_are_flags_and_the_command_line_overrides_them() {
         let (args, _) = read_with(TEXT, &[]).unwrap().unwrap();
         assert_eq!((args.connections, args.messages, args.echo), (2_000, Some(3), true));
         assert_eq!((args.urls.len(), args.threshold.len(), args.binary), (1, 2, false));
@@ -140,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_line() {
+    fn errors_name_the_line_and_the_nearest_key() {
         let wrong = |text: &str| format!("{:#}", read_with(text, &[]).err().unwrap());
         for (from, to, parts) in [
             ("messages", "mesages", &["line 5", "mesages", "messages"][..]),
@@ -149,8 +151,8 @@ mod tests {
             ("version = 1", "version = 2", &["version = 1"]),
             ("version = 1", "version = 1\nusers = 5", &["line 2", "users"]),
         ] {
-            let said = wrong(&TEXT.replace(from, to));
-            assert!(parts.iter().all(|part| said.contains(part)), "{to}: {said}");
+            let error = wrong(&TEXT.replace(from, to));
+            assert!(parts.iter().all(|part| error.contains(part)), "{to}: {error}");
         }
     }
 }

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use anyhow::Result;
 use load::scenario::{
-    Action, BadTemplate, Bound, Capture, Check, Expected, Flow, Names, Place, Rule, STEPS_MAX,
-    Source, Step, Template,
+    Action, BadTemplate, Bound, Capture, Check, Expected, Flow, Names, Rule, STEPS_MAX, Source,
+    Step, Template, TemplateContext,
 };
 
 use super::hosts::{self, Hosts};
 use super::keys::{CAPTURE, CHECK, STEP};
-use super::tables::{Said, Table};
+use super::tables::{Located, Table};
 use super::talk::{self, Socket};
 use crate::settings::nearest;
 use crate::units;
@@ -22,7 +22,7 @@ pub(super) struct Reader<'a> {
     pub(super) hosts: Hosts,
     /// Server and path prefix for relative URLs; `None` without a target.
     pub(super) target: Option<(u8, String)>,
-    pub(super) headers: Vec<(Said, Said)>,
+    pub(super) headers: Vec<(Located, Located)>,
     pub(super) think: Option<(Duration, Duration)>,
     /// Time limit for one answer.
     pub(super) timeout: Duration,
@@ -56,9 +56,9 @@ impl Reader<'_> {
             return Err(table.doc.wrong(table.at, what));
         }
         let weight = |text: &str| {
-            u32::try_from(units::count(text)?).map_err(|_| format!("{text} is too much"))
+            u32::try_from(units::count(text)?).map_err(|_| "expected at most 4294967295".to_owned())
         };
-        let name = table.said("name")?.map(|said| said.text);
+        let name = table.text("name")?.map(|located| located.text);
         Ok(Flow {
             name: name.unwrap_or_else(|| (number + 1).to_string()),
             weight: table.parsed("weight", weight)?.unwrap_or(1),
@@ -69,9 +69,9 @@ impl Reader<'_> {
     }
 
     fn step(&mut self, table: &Table<'_>) -> Result<Step> {
-        let step = match talk::way(table)? {
+        let step = match talk::action_key(table)? {
             "url" => self.request(table)?,
-            way => self.talk(table, way)?,
+            action_key => self.socket_step(table, action_key)?,
         };
         let receive = self.receive(table)?;
         let sends = matches!(
@@ -79,14 +79,15 @@ impl Reader<'_> {
             Action::Send { .. } | Action::Perform(_) | Action::Whisper(_) | Action::Receive
         );
         if receive.is_some() && !sends {
-            let what = "receive stands alone, or with send, perform or whisper";
+            let what = "receive cannot be combined with this step: expected it alone or with send, perform or whisper";
             return Err(table.doc.wrong(table.at, what));
         }
-        let name = table.said("name")?.map(|said| said.text);
+        let name = table.text("name")?.map(|located| located.text);
         let think = table.parsed("think", units::duration_range)?.or(self.think);
         let checks = table.tables("checks", &CHECK)?;
         let repeat = table.parsed("repeat", |text| {
-            u32::try_from(units::positive_count(text)?).map_err(|_| format!("{text} is too much"))
+            u32::try_from(units::positive_count(text)?)
+                .map_err(|_| "expected at most 4294967295".to_owned())
         })?;
         Ok(Step {
             name: name.unwrap_or(step.name),
@@ -98,10 +99,10 @@ impl Reader<'_> {
                 _ => None,
             }),
             repeat: repeat.unwrap_or(1),
-            once: table.truth("once")?.unwrap_or(false),
-            each: table.truth("each")?.unwrap_or(false),
+            once: table.boolean("once")?.unwrap_or(false),
+            each: table.boolean("each")?.unwrap_or(false),
             stamped: step.body.as_ref().is_some_and(Template::is_stamped),
-            captures: self.captured(table)?,
+            captures: self.captures(table)?,
             ..step
         })
     }
@@ -110,27 +111,32 @@ impl Reader<'_> {
     fn request(&mut self, table: &Table<'_>) -> Result<Step> {
         let url = table.required("url")?;
         let (endpoint, target) = self.place(table, &url)?;
-        let target = Said { text: target, at: url.at };
-        let target = self.template(table, &target, Place::Target)?;
+        let target = Located { text: target, at: url.at };
+        let target = self.template(table, &target, TemplateContext::Target)?;
         let (body, kind) = self.body(table)?;
         let method = table.parsed("method", method)?;
         let default = if body.is_some() { "POST" } else { "GET" };
         let method = method.unwrap_or_else(|| default.to_owned());
-        let basic = table.said("basic")?;
-        let basic = basic.map(|said| self.template(table, &said, Place::Body)).transpose()?;
+        let basic = table.text("basic")?;
+        let basic = basic
+            .map(|located| self.template(table, &located, TemplateContext::Body))
+            .transpose()?;
         let headers = self.headers(table, kind)?;
         let name = format!("{method} {}", url.text);
         let blank = self.blank(table, endpoint, Action::Request, name)?;
         Ok(Step { method, target, headers, body, basic, ..blank })
     }
 
-    /// Whom a URL asks, and for what.
-    pub(super) fn place(&mut self, table: &Table<'_>, url: &Said) -> Result<(u8, String)> {
+    /// Resolves a URL to a server and a request target.
+    pub(super) fn place(&mut self, table: &Table<'_>, url: &Located) -> Result<(u8, String)> {
         if let Some((origin, rest)) = hosts::split(&url.text) {
             return Ok((self.hosts.number(table, url, origin)?, with_slash(rest)));
         }
         let Some((endpoint, prefix)) = &self.target else {
-            let what = format!("{:?} is a path, and there is no target", url.text);
+            let what = format!(
+                "{:?} is a path, but there is no target: set target or use a full URL",
+                url.text
+            );
             return Err(table.doc.wrong(url.at, what));
         };
         // A captures link is whole already.
@@ -145,15 +151,15 @@ impl Reader<'_> {
         kind: Option<&'static str>,
     ) -> Result<Vec<(String, Template)>> {
         let own = table.pairs("headers")?;
-        let bearer = table.said("bearer")?;
-        let bearer = bearer.map(|Said { text, at }| {
-            let name = Said { text: "Authorization".to_owned(), at };
-            (name, Said { text: format!("Bearer {text}"), at })
+        let bearer = table.text("bearer")?;
+        let bearer = bearer.map(|Located { text, at }| {
+            let name = Located { text: "Authorization".to_owned(), at };
+            (name, Located { text: format!("Bearer {text}"), at })
         });
         let at = table.at;
         let kind = kind.map(|kind| {
-            let name = Said { text: "Content-Type".to_owned(), at };
-            (name, Said { text: kind.to_owned(), at })
+            let name = Located { text: "Content-Type".to_owned(), at };
+            (name, Located { text: kind.to_owned(), at })
         });
         let mut headers: Vec<(String, Template)> = Vec::new();
         let all = own.into_iter().chain(bearer).chain(self.headers.iter().cloned()).chain(kind);
@@ -161,12 +167,12 @@ impl Reader<'_> {
             let is_token =
                 |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
             if name.text.is_empty() || !name.text.bytes().all(is_token) {
-                let what = format!("{:?} is no name of a header", name.text);
+                let what = format!("invalid name of a header {:?}", name.text);
                 return Err(table.doc.wrong(name.at, what));
             }
             // Headers of the step override those of the top level.
             if !headers.iter().any(|(one, _)| one.eq_ignore_ascii_case(&name.text)) {
-                headers.push((name.text, self.template(table, &value, Place::Header)?));
+                headers.push((name.text, self.template(table, &value, TemplateContext::Header)?));
             }
         }
         Ok(headers)
@@ -175,33 +181,33 @@ impl Reader<'_> {
     /// Returns the body, and its content type if it is known.
     fn body(&self, table: &Table<'_>) -> Result<(Option<Template>, Option<&'static str>)> {
         let ways = ["body", "body_file", "json", "form"];
-        if ways.iter().filter(|way| table.has(way)).count() > 1 {
-            let what = format!("there is one body: by one of {}", ways.join(", "));
+        if ways.iter().filter(|action_key| table.has(action_key)).count() > 1 {
+            let what = format!("a step has only one body: expected one of {}", ways.join(", "));
             return Err(table.doc.wrong(table.at, what));
         }
-        let (said, kind) = if let Some(said) = table.said("body")? {
-            (said, None)
-        } else if let Some(file) = table.said("body_file")? {
+        let (located, kind) = if let Some(located) = table.text("body")? {
+            (located, None)
+        } else if let Some(file) = table.text("body_file")? {
             let path = self.folder.join(&file.text);
             let text = std::fs::read_to_string(&path);
             let wrong = |error| table.doc.wrong(file.at, format!("{}: {error}", path.display()));
-            (Said { text: text.map_err(wrong)?, at: file.at }, None)
+            (Located { text: text.map_err(wrong)?, at: file.at }, None)
         } else if let Some((mut value, at)) = table.json("json")? {
             each_text(&mut value, &|text| escaped(text, "json", |part| part.to_owned()));
-            (Said { text: value.to_string(), at }, Some("application/json"))
+            (Located { text: value.to_string(), at }, Some("application/json"))
         } else if table.has("form") {
             let pairs = table.pairs("form")?;
             let one = |text: &str| escaped(text, "url", form_encoded);
             let pairs = pairs.iter().map(|(k, v)| format!("{}={}", one(&k.text), one(&v.text)));
             let text = pairs.collect::<Vec<_>>().join("&");
-            (Said { text, at: table.at }, Some("application/x-www-form-urlencoded"))
+            (Located { text, at: table.at }, Some("application/x-www-form-urlencoded"))
         } else {
             return Ok((None, None));
         };
-        Ok((Some(self.template(table, &said, Place::Body)?), kind))
+        Ok((Some(self.template(table, &located, TemplateContext::Body)?), kind))
     }
 
-    fn captured(&mut self, table: &Table<'_>) -> Result<Vec<Capture>> {
+    fn captures(&mut self, table: &Table<'_>) -> Result<Vec<Capture>> {
         let mut captures = Vec::new();
         for (name, capture) in table.named_tables("capture", &CAPTURE)? {
             let source = source(&capture)?;
@@ -225,20 +231,20 @@ impl Reader<'_> {
     pub(super) fn template(
         &self,
         table: &Table<'_>,
-        said: &Said,
-        place: Place,
+        located: &Located,
+        place: TemplateContext,
     ) -> Result<Template> {
-        let wrong = |what: String| table.doc.wrong(said.at, what);
-        Template::compile(&said.text, place, &self.names).map_err(|error| match error {
-            BadTemplate::Said(text) => wrong(text),
+        let wrong = |what: String| table.doc.wrong(located.at, what);
+        Template::compile(&located.text, place, &self.names).map_err(|error| match error {
+            BadTemplate::Invalid(text) => wrong(text),
             BadTemplate::Unknown { name, known } => {
                 let known = known.iter().map(String::as_str).filter(|known| !known.is_empty());
                 let near = nearest(&name, known);
                 let near = near.map(|near| format!("; did you mean {{{{{near}}}}}?"));
                 let near = near.unwrap_or_else(|| {
-                    "; captures are known from the step after theirs on".to_owned()
+                    "; captures are known only in later steps of their flow".to_owned()
                 });
-                wrong(format!("{{{{{name}}}}} is no value{near}"))
+                wrong(format!("unknown template {{{{{name}}}}}{near}"))
             }
         })
     }
@@ -255,7 +261,9 @@ fn source(table: &Table<'_>) -> Result<Option<Source>> {
     let mut ways = ways.into_iter().flatten();
     let source = ways.next();
     match ways.next() {
-        Some(_) => Err(table.doc.wrong(table.at, "one of header, json and regex, not two")),
+        Some(_) => {
+            Err(table.doc.wrong(table.at, "expected one of header, json and regex, not two"))
+        }
         None => Ok(source),
     }
 }
@@ -263,7 +271,7 @@ fn source(table: &Table<'_>) -> Result<Option<Source>> {
 fn check(table: &Table<'_>) -> Result<Check> {
     let bound = |parse: fn(&str) -> Result<u64, String>| {
         move |text: &str| {
-            let wrong = || format!("{text:?} is no bound: write <, > or = before the number");
+            let wrong = || "expected a bound: <, > or = and a number".to_owned();
             let sign = text.chars().next().ok_or_else(wrong)?;
             let rest = text.get(sign.len_utf8()..).unwrap_or_default();
             Bound::new(sign, parse(rest.trim())?).ok_or_else(wrong)
@@ -271,16 +279,18 @@ fn check(table: &Table<'_>) -> Result<Check> {
     };
     let nanoseconds = |text: &str| Ok(units::duration(text)?.as_nanos() as u64);
     let found = source(table)?;
-    let is = table.said("is")?;
+    let is = table.text("is")?;
     let matches = table.parsed("matches", Expected::matches)?;
     let has_source = found.is_some();
     let expected = match (is, matches) {
-        (Some(_), Some(_)) => return Err(table.doc.wrong(table.at, "is or matches, not both")),
-        (Some(said), None) => Some(Expected::Is(said.text.into_bytes())),
+        (Some(_), Some(_)) => {
+            return Err(table.doc.wrong(table.at, "is and matches exclude each other"));
+        }
+        (Some(located), None) => Some(Expected::Is(located.text.into_bytes())),
         (None, matches) => matches,
     };
     if expected.is_some() && !has_source {
-        return Err(table.doc.wrong(table.at, "is and matches go with header, json or regex"));
+        return Err(table.doc.wrong(table.at, "is and matches need header, json or regex"));
     }
     let rules = [
         table.parsed("status", Rule::status)?,
@@ -291,22 +301,22 @@ fn check(table: &Table<'_>) -> Result<Check> {
     let mut rules = rules.into_iter().flatten();
     let (rule, more) = (rules.next(), rules.next());
     let (Some(rule), None) = (rule, more) else {
-        let what = "a check is one of status, header, json, regex, size, latency";
+        let what = "a check needs exactly one of status, header, json, regex, size, latency";
         return Err(table.doc.wrong(table.at, what));
     };
-    let name = match table.said("name")? {
-        Some(said) => said.text,
-        None => as_said(table)?,
+    let name = match table.text("name")? {
+        Some(located) => located.text,
+        None => as_flag_values(table)?,
     };
     Ok(Check { name, rule })
 }
 
-/// A check without a name is called what it says.
-fn as_said(table: &Table<'_>) -> Result<String> {
+/// Returns the default name of a check, its conditions.
+fn as_flag_values(table: &Table<'_>) -> Result<String> {
     let mut words = Vec::new();
     for key in ["status", "header", "json", "regex", "size", "latency", "is", "matches"] {
-        if let Some(said) = table.said(key)? {
-            words.push(format!("{key} {}", said.text));
+        if let Some(located) = table.text(key)? {
+            words.push(format!("{key} {}", located.text));
         }
     }
     Ok(words.join(" "))
@@ -314,7 +324,7 @@ fn as_said(table: &Table<'_>) -> Result<String> {
 
 fn method(text: &str) -> Result<String, String> {
     let is_method = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_uppercase());
-    let wrong = || format!("{text:?} is no method: write GET, POST, PUT, PATCH, DELETE, HEAD …");
+    let wrong = || "expected a method such as GET, POST, PUT, PATCH, DELETE or HEAD".to_owned();
     (is_method && text != "CONNECT").then(|| text.to_owned()).ok_or_else(wrong)
 }
 

@@ -7,6 +7,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::keys::Section;
 use crate::settings::nearest;
+use crate::units;
 
 /// The text and name of a file, for errors.
 #[derive(Copy, Clone, Debug)]
@@ -27,7 +28,7 @@ pub(super) struct Table<'a> {
 
 /// A value or key as text, with its byte offset in the file.
 #[derive(Clone, Debug)]
-pub(super) struct Said {
+pub(super) struct Located {
     pub(super) text: String,
     pub(super) at: usize,
 }
@@ -56,8 +57,8 @@ impl<'a> Table<'a> {
             }
             let near = nearest(name, section.keys.iter().map(|known| known.name));
             let near = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
-            let place = section.name;
-            return Err(doc.wrong(key.span().start, format!("{place} has no key {name}{near}")));
+            let section = section.name;
+            return Err(doc.wrong(key.span().start, format!("{section} has no key {name}{near}")));
         }
         Ok(Table { doc, section, at, values })
     }
@@ -72,15 +73,15 @@ impl<'a> Table<'a> {
         self.get(name).is_some()
     }
 
-    /// Strings, numbers and truth as texts.
-    pub(super) fn said(&self, name: &'static str) -> Result<Option<Said>> {
-        self.get(name).map(|value| self.as_said(name, value)).transpose()
+    /// Returns a string, number or boolean as text.
+    pub(super) fn text(&self, name: &'static str) -> Result<Option<Located>> {
+        self.get(name).map(|value| self.as_flag_values(name, value)).transpose()
     }
 
-    /// The same where nothing else will do.
-    pub(super) fn required(&self, name: &'static str) -> Result<Said> {
+    /// As [`Table::text`], for a key that must be set.
+    pub(super) fn required(&self, name: &'static str) -> Result<Located> {
         let missing = || self.doc.wrong(self.at, format!("{} needs {name}", self.section.name));
-        self.said(name)?.ok_or_else(missing)
+        self.text(name)?.ok_or_else(missing)
     }
 
     pub(super) fn parsed<T>(
@@ -88,13 +89,16 @@ impl<'a> Table<'a> {
         name: &'static str,
         parse: impl Fn(&str) -> Result<T, String>,
     ) -> Result<Option<T>> {
-        let Some(said) = self.said(name)? else { return Ok(None) };
-        let wrong = |error| self.doc.wrong(said.at, format!("{name}: {error}"));
-        parse(&said.text).map(Some).map_err(wrong)
+        let Some(located) = self.text(name)? else { return Ok(None) };
+        let wrong = |error: String| {
+            self.doc
+                .wrong(located.at, format!("{name}: {}", units::with_value(&located.text, &error)))
+        };
+        parse(&located.text).map(Some).map_err(wrong)
     }
 
-    pub(super) fn truth(&self, name: &'static str) -> Result<Option<bool>> {
-        let parse = |text: &str| text.parse().map_err(|_| "write true or false".to_owned());
+    pub(super) fn boolean(&self, name: &'static str) -> Result<Option<bool>> {
+        let parse = |text: &str| text.parse().map_err(|_| "expected true or false".to_owned());
         self.parsed(name, parse)
     }
 
@@ -110,9 +114,14 @@ impl<'a> Table<'a> {
             _ => vec![value],
         };
         let one = |value| {
-            let said = self.as_said(name, value)?;
-            let wrong = |error| self.doc.wrong(said.at, format!("{name}: {error}"));
-            parse(&said.text).map_err(wrong)
+            let located = self.as_flag_values(name, value)?;
+            let wrong = |error: String| {
+                self.doc.wrong(
+                    located.at,
+                    format!("{name}: {}", units::with_value(&located.text, &error)),
+                )
+            };
+            parse(&located.text).map_err(wrong)
         };
         each.into_iter().map(one).collect()
     }
@@ -135,20 +144,20 @@ impl<'a> Table<'a> {
     ) -> Result<Vec<Table<'a>>> {
         let Some(value) = self.get(name) else { return Ok(Vec::new()) };
         let DeValue::Array(values) = value.get_ref() else {
-            let place = section.name;
-            return Err(self.doc.wrong(value.span().start, format!("{name} must be {place}")));
+            let section = section.name;
+            return Err(self.doc.wrong(value.span().start, format!("{name} must be {section}")));
         };
         values.iter().map(|value| self.as_table(name, value, section)).collect()
     }
 
-    /// Names of the user's own with texts.
-    pub(super) fn pairs(&self, name: &'static str) -> Result<Vec<(Said, Said)>> {
+    /// Returns a table whose keys are free names and whose values are text.
+    pub(super) fn pairs(&self, name: &'static str) -> Result<Vec<(Located, Located)>> {
         let pairs = self.entries(name)?;
-        let said = pairs.into_iter().map(|(key, value)| {
-            let said = self.as_said(&key.text, value)?;
-            Ok((key, said))
+        let located = pairs.into_iter().map(|(key, value)| {
+            let located = self.as_flag_values(&key.text, value)?;
+            Ok((key, located))
         });
-        said.collect()
+        located.collect()
     }
 
     /// Returns a table whose keys are free names and whose values are tables of a section.
@@ -156,7 +165,7 @@ impl<'a> Table<'a> {
         &self,
         name: &'static str,
         section: &'static Section,
-    ) -> Result<Vec<(Said, Table<'a>)>> {
+    ) -> Result<Vec<(Located, Table<'a>)>> {
         let pairs = self.entries(name)?;
         let tables = pairs.into_iter().map(|(key, value)| {
             let table = self.as_table(&key.text, value, section)?;
@@ -171,15 +180,15 @@ impl<'a> Table<'a> {
         Ok(Some((self.as_json(value)?, value.span().start)))
     }
 
-    /// In the order of the file.
-    fn entries(&self, name: &'static str) -> Result<Vec<(Said, &'a Spanned<DeValue<'a>>)>> {
+    /// Returns the entries of a table in the order of the file.
+    fn entries(&self, name: &'static str) -> Result<Vec<(Located, &'a Spanned<DeValue<'a>>)>> {
         let Some(value) = self.get(name) else { return Ok(Vec::new()) };
         let DeValue::Table(values) = value.get_ref() else {
             return Err(self.doc.wrong(value.span().start, format!("{name} must be a table")));
         };
         let entry = |(key, value): (&Spanned<_>, &'a _)| {
             let text: &std::borrow::Cow<'_, str> = key.get_ref();
-            (Said { text: text.to_string(), at: key.span().start }, value)
+            (Located { text: text.to_string(), at: key.span().start }, value)
         };
         let mut entries: Vec<_> = values.iter().map(entry).collect();
         entries.sort_by_key(|(key, _)| key.at);
@@ -199,16 +208,20 @@ impl<'a> Table<'a> {
         }
     }
 
-    fn as_said(&self, name: &str, value: &Spanned<DeValue<'_>>) -> Result<Said> {
+    fn as_flag_values(&self, name: &str, value: &Spanned<DeValue<'_>>) -> Result<Located> {
         let at = value.span().start;
         let text = match value.get_ref() {
             DeValue::String(text) => text.to_string(),
             DeValue::Integer(number) => number.to_string(),
             DeValue::Float(number) => number.to_string(),
             DeValue::Boolean(truth) => truth.to_string(),
-            _ => return Err(self.doc.wrong(at, format!("{name} must be a text or a number"))),
+            _ => {
+                return Err(self
+                    .doc
+                    .wrong(at, format!("{name} must be a string, a number, true or false")));
+            }
         };
-        Ok(Said { text, at })
+        Ok(Located { text, at })
     }
 
     fn as_json(&self, value: &Spanned<DeValue<'_>>) -> Result<serde_json::Value> {
@@ -236,7 +249,7 @@ impl<'a> Table<'a> {
                 Value::Object(pairs.collect::<Result<_>>()?)
             }
             DeValue::Datetime(_) => {
-                return Err(self.doc.wrong(at, "JSON has no dates: write a text"));
+                return Err(self.doc.wrong(at, "JSON has no dates: use a string"));
             }
         })
     }

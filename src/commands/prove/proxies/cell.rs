@@ -48,7 +48,7 @@ impl Cell {
     /// Returns the last part of the name.
     pub(super) fn pace(&self) -> String {
         match self.traffic {
-            Traffic::Every(time) => units::time_as_said(time),
+            Traffic::Every(time) => units::format_duration(time),
             Traffic::BackToBack(messages) => format!("{messages}x"),
         }
     }
@@ -62,10 +62,10 @@ impl Cell {
             Traffic::Every(every) if every > self.hold => bail!(
                 "{}: a hold of {} is too short for one message per tunnel",
                 self.name(),
-                units::time_as_said(self.hold)
+                units::format_duration(self.hold)
             ),
             Traffic::BackToBack(_) if self.hold.is_zero() => {
-                bail!("{}: it must be held for some time", self.name())
+                bail!("{}: invalid hold 0: expected more than 0", self.name())
             }
             _ => Ok(()),
         }
@@ -110,7 +110,7 @@ impl Table {
                 .map(|time| reader.value(time, units::positive_duration).map(Traffic::Every))
                 .collect::<Result<Vec<_>>>()?,
             (None, Some(messages)) if messages > 0 => vec![Traffic::BackToBack(messages)],
-            _ => bail!("[[cells]]: say either `every` or `messages`, how many on each connection"),
+            _ => bail!("[[cells]]: set either `every` or `messages` (number per connection)"),
         };
         let tunnels = self.tunnels.iter().map(|n| reader.value(n, units::positive_count));
         let sizes = self.sizes.iter().map(|size| reader.value(size, size_in_bytes));
@@ -126,7 +126,7 @@ impl Table {
         let numbered = |cell: &Cell| matches!(cell.traffic, Traffic::Every(_));
         if let Some(cell) = cells.iter().find(|c| numbered(c) && c.size < load::Echo::SIZE_MIN) {
             bail!(
-                "[[cells]]: {} B is too small: with `every` a message carries its number",
+                "[[cells]]: size {} B is too small: with `every` a message carries its number",
                 cell.size
             );
         }
@@ -137,7 +137,7 @@ impl Table {
 fn size_in_bytes(text: &str) -> Result<usize, String> {
     let size = units::size(text)?;
     let within = usize::try_from(size).ok().filter(|_| (1..=SIZE_MAX).contains(&size));
-    within.ok_or_else(|| "a message has 1 B to 1MiB".to_owned())
+    within.ok_or_else(|| "expected a size of 1B to 1MiB".to_owned())
 }
 
 #[cfg(test)]
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_every_combination_of_its_lists() {
+    fn a_table_expands_to_all_combinations() {
         let text =
             "tunnels = ['1k', '250']\nsizes = ['10', '4KiB']\nevery = ['100ms']\nhold = '5s'";
         let names: Vec<_> = cells(text).unwrap().iter().map(Cell::name).collect();
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_said() {
+    fn invalid_cells_are_refused() {
         let (lists, hold) = ("tunnels = ['5']\nsizes = ['20']", "hold = '5s'");
         for (text, named) in [
             (format!("{lists}\n{hold}"), "either"),

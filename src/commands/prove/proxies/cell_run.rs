@@ -11,15 +11,15 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::cell::{Cell, Traffic};
-use super::competitor::{Installed, Proxy, Rival};
+use super::competitor::{Competitor, Installed, Proxy};
 use crate::commands::prove::phases::Stop;
 use crate::commands::prove::plan::{Messages, Plan};
 use crate::commands::prove::processes::{Load, Progress, Serve};
 
 /// Sampling interval, and the number of samples between memory measurements.
 const LOOK: Duration = Duration::from_millis(250);
-const WEIGH_EVERY: u32 = 4;
-/// Longest wait for tunnels to open, and for the last answers.
+const MEMORY_EVERY: u32 = 4;
+/// Time limits in seconds for opening tunnels and for the last answers.
 const CONNECT_WAIT: f64 = 120.0;
 const LAST_WAIT: f64 = 30.0;
 
@@ -80,7 +80,7 @@ struct Pass<'a> {
 /// Ctrl-C, or a process that failed.
 pub(super) fn run(
     cell: &Cell,
-    rival: Rival,
+    competitor: Competitor,
     installed: &Installed,
     workers: u64,
     plan: &Plan,
@@ -89,7 +89,8 @@ pub(super) fn run(
     let broken = |error: anyhow::Error| Stop::Broken(format!("{error:#}"));
     let plan = cell.plan(plan);
     let serve = Serve::start(cell.tunnels, &plan, None).map_err(broken)?;
-    let proxy = rival.start(installed, cell, workers, serve.listen(), machine).map_err(broken)?;
+    let proxy =
+        competitor.start(installed, cell, workers, serve.listen(), machine).map_err(broken)?;
     let url = format!("ws://{}/echo", proxy.listen);
     let load = Load::start(&url, cell.tunnels, &plan, serve.admin(), None).map_err(broken)?;
     Pass { cell, serve, proxy, load }.measure()
@@ -97,13 +98,13 @@ pub(super) fn run(
 
 impl Pass<'_> {
     fn measure(mut self) -> Result<Figures, Stop> {
-        let before = self.proxy.weigh();
+        let before = self.proxy.measure_memory();
         let connect_seconds = self.connect()?;
         let began_ns = process::now_ns();
-        let at_first = self.weigh()?;
+        let at_first = self.measure_memory()?;
         let most = self.exchange(began_ns, at_first[0].rss_bytes)?;
         let seconds = seconds_since(began_ns);
-        let at_last = self.weigh()?;
+        let at_last = self.measure_memory()?;
         let summary = self.load.finish().map_err(Stop::Broken)?;
         self.serve.stop();
         let cores = |at: usize| match (at_first.get(at), at_last.get(at)) {
@@ -156,8 +157,8 @@ impl Pass<'_> {
             looks += 1;
             let over =
                 progress.echoed() || seconds_since(began_ns) > hold.as_secs_f64() + LAST_WAIT;
-            if over || looks.is_multiple_of(WEIGH_EVERY) {
-                most = most.max(self.proxy.weigh().rss_bytes);
+            if over || looks.is_multiple_of(MEMORY_EVERY) {
+                most = most.max(self.proxy.measure_memory().rss_bytes);
             }
             if over {
                 return Ok(most);
@@ -172,21 +173,21 @@ impl Pass<'_> {
             return Err(Stop::Interrupted);
         }
         if let Some(how) = self.proxy.ended() {
-            let said = self.proxy.last_words();
-            return Err(Stop::Broken(format!("it ended in the middle of it: {how}; {said}")));
+            let output = self.proxy.last_output();
+            return Err(Stop::Broken(format!("the proxy ended during the run: {how}; {output}")));
         }
         if let Some(how) = self.serve.ended() {
-            return Err(Stop::Broken(format!("the server ended in the middle of it: {how}")));
+            return Err(Stop::Broken(format!("the server ended during the run: {how}")));
         }
         self.load.progress(LOOK)
     }
 
-    /// Proxy, server, clients.
-    fn weigh(&self) -> Result<[ProcessMemory; 3], Stop> {
-        let of = |pid| ProcessMemory::of(pid).context("a process cannot be weighed");
+    /// Measures proxy, server and clients.
+    fn measure_memory(&self) -> Result<[ProcessMemory; 3], Stop> {
+        let of = |pid| ProcessMemory::of(pid).context("cannot read the memory of a process");
         let others = of(self.serve.pid()).and_then(|serve| Ok([serve, of(self.load.pid())?]));
         let [serve, load] = others.map_err(|error| Stop::Broken(format!("{error:#}")))?;
-        Ok([self.proxy.weigh(), serve, load])
+        Ok([self.proxy.measure_memory(), serve, load])
     }
 }
 

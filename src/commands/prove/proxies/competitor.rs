@@ -25,19 +25,19 @@ use engine::sys::process;
 use super::cell::Cell;
 use crate::commands::prove::processes;
 
-/// Longest wait for a proxy to listen, and for it to end after it was asked.
-const READY_WAIT: Duration = Duration::from_secs(20);
-const END_WAIT: Duration = Duration::from_secs(5);
-/// Descriptors of a process of nginx or HAProxy that are for no tunnel.
+/// Time limits for a proxy to listen, and to end after SIGTERM.
+const READY_TIMEOUT: Duration = Duration::from_secs(20);
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+/// Descriptors of an nginx or HAProxy process besides its tunnels.
 const OWN_DESCRIPTORS: u64 = 100;
-/// Tunnels beside those that are held: some come before the end of others is noticed. In hundredths.
-const SPARE: u64 = 8;
-/// Lines that are kept of what a proxy says.
+/// Reserve of tunnels in percent: some open before the proxy notices that others ended.
+const RESERVE_PERCENT: u64 = 8;
+/// Lines kept of a proxy's standard error.
 const LINES_KEPT: usize = 20;
 
 /// The proxy between clients and server.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, ValueEnum)]
-pub(in crate::commands::prove) enum Rival {
+pub(in crate::commands::prove) enum Competitor {
     /// `standfast proxy`.
     Standfast,
     /// nginx, from PATH or where Debian puts it.
@@ -46,30 +46,30 @@ pub(in crate::commands::prove) enum Rival {
     Haproxy,
 }
 
-impl Rival {
-    pub(in crate::commands::prove) const ALL: [Rival; 3] =
-        [Rival::Standfast, Rival::Nginx, Rival::Haproxy];
+impl Competitor {
+    pub(in crate::commands::prove) const ALL: [Competitor; 3] =
+        [Competitor::Standfast, Competitor::Nginx, Competitor::Haproxy];
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            Rival::Standfast => "standfast",
-            Rival::Nginx => "nginx",
-            Rival::Haproxy => "haproxy",
+            Competitor::Standfast => "standfast",
+            Competitor::Nginx => "nginx",
+            Competitor::Haproxy => "haproxy",
         }
     }
 
     /// Returns its executable and version, or `None` if it is not installed.
     pub(super) fn find(self) -> Option<Installed> {
-        if self == Rival::Standfast {
+        if self == Competitor::Standfast {
             let version = env!("CARGO_PKG_VERSION").to_owned();
             return Some(Installed { program: std::env::current_exe().ok()?, version });
         }
         let program = in_path(self.name())?;
         let output = Command::new(&program).arg("-v").output().ok()?;
-        let said = [output.stdout, output.stderr].concat();
-        let said = String::from_utf8_lossy(&said).into_owned();
+        let printed = [output.stdout, output.stderr].concat();
+        let printed = String::from_utf8_lossy(&printed).into_owned();
         // `nginx version: nginx/1.22.1`, `HAProxy version 2.6.12-1 2023/12/16 - https://…`.
-        let mut words = said.split_whitespace().map(|word| word.trim_start_matches("nginx/"));
+        let mut words = printed.split_whitespace().map(|word| word.trim_start_matches("nginx/"));
         let version = words.find(|word| word.starts_with(|c: char| c.is_ascii_digit()));
         Some(Installed { program, version: version.unwrap_or("unknown").to_owned() })
     }
@@ -78,20 +78,20 @@ impl Rival {
     /// no number can.
     pub(super) fn workers(self, tunnels: u64, table: u64) -> Result<u64, String> {
         let sockets = 2 * tunnels;
-        let spare = sockets * (100 + SPARE) / 100 + OWN_DESCRIPTORS;
+        let needed = sockets * (100 + RESERVE_PERCENT) / 100 + OWN_DESCRIPTORS;
         match self {
-            Rival::Standfast => (1..=1_024)
+            Competitor::Standfast => (1..=1_024)
                 .find(|&workers| workers * (worker_capacity(table, workers) / 2) >= tunnels)
-                .ok_or_else(|| format!("tables of {table} descriptors do not hold it")),
-            // The kernel spreads connections over its workers by chance.
-            Rival::Nginx if spare <= table => Ok(1),
-            Rival::Nginx => {
+                .ok_or_else(|| format!("descriptor tables of {table} are too small")),
+            // The kernel distributes connections over its workers at random.
+            Competitor::Nginx if needed <= table => Ok(1),
+            Competitor::Nginx => {
                 let room = table.saturating_sub(OWN_DESCRIPTORS).max(1);
-                Ok((spare - OWN_DESCRIPTORS).div_ceil(room))
+                Ok((needed - OWN_DESCRIPTORS).div_ceil(room))
             }
-            Rival::Haproxy if sockets + OWN_DESCRIPTORS <= table => Ok(1),
-            Rival::Haproxy => Err(format!(
-                "cannot hold it: one process, whose {table} descriptors are {} tunnels",
+            Competitor::Haproxy if sockets + OWN_DESCRIPTORS <= table => Ok(1),
+            Competitor::Haproxy => Err(format!(
+                "too few descriptors: one process with {table} descriptors holds {} tunnels",
                 table.saturating_sub(OWN_DESCRIPTORS) / 2
             )),
         }
@@ -110,15 +110,15 @@ impl Rival {
         machine: &Machine,
     ) -> Result<Proxy> {
         match self {
-            Rival::Standfast => start_ours(workers, upstream),
-            Rival::Nginx => {
+            Competitor::Standfast => start_ours(workers, upstream),
+            Competitor::Nginx => {
                 let port = free_port()?;
                 let scratch = Scratch::new(self.name())?;
                 let text = nginx(cell, workers, port, upstream, machine, &scratch.0);
                 let file = scratch.file("nginx.conf", &text)?;
                 start_other(installed, &["-e", "stderr", "-c", &file], port, workers, scratch)
             }
-            Rival::Haproxy => {
+            Competitor::Haproxy => {
                 let port = free_port()?;
                 let scratch = Scratch::new(self.name())?;
                 let text = haproxy(cell, machine.files.table(), port, upstream);
@@ -159,7 +159,8 @@ fn nginx(
     folder: &Path,
 ) -> String {
     let (shown, tunnels) = (folder.display(), cell.tunnels);
-    let connections = 2 * tunnels.div_ceil(workers) * (100 + SPARE) / 100 + OWN_DESCRIPTORS / 2;
+    let connections =
+        2 * tunnels.div_ceil(workers) * (100 + RESERVE_PERCENT) / 100 + OWN_DESCRIPTORS / 2;
     let several = workers > 1;
     let mut text = format!(
         "daemon off;\nmaster_process {};\nworker_processes {workers};\npid {shown}/pid;\n\
@@ -196,7 +197,7 @@ fn nginx(
 /// Returns HAProxy's configuration: one thread, no log, and enough connections for the cell.
 fn haproxy(cell: &Cell, table: u64, port: u16, upstream: SocketAddr) -> String {
     let most = table.saturating_sub(OWN_DESCRIPTORS) / 2;
-    let maxconn = (cell.tunnels * (100 + SPARE) / 100 + OWN_DESCRIPTORS / 2).min(most);
+    let maxconn = (cell.tunnels * (100 + RESERVE_PERCENT) / 100 + OWN_DESCRIPTORS / 2).min(most);
     format!(
         "global\n  maxconn {maxconn}\n  nbthread 1\n\
          defaults\n  mode http\n  timeout connect 5s\n  timeout client 1h\n  timeout server 1h\n  \
@@ -213,7 +214,8 @@ impl Scratch {
     fn new(name: &str) -> Result<Scratch> {
         let folder = format!("standfast-prove-{}-{name}", std::process::id());
         let folder = std::env::temp_dir().join(folder);
-        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        fs::create_dir_all(&folder)
+            .with_context(|| format!("cannot create {}", folder.display()))?;
         Ok(Scratch(folder))
     }
 
@@ -235,9 +237,9 @@ pub(super) struct Proxy {
     child: Child,
     pub(super) listen: SocketAddr,
     pub(super) workers: u64,
-    /// The last it said.
-    said: Arc<Mutex<VecDeque<String>>>,
-    // Last: it goes when the process has ended.
+    /// The last lines of its standard error.
+    output: Arc<Mutex<VecDeque<String>>>,
+    // Last: dropped after the process has ended.
     _scratch: Option<Scratch>,
 }
 
@@ -246,12 +248,12 @@ fn start_ours(workers: u64, upstream: SocketAddr) -> Result<Proxy> {
         ["proxy", "--listen=127.0.0.1:0", "--admin=off", "--ready-json"].map(String::from).to_vec();
     arguments.extend(["--end-with-parent", "--drain=0s", "--log=warn"].map(String::from));
     arguments.extend([format!("--workers={workers}"), format!("--upstream={upstream}")]);
-    let (child, ready) = processes::start_and_hear(&arguments)?;
+    let (child, ready) = processes::start_and_wait(&arguments)?;
     let mut proxy = Proxy {
         child,
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         workers,
-        said: Arc::default(),
+        output: Arc::default(),
         _scratch: None,
     };
     let listen = ready["listen"].as_str().and_then(|text| text.parse().ok());
@@ -273,35 +275,35 @@ fn start_other(
     // Ctrl-C goes to the proof only, which then ends the proxy.
     let mut child = process::start_foreign(command.process_group(0))
         .with_context(|| format!("cannot start {}", installed.program.display()))?;
-    let said: Arc<Mutex<VecDeque<String>>> = Arc::default();
+    let output: Arc<Mutex<VecDeque<String>>> = Arc::default();
     if let Some(stderr) = child.stderr.take() {
-        let said = Arc::clone(&said);
-        thread::spawn(move || keep_last(BufReader::new(stderr), &said));
+        let output = Arc::clone(&output);
+        thread::spawn(move || keep_last(BufReader::new(stderr), &output));
     }
     let listen = SocketAddr::from(([127, 0, 0, 1], port));
-    let mut proxy = Proxy { child, listen, workers, said, _scratch: Some(scratch) };
-    proxy.until_it_listens()?;
+    let mut proxy = Proxy { child, listen, workers, output, _scratch: Some(scratch) };
+    proxy.wait_until_it_listens()?;
     Ok(proxy)
 }
 
-fn keep_last(from: impl BufRead, said: &Mutex<VecDeque<String>>) {
+fn keep_last(from: impl BufRead, output: &Mutex<VecDeque<String>>) {
     for line in from.lines().map_while(Result::ok) {
-        let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
-        if said.len() >= LINES_KEPT {
-            said.pop_front();
+        let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
+        if output.len() >= LINES_KEPT {
+            output.pop_front();
         }
-        said.push_back(line);
+        output.push_back(line);
     }
 }
 
 impl Proxy {
-    fn until_it_listens(&mut self) -> Result<()> {
-        let deadline_ns = process::now_ns() + READY_WAIT.as_nanos() as u64;
+    fn wait_until_it_listens(&mut self) -> Result<()> {
+        let deadline_ns = process::now_ns() + READY_TIMEOUT.as_nanos() as u64;
         while TcpStream::connect(self.listen).is_err() {
             let ended = self.ended();
             if ended.is_some() || process::now_ns() > deadline_ns {
-                let how = ended.unwrap_or_else(|| "nobody listens".to_owned());
-                return Err(anyhow!("it did not start: {how}; {}", self.last_words()));
+                let how = ended.unwrap_or_else(|| "it does not listen".to_owned());
+                return Err(anyhow!("the proxy did not start: {how}; {}", self.last_output()));
             }
             thread::sleep(Duration::from_millis(20));
         }
@@ -313,14 +315,14 @@ impl Proxy {
         self.child.try_wait().ok().flatten().map(|status| status.to_string())
     }
 
-    /// The last line it said.
-    pub(super) fn last_words(&self) -> String {
-        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        said.back().map_or("it said nothing".to_owned(), |line| format!("it said: {line}"))
+    /// Returns the last line of its standard error.
+    pub(super) fn last_output(&self) -> String {
+        let output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
+        output.back().map_or("no output".to_owned(), |line| format!("last output: {line}"))
     }
 
-    /// Resident memory and CPU time of all its processes; memory they share counts in each.
-    pub(super) fn weigh(&self) -> ProcessMemory {
+    /// Returns resident memory and CPU time of all its processes; shared memory counts in each.
+    pub(super) fn measure_memory(&self) -> ProcessMemory {
         let mut sum = ProcessMemory { rss_bytes: 0, anon_bytes: 0, cpu_seconds: 0.0 };
         for pid in self.pids() {
             let Ok(one) = ProcessMemory::of(pid) else { continue };
@@ -345,7 +347,7 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         let workers = self.pids().split_off(1);
         process::terminate(self.child.id());
-        let deadline_ns = process::now_ns() + END_WAIT.as_nanos() as u64;
+        let deadline_ns = process::now_ns() + END_TIMEOUT.as_nanos() as u64;
         while self.ended().is_none() {
             if process::now_ns() > deadline_ns {
                 // Killing it leaves its workers, which it would have ended.
@@ -370,18 +372,18 @@ mod tests {
     }
 
     #[test]
-    fn workers_are_as_many_as_descriptor_tables_need() {
-        for (rival, few, many) in [(Rival::Standfast, 1, 6), (Rival::Nginx, 1, 6)] {
-            assert_eq!(rival.workers(5_000, 20_000), Ok(few), "{rival:?}");
-            assert_eq!(rival.workers(50_000, 20_000), Ok(many), "{rival:?}");
+    fn workers_follow_from_the_descriptor_tables() {
+        for (competitor, few, many) in [(Competitor::Standfast, 1, 6), (Competitor::Nginx, 1, 6)] {
+            assert_eq!(competitor.workers(5_000, 20_000), Ok(few), "{competitor:?}");
+            assert_eq!(competitor.workers(50_000, 20_000), Ok(many), "{competitor:?}");
         }
-        assert_eq!(Rival::Haproxy.workers(9_950, 20_000), Ok(1));
-        let why = Rival::Haproxy.workers(9_951, 20_000).unwrap_err();
-        assert!(why.contains("20000 descriptors are 9950 tunnels"), "{why}");
+        assert_eq!(Competitor::Haproxy.workers(9_950, 20_000), Ok(1));
+        let why = Competitor::Haproxy.workers(9_951, 20_000).unwrap_err();
+        assert!(why.contains("20000 descriptors holds 9950 tunnels"), "{why}");
     }
 
     #[test]
-    fn nginx_gets_room_sources_and_sockets_to_accept_from() {
+    fn nginx_gets_connections_sources_and_listening_sockets() {
         let mut machine = Machine::read();
         machine.ports.range = Some((32_768, 60_999));
         machine.ports.reserved = 0;

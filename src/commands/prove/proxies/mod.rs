@@ -16,8 +16,8 @@ use serde::Serialize;
 
 pub(super) use self::cell::{Cell, Table};
 use self::cell_run::Figures;
+pub(super) use self::competitor::Competitor;
 use self::competitor::Installed;
-pub(super) use self::competitor::Rival;
 use super::Args;
 use super::phases::Stop;
 use super::plan::Plan;
@@ -47,7 +47,7 @@ struct Experiment {
     command: String,
     scenario: Option<String>,
     machine: Machine,
-    proxies: Vec<Seen>,
+    proxies: Vec<ProxyResult>,
     cells: Vec<CellResult>,
     verdict: &'static str,
     reasons: Vec<String>,
@@ -55,12 +55,12 @@ struct Experiment {
 
 /// A proxy that was requested.
 #[derive(Serialize)]
-struct Seen {
+struct ProxyResult {
     name: &'static str,
     /// Null if it is not installed.
     version: Option<String>,
     #[serde(skip)]
-    rival: Rival,
+    competitor: Competitor,
     #[serde(skip)]
     installed: Result<Installed, String>,
 }
@@ -85,10 +85,11 @@ struct Pass {
     proxy: &'static str,
     /// Null if it could not be measured.
     figures: Option<Figures>,
-    /// Why not.
-    left_out: Option<String>,
+    /// Why it was not measured.
+    #[serde(rename = "left_out")]
+    skipped: Option<String>,
     #[serde(skip)]
-    rival: Rival,
+    competitor: Competitor,
 }
 
 /// Runs every cell. Exit code 0 if `standfast proxy` held all, 1 if not, 130 after Ctrl-C.
@@ -102,7 +103,7 @@ pub(super) fn run(args: &Args, plan: &Plan, mut screen: Screen) -> Result<ExitCo
         standfast: env!("CARGO_PKG_VERSION"),
         command: output::command_line(),
         scenario: plan.scenario.clone(),
-        proxies: plan.proxies.iter().map(|&rival| Seen::look(rival)).collect(),
+        proxies: plan.proxies.iter().map(|&competitor| ProxyResult::look(competitor)).collect(),
         cells: Vec::new(),
         verdict: INTERRUPTED,
         reasons: Vec::new(),
@@ -121,7 +122,7 @@ pub(super) fn run(args: &Args, plan: &Plan, mut screen: Screen) -> Result<ExitCo
     }
     if let Some(file) = &args.html {
         table::page(&experiment, plan).write(file)?;
-        eprintln!("the whole experiment as a page: {file}");
+        eprintln!("report: {file}");
     }
     Ok(match experiment.verdict {
         HELD | NOT_JUDGED => ExitCode::SUCCESS,
@@ -146,31 +147,31 @@ fn preflight(plan: &Plan, force: bool, screen: &mut Screen) -> Result<Machine> {
     let report = capacity::check(&machine, &goal);
     if !report.holds() && !force {
         bail!(
-            "{report}\nA tunnel with both its ends here is two connections. --cells NAME,… takes the \
-             cells that fit; to begin all the same, add --force."
+            "{report}\nA tunnel with both ends on this machine is two connections. Select smaller cells with \
+             --cells NAME,…; to start anyway, add --force."
         );
     }
     Ok(machine)
 }
 
-impl Seen {
-    fn look(rival: Rival) -> Seen {
-        let name = rival.name();
+impl ProxyResult {
+    fn look(competitor: Competitor) -> ProxyResult {
+        let name = competitor.name();
         let missing = || format!("{name} is not installed (Debian: apt-get install {name})");
-        let installed = rival.find().ok_or_else(missing);
+        let installed = competitor.find().ok_or_else(missing);
         let version = installed.as_ref().ok().map(|installed| installed.version.clone());
-        Seen { name, version, rival, installed }
+        ProxyResult { name, version, competitor, installed }
     }
 
     /// Runs one cell. Returns `None` if interrupted.
     fn pass(&self, cell: &Cell, plan: &Plan, machine: &Machine) -> Option<Pass> {
         let measured = self.installed.as_ref().map_err(Clone::clone).and_then(|installed| {
-            let workers = self.rival.workers(cell.tunnels, machine.files.table())?;
+            let workers = self.competitor.workers(cell.tunnels, machine.files.table())?;
             Ok((installed, workers))
         });
         let measured = match measured {
             Ok((installed, workers)) => {
-                match cell_run::run(cell, self.rival, installed, workers, plan, machine) {
+                match cell_run::run(cell, self.competitor, installed, workers, plan, machine) {
                     Ok(figures) => Ok(figures),
                     Err(Stop::Broken(why)) => Err(why),
                     Err(Stop::Interrupted) => return None,
@@ -178,27 +179,27 @@ impl Seen {
             }
             Err(why) => Err(why),
         };
-        let (figures, left_out) = match measured {
+        let (figures, skipped) = match measured {
             Ok(figures) => (Some(figures), None),
             Err(why) => (None, Some(why)),
         };
-        Some(Pass { proxy: self.name, figures, left_out, rival: self.rival })
+        Some(Pass { proxy: self.name, figures, skipped, competitor: self.competitor })
     }
 }
 
 impl Experiment {
     /// Runs all cells; returns false if interrupted.
     fn measure(&mut self, plan: &Plan, screen: &mut Screen) -> bool {
-        for seen in &self.proxies {
-            screen.note(&match &seen.installed {
-                Ok(installed) => format!("{} {}", seen.name, installed.version),
-                Err(why) => format!("{why}: it is left out"),
+        for proxy in &self.proxies {
+            screen.note(&match &proxy.installed {
+                Ok(installed) => format!("{} {}", proxy.name, installed.version),
+                Err(why) => format!("{why}: skipped"),
             });
         }
         for (at, cell) in plan.cells.iter().enumerate() {
             let mut result = CellResult::new(cell);
-            for seen in &self.proxies {
-                let Some(pass) = seen.pass(cell, plan, &self.machine) else {
+            for proxy in &self.proxies {
+                let Some(pass) = proxy.pass(cell, plan, &self.machine) else {
                     self.cells.push(result);
                     return false;
                 };
@@ -215,7 +216,7 @@ impl Experiment {
     fn judge(&mut self, whole: bool) {
         let ours = |cell: &CellResult| {
             let mut passes = cell.passes.iter();
-            let pass = passes.find(|pass| pass.rival == Rival::Standfast)?;
+            let pass = passes.find(|pass| pass.competitor == Competitor::Standfast)?;
             Some((cell.cell.clone(), pass.shortfalls(&cell.cell)))
         };
         let judged: Vec<_> = self.cells.iter().filter_map(ours).collect();
@@ -259,23 +260,23 @@ impl Pass {
     /// Returns why the cell fell short.
     fn shortfalls(&self, cell: &Cell) -> Vec<String> {
         let Some(figures) = &self.figures else {
-            return self.left_out.iter().cloned().collect();
+            return self.skipped.iter().cloned().collect();
         };
         let missing = cell.tunnels.saturating_sub(figures.open);
         let counts = [
             (figures.failed, "connections failed to open"),
-            (figures.closed.values().sum(), "tunnels were closed before they were to"),
-            (missing.saturating_sub(figures.failed), "tunnels are not open in the end"),
+            (figures.closed.values().sum(), "tunnels were closed early"),
+            (missing.saturating_sub(figures.failed), "tunnels are not open at the end"),
             (figures.lost, "messages were not answered"),
-            (figures.duplicated, "answers came twice"),
-            (figures.reordered, "answers came out of order"),
-            (figures.corrupted, "messages were no answer to what was sent"),
+            (figures.duplicated, "answers were duplicated"),
+            (figures.reordered, "answers arrived out of order"),
+            (figures.corrupted, "answers did not match a message that was sent"),
         ];
         let some = counts.into_iter().filter(|(count, _)| *count > 0);
         let mut reasons: Vec<String> =
             some.map(|(count, what)| format!("{count} {what}")).collect();
         if figures.received == 0 {
-            reasons.push("no message came back".to_owned());
+            reasons.push("no message was echoed".to_owned());
         }
         let allowed = allowed(cell);
         if figures.rss_bytes > allowed {

@@ -5,18 +5,18 @@ use capacity::{Bytes, Count};
 
 use super::cell::{Cell, Traffic};
 use super::cell_run::Figures;
-use super::competitor::Rival;
+use super::competitor::Competitor;
 use super::{CellResult, Experiment, Pass, RSS_BASE, RSS_PER_TUNNEL};
 use crate::commands::prove::plan::Plan;
 use crate::progress::Series;
 use crate::report::{self, Report, Rows};
-use crate::units::time_as_said;
+use crate::units::format_duration;
 
-/// What the founding experiment said, for whoever compares.
-const FOUNDING: &str = "\
-The founding experiment (nginx 1.7, 2014, six workers on its own machine) held 50,000 in less than 1 GB and
-less than one core; memory of a connection was the same whatever the size and rate; busy, it grew by less
-than 15 % from 1 B to 4,096 B. Its exact figures are in pictures only.";
+/// Results of the reference experiment, for comparison.
+const REFERENCE: &str = "\
+Reference experiment (nginx 1.7, 2014, six workers on another machine): 50,000 tunnels in less than 1 GB and
+less than one core; memory per connection did not depend on size and rate; under load it grew by less than
+15 % from 1 B to 4,096 B. Its exact figures were published as images only.";
 
 /// Formats the result of one cell through one proxy as a line.
 pub(super) fn line(cell: &Cell, pass: &Pass) -> String {
@@ -25,10 +25,10 @@ pub(super) fn line(cell: &Cell, pass: &Pass) -> String {
         Some(figures) => {
             let [resident, each, cores, _, messages, failures] = values(figures);
             format!(
-                "{name}: {resident}, {each} a tunnel, {cores} cores, {messages} came back, {failures} failures"
+                "{name}: {resident}, {each} per tunnel, {cores} cores, {messages} echoed, {failures} failures"
             )
         }
-        None => format!("{name}: {}", pass.left_out.as_deref().unwrap_or_default()),
+        None => format!("{name}: {}", pass.skipped.as_deref().unwrap_or_default()),
     }
 }
 
@@ -52,7 +52,7 @@ pub(super) fn text(experiment: &Experiment) -> String {
         text.push('\n');
     }
     let heads = ["tunnels", "message", "pace", "proxy"];
-    let values = ["resident", "a tunnel", "cores", "opened", "came back", "failures"];
+    let values = ["resident", "per tunnel", "cores", "opened", "echoed", "failures"];
     text += &row(heads.map(str::to_owned), values.map(str::to_owned));
     for cell in &experiment.cells {
         let mut named = named(&cell.cell);
@@ -63,7 +63,7 @@ pub(super) fn text(experiment: &Experiment) -> String {
                     row([tunnels, size, pace, pass.proxy.to_owned()], self::values(figures))
                 }
                 None => {
-                    let why = pass.left_out.as_deref().unwrap_or_default();
+                    let why = pass.skipped.as_deref().unwrap_or_default();
                     format!("  {tunnels:>8} {size:>8} {pace:>7}  {:<10} {why}\n", pass.proxy)
                 }
             };
@@ -71,14 +71,14 @@ pub(super) fn text(experiment: &Experiment) -> String {
     }
     let growths = growths(&experiment.cells);
     if !growths.is_empty() {
-        text += "\n  resident memory with the largest messages, to that with the smallest:\n";
+        text += "\n  resident memory with the largest messages compared to the smallest:\n";
     }
     for growth in growths {
-        let said = growth.each.iter().map(|(proxy, said)| format!("{proxy} {said}"));
-        let said: Vec<String> = said.collect();
-        text += &format!("  {}: {}\n", growth.of.join(", "), said.join(", "));
+        let each = growth.each.iter().map(|(proxy, percent)| format!("{proxy} {percent}"));
+        let each: Vec<String> = each.collect();
+        text += &format!("  {}: {}\n", growth.of.join(", "), each.join(", "));
     }
-    text += &format!("\n  {}\n", FOUNDING.replace('\n', "\n  "));
+    text += &format!("\n  {}\n", REFERENCE.replace('\n', "\n  "));
     text
 }
 
@@ -93,14 +93,14 @@ fn row([tunnels, size, pace, proxy]: [String; 4], values: [String; 6]) -> String
 fn sentence(experiment: &Experiment) -> String {
     let cells = experiment.cells.len();
     format!(
-        "{cells} cells; standfast proxy is to lose nothing and to take at most {} MiB + {RSS_PER_TUNNEL} B a tunnel",
+        "{cells} cells; standfast proxy must lose nothing and use at most {} MiB + {RSS_PER_TUNNEL} B per tunnel",
         RSS_BASE >> 20
     )
 }
 
 fn named(cell: &Cell) -> [String; 3] {
     let pace = match cell.traffic {
-        Traffic::Every(time) => time_as_said(time),
+        Traffic::Every(time) => format_duration(time),
         Traffic::BackToBack(messages) => format!("{messages} each"),
     };
     [Count(cell.tunnels).to_string(), format!("{} B", Count(cell.size as u64)), pace]
@@ -134,7 +134,7 @@ fn growth(group: &[&CellResult]) -> Option<Growth> {
     let most = group.iter().max_by_key(|result| result.size)?;
     let rss = |pass: &Pass| pass.figures.as_ref().map(|figures| figures.rss_bytes as f64);
     let one = |pass: &Pass| {
-        let larger = most.passes.iter().find(|other| other.rival == pass.rival)?;
+        let larger = most.passes.iter().find(|other| other.competitor == pass.competitor)?;
         let grown = rss(larger)? / rss(pass)? - 1.0;
         Some((pass.proxy, format!("{:+.1} %", 100.0 * grown)))
     };
@@ -170,9 +170,9 @@ fn side_by_side(
     value: fn(&Figures) -> String,
 ) -> report::Table {
     let mut heads = vec!["tunnels", "message", "pace"];
-    heads.extend(experiment.proxies.iter().map(|seen| seen.name));
+    heads.extend(experiment.proxies.iter().map(|proxy| proxy.name));
     let row = |cell: &CellResult| {
-        let of = |pass: &Pass| pass.figures.as_ref().map_or("left out".to_owned(), value);
+        let of = |pass: &Pass| pass.figures.as_ref().map_or("skipped".to_owned(), value);
         named(&cell.cell).into_iter().chain(cell.passes.iter().map(of)).collect()
     };
     report::Table { title, heads, rows: experiment.cells.iter().map(row).collect() }
@@ -182,19 +182,19 @@ fn side_by_side(
 fn figures(experiment: &Experiment) -> Rows {
     let ours = |cell: &CellResult| {
         let mut passes = cell.passes.iter();
-        let pass = passes.find(|pass| pass.rival == Rival::Standfast)?;
+        let pass = passes.find(|pass| pass.competitor == Competitor::Standfast)?;
         Some((pass.figures.as_ref()?.rss_bytes, super::allowed(&cell.cell)))
     };
     let most = experiment.cells.iter().filter_map(ours).max();
     let most = most.map(|(rss, allowed)| {
-        let said = format!("{} of {} allowed", Bytes(rss), Bytes(allowed));
-        ("standfast, resident at most", said)
+        let memory = format!("{} of {} allowed", Bytes(rss), Bytes(allowed));
+        ("standfast, maximum resident", memory)
     });
-    let founding = [
+    let reference = [
         ("nginx 1.7, 2014: 50,000 idle", "< 1 GB, < 1 core".to_owned()),
         ("nginx 1.7, 2014: 1 B to 4,096 B", "< 15 % more memory".to_owned()),
     ];
-    let rows = most.into_iter().chain(founding);
+    let rows = most.into_iter().chain(reference);
     rows.map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
@@ -202,37 +202,37 @@ fn tables(experiment: &Experiment) -> Vec<report::Table> {
     let figure = |title, value: fn(&Figures) -> String| side_by_side(experiment, title, value);
     let mut tables = vec![
         figure("Resident memory", |figures| Bytes(figures.rss_bytes).to_string()),
-        figure("Memory of a tunnel", |figures| values(figures)[1].clone()),
-        figure("CPU in cores, while messages passed", |figures| values(figures)[2].clone()),
-        figure("CPU of a message, there and back", |figures| {
+        figure("Memory per tunnel", |figures| values(figures)[1].clone()),
+        figure("CPU in cores while messages are sent", |figures| values(figures)[2].clone()),
+        figure("CPU per round trip", |figures| {
             figures.cpu_us_per_message.map_or("–".to_owned(), |us| format!("{us:.1} µs"))
         }),
-        figure("Messages that came back", |figures| values(figures)[4].clone()),
+        figure("Messages echoed", |figures| values(figures)[4].clone()),
         figure("Failures", |figures| values(figures)[5].clone()),
-        figure("99 % of the messages came back within", |figures| {
-            figures.p99_ms.map_or("not timed".to_owned(), |ms| format!("{ms:.1} ms"))
+        figure("Round trip, p99", |figures| {
+            figures.p99_ms.map_or("not measured".to_owned(), |ms| format!("{ms:.1} ms"))
         }),
     ];
     let growths = growths(&experiment.cells).into_iter().flat_map(|growth| {
         let Growth { of: [tunnels, sizes, pace], each } = growth;
-        each.into_iter().map(move |(proxy, said)| {
-            vec![tunnels.clone(), sizes.clone(), pace.clone(), proxy.to_owned(), said]
+        each.into_iter().map(move |(proxy, percent)| {
+            vec![tunnels.clone(), sizes.clone(), pace.clone(), proxy.to_owned(), percent]
         })
     });
     tables.push(report::Table {
-        title: "Resident memory, from the smallest messages to the largest",
-        heads: vec!["tunnels", "messages", "pace", "proxy", "more"],
+        title: "Growth of resident memory from the smallest messages to the largest",
+        heads: vec!["tunnels", "messages", "pace", "proxy", "growth"],
         rows: growths.collect(),
     });
-    let left_out = experiment.cells.iter().flat_map(|cell| {
+    let skipped = experiment.cells.iter().flat_map(|cell| {
         cell.passes.iter().filter_map(|pass| {
-            Some(vec![cell.name.clone(), pass.proxy.to_owned(), pass.left_out.clone()?])
+            Some(vec![cell.name.clone(), pass.proxy.to_owned(), pass.skipped.clone()?])
         })
     });
     tables.push(report::Table {
         title: "Left out",
         heads: vec!["cell", "proxy", "why"],
-        rows: left_out.collect(),
+        rows: skipped.collect(),
     });
     tables.retain(|table| !table.rows.is_empty());
     tables
@@ -259,48 +259,56 @@ mod tests {
     fn result(size: usize, rss: [Option<u64>; 2]) -> CellResult {
         let traffic = Traffic::Every(Duration::from_secs(1));
         let cell = Cell { tunnels: 100, size, traffic, hold: Duration::from_secs(5) };
-        let pass = |(rival, rss): (Rival, Option<u64>)| Pass {
-            proxy: rival.name(),
+        let pass = |(competitor, rss): (Competitor, Option<u64>)| Pass {
+            proxy: competitor.name(),
             figures: rss.map(|rss_bytes| Figures { rss_bytes, received: 9, ..Figures::default() }),
-            left_out: rss.is_none().then(|| "cannot hold it".to_owned()),
-            rival,
+            skipped: rss.is_none().then(|| "cannot hold it".to_owned()),
+            competitor,
         };
         let mut result = CellResult::new(&cell);
-        result.passes = [Rival::Standfast, Rival::Nginx].into_iter().zip(rss).map(pass).collect();
+        result.passes =
+            [Competitor::Standfast, Competitor::Nginx].into_iter().zip(rss).map(pass).collect();
         result
     }
 
     #[test]
-    fn growth_is_told_of_cells_that_differ_in_size_alone() {
+    fn growth_compares_cells_that_differ_in_size_only() {
         let cells = [result(10, [Some(100), Some(200)]), result(4_096, [Some(101), Some(300)])];
-        let said = growths(&cells);
-        assert_eq!(said.len(), 1);
-        assert_eq!(said[0].of, ["100 tunnels", "10 B to 4,096 B", "1s"]);
+        let growths_found = growths(&cells);
+        assert_eq!(growths_found.len(), 1);
+        assert_eq!(growths_found[0].of, ["100 tunnels", "10 B to 4,096 B", "1s"]);
         let each = |growth: &Growth| {
-            growth.each.iter().map(|(proxy, said)| format!("{proxy} {said}")).collect::<Vec<_>>()
+            growth
+                .each
+                .iter()
+                .map(|(proxy, percent)| format!("{proxy} {percent}"))
+                .collect::<Vec<_>>()
         };
-        assert_eq!(each(&said[0]), ["standfast +1.0 %", "nginx +50.0 %"]);
+        assert_eq!(each(&growths_found[0]), ["standfast +1.0 %", "nginx +50.0 %"]);
         assert!(growths(&cells[..1]).is_empty());
         let missing = [result(10, [Some(100), None]), result(20, [Some(100), Some(7)])];
         assert_eq!(each(&growths(&missing)[0]), ["standfast +0.0 %"]);
     }
 
     #[test]
-    fn who_is_left_out_stands_there_with_the_reason() {
+    fn a_skipped_proxy_has_its_reason() {
         let cell = result(10, [Some(100), None]);
-        assert!(line(&cell.cell, &cell.passes[0]).contains("9 came back, 0 failures"));
+        assert!(line(&cell.cell, &cell.passes[0]).contains("9 echoed, 0 failures"));
         assert!(line(&cell.cell, &cell.passes[1]).ends_with("nginx: cannot hold it"));
     }
 
     #[test]
-    fn what_ours_may_not_do_is_said() {
+    fn shortfalls_are_named() {
         let cell = result(10, [Some(RSS_BASE + 100 * RSS_PER_TUNNEL), None]);
         let mut pass = cell.passes.into_iter().next().unwrap();
         pass.figures.as_mut().unwrap().open = 100;
         assert!(pass.shortfalls(&cell.cell).is_empty());
         pass.figures.as_mut().unwrap().rss_bytes += 1;
         pass.figures.as_mut().unwrap().lost = 2;
-        let said = pass.shortfalls(&cell.cell).join("; ");
-        assert!(said.contains("2 messages") && said.contains("resident, more than"), "{said}");
+        let reasons = pass.shortfalls(&cell.cell).join("; ");
+        assert!(
+            reasons.contains("2 messages") && reasons.contains("resident, more than"),
+            "{reasons}"
+        );
     }
 }

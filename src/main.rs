@@ -31,6 +31,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
+use engine::invariant;
 use engine::sys::process;
 
 use crate::args::{Args, Command};
@@ -56,6 +57,20 @@ fn main() -> ExitCode {
             ExitCode::from(EXIT_ENVIRONMENT)
         }
     }
+}
+
+/// Reports broken invariants on stderr at the end of a run, as its figures may be wrong.
+fn warn_of_broken_invariants() {
+    let total = invariant::total();
+    if total == 0 {
+        return;
+    }
+    let unreported = invariant::take_unreported();
+    let first = unreported.first().map(|broken| format!(": {} ({})", broken.what, broken.location));
+    let first = first.unwrap_or_default();
+    eprintln!(
+        "standfast: invariants broken: {total}; results may be wrong, please report this{first}"
+    );
 }
 
 fn run(args: Args, flags: &ArgMatches) -> Result<ExitCode> {

@@ -10,6 +10,7 @@
 mod address;
 mod auth;
 mod bootstrap;
+mod invariants;
 mod listener;
 mod local;
 mod memory_trim;

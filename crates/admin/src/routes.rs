@@ -12,9 +12,11 @@ use axum::http::{Method, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use engine::invariant;
 use serde::Deserialize;
 
 use crate::auth::{Key, bearer};
+use crate::invariants;
 use crate::local::may_be_foreign_page;
 use crate::metrics::{Exposition, Kind};
 use crate::{ApiRequest, AppEndpoint, Page, Program, Reply};
@@ -108,6 +110,8 @@ async fn metrics(State(shared): State<Shared>) -> Reply {
     shared.program.metrics(&mut exposition);
     let help = "Requests at the admin listener refused for their Host or Origin.";
     exposition.single("admin_refused", Kind::Counter, help, shared.foreign() as f64);
+    let broken = invariant::total() as f64;
+    exposition.single("invariant_broken", Kind::Counter, invariants::HELP, broken);
     Reply { status: 200, content_type: METRICS_TYPE, body: exposition.finish() }
 }
 
@@ -115,6 +119,7 @@ async fn stats(State(shared): State<Shared>) -> Reply {
     let mut stats = shared.program.stats();
     if let Some(stats) = stats.as_object_mut() {
         stats.insert("admin_refused".to_owned(), shared.foreign().into());
+        stats.insert("invariant_broken".to_owned(), invariant::total().into());
     }
     Reply::json(&stats)
 }

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use engine::{Remote, Workers};
 
-use crate::memory_trim::Spare;
-use crate::memory_watch::Watch;
-use crate::{Address, Running};
+use crate::memory_trim::MemoryTrim;
+use crate::memory_watch::MemoryWatch;
+use crate::refusal_log::RefusalLog;
+use crate::{Address, AdminListener, invariants};
 
 /// Interval of the periodic tasks.
 const TICK: Duration = Duration::from_secs(1);
@@ -121,14 +122,14 @@ impl<P: Send + 'static> Lifecycle for Service<P> {
     }
 
     fn admin(&self) -> Option<&Address> {
-        self.admin.as_ref().map(Running::address)
+        self.admin.as_ref().map(AdminListener::address)
     }
 
-    fn look_after(&mut self, memory_limit: Option<u64>) -> io::Result<()> {
-        self.watch.refusals(&self.remote);
-        self.watch.full(&self.remote);
-        self.watch.memory(&self.remote, memory_limit);
-        self.spare.look(self.open(), &self.remote);
+    fn tick(&mut self, memory_limit: Option<u64>) -> io::Result<()> {
+        self.refusal_log.write(&self.remote);
+        self.memory_watch.check(&self.remote, memory_limit);
+        self.memory_trim.check(self.open(), &self.remote);
+        invariants::log_unreported();
         match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Serving(workers) if workers.any_ended() => {
                 workers.drain(Duration::ZERO)?;
@@ -152,6 +153,7 @@ impl<P: Send + 'static> Lifecycle for Service<P> {
     }
 
     fn ended(&mut self) -> Option<io::Result<()>> {
+        invariants::log_unreported();
         match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Draining(thread) if thread.is_finished() => {
                 let failed = |_| Err(io::Error::other("draining panicked"));

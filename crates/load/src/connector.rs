@@ -4,6 +4,7 @@
 use std::io::ErrorKind;
 use std::sync::Arc;
 
+use engine::invariant;
 use engine::{Closed, ConnId, Core, Sys};
 
 use crate::client::{Client, Order};
@@ -120,9 +121,12 @@ impl Connector {
         if let Some(tunnels) = &mut self.tunnels {
             tunnels.opened(id);
         }
-        let Some(socket) = core.user_mut(id) else { return 0 };
+        let Some(socket) = core.user_mut(id) else {
+            invariant::broken("a connection that opens is live");
+            return 0;
+        };
         let before = std::mem::take(&mut socket.sent);
-        ledger.counts.opened_late.add(u64::from(before > 0));
+        metrics.counts.opened_late.add(u64::from(before > 0));
         before
     }
 

@@ -20,6 +20,7 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::invariant;
 use engine::{ConnId, Core, Sent, Sys};
 use wire::websocket::{CloseCode, OpCode};
 
@@ -191,11 +192,13 @@ impl EchoRun {
         metrics: &Metrics,
     ) {
         let now_ns = core.clock_ns();
-        let counts = &ledger.counts;
+        let counts = &metrics.counts;
         counts.echo_received.add(1);
-        let Some(socket) = core.user_mut(id) else { return };
-        if let Some(dialogue) = self.echo.dialogue.clone() {
-            return self.said(&*dialogue, core, id, data, now_ns, ledger);
+        let Some(socket) = core.user_mut(id) else {
+            return invariant::broken("a message comes on a live connection");
+        };
+        if let Some(validator) = self.echo.validator.clone() {
+            return self.validate(&*validator, core, id, data, now_ns, metrics);
         }
         let carried = match &self.echo.content {
             None => self.format.decode(id.as_u64(), data).filter(|_| opcode == OpCode::Binary),
@@ -234,9 +237,11 @@ impl EchoRun {
         id: ConnId,
         data: &[u8],
         now_ns: u64,
-        ledger: &Ledger,
+        metrics: &Metrics,
     ) {
-        let Some(socket) = core.user_mut(id) else { return };
+        let Some(socket) = core.user_mut(id) else {
+            return invariant::broken("a message comes on a live connection");
+        };
         let Some(sequence) = socket.sent.checked_sub(1).filter(|_| socket.has(Socket::AWAITING))
         else {
             return;
@@ -267,9 +272,12 @@ impl EchoRun {
 
     // ---- open model ----
 
-    fn turn_open<S: Sys>(&mut self, core: &mut Core<S, Client>, ledger: &Ledger) -> Option<u64> {
+    fn turn_open<S: Sys>(&mut self, core: &mut Core<S, Client>, metrics: &Metrics) -> Option<u64> {
         for _ in 0..SENDS_PER_TURN {
-            let Pace::Open(rounds) = &mut self.pace else { return None };
+            let Pace::Open(rounds) = &mut self.pace else {
+                invariant::broken("the open model runs in the open model");
+                return None;
+            };
             let now_ns = core.clock_ns();
             if let Some(give_up_ns) = rounds.give_up_ns {
                 let over = self.answered >= self.sent || now_ns >= give_up_ns;
@@ -298,9 +306,16 @@ impl EchoRun {
 
     // ---- closed loop ----
 
-    fn turn_closed<S: Sys>(&mut self, core: &mut Core<S, Client>, ledger: &Ledger) -> Option<u64> {
+    fn turn_closed<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Client>,
+        metrics: &Metrics,
+    ) -> Option<u64> {
         let (slots, now_ns) = (core.slots(), core.clock_ns());
-        let Pace::Closed(loops) = &mut self.pace else { return None };
+        let Pace::Closed(loops) = &mut self.pace else {
+            invariant::broken("the closed loop runs in the closed loop");
+            return None;
+        };
         let from = loops.begun_slot;
         let to = slots.min(from.saturating_add(SENDS_PER_TURN as u32));
         loops.begun_slot = to.max(from);
@@ -327,14 +342,20 @@ impl EchoRun {
             }
         }
         for _ in 0..SENDS_PER_TURN {
-            let Pace::Closed(loops) = &mut self.pace else { return None };
-            let Some(id) = loops.thought(now_ns) else { break };
-            self.next_in_loop(core, id, now_ns, ledger);
+            let Pace::Closed(loops) = &mut self.pace else {
+                invariant::broken("the closed loop runs in the closed loop");
+                return None;
+            };
+            let Some(id) = loops.next_ready(now_ns) else { break };
+            self.next_in_loop(core, id, now_ns, metrics);
         }
-        let Pace::Closed(loops) = &self.pace else { return None };
+        let Pace::Closed(loops) = &self.pace else {
+            invariant::broken("the closed loop runs in the closed loop");
+            return None;
+        };
         let thought_ns = loops.thinking.peek().map_or(u64::MAX, |Reverse((due_ns, ..))| *due_ns);
         match (loops.active, begun) {
-            (0, _) if loops.closing == 0 && !self.expects_somebody(now_ns, ledger) => None,
+            (0, _) if loops.closing == 0 && !self.expects_replacement(now_ns, metrics) => None,
             (_, false) => Some(core.now_ns()),
             (_, true) => Some(loops.timeouts.next_ns(now_ns, slots).min(thought_ns)),
         }
@@ -405,7 +426,9 @@ impl EchoRun {
 
     /// Removes a socket from the echo.
     fn leave<S: Sys>(&mut self, core: &mut Core<S, Client>, id: ConnId) {
-        let Some(socket) = core.user_mut(id) else { return };
+        let Some(socket) = core.user_mut(id) else {
+            return invariant::broken("a connection that leaves the echo is live");
+        };
         socket.clear(Socket::ECHOING | Socket::AWAITING);
         if let Pace::Closed(loops) = &mut self.pace {
             loops.active -= 1;
@@ -418,15 +441,18 @@ impl EchoRun {
         id: ConnId,
         due_ns: u64,
         now_ns: u64,
-        ledger: &Ledger,
+        metrics: &Metrics,
     ) -> bool {
-        let Some(sequence) = core.user(id).map(|socket| socket.sent) else { return false };
-        if let Some(dialogue) = &self.echo.dialogue {
+        let Some(sequence) = core.user(id).map(|socket| socket.sent) else {
+            invariant::broken("an echo is sent on a live connection");
+            return false;
+        };
+        if let Some(validator) = &self.echo.validator {
             self.text.clear();
-            dialogue.write(id.as_u64(), sequence, &mut self.text);
+            validator.write(id.as_u64(), sequence, &mut self.text);
         }
         let (opcode, message) = match &self.echo.content {
-            None if self.echo.dialogue.is_some() => (OpCode::Text, &self.text[..]),
+            None if self.echo.validator.is_some() => (OpCode::Text, &self.text[..]),
             None => (OpCode::Binary, self.format.encode(id.as_u64(), sequence, due_ns, now_ns)),
             Some(content) if content.binary => (OpCode::Binary, &content.data[..]),
             Some(content) => (OpCode::Text, &content.data[..]),

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use engine::invariant;
 use engine::{ConnId, Core, Sent, Sys};
 
 use crate::Series;
@@ -63,11 +64,13 @@ pub(crate) fn pong<S: Sys>(
     core: &mut Core<S, Client>,
     id: ConnId,
     payload: &[u8],
-    ledger: &Ledger,
+    metrics: &Metrics,
 ) {
     let now_ns = core.clock_ns();
-    let Some(socket) = core.user_mut(id) else { return };
-    // An unasked pong (RFC 6455 section 5.5.3) answers nothing.
+    let Some(socket) = core.user_mut(id) else {
+        return invariant::broken("a pong comes on a live connection");
+    };
+    // An unsolicited pong (RFC 6455 section 5.5.3) answers nothing.
     let stamp = payload.try_into().ok().map(u64::from_le_bytes);
     let Some(sent_ns) = stamp.filter(|&sent_ns| sent_ns <= now_ns && socket.has(Socket::PINGED))
     else {

@@ -1,6 +1,7 @@
 //! [`Recorder`]: HDR histograms of one worker, merged for reports. Percentiles are computed after
 //! merging, never merged. Range 1 µs to 60 s, three digits; longer values count as 60 s.
 
+use engine::invariant;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
@@ -51,6 +52,8 @@ impl Recorder {
     pub fn record(&mut self, series: Series, nanoseconds: u64) {
         if let Some(histogram) = self.histogram(series) {
             Recorder::record_in(histogram, nanoseconds);
+        } else {
+            invariant::broken("each series has a histogram");
         }
     }
 
@@ -70,6 +73,8 @@ impl Recorder {
         if let Some(histogram) = self.histogram(series) {
             // Both have the same bounds, so everything fits.
             let _ = histogram.add(other);
+        } else {
+            invariant::broken("each series has a histogram");
         }
     }
 

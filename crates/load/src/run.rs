@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use capacity::{Goal, Role};
+use engine::invariant;
 use engine::sys::process;
 use engine::{Limits, Plan, Tables, Workers};
 
@@ -127,15 +128,18 @@ impl Run {
         let all_metrics: Vec<_> = (0..plan.workers).map(|_| Arc::new(Metrics::new())).collect();
         let (books, config) = (all_metrics.clone(), config.clone());
         let cable = config.cable.is_some();
-        let lines = config.cable.as_ref().map(Line::all);
+        let channels = config.cable.as_ref().map(CableChannel::all);
         let workers = Workers::start(plan, &limits(&config), &[], move |worker, _| {
             let at = usize::from(worker);
-            let ledger = books.get(at).cloned().unwrap_or_else(|| Arc::new(Ledger::new()));
+            let metrics = books.get(at).cloned().unwrap_or_else(|| {
+                invariant::broken("each worker has metrics that are reported");
+                Arc::new(Metrics::new())
+            });
             let first = firsts.get(at).copied().unwrap_or(0);
-            let connector = Connector::new(&config, sources.clone(), first, lanes, leads.clone());
-            let cable = config.cable.as_ref().zip(lines.clone());
-            let subscribers = cable.map(|(cable, lines)| Subscribers::new(cable, lines));
-            Client::new(Arc::clone(&targets), ledger, connector, subscribers)
+            let connector = Connector::new(&config, sources.clone(), first, lanes, routes.clone());
+            let cable = config.cable.as_ref().zip(channels.clone());
+            let subscribers = cable.map(|(cable, channels)| CableClients::new(cable, channels));
+            Client::new(Arc::clone(&targets), metrics, connector, subscribers)
         })?;
         let shares = vec![0; plan.workers].into();
         let began_ns = process::now_ns();
@@ -280,8 +284,11 @@ impl Run {
         let begin_ns = process::now_ns();
         let (mut nth, of) = (0, open.iter().filter(|part| **part > 0).count() as u64);
         for (worker, &part) in open.iter().enumerate() {
-            let Some(ledger) = self.ledgers.get(worker) else { continue };
-            ledger.set_echo_done(part == 0);
+            let Some(metrics) = self.all_metrics.get(worker) else {
+                invariant::broken("each worker has metrics");
+                continue;
+            };
+            metrics.set_echo_done(part == 0);
             if part > 0 {
                 let echo = Arc::clone(&echo);
                 let turn = (nth, of);

@@ -9,7 +9,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use engine::{Closed, ConnId, Core, Place, Sys, Target};
+use engine::invariant;
+use engine::{Closed, ConnId, Core, Destination, Sys, Target};
 
 use crate::client::Client;
 use crate::requests::{Tunnel, TunnelRequest};
@@ -123,28 +124,40 @@ impl Tunnels {
         if pending.tunnel.is_established {
             return upgrade(core, pending);
         }
-        if let Some(Lead::Tunnel(_, through)) = self.leads.get(usize::from(under.destination)) {
+        if let Some(ConnectRoute::Tunnel(_, through)) =
+            self.routes.get(usize::from(pending.destination))
+        {
             core.write(id, &through.connect);
-            under.tunnel.is_asked = true;
+            pending.tunnel.is_requested = true;
+        } else {
+            invariant::broken("a pending tunnel has a route through a proxy");
         }
     }
 
-    /// What the proxy says.
-    pub(crate) fn heard<S: Sys>(&mut self, core: &mut Core<S, Client>, id: ConnId, bytes: &[u8]) {
-        let Some(under) = self.under_way.get_mut(&id.slot()).filter(|under| under.id == id) else {
+    /// Receives bytes from the proxy.
+    pub(crate) fn received<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Client>,
+        id: ConnId,
+        bytes: &[u8],
+    ) {
+        let Some(pending) = self.under_way.get_mut(&id.slot()).filter(|pending| pending.id == id)
+        else {
             return core.abort(id);
         };
-        let lead = self.leads.get(usize::from(under.destination));
-        let Some(Lead::Tunnel(_, through)) = lead else { return };
-        match under.tunnel.receive(bytes) {
+        let route = self.routes.get(usize::from(pending.destination));
+        let Some(ConnectRoute::Tunnel(_, through)) = route else {
+            return invariant::broken("a pending tunnel has a route through a proxy");
+        };
+        match pending.tunnel.receive(bytes) {
             Ok(false) => {}
-            Err(_) => give_up(core, under, Cause::ProxyRefused),
+            Err(_) => give_up(core, pending, Cause::ProxyRefused),
             Ok(true) => {
-                under.tunnel.is_through = true;
+                pending.tunnel.is_established = true;
                 match through.tls.as_ref().map(|tls| core.secure(id, tls)) {
-                    None => hand_over(core, under),
+                    None => upgrade(core, pending),
                     Some(Ok(())) => {}
-                    Some(Err(_)) => give_up(core, under, Cause::End(Closed::TlsFailed)),
+                    Some(Err(_)) => give_up(core, pending, Cause::End(Closed::TlsFailed)),
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! Counters of one proxy worker, in addition to the engine's: refused requests and closed tunnels, by
 //! reason. Each has one writer; readers sum over the workers.
 
-use engine::Counter;
+use engine::{Counter, invariant};
 
 use crate::access_log::Side;
 
@@ -205,14 +205,16 @@ pub(crate) struct Counters {
 
 impl Counters {
     pub(crate) fn count_refused(&self, why: Refusal) {
-        if let Some(counter) = self.refused.get(why as usize) {
-            counter.add(1);
+        match self.refused.get(why as usize) {
+            Some(counter) => counter.add(1),
+            None => invariant::broken("every refusal has a counter"),
         }
     }
 
-    pub(crate) fn count_ended(&self, why: Ended) {
-        if let Some(counter) = self.ended.get(why as usize) {
-            counter.add(1);
+    pub(crate) fn count_ended(&self, why: EndReason) {
+        match self.ended.get(why as usize) {
+            Some(counter) => counter.add(1),
+            None => invariant::broken("every end reason has a counter"),
         }
     }
 

@@ -1,7 +1,7 @@
 //! [`Histogram`]: durations in buckets whose upper bounds double. Each has one writer; a scrape sums
 //! over the workers.
 
-use engine::Counter;
+use engine::{Counter, invariant};
 
 /// Number of buckets; their upper bounds in milliseconds are 1, 2, 4 … 67,108,864 (over 18 hours),
 /// then +Inf.
@@ -32,8 +32,9 @@ impl Histogram {
     pub(crate) fn add(&self, time_ns: u64) {
         let ms = time_ns.div_ceil(1_000_000).max(1);
         let bucket = ms.next_power_of_two().trailing_zeros() as usize;
-        if let Some(bucket) = self.buckets.get(bucket.min(BUCKETS)) {
-            bucket.add(1);
+        match self.buckets.get(bucket.min(BUCKETS)) {
+            Some(bucket) => bucket.add(1),
+            None => invariant::broken("every duration has a bucket"),
         }
         self.sum_us.add(time_ns / 1_000);
     }

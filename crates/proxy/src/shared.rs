@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
+use engine::invariant;
 use engine::sys::process::now_ns;
 use wire::http::Request;
 
@@ -64,8 +65,9 @@ impl Shared {
     }
 
     pub(crate) fn worker_started(&self, worker: usize) {
-        if let Some(running) = self.running.get(worker) {
-            running.store(true, Ordering::Release);
+        match self.running.get(worker) {
+            Some(running) => running.store(true, Ordering::Release),
+            None => invariant::broken("a worker that starts was planned"),
         }
     }
 
@@ -90,10 +92,16 @@ impl Shared {
         self.wall_ms.store(wall_ahead_ms(), Ordering::Relaxed);
     }
 
-    /// Something took so long in a worker.
-    pub(crate) fn took(&self, worker: usize, what: impl Fn(&Timed) -> &Times, time_ns: u64) {
-        if let Some(timed) = self.times.get(worker) {
-            what(timed).add(time_ns);
+    /// Records a duration in a histogram of a worker.
+    pub(crate) fn observe(
+        &self,
+        worker: usize,
+        what: impl Fn(&Timings) -> &Histogram,
+        time_ns: u64,
+    ) {
+        match self.timings.get(worker) {
+            Some(timings) => what(timings).add(time_ns),
+            None => invariant::broken("every worker has histograms"),
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 use admin::{Program, Reply};
-use engine::{Answer, ConnId, Remote, Response};
+use engine::{Answer, ConnId, Remote, Response, invariant};
 
 use crate::control::Control;
 use crate::handler::Post;
@@ -30,16 +30,18 @@ pub(crate) fn channel() -> (BroadcastQueue, BroadcastReceiver) {
     (BroadcastQueue(sender), receiver)
 }
 
-impl Broadcasts {
-    /// Passes a body on, which is answered later.
-    pub(crate) fn pass_on(&self, id: ConnId, body: Vec<u8>) -> Answer {
+impl BroadcastQueue {
+    /// Queues a body; it is answered later.
+    pub(crate) fn submit(&self, id: ConnId, body: Vec<u8>) -> Answer {
         match self.0.try_send((id, body)) {
-            Ok(()) => Answer::Later,
-            Err(_) => {
-                let message = "more is posted than is read: publish this again";
-                respond(Reply::error(503, "overloaded", message))
+            Ok(()) => return Answer::Later,
+            Err(TrySendError::Full(_)) => {}
+            Err(TrySendError::Disconnected(_)) => {
+                invariant::broken("the broadcast thread runs as long as the workers");
             }
         }
+        let message = "too many broadcasts are waiting: publish this one again";
+        respond(Reply::error(503, "overloaded", message))
     }
 }
 

@@ -4,8 +4,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What subscribers of a topic must have in common to get the same bytes: a group of
-/// [`topics::Topics`], as the number it is known by there.
+use engine::invariant;
+
+/// The properties that subscribers of a topic must share to get the same bytes: a group of
+/// [`topics::Topics`], which knows it by a number.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
     /// The [encoding](engine::Core::encoding) of their connections.
@@ -86,16 +88,21 @@ impl Identifiers {
             Some(index) => *index,
             None => self.insert(text, topic, whispers),
         };
-        if let Some(Some(identifier)) = self.all.get_mut(index as usize) {
-            identifier.subscriptions += 1;
+        match self.all.get_mut(index as usize) {
+            Some(Some(identifier)) => identifier.subscriptions += 1,
+            _ => invariant::broken("an identifier that was found or inserted is in the list"),
         }
         index
     }
 
     /// Ends a subscription; an identifier without subscriptions is removed.
     pub(crate) fn end(&mut self, index: Index) {
-        let Some(place) = self.all.get_mut(index as usize) else { return };
-        let Some(identifier) = place else { return };
+        let Some(entry) = self.all.get_mut(index as usize) else {
+            return invariant::broken("an index of an identifier is in the list");
+        };
+        let Some(identifier) = entry else {
+            return invariant::broken("an identifier ends as often as it begins");
+        };
         identifier.subscriptions -= 1;
         if identifier.subscriptions == 0 {
             self.by_text.remove(&identifier.text);
@@ -122,8 +129,9 @@ impl Identifiers {
                 (self.all.len() - 1) as Index
             }
         };
-        if let Some(place) = self.all.get_mut(index as usize) {
-            *place = Some(identifier);
+        match self.all.get_mut(index as usize) {
+            Some(entry) => *entry = Some(identifier),
+            None => invariant::broken("a free index is in the list"),
         }
         self.by_text.insert(shared, index);
         index

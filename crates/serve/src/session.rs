@@ -1,6 +1,7 @@
 //! [`Session`]: the handler's data of a connection: its protocol and subscriptions. 16 bytes, no
 //! allocation with one subscription.
 
+use engine::invariant;
 use topics::{Memberships, Subscriber};
 
 /// The protocol of a connection.
@@ -48,8 +49,12 @@ impl Session {
     }
 
     #[inline]
-    pub(crate) fn speaks(&self) -> Speaks {
-        Speaks::ALL.get(usize::from(self.0.mark())).copied().unwrap_or(Speaks::Http)
+    pub(crate) fn protocol(&self) -> SessionProtocol {
+        let Some(protocol) = SessionProtocol::ALL.get(usize::from(self.0.mark())) else {
+            invariant::broken("a session is marked with its protocol");
+            return SessionProtocol::Http;
+        };
+        *protocol
     }
 
     pub(crate) fn subscriptions(&self) -> &Memberships {

@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use engine::ConnId;
+use engine::{ConnId, invariant};
 
 use crate::auth::TokenIdentity;
 
@@ -44,10 +44,12 @@ impl SessionIndex {
         let Some(Entry { identifiers, expires_unix_s }) = self.by_slot.remove(&id.slot()) else {
             return;
         };
-        if let Some(until) = until_unix_s {
-            self.ends.remove(&(until, id));
+        if let Some(until) = expires_unix_s {
+            self.expiries.remove(&(until, id));
         }
-        let Some(ids) = self.by_identifiers.get_mut(&identifiers) else { return };
+        let Some(ids) = self.by_identifiers.get_mut(&identifiers) else {
+            return invariant::broken("a session with identifiers is found by them");
+        };
         ids.remove(&id);
         if ids.is_empty() {
             self.by_identifiers.remove(&identifiers);

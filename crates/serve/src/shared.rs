@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::SystemTime;
 
 use engine::sys::process::now_ns;
-use engine::{Counter, Limits, TlsServer};
+use engine::{Counter, Limits, TlsServer, invariant};
 use topics::Directory;
 
 use crate::auth::{Access, Refusals};
@@ -130,8 +130,9 @@ impl Shared {
 
     /// Marks a worker as started. It must read [`Shared::policy`] after this, so that it misses none.
     pub(crate) fn worker_started(&self, worker: u16) {
-        if let Some(started) = self.started.get(usize::from(worker)) {
-            started.store(true, Ordering::SeqCst);
+        match self.started.get(usize::from(worker)) {
+            Some(started) => started.store(true, Ordering::SeqCst),
+            None => invariant::broken("a worker that starts was planned"),
         }
     }
 

@@ -158,10 +158,13 @@ impl Script for Users {
             return None;
         }
         let took_ns = answer.times.done_ns.saturating_sub(answer.times.begun_ns);
-        let made = self.users.get_mut(user as usize)?;
+        let Some(made) = self.users.get_mut(user as usize) else {
+            engine::invariant::broken("a user that got an answer is in the list");
+            return None;
+        };
         *made += 1;
         if *made == 1 {
-            self.board.user();
+            self.stats.user();
         }
         let (is_ok, code) = match answer.outcome {
             Ok(status) => self.verify.judge(status, answer.body),

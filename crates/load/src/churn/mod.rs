@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use action_cable::Message;
+use engine::invariant;
 use engine::{ConnId, Core, Sys};
 use wire::websocket::OpCode;
 
@@ -205,30 +206,38 @@ impl Churn {
         Some(now_ns)
     }
 
-    /// Begins or ends one subscription, of a connection at random.
-    fn step<S: Sys>(&mut self, core: &mut Core<S, Client>, ledger: &Ledger) {
+    /// Begins or ends one subscription of a random connection.
+    fn step<S: Sys>(&mut self, core: &mut Core<S, Client>, metrics: &Metrics) {
         let random = core.random();
         let member = (random >> 8) % self.members.len().max(1) as u64;
-        let Some(&slot) = self.members.get(member as usize) else { return };
-        let first = random as usize % PLACES;
-        let ready = |place: &Place| matches!(place.state, State::Empty | State::Subscribed);
-        let places = self.places(slot);
-        let turned = (0..PLACES).map(|nth| (first + nth) % PLACES);
-        let Some(at) = turned.into_iter().find(|&at| places.get(at).is_some_and(ready)) else {
+        let Some(&slot) = self.members.get(member as usize) else {
+            return invariant::broken("a step of the churn has a member");
+        };
+        let first = random as usize % SUBSCRIPTIONS;
+        let ready = |subscription: &Subscription| {
+            matches!(subscription.state, State::Empty | State::Subscribed)
+        };
+        let subscriptions = self.subscriptions(slot);
+        let turned = (0..SUBSCRIPTIONS).map(|nth| (first + nth) % SUBSCRIPTIONS);
+        let Some(at) = turned.into_iter().find(|&at| subscriptions.get(at).is_some_and(ready))
+        else {
             return;
         };
-        let line = core.random() % self.lines.len().max(1) as u64;
-        let line = line as u32;
-        let taken = places.iter().any(|it| it.state != State::Empty && it.line == line);
+        let channel = core.random() % self.channels.len().max(1) as u64;
+        let channel = channel as u32;
+        let taken =
+            subscriptions.iter().any(|it| it.state != State::Empty && it.channel == channel);
         let (now_ns, grace_ns) = (core.clock_ns(), self.order.grace_ns);
-        let board = Arc::clone(&self.order.board);
-        let Some(place) = self.place(slot, at) else { return };
-        if place.state == State::Subscribed {
-            place.notice(board.taken_now(place.line));
+        let counters = Arc::clone(&self.order.counters);
+        let Some(subscription) = self.subscription(slot, at) else {
+            return invariant::broken("a member of the churn has subscriptions");
+        };
+        if subscription.state == State::Subscribed {
+            subscription.begin_ending(counters.taken_now(subscription.channel));
             self.due.push_back((core.now_ns().saturating_add(grace_ns), slot, at as u8));
         } else if !taken {
-            place.ask(line, now_ns);
-            self.ask(core, slot, line, ledger);
+            subscription.subscribe(channel, now_ns);
+            self.subscribe(core, slot, channel, metrics);
         }
     }
 
@@ -267,15 +276,17 @@ impl Churn {
         }
     }
 
-    fn confirmed(&mut self, slot: u32, at: usize, ledger: &Ledger) {
-        let board = Arc::clone(&self.order.board);
-        let Some(place) = self.place(slot, at) else { return };
-        if !matches!(place.state, State::Asking { .. }) {
-            return ledger.counts.churn_unexpected.add(1);
+    fn confirmed(&mut self, slot: u32, at: usize, metrics: &Metrics) {
+        let counters = Arc::clone(&self.order.counters);
+        let Some(subscription) = self.subscription(slot, at) else {
+            return invariant::broken("a member of the churn has subscriptions");
+        };
+        if !matches!(subscription.state, State::Subscribing { .. }) {
+            return metrics.counts.churn_unexpected.add(1);
         }
-        ledger.counts.churn_begun.add(1);
-        if let Some(before) = place.confirm(board.begun_now(place.line)) {
-            judged(before, ledger);
+        metrics.counts.churn_begun.add(1);
+        if let Some(before) = subscription.confirm(counters.begun_now(subscription.channel)) {
+            judged(before, metrics);
         }
     }
 
@@ -289,18 +300,21 @@ impl Churn {
         metrics: &Metrics,
     ) {
         let (now_ns, grace_ns) = (core.clock_ns(), self.order.grace_ns);
-        let counts = &ledger.counts;
+        let counts = &metrics.counts;
         let Some(text) = broadcast::find(data) else { return counts.publications_foreign.add(1) };
         let Some(publication) = broadcast::parse(text) else { return counts.corrupted.add(1) };
-        let Some(place) = self.place(slot, at) else { return };
-        let own = Some(place.line) == publication.publisher.checked_sub(Fanout::FIRST_PUBLISHER);
-        let seen = own.then(|| place.receive(&publication, now_ns, grace_ns)).flatten();
+        let Some(subscription) = self.subscription(slot, at) else {
+            return invariant::broken("a member of the churn has subscriptions");
+        };
+        let own = Some(subscription.channel)
+            == publication.publisher.checked_sub(Fanout::FIRST_PUBLISHER);
+        let seen = own.then(|| subscription.receive(&publication, now_ns, grace_ns)).flatten();
         match seen {
             None => return counts.churn_unexpected.add(1),
-            Some(Seen::Duplicate) => return counts.publications_duplicated.add(1),
-            Some(Seen::Stale) => return counts.publications_stale.add(1),
-            Some(Seen::Reordered) => counts.publications_reordered.add(1),
-            Some(Seen::InOrder) => {}
+            Some(Delivery::Duplicate) => return counts.publications_duplicated.add(1),
+            Some(Delivery::Stale) => return counts.publications_stale.add(1),
+            Some(Delivery::Reordered) => counts.publications_reordered.add(1),
+            Some(Delivery::InOrder) => {}
         }
         counts.publications.add(1);
         let took_ns = now_ns.saturating_sub(publication.published_ns);

@@ -7,6 +7,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use engine::Counter;
+use engine::invariant;
 
 use super::Failure;
 use super::timings::Batches;
@@ -113,6 +114,8 @@ impl RequestCounts {
     pub(super) fn count_failed(&self, failure: Failure) {
         if let Some(counter) = self.failed.get(failure.index()) {
             counter.add(1);
+        } else {
+            invariant::broken("each failure has a counter");
         }
     }
 }

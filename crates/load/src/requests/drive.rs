@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use capacity::SocketCounts;
+use engine::invariant;
 use engine::sys::process;
 use engine::{Limits, Plan, Remote, Tables, Workers};
 
@@ -119,14 +120,17 @@ impl Run {
             let users = users_of(first, stride, own.connections);
             let users = u32::try_from(users).unwrap_or(u32::MAX);
             let part = Part { worker, first, stride, users };
-            let ledger = books.get(usize::from(worker)).cloned();
-            let ledger = ledger.unwrap_or_else(|| Arc::new(RequestLedger::new()));
-            let (config, places) = (Arc::clone(&own), asked.clone());
+            let metrics = books.get(usize::from(worker)).cloned();
+            let metrics = metrics.unwrap_or_else(|| {
+                invariant::broken("each worker has metrics that are reported");
+                Arc::new(RequestMetrics::new())
+            });
+            let (config, targets) = (Arc::clone(&own), asked.clone());
             let (driver, script) = (driver(), script(part));
-            Requester::new(config, places, ledger, sources.clone(), part, driver, script)
+            Requester::new(config, targets, metrics, sources.clone(), part, driver, script)
         })?;
         if config.may_redirect() {
-            look_up(&places, workers.remote().clone(), ledgers.len())?;
+            look_up(&targets, workers.remote().clone(), all_metrics.len())?;
         }
         let begin_ns = process::now_ns();
         let run = Run {

@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 
+use engine::invariant;
 use engine::{Closed, ConnId, Core, Sent, Sys};
 
 use super::answer::header;
@@ -29,8 +30,10 @@ impl<D: Driver, S: Script> Requester<D, S> {
         due_ns: u64,
         now_ns: u64,
     ) {
-        let Some(one) = self.users.get_mut(user as usize) else { return };
-        one.at = At::Busy;
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        one.activity = Activity::Busy;
         one.hops = 0;
         let times = Times { due_ns, begun_ns: now_ns, ..Times::default() };
         if due_ns >= self.schedule.measure_ns {
@@ -61,9 +64,11 @@ impl<D: Driver, S: Script> Requester<D, S> {
         if self.config.pipeline == 1 {
             return;
         }
-        let Some(one) = self.users.get(user as usize) else { return };
+        let Some(one) = self.users.get(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
         let room = one.flights.len() < self.config.pipeline as usize;
-        if one.opened && one.at == At::Busy && room {
+        if one.opened && one.activity == Activity::Busy && room {
             self.advance(core, user, now_ns);
         }
     }
@@ -74,7 +79,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
             return;
         }
         let wants = self.script.wants(user);
-        let Some(one) = self.users.get_mut(user as usize) else { return };
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
         let redirect = one.redirect.take();
         let request = match &redirect {
             Some(redirect) => redirect,
@@ -117,10 +124,14 @@ impl<D: Driver, S: Script> Requester<D, S> {
     /// Notes that the latest request of a user was passed to the kernel.
     #[inline]
     fn sent(&mut self, user: u32, now_ns: u64) {
-        let Some(one) = self.users.get_mut(user as usize) else { return };
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
         let (hops, latest) = (one.hops, one.flights.back_mut());
-        let Some(Flight { times, .. }) = latest else { return };
-        let counts = &self.ledger.counts;
+        let Some(Flight { times, .. }) = latest else {
+            return invariant::broken("a request that was sent is in flight");
+        };
+        let counts = &self.metrics.counts;
         match hops {
             0 if times.due_ns >= self.schedule.measure_ns => counts.sent.add(1),
             0 => counts.warm_up_sent.add(1),
@@ -130,18 +141,22 @@ impl<D: Driver, S: Script> Requester<D, S> {
     }
 
     pub(super) fn connect<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
-        let Some(number) = self.users.get(user as usize).map(|one| one.endpoint) else { return };
-        let Some(reach) = self.reach(core, number) else { return self.lose(user) };
+        let Some(number) = self.users.get(user as usize).map(|one| one.endpoint) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        let Some(route) = self.route(core, number) else { return self.wait_for_lookup(user) };
         self.arm_connect(user, now_ns);
-        self.begin_tunnel(user, &reach);
-        let begun = match reach.target() {
+        self.begin_tunnel(user, &route);
+        let begun = match route.target() {
             Ok((target, instead)) => self.begin_connect(core, user, target, instead),
             Err(failure) => Err(failure),
         };
         match begun {
-            Ok(Begun::Later) => self.connect_later(user, now_ns),
-            Ok(Begun::Connecting(id, said)) => {
-                let Some(one) = self.users.get_mut(user as usize) else { return };
+            Ok(ConnectStart::Later) => self.connect_later(user, now_ns),
+            Ok(ConnectStart::Connecting(id, is_sent)) => {
+                let Some(one) = self.users.get_mut(user as usize) else {
+                    return invariant::broken("each user number is in the table of users");
+                };
                 one.conn = Some(id);
                 if let Some(socket) = core.user_mut(id) {
                     *socket = Socket { user, opened: false };
@@ -169,9 +184,10 @@ impl<D: Driver, S: Script> Requester<D, S> {
         user: u32,
         target: u8,
         instead: Option<&[u8]>,
-    ) -> Result<Begun, Failure> {
+    ) -> Result<ConnectStart, Failure> {
         let position = self.part.number(user);
         let Some(one) = self.users.get_mut(user as usize) else {
+            invariant::broken("each user number is in the table of users");
             return Err(Failure::ConnectFailed);
         };
         let is_own = usize::from(one.endpoint) < self.config.endpoints.len();
@@ -239,7 +255,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
         self.opened(core, user, id);
         let now_ns = core.clock_ns();
-        let Some(one) = self.users.get_mut(user as usize) else { return };
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
         one.state = D::State::default();
         let request = match &one.redirect {
             Some(redirect) => redirect,
@@ -257,9 +275,11 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let mut rest = data;
         while !rest.is_empty() {
             let Some(user) = self.user_of(core, id) else { return };
-            let Some(one) = self.users.get_mut(user as usize) else { return };
+            let Some(one) = self.users.get_mut(user as usize) else {
+                return invariant::broken("each user number is in the table of users");
+            };
             if one.tunnel.is_some() && !one.opened {
-                return self.tunnel_heard(core, user, id, rest);
+                return self.tunnel_received(core, user, id, rest);
             }
             let Some(flight) = one.flights.front_mut().filter(|flight| flight.times.sent_ns > 0)
             else {
@@ -295,11 +315,15 @@ impl<D: Driver, S: Script> Requester<D, S> {
         if self.config.redirects > 0 && self.redirect(core, user, whole, more, now_ns) {
             return;
         }
-        if self.config.pipeline == 1 && self.leads_on(user, whole, now_ns) {
+        if self.config.pipeline == 1 && self.follows_up(user, whole, now_ns) {
             return self.follow(core, user, whole, more, now_ns);
         }
-        let Some(one) = self.users.get_mut(user as usize) else { return };
-        let Some(flight) = one.flights.pop_front() else { return };
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        let Some(flight) = one.flights.pop_front() else {
+            return invariant::broken("an answer belongs to a request in flight");
+        };
         self.in_flight -= 1;
         one.redirect = None;
         let times = Times { done_ns: now_ns, ..flight.times };
@@ -316,7 +340,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
         more: bool,
         now_ns: u64,
     ) {
-        let Some(one) = self.users.get_mut(user as usize) else { return };
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
         let waits = !one.flights.is_empty();
         if waits && whole.keep {
             let is_head = one.flights.front().is_some_and(|flight| flight.is_head);
@@ -341,9 +367,15 @@ impl<D: Driver, S: Script> Requester<D, S> {
 
     /// Whether the script follows up an answer with another request.
     #[inline]
-    fn leads_on(&mut self, user: u32, whole: Whole, now_ns: u64) -> bool {
-        let Some(one) = self.users.get(user as usize) else { return false };
-        let Some(flight) = one.flights.front() else { return false };
+    fn follows_up(&mut self, user: u32, whole: CompleteAnswer, now_ns: u64) -> bool {
+        let Some(one) = self.users.get(user as usize) else {
+            invariant::broken("each user number is in the table of users");
+            return false;
+        };
+        let Some(flight) = one.flights.front() else {
+            invariant::broken("an answer belongs to a request in flight");
+            return false;
+        };
         let answer = Answer {
             outcome: Ok(whole.status),
             head: &one.awaited.head,
@@ -365,7 +397,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
         more: bool,
         now_ns: u64,
     ) {
-        let Some(one) = self.users.get_mut(user as usize) else { return };
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
         one.hops += 1;
         if more || !whole.keep || self.config.new_connections {
             one.opened = false;
@@ -383,7 +417,10 @@ impl<D: Driver, S: Script> Requester<D, S> {
         more: bool,
         now_ns: u64,
     ) -> bool {
-        let Some(one) = self.users.get_mut(user as usize) else { return false };
+        let Some(one) = self.users.get_mut(user as usize) else {
+            invariant::broken("each user number is in the table of users");
+            return false;
+        };
         if !matches!(whole.status, 301 | 302 | 303 | 307 | 308) {
             return false;
         }
@@ -425,7 +462,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
         failure: Failure,
         now_ns: u64,
     ) {
-        let Some(one) = self.users.get_mut(user as usize) else { return };
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
         one.opened = false;
         one.conn.take().into_iter().for_each(|id| core.abort(id));
         self.fail(core, user, failure, now_ns);
@@ -433,7 +472,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
 
     /// Handles the timeout of the oldest request of a user.
     pub(super) fn time_out<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
-        let Some(one) = self.users.get(user as usize) else { return };
+        let Some(one) = self.users.get(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
         let opened = one.opened;
         let stays = one.flights.front().is_some_and(|flight| flight.kind.leaves_open());
         if D::PUSHES && opened && stays {
@@ -452,10 +493,12 @@ impl<D: Driver, S: Script> Requester<D, S> {
         failure: Failure,
         now_ns: u64,
     ) {
-        let Some(one) = self.users.get_mut(user as usize) else { return };
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
         one.redirect = None;
         let flights = std::mem::take(&mut one.flights);
-        let at = one.at;
+        let at = one.activity;
         self.in_flight -= flights.len();
         for flight in &flights {
             let times = Times { done_ns: now_ns, ..flight.times };
@@ -474,7 +517,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
     /// Passes the result of a request to the script, and counts it.
     #[inline]
     fn judge(&mut self, user: u32, outcome: Result<u16, Failure>, body_bytes: u64, times: Times) {
-        let Some(one) = self.users.get_mut(user as usize) else { return };
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
         let is_warm_up = times.due_ns < self.schedule.measure_ns;
         let decoded = match outcome {
             Ok(_) => one.awaited.decode(body_bytes),
@@ -510,7 +555,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
 
     /// Fails the requests in flight of a user at the end of the run.
     pub(super) fn give_up<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
-        let Some(one) = self.users.get_mut(user as usize) else { return };
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
         let flights = std::mem::take(&mut one.flights);
         self.in_flight -= flights.len();
         // Waiting for a message that may never be sent is no failure.
@@ -534,9 +581,11 @@ impl<D: Driver, S: Script> Requester<D, S> {
             return;
         };
         let now_ns = core.clock_ns();
-        let Some(one) = self.users.get_mut(user as usize) else { return };
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
         if D::PUSHES && one.on_socket && opened {
-            self.script.left(user, Left::Gone);
+            self.script.socket_ended(user, SocketEnd::Lost);
         }
         (one.conn, one.opened) = (None, false);
         if !opened {

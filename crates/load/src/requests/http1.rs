@@ -1,6 +1,7 @@
 //! [`Http1`]: an HTTP/1.1 and 1.0 client (RFC 9112): heads; bodies with a length, chunked, or until the
 //! end of the connection; interim answers. Content codings are not decoded.
 
+use engine::invariant;
 use wire::http::{
     BodyDecoder, BodyEvent, EMPTY_HEADER, HeadScanner, MAX_HEADERS, Response, keep_alive,
     parse_response,
@@ -141,7 +142,10 @@ impl Http1State {
         at: &mut usize,
         awaited: &mut Awaited,
     ) -> Result<bool, Violation> {
-        let Some(decoder) = &mut self.body else { return Ok(false) };
+        let Some(decoder) = &mut self.body else {
+            invariant::broken("a body is decoded after its head");
+            return Ok(false);
+        };
         loop {
             let rest = bytes.get(*at..).unwrap_or_default();
             match decoder.decode(rest)? {

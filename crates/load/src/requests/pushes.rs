@@ -1,6 +1,7 @@
 //! Connections with pushed messages: a user has one HTTP connection and one WebSocket, one of which is
 //! active at a time. Nothing of this is compiled for drivers without [`Driver::PUSHES`].
 
+use engine::invariant;
 use engine::{Closed, ConnId, Core, Sys};
 
 use super::requester::Requester;
@@ -17,8 +18,11 @@ impl<D: Driver, S: Script> Requester<D, S> {
         now_ns: u64,
     ) -> bool {
         let (kind, awaits) = (self.script.kind(user), self.script.awaits(user));
-        let Some(one) = self.users.get_mut(user as usize) else { return false };
-        one.turn_to(kind != Kind::Plain);
+        let Some(one) = self.users.get_mut(user as usize) else {
+            invariant::broken("each user number is in the table of users");
+            return false;
+        };
+        one.activate(kind != Kind::Plain);
         if let Some(flight) = one.flights.back_mut() {
             (flight.kind, flight.awaits) = (kind, awaits || kind == Kind::Await);
         }
@@ -48,11 +52,14 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    /// Ends such requests. They were begun before, so that a flow of them never nests.
-    pub(super) fn look_soon<Y: Sys>(&mut self, core: &mut Core<Y, Self>) {
+    /// Ends the scheduled requests. It runs later so that a flow of them does not recurse.
+    pub(super) fn finish_soon<Y: Sys>(&mut self, core: &mut Core<Y, Self>) {
         for user in std::mem::take(&mut self.soon) {
             let now_ns = core.clock_ns();
-            let Some(one) = self.users.get_mut(user as usize) else { continue };
+            let Some(one) = self.users.get_mut(user as usize) else {
+                invariant::broken("each user number is in the table of users");
+                continue;
+            };
             let flight = one.flights.front().filter(|flight| flight.times.sent_ns > 0);
             let body_bytes = match flight.map(|flight| (flight.kind, flight.awaits)) {
                 Some((Kind::Text | Kind::Binary, false)) => 0,
@@ -90,20 +97,22 @@ impl<D: Driver, S: Script> Requester<D, S> {
         let now_ns = core.clock_ns();
         let mut rest = data;
         while !rest.is_empty() {
-            let Some((user, is_aside)) = self.owner(core, id) else { return };
-            let Some(one) = self.users.get_mut(user as usize) else { return };
-            if one.tunnel.is_some() && !one.opened && !is_aside {
-                return self.tunnel_heard(core, user, id, rest);
+            let Some((user, is_inactive)) = self.owner(core, id) else { return };
+            let Some(one) = self.users.get_mut(user as usize) else {
+                return invariant::broken("each user number is in the table of users");
+            };
+            if one.tunnel.is_some() && !one.opened && !is_inactive {
+                return self.tunnel_received(core, user, id, rest);
             }
-            let on_socket = one.on_socket != is_aside;
+            let on_socket = one.on_socket != is_inactive;
             let sent = one.flights.front().is_some_and(|flight| flight.times.sent_ns > 0);
-            let waits = !is_aside && sent;
+            let waits = !is_inactive && sent;
             if !on_socket && !waits {
-                self.ledger.counts.unasked.add(1);
-                return self.drop_connection(core, user, is_aside, false);
+                self.metrics.counts.unasked.add(1);
+                return self.drop_connection(core, user, is_inactive, false);
             }
-            let state = match (is_aside, &mut one.aside) {
-                (true, Some(aside)) => &mut aside.state,
+            let state = match (is_inactive, &mut one.inactive) {
+                (true, Some(inactive)) => &mut inactive.state,
                 _ => &mut one.state,
             };
             let received = self.driver.receive(state, rest, &mut one.awaited);
@@ -159,7 +168,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
 
     /// Passes a pushed message to the script.
     fn pushed<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, waits: bool, now_ns: u64) {
-        let Some(one) = self.users.get_mut(user as usize) else { return };
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
         let waits = waits && one.flights.front().is_some_and(|flight| flight.awaits);
         let push = self.driver.message();
         if !self.script.pushed(user, &push, waits, now_ns) || !waits {
@@ -176,28 +187,32 @@ impl<D: Driver, S: Script> Requester<D, S> {
         &mut self,
         core: &mut Core<Y, Self>,
         user: u32,
-        is_aside: bool,
-        gently: bool,
+        is_inactive: bool,
+        gracefully: bool,
     ) {
-        let Some(one) = self.users.get_mut(user as usize) else { return };
-        let (conn, opened) = match (is_aside, &mut one.aside) {
-            (true, Some(aside)) => (&mut aside.conn, &mut aside.opened),
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        let (conn, opened) = match (is_inactive, &mut one.inactive) {
+            (true, Some(inactive)) => (&mut inactive.conn, &mut inactive.opened),
             _ => (&mut one.conn, &mut one.opened),
         };
-        let gently = gently && std::mem::take(opened);
+        let gracefully = gracefully && std::mem::take(opened);
         *opened = false;
         match conn.take() {
-            Some(id) if gently => core.end_after(id, Closed::ByUs),
+            Some(id) if gracefully => core.end_after(id, Closed::ByUs),
             Some(id) => core.abort(id),
             None => {}
         }
     }
 
-    /// Ends the connection in use, with a word where the protocol has one.
-    pub(super) fn say_goodbye<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
-        let Some(one) = self.users.get_mut(user as usize) else { return };
+    /// Closes the active connection, with a close frame if the protocol has one.
+    pub(super) fn close_active<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
         if let Some(id) = one.conn.filter(|_| one.opened) {
-            let bytes = self.driver.leave(&mut one.state);
+            let bytes = self.driver.close(&mut one.state);
             if !bytes.is_empty() {
                 core.write(id, bytes);
             }
@@ -205,12 +220,14 @@ impl<D: Driver, S: Script> Requester<D, S> {
         self.drop_connection(core, user, false, true);
     }
 
-    /// Ends the connection that is not in use.
-    pub(super) fn put_down<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
-        let Some(one) = self.users.get_mut(user as usize) else { return };
-        let Some(aside) = &mut one.aside else { return };
-        if let Some(id) = aside.conn.filter(|_| aside.opened) {
-            let bytes = self.driver.leave(&mut aside.state);
+    /// Closes the inactive connection.
+    pub(super) fn close_inactive<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        let Some(inactive) = &mut one.inactive else { return };
+        if let Some(id) = inactive.conn.filter(|_| inactive.opened) {
+            let bytes = self.driver.close(&mut inactive.state);
             if !bytes.is_empty() {
                 core.write(id, bytes);
             }
@@ -218,17 +235,19 @@ impl<D: Driver, S: Script> Requester<D, S> {
         self.drop_connection(core, user, true, true);
     }
 
-    /// A connection that was not in use has ended.
-    pub(super) fn lost_aside<Y: Sys>(&mut self, core: &mut Core<Y, Self>, id: ConnId) {
+    /// Handles the end of an inactive connection.
+    pub(super) fn on_inactive_closed<Y: Sys>(&mut self, core: &mut Core<Y, Self>, id: ConnId) {
         let Some((user, true)) = self.owner(core, id) else { return };
-        let Some(one) = self.users.get_mut(user as usize) else { return };
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
         let is_socket = !one.on_socket;
-        if let Some(aside) = &mut one.aside {
-            (aside.conn, aside.opened) = (None, false);
+        if let Some(inactive) = &mut one.inactive {
+            (inactive.conn, inactive.opened) = (None, false);
         }
-        self.ledger.counts.closed_idle.add(1);
+        self.metrics.counts.closed_idle.add(1);
         if is_socket {
-            self.script.left(user, Left::Gone);
+            self.script.socket_ended(user, SocketEnd::Lost);
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use engine::invariant;
 use engine::{ConnId, Core, Sent, Sys, Target};
 
 use super::requester::Requester;
@@ -61,9 +62,15 @@ impl<D: Driver, S: Script> Requester<D, S> {
         id: ConnId,
     ) -> bool {
         let through = self.through(user);
-        let Some(one) = self.users.get_mut(user as usize) else { return false };
-        let (Some(tunnel), Some(through)) = (&mut one.tunnel, through) else { return true };
-        if tunnel.is_through {
+        let Some(one) = self.users.get_mut(user as usize) else {
+            invariant::broken("each user number is in the table of users");
+            return false;
+        };
+        let (Some(tunnel), Some(through)) = (&mut one.tunnel, through) else {
+            invariant::broken("a tunnel has a route through a proxy");
+            return true;
+        };
+        if tunnel.is_established {
             one.tunnel = None;
             return true;
         }
@@ -81,8 +88,12 @@ impl<D: Driver, S: Script> Requester<D, S> {
     ) {
         let now_ns = core.clock_ns();
         let through = self.through(user);
-        let Some(one) = self.users.get_mut(user as usize) else { return };
-        let (Some(tunnel), Some(through)) = (&mut one.tunnel, through) else { return };
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        let (Some(tunnel), Some(through)) = (&mut one.tunnel, through) else {
+            return invariant::broken("a tunnel has a route through a proxy");
+        };
         let failure = match tunnel.receive(bytes) {
             Ok(false) => return,
             Err(failure) => failure,

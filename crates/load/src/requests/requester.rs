@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
+use engine::invariant;
 use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Response, Sys};
 use wire::websocket::OpCode;
 
@@ -221,9 +222,11 @@ impl<D: Driver, S: Script> Requester<D, S> {
 
     /// Ends a user. Its requests in flight are still awaited.
     fn retire<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
-        let Some(one) = self.users.get_mut(user as usize) else { return };
-        let stays = one.at == At::Staying && self.stage != Stage::Over;
-        if one.at == At::Over || stays {
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        let stays = one.activity == Activity::Staying && self.stage != Stage::Over;
+        if one.activity == Activity::Over || stays {
             return;
         }
         if D::PUSHES && self.stage != Stage::Over && self.script.stays(user, core.clock_ns()) {
@@ -239,12 +242,14 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    /// Ends the connection of a user that waits for nothing.
-    pub(super) fn hang_up<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
-        let Some(one) = self.users.get_mut(user as usize) else { return };
+    /// Closes the connection of a user without requests in flight.
+    pub(super) fn close_idle<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32) {
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
         if one.flights.is_empty() {
             if D::PUSHES && one.on_socket {
-                return self.say_goodbye(core, user);
+                return self.close_active(core, user);
             }
             one.opened = false;
             one.conn.take().into_iter().for_each(|id| core.abort(id));
@@ -260,7 +265,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
     /// Sets the wake-up for the timeout of a request.
     pub(super) fn arm(&mut self, user: u32, begun_ns: u64) {
         let at_ns = begun_ns.saturating_add(self.timeout_of(user));
-        let Some(one) = self.users.get_mut(user as usize) else { return };
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
         if one.armed_ns == 0 || at_ns < one.armed_ns {
             one.armed_ns = at_ns;
             self.wakes.push(Reverse((at_ns, user, Wake::Timeout)));
@@ -278,7 +285,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
     /// Sets the wake-up for the timeout of a connect.
     pub(super) fn arm_connect(&mut self, user: u32, now_ns: u64) {
         let Some(timeout) = self.config.connect_timeout else { return };
-        let Some(one) = self.users.get_mut(user as usize) else { return };
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
         one.connect_ns = now_ns;
         if !one.is_connect_armed {
             one.is_connect_armed = true;
@@ -301,11 +310,14 @@ impl<D: Driver, S: Script> Requester<D, S> {
         }
     }
 
-    fn find_lost<Y: Sys>(&mut self, core: &mut Core<Y, Self>) {
+    fn connect_resolved<Y: Sys>(&mut self, core: &mut Core<Y, Self>) {
         let now_ns = core.clock_ns();
-        for user in std::mem::take(&mut self.lost) {
-            let Some(one) = self.users.get_mut(user as usize) else { continue };
-            one.is_lost = false;
+        for user in std::mem::take(&mut self.awaiting_lookup) {
+            let Some(one) = self.users.get_mut(user as usize) else {
+                invariant::broken("each user number is in the table of users");
+                continue;
+            };
+            one.awaits_lookup = false;
             if one.conn.is_none() && !one.flights.is_empty() {
                 self.connect(core, user, now_ns);
             }
@@ -345,9 +357,11 @@ impl<D: Driver, S: Script> Requester<D, S> {
     }
 
     fn wake<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
-        let Some(one) = self.users.get_mut(user as usize) else { return };
-        if matches!(one.at, At::Asleep(until_ns) if until_ns <= now_ns) {
-            one.at = At::Busy;
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        if matches!(one.activity, Activity::Asleep(until_ns) if until_ns <= now_ns) {
+            one.activity = Activity::Busy;
             self.advance(core, user, now_ns);
         }
     }
@@ -361,7 +375,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
         now_ns: u64,
     ) {
         let timeout_ns = self.timeout_of(user);
-        let Some(one) = self.users.get_mut(user as usize) else { return };
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
         if one.armed_ns != at_ns {
             // A wake-up that was set later was due sooner, and has replaced this one.
             return;
@@ -379,7 +395,9 @@ impl<D: Driver, S: Script> Requester<D, S> {
     /// Checks whether the connect of a user has timed out; it may be a newer one, or none.
     fn look_at_connect<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
         let Some(timeout) = self.config.connect_timeout else { return };
-        let Some(one) = self.users.get_mut(user as usize) else { return };
+        let Some(one) = self.users.get_mut(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
         one.is_connect_armed = false;
         if one.opened || one.flights.is_empty() {
             return;
@@ -393,8 +411,10 @@ impl<D: Driver, S: Script> Requester<D, S> {
     }
 
     fn connect_again<Y: Sys>(&mut self, core: &mut Core<Y, Self>, user: u32, now_ns: u64) {
-        let Some(one) = self.users.get(user as usize) else { return };
-        if one.conn.is_none() && !one.is_lost && !one.flights.is_empty() {
+        let Some(one) = self.users.get(user as usize) else {
+            return invariant::broken("each user number is in the table of users");
+        };
+        if one.conn.is_none() && !one.awaits_lookup && !one.flights.is_empty() {
             self.connect(core, user, now_ns);
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::speak::Action;
 use super::users::Users;
-use crate::requests::{Answer, Failure, Left, Push, Step as Next};
+use engine::invariant;
 
 use crate::requests::{Answer, Failure, Push, SocketEnd, Step as Next};
 
@@ -64,7 +64,10 @@ impl Users {
 
     fn meet(&mut self, at: u32, now_ns: u64) -> Next {
         let is_met = self.members.as_mut().is_none_or(|members| members.arrive(at));
-        let Some(user) = self.users.get_mut(at as usize) else { return Next::End };
+        let Some(user) = self.users.get_mut(at as usize) else {
+            invariant::broken("a user is created before its first step");
+            return Next::End;
+        };
         let since_ns = *user.waits_since_ns.get_or_insert(now_ns);
         let limit = user.step.and_then(|step| self.scenario.steps.get(step)?.limit);
         let limit_ns = limit.map_or(u64::MAX, |limit| limit.as_nanos() as u64);
@@ -91,9 +94,15 @@ impl Users {
 
     /// Ends a step that sent nothing.
     fn pass_step(&mut self, at: u32, failure: Option<Failure>, now_ns: u64) -> Next {
-        let Some(user) = self.users.get_mut(at as usize) else { return Next::End };
+        let Some(user) = self.users.get_mut(at as usize) else {
+            invariant::broken("a user is created before its first step");
+            return Next::End;
+        };
         user.waits_since_ns = None;
-        let Some(number) = user.step else { return Next::End };
+        let Some(number) = user.step else {
+            invariant::broken("a step that passes was begun");
+            return Next::End;
+        };
         if now_ns >= self.measure_ns {
             self.tally.step(number, failure, None);
         }
@@ -127,7 +136,9 @@ impl Users {
 
     /// Sets the stamp of a message about to be sent.
     pub(super) fn stamp(&mut self, at: u32, now_ns: u64) {
-        let Some(user) = self.users.get_mut(at as usize) else { return };
+        let Some(user) = self.users.get_mut(at as usize) else {
+            return invariant::broken("a user is created before its first step");
+        };
         let step = user.step.and_then(|step| self.scenario.steps.get(step));
         if !step.is_some_and(|step| step.stamped) {
             return;
@@ -154,10 +165,13 @@ impl Users {
         }
     }
 
-    /// To whom a user sends next; the first, at the beginning of a step.
-    pub(super) fn turn_to(&mut self, at: u32, after: Option<u32>) -> bool {
+    /// Selects the next receiver of a user after `after`; false if there is none.
+    pub(super) fn set_receiver(&mut self, at: u32, after: Option<u32>) -> bool {
         let next = self.members.as_ref().and_then(|members| members.next_to(at, after));
-        let Some(user) = self.users.get_mut(at as usize) else { return false };
+        let Some(user) = self.users.get_mut(at as usize) else {
+            invariant::broken("a user is created before its first step");
+            return false;
+        };
         match next {
             Some((receiver, number)) => (user.to, user.to_number) = (Some(receiver), number),
             None if after.is_none() => (user.to, user.to_number) = (None, 0),
@@ -166,16 +180,22 @@ impl Users {
         true
     }
 
-    /// Whether a step is to be done once more, for the next receiver or because it repeats.
-    pub(super) fn again(&mut self, at: u32, number: usize) -> bool {
-        let Some(step) = self.scenario.steps.get(number) else { return false };
+    /// Whether a step is repeated, for the next receiver or because of `repeat`.
+    pub(super) fn repeats(&mut self, at: u32, number: usize) -> bool {
+        let Some(step) = self.scenario.steps.get(number) else {
+            invariant::broken("a step number is of the scenario");
+            return false;
+        };
         let (each, repeat) = (step.each, step.repeat);
         let to = self.users.get(at as usize).and_then(|user| user.to);
-        if each && to.is_some() && self.turn_to(at, to) {
+        if each && to.is_some() && self.set_receiver(at, to) {
             return true;
         }
-        self.turn_to(at, None);
-        let Some(user) = self.users.get_mut(at as usize) else { return false };
+        self.set_receiver(at, None);
+        let Some(user) = self.users.get_mut(at as usize) else {
+            invariant::broken("a user is created before its first step");
+            return false;
+        };
         user.repeated += 1;
         if user.repeated < repeat {
             return true;
@@ -191,7 +211,10 @@ impl Users {
             members.receipt(at, push.data, now_ns);
         }
         let number = self.part.number(at);
-        let Some(user) = self.users.get(at as usize) else { return false };
+        let Some(user) = self.users.get(at as usize) else {
+            invariant::broken("a user is created before its first step");
+            return false;
+        };
         let keeps = self.scenario.flows.get(user.flow).is_some_and(|flow| {
             let steps = self.scenario.steps.get(flow.steps.clone()).unwrap_or_default();
             steps.iter().any(|step| matches!(step.action, Action::Receive))
@@ -229,12 +252,14 @@ impl Users {
     pub(super) fn on_socket_end(&mut self, at: u32, left: SocketEnd) {
         let sockets = &mut self.tally.sockets;
         match left {
-            Left::Closed(code) => *sockets.closed_by.entry(code).or_default() += 1,
-            Left::Gone => sockets.gone += 1,
-            Left::Parked => {}
-            Left::Broken(failure) => *sockets.broken.entry(failure.name()).or_default() += 1,
+            SocketEnd::Closed(code) => *sockets.closed_by.entry(code).or_default() += 1,
+            SocketEnd::Lost => sockets.gone += 1,
+            SocketEnd::Parked => {}
+            SocketEnd::Failed(failure) => *sockets.broken.entry(failure.name()).or_default() += 1,
         }
-        let Some(user) = self.users.get_mut(at as usize) else { return };
+        let Some(user) = self.users.get_mut(at as usize) else {
+            return invariant::broken("a user is created before its first step");
+        };
         let steps = self.scenario.steps.iter().enumerate();
         for (number, _) in steps.filter(|(_, step)| step.action.is_of_the_socket()) {
             user.done_once &= !1_u64.checked_shl(number as u32).unwrap_or(0);

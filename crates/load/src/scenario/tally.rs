@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use engine::invariant;
 use serde::Serialize;
 
 use super::groups::{GroupState, GroupStats};
@@ -118,19 +119,23 @@ impl Tally {
     pub(super) fn pass(&mut self, flow: usize) {
         if let Some(passes) = self.passes.get_mut(flow) {
             *passes += 1;
+        } else {
+            invariant::broken("each step, flow and check has a tally");
         }
     }
 
     pub(super) fn completed(&mut self, flow: usize) {
         if let Some(completed) = self.completed.get_mut(flow) {
             *completed += 1;
+        } else {
+            invariant::broken("each step, flow and check has a tally");
         }
     }
 
     pub(super) fn check(&mut self, step: usize, check: usize, held: bool) {
         let Some(count) = self.steps.get_mut(step).and_then(|step| step.checks.get_mut(check))
         else {
-            return;
+            return invariant::broken("each step, flow and check has a tally");
         };
         if held { count.0 += 1 } else { count.1 += 1 }
     }
@@ -138,12 +143,16 @@ impl Tally {
     pub(super) fn redirect(&mut self, step: usize) {
         if let Some(step) = self.steps.get_mut(step) {
             step.redirects += 1;
+        } else {
+            invariant::broken("each step, flow and check has a tally");
         }
     }
 
     /// Counts the end of a step. Only complete answers are timed, as in the summary of the run.
     pub(super) fn step(&mut self, step: usize, failure: Option<Failure>, times: Option<&Times>) {
-        let Some(tally) = self.steps.get_mut(step) else { return };
+        let Some(tally) = self.steps.get_mut(step) else {
+            return invariant::broken("each step, flow and check has a tally");
+        };
         tally.requests += 1;
         if let Some(failure) = failure {
             *tally.errors.entry(failure.name()).or_default() += 1;

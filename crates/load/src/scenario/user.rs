@@ -8,6 +8,8 @@ use super::render::{Follow, RenderContext, Renderer};
 use super::sockets::Inbox;
 use super::template::{Values, mixed};
 use super::{Scenario, Step};
+use engine::invariant;
+
 use crate::Endpoint;
 use crate::broadcast::Publication;
 use crate::requests::{Answer, Failure, TargetTable};
@@ -99,7 +101,9 @@ impl User {
 
     /// Moves to the next step, or to the end of the pass.
     pub(super) fn advance(&mut self, scenario: &Scenario) {
-        let Some(flow) = scenario.flows.get(self.flow) else { return };
+        let Some(flow) = scenario.flows.get(self.flow) else {
+            return invariant::broken("a user is in a flow of the scenario");
+        };
         let from = self.step.map_or(flow.steps.start, |step| step + 1);
         let is_due = |&at: &usize| {
             let once = scenario.steps.get(at).is_some_and(|step| step.once);
@@ -109,7 +113,9 @@ impl User {
     }
 
     pub(super) fn keep_cookies(&mut self, scenario: &Scenario, step: &Step, answer: &Answer<'_>) {
-        let Some(endpoint) = self.endpoint(scenario, step) else { return };
+        let Some(endpoint) = self.endpoint(scenario, step) else {
+            return invariant::broken("a step has an endpoint of the scenario");
+        };
         let mut headers = [wire::http::EMPTY_HEADER; wire::http::MAX_HEADERS];
         let Ok(head) = wire::http::parse_response(answer.head, &mut headers) else { return };
         let lines = head.headers.iter().filter(|h| h.name.eq_ignore_ascii_case("set-cookie"));
@@ -135,8 +141,11 @@ impl User {
 
     /// The request target, rendered again.
     fn target(&self, scenario: &Scenario, step: &Step) -> String {
-        let Some(endpoint) = self.endpoint(scenario, step) else { return String::new() };
-        let asked = Asked {
+        let Some(endpoint) = self.endpoint(scenario, step) else {
+            invariant::broken("a step has an endpoint of the scenario");
+            return String::new();
+        };
+        let asked = RenderContext {
             scenario,
             step,
             endpoint,

@@ -12,6 +12,8 @@ use super::tally::Tally;
 use super::template::mixed;
 use super::user::{User, render_context};
 use super::{BODY_KEPT_MAX, Scenario, Step, Tallies};
+use engine::invariant;
+
 use crate::requests::{
     Answer, Failure, Kind, Part, Push, Request, Script, SocketEnd, Step as Next, TargetTable, Wants,
 };
@@ -121,7 +123,10 @@ impl Users {
     fn begin_pass(&mut self, at: u32, now_ns: u64) -> bool {
         let number = self.part.number(at);
         let role = self.members.as_ref().map(|members| members.role(at));
-        let Some(user) = self.users.get_mut(at as usize) else { return false };
+        let Some(user) = self.users.get_mut(at as usize) else {
+            invariant::broken("a user is created before its first step");
+            return false;
+        };
         let passes = self.scenario.passes;
         if user.is_done || passes.is_some_and(|passes| user.counted >= passes) {
             return false;
@@ -147,7 +152,10 @@ impl Users {
     /// Prepares the next request of a user, unless it leads to no server of the scenario.
     fn prepare(&mut self, at: u32, now_ns: u64) -> Next {
         const NOWHERE: Next = Next::Fail(Failure::RedirectElsewhere);
-        let Some(user) = self.users.get_mut(at as usize) else { return NOWHERE };
+        let Some(user) = self.users.get_mut(at as usize) else {
+            invariant::broken("a user is created before its first step");
+            return NOWHERE;
+        };
         user.seq = self.numbered * self.part.stride.max(1) + u64::from(self.part.worker);
         self.numbered += 1;
         user.draw = user.chance();
@@ -160,8 +168,11 @@ impl Users {
         let asked = self
             .users
             .get(at as usize)
-            .and_then(|user| asked(&self.scenario, user, self.part.number(at)));
-        let Some(asked) = asked else { return NOWHERE };
+            .and_then(|user| render_context(&self.scenario, user, self.part.number(at)));
+        let Some(asked) = asked else {
+            invariant::broken("a step has an endpoint of the scenario");
+            return NOWHERE;
+        };
         let target = self.renderer.target(&asked);
         if target.starts_with(b"/http:") || target.starts_with(b"/https:") {
             return NOWHERE;
@@ -172,9 +183,15 @@ impl Users {
     /// Checks a complete answer.
     fn judge(&mut self, at: u32, status: u16, answer: &Answer<'_>) -> (After, Option<Failure>) {
         let scenario = Arc::clone(&self.scenario);
-        let Some(user) = self.users.get_mut(at as usize) else { return (After::PassEnds, None) };
+        let Some(user) = self.users.get_mut(at as usize) else {
+            invariant::broken("a user is created before its first step");
+            return (After::PassEnds, None);
+        };
         let found = user.step.and_then(|at| Some((at, scenario.steps.get(at)?)));
-        let Some((number, step)) = found else { return (After::PassEnds, None) };
+        let Some((number, step)) = found else {
+            invariant::broken("an answer belongs to a step of the scenario");
+            return (After::PassEnds, None);
+        };
         if scenario.cookies {
             user.keep_cookies(&scenario, step, answer);
         }
@@ -222,7 +239,9 @@ impl Users {
 
     /// Ends the current step.
     fn over(&mut self, at: u32, after: &After, failure: Option<Failure>, answer: &Answer<'_>) {
-        let Some(user) = self.users.get_mut(at as usize) else { return };
+        let Some(user) = self.users.get_mut(at as usize) else {
+            return invariant::broken("a user is created before its first step");
+        };
         let Some(number) = user.step else { return };
         let is_whole = answer.outcome.is_ok();
         if !answer.is_warm_up {
@@ -235,10 +254,12 @@ impl Users {
             user.step = None;
             return;
         }
-        if self.again(at, number) {
+        if self.repeats(at, number) {
             return;
         }
-        let Some(user) = self.users.get_mut(at as usize) else { return };
+        let Some(user) = self.users.get_mut(at as usize) else {
+            return invariant::broken("a user is created before its first step");
+        };
         if failure.is_none() {
             user.do_once(number);
         }
@@ -267,7 +288,10 @@ impl Script for Users {
 
     fn next(&mut self, user: u32, now_ns: u64) -> Next {
         self.ensure(user);
-        let Some(one) = self.users.get_mut(user as usize) else { return Next::End };
+        let Some(one) = self.users.get_mut(user as usize) else {
+            invariant::broken("a user is created before its first step");
+            return Next::End;
+        };
         if let Some(time) = one.think.take() {
             return Next::Wait(time);
         }
@@ -297,6 +321,8 @@ impl Script for Users {
             let (endpoint, is_head) = (asked.number(), asked.method() == "HEAD");
             let renderer = &mut self.renderer;
             self.request.set_rendered(endpoint, is_head, |out| renderer.render(&asked, out));
+        } else {
+            invariant::broken("a request belongs to a step of the scenario");
         }
         &self.request
     }
@@ -306,11 +332,17 @@ impl Script for Users {
         step.and_then(|step| self.wants.get(step)).copied().unwrap_or_default()
     }
 
-    fn leads_on(&mut self, user: u32, answer: &Answer<'_>) -> bool {
+    fn follows_up(&mut self, user: u32, answer: &Answer<'_>) -> bool {
         let Ok(status @ 300..400) = answer.outcome else { return false };
-        let Some(one) = self.users.get_mut(user as usize) else { return false };
+        let Some(one) = self.users.get_mut(user as usize) else {
+            invariant::broken("a user is created before its first step");
+            return false;
+        };
         let found = one.step.and_then(|at| Some((at, self.scenario.steps.get(at)?)));
-        let Some((number, step)) = found else { return false };
+        let Some((number, step)) = found else {
+            invariant::broken("an answer belongs to a step of the scenario");
+            return false;
+        };
         if speak::refused(&step.action, status, answer).is_some() {
             return false;
         }

@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use engine::invariant;
+
 use super::cookie::{Sticky, cookie};
 use super::hash::{hash_bytes, score};
 use super::upstream::{Permit, Upstream, UpstreamState, WARM};
@@ -375,10 +377,14 @@ impl Pool {
         let mut bits = key.random;
         for _ in 0..2 * length {
             let turn = self.state.turn.fetch_add(1, Ordering::Relaxed) % length;
-            let index = self.round.get(turn as usize)?;
-            let Some(member) = self.members.get(usize::from(*index)).filter(&open) else {
+            let index = self.round.get(turn as usize).copied().map(usize::from);
+            let Some(member) = index.and_then(|index| self.members.get(index)) else {
+                invariant::broken("every turn of a round is a member's");
                 continue;
             };
+            if !open(&member) {
+                continue;
+            }
             bits = bits.rotate_left(10);
             if bits % WARM < member.upstream.warmth(self.slow_start_ns(), key.now_ns) {
                 return Some(member);
@@ -471,11 +477,14 @@ impl PoolState {
         Some(ticket)
     }
 
-    /// Takes somebody out of the line; whose worker.
-    fn leave(&self, ticket: u64) -> Option<usize> {
-        let mut line = self.line();
-        let worker = line.remove(&ticket);
-        self.line_is(&line);
+    /// Removes a request from the queue; returns its worker.
+    fn remove(&self, ticket: u64) -> Option<usize> {
+        let mut queue = self.queue();
+        let worker = queue.remove(&ticket);
+        self.update_waiting(&queue);
+        if worker.is_none() {
+            invariant::broken("a request that waits is in its pool's queue");
+        }
         worker
     }
 

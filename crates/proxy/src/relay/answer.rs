@@ -2,7 +2,7 @@
 //! the client can read, and a valid 101 to a handshake opens a tunnel (RFC 9112 sections 6 and 9,
 //! RFC 6455 section 4.1). Nothing else opens one.
 
-use engine::{Closed, ConnId, Core, Mode, Sent, Sys};
+use engine::{Closed, ConnId, Core, Mode, Sent, Sys, invariant};
 use wire::http::{
     BodyDecoder, BodyEvent, EMPTY_HEADER, HeadScanner, LAST_CHUNK, MAX_HEADERS, Response,
     encode_chunk, keep_alive, parse_response,
@@ -212,19 +212,24 @@ impl Relay {
         }
     }
 
-    /// The answer has come to its end.
-    fn answered<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32, and_more: bool) {
+    /// The response is complete.
+    fn finish_answer<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32, and_more: bool) {
         let Some(exchange) = self.take_exchange(index) else { return };
         let whole_request = exchange.request.is_done();
-        let (reusable, last) =
-            exchange.answer.as_ref().map_or((false, true), |body| (body.reusable, body.last));
+        let (reusable, last) = match &exchange.answer {
+            Some(body) => (body.reusable, body.last),
+            None => {
+                invariant::broken("an answer that ends has begun");
+                (false, true)
+            }
+        };
         if let Some(upstream) = exchange.upstream {
-            let number = exchange.picked.as_ref().map(|picked| picked.upstream().number());
-            let of_now = exchange.era == self.era && !self.draining;
+            let number = exchange.permit.as_ref().map(|permit| permit.upstream().number());
+            let of_now = exchange.config_generation == self.config_generation && !self.draining;
             match number.filter(|_| reusable && whole_request && !and_more && of_now) {
-                Some(number) => self.spare(core, upstream, number),
+                Some(number) => self.keep_idle_connection(core, upstream, number),
                 None => {
-                    Self::set(core, upstream, Leg::Vacant);
+                    Self::set(core, upstream, ConnectionKind::Unused);
                     core.abort(upstream);
                 }
             }
@@ -313,8 +318,11 @@ impl Relay {
         rest: &[u8],
     ) {
         let Some(mut exchange) = self.take_exchange(index) else { return };
-        let Some(picked) = exchange.picked.take() else { return core.abort(upstream) };
-        picked.upstream().succeeded();
+        let Some(permit) = exchange.permit.take() else {
+            invariant::broken("a request at an upstream holds a permit");
+            return core.abort(upstream);
+        };
+        permit.upstream().succeeded();
         let client = exchange.client;
         let mut out = std::mem::take(&mut self.scratch);
         encode_answer(&mut out, answer, Framing::Counted);
@@ -380,7 +388,10 @@ fn decode_body(
     data: &[u8],
     out: &mut Vec<u8>,
 ) -> Result<Passed, Violation> {
-    let Some(body) = &mut exchange.answer else { return Ok(Passed::More) };
+    let Some(body) = &mut exchange.answer else {
+        invariant::broken("an answer whose head was passed on has a body decoder");
+        return Ok(Passed::More);
+    };
     let mut at = 0;
     while !body.decoder.is_done() {
         let Some(rest) = data.get(at..).filter(|rest| !rest.is_empty()) else {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use engine::ConnId;
+use engine::{ConnId, invariant};
 use wire::http::{BodyDecoder, HeadScanner};
 
 use crate::access_log::PendingEntry;
@@ -127,8 +127,9 @@ impl Exchanges {
     pub(super) fn insert(&mut self, exchange: Exchange) -> u32 {
         let exchange = Some(Box::new(exchange));
         if let Some(index) = self.free.pop() {
-            if let Some(place) = self.places.get_mut(index as usize) {
-                *place = exchange;
+            match self.slots.get_mut(index as usize) {
+                Some(slot) => *slot = exchange,
+                None => invariant::broken("a free slot of the exchange table exists"),
             }
             return index;
         }
@@ -140,12 +141,19 @@ impl Exchanges {
     /// one is a bug.
     #[track_caller]
     pub(super) fn get(&mut self, index: u32) -> Option<&mut Exchange> {
-        self.places.get_mut(index as usize)?.as_deref_mut()
+        let exchange = self.slots.get_mut(index as usize).and_then(Option::as_deref_mut);
+        if exchange.is_none() {
+            invariant::broken("a request under way has an exchange");
+        }
+        exchange
     }
 
     #[track_caller]
     pub(super) fn remove(&mut self, index: u32) -> Option<Box<Exchange>> {
-        let exchange = self.places.get_mut(index as usize)?.take()?;
+        let Some(exchange) = self.slots.get_mut(index as usize).and_then(Option::take) else {
+            invariant::broken("an exchange ends once");
+            return None;
+        };
         self.free.push(index);
         if self.is_empty() {
             // Frees the memory that a burst needed.

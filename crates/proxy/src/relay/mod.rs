@@ -20,7 +20,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
-use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, RefusedHead, Sys};
+use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, RejectedRequest, Sys, invariant};
 use wire::websocket::OpCode;
 
 use self::exchange::Exchanges;
@@ -168,18 +168,22 @@ impl Relay {
         }
     }
 
-    /// Remembers what a connection is from now on.
-    fn set<S: Sys>(core: &mut Core<S, Self>, id: ConnId, leg: Leg) -> Leg {
-        core.user_mut(id).map(|user| std::mem::replace(user, leg)).unwrap_or_default()
+    /// Sets the role of a connection; returns the previous one.
+    fn set<S: Sys>(core: &mut Core<S, Self>, id: ConnId, leg: ConnectionKind) -> ConnectionKind {
+        let Some(user) = core.user_mut(id) else {
+            invariant::broken("a connection that the relay refers to exists");
+            return ConnectionKind::default();
+        };
+        std::mem::replace(user, leg)
     }
 
-    /// Gives a place at an upstream back, and tells whoever has waited longest for one.
-    fn give_back<S: Sys>(&mut self, core: &Core<S, Self>, picked: Option<Picked>) {
-        let Some(picked) = picked else { return };
-        let wanted = picked.upstream().has_waiters();
-        drop(picked);
+    /// Releases a permit and wakes the request that has waited longest for one.
+    fn release<S: Sys>(&mut self, core: &Core<S, Self>, permit: Option<Permit>) {
+        let Some(permit) = permit else { return };
+        let wanted = permit.upstream().has_waiters();
+        drop(permit);
         if wanted {
-            self.tell_first(core);
+            self.wake_next_waiter(core);
         }
     }
 
@@ -222,9 +226,12 @@ impl Relay {
 
 /// Takes the port out of an upstream connection whose role changes.
 fn port_of<S: Sys>(core: &mut Core<S, Relay>, id: ConnId) -> Option<Port> {
-    match Relay::set(core, id, Leg::Vacant) {
-        Leg::Upstream(_, port) | Leg::Spare(port) => port,
-        _ => None,
+    match Relay::set(core, id, ConnectionKind::Unused) {
+        ConnectionKind::RequestUpstream(_, port) | ConnectionKind::IdleConnection(port) => port,
+        _ => {
+            invariant::broken("a connection to an upstream is known as one");
+            None
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::{ConnId, Core, Mode, Sys};
+use engine::{ConnId, Core, Mode, Sys, invariant};
 
 use super::tunnel::{end_tunnel, idle_ns};
 use super::{ConnectionKind, Relay};
@@ -153,19 +153,22 @@ impl Relay {
         }
     }
 
-    fn look_at_tunnel<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
-        let Some(Leg::Near(near)) = core.user(id) else { return };
-        let patience = &self.live.patience;
-        let (silent, far) = (silent_ns(core, id, near.peer), near.peer);
-        let half = [id, far].into_iter().any(|leg| core.mode(leg) == Some(Mode::HalfClosed));
-        let age_ns = near.age_ns(core.now_ns());
+    fn check_tunnel<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
+        let Some(ConnectionKind::TunnelClient(client_leg)) = core.user(id) else {
+            return invariant::broken("a tunnel that is checked has a client leg");
+        };
+        let timeouts = &self.live.timeouts;
+        let (silent, upstream_leg) = (idle_ns(core, id, client_leg.peer), client_leg.peer);
+        let half =
+            [id, upstream_leg].into_iter().any(|leg| core.mode(leg) == Some(Mode::HalfClosed));
+        let age_ns = client_leg.age_ns(core.now_ns());
         let longer = |limit: Duration| u128::from(silent) >= limit.as_nanos();
-        let why = if half && longer(patience.fin) {
-            Some(Ended::Fin)
-        } else if patience.idle.is_some_and(longer) {
-            Some(Ended::Idle)
-        } else if patience.lifetime.is_some_and(|limit| age_ns >= spread(limit, id)) {
-            Some(Ended::Lifetime)
+        let why = if half && longer(timeouts.fin) {
+            Some(EndReason::Fin)
+        } else if timeouts.idle.is_some_and(longer) {
+            Some(EndReason::Idle)
+        } else if timeouts.lifetime.is_some_and(|limit| age_ns >= spread(limit, id)) {
+            Some(EndReason::Lifetime)
         } else {
             None
         };

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use engine::{Closed, ConnId, Core, Sent, Sys};
+use engine::{Closed, ConnId, Core, Sent, Sys, invariant};
 
 use super::{Leg, List, Listed, Relay, TunnelInfo};
 use crate::balance::{Picked, Port};
@@ -186,12 +186,14 @@ pub(super) fn end_tunnel<S: Sys>(
     core: &mut Core<S, Relay>,
     counters: &Counters,
     client: ConnId,
-    why: Ended,
+    why: EndReason,
 ) {
-    let Some(Leg::Near(near)) = core.user_mut(client) else { return };
-    near.end(why, counters);
-    let upstream = near.peer;
-    // What has come already still leaves, both ways.
+    let Some(ConnectionKind::TunnelClient(client_leg)) = core.user_mut(client) else {
+        return invariant::broken("a tunnel that is ended here has a client leg");
+    };
+    client_leg.end(why, counters);
+    let upstream = client_leg.peer;
+    // Bytes already received are still sent, both ways.
     core.end_after(client, Closed::ByUs);
     core.end_after(upstream, Closed::ByUs);
 }
@@ -282,8 +284,9 @@ impl<S: Sys> Tunnels for Slots<'_, S> {
     }
 
     fn end(&mut self, slot: u32) {
-        if let Some(id) = self.core.id_at(slot) {
-            end_tunnel(self.core, self.counters, id, Ended::Ordered);
+        match self.core.id_at(slot) {
+            Some(id) => end_tunnel(self.core, self.counters, id, EndReason::Ordered),
+            None => invariant::broken("a slot that held a tunnel just now holds it"),
         }
     }
 }

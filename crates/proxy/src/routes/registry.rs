@@ -6,11 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::routes_config::{Check, MemberConfig, PoolConfig, RouteConfig, RoutesConfig};
-use super::{HostPattern, Route, Routes, Table};
-use crate::balance::{Ejection, Member, Place, Pool, PoolState, Upstream, UpstreamAddress};
-use crate::config::Outgoing;
-use crate::health::How;
+use engine::invariant;
 
 use super::routes_config::{HealthCheck, MemberConfig, PoolConfig, RouteConfig, RoutesConfig};
 use super::{HostPattern, Route, Routes, Table};
@@ -246,8 +242,11 @@ impl Registry {
             }
         }
         self.retired.retain(|left| left.upstream.tunnels() > 0);
-        let routes = said.routes.iter().filter_map(|route| {
-            let pool = pools.iter().find(|pool| *pool.name() == *route.pool)?;
+        let routes = config.routes.iter().filter_map(|route| {
+            let Some(pool) = pools.iter().find(|pool| *pool.name() == *route.pool) else {
+                invariant::broken("a route of a checked configuration has a pool");
+                return None;
+            };
             let (host, path) = (route.host.clone(), route.path.clone());
             Some(Route { host, path, pool: Arc::clone(pool) })
         });

@@ -13,7 +13,7 @@ mod token;
 mod vectors;
 
 use action_cable::Channel;
-use engine::Counter;
+use engine::{Counter, invariant};
 
 pub use self::jwt::KeySet;
 pub(crate) use self::jwt::TokenIdentity;
@@ -119,8 +119,9 @@ pub(crate) struct Refusals([Counter; Cause::ALL.len()]);
 impl Refusals {
     /// Counts one.
     pub(crate) fn add(&self, cause: Cause) {
-        if let Some(counter) = self.0.get(cause as usize) {
-            counter.add(1);
+        match self.0.get(cause as usize) {
+            Some(counter) => counter.add(1),
+            None => invariant::broken("each cause has a counter"),
         }
     }
 

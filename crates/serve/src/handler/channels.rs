@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use action_cable::{Message, PresenceEvent};
-use engine::{ConnId, Core, Sys};
+use engine::{ConnId, Core, Sys, invariant};
 use topics::Publication;
 use wire::websocket::OpCode;
 
@@ -43,9 +43,10 @@ impl ServeHandler {
         id: ConnId,
         session: Session,
     ) {
-        self.beating += u32::from(session.speaks().beats());
-        if let Some(user) = core.user_mut(id) {
-            *user = session;
+        self.heartbeat_connections += u32::from(session.protocol().has_heartbeat());
+        match core.user_mut(id) {
+            Some(user) => *user = session,
+            None => invariant::broken("a connection has a session from its start"),
         }
     }
 

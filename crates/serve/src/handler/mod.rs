@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 use action_cable::Message;
-use engine::{Answer, Closed, ConnId, ConnInfo, Core, Handler, Incoming, Sys};
+use engine::{Answer, Closed, ConnId, ConnInfo, Core, Handler, Incoming, Sys, invariant};
 use topics::{Publication, Topics};
 use wire::websocket::OpCode;
 
@@ -129,8 +129,11 @@ impl ServeHandler {
                 core.send(id, opcode, data);
             }
             Command::Publish { data, binary } => {
-                let Some(session) = core.user(id) else { return };
-                let Some(topic) = self.topics.only_topic(session.subscriptions()) else { return };
+                let session = core.user(id);
+                let topic = session.and_then(|s| self.topics.only_topic(s.subscriptions()));
+                let Some(topic) = topic else {
+                    return invariant::broken("a session of /topics is subscribed to one topic");
+                };
                 self.publish(core, id, Arc::new(Publication::new(topic, data.into(), binary)));
             }
             Command::Subscribe { identifier, history, presence } => {
@@ -262,8 +265,13 @@ impl Handler for ServeHandler {
                 self.topics.subscribe(core, id, &name, group.number());
                 self.counters(core.worker()).subscriptions.add(1);
             }
-            Some(Opening::Cable { speaks, who }) => self.open_cable(core, id, speaks, who),
-            None => core.abort(id),
+            Some(PendingOpen::Cable { protocol, identity }) => {
+                self.open_cable(core, id, protocol, identity)
+            }
+            None => {
+                invariant::broken("a WebSocket opens after a request that was accepted");
+                core.abort(id);
+            }
         }
     }
 
@@ -275,31 +283,35 @@ impl Handler for ServeHandler {
         opcode: OpCode,
         data: &mut [u8],
     ) {
-        let Some(session) = core.user(id) else { return };
-        let command = match session.speaks() {
-            Speaks::Echo => Echo::decode(opcode, data),
-            Speaks::Topic => PlainTopic::decode(opcode, data),
-            Speaks::Cable | Speaks::CableExt => Cable::decode(opcode, data),
-            Speaks::Events => Events::decode(opcode, data),
-            Speaks::Http => return,
+        let Some(session) = core.user(id) else {
+            return invariant::broken("a connection with a message has a session");
         };
-        self.obey(core, id, command);
+        let command = match session.protocol() {
+            SessionProtocol::Echo => Echo::decode(opcode, data),
+            SessionProtocol::Topic => PlainTopic::decode(opcode, data),
+            SessionProtocol::Cable | SessionProtocol::CableExt => Cable::decode(opcode, data),
+            SessionProtocol::Events => Events::decode(opcode, data),
+            SessionProtocol::Http => return invariant::broken("a WebSocket has a protocol"),
+        };
+        self.execute(core, id, command);
     }
 
-    fn leaving<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
-        if core.user(id).is_some_and(|session| session.speaks().beats()) {
+    fn going_away<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
+        if core.user(id).is_some_and(|session| session.protocol().has_heartbeat()) {
             self.disconnect(core, id, Disconnect::Restart);
         }
     }
 
     fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, _: Closed, _: bool) {
-        let Some(session) = core.user(id) else { return };
-        self.beating -= u32::from(session.speaks().beats());
+        let Some(session) = core.user(id) else {
+            return invariant::broken("a closing connection has a session");
+        };
+        self.heartbeat_connections -= u32::from(session.protocol().has_heartbeat());
         let ended = session.subscriptions().len() as u64;
         self.counters(core.worker()).subscriptions.sub(ended);
-        self.known.remove(id);
+        self.sessions.remove(id);
         let identifiers = &mut self.identifiers;
-        self.topics.forget(core, id, |group| {
+        self.topics.unsubscribe_all(core, id, |group| {
             if let Form::Cable(index) = Group::of(group).form {
                 identifiers.end(index);
             }

@@ -10,7 +10,7 @@ mod plain;
 
 use std::borrow::Cow;
 
-use engine::{Core, Handler, Sys};
+use engine::{Core, Handler, Sys, invariant};
 use topics::Publication;
 use wire::websocket::{CloseCode, OpCode, Protocols};
 
@@ -128,7 +128,9 @@ pub(crate) fn encode<S: Sys, H: Handler>(
         Form::Plain => PlainTopic::encode(core, plain, publication, out),
         Form::Event => Events::encode(core, plain, publication, out),
         Form::Cable(index) => {
-            let Some(identifier) = identifiers.get(index) else { return };
+            let Some(identifier) = identifiers.get(index) else {
+                return invariant::broken("a group of subscribers has an identifier");
+            };
             let receivers = Receivers { encoding, prefix: &identifier.prefix };
             Cable::encode(core, receivers, publication, out);
         }

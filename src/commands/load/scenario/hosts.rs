@@ -52,17 +52,20 @@ impl Hosts {
     /// tunnel, while plain requests are sent to the proxy.
     ///
     /// # Errors
-    /// It would be one more than there may be.
-    pub(super) fn of_sockets(&mut self, number: u8) -> Result<u8, String> {
-        let Some(server) = self.endpoints.get(usize::from(number)) else { return Ok(number) };
-        if self.ways.proxy.is_none() || server.tls {
+    /// Too many servers.
+    pub(super) fn for_sockets(&mut self, number: u8) -> Result<u8, String> {
+        let Some(server) = self.endpoints.get(usize::from(number)) else {
+            engine::invariant::broken("a step's server is in the list");
+            return Ok(number);
+        };
+        if self.options.proxy.is_none() || server.tls {
             return Ok(number);
         }
-        if let Some((_, own)) = self.of_sockets.iter().find(|(one, _)| *one == number) {
+        if let Some((_, own)) = self.for_sockets.iter().find(|(one, _)| *one == number) {
             return Ok(*own);
         }
-        let own = self.add(self.ways.websocket(&format!("ws://{}/", server.host)))?;
-        self.of_sockets.push((number, own));
+        let own = self.add(self.options.websocket(&format!("ws://{}/", server.host)))?;
+        self.for_sockets.push((number, own));
         Ok(own)
     }
 

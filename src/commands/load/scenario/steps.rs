@@ -220,8 +220,9 @@ impl Reader<'_> {
             }
             // Slots belong to the whole scenario; a slot that is not captured yet has no name.
             self.names.captures.resize(self.captures.len(), String::new());
-            if let Some(place) = self.names.captures.get_mut(slot) {
-                place.clone_from(&name.text);
+            match self.names.captures.get_mut(slot) {
+                Some(known) => known.clone_from(&name.text),
+                None => engine::invariant::broken("the slot of a capture is in the list"),
             }
             captures.push(Capture { name: name.text, slot, source });
         }

@@ -5,7 +5,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Board, Role};
+use super::{GroupState, Role};
+use engine::invariant;
+
 use crate::broadcast::{self, Publication};
 use crate::fanout::reception::{WORST_MAX, keep_worst};
 use crate::window::{Delivery, Window};
@@ -117,22 +119,25 @@ impl Members {
 
     /// Notes that a user has arrived; true once all of its group have.
     pub(in crate::scenario) fn arrive(&mut self, at: u32) -> bool {
-        let Some(one) = self.members.get_mut(at as usize) else { return false };
-        let board = &self.board;
+        let Some(one) = self.members.get_mut(at as usize) else {
+            invariant::broken("a user of a group is one of its members");
+            return false;
+        };
+        let state = &self.state;
         if !one.arrived {
             one.arrived = true;
-            if let Some(receiver) = board.group.receiver(one.member) {
+            if let Some(receiver) = state.group.receiver(one.member) {
                 for (track, sender) in
-                    self.tracks.iter_mut().skip(one.tracks).zip(0..board.group.numbers().0)
+                    self.tracks.iter_mut().skip(one.tracks).zip(0..state.group.numbers().0)
                 {
-                    track.before = board.sent(one.group, sender, receiver);
+                    track.before = state.sent(one.group, sender, receiver);
                 }
             }
-            if let Some(meeting) = board.meeting(one.group) {
-                meeting.arrived.fetch_add(1, Ordering::SeqCst);
+            if let Some(progress) = state.progress(one.group) {
+                progress.arrived.fetch_add(1, Ordering::SeqCst);
             }
         }
-        board.is_met(one.group)
+        state.is_met(one.group)
     }
 
     /// Assigns the number of a message about to be sent.
@@ -158,14 +163,16 @@ impl Members {
     /// Notes that the message stamped at `published_ns` was not sent.
     pub(in crate::scenario) fn failed(&mut self, at: u32, to: u32, published_ns: u64) {
         if published_ns < self.measure_ns {
-            self.books.warm_up = self.books.warm_up.saturating_sub(1);
+            self.stats.warm_up = self.stats.warm_up.saturating_sub(1);
             return;
         }
-        let Some(one) = self.members.get(at as usize) else { return };
-        let Some(sender) = self.board.group.sender(one.member) else { return };
-        if let Some(cell) = self.board.cell(one.group, sender, to) {
-            cell.failed.fetch_add(1, Ordering::SeqCst);
-            self.books.failed += 1;
+        let Some(one) = self.members.get(at as usize) else {
+            return invariant::broken("a user of a group is one of its members");
+        };
+        let Some(sender) = self.state.group.sender(one.member) else { return };
+        if let Some(counters) = self.state.counters(one.group, sender, to) {
+            counters.failed.fetch_add(1, Ordering::SeqCst);
+            self.stats.failed += 1;
         }
     }
 
@@ -197,43 +204,48 @@ impl Members {
         let sender = group.sender(from).filter(|_| of == one.group);
         let Some(sender) = sender else { return stats.foreign += 1 };
         if group.receiver(one.member).is_none() {
-            // Who only sends may hear what all hear.
-            books.foreign += u64::from(group.each);
+            // A user that only sends may receive what all receive.
+            stats.foreign += u64::from(group.each);
             return;
         }
-        let Some(track) = self.tracks.get_mut(one.tracks + sender as usize) else { return };
+        let Some(track) = self.tracks.get_mut(one.tracks + sender as usize) else {
+            return invariant::broken("a receiver has a track for each sender");
+        };
         let Some(sequence) = sequence.checked_sub(track.before.0) else {
-            return books.early += 1;
+            return stats.early += 1;
         };
         match track.window.note(sequence) {
-            Seen::InOrder => {}
-            Seen::Reordered => books.reordered += 1,
-            Seen::Duplicate => return books.duplicated += 1,
-            Seen::Stale => return books.stale += 1,
+            Delivery::InOrder => {}
+            Delivery::Reordered => stats.reordered += 1,
+            Delivery::Duplicate => return stats.duplicated += 1,
+            Delivery::Stale => return stats.stale += 1,
         }
         track.received += 1;
-        books.received += 1;
+        stats.received += 1;
         let took_ns = now_ns.saturating_sub(published_ns);
-        books.late += u64::from(took_ns > group.late.as_nanos() as u64);
-        books.recorder.record(Series::Broadcast, took_ns);
-        books.last_received_ns = now_ns;
-        if let Some(meeting) = self.board.meeting(one.group) {
-            meeting.last_ns.fetch_max(now_ns, Ordering::SeqCst);
+        stats.late += u64::from(took_ns > group.late.as_nanos() as u64);
+        stats.recorder.record(Series::Broadcast, took_ns);
+        stats.last_received_ns = now_ns;
+        if let Some(progress) = self.state.progress(one.group) {
+            progress.last_ns.fetch_max(now_ns, Ordering::SeqCst);
         }
     }
 
     /// Notes that a user is done sending; true once all senders of its group are.
     pub(in crate::scenario) fn sends_no_more(&mut self, at: u32, now_ns: u64) -> bool {
-        let Some(one) = self.members.get_mut(at as usize) else { return true };
+        let Some(one) = self.members.get_mut(at as usize) else {
+            invariant::broken("a user of a group is one of its members");
+            return true;
+        };
         if !one.sent_all {
             one.sent_all = true;
-            let sends = self.board.group.sender(one.member).is_some();
-            if let Some(meeting) = self.board.meeting(one.group).filter(|_| sends) {
-                meeting.last_ns.fetch_max(now_ns, Ordering::SeqCst);
-                meeting.done.fetch_add(1, Ordering::SeqCst);
+            let sends = self.state.group.sender(one.member).is_some();
+            if let Some(progress) = self.state.progress(one.group).filter(|_| sends) {
+                progress.last_ns.fetch_max(now_ns, Ordering::SeqCst);
+                progress.done.fetch_add(1, Ordering::SeqCst);
             }
         }
-        self.board.is_sent(one.group)
+        self.state.is_sent(one.group)
     }
 
     /// Whether the group of a user that is done may still receive messages.
@@ -248,13 +260,15 @@ impl Members {
 
     /// Notes, once, that a receiver has received everything expected.
     fn settle(&mut self, at: u32) {
-        let owed = self.owed(at);
-        let Some(one) = self.members.get_mut(at as usize) else { return };
-        let has_all = owed.is_some_and(|(owed, lost)| lost == 0 && owed < u64::MAX);
+        let expected = self.expected(at);
+        let Some(one) = self.members.get_mut(at as usize) else {
+            return invariant::broken("a user of a group is one of its members");
+        };
+        let has_all = expected.is_some_and(|(expected, lost)| lost == 0 && expected < u64::MAX);
         if has_all && !one.settled {
             one.settled = true;
-            if let Some(meeting) = self.board.meeting(one.group) {
-                meeting.settled.fetch_add(1, Ordering::SeqCst);
+            if let Some(progress) = self.state.progress(one.group) {
+                progress.settled.fetch_add(1, Ordering::SeqCst);
             }
         }
     }

@@ -20,14 +20,14 @@ use fastrand::Rng;
 use engine::sys::sim::{Fault, Kernel};
 
 pub use self::member::{Crew, Member, Started};
-pub use self::seeds::{Sum, main};
+pub use self::seeds::{SeedTotals, main};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Everything that one run is made of.
-pub trait House: Sized + 'static {
+/// Everything in one run.
+pub trait Simulation: Sized + 'static {
     /// What runs count beside events and faults, added up over all seeds.
-    type Seen: Default;
+    type Coverage: Default;
 
     /// Builds the run that the seed decides.
     ///
@@ -62,16 +62,16 @@ pub trait House: Sized + 'static {
     /// The clock jumps to that time.
     fn clock_jumps(&mut self, _to_ns: u64) {}
 
-    /// Adds what this run has seen.
-    fn add_to(&self, _seen: &mut Self::Seen) {}
+    /// Adds the coverage of this run.
+    fn add_coverage(&self, _coverage: &mut Self::Coverage) {}
 
-    /// A few words about what was seen, to be set behind the events.
-    fn told(_seen: &Self::Seen) -> String {
+    /// A few words about the coverage, printed after the events.
+    fn summary(_coverage: &Self::Coverage) -> String {
         String::new()
     }
 
-    /// What enough seeds should have come across and have not.
-    fn lacks(sum: &Sum<Self::Seen>) -> Option<String>;
+    /// What enough seeds should have covered and have not.
+    fn missing(totals: &SeedTotals<Self::Coverage>) -> Option<String>;
 
     /// Reports and acts so far.
     fn events(&self) -> u64 {
@@ -134,33 +134,33 @@ struct Outcome {
 }
 
 /// Runs one seed.
-fn run<H: House>(seed: u64, seen: &mut H::Seen) -> Outcome {
-    let mut house = match H::build(seed) {
-        Ok(house) => house,
+fn run<H: Simulation>(seed: u64, coverage: &mut H::Coverage) -> Outcome {
+    let mut simulation = match H::build(seed) {
+        Ok(simulation) => simulation,
         Err(why) => {
-            let failure = Some(format!("no house could be built: {why}"));
+            let failure = Some(format!("no simulation could be built: {why}"));
             return Outcome { failure, events: 0, faults: [0; Fault::ALL.len()], trace: 0 };
         }
     };
-    let failure = match catch_unwind(AssertUnwindSafe(|| play(&mut house))) {
-        Ok(()) => house.failure(),
+    let failure = match catch_unwind(AssertUnwindSafe(|| run_phases(&mut simulation))) {
+        Ok(()) => simulation.failure(),
         Err(panic) => Some(format!("a panic: {}", text_of(&*panic))),
     };
-    house.add_to(seen);
-    let at_ms = house.kernel().now_ns() / 1_000_000;
+    simulation.add_coverage(coverage);
+    let at_ms = simulation.kernel().now_ns() / 1_000_000;
     Outcome {
         failure: failure.map(|failure| format!("{failure} (at {at_ms} ms)")),
-        events: house.events(),
-        faults: Fault::ALL.map(|fault| house.kernel().counted(fault)),
-        trace: house.kernel().trace(),
+        events: simulation.events(),
+        faults: Fault::ALL.map(|fault| simulation.kernel().counted(fault)),
+        trace: simulation.kernel().trace(),
     }
 }
 
-/// The phases, until something is wrong.
-fn play<H: House>(house: &mut H) {
-    for phase in house.phases() {
-        phase(house);
-        if house.failure().is_some() {
+/// Runs the phases until the first failure.
+fn run_phases<H: Simulation>(simulation: &mut H) {
+    for phase in simulation.phases() {
+        phase(simulation);
+        if simulation.failure().is_some() {
             return;
         }
     }

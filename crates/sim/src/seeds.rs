@@ -13,9 +13,6 @@ const RUN_TWICE: u64 = 5;
 /// So many seeds should have covered everything.
 const ENOUGH_SEEDS: u64 = 200;
 
-/// Runs one seed for what was wrong first.
-type Failure = fn(u64) -> Option<String>;
-
 struct Args {
     seeds: u64,
     seed: u64,
@@ -29,9 +26,9 @@ pub struct Sum<S> {
     /// How often each fault happened, by its number.
     pub faults: [u64; Fault::ALL.len()],
     /// What the simulation counts itself.
-    pub seen: S,
+    pub coverage: S,
     events: u64,
-    least: u64,
+    events_min: u64,
 }
 
 /// Runs a simulation with these arguments. `name` is its name in `cargo xtask sim`.
@@ -64,12 +61,13 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<Args> {
 }
 
 /// Runs every seed; whether all went well.
-fn sound<H: House>(args: &Args, name: &str) -> bool {
-    let (faults, seen) = ([0; Fault::ALL.len()], H::Seen::default());
-    let mut sum = Sum { seeds: args.seeds, faults, seen, events: 0, least: u64::MAX };
+fn run_seeds<H: Simulation>(args: &Args, name: &str) -> bool {
+    let (faults, coverage) = ([0; Fault::ALL.len()], H::Coverage::default());
+    let mut totals =
+        SeedTotals { seeds: args.seeds, faults, coverage, events: 0, events_min: u64::MAX };
     for seed in args.seed..args.seed + args.seeds {
-        let outcome = run::<H>(seed, &mut sum.seen);
-        let again = || run::<H>(seed, &mut H::Seen::default()).trace;
+        let outcome = run::<H>(seed, &mut totals.coverage);
+        let again = || run::<H>(seed, &mut H::Coverage::default()).trace;
         let differs = || seed < args.seed + RUN_TWICE && again() != outcome.trace;
         let other = || differs().then_some("the same seed gave another run");
         if let Some(failure) = outcome.failure.as_deref().or_else(other) {
@@ -77,16 +75,17 @@ fn sound<H: House>(args: &Args, name: &str) -> bool {
             println!("repeat it: cargo xtask sim {name} --seeds 1 --seed {seed}");
             return false;
         }
-        sum.events += outcome.events;
-        sum.least = sum.least.min(outcome.events);
-        for (sum, count) in sum.faults.iter_mut().zip(outcome.faults) {
-            *sum += count;
+        totals.events += outcome.events;
+        totals.events_min = totals.events_min.min(outcome.events);
+        for (totals, count) in totals.faults.iter_mut().zip(outcome.faults) {
+            *totals += count;
         }
     }
-    let (seeds, events, least, told) = (sum.seeds, sum.events, sum.least, H::told(&sum.seen));
-    println!("{seeds} seeds, {events} events, at least {least} a seed{told}; nothing is wrong");
+    let (seeds, events, events_min, summary) =
+        (totals.seeds, totals.events, totals.events_min, H::summary(&totals.coverage));
+    println!("{seeds} seeds, {events} events, at least {events_min} a seed{summary}; all passed");
     println!("{:<24}{:>12}", "fault", "fired");
-    for (fault, count) in Fault::ALL.into_iter().zip(sum.faults) {
+    for (fault, count) in Fault::ALL.into_iter().zip(totals.faults) {
         println!("{:<24}{count:>12}", fault.name());
     }
     let lacks = Some(&sum).filter(|sum| sum.seeds >= ENOUGH_SEEDS).and_then(H::lacks);

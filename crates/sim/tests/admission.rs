@@ -40,7 +40,7 @@ impl Handler for Host {
 }
 
 /// Two workers with a listener each, and clients outside.
-struct House {
+struct Simulation {
     kernel: Kernel,
     remote: Remote<()>,
     workers: Vec<Worker<Sim, Host>>,
@@ -53,8 +53,8 @@ fn address() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 80))
 }
 
-impl House {
-    fn new(seed: u64, limits: &Limits) -> House {
+impl Simulation {
+    fn new(seed: u64, limits: &Limits) -> Simulation {
         let kernel = Kernel::new(seed, (64, 4096));
         let listeners: Vec<usize> = (0..2).map(|_| kernel.listen(address(), 64, 0)).collect();
         let (mut wakes, mut places) = (Vec::new(), Vec::new());
@@ -72,7 +72,7 @@ impl House {
         (0..2).for_each(|listener| remote.give_listener(listener, listener));
         let outside = kernel.outside();
         let random = fastrand::Rng::with_seed(seed);
-        House { kernel, remote, workers, outside, open: Vec::new(), random }
+        Simulation { kernel, remote, workers, outside, open: Vec::new(), random }
     }
 
     fn faults(&self) {
@@ -148,7 +148,7 @@ impl House {
 }
 
 #[test]
-fn the_books_agree_whatever_the_kernel_does() {
+fn counters_agree_under_all_faults() {
     let mut seen = [0u64; Refusal::ALL.len()];
     let mut shed = 0;
     for seed in 0..SEEDS {
@@ -166,26 +166,30 @@ fn the_books_agree_whatever_the_kernel_does() {
             idle_timeout: Some(Duration::from_secs(8)),
             ..Limits::default()
         };
-        let mut house = House::new(seed, &limits);
-        house.faults();
+        let mut simulation = Simulation::new(seed, &limits);
+        simulation.faults();
         for step in 0..300 {
-            house.act();
-            house.kernel.advance(house.random.u64(..20_000_000));
+            simulation.act();
+            simulation.kernel.advance(simulation.random.u64(..20_000_000));
             let short = (100..130).contains(&step) && seed % 2 == 0;
-            house.remote.set_short_of_memory(short);
+            simulation.remote.set_short_of_memory(short);
             if short {
-                house.remote.shed();
+                simulation.remote.shed();
             }
-            house.turns();
+            simulation.turns();
         }
-        house.empty();
-        let totals = Totals::sum(house.remote.counters());
+        simulation.empty();
+        let totals = Totals::sum(simulation.remote.counters());
         assert_eq!(totals.connections, 0, "seed {seed}");
-        assert_eq!(house.remote.handshakes(), 0, "seed {seed}: a handshake is still in flight");
+        assert_eq!(
+            simulation.remote.handshakes(),
+            0,
+            "seed {seed}: a handshake is still in flight"
+        );
         if limits.admission.per_address.is_some() || limits.admission.per_address_rate.is_some() {
-            assert!(house.remote.addresses() <= 4, "seed {seed}");
+            assert!(simulation.remote.addresses() <= 4, "seed {seed}");
         } else {
-            assert_eq!(house.remote.addresses(), 0, "seed {seed}");
+            assert_eq!(simulation.remote.addresses(), 0, "seed {seed}");
         }
         seen.iter_mut().zip(&totals.refused).for_each(|(sum, one)| *sum += one);
         shed += totals.shed;
@@ -194,20 +198,20 @@ fn the_books_agree_whatever_the_kernel_does() {
 }
 
 #[test]
-fn an_address_never_has_more_than_its_share() {
+fn address_never_has_more_connections_than_its_limit() {
     for seed in 0..20 {
         let admission = AdmissionLimits { per_address: Some(3), ..AdmissionLimits::default() };
-        let mut house = House::new(seed, &Limits { admission, ..Limits::default() });
-        house.faults();
+        let mut simulation = Simulation::new(seed, &Limits { admission, ..Limits::default() });
+        simulation.faults();
         for _ in 0..300 {
-            house.act();
-            house.kernel.advance(1_000_000);
-            house.turns();
-            let totals = Totals::sum(house.remote.counters());
+            simulation.act();
+            simulation.kernel.advance(1_000_000);
+            simulation.turns();
+            let totals = Totals::sum(simulation.remote.counters());
             assert!(totals.connections <= 3 * 4, "seed {seed}: {}", totals.connections);
         }
-        assert!(house.remote.addresses() <= 4);
-        house.empty();
-        assert_eq!(house.remote.addresses(), 0, "seed {seed}: an address stays");
+        assert!(simulation.remote.addresses() <= 4);
+        simulation.empty();
+        assert_eq!(simulation.remote.addresses(), 0, "seed {seed}: an address stays");
     }
 }

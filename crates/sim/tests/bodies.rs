@@ -55,15 +55,15 @@ impl Handler for Host {
     fn post<S: Sys>(&mut self, _: &mut Core<S, Self>, (): ()) {}
 }
 
-struct House {
+struct Simulation {
     kernel: Kernel,
     remote: Remote<()>,
     worker: Worker<Sim, Host>,
     outside: Sim,
 }
 
-impl House {
-    fn new(limits: Limits) -> House {
+impl Simulation {
+    fn new(limits: Limits) -> Simulation {
         let kernel = Kernel::new(7, (64 * 1024, 64 * 1024));
         let listener = kernel.listen(address(), 64, 0);
         let seat = kernel.seat(100, &[listener]);
@@ -74,7 +74,7 @@ impl House {
             Worker::new(seat.sys, 0, limits, remote.clone(), listeners, 100, host).unwrap();
         remote.give_listener(0, 0);
         let outside = kernel.outside();
-        House { kernel, remote, worker, outside }
+        Simulation { kernel, remote, worker, outside }
     }
 
     fn connect(&mut self) -> Fd {
@@ -87,13 +87,13 @@ impl House {
         }
     }
 
-    fn say(&mut self, fd: Fd, bytes: &[u8]) {
+    fn send(&mut self, fd: Fd, bytes: &[u8]) {
         assert_eq!(self.outside.send(fd, bytes).unwrap(), bytes.len());
         self.turns();
     }
 
-    /// All that was answered by now.
-    fn heard(&mut self, fd: Fd) -> String {
+    /// All responses so far.
+    fn received(&mut self, fd: Fd) -> String {
         let mut buffer = [0; 4096];
         let mut text = String::new();
         while let Ok(count @ 1..) = self.outside.recv(fd, &mut buffer) {
@@ -120,119 +120,122 @@ const CHUNKED: &str = "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\
     3\r\nhel\r\n2;x=y\r\nlo\r\n0\r\nTrailer: t\r\n\r\n";
 
 #[test]
-fn a_body_comes_whole_however_it_is_cut() {
+fn body_is_complete_however_it_is_split() {
     let twice = format!("{}{CHUNKED}{}", counted("/", "hello"), counted("/", ""));
     for step in [1, 7, 30, twice.len()] {
-        let mut house = House::new(Limits::default());
-        let fd = house.connect();
+        let mut simulation = Simulation::new(Limits::default());
+        let fd = simulation.connect();
         for piece in twice.as_bytes().chunks(step) {
-            house.say(fd, piece);
+            simulation.send(fd, piece);
         }
-        let heard = house.heard(fd);
-        let bodies: Vec<&str> = heard.lines().filter(|line| line.starts_with("got")).collect();
-        assert_eq!(bodies, ["got hello", "got hello", "got "], "in steps of {step}: {heard}");
-        assert_eq!(heard.matches("Connection: keep-alive").count(), 3, "{heard}");
-        let totals = house.totals();
+        let received = simulation.received(fd);
+        let bodies: Vec<&str> = received.lines().filter(|line| line.starts_with("got")).collect();
+        assert_eq!(bodies, ["got hello", "got hello", "got "], "in steps of {step}: {received}");
+        assert_eq!(received.matches("Connection: keep-alive").count(), 3, "{received}");
+        let totals = simulation.totals();
         assert_eq!((totals.bodies_in, totals.body_bytes, totals.connections), (3, 0, 1));
     }
 }
 
 #[test]
-fn whoever_waits_for_leave_to_send_gets_it() {
-    let mut house = House::new(Limits::default());
-    let fd = house.connect();
-    house.say(
+fn expect_100_continue_is_answered() {
+    let mut simulation = Simulation::new(Limits::default());
+    let fd = simulation.connect();
+    simulation.send(
         fd,
         b"POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n",
     );
-    assert_eq!(house.heard(fd), "HTTP/1.1 100 Continue\r\n\r\n");
-    house.say(fd, b"ok");
-    assert!(house.heard(fd).ends_with("got ok\n"));
+    assert_eq!(simulation.received(fd), "HTTP/1.1 100 Continue\r\n\r\n");
+    simulation.send(fd, b"ok");
+    assert!(simulation.received(fd).ends_with("got ok\n"));
 }
 
 #[test]
-fn an_answer_may_come_later_and_the_connection_goes_on() {
-    let mut house = House::new(Limits::default());
-    let fd = house.connect();
+fn response_can_be_sent_later_on_a_kept_connection() {
+    let mut simulation = Simulation::new(Limits::default());
+    let fd = simulation.connect();
     for text in ["one", "two"] {
-        house.say(fd, (counted("/later", text) + "GET / HTTP").as_bytes());
-        assert_eq!(house.heard(fd), "");
-        let (id, body) = house.worker.parts().0.later.pop().unwrap();
-        house.remote.answer(id, Answer::Respond(got(&body)));
-        house.turns();
-        let heard = house.heard(fd);
-        assert!(heard.contains("keep-alive") && heard.ends_with(&format!("got {text}\n")));
-        house.say(fd, b"/1.1\r\nHost: h\r\n\r\n");
-        assert!(house.heard(fd).ends_with("got \n"), "what came behind it is read then");
+        simulation.send(fd, (counted("/later", text) + "GET / HTTP").as_bytes());
+        assert_eq!(simulation.received(fd), "");
+        let (id, body) = simulation.worker.parts().0.later.pop().unwrap();
+        simulation.remote.answer(id, Answer::Respond(got(&body)));
+        simulation.turns();
+        let received = simulation.received(fd);
+        assert!(received.contains("keep-alive") && received.ends_with(&format!("got {text}\n")));
+        simulation.send(fd, b"/1.1\r\nHost: h\r\n\r\n");
+        assert!(simulation.received(fd).ends_with("got \n"), "what came behind it is read then");
     }
 }
 
 #[test]
-fn a_body_that_is_too_long_is_refused_before_it_is_read() {
+fn too_long_body_is_refused_before_it_is_read() {
     let long = "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 101\r\n\r\n".to_owned();
     let chunked = "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n".to_owned();
     let ten = "a\r\n0123456789\r\n".repeat(10);
     for request in [long, chunked.clone() + "65\r\n", chunked + &ten + "1\r\n"] {
-        let mut house = House::new(Limits::default());
-        let fd = house.connect();
-        house.say(fd, request.as_bytes());
-        let heard = house.heard(fd);
-        assert!(heard.starts_with("HTTP/1.1 413 "), "{heard}");
-        let totals = house.totals();
+        let mut simulation = Simulation::new(Limits::default());
+        let fd = simulation.connect();
+        simulation.send(fd, request.as_bytes());
+        let received = simulation.received(fd);
+        assert!(received.starts_with("HTTP/1.1 413 "), "{received}");
+        let totals = simulation.totals();
         let violation = wire::Violation::BodyTooLarge as usize;
         assert_eq!((totals.violations[violation], totals.body_bytes), (1, 0));
     }
 }
 
 #[test]
-fn a_body_nobody_asks_for_is_not_read() {
-    let mut house = House::new(Limits::default());
-    let fd = house.connect();
-    house.say(fd, counted("/ignored", "x").as_bytes());
-    let heard = house.heard(fd);
-    assert!(heard.contains("Connection: close") && heard.ends_with("got no body\n"), "{heard}");
-    assert_eq!(house.totals().bodies_in, 0);
+fn body_that_the_handler_does_not_request_is_not_read() {
+    let mut simulation = Simulation::new(Limits::default());
+    let fd = simulation.connect();
+    simulation.send(fd, counted("/ignored", "x").as_bytes());
+    let received = simulation.received(fd);
+    assert!(
+        received.contains("Connection: close") && received.ends_with("got no body\n"),
+        "{received}"
+    );
+    assert_eq!(simulation.totals().bodies_in, 0);
 }
 
 #[test]
-fn a_body_that_does_not_come_is_given_up() {
-    let mut house = House::new(Limits::default());
-    let (slow, gone) = (house.connect(), house.connect());
-    // An earlier request on the same connection leaves an older deadline behind.
-    house.say(slow, counted("/", "first").as_bytes());
-    house.heard(slow);
-    house.kernel.advance(9 * SECOND_NS);
+fn body_that_does_not_arrive_times_out() {
+    let mut simulation = Simulation::new(Limits::default());
+    let (slow, gone) = (simulation.connect(), simulation.connect());
+    // An earlier request on the same connection has an older deadline.
+    simulation.send(slow, counted("/", "first").as_bytes());
+    simulation.received(slow);
+    simulation.kernel.advance(9 * SECOND_NS);
     let head = "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 50\r\n\r\nbegun";
-    house.say(slow, head.as_bytes());
-    house.say(gone, head.as_bytes());
-    assert_eq!(house.totals().body_bytes, 10);
-    house.outside.close(gone);
-    house.turns();
-    assert_eq!(house.totals().body_bytes, 5, "what is gone is not held");
-    house.kernel.advance(9 * SECOND_NS);
-    house.turns();
-    assert_eq!(house.heard(slow), "", "it has its own time");
-    house.kernel.advance(11 * SECOND_NS);
-    house.turns();
-    let heard = house.heard(slow);
-    assert!(heard.starts_with("HTTP/1.1 408 "), "{heard}");
-    let totals = house.totals();
+    simulation.send(slow, head.as_bytes());
+    simulation.send(gone, head.as_bytes());
+    assert_eq!(simulation.totals().body_bytes, 10);
+    simulation.outside.close(gone);
+    simulation.turns();
+    assert_eq!(simulation.totals().body_bytes, 5, "what is gone is not held");
+    simulation.kernel.advance(9 * SECOND_NS);
+    simulation.turns();
+    assert_eq!(simulation.received(slow), "", "its own deadline counts");
+    simulation.kernel.advance(11 * SECOND_NS);
+    simulation.turns();
+    let received = simulation.received(slow);
+    assert!(received.starts_with("HTTP/1.1 408 "), "{received}");
+    let totals = simulation.totals();
     assert_eq!((totals.bodies_late, totals.body_bytes), (1, 0));
 }
 
 #[test]
-fn a_worker_holds_only_so_much_of_all_bodies() {
-    let mut house = House::new(Limits { bodies_bytes: 120, ..Limits::default() });
-    let fds: Vec<Fd> = (0..3).map(|_| house.connect()).collect();
+fn worker_limits_the_memory_of_all_bodies() {
+    let mut simulation = Simulation::new(Limits { bodies_bytes: 120, ..Limits::default() });
+    let fds: Vec<Fd> = (0..3).map(|_| simulation.connect()).collect();
     let head = "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 60\r\n\r\n";
     for &fd in &fds {
-        house.say(fd, (head.to_owned() + &"x".repeat(50)).as_bytes());
+        simulation.send(fd, (head.to_owned() + &"x".repeat(50)).as_bytes());
     }
-    let heard: Vec<String> = fds.iter().map(|&fd| house.heard(fd)).collect();
-    assert!(heard[0].is_empty() && heard[1].is_empty(), "{heard:?}");
-    assert!(heard[2].starts_with("HTTP/1.1 503 ") && heard[2].contains("Retry-After"));
-    assert_eq!((house.totals().bodies_refused, house.totals().body_bytes), (1, 100));
-    house.say(fds[0], &[b'y'; 10]);
-    assert!(house.heard(fds[0]).contains("200 OK"));
-    assert_eq!(house.totals().body_bytes, 50);
+    let received: Vec<String> = fds.iter().map(|&fd| simulation.received(fd)).collect();
+    assert!(received[0].is_empty() && received[1].is_empty(), "{received:?}");
+    assert!(received[2].starts_with("HTTP/1.1 503 ") && received[2].contains("Retry-After"));
+    assert_eq!((simulation.totals().bodies_refused, simulation.totals().body_bytes), (1, 100));
+    simulation.send(fds[0], &[b'y'; 10]);
+    assert!(simulation.received(fds[0]).contains("200 OK"));
+    assert_eq!(simulation.totals().body_bytes, 50);
 }

@@ -64,7 +64,7 @@ impl Handler for Host {
     fn message<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, _: OpCode, _: &mut [u8]) {}
 
     fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, _: Closed, _: bool) {
-        self.topics.forget(core, id, |_| {});
+        self.topics.unsubscribe_all(core, id, |_| {});
     }
 
     fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, Post(publication): Post) {
@@ -105,7 +105,7 @@ fn start() -> (Worker<Sim, Host>, ConnId) {
 }
 
 #[test]
-fn ten_thousand_groups_of_a_topic_get_their_share_turn_by_turn() {
+fn publications_reach_ten_thousand_groups_in_portions() {
     let (mut worker, id) = start();
     let (host, core) = worker.parts();
     let began_ns = process::now_ns();
@@ -120,12 +120,12 @@ fn ten_thousand_groups_of_a_topic_get_their_share_turn_by_turn() {
     // Remove the next in line, the last in line and one that has the first publication; add two.
     let next = PORTION as u32;
     let first: Vec<(u32, u8)> = (0..next).map(|kind| (kind, 0)).collect();
-    assert_eq!(host.encoded, first, "who came first gets it first");
+    assert_eq!(host.encoded, first, "the oldest group gets it first");
     for kind in [next, KINDS - 1, 0] {
         assert!(host.topics.unsubscribe(core, id, "news", kind));
     }
     assert!(host.topics.subscribe(core, id, "news", KINDS));
-    assert!(host.topics.subscribe(core, id, "news", 0), "comes back");
+    assert!(host.topics.subscribe(core, id, "news", 0), "subscribes again");
     let mut turns = 0;
     loop {
         let before = worker.handler().encoded.len();
@@ -153,13 +153,13 @@ fn ten_thousand_groups_of_a_topic_get_their_share_turn_by_turn() {
         assert_eq!(got, expected, "{kind}");
     }
     let (host, core) = worker.parts();
-    host.topics.forget(core, id, |_| {});
+    host.topics.unsubscribe_all(core, id, |_| {});
     assert_eq!(host.topics.subscriptions(), 0);
 }
 
 /// While much waits for slow consumers, a publication is not encoded thousands of times at once.
 #[test]
-fn large_publications_are_not_encoded_for_all_while_they_wait() {
+fn large_publications_are_not_encoded_for_all_groups_at_once() {
     let (mut worker, id) = start();
     let (host, core) = worker.parts();
     for kind in 0..1_000 {
@@ -172,5 +172,5 @@ fn large_publications_are_not_encoded_for_all_while_they_wait() {
         out.resize(64 * 1024, b'x');
     });
     assert!(encodes <= 65, "{encodes} copies of 64 KiB");
-    assert!(!host.topics.takes_posts());
+    assert!(!host.topics.accepts_posts());
 }

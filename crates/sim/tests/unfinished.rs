@@ -48,7 +48,7 @@ impl Handler for Host {
 }
 
 /// One worker and one client that answers every ping.
-struct House {
+struct Simulation {
     kernel: Kernel,
     worker: Worker<Sim, Host>,
     table: usize,
@@ -57,11 +57,11 @@ struct House {
     decoder: Decoder,
     read: Vec<u8>,
     /// The code and reason of the server's close frame.
-    told: Option<(u16, String)>,
+    close_frame: Option<(u16, String)>,
 }
 
-impl House {
-    fn new() -> House {
+impl Simulation {
+    fn new() -> Simulation {
         let address = SocketAddr::from(([127, 0, 0, 1], 80));
         let kernel = Kernel::new(1, (1 << 20, 1 << 20));
         let listener = kernel.listen(address, 16, 0);
@@ -79,14 +79,17 @@ impl House {
         let mut outside = kernel.outside();
         let client = outside.connect(address, None).unwrap();
         outside.send(client, HANDSHAKE).unwrap();
-        let (decoder, read, told) = (Decoder::default(), Vec::new(), None);
-        let mut house = House { kernel, worker, table, outside, client, decoder, read, told };
-        house.settle();
-        house.read.drain(..house.read.windows(4).position(|w| w == b"\r\n\r\n").unwrap() + 4);
-        house
+        let (decoder, read, close_frame) = (Decoder::default(), Vec::new(), None);
+        let mut simulation =
+            Simulation { kernel, worker, table, outside, client, decoder, read, close_frame };
+        simulation.settle();
+        simulation
+            .read
+            .drain(..simulation.read.windows(4).position(|w| w == b"\r\n\r\n").unwrap() + 4);
+        simulation
     }
 
-    fn says(&mut self, opcode: OpCode, last: bool, data: &[u8]) {
+    fn send(&mut self, opcode: OpCode, last: bool, data: &[u8]) {
         let mut frame =
             FrameHeader::new(opcode, last, data.len(), Some([0; 4])).as_slice().to_vec();
         frame.extend_from_slice(data);
@@ -108,7 +111,7 @@ impl House {
             match event {
                 Event::Ping(payload) => encode_masked(&mut pongs, OpCode::Pong, payload, MASK),
                 Event::Close { code, reason } => {
-                    self.told = Some((code.unwrap().0, reason.to_owned()));
+                    self.close_frame = Some((code.unwrap().0, reason.to_owned()));
                 }
                 other => panic!("{other:?}"),
             }
@@ -122,9 +125,9 @@ impl House {
     }
 
     fn settle(&mut self) {
-        let due = |house: &House| {
-            let now_ns = house.kernel.now_ns();
-            house.worker.deadline().is_some_and(|at_ns| at_ns <= now_ns)
+        let due = |simulation: &Simulation| {
+            let now_ns = simulation.kernel.now_ns();
+            simulation.worker.deadline().is_some_and(|at_ns| at_ns <= now_ns)
         };
         while due(self) || self.kernel.is_ready(self.table) {
             self.worker.turn(None).unwrap();
@@ -139,13 +142,13 @@ impl House {
         self.worker.parts().0
     }
 
-    /// Seconds until it is closed, while `each` happens in every one of them.
-    fn lives(&mut self, most: usize, mut each: impl FnMut(&mut House, usize)) -> usize {
+    /// Seconds until the connection is closed, with `each` called every second.
+    fn lives(&mut self, most: usize, mut each: impl FnMut(&mut Simulation, usize)) -> usize {
         for second in 0..most {
             each(self, second);
             self.second();
-            if self.told.is_some() {
-                // The time to answer our close frame passes.
+            if self.close_frame.is_some() {
+                // The timeout for an answer to our close frame passes.
                 (0..10).for_each(|_| self.second());
                 return second;
             }
@@ -155,78 +158,80 @@ impl House {
 }
 
 #[test]
-fn empty_fragments_without_end_are_not_a_life() {
-    let mut house = House::new();
-    house.says(OpCode::Text, false, b"begun");
-    let lived = house.lives(1_000, |house, _| house.says(OpCode::Continuation, false, b""));
+fn endless_empty_fragments_are_closed_as_unfinished() {
+    let mut simulation = Simulation::new();
+    simulation.send(OpCode::Text, false, b"begun");
+    let lived =
+        simulation.lives(1_000, |simulation, _| simulation.send(OpCode::Continuation, false, b""));
     assert!((IDLE_SECONDS..=IDLE_SECONDS * 9 / 4).contains(&lived), "{lived} s");
-    assert_eq!(house.told, Some((1008, "message unfinished".to_owned())));
-    assert_eq!(house.host().closed, [Closed::Unfinished]);
-    assert!(house.host().messages.is_empty());
+    assert_eq!(simulation.close_frame, Some((1008, "message unfinished".to_owned())));
+    assert_eq!(simulation.host().closed, [Closed::Unfinished]);
+    assert!(simulation.host().messages.is_empty());
 }
 
 /// Not even the first byte of the message has arrived.
 #[test]
-fn nothing_but_empty_fragments_is_not_a_life_either() {
-    let mut house = House::new();
-    house.says(OpCode::Binary, false, b"");
-    let lived = house.lives(1_000, |house, _| house.says(OpCode::Continuation, false, b""));
+fn message_of_only_empty_fragments_is_closed_as_unfinished() {
+    let mut simulation = Simulation::new();
+    simulation.send(OpCode::Binary, false, b"");
+    let lived =
+        simulation.lives(1_000, |simulation, _| simulation.send(OpCode::Continuation, false, b""));
     assert!((IDLE_SECONDS..=IDLE_SECONDS * 9 / 4).contains(&lived), "{lived} s");
-    assert_eq!(house.host().closed, [Closed::Unfinished]);
+    assert_eq!(simulation.host().closed, [Closed::Unfinished]);
 }
 
 /// Half a frame, and then nothing but pongs to our pings.
 #[test]
-fn pongs_do_not_excuse_half_a_frame() {
-    let mut house = House::new();
+fn pongs_do_not_keep_a_partial_frame_alive() {
+    let mut simulation = Simulation::new();
     let header = FrameHeader::new(OpCode::Binary, true, 5_000, Some([0; 4]));
-    let torn = [header.as_slice(), &[7; 100]].concat();
-    house.outside.send(house.client, &torn).unwrap();
-    house.settle();
-    // A pong would stand within the frame, so it is this client's other frames that are missing.
-    let lived = house.lives(1_000, |house, second| {
+    let partial = [header.as_slice(), &[7; 100]].concat();
+    simulation.outside.send(simulation.client, &partial).unwrap();
+    simulation.settle();
+    // A pong would be bytes of the partial frame, so this client can send none.
+    let lived = simulation.lives(1_000, |simulation, second| {
         if second % 20 == 0 {
-            house.outside.send(house.client, b"x").unwrap();
-            house.settle();
+            simulation.outside.send(simulation.client, b"x").unwrap();
+            simulation.settle();
         }
     });
     assert!(lived <= IDLE_SECONDS * 9 / 4, "{lived} s");
-    assert_eq!(house.host().closed, [Closed::Unfinished]);
+    assert_eq!(simulation.host().closed, [Closed::Unfinished]);
 }
 
 #[test]
-fn who_is_slow_stays_and_is_heard_in_the_end() {
-    let mut house = House::new();
-    house.says(OpCode::Binary, false, b"");
-    let lived = house.lives(IDLE_SECONDS * 5, |house, _| {
-        house.says(OpCode::Continuation, false, &[7; 10]);
+fn slow_message_is_received_in_the_end() {
+    let mut simulation = Simulation::new();
+    simulation.send(OpCode::Binary, false, b"");
+    let lived = simulation.lives(IDLE_SECONDS * 5, |simulation, _| {
+        simulation.send(OpCode::Continuation, false, &[7; 10]);
     });
-    assert_eq!((lived, house.told.as_ref()), (IDLE_SECONDS * 5, None));
-    house.says(OpCode::Continuation, true, b"");
-    assert_eq!(house.host().messages, [IDLE_SECONDS * 5 * 10]);
+    assert_eq!((lived, simulation.close_frame.as_ref()), (IDLE_SECONDS * 5, None));
+    simulation.send(OpCode::Continuation, true, b"");
+    assert_eq!(simulation.host().messages, [IDLE_SECONDS * 5 * 10]);
 }
 
 /// The time for a message starts anew with each message.
 #[test]
-fn messages_that_end_are_as_many_as_they_like() {
-    let mut house = House::new();
-    let lived = house.lives(IDLE_SECONDS * 5, |house, second| {
+fn any_number_of_complete_messages_is_accepted() {
+    let mut simulation = Simulation::new();
+    let lived = simulation.lives(IDLE_SECONDS * 5, |simulation, second| {
         let begins = second % 100 == 0;
         let opcode = if begins { OpCode::Text } else { OpCode::Continuation };
-        house.says(opcode, second % 100 == 99, b"x");
+        simulation.send(opcode, second % 100 == 99, b"x");
     });
-    assert_eq!((lived, house.told.as_ref()), (IDLE_SECONDS * 5, None));
-    assert_eq!(house.host().messages, [100; 6]);
+    assert_eq!((lived, simulation.close_frame.as_ref()), (IDLE_SECONDS * 5, None));
+    assert_eq!(simulation.host().messages, [100; 6]);
 }
 
 #[test]
-fn silence_within_a_message_is_silence() {
-    let mut house = House::new();
-    house.says(OpCode::Text, false, b"begun");
-    // Nobody answers pings here.
+fn silence_within_a_message_is_closed_as_idle() {
+    let mut simulation = Simulation::new();
+    simulation.send(OpCode::Text, false, b"begun");
+    // Pings are not answered here.
     for _ in 0..IDLE_SECONDS * 2 {
-        house.kernel.advance(SECOND_NS);
-        house.settle();
+        simulation.kernel.advance(SECOND_NS);
+        simulation.settle();
     }
-    assert_eq!(house.host().closed, [Closed::IdleTimeout]);
+    assert_eq!(simulation.host().closed, [Closed::IdleTimeout]);
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Response, Sent, Sys};
 use wire::websocket::{CloseCode, OpCode};
 
-use super::envelope::{Kind, Letter};
+use super::envelope::{Envelope, Kind};
 use super::ledger::Ledger;
 use super::scenario::Scenario;
 
@@ -39,9 +39,9 @@ struct Conversation {
     subscribed: bool,
     /// It wants nothing more and only waits.
     resigned: bool,
-    /// Echoes asked and got.
-    asked: u32,
-    got: u32,
+    /// Echoes sent and received.
+    echoes_sent: u32,
+    echoes_received: u32,
     published: u32,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Client {
     conversations: BTreeMap<u32, Conversation>,
     connect_ns: u64,
     /// Messages given to `send`.
-    pub(crate) spoken: u64,
+    pub(crate) sent_messages: u64,
 }
 
 impl Client {
@@ -77,21 +77,23 @@ impl Client {
             targets,
             conversations: BTreeMap::new(),
             connect_ns: 0,
-            spoken: 0,
+            sent_messages: 0,
         }
     }
 
     /// After a calm nothing may be in flight on an open connection.
     pub(crate) fn check_calm(&self, now_ns: u64, handshake_ns: u64) {
         let mut book = self.ledger.book();
-        for (who, conversation) in &self.conversations {
-            let Conversation { id, asked, got, blocked, open, .. } = conversation;
-            book.require(asked == got || !open, || {
-                format!("{who} ({id}) still waits for the echo of {got} of {asked}")
+        for (peer_id, conversation) in &self.conversations {
+            let Conversation { id, echoes_sent, echoes_received, blocked, open, .. } = conversation;
+            book.require(echoes_sent == echoes_received || !open, || {
+                format!("{peer_id} ({id}) still waits for the echo of {echoes_received} of {echoes_sent}")
             });
-            book.require(!blocked || !open, || format!("{who} ({id}) was never told `drained`"));
+            book.require(!blocked || !open, || {
+                format!("{peer_id} ({id}) never got a call of `drained`")
+            });
             let late = !open && now_ns - conversation.began_ns > handshake_ns + 500_000_000;
-            book.require(!late, || format!("{who} ({id}) neither opened nor closed"));
+            book.require(!late, || format!("{peer_id} ({id}) neither opened nor closed"));
         }
     }
 
@@ -103,9 +105,9 @@ impl Client {
         let target = core.random() as usize % self.targets.len().max(1);
         let Some(&purpose) = self.targets.get(target) else { return };
         let Ok(id) = core.connect(target as u8, None) else { return };
-        let who = self.ledger.book().new_peer(true);
+        let peer_id = self.ledger.book().new_peer(true);
         if let Some(user) = core.user_mut(id) {
-            *user = who;
+            *user = peer_id;
         }
         let conversation = Conversation {
             id,
@@ -118,21 +120,21 @@ impl Client {
             blocked: false,
             subscribed: false,
             resigned: false,
-            asked: 0,
-            got: 0,
+            echoes_sent: 0,
+            echoes_received: 0,
             published: 0,
         };
-        self.conversations.insert(who, conversation);
+        self.conversations.insert(peer_id, conversation);
     }
 
     /// What one open connection does next.
-    fn act<S: Sys>(&mut self, core: &mut Core<S, Self>, who: u32) {
+    fn act<S: Sys>(&mut self, core: &mut Core<S, Self>, peer_id: u32) {
         let calm = self.ledger.book().calm;
         let due_ns = self.rest_ns(core);
         let chance = core.random() % 100;
         let filler = self.filler(core);
         let pause = core.random() % 100 < self.pauses;
-        let Some(conversation) = self.conversations.get_mut(&who) else { return };
+        let Some(conversation) = self.conversations.get_mut(&peer_id) else { return };
         conversation.due_ns = due_ns;
         let id = conversation.id;
         if calm {
@@ -157,9 +159,9 @@ impl Client {
             _ => {}
         }
         let (kind, number) = match conversation.purpose {
-            Purpose::Echo if conversation.asked - conversation.got < WINDOW => {
-                conversation.asked += 1;
-                (Kind::Echo, conversation.asked - 1)
+            Purpose::Echo if conversation.echoes_sent - conversation.echoes_received < WINDOW => {
+                conversation.echoes_sent += 1;
+                (Kind::Echo, conversation.echoes_sent - 1)
             }
             Purpose::Echo => return,
             Purpose::Topic if !conversation.subscribed => {
@@ -176,10 +178,10 @@ impl Client {
             }
             Purpose::Topic => return,
         };
-        let letter = Letter { kind, who, number };
+        let envelope = Envelope { kind, peer_id, number };
         let filler = if kind == Kind::Echo { filler } else { 0 };
-        self.spoken += 1;
-        if let Sent::Queued(_) = core.send(id, letter.opcode(), &letter.write(filler)) {
+        self.sent_messages += 1;
+        if let Sent::Queued(_) = core.send(id, envelope.opcode(), &envelope.write(filler)) {
             conversation.blocked = true;
         }
     }
@@ -207,13 +209,15 @@ impl Handler for Client {
     fn open<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
         self.ledger.book().opened(self.process, id);
         let due_ns = self.rest_ns(core);
-        let conversation = core.user(id).and_then(|who| self.conversations.get_mut(who));
+        let conversation = core.user(id).and_then(|peer_id| self.conversations.get_mut(peer_id));
         match conversation {
             Some(conversation) if conversation.id == id => {
                 conversation.open = true;
                 conversation.due_ns = due_ns;
             }
-            _ => self.ledger.book().fail(format!("{id} opened, but nobody made it")),
+            _ => {
+                self.ledger.book().fail(format!("{id} opened on a connection that no client made"))
+            }
         }
     }
 
@@ -227,28 +231,37 @@ impl Handler for Client {
         let mut book = self.ledger.book();
         book.called(self.process, id, "message");
         book.arrived += 1;
-        let Some(letter) = Letter::read(data) else {
-            return book.fail(format!("{id} got a message that is not whole"));
+        let Some(envelope) = Envelope::read(data) else {
+            return book.fail(format!("{id} received an incomplete message"));
         };
-        let who = core.user(id).copied().unwrap_or(0);
-        let Some(conversation) = self.conversations.get_mut(&who) else {
-            return book.fail(format!("{id} got {letter:?}, but nobody made it"));
+        let peer_id = core.user(id).copied().unwrap_or(0);
+        let Some(conversation) = self.conversations.get_mut(&peer_id) else {
+            return book
+                .fail(format!("{id} received {envelope:?} on a connection that no client made"));
         };
-        book.require(opcode == letter.opcode(), || format!("{who} got {letter:?} as {opcode:?}"));
-        match letter.kind {
+        book.require(opcode == envelope.opcode(), || {
+            format!("{peer_id} received {envelope:?} as {opcode:?}")
+        });
+        match envelope.kind {
             Kind::Echo => {
-                let expected = conversation.got;
-                let right = (letter.who, letter.number) == (who, expected);
-                book.require(right && expected < conversation.asked, || {
-                    format!("{who} ({id}) got {letter:?}, expected the echo of {expected}")
+                let expected = conversation.echoes_received;
+                let right = (envelope.peer_id, envelope.number) == (peer_id, expected);
+                book.require(right && expected < conversation.echoes_sent, || {
+                    format!(
+                        "{peer_id} ({id}) received {envelope:?}, expected the echo of {expected}"
+                    )
                 });
-                conversation.got += 1;
+                conversation.echoes_received += 1;
             }
             Kind::Direct => {
-                book.require(letter.who == who, || format!("{who} ({id}) got {letter:?}"));
+                book.require(envelope.peer_id == peer_id, || {
+                    format!("{peer_id} ({id}) received {envelope:?}")
+                });
             }
-            Kind::Publish => book.received(who, letter.who, letter.number),
-            Kind::Subscribe | Kind::Unsubscribe => book.fail(format!("{who} got {letter:?}")),
+            Kind::Publish => book.received(peer_id, envelope.peer_id, envelope.number),
+            Kind::Subscribe | Kind::Unsubscribe => {
+                book.fail(format!("{peer_id} received {envelope:?}"))
+            }
         }
     }
 
@@ -258,7 +271,7 @@ impl Handler for Client {
 
     fn drained<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
         self.ledger.book().drained(self.process, id, core.info(id));
-        let conversation = core.user(id).and_then(|who| self.conversations.get_mut(who));
+        let conversation = core.user(id).and_then(|peer_id| self.conversations.get_mut(peer_id));
         if let Some(conversation) = conversation.filter(|conversation| conversation.blocked) {
             conversation.blocked = false;
             conversation.due_ns = core.now_ns();
@@ -267,17 +280,17 @@ impl Handler for Client {
 
     fn closing<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed) {
         let mut book = self.ledger.book();
-        book.leaves(self.process, id, why);
-        book.require(!core.is_open(id), || format!("{id} is open and told otherwise"));
+        book.closing(self.process, id, why);
+        book.require(!core.is_open(id), || format!("{id} is open after `closing`"));
     }
 
     fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed, opened: bool) {
         let mut book = self.ledger.book();
         book.ended(self.process, id, why, opened);
-        let who = core.user(id).copied().unwrap_or(0);
-        book.peer_gone(who);
-        let Some(conversation) = self.conversations.remove(&who) else {
-            return book.fail(format!("{id} closed, but nobody made it"));
+        let peer_id = core.user(id).copied().unwrap_or(0);
+        book.peer_gone(peer_id);
+        let Some(conversation) = self.conversations.remove(&peer_id) else {
+            return book.fail(format!("{id} closed on a connection that no client made"));
         };
         let age_ns = core.now_ns() - conversation.began_ns;
         let timed_out = matches!(why, Closed::ConnectTimeout | Closed::HandshakeTimeout);
@@ -308,10 +321,10 @@ impl Handler for Client {
             .conversations
             .iter()
             .filter(|(_, conversation)| conversation.open && conversation.due_ns <= now_ns)
-            .map(|(who, _)| *who)
+            .map(|(peer_id, _)| *peer_id)
             .collect();
-        for who in due {
-            self.act(core, who);
+        for peer_id in due {
+            self.act(core, peer_id);
         }
         let acts = self.conversations.values().filter(|conversation| conversation.open);
         let next = acts.map(|conversation| conversation.due_ns).min();

@@ -8,7 +8,7 @@ use fastrand::Rng;
 use topics::{Directory, Publication};
 use wire::websocket::OpCode;
 
-use super::envelope::{Kind, Letter};
+use super::envelope::{Envelope, Kind};
 use super::ledger::{CONTROL, Ledger};
 use super::scenario::Scenario;
 use super::server::Post;
@@ -17,13 +17,13 @@ pub(crate) struct Control {
     ledger: Ledger,
     remote: Remote<Post>,
     directory: Directory,
-    said: u32,
+    direct_sent: u32,
     pub(crate) due_ns: u64,
 }
 
 impl Control {
     pub(crate) fn new(ledger: Ledger, remote: Remote<Post>, directory: Directory) -> Self {
-        Control { ledger, remote, directory, said: 0, due_ns: 0 }
+        Control { ledger, remote, directory, direct_sent: 0, due_ns: 0 }
     }
 
     pub(crate) fn step(&mut self, now_ns: u64, scenario: &Scenario, random: &mut Rng) {
@@ -32,7 +32,7 @@ impl Control {
         match if calm { 0 } else { random.u8(..8) } {
             0 | 1 => self.settle(random, calm),
             2 => self.kick(random),
-            3 | 4 => (0..scenario.burst / 5).for_each(|_| self.speak(random)),
+            3 | 4 => (0..scenario.burst / 5).for_each(|_| self.send_direct(random)),
             _ => {
                 for _ in 0..random.u8(1..=scenario.burst) {
                     self.publish(random.u32(..scenario.topics));
@@ -46,10 +46,10 @@ impl Control {
 
     fn publish(&mut self, topic: u32) {
         let number = self.ledger.book().published(topic, CONTROL);
-        let letter = Letter { kind: Kind::Publish, who: CONTROL, number };
+        let envelope = Envelope { kind: Kind::Publish, peer_id: CONTROL, number };
         // Some are longer than the shortest queues allow.
-        let data = letter.write(if number % 16 == 9 { 9000 } else { number as usize % 700 });
-        let binary = letter.opcode() == OpCode::Binary;
+        let data = envelope.write(if number % 16 == 9 { 9000 } else { number as usize % 700 });
+        let binary = envelope.opcode() == OpCode::Binary;
         let publication = Arc::new(Publication::new(topic.to_string().into(), data.into(), binary));
         if self.directory.publish(&self.remote, &publication).is_ok() {
             self.ledger.book().publishes(topic, CONTROL, number);
@@ -75,17 +75,17 @@ impl Control {
     }
 
     /// To a connection that may be dead by now, and its slot another's.
-    fn speak(&mut self, random: &mut Rng) {
+    fn send_direct(&mut self, random: &mut Rng) {
         let mut book = self.ledger.book();
         if book.known.is_empty() {
             return;
         }
         let at = random.usize(..book.known.len());
-        let Some(&(id, who)) = book.known.get(at) else { return };
-        self.said += 1;
-        let letter = Letter { kind: Kind::Direct, who, number: self.said };
+        let Some(&(id, peer_id)) = book.known.get(at) else { return };
+        self.direct_sent += 1;
+        let envelope = Envelope { kind: Kind::Direct, peer_id, number: self.direct_sent };
         let worker = usize::from(id.worker());
-        if self.remote.post(worker, Post::Direct(id, letter), 64).is_ok() {
+        if self.remote.post(worker, Post::Direct(id, envelope), 64).is_ok() {
             book.posted += 1;
         }
     }

@@ -31,20 +31,21 @@ const KINDS: [(Kind, u8); 5] = [
 
 /// A message's meaning.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Letter {
+pub(crate) struct Envelope {
     pub(crate) kind: Kind,
     /// The connection that wrote it, or for [`Kind::Direct`] the one it is for.
-    pub(crate) who: u32,
+    pub(crate) peer_id: u32,
     /// Counted from 0 for each kind.
     pub(crate) number: u32,
 }
 
-impl Letter {
+impl Envelope {
     /// The message with so many bytes of filler.
     pub(crate) fn write(self, filler: usize) -> Vec<u8> {
-        let letter = KINDS.iter().find(|(kind, _)| *kind == self.kind).map_or(b'?', |(_, l)| *l);
-        let mut out = format!("{}{:08x}{:08x}", letter as char, self.who, self.number).into_bytes();
-        let start = self.who.wrapping_mul(7).wrapping_add(self.number.wrapping_mul(13)) % 26;
+        let tag = KINDS.iter().find(|(kind, _)| *kind == self.kind).map_or(b'?', |(_, l)| *l);
+        let mut out =
+            format!("{}{:08x}{:08x}", tag as char, self.peer_id, self.number).into_bytes();
+        let start = self.peer_id.wrapping_mul(7).wrapping_add(self.number.wrapping_mul(13)) % 26;
         out.extend((b'a'..=b'z').cycle().skip(start as usize).take(filler));
         out
     }
@@ -54,17 +55,17 @@ impl Letter {
         if self.number.is_multiple_of(2) { OpCode::Text } else { OpCode::Binary }
     }
 
-    /// The meaning of a message; `None` if it is not whole.
-    pub(crate) fn read(data: &[u8]) -> Option<Letter> {
+    /// The meaning of a message; `None` if it is incomplete.
+    pub(crate) fn read(data: &[u8]) -> Option<Envelope> {
         let (head, filler) = data.split_at_checked(HEAD)?;
         let (first, digits) = head.split_first()?;
-        let (kind, _) = KINDS.iter().find(|(_, letter)| letter == first)?;
+        let (kind, _) = KINDS.iter().find(|(_, tag)| tag == first)?;
         let digits = std::str::from_utf8(digits).ok()?;
-        let who = u32::from_str_radix(digits.get(..8)?, 16).ok()?;
+        let peer_id = u32::from_str_radix(digits.get(..8)?, 16).ok()?;
         let number = u32::from_str_radix(digits.get(8..)?, 16).ok()?;
-        let letter = Letter { kind: *kind, who, number };
-        let start = who.wrapping_mul(7).wrapping_add(number.wrapping_mul(13)) % 26;
+        let envelope = Envelope { kind: *kind, peer_id, number };
+        let start = peer_id.wrapping_mul(7).wrapping_add(number.wrapping_mul(13)) % 26;
         let mut wanted = (b'a'..=b'z').cycle().skip(start as usize);
-        filler.iter().all(|&byte| wanted.next() == Some(byte)).then_some(letter)
+        filler.iter().all(|&byte| wanted.next() == Some(byte)).then_some(envelope)
     }
 }

@@ -46,8 +46,8 @@ pub(crate) struct Book {
     pub(crate) jumped_ns: u64,
     /// Per process and connection: `open` was called, `closed` was called.
     lives: HashMap<(usize, ConnId), (bool, bool)>,
-    /// Per process and connection: why `closing` said that it is open no longer.
-    leaving: HashMap<(usize, ConnId), Closed>,
+    /// Per process and connection: the cause given to `closing`.
+    closing_causes: HashMap<(usize, ConnId), Closed>,
     /// Per process and worker: connections on which `open` was called and `closed` was not.
     open: BTreeMap<(usize, u16), u64>,
     /// Causes reported in the current turn.
@@ -75,7 +75,7 @@ impl Ledger {
             calm: false,
             jumped_ns: 0,
             lives: HashMap::new(),
-            leaving: HashMap::new(),
+            closing_causes: HashMap::new(),
             open: BTreeMap::new(),
             closed: Vec::new(),
             peers: vec![control],
@@ -128,10 +128,10 @@ impl Book {
     }
 
     /// It is open no longer, and its connection still there.
-    pub(crate) fn leaves(&mut self, process: usize, id: ConnId, why: Closed) {
+    pub(crate) fn closing(&mut self, process: usize, id: ConnId, why: Closed) {
         self.called(process, id, "closing");
         let was_open = self.lives.get(&(process, id)).is_some_and(|life| life.0);
-        let twice = self.leaving.insert((process, id), why).is_some();
+        let twice = self.closing_causes.insert((process, id), why).is_some();
         self.require(was_open && !twice, || format!("`closing` for {id}, open: {was_open}"));
         let ordered = matches!(why, Closed::ByUs | Closed::Draining);
         self.require(!ordered, || format!("`closing` for {id} tells what was ordered: {why}"));
@@ -139,7 +139,7 @@ impl Book {
 
     pub(crate) fn ended(&mut self, process: usize, id: ConnId, why: Closed, opened: bool) {
         self.closed.push(why);
-        let told = self.leaving.remove(&(process, id));
+        let told = self.closing_causes.remove(&(process, id));
         self.require(told.is_none_or(|told| told == why), || {
             format!("{id} closed by {why}, told before: {told:?}")
         });
@@ -165,13 +165,13 @@ impl Book {
         self.peers.len() as u32 - 1
     }
 
-    pub(crate) fn behaves(&self, who: u32) -> bool {
-        self.peers.get(who as usize).is_some_and(|peer| peer.behaves)
+    pub(crate) fn behaves(&self, peer_id: u32) -> bool {
+        self.peers.get(peer_id as usize).is_some_and(|peer| peer.behaves)
     }
 
     /// The client's side of a connection has ended.
-    pub(crate) fn peer_gone(&mut self, who: u32) {
-        if let Some(peer) = self.peers.get_mut(who as usize) {
+    pub(crate) fn peer_gone(&mut self, peer_id: u32) {
+        if let Some(peer) = self.peers.get_mut(peer_id as usize) {
             peer.open = false;
         }
     }
@@ -192,17 +192,17 @@ impl Book {
         });
     }
 
-    pub(crate) fn subscribes(&mut self, who: u32, topic: u32) {
+    pub(crate) fn subscribes(&mut self, peer_id: u32, topic: u32) {
         let since = self.published.get(&topic).cloned().unwrap_or_default();
         let subscription =
             Subscription { topic, since, until: None, next: Counts::new(), missed: 0 };
-        if let Some(peer) = self.peers.get_mut(who as usize) {
+        if let Some(peer) = self.peers.get_mut(peer_id as usize) {
             peer.subscription = Some(subscription);
         }
     }
 
-    pub(crate) fn unsubscribes(&mut self, who: u32) {
-        let peer = self.peers.get_mut(who as usize);
+    pub(crate) fn unsubscribes(&mut self, peer_id: u32) {
+        let peer = self.peers.get_mut(peer_id as usize);
         if let Some(subscription) = peer.and_then(|peer| peer.subscription.as_mut()) {
             let now = self.published.get(&subscription.topic).cloned().unwrap_or_default();
             subscription.until = Some(now);
@@ -210,27 +210,28 @@ impl Book {
     }
 
     /// A subscriber got a publication.
-    pub(crate) fn received(&mut self, who: u32, publisher: u32, number: u32) {
+    pub(crate) fn received(&mut self, peer_id: u32, publisher: u32, number: u32) {
         let subscription =
-            self.peers.get_mut(who as usize).and_then(|peer| peer.subscription.as_mut());
+            self.peers.get_mut(peer_id as usize).and_then(|peer| peer.subscription.as_mut());
         let Some(subscription) = subscription else {
-            return self.fail(format!("{who} got a publication without a subscription"));
+            return self.fail(format!("{peer_id} got a publication without a subscription"));
         };
         let over = subscription.until.as_ref();
         let over = over.is_some_and(|until| number >= until.get(&publisher).copied().unwrap_or(0));
         let since = subscription.since.get(&publisher).copied().unwrap_or(0);
         let next = subscription.next.get(&publisher).copied();
         let skipped = number.saturating_sub(next.unwrap_or(since));
-        let doubled = next.is_some_and(|next| number < next);
+        let duplicated = next.is_some_and(|next| number < next);
         subscription.missed += u64::from(skipped);
         subscription.next.insert(publisher, number + 1);
         let topic = subscription.topic;
         let lossy = self.lossy;
         let there = self.published(topic, publisher);
-        let what = || format!("{who} got {number} of {publisher} on {topic}, expected {next:?}");
+        let what =
+            || format!("{peer_id} got {number} of {publisher} on {topic}, expected {next:?}");
         self.require(number < there, || format!("{} before it was published", what()));
         self.require(!over, || format!("{} after unsubscribing", what()));
-        self.require(!doubled, || format!("{} again", what()));
+        self.require(!duplicated, || format!("{} again", what()));
         self.require(lossy || skipped == 0, || format!("{}, since {since}: lost", what()));
     }
 
@@ -239,7 +240,7 @@ impl Book {
     pub(crate) fn check_topics(&mut self) -> u64 {
         let mut missed = 0;
         let mut wrong = Vec::new();
-        for (who, peer) in self.peers.iter().enumerate().filter(|(_, peer)| peer.open) {
+        for (peer_id, peer) in self.peers.iter().enumerate().filter(|(_, peer)| peer.open) {
             let Some(subscription) = &peer.subscription else { continue };
             missed += subscription.missed;
             if subscription.until.is_some() {
@@ -253,7 +254,7 @@ impl Book {
                 if lacks > 0 && self.lossy {
                     missed += u64::from(lacks);
                 } else if lacks > 0 {
-                    wrong.push(format!("{who} never got {next}.. of {publisher}'s {count}"));
+                    wrong.push(format!("{peer_id} never got {next}.. of {publisher}'s {count}"));
                 }
             }
         }

@@ -20,9 +20,7 @@ use std::process::ExitCode;
 
 use engine::planted::Bug;
 
-use self::simulation::House;
-
-/// Runs the simulation as the process's arguments say.
+/// Runs the simulation with these arguments.
 #[must_use]
 pub fn main() -> ExitCode {
     crate::main::<House, Bug>("engine")

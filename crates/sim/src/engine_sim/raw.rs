@@ -8,7 +8,7 @@ use engine::sys::{Fd, Sys};
 use fastrand::Rng;
 use wire::websocket::{OpCode, encode_close, encode_masked};
 
-use super::envelope::{Kind, Letter};
+use super::envelope::{Envelope, Kind};
 use super::ledger::Ledger;
 use super::scenario::{Scenario, address};
 use super::script::{SCRIPTS, Script, script_bytes};
@@ -29,7 +29,7 @@ pub(crate) struct Raw {
     random: Rng,
     ledger: Ledger,
     script: Script,
-    who: u32,
+    peer_id: u32,
     fd: Option<Fd>,
     over: bool,
     out: Vec<u8>,
@@ -71,23 +71,23 @@ struct Frame<'b> {
 impl Raw {
     pub(crate) fn new(sys: Sim, ledger: Ledger, mut random: Rng, scenario: &Scenario) -> Self {
         let script = random.choice(SCRIPTS).unwrap_or(Script::Echo);
-        let who = ledger.book().new_peer(false);
-        // Those who write some bytes at a time have less to say.
+        let peer_id = ledger.book().new_peer(false);
+        // Peers that write a few bytes at a time send less.
         let slow = random.u8(..3) == 0;
         let echoes = random.u32(1..if slow { 8 } else { 30 });
         let filler = random.usize(1..scenario.filler_max.min(if slow { 100 } else { 3000 }));
-        let out = script_bytes(script, who, echoes, filler, &mut random);
-        let leaves = random.u8(..3) == 0;
+        let out = script_bytes(script, peer_id, echoes, filler, &mut random);
+        let closing = random.u8(..3) == 0;
         let how = random.choice([Leave::Reset, Leave::HalfClose, Leave::Close]);
         // As often in the handshake or right after it as in all that follows.
         let most = if random.bool() { out.len().min(HEAD_BYTES) } else { out.len() };
-        let leave = how.filter(|_| leaves).map(|how| (random.usize(..=most), how));
+        let leave = how.filter(|_| closing).map(|how| (random.usize(..=most), how));
         let limits = &scenario.limits;
         let idle = limits.idle_timeout.unwrap_or_default();
         let patience = limits.handshake_timeout.max(idle * 5 / 4) + limits.close_timeout * 2;
         Raw {
             script,
-            who,
+            peer_id,
             fd: None,
             over: false,
             sent: 0,
@@ -182,7 +182,7 @@ impl Raw {
         self.sys.close(fd);
         self.over = true;
         self.due_ns = u64::MAX;
-        self.ledger.book().peer_gone(self.who);
+        self.ledger.book().peer_gone(self.peer_id);
     }
 
     fn read(&mut self, fd: Fd) {
@@ -243,7 +243,8 @@ impl Raw {
             let line: Vec<u8> = self.inbox.drain(..=end).collect();
             let line = line.strip_suffix(b"\n").unwrap_or_default();
             if self.upgraded {
-                let whole = Letter::read(line).is_some_and(|letter| letter.kind == Kind::Publish);
+                let whole =
+                    Envelope::read(line).is_some_and(|envelope| envelope.kind == Kind::Publish);
                 self.ledger.book().require(whole, || "a line of a stream is not whole".into());
             }
             // The empty line that ends the head.
@@ -252,19 +253,19 @@ impl Raw {
     }
 
     fn on_frame(&mut self, frame: &Frame<'_>) {
-        let who = self.who;
+        let peer_id = self.peer_id;
         match frame.opcode {
             1 | 2 => {
-                let Some(letter) = Letter::read(frame.payload) else {
-                    return self.ledger.book().fail(format!("raw {who} got a broken message"));
+                let Some(envelope) = Envelope::read(frame.payload) else {
+                    return self.ledger.book().fail(format!("raw {peer_id} got a broken message"));
                 };
-                let echo = letter.kind == Kind::Echo && letter.number == self.got;
+                let echo = envelope.kind == Kind::Echo && envelope.number == self.got;
                 self.ledger.book().arrived += 1;
-                self.got += u32::from(letter.kind == Kind::Echo);
-                let right = letter.who == who && (echo || letter.kind == Kind::Direct);
-                let opcode = letter.opcode() as u8 == frame.opcode;
+                self.got += u32::from(envelope.kind == Kind::Echo);
+                let right = envelope.peer_id == peer_id && (echo || envelope.kind == Kind::Direct);
+                let opcode = envelope.opcode() as u8 == frame.opcode;
                 self.ledger.book().require(right && opcode, || {
-                    format!("raw {who} ({:?}) got {letter:?}", self.script)
+                    format!("raw {peer_id} ({:?}) got {envelope:?}", self.script)
                 });
             }
             8 => self.on_close(frame.payload),
@@ -272,7 +273,7 @@ impl Raw {
                 encode_masked(&mut self.out, OpCode::Pong, frame.payload, [1, 2, 3, 4]);
             }
             9 | 10 => {}
-            other => self.ledger.book().fail(format!("raw {who} got a frame of kind {other}")),
+            other => self.ledger.book().fail(format!("raw {peer_id} got a frame of kind {other}")),
         }
     }
 
@@ -285,9 +286,9 @@ impl Raw {
         // What it sent shortly before it last read may have crossed with this.
         let sure = self.heard_ns >= self.spoke_ns + 50_000_000;
         let early = idle && sure && silent_ns < least.as_nanos() as u64;
-        let (who, script) = (self.who, self.script);
+        let (peer_id, script) = (self.peer_id, self.script);
         self.ledger.book().require(!early, || {
-            format!("raw {who} ({script:?}) closed as idle {silent_ns} ns after it spoke")
+            format!("raw {peer_id} ({script:?}) closed as idle {silent_ns} ns after it spoke")
         });
         if self.leave.is_none() && self.sent == self.out.len() {
             encode_close(&mut self.out, None, "", Some([9, 8, 7, 6]));
@@ -300,11 +301,13 @@ impl Raw {
         let broke = self.script.breaks();
         let Some(&code) = payload.first_chunk().filter(|_| broke) else { return };
         let code = u16::from_be_bytes(code);
-        let (who, script) = (self.who, self.script);
+        let (peer_id, script) = (self.peer_id, self.script);
         let age_ns = self.sys.now_ns() - self.began_ns;
         let told = matches!(code, 1000 | 1001 | 1002 | 1007 | 1009 | 1013)
             || code == 1008 && age_ns > self.idle.as_nanos() as u64;
-        self.ledger.book().require(told, || format!("raw {who} ({script:?}) is told {code}"));
+        self.ledger
+            .book()
+            .require(told, || format!("raw {peer_id} ({script:?}) received the close code {code}"));
     }
 
     /// A peer that sends nothing more is not kept for ever.
@@ -332,10 +335,10 @@ impl Raw {
         self.reads = true;
         self.overdue += 1;
         if self.overdue > 60 && silent_ns > patience_ns + 1_000_000_000 {
-            let (who, script) = (self.who, self.script);
-            self.ledger
-                .book()
-                .fail(format!("raw {who} ({script:?}) is kept {silent_ns} ns after it spoke last"));
+            let (peer_id, script) = (self.peer_id, self.script);
+            self.ledger.book().fail(format!(
+                "raw {peer_id} ({script:?}) is kept {silent_ns} ns after it spoke last"
+            ));
         }
     }
 
@@ -345,7 +348,7 @@ impl Raw {
         if self.over || self.leave.is_some() || !served || self.sent < self.out.len() {
             return;
         }
-        let (who, script) = (self.who, self.script);
+        let (peer_id, script) = (self.peer_id, self.script);
         let (had, owed) = match script {
             Script::Echo | Script::Fragments => (self.got as usize, self.echoes as usize),
             // It received a close and should have ended.
@@ -353,9 +356,9 @@ impl Raw {
             Script::Health => (self.healthy, self.echoes as usize),
             _ => return,
         };
-        self.ledger
-            .book()
-            .require(had == owed, || format!("raw {who} ({script:?}) got {had} answers of {owed}"));
+        self.ledger.book().require(had == owed, || {
+            format!("raw {peer_id} ({script:?}) got {had} answers of {owed}")
+        });
     }
 }
 

@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::some_faults;
 use engine::sys::sim::Fault;
 use engine::{Limits, SlowConsumer};
 use fastrand::Rng;
+
+use crate::some_faults;
 
 /// Where the simulated server listens.
 pub(crate) fn address() -> SocketAddr {

@@ -4,7 +4,7 @@
 use fastrand::Rng;
 use wire::websocket::{FrameHeader, OpCode, encode_masked};
 
-use super::envelope::{Kind, Letter};
+use super::envelope::{Envelope, Kind};
 
 /// What a raw peer does.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -66,7 +66,7 @@ impl Script {
 /// Everything a script sends, in bytes.
 pub(crate) fn script_bytes(
     script: Script,
-    who: u32,
+    peer_id: u32,
     echoes: u32,
     filler: usize,
     random: &mut Rng,
@@ -94,9 +94,9 @@ pub(crate) fn script_bytes(
     let says =
         matches!(script, Script::Echo | Script::Fragments | Script::Deaf | Script::BreaksOff);
     for number in 0..if says { echoes } else { 0 } {
-        let letter = Letter { kind: Kind::Echo, who, number };
-        let data = letter.write(random.usize(..filler));
-        let opcode = letter.opcode();
+        let envelope = Envelope { kind: Kind::Echo, peer_id, number };
+        let data = envelope.write(random.usize(..filler));
+        let opcode = envelope.opcode();
         if script == Script::Fragments {
             push_fragments(&mut out, opcode, &data, random);
         } else {

@@ -7,7 +7,7 @@ use engine::{Answer, Closed, ConnId, Core, Handler, Incoming, Response, Sys};
 use topics::{Memberships, Publication, Subscriber, Topics};
 use wire::websocket::{OpCode, encode};
 
-use super::envelope::{Kind, Letter};
+use super::envelope::{Envelope, Kind};
 use super::ledger::Ledger;
 
 /// Frames for WebSockets, and lines for streams.
@@ -21,7 +21,7 @@ pub(crate) const PROCESS: usize = 0;
 pub(crate) enum Post {
     Publication(Arc<Publication>),
     /// Send this to one connection, if it is still that one.
-    Direct(ConnId, Letter),
+    Direct(ConnId, Envelope),
     /// End a connection in one of several ways.
     Kick(ConnId, u8),
     /// Nothing but a sign that posts arrive.
@@ -39,10 +39,10 @@ pub(crate) struct User {
     memberships: Memberships,
     /// The topic of its path, if it has one.
     topic: Option<u32>,
-    /// Who it says it is.
-    who: u32,
+    /// The number that the peer gave.
+    peer_id: u32,
     /// How many messages of it came.
-    heard: u32,
+    received: u32,
 }
 
 impl Subscriber for User {
@@ -56,7 +56,7 @@ pub(crate) struct Server {
     worker: u16,
     topics: Topics,
     /// Publications that found a full mailbox; their publishers are paused.
-    waiting: Vec<(ConnId, u32, Letter, Arc<Publication>)>,
+    waiting: Vec<(ConnId, u32, Envelope, Arc<Publication>)>,
     /// Paused connections with the time at which they are read again.
     paused: Vec<(u64, ConnId)>,
     /// Streams to be subscribed once their answer is out.
@@ -73,31 +73,37 @@ impl Server {
         self.topics.subscriptions()
     }
 
-    fn on_topic<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, letter: Letter, on: u32) {
-        match letter.kind {
+    fn on_topic<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        id: ConnId,
+        envelope: Envelope,
+        on: u32,
+    ) {
+        match envelope.kind {
             Kind::Subscribe => {
                 let joined = self.topics.subscribe(core, id, &on.to_string(), FRAMES);
                 let mut book = self.ledger.book();
                 book.require(joined, || format!("{id} could not subscribe"));
-                book.subscribes(letter.who, on);
+                book.subscribes(envelope.peer_id, on);
             }
             Kind::Unsubscribe => {
                 let left = self.topics.unsubscribe(core, id, &on.to_string(), FRAMES);
                 let mut book = self.ledger.book();
                 book.require(left, || format!("{id} could not unsubscribe"));
-                book.unsubscribes(letter.who);
+                book.unsubscribes(envelope.peer_id);
             }
             Kind::Publish => {
-                let data = letter.write(letter.number as usize % 300).into();
-                let binary = letter.opcode() == OpCode::Binary;
+                let data = envelope.write(envelope.number as usize % 300).into();
+                let binary = envelope.opcode() == OpCode::Binary;
                 let publication = Publication::new(on.to_string().into(), data, binary);
-                self.waiting.push((id, on, letter, Arc::new(publication)));
+                self.waiting.push((id, on, envelope, Arc::new(publication)));
                 if !self.publish_waiting(core, id) {
                     core.pause(id);
                 }
             }
             Kind::Echo | Kind::Direct => {
-                self.ledger.book().fail(format!("{letter:?} on a topic"));
+                self.ledger.book().fail(format!("{envelope:?} on a topic"));
             }
         }
     }
@@ -105,12 +111,12 @@ impl Server {
     /// Publishes what waits of one connection; false if the mailboxes are still full.
     fn publish_waiting<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) -> bool {
         let Some(at) = self.waiting.iter().position(|(of, ..)| *of == id) else { return true };
-        let Some((_, topic, letter, publication)) = self.waiting.get(at) else { return true };
+        let Some((_, topic, envelope, publication)) = self.waiting.get(at) else { return true };
         // Before it is delivered, as the deliveries are checked against it.
         if self.topics.publish(core, publication, write).is_err() {
             return false;
         }
-        self.ledger.book().publishes(*topic, letter.who, letter.number);
+        self.ledger.book().publishes(*topic, envelope.peer_id, envelope.number);
         self.waiting.remove(at);
         true
     }
@@ -187,25 +193,25 @@ impl Handler for Server {
         data: &mut [u8],
     ) {
         self.ledger.book().called(PROCESS, id, "message");
-        let Some(letter) = Letter::read(data) else {
-            return self.ledger.book().fail(format!("{id} sent a message that is not whole"));
+        let Some(envelope) = Envelope::read(data) else {
+            return self.ledger.book().fail(format!("{id} sent an incomplete message"));
         };
         let Some(user) = core.user_mut(id) else {
-            return self.ledger.book().fail(format!("{id} has no place"));
+            return self.ledger.book().fail(format!("{id} has no user data"));
         };
-        let (first, expected, topic) = (user.heard == 0, user.heard, user.topic);
+        let (first, expected, topic) = (user.received == 0, user.received, user.topic);
         if first {
-            user.who = letter.who;
-            self.ledger.book().known.push((id, letter.who));
+            user.peer_id = envelope.peer_id;
+            self.ledger.book().known.push((id, envelope.peer_id));
         }
-        user.heard += 1;
-        let in_order = topic.is_some() || letter.number == expected;
-        let right = user.who == letter.who && in_order && opcode == letter.opcode();
+        user.received += 1;
+        let in_order = topic.is_some() || envelope.number == expected;
+        let right = user.peer_id == envelope.peer_id && in_order && opcode == envelope.opcode();
         self.ledger.book().require(right, || {
-            format!("{id} of {} got {letter:?} as {opcode:?}, expected {expected}", user.who)
+            format!("{id} of {} got {envelope:?} as {opcode:?}, expected {expected}", user.peer_id)
         });
         match topic {
-            Some(topic) => self.on_topic(core, id, letter, topic),
+            Some(topic) => self.on_topic(core, id, envelope, topic),
             None => {
                 core.send(id, opcode, data);
             }
@@ -217,19 +223,19 @@ impl Handler for Server {
     }
 
     fn closing<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed) {
-        self.ledger.book().leaves(PROCESS, id, why);
-        self.ledger
-            .book()
-            .require(!core.is_open(id), || format!("{id} is open and told otherwise"));
+        self.ledger.book().closing(PROCESS, id, why);
+        self.ledger.book().require(!core.is_open(id), || format!("{id} is open after `closing`"));
     }
 
     fn closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId, why: Closed, opened: bool) {
         self.ledger.book().ended(PROCESS, id, why, opened);
-        let who = core.user(id).map_or(0, |user| user.who);
-        if why == Closed::Violation && self.ledger.book().behaves(who) {
-            self.ledger.book().fail(format!("{id} of {who} is said to have broken a rule"));
+        let peer_id = core.user(id).map_or(0, |user| user.peer_id);
+        if why == Closed::Violation && self.ledger.book().behaves(peer_id) {
+            self.ledger
+                .book()
+                .fail(format!("{id} of {peer_id} was closed for a violation but keeps the rules"));
         }
-        self.topics.forget(core, id, |_| {});
+        self.topics.unsubscribe_all(core, id, |_| {});
         self.waiting.retain(|(of, ..)| *of != id);
     }
 
@@ -248,10 +254,10 @@ impl Handler for Server {
     fn post<S: Sys>(&mut self, core: &mut Core<S, Self>, post: Post) {
         match post {
             Post::Publication(publication) => self.topics.deliver(core, &publication, write),
-            Post::Direct(id, letter) => {
-                // Some are long enough to leave by a vectored write.
-                let filler = if letter.number.is_multiple_of(4) { 12_000 } else { 40 };
-                core.send(id, letter.opcode(), &letter.write(filler));
+            Post::Direct(id, envelope) => {
+                // Some are long enough for a vectored write.
+                let filler = if envelope.number.is_multiple_of(4) { 12_000 } else { 40 };
+                core.send(id, envelope.opcode(), &envelope.write(filler));
                 self.ledger.book().taken += 1;
             }
             Post::Kick(id, how) => {
@@ -283,7 +289,7 @@ impl Handler for Server {
         [sweep, resume, retry].into_iter().flatten().min()
     }
 
-    fn takes_posts(&self) -> bool {
-        self.topics.takes_posts()
+    fn accepts_posts(&self) -> bool {
+        self.topics.accepts_posts()
     }
 }

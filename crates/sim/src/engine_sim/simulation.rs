@@ -1,7 +1,6 @@
 //! [`EngineSim`]: all workers, peers and the control plane of one run, stepped in an order that the seed
 //! decides, and what is checked of a worker beside what is true of any.
 
-use crate::{Crew, Member, Sum};
 use engine::sys::sim::{Fault, Kernel};
 use engine::{Closed, Handler, Limits, Remote, Target, Totals};
 use fastrand::Rng;
@@ -14,8 +13,9 @@ use super::raw::Raw;
 use super::run;
 use super::scenario::{Scenario, address};
 use super::server::{PROCESS, Post, Server};
+use crate::{Crew, Member, SeedTotals};
 
-pub(crate) struct House {
+pub(crate) struct EngineSim {
     pub(crate) kernel: Kernel,
     pub(crate) ledger: Ledger,
     pub(crate) scenario: Scenario,
@@ -30,8 +30,8 @@ pub(crate) struct House {
     pub(crate) acts: u64,
 }
 
-impl House {
-    fn with(random: Rng, scenario: Scenario, kernel: Kernel) -> std::io::Result<House> {
+impl EngineSim {
+    fn with(random: Rng, scenario: Scenario, kernel: Kernel) -> std::io::Result<EngineSim> {
         let ledger = Ledger::new(scenario.limits.slow_consumer);
         let defer_ns = scenario.defer.as_nanos() as u64;
         let listeners: Vec<usize> = (0..scenario.listeners)
@@ -49,7 +49,7 @@ impl House {
             Server::new(ledger.clone(), index, Topics::new(index, directory.clone()))
         })?;
         let control = Control::new(ledger.clone(), remote.clone(), directory);
-        let mut house = House {
+        let mut sim = EngineSim {
             kernel,
             ledger,
             random,
@@ -62,11 +62,11 @@ impl House {
             acts: 0,
             scenario,
         };
-        house.add_clients()?;
-        for &(fault, rate) in &house.scenario.rates {
-            house.kernel.set_rate(fault, rate);
+        sim.add_clients()?;
+        for &(fault, rate) in &sim.scenario.rates {
+            sim.kernel.set_rate(fault, rate);
         }
-        Ok(house)
+        Ok(sim)
     }
 
     fn add_clients(&mut self) -> std::io::Result<()> {
@@ -116,14 +116,14 @@ impl House {
     }
 }
 
-impl crate::House for House {
-    type Seen = ();
+impl crate::Simulation for EngineSim {
+    type Coverage = ();
 
-    fn build(seed: u64) -> Result<House, String> {
+    fn build(seed: u64) -> Result<EngineSim, String> {
         let mut random = Rng::with_seed(seed);
         let scenario = Scenario::draw(&mut random);
         let kernel = Kernel::new(random.u64(..), scenario.buffers);
-        House::with(random, scenario, kernel).map_err(|error| error.to_string())
+        EngineSim::with(random, scenario, kernel).map_err(|error| error.to_string())
     }
 
     fn kernel(&self) -> &Kernel {
@@ -138,7 +138,7 @@ impl crate::House for House {
         self.ledger.book().failure.clone()
     }
 
-    fn phases(&self) -> &'static [fn(&mut House)] {
+    fn phases(&self) -> &'static [fn(&mut EngineSim)] {
         run::phases(self.scenario.ends_in_storm)
     }
 
@@ -191,8 +191,8 @@ impl crate::House for House {
         self.ledger.book().jumped_ns = to_ns;
     }
 
-    fn lacks(sum: &Sum<()>) -> Option<String> {
-        let mut counts = Fault::ALL.into_iter().zip(sum.faults);
+    fn missing(totals: &SeedTotals<()>) -> Option<String> {
+        let mut counts = Fault::ALL.into_iter().zip(totals.faults);
         let (fault, _) = counts.find(|(_, count)| *count == 0)?;
         Some(format!("the fault `{}` was never seen", fault.name()))
     }

@@ -9,7 +9,7 @@ use engine::sys::{Fd, Sys};
 use fastrand::Rng;
 
 use super::http_reader::{Body, Framing, Head};
-use super::ledger::{Ledger, Way, bytes};
+use super::ledger::{Direction, Ledger, bytes};
 use super::scenario::{Scenario, front};
 
 /// What it does when it has sent everything.
@@ -37,15 +37,15 @@ impl End {
 }
 
 /// An answer that is owed.
-struct Owed {
-    story: u32,
+struct ExpectedAnswer {
+    exchange: u32,
     head_only: bool,
 }
 
 /// An answer being read.
 struct Answer {
-    /// Whose it is, unless it is the proxy's own.
-    story: Option<u32>,
+    /// The exchange, unless the proxy itself answered.
+    exchange: Option<u32>,
     body: Body,
 }
 
@@ -63,25 +63,25 @@ pub(crate) struct Client {
     sent: usize,
     /// The requested tunnel, and where its bytes begin in `out`.
     tunnel: Option<(u32, usize)>,
-    said: u64,
-    to_say: u64,
+    payload_sent: u64,
+    payload_bytes: u64,
     end: End,
     /// Breaking off happens after so many bytes in all.
-    leaves_at: usize,
+    disconnects_at: usize,
     finished: bool,
-    owed: VecDeque<Owed>,
+    expected: VecDeque<ExpectedAnswer>,
     answer: Option<Answer>,
     inbox: Vec<u8>,
     open: bool,
-    heard: u64,
-    heard_end: bool,
-    deaf_until_ns: u64,
+    received: u64,
+    received_end: bool,
+    paused_until_ns: u64,
 }
 
 impl Client {
     pub(crate) fn new(sys: Sim, ledger: Ledger, mut random: Rng, scenario: &Scenario) -> Client {
         let now_ns = sys.now_ns();
-        let to_say = random.u64(..scenario.bytes_max);
+        let payload_bytes = random.u64(..scenario.bytes_max);
         let mut client = Client {
             fd: None,
             over: false,
@@ -91,18 +91,18 @@ impl Client {
             out: Vec::new(),
             sent: 0,
             tunnel: None,
-            said: 0,
-            to_say,
+            payload_sent: 0,
+            payload_bytes,
             end: End::draw(&mut random),
-            leaves_at: 0,
+            disconnects_at: 0,
             finished: false,
-            owed: VecDeque::new(),
+            expected: VecDeque::new(),
             answer: None,
             inbox: Vec::new(),
             open: false,
-            heard: 0,
-            heard_end: false,
-            deaf_until_ns: 0,
+            received: 0,
+            received_end: false,
+            paused_until_ns: 0,
             sys,
             random,
             ledger,
@@ -112,42 +112,42 @@ impl Client {
         } else {
             client.plan_requests(scenario)
         }
-        let all = client.out.len() + client.to_say as usize;
-        client.leaves_at = client.random.usize(..=all);
+        let all = client.out.len() + client.payload_bytes as usize;
+        client.disconnects_at = client.random.usize(..=all);
         client
     }
 
     fn plan_tunnel(&mut self) {
-        let story = self.ledger.book().begin(true, false);
+        let exchange = self.ledger.book().begin(true, false);
         self.out = format!(
-            "GET /s/{story} HTTP/1.1\r\nHost: h\r\nConnection: keep-alive, Upgrade, X-Gone\r\n\
+            "GET /s/{exchange} HTTP/1.1\r\nHost: h\r\nConnection: keep-alive, Upgrade, X-Gone\r\n\
              X-Gone: 1\r\nTE: trailers\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
              Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
         )
         .into_bytes();
-        self.tunnel = Some((story, self.out.len()));
-        self.owed.push_back(Owed { story, head_only: false });
+        self.tunnel = Some((exchange, self.out.len()));
+        self.expected.push_back(ExpectedAnswer { exchange, head_only: false });
         if self.random.u8(..3) == 0 {
-            let early = self.random.u64(..=self.to_say.min(8_000));
-            self.out.extend(bytes(story, Way::Up, 0, early));
+            let early = self.random.u64(..=self.payload_bytes.min(8_000));
+            self.out.extend(bytes(exchange, Direction::Up, 0, early));
         }
     }
 
     fn plan_requests(&mut self, scenario: &Scenario) {
-        self.to_say = 0;
+        self.payload_bytes = 0;
         if self.end == End::Stay {
             self.end = End::HalfClose;
         }
         for _ in 0..self.random.usize(1..=4) {
             let method = self.random.choice(["GET", "GET", "HEAD", "POST"]).unwrap_or("GET");
-            let story = self.ledger.book().begin(false, method == "POST");
+            let exchange = self.ledger.book().begin(false, method == "POST");
             let length = match method {
                 "POST" => self.random.u64(..scenario.bytes_max.min(30_000)),
                 _ => 0,
             };
-            self.ledger.book().said(story, Way::Up, length);
-            let body = bytes(story, Way::Up, 0, length);
-            let head = format!("{method} /s/{story} HTTP/1.1\r\nHost: h\r\nKeep-Alive: 5\r\n");
+            self.ledger.book().sent(exchange, Direction::Up, length);
+            let body = bytes(exchange, Direction::Up, 0, length);
+            let head = format!("{method} /s/{exchange} HTTP/1.1\r\nHost: h\r\nKeep-Alive: 5\r\n");
             self.out.extend_from_slice(head.as_bytes());
             match method {
                 "POST" if self.random.bool() => self.push_chunks(&body),
@@ -158,7 +158,7 @@ impl Client {
                 }
                 _ => self.out.extend_from_slice(b"\r\n"),
             }
-            self.owed.push_back(Owed { story, head_only: method == "HEAD" });
+            self.expected.push_back(ExpectedAnswer { exchange, head_only: method == "HEAD" });
         }
     }
 
@@ -177,16 +177,18 @@ impl Client {
         self.over
     }
 
-    /// In a calm: what should have come by now has come.
-    pub(crate) fn check_told(&self) {
-        let Some((story, _)) = self.tunnel.filter(|_| self.open && !self.over) else { return };
+    /// In a calm: checks that what should have arrived by now has arrived.
+    pub(crate) fn check_ends(&self) {
+        let Some((exchange, _)) = self.tunnel.filter(|_| self.open && !self.over) else { return };
         let mut book = self.ledger.book();
-        let due = book.end_is_due(story) && !self.heard_end;
-        book.require(!due, || format!("the client of {story} was not told the upstream's end"));
+        let due = book.end_is_due(exchange) && !self.received_end;
+        book.require(!due, || {
+            format!("the client of {exchange} did not receive the upstream's end")
+        });
     }
 
-    /// Whoever waits for the other to end ends now.
-    pub(crate) fn stay_no_longer(&mut self) {
+    /// Ends a side that waits for the other to end.
+    pub(crate) fn end_stays(&mut self) {
         if self.end == End::Stay {
             self.end = End::HalfClose;
         }
@@ -204,36 +206,36 @@ impl Client {
             return;
         };
         if calm && !self.sys.was_accepted(fd) {
-            return self.leave(fd, true);
+            return self.disconnect(fd, true);
         }
-        self.say(fd);
-        if !self.over && (calm || self.deaf_until_ns <= now_ns) {
-            self.hear(fd);
+        self.send(fd);
+        if !self.over && (calm || self.paused_until_ns <= now_ns) {
+            self.receive(fd);
             if self.random.u8(..40) == 0 {
-                self.deaf_until_ns = now_ns + self.random.u64(..300_000_000);
+                self.paused_until_ns = now_ns + self.random.u64(..300_000_000);
             }
         }
-        if !self.over && (self.heard_end || self.owed.is_empty() && self.tunnel.is_none()) {
+        if !self.over && (self.received_end || self.expected.is_empty() && self.tunnel.is_none()) {
             // There is nothing to wait for any more.
-            let done = self.tunnel.is_none() || !self.open || self.has_said_all();
+            let done = self.tunnel.is_none() || !self.open || self.has_sent_all();
             if done {
-                self.leave(fd, false);
+                self.disconnect(fd, false);
             }
         }
     }
 
-    fn has_said_all(&self) -> bool {
-        self.sent == self.out.len() && self.said == self.to_say
+    fn has_sent_all(&self) -> bool {
+        self.sent == self.out.len() && self.payload_sent == self.payload_bytes
     }
 
-    fn say(&mut self, fd: Fd) {
-        if self.end == End::Reset && self.sent + self.said as usize >= self.leaves_at {
+    fn send(&mut self, fd: Fd) {
+        if self.end == End::Reset && self.sent + self.payload_sent as usize >= self.disconnects_at {
             self.sys.reset_on_close(fd);
-            return self.leave(fd, true);
+            return self.disconnect(fd, true);
         }
-        let tail = self.open.then_some(self.tunnel).flatten().map(|(story, _)| {
-            let count = (self.to_say - self.said).min(self.chunk as u64);
-            bytes(story, Way::Up, self.said, count)
+        let tail = self.open.then_some(self.tunnel).flatten().map(|(exchange, _)| {
+            let count = (self.payload_bytes - self.payload_sent).min(self.chunk as u64);
+            bytes(exchange, Direction::Up, self.payload_sent, count)
         });
         let chunk = match self.out.get(self.sent..).filter(|rest| !rest.is_empty()) {
             Some(rest) => rest.get(..self.chunk.min(rest.len())).unwrap_or(rest).to_vec(),
@@ -241,64 +243,64 @@ impl Client {
         };
         if !chunk.is_empty() {
             match self.sys.send(fd, &chunk) {
-                Ok(sent) => self.has_said(sent),
+                Ok(sent) => self.on_sent(sent),
                 Err(error) if waits(&error) => return,
-                Err(_) => return self.leave(fd, true),
+                Err(_) => return self.disconnect(fd, true),
             }
         }
-        if self.finished || !self.has_said_all() || self.tunnel.is_some() && !self.open {
+        if self.finished || !self.has_sent_all() || self.tunnel.is_some() && !self.open {
             return;
         }
         match self.end {
             // No side waits for ever.
             End::Stay if self.random.u16(..500) == 0 => self.end = End::HalfClose,
-            End::Close if self.tunnel.is_some() => self.leave(fd, true),
+            End::Close if self.tunnel.is_some() => self.disconnect(fd, true),
             End::HalfClose if self.tunnel.is_some() => {
                 self.finished = true;
-                self.told_all();
+                self.note_end();
                 self.sys.shutdown_write(fd);
             }
             _ => {}
         }
     }
 
-    fn has_said(&mut self, sent: usize) {
+    fn on_sent(&mut self, sent: usize) {
         if self.sent < self.out.len() {
             self.sent += sent;
             let head = self.tunnel.map_or(usize::MAX, |(_, head)| head);
-            self.said = self.sent.saturating_sub(head) as u64;
+            self.payload_sent = self.sent.saturating_sub(head) as u64;
         } else {
-            self.said += sent as u64;
+            self.payload_sent += sent as u64;
         }
-        if let Some((story, _)) = self.tunnel {
-            self.ledger.book().said(story, Way::Up, self.said);
-        }
-    }
-
-    fn told_all(&self) {
-        if let Some((story, _)) = self.tunnel {
-            self.ledger.book().flow(story, Way::Up).ended = true;
+        if let Some((exchange, _)) = self.tunnel {
+            self.ledger.book().sent(exchange, Direction::Up, self.payload_sent);
         }
     }
 
-    /// Goes; `early` if somebody might have had more to say to it.
-    fn leave(&mut self, fd: Fd, early: bool) {
+    fn note_end(&self) {
+        if let Some((exchange, _)) = self.tunnel {
+            self.ledger.book().flow(exchange, Direction::Up).ended = true;
+        }
+    }
+
+    /// Closes the connection; `early` if the peer might have had more to send.
+    fn disconnect(&mut self, fd: Fd, early: bool) {
         let mut book = self.ledger.book();
-        let owed = self.owed.iter().map(|owed| owed.story);
-        for story in owed.chain(self.tunnel.map(|(story, _)| story)) {
-            book.story(story).broken |= early;
-            book.story(story).left = true;
+        let expected = self.expected.iter().map(|expected| expected.exchange);
+        for exchange in expected.chain(self.tunnel.map(|(exchange, _)| exchange)) {
+            book.exchange(exchange).broken |= early;
+            book.exchange(exchange).client_gone = true;
         }
         drop(book);
         if !early && self.open {
-            self.told_all();
+            self.note_end();
         }
         self.sys.close(fd);
         self.over = true;
         self.due_ns = u64::MAX;
     }
 
-    fn hear(&mut self, fd: Fd) {
+    fn receive(&mut self, fd: Fd) {
         let mut buffer = [0u8; 4096];
         for _ in 0..8 {
             match self.sys.recv(fd, &mut buffer) {
@@ -307,30 +309,30 @@ impl Client {
                     self.inbox.extend_from_slice(buffer.get(..got).unwrap_or_default());
                     if let Err(why) = self.understand() {
                         let tunnel = self.tunnel;
-                        self.ledger.book().fail(format!("a client ({tunnel:?}) heard {why}"));
+                        self.ledger.book().fail(format!("a client ({tunnel:?}) received {why}"));
                     }
                 }
                 Err(error) if waits(&error) => return,
                 Err(_) => {
-                    if let Some((story, _)) = self.tunnel.filter(|_| self.open) {
-                        self.ledger.book().heard_break(story);
+                    if let Some((exchange, _)) = self.tunnel.filter(|_| self.open) {
+                        self.ledger.book().received_reset(exchange);
                     }
-                    return self.leave(fd, true);
+                    return self.disconnect(fd, true);
                 }
             }
         }
     }
 
     fn on_end(&mut self) {
-        if std::mem::replace(&mut self.heard_end, true) {
+        if std::mem::replace(&mut self.received_end, true) {
             return;
         }
         match (self.tunnel, &self.answer) {
-            (Some((story, _)), _) if self.open => {
-                self.ledger.book().heard_end(story, Way::Down, self.heard);
+            (Some((exchange, _)), _) if self.open => {
+                self.ledger.book().received_end(exchange, Direction::Down, self.received);
             }
-            (_, Some(Answer { story: Some(story), body })) if body.is_until_end() => {
-                self.ledger.book().heard_end(*story, Way::Down, body.got);
+            (_, Some(Answer { exchange: Some(exchange), body })) if body.is_until_end() => {
+                self.ledger.book().received_end(*exchange, Direction::Down, body.got);
             }
             _ => {}
         }
@@ -338,10 +340,10 @@ impl Client {
 
     fn understand(&mut self) -> Result<(), String> {
         while !self.inbox.is_empty() {
-            if let Some((story, _)) = self.tunnel.filter(|_| self.open) {
+            if let Some((exchange, _)) = self.tunnel.filter(|_| self.open) {
                 let data = std::mem::take(&mut self.inbox);
-                self.ledger.book().heard(story, Way::Down, self.heard, &data);
-                self.heard += data.len() as u64;
+                self.ledger.book().received(exchange, Direction::Down, self.received, &data);
+                self.received += data.len() as u64;
             } else if self.answer.is_some() {
                 if !self.read_body()? {
                     return Ok(());
@@ -356,22 +358,23 @@ impl Client {
 
     fn on_head(&mut self, head: &Head) -> Result<(), String> {
         let status = head.status();
-        let story = head.value("x-story").map(str::parse).transpose().unwrap_or_default();
-        let owed = self.owed.front().ok_or("an answer that nobody asked for")?;
-        let (whose, head_only) = (owed.story, owed.head_only);
-        if story.is_some_and(|story: u32| story != whose) {
-            return Err(format!("the answer to {story:?} instead of {whose}"));
+        let exchange = head.value("x-index").map(str::parse).transpose().unwrap_or_default();
+        let expected = self.expected.front().ok_or("an answer without a request")?;
+        let (expected_exchange, head_only) = (expected.exchange, expected.head_only);
+        if exchange.is_some_and(|exchange: u32| exchange != expected_exchange) {
+            return Err(format!("the answer to {exchange:?} instead of {expected_exchange}"));
         }
         if status == 101 {
-            let switched = self.tunnel.is_some() && self.ledger.book().story(whose).switched;
+            let switched =
+                self.tunnel.is_some() && self.ledger.book().exchange(expected_exchange).switched;
             if !switched {
-                return Err(format!("101 to {whose}, which no upstream has switched"));
+                return Err(format!("101 to {expected_exchange}, which no upstream has switched"));
             }
             self.open = true;
-            self.owed.pop_front();
+            self.expected.pop_front();
             let mut book = self.ledger.book();
             book.opened += 1;
-            book.story(whose).told = true;
+            book.exchange(expected_exchange).client_switched = true;
             return Ok(());
         }
         if matches!(status, 100..=199) {
@@ -386,7 +389,7 @@ impl Client {
         let framing = if bodiless { Framing::Counted(0) } else { head.framing(false)? };
         let body = Body::new(framing);
         let done = body.done;
-        self.answer = Some(Answer { story: story.filter(|_| !bodiless), body });
+        self.answer = Some(Answer { exchange: exchange.filter(|_| !bodiless), body });
         if done { self.answered() } else { Ok(()) }
     }
 
@@ -395,8 +398,8 @@ impl Client {
         let Some(answer) = &mut self.answer else { return Ok(true) };
         let from = answer.body.got;
         let data = answer.body.take(&mut self.inbox)?;
-        if let Some(story) = answer.story {
-            self.ledger.book().heard(story, Way::Down, from, &data);
+        if let Some(exchange) = answer.exchange {
+            self.ledger.book().received(exchange, Direction::Down, from, &data);
         }
         if answer.body.done {
             return self.answered().map(|()| true);
@@ -406,13 +409,18 @@ impl Client {
 
     /// An answer is complete.
     fn answered(&mut self) -> Result<(), String> {
-        self.owed.pop_front();
-        let Some(Answer { story: Some(story), body }) = self.answer.take() else { return Ok(()) };
-        let flow = *self.ledger.book().flow(story, Way::Down);
-        if !flow.ended || flow.said != body.got {
-            return Err(format!("{} bytes as the whole answer to {story}: {flow:?}", body.got));
+        self.expected.pop_front();
+        let Some(Answer { exchange: Some(exchange), body }) = self.answer.take() else {
+            return Ok(());
+        };
+        let flow = *self.ledger.book().flow(exchange, Direction::Down);
+        if !flow.ended || flow.sent != body.got {
+            return Err(format!(
+                "{} bytes as the complete answer to {exchange}: {flow:?}",
+                body.got
+            ));
         }
-        self.ledger.book().whole += 1;
+        self.ledger.book().complete += 1;
         Ok(())
     }
 }

@@ -13,7 +13,7 @@ pub(crate) struct Ledger(Rc<RefCell<Book>>);
 
 /// The direction of bytes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     /// From the client.
     Up,
     /// From the upstream.
@@ -23,22 +23,22 @@ pub(crate) enum Way {
 /// One direction of one request or tunnel.
 #[derive(Copy, Clone, Default, Debug)]
 pub(crate) struct Flow {
-    /// Bytes said, by whoever said most.
-    pub(crate) said: u64,
-    /// Bytes heard, in order and right.
-    pub(crate) heard: u64,
-    /// Whoever speaks has ended after all it had to say.
+    /// Bytes sent, by the sender that sent most.
+    pub(crate) sent: u64,
+    /// Bytes received, in order and correct.
+    pub(crate) received: u64,
+    /// The sender has ended after all its bytes.
     pub(crate) ended: bool,
 }
 
 /// One request, which may become a tunnel.
 #[derive(Clone, Default, Debug)]
-pub(crate) struct Story {
+pub(crate) struct Exchange {
     pub(crate) up: Flow,
     pub(crate) down: Flow,
-    /// Upstreams that got its whole head.
-    pub(crate) asked: u32,
-    /// Upstreams whose answer, or the begin of one, has surely arrived.
+    /// Upstreams that received its complete head.
+    pub(crate) attempts: u32,
+    /// Upstreams whose answer, or its beginning, has surely arrived.
     pub(crate) answered: u32,
     /// It must not be sent twice.
     pub(crate) once: bool,
@@ -46,14 +46,14 @@ pub(crate) struct Story {
     pub(crate) upgrade: bool,
     /// An upstream has answered its handshake rightly.
     pub(crate) switched: bool,
-    /// Its client was told 101.
-    pub(crate) told: bool,
-    /// One of its ends broke off, or left without waiting for the other.
+    /// Its client received the 101.
+    pub(crate) client_switched: bool,
+    /// One of its ends reset the connection, or closed it without waiting for the other.
     pub(crate) broken: bool,
-    /// The client is gone.
-    pub(crate) left: bool,
-    /// The upstream of its tunnel is gone without having ended its side.
-    pub(crate) cut: bool,
+    /// The client has disconnected.
+    pub(crate) client_gone: bool,
+    /// The upstream of its tunnel has disconnected without ending its side.
+    pub(crate) aborted: bool,
 }
 
 pub(crate) struct Book {
@@ -62,20 +62,20 @@ pub(crate) struct Book {
     pub(crate) calm: bool,
     /// Nothing is lost unless one of its ends resets the connection.
     strict: bool,
-    stories: Vec<Story>,
-    /// Clients that were told 101.
+    exchanges: Vec<Exchange>,
+    /// Clients that received the 101.
     pub(crate) opened: u64,
-    /// Directions that came whole to a clean end.
-    pub(crate) whole: u64,
-    /// Clean ends before all had come, though nobody broke off.
-    pub(crate) short: u64,
+    /// Directions that arrived in full and ended cleanly.
+    pub(crate) complete: u64,
+    /// Clean ends before all bytes had arrived, without a reset.
+    pub(crate) truncated: u64,
 }
 
 impl Ledger {
     pub(crate) fn new(strict: bool) -> Self {
-        let (failure, stories) = (None, Vec::new());
-        let (opened, whole, short) = (0, 0, 0);
-        let book = Book { failure, calm: false, strict, stories, opened, whole, short };
+        let (failure, exchanges) = (None, Vec::new());
+        let (opened, complete, truncated) = (0, 0, 0);
+        let book = Book { failure, calm: false, strict, exchanges, opened, complete, truncated };
         Ledger(Rc::new(RefCell::new(book)))
     }
 
@@ -86,30 +86,30 @@ impl Ledger {
 
 /// Length of the random bytes that all payloads are taken from. A prime, so no usual length is a
 /// multiple of it.
-const WORDS: usize = 65_521;
+const PATTERN_BYTES: usize = 65_521;
 
 thread_local! {
-    static SAYING: Vec<u8> = {
+    static PATTERN: Vec<u8> = {
         let mut random = fastrand::Rng::with_seed(20);
-        (0..WORDS).map(|_| random.u8(..)).collect()
+        (0..PATTERN_BYTES).map(|_| random.u8(..)).collect()
     };
 }
 
 /// Passes the bytes from that offset to `each`, piece by piece; whether it accepted all.
 fn pieces(
-    story: u32,
-    way: Way,
+    exchange: u32,
+    direction: Direction,
     from: u64,
     count: u64,
     mut each: impl FnMut(&[u8]) -> bool,
 ) -> bool {
-    let own = (u64::from(story) * 2 + u64::from(way == Way::Down)) * 4_099;
+    let own = (u64::from(exchange) * 2 + u64::from(direction == Direction::Down)) * 4_099;
     let (mut at, end) = (own + from, own + from + count);
-    SAYING.with(|saying| {
+    PATTERN.with(|pattern| {
         while at < end {
-            let start = (at % WORDS as u64) as usize;
-            let length = (WORDS - start).min((end - at) as usize);
-            if !each(saying.get(start..start + length).unwrap_or_default()) {
+            let start = (at % PATTERN_BYTES as u64) as usize;
+            let length = (PATTERN_BYTES - start).min((end - at) as usize);
+            if !each(pattern.get(start..start + length).unwrap_or_default()) {
                 return false;
             }
             at += length as u64;
@@ -118,20 +118,20 @@ fn pieces(
     })
 }
 
-/// So many bytes from there on.
-pub(crate) fn bytes(story: u32, way: Way, from: u64, count: u64) -> Vec<u8> {
+/// The payload's bytes from that offset.
+pub(crate) fn bytes(exchange: u32, direction: Direction, from: u64, count: u64) -> Vec<u8> {
     let mut all = Vec::with_capacity(count as usize);
-    pieces(story, way, from, count, |piece| {
+    pieces(exchange, direction, from, count, |piece| {
         all.extend_from_slice(piece);
         true
     });
     all
 }
 
-/// Whether that is what stands there.
-fn stands_there(story: u32, way: Way, from: u64, data: &[u8]) -> bool {
+/// Whether the data equals the payload at that offset.
+fn matches_pattern(exchange: u32, direction: Direction, from: u64, data: &[u8]) -> bool {
     let mut rest = data;
-    pieces(story, way, from, data.len() as u64, |piece| {
+    pieces(exchange, direction, from, data.len() as u64, |piece| {
         let (here, more) = rest.split_at(piece.len().min(rest.len()));
         rest = more;
         here == piece
@@ -151,94 +151,102 @@ impl Book {
     }
 
     pub(crate) fn begin(&mut self, upgrade: bool, once: bool) -> u32 {
-        self.stories.push(Story { upgrade, once, ..Story::default() });
-        self.stories.len() as u32 - 1
+        self.exchanges.push(Exchange { upgrade, once, ..Exchange::default() });
+        self.exchanges.len() as u32 - 1
     }
 
-    pub(crate) fn stories(&self) -> &[Story] {
-        &self.stories
+    pub(crate) fn exchanges(&self) -> &[Exchange] {
+        &self.exchanges
     }
 
-    pub(crate) fn story(&mut self, story: u32) -> &mut Story {
-        let at = story as usize;
-        if at >= self.stories.len() {
-            self.fail(format!("an upstream was asked for {story}, which nobody asked for"));
-            self.stories.resize_with(at.min(1 << 20) + 1, Story::default);
+    pub(crate) fn exchange(&mut self, exchange: u32) -> &mut Exchange {
+        let at = exchange as usize;
+        if at >= self.exchanges.len() {
+            self.fail(format!("an upstream received {exchange}, which no client sent"));
+            self.exchanges.resize_with(at.min(1 << 20) + 1, Exchange::default);
         }
         // There is one now.
-        let last = self.stories.len() - 1;
-        &mut self.stories[at.min(last)]
+        let last = self.exchanges.len() - 1;
+        &mut self.exchanges[at.min(last)]
     }
 
-    /// An upstream got a whole head.
-    pub(crate) fn asked(&mut self, story: u32, upgrade: bool) {
+    /// An upstream received a complete head.
+    pub(crate) fn attempts(&mut self, exchange: u32, upgrade: bool) {
         let strict = self.strict;
-        let known = self.story(story);
-        known.asked += 1;
+        let known = self.exchange(exchange);
+        known.attempts += 1;
         let known = known.clone();
-        self.require(known.upgrade == upgrade, || format!("{story} is asked for as another kind"));
-        self.require(!known.once || known.asked == 1, || format!("{story} was asked twice"));
-        // A break right behind an answer may have taken it along, so that nobody heard it.
-        self.require(!strict || known.answered == 0 || known.cut, || {
-            format!("{story} was asked again after it was answered")
+        self.require(known.upgrade == upgrade, || {
+            format!("{exchange} is requested as another kind")
         });
-        if known.down.heard == 0 {
-            // What whoever was asked before may have said was heard by nobody, and is said anew.
-            *self.flow(story, Way::Down) = Flow::default();
+        self.require(!known.once || known.attempts == 1, || format!("{exchange} was sent twice"));
+        // A reset right after an answer may have discarded it before the proxy read it.
+        self.require(!strict || known.answered == 0 || known.aborted, || {
+            format!("{exchange} was sent again after it was answered")
+        });
+        if known.down.received == 0 {
+            // The client received nothing of the former upstream's answer; the next one starts over.
+            *self.flow(exchange, Direction::Down) = Flow::default();
         }
     }
 
     /// Bytes of one direction have arrived.
-    pub(crate) fn heard(&mut self, story: u32, way: Way, from: u64, data: &[u8]) {
-        let said = self.flow(story, way).said;
-        let right = stands_there(story, way, from, data);
+    pub(crate) fn received(&mut self, exchange: u32, direction: Direction, from: u64, data: &[u8]) {
+        let sent = self.flow(exchange, direction).sent;
+        let right = matches_pattern(exchange, direction, from, data);
         let end = from + data.len() as u64;
-        self.require(right, || format!("{story}: wrong bytes {way:?} at {from}..{end} of {said}"));
-        self.require(end <= said, || format!("{story}: {end} bytes {way:?}, {said} were said"));
-        let flow = self.flow(story, way);
-        flow.heard = flow.heard.max(end);
+        self.require(right, || {
+            format!("{exchange}: wrong bytes {direction:?} at {from}..{end} of {sent}")
+        });
+        self.require(end <= sent, || {
+            format!("{exchange}: {end} bytes {direction:?}, {sent} were sent")
+        });
+        let flow = self.flow(exchange, direction);
+        flow.received = flow.received.max(end);
     }
 
-    /// A client's tunnel broke.
-    pub(crate) fn heard_break(&mut self, story: u32) {
-        let expected = self.story(story).broken || !self.strict;
-        self.require(expected, || format!("{story} was broken off by neither side"));
+    /// A client's tunnel was reset.
+    pub(crate) fn received_reset(&mut self, exchange: u32) {
+        let expected = self.exchange(exchange).broken || !self.strict;
+        self.require(expected, || format!("{exchange} was reset by neither side"));
     }
 
-    /// In a calm: whether the client of a tunnel should have heard an end by now.
-    pub(crate) fn end_is_due(&mut self, story: u32) -> bool {
+    /// In a calm: whether the client of a tunnel should have received an end by now.
+    pub(crate) fn end_is_due(&mut self, exchange: u32) -> bool {
         let strict = self.strict;
-        let story = self.story(story);
-        story.down.ended || strict && story.cut
+        let exchange = self.exchange(exchange);
+        exchange.down.ended || strict && exchange.aborted
     }
 
-    /// Whoever listens has heard the end, in order.
-    pub(crate) fn heard_end(&mut self, story: u32, way: Way, heard: u64) {
-        let flow = *self.flow(story, way);
-        let broken = self.story(story).broken;
-        if flow.ended && heard == flow.said {
-            self.whole += 1;
+    /// The receiver has read the end of the stream.
+    pub(crate) fn received_end(&mut self, exchange: u32, direction: Direction, received: u64) {
+        let flow = *self.flow(exchange, direction);
+        let broken = self.exchange(exchange).broken;
+        if flow.ended && received == flow.sent {
+            self.complete += 1;
             return;
         }
         if broken {
             return;
         }
-        self.short += 1;
+        self.truncated += 1;
         let strict = self.strict;
-        self.require(!strict, || format!("{story}: ended {way:?} after {heard} bytes: {flow:?}"));
+        self.require(!strict, || {
+            format!("{exchange}: ended {direction:?} after {received} bytes: {flow:?}")
+        });
     }
 
-    pub(crate) fn flow(&mut self, story: u32, way: Way) -> &mut Flow {
-        let story = self.story(story);
-        match way {
-            Way::Up => &mut story.up,
-            Way::Down => &mut story.down,
+    pub(crate) fn flow(&mut self, exchange: u32, direction: Direction) -> &mut Flow {
+        let exchange = self.exchange(exchange);
+        match direction {
+            Direction::Up => &mut exchange.up,
+            Direction::Down => &mut exchange.down,
         }
     }
 
-    /// Whoever speaks has said so many bytes.
-    pub(crate) fn said(&mut self, story: u32, way: Way, bytes: u64) {
-        let flow = self.flow(story, way);
-        flow.said = flow.said.max(bytes);
+    /// The sender has sent so many bytes.
+    pub(crate) fn sent(&mut self, exchange: u32, direction: Direction, bytes: u64) {
+        let flow = self.flow(exchange, direction);
+        flow.sent = flow.sent.max(bytes);
     }
 }

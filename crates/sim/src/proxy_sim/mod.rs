@@ -18,9 +18,7 @@ use std::process::ExitCode;
 
 use proxy::planted::Bug;
 
-use self::simulation::House;
-
-/// Runs the simulation as the process's arguments say.
+/// Runs the simulation with these arguments.
 #[must_use]
 pub fn main() -> ExitCode {
     crate::main::<House, Bug>("proxy")

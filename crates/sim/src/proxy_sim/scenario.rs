@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::some_faults;
 use engine::sys::sim::Fault;
 use fastrand::Rng;
-use proxy::{Balance, Live, MemberConfig, Place, PoolConfig, ProxyVersion, RoutesConfig};
+use proxy::{Balance, Endpoint, Live, MemberConfig, PoolConfig, ProxyVersion, RoutesConfig};
+
+use crate::some_faults;
 
 /// Where the simulated proxy listens.
 pub(crate) fn front() -> SocketAddr {
@@ -77,9 +78,9 @@ impl Scenario {
         }
     }
 
-    /// Upstreams are told by a PROXY header whose a connection is.
-    pub(crate) fn tells_by_header(&self) -> bool {
-        self.routes.pools.iter().any(|pool| pool.outgoing.proxy_header.is_some())
+    /// Upstreams receive a PROXY header.
+    pub(crate) fn sends_proxy_header(&self) -> bool {
+        self.routes.pools.iter().any(|pool| pool.transport.proxy_header.is_some())
     }
 
     /// Only a peer that records it resets a connection, and only its two ends end one.
@@ -94,7 +95,7 @@ impl Scenario {
 
 fn routes(upstreams: usize, random: &mut Rng) -> RoutesConfig {
     let places = (0..upstreams).filter_map(|upstream| behind(upstream).to_string().parse().ok());
-    let places: Vec<Place> = places.collect();
+    let places: Vec<Endpoint> = places.collect();
     let mut routes = RoutesConfig::to(places.iter().cloned());
     if let Some(pool) = routes.pools.first_mut() {
         let mut drawn = PoolConfig::new(&pool.name.clone(), []);
@@ -104,7 +105,7 @@ fn routes(upstreams: usize, random: &mut Rng) -> RoutesConfig {
         drawn.limits.queue = if drawn.max.is_some() { random.u32(..4) } else { 0 };
         drawn.limits.queue_timeout = Duration::from_millis(random.u64(100..1000));
         drawn.eject_for = Duration::from_millis(random.u64(50..1000));
-        drawn.outgoing.proxy_header = (random.u8(..6) == 0).then_some(ProxyVersion::V1);
+        drawn.transport.proxy_header = (random.u8(..6) == 0).then_some(ProxyVersion::V1);
         *pool = drawn;
     }
     routes
@@ -112,15 +113,15 @@ fn routes(upstreams: usize, random: &mut Rng) -> RoutesConfig {
 
 fn live(hasty: bool, random: &mut Rng) -> Live {
     let mut live = Live { forwarded: random.bool(), ..Live::default() };
-    live.spares = random.usize(..4);
+    live.idle_connections = random.usize(..4);
     live.limits.handshake_timeout = Duration::from_secs(5);
     live.limits.keep_alive_timeout = Duration::from_secs(5);
     live.limits.close_timeout = Duration::from_millis(random.u64(100..2000));
-    let times = &mut live.patience;
+    let times = &mut live.timeouts;
     times.connect = Duration::from_millis(random.u64(200..2000));
     times.handshake = Duration::from_millis(random.u64(200..2000));
     times.answer = Duration::from_millis(random.u64(500..3000));
-    times.spare = Duration::from_millis(random.u64(500..3000));
+    times.idle_connection = Duration::from_millis(random.u64(500..3000));
     (times.idle, times.fin) = (Some(Duration::from_secs(600)), Duration::from_secs(600));
     if hasty {
         times.idle = Some(Duration::from_millis(random.u64(300..3000)));

@@ -1,7 +1,6 @@
 //! [`ProxySim`]: the proxy's workers, clients and upstreams of one run, stepped in an order that the seed
 //! decides, and what is checked of a worker beside what is true of any.
 
-use crate::{Crew, Member, Sum};
 use engine::sys::sim::{Kernel, Sim};
 use engine::{Handler, Remote};
 use fastrand::Rng;
@@ -12,21 +11,22 @@ use super::ledger::Ledger;
 use super::run;
 use super::scenario::{Scenario, behind, front};
 use super::upstream::Upstream;
+use crate::{Crew, Member, SeedTotals};
 
 /// One read, with what was kept of the one before, and a head: the most that waits for one reader.
 const QUEUED_MAX: usize = 2 * engine::READ_BUFFER_BYTES + 32 * 1024;
 
 /// What clients observed.
 #[derive(Default)]
-pub(crate) struct Seen {
+pub(crate) struct Coverage {
     /// Tunnels that opened.
     tunnels: u64,
-    /// Directions that came whole to a clean end.
-    whole: u64,
+    /// Directions that arrived in full and ended cleanly.
+    complete: u64,
     bytes: u64,
 }
 
-pub(crate) struct House {
+pub(crate) struct ProxySim {
     pub(crate) kernel: Kernel,
     pub(crate) ledger: Ledger,
     pub(crate) scenario: Scenario,
@@ -41,7 +41,7 @@ pub(crate) struct House {
     acts: u64,
 }
 
-impl House {
+impl ProxySim {
     fn client(&mut self) -> Client {
         let random = Rng::with_seed(self.random.u64(..));
         Client::new(self.outside.clone(), self.ledger.clone(), random, &self.scenario)
@@ -54,10 +54,10 @@ impl House {
     }
 }
 
-impl crate::House for House {
-    type Seen = Seen;
+impl crate::Simulation for ProxySim {
+    type Coverage = Coverage;
 
-    fn build(seed: u64) -> Result<House, String> {
+    fn build(seed: u64) -> Result<ProxySim, String> {
         let mut random = Rng::with_seed(seed);
         let scenario = Scenario::draw(&mut random);
         let kernel = Kernel::new(random.u64(..), scenario.buffers);
@@ -87,7 +87,7 @@ impl crate::House for House {
         for &(fault, rate) in &scenario.rates {
             kernel.set_rate(fault, rate);
         }
-        let mut house = House {
+        let mut sim = ProxySim {
             kernel,
             ledger,
             scenario,
@@ -100,11 +100,11 @@ impl crate::House for House {
             outside,
             acts: 0,
         };
-        for _ in 0..house.scenario.clients {
-            let client = house.client();
-            house.clients.push(client);
+        for _ in 0..sim.scenario.clients {
+            let client = sim.client();
+            sim.clients.push(client);
         }
-        Ok(house)
+        Ok(sim)
     }
 
     fn kernel(&self) -> &Kernel {
@@ -119,7 +119,7 @@ impl crate::House for House {
         self.ledger.book().failure.clone()
     }
 
-    fn phases(&self) -> &'static [fn(&mut House)] {
+    fn phases(&self) -> &'static [fn(&mut ProxySim)] {
         run::phases(self.scenario.ends_in_storm)
     }
 
@@ -167,22 +167,24 @@ impl crate::House for House {
         members.chain(clients).chain(upstreams).min()
     }
 
-    fn add_to(&self, seen: &mut Seen) {
+    fn add_coverage(&self, coverage: &mut Coverage) {
         let book = self.ledger.book();
-        seen.tunnels += book.opened;
-        seen.whole += book.whole;
-        let heard = book.stories().iter().map(|story| story.up.heard + story.down.heard);
-        seen.bytes += heard.sum::<u64>();
+        coverage.tunnels += book.opened;
+        coverage.complete += book.complete;
+        let received =
+            book.exchanges().iter().map(|exchange| exchange.up.received + exchange.down.received);
+        coverage.bytes += received.sum::<u64>();
     }
 
-    fn told(seen: &Seen) -> String {
-        let Seen { tunnels, whole, bytes } = seen;
-        format!(", {tunnels} tunnels with {bytes} bytes, {whole} directions whole to their end")
+    fn summary(coverage: &Coverage) -> String {
+        let Coverage { tunnels, complete, bytes } = coverage;
+        format!(", {tunnels} tunnels with {bytes} bytes, {complete} directions complete")
     }
 
-    fn lacks(sum: &Sum<Seen>) -> Option<String> {
-        let enough = sum.seen.tunnels > sum.seeds && sum.seen.whole > sum.seeds;
-        (!enough).then(|| "too little was seen to say anything".to_owned())
+    fn missing(totals: &SeedTotals<Coverage>) -> Option<String> {
+        let enough =
+            totals.coverage.tunnels > totals.seeds && totals.coverage.complete > totals.seeds;
+        (!enough).then(|| "too few tunnels and complete directions to judge by".to_owned())
     }
 }
 

@@ -9,7 +9,7 @@ use fastrand::Rng;
 
 use super::client::{End, waits};
 use super::http_reader::{Body, Framing, Head};
-use super::ledger::{Ledger, Way, bytes};
+use super::ledger::{Direction, Ledger, bytes};
 use super::scenario::Scenario;
 
 const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
@@ -64,7 +64,7 @@ impl Reaction {
 enum State {
     Waiting,
     /// A request is being read and answered.
-    Asked,
+    Requested,
     Tunnel,
     /// What it receives is discarded; it may receive nothing of a client.
     Over,
@@ -73,7 +73,7 @@ enum State {
 struct Leg {
     fd: Fd,
     state: State,
-    story: u32,
+    exchange: u32,
     upgrade: bool,
     saw_upgrade: bool,
     reaction: Reaction,
@@ -87,13 +87,13 @@ struct Leg {
     /// It ends its side when all of `out` is sent.
     ends: bool,
     finished: bool,
-    said: u64,
-    to_say: u64,
+    sent: u64,
+    to_send: u64,
     end: End,
-    heard: u64,
-    heard_end: bool,
-    deaf_until_ns: u64,
-    gone: bool,
+    received: u64,
+    received_end: bool,
+    paused_until_ns: u64,
+    closed: bool,
 }
 
 pub(crate) struct Upstream {
@@ -105,7 +105,7 @@ pub(crate) struct Upstream {
     bytes_max: u64,
     legs: Vec<Leg>,
     /// PROXY headers are to be expected.
-    told_by_header: bool,
+    proxy_header_expected: bool,
     pub(crate) due_ns: u64,
 }
 
@@ -125,7 +125,7 @@ impl Upstream {
             rest: scenario.rest,
             bytes_max: scenario.bytes_max,
             legs: Vec::new(),
-            told_by_header: scenario.tells_by_header(),
+            proxy_header_expected: scenario.sends_proxy_header(),
         }
     }
 
@@ -134,18 +134,20 @@ impl Upstream {
         self.legs.len()
     }
 
-    /// In a calm: what should have come by now has come.
-    pub(crate) fn check_told(&self) {
-        for leg in self.legs.iter().filter(|leg| leg.state == State::Tunnel && !leg.heard_end) {
+    /// In a calm: checks that what should have arrived by now has arrived.
+    pub(crate) fn check_ends(&self) {
+        for leg in self.legs.iter().filter(|leg| leg.state == State::Tunnel && !leg.received_end) {
             let mut book = self.ledger.book();
-            let story = book.story(leg.story).clone();
-            let due = story.up.ended || story.left;
-            book.require(!due, || format!("the upstream of {} was not told the end", leg.story));
+            let exchange = book.exchange(leg.exchange).clone();
+            let due = exchange.up.ended || exchange.client_gone;
+            book.require(!due, || {
+                format!("the upstream of {} did not receive the end", leg.exchange)
+            });
         }
     }
 
-    /// Whoever waits for the other to end ends now.
-    pub(crate) fn stay_no_longer(&mut self) {
+    /// Ends a side that waits for the other to end.
+    pub(crate) fn end_stays(&mut self) {
         for leg in self.legs.iter_mut().filter(|leg| leg.end == End::Stay) {
             leg.end = End::HalfClose;
         }
@@ -165,37 +167,37 @@ impl Upstream {
                 self.step_leg(leg);
             }
         }
-        legs.retain(|leg| !leg.gone);
+        legs.retain(|leg| !leg.closed);
         self.legs = legs;
     }
 
     fn step_leg(&mut self, leg: &mut Leg) {
         let (now_ns, calm) = (self.sys.now_ns(), self.ledger.book().calm);
-        if calm || leg.deaf_until_ns <= now_ns {
-            self.hear(leg);
+        if calm || leg.paused_until_ns <= now_ns {
+            self.receive(leg);
             if self.random.u8(..40) == 0 {
-                leg.deaf_until_ns = now_ns + self.random.u64(..300_000_000);
+                leg.paused_until_ns = now_ns + self.random.u64(..300_000_000);
             }
         }
-        if leg.gone {
+        if leg.closed {
             return;
         }
-        let ready = leg.state == State::Asked && (leg.answer_ns <= now_ns || calm);
+        let ready = leg.state == State::Requested && (leg.answer_ns <= now_ns || calm);
         if ready && (leg.request.done || leg.answers_early) {
             self.answer(leg, calm);
         }
-        self.say(leg);
-        let idle = leg.state == State::Waiting && (calm || leg.heard_end);
-        let done = leg.heard_end && (leg.state == State::Over || leg.finished);
-        if !leg.gone && (idle || done && leg.out.is_empty()) {
+        self.send(leg);
+        let idle = leg.state == State::Waiting && (calm || leg.received_end);
+        let done = leg.received_end && (leg.state == State::Over || leg.finished);
+        if !leg.closed && (idle || done && leg.out.is_empty()) {
             self.sys.close(leg.fd);
-            leg.gone = true;
+            leg.closed = true;
         }
     }
 
     // ---- hearing ----
 
-    fn hear(&mut self, leg: &mut Leg) {
+    fn receive(&mut self, leg: &mut Leg) {
         let mut buffer = [0u8; 4096];
         for _ in 0..8 {
             match self.sys.recv(leg.fd, &mut buffer) {
@@ -211,13 +213,15 @@ impl Upstream {
     }
 
     fn on_end(&mut self, leg: &mut Leg) {
-        if std::mem::replace(&mut leg.heard_end, true) {
+        if std::mem::replace(&mut leg.received_end, true) {
             return;
         }
         match leg.state {
-            State::Tunnel => self.ledger.book().heard_end(leg.story, Way::Up, leg.heard),
-            State::Asked | State::Waiting | State::Over => {
-                // Nobody waits for it any more.
+            State::Tunnel => {
+                self.ledger.book().received_end(leg.exchange, Direction::Up, leg.received)
+            }
+            State::Requested | State::Waiting | State::Over => {
+                // Its client does not wait for it any more.
                 leg.state = State::Over;
                 leg.out.clear();
                 leg.finished = true;
@@ -234,36 +238,38 @@ impl Upstream {
         while !leg.inbox.is_empty() {
             match leg.state {
                 State::Waiting => {
-                    if self.told_by_header && !leg.drop_proxy_header() {
+                    if self.proxy_header_expected && !leg.drop_proxy_header() {
                         return;
                     }
                     let Some(head) = Head::take(&mut leg.inbox) else { return };
                     if let Err(why) = self.on_head(leg, &head) {
-                        self.ledger.book().fail(format!("an upstream heard {why}: {}", head.line));
+                        self.ledger
+                            .book()
+                            .fail(format!("an upstream received {why}: {}", head.line));
                     }
                 }
-                State::Asked if !leg.request.done => {
+                State::Requested if !leg.request.done => {
                     if !self.read_body(leg) {
                         return;
                     }
                 }
-                // The next request comes when this one is answered; a tunnel's bytes behind its 101.
-                State::Asked => {
-                    let story = leg.story;
+                // The next request arrives after this answer; a tunnel's bytes after its 101.
+                State::Requested => {
+                    let exchange = leg.exchange;
                     leg.inbox.clear();
-                    return self.ledger.book().fail(format!("{story}: bytes before the answer"));
+                    return self.ledger.book().fail(format!("{exchange}: bytes before the answer"));
                 }
                 State::Tunnel => {
                     let data = std::mem::take(&mut leg.inbox);
-                    self.ledger.book().heard(leg.story, Way::Up, leg.heard, &data);
-                    leg.heard += data.len() as u64;
+                    self.ledger.book().received(leg.exchange, Direction::Up, leg.received, &data);
+                    leg.received += data.len() as u64;
                 }
                 State::Over => {
                     let rest = leg.request.done && !leg.may_be_asked;
                     leg.inbox.clear();
-                    let (story, why) = (leg.story, leg.reaction);
+                    let (exchange, why) = (leg.exchange, leg.reaction);
                     let what =
-                        || format!("{story}: bytes behind an answer ({why:?}) that ends all");
+                        || format!("{exchange}: bytes behind an answer ({why:?}) that ends all");
                     return self.ledger.book().require(!rest, what);
                 }
             }
@@ -274,7 +280,8 @@ impl Upstream {
         let mut words = head.line.split(' ');
         let method = words.next().unwrap_or_default();
         let path = words.next().and_then(|path| path.strip_prefix("/s/"));
-        let story: u32 = path.and_then(|story| story.parse().ok()).ok_or("no story")?;
+        let exchange: u32 =
+            path.and_then(|exchange| exchange.parse().ok()).ok_or("no exchange in the path")?;
         if let Some(name) = ONE_HOP.iter().find(|name| head.count(name) > 0) {
             return Err(format!("{name}, which is for one hop"));
         }
@@ -282,11 +289,11 @@ impl Upstream {
             return Err("not one X-Forwarded-For and one Host".to_owned());
         }
         if leg.saw_upgrade {
-            return Err("a request where an upgrade was asked for".to_owned());
+            return Err("a request instead of an upgrade".to_owned());
         }
         leg.upgrade = head.value("upgrade") == Some("websocket");
         leg.saw_upgrade = leg.upgrade;
-        (leg.story, leg.state) = (story, State::Asked);
+        (leg.exchange, leg.state) = (exchange, State::Requested);
         leg.head_only = method == "HEAD";
         leg.request = Body::new(head.framing(true)?);
         leg.reaction = Reaction::draw(leg.upgrade, &mut self.random);
@@ -294,7 +301,7 @@ impl Upstream {
         let delay_ns = self.random.u64(..if late { 1_500_000_000 } else { 3_000_000 });
         leg.answer_ns = self.sys.now_ns() + delay_ns;
         leg.answers_early = self.random.u8(..6) == 0;
-        self.ledger.book().asked(story, leg.upgrade);
+        self.ledger.book().attempts(exchange, leg.upgrade);
         Ok(())
     }
 
@@ -304,14 +311,14 @@ impl Upstream {
         match leg.request.take(&mut leg.inbox) {
             Ok(data) => {
                 let mut book = self.ledger.book();
-                book.heard(leg.story, Way::Up, from, &data);
-                let (said, got) = (book.flow(leg.story, Way::Up).said, leg.request.got);
-                let whole = !leg.request.done || said == got;
-                book.require(whole, || format!("{got} bytes as the whole body of {said}"));
+                book.received(leg.exchange, Direction::Up, from, &data);
+                let (sent, got) = (book.flow(leg.exchange, Direction::Up).sent, leg.request.got);
+                let complete = !leg.request.done || sent == got;
+                book.require(complete, || format!("{got} bytes as the complete body of {sent}"));
                 leg.request.done || !data.is_empty()
             }
             Err(why) => {
-                self.ledger.book().fail(format!("the body of {}: {why}", leg.story));
+                self.ledger.book().fail(format!("the body of {}: {why}", leg.exchange));
                 false
             }
         }
@@ -330,20 +337,20 @@ impl Upstream {
             }
             Reaction::Right if leg.upgrade => return self.switch(leg),
             // Without a body there is nothing to cut short.
-            Reaction::Short if leg.head_only => return self.whole(leg, 200, early),
-            Reaction::Right => return self.whole(leg, 200, early),
-            Reaction::Status(status) => return self.whole(leg, status, early),
-            Reaction::WrongSwitch(lacks) => wrong_switch(lacks),
+            Reaction::Short if leg.head_only => return self.complete(leg, 200, early),
+            Reaction::Right => return self.complete(leg, 200, early),
+            Reaction::Status(status) => return self.complete(leg, status, early),
+            Reaction::WrongSwitch(missing) => wrong_switch(missing),
             Reaction::Garbage => "HTTP/1.1 2OO OK\r\nA: b\r\n\r\n".to_owned(),
             Reaction::Partial => "HTTP/1.1 10".to_owned(),
             Reaction::Short => {
-                format!("HTTP/1.1 200 OK\r\nX-Story: {}\r\nContent-Length: 9\r\n\r\n", leg.story)
+                format!("HTTP/1.1 200 OK\r\nX-Index: {}\r\nContent-Length: 9\r\n\r\n", leg.exchange)
             }
             Reaction::Interims => "HTTP/1.1 102 Wait\r\n\r\n".repeat(12),
         };
         let mut book = self.ledger.book();
-        book.story(leg.story).answered += 1;
-        book.story(leg.story).broken = true;
+        book.exchange(leg.exchange).answered += 1;
+        book.exchange(leg.exchange).broken = true;
         drop(book);
         leg.out.extend_from_slice(head.as_bytes());
         (leg.ends, leg.state) = (true, State::Over);
@@ -353,11 +360,11 @@ impl Upstream {
     fn end(&mut self, leg: &mut Leg) {
         if leg.state == State::Tunnel {
             let mut book = self.ledger.book();
-            let story = book.story(leg.story);
-            (story.broken, story.cut) = (true, true);
+            let exchange = book.exchange(leg.exchange);
+            (exchange.broken, exchange.aborted) = (true, true);
         }
         self.sys.close(leg.fd);
-        leg.gone = true;
+        leg.closed = true;
     }
 
     fn switch(&mut self, leg: &mut Leg) {
@@ -366,28 +373,28 @@ impl Upstream {
         }
         let head = format!(
             "HTTP/1.1 101 Switching Protocols\r\nupgrade: WebSocket\r\nConnection: Upgrade\r\n\
-             X-Story: {}\r\nSec-WebSocket-Accept: {ACCEPT}\r\n\r\n",
-            leg.story
+             X-Index: {}\r\nSec-WebSocket-Accept: {ACCEPT}\r\n\r\n",
+            leg.exchange
         );
         leg.out.extend_from_slice(head.as_bytes());
-        leg.to_say = self.random.u64(..self.bytes_max);
-        let late = self.random.u64(..=leg.to_say.min(5_000)) * u64::from(self.random.bool());
-        leg.out.extend(bytes(leg.story, Way::Down, 0, late));
-        leg.said = late;
+        leg.to_send = self.random.u64(..self.bytes_max);
+        let late = self.random.u64(..=leg.to_send.min(5_000)) * u64::from(self.random.bool());
+        leg.out.extend(bytes(leg.exchange, Direction::Down, 0, late));
+        leg.sent = late;
         leg.end = End::draw(&mut self.random);
         leg.state = State::Tunnel;
         let mut book = self.ledger.book();
-        book.said(leg.story, Way::Down, late);
-        let story = book.story(leg.story);
-        story.switched = true;
-        story.answered += 1;
+        book.sent(leg.exchange, Direction::Down, late);
+        let exchange = book.exchange(leg.exchange);
+        exchange.switched = true;
+        exchange.answered += 1;
     }
 
-    /// An answer that is whole, in one of the ways a body may be delimited.
-    fn whole(&mut self, leg: &mut Leg, status: u16, early: bool) {
+    /// A complete answer, with its body delimited in one of the possible ways.
+    fn complete(&mut self, leg: &mut Leg, status: u16, early: bool) {
         let bodiless = matches!(status, 204 | 304);
-        // The same from whichever upstream is asked in the end.
-        let drawn = u64::from(leg.story).wrapping_mul(0x9e37_79b9) >> 3;
+        // The same from each upstream that it may be sent to.
+        let drawn = u64::from(leg.exchange).wrapping_mul(0x9e37_79b9) >> 3;
         let length = if bodiless { 0 } else { drawn % self.bytes_max.min(40_000) };
         let framing = match self.random.u8(..4) {
             _ if bodiless => Framing::Counted(0),
@@ -396,7 +403,7 @@ impl Upstream {
             _ => Framing::Counted(length),
         };
         let closes = early || framing == Framing::UntilEnd || self.random.u8(..5) == 0;
-        let mut head = format!("HTTP/1.1 {status} X\r\nX-Story: {}\r\nX-Gone: 1\r\n", leg.story);
+        let mut head = format!("HTTP/1.1 {status} X\r\nX-Index: {}\r\nX-Gone: 1\r\n", leg.exchange);
         head += "Connection: X-Gone\r\nKeep-Alive: 3\r\n";
         match framing {
             Framing::Counted(length) => head += &format!("Content-Length: {length}\r\n"),
@@ -411,28 +418,28 @@ impl Upstream {
             leg.may_be_asked = !leg.upgrade && !until_end;
         }
         leg.out.extend_from_slice((head + "\r\n").as_bytes());
-        let body = bytes(leg.story, Way::Down, 0, length);
+        let body = bytes(leg.exchange, Direction::Down, 0, length);
         match framing {
             _ if leg.head_only => {}
             Framing::Chunked => push_chunks(&mut leg.out, &body),
             _ => leg.out.extend(body),
         }
         let mut book = self.ledger.book();
-        book.said(leg.story, Way::Down, length);
-        book.flow(leg.story, Way::Down).ended = true;
-        book.story(leg.story).answered += 1;
+        book.sent(leg.exchange, Direction::Down, length);
+        book.flow(leg.exchange, Direction::Down).ended = true;
+        book.exchange(leg.exchange).answered += 1;
         drop(book);
         (leg.ends, leg.state) = (closes, if closes { State::Over } else { State::Waiting });
         // The rest of its request is harmless.
         leg.request.done &= !early;
     }
 
-    fn say(&mut self, leg: &mut Leg) {
-        if leg.out.is_empty() && leg.state == State::Tunnel && leg.said < leg.to_say {
-            let count = (leg.to_say - leg.said).min(1 + self.bytes_max / 20);
-            leg.out = bytes(leg.story, Way::Down, leg.said, count);
-            leg.said += count;
-            self.ledger.book().said(leg.story, Way::Down, leg.said);
+    fn send(&mut self, leg: &mut Leg) {
+        if leg.out.is_empty() && leg.state == State::Tunnel && leg.sent < leg.to_send {
+            let count = (leg.to_send - leg.sent).min(1 + self.bytes_max / 20);
+            leg.out = bytes(leg.exchange, Direction::Down, leg.sent, count);
+            leg.sent += count;
+            self.ledger.book().sent(leg.exchange, Direction::Down, leg.sent);
         }
         while !leg.out.is_empty() {
             match self.sys.send(leg.fd, &leg.out) {
@@ -441,10 +448,10 @@ impl Upstream {
                 Err(_) => return self.lose(leg),
             }
         }
-        if leg.finished || leg.gone {
+        if leg.finished || leg.closed {
             return;
         }
-        let all = leg.said == leg.to_say;
+        let all = leg.sent == leg.to_send;
         match (leg.state, leg.end) {
             (State::Over, _) if leg.ends => self.finish(leg),
             // No side waits for ever.
@@ -454,8 +461,8 @@ impl Upstream {
                 self.sys.reset_on_close(leg.fd);
                 self.end(leg);
             }
-            (State::Tunnel, _) if all && (leg.end == End::HalfClose || leg.heard_end) => {
-                self.ledger.book().flow(leg.story, Way::Down).ended = true;
+            (State::Tunnel, _) if all && (leg.end == End::HalfClose || leg.received_end) => {
+                self.ledger.book().flow(leg.exchange, Direction::Down).ended = true;
                 self.finish(leg);
             }
             _ => {}
@@ -473,7 +480,7 @@ impl Leg {
         Leg {
             fd,
             state: State::Waiting,
-            story: 0,
+            exchange: 0,
             upgrade: false,
             saw_upgrade: false,
             reaction: Reaction::Right,
@@ -486,13 +493,13 @@ impl Leg {
             out: Vec::new(),
             ends: false,
             finished: false,
-            said: 0,
-            to_say: 0,
+            sent: 0,
+            to_send: 0,
             end: End::HalfClose,
-            heard: 0,
-            heard_end: false,
-            deaf_until_ns: 0,
-            gone: false,
+            received: 0,
+            received_end: false,
+            paused_until_ns: 0,
+            closed: false,
         }
     }
 
@@ -507,10 +514,10 @@ impl Leg {
     }
 }
 
-fn wrong_switch(lacks: u8) -> String {
-    let accept = if lacks == 0 { "AAAAAAAAAAAAAAAAAAAAAAAAAAA=" } else { ACCEPT };
-    let upgrade = if lacks == 1 { "h2c" } else { "websocket" };
-    let connection = if lacks == 2 { "close" } else { "Upgrade" };
+fn wrong_switch(missing: u8) -> String {
+    let accept = if missing == 0 { "AAAAAAAAAAAAAAAAAAAAAAAAAAA=" } else { ACCEPT };
+    let upgrade = if missing == 1 { "h2c" } else { "websocket" };
+    let connection = if missing == 2 { "close" } else { "Upgrade" };
     format!(
         "HTTP/1.1 101 Switching Protocols\r\nUpgrade: {upgrade}\r\nConnection: {connection}\r\n\
          Sec-WebSocket-Accept: {accept}\r\n\r\n"

@@ -10,9 +10,12 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 
-use crate::step;
+use crate::{mutations, step};
 
-/// Which seeds to run.
+/// The executable with all simulations.
+pub(crate) const EXECUTABLE: &str = "standfast-sim";
+
+/// Which simulations to run, and how often.
 #[derive(Args)]
 pub(crate) struct SimArgs {
     /// Simulation to run [default: both]
@@ -26,8 +29,11 @@ pub(crate) struct SimArgs {
     seed: u64,
     /// Apply mutations to a copy of the sources, one after another, and require that each is found
     #[arg(long)]
-    planted: bool,
-    /// As tests are built, with overflow checked: of a few seeds it is the quicker, too.
+    mutations: bool,
+    /// Skip mutations of crates that have not changed since theirs were found
+    #[arg(long, requires = "mutations")]
+    changed: bool,
+    /// Build as tests are built, with overflow checked; quicker for a few seeds
     #[arg(long)]
     debug: bool,
 }
@@ -41,39 +47,40 @@ pub(crate) enum What {
     Proxy,
 }
 
-/// Whether every seed went through (with `--planted`: whether every bug was found).
+/// Whether every seed passed (with `--mutations`: whether every mutation was found).
 pub(crate) fn run(args: &SimArgs) -> Result<bool> {
-    let (seeds, seed) = (args.seeds.to_string(), args.seed.to_string());
-    let mut words = vec!["--seeds", &seeds, "--seed", &seed];
-    if args.planted {
-        words.push("--planted");
+    let simulations = match args.what {
+        None => &["engine", "proxy"][..],
+        Some(What::Engine) => &["engine"],
+        Some(What::Proxy) => &["proxy"],
+    };
+    let SimArgs { seeds, seed, debug, changed, .. } = *args;
+    if args.mutations {
+        return mutations::run(&mutations::Options { simulations, seeds, seed, debug, changed });
     }
-    let all = [What::Engine, What::Proxy];
-    let mut good = true;
-    let executable = build(args)?;
-    for what in args.what.as_ref().map_or(&all[..], std::slice::from_ref) {
-        let name = match what {
-            What::Engine => "engine",
-            What::Proxy => "proxy",
-        };
-        let mut simulation = Command::new(&executable);
-        simulation.arg(name).args(&words).current_dir(step::root());
-        good &= simulation.status()?.success();
+    ensure!(build_command(EXECUTABLE, debug).status()?.success(), "`{EXECUTABLE}` does not build");
+    let (seeds, seed) = (seeds.to_string(), seed.to_string());
+    let mut passed = true;
+    for simulation in simulations {
+        let mut command = Command::new(executable(EXECUTABLE, debug));
+        command.args([simulation, "--seeds", &seeds, "--seed", &seed]).current_dir(step::root());
+        passed &= command.status()?.success();
     }
-    Ok(good)
+    Ok(passed)
 }
 
-/// Builds the simulation with the whole house's choice of features, so that of what the tests are
-/// built on nothing is built again; where it is then.
-fn build(args: &SimArgs) -> Result<PathBuf> {
-    let mut cargo = step::cargo(&["build", "--quiet", "--workspace", "--bin", "standfast-sim"]);
-    if args.planted {
-        cargo.args(["--features", "standfast-sim/planted"]);
-    }
-    if !args.debug {
+/// Builds the executable of that name with the features that the workspace's tests are built with,
+/// so that nothing they have built is built again: one of the tests has cargo count their needs.
+pub(crate) fn build_command(executable: &str, debug: bool) -> Command {
+    let words = ["build", "--quiet", "--workspace", "--bin", executable, "--test", "admission"];
+    let mut cargo = step::cargo(&words);
+    if !debug {
         cargo.arg("--release");
     }
-    ensure!(cargo.status()?.success(), "the simulations do not build");
-    let folder = if args.debug { "debug" } else { "release" };
-    Ok(step::target_folder().join(folder).join("standfast-sim"))
+    cargo
+}
+
+/// Where that executable is once it is built.
+pub(crate) fn executable(name: &str, debug: bool) -> PathBuf {
+    step::target_folder().join(if debug { "debug" } else { "release" }).join(name)
 }

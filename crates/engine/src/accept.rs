@@ -10,7 +10,6 @@ use crate::admission::Client;
 use crate::conn::Mode;
 use crate::invariant::broken;
 use crate::limits::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, TLS_ARRIVALS_PER_TURN};
-use crate::planted::{self, Bug};
 use crate::sys::{Fd, Interest, Sys};
 use crate::timers::nanoseconds;
 use crate::worker::{KEY_LISTENER, Worker};
@@ -96,15 +95,11 @@ impl<S: Sys, H: Handler> Worker<S, H> {
                 return taken;
             };
             if self.must_wait_for_handshakes() {
-                return came;
+                return taken;
             }
-            if self.is_full() {
-                if planted::on(Bug::ListenerKept) {
-                    self.unwatch_listener(index);
-                } else {
-                    self.hand_on(index);
-                }
-                return came;
+            if self.is_at_capacity() {
+                self.pass_listener_on(index);
+                return taken;
             }
             let accepted = if self.core.wants_peers() {
                 self.core.sys.accept_with_peer(listener.fd)
@@ -264,9 +259,6 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             if due {
                 if let Some(listener) = self.listeners.get_mut(index) {
                     listener.paused_until_ns = None;
-                }
-                if planted::on(Bug::ListenerForgotten) {
-                    continue;
                 }
                 self.watch_listener(index);
             }

@@ -9,7 +9,6 @@ use crate::conn::{Conn, Flags, Mode};
 use crate::deflate::{NegotiatedDeflate, SharedCodec};
 use crate::invariant::{SLOT_IN_USE, broken};
 use crate::limits::{POOLED_BUFFER_BYTES, POOLED_BUFFERS, READ_BUFFER_BYTES, TAIL_BYTES_MAX};
-use crate::planted::{self, Bug};
 use crate::slab::Slab;
 use crate::sys::{Fd, Interest, Sys};
 use crate::timers::Timers;
@@ -401,8 +400,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
                     conn.mode,
                     Mode::Http | Mode::WebSocket | Mode::Raw | Mode::Closing | Mode::Lingering
                 ),
-            write: conn.mode == Mode::Connecting
-                || conn.waits() && !planted::on(Bug::RoomForgotten),
+            write: conn.mode == Mode::Connecting || conn.waits(),
         };
         let now = Interest {
             read: conn.flags.has(Flags::WATCHED_READ),

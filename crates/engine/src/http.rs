@@ -12,8 +12,8 @@ use wire::websocket::{
 use crate::body::body_not_kept;
 use crate::conn::{Conn, Flags, Mode};
 use crate::core::Core;
-use crate::deflate::Agreed;
-use crate::planted::{self, Bug};
+use crate::deflate::NegotiatedDeflate;
+use crate::invariant::{SLOT_IN_USE, broken};
 use crate::send::would_block;
 use crate::sys::Sys;
 use crate::target::key_for;
@@ -492,10 +492,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let head_ns = nanoseconds(self.limits.handshake_timeout);
         let idle_ns = nanoseconds(self.limits.keep_alive_timeout).min(self.timers.longest_ns());
         let now = self.tick;
-        let Some(conn) = self
-            .slab
-            .get_mut(slot)
-            .filter(|conn| conn.generation == generation || planted::on(Bug::DeadlineOfAnother))
+        let Some(conn) = self.slab.get_mut(slot).filter(|conn| conn.generation == generation)
         else {
             return false;
         };
@@ -525,9 +522,8 @@ impl<S: Sys, H: Handler> Core<S, H> {
                     self.arm_handshake(slot);
                 }
             }
-            Mode::Http if planted::on(Bug::HeadProlonged) => self.arm_handshake(slot),
             Mode::Http => return true,
-            Mode::Parked => self.give_up_on_answer(slot),
+            Mode::Parked => self.answer_timed_out(slot),
             _ => {}
         }
         false

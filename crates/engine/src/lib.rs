@@ -27,7 +27,6 @@ pub mod invariant;
 mod limits;
 mod mailbox;
 mod partial_write;
-pub mod planted;
 mod queue;
 mod read;
 mod request_rejection;

@@ -10,7 +10,6 @@ use crate::conn::{Conn, Flags, Mode};
 use crate::core::Core;
 use crate::invariant::{SLOT_IN_USE, broken};
 use crate::limits::{MESSAGE_GROWS_BYTES, READ_BUFFER_BYTES};
-use crate::planted::{self, Bug};
 use crate::send::would_block;
 use crate::sys::{Event, Sys};
 use crate::worker::Worker;
@@ -362,16 +361,13 @@ impl<S: Sys, H: Handler> Core<S, H> {
             if conn.flags.has(Flags::FINISH) && !conn.waits() {
                 self.finish(slot);
             }
-        } else if rest.len() > usize::from(planted::on(Bug::TornTailLost))
-            && conn.mode != Mode::Dead
-        {
+        } else if !rest.is_empty() && conn.mode != Mode::Dead {
             let mut tail = self.take_buffer();
             tail.extend_from_slice(rest);
-            if let Some(conn) = self.slab.get_mut(slot) {
-                conn.cold().tail = tail;
-            }
+            let Some(conn) = self.slab.get_mut(slot) else { return broken(SLOT_IN_USE) };
+            conn.cold().tail = tail;
         } else if conn.cold.is_some() {
-            conn.thaw();
+            conn.release_cold();
         }
     }
 

@@ -9,7 +9,6 @@ use crate::conn::{Cold, Conn, Flags, Mode};
 use crate::core::Core;
 use crate::invariant::{SLOT_IN_USE, broken};
 use crate::limits::{CORK_BYTES, FLUSH_BYTES_PER_TURN, VECTORED_BYTES};
-use crate::planted::{self, Bug};
 use crate::queue::PIECES_MAX;
 use crate::sys::Sys;
 use crate::tls::Transmitter;
@@ -35,9 +34,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
         let Some(conn) = self
             .slab
             .get(slot)
-            .filter(|conn| {
-                conn.generation == id.generation() || planted::on(Bug::GenerationIgnored)
-            })
+            .filter(|conn| conn.generation == id.generation())
             .filter(|conn| conn.mode == Mode::WebSocket)
         else {
             self.counters().dropped_gone.add(1);
@@ -322,10 +319,9 @@ impl<S: Sys, H: Handler> Core<S, H> {
             return Sent::Sent;
         }
         self.queue(slot, |cold| {
-            cold.queue.push_torn(header.get(sent..).unwrap_or_default(), false);
-            let cut = if planted::on(Bug::CutMiscounted) { 0 } else { header.len() };
-            let skip = sent.saturating_sub(cut);
-            cold.queue.push_torn(data.get(skip..).unwrap_or_default(), true);
+            cold.queue.push_partial(header.get(sent..).unwrap_or_default(), false);
+            let skip = sent.saturating_sub(header.len());
+            cold.queue.push_partial(data.get(skip..).unwrap_or_default(), true);
         })
     }
 

@@ -18,8 +18,7 @@ use crate::conn::{Conn, Flags, Mode};
 use crate::core::Core;
 use crate::invariant::{SLOT_IN_USE, broken};
 use crate::limits::{EVENTS_PER_TURN, POSTS_PER_TURN};
-use crate::mailbox::Letter;
-use crate::planted::{self, Bug};
+use crate::mailbox::Envelope;
 use crate::sys::{Event, Interest, Sys};
 use crate::timers::nanoseconds;
 use crate::{Closed, ConnId, Handler, Limits, Remote};
@@ -245,26 +244,21 @@ impl<S: Sys, H: Handler> Worker<S, H> {
             return;
         }
         self.woken = false;
-        let mut letters = std::mem::take(&mut self.letters);
+        let mut envelopes = std::mem::take(&mut self.envelopes);
         let mailbox = &self.core.remote.shared.mailboxes[usize::from(self.core.index)];
-        if !planted::on(Bug::WakeUpLost) {
-            mailbox.seen();
-        }
-        let posts_max = if takes_posts { POSTS_PER_TURN } else { 0 };
-        self.posts_pending = mailbox.take(posts_max, &mut letters);
-        for letter in letters.drain(..) {
-            match letter {
-                Letter::Post(post) => self.handler.post(&mut self.core, post),
-                Letter::Answer(id, answer) => self.settle(id, answer),
-                Letter::Listen(index) => self.start_listening(index),
-                Letter::Drain(over) => self.start_draining(over),
-                Letter::Shed => self.core.shed(),
+        mailbox.acknowledge_wake();
+        let posts_max = if accepts_posts { POSTS_PER_TURN } else { 0 };
+        self.posts_pending = mailbox.take(posts_max, &mut envelopes);
+        for envelope in envelopes.drain(..) {
+            match envelope {
+                Envelope::Post(post) => self.handler.post(&mut self.core, post),
+                Envelope::Answer(id, answer) => self.answer_parked(id, answer),
+                Envelope::Listen(index) => self.start_listening(index),
+                Envelope::Drain(over) => self.start_draining(over),
+                Envelope::Shed => self.core.shed(),
             }
         }
-        if planted::on(Bug::WakeUpLost) {
-            self.core.remote.shared.mailboxes[usize::from(self.core.index)].seen();
-        }
-        self.letters = letters;
+        self.envelopes = envelopes;
     }
 
     /// Processes the kept bytes of resumed connections.
@@ -290,7 +284,7 @@ impl<S: Sys, H: Handler> Worker<S, H> {
         while let Some(deadline) = self.core.timers.closing.pop(now_ns) {
             let conn = self.core.slab.get(deadline.slot);
             let late = conn.is_some_and(|conn| {
-                (conn.generation == deadline.generation || planted::on(Bug::DeadlineOfAnother))
+                conn.generation == deadline.generation
                     && matches!(conn.mode, Mode::Closing | Mode::Lingering)
             });
             if late {

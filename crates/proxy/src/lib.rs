@@ -19,7 +19,6 @@ mod failure_log;
 mod headers;
 mod health;
 mod histogram;
-pub mod planted;
 mod relay;
 #[cfg(feature = "simulation")]
 mod relays;

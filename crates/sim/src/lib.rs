@@ -1,10 +1,10 @@
 //! Simulations: workers and their peers in one thread over the kernel of [`engine::sys::sim`], in an
 //! order that a seed decides.
 //!
-//! A simulation is a [`House`]: it says who takes steps and what must be true. What all have alike is
-//! here: workers that are given a turn when they would not sleep ([`Member`]), time that passes while
-//! nobody has anything to do, phases until the first thing that is wrong, and the command line that
-//! runs seed after seed or looks for planted bugs ([`main`]).
+//! [`engine_sim`] and [`proxy_sim`] are the simulations. What they share is here: [`Simulation`], whose steps
+//! a seed orders; workers that get a turn whenever they would not sleep ([`Member`]); time that passes
+//! while nobody has anything to do; phases until the first failure; and the command line over seeds
+//! ([`main`]). `mutations/` lists mistakes that the simulations must find.
 //!
 //! Not part of a program: no other crate depends on this one.
 

@@ -1,14 +1,15 @@
-//! `standfast-sim engine|proxy [--seeds N] [--seed S] [--planted]`: the command line of the simulations,
-//! for `cargo xtask sim`.
+//! `standfast-sim engine|proxy [--seeds N] [--seed S]`: the command line of the simulations, for
+//! `cargo xtask sim`.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    match std::env::args().nth(1).as_deref() {
-        Some("engine") => sim::engine_sim::main(),
-        Some("proxy") => sim::proxy_sim::main(),
+    let mut words = std::env::args().skip(1);
+    match words.next().as_deref() {
+        Some("engine") => sim::engine_sim::main(words),
+        Some("proxy") => sim::proxy_sim::main(words),
         _ => {
-            eprintln!("usage: standfast-sim engine|proxy [--seeds N] [--seed S] [--planted]");
+            eprintln!("usage: standfast-sim engine|proxy [--seeds N] [--seed S]");
             ExitCode::from(2)
         }
     }

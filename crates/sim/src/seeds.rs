@@ -3,11 +3,10 @@
 
 use std::process::ExitCode;
 
-use super::{House, run};
-use engine::planted::Plantable;
+use super::{Simulation, run};
 use engine::sys::sim::Fault;
 
-const USAGE: &str = "usage: [--seeds N] [--seed S] [--planted]";
+const USAGE: &str = "usage: standfast-sim engine|proxy [--seeds N] [--seed S]";
 /// Each of the first seeds is run twice, to see that the same seed gives the same run.
 const RUN_TWICE: u64 = 5;
 /// So many seeds should have covered everything.
@@ -16,11 +15,10 @@ const ENOUGH_SEEDS: u64 = 200;
 struct Args {
     seeds: u64,
     seed: u64,
-    planted: bool,
 }
 
-/// What all runs have seen.
-pub struct Sum<S> {
+/// Totals of all runs.
+pub struct SeedTotals<S> {
     /// Runs.
     pub seeds: u64,
     /// How often each fault happened, by its number.
@@ -33,27 +31,21 @@ pub struct Sum<S> {
 
 /// Runs a simulation with these arguments. `name` is its name in `cargo xtask sim`.
 #[must_use]
-pub fn main<H: House, B: Plantable>(name: &str) -> ExitCode {
-    let Some(args) = parse(std::env::args().skip(2)) else {
+pub fn main<H: Simulation>(name: &str, words: impl Iterator<Item = String>) -> ExitCode {
+    let Some(args) = parse(words) else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
     std::panic::set_hook(Box::new(|_| {}));
-    let good = if args.planted {
-        planted(&args, B::ALL, failure_of::<H>)
-    } else {
-        sound::<H>(&args, name)
-    };
-    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if run_seeds::<H>(&args, name) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn parse(mut words: impl Iterator<Item = String>) -> Option<Args> {
-    let mut args = Args { seeds: ENOUGH_SEEDS, seed: 1, planted: false };
+    let mut args = Args { seeds: ENOUGH_SEEDS, seed: 1 };
     while let Some(word) = words.next() {
         match word.as_str() {
             "--seeds" => args.seeds = words.next()?.parse().ok()?,
             "--seed" => args.seed = words.next()?.parse().ok()?,
-            "--planted" => args.planted = true,
             _ => return None,
         }
     }
@@ -88,41 +80,9 @@ fn run_seeds<H: Simulation>(args: &Args, name: &str) -> bool {
     for (fault, count) in Fault::ALL.into_iter().zip(totals.faults) {
         println!("{:<24}{count:>12}", fault.name());
     }
-    let lacks = Some(&sum).filter(|sum| sum.seeds >= ENOUGH_SEEDS).and_then(H::lacks);
-    if let Some(lacks) = &lacks {
-        println!("{lacks}");
+    let missing = Some(&totals).filter(|totals| totals.seeds >= ENOUGH_SEEDS).and_then(H::missing);
+    if let Some(missing) = &missing {
+        println!("{missing}");
     }
-    lacks.is_none()
-}
-
-fn failure_of<H: House>(seed: u64) -> Option<String> {
-    run::<H>(seed, &mut H::Seen::default()).failure
-}
-
-/// Plants one bug after the other; whether each was found.
-#[cfg(feature = "planted")]
-fn planted<B: Plantable>(args: &Args, bugs: &[B], failure_of: Failure) -> bool {
-    use engine::planted::plant;
-
-    let failure = |seed| Some((seed, failure_of(seed)?));
-    let mut all = true;
-    for &bug in bugs {
-        plant(Some(bug));
-        let found = (args.seed..args.seed + args.seeds).find_map(failure);
-        plant(None::<B>);
-        match found {
-            Some((seed, failure)) => println!("{bug:?} found by seed {seed}: {failure}"),
-            None => {
-                println!("{bug:?} not found within {} seeds", args.seeds);
-                all = false;
-            }
-        }
-    }
-    all
-}
-
-#[cfg(not(feature = "planted"))]
-fn planted(_: &Args, _: &[impl Plantable], _: Failure) -> bool {
-    eprintln!("--planted needs --features planted");
-    false
+    missing.is_none()
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use engine::planted::{self, Bug};
+use engine::invariant::broken;
 use engine::{ConnId, Core, Handler, SharedFrame, Sys};
 
 /// Pending frames of a member are merged into one send up to this many bytes.
@@ -95,16 +95,19 @@ impl Group {
         self.left += usize::from(self.left > 0);
     }
 
-    /// Takes the member at a place out; the slot of the one that moved there, if one did.
-    pub(crate) fn remove(&mut self, place: u32) -> Option<u32> {
-        if place as usize >= self.members.len() {
+    /// Removes the member at a position; returns the slot of the member that moved there, if one
+    /// did.
+    pub(crate) fn remove(&mut self, position: u32) -> Option<u32> {
+        if position as usize >= self.members.len() {
+            broken("a membership's position is one of its group's");
             return None;
         }
-        self.members.swap_remove(place as usize);
-        let moved = self.members.get(place as usize).copied();
-        if self.left > 0 && !planted::on(Bug::MovedMemberSkipped) {
-            // The one that moved may have been passed by: the round begins again, unless it has
-            // got what this round brings. Else a steady leaving would keep a round from ending.
+        self.members.swap_remove(position as usize);
+        let moved = self.members.get(position as usize).copied();
+        if self.left > 0 {
+            // The sweep may have passed the member that moved: the round restarts, unless that
+            // member has all frames of this round. Otherwise members that keep leaving would keep a
+            // round from ending.
             let lacks =
                 |member: Member| (self.round_head.wrapping_sub(member.cursor) as i32).is_positive();
             let members = self.members.len();

@@ -17,6 +17,7 @@
 pub mod linux;
 #[cfg(target_os = "linux")]
 pub mod process;
+#[cfg(any(test, feature = "simulation"))]
 pub mod sim;
 
 #[cfg(all(test, target_os = "linux"))]

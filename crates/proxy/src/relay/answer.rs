@@ -16,8 +16,7 @@ use super::{ConnectionKind, Relay, port_of};
 use crate::access_log::Side;
 use crate::balance::Fault;
 use crate::counters::{Phase, Refusal, Stage};
-use crate::headers::{Framing, encode_answer, push_line};
-use crate::planted::{self, Bug};
+use crate::headers::{Framing, encode_answer, push_header};
 
 /// Maximum number of interim responses (1xx) to one request.
 const INTERIM_MAX: u8 = 8;
@@ -152,19 +151,18 @@ impl Relay {
         let last = upgrade
             || draining
             || framing == Framing::UntilClose
-            || !asked.keep_alive
+            || !info.keep_alive
             || !exchange.request.is_done();
-        let may_reuse = exchange.pool.outgoing().proxy_header.is_none();
-        let seen = upgrade && !planted::on(Bug::UpgradeReused);
-        let reusable = may_reuse && !seen && !until_close && keep_alive(answer);
+        let may_reuse = exchange.pool.transport().proxy_header.is_none();
+        let reusable = may_reuse && !upgrade && !until_close && keep_alive(answer);
         encode_answer(&mut out, answer, framing);
-        let picked = exchange.picked.as_ref();
-        if let Some(picked) = picked {
-            picked.upstream().succeeded();
+        let permit = exchange.permit.as_ref();
+        if let Some(permit) = permit {
+            permit.upstream().succeeded();
         }
-        let cookie = picked.and_then(|picked| exchange.pool.set_cookie(picked, exchange.sticky));
+        let cookie = permit.and_then(|permit| exchange.pool.set_cookie(permit, exchange.sticky));
         if let Some(cookie) = cookie {
-            push_line(&mut out, "Set-Cookie", cookie.as_bytes());
+            push_header(&mut out, "Set-Cookie", cookie.as_bytes());
         }
         let connection = match (last, answer.status) {
             (true, 426) => Some("close, Upgrade"),
@@ -327,15 +325,20 @@ impl Relay {
         let mut out = std::mem::take(&mut self.scratch);
         encode_answer(&mut out, answer, Framing::Counted);
         out.extend_from_slice(b"Upgrade: websocket\r\nConnection: Upgrade\r\n");
-        if let Some(cookie) = exchange.pool.set_cookie(&picked, exchange.sticky) {
-            push_line(&mut out, "Set-Cookie", cookie.as_bytes());
+        if let Some(cookie) = exchange.pool.set_cookie(&permit, exchange.sticky) {
+            push_header(&mut out, "Set-Cookie", cookie.as_bytes());
         }
         out.extend_from_slice(b"\r\n");
-        out.extend_from_slice(if planted::on(Bug::LateBytesLost) { b"" } else { rest });
-        Self::set(core, client, Leg::Near(Near::new(upstream, picked, core.now_ns())));
-        let far = Far { peer: client, bytes: rest.len() as u64, _port: port_of(core, upstream) };
-        Self::set(core, upstream, Leg::Far(far));
-        self.notes.keep(client, exchange.note.take());
+        out.extend_from_slice(rest);
+        Self::set(
+            core,
+            client,
+            ConnectionKind::TunnelClient(ClientLeg::new(upstream, permit, core.now_ns())),
+        );
+        let upstream_leg =
+            UpstreamLeg { peer: client, bytes: rest.len() as u64, _port: port_of(core, upstream) };
+        Self::set(core, upstream, ConnectionKind::TunnelUpstream(upstream_leg));
+        self.log_entries.keep(client, exchange.log_entry.take());
         let counters = self.counters();
         counters.opened.add(1);
         counters.tunnels.add(1);
@@ -348,12 +351,10 @@ impl Relay {
         if let Sent::Queued(_) = sent {
             core.pause(upstream);
         }
-        // What it sent too early, it meant for the tunnel.
-        if !planted::on(Bug::EarlyBytesLost) {
-            core.resume(client);
-        }
+        // Bytes that the client sent before the 101 belong to the tunnel.
+        core.resume(client);
         if core.mode(client) == Some(Mode::HalfClosed) {
-            self.half_ended(core, client);
+            self.half_closed(core, client);
         }
     }
 }
@@ -370,11 +371,7 @@ fn check_switched(exchange: &Exchange, answer: &Response<'_, '_>) -> Result<(), 
     let named = |name: &str| name.eq_ignore_ascii_case("sec-websocket-accept");
     let mut accepts = answer.headers.iter().filter(|header| named(header.name));
     let right = accepts.next().is_some_and(|header| *header.value == accept);
-    if planted::on(Bug::AcceptUnchecked) || right && accepts.next().is_none() {
-        Ok(())
-    } else {
-        Err(Violation::WrongAccept)
-    }
+    if right && accepts.next().is_none() { Ok(()) } else { Err(Violation::WrongAccept) }
 }
 
 enum Passed {
@@ -404,7 +401,7 @@ fn decode_body(
         if let BodyEvent::Data(bytes) = event {
             exchange.bytes_out += bytes.len() as u64;
             match body.framing {
-                Framing::Chunked if !planted::on(Bug::ChunkUnframed) => encode_chunk(out, bytes),
+                Framing::Chunked => encode_chunk(out, bytes),
                 _ => out.extend_from_slice(bytes),
             }
         }

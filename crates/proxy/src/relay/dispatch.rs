@@ -18,8 +18,7 @@ use super::{ConnectionKind, Relay};
 use crate::access_log::Side;
 use crate::balance::{Fault, PickContext, PickError, Pool};
 use crate::counters::{Refusal, Stage};
-use crate::headers::{Framing, Whose, encode_request};
-use crate::planted::{self, Bug};
+use crate::headers::{ClientIdentity, Framing, encode_request};
 
 /// Maximum number of upstreams tried for one request.
 const TRIES: usize = 3;
@@ -358,11 +357,11 @@ impl Relay {
         }
     }
 
-    /// The client is gone: nobody waits for the answer any more.
-    pub(super) fn client_gone<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32) {
+    /// The client has disconnected: drops the request.
+    pub(super) fn client_closed<S: Sys>(&mut self, core: &mut Core<S, Self>, index: u32) {
         let Some(exchange) = self.take_exchange(index) else { return };
-        if let Some(upstream) = exchange.upstream.filter(|_| !planted::on(Bug::AnswerToNobody)) {
-            Self::set(core, upstream, Leg::Vacant);
+        if let Some(upstream) = exchange.upstream {
+            Self::set(core, upstream, ConnectionKind::Unused);
             core.reset(upstream);
         }
         let mut exchange = *exchange;

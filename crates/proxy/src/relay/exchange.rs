@@ -10,7 +10,6 @@ use crate::access_log::PendingEntry;
 use crate::balance::{Permit, Pool, QueueTicket};
 use crate::counters::{Counters, Stage};
 use crate::headers::Framing;
-use crate::planted::{self, Bug};
 
 /// One request and its response.
 pub(super) struct Exchange {
@@ -111,8 +110,7 @@ impl Exchange {
     /// that cannot be sent twice.
     pub(super) fn may_retry(&self) -> bool {
         let unsent = self.stage == Stage::Connecting;
-        let answered = self.answered && !planted::on(Bug::AskedTwice);
-        !answered && !self.body_begun && (unsent || self.asked.idempotent)
+        !self.answered && !self.body_begun && (unsent || self.info.idempotent)
     }
 }
 

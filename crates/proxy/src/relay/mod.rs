@@ -31,8 +31,7 @@ use crate::access_log::{PendingEntries, PendingEntry};
 use crate::balance::{Permit, Port};
 use crate::config::Live;
 use crate::counters::Counters;
-use crate::drain::{Endings, Order};
-use crate::planted::{self, Bug};
+use crate::drain::{DrainOrder, Drains};
 use crate::routes::Cached;
 use crate::shared::Shared;
 
@@ -324,14 +323,20 @@ impl Handler for Relay {
 
     fn drained<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
         let waiting = match core.user(id) {
-            Some(Leg::Near(near)) => Some(near.peer),
-            Some(Leg::Far(far)) => Some(far.peer),
-            Some(&Leg::Client(index)) => self.exchanges.get(index).and_then(|e| e.upstream),
-            Some(&Leg::Upstream(index, _)) => self.exchanges.get(index).map(|e| e.client),
-            Some(&Leg::Leaving(more)) => return self.after_answer(core, id, more),
+            Some(ConnectionKind::TunnelClient(client_leg)) => Some(client_leg.peer),
+            Some(ConnectionKind::TunnelUpstream(upstream_leg)) => Some(upstream_leg.peer),
+            Some(&ConnectionKind::RequestClient(index)) => {
+                self.exchanges.get(index).and_then(|e| e.upstream)
+            }
+            Some(&ConnectionKind::RequestUpstream(index, _)) => {
+                self.exchanges.get(index).map(|e| e.client)
+            }
+            Some(&ConnectionKind::FlushingClient(more)) => {
+                return self.after_answer(core, id, more);
+            }
             _ => None,
         };
-        if let Some(waiting) = waiting.filter(|_| !planted::on(Bug::SideForgotten)) {
+        if let Some(waiting) = waiting {
             core.resume(waiting);
         }
     }

@@ -6,11 +6,10 @@ use std::sync::Arc;
 
 use engine::{Closed, ConnId, Core, Sent, Sys, invariant};
 
-use super::{Leg, List, Listed, Relay, TunnelInfo};
-use crate::balance::{Picked, Port};
-use crate::counters::{Counters, Ended, Phase};
-use crate::drain::{Order, Tunnels};
-use crate::planted::{self, Bug};
+use super::{ConnectionKind, Relay, TunnelInfo, TunnelPage, TunnelQuery};
+use crate::balance::{Permit, Port};
+use crate::counters::{Counters, EndReason, Phase};
+use crate::drain::{DrainOrder, Tunnels};
 
 /// Resolution of a tunnel's age, so that four bytes last for eight years.
 const AGE_STEP_NS: u64 = 62_500_000;
@@ -63,25 +62,24 @@ pub(super) fn pass<S: Sys>(core: &mut Core<S, Relay>, from: ConnId, to: ConnId, 
 }
 
 impl Relay {
-    /// One side has said all.
-    pub(super) fn half_ended<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
-        let (near, far, by) = match core.user(id) {
-            Some(Leg::Near(near)) => (id, near.peer, Ended::ByClient),
-            Some(Leg::Far(far)) => (far.peer, id, Ended::ByUpstream),
-            _ => return,
+    /// One side has closed its direction (FIN).
+    pub(super) fn half_closed<S: Sys>(&mut self, core: &mut Core<S, Self>, id: ConnId) {
+        let (client, upstream, by) = match core.user(id) {
+            Some(ConnectionKind::TunnelClient(leg)) => (id, leg.peer, EndReason::ByClient),
+            Some(ConnectionKind::TunnelUpstream(leg)) => (leg.peer, id, EndReason::ByUpstream),
+            _ => return invariant::broken("only a leg of a tunnel is half closed"),
         };
-        if let Some(Leg::Near(near)) = core.user_mut(near)
-            && near.ending.is_none()
-        {
-            near.end(by, self.counters());
+        let Some(ConnectionKind::TunnelClient(leg)) = core.user_mut(client) else {
+            return invariant::broken("an upstream leg has a client leg");
+        };
+        if leg.ending.is_none() {
+            leg.end(by, self.counters());
         }
-        if !planted::on(Bug::EndKept) {
-            core.finish_writing(if near == id { far } else { near });
-        }
+        core.finish_writing(if client == id { upstream } else { client });
     }
 
-    /// The client's connection is gone.
-    pub(super) fn near_ended<S: Sys>(
+    /// The client leg is closed.
+    pub(super) fn client_leg_closed<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
         id: ConnId,
@@ -93,40 +91,53 @@ impl Relay {
             (None | Some(EndReason::ByUpstream), Closed::Reset) => EndReason::ClientReset,
             (None | Some(EndReason::ByUpstream), Closed::GivenUp) => EndReason::ClientGivenUp,
             (Some(ending), _) => ending,
-            (None, Closed::Gone | Closed::ByPeer) => Ended::ByClient,
-            (None, Closed::Draining) => Ended::Draining,
-            (None, Closed::NoMemory | Closed::SlowConsumer) => Ended::Exhausted,
-            (None, Closed::Shed) => Ended::Shed,
-            (None, Closed::Aborted) => Ended::Ordered,
-            (None, _) => Ended::ClientReset,
+            (None, Closed::Gone | Closed::ByPeer) => EndReason::ByClient,
+            (None, Closed::Draining) => EndReason::Draining,
+            (None, Closed::NoMemory | Closed::SlowConsumer) => EndReason::Exhausted,
+            (None, Closed::Shed) => EndReason::Shed,
+            (None, Closed::Aborted) => EndReason::Ordered,
+            (None, _) => EndReason::ClientReset,
         };
-        let far = Self::set(core, near.peer, Leg::Vacant);
-        if !planted::on(Bug::OtherSideKept) {
-            end_leg(core, near.peer, ended);
-        }
-        let down = if let Leg::Far(far) = far { far.bytes } else { 0 };
-        self.settle(core, id, near, down, ended);
+        let upstream_leg = Self::set(core, client_leg.peer, ConnectionKind::Unused);
+        end_leg(core, client_leg.peer, ended);
+        let down = match upstream_leg {
+            ConnectionKind::TunnelUpstream(leg) => leg.bytes,
+            _ => {
+                invariant::broken("a client leg has an upstream leg");
+                0
+            }
+        };
+        self.finish_tunnel(core, id, client_leg, down, ended);
     }
 
-    /// The upstream's connection is gone.
-    pub(super) fn far_ended<S: Sys>(&mut self, core: &mut Core<S, Self>, far: Far, why: Closed) {
-        let Leg::Near(near) = Self::set(core, far.peer, Leg::Vacant) else { return };
-        let ended = match (near.ending, why) {
-            (None | Some(Ended::ByClient), Closed::Reset) => Ended::UpstreamReset,
-            (None | Some(Ended::ByClient), Closed::GivenUp) => Ended::UpstreamGivenUp,
+    /// The upstream leg is closed.
+    pub(super) fn upstream_leg_closed<S: Sys>(
+        &mut self,
+        core: &mut Core<S, Self>,
+        upstream_leg: UpstreamLeg,
+        why: Closed,
+    ) {
+        let ConnectionKind::TunnelClient(client_leg) =
+            Self::set(core, upstream_leg.peer, ConnectionKind::Unused)
+        else {
+            return invariant::broken("an upstream leg has a client leg");
+        };
+        let ended = match (client_leg.ending, why) {
+            (None | Some(EndReason::ByClient), Closed::Reset) => EndReason::UpstreamReset,
+            (None | Some(EndReason::ByClient), Closed::GivenUp) => EndReason::UpstreamGivenUp,
             (Some(ending), _) => ending,
-            (None, Closed::Gone | Closed::ByPeer) => Ended::ByUpstream,
-            (None, Closed::Draining) => Ended::Draining,
-            (None, Closed::NoMemory | Closed::SlowConsumer) => Ended::Exhausted,
-            (None, _) => Ended::UpstreamReset,
+            (None, Closed::Gone | Closed::ByPeer) => EndReason::ByUpstream,
+            (None, Closed::Draining) => EndReason::Draining,
+            (None, Closed::NoMemory | Closed::SlowConsumer) => EndReason::Exhausted,
+            (None, _) => EndReason::UpstreamReset,
         };
-        let client = far.peer;
+        let client = upstream_leg.peer;
         end_leg(core, client, ended);
-        self.settle(core, client, near, far.bytes, ended);
+        self.finish_tunnel(core, client, client_leg, upstream_leg.bytes, ended);
     }
 
-    /// Counts and tells a tunnel that is over, and gives its place back.
-    fn settle<S: Sys>(
+    /// Counts and logs a closed tunnel and releases its permit.
+    fn finish_tunnel<S: Sys>(
         &mut self,
         core: &mut Core<S, Self>,
         client: ConnId,
@@ -136,32 +147,38 @@ impl Relay {
     ) {
         let counters = self.counters();
         counters.tunnels.sub(1);
-        counters.phased(Some(Phase::of(near.ending)), None);
+        counters.move_phase(Some(Phase::of(client_leg.ending)), None);
         counters.count_ended(ended);
-        let turned = planted::on(Bug::WrongDirection);
-        counters.bytes_up.add(if turned { down } else { near.bytes });
-        counters.bytes_down.add(if turned { near.bytes } else { down });
-        self.shared.took(self.worker, |timed| &timed.lifetime, near.age_ns(core.now_ns()));
-        if let Some(mut note) = self.notes.take(client) {
-            note.status = 101;
-            let upstream = Some(near.picked.address().to_string());
-            let bytes = (near.bytes, down);
-            self.shared.record(*note, upstream, bytes, (ended.side(), ended.name()), core.now_ns());
+        counters.bytes_up.add(client_leg.bytes);
+        counters.bytes_down.add(down);
+        self.shared.observe(self.worker, |timed| &timed.lifetime, client_leg.age_ns(core.now_ns()));
+        if let Some(mut log_entry) = self.log_entries.take(client) {
+            log_entry.status = 101;
+            let upstream = Some(client_leg.permit.address().to_string());
+            let bytes = (client_leg.bytes, down);
+            self.shared.record(
+                *log_entry,
+                upstream,
+                bytes,
+                (ended.side(), ended.name()),
+                core.now_ns(),
+            );
         }
-        if planted::on(Bug::PlaceKept) {
-            return std::mem::forget(near.picked);
-        }
-        self.give_back(core, Some(near.picked));
+        self.release(core, Some(client_leg.permit));
     }
 
-    /// This proxy is shutting down: whether a connection is to be left alone, and that its tunnel is
-    /// not.
-    pub(super) fn goes_on<S: Sys>(&self, core: &mut Core<S, Self>, id: ConnId) -> bool {
+    /// Called when the proxy shuts down: returns whether a connection stays open for now. A tunnel is
+    /// marked as draining.
+    pub(super) fn holds_open<S: Sys>(&self, core: &mut Core<S, Self>, id: ConnId) -> bool {
         match core.user_mut(id) {
-            // An answer that has begun comes to its end; if that comes before the drain's.
-            Some(Leg::Client(_) | Leg::Leaving(_) | Leg::Upstream(..)) => true,
-            Some(Leg::Near(near)) if near.ending.is_none() => {
-                near.end(Ended::Draining, self.counters());
+            // A response in progress may complete within the drain's time.
+            Some(
+                ConnectionKind::RequestClient(_)
+                | ConnectionKind::FlushingClient(_)
+                | ConnectionKind::RequestUpstream(..),
+            ) => true,
+            Some(ConnectionKind::TunnelClient(client_leg)) if client_leg.ending.is_none() => {
+                client_leg.end(EndReason::Draining, self.counters());
                 false
             }
             _ => false,

@@ -1,9 +1,8 @@
 //! The engine and its topics over a simulated kernel, one run per seed: `cargo xtask sim engine`.
 //!
-//! Workers of a server, workers in the client's role, ill-mannered peers on bare sockets and a
-//! control plane run in one thread over [`engine::sys::sim`], in an order that the seed decides, and
-//! every step is checked. A failure names its seed, which repeats it exactly. With `--features
-//! planted` and `--planted` it proves that it finds bugs: each of those planted must show.
+//! Workers of a server, workers in the client's role, hostile peers on bare sockets and a control
+//! plane run in one thread over [`engine::sys::sim`], in an order that the seed decides. Every step is
+//! checked. A failure names its seed, which repeats it exactly.
 
 mod client;
 mod control;
@@ -18,10 +17,10 @@ mod simulation;
 
 use std::process::ExitCode;
 
-use engine::planted::Bug;
+use self::simulation::EngineSim;
 
 /// Runs the simulation with these arguments.
 #[must_use]
-pub fn main() -> ExitCode {
-    crate::main::<House, Bug>("engine")
+pub fn main(words: impl Iterator<Item = String>) -> ExitCode {
+    crate::main::<EngineSim>("engine", words)
 }

@@ -14,7 +14,7 @@ fn attack(violation: &'static str, close: u16, bytes: Vec<u8>) -> Attack {
 
 /// Compressed frames without a negotiation, and where none are allowed.
 #[test]
-fn bi_08_reserved_bits_where_compression_was_agreed_on() {
+fn bi_08_reserved_bits_with_compression() {
     let payload = deflated(b"x");
     let first = masked(DEFLATED_FIRST, &payload);
     let refused = |bytes| attack("reserved_bits", 1002, bytes);
@@ -30,7 +30,7 @@ fn bi_08_reserved_bits_where_compression_was_agreed_on() {
 
 /// 1024:1, within the limit of a message on the wire, in one frame and in many.
 #[test]
-fn bi_09_bombs() {
+fn bi_09_decompression_bombs() {
     let bomb = deflated(&vec![0; 32 << 20]);
     assert!(bomb.len() < 64 * 1024, "{}", bomb.len());
     let mut pieces = masked(DEFLATED_FIRST, &bomb[..1]);
@@ -43,7 +43,7 @@ fn bi_09_bombs() {
 }
 
 #[test]
-fn bi_10_what_cannot_be_inflated() {
+fn bi_10_invalid_compressed_messages() {
     let whole = deflated(long_text("broken").as_bytes());
     // Refers to 20,000 bytes before its beginning.
     let too_far = [0x62, 0x60, 0x18, 0x05, 0x00, 0xff];
@@ -64,7 +64,7 @@ fn bi_10_what_cannot_be_inflated() {
 /// A last block is legal, an empty message is one byte, and what follows a compressed frame is not
 /// changed by the bytes that inflating adds.
 #[test]
-fn bi_10_what_only_looks_wrong() {
+fn bi_10_unusual_but_valid_compressed_messages() {
     let mut siege = Siege::begin(&["--compress-above", "1MiB", "--max-message", "2MiB"]);
     let last_block = [finished(b"the last block"), vec![0]].concat();
     let frames = [
@@ -94,7 +94,7 @@ fn bi_10_what_only_looks_wrong() {
 /// An aborted message on one connection does not appear on another: neither what was inflated
 /// before, nor the rest of it.
 #[test]
-fn bi_12_nothing_of_one_connection_reaches_another() {
+fn bi_12_no_data_leaks_between_connections() {
     let mut siege = Siege::begin(&["--compress-above", "1"]);
     let address = siege.server.listen;
     let [mut good, mut other] = [(); 2].map(|()| Socket::open_with(address, "/echo", OFFER));
@@ -114,8 +114,8 @@ fn bi_12_nothing_of_one_connection_reaches_another() {
             bad.send_frame(DEFLATED, turn.next().unwrap());
             other.send_frame(DEFLATED, &mine);
             let Frame { first, payload } = other.frame().unwrap();
-            let said = if first == DEFLATED { inflated(&payload) } else { payload };
-            assert_eq!(said, b"mine and nothing else");
+            let received = if first == DEFLATED { inflated(&payload) } else { payload };
+            assert_eq!(received, b"mine and nothing else");
             bad
         },
         |mut bad| {

@@ -20,12 +20,15 @@ const SCALE: usize = 10;
 /// Memory that may remain used: a byte for every ten connections.
 const LEFT_BYTES: u64 = 1 << 20;
 
-/// Has `leave` send `count` peers through the server by four threads, after some that warm it up,
-/// and requires that memory and descriptors are back at the start. The neighbour stays.
-fn nothing_is_left(server: &Server, count: usize, leave: impl Fn(SocketAddr, usize) + Sync) {
+/// Runs `leave` for `count` connections from four threads, after some to warm up the server, and
+/// requires that memory and descriptors return to their level before. The bystander stays
+/// connected.
+fn require_nothing_left(server: &Server, count: usize, leave: impl Fn(SocketAddr, usize) + Sync) {
     const THREADS: usize = 4;
     let settle = || {
-        eventually("only one is left", || server.metrics()["standfast_connections"] == 1.0);
+        eventually("only the bystander is left", || {
+            server.metrics()["standfast_connections"] == 1.0
+        });
     };
     leave(server.listen, count / 10);
     settle();
@@ -47,16 +50,16 @@ fn through(count: usize) -> u64 {
 #[test]
 fn bi_17_masses_of_refused_handshakes() {
     let mut siege = Siege::begin(&["--handshake-timeout", "2s"]);
-    let request = upgrade("/echo", &[("Sec-WebSocket-Key", "short")]);
-    let ask = |address| {
+    let head = upgrade("/echo", &[("Sec-WebSocket-Key", "short")]);
+    let request = |address| {
         let mut socket = Socket::connect(address);
-        socket.send(request.as_bytes());
+        socket.send(head.as_bytes());
         socket
     };
     let refused = |mut socket: Socket| assert_eq!(socket.response().status, 400);
-    let begun = siege.withstands(RSS_BYTES, ask, refused);
-    nothing_is_left(&siege.server, MASSES, |address, count| {
-        (0..count).for_each(|_| refused(ask(address)));
+    let begun = siege.withstands(RSS_BYTES, request, refused);
+    require_nothing_left(&siege.server, MASSES, |address, count| {
+        (0..count).for_each(|_| refused(request(address)));
     });
     siege.server.until_closed("violation", begun + through(MASSES));
     siege.echo();
@@ -67,7 +70,7 @@ fn bi_17_masses_of_resets() {
     let mut siege = Siege::begin(&[]);
     let open = |address| Socket::open(address, "/echo");
     let begun = siege.withstands(RSS_BYTES, open, Socket::reset);
-    nothing_is_left(&siege.server, MASSES, |address, count| {
+    require_nothing_left(&siege.server, MASSES, |address, count| {
         (0..count).for_each(|_| open(address).reset());
     });
     siege.server.until_closed("reset", begun + through(MASSES));
@@ -85,15 +88,15 @@ fn bi_17_slowloris() {
     };
     let ended = |mut socket: Socket| {
         socket.send(b"x");
-        assert!(socket.ends(), "nobody is answered and nobody stays");
+        assert!(socket.ends(), "closed without an answer");
     };
     // Waiting for each of these in turn would take too long.
     let leave = |socket: Socket| socket.reset();
     let begun = siege.withstands(RSS_BYTES, begin, leave);
-    eventually("they have left", || siege.server.metrics()["standfast_connections"] == 1.0);
+    eventually("they are disconnected", || siege.server.metrics()["standfast_connections"] == 1.0);
     let timeouts = siege.server.closed("handshake_timeout");
     assert!(timeouts <= begun);
-    nothing_is_left(&siege.server, SLOWLORIS, |address, count| {
+    require_nothing_left(&siege.server, SLOWLORIS, |address, count| {
         let sockets: Vec<Socket> = (0..count).map(|_| begin(address)).collect();
         sockets.into_iter().for_each(ended);
     });
@@ -104,7 +107,7 @@ fn bi_17_slowloris() {
 /// The client does not read the echo, so the server stops reading from it: what waits is bounded,
 /// and nothing is lost.
 #[test]
-fn bi_27_a_writer_that_does_not_read() {
+fn bi_27_a_sender_that_does_not_read() {
     let mut siege = Siege::begin(&[]);
     let mut hostile = Socket::open(siege.server.listen, "/echo");
     let frame = masked(BINARY, &[7; 16 * 1024]);
@@ -143,7 +146,7 @@ fn bi_27_a_subscriber_that_does_not_read() {
 fn states() -> [(&'static str, Vec<u8>, &'static str); 7] {
     let closing = masked(CLOSE, &1000_u16.to_be_bytes());
     let broken = masked(CLOSE, &[3]);
-    let frame = masked(TEXT, b"torn");
+    let frame = masked(TEXT, b"partial");
     [
         ("open", vec![], "reset"),
         ("in a header", frame[..3].to_vec(), "reset"),
@@ -187,7 +190,7 @@ fn bi_28_resets_within_a_head() {
         Socket::reset,
     );
     // Reset before it was accepted, or after.
-    eventually("nobody but the neighbour is there", || {
+    eventually("only the bystander is connected", || {
         siege.server.metrics()["standfast_connections"] == 1.0
     });
     assert!(siege.server.closed("reset") <= begun);
@@ -230,7 +233,7 @@ fn bi_28_half_closes() {
 /// An unplugged peer sends no FIN; to the server it is just idle. The bystander is active and
 /// stays.
 #[test]
-fn bi_28_peers_that_are_gone_without_a_word() {
+fn bi_28_peers_that_vanish() {
     let mut siege = Siege::begin(&["--idle-timeout", "1s"]);
     let rss = siege.server.rss_bytes();
     let gone: Vec<Socket> = (0..HELD).map(|_| Socket::open(siege.server.listen, "/echo")).collect();
@@ -275,16 +278,16 @@ fn bi_30_no_descriptor_to_accept_with() {
         assert_eq!(socket.response().status, 101);
     }
     let metrics = siege.server.metrics();
-    let rests = metrics["standfast_accept_paused_total"];
-    assert!(rests > 0.0, "there were descriptors all the time");
-    assert!(rests < echoes as f64 / 2.0, "{rests} rests in {echoes} echoes: it spins");
+    let pauses = metrics["standfast_accept_paused_total"];
+    assert!(pauses > 0.0, "descriptors never ran out");
+    assert!(pauses < echoes as f64 / 2.0, "{pauses} pauses in {echoes} echoes: it spins");
     assert_eq!(metrics["standfast_websockets"], 51.0);
 }
 
 /// A free descriptor is reused at once; nothing of its last connection may reach the next one,
 /// which receives its own echo and nothing else.
 #[test]
-fn bi_30_descriptors_that_change_hands() {
+fn bi_30_reused_descriptors() {
     let mut siege = Siege::begin(&[]);
     let mut number = 0;
     let begun = siege.withstands(

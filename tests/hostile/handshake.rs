@@ -10,8 +10,8 @@ fn with(line: &str) -> Vec<u8> {
     upgrade("/echo", &[]).replacen("\r\n", &format!("\r\n{line}\r\n"), 1).into_bytes()
 }
 
-/// A right request for another target.
-fn aimed(target: &str) -> Vec<u8> {
+/// A valid request for another target.
+fn with_target(target: &str) -> Vec<u8> {
     upgrade("/echo", &[]).replacen("/echo", target, 1).into_bytes()
 }
 
@@ -31,7 +31,7 @@ fn accepts(requests: &[Vec<u8>]) {
             let response = socket.response();
             assert_eq!(response.status, 101, "{}: {response:?}", request.escape_ascii());
             assert_eq!(response.header("sec-websocket-accept"), Some(ACCEPT));
-            assert_eq!(response.header("sec-websocket-protocol"), None, "none was asked for");
+            assert_eq!(response.header("sec-websocket-protocol"), None, "none was requested");
         },
     );
     siege.server.until_closed("gone", begun);
@@ -39,7 +39,7 @@ fn accepts(requests: &[Vec<u8>]) {
 
 /// It is refused when it is too long, and each byte is scanned once.
 #[test]
-fn bi_13_a_head_that_dribbles_for_ever() {
+fn bi_13_an_endless_trickling_head() {
     let mut siege = Siege::begin(&[]);
     let begun = siege.withstands(
         RSS_BYTES,
@@ -72,7 +72,7 @@ fn bi_14_thousands_of_headers() {
 }
 
 #[test]
-fn bi_14_headers_that_are_missing() {
+fn bi_14_missing_headers() {
     Siege::begin(&[]).refuses(&[
         Attack::upgrade("missing_host", 400, &[("Host", "")]),
         Attack::upgrade("upgrade_connection", 400, &[("Connection", "")]),
@@ -83,7 +83,7 @@ fn bi_14_headers_that_are_missing() {
 
 /// Without `Upgrade` it is an ordinary request.
 #[test]
-fn bi_14_upgrade_is_missing() {
+fn bi_14_missing_upgrade() {
     let mut siege = Siege::begin(&[]);
     let begun = siege.withstands(
         RSS_BYTES,
@@ -101,7 +101,7 @@ fn bi_14_upgrade_is_missing() {
 }
 
 #[test]
-fn bi_14_forwarding_headers_empty_and_twice() {
+fn bi_14_empty_and_repeated_forwarding_headers() {
     accepts(&[
         with("X-Forwarded-For:"),
         with("X-Forwarded-For: ,,\r\nX-Forwarded-For: 1.2.3.4, x"),
@@ -110,7 +110,7 @@ fn bi_14_forwarding_headers_empty_and_twice() {
 }
 
 #[test]
-fn bi_15_lists_of_protocols() {
+fn bi_15_protocol_lists() {
     let blanks = |count: usize| format!("a{}b", " ".repeat(count));
     Siege::begin(&[]).refuses(&[
         Attack::upgrade("upgrade_bad_protocol", 400, &[("Sec-WebSocket-Protocol", &blanks(8_000))]),
@@ -125,7 +125,7 @@ fn bi_15_lists_of_protocols() {
 }
 
 #[test]
-fn bi_15_quotes_that_are_not_closed() {
+fn bi_15_unclosed_quotes() {
     let attack = |value: &str| {
         Attack::upgrade("upgrade_bad_extension", 400, &[("Sec-WebSocket-Extensions", value)])
     };
@@ -137,7 +137,7 @@ fn bi_15_quotes_that_are_not_closed() {
 
 /// Unacceptable extensions are declined; the socket opens without them.
 #[test]
-fn bi_15_lists_of_extensions() {
+fn bi_15_extension_lists() {
     let offer = |value: &str| with(&format!("Sec-WebSocket-Extensions: {value}"));
     accepts(&[
         offer("permessage-deflate; x=y; x=\"z\", permessage-deflate; server_max_window_bits=99"),
@@ -170,9 +170,9 @@ fn bi_16_keys() {
 #[test]
 fn bi_18_targets_and_hosts() {
     Siege::begin(&[]).refuses(&[
-        Attack::request("bad_target", 400, aimed("echo")),
-        Attack::request("bad_target", 400, aimed("127.0.0.1/echo")),
-        Attack::request("bad_target", 400, aimed("/echo#x")),
+        Attack::request("bad_target", 400, with_target("echo")),
+        Attack::request("bad_target", 400, with_target("127.0.0.1/echo")),
+        Attack::request("bad_target", 400, with_target("/echo#x")),
         Attack::upgrade("bad_host", 400, &[("Host", "a b")]),
         Attack::upgrade("bad_host", 400, &[("Host", "a/echo")]),
         Attack::upgrade("bad_host", 400, &[("Host", "user@a")]),
@@ -193,7 +193,7 @@ fn bi_18_targets_and_hosts() {
         |address| {
             let (target, status) = turn.next().unwrap();
             let mut socket = Socket::connect(address);
-            socket.send(&aimed(target));
+            socket.send(&with_target(target));
             (target, *status, socket)
         },
         |(target, status, mut socket)| {
@@ -208,7 +208,7 @@ fn bi_18_targets_and_hosts() {
 }
 
 #[test]
-fn bi_19_lines_that_two_parsers_would_read_differently() {
+fn bi_19_ambiguous_lines() {
     let bare_lf = upgrade("/echo", &[]).replacen("\r\n", "\n", 1).into_bytes();
     let attack = |violation, line: &str| Attack::request(violation, 400, with(line));
     Siege::begin(&[]).refuses(&[
@@ -227,7 +227,7 @@ fn bi_19_lines_that_two_parsers_would_read_differently() {
 /// An empty line after the head, as some clients send it, is not a frame. No reader may take it for
 /// one and disagree with another.
 #[test]
-fn bi_19_an_empty_line_behind_the_head() {
+fn bi_19_an_empty_line_after_the_head() {
     let request = upgrade("/echo", &[]) + "\r\n";
     let mut siege = Siege::begin(&[]);
     let begun = siege.withstands(

@@ -51,11 +51,11 @@ fn bi_29_hellos_that_stall() {
         stream
     };
     siege.withstands(SESSIONS_BYTES, &mut stall, drop);
-    eventually("they have left", || siege.server.metrics()["standfast_connections"] == 1.0);
+    eventually("they are disconnected", || siege.server.metrics()["standfast_connections"] == 1.0);
     let before = siege.server.closed("handshake_timeout");
     let stalled: Vec<TcpStream> = (0..HELD).map(|_| stall(siege.server.listen)).collect();
     for stream in stalled {
-        assert_eq!(answer(stream), b"", "ended without a word");
+        assert_eq!(answer(stream), b"", "closed without an answer");
     }
     siege.server.until_closed("handshake_timeout", before + HELD as u64);
     siege.echo();
@@ -63,7 +63,7 @@ fn bi_29_hellos_that_stall() {
 
 /// A ClientHello that arrives in small pieces is valid; then nothing follows.
 #[test]
-fn bi_29_hellos_that_dribble() {
+fn bi_29_hellos_that_trickle_in() {
     let (mut siege, config) = siege(&[]);
     let hello = client_hello(&config);
     let begun = siege.withstands(
@@ -80,15 +80,15 @@ fn bi_29_hellos_that_dribble() {
         },
         drop,
     );
-    // Who leaves with bytes unread resets.
-    eventually("each has left", || {
+    // A client that closes with unread data sends a reset.
+    eventually("each is disconnected", || {
         siege.server.closed("gone") + siege.server.closed("reset") == begun
     });
 }
 
 /// 64 KiB of junk, plain HTTP, and a ClientHello continued by junk: an alert, then the end.
 #[test]
-fn bi_29_what_is_no_hello() {
+fn bi_29_invalid_hellos() {
     let (mut siege, config) = siege(&[]);
     let hello = client_hello(&config);
     let junk = [
@@ -117,7 +117,7 @@ fn bi_29_what_is_no_hello() {
 
 /// A stream that ends without close_notify, and one with it.
 #[test]
-fn bi_29_ends_announced_and_not() {
+fn bi_29_ends_with_and_without_close_notify() {
     let (mut siege, config) = siege(&[]);
     let mut polite = [true, false].into_iter().cycle();
     let begun = siege.withstands(
@@ -131,7 +131,7 @@ fn bi_29_ends_announced_and_not() {
         },
         drop,
     );
-    eventually("each has left", || {
+    eventually("each is disconnected", || {
         siege.server.closed("gone") + siege.server.closed("reset") == begun
     });
 }

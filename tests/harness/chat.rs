@@ -13,12 +13,12 @@ use serde_json::Value;
 use sha1::{Digest, Sha1};
 
 use super::eventually;
-use super::recorder::{Asked, frame, more, read_frame, read_request};
+use super::recorder::{RecordedRequest, frame, more, read_frame, read_request};
 
 /// The messages of a chat and its faults.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Book {
-    pub(crate) handshakes: Vec<Asked>,
+    pub(crate) handshakes: Vec<RecordedRequest>,
     pub(crate) due: u64,
     pub(crate) dropped: u64,
     pub(crate) doubled: u64,
@@ -32,22 +32,22 @@ pub(crate) struct Book {
 
 pub(crate) struct Chat {
     pub(crate) address: SocketAddr,
-    world: Arc<Mutex<World>>,
+    state: Arc<Mutex<State>>,
 }
 
 #[derive(Default)]
-struct World {
-    /// Every so many receipts one is dropped, one doubled and two are swapped; 0: never.
+struct State {
+    /// Interval in receipts of one dropped, one duplicated and two swapped messages; 0: none.
     every: u64,
     book: Book,
-    guests: Vec<Guest>,
-    /// Connections that nobody ends.
+    members: Vec<Member>,
+    /// Connections that stay open.
     held: Vec<TcpStream>,
 }
 
-struct Guest {
+struct Member {
     number: u64,
-    place: String,
+    room: String,
     stream: TcpStream,
     /// A message to send after the next one.
     held: Option<Vec<u8>>,
@@ -58,21 +58,21 @@ impl Chat {
     pub(crate) fn start(every: u64) -> Chat {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let world = Arc::new(Mutex::new(World { every, ..World::default() }));
-        let own = Arc::clone(&world);
+        let state = Arc::new(Mutex::new(State { every, ..State::default() }));
+        let own = Arc::clone(&state);
         thread::spawn(move || {
             for (number, stream) in (0..).zip(listener.incoming().map_while(Result::ok)) {
-                let world = Arc::clone(&own);
-                thread::spawn(move || serve(stream, number, &world));
+                let state = Arc::clone(&own);
+                thread::spawn(move || serve(stream, number, &state));
             }
         });
-        Chat { address, world }
+        Chat { address, state }
     }
 
     /// Returns the counts once all clients have disconnected; held messages count as dropped.
     pub(crate) fn book(&self) -> Book {
-        eventually("all have left", || self.world.lock().unwrap().guests.is_empty());
-        self.world.lock().unwrap().book.clone()
+        eventually("all have left", || self.state.lock().unwrap().members.is_empty());
+        self.state.lock().unwrap().book.clone()
     }
 }
 
@@ -83,58 +83,58 @@ impl Chat {
     }
 }
 
-fn serve(mut stream: TcpStream, number: u64, world: &Mutex<World>) {
+fn serve(mut stream: TcpStream, number: u64, state: &Mutex<State>) {
     let mut pending = Vec::new();
     let Some(asked) = read_request(&mut stream, &mut pending, number) else { return };
     let Some(key) = asked.header("sec-websocket-key").map(str::to_owned) else { return };
-    let place = asked.target.clone();
-    world.lock().unwrap().book.handshakes.push(asked);
+    let room = asked.target.clone();
+    state.lock().unwrap().book.handshakes.push(asked);
     let digest = Sha1::digest(format!("{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11"));
     let accept = base64::engine::general_purpose::STANDARD.encode(digest);
-    let (way, is_held) = place.strip_suffix("?held").map_or((&*place, false), |way| (way, true));
+    let (way, is_held) = room.strip_suffix("?held").map_or((&*room, false), |way| (way, true));
     if hostile(&mut stream, way, &accept) {
         // Reads the rest, so that no sent bytes are lost to a reset.
         while more(&mut stream, &mut pending).is_some() {}
         if is_held {
-            world.lock().unwrap().held.push(stream);
+            state.lock().unwrap().held.push(stream);
         }
         return;
     }
     {
-        // Whoever is told to be in is in: the others may speak to it from then on.
-        let mut world = world.lock().unwrap();
+        // A client that has the answer must be registered: others may send to it from then on.
+        let mut state = state.lock().unwrap();
         let mut head = switched(&accept);
-        if let Some((_, name)) = place.split_once("?chooses=") {
+        if let Some((_, name)) = room.split_once("?chooses=") {
             head.insert_str(head.len() - 2, &format!("Sec-WebSocket-Protocol: {name}\r\n"));
         }
         if stream.write_all(head.as_bytes()).is_err() {
             return;
         }
-        let guest =
-            Guest { number, place: place.clone(), stream: stream.try_clone().unwrap(), held: None };
-        world.guests.push(guest);
+        let member =
+            Member { number, room: room.clone(), stream: stream.try_clone().unwrap(), held: None };
+        state.members.push(member);
     }
     let mut joined = Vec::new();
     while let Some((opcode, data)) = read_frame(&mut stream, &mut pending) {
         match opcode {
             0x8 => {
-                world.lock().unwrap().book.closes += 1;
+                state.lock().unwrap().book.closes += 1;
                 let _ = stream.write_all(&frame(0x8, &data));
                 break;
             }
             0x9 => drop(stream.write_all(&frame(0xa, &data))),
-            0xa => world.lock().unwrap().book.pongs += 1,
+            0xa => state.lock().unwrap().book.pongs += 1,
             _ => {
                 joined.clear();
                 joined.extend_from_slice(&data);
-                world.lock().unwrap().pass_on(number, &place, &joined, opcode, &mut stream);
+                state.lock().unwrap().pass_on(number, &room, &joined, opcode, &mut stream);
             }
         }
     }
-    let mut world = world.lock().unwrap();
-    let left = world.guests.iter().position(|guest| guest.number == number);
-    if let Some(guest) = left.map(|at| world.guests.swap_remove(at)) {
-        world.book.dropped += u64::from(guest.held.is_some());
+    let mut state = state.lock().unwrap();
+    let left = state.members.iter().position(|member| member.number == number);
+    if let Some(member) = left.map(|at| state.members.swap_remove(at)) {
+        state.book.dropped += u64::from(member.held.is_some());
     }
 }
 
@@ -145,11 +145,11 @@ fn switched(accept: &str) -> String {
     )
 }
 
-impl World {
-    fn pass_on(&mut self, from: u64, place: &str, data: &[u8], opcode: u8, own: &mut TcpStream) {
+impl State {
+    fn pass_on(&mut self, from: u64, room: &str, data: &[u8], opcode: u8, own: &mut TcpStream) {
         let whole = frame(opcode, data);
-        if place.starts_with("/echo") {
-            // A ping and the answer in two pieces.
+        if room.starts_with("/echo") {
+            // The answer in two fragments, with a ping in between.
             let cut = data.len() / 2;
             let mut pieces = frame(opcode, &data[..cut]);
             pieces[0] &= 0x7f;
@@ -162,10 +162,10 @@ impl World {
         let said: Value = serde_json::from_slice(data).unwrap_or_default();
         let private = said["to"].as_u64().map(|to| format!("/private?id={to}"));
         let (every, book) = (self.every, &mut self.book);
-        for guest in &mut self.guests {
+        for member in &mut self.members {
             let is_meant = match &private {
-                Some(place) => guest.place == *place,
-                None => guest.place == place && guest.number != from,
+                Some(room) => member.room == *room,
+                None => member.room == room && member.number != from,
             };
             if !is_meant {
                 continue;
@@ -179,18 +179,18 @@ impl World {
                 }
                 3 => {
                     book.doubled += 1;
-                    let _ = guest.stream.write_all(&whole);
+                    let _ = member.stream.write_all(&whole);
                 }
-                5 if guest.held.is_none() => {
-                    guest.held = Some(whole.clone());
+                5 if member.held.is_none() => {
+                    member.held = Some(whole.clone());
                     continue;
                 }
                 _ => {}
             }
-            let _ = guest.stream.write_all(&whole);
-            if let Some(held) = guest.held.take() {
+            let _ = member.stream.write_all(&whole);
+            if let Some(held) = member.held.take() {
                 book.swapped += 1;
-                let _ = guest.stream.write_all(&held);
+                let _ = member.stream.write_all(&held);
             }
         }
     }

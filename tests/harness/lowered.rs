@@ -1,19 +1,21 @@
 //! Limits lowered for some processes only: a network namespace with its own sysctls, a control group,
 //! resource limits, a system call refused. Namespaces and groups are taken away at their end.
 
+use std::fs;
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::{env, fs};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::executable;
+use super::{executable, skip};
 
 /// The device at either end of a cable.
 const CABLE: &str = "cable0";
+
+const PYTHON: &str = "/usr/bin/python3";
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
@@ -26,8 +28,7 @@ impl Namespace {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("standfast-test-{}-{number}", std::process::id());
         if let Err(why) = run("ip", &["netns", "add", &name]) {
-            assert!(env::var_os("CI").is_none(), "no network namespaces: {why}");
-            eprintln!("skipped: no network namespaces here (needs root and iproute2): {why}");
+            skip::missing(&format!("no network namespaces (needs root and iproute2): {why}"));
             return None;
         }
         let namespace = Namespace(name);
@@ -124,7 +125,7 @@ impl Group {
                 return Some(group);
             }
         }
-        eprintln!("skipped: no control group with the controller {controller} can be made here");
+        skip::unsupported(&format!("cannot create a control group with controller {controller}"));
         None
     }
 
@@ -159,9 +160,18 @@ pub(crate) fn address_space(bytes: u64, command: &Command) -> Command {
     inside
 }
 
+/// Whether [`one_table`] works here; if not, the test is recorded as skipped.
+pub(crate) fn python_is_here() -> bool {
+    let here = Path::new(PYTHON).is_file();
+    if !here {
+        skip::missing(&format!("{PYTHON} is not installed: try cargo xtask test --install"));
+    }
+    here
+}
+
 /// The same command where close_range(2) is refused, so that no thread may leave the shared table.
 pub(crate) fn one_table(command: &Command) -> Command {
-    let mut inside = Command::new("/usr/bin/python3");
+    let mut inside = Command::new(PYTHON);
     inside.args(["-c", REFUSE_CLOSE_RANGE]).arg(command.get_program()).args(command.get_args());
     inside
 }

@@ -15,6 +15,7 @@ pub(crate) mod recorder;
 mod scratch;
 pub(crate) mod server;
 pub(crate) mod signing;
+pub(crate) mod skip;
 pub(crate) mod socket;
 pub(crate) mod terminal;
 pub(crate) mod tls;

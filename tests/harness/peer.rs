@@ -3,11 +3,11 @@
 //! A client prints `ok NAME` for each thing that worked, anything else for a person to read,
 //! and exits with 0 only when everything did.
 
-use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::server::Server;
+use super::skip;
 
 /// The program that runs a client, and a check whether it is installed.
 pub(crate) struct Runtime {
@@ -65,8 +65,8 @@ pub(crate) fn works(runtime: &Runtime, script: &str, args: &[&str], expected: &[
 pub(crate) fn is_here(runtime: &Runtime, what: &str) -> bool {
     let here = command(runtime, runtime.check).status().is_ok_and(|status| status.success());
     if !here {
-        assert!(env::var_os("CI").is_none(), "{} cannot run {what}", runtime.program);
-        eprintln!("skipped {what}: run `cargo xtask test`, which installs what it needs");
+        let program = runtime.program;
+        skip::missing(&format!("{program} cannot run {what}: try cargo xtask test --install"));
     }
     here
 }

@@ -14,7 +14,7 @@ use sha1::{Digest, Sha1};
 
 /// A received request.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct RecordedRequest {
     pub(crate) connection: u64,
     pub(crate) method: String,
     pub(crate) target: String,
@@ -24,7 +24,7 @@ pub(crate) struct Asked {
     pub(crate) at: Instant,
 }
 
-impl Asked {
+impl RecordedRequest {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(one, _)| one == name);
         found.map(|(_, value)| value.as_str())
@@ -40,9 +40,9 @@ pub(crate) struct Recorder {
 }
 
 struct Shared {
-    asked: Mutex<Vec<Asked>>,
+    asked: Mutex<Vec<RecordedRequest>>,
     connections: AtomicU64,
-    reply: Box<dyn Fn(&Asked) -> Reply + Send + Sync>,
+    reply: Box<dyn Fn(&RecordedRequest) -> Reply + Send + Sync>,
     sockets: Mutex<Vec<TcpStream>>,
     pings: AtomicU64,
     /// Number of WebSocket handshakes to collect before any is answered.
@@ -51,8 +51,8 @@ struct Shared {
 }
 
 impl Recorder {
-    /// Answers each request by `reply`.
-    pub(crate) fn start(reply: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
+    /// Answers each request with `reply`.
+    pub(crate) fn start(reply: impl Fn(&RecordedRequest) -> Reply + Send + Sync + 'static) -> Self {
         Self::gathering(0, reply)
     }
 
@@ -63,7 +63,7 @@ impl Recorder {
 
     pub(crate) fn gathering(
         gathered: u64,
-        reply: impl Fn(&Asked) -> Reply + Send + Sync + 'static,
+        reply: impl Fn(&RecordedRequest) -> Reply + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -87,7 +87,7 @@ impl Recorder {
         Self { address, shared }
     }
 
-    pub(crate) fn asked(&self) -> Vec<Asked> {
+    pub(crate) fn asked(&self) -> Vec<RecordedRequest> {
         self.shared.asked.lock().unwrap().clone()
     }
 
@@ -179,7 +179,7 @@ pub(super) fn read_request(
     stream: &mut TcpStream,
     pending: &mut Vec<u8>,
     connection: u64,
-) -> Option<Asked> {
+) -> Option<RecordedRequest> {
     let end = loop {
         if let Some(at) = pending.windows(4).position(|four| four == b"\r\n\r\n") {
             break at + 4;
@@ -200,7 +200,7 @@ pub(super) fn read_request(
     }
     let body = pending.drain(..length).collect();
     let (method, target) = (first.next()?, first.next()?);
-    Some(Asked { connection, method, target, headers, body, at: Instant::now() })
+    Some(RecordedRequest { connection, method, target, headers, body, at: Instant::now() })
 }
 
 pub(super) fn read_frame(stream: &mut TcpStream, pending: &mut Vec<u8>) -> Option<(u8, Vec<u8>)> {

@@ -10,7 +10,7 @@ use super::http::read_more;
 
 /// A received request.
 #[derive(Clone, Debug)]
-pub(crate) struct Got {
+pub(crate) struct ReceivedRequest {
     pub(crate) peer: SocketAddr,
     pub(crate) method: String,
     pub(crate) target: String,
@@ -21,7 +21,7 @@ pub(crate) struct Got {
     pub(crate) number: usize,
 }
 
-impl Got {
+impl ReceivedRequest {
     /// The value of a header, given in lower case.
     ///
     /// # Panics
@@ -34,25 +34,30 @@ impl Got {
     }
 }
 
-/// What is said to a request: status, further header lines, body.
-pub(crate) type Said = (u16, Vec<(&'static str, String)>, String);
+/// An answer: status, additional headers, body.
+pub(crate) type Answer = (u16, Vec<(&'static str, String)>, String);
 
 /// A server that ends with its test's process.
 pub(crate) struct Web {
     pub(crate) address: SocketAddr,
-    got: Arc<Mutex<Vec<Got>>>,
+    got: Arc<Mutex<Vec<ReceivedRequest>>>,
 }
 
 impl Web {
-    pub(crate) fn start(answer: impl Fn(&Got) -> Said + Send + Sync + 'static) -> Web {
+    pub(crate) fn start(
+        answer: impl Fn(&ReceivedRequest) -> Answer + Send + Sync + 'static,
+    ) -> Web {
         Web::at(0, answer)
     }
 
-    /// At that port of loopback.
-    pub(crate) fn at(port: u16, answer: impl Fn(&Got) -> Said + Send + Sync + 'static) -> Web {
+    /// Starts at this port of loopback.
+    pub(crate) fn at(
+        port: u16,
+        answer: impl Fn(&ReceivedRequest) -> Answer + Send + Sync + 'static,
+    ) -> Web {
         let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
         let address = listener.local_addr().unwrap();
-        let got: Arc<Mutex<Vec<Got>>> = Arc::default();
+        let got: Arc<Mutex<Vec<ReceivedRequest>>> = Arc::default();
         let (book, answer) = (Arc::clone(&got), Arc::new(answer));
         thread::spawn(move || {
             for stream in listener.incoming() {
@@ -63,13 +68,17 @@ impl Web {
         Web { address, got }
     }
 
-    /// All requests so far.
-    pub(crate) fn got(&self) -> Vec<Got> {
+    /// Returns all requests so far.
+    pub(crate) fn got(&self) -> Vec<ReceivedRequest> {
         self.got.lock().unwrap().clone()
     }
 }
 
-fn serve(mut stream: TcpStream, book: &Mutex<Vec<Got>>, answer: &dyn Fn(&Got) -> Said) {
+fn serve(
+    mut stream: TcpStream,
+    book: &Mutex<Vec<ReceivedRequest>>,
+    answer: &dyn Fn(&ReceivedRequest) -> Answer,
+) {
     let (peer, mut pending) = (stream.peer_addr().unwrap(), Vec::new());
     for number in 0.. {
         let Some(got) = read(&mut stream, &mut pending, peer, number) else { return };
@@ -94,7 +103,7 @@ fn read(
     pending: &mut Vec<u8>,
     peer: SocketAddr,
     number: usize,
-) -> Option<Got> {
+) -> Option<ReceivedRequest> {
     let end = loop {
         if let Some(at) = pending.windows(4).position(|four| four == b"\r\n\r\n") {
             break at + 4;
@@ -112,8 +121,14 @@ fn read(
         (name.to_ascii_lowercase(), value.to_owned())
     });
     let (method, target) = (method.to_owned(), target.to_owned());
-    let mut got =
-        Got { peer, method, target, headers: headers.collect(), body: String::new(), number };
+    let mut got = ReceivedRequest {
+        peer,
+        method,
+        target,
+        headers: headers.collect(),
+        body: String::new(),
+        number,
+    };
     let length = got.header("content-length").map_or(0, |length| length.parse().unwrap());
     while pending.len() < length {
         if !read_more(stream, pending) {

@@ -11,7 +11,7 @@ use crate::harness::socket::{Socket, upgrade};
 use crate::harness::{eventually, http};
 
 #[test]
-fn with_a_key_only_health_answers_without_it() {
+fn with_an_admin_key_every_path_but_health_needs_it() {
     let server = Server::start(&["--admin-key", "correct-horse"]);
     let ask = |path: &str, authorization: &str| {
         let request =
@@ -30,7 +30,7 @@ fn with_a_key_only_health_answers_without_it() {
 }
 
 #[test]
-fn without_a_key_no_page_from_elsewhere_is_answered() {
+fn without_an_admin_key_pages_of_other_sites_are_refused() {
     let server = Server::start(&[]);
     let ask = |host: &str, origin: &str| {
         let request =
@@ -42,10 +42,11 @@ fn without_a_key_no_page_from_elsewhere_is_answered() {
     assert_eq!(ask("rebound.example", ""), 403, "DNS rebinding");
     assert_eq!(ask("127.0.0.1", "Origin: https://elsewhere.example\r\n"), 403);
     assert_eq!(server.metrics()["standfast_admin_refused_total"], 2.0);
+    assert_eq!(server.metrics()["standfast_invariant_broken_total"], 0.0);
 }
 
 #[test]
-fn on_loopback_a_host_must_mean_this_machine_or_an_allowed_site() {
+fn on_loopback_host_must_be_this_machine_or_an_allowed_site() {
     let asks = |server: &Server, host: &str, target: &str| {
         let mut socket = Socket::connect(server.listen);
         socket.send(upgrade(target, &[("Host", host)]).as_bytes());
@@ -53,7 +54,7 @@ fn on_loopback_a_host_must_mean_this_machine_or_an_allowed_site() {
     };
     let server = Server::start(&["--allow-origin", "https://*.site.example"]);
     assert_eq!(asks(&server, "localhost:8080", "/echo").status, 101);
-    assert_eq!(asks(&server, "chat.site.example", "/echo").status, 101, "a proxy's site");
+    assert_eq!(asks(&server, "chat.site.example", "/echo").status, 101, "the site of a proxy");
     let refused = asks(&server, "rebound.example", "/echo");
     assert_eq!(refused.status, 421, "DNS rebinding");
     assert!(refused.body.contains("--allow-origin"), "{refused:?}");
@@ -66,7 +67,7 @@ fn on_loopback_a_host_must_mean_this_machine_or_an_allowed_site() {
 }
 
 #[test]
-fn the_unix_socket_is_its_owners_alone() {
+fn the_unix_socket_has_mode_0600() {
     let path = std::env::temp_dir().join(format!("standfast-test-{}.sock", std::process::id()));
     let admin = format!("unix:{}", path.display());
     let serve = standfast(&["serve", "--listen", "127.0.0.1:0", "--admin", &admin]).spawn();
@@ -109,7 +110,7 @@ fn connections_are_listed_page_by_page() {
 }
 
 #[test]
-fn a_page_from_elsewhere_is_refused_and_the_log_says_what_would_admit_it() {
+fn a_page_of_another_origin_is_refused_and_the_log_names_the_flag() {
     let asks = |server: &Server, origin: &str| {
         let mut socket = Socket::connect(server.listen);
         socket.send(upgrade("/topics/x", &[("Origin", origin)]).as_bytes());

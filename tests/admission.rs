@@ -18,8 +18,8 @@ const RETRY_AFTER: std::ops::RangeInclusive<u64> = 1..=10;
 /// Refused connects in the test for leaks.
 const REFUSED: u64 = 100_000;
 
-/// Asks for a WebSocket; whether it was opened. A refusal must say when to come again.
-fn asks(address: SocketAddr) -> Option<Socket> {
+/// Requests a WebSocket; `None` if it is refused. A refusal must have Retry-After.
+fn try_open(address: SocketAddr) -> Option<Socket> {
     let mut socket = Socket::connect(address);
     socket.send(upgrade("/echo", &[]).as_bytes());
     let response = socket.response();
@@ -29,13 +29,13 @@ fn asks(address: SocketAddr) -> Option<Socket> {
     assert_eq!(response.status, 503, "{response:?}");
     let seconds = response.header("retry-after").and_then(|value| value.parse().ok());
     assert!(seconds.is_some_and(|seconds| RETRY_AFTER.contains(&seconds)), "{response:?}");
-    assert!(socket.ends(), "a refused connection goes on");
+    assert!(socket.ends(), "a refused connection stays open");
     None
 }
 
-fn is_heard(socket: &mut Socket) {
-    socket.send_frame(TEXT, b"is anybody there?");
-    assert_eq!(socket.frame().map(|frame| frame.payload), Some(b"is anybody there?".to_vec()));
+fn is_served(socket: &mut Socket) {
+    socket.send_frame(TEXT, b"are you there?");
+    assert_eq!(socket.frame().map(|frame| frame.payload), Some(b"are you there?".to_vec()));
 }
 
 fn refused(server: &Server, limit: &str) -> u64 {
@@ -47,22 +47,24 @@ fn logs(server: &Server, flag: &str) {
 }
 
 #[test]
-fn an_address_has_so_many_sockets_and_gets_further_ones_as_they_end() {
+fn connections_of_one_address_are_limited_until_others_close() {
     let server = Server::start(&["--max-per-address", "3"]);
-    let mut inside: Vec<Socket> = (0..3).filter_map(|_| asks(server.listen)).collect();
+    let mut inside: Vec<Socket> = (0..3).filter_map(|_| try_open(server.listen)).collect();
     assert_eq!(inside.len(), 3);
     for _ in 0..5 {
-        assert!(asks(server.listen).is_none());
+        assert!(try_open(server.listen).is_none());
     }
     assert_eq!(refused(&server, "max_per_address"), 5);
     logs(&server, "--max-per-address");
     assert!(server.log().contains("127.0.0.1"), "{}", server.log());
-    inside.iter_mut().for_each(is_heard);
+    inside.iter_mut().for_each(is_served);
     assert_eq!(server.metrics()["standfast_addresses"], 1.0);
     inside.pop();
-    eventually("there is room for one more", || asks(server.listen).is_some());
+    eventually("a further client is accepted", || try_open(server.listen).is_some());
     drop(inside);
-    eventually("nothing is kept of the address", || server.metrics()["standfast_addresses"] == 0.0);
+    eventually("the address is no longer tracked", || {
+        server.metrics()["standfast_addresses"] == 0.0
+    });
 }
 
 #[test]
@@ -75,7 +77,7 @@ fn addresses_of_one_prefix_are_one_address() {
         "--workers",
         "2",
     ]);
-    let _inside = asks(server.listen).expect("there is room");
+    let _inside = try_open(server.listen).expect("the first client is accepted");
     assert!(!opens_from([127, 0, 0, 9], server.listen), "the same /24");
     assert!(opens_from([127, 0, 1, 1], server.listen), "another /24");
 }
@@ -93,27 +95,27 @@ fn opens_from(source: [u8; 4], to: SocketAddr) -> bool {
 }
 
 #[test]
-fn sockets_that_come_too_fast_are_refused_by_address_and_for_all() {
+fn connect_rates_are_limited_by_address_and_in_total() {
     for (flag, limit) in
         [("--per-address-rate", "per_address_rate"), ("--connect-rate", "connect_rate")]
     {
         let server = Server::start(&[flag, "5"]);
-        let mut inside: Vec<Socket> = (0..5).filter_map(|_| asks(server.listen)).collect();
-        assert_eq!(inside.len(), 5, "{flag}: a burst of a second's worth");
-        eventually("one comes too fast", || {
-            inside.extend(asks(server.listen));
+        let mut inside: Vec<Socket> = (0..5).filter_map(|_| try_open(server.listen)).collect();
+        assert_eq!(inside.len(), 5, "{flag}: a burst of one second's rate");
+        eventually("one is refused for the rate", || {
+            inside.extend(try_open(server.listen));
             refused(&server, limit) > 0
         });
-        inside.iter_mut().for_each(is_heard);
+        inside.iter_mut().for_each(is_served);
         logs(&server, flag);
-        eventually("its time has come", || asks(server.listen).is_some());
+        eventually("the bucket has a token again", || try_open(server.listen).is_some());
     }
 }
 
 #[test]
-fn the_oldest_half_open_head_gives_way_to_the_next() {
+fn the_oldest_incomplete_head_is_closed_for_the_newest() {
     let server = Server::start(&["--max-handshakes", "3", "--workers", "1"]);
-    let mut neighbour = Socket::open(server.listen, "/echo");
+    let mut bystander = Socket::open(server.listen, "/echo");
     let mut slow: Vec<Socket> = Vec::new();
     for n in 0..3 {
         let mut socket = Socket::connect(server.listen);
@@ -131,18 +133,18 @@ fn the_oldest_half_open_head_gives_way_to_the_next() {
     server.until_closed("shed", 1);
     assert_eq!(refused(&server, "max_handshakes"), 1);
     logs(&server, "--max-handshakes");
-    // Whoever is quick never counts, and those still inside complete what they began.
-    is_heard(&mut neighbour);
-    is_heard(&mut asks(server.listen).expect("a whole head is answered at once"));
+    // Complete requests never count, and remaining handshakes can complete.
+    is_served(&mut bystander);
+    is_served(&mut try_open(server.listen).expect("a complete head is answered at once"));
     late.send(upgrade("/echo", &[]).split_once("\r\n").unwrap().1.as_bytes());
     assert_eq!(late.response().status, 101);
     eventually("two are left", || server.metrics()["standfast_handshakes"] == 2.0);
 }
 
 #[test]
-fn ten_thousand_slow_heads_leave_nothing() {
+fn ten_thousand_slow_heads_leak_nothing() {
     let server = Server::start(&["--max-handshakes", "100", "--handshake-timeout", "2s"]);
-    let mut neighbour = Socket::open(server.listen, "/echo");
+    let mut bystander = Socket::open(server.listen, "/echo");
     let flood = |count: usize| {
         for _ in 0..count {
             let mut socket = Socket::connect(server.listen);
@@ -150,7 +152,7 @@ fn ten_thousand_slow_heads_leave_nothing() {
         }
     };
     let settle = || {
-        eventually("only the neighbour is left", || {
+        eventually("only the bystander is connected", || {
             let metrics = server.metrics();
             metrics["standfast_connections"] == 1.0 && metrics["standfast_handshakes"] == 0.0
         });
@@ -159,20 +161,22 @@ fn ten_thousand_slow_heads_leave_nothing() {
     settle();
     let (descriptors, rss) = (server.descriptors(), server.rss_bytes());
     flood(10_000);
-    is_heard(&mut neighbour);
+    is_served(&mut bystander);
     settle();
-    eventually("every descriptor is given back", || server.descriptors() <= descriptors);
-    eventually("memory is given back", || server.rss_bytes() <= rss + (1 << 20));
+    eventually("all descriptors are closed", || server.descriptors() <= descriptors);
+    eventually("memory is returned", || server.rss_bytes() <= rss + (1 << 20));
 }
 
 #[test]
-fn refused_connects_leave_nothing() {
+fn refused_connects_leak_nothing() {
     let server = Server::start(&["--max-per-address", "1"]);
-    let mut inside = asks(server.listen).expect("there is room");
+    let mut inside = try_open(server.listen).expect("the first client is accepted");
     let refuse = |count: u64| {
         thread::scope(|scope| {
             for _ in 0..4 {
-                scope.spawn(|| (0..count / 4).for_each(|_| assert!(asks(server.listen).is_none())));
+                scope.spawn(|| {
+                    (0..count / 4).for_each(|_| assert!(try_open(server.listen).is_none()))
+                });
             }
         });
     };
@@ -180,16 +184,16 @@ fn refused_connects_leave_nothing() {
     let (descriptors, rss) = (server.descriptors(), server.rss_bytes());
     refuse(REFUSED);
     assert_eq!(refused(&server, "max_per_address"), 4_000 + REFUSED);
-    is_heard(&mut inside);
-    eventually("every descriptor is given back", || server.descriptors() <= descriptors);
-    eventually("memory is given back", || server.rss_bytes() <= rss + (1 << 20));
+    is_served(&mut inside);
+    eventually("all descriptors are closed", || server.descriptors() <= descriptors);
+    eventually("memory is returned", || server.rss_bytes() <= rss + (1 << 20));
     let lines = server.log().matches("--max-per-address").count();
     assert!(lines < 60, "the log is limited: {lines} lines");
 }
 
 #[test]
-fn over_the_memory_limit_nobody_comes_in_and_the_idle_leave_a_share_at_a_time() {
-    // Of no use yet with so much; then the limit is lowered while it runs.
+fn over_the_memory_limit_clients_are_refused_and_idle_ones_shed() {
+    // The limit is too high to matter at first, and lowered by a reload.
     let file = std::env::temp_dir().join(format!("standfast-memory-{}.toml", std::process::id()));
     fs::write(&file, "[serve]\nmemory_limit = \"4GiB\"\n").unwrap();
     let server = Server::start(&[
@@ -202,8 +206,8 @@ fn over_the_memory_limit_nobody_comes_in_and_the_idle_leave_a_share_at_a_time() 
         "--max-message",
         "32MiB",
     ]);
-    let mut sockets: Vec<Socket> = (0..40).filter_map(|_| asks(server.listen)).collect();
-    assert_eq!(sockets.len(), 40, "memory suffices");
+    let mut sockets: Vec<Socket> = (0..40).filter_map(|_| try_open(server.listen)).collect();
+    assert_eq!(sockets.len(), 40, "memory is below the limit");
     let mut half = Socket::connect(server.listen);
     half.send(b"GET /echo HTTP/1.1\r\nX-Slow: ");
     eventually("it is in flight", || server.metrics()["standfast_handshakes"] == 1.0);
@@ -212,18 +216,18 @@ fn over_the_memory_limit_nobody_comes_in_and_the_idle_leave_a_share_at_a_time() 
     let mut heavy = Socket::open(server.listen, "/echo");
     heavy.send(&[0x02, 0xFF, 0, 0, 0, 0, 0x01, 0x80, 0, 0, 1, 2, 3, 4]);
     heavy.send(&vec![7; 0x180_0000 - 1]);
-    eventually("it is kept", || server.rss_bytes() > limit + (4 << 20));
+    eventually("the message takes memory", || server.rss_bytes() > limit + (4 << 20));
     fs::write(&file, format!("[serve]\nmemory_limit = \"{}KiB\"\n", limit >> 10)).unwrap();
     server.signal(rustix::process::Signal::HUP);
-    assert_eq!(half.response().status, 503, "a head that is not whole goes first");
-    assert!(asks(server.listen).is_none());
+    assert_eq!(half.response().status, 503, "an incomplete head is shed first");
+    assert!(try_open(server.listen).is_none());
     assert!(refused(&server, "memory_limit") >= 2);
     logs(&server, "--memory-limit");
     // One in 64, but at least eight, each tenth of a second: some are shed while others stay.
     assert_eq!(sockets[0].close_code(), 1013);
     drop(heavy);
-    eventually("memory is below the limit", || asks(server.listen).is_some());
-    eventually("each that was shed is closed by that cause, and so is the head", || {
+    eventually("memory is below the limit", || try_open(server.listen).is_some());
+    eventually("each shed connection is closed with cause shed, and so is the head", || {
         let metrics = server.metrics();
         let shed = metrics["standfast_shed_total"] as u64;
         shed > 0 && server.closed("shed") == shed + 1
@@ -232,7 +236,7 @@ fn over_the_memory_limit_nobody_comes_in_and_the_idle_leave_a_share_at_a_time() 
 }
 
 #[test]
-fn it_listens_on_ipv4_ipv6_and_a_unix_socket_together() {
+fn the_server_listens_on_ipv4_ipv6_and_a_unix_socket() {
     let path = std::env::temp_dir().join(format!("standfast-listen-{}.sock", std::process::id()));
     // A socket that an ended process left behind is replaced.
     drop(UnixListener::bind(&path).unwrap());
@@ -243,14 +247,14 @@ fn it_listens_on_ipv4_ipv6_and_a_unix_socket_together() {
     let v6 = server.listeners.iter().find_map(|listener| {
         listener.parse().ok().filter(|address: &SocketAddr| address.is_ipv6())
     });
-    is_heard(&mut asks(v6.expect("it tells the port")).unwrap());
-    is_heard(&mut asks(server.listen).unwrap());
+    is_served(&mut try_open(v6.expect("the ready line has the port")).unwrap());
+    is_served(&mut try_open(server.listen).unwrap());
     let mut stream = UnixStream::connect(&path).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(upgrade("/echo", &[]).as_bytes()).unwrap();
     assert_eq!(http::read_response(&mut stream, &mut Vec::new()).status, 101);
     let second = run(&["serve", "--listen", &unix, "--admin", "off"]);
-    assert_eq!(second.code, Some(2), "somebody listens there: {second:?}");
+    assert_eq!(second.code, Some(2), "the socket is in use: {second:?}");
     let peers = http::get(server.admin, "/api/connections").json();
     assert!(
         peers["connections"].as_array().unwrap().iter().any(|c| c["peer"].is_null()),
@@ -261,11 +265,11 @@ fn it_listens_on_ipv4_ipv6_and_a_unix_socket_together() {
     let mut rest = Vec::new();
     let _ = stream.read_to_end(&mut rest);
     assert!(server.wait().success());
-    assert!(!path.exists(), "the file goes with the server");
+    assert!(!path.exists(), "the server removes the file");
 }
 
 #[test]
-fn both_families_share_a_port_number_only_if_they_are_both_named() {
+fn a_wildcard_v6_listener_accepts_ipv4_unless_it_has_its_own_listener() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let (v4, v6) = (format!("127.0.0.1:{free}"), format!("[::]:{free}"));
     let serve = |listen: &[&str]| {
@@ -310,7 +314,7 @@ fn clients(server: &Server) -> Vec<String> {
 }
 
 #[test]
-fn a_listed_proxy_tells_the_client_in_front_of_the_connection() {
+fn a_trusted_proxy_sends_the_client_in_a_proxy_header() {
     let proxies = ["--trusted-proxy", "127.0.0.0/8", "--proxy-protocol"];
     let server = Server::start(&[&proxies[..], &["--max-per-address", "1"]].concat());
     let mut inside = Vec::new();
@@ -319,24 +323,24 @@ fn a_listed_proxy_tells_the_client_in_front_of_the_connection() {
         let bytes = [&header[..], upgrade("/echo", &[]).as_bytes()].concat();
         let (mut socket, status) = answer(&server, &bytes, at_a_time);
         assert_eq!(status, 101, "version {n}");
-        is_heard(&mut socket);
+        is_served(&mut socket);
         inside.push(socket);
         let (mut again, status) = answer(&server, &bytes, 7);
-        assert_eq!(status, 503, "version {n}: one socket of an address");
+        assert_eq!(status, 503, "version {n}: one connection of an address");
         assert!(again.ends());
     }
     assert_eq!(clients(&server), ["192.0.2.1", "192.0.2.2"]);
     assert_eq!(refused(&server, "max_per_address"), 2);
     let (_, status) = answer(&server, upgrade("/echo", &[]).as_bytes(), 1000);
-    assert_eq!(status, 400, "a listed proxy must begin with the header");
+    assert_eq!(status, 400, "a trusted proxy must send the header");
     let sample = "standfast_violations_total{violation=\"bad_proxy_header\"}";
     assert_eq!(server.metrics()[sample], 1.0);
     drop(inside);
-    eventually("both have left", || server.metrics()["standfast_addresses"] == 0.0);
+    eventually("both have disconnected", || server.metrics()["standfast_addresses"] == 0.0);
 }
 
 #[test]
-fn nobody_else_is_believed() {
+fn untrusted_peers_cannot_set_the_client_address() {
     let header =
         |how: &str| upgrade("/echo", &[(how, "192.0.2.1"), ("Forwarded", "for=192.0.2.2")]);
     // This machine is not trusted.
@@ -356,28 +360,28 @@ fn nobody_else_is_believed() {
 }
 
 #[test]
-fn a_listed_proxy_tells_the_client_in_a_header() {
+fn a_trusted_proxy_sends_the_client_in_an_http_header() {
     for (how, flags) in
         [("X-Forwarded-For", &[][..]), ("Forwarded", &["--forwarded-header", "forwarded"])]
     {
         let list = ["--trusted-proxy", "127.0.0.1,10.0.0.0/8", "--max-per-address", "1"];
         let server = Server::start(&[&list[..], flags].concat());
-        let told = |client: &str| match how {
+        let value = |client: &str| match how {
             "Forwarded" => format!("for=1.1.1.1, for={client};proto=https, for=10.0.0.1"),
             _ => format!("1.1.1.1, {client}, 10.0.0.1"),
         };
         let ask = |client: &str| {
             // The other header is ignored.
             let other = if how == "Forwarded" { "X-Forwarded-For" } else { "Forwarded" };
-            let request = upgrade("/echo", &[(how, &told(client)), (other, "for=9.9.9.9")]);
+            let request = upgrade("/echo", &[(how, &value(client)), (other, "for=9.9.9.9")]);
             answer(&server, request.as_bytes(), 1000)
         };
         let (mut inside, status) = ask("192.0.2.1");
         assert_eq!(status, 101, "{how}");
-        assert_eq!(ask("192.0.2.1").1, 503, "{how}: one socket of an address");
+        assert_eq!(ask("192.0.2.1").1, 503, "{how}: one connection of an address");
         let (_other, status) = ask("192.0.2.2");
         assert_eq!(status, 101, "{how}");
         assert_eq!(clients(&server), ["192.0.2.1", "192.0.2.2"], "{how}");
-        is_heard(&mut inside);
+        is_served(&mut inside);
     }
 }

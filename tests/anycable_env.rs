@@ -8,8 +8,8 @@ use crate::harness::server::Server;
 use crate::harness::socket::{Socket, TEXT, upgrade};
 use crate::harness::{Scratch, eventually, http};
 
-/// Whether a message of so many bytes is taken.
-fn takes(server: &Server, bytes: usize) -> bool {
+/// Whether a message of this size is accepted.
+fn accepts(server: &Server, bytes: usize) -> bool {
     let mut socket = Socket::open(server.listen, "/echo");
     socket.send_frame(TEXT, &vec![b'x'; bytes]);
     socket.frame().is_some_and(|frame| frame.first == TEXT)
@@ -26,7 +26,7 @@ fn refused(args: &[&str], env: &[(&str, &str)]) -> Finished {
 }
 
 #[test]
-fn what_anycable_is_told_holds_here() {
+fn anycable_variables_configure_the_server() {
     let server = Server::start_where_told(&[
         ("ANYCABLE_HOST", "127.0.0.1"),
         ("ANYCABLE_PORT", "0"),
@@ -34,25 +34,25 @@ fn what_anycable_is_told_holds_here() {
         ("ANYCABLE_ALLOWED_ORIGINS", "app.example"),
     ]);
     assert_ne!(server.listen.port(), 8080, "any free port");
-    assert!(takes(&server, 1024) && !takes(&server, 1025));
+    assert!(accepts(&server, 1024) && !accepts(&server, 1025));
     let mut socket = Socket::connect(server.listen);
     socket.send(upgrade("/echo", &[("Origin", "https://app.example")]).as_bytes());
     assert_eq!(socket.response().status, 101);
 }
 
 #[test]
-fn our_own_environment_stands_above_it_and_a_file_below() {
+fn own_variables_override_anycable_variables_and_these_the_file() {
     let file = Scratch::new("anycable.toml", "[serve]\nmax_message = \"4KiB\"\n");
     let anycable = ("ANYCABLE_MAX_MESSAGE_SIZE", "1024");
     let server = Server::start_with(&["--config", file.path()], &[anycable]);
-    assert!(takes(&server, 1024) && !takes(&server, 1025));
+    assert!(accepts(&server, 1024) && !accepts(&server, 1025));
     let own = ("STANDFAST_SERVE_MAX_MESSAGE", "2KiB");
     let server = Server::start_with(&[], &[anycable, own]);
-    assert!(takes(&server, 2048) && !takes(&server, 2049));
+    assert!(accepts(&server, 2048) && !accepts(&server, 2049));
 }
 
 #[test]
-fn what_has_no_effect_is_named_once_and_never_quoted() {
+fn ignored_variables_are_logged_once_without_values() {
     let server = Server::start_with(
         &[],
         &[
@@ -62,15 +62,15 @@ fn what_has_no_effect_is_named_once_and_never_quoted() {
         ],
     );
     server.signal(Signal::HUP);
-    eventually("it has read all again", || server.log().contains("read again"));
+    eventually("the configuration is reloaded", || server.log().contains("configuration reloaded"));
     let log = server.log();
-    let named = "no effect here: ANYCABLE_REDIS_URL, ANYCABLE_RPC_CONCURRENCY\n";
-    assert_eq!(log.matches(named).count(), 1, "{log}");
+    let expected = "environment variables ignored: ANYCABLE_REDIS_URL, ANYCABLE_RPC_CONCURRENCY\n";
+    assert_eq!(log.matches(expected).count(), 1, "{log}");
     assert!(!log.contains("hush-hush"), "{log}");
 }
 
 #[test]
-fn a_variable_that_cannot_be_meant_ends_the_start() {
+fn an_invalid_variable_prevents_the_start() {
     let finished = refused(&[], &[("ANYCABLE_SHUTDOWN_TIMEOUT", "soon")]);
     assert!(finished.stderr.contains("ANYCABLE_SHUTDOWN_TIMEOUT"), "{finished:?}");
     let finished = refused(&[], &[("ANYCABLE_LOG_LEVEL", "loud")]);
@@ -78,7 +78,7 @@ fn a_variable_that_cannot_be_meant_ends_the_start() {
 }
 
 #[test]
-fn with_a_secret_nothing_is_public_unless_it_is_said() {
+fn a_secret_ends_public_access_on_loopback() {
     let status = |server: &Server| {
         let mut socket = Socket::connect(server.listen);
         socket.send(upgrade("/topics/x", &[]).as_bytes());
@@ -91,29 +91,29 @@ fn with_a_secret_nothing_is_public_unless_it_is_said() {
 }
 
 #[test]
-fn the_first_secret_waits_for_a_restart() {
+fn adding_the_first_secret_needs_a_restart() {
     let file = Scratch::new("secret.toml", "[serve]\n");
     let server = Server::start(&["--config", file.path()]);
     file.write("[serve]\nsecret = \"hush-hush\"\n");
     server.signal(Signal::HUP);
-    eventually("it is refused", || server.log().contains("with a restart only"));
+    eventually("the reload is refused", || server.log().contains("needs a restart"));
     assert!(!server.log().contains("hush"), "{}", server.log());
     let mut socket = Socket::connect(server.listen);
     socket.send(upgrade("/topics/x", &[]).as_bytes());
-    assert_eq!(socket.response().status, 101, "as before");
+    assert_eq!(socket.response().status, 101, "still public");
 }
 
 #[test]
-fn no_secret_is_shown() {
+fn no_secret_is_logged_or_served() {
     let secret = ("STANDFAST_SERVE_SECRET", "hush-hush");
     let server = Server::start_with(&["--broadcast-key", "hush-key"], &[secret]);
-    eventually("it has said where it is", || server.log().contains("admin on"));
-    let told = [
+    eventually("the admin listener is logged", || server.log().contains("admin on"));
+    let texts = [
         server.log(),
         http::get(server.admin, "/api/stats").body,
         http::get(server.admin, "/metrics").body,
     ];
-    for text in told {
+    for text in texts {
         assert!(!text.contains("hush"), "{text}");
     }
     for args in [["--broadcast-key", "hush hush"], ["--jwt-secret", "file:"]] {
@@ -123,7 +123,7 @@ fn no_secret_is_shown() {
 }
 
 #[test]
-fn secrets_and_keys_come_from_files_that_can_be_read() {
+fn unreadable_secret_and_key_files_are_named() {
     let missing = refused(&["--secret", "file:/nowhere/secret"], &[]);
     assert!(missing.stderr.contains("--secret") && missing.stderr.contains("/nowhere/secret"));
     let empty = Scratch::new("empty.secret", "\n");
@@ -131,7 +131,7 @@ fn secrets_and_keys_come_from_files_that_can_be_read() {
     assert!(finished.stderr.contains("is empty"), "{finished:?}");
     let keys = Scratch::new("keys.json", r#"{"keys":[]}"#);
     let finished = refused(&["--jwt-keys", keys.path()], &[]);
-    assert!(finished.stderr.contains("no key in it"), "{finished:?}");
+    assert!(finished.stderr.contains("no key that checks signatures"), "{finished:?}");
     let finished = refused(&["--enforce-jwt"], &[]);
-    assert!(finished.stderr.contains("--jwt-keys"), "what would do: {finished:?}");
+    assert!(finished.stderr.contains("--jwt-keys"), "it names a flag that helps: {finished:?}");
 }

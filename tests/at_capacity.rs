@@ -12,37 +12,37 @@ use crate::harness::socket::{CLOSE, Frame, Socket, TEXT, upgrade};
 use crate::harness::{eventually, http};
 
 #[test]
-fn a_storm_fills_every_worker_and_nobody_is_reset() {
+fn a_storm_fills_every_worker_without_resets() {
     let server = Server::start(&["--workers", "8", "--max-connections", "2k"]);
-    everyone_is_held(&server, 2_000);
+    require_all_held(&server, 2_000);
     let workers = workers(&server);
     let accepted: Vec<u64> = workers.iter().map(|worker| number(worker, "accepted")).collect();
-    assert_eq!(accepted, [250; 8], "all were needed, and each to the last place");
+    assert_eq!(accepted, [250; 8], "all were needed, each at capacity");
     let handed_on = server.metrics()["standfast_listener_handed_on_total"];
-    assert!(handed_on > 0.0, "a full worker passes its listener on");
+    assert!(handed_on > 0.0, "a worker at capacity passes its listener on");
 }
 
 /// With a shared table, 400 descriptors would be the limit.
 #[test]
 fn small_tables_hold_more_together_than_the_limit_of_one() {
     let server = Server::start_limited(400, &["--max-connections", "1k"]);
-    everyone_is_held(&server, 1_000);
+    require_all_held(&server, 1_000);
     assert!(workers(&server).len() >= 3, "{:?}", workers(&server));
 }
 
 #[test]
-fn who_comes_to_a_full_house_waits_until_somebody_leaves() {
+fn a_client_waits_at_capacity_until_another_disconnects() {
     let server = Server::start(&["--workers", "2", "--max-connections", "4"]);
     let mut inside: Vec<Socket> = (0..4).map(|_| Socket::open(server.listen, "/echo")).collect();
     let mut waiting = Socket::connect(server.listen);
     waiting.send(upgrade("/echo", &[]).as_bytes());
     for socket in &mut inside {
-        socket.send_frame(TEXT, b"still in");
-        assert_eq!(socket.frame(), Some(Frame { first: TEXT, payload: b"still in".to_vec() }));
+        socket.send_frame(TEXT, b"still open");
+        assert_eq!(socket.frame(), Some(Frame { first: TEXT, payload: b"still open".to_vec() }));
     }
     assert_eq!(server.metrics()["standfast_accepted_total"], 4.0);
     assert!(server.metrics()["standfast_accept_full_total"] > 0.0, "it is counted");
-    eventually("and said", || server.log().contains("every place is taken"));
+    eventually("it is logged", || server.log().contains("connection limit reached"));
     let mut leaving = inside.remove(0);
     leaving.send_frame(CLOSE, &1000_u16.to_be_bytes());
     assert_eq!(leaving.close_code(), 1000);
@@ -79,14 +79,14 @@ fn both_listeners_answer_during_a_storm_and_broadcasts() {
         assert!(server.metrics()["standfast_workers"] >= 1.0);
         asked += 1;
     }
-    assert!(asked > 10, "asked {asked} times only");
-    assert_eq!(load.wait().code(), Some(0), "all were held meanwhile");
+    assert!(asked > 10, "only {asked} requests");
+    assert_eq!(load.wait().code(), Some(0), "all connections were held meanwhile");
     let delivered = server.metrics()["standfast_messages_out_total"];
     assert!(delivered >= 3_000.0, "{delivered} deliveries of {asked} publications");
 }
 
 /// A storm of `count` sockets: all open at once, all answer a heartbeat, none ends.
-fn everyone_is_held(server: &Server, count: u64) {
+fn require_all_held(server: &Server, count: u64) {
     let (url, connections) = (format!("ws://{}/echo", server.listen), count.to_string());
     let storm = ["--connect", "storm", "--hold", "1s", "--heartbeat", "1s", "--json", "-"];
     let args = [&["load", &url, "--connections", &connections], &storm[..]].concat();

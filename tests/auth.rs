@@ -15,14 +15,14 @@ fn server(more: &[&str]) -> Server {
     Server::start_with(more, &[("STANDFAST_SERVE_SECRET", SECRET)])
 }
 
-/// How often a cause was met.
-fn met(server: &Server, cause: &str) -> u64 {
+/// Refusals with this cause.
+fn refusals(server: &Server, cause: &str) -> u64 {
     let stats = http::get(server.admin, "/api/stats").json();
     stats["auth_refused"][cause].as_u64().unwrap_or_default()
 }
 
 #[test]
-fn a_token_lets_in_wherever_it_rides() {
+fn a_token_is_accepted_in_query_header_and_subprotocol() {
     let server = server(&["--enforce-jwt"]);
     let token = token(1);
     let query = format!("?jid={token}");
@@ -36,46 +36,50 @@ fn a_token_lets_in_wherever_it_rides() {
 }
 
 #[test]
-fn who_is_not_let_in_hears_the_same_unless_its_time_is_over() {
+fn all_refusals_but_an_expired_token_look_the_same() {
     let server = server(&["--enforce-jwt"]);
-    let says = |claims: Value| hs256(SECRET, &claims);
+    let with_claims = |claims: Value| hs256(SECRET, &claims);
     let none = unsigned(&json!({"alg": "none"}), &json!({"ext": identifiers(1)}));
     let cases = [
         (None, "unauthorized", "token_missing"),
         (Some("no.token.this".to_owned()), "unauthorized", "token_malformed"),
         (Some(format!("{none}.")), "unauthorized", "token_malformed"),
         (Some(hs256("other", &json!({"ext": "{}"}))), "unauthorized", "token_signature"),
-        (Some(says(json!({"sub": "1"}))), "unauthorized", "token_identifiers"),
-        (Some(says(json!({"ext": "{}", "nbf": now_unix_s() + 60}))), "unauthorized", "token_early"),
+        (Some(with_claims(json!({"sub": "1"}))), "unauthorized", "token_identifiers"),
         (
-            Some(says(json!({"ext": "{}", "exp": now_unix_s() - 60}))),
+            Some(with_claims(json!({"ext": "{}", "nbf": now_unix_s() + 60}))),
+            "unauthorized",
+            "token_early",
+        ),
+        (
+            Some(with_claims(json!({"ext": "{}", "exp": now_unix_s() - 60}))),
             "token_expired",
             "token_expired",
         ),
     ];
     for (token, reason, cause) in cases {
-        let before = met(&server, cause);
+        let before = refusals(&server, cause);
         assert_eq!(Cable::join(server.listen, token.as_deref()).refused(), reason, "{cause}");
-        assert_eq!(met(&server, cause), before + 1, "{cause}");
+        assert_eq!(refusals(&server, cause), before + 1, "{cause}");
     }
 }
 
 #[test]
-fn public_keys_check_tokens_and_may_change() {
+fn public_keys_verify_tokens_and_can_be_reloaded() {
     let (old, new) = (Signer::new("old"), Signer::new("new"));
     let file = Scratch::new("rotated.json", &json!({"keys": [old.public()]}).to_string());
     let server = Server::start(&["--jwt-keys", file.path(), "--enforce-jwt"]);
-    let lets_in = |token: &str| Cable::join(server.listen, Some(token)).hear()["type"] == "welcome";
-    assert!(lets_in(&old.token(1)) && !lets_in(&new.token(1)));
+    let accepts = |token: &str| Cable::join(server.listen, Some(token)).hear()["type"] == "welcome";
+    assert!(accepts(&old.token(1)) && !accepts(&new.token(1)));
     file.write(&json!({"keys": [new.public()]}).to_string());
     server.signal(Signal::HUP);
-    eventually("the new key's token lets in", || lets_in(&new.token(1)));
-    // Each worker hears of it by itself.
-    eventually("the old one's does no longer", || !lets_in(&old.token(1)));
+    eventually("the new key's token is accepted", || accepts(&new.token(1)));
+    // Each worker gets the new keys on its own.
+    eventually("the old key's token is refused", || !accepts(&old.token(1)));
 }
 
 #[test]
-fn whoever_comes_without_a_token_listens_to_what_is_signed() {
+fn without_a_token_clients_subscribe_by_signed_names() {
     let server = server(&["--turbo-secret", "turbo", "--cable-ready-secret", "none"]);
     let mut client = Cable::join(server.listen, None).welcomed();
     let pubsub = |name: &str, value: &str| json!({"channel": "$pubsub", name: value});
@@ -94,7 +98,7 @@ fn whoever_comes_without_a_token_listens_to_what_is_signed() {
         let expected = if cause.is_some() { "reject_subscription" } else { "confirm_subscription" };
         assert_eq!(client.subscribe(&identifier), expected, "{identifier}");
         if let Some(cause) = cause {
-            assert_eq!(met(&server, cause), 1, "{cause}");
+            assert_eq!(refusals(&server, cause), 1, "{cause}");
         }
     }
     let open = self::server(&["--public-streams"]);
@@ -104,8 +108,8 @@ fn whoever_comes_without_a_token_listens_to_what_is_signed() {
 }
 
 #[test]
-fn a_session_ends_with_its_token_where_that_is_asked_for() {
-    // Its last second is already running; the leeway of 5 s keeps it good a moment longer.
+fn with_end_expired_a_session_ends_with_its_token() {
+    // It has expired; the leeway of 5 s keeps it valid a moment longer.
     let ends_soon = |user: u64| {
         let claims = json!({"ext": identifiers(user), "exp": now_unix_s().saturating_sub(3)});
         hs256(SECRET, &claims)
@@ -116,6 +120,6 @@ fn a_session_ends_with_its_token_where_that_is_asked_for() {
     assert_eq!(short.told_to_go(), ("token_expired".to_owned(), false));
     assert_eq!(short.socket.close_code(), 1000);
     let stream = json!({"channel": "$pubsub", "signed_stream_name": signed(SECRET, "chat")});
-    assert_eq!(long.subscribe(&stream), "confirm_subscription", "another's session goes on");
-    assert_eq!(met(&ending, "token_expired"), 1);
+    assert_eq!(long.subscribe(&stream), "confirm_subscription", "other sessions continue");
+    assert_eq!(refusals(&ending, "token_expired"), 1);
 }

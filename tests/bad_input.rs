@@ -15,7 +15,7 @@ type Refusal = (&'static str, Vec<u8>, u16);
 type Forbidden = (&'static str, Vec<u8>, u16);
 
 #[test]
-fn bad_requests_are_answered_counted_and_ended() {
+fn bad_requests_are_answered_counted_and_disconnected() {
     let server = Server::start(&[]);
     for (violation, request, status) in refusals() {
         let mut socket = Socket::connect(server.listen);
@@ -25,14 +25,14 @@ fn bad_requests_are_answered_counted_and_ended() {
         if status == 426 {
             assert_eq!(response.header("sec-websocket-version"), Some("13"), "{response:?}");
         }
-        assert!(socket.ends(), "{violation}: the connection goes on");
+        assert!(socket.ends(), "{violation}: the connection stays open");
     }
     let counts = refusals().into_iter().map(|(violation, ..)| violation);
     each_is_counted(&server, counts.collect());
 }
 
 #[test]
-fn forbidden_frames_are_answered_counted_and_ended() {
+fn forbidden_frames_are_answered_counted_and_disconnected() {
     let server = Server::start(&[]);
     for (violation, frame, code) in forbidden() {
         let mut socket = Socket::open(server.listen, "/echo");
@@ -41,14 +41,14 @@ fn forbidden_frames_are_answered_counted_and_ended() {
         // Whether or not the closing handshake is completed, nothing further is answered.
         socket.send_frame(TEXT, b"still there?");
         socket.finish_sending();
-        assert!(socket.ends(), "{violation}: the connection goes on");
+        assert!(socket.ends(), "{violation}: the connection stays open");
     }
     let counts = forbidden().into_iter().map(|(violation, ..)| violation);
     each_is_counted(&server, counts.collect());
 }
 
 #[test]
-fn what_is_no_upgrade_is_told_to_upgrade() {
+fn plain_requests_to_websocket_paths_get_426() {
     let server = Server::start(&[]);
     for path in ["/echo", "/topics/x"] {
         let mut socket = Socket::connect(server.listen);
@@ -62,7 +62,7 @@ fn what_is_no_upgrade_is_told_to_upgrade() {
 }
 
 #[test]
-fn dribbled_bytes_are_as_good_as_whole_ones() {
+fn input_in_single_bytes_is_read_as_usual() {
     let server = Server::start(&[]);
     let mut socket = Socket::connect(server.listen);
     for byte in upgrade("/echo", &[]).bytes() {
@@ -81,7 +81,7 @@ fn dribbled_bytes_are_as_good_as_whole_ones() {
 
 /// RFC 6455 5.5.2: a pong is sent as soon as possible, not once the message is complete.
 #[test]
-fn the_pong_leaves_before_the_message_ends() {
+fn the_pong_is_sent_before_the_message_ends() {
     let server = Server::start(&[]);
     let mut socket = Socket::open(server.listen, "/echo");
     socket.send_frame(0x01, b"one ");

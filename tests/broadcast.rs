@@ -92,21 +92,21 @@ fn data_is_json_or_else_a_string() {
 }
 
 #[test]
-fn a_session_may_be_left_out() {
+fn a_session_can_be_excluded() {
     let server = Server::start(&["--workers", "2"]);
     let mut clients: Vec<(Cable, String)> =
         (0..4).map(|_| listener(&server, None, "news")).collect();
-    let said = |data: &str, sid: &str| {
+    let publish = |data: &str, sid: &str| {
         let meta = json!({"exclude_socket": sid});
         let body = json!({"stream": "news", "data": data, "meta": meta});
         assert_eq!(broadcast(&server, &body).status, 201);
     };
     let sids: Vec<String> = clients.iter().map(|(_, sid)| sid.clone()).collect();
     for (at, sid) in sids.iter().enumerate() {
-        said(&at.to_string(), sid);
+        publish(&at.to_string(), sid);
     }
-    // Nobody is left out for a session that is not there.
-    said("9", "0123456789abcdef0123456789abcdef");
+    // An unknown session excludes nobody.
+    publish("9", "0123456789abcdef0123456789abcdef");
     for (at, (client, _)) in clients.iter_mut().enumerate() {
         let heard: Vec<u64> = (0..4).map(|_| client.hear()["message"].as_u64().unwrap()).collect();
         let others = (0..4).filter(|other| *other != at).map(|other| other as u64);
@@ -116,7 +116,7 @@ fn a_session_may_be_left_out() {
 
 /// As in Action Cable; AnyCable ends the first session that it finds.
 #[test]
-fn all_sessions_of_somebody_end_and_no_others() {
+fn disconnect_ends_all_sessions_with_the_identifiers_and_no_others() {
     let server = Server::start_with(
         &["--workers", "2", "--public", "--broadcast-key", "none"],
         &[("STANDFAST_SERVE_SECRET", SECRET)],
@@ -125,10 +125,10 @@ fn all_sessions_of_somebody_end_and_no_others() {
     for (path, reconnect) in [("/_broadcast", false), ("/api/disconnect", true)] {
         let mut theirs: Vec<Cable> = (0..5).map(|_| of(1)).collect();
         let (mut other, mut nobody) = (of(2), listener(&server, None, "news").0);
-        let whose = json!({"identifier": identifiers(1), "reconnect": reconnect});
+        let target = json!({"identifier": identifiers(1), "reconnect": reconnect});
         let (body, status) = match path {
-            "/_broadcast" => (json!({"command": "disconnect", "payload": whose}), 201),
-            _ => (whose, 200),
+            "/_broadcast" => (json!({"command": "disconnect", "payload": target}), 201),
+            _ => (target, 200),
         };
         let answer = post(&server, path, "", &body.to_string());
         assert_eq!(answer.status, status, "{answer:?}");
@@ -146,7 +146,7 @@ fn all_sessions_of_somebody_end_and_no_others() {
 }
 
 #[test]
-fn of_a_broken_batch_nothing_is_published() {
+fn nothing_of_a_malformed_batch_is_published() {
     let server = Server::start(&["--max-message", "1KiB"]);
     let mut a = Socket::open(server.listen, "/topics/a");
     let broken = [
@@ -167,7 +167,7 @@ fn of_a_broken_batch_nothing_is_published() {
 }
 
 #[test]
-fn with_a_secret_publishing_takes_its_key() {
+fn with_a_secret_publishing_needs_its_key() {
     let server = Server::start_with(&[], &[("ANYCABLE_SECRET", "s3Krit")]);
     let body = r#"{"stream":"a","data":"x"}"#;
     for (key, status) in [("", 401), ("wrong", 401), (API_KEY, 401), (KEY, 201)] {
@@ -178,21 +178,27 @@ fn with_a_secret_publishing_takes_its_key() {
 }
 
 #[test]
-fn the_admin_key_opens_all_and_an_application_s_key_its_own_door() {
+fn the_admin_key_is_accepted_everywhere_and_an_application_key_at_its_endpoint() {
     let secret = ("STANDFAST_SERVE_SECRET", "s3Krit");
     let server = Server::start_with(&["--admin-key", "operator"], &[secret]);
-    let opens = |path: &str, key: &str, body: &str| post(&server, path, key, body).status != 401;
+    let accepts = |path: &str, key: &str, body: &str| post(&server, path, key, body).status != 401;
     let (theirs, ours) = (r#"{"stream":"a","data":"x"}"#, r#"{"topic":"a","data":"x"}"#);
     for key in [KEY, "operator"] {
-        assert!(opens("/_broadcast", key, theirs), "{key}");
+        assert!(accepts("/_broadcast", key, theirs), "{key}");
     }
     for key in [API_KEY, "operator"] {
-        assert!(opens("/api/publish", key, ours) && opens("/api/disconnect", key, "{}"), "{key}");
+        assert!(
+            accepts("/api/publish", key, ours) && accepts("/api/disconnect", key, "{}"),
+            "{key}"
+        );
     }
     for key in [KEY, ""] {
-        assert!(!opens("/api/publish", key, ours) && !opens("/api/disconnect", key, "{}"), "{key}");
+        assert!(
+            !accepts("/api/publish", key, ours) && !accepts("/api/disconnect", key, "{}"),
+            "{key}"
+        );
     }
-    assert!(!opens("/_broadcast", API_KEY, theirs));
+    assert!(!accepts("/_broadcast", API_KEY, theirs));
     let stats = |key: &str| {
         let head = format!("GET /api/stats HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {key}\r\n");
         http::ask(server.admin, &format!("{head}Connection: close\r\n\r\n")).status
@@ -201,7 +207,7 @@ fn the_admin_key_opens_all_and_an_application_s_key_its_own_door() {
 }
 
 #[test]
-fn a_key_of_its_own_or_none_is_said() {
+fn the_broadcast_key_can_be_set_or_turned_off() {
     let secret = ("ANYCABLE_SECRET", "s3Krit");
     let body = r#"{"stream":"a","data":"x"}"#;
     let own = Server::start_with(&[], &[secret, ("ANYCABLE_BROADCAST_KEY", "publisher")]);
@@ -212,19 +218,19 @@ fn a_key_of_its_own_or_none_is_said() {
 }
 
 #[test]
-fn a_new_secret_in_its_file_holds_after_a_reload() {
+fn a_reload_reads_secret_files_again() {
     let file = Scratch::new("reloaded.secret", "first\n");
     let server = Server::start(&["--broadcast-key", &format!("file:{}", file.path())]);
     let status = |key: &str| post(&server, "/_broadcast", key, "[]").status;
     assert_eq!((status("first"), status("second")), (201, 401));
     file.write("second\n");
     server.signal(Signal::HUP);
-    eventually("the new key opens", || status("second") == 201);
+    eventually("the new key is accepted", || status("second") == 201);
     assert_eq!(status("first"), 401);
 }
 
 #[test]
-fn without_a_key_no_page_from_elsewhere_publishes() {
+fn without_a_key_pages_of_other_sites_cannot_publish() {
     let server = Server::start(&[]);
     let request = "POST /_broadcast HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: https://evil.example\r\n\
                    Connection: close\r\nContent-Length: 2\r\n\r\n[]";
@@ -233,7 +239,7 @@ fn without_a_key_no_page_from_elsewhere_publishes() {
 
 /// As in AnyCable's server; plain topics have no type.
 #[test]
-fn a_broadcast_may_have_a_type() {
+fn a_broadcast_can_have_a_type() {
     let server = Server::start(&["--public-streams"]);
     let mut plain = Socket::open(server.listen, "/topics/a");
     let mut cable = Cable::join(server.listen, None).welcomed();
@@ -247,8 +253,8 @@ fn a_broadcast_may_have_a_type() {
     assert_eq!(texts(&mut plain, 1), ["{\"n\":1}"]);
 }
 
-/// Asks the listener for clients, by a connection that is kept.
-fn ask_kept(server: &Server, requests: &[String]) -> Vec<Response> {
+/// Sends requests to the client listener on one connection.
+fn ask_in_turn(server: &Server, requests: &[String]) -> Vec<Response> {
     let mut stream = std::net::TcpStream::connect(server.listen).unwrap();
     stream.set_read_timeout(Some(crate::harness::PATIENCE)).unwrap();
     let mut pending = Vec::new();
@@ -267,7 +273,7 @@ fn head(server: &Server, key: &str, more: &str) -> String {
 }
 
 #[test]
-fn with_a_key_they_are_taken_where_clients_connect() {
+fn with_a_key_broadcasts_are_accepted_on_the_client_listener() {
     let server = Server::start(&["--public", "--secret", SECRET, "--listen-broadcast"]);
     let mut a = Socket::open(server.listen, "/topics/a");
     let body = |n: u32| json!({"stream": "a", "data": n.to_string()}).to_string();
@@ -280,46 +286,46 @@ fn with_a_key_they_are_taken_where_clients_connect() {
     let (first, second) = one.split_at(7);
     let chunked = format!("{chunked}7\r\n{first}\r\n{:x}\r\n{second}\r\n{rest}", second.len());
     let broken = head(&server, KEY, "Content-Length: 1") + "{";
-    let answers = ask_kept(&server, &[counted(1), chunked, broken, counted(3)]);
+    let answers = ask_in_turn(&server, &[counted(1), chunked, broken, counted(3)]);
     let codes: Vec<u16> = answers.iter().map(|answer| answer.status).collect();
-    assert_eq!(codes, [201, 201, 422, 201], "one connection took all: {answers:?}");
+    assert_eq!(codes, [201, 201, 422, 201], "all on one connection: {answers:?}");
     assert_eq!(answers[1].json()["published"], 1);
     assert_eq!(texts(&mut a, 3), ["1", "2", "3"]);
     assert_eq!(server.metrics()["standfast_published_total{door=\"broadcast\"}"], 3.0);
 }
 
 #[test]
-fn without_the_key_nothing_is_read_where_clients_connect() {
+fn without_the_key_no_body_is_read_on_the_client_listener() {
     let server = Server::start(&["--broadcast-key", "right", "--listen-broadcast"]);
     // The response does not wait for the announced body.
     for key in ["wrong", ""] {
-        let answers = ask_kept(&server, &[head(&server, key, "Content-Length: 500")]);
+        let answers = ask_in_turn(&server, &[head(&server, key, "Content-Length: 500")]);
         assert_eq!(answers[0].status, 401, "{answers:?}");
         assert_eq!(answers[0].header("connection"), Some("close"));
     }
     let long = head(&server, "right", "Content-Length: 1048577");
-    assert_eq!(ask_kept(&server, &[long])[0].status, 413);
+    assert_eq!(ask_in_turn(&server, &[long])[0].status, 413);
     let get = format!(
         "GET /_broadcast HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer right\r\n\r\n",
         server.listen
     );
-    assert_eq!(ask_kept(&server, &[get])[0].status, 405);
+    assert_eq!(ask_in_turn(&server, &[get])[0].status, 405);
     let metrics = server.metrics();
     assert_eq!(metrics["standfast_broadcast_refused_total"], 2.0);
     assert_eq!(metrics["standfast_bodies_in_total"], 0.0);
     // Without --listen-broadcast the path does not exist.
     let other = Server::start(&["--broadcast-key", "right"]);
     let body = head(&other, "right", "Content-Length: 0");
-    assert_eq!(ask_kept(&other, &[body])[0].status, 404);
+    assert_eq!(ask_in_turn(&other, &[body])[0].status, 404);
 }
 
 /// Slow publishers with the key hold memory for a limited time.
 #[test]
-fn bodies_that_do_not_come_are_given_up_where_clients_connect() {
+fn incomplete_bodies_time_out_on_the_client_listener() {
     let flags = ["--broadcast-key", "k", "--listen-broadcast", "--handshake-timeout", "1s"];
     let server = Server::start(&flags);
-    let begun = head(&server, "k", "Content-Length: 1000") + "{";
-    assert_eq!(ask_kept(&server, &[begun])[0].status, 408);
+    let incomplete = head(&server, "k", "Content-Length: 1000") + "{";
+    assert_eq!(ask_in_turn(&server, &[incomplete])[0].status, 408);
     let metrics = server.metrics();
     let (late, held) = (metrics["standfast_bodies_late_total"], metrics["standfast_body_bytes"]);
     assert_eq!((late, held), (1.0, 0.0));

@@ -33,22 +33,22 @@ impl Client {
         Self { socket, sid }
     }
 
-    fn say(&mut self, command: &Value) {
+    fn send(&mut self, command: &Value) {
         self.socket.send_frame(TEXT, command.to_string().as_bytes());
     }
 
     fn command(&mut self, command: &str, identifier: &str) {
-        self.say(&json!({"command": command, "identifier": identifier}));
+        self.send(&json!({"command": command, "identifier": identifier}));
     }
 
     fn subscribe(&mut self, identifier: &str) {
         self.command("subscribe", identifier);
         let confirmed = json!({"type": "confirm_subscription", "identifier": identifier});
-        assert_eq!(self.hear(), confirmed);
+        assert_eq!(self.receive(), confirmed);
     }
 
-    /// The next message that is no ping.
-    fn hear(&mut self) -> Value {
+    /// The next message other than a ping.
+    fn receive(&mut self) -> Value {
         next(&mut self.socket).expect("a message before the end")
     }
 }
@@ -85,7 +85,7 @@ fn data(identifier: &str, message: impl Into<Value>) -> Value {
 }
 
 #[test]
-fn a_subscription_is_confirmed_and_hears_what_is_published() {
+fn a_subscription_is_confirmed_and_receives_publications() {
     let server = Server::start(&[]);
     let (mut one, mut two) = (Client::connect(&server), Client::connect(&server));
     one.subscribe(NEWS);
@@ -95,16 +95,16 @@ fn a_subscription_is_confirmed_and_hears_what_is_published() {
     let plain = json!({"topic": "news", "data_base64": "AP8="});
     assert_eq!(server.publish(&plain).status, 200);
     for (client, identifier) in [(&mut one, NEWS), (&mut two, NEWS_TOO)] {
-        assert_eq!(client.hear(), data(identifier, json!({"text": "hello"})));
-        assert_eq!(client.hear(), data(identifier, "not JSON"));
-        assert_eq!(client.hear(), data(identifier, "AP8="));
+        assert_eq!(client.receive(), data(identifier, json!({"text": "hello"})));
+        assert_eq!(client.receive(), data(identifier, "not JSON"));
+        assert_eq!(client.receive(), data(identifier, "AP8="));
     }
     assert_ne!(one.sid, two.sid);
 }
 
 /// One namespace: a message of a plain subscriber reaches clients of Action Cable and of events.
 #[test]
-fn a_topic_is_one_thing_for_all_dialects() {
+fn a_topic_is_shared_by_all_protocols() {
     let server = Server::start(&[]);
     let mut plain = Socket::open(server.listen, "/topics/news");
     let mut cable = Client::connect(&server);
@@ -113,11 +113,14 @@ fn a_topic_is_one_thing_for_all_dialects() {
     events.send(b"GET /events?topic=news HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
     eventually("all have subscribed", || server.metrics()["standfast_subscriptions"] == 3.0);
     plain.send_frame(TEXT, b"7");
-    assert_eq!(cable.hear(), data(NEWS, 7));
+    assert_eq!(cable.receive(), data(NEWS, 7));
     assert_eq!(plain.frame().map(|frame| frame.payload), Some(b"7".to_vec()));
-    let said = events.text_until("data: 7\n\n");
-    assert!(said.starts_with("HTTP/1.1 200 OK\r\n"), "{said}");
-    assert!(said.to_ascii_lowercase().contains("content-type: text/event-stream\r\n"), "{said}");
+    let response = events.text_until("data: 7\n\n");
+    assert!(response.starts_with("HTTP/1.1 200 OK\r\n"), "{response}");
+    assert!(
+        response.to_ascii_lowercase().contains("content-type: text/event-stream\r\n"),
+        "{response}"
+    );
 }
 
 #[test]
@@ -128,13 +131,13 @@ fn a_second_subscribe_is_confirmed_and_delivers_once() {
     client.subscribe(NEWS);
     publish(&server, "1");
     publish(&server, "2");
-    assert_eq!((client.hear(), client.hear()), (data(NEWS, 1), data(NEWS, 2)));
+    assert_eq!((client.receive(), client.receive()), (data(NEWS, 1), data(NEWS, 2)));
     assert_eq!(server.metrics()["standfast_subscriptions"], 1.0);
 }
 
 /// In one read or in many.
 #[test]
-fn unsubscribing_and_subscribing_again_keeps_its_order() {
+fn commands_of_one_connection_are_executed_in_order() {
     let server = Server::start(&[]);
     let mut client = Client::connect(&server);
     for _ in 0..50 {
@@ -144,16 +147,16 @@ fn unsubscribing_and_subscribing_again_keeps_its_order() {
     client.command("unsubscribe", NEWS_TOO);
     client.command("subscribe", NEWS_TOO);
     for identifier in std::iter::repeat_n(NEWS, 50).chain([NEWS_TOO]) {
-        assert_eq!(client.hear()["identifier"], identifier);
+        assert_eq!(client.receive()["identifier"], identifier);
     }
     publish(&server, "1");
-    assert_eq!(client.hear(), data(NEWS_TOO, 1));
+    assert_eq!(client.receive(), data(NEWS_TOO, 1));
     client.command("unsubscribe", NEWS_TOO);
-    eventually("nothing is left", || server.metrics()["standfast_topics"] == 0.0);
+    eventually("no topic is left", || server.metrics()["standfast_topics"] == 0.0);
 }
 
 #[test]
-fn what_may_not_be_listened_to_is_rejected_and_counted() {
+fn unauthorized_subscriptions_are_rejected_and_counted() {
     let server = Server::start(&["--max-subscriptions", "2"]);
     let mut client = Client::connect(&server);
     let long = json!({"channel": "$pubsub", "stream_name": "x", "more": "x".repeat(4096)});
@@ -166,7 +169,7 @@ fn what_may_not_be_listened_to_is_rejected_and_counted() {
     ] {
         client.command("subscribe", identifier);
         let rejected = json!({"type": "reject_subscription", "identifier": identifier});
-        assert_eq!(client.hear(), rejected);
+        assert_eq!(client.receive(), rejected);
         let counted = format!("standfast_auth_refused_total{{cause=\"{cause}\"}}");
         assert!(server.metrics()[&counted] > 0.0, "{identifier}");
     }
@@ -174,48 +177,48 @@ fn what_may_not_be_listened_to_is_rejected_and_counted() {
     client.subscribe(NEWS_TOO);
     let third = r#"{"channel":"$pubsub","stream_name":"third"}"#;
     client.command("subscribe", third);
-    assert_eq!(client.hear()["type"], "reject_subscription");
+    assert_eq!(client.receive()["type"], "reject_subscription");
     client.command("unsubscribe", NEWS);
     client.subscribe(third);
 }
 
 #[test]
-fn who_whispers_does_not_hear_it() {
+fn a_whisper_is_not_sent_to_its_sender() {
     let server = Server::start(&[]);
     let mut clients: Vec<Client> = (0..3).map(|_| Client::connect(&server)).collect();
     clients.iter_mut().for_each(|client| client.subscribe(NEWS));
     let whisper = json!({"command": "whisper", "identifier": NEWS, "data": {"typing": [1, 2]}});
-    clients[0].say(&whisper);
+    clients[0].send(&whisper);
     publish(&server, "1");
-    assert_eq!(clients[0].hear(), data(NEWS, 1));
+    assert_eq!(clients[0].receive(), data(NEWS, 1));
     for client in &mut clients[1..] {
-        let heard = [client.hear(), client.hear()];
-        assert!(heard.contains(&data(NEWS, json!({"typing": [1, 2]}))), "{heard:?}");
+        let received = [client.receive(), client.receive()];
+        assert!(received.contains(&data(NEWS, json!({"typing": [1, 2]}))), "{received:?}");
     }
     // A client that is not subscribed cannot whisper.
     let mut stranger = Client::connect(&server);
-    stranger.say(&whisper);
+    stranger.send(&whisper);
     eventually("it is counted", || server.metrics()["standfast_commands_ignored_total"] == 1.0);
 }
 
 #[test]
-fn what_needs_a_history_or_presence_is_answered_though_there_is_none() {
+fn history_and_presence_commands_are_refused() {
     let server = Server::start(&[]);
     let mut client = Client::with(&server, "/cable", "actioncable-v1-ext-json");
     let since = json!({"since": 1_700_000_000});
-    client.say(&json!({"command": "subscribe", "identifier": NEWS, "history": since}));
-    assert_eq!(client.hear()["type"], "confirm_subscription");
-    assert_eq!(client.hear(), json!({"type": "reject_history", "identifier": NEWS}));
-    client.say(&json!({"command": "history", "identifier": NEWS, "history": since}));
-    assert_eq!(client.hear()["type"], "reject_history");
-    client.say(&json!({"command": "presence", "identifier": NEWS}));
-    assert_eq!(client.hear()["message"], json!({"type": "error"}));
-    client.say(&json!({"command": "ping"}));
-    assert_eq!(client.hear(), json!({"type": "pong"}));
+    client.send(&json!({"command": "subscribe", "identifier": NEWS, "history": since}));
+    assert_eq!(client.receive()["type"], "confirm_subscription");
+    assert_eq!(client.receive(), json!({"type": "reject_history", "identifier": NEWS}));
+    client.send(&json!({"command": "history", "identifier": NEWS, "history": since}));
+    assert_eq!(client.receive()["type"], "reject_history");
+    client.send(&json!({"command": "presence", "identifier": NEWS}));
+    assert_eq!(client.receive()["message"], json!({"type": "error"}));
+    client.send(&json!({"command": "ping"}));
+    assert_eq!(client.receive(), json!({"type": "pong"}));
 }
 
 #[test]
-fn the_first_subprotocol_that_we_speak_is_agreed_on() {
+fn the_first_supported_subprotocol_is_selected() {
     let server = Server::start(&[]);
     let (v1, ext) = ("actioncable-v1-json", "actioncable-v1-ext-json");
     for (offered, agreed) in [
@@ -232,42 +235,43 @@ fn the_first_subprotocol_that_we_speak_is_agreed_on() {
 }
 
 #[test]
-fn what_cannot_be_understood_ends_the_session_with_a_reason() {
+fn malformed_messages_end_the_session_with_a_reason() {
     let server = Server::start(&[]);
     let what: [(u8, &[u8]); 4] =
         [(TEXT, b"{"), (TEXT, b"[]"), (TEXT, br#"{"command":"subscribe"}"#), (BINARY, b"{}")];
     for (count, (first, payload)) in what.into_iter().enumerate() {
         let mut client = Client::connect(&server);
         client.socket.send_frame(first, payload);
-        let told = json!({"type": "disconnect", "reason": "invalid_request", "reconnect": false});
-        assert_eq!(client.hear(), told);
+        let expected =
+            json!({"type": "disconnect", "reason": "invalid_request", "reconnect": false});
+        assert_eq!(client.receive(), expected);
         assert_eq!(client.socket.close_code(), 1008);
         let malformed = server.metrics()["standfast_commands_malformed_total"];
         assert_eq!(malformed, (count + 1) as f64);
     }
     // An unknown command is ignored.
     let mut client = Client::connect(&server);
-    client.say(&json!({"command": "dance", "identifier": NEWS}));
+    client.send(&json!({"command": "dance", "identifier": NEWS}));
     client.subscribe(NEWS);
 }
 
 #[test]
-fn pings_come_from_the_moment_of_opening_with_the_time() {
+fn pings_start_at_open_and_have_the_time() {
     let server = Server::start(&["--ping-interval", "50ms"]);
     let mut client = Client::connect(&server);
-    let mut seen = 0;
-    while seen < 5 {
+    let mut pings = 0;
+    while pings < 5 {
         let frame = client.socket.frame().expect("a ping");
         let ping: Value = serde_json::from_slice(&frame.payload).expect("JSON");
         assert_eq!(ping["type"], "ping");
         assert!(ping["message"].as_u64().expect("a time") > 1_700_000_000);
-        seen += 1;
+        pings += 1;
     }
 }
 
 /// A slow reader gets each ping between two messages, long before its queue is empty.
 #[test]
-fn a_ping_does_not_wait_behind_data() {
+fn a_ping_is_sent_ahead_of_queued_data() {
     let flags = ["--ping-interval", "100ms", "--send-queue", "64MiB", "--max-message", "1MiB"];
     let server = Server::start(&flags);
     let mut client = Client::connect(&server);
@@ -276,7 +280,7 @@ fn a_ping_does_not_wait_behind_data() {
     for _ in 0..20 {
         assert_eq!(server.publish(&big).status, 200);
     }
-    eventually("much waits for it", || server.metrics()["standfast_queued_bytes"] > 10_000_000.0);
+    eventually("its queue is long", || server.metrics()["standfast_queued_bytes"] > 10_000_000.0);
     let before = Instant::now();
     // One ping per interval is queued, in front.
     eventually("two intervals pass", || before.elapsed().as_millis() > 250);
@@ -292,8 +296,8 @@ fn a_ping_does_not_wait_behind_data() {
 }
 
 #[test]
-fn silence_ends_a_session_where_pongs_are_asked_for() {
-    // The tick of the idle timeout is what silence is measured in.
+fn a_silent_session_ends_after_the_pong_timeout() {
+    // Silence is measured in ticks of the idle timeout.
     let flags = ["--ping-interval", "50ms", "--pong-timeout", "300ms", "--idle-timeout", "8s"];
     let server = Server::start(&flags);
     let mut silent = Client::with(&server, "/cable", "actioncable-v1-ext-json");
@@ -301,26 +305,26 @@ fn silence_ends_a_session_where_pongs_are_asked_for() {
     let mut live = Client::with(&server, "/cable", "actioncable-v1-ext-json");
     let mut ended = false;
     while !ended {
-        let frame = live.socket.frame().expect("it stays");
-        assert_ne!(frame.first, CLOSE, "whoever answers stays");
-        live.say(&json!({"command": "pong"}));
+        let frame = live.socket.frame().expect("it stays connected");
+        assert_ne!(frame.first, CLOSE, "a client that answers stays connected");
+        live.send(&json!({"command": "pong"}));
         ended = server.metrics()["standfast_no_pong_total"] >= 1.0;
     }
-    let told = json!({"type": "disconnect", "reason": "no_pong", "reconnect": true});
-    assert_eq!(silent.hear(), told);
+    let expected = json!({"type": "disconnect", "reason": "no_pong", "reconnect": true});
+    assert_eq!(silent.receive(), expected);
     assert_eq!(silent.socket.close_code(), 1000);
     basic.subscribe(NEWS);
     assert_eq!(server.metrics()["standfast_no_pong_total"], 1.0);
 }
 
 #[test]
-fn a_server_that_goes_tells_its_clients_to_come_back() {
+fn a_draining_server_tells_clients_to_reconnect() {
     let mut server = Server::start(&["--drain", "200ms"]);
     let mut clients: Vec<Client> = (0..4).map(|_| Client::connect(&server)).collect();
     server.signal(Signal::TERM);
     for client in &mut clients {
-        let told = json!({"type": "disconnect", "reason": "server_restart", "reconnect": true});
-        assert_eq!(client.hear(), told);
+        let expected = json!({"type": "disconnect", "reason": "server_restart", "reconnect": true});
+        assert_eq!(client.receive(), expected);
         assert_eq!(client.socket.close_code(), 1001);
         client.socket.send_frame(CLOSE, &1001u16.to_be_bytes());
     }
@@ -328,27 +332,27 @@ fn a_server_that_goes_tells_its_clients_to_come_back() {
 }
 
 #[test]
-fn tokens_say_who_may_come_in() {
+fn tokens_authenticate_clients() {
     let server = Server::start(&["--secret", "s3Krit", "--enforce-jwt"]);
-    let told = |path: &str, protocols: &str| {
+    let first = |path: &str, protocols: &str| {
         let mut socket = handshake(&server, path, protocols, Some("actioncable-v1-json"));
         let message = next(&mut socket).expect("a message");
         (message["type"].clone(), message["reason"].clone())
     };
     let v1 = "actioncable-v1-json";
-    assert_eq!(told("/cable", v1), (json!("disconnect"), json!("unauthorized")));
-    assert_eq!(told("/cable?jid=x.y.z", v1), (json!("disconnect"), json!("unauthorized")));
+    assert_eq!(first("/cable", v1), (json!("disconnect"), json!("unauthorized")));
+    assert_eq!(first("/cable?jid=x.y.z", v1), (json!("disconnect"), json!("unauthorized")));
     let good = token(&json!({"ext": r#"{"user":1}"#}));
-    assert_eq!(told(&format!("/cable?jid={good}"), v1), (json!("welcome"), Value::Null));
+    assert_eq!(first(&format!("/cable?jid={good}"), v1), (json!("welcome"), Value::Null));
     let protocols = format!("{v1}, anycable-token.{good}");
-    assert_eq!(told("/cable", &protocols), (json!("welcome"), Value::Null));
+    assert_eq!(first("/cable", &protocols), (json!("welcome"), Value::Null));
     let old = token(&json!({"ext": "{}", "exp": 1_000_000_000}));
     let expired = (json!("disconnect"), json!("token_expired"));
-    assert_eq!(told(&format!("/cable?jid={old}"), v1), expired);
+    assert_eq!(first(&format!("/cable?jid={old}"), v1), expired);
 }
 
 #[test]
-fn signed_streams_are_checked() {
+fn signed_stream_names_are_verified() {
     let server = Server::start(&["--turbo-secret", "s3Krit"]);
     let mut client = Client::connect(&server);
     // "chat:2021", signed with s3Krit as Rails does.
@@ -360,13 +364,13 @@ fn signed_streams_are_checked() {
     client.subscribe(&turbo(signed));
     let message = json!({"topic": "chat:2021", "data": "\"<turbo-stream></turbo-stream>\""});
     assert_eq!(server.publish(&message).status, 200);
-    let heard = client.hear();
-    assert_eq!(heard, data(&turbo(signed), "<turbo-stream></turbo-stream>"));
+    let received = client.receive();
+    assert_eq!(received, data(&turbo(signed), "<turbo-stream></turbo-stream>"));
     client.command("subscribe", &turbo(&signed.replace("f9ee", "f9ef")));
-    assert_eq!(client.hear()["type"], "reject_subscription");
-    // With a secret nothing is public that is not signed.
+    assert_eq!(client.receive()["type"], "reject_subscription");
+    // With a secret unsigned names are refused.
     client.command("subscribe", NEWS);
-    assert_eq!(client.hear()["type"], "reject_subscription");
+    assert_eq!(client.receive()["type"], "reject_subscription");
     assert_eq!(http::get(server.listen, "/events?topic=news").status, 403);
 }
 

@@ -34,20 +34,21 @@ fn steps(document: &Value) -> Vec<Value> {
 }
 
 #[test]
-fn an_action_of_a_channel_is_performed_and_its_answer_received() {
+fn perform_sends_an_action_and_receives_its_answer() {
     let Some(rails) = Rails::start() else { return };
     let host = rails.address.to_string();
     let (_, document) = run(&FLOW.replace("HOST", &host), 0);
     let steps_of = steps(&document);
-    let did: Vec<_> = steps_of.iter().map(|step| (&step["requests"], &step["failed"])).collect();
+    let results: Vec<_> =
+        steps_of.iter().map(|step| (&step["requests"], &step["failed"])).collect();
     let [three, twelve, none] = [json!(3), json!(12), json!(0)];
     let expected = [(&three, &none), (&three, &none), (&twelve, &none), (&twelve, &none)];
-    assert_eq!(did, expected, "{document}");
-    // The check and the capture.
+    assert_eq!(results, expected, "{document}");
+    // One check and one capture.
     for check in steps_of[2]["checks"].as_array().unwrap() {
         assert_eq!((&check["passed"], &check["failed"]), (&twelve, &none), "{document}");
     }
-    assert_eq!(document["sockets"]["received"], 24, "each is answered once, and alone: {document}");
+    assert_eq!(document["sockets"]["received"], 24, "each is answered exactly once: {document}");
     assert_eq!(steps_of[2]["latency"]["count"], 12, "{document}");
     // An unknown action of the channel gets no answer.
     let text = FLOW.replace("HOST", &host).replace("action = 'echo'", "action = 'shout'");

@@ -22,7 +22,7 @@ fn load(server: &Server, more: &[&str]) -> (Finished, Value) {
 }
 
 #[test]
-fn every_client_is_subscribed_however_they_come_and_gets_each_broadcast() {
+fn every_client_subscribes_and_receives_each_broadcast() {
     let server = start();
     let admin = server.admin;
     let (broadcast, publish) =
@@ -47,7 +47,7 @@ fn every_client_is_subscribed_however_they_come_and_gets_each_broadcast() {
 }
 
 #[test]
-fn clients_whisper_to_all_others() {
+fn whispers_reach_all_other_clients() {
     let server = start();
     let flags = ["--fanout", "100", "--messages", "20", "--publish-by-socket"];
     let (finished, summary) = load(&server, &flags);
@@ -58,7 +58,7 @@ fn clients_whisper_to_all_others() {
 }
 
 #[test]
-fn a_channel_that_nobody_serves_is_rejected_and_said_to_be() {
+fn rejected_subscriptions_are_reported() {
     let server = start();
     let channel = r#"{"channel":"ChatChannel","room":{1..3}}"#;
     let (finished, summary) = load(&server, &["--hold", "0", "--channel", channel]);
@@ -68,7 +68,7 @@ fn a_channel_that_nobody_serves_is_rejected_and_said_to_be() {
 }
 
 #[test]
-fn a_server_that_goes_tells_its_clients_that_another_comes() {
+fn server_restart_is_reported_by_disconnect_reason() {
     let mut server = start();
     let url = format!("cable://{}", server.listen);
     let once = ["--retry", "1", "--backoff", "10ms..20ms"];
@@ -88,14 +88,14 @@ fn a_server_that_goes_tells_its_clients_that_another_comes() {
 }
 
 #[test]
-fn ten_thousand_clients_are_a_scenario_that_ends_in_one_table() {
+fn cable_scenario_prints_one_table_of_its_rounds() {
     let small = ["--connections", "100", "--hold", "1s", "--heartbeat", "1s", "--broadcasts", "2"];
     let finished = executable::run(&[&["prove", "cable-10k"], &small[..]].concat());
     assert_eq!(finished.code, Some(0), "{finished:?}");
     let rows: Vec<&str> = finished.stdout.lines().filter(|line| line.ends_with("  HELD")).collect();
     let begins = |at: usize, words: &str| rows[at].trim_start().starts_with(words);
     assert_eq!(rows.len(), 4, "{}", finished.stdout);
-    assert!(begins(0, "one after another, 1 worker ") && begins(3, "all at once, 2 workers"));
+    assert!(begins(0, "one by one, 1 worker ") && begins(3, "all at once, 2 workers"));
     assert!(finished.stdout.contains("Action Cable standalone"), "{}", finished.stdout);
     let storm = [&["prove", "cable-10k", "--connect", "storm"], &small[..], &["--json", "-"]];
     let finished = executable::run(&storm.concat());
@@ -109,7 +109,7 @@ fn ten_thousand_clients_are_a_scenario_that_ends_in_one_table() {
 }
 
 #[test]
-fn subscriptions_come_and_go_while_messages_are_published() {
+fn churn_checks_deliveries_during_subscribes_and_unsubscribes() {
     let server = start();
     let broadcast = format!("http://{}/_broadcast", server.admin);
     let channel = r#"{"channel":"$pubsub","stream_name":"s{1..40}"}"#;
@@ -126,7 +126,7 @@ fn subscriptions_come_and_go_while_messages_are_published() {
 }
 
 #[test]
-fn a_churn_is_a_scenario_that_tells_of_the_servers_memory() {
+fn churn_scenario_reports_the_servers_memory() {
     let scenario = "version = 1\ncable = true\nbroadcasts = 0\nconnections = '100'\n\
         hold = '6s'\nheartbeat = '1s'\n[churn]\nrate = '100'\nstreams = '50'\n\
         publish = '50'\ngrace = '3s'\n[serve]\npublic_streams = true\n";

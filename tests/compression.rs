@@ -39,7 +39,7 @@ fn violations(server: &Server, name: &str) -> u64 {
 }
 
 #[test]
-fn what_is_offered_is_agreed_on_and_what_is_off_is_not() {
+fn offers_are_negotiated_unless_compression_is_off() {
     let server = Server::start(&[]);
     for (offer, expected) in [
         (OFFER, Some(SHARED.to_owned())),
@@ -62,11 +62,11 @@ fn what_is_offered_is_agreed_on_and_what_is_off_is_not() {
     assert_eq!(open(&off, "/echo", OFFER).1, None);
     let takeover = Server::start(&["--compression", "takeover"]);
     assert_eq!(open(&takeover, "/echo", OFFER).1.as_deref(), Some(OFFER));
-    eventually("what it costs is said", || takeover.log().contains("310"));
+    eventually("its cost is logged", || takeover.log().contains("310"));
 }
 
 #[test]
-fn long_messages_come_back_compressed_and_short_ones_plain() {
+fn long_messages_are_compressed_and_short_ones_are_not() {
     let server = Server::start(&[]);
     for offer in [OFFER, "permessage-deflate; server_max_window_bits=9"] {
         let (mut socket, _) = open(&server, "/echo", offer);
@@ -92,7 +92,7 @@ fn long_messages_come_back_compressed_and_short_ones_plain() {
 }
 
 #[test]
-fn a_kept_context_shortens_what_is_said_again() {
+fn a_kept_context_shortens_repeated_messages() {
     let server = Server::start(&["--compression", "takeover"]);
     let (mut socket, _) = open(&server, "/echo", OFFER);
     let text = long_text("again");
@@ -115,7 +115,7 @@ fn a_kept_context_shortens_what_is_said_again() {
 
 /// The figure logged at start is the memory of a socket.
 #[test]
-fn kept_contexts_cost_what_is_said() {
+fn kept_contexts_cost_what_is_logged() {
     const SOCKETS: u64 = 100;
     let server = Server::start(&["--workers", "1", "--compression", "takeover"]);
     let payload = deflated(long_text("memory").as_bytes());
@@ -133,7 +133,7 @@ fn kept_contexts_cost_what_is_said() {
 }
 
 #[test]
-fn a_publication_is_compressed_once_for_all_who_take_it_so() {
+fn a_publication_is_compressed_once_per_window_size() {
     let server = Server::start(&["--workers", "1"]);
     let text = long_text("news");
     let small = "permessage-deflate; server_max_window_bits=9";
@@ -180,7 +180,7 @@ fn load_and_serve_compress_for_each_other() {
 }
 
 #[test]
-fn load_compresses_messages_from_the_size_on_that_was_said() {
+fn load_compresses_messages_from_the_configured_size() {
     let server = Server::start(&[]);
     let url = format!("ws://{}/echo", server.listen);
     let text = long_text("above");
@@ -213,7 +213,7 @@ fn inflated_bytes(server: &Server, of: &str) -> u64 {
 
 /// Negotiating compression must cost an idle socket nothing extra.
 #[test]
-fn an_idle_socket_that_agreed_costs_no_more() {
+fn an_idle_socket_with_compression_costs_no_more() {
     let memory: HashMap<&str, u64> = ["off", "shared"]
         .map(|how| {
             let server = Server::start(&["--workers", "1", "--compression", how]);

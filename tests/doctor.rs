@@ -8,7 +8,7 @@ use crate::harness::executable::{self, limited};
 
 /// With a Mac's 256 descriptors, the first command reports what fits and the second holds it.
 #[test]
-fn with_256_descriptors_a_newcomer_gets_from_error_to_held() {
+fn with_256_descriptors_the_error_names_a_number_that_can_be_held() {
     let prove = |connections: &str| {
         let small = ["prove", "--hold", "1s", "--heartbeat", "1s", "--connections", connections];
         executable::run_command(limited(256, &small))
@@ -16,22 +16,22 @@ fn with_256_descriptors_a_newcomer_gets_from_error_to_held() {
     let refused = prove("1M");
     assert_eq!(refused.code, Some(2), "{refused:?}");
     assert!(refused.stderr.contains("ulimit -n"), "{refused:?}");
-    let said = refused.stderr.lines().find_map(|line| line.split_once("--connections "));
-    let fits = said.expect("it says what fits").1.trim().to_owned();
+    let suggested = refused.stderr.lines().find_map(|line| line.split_once("--connections "));
+    let fits = suggested.expect("the error suggests a number").1.trim().to_owned();
     assert!(fits.parse().is_ok_and(|fits: u32| fits > 5_000), "{refused:?}");
     let held = prove(&fits);
     assert_eq!(held.code, Some(0), "{held:?}");
 }
 
 #[test]
-fn with_256_descriptors_a_proof_holds_what_it_chose() {
+fn with_256_descriptors_prove_without_a_number_holds_what_fits() {
     let held = executable::run_command(limited(256, &["prove", "--hold=1s", "--heartbeat=1s"]));
     assert_eq!(held.code, Some(0), "{held:?}");
     assert!(held.stdout.contains("HELD: 7,"), "{held:?}");
 }
 
 #[test]
-fn colours_are_for_a_terminal_that_wants_them() {
+fn colours_are_printed_to_a_terminal_without_no_color() {
     let on_a_terminal = |before: &str| {
         let doctor = executable::standfast(&["doctor", "--connections", "100"]);
         let line = format!("{before} {} doctor --connections 100", doctor.get_program().display());
@@ -47,7 +47,7 @@ fn colours_are_for_a_terminal_that_wants_them() {
 }
 
 #[test]
-fn doctor_says_what_fits_and_how_to_get_more() {
+fn doctor_prints_what_fits_and_how_to_raise_limits() {
     let fine = executable::run(&["doctor", "--connections", "100", "--role", "serve"]);
     assert_eq!(fine.code, Some(0), "{fine:?}");
     assert!(fine.stdout.contains("it fits"), "{}", fine.stdout);
@@ -61,7 +61,7 @@ fn doctor_says_what_fits_and_how_to_get_more() {
         "LimitNOFILE=",
         "--ulimit nofile=",
         "worker_rlimit_nofile ",
-        "as things are, about ",
+        "currently about ",
     ] {
         assert!(short.stdout.contains(line), "no {line:?} in {}", short.stdout);
     }
@@ -73,7 +73,7 @@ fn doctor_says_what_fits_and_how_to_get_more() {
 }
 
 #[test]
-fn a_message_is_explained_or_said_to_be_unknown() {
+fn known_messages_are_explained_and_unknown_ones_reported() {
     let explain = |text: &str| executable::run(&["doctor", "explain", text]);
     let known = explain("2026/11/20 03:00:00 [alert] 7#7: 768 worker_connections are not enough");
     assert_eq!(known.code, Some(0), "{known:?}");
@@ -91,10 +91,10 @@ fn a_message_is_explained_or_said_to_be_unknown() {
 }
 
 #[test]
-fn the_troubleshooting_page_is_the_table() {
+fn troubleshooting_page_is_generated_from_the_table() {
     let page = executable::run(&["doctor", "explain", "--page"]).stdout;
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operate/troubleshooting.md");
-    let kept = fs::read_to_string(file).expect("the page is there");
+    let kept = fs::read_to_string(file).expect("the page exists");
     assert!(
         kept == page,
         "run `standfast doctor explain --page > docs/operate/troubleshooting.md`"

@@ -11,10 +11,10 @@ use serde_json::json;
 use crate::harness::executable;
 use crate::harness::http;
 use crate::harness::server::Server;
-use crate::harness::web::{Got, Web};
+use crate::harness::web::{ReceivedRequest, Web};
 
 #[test]
-fn a_fan_out_is_published_by_http_or_by_a_socket_and_every_receipt_is_judged() {
+fn fan_out_over_http_or_a_socket_checks_every_receipt() {
     let server = Server::start(&["--admin-key", "secret"]);
     let url = format!("ws://{}/topics/fan", server.listen);
     let publish = format!("http://{}/api/publish", server.admin);
@@ -46,7 +46,7 @@ fn a_fan_out_is_published_by_http_or_by_a_socket_and_every_receipt_is_judged() {
 }
 
 #[test]
-fn a_fan_out_that_is_refused_or_cannot_be_published_says_so() {
+fn refused_publications_are_reported_by_cause() {
     let server = Server::start(&[]);
     let url = format!("ws://{}/topics/fan", server.listen);
     let nowhere = format!("http://{}/api/no-such-door", server.admin);
@@ -61,7 +61,7 @@ fn a_fan_out_that_is_refused_or_cannot_be_published_says_so() {
 }
 
 #[test]
-fn publications_carry_the_header_lines_that_were_said_to_where_their_name_was_said_to_lead() {
+fn publications_use_the_given_headers_and_resolve_address() {
     let server = Server::start(&[]);
     let admin = server.admin;
     // A foreign server that only forwards the bodies.
@@ -79,7 +79,7 @@ fn publications_carry_the_header_lines_that_were_said_to_where_their_name_was_sa
     assert_eq!(finished.code, Some(0), "{finished:?}");
     assert_eq!(finished.json()["broadcast"]["received"], 10, "{finished:?}");
     let got = door.got();
-    let said = |got: &Got| {
+    let said = |got: &ReceivedRequest| {
         let headers = ["authorization", "x-room", "host"].map(|name| got.header(name));
         headers == [Some("Token of-news"), Some("7"), Some(&host)]
     };
@@ -87,7 +87,7 @@ fn publications_carry_the_header_lines_that_were_said_to_where_their_name_was_sa
 }
 
 #[test]
-fn publications_to_a_name_that_is_not_found_fail_one_by_one() {
+fn publications_to_an_unresolved_host_fail_one_by_one() {
     let server = Server::start(&["--public-streams"]);
     let nowhere = ["--publish-url", "http://nowhere.invalid/in", "--topic", "fan", "--json", "-"];
     let few = ["--connections", "2", "--fanout", "100", "--messages", "5"];
@@ -101,7 +101,8 @@ fn publications_to_a_name_that_is_not_found_fail_one_by_one() {
         let fields = ["published", "receivers", "expected", "received", "lost"];
         let said = fields.map(|field| broadcast[field].as_u64().unwrap_or(u64::MAX));
         assert_eq!(said, [0, 2, 0, 0, 0], "{broadcast}");
-        let note = "note: nowhere.invalid is not found, so its publications fail as dns";
+        let note =
+            "warning: cannot resolve nowhere.invalid, its publications will fail (cause dns)";
         assert!(finished.stderr.contains(note), "{finished:?}");
     }
     // The churn test publishes to the same URL.
@@ -119,7 +120,7 @@ fn publications_to_a_name_that_is_not_found_fail_one_by_one() {
 }
 
 #[test]
-fn a_slow_publish_endpoint_and_one_that_hangs_up_are_both_told() {
+fn slow_and_failing_publish_endpoints_are_reported() {
     let server = Server::start(&[]);
     let url = format!("ws://{}/topics/fan", server.listen);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -147,11 +148,15 @@ fn a_slow_publish_endpoint_and_one_that_hangs_up_are_both_told() {
     let broadcast = &summary["broadcast"];
     let fields = ["published", "expected", "received", "lost"];
     let said = fields.map(|field| broadcast[field].as_u64().unwrap_or(u64::MAX));
-    assert_eq!(said, [2, 4, 0, 4], "what may have been taken is expected: {broadcast}");
+    assert_eq!(
+        said,
+        [2, 4, 0, 4],
+        "publications that may have been accepted are expected: {broadcast}"
+    );
     let failed = broadcast["publish_failed"].as_object().unwrap();
     assert_eq!((failed.len(), &failed["HTTP 503"]), (2, &json!(1)), "{broadcast}");
     let reasons = summary["reasons"].to_string();
-    assert!(reasons.contains("the rate asked for was not reached"), "{reasons}");
+    assert!(reasons.contains("the requested rate was not reached"), "{reasons}");
     let worst = broadcast["worst"].as_array().unwrap();
     assert!(worst.iter().all(|worst| worst["lost"] == 2) && worst.len() == 2, "{broadcast}");
 }

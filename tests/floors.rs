@@ -65,18 +65,37 @@ const CONTROL_PLANE: &[&str] = &["tokio", "mio", "axum", "hyper", "tracing"];
 const EMPTY_NAMES: &[&str] = &["common", "utils", "types", "core", "config", "macros"];
 
 #[test]
-fn every_crate_stands_only_on_lower_floors() {
+fn crates_depend_only_on_lower_layers() {
     let house: BTreeMap<&str, &[&str]> = HOUSE.iter().copied().collect();
     let declared = declared_edges();
     let members: BTreeSet<&str> = declared.keys().map(String::as_str).collect();
     let known: BTreeSet<&str> = house.keys().copied().collect();
-    assert_eq!(members, known, "a crate without a floor, or a floor without its crate");
+    assert_eq!(members, known, "the table and the workspace differ");
     for (package, dependencies) in &declared {
         let allowed = house[package.as_str()];
         let members_only = dependencies.iter().filter(|name| members.contains(name.as_str()));
         for dependency in members_only {
             let may = allowed.contains(&dependency.as_str());
             assert!(may, "{package} may not depend on {dependency}");
+        }
+    }
+}
+
+#[test]
+fn only_the_simulations_enable_the_feature_simulation() {
+    let (feature, forwarded) = ("simulation", "/simulation");
+    for package in metadata()["packages"].as_array().unwrap() {
+        let name = package["name"].as_str().unwrap();
+        for dependency in package["dependencies"].as_array().unwrap() {
+            let features = dependency["features"].as_array().unwrap();
+            let enabled = features.iter().any(|enabled| enabled.as_str() == Some(feature));
+            let on = dependency["name"].as_str().unwrap();
+            assert!(!enabled || name == "standfast-sim", "{name} enables `{feature}` of {on}");
+        }
+        for (other, enables) in package["features"].as_object().unwrap() {
+            let enables = enables.as_array().unwrap().iter().filter_map(Value::as_str);
+            let by = enables.filter(|on| *on == feature || on.ends_with(forwarded)).count();
+            assert!(by == 0 || other == feature, "`{other}` of {name} enables `{feature}`");
         }
     }
 }
@@ -92,13 +111,13 @@ fn the_data_plane_carries_no_runtime() {
 }
 
 #[test]
-fn the_ground_floor_touches_no_operating_system() {
-    for package in ["wire", "action-cable"] {
+fn lowest_layer_is_no_std() {
+    for (package, folder) in [("wire", "wire"), ("action-cable", "action_cable")] {
         let loaded = loaded_by(&format!("standfast-{package}"));
         for name in ["libc", "rustix", "polling", "socket2"] {
             assert!(!loaded.contains(name), "{package} loads {name}");
         }
-        let lib = root().join("crates").join(package.replace('-', "_")).join("src/lib.rs");
+        let lib = root().join("crates").join(folder).join("src/lib.rs");
         let lib = fs::read_to_string(lib).unwrap();
         let no_std = lib.lines().any(|line| line.contains("no_std"));
         assert!(no_std, "{package} is no_std + alloc");
@@ -110,15 +129,15 @@ fn the_ground_floor_touches_no_operating_system() {
 }
 
 #[test]
-fn crates_have_telling_names() {
+fn crate_names_are_specific() {
     for package in declared_edges().keys() {
         let last = package.rsplit('-').next().unwrap();
-        assert!(!EMPTY_NAMES.contains(&last), "{package} says nothing about what it is for");
+        assert!(!EMPTY_NAMES.contains(&last), "{package} is too vague a name");
     }
     for file in rust_files() {
         let stem = file.file_stem().unwrap().to_string_lossy().into_owned();
         let empty = ["common", "util", "utils", "helpers", "misc"].contains(&stem.as_str());
-        assert!(!empty, "{} says nothing about what it holds", file.display());
+        assert!(!empty, "{} is too vague a name", file.display());
     }
 }
 
@@ -133,7 +152,7 @@ fn unsafe_code_is_allowed_in_the_sys_layer_alone() {
         let mut about_it = text.lines().filter(|line| line.contains(&lint));
         let lifts = about_it.any(|line| lifting.iter().any(|word| line.contains(word)));
         let inside = file.starts_with(&sys);
-        assert!(!lifts || inside, "{} lifts the ban on unsafe code", file.display());
+        assert!(!lifts || inside, "{} allows unsafe code", file.display());
     }
 }
 
@@ -152,7 +171,7 @@ fn every_crate_takes_the_workspace_lints() {
 }
 
 #[test]
-fn every_module_says_what_it_is() {
+fn every_module_has_a_doc_comment() {
     let files = rust_files();
     assert!(files.len() > 10, "found only {} files: looking in the wrong place", files.len());
     for file in files {
@@ -224,7 +243,7 @@ fn root() -> PathBuf {
 
 /// Tables of the docs name tests that exist.
 #[test]
-fn what_is_said_to_be_shown_is_shown_by_tests_that_exist() {
+fn tests_named_in_the_docs_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut sources = String::new();
     for folder in ["tests", "crates"] {

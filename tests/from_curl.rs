@@ -2,19 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use crate::harness::Scratch;
 use crate::harness::executable::{self, standfast};
-use crate::harness::recorder::{Asked, Recorder};
+use crate::harness::recorder::{RecordedRequest, Recorder};
+use crate::harness::{Scratch, skip};
 
 #[test]
-fn what_from_curl_prints_sends_what_curl_sends() {
+fn printed_command_sends_the_same_request_as_curl() {
     let server = Recorder::hello();
     let url = format!("http://{}/x", server.address);
     let curl = std::process::Command::new("curl").arg("--version").output();
     if curl.is_err() {
-        assert!(std::env::var_os("CI").is_none(), "curl is not here");
-        eprintln!("skipped: curl is not here");
-        return;
+        return skip::missing("curl is not installed");
     }
     for options in [
         "",
@@ -49,20 +47,20 @@ fn what_from_curl_prints_sends_what_curl_sends() {
         assert!(ran.status.success(), "{line}: {}", String::from_utf8_lossy(&ran.stderr));
         let asked = server.asked();
         let [.., theirs, ours] = asked.as_slice() else { panic!("{asked:?}") };
-        // In a URL some versions of curl write %c3, others %C3.
-        let asked = |one: &Asked| (one.method.clone(), one.target.to_ascii_lowercase());
+        // Versions of curl differ in the case of percent-encoding.
+        let asked = |one: &RecordedRequest| (one.method.clone(), one.target.to_ascii_lowercase());
         assert_eq!(asked(ours), asked(theirs), "{text}");
         let is_form =
             theirs.header("content-type").is_some_and(|kind| kind.starts_with("multipart"));
-        let plain = |asked: &Asked| {
+        let plain = |asked: &RecordedRequest| {
             let text = String::from_utf8_lossy(&asked.body).into_owned();
             let mark = asked.header("content-type").and_then(|kind| kind.split("boundary=").nth(1));
             mark.map_or(text.clone(), |mark| text.replace(mark, "MARK"))
         };
         assert_eq!(plain(ours), plain(theirs), "{text}");
-        // Whose lines are sent, and what they say: the mark of a form is everybody's own, as is who
-        // asks where nobody says so, and which codings are known.
-        let names = |asked: &Asked| {
+        // The same headers with the same values, except the boundary of a form, the default User-Agent
+        // and the supported codings.
+        let names = |asked: &RecordedRequest| {
             asked.headers.iter().map(|(name, _)| name.clone()).collect::<BTreeSet<_>>()
         };
         assert_eq!(names(ours), names(theirs), "{text}");

@@ -23,18 +23,18 @@ fn run(words: &[&str], size: &Size) -> Finished {
     executable::run_command(command)
 }
 
-fn said_on(words: &[&str], size: &Size) -> String {
+fn help_on(words: &[&str], size: &Size) -> String {
     let finished = run(words, size);
     assert_eq!(finished.code, Some(0), "{words:?}: {finished:?}");
     finished.stdout
 }
 
-fn said(words: &[&str]) -> String {
-    said_on(words, &PAGE)
+fn help(words: &[&str]) -> String {
+    help_on(words, &PAGE)
 }
 
 fn fits(words: &[&str], size: &Size) -> String {
-    let text = said_on(words, size);
+    let text = help_on(words, size);
     let lines = text.lines().count();
     assert!(lines <= size.lines, "{words:?} has {lines} lines: {text}");
     for line in text.lines() {
@@ -68,7 +68,7 @@ fn flags(help: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_help_of_every_command_fits_a_screen() {
+fn help_of_every_command_fits_one_screen() {
     let mut left = vec![Vec::<String>::new()];
     let mut seen = 0;
     while let Some(path) = left.pop() {
@@ -84,23 +84,23 @@ fn the_help_of_every_command_fits_a_screen() {
 }
 
 #[test]
-fn topics_lead_to_every_flag_and_so_do_completions_and_the_manual() {
+fn topics_completions_and_manual_have_every_flag() {
     let folder = std::env::temp_dir().join(format!("standfast-help-man-{}", std::process::id()));
-    said(&["man", folder.to_str().expect("a plain path")]);
-    let script = said(&["completions", "bash"]);
+    help(&["man", folder.to_str().expect("UTF-8 path")]);
+    let script = help(&["completions", "bash"]);
     for (command, least) in
         [("load", 65), ("serve", 50), ("proxy", 45), ("stress", 14), ("prove", 10)]
     {
-        let all = flags(&said(&["help", command, "all"]));
+        let all = flags(&help(&["help", command, "all"]));
         assert!(all.len() >= least, "{command} has {} flags: {all:?}", all.len());
         let page = fs::read_to_string(folder.join(format!("standfast-{command}.1"))).unwrap();
         for flag in &all {
             assert!(script.contains(flag), "completions lack {flag} of {command}");
             assert!(page.contains(&flag.replace('-', r"\-")), "the manual lacks {flag}");
         }
-        let first = said(&[command, "--help"]);
+        let first = help(&[command, "--help"]);
         let Some((_, topics)) = first.split_once("TOPIC is one of\n") else {
-            assert_eq!(flags(&first), all, "{command} shows all at once");
+            assert_eq!(flags(&first), all, "{command} shows all flags on one screen");
             continue;
         };
         let mut found = BTreeSet::from(["--help".to_owned()]);
@@ -111,16 +111,16 @@ fn topics_lead_to_every_flag_and_so_do_completions_and_the_manual() {
         }
         assert_eq!(found, all, "topics of {command}");
     }
-    fs::remove_dir_all(&folder).expect("it was made above");
+    fs::remove_dir_all(&folder).expect("created above");
 }
 
 #[test]
-fn help_says_more_of_a_flag_than_the_first_screen() {
-    let pacing = said(&["help", "load", "pacing"]);
+fn help_by_topic_has_more_than_the_first_screen() {
+    let pacing = help(&["help", "load", "pacing"]);
     assert!(pacing.contains("--think") && !pacing.contains("--fanout"), "{pacing}");
-    let all = said(&["help", "load", "all"]);
+    let all = help(&["help", "load", "all"]);
     assert!(all.contains("{9000..9003}") && all.contains("Action Cable:"), "{all}");
-    assert!(!said(&["load", "--help"]).contains("{9000..9003}"));
+    assert!(!help(&["load", "--help"]).contains("{9000..9003}"));
     for (words, named) in [
         (&["help", "laod"][..], "did you mean load?"),
         (&["help", "load", "fanout"], "did you mean fan-out?"),

@@ -10,21 +10,21 @@ use crate::harness::executable;
 const COMMANDS: [&str; 6] = ["serve", "load", "prove", "doctor", "stress", "plan"];
 
 #[test]
-fn completions_know_every_command_and_its_flags() {
+fn completions_contain_every_command_and_its_flags() {
     for shell in ["bash", "zsh", "fish"] {
         let finished = executable::run(&["completions", shell]);
         assert_eq!(finished.code, Some(0), "{finished:?}");
         for word in COMMANDS.into_iter().chain(["connections", "heartbeat", "max-message"]) {
-            assert!(finished.stdout.contains(word), "{shell} does not know {word}");
+            assert!(finished.stdout.contains(word), "{shell} completions lack {word}");
         }
     }
     let finished = executable::run(&["completions", "cmd.exe"]);
     assert_eq!(finished.code, Some(2), "{finished:?}");
-    assert!(finished.stderr.contains("bash"), "what there is: {}", finished.stderr);
+    assert!(finished.stderr.contains("bash"), "the error lists the shells: {}", finished.stderr);
 }
 
 #[test]
-fn bash_completes_a_flag_from_them() {
+fn bash_completes_a_flag() {
     let script = executable::run(&["completions", "bash"]).stdout;
     let ask = "COMP_WORDS=(standfast prove --conn); COMP_CWORD=2\n\
                _standfast standfast --conn prove; printf '%s\\n' \"${COMPREPLY[@]}\"";
@@ -35,7 +35,7 @@ fn bash_completes_a_flag_from_them() {
 }
 
 #[test]
-fn the_manual_has_a_page_for_every_command() {
+fn every_command_has_a_manual_page() {
     let folder = std::env::temp_dir().join(format!("standfast-man-{}", std::process::id()));
     let finished = executable::run(&["man", folder.to_str().expect("a plain path")]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
@@ -46,11 +46,11 @@ fn the_manual_has_a_page_for_every_command() {
     }
     let prove = fs::read_to_string(folder.join("standfast-prove.1")).expect("checked above");
     assert!(prove.contains(r"\-\-connections"), "{prove}");
-    fs::remove_dir_all(&folder).expect("it was made above");
+    fs::remove_dir_all(&folder).expect("the folder exists");
 }
 
 #[test]
-fn the_package_has_every_file_it_is_built_from() {
+fn package_contains_every_included_file() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["package", "--list", "--allow-dirty", "--offline", "--package", "standfast-cli"]);
@@ -58,15 +58,20 @@ fn the_package_has_every_file_it_is_built_from() {
     let listed = String::from_utf8(output.stdout).expect("names of files are text");
     let mut included = 0;
     for file in listed.lines().filter(|file| file.starts_with("src/") && file.ends_with(".rs")) {
-        let text = fs::read_to_string(root.join(file)).expect("listed files are there");
-        let folder = Path::new(file).parent().expect("it is in src");
+        let text = fs::read_to_string(root.join(file)).expect("listed files exist");
+        let folder = Path::new(file).parent().expect("the file is in src");
         for path in text.split("include_str!(\"").skip(1).filter_map(|rest| rest.split('"').next())
         {
-            let wanted = fs::canonicalize(root.join(folder).join(path)).expect("it is there");
-            let wanted = wanted.strip_prefix(root).expect("it is ours").to_str().expect("plain");
-            assert!(listed.lines().any(|line| line == wanted), "{wanted} is not packed");
+            let wanted =
+                fs::canonicalize(root.join(folder).join(path)).expect("an included file exists");
+            let wanted = wanted
+                .strip_prefix(root)
+                .expect("it is in the repository")
+                .to_str()
+                .expect("plain");
+            assert!(listed.lines().any(|line| line == wanted), "{wanted} is not in the package");
             included += 1;
         }
     }
-    assert!(included >= 4, "found only {included} files that are built in");
+    assert!(included >= 4, "found only {included} included files");
 }

@@ -11,12 +11,12 @@ use crate::harness::socket::{Socket, TEXT};
 use crate::harness::{Scratch, eventually, http};
 
 #[test]
-fn sigterm_tells_every_client_and_exits_with_0() {
+fn sigterm_closes_every_client_with_1001_and_exits_with_0() {
     let mut server = Server::start(&["--drain", "1s"]);
     let mut sockets: Vec<Socket> =
         (0..20).map(|_| Socket::open(server.listen, "/topics/x")).collect();
     server.signal(Signal::TERM);
-    eventually("nobody new is accepted", || TcpStream::connect(server.listen).is_err());
+    eventually("new connections are refused", || TcpStream::connect(server.listen).is_err());
     for socket in &mut sockets {
         assert_eq!(socket.close_code(), 1001);
         socket.send_frame(0x88, &1001_u16.to_be_bytes());
@@ -26,13 +26,13 @@ fn sigterm_tells_every_client_and_exits_with_0() {
 }
 
 #[test]
-fn health_says_draining_until_a_second_signal_ends_it() {
+fn health_reports_draining_until_a_second_signal_exits() {
     let mut server = Server::start(&["--drain", "10m", "--workers", "1"]);
     let mut sockets: Vec<Socket> =
         (0..8).map(|_| Socket::open(server.listen, "/topics/x")).collect();
     assert_eq!(http::get(server.admin, "/health").status, 200);
     server.signal(Signal::TERM);
-    eventually("health says so", || http::get(server.admin, "/health").status == 503);
+    eventually("health reports draining", || http::get(server.admin, "/health").status == 503);
     assert_eq!(http::get(server.admin, "/health").body.trim(), "draining");
     assert_eq!(http::get(server.admin, "/api/stats").json()["status"], "draining");
     // Ten minutes for eight connections: most are still served.
@@ -44,7 +44,7 @@ fn health_says_draining_until_a_second_signal_ends_it() {
 }
 
 #[test]
-fn a_client_that_never_answers_does_not_hold_up_the_end() {
+fn a_client_that_never_answers_does_not_delay_the_exit() {
     let mut server = Server::start(&["--drain", "200ms"]);
     let _silent = Socket::open(server.listen, "/echo");
     server.signal(Signal::TERM);
@@ -52,7 +52,7 @@ fn a_client_that_never_answers_does_not_hold_up_the_end() {
 }
 
 #[test]
-fn sighup_applies_what_may_change_and_refuses_what_may_not() {
+fn sighup_reloads_what_can_change_and_refuses_the_rest() {
     let config = Scratch::new("reload.toml", "[serve]\nmax_message = \"1KiB\"\nbacklog = 128\n");
     let server = Server::start(&["--config", config.path()]);
     let mut before = Socket::open(server.listen, "/echo");
@@ -65,7 +65,7 @@ fn sighup_applies_what_may_change_and_refuses_what_may_not() {
 
     config.write("[serve]\nmax_message = \"4KiB\"\nbacklog = 128\n");
     server.signal(Signal::HUP);
-    eventually("the new limit holds", || {
+    eventually("the new limit applies", || {
         let mut after = Socket::open(server.listen, "/echo");
         after.send_frame(TEXT, &[b'x'; 2048]);
         after.frame().is_some_and(|frame| frame.first == TEXT)
@@ -74,7 +74,7 @@ fn sighup_applies_what_may_change_and_refuses_what_may_not() {
 }
 
 #[test]
-fn a_flag_wins_over_the_environment_and_that_over_the_file() {
+fn flags_override_the_environment_which_overrides_the_file() {
     let config = Scratch::new("order.toml", "[serve]\nmax_message = \"1KiB\"\n");
     let echoes = |server: &Server, length: usize| {
         let mut socket = Socket::open(server.listen, "/echo");
@@ -92,7 +92,7 @@ fn a_flag_wins_over_the_environment_and_that_over_the_file() {
 }
 
 #[test]
-fn what_cannot_be_used_exits_with_2_and_says_why() {
+fn unusable_configuration_exits_with_2_and_the_reason() {
     let unknown = Scratch::new("unknown.toml", "[serve]\nmax_mesage = \"1KiB\"\n");
     let busy = TcpListener::bind("127.0.0.1:0").unwrap();
     let busy = busy.local_addr().unwrap().to_string();

@@ -8,24 +8,24 @@ use crate::harness::server::Server;
 use crate::harness::socket::{CLOSE, PING, PONG, Socket, TEXT};
 
 #[test]
-fn a_head_that_never_ends_is_ended_in_time() {
+fn an_endless_head_times_out() {
     let server = Server::start(&["--handshake-timeout", "1s"]);
     let mut silent = Socket::connect(server.listen);
-    let mut dribbling = Socket::connect(server.listen);
-    dribbling.send(b"GET /echo HTTP/1.1\r\nHost: a\r\nX-Slow: ");
-    // Each byte is progress, but it is the whole head that has to come in time.
-    eventually("both are closed for their handshakes", || {
-        dribbling.send(b"x");
+    let mut trickling = Socket::connect(server.listen);
+    trickling.send(b"GET /echo HTTP/1.1\r\nHost: a\r\nX-Slow: ");
+    // Each byte is progress, but the timeout is for the complete head.
+    eventually("both are closed by the handshake timeout", || {
+        trickling.send(b"x");
         server.closed("handshake_timeout") == 2
     });
-    assert!(dribbling.ends() && silent.ends());
+    assert!(trickling.ends() && silent.ends());
     let mut quick = Socket::open(server.listen, "/echo");
     quick.send_frame(TEXT, b"in time");
     assert!(quick.frame().is_some());
 }
 
 #[test]
-fn a_silent_client_is_pinged_then_closed_and_one_that_answers_stays() {
+fn an_idle_client_is_pinged_then_closed_unless_it_answers() {
     let server = Server::start(&["--idle-timeout", "1s"]);
     let mut silent = Socket::open(server.listen, "/echo");
     let mut live = Socket::open(server.listen, "/echo");
@@ -43,7 +43,7 @@ fn a_silent_client_is_pinged_then_closed_and_one_that_answers_stays() {
 }
 
 #[test]
-fn without_pings_silence_alone_decides() {
+fn without_pings_an_idle_client_is_closed() {
     let server = Server::start(&["--idle-timeout", "500ms", "--pings", "off"]);
     let mut socket = Socket::open(server.listen, "/echo");
     assert_eq!(socket.frame().map(|frame| frame.first), Some(CLOSE));
@@ -51,7 +51,7 @@ fn without_pings_silence_alone_decides() {
 }
 
 #[test]
-fn a_slow_consumer_is_closed_and_told_why() {
+fn a_slow_consumer_is_closed_with_1013() {
     let server = Server::start(&["--send-queue", "64KiB"]);
     let mut slow = Socket::open(server.listen, "/topics/x");
     publish_until(&server, || server.metrics()["standfast_dropped_slow_total"] > 0.0);
@@ -63,7 +63,7 @@ fn a_slow_consumer_is_closed_and_told_why() {
 }
 
 #[test]
-fn a_slow_consumer_may_lose_messages_instead_and_each_is_counted() {
+fn drop_policies_keep_a_slow_consumer_and_count_each_drop() {
     for policy in ["drop-oldest", "latest-only"] {
         let server = Server::start(&["--send-queue", "64KiB", "--slow-consumer", policy]);
         let mut slow = Socket::open(server.listen, "/topics/x");

@@ -14,14 +14,14 @@ use crate::harness::server::Server;
 use crate::harness::{Deserted, eventually, two_ports_in_a_row};
 
 #[test]
-fn a_dead_target_is_reported_by_cause() {
+fn refused_connections_are_counted_by_cause() {
     let nobody = Deserted::port();
     let summary = falls_short(&format!("ws://{}/", nobody.address), &[]);
     assert_eq!(summary["connect_errors"], json!({"connect_refused": 20}), "{summary}");
 }
 
 #[test]
-fn a_deaf_target_is_given_up_in_time() {
+fn silent_server_times_out_the_handshake() {
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("ws://{}/", deaf.local_addr().unwrap());
     let summary = falls_short(&url, &["--connect-timeout", "500ms"]);
@@ -29,14 +29,14 @@ fn a_deaf_target_is_given_up_in_time() {
 }
 
 #[test]
-fn an_unwilling_target_is_reported_by_cause() {
+fn rejected_handshakes_are_counted_by_status() {
     let server = Server::start(&[]);
     let summary = falls_short(&format!("ws://{}/nowhere", server.listen), &[]);
     assert_eq!(summary["connect_errors"], json!({"status_404": 20}), "{summary}");
 }
 
 #[test]
-fn sockets_lost_on_the_way_are_reported_by_cause() {
+fn lost_connections_are_counted_by_cause() {
     let mut server = Server::start(&["--drain", "0s"]);
     let load = hold(&server, "3s");
     server.signal(Signal::TERM);
@@ -49,7 +49,7 @@ fn sockets_lost_on_the_way_are_reported_by_cause() {
 }
 
 #[test]
-fn an_interrupted_run_says_what_it_has_and_exits_with_130() {
+fn interrupted_run_prints_its_results_and_exits_with_130() {
     let server = Server::start(&[]);
     let load = hold(&server, "10m");
     // The server sends pings once all connections count as open.
@@ -63,7 +63,7 @@ fn an_interrupted_run_says_what_it_has_and_exits_with_130() {
 }
 
 #[test]
-fn the_ways_to_connect_all_open_everyone() {
+fn every_connect_mode_opens_all_connections() {
     let server = Server::start(&[]);
     let url = format!("ws://{}/echo", server.listen);
     for connect in ["windowed", "one-by-one", "paced:1k", "storm"] {
@@ -81,7 +81,7 @@ fn falls_short(url: &str, more: &[&str]) -> Value {
     let args = ["load", url, "--connections", "20", "--json", "-"];
     let finished = executable::run(&[&args[..], more].concat());
     assert_eq!(finished.code, Some(1), "{finished:?}");
-    assert!(finished.stderr.contains("fell short"), "people are told too: {finished:?}");
+    assert!(finished.stderr.contains("fell short"), "stderr shows it too: {finished:?}");
     let summary = finished.json();
     assert_eq!((&summary["held"], &summary["connections"]["failed"]), (&json!(false), &json!(20)));
     summary
@@ -99,7 +99,7 @@ fn hold(server: &Server, time: &str) -> Running {
 
 /// No server listens at first, as after a crash; then all connect, spread by jitter.
 #[test]
-fn a_crowd_that_was_refused_comes_back_with_jitter() {
+fn refused_connections_are_retried_with_jitter() {
     let nobody = Deserted::port();
     let address = nobody.address.to_string();
     let url = format!("ws://{address}/echo");
@@ -128,7 +128,7 @@ fn a_crowd_that_was_refused_comes_back_with_jitter() {
 }
 
 #[test]
-fn attempts_that_all_fail_are_counted_apart_from_what_failed_in_the_end() {
+fn failed_attempts_are_counted_apart_from_failed_connections() {
     let nobody = Deserted::port();
     let url = format!("ws://{}/echo", nobody.address);
     let summary = falls_short(&url, &["--retry", "3", "--backoff", "1ms..5ms"]);
@@ -138,7 +138,7 @@ fn attempts_that_all_fail_are_counted_apart_from_what_failed_in_the_end() {
 
 /// The server closes each idle socket; each is reopened repeatedly.
 #[test]
-fn sockets_that_ended_are_opened_again() {
+fn closed_connections_are_reopened() {
     let server = Server::start(&["--idle-timeout", "1s", "--pings", "off"]);
     let url = format!("ws://{}/echo", server.listen);
     let again = ["--connections", "20", "--hold", "4s", "--heartbeat", "0", "--json", "-"];
@@ -155,7 +155,7 @@ fn sockets_that_ended_are_opened_again() {
 
 /// The server counts connections and messages, too.
 #[test]
-fn connections_are_replaced_after_their_messages_and_the_server_counted_the_same() {
+fn connections_are_replaced_after_n_messages_as_the_server_counts() {
     let server = Server::start(&[]);
     let url = format!("ws://{}/echo", server.listen);
     let few = ["--connections", "20", "--messages-per-connection", "5", "--duration", "500ms"];
@@ -189,7 +189,7 @@ fn thresholds_decide_the_exit_code() {
 }
 
 #[test]
-fn the_target_is_watched_and_a_rate_beyond_reach_is_said_to_be() {
+fn watched_process_is_measured_and_a_saturated_generator_is_reported() {
     let server = Server::start(&[]);
     let pid = server.pid().to_string();
     let url = format!("ws://{}/echo", server.listen);
@@ -213,7 +213,7 @@ fn the_target_is_watched_and_a_rate_beyond_reach_is_said_to_be() {
 }
 
 #[test]
-fn a_range_of_ports_is_several_destinations() {
+fn port_range_is_expanded_to_several_targets() {
     let [first, second] = two_ports_in_a_row();
     let one = Server::start(&["--listen", &format!("127.0.0.1:{first}")]);
     let two = Server::start(&["--listen", &format!("127.0.0.1:{second}")]);
@@ -227,7 +227,7 @@ fn a_range_of_ports_is_several_destinations() {
 }
 
 #[test]
-fn stages_go_up_stay_and_come_down_again() {
+fn stages_ramp_connections_up_and_down() {
     let server = Server::start(&[]);
     let url = format!("ws://{}/echo", server.listen);
     let stages = ["--stages", "500ms:100,300ms:100,500ms:20,300ms:50", "--json", "-"];
@@ -245,7 +245,7 @@ fn stages_go_up_stay_and_come_down_again() {
 }
 
 #[test]
-fn a_message_of_ones_own_is_sent_thought_about_and_answered() {
+fn custom_message_is_sent_with_think_time_and_answered() {
     let server = Server::start(&["--public"]);
     let echo = format!("ws://{}/echo", server.listen);
     let own = ["--connections", "5", "--messages", "4", "--message", r#"{"cmd":"ping"}"#];
@@ -270,7 +270,7 @@ fn a_message_of_ones_own_is_sent_thought_about_and_answered() {
 }
 
 #[test]
-fn where_nothing_came_no_threshold_is_met() {
+fn no_threshold_is_met_without_answers() {
     let met = |url: &str, more: &[&str], thresholds: &[&str]| {
         let fail = thresholds.iter().flat_map(|threshold| ["--fail", threshold]);
         let words = ["load", url, "--connections", "2", "--json", "-"].into_iter();
@@ -296,7 +296,7 @@ fn where_nothing_came_no_threshold_is_met() {
 }
 
 #[test]
-fn subprotocols_are_offered_in_their_order_and_the_server_must_choose_one_of_them() {
+fn server_must_choose_an_offered_subprotocol() {
     let chat = Chat::start(0);
     let url = format!("ws://{}/echo?chooses=chat.v1", chat.address);
     let run = |offer: &[&str]| {

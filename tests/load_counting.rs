@@ -40,12 +40,12 @@ const CONNECTIONS: u64 = 10;
 const MESSAGES: u64 = 2_500;
 
 #[test]
-fn load_counts_what_a_faulty_server_does_to_the_unit() {
+fn faults_of_the_server_are_counted_exactly() {
     let (address, done) = start(Faults { drop_each: 1_000, double_each: 1_001, swap_at: 500 });
     let echo = echo_of(&load(address));
     let count = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
     assert_eq!(count(&done.received), CONNECTIONS * MESSAGES);
-    assert_eq!(count(&done.dropped), CONNECTIONS * 2, "the server did what it is for");
+    assert_eq!(count(&done.dropped), CONNECTIONS * 2, "the server made its faults");
     assert_eq!(count(&done.doubled), CONNECTIONS * 2);
     assert_eq!(count(&done.swapped), CONNECTIONS);
     let said = |name: &str| echo[name].as_u64().unwrap_or_else(|| panic!("no {name}: {echo}"));
@@ -58,7 +58,7 @@ fn load_counts_what_a_faulty_server_does_to_the_unit() {
 }
 
 #[test]
-fn load_finds_nothing_wrong_with_a_right_server() {
+fn no_faults_are_counted_with_a_correct_server() {
     let never = u64::MAX;
     let (address, done) = start(Faults { drop_each: never, double_each: never, swap_at: never });
     let finished = load(address);

@@ -54,7 +54,7 @@ fn of_each<'a>(names: impl IntoIterator<Item = &'a str>) -> Value {
 }
 
 #[test]
-fn each_way_to_end_a_websocket_is_counted_and_none_counts_as_open_however_long_tcp_stays() {
+fn each_kind_of_disconnect_is_counted_and_not_as_open() {
     let chat = Chat::start(0);
     let connections = ENDS.len() * EACH;
     let run = |suffix: &str, more: &[&str]| {
@@ -92,7 +92,7 @@ fn each_way_to_end_a_websocket_is_counted_and_none_counts_as_open_however_long_t
 }
 
 #[test]
-fn each_way_to_refuse_a_handshake_is_counted() {
+fn each_kind_of_rejected_handshake_is_counted() {
     let ways = [
         ("/accept", "wrong_accept"),
         ("/head", "head_too_large"),
@@ -124,7 +124,7 @@ fn each_way_to_refuse_a_handshake_is_counted() {
 }
 
 #[test]
-fn messages_that_never_left_are_missed_beside_a_server_that_answers() {
+fn unsent_messages_are_reported() {
     let chat = Chat::start(0);
     let summary = falls_short(
         &[urls(&chat, ["/echo"], ""), urls(&chat, ["/fragments"], "?held")].concat(),
@@ -141,7 +141,7 @@ fn messages_that_never_left_are_missed_beside_a_server_that_answers() {
 }
 
 #[test]
-fn clients_of_action_cable_that_were_told_to_go_are_not_there() {
+fn cable_clients_that_received_disconnect_are_not_open() {
     let chat = Chat::start(0);
     for (path, cause, disconnects) in
         [("/farewell", "by_us", json!({"full": EACH})), ("/masked", "masked_frame", json!({}))]
@@ -157,7 +157,7 @@ fn clients_of_action_cable_that_were_told_to_go_are_not_there() {
 }
 
 #[test]
-fn those_that_are_gone_receive_no_publication() {
+fn disconnected_clients_are_not_expected_to_receive() {
     let server = Server::start(&["--admin-key", "secret"]);
     let chat = Chat::start(0);
     let publish = format!("http://{}/api/publish", server.admin);

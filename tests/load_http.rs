@@ -29,11 +29,11 @@ fn load(url: &str, more: &[&str]) -> Finished {
 fn fails_by(finished: &Finished, kind: &str) {
     assert_eq!(finished.code, Some(1), "{finished:?}");
     assert_eq!(finished.json()["errors"], json!({kind: 200}), "{finished:?}");
-    assert!(finished.stderr.contains("200 requests failed"), "people are told too: {finished:?}");
+    assert!(finished.stderr.contains("200 requests failed"), "stderr shows it too: {finished:?}");
 }
 
 #[test]
-fn requests_are_counted_timed_and_judged() {
+fn requests_are_counted_timed_and_checked_against_thresholds() {
     let server = Server::start(&[]);
     let url = format!("http://{}/health", server.listen);
     let finished = load(&url, &["--fail", "errors<0.1%", "--fail", "p95<1m"]);
@@ -53,8 +53,8 @@ fn requests_are_counted_timed_and_judged() {
         assert!(finished.stderr.contains(text), "no {text:?}: {finished:?}");
     }
     let metric = server.metrics()["standfast_requests_total"];
-    assert_eq!(metric, 200.0, "the server says the same");
-    // Thresholds alone decide.
+    assert_eq!(metric, 200.0, "the server counts the same");
+    // Only thresholds decide.
     let missed = load(&url, &["--fail", "rate>100M"]);
     assert_eq!(missed.code, Some(1), "{missed:?}");
     let nowhere = format!("http://{}/nowhere", server.listen);
@@ -67,7 +67,7 @@ fn requests_are_counted_timed_and_judged() {
 }
 
 #[test]
-fn an_open_rate_is_held_and_told() {
+fn open_model_keeps_and_reports_the_rate() {
     let server = Server::start(&[]);
     let url = format!("http://{}/health", server.listen);
     let flags = ["--rate", "200", "--warm-up", "200ms", "--connections", "20", "--plain"];
@@ -93,8 +93,8 @@ fn run(line: &str) -> (Finished, Value) {
 }
 
 #[test]
-fn who_does_not_answer_meets_no_threshold_on_errors() {
-    // It takes connections, and that is all.
+fn silent_server_meets_no_error_threshold() {
+    // The target only accepts connections.
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", deaf.local_addr().unwrap());
     let line = format!("load {url} --connections 2 --duration 200ms --json - --fail");
@@ -116,7 +116,7 @@ fn who_does_not_answer_meets_no_threshold_on_errors() {
 }
 
 #[test]
-fn a_rate_that_was_not_reached_falls_short_whatever_the_thresholds() {
+fn missed_rate_falls_short_regardless_of_thresholds() {
     let slow = Web::start(|_| {
         std::thread::sleep(Duration::from_millis(50));
         (200, Vec::new(), "ok".to_owned())
@@ -131,7 +131,7 @@ fn a_rate_that_was_not_reached_falls_short_whatever_the_thresholds() {
     );
     let outcomes = said["thresholds"].as_array().unwrap();
     assert!(outcomes.iter().all(|outcome| outcome["met"] == true), "{said}");
-    assert!(finished.stderr.contains("the rate asked for was not reached"), "{finished:?}");
+    assert!(finished.stderr.contains("the requested rate was not reached"), "{finished:?}");
     let of = &said["requests"];
     let due = ["ok", "failed", "unsent"].map(|name| of[name].as_u64().unwrap());
     assert_eq!(due.iter().sum::<u64>(), 100, "{said}");
@@ -141,7 +141,7 @@ fn a_rate_that_was_not_reached_falls_short_whatever_the_thresholds() {
 }
 
 #[test]
-fn a_run_that_got_no_answers_is_worse_than_one_that_did() {
+fn run_without_answers_compares_as_worse() {
     let server = Server::start(&[]);
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
     let [good, bad] = [server.listen, deaf.local_addr().unwrap()].map(|address| {
@@ -158,7 +158,7 @@ fn a_run_that_got_no_answers_is_worse_than_one_that_did() {
 }
 
 #[test]
-fn tls_is_spoken_where_the_url_says_so() {
+fn https_urls_use_tls() {
     let authority = Authority::new();
     authority.sign("server", &["127.0.0.1"]);
     let (certificate, key) = (authority.path("server.pem"), authority.path("server.key"));
@@ -177,7 +177,7 @@ fn tls_is_spoken_where_the_url_says_so() {
 }
 
 #[test]
-fn plain_tcp_speaks_what_it_is_told() {
+fn tcp_sends_the_given_bytes() {
     let server = Server::start(&[]);
     let url = format!("tcp://{}", server.listen);
     let data = r"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
@@ -187,7 +187,7 @@ fn plain_tcp_speaks_what_it_is_told() {
 }
 
 #[test]
-fn a_missed_threshold_is_the_result_and_a_met_one_too() {
+fn result_line_names_met_and_missed_thresholds() {
     let server = Recorder::start(|asked| {
         let status = if asked.target == "/x" { 500 } else { 200 };
         (status, Vec::new(), String::new())
@@ -207,7 +207,7 @@ fn a_missed_threshold_is_the_result_and_a_met_one_too() {
 }
 
 #[test]
-fn labels_say_what_was_counted() {
+fn labels_name_what_was_counted() {
     let dead = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let url = format!("http://{dead}/");
     let finished = executable::run(&["load", &url, "--requests", "9", "--connections", "3"]);
@@ -221,7 +221,7 @@ fn labels_say_what_was_counted() {
 }
 
 #[test]
-fn a_page_tells_of_requests_that_failed() {
+fn html_report_shows_failed_requests() {
     let name = format!("standfast-failed-{}.html", std::process::id());
     let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     let server = Server::start(&[]);
@@ -241,7 +241,7 @@ fn a_page_tells_of_requests_that_failed() {
 }
 
 #[test]
-fn dead_and_silent_targets_are_told_by_kind() {
+fn dead_and_silent_targets_are_counted_by_kind() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let deaf = ["load", &url, "--connections", "4", "--requests", "8", "--timeout", "200ms"];
@@ -252,7 +252,7 @@ fn dead_and_silent_targets_are_told_by_kind() {
 }
 
 #[test]
-fn an_interrupted_run_says_what_it_has() {
+fn interrupted_run_prints_its_results() {
     let server = Server::start(&[]);
     let url = format!("http://{}/health", server.listen);
     let mut load = standfast(&["load", &url, "--duration", "1h", "--json", "-"]);
@@ -269,7 +269,7 @@ fn an_interrupted_run_says_what_it_has() {
 }
 
 #[test]
-fn a_run_leaves_rows_and_a_page() {
+fn run_writes_csv_and_html_report() {
     let file = |name: &str| {
         let name = format!("standfast-http-{}.{name}", std::process::id());
         PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name).to_str().unwrap().to_owned()
@@ -283,7 +283,7 @@ fn a_run_leaves_rows_and_a_page() {
     assert!(rows.starts_with("elapsed_seconds,phase,open,"), "{rows}");
     assert!(rows.lines().count() >= 2 && rows.contains(",requests,"), "{rows}");
     let page = fs::read_to_string(&html).unwrap();
-    for text in ["ALL ANSWERED", "200 of 200 requests answered", "from due to answer"] {
+    for text in ["ALL ANSWERED", "200 of 200 requests answered", "latency (due to answer)"] {
         assert!(page.contains(text), "no {text:?} in {page}");
     }
     fs::remove_file(csv).unwrap();
@@ -293,7 +293,7 @@ fn a_run_leaves_rows_and_a_page() {
 }
 
 #[test]
-fn so_many_requests_as_were_said_are_on_the_wire_before_the_first_is_answered() {
+fn pipeline_sends_n_requests_before_the_first_answer() {
     let upstream = Upstream::new();
     let url = format!("http://{}/", upstream.address());
     let finished = thread::scope(|scope| {
@@ -321,7 +321,7 @@ fn so_many_requests_as_were_said_are_on_the_wire_before_the_first_is_answered() 
 
 #[cfg(feature = "screen")]
 #[test]
-fn the_live_screen_shows_requests_too() {
+fn live_screen_shows_requests() {
     use crate::harness::terminal::Terminal;
     let server = Server::start(&[]);
     let url = format!("http://{}/health", server.listen);
@@ -335,7 +335,7 @@ fn the_live_screen_shows_requests_too() {
 }
 
 #[test]
-fn what_cannot_be_used_is_named() {
+fn errors_name_the_invalid_flag() {
     for (line, named) in [
         ("http://127.0.0.1:1/ --hold 1s", "--hold is for ws://"),
         ("ws://127.0.0.1:1/ --requests 5", "--requests is for http://"),
@@ -347,9 +347,9 @@ fn what_cannot_be_used_is_named() {
         ("tcp://127.0.0.1:1 --expect x", "--data"),
         ("http://127.0.0.1:1/ --request 5", "--requests"),
         ("htp://127.0.0.1:1/", "did you mean http://127.0.0.1:1/?"),
-        ("localhost:1", "write http://localhost:1 for requests, ws://localhost:1"),
+        ("localhost:1", "expected http://localhost:1 for requests or ws://localhost:1"),
         ("go-stres-http", "did you mean go-stress-http?"),
-        ("http://127.0.0.1:1/ --accept 2xy", "write 200, 2xx"),
+        ("http://127.0.0.1:1/ --accept 2xy", "expected 200, 2xx"),
         ("http://127.0.0.1:1/ --fail eror<1%", "did you mean errors?"),
         ("http://me:word@127.0.0.1:1/", "Authorization"),
         ("http://127.0.0.1:1/ä", "not ASCII"),

@@ -87,7 +87,7 @@ fn is_a_histogram(samples: &HashMap<String, f64>, name: &str) {
 }
 
 #[test]
-fn requests_are_scraped_while_they_are_sent() {
+fn metrics_of_requests_can_be_scraped_during_a_run() {
     let server = Server::start(&[]);
     let (good, bad) =
         (format!("http://{}/health", server.listen), format!("http://{}/no", server.listen));
@@ -118,7 +118,7 @@ fn requests_are_scraped_while_they_are_sent() {
 }
 
 #[test]
-fn sockets_and_a_fan_out_are_scraped() {
+fn metrics_of_sockets_and_fan_out_can_be_scraped() {
     let server = Server::start(&[]);
     let echo = format!("ws://{}/echo", server.listen);
     let run = Run::start(&[&echo, "--connections", "20", "--rate", "400", "--duration", "1h"]);
@@ -144,7 +144,7 @@ fn sockets_and_a_fan_out_are_scraped() {
 }
 
 #[test]
-fn a_scenarios_steps_and_checks_are_scraped() {
+fn metrics_of_scenario_steps_and_checks_can_be_scraped() {
     let web = Web::start(|got| match got.target.as_str() {
         "/a" => (200, Vec::new(), "fine".to_owned()),
         _ => (500, Vec::new(), String::new()),
@@ -176,7 +176,7 @@ fn a_scenarios_steps_and_checks_are_scraped() {
 }
 
 #[test]
-fn an_endpoint_that_others_reach_needs_a_key() {
+fn metrics_beyond_loopback_need_a_key() {
     let open = ["load", "http://127.0.0.1:1/", "--metrics", "0.0.0.0:0", "--duration", "1s"];
     let finished = executable::run(&open);
     assert_eq!(finished.code, Some(2), "{finished:?}");

@@ -18,7 +18,7 @@ use crate::harness::forward::Forward;
 use crate::harness::http::read_more;
 use crate::harness::server::Server;
 use crate::harness::tls::Authority;
-use crate::harness::web::{Got, Web};
+use crate::harness::web::{ReceivedRequest, Web};
 
 /// Twenty requests over two connections, with JSON on standard output.
 fn load(url: &str, more: &[&str]) -> (Finished, Value) {
@@ -86,7 +86,7 @@ fn shop(more: &[&str]) -> Shop {
 }
 
 #[test]
-fn https_goes_through_a_tunnel_and_the_proxy_alone_sees_its_secret() {
+fn https_uses_a_tunnel_and_only_the_proxy_gets_its_credentials() {
     let shop = shop(&[]);
     let proxy = Forward::start(None);
     let url = format!("https://localhost:{}/health", shop.port);
@@ -117,7 +117,7 @@ fn https_goes_through_a_tunnel_and_the_proxy_alone_sees_its_secret() {
 }
 
 #[test]
-fn plain_tcp_goes_through_a_tunnel_too() {
+fn tcp_uses_a_tunnel() {
     let server = Server::start(&[]);
     let proxy = Forward::start(None);
     let url = format!("tcp://nowhere.invalid:{}", server.listen.port());
@@ -131,7 +131,7 @@ fn plain_tcp_goes_through_a_tunnel_too() {
 }
 
 #[test]
-fn a_tunnel_that_is_not_opened_is_told_by_kind() {
+fn failed_tunnels_are_counted_by_kind() {
     for (refusal, kind) in [
         (
             "HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n",
@@ -151,11 +151,11 @@ fn a_tunnel_that_is_not_opened_is_told_by_kind() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     fails_by("connect_refused", "https://shop.test/", &["--proxy", &free, "--insecure"]);
     let lost = fails_by("dns", "http://shop.test/", &["--proxy", "nowhere.invalid:81"]);
-    assert!(lost.stderr.contains("the proxy"), "{}", lost.stderr);
+    assert!(lost.stderr.contains("proxy: "), "{}", lost.stderr);
 }
 
 #[test]
-fn a_proxy_is_asked_for_what_is_plain_in_the_servers_place() {
+fn plain_http_requests_are_sent_to_the_proxy() {
     let proxy = Web::start(|_| (200, Vec::new(), "from afar".to_owned()));
     let by = format!("http://u:p@{}", proxy.address);
     well("http://nowhere.invalid:81/a?b", &["--proxy", &by]);
@@ -205,7 +205,7 @@ fn on_a_file() -> (PathBuf, Arc<Mutex<Vec<String>>>) {
 }
 
 #[test]
-fn a_unix_socket_stands_for_every_host_and_old_http_is_spoken() {
+fn unix_socket_replaces_every_host_also_with_http_1_0() {
     let (path, heads) = on_a_file();
     let file = path.to_str().unwrap();
     let url = "http://nowhere.invalid/x";
@@ -229,7 +229,7 @@ fn a_unix_socket_stands_for_every_host_and_old_http_is_spoken() {
 }
 
 #[test]
-fn more_connections_than_a_unix_sockets_queue_are_waited_for() {
+fn connections_wait_for_a_full_unix_socket_queue() {
     let path = std::env::temp_dir().join(format!("standfast-queue-{}.sock", std::process::id()));
     let _ = std::fs::remove_file(&path);
     let listener = rustix::net::socket(
@@ -258,7 +258,7 @@ fn more_connections_than_a_unix_sockets_queue_are_waited_for() {
 }
 
 #[test]
-fn names_lead_where_it_is_said_and_connections_come_from_where_it_is_said() {
+fn resolve_and_source_addresses_are_used() {
     let web = Web::start(|_| (200, Vec::new(), String::new()));
     let port = web.address.port();
     let url = format!("http://shop.test:{port}/");
@@ -268,13 +268,14 @@ fn names_lead_where_it_is_said_and_connections_come_from_where_it_is_said() {
     assert_eq!(finished.code, Some(0), "{finished:?}");
     let got = web.got();
     let host = format!("shop.test:{port}");
-    let right =
-        |got: &Got| got.header("host") == Some(&host) && got.peer.ip().to_string() == "127.0.0.9";
+    let right = |got: &ReceivedRequest| {
+        got.header("host") == Some(&host) && got.peer.ip().to_string() == "127.0.0.9"
+    };
     assert!(got.len() == 21 && got.iter().all(right), "{got:?}");
 }
 
 #[test]
-fn certificates_are_shown_to_who_asks_for_them() {
+fn client_certificate_is_sent_on_request() {
     let shop = shop(&["mutual"]);
     let url = format!("https://localhost:{}/health", shop.port);
     let entry = format!("localhost:{}:127.0.0.1", shop.port);
@@ -302,8 +303,8 @@ fn certificates_are_shown_to_who_asks_for_them() {
 }
 
 #[test]
-fn a_connect_has_a_time_of_its_own() {
-    // The kernel accepts, and nobody says hello.
+fn connect_timeout_is_separate() {
+    // The kernel accepts the connection, but nothing answers the TLS handshake.
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://{}/", deaf.local_addr().unwrap());
     fails_by("connect_timeout", &url, &["--insecure", "--connect-timeout", "100ms"]);
@@ -315,13 +316,13 @@ fn a_connect_has_a_time_of_its_own() {
 }
 
 #[test]
-fn a_name_that_is_not_found_is_counted_for_each_request() {
+fn unresolved_host_is_counted_for_each_request() {
     let lost = fails_by("dns", "http://nowhere.invalid/", &[]);
-    assert!(lost.stderr.contains("note: nowhere.invalid is not found"), "{}", lost.stderr);
+    assert!(lost.stderr.contains("cannot resolve nowhere.invalid"), "{}", lost.stderr);
     fails_by("dns", "https://nowhere.invalid/", &["--insecure"]);
     fails_by("dns", "tcp://nowhere.invalid:9", &["--data", "x"]);
     let (finished, document) = load("http://nowhere.invalid/", &["--fail", "errors<21"]);
-    assert_eq!(finished.code, Some(1), "where nothing was answered none decides: {finished:?}");
+    assert_eq!(finished.code, Some(1), "no threshold is met without answers: {finished:?}");
     assert_eq!(
         document["connections"],
         json!({"opened": 0, "failed": 20, "closed_idle": 0,
@@ -343,13 +344,13 @@ fn a_name_that_is_not_found_is_counted_for_each_request() {
 }
 
 #[test]
-fn what_cannot_be_a_way_is_named_with_its_line() {
+fn invalid_connect_options_are_errors_with_their_line() {
     for (command, named) in [
         ("curl\ncurl -x socks5://a:1 http://a/", "socks5"),
         ("\n\ncurl --interface eth0 http://127.0.0.1:1/", "line 3"),
         ("curl --resolve a:1 http://a/", "HOST:PORT:ADDRESS"),
         ("curl --cacert /no/such.pem https://127.0.0.1/", "/no/such.pem"),
-        ("curl -x a:1 --unix-socket b http://a/", "two ways"),
+        ("curl -x a:1 --unix-socket b http://a/", "exclude each other"),
     ] {
         let file = Scratch::new(&unique("wrong"), command.trim_start_matches("curl\n"));
         let finished = executable::run(&["stress", "-p", file.path()]);

@@ -15,14 +15,14 @@ use crate::harness::executable::{self, Finished};
 use crate::harness::forward::answers;
 use crate::harness::server::Server;
 use crate::harness::tls::Authority;
-use crate::harness::web::{Said, Web};
+use crate::harness::web::{Answer, Web};
 
 fn load(url: &str, more: &[&str]) -> (Finished, Value) {
     let flags = ["load", url, "--connections", "2", "--requests", "20", "--json", "-"];
     executable::run(&[&flags[..], more].concat()).with_json()
 }
 
-fn to(location: String) -> Said {
+fn to(location: String) -> Answer {
     (302, vec![("Location", location), ("Set-Cookie", "s=1".to_owned())], String::new())
 }
 
@@ -31,7 +31,7 @@ fn hello() -> Web {
 }
 
 #[test]
-fn redirects_lead_to_other_hosts_and_no_secret_goes_along() {
+fn redirects_to_other_hosts_carry_no_credentials() {
     let there = hello();
     let location = format!("http://localhost:{}/there?x=1", there.address.port());
     let here = Web::start(move |_| to(location.clone()));
@@ -67,7 +67,7 @@ fn redirects_lead_to_other_hosts_and_no_secret_goes_along() {
 }
 
 #[test]
-fn a_redirect_may_lead_to_tls() {
+fn redirects_to_https_are_followed() {
     let authority = Authority::new();
     authority.sign("server", &["localhost"]);
     let [cert, key, ca] = ["server.pem", "server.key", "ca.pem"].map(|file| authority.path(file));
@@ -85,7 +85,7 @@ fn a_redirect_may_lead_to_tls() {
 }
 
 #[test]
-fn redirects_that_lead_nowhere_are_told_by_kind() {
+fn failed_redirects_are_counted_by_kind() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     for (location, kind) in [
         ("http://nowhere.invalid/".to_owned(), "dns"),
@@ -150,7 +150,7 @@ fn answer(coding: &str, body: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn coded_bodies_are_decoded_where_they_are_looked_at() {
+fn bodies_are_decoded_if_they_are_checked() {
     let body = format!(r#"{{"code":200,"token":"t-1","more":"{}"}}"#, "x".repeat(5_000));
     for (named, coding) in [("gzip", "gzip"), ("deflate", "deflate"), ("deflate", "raw")] {
         let coded = encoded(coding, body.as_bytes());
@@ -181,7 +181,7 @@ fn coded_bodies_are_decoded_where_they_are_looked_at() {
 }
 
 #[test]
-fn bombs_and_codings_that_are_not_read_are_told_by_kind() {
+fn decompression_bombs_and_unknown_codings_are_counted_by_kind() {
     let bomb = encoded("gzip", &vec![b' '; 64 << 20]);
     assert!(bomb.len() < 1 << 17, "{}", bomb.len());
     let whole = encoded("gzip", b"{\"code\":200}");
@@ -208,7 +208,7 @@ fn bombs_and_codings_that_are_not_read_are_told_by_kind() {
         &format!("curl '{url}' -H 'Accept-Encoding: gzip, deflate, br, zstd' --compressed"),
     );
     let json = executable::run(&["stress", "-p", file.path(), "-v", "json"]);
-    assert!(json.code == Some(0) && json.stderr.contains("gzip, deflate is asked"), "{json:?}");
+    assert!(json.code == Some(0) && json.stderr.contains("replaced by gzip, deflate"), "{json:?}");
     let plain = executable::run(&["stress", "-p", file.path()]);
     assert_eq!(plain.code, Some(0), "{plain:?}");
     let got = web.got();
@@ -217,7 +217,7 @@ fn bombs_and_codings_that_are_not_read_are_told_by_kind() {
 }
 
 #[test]
-fn a_scenario_warms_up_and_leaves_a_page() {
+fn scenario_warms_up_and_writes_a_report() {
     let web = hello();
     let text = format!(
         "version = 1\nabout = 'a page of it'\nusers = 2\npasses = 4\nwarm_up = '1h'\nthink = '5ms'\n\
@@ -249,6 +249,6 @@ fn a_scenario_warms_up_and_leaves_a_page() {
     for part in ["ALL ANSWERED", "a page of it", "browse: look", "look: greets", "Rounds", "1234"] {
         assert!(page.contains(part), "no {part:?} in the page");
     }
-    assert!(page.contains("20 of 20 requests answered") && page.contains("warm-up before"));
+    assert!(page.contains("20 of 20 requests answered") && page.contains("<dt>warm-up</dt>"));
     std::fs::remove_file(html).unwrap();
 }

@@ -19,8 +19,8 @@ fn whisper(client: &mut Cable, data: usize) {
     client.socket.send_frame(TEXT, command.to_string().as_bytes());
 }
 
-/// Each says something to all others; everybody hears everybody else, once.
-fn all_hear_each_other(count: usize) {
+/// Each client sends a whisper to all others; each receives one from every other client, once.
+fn all_receive_each_other(count: usize) {
     let server = Server::start(&["--workers", "2"]);
     let mut clients: Vec<Cable> =
         (0..count).map(|_| Cable::join(server.listen, None).welcomed()).collect();
@@ -39,23 +39,23 @@ fn all_hear_each_other(count: usize) {
     }
     assert_eq!(server.publish(&json!({"topic": "news", "data": "\"last\""})).status, 200);
     for client in &mut clients {
-        assert_eq!(client.hear()["message"], "last", "and nothing twice");
+        assert_eq!(client.hear()["message"], "last", "nothing is delivered twice");
     }
 }
 
 #[test]
-fn ten_clients_hear_each_other() {
-    all_hear_each_other(10);
+fn ten_clients_receive_each_other() {
+    all_receive_each_other(10);
 }
 
 #[test]
-fn a_hundred_clients_hear_each_other() {
-    all_hear_each_other(100);
+fn hundred_clients_receive_each_other() {
+    all_receive_each_other(100);
 }
 
 /// Clients that disconnect before a response, by RST and FIN, do not affect the others.
 #[test]
-fn clients_that_disappear_leave_the_others_in_peace() {
+fn disconnecting_clients_do_not_affect_others() {
     let server = Server::start(&[]);
     let mut stays = Cable::join(server.listen, None).welcomed();
     assert_eq!(stays.subscribe(&news()), "confirm_subscription");
@@ -68,13 +68,13 @@ fn clients_that_disappear_leave_the_others_in_peace() {
             goes.socket.reset();
         }
     }
-    eventually("only one is left", || server.metrics()["standfast_subscriptions"] == 1.0);
+    eventually("one subscription is left", || server.metrics()["standfast_subscriptions"] == 1.0);
     assert_eq!(server.publish(&json!({"topic": "news", "data": "\"still here\""})).status, 200);
     while stays.hear()["message"] != "still here" {}
 }
 
 #[test]
-fn who_goes_has_unsubscribed() {
+fn disconnected_client_is_unsubscribed() {
     let server = Server::start(&[]);
     let mut client = Cable::join(server.listen, None).welcomed();
     for stream in ["news", "weather"] {
@@ -84,7 +84,7 @@ fn who_goes_has_unsubscribed() {
     let metrics = server.metrics();
     assert_eq!((metrics["standfast_subscriptions"], metrics["standfast_topics"]), (2.0, 2.0));
     drop(client);
-    eventually("nothing is left of it", || {
+    eventually("its subscriptions are removed", || {
         let metrics = server.metrics();
         (metrics["standfast_subscriptions"], metrics["standfast_topics"]) == (0.0, 0.0)
     });

@@ -7,11 +7,11 @@ use crate::harness::executable::{self, Finished};
 use crate::harness::server::Server;
 
 #[test]
-fn thirty_million_views_need_twenty_one_machines() {
+fn plan_prints_the_example_of_its_docs_page() {
     let finished = executable::run(&["plan", "--views", "30M", "--per-machine", "69"]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
     let page = include_str!("../docs/load/plan.md");
-    assert!(page.contains(&finished.stdout), "the page shows what is printed: {}", finished.stdout);
+    assert!(page.contains(&finished.stdout), "the docs page shows the output: {}", finished.stdout);
     let json = ["plan", "--views", "30M", "--per-machine", "69", "--json", "-"];
     let plan = json_of(&executable::run(&json));
     assert_eq!((&plan["requests"]["per_second"], &plan["machines"]), (&1389.into(), &21.into()));
@@ -21,7 +21,7 @@ fn thirty_million_views_need_twenty_one_machines() {
 }
 
 #[test]
-fn a_run_says_what_a_machine_carries() {
+fn plan_uses_the_memory_and_cpu_of_a_measured_run() {
     let server = Server::start(&[]);
     let run = Scratch::new("plan-run.json", "");
     echo(&server, &run, &["--watch-pid", &server.pid().to_string()]);
@@ -71,13 +71,13 @@ fn two_runs_are_compared() {
     assert_eq!(executable::run(&[&["load", &url], &held[..]].concat()).code, Some(0));
     let unlike = compare(&[one.path(), more.path()]);
     assert_eq!(unlike.code, Some(2), "{unlike:?}");
-    assert!(unlike.stderr.contains("cannot be compared"), "{}", unlike.stderr);
+    assert!(unlike.stderr.contains("cannot compare"), "{}", unlike.stderr);
     let missing = compare(&[one.path(), "/no/such/file"]);
     assert!(missing.code == Some(2) && missing.stderr.contains("/no/such/file"), "{missing:?}");
 }
 
 #[test]
-fn runs_of_requests_are_compared_and_planned_from() {
+fn runs_of_requests_can_be_compared_and_planned_from() {
     let server = Server::start(&[]);
     let [one, fewer] = ["one", "fewer"].map(|name| Scratch::new(&format!("http-{name}.json"), ""));
     let url = format!("http://{}/health", server.listen);
@@ -91,7 +91,7 @@ fn runs_of_requests_are_compared_and_planned_from() {
         executable::run(&[&["load", "compare", one.path(), one.path()], &judged[..]].concat());
     assert_eq!((same.code, &json_of(&same)["of"]), (Some(0), &"requests".into()));
     let unlike = executable::run(&["load", "compare", one.path(), fewer.path()]);
-    assert_eq!(unlike.code, Some(2), "other users are another run: {unlike:?}");
+    assert_eq!(unlike.code, Some(2), "different numbers of users are not comparable: {unlike:?}");
     let run: Value = serde_json::from_str(&std::fs::read_to_string(one.path()).unwrap()).unwrap();
     let plan =
         json_of(&executable::run(&["plan", "--views", "1M", "--from", one.path(), "--json", "-"]));

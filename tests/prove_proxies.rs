@@ -1,21 +1,19 @@
 //! `standfast prove` of a scenario with cells, small: every cell through `standfast proxy`, nginx and
 //! HAProxy, each message counted. The reference sizes: `standfast prove nginx-idle`, `nginx-active`.
 
-use std::env;
 use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
 
 use crate::harness::executable::{self, Running, limited};
-use crate::harness::{Scratch, eventually};
+use crate::harness::{Scratch, eventually, skip};
 
 /// Returns whether the program is installed at Debian's path. If not, the test is recorded as skipped; under `CI` it fails.
 fn is_here(proxy: &str) -> bool {
     let here = Path::new("/usr/sbin").join(proxy).is_file();
     if !here {
-        assert!(env::var_os("CI").is_none(), "{proxy} is not installed");
-        eprintln!("without {proxy}: run `cargo xtask test`, which installs it");
+        skip::missing(&format!("{proxy} is not installed: try cargo xtask test --install"));
     }
     here
 }
@@ -27,7 +25,7 @@ fn pass<'a>(report: &'a Value, cell: usize, proxy: &str) -> &'a Value {
 }
 
 #[test]
-fn cells_go_through_all_three_and_every_message_of_each_comes_back() {
+fn every_message_returns_through_all_three_proxies() {
     let text = "version = 1\nabout = 'small'\n\
                 [[cells]]\ntunnels = ['200']\nsizes = ['10']\nevery = ['250ms']\nhold = '1s'\n\
                 [[cells]]\ntunnels = ['50']\nsizes = ['1']\nmessages = 5\nhold = '1s'\n";
@@ -61,14 +59,14 @@ fn cells_go_through_all_three_and_every_message_of_each_comes_back() {
             assert!(figures["cpu_cores"].as_f64() > Some(0.0), "{proxy}: {figures}");
         }
         let opened = pass(&report, 1, proxy)["figures"]["opened"].as_u64();
-        assert!(opened >= Some(100), "{proxy} had others in their place: {opened:?}");
+        assert!(opened >= Some(100), "{proxy} replaced them: {opened:?}");
     }
     let page = read(&html);
     assert!(page.contains("<th scope=\"col\">haproxy</th>") && page.contains("200"), "{page}");
 }
 
 #[test]
-fn who_cannot_hold_a_cell_is_shown_with_the_reason_and_nothing_fails() {
+fn proxy_that_cannot_hold_a_cell_is_left_out_with_the_reason() {
     if !is_here("haproxy") {
         return;
     }
@@ -84,11 +82,11 @@ fn who_cannot_hold_a_cell_is_shown_with_the_reason_and_nothing_fails() {
     let theirs = pass(&report, 0, "haproxy");
     assert!(theirs["figures"].is_null(), "{theirs}");
     assert!(theirs["left_out"].as_str().unwrap().contains("250 tunnels"), "{theirs}");
-    assert!(finished.stderr.contains("250 tunnels"), "people see it too: {}", finished.stderr);
+    assert!(finished.stderr.contains("250 tunnels"), "stderr shows it too: {}", finished.stderr);
 }
 
 #[test]
-fn a_killed_proof_leaves_no_proxy_behind() {
+fn killed_proof_leaves_no_proxy_behind() {
     if !is_here("nginx") {
         return;
     }

@@ -35,7 +35,7 @@ fn ended(proxy: &Server, reason: &str) -> f64 {
 }
 
 #[test]
-fn load_through_the_proxy_finds_what_serve_answers() {
+fn load_through_the_proxy_gets_the_echoes_of_serve() {
     let nodes = [Server::start(&[]), Server::start(&[])];
     let upstreams = format!("{},{}", nodes[0].listen, nodes[1].listen);
     let proxy = Server::start_proxy(&["--upstream", &upstreams]);
@@ -51,7 +51,7 @@ fn load_through_the_proxy_finds_what_serve_answers() {
 }
 
 #[test]
-fn bytes_of_a_tunnel_pass_as_they_are_and_each_side_ends_by_itself() {
+fn tunnel_bytes_pass_unchanged_and_each_side_half_closes_alone() {
     let upstream = Upstream::new();
     let proxy = before(&upstream, &[]);
     let (mut socket, mut leg) = tunnel(&proxy, &upstream);
@@ -77,7 +77,7 @@ fn bytes_of_a_tunnel_pass_as_they_are_and_each_side_ends_by_itself() {
 }
 
 #[test]
-fn what_comes_too_early_is_held_until_the_101_and_dropped_without_one() {
+fn early_bytes_are_held_until_the_101_and_dropped_without_one() {
     let upstream = Upstream::new();
     let proxy = before(&upstream, &[]);
     let mut socket = Socket::connect(proxy.listen);
@@ -101,7 +101,7 @@ fn what_comes_too_early_is_held_until_the_101_and_dropped_without_one() {
 }
 
 #[test]
-fn whose_a_request_is_the_proxy_says() {
+fn identity_headers_are_written_by_the_proxy() {
     let upstream = Upstream::new();
     let proxy = before(&upstream, &["--forwarded"]);
     let ask = |proxy: &Server, more: &str| {
@@ -131,7 +131,7 @@ fn whose_a_request_is_the_proxy_says() {
 }
 
 #[test]
-fn a_proxy_header_comes_in_and_goes_out() {
+fn a_proxy_header_is_received_and_sent() {
     let upstream = Upstream::new();
     let flags = ["--trusted-proxy", "127.0.0.1", "--proxy-protocol", "--upstream-proxy-protocol"];
     let proxy = before(&upstream, &[&flags[..], &["v1"]].concat());
@@ -152,7 +152,7 @@ fn a_proxy_header_comes_in_and_goes_out() {
 }
 
 #[test]
-fn a_proxy_header_tells_the_client_and_where_it_came_to_on_every_listener() {
+fn a_proxy_header_names_client_and_listener_on_every_listener() {
     let upstream = Upstream::new();
     let version = ["--upstream-proxy-protocol", "v1"];
     // A second, IPv4 listener on this port would take the IPv4 clients from the [::] listener.
@@ -180,7 +180,7 @@ fn a_proxy_header_tells_the_client_and_where_it_came_to_on_every_listener() {
 }
 
 #[test]
-fn long_heads_of_answers_pass_where_heads_may_be_long() {
+fn long_response_heads_pass_with_a_larger_max_head() {
     let upstream = Upstream::new();
     let lines: String = (0..300).map(|at| format!("X-{at}: {}\r\n", "v".repeat(80))).collect();
     for (more, status) in [(&[][..], 502), (&["--max-head", "64KiB"][..], 200)] {
@@ -197,7 +197,7 @@ fn long_heads_of_answers_pass_where_heads_may_be_long() {
 }
 
 #[test]
-fn plain_requests_are_streamed_and_their_connections_used_again() {
+fn http_requests_are_streamed_and_connections_reused() {
     let upstream = Upstream::new();
     let proxy = before(&upstream, &["--workers", "1"]);
     let mut socket = Socket::connect(proxy.listen);
@@ -246,7 +246,7 @@ fn plain_requests_are_streamed_and_their_connections_used_again() {
 }
 
 #[test]
-fn a_question_about_a_whole_server_goes_on_and_reasons_come_back_as_they_are() {
+fn options_star_is_passed_on_and_reason_phrases_are_kept() {
     let (upstream, other) = (Upstream::new(), Upstream::new());
     let (whole, below) = (upstream.address().to_string(), other.address().to_string());
     let config = format!(
@@ -274,7 +274,7 @@ fn a_question_about_a_whole_server_goes_on_and_reasons_come_back_as_they_are() {
 }
 
 #[test]
-fn another_upstream_is_asked_only_while_nothing_was_answered() {
+fn requests_are_retried_only_before_a_response_begins() {
     let (silent, upstream) = (TcpListener::bind("127.0.0.1:0").unwrap(), Upstream::new());
     let nobody = silent.local_addr().unwrap();
     drop(silent);
@@ -309,7 +309,7 @@ fn another_upstream_is_asked_only_while_nothing_was_answered() {
 }
 
 #[test]
-fn a_retry_is_another_upstream_that_is_asked() {
+fn a_retry_goes_to_another_upstream() {
     let (nobody, upstream) = (Deserted::port(), Upstream::new());
     let alone = Server::start_proxy(&["--upstream", &nobody.address.to_string()]);
     for _ in 0..5 {
@@ -332,7 +332,7 @@ fn a_retry_is_another_upstream_that_is_asked() {
 }
 
 #[test]
-fn what_takes_too_long_is_ended() {
+fn timeouts_close_tunnels_and_refuse_requests() {
     let upstream = Upstream::new();
     let times = ["--idle-timeout", "1s", "--fin-timeout", "500ms", "--upstream-timeout", "500ms"];
     let proxy = before(&upstream, &times);
@@ -387,7 +387,7 @@ fn a_unix_socket_is_an_upstream_and_a_listener() {
 }
 
 #[test]
-fn told_to_end_it_waits_for_nobody_who_wants_nothing() {
+fn sigterm_does_not_wait_for_idle_connections() {
     let upstream = Upstream::new();
     let mut proxy = before(&upstream, &["--drain", "10m"]);
     let mut idle = Socket::connect(proxy.listen);
@@ -402,7 +402,7 @@ fn told_to_end_it_waits_for_nobody_who_wants_nothing() {
 }
 
 #[test]
-fn told_to_end_it_ends_tunnels_and_lets_answers_come_to_theirs() {
+fn sigterm_closes_tunnels_and_completes_responses() {
     let upstream = Upstream::new();
     let mut proxy = before(&upstream, &["--drain", "200ms"]);
     let (mut socket, mut far) = tunnel(&proxy, &upstream);
@@ -421,7 +421,7 @@ fn told_to_end_it_ends_tunnels_and_lets_answers_come_to_theirs() {
 }
 
 #[test]
-fn tls_is_spoken_with_clients_and_with_upstreams_that_ask_who_we_are() {
+fn tls_to_clients_and_mutual_tls_to_upstreams() {
     let authority = Authority::new();
     authority.sign("server", &["localhost"]);
     authority.sign("proxy", &["proxy.test"]);
@@ -451,7 +451,7 @@ fn tls_is_spoken_with_clients_and_with_upstreams_that_ask_who_we_are() {
 }
 
 #[test]
-fn frames_survive_what_comes_in_pieces() {
+fn frames_survive_split_reads() {
     let server = Server::start(&[]);
     let proxy = Server::start_proxy(&["--upstream", &server.listen.to_string()]);
     let mut socket = Socket::open(proxy.listen, "/echo");

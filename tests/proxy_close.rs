@@ -21,7 +21,7 @@ fn metric(proxy: &Server, name: &str) -> f64 {
 }
 
 #[test]
-fn what_was_said_before_both_ends_comes_to_a_client_that_reads_later() {
+fn bytes_sent_before_both_sides_closed_reach_a_late_reader() {
     let upstream = Upstream::new();
     let address = upstream.address().to_string();
     let proxy = Server::start_proxy(&["--upstream", &address, "--workers", "1"]);
@@ -52,7 +52,7 @@ fn what_was_said_before_both_ends_comes_to_a_client_that_reads_later() {
 }
 
 #[test]
-fn who_lives_but_reads_nothing_is_given_up_under_a_name_of_its_own() {
+fn a_live_peer_that_never_reads_is_dropped_with_its_own_reason() {
     let upstream = Upstream::new();
     let address = upstream.address().to_string();
     let log = Scratch::new("given-up.log", "");
@@ -97,7 +97,7 @@ fn unanswered(here: &Namespace) -> Vec<u32> {
 }
 
 #[test]
-fn bi_28_who_falls_silent_is_given_up_and_the_other_side_is_told() {
+fn bi_28_a_silent_peer_is_dropped_and_the_other_side_closed() {
     let Some((here, away)) = Namespace::create().zip(Namespace::create()) else { return };
     here.join(&away);
     let near = here.within(Upstream::new);

@@ -60,7 +60,7 @@ fn pass_one(proxy: &Server, upstream: &Upstream) {
 }
 
 #[test]
-fn what_was_said_before_both_sides_ended_is_read_by_a_client_in_its_own_time() {
+fn bytes_sent_before_both_sides_closed_are_read_by_a_slow_client() {
     let upstream = Upstream::new();
     let proxy = before(&upstream, &[]);
     let (mut socket, mut leg) = tunnel(&proxy, &upstream);
@@ -80,7 +80,7 @@ fn what_was_said_before_both_sides_ended_is_read_by_a_client_in_its_own_time() {
 }
 
 #[test]
-fn what_a_unix_socket_said_before_it_was_closed_is_read_by_a_slow_client() {
+fn bytes_of_a_closed_unix_upstream_are_read_by_a_slow_client() {
     let (folder, other) = (Scratch::new("folder", ""), Upstream::new());
     let path = format!("{}.up", folder.path());
     let listener = UnixListener::bind(&path).unwrap();
@@ -113,7 +113,7 @@ fn what_a_unix_socket_said_before_it_was_closed_is_read_by_a_slow_client() {
 }
 
 #[test]
-fn a_break_after_one_side_has_ended_is_told_as_a_break() {
+fn a_reset_after_a_half_close_is_counted_as_a_reset() {
     let upstream = Upstream::new();
     let proxy = before(&upstream, &[]);
     let (mut socket, mut leg) = tunnel(&proxy, &upstream);
@@ -128,7 +128,7 @@ fn a_break_after_one_side_has_ended_is_told_as_a_break() {
 }
 
 #[test]
-fn behind_a_proxy_header_no_other_word_is_taken() {
+fn with_proxy_headers_no_http_header_is_trusted() {
     let upstream = Upstream::new();
     let flags = ["--trusted-proxy", "127.0.0.1", "--proxy-protocol", "--forwarded"];
     let proxy = before(&upstream, &flags);
@@ -151,7 +151,7 @@ fn behind_a_proxy_header_no_other_word_is_taken() {
 }
 
 #[test]
-fn a_name_in_a_whole_url_is_a_name_or_nothing() {
+fn the_host_of_an_absolute_url_must_be_valid() {
     let upstream = Upstream::new();
     let proxy = before(&upstream, &["--forwarded"]);
     for target in ["http://a\",for=9.9.9.9;x=\"/p", "http://user@h/p", "http:///p", "http://?q"] {
@@ -163,7 +163,7 @@ fn a_name_in_a_whole_url_is_a_name_or_nothing() {
 }
 
 #[test]
-fn no_client_gets_an_upstream_ejected() {
+fn no_client_can_eject_an_upstream() {
     let upstream = Upstream::new();
     let proxy = before(&upstream, &["--answer-timeout", "1s"]);
     let failed = || {
@@ -194,7 +194,7 @@ fn no_client_gets_an_upstream_ejected() {
 }
 
 #[test]
-fn a_drain_ends_though_an_answer_does_not() {
+fn a_drain_ends_although_a_response_does_not() {
     let upstream = Upstream::new();
     let mut proxy = before(&upstream, &["--drain", "200ms", "--drain-grace", "500ms"]);
     let (mut socket, mut leg) = asked(&proxy, &upstream, "GET /events HTTP/1.0\r\nHost: h\r\n\r\n");
@@ -214,7 +214,7 @@ fn a_drain_ends_though_an_answer_does_not() {
 }
 
 #[test]
-fn a_drain_waits_for_the_answer_to_a_client_that_has_ended_its_side() {
+fn a_drain_waits_for_the_response_to_a_half_closed_client() {
     let upstream = Upstream::new();
     let mut proxy = before(&upstream, &["--drain", "200ms"]);
     let (mut half, mut its_leg) = asked(&proxy, &upstream, "GET / HTTP/1.1\r\nHost: h\r\n\r\n");
@@ -232,7 +232,7 @@ fn a_drain_waits_for_the_answer_to_a_client_that_has_ended_its_side() {
 }
 
 #[test]
-fn between_two_requests_a_client_has_a_time_of_its_own_and_a_further_head_that_of_a_first() {
+fn keep_alive_and_later_heads_have_their_own_timeouts() {
     let (request, answer) =
         ("GET / HTTP/1.1\r\nHost: h\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     let upstream = Upstream::new();
@@ -272,7 +272,7 @@ fn between_two_requests_a_client_has_a_time_of_its_own_and_a_further_head_that_o
 }
 
 #[test]
-fn whoever_takes_nothing_of_his_last_answer_is_not_waited_for() {
+fn a_client_that_does_not_read_its_last_response_is_reset() {
     let upstream = Upstream::new();
     let proxy = before(&upstream, &["--answer-timeout", "3s"]);
     let request = "GET / HTTP/1.1\r\nHost: h\r\n\r\n";
@@ -296,7 +296,7 @@ fn whoever_takes_nothing_of_his_last_answer_is_not_waited_for() {
 }
 
 #[test]
-fn a_reload_leaves_no_connection_of_the_settings_before() {
+fn a_reload_closes_idle_connections_of_old_settings() {
     let upstream = Upstream::new();
     let config =
         |more: &str| format!("[proxy]\n{more}\n[pool.a]\nupstreams = ['{}']\n", upstream.address());
@@ -322,7 +322,7 @@ fn a_reload_leaves_no_connection_of_the_settings_before() {
 }
 
 #[test]
-fn requests_with_a_body_use_a_connection_again_that_served_just_now() {
+fn requests_with_a_body_reuse_only_recent_connections() {
     let upstream = Upstream::new();
     let proxy = before(&upstream, &["--spare-connections", "1"]);
     let post = "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc";
@@ -351,7 +351,7 @@ fn requests_with_a_body_use_a_connection_again_that_served_just_now() {
 }
 
 #[test]
-fn over_tls_an_answer_without_a_length_is_whole_only_if_its_end_was_said() {
+fn over_tls_a_response_without_a_length_needs_a_close_notify() {
     let authority = Authority::new();
     authority.sign("server", &["localhost"]);
     let (certificate, key) = (authority.path("server.pem"), authority.path("server.key"));
@@ -401,7 +401,7 @@ fn tls_server(certificate: &str, key: &str) -> rustls::ServerConnection {
 }
 
 #[test]
-fn a_queue_is_first_come_first_served() {
+fn a_queue_is_first_in_first_out() {
     let upstream = Upstream::new();
     let config = format!(
         "[pool.a]\nupstreams = [{{ address = '{}', max = 1 }}]\nqueue = 100\nqueue_timeout = '60s'\n",

@@ -13,8 +13,8 @@ use crate::harness::socket::{Socket, upgrade};
 use crate::harness::upstream::{Upstream, switching};
 use crate::harness::{Deserted, Scratch, eventually, executable, http};
 
-/// A server that says the same to whoever asks for anything, and keeps the connection.
-fn says(answer: &str) -> SocketAddr {
+/// A server that gives every request the same response and keeps the connection.
+fn serve_fixed(answer: &str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (address, answer) = (listener.local_addr().unwrap(), answer.to_owned());
     thread::spawn(move || {
@@ -29,32 +29,34 @@ fn says(answer: &str) -> SocketAddr {
     address
 }
 
-fn asks(proxy: &Server, request: &str) -> u16 {
+fn request(proxy: &Server, text: &str) -> u16 {
     let mut socket = Socket::connect(proxy.listen);
-    socket.send(request.as_bytes());
+    socket.send(text.as_bytes());
     socket.response().status
 }
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
 
 #[test]
-fn why_an_upstream_fails_is_told_once_and_so_are_its_ejection_and_return() {
+fn failure_ejection_and_recovery_of_an_upstream_are_logged_once() {
     let deserted = Deserted::port();
     let address = deserted.address;
     let config =
         format!("[pool.a]\nupstreams = ['{address}']\neject_after = 3\neject_for = '1h'\n");
-    let config = Scratch::new("told.toml", &config);
+    let config = Scratch::new("failures.toml", &config);
     let proxy = Server::start_proxy(&["--config", config.path()]);
-    let told = |what: &str| {
-        let line = format!("upstream {address} {what}");
+    let logged = |event: &str| {
+        let line = format!("upstream {event}: {address}");
         proxy.log().matches(&line).count()
     };
-    assert_eq!(asks(&proxy, GET), 502);
-    eventually("the first failure is told", || told("fails: nobody listens there") == 1);
-    assert_eq!((asks(&proxy, GET), asks(&proxy, GET)), (502, 502));
-    eventually("its ejection is told", || told("is ejected for 3600s") == 1);
+    assert_eq!(request(&proxy, GET), 502);
+    eventually("the first failure is logged", || logged("failing") == 1);
+    assert!(proxy.log().contains(": connection refused"), "{}", proxy.log());
+    assert_eq!((request(&proxy, GET), request(&proxy, GET)), (502, 502));
+    eventually("its ejection is logged", || logged("ejected") == 1);
+    assert!(proxy.log().contains("no new requests for 3600s"), "{}", proxy.log());
     for _ in 0..20 {
-        assert_eq!(asks(&proxy, GET), 502, "nobody else is there");
+        assert_eq!(request(&proxy, GET), 502, "there is no other upstream");
     }
     drop(deserted);
     let listener = TcpListener::bind(address).unwrap();
@@ -64,32 +66,32 @@ fn why_an_upstream_fails_is_told_once_and_so_are_its_ejection_and_return() {
         let mut head = Vec::new();
         while read_more(&mut stream, &mut head) {}
     });
-    assert_eq!(asks(&proxy, GET), 204);
+    assert_eq!(request(&proxy, GET), 204);
     answer.join().unwrap();
-    eventually("its return is told", || told("answers again") == 1);
-    assert_eq!((told("fails"), told("is ejected")), (1, 1), "{}", proxy.log());
+    eventually("its recovery is logged", || logged("recovered") == 1);
+    assert_eq!((logged("failing"), logged("ejected")), (1, 1), "{}", proxy.log());
 }
 
 #[test]
-fn an_upstream_that_speaks_no_tls_is_told_of() {
-    let address = says("HTTP/1.1 400 What\r\nContent-Length: 0\r\n\r\n").to_string();
+fn an_upstream_without_tls_is_logged() {
+    let address = serve_fixed("HTTP/1.1 400 What\r\nContent-Length: 0\r\n\r\n").to_string();
     let flags = ["--upstream", &address, "--upstream-tls", "--upstream-name", "localhost"];
     let proxy = Server::start_proxy(&[&flags[..], &["--connect-timeout", "1s"]].concat());
-    // The hello of TLS ends with no blank line, so it is read on until the proxy gives up.
-    assert_eq!(asks(&proxy, GET), 502);
-    eventually("the reason is told", || proxy.log().contains(" fails: the connect took too long"));
+    // The ClientHello has no blank line, so the server reads on until the connect times out.
+    assert_eq!(request(&proxy, GET), 502);
+    eventually("the reason is logged", || proxy.log().contains(": connect timed out"));
     let server = Server::start(&[]);
     let flags = ["--upstream", &server.listen.to_string(), "--upstream-tls"];
     let proxy = Server::start_proxy(&flags);
-    assert_eq!(asks(&proxy, GET), 502);
-    eventually("the reason is told", || proxy.log().contains(" fails: TLS failed: "));
+    assert_eq!(request(&proxy, GET), 502);
+    eventually("the reason is logged", || proxy.log().contains(": TLS failed: "));
 }
 
 #[test]
-fn wrong_answers_eject_who_gives_them() {
-    let wrong = says(&switching().replace("s3pP", "AAAA"));
-    for bad in [wrong, says("SSH-2.0-OpenSSH_9.9\r\n\r\n")] {
-        let good = says(&switching());
+fn invalid_responses_eject_the_upstream() {
+    let wrong = serve_fixed(&switching().replace("s3pP", "AAAA"));
+    for bad in [wrong, serve_fixed("SSH-2.0-OpenSSH_9.9\r\n\r\n")] {
+        let good = serve_fixed(&switching());
         let config = format!(
             "[pool.a]\nupstreams = ['{bad}', '{good}']\nbalance = 'round_robin'\neject_after = 3\n\
              eject_for = '1h'\n"
@@ -97,22 +99,22 @@ fn wrong_answers_eject_who_gives_them() {
         let config = Scratch::new("wrong.toml", &config);
         let proxy = Server::start_proxy(&["--config", config.path(), "--workers", "1"]);
         let handshake = upgrade("/any", &[]);
-        let answers: Vec<u16> = (0..6).map(|_| asks(&proxy, &handshake)).collect();
+        let answers: Vec<u16> = (0..6).map(|_| request(&proxy, &handshake)).collect();
         assert_eq!(answers.iter().filter(|status| **status == 502).count(), 3, "{answers:?}");
-        let told = http::get(proxy.admin, "/api/upstreams").json();
-        let upstreams = told["pools"][0]["upstreams"].as_array().unwrap();
+        let shown = http::get(proxy.admin, "/api/upstreams").json();
+        let upstreams = shown["pools"][0]["upstreams"].as_array().unwrap();
         let bad = upstreams.iter().find(|one| one["address"] == bad.to_string()).unwrap();
-        assert_eq!((&bad["state"], &bad["failed"]), (&json!("ejected"), &json!(3)), "{told}");
+        assert_eq!((&bad["state"], &bad["failed"]), (&json!("ejected"), &json!(3)), "{shown}");
         for _ in 0..6 {
-            assert_eq!(asks(&proxy, &handshake), 101, "the other one is asked");
+            assert_eq!(request(&proxy, &handshake), 101, "the other upstream gets the request");
         }
     }
 }
 
 #[test]
-fn each_request_leaves_a_line_that_says_whom_it_went_to_and_who_broke_it_off() {
+fn each_request_is_logged_with_its_upstream_and_why_it_ended() {
     let (deserted, upstream, silent) = (Deserted::port(), Upstream::new(), Upstream::new());
-    let wrong = says("no answer\r\n\r\n").to_string();
+    let wrong = serve_fixed("no answer\r\n\r\n").to_string();
     let part = |name: &str, address: &str| {
         format!(
             "[[route]]\nhost = '{name}.test'\npool = '{name}'\n[pool.{name}]\nupstreams = ['{address}']\n"
@@ -131,26 +133,27 @@ fn each_request_leaves_a_line_that_says_whom_it_went_to_and_who_broke_it_off() {
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     };
     let mut written = 0;
-    let mut is_told = |upstream: Option<&str>, status: u16, by: &str, why: &str, bytes_out: u64| {
-        eventually("the line is written", || lines().len() > written);
-        let line = lines().remove(written);
-        written += 1;
-        assert_eq!(line["upstream"], json!(upstream), "{line}");
-        let expected = json!([status, by, why, bytes_out]);
-        let got = json!([line["status"], line["closed_by"], line["why"], line["bytes_out"]]);
-        assert_eq!(got, expected, "{line}");
-    };
-    assert_eq!(asks(&proxy, "GET /x HTTP/1.1\r\nHost: other.test\r\n\r\n"), 404);
-    is_told(None, 404, "proxy", "no_route", 0);
-    assert_eq!(asks(&proxy, "CONNECT h:22 HTTP/1.1\r\nHost: h:22\r\n\r\n"), 405);
-    is_told(None, 405, "proxy", "connect", 0);
+    let mut assert_logged =
+        |upstream: Option<&str>, status: u16, by: &str, why: &str, bytes_out: u64| {
+            eventually("the line is written", || lines().len() > written);
+            let line = lines().remove(written);
+            written += 1;
+            assert_eq!(line["upstream"], json!(upstream), "{line}");
+            let expected = json!([status, by, why, bytes_out]);
+            let got = json!([line["status"], line["closed_by"], line["why"], line["bytes_out"]]);
+            assert_eq!(got, expected, "{line}");
+        };
+    assert_eq!(request(&proxy, "GET /x HTTP/1.1\r\nHost: other.test\r\n\r\n"), 404);
+    assert_logged(None, 404, "proxy", "no_route", 0);
+    assert_eq!(request(&proxy, "CONNECT h:22 HTTP/1.1\r\nHost: h:22\r\n\r\n"), 405);
+    assert_logged(None, 405, "proxy", "connect", 0);
     let handshake = |name: &str| upgrade("/any", &[("Host", &format!("{name}.test"))]);
-    assert_eq!(asks(&proxy, &handshake("nobody")), 502);
-    is_told(Some(&nobody), 502, "proxy", "unreachable", 0);
-    assert_eq!(asks(&proxy, &handshake("wrong")), 502);
-    is_told(Some(&wrong), 502, "proxy", "bad_answer", 0);
-    assert_eq!(asks(&proxy, &handshake("mute")), 504);
-    is_told(Some(&mute), 504, "proxy", "no_answer", 0);
+    assert_eq!(request(&proxy, &handshake("nobody")), 502);
+    assert_logged(Some(&nobody), 502, "proxy", "unreachable", 0);
+    assert_eq!(request(&proxy, &handshake("wrong")), 502);
+    assert_logged(Some(&wrong), 502, "proxy", "bad_answer", 0);
+    assert_eq!(request(&proxy, &handshake("mute")), 504);
+    assert_logged(Some(&mute), 504, "proxy", "no_answer", 0);
     let mut socket = Socket::connect(proxy.listen);
     socket.send(b"GET / HTTP/1.1\r\nHost: there.test\r\n\r\n");
     let mut leg = upstream.accept();
@@ -159,11 +162,11 @@ fn each_request_leaves_a_line_that_says_whom_it_went_to_and_who_broke_it_off() {
     socket.text_until("half");
     drop(leg);
     assert!(socket.ends());
-    is_told(Some(&there), 200, "upstream", "truncated", 4);
+    assert_logged(Some(&there), 200, "upstream", "truncated", 4);
 }
 
 #[test]
-fn a_head_that_is_refused_leaves_a_line_and_who_says_nothing_leaves_none() {
+fn a_rejected_head_is_logged_and_a_silent_client_is_not() {
     let upstream = Upstream::new();
     let log = Scratch::new("refused.log", "");
     let address = upstream.address().to_string();
@@ -172,7 +175,7 @@ fn a_head_that_is_refused_leaves_a_line_and_who_says_nothing_leaves_none() {
     let proxy = Server::start_proxy(&[&flags[..], &hasty].concat());
     let mut silent = Socket::connect(proxy.listen);
     let mut written = 0;
-    let mut is_told = |expected: Value| {
+    let mut assert_logged = |expected: Value| {
         let mut line = Value::Null;
         eventually("the line is written", || {
             let text = std::fs::read_to_string(log.path()).unwrap();
@@ -181,41 +184,41 @@ fn a_head_that_is_refused_leaves_a_line_and_who_says_nothing_leaves_none() {
         });
         written += 1;
         let keys = ["status", "why", "method", "target", "client", "closed_by", "upstream"];
-        let told: Vec<&Value> = keys.iter().map(|key| &line[*key]).collect();
-        assert_eq!(json!(told), expected, "{line}");
+        let values: Vec<&Value> = keys.iter().map(|key| &line[*key]).collect();
+        assert_eq!(json!(values), expected, "{line}");
         line
     };
     let unread =
         |status: u16, why: &str| json!([status, why, null, null, "127.0.0.1", "proxy", null]);
-    assert_eq!(asks(&proxy, "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"), 400);
-    is_told(unread(400, "duplicate_host"));
-    assert_eq!(asks(&proxy, "\x16\x03\x01 no TLS here\r\n\r\n"), 400);
-    is_told(unread(400, "not_http"));
+    assert_eq!(request(&proxy, "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"), 400);
+    assert_logged(unread(400, "duplicate_host"));
+    assert_eq!(request(&proxy, "\x16\x03\x01 no TLS here\r\n\r\n"), 400);
+    assert_logged(unread(400, "not_http"));
     let long = format!("GET / HTTP/1.1\r\nHost: h\r\nX: {}\r\n\r\n", "x".repeat(4_000));
-    assert_eq!(asks(&proxy, &long), 431);
-    is_told(unread(431, "head_too_large"));
-    // Of a handshake that is wrong the head could be read.
-    assert_eq!(asks(&proxy, &upgrade("/ws?a", &[("Sec-WebSocket-Version", "12")])), 426);
+    assert_eq!(request(&proxy, &long), 431);
+    assert_logged(unread(431, "head_too_large"));
+    // The head of an invalid handshake can be read.
+    assert_eq!(request(&proxy, &upgrade("/ws?a", &[("Sec-WebSocket-Version", "12")])), 426);
     let ours = json!([426, "upgrade_version", "GET", "/ws?a", "127.0.0.1", "proxy", null]);
-    assert_eq!(is_told(ours)["host"], "127.0.0.1");
+    assert_eq!(assert_logged(ours)["host"], "127.0.0.1");
     let mut late = Socket::connect(proxy.listen);
     late.send(b"GET / HTTP/1.1\r\nHos");
-    assert!(late.ends(), "and is answered nothing");
-    let line = is_told(unread(408, "handshake_timeout"));
+    assert!(late.ends(), "without a response");
+    let line = assert_logged(unread(408, "handshake_timeout"));
     let took_ms = line["duration_ms"].as_u64().unwrap();
     assert!((900..60_000).contains(&took_ms), "{line}");
     assert!(silent.ends());
     eventually("both are counted", || {
         proxy.metrics()["standfast_closed_total{cause=\"handshake_timeout\"}"] == 2.0
     });
-    assert_eq!(asks(&proxy, "CONNECT h:22 HTTP/1.1\r\nHost: h:22\r\n\r\n"), 405);
-    // The next line: there was none of whoever said nothing.
-    is_told(json!([405, "connect", "CONNECT", "h:22", "127.0.0.1", "proxy", null]));
+    assert_eq!(request(&proxy, "CONNECT h:22 HTTP/1.1\r\nHost: h:22\r\n\r\n"), 405);
+    // The next line: the silent client left none.
+    assert_logged(json!([405, "connect", "CONNECT", "h:22", "127.0.0.1", "proxy", null]));
     assert!(upstream.is_alone());
 }
 
 #[test]
-fn an_address_to_connect_from_that_is_not_ours_is_refused_at_once() {
+fn a_source_address_of_another_machine_is_an_error_at_start() {
     // An address for documentation (RFC 5737), which no machine has.
     let flags = ["proxy", "--listen", "127.0.0.1:0", "--admin", "off", "--upstream", "127.0.0.1:9"];
     let started = executable::run(&[&flags[..], &["--source", "127.0.0.1,192.0.2.77"]].concat());
@@ -224,15 +227,15 @@ fn an_address_to_connect_from_that_is_not_ours_is_refused_at_once() {
     let checked = executable::run(&["proxy", "check", file.path()]);
     for finished in [started, checked] {
         assert_eq!(finished.code, Some(2), "{finished:?}");
-        let complaint = "--source 192.0.2.77 is no address of this machine";
+        let complaint = "--source 192.0.2.77 is not an address of this machine";
         assert!(finished.stderr.contains(complaint), "{finished:?}");
     }
 }
 
 #[test]
-fn a_refused_head_is_told_of_whom_it_came_from_and_not_of_who_came_before_on_the_connection() {
+fn a_rejected_head_is_logged_with_its_own_client_not_the_previous_one() {
     let upstream = Upstream::new();
-    let log = Scratch::new("whose.log", "");
+    let log = Scratch::new("clients.log", "");
     let address = upstream.address().to_string();
     let flags = ["--upstream", &address, "--access-log", log.path(), "--workers", "1"];
     let proxy = Server::start_proxy(&[&flags[..], &["--trusted-proxy", "127.0.0.1"]].concat());
@@ -251,7 +254,7 @@ fn a_refused_head_is_told_of_whom_it_came_from_and_not_of_who_came_before_on_the
     assert_eq!(socket.response().status, 400);
     // This head is invalid, but its client can be read.
     let ours = [("Sec-WebSocket-Version", "12"), ("X-Forwarded-For", "203.0.113.3")];
-    assert_eq!(asks(&proxy, &upgrade("/ws", &ours)), 426);
+    assert_eq!(request(&proxy, &upgrade("/ws", &ours)), 426);
     let clients = || -> Vec<Value> {
         let text = std::fs::read_to_string(log.path()).unwrap();
         text.lines().map(|line| line.parse::<Value>().unwrap()["client"].clone()).collect()

@@ -83,7 +83,7 @@ fn come(proxy: &Server, each: usize) {
 }
 
 #[test]
-fn masses_refused_in_every_way_leave_nothing() {
+fn mass_refusals_of_every_kind_leak_nothing() {
     let upstream = answering().to_string();
     let config = format!("[pool.a]\nupstreams = ['{upstream}']\neject_after = 0\n");
     let config = crate::harness::Scratch::new("masses.toml", &config);
@@ -105,7 +105,7 @@ fn masses_refused_in_every_way_leave_nothing() {
 }
 
 #[test]
-fn bi_27_floods_in_pieces_of_every_size_wait_outside() {
+fn bi_27_floods_of_every_piece_size_are_not_buffered() {
     const HELD: usize = 6;
     let upstream = Upstream::new();
     let address = upstream.address().to_string();

@@ -33,7 +33,7 @@ fn documented() -> BTreeSet<String> {
 }
 
 #[test]
-fn the_page_for_operators_lists_every_metric_and_no_other() {
+fn the_operators_page_lists_every_metric_and_no_other() {
     let (server, upstream) = (Server::start(&[]), Upstream::new());
     let proxy = Server::start_proxy(&["--upstream", &upstream.address().to_string()]);
     let every_server = families(&server);
@@ -41,8 +41,8 @@ fn the_page_for_operators_lists_every_metric_and_no_other() {
     assert_eq!(own, documented());
 }
 
-/// A proxy with a test's upstream in a pool that takes one at a time, and pools that fail.
-struct House {
+/// A proxy with an upstream in the test, in a pool with a `max` of 1, and pools that fail.
+struct Setup {
     proxy: Server,
     upstream: Upstream,
     silent: Upstream,
@@ -53,8 +53,8 @@ struct House {
     _config: Scratch,
 }
 
-impl House {
-    fn new() -> House {
+impl Setup {
+    fn new() -> Setup {
         let (upstream, silent, other) = (Upstream::new(), Upstream::new(), Upstream::new());
         let dying = TcpListener::bind("127.0.0.1:0").unwrap();
         let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -74,7 +74,7 @@ impl House {
         let config = Scratch::new("metrics.toml", &config.concat());
         let proxy = Server::start_proxy(&["--config", config.path()]);
         let read = vec![proxy.metrics()];
-        House { proxy, upstream, silent, other, dying: Some(dying), read, _config: config }
+        Setup { proxy, upstream, silent, other, dying: Some(dying), read, _config: config }
     }
 
     /// Waits until a sample has that value, and keeps that scrape.
@@ -119,107 +119,107 @@ impl House {
 }
 
 #[test]
-fn every_metric_moves_with_what_it_is_about() {
-    let mut house = House::new();
-    let address = house.upstream.address();
+fn every_metric_changes_with_its_event() {
+    let mut setup = Setup::new();
+    let address = setup.upstream.address();
     let port = format!("source_ports{{pool=\"one\",upstream=\"{address}\",source=\"127.0.0.9\"}}");
-    // A tunnel, and two who find its upstream full.
-    let mut client = house.handshake("one");
-    let mut leg = house.upstream.tunnel();
+    // A tunnel, and two requests that find its upstream at its max.
+    let mut client = setup.handshake("one");
+    let mut leg = setup.upstream.tunnel();
     assert_eq!(client.response().status, 101);
-    house.until("worker_tunnels{worker=\"0\",state=\"open\"}", 1.0);
-    house.until(&port, 1.0);
+    setup.until("worker_tunnels{worker=\"0\",state=\"open\"}", 1.0);
+    setup.until(&port, 1.0);
     client.send(b"up");
     assert_eq!(leg.bytes(2), b"up");
     leg.say("down");
     assert_eq!(client.text_until("down"), "down");
-    let waiting = house.handshake("one");
-    house.until("worker_requests{worker=\"0\",state=\"waiting\"}", 1.0);
-    house.until("pool_waiting{pool=\"one\"}", 1.0);
-    assert_eq!(house.handshake("one").response().status, 503);
-    // An end of its side alone would be kept: its tunnel could still be half open.
+    let waiting = setup.handshake("one");
+    setup.until("worker_requests{worker=\"0\",state=\"waiting\"}", 1.0);
+    setup.until("pool_waiting{pool=\"one\"}", 1.0);
+    assert_eq!(setup.handshake("one").response().status, 503);
+    // A half close alone would leave the tunnel half open.
     waiting.reset();
-    house.until("exchanges", 0.0);
+    setup.until("exchanges", 0.0);
     client.finish_sending();
-    house.until("worker_tunnels{worker=\"0\",state=\"half_closed\"}", 1.0);
+    setup.until("worker_tunnels{worker=\"0\",state=\"half_closed\"}", 1.0);
     drop(leg);
     assert!(client.ends());
-    house.until("tunnels_ended_by_total{side=\"client\"}", 1.0);
-    house.until("worker_tunnels{worker=\"0\",state=\"half_closed\"}", 0.0);
-    house.until(&port, 0.0);
-    plain_requests(&mut house);
-    what_fails(&mut house);
+    setup.until("tunnels_ended_by_total{side=\"client\"}", 1.0);
+    setup.until("worker_tunnels{worker=\"0\",state=\"half_closed\"}", 0.0);
+    setup.until(&port, 0.0);
+    plain_requests(&mut setup);
+    what_fails(&mut setup);
     // A head in two parts.
     let whole = "GET / HTTP/1.1\r\nHost: nobody.test\r\n\r\n";
-    let mut slow = house.ask(&whole[..20]);
-    house.until("handshakes", 1.0);
-    assert_eq!(house.read[0]["standfast_handshake_seconds_count"], 0.0);
-    let before = house.proxy.metrics()["standfast_handshake_seconds_sum"];
+    let mut slow = setup.ask(&whole[..20]);
+    setup.until("handshakes", 1.0);
+    assert_eq!(setup.read[0]["standfast_handshake_seconds_count"], 0.0);
+    let before = setup.proxy.metrics()["standfast_handshake_seconds_sum"];
     slow.send(&whole.as_bytes()[20..]);
     assert_eq!(slow.response().status, 404);
-    house.until("requests_refused_total{reason=\"no_route\"}", 1.0);
-    let after = house.proxy.metrics()["standfast_handshake_seconds_sum"];
+    setup.until("requests_refused_total{reason=\"no_route\"}", 1.0);
+    let after = setup.proxy.metrics()["standfast_handshake_seconds_sum"];
     assert!(after > before, "{after} {before}");
     let mut all = documented();
     STILL.iter().for_each(|still| assert!(all.remove(*still), "{still}"));
-    let moved = house.moved();
+    let moved = setup.moved();
     let still: Vec<&String> = all.difference(&moved).collect();
     assert!(still.is_empty(), "nothing has moved {still:?}");
 }
 
-fn plain_requests(house: &mut House) {
+fn plain_requests(setup: &mut Setup) {
     let get = "GET / HTTP/1.1\r\nHost: one.test\r\n\r\n";
-    let mut client = house.ask(get);
-    let mut leg = house.upstream.accept();
+    let mut client = setup.ask(get);
+    let mut leg = setup.upstream.accept();
     leg.head();
-    house.until("worker_requests{worker=\"0\",state=\"asked\"}", 1.0);
+    setup.until("worker_requests{worker=\"0\",state=\"asked\"}", 1.0);
     leg.say("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no");
-    house.until("worker_requests{worker=\"0\",state=\"answering\"}", 1.0);
+    setup.until("worker_requests{worker=\"0\",state=\"answering\"}", 1.0);
     leg.say("k");
     assert_eq!(client.response().body, "ok");
     client.send(get.as_bytes());
     leg.head();
-    house.until("reused_total", 1.0);
+    setup.until("reused_total", 1.0);
     leg.say("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no");
     client.text_until("o");
     drop(leg);
     assert!(client.ends());
-    house.until("truncated_total", 1.0);
-    let mut refused = house.handshake("one");
-    let mut leg = house.upstream.accept();
+    setup.until("truncated_total", 1.0);
+    let mut refused = setup.handshake("one");
+    let mut leg = setup.upstream.accept();
     leg.head();
     leg.say("HTTP/1.1 403 No\r\nContent-Length: 0\r\n\r\n");
     assert_eq!(refused.response().status, 403);
-    house.until("declined_total", 1.0);
+    setup.until("declined_total", 1.0);
 }
 
-fn what_fails(house: &mut House) {
-    assert_eq!(house.handshake("gone").response().status, 502);
-    house.until("requests_refused_total{reason=\"unreachable\"}", 1.0);
-    // One of two in turn has nobody there first.
+fn what_fails(setup: &mut Setup) {
+    assert_eq!(setup.handshake("gone").response().status, 502);
+    setup.until("requests_refused_total{reason=\"unreachable\"}", 1.0);
+    // Round robin meets the dead upstream first.
     for _ in 0..2 {
-        let mut asks = house.ask("GET / HTTP/1.1\r\nHost: both.test\r\nConnection: close\r\n\r\n");
-        let mut leg = house.other.accept();
+        let mut asks = setup.ask("GET / HTTP/1.1\r\nHost: both.test\r\nConnection: close\r\n\r\n");
+        let mut leg = setup.other.accept();
         leg.head();
         leg.say("HTTP/1.1 204 None\r\nConnection: close\r\n\r\n");
         assert_eq!(asks.response().status, 204);
     }
-    let retries = house.proxy.metrics()["standfast_retries_total"];
-    house.until("retries_total", retries);
+    let retries = setup.proxy.metrics()["standfast_retries_total"];
+    setup.until("retries_total", retries);
     assert!(retries >= 1.0, "{retries}");
-    let address = house.dying.take().unwrap().local_addr().unwrap();
-    house.until(&format!("upstream_up{{pool=\"dying\",upstream=\"{address}\"}}"), 0.0);
-    assert_eq!(house.handshake("dying").response().status, 503);
-    house.until("pool_down_total{pool=\"dying\"}", 1.0);
-    let hanging = house.handshake("silent");
-    let leg = house.silent.accept();
-    house.until("worker_requests{worker=\"0\",state=\"connecting\"}", 1.0);
+    let address = setup.dying.take().unwrap().local_addr().unwrap();
+    setup.until(&format!("upstream_up{{pool=\"dying\",upstream=\"{address}\"}}"), 0.0);
+    assert_eq!(setup.handshake("dying").response().status, 503);
+    setup.until("pool_down_total{pool=\"dying\"}", 1.0);
+    let hanging = setup.handshake("silent");
+    let leg = setup.silent.accept();
+    setup.until("worker_requests{worker=\"0\",state=\"connecting\"}", 1.0);
     drop((hanging, leg));
-    house.until("exchanges", 0.0);
+    setup.until("exchanges", 0.0);
 }
 
 #[test]
-fn over_the_memory_limit_nobody_comes_in_and_silent_tunnels_leave() {
+fn over_the_memory_limit_clients_are_refused_and_silent_tunnels_shed() {
     let node = Server::start(&[]);
     // Routes with long paths: memory that closing clients does not free.
     let ballast: String = (0..999)

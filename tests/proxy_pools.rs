@@ -45,7 +45,7 @@ fn echoes(socket: &mut Socket) -> bool {
 }
 
 #[test]
-fn nodes_are_added_drained_and_killed_and_only_their_own_tunnels_notice() {
+fn adding_draining_and_killing_a_node_affects_only_its_own_tunnels() {
     let (steady, drained, mut killed) =
         (Server::start(&[]), Server::start(&[]), Server::start(&[]));
     let proxy = proxy_to(&[&steady], &[]);
@@ -95,7 +95,7 @@ fn nodes_are_added_drained_and_killed_and_only_their_own_tunnels_notice() {
 }
 
 #[test]
-fn nodes_killed_one_by_one_hand_their_clients_on() {
+fn clients_of_killed_nodes_reconnect_to_the_others() {
     let mut nodes = [Server::start(&[]), Server::start(&[]), Server::start(&[])];
     let proxy = proxy_to(&[&nodes[0], &nodes[1], &nodes[2]], &[]);
     let url = format!("ws://{}/echo", proxy.listen);
@@ -107,7 +107,10 @@ fn nodes_killed_one_by_one_hand_their_clients_on() {
     let open =
         |from: usize| -> u64 { addresses[from..].iter().map(|node| tunnels(&proxy, *node)).sum() };
     eventually("all are there", || open(0) == 60);
+    // How they spread over the nodes depends on which node passed its first check when.
+    let mut killed = 0;
     for (dead, node) in nodes.iter_mut().take(2).enumerate() {
+        killed += tunnels(&proxy, node.listen);
         node.signal(Signal::KILL);
         node.wait();
         eventually("those who are left have them all", || open(dead + 1) == 60);
@@ -119,15 +122,17 @@ fn nodes_killed_one_by_one_hand_their_clients_on() {
     assert_eq!(finished.code, Some(130), "{finished:?}");
     let summary = finished.json();
     assert_eq!(summary["connections"]["failed"], 0, "{summary}");
-    assert!(summary["connections"]["reconnects"].as_u64() >= Some(40), "{summary}");
+    assert!(killed >= 20, "the second node has half of what is left by then: {killed}");
+    assert!(summary["connections"]["reconnects"].as_u64() >= Some(killed), "{summary}");
     let metrics = proxy.metrics();
-    assert!(metrics["standfast_tunnel_seconds_count"] >= 40.0, "{metrics:?}");
-    assert!(metrics["standfast_connect_seconds_count"] >= 100.0, "{metrics:?}");
-    assert!(metrics["standfast_switching_seconds_bucket{le=\"+Inf\"}"] >= 100.0, "{metrics:?}");
+    let (ended, opened) = (killed as f64, (60 + killed) as f64);
+    assert!(metrics["standfast_tunnel_seconds_count"] >= ended, "{metrics:?}");
+    assert!(metrics["standfast_connect_seconds_count"] >= opened, "{metrics:?}");
+    assert!(metrics["standfast_switching_seconds_bucket{le=\"+Inf\"}"] >= opened, "{metrics:?}");
 }
 
 #[test]
-fn an_upstream_may_be_a_name_or_a_unix_socket() {
+fn an_upstream_can_be_a_name_or_a_unix_socket() {
     let path = std::env::temp_dir().join(format!("standfast-pool-{}.sock", std::process::id()));
     let unix = format!("unix:{}", path.display());
     let (by_name, by_path) =
@@ -144,7 +149,7 @@ fn an_upstream_may_be_a_name_or_a_unix_socket() {
 }
 
 #[test]
-fn a_share_of_tunnels_is_closed_and_a_page_lists_the_rest() {
+fn a_percentage_of_tunnels_is_closed_and_a_page_lists_the_rest() {
     let nodes = [Server::start(&[]), Server::start(&[])];
     let proxy = proxy_to(&[&nodes[0], &nodes[1]], &[]);
     let mut sockets: Vec<Socket> = (0..40).map(|_| Socket::open(proxy.listen, "/echo")).collect();
@@ -180,7 +185,7 @@ fn a_share_of_tunnels_is_closed_and_a_page_lists_the_rest() {
 
 /// From the second worker on a tunnel's id exceeds what a JavaScript number holds.
 #[test]
-fn pages_of_tunnels_go_on_by_names_that_are_text_with_every_worker() {
+fn pages_of_tunnels_continue_by_string_ids_over_all_workers() {
     let node = Server::start(&[]);
     let proxy = proxy_to(&[&node], &["--workers", "2", "--max-connections", "6"]);
     let _sockets: Vec<Socket> = (0..6).map(|_| Socket::open(proxy.listen, "/echo")).collect();
@@ -199,7 +204,7 @@ fn pages_of_tunnels_go_on_by_names_that_are_text_with_every_worker() {
 }
 
 #[test]
-fn a_cookie_set_on_the_101_brings_a_client_back() {
+fn a_sticky_cookie_on_the_101_returns_the_client() {
     let nodes = [Server::start(&[]), Server::start(&[]), Server::start(&[])];
     let addresses: Vec<String> = nodes.iter().map(|node| node.listen.to_string()).collect();
     let config =
@@ -237,7 +242,7 @@ fn a_cookie_set_on_the_101_brings_a_client_back() {
 }
 
 #[test]
-fn who_stops_answering_is_passed_over_until_it_is_back() {
+fn a_silent_upstream_is_skipped_until_it_recovers() {
     let (node, mut dying) = (Server::start(&[]), Server::start(&[]));
     let address = dying.listen;
     let config = format!(
@@ -253,12 +258,12 @@ fn who_stops_answering_is_passed_over_until_it_is_back() {
     dying.wait();
     let mut socket = Socket::open(proxy.listen, "/echo");
     assert!(echoes(&mut socket), "a connect that is refused is tried elsewhere");
-    eventually("it is found out", || state() == "down");
-    eventually("it is said", || proxy.log().contains("is down"));
+    eventually("the health check finds it", || state() == "down");
+    eventually("it is logged", || proxy.log().contains("upstream down: "));
     let picked = |of: SocketAddr| upstream(&proxy, of)["picked"].as_u64().unwrap();
     let before = picked(address);
     drop((0..10).map(|_| Socket::open(proxy.listen, "/echo")).collect::<Vec<_>>());
-    assert_eq!(picked(address), before, "nobody is sent there");
+    assert_eq!(picked(address), before, "no request goes there");
     let text = address.to_string();
     let _back = Server::start(&["--listen", &text]);
     eventually("it is up again", || state() == "up");
@@ -266,7 +271,7 @@ fn who_stops_answering_is_passed_over_until_it_is_back() {
 }
 
 #[test]
-fn a_reload_changes_routes_and_leaves_tunnels_alone() {
+fn a_reload_changes_routes_and_keeps_tunnels() {
     let (old, new) = (Server::start(&[]), Server::start(&[]));
     let text = |node: &Server, more: &str| {
         format!("[proxy]\nbacklog = 128\n[pool.a]\nupstreams = ['{}']\n{more}", node.listen)
@@ -296,7 +301,7 @@ fn a_reload_changes_routes_and_leaves_tunnels_alone() {
 }
 
 #[test]
-fn who_finds_every_node_full_waits_its_turn() {
+fn requests_queue_in_order_while_every_node_is_at_its_max() {
     let node = Server::start(&[]);
     let config = format!(
         "[pool.a]\nupstreams = ['{}']\nmax = 2\nqueue = 1\nqueue_timeout = '60s'\n",
@@ -321,7 +326,7 @@ fn who_finds_every_node_full_waits_its_turn() {
 }
 
 #[test]
-fn who_waits_gets_what_came_meanwhile_and_not_what_went() {
+fn a_queued_request_uses_added_upstreams_and_not_removed_ones() {
     let (first, second) = (Server::start(&[]), Server::start(&[]));
     let config = format!(
         "[pool.a]\nupstreams = [{{ address = '{}', max = 1 }}]\nqueue = 5\nqueue_timeout = '10m'\n",
@@ -361,7 +366,7 @@ fn who_waits_gets_what_came_meanwhile_and_not_what_went() {
 }
 
 #[test]
-fn tunnels_of_a_pool_that_is_gone_are_shown_until_they_end() {
+fn tunnels_of_a_removed_pool_are_shown_until_they_end() {
     let (here, there) = (Server::start(&[]), Server::start(&[]));
     let rest = format!("[[route]]\npool = 'rest'\n[pool.rest]\nupstreams = ['{}']\n", here.listen);
     let gone = format!(
@@ -393,7 +398,7 @@ fn tunnels_of_a_pool_that_is_gone_are_shown_until_they_end() {
 }
 
 #[test]
-fn handshakes_that_upstreams_refuse_leave_no_place_taken() {
+fn declined_handshakes_leak_no_permit() {
     let node = Server::start(&[]);
     let config = format!(
         "[pool.a]\nupstreams = ['{}']\nmax = 50\nqueue = 2000\nqueue_timeout = '60s'\n",
@@ -413,14 +418,14 @@ fn handshakes_that_upstreams_refuse_leave_no_place_taken() {
 }
 
 #[test]
-fn doctor_says_how_many_tunnels_fit_and_how_to_ask_for_them() {
+fn doctor_shows_how_many_tunnels_fit() {
     let doctor = executable::run(&["doctor", "--role", "proxy", "--connections", "100M"]);
     assert_eq!(doctor.code, Some(1), "{doctor:?}");
     assert!(doctor.stdout.contains(": standfast proxy --max-connections "), "{doctor:?}");
 }
 
 #[test]
-fn each_tunnel_leaves_a_line_in_the_log() {
+fn each_tunnel_is_logged() {
     let node = Server::start(&[]);
     let log = Scratch::new("access.log", "");
     let proxy = proxy_to(&[&node], &["--access-log", log.path()]);
@@ -442,7 +447,7 @@ fn each_tunnel_leaves_a_line_in_the_log() {
 }
 
 #[test]
-fn a_file_is_checked_before_it_is_used() {
+fn check_validates_a_configuration_file() {
     let check = |text: &str| {
         let file = Scratch::new("checked.toml", text);
         executable::run(&["proxy", "check", file.path()])
@@ -463,7 +468,7 @@ fn a_file_is_checked_before_it_is_used() {
         ("[[route]]\npool = 'b'\n[pool.a]\nupstreams = ['a:1']", "no [pool.b]"),
         (
             "[[route]]\nhost = 'chat.test:8080'\npool = 'a'\n[pool.a]\nupstreams = ['a:1']",
-            "\"chat.test:8080\" is no host",
+            "invalid host \"chat.test:8080\"",
         ),
     ] {
         let bad = check(text);

@@ -18,17 +18,17 @@ const CROWD: u64 = 60;
 const SUBSCRIBERS: u64 = 20;
 const MESSAGES: u64 = 600;
 
-/// The nodes, and the proxy before them.
-struct Row {
+/// The nodes and the proxy in front of them.
+struct Cluster {
     nodes: Vec<Server>,
     addresses: Vec<SocketAddr>,
     proxy: Server,
     _config: Scratch,
 }
 
-impl Row {
-    /// Whoever asks for `/echo` goes where there is room, and a topic's clients meet on one node.
-    fn start() -> Row {
+impl Cluster {
+    /// `/echo` is balanced by least connections; all clients of a topic go to one node.
+    fn start() -> Cluster {
         let nodes: Vec<Server> = (0..3).map(|_| Server::start(&[])).collect();
         let addresses: Vec<SocketAddr> = nodes.iter().map(|node| node.listen).collect();
         let names: Vec<String> = addresses.iter().map(ToString::to_string).collect();
@@ -41,7 +41,7 @@ impl Row {
         );
         let config = Scratch::new("row.toml", &config);
         let proxy = Server::start_proxy(&["--config", config.path()]);
-        Row { nodes, addresses, proxy, _config: config }
+        Cluster { nodes, addresses, proxy, _config: config }
     }
 
     /// Tunnels of a pool to a node.
@@ -105,35 +105,35 @@ fn summary(load: Running, code: i32) -> Value {
 }
 
 #[test]
-fn three_nodes_are_killed_and_started_again_and_only_their_own_tunnels_notice() {
-    let mut row = Row::start();
-    let topics = row.topics();
+fn restarting_three_nodes_affects_only_their_own_tunnels() {
+    let mut cluster = Cluster::start();
+    let topics = cluster.topics();
     let (crowd, subscribers, messages) =
         (CROWD.to_string(), SUBSCRIBERS.to_string(), MESSAGES.to_string());
     let stay = ["--connections", &crowd, "--hold", "10m", "--reconnect", "--retry", "forever"];
-    let stay = row.load("/echo", &[&stay[..], &["--backoff", "10ms..100ms"]].concat());
+    let stay = cluster.load("/echo", &[&stay[..], &["--backoff", "10ms..100ms"]].concat());
     let judged = ["--connections", &subscribers, "--fanout", "100", "--messages", &messages];
     let judged = [&judged[..], &["--publish-by-socket"]].concat();
-    eventually("the crowd is there", || row.all("crowd") == CROWD);
+    eventually("the crowd is there", || cluster.all("crowd") == CROWD);
     let mut ended = 0;
     for dead in 0..3 {
         let others = (0..3).filter(|node| *node != dead);
         let mut fans: Vec<(usize, Running)> =
-            others.map(|n| (n, row.load(&format!("/topics/{}", topics[n]), &judged))).collect();
+            others.map(|n| (n, cluster.load(&format!("/topics/{}", topics[n]), &judged))).collect();
         eventually("both topics are published to", || {
             fans.iter().all(|(node, _)| {
-                row.nodes[*node].metrics()["standfast_published_total{door=\"socket\"}"] > 5.0
+                cluster.nodes[*node].metrics()["standfast_published_total{door=\"socket\"}"] > 5.0
             })
         });
-        let its_own = row.tunnels("crowd", dead);
+        let its_own = cluster.tunnels("crowd", dead);
         assert!(its_own > 0, "node {dead} has nobody to lose");
         ended += its_own;
-        row.kill(dead);
-        eventually("the proxy has seen it", || row.tunnels("crowd", dead) == 0);
+        cluster.kill(dead);
+        eventually("the proxy has seen it", || cluster.tunnels("crowd", dead) == 0);
         let goes_on = |fan: &mut (usize, Running)| fan.1.0.try_wait().unwrap().is_none();
         assert!(fans.iter_mut().all(goes_on), "it was published meanwhile");
-        eventually("the others have them all", || row.all("crowd") == CROWD);
-        row.start_again(dead);
+        eventually("the others have them all", || cluster.all("crowd") == CROWD);
+        cluster.start_again(dead);
         for (node, fan) in fans {
             let summary = summary(fan, 0);
             let fields = ["published", "received", "lost", "duplicated", "reordered"];

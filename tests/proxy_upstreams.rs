@@ -38,7 +38,7 @@ fn upstream(proxy: &Server, pool: &str) -> Value {
 }
 
 #[test]
-fn each_pool_speaks_tls_in_its_own_way_and_so_do_its_checks() {
+fn each_pool_and_its_health_checks_use_the_pools_tls() {
     let (one, other) = (Authority::new(), Authority::new());
     one.sign("proxy", &["proxy.test"]);
     let strict = secure(&one, "strict.test", &["--tls-client-ca", &one.path("ca.pem")]);
@@ -92,7 +92,7 @@ fn each_pool_speaks_tls_in_its_own_way_and_so_do_its_checks() {
 }
 
 #[test]
-fn a_proxy_header_stands_in_front_of_tls_and_of_checks() {
+fn a_proxy_header_precedes_tls_and_health_checks() {
     let authority = Authority::new();
     let believes = ["--trusted-proxy", "127.0.0.1", "--proxy-protocol"];
     let node = secure(&authority, "node.test", &believes);

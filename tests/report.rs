@@ -36,15 +36,15 @@ impl Drop for Page {
 }
 
 #[test]
-fn a_proof_as_a_page() {
+fn proof_writes_an_html_report() {
     let page = Page::new("proof");
     let small = ["--connections", "300", "--hold", "3s", "--heartbeat", "1s"];
     let finished = executable::run(&[&["prove"], &small[..], &["--html", page.path()]].concat());
     assert_eq!(finished.code, Some(0), "{finished:?}");
     page.is_shown_with(&[
         "Open sockets",
-        "Memory of the programs",
-        "Memory of the kernel, growth",
+        "Process memory",
+        "Kernel memory growth",
         "CPU, in cores",
         "Messages and heartbeats",
         "Latency",
@@ -53,7 +53,7 @@ fn a_proof_as_a_page() {
     for part in [
         "HELD",
         " UTC</p>",
-        "Memory on the way up",
+        "Memory by number of sockets",
         "<dt>held for</dt><dd>3s</dd>",
         "The machine and its limits",
         "standfast prove --connections",
@@ -63,7 +63,7 @@ fn a_proof_as_a_page() {
 }
 
 #[test]
-fn a_load_that_fell_short_as_a_page() {
+fn html_report_of_a_failed_load_shows_the_reasons() {
     let server = Server::start(&["--max-connections", "20"]);
     let page = Page::new("load");
     let url = format!("ws://{}/echo", server.listen);
@@ -75,8 +75,8 @@ fn a_load_that_fell_short_as_a_page() {
     assert_eq!(finished.code, Some(1), "{finished:?}");
     page.is_shown_with(&[
         "Open sockets",
-        "Memory of the programs",
-        "Memory of the kernel, growth",
+        "Process memory",
+        "Kernel memory growth",
         "CPU, in cores",
         "Messages and heartbeats",
         "Latency",
@@ -91,7 +91,7 @@ fn a_load_that_fell_short_as_a_page() {
 }
 
 #[test]
-fn a_threshold_that_was_missed_is_the_verdict() {
+fn missed_threshold_is_the_verdict_of_the_report() {
     let server = Server::start(&[]);
     let page = Page::new("threshold");
     let url = format!("ws://{}/echo", server.listen);
@@ -103,7 +103,7 @@ fn a_threshold_that_was_missed_is_the_verdict() {
 }
 
 #[test]
-fn where_no_page_can_be_written_nothing_is_begun() {
+fn unwritable_report_is_an_error_before_the_run() {
     for args in [&["prove", "--connections", "10"][..], &["load", "ws://127.0.0.1:9/"]] {
         let finished = executable::run(&[args, &["--html", "/no/such/place/page.html"]].concat());
         assert_eq!(finished.code, Some(2), "{finished:?}");

@@ -9,7 +9,7 @@ use crate::harness::Scratch;
 use crate::harness::chat::Chat;
 use crate::harness::executable::{self, Finished};
 use crate::harness::server::Server;
-use crate::harness::web::{Said, Web};
+use crate::harness::web::{Answer, Web};
 
 pub(crate) fn run(text: &str, code: i32) -> (Finished, Value) {
     static FILES: AtomicU32 = AtomicU32::new(0);
@@ -59,7 +59,7 @@ stay = true
 ";
 
 #[test]
-fn what_a_chat_drops_doubles_and_swaps_is_told_to_the_unit() {
+fn lost_duplicated_and_reordered_messages_are_counted_exactly() {
     for (kind, size, senders) in [("1:N", 5, 2), ("1:1", 2, 5)] {
         let chat = Chat::start(10);
         let text = room(kind, size, 10, 100, "") + LISTENERS;
@@ -84,7 +84,7 @@ fn what_a_chat_drops_doubles_and_swaps_is_told_to_the_unit() {
 }
 
 #[test]
-fn what_is_said_in_the_warm_up_is_not_judged() {
+fn messages_of_the_warm_up_are_not_counted() {
     let chat = Chat::start(10);
     let text = room("1:N", 5, 10, 1, "warm_up = '300ms'") + LISTENERS;
     let target = format!("ws://{}/room/{{{{group}}}}", chat.address);
@@ -116,7 +116,7 @@ fn what_is_said_in_the_warm_up_is_not_judged() {
 }
 
 #[test]
-fn private_chats_are_judged_by_each_pair() {
+fn private_chats_are_checked_per_pair() {
     let chat = Chat::start(0);
     let threshold = "thresholds = ['lost==0', 'duplicated==0', 'receipt_p99<20s', 'errors<1']";
     let text = room("N:N", 3, 6, 10, threshold).replace("repeat", "each = true\nrepeat");
@@ -139,7 +139,7 @@ fn private_chats_are_judged_by_each_pair() {
 }
 
 #[test]
-fn topics_of_serve_bring_everything_to_everybody_at_the_rate_asked_for() {
+fn topics_deliver_all_messages_at_the_requested_rate() {
     let server = Server::start(&[]);
     let target = format!("ws://{}/topics/room-{{{{group}}}}", server.listen);
     let text = room("N:N", 4, 8, 15, "").replace("quiet", "own = true\nquiet");
@@ -152,11 +152,14 @@ fn topics_of_serve_bring_everything_to_everybody_at_the_rate_asked_for() {
     let rate = groups["sent_per_second"].as_f64().unwrap();
     assert!(rate > 0.0 && rate < 8.0 * 50.0 * 1.2, "{groups}");
     assert_eq!(groups["send_lag"]["count"], 120, "{groups}");
-    assert!(groups["received_per_second"].as_f64() > Some(rate), "four hear each: {groups}");
+    assert!(
+        groups["received_per_second"].as_f64() > Some(rate),
+        "four users receive each: {groups}"
+    );
 }
 
 #[test]
-fn what_is_published_over_http_is_owed_to_who_listens() {
+fn messages_published_over_http_are_expected_by_receivers() {
     let server = Server::start(&[]);
     let text = format!(
         "version = 1\nusers = 4\npasses = 1\n[group]\nkind = '1:N'\nsize = 4
@@ -242,8 +245,8 @@ perform = { action = 'speak' }
 }
 
 #[test]
-fn who_logs_in_over_http_connects_with_what_it_was_given() {
-    let web = Web::start(|got| -> Said {
+fn sockets_use_cookies_and_captures_of_earlier_requests() {
+    let web = Web::start(|got| -> Answer {
         let cookie = vec![("Set-Cookie", "sid=9; Path=/".to_owned())];
         match got.target.as_str() {
             "/login" => (200, cookie, r#"{"token":"t-1"}"#.to_owned()),
@@ -319,7 +322,7 @@ close = true
 }
 
 #[test]
-fn hostile_servers_are_told_by_kind_and_never_hang_a_flow() {
+fn hostile_servers_are_counted_by_kind_and_never_hang_a_flow() {
     let chat = Chat::start(0);
     for (path, of_connect, kind) in [
         ("/masked", false, "masked_frame"),
@@ -362,7 +365,7 @@ fn hostile_servers_are_told_by_kind_and_never_hang_a_flow() {
 }
 
 #[test]
-fn a_receive_that_times_out_leaves_the_socket_and_a_lost_socket_is_opened_again() {
+fn receive_timeout_keeps_the_socket_and_a_lost_socket_is_reopened() {
     let chat = Chat::start(0);
     let text = format!(
         "version = 1\npasses = 3\n[[flows]]\n[[flows.steps]]\nconnect = 'ws://{}/echo'\nonce = true\n\
@@ -393,7 +396,7 @@ fn a_receive_that_times_out_leaves_the_socket_and_a_lost_socket_is_opened_again(
 }
 
 #[test]
-fn a_group_that_is_never_complete_is_said_to_be() {
+fn incomplete_groups_are_reported() {
     let chat = Chat::start(0);
     let text =
         room("1:1", 2, 2, 5, "timeout = '500ms'") + &LISTENERS.replace("TARGET", "ws://DEAD/");
@@ -421,7 +424,7 @@ fn the_chat_of_the_docs_runs_beside_serve() {
 }
 
 #[test]
-fn receivers_who_heard_nothing_meet_no_threshold_of_theirs() {
+fn no_group_threshold_is_met_without_receipts() {
     let chat = Chat::start(0);
     let asked = ["lost<99", "late==0", "duplicated==0", "receipt_p99<1h", "errors<9"];
     let text = room("1:1", 2, 2, 3, &format!("thresholds = {asked:?}")) + LISTENERS;
@@ -438,7 +441,7 @@ fn receivers_who_heard_nothing_meet_no_threshold_of_theirs() {
 }
 
 #[test]
-fn a_scenario_that_nobody_answers_meets_no_threshold() {
+fn no_scenario_threshold_is_met_without_answers() {
     let deaf = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let text = format!(
         "version = 1\ntarget = 'http://{}'\nusers = 2\npasses = 1\ntimeout = '200ms'\n\

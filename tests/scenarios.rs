@@ -9,18 +9,18 @@ use crate::harness::Scratch;
 use crate::harness::executable::{self, Finished};
 use crate::harness::server::Server;
 use crate::harness::tls::Authority;
-use crate::harness::web::{Got, Said, Web};
+use crate::harness::web::{Answer, ReceivedRequest, Web};
 
 fn run(scenario: &Scratch, more: &[&str]) -> (Finished, Value) {
     executable::run(&[&["load", scenario.path(), "--json", "-"], more].concat()).with_json()
 }
 
-fn fine(body: &str) -> Said {
+fn fine(body: &str) -> Answer {
     (200, Vec::new(), body.to_owned())
 }
 
-/// A shop: who logs in is given a cookie and a token, and both must come back.
-fn shop(got: &Got) -> Said {
+/// A shop whose login sets a cookie and a token, which later requests must carry.
+fn shop(got: &ReceivedRequest) -> Answer {
     let path = got.target.split('?').next().unwrap();
     match (got.method.as_str(), path) {
         ("POST", "/login") => {
@@ -101,7 +101,7 @@ regex = "^sh"
 "#;
 
 #[test]
-fn users_go_step_by_step_and_the_server_agrees() {
+fn users_send_the_steps_in_order() {
     let web = Web::start(shop);
     let people = Scratch::new("people.csv", "name,age\nAnn \"A\",31\n\"Bo\nB\",32\nCy/?&,33\n");
     let scenario = Scratch::new("shop.toml", &SHOP.replace("PEOPLE", people.path()));
@@ -109,7 +109,7 @@ fn users_go_step_by_step_and_the_server_agrees() {
     let (finished, document) = run(&scenario, &["--target", &target]);
     assert_eq!(finished.code, Some(1), "checks failed: {finished:?}");
     let got = web.got();
-    let of = |path: &str| -> Vec<&Got> {
+    let of = |path: &str| -> Vec<&ReceivedRequest> {
         got.iter().filter(|got| got.target.split('?').next() == Some(path)).collect()
     };
     let logins = of("/login");
@@ -123,8 +123,12 @@ fn users_go_step_by_step_and_the_server_agrees() {
         assert_eq!(login.header("user-agent"), Some("standfast/1"));
     }
     let dealt: Vec<(&str, u32)> = names.iter().map(|(name, count)| (&**name, *count)).collect();
-    assert_eq!(dealt, [("Ann \"A\"", 7), ("Bo\nB", 7), ("Cy/?&", 6)], "in turn over all users");
-    // A redirect is followed with the cookie it came with; that of another path stays at home.
+    assert_eq!(
+        dealt,
+        [("Ann \"A\"", 7), ("Bo\nB", 7), ("Cy/?&", 6)],
+        "rows in turn over all users"
+    );
+    // A redirect carries the cookie it set, but not one of another path.
     assert!(
         of("/welcome")
             .iter()
@@ -136,7 +140,7 @@ fn users_go_step_by_step_and_the_server_agrees() {
         assert!(["Ann%20%22A%22", "Bo%0AB", "Cy%2F%3F%26"].contains(&asked), "{asked}");
     }
     let orders = of("/orders");
-    let distinct = |of: &dyn Fn(&Got) -> String| {
+    let distinct = |of: &dyn Fn(&ReceivedRequest) -> String| {
         orders.iter().map(|got| of(got)).collect::<BTreeSet<_>>().len()
     };
     assert_eq!(distinct(&|got| got.header("x-request").unwrap().to_owned()), 20);
@@ -174,7 +178,7 @@ fn users_go_step_by_step_and_the_server_agrees() {
 }
 
 #[test]
-fn a_step_that_cannot_be_sent_is_a_failed_request() {
+fn step_that_cannot_be_sent_counts_as_failed() {
     let web = Web::start(|_| fine(r#"{"next":"http://127.0.0.1:1/x"}"#));
     let text = format!(
         "version = 1\ntarget = 'http://{}'\nusers = 2\npasses = 3\n[[flows]]\n\
@@ -192,7 +196,7 @@ fn a_step_that_cannot_be_sent_is_a_failed_request() {
 }
 
 #[test]
-fn a_redirect_takes_no_turn_of_the_rate() {
+fn redirects_do_not_count_towards_the_rate() {
     let web = Web::start(|got| match got.target.as_str() {
         "/to" => (302, vec![("Location", "/there".to_owned())], String::new()),
         _ => fine(""),
@@ -213,7 +217,7 @@ fn a_redirect_takes_no_turn_of_the_rate() {
 }
 
 #[test]
-fn each_round_begins_with_the_first_row() {
+fn feeds_restart_in_each_round() {
     let web = Web::start(|_| fine(""));
     let rows = Scratch::new("rows.csv", "id\n1\n2\n3\n");
     let text = format!(
@@ -232,7 +236,7 @@ fn each_round_begins_with_the_first_row() {
 }
 
 #[test]
-fn flows_have_weights_and_steps_their_own_servers() {
+fn flows_are_weighted_and_steps_have_their_own_servers() {
     let (one, other) = (Web::start(|_| fine("")), Web::start(|_| fine("")));
     let text = format!(
         "version = 1\ntarget = 'http://{}/base'\nusers = 8\npasses = 100\nseed = 3\n\
@@ -253,12 +257,12 @@ fn flows_have_weights_and_steps_their_own_servers() {
     assert!(often.iter().all(|got| got.target == "/base/often"));
     let name = format!("shop.example:{}", other.address.port());
     assert!(seldom.iter().all(|got| got.target == "/seldom" && got.header("host") == Some(&name)));
-    let from = |got: &Got| got.peer.ip().to_string();
+    let from = |got: &ReceivedRequest| got.peer.ip().to_string();
     assert!(often.iter().chain(&seldom).all(|got| from(got) == "127.0.0.7"));
 }
 
 #[test]
-fn a_proxy_is_asked_in_the_servers_place() {
+fn requests_of_scenarios_are_sent_to_the_proxy() {
     let proxy = Web::start(|_| fine("from afar"));
     let text = format!(
         "version = 1\ntarget = 'http://nowhere.invalid:81'\npasses = 2\nkeep_alive = false\n\
@@ -279,7 +283,7 @@ fn a_proxy_is_asked_in_the_servers_place() {
 }
 
 #[test]
-fn a_client_shows_its_certificate() {
+fn client_certificate_of_a_scenario_is_sent() {
     let authority = Authority::new();
     authority.sign("server", &["127.0.0.1"]);
     authority.sign("client", &["client"]);
@@ -300,11 +304,11 @@ fn a_client_shows_its_certificate() {
 }
 
 #[test]
-fn what_init_writes_runs_as_it_is() {
+fn example_scenario_runs_unchanged() {
     let server = Server::start(&[]);
     let file = Scratch::new("init.toml", "");
     let finished = executable::run(&["load", "init", file.path()]);
-    assert_eq!(finished.code, Some(2), "what is there is left alone: {finished:?}");
+    assert_eq!(finished.code, Some(2), "an existing file is not overwritten: {finished:?}");
     std::fs::remove_file(file.path()).unwrap();
     let finished = executable::run(&["load", "init", file.path()]);
     assert_eq!(finished.code, Some(0), "{finished:?}");
@@ -313,12 +317,12 @@ fn what_init_writes_runs_as_it_is() {
     assert_eq!(finished.code, Some(0), "{finished:?}");
     let (look, wait) = (&document["flows"][0], &document["flows"][1]);
     assert!(look["completed"].as_u64() > Some(0) && wait["completed"].as_u64() > Some(0));
-    assert_eq!(look["steps"][0]["checks"][0]["name"], "is well");
+    assert_eq!(look["steps"][0]["checks"][0]["name"], "is healthy");
     assert_eq!(document["thresholds"][0]["met"], true, "{document}");
 }
 
 #[test]
-fn the_founding_table_is_printed_beside_ours() {
+fn reference_figures_are_printed_beside_the_results() {
     let web = Web::start(|_| fine("Hello, World!"));
     let text = include_str!("../scenarios/go-stress-http.toml");
     let text = text.replace("10_000\ncookies", "5\ncookies").replace("= 1_000", "= 2");
@@ -340,7 +344,7 @@ fn the_founding_table_is_printed_beside_ours() {
 }
 
 #[test]
-fn thors_echo_is_a_run_of_sockets() {
+fn thor_echo_scenario_runs_sockets() {
     let server = Server::start(&[]);
     let target = format!("ws://{}/echo", server.listen);
     let args = ["load", "thor-echo", "--target", &target, "--connections", "50", "--json", "-"];
@@ -375,7 +379,7 @@ fn a_threshold_and_a_dead_server_fail_the_run() {
 }
 
 #[test]
-fn what_is_wrong_is_said_before_anything_is_sent() {
+fn invalid_scenarios_are_rejected_before_sending() {
     let wrong =
         Scratch::new("wrong.toml", "version = 1\ntarget = 'http://127.0.0.1:1'\nusres = 2\n");
     let right =
@@ -394,7 +398,7 @@ fn what_is_wrong_is_said_before_anything_is_sent() {
     ] {
         let finished = executable::run(args);
         assert_eq!(finished.code, Some(2), "{args:?}: {finished:?}");
-        let said = parts.iter().all(|part| finished.stderr.contains(part));
-        assert!(said, "{args:?}: {finished:?}");
+        let complete = parts.iter().all(|part| finished.stderr.contains(part));
+        assert!(complete, "{args:?}: {finished:?}");
     }
 }

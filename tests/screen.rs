@@ -29,13 +29,13 @@ fn interrupted(terminal: &Terminal, mut running: Running) -> String {
 
 #[cfg(feature = "screen")]
 #[test]
-fn prove_draws_its_phases_and_gives_the_terminal_back() {
+fn prove_draws_its_phases_and_restores_the_terminal() {
     let terminal = Terminal::open(80, 24);
     let before = terminal.modes();
     let running = terminal.run(&[&["prove"], &LONG[..]].concat(), &[]);
     terminal.shows(0, &[TO_OTHER_SCREEN, "▶ connect", "· broadcast", "sockets", "server"]);
-    assert_ne!(terminal.modes(), before, "keys are not echoed into the picture");
-    // A terminal of another size is drawn anew, as a whole.
+    assert_ne!(terminal.modes(), before, "keys are not echoed");
+    // After a resize the screen is redrawn completely.
     let drawn = terminal.seen().len();
     terminal.resize(100, 40);
     terminal.shows(drawn, &["✓ connect", "▶ hold", "300 of 300", "errors", "none", "p99"]);
@@ -48,7 +48,7 @@ fn prove_draws_its_phases_and_gives_the_terminal_back() {
 
 #[cfg(feature = "screen")]
 #[test]
-fn the_verdict_stands_on_the_normal_screen() {
+fn verdict_is_printed_on_the_normal_screen() {
     let terminal = Terminal::open(80, 24);
     let mut running = terminal.run(&[&["prove"], &SHORT[..]].concat(), &[]);
     assert_eq!(running.wait().code(), Some(0), "{}", terminal.seen());
@@ -59,7 +59,7 @@ fn the_verdict_stands_on_the_normal_screen() {
 
 #[cfg(feature = "screen")]
 #[test]
-fn load_draws_too_and_says_by_cause_what_went_wrong() {
+fn load_draws_failures_by_cause() {
     let (stays, goes) = (Server::start(&[]), Server::start(&[]));
     let urls = [&stays, &goes].map(|server| format!("ws://{}/echo", server.listen));
     let terminal = Terminal::open(80, 24);
@@ -80,7 +80,7 @@ fn load_draws_too_and_says_by_cause_what_went_wrong() {
 }
 
 #[test]
-fn rows_of_text_where_they_are_asked_for() {
+fn plain_text_rows_are_printed_on_request() {
     for (flag, env) in [
         ("--plain", ("LANG", "C.UTF-8")),
         ("--force", ("TERM", "dumb")),
@@ -96,7 +96,7 @@ fn rows_of_text_where_they_are_asked_for() {
 }
 
 #[test]
-fn rows_of_text_where_there_is_no_terminal() {
+fn plain_text_rows_are_printed_without_a_terminal() {
     let finished = executable::run(&[&["prove"], &SHORT[..]].concat());
     assert_eq!(finished.code, Some(0), "{finished:?}");
     assert!(finished.stderr.contains("holding"), "{}", finished.stderr);

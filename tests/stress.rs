@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::harness::chat::Chat;
 use crate::harness::executable::{self, Finished, Running, standfast};
-use crate::harness::recorder::{Asked, Recorder};
+use crate::harness::recorder::{RecordedRequest, Recorder};
 use crate::harness::server::Server;
 use crate::harness::tls::Authority;
 use crate::harness::web::Web;
@@ -34,12 +34,12 @@ fn result(flags: &str, code: i32) -> Value {
     finished.json()
 }
 
-fn connections(asked: &[Asked]) -> usize {
+fn connections(asked: &[RecordedRequest]) -> usize {
     asked.iter().map(|asked| asked.connection).collect::<BTreeSet<_>>().len()
 }
 
 #[test]
-fn users_requests_and_connections() {
+fn users_send_their_requests_on_new_or_kept_connections() {
     let server = Recorder::hello();
     let finished = well(&format!("-c 3 -n 4 -u {}/a?b", server.address));
     let asked = server.asked();
@@ -66,7 +66,7 @@ fn users_requests_and_connections() {
 }
 
 #[test]
-fn the_json_says_both_rates_and_the_run() {
+fn json_has_both_rates_and_the_run() {
     let server = Recorder::hello();
     let result = result(&format!("-c 2 -n 5 -k -u {}", server.address), 0);
     let stress = &result["stress"];
@@ -83,7 +83,7 @@ fn the_json_says_both_rates_and_the_run() {
 }
 
 #[test]
-fn header_lines_and_bodies() {
+fn headers_and_bodies_are_sent() {
     let server = Recorder::hello();
     let url = format!("http://{}/", server.address);
     let headers = ["-H", "X-A: 1", "-H", "x-a: 2", "-H", "Host: example.com", "-data", "x=-1"];
@@ -101,7 +101,7 @@ fn header_lines_and_bodies() {
 }
 
 #[test]
-fn verifiers_and_codes() {
+fn verifiers_decide_success_and_code() {
     let server = Recorder::start(|asked| match asked.target.as_str() {
         "/made" => (201, Vec::new(), String::new()),
         "/json" => (200, Vec::new(), r#"{"code":7,"msg":"","data":null}"#.to_owned()),
@@ -127,7 +127,7 @@ fn verifiers_and_codes() {
 }
 
 #[test]
-fn answers_are_shown_and_redirects_followed() {
+fn debug_prints_answers_and_redirects_are_followed() {
     let server = Recorder::start(|asked| match asked.target.as_str() {
         "/from" => (302, vec![("Location", "/to".to_owned())], String::new()),
         _ => (200, Vec::new(), "you are there".to_owned()),
@@ -152,7 +152,7 @@ fn curl_files_are_sent() {
     );
     let file = Scratch::new("stress-curl.txt", &text);
     let finished = well(&format!("-n 3 -k -p {} -data ignored", file.path()));
-    assert!(finished.stderr.contains("line 1: --frob"), "{}", finished.stderr);
+    assert!(finished.stderr.contains("line 1: unknown option --frob"), "{}", finished.stderr);
     let asked = server.asked();
     let lines: Vec<String> =
         asked.iter().map(|asked| format!("{} {}", asked.method, asked.target)).collect();
@@ -165,7 +165,7 @@ fn curl_files_are_sent() {
 }
 
 #[test]
-fn times_end_requests_and_runs() {
+fn timeouts_end_requests_and_runs() {
     let deaf = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = deaf.local_addr().unwrap();
     let given_up = result(&format!("-t 1 -c 2 -u {url}"), 1);
@@ -189,7 +189,7 @@ fn times_end_requests_and_runs() {
 }
 
 #[test]
-fn what_was_not_answered_is_counted_and_said_why() {
+fn unanswered_requests_are_counted_with_their_cause() {
     // Nobody listens there any more.
     let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for (scheme, why) in
@@ -214,7 +214,7 @@ fn what_was_not_answered_is_counted_and_said_why() {
 }
 
 #[test]
-fn a_limit_of_the_whole_run_is_one() {
+fn run_timeout_limits_the_whole_run() {
     let deaf = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let began = Instant::now();
     let finished = stress(&format!("-timeout 1 -c 2 -u http://{}/", deaf.local_addr().unwrap()));
@@ -222,11 +222,11 @@ fn a_limit_of_the_whole_run_is_one() {
     assert_eq!(finished.code, Some(1), "nothing was answered: {finished:?}");
     let text = &finished.stdout;
     assert!(text.contains("2 requests without an answer when the run ended"), "{text}");
-    assert!(text.contains("failureNum: 0"), "what was cut short is no failure: {text}");
+    assert!(text.contains("failureNum: 0"), "interrupted requests are not failures: {text}");
 }
 
 #[test]
-fn the_rate_is_over_the_time_that_passed() {
+fn rate_is_measured_over_elapsed_time() {
     // The first request of a connection is answered, and no other.
     let web = Web::start(|got| {
         if got.number > 0 {
@@ -245,7 +245,7 @@ fn the_rate_is_over_the_time_that_passed() {
 }
 
 #[test]
-fn cores_are_kept_to() {
+fn cpu_number_limits_the_cores() {
     let server = Recorder::hello();
     let flags = ["-n", "100000000", "-k", "-u", &server.address.to_string()].map(str::to_owned);
     for (more, cores) in [(&["-cpuNumber", "1"][..], 1), (&["-cpuNumber=64"], usize::MAX)] {
@@ -267,7 +267,7 @@ fn cores_are_kept_to() {
 }
 
 #[test]
-fn steps_begin_one_after_another() {
+fn steps_start_users_in_turn() {
     let server = Recorder::hello();
     well(&format!("-c 4 -n 1 -s 2 -i 1 --dialect fork -u {}", server.address));
     let asked = server.asked();
@@ -281,7 +281,7 @@ fn steps_begin_one_after_another() {
 }
 
 #[test]
-fn what_is_not_there_is_refused_by_name() {
+fn unsupported_flags_and_schemes_are_refused_by_name() {
     for (flags, named) in [
         ("-u grpc://127.0.0.1:8099 -data world", "grpc://"),
         ("-u radius://127.0.0.1:1812", "radius://"),
@@ -303,7 +303,7 @@ fn what_is_not_there_is_refused_by_name() {
 }
 
 #[test]
-fn over_tls_certificates_are_not_looked_at() {
+fn certificates_are_not_checked_over_tls() {
     let authority = Authority::new();
     authority.sign("server", &["nobody.example"]);
     let [cert, key] = [authority.path("server.pem"), authority.path("server.key")];
@@ -318,7 +318,7 @@ fn over_tls_certificates_are_not_looked_at() {
 }
 
 #[test]
-fn pings_over_websockets() {
+fn websocket_pings_are_sent_and_checked() {
     let server = Recorder::hello();
     let url = format!("ws://{}/acc", server.address);
     let finished = executable::run(&[
@@ -348,7 +348,7 @@ fn pings_over_websockets() {
 }
 
 #[test]
-fn messages_that_never_left_have_failed() {
+fn unsent_messages_count_as_failed() {
     let chat = Chat::start(0);
     let (masked, echo) =
         (format!("ws://{}/masked?held", chat.address), format!("ws://{}/echo", chat.address));
@@ -364,7 +364,7 @@ fn result_codes(flags: &str, code: i32) -> String {
 }
 
 #[test]
-fn websockets_are_held_and_connected_as_asked() {
+fn websocket_hold_and_connect_flags_are_applied() {
     let server = Recorder::hello();
     let mut load = standfast(&["stress", "--pause", "1ms", "--hold", "10m", "-u"]);
     let mut load = Running(load.arg(format!("ws://{}/", server.address)).spawn().unwrap());
@@ -383,7 +383,7 @@ fn websockets_are_held_and_connected_as_asked() {
 }
 
 #[test]
-fn the_forks_roles_as_far_as_one_group_goes() {
+fn fork_roles_within_one_group_are_applied() {
     let server = Recorder::hello();
     let url = format!("ws://{}/", server.address);
     for (flags, publishers) in [
@@ -423,7 +423,7 @@ fn chat(path: &str, flags: &str, say: &str, code: i32) -> (Chat, Value) {
 }
 
 #[test]
-fn the_forks_chats_are_judged_pair_by_pair() {
+fn fork_chats_are_checked_per_pair() {
     // Who is there, how it is grouped, and what is owed to whom.
     for (path, flags, groups, users, expected) in [
         ("/private?id={{user}}", "-c 3 -n 4 -clients 2 -issenders true", 3, 6, 12),
@@ -448,7 +448,7 @@ fn the_forks_chats_are_judged_pair_by_pair() {
 }
 
 #[test]
-fn the_forks_variables_name_senders_and_receivers() {
+fn fork_variables_are_filled_in_for_senders_and_receivers() {
     let column = |name: &str| Scratch::new(name, "one\r\ntwo\r\nthree\r\n");
     let [tokens, ids] = ["st.csv", "rid.csv"].map(column);
     let flags = format!(
@@ -478,7 +478,7 @@ fn the_forks_variables_name_senders_and_receivers() {
 }
 
 #[test]
-fn the_forks_users_come_in_steps_and_one_after_another() {
+fn fork_users_connect_in_steps_and_in_turn() {
     let apart = |flags: &str| -> Vec<Duration> {
         let flags = format!("{flags} -n 1 -clients 2 -issenders true");
         let (chat, _) = chat("/private?id={{user}}", &flags, SAY, 0);

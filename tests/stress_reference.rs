@@ -66,7 +66,7 @@ fn begin(line: &str, more: &[&str]) -> Begun {
     let server = Recorder::hello();
     let is_plain = [" ws:", " http:", "-u HOST"].iter().any(|plain| line.contains(plain));
     let address = if is_plain { server.address } else { Front::of(server.address).address };
-    let folder = format!("stress-founding-{}", address.port());
+    let folder = format!("stress-reference-{}", address.port());
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(folder);
     if line.contains("-p ") {
         fs::create_dir_all(folder.join("curl")).unwrap();
@@ -111,12 +111,12 @@ fn end(begun: Begun) -> Recorder {
 }
 
 #[test]
-fn upstreams_commands_run() {
+fn commands_of_the_upstream_manual_run() {
     run_upstreams(&[]);
 }
 
 #[test]
-fn upstreams_commands_run_as_the_forks() {
+fn commands_of_the_upstream_manual_run_in_the_fork_dialect() {
     run_upstreams(&["--dialect", "fork"]);
 }
 
@@ -144,7 +144,7 @@ fn run_upstreams(more: &[&str]) {
 }
 
 #[test]
-fn the_forks_commands_run() {
+fn commands_of_the_fork_manual_run() {
     let servers = FORK.map(|line| begin(line, &["--dialect", "fork"])).map(end);
     for (server, line) in servers.iter().zip(FORK) {
         let asked = server.asked();
@@ -157,7 +157,7 @@ fn the_forks_commands_run() {
 /// a tenth of the usual descriptors: more than three times as many sockets as that, all open at once.
 /// The whole is in bench/README.md.
 #[test]
-fn more_sockets_than_descriptors_are_held_at_once() {
+fn more_sockets_than_the_descriptor_limit_are_held() {
     const MESSAGE: &str = r#"{"seq":"$SEQ","cmd":"ping","data":{},"response":{"code":200}}"#;
     let server = Server::start_limited(2_000, &[]);
     let url = format!("ws://{}/echo", server.listen);

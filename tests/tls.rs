@@ -44,7 +44,7 @@ fn echoes(socket: &mut Secure, message: &[u8]) {
 }
 
 #[test]
-fn load_echoes_over_wss_and_takes_sessions_up_unless_told_not_to() {
+fn load_echoes_over_wss_and_resumes_sessions_unless_turned_off() {
     let authority = Authority::new();
     let server = start(&authority, &[]);
     let ca = authority.path("ca.pem");
@@ -65,7 +65,7 @@ fn load_echoes_over_wss_and_takes_sessions_up_unless_told_not_to() {
 }
 
 #[test]
-fn load_believes_only_whom_it_was_told_to() {
+fn load_trusts_only_the_configured_ca() {
     let authority = Authority::new();
     let server = start(&authority, &[]);
     let other = Authority::new().path("ca.pem");
@@ -86,7 +86,7 @@ fn load_believes_only_whom_it_was_told_to() {
 }
 
 #[test]
-fn load_believes_a_certificate_that_signed_itself_where_it_was_told_to() {
+fn load_trusts_a_self_signed_certificate_given_as_ca() {
     let authority = Authority::new();
     let serve = |file: &str| {
         let (certificate, key) =
@@ -115,8 +115,8 @@ fn load_believes_a_certificate_that_signed_itself_where_it_was_told_to() {
     ] {
         let finished = get(server, ca, more);
         assert_eq!(finished.code, Some(1), "{ca}: {finished:?}");
-        let said = summary(&finished);
-        assert!(said["tls_error"].as_str().unwrap().contains(why), "{said}");
+        let report = summary(&finished);
+        assert!(report["tls_error"].as_str().unwrap().contains(why), "{report}");
         let line = finished.stderr.lines().find(|line| line.starts_with("tls "));
         assert!(line.is_some_and(|line| line.contains(why)), "{finished:?}");
     }
@@ -141,7 +141,7 @@ fn node_ws_talks_over_wss() {
 }
 
 #[test]
-fn however_the_bytes_are_torn_it_is_the_same_conversation() {
+fn tls_works_with_any_segmentation_of_the_stream() {
     let authority = Authority::new();
     let server = start(&authority, &[]);
     let mut config = (*authority.client(None)).clone();
@@ -151,17 +151,17 @@ fn however_the_bytes_are_torn_it_is_the_same_conversation() {
         let mut socket = Secure::connect(server.listen, &config, "localhost", step);
         socket.upgrade("/echo");
         assert_eq!(socket.agreed().as_deref(), Some(&b"http/1.1"[..]));
-        echoes(&mut socket, b"torn");
+        echoes(&mut socket, b"split");
         echoes(&mut socket, &[b'x'; 3_000]);
         socket.send(&masked(CLOSE, &1000u16.to_be_bytes())).unwrap();
         assert_eq!(socket.frame().map(|frame| frame.first), Some(CLOSE));
-        assert_eq!(socket.frame(), None, "the end is announced (close_notify)");
+        assert_eq!(socket.frame(), None, "the server sends close_notify");
     }
     server.until_closed("by_peer", 3);
 }
 
 #[test]
-fn tls_1_2_is_spoken_unless_1_3_is_asked_for() {
+fn tls_1_2_is_accepted_unless_tls_min_is_1_3() {
     let authority = Authority::new();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut roots = rustls::RootCertStore::empty();
@@ -184,7 +184,7 @@ fn tls_1_2_is_spoken_unless_1_3_is_asked_for() {
 }
 
 #[test]
-fn the_name_asked_for_chooses_the_certificate() {
+fn the_server_name_selects_the_certificate() {
     let authority = Authority::new();
     authority.sign("other", &["other.test", "*.many.test"]);
     let (certificate, key) = (authority.path("other.pem"), authority.path("other.key"));
@@ -199,7 +199,7 @@ fn the_name_asked_for_chooses_the_certificate() {
 }
 
 #[test]
-fn with_client_authorities_only_their_clients_are_let_in() {
+fn with_a_client_ca_only_its_clients_are_accepted() {
     let authority = Authority::new();
     authority.sign("client", &["client"]);
     let ca = authority.path("ca.pem");
@@ -218,37 +218,37 @@ fn with_client_authorities_only_their_clients_are_let_in() {
 }
 
 #[test]
-fn sighup_shows_the_new_certificate_and_keeps_every_socket() {
+fn sighup_loads_a_new_certificate_and_keeps_connections() {
     let authority = Authority::new();
     let server = start(&authority, &[]);
     let config = authority.client(None);
     let mut before = Secure::open(server.listen, &config, "/echo");
     let first = authority.certificate("server");
-    let shown = || {
+    let certificate = || {
         let mut socket = Secure::connect(server.listen, &config, "localhost", usize::MAX);
         socket.upgrade("/echo");
         socket.certificate()
     };
-    assert_eq!(shown(), first);
+    assert_eq!(certificate(), first);
 
     authority.sign("server", &["localhost"]);
     let second = authority.certificate("server");
     server.signal(Signal::HUP);
-    eventually("the new certificate is shown", || shown() == second);
+    eventually("the new certificate is sent", || certificate() == second);
     echoes(&mut before, b"still here");
 
     fs::write(authority.path("server.pem"), "-----BEGIN CERTIFICATE-----\nbroken").unwrap();
     server.signal(Signal::HUP);
     eventually("the broken file is in the log", || {
         let log = server.log();
-        log.contains("settings stay as they were") && log.contains("server.pem")
+        log.contains("configuration unchanged") && log.contains("server.pem")
     });
-    assert_eq!(shown(), second);
+    assert_eq!(certificate(), second);
     echoes(&mut before, b"and still");
 }
 
 #[test]
-fn what_waits_for_a_slow_reader_arrives_whole_and_in_order() {
+fn queued_data_reaches_a_slow_reader_complete_and_in_order() {
     let authority = Authority::new();
     let server = start(&authority, &["--send-queue", "64MiB"]);
     let mut slow = Secure::open(server.listen, &authority.client(None), "/topics/news");
@@ -268,11 +268,11 @@ fn what_waits_for_a_slow_reader_arrives_whole_and_in_order() {
         let expected = format!("{number} {text}");
         assert_eq!((frame.first, frame.payload == expected.as_bytes()), (TEXT, true), "{number}");
     }
-    eventually("nothing waits", || queued() == 0.0);
+    eventually("the queue is empty", || queued() == 0.0);
 }
 
 #[test]
-fn a_proxy_says_whose_connection_it_is_in_front_of_tls() {
+fn a_proxy_header_is_accepted_before_tls() {
     let authority = Authority::new();
     let server = start(&authority, &["--trusted-proxy", "127.0.0.1", "--proxy-protocol"]);
     let config = authority.client(None);
@@ -292,11 +292,11 @@ fn a_proxy_says_whose_connection_it_is_in_front_of_tls() {
     stream.write_all(&[&header[..], &client_hello(&config)].concat()).unwrap();
     let mut answer = [0; 5];
     stream.read_exact(&mut answer).unwrap();
-    assert_eq!(answer[0], 22, "a record of the handshake");
+    assert_eq!(answer[0], 22, "a handshake record");
 }
 
 #[test]
-fn each_bad_file_is_named_with_what_is_wrong_about_it() {
+fn errors_name_the_tls_file_and_the_mistake() {
     let authority = Authority::new();
     authority.sign("server", &["localhost"]);
     authority.sign("other", &["localhost"]);
@@ -309,7 +309,7 @@ fn each_bad_file_is_named_with_what_is_wrong_about_it() {
         (&["--tls-cert", &certificate], "1 certificates (--tls-cert) and 0 keys"),
         (&["--tls-cert", &missing, "--tls-key", &key], "missing.pem"),
         (&["--tls-cert", &key, "--tls-key", &key], "no certificate"),
-        (&["--tls-cert", &certificate, "--tls-key", &certificate], "no private key"),
+        (&["--tls-cert", &certificate, "--tls-key", &certificate], "invalid private key"),
         (&["--tls-cert", &certificate, "--tls-key", &other], "another certificate"),
         (&["--tls-client-ca", &certificate], "add --tls-cert"),
         (
@@ -318,11 +318,11 @@ fn each_bad_file_is_named_with_what_is_wrong_about_it() {
         ),
         (&["--tls-cert", &certificate, "--tls-key", &key, "--tls-min", "1.1"], "1.1"),
     ];
-    for (flags, said) in cases {
+    for (flags, expected) in cases {
         let listen = ["serve", "--listen", "127.0.0.1:0", "--admin", "off"];
         let finished = executable::run(&[&listen[..], flags].concat());
         assert_eq!(finished.code, Some(2), "{flags:?}: {finished:?}");
-        assert!(finished.stderr.contains(said), "{flags:?}: {finished:?}");
+        assert!(finished.stderr.contains(expected), "{flags:?}: {finished:?}");
     }
     let finished = executable::run(&["load", "ws://127.0.0.1:1/", "--insecure"]);
     assert_eq!(finished.code, Some(2));

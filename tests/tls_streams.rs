@@ -31,7 +31,7 @@ fn echoes(socket: &mut Secure, message: &[u8]) {
 }
 
 #[test]
-fn keys_may_change_between_messages_and_inside_them() {
+fn key_updates_are_accepted_between_and_inside_messages() {
     let (server, config) = start(&[]);
     let mut socket = Secure::open(server.listen, &config, "/echo");
     for length in [1, 5, 3_000, 40_000].into_iter().cycle().take(40) {
@@ -54,7 +54,7 @@ fn keys_may_change_between_messages_and_inside_them() {
 }
 
 #[test]
-fn an_end_is_answered_by_an_end_whether_it_was_announced_or_not() {
+fn the_server_closes_when_the_peer_does_with_or_without_close_notify() {
     let (server, config) = start(&[]);
     let open = || Secure::open(server.listen, &config, "/echo");
     let mut polite = open();
@@ -75,9 +75,9 @@ fn an_end_is_answered_by_an_end_whether_it_was_announced_or_not() {
 }
 
 #[test]
-fn a_record_that_is_cut_off_says_nothing() {
+fn a_truncated_record_delivers_nothing() {
     let (server, config) = start(&[]);
-    let mut neighbour = Secure::open(server.listen, &config, "/echo");
+    let mut bystander = Secure::open(server.listen, &config, "/echo");
     let received = || server.metrics()["standfast_messages_in_total"];
     for (number, at) in [1, 4, 5, 6, 30].into_iter().enumerate() {
         let mut socket = Secure::open(server.listen, &config, "/echo");
@@ -86,43 +86,43 @@ fn a_record_that_is_cut_off_says_nothing() {
         (&mut socket.tcp()).write_all(&record[..at]).unwrap();
         socket.tcp().shutdown(Shutdown::Write).unwrap();
         server.until_closed("gone", number as u64 + 1);
-        assert_eq!(received(), before, "cut at {at}");
+        assert_eq!(received(), before, "truncated at {at}");
     }
     // With its last byte the record is complete.
     let mut socket = Secure::open(server.listen, &config, "/echo");
     let record = socket.seal(&masked(BINARY, b"pay 1,000"));
     let (last, most) = record.split_last().unwrap();
     (&mut socket.tcp()).write_all(most).unwrap();
-    echoes(&mut neighbour, b"meanwhile");
+    echoes(&mut bystander, b"meanwhile");
     (&mut socket.tcp()).write_all(&[*last]).unwrap();
     assert_eq!(socket.frame().map(|frame| frame.payload), Some(b"pay 1,000".to_vec()));
 }
 
 #[test]
-fn more_than_the_kernel_takes_arrives_whole_while_a_neighbour_is_heard() {
+fn a_large_message_arrives_complete_while_a_bystander_is_served() {
     let (server, config) = start(&["--max-message", "32MiB", "--send-queue", "64MiB"]);
-    let mut neighbour = Secure::open(server.listen, &config, "/echo");
+    let mut bystander = Secure::open(server.listen, &config, "/echo");
     let mut socket = Secure::open(server.listen, &config, "/echo");
     let message: Vec<u8> = (0..24 * MIB as u32).map(|n| (n ^ (n >> 9)) as u8).collect();
     // The client reads no byte before it has sent the complete message.
     socket.send(&masked(BINARY, &message)).unwrap();
     let queued = || server.metrics()["standfast_queued_bytes"] as usize;
-    eventually("the answer waits", || queued() > MIB);
-    echoes(&mut neighbour, b"meanwhile");
-    // A little is read, then nothing, then all.
+    eventually("the answer is queued", || queued() > MIB);
+    echoes(&mut bystander, b"meanwhile");
+    // It reads a little, pauses, then reads the rest.
     let mut taken = vec![0; 3 * MIB];
     socket.read_exact(&mut taken).unwrap();
-    echoes(&mut neighbour, b"and still");
+    echoes(&mut bystander, b"and still");
     let reading = thread::spawn(move || {
         let mut rest = vec![0; message.len() + 10 - taken.len()];
         socket.read_exact(&mut rest).unwrap();
         taken.extend(rest);
-        assert!(taken[10..] == message, "the answer is another");
+        assert!(taken[10..] == message, "the answer differs");
         echoes(&mut socket, b"as ever");
     });
     while !reading.is_finished() {
-        echoes(&mut neighbour, b"while it reads");
+        echoes(&mut bystander, b"while it reads");
     }
     reading.join().unwrap();
-    eventually("nothing waits", || queued() == 0);
+    eventually("the queue is empty", || queued() == 0);
 }

@@ -7,7 +7,7 @@ use crate::harness::socket::{BINARY, Frame, Socket, TEXT, upgrade};
 use crate::harness::{eventually, http};
 
 #[test]
-fn a_publication_reaches_the_subscribers_of_its_topic_alone() {
+fn a_publication_reaches_only_subscribers_of_its_topic() {
     let server = Server::start(&[]);
     let mut ours = Socket::open(server.listen, "/topics/ours");
     let mut also_ours = Socket::open(server.listen, "/topics/ours");
@@ -16,7 +16,7 @@ fn a_publication_reaches_the_subscribers_of_its_topic_alone() {
     assert_eq!(server.publish(&json!({"topic": "other", "data": "for one"})).status, 200);
     assert_eq!(ours.frame(), Some(text("for two")));
     assert_eq!(also_ours.frame(), Some(text("for two")));
-    assert_eq!(other.frame(), Some(text("for one")), "the first thing it hears is its own");
+    assert_eq!(other.frame(), Some(text("for one")), "it receives only its own topic");
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn base64_is_delivered_as_a_binary_message() {
 }
 
 #[test]
-fn a_malformed_publication_is_refused_whole() {
+fn a_malformed_publication_is_refused_entirely() {
     let server = Server::start(&[]);
     let mut socket = Socket::open(server.listen, "/topics/x");
     let right = json!({"topic": "x", "data": "right"});
@@ -56,14 +56,18 @@ fn a_malformed_publication_is_refused_whole() {
     for body in bad {
         let response = http::post(server.admin, "/api/publish", &body);
         assert_eq!(response.status, 400, "{body}: {response:?}");
-        assert!(!response.body.is_empty(), "{body} is refused without a word");
+        assert!(!response.body.is_empty(), "{body} is refused without a reason");
     }
     assert_eq!(server.publish(&right).status, 200);
-    assert_eq!(socket.frame(), Some(text("right")), "nothing of the refused was delivered");
+    assert_eq!(
+        socket.frame(),
+        Some(text("right")),
+        "no part of a refused publication is delivered"
+    );
 }
 
 #[test]
-fn a_client_publishes_on_loopback_without_being_asked() {
+fn clients_may_publish_on_loopback() {
     let server = Server::start(&[]);
     let mut one = Socket::open(server.listen, "/topics/x");
     let mut two = Socket::open(server.listen, "/topics/x");
@@ -71,11 +75,11 @@ fn a_client_publishes_on_loopback_without_being_asked() {
     assert_eq!(two.frame(), Some(text("anyone?")));
     one.send_frame(BINARY, &[0, 255]);
     assert_eq!(two.frame(), Some(Frame { first: BINARY, payload: vec![0, 255] }));
-    eventually("the openness is said at start", || server.log().contains("--public"));
+    eventually("open access is logged at start", || server.log().contains("--public"));
 }
 
 #[test]
-fn beyond_loopback_nobody_subscribes_unless_public() {
+fn other_interfaces_require_public_to_subscribe() {
     let closed = Server::start(&["--listen", "0.0.0.0:0"]);
     let address = (std::net::Ipv4Addr::LOCALHOST, closed.listen.port()).into();
     let mut socket = Socket::connect(address);
@@ -102,7 +106,7 @@ fn unknown_paths_are_not_found() {
 }
 
 #[test]
-fn health_is_told_to_everyone_and_detail_to_the_admin() {
+fn health_is_public_and_details_are_on_the_admin_listener() {
     let server = Server::start(&[]);
     let _socket = Socket::open(server.listen, "/topics/x");
     let health = http::get(server.listen, "/health");
@@ -113,7 +117,7 @@ fn health_is_told_to_everyone_and_detail_to_the_admin() {
     assert!(stats.status == 200 && stats.json().is_object(), "{stats:?}");
     let connections = http::get(server.admin, "/api/connections");
     assert_eq!(connections.status, 200);
-    assert!(connections.body.contains("127.0.0.1:"), "who is there: {connections:?}");
+    assert!(connections.body.contains("127.0.0.1:"), "connections are listed: {connections:?}");
 }
 
 fn text(payload: &str) -> Frame {

@@ -37,7 +37,7 @@ struct Difference {
 }
 
 #[test]
-fn what_rails_says_is_said_here_but_for_listed_differences() {
+fn responses_match_rails_except_for_listed_differences() {
     let Some(rails) = Rails::start() else { return };
     let server = Server::start(&[
         "--workers=1",
@@ -48,7 +48,7 @@ fn what_rails_says_is_said_here_but_for_listed_differences() {
     ]);
     let theirs = thread::spawn(move || play(&rails, transcript::steps()));
     let ours = play(&server, transcript::steps());
-    let theirs = theirs.join().expect("Rails has been heard to the end");
+    let theirs = theirs.join().expect("the transcript is played to Rails");
     assert_eq!(theirs.len(), ours.len());
     let found: BTreeMap<String, Both> = theirs
         .into_iter()
@@ -57,7 +57,7 @@ fn what_rails_says_is_said_here_but_for_listed_differences() {
         .map(|((step, theirs), (_, ours))| (step.to_owned(), (theirs, ours)))
         .collect();
     let listed = listed();
-    assert!(found == listed, "{}", complaint(&found, &listed));
+    assert!(found == listed, "{}", mismatch(&found, &listed));
 }
 
 fn listed() -> BTreeMap<String, Both> {
@@ -68,18 +68,19 @@ fn listed() -> BTreeMap<String, Both> {
     let by_step: BTreeMap<String, Both> = listed
         .difference
         .into_iter()
-        .inspect(|one| assert!(one.reason.len() > 20, "{}: why is that so?", one.step))
+        .inspect(|one| assert!(one.reason.len() > 20, "{}: the reason is missing", one.step))
         .map(|one| (one.step, (one.rails, one.here)))
         .collect();
     assert_eq!(by_step.len(), count, "each step is listed once");
     by_step
 }
 
-/// What is not as listed, as the list would have it.
-fn complaint(found: &BTreeMap<String, Both>, listed: &BTreeMap<String, Both>) -> String {
-    let mut text = "conformance/cable/differences.toml is not what was heard\n".to_owned();
+/// The unlisted differences, in the format of the list.
+fn mismatch(found: &BTreeMap<String, Both>, listed: &BTreeMap<String, Both>) -> String {
+    let mut text =
+        "the differences are not those in conformance/cable/differences.toml\n".to_owned();
     for step in listed.keys().filter(|step| !found.contains_key(*step)) {
-        let _ = writeln!(text, "\n{step:?}: both say the same now, or there is no such step");
+        let _ = writeln!(text, "\n{step:?}: no difference any more, or no such step");
     }
     let lines = |lines: &[String]| -> String {
         lines.iter().map(|line| format!("    '{line}',\n")).collect()

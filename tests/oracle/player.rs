@@ -36,22 +36,22 @@ pub(super) struct Step {
 }
 
 pub(super) enum Act {
-    /// Connects as Rails' client does, and takes down the welcome as it is.
-    Greet,
-    /// Connects to this path with these headers, hears what comes first (a session's id aside), and goes.
-    Knock(&'static str, Vec<(&'static str, &'static str)>),
-    /// The client of this number sends these frames, all in one packet.
+    /// Connects as Rails' client does, and records the welcome unchanged.
+    Welcome,
+    /// Connects to this path with these headers, records the response up to the welcome, and disconnects.
+    Handshake(&'static str, Vec<(&'static str, &'static str)>),
+    /// The client with this number sends these frames in one packet.
     Send(usize, Vec<(u8, String)>),
     Publish(&'static str, &'static str),
     /// The first client waits for a ping.
-    HearPing,
+    RecordPing,
     Restart,
 }
 
 /// Plays the steps and returns the recorded lines of each.
 pub(super) fn play(server: &impl Oracle, steps: Vec<Step>) -> Vec<(&'static str, Vec<String>)> {
-    let heard = |step: &Step| Stage::open(server, step.clients).perform(&step.acts);
-    steps.iter().map(|step| (step.name, heard(step))).collect()
+    let recorded = |step: &Step| Stage::open(server, step.clients).perform(&step.acts);
+    steps.iter().map(|step| (step.name, recorded(step))).collect()
 }
 
 /// The clients of one step; `None` for one that was disconnected.
@@ -59,16 +59,16 @@ struct Stage<'a, S> {
     server: &'a S,
     clients: Vec<Option<Socket>>,
     fences: usize,
-    heard: Vec<String>,
+    recorded: Vec<String>,
 }
 
 impl<'a, S: Oracle> Stage<'a, S> {
     fn open(server: &'a S, count: usize) -> Self {
         let clients = (0..count).map(|_| Some(client(server).0)).collect();
-        let mut stage = Self { server, clients, fences: 0, heard: Vec::new() };
+        let mut stage = Self { server, clients, fences: 0, recorded: Vec::new() };
         for number in 0..count {
             stage.send(number, &[(TEXT, subscribe(&identifier(FENCE, "")))]);
-            stage.hear_until(number, |message| message["type"] == "confirm_subscription");
+            stage.record_until(number, |message| message["type"] == "confirm_subscription");
         }
         stage
     }
@@ -76,51 +76,51 @@ impl<'a, S: Oracle> Stage<'a, S> {
     fn perform(mut self, acts: &[Act]) -> Vec<String> {
         for act in acts {
             match act {
-                Act::Greet => self.greet(),
-                Act::Knock(path, headers) => self.knock(path, headers),
+                Act::Welcome => self.record_welcome(),
+                Act::Handshake(path, headers) => self.handshake(path, headers),
                 Act::Send(number, frames) => self.send(*number, frames),
                 Act::Publish(stream, data) => self.server.publish(stream, data),
-                Act::HearPing => self.hear_ping(),
+                Act::RecordPing => self.record_ping(),
                 Act::Restart => return self.restart(),
             }
             self.settle();
         }
-        self.heard
+        self.recorded
     }
 
-    fn greet(&mut self) {
+    fn record_welcome(&mut self) {
         let mut welcome = client(self.server).1;
         if let Some(sid) = welcome.get_mut("sid") {
             *sid = json!("SID");
         }
-        self.heard.push(welcome.to_string());
+        self.recorded.push(welcome.to_string());
     }
 
-    fn knock(&mut self, path: &str, headers: &[(&str, &str)]) {
-        let mut socket = knocking(self.server, path, headers);
+    fn handshake(&mut self, path: &str, headers: &[(&str, &str)]) {
+        let mut socket = request(self.server, path, headers);
         let response = socket.response();
         let agreed = response.header("sec-websocket-protocol").unwrap_or("no subprotocol");
-        self.heard.push(format!("{} {agreed}", response.status));
+        self.recorded.push(format!("{} {agreed}", response.status));
         if response.status == 101 {
             self.clients.push(Some(socket));
-            self.hear_until(0, |message| message["type"] == "welcome");
+            self.record_until(0, |message| message["type"] == "welcome");
             self.clients.clear();
         }
     }
 
     fn send(&mut self, number: usize, frames: &[(u8, String)]) {
         let (name, much) = (self.server.channel(), "x".repeat(4096));
-        let spoken = |text: &str| text.replace(CHANNEL, name).replace(MUCH, &much);
+        let expand = |text: &str| text.replace(CHANNEL, name).replace(MUCH, &much);
         let bytes: Vec<u8> = frames
             .iter()
-            .flat_map(|(first, text)| masked(*first, spoken(text).as_bytes()))
+            .flat_map(|(first, text)| masked(*first, expand(text).as_bytes()))
             .collect();
         if let Some(client) = &mut self.clients[number] {
             client.send(&bytes);
         }
     }
 
-    fn hear_ping(&mut self) {
+    fn record_ping(&mut self) {
         let client = self.clients[0].as_mut().expect("the first client is there");
         let ping = loop {
             let frame = client.frame().expect("a ping before the end");
@@ -131,48 +131,47 @@ impl<'a, S: Oracle> Stage<'a, S> {
                 break message;
             }
         };
-        self.heard.push(ping.to_string());
+        self.recorded.push(ping.to_string());
     }
 
     fn restart(mut self) -> Vec<String> {
         self.server.restart();
         for number in 0..self.clients.len() {
-            self.hear_until(number, |_| false);
+            self.record_until(number, |_| false);
         }
-        self.heard
+        self.recorded
     }
 
     /// Records all messages that follow from an act, client by client.
     fn settle(&mut self) {
         self.fences += 1;
-        let before = self.heard.len();
+        let before = self.recorded.len();
         let fence = self.fences;
         for number in 0..self.clients.len() {
             let new = identifier(FENCE, &fence.to_string());
             self.send(number, &[(TEXT, subscribe(&new))]);
             let confirmed = json!({"type": "confirm_subscription", "identifier": new});
-            self.hear_until(number, |message| *message == confirmed);
+            self.record_until(number, |message| *message == confirmed);
         }
         self.server.publish(FENCE, &fence.to_string());
         for number in 0..self.clients.len() {
-            let came = json!({"identifier": identifier(FENCE, ""), "message": fence});
-            self.hear_until(number, |message| *message == came);
+            let delivered = json!({"identifier": identifier(FENCE, ""), "message": fence});
+            self.record_until(number, |message| *message == delivered);
         }
         if self.clients.len() > 1 {
-            self.heard[before..].sort_by_key(|line| line.split(':').next().map(str::to_owned));
+            self.recorded[before..].sort_by_key(|line| line.split(':').next().map(str::to_owned));
         }
     }
 
-    /// Takes down what a client hears until `last`, or until it is sent away. Fences are heard and
-    /// passed over.
-    fn hear_until(&mut self, number: usize, last: impl Fn(&Value) -> bool) {
-        let who = if self.clients.len() > 1 { format!("{number}: ") } else { String::new() };
+    /// Records a client's messages until `last`, or until it is disconnected. Fences are not recorded.
+    fn record_until(&mut self, number: usize, last: impl Fn(&Value) -> bool) {
+        let prefix = if self.clients.len() > 1 { format!("{number}: ") } else { String::new() };
         while let Some(client) = &mut self.clients[number] {
             let frame = client.frame().expect("a close frame before the end");
             if frame.first == CLOSE {
                 client.send_frame(CLOSE, &frame.payload);
                 self.clients[number] = None;
-                self.heard.push(format!("{who}close {}", close_code(&frame.payload)));
+                self.recorded.push(format!("{prefix}close {}", close_code(&frame.payload)));
                 return;
             }
             assert_eq!(frame.first, TEXT, "{frame:?}");
@@ -180,7 +179,7 @@ impl<'a, S: Oracle> Stage<'a, S> {
             let is_last = last(&message);
             if !is_fence(&message) && message["type"] != "ping" {
                 message.as_object_mut().map(|message| message.remove("sid"));
-                self.heard.push(format!("{who}{message}"));
+                self.recorded.push(format!("{prefix}{message}"));
             }
             if is_last {
                 return;
@@ -195,7 +194,7 @@ impl<'a, S: Oracle> Stage<'a, S> {
     }
 }
 
-fn knocking(server: &impl Oracle, path: &str, headers: &[(&str, &str)]) -> Socket {
+fn request(server: &impl Oracle, path: &str, headers: &[(&str, &str)]) -> Socket {
     let mut socket = Socket::connect(server.address());
     socket.send(upgrade(path, headers).as_bytes());
     socket
@@ -203,7 +202,7 @@ fn knocking(server: &impl Oracle, path: &str, headers: &[(&str, &str)]) -> Socke
 
 /// A client after its welcome, and the welcome.
 fn client(server: &impl Oracle) -> (Socket, Value) {
-    let mut socket = knocking(server, "/cable", &[("Sec-WebSocket-Protocol", OFFER)]);
+    let mut socket = request(server, "/cable", &[("Sec-WebSocket-Protocol", OFFER)]);
     assert_eq!(socket.response().status, 101);
     loop {
         let frame = socket.frame().expect("a welcome");

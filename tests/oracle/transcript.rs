@@ -10,25 +10,25 @@ pub(super) fn steps() -> Vec<Step> {
     let mut steps = opening();
     steps.extend(subscribing());
     steps.extend(data());
-    steps.extend(misunderstandings());
+    steps.extend(malformed());
     steps.extend(extensions());
-    steps.push(step("a ping", 1, vec![Act::HearPing]));
-    steps.push(step("the server restarts", 2, vec![say(0, subscribe(&news())), Act::Restart]));
+    steps.push(step("a ping", 1, vec![Act::RecordPing]));
+    steps.push(step("the server restarts", 2, vec![send(0, subscribe(&news())), Act::Restart]));
     steps
 }
 
 fn opening() -> Vec<Step> {
     let protocols = |name, offered| {
-        step(name, 0, vec![Act::Knock("/cable", vec![("Sec-WebSocket-Protocol", offered)])])
+        step(name, 0, vec![Act::Handshake("/cable", vec![("Sec-WebSocket-Protocol", offered)])])
     };
     let origin = |name, origin| {
         let headers = vec![("Sec-WebSocket-Protocol", OFFER), ("Origin", origin)];
-        step(name, 0, vec![Act::Knock("/cable", headers)])
+        step(name, 0, vec![Act::Handshake("/cable", headers)])
     };
     let plain = vec![("Upgrade", ""), ("Connection", "close")];
     let offer = vec![("Sec-WebSocket-Protocol", OFFER)];
     vec![
-        step("welcome", 0, vec![Act::Greet]),
+        step("welcome", 0, vec![Act::Welcome]),
         protocols("the subprotocols of Rails' client", OFFER),
         protocols("no subprotocol offered", ""),
         protocols("a subprotocol that neither speaks", "soap"),
@@ -37,8 +37,8 @@ fn opening() -> Vec<Step> {
         origin("a page of the same origin", "http://127.0.0.1"),
         origin("a page of an origin that is allowed", "https://friend.example"),
         origin("a page of another origin", "https://evil.example"),
-        step("no WebSocket", 0, vec![Act::Knock("/cable", plain)]),
-        step("whoever may not come in", 0, vec![Act::Knock("/cable?jid=x.y.z", offer)]),
+        step("no WebSocket", 0, vec![Act::Handshake("/cable", plain)]),
+        step("an invalid token is refused", 0, vec![Act::Handshake("/cable?jid=x.y.z", offer)]),
     ]
 }
 
@@ -50,21 +50,21 @@ fn subscribing() -> Vec<Step> {
         format!(r#"{{"channel":"{CHANNEL}","stream_name":"n\u0065ws","more":"\/é\u00e9<&>😀"}}"#),
         format!(r#"{{"channel":"{CHANNEL}","stream_name":"news","n":[1.0,null,{{"a":1e2}}]}}"#),
     ];
-    let texts = texts.iter().map(|text| say(0, subscribe(text))).chain([publish_one()]).collect();
-    let twice = vec![say(0, subscribe(&news())), say(0, subscribe(&news())), publish_one()];
+    let texts = texts.iter().map(|text| send(0, subscribe(text))).chain([publish_one()]).collect();
+    let twice = vec![send(0, subscribe(&news())), send(0, subscribe(&news())), publish_one()];
     let both = |name: &str| identifier("news", name);
     let pair = vec![
-        say(0, subscribe(&both("a"))),
-        say(0, subscribe(&both("b"))),
+        send(0, subscribe(&both("a"))),
+        send(0, subscribe(&both("b"))),
         publish_one(),
-        say(0, unsubscribe(&both("a"))),
+        send(0, unsubscribe(&both("a"))),
         publish_one(),
     ];
-    let again = vec![
-        say(0, subscribe(&news())),
-        say(0, unsubscribe(&news())),
+    let resubscribe = vec![
+        send(0, subscribe(&news())),
+        send(0, unsubscribe(&news())),
         publish_one(),
-        say(0, subscribe(&news())),
+        send(0, subscribe(&news())),
         publish_one(),
     ];
     // Nothing is published here: in Rails the first subscription can outlive its end when both
@@ -72,22 +72,22 @@ fn subscribing() -> Vec<Step> {
     let packet = [subscribe(&news()), unsubscribe(&news()), subscribe(&news())];
     let packet = vec![Act::Send(0, packet.map(|text| (TEXT, text)).into())];
     let nameless = [identifier("", ""), format!(r#"{{"channel":"{CHANNEL}"}}"#)];
-    let rejected = nameless.iter().map(|text| say(0, subscribe(text))).collect();
-    let refused_twice = vec![say(0, subscribe(&nameless[0])), say(0, subscribe(&nameless[0]))];
+    let rejected = nameless.iter().map(|text| send(0, subscribe(text))).collect();
+    let refused_twice = vec![send(0, subscribe(&nameless[0])), send(0, subscribe(&nameless[0]))];
     let long = identifier("news", MUCH);
-    let goes = Act::Send(0, vec![(CLOSE, String::new())]);
+    let close = Act::Send(0, vec![(CLOSE, String::new())]);
     vec![
-        step("subscribe", 1, vec![say(0, subscribe(&news())), publish_one()]),
+        step("subscribe", 1, vec![send(0, subscribe(&news())), publish_one()]),
         step("identifiers come back byte for byte", 1, texts),
         step("one channel with other parameters", 1, pair),
         step(
             "one of two clients goes",
             2,
             vec![
-                say(0, subscribe(&news())),
-                say(1, subscribe(&news())),
+                send(0, subscribe(&news())),
+                send(1, subscribe(&news())),
                 publish_one(),
-                goes,
+                close,
                 publish_one(),
             ],
         ),
@@ -95,29 +95,29 @@ fn subscribing() -> Vec<Step> {
             "one of two clients unsubscribes",
             2,
             vec![
-                say(0, subscribe(&news())),
-                say(1, subscribe(&news())),
-                say(0, unsubscribe(&news())),
+                send(0, subscribe(&news())),
+                send(1, subscribe(&news())),
+                send(0, unsubscribe(&news())),
                 publish_one(),
             ],
         ),
         step("subscribe twice", 1, twice),
-        step("unsubscribe, then subscribe again", 1, again),
+        step("unsubscribe, then subscribe again", 1, resubscribe),
         step("subscribe, unsubscribe, subscribe in one packet", 1, packet),
         step("a stream without a name", 1, rejected),
         step("rejected, and asked again", 1, refused_twice),
         step(
             "a channel that is not there",
             1,
-            vec![say(0, subscribe(r#"{"channel":"NobodysChannel","stream_name":"news"}"#))],
+            vec![send(0, subscribe(r#"{"channel":"NobodysChannel","stream_name":"news"}"#))],
         ),
-        step("an identifier of more than 4,096 bytes", 1, vec![say(0, subscribe(&long))]),
-        step("unsubscribe from what was not subscribed to", 1, vec![say(0, unsubscribe(&news()))]),
+        step("an identifier of more than 4,096 bytes", 1, vec![send(0, subscribe(&long))]),
+        step("unsubscribe from what was not subscribed to", 1, vec![send(0, unsubscribe(&news()))]),
     ]
 }
 
 fn data() -> Vec<Step> {
-    let mut acts = vec![say(0, subscribe(&news()))];
+    let mut acts = vec![send(0, subscribe(&news()))];
     for data in [
         r#"{"text":"hello","n":[1,2.5,null,{"deep":{}}]}"#,
         r#"[1,"two",[]]"#,
@@ -135,7 +135,7 @@ fn data() -> Vec<Step> {
     ] {
         acts.push(Act::Publish("news", data));
     }
-    let nobody = vec![Act::Publish("nobodys", "1")];
+    let unsubscribed = vec![Act::Publish("nobodys", "1")];
     let action = |action: &str| {
         let data = json!({"action": action, "text": "hello"}).to_string();
         json!({"command": "message", "identifier": news(), "data": data}).to_string()
@@ -143,24 +143,28 @@ fn data() -> Vec<Step> {
     let no_object = json!({"command": "message", "identifier": news(), "data": "no JSON"});
     vec![
         step("data of each kind", 1, acts),
-        step("a stream that nobody listens to", 1, nobody),
+        step("a stream that nobody listens to", 1, unsubscribed),
         step(
             "an action that the channel has not",
             1,
-            vec![say(0, subscribe(&news())), say(0, action("dance"))],
+            vec![send(0, subscribe(&news())), send(0, action("dance"))],
         ),
-        step("an action that answers", 1, vec![say(0, subscribe(&news())), say(0, action("echo"))]),
+        step(
+            "an action that answers",
+            1,
+            vec![send(0, subscribe(&news())), send(0, action("echo"))],
+        ),
         step(
             "a message that is no JSON",
             1,
-            vec![say(0, subscribe(&news())), say(0, no_object.to_string())],
+            vec![send(0, subscribe(&news())), send(0, no_object.to_string())],
         ),
-        step("a message to what was not subscribed to", 1, vec![say(0, action("echo"))]),
+        step("a message to what was not subscribed to", 1, vec![send(0, action("echo"))]),
     ]
 }
 
-fn misunderstandings() -> Vec<Step> {
-    let of = |name, text: &str| step(name, 1, vec![say(0, text.to_owned())]);
+fn malformed() -> Vec<Step> {
+    let of = |name, text: &str| step(name, 1, vec![send(0, text.to_owned())]);
     let unknown = json!({"command": "dance", "identifier": news()}).to_string();
     vec![
         of("text that is no JSON", "{"),
@@ -186,15 +190,15 @@ fn extensions() -> Vec<Step> {
             "a whisper",
             2,
             vec![
-                say(0, subscribe(&news())),
-                say(1, subscribe(&news())),
-                say(0, whisper.to_string()),
+                send(0, subscribe(&news())),
+                send(1, subscribe(&news())),
+                send(0, whisper.to_string()),
             ],
         ),
-        step("subscribe with history", 1, vec![say(0, history.to_string())]),
-        step("who is present", 1, vec![say(0, subscribe(&news())), say(0, presence.to_string())]),
-        step("a ping of the client's", 1, vec![say(0, json!({"command": "ping"}).to_string())]),
-        step("a pong", 1, vec![say(0, json!({"command": "pong"}).to_string())]),
+        step("subscribe with history", 1, vec![send(0, history.to_string())]),
+        step("who is present", 1, vec![send(0, subscribe(&news())), send(0, presence.to_string())]),
+        step("a ping of the client's", 1, vec![send(0, json!({"command": "ping"}).to_string())]),
+        step("a pong", 1, vec![send(0, json!({"command": "pong"}).to_string())]),
     ]
 }
 
@@ -202,7 +206,7 @@ fn step(name: &'static str, clients: usize, acts: Vec<Act>) -> Step {
     Step { name, clients, acts }
 }
 
-fn say(number: usize, text: String) -> Act {
+fn send(number: usize, text: String) -> Act {
     Act::Send(number, vec![(TEXT, text)])
 }
 

@@ -7,9 +7,11 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
+use crate::autobahn;
 use crate::step::{self, Outcome};
 
 /// A program that the suite runs, the command that checks for it, and its Debian packages.
@@ -25,6 +27,7 @@ const NEEDS: &[Need] = &[
     Need { what: "Node.js", check: &["node", "--version"], packages: &["nodejs"] },
     Need { what: "npm", check: &["npm", "--version"], packages: &["npm"] },
     Need { what: "Chromium", check: &["test", "-x", "/usr/bin/chromium"], packages: &["chromium"] },
+    Need { what: "curl", check: &["curl", "--version"], packages: &["curl"] },
     Need { what: "ip and tc", check: &["ip", "-V"], packages: &["iproute2"] },
     Need { what: "nginx", check: &["test", "-x", "/usr/sbin/nginx"], packages: &["nginx"] },
     Need { what: "HAProxy", check: &["test", "-x", "/usr/sbin/haproxy"], packages: &["haproxy"] },
@@ -43,79 +46,118 @@ const NEEDS: &[Need] = &[
 /// Checks what the suite needs. With `install` it installs what is missing, else it prints the
 /// command that does.
 ///
-/// What cannot be installed is said on the screen. Under `CI` it also fails the step; elsewhere
-/// (a laptop without a network) the tests that need it are skipped by themselves.
-pub(crate) fn prepare() -> Result<Outcome> {
-    println!("=== what the suite needs");
-    let started = std::time::Instant::now();
-    let mut failed = 0;
-    for install in [rust_components, debian_packages, npm_packages] {
-        if let Err(error) = install() {
+/// Without `CI` the suite goes on where something is still missing, and the tests that need it count
+/// as skipped. With `CI` that fails the step.
+pub(crate) fn prepare(install: bool) -> Result<Outcome> {
+    println!("=== requirements");
+    let started = Instant::now();
+    let mut missing = 0;
+    for requirement in [rust_components, debian_packages, npm_packages, autobahn_testsuite] {
+        if let Err(error) = requirement(install) {
             println!("{error:#}");
-            failed += 1;
+            missing += 1;
         }
     }
-    if failed > 0 && !step::is_ci() {
-        println!("going on without: the tests that need it are skipped (with CI set they fail)");
-        failed = 0;
+    let mut outcome =
+        Outcome { name: "requirements".to_owned(), took: started.elapsed(), ..Outcome::default() };
+    match missing {
+        0 => outcome.passed = 1,
+        _ if step::is_ci() => outcome.failed = 1,
+        _ => {
+            println!("the tests that need it are skipped (with CI set they fail)");
+            if !install {
+                println!("to install everything: cargo xtask test --install");
+            }
+            outcome.skipped = 1;
+        }
     }
-    Ok(Outcome {
-        name: "what the suite needs".to_owned(),
-        passed: u64::from(failed == 0),
-        failed,
-        took: started.elapsed(),
-    })
+    Ok(outcome)
 }
 
-fn rust_components() -> Result<()> {
+/// Whether a C++ compiler is here, which the fuzz targets need.
+pub(crate) fn has_cpp_compiler() -> bool {
+    let mut command = Command::new("c++");
+    command.arg("--version");
+    step::succeeds(command)
+}
+
+fn rust_components(install: bool) -> Result<()> {
     let missing = |tool: &str| !step::succeeds(step::cargo(&[tool, "--version"]));
     if !missing("fmt") && !missing("clippy") {
         return Ok(());
     }
+    let hint = "missing: rustfmt, clippy. To install: rustup component add rustfmt clippy";
+    ensure!(install, hint);
     println!("installing rustfmt and clippy");
     let mut rustup = Command::new("rustup");
     rustup.args(["component", "add", "rustfmt", "clippy"]).current_dir(step::root());
-    must(&mut rustup, "install Rust's rustfmt and clippy yourself")
+    must(&mut rustup, hint)
 }
 
-fn debian_packages() -> Result<()> {
+fn debian_packages(install: bool) -> Result<()> {
     let missing: Vec<&Need> = NEEDS.iter().filter(|need| !is_met(need)).collect();
     if missing.is_empty() {
-        println!("every program is here");
+        println!("every system package is installed");
         return Ok(());
     }
     let names: Vec<&str> = missing.iter().map(|need| need.what).collect();
     let packages: Vec<&str> = missing.iter().flat_map(|need| need.packages).copied().collect();
-    let hint = format!("install {} yourself", packages.join(" "));
+    let mut words = vec!["apt-get", "install", "--yes", "--no-install-recommends"];
+    words.extend(&packages);
+    let sudo = if is_root() { "" } else { "sudo " };
+    let by_hand = format!("{sudo}apt-get update && {sudo}{}", words.join(" "));
+    let hint = format!("missing: {}. To install: {by_hand}", names.join(", "));
+    ensure!(install, hint);
     println!("missing: {}; installing {}", names.join(", "), packages.join(" "));
     must(&mut as_root(&["apt-get", "update"]), &hint)?;
-    let mut install = vec!["apt-get", "install", "--yes", "--no-install-recommends"];
-    install.extend(&packages);
-    must(&mut as_root(&install), &hint)?;
+    must(&mut as_root(&words), &hint)?;
     match missing.iter().find(|need| !is_met(need)) {
         Some(need) => bail!("{} is installed and still not found", need.what),
         None => Ok(()),
     }
 }
 
-/// `npm ci` into `.peers`, unless what lies there came from the same lock file.
-pub(crate) fn npm_packages() -> Result<()> {
+/// `npm ci` into `.peers`, unless its packages came from the same lock file.
+pub(crate) fn npm_packages(install: bool) -> Result<()> {
     let (source, target) = (step::root().join("tests/peers"), step::root().join(".peers"));
-    let lock = fs::read(source.join("package-lock.json")).context("tests/peers has no lock")?;
-    let done = target.join("node_modules/.installed-from");
-    if fs::read(&done).is_ok_and(|installed| installed == lock) {
-        println!("the npm packages are here");
+    if has_packages_of(&source, &target)? {
+        println!("the npm packages are installed");
         return Ok(());
     }
+    ensure!(install, "missing: npm packages of the foreign clients. To install: {NPM_BY_HAND}");
     println!("installing the npm packages into .peers");
     fs::create_dir_all(&target)?;
     for name in ["package.json", "package-lock.json"] {
-        copy(&source, &target, name)?;
+        fs::write(target.join(name), fs::read(source.join(name))?)
+            .with_context(|| format!("cannot copy {name} into {}", target.display()))?;
     }
     let mut npm = Command::new("npm");
     npm.args(["ci", "--no-audit", "--no-fund"]).current_dir(&target);
-    must(&mut npm, "the Node.js and browser clients need the packages of tests/peers")?;
-    Ok(fs::write(done, lock)?)
+    must(&mut npm, &format!("the foreign clients need the packages of tests/peers: {NPM_BY_HAND}"))
+}
+
+const NPM_BY_HAND: &str =
+    "mkdir -p .peers && cp tests/peers/package*.json .peers && npm ci --prefix .peers";
+
+/// Whether npm has installed into `target` from the lock file that `source` has now. npm writes
+/// `node_modules/.package-lock.json` last; the lock file was copied before.
+fn has_packages_of(source: &Path, target: &Path) -> Result<bool> {
+    let lock = fs::read(source.join("package-lock.json")).context("tests/peers has no lock")?;
+    let copy = target.join("package-lock.json");
+    let modified = |path: &Path| fs::metadata(path).and_then(|file| file.modified());
+    let installed = modified(&target.join("node_modules/.package-lock.json"));
+    let same = fs::read(&copy).is_ok_and(|copy| copy == lock);
+    Ok(same && installed.is_ok_and(|at| modified(&copy).is_ok_and(|copied| copied <= at)))
+}
+
+fn autobahn_testsuite(install: bool) -> Result<()> {
+    if autobahn::is_installed() {
+        println!("the Autobahn TestSuite is installed");
+        return Ok(());
+    }
+    // The suite installs it beside the tests, as it takes half a minute.
+    ensure!(install, "missing: the Autobahn TestSuite. To install: cargo xtask autobahn install");
+    Ok(())
 }
 
 fn is_met(need: &Need) -> bool {
@@ -140,13 +182,7 @@ fn is_root() -> bool {
     Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout == b"0\n")
 }
 
-fn copy(source: &Path, target: &Path, name: &str) -> Result<()> {
-    fs::copy(source.join(name), target.join(name))
-        .with_context(|| format!("cannot copy {name} into {}", target.display()))?;
-    Ok(())
-}
-
-/// Runs `command` with its output shown; a failure names it and says what to do instead.
+/// Runs `command` and shows its output; the error names the command and the remedy.
 fn must(command: &mut Command, hint: &str) -> Result<()> {
     match command.status() {
         Ok(status) if status.success() => Ok(()),
@@ -158,4 +194,26 @@ fn must(command: &mut Command, hint: &str) -> Result<()> {
 fn shown(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn npm_packages_are_installed_only_with_the_same_lock_file() {
+        let folder = step::target_folder().join(format!("npm-{}", std::process::id()));
+        let (source, target) = (folder.join("source"), folder.join("target"));
+        fs::create_dir_all(&source).unwrap();
+        fs::create_dir_all(target.join("node_modules")).unwrap();
+        fs::write(source.join("package-lock.json"), "1").unwrap();
+        assert!(!has_packages_of(&source, &target).unwrap());
+        fs::write(target.join("package-lock.json"), "1").unwrap();
+        assert!(!has_packages_of(&source, &target).unwrap(), "npm did not finish");
+        fs::write(target.join("node_modules/.package-lock.json"), "").unwrap();
+        assert!(has_packages_of(&source, &target).unwrap());
+        fs::write(source.join("package-lock.json"), "2").unwrap();
+        assert!(!has_packages_of(&source, &target).unwrap(), "an older lock file");
+        fs::remove_dir_all(&folder).unwrap();
+    }
 }

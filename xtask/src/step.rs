@@ -4,22 +4,70 @@
 //! Not a build system: steps know nothing of each other. libtest's result lines are read from
 //! the step's standard output; a step that prints none counts as one test.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
-/// What a step came to.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The result of a step.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) name: String,
     pub(crate) passed: u64,
     pub(crate) failed: u64,
+    pub(crate) skipped: u64,
+    /// Wall time.
     pub(crate) took: Duration,
+    /// CPU time of the step's processes; zero where it was not measured.
+    pub(crate) cpu: Duration,
+    /// Tests of which libtest reported a time.
+    pub(crate) times: Vec<TestTime>,
+}
+
+/// How long one test took.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TestTime {
+    pub(crate) name: String,
+    pub(crate) took: Duration,
+}
+
+impl Outcome {
+    /// A step that did not run because this machine lacks something.
+    pub(crate) fn skipped(name: &str) -> Outcome {
+        Outcome { name: name.to_owned(), skipped: 1, ..Outcome::default() }
+    }
+
+    /// Counts the results in the lines of `output`, and the tests that named themselves in the file
+    /// `skipped` as skipped instead of passed. A step without result lines counts as one test.
+    fn count(&mut self, output: &str, success: bool, skipped: &Path) {
+        let mut has_results = false;
+        for line in output.lines() {
+            if let Some(counts) = test_result(line) {
+                self.passed += counts.passed;
+                self.failed += counts.failed;
+                self.skipped += counts.ignored;
+                has_results = true;
+            }
+            self.times.extend(test_time(line));
+        }
+        if success && !has_results {
+            self.passed = 1;
+        }
+        if !success && self.failed == 0 {
+            self.failed = 1;
+        }
+        // libtest knows no skipped tests: one that returns early has passed.
+        let list = fs::read_to_string(skipped).unwrap_or_default();
+        let skipped = (skipped_tests(&list).len() as u64).min(self.passed);
+        self.passed -= skipped;
+        self.skipped += skipped;
+    }
 }
 
 /// The repository's root: where steps run and what paths are relative to.
@@ -62,29 +110,22 @@ pub(crate) fn is_ci() -> bool {
 pub(crate) fn run(name: &str, command: &mut Command) -> Result<Outcome> {
     println!("\n=== {name}");
     let started = Instant::now();
-    let mut child = command
-        .stdout(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("cannot start {}", command.get_program().to_string_lossy()))?;
+    let skipped = skip_list(name, command)?;
+    let mut child =
+        command.stdout(Stdio::piped()).spawn().with_context(|| cannot_start(command))?;
     let stdout = child.stdout.take().context("the step's output is not piped")?;
-    let (mut passed, mut failed, mut told) = (0, 0, false);
+    let mut output = String::new();
     for line in BufReader::new(stdout).lines() {
         let line = line?;
         println!("{line}");
-        if let Some((more_passed, more_failed)) = test_result(&line) {
-            passed += more_passed;
-            failed += more_failed;
-            told = true;
-        }
+        output.push_str(&line);
+        output.push('\n');
     }
-    let success = child.wait()?.success();
-    if success && !told {
-        passed = 1;
-    }
-    if !success && failed == 0 {
-        failed = 1;
-    }
-    Ok(Outcome { name: name.to_owned(), passed, failed, took: started.elapsed() })
+    let (status, cpu) = wait(&mut child)?;
+    let mut outcome =
+        Outcome { name: name.to_owned(), took: started.elapsed(), cpu, ..Outcome::default() };
+    outcome.count(&output, status.success(), &skipped);
+    Ok(outcome)
 }
 
 /// Runs `command` while others run beside it: returns its output and its errors instead of showing
@@ -94,52 +135,109 @@ pub(crate) fn run(name: &str, command: &mut Command) -> Result<Outcome> {
 /// As of [`run`].
 pub(crate) fn run_quietly(name: &str, command: &mut Command) -> Result<(Outcome, String)> {
     let started = Instant::now();
-    let folder = target_folder().join("suite");
-    fs::create_dir_all(&folder)?;
-    let path = folder.join(format!("{}.log", name.replace([' ', ','], "-")));
+    let skipped = skip_list(name, command)?;
+    let path = suite_file(name, "log")?;
     let log = File::create(&path)?;
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-    let program = command.get_program().to_string_lossy().into_owned();
-    let status = command.status().with_context(|| format!("cannot start {program}"))?;
-    let said = String::from_utf8_lossy(&fs::read(&path)?).into_owned();
-    let results: Vec<(u64, u64)> = said.lines().filter_map(test_result).collect();
-    let mut passed = results.iter().map(|(passed, _)| passed).sum();
-    let mut failed = results.iter().map(|(_, failed)| failed).sum();
-    if status.success() && results.is_empty() {
-        passed = 1;
-    }
-    if !status.success() && failed == 0 {
-        failed = 1;
-    }
-    let outcome = Outcome { name: name.to_owned(), passed, failed, took: started.elapsed() };
-    Ok((outcome, said))
+    let mut child = command.spawn().with_context(|| cannot_start(command))?;
+    let (status, cpu) = wait(&mut child)?;
+    let output = String::from_utf8_lossy(&fs::read(&path)?).into_owned();
+    let mut outcome =
+        Outcome { name: name.to_owned(), took: started.elapsed(), cpu, ..Outcome::default() };
+    outcome.count(&output, status.success(), &skipped);
+    Ok((outcome, output))
 }
 
-/// The same command where it takes only the time that nobody else wants.
-pub(crate) fn gently(command: &Command) -> Command {
-    let mut gentle = Command::new("nice");
-    gentle.args(["-n", "19"]).arg(command.get_program()).args(command.get_args());
+/// The same command at the lowest priority.
+pub(crate) fn low_priority(command: &Command) -> Command {
+    let mut nice = Command::new("nice");
+    nice.args(["-n", "19"]).arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
         match value {
-            Some(value) => gentle.env(name, value),
-            None => gentle.env_remove(name),
+            Some(value) => nice.env(name, value),
+            None => nice.env_remove(name),
         };
     }
     if let Some(folder) = command.get_current_dir() {
-        gentle.current_dir(folder);
+        nice.current_dir(folder);
     }
-    gentle
+    nice
 }
 
-/// Reads `test result: ok. 12 passed; 0 failed; 0 ignored; …` as passed and failed.
-fn test_result(line: &str) -> Option<(u64, u64)> {
+/// Makes the empty file in which the step's tests name themselves when they skip themselves
+/// (`tests/harness/skip.rs`).
+fn skip_list(name: &str, command: &mut Command) -> Result<PathBuf> {
+    let path = suite_file(name, "skipped")?;
+    File::create(&path)?;
+    command.env("STANDFAST_SKIPPED", &path);
+    Ok(path)
+}
+
+/// A file of the step's own below the target folder.
+fn suite_file(name: &str, extension: &str) -> Result<PathBuf> {
+    let folder = target_folder().join("suite");
+    fs::create_dir_all(&folder)?;
+    Ok(folder.join(format!("{}.{extension}", name.replace([' ', ',', '/'], "-"))))
+}
+
+fn cannot_start(command: &Command) -> String {
+    format!("cannot start {}", command.get_program().to_string_lossy())
+}
+
+/// Waits for the child's end. Its CPU time includes that of its own children it waited for.
+fn wait(child: &mut Child) -> Result<(ExitStatus, Duration)> {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let pid = pid.context("a child has a process id")?;
+    // Left as a zombie for a moment, as only then is everything it used in /proc.
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    while let Err(error) = waitid(WaitId::Pid(pid), options) {
+        if error != rustix::io::Errno::INTR {
+            return Err(error).context("cannot wait for the step");
+        }
+    }
+    let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default();
+    let cpu = cpu_time(&stat, rustix::param::clock_ticks_per_second()).unwrap_or_default();
+    Ok((child.wait()?, cpu))
+}
+
+/// utime, stime, cutime and cstime of `/proc/PID/stat` (proc_pid_stat(5)).
+fn cpu_time(stat: &str, ticks_per_second: u64) -> Option<Duration> {
+    // The name of the program may contain blanks and parentheses.
+    let fields = stat.rsplit_once(')')?.1;
+    let ticks = fields.split_whitespace().skip(11).take(4).map(str::parse::<u64>);
+    let ticks: u64 = ticks.sum::<Result<u64, _>>().ok()?;
+    Some(Duration::from_millis(ticks * 1000 / ticks_per_second.max(1)))
+}
+
+struct Counts {
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+}
+
+/// Reads `test result: ok. 12 passed; 0 failed; 1 ignored; …`.
+fn test_result(line: &str) -> Option<Counts> {
     let counts = line.strip_prefix("test result: ")?;
     let count = |word: &str| {
         counts
             .split([';', '.'])
             .find_map(|part| part.trim().strip_suffix(word)?.trim().parse().ok())
     };
-    Some((count("passed")?, count("failed")?))
+    let (passed, failed) = (count("passed")?, count("failed")?);
+    Some(Counts { passed, failed, ignored: count("ignored").unwrap_or(0) })
+}
+
+/// Reads `test limits::idle ... ok <1.234s>`, which libtest prints with `--report-time`.
+fn test_time(line: &str) -> Option<TestTime> {
+    let (name, result) = line.strip_prefix("test ")?.split_once(" ... ")?;
+    let seconds = result.rsplit_once('<')?.1.strip_suffix("s>")?;
+    let took = Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?;
+    Some(TestTime { name: name.to_owned(), took })
+}
+
+/// The names in lines of `TEST<TAB>REASON`, each once: a test may lack several things.
+fn skipped_tests(list: &str) -> BTreeSet<&str> {
+    list.lines().filter_map(|line| line.split('\t').next()).collect()
 }
 
 #[cfg(test)]
@@ -147,34 +245,66 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_result_line_gives_both_counts() {
+    fn result_line_gives_all_counts() {
+        let counts =
+            |line: &str| test_result(line).map(|all| (all.passed, all.failed, all.ignored));
         let ok = "test result: ok. 12 passed; 3 failed; 1 ignored; 0 measured; 0 filtered out";
-        assert_eq!(test_result(ok), Some((12, 3)));
+        assert_eq!(counts(ok), Some((12, 3, 1)));
         let bad = "test result: FAILED. 0 passed; 1 failed; 0 ignored; finished in 0.02s";
-        assert_eq!(test_result(bad), Some((0, 1)));
-        assert_eq!(test_result("test peers::node ... ok"), None);
+        assert_eq!(counts(bad), Some((0, 1, 0)));
+        assert_eq!(counts("test result: ok. 5 passed; 0 failed"), Some((5, 0, 0)));
+        assert_eq!(counts("test peers::node ... ok"), None);
     }
 
     #[test]
-    fn a_step_without_result_lines_counts_once() {
+    fn step_without_result_lines_counts_once() {
         let ok = run("true", &mut Command::new("true")).unwrap();
         assert_eq!((ok.passed, ok.failed), (1, 0));
         let bad = run("false", &mut Command::new("false")).unwrap();
         assert_eq!((bad.passed, bad.failed), (0, 1));
-        let said = "test result: ok. 0 passed; 0 failed; 1 ignored";
-        let skipped = run("echo", Command::new("echo").arg(said)).unwrap();
-        assert_eq!((skipped.passed, skipped.failed), (0, 0), "a skip is no success");
+        let line = "test result: ok. 0 passed; 0 failed; 1 ignored";
+        let skipped = run("echo", Command::new("echo").arg(line)).unwrap();
+        assert_eq!((skipped.passed, skipped.failed, skipped.skipped), (0, 0, 1));
     }
 
     #[test]
-    fn a_quiet_step_is_counted_alike_and_a_gentle_one_is_the_same_command() {
+    fn test_that_skips_itself_is_not_counted_as_passed() {
+        let mut command = Command::new("sh");
+        let result = "test result: ok. 3 passed; 0 failed; 0 ignored";
+        let script =
+            "printf 'a\\tno curl\\nb\\tno ss\\na\\tno ip\\n' >> $STANDFAST_SKIPPED; echo $RESULT";
+        command.args(["-c", script]).env("RESULT", result);
+        let outcome = run("skips", &mut command).unwrap();
+        assert_eq!((outcome.passed, outcome.failed, outcome.skipped), (1, 0, 2));
+    }
+
+    #[test]
+    fn quiet_step_is_counted_alike_and_low_priority_runs_the_same_command() {
         let mut command = Command::new("sh");
         let result = "test result: ok. 2 passed; 0 failed; 0 ignored";
-        command.args(["-c", "echo $SAID; nice >&2; pwd"]).env("SAID", result).current_dir("/");
-        let (outcome, said) = run_quietly("quiet test", &mut gently(&command)).unwrap();
+        command.args(["-c", "echo $RESULT; nice >&2; pwd"]).env("RESULT", result).current_dir("/");
+        let (outcome, output) = run_quietly("quiet test", &mut low_priority(&command)).unwrap();
         assert_eq!((outcome.passed, outcome.failed), (2, 0));
-        assert_eq!(said.lines().collect::<Vec<_>>(), [result, "19", "/"]);
+        assert_eq!(output.lines().collect::<Vec<_>>(), [result, "19", "/"]);
         let (bad, _) = run_quietly("quiet failure", &mut Command::new("false")).unwrap();
         assert_eq!((bad.passed, bad.failed), (0, 1));
+    }
+
+    #[test]
+    fn cpu_time_is_read_from_the_process_table() {
+        let stat = "7 (a) b) S 1 1 1 0 -1 4194560 9 8 0 0 150 50 100 100 20 0 1 0 5";
+        assert_eq!(cpu_time(stat, 100), Some(Duration::from_secs(4)));
+        assert_eq!(cpu_time("", 100), None);
+        let script = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; sh -c :";
+        let busy = run("busy loop", Command::new("sh").args(["-c", script])).unwrap();
+        assert!(busy.cpu > Duration::ZERO, "{busy:?}");
+    }
+
+    #[test]
+    fn test_times_are_read_from_the_report() {
+        let line = "test limits::idle_connection ... ok <1.250s>";
+        let time = test_time(line).unwrap();
+        assert_eq!((time.name.as_str(), time.took.as_millis()), ("limits::idle_connection", 1250));
+        assert_eq!(test_time("test limits::idle_connection ... ok"), None);
     }
 }

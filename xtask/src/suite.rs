@@ -8,86 +8,199 @@
 //! TestSuite is one thread of Python. What runs beside the tests has the lowest priority.
 
 use std::process::{self, Command};
+use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
 use anyhow::{Result, anyhow};
 use serde_json::Value;
 
-use crate::step::{self, Outcome};
-use crate::{fuzz, machine};
+use crate::step::{self, Outcome, TestTime};
+use crate::tests::{self, TestExecutable};
+use crate::{autobahn, fuzz, machine};
 
-/// A name, and what is to run.
-type Step = (&'static str, Command);
+/// How many of the slowest tests the summary names.
+const SLOWEST: usize = 10;
+/// Test executables that use no sockets and no real time, so that they may run at low priority.
+const COMPUTING: [&str; 7] = [
+    "action_cable",
+    "action_cable/round_trips",
+    "wire",
+    "wire/oracles",
+    "topics/portions",
+    "capacity",
+    "standfast, units",
+];
 
-/// Runs the suite; the last line printed is `N passed, N failed`. Whether nothing failed.
-pub(crate) fn run() -> Result<bool> {
-    let mut outcomes = vec![machine::prepare()?];
-    for (here, aside) in stages()? {
-        outcomes.extend(together(here, aside)?);
-    }
-    outcomes.push(fuzz::suite()?);
-    outcomes.push(prove(50_000)?);
-    Ok(summarise(&outcomes))
+/// What the suite may do to this machine.
+#[derive(clap::Args)]
+pub(crate) struct TestArgs {
+    /// Install what is missing: system packages, npm packages, the Autobahn TestSuite [default: only with CI set]
+    #[arg(long)]
+    install: bool,
 }
 
-/// What runs one after another, and beside it the same.
-fn stages() -> Result<Vec<(Vec<Step>, Vec<Step>)>> {
-    let cargo = step::cargo;
-    let checks = vec![
-        ("format", cargo(&["fmt", "--all", "--check"])),
-        ("lints", clippy()),
-        ("tests, built", cargo(&["test", "--workspace", "--no-run"])),
-    ];
-    let release = vec![("release build", cargo(&["build", "--release"]))];
-    let tests = vec![("tests", tests())];
-    let without = cargo(&["check", "--quiet", "--no-default-features"]);
-    let planted = simulation(&["engine", "--seeds", "1000", "--planted"]);
-    let made = vec![
-        ("Autobahn, installed", autobahn(&["install"])),
-        ("fuzz targets, built", step::gently(&fuzz::build_command()?)),
-        ("without features", step::gently(&without)),
-        ("simulation, planted bugs", step::gently(&planted)),
-    ];
+/// A name, and what is to run.
+struct Step {
+    name: String,
+    /// Nothing: this machine lacks what it needs.
+    command: Option<Command>,
+}
+
+impl Step {
+    fn new(name: &str, command: Command) -> Step {
+        Step { name: name.to_owned(), command: Some(command) }
+    }
+
+    /// The step at the lowest priority.
+    fn low_priority(mut self) -> Step {
+        self.command = self.command.map(|command| step::low_priority(&command));
+        self
+    }
+
+    /// The step, skipped unless `needed` is here.
+    fn only_with(mut self, needed: bool) -> Step {
+        self.command = self.command.filter(|_| needed);
+        self
+    }
+}
+
+/// Runs the suite; the last line printed is `N passed, N failed, N skipped`. Whether nothing failed.
+pub(crate) fn run(args: &TestArgs) -> Result<bool> {
+    let started = Instant::now();
+    let install = args.install || step::is_ci();
+    let mut outcomes = vec![machine::prepare(install)?];
+    outcomes.extend(together(checks(), vec![release_build()])?);
+    let has = Installed {
+        may_install: install,
+        autobahn: install || autobahn::is_installed(),
+        cpp_compiler: machine::has_cpp_compiler(),
+    };
+    // Built above; where that failed, its step says so.
+    let executables = tests::build(&[]).unwrap_or_default();
+    for (here, aside) in [test_stage(executables, &has)?, conformance_stage(&has)] {
+        outcomes.extend(together(here, aside)?);
+    }
+    outcomes.push(match has.cpp_compiler {
+        true => fuzz::suite()?,
+        false => Outcome::skipped("fuzzing"),
+    });
+    outcomes.push(prove(50_000)?);
+    Ok(summarise(&outcomes, started.elapsed()))
+}
+
+/// Format, lints, unit tests and the rules about crates: no foreign program, no network, no release
+/// build.
+pub(crate) fn quick() -> Result<bool> {
+    let started = Instant::now();
+    let mut outcomes = Vec::new();
+    let (format, lints) = (format(), lints());
+    for mut step in [format, lints] {
+        outcomes.extend(step.command.as_mut().map(|command| step::run(&step.name, command)));
+    }
+    let mut outcomes = outcomes.into_iter().collect::<Result<Vec<_>>>()?;
+    let built = Instant::now();
+    let executables = tests::build(&["--lib", "--bins", "--test", "standfast"])?;
+    outcomes.push(Outcome {
+        name: "tests, built".to_owned(),
+        passed: 1,
+        took: built.elapsed(),
+        ..Outcome::default()
+    });
+    let (rules, units): (Vec<_>, Vec<_>) =
+        executables.into_iter().partition(|tests| tests.name == tests::EXECUTABLE_TESTS);
+    let units = units.iter().map(|tests| Step::new(&tests.name, tests.command()));
+    let rules = rules.iter().map(|tests| {
+        let mut command = tests.command();
+        command.args(["floors::", "docs::links"]);
+        Step::new("rules about crates, links of the docs", command)
+    });
+    outcomes.extend(together(units.collect(), rules.collect())?);
+    Ok(summarise(&outcomes, started.elapsed()))
+}
+
+/// What this machine has, or will have.
+struct Installed {
+    /// Whether steps may install what they lack.
+    may_install: bool,
+    autobahn: bool,
+    cpp_compiler: bool,
+}
+
+fn format() -> Step {
+    Step::new("format", step::cargo(&["fmt", "--all", "--check"]))
+}
+
+fn lints() -> Step {
+    let mut clippy = step::cargo(&["clippy", "--workspace", "--all-targets", "--quiet"]);
+    clippy.args(["--", "--deny", "warnings"]);
+    Step::new("lints", clippy)
+}
+
+fn checks() -> Vec<Step> {
+    vec![format(), lints(), Step::new("tests, built", step::cargo(&tests::BUILD))]
+}
+
+fn release_build() -> Step {
+    Step::new("release build", step::cargo(&["build", "--release"]))
+}
+
+/// What runs one after another, and beside it the same at low priority.
+fn test_stage(executables: Vec<TestExecutable>, has: &Installed) -> Result<(Vec<Step>, Vec<Step>)> {
+    let step = |tests: &TestExecutable| Step::new(&tests.name, tests.command());
+    let (computing, waiting): (Vec<_>, Vec<_>) =
+        executables.into_iter().partition(|tests| COMPUTING.contains(&tests.name.as_str()));
+    let waiting = waiting.iter().map(step).collect();
+    let mut aside: Vec<Step> = computing.iter().map(step).collect();
+    aside.extend([
+        Step::new("Autobahn, installed", autobahn(&["install"])).only_with(has.autobahn),
+        Step::new("fuzz targets, built", fuzz::build_command()?).only_with(has.cpp_compiler),
+        Step::new("documentation site", docs(has.may_install)),
+        Step::new("examples in the docs of code", step::cargo(&["test", "--workspace", "--doc"])),
+        Step::new("without features", step::cargo(&["check", "--quiet", "--no-default-features"])),
+        Step::new("mutations", simulation(&["--seeds", "1000", "--mutations", "--changed"])),
+    ]);
+    Ok((waiting, aside.into_iter().map(Step::low_priority).collect()))
+}
+
+/// The Autobahn TestSuite and the simulations, one after another, and beside them the same.
+fn conformance_stage(has: &Installed) -> (Vec<Step>, Vec<Step>) {
+    let autobahn = |name, which: &[&str]| Step::new(name, autobahn(which)).only_with(has.autobahn);
     let server = vec![
-        ("Autobahn, our server", autobahn(&["server"])),
-        ("Autobahn over TLS, our server", autobahn(&["server", "--tls"])),
-        ("Autobahn through our proxy", autobahn(&["proxy"])),
-        ("simulation, 200 seeds", simulation(&["engine", "--seeds", "200"])),
+        autobahn("Autobahn, our server", &["server"]),
+        autobahn("Autobahn over TLS, our server", &["server", "--tls"]),
+        autobahn("Autobahn through our proxy", &["proxy"]),
+        Step::new("simulation, 200 seeds", simulation(&["engine", "--seeds", "200"])),
     ];
     let client = vec![
-        ("Autobahn, our client", autobahn(&["client", "--debug"])),
-        ("Autobahn over TLS, our client", autobahn(&["client", "--debug", "--tls"])),
-        ("simulation of the proxy, 30 seeds", simulation(&["proxy", "--seeds", "30"])),
-        (
-            "simulation of the proxy, planted bugs",
-            simulation(&["proxy", "--seeds", "200", "--planted"]),
-        ),
+        autobahn("Autobahn, our client", &["client", "--debug"]),
+        autobahn("Autobahn over TLS, our client", &["client", "--debug", "--tls"]),
+        Step::new("simulation of the proxy, 30 seeds", simulation(&["proxy", "--seeds", "30"])),
     ];
-    Ok(vec![(checks, release), (tests, made), (server, client)])
+    (server, client)
 }
 
 /// Runs `here` with its output as it arrives and `aside` at the same time, whose output follows.
 fn together(here: Vec<Step>, aside: Vec<Step>) -> Result<Vec<Outcome>> {
     thread::scope(|scope| {
-        let quietly = |(name, mut command): Step| step::run_quietly(name, &mut command);
+        let quietly = |step: Step| match step.command {
+            Some(mut command) => step::run_quietly(&step.name, &mut command),
+            None => Ok((Outcome::skipped(&step.name), "skipped\n".to_owned())),
+        };
         let aside = scope.spawn(move || aside.into_iter().map(quietly).collect::<Vec<_>>());
         let mut outcomes = Vec::new();
-        for (name, mut command) in here {
-            outcomes.push(step::run(name, &mut command)?);
+        for step in here {
+            outcomes.push(match step.command {
+                Some(mut command) => step::run(&step.name, &mut command)?,
+                None => Outcome::skipped(&step.name),
+            });
         }
         for quiet in aside.join().map_err(|_| anyhow!("a step panicked"))? {
-            let (outcome, said) = quiet?;
-            println!("\n=== {}, beside the others\n{said}", outcome.name);
+            let (outcome, output) = quiet?;
+            println!("\n=== {}, beside the others\n{output}", outcome.name);
             outcomes.push(outcome);
         }
         Ok(outcomes)
     })
-}
-
-fn clippy() -> Command {
-    let mut clippy = step::cargo(&["clippy", "--workspace", "--all-targets", "--quiet"]);
-    clippy.args(["--", "--deny", "warnings"]);
-    clippy
 }
 
 /// A test per case, those that are quick.
@@ -97,19 +210,18 @@ fn autobahn(which: &[&str]) -> Command {
     autobahn
 }
 
-/// As tests are built.
+/// Skipped without mdBook.
+fn docs(install: bool) -> Command {
+    let install = if install { "--install" } else { "--skip-without-mdbook" };
+    step::cargo(&["xtask", "docs", install])
+}
+
+/// Built as tests are.
 fn simulation(words: &[&str]) -> Command {
     step::cargo(&[&["xtask", "sim", "--debug"], words].concat())
 }
 
-fn tests() -> Command {
-    let mut test = step::cargo(&["test", "--workspace", "--no-fail-fast"]);
-    // `tests/harness/executable.rs` runs this instead of a debug build.
-    test.env("STANDFAST_EXECUTABLE", step::release_executable());
-    test
-}
-
-/// Proves `connections` sockets as a user would, and reads in the report that they were held.
+/// Proves `connections` sockets as a user would, and checks in the report that all were open.
 fn prove(connections: u64) -> Result<Outcome> {
     let report = env::temp_dir().join(format!("standfast-prove-{}.json", process::id()));
     let mut command = step::cargo(&["run", "--release", "--quiet", "--", "prove"]);
@@ -120,7 +232,7 @@ fn prove(connections: u64) -> Result<Outcome> {
         report["connections"]["open"].as_u64()
     });
     if outcome.failed == 0 && open != Some(connections) {
-        println!("the report does not say that all {connections} were open: {open:?}");
+        println!("{connections} sockets should be open; the report has {open:?}");
         (outcome.passed, outcome.failed) = (0, 1);
     }
     // Missing when nothing was written.
@@ -128,15 +240,66 @@ fn prove(connections: u64) -> Result<Outcome> {
     Ok(outcome)
 }
 
-fn summarise(outcomes: &[Outcome]) -> bool {
-    println!("\n=== summary");
-    for Outcome { name, passed, failed, took } in outcomes {
-        let verdict = if *failed == 0 { "ok    " } else { "FAILED" };
-        let seconds = took.as_secs();
-        println!("{verdict} {passed:>4} passed {failed:>3} failed {seconds:>5} s  {name}");
+/// Prints each step with its times, the slowest tests and the totals. Whether nothing failed.
+fn summarise(outcomes: &[Outcome], took: Duration) -> bool {
+    println!("\n=== summary (wall time, CPU time)");
+    for outcome in outcomes {
+        let Outcome { name, passed, failed, skipped, took, cpu, .. } = outcome;
+        let verdict = match (failed, passed) {
+            (0, 0) if *skipped > 0 => "skipped",
+            (0, _) => "ok",
+            _ => "FAILED",
+        };
+        println!(
+            "{verdict:<7} {passed:>4} passed {failed:>3} failed {skipped:>3} skipped \
+             {:>5.0} s {:>5.0} s CPU  {name}",
+            took.as_secs_f64(),
+            cpu.as_secs_f64(),
+        );
     }
-    let passed: u64 = outcomes.iter().map(|outcome| outcome.passed).sum();
-    let failed: u64 = outcomes.iter().map(|outcome| outcome.failed).sum();
-    println!("{passed} passed, {failed} failed");
+    println!("\n=== slowest tests");
+    for test in slowest(outcomes) {
+        println!("{:>6.1} s  {}", test.took.as_secs_f64(), test.name);
+    }
+    let sum = |count: fn(&Outcome) -> u64| outcomes.iter().map(count).sum::<u64>();
+    let failed = sum(|outcome| outcome.failed);
+    let (minutes, seconds) = (took.as_secs() / 60, took.as_secs() % 60);
+    println!("\n{minutes} min {seconds} s");
+    let (passed, skipped) = (sum(|outcome| outcome.passed), sum(|outcome| outcome.skipped));
+    println!("{passed} passed, {failed} failed, {skipped} skipped");
     failed == 0
+}
+
+fn slowest(outcomes: &[Outcome]) -> Vec<&TestTime> {
+    let mut tests: Vec<&TestTime> = outcomes.iter().flat_map(|outcome| &outcome.times).collect();
+    tests.sort_by_key(|test| std::cmp::Reverse(test.took));
+    tests.truncate(SLOWEST);
+    tests
+}
+
+#[cfg(test)]
+mod counting {
+    use super::*;
+
+    #[test]
+    fn step_whose_needs_are_missing_is_skipped_and_counted() {
+        let step = || Step::new("needs a compiler", Command::new("false"));
+        let outcomes = together(vec![step().only_with(false)], vec![step().only_with(false)]);
+        let outcomes = outcomes.unwrap();
+        assert_eq!(outcomes.iter().map(|outcome| outcome.skipped).sum::<u64>(), 2);
+        assert!(summarise(&outcomes, Duration::ZERO), "a skip is no failure");
+        let outcomes = together(vec![step().only_with(true)], Vec::new()).unwrap();
+        assert!(!summarise(&outcomes, Duration::ZERO));
+    }
+
+    #[test]
+    fn slowest_tests_come_first() {
+        let times = [1, 3, 2].map(|seconds| TestTime {
+            name: seconds.to_string(),
+            took: Duration::from_secs(seconds),
+        });
+        let outcomes = [Outcome { times: times.to_vec(), ..Outcome::default() }];
+        let names: Vec<&str> = slowest(&outcomes).iter().map(|test| test.name.as_str()).collect();
+        assert_eq!(names, ["3", "2", "1"]);
+    }
 }

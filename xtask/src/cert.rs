@@ -37,7 +37,7 @@ pub(crate) fn run(args: &CertArgs) -> Result<bool> {
 
 /// Writes the files, with additional names of the server; existing files are replaced.
 pub(crate) fn write_all(folder: &Path, further: &[String]) -> Result<()> {
-    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let mut ca = CertificateParams::default();
     ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     ca.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];

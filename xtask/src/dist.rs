@@ -93,7 +93,11 @@ fn remapped_paths() -> String {
 
 /// Checks that it needs no loader and no environment, and that it works.
 fn check(executable: &Path) -> Result<()> {
-    ensure!(elf::is_static(executable)?, "{} asks for a loader", executable.display());
+    ensure!(
+        elf::is_static(executable)?,
+        "{} is not static: it names a loader",
+        executable.display()
+    );
     let mut prove = Command::new(executable);
     prove.args(["prove", "--connections", PROVED, "--hold", "1s", "--heartbeat", "1s"]);
     prove.env_clear().stdin(Stdio::null());

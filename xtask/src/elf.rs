@@ -19,8 +19,8 @@ pub(crate) fn is_static(executable: &Path) -> Result<bool> {
 }
 
 fn is_static_elf(bytes: &[u8]) -> Result<bool> {
-    ensure!(bytes.starts_with(b"\x7fELF\x02\x01"), "no 64-bit little-endian ELF file");
-    let short = "ends within its headers";
+    ensure!(bytes.starts_with(b"\x7fELF\x02\x01"), "not a 64-bit little-endian ELF file");
+    let short = "truncated: ends within its headers";
     let table = u64::from_le_bytes(at(bytes, 0x20).context(short)?) as usize;
     let size = usize::from(u16::from_le_bytes(at(bytes, 0x36).context(short)?));
     let count = usize::from(u16::from_le_bytes(at(bytes, 0x38).context(short)?));
@@ -42,8 +42,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_asks_for_a_loader_is_not_static() {
-        // Any shell of a distribution with shared libraries has one.
+    fn executable_with_a_loader_is_not_static() {
+        // The shell of any distribution with shared libraries names one.
         assert!(!is_static(Path::new("/bin/sh")).unwrap());
         let mut bytes = fs::read("/bin/sh").unwrap();
         let table = u64::from_le_bytes(at(&bytes, 0x20).unwrap()) as usize;
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_executable_is_refused() {
+    fn files_that_are_not_elf_are_rejected() {
         assert!(is_static_elf(b"#!/bin/sh\n").is_err());
         assert!(is_static_elf(b"\x7fELF\x02\x01").is_err());
     }

@@ -54,7 +54,7 @@ pub(crate) fn run(args: &FuzzArgs) -> Result<bool> {
     let mut targets = targets()?;
     for named in &args.targets {
         let known = targets.join(", ");
-        ensure!(targets.contains(named), "there is no target {named}; there are {known}");
+        ensure!(targets.contains(named), "unknown target {named}: expected one of {known}");
     }
     if !args.targets.is_empty() {
         targets.retain(|target| args.targets.contains(target));
@@ -126,7 +126,7 @@ fn host() -> Result<String> {
     let output = Command::new("rustc").arg("-vV").output().context("cannot start rustc")?;
     let text = String::from_utf8(output.stdout)?;
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));
-    Ok(host.context("rustc does not say its host")?.to_owned())
+    Ok(host.context("rustc -vV names no host")?.to_owned())
 }
 
 /// Runs the targets, as many at a time as there are cores.
@@ -147,7 +147,7 @@ fn run_all(folder: &Path, targets: Vec<String>, seconds: u64) -> Result<Outcome>
         lanes.into_iter().flat_map(|lane| lane.join().unwrap_or_default()).collect()
     });
     let mut outcome =
-        Outcome { name: "fuzzing".to_owned(), passed: 0, failed: 0, took: started.elapsed() };
+        Outcome { name: "fuzzing".to_owned(), took: started.elapsed(), ..Outcome::default() };
     for verdict in verdicts {
         match verdict? {
             true => outcome.passed += 1,
@@ -175,11 +175,11 @@ fn fuzz(folder: &Path, target: &str, seconds: u64) -> Result<bool> {
     let output = File::create(&log)?;
     command.stdout(output.try_clone()?).stderr(output);
     let good = command.status().with_context(|| format!("cannot start {target}"))?.success();
-    let said = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
+    let output = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
     if good {
-        println!("ok     {target:<20} {}", figures(&said));
+        println!("ok     {target:<20} {}", figures(&output));
     } else {
-        println!("FAILED {target:<20} {}", explain(target, &said, &log));
+        println!("FAILED {target:<20} {}", explain(target, &output, &log));
     }
     Ok(good)
 }
@@ -201,30 +201,30 @@ fn dictionary(target: &str) -> Option<String> {
     Some(format!("-dict=fuzz/dictionaries/{file}.dict"))
 }
 
-/// From libFuzzer's last lines: runs, and how many edges of the code were seen.
-fn figures(said: &str) -> String {
+/// From libFuzzer's last lines: the runs, and the edges of the code that were covered.
+fn figures(output: &str) -> String {
     let word_after = |mark: &str| {
-        said.lines().rev().find_map(|line| line.split(mark).nth(1)?.split_whitespace().next())
+        output.lines().rev().find_map(|line| line.split(mark).nth(1)?.split_whitespace().next())
     };
-    let (runs, seen) = (word_after("Done ").unwrap_or("?"), word_after(" cov: ").unwrap_or("?"));
-    format!("{runs} runs, {seen} places in the code seen")
+    let (runs, covered) = (word_after("Done ").unwrap_or("?"), word_after(" cov: ").unwrap_or("?"));
+    format!("{runs} runs, {covered} edges covered")
 }
 
-/// What broke, with which input, and how to see it again.
-fn explain(target: &str, said: &str, log: &Path) -> String {
-    let mut lines = said.lines();
+/// What failed, with which input, and how to repeat it.
+fn explain(target: &str, output: &str, log: &Path) -> String {
+    let mut lines = output.lines();
     let panic = lines.find(|line| line.contains(" panicked at ")).unwrap_or("no panic");
     let what = lines.next().unwrap_or_default();
-    let file = said.lines().find_map(|line| line.split("Test unit written to ").nth(1));
+    let file = output.lines().find_map(|line| line.split("Test unit written to ").nth(1));
     match file {
         Some(file) => format!(
             "{panic} {what}\n  \
              see it again: cargo xtask fuzz {target} --input {file}\n  \
              when it is mended: mv {file} fuzz/seeds/{target}/\n  \
-             all it said: {}",
+             complete output: {}",
             log.display()
         ),
-        None => format!("it ended without an input to blame; what it said: {}", log.display()),
+        None => format!("it ended without a failing input; its output: {}", log.display()),
     }
 }
 
@@ -233,24 +233,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_is_told_by_its_last_figures() {
-        let said =
+    fn run_is_summarised_from_its_last_lines() {
+        let output =
             "#2 INITED cov: 7 ft: 7\n#90 NEW    cov: 31 ft: 40\nDone 123 runs in 9 second(s)";
-        assert_eq!(figures(said), "123 runs, 31 places in the code seen");
+        assert_eq!(figures(output), "123 runs, 31 edges covered");
     }
 
     #[test]
-    fn a_finding_is_told_with_its_input_and_how_to_repeat_it() {
-        let said = "thread 'x' panicked at src/a.rs:1:2:\nleft is not right\nstack\n\
+    fn failure_is_reported_with_its_input_and_how_to_repeat_it() {
+        let output = "thread 'x' panicked at src/a.rs:1:2:\nleft is not right\nstack\n\
                     artifact_prefix='f/'; Test unit written to f/crash-1";
-        let told = explain("decoder", said, Path::new("log"));
-        assert!(told.contains("src/a.rs:1:2: left is not right"), "{told}");
-        assert!(told.contains("cargo xtask fuzz decoder --input f/crash-1"), "{told}");
+        let text = explain("decoder", output, Path::new("log"));
+        assert!(text.contains("src/a.rs:1:2: left is not right"), "{text}");
+        assert!(text.contains("cargo xtask fuzz decoder --input f/crash-1"), "{text}");
         assert!(explain("decoder", "killed", Path::new("log")).contains("log"));
     }
 
     #[test]
-    fn every_target_has_seeds_and_a_place_in_the_manifest() {
+    fn every_target_has_seeds_and_is_in_the_manifest() {
         let manifest = fs::read_to_string(step::root().join("fuzz/Cargo.toml")).unwrap();
         let targets = targets().unwrap();
         assert!(targets.len() >= 7, "{targets:?}");

@@ -3,18 +3,22 @@
 //! Not shipped and not part of any program: it starts other tools (cargo, apt-get, npm, the
 //! built executable) and reports their results.
 
-#![allow(clippy::disallowed_methods, reason = "chores run in real time; there is no `Sys` here")]
+#![allow(clippy::disallowed_methods, reason = "tasks run in real time; there is no `Sys` here")]
 
 mod autobahn;
 mod bench;
 mod cert;
 mod dist;
+mod docs;
 mod elf;
 mod fuzz;
 mod machine;
+mod mutants;
+mod mutations;
 mod sim;
 mod step;
 mod suite;
+mod tests;
 
 use std::process::ExitCode;
 
@@ -23,13 +27,17 @@ use clap::Parser;
 /// Development tasks of standfast
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
-enum Chore {
-    /// Installs what the tests need, runs every one of them and proves 50,000 sockets.
+enum Task {
+    /// Run every test and prove 50,000 sockets [at most 15 minutes on two cores]
     #[command(visible_alias = "ci")]
-    Test,
-    /// Runs the engine over simulated system calls, one run per seed.
+    Test(suite::TestArgs),
+    /// Check format and lints, run the unit tests [at most 2 minutes]
+    Quick,
+    /// Run the engine and the proxy over a simulated kernel, one run per seed
     Sim(sim::SimArgs),
-    /// Looks for inputs that break what reads them, with libFuzzer.
+    /// Apply generated mutations, each of which a test must find [takes hours]
+    Mutants(mutants::MutantsArgs),
+    /// Fuzz the parsers and state machines with libFuzzer
     Fuzz(fuzz::FuzzArgs),
     /// Compare standfast with competitors and with bare C programs
     Bench(bench::BenchArgs),
@@ -37,19 +45,24 @@ enum Chore {
     Autobahn(autobahn::AutobahnArgs),
     /// Create a test CA with a server and a client certificate
     Cert(cert::CertArgs),
-    /// Builds the static executable and packs it with completions and manual into target/dist.
+    /// Build the documentation site into target/book and check its links
+    Docs(docs::DocsArgs),
+    /// Build the static executable and pack it with completions and manual into target/dist
     Dist(dist::DistArgs),
 }
 
 fn main() -> ExitCode {
-    let outcome = match Chore::parse() {
-        Chore::Test => suite::run(),
-        Chore::Sim(args) => sim::run(&args),
-        Chore::Fuzz(args) => fuzz::run(&args),
-        Chore::Bench(args) => bench::run(&args),
-        Chore::Autobahn(args) => autobahn::run(&args),
-        Chore::Cert(args) => cert::run(&args),
-        Chore::Dist(args) => dist::run(&args),
+    let outcome = match Task::parse() {
+        Task::Test(args) => suite::run(&args),
+        Task::Quick => suite::quick(),
+        Task::Sim(args) => sim::run(&args),
+        Task::Mutants(args) => mutants::run(&args),
+        Task::Fuzz(args) => fuzz::run(&args),
+        Task::Bench(args) => bench::run(&args),
+        Task::Autobahn(args) => autobahn::run(&args),
+        Task::Cert(args) => cert::run(&args),
+        Task::Docs(args) => docs::run(&args),
+        Task::Dist(args) => dist::run(&args),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,

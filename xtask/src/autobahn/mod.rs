@@ -141,7 +141,7 @@ pub(crate) fn run(args: &AutobahnArgs) -> Result<bool> {
     match &args.what {
         What::Server(args) => judge(Role::Server, args),
         What::Proxy(args) => {
-            ensure!(!args.tls, "through the proxy the suite speaks ws:// only");
+            ensure!(!args.tls, "--tls: through the proxy the suite can use ws:// only");
             judge(Role::Proxy, args)
         }
         What::Client(args) => judge(Role::Client, args),
@@ -150,13 +150,19 @@ pub(crate) fn run(args: &AutobahnArgs) -> Result<bool> {
     }
 }
 
-/// The suite; where it cannot be had, nothing, which is told, or with CI set an error.
+/// Whether nothing has to be installed before a run.
+pub(crate) fn is_installed() -> bool {
+    TestSuite::installed().is_some()
+}
+
+/// Installs the suite if needed. Where that fails, prints the reason and returns nothing; with `CI` set it
+/// is an error.
 fn ready() -> Result<Option<TestSuite>> {
     match TestSuite::ready() {
         Ok(suite) => Ok(Some(suite)),
         Err(error) if step::is_ci() => Err(error),
         Err(error) => {
-            println!("skipped, because the suite is not here: {error:#}");
+            println!("skipped: the suite cannot be installed: {error:#}");
             println!("(with CI set this is a failure)");
             println!("test result: ok. 0 passed; 0 failed; 1 ignored");
             Ok(None)
@@ -172,7 +178,7 @@ fn judge(role: Role, args: &RunArgs) -> Result<bool> {
     println!("our {} and {}, cases {}", tested.title(), testsuite::VERSION, patterns.join(" "));
     let results = run::results(&suite, tested, &patterns, args.debug)?;
     if args.keep {
-        ensure!(!results.is_empty(), "the suite ran no case, so there is nothing to keep");
+        ensure!(!results.is_empty(), "the suite ran no case: there is nothing to save");
         expected.replace(&patterns, &results);
         expected.write(tested)?;
         page::write()?;

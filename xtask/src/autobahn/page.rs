@@ -17,7 +17,7 @@ const GROUPS: [(u16, &str); 11] = [
     (3, "Reserved bits"),
     (4, "Reserved opcodes"),
     (5, "Fragments"),
-    (6, "UTF-8, refused at its first wrong byte"),
+    (6, "UTF-8, rejected at the first invalid byte"),
     (7, "The closing handshake"),
     (9, "Large messages, many fragments, many messages"),
     (10, "Writing in small pieces"),
@@ -27,9 +27,9 @@ const GROUPS: [(u16, &str); 11] = [
 
 const HEAD: &str = "# Conformance
 
-For whoever wants to know how exactly RFC 6455 is kept, and on what evidence. This page is made by
-`cargo xtask autobahn page` from [`conformance/autobahn`](../../conformance/autobahn); a test fails when it is
-not current. What is answered to which mistake: [websocket.md](websocket.md).
+How closely standfast follows RFC 6455, and the evidence. `cargo xtask autobahn page` generates this page from
+[`conformance/autobahn`](../../conformance/autobahn); a test fails when it is out of date. The response to each
+protocol violation: [websocket.md](websocket.md).
 
 ";
 
@@ -37,19 +37,19 @@ const CHOICES: &str = "## Where the RFC leaves a choice
 
 | question | what we do | why |
 |---|---|---|
-| When is text that is not UTF-8 refused (6455 8.1)? | at the first byte that cannot be right, also in the middle of a frame | what is wrong is not kept, and the peer learns it soonest |
-| A close code of 1000–2999 that the RFC does not define (7.4.2) | 1012, 1013 and 1014, which IANA has registered since, are taken; 1004, 1005, 1006, 1015, 1016–2999 are answered with 1002 | a code that may not be sent is a mistake like others |
-| A close code of 5000 or more | answered with 1002 | no range of 7.4.2 has it |
-| Which code answers a close frame (5.5.1) | the one it came with, without its reason; an empty one gets an empty one | it is what most implementations echo and tests expect |
-| Data after our close frame (5.5.1) | thrown away, also messages begun before | the connection has ended; only the peer's close frame counts |
-| Data after the peer's close frame (1.4) | thrown away unread | it may not be sent |
-| Who ends the TCP stream (7.1.1) | the server, at once; our client waits for it, at most `close_timeout` (5 s) | so TIME_WAIT stays with the server, and a server that forgets cannot hold a client |
-| Pongs when pings come faster than they are read (5.5.3) | the latest only | the queue does not grow by a peer's will |
-| How many fragments a message may have | as many as fit `--max-message` | they are joined as they come, so a fragment costs nothing |
-| A length in more bytes than needed (5.2) | refused, 1002 | the shortest form is a MUST |
-| Offers of unknown extensions (9.1) | ignored | declining is the RFC's way |
-| An answer with an extension or subprotocol we did not offer (4.1) | our client ends the connection | a MUST |
-| A handshake that is refused | `Connection: close`, whatever follows is thrown away | bytes sent in hope of a WebSocket are not parsed as requests (RFC 9931) |
+| When is text that is not UTF-8 rejected (6455 8.1)? | at the first invalid byte, also in the middle of a frame | invalid data is not buffered, and the peer is notified as early as possible |
+| A close code of 1000–2999 that the RFC does not define (7.4.2) | 1012, 1013 and 1014, which IANA has registered since, are accepted; 1004, 1005, 1006, 1015, 1016–2999 are answered with 1002 | a code that must not be sent is a violation like any other |
+| A close code of 5000 or more | answered with 1002 | it is in no range of 7.4.2 |
+| Which code answers a close frame (5.5.1) | the received code without its reason; an empty close frame gets an empty one | most implementations do this and tests expect it |
+| Data after our close frame (5.5.1) | discarded, including messages begun before | the connection has ended; only the peer's close frame matters |
+| Data after the peer's close frame (1.4) | discarded unread | it must not be sent |
+| Which side closes the TCP connection (7.1.1) | the server, immediately; our client waits for it, at most `close_timeout` (5 s) | so TIME_WAIT is on the server, and a server that does not close cannot block a client |
+| Pongs when a peer sends pings but does not read (5.5.3) | only the latest | a peer cannot make the queue grow |
+| How many fragments a message may have | as many as fit `--max-message` | they are joined as they arrive, so a fragment costs nothing |
+| A length in more bytes than needed (5.2) | rejected, 1002 | the shortest form is a MUST |
+| Offers of unknown extensions (9.1) | ignored | this is how the RFC declines an extension |
+| A response with an extension or subprotocol we did not offer (4.1) | our client ends the connection | a MUST |
+| A rejected handshake | `Connection: close`; what follows is discarded | bytes that were sent for a WebSocket are not parsed as requests (RFC 9931) |
 ";
 
 /// Writes the page.
@@ -71,26 +71,27 @@ fn text() -> Result<String> {
     let mut page = HEAD.to_owned();
     writeln!(
         page,
-        "## The Autobahn TestSuite\n\n{suite}: `cargo xtask autobahn server --all`, `proxy` for the same server behind our proxy,\n`client` for our client, `--tls` over `wss://`.\nCases that are OK, of those that were run; the others are explained below. With the defaults and\n`--max-message 32MiB`.\n"
+        "## The Autobahn TestSuite\n\n{suite}: `cargo xtask autobahn server --all`, `proxy` for the same server behind `standfast proxy`,\n`client` for the client of `standfast load`, `--tls` for `wss://`. With the defaults and `--max-message 32MiB`.\nThe table has the cases that are OK, of those that were run; the others are explained below.\n"
     )?;
     writeln!(page, "| group | |{titles}\n|---|---|{rules}")?;
     for (group, title) in GROUPS {
-        let shares = cells(&columns, |column| share(&column.kept, |case| case.group() == group));
+        let shares =
+            cells(&columns, |column| share(&column.expected, |case| case.group() == group));
         writeln!(page, "| {group} | {title} |{shares}")?;
     }
-    let shares = cells(&columns, |column| share(&column.kept, |_| true));
+    let shares = cells(&columns, |column| share(&column.expected, |_| true));
     writeln!(page, "| | all |{shares}\n")?;
     writeln!(
         page,
-        "No case is FAILED, NON-STRICT or UNIMPLEMENTED: such a result cannot be kept. Not simply OK:\n"
+        "No case is FAILED, NON-STRICT or UNIMPLEMENTED: such a result cannot be saved. Cases that are not OK:\n"
     )?;
     writeln!(page, "| case |{titles} why |\n|---|{rules}---|")?;
     let mut cases: Vec<(&CaseId, &str)> = columns.iter().flat_map(Column::reasons).collect();
     cases.sort();
     cases.dedup_by_key(|(case, _)| *case);
     for (case, why) in cases {
-        let said = cells(&columns, |column| column.said(case));
-        writeln!(page, "| {case} |{said} {why} |")?;
+        let verdicts = cells(&columns, |column| column.verdict(case));
+        writeln!(page, "| {case} |{verdicts} {why} |")?;
     }
     writeln!(page, "\n{CHOICES}").map(|()| page.truncate(page.trim_end().len()))?;
     page.push('\n');
@@ -100,20 +101,20 @@ fn text() -> Result<String> {
 /// The expected results of one program.
 struct Column {
     title: String,
-    kept: Expected,
+    expected: Expected,
 }
 
 impl Column {
     fn read(tested: Tested) -> Result<Column> {
-        Ok(Column { title: tested.title(), kept: Expected::read(tested)? })
+        Ok(Column { title: tested.title(), expected: Expected::read(tested)? })
     }
 
     fn reasons(&self) -> impl Iterator<Item = (&CaseId, &str)> {
-        self.kept.reasons.iter().map(|(case, why)| (case, why.as_str()))
+        self.expected.reasons.iter().map(|(case, why)| (case, why.as_str()))
     }
 
-    fn said(&self, case: &CaseId) -> String {
-        match self.kept.cases.get(case) {
+    fn verdict(&self, case: &CaseId) -> String {
+        match self.expected.cases.get(case) {
             Some(verdict) if !verdict.is_ok() => verdict.behaviour.clone(),
             Some(_) => "OK".to_owned(),
             None => "not run".to_owned(),
@@ -140,9 +141,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_is_current_and_knows_every_group() {
-        let kept = fs::read_to_string(path()).unwrap();
-        assert!(kept == text().unwrap(), "run `cargo xtask autobahn page` and commit the page");
+    fn page_is_current_and_names_every_group() {
+        let page = fs::read_to_string(path()).unwrap();
+        assert!(page == text().unwrap(), "run `cargo xtask autobahn page` and commit the page");
         for tested in Tested::ALL {
             for case in Expected::read(tested).unwrap().cases.keys() {
                 assert!(GROUPS.iter().any(|(group, _)| *group == case.group()), "{case}");

@@ -37,18 +37,20 @@ pub(super) struct Python {
 impl Python {
     /// Finds an interpreter or unpacks one into `folder`.
     pub(super) fn ready(folder: &Path) -> Result<Python> {
-        if let Some(python) = local() {
+        if let Some(python) = Python::installed(folder) {
             return Ok(python);
         }
-        if let Some(python) = unpacked(folder) {
-            return Ok(python);
-        }
-        println!("no CPython 2.7 with pip is here; fetching Debian 11's");
+        println!("no CPython 2.7 with pip found: downloading Debian 11's");
         fetch(folder).context("no CPython 2.7: install one with pyenv, or name one in PYTHON27")?;
         unpacked(folder).context("Debian 11's CPython 2.7 was unpacked and does not run")
     }
 
-    /// The interpreter, about to run with `packages` as the place of its further packages.
+    /// An installed interpreter, or the one unpacked into `folder` earlier.
+    pub(super) fn installed(folder: &Path) -> Option<Python> {
+        local().or_else(|| unpacked(folder))
+    }
+
+    /// The command for the interpreter, with its additional packages in `packages`.
     pub(super) fn command(&self, packages: &Path) -> Command {
         let mut command = Command::new(&self.program);
         command.env_remove("PYTHONPATH").env_remove("PYTHONHOME");
@@ -145,12 +147,12 @@ fn fetch(folder: &Path) -> Result<()> {
 
 /// The mirror that this machine uses.
 fn mirror() -> Result<String> {
-    let release = fs::read_to_string("/etc/os-release").context("this is no Debian")?;
+    let release = fs::read_to_string("/etc/os-release").context("not a Debian system")?;
     let codename = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
     let codename = codename.context("/etc/os-release names no release")?;
     let format = "$(REPO_URI) $(RELEASE) $(COMPONENT)";
     let targets = Command::new("apt-get").args(["indextargets", "--format", format]).output();
-    let targets = targets.context("apt-get is not here")?;
+    let targets = targets.context("apt-get is not installed")?;
     let wanted = format!(" {codename} main");
     let lines = String::from_utf8_lossy(&targets.stdout).into_owned();
     match lines.lines().find_map(|line| line.strip_suffix(&wanted)) {

@@ -54,7 +54,7 @@ pub(super) fn results(
         fs::remove_dir_all(&folder)?;
     }
     fs::create_dir_all(&folder)?;
-    println!("its reports and log: {}", folder.display());
+    println!("reports and log: {}", folder.display());
     if tested.tls {
         cert::write_all(&folder, &[])?;
     }
@@ -87,18 +87,18 @@ impl Run<'_> {
             listen = before;
         }
         let url = format!("{}://{listen}/echo", self.tested.scheme());
-        let mut place = json!({"agent": AGENT, "url": url});
+        let mut endpoint = json!({"agent": AGENT, "url": url});
         if self.tested.tls {
-            // Given a name it asks for that one and believes only a certificate that holds it.
-            place["hostname"] = "localhost".into();
+            // With this the suite sends the name as SNI and requires a certificate for it.
+            endpoint["hostname"] = "localhost".into();
         }
-        let mut command = self.wstest("fuzzingclient", json!({"servers": [place]}))?;
-        // Which authorities OpenSSL takes for those of this machine.
+        let mut command = self.wstest("fuzzingclient", json!({"servers": [endpoint]}))?;
+        // OpenSSL trusts the certificates in this file.
         let status = command.env("SSL_CERT_FILE", self.folder.join("ca.pem")).status()?;
-        ensure!(status.success(), "the suite failed ({status}); see its log");
+        ensure!(status.success(), "the suite failed ({status}): see its log");
         for running in &mut ours {
             if let Some(status) = running.0.try_wait()? {
-                bail!("a program of ours ended during the run ({status})");
+                bail!("the program under test ended during the run ({status})");
             }
         }
         Ok(())
@@ -110,25 +110,25 @@ impl Run<'_> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let url = format!("{}://127.0.0.1:{port}", self.tested.scheme());
         client.args([&url, AGENT]).stdin(Stdio::null());
-        let mut place = json!({"url": url});
+        let mut endpoint = json!({"url": url});
         if self.tested.tls {
-            place["cert"] = self.folder.join("server.pem").to_str().into();
-            place["key"] = self.folder.join("server.key").to_str().into();
+            endpoint["cert"] = self.folder.join("server.pem").to_str().into();
+            endpoint["key"] = self.folder.join("server.key").to_str().into();
             client.arg(self.folder.join("ca.pem"));
         }
-        let mut command = self.wstest("fuzzingserver", place)?;
+        let mut command = self.wstest("fuzzingserver", endpoint)?;
         let mut fuzzing = Running(start(command.args(["--webport", "0"]))?);
         let deadline = Instant::now() + PATIENCE;
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
             let ended = fuzzing.0.try_wait()?;
             ensure!(
                 ended.is_none() && Instant::now() < deadline,
-                "the suite does not listen; see its log"
+                "the suite does not listen: see its log"
             );
             thread::sleep(Duration::from_millis(50));
         }
         let status = client.status()?;
-        ensure!(status.success(), "the client did not get through every case ({status})");
+        ensure!(status.success(), "the client did not complete every case ({status})");
         Ok(())
     }
 
@@ -151,10 +151,10 @@ impl Run<'_> {
 /// Starts one of our programs. Returns it and its address.
 fn listening(command: &mut Command) -> Result<(Running, String)> {
     let mut running = Running(start(command.stdout(Stdio::piped()))?);
-    let stdout = running.0.stdout.take().context("a program's output is not piped")?;
+    let stdout = running.0.stdout.take().context("the program's output is not piped")?;
     let mut line = String::new();
     BufReader::new(stdout).read_line(&mut line)?;
-    let ready: Value = serde_json::from_str(&line).context("a program did not become ready")?;
+    let ready: Value = serde_json::from_str(&line).context("the program did not become ready")?;
     let listen = ready["listen"].as_str().context("the ready line names no address")?;
     Ok((running, listen.to_owned()))
 }

@@ -33,18 +33,33 @@ impl TestSuite {
     /// # Errors
     /// Names what is missing: an interpreter, access to PyPI, a compiler.
     pub(super) fn ready() -> Result<TestSuite> {
-        let folder = step::target_folder().join("autobahn");
-        fs::create_dir_all(&folder)?;
-        let python = Python::ready(&folder.join("python"))?;
-        let suite = TestSuite { python, packages: folder.join("packages") };
-        let source = format!("{}\n{PACKAGES:?}\n", suite.python.name());
-        let done = folder.join("installed-from");
-        if fs::read_to_string(&done).is_ok_and(|installed| installed == source) {
-            return Ok(suite);
+        fs::create_dir_all(folder())?;
+        let suite = TestSuite::with(Python::ready(&folder().join("python"))?);
+        if !suite.is_installed() {
+            suite.install()?;
+            fs::write(folder().join("installed-from"), suite.source())?;
         }
-        suite.install()?;
-        fs::write(done, source)?;
         Ok(suite)
+    }
+
+    /// Returns the suite of an earlier run.
+    pub(super) fn installed() -> Option<TestSuite> {
+        let suite = TestSuite::with(Python::installed(&folder().join("python"))?);
+        suite.is_installed().then_some(suite)
+    }
+
+    fn with(python: Python) -> TestSuite {
+        TestSuite { python, packages: folder().join("packages") }
+    }
+
+    fn is_installed(&self) -> bool {
+        let installed = fs::read_to_string(folder().join("installed-from"));
+        installed.is_ok_and(|installed| installed == self.source())
+    }
+
+    /// The interpreter and the versions that it is installed from.
+    fn source(&self) -> String {
+        format!("{}\n{PACKAGES:?}\n", self.python.name())
     }
 
     fn install(&self) -> Result<()> {
@@ -71,4 +86,9 @@ impl TestSuite {
         command.arg(self.packages.join("bin/wstest")).stdin(Stdio::null());
         command
     }
+}
+
+/// Where it is installed.
+fn folder() -> PathBuf {
+    step::target_folder().join("autobahn")
 }

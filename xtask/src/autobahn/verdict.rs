@@ -29,7 +29,7 @@ impl TryFrom<String> for CaseId {
 
     fn try_from(text: String) -> Result<CaseId, String> {
         let parts: Result<Vec<u16>, _> = text.split('.').map(str::parse).collect();
-        parts.map(CaseId).map_err(|error| format!("{text:?} is no case: {error}"))
+        parts.map(CaseId).map_err(|error| format!("invalid case {text:?}: {error}"))
     }
 }
 
@@ -144,14 +144,14 @@ impl Expected {
             }
             match results.get(case) {
                 None => lines.push(format!("{case}: did not run")),
-                Some(said) if said != verdict => {
-                    lines.push(format!("{case}: {said}; expected {verdict}"));
+                Some(actual) if actual != verdict => {
+                    lines.push(format!("{case}: {actual}; expected {verdict}"));
                 }
                 Some(_) => lines.extend(self.fault(case, verdict)),
             }
         }
         let known = |case: &&CaseId| !self.cases.contains_key(case);
-        lines.extend(results.keys().filter(known).map(|case| format!("{case}: not known")));
+        lines.extend(results.keys().filter(known).map(|case| format!("{case}: unknown case")));
         lines
     }
 
@@ -162,7 +162,7 @@ impl Expected {
         }
         let explained = self.reasons.contains_key(case);
         (verdict.is_ok() == explained).then(|| match explained {
-            true => format!("{case}: OK, and still a reason is kept"),
+            true => format!("{case}: OK, but has a reason"),
             false => format!("{case}: {verdict}, without a reason"),
         })
     }
@@ -205,7 +205,7 @@ mod tests {
         Expected {
             suite: String::new(),
             reasons: reasons.iter().map(|text| (case(text), "because".to_owned())).collect(),
-            cases: cases.iter().map(|(text, said)| (case(text), said.clone())).collect(),
+            cases: cases.iter().map(|(text, actual)| (case(text), actual.clone())).collect(),
         }
     }
 
@@ -214,30 +214,31 @@ mod tests {
     }
 
     #[test]
-    fn whatever_differs_is_told() {
+    fn every_difference_is_reported() {
         let ok = || verdict("OK", "OK");
-        let kept = expected(&[("1.1", ok()), ("1.2", ok()), ("1.10", ok()), ("2.1", ok())], &[]);
-        let said = Results::from([
+        let expected_results =
+            expected(&[("1.1", ok()), ("1.2", ok()), ("1.10", ok()), ("2.1", ok())], &[]);
+        let actual = Results::from([
             (case("1.1"), ok()),
             (case("1.10"), verdict("OK", "UNCLEAN")),
             (case("3.1"), ok()),
         ]);
-        let lines = kept.differences(&["1.*".to_owned()], &said);
+        let lines = expected_results.differences(&["1.*".to_owned()], &actual);
         let expected = [
             "1.2: did not run",
             "1.10: OK, close UNCLEAN; expected OK, close OK",
-            "3.1: not known",
+            "3.1: unknown case",
         ];
         assert_eq!(lines, expected);
     }
 
     #[test]
-    fn what_may_not_be_kept_fails_though_it_is_kept() {
+    fn expected_results_that_are_not_permitted_fail() {
         for word in ["FAILED", "NON-STRICT", "UNIMPLEMENTED", "WRONG CODE", "UNCLEAN"] {
-            for said in [verdict(word, "OK"), verdict("OK", word)] {
-                let kept = expected(&[("1.1", said.clone())], &["1.1"]);
-                let results = Results::from([(case("1.1"), said)]);
-                assert_eq!(kept.differences(&all(), &results).len(), 1, "{word}");
+            for actual in [verdict(word, "OK"), verdict("OK", word)] {
+                let expected_results = expected(&[("1.1", actual.clone())], &["1.1"]);
+                let results = Results::from([(case("1.1"), actual)]);
+                assert_eq!(expected_results.differences(&all(), &results).len(), 1, "{word}");
             }
         }
         let unexplained = expected(&[("7.1.6", verdict("INFORMATIONAL", "INFORMATIONAL"))], &[]);
@@ -247,20 +248,33 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_has_nothing_to_hide() {
+    fn saved_results_have_no_faults() {
         for tested in Tested::ALL {
-            let kept = Expected::read(tested).unwrap();
-            let faults: Vec<String> =
-                kept.cases.iter().filter_map(|(case, said)| kept.fault(case, said)).collect();
+            let expected_results = Expected::read(tested).unwrap();
+            let faults: Vec<String> = expected_results
+                .cases
+                .iter()
+                .filter_map(|(case, actual)| expected_results.fault(case, actual))
+                .collect();
             assert_eq!(faults, Vec::<String>::new(), "{tested:?}");
-            assert!(kept.reasons.keys().all(|case| kept.cases.contains_key(case)), "{tested:?}");
+            assert!(
+                expected_results
+                    .reasons
+                    .keys()
+                    .all(|case| expected_results.cases.contains_key(case)),
+                "{tested:?}"
+            );
             let text = fs::read_to_string(path(tested)).unwrap();
-            assert_eq!(kept.to_json().unwrap(), text, "{tested:?} is not as --keep writes it");
+            assert_eq!(
+                expected_results.to_json().unwrap(),
+                text,
+                "{tested:?} differs from what --keep writes"
+            );
         }
     }
 
     #[test]
-    fn the_suites_own_report_is_read() {
+    fn report_of_the_suite_is_parsed() {
         let report = std::env::temp_dir().join(format!("autobahn-{}.json", std::process::id()));
         let text = r#"{"x": {"9.10": {"behavior": "OK", "behaviorClose": "UNCLEAN",
             "duration": 3, "remoteCloseCode": null, "reportfile": "r.json"}}}"#;
@@ -272,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn through_the_proxy_every_case_is_what_it_is_without() {
+    fn results_through_the_proxy_equal_the_direct_ones() {
         use super::super::Role;
         let of = |role| Expected::read(Tested { role, tls: false }).unwrap();
         let (direct, through) = (of(Role::Server), of(Role::Proxy));

@@ -36,23 +36,23 @@ pub(super) fn run(bench: &Context) -> Result<bool> {
     let mut crowd = None;
     let storm = while_probing(ports, || {
         for _ in 0..bench.pairs {
-            drop(crowd.take()); // the last storm's sockets leave before the next comes
+            drop(crowd.take()); // the last storm's sockets are closed before the next begins
             let mut next = server.crowd(&bench.tools, sockets, "storm")?;
-            next.hear(Duration::from_secs(90))?;
+            next.receive(Duration::from_secs(90))?;
             crowd = Some(next);
         }
         Ok(())
     })?;
     let mut publisher = server.publisher(&bench.tools, 32)?;
     let broadcast =
-        while_probing(ports, || publisher.ask(PUBLISH, Duration::from_secs(60)).map(drop))?;
+        while_probing(ports, || publisher.request(PUBLISH, Duration::from_secs(60)).map(drop))?;
 
     let mut targets = Vec::new();
     let mut results = Vec::new();
     for (phase, latencies) in [("a storm", storm), ("a broadcast", broadcast)] {
         for (path, mut ms) in PATHS.iter().zip(latencies) {
             ms.sort_by(f64::total_cmp);
-            let p99 = ms.get(ms.len() * 99 / 100).copied().context("nothing was answered")?;
+            let p99 = ms.get(ms.len() * 99 / 100).copied().context("no response was received")?;
             targets.push(Target::at_most(format!("{path} in {phase}, p99 ms"), p99, LIMIT_MS));
             results.push(json!({ "path": path, "during": phase, "asked": ms.len(),
                                  "p50_ms": ms.get(ms.len() / 2), "p99_ms": p99, "max_ms": ms.last() }));
@@ -87,7 +87,7 @@ fn probe(port: u16, path: &str, stop: &AtomicBool) -> Result<Vec<f64>> {
     let mut latencies = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         let started = Instant::now();
-        let keep = get(&mut stream, path).with_context(|| format!("asking {path}"))?;
+        let keep = get(&mut stream, path).with_context(|| format!("requesting {path}"))?;
         latencies.push(started.elapsed().as_secs_f64() * 1e3);
         if !keep {
             stream = connect(port)?;
@@ -112,11 +112,11 @@ fn get(stream: &mut TcpStream, path: &str) -> Result<bool> {
     let mut piece = [0; 16 * 1024];
     loop {
         let length = stream.read(&mut piece)?;
-        ensure!(length > 0, "the connection ended within an answer");
+        ensure!(length > 0, "the connection ended within a response");
         answer.extend_from_slice(&piece[..length]);
         let text = String::from_utf8_lossy(&answer).to_ascii_lowercase();
         let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
-        ensure!(head.starts_with("http/1.1 200"), "answered: {head}");
+        ensure!(head.starts_with("http/1.1 200"), "unexpected status: {head}");
         let declared = head.lines().find_map(|line| line.strip_prefix("content-length:"));
         let declared: usize = declared.context("no content-length")?.trim().parse()?;
         if body.len() >= declared {
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_read_whole_and_must_be_200() {
+    fn response_is_read_completely_and_must_be_200() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let server = std::thread::spawn(move || {

@@ -40,7 +40,7 @@ fn once(bench: &Context, kind: Kind, sockets: usize) -> Result<Figures> {
     let server = Server::start(kind, &bench.tools)?;
     let (before, rss_before) = (server.cpu_seconds()?, server.rss_bytes()?);
     let mut crowd = server.crowd(&bench.tools, sockets, "storm")?;
-    let opened = crowd.hear(Duration::from_secs(90))?;
+    let opened = crowd.receive(Duration::from_secs(90))?;
     std::thread::sleep(SETTLE);
     let cpu = server.cpu_seconds()? - before;
     let grown = server.rss_bytes()?.saturating_sub(rss_before);

@@ -64,5 +64,5 @@ fn once(bench: &Context, kind: Kind, sockets: usize, seconds: f64) -> Result<Fig
 }
 
 fn timed(client: &mut Peer, seconds: f64) -> Result<serde_json::Value> {
-    client.ask(&format!("run {seconds}"), Duration::from_secs_f64(seconds + 20.0))
+    client.request(&format!("run {seconds}"), Duration::from_secs_f64(seconds + 20.0))
 }

@@ -69,9 +69,9 @@ pub(super) fn at_a_rate(bench: &Context) -> Result<bool> {
         }
         scene.mark()?;
         let before = scene.server.cpu_seconds()?;
-        scene.publisher.tell(&format!("publish {messages} {PER_SECOND}"))?;
+        scene.publisher.send(&format!("publish {messages} {PER_SECOND}"))?;
         let result = scene.expect(messages, seconds + 60.0)?;
-        let published = scene.publisher.hear(Duration::from_secs(120))?;
+        let published = scene.publisher.receive(Duration::from_secs(120))?;
         let cpu = scene.server.cpu_seconds()? - before;
         let mut figures = figures(&result, cpu, sockets * messages)?;
         figures.insert("refused", published["refused"].as_f64().context("no refused")?);
@@ -102,25 +102,25 @@ impl Scene {
         let server = Server::start(kind, &bench.tools)?;
         // Paced: a storm's dropped connection requests would be retried during the measurement.
         let mut crowd = server.crowd(&bench.tools, sockets, "paced:10000")?;
-        let opened = crowd.hear(Duration::from_secs(90))?;
+        let opened = crowd.receive(Duration::from_secs(90))?;
         ensure!(opened["opened"].as_u64() == Some(sockets as u64), "not all opened: {opened}");
         let publisher = server.publisher(&bench.tools, BYTES)?;
         Ok(Scene { publisher, crowd, server, sockets })
     }
 
     fn mark(&mut self) -> Result<()> {
-        self.crowd.ask("mark", Duration::from_secs(10)).map(drop)
+        self.crowd.request("mark", Duration::from_secs(10)).map(drop)
     }
 
     /// Waits until every socket has received `messages` since the mark, at most `seconds`.
     fn expect(&mut self, messages: usize, seconds: f64) -> Result<Value> {
         let command = format!("expect {} {seconds}", messages * self.sockets);
-        self.crowd.ask(&command, Duration::from_secs_f64(seconds + 30.0))
+        self.crowd.request(&command, Duration::from_secs_f64(seconds + 30.0))
     }
 
     /// Publishes the `number`th message since the mark and waits until every socket has received it.
     fn publish_one(&mut self, number: usize) -> Result<()> {
-        let answer = self.publisher.ask("publish 1 0", Duration::from_secs(40))?;
+        let answer = self.publisher.request("publish 1 0", Duration::from_secs(40))?;
         ensure!(answer["refused"].as_u64() == Some(0), "the publish was refused");
         let result = self.expect(number, 10.0)?;
         let received = result["received"].as_u64();

@@ -54,7 +54,11 @@ pub(super) fn memory(bench: &Context) -> Result<bool> {
         Target::at_most("serve, resident bytes at most", serve as f64, budget),
         Target::at_most("load, resident bytes at most", client as f64, budget),
         Target::at_most("serve grows while held", crept as f64, FLAT_BYTES),
-        Target::at_most("serve keeps after all have left", kept, (serve - start) as f64 * 0.05),
+        Target::at_most(
+            "serve keeps after all have disconnected",
+            kept,
+            (serve - start) as f64 * 0.05,
+        ),
     ];
     let per_socket = (serve - start) as f64 / sockets as f64;
     println!("serve grew {per_socket:.1} bytes per socket");
@@ -81,7 +85,7 @@ pub(super) fn idle(bench: &Context) -> Result<bool> {
     let cpu = server.cpu_seconds()? - before.0;
     let load_cpu = proc::cpu_seconds(load.pid())? - before.1;
     let still = proc::tcp_sockets()?;
-    ensure!(still >= 2 * sockets as u64, "sockets were lost meanwhile: {still} are open");
+    ensure!(still >= 2 * sockets as u64, "sockets were lost during the hold: {still} are open");
 
     let allowed = 0.6 * seconds / IDLE_SECONDS;
     let targets = [Target::at_most("server CPU seconds", cpu, allowed)];
@@ -123,7 +127,10 @@ fn wait_open(load: &mut Peer, sockets: usize) -> Result<()> {
 fn wait_gone(sockets: usize) -> Result<()> {
     let started = Instant::now();
     while proc::tcp_sockets()? > sockets as u64 / 100 + 50 {
-        ensure!(started.elapsed() < OPEN_TIMEOUT, "the server keeps sockets whose peers have left");
+        ensure!(
+            started.elapsed() < OPEN_TIMEOUT,
+            "the server keeps sockets of disconnected clients"
+        );
         std::thread::sleep(Duration::from_millis(200));
     }
     std::thread::sleep(Duration::from_secs(5));

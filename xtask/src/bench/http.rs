@@ -20,7 +20,7 @@ use super::{Context, proc, tools};
 
 const CONNECTIONS: usize = 100;
 const SECONDS: f64 = 5.0;
-const LOOK: Duration = Duration::from_millis(10);
+const SAMPLE_EVERY: Duration = Duration::from_millis(10);
 /// CPU of a request ÷ wrk's, without and with the live screen.
 const SHARE_MOST: f64 = 0.90;
 const LIVE_SHARE_MOST: f64 = 0.95;
@@ -31,9 +31,9 @@ const LONG_SECONDS: f64 = 300.0;
 /// Lower limits of their CPU per request ÷ ours.
 const K6_LEAST: f64 = 5.0;
 const GO_STRESS_LEAST: f64 = 2.0;
-/// They differ by far more than the machine does.
-const RIVAL_PAIRS: usize = 3;
-/// How late the latest thousandth of the requests may go at half of the capacity.
+/// Fewer rounds are enough: these differ by far more than the machine varies.
+const COMPETITOR_PAIRS: usize = 3;
+/// Upper limit of the send delay (p99.9) at half of the capacity.
 const LATE_MOST_MS: f64 = 1.0;
 /// Runs after which the search for runs on an idle machine ends.
 const IDLE_RUNS_MOST: usize = 60;
@@ -48,7 +48,7 @@ const PER_SECOND: &str = "requests per second";
 
 /// A load generator and its mode.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Generator {
     Wrk,
     Ours,
     Live,
@@ -58,16 +58,16 @@ enum Way {
     GoStress,
 }
 
-impl Contestant for Way {
+impl Contestant for Generator {
     fn name(self) -> &'static str {
         match self {
-            Way::Wrk => "wrk",
-            Way::Ours => "ours",
-            Way::Live => "live",
-            Way::WrkNew => "wrk_new",
-            Way::OursNew => "ours_new",
-            Way::K6 => "k6",
-            Way::GoStress => "go-stress-testing",
+            Generator::Wrk => "wrk",
+            Generator::Ours => "ours",
+            Generator::Live => "live",
+            Generator::WrkNew => "wrk_new",
+            Generator::OursNew => "ours_new",
+            Generator::K6 => "k6",
+            Generator::GoStress => "go-stress-testing",
         }
     }
 }
@@ -80,34 +80,39 @@ pub(super) fn run(bench: &Context) -> Result<bool> {
     let seconds = bench.seconds.unwrap_or(SECONDS);
     println!("\n=== http: {connections} connections, nginx on one core, client on the other");
     let nginx = Nginx::start()?;
-    let compare = |ways: &[Way], pairs: usize| {
-        let rounds =
-            Rounds::run(ways, pairs, |way| once(bench, &nginx, way, connections, seconds))?;
+    let compare = |generators: &[Generator], pairs: usize| {
+        let rounds = Rounds::run(generators, pairs, |generator| {
+            once(bench, &nginx, generator, connections, seconds)
+        })?;
         rounds.print(&[CPU, PER_SECOND, FAILED, RSS]);
         anyhow::Ok(rounds)
     };
-    let kept = compare(&[Way::Wrk, Way::Ours, Way::Live], bench.pairs)?;
-    let new = compare(&[Way::WrkNew, Way::OursNew], bench.pairs)?;
-    let rivals: Vec<Way> = [Way::K6, Way::GoStress].into_iter().filter(is_here).collect();
-    let rivals = compare(&[&[Way::Ours], &rivals[..]].concat(), bench.pairs.min(RIVAL_PAIRS))?;
-    let rate = Rate { per_second: kept.median(Way::Ours, PER_SECOND) / 2.0, connections };
+    let kept = compare(&[Generator::Wrk, Generator::Ours, Generator::Live], bench.pairs)?;
+    let new = compare(&[Generator::WrkNew, Generator::OursNew], bench.pairs)?;
+    let competitors: Vec<Generator> =
+        [Generator::K6, Generator::GoStress].into_iter().filter(is_installed).collect();
+    let competitors = compare(
+        &[&[Generator::Ours], &competitors[..]].concat(),
+        bench.pairs.min(COMPETITOR_PAIRS),
+    )?;
+    let rate = Rate { per_second: kept.median(Generator::Ours, PER_SECOND) / 2.0, connections };
     let (late, idle) = lateness(bench, &nginx, &rate)?;
 
-    let most = |rounds: &Rounds<Way>, way, figure| {
-        rounds.values(way, figure).into_iter().fold(0.0, f64::max)
+    let most = |rounds: &Rounds<Generator>, generator, figure| {
+        rounds.values(generator, figure).into_iter().fold(0.0, f64::max)
     };
-    let rss = most(&kept, Way::Ours, RSS).max(most(&kept, Way::Live, RSS));
-    let rss = rss.max(most(&new, Way::OursNew, RSS));
-    let share = |way| median(kept.ratios(way, Way::Wrk, CPU));
+    let rss = most(&kept, Generator::Ours, RSS).max(most(&kept, Generator::Live, RSS));
+    let rss = rss.max(most(&new, Generator::OursNew, RSS));
+    let share = |generator| median(kept.ratios(generator, Generator::Wrk, CPU));
     let mut targets = vec![
-        Target::at_most("CPU of a request, ours ÷ wrk's", share(Way::Ours), SHARE_MOST),
-        Target::at_most("the same with the screen", share(Way::Live), LIVE_SHARE_MOST),
+        Target::at_most("CPU of a request, ours ÷ wrk's", share(Generator::Ours), SHARE_MOST),
+        Target::at_most("the same with the screen", share(Generator::Live), LIVE_SHARE_MOST),
         Target::at_least(
             "requests per CPU on new connections, ours ÷ wrk's",
-            median(new.ratios(Way::WrkNew, Way::OursNew, CPU)),
+            median(new.ratios(Generator::WrkNew, Generator::OursNew, CPU)),
             1.0,
         ),
-        Target::at_most("of them failed", most(&new, Way::OursNew, FAILED), 0.0),
+        Target::at_most("of them failed", most(&new, Generator::OursNew, FAILED), 0.0),
         Target::at_most("resident bytes of ours", rss, RSS_MOST),
         Target::at_most(
             "ms late at half of the capacity, p99.9, on the idle machine",
@@ -115,24 +120,24 @@ pub(super) fn run(bench: &Context) -> Result<bool> {
             LATE_MOST_MS,
         ),
     ];
-    for (rival, least) in [(Way::K6, K6_LEAST), (Way::GoStress, GO_STRESS_LEAST)] {
-        if rivals.have(Way::Ours, rival) {
-            let what = format!("requests per CPU, ours ÷ those of {}", rival.name());
-            let ratio = median(rivals.ratios(rival, Way::Ours, CPU));
+    for (competitor, least) in [(Generator::K6, K6_LEAST), (Generator::GoStress, GO_STRESS_LEAST)] {
+        if competitors.have(Generator::Ours, competitor) {
+            let what = format!("requests per CPU, ours ÷ those of {}", competitor.name());
+            let ratio = median(competitors.ratios(competitor, Generator::Ours, CPU));
             targets.push(Target::at_least(what, ratio, least));
         }
     }
     let settings = json!({ "connections": connections, "seconds": seconds, "pairs": bench.pairs,
                            "server": "nginx, one worker, a body of 6 bytes" });
     let results = json!({ "kept": kept.json(), "new_connections": new.json(),
-                          "rivals": rivals.json(), "late": late.json(), "late_on_the_idle_machine": idle });
+                          "rivals": competitors.json(), "late": late.json(), "late_on_the_idle_machine": idle });
     report::finish(&bench.out, "http", settings, results, &targets)
 }
 
-fn is_here(rival: &Way) -> bool {
-    let here = tools::is_installed(rival.name());
+fn is_installed(competitor: &Generator) -> bool {
+    let here = tools::is_installed(competitor.name());
     if !here {
-        println!("{} is not installed and stays out", rival.name());
+        println!("{} is not installed: left out", competitor.name());
     }
     here
 }
@@ -141,40 +146,41 @@ fn is_here(rival: &Way) -> bool {
 /// idle machine (`chrt`, which needs root); a thread that only sleeps until each deadline; or one that
 /// also computes half of the time, as a generator at half of its capacity does.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Timed {
+enum Scheduler {
     Ours,
     OursFirst,
     Floor,
     BusyFloor,
 }
 
-impl Contestant for Timed {
+impl Contestant for Scheduler {
     fn name(self) -> &'static str {
         match self {
-            Timed::Ours => "ours",
-            Timed::OursFirst => "ours, before others",
-            Timed::Floor => "bare timer",
-            Timed::BusyFloor => "busy timer",
+            Scheduler::Ours => "ours",
+            Scheduler::OursFirst => "ours, before others",
+            Scheduler::Floor => "bare timer",
+            Scheduler::BusyFloor => "busy timer",
         }
     }
 }
 
-/// By how much the latest thousandth goes later than due, at a constant rate of requests; beside it
-/// what this machine is late by itself. Then ours again until there are as many runs as rounds in which
-/// the machine was idle, which is: the kernel counted nothing stolen from it. Those runs come second.
-fn lateness(bench: &Context, nginx: &Nginx, rate: &Rate) -> Result<(Rounds<Timed>, Vec<f64>)> {
+/// Measures the send delay (p99.9) at a constant request rate, and how late this machine wakes a thread.
+/// Then repeats `load` until as many runs as rounds had an idle machine, that is no steal time. Returns
+/// the rounds and the delays of those runs.
+fn lateness(bench: &Context, nginx: &Nginx, rate: &Rate) -> Result<(Rounds<Scheduler>, Vec<f64>)> {
     println!("\n{:.0} requests a second", rate.per_second);
-    let all = [Timed::Ours, Timed::OursFirst, Timed::Floor, Timed::BusyFloor];
-    let rounds = Rounds::run(&all, bench.pairs, |who| kept_schedule(bench, nginx, rate, who))?;
+    let all = [Scheduler::Ours, Scheduler::OursFirst, Scheduler::Floor, Scheduler::BusyFloor];
+    let rounds =
+        Rounds::run(&all, bench.pairs, |scheduler| send_delay(bench, nginx, rate, scheduler))?;
     rounds.print(&["p50 ms late", LATE, STOLEN]);
     let mut idle = Vec::new();
     let mut runs = 0;
     while idle.len() < bench.pairs && runs < IDLE_RUNS_MOST {
-        let figures = kept_schedule(bench, nginx, rate, Timed::OursFirst)?;
+        let figures = send_delay(bench, nginx, rate, Scheduler::OursFirst)?;
         runs += 1;
         idle.extend((figures[STOLEN] == 0.0).then_some(figures[LATE]));
     }
-    println!("nothing was stolen in {} of {runs} runs: {LATE} {idle:?}", idle.len());
+    println!("no steal time in {} of {runs} runs: {LATE} {idle:?}", idle.len());
     Ok((rounds, idle))
 }
 
@@ -184,21 +190,26 @@ struct Rate {
     connections: usize,
 }
 
-fn kept_schedule(bench: &Context, nginx: &Nginx, rate: &Rate, who: Timed) -> Result<Figures> {
+fn send_delay(
+    bench: &Context,
+    nginx: &Nginx,
+    rate: &Rate,
+    scheduler: Scheduler,
+) -> Result<Figures> {
     let seconds = bench.seconds.unwrap_or(SECONDS);
     let file = nginx.folder.join("rate.json");
     let timer = bench.tools.floor("timer");
     let Rate { per_second, connections } = rate;
-    let line = match who {
-        Timed::Ours | Timed::OursFirst => format!(
+    let line = match scheduler {
+        Scheduler::Ours | Scheduler::OursFirst => format!(
             "{}{} load {} --connections {connections} --rate {per_second:.0} --duration {seconds}s --plain --json {}",
-            if who == Timed::OursFirst { "chrt -f 1 " } else { "" },
+            if scheduler == Scheduler::OursFirst { "chrt -f 1 " } else { "" },
             bench.tools.standfast().display(),
             nginx.url(),
             file.display()
         ),
-        Timed::Floor => format!("{} {seconds} > {}", timer.display(), file.display()),
-        Timed::BusyFloor => {
+        Scheduler::Floor => format!("{} {seconds} > {}", timer.display(), file.display()),
+        Scheduler::BusyFloor => {
             format!("{} {seconds} {per_second:.0} 0.5 > {}", timer.display(), file.display())
         }
     };
@@ -209,10 +220,10 @@ fn kept_schedule(bench: &Context, nginx: &Nginx, rate: &Rate, who: Timed) -> Res
     let stolen = proc::stolen_ticks()? - stolen;
     // 1: the machine lost its core for a while, so the rate was not reached.
     ensure!(matches!(status.code(), Some(0 | 1)), "`{line}` failed ({status})");
-    let said: Value = serde_json::from_str(&fs::read_to_string(&file)?)?;
-    let ours = matches!(who, Timed::Ours | Timed::OursFirst);
-    let said = if ours { &said["scheduling_error"] } else { &said };
-    let of = |name: &str| said[name].as_f64().with_context(|| format!("no {name}: {said}"));
+    let output: Value = serde_json::from_str(&fs::read_to_string(&file)?)?;
+    let ours = matches!(scheduler, Scheduler::Ours | Scheduler::OursFirst);
+    let output = if ours { &output["scheduling_error"] } else { &output };
+    let of = |name: &str| output[name].as_f64().with_context(|| format!("no {name}: {output}"));
     Ok(Figures::from([
         ("p50 ms late", of("p50_ms")?),
         (LATE, of("p999_ms")?),
@@ -226,16 +237,16 @@ pub(super) fn new_connections(bench: &Context) -> Result<bool> {
     let seconds = bench.seconds.unwrap_or(LONG_SECONDS);
     println!("\n=== new-connections: one for each request, {seconds} s");
     let nginx = Nginx::start()?;
-    let figures = once(bench, &nginx, Way::OursNew, connections, seconds)?;
-    let said: Value = serde_json::from_str(&fs::read_to_string(nginx.folder.join("load.json"))?)?;
-    println!("{figures:#?}\n{:#}\n{:#}", said["connections"], said["errors"]);
+    let figures = once(bench, &nginx, Generator::OursNew, connections, seconds)?;
+    let output: Value = serde_json::from_str(&fs::read_to_string(nginx.folder.join("load.json"))?)?;
+    println!("{figures:#?}\n{:#}\n{:#}", output["connections"], output["errors"]);
     let targets = [
         Target::at_most("requests that failed", figures[FAILED], 0.0),
         Target::at_most("resident bytes", figures[RSS], RSS_MOST),
     ];
     let settings = json!({ "connections": connections, "seconds": seconds });
-    let results = json!({ "figures": figures, "connections": said["connections"],
-                          "errors": said["errors"], "latency": said["latency"] });
+    let results = json!({ "figures": figures, "connections": output["connections"],
+                          "errors": output["errors"], "latency": output["latency"] });
     report::finish(&bench.out, "new-connections", settings, results, &targets)
 }
 
@@ -243,13 +254,13 @@ pub(super) fn new_connections(bench: &Context) -> Result<bool> {
 fn once(
     bench: &Context,
     nginx: &Nginx,
-    way: Way,
+    generator: Generator,
     connections: usize,
     seconds: f64,
 ) -> Result<Figures> {
-    let line = command_line(bench, nginx, way, connections, seconds)?;
+    let line = command_line(bench, nginx, generator, connections, seconds)?;
     let mut command = pinned(Core::Client, "sh");
-    if way == Way::Live {
+    if generator == Generator::Live {
         let inside = format!("exec {line}");
         command = pinned(Core::Client, "script");
         command.args(["--quiet", "--return", "--command", &inside, "/dev/null"]);
@@ -259,31 +270,35 @@ fn once(
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let begun = Instant::now();
-    let mut child = command.spawn().with_context(|| format!("cannot start {}", way.name()))?;
+    let mut child =
+        command.spawn().with_context(|| format!("cannot start {}", generator.name()))?;
     let mut stdout = child.stdout.take().context("no pipe")?;
-    let said = std::thread::spawn(move || {
-        let mut said = Vec::new();
-        stdout.read_to_end(&mut said).map(|_| String::from_utf8_lossy(&said).into_owned())
+    let output = std::thread::spawn(move || {
+        let mut output = Vec::new();
+        stdout.read_to_end(&mut output).map(|_| String::from_utf8_lossy(&output).into_owned())
     });
     let (mut cpu, mut rss) = (0.0_f64, 0.0_f64);
     while child.try_wait()?.is_none() {
-        let pid = if way == Way::Live { child_of(child.id()) } else { Some(child.id()) };
+        let pid =
+            if generator == Generator::Live { child_of(child.id()) } else { Some(child.id()) };
         if let Some(pid) = pid {
             // The CPU of threads that have ended is missing.
             cpu = cpu.max(proc::cpu_seconds(pid).unwrap_or(0.0));
             rss = rss.max(proc::rss_bytes(pid).unwrap_or(0) as f64);
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(SAMPLE_EVERY);
     }
     let took = begun.elapsed().as_secs_f64();
-    let said = said.join().ok().context("the reader panicked")??;
-    let (requests, failed) = match way {
-        Way::Wrk | Way::WrkNew => of_wrk(&said)?,
-        Way::Ours | Way::Live | Way::OursNew => of_ours(&nginx.folder.join("load.json"))?,
-        Way::K6 => of_k6(&nginx.folder.join("k6.json"))?,
-        Way::GoStress => of_go_stress(&said)?,
+    let output = output.join().ok().context("the reader panicked")??;
+    let (requests, failed) = match generator {
+        Generator::Wrk | Generator::WrkNew => of_wrk(&output)?,
+        Generator::Ours | Generator::Live | Generator::OursNew => {
+            of_ours(&nginx.folder.join("load.json"))?
+        }
+        Generator::K6 => of_k6(&nginx.folder.join("k6.json"))?,
+        Generator::GoStress => of_go_stress(&output)?,
     };
-    ensure!(requests > 0.0 && cpu > 0.0, "{} did nothing:\n{said}", way.name());
+    ensure!(requests > 0.0 && cpu > 0.0, "{} sent no request:\n{output}", generator.name());
     Ok(Figures::from([
         (REQUESTS, requests),
         (FAILED, failed),
@@ -297,24 +312,24 @@ fn once(
 fn command_line(
     bench: &Context,
     nginx: &Nginx,
-    way: Way,
+    generator: Generator,
     connections: usize,
     seconds: f64,
 ) -> Result<String> {
     let url = nginx.url();
-    Ok(match way {
-        Way::Wrk | Way::WrkNew => format!(
+    Ok(match generator {
+        Generator::Wrk | Generator::WrkNew => format!(
             "wrk -t1 -c{connections} -d{seconds}s {} {url}",
-            if way == Way::WrkNew { "-H 'Connection: close'" } else { "" }
+            if generator == Generator::WrkNew { "-H 'Connection: close'" } else { "" }
         ),
-        Way::Ours | Way::Live | Way::OursNew => format!(
+        Generator::Ours | Generator::Live | Generator::OursNew => format!(
             "{} load {url} --connections {connections} --duration {seconds}s --json {} {} {}",
             bench.tools.standfast().display(),
             nginx.folder.join("load.json").display(),
-            if way == Way::OursNew { "--new-connections" } else { "" },
-            if way == Way::Live { "" } else { "--plain" },
+            if generator == Generator::OursNew { "--new-connections" } else { "" },
+            if generator == Generator::Live { "" } else { "--plain" },
         ),
-        Way::K6 => {
+        Generator::K6 => {
             let script = nginx.folder.join("script.js");
             fs::write(
                 &script,
@@ -330,8 +345,8 @@ fn command_line(
                 script.display()
             )
         }
-        // It counts requests, not seconds: about as many as it sends in that time.
-        Way::GoStress => format!(
+        // It takes a number of requests, not a duration: about as many as it sends in that time.
+        Generator::GoStress => format!(
             "go-stress-testing -k -c {connections} -n {:.0} -u {url}",
             GO_STRESS_PER_SECOND * seconds / connections as f64
         ),
@@ -339,36 +354,37 @@ fn command_line(
 }
 
 /// "  123456 requests in 5.00s, …", and perhaps "Socket errors: connect 0, read 1, …".
-fn of_wrk(said: &str) -> Result<(f64, f64)> {
-    let line = said.lines().find(|line| line.contains(" requests in "));
+fn of_wrk(output: &str) -> Result<(f64, f64)> {
+    let line = output.lines().find(|line| line.contains(" requests in "));
     let requests = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
-    let errors = said.lines().find(|line| line.contains("Socket errors:")).unwrap_or_default();
+    let errors = output.lines().find(|line| line.contains("Socket errors:")).unwrap_or_default();
     let failed = errors.split([' ', ',']).filter_map(|word| word.parse::<f64>().ok()).sum();
-    Ok((requests.with_context(|| format!("wrk said:\n{said}"))?, failed))
+    Ok((requests.with_context(|| format!("unexpected output of wrk:\n{output}"))?, failed))
 }
 
 fn of_ours(file: &Path) -> Result<(f64, f64)> {
-    let said: Value = serde_json::from_str(&fs::read_to_string(file)?)?;
-    let of = |name: &str| said["requests"][name].as_f64().with_context(|| format!("no {name}"));
+    let output: Value = serde_json::from_str(&fs::read_to_string(file)?)?;
+    let of = |name: &str| output["requests"][name].as_f64().with_context(|| format!("no {name}"));
     Ok((of("answered")?, of("failed")?))
 }
 
 /// The summary that k6 exports.
 fn of_k6(file: &Path) -> Result<(f64, f64)> {
-    let said: Value = serde_json::from_str(&fs::read_to_string(file)?)?;
-    let requests = said["metrics"]["http_reqs"]["count"].as_f64().context("no http_reqs")?;
-    let failed = said["metrics"]["http_req_failed"]["passes"].as_f64().unwrap_or(0.0);
+    let output: Value = serde_json::from_str(&fs::read_to_string(file)?)?;
+    let requests = output["metrics"]["http_reqs"]["count"].as_f64().context("no http_reqs")?;
+    let failed = output["metrics"]["http_req_failed"]["passes"].as_f64().unwrap_or(0.0);
     Ok((requests, failed))
 }
 
 /// "… successNum: 123 failureNum: 0" at the end.
-fn of_go_stress(said: &str) -> Result<(f64, f64)> {
+fn of_go_stress(output: &str) -> Result<(f64, f64)> {
     let after = |key: &str| {
-        let rest = said.rsplit_once(key)?.1;
+        let rest = output.rsplit_once(key)?.1;
         rest.split_whitespace().next()?.parse::<f64>().ok()
     };
     let (good, bad) = (after("successNum:"), after("failureNum:"));
-    let good = good.with_context(|| format!("go-stress-testing said:\n{said}"))?;
+    let good =
+        good.with_context(|| format!("unexpected output of go-stress-testing:\n{output}"))?;
     Ok((good + bad.unwrap_or(0.0), bad.unwrap_or(0.0)))
 }
 
@@ -424,7 +440,7 @@ impl Nginx {
             if TcpStream::connect(("127.0.0.1", port)).is_ok() {
                 return Ok(nginx);
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(SAMPLE_EVERY);
         }
         anyhow::bail!("nginx does not listen")
     }
@@ -444,17 +460,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_wrk_says_is_read() {
-        let said = "  1 threads and 100 connections\n  42 requests in 5.00s, 6.66MB read\n\
+    fn output_of_wrk_is_parsed() {
+        let output = "  1 threads and 100 connections\n  42 requests in 5.00s, 6.66MB read\n\
                     \x20 Socket errors: connect 1, read 2, write 0, timeout 3\n";
-        assert_eq!(of_wrk(said).unwrap(), (42.0, 6.0));
+        assert_eq!(of_wrk(output).unwrap(), (42.0, 6.0));
         assert!(of_wrk("nothing").is_err());
     }
 
     #[test]
-    fn what_go_stress_testing_says_is_read() {
-        let said = "(-c * -n): 100 total: 0.055 successNum: 98 failureNum: 2\n";
-        assert_eq!(of_go_stress(said).unwrap(), (100.0, 2.0));
+    fn output_of_go_stress_testing_is_parsed() {
+        let output = "(-c * -n): 100 total: 0.055 successNum: 98 failureNum: 2\n";
+        assert_eq!(of_go_stress(output).unwrap(), (100.0, 2.0));
         assert!(of_go_stress("nothing").is_err());
     }
 }

@@ -34,7 +34,7 @@ pub(super) fn run(bench: &Context) -> Result<bool> {
         .status()
         .context("cannot start prove")?;
     let text =
-        fs::read_to_string(&file).with_context(|| format!("prove left no JSON ({status})"))?;
+        fs::read_to_string(&file).with_context(|| format!("prove wrote no JSON ({status})"))?;
     let proved: Value = serde_json::from_str(&text)?;
     fs::remove_file(&file)?;
 

@@ -127,8 +127,8 @@ const ALL: [Bench; 17] = [
     Bench::Million,
 ];
 
-/// How long ports rest after many sockets were closed (TIME_WAIT is 60 s).
-const REST: Duration = Duration::from_secs(61);
+/// How long ports stay unusable after many sockets were closed (TIME_WAIT is 60 s).
+const TIME_WAIT: Duration = Duration::from_secs(61);
 
 /// Runs the requested benchmarks. Returns whether every target was met.
 ///
@@ -152,8 +152,8 @@ pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
     let mut met = true;
     for (index, what) in wanted.iter().enumerate() {
         if index > 0 && matches!(what, Bench::Idle | Bench::Million) {
-            println!("\nports rest for {} s", REST.as_secs());
-            std::thread::sleep(REST);
+            println!("\nwaiting {} s for ports in TIME_WAIT", TIME_WAIT.as_secs());
+            std::thread::sleep(TIME_WAIT);
         }
         met &= match what {
             Bench::Echo => echo::run(&bench)?,

@@ -62,18 +62,18 @@ impl Peer {
     }
 
     /// Sends one command line.
-    pub(super) fn tell(&mut self, line: &str) -> Result<()> {
+    pub(super) fn send(&mut self, line: &str) -> Result<()> {
         let stdin = self.stdin.as_mut().context("standard input is closed")?;
-        writeln!(stdin, "{line}").with_context(|| format!("{} is gone", self.name))
+        writeln!(stdin, "{line}").with_context(|| format!("{} has ended", self.name))
     }
 
     /// The next line, as JSON.
-    pub(super) fn hear(&mut self, within: Duration) -> Result<Value> {
+    pub(super) fn receive(&mut self, within: Duration) -> Result<Value> {
         match self.lines.recv_timeout(within) {
             Ok(line) => serde_json::from_str(&line)
-                .with_context(|| format!("{} said something else than JSON: {line}", self.name)),
+                .with_context(|| format!("{} printed a line that is not JSON: {line}", self.name)),
             Err(RecvTimeoutError::Timeout) => {
-                bail!("{} said nothing for {} s", self.name, within.as_secs())
+                bail!("{} printed nothing for {} s", self.name, within.as_secs())
             }
             Err(RecvTimeoutError::Disconnected) => {
                 bail!("{} ended early ({})", self.name, self.child.wait()?)
@@ -81,10 +81,10 @@ impl Peer {
         }
     }
 
-    /// Sends one command line and reads its answer.
-    pub(super) fn ask(&mut self, line: &str, within: Duration) -> Result<Value> {
-        self.tell(line)?;
-        self.hear(within)
+    /// Sends one command line and reads the response.
+    pub(super) fn request(&mut self, line: &str, within: Duration) -> Result<Value> {
+        self.send(line)?;
+        self.receive(within)
     }
 
     /// Whether the process still runs.

@@ -14,7 +14,7 @@ use crate::step;
 /// CPU of all threads of `pid` so far, in seconds.
 pub(super) fn cpu_seconds(pid: u32) -> Result<f64> {
     let mut nanoseconds = 0u64;
-    for task in fs::read_dir(format!("/proc/{pid}/task")).context("the process is gone")? {
+    for task in fs::read_dir(format!("/proc/{pid}/task")).context("the process has ended")? {
         // A thread may end between the listing and the read.
         if let Ok(text) = fs::read_to_string(task?.path().join("schedstat")) {
             nanoseconds += first_number(&text).unwrap_or(0);
@@ -43,7 +43,7 @@ pub(super) fn machine_cpu_seconds() -> Result<f64> {
 pub(super) fn stolen_ticks() -> Result<u64> {
     let stat = fs::read_to_string("/proc/stat")?;
     let stolen = stat.lines().next().and_then(|all| all.split_whitespace().nth(8));
-    stolen.context("/proc/stat tells no stolen time")?.parse().context("/proc/stat")
+    stolen.context("/proc/stat has no steal time")?.parse().context("/proc/stat")
 }
 
 /// Resident memory of the whole process, shared pages included, in bytes.
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_shows_as_cpu_and_memory() {
+    fn cpu_and_memory_grow_with_work() {
         let pid = std::process::id();
         let (cpu, rss) = (cpu_seconds(pid).unwrap(), rss_bytes(pid).unwrap());
         let filled = vec![1u8; 64 << 20];

@@ -27,8 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const PER_CPU: &str = "messages per proxy cpu s";
 const PER_MACHINE: &str = "messages per machine cpu s";
 
-/// What our proxy must reach: nginx's and HAProxy's, and of the bare relay's.
-const OF_RIVALS: f64 = 1.0;
+/// Lower limits of our messages per CPU, relative to nginx and HAProxy, and to the bare relay.
+const OF_COMPETITORS: f64 = 1.0;
 const OF_FLOOR: f64 = 0.95;
 
 const IDLE: usize = 50_000;
@@ -40,20 +40,20 @@ const RSS_PER_TUNNEL: f64 = 200.0;
 
 /// The proxy under test.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum ProxyKind {
     Ours,
     Nginx,
     Haproxy,
     Floor,
 }
 
-impl Contestant for Way {
+impl Contestant for ProxyKind {
     fn name(self) -> &'static str {
         match self {
-            Way::Ours => "standfast",
-            Way::Nginx => "nginx",
-            Way::Haproxy => "haproxy",
-            Way::Floor => "floor",
+            ProxyKind::Ours => "standfast",
+            ProxyKind::Nginx => "nginx",
+            ProxyKind::Haproxy => "haproxy",
+            ProxyKind::Floor => "floor",
         }
     }
 }
@@ -61,27 +61,31 @@ impl Contestant for Way {
 /// Measures busy tunnels only. Returns whether the targets were met.
 pub(super) fn run(bench: &Context) -> Result<bool> {
     let seconds = bench.seconds.unwrap_or(SECONDS);
-    let mut ways = vec![Way::Ours, Way::Floor];
-    for rival in [Way::Nginx, Way::Haproxy] {
-        if tools::is_installed(rival.name()) {
-            ways.push(rival);
+    let mut kinds = vec![ProxyKind::Ours, ProxyKind::Floor];
+    for competitor in [ProxyKind::Nginx, ProxyKind::Haproxy] {
+        if tools::is_installed(competitor.name()) {
+            kinds.push(competitor);
         } else {
-            println!("{} is not installed and stays out", rival.name());
+            println!("{} is not installed: left out", competitor.name());
         }
     }
     let (mut results, mut targets) = (Vec::new(), Vec::new());
     for (sockets, bytes) in SHAPES {
         println!("\n=== proxy: {sockets} tunnels echo {bytes} B, one worker, {seconds} s each");
         let rounds =
-            Rounds::run(&ways, bench.pairs, |way| once(bench, way, sockets, bytes, seconds))?;
+            Rounds::run(&kinds, bench.pairs, |kind| once(bench, kind, sockets, bytes, seconds))?;
         rounds.print(&[PER_CPU, PER_MACHINE]);
-        for (way, share) in
-            [(Way::Nginx, OF_RIVALS), (Way::Haproxy, OF_RIVALS), (Way::Floor, OF_FLOOR)]
-        {
-            if rounds.have(Way::Ours, way) {
-                let what =
-                    format!("messages per proxy CPU, {sockets} × {bytes} B, ours ÷ {}", way.name());
-                let ratio = median(rounds.ratios(Way::Ours, way, PER_CPU));
+        for (kind, share) in [
+            (ProxyKind::Nginx, OF_COMPETITORS),
+            (ProxyKind::Haproxy, OF_COMPETITORS),
+            (ProxyKind::Floor, OF_FLOOR),
+        ] {
+            if rounds.have(ProxyKind::Ours, kind) {
+                let what = format!(
+                    "messages per proxy CPU, {sockets} × {bytes} B, ours ÷ {}",
+                    kind.name()
+                );
+                let ratio = median(rounds.ratios(ProxyKind::Ours, kind, PER_CPU));
                 targets.push(Target::at_least(what, ratio, share));
             }
         }
@@ -92,10 +96,16 @@ pub(super) fn run(bench: &Context) -> Result<bool> {
     report::finish(&bench.out, "proxy", settings, Value::from(results), &targets)
 }
 
-fn once(bench: &Context, way: Way, sockets: usize, bytes: usize, seconds: f64) -> Result<Figures> {
+fn once(
+    bench: &Context,
+    kind: ProxyKind,
+    sockets: usize,
+    bytes: usize,
+    seconds: f64,
+) -> Result<Figures> {
     let echo = Server::start(Kind::Floor, &bench.tools)?;
     let port = free_port()?;
-    let proxy = start(bench, way, port, echo.port())?;
+    let proxy = start(bench, kind, port, echo.port())?;
     until_it_listens(port)?;
     let mut client = server::echo_client(&bench.tools, port, sockets, bytes)?;
     timed(&mut client, WARM_UP_SECONDS)?;
@@ -113,7 +123,7 @@ fn measured(client: &mut Peer, proxy: &Peer, seconds: f64) -> Result<Figures> {
 }
 
 fn timed(client: &mut Peer, seconds: f64) -> Result<Value> {
-    client.ask(&format!("run {seconds}"), Duration::from_secs_f64(seconds + 20.0))
+    client.request(&format!("run {seconds}"), Duration::from_secs_f64(seconds + 20.0))
 }
 
 /// The same echo with and without 50,000 silent tunnels. Returns whether the targets were met.
@@ -239,23 +249,23 @@ impl IdleScene {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream
             .write_all(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")?;
-        let mut said = String::new();
-        stream.read_to_string(&mut said)?;
-        let line = said.lines().find_map(|line| line.strip_prefix("standfast_tunnels "));
+        let mut response = String::new();
+        stream.read_to_string(&mut response)?;
+        let line = response.lines().find_map(|line| line.strip_prefix("standfast_tunnels "));
         line.and_then(|number| number.trim().parse().ok()).context("no standfast_tunnels")
     }
 }
 
-fn start(bench: &Context, way: Way, port: u16, upstream: u16) -> Result<Peer> {
-    let command = match way {
-        Way::Ours => ours(bench, port, upstream),
-        Way::Nginx => nginx(port, upstream)?,
-        Way::Haproxy => haproxy(port, upstream)?,
-        Way::Floor => {
+fn start(bench: &Context, kind: ProxyKind, port: u16, upstream: u16) -> Result<Peer> {
+    let command = match kind {
+        ProxyKind::Ours => ours(bench, port, upstream),
+        ProxyKind::Nginx => nginx(port, upstream)?,
+        ProxyKind::Haproxy => haproxy(port, upstream)?,
+        ProxyKind::Floor => {
             words([&bench.tools.floor("relay"), &upstream.to_string(), &port.to_string()])
         }
     };
-    Peer::start(&format!("server {}", way.name()), Core::Server, &command)
+    Peer::start(&format!("server {}", kind.name()), Core::Server, &command)
 }
 
 fn ours(bench: &Context, port: u16, upstream: u16) -> Vec<OsString> {
@@ -319,7 +329,7 @@ fn until_it_listens(port: u16) -> Result<()> {
     let until = Instant::now() + PATIENCE;
     while TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))).is_err() {
         if Instant::now() > until {
-            bail!("nobody listens on port {port}");
+            bail!("connection refused on port {port}");
         }
         std::thread::sleep(Duration::from_millis(20));
     }

@@ -38,11 +38,11 @@ impl<K: Contestant> Rounds<K> {
             let mut round = Vec::with_capacity(servers.len());
             for kind in shuffled(servers) {
                 let figures = once(kind)?;
-                let said: Vec<String> = figures
+                let shown: Vec<String> = figures
                     .iter()
                     .map(|(name, value)| format!("{name} {}", short(*value)))
                     .collect();
-                println!("round {number}  {:<16} {}", kind.name(), said.join("  "));
+                println!("round {number}  {:<16} {}", kind.name(), shown.join("  "));
                 round.push((kind, figures));
             }
             rounds.push(round);
@@ -161,14 +161,14 @@ mod tests {
     use crate::bench::server::Kind;
 
     #[test]
-    fn a_median_ignores_the_ends() {
+    fn median_ignores_outliers() {
         assert_eq!(median(vec![9.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(vec![4.0, 1.0, 2.0, 100.0]), 3.0);
         assert_eq!(median(vec![]), 0.0);
     }
 
     #[test]
-    fn ratios_are_taken_within_a_round() {
+    fn ratios_are_computed_within_a_round() {
         let mut runs = 0.0;
         let rounds = Rounds::run(&[Kind::Bun, Kind::Floor], 5, |kind| {
             // The floor is always twice as fast.

@@ -22,9 +22,9 @@ const MESSAGES_PER_SECOND: u32 = 20_000;
 const SECONDS: f64 = 15.0;
 /// CPU of drawing ÷ CPU of the whole generator without it.
 const SHARE_MOST: f64 = 0.02;
-const LOOK: Duration = Duration::from_millis(20);
-/// What takes a terminal to its other screen.
-const OTHER_SCREEN: &str = "\x1b[?1049h";
+const SAMPLE_EVERY: Duration = Duration::from_millis(20);
+/// Switches a terminal to its alternate screen.
+const ALTERNATE_SCREEN: &str = "\x1b[?1049h";
 
 const LIVE: &str = "live";
 const PLAIN: &str = "plain";
@@ -48,13 +48,13 @@ pub(super) fn run(bench: &Context) -> Result<bool> {
     let mut rounds = Vec::new();
     for number in 1..=bench.pairs {
         let mut round = BTreeMap::new();
-        for way in shuffled(&[LIVE, PLAIN]) {
-            let cpu = once(bench, &server, sockets, seconds, way == PLAIN)?;
+        for mode in shuffled(&[LIVE, PLAIN]) {
+            let cpu = once(bench, &server, sockets, seconds, mode == PLAIN)?;
             let Cpu { whole, main_thread } = cpu;
             println!(
-                "round {number}  {way:<6} {whole:.3} CPU seconds, {main_thread:.4} of the main thread"
+                "round {number}  {mode:<6} {whole:.3} CPU seconds, {main_thread:.4} of the main thread"
             );
-            round.insert(way, cpu);
+            round.insert(mode, cpu);
         }
         rounds.push(round);
     }
@@ -110,11 +110,11 @@ fn once(
             last.whole = last.whole.max(cpu.whole);
             last.main_thread = last.main_thread.max(cpu.main_thread);
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(SAMPLE_EVERY);
     }
     let drawn = drawn.join().ok().context("the reader panicked")??;
-    ensure!(drawn.contains(OTHER_SCREEN) != plain, "not what was asked for was drawn:\n{drawn}");
-    ensure!(last.whole > 0.0, "the generator was not seen:\n{drawn}");
+    ensure!(drawn.contains(ALTERNATE_SCREEN) != plain, "the wrong output was drawn:\n{drawn}");
+    ensure!(last.whole > 0.0, "the CPU of the generator was not sampled:\n{drawn}");
     Ok(last)
 }
 

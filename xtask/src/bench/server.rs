@@ -71,8 +71,8 @@ impl Server {
                 command.extend(words([&"--workers", &"1"]));
                 command
             }
-            Kind::Bun => words([&tools.bun(), &tools.rival("bun_server.js")]),
-            Kind::Ws => words([&"node", &tools.rival("ws_server.js"), &tools.peers()]),
+            Kind::Bun => words([&tools.bun(), &tools.competitor("bun_server.js")]),
+            Kind::Ws => words([&"node", &tools.competitor("ws_server.js"), &tools.peers()]),
             Kind::Floor => words([&tools.floor("echo_server")]),
         };
         command.extend(more.iter().map(OsString::from));
@@ -88,7 +88,7 @@ impl Server {
 
     fn ready(kind: Kind, core: Core, command: &[OsString]) -> Result<Server> {
         let mut peer = Peer::start(&format!("server {}", kind.name()), core, command)?;
-        let ready = peer.hear(Duration::from_secs(20))?;
+        let ready = peer.receive(Duration::from_secs(20))?;
         let port_of = |key: &str| ready[key].as_str()?.rsplit(':').next()?.parse().ok();
         let port = ready["port"].as_u64().and_then(|port| port.try_into().ok());
         let port = port.or_else(|| port_of("listen")).context("the ready line names no port")?;
@@ -171,7 +171,7 @@ pub(super) fn echo_client(tools: &Tools, port: u16, sockets: usize, bytes: usize
         &bytes.to_string(),
     ]);
     let mut client = Peer::start("echo client", Core::Client, &command)?;
-    client.hear(Duration::from_secs(20))?;
+    client.receive(Duration::from_secs(20))?;
     Ok(client)
 }
 

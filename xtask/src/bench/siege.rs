@@ -20,8 +20,8 @@ use super::proc;
 use super::report::{self, Target};
 use super::server::Server;
 
-const MASSES: usize = 100_000;
-/// Heads that are begun and never ended, all at once.
+const CLIENTS: usize = 100_000;
+/// Share of the attackers that send endless request heads, all at once.
 const SLOWLORIS_SHARE: usize = 10;
 /// Share of a warm-up, so that one-time allocations are done when the measurement begins.
 const FIRST_SHARE: usize = 10;
@@ -39,8 +39,8 @@ const SLOW: &str = "GET /echo HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ";
 pub(super) const MESSAGE: &[u8] = b"\x81\x84\0\0\0\0beat";
 pub(super) const ECHO: &[u8] = b"\x81\x04beat";
 
-/// What comes at the server.
-struct Mass {
+/// An attack on the server.
+struct Attack {
     name: &'static str,
     count: usize,
     /// The label of the metric that counts each of them when it has ended.
@@ -51,12 +51,12 @@ struct Mass {
 
 /// Runs the attacks. Returns whether everything was released.
 pub(super) fn run(bench: &Context) -> Result<bool> {
-    let count = bench.connections.unwrap_or(MASSES);
+    let count = bench.connections.unwrap_or(CLIENTS);
     raise_descriptors(count / SLOWLORIS_SHARE + 100)?;
-    let masses = [
-        Mass { name: "refused handshakes", count, cause: "violation", send: refused },
-        Mass { name: "resets", count, cause: "reset", send: resets },
-        Mass {
+    let attacks = [
+        Attack { name: "refused handshakes", count, cause: "violation", send: refused },
+        Attack { name: "resets", count, cause: "reset", send: resets },
+        Attack {
             name: "slowloris heads",
             count: count / SLOWLORIS_SHARE,
             cause: "handshake_timeout",
@@ -64,33 +64,33 @@ pub(super) fn run(bench: &Context) -> Result<bool> {
         },
     ];
     let (mut targets, mut results) = (Vec::new(), Vec::new());
-    for mass in &masses {
-        println!("\n=== siege: {} {}", mass.count, mass.name);
-        results.push(besiege(bench, mass, &mut targets)?);
+    for attack in &attacks {
+        println!("\n=== siege: {} {}", attack.count, attack.name);
+        results.push(run_attack(bench, attack, &mut targets)?);
     }
     let settings = json!({ "masses": count, "threads": THREADS, "handshake_timeout_seconds": 10 });
     report::finish(&bench.out, "siege", settings, json!(results), &targets)
 }
 
-fn besiege(bench: &Context, mass: &Mass, targets: &mut Vec<Target>) -> Result<Value> {
+fn run_attack(bench: &Context, attack: &Attack, targets: &mut Vec<Target>) -> Result<Value> {
     let server = Server::start_ours(&bench.tools, &[])?;
     let admin = server.admin().context("the ready line names no admin")?;
-    let mut neighbour = websocket(server.port())?;
-    let in_peace = while_beating(&mut neighbour, || {
+    let mut bystander = websocket(server.port())?;
+    let in_peace = while_beating(&mut bystander, || {
         thread::sleep(Duration::from_secs(2));
         Ok(())
     })?;
-    (mass.send)(server.port(), mass.count / FIRST_SHARE)?;
+    (attack.send)(server.port(), attack.count / FIRST_SHARE)?;
     settle(admin)?;
-    let before = (server.rss_bytes()?, descriptors(server.pid())?, closed(admin, mass.cause)?);
-    let (pid, port, send) = (server.pid(), server.port(), mass.send);
+    let before = (server.rss_bytes()?, descriptors(server.pid())?, closed(admin, attack.cause)?);
+    let (pid, port, send) = (server.pid(), server.port(), attack.send);
     let (begun, mut most) = (Instant::now(), 0);
-    let under_siege = while_beating(&mut neighbour, || {
+    let under_siege = while_beating(&mut bystander, || {
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
             let watch = scope.spawn(|| watch_memory(pid, &done));
             let senders: Vec<_> =
-                (0..THREADS).map(|_| scope.spawn(|| send(port, mass.count / THREADS))).collect();
+                (0..THREADS).map(|_| scope.spawn(|| send(port, attack.count / THREADS))).collect();
             let sent: Vec<_> = senders.into_iter().map(thread::ScopedJoinHandle::join).collect();
             done.store(true, Ordering::Relaxed);
             most = watch.join().map_err(|_| anyhow::anyhow!("the watch panicked"))??;
@@ -102,13 +102,13 @@ fn besiege(bench: &Context, mass: &Mass, targets: &mut Vec<Target>) -> Result<Va
     })?;
     let seconds = begun.elapsed().as_secs_f64();
     settle(admin)?;
-    let after = (server.rss_bytes()?, descriptors(server.pid())?, closed(admin, mass.cause)?);
+    let after = (server.rss_bytes()?, descriptors(server.pid())?, closed(admin, attack.cause)?);
     let left = after.0.saturating_sub(before.0) as f64;
-    let sent = mass.count / THREADS * THREADS;
+    let sent = attack.count / THREADS * THREADS;
     let counted = (after.2 - before.2) as f64;
-    let name = mass.name;
-    println!("in {seconds:.1} s; resident {} before, {most} at most, {} after", before.0, after.0);
-    println!("neighbour: {in_peace} in peace, {under_siege} under siege");
+    let name = attack.name;
+    println!("in {seconds:.1} s; resident {} before, peak {most}, {} after", before.0, after.0);
+    println!("bystander: {in_peace} before, {under_siege} during the attack");
     targets.push(Target::at_most(format!("{name}: resident bytes left"), left, LEFT_BYTES));
     targets.push(Target::at_most(
         format!("{name}: descriptors after"),
@@ -116,7 +116,7 @@ fn besiege(bench: &Context, mass: &Mass, targets: &mut Vec<Target>) -> Result<Va
         before.1 as f64,
     ));
     targets.push(Target::at_least(
-        format!("{name}: counted as {}", mass.cause),
+        format!("{name}: counted as {}", attack.cause),
         counted,
         sent as f64,
     ));
@@ -156,8 +156,8 @@ fn slowloris(port: u16, count: usize) -> Result<()> {
         stream.write_all(b"x")?;
     }
     for mut stream in streams {
-        // It is ended without an answer, by RST where something of ours was not read.
-        ensure!(matches!(stream.read(&mut [0; 64]), Ok(0) | Err(_)), "a slow one was answered");
+        // The server closes it without a response, by RST if it has not read all of the request.
+        ensure!(matches!(stream.read(&mut [0; 64]), Ok(0) | Err(_)), "a slow head got a response");
     }
     Ok(())
 }
@@ -181,7 +181,7 @@ pub(super) fn head(stream: &mut TcpStream) -> Result<Vec<u8>> {
     let (mut head, mut piece) = (Vec::new(), [0; 1024]);
     while !head.windows(4).any(|four| four == b"\r\n\r\n") {
         let got = stream.read(&mut piece)?;
-        ensure!(got > 0, "the connection ended within an answer");
+        ensure!(got > 0, "the connection ended within a response");
         head.extend_from_slice(&piece[..got]);
     }
     Ok(head)
@@ -203,14 +203,14 @@ pub(super) fn while_beating(
                 stream.write_all(MESSAGE)?;
                 stream.read_exact(&mut echo)?;
                 times.push(begun.elapsed().as_secs_f64() * 1e3);
-                ensure!(echo == ECHO, "the neighbour heard something else");
+                ensure!(echo == ECHO, "the bystander received something else");
                 thread::sleep(Duration::from_millis(1));
             }
             Ok(times)
         });
         let worked = work();
         done.store(true, Ordering::Relaxed);
-        let times = beats.join().map_err(|_| anyhow::anyhow!("the neighbour panicked"))?;
+        let times = beats.join().map_err(|_| anyhow::anyhow!("the bystander panicked"))?;
         worked?;
         let mut times = times?;
         times.sort_by(f64::total_cmp);
@@ -244,7 +244,7 @@ pub(super) fn descriptors(pid: u32) -> Result<usize> {
 fn settle(admin: u16) -> Result<()> {
     let begun = Instant::now();
     while sample(admin, "standfast_connections")? > 1 {
-        ensure!(begun.elapsed() < PATIENCE, "the server keeps connections whose peers have left");
+        ensure!(begun.elapsed() < PATIENCE, "the server keeps connections of disconnected clients");
         thread::sleep(Duration::from_millis(100));
     }
     // The handshake timeout, by default.
@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_lets_everybody_in_is_found_out() {
+    fn server_that_accepts_every_attacker_fails_the_checks() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         thread::spawn(move || {

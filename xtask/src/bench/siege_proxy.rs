@@ -22,8 +22,8 @@ use super::siege::{
 };
 use super::{Context, proc};
 
-const MASSES: usize = 100_000;
-/// Those who come first, so that what is needed once is there when the measurement begins.
+const CLIENTS: usize = 100_000;
+/// Share of a warm-up, so that one-time allocations are done when the measurement begins.
 const FIRST_SHARE: usize = 10;
 const THREADS: usize = 4;
 /// Tunnels flooded at a time, half of them towards the upstream.
@@ -51,13 +51,13 @@ const REFUSED: [(&str, &[u8], &str); 4] = [
 
 /// Runs the attacks. Returns whether everything was released.
 pub(super) fn run(bench: &Context) -> Result<bool> {
-    let count = bench.connections.unwrap_or(MASSES);
+    let count = bench.connections.unwrap_or(CLIENTS);
     raise_descriptors(4 * FLOODED + 100)?;
     let (mut targets, mut results) = (Vec::new(), Vec::new());
     println!("\n=== siege of the proxy: {count} refused handshakes");
-    results.push(besiege(bench, "refused handshakes", count, refused, &mut targets)?);
-    println!("\n=== siege of the proxy: {count} breaks, every other one of the upstream");
-    results.push(besiege(bench, "breaks", count, breaks, &mut targets)?);
+    results.push(run_attack(bench, "refused handshakes", count, refused, &mut targets)?);
+    println!("\n=== siege of the proxy: {count} resets, every second one by the upstream");
+    results.push(run_attack(bench, "breaks", count, breaks, &mut targets)?);
     for bytes in FLOOD_BYTES {
         println!("\n=== siege of the proxy: {FLOODED} floods in pieces of {bytes} B");
         results.push(flood(bench, bytes, &mut targets)?);
@@ -92,7 +92,7 @@ impl Proxy {
             &"off",
         ]);
         let mut peer = Peer::start("server standfast proxy", Core::Any, &command)?;
-        let ready = peer.hear(PATIENCE)?;
+        let ready = peer.receive(PATIENCE)?;
         let port = |key: &str| ready[key].as_str()?.rsplit(':').next()?.parse().ok();
         let port_of = |key| port(key).with_context(|| format!("the ready line names no {key}"));
         let (port, admin) = (port_of("listen")?, port_of("admin")?);
@@ -107,7 +107,10 @@ impl Proxy {
     fn settle(&self, tunnels: u64) -> Result<()> {
         let begun = Instant::now();
         while self.count("connections")? > 2 * tunnels {
-            ensure!(begun.elapsed() < PATIENCE, "the proxy keeps connections of those who left");
+            ensure!(
+                begun.elapsed() < PATIENCE,
+                "the proxy keeps connections of disconnected clients"
+            );
             thread::sleep(Duration::from_millis(100));
         }
         // The handshake timeout, by default.
@@ -144,7 +147,7 @@ impl Proxy {
 
 type Send = fn(u16, usize) -> Result<()>;
 
-fn besiege(
+fn run_attack(
     bench: &Context,
     name: &str,
     count: usize,
@@ -152,8 +155,8 @@ fn besiege(
     targets: &mut Vec<Target>,
 ) -> Result<Value> {
     let proxy = Proxy::start(bench)?;
-    let mut neighbour = websocket(proxy.port)?;
-    let in_peace = while_beating(&mut neighbour, || {
+    let mut bystander = websocket(proxy.port)?;
+    let in_peace = while_beating(&mut bystander, || {
         thread::sleep(Duration::from_secs(2));
         Ok(())
     })?;
@@ -162,7 +165,7 @@ fn besiege(
     let (pid, port) = (proxy.peer.pid(), proxy.port);
     let before = (proc::rss_bytes(pid)?, descriptors(pid)?, proxy.counted()?);
     let (begun, mut most) = (Instant::now(), 0);
-    let under_siege = while_beating(&mut neighbour, || {
+    let under_siege = while_beating(&mut bystander, || {
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
             let watch = scope.spawn(|| watch_memory(pid, &done));
@@ -182,8 +185,8 @@ fn besiege(
     let after = (proc::rss_bytes(pid)?, descriptors(pid)?, proxy.counted()?);
     let sent = count / THREADS * THREADS;
     let (grown, counted) = (after.0.saturating_sub(before.0) as f64, (after.2 - before.2) as f64);
-    println!("in {seconds:.1} s; resident {} before, {most} at most, {} after", before.0, after.0);
-    println!("neighbour: {in_peace} in peace, {under_siege} under siege");
+    println!("in {seconds:.1} s; resident {} before, peak {most}, {} after", before.0, after.0);
+    println!("bystander: {in_peace} before, {under_siege} during the attack");
     let (open, open_before) = (after.1 as f64, before.1 as f64);
     let left = proxy.left(1)?;
     targets.push(Target::at_most(format!("{name}: resident bytes left"), grown, LEFT_BYTES));
@@ -198,7 +201,7 @@ fn besiege(
 
 // ---- the attackers ----
 
-fn asked(port: u16, path: &str) -> Result<TcpStream> {
+fn handshake(port: u16, path: &str) -> Result<TcpStream> {
     let mut stream = connect(port)?;
     let request = super::siege::HANDSHAKE.replacen("/echo", path, 1);
     stream.write_all(request.as_bytes())?;
@@ -207,9 +210,9 @@ fn asked(port: u16, path: &str) -> Result<TcpStream> {
 
 fn refused(port: u16, count: usize) -> Result<()> {
     for number in 0..count {
-        let (path, told, _) = REFUSED[number % REFUSED.len()];
-        let answer = head(&mut asked(port, path)?)?;
-        ensure!(answer.starts_with(told), "{path}: {}", String::from_utf8_lossy(&answer));
+        let (path, expected, _) = REFUSED[number % REFUSED.len()];
+        let answer = head(&mut handshake(port, path)?)?;
+        ensure!(answer.starts_with(expected), "{path}: {}", String::from_utf8_lossy(&answer));
     }
     Ok(())
 }
@@ -218,11 +221,11 @@ fn refused(port: u16, count: usize) -> Result<()> {
 fn breaks(port: u16, count: usize) -> Result<()> {
     for number in 0..count {
         if number % 2 == 0 {
-            let mut stream = asked(port, "/hold")?;
+            let mut stream = handshake(port, "/hold")?;
             ensure!(head(&mut stream)?.starts_with(b"HTTP/1.1 101 "), "no tunnel");
             rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO))?;
         } else {
-            let mut stream = asked(port, "/break")?;
+            let mut stream = handshake(port, "/break")?;
             ensure!(head(&mut stream)?.starts_with(b"HTTP/1.1 101 "), "no tunnel");
             // The upstream resets when it receives this.
             stream.write_all(b"go")?;
@@ -250,7 +253,7 @@ fn flood(bench: &Context, bytes: usize, targets: &mut Vec<Target>) -> Result<Val
     proxy.settle(0)?;
     let (after, open) = (proc::rss_bytes(pid)?, descriptors(pid)?);
     let grown = |now: u64| now.saturating_sub(before) as f64;
-    println!("{poured} B poured, {queued} B wait in the proxy; {} B more resident", grown(most));
+    println!("{poured} B sent, {queued} B buffered in the proxy; {} B more resident", grown(most));
     let (held_most, left) = (FLOODED * WAITING_BYTES, proxy.left(0)?);
     let name = format!("floods in pieces of {bytes} B");
     let most_allowed = held_most as f64 + LEFT_BYTES;
@@ -286,10 +289,10 @@ fn pour(proxy: &Proxy, bytes: usize, count: usize) -> Result<Vec<(TcpStream, Tcp
     let piece = vec![b'f'; bytes];
     let mut held = Vec::new();
     for number in 0..count {
-        let mut client = asked(proxy.port, "/given")?;
-        let far = proxy.upstream.given()?;
+        let mut client = handshake(proxy.port, "/given")?;
+        let upstream = proxy.upstream.given()?;
         ensure!(head(&mut client)?.starts_with(b"HTTP/1.1 101 "), "no tunnel");
-        let mut writer = if number % 2 == 0 { &client } else { &far };
+        let mut writer = if number % 2 == 0 { &client } else { &upstream };
         writer.set_nonblocking(true)?;
         let (mut poured, mut refused) = (0, 0);
         while refused < REFUSALS {
@@ -300,9 +303,9 @@ fn pour(proxy: &Proxy, bytes: usize, count: usize) -> Result<Vec<(TcpStream, Tcp
                     thread::sleep(Duration::from_millis(2));
                 }
             }
-            ensure!(poured < 64 << 20, "it is taken without an end");
+            ensure!(poured < 64 << 20, "the proxy accepts data without a limit");
         }
-        held.push((client, far, poured));
+        held.push((client, upstream, poured));
     }
     Ok(held)
 }
@@ -336,7 +339,7 @@ impl Upstream {
     /// The next connection to the path /given.
     fn given(&self) -> Result<TcpStream> {
         let given = self.given.lock().map_err(|_| anyhow::anyhow!("a thread panicked"))?;
-        given.recv_timeout(PATIENCE).context("the upstream was not asked")
+        given.recv_timeout(PATIENCE).context("the upstream got no request")
     }
 }
 

@@ -37,7 +37,7 @@ impl Tools {
             cc.args(["-O2", "-Wall", "-Wextra", "-o"]).arg(floor_bin().join(name));
             must(cc.arg(step::root().join(format!("bench/floor/{name}.c"))))?;
         }
-        machine::npm_packages()?;
+        machine::npm_packages(true)?;
         let binary = binary.unwrap_or_else(step::release_executable);
         Ok(Tools { control: control.unwrap_or_else(|| binary.clone()), binary })
     }
@@ -58,7 +58,7 @@ impl Tools {
     }
 
     /// A script of `bench/competitors`.
-    pub(super) fn rival(&self, name: &str) -> PathBuf {
+    pub(super) fn competitor(&self, name: &str) -> PathBuf {
         step::root().join("bench/competitors").join(name)
     }
 

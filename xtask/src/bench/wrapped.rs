@@ -156,9 +156,9 @@ fn load(bench: &Context, layer: &Layer, server: &Server, flags: &[&str]) -> Resu
     words.extend(flags.iter().map(Into::into));
     let (program, args) = words.split_first().context("nothing to start")?;
     let output = Command::new(program).args(args).output().context("cannot start load")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "load fell short: {said}");
-    serde_json::from_slice(&output.stdout).context("load said something else than JSON")
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "load fell short: {errors}");
+    serde_json::from_slice(&output.stdout).context("load printed something other than JSON")
 }
 
 /// A folder with a CA and a server certificate.
@@ -196,7 +196,7 @@ fn document() -> String {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_document_is_json_of_the_length_said() {
+    fn document_is_json_of_the_configured_length() {
         let text = super::document();
         assert_eq!(text.len(), super::DOCUMENT_BYTES);
         assert!(serde_json::from_str::<serde_json::Value>(&text).is_ok(), "{text}");

@@ -24,7 +24,7 @@ pub fn read(
 ) -> (Vec<Seen>, Option<Violation>) {
     let mut decoder = Decoder::default();
     if deflate {
-        decoder.agree_deflate();
+        decoder.enable_deflate();
     }
     let (mut seen, mut message, mut tail) = (Vec::new(), Vec::new(), Vec::new());
     let mut rest = stream;

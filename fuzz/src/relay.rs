@@ -75,7 +75,7 @@ impl Machine {
         let proxy_header = (choice & 1 == 1).then_some(ProxyVersion::V1);
         let live = Live { forwarded: choice & 4 != 0, ..Live::default() };
         let mut routes = RoutesConfig::to([back().to_string().parse().expect("an address")]);
-        routes.pools.iter_mut().for_each(|pool| pool.outgoing.proxy_header = proxy_header);
+        routes.pools.iter_mut().for_each(|pool| pool.transport.proxy_header = proxy_header);
         let relays = Relays::new(routes, live, 1).expect("a route");
         let seat = kernel.seat(64, &[kernel.listen(front(), 16, 0)]);
         let remote = Remote::new(vec![seat.wake], 1 << 20);

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
-use proxy::{Fleet, Key, RoutesConfig, Table};
+use proxy::{PickContext, Registry, RoutesConfig, Table};
 
 #[path = "../../src/routes.rs"]
 mod routes;
@@ -24,7 +24,7 @@ const SHOWN: &str = "a file";
 
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    match routes::said_in(text, SHOWN) {
+    match routes::parse(text, SHOWN) {
         Ok(Some((said, speech))) => {
             assert_eq!(speech.len(), said.pools.len(), "each pool says how it speaks");
             check(said);
@@ -37,8 +37,8 @@ fuzz_target!(|data: &[u8]| {
 fn check(said: RoutesConfig) {
     said.check().expect("what was read is right");
     let table = Arc::new(Table::default());
-    let mut fleet = Fleet::new(Arc::clone(&table));
-    fleet.say(said.clone(), 1).expect("what is right can be put in force");
+    let mut registry = Registry::new(Arc::clone(&table));
+    registry.apply(said.clone(), 1).expect("what is right can be put in force");
     let routes = table.routes();
     assert_eq!(routes.all().count(), said.routes.len(), "no route is lost");
     for route in &said.routes {
@@ -52,16 +52,16 @@ fn check(said: RoutesConfig) {
         // Another host may be more specific, but no route with a shorter path.
         assert!(route.path.starts_with(&*found.path), "{host} {}", route.path);
         let pool = &found.pool;
-        let key = Key { now_ns: 2, random: data_of(&host), ..Key::default() };
-        if let Ok(picked) = pool.pick(&key) {
-            let mine = |upstream: &Arc<_>| Arc::ptr_eq(upstream, picked.upstream());
+        let key = PickContext { now_ns: 2, random: data_of(&host), ..PickContext::default() };
+        if let Ok(permit) = pool.pick(&key) {
+            let mine = |upstream: &Arc<_>| Arc::ptr_eq(upstream, permit.upstream());
             assert!(pool.members().iter().any(|member| mine(&member.upstream)));
-            assert_eq!(picked.upstream().tunnels(), 1);
+            assert_eq!(permit.upstream().tunnels(), 1);
         }
         assert!(pool.members().iter().all(|member| member.upstream.tunnels() == 0));
     }
-    // The same once more changes nobody.
-    let changed = fleet.say(said, 3).expect("and once more");
+    // Applying it again changes no upstream.
+    let changed = registry.apply(said, 3).expect("and once more");
     assert_eq!((changed.added, changed.removed), (0, 0));
 }
 

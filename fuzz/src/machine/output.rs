@@ -45,7 +45,7 @@ enum Deflate {
 fn check_frames(reader: Role, bytes: &[u8], deflate: Deflate) {
     let (mut decoder, mut stream) = (Decoder::default(), bytes.to_vec());
     let (mut inflater, mut message) = (Inflater::default(), Vec::new());
-    decoder.agree_deflate();
+    decoder.enable_deflate();
     let mut at = 0;
     loop {
         match decoder.decode(reader, &Limits::default(), &mut stream[at..]) {
@@ -54,7 +54,7 @@ fn check_frames(reader: Role, bytes: &[u8], deflate: Deflate) {
                     message.clear();
                     let inflated = match deflate {
                         Deflate::Each => inflater.inflate(data, &mut message, 1 << 20),
-                        Deflate::Kept => inflater.inflate_on(data, &mut message, 1 << 20),
+                        Deflate::Kept => inflater.inflate_with_context(data, &mut message, 1 << 20),
                     };
                     inflated.expect("what the worker compressed can be inflated");
                 }

@@ -12,48 +12,117 @@ use std::process::{Command, Stdio};
 use crate::harness::executable;
 use crate::harness::server::Server;
 
-/// Where pages are, beside those in the root.
-const FOLDERS: [&str; 7] =
-    ["bench", "conformance", "deploy", "docs", "examples", "fuzz", "scenarios"];
-/// Files that commands in the docs read, which somebody else would have written.
-const THEIR_FILES: [&str; 2] = ["body.json", "order.json"];
+/// Folders with pages, beside the root.
+const FOLDERS: [&str; 11] = [
+    ".github",
+    "bench",
+    "conformance",
+    "crates",
+    "deploy",
+    "docs",
+    "examples",
+    "fuzz",
+    "scenarios",
+    "tests",
+    "xtask",
+];
+/// Files that commands in the docs read, and that the user has.
+const USER_FILES: [&str; 2] = ["body.json", "order.json"];
+/// The longest README that is still read.
+const README_LINES_MAX: usize = 150;
+/// A picture must not make the repository heavy.
+const PICTURE_BYTES_MAX: u64 = 150_000;
 
 #[test]
-fn links_lead_to_pages_and_headings_that_are_there() {
+fn links_lead_to_files_and_headings() {
     let mut links = 0;
     for page in pages() {
         let text = fs::read_to_string(&page).unwrap();
         let folder = page.parent().unwrap();
-        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            if target.contains("://") || target.contains(' ') {
-                continue;
-            }
+        for target in targets(&text) {
             links += 1;
             let (path, heading) = target.split_once('#').unwrap_or((target, ""));
             let file = if path.is_empty() { page.clone() } else { folder.join(path) };
-            assert!(file.exists(), "{}: {target} leads nowhere", page.display());
+            assert!(file.exists(), "{}: no file {target}", page.display());
             if !heading.is_empty() {
-                let there = headings(&fs::read_to_string(&file).unwrap());
-                let known = there.iter().any(|one| one == heading);
-                assert!(known, "{}: no heading {target}: {there:?}", page.display());
+                let ids = anchors(&fs::read_to_string(&file).unwrap());
+                assert!(ids.contains(heading), "{}: no heading {target}: {ids:?}", page.display());
             }
         }
     }
     assert!(links > 100, "only {links} links were found");
 }
 
-/// As a page's headings are named in links.
-fn headings(text: &str) -> BTreeSet<String> {
-    let titles = text.lines().filter(|line| line.starts_with('#'));
-    let titles = titles.map(|line| line.trim_start_matches('#').trim().to_lowercase());
-    let kept = |c: &char| c.is_alphanumeric() || "-_ ".contains(*c);
-    titles.map(|title| title.chars().filter(kept).collect::<String>().replace(' ', "-")).collect()
+#[test]
+fn the_summary_lists_every_page_of_docs_once() {
+    let docs = root().join("docs");
+    let summary = fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
+    let listed: Vec<PathBuf> =
+        targets(&summary).map(|target| docs.join(target).canonicalize().expect(target)).collect();
+    let unique: BTreeSet<&PathBuf> = listed.iter().collect();
+    assert_eq!(unique.len(), listed.len(), "a page is listed twice");
+    for page in pages().iter().filter(|page| page.starts_with(&docs)) {
+        let page = page.canonicalize().unwrap();
+        let is_listed = page.ends_with("SUMMARY.md") || unique.contains(&page);
+        assert!(is_listed, "docs/SUMMARY.md lacks {}", page.display());
+    }
 }
 
 #[test]
-fn commands_in_the_docs_are_commands() {
+fn the_readme_and_its_pictures_stay_small() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let lines = readme.lines().count();
+    assert!(lines <= README_LINES_MAX, "README.md has {lines} lines, {README_LINES_MAX} allowed");
+    for picture in ["live-screen.png", "report.png"] {
+        let file = root().join("docs/images").join(picture);
+        assert!(readme.contains(&format!("docs/images/{picture}")), "README.md lacks {picture}");
+        let bytes = fs::metadata(&file).unwrap().len();
+        assert!(bytes <= PICTURE_BYTES_MAX, "{picture} has {bytes} bytes");
+    }
+}
+
+#[test]
+fn anchors_are_made_as_github_and_mdbook_make_them() {
+    let page =
+        "# A `b`: c_d, 2\n```\n# no heading\n```\n## [Link](x.md#y) here\n## Same\n### Same\n";
+    let expected = ["a-b-c_d-2", "link-here", "same", "same-1"];
+    assert_eq!(anchors(page), expected.map(str::to_owned).into());
+}
+
+/// Targets of the links in a page, without those to other sites.
+fn targets(page: &str) -> impl Iterator<Item = &str> {
+    let targets = page.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    targets.filter(|target| !target.contains("://") && !target.contains(' '))
+}
+
+/// The identifiers of a page's headings, by which links name them.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let (mut ids, mut in_code) = (BTreeSet::new(), false);
+    for line in page.lines() {
+        in_code ^= line.trim_start().starts_with("```");
+        let title = line.trim_start_matches('#');
+        if in_code || title.len() == line.len() || !title.starts_with(' ') {
+            continue;
+        }
+        // Of a link the text counts.
+        let parts = title.split("](").enumerate().map(|(nth, part)| match part.split_once(')') {
+            Some((_, after)) if nth > 0 => after,
+            _ => part,
+        });
+        let title = parts.collect::<String>().trim().to_lowercase();
+        let kept = title.chars().filter(|c| c.is_alphanumeric() || "-_ ".contains(*c));
+        let id = kept.collect::<String>().replace(' ', "-");
+        let free = (1..).map(|n| format!("{id}-{n}")).find(|id| !ids.contains(id));
+        ids.insert(if ids.contains(&id) { free.expect("a number is free") } else { id });
+    }
+    ids
+}
+
+/// The command line of the executable reads each command: its flags exist, its values are valid.
+#[test]
+fn every_command_in_the_docs_parses() {
     let folder = Folder::new("docs-commands");
-    for file in THEIR_FILES {
+    for file in USER_FILES {
         fs::write(folder.0.join(file), "{}").unwrap();
     }
     let mut tried = 0;
@@ -62,8 +131,8 @@ fn commands_in_the_docs_are_commands() {
         for line in commands(&text) {
             // `--help` acts once all before it has been read.
             let output = folder.shell(&format!("{line} --help"));
-            let said = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "{}: {line}\n{said}", page.display());
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{}: {line}\n{error}", page.display());
             tried += 1;
         }
     }
@@ -71,19 +140,26 @@ fn commands_in_the_docs_are_commands() {
 }
 
 #[test]
-fn the_five_minutes_of_the_readme_work_as_they_stand() {
-    let readme = fs::read_to_string(root().join("README.md")).unwrap();
-    let (_, rest) = readme.split_once("### Five minutes").expect("the section is there");
-    let part = rest.split("\n##").next().unwrap();
+fn commands_are_found_behind_prompts_and_paths() {
+    let page = "```console\n$ standfast a 'x|y' | z # no\ntarget/release/standfast b\n\
+                cargo run --release -- c\nstandfast d FILE\n```\n```js\nstandfast e\n```\n";
+    let found: Vec<String> = commands(page).collect();
+    assert_eq!(found, ["standfast a 'x|y'", "standfast b", "standfast c"]);
+}
+
+#[test]
+fn the_five_minutes_work_as_they_stand() {
+    let page = fs::read_to_string(root().join("docs/load/five-minutes.md")).unwrap();
+    let part = page.as_str();
     let server = Server::start(&[]);
     let address = server.listen.to_string();
     let folder = Folder::new("docs-five-minutes");
     let mut ran = Vec::new();
     for line in commands(part).filter(|line| *line != "standfast serve") {
         let output = folder.shell(&line.replace("127.0.0.1:8080", &address));
-        let said = String::from_utf8_lossy(&output.stdout);
+        let printed = String::from_utf8_lossy(&output.stdout);
         let error = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{line}\n{said}\n{error}");
+        assert!(output.status.success(), "{line}\n{printed}\n{error}");
         ran.push(line);
     }
     assert!(ran.len() >= 4, "{ran:?}");
@@ -100,11 +176,28 @@ fn the_five_minutes_of_the_readme_work_as_they_stand() {
 /// without prompt, path, pipes and comments.
 fn commands(page: &str) -> impl Iterator<Item = String> {
     let blocks = page.split("```").skip(1).step_by(2);
-    let blocks = blocks.filter(|block| block.starts_with('\n') || block.starts_with("sh\n"));
-    let joined = blocks.map(|block| block.replace("\\\n", " ")).collect::<Vec<_>>().join("\n");
-    let lines = joined.lines().map(|line| line.trim().trim_start_matches("$ ").to_owned());
-    let lines: Vec<String> = lines.filter(|line| line.starts_with("standfast ")).collect();
-    lines.into_iter().map(|line| alone(&line).to_owned()).filter(|line| !has_a_gap(line))
+    let is_shell = |block: &&str| {
+        let language = block.split('\n').next().unwrap_or_default().trim();
+        ["", "sh", "bash", "shell", "console"].contains(&language)
+    };
+    let blocks: Vec<String> = blocks.filter(is_shell).map(|b| b.replace("\\\n", " ")).collect();
+    let lines: Vec<String> = blocks.iter().flat_map(|block| block.lines()).map(plain).collect();
+    let lines = lines.into_iter().filter(|line| line.starts_with("standfast "));
+    lines.map(|line| alone(&line).to_owned()).filter(|line| !has_a_gap(line))
+}
+
+/// A line without prompt, and with the executable by its name.
+fn plain(line: &str) -> String {
+    let line = line.trim().trim_start_matches("$ ");
+    for path in ["./target/release/", "target/release/"] {
+        if let Some(command) = line.strip_prefix(path) {
+            return command.to_owned();
+        }
+    }
+    match line.strip_prefix("cargo run --release -- ") {
+        Some(arguments) => format!("standfast {arguments}"),
+        None => line.to_owned(),
+    }
 }
 
 /// Up to a comment, a pipe, or whatever else ends a command.
@@ -137,7 +230,8 @@ fn pages() -> Vec<PathBuf> {
     };
     let is_page = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "md");
     let mut pages: Vec<PathBuf> = inside(root()).into_iter().filter(is_page).collect();
-    let mut folders: Vec<PathBuf> = FOLDERS.iter().map(|folder| root().join(folder)).collect();
+    let folders = FOLDERS.iter().map(|folder| root().join(folder));
+    let mut folders: Vec<PathBuf> = folders.filter(|folder| folder.is_dir()).collect();
     while let Some(folder) = folders.pop() {
         for path in inside(&folder) {
             if path.is_dir() {

@@ -76,11 +76,11 @@ fn build(target: &str) -> Result<PathBuf> {
         );
     }
     println!("=== {target}");
-    let mut cargo = step::cargo(&["build", "--release", "--locked", "--package", "standfast-cli"]);
-    cargo.args(["--target", target]);
+    let mut cargo = step::cargo(&["build", "--profile", "dist", "--locked"]);
+    cargo.args(["--package", "standfast-cli", "--target", target]);
     cargo.env("RUSTFLAGS", remapped_paths());
     ensure!(cargo.status()?.success(), "the build for {target} failed");
-    Ok(step::target_folder().join(target).join("release/standfast"))
+    Ok(step::target_folder().join(target).join("dist/standfast"))
 }
 
 /// Compiler flags that remove this machine's paths: they are private, and builds become reproducible.

@@ -246,7 +246,7 @@ impl<'a> Run<'a> {
             Ok(summary) => self.measured.load = Some(summary),
             Err(why) => self.measured.broken.push(why),
         }
-        self.serve.stop();
+        self.serve.end_with(&mut self.load);
     }
 
     /// Waits for progress and records a sample.

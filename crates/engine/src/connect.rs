@@ -82,7 +82,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             Destination::Unix(path) => self.sys.connect_unix(path)?,
         };
         self.counters().connects.add(1);
-        let slot = self.insert(fd, Mode::Connecting);
+        let slot = self.insert_outgoing(fd);
         let Some(conn) = self.slab.get_mut(slot) else {
             broken(SLOT_IN_USE);
             return Err(io::ErrorKind::Other.into());
@@ -90,7 +90,6 @@ impl<S: Sys, H: Handler> Core<S, H> {
         conn.flags.set(Flags::CLIENT);
         conn.target = target;
         let id = ConnId::new(self.index, slot, conn.generation);
-        self.outgoing += 1;
         Ok(id)
     }
 
@@ -116,7 +115,7 @@ impl<S: Sys, H: Handler> Core<S, H> {
             self.sys.notice_dead_peer(fd, timeout);
         }
         self.counters().connects.add(1);
-        let slot = self.insert(fd, Mode::Connecting);
+        let slot = self.insert_outgoing(fd);
         let timeout = self.limits.handshake_timeout;
         let Some(conn) = self.slab.get_mut(slot) else {
             broken(SLOT_IN_USE);
@@ -129,7 +128,6 @@ impl<S: Sys, H: Handler> Core<S, H> {
             conn.cold().tls = Some(Box::new(session));
         }
         let generation = conn.generation;
-        self.outgoing += 1;
         self.timers.handshake.push(self.now_ns, timeout, slot, generation);
         self.begin_handshake(slot);
         Ok(ConnId::new(self.index, slot, generation))

@@ -383,6 +383,13 @@ impl<S: Sys, H: Handler> Core<S, H> {
         slot
     }
 
+    /// Puts a new outgoing connection into the slab: counted as such before the room is published,
+    /// which would have two slots too few otherwise.
+    pub(crate) fn insert_outgoing(&mut self, fd: Fd) -> u32 {
+        self.outgoing += 1;
+        self.insert(fd, Mode::Connecting)
+    }
+
     /// Publishes to the other workers how full this one is.
     pub(crate) fn publish_open(&self) {
         let mailbox = &self.remote.shared.mailboxes[usize::from(self.index)];

@@ -6,14 +6,15 @@
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use engine::sys::process;
 use engine::{
-    Answer, Closed, ConnId, Core, Handler, Incoming, Limits, Plan, Sys, Tables, Totals, Workers,
+    Answer, Closed, ConnId, Core, Destination, Handler, Incoming, Limits, Plan, Sys, Tables,
+    Totals, Workers,
 };
 use wire::websocket::OpCode;
 
@@ -24,13 +25,20 @@ const HANDSHAKE: &[u8] = b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\n\
 /// Workers' tables start as copies of the process's, so only one test at a time may open sockets.
 static ALONE: Mutex<()> = Mutex::new(());
 
-struct Echo;
+struct Echo {
+    /// What it connects to for each WebSocket that it accepts, as a proxy does.
+    upstream: Option<SocketAddr>,
+}
 
 impl Handler for Echo {
     type User = ();
     type Post = ();
 
-    fn request<S: Sys>(&mut self, _: &mut Core<S, Self>, _: ConnId, _: &Incoming) -> Answer {
+    fn request<S: Sys>(&mut self, core: &mut Core<S, Self>, _: ConnId, _: &Incoming) -> Answer {
+        if let Some(upstream) = self.upstream {
+            core.keep_room_for_pairs();
+            core.connect_raw(Destination::Tcp(upstream), None, None).unwrap();
+        }
         Answer::Upgrade(None)
     }
 
@@ -52,6 +60,15 @@ impl Handler for Echo {
 }
 
 fn start(workers: usize, capacity: u32, listeners: usize) -> (Workers<()>, SocketAddr) {
+    start_with(workers, capacity, listeners, None)
+}
+
+fn start_with(
+    workers: usize,
+    capacity: u32,
+    listeners: usize,
+    upstream: Option<SocketAddr>,
+) -> (Workers<()>, SocketAddr) {
     let mut address = SocketAddr::from(([127, 0, 0, 1], 0));
     let mut numbers = Vec::new();
     for _ in 0..listeners {
@@ -64,7 +81,7 @@ fn start(workers: usize, capacity: u32, listeners: usize) -> (Workers<()>, Socke
     }
     let plan = Plan { workers, accepting: workers, capacity, tables: Tables::Private };
     let limits = Limits { close_timeout: Duration::from_millis(200), ..Limits::default() };
-    let workers = Workers::start(plan, &limits, &numbers, |_, _| Echo).unwrap();
+    let workers = Workers::start(plan, &limits, &numbers, move |_, _| Echo { upstream }).unwrap();
     (workers, address)
 }
 
@@ -146,6 +163,24 @@ fn client_waiting_at_capacity_is_accepted_when_another_disconnects() {
 }
 
 #[test]
+fn room_is_published_with_the_outgoing_connection_counted() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let upstream = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    // The fourth worker's room is the last: were it published as full with one pair less, its
+    // listener would wait for somebody to leave.
+    let (workers, address) = start_with(4, 6, 4, Some(upstream.local_addr().unwrap()));
+    let mut streams = Vec::new();
+    for pairs in 1..=12 {
+        let mut stream = ask(address);
+        assert!(is_open(&mut stream, Duration::from_secs(10)), "pair {pairs} has to wait");
+        streams.push(stream);
+        let used: u32 = workers.remote().open().map(|(used, _)| used).sum();
+        assert_eq!(used, 2 * pairs);
+    }
+    workers.drain(Duration::ZERO).unwrap();
+}
+
+#[test]
 fn sockets_opened_after_the_start_are_in_no_workers_table() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let plan = Plan { workers: 8, accepting: 8, capacity: 4, tables: Tables::Private };
@@ -154,7 +189,7 @@ fn sockets_opened_after_the_start_are_in_no_workers_table() {
         let (begun, beginnings) = mpsc::channel();
         let begin = move |_, _: &_| {
             begun.send(()).unwrap();
-            Echo
+            Echo { upstream: None }
         };
         let workers = Workers::start(plan, &Limits::default(), &[], begin).unwrap();
         // Numbers below the wake-up descriptors, which workers' tables would copy.

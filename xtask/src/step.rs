@@ -28,6 +28,10 @@ pub(crate) struct Outcome {
     pub(crate) cpu: Duration,
     /// Tests of which libtest reported a time.
     pub(crate) times: Vec<TestTime>,
+    /// Tests that libtest reported as failed.
+    pub(crate) failures: Vec<String>,
+    /// Tests that failed and passed when they were run again alone; they count as passed.
+    pub(crate) flaky: Vec<String>,
 }
 
 /// How long one test took.
@@ -43,6 +47,22 @@ impl Outcome {
         Outcome { name: name.to_owned(), skipped: 1, ..Outcome::default() }
     }
 
+    /// Takes the result of a second run of the failed tests into account: those that passed in it are
+    /// flaky.
+    pub(crate) fn count_second_run(&mut self, second: &Outcome) {
+        let (again, passed): (Vec<_>, Vec<_>) =
+            self.failures.drain(..).partition(|name| second.failures.contains(name));
+        // A second run that did not get as far as its tests proves nothing.
+        if second.passed + second.failed + second.skipped == (again.len() + passed.len()) as u64 {
+            self.failed -= passed.len() as u64;
+            self.passed += passed.len() as u64;
+            self.flaky = passed;
+            self.failures = again;
+        }
+        self.took += second.took;
+        self.cpu += second.cpu;
+    }
+
     /// Counts the results in the lines of `output`, and the tests that named themselves in the file
     /// `skipped` as skipped instead of passed. A step without result lines counts as one test.
     fn count(&mut self, output: &str, success: bool, skipped: &Path) {
@@ -55,6 +75,7 @@ impl Outcome {
                 has_results = true;
             }
             self.times.extend(test_time(line));
+            self.failures.extend(failed_test(line));
         }
         if success && !has_results {
             self.passed = 1;
@@ -128,6 +149,13 @@ pub(crate) fn run(name: &str, command: &mut Command) -> Result<Outcome> {
     Ok(outcome)
 }
 
+/// The command that runs only these tests of libtest's, one at a time.
+pub(crate) fn only_tests(command: &Command, names: &[String]) -> Command {
+    let mut only = same(Command::new(command.get_program()), command);
+    only.args(["--exact", "--test-threads=1"]).args(names);
+    only
+}
+
 /// Runs `command` while others run beside it: returns its output and its errors instead of showing
 /// them.
 ///
@@ -151,17 +179,23 @@ pub(crate) fn run_quietly(name: &str, command: &mut Command) -> Result<(Outcome,
 /// The same command at the lowest priority.
 pub(crate) fn low_priority(command: &Command) -> Command {
     let mut nice = Command::new("nice");
-    nice.args(["-n", "19"]).arg(command.get_program()).args(command.get_args());
+    nice.args(["-n", "19"]).arg(command.get_program());
+    same(nice, command)
+}
+
+/// `start` continued with the arguments, the environment and the folder of `command`.
+fn same(mut started: Command, command: &Command) -> Command {
+    started.args(command.get_args());
     for (name, value) in command.get_envs() {
         match value {
-            Some(value) => nice.env(name, value),
-            None => nice.env_remove(name),
+            Some(value) => started.env(name, value),
+            None => started.env_remove(name),
         };
     }
     if let Some(folder) = command.get_current_dir() {
-        nice.current_dir(folder);
+        started.current_dir(folder);
     }
-    nice
+    started
 }
 
 /// Makes the empty file in which the step's tests name themselves when they skip themselves
@@ -235,6 +269,12 @@ fn test_time(line: &str) -> Option<TestTime> {
     Some(TestTime { name: name.to_owned(), took })
 }
 
+/// Reads `test limits::idle ... FAILED <1.234s>`.
+fn failed_test(line: &str) -> Option<String> {
+    let (name, result) = line.strip_prefix("test ")?.split_once(" ... ")?;
+    result.starts_with("FAILED").then(|| name.to_owned())
+}
+
 /// The names in lines of `TEST<TAB>REASON`, each once: a test may lack several things.
 fn skipped_tests(list: &str) -> BTreeSet<&str> {
     list.lines().filter_map(|line| line.split('\t').next()).collect()
@@ -298,6 +338,35 @@ mod tests {
         let script = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; sh -c :";
         let busy = run("busy loop", Command::new("sh").args(["-c", script])).unwrap();
         assert!(busy.cpu > Duration::ZERO, "{busy:?}");
+    }
+
+    #[test]
+    fn only_tests_that_pass_the_second_time_are_flaky() {
+        let mut first = Outcome::default();
+        let lines = "test a::b ... FAILED <60.1s>\ntest c ... FAILED\ntest d ... ok\n\
+            test result: FAILED. 1 passed; 2 failed; 0 ignored";
+        first.count(lines, false, Path::new("/nonexistent"));
+        assert_eq!(first.failures, ["a::b", "c"]);
+        let mut second = Outcome::default();
+        let lines = "test a::b ... ok <0.1s>\ntest c ... FAILED\n\
+            test result: FAILED. 1 passed; 1 failed; 0 ignored";
+        second.count(lines, false, Path::new("/nonexistent"));
+        let mut both = first.clone();
+        both.count_second_run(&second);
+        assert_eq!((both.passed, both.failed), (2, 1));
+        assert_eq!((both.flaky, both.failures), (vec!["a::b".to_owned()], vec!["c".to_owned()]));
+        let mut crashed = Outcome::default();
+        crashed.count("", false, Path::new("/nonexistent"));
+        first.count_second_run(&crashed);
+        assert_eq!((first.passed, first.failed), (1, 2), "nothing was run again");
+    }
+
+    #[test]
+    fn second_run_has_the_same_environment_and_only_the_names() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo $A $@", "sh"]).env("A", "b").current_dir("/");
+        let output = only_tests(&command, &["x::y".to_owned()]).output().unwrap();
+        assert_eq!(output.stdout, b"b --exact --test-threads=1 x::y\n");
     }
 
     #[test]
